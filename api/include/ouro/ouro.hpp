@@ -1,0 +1,303 @@
+// ouro: collectives among ranks. The C++ interface: contexts, groups, streams, work and the operations.
+// For users; includes nothing but the standard library and three small headers of the same kind.
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/core/status.h"
+#include "runtime/core/types.h"
+
+#define OURO_API __attribute__((visibility("default")))
+
+namespace ouro {
+
+namespace rt {  // the implementation; opaque here
+class Context;
+class Group;
+struct WorkState;
+class HostStream;
+struct EventState;
+class Allocation;
+}  // namespace rt
+
+using Milliseconds = std::chrono::milliseconds;
+
+/// 128 opaque bytes that name one job. Made by one rank, handed to all others by any channel.
+struct UniqueId {
+  unsigned char bytes[128] = {};
+  OURO_API static Result<UniqueId> create();
+};
+
+// ---- streams ------------------------------------------------------------------------------------
+
+/// Handle of an operation in flight. Copies share one operation; the last copy may go before it ends.
+class OURO_API Work {
+ public:
+  Work();  ///< already complete, successfully
+  /// Blocks until the operation has ended or `deadline` has passed (then: timeout, and the operation goes on).
+  /// May be called any number of times, from any thread. Negative: the group's own deadline governs.
+  Status wait(Milliseconds deadline = Milliseconds(-1)) const;
+  bool test() const;  ///< has it ended (well or not)? Never blocks.
+  Status status() const;  ///< ok while in flight; the outcome afterwards
+  /// Runs `f(outcome)` once it has ended: at once in this thread if it already has, else in the stream's thread.
+  void then(std::function<void(const Status&)> f) const;
+  explicit Work(std::shared_ptr<rt::WorkState> s) : state_(std::move(s)) {}
+
+ private:
+  std::shared_ptr<rt::WorkState> state_;
+};
+
+enum class Priority { low, normal, high };
+
+/// An ordered queue of operations on the host, run by one thread of its own. A default-made Stream is "no
+/// stream": operations on it run in the caller. Copies name the same queue; the last one drains and ends it.
+class OURO_API Stream {
+ public:
+  Stream() = default;
+  static Result<Stream> create(Priority = Priority::normal, std::string name = "");
+  bool valid() const { return impl_ != nullptr; }
+  /// Enqueues any function; order with operations is kept.
+  Work run(std::function<Status()> f) const;
+  Status synchronize(Milliseconds deadline = Milliseconds(-1)) const;
+  const std::shared_ptr<rt::HostStream>& impl() const { return impl_; }
+  friend bool operator==(const Stream&, const Stream&) = default;
+
+ private:
+  explicit Stream(std::shared_ptr<rt::HostStream> i) : impl_(std::move(i)) {}
+  std::shared_ptr<rt::HostStream> impl_;
+};
+
+/// A mark in a stream. record() takes the point after all that is enqueued now; a later record replaces it.
+class OURO_API Event {
+ public:
+  Event();
+  void record(const Stream&);
+  void wait_on(const Stream&) const;  ///< work enqueued on the stream from now on starts after the mark
+  Status synchronize(Milliseconds deadline = Milliseconds(-1)) const;
+  bool query() const;  ///< has the mark been passed? True if nothing was recorded.
+
+ private:
+  std::shared_ptr<rt::EventState> state_;
+};
+
+/// Streams that are made once and handed out again and again.
+class OURO_API StreamPool {
+ public:
+  static constexpr int kDefaultSize = 4;
+  static Result<StreamPool> create(int size = kDefaultSize, Priority = Priority::normal);
+  Stream next();                      ///< round-robin
+  Stream by_key(std::uint64_t key) const;  ///< the same key, the same stream
+  int size() const { return static_cast<int>(streams_.size()); }
+  void after(const Stream& s) const;  ///< all pool streams go on only after what is enqueued on `s` now
+  void before(const Stream& s) const; ///< `s` goes on only after what is enqueued on all pool streams now
+  Status synchronize() const;
+
+ private:
+  std::vector<Stream> streams_;
+  std::size_t turn_ = 0;
+};
+
+// ---- contexts and groups ------------------------------------------------------------------------
+
+struct InitOptions {
+  std::optional<int> rank, world_size;        ///< both or neither; neither: from the environment
+  std::optional<int> local_rank, local_size;  ///< default: rank and world_size (one host)
+  std::optional<UniqueId> id;                 ///< the job's name; default: derived from the launcher's variables
+  Milliseconds join_deadline{300'000};        ///< for all ranks to come together
+  Milliseconds deadline{600'000};             ///< of each operation; OURO_DEADLINE (seconds) overrides
+  Milliseconds late_after{10'000};            ///< ranks that have not entered an operation are named after this
+  Numerics numerics = Numerics::inherit;      ///< of the job; inherit: OURO_NUMERICS, else fast
+};
+
+struct GroupOptions {
+  Milliseconds deadline{0};                   ///< 0: the context's
+  Numerics numerics = Numerics::inherit;
+};
+
+class Group;
+
+/// Memory that all ranks of the node can map: operations on it read and write it in place. Zero-filled.
+class OURO_API Memory {
+ public:
+  Memory() = default;
+  void* data() const;
+  std::size_t bytes() const;
+  explicit operator bool() const { return impl_ != nullptr; }
+  template <class T> std::span<T> as() const { return {static_cast<T*>(data()), bytes() / sizeof(T)}; }
+  explicit Memory(std::shared_ptr<rt::Allocation> i) : impl_(std::move(i)) {}
+
+ private:
+  std::shared_ptr<rt::Allocation> impl_;
+};
+
+/// One rank's membership in a job. Calls are thread-safe. Destruction never waits for peers.
+class OURO_API Context {
+ public:
+  Context();
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+  ~Context();
+
+  /// Rank and size from the launcher's variables (ouro-run, torchrun, Open MPI, PMIx/PMI, SLURM; else one rank).
+  static Result<Context> from_env(const InitOptions& = {});
+  /// Collective over `world_size` ranks that share `id`. Errors: invalid (rank, size), refused, never-joined.
+  static Result<Context> create(const InitOptions&);
+  /// n ranks in this process, one Context each, to be driven by n threads.
+  static Result<std::vector<Context>> threads(int n, const InitOptions& = {});
+
+  int rank() const;
+  int world_size() const;
+  int local_rank() const;
+  int local_world_size() const;
+  Device device() const;
+  Group& world();
+  /// A group over the given world ranks, in that order. Members only call this; it does not communicate.
+  /// Groups with equal ranks and tag are matched by how many of them each member has made.
+  Result<Group> group(std::span<const int> ranks, std::string tag = "", const GroupOptions& = {});
+  /// `bytes` of node-shared memory of this rank. Freed with the last handle.
+  Result<Memory> alloc(std::size_t bytes);
+  bool active() const;
+  /// Leaves the job in good order. Idempotent. Groups of this context are unusable afterwards.
+  Status close();
+  const std::shared_ptr<rt::Context>& impl() const { return impl_; }
+
+ private:
+  explicit Context(std::shared_ptr<rt::Context>);
+  std::shared_ptr<rt::Context> impl_;
+  std::unique_ptr<Group> world_;
+};
+
+inline Result<Memory> alloc(Context& c, std::size_t bytes) { return c.alloc(bytes); }
+
+/// What shrink() says about the group that it leaves behind.
+struct ShrinkReport {
+  std::vector<int> dead;           ///< ranks of the old group that are gone
+  std::uint64_t resume_seq = 0;    ///< lowest sequence number that some survivor did not complete
+};
+
+/// An ordered set of ranks that communicate. One operation of a group runs at a time, in the order in which
+/// they were submitted, which must be the same on all members. Several groups are independent.
+class OURO_API Group {
+ public:
+  Group();
+  Group(Group&&) noexcept;
+  Group& operator=(Group&&) noexcept;
+  ~Group();
+
+  int rank() const;
+  int size() const;
+  const std::string& name() const;
+  std::uint64_t generation() const;
+  std::span<const int> ranks() const;              ///< world rank of each member
+  std::optional<int> from_global(int world_rank) const;
+  /// Collective: members with the same color form a group, ordered by key, then rank. Color -1: no group
+  /// (an empty handle, `valid()` false). Other negative colors are invalid.
+  Result<Group> split(int color, int key, const GroupOptions& = {});
+  /// Collective over the survivors after a failure: a group without the dead, under a new generation.
+  /// After a mismatch, where nobody died, it returns the same members.
+  Result<Group> shrink(ShrinkReport* report = nullptr);
+  /// The first error that struck this group, or ok. Never blocks.
+  Status status() const;
+  /// Ends all pending and later operations of this group on every rank within a second. From any thread.
+  void abort(std::string why = "");
+  /// Drains what was submitted and leaves. Idempotent.
+  Status close();
+  bool valid() const { return impl_ != nullptr; }
+  /// "direct over shared-memory: 4 ranks on one node, 65536 B <= OURO_...": what would run, and why.
+  Result<std::string> explain(Collective, std::size_t count, DType, ReduceOp = ReduceOp::sum, Numerics = Numerics::inherit) const;
+  const std::shared_ptr<rt::Group>& impl() const { return impl_; }
+  explicit Group(std::shared_ptr<rt::Group>);
+
+ private:
+  std::shared_ptr<rt::Group> impl_;
+};
+
+/// Per-call choices; the defaults are the group's.
+struct CallOptions {
+  Numerics numerics = Numerics::inherit;
+  std::string_view algorithm = {};  ///< by name ("ring", "direct", ...); default: selected. OURO_ALGO sets a default.
+};
+
+// ---- operations ---------------------------------------------------------------------------------
+// Each is collective over the group unless it says otherwise. Without a stream: blocks, runs in the caller.
+// With a stream: enqueued in order, returns a Work; buffers must live until it ends (an invalid Stream runs in
+// the caller and returns a completed Work). Inside group_start/group_end: deferred, returns ok at once.
+// In place: out.data == in.data exactly (all_gather: in is the caller's block of out; reduce_scatter: out is the
+// caller's block of in). Partial overlap is `invalid`. Zero counts are legal and do not wait.
+// Errors: invalid (argument, at the call, not sticky); everything else is sticky in the group (see Reason).
+
+/// out[i] = in_0[i] (+) ... (+) in_{n-1}[i]; in.count == out.count.
+OURO_API Status all_reduce(Group&, CView in, View out, ReduceOp = ReduceOp::sum, const CallOptions& = {});
+OURO_API Result<Work> all_reduce(Group&, CView in, View out, ReduceOp, const Stream&, const CallOptions& = {});
+/// The reduction as all_reduce, left on `root` only; `out` is ignored elsewhere.
+OURO_API Status reduce(Group&, CView in, View out, ReduceOp, int root, const CallOptions& = {});
+OURO_API Result<Work> reduce(Group&, CView in, View out, ReduceOp, int root, const Stream&, const CallOptions& = {});
+/// in.count == size * out.count; rank r gets block r of the reduction.
+OURO_API Status reduce_scatter(Group&, CView in, View out, ReduceOp = ReduceOp::sum, const CallOptions& = {});
+OURO_API Result<Work> reduce_scatter(Group&, CView in, View out, ReduceOp, const Stream&, const CallOptions& = {});
+/// Uneven: block r has counts[r] elements (same array on all ranks); out.count == counts[rank].
+OURO_API Status reduce_scatter_v(Group&, CView in, View out, std::span<const std::size_t> counts, ReduceOp = ReduceOp::sum, const CallOptions& = {});
+OURO_API Result<Work> reduce_scatter_v(Group&, CView in, View out, std::span<const std::size_t> counts, ReduceOp, const Stream&, const CallOptions& = {});
+/// out.count == size * in.count; block r of out is rank r's input.
+OURO_API Status all_gather(Group&, CView in, View out, const CallOptions& = {});
+OURO_API Result<Work> all_gather(Group&, CView in, View out, const Stream&, const CallOptions& = {});
+/// Uneven: block r has counts[r] elements (same array on all ranks); in.count == counts[rank].
+OURO_API Status all_gather_v(Group&, CView in, View out, std::span<const std::size_t> counts, const CallOptions& = {});
+OURO_API Result<Work> all_gather_v(Group&, CView in, View out, std::span<const std::size_t> counts, const Stream&, const CallOptions& = {});
+/// in is read on root only; out is written on all ranks. in.count == out.count on root.
+OURO_API Status broadcast(Group&, CView in, View out, int root, const CallOptions& = {});
+OURO_API Result<Work> broadcast(Group&, CView in, View out, int root, const Stream&, const CallOptions& = {});
+/// Root's out holds size blocks of in.count elements; out is ignored elsewhere.
+OURO_API Status gather(Group&, CView in, View out, int root, const CallOptions& = {});
+OURO_API Result<Work> gather(Group&, CView in, View out, int root, const Stream&, const CallOptions& = {});
+/// Root's in holds size blocks of out.count elements; in is ignored elsewhere.
+OURO_API Status scatter(Group&, CView in, View out, int root, const CallOptions& = {});
+OURO_API Result<Work> scatter(Group&, CView in, View out, int root, const Stream&, const CallOptions& = {});
+/// Block j of in goes to rank j; block i of out comes from rank i. Counts equal and divisible by size.
+OURO_API Status all_to_all(Group&, CView in, View out, const CallOptions& = {});
+OURO_API Result<Work> all_to_all(Group&, CView in, View out, const Stream&, const CallOptions& = {});
+/// send_counts[j] elements, in order, go to rank j; recv_counts[i] come from rank i. A pair that disagrees: mismatch.
+OURO_API Status all_to_all_v(Group&, CView in, View out, std::span<const std::size_t> send_counts, std::span<const std::size_t> recv_counts, const CallOptions& = {});
+OURO_API Result<Work> all_to_all_v(Group&, CView in, View out, std::span<const std::size_t> send_counts, std::span<const std::size_t> recv_counts, const Stream&, const CallOptions& = {});
+OURO_API Status barrier(Group&);
+OURO_API Result<Work> barrier(Group&, const Stream&);
+
+// ---- messages -----------------------------------------------------------------------------------
+// Between two ranks of a group; not collective, not ordered against collectives. Order is kept per (source,
+// destination, tag). Messages that nobody waits for are queued at the receiver. Tags are 0..2^31-1.
+
+inline constexpr int kAnySource = -1;
+
+struct Received {
+  int source = 0;
+  int tag = 0;
+  std::size_t bytes = 0;
+};
+/// Returns once the buffer may be reused. Any length, zero included.
+OURO_API Status send(Group&, CView data, int dst, int tag = 0);
+OURO_API Result<Work> send(Group&, CView data, int dst, int tag, const Stream&);
+/// Receives one message of at most out.bytes() bytes; a longer one is `invalid` and stays queued.
+/// `deadline` 0: the group's.
+OURO_API Result<Received> recv(Group&, View out, int src, int tag = 0, Milliseconds deadline = Milliseconds(0));
+OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&);
+/// The next message that recv(src, tag) would take, if one is here. Never blocks.
+OURO_API Result<std::optional<Received>> probe(Group&, int src, int tag = 0);
+
+// ---- groups of operations -----------------------------------------------------------------------
+
+/// Operations called by this thread until the matching group_end are deferred and submitted together:
+/// messages progress together, and operations of different groups (several ranks in one thread) too.
+OURO_API void group_start();
+/// Submits. Blocks unless all operations were given streams. Returns the first error; an argument error drops all.
+OURO_API Status group_end();
+
+/// Library version, "0.1.0".
+OURO_API const char* version();
+
+}  // namespace ouro

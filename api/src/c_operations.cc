@@ -1,0 +1,336 @@
+// The C interface over the C++ one: collectives, messages, groups of operations.
+// Used by C programs and other languages through ouro.h.
+#include <numeric>
+
+#include "api/src/c_api.h"
+
+using namespace ouro;
+using namespace ouro::c;
+
+namespace {
+
+/// Arguments that all operations have, checked, and the views that they make.
+class Call {
+ public:
+  Call(const char* name, ouro_group_t group, int dtype, const ouro_call_options_t* options) : name_(name) {
+    status_ = prepare(group, dtype, options);
+  }
+  /// Must be ok before anything else is used.
+  const Status& status() const { return status_; }
+  Group& group() const { return *group_; }
+  std::size_t size() const { return static_cast<std::size_t>(group_->size()); }
+  bool at(int root) const { return group_->rank() == root; }
+  const CallOptions& options() const { return options_; }
+
+  /// A buffer of `count` elements; null is an error if there are any.
+  Result<View> view(void* data, std::size_t count, const char* what) const {
+    if (!data && count > 0) return need(data, name_, what);
+    return View(data, count, dtype_);
+  }
+  Result<CView> view(const void* data, std::size_t count, const char* what) const {
+    if (!data && count > 0) return need(data, name_, what);
+    return CView(data, count, dtype_);
+  }
+  /// size * count, or `invalid` if that is no number of bytes.
+  Result<std::size_t> all_blocks(std::size_t count) const {
+    std::size_t elements = 0, bytes = 0;
+    if (__builtin_mul_overflow(count, size(), &elements) ||
+        __builtin_mul_overflow(elements, size_of(dtype_), &bytes))
+      return invalid(
+          fmt::format("{}: count {} times {} ranks is more than memory can hold", name_, count, size()));
+    return elements;
+  }
+  Result<std::span<const std::size_t>> counts(const std::size_t* data, const char* what) const {
+    OURO_TRY(need(data, name_, what));
+    return std::span<const std::size_t>(data, size());
+  }
+
+ private:
+  Status prepare(ouro_group_t group, int dtype, const ouro_call_options_t* options) {
+    OURO_TRY(need(group, name_, "group"));
+    group_ = &group->get();
+    const Result<DType> type = dtype_of(dtype, name_);
+    if (!type) return type.status();
+    dtype_ = *type;
+    const Result<ouro_call_options_t> o = options_of<ouro_call_options_t>(options, OURO_CALL_OPTIONS, name_);
+    if (!o) return o.status();
+    const Result<Numerics> numerics = numerics_of(o->numerics, name_);
+    if (!numerics) return numerics.status();
+    options_ = {.numerics = *numerics, .algorithm = o->algorithm ? o->algorithm : ""};
+    return {};
+  }
+
+  const char* name_;
+  Group* group_ = nullptr;
+  DType dtype_ = DType::f32;
+  CallOptions options_;
+  Status status_;
+};
+
+std::size_t total(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+/// Starts an operation on a stream, or on no stream, and hands its work out. A blocking operation's outcome
+/// is the call's own.
+template <class Start>
+Status issue(ouro_stream_t stream, ouro_work_t* work, Start&& start) {
+  std::unique_ptr<ouro_work> handle =
+      work ? std::make_unique<ouro_work>() : nullptr;  // before anything starts
+  const Result<Work> started = start(stream ? stream->stream : Stream());
+  if (!started) return started.status();
+  if (!stream) OURO_TRY(started->status());
+  if (handle) {
+    handle->work = *started;
+    *work = handle.release();
+  }
+  return {};
+}
+
+/// The first failure among results, or ok.
+template <class... R>
+Status first_error(const R&... results) {
+  Status first;
+  ((first.ok() && !results.ok() ? void(first = results.status()) : void()), ...);
+  return first;
+}
+
+}  // namespace
+
+int ouro_all_reduce(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype,
+                    ouro_op_t op, const ouro_call_options_t* options, ouro_stream_t stream,
+                    ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("all_reduce", group, dtype, options);
+    OURO_TRY(c.status());
+    const auto i = c.view(in, count, "in");
+    const auto o = c.view(out, count, "out");
+    const auto reduction = reduction_of(op, "all_reduce");
+    OURO_TRY(first_error(i, o, reduction));
+    return issue(stream, work,
+                 [&](const Stream& s) { return all_reduce(c.group(), *i, *o, *reduction, s, c.options()); });
+  });
+}
+
+int ouro_reduce(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype, ouro_op_t op,
+                int root, const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("reduce", group, dtype, options);
+    OURO_TRY(c.status());
+    const auto i = c.view(in, count, "in");
+    const auto o = c.view(out, c.at(root) ? count : 0, "out");
+    const auto reduction = reduction_of(op, "reduce");
+    OURO_TRY(first_error(i, o, reduction));
+    return issue(stream, work, [&](const Stream& s) {
+      return reduce(c.group(), *i, *o, *reduction, root, s, c.options());
+    });
+  });
+}
+
+int ouro_reduce_scatter(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype,
+                        ouro_op_t op, const ouro_call_options_t* options, ouro_stream_t stream,
+                        ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("reduce_scatter", group, dtype, options);
+    OURO_TRY(c.status());
+    const auto all = c.all_blocks(count);
+    OURO_TRY(all.status());
+    const auto i = c.view(in, *all, "in");
+    const auto o = c.view(out, count, "out");
+    const auto reduction = reduction_of(op, "reduce_scatter");
+    OURO_TRY(first_error(i, o, reduction));
+    return issue(stream, work, [&](const Stream& s) {
+      return reduce_scatter(c.group(), *i, *o, *reduction, s, c.options());
+    });
+  });
+}
+
+int ouro_reduce_scatter_v(ouro_group_t group, const void* in, void* out, const size_t* counts,
+                          ouro_dtype_t dtype, ouro_op_t op, const ouro_call_options_t* options,
+                          ouro_stream_t stream, ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("reduce_scatter_v", group, dtype, options);
+    OURO_TRY(c.status());
+    const auto n = c.counts(counts, "counts");
+    OURO_TRY(n.status());
+    const auto i = c.view(in, total(*n), "in");
+    const auto o = c.view(out, counts[c.group().rank()], "out");
+    const auto reduction = reduction_of(op, "reduce_scatter_v");
+    OURO_TRY(first_error(i, o, reduction));
+    return issue(stream, work, [&](const Stream& s) {
+      return reduce_scatter_v(c.group(), *i, *o, *n, *reduction, s, c.options());
+    });
+  });
+}
+
+int ouro_all_gather(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype,
+                    const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("all_gather", group, dtype, options);
+    OURO_TRY(c.status());
+    const auto all = c.all_blocks(count);
+    OURO_TRY(all.status());
+    const auto i = c.view(in, count, "in");
+    const auto o = c.view(out, *all, "out");
+    OURO_TRY(first_error(i, o));
+    return issue(stream, work,
+                 [&](const Stream& s) { return all_gather(c.group(), *i, *o, s, c.options()); });
+  });
+}
+
+int ouro_all_gather_v(ouro_group_t group, const void* in, void* out, const size_t* counts, ouro_dtype_t dtype,
+                      const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("all_gather_v", group, dtype, options);
+    OURO_TRY(c.status());
+    const auto n = c.counts(counts, "counts");
+    OURO_TRY(n.status());
+    const auto i = c.view(in, counts[c.group().rank()], "in");
+    const auto o = c.view(out, total(*n), "out");
+    OURO_TRY(first_error(i, o));
+    return issue(stream, work,
+                 [&](const Stream& s) { return all_gather_v(c.group(), *i, *o, *n, s, c.options()); });
+  });
+}
+
+int ouro_broadcast(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype, int root,
+                   const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("broadcast", group, dtype, options);
+    OURO_TRY(c.status());
+    const auto i = c.view(in, c.at(root) ? count : 0, "in");
+    const auto o = c.view(out, count, "out");
+    OURO_TRY(first_error(i, o));
+    return issue(stream, work,
+                 [&](const Stream& s) { return broadcast(c.group(), *i, *o, root, s, c.options()); });
+  });
+}
+
+int ouro_gather(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype, int root,
+                const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("gather", group, dtype, options);
+    OURO_TRY(c.status());
+    const auto all = c.all_blocks(count);
+    OURO_TRY(all.status());
+    const auto i = c.view(in, count, "in");
+    const auto o = c.view(out, c.at(root) ? *all : 0, "out");
+    OURO_TRY(first_error(i, o));
+    return issue(stream, work,
+                 [&](const Stream& s) { return gather(c.group(), *i, *o, root, s, c.options()); });
+  });
+}
+
+int ouro_scatter(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype, int root,
+                 const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("scatter", group, dtype, options);
+    OURO_TRY(c.status());
+    const auto all = c.all_blocks(count);
+    OURO_TRY(all.status());
+    const auto i = c.view(in, c.at(root) ? *all : 0, "in");
+    const auto o = c.view(out, count, "out");
+    OURO_TRY(first_error(i, o));
+    return issue(stream, work,
+                 [&](const Stream& s) { return scatter(c.group(), *i, *o, root, s, c.options()); });
+  });
+}
+
+int ouro_all_to_all(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype,
+                    const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("all_to_all", group, dtype, options);
+    OURO_TRY(c.status());
+    const auto all = c.all_blocks(count);
+    OURO_TRY(all.status());
+    const auto i = c.view(in, *all, "in");
+    const auto o = c.view(out, *all, "out");
+    OURO_TRY(first_error(i, o));
+    return issue(stream, work,
+                 [&](const Stream& s) { return all_to_all(c.group(), *i, *o, s, c.options()); });
+  });
+}
+
+int ouro_all_to_all_v(ouro_group_t group, const void* in, void* out, const size_t* send_counts,
+                      const size_t* recv_counts, ouro_dtype_t dtype, const ouro_call_options_t* options,
+                      ouro_stream_t stream, ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("all_to_all_v", group, dtype, options);
+    OURO_TRY(c.status());
+    const auto sent = c.counts(send_counts, "send_counts");
+    const auto received = c.counts(recv_counts, "recv_counts");
+    OURO_TRY(first_error(sent, received));
+    const auto i = c.view(in, total(*sent), "in");
+    const auto o = c.view(out, total(*received), "out");
+    OURO_TRY(first_error(i, o));
+    return issue(stream, work, [&](const Stream& s) {
+      return all_to_all_v(c.group(), *i, *o, *sent, *received, s, c.options());
+    });
+  });
+}
+
+int ouro_barrier(ouro_group_t group, ouro_stream_t stream, ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    OURO_TRY(need(group, "barrier", "group"));
+    return issue(stream, work, [&](const Stream& s) { return barrier(group->get(), s); });
+  });
+}
+
+int ouro_send(ouro_group_t group, const void* data, size_t count, ouro_dtype_t dtype, int dst, int tag,
+              ouro_stream_t stream, ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("send", group, dtype, nullptr);
+    OURO_TRY(c.status());
+    const auto view = c.view(data, count, "data");
+    OURO_TRY(view.status());
+    return issue(stream, work, [&](const Stream& s) { return send(c.group(), *view, dst, tag, s); });
+  });
+}
+
+int ouro_recv(ouro_group_t group, void* data, size_t count, ouro_dtype_t dtype, int src, int tag,
+              int64_t deadline_ms, ouro_received_t* received, ouro_stream_t stream, ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    const Call c("recv", group, dtype, nullptr);
+    OURO_TRY(c.status());
+    const auto view = c.view(data, count, "data");
+    OURO_TRY(view.status());
+    if (deadline_ms < 0) return invalid("recv: deadline_ms is negative");
+    if (stream) {
+      if (received)
+        return invalid("recv: received must be null with a stream; the call returns before the message");
+      if (deadline_ms)
+        return invalid("recv: deadline_ms must be 0 with a stream; wait for the work with a deadline");
+      return issue(stream, work, [&](const Stream& s) { return recv(c.group(), *view, src, tag, s); });
+    }
+    std::unique_ptr<ouro_work> handle = work ? std::make_unique<ouro_work>() : nullptr;  // already complete
+    const Result<Received> got = recv(c.group(), *view, src, tag, Milliseconds(deadline_ms));
+    if (!got) return got.status();
+    if (received) *received = {got->source, got->tag, got->bytes};
+    if (work) *work = handle.release();
+    return {};
+  });
+}
+
+int ouro_probe(ouro_group_t group, int src, int tag, int* found, ouro_received_t* received) {
+  return guarded([&]() -> Status {
+    OURO_TRY(need(group, "probe", "group"));
+    OURO_TRY(need(found, "probe", "found"));
+    OURO_TRY(need(received, "probe", "received"));
+    const Result<std::optional<Received>> next = probe(group->get(), src, tag);
+    if (!next) return next.status();
+    *found = next->has_value() ? 1 : 0;
+    if (*found) *received = {(*next)->source, (*next)->tag, (*next)->bytes};
+    return {};
+  });
+}
+
+int ouro_group_start(void) {
+  return guarded([]() -> Status {
+    group_start();
+    return {};
+  });
+}
+
+int ouro_group_end(void) {
+  return guarded([] { return group_end(); });
+}

@@ -1,0 +1,278 @@
+// Joining: rank 0 is the hub that gathers all ranks and hands the table out; the others ask. See bootstrap.h.
+#include "runtime/bootstrap.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "runtime/asio.h"
+#include "runtime/core/log.h"
+#include "runtime/local_socket.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr std::size_t kHalfOpen = 128;  // connections that have not said anything yet
+constexpr auto kFirstFrame = 1s;
+
+std::string host_name() {
+  char name[wire::kMaxName] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+/// A pidfd that this process passes around names this process, whatever PID namespace the receiver lives in.
+Fd self_pidfd() { return Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))); }
+
+Status check_limits(int world) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const std::size_t need = 2 * static_cast<std::size_t>(world) + 32;
+  if (limit.rlim_cur != RLIM_INFINITY && need > limit.rlim_cur)
+    return {Reason::resource, fmt::format("{} open files needed for {} ranks, limit {}; raise `ulimit -n`", need, world,
+                                          limit.rlim_cur)};
+  return {};
+}
+
+Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, std::vector<Fd> fds, std::size_t control_bytes) {
+  if (fds.empty()) return Status(Reason::refused, "a rank joined without its control segment");
+  auto control = device::Segment::attach(std::move(fds[0]), control_bytes);
+  if (!control.ok()) return control.status();
+  Peer peer{pid, std::move(host), std::move(server), Fd{}, std::move(*control)};
+  if (fds.size() > 1 && pid != getpid()) peer.pidfd = std::move(fds[1]);
+  return peer;
+}
+
+class Hub {
+ public:
+  Hub(const JoinOptions& options, Fd listener, std::size_t control_bytes)
+      : options_(options), control_bytes_(control_bytes), listener_(io_, listener.get()), listener_fd_(std::move(listener)),
+        late_(io_), peers_(static_cast<std::size_t>(options.world)), lines_(peers_.size()) {}
+  ~Hub() { listener_.release(); }
+
+  Result<Joined> run(Peer self) {
+    const auto end = Clock::now() + options_.deadline;
+    peers_[0] = std::move(self);
+    joined_ = 1;
+    accept();
+    late_.expires_after(options_.late_after);
+    late_.async_wait([this](error_code e) {
+      if (!e) OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", fmt::join(missing(), ","), joined_, options_.world);
+    });
+    while (joined_ < options_.world && outcome_.ok()) {
+      if (Clock::now() >= end) {
+        outcome_ = Status(Reason::never_joined, fmt::format("ranks {{{}}} never joined; {}/{} did within {} s",
+                                                            fmt::join(missing(), ","), joined_, options_.world,
+                                                            std::chrono::duration<double>(options_.deadline).count()));
+        break;
+      }
+      io_.run_one_until(std::min(end, Clock::now() + 1s));
+    }
+    if (outcome_.ok()) outcome_ = hand_out();
+    if (!outcome_.ok()) {
+      const wire::Refuse no{outcome_.reason(), outcome_.failure()->rank, outcome_.failure()->text};
+      for (auto& line : lines_)
+        if (line) (void)send_frame(line->native_handle(), no).ok();
+      return outcome_;
+    }
+    listener_.release();
+    return Joined{std::move(peers_), std::move(listener_fd_)};
+  }
+
+ private:
+  using Line = std::shared_ptr<asio::posix::stream_descriptor>;
+
+  std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (std::size_t r = 0; r < peers_.size(); ++r)
+      if (!peers_[r].control) ranks.push_back(static_cast<int>(r));
+    return ranks;
+  }
+
+  void accept() {
+    listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code e) {
+      if (e) return;
+      for (int i = 0; i < 64; ++i) {  // a batch, so that silence of others is served too
+        const int fd = accept4(listener_fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) break;
+        admit(std::make_shared<asio::posix::stream_descriptor>(io_, fd));
+      }
+      accept();
+    });
+  }
+
+  void admit(Line line) {
+    if (Status s = check_peer(line->native_handle()); !s.ok()) return turn_away(*line, s);
+    if (half_open_ >= kHalfOpen) return;  // dropped; an honest rank tries again
+    ++half_open_;
+    auto timer = std::make_shared<asio::steady_timer>(io_, kFirstFrame);
+    timer->async_wait([line](error_code e) {
+      if (!e) line->cancel();
+    });
+    line->async_wait(asio::posix::stream_descriptor::wait_read, [this, line, timer](error_code e) {
+      --half_open_;
+      timer->cancel();
+      if (e) return;
+      auto incoming = recv_frame(line->native_handle(), Clock::now());
+      if (!incoming.ok()) return turn_away(*line, incoming.status());
+      auto* join = std::get_if<wire::Join>(&incoming->frame);
+      if (!join) return turn_away(*line, Status(Reason::refused, "the first frame was not a request to join"));
+      consider(line, *join, std::move(incoming->fds));
+    });
+  }
+
+  void turn_away(asio::posix::stream_descriptor& line, const Status& why) {
+    OURO_INFO(BOOTSTRAP, "refused pid {}: {}", credentials(line.native_handle()).pid, why.failure()->text);
+    (void)send_frame(line.native_handle(), wire::Refuse{why.reason(), why.failure()->rank, why.failure()->text}).ok();
+  }
+
+  void consider(const Line& line, wire::Join& join, std::vector<Fd> fds) {
+    const auto who = [&] { return fmt::format("rank {} ({}, pid {})", join.rank, join.host, join.pid); };
+    const auto me = [&] { return fmt::format("rank 0 ({}, pid {})", peers_[0].host, peers_[0].pid); };
+    if (join.job != options_.job) return turn_away(*line, Status(Reason::refused, "wrong-job: this id names another job"));
+    if (join.world != static_cast<std::uint32_t>(options_.world))
+      return give_up(*line, Status(Reason::mismatch, fmt::format("world sizes differ: {} says {}, {} says {}", who(),
+                                                                join.world, me(), options_.world)));
+    if (join.rank >= join.world)
+      return turn_away(*line, Status(Reason::refused, fmt::format("rank-range: rank {} of {}", join.rank, join.world)));
+    Peer& seat = peers_[join.rank];
+    if (seat.control)
+      return turn_away(*line, Status(Reason::refused, fmt::format("duplicate-rank: {} joined first; refused {}",
+                                                                  fmt::format("rank {} ({}, pid {})", join.rank, seat.host, seat.pid), who())));
+    if (join.settings != options_.settings)
+      return give_up(*line, Status(Reason::mismatch, fmt::format("settings differ: {} has '{}', {} has '{}'", who(),
+                                                                join.settings, me(), options_.settings)));
+    auto peer = make_peer(join.pid, join.host, join.server, std::move(fds), control_bytes_);
+    if (!peer.ok()) return turn_away(*line, peer.status());
+    seat = std::move(*peer);
+    lines_[join.rank] = line;
+    ++joined_;
+    // Until the table goes out a rank has nothing to say: what comes now is its end.
+    const int rank = static_cast<int>(join.rank);
+    line->async_wait(asio::posix::stream_descriptor::wait_read, [this, rank](error_code e) {
+      if (e || !outcome_.ok() || joined_ == options_.world) return;
+      const Peer& dead = peers_[static_cast<std::size_t>(rank)];
+      outcome_ = Status(Failure{.reason = Reason::peer_dead, .text = "it ended while the job was forming", .rank = rank,
+                                .host = dead.host, .pid = dead.pid, .detector = "socket"});
+    });
+  }
+
+  /// The job cannot form: tells this one here and all others on the way out.
+  void give_up(asio::posix::stream_descriptor& line, const Status& why) {
+    turn_away(line, why);
+    if (outcome_.ok()) outcome_ = why;
+  }
+
+  Status hand_out() {
+    Fd mine = self_pidfd();
+    for (std::size_t to = 1; to < peers_.size(); ++to)
+      for (std::size_t r = 0; r < peers_.size(); ++r) {
+        const Peer& p = peers_[r];
+        std::vector<int> fds{p.control->fd()};
+        const int pidfd = p.pid == getpid() ? mine.get() : p.pidfd.get();
+        if (pidfd >= 0) fds.push_back(pidfd);
+        if (Status s = send_frame(lines_[to]->native_handle(),
+                                  wire::Member{static_cast<std::uint32_t>(r), p.pid, p.host, p.server}, fds);
+            !s.ok())
+          return Status(Failure{.reason = Reason::peer_dead, .text = "it ended while the job was forming",
+                                .rank = static_cast<int>(to), .host = peers_[to].host, .pid = peers_[to].pid, .detector = "socket"});
+      }
+    return {};
+  }
+
+  const JoinOptions& options_;
+  std::size_t control_bytes_;
+  asio::io_context io_;
+  asio::posix::stream_descriptor listener_;
+  Fd listener_fd_;
+  asio::steady_timer late_;
+  std::vector<Peer> peers_;
+  std::vector<Line> lines_;
+  int joined_ = 0;
+  std::size_t half_open_ = 0;
+  Status outcome_;
+};
+
+/// The way of every rank but 0: ask until somebody answers, then read the table.
+Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Join& join) {
+  const auto end = Clock::now() + options.deadline;
+  auto pause = 1ms;
+  Fd line;
+  for (;;) {
+    line = connect_local(rendezvous_name(options.job));
+    if (line) break;
+    if (Clock::now() >= end)
+      return Status(Reason::never_joined, fmt::format("rank 0 did not open the rendezvous within {} s (never started, "
+                                                      "another host, or a stale id)", std::chrono::duration<double>(options.deadline).count()));
+    std::this_thread::sleep_for(pause);
+    pause = std::min<std::chrono::milliseconds>(pause * 2, 20ms);
+  }
+  OURO_TRY(check_peer(line.get()));
+  Fd pidfd = self_pidfd();
+  std::vector<int> fds{self.control->fd()};
+  if (pidfd) fds.push_back(pidfd.get());
+  OURO_TRY(send_frame(line.get(), join, fds));
+  std::vector<Peer> peers(static_cast<std::size_t>(options.world));
+  for (int i = 0; i < options.world; ++i) {
+    auto incoming = recv_frame(line.get(), end);
+    if (!incoming.ok()) {
+      if (incoming.status().reason() == Reason::deadline)
+        return Status(Reason::never_joined, "rank 0 waits for other ranks, and not all joined in time");
+      return Status(Failure{.reason = Reason::peer_dead, .text = "it ended while the job was forming", .rank = 0,
+                            .pid = credentials(line.get()).pid, .detector = "socket"});
+    }
+    if (auto* no = std::get_if<wire::Refuse>(&incoming->frame))
+      return Status(Failure{.reason = no->reason == Reason::none ? Reason::refused : no->reason,
+                            .text = wire::printable({reinterpret_cast<const std::uint8_t*>(no->text.data()), no->text.size()}, wire::kMaxText),
+                            .rank = no->rank});
+    auto* member = std::get_if<wire::Member>(&incoming->frame);
+    if (!member || member->rank >= join.world)
+      return Status(Reason::refused, "rank 0 answered with something else than the table of ranks");
+    auto peer = make_peer(member->pid, member->host, member->server, std::move(incoming->fds), self.control->bytes());
+    if (!peer.ok()) return peer.status();
+    peers[member->rank] = std::move(*peer);
+  }
+  for (std::size_t r = 0; r < peers.size(); ++r)
+    if (!peers[r].control) return Status(Reason::refused, fmt::format("rank 0 named a rank twice and left out rank {}", r));
+  return Joined{std::move(peers), Fd{}};
+}
+
+}  // namespace
+
+std::string hex(const wire::Nonce& n) { return fmt::format("{:02x}", fmt::join(n, "")); }
+std::string rendezvous_name(const wire::Nonce& n) { return "ouro/" + hex(n); }
+
+Result<Joined> join(const JoinOptions& options, const std::string& server, std::shared_ptr<device::Segment> control) {
+  OURO_TRY(check_limits(options.world));
+  Peer self{static_cast<int>(getpid()), host_name(), server, Fd{}, std::move(control)};
+  if (options.rank != 0) {
+    const wire::Join join{options.job, static_cast<std::uint32_t>(options.rank), static_cast<std::uint32_t>(options.world),
+                          self.pid, self.host, self.server, options.settings};
+    return ask(options, self, join);
+  }
+  if (options.world == 1) {
+    Joined alone;
+    alone.peers.push_back(std::move(self));
+    return alone;
+  }
+  auto listener = listen_local(rendezvous_name(options.job));
+  if (!listener.ok()) {
+    if (listener.status().reason() != Reason::refused) return listener.status();
+    Fd other = connect_local(rendezvous_name(options.job));
+    return Status(Reason::refused, fmt::format("duplicate-rank: rank 0 of this job is pid {} already; refused pid {}",
+                                               other ? credentials(other.get()).pid : 0, getpid()));
+  }
+  const std::size_t bytes = self.control->bytes();
+  return Hub(options, std::move(*listener), bytes).run(std::move(self));
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,44 @@
+// Bootstrap: the ranks of a job find each other on one node and exchange control segments and pidfds.
+// Used by the context, once.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/core/fd.h"
+#include "runtime/core/status.h"
+#include "runtime/core/wait.h"
+#include "runtime/device/segment.h"
+#include "runtime/wire/frames.h"
+
+namespace ouro::rt {
+
+/// What a rank knows of another once the job is complete.
+struct Peer {
+  int pid = 0;
+  std::string host, server;
+  Fd pidfd;  ///< readable when the process has ended; invalid for ranks of this process and on old kernels
+  std::shared_ptr<device::Segment> control;
+};
+
+struct JoinOptions {
+  wire::Nonce job{};
+  int rank = 0, world = 1;
+  std::string settings;  ///< must be equal on all ranks
+  std::chrono::milliseconds deadline{300'000}, late_after{10'000};
+};
+
+struct Joined {
+  std::vector<Peer> peers;  ///< by rank; this rank's own entry included
+  Fd rendezvous;            ///< rank 0: still listening, so that latecomers can be refused
+};
+
+/// The abstract name on which rank 0 gathers the job.
+std::string rendezvous_name(const wire::Nonce&);
+std::string hex(const wire::Nonce&);
+
+/// Collective over all ranks. Errors: refused (duplicate rank, other user, closed, not ours), mismatch (world sizes
+/// or settings differ; both sides in the text), never-joined (who is missing), peer-dead, resource.
+Result<Joined> join(const JoinOptions&, const std::string& server, std::shared_ptr<device::Segment> control);
+
+}  // namespace ouro::rt

@@ -1,0 +1,59 @@
+// Signatures and group records of control pages. See control_page.h.
+#include "runtime/control_page.h"
+
+#include <fmt/format.h>
+
+#include "runtime/flow/list.h"
+
+namespace ouro::rt {
+namespace {
+
+std::uint64_t mix(std::uint64_t x) {  // finaliser of splitmix64 (Steele, Lea, Flood 2014)
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+bool rooted(Collective c) {
+  return c == Collective::broadcast || c == Collective::reduce || c == Collective::gather || c == Collective::scatter;
+}
+bool reduces(Collective c) {
+  return c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter;
+}
+
+}  // namespace
+
+std::uint64_t Signature::folded() const { return mix(what + 0x9e3779b97f4a7c15) ^ mix(count); }
+
+std::string Signature::text() const {
+  const auto c = static_cast<Collective>(what & 0xff);
+  if (c == Collective::barrier) return "barrier()";
+  const auto flags = static_cast<std::uint8_t>(what >> 24);
+  std::string s = fmt::format("{}{}({}", name(c), flags & kUneven ? "_v" : "", name(static_cast<DType>(what >> 8 & 0xff)));
+  if (reduces(c)) s += fmt::format(", {}", name(static_cast<OpKind>(what >> 16 & 0xff)));
+  s += flags & kUneven ? fmt::format(", counts #{:08x}", static_cast<std::uint32_t>(count)) : fmt::format(", count {}", count);
+  if (rooted(c)) s += fmt::format(", root {}", what >> 32);
+  if (flags & kCanonical) s += ", canonical";
+  if (const int a = flags >> kAlgorithmShift; a != 0)
+    s += fmt::format(", algorithm {}", flow::name(static_cast<flow::Algorithm>(a - 1)));
+  return s + ")";
+}
+
+void enter(GroupRecord& r, std::uint64_t seq, Signature s) {
+  auto& h = r.history[seq % kHistory];
+  h.tag.set(0, std::memory_order_relaxed);
+  h.what.set(s.what);  // release: a reader that sees the new word also sees tag 0
+  h.count.set(s.count);
+  h.tag.set(seq);
+  r.entered.set(seq);
+}
+
+std::optional<Signature> entered_as(const GroupRecord& r, std::uint64_t seq) {
+  const auto& h = r.history[seq % kHistory];
+  if (h.tag.get() != seq) return std::nullopt;
+  const Signature s{h.what.get(), h.count.get()};
+  if (h.tag.get(std::memory_order_relaxed) != seq) return std::nullopt;
+  return s;
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,105 @@
+// Every OURO_* parameter: one table, typed access, configuration files. Used by whatever can be configured
+// from outside; ouro-info prints the table. Read parameters when something is made, never on a hot path.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/core/status.h"
+
+namespace ouro {
+
+/// A set of environment variables, so that what depends on them can be a pure function.
+using Environment = std::map<std::string, std::string>;
+Environment process_environment();
+
+namespace env {
+
+enum class Type : std::uint8_t { text, flag, integer, real };
+
+struct Parameter {
+  std::string_view name;
+  Type type;
+  std::string_view fallback;  ///< "": no value unless set
+  std::string_view accepts;   ///< text: "a|b" (empty: anything); numbers: "low..high"
+  std::string_view doc;
+};
+
+inline constexpr Parameter kParameters[] = {
+    {"OURO_RANK", Type::integer, "", "0..65535", "this process's rank in the job; set by ouro-run"},
+    {"OURO_WORLD_SIZE", Type::integer, "", "1..65536", "number of ranks of the job; set by ouro-run"},
+    {"OURO_LOCAL_RANK", Type::integer, "", "0..65535", "this process's rank among those on its host"},
+    {"OURO_LOCAL_SIZE", Type::integer, "", "1..65536", "number of ranks on this host"},
+    {"OURO_JOB_ID", Type::text, "", "", "any text that is equal on all ranks of a job and on no other job"},
+    {"OURO_NUMERICS", Type::text, "fast", "fast|canonical",
+     "fast: quickest algorithm; canonical: reduced in rank order, the bits depend on inputs and rank count "
+     "only"},
+    {"OURO_ALGO", Type::text, "", "",
+     "algorithm to use wherever it can serve, by name; unset: selected per call"},
+    {"OURO_DEADLINE", Type::real, "600", "0.001..1e9", "seconds until an operation that has not ended fails"},
+    {"OURO_LATE", Type::real, "10", "0.001..1e9",
+     "seconds until ranks that have not entered an operation are named"},
+    {"OURO_JOIN_DEADLINE", Type::real, "300", "0.001..1e9",
+     "seconds for all ranks of a job to come together"},
+    {"OURO_DEBUG", Type::text, "WARN", "VERSION|WARN|INFO|ABORT|TRACE", "how much is logged"},
+    {"OURO_DEBUG_SUBSYS", Type::text, "INIT,BOOTSTRAP,ENV", "",
+     "subsystems logged at INFO and above, comma-separated; ALL is all, ^X leaves X out"},
+    {"OURO_DEBUG_FILE", Type::text, "", "", "log here instead of stderr; %h is the host, %p the process id"},
+    {"OURO_CONF_FILE", Type::text, "", "", "read this configuration file instead of ~/.ouro.conf"},
+    {"OURO_DATA_DIR", Type::text, "", "", "directory of data files; unset: <program>/../share/ouro/data"},
+    {"OURO_ISA", Type::text, "", "avx512|avx2|baseline",
+     "highest instruction set that the host loops may use"},
+    {"OURO_SLOT_BYTES", Type::integer, "131072", "4096..67108864", "bytes of one slot of a link"},
+    {"OURO_SPIN_US", Type::integer, "", "0..1000000",
+     "microseconds to spin before yielding; unset: 50 if each local rank can have its core, else 0"},
+};
+inline constexpr int kCount = static_cast<int>(std::size(kParameters));
+
+/// The name of a listed parameter of type T. Any other string, or a wrong type, is a compile error.
+template <Type T>
+struct Name {
+  int index;
+  consteval Name(const char* text) : index(find(text)) {}
+
+ private:
+  static consteval int find(std::string_view text) {
+    for (int i = 0; i < kCount; ++i) {
+      if (kParameters[i].name == text && kParameters[i].type == T) return i;
+    }
+    throw "this name is not listed in kParameters with this type";
+  }
+};
+
+// Value in force: environment, else configuration file, else the table's default; nullopt if there is none.
+// An unreadable value is `invalid` and the text says where it came from and what is accepted.
+Result<std::optional<std::string>> text(Name<Type::text>);
+Result<std::optional<bool>> flag(Name<Type::flag>);                ///< 1/0, true/false, yes/no, on/off
+Result<std::optional<std::int64_t>> integer(Name<Type::integer>);  ///< decimal, binary suffix K, M or G
+Result<std::optional<double>> real(Name<Type::real>);
+
+struct Setting {
+  const Parameter* parameter;
+  std::optional<std::string> value;
+  std::string origin;  ///< "environment", "/etc/ouro.conf:3", "default", or "" if there is no value
+  Status valid;        ///< of the value
+};
+/// All parameters, in the order of the table.
+std::vector<Setting> settings();
+
+/// Complaints about the surroundings, a line each: OURO_* variables that nobody reads, with the nearest name
+/// that exists, and lines of configuration files that cannot be understood.
+std::vector<std::string> complaints();
+/// Logs the complaints as one warning each, once in the life of the process.
+void warn_of_complaints();
+
+/// Reads the configuration files again. For tests: not while other threads read parameters.
+void reload();
+
+/// The known name nearest to `unknown`, or "" if none is near.
+std::string_view nearest(std::string_view unknown);
+
+}  // namespace env
+}  // namespace ouro

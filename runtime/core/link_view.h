@@ -1,0 +1,68 @@
+// LinkView and BoardView: the waist between transports and executors. Plain data over memory that both sides reach.
+// Filled in by transports, used by the host executor (and by device executors later).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/core/types.h"
+#include "runtime/core/wait.h"
+
+namespace ouro {
+
+/// What precedes the payload of each slot. `signature` and `seq` let the receiver see a disagreement at the
+/// first chunk; `bytes` is checked against what the receiver expects, never trusted as a bound.
+struct alignas(64) SlotHeader {
+  std::uint64_t seq;
+  std::uint64_t signature;
+  std::uint64_t total;   // elements of the whole transfer (all_to_all_v), or of the whole message
+  std::uint32_t bytes;   // payload of this slot
+  std::int32_t tag;      // messages only
+};
+
+/// A bounded ring of slots in one direction, and two counters that only grow: `full` chunks were published by
+/// the sender, `freed` given back by the receiver. Chunk i lies in slot i mod slot_count.
+/// At least two slots: a forwarding hop holds its input slot until its output has room.
+struct LinkView {
+  std::byte* slots = nullptr;      // slot_count times (SlotHeader, payload)
+  std::uint32_t slot_bytes = 0;    // payload bytes of one slot, a multiple of 64
+  std::uint32_t slot_count = 0;
+  Counter* full = nullptr;
+  Counter* freed = nullptr;
+
+  SlotHeader& header(std::uint64_t i) const {
+    return *reinterpret_cast<SlotHeader*>(slots + (i % slot_count) * (sizeof(SlotHeader) + slot_bytes));
+  }
+  std::byte* payload(std::uint64_t i) const { return reinterpret_cast<std::byte*>(&header(i) + 1); }
+};
+
+/// Where a registered buffer lies: allocation `id` (0: not registered) of a rank, at `offset`.
+struct MemoryRef {
+  std::uint64_t id;
+  std::uint64_t offset;
+};
+
+/// What a rank says about its operation when it posts; one a page, written before `posted` is published.
+struct alignas(128) Card {
+  std::uint64_t seq;
+  std::uint64_t signature;
+  double premul_real;
+  std::int64_t premul_integer;
+  MemoryRef in, out;
+};
+
+/// A rank's board: pages that it writes and all ranks of the node read. Round k uses page k mod kPages.
+/// `posted` is 2k+1 after the first post of round k, 2k+2 after the second (or after a meeting);
+/// `done` is the number of rounds that this rank has finished reading.
+struct BoardView {
+  static constexpr int kPages = 2;
+  std::byte* pages = nullptr;
+  std::size_t page_bytes = 0;
+  Card* cards = nullptr;  // kPages of them
+  Counter* posted = nullptr;
+  Counter* done = nullptr;
+
+  std::byte* page(std::uint64_t round) const { return pages + (round % kPages) * page_bytes; }
+  Card& card(std::uint64_t round) const { return cards[round % kPages]; }
+};
+
+}  // namespace ouro

@@ -1,0 +1,214 @@
+// The logger behind log.h: settings are read once, a line is one write, nothing is buffered.
+#include "runtime/core/log.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "runtime/core/env.h"
+
+namespace ouro::log {
+namespace {
+
+constexpr const char* kLevels[] = {"VERSION", "WARN", "INFO", "ABORT", "TRACE"};
+constexpr const char* kSubsystems[] = {
+#define OURO_X(n) #n,
+    OURO_SUBSYSTEMS(OURO_X)
+#undef OURO_X
+};
+constexpr int kSubsystemCount = static_cast<int>(std::size(kSubsystems));
+constexpr std::uint32_t kAll = (1u << kSubsystemCount) - 1;
+
+std::string host_name() {
+  char buffer[256] = {};
+  if (gethostname(buffer, sizeof buffer - 1) != 0) return "localhost";
+  return buffer;
+}
+
+/// Writes all of it or gives up: a log that cannot be written has nowhere to say so.
+void put(int fd, std::string_view line) {
+  while (!line.empty()) {
+    const ssize_t n = ::write(fd, line.data(), line.size());
+    if (n > 0) {
+      line.remove_prefix(static_cast<std::size_t>(n));
+    } else if (n == 0 || errno != EINTR) {
+      return;
+    }
+  }
+}
+
+struct Sink {
+  Level level = Level::warn;
+  std::uint32_t mask = 0;
+  int fd = STDERR_FILENO;
+  std::string host = host_name();
+
+  Sink();
+  ~Sink() {
+    if (fd != STDERR_FILENO) ::close(fd);
+  }
+  Sink(const Sink&) = delete;
+  Sink& operator=(const Sink&) = delete;
+
+  std::string prefix() const { return fmt::format("{}:{}:{}", host, getpid(), gettid()); }
+  void plain(std::string_view kind, std::string_view text) const {
+    put(fd, fmt::format("{} OURO {} {}\n", prefix(), kind, text));
+  }
+  void warning(std::string_view where, std::string_view text) const {
+    using namespace std::chrono;
+    const auto now = floor<microseconds>(system_clock::now());
+    const auto second = floor<seconds>(now);
+    put(fd, fmt::format("\n[{:%FT%T}.{:06}Z] {} {} OURO WARN {}\n", second, (now - second).count(), prefix(),
+                        where, text));
+  }
+};
+
+/// A setting that cannot be read must not silence the log: it falls back, and says so once the sink stands.
+std::string read(env::Name<env::Type::text> parameter, std::string fallback, std::string& trouble) {
+  Result<std::optional<std::string>> r = env::text(parameter);
+  if (r.ok()) return r->value_or(fallback);
+  trouble += r.status().message() + "; ";
+  return fallback;
+}
+
+Sink::Sink() {
+  std::string trouble;
+  const std::string wanted = read("OURO_DEBUG", "WARN", trouble);
+  for (int i = 0; i < static_cast<int>(std::size(kLevels)); ++i) {
+    if (wanted == kLevels[i]) level = static_cast<Level>(i);
+  }
+  std::string unknown;
+  mask = parse_subsystems(read("OURO_DEBUG_SUBSYS", "", trouble), &unknown);
+  if (!unknown.empty()) trouble += fmt::format("OURO_DEBUG_SUBSYS: no such subsystem: {}; ", unknown);
+  if (const std::string pattern = read("OURO_DEBUG_FILE", "", trouble); !pattern.empty()) {
+    const std::string path = expand_file_name(pattern);
+    const int opened = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (opened >= 0) {
+      fd = opened;
+    } else {
+      trouble += fmt::format("OURO_DEBUG_FILE: cannot open {}: {}; ", path, std::strerror(errno));
+    }
+  }
+  if (!trouble.empty() && level >= Level::warn) {
+    trouble.resize(trouble.size() - 2);
+    warning("log settings", trouble);
+  }
+  if (const char* set = std::getenv("OURO_DEBUG"); set != nullptr && *set != '\0')
+    plain("version", OURO_VERSION);
+}
+
+/// Never destroyed at exit: other threads may still log.
+Sink*& slot() {
+  static Sink* current = new Sink;
+  return current;
+}
+
+/// Level in bits 24..31, subsystem mask below; kUnread until the settings have been read, so that a line that
+/// is not wanted costs one load. Written by `sink` and `reload`, read by `enabled`; only ever set to what the
+/// settings say, so relaxed order is enough.
+constexpr std::uint32_t kUnread = ~0u;
+std::atomic<std::uint32_t> wanted{kUnread};
+
+const Sink& sink() {
+  const Sink& s = *slot();
+  wanted.store(static_cast<std::uint32_t>(s.level) << 24 | s.mask, std::memory_order_relaxed);
+  return s;
+}
+
+struct LastWarning {
+  std::mutex mutex;
+  std::string text;
+};
+LastWarning& last() {
+  static LastWarning* const kept = new LastWarning;  // outlives every thread that may still log at exit
+  return *kept;
+}
+
+}  // namespace
+
+bool enabled(Level level, Subsystem subsystem) {
+  std::uint32_t now = wanted.load(std::memory_order_relaxed);
+  if (now == kUnread) {
+    sink();
+    now = wanted.load(std::memory_order_relaxed);
+  }
+  return static_cast<std::uint32_t>(level) <= now >> 24 && (now >> static_cast<int>(subsystem) & 1u) != 0;
+}
+
+void write(Level level, std::string_view text) { sink().plain(kLevels[static_cast<int>(level)], text); }
+
+void warn(const char* file, int line, std::string_view text) {
+  {
+    LastWarning& kept = last();
+    const std::lock_guard lock(kept.mutex);
+    kept.text = text;
+  }
+  const Sink& s = sink();
+  if (s.level >= Level::warn) s.warning(fmt::format("{}:{}", file, line), text);
+}
+
+std::string last_warning() {
+  LastWarning& kept = last();
+  const std::lock_guard lock(kept.mutex);
+  return kept.text;
+}
+
+std::uint32_t parse_subsystems(std::string_view list, std::string* unknown) {
+  std::uint32_t mask = list.starts_with('^') ? kAll : 0;
+  while (!list.empty()) {
+    const std::size_t comma = std::min(list.find(','), list.size());
+    std::string_view item = list.substr(0, comma);
+    list.remove_prefix(std::min(comma + 1, list.size()));
+    const bool exclude = item.starts_with('^');
+    if (exclude) item.remove_prefix(1);
+    std::uint32_t bits = item == "ALL" ? kAll : 0;
+    for (int i = 0; i < kSubsystemCount; ++i) {
+      if (item == kSubsystems[i]) bits = 1u << i;
+    }
+    if (bits == 0 && !item.empty() && unknown != nullptr) {
+      *unknown += fmt::format("{}{}", unknown->empty() ? "" : ",", item);
+    }
+    mask = exclude ? mask & ~bits : mask | bits;
+  }
+  return mask;
+}
+
+std::string expand_file_name(std::string_view pattern) {
+  std::string out;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const char next = pattern[i] == '%' && i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    switch (next) {
+      case 'h':
+        out += host_name();
+        ++i;
+        break;
+      case 'p':
+        out += std::to_string(getpid());
+        ++i;
+        break;
+      case '%':
+        out += '%';
+        ++i;
+        break;
+      default:
+        out += pattern[i];
+    }
+  }
+  return out;
+}
+
+void reload() {
+  env::reload();
+  delete std::exchange(slot(), new Sink);
+  sink();
+}
+
+}  // namespace ouro::log

@@ -1,0 +1,55 @@
+// Log lines: level, subsystem, one write each. Used by every layer; what is printed is set by OURO_DEBUG,
+// OURO_DEBUG_SUBSYS and OURO_DEBUG_FILE.
+#pragma once
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ouro::log {
+
+/// From quiet to loud. VERSION prints one line with the library's version, the others what the names say.
+enum class Level : std::uint8_t { version, warn, info, abort, trace };
+
+/// X(name): the one list of subsystems; INFO, ABORT and TRACE lines belong to one each.
+#define OURO_SUBSYSTEMS(X)                                                                                \
+  X(INIT)                                                                                                 \
+  X(COLL)                                                                                                 \
+  X(P2P) X(SHM) X(NET) X(GRAPH) X(TUNING) X(ENV) X(ALLOC) X(CALL) X(PROXY) X(BOOTSTRAP) X(REG) X(PROFILE) \
+      X(RAS) X(DESTROY)
+
+enum class Subsystem : std::uint8_t {
+#define OURO_X(n) n,
+  OURO_SUBSYSTEMS(OURO_X)
+#undef OURO_X
+};
+
+/// Whether such a line would be printed: one relaxed load after the first call.
+bool enabled(Level, Subsystem);
+/// Prints one line: "host:pid:tid OURO INFO text".
+void write(Level, std::string_view text);
+/// Prints an empty line, then "[UTC time] host:pid:tid file:line OURO WARN text", and keeps the text.
+void warn(const char* file, int line, std::string_view text);
+/// The text of the last warning of this process, printed or not; "" if there was none.
+std::string last_warning();
+
+/// A mask with bit s for each Subsystem s of a list such as "INIT,COLL" or "^COLL". A list that begins with
+/// an exclusion starts from all of them. Names that do not exist are added to `unknown`, comma-separated.
+std::uint32_t parse_subsystems(std::string_view list, std::string* unknown);
+/// Replaces %h by the host's name, %p by the process id and %% by %.
+std::string expand_file_name(std::string_view pattern);
+/// Reads the settings again. For tests: not while other threads log.
+void reload();
+
+}  // namespace ouro::log
+
+#define OURO_LOG(level, subsystem, ...)                                                       \
+  do {                                                                                        \
+    if (::ouro::log::enabled(::ouro::log::Level::level, ::ouro::log::Subsystem::subsystem)) { \
+      ::ouro::log::write(::ouro::log::Level::level, ::fmt::format(__VA_ARGS__));              \
+    }                                                                                         \
+  } while (0)
+#define OURO_INFO(subsystem, ...) OURO_LOG(info, subsystem, __VA_ARGS__)
+#define OURO_TRACE(subsystem, ...) OURO_LOG(trace, subsystem, __VA_ARGS__)
+#define OURO_WARN(...) ::ouro::log::warn(__FILE__, __LINE__, ::fmt::format(__VA_ARGS__))

@@ -1,0 +1,97 @@
+// Status and Result: how every call of ouro says whether it worked, and if not, who, what and why.
+// Used by every layer and by users (it is installed with the public headers; standard library only).
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace ouro {
+
+/// The coarse class of a failure, for programs that branch on it.
+enum class Code : std::uint8_t { ok, invalid, unsupported, timeout, peer_lost, system, cuda, aborted };
+
+/// The closed list of reasons. `code_of` maps each to its Code; `name` gives the printed form ("peer-dead").
+enum class Reason : std::uint8_t {
+  none, peer_dead, peer_unresponsive, link_lost, mismatch, deadline, late, data_corrupt, ring_corrupt,
+  refused, never_joined, resource, forked, fenced, no_quorum, revoked, invalid, unsupported, device,
+};
+
+const char* name(Code);
+const char* name(Reason);
+Code code_of(Reason);
+
+/// Everything that is known about one failure. Fields that do not apply stay at their defaults.
+struct Failure {
+  Reason reason = Reason::none;
+  std::string text = {};             ///< what happened, what was expected, what to do; no trailing period
+  int rank = -1;                ///< culprit, as a rank of `group`; -1: none or unknown
+  std::string host = {};             ///< culprit's host
+  int pid = 0;                  ///< culprit's process
+  std::string group = {};            ///< name of the group, "" outside any
+  std::uint64_t generation = 0; ///< of the group
+  std::string op = {};               ///< operation in progress, "" if none
+  std::uint64_t seq = 0;        ///< its sequence number in the group
+  std::string detector = {};         ///< what noticed: "pidfd", "control page", "deadline", ...
+  double elapsed_s = 0;         ///< seconds from the start of the operation to the detection
+  std::vector<int> dead = {};   ///< all ranks of the group known dead
+};
+
+/// Success, or a shared immutable Failure. One pointer; success allocates nothing.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  explicit Status(Failure f) : failure_(std::make_shared<const Failure>(std::move(f))) {}
+  Status(Reason reason, std::string text) : Status(Failure{.reason = reason, .text = std::move(text)}) {}
+
+  bool ok() const { return failure_ == nullptr; }
+  explicit operator bool() const { return ok(); }
+  Reason reason() const { return failure_ ? failure_->reason : Reason::none; }
+  Code code() const { return code_of(reason()); }
+  /// The failure, or nullptr on success. Valid as long as this Status or a copy of it lives.
+  const Failure* failure() const { return failure_.get(); }
+  /// One line: "ouro: peer-dead: rank 3 (node7, pid 4121) in group dp, all_reduce seq 1182: ...".
+  std::string message() const;
+  /// The same as one JSON object.
+  std::string json() const;
+
+ private:
+  std::shared_ptr<const Failure> failure_;
+};
+
+inline Status invalid(std::string text) { return {Reason::invalid, std::move(text)}; }
+inline Status unsupported(std::string text) { return {Reason::unsupported, std::move(text)}; }
+
+/// A T or the Status that says why there is none. Access to the value requires ok().
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}
+
+  bool ok() const { return state_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+  Status status() const { return ok() ? Status{} : std::get<1>(state_); }
+  T& value() & { return std::get<0>(state_); }
+  const T& value() const& { return std::get<0>(state_); }
+  T&& value() && { return std::get<0>(std::move(state_)); }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+ private:
+  std::variant<T, Status> state_;
+};
+
+/// Returns from the enclosing function with the Status of `expression` if it failed.
+#define OURO_TRY(expression)                                   \
+  do {                                                         \
+    if (::ouro::Status ouro_status = (expression); !ouro_status.ok()) return ouro_status; \
+  } while (0)
+
+}  // namespace ouro

@@ -1,0 +1,62 @@
+// Counters in shared memory and the one way to wait for them: spin, yield, park on a futex, always bounded.
+// Used by links, boards, the host executor and messages. Plain data, so that a segment can hold it.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "runtime/core/status.h"
+
+namespace ouro {
+
+using Clock = std::chrono::steady_clock;
+
+/// A count that only grows, written by one rank and read by others; two lines apart from its neighbours.
+struct alignas(128) Counter {
+  std::uint64_t value;
+  std::uint32_t sleepers;  // how many wait in the kernel; the writer wakes them only if there are any
+};
+
+/// Pairs with publish(): what was written before it is visible after this load.
+inline std::uint64_t load(const Counter& c) {
+  return std::atomic_ref(const_cast<std::uint64_t&>(c.value)).load(std::memory_order_acquire);
+}
+void wake_sleepers(Counter&);
+/// Pairs with load(). A sleeper that registers at this very moment may be missed: it sleeps in slices of 1 ms,
+/// which is cheaper than a full fence on each publication.
+inline void publish(Counter& c, std::uint64_t v) {
+  std::atomic_ref(c.value).store(v, std::memory_order_release);
+  if (std::atomic_ref(c.sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers(c);
+}
+inline void bump(Counter& c) {
+  std::atomic_ref(c.value).fetch_add(1, std::memory_order_release);
+  if (std::atomic_ref(c.sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers(c);
+}
+
+/// How one operation waits. `look` is asked from time to time, and at once when the abort word is raised:
+/// a failure that it returns ends the wait. There is no wait without one.
+class Waiter {
+ public:
+  Waiter(const std::uint32_t* abort, std::chrono::microseconds spin) : abort_(abort), spin_(spin) {}
+  virtual ~Waiter() = default;
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+
+  /// Returns when c >= at_least, or with the failure that ended the wait.
+  Status until(Counter& c, std::uint64_t at_least) {
+    if (load(c) >= at_least) return {};
+    return slow(c, at_least);
+  }
+
+ protected:
+  /// Called about every kLookEvery of waiting, `elapsed` after this wait began.
+  virtual Status look(Clock::duration elapsed) = 0;
+  static constexpr std::chrono::milliseconds kLookEvery{4};
+
+ private:
+  Status slow(Counter& c, std::uint64_t at_least);
+  const std::uint32_t* abort_;
+  std::chrono::microseconds spin_;
+};
+
+}  // namespace ouro

@@ -1,0 +1,39 @@
+// Segment: sealed anonymous shared memory (memfd) that can be passed to other processes by descriptor.
+// Used by the shared-memory transport, control pages and ouro::alloc.
+#pragma once
+#include <cstddef>
+#include <memory>
+
+#include "runtime/core/fd.h"
+#include "runtime/core/status.h"
+
+namespace ouro::device {
+
+/// A mapped segment. A process maps a segment once, however often its descriptor arrives (ranks that are
+/// threads then share addresses, and ThreadSanitizer sees them); the last owner unmaps.
+class Segment {
+ public:
+  /// New zero-filled memory, sealed against resizing. Errors: resource (needed and available bytes in the text).
+  static Result<std::shared_ptr<Segment>> create(std::size_t bytes, const char* what);
+  /// Maps what a peer passed. Checks seals, size and owner before it maps; takes the descriptor.
+  static Result<std::shared_ptr<Segment>> attach(Fd fd, std::size_t bytes);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  int fd() const { return fd_.get(); }
+
+ private:
+  Segment() = default;
+  static Result<std::shared_ptr<Segment>> map(Fd fd, std::size_t bytes);
+  Fd fd_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// Bytes that may still be taken before the tightest memory cgroup, or the machine, kills for it.
+std::size_t available_memory();
+
+}  // namespace ouro::device

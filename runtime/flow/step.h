@@ -1,0 +1,103 @@
+// The step vocabulary: what one rank does with one chunk, in one hop. Algorithms say steps to a listener;
+// executors, the verifier and the simulator are listeners.
+#pragma once
+#include <cstdint>
+
+#include "runtime/core/hd.h"
+
+namespace ouro::flow {
+
+/// Where a flow runs. `rounds` is how often the whole chunk set recurs; only flows that declare
+/// `kPipelined` read it: they are called once and number their chunks 0..rounds-1 themselves, all others
+/// are called once a round.
+struct Place {
+  int rank = 0, size = 1, root = 0;
+  int rounds = 1;
+};
+
+/// What a step does, as bits. A value enters (receive, posted) and/or is mine (input, accumulator, result);
+/// where both are there, they are reduced; the value leaves (store, keep, send, post, spread).
+/// *Wide* values are in the accumulation type and not rounded; *narrow* ones are in the element type.
+enum Verb : std::uint32_t {
+  kRecv = 1u << 0,      // take the next message of the link from `from`
+  kPosted = 1u << 1,    // take chunk `at` of the board of `from`; from == kEveryone: fold all n boards in rank order
+  kInput = 1u << 2,     // mine: chunk of my input
+  kAcc = 1u << 3,       // mine: my accumulator of this chunk (wide)
+  kResult = 1u << 4,    // mine: chunk of my output (narrow)
+  kKeep = 1u << 5,      // leave the value in the accumulator (wide)
+  kStore = 1u << 6,     // round, finish (avg divides) and leave the value in the output
+  kSend = 1u << 7,      // send the value to `to`
+  kPost = 1u << 8,      // put `span` chunks, from `chunk` on, on my board, and say so
+  kSpread = 1u << 9,    // store the value into the output of every rank (needs registered outputs)
+  kMeet = 1u << 10,     // wait until everyone has come to this step
+  kWideIn = 1u << 11,   // what comes in is wide
+  kWideOut = 1u << 12,  // what is sent is wide
+};
+
+inline constexpr int kNobody = -1, kEveryone = -2;
+
+struct Step {
+  std::uint32_t verb = 0;
+  int chunk = 0;          // of input, accumulator and output
+  int from = kNobody;
+  int to = kNobody;
+  int at = 0;             // kPosted: chunk index on the board
+  int span = 1;           // kPost: number of chunks
+  double weight = 1;      // what comes in is multiplied by this (in the accumulation type) before it is reduced
+};
+
+// Verbs. Their bits are literals, so that a compiled listener is the hand-written loop.
+OURO_HD constexpr Step send(int c, int to) { return {kInput | kSend, c, kNobody, to}; }
+OURO_HD constexpr Step send_result(int c, int to) { return {kResult | kSend, c, kNobody, to}; }
+OURO_HD constexpr Step recv(int c, int from) { return {kRecv | kStore, c, from}; }
+OURO_HD constexpr Step forward(int c, int from, int to) { return {kRecv | kStore | kSend, c, from, to}; }
+OURO_HD constexpr Step copy(int c) { return {kInput | kStore, c}; }
+/// Sends my input, widened: the first contribution to a reduction.
+OURO_HD constexpr Step lift(int c, int to) { return {kInput | kSend | kWideOut, c, kNobody, to}; }
+OURO_HD constexpr Step send_partial(int c, int to) { return {kAcc | kSend | kWideOut, c, kNobody, to}; }
+OURO_HD constexpr Step reduce_forward(int c, int from, int to) {
+  return {kRecv | kWideIn | kInput | kSend | kWideOut, c, from, to};
+}
+OURO_HD constexpr Step reduce_keep(int c, int from) { return {kRecv | kWideIn | kInput | kStore, c, from}; }
+OURO_HD constexpr Step reduce_keep_forward(int c, int from, int to) {
+  return {kRecv | kWideIn | kInput | kStore | kSend, c, from, to};
+}
+/// Reduces what comes in with my input and leaves it, wide, in the accumulator.
+OURO_HD constexpr Step accumulate_input(int c, int from, double weight = 1) {
+  return {kRecv | kWideIn | kInput | kKeep, c, from, kNobody, 0, 1, weight};
+}
+/// Reduces what comes in with the accumulator and leaves it there.
+OURO_HD constexpr Step accumulate(int c, int from, double weight = 1) {
+  return {kRecv | kWideIn | kAcc | kKeep, c, from, kNobody, 0, 1, weight};
+}
+OURO_HD constexpr Step accumulate_store(int c, int from) { return {kRecv | kWideIn | kAcc | kStore, c, from}; }
+/// Leaves my input, widened, in the accumulator.
+OURO_HD constexpr Step keep(int c) { return {kInput | kKeep, c}; }
+/// Rounds and finishes the accumulator into the output.
+OURO_HD constexpr Step store(int c) { return {kAcc | kStore, c}; }
+/// Rounds and finishes my own input into the output: a reduction over one rank.
+OURO_HD constexpr Step store_input(int c) { return {kInput | kStore | kWideIn, c}; }
+
+// Boards: what a rank posts, every rank of its node can read (staged copy or registered buffer in place).
+// A round has at most two posts a rank: first inputs (post), then results (post_result).
+OURO_HD constexpr Step post(int c, int span) { return {kInput | kPost, c, kNobody, kNobody, 0, span}; }
+OURO_HD constexpr Step post_result(int c) { return {kResult | kPost, c}; }
+/// Folds chunk c of all n boards, in rank order, in the accumulation type; rounds once; stores.
+OURO_HD constexpr Step reduce_posted(int c, int at) {
+  return {kPosted | kWideIn | kStore, c, kEveryone, kNobody, at};
+}
+/// The same, stored into the output of every rank in place.
+OURO_HD constexpr Step reduce_spread(int c, int at) {
+  return {kPosted | kWideIn | kSpread, c, kEveryone, kNobody, at};
+}
+/// Copies chunk `at` of the inputs posted by `from` into my output chunk c.
+OURO_HD constexpr Step fetch(int c, int from, int at) { return {kPosted | kStore, c, from, kNobody, at}; }
+/// Copies the result posted by `from` (its second post of the round) into my output chunk c.
+OURO_HD constexpr Step fetch_result(int c, int from) {
+  return {kPosted | kResult | kStore, c, from, kNobody, c};
+}
+OURO_HD constexpr Step meet() { return {kMeet}; }
+
+OURO_HD constexpr int wrap(int i, int n) { return i < 0 ? i + n : i >= n ? i - n : i; }
+
+}  // namespace ouro::flow

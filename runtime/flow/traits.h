@@ -1,0 +1,44 @@
+// What a flow says about itself at compile time. Base of every algorithm; read by selection, executors,
+// verifier.
+#pragma once
+#include "runtime/flow/step.h"
+
+namespace ouro::flow {
+
+/// A flow is a struct with `chunks(Place)`, the number of chunks of one round, and `operator()(Place,
+/// Listener&&)`, which says the steps of one rank in order. It hides those of these constants that do not fit
+/// it.
+///
+/// Chunks: all_reduce, broadcast, reduce: pieces of the round's region. Elsewhere chunk c is block c, n in
+/// all; the one-block side (input of all_gather and gather, output of reduce_scatter and scatter) has chunk
+/// `rank` only. Chunk c of an all_to_all's input goes to rank c, chunk c of its output comes from rank c.
+struct Traits {
+  /// Called once for all rounds, numbers its chunks 0..rounds-1 and interleaves them itself.
+  static constexpr bool kPipelined = false;
+  /// Every reduction is ((x0 + x1) + x2) + ..., in rank order. True as well where nothing is reduced.
+  static constexpr bool kCanonical = true;
+  /// Posts on boards or meets; all others use links only.
+  static constexpr bool kBoards = false;
+  /// Writes into the outputs of others: needs registered outputs on all ranks.
+  static constexpr bool kSpread = false;
+  /// Boards refer to registered inputs in place of copies; closes with meet(), after which inputs are free.
+  static constexpr bool kByReference = false;
+  /// Right where the output aliases the input.
+  static constexpr bool kInPlace = true;
+};
+
+/// How many chunks a rank runs ahead, for each hop to the turning point: two hop times there and back, and
+/// one to hide latency. With two slots a link, four would deadlock.
+inline constexpr int kLagPerHop = 3;
+
+/// Says up(0..rounds-1) and, `lag` chunks behind, down(0..rounds-1), so that both directions are busy at
+/// once.
+template <class Up, class Down>
+OURO_HD void pipeline(int rounds, int lag, Up&& up, Down&& down) {
+  for (int i = 0; i < rounds + lag; ++i) {
+    if (i < rounds) up(i);
+    if (i >= lag) down(i - lag);
+  }
+}
+
+}  // namespace ouro::flow

@@ -1,0 +1,185 @@
+// Encoding and parsing of control frames. See frames.h.
+#include "runtime/wire/frames.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace ouro::wire {
+namespace {
+
+class Writer {
+ public:
+  template <class T>
+  void number(T v) {
+    for (std::size_t i = 0; i < sizeof(T); ++i)
+      bytes.push_back(static_cast<std::uint8_t>(static_cast<std::uint64_t>(v) >> (8 * i)));
+  }
+  void text(const std::string& s, std::size_t limit) {
+    const std::size_t n = std::min(s.size(), limit);
+    number(static_cast<std::uint16_t>(n));
+    bytes.insert(bytes.end(), s.begin(), s.begin() + static_cast<std::ptrdiff_t>(n));
+  }
+  void nonce(const Nonce& n) { bytes.insert(bytes.end(), n.begin(), n.end()); }
+  Bytes bytes;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::uint8_t> b) : rest_(b) {}
+  template <class T>
+  T number() {
+    std::uint64_t v = 0;
+    if (rest_.size() < sizeof(T)) return fail("it is too short"), T{};
+    for (std::size_t i = 0; i < sizeof(T); ++i) v |= static_cast<std::uint64_t>(rest_[i]) << (8 * i);
+    rest_ = rest_.subspan(sizeof(T));
+    return static_cast<T>(v);
+  }
+  std::string text(std::size_t limit) {
+    const std::size_t n = number<std::uint16_t>();
+    if (n > limit) return fail("a text is too long"), std::string{};
+    if (rest_.size() < n) return fail("it is too short"), std::string{};
+    std::string s(reinterpret_cast<const char*>(rest_.data()), n);
+    rest_ = rest_.subspan(n);
+    return s;
+  }
+  Nonce nonce() {
+    Nonce n{};
+    if (rest_.size() < n.size()) return fail("it is too short"), n;
+    std::copy_n(rest_.begin(), n.size(), n.begin());
+    rest_ = rest_.subspan(n.size());
+    return n;
+  }
+  void expect(bool ok, const char* why) {
+    if (!ok) fail(why);
+  }
+  const char* finish() {
+    if (!rest_.empty()) fail("bytes are left over");
+    return error_;
+  }
+
+ private:
+  void fail(const char* why) {
+    if (!error_) error_ = why;
+    rest_ = {};
+  }
+  std::span<const std::uint8_t> rest_;
+  const char* error_ = nullptr;
+};
+
+void put(Writer& w, const Join& f) {
+  w.nonce(f.job);
+  w.number(f.rank), w.number(f.world), w.number(f.pid);
+  w.text(f.host, kMaxName), w.text(f.server, kMaxName), w.text(f.settings, kMaxText);
+}
+void put(Writer& w, const Member& f) {
+  w.number(f.rank), w.number(f.pid);
+  w.text(f.host, kMaxName), w.text(f.server, kMaxName);
+}
+void put(Writer& w, const Refuse& f) {
+  w.number(static_cast<std::uint8_t>(f.reason)), w.number(f.rank);
+  w.text(f.text, kMaxText);
+}
+void put(Writer& w, const Fetch& f) {
+  w.number(static_cast<std::uint8_t>(f.kind));
+  w.nonce(f.job);
+  w.number(f.key), w.number(f.bytes);
+}
+void put(Writer& w, const Grant& f) { w.number(f.bytes); }
+
+Frame take_join(Reader& r) {
+  Join f;
+  f.job = r.nonce();
+  f.rank = r.number<std::uint32_t>(), f.world = r.number<std::uint32_t>(), f.pid = r.number<std::int32_t>();
+  f.host = r.text(kMaxName), f.server = r.text(kMaxName), f.settings = r.text(kMaxText);
+  r.expect(f.world >= 1 && f.world <= kMaxWorld, "the world size is out of range");
+  return f;
+}
+Frame take_member(Reader& r) {
+  Member f;
+  f.rank = r.number<std::uint32_t>(), f.pid = r.number<std::int32_t>();
+  f.host = r.text(kMaxName), f.server = r.text(kMaxName);
+  r.expect(f.rank < kMaxWorld, "the rank is out of range");
+  return f;
+}
+Frame take_refuse(Reader& r) {
+  Refuse f;
+  const auto reason = r.number<std::uint8_t>();
+  r.expect(reason <= static_cast<std::uint8_t>(Reason::device), "the reason is not in the list");
+  f.reason = static_cast<Reason>(reason);
+  f.rank = r.number<std::int32_t>();
+  f.text = r.text(kMaxText);
+  return f;
+}
+Frame take_fetch(Reader& r) {
+  Fetch f;
+  const auto kind = r.number<std::uint8_t>();
+  r.expect(kind <= 1, "the kind is not in the list");
+  f.kind = static_cast<Fetch::Kind>(kind);
+  f.job = r.nonce();
+  f.key = r.number<std::uint64_t>(), f.bytes = r.number<std::uint64_t>();
+  return f;
+}
+Frame take_grant(Reader& r) { return Grant{r.number<std::uint64_t>()}; }
+
+constexpr Frame (*kTake[])(Reader&) = {take_join, take_member, take_refuse, take_fetch, take_grant};
+static_assert(std::size(kTake) == std::variant_size_v<Frame>);
+
+std::uint32_t checksum(std::span<const std::uint8_t> payload) {
+  return static_cast<std::uint32_t>(XXH3_64bits(payload.data(), payload.size()));
+}
+
+Status refused(std::string text) { return {Reason::refused, std::move(text)}; }
+
+}  // namespace
+
+Bytes encode(const Frame& frame) {
+  Writer payload;
+  std::visit([&](const auto& f) { put(payload, f); }, frame);
+  Writer w;
+  w.number(kMagic);
+  w.number(kMajor), w.number(kMinor);
+  w.number(static_cast<std::uint16_t>(frame.index()));
+  w.number(static_cast<std::uint32_t>(payload.bytes.size()));
+  w.number(std::uint64_t{0});
+  w.number(checksum(payload.bytes));
+  w.bytes.insert(w.bytes.end(), payload.bytes.begin(), payload.bytes.end());
+  return std::move(w.bytes);
+}
+
+Result<Frame> decode(std::span<const std::uint8_t> bytes) {
+  if (bytes.size() < kHeaderBytes || bytes.size() > kMaxFrame)
+    return refused(fmt::format("a frame of {} bytes; expected {} to {}; it begins '{}'", bytes.size(), kHeaderBytes,
+                               kMaxFrame, printable(bytes, 16)));
+  Reader header(bytes.first(kHeaderBytes));
+  if (const auto magic = header.number<std::uint32_t>(); magic != kMagic)
+    return refused(fmt::format("not a frame of ouro; it begins '{}'", printable(bytes, 16)));
+  const auto major = header.number<std::uint8_t>();
+  const auto minor = header.number<std::uint8_t>();
+  if (major != kMajor)
+    return refused(fmt::format("protocol version {}.{}; this library speaks {}.{}", major, minor, kMajor, kMinor));
+  const auto type = header.number<std::uint16_t>();
+  if (type >= std::size(kTake)) return refused(fmt::format("frame type {} is not in the list", type));
+  const auto payload = bytes.subspan(kHeaderBytes);
+  if (const auto length = header.number<std::uint32_t>(); length != payload.size())
+    return refused(fmt::format("a frame announces {} bytes and has {}", length, payload.size()));
+  header.number<std::uint64_t>();
+  if (header.number<std::uint32_t>() != checksum(payload)) return refused("a frame's checksum is wrong");
+  Reader r(payload);
+  Frame frame = kTake[type](r);
+  if (const char* why = r.finish()) return refused(fmt::format("a malformed frame of type {}: {}", type, why));
+  return frame;
+}
+
+std::string printable(std::span<const std::uint8_t> text, std::size_t limit) {
+  std::string s;
+  for (std::size_t i = 0; i < std::min(text.size(), limit); ++i)
+    s += text[i] >= 32 && text[i] < 127 ? std::string(1, static_cast<char>(text[i])) : fmt::format("\\x{:02x}", text[i]);
+  return s;
+}
+
+}  // namespace ouro::wire

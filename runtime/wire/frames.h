@@ -1,0 +1,67 @@
+// Frames of the control plane on one node: pure encoding and parsing, no sockets. What is parsed here comes from
+// outside and is never trusted. Used by bootstrap (joining) and by the watch thread (descriptor requests).
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/core/status.h"
+
+namespace ouro::wire {
+
+using Nonce = std::array<std::uint8_t, 16>;
+using Bytes = std::vector<std::uint8_t>;
+
+/// Header, 24 bytes, little-endian: magic u32 | major u8 | minor u8 | type u16 | length u32 | seq u64 | xxh3 u32
+/// (low half of XXH3 over the payload). A frame is at most kMaxFrame bytes in all.
+inline constexpr std::uint32_t kMagic = 0x4f52554f;  // "OURO"
+inline constexpr std::uint8_t kMajor = 1, kMinor = 0;
+inline constexpr std::size_t kHeaderBytes = 24, kMaxFrame = 2048, kMaxText = 1024, kMaxName = 100;
+inline constexpr std::uint32_t kMaxWorld = 65'536;
+
+/// A rank asks to join. Carries two descriptors: its control segment, and a pidfd of itself (or none).
+struct Join {
+  Nonce job{};
+  std::uint32_t rank = 0, world = 0;
+  std::int32_t pid = 0;
+  std::string host;      ///< host name
+  std::string server;    ///< abstract socket name on which this rank hands out descriptors
+  std::string settings;  ///< what must be equal on all ranks, "KEY=VALUE KEY=VALUE"
+};
+/// One member of the complete job, with its two descriptors; sent once for each rank to each rank.
+struct Member {
+  std::uint32_t rank = 0;
+  std::int32_t pid = 0;
+  std::string host, server;
+};
+/// The end of a hopeful connection, and why.
+struct Refuse {
+  Reason reason = Reason::refused;
+  std::int32_t rank = -1;
+  std::string text;
+};
+/// Asks a rank for the descriptor of one of its segments.
+struct Fetch {
+  enum class Kind : std::uint8_t { group, allocation } kind = Kind::group;
+  Nonce job{};
+  std::uint64_t key = 0;    ///< group: key of the segment; allocation: its id
+  std::uint64_t bytes = 0;  ///< group: its size (made on demand); allocation: ignored
+};
+struct Grant {
+  std::uint64_t bytes = 0;
+};
+
+using Frame = std::variant<Join, Member, Refuse, Fetch, Grant>;
+
+Bytes encode(const Frame&);
+/// Errors (refused) say what was wrong: too short, bad magic (and what it looks like), version, length, checksum,
+/// a text that is too long, a number out of range, bytes left over.
+Result<Frame> decode(std::span<const std::uint8_t>);
+/// Printable form of text that a peer sent: bounded, control characters escaped.
+std::string printable(std::span<const std::uint8_t> text, std::size_t limit = 64);
+
+}  // namespace ouro::wire

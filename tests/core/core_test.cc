@@ -1,0 +1,144 @@
+// The vocabulary: status in words and JSON, names and their parsers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "runtime/core/status.h"
+#include "runtime/core/types.h"
+
+namespace ouro {
+namespace {
+
+Failure full() {
+  Failure f;
+  f.reason = Reason::peer_dead;
+  f.text = "killed by signal 9";
+  f.rank = 3;
+  f.host = "node7";
+  f.pid = 4121;
+  f.group = "dp";
+  f.generation = 4;
+  f.op = "all_reduce";
+  f.seq = 1182;
+  f.detector = "pidfd";
+  f.elapsed_s = 0.0002;
+  f.dead = {3, 5};
+  return f;
+}
+
+TEST(Status, SaysEverythingInOneLine) {
+  EXPECT_EQ(
+      Status(full()).message(),
+      "ouro: peer-dead: rank 3 (node7, pid 4121) in group dp/4, all_reduce seq 1182: killed by signal 9 "
+      "(detector pidfd, after 200 us); also dead: 5");
+}
+
+TEST(Status, LeavesOutWhatIsAbsent) {
+  EXPECT_EQ(invalid("no program").message(), "ouro: invalid: no program");
+  EXPECT_EQ(Status().message(), "ouro: ok");
+  Failure f = full();
+  f.host = "";
+  f.generation = 0;
+  f.detector = "";
+  f.dead = {3};
+  EXPECT_EQ(Status(f).message(),
+            "ouro: peer-dead: rank 3 (pid 4121) in group dp, all_reduce seq 1182: killed by signal 9 (after "
+            "200 us)");
+  f.pid = 0;
+  f.rank = -1;
+  f.elapsed_s = 0;
+  EXPECT_EQ(Status(f).message(),
+            "ouro: peer-dead: in group dp, all_reduce seq 1182: killed by signal 9; also dead: 3");
+  f.group = "";
+  f.dead = {};
+  EXPECT_EQ(Status(f).message(), "ouro: peer-dead: in all_reduce seq 1182: killed by signal 9");
+}
+
+TEST(Status, DurationsHaveReadableUnits) {
+  Failure f{.reason = Reason::deadline, .text = "x"};
+  const std::pair<double, const char*> cases[] = {
+      {2e-6, "2 us"}, {0.0123, "12.3 ms"}, {5.011, "5.01 s"}, {600, "600.00 s"}};
+  for (const auto& [seconds, words] : cases) {
+    f.elapsed_s = seconds;
+    EXPECT_EQ(Status(f).message(), std::string("ouro: deadline: x (after ") + words + ")");
+  }
+}
+
+TEST(Status, JsonHoldsTheSame) {
+  const auto j = nlohmann::json::parse(Status(full()).json());
+  EXPECT_EQ(j["code"], "peer-lost");
+  EXPECT_EQ(j["reason"], "peer-dead");
+  EXPECT_EQ(j["text"], "killed by signal 9");
+  EXPECT_EQ(j["rank"], 3);
+  EXPECT_EQ(j["host"], "node7");
+  EXPECT_EQ(j["pid"], 4121);
+  EXPECT_EQ(j["group"], "dp");
+  EXPECT_EQ(j["generation"], 4);
+  EXPECT_EQ(j["op"], "all_reduce");
+  EXPECT_EQ(j["seq"], 1182);
+  EXPECT_EQ(j["detector"], "pidfd");
+  EXPECT_DOUBLE_EQ(j["elapsed_s"], 0.0002);
+  EXPECT_EQ(j["dead"], (std::vector<int>{3, 5}));
+  EXPECT_EQ(nlohmann::json::parse(Status().json())["code"], "ok");
+  EXPECT_FALSE(nlohmann::json::parse(invalid("x").json()).contains("rank"));
+}
+
+TEST(Status, BytesThatAreNotUtf8DoNotBreakJson) {
+  EXPECT_TRUE(nlohmann::json::accept(invalid("host \xff\xfe").json()));
+}
+
+TEST(Status, EveryReasonHasANameAndACode) {
+  std::set<std::string> names;
+  for (int i = 0; i <= static_cast<int>(Reason::device); ++i) {
+    const Reason r = static_cast<Reason>(i);
+    EXPECT_STRNE(name(r), "?");
+    names.insert(name(r));
+    EXPECT_EQ(code_of(r) == Code::ok, r == Reason::none) << name(r);
+    EXPECT_STRNE(name(code_of(r)), "?");
+  }
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(Reason::device) + 1);
+  const std::pair<Reason, Code> table[] = {
+      {Reason::mismatch, Code::invalid},        {Reason::deadline, Code::timeout},
+      {Reason::never_joined, Code::timeout},    {Reason::late, Code::timeout},
+      {Reason::peer_dead, Code::peer_lost},     {Reason::link_lost, Code::peer_lost},
+      {Reason::resource, Code::system},         {Reason::ring_corrupt, Code::system},
+      {Reason::refused, Code::invalid},         {Reason::forked, Code::invalid},
+      {Reason::fenced, Code::aborted},          {Reason::no_quorum, Code::aborted},
+      {Reason::revoked, Code::aborted},         {Reason::device, Code::cuda},
+      {Reason::data_corrupt, Code::system},     {Reason::peer_unresponsive, Code::peer_lost},
+      {Reason::unsupported, Code::unsupported},
+  };
+  for (const auto& [reason, code] : table) EXPECT_EQ(code_of(reason), code) << name(reason);
+}
+
+TEST(Types, NamesAndParsersAgree) {
+  for (int i = 0; i < kDTypes; ++i) {
+    const DType t = static_cast<DType>(i);
+    EXPECT_EQ(parse_dtype(name(t)), t);
+  }
+  for (int i = 0; i < kOps; ++i) {
+    const OpKind op = static_cast<OpKind>(i);
+    EXPECT_EQ(parse_op(name(op)), op);
+  }
+  for (int i = 0; i <= static_cast<int>(Collective::barrier); ++i)
+    EXPECT_STRNE(name(static_cast<Collective>(i)), "?");
+}
+
+TEST(Types, OtherSpellingsAreUnderstood) {
+  const std::pair<const char*, DType> same[] = {
+      {"char", DType::i8},     {"float32", DType::f32}, {"f32", DType::f32},
+      {"float16", DType::f16}, {"bf16", DType::bf16},   {"float64", DType::f64},
+      {"f64", DType::f64},     {"int", DType::i32},     {"i64", DType::i64}};
+  for (const auto& [text, type] : same) EXPECT_EQ(parse_dtype(text), type) << text;
+  EXPECT_EQ(parse_op("premulsum"), OpKind::premulsum);
+  EXPECT_EQ(parse_dtype("quaternion"), std::nullopt);
+  EXPECT_EQ(parse_dtype(""), std::nullopt);
+  EXPECT_EQ(parse_op("Sum"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace ouro

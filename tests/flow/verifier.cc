@@ -1,0 +1,395 @@
+// The machine behind verify(): cells, links, boards and expressions. Used by the flow tests.
+#include "tests/flow/verifier.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tests/flow/expressions.h"
+#include "tests/flow/state.h"
+
+namespace ouro::flow {
+namespace {
+
+class Machine {
+ public:
+  Machine(const Program& p, Setting s)
+      : p_(p),
+        s_(s),
+        n_(p.size),
+        rounds_(p.pipelined ? 1 : p.rounds),
+        keys_(rounds_ * p.chunks),
+        expr_(n_, keys_) {
+    ranks_.resize(index(n_));
+    link_of_.assign(index(n_ * n_), -1);
+    cells_.resize(index(2 * n_ * keys_));
+    acc_.resize(index(n_ * keys_));
+    ended_.assign(index(rounds_), 0);
+    for (int r = 0; r < n_; ++r) {
+      ranks_[index(r)].heard = bit(r);
+      for (int key = 0; key < keys_; ++key) {
+        if (has_input(r, key % p_.chunks)) input(r, key).value = {expr_.leaf(r, key), Kind::raw};
+      }
+    }
+  }
+
+  std::string run() {
+    bool progress = true;
+    while (progress) {
+      progress = false;
+      for (int r = 0; r < n_; ++r) {
+        while (error_.empty() && !done(r) && hop(r)) progress = true;
+      }
+      if (!error_.empty()) return error_;
+    }
+    for (int r = 0; r < n_; ++r) {
+      if (!done(r)) return fail(r, "deadlock");
+    }
+    for (const Link& link : links_) {
+      if (link.count != 0) return "messages left in flight";
+    }
+    return check_outputs();
+  }
+
+ private:
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+  static std::uint64_t bit(int r) { return std::uint64_t{1} << r; }
+  std::uint64_t everyone() const { return n_ == 64 ? ~std::uint64_t{0} : bit(n_) - 1; }
+  std::string fail(int r, const std::string& what) {
+    const Rank& me = ranks_[index(r)];
+    if (error_.empty()) {
+      error_ = what + " (rank " + std::to_string(r) + ", round " + std::to_string(me.round) + ", step " +
+               std::to_string(me.step) + ")";
+    }
+    return error_;
+  }
+  bool broken(int r, const std::string& what) {
+    fail(r, what);
+    return false;
+  }
+
+  bool has_input(int r, int c) const { return flow::has_input(p_, r, c); }
+  bool has_output(int r, int c) const { return flow::has_output(p_, r, c); }
+
+  // Memory. The first half of the cells are inputs, and outputs too where they share memory.
+  Cell& input(int r, int key) {
+    if (s_.aliasing == Aliasing::first_block && p_.collective == Collective::gather && r == p_.root) key -= r;
+    return cells_[index(r * keys_ + key)];
+  }
+  Cell& output(int r, int key) {
+    if (s_.aliasing == Aliasing::separate) return cells_[index((n_ + r) * keys_ + key)];
+    if (s_.aliasing == Aliasing::first_block && p_.collective == Collective::scatter && r == p_.root)
+      key -= r;
+    return cells_[index(r * keys_ + key)];
+  }
+  /// Rank `by` reads or writes a cell: between two meets, no other rank may then write it.
+  bool touch(Cell& cell, int by, bool write) {
+    const int epoch = ranks_[index(by)].meets;
+    if (cell.writer != kNobody && cell.write_epoch == epoch && cell.writer != by) return broken(by, "race");
+    if (write && cell.reader != kNobody && cell.read_epoch == epoch && cell.reader != by)
+      return broken(by, "race");
+    if (write) {
+      cell.writer = static_cast<std::int16_t>(by);
+      cell.write_epoch = epoch;
+    } else {
+      const bool shared = cell.reader != kNobody && cell.read_epoch == epoch && cell.reader != by;
+      cell.reader = static_cast<std::int16_t>(shared ? kEveryone : by);
+      cell.read_epoch = epoch;
+    }
+    return true;
+  }
+  bool read_input(int by, int owner, int c, Value& v) {
+    if (!has_input(owner, c)) return broken(by, "reads an input that is not there");
+    const int key = key_of(by, c);
+    Cell& cell = input(owner, key);
+    if (!touch(cell, by, false)) return false;
+    v = cell.value;
+    if (v.kind != Kind::raw || v.expr != expr_.leaf(owner, key))
+      return broken(by, "reads an overwritten input");
+    return true;
+  }
+  bool store(int by, int owner, int c, Value v) {
+    if (!has_output(owner, c)) return broken(by, "stores into an output that is not there");
+    Cell& cell = output(owner, key_of(by, c));
+    if (cell.stored) return broken(by, "stores an output twice");
+    const bool moved = cell.value.kind != v.kind || cell.value.expr != v.expr;  // else a copy onto itself
+    if (moved && !touch(cell, by, true)) return false;
+    cell.value = v;
+    cell.stored = true;
+    return true;
+  }
+  int key_of(int r, int c) const { return ranks_[index(r)].round * p_.chunks + c; }
+
+  Link& link(int from, int to) {
+    int& at = link_of_[index(from * n_ + to)];
+    if (at < 0) {
+      at = static_cast<int>(links_.size());
+      links_.emplace_back();
+    }
+    return links_[index(at)];
+  }
+
+  bool done(int r) const { return ranks_[index(r)].round == rounds_; }
+  void advance(int r) {
+    Rank& me = ranks_[index(r)];
+    if (me.step < p_.steps[index(r)].size()) ++me.step;
+    if (me.step < p_.steps[index(r)].size()) return;
+    if (p_.collective == Collective::barrier && me.heard != everyone()) fail(r, "leaves a barrier too early");
+    ++ended_[index(me.round)];
+    ++me.round;
+    me.step = 0;
+    me.heard = bit(r);
+  }
+
+  /// Takes one step of rank r; false: it must wait (or error_ is set).
+  bool hop(int r) {
+    Rank& me = ranks_[index(r)];
+    if (p_.steps[index(r)].empty()) return advance(r), true;
+    const Step s = p_.steps[index(r)][me.step];
+    const auto has = [&](std::uint32_t verbs) { return (s.verb & verbs) != 0; };
+    if (s.chunk < 0 || s.chunk >= p_.chunks) return broken(r, "no such chunk");
+    if (s.weight != 1) return broken(r, "a weighted sum");
+    if (!p_.boards && has(kPosted | kPost | kMeet | kSpread)) return broken(r, "undeclared use of boards");
+    if (!p_.spread && has(kSpread)) return broken(r, "undeclared use of registered outputs");
+    if (has(kRecv) && has(kPosted)) return broken(r, "a step with two sources");
+    if (has(kMeet)) return meet(r);
+    if (has(kPost)) return post(r, s);
+
+    Link *in = nullptr, *out = nullptr;
+    if (has(kRecv)) {
+      if (s.from < 0 || s.from >= n_ || s.from == r) return broken(r, "no such peer");
+      if (link(s.from, r).count == 0) return false;
+    }
+    if (has(kSend)) {
+      if (s.to < 0 || s.to >= n_ || s.to == r) return broken(r, "no such peer");
+      out = &link(r, s.to);
+      if (out->count == s_.window) return false;
+    }
+    Value came, v;
+    if (has(kRecv)) {
+      in = &link(s.from, r);
+      came = in->slots[in->head];
+      in->head = (in->head + 1) % kMaxWindow;
+      --in->count;
+    }
+    if (p_.collective == Collective::barrier) {
+      if (has(kRecv)) me.heard |= static_cast<std::uint64_t>(came.expr);
+      v = {static_cast<std::int64_t>(me.heard), Kind::raw};
+    } else {
+      if (has(kPosted) && !take_posted(r, s, came)) return false;
+      if (!combine(r, s, came, v)) return false;
+    }
+    if (has(kSend)) {
+      out = &link(r, s.to);
+      if (has(kWideOut) && v.kind != Kind::wide) return broken(r, "sends a narrow value as wide");
+      if (!has(kWideOut) && v.kind == Kind::wide) v.kind = Kind::rounded;
+      out->slots[(out->head + out->count++) % kMaxWindow] = v;
+    }
+    if (!error_.empty()) return false;
+    advance(r);
+    return true;
+  }
+
+  /// The value of a step, left where the step says (but not sent).
+  bool combine(int r, const Step& s, const Value& came, Value& v) {
+    const auto has = [&](std::uint32_t verbs) { return (s.verb & verbs) != 0; };
+    const int slot = r * keys_ + key_of(r, s.chunk);
+    const bool enters = has(kRecv | kPosted);
+    if (enters && has(kWideIn) != (came.kind == Kind::wide)) {
+      return broken(r, std::string("takes a value as ") + (has(kWideIn) ? "wide" : "narrow") + " that is " +
+                           name(came.kind));
+    }
+    Value mine;
+    if (has(kInput)) {
+      if (!read_input(r, r, s.chunk, mine)) return false;
+      if (enters || has(kKeep | kWideIn | kWideOut)) mine.kind = Kind::wide;
+    } else if (has(kAcc)) {
+      mine = acc_[index(slot)];
+      if (mine.kind != Kind::wide) return broken(r, "reads an empty accumulator");
+    } else if (has(kResult) && !has(kPosted)) {
+      Cell& cell = output(r, key_of(r, s.chunk));
+      if (!touch(cell, r, false)) return false;
+      if (!cell.stored) return broken(r, "reads a result that is not there");
+      mine = cell.value;
+    }
+    v = enters ? came : mine;
+    if (enters && mine.kind != Kind::none) {
+      if (came.kind != Kind::wide || mine.kind != Kind::wide) return broken(r, "reduces a narrow value");
+      v = {expr_.add(came.expr, mine.expr), Kind::wide};
+    }
+    if (v.kind == Kind::none) return broken(r, "a step without a value");
+    if (has(kKeep)) {
+      if (v.kind != Kind::wide) return broken(r, "keeps a narrow value");
+      acc_[index(slot)] = v;
+    }
+    const Value finished{v.expr, v.kind == Kind::wide ? Kind::rounded : v.kind};
+    if (has(kStore) && !store(r, r, s.chunk, finished)) return false;
+    for (int owner = 0; has(kSpread) && owner < n_; ++owner) {
+      if (!store(r, owner, s.chunk, finished)) return false;
+    }
+    return true;
+  }
+
+  bool meet(int r) {
+    Rank& me = ranks_[index(r)];
+    if (!me.at_meet) {
+      me.at_meet = true;
+      if (met_.size() <= index(me.meets)) met_.push_back(0);
+      ++met_[index(me.meets)];
+    }
+    if (met_[index(me.meets)] < n_) return false;
+    me.at_meet = false;
+    ++me.meets;
+    me.heard = everyone();
+    advance(r);
+    return true;
+  }
+
+  bool post(int r, const Step& s) {
+    Rank& me = ranks_[index(r)];
+    if (me.round >= 2 && ended_[index(me.round - 2)] < n_) return false;
+    Board& page = me.pages[me.round % 2];
+    if ((s.verb & kResult) != 0) {
+      if (p_.by_reference) return broken(r, "posts a result by reference");
+      if (page.round == me.round && page.result_chunk != kNobody) return broken(r, "posts a result twice");
+      if (page.round != me.round) page = Board{me.round};
+      page.result_chunk = s.chunk;
+      const Cell& cell = output(r, key_of(r, s.chunk));
+      if (!cell.stored) return broken(r, "posts a result that is not there");
+      page.result = cell.value;
+    } else {
+      if (page.round == me.round) return broken(r, "posts after it has posted");
+      if (s.span < 1 || s.chunk + s.span > p_.chunks) return broken(r, "posts chunks that are not there");
+      page = Board{me.round, s.chunk, std::vector<Value>(index(s.span))};
+      for (int i = 0; i < s.span && !p_.by_reference; ++i) {
+        if (!read_input(r, r, s.chunk + i, page.inputs[index(i)])) return false;
+      }
+    }
+    advance(r);
+    return true;
+  }
+
+  bool read_board(int r, int from, const Step& s, Value& v) {
+    const Board& page = ranks_[index(from)].pages[ranks_[index(r)].round % 2];
+    if ((s.verb & kResult) != 0) {
+      if (page.result_chunk != s.at) return broken(r, "fetches another result than was posted");
+      v = page.result;
+      return true;
+    }
+    const int i = s.at - page.first;
+    if (i < 0 || i >= static_cast<int>(page.inputs.size()))
+      return broken(r, "takes a chunk that was not posted");
+    if (p_.by_reference) return read_input(r, from, s.at, v);
+    v = page.inputs[index(i)];
+    return true;
+  }
+
+  /// False without an error: somebody has not posted yet.
+  bool take_posted(int r, const Step& s, Value& v) {
+    const int round = ranks_[index(r)].round;
+    const auto posted = [&](int q) {
+      const Board& page = ranks_[index(q)].pages[round % 2];
+      return page.round == round && ((s.verb & kResult) == 0 || page.result_chunk != kNobody);
+    };
+    const int first = s.from == kEveryone ? 0 : s.from, last = s.from == kEveryone ? n_ - 1 : s.from;
+    if (first < 0 || last >= n_) return broken(r, "no such peer");
+    for (int q = first; q <= last; ++q) {
+      if (!posted(q)) return false;
+    }
+    for (int q = first; q <= last; ++q) {
+      Value next;
+      if (!read_board(r, q, s, next)) return false;
+      if (s.from == kEveryone) next.kind = next.kind == Kind::raw ? Kind::wide : next.kind;
+      v = q == first ? next : Value{expr_.add(v.expr, next.expr), Kind::wide};
+    }
+    return true;
+  }
+
+  std::string check_outputs() {
+    if (p_.collective == Collective::barrier) return "";
+    for (int key = 0; key < keys_; ++key) {
+      const int c = key % p_.chunks;
+      std::int64_t want = -1;
+      if (reduces(p_) && p_.canonical) want = expr_.in_rank_order(key);
+      for (int r = 0; r < n_; ++r) {
+        if (!has_output(r, c)) continue;
+        const Cell& cell = output(r, key);
+        const std::string where = " (output " + std::to_string(key) + " of rank " + std::to_string(r) + ")";
+        if (!cell.stored) return "missing" + where;
+        if (cell.value.kind != (reduces(p_) ? Kind::rounded : Kind::raw))
+          return name(cell.value.kind) + where;
+        if (reduces(p_)) {
+          const Expressions::Sum sum = expr_.of(cell.value.expr);
+          if (sum.key != key || sum.ranks != everyone()) return "incomplete or repeated terms" + where;
+          if (want < 0) want = cell.value.expr;
+        } else {
+          want = meaning(r, key, c);
+        }
+        if (cell.value.expr != want) return (reduces(p_) ? "another association" : "wrong block") + where;
+      }
+    }
+    for (int r = 0; r < n_; ++r) {  // remote accesses must lie before a meet that their owner has passed
+      for (int half = 0; half < 2; ++half) {
+        for (int key = 0; key < keys_; ++key) {
+          const Cell& cell = cells_[index((half * n_ + r) * keys_ + key)];
+          if ((cell.reader != kNobody && cell.reader != r && cell.read_epoch >= ranks_[index(r)].meets) ||
+              (cell.writer != kNobody && cell.writer != r && cell.write_epoch >= ranks_[index(r)].meets)) {
+            return "memory of rank " + std::to_string(r) + " is used after it may have left";
+          }
+        }
+      }
+    }
+    return "";
+  }
+  std::int64_t meaning(int r, int key, int c) const {
+    switch (p_.collective) {
+      case Collective::all_gather:
+      case Collective::gather:
+        return expr_.leaf(c, key);
+      case Collective::all_to_all:
+        return expr_.leaf(c, key - c + r);
+      default:
+        return expr_.leaf(p_.root, key);
+    }
+  }
+
+  const Program& p_;
+  const Setting s_;
+  const int n_, rounds_, keys_;
+  Expressions expr_;
+  std::vector<Rank> ranks_;
+  std::vector<Cell> cells_;
+  std::vector<Value> acc_;
+  std::vector<int> link_of_;  // index into links_, made when first used
+  std::vector<Link> links_;
+  std::vector<int> ended_;  // by round: ranks that have left it
+  std::vector<int> met_;    // by meet: ranks that have come
+  std::string error_;
+};
+
+}  // namespace
+
+std::vector<Aliasing> aliasings(const Program& p) {
+  if (!p.in_place || p.collective == Collective::barrier) return {Aliasing::separate};
+  if (p.collective == Collective::gather || p.collective == Collective::scatter) {
+    return {Aliasing::separate, Aliasing::exact, Aliasing::first_block};
+  }
+  return {Aliasing::separate, Aliasing::exact};
+}
+
+std::string verify(const Program& p, Setting s) {
+  if (p.size < 1 || p.size > kMaxRanks || s.window < 1 || s.window > kMaxWindow) return "not a setting";
+  if (p.chunks < 1 || (p.pipelined && p.chunks != p.rounds)) return "wrong number of chunks";
+  return Machine(p, s).run();
+}
+
+std::string refusal(const Program& p) {
+  for (const Aliasing aliasing : aliasings(p)) {
+    for (const int window : {2, kMaxWindow}) {
+      const std::string wrong = verify(p, {window, aliasing});
+      if (!wrong.empty()) return wrong;
+    }
+  }
+  return "";
+}
+
+}  // namespace ouro::flow

@@ -1,0 +1,22 @@
+#!/bin/sh
+# What one instruction set's unit defines for the linker must carry the name of that set: an inline function
+# without it could replace its namesake in units for older processors. Usage: isa_symbols.sh NM OBJECT...
+nm=$1
+shift
+checked=0
+for object in "$@"; do
+  case $object in
+    *host_loops_avx512*) set_name=avx512 ;;
+    *host_loops_avx2*) set_name=avx2 ;;
+    *) continue ;;
+  esac
+  checked=$((checked + 1))
+  stray=$("$nm" --defined-only --extern-only "$object" | awk '{print $NF}' | grep '^_Z' | grep -v "$set_name")
+  if [ -n "$stray" ]; then
+    echo "$object defines, compiled for $set_name:"
+    echo "$stray"
+    exit 1
+  fi
+done
+[ $checked -gt 0 ] || { echo "no unit for a special instruction set"; exit 77; }
+echo "$checked units are clean"

@@ -1,0 +1,240 @@
+// Rank discovery, from environments as launchers really set them. openmpi and hydra: recorded under Debian's
+// openmpi-bin 4.1.4 and mpich 4.0.2; torchrun and SLURM: as their documentation lists them.
+#include "runtime/launch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace ouro {
+namespace {
+
+using testing::HasSubstr;
+
+const Identity kWho{"200@9000", "100@8000"};
+
+const Environment kOpenMpi = {
+    {"OMPI_APP_CTX_NUM_PROCS", "2"},
+    {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+    {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+    {"OMPI_COMM_WORLD_NODE_RANK", "1"},
+    {"OMPI_COMM_WORLD_RANK", "1"},
+    {"OMPI_COMM_WORLD_SIZE", "2"},
+    {"OMPI_FIRST_RANKS", "0"},
+    {"OMPI_MCA_ess", "^singleton"},
+    {"OMPI_MCA_ess_base_jobid", "1979842561"},
+    {"OMPI_MCA_ess_base_vpid", "1"},
+    {"OMPI_MCA_orte_app_num", "0"},
+    {"OMPI_MCA_orte_ess_node_rank", "1"},
+    {"OMPI_MCA_orte_ess_num_procs", "2"},
+    {"OMPI_MCA_orte_num_nodes", "1"},
+    {"OMPI_UNIVERSE_SIZE", "2"},
+    {"PMIX_ID", "1979842561.1"},
+    {"PMIX_NAMESPACE", "1979842561"},
+    {"PMIX_RANK", "1"},
+    {"PMIX_SECURITY_MODE", "native"},
+    {"PMIX_VERSION", "4.2.2rc2"},
+};
+const Environment kHydra = {
+    {"HYDI_CONTROL_FD", "7"}, {"MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "vm"},
+    {"MPI_LOCALNRANKS", "2"}, {"MPI_LOCALRANKID", "1"},
+    {"PMI_FD", "8"},          {"PMI_RANK", "1"},
+    {"PMI_SIZE", "2"},
+};
+const Environment kTorchrun = {
+    {"RANK", "5"},
+    {"WORLD_SIZE", "8"},
+    {"LOCAL_RANK", "1"},
+    {"GROUP_RANK", "1"},
+    {"LOCAL_WORLD_SIZE", "4"},
+    {"ROLE_RANK", "5"},
+    {"ROLE_NAME", "default"},
+    {"ROLE_WORLD_SIZE", "8"},
+    {"MASTER_ADDR", "node0"},
+    {"MASTER_PORT", "29500"},
+    {"TORCHELASTIC_RESTART_COUNT", "1"},
+    {"TORCHELASTIC_MAX_RESTARTS", "3"},
+    {"TORCHELASTIC_RUN_ID", "run7"},
+};
+const Environment kSrun = {
+    {"SLURM_JOB_ID", "4711"},
+    {"SLURM_STEP_ID", "0"},
+    {"SLURM_STEPID", "0"},
+    {"SLURM_PROCID", "4"},
+    {"SLURM_NTASKS", "5"},
+    {"SLURM_NPROCS", "5"},
+    {"SLURM_LOCALID", "0"},
+    {"SLURM_NODEID", "2"},
+    {"SLURM_NNODES", "3"},
+    {"SLURM_STEP_NUM_TASKS", "5"},
+    {"SLURM_STEP_NUM_NODES", "3"},
+    {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"},
+    {"SLURM_TASKS_PER_NODE", "2(x2),1"},
+    {"SLURM_JOB_NODELIST", "n[1-3]"},
+};
+
+/// `base` with changes; an empty value removes.
+Environment with(Environment base, const Environment& changes) {
+  for (const auto& [key, value] : changes) {
+    if (value.empty()) {
+      base.erase(key);
+    } else {
+      base[key] = value;
+    }
+  }
+  return base;
+}
+
+struct Good {
+  const char* what;
+  Environment env;
+  const char* launcher;
+  int rank, size, local_rank, local_size;
+  const char* key;
+};
+
+class Discover : public testing::TestWithParam<Good> {};
+
+TEST_P(Discover, ReadsTheLaunchersVariables) {
+  const Good& want = GetParam();
+  const Result<Launch> got = discover(want.env, kWho);
+  ASSERT_TRUE(got.ok()) << want.what << ": " << got.status().message();
+  EXPECT_EQ(got->launcher, want.launcher) << want.what;
+  EXPECT_EQ(got->rank, want.rank) << want.what;
+  EXPECT_EQ(got->size, want.size) << want.what;
+  EXPECT_EQ(got->local_rank, want.local_rank) << want.what;
+  EXPECT_EQ(got->local_size, want.local_size) << want.what;
+  EXPECT_EQ(got->job_key, want.key) << want.what;
+}
+
+const Environment kOuro = {
+    {"OURO_RANK", "1"}, {"OURO_WORLD_SIZE", "3"}, {"OURO_LOCAL_RANK", "0"}, {"OURO_LOCAL_SIZE", "2"}};
+
+INSTANTIATE_TEST_SUITE_P(
+    Launchers, Discover,
+    testing::Values(
+        Good{"nothing", {{"PATH", "/bin"}}, "none", 0, 1, 0, 1, "process:200@9000"},
+        Good{"ouro", with(kOuro, {{"OURO_JOB_ID", "ab"}}), "ouro", 1, 3, 0, 2, "ouro:ab"},
+        Good{"ouro, one host, no job id",
+             {{"OURO_RANK", "1"}, {"OURO_WORLD_SIZE", "3"}},
+             "ouro",
+             1,
+             3,
+             1,
+             3,
+             "parent:100@8000"},
+        Good{"ouro beats the rest", with(with(kOpenMpi, kTorchrun), with(kOuro, {{"OURO_JOB_ID", "ab"}})),
+             "ouro", 1, 3, 0, 2, "ouro:ab"},
+        Good{"torchrun", kTorchrun, "torchrun", 5, 8, 1, 4, "torchrun:node0:29500:run7:1"},
+        Good{"by hand, as PyTorch's env://",
+             {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1234"}},
+             "torchrun",
+             0,
+             2,
+             0,
+             2,
+             "torchrun:localhost:1234::"},
+        Good{"torchrun without a master",
+             {{"RANK", "0"}, {"WORLD_SIZE", "2"}},
+             "torchrun",
+             0,
+             2,
+             0,
+             2,
+             "parent:100@8000"},
+        Good{"the job id names the job under any launcher", with(kTorchrun, {{"OURO_JOB_ID", "x"}}),
+             "torchrun", 5, 8, 1, 4, "ouro:x"},
+        Good{"openmpi", kOpenMpi, "openmpi", 1, 2, 1, 2, "PMIX_NAMESPACE:1979842561"},
+        Good{"openmpi without PMIx", with(kOpenMpi, {{"PMIX_NAMESPACE", ""}}), "openmpi", 1, 2, 1, 2,
+             "OMPI_MCA_ess_base_jobid:1979842561"},
+        Good{"hydra", kHydra, "pmi", 1, 2, 1, 2, "parent:100@8000"},
+        Good{"hydra under SLURM's srun", with(with(kSrun, kHydra), {{"SLURM_PROCID", "1"}}), "pmi", 1, 2, 1,
+             2, "slurm:4711.0."},
+        Good{"srun --mpi=pmix", with(kSrun, {{"PMIX_RANK", "4"}, {"PMIX_NAMESPACE", "slurm.pmix.4711.0"}}),
+             "pmix", 4, 5, 0, 1, "PMIX_NAMESPACE:slurm.pmix.4711.0"},
+        Good{"mvapich",
+             {{"MV2_COMM_WORLD_RANK", "1"}, {"MV2_COMM_WORLD_SIZE", "2"}, {"MV2_COMM_WORLD_LOCAL_RANK", "1"}},
+             "mvapich",
+             1,
+             2,
+             1,
+             2,
+             "parent:100@8000"},
+        Good{"srun, last node", kSrun, "slurm", 4, 5, 0, 1, "slurm:4711.0."},
+        Good{"srun, second node, requeued",
+             with(kSrun, {{"SLURM_NODEID", "1"},
+                          {"SLURM_PROCID", "3"},
+                          {"SLURM_LOCALID", "1"},
+                          {"SLURM_RESTART_COUNT", "2"}}),
+             "slurm", 3, 5, 1, 2, "slurm:4711.0.2"},
+        Good{"srun, a step smaller than the job",
+             with(kSrun, {{"SLURM_STEP_NUM_TASKS", "2"},
+                          {"SLURM_STEP_NUM_NODES", "1"},
+                          {"SLURM_PROCID", "1"},
+                          {"SLURM_LOCALID", "1"}}),
+             "slurm", 1, 2, 1, 2, "slurm:4711.0."},
+        Good{"the shell of salloc is one rank", with(kSrun, {{"SLURM_STEP_ID", ""}, {"SLURM_STEPID", ""}}),
+             "none", 0, 1, 0, 1, "process:200@9000"},
+        Good{"an interactive step is one rank", with(kSrun, {{"SLURM_STEP_ID", "4294967290"}}), "none", 0, 1,
+             0, 1, "process:200@9000"},
+        Good{"empty variables count as unset",
+             {{"OURO_RANK", ""}, {"OURO_WORLD_SIZE", ""}, {"RANK", ""}},
+             "none",
+             0,
+             1,
+             0,
+             1,
+             "process:200@9000"}));
+
+struct Bad {
+  Environment env;
+  const char* says;
+};
+
+TEST(DiscoverErrors, SayWhatIsWrongInWords) {
+  const Bad cases[] = {
+      {{{"OURO_WORLD_SIZE", "2"}}, "OURO_WORLD_SIZE is set, but OURO_RANK is not"},
+      {{{"OURO_RANK", "0"}}, "OURO_RANK is set, but OURO_WORLD_SIZE is not"},
+      {{{"RANK", "0"}}, "or unset RANK"},
+      {{{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "x"}}, "the number of ranks is unknown"},
+      {{{"OURO_RANK", "2"}, {"OURO_WORLD_SIZE", "2"}}, "OURO_RANK=2: expected 0 to 1, as OURO_WORLD_SIZE=2"},
+      {{{"OURO_RANK", "-1"}, {"OURO_WORLD_SIZE", "2"}}, "OURO_RANK=-1"},
+      {{{"OURO_RANK", "zero"}, {"OURO_WORLD_SIZE", "2"}}, "OURO_RANK=zero is not an integer"},
+      {{{"OURO_RANK", "0"}, {"OURO_WORLD_SIZE", "2x"}}, "OURO_WORLD_SIZE=2x is not an integer"},
+      {{{"OURO_RANK", "0"}, {"OURO_WORLD_SIZE", " 2"}}, "is not an integer"},
+      {{{"OURO_RANK", "0"}, {"OURO_WORLD_SIZE", "99999999999999999999"}}, "is not an integer"},
+      {{{"OURO_RANK", "0"}, {"OURO_WORLD_SIZE", "0"}}, "OURO_WORLD_SIZE=0: expected 1 to 65536 ranks"},
+      {{{"OURO_RANK", "0"}, {"OURO_WORLD_SIZE", "-4"}}, "expected 1 to 65536"},
+      {{{"OURO_RANK", "0"}, {"OURO_WORLD_SIZE", "65537"}}, "expected 1 to 65536"},
+      {with(kOuro, {{"OURO_LOCAL_RANK", "2"}}),
+       "OURO_LOCAL_RANK=2: expected 0 to 1, as this host has 2 ranks"},
+      {with(kOuro, {{"OURO_LOCAL_RANK", "-1"}}), "OURO_LOCAL_RANK=-1"},
+      {with(kOuro, {{"OURO_LOCAL_SIZE", "4"}}), "OURO_LOCAL_SIZE=4: expected 1 to 3"},
+      {with(kOuro, {{"OURO_LOCAL_SIZE", "0"}}), "OURO_LOCAL_SIZE=0"},
+      {kOuro, "set OURO_JOB_ID to the same text on all ranks"},  // two hosts, and no name for the job
+      {with(kHydra, {{"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}}), "set OURO_JOB_ID"},
+      {with(kSrun, {{"SLURM_NODEID", "3"}}), "has no entry for node 3"},
+      {with(kSrun, {{"SLURM_STEP_TASKS_PER_NODE", "2(x"}}), "has no entry for node 2"},
+      {with(kSrun, {{"SLURM_NODEID", ""}}), "SLURM_NODEID is missing"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", "one"}}),
+       "OMPI_COMM_WORLD_LOCAL_RANK=one is not an integer"},
+  };
+  for (const Bad& c : cases) {
+    const Result<Launch> got = discover(c.env, kWho);
+    ASSERT_FALSE(got.ok()) << c.says;
+    EXPECT_EQ(got.status().code(), Code::invalid);
+    EXPECT_THAT(got.status().message(), HasSubstr(c.says));
+  }
+}
+
+TEST(Identity, NamesThisProcessAndItsParent) {
+  const Identity first = identity(), second = identity();
+  EXPECT_EQ(first.self, second.self);
+  EXPECT_EQ(first.parent, second.parent);
+  EXPECT_NE(first.self, first.parent);
+  EXPECT_EQ(first.self.rfind(std::to_string(getpid()) + "@", 0), 0u);
+  EXPECT_EQ(first.self.find('?'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ouro

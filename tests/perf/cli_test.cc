@@ -1,0 +1,159 @@
+// The command line of ouro-perf: defaults as in nccl-tests, and a clear refusal of what cannot be done.
+// Run by ctest.
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+#include "tools/perf/options.h"
+
+namespace ouro::perf {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Outcome {
+  Parsed parsed;
+  std::string errors;
+};
+
+Outcome parse(std::vector<const char*> args, const char* program = "ouro-perf") {
+  args.insert(args.begin(), program);
+  testing::internal::CaptureStderr();
+  testing::internal::CaptureStdout();
+  Outcome o;
+  o.parsed = parse_command_line(static_cast<int>(args.size()), args.data());
+  o.errors = testing::internal::GetCapturedStderr() + testing::internal::GetCapturedStdout();
+  return o;
+}
+
+void expect_refused(std::vector<const char*> args, const char* text) {
+  const Outcome o = parse(args);
+  EXPECT_FALSE(o.parsed.options) << text;
+  EXPECT_EQ(o.parsed.exit_code, 2) << text;
+  EXPECT_THAT(o.errors, HasSubstr(text));
+}
+
+TEST(CommandLine, Defaults) {
+  const Outcome parsed = parse({"all_reduce"});
+  ASSERT_TRUE(parsed.parsed.options) << parsed.errors;
+  const Options& o = *parsed.parsed.options;
+  EXPECT_EQ(o.min_bytes, 32u << 20);
+  EXPECT_EQ(o.max_bytes, 32u << 20);
+  EXPECT_EQ(o.step_bytes, 1u << 20);
+  EXPECT_EQ(o.step_factor, 1u);
+  EXPECT_EQ(o.iters, 20);
+  EXPECT_EQ(o.warmup, 1);
+  EXPECT_EQ(o.check, 1);
+  EXPECT_EQ(o.average, Average::mean);
+  EXPECT_THAT(o.dtypes, ElementsAre(DType::f32));
+  EXPECT_THAT(o.ops, ElementsAre(OpKind::sum));
+  EXPECT_EQ(o.root, 0);
+}
+
+TEST(CommandLine, ProgramNameChoosesTheCollective) {
+  const Outcome o = parse({"-b", "8", "-e", "1K", "-f", "2"}, "/opt/bin/broadcast_perf");
+  ASSERT_TRUE(o.parsed.options) << o.errors;
+  EXPECT_EQ(o.parsed.options->kind, Kind::broadcast);
+  EXPECT_EQ(o.parsed.options->max_bytes, 1024u);
+}
+
+TEST(CommandLine, EveryFlagOfNcclTestsHasItsLongForm) {
+  const Outcome o = parse({"reduce", "--nthreads",
+                           "2",      "--ngpus",
+                           "1",      "--minbytes",
+                           "1K",     "--maxbytes",
+                           "2K",     "--stepbytes",
+                           "1K",     "--stepfactor",
+                           "1",      "--iters",
+                           "7",      "--warmup_iters",
+                           "3",      "--agg_iters",
+                           "2",      "--run_cycles",
+                           "2",      "--parallel_init",
+                           "1",      "--check",
+                           "4",      "--op",
+                           "max",    "--datatype",
+                           "int8",   "--root",
+                           "all",    "--blocking",
+                           "3",      "--stream_null",
+                           "0",      "--timeout",
+                           "9",      "--cudagraph",
+                           "0",      "--report_cputime",
+                           "0",      "--average",
+                           "3",      "--local_register",
+                           "1",      "--cta_policy",
+                           "0",      "--device_implementation",
+                           "0",      "--device_cta_count",
+                           "16",     "--output_file",
+                           "x.json", "--report_timestamps",
+                           "1",      "--memory_report",
+                           "1"});
+  ASSERT_TRUE(o.parsed.options) << o.errors;
+  const Options& p = *o.parsed.options;
+  EXPECT_EQ(p.threads, 2);
+  EXPECT_EQ(p.iters, 7);
+  EXPECT_EQ(p.warmup, 3);
+  EXPECT_EQ(p.aggregate, 2);
+  EXPECT_EQ(p.cycles, 2);
+  EXPECT_TRUE(p.parallel_init);
+  EXPECT_EQ(p.check, 4);
+  EXPECT_THAT(p.ops, ElementsAre(OpKind::max));
+  EXPECT_THAT(p.dtypes, ElementsAre(DType::i8));
+  EXPECT_FALSE(p.root);
+  EXPECT_EQ(p.blocking, Blocking::stream_wait);
+  EXPECT_EQ(p.timeout_s, 9);
+  EXPECT_EQ(p.average, Average::max);
+  EXPECT_TRUE(p.registered);
+  EXPECT_TRUE(p.timestamps);
+  EXPECT_TRUE(p.memory_report);
+  EXPECT_EQ(p.json_file, "x.json");
+}
+
+TEST(CommandLine, WhatNeedsAGpuIsRefused) {
+  expect_refused({"all_reduce", "-g", "2"}, "-g 2");
+  expect_refused({"all_reduce", "-G", "1"}, "CUDA graphs");
+  expect_refused({"all_reduce", "-C", "1"}, "-C");
+  expect_refused({"all_reduce", "-y", "1"}, "null stream");
+  expect_refused({"all_reduce", "-x", "1"}, "-x");
+  expect_refused({"all_reduce", "-D", "1"}, "-D");
+  expect_refused({"all_reduce", "-V", "4"}, "-V");
+  expect_refused({"all_reduce", "-R", "2"}, "-R 2");
+}
+
+TEST(CommandLine, NonsenseIsRefused) {
+  expect_refused({}, "collective");
+  expect_refused({"allreduce"}, "unknown collective");
+  expect_refused({"all_reduce", "--what"}, "--what");
+  expect_refused({"all_reduce", "-n", "0"}, "0");
+  expect_refused({"all_reduce", "-n", "many"}, "many");
+  expect_refused({"all_reduce", "-b", "1X"}, "not a size");
+  expect_refused({"all_reduce", "-b", "2K", "-e", "1K"}, "larger");
+  expect_refused({"all_reduce", "-b", "1K", "-e", "2K", "-i", "0"}, "never reaches");
+  expect_refused({"all_reduce", "-f", "0"}, "-f 0");
+  expect_refused({"all_reduce", "-a", "4"}, "4");
+  expect_refused({"all_reduce", "-z", "4"}, "4");
+  expect_refused({"all_reduce", "-d", "fp32"}, "unknown type");
+  expect_refused({"all_reduce", "-o", "median"}, "unknown operation");
+  expect_refused({"all_reduce", "-o", "band"}, "not defined on float");
+  expect_refused({"all_reduce", "-r", "1"}, "no root");
+  expect_refused({"broadcast", "-r", "-1"}, "-1");
+  expect_refused({"broadcast", "-r", "one"}, "a rank or all");
+  expect_refused({"broadcast", "-o", "max"}, "does not reduce");
+  expect_refused({"all_reduce", "-K", "3"}, "-I 1");
+  expect_refused({"all_reduce", "-I", "1", "-K", "20"}, "leaves no sample");
+  expect_refused({"all_reduce", "-t", "2", "--ranks", "2"}, "one of them");
+  expect_refused({"all_reduce", "--csv", "--osu"}, "--");
+}
+
+TEST(CommandLine, HelpAndVersionEndWell) {
+  for (const char* flag : {"--help", "-h", "--version"}) {
+    const Outcome o = parse({flag});
+    EXPECT_FALSE(o.parsed.options);
+    EXPECT_EQ(o.parsed.exit_code, 0) << flag;
+    EXPECT_THAT(o.errors, HasSubstr("ouro-perf"));
+  }
+}
+
+}  // namespace
+}  // namespace ouro::perf

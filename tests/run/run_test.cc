@@ -1,0 +1,291 @@
+// ouro-run from outside: what it prints, what it returns, what it leaves behind. Each test runs the program.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "tools/run/lines.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+std::string slurp(const fs::path& path) {
+  std::ifstream in(path);
+  std::ostringstream all;
+  all << in.rdbuf();
+  return all.str();
+}
+
+std::multiset<std::string> lines_of(const std::string& text) {
+  std::multiset<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.insert(line);
+  return lines;
+}
+
+bool alive(pid_t pid) {
+  std::ifstream stat(fmt::format("/proc/{}/stat", pid));
+  std::string all;
+  std::getline(stat, all);
+  const std::size_t bracket = all.rfind(')');
+  return bracket != std::string::npos && all.substr(bracket + 2, 1) != "Z";
+}
+
+/// True as soon as `done` is, false if it is not within ten seconds.
+template <class F>
+bool eventually(F&& done) {
+  for (int i = 0; i < 1000; ++i) {
+    if (done()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+class OuroRun : public testing::Test {
+ protected:
+  OuroRun() {
+    std::string pattern = (fs::temp_directory_path() / "ouro-run-test-XXXXXX").string();
+    dir_ = ::mkdtemp(pattern.data());
+  }
+  ~OuroRun() override { fs::remove_all(dir_); }
+
+  struct Outcome {
+    int code = -1;
+    std::string out, err;
+    double seconds = 0;
+  };
+  /// `arguments` is shell text; the program of the ranks usually is `sh script`.
+  Outcome run(const std::string& arguments, const std::string& input = "/dev/null") {
+    const auto start = Clock::now();
+    const std::string command =
+        fmt::format("cd {0}; {1} {2} >{0}/out 2>{0}/err <{3}", dir_.string(), OURO_RUN, arguments, input);
+    const int status = std::system(command.c_str());
+    Outcome o;
+    o.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    o.out = slurp(dir_ / "out");
+    o.err = slurp(dir_ / "err");
+    o.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    return o;
+  }
+  std::string script(const std::string& body) {
+    std::ofstream(dir_ / "script") << body;
+    return "sh " + (dir_ / "script").string();
+  }
+  pid_t pid_in(const std::string& file) {
+    pid_t pid = 0;
+    eventually([&] { return static_cast<bool>(std::ifstream(dir_ / file) >> pid); });
+    return pid;
+  }
+
+  fs::path dir_;
+};
+
+TEST_F(OuroRun, GivesEachRankItsVariables) {
+  const Outcome o =
+      run("-n 3 " + script("echo $OURO_RANK/$OURO_WORLD_SIZE $OURO_LOCAL_RANK/$OURO_LOCAL_SIZE "
+                           "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK $ROLE_RANK/"
+                           "$ROLE_WORLD_SIZE $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS"));
+  EXPECT_EQ(o.code, 0);
+  EXPECT_EQ(lines_of(o.out),
+            (std::multiset<std::string>{"[0] 0/3 0/3 0/3 0/3 0 0/3 0/0", "[1] 1/3 1/3 1/3 1/3 0 1/3 0/0",
+                                        "[2] 2/3 2/3 2/3 2/3 0 2/3 0/0"}));
+}
+
+TEST_F(OuroRun, JobIdIsSharedByTheJobAndByNoOther) {
+  const std::string program = script("echo $OURO_JOB_ID $TORCHELASTIC_RUN_ID $MASTER_ADDR $MASTER_PORT");
+  std::set<std::string> ids;
+  for (int i = 0; i < 2; ++i) {
+    const auto lines = lines_of(run("-n 2 --no-prefix " + program).out);
+    ASSERT_EQ(lines.size(), 2u);
+    EXPECT_EQ(*lines.begin(), *lines.rbegin());
+    std::istringstream words(*lines.begin());
+    std::string job, run_id, address;
+    int port = 0;
+    words >> job >> run_id >> address >> port;
+    EXPECT_EQ(job.size(), 32u);
+    EXPECT_EQ(job.find_first_not_of("0123456789abcdef"), std::string::npos);
+    EXPECT_EQ(run_id, job);
+    EXPECT_EQ(address, "127.0.0.1");
+    EXPECT_GT(port, 0);
+    ids.insert(job);
+  }
+  EXPECT_EQ(ids.size(), 2u);
+}
+
+TEST_F(OuroRun, PrefixesBothStreamsAndKeepsThemApart) {
+  const Outcome o = run("-n 2 " + script("echo out; echo; echo err >&2; printf unfinished"));
+  EXPECT_EQ(lines_of(o.out), (std::multiset<std::string>{"[0] ", "[0] out", "[0] unfinished", "[1] ",
+                                                         "[1] out", "[1] unfinished"}));
+  EXPECT_EQ(lines_of(o.err), (std::multiset<std::string>{"[0] err", "[1] err"}));
+}
+
+TEST_F(OuroRun, WithoutPrefixBytesPassUnchanged) {
+  EXPECT_EQ(run("-n 1 --no-prefix " + script("printf 'a\\n\\nb'")).out, "a\n\nb");
+}
+
+TEST_F(OuroRun, KeepsLinesWholeUnderLoad) {
+  const Outcome o =
+      run("-n 4 " + script("i=0; while [ $i -lt 500 ]; do printf '%0300d' $RANK; echo; i=$((i+1)); done"));
+  std::map<std::string, int> counts;
+  for (const std::string& line : lines_of(o.out)) ++counts[line];
+  ASSERT_EQ(counts.size(), 4u);
+  for (int r = 0; r < 4; ++r) EXPECT_EQ(counts[fmt::format("[{0}] {0:0300}", r)], 500);
+}
+
+TEST_F(OuroRun, NamesTheFirstRankThatFailedWithItsLastWarning) {
+  const Outcome o =
+      run("-n 3 " + script("[ $RANK = 1 ] || exec sleep 60\n"
+                           "echo 'h:1:1 a.cc:1 OURO WARN old' >&2\n"
+                           "echo 'h:1:1 a.cc:2 OURO WARN disk full' >&2; echo more >&2; exit 42"));
+  EXPECT_EQ(o.code, 42);
+  EXPECT_LT(o.seconds, 10);
+  EXPECT_NE(o.err.find("ouro-run: rank 1 (pid "), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("exited with code 42; its last warning: disk full\n"), std::string::npos) << o.err;
+}
+
+TEST_F(OuroRun, WithoutAWarningTheLastLineOfStderrIsTold) {
+  const Outcome o = run("-n 1 " + script("echo 'ouro: invalid: no' >&2; exit 1"));
+  EXPECT_NE(o.err.find("exited with code 1; its last line on stderr: ouro: invalid: no\n"), std::string::npos)
+      << o.err;
+}
+
+TEST_F(OuroRun, SurvivorsOfADeathHaveTimeToSpeak) {
+  const Outcome o = run("-n 2 " + script("if [ $RANK = 1 ]; then kill -SEGV $$; fi\n"
+                                         "sleep 0.4; echo 'peer is dead' >&2; exit 3"));
+  EXPECT_EQ(o.code, 128 + SIGSEGV);
+  EXPECT_NE(o.err.find("rank 1 (pid "), std::string::npos);
+  EXPECT_NE(o.err.find("was killed by signal 11"), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("[0] peer is dead"), std::string::npos) << o.err;
+  EXPECT_EQ(o.err.find("exited with code 3"), std::string::npos)
+      << "only the first failure is named: " << o.err;
+}
+
+TEST_F(OuroRun, SigkillsWhoIgnoresSigterm) {
+  const Outcome o =
+      run("-n 2 " + script("if [ $RANK = 1 ]; then exit 7; fi\ntrap '' TERM; while :; do sleep 0.1; done"));
+  EXPECT_EQ(o.code, 7);
+  EXPECT_GT(o.seconds, 2.5);
+  EXPECT_LT(o.seconds, 20);
+}
+
+TEST_F(OuroRun, TimeoutEndsTheJobAndNamesWhoWasRunning) {
+  const Outcome o = run("-n 3 --timeout 0.5 " + script("[ $RANK = 1 ] || exec sleep 60"));
+  EXPECT_EQ(o.code, 124);
+  EXPECT_LT(o.seconds, 10);
+  EXPECT_NE(o.err.find("timeout after 0.5 s; still running: rank 0, 2\n"), std::string::npos) << o.err;
+}
+
+TEST_F(OuroRun, LeavesNoProcessBehind) {
+  // In the group, in a session of its own, and with its parent gone.
+  const Outcome o = run("-n 1 " + script("sleep 60 & echo $! >a\n setsid sleep 60 & \n"
+                                         "sh -c 'setsid sleep 60 & echo $! >b'\n exit 0"));
+  EXPECT_EQ(o.code, 0);
+  EXPECT_LT(o.seconds, 10);
+  EXPECT_FALSE(alive(pid_in("a")));
+  EXPECT_FALSE(alive(pid_in("b")));
+}
+
+TEST_F(OuroRun, RanksDieWithTheLauncher) {
+  const std::string command = fmt::format("cd {}; exec {} -n 2 {} >/dev/null 2>&1", dir_.string(), OURO_RUN,
+                                          script("echo $$ >$RANK; exec sleep 60"));
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  ASSERT_GT(launcher, 0);
+  const pid_t first = pid_in("0"), second = pid_in("1");
+  ASSERT_GT(first, 0);
+  ASSERT_GT(second, 0);
+  ::kill(launcher, SIGKILL);
+  ::waitpid(launcher, nullptr, 0);
+  EXPECT_TRUE(eventually([&] { return !alive(first) && !alive(second); }));
+}
+
+TEST_F(OuroRun, PassesSignalsOn) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    const std::string command =
+        fmt::format("cd {}; exec {} -n 2 {} >out 2>err", dir_.string(), OURO_RUN,
+                    script("trap 'exit 9' INT TERM; echo $$ >$RANK\n while :; do sleep 0.05; done"));
+    const pid_t launcher = ::fork();
+    if (launcher == 0) {
+      ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      ::_exit(127);
+    }
+    pid_in("0");
+    pid_in("1");
+    ::kill(launcher, number);
+    int status = 0;
+    ::waitpid(launcher, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status)) << number;
+    EXPECT_EQ(WEXITSTATUS(status), 9);
+    EXPECT_NE(slurp(dir_ / "err").find(fmt::format("signal {} ", number)), std::string::npos);
+    fs::remove(dir_ / "0");
+    fs::remove(dir_ / "1");
+  }
+}
+
+TEST_F(OuroRun, RankZeroReadsTheInputTheOthersNone) {
+  std::ofstream(dir_ / "input") << "line\n";
+  EXPECT_EQ(run("-n 2 cat", (dir_ / "input").string()).out, "[0] line\n");
+}
+
+TEST_F(OuroRun, EndsWhenNobodyReadsItsOutput) {
+  const std::string command = fmt::format("{} -n 2 yes 2>/dev/null | head -n 1", OURO_RUN);
+  const auto start = Clock::now();
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST_F(OuroRun, OversubscribesTheMachine) {
+  const Outcome o = run("-n 64 " + script("exit 0"));
+  EXPECT_EQ(o.code, 0) << o.err;
+}
+
+TEST_F(OuroRun, RefusesWhatItCannotDo) {
+  const Outcome missing = run("-n 2 /no/such/program");
+  EXPECT_EQ(missing.code, 127);
+  EXPECT_NE(missing.err.find("cannot run /no/such/program: No such file or directory"), std::string::npos);
+  EXPECT_EQ(run("-n 2 /etc/passwd").code, 126);
+  for (const char* usage : {"-n 0 true", "-n -1 true", "-n two true", "true", "-n 2", "--nonsense -n 1 true",
+                            "-n 2 --timeout 0 true", "-n 99999999 true"}) {
+    EXPECT_EQ(run(usage).code, 2) << usage;
+  }
+  EXPECT_EQ(run("--help").code, 0);
+}
+
+TEST_F(OuroRun, ArgumentsOfTheProgramAreNotItsOwn) {
+  EXPECT_EQ(run("-n 1 echo -n 5 --timeout --help -- x").out, "[0] 5 --timeout --help -- x\n");
+}
+
+TEST(LineSplitter, JoinsPiecesAndBreaksEndlessLines) {
+  ouro::run::LineSplitter s;
+  std::vector<std::string> got;
+  const auto take = [&](std::string_view line) { got.emplace_back(line); };
+  s.add("a", take);
+  s.add("b\n\nc", take);
+  EXPECT_EQ(got, (std::vector<std::string>{"ab", ""}));
+  s.finish(take);
+  EXPECT_EQ(got.back(), "c");
+  got.clear();
+  const std::string endless(ouro::run::LineSplitter::kLongest + 5, 'x');
+  s.add(endless + "\ny\n", take);
+  ASSERT_EQ(got.size(), 3u);
+  EXPECT_EQ(got[0].size(), ouro::run::LineSplitter::kLongest);
+  EXPECT_EQ(got[1], "xxxxx");
+  EXPECT_EQ(got[2], "y");
+}
+
+}  // namespace

@@ -1,0 +1,67 @@
+// Cluster descriptions: what is read from JSON, and what is refused.
+#include "tools/sim/cluster.h"
+
+#include <gtest/gtest.h>
+
+namespace ouro::sim {
+namespace {
+
+constexpr const char* kGood = R"({"name": "mine", "ranks_per_node": 4,
+  "intra": {"alpha_us": 1, "gap_us": 0.5, "gb_per_s": 100}, "inter": {"alpha_us": 4, "gb_per_s": 25},
+  "board": {"alpha_us": 2, "gb_per_s": 200}, "local_gb_per_s": 500, "slots": 8, "slot_bytes": 65536})";
+
+std::string with(std::string from, std::string to) {
+  std::string text = kGood;
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(ClusterFile, IsRead) {
+  const Result<Cluster> c = parse_cluster(kGood);
+  ASSERT_TRUE(c.ok());
+  EXPECT_EQ(c->name, "mine");
+  EXPECT_EQ(c->ranks_per_node, 4);
+  EXPECT_DOUBLE_EQ(c->intra.alpha, 1e-6);
+  EXPECT_DOUBLE_EQ(c->intra.gap, 0.5e-6);
+  EXPECT_DOUBLE_EQ(c->inter.gap, 0);
+  EXPECT_DOUBLE_EQ(c->inter.beta, 1e-9 / 25);
+  EXPECT_DOUBLE_EQ(c->gamma, 1e-9 / 500);
+  EXPECT_EQ(c->slots, 8);
+  EXPECT_EQ(c->slot_bytes, 65536);
+}
+
+TEST(ClusterFile, WrongOnesAreRefusedByName) {
+  const std::pair<std::string, std::string> wrong[] = {
+      {with("\"slots\": 8", "\"slots\": 1"), "slots"},
+      {with("\"slots\": 8", "\"slots\": 2.5"), "slots"},
+      {with("\"slots\": 8", "\"slot\": 8"), "slot"},
+      {with("\"gap_us\": 0.5", "\"gap\": 0.5"), "gap"},
+      {with("\"alpha_us\": 4, ", ""), "alpha_us"},
+      {with("\"gb_per_s\": 25", "\"gb_per_s\": 0"), "gb_per_s"},
+      {with("\"gb_per_s\": 25", "\"gb_per_s\": \"25\""), "gb_per_s"},
+      {with("\"alpha_us\": 1", "\"alpha_us\": -1"), "alpha_us"},
+      {with("\"ranks_per_node\": 4", "\"ranks_per_node\": -4"), "ranks_per_node"},
+      {with("\"mine\"", "7"), "name"},
+      {with("{\"alpha_us\": 2, \"gb_per_s\": 200}", "3"), "board"},
+      {"[]", "object"},
+      {"{", "JSON"},
+  };
+  for (const auto& [text, part] : wrong) {
+    const Result<Cluster> c = parse_cluster(text);
+    ASSERT_FALSE(c.ok()) << text;
+    EXPECT_EQ(c.status().reason(), Reason::invalid);
+    EXPECT_NE(c.status().failure()->text.find(part), std::string::npos) << c.status().failure()->text;
+  }
+}
+
+TEST(ClusterNames, AreFoundOrExplained) {
+  for (const Cluster& c : known_clusters()) EXPECT_TRUE(find_cluster(c.name).ok());
+  const Result<Cluster> none = find_cluster("no-such-cluster");
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.status().failure()->text.find("nvlink-ndr"), std::string::npos);
+  EXPECT_FALSE(find_cluster("/").ok());  // a directory opens, but cannot be read
+}
+
+}  // namespace
+}  // namespace ouro::sim

@@ -1,0 +1,213 @@
+// The simulator against closed formulas, and representatives against the simulation of every rank.
+#include "tools/sim/predict.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace ouro::sim {
+namespace {
+
+using flow::Algorithm;
+
+/// Round numbers, so that formulas can be read: alpha 1 ms, 1 GB/s, reductions at 4 GB/s.
+Cluster plain(int ranks_per_node = 0) {
+  Cluster c;
+  c.name = "plain";
+  c.ranks_per_node = ranks_per_node;
+  c.intra = {1e-3, 0, 1e-9};
+  c.inter = {5e-3, 1e-5, 2e-9};
+  c.board = {2e-3, 0, 0.5e-9};
+  c.gamma = 0.25e-9;
+  c.slots = 4;
+  c.slot_bytes = 1e12;
+  return c;
+}
+
+Job job(Collective c, Algorithm a, int ranks, double bytes) {
+  return {.collective = c, .algorithm = a, .ranks = ranks, .bytes = bytes};
+}
+
+double seconds(const Cluster& cluster, const Job& j, Method method = Method::full) {
+  const Result<Prediction> p = predict(cluster, j, method);
+  EXPECT_TRUE(p.ok()) << (p ? "" : p.status().failure()->text);
+  return p ? p->seconds : -1;
+}
+
+void expect_near(double got, double want, double relative) { EXPECT_NEAR(got, want, want * relative); }
+
+TEST(Formulas, Ring) {
+  const double n = 8, bytes = 8e6, block = bytes / n;
+  const double want = 2 * (n - 1) * (1e-3 + block * 1e-9) + (n - 1) * block * 0.25e-9;
+  expect_near(seconds(plain(), job(Collective::all_reduce, Algorithm::ring, 8, bytes)), want, 1e-9);
+}
+
+TEST(Formulas, TreeBroadcastOfOneSmallChunkIsLogarithmic) {
+  for (const auto& [n, hops] : {std::pair{2, 1}, {8, 3}, {1024, 10}}) {
+    expect_near(seconds(plain(), job(Collective::broadcast, Algorithm::tree, n, 1)), hops * 1e-3, 1e-3);
+  }
+}
+
+TEST(Formulas, ChainBroadcastStreamsAtTheRateOfALink) {
+  Cluster c = plain();
+  const double bytes = 1e9, chunk = 5e6;  // 200 rounds: the steady state is continued
+  c.slot_bytes = chunk;
+  const double want = 7 * 1e-3 + (bytes + 6 * chunk) * 1e-9;
+  const Result<Prediction> p = predict(c, job(Collective::broadcast, Algorithm::chain, 8, bytes));
+  ASSERT_TRUE(p.ok());
+  EXPECT_TRUE(p->extrapolated);
+  EXPECT_EQ(p->rounds, 200);
+  expect_near(p->seconds, want, 1e-6);
+  EXPECT_NEAR(p->busiest, bytes, 1);
+  EXPECT_NEAR(p->intra, 7 * bytes, 1);
+}
+
+TEST(Formulas, OneShot) {
+  const double n = 4, bytes = 1e6;
+  const double want = bytes * 0.5e-9 + 2e-3 + (n - 1) * bytes * (0.5e-9 + 0.25e-9);
+  expect_near(seconds(plain(), job(Collective::all_reduce, Algorithm::oneshot, 4, bytes)), want, 1e-9);
+}
+
+TEST(Formulas, DisseminationBarrier) {
+  expect_near(seconds(plain(), job(Collective::barrier, Algorithm::dissemination, 9, 0)), 4e-3, 1e-9);
+}
+
+TEST(Formulas, TreeRootsSendOneCopyAfterAnother) {
+  // Binomial tree over 4 ranks, one chunk: the root sends to 2, then to 1; 2 sends to 3.
+  const double bytes = 1e7, t = bytes * 1e-9;
+  expect_near(seconds(plain(), job(Collective::broadcast, Algorithm::tree, 4, bytes)), 2 * (1e-3 + t), 1e-9);
+  expect_near(seconds(plain(), job(Collective::broadcast, Algorithm::tree, 2, bytes)), 1e-3 + t, 1e-9);
+}
+
+TEST(Formulas, WideSumsCostTwiceTheBytesOnTheWayUpOnly) {
+  Job j = job(Collective::all_reduce, Algorithm::ring, 8, 8e6);
+  const double block = 1e6;
+  j.wide_ratio = 2;
+  expect_near(seconds(plain(), j),
+              7 * (1e-3 + 2 * block * 1e-9) + 7 * (1e-3 + block * 1e-9) + 7 * 2 * block * 0.25e-9, 1e-9);
+}
+
+TEST(Traffic, AddsUp) {
+  const double bytes = 8e6;
+  const Result<Prediction> ring = predict(plain(4), job(Collective::all_reduce, Algorithm::ring, 8, bytes));
+  ASSERT_TRUE(ring.ok());
+  EXPECT_NEAR(ring->intra + ring->inter, 2 * 7 * bytes, 1);
+  EXPECT_NEAR(ring->inter, 2 * 2 * 7 * bytes / 8, 1);  // two of eight links cross
+  EXPECT_NEAR(ring->busiest, 2 * 7 * bytes / 8, 1);
+  const Result<Prediction> all =
+      predict(plain(4), job(Collective::all_to_all, Algorithm::pairwise, 8, bytes));
+  ASSERT_TRUE(all.ok());
+  EXPECT_NEAR(all->intra, 2 * 4 * 3 * bytes / 8, 1);
+  EXPECT_NEAR(all->inter, 8 * 4 * bytes / 8, 1);
+}
+
+TEST(Windows, FewerSlotsAreNeverFaster) {
+  Cluster c = plain();
+  c.slot_bytes = 1e4;
+  for (const Algorithm a : {Algorithm::ring, Algorithm::chain, Algorithm::tree, Algorithm::halving}) {
+    double last = 0;
+    for (const int slots : {16, 4, 2}) {
+      c.slots = slots;
+      const double t = seconds(c, job(Collective::all_reduce, a, 8, 1e6));
+      EXPECT_GE(t, last);
+      last = t;
+    }
+  }
+}
+
+/// Representatives against every rank, 1 % apart at most, on one node and on many.
+TEST(Representatives, EqualTheFullSimulation) {
+  int compared = 0;
+  flow::for_each_flow([&](Collective c, Algorithm a, auto) {
+    for (const int ranks_per_node : {0, 1, 4, 8}) {
+      for (const int n : {8, 16, 24, 64, 72, 256, 1024}) {
+        for (const double bytes : {1e3, 1e7}) {
+          if (n == 1024 && (bytes < 1e7 || ranks_per_node == 1))
+            continue;  // once is enough of the large ones
+          const Cluster cluster = plain(ranks_per_node);
+          const Result<Prediction> few = predict(cluster, job(c, a, n, bytes), Method::representative);
+          if (!few) continue;
+          const Result<Prediction> all = predict(cluster, job(c, a, n, bytes), Method::full);
+          ASSERT_TRUE(all.ok()) << all.status().failure()->text;
+          const std::string where = std::string(flow::name(a)) + " of collective " +
+                                    std::to_string(static_cast<int>(c)) + ", n " + std::to_string(n) +
+                                    ", node " + std::to_string(ranks_per_node);
+          EXPECT_NEAR(few->seconds, all->seconds, 0.01 * all->seconds) << where;
+          EXPECT_NEAR(few->intra, all->intra, 0.01 * all->intra + 1) << where;
+          EXPECT_NEAR(few->inter, all->inter, 0.01 * all->inter + 1) << where;
+          EXPECT_NEAR(few->busiest, all->busiest, 0.01 * all->busiest + 1e-6) << where;
+          EXPECT_LE(few->simulated_ranks, all->simulated_ranks);
+          ++compared;
+        }
+      }
+    }
+  });
+  EXPECT_GT(compared, 400);
+}
+
+TEST(Representatives, RefuseWhatIsNotAlike) {
+  EXPECT_FALSE(
+      predict(plain(), job(Collective::broadcast, Algorithm::chain, 8, 1), Method::representative).ok());
+  EXPECT_FALSE(
+      predict(plain(8), job(Collective::all_reduce, Algorithm::ring, 12, 1), Method::representative).ok());
+  EXPECT_FALSE(
+      predict(plain(6), job(Collective::all_reduce, Algorithm::halving, 12, 1), Method::representative).ok());
+}
+
+TEST(Rounds, ContinuedSteadyStateIsWhatAllRoundsTake) {
+  for (const Algorithm a :
+       {Algorithm::ring, Algorithm::chain, Algorithm::tree, Algorithm::halving, Algorithm::direct}) {
+    for (const int ranks_per_node : {0, 4}) {
+      Cluster c = plain(ranks_per_node);
+      c.slot_bytes = 1e6;
+      const double set = a == Algorithm::chain || a == Algorithm::tree ? 1 : 8;
+      const Job j = job(Collective::all_reduce, a, 8, 1000e6 * set);
+      const Result<Prediction> part = predict(c, j), all = predict(c, j, Method::automatic, 2000);
+      ASSERT_TRUE(part.ok() && all.ok());
+      EXPECT_TRUE(part->extrapolated);
+      EXPECT_FALSE(all->extrapolated);
+      expect_near(part->seconds, all->seconds, 0.01);
+      expect_near(part->intra, all->intra, 1e-6);
+    }
+  }
+}
+
+TEST(Scale, SixteenThousandRanksInSeconds) {
+  const auto start = std::chrono::steady_clock::now();
+  const Result<Cluster> cluster = find_cluster("nvlink-ndr");
+  ASSERT_TRUE(cluster.ok());
+  for (const Algorithm a : {Algorithm::ring, Algorithm::tree, Algorithm::halving, Algorithm::direct}) {
+    double last = 0;
+    for (int n = 8; n <= 16384; n *= 2) {
+      const double t = seconds(*cluster, job(Collective::all_reduce, a, n, 1 << 20), Method::automatic);
+      EXPECT_GT(t, last) << flow::name(a) << " " << n;  // never faster with more ranks
+      last = t;
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST(Errors, AreTyped) {
+  const Cluster c = plain();
+  for (const Job& j :
+       {job(Collective::barrier, Algorithm::ring, 8, 0), job(Collective::all_reduce, Algorithm::ring, 0, 1),
+        job(Collective::all_reduce, Algorithm::ring, 8, -1),
+        job(Collective::all_reduce, Algorithm::ring, kMaxRanks + 1, 1),
+        job(Collective::all_to_all, Algorithm::pairwise, 16384, 1),
+        Job{.collective = Collective::broadcast, .algorithm = Algorithm::tree, .ranks = 4, .root = 4}}) {
+    const Result<Prediction> p = predict(c, j);
+    ASSERT_FALSE(p.ok());
+    EXPECT_EQ(p.status().reason(), Reason::invalid);
+  }
+}
+
+TEST(Errors, OneSlotDeadlocks) {
+  Cluster c = plain();
+  c.slots = 1;
+  const Result<Prediction> p = predict(c, job(Collective::all_reduce, Algorithm::ring, 4, 1));
+  ASSERT_FALSE(p.ok());
+  EXPECT_NE(p.status().failure()->text.find("deadlock"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ouro::sim

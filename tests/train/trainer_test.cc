@@ -1,0 +1,116 @@
+// Tests of train_digits with ranks as threads: losses independent of the number of ranks, repeatable bits,
+// accuracy, errors.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <thread>
+
+#include "tools/models/digits.h"
+#include "tools/train/digits_trainer.h"
+
+namespace ouro::tools {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// Trains with `ranks` threads; checks that all ranks agree and returns rank 0's report.
+TrainReport train_on(int ranks, const TrainOptions& options) {
+  Result<std::vector<Context>> contexts = Context::threads(ranks);
+  EXPECT_TRUE(contexts.ok()) << contexts.status().message();
+  if (!contexts) return {};
+  std::vector<TrainReport> reports(contexts->size());
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < reports.size(); ++r)
+    threads.emplace_back([&, r] {
+      Result<TrainReport> report = train_digits((*contexts)[r], options);
+      EXPECT_TRUE(report.ok()) << report.status().message();
+      if (report) reports[r] = std::move(*report);
+    });
+  threads.clear();  // joins
+  for (const TrainReport& report : reports) {
+    EXPECT_EQ(report.losses, reports[0].losses);
+    EXPECT_EQ(report.correct, reports[0].correct);
+  }
+  return std::move(reports[0]);
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size() || a.empty()) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(a[i] - b[i]);
+    if (!(difference <= largest)) largest = difference;  // a NaN sticks
+  }
+  return largest;
+}
+
+TEST(RowsOfStep, BatchIsTheSameForAnyNumberOfRanks) {
+  std::vector<std::uint32_t> order(10);
+  std::iota(order.begin(), order.end(), 0u);
+  EXPECT_THAT(rows_of_step(order, 0, 4, 0, 1), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(rows_of_step(order, 2, 4, 0, 1), ElementsAre(8, 9, 0, 1));
+  EXPECT_THAT(rows_of_step(order, 2, 4, 0, 3), ElementsAre(8, 1));
+  EXPECT_THAT(rows_of_step(order, 2, 4, 2, 3), ElementsAre(0));
+  EXPECT_THAT(rows_of_step(order, 0, 2, 2, 3), ElementsAre());
+}
+
+TEST(TrainDigits, DefaultsReachTheAccuracy) {
+  TrainOptions options;
+  int calls = 0;
+  options.on_step = [&](int step, double) { EXPECT_EQ(step, calls++); };
+  const TrainReport report = train_on(1, options);
+  EXPECT_EQ(calls, options.steps);
+  EXPECT_EQ(report.ranks, 1);
+  EXPECT_EQ(report.test_rows, 360);
+  EXPECT_GT(report.accuracy(), 0.92);
+  EXPECT_GT(train_on(4, {}).accuracy(), 0.92);
+}
+
+TEST(TrainDigits, LossesDoNotDependOnTheNumberOfRanks) {
+  const TrainReport one = train_on(1, {.steps = 200});
+  EXPECT_LT(one.losses.back(), 0.25 * one.losses.front());
+  for (const int ranks : {2, 3, 4})
+    EXPECT_LT(largest_difference(train_on(ranks, {.steps = 200}).losses, one.losses), 1e-5)
+        << ranks << " ranks";
+}
+
+TEST(TrainDigits, CanonicalDoubleIsCloserStill) {
+  const TrainOptions options{.steps = 200, .dtype = DType::f64, .numerics = Numerics::canonical};
+  EXPECT_LT(largest_difference(train_on(4, options).losses, train_on(1, options).losses), 1e-12);
+}
+
+TEST(TrainDigits, RepeatsBitForBit) {
+  for (const Numerics numerics : {Numerics::fast, Numerics::canonical}) {
+    const TrainOptions options{.steps = 50, .numerics = numerics};
+    EXPECT_EQ(train_on(4, options).losses, train_on(4, options).losses);
+  }
+}
+
+TEST(TrainDigits, MoreRanksThanRowsAndAnotherSeed) {
+  const TrainReport plain = train_on(1, {.steps = 5, .batch = 3});
+  EXPECT_LT(largest_difference(train_on(5, {.steps = 5, .batch = 3}).losses, plain.losses), 1e-5);
+  EXPECT_GT(largest_difference(train_on(1, {.steps = 5, .batch = 3, .seed = 9}).losses, plain.losses), 1e-3);
+}
+
+TEST(TrainDigits, RefusesBadOptions) {
+  Result<std::vector<Context>> contexts = Context::threads(1);
+  ASSERT_TRUE(contexts.ok()) << contexts.status().message();
+  const auto error = [&](const TrainOptions& options) {
+    const Status s = train_digits(contexts->front(), options).status();
+    EXPECT_EQ(s.code(), Code::invalid);
+    return s.failure() ? s.failure()->text : "";
+  };
+  EXPECT_THAT(error({.steps = 0}), HasSubstr("--steps"));
+  EXPECT_THAT(error({.batch = 0}), HasSubstr("--batch"));
+  EXPECT_THAT(error({.lr = 0}), HasSubstr("--lr"));
+  EXPECT_THAT(error({.lr = std::numeric_limits<double>::quiet_NaN()}), HasSubstr("--lr"));
+  EXPECT_THAT(error({.momentum = 1}), HasSubstr("momentum"));
+  EXPECT_THAT(error({.dtype = DType::bf16}), HasSubstr("f32 or f64"));
+}
+
+}  // namespace
+}  // namespace ouro::tools

@@ -1,0 +1,108 @@
+// ouro-info: what ouro finds here, and what would go wrong.
+// The only translation unit that sees CLI11.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "api/include/ouro/ouro.hpp"
+#include "runtime/core/env.h"
+#include "tools/info/doctor.h"
+#include "tools/info/facts.h"
+#include "tools/info/report.h"
+
+namespace {
+
+namespace info = ouro::info;
+
+constexpr const char* kExamples = R"(Examples:
+  ouro-info                      everything
+  ouro-info --brief              nine lines
+  ouro-info -d -t                devices, transports and topology
+  ouro-info -c                   every parameter: value, origin, meaning
+  ouro-info --doctor --ranks 8   would a job of 8 ranks run here? What to fix?
+  ouro-info --json | jq .memory
+
+Exit: 0 good; 1 the doctor finds something broken; 2 wrong command line.)";
+
+/// Bytes of a slot as configured. A value that cannot be used is reported as a setting; sizes then assume the
+/// default.
+std::uint32_t slot_bytes() {
+  const ouro::Result<std::optional<std::int64_t>> set = ouro::env::integer("OURO_SLOT_BYTES");
+  constexpr std::uint32_t kDefault = 131072;
+  return set && *set ? static_cast<std::uint32_t>(**set) : kDefault;
+}
+
+void print_json(const nlohmann::ordered_json& json) {
+  fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void heading(const char* text) { fmt::print("\n== {} ==\n", text); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bool brief = false, version = false, devices = false, topology = false, parameters = false, build = false;
+  bool doctor = false, json = false;
+  int ranks = 0;
+  CLI::App app("What ouro finds on this machine, and what would go wrong.", "ouro-info");
+  app.footer(kExamples);
+  app.set_version_flag("--version", std::string("ouro-info ") + ouro::version());
+  app.add_flag("--brief", brief, "nine lines: version, devices, transports, cores, memory, limits");
+  app.add_flag("-v", version, "version and host");
+  app.add_flag("-d,--devices", devices, "devices and transports, present and missing, and why");
+  app.add_flag("-t,--topology", topology, "packages, caches, cores, and who shares what");
+  app.add_flag("-c,--config", parameters, "all parameters: value, origin, meaning");
+  app.add_flag("-b,--build", build, "how this program was built");
+  app.add_flag("--doctor", doctor,
+               "checks for every known failure, with fixes; exit 1 if something is broken");
+  app.add_option("--ranks", ranks, "ranks that the checks assume on this host (default: one a core)")
+      ->check(CLI::Range(1, 65536));
+  app.add_flag("--json", json, "everything (or, with --doctor, the checks) as JSON");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+
+  const info::Facts facts = info::gather();
+  const std::vector<ouro::env::Setting> settings = ouro::env::settings();
+  if (ranks == 0)
+    ranks = facts.machine ? std::max(1, std::min(facts.machine->cores, facts.machine->usable_threads)) : 1;
+  const std::vector<info::Check> checks = info::examine(facts, ranks, info::needs_of(ranks, slot_bytes()));
+  const int broken = info::worst(checks) == info::Verdict::broken ? 1 : 0;
+
+  if (json) {
+    print_json(doctor ? info::to_json(checks, ranks) : info::to_json(facts, settings));
+    return doctor ? broken : 0;
+  }
+  if (doctor) {
+    fmt::print("{}", info::doctor(checks, ranks));
+    return broken;
+  }
+  if (brief) {
+    fmt::print("{}", info::brief(facts, checks));
+    return 0;
+  }
+  const bool all = !(version || devices || topology || parameters || build);
+  if (all || version) fmt::print("{}", info::version_line(facts));
+  if (all) heading("devices and transports");
+  if (all || devices) fmt::print("{}", info::devices(facts));
+  if (all) heading("topology");
+  if (all || topology) fmt::print("{}", info::topology(facts));
+  if (all) {
+    heading("limits");
+    fmt::print("{}", info::limits(facts));
+  }
+  if (all) heading("parameters");
+  if (all || parameters) fmt::print("{}", info::parameters(settings));
+  if (all) heading("build");
+  if (all || build) fmt::print("{}", info::build(facts));
+  if (all) {
+    heading("doctor");
+    fmt::print("{}", info::doctor(checks, ranks));
+  }
+  return 0;
+}

@@ -1,0 +1,184 @@
+// The command line of ouro-perf: flags as in nccl-tests, plus a few of its own. The only file that knows
+// CLI11. Used by main.cc and the tests.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdio>
+
+#include "ouro/ouro.hpp"
+#include "tools/perf/options.h"
+
+namespace ouro::perf {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  ouro-perf all_reduce -t 4 -b 8 -e 128M -f 2          four ranks as threads
+  ouro-perf all_gather --ranks 2 -d bfloat16 -c 1      two ranks as processes
+  ouro-run -n 4 ouro-perf all_reduce -b 0 -e 1M -f 4   under a launcher
+  all_reduce_perf -b 1M -e 1M -d all -o all -J out.json --verdict
+Without -t, --ranks or a launcher there is one rank. -z: 0 calls back to back in the calling thread, 1 a barrier
+after each, 2 all on a stream and one wait, 3 on a stream with a wait after each. Sizes are binary (K, M, G).
+Exit: 0 good, 1 wrong result or failure, 2 usage.)";
+
+std::string kind_names() {
+  std::string s;
+  for (const KindInfo& k : all_kinds()) s += fmt::format("{}{}", s.empty() ? "" : ", ", k.name);
+  return s;
+}
+
+/// Flags of nccl-tests that say how a GPU works: accepted at their neutral value only.
+struct GpuOnly {
+  int gpus = 1, graph = 0, cpu_time = 0, null_stream = 0, cta_policy = 0, device_impl = 0, device_ctas = 16;
+  Status check() const {
+    const std::string host = "there is no CUDA device in use: ";
+    if (gpus != 1)
+      return invalid(host + fmt::format("-g {} asks for several GPUs a thread; use -t or --ranks", gpus));
+    if (graph != 0) return invalid(host + "-G captures CUDA graphs; leave it out or give 0");
+    if (cpu_time != 0)
+      return invalid(host + "-C separates CPU from GPU time; on the host they are one, give 0");
+    if (null_stream != 0)
+      return invalid(host + "-y 1 is the null stream of CUDA; see -z for streams of the host");
+    if (cta_policy != 0) return invalid(host + "-x chooses thread blocks; leave it out or give 0");
+    if (device_impl != 0) return invalid(host + "-D chooses a device kernel; leave it out or give 0");
+    if (device_ctas != 16) return invalid(host + "-V counts thread blocks; leave it out");
+    return {};
+  }
+};
+
+int usage_error(const std::string& text) {
+  fmt::print(stderr, "ouro-perf: {}\nTry: ouro-perf --help\n", text);
+  return 2;
+}
+
+}  // namespace
+
+Parsed parse_command_line(int argc, const char* const* argv) {
+  Options o;
+  GpuOnly gpu;
+  std::string collective, min = "32M", max = "32M", step = "1M", dtype = "float", op = "sum", root = "0";
+  int parallel = 0, blocking = 0, average = 1, reg = 0, timestamps = 0, memory = 0, stats = 0;
+  bool csv = false, osu = false, json = false;
+  std::size_t factor = 1;
+
+  CLI::App app{"ouro-perf: times and checks collectives; flags and table as in nccl-tests.", "ouro-perf"};
+  app.footer(kExamples);
+  app.set_version_flag("--version", std::string("ouro-perf ") + version());
+  const auto named = argc > 0 ? parse_kind(argv[0]) : std::nullopt;
+  if (!named) app.add_option("collective", collective, "One of: " + kind_names())->required();
+  app.add_option("-t,--nthreads", o.threads, "Ranks as threads of this process")->check(CLI::Range(1, 1024));
+  app.add_option("--ranks", o.ranks, "Start this many processes, one rank each")->check(CLI::Range(1, 1024));
+  app.add_option("-g,--ngpus", gpu.gpus, "GPUs a thread (1)");
+  app.add_option("-b,--minbytes", min, "Smallest size (32M)");
+  app.add_option("-e,--maxbytes", max, "Largest size (32M)");
+  app.add_option("-i,--stepbytes", step, "Step between sizes (1M)");
+  app.add_option("-f,--stepfactor", factor, "Factor between sizes; above 1 it replaces -i");
+  app.add_option("-n,--iters", o.iters, "Timed iterations (20)")->check(CLI::Range(1, 1 << 30));
+  app.add_option("-w,--warmup_iters", o.warmup, "Untimed iterations before each block (1)")
+      ->check(CLI::Range(0, 1 << 30));
+  app.add_option("-m,--agg_iters", o.aggregate, "Operations submitted together in each iteration (1)")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("-N,--run_cycles", o.cycles, "Run the whole table so often (1)")
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_option("-p,--parallel_init", parallel, "1: each thread makes its own context (0)")
+      ->check(CLI::Range(0, 1));
+  app.add_option("-c,--check", o.check, "Checked iterations; 0: no check (1)")->check(CLI::Range(0, 1 << 30));
+  auto* op_flag = app.add_option("-o,--op", op, "Reduction, or all (sum)");
+  app.add_option("-d,--datatype", dtype, "Element type, or all (float)");
+  auto* root_flag = app.add_option("-r,--root", root, "Root rank, or all (0)");
+  app.add_option("-z,--blocking", blocking, "How calls follow each other, 0 to 3; see below (0)")
+      ->check(CLI::Range(0, 3));
+  app.add_option("-y,--stream_null", gpu.null_stream, "CUDA only (0)");
+  app.add_option("-T,--timeout", o.timeout_s, "Deadline of each operation in seconds; 0: the library's (0)")
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("-G,--cudagraph", gpu.graph, "CUDA only (0)");
+  app.add_option("-C,--report_cputime", gpu.cpu_time, "CUDA only (0)");
+  app.add_option("-a,--average", average, "Time over ranks: 0 rank 0, 1 mean, 2 min, 3 max (1)")
+      ->check(CLI::Range(0, 3));
+  app.add_option("-R,--local_register", reg, "1: buffers that all ranks of the node map (0)");
+  app.add_option("-x,--cta_policy", gpu.cta_policy, "CUDA only (0)");
+  app.add_option("-D,--device_implementation", gpu.device_impl, "CUDA only (0)");
+  app.add_option("-V,--device_cta_count", gpu.device_ctas, "CUDA only (16)");
+  app.add_option("-J,--output_file", o.json_file, "Write JSON there; an existing file gets a new name");
+  app.add_option("-S,--report_timestamps", timestamps, "1: a time stamp at each row (0)")
+      ->check(CLI::Range(0, 1));
+  app.add_option("-M,--memory_report", memory, "1: memory of the ranks after the table (0)")
+      ->check(CLI::Range(0, 1));
+  app.add_option("-u,--unalign", o.unalign, "Shift the buffers by so many elements (0)")
+      ->check(CLI::Range(0, 1 << 16));
+  app.add_option("-I,--iteration_stats", stats, "1: i_min i_max i_p99 i_cv% of the iterations (0)")
+      ->check(CLI::Range(0, 1));
+  app.add_option("-K,--skip_samples", o.skip_samples, "First iterations that -I leaves out (0)")
+      ->check(CLI::Range(0, 1 << 30));
+  auto* csv_flag = app.add_flag("--csv", csv, "Rows as CSV");
+  auto* osu_flag = app.add_flag("--osu", osu, "Rows as the OSU benchmarks print them (out of place)");
+  auto* json_flag = app.add_flag("--json", json, "The JSON of -J on stdout, and nothing else");
+  csv_flag->excludes(osu_flag)->excludes(json_flag);
+  osu_flag->excludes(json_flag);
+  app.add_flag("--explain", o.explain, "What would run, and why, at each row");
+  app.add_flag("--verdict", o.verdict, "In words: right or wrong, and how near to the limit of the memory");
+  auto* compare_flag =
+      app.add_option("--compare", o.base_file, "JSON file of an earlier run: print time then / time now");
+  compare_flag->excludes(json_flag);
+  app.add_option("--plot", o.plot_file, "Draw bandwidth over size as SVG; an existing file gets a new name");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return {std::nullopt, app.exit(e) == 0 ? 0 : 2};
+  }
+
+  const auto fail = [](const std::string& text) { return Parsed{std::nullopt, usage_error(text)}; };
+  const auto kind = named ? named : parse_kind(collective);
+  if (!kind) return fail(fmt::format("unknown collective '{}'; one of: {}", collective, kind_names()));
+  o.kind = *kind;
+  for (const auto& [flag, text, to] :
+       {std::tuple{"-b", &min, &o.min_bytes}, {"-e", &max, &o.max_bytes}, {"-i", &step, &o.step_bytes}}) {
+    const auto bytes = parse_size(*text);
+    if (!bytes) return fail(fmt::format("{} {}: not a size (such as 0, 512, 4K, 32M, 1G)", flag, *text));
+    *to = *bytes;
+  }
+  if (factor == 0) return fail("-f 0: a factor is at least 2, or 1 for none");
+  o.step_factor = factor;
+
+  auto dtypes = parse_dtypes(dtype);
+  if (!dtypes) return fail(dtypes.status().failure()->text);
+  o.dtypes = std::move(*dtypes);
+  auto ops = parse_ops(op);
+  if (!ops) return fail(ops.status().failure()->text);
+  if (info(o.kind).reduces) {
+    o.ops = std::move(*ops);
+  } else if (op_flag->count() > 0 && op != "sum") {
+    return fail(fmt::format("-o {}: {} does not reduce", op, info(o.kind).name));
+  }
+  if (root != "all") {
+    int value = -1;
+    const char* end = root.data() + root.size();
+    if (const auto [stop, error] = std::from_chars(root.data(), end, value);
+        error != std::errc{} || stop != end || value < 0)
+      return fail(fmt::format("-r {}: a rank or all", root));
+    o.root = value;
+  } else {
+    o.root.reset();
+  }
+  if (!info(o.kind).rooted && root_flag->count() > 0 && o.root != 0)
+    return fail(fmt::format("-r {}: {} has no root", root, info(o.kind).name));
+  if (reg != 0 && reg != 1)
+    return fail(fmt::format(
+        "-R {}: 0 private buffers, 1 buffers of ouro's allocator; symmetric windows need CUDA", reg));
+  if (const Status s = gpu.check(); !s) return fail(s.failure()->text);
+
+  o.parallel_init = parallel == 1;
+  o.blocking = static_cast<Blocking>(blocking);
+  o.average = static_cast<Average>(average);
+  o.registered = reg == 1;
+  o.timestamps = timestamps == 1;
+  o.memory_report = memory == 1;
+  o.iteration_stats = stats == 1;
+  o.output = csv ? Output::csv : osu ? Output::osu : json ? Output::json : Output::table;
+  o.args.assign(argv, argv + argc);
+  if (const Status s = validate(o); !s) return fail(s.failure()->text);
+  return {std::move(o), 0};
+}
+
+}  // namespace ouro::perf

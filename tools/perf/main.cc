@@ -1,0 +1,148 @@
+// ouro-perf: times and checks collectives, with the flags and the table of nccl-tests.
+// A program; also installed under the names of nccl-tests (all_reduce_perf, ...), which choose the
+// collective.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ouro/ouro.hpp"
+#include "runtime/launch.h"
+#include "tools/perf/options.h"
+#include "tools/perf/probe.h"
+#include "tools/perf/rank.h"
+#include "tools/run/launcher.h"
+
+namespace ouro::perf {
+namespace {
+
+int fail(int code, const std::string& text) {
+  fmt::print(stderr, "ouro-perf: {}\n", text);
+  return code;
+}
+
+InitOptions init_options(const Options& o) {
+  InitOptions init;
+  if (o.timeout_s > 0) init.deadline = std::chrono::seconds(o.timeout_s);
+  return init;
+}
+
+/// The command line without --ranks, for the processes that are to be ranks.
+std::vector<std::string> child_arguments(const Options& o) {
+  std::vector<std::string> args;
+  for (std::size_t i = 0; i < o.args.size(); ++i) {
+    if (o.args[i] == "--ranks") {
+      ++i;
+    } else if (!o.args[i].starts_with("--ranks=")) {
+      args.push_back(o.args[i]);
+    }
+  }
+  return args;
+}
+
+int launch_processes(const Options& o) {
+  run::RunOptions options;
+  options.ranks = o.ranks;
+  options.prefix = false;  // the table is one table
+  options.name = "ouro-perf";
+  const Result<int> code = run::run_ranks(options, child_arguments(o));
+  return code ? *code : fail(1, code.status().message());
+}
+
+int run_process(const Options& o, const Split& split) {
+  auto context = Context::from_env(init_options(o));
+  return context ? run_rank(o, split, *context) : fail(1, context.status().message());
+}
+
+int run_threads(const Options& o, const Split& split) {
+  std::vector<Context> contexts;
+  UniqueId id;
+  if (o.parallel_init) {
+    auto made = UniqueId::create();
+    if (!made) return fail(1, made.status().message());
+    id = *made;
+  } else {
+    auto made = Context::threads(o.threads, init_options(o));
+    if (!made) return fail(1, made.status().message());
+    contexts = std::move(*made);
+  }
+  std::atomic<int> worst = 0;  // joined before it is read: no ordering needed
+  {
+    std::vector<std::jthread> ranks;
+    for (int r = 0; r < o.threads; ++r)
+      ranks.emplace_back([&, r] {
+        int code = 1;
+        if (o.parallel_init) {
+          InitOptions init = init_options(o);
+          init.rank = init.local_rank = r;
+          init.world_size = init.local_size = o.threads;
+          init.id = id;
+          auto context = Context::create(init);
+          code = context ? run_rank(o, split, *context) : fail(1, context.status().message());
+        } else {
+          code = run_rank(o, split, contexts[static_cast<std::size_t>(r)]);
+        }
+        int seen = worst.load(std::memory_order_relaxed);
+        while (code > seen && !worst.compare_exchange_weak(seen, code, std::memory_order_relaxed)) {
+        }
+      });
+  }
+  return worst.load(std::memory_order_relaxed);
+}
+
+/// Two buffers for each rank on this host must fit into memory: better said now than by the out-of-memory
+/// killer.
+Status check_memory(const Options& o, int local_ranks) {
+  std::ifstream meminfo("/proc/meminfo");
+  double available = 0;
+  for (std::string line; std::getline(meminfo, line);)
+    if (line.starts_with("MemAvailable:")) available = std::atof(line.c_str() + 13) * 1024;
+  const double needed = 2.0 * static_cast<double>(o.max_bytes) * local_ranks;
+  if (available <= 0 || needed <= available) return {};
+  return Status(Reason::resource,
+                fmt::format("-e {} needs {:.1f} GB for two buffers of {} ranks, {:.1f} GB are free",
+                            o.max_bytes, needed / 1e9, local_ranks, available / 1e9));
+}
+
+int run(int argc, char** argv) {
+  const Parsed parsed = parse_command_line(argc, argv);
+  if (!parsed.options) return parsed.exit_code;
+  const Options& o = *parsed.options;
+
+  if (std::getenv("NCCL_TESTS_DEVICE") != nullptr)
+    return fail(2, "NCCL_TESTS_DEVICE chooses a CUDA device, and there is none in use; unset it");
+  const auto split = split_from_env();
+  if (!split) return fail(2, split.status().failure()->text);
+  const auto launch = discover();
+  if (!launch) return fail(2, launch.status().message());
+  const bool launched = launch->launcher != "none";
+  if (o.ranks > 0 && launched)
+    return fail(2, fmt::format("--ranks starts processes, but this one is already rank {} of {} ({})",
+                               launch->rank, launch->size, launch->launcher));
+  if (o.threads > 1 && launch->size > 1)
+    return fail(2, fmt::format("-t makes ranks of threads, but this process is already rank {} of {} ({})",
+                               launch->rank, launch->size, launch->launcher));
+  const int local_ranks = o.ranks > 0 ? o.ranks : o.threads > 1 ? o.threads : launch->local_size;
+  if (const Status s = check_memory(o, local_ranks); !s) return fail(1, s.message());
+  if (o.ranks > 0) return launch_processes(o);
+
+  // The probe wants two cores for itself: before the ranks meet and after they have parted.
+  const bool probes = o.verdict && launch->rank == 0 && o.output != Output::json;
+  const double before = probes ? handoff_ns() : 0;
+  const int code = o.threads > 1 ? run_threads(o, *split) : run_process(o, *split);
+  if (probes) {
+    fmt::print("#  Cores: {}; after the run: {}\n", describe_handoff(before), describe_handoff(handoff_ns()));
+    std::fflush(stdout);
+  }
+  return code;
+}
+
+}  // namespace
+}  // namespace ouro::perf
+
+int main(int argc, char** argv) { return ouro::perf::run(argc, argv); }

@@ -1,0 +1,252 @@
+// The measuring loop: prepared inputs, checked runs, one timed block, results of all ranks.
+// Used by the rank program.
+#include "tools/perf/measure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "tools/perf/report.h"
+
+namespace ouro::perf {
+namespace {
+
+constexpr int kGarbage = 0xff;      // NaN in every floating-point type
+constexpr std::size_t kGuard = 64;  // bytes after the buffer that nobody may write
+constexpr int kCopyRounds = 3;
+constexpr double kCopySeconds = 0.02;  // least time of one round of the copy probe
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+std::size_t count_not(const std::byte* p, std::size_t bytes, int value) {
+  return static_cast<std::size_t>(
+      std::count_if(p, p + bytes, [value](std::byte b) { return b != static_cast<std::byte>(value); }));
+}
+
+}  // namespace
+
+Result<Bench> Bench::make(const Options& o, Context& context, Group& world, Group& group) {
+  Bench b(o, world, group);
+  std::size_t widest = 1;
+  for (const DType t : o.dtypes) widest = std::max(widest, size_of(t));
+  const std::size_t bytes = o.max_bytes + o.unalign * widest + kGuard;
+  for (Buffer* buffer : {&b.send_, &b.recv_}) {
+    auto made = Buffer::make(context, bytes, o.registered);
+    if (!made) return made.status();
+    *buffer = std::move(*made);
+  }
+  if (o.blocking == Blocking::stream || o.blocking == Blocking::stream_wait) {
+    auto stream = Stream::create(Priority::normal, "ouro-perf");
+    if (!stream) return stream.status();
+    b.stream_ = std::move(*stream);
+  }
+  return b;
+}
+
+Call Bench::make_call(std::size_t size, DType t, OpKind op, int root, bool in_place) const {
+  Call c;
+  c.kind = options_->kind;
+  c.dtype = t;
+  c.op = reduction_of(op, group_->rank());
+  c.root = root;
+  c.shape = layout(c.kind, size, size_of(t), group_->size());
+  const std::size_t shift = options_->unalign * size_of(t);
+  c.in = send_.at(shift);
+  c.out = recv_.at(shift);
+  if (!in_place) return c;
+  // In place, both pointers lie in the receive buffer; a rank that is not the root keeps its one real buffer.
+  const std::size_t own = static_cast<std::size_t>(group_->rank()) * c.shape.count * size_of(t);
+  const bool is_root = group_->rank() == root;
+  switch (c.kind) {
+    case Kind::all_gather:
+      c.in = recv_.at(shift + own);
+      break;
+    case Kind::reduce_scatter:
+      c.in = recv_.at(shift), c.out = recv_.at(shift + own);
+      break;
+    case Kind::gather:
+      if (is_root) c.in = recv_.at(shift + own);
+      break;
+    case Kind::scatter:
+      if (is_root) c.in = recv_.at(shift), c.out = recv_.at(shift + own);
+      break;
+    default:
+      c.in = c.out;
+      break;
+  }
+  return c;
+}
+
+Status Bench::drain() { return stream_.valid() ? stream_.synchronize() : Status(); }
+
+Status Bench::step(const Call& c, int times) {
+  OURO_TRY(issue(*group_, c, times, stream_));
+  switch (options_->blocking) {
+    case Blocking::barrier:
+      return barrier(*group_);
+    case Blocking::stream_wait:
+      return drain();
+    default:
+      return {};
+  }
+}
+
+Result<std::size_t> Bench::check_once(const Call& c, OpKind op, bool in_place) {
+  const int rank = group_->rank(), n = group_->size();
+  const std::uint64_t seed = ++seed_;
+  const OpKind* reduction = info(c.kind).reduces ? &op : nullptr;
+  const std::size_t width = size_of(c.dtype);
+  const Tile mine = Tile::input(c.dtype, reduction, rank, n, seed);
+
+  std::byte* const base = recv_.at(options_->unalign * width);
+  std::memset(base, kGarbage, c.shape.bytes + kGuard);
+  mine.fill(const_cast<void*>(c.in), c.shape.in, 0);
+
+  OURO_TRY(issue(*group_, c, 1, stream_));
+  OURO_TRY(drain());
+
+  std::size_t wrong = 0;
+  const auto* out = static_cast<const std::byte*>(c.out);
+  const std::vector<Segment> segments = expected(c.kind, c.shape, rank, n, c.root);
+  for (const Segment& s : segments) {
+    const Tile tile =
+        s.source < 0 ? Tile::reduced(c.dtype, op, n, seed) : Tile::input(c.dtype, nullptr, s.source, n, seed);
+    wrong += tile.wrong(out, s.count, s.start);
+    out += s.count * width;
+  }
+  const bool written = !segments.empty();
+  const bool input_apart = c.in < base || c.in >= base + c.shape.bytes;
+  if (!in_place || input_apart || !written)
+    wrong += mine.wrong(c.in, c.shape.in, 0);  // inputs stay as they were
+  if (!written && input_apart) wrong += count_not(base, c.shape.out * width, kGarbage) / width;
+  wrong += count_not(base + c.shape.bytes, kGuard, kGarbage);
+  return wrong;
+}
+
+Result<double> Bench::time_block(const Call& c, std::vector<double>& samples) {
+  // Zeros: repeated sums in place must not run into infinities.
+  std::memset(send_.at(0), 0, send_.bytes());
+  std::memset(recv_.at(0), 0, recv_.bytes());
+  const Options& o = *options_;
+  for (int i = 0; i < o.warmup; ++i) OURO_TRY(step(c, o.aggregate));
+  OURO_TRY(drain());
+  OURO_TRY(barrier(*world_));
+
+  const auto begin = Clock::now();
+  if (o.iteration_stats) {
+    auto last = begin;
+    for (int i = 0; i < o.iters; ++i) {
+      OURO_TRY(step(c, o.aggregate));
+      const auto now = Clock::now();
+      samples.push_back(std::chrono::duration<double>(now - last).count() / o.aggregate);
+      last = now;
+    }
+  } else {
+    for (int i = 0; i < o.iters; ++i) OURO_TRY(step(c, o.aggregate));
+  }
+  OURO_TRY(drain());
+  const double total = seconds_since(begin);
+  OURO_TRY(group_->status());
+  return total / o.iters / o.aggregate;
+}
+
+Result<Half> Bench::half(const Call& c, OpKind op, bool in_place) {
+  const Options& o = *options_;
+  std::size_t wrong = 0;
+  const auto check = [&](int times) -> Status {
+    for (int i = 0; i < times; ++i) {
+      const auto bad = check_once(c, op, in_place);
+      if (!bad) return bad.status();
+      wrong += *bad;
+    }
+    return {};
+  };
+  OURO_TRY(check(o.check));
+  std::vector<double> samples;
+  const auto seconds = time_block(c, samples);
+  if (!seconds) return seconds.status();
+  OURO_TRY(check(o.check > 0 ? 1 : 0));  // still right after many calls?
+
+  struct Mine {
+    double seconds;
+    std::size_t wrong;
+  } mine{*seconds, wrong};
+  const auto all = collect(*world_, &mine);
+  if (!all) return all.status();
+  std::vector<double> times;
+  wrong = 0;
+  for (const Mine& m : *all) times.push_back(m.seconds), wrong += m.wrong;
+
+  Half h = half_of(c.kind, c.shape.bytes, group_->size(), combine(times, o.average));
+  if (o.check > 0) h.wrong = wrong;
+  if (o.iteration_stats) {
+    const auto by_rank = collect(*world_, samples.data(), samples.size());
+    if (!by_rank) return by_rank.status();
+    std::vector<double> combined;
+    for (std::size_t i = static_cast<std::size_t>(o.skip_samples); i < samples.size(); ++i) {
+      for (std::size_t r = 0; r < times.size(); ++r) times[r] = (*by_rank)[r * samples.size() + i] * 1e6;
+      combined.push_back(combine(times, o.average));
+    }
+    h.samples = summarize(std::move(combined));
+  }
+  return h;
+}
+
+Result<Row> Bench::row(std::size_t size, DType t, OpKind op, int root) {
+  const KindInfo& k = info(options_->kind);
+  Row r;
+  const Call call = make_call(size, t, op, root, false);
+  r.size = call.shape.bytes;
+  r.count = call.shape.count;
+  r.type = name(t);
+  if (k.reduces) r.redop = name(op);
+  if (k.rooted) r.root = root;
+  auto out_of_place = half(call, op, false);
+  if (!out_of_place) return out_of_place.status();
+  r.out_of_place = *out_of_place;
+  if (has_in_place(k.kind)) {
+    auto in_place = half(make_call(size, t, op, root, true), op, true);
+    if (!in_place) return in_place.status();
+    r.in_place = *in_place;
+  }
+  if (options_->timestamps) r.timestamp = timestamp_now();
+  if (options_->explain) {
+    if (k.collective == Collective::none) {
+      r.explain = "messages to the next rank, from the previous one";
+    } else {
+      auto text = group_->explain(k.collective, call.shape.in, t, k.reduces ? call.op : ReduceOp::sum);
+      r.explain = text ? *text : text.status().message();
+    }
+  }
+  return r;
+}
+
+Result<double> Bench::copy_bandwidth() {
+  const std::size_t bytes = std::max<std::size_t>(options_->max_bytes, kGuard);
+  double best = 0;
+  for (int round = 0; round < kCopyRounds; ++round) {
+    OURO_TRY(barrier(*world_));
+    const auto begin = Clock::now();
+    double elapsed = 0;
+    std::size_t copies = 0;
+    while (elapsed < kCopySeconds) {
+      std::memcpy(recv_.at(0), send_.at(0),
+                  bytes);  // the C library stores past the caches where that is faster
+      ++copies;
+      elapsed = seconds_since(begin);
+    }
+    const double mine = 2 * static_cast<double>(bytes * copies) / elapsed / 1e9;
+    const auto all = collect(*world_, &mine);
+    if (!all) return all.status();
+    double sum = 0;
+    for (const double x : *all) sum += x;
+    best = std::max(best, sum);
+  }
+  return best;
+}
+
+}  // namespace ouro::perf

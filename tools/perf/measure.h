@@ -1,0 +1,58 @@
+// Checks and times one row of the table on every rank of a group.
+// Used by the rank program.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ouro/ouro.hpp"
+#include "tools/perf/data.h"
+#include "tools/perf/operation.h"
+#include "tools/perf/options.h"
+#include "tools/perf/stats.h"
+
+namespace ouro::perf {
+
+/// One T of every rank of `world`, in rank order. T is plain bytes.
+template <class T>
+Result<std::vector<T>> collect(Group& world, const T* mine, std::size_t count = 1) {
+  std::vector<T> all(count * static_cast<std::size_t>(world.size()));
+  const Status s = all_gather(world, CView(mine, count * sizeof(T), DType::u8),
+                              View(all.data(), all.size() * sizeof(T), DType::u8));
+  if (!s) return s;
+  return all;
+}
+
+class Bench {
+ public:
+  /// Buffers for sizes up to -e. `world` is all ranks, `group` those of this rank's split; both outlive the
+  /// Bench.
+  static Result<Bench> make(const Options&, Context&, Group& world, Group& group);
+
+  /// Collective over the world: every rank gets the same row, figures combined by -a, #wrong over all ranks.
+  Result<Row> row(std::size_t size, DType, OpKind, int root);
+
+  /// GB/s that all ranks reach together when each copies one private buffer of -e bytes to another, reads and
+  /// writes counted. Collective over the world; the best of a few rounds.
+  Result<double> copy_bandwidth();
+
+ private:
+  Bench(const Options& o, Group& world, Group& group) : options_(&o), world_(&world), group_(&group) {}
+
+  Call make_call(std::size_t size, DType, OpKind, int root, bool in_place) const;
+  Result<Half> half(const Call&, OpKind, bool in_place);
+  Result<std::size_t> check_once(const Call&, OpKind, bool in_place);
+  Result<double> time_block(const Call&, std::vector<double>& samples);
+  Status step(const Call&, int times);  ///< one iteration as -z wants it
+  Status drain();                       ///< waits for the stream, if there is one
+
+  const Options* options_;
+  Group* world_;
+  Group* group_;
+  Buffer send_, recv_;
+  Stream stream_;  ///< valid for -z 2 and 3
+  std::uint64_t seed_ = 1;
+};
+
+}  // namespace ouro::perf

@@ -1,0 +1,48 @@
+// One call of the collective under test through the public API, and the buffers that it works on.
+// Used by the measuring loop and by the rank program.
+#pragma once
+#include <cstddef>
+#include <memory>
+
+#include "ouro/ouro.hpp"
+#include "tools/perf/collective.h"
+
+namespace ouro::perf {
+
+/// What one call needs; pointers already shifted for in-place forms.
+struct Call {
+  Kind kind = Kind::all_reduce;
+  const void* in = nullptr;
+  void* out = nullptr;
+  Layout shape;
+  DType dtype = DType::f32;
+  ReduceOp op;
+  int root = 0;
+};
+
+/// Submits the call `times` times (together, if more than once). On a valid stream it returns at once.
+Status issue(Group&, const Call&, int times, const Stream&);
+
+/// Whether the collective has an in-place form here. sendrecv has none: a received message would overwrite
+/// one that is still being sent.
+bool has_in_place(Kind);
+
+/// Page-aligned memory, touched before any clock starts: from ouro's allocator or private. A shift of some
+/// elements makes it unaligned.
+class Buffer {
+ public:
+  static Result<Buffer> make(Context&, std::size_t bytes, bool registered);
+  std::byte* at(std::size_t offset) const { return data_ + offset; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(void* p) const;
+  };
+  Memory registered_;
+  std::unique_ptr<void, Free> private_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace ouro::perf

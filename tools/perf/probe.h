@@ -1,0 +1,23 @@
+// What the machine is like while we measure: how far apart two cores are, and who else uses the processors.
+// Used by main.cc and the rank program for --verdict.
+#pragma once
+#include <string>
+
+namespace ouro::perf {
+
+/// Time for one cache line to get from one core to another, in ns: best of several batches. 0: only one core.
+double handoff_ns();
+/// "hand-off between two cores 45 ns (they share a cache)".
+std::string describe_handoff(double ns);
+
+/// Seconds of processor time: of everything on this host since it was booted, and of this process.
+double host_cpu_seconds();
+double process_cpu_seconds();
+/// Processors that this host has online.
+int host_cpus();
+/// Largest resident set of this process in bytes.
+double peak_resident_bytes();
+/// "AMD EPYC ...", or "unknown processor".
+std::string cpu_name();
+
+}  // namespace ouro::perf

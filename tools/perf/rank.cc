@@ -1,0 +1,218 @@
+// One rank from the banner to the footer. What is printed goes to stdout from rank 0, failures to stderr.
+// Used by main.cc.
+#include "tools/perf/rank.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+
+#include "tools/perf/compare.h"
+#include "tools/perf/json_report.h"
+#include "tools/perf/measure.h"
+#include "tools/perf/probe.h"
+#include "tools/perf/report.h"
+#include "tools/perf/verdict.h"
+
+namespace ouro::perf {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// RankInfo as plain bytes, to be gathered.
+struct WireInfo {
+  int rank, group, pid, group_size;
+  char host[64], device[64];
+};
+
+void copy_text(char (&to)[64], const std::string& from) { std::snprintf(to, sizeof to, "%s", from.c_str()); }
+
+WireInfo describe_self(const Context& context, int color, int group_size) {
+  WireInfo w{};
+  w.rank = context.rank();
+  w.group = color;
+  w.pid = ::getpid();
+  w.group_size = group_size;
+  (void)::gethostname(w.host, sizeof w.host - 1);
+  copy_text(w.device, cpu_name());
+  return w;
+}
+
+class RankProgram {
+ public:
+  RankProgram(const Options& o, const Split& split, Context& context)
+      : options_(o), split_(split), context_(context), prints_(context.rank() == 0) {}
+
+  Result<int> run() {
+    OURO_TRY(prepare());
+    print(banner(options_, ranks_, version(), start_time_));
+    print(header(options_));
+    OURO_TRY(run_table());
+    return finish();
+  }
+
+ private:
+  Status prepare();
+  Status run_table();
+  Status gather_usage();
+  Result<int> finish();
+  void print(const std::string& text) const {
+    if (!prints_ || options_.output == Output::json) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  const Options& options_;
+  const Split& split_;
+  Context& context_;
+  const bool prints_;
+  Group own_group_;  ///< valid if the ranks are split
+  Group* group_ = nullptr;
+  std::optional<Bench> bench_;
+  std::optional<Baseline> base_;  ///< on rank 0, with --compare
+  std::vector<RankInfo> ranks_;
+  int least_group_size_ = 1;
+  std::vector<Row> rows_;
+  std::string start_time_ = timestamp_now(), json_file_, plot_file_;
+  double copy_gbs_ = 0, others_share_ = 0;
+  const Clock::time_point begin_ = Clock::now();
+  const double host_cpu_ = host_cpu_seconds(), own_cpu_ = process_cpu_seconds();
+};
+
+Status RankProgram::prepare() {
+  if (prints_) {  // before any measuring: a directory that does not exist should not cost an hour
+    for (const auto& [wanted, name] :
+         {std::pair{&options_.json_file, &json_file_}, {&options_.plot_file, &plot_file_}}) {
+      if (wanted->empty()) continue;
+      auto reserved = reserve_file(*wanted);
+      if (!reserved) return reserved.status();
+      *name = std::move(*reserved);
+    }
+  }
+  if (prints_ && !options_.base_file.empty()) {
+    auto base = Baseline::read(options_.base_file);
+    if (!base) return base.status();
+    base_ = std::move(*base);
+  }
+  Group& world = context_.world();
+  group_ = &world;
+  const int color = split_.color(context_.rank());
+  if (split_.op != 0) {
+    auto own = world.split(color, context_.rank());
+    if (!own) return own.status();
+    own_group_ = std::move(*own);
+    group_ = &own_group_;
+  }
+  const WireInfo self = describe_self(context_, color, group_->size());
+  const auto all = collect(world, &self);
+  if (!all) return all.status();
+  least_group_size_ = self.group_size;
+  for (const WireInfo& w : *all) {
+    ranks_.push_back({w.rank, w.group, w.pid, w.host, w.device});
+    least_group_size_ = std::min(least_group_size_, w.group_size);
+  }
+  if (options_.root && *options_.root >= least_group_size_)
+    return invalid(fmt::format("-r {}: there are only ranks 0 to {}", *options_.root, least_group_size_ - 1));
+  auto bench = Bench::make(options_, context_, world, *group_);
+  if (!bench) return bench.status();
+  bench_ = std::move(*bench);
+  return {};
+}
+
+Status RankProgram::run_table() {
+  const KindInfo& k = info(options_.kind);
+  const std::vector<OpKind> ops = k.reduces ? options_.ops : std::vector{OpKind::sum};
+  const int first_root = options_.root.value_or(0);
+  const int last_root = options_.root || !k.rooted ? first_root : least_group_size_ - 1;
+  for (int cycle = 0; cycle < options_.cycles; ++cycle)
+    for (const DType t : options_.dtypes)
+      for (const OpKind op : ops) {
+        if (k.reduces && !applies(op, t)) continue;  // only in `all`: a single pair was checked at the start
+        for (int root = first_root; root <= last_root; ++root)
+          for (const std::size_t size : sizes(options_, size_of(t))) {
+            auto row = bench_->row(size, t, op, root);
+            if (!row) return row.status();
+            print(format_row(options_, *row));
+            rows_.push_back(std::move(*row));
+          }
+      }
+  if (rows_.empty()) return invalid("no combination of type and operation applies");
+  return {};
+}
+
+Status RankProgram::gather_usage() {
+  struct Usage {
+    double cpu, peak;
+  } mine{process_cpu_seconds() - own_cpu_, peak_resident_bytes()};
+  const double wall = std::chrono::duration<double>(Clock::now() - begin_).count();
+  const double host = host_cpu_seconds() - host_cpu_;
+  const auto all = collect(context_.world(), &mine);
+  if (!all) return all.status();
+  double ours = 0;
+  std::set<int> counted;
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    ranks_[r].peak_bytes = (*all)[r].peak;
+    if (ranks_[r].host == ranks_[0].host && counted.insert(ranks_[r].pid).second) ours += (*all)[r].cpu;
+  }
+  if (wall > 0) others_share_ = std::clamp((host - ours) / wall / host_cpus(), 0.0, 1.0);
+  return {};
+}
+
+Result<int> RankProgram::finish() {
+  OURO_TRY(gather_usage());
+  if (options_.verdict) {
+    const auto copy = bench_->copy_bandwidth();
+    if (!copy) return copy.status();
+    copy_gbs_ = *copy;
+  }
+  const char* min_bw = std::getenv("NCCL_TESTS_MIN_BW");
+  const Summary summary = summarize(rows_, min_bw != nullptr ? std::atof(min_bw) : 0);
+  if (!prints_) return summary.exit_code();
+
+  std::set<int> colors;
+  for (const RankInfo& r : ranks_) colors.insert(r.group);
+  print(footer(options_, summary));
+  if (base_) print(base_->compare(rows_));
+  if (options_.memory_report) print(memory_lines(ranks_));
+  if (options_.verdict)
+    print(verdict(options_, rows_, summary,
+                  {copy_gbs_, options_.max_bytes, group_->size(), static_cast<int>(colors.size()),
+                   host_cpus(), others_share_}));
+  const RunFacts facts{start_time_, timestamp_now(), version(), ranks_, group_->size(), copy_gbs_};
+  const std::string document = json_document(options_, rows_, summary, facts);
+  if (options_.output == Output::json) std::fwrite(document.data(), 1, document.size(), stdout);
+  if (!json_file_.empty()) {
+    OURO_TRY(write_file(json_file_, document));
+    print(fmt::format("# JSON: {}\n", json_file_));
+  }
+  if (!plot_file_.empty()) {
+    OURO_TRY(write_file(plot_file_, plot_svg(options_, rows_)));
+    print(fmt::format("# Plot: {}\n", plot_file_));
+  }
+  return summary.exit_code();
+}
+
+}  // namespace
+
+int run_rank(const Options& o, const Split& split, Context& context) {
+  RankProgram program(o, split, context);
+  const Result<int> code = program.run();
+  if (!code) {
+    fmt::print(stderr, "ouro-perf: rank {}: {}\n", context.rank(), code.status().message());
+    context.world().abort("ouro-perf: rank " + std::to_string(context.rank()) + " gave up");
+    return 1;
+  }
+  // Nobody leaves while a peer may still want to read the last answer.
+  if (const Status s = context.close(); !s) {
+    fmt::print(stderr, "ouro-perf: rank {}: {}\n", context.rank(), s.message());
+    return 1;
+  }
+  return *code;
+}
+
+}  // namespace ouro::perf

@@ -1,0 +1,175 @@
+// Formats of the banner, the rows and the footer.
+// Used by rank 0 of the rank program and by the tests.
+#include "tools/perf/report.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
+
+namespace ouro::perf {
+namespace {
+
+std::string wrong_text(const Half& h) {
+  return h.wrong ? fmt::format("{:g}", static_cast<double>(*h.wrong)) : "N/A";
+}
+
+std::string table_half(const Options& o, const Half* h) {
+  if (h == nullptr) {
+    std::string s = fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", "N/A", "N/A", "N/A", "N/A");
+    if (o.iteration_stats) s += fmt::format("  {:>7}  {:>7}  {:>7}  {:>6}", "N/A", "N/A", "N/A", "N/A");
+    return s;
+  }
+  std::string s = fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", format_time(h->us), format_bandwidth(h->algbw),
+                              format_bandwidth(h->busbw), wrong_text(*h));
+  if (h->samples)
+    s += fmt::format("  {:>7}  {:>7}  {:>7}  {:>6.1f}", format_time(h->samples->min),
+                     format_time(h->samples->max), format_time(h->samples->p99), h->samples->cv);
+  return s;
+}
+
+std::string csv_half(const Options& o, const Half* h) {
+  if (h == nullptr) return o.iteration_stats ? ",,,,,,,," : ",,,,";
+  std::string s = fmt::format(",{:.3f},{:.4f},{:.4f},{}", h->us, h->algbw, h->busbw, wrong_text(*h));
+  if (h->samples)
+    s += fmt::format(",{:.3f},{:.3f},{:.3f},{:.2f}", h->samples->min, h->samples->max, h->samples->p99,
+                     h->samples->cv);
+  return s;
+}
+
+std::string quoted(const std::string& text) {
+  std::string s = "\"";
+  for (const char c : text) s += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return s + '"';
+}
+
+}  // namespace
+
+std::string format_time(double us) {
+  return fmt::format("{:.{}f}", us, us >= 9999.95 ? 0 : us >= 99.995 ? 1 : 2);
+}
+
+std::string format_bandwidth(double gbs) {
+  return fmt::format("{:.{}f}", gbs, gbs >= 9999.95 ? 0 : gbs >= 999.995 ? 1 : 2);
+}
+
+std::string timestamp_now() {
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr)));
+}
+
+std::string banner(const Options& o, std::span<const RankInfo> ranks, const std::string& version,
+                   const std::string& start_time) {
+  const bool factor = o.step_factor > 1;
+  std::string s = fmt::format("# ouro version {}, started {}\n", version, start_time);
+  s += fmt::format("# Collective test starting: {}\n", info(o.kind).program);
+  s += fmt::format(
+      "# nThread {} nGpus 1 minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg iters: {} "
+      "validation: {} graph: 0\n",
+      o.threads, o.min_bytes, o.max_bytes, factor ? o.step_factor : o.step_bytes, factor ? "factor" : "bytes",
+      o.warmup, o.iters, o.aggregate, o.check);
+  static constexpr const char* kBlocking[] = {
+      "calls back to back in the calling thread", "a barrier after each call",
+      "calls enqueued on a stream, one wait", "calls enqueued on a stream, a wait after each"};
+  static constexpr const char* kAverage[] = {"of rank 0", "mean over ranks", "minimum over ranks",
+                                             "maximum over ranks"};
+  s += fmt::format("# Method: {}; time: {}; buffers: {}{}\n", kBlocking[static_cast<int>(o.blocking)],
+                   kAverage[static_cast<int>(o.average)],
+                   o.registered ? "registered (ouro's allocator)" : "private",
+                   o.unalign > 0 ? fmt::format(", shifted by {} elements", o.unalign) : "");
+  s += "#\n# Using devices\n";
+  for (const RankInfo& r : ranks)
+    s += fmt::format("#  Rank {:2d} Group {:2d} Pid {:6d} on {:>10} device {:2d} [{}] {}\n", r.rank, r.group,
+                     r.pid, r.host, 0, "host", r.device);
+  return s;
+}
+
+std::string header(const Options& o) {
+  if (o.output == Output::csv) {
+    std::string s = "size,count,type,redop,root";
+    for (const char* side : {"out_of_place", "in_place"}) {
+      for (const char* c : {"time_us", "algbw_gbs", "busbw_gbs", "wrong"})
+        s += fmt::format(",{}_{}", side, c);
+      if (o.iteration_stats)
+        for (const char* c : {"i_min", "i_max", "i_p99", "i_cv_percent"}) s += fmt::format(",{}_{}", side, c);
+    }
+    if (o.timestamps) s += ",timestamp";
+    if (o.explain) s += ",explain";
+    return s + "\n";
+  }
+  if (o.output == Output::osu) {
+    std::string s =
+        fmt::format("# OSU-style {} latency (ouro)\n# Size       Avg Latency(us)", info(o.kind).name);
+    if (o.iteration_stats) s += "   Min Latency(us)   Max Latency(us)";
+    s += "  Iterations";
+    if (o.timestamps) s += "  Time stamp";
+    if (o.explain) s += "  Explanation";
+    return s + "\n";
+  }
+  const std::string side1 =
+      o.iteration_stats ? fmt::format("{:^65}", "out-of-place") : fmt::format("{:^33}", "out-of-place");
+  const std::string side2 =
+      o.iteration_stats ? fmt::format("{:^65}", "in-place") : fmt::format("{:^33}", "in-place");
+  std::string names, units;
+  for (int side = 0; side < 2; ++side) {
+    names += fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", "time", "algbw", "busbw", "#wrong");
+    units += fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
+    if (o.iteration_stats) {
+      names += fmt::format("  {:>7}  {:>7}  {:>7}  {:>6}", "i_min", "i_max", "i_p99", "i_cv%");
+      units += fmt::format("  {:>7}  {:>7}  {:>7}  {:>6}", "(us)", "(us)", "(us)", "");
+    }
+  }
+  if (o.timestamps) names += fmt::format("  {:>19}", "timestamp");
+  if (o.explain) names += "  what runs";
+  const auto line = [](const char* a, const char* b, const char* c, const char* d, const char* e,
+                       const std::string& r) {
+    return fmt::format("# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}{}\n", a, b, c, d, e, r);
+  };
+  return "#\n" + line("", "", "", "", "", side1 + side2) +
+         line("size", "count", "type", "redop", "root", names) + line("(B)", "(elements)", "", "", "", units);
+}
+
+std::string format_row(const Options& o, const Row& r) {
+  const Half* in = r.in_place ? &*r.in_place : nullptr;
+  std::string s;
+  if (o.output == Output::osu) {
+    s = fmt::format("{:<10}  {:>18.2f}", r.size, r.out_of_place.us);
+    if (r.out_of_place.samples)
+      s += fmt::format("  {:>16.2f}  {:>16.2f}", r.out_of_place.samples->min, r.out_of_place.samples->max);
+    s += fmt::format("  {:>10}", o.iters);
+  } else if (o.output == Output::csv) {
+    s = fmt::format("{},{},{},{},{}", r.size, r.count, r.type, r.redop, r.root) +
+        csv_half(o, &r.out_of_place) + csv_half(o, in);
+    if (o.timestamps) s += "," + r.timestamp;
+    if (o.explain) s += "," + quoted(r.explain);
+    return s + "\n";
+  } else {
+    s = fmt::format("{:>12}  {:>12}  {:>8}  {:>6}  {:>6}", r.size, r.count, r.type, r.redop, r.root) +
+        table_half(o, &r.out_of_place) + table_half(o, in);
+  }
+  if (o.timestamps) s += "  " + r.timestamp;
+  if (o.explain) s += "  " + r.explain;
+  return s + "\n";
+}
+
+std::string footer(const Options& o, const Summary& s) {
+  std::string text = fmt::format("# Out of bounds values : {} {}\n", s.wrong,
+                                 !s.checked  ? "OK (not checked: -c 0)"
+                                 : s.right() ? "OK"
+                                             : "FAILED");
+  text += fmt::format("# Avg bus bandwidth    : {:g} {}\n", s.average_busbw,
+                      s.min_busbw <= 0  ? ""
+                      : s.fast_enough() ? "OK"
+                                        : "FAILED");
+  for (const std::string& e : s.errors) text += fmt::format("# Error: {}\n", e);
+  return text + fmt::format("#\n# Collective test concluded: {}\n", info(o.kind).program);
+}
+
+std::string memory_lines(std::span<const RankInfo> ranks) {
+  std::string s = "#\n# Peak resident memory (threads of a process share it)\n";
+  for (const RankInfo& r : ranks)
+    s += fmt::format("#  Rank {:2d} Pid {:6d} on {:>10} {:10.1f} MiB\n", r.rank, r.pid, r.host,
+                     r.peak_bytes / (1 << 20));
+  return s;
+}
+
+}  // namespace ouro::perf

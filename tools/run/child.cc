@@ -1,0 +1,163 @@
+// fork, exec, kill and reap, with nothing left behind. Used by the launcher.
+#include "tools/run/child.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+namespace ouro::run {
+namespace {
+
+Status system_error(const char* what) {
+  return Status(Reason::resource, fmt::format("{}: {}", what, std::strerror(errno)));
+}
+
+struct Pipe {
+  Fd read, write;
+};
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return system_error("cannot make a pipe");
+  return Pipe{Fd(ends[0]), Fd(ends[1])};
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> out;
+  for (const std::string& s : strings) out.push_back(const_cast<char*>(s.c_str()));
+  out.push_back(nullptr);
+  return out;
+}
+
+struct Plan {
+  char* const* argv;
+  char* const* environment;
+  int in, out, err, report;
+  pid_t parent;
+};
+
+/// In the child: only calls that are safe after fork in a program with threads.
+[[noreturn]] void become(const Plan& plan) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != plan.parent) ::_exit(1);  // it died before the line above
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}) ::signal(number, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (::dup2(plan.in, 0) >= 0 && ::dup2(plan.out, 1) >= 0 && ::dup2(plan.err, 2) >= 0) {
+    // dup2 of a descriptor onto itself keeps close-on-exec.
+    if (plan.in == 0) ::fcntl(0, F_SETFD, 0);
+    ::execvpe(plan.argv[0], plan.argv, plan.environment);
+  }
+  const int error = errno;
+  [[maybe_unused]] const ssize_t n = ::write(plan.report, &error, sizeof error);
+  ::_exit(127);
+}
+
+/// The errno that exec reported, or 0: the pipe closes by itself when exec succeeds.
+int exec_error(int fd) {
+  int error = 0;
+  for (;;) {
+    const ssize_t n = ::read(fd, &error, sizeof error);
+    if (n < 0 && errno == EINTR) continue;
+    return n == sizeof error ? error : 0;
+  }
+}
+
+}  // namespace
+
+std::string Ending::text() const {
+  if (signal != 0) return fmt::format("was killed by signal {} ({})", signal, ::strsignal(signal));
+  return fmt::format("exited with code {}", code);
+}
+
+void Child::signal_group(int number) const { ::kill(-pid, number); }
+
+void Child::reap() {
+  signal_group(SIGKILL);
+  int status = 0;
+  pid_t got;
+  do got = ::waitpid(pid, &status, 0);
+  while (got < 0 && errno == EINTR);
+  if (got != pid) {
+    ending = Ending{.code = 255, .signal = 0};  // somebody else in this process took the status
+  } else if (WIFSIGNALED(status)) {
+    ending = Ending{.code = 0, .signal = WTERMSIG(status)};
+  } else {
+    ending = Ending{.code = WEXITSTATUS(status), .signal = 0};
+  }
+  pidfd.reset();
+}
+
+Result<std::variant<Child, ExecError>> spawn(const std::vector<std::string>& argv,
+                                             const Environment& environment, int stdin_fd) {
+  Result<Pipe> out = make_pipe(), err = make_pipe(), report = make_pipe();
+  for (const Result<Pipe>* p : {&out, &err, &report}) {
+    if (!p->ok()) return p->status();
+  }
+  std::vector<std::string> settings;
+  for (const auto& [key, value] : environment) settings.push_back(key + "=" + value);
+  const std::vector<char*> arguments = pointers(argv), variables = pointers(settings);
+  const Plan plan{arguments.data(), variables.data(),    stdin_fd,  out->write.get(),
+                  err->write.get(), report->write.get(), ::getpid()};
+  const pid_t pid = ::fork();
+  if (pid < 0) return system_error("cannot start a process");
+  if (pid == 0) become(plan);
+  ::setpgid(pid, pid);  // here too, so that the group exists before the first kill; EACCES after exec is fine
+  report->write.reset();
+  if (const int error = exec_error(report->read.get()); error != 0) {
+    int status;
+    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    return std::variant<Child, ExecError>(ExecError{error});
+  }
+  Child child;
+  child.pid = pid;
+  child.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by definition
+  if (!child.pidfd) {
+    const Status failure = system_error("cannot watch a process (pidfd_open)");
+    child.reap();
+    return failure;
+  }
+  child.out = std::move(out->read);
+  child.err = std::move(err->read);
+  for (const Fd* fd : {&child.out, &child.err}) ::fcntl(fd->get(), F_SETFL, O_NONBLOCK);
+  return std::variant<Child, ExecError>(std::move(child));
+}
+
+std::vector<pid_t> children_of_this_process() {
+  std::vector<pid_t> all;
+  std::error_code ignored;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
+    std::ifstream list(task.path() / "children");
+    for (pid_t pid; list >> pid;) all.push_back(pid);
+  }
+  return all;
+}
+
+void end_orphans(const std::vector<pid_t>& before) {
+  for (int round = 0; round < 50; ++round) {
+    bool any = false;
+    for (const pid_t pid : children_of_this_process()) {
+      if (std::find(before.begin(), before.end(), pid) != before.end()) continue;
+      any = true;
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, WNOHANG);
+    }
+    if (!any) return;
+    ::poll(nullptr, 0, 20);
+  }
+}
+
+}  // namespace ouro::run

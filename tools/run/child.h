@@ -1,0 +1,51 @@
+// One rank as a process: its pidfd, its two output pipes, and how it ended. Used by the launcher.
+#pragma once
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/status.h"
+
+namespace ouro::run {
+
+/// How a process ended: by returning, or killed by a signal.
+struct Ending {
+  int code = 0;  ///< exit code, if signal == 0
+  int signal = 0;
+  bool failed() const { return code != 0 || signal != 0; }
+  int exit_code() const { return signal != 0 ? 128 + signal : code; }
+  std::string text() const;  ///< "exited with code 3", "was killed by signal 11 (Segmentation fault)"
+};
+
+struct Child {
+  pid_t pid = 0;
+  Fd pidfd, out, err;  ///< readable when the process has ended; non-blocking read ends
+  std::optional<Ending> ending;
+
+  /// To the whole process group. The leader is not reaped before its last kill, so the id is still its own.
+  void signal_group(int number) const;
+  /// Once pidfd is readable: ends what is left of the group, then reaps and fills `ending`.
+  void reap();
+};
+
+/// What a program that could not be started says instead of running: an errno, from execvp.
+struct ExecError {
+  int error = 0;
+};
+
+/// Starts a process that leads a group of its own, dies with this thread, and has the default signal mask.
+/// `stdin_fd` is handed on; the caller keeps it. Holds an ExecError if the program cannot be executed.
+Result<std::variant<Child, ExecError>> spawn(const std::vector<std::string>& argv,
+                                             const Environment& environment, int stdin_fd);
+
+/// Ends and reaps the processes that were left to this one by ranks that died (children that are not in
+/// `before`). Bounded to about a second.
+void end_orphans(const std::vector<pid_t>& before);
+std::vector<pid_t> children_of_this_process();
+
+}  // namespace ouro::run

@@ -1,0 +1,242 @@
+// ouro-sim: predicts what collectives cost on a described cluster, without any GPU or network.
+// The only translation unit that sees CLI11; the prediction itself is in predict.cc.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tools/sim/predict.h"
+
+namespace {
+
+using ouro::Collective;
+using ouro::Result;
+using ouro::Status;
+using ouro::flow::Algorithm;
+using ouro::sim::Cluster;
+using ouro::sim::Job;
+using ouro::sim::Method;
+using ouro::sim::Prediction;
+
+constexpr const char* kExamples = R"(Examples:
+  ouro-sim all_reduce                                   all algorithms, 8 ranks, 1 MiB, on one host
+  ouro-sim all_reduce --ranks 8:16384 --bytes 1M --algorithms ring,tree,halving,direct --cluster nvlink-ndr
+  ouro-sim broadcast --ranks 12,100 --bytes 8,64K,1G --root 3 --cluster my-cluster.json --json out.json
+
+Clusters: host, nvlink-ndr, tcp-lan (planning values, not measurements), or a JSON file:
+  {"name": "mine", "ranks_per_node": 4, "intra": {"alpha_us": 1, "gap_us": 0.1, "gb_per_s": 100},
+   "inter": {"alpha_us": 4, "gb_per_s": 25}, "board": {"alpha_us": 1, "gb_per_s": 100},
+   "local_gb_per_s": 500, "slots": 4, "slot_bytes": 262144}
+Where an algorithm reads boards across nodes, the links between nodes stand in for them.
+
+Exit: 0 predicted; 2 wrong command line or cluster.)";
+
+constexpr int kUsage = 2;
+constexpr std::size_t kMostPoints = 10'000;
+
+int refuse(const std::string& text) {
+  fmt::print(stderr, "ouro-sim: {}\n", text);
+  return kUsage;
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::size_t from = 0;
+  for (std::size_t to = 0; to != std::string::npos; from = to + 1) {
+    to = text.find(at, from);
+    parts.push_back(text.substr(from, to == std::string::npos ? to : to - from));
+  }
+  return parts;
+}
+
+/// A whole number with an optional suffix K, M, G or T (binary); nullopt: not one.
+std::optional<std::int64_t> parse_number(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || value < 0) return std::nullopt;
+  const std::string suffix(end, text.data() + text.size());
+  const std::size_t power = suffix.empty() ? 0 : std::string("KMGT").find(suffix) + 1;
+  if (suffix.size() > 1 || power > 4 || value > (std::int64_t{1} << 50) >> (10 * power)) return std::nullopt;
+  return value << (10 * power);
+}
+
+/// "8,100" or "8:16384" (doubling), or both mixed.
+Result<std::vector<std::int64_t>> parse_list(const std::string& option, const std::string& text) {
+  std::vector<std::int64_t> out;
+  for (const std::string& part : split(text, ',')) {
+    const std::vector<std::string> ends = split(part, ':');
+    const std::optional<std::int64_t> first = parse_number(ends.front()), last = parse_number(ends.back());
+    if (!first || !last || ends.size() > 2 || *last < *first || (ends.size() == 2 && *first == 0)) {
+      return ouro::invalid(
+          fmt::format("{} {}: expected numbers (suffix K, M, G, T) or FROM:TO", option, text));
+    }
+    std::int64_t value = *first;
+    for (; value < *last; value *= 2) out.push_back(value);
+    out.push_back(*last);
+    if (value > *last) out.back() = *last;
+  }
+  return out;
+}
+
+std::optional<Collective> parse_collective(const std::string& text) {
+  std::optional<Collective> found;
+  ouro::flow::for_each_flow([&](Collective c, Algorithm, auto) {
+    if (text == ouro::name(c)) found = c;
+  });
+  return found;
+}
+
+Result<std::vector<Algorithm>> parse_algorithms(Collective collective, const std::string& text) {
+  std::vector<Algorithm> known, out;
+  std::string names;
+  ouro::flow::for_each_flow([&](Collective c, Algorithm a, auto) {
+    if (c != collective) return;
+    known.push_back(a);
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", ouro::flow::name(a));
+  });
+  if (text == "all") return known;
+  for (const std::string& part : split(text, ',')) {
+    const std::optional<Algorithm> a = ouro::flow::parse_algorithm(part);
+    if (!a || std::find(known.begin(), known.end(), *a) == known.end()) {
+      return ouro::invalid(fmt::format("--algorithms {}: {} has {}", part, ouro::name(collective), names));
+    }
+    out.push_back(*a);
+  }
+  return out;
+}
+
+struct Options {
+  std::string collective = "all_reduce", ranks = "8", bytes = "1M", algorithms = "all", cluster = "host",
+              json;
+  std::string method = "automatic";
+  int root = 0;
+  double wide = 1;
+};
+
+/// One JSON object a point; refused points carry the reason in "error".
+nlohmann::ordered_json point_json(const Job& job, const Result<Prediction>& p) {
+  nlohmann::ordered_json json = {{"algorithm", std::string(ouro::flow::name(job.algorithm))},
+                                 {"ranks", job.ranks},
+                                 {"bytes", job.bytes}};
+  if (!p) {
+    json["error"] = p.status().failure()->text;
+    return json;
+  }
+  json["time_us"] = p->seconds * 1e6;
+  json["rounds"] = p->rounds;
+  json["busiest_pair_bytes"] = p->busiest;
+  json["intra_node_bytes"] = p->intra;
+  json["inter_node_bytes"] = p->inter;
+  json["simulated_ranks"] = p->simulated_ranks;
+  json["extrapolated"] = p->extrapolated;
+  return json;
+}
+
+void print_point(const Job& job, const Result<Prediction>& p, bool fastest) {
+  const std::string_view algorithm = ouro::flow::name(job.algorithm);
+  if (!p) {
+    fmt::print("{:>7} {:>12.0f} {:<13} -  {}\n", job.ranks, job.bytes, algorithm, p.status().failure()->text);
+    return;
+  }
+  fmt::print("{:>7} {:>12.0f} {:<13} {:>12.2f} {:>12.4g} {:>12.4g} {:>12.4g} {:>8}{}{}\n", job.ranks,
+             job.bytes, algorithm, p->seconds * 1e6, p->busiest, p->intra, p->inter, p->simulated_ranks,
+             p->extrapolated ? "+" : " ", fastest ? " fastest" : "");
+}
+
+int simulate(const Options& o) {
+  const std::optional<Collective> collective = parse_collective(o.collective);
+  if (!collective) return refuse(fmt::format("{}: no such collective", o.collective));
+  const Result<Cluster> cluster = ouro::sim::find_cluster(o.cluster);
+  if (!cluster) return refuse(cluster.status().failure()->text);
+  const Result<std::vector<Algorithm>> algorithms = parse_algorithms(*collective, o.algorithms);
+  if (!algorithms) return refuse(algorithms.status().failure()->text);
+  const Result<std::vector<std::int64_t>> ranks = parse_list("--ranks", o.ranks);
+  if (!ranks) return refuse(ranks.status().failure()->text);
+  const Result<std::vector<std::int64_t>> sizes = parse_list("--bytes", o.bytes);
+  if (!sizes) return refuse(sizes.status().failure()->text);
+  if (ranks->size() * sizes->size() > kMostPoints) return refuse("too many points");
+  for (const std::int64_t n : *ranks) {
+    if (n < 1 || n > ouro::sim::kMaxRanks)
+      return refuse(fmt::format("--ranks: 1 to {}", ouro::sim::kMaxRanks));
+    if (o.root >= n) return refuse(fmt::format("--root {}: there are {} ranks", o.root, n));
+  }
+  const Method method = o.method == "full"             ? Method::full
+                        : o.method == "representative" ? Method::representative
+                                                       : Method::automatic;
+
+  const bool quiet = o.json == "-";
+  if (!quiet) {
+    fmt::print(
+        "# {} on {}; bytes of the whole buffer; simulated: ranks that were run (+: steady state continued)\n",
+        o.collective, cluster->name);
+    fmt::print("{:>7} {:>12} {:<13} {:>12} {:>12} {:>12} {:>12} {:>9}\n", "ranks", "bytes", "algorithm",
+               "time_us", "pair_max_B", "intra_B", "inter_B", "simulated");
+  }
+  nlohmann::ordered_json points = nlohmann::ordered_json::array();
+  for (const std::int64_t n : *ranks) {
+    for (const std::int64_t bytes : *sizes) {
+      std::vector<std::pair<Job, Result<Prediction>>> row;
+      double best = INFINITY;
+      for (const Algorithm a : *algorithms) {
+        const double size = *collective == Collective::barrier ? 0 : static_cast<double>(bytes);
+        const Job job{*collective, a, static_cast<int>(n), o.root, size, o.wide};
+        row.emplace_back(job, ouro::sim::predict(*cluster, job, method));
+        if (row.back().second) best = std::min(best, row.back().second->seconds);
+      }
+      for (const auto& [job, p] : row) {
+        if (!quiet) print_point(job, p, row.size() > 1 && p && p->seconds == best);
+        points.push_back(point_json(job, p));
+      }
+    }
+  }
+  const nlohmann::ordered_json report = {
+      {"collective", o.collective}, {"cluster", cluster->name}, {"wide_ratio", o.wide}, {"points", points}};
+  const std::string text = report.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  if (quiet) fmt::print("{}", text);
+  if (!o.json.empty() && !quiet) {
+    std::ofstream file(o.json);
+    file << text;
+    file.close();
+    if (!file) return refuse(fmt::format("--json {}: cannot be written", o.json));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  CLI::App app("Predicts what collectives cost on a described cluster.", "ouro-sim");
+  app.footer(kExamples);
+  app.set_version_flag("--version", "ouro-sim " OURO_VERSION);
+  app.add_option(
+      "collective", o.collective,
+      "all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, barrier");
+  app.add_option("-n,--ranks", o.ranks, "Numbers of ranks: a list, or FROM:TO by doubling")
+      ->capture_default_str();
+  app.add_option("-b,--bytes", o.bytes, "Bytes of the whole buffer, as --ranks; suffix K, M, G, T")
+      ->capture_default_str();
+  app.add_option("-a,--algorithms", o.algorithms, "Comma-separated names, or all")->capture_default_str();
+  app.add_option("-c,--cluster", o.cluster, "Name or JSON file")->capture_default_str();
+  app.add_option("--root", o.root, "Root of broadcast, reduce, gather, scatter")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--wide", o.wide, "Size of a partial sum over an element: 2 for 16-bit floats")
+      ->check(CLI::Range(1.0, 16.0))
+      ->capture_default_str();
+  app.add_option("--method", o.method, "automatic, full or representative")
+      ->check(CLI::IsMember({"automatic", "full", "representative"}))
+      ->capture_default_str();
+  app.add_option("--json", o.json,
+                 "Write the points to this file; -: to standard output in place of the table");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : kUsage;
+  }
+  return simulate(o);
+}

@@ -1,0 +1,171 @@
+// Turns flows into scripts, chooses who stands for whom, and continues the steady state of many rounds.
+#include "tools/sim/predict.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/sim/script.h"
+
+namespace ouro::sim {
+namespace {
+
+using namespace flow;
+
+constexpr double kMostSteps = 8e6;  // in one script; each takes 20 bytes
+
+template <class Flow>
+constexpr Symmetry::Kind symmetry_of(Collective c) {
+  const bool rooted = c == Collective::broadcast || c == Collective::reduce || c == Collective::gather ||
+                      c == Collective::scatter;
+  if (std::is_same_v<Flow, HalvingAllReduce>) return Symmetry::Kind::flip;
+  if (std::is_same_v<Flow, RingAllReduce> || std::is_same_v<Flow, RingReduceScatter> ||
+      std::is_same_v<Flow, RingAllGather> || std::is_same_v<Flow, DisseminationBarrier>) {
+    return Symmetry::Kind::shift;
+  }
+  return Flow::kBoards && !rooted ? Symmetry::Kind::shift : Symmetry::Kind::none;
+}
+
+/// Every rank of one node stands for its likes on the others; on a single node, one rank for all.
+template <class Flow>
+Result<Script> representatives(const Cluster& cluster, const Job& job) {
+  const int n = job.ranks, k = cluster.node_size(n);
+  Script s;
+  s.symmetry = {symmetry_of<Flow>(job.collective), n, k == n ? 1 : k, 0};
+  if (s.symmetry.kind == Symmetry::Kind::none) return invalid("no rank of this flow stands for others");
+  const int period = s.symmetry.period;
+  if (n % period != 0) return invalid("representatives need nodes that are all full");
+  for (int r = 0; r < period; ++r) s.members.push_back(r);
+  if (s.symmetry.kind == Symmetry::Kind::shift) {
+    s.weight.assign(s.members.size(), n / period);
+    return s;
+  }
+  if ((period & (period - 1)) != 0)
+    return invalid("representatives of halving need a power of two of ranks a node");
+  const int p = HalvingAllReduce{}.chunks(Place{0, n});
+  s.symmetry.fold = p;
+  s.weight.assign(s.members.size(), p / period);
+  const int extras = std::min(period, n - p);
+  for (int r = 0; r < extras; ++r) {
+    s.members.push_back(p + r);
+    s.weight.push_back(double(n - p) / extras);
+  }
+  return s;
+}
+
+Script everyone(int ranks) {
+  Script s;
+  s.symmetry.ranks = ranks;
+  for (int r = 0; r < ranks; ++r) s.members.push_back(r);
+  s.weight.assign(s.members.size(), 1);
+  return s;
+}
+
+/// Chunks that a pipelined flow has under way before its first rank is in steady state.
+template <class Flow>
+constexpr int fill_of(int ranks) {
+  if (std::is_same_v<Flow, ChainAllReduce>) return kLagPerHop * ranks;
+  return Flow::kPipelined ? kLagPerHop * 32 : 0;  // trees of up to 2^32 ranks
+}
+
+/// Steps of one round on rank r, without recording them.
+template <class Flow>
+double count_steps(const Flow& flow, Place at) {
+  double steps = 0;
+  flow(at, [&](const Step&) { ++steps; });
+  return steps;
+}
+
+template <class Flow>
+void record(const Cluster& cluster, const Job& job, const Flow& flow, int rounds, Script& s) {
+  s.ranks = job.ranks;
+  s.by_reference = Flow::kByReference;
+  s.wide_ratio = job.wide_ratio;
+  s.program_rounds = Flow::kPipelined ? 1 : rounds;
+  s.programs.assign(s.members.size(), {});
+  for (std::size_t i = 0; i < s.members.size(); ++i) {
+    const int me = s.members[i];
+    flow(Place{me, job.ranks, job.root, rounds}, [&](const Step& step) {
+      Op op{step.verb, -1, -1, -1, step.span};
+      const bool board = (step.verb & kPosted) != 0;
+      if (step.from >= 0) op.in = s.pair_index(cluster, step.from, me, board);
+      if (step.to >= 0) op.out = s.pair_index(cluster, me, step.to, false);
+      if (board && step.from >= 0) op.from = s.symmetry.class_of(step.from);
+      s.programs[i].push_back(op);
+    });
+  }
+}
+
+template <class Flow>
+Result<Prediction> predict_flow(const Cluster& cluster, const Job& job, Method method, int run_rounds,
+                                const Flow& flow) {
+  const int n = job.ranks;
+  Script likes;
+  const bool prefer_few = method == Method::representative || (method == Method::automatic && n > kFullRanks);
+  if (prefer_few) {
+    Result<Script> few = representatives<Flow>(cluster, job);
+    if (few) {
+      likes = *few;
+    } else if (method == Method::representative) {
+      return few.status();
+    }
+  }
+  if (likes.members.empty()) likes = everyone(n);
+
+  const double set = flow.chunks(Place{0, n, job.root, 1});  // chunks of one round
+  const double per_round = Flow::kByReference ? job.bytes : set * cluster.slot_bytes;
+  Prediction out;
+  out.rounds = job.bytes <= per_round ? 1 : std::ceil(job.bytes / per_round);
+  out.simulated_ranks = static_cast<int>(likes.members.size());
+  const int fill = fill_of<Flow>(n), most = fill + run_rounds, fewer = fill + run_rounds / 4;
+  out.extrapolated = out.rounds > most;
+
+  double steps = 0;
+  const int recorded = Flow::kPipelined ? static_cast<int>(std::min<double>(out.rounds, most)) : 1;
+  for (const int r : likes.members) {
+    steps += count_steps(flow, Place{r, n, job.root, recorded});
+    if (steps > kMostSteps) {
+      return invalid(
+          "too many steps to simulate every rank, and no rank stands for others (on nodes that are not "
+          "full, or in this flow)");
+    }
+  }
+  const auto outcome = [&](int rounds) {
+    Script s = likes;
+    s.chunk_bytes = job.bytes / (set * out.rounds);
+    record(cluster, job, flow, rounds, s);
+    return run(cluster, s);
+  };
+  const int rounds = static_cast<int>(std::min<double>(out.rounds, most));
+  Outcome ran = outcome(rounds);
+  if (out.extrapolated && ran.finished) {
+    const Outcome less = outcome(fewer);
+    const double more = (out.rounds - most) / (most - fewer);
+    ran.seconds += more * (ran.seconds - less.seconds);
+    ran.busiest += more * (ran.busiest - less.busiest);
+    ran.intra += more * (ran.intra - less.intra);
+    ran.inter += more * (ran.inter - less.inter);
+  }
+  if (!ran.finished) return invalid("the flow deadlocks with this number of slots");
+  out.seconds = ran.seconds;
+  out.busiest = ran.busiest;
+  out.intra = ran.intra;
+  out.inter = ran.inter;
+  return out;
+}
+
+}  // namespace
+
+Result<Prediction> predict(const Cluster& cluster, const Job& job, Method method, int run_rounds) {
+  if (job.ranks < 1 || job.ranks > kMaxRanks)
+    return invalid("ranks must be 1 to " + std::to_string(kMaxRanks));
+  if (job.root < 0 || job.root >= job.ranks) return invalid("root must be one of the ranks");
+  if (!(job.bytes >= 0 && job.bytes <= 1e15)) return invalid("bytes must be 0 to 1e15");
+  if (!(job.wide_ratio >= 1 && job.wide_ratio <= 16)) return invalid("the wide ratio must be 1 to 16");
+  if (run_rounds < 4 || run_rounds > 1'000'000) return invalid("rounds to run must be 4 to 1000000");
+  Result<Prediction> out = invalid("there is no such algorithm for this collective");
+  visit(job.collective, job.algorithm,
+        [&](auto flow) { out = predict_flow(cluster, job, method, run_rounds, flow); });
+  return out;
+}
+
+}  // namespace ouro::sim

@@ -1,0 +1,27 @@
+// The transport interface: how the ranks of one group reach each other. One implementation a file pair.
+// Used by the runtime's group; views are plain data (runtime/core/link_view.h).
+#pragma once
+#include "runtime/core/link_view.h"
+#include "runtime/core/status.h"
+
+namespace ouro::transport {
+
+/// All links of one rank in one group, over one medium. Made on first use; views live as long as this does.
+class Links {
+ public:
+  virtual ~Links() = default;
+  virtual const char* name() const = 0;
+  virtual LinkView inbound(int from) const = 0;   ///< this rank consumes
+  virtual LinkView outbound(int to) const = 0;    ///< this rank produces
+  /// Rung by every producer after each slot; for those who wait for whichever comes first.
+  virtual Counter* bell(int rank) const = 0;
+};
+
+/// The boards of a group whose ranks all share memory.
+class Boards {
+ public:
+  virtual ~Boards() = default;
+  virtual BoardView board(int rank) const = 0;
+};
+
+}  // namespace ouro::transport
