@@ -1,4 +1,4 @@
-// Sum and avg of fp16 with the processor's own conversions, which compilers do not find by themselves: 3 to 8
+// Sum and avg of fp16 with the processor's own conversions, which compilers do not find by themselves: 4 to 8
 // times the speed of the integer arithmetic in arith/floats.h. Included by host_loops_impl.h where there is
 // F16C.
 #pragma once

@@ -249,6 +249,7 @@ Result<Launch> discover(const Environment& environment, const Identity& who) {
 }
 
 Result<Launch> discover() {
+  env::warn_of_complaints();
   Result<Launch> launch = discover(process_environment(), identity());
   if (launch.ok()) {
     OURO_INFO(INIT, "launcher {}: rank {} of {}, local rank {} of {}", launch->launcher, launch->rank,

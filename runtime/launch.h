@@ -29,7 +29,7 @@ Identity identity();
 /// Errors: invalid (variables missing, not numbers, or out of range; the text names them).
 Result<Launch> discover(const Environment&, const Identity&);
 
-/// Of this process; the winner is logged.
+/// Of this process; the winner is logged, and so are OURO_* variables that nobody reads.
 Result<Launch> discover();
 
 }  // namespace ouro

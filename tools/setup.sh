@@ -4,7 +4,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly BUILD=build
 readonly PACKAGES=(
-  g++ cmake ninja-build pkg-config ca-certificates
+  g++ cmake ninja-build pkg-config
   libfmt-dev nlohmann-json3-dev libcli11-dev libhwloc-dev libboost-dev libssl-dev libxxhash-dev
 )
 readonly TEST_PACKAGES=(libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3)

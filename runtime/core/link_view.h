@@ -45,6 +45,7 @@ struct MemoryRef {
 struct alignas(128) Card {
   std::uint64_t seq;
   std::uint64_t signature;
+  std::uint64_t first;   // chunk index of the first posted chunk
   double premul_real;
   std::int64_t premul_integer;
   MemoryRef in, out;

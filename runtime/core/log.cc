@@ -105,9 +105,9 @@ Sink::Sink() {
     plain("version", OURO_VERSION);
 }
 
-/// Never destroyed at exit: other threads may still log.
-Sink*& slot() {
-  static Sink* current = new Sink;
+/// Never destroyed at exit: other threads may still log. `first` is what it holds if it held nothing before.
+Sink*& slot(Sink* first = nullptr) {
+  static Sink* current = first != nullptr ? first : new Sink;
   return current;
 }
 
@@ -207,7 +207,9 @@ std::string expand_file_name(std::string_view pattern) {
 
 void reload() {
   env::reload();
-  delete std::exchange(slot(), new Sink);
+  Sink* const fresh = new Sink;
+  Sink* const old = std::exchange(slot(fresh), fresh);
+  if (old != fresh) delete old;
   sink();
 }
 

@@ -16,8 +16,9 @@ enum class Level : std::uint8_t { version, warn, info, abort, trace };
 #define OURO_SUBSYSTEMS(X)                                                                                \
   X(INIT)                                                                                                 \
   X(COLL)                                                                                                 \
-  X(P2P) X(SHM) X(NET) X(GRAPH) X(TUNING) X(ENV) X(ALLOC) X(CALL) X(PROXY) X(BOOTSTRAP) X(REG) X(PROFILE) \
-      X(RAS) X(DESTROY)
+  X(P2P)                                                                                                  \
+  X(SHM) X(NET) X(GRAPH) X(TUNING) X(ENV) X(ALLOC) X(CALL) X(PROXY) X(BOOTSTRAP) X(REG) X(PROFILE) X(RAS) \
+      X(DESTROY)
 
 enum class Subsystem : std::uint8_t {
 #define OURO_X(n) n,

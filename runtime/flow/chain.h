@@ -30,22 +30,25 @@ struct ChainAllReduce : Traits {
   }
 };
 
-/// Up the chain; rank n-1 passes the total, wide, to the root, which alone rounds it. One chunk a round.
+/// Up the chain; rank n-1 passes the total, wide, to the root, which alone rounds it. A root before the end
+/// runs as many chunks ahead as there are hops from it round to itself, so that the chain is never empty.
 struct ChainReduce : Traits {
-  OURO_HD int chunks(Place) const { return 1; }
+  static constexpr bool kPipelined = true;
+  OURO_HD int chunks(Place at) const { return at.rounds; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
-    const int r = at.rank, last = at.size - 1;
-    if (last == 0) return step(store_input(0));
-    const int next = r == last ? at.root : r + 1;
-    if (r == 0) {
-      step(lift(0, next));
-    } else if (r == last && r == at.root) {
-      step(reduce_keep(0, r - 1));
+    const int r = at.rank, last = at.size - 1, next = r == last ? at.root : r + 1;
+    const auto up = [&](int c) {
+      if (last == 0) return step(store_input(c));
+      if (r == 0) return step(lift(c, next));
+      if (r == last && r == at.root) return step(reduce_keep(c, r - 1));
+      step(reduce_forward(c, r - 1, next));
+    };
+    if (r == at.root && r != last) {
+      pipeline(at.rounds, last - r + 1, up, [&](int c) { step(recv_total(c, last)); });
     } else {
-      step(reduce_forward(0, r - 1, next));
+      for (int c = 0; c < at.rounds; ++c) up(c);
     }
-    if (r == at.root && r != last) step(recv_total(0, last));
   }
 };
 

@@ -13,7 +13,8 @@ namespace ouro::flow {
 /// all; the one-block side (input of all_gather and gather, output of reduce_scatter and scatter) has chunk
 /// `rank` only. Chunk c of an all_to_all's input goes to rank c, chunk c of its output comes from rank c.
 struct Traits {
-  /// Called once for all rounds, numbers its chunks 0..rounds-1 and interleaves them itself.
+  /// Called once for all rounds, numbers its chunks 0..rounds-1 and interleaves them itself. All chunks share
+  /// one accumulator: a chunk is done with it before another chunk's first kKeep.
   static constexpr bool kPipelined = false;
   /// Every reduction is ((x0 + x1) + x2) + ..., in rank order. True as well where nothing is reduced.
   static constexpr bool kCanonical = true;

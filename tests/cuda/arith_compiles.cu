@@ -26,7 +26,9 @@ void instantiate() {
 /// Adds up what a flow says, so that no part of it can be left out.
 struct Count {
   unsigned* bits;
-  __device__ void operator()(flow::Step s) const { *bits += s.verb + static_cast<unsigned>(s.chunk + s.from + s.to); }
+  __device__ void operator()(flow::Step s) const {
+    *bits += s.verb + static_cast<unsigned>(s.chunk + s.from + s.to);
+  }
 };
 
 template <class Flow>

@@ -192,7 +192,7 @@ class Machine {
   /// The value of a step, left where the step says (but not sent).
   bool combine(int r, const Step& s, const Value& came, Value& v) {
     const auto has = [&](std::uint32_t verbs) { return (s.verb & verbs) != 0; };
-    const int slot = r * keys_ + key_of(r, s.chunk);
+    const int slot = r * keys_ + (p_.pipelined ? 0 : key_of(r, s.chunk));
     const bool enters = has(kRecv | kPosted);
     if (enters && has(kWideIn) != (came.kind == Kind::wide)) {
       return broken(r, std::string("takes a value as ") + (has(kWideIn) ? "wide" : "narrow") + " that is " +
@@ -205,6 +205,8 @@ class Machine {
     } else if (has(kAcc)) {
       mine = acc_[index(slot)];
       if (mine.kind != Kind::wide) return broken(r, "reads an empty accumulator");
+      if (expr_.of(mine.expr).key != key_of(r, s.chunk))
+        return broken(r, "reads another chunk's accumulator");
     } else if (has(kResult) && !has(kPosted)) {
       Cell& cell = output(r, key_of(r, s.chunk));
       if (!touch(cell, r, false)) return false;

@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cctype>
+#include <ostream>
+
 namespace ouro {
 namespace {
 
@@ -92,6 +95,20 @@ struct Good {
   int rank, size, local_rank, local_size;
   const char* key;
 };
+
+void PrintTo(const Good& g, std::ostream* out) { *out << g.what; }
+
+std::string test_name(const testing::TestParamInfo<Good>& info) {
+  std::string name;
+  for (const char* c = info.param.what; *c != 0; ++c) {
+    if (std::isalnum(static_cast<unsigned char>(*c))) {
+      name += *c;
+    } else if (!name.ends_with('_')) {
+      name += '_';
+    }
+  }
+  return name;
+}
 
 class Discover : public testing::TestWithParam<Good> {};
 
@@ -184,7 +201,8 @@ INSTANTIATE_TEST_SUITE_P(
              1,
              0,
              1,
-             "process:200@9000"}));
+             "process:200@9000"}),
+    test_name);
 
 struct Bad {
   Environment env;

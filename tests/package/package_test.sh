@@ -31,7 +31,8 @@ foreign=$(grep -vE '^ouro_|(^| )ouro::' <<<"$exported" || true)
 inner=$(grep -E 'ouro::(flow|kernels|arith|env|log|wire)::' <<<"$exported" || true)
 [[ -z $inner ]] || fail "exports its insides: $inner"
 grep -q 'ouro::Status::message' <<<"$exported" || fail "Status::message is not exported"
-readelf --version-info "$libdir/libouro.so.0" | grep -q 'OURO_0' || fail "no version node OURO_0"
+versions=$(readelf --version-info "$libdir/libouro.so.0")
+grep -q 'OURO_0' <<<"$versions" || fail "no version node OURO_0"
 
 run() {  # alone, and as two ranks
   LD_LIBRARY_PATH=$libdir "$1" || fail "$1"

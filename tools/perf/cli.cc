@@ -65,7 +65,7 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   app.footer(kExamples);
   app.set_version_flag("--version", std::string("ouro-perf ") + version());
   const auto named = argc > 0 ? parse_kind(argv[0]) : std::nullopt;
-  if (!named) app.add_option("collective", collective, "One of: " + kind_names())->required();
+  if (!named) app.add_option("collective", collective, "One of: " + kind_names());
   app.add_option("-t,--nthreads", o.threads, "Ranks as threads of this process")->check(CLI::Range(1, 1024));
   app.add_option("--ranks", o.ranks, "Start this many processes, one rank each")->check(CLI::Range(1, 1024));
   app.add_option("-g,--ngpus", gpu.gpus, "GPUs a thread (1)");
@@ -130,6 +130,7 @@ Parsed parse_command_line(int argc, const char* const* argv) {
 
   const auto fail = [](const std::string& text) { return Parsed{std::nullopt, usage_error(text)}; };
   const auto kind = named ? named : parse_kind(collective);
+  if (!kind && collective.empty()) return fail(fmt::format("which collective? One of: {}", kind_names()));
   if (!kind) return fail(fmt::format("unknown collective '{}'; one of: {}", collective, kind_names()));
   o.kind = *kind;
   for (const auto& [flag, text, to] :

@@ -218,7 +218,7 @@ Result<Row> Bench::row(std::size_t size, DType t, OpKind op, int root) {
     if (k.collective == Collective::none) {
       r.explain = "messages to the next rank, from the previous one";
     } else {
-      auto text = group_->explain(k.collective, call.shape.in, t, k.reduces ? call.op : ReduceOp::sum);
+      auto text = group_->explain(k.collective, call.shape.count, t, k.reduces ? call.op : ReduceOp::sum);
       r.explain = text ? *text : text.status().message();
     }
   }

@@ -56,11 +56,25 @@ class RankProgram {
     return finish();
   }
 
+  /// The JSON file of a run that did not end: the rows so far, and why there are no more.
+  void record_failure(const Status& failure) const {
+    if (json_file_.empty()) return;
+    Summary summary = summarize(rows_, 0);
+    summary.errors.push_back(failure.message());
+    if (const Status s = write_file(json_file_, document(summary)); !s)
+      fmt::print(stderr, "ouro-perf: rank {}: {}\n", context_.rank(), s.message());
+  }
+
  private:
   Status prepare();
   Status run_table();
   Status gather_usage();
   Result<int> finish();
+  std::string document(const Summary& summary) const {
+    return json_document(
+        options_, rows_, summary,
+        {start_time_, timestamp_now(), version(), ranks_, group_ != nullptr ? group_->size() : 1, copy_gbs_});
+  }
   void print(const std::string& text) const {
     if (!prints_ || options_.output == Output::json) return;
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -183,11 +197,10 @@ Result<int> RankProgram::finish() {
     print(verdict(options_, rows_, summary,
                   {copy_gbs_, options_.max_bytes, group_->size(), static_cast<int>(colors.size()),
                    host_cpus(), others_share_}));
-  const RunFacts facts{start_time_, timestamp_now(), version(), ranks_, group_->size(), copy_gbs_};
-  const std::string document = json_document(options_, rows_, summary, facts);
-  if (options_.output == Output::json) std::fwrite(document.data(), 1, document.size(), stdout);
+  const std::string json = document(summary);
+  if (options_.output == Output::json) std::fwrite(json.data(), 1, json.size(), stdout);
   if (!json_file_.empty()) {
-    OURO_TRY(write_file(json_file_, document));
+    OURO_TRY(write_file(json_file_, json));
     print(fmt::format("# JSON: {}\n", json_file_));
   }
   if (!plot_file_.empty()) {
@@ -204,10 +217,10 @@ int run_rank(const Options& o, const Split& split, Context& context) {
   const Result<int> code = program.run();
   if (!code) {
     fmt::print(stderr, "ouro-perf: rank {}: {}\n", context.rank(), code.status().message());
+    program.record_failure(code.status());
     context.world().abort("ouro-perf: rank " + std::to_string(context.rank()) + " gave up");
     return 1;
   }
-  // Nobody leaves while a peer may still want to read the last answer.
   if (const Status s = context.close(); !s) {
     fmt::print(stderr, "ouro-perf: rank {}: {}\n", context.rank(), s.message());
     return 1;

@@ -33,7 +33,7 @@ Clusters: host, nvlink-ndr, tcp-lan (planning values, not measurements), or a JS
    "local_gb_per_s": 500, "slots": 4, "slot_bytes": 262144}
 Where an algorithm reads boards across nodes, the links between nodes stand in for them.
 
-Exit: 0 predicted; 2 wrong command line or cluster.)";
+Exit: 0 predicted (points that are too large say so); 2 wrong command line or cluster, or no point predicted.)";
 
 constexpr int kUsage = 2;
 constexpr std::size_t kMostPoints = 10'000;
@@ -59,8 +59,10 @@ std::optional<std::int64_t> parse_number(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || value < 0) return std::nullopt;
   const std::string suffix(end, text.data() + text.size());
-  const std::size_t power = suffix.empty() ? 0 : std::string("KMGT").find(suffix) + 1;
-  if (suffix.size() > 1 || power > 4 || value > (std::int64_t{1} << 50) >> (10 * power)) return std::nullopt;
+  const std::size_t power = std::string_view(" KMGT").find(suffix.empty() ? ' ' : suffix[0]);
+  if (suffix.size() > 1 || suffix == " " || power > 4 || value > (std::int64_t{1} << 50) >> (10 * power)) {
+    return std::nullopt;
+  }
   return value << (10 * power);
 }
 
@@ -176,6 +178,7 @@ int simulate(const Options& o) {
     fmt::print("{:>7} {:>12} {:<13} {:>12} {:>12} {:>12} {:>12} {:>9}\n", "ranks", "bytes", "algorithm",
                "time_us", "pair_max_B", "intra_B", "inter_B", "simulated");
   }
+  int predicted = 0;
   nlohmann::ordered_json points = nlohmann::ordered_json::array();
   for (const std::int64_t n : *ranks) {
     for (const std::int64_t bytes : *sizes) {
@@ -188,6 +191,7 @@ int simulate(const Options& o) {
         if (row.back().second) best = std::min(best, row.back().second->seconds);
       }
       for (const auto& [job, p] : row) {
+        if (p) ++predicted;
         if (!quiet) print_point(job, p, row.size() > 1 && p && p->seconds == best);
         points.push_back(point_json(job, p));
       }
@@ -203,6 +207,7 @@ int simulate(const Options& o) {
     file.close();
     if (!file) return refuse(fmt::format("--json {}: cannot be written", o.json));
   }
+  if (predicted == 0) return refuse("nothing could be predicted");
   return 0;
 }
 

@@ -2,6 +2,7 @@
 #include "tools/sim/predict.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "tools/sim/script.h"
@@ -11,7 +12,7 @@ namespace {
 
 using namespace flow;
 
-constexpr double kMostSteps = 8e6;  // in one script; each takes 20 bytes
+constexpr double kMostSteps = 1e7;  // in one script; each takes 20 bytes
 
 template <class Flow>
 constexpr Symmetry::Kind symmetry_of(Collective c) {
@@ -60,11 +61,11 @@ Script everyone(int ranks) {
   return s;
 }
 
-/// Chunks that a pipelined flow has under way before its first rank is in steady state.
+/// Chunks that a pipelined flow has under way before all ranks are in steady state.
 template <class Flow>
-constexpr int fill_of(int ranks) {
-  if (std::is_same_v<Flow, ChainAllReduce>) return kLagPerHop * ranks;
-  return Flow::kPipelined ? kLagPerHop * 32 : 0;  // trees of up to 2^32 ranks
+int fill_of(int ranks) {
+  if (std::is_same_v<Flow, ChainAllReduce> || std::is_same_v<Flow, ChainReduce>) return kLagPerHop * ranks;
+  return Flow::kPipelined ? kLagPerHop * std::bit_width(static_cast<unsigned>(ranks)) : 0;
 }
 
 /// Steps of one round on rank r, without recording them.

@@ -1,0 +1,182 @@
+// The operations of the C++ interface: each names its collective and hands the arguments to Group::submit.
+#include "ouro/ouro.hpp"
+#include "runtime/batch.h"
+#include "runtime/group.h"
+
+namespace ouro {
+namespace {
+
+using rt::Operation;
+using Counts = std::span<const std::size_t>;
+
+Operation make(Collective c, CView in, View out, const CallOptions& o, ReduceOp op = {}, int root = 0) {
+  return {c, in, out, op, root, o.numerics, std::string(o.algorithm)};
+}
+Operation make_v(Collective c, CView in, View out, Counts in_counts, Counts out_counts, const CallOptions& o, ReduceOp op = {}) {
+  Operation x = make(c, in, out, o, op);
+  x.uneven = true;
+  x.in_counts.assign(in_counts.begin(), in_counts.end());
+  x.out_counts.assign(out_counts.begin(), out_counts.end());
+  return x;
+}
+
+Status empty_group() { return invalid("the group is an empty handle"); }
+
+Status run(Group& g, Operation o) {
+  if (!g.valid()) return empty_group();
+  std::shared_ptr<rt::WorkState> work;
+  if (auto* batch = rt::Batch::current()) return batch->defer(g.impl(), std::move(o), nullptr, &work);
+  return g.impl()->submit(std::move(o), nullptr, &work);
+}
+
+Result<Work> enqueue(Group& g, Operation o, const Stream& s) {
+  if (!g.valid()) return empty_group();
+  std::shared_ptr<rt::WorkState> work;
+  auto* batch = rt::Batch::current();
+  Status status = batch ? batch->defer(g.impl(), std::move(o), s.impl(), &work) : g.impl()->submit(std::move(o), s.impl().get(), &work);
+  if (!status.ok()) return status;
+  return Work(std::move(work));
+}
+
+}  // namespace
+
+Status all_reduce(Group& g, CView in, View out, ReduceOp op, const CallOptions& o) {
+  return run(g, make(Collective::all_reduce, in, out, o, op));
+}
+Result<Work> all_reduce(Group& g, CView in, View out, ReduceOp op, const Stream& s, const CallOptions& o) {
+  return enqueue(g, make(Collective::all_reduce, in, out, o, op), s);
+}
+Status reduce(Group& g, CView in, View out, ReduceOp op, int root, const CallOptions& o) {
+  return run(g, make(Collective::reduce, in, out, o, op, root));
+}
+Result<Work> reduce(Group& g, CView in, View out, ReduceOp op, int root, const Stream& s, const CallOptions& o) {
+  return enqueue(g, make(Collective::reduce, in, out, o, op, root), s);
+}
+Status reduce_scatter(Group& g, CView in, View out, ReduceOp op, const CallOptions& o) {
+  return run(g, make(Collective::reduce_scatter, in, out, o, op));
+}
+Result<Work> reduce_scatter(Group& g, CView in, View out, ReduceOp op, const Stream& s, const CallOptions& o) {
+  return enqueue(g, make(Collective::reduce_scatter, in, out, o, op), s);
+}
+Status reduce_scatter_v(Group& g, CView in, View out, Counts counts, ReduceOp op, const CallOptions& o) {
+  return run(g, make_v(Collective::reduce_scatter, in, out, counts, {}, o, op));
+}
+Result<Work> reduce_scatter_v(Group& g, CView in, View out, Counts counts, ReduceOp op, const Stream& s, const CallOptions& o) {
+  return enqueue(g, make_v(Collective::reduce_scatter, in, out, counts, {}, o, op), s);
+}
+Status all_gather(Group& g, CView in, View out, const CallOptions& o) {
+  return run(g, make(Collective::all_gather, in, out, o));
+}
+Result<Work> all_gather(Group& g, CView in, View out, const Stream& s, const CallOptions& o) {
+  return enqueue(g, make(Collective::all_gather, in, out, o), s);
+}
+Status all_gather_v(Group& g, CView in, View out, Counts counts, const CallOptions& o) {
+  return run(g, make_v(Collective::all_gather, in, out, {}, counts, o));
+}
+Result<Work> all_gather_v(Group& g, CView in, View out, Counts counts, const Stream& s, const CallOptions& o) {
+  return enqueue(g, make_v(Collective::all_gather, in, out, {}, counts, o), s);
+}
+Status broadcast(Group& g, CView in, View out, int root, const CallOptions& o) {
+  return run(g, make(Collective::broadcast, in, out, o, {}, root));
+}
+Result<Work> broadcast(Group& g, CView in, View out, int root, const Stream& s, const CallOptions& o) {
+  return enqueue(g, make(Collective::broadcast, in, out, o, {}, root), s);
+}
+Status gather(Group& g, CView in, View out, int root, const CallOptions& o) {
+  return run(g, make(Collective::gather, in, out, o, {}, root));
+}
+Result<Work> gather(Group& g, CView in, View out, int root, const Stream& s, const CallOptions& o) {
+  return enqueue(g, make(Collective::gather, in, out, o, {}, root), s);
+}
+Status scatter(Group& g, CView in, View out, int root, const CallOptions& o) {
+  return run(g, make(Collective::scatter, in, out, o, {}, root));
+}
+Result<Work> scatter(Group& g, CView in, View out, int root, const Stream& s, const CallOptions& o) {
+  return enqueue(g, make(Collective::scatter, in, out, o, {}, root), s);
+}
+Status all_to_all(Group& g, CView in, View out, const CallOptions& o) {
+  return run(g, make(Collective::all_to_all, in, out, o));
+}
+Result<Work> all_to_all(Group& g, CView in, View out, const Stream& s, const CallOptions& o) {
+  return enqueue(g, make(Collective::all_to_all, in, out, o), s);
+}
+Status all_to_all_v(Group& g, CView in, View out, Counts send_counts, Counts recv_counts, const CallOptions& o) {
+  return run(g, make_v(Collective::all_to_all, in, out, send_counts, recv_counts, o));
+}
+Result<Work> all_to_all_v(Group& g, CView in, View out, Counts send_counts, Counts recv_counts, const Stream& s, const CallOptions& o) {
+  return enqueue(g, make_v(Collective::all_to_all, in, out, send_counts, recv_counts, o), s);
+}
+Status barrier(Group& g) { return run(g, make(Collective::barrier, {}, {}, {})); }
+Result<Work> barrier(Group& g, const Stream& s) { return enqueue(g, make(Collective::barrier, {}, {}, {}), s); }
+
+// ---- messages -------------------------------------------------------------------------------------
+
+namespace {
+
+Result<std::unique_ptr<rt::Message>> message(bool sends, const void* data, std::size_t count, DType t, Device device, int peer, int tag) {
+  if (static_cast<int>(t) >= kDTypes) return invalid("message: the element type does not exist");
+  if (device.kind != Device::Kind::host) return unsupported("message: buffer on a CUDA device; this build moves host memory only");
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(count, size_of(t), &bytes)) return invalid("message: the length overflows an address");
+  auto m = std::make_unique<rt::Message>();
+  m->sends = sends, m->peer = peer, m->tag = tag, m->bytes = bytes;
+  m->data = static_cast<std::byte*>(const_cast<void*>(data));
+  return m;
+}
+
+Status run(Group& g, Result<std::unique_ptr<rt::Message>> m, Milliseconds deadline, Received* received) {
+  if (!g.valid()) return empty_group();
+  if (!m.ok()) return m.status();
+  if (auto* batch = rt::Batch::current()) {
+    std::shared_ptr<rt::WorkState> work;
+    return batch->defer(g.impl(), std::move(*m), nullptr, &work);
+  }
+  OURO_TRY(g.impl()->post({m->get()}));
+  OURO_TRY(g.impl()->complete({m->get()}, deadline));
+  if (received) *received = {(*m)->envelope.source, (*m)->envelope.tag, (*m)->envelope.bytes};
+  return {};
+}
+
+Result<Work> enqueue(Group& g, Result<std::unique_ptr<rt::Message>> m, const Stream& s) {
+  if (!g.valid()) return empty_group();
+  if (!m.ok()) return m.status();
+  if (auto* batch = rt::Batch::current()) {
+    std::shared_ptr<rt::WorkState> work;
+    OURO_TRY(batch->defer(g.impl(), std::move(*m), s.impl(), &work));
+    return Work(std::move(work));
+  }
+  std::shared_ptr<rt::Message> shared = std::move(*m);
+  return s.run([group = g.impl(), shared] {
+    OURO_TRY(group->post({shared.get()}));
+    return group->complete({shared.get()}, Milliseconds(0));
+  });
+}
+
+}  // namespace
+
+Status send(Group& g, CView data, int dst, int tag) {
+  return run(g, message(true, data.data, data.count, data.dtype, data.device, dst, tag), Milliseconds(0), nullptr);
+}
+Result<Work> send(Group& g, CView data, int dst, int tag, const Stream& s) {
+  return enqueue(g, message(true, data.data, data.count, data.dtype, data.device, dst, tag), s);
+}
+Result<Received> recv(Group& g, View out, int src, int tag, Milliseconds deadline) {
+  Received received;
+  OURO_TRY(run(g, message(false, out.data, out.count, out.dtype, out.device, src, tag), deadline, &received));
+  return received;
+}
+Result<Work> recv(Group& g, View out, int src, int tag, const Stream& s) {
+  return enqueue(g, message(false, out.data, out.count, out.dtype, out.device, src, tag), s);
+}
+Result<std::optional<Received>> probe(Group& g, int src, int tag) {
+  if (!g.valid()) return empty_group();
+  auto e = g.impl()->probe(src, tag);
+  if (!e.ok()) return e.status();
+  if (!*e) return std::optional<Received>();
+  return std::optional<Received>(Received{(*e)->source, (*e)->tag, (*e)->bytes});
+}
+
+void group_start() { rt::Batch::start(); }
+Status group_end() { return rt::Batch::end(); }
+
+}  // namespace ouro

@@ -1,0 +1,106 @@
+// Groups of operations. See batch.h.
+#include "runtime/batch.h"
+
+#include <algorithm>
+
+namespace ouro::rt {
+namespace {
+
+thread_local std::unique_ptr<Batch> t_batch;
+
+}  // namespace
+
+Batch* Batch::current() { return t_batch.get(); }
+
+void Batch::start() {
+  if (!t_batch) t_batch = std::make_unique<Batch>();
+  ++t_batch->depth_;
+}
+
+Status Batch::end() {
+  if (!t_batch) return invalid("group_end() without group_start()");
+  if (--t_batch->depth_ > 0) return {};
+  const auto batch = std::move(t_batch);  // what runs now is no longer deferred
+  return batch->submit();
+}
+
+Status Batch::defer(std::shared_ptr<Group> g, Operation o, std::shared_ptr<HostStream> s, std::shared_ptr<WorkState>* work) {
+  Status checked = check(o, g->rank(), g->size());
+  if (!checked.ok()) {
+    if (error_.ok()) error_ = checked;
+    return checked;
+  }
+  auto promised = std::make_shared<WorkState>();
+  *work = promised;
+  items_.push_back({std::move(g), std::move(s), std::move(o), nullptr, std::move(promised)});
+  return {};
+}
+
+Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::shared_ptr<HostStream> s, std::shared_ptr<WorkState>* work) {
+  auto promised = std::make_shared<WorkState>();
+  *work = promised;
+  items_.push_back({std::move(g), std::move(s), {}, std::move(m), std::move(promised)});
+  return {};
+}
+
+/// Each group's share runs in the caller if it is the only one and has no stream, else on a stream of its own, so
+/// that one thread can drive several ranks. Within a share, messages progress together, before the collectives.
+Status Batch::submit() {
+  if (!error_.ok()) {  // an argument error drops all
+    for (Item& i : items_) i.promised->complete(error_);
+    return error_;
+  }
+  struct Share {
+    std::shared_ptr<Group> group;
+    std::shared_ptr<HostStream> stream;
+    std::vector<Item*> items;
+  };
+  std::vector<Share> shares;
+  for (Item& i : items_) {
+    auto share = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.group == i.group && s.stream == i.stream; });
+    if (share == shares.end()) shares.push_back({i.group, i.stream, {}}), share = std::prev(shares.end());
+    share->items.push_back(&i);
+  }
+  std::vector<std::shared_ptr<WorkState>> waits;
+  Status first;
+  const auto note = [&](const Status& s) {
+    if (first.ok() && !s.ok()) first = s;
+  };
+  for (Share& share : shares) {
+    HostStream* stream = share.stream.get();
+    const bool here = !stream && shares.size() == 1;
+    if (!stream && !here) stream = &share.group->own_stream();
+    std::vector<std::shared_ptr<Message>> messages;
+    std::vector<std::shared_ptr<WorkState>> promised;
+    for (Item* i : share.items)
+      if (i->message) messages.push_back(i->message), promised.push_back(i->promised);
+    if (!messages.empty()) {
+      auto run = [group = share.group, messages, promised] {
+        std::vector<Message*> raw;
+        for (const auto& m : messages) raw.push_back(m.get());
+        Status outcome = group->post(raw);
+        if (outcome.ok()) outcome = group->complete(raw, std::chrono::milliseconds(0));
+        for (std::size_t k = 0; k < promised.size(); ++k) promised[k]->complete(outcome.ok() ? messages[k]->outcome : outcome);
+        return outcome;
+      };
+      if (here) note(run());
+      else if (auto work = stream->enqueue(std::move(run)); !share.stream) waits.push_back(std::move(work));
+    }
+    for (Item* i : share.items) {
+      if (i->message) continue;
+      std::shared_ptr<WorkState> work;
+      const Status s = share.group->submit(std::move(i->operation), here ? nullptr : stream, &work);
+      note(s);
+      if (work) work->then([promised = i->promised](const Status& outcome) { promised->complete(outcome); });
+      else i->promised->complete(s);
+      if (work && !share.stream) waits.push_back(std::move(work));
+    }
+  }
+  for (const auto& w : waits) {
+    w->wait();
+    note(w->outcome());
+  }
+  return first;
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,36 @@
+// Batch: the operations that a thread defers between group_start and group_end. Used by the API.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "runtime/group.h"
+
+namespace ouro::rt {
+
+/// The batch of the calling thread, if one is open.
+class Batch {
+ public:
+  static Batch* current();
+  static void start();
+  /// Ends one level; the outermost submits everything.
+  static Status end();
+
+  /// Each returns what the deferred call returns: ok. An argument error is returned here and again by end().
+  Status defer(std::shared_ptr<Group>, Operation, std::shared_ptr<HostStream>, std::shared_ptr<WorkState>* work);
+  Status defer(std::shared_ptr<Group>, std::unique_ptr<Message>, std::shared_ptr<HostStream>, std::shared_ptr<WorkState>* work);
+
+ private:
+  struct Item {
+    std::shared_ptr<Group> group;
+    std::shared_ptr<HostStream> stream;
+    Operation operation;
+    std::shared_ptr<Message> message;     // set for messages
+    std::shared_ptr<WorkState> promised;  // what the user waits on
+  };
+  Status submit();
+  int depth_ = 0;
+  Status error_;
+  std::vector<Item> items_;
+};
+
+}  // namespace ouro::rt

@@ -1,0 +1,314 @@
+// Contexts: joining, deaths, errors of peers, shared segments and registered memory. See context.h.
+#include "runtime/context.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+
+#include "runtime/core/log.h"
+#include "runtime/group.h"
+#include "runtime/local_socket.h"
+#include "runtime/watch.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kFetchDeadline = 10s;
+
+std::atomic<unsigned> g_forks{0};
+
+void count_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1, std::memory_order_relaxed); }); });
+}
+
+int cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+std::atomic<unsigned> g_serial{0};
+
+}  // namespace
+
+Allocation::~Allocation() { owner_->forget(id_); }
+
+Context::Context(ContextSpec spec)
+    : spec_(std::move(spec)), dead_(new std::atomic<bool>[static_cast<std::size_t>(spec_.join.world)]),
+      errors_seen_(static_cast<std::size_t>(spec_.join.world)), imported_(static_cast<std::size_t>(spec_.join.world)) {
+  for (int r = 0; r < size(); ++r) dead_[static_cast<std::size_t>(r)] = false;
+  forks_ = g_forks.load();
+  spin_ = spec_.spin.value_or(spec_.local_size <= cores() ? std::chrono::microseconds(50) : std::chrono::microseconds(0));
+}
+
+Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
+  count_forks();
+  if (spec.join.world > kMaxNodeRanks)
+    return unsupported(fmt::format("{} ranks on one node; at most {}", spec.join.world, kMaxNodeRanks));
+  auto control = device::Segment::create((sizeof(ControlPage) + 4095) / 4096 * 4096, "control page");
+  if (!control.ok()) return control.status();
+  auto* page = new ((*control)->data()) ControlPage;  // fresh memory is zero and stays so: trivial type
+  page->magic = kControlMagic;
+  page->rank = static_cast<std::uint32_t>(spec.join.rank);
+  page->pid = getpid();
+  page->state.set(static_cast<std::uint32_t>(ContextState::active));
+
+  Fd server;
+  const std::string name = fmt::format("ouro/{}/{}.{}.{}", hex(spec.join.job), spec.join.rank, getpid(), g_serial++);
+  if (spec.join.world > 1) {
+    auto listening = listen_local(name);
+    if (!listening.ok()) return listening.status();
+    server = std::move(*listening);
+  }
+  auto joined = join(spec.join, name, *control);
+  if (!joined.ok()) return joined.status();
+  auto context = std::shared_ptr<Context>(new Context(spec));
+  context->peers_ = std::move(joined->peers);
+  for (int r = 0; r < context->size(); ++r)
+    if (context->page(r).magic != kControlMagic || context->page(r).rank != static_cast<std::uint32_t>(r))
+      return Status(Reason::ring_corrupt, fmt::format("the control page of rank {} is not one", r));
+  if (context->size() > 1)
+    context->watch_ = std::make_unique<Watch>(*context, std::move(server), std::move(joined->rendezvous));
+  OURO_INFO(INIT, "rank {} of {} joined job {}", context->rank(), context->size(), hex(spec.join.job));
+  return context;
+}
+
+Context::~Context() { close(); }
+
+Status Context::usable() const {
+  if (forks_ != g_forks.load(std::memory_order_relaxed))
+    return {Reason::forked, "this process was forked after its parent joined; a child joins by itself or not at all"};
+  if (!active()) return {Reason::revoked, "the context is closed"};
+  return {};
+}
+
+void Context::close() {
+  if (closed_.exchange(true)) return;
+  if (forks_ != g_forks.load()) {  // the parent's thread does not exist here
+    (void)watch_.release();
+    return;
+  }
+  page(rank()).state.set(static_cast<std::uint32_t>(ContextState::closed));
+  watch_.reset();
+}
+
+// ---- groups ---------------------------------------------------------------------------------------
+
+void Context::enrol(Group& g) {
+  std::vector<int> gone;
+  {
+    std::lock_guard lock(mutex_);
+    groups_.push_back(&g);
+  }
+  for (int r = 0; r < size(); ++r)
+    if (is_dead(r)) gone.push_back(r);
+  if (!gone.empty()) g.on_deaths(gone);
+}
+
+void Context::dismiss(Group& g) {
+  std::lock_guard lock(mutex_);
+  std::erase(groups_, &g);
+}
+
+Result<GroupRecord*> Context::claim_record(std::uint64_t key) {
+  std::lock_guard lock(mutex_);
+  ControlPage& mine = page(rank());
+  for (int i = 0; i < kRecords; ++i) {
+    GroupRecord& r = mine.groups[(next_record_ + static_cast<std::uint32_t>(i)) % kRecords];
+    if (r.state.get() == static_cast<std::uint32_t>(GroupState::open)) continue;
+    next_record_ = (next_record_ + static_cast<std::uint32_t>(i) + 1) % kRecords;
+    r.key.set(0);
+    r.error.set(0), r.entered.set(0), r.completed.set(0), r.shrinking.set(0), r.decided.set(0), r.resume.set(0);
+    for (auto& h : r.history) h.tag.set(0);
+    for (auto& d : r.dead) d.set(0);
+    r.state.set(static_cast<std::uint32_t>(GroupState::open));
+    r.key.set(key);
+    return &r;
+  }
+  return Status(Reason::resource, fmt::format("{} groups are open on this rank, which is the limit", kRecords));
+}
+
+GroupRecord* Context::find_record(int r, std::uint64_t key) const {
+  for (GroupRecord& record : page(r).groups)
+    if (record.key.get() == key) return &record;
+  return nullptr;
+}
+
+void Context::publish(GroupRecord& record, const Failure& f, Collective op) {
+  std::lock_guard lock(mutex_);
+  ControlPage& mine = page(rank());
+  const std::uint32_t i = mine.errors_used.get();
+  if (i >= kErrors) return;  // peers then find out by their own deadlines and detectors
+  ErrorRecord& e = mine.errors[i];
+  e.reason = f.reason, e.rank = f.rank, e.pid = f.pid, e.op = op, e.seq = f.seq, e.elapsed_s = f.elapsed_s;
+  f.detector.copy(e.detector, sizeof e.detector - 1);
+  f.text.copy(e.text, sizeof e.text - 1);
+  record.error.set(i + 1);
+  mine.errors_used.set(i + 1);
+}
+
+std::uint64_t Context::instance(std::uint64_t name_hash) {
+  std::lock_guard lock(mutex_);
+  return instances_[name_hash]++;
+}
+
+std::vector<int> Context::dead() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < size(); ++r)
+    if (is_dead(r)) ranks.push_back(r);
+  return ranks;
+}
+
+void Context::on_deaths(const std::vector<int>& ranks) {
+  std::vector<int> fresh;
+  for (int r : ranks) {
+    // A rank that closed its context left in good order; whoever still waits for it finds that out by itself.
+    if (page(r).state.get() == static_cast<std::uint32_t>(ContextState::closed)) continue;
+    if (!dead_[static_cast<std::size_t>(r)].exchange(true)) fresh.push_back(r);
+  }
+  if (fresh.empty()) return;
+  std::lock_guard lock(mutex_);
+  for (Group* g : groups_) g->on_deaths(fresh);
+}
+
+void Context::scan_errors() {
+  for (int r = 0; r < size(); ++r) {
+    auto& seen = errors_seen_[static_cast<std::size_t>(r)];
+    const std::uint32_t used = page(r).errors_used.get();
+    if (r == rank() || used == seen) continue;
+    seen = used;
+    std::lock_guard lock(mutex_);
+    for (Group* g : groups_) g->adopt_errors();
+  }
+}
+
+// ---- memory ---------------------------------------------------------------------------------------
+
+Result<Fd> Context::fetch(int r, const wire::Fetch& request, std::uint64_t* bytes) {
+  Fd line = connect_local(peer(r).server);
+  if (!line)
+    return Status(Failure{.reason = Reason::peer_dead, .text = "it no longer answers", .rank = r, .host = peer(r).host,
+                          .pid = peer(r).pid, .detector = "socket"});
+  OURO_TRY(check_peer(line.get()));
+  OURO_TRY(send_frame(line.get(), request));
+  auto incoming = recv_frame(line.get(), Clock::now() + kFetchDeadline);
+  if (!incoming.ok()) return incoming.status();
+  if (auto* no = std::get_if<wire::Refuse>(&incoming->frame))
+    return Status(no->reason, fmt::format("rank {} gave no shared memory: {}", r, no->text));
+  auto* grant = std::get_if<wire::Grant>(&incoming->frame);
+  if (!grant || incoming->fds.size() != 1) return Status(Reason::refused, fmt::format("rank {} answered with something else than a descriptor", r));
+  *bytes = grant->bytes;
+  return std::move(incoming->fds[0]);
+}
+
+Status Context::serve(int line, const wire::Fetch& request) {
+  if (request.job != spec_.join.job) return {Reason::refused, "wrong-job"};
+  std::shared_ptr<device::Segment> segment;
+  if (request.kind == wire::Fetch::Kind::group) {
+    if (request.bytes > std::size_t{1} << 30) return {Reason::refused, "a group's segment is at most 1 GiB"};
+    auto made = this->segment(request.key, request.bytes, rank());
+    if (!made.ok()) return made.status();
+    segment = *made;
+    if (segment->bytes() != request.bytes)
+      return {Reason::mismatch, fmt::format("ranks computed different sizes for a group's segment: {} and {} bytes "
+                                            "(do OURO_* settings differ?)", segment->bytes(), request.bytes)};
+  } else {
+    std::shared_lock lock(memory_mutex_);
+    auto it = exported_.find(request.key);
+    if (it == exported_.end()) return {Reason::refused, "this memory was freed"};
+    segment = it->second.segment;
+  }
+  return send_frame(line, wire::Grant{segment->bytes()}, {segment->fd()});
+}
+
+Result<std::shared_ptr<device::Segment>> Context::segment(std::uint64_t key, std::size_t bytes, int owner) {
+  if (owner != rank()) {
+    std::uint64_t got = 0;
+    auto fd = fetch(owner, {wire::Fetch::Kind::group, spec_.join.job, key, bytes}, &got);
+    if (!fd.ok()) return fd.status();
+    return device::Segment::attach(std::move(*fd), bytes);
+  }
+  std::lock_guard lock(mutex_);
+  auto& segment = segments_[key];
+  if (!segment) {
+    auto made = device::Segment::create(bytes, "links of a group");
+    if (!made.ok()) {
+      segments_.erase(key);
+      return made.status();
+    }
+    segment = std::move(*made);
+  }
+  return segment;
+}
+
+void Context::drop_segment(std::uint64_t key) {
+  std::lock_guard lock(mutex_);
+  segments_.erase(key);
+}
+
+Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes) {
+  OURO_TRY(usable());
+  if (bytes == 0 || bytes > std::size_t{1} << 46) return invalid(fmt::format("an allocation of {} bytes; expected 1 to 2^46", bytes));
+  auto segment = device::Segment::create((bytes + 4095) / 4096 * 4096, "ouro::alloc");
+  if (!segment.ok()) return segment.status();
+  std::unique_lock lock(memory_mutex_);
+  const std::uint64_t id = next_allocation_++;
+  exported_[id] = {(*segment)->data(), bytes, *segment};
+  exported_count_.fetch_add(1, std::memory_order_release);
+  return std::make_shared<Allocation>(shared_from_this(), id, std::move(*segment));
+}
+
+void Context::forget(std::uint64_t id) {
+  std::unique_lock lock(memory_mutex_);
+  exported_.erase(id);
+  exported_count_.fetch_sub(1, std::memory_order_release);
+  auto& freed = page(rank()).freed;
+  freed.set(freed.get() + 1);
+}
+
+MemoryRef Context::find(const void* p, std::size_t bytes) const {
+  if (exported_count_.load(std::memory_order_acquire) == 0) return {};
+  const auto* at = static_cast<const std::byte*>(p);
+  std::shared_lock lock(memory_mutex_);
+  for (const auto& [id, e] : exported_)
+    if (at >= e.base && at + bytes <= e.base + e.bytes) return {id, static_cast<std::uint64_t>(at - e.base)};
+  return {};
+}
+
+Result<Context::Resolved> Context::resolve(int r, MemoryRef ref, std::size_t bytes) {
+  if (r == rank()) {
+    std::shared_lock lock(memory_mutex_);
+    auto it = exported_.find(ref.id);
+    if (it == exported_.end()) return Status(Reason::ring_corrupt, "own memory was freed during an operation");
+    return Resolved{it->second.base + ref.offset, it->second.segment};
+  }
+  std::lock_guard lock(import_mutex_);
+  Imported& from = imported_[static_cast<std::size_t>(r)];
+  // After a peer has freed anything, all mappings of its memory go: those still alive are fetched again on demand.
+  if (const std::uint64_t freed = page(r).freed.get(); freed != from.freed_seen) {
+    from.segments.clear();
+    from.freed_seen = freed;
+  }
+  auto& segment = from.segments[ref.id];
+  if (!segment) {
+    std::uint64_t got = 0;
+    auto fd = fetch(r, {wire::Fetch::Kind::allocation, spec_.join.job, ref.id, 0}, &got);
+    auto attached = fd.ok() ? device::Segment::attach(std::move(*fd), got) : Result<std::shared_ptr<device::Segment>>(fd.status());
+    if (!attached.ok()) {
+      from.segments.erase(ref.id);
+      return attached.status();
+    }
+    segment = std::move(*attached);
+  }
+  // The reference was written by a peer: bounded by the size of what was mapped.
+  if (ref.offset > segment->bytes() || bytes > segment->bytes() - ref.offset)
+    return Status(Reason::ring_corrupt, fmt::format("rank {} posted {} bytes at {} of an allocation of {}", r, bytes, ref.offset, segment->bytes()));
+  return Resolved{segment->data() + ref.offset, segment};
+}
+
+}  // namespace ouro::rt

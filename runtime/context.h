@@ -1,0 +1,140 @@
+// Context: one rank's membership in a job. It knows the peers and their control pages, watches who lives, and
+// hands out shared segments. Used by groups; the public handle is ouro::Context.
+#pragma once
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/bootstrap.h"
+#include "runtime/control_page.h"
+#include "runtime/core/link_view.h"
+
+namespace ouro::rt {
+
+class Group;
+class Watch;
+
+/// Registered memory: the exporter's side. Gone with the last handle.
+class Allocation {
+ public:
+  Allocation(std::shared_ptr<class Context> owner, std::uint64_t id, std::shared_ptr<device::Segment> segment)
+      : owner_(std::move(owner)), id_(id), segment_(std::move(segment)) {}
+  ~Allocation();
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+  std::byte* data() const { return segment_->data(); }
+  std::size_t bytes() const { return segment_->bytes(); }
+  std::uint64_t id() const { return id_; }
+  const std::shared_ptr<device::Segment>& segment() const { return segment_; }
+
+ private:
+  std::shared_ptr<class Context> owner_;
+  std::uint64_t id_;
+  std::shared_ptr<device::Segment> segment_;
+};
+
+struct ContextSpec {
+  JoinOptions join;
+  int local_rank = 0, local_size = 1;
+  std::chrono::milliseconds deadline{600'000};
+  Numerics numerics = Numerics::fast;
+  std::uint32_t slot_bytes = 128 << 10;
+  std::optional<std::chrono::microseconds> spin;  ///< unset: 50 us where every local rank can have a core
+};
+
+class Context : public std::enable_shared_from_this<Context> {
+ public:
+  static Result<std::shared_ptr<Context>> create(const ContextSpec&);
+  ~Context();
+
+  int rank() const { return spec_.join.rank; }
+  int size() const { return spec_.join.world; }
+  const ContextSpec& spec() const { return spec_; }
+  /// How long waiters of this rank spin before they yield.
+  std::chrono::microseconds spin() const { return spin_; }
+  const Peer& peer(int r) const { return peers_[static_cast<std::size_t>(r)]; }
+  ControlPage& page(int r) const { return *reinterpret_cast<ControlPage*>(peer(r).control->data()); }
+
+  /// `forked` in a child of the process that joined, `revoked` after close.
+  Status usable() const;
+  bool active() const { return !closed_.load(std::memory_order_acquire); }
+  void close();
+
+  // Groups.
+  void enrol(Group&);
+  void dismiss(Group&);
+  Result<GroupRecord*> claim_record(std::uint64_t key);
+  /// The record of group `key` on the page of rank r; nullptr while that rank has not made the group.
+  GroupRecord* find_record(int r, std::uint64_t key) const;
+  /// Publishes a group's first error on this rank's page, for its peers to adopt.
+  void publish(GroupRecord&, const Failure&, Collective op);
+  /// How many groups of this name and membership this rank has made before.
+  std::uint64_t instance(std::uint64_t name_hash);
+  /// World ranks known to have died (not those that left in good order).
+  std::vector<int> dead() const;
+  bool is_dead(int r) const { return dead_[static_cast<std::size_t>(r)].load(std::memory_order_acquire); }
+
+  // Memory.
+  /// The segment `key` of `bytes` bytes, which lives with rank `owner` and is made on first demand.
+  Result<std::shared_ptr<device::Segment>> segment(std::uint64_t key, std::size_t bytes, int owner);
+  void drop_segment(std::uint64_t key);
+  Result<std::shared_ptr<Allocation>> allocate(std::size_t bytes);
+  /// Where [p, p + bytes) lies, if it is all registered memory of this rank; id 0 if not.
+  MemoryRef find(const void* p, std::size_t bytes) const;
+  /// The address here of a peer's registered memory; checked against its size.
+  struct Resolved {
+    std::byte* data;
+    std::shared_ptr<device::Segment> keep;  ///< mapped at least as long as this
+  };
+  Result<Resolved> resolve(int r, MemoryRef, std::size_t bytes);
+
+ private:
+  friend class Watch;
+  friend class Allocation;
+  explicit Context(ContextSpec spec);
+  Result<Fd> fetch(int r, const wire::Fetch&, std::uint64_t* bytes);
+  /// Serves a peer's request; called on the watch thread.
+  Status serve(int line, const wire::Fetch&);
+  void forget(std::uint64_t id);
+  void on_deaths(const std::vector<int>& ranks);
+  void scan_errors();
+
+  ContextSpec spec_;
+  std::chrono::microseconds spin_{0};
+  unsigned forks_ = 0;
+  std::vector<Peer> peers_;
+  std::unique_ptr<std::atomic<bool>[]> dead_;
+  std::vector<std::uint32_t> errors_seen_;  // watch thread only
+  std::atomic<bool> closed_{false};
+
+  mutable std::mutex mutex_;
+  std::vector<Group*> groups_;
+  std::map<std::uint64_t, std::uint64_t> instances_;
+  std::map<std::uint64_t, std::shared_ptr<device::Segment>> segments_;  // that this rank owns
+  std::uint32_t next_record_ = 0;
+
+  struct Exported {
+    std::byte* base;
+    std::size_t bytes;
+    std::shared_ptr<device::Segment> segment;
+  };
+  mutable std::shared_mutex memory_mutex_;
+  std::atomic<std::size_t> exported_count_{0};
+  std::map<std::uint64_t, Exported> exported_;  // by id
+  std::uint64_t next_allocation_ = 1;
+  struct Imported {
+    std::uint64_t freed_seen = 0;
+    std::map<std::uint64_t, std::shared_ptr<device::Segment>> segments;
+  };
+  std::mutex import_mutex_;
+  std::vector<Imported> imported_;
+
+  std::unique_ptr<Watch> watch_;  // last: its thread uses all of the above
+};
+
+}  // namespace ouro::rt

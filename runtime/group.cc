@@ -1,0 +1,246 @@
+// Groups: order of operations, execution, wiring. Failures are in group_failure.cc. See group.h.
+#include "runtime/group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "runtime/core/env.h"
+#include "runtime/group_waiters.h"
+#include "transport/shm.h"
+
+namespace ouro::rt {
+namespace {
+
+constexpr std::size_t kPageBytes = 256 << 10;       // of a board
+constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
+enum Purpose : std::uint64_t { kLinksOf = 1, kBoardsOf = 2, kMessagesOf = 3 };
+
+std::uint64_t segment_key(std::uint64_t group, Purpose p) {
+  const std::uint64_t words[] = {group, p};
+  return XXH3_64bits(words, sizeof words);
+}
+
+}  // namespace
+
+std::uint64_t group_key(const wire::Nonce& job, const std::vector<int>& ranks, const std::string& name, std::uint64_t generation,
+                        std::uint64_t instance) {
+  std::uint64_t h = XXH3_64bits(job.data(), job.size());
+  h = XXH3_64bits_withSeed(ranks.data(), ranks.size() * sizeof(int), h);
+  h = XXH3_64bits_withSeed(name.data(), name.size(), h);
+  const std::uint64_t words[] = {generation, instance};
+  h = XXH3_64bits_withSeed(words, sizeof words, h);
+  return h == 0 ? 1 : h;
+}
+
+Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, GroupSpec spec) {
+  OURO_TRY(context->usable());
+  if (spec.ranks.empty()) return invalid(fmt::format("group '{}' has no members", spec.name));
+  auto sorted = spec.ranks;
+  std::sort(sorted.begin(), sorted.end());
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    if (sorted[i] < 0 || sorted[i] >= context->size())
+      return invalid(fmt::format("group '{}': rank {} is not in the job (0..{})", spec.name, sorted[i], context->size() - 1));
+    if (i > 0 && sorted[i] == sorted[i - 1]) return invalid(fmt::format("group '{}': rank {} is named twice", spec.name, sorted[i]));
+  }
+  const auto me = std::find(spec.ranks.begin(), spec.ranks.end(), context->rank());
+  if (me == spec.ranks.end())
+    return invalid(fmt::format("group '{}': this rank ({}) is not a member; only members make a group", spec.name, context->rank()));
+  const int rank = static_cast<int>(me - spec.ranks.begin());
+  auto record = context->claim_record(spec.key);
+  if (!record.ok()) return record.status();
+  auto group = std::shared_ptr<Group>(new Group(context, std::move(spec), rank, **record));
+  auto algorithm = env::text("OURO_ALGO");
+  auto late = env::real("OURO_LATE");
+  if (!algorithm.ok()) return algorithm.status();
+  if (!late.ok()) return late.status();
+  group->job_algorithm_ = algorithm->value_or("");
+  if (!group->job_algorithm_.empty() && !flow::parse_algorithm(group->job_algorithm_))
+    return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm", group->job_algorithm_));
+  group->late_after_ = context->spec().join.late_after;
+  context->enrol(*group);
+  return group;
+}
+
+Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, GroupRecord& record)
+    : context_(std::move(context)), spec_(std::move(spec)), rank_(rank), record_(record),
+      records_(spec_.ranks.size(), nullptr), waiter_(std::make_unique<OpWaiter>(*this)) {
+  records_[static_cast<std::size_t>(rank)] = &record_;
+}
+
+Group::~Group() {
+  (void)close();
+  context_->dismiss(*this);
+  if (rank_ == 0)
+    for (Purpose p : {kLinksOf, kBoardsOf, kMessagesOf}) context_->drop_segment(segment_key(spec_.key, p));
+}
+
+std::optional<int> Group::from_global(int world_rank) const {
+  const auto it = std::find(spec_.ranks.begin(), spec_.ranks.end(), world_rank);
+  return it == spec_.ranks.end() ? std::nullopt : std::optional<int>(static_cast<int>(it - spec_.ranks.begin()));
+}
+
+HostStream& Group::own_stream() {
+  std::lock_guard lock(own_stream_mutex_);
+  if (!own_stream_) own_stream_ = std::make_unique<HostStream>("ouro-group", 0);
+  return *own_stream_;
+}
+
+// ---- operations -----------------------------------------------------------------------------------
+
+Status Group::submit(Operation op, HostStream* stream, std::shared_ptr<WorkState>* work) {
+  OURO_TRY(context_->usable());
+  if (closed_.load(std::memory_order_acquire)) return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
+  if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) return status();
+  OURO_TRY(check(op, rank_, size()));
+  if (op.numerics == Numerics::inherit) op.numerics = spec_.numerics;
+  const bool canonical = op.numerics == Numerics::canonical;
+  auto choice = select(op, rank_, size(), canonical, job_algorithm_);
+  if (!choice.ok()) return choice.status();
+  const Signature s = signature(op, rank_, size(), canonical, op.algorithm.empty() ? 0 : static_cast<int>(choice->algorithm) + 1);
+  if (!stream) return execute(op, *choice, s, tickets_.fetch_add(1, std::memory_order_acq_rel));
+  std::lock_guard lock(submit_mutex_);
+  const std::uint64_t ticket = tickets_.fetch_add(1, std::memory_order_acq_rel);
+  *work = stream->enqueue([this, op = std::move(op), choice = std::move(*choice), s, ticket] { return execute(op, choice, s, ticket); });
+  return {};
+}
+
+Status Group::execute(const Operation& op, const Choice& choice, const Signature& s, std::uint64_t ticket) {
+  // Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
+  for (std::uint64_t now = turn_.load(std::memory_order_acquire); now != ticket; now = turn_.load(std::memory_order_acquire))
+    turn_.wait(now, std::memory_order_acquire);
+  const std::uint64_t seq = ticket + 1;
+  Status outcome;
+  if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) {
+    outcome = status();
+  } else {
+    waiter_->begin({op.collective, seq, s, {}, false});
+    enter(record_, seq, s);
+    if (!moves_nothing(op, rank_, size())) {
+      try {
+        outcome = HostExecutor(*context_, *this, lanes_, rank_, size()).run(op, choice, seq, s.folded());
+      } catch (const std::bad_alloc&) {
+        outcome = Status(Reason::resource, "no memory for an operation's scratch space");
+      }
+    }
+    if (outcome.ok()) record_.completed.set(seq);
+    else if (outcome.reason() != Reason::invalid && outcome.reason() != Reason::unsupported)
+      outcome = fail(*outcome.failure(), &waiter_->doing(), true);
+  }
+  turn_.store(ticket + 1, std::memory_order_release);
+  turn_.notify_all();
+  return outcome;
+}
+
+Result<std::string> Group::explain(const Operation& op) const {
+  const Numerics numerics = op.numerics == Numerics::inherit ? spec_.numerics : op.numerics;
+  auto choice = select(op, rank_, size(), numerics == Numerics::canonical, job_algorithm_, true);
+  if (!choice.ok()) return choice.status();
+  return choice->why;
+}
+
+// ---- wiring, on first use -------------------------------------------------------------------------
+
+Status Group::need_links() {
+  if (lanes_.links) return {};
+  const auto layout = transport::ShmLinkLayout::of(size(), context_->spec().slot_bytes);
+  auto segment = context_->segment(segment_key(spec_.key, kLinksOf), layout.bytes, spec_.ranks[0]);
+  if (!segment.ok()) return segment.status();
+  lanes_.links = std::make_unique<transport::ShmLinks>(std::move(*segment), layout, rank_, size());
+  for (int r = 0; r < size(); ++r) {
+    lanes_.in.push_back({lanes_.links->inbound(r)});
+    lanes_.out.push_back({lanes_.links->outbound(r)});
+  }
+  return {};
+}
+
+Status Group::need_boards() {
+  if (lanes_.boards) return {};
+  const auto layout = transport::ShmBoardLayout::of(size(), kPageBytes);
+  auto segment = context_->segment(segment_key(spec_.key, kBoardsOf), layout.bytes, spec_.ranks[0]);
+  if (!segment.ok()) return segment.status();
+  lanes_.boards = std::make_unique<transport::ShmBoards>(std::move(*segment), layout, size());
+  for (int r = 0; r < size(); ++r) lanes_.board.push_back(lanes_.boards->board(r));
+  lanes_.known_done.assign(spec_.ranks.size(), 0);
+  return {};
+}
+
+Waiter& Group::waiter() { return *waiter_; }
+
+// ---- messages -------------------------------------------------------------------------------------
+
+Result<Messages*> Group::messages() {
+  std::lock_guard lock(messages_mutex_);
+  if (!messages_) {
+    const auto layout = transport::ShmLinkLayout::of(size(), kMessageSlotBytes);
+    auto segment = context_->segment(segment_key(spec_.key, kMessagesOf), layout.bytes, spec_.ranks[0]);
+    if (!segment.ok()) return segment.status();
+    messages_ = std::make_unique<Messages>(std::make_unique<transport::ShmLinks>(std::move(*segment), layout, rank_, size()),
+                                           rank_, size());
+  }
+  return messages_.get();
+}
+
+Status Group::check_message(const Message& m) const {
+  const char* what = m.sends ? "send" : "recv";
+  if (m.tag < 0) return invalid(fmt::format("{}: tag {}; expected 0 to 2^31-1", what, m.tag));
+  if ((m.peer < 0 || m.peer >= size()) && (m.sends || m.peer != Message::kAny))
+    return invalid(fmt::format("{}: rank {} is not in the group (0..{})", what, m.peer, size() - 1));
+  if (m.bytes > 0 && !m.data) return invalid(fmt::format("{}: null buffer with {} bytes", what, m.bytes));
+  return {};
+}
+
+Status Group::post(std::vector<Message*> messages) {
+  OURO_TRY(context_->usable());
+  if (closed_.load(std::memory_order_acquire)) return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
+  if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) return status();
+  for (const Message* m : messages) OURO_TRY(check_message(*m));
+  auto engine = this->messages();
+  if (!engine.ok()) return fail(*engine.status().failure(), nullptr, true);
+  // Receives first: what a send of the same batch brings then lands where it belongs.
+  for (bool sends : {false, true})
+    for (Message* m : messages)
+      if (m->sends == sends) (*engine)->post(*m);
+  return {};
+}
+
+Status Group::complete(const std::vector<Message*>& messages, std::chrono::milliseconds deadline) {
+  auto engine = this->messages();
+  if (!engine.ok()) return engine.status();
+  MessageWaiter waiter(*this, messages, deadline.count() > 0 ? deadline : spec_.deadline);
+  Status outcome;
+  for (;;) {
+    const std::uint64_t heard = load((*engine)->bell());
+    outcome = (*engine)->progress();
+    if (!outcome.ok()) break;
+    if (std::all_of(messages.begin(), messages.end(), [&](const Message* m) { return (*engine)->done(*m); })) break;
+    outcome = waiter.until((*engine)->bell(), heard + 1);
+    if (!outcome.ok()) break;
+  }
+  bool torn = false;
+  for (Message* m : messages) torn |= !(*engine)->withdraw(*m);
+  if (!outcome.ok()) {
+    // A receive that nobody answered in time leaves the group as it was; a message cut in its middle does not.
+    if (outcome.reason() == Reason::deadline && !torn && deadline.count() > 0) return outcome;
+    Status known = status();
+    return known.ok() ? fail(*outcome.failure(), nullptr, true) : known;
+  }
+  for (const Message* m : messages) OURO_TRY(m->outcome);
+  return {};
+}
+
+Result<std::optional<Envelope>> Group::probe(int source, int tag) {
+  Message m{.peer = source, .tag = tag};
+  OURO_TRY(check_message(m));
+  OURO_TRY(post({}));
+  auto engine = this->messages();
+  if (!engine.ok()) return engine.status();
+  if (Status s = (*engine)->progress(); !s.ok()) return fail(*s.failure(), nullptr, true);
+  return (*engine)->peek(source, tag);
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,132 @@
+// Group: an ordered set of ranks. Orders operations, runs them, finds disagreement, late and dead ranks, and keeps
+// the first error. Used by the API (ouro::Group is a handle on this).
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/context.h"
+#include "runtime/device/stream.h"
+#include "runtime/host_executor.h"
+#include "runtime/messages.h"
+#include "runtime/operation.h"
+#include "runtime/select.h"
+
+namespace ouro::rt {
+
+struct GroupSpec {
+  std::vector<int> ranks;  ///< world rank of each member, in the group's order
+  std::string name;
+  std::uint64_t generation = 0;
+  std::uint64_t key = 0;   ///< names this group on control pages; equal on all members, never 0
+  std::chrono::milliseconds deadline{0};
+  Numerics numerics = Numerics::fast;
+};
+
+struct ShrinkOutcome {
+  std::vector<int> dead;  // ranks of the old group
+  std::uint64_t resume_seq = 0;
+};
+
+class Group final : private Host {
+ public:
+  static Result<std::shared_ptr<Group>> create(std::shared_ptr<Context>, GroupSpec);
+  ~Group() override;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(spec_.ranks.size()); }
+  const GroupSpec& spec() const { return spec_; }
+  const std::shared_ptr<Context>& context() const { return context_; }
+  std::optional<int> from_global(int world_rank) const;
+
+  /// Checks, orders and runs one operation: in the caller (stream == nullptr; *work stays untouched), or on the
+  /// stream. Errors of the arguments are returned at once and do not stick.
+  Status submit(Operation, HostStream* stream, std::shared_ptr<WorkState>* work);
+  Result<std::string> explain(const Operation&) const;
+
+  // Messages. All Message objects live until they are done or the call has returned.
+  Status post(std::vector<Message*> messages);  ///< checks and hands over; does not wait
+  /// Drives traffic until all are done; those that are not when it fails are withdrawn. 0: the group's deadline.
+  Status complete(const std::vector<Message*>& messages, std::chrono::milliseconds deadline);
+  Result<std::optional<Envelope>> probe(int source, int tag);
+
+  Status status() const;
+  void abort(const std::string& why);
+  Status close();
+  Result<std::shared_ptr<Group>> shrink(ShrinkOutcome*);
+  /// A group of some of this group's members, given by their ranks here, in order; `salt` tells siblings apart.
+  Result<std::shared_ptr<Group>> derive(const std::vector<int>& members, const std::string& name, std::uint64_t salt,
+                                        std::uint64_t generation, std::chrono::milliseconds deadline, Numerics);
+  Numerics numerics() const { return spec_.numerics; }
+  /// For operations of a group_end() that several groups share: each goes on its own stream.
+  HostStream& own_stream();
+
+  // Called by the context, possibly from its watch thread.
+  void on_deaths(const std::vector<int>& world_ranks);
+  void adopt_errors();
+
+ private:
+  class OpWaiter;
+  class MessageWaiter;
+  /// What is being waited for, for messages about it.
+  struct Doing {
+    Collective collective = Collective::none;
+    std::uint64_t seq = 0;
+    Signature signature;
+    Clock::time_point start;
+    bool late_said = false;
+    double elapsed() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
+  };
+  Group(std::shared_ptr<Context>, GroupSpec, int rank, GroupRecord&);
+
+  Status execute(const Operation&, const Choice&, const Signature&, std::uint64_t ticket);
+  Status look(Doing&);
+  Status look_for_mismatch(const Doing&);
+  Status fail(Failure, const Doing*, bool tell_peers);
+  GroupRecord* record_of(int r);
+  /// Whether rank r has left in good order: nothing more will come from it.
+  bool has_left(int r, GroupRecord* record) const;
+
+  Status need_links() override;
+  Status need_boards() override;
+  Waiter& waiter() override;
+  Status disagreement(int with, std::uint64_t seq, std::uint64_t signature) override;
+  int world_rank(int r) const override { return spec_.ranks[static_cast<std::size_t>(r)]; }
+  Result<Messages*> messages();
+  Status check_message(const Message&) const;
+  void await_rest();
+
+  std::shared_ptr<Context> context_;
+  GroupSpec spec_;
+  int rank_;
+  GroupRecord& record_;                 // mine, on my control page
+  std::mutex records_mutex_;
+  std::vector<GroupRecord*> records_;   // of the members, found on demand
+  std::string job_algorithm_;           // OURO_ALGO
+  std::chrono::milliseconds late_after_;
+
+  std::mutex submit_mutex_;             // a ticket and a place on a stream are taken together
+  std::atomic<std::uint64_t> tickets_{0}, turn_{0};
+  std::atomic<bool> closed_{false};
+
+  std::uint32_t abort_word_ = 0;        // non-zero once the group has failed; every wait watches it
+  mutable std::mutex error_mutex_;
+  Status error_;                        // the first one
+
+  Lanes lanes_;                         // whose turn it is uses them
+  std::unique_ptr<OpWaiter> waiter_;    // of the operation at hand
+  std::mutex messages_mutex_;
+  std::unique_ptr<Messages> messages_;
+  std::mutex own_stream_mutex_;
+  std::unique_ptr<HostStream> own_stream_;
+};
+
+/// The key of a group over `ranks` called `name`.
+std::uint64_t group_key(const wire::Nonce& job, const std::vector<int>& ranks, const std::string& name, std::uint64_t generation,
+                        std::uint64_t instance);
+
+}  // namespace ouro::rt

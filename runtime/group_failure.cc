@@ -1,0 +1,272 @@
+// What a group does when something goes wrong: disagreement, late and dead ranks, abort, close, shrink.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <thread>
+
+#include "runtime/core/log.h"
+#include "runtime/group_waiters.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kGatherSignatures = 50ms;  // so that the message names every rank that is about to arrive
+constexpr auto kExplainMismatch = 500ms;
+
+}  // namespace
+
+Status Group::status() const {
+  std::lock_guard lock(error_mutex_);
+  return error_;
+}
+
+/// The first error wins: completes it with what the group knows, keeps it, raises the abort word.
+Status Group::fail(Failure f, const Doing* doing, bool tell_peers) {
+  if (f.group.empty()) f.group = spec_.name;
+  f.generation = spec_.generation;
+  if (doing && f.op.empty() && doing->seq > 0) {
+    f.op = name(doing->collective);
+    f.seq = doing->seq;
+    if (f.elapsed_s == 0 && doing->start != Clock::time_point{}) f.elapsed_s = doing->elapsed();
+  }
+  if (f.rank >= 0 && f.rank < size() && f.pid == 0) {
+    const Peer& p = context_->peer(world_rank(f.rank));
+    f.host = p.host;
+    f.pid = p.pid;
+  }
+  if (f.dead.empty())
+    for (int r = 0; r < size(); ++r)
+      if (context_->is_dead(world_rank(r))) f.dead.push_back(r);
+  const Collective op = doing ? doing->collective : Collective::none;
+  {
+    std::lock_guard lock(error_mutex_);
+    if (!error_.ok()) return error_;
+    error_ = Status(f);
+  }
+  std::atomic_ref(abort_word_).store(1, std::memory_order_release);
+  if (tell_peers) context_->publish(record_, f, op);
+  OURO_INFO(COLL, "{}", Status(f).message());
+  return Status(std::move(f));
+}
+
+GroupRecord* Group::record_of(int r) {
+  std::lock_guard lock(records_mutex_);
+  GroupRecord*& record = records_[static_cast<std::size_t>(r)];
+  if (!record) record = context_->find_record(world_rank(r), spec_.key);
+  return record;
+}
+
+bool Group::has_left(int r, GroupRecord* record) const {
+  if (context_->page(world_rank(r)).state.get() == static_cast<std::uint32_t>(ContextState::closed)) return true;
+  return record && (record->key.get() != spec_.key || record->state.get() != static_cast<std::uint32_t>(GroupState::open));
+}
+
+void Group::adopt_errors() {
+  if (!status().ok()) return;
+  for (int r = 0; r < size(); ++r) {
+    GroupRecord* record = r == rank_ ? nullptr : record_of(r);
+    if (!record || record->key.get() != spec_.key) continue;
+    const std::uint32_t i = record->error.get();
+    if (i == 0 || i > kErrors) continue;
+    const ErrorRecord& e = context_->page(world_rank(r)).errors[i - 1];
+    Failure f;
+    f.reason = e.reason <= Reason::device ? e.reason : Reason::ring_corrupt;
+    f.rank = e.rank >= 0 && e.rank < size() ? e.rank : -1;
+    f.seq = e.seq;
+    if (e.op != Collective::none && e.op <= Collective::barrier) f.op = name(e.op);
+    f.elapsed_s = e.elapsed_s;
+    f.detector.assign(e.detector, strnlen(e.detector, sizeof e.detector));
+    f.text.assign(e.text, strnlen(e.text, sizeof e.text));
+    (void)fail(std::move(f), nullptr, false);
+    return;
+  }
+}
+
+void Group::on_deaths(const std::vector<int>& world_ranks) {
+  int first = -1;
+  for (int w : world_ranks)
+    if (const auto r = from_global(w); r && (first < 0 || *r < first)) first = *r;
+  if (first < 0) return;
+  Failure f{.reason = Reason::peer_dead, .text = "its process ended without close (cause unknown)", .rank = first, .detector = "pidfd"};
+  if (const std::uint64_t seq = record_.entered.get(); seq > record_.completed.get() && seq > 0) {
+    if (const auto s = entered_as(record_, seq)) {
+      f.op = name(static_cast<Collective>(s->what & 0xff));
+      f.seq = seq;
+    }
+  }
+  (void)fail(std::move(f), nullptr, false);  // every member has a pidfd of its own
+}
+
+void Group::abort(const std::string& why) {
+  (void)fail({.reason = Reason::revoked, .text = why.empty() ? fmt::format("aborted by rank {}", rank_)
+                                                             : fmt::format("aborted by rank {}: {}", rank_, why),
+              .rank = rank_, .detector = "abort()"}, nullptr, true);
+}
+
+/// Asked from time to time while an operation waits.
+Status Group::look(Doing& doing) {
+  adopt_errors();
+  OURO_TRY(status());
+  OURO_TRY(look_for_mismatch(doing));
+  std::vector<int> absent;
+  for (int r = 0; r < size(); ++r) {
+    GroupRecord* record = r == rank_ ? nullptr : record_of(r);
+    if (r == rank_ || (record && record->key.get() == spec_.key && record->entered.get() >= doing.seq)) continue;
+    absent.push_back(r);
+    if (has_left(r, record))
+      return fail({.reason = Reason::peer_dead, .text = "it left the group before it entered this operation", .rank = r,
+                   .detector = "control page"}, &doing, true);
+  }
+  const double elapsed = doing.elapsed();
+  if (!doing.late_said && !absent.empty() && elapsed >= std::chrono::duration<double>(late_after_).count()) {
+    doing.late_said = true;
+    OURO_WARN("ranks {{{}}} have not entered {} seq {} of group {}; {} ranks wait, {:.1f} s", fmt::join(absent, ","),
+              name(doing.collective), doing.seq, spec_.name, size() - static_cast<int>(absent.size()), elapsed);
+  }
+  if (elapsed < std::chrono::duration<double>(spec_.deadline).count()) return {};
+  return fail({.reason = Reason::deadline,
+               .text = absent.empty() ? "all ranks entered, and it did not end in time"
+                                      : fmt::format("ranks {{{}}} have not entered it", fmt::join(absent, ",")),
+               .rank = absent.empty() ? -1 : absent.front(), .detector = "deadline"}, &doing, true);
+}
+
+/// Compares what all ranks entered as this operation; prints both sides, the minority named.
+Status Group::look_for_mismatch(const Doing& doing) {
+  const auto gather = [&](std::map<int, Signature>* seen) {
+    bool differ = false;
+    for (int r = 0; r < size(); ++r) {
+      GroupRecord* record = record_of(r);
+      if (!record || record->key.get() != spec_.key) continue;
+      if (const auto s = entered_as(*record, doing.seq)) {
+        (*seen)[r] = *s;
+        differ |= *s != doing.signature;
+      }
+    }
+    return differ;
+  };
+  std::map<int, Signature> seen;
+  if (!gather(&seen)) return {};
+  for (const auto until = Clock::now() + kGatherSignatures; seen.size() < spec_.ranks.size() && Clock::now() < until;) {
+    std::this_thread::sleep_for(2ms);
+    gather(&seen);
+  }
+  struct Side {
+    Signature signature;
+    std::vector<int> ranks;
+  };
+  std::vector<Side> sides;
+  for (const auto& [r, s] : seen) {
+    auto side = std::find_if(sides.begin(), sides.end(), [&](const Side& x) { return x.signature == s; });
+    if (side == sides.end()) sides.push_back({s, {}}), side = std::prev(sides.end());
+    side->ranks.push_back(r);
+  }
+  std::stable_sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) { return a.ranks.size() > b.ranks.size(); });
+  std::string text = "ranks disagree: ";
+  for (std::size_t i = 0; i < sides.size(); ++i)
+    text += fmt::format("{}ranks {{{}}} called {}", i ? "; " : "", fmt::join(sides[i].ranks, ","), sides[i].signature.text());
+  return fail({.reason = Reason::mismatch, .text = text, .rank = sides.back().ranks.front(), .detector = "control page"}, &doing, true);
+}
+
+Status Group::disagreement(int with, std::uint64_t seq, std::uint64_t signature) {
+  const Doing& doing = waiter_->doing();
+  for (const auto until = Clock::now() + kExplainMismatch; Clock::now() < until; std::this_thread::sleep_for(1ms)) {
+    adopt_errors();
+    OURO_TRY(status());
+    OURO_TRY(look_for_mismatch(doing));
+  }
+  return fail({.reason = Reason::mismatch,
+               .text = fmt::format("this rank is in operation {} (signature {:016x}), rank {} sends for operation {} ({:016x})",
+                                   doing.seq, doing.signature.folded(), with, seq, signature),
+               .rank = with, .detector = "slot header"}, &doing, true);
+}
+
+// ---- the end of a group ---------------------------------------------------------------------------
+
+void Group::await_rest() {
+  const std::uint64_t all = tickets_.load(std::memory_order_acquire);
+  for (std::uint64_t now = turn_.load(std::memory_order_acquire); now < all; now = turn_.load(std::memory_order_acquire))
+    turn_.wait(now, std::memory_order_acquire);
+}
+
+Status Group::close() {
+  if (closed_.exchange(true)) return {};
+  if (!context_->usable().ok() && context_->usable().reason() == Reason::forked) return {};
+  await_rest();
+  {
+    std::lock_guard lock(own_stream_mutex_);
+    own_stream_.reset();
+  }
+  record_.state.set(static_cast<std::uint32_t>(GroupState::closed));
+  return {};
+}
+
+Result<std::shared_ptr<Group>> Group::derive(const std::vector<int>& members, const std::string& name, std::uint64_t salt,
+                                             std::uint64_t generation, std::chrono::milliseconds deadline, Numerics numerics) {
+  GroupSpec spec;
+  for (int m : members) spec.ranks.push_back(world_rank(m));
+  spec.name = name;
+  spec.generation = generation;
+  spec.key = group_key(context_->spec().join.job, spec.ranks, name, generation, salt ^ spec_.key);
+  spec.deadline = deadline.count() > 0 ? deadline : spec_.deadline;
+  spec.numerics = numerics == Numerics::inherit ? spec_.numerics : numerics;
+  return create(context_, std::move(spec));
+}
+
+/// Agreement over control pages, which outlive their writers: the lowest live rank decides once all live ranks have
+/// come to rest here, and writes the dead set with one release store. Who takes over after its death first adopts a
+/// decision that it may have left behind. All deaths on a node are proven (pidfd), so no quorum is asked for.
+Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
+  OURO_TRY(context_->usable());
+  if (closed_.load(std::memory_order_acquire)) return Status(Reason::revoked, fmt::format("group '{}' is closed", spec_.name));
+  if (status().ok())
+    (void)fail({.reason = Reason::revoked, .text = fmt::format("rank {} called shrink()", rank_), .rank = rank_, .detector = "shrink()"}, nullptr, true);
+  await_rest();
+  record_.shrinking.set(1);
+  const auto end = Clock::now() + spec_.deadline;
+  const GroupRecord* decision = nullptr;
+  std::vector<int> waiting;
+  for (; !decision; std::this_thread::sleep_for(500us)) {
+    waiting.clear();
+    int lowest = -1;
+    for (int r = 0; r < size() && !decision; ++r) {
+      GroupRecord* record = record_of(r);
+      const bool mine = record && record->key.get() == spec_.key;
+      if (mine && record->decided.get()) decision = record;
+      if (context_->is_dead(world_rank(r)) || has_left(r, record)) continue;
+      if (lowest < 0) lowest = r;
+      if (!mine || !record->shrinking.get()) waiting.push_back(r);
+    }
+    if (decision) break;
+    if (lowest == rank_ && waiting.empty()) {
+      std::uint64_t resume = ~std::uint64_t{0};
+      for (int r = 0; r < size(); ++r) {
+        GroupRecord* record = record_of(r);
+        if (context_->is_dead(world_rank(r)) || has_left(r, record)) {
+          auto& word = record_.dead[r / 64];
+          word.set(word.get() | std::uint64_t{1} << (r % 64));
+        } else {
+          resume = std::min(resume, record->completed.get() + 1);
+        }
+      }
+      record_.resume.set(resume);
+      record_.decided.set(1);
+      continue;
+    }
+    if (Clock::now() > end)
+      return Status(Failure{.reason = Reason::deadline, .text = fmt::format("ranks {{{}}} have not called shrink()", fmt::join(waiting, ",")),
+                            .group = spec_.name, .generation = spec_.generation, .op = "shrink"});
+  }
+  std::vector<int> members;
+  ShrinkOutcome result{{}, decision->resume.get()};
+  for (int r = 0; r < size(); ++r)
+    (decision->dead[r / 64].get() >> (r % 64) & 1 ? result.dead : members).push_back(r);
+  if (std::find(members.begin(), members.end(), rank_) == members.end())
+    return Status(Reason::fenced, "the others have gone on without this rank");
+  if (outcome) *outcome = std::move(result);
+  return derive(members, spec_.name, 0, spec_.generation + 1, spec_.deadline, spec_.numerics);
+}
+
+}  // namespace ouro::rt

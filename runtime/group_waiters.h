@@ -1,0 +1,60 @@
+// How a group waits: for an operation, and for messages. Used by group.cc and group_failure.cc only.
+#pragma once
+#include <fmt/format.h>
+
+#include "runtime/group.h"
+
+namespace ouro::rt {
+
+class Group::OpWaiter final : public Waiter {
+ public:
+  explicit OpWaiter(Group& g) : Waiter(&g.abort_word_, g.context_->spin()), group_(g) {}
+  void begin(Doing d) {
+    doing_ = d;
+    started_ = false;
+  }
+  Doing& doing() { return doing_; }
+
+ protected:
+  Status look(Clock::duration elapsed) override {
+    if (!started_) {  // the clock is read on the slow path only
+      doing_.start = Clock::now() - elapsed;
+      started_ = true;
+    }
+    return group_.look(doing_);
+  }
+
+ private:
+  Group& group_;
+  Doing doing_;
+  bool started_ = false;
+};
+
+class Group::MessageWaiter final : public Waiter {
+ public:
+  MessageWaiter(Group& g, const std::vector<Message*>& messages, std::chrono::milliseconds deadline)
+      : Waiter(&g.abort_word_, g.context_->spin()), group_(g), messages_(messages), end_(Clock::now() + deadline),
+        deadline_(deadline) {}
+
+ protected:
+  Status look(Clock::duration) override {
+    group_.adopt_errors();
+    OURO_TRY(group_.status());
+    for (const Message* m : messages_) {
+      if (m->peer == Message::kAny || m->peer == group_.rank_ || group_.messages_->done(*m)) continue;
+      if (group_.has_left(m->peer, group_.record_of(m->peer)))
+        return group_.fail({.reason = Reason::peer_dead, .text = m->sends ? "it left the group before it took a message" : "it left the group before it sent a message",
+                            .rank = m->peer, .detector = "control page"}, nullptr, false);
+    }
+    if (Clock::now() < end_) return {};
+    return {Reason::deadline, fmt::format("no message within {} s", std::chrono::duration<double>(deadline_).count())};
+  }
+
+ private:
+  Group& group_;
+  const std::vector<Message*>& messages_;
+  Clock::time_point end_;
+  std::chrono::milliseconds deadline_;
+};
+
+}  // namespace ouro::rt

@@ -1,0 +1,186 @@
+// The message engine. See messages.h.
+#include "runtime/messages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace ouro::rt {
+namespace {
+
+Status too_long(const Envelope& e, std::size_t room) {
+  return invalid(fmt::format("the message from rank {} with tag {} has {} bytes; room for {} (it stays queued)", e.source,
+                             e.tag, e.bytes, room));
+}
+
+void put(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+Messages::Messages(std::unique_ptr<transport::Links> links, int rank, int size)
+    : links_(std::move(links)), rank_(rank), in_(static_cast<std::size_t>(size)), out_(static_cast<std::size_t>(size)) {
+  for (int r = 0; r < size; ++r) {
+    in_[static_cast<std::size_t>(r)].link.view = links_->inbound(r);
+    out_[static_cast<std::size_t>(r)].link.view = links_->outbound(r);
+  }
+}
+
+void Messages::post(Message& m) {
+  std::lock_guard lock(mutex_);
+  if (!m.sends) return claim(m);
+  if (m.peer != rank_) return out_[static_cast<std::size_t>(m.peer)].queue.push_back(&m);
+  arrivals_.push_back({{rank_, m.tag, m.bytes}, std::vector<std::byte>(m.data, m.data + m.bytes), m.bytes, nullptr});
+  m.done = true;
+  auto wanted = std::find_if(wanted_.begin(), wanted_.end(), [&](Message* w) { return matches(*w, arrivals_.back().envelope); });
+  if (wanted == wanted_.end()) return;
+  Message& receiver = **wanted;
+  wanted_.erase(wanted);
+  claim(receiver);
+  bump(bell());
+}
+
+/// Matches a new receive against what has arrived, in order of arrival; else queues it.
+void Messages::claim(Message& m) {
+  for (auto a = arrivals_.begin(); a != arrivals_.end(); ++a) {
+    if (a->claimed || !matches(m, a->envelope)) continue;
+    if (a->envelope.bytes > m.bytes) {
+      m.outcome = too_long(a->envelope, m.bytes);
+      m.done = true;
+    } else if (a->complete()) {
+      deliver(*a, m);
+      arrivals_.erase(a);
+    } else {
+      a->claimed = &m;
+    }
+    return;
+  }
+  wanted_.push_back(&m);
+}
+
+void Messages::deliver(Arrival& a, Message& m) {
+  put(m.data, a.data.data(), a.envelope.bytes);
+  m.envelope = a.envelope;
+  m.done = true;
+}
+
+Status Messages::progress() {
+  std::lock_guard lock(mutex_);
+  for (std::size_t r = 0; r < in_.size(); ++r) OURO_TRY(pull(in_[r], static_cast<int>(r)));
+  for (std::size_t r = 0; r < out_.size(); ++r) push(out_[r], static_cast<int>(r));
+  return {};
+}
+
+void Messages::push(Outbound& o, int to) {
+  bool rang = false;
+  while (!o.queue.empty()) {
+    Message& m = *o.queue.front();
+    do {
+      if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) {
+        if (rang) bump(*links_->bell(to));
+        return;
+      }
+      const std::size_t bytes = std::min<std::size_t>(m.bytes - m.moved, o.link.view.slot_bytes);
+      put(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
+      o.link.view.header(o.link.next) = {0, 0, m.bytes, static_cast<std::uint32_t>(bytes), m.tag};
+      publish(*o.link.view.full, ++o.link.next);
+      m.moved += bytes;
+      m.begun = rang = true;
+    } while (m.moved < m.bytes);
+    m.done = true;
+    o.queue.pop_front();
+  }
+  if (rang) bump(*links_->bell(to));
+}
+
+Status Messages::pull(Inbound& i, int source) {
+  const auto corrupt = [&](const char* what) {
+    return Status(Failure{.reason = Reason::ring_corrupt, .text = what, .rank = source, .detector = "slot header"});
+  };
+  bool freed = false;
+  while (load(*i.link.view.full) > i.link.next) {
+    const SlotHeader h = i.link.view.header(i.link.next);
+    if (!i.within) {
+      i.envelope = {source, h.tag, h.total};
+      i.got = 0;
+      i.within = true;
+      i.target = nullptr;
+      i.arrival = arrivals_.end();
+      auto wanted = std::find_if(wanted_.begin(), wanted_.end(), [&](Message* w) { return matches(*w, i.envelope); });
+      if (wanted != wanted_.end() && (*wanted)->bytes >= i.envelope.bytes) {
+        i.target = *wanted;
+        i.target->begun = true;
+        wanted_.erase(wanted);
+      } else {
+        if (wanted != wanted_.end()) {  // the one who asked has too little room: told so, and the message is kept
+          Message& w = **wanted;
+          w.outcome = too_long(i.envelope, w.bytes);
+          w.done = true;
+          wanted_.erase(wanted);
+        }
+        try {
+          arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), 0, nullptr});
+        } catch (const std::exception&) {
+          return Status(Reason::resource, fmt::format("no memory for an unexpected message of {} bytes from rank {}", h.total, source));
+        }
+        i.arrival = std::prev(arrivals_.end());
+      }
+    }
+    if (h.bytes > i.link.view.slot_bytes || h.bytes > i.envelope.bytes - i.got || (h.bytes == 0 && i.envelope.bytes > 0))
+      return corrupt("a message's slot has a size that cannot be");
+    std::byte* to = i.target ? i.target->data : i.arrival->data.data();
+    put(to + i.got, i.link.view.payload(i.link.next), h.bytes);
+    i.got += h.bytes;
+    publish(*i.link.view.freed, ++i.link.next);
+    freed = true;
+    if (!i.target) i.arrival->got = i.got;
+    if (i.got < i.envelope.bytes) continue;
+    i.within = false;
+    if (i.target) {
+      i.target->envelope = i.envelope;
+      i.target->done = true;
+    } else if (Message* m = i.arrival->claimed) {
+      deliver(*i.arrival, *m);
+      arrivals_.erase(i.arrival);
+    }
+  }
+  if (freed) bump(*links_->bell(source));  // a sender may wait for room
+  return {};
+}
+
+bool Messages::withdraw(Message& m) {
+  std::lock_guard lock(mutex_);
+  if (m.done) return true;
+  if (m.sends) {
+    if (m.begun) return false;
+    std::erase(out_[static_cast<std::size_t>(m.peer)].queue, &m);
+    return true;
+  }
+  wanted_.remove(&m);
+  for (Arrival& a : arrivals_)
+    if (a.claimed == &m) a.claimed = nullptr;
+  for (Inbound& i : in_)
+    if (i.within && i.target == &m) {  // the rest goes into a buffer of our own, with what has come already
+      arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), i.got, nullptr});
+      i.arrival = std::prev(arrivals_.end());
+      put(i.arrival->data.data(), m.data, i.got);
+      i.target = nullptr;
+    }
+  return true;
+}
+
+bool Messages::done(const Message& m) const {
+  std::lock_guard lock(mutex_);
+  return m.done;
+}
+
+std::optional<Envelope> Messages::peek(int source, int tag) const {
+  std::lock_guard lock(mutex_);
+  for (const Arrival& a : arrivals_)
+    if (!a.claimed && (source == Message::kAny || source == a.envelope.source) && a.envelope.tag == tag) return a.envelope;
+  return std::nullopt;
+}
+
+}  // namespace ouro::rt

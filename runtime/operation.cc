@@ -1,0 +1,172 @@
+// Argument checks of collectives. See operation.h.
+#include "runtime/operation.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <limits>
+#include <numeric>
+
+namespace ouro::rt {
+namespace {
+
+constexpr std::size_t kMaxBytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
+
+std::uint64_t hash(const std::vector<std::size_t>& counts) {
+  std::uint64_t h = 0xcbf29ce484222325;  // FNV-1a (Fowler, Noll, Vo), by words
+  for (std::size_t c : counts) h = (h ^ c) * 0x100000001b3;
+  return h;
+}
+
+Status check_buffer(const char* what, const void* data, std::size_t count, DType t, Device device) {
+  if (static_cast<int>(t) >= kDTypes) return invalid(fmt::format("{}: element type {} does not exist", what, static_cast<int>(t)));
+  if (count > kMaxBytes / size_of(t))
+    return invalid(fmt::format("{}: {} elements of {} overflow an address", what, count, name(t)));
+  if (count > 0 && data == nullptr) return invalid(fmt::format("{}: null buffer with count {}", what, count));
+  if (device.kind != Device::Kind::host)
+    return unsupported(fmt::format("{}: buffer on a CUDA device; this build moves host memory only", what));
+  return {};
+}
+
+Status check_count(const char* what, std::size_t found, std::size_t expected, const char* rule) {
+  if (found == expected) return {};
+  return invalid(fmt::format("{} has {} elements; expected {} ({})", what, found, expected, rule));
+}
+
+Result<std::size_t> total(const char* what, const std::vector<std::size_t>& counts, int size) {
+  if (counts.size() != static_cast<std::size_t>(size))
+    return invalid(fmt::format("{}: {} counts for {} ranks", what, counts.size(), size));
+  std::size_t sum = 0;
+  for (std::size_t c : counts)
+    if (__builtin_add_overflow(sum, c, &sum)) return invalid(fmt::format("{}: the counts overflow", what));
+  return sum;
+}
+
+/// in == out is in place; `at` is where the one aliases the other legally.
+Status check_overlap(const Operation& o, const void* legal_in, const void* legal_out) {
+  const auto i = reinterpret_cast<std::uintptr_t>(o.in.data), j = reinterpret_cast<std::uintptr_t>(o.out.data);
+  if (o.in.bytes() == 0 || o.out.bytes() == 0 || i + o.in.bytes() <= j || j + o.out.bytes() <= i) return {};
+  if (legal_in == legal_out) return {};
+  return invalid(fmt::format("{}: input and output overlap; in place is legal only where they are the same memory", name(o.collective)));
+}
+
+}  // namespace
+
+std::size_t unit_count(const Operation& o, int rank, int size) {
+  switch (o.collective) {
+    case Collective::all_reduce: case Collective::reduce: return o.in.count;
+    case Collective::broadcast: return rank == o.root ? o.in.count : o.out.count;
+    case Collective::reduce_scatter: case Collective::scatter: return o.out.count;
+    case Collective::all_gather: case Collective::gather: return o.in.count;
+    case Collective::all_to_all: return o.in.count / static_cast<std::size_t>(size);
+    default: return 0;
+  }
+}
+
+bool moves_nothing(const Operation& o, int rank, int size) {
+  if (o.collective == Collective::barrier) return false;
+  if (!o.uneven) return unit_count(o, rank, size) == 0;
+  if (o.collective == Collective::all_to_all) return false;  // the others' counts are not known here
+  const auto& counts = o.collective == Collective::all_gather ? o.out_counts : o.in_counts;
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0}) == 0;
+}
+
+Signature signature(const Operation& o, int rank, int size, bool canonical, int algorithm) {
+  const auto flags = static_cast<std::uint8_t>((canonical && o.reduces() ? Signature::kCanonical : 0) |
+                                               (o.uneven ? Signature::kUneven : 0) | algorithm << Signature::kAlgorithmShift);
+  std::uint64_t count = unit_count(o, rank, size);
+  if (o.uneven)
+    count = o.collective == Collective::all_to_all ? 0 : hash(o.collective == Collective::all_gather ? o.out_counts : o.in_counts);
+  return Signature::of(o.collective, o.dtype(rank), o.reduces() ? o.op.kind : OpKind::sum, flags, o.root, count);
+}
+
+Status check(const Operation& o, int rank, int size) {
+  const auto n = static_cast<std::size_t>(size);
+  const char* who = name(o.collective);
+  if (o.collective == Collective::barrier) return {};
+  if (o.root < 0 || o.root >= size) return invalid(fmt::format("{}: root {} is not a rank of the group (0..{})", who, o.root, size - 1));
+  const bool is_root = rank == o.root;
+  const bool reads = !(o.collective == Collective::broadcast || o.collective == Collective::scatter) || is_root;
+  const bool writes = !(o.collective == Collective::reduce || o.collective == Collective::gather) || is_root;
+  if (reads) OURO_TRY(check_buffer("input", o.in.data, o.in.count, o.in.dtype, o.in.device));
+  if (writes) OURO_TRY(check_buffer("output", o.out.data, o.out.count, o.out.dtype, o.out.device));
+  if (reads && writes && o.in.dtype != o.out.dtype)
+    return invalid(fmt::format("{}: input is {}, output is {}", who, name(o.in.dtype), name(o.out.dtype)));
+  if (o.reduces()) {
+    if (static_cast<int>(o.op.kind) >= kOps) return invalid(fmt::format("{}: reduction {} does not exist", who, static_cast<int>(o.op.kind)));
+    if (!applies(o.op.kind, o.in.dtype))
+      return invalid(fmt::format("{}: {} is not defined on {}", who, name(o.op.kind), name(o.in.dtype)));
+  }
+  const auto* in = static_cast<const std::byte*>(o.in.data);
+  const auto* out = static_cast<const std::byte*>(o.out.data);
+  const auto times = [&](std::size_t count, std::size_t* product) {
+    if (__builtin_mul_overflow(count, n, product) || *product > kMaxBytes)
+      return invalid(fmt::format("{}: {} elements for each of {} ranks overflow an address", who, count, size));
+    return Status{};
+  };
+  std::size_t expected = 0;
+  switch (o.collective) {
+    case Collective::all_reduce: case Collective::reduce: case Collective::broadcast:
+      if (reads && writes) OURO_TRY(check_count("output", o.out.count, o.in.count, "as many as the input"));
+      return reads && writes ? check_overlap(o, in, out) : Status{};
+    case Collective::reduce_scatter: {
+      std::size_t before = 0;
+      if (o.uneven) {
+        auto sum = total(who, o.in_counts, size);
+        if (!sum.ok()) return sum.status();
+        OURO_TRY(check_count("input", o.in.count, *sum, "sum of the counts"));
+        OURO_TRY(check_count("output", o.out.count, o.in_counts[static_cast<std::size_t>(rank)], "this rank's count"));
+        before = std::accumulate(o.in_counts.begin(), o.in_counts.begin() + rank, std::size_t{0});
+      } else {
+        OURO_TRY(times(o.out.count, &expected));
+        OURO_TRY(check_count("input", o.in.count, expected, "ranks times the output"));
+        before = static_cast<std::size_t>(rank) * o.out.count;
+      }
+      return check_overlap(o, in + before * size_of(o.in.dtype), out);
+    }
+    case Collective::all_gather: {
+      std::size_t before = 0;
+      if (o.uneven) {
+        auto sum = total(who, o.out_counts, size);
+        if (!sum.ok()) return sum.status();
+        OURO_TRY(check_count("output", o.out.count, *sum, "sum of the counts"));
+        OURO_TRY(check_count("input", o.in.count, o.out_counts[static_cast<std::size_t>(rank)], "this rank's count"));
+        before = std::accumulate(o.out_counts.begin(), o.out_counts.begin() + rank, std::size_t{0});
+      } else {
+        OURO_TRY(times(o.in.count, &expected));
+        OURO_TRY(check_count("output", o.out.count, expected, "ranks times the input"));
+        before = static_cast<std::size_t>(rank) * o.in.count;
+      }
+      return check_overlap(o, in, out + before * size_of(o.in.dtype));
+    }
+    case Collective::gather:
+      OURO_TRY(times(o.in.count, &expected));
+      if (!writes) return {};
+      OURO_TRY(check_count("output", o.out.count, expected, "ranks times the input"));
+      return check_overlap(o, in, out + static_cast<std::size_t>(rank) * o.in.bytes());
+    case Collective::scatter:
+      OURO_TRY(times(o.out.count, &expected));
+      if (!reads) return {};
+      OURO_TRY(check_count("input", o.in.count, expected, "ranks times the output"));
+      return check_overlap(o, in + static_cast<std::size_t>(rank) * o.out.bytes(), out);
+    case Collective::all_to_all:
+      if (o.uneven) {
+        auto sent = total("send counts", o.in_counts, size), received = total("receive counts", o.out_counts, size);
+        if (!sent.ok()) return sent.status();
+        if (!received.ok()) return received.status();
+        OURO_TRY(check_count("input", o.in.count, *sent, "sum of the send counts"));
+        OURO_TRY(check_count("output", o.out.count, *received, "sum of the receive counts"));
+        if (o.in_counts[static_cast<std::size_t>(rank)] != o.out_counts[static_cast<std::size_t>(rank)])
+          return invalid(fmt::format("all_to_all: this rank sends {} elements to itself and expects {}",
+                                     o.in_counts[static_cast<std::size_t>(rank)], o.out_counts[static_cast<std::size_t>(rank)]));
+        // Blocks move as they come, so an aliased block could be overwritten before it has left.
+        return check_overlap(o, in, nullptr);
+      }
+      OURO_TRY(check_count("output", o.out.count, o.in.count, "as many as the input"));
+      if (o.in.count % n != 0) return invalid(fmt::format("all_to_all: {} elements cannot be cut into {} equal blocks", o.in.count, size));
+      return check_overlap(o, in, out);
+    default: return invalid("no collective");
+  }
+}
+
+}  // namespace ouro::rt

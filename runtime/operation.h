@@ -1,0 +1,46 @@
+// Operation: one collective call with its arguments, as it travels from the API to the executor; and its checks.
+// Used by group, selection and the host executor.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "runtime/control_page.h"
+#include "runtime/core/status.h"
+#include "runtime/core/types.h"
+
+namespace ouro::rt {
+
+struct Operation {
+  Collective collective = Collective::none;
+  CView in;
+  View out;
+  ReduceOp op = {};
+  int root = 0;
+  Numerics numerics = Numerics::inherit;
+  std::string algorithm = {};               ///< forced by the caller; empty: selected
+  bool uneven = false;                      ///< the v-form: counts below hold
+  std::vector<std::size_t> in_counts = {};  ///< elements of each input block (reduce_scatter_v, all_to_all_v)
+  std::vector<std::size_t> out_counts = {}; ///< elements of each output block (all_gather_v, all_to_all_v)
+
+  bool reduces() const {
+    return collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter;
+  }
+  /// Whether the blocks, not one divisible region, are what flows name by chunk.
+  bool blocks() const {
+    return collective == Collective::reduce_scatter || collective == Collective::all_gather ||
+           collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
+  }
+  DType dtype(int rank) const { return collective == Collective::scatter && rank != root ? out.dtype : in.data || !out.data ? in.dtype : out.dtype; }
+};
+
+/// Elements as the collective counts them: of the region, or of one block. The same on all ranks that agree.
+std::size_t unit_count(const Operation&, int rank, int size);
+/// Whether nothing moves on any rank that passes the same arguments.
+bool moves_nothing(const Operation&, int rank, int size);
+/// What peers must agree on. `algorithm`: index + 1 of a forced algorithm, or 0.
+Signature signature(const Operation&, int rank, int size, bool canonical, int algorithm);
+/// All that can be wrong with the arguments on this rank alone: what, found, expected. Nothing was sent yet.
+Status check(const Operation&, int rank, int size);
+
+}  // namespace ouro::rt

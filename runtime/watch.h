@@ -1,0 +1,42 @@
+// Watch: the one control thread of a context. It sees deaths (pidfd), serves descriptors to peers, refuses
+// latecomers, and scans the peers' pages for errors. Used by Context.
+#pragma once
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "runtime/asio.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/wait.h"
+
+namespace ouro::rt {
+
+class Context;
+
+class Watch {
+ public:
+  /// `server` hands out descriptors, `rendezvous` (rank 0) turns latecomers away; either may be invalid.
+  Watch(Context& context, Fd server, Fd rendezvous);
+  ~Watch();  ///< stops and joins
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+ private:
+  using Descriptor = asio::posix::stream_descriptor;
+  void accept(Descriptor& listener, bool serves);
+  void answer(int fd, bool serves);
+  void watch_peer(int rank);
+  void gather_deaths();
+  void tick();
+
+  Context& context_;
+  asio::io_context io_;
+  Descriptor server_, rendezvous_;
+  std::vector<std::unique_ptr<Descriptor>> pidfds_;
+  std::set<int> fresh_deaths_;
+  asio::steady_timer gather_, tick_;
+  std::thread thread_;
+};
+
+}  // namespace ouro::rt
