@@ -149,7 +149,7 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   if (!ops) return fail(ops.status().failure()->text);
   if (info(o.kind).reduces) {
     o.ops = std::move(*ops);
-  } else if (op_flag->count() > 0 && op != "sum") {
+  } else if (op_flag->count() > 0 && op != "sum" && op != "all") {  // all: every one that there is
     return fail(fmt::format("-o {}: {} does not reduce", op, info(o.kind).name));
   }
   if (root != "all") {
@@ -162,7 +162,7 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   } else {
     o.root.reset();
   }
-  if (!info(o.kind).rooted && root_flag->count() > 0 && o.root != 0)
+  if (!info(o.kind).rooted && root_flag->count() > 0 && o.root != 0 && root != "all")
     return fail(fmt::format("-r {}: {} has no root", root, info(o.kind).name));
   if (reg != 0 && reg != 1)
     return fail(fmt::format(

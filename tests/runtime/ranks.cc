@@ -1,0 +1,145 @@
+// Ranks as threads and as processes. See ranks.h.
+#include "tests/runtime/ranks.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "runtime/core/fd.h"
+
+namespace ouro::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kThreadsDeadline(100), kProcessesDeadline(60);
+
+std::string line(int rank, const std::string& text) { return text.empty() ? "" : fmt::format("rank {}: {}\n", rank, text); }
+
+std::string guarded(const Body& body, Context& c) {
+  try {
+    return body(c);
+  } catch (const std::exception& e) {
+    return fmt::format("exception: {}", e.what());
+  }
+}
+
+std::string child_main(int rank, int n, const UniqueId& id, const Body& body, InitOptions o) {
+  o.rank = rank, o.world_size = n, o.id = id;
+  auto context = Context::create(o);
+  if (!context.ok()) return context.status().message();
+  std::string said = guarded(body, *context);
+  if (Status s = context->close(); !s.ok() && said.empty()) said = "close: " + s.message();
+  return said;
+}
+
+std::size_t thread_count() {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}));
+}
+
+struct Child {
+  pid_t pid = -1;
+  Fd pipe;
+  std::string said = {};
+};
+
+/// Reads what the child says until it ends or `until`; then how it ended.
+std::string hear(Child& c, Clock::time_point until) {
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+    pollfd p{c.pipe.get(), POLLIN, 0};
+    char buffer[4096];
+    if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0) {
+      ::kill(c.pid, SIGKILL);
+      c.said += "did not end in time; killed";
+      break;
+    }
+    const ssize_t got = ::read(c.pipe.get(), buffer, sizeof buffer);
+    if (got <= 0) break;
+    c.said.append(buffer, static_cast<std::size_t>(got));
+  }
+  int status = 0;
+  ::waitpid(c.pid, &status, 0);
+  if (WIFSIGNALED(status)) return fmt::format("{} (ended by signal {})", c.said, WTERMSIG(status));
+  if (WEXITSTATUS(status) != (c.said.empty() ? 0 : 1)) return fmt::format("{} (exit status {})", c.said, WEXITSTATUS(status));
+  return c.said;
+}
+
+}  // namespace
+
+std::string run_threads(int n, const Body& body, const InitOptions& o) {
+  auto contexts = Context::threads(n, o);
+  if (!contexts.ok()) return contexts.status().message();
+  std::vector<std::string> said(static_cast<std::size_t>(n));
+  std::vector<bool> ended(said.size(), false);
+  std::mutex mutex;
+  std::condition_variable cv;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < n; ++r)
+    threads.emplace_back([&, i = static_cast<std::size_t>(r)] {
+      std::string text = guarded(body, (*contexts)[i]);
+      if (Status s = (*contexts)[i].close(); !s.ok() && text.empty()) text = "close: " + s.message();
+      std::lock_guard lock(mutex);
+      said[i] = std::move(text), ended[i] = true;
+      cv.notify_all();
+    });
+  {
+    std::unique_lock lock(mutex);
+    const auto until = Clock::now() + kThreadsDeadline;
+    if (!cv.wait_until(lock, until, [&] { return std::count(ended.begin(), ended.end(), true) == n; })) {
+      for (int r = 0; r < n; ++r)
+        std::fprintf(stderr, "rank %d: %s\n", r, ended[static_cast<std::size_t>(r)] ? "ended" : "has not ended in time");
+      std::abort();
+    }
+  }
+  for (auto& t : threads) t.join();
+  std::string all;
+  for (int r = 0; r < n; ++r) all += line(r, said[static_cast<std::size_t>(r)]);
+  return all;
+}
+
+std::string run_processes(int n, const Body& body, const InitOptions& o) {
+#if !defined(__SANITIZE_ADDRESS__)  // which may keep a thread of its own
+  if (const std::size_t t = thread_count(); t != 1) return fmt::format("{} threads before fork; expected 1", t);
+#endif
+  auto id = UniqueId::create();
+  if (!id.ok()) return id.status().message();
+  std::fflush(nullptr);
+  const pid_t parent = ::getpid();
+  std::vector<Child> children;
+  for (int r = 0; r < n; ++r) {
+    int ends[2];
+    if (::pipe(ends) != 0) return "no pipe";  // children that exist find their peers missing and end
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(2);  // died before the line above
+      ::close(ends[0]);
+      const std::string said = child_main(r, n, *id, body, o);
+      for (std::size_t at = 0; at < said.size();) {
+        const ssize_t put = ::write(ends[1], said.data() + at, said.size() - at);
+        if (put <= 0) break;
+        at += static_cast<std::size_t>(put);
+      }
+      ::_exit(said.empty() ? 0 : 1);
+    }
+    ::close(ends[1]);
+    children.push_back({pid, Fd(ends[0])});
+  }
+  const auto until = Clock::now() + kProcessesDeadline;
+  std::string all;
+  for (int r = 0; r < n; ++r) all += line(r, hear(children[static_cast<std::size_t>(r)], until));
+  return all;
+}
+
+}  // namespace ouro::test

@@ -1,0 +1,70 @@
+// Ranks for tests: the same body run by n threads of this process or by n processes of their own.
+// Used by the tests of the runtime and of failures.
+#pragma once
+#include <fmt/format.h>
+
+#include <functional>
+#include <string>
+
+#include "ouro/ouro.hpp"
+
+#if defined(__SANITIZE_THREAD__)
+#define OURO_TEST_TSAN 1
+#else
+#define OURO_TEST_TSAN 0
+#endif
+
+namespace ouro::test {
+
+/// What one rank does. Returns what went wrong, or "".
+using Body = std::function<std::string(Context&)>;
+
+/// Deadlines short enough that a hang becomes a failure that names who is missing.
+inline InitOptions quick_options() {
+  InitOptions o;
+  o.join_deadline = Milliseconds(20'000);
+  o.deadline = Milliseconds(30'000);
+  return o;
+}
+
+/// All that the ranks had to say, one line each; "" if all went well. Ends the program if the ranks do not end
+/// within 100 seconds: threads cannot be ended from outside.
+std::string run_threads(int n, const Body&, const InitOptions& = quick_options());
+
+/// The same with n children, forked while this process has one thread only. They die with this process, and
+/// those that have not ended within 60 seconds are killed, which is a failure. The body runs in the child:
+/// what it captures by reference is a copy there.
+std::string run_processes(int n, const Body&, const InitOptions& = quick_options());
+
+enum class Mode { threads, processes };
+inline const char* name(Mode m) { return m == Mode::threads ? "threads" : "processes"; }
+inline std::string run(Mode mode, int n, const Body& body, const InitOptions& o = quick_options()) {
+  return mode == Mode::threads ? run_threads(n, body, o) : run_processes(n, body, o);
+}
+
+/// First statement of a test that may run processes.
+#define OURO_SKIP_PROCESSES_UNDER_TSAN(mode)                    \
+  if (OURO_TEST_TSAN && (mode) == ::ouro::test::Mode::processes) \
+  GTEST_SKIP() << "the thread sanitizer does not see across processes, and does not like fork"
+
+inline Status status_of(const Status& s) { return s; }
+template <class T>
+Status status_of(const Result<T>& r) {
+  return r.status();
+}
+
+/// In a body: leaves it with the message of a Status or Result that is not ok.
+#define OURO_RANK_OK(expression)                                                                \
+  do {                                                                                          \
+    if (const ::ouro::Status rank_status = ::ouro::test::status_of(expression); !rank_status.ok()) \
+      return fmt::format("{}:{}: {}", __FILE__, __LINE__, rank_status.message());               \
+  } while (0)
+
+/// In a body: leaves it where `condition` does not hold; what follows is the format of an explanation.
+#define OURO_RANK_CHECK(condition, ...)                                                            \
+  do {                                                                                             \
+    if (!(condition))                                                                              \
+      return fmt::format("{}:{}: {}: {}", __FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__)); \
+  } while (0)
+
+}  // namespace ouro::test
