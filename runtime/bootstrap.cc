@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <functional>
 #include <thread>
 
+#include "runtime/admission.h"
 #include "runtime/asio.h"
 #include "runtime/core/log.h"
 #include "runtime/local_socket.h"
@@ -52,124 +52,102 @@ Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, s
   return peer;
 }
 
+/// The sockets around Admission.
 class Hub {
  public:
-  Hub(const JoinOptions& options, Fd listener, std::size_t control_bytes)
-      : options_(options), control_bytes_(control_bytes), listener_(io_, listener.get()), listener_fd_(std::move(listener)),
-        late_(io_), peers_(static_cast<std::size_t>(options.world)), lines_(peers_.size()) {}
-  ~Hub() { listener_.release(); }
-
-  Result<Joined> run(Peer self) {
-    const auto end = Clock::now() + options_.deadline;
+  Hub(const JoinOptions& options, Fd listener, Peer self)
+      : options_(options), listener_(io_, listener.get()), listener_fd_(std::move(listener)), late_(io_),
+        admission_(options.job, options.world, options.settings, self.host, self.pid),
+        peers_(static_cast<std::size_t>(options.world)), lines_(peers_.size()) {
     peers_[0] = std::move(self);
-    joined_ = 1;
+  }
+  ~Hub() { listener_.release(); }  // listener_fd_ owns it
+
+  Result<Joined> run() {
+    const auto end = Clock::now() + options_.deadline;
     accept();
     late_.expires_after(options_.late_after);
     late_.async_wait([this](error_code e) {
-      if (!e) OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", fmt::join(missing(), ","), joined_, options_.world);
+      if (!e)
+        OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", fmt::join(admission_.missing(), ","), admission_.seated(),
+                  options_.world);
     });
-    while (joined_ < options_.world && outcome_.ok()) {
-      if (Clock::now() >= end) {
-        outcome_ = Status(Reason::never_joined, fmt::format("ranks {{{}}} never joined; {}/{} did within {} s",
-                                                            fmt::join(missing(), ","), joined_, options_.world,
-                                                            std::chrono::duration<double>(options_.deadline).count()));
-        break;
-      }
-      io_.run_one_until(std::min(end, Clock::now() + 1s));
+    while (!admission_.complete() && outcome_.ok()) {
+      if (Clock::now() >= end)
+        outcome_ = admission_.expired(std::chrono::duration<double>(options_.deadline).count());
+      else
+        io_.run_one_until(std::min(end, Clock::now() + 1s));
     }
     if (outcome_.ok()) outcome_ = hand_out();
     if (!outcome_.ok()) {
-      const wire::Refuse no{outcome_.reason(), outcome_.failure()->rank, outcome_.failure()->text};
       for (auto& line : lines_)
-        if (line) (void)send_frame(line->native_handle(), no).ok();
+        if (line) refuse(*line, outcome_);
       return outcome_;
     }
-    listener_.release();
     return Joined{std::move(peers_), std::move(listener_fd_)};
   }
 
  private:
-  using Line = std::shared_ptr<asio::posix::stream_descriptor>;
-
-  std::vector<int> missing() const {
-    std::vector<int> ranks;
-    for (std::size_t r = 0; r < peers_.size(); ++r)
-      if (!peers_[r].control) ranks.push_back(static_cast<int>(r));
-    return ranks;
-  }
+  using Descriptor = asio::posix::stream_descriptor;
+  using Line = std::shared_ptr<Descriptor>;
 
   void accept() {
-    listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code e) {
+    accepting_ = half_open_ < kHalfOpen;  // else the rest wait in the kernel until somebody has spoken
+    if (!accepting_) return;
+    listener_.async_wait(Descriptor::wait_read, [this](error_code e) {
       if (e) return;
-      for (int i = 0; i < 64; ++i) {  // a batch, so that silence of others is served too
+      while (half_open_ < kHalfOpen) {
         const int fd = accept4(listener_fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) break;
-        admit(std::make_shared<asio::posix::stream_descriptor>(io_, fd));
+        admit(std::make_shared<Descriptor>(io_, fd));
       }
       accept();
     });
   }
 
   void admit(Line line) {
-    if (Status s = check_peer(line->native_handle()); !s.ok()) return turn_away(*line, s);
-    if (half_open_ >= kHalfOpen) return;  // dropped; an honest rank tries again
+    if (Status s = check_peer(line->native_handle()); !s.ok()) return refuse(*line, s);
     ++half_open_;
     auto timer = std::make_shared<asio::steady_timer>(io_, kFirstFrame);
     timer->async_wait([line](error_code e) {
       if (!e) line->cancel();
     });
-    line->async_wait(asio::posix::stream_descriptor::wait_read, [this, line, timer](error_code e) {
+    line->async_wait(Descriptor::wait_read, [this, line, timer](error_code e) {
       --half_open_;
+      if (!accepting_) accept();
       timer->cancel();
       if (e) return;
       auto incoming = recv_frame(line->native_handle(), Clock::now());
-      if (!incoming.ok()) return turn_away(*line, incoming.status());
+      if (!incoming.ok()) return refuse(*line, incoming.status());
       auto* join = std::get_if<wire::Join>(&incoming->frame);
-      if (!join) return turn_away(*line, Status(Reason::refused, "the first frame was not a request to join"));
+      if (!join) return refuse(*line, Status(Reason::refused, "the first frame was not a request to join"));
       consider(line, *join, std::move(incoming->fds));
     });
   }
 
-  void turn_away(asio::posix::stream_descriptor& line, const Status& why) {
+  void refuse(Descriptor& line, const Status& why) {
     OURO_INFO(BOOTSTRAP, "refused pid {}: {}", credentials(line.native_handle()).pid, why.failure()->text);
     (void)send_frame(line.native_handle(), wire::Refuse{why.reason(), why.failure()->rank, why.failure()->text}).ok();
   }
 
   void consider(const Line& line, wire::Join& join, std::vector<Fd> fds) {
-    const auto who = [&] { return fmt::format("rank {} ({}, pid {})", join.rank, join.host, join.pid); };
-    const auto me = [&] { return fmt::format("rank 0 ({}, pid {})", peers_[0].host, peers_[0].pid); };
-    if (join.job != options_.job) return turn_away(*line, Status(Reason::refused, "wrong-job: this id names another job"));
-    if (join.world != static_cast<std::uint32_t>(options_.world))
-      return give_up(*line, Status(Reason::mismatch, fmt::format("world sizes differ: {} says {}, {} says {}", who(),
-                                                                join.world, me(), options_.world)));
-    if (join.rank >= join.world)
-      return turn_away(*line, Status(Reason::refused, fmt::format("rank-range: rank {} of {}", join.rank, join.world)));
-    Peer& seat = peers_[join.rank];
-    if (seat.control)
-      return turn_away(*line, Status(Reason::refused, fmt::format("duplicate-rank: {} joined first; refused {}",
-                                                                  fmt::format("rank {} ({}, pid {})", join.rank, seat.host, seat.pid), who())));
-    if (join.settings != options_.settings)
-      return give_up(*line, Status(Reason::mismatch, fmt::format("settings differ: {} has '{}', {} has '{}'", who(),
-                                                                join.settings, me(), options_.settings)));
-    auto peer = make_peer(join.pid, join.host, join.server, std::move(fds), control_bytes_);
-    if (!peer.ok()) return turn_away(*line, peer.status());
-    seat = std::move(*peer);
-    lines_[join.rank] = line;
-    ++joined_;
-    // Until the table goes out a rank has nothing to say: what comes now is its end.
-    const int rank = static_cast<int>(join.rank);
-    line->async_wait(asio::posix::stream_descriptor::wait_read, [this, rank](error_code e) {
-      if (e || !outcome_.ok() || joined_ == options_.world) return;
-      const Peer& dead = peers_[static_cast<std::size_t>(rank)];
-      outcome_ = Status(Failure{.reason = Reason::peer_dead, .text = "it ended while the job was forming", .rank = rank,
-                                .host = dead.host, .pid = dead.pid, .detector = "socket"});
-    });
+    Admission::Decision decision = admission_.consider(join);
+    if (decision.verdict == Admission::Verdict::seat) {
+      auto peer = make_peer(join.pid, std::move(join.host), std::move(join.server), std::move(fds), peers_[0].control->bytes());
+      if (peer.ok()) return seat(static_cast<int>(join.rank), line, std::move(*peer));
+      decision = {Admission::Verdict::give_up, peer.status()};
+    }
+    refuse(*line, decision.why);
+    if (decision.verdict == Admission::Verdict::give_up && outcome_.ok()) outcome_ = decision.why;
   }
 
-  /// The job cannot form: tells this one here and all others on the way out.
-  void give_up(asio::posix::stream_descriptor& line, const Status& why) {
-    turn_away(line, why);
-    if (outcome_.ok()) outcome_ = why;
+  void seat(int rank, const Line& line, Peer peer) {
+    peers_[static_cast<std::size_t>(rank)] = std::move(peer);
+    lines_[static_cast<std::size_t>(rank)] = line;
+    // Until the table goes out a rank has nothing to say: what comes now is its end.
+    line->async_wait(Descriptor::wait_read, [this, rank](error_code e) {
+      if (!e && outcome_.ok() && !admission_.complete()) outcome_ = admission_.lost(rank);
+    });
   }
 
   Status hand_out() {
@@ -180,25 +158,22 @@ class Hub {
         std::vector<int> fds{p.control->fd()};
         const int pidfd = p.pid == getpid() ? mine.get() : p.pidfd.get();
         if (pidfd >= 0) fds.push_back(pidfd);
-        if (Status s = send_frame(lines_[to]->native_handle(),
-                                  wire::Member{static_cast<std::uint32_t>(r), p.pid, p.host, p.server}, fds);
-            !s.ok())
-          return Status(Failure{.reason = Reason::peer_dead, .text = "it ended while the job was forming",
-                                .rank = static_cast<int>(to), .host = peers_[to].host, .pid = peers_[to].pid, .detector = "socket"});
+        const wire::Member member{static_cast<std::uint32_t>(r), p.pid, p.host, p.server};
+        if (!send_frame(lines_[to]->native_handle(), member, fds).ok()) return admission_.lost(static_cast<int>(to));
       }
     return {};
   }
 
   const JoinOptions& options_;
-  std::size_t control_bytes_;
   asio::io_context io_;
-  asio::posix::stream_descriptor listener_;
+  Descriptor listener_;
   Fd listener_fd_;
   asio::steady_timer late_;
+  Admission admission_;
   std::vector<Peer> peers_;
   std::vector<Line> lines_;
-  int joined_ = 0;
   std::size_t half_open_ = 0;
+  bool accepting_ = true;
   Status outcome_;
 };
 
@@ -271,8 +246,7 @@ Result<Joined> join(const JoinOptions& options, const std::string& server, std::
     return Status(Reason::refused, fmt::format("duplicate-rank: rank 0 of this job is pid {} already; refused pid {}",
                                                other ? credentials(other.get()).pid : 0, getpid()));
   }
-  const std::size_t bytes = self.control->bytes();
-  return Hub(options, std::move(*listener), bytes).run(std::move(self));
+  return Hub(options, std::move(*listener), std::move(self)).run();
 }
 
 }  // namespace ouro::rt

@@ -19,6 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kFetchDeadline = 10s;
+constexpr std::size_t kMaxSegment = std::size_t{16} << 30;  // links of kMaxNodeRanks ranks stay below
 
 std::atomic<unsigned> g_forks{0};
 
@@ -210,7 +211,7 @@ Status Context::serve(int line, const wire::Fetch& request) {
   if (request.job != spec_.join.job) return {Reason::refused, "wrong-job"};
   std::shared_ptr<device::Segment> segment;
   if (request.kind == wire::Fetch::Kind::group) {
-    if (request.bytes > std::size_t{1} << 30) return {Reason::refused, "a group's segment is at most 1 GiB"};
+    if (request.bytes > kMaxSegment) return {Reason::refused, fmt::format("a group's segment is at most {} bytes", kMaxSegment)};
     auto made = this->segment(request.key, request.bytes, rank());
     if (!made.ok()) return made.status();
     segment = *made;

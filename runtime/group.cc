@@ -73,6 +73,9 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, GroupRe
 }
 
 Group::~Group() {
+  // A destructor waits for no peer: what is still under way ends here and, told so, on the other ranks too.
+  if (turn_.load(std::memory_order_acquire) != tickets_.load(std::memory_order_acquire) && !closed_.load())
+    abort("its group was destroyed with operations in flight");
   (void)close();
   context_->dismiss(*this);
   if (rank_ == 0)

@@ -231,11 +231,14 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
   for (; !decision; std::this_thread::sleep_for(500us)) {
     waiting.clear();
     int lowest = -1;
+    // First who is gone, then who has decided: a decision that its author left behind is then surely seen.
+    std::vector<bool> gone;
+    for (int r = 0; r < size(); ++r) gone.push_back(context_->is_dead(world_rank(r)) || has_left(r, record_of(r)));
     for (int r = 0; r < size() && !decision; ++r) {
       GroupRecord* record = record_of(r);
       const bool mine = record && record->key.get() == spec_.key;
       if (mine && record->decided.get()) decision = record;
-      if (context_->is_dead(world_rank(r)) || has_left(r, record)) continue;
+      if (gone[static_cast<std::size_t>(r)]) continue;
       if (lowest < 0) lowest = r;
       if (!mine || !record->shrinking.get()) waiting.push_back(r);
     }
@@ -243,12 +246,11 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
     if (lowest == rank_ && waiting.empty()) {
       std::uint64_t resume = ~std::uint64_t{0};
       for (int r = 0; r < size(); ++r) {
-        GroupRecord* record = record_of(r);
-        if (context_->is_dead(world_rank(r)) || has_left(r, record)) {
+        if (gone[static_cast<std::size_t>(r)]) {
           auto& word = record_.dead[r / 64];
           word.set(word.get() | std::uint64_t{1} << (r % 64));
         } else {
-          resume = std::min(resume, record->completed.get() + 1);
+          resume = std::min(resume, record_of(r)->completed.get() + 1);
         }
       }
       record_.resume.set(resume);

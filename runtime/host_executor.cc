@@ -12,6 +12,7 @@ namespace {
 using flow::Step;
 
 constexpr std::size_t kLine = 64;
+constexpr std::size_t kSpreadBytes = 8 << 10;  // of one block that is reduced, then written to all outputs
 
 void place(void* to, const void* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
@@ -403,10 +404,19 @@ Status HostExecutor::hop_board(const Step& s) {
     const Card& card = lanes_.board[i].card(lanes_.round);
     factors_[i] = {card.premul_real, card.premul_integer};
   }
-  kernels::fold(reduction_, out_at(out), sources_, factors_, out.count);
-  if (s.verb & flow::kSpread)
+  if (!(s.verb & flow::kSpread)) {
+    kernels::fold(reduction_, out_at(out), sources_, factors_, out.count);
+    return {};
+  }
+  // Block by block, so that what is spread is still in the cache.
+  const std::size_t block = std::max<std::size_t>(1, kSpreadBytes / elem_);
+  for (std::size_t from = 0; from < out.count; from += block) {
+    const Extent e{out.offset + from, std::min(block, out.count - from)};
+    kernels::fold(reduction_, out_at(e), sources_, factors_, e.count);
     for (int r = 0; r < n_; ++r)
-      if (r != rank_) place(outputs_[static_cast<std::size_t>(r)].data + out.offset * elem_, out_at(out), out.count * elem_);
+      if (r != rank_) place(outputs_[static_cast<std::size_t>(r)].data + e.offset * elem_, out_at(e), e.count * elem_);
+    for (const void*& source : sources_) source = static_cast<const std::byte*>(source) + e.count * elem_;
+  }
   return {};
 }
 

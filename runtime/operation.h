@@ -31,7 +31,11 @@ struct Operation {
     return collective == Collective::reduce_scatter || collective == Collective::all_gather ||
            collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
   }
-  DType dtype(int rank) const { return collective == Collective::scatter && rank != root ? out.dtype : in.data || !out.data ? in.dtype : out.dtype; }
+  /// Of the buffers that count on this rank: where broadcast and scatter ignore the input, it may be anything.
+  DType dtype(int rank) const {
+    if ((collective == Collective::broadcast || collective == Collective::scatter) && rank != root) return out.dtype;
+    return in.data || !out.data ? in.dtype : out.dtype;
+  }
 };
 
 /// Elements as the collective counts them: of the region, or of one block. The same on all ranks that agree.

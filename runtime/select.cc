@@ -43,6 +43,8 @@ bool serves(const Operation& o, bool canonical, Algorithm a, bool aliased) {
     ok = !(canonical && o.reduces() && !Flow::kCanonical);
     // Pages are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
     if (o.uneven && o.collective == Collective::all_to_all && Flow::kBoards) ok = false;
+    // A block read in place is found by the size of one's own.
+    if (o.uneven && Flow::kByReference) ok = false;
     if (!Flow::kInPlace && aliased) ok = false;
   });
   return ok;
@@ -55,8 +57,9 @@ Result<Choice> select(const Operation& o, int rank, int size, bool canonical, co
   const auto finish = [&](Algorithm a, bool forced, const char* why) {
     Choice c{a, false, forced, {}};
     const std::size_t bytes = unit_count(o, rank, size) * size_of(o.dtype(rank));
-    c.try_in_place = size > 1 && !o.uneven && bytes >= kInPlaceBytes && (a == Algorithm::direct || a == Algorithm::oneshot) &&
-                     !forced && serves(o, canonical, Algorithm::inplace, false);  // aliasing ranks decline when asked
+    const bool asked_for = job_default == flow::name(Algorithm::inplace);
+    c.try_in_place = size > 1 && !o.uneven && !forced && (bytes >= kInPlaceBytes || asked_for) &&
+                     serves(o, canonical, Algorithm::inplace, false);  // aliasing ranks decline when asked
     if (explain)
       c.why = fmt::format("{} over shared-memory: {} ranks on one node, {} bytes; {}{}", flow::name(a), size, bytes, why,
                           c.try_in_place ? "; in place where all buffers are registered" : "");

@@ -49,8 +49,8 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   rt::ContextSpec spec;
   auto deadline = env::real("OURO_DEADLINE"), late = env::real("OURO_LATE"), joining = env::real("OURO_JOIN_DEADLINE");
   auto slot = env::integer("OURO_SLOT_BYTES"), spin = env::integer("OURO_SPIN_US");
-  auto numerics = env::text("OURO_NUMERICS");
-  for (const Status& s : {deadline.status(), late.status(), joining.status(), slot.status(), spin.status(), numerics.status()})
+  auto numerics = env::text("OURO_NUMERICS"), algorithm = env::text("OURO_ALGO");
+  for (const Status& s : {deadline.status(), late.status(), joining.status(), slot.status(), spin.status(), numerics.status(), algorithm.status()})
     OURO_TRY(s);
   const InitOptions defaults;
   const auto pick = [](Milliseconds option, Milliseconds fallback, const std::optional<double>& value, const char* name) {
@@ -66,7 +66,7 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   if (*slot) spec.slot_bytes = static_cast<std::uint32_t>(**slot);
   if (*spin) spec.spin = std::chrono::microseconds(**spin);
   spec.join.settings = fmt::format("OURO_SLOT_BYTES={} OURO_NUMERICS={} OURO_ALGO={}", spec.slot_bytes, name(spec.numerics),
-                                   std::getenv("OURO_ALGO") ? std::getenv("OURO_ALGO") : "");
+                                   algorithm->value_or(""));
   return spec;
 }
 
@@ -190,14 +190,18 @@ Context::Context() = default;
 Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&& o) noexcept {
   if (this != &o) {
-    (void)close();
+    leave();
     impl_ = std::move(o.impl_);
     world_ = std::move(o.world_);
   }
   return *this;
 }
 Context::Context(std::shared_ptr<rt::Context> impl) : impl_(std::move(impl)) {}
-Context::~Context() { (void)close(); }
+Context::~Context() { leave(); }
+void Context::leave() {
+  world_.reset();  // ends what is in flight
+  if (impl_) impl_->close();
+}
 
 Result<Context> Context::create(const InitOptions& o) {
   if (!o.rank || !o.world_size) return invalid("rank and world_size must be given both, or neither (then: from_env)");

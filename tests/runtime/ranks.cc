@@ -116,11 +116,16 @@ std::string run_processes(int n, const Body& body, const InitOptions& o) {
   if (!id.ok()) return id.status().message();
   std::fflush(nullptr);
   const pid_t parent = ::getpid();
+  std::string all;
   std::vector<Child> children;
   for (int r = 0; r < n; ++r) {
     int ends[2];
-    if (::pipe(ends) != 0) return "no pipe";  // children that exist find their peers missing and end
-    const pid_t pid = ::fork();
+    const pid_t pid = ::pipe(ends) == 0 ? ::fork() : -1;
+    if (pid < 0) {  // those that exist would wait for the others in vain
+      for (const Child& c : children) ::kill(c.pid, SIGKILL);
+      all += line(r, "no pipe or no process to be had");
+      break;
+    }
     if (pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(2);  // died before the line above
@@ -137,8 +142,7 @@ std::string run_processes(int n, const Body& body, const InitOptions& o) {
     children.push_back({pid, Fd(ends[0])});
   }
   const auto until = Clock::now() + kProcessesDeadline;
-  std::string all;
-  for (int r = 0; r < n; ++r) all += line(r, hear(children[static_cast<std::size_t>(r)], until));
+  for (std::size_t r = 0; r < children.size(); ++r) all += line(static_cast<int>(r), hear(children[r], until));
   return all;
 }
 

@@ -136,7 +136,8 @@ class OURO_API Memory {
   std::shared_ptr<rt::Allocation> impl_;
 };
 
-/// One rank's membership in a job. Calls are thread-safe. Destruction never waits for peers.
+/// One rank's membership in a job. Calls are thread-safe. Destruction never waits for peers: operations of its
+/// world group that are still in flight end as `revoked`, on all ranks; close() drains them first.
 class OURO_API Context {
  public:
   Context();
@@ -169,6 +170,7 @@ class OURO_API Context {
 
  private:
   explicit Context(std::shared_ptr<rt::Context>);
+  void leave();
   std::shared_ptr<rt::Context> impl_;
   std::unique_ptr<Group> world_;
 };
