@@ -54,6 +54,7 @@ Status Batch::submit() {
     std::shared_ptr<Group> group;
     std::shared_ptr<HostStream> stream;
     std::vector<Item*> items;
+    HostStream* runs_on = nullptr;  // none: the caller
   };
   std::vector<Share> shares;
   for (Item& i : items_) {
@@ -67,9 +68,8 @@ Status Batch::submit() {
     if (first.ok() && !s.ok()) first = s;
   };
   for (Share& share : shares) {
-    HostStream* stream = share.stream.get();
-    const bool here = !stream && shares.size() == 1;
-    if (!stream && !here) stream = &share.group->own_stream();
+    const bool here = !share.stream && shares.size() == 1;
+    share.runs_on = share.stream ? share.stream.get() : here ? nullptr : &share.group->own_stream();
     std::vector<std::shared_ptr<Message>> messages;
     std::vector<std::shared_ptr<WorkState>> promised;
     for (Item* i : share.items)
@@ -84,17 +84,18 @@ Status Batch::submit() {
         return outcome;
       };
       if (here) note(run());
-      else if (auto work = stream->enqueue(std::move(run)); !share.stream) waits.push_back(std::move(work));
+      else if (auto work = share.runs_on->enqueue(std::move(run)); !share.stream) waits.push_back(std::move(work));
     }
-    for (Item* i : share.items) {
-      if (i->message) continue;
-      std::shared_ptr<WorkState> work;
-      const Status s = share.group->submit(std::move(i->operation), here ? nullptr : stream, &work);
-      note(s);
-      if (work) work->then([promised = i->promised](const Status& outcome) { promised->complete(outcome); });
-      else i->promised->complete(s);
-      if (work && !share.stream) waits.push_back(std::move(work));
-    }
+  }
+  for (Item& i : items_) {  // in the order of the calls, which is what the members of a group agree on
+    if (i.message) continue;
+    const auto share = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.group == i.group && s.stream == i.stream; });
+    std::shared_ptr<WorkState> work;
+    const Status s = i.group->submit(std::move(i.operation), share->runs_on, &work);
+    note(s);
+    if (work) work->then([promised = i.promised](const Status& outcome) { promised->complete(outcome); });
+    else i.promised->complete(s);
+    if (work && !i.stream) waits.push_back(std::move(work));
   }
   for (const auto& w : waits) {
     w->wait();

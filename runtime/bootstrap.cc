@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "runtime/admission.h"
@@ -23,6 +24,7 @@ namespace {
 using namespace std::chrono_literals;
 constexpr std::size_t kHalfOpen = 128;  // connections that have not said anything yet
 constexpr auto kFirstFrame = 1s;
+constexpr auto kTellLatecomers = 200ms;
 
 std::string host_name() {
   char name[wire::kMaxName] = {};
@@ -82,6 +84,9 @@ class Hub {
     if (!outcome_.ok()) {
       for (auto& line : lines_)
         if (line) refuse(*line, outcome_);
+      // Who comes a moment later hears the same reason, not a hang-up.
+      const auto until = Clock::now() + (outcome_.reason() == Reason::never_joined ? 0ms : kTellLatecomers);
+      while (told_ + 1 < options_.world && Clock::now() < until) io_.run_one_until(until);
       return outcome_;
     }
     return Joined{std::move(peers_), std::move(listener_fd_)};
@@ -126,11 +131,13 @@ class Hub {
   }
 
   void refuse(Descriptor& line, const Status& why) {
+    ++told_;
     OURO_INFO(BOOTSTRAP, "refused pid {}: {}", credentials(line.native_handle()).pid, why.failure()->text);
     (void)send_frame(line.native_handle(), wire::Refuse{why.reason(), why.failure()->rank, why.failure()->text}).ok();
   }
 
   void consider(const Line& line, wire::Join& join, std::vector<Fd> fds) {
+    if (!outcome_.ok()) return refuse(*line, outcome_);
     Admission::Decision decision = admission_.consider(join);
     if (decision.verdict == Admission::Verdict::seat) {
       auto peer = make_peer(join.pid, std::move(join.host), std::move(join.server), std::move(fds), peers_[0].control->bytes());
@@ -174,37 +181,51 @@ class Hub {
   std::vector<Line> lines_;
   std::size_t half_open_ = 0;
   bool accepting_ = true;
+  int told_ = 0;  // connections that were refused, for whatever reason
   Status outcome_;
 };
 
 /// The way of every rank but 0: ask until somebody answers, then read the table.
 Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Join& join) {
   const auto end = Clock::now() + options.deadline;
-  auto pause = 1ms;
+  const auto dead_hub = [](int pid) {
+    return Status(Failure{.reason = Reason::peer_dead, .text = "it ended while the job was forming", .rank = 0, .pid = pid,
+                          .detector = "socket"});
+  };
+  const Fd pidfd = self_pidfd();
+  std::vector<int> fds{self.control->fd()};
+  if (pidfd) fds.push_back(pidfd.get());
   Fd line;
-  for (;;) {
+  int hub = 0;  // pid, once it has listened
+  // A hub that hangs up without a word has either ended, or become complete meanwhile: the next attempt tells.
+  std::optional<Incoming> first;
+  for (auto pause = 1ms; !first; pause = std::min<std::chrono::milliseconds>(pause * 2, 20ms)) {
     line = connect_local(rendezvous_name(options.job));
-    if (line) break;
+    if (line) {
+      OURO_TRY(check_peer(line.get()));
+      hub = credentials(line.get()).pid;
+      // Rank 0's verdict, which says who is missing, comes at its deadline: a little patience beyond one's own.
+      auto answer = send_frame(line.get(), join, fds).ok() ? recv_frame(line.get(), end + kFirstFrame)
+                                                           : Result<Incoming>(dead_hub(hub));
+      if (answer.ok()) {
+        first = std::move(*answer);
+        break;
+      }
+      if (answer.status().reason() == Reason::deadline)
+        return Status(Reason::never_joined, "rank 0 waits for other ranks, and not all joined in time");
+      if (answer.status().reason() != Reason::peer_dead) return answer.status();
+    } else if (hub != 0) {
+      return dead_hub(hub);
+    }
     if (Clock::now() >= end)
       return Status(Reason::never_joined, fmt::format("rank 0 did not open the rendezvous within {} s (never started, "
                                                       "another host, or a stale id)", std::chrono::duration<double>(options.deadline).count()));
     std::this_thread::sleep_for(pause);
-    pause = std::min<std::chrono::milliseconds>(pause * 2, 20ms);
   }
-  OURO_TRY(check_peer(line.get()));
-  Fd pidfd = self_pidfd();
-  std::vector<int> fds{self.control->fd()};
-  if (pidfd) fds.push_back(pidfd.get());
-  OURO_TRY(send_frame(line.get(), join, fds));
   std::vector<Peer> peers(static_cast<std::size_t>(options.world));
   for (int i = 0; i < options.world; ++i) {
-    auto incoming = recv_frame(line.get(), end);
-    if (!incoming.ok()) {
-      if (incoming.status().reason() == Reason::deadline)
-        return Status(Reason::never_joined, "rank 0 waits for other ranks, and not all joined in time");
-      return Status(Failure{.reason = Reason::peer_dead, .text = "it ended while the job was forming", .rank = 0,
-                            .pid = credentials(line.get()).pid, .detector = "socket"});
-    }
+    auto incoming = i == 0 ? Result<Incoming>(std::move(*first)) : recv_frame(line.get(), end + kFirstFrame);
+    if (!incoming.ok()) return incoming.status().reason() == Reason::refused ? incoming.status() : dead_hub(hub);
     if (auto* no = std::get_if<wire::Refuse>(&incoming->frame))
       return Status(Failure{.reason = no->reason == Reason::none ? Reason::refused : no->reason,
                             .text = wire::printable({reinterpret_cast<const std::uint8_t*>(no->text.data()), no->text.size()}, wire::kMaxText),

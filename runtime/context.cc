@@ -19,6 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kFetchDeadline = 10s;
+constexpr auto kFetchSlice = 20ms;
 constexpr std::size_t kMaxSegment = std::size_t{16} << 30;  // links of kMaxNodeRanks ranks stay below
 
 std::atomic<unsigned> g_forks{0};
@@ -197,7 +198,14 @@ Result<Fd> Context::fetch(int r, const wire::Fetch& request, std::uint64_t* byte
                           .pid = peer(r).pid, .detector = "socket"});
   OURO_TRY(check_peer(line.get()));
   OURO_TRY(send_frame(line.get(), request));
-  auto incoming = recv_frame(line.get(), Clock::now() + kFetchDeadline);
+  // Its end is not always a hang-up: a process that it forked may hold the socket open.
+  const auto end = Clock::now() + kFetchDeadline;
+  auto incoming = recv_frame(line.get(), Clock::now() + kFetchSlice);
+  while (!incoming.ok() && incoming.status().reason() == Reason::deadline && Clock::now() < end && !is_dead(r))
+    incoming = recv_frame(line.get(), Clock::now() + kFetchSlice);
+  if (is_dead(r) || (!incoming.ok() && incoming.status().reason() == Reason::peer_dead))
+    return Status(Failure{.reason = Reason::peer_dead, .text = "it ended before it gave its memory", .rank = r,
+                          .host = peer(r).host, .pid = peer(r).pid, .detector = "socket"});
   if (!incoming.ok()) return incoming.status();
   if (auto* no = std::get_if<wire::Refuse>(&incoming->frame))
     return Status(no->reason, fmt::format("rank {} gave no shared memory: {}", r, no->text));
@@ -265,6 +273,7 @@ Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes) {
 }
 
 void Context::forget(std::uint64_t id) {
+  if (forks_ != g_forks.load(std::memory_order_relaxed)) return;  // the page is the parent's, and not mapped here
   std::unique_lock lock(memory_mutex_);
   exported_.erase(id);
   exported_count_.fetch_sub(1, std::memory_order_release);

@@ -25,6 +25,15 @@ std::uint64_t segment_key(std::uint64_t group, Purpose p) {
   return XXH3_64bits(words, sizeof words);
 }
 
+/// The first rank keeps the segment: it goes on when all others have mapped it, so that it can leave at any time
+/// after. In an operation of all ranks only, which all of them begin in this way.
+template <class Mark>
+Status await_all(Waiter& waiter, int rank, int size, Mark&& mark) {
+  bump(*mark(rank));
+  for (int r = 1; rank == 0 && r < size; ++r) OURO_TRY(waiter.until(*mark(r), 1));
+  return {};
+}
+
 }  // namespace
 
 std::uint64_t group_key(const wire::Nonce& job, const std::vector<int>& ranks, const std::string& name, std::uint64_t generation,
@@ -158,7 +167,7 @@ Status Group::need_links() {
     lanes_.in.push_back({lanes_.links->inbound(r)});
     lanes_.out.push_back({lanes_.links->outbound(r)});
   }
-  return {};
+  return await_all(*waiter_, rank_, size(), [&](int r) { return lanes_.links->bell(r); });
 }
 
 Status Group::need_boards() {
@@ -169,7 +178,7 @@ Status Group::need_boards() {
   lanes_.boards = std::make_unique<transport::ShmBoards>(std::move(*segment), layout, size());
   for (int r = 0; r < size(); ++r) lanes_.board.push_back(lanes_.boards->board(r));
   lanes_.known_done.assign(spec_.ranks.size(), 0);
-  return {};
+  return await_all(*waiter_, rank_, size(), [&](int r) { return lanes_.boards->present(r); });
 }
 
 Waiter& Group::waiter() { return *waiter_; }

@@ -79,6 +79,7 @@ class Group final : private Host {
     Signature signature;
     Clock::time_point start;
     bool late_said = false;
+    Clock::time_point left_since = {};  // when a rank that is needed was first seen to have left
     double elapsed() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
   };
   Group(std::shared_ptr<Context>, GroupSpec, int rank, GroupRecord&);
@@ -90,6 +91,8 @@ class Group final : private Host {
   GroupRecord* record_of(int r);
   /// Whether rank r has left in good order: nothing more will come from it.
   bool has_left(int r, GroupRecord* record) const;
+  /// A rank leaves early because of an error, too: the cause gets this long to be seen before the leaver is named.
+  static constexpr std::chrono::milliseconds kCauseFirst{100};
 
   Status need_links() override;
   Status need_boards() override;

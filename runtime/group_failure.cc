@@ -25,6 +25,8 @@ Status Group::status() const {
 
 /// The first error wins: completes it with what the group knows, keeps it, raises the abort word.
 Status Group::fail(Failure f, const Doing* doing, bool tell_peers) {
+  // What the context found out on a control socket names a rank of the job.
+  if (f.detector == "socket" && f.rank >= 0) f.rank = from_global(f.rank).value_or(-1);
   if (f.group.empty()) f.group = spec_.name;
   f.generation = spec_.generation;
   if (doing && f.op.empty() && doing->seq > 0) {
@@ -101,6 +103,7 @@ void Group::on_deaths(const std::vector<int>& world_ranks) {
 }
 
 void Group::abort(const std::string& why) {
+  if (context_->usable().reason() == Reason::forked) return;  // the group is the parent's
   (void)fail({.reason = Reason::revoked, .text = why.empty() ? fmt::format("aborted by rank {}", rank_)
                                                              : fmt::format("aborted by rank {}: {}", rank_, why),
               .rank = rank_, .detector = "abort()"}, nullptr, true);
@@ -116,7 +119,9 @@ Status Group::look(Doing& doing) {
     GroupRecord* record = r == rank_ ? nullptr : record_of(r);
     if (r == rank_ || (record && record->key.get() == spec_.key && record->entered.get() >= doing.seq)) continue;
     absent.push_back(r);
-    if (has_left(r, record))
+    if (!has_left(r, record)) continue;
+    if (doing.left_since == Clock::time_point{}) doing.left_since = Clock::now();
+    if (Clock::now() - doing.left_since >= kCauseFirst)
       return fail({.reason = Reason::peer_dead, .text = "it left the group before it entered this operation", .rank = r,
                    .detector = "control page"}, &doing, true);
   }

@@ -42,7 +42,9 @@ class Group::MessageWaiter final : public Waiter {
     OURO_TRY(group_.status());
     for (const Message* m : messages_) {
       if (m->peer == Message::kAny || m->peer == group_.rank_ || group_.messages_->done(*m)) continue;
-      if (group_.has_left(m->peer, group_.record_of(m->peer)))
+      if (!group_.has_left(m->peer, group_.record_of(m->peer))) continue;
+      if (left_since_ == Clock::time_point{}) left_since_ = Clock::now();
+      if (Clock::now() - left_since_ >= kCauseFirst)
         return group_.fail({.reason = Reason::peer_dead, .text = m->sends ? "it left the group before it took a message" : "it left the group before it sent a message",
                             .rank = m->peer, .detector = "control page"}, nullptr, false);
     }
@@ -53,7 +55,7 @@ class Group::MessageWaiter final : public Waiter {
  private:
   Group& group_;
   const std::vector<Message*>& messages_;
-  Clock::time_point end_;
+  Clock::time_point end_, left_since_{};
   std::chrono::milliseconds deadline_;
 };
 

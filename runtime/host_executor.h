@@ -1,6 +1,7 @@
 // The host executor: the listener that carries flows out with loads and stores over links and boards.
 // Used by group, one operation at a time.
 #pragma once
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -52,6 +53,7 @@ class HostExecutor {
   Status run(const Operation&, const Choice&, std::uint64_t seq, std::uint64_t signature);
 
  private:
+  static constexpr std::size_t kLine = 64;  // payloads are cut into whole lines
   struct Extent {
     std::size_t offset, count;  // elements
   };
@@ -61,6 +63,9 @@ class HostExecutor {
   Status hop_link(const flow::Step&);
   Status hop_board(const flow::Step&);
   Status send_slot(const flow::Step&, Extent);
+  static void place(void* to, const void* from, std::size_t bytes) {
+    if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+  }
   Status ask_in_place(bool* all_registered);
 
   Extent in_extent(int chunk) const;

@@ -58,21 +58,19 @@ void Watch::accept(Descriptor& listener, bool serves) {
 void Watch::answer(int fd, bool serves) {
   auto line = std::make_shared<Descriptor>(io_, fd);
   if (!check_peer(fd).ok()) return;
-  if (!serves) {
-    (void)send_frame(fd, wire::Refuse{Reason::refused, -1, "closed: all ranks of this job have joined already"}).ok();
-    return;
-  }
   auto timer = std::make_shared<asio::steady_timer>(io_, kFirstFrame);
   timer->async_wait([line](error_code e) {
     if (!e) line->cancel();
   });
-  line->async_wait(Descriptor::wait_read, [this, line, timer](error_code e) {
+  line->async_wait(Descriptor::wait_read, [this, line, timer, serves](error_code e) {
     timer->cancel();
     if (e) return;
     auto incoming = recv_frame(line->native_handle(), Clock::now());
     if (!incoming.ok()) return;
-    Status s(Reason::refused, "this socket serves descriptors only");
-    if (auto* fetch = std::get_if<wire::Fetch>(&incoming->frame)) s = context_.serve(line->native_handle(), *fetch);
+    // A latecomer is answered after it has been read: what lies unread at the end of a line costs it the answer.
+    Status s(Reason::refused, serves ? "this socket serves descriptors only" : "closed: all ranks of this job have joined already");
+    auto* fetch = std::get_if<wire::Fetch>(&incoming->frame);
+    if (serves && fetch) s = context_.serve(line->native_handle(), *fetch);
     if (!s.ok()) (void)send_frame(line->native_handle(), wire::Refuse{s.reason(), -1, s.failure()->text}).ok();
   });
 }

@@ -42,6 +42,7 @@ class ShmBoards final : public Boards {
   ShmBoards(std::shared_ptr<device::Segment> segment, ShmBoardLayout layout, int n)
       : segment_(std::move(segment)), layout_(layout), n_(n) {}
   BoardView board(int rank) const override;
+  Counter* present(int rank) const override;
 
  private:
   std::shared_ptr<device::Segment> segment_;

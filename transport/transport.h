@@ -22,6 +22,8 @@ class Boards {
  public:
   virtual ~Boards() = default;
   virtual BoardView board(int rank) const = 0;
+  /// Bumped once by each rank that has come to reach the boards.
+  virtual Counter* present(int rank) const = 0;
 };
 
 }  // namespace ouro::transport

@@ -28,7 +28,9 @@ Fd copy_of(const Segment& s) { return Fd(fcntl(s.fd(), F_DUPFD_CLOEXEC, 0)); }
 Fd memory(std::size_t bytes, int seals, unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING) {
   Fd fd(memfd_create("test", flags));
   EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
-  if (seals) EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+  if (seals) {
+    EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+  }
   return fd;
 }
 
@@ -39,14 +41,16 @@ std::ptrdiff_t lines_of(const char* file, const std::string& part) {
   return n;
 }
 std::ptrdiff_t descriptors() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator());
 }
 
 TEST(Segment, IsZeroSealedAndAlone) {
   const auto s = made();
   EXPECT_EQ(s->bytes(), kBytes);
   for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(s->data()[i], std::byte{0});
-  EXPECT_EQ(fcntl(s->fd(), F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  EXPECT_EQ(fcntl(s->fd(), F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
+            F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   EXPECT_EQ(ftruncate(s->fd(), 0), -1);
   EXPECT_EQ(errno, EPERM);
   EXPECT_EQ(ftruncate(s->fd(), 2 * kBytes), -1);
@@ -123,14 +127,18 @@ TEST(Segment, TooMuchIsAnErrorWithBothNumbers) {
   const std::size_t much = std::size_t{1} << 45;
   const auto s = Segment::create(much, "a test's wish");
   ASSERT_EQ(s.status().reason(), Reason::resource);
-  EXPECT_THAT(s.status().message(), testing::AllOf(testing::HasSubstr("a test's wish"), testing::HasSubstr(std::to_string(much)),
-                                                   testing::HasSubstr("available")));
+  EXPECT_THAT(s.status().message(),
+              testing::AllOf(testing::HasSubstr("a test's wish"), testing::HasSubstr(std::to_string(much)),
+                             testing::HasSubstr("available")));
   EXPECT_GT(available_memory(), 0u);
   EXPECT_LT(available_memory(), much);
 }
 
 TEST(Segment, LeavesNothing) {
-  const auto names = [] { return std::distance(std::filesystem::directory_iterator("/dev/shm"), std::filesystem::directory_iterator()); };
+  const auto names = [] {
+    return std::distance(std::filesystem::directory_iterator("/dev/shm"),
+                         std::filesystem::directory_iterator());
+  };
   const std::ptrdiff_t fds = descriptors(), shm = names();
   for (int i = 0; i < 100; ++i) {
     auto s = made();

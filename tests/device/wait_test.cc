@@ -21,7 +21,8 @@ class Watcher final : public Waiter {
  protected:
   Status look(Clock::duration elapsed) override {
     ++looks;
-    if (aborted && std::atomic_ref(*const_cast<std::uint32_t*>(aborted)).load() != 0) return {Reason::revoked, "aborted"};
+    if (aborted && std::atomic_ref(*const_cast<std::uint32_t*>(aborted)).load() != 0)
+      return {Reason::revoked, "aborted"};
     if (elapsed < limit) return {};
     return {Reason::deadline, "too long"};
   }

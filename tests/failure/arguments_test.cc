@@ -1,4 +1,5 @@
-// Arguments that are wrong on one rank: refused at the call, nothing sent, nothing sticks. And forked children.
+// Arguments that are wrong on one rank: refused at the call, nothing sent, nothing sticks. And forked
+// children.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,16 +20,26 @@ constexpr std::size_t kHuge = std::numeric_limits<std::size_t>::max();
 std::vector<Wrong> wrong_calls() {
   const auto f32 = DType::f32;
   return {
-      {"null input", Reason::invalid, [=](Group& g, auto& b) { return all_reduce(g, CView(nullptr, 4, f32), View(b.data(), 4, f32)); }},
-      {"null output", Reason::invalid, [=](Group& g, auto& b) { return all_reduce(g, CView(b.data(), 4, f32), View(nullptr, 4, f32)); }},
-      {"overlap", Reason::invalid, [=](Group& g, auto& b) { return all_reduce(g, CView(b.data(), 4, f32), View(b.data() + 1, 4, f32)); }},
+      {"null input", Reason::invalid,
+       [=](Group& g, auto& b) { return all_reduce(g, CView(nullptr, 4, f32), View(b.data(), 4, f32)); }},
+      {"null output", Reason::invalid,
+       [=](Group& g, auto& b) { return all_reduce(g, CView(b.data(), 4, f32), View(nullptr, 4, f32)); }},
+      {"overlap", Reason::invalid,
+       [=](Group& g, auto& b) { return all_reduce(g, CView(b.data(), 4, f32), View(b.data() + 1, 4, f32)); }},
       {"overlap of a block", Reason::invalid,
        [=](Group& g, auto& b) { return all_gather(g, CView(b.data() + 1, 4, f32), View(b.data(), 8, f32)); }},
-      {"counts differ", Reason::invalid, [=](Group& g, auto& b) { return all_reduce(g, CView(b.data(), 4, f32), View(b.data() + 8, 5, f32)); }},
-      {"blocks do not fit", Reason::invalid, [=](Group& g, auto& b) { return all_gather(g, CView(b.data(), 4, f32), View(b.data() + 8, 9, f32)); }},
-      {"count overflows", Reason::invalid, [=](Group& g, auto& b) { return all_reduce(g, CView(b.data(), kHuge, f32), View(b.data(), kHuge, f32)); }},
+      {"counts differ", Reason::invalid,
+       [=](Group& g, auto& b) { return all_reduce(g, CView(b.data(), 4, f32), View(b.data() + 8, 5, f32)); }},
+      {"blocks do not fit", Reason::invalid,
+       [=](Group& g, auto& b) { return all_gather(g, CView(b.data(), 4, f32), View(b.data() + 8, 9, f32)); }},
+      {"count overflows", Reason::invalid,
+       [=](Group& g, auto& b) {
+         return all_reduce(g, CView(b.data(), kHuge, f32), View(b.data(), kHuge, f32));
+       }},
       {"count times ranks overflows", Reason::invalid,
-       [=](Group& g, auto& b) { return all_gather(g, CView(b.data(), kHuge / 8, f32), View(b.data(), kHuge / 8 * 2, f32)); }},
+       [=](Group& g, auto& b) {
+         return all_gather(g, CView(b.data(), kHuge / 8, f32), View(b.data(), kHuge / 8 * 2, f32));
+       }},
       {"sum of counts overflows", Reason::invalid,
        [=](Group& g, auto& b) {
          const std::size_t counts[] = {kHuge, kHuge};
@@ -39,43 +50,61 @@ std::vector<Wrong> wrong_calls() {
          const std::size_t counts[] = {1, 1, 1};
          return all_gather_v(g, CView(b.data(), 1, f32), View(b.data() + 8, 3, f32), counts);
        }},
-      {"root below", Reason::invalid, [=](Group& g, auto& b) { return broadcast(g, CView(b.data(), 4, f32), View(b.data(), 4, f32), -1); }},
-      {"root above", Reason::invalid, [=](Group& g, auto& b) { return reduce(g, CView(b.data(), 4, f32), View(b.data(), 4, f32), ReduceOp::sum, 2); }},
+      {"root below", Reason::invalid,
+       [=](Group& g, auto& b) { return broadcast(g, CView(b.data(), 4, f32), View(b.data(), 4, f32), -1); }},
+      {"root above", Reason::invalid,
+       [=](Group& g, auto& b) {
+         return reduce(g, CView(b.data(), 4, f32), View(b.data(), 4, f32), ReduceOp::sum, 2);
+       }},
       {"element types differ", Reason::invalid,
-       [=](Group& g, auto& b) { return all_reduce(g, CView(b.data(), 4, f32), View(b.data() + 8, 4, DType::i32)); }},
+       [=](Group& g, auto& b) {
+         return all_reduce(g, CView(b.data(), 4, f32), View(b.data() + 8, 4, DType::i32));
+       }},
       {"no such element type", Reason::invalid,
        [=](Group& g, auto& b) {
          const auto none = static_cast<DType>(200);
          return all_reduce(g, CView(b.data(), 4, none), View(b.data(), 4, none));
        }},
       {"op does not apply", Reason::invalid,
-       [=](Group& g, auto& b) { return all_reduce(g, CView(b.data(), 4, f32), View(b.data(), 4, f32), ReduceOp::bxor); }},
+       [=](Group& g, auto& b) {
+         return all_reduce(g, CView(b.data(), 4, f32), View(b.data(), 4, f32), ReduceOp::bxor);
+       }},
       {"no such op", Reason::invalid,
        [=](Group& g, auto& b) {
          ReduceOp none;
          none.kind = static_cast<OpKind>(99);
          return all_reduce(g, CView(b.data(), 4, f32), View(b.data(), 4, f32), none);
        }},
-      {"uneven cut", Reason::invalid, [=](Group& g, auto& b) { return all_to_all(g, CView(b.data(), 5, f32), View(b.data() + 8, 5, f32)); }},
+      {"uneven cut", Reason::invalid,
+       [=](Group& g, auto& b) { return all_to_all(g, CView(b.data(), 5, f32), View(b.data() + 8, 5, f32)); }},
       {"cuda memory", Reason::unsupported,
        [=](Group& g, auto& b) {
          const Device gpu{Device::Kind::cuda, 0};
          return all_reduce(g, CView(b.data(), 4, f32, gpu), View(b.data(), 4, f32, gpu));
        }},
       {"no such algorithm", Reason::invalid,
-       [=](Group& g, auto& b) { return all_reduce(g, CView(b.data(), 4, f32), View(b.data(), 4, f32), ReduceOp::sum, {.algorithm = "spiral"}); }},
+       [=](Group& g, auto& b) {
+         return all_reduce(g, CView(b.data(), 4, f32), View(b.data(), 4, f32), ReduceOp::sum,
+                           {.algorithm = "spiral"});
+       }},
       {"algorithm of another collective", Reason::invalid,
-       [=](Group& g, auto& b) { return broadcast(g, CView(b.data(), 4, f32), View(b.data(), 4, f32), 0, {.algorithm = "oneshot"}); }},
+       [=](Group& g, auto& b) {
+         return broadcast(g, CView(b.data(), 4, f32), View(b.data(), 4, f32), 0, {.algorithm = "oneshot"});
+       }},
       {"algorithm against the numerics", Reason::invalid,
        [=](Group& g, auto& b) {
          return all_reduce(g, CView(b.data(), 4, f32), View(b.data(), 4, f32), ReduceOp::sum,
                            {.numerics = Numerics::canonical, .algorithm = "ring"});
        }},
-      {"send to nobody", Reason::invalid, [=](Group& g, auto& b) { return send(g, CView(b.data(), 4, f32), 2); }},
-      {"send to any", Reason::invalid, [=](Group& g, auto& b) { return send(g, CView(b.data(), 4, f32), kAnySource); }},
-      {"negative tag", Reason::invalid, [=](Group& g, auto& b) { return send(g, CView(b.data(), 4, f32), 1, -5); }},
+      {"send to nobody", Reason::invalid,
+       [=](Group& g, auto& b) { return send(g, CView(b.data(), 4, f32), 2); }},
+      {"send to any", Reason::invalid,
+       [=](Group& g, auto& b) { return send(g, CView(b.data(), 4, f32), kAnySource); }},
+      {"negative tag", Reason::invalid,
+       [=](Group& g, auto& b) { return send(g, CView(b.data(), 4, f32), 1, -5); }},
       {"null message", Reason::invalid, [=](Group& g, auto&) { return send(g, CView(nullptr, 4, f32), 1); }},
-      {"receive from nobody", Reason::invalid, [=](Group& g, auto& b) { return recv(g, View(b.data(), 4, f32), -2).status(); }},
+      {"receive from nobody", Reason::invalid,
+       [=](Group& g, auto& b) { return recv(g, View(b.data(), 4, f32), -2).status(); }},
       {"color", Reason::invalid, [=](Group& g, auto&) { return g.split(-2, 0).status(); }},
   };
 }
@@ -87,7 +116,9 @@ TEST(Arguments, AreRefusedAtTheCallAndNothingSticks) {
     Group& g = contexts[static_cast<std::size_t>(rank)].world();
     std::vector<float> buffer(64);
     for (const Wrong& w : wrong_calls()) {
-      if (rank == 0) EXPECT_THAT(w.call(g, buffer), Fails(w.reason)) << w.name;  // on one rank only: nobody waits for it
+      if (rank == 0) {  // on one rank only: nobody waits for it
+        EXPECT_THAT(w.call(g, buffer), Fails(w.reason)) << w.name;
+      }
       EXPECT_TRUE(g.status().ok()) << w.name;
       EXPECT_TRUE(exact_all_reduce(g).ok()) << w.name << ": " << g.status().message();
     }
@@ -154,7 +185,8 @@ TEST(Fork, ChildIsRefusedAndParentUndisturbed) {
   const int all[] = {0, 1};
   std::vector<Group> groups;
   std::vector<Memory> memory;
-  for (auto& c : contexts) groups.push_back(std::move(*c.group(all, "g"))), memory.push_back(std::move(*c.alloc(8192)));
+  for (auto& c : contexts)
+    groups.push_back(std::move(*c.group(all, "g"))), memory.push_back(std::move(*c.alloc(8192)));
   const auto work = [&] {
     on_threads(2, [&](int rank) {
       const auto i = static_cast<std::size_t>(rank);

@@ -27,15 +27,18 @@ Status wait_in(Phase phase, Group& g, bool victim) {
   std::vector<float> data(1 << 18);
   const std::span<float> all(data);
   switch (phase) {
-    case Phase::running: return all_reduce(g, all, all);
-    case Phase::ring: return all_reduce(g, all, all, ReduceOp::sum, {.algorithm = "ring"});
+    case Phase::running:
+      return all_reduce(g, all, all);
+    case Phase::ring:
+      return all_reduce(g, all, all, ReduceOp::sum, {.algorithm = "ring"});
     case Phase::receiving:
       if (!victim) return recv(g, all, g.rank() == 1 ? 2 : 1).status();
       break;
     case Phase::barrier:
       if (!victim) return barrier(g);
       break;
-    case Phase::idle: break;
+    case Phase::idle:
+      break;
   }
   std::this_thread::sleep_for(1ms);
   return g.status();
@@ -61,7 +64,8 @@ void survive(int rank, Board& board, const Case& c, const UniqueId& id) {
   for (int i = 0; i < 3; ++i) {  // it sticks, unchanged
     EXPECT_THAT(exact_all_reduce(g), Fails(Reason::peer_dead, s.failure()->rank));
     EXPECT_THAT(barrier(g), Fails(Reason::peer_dead, s.failure()->rank));
-    EXPECT_THAT(send(g, CView(&i, 1, DType::i32), (rank + 1) % 4), Fails(Reason::peer_dead, s.failure()->rank));
+    EXPECT_THAT(send(g, CView(&i, 1, DType::i32), (rank + 1) % 4),
+                Fails(Reason::peer_dead, s.failure()->rank));
     EXPECT_EQ(g.status().message(), s.message());
   }
   EXPECT_TRUE(joined->close().ok());
@@ -93,11 +97,13 @@ TEST_P(Death, EverySurvivorNamesIt) {
 INSTANTIATE_TEST_SUITE_P(
     , Death,
     testing::Values(Case{"running", Phase::running, {3}}, Case{"running_rank_0", Phase::running, {0}},
-                    Case{"running_two", Phase::running, {1, 2}}, Case{"running_with_child", Phase::running, {1}, true},
-                    Case{"ring", Phase::ring, {2}}, Case{"idle", Phase::idle, {2}}, Case{"idle_rank_0", Phase::idle, {0}},
+                    Case{"running_two", Phase::running, {1, 2}},
+                    Case{"running_with_child", Phase::running, {1}, true}, Case{"ring", Phase::ring, {2}},
+                    Case{"idle", Phase::idle, {2}}, Case{"idle_rank_0", Phase::idle, {0}},
                     Case{"idle_two", Phase::idle, {0, 3}}, Case{"idle_with_child", Phase::idle, {0}, true},
                     Case{"barrier", Phase::barrier, {1}}, Case{"barrier_rank_0", Phase::barrier, {0}},
-                    Case{"barrier_three", Phase::barrier, {0, 1, 2}}, Case{"receiving", Phase::receiving, {3}}),
+                    Case{"barrier_three", Phase::barrier, {0, 1, 2}},
+                    Case{"receiving", Phase::receiving, {3}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Leaving, ExitWithoutCloseIsDeath) {
@@ -135,8 +141,12 @@ TEST(Leaving, InGoodOrderIsAnErrorOnlyForThoseWhoNeedIt) {
     std::this_thread::sleep_for(150ms);  // it has ended too
     EXPECT_TRUE(g.status().ok()) << g.status().message();
     int value = 41 + rank;
-    if (rank == 0) EXPECT_TRUE(send(g, CView(&value, 1, DType::i32), 1).ok());
-    if (rank == 1) EXPECT_TRUE(recv(g, View(&value, 1, DType::i32), 0).ok());
+    if (rank == 0) {
+      EXPECT_TRUE(send(g, CView(&value, 1, DType::i32), 1).ok());
+    }
+    if (rank == 1) {
+      EXPECT_TRUE(recv(g, View(&value, 1, DType::i32), 0).ok());
+    }
     EXPECT_EQ(value, 41);
     const int pair[] = {0, 1};
     auto without = joined->group(pair, "pair");
@@ -153,7 +163,6 @@ TEST(Leaving, InGoodOrderIsAnErrorOnlyForThoseWhoNeedIt) {
 
 TEST(Leaving, ReceiveFromARankThatDiesOrLeaves) {
   Watchdog watchdog;
-  const UniqueId id = new_id();
   for (const bool dies : {true, false}) {
     const UniqueId job = new_id();
     Processes ranks(2, [&](int rank, Board& board) {
@@ -174,7 +183,8 @@ TEST(Leaving, ReceiveFromARankThatDiesOrLeaves) {
   }
 }
 
-/// The first operation of a group fetches memory from its first rank: that one's death must end the fetch as well.
+/// The first operation of a group fetches memory from its first rank: that one's death must end the fetch as
+/// well.
 TEST(DeathOfTheOwner, WhileMemoryIsFetchedFromARankWhoseChildLives) {
   Watchdog watchdog;
   const UniqueId id = new_id();
@@ -192,7 +202,7 @@ TEST(DeathOfTheOwner, WhileMemoryIsFetchedFromARankWhoseChildLives) {
     board.heard_ns[1] = now_ns();
     EXPECT_THAT(s, Fails(Reason::peer_dead, 0));
   });
-  ASSERT_TRUE(ranks.all_reach(2, {1}));
+  ASSERT_TRUE(ranks.all_reach(1) && ranks.all_reach(2, {1}));
   ::kill(ranks.pid(0), SIGSTOP);  // it does not answer...
   ranks.board().stage[1] = 2;
   std::this_thread::sleep_for(100ms);

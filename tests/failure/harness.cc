@@ -14,12 +14,14 @@
 
 namespace ouro::test {
 
-Watchdog::Watchdog(std::chrono::seconds limit) : thread_([this, limit] {
-      std::unique_lock lock(mutex_);
-      if (cv_.wait_for(lock, limit, [&] { return done_; })) return;
-      std::fprintf(stderr, "watchdog: the test did not end within %lld s\n", static_cast<long long>(limit.count()));
-      _exit(3);  // the children have asked to die with this process
-    }) {}
+Watchdog::Watchdog(std::chrono::seconds limit)
+    : thread_([this, limit] {
+        std::unique_lock lock(mutex_);
+        if (cv_.wait_for(lock, limit, [&] { return done_; })) return;
+        std::fprintf(stderr, "watchdog: the test did not end within %lld s\n",
+                     static_cast<long long>(limit.count()));
+        _exit(3);  // the children have asked to die with this process
+      }) {}
 
 Watchdog::~Watchdog() {
   {
@@ -81,7 +83,8 @@ void Processes::kill(const std::vector<int>& ranks) {
 bool Processes::all_reach(int stage, const std::vector<int>& except) {
   return eventually([&] {
     for (int r = 0; r < static_cast<int>(pids_.size()); ++r)
-      if (std::find(except.begin(), except.end(), r) == except.end() && board_->stage[r] < stage) return false;
+      if (std::find(except.begin(), except.end(), r) == except.end() && board_->stage[r] < stage)
+        return false;
     return true;
   });
 }
@@ -98,7 +101,8 @@ void Processes::join(const std::vector<int>& killed) {
     if (std::find(killed.begin(), killed.end(), r) != killed.end()) {
       EXPECT_TRUE(WIFSIGNALED(status)) << "rank " << r;
     } else {
-      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << r << ": wait status " << status;
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
+          << "rank " << r << ": wait status " << status;
     }
   }
 }
@@ -143,9 +147,14 @@ Status exact_all_reduce(Group& g, std::size_t count, const CallOptions& o) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-testing::Matcher<Status> Fails(Reason reason) { return testing::ResultOf("reason", [](const Status& s) { return s.reason(); }, reason); }
+testing::Matcher<Status> Fails(Reason reason) {
+  return testing::ResultOf(
+      "reason", [](const Status& s) { return s.reason(); }, reason);
+}
 testing::Matcher<Status> Fails(Reason reason, int rank) {
-  return testing::AllOf(Fails(reason), testing::ResultOf("culprit", [](const Status& s) { return s.ok() ? -1 : s.failure()->rank; }, rank));
+  return testing::AllOf(
+      Fails(reason), testing::ResultOf(
+                         "culprit", [](const Status& s) { return s.ok() ? -1 : s.failure()->rank; }, rank));
 }
 
 }  // namespace ouro::test

@@ -49,7 +49,8 @@ std::int64_t now_ns();
 /// False if it did not come true in time.
 bool eventually(const std::function<bool()>& f, std::chrono::milliseconds limit = 10s);
 
-/// Ranks as processes. A body's failed expectations, a throw or an unexpected end fail the test that joins it.
+/// Ranks as processes. A body's failed expectations, a throw or an unexpected end fail the test that joins
+/// it.
 class Processes {
  public:
   Processes(int n, std::function<void(int rank, Board&)> body);
@@ -76,7 +77,8 @@ std::vector<Context> thread_contexts(int n, InitOptions = {});
 InitOptions options(int rank, int world, const UniqueId& id);
 UniqueId new_id();
 
-/// An all-reduce of integers whose result every rank checks exactly. The error, or `data-corrupt` where it is wrong.
+/// An all-reduce of integers whose result every rank checks exactly. The error, or `data-corrupt` where it is
+/// wrong.
 Status exact_all_reduce(Group&, std::size_t count = 1000, const CallOptions& = {});
 
 bool has(const std::string& text, const std::string& part);

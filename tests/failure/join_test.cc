@@ -35,7 +35,8 @@ std::vector<Status> join_all(const std::vector<InitOptions>& all) {
 TEST(Join, ArgumentsOutOfRange) {
   const UniqueId id = new_id();
   for (auto [rank, world] : {std::pair{-1, 2}, {2, 2}, {0, 0}, {0, -1}, {0, 1 << 20}})
-    EXPECT_THAT(Context::create(options(rank, world, id)).status(), Fails(Reason::invalid)) << rank << " of " << world;
+    EXPECT_THAT(Context::create(options(rank, world, id)).status(), Fails(Reason::invalid))
+        << rank << " of " << world;
   InitOptions o = options(0, 2, id);
   o.world_size.reset();
   EXPECT_THAT(Context::create(o).status(), Fails(Reason::invalid));
@@ -108,7 +109,8 @@ TEST(Join, SettingsDiffer) {
   odd.numerics = Numerics::canonical;
   for (const Status& s : join_all({options(0, 3, id), odd, options(2, 3, id)})) {
     EXPECT_THAT(s, Fails(Reason::mismatch));
-    EXPECT_TRUE(has(s.message(), "OURO_NUMERICS=fast") && has(s.message(), "OURO_NUMERICS=canonical")) << s.message();
+    EXPECT_TRUE(has(s.message(), "OURO_NUMERICS=fast") && has(s.message(), "OURO_NUMERICS=canonical"))
+        << s.message();
   }
 }
 
@@ -146,7 +148,8 @@ TEST(Join, LatecomerIsTurnedAway) {
     EXPECT_TRUE(has(late.status().message(), "closed")) << late.status().message();
     EXPECT_LT(std::chrono::nanoseconds(now_ns() - start), kHardBound);
   }
-  on_threads(2, [&](int r) { EXPECT_TRUE(exact_all_reduce(contexts[static_cast<std::size_t>(r)].world()).ok()); });
+  on_threads(
+      2, [&](int r) { EXPECT_TRUE(exact_all_reduce(contexts[static_cast<std::size_t>(r)].world()).ok()); });
 }
 
 TEST(Join, ARankThatDiesWhileTheJobForms) {
@@ -169,7 +172,8 @@ TEST(Join, ARankThatDiesWhileTheJobForms) {
   ranks.board().killed_ns = now_ns();
   ranks.join({2});
   for (int r : {0, 1})
-    EXPECT_LT(std::chrono::nanoseconds(ranks.board().heard_ns[r] - ranks.board().killed_ns), kHardBound + 200ms);
+    EXPECT_LT(std::chrono::nanoseconds(ranks.board().heard_ns[r] - ranks.board().killed_ns),
+              kHardBound + 200ms);
 }
 
 TEST(Join, TheHubDiesWhileTheJobForms) {
@@ -202,9 +206,14 @@ void disturb(const std::string& name, const Board& board) {
     std::vector<std::uint8_t> bytes(random() % 4000);
     for (auto& b : bytes) b = static_cast<std::uint8_t>(random());
     switch (i % 4) {
-      case 0: break;
-      case 1: bytes = honest; break;
-      case 2: bytes = honest, bytes[random() % bytes.size()] ^= 0x10; break;
+      case 0:
+        break;
+      case 1:
+        bytes = honest;
+        break;
+      case 2:
+        bytes = honest, bytes[random() % bytes.size()] ^= 0x10;
+        break;
       case 3:
         if (silent.size() < 200) silent.push_back(std::move(line));
         continue;

@@ -14,8 +14,8 @@ struct Holdings {
   friend bool operator==(const Holdings&, const Holdings&) = default;
 };
 std::ostream& operator<<(std::ostream& os, const Holdings& h) {
-  return os << h.fds << " fds, " << h.tasks << " tasks, " << h.segments << " segments, " << h.maps << " maps, " << h.names
-            << " names in /dev/shm";
+  return os << h.fds << " fds, " << h.tasks << " tasks, " << h.segments << " segments, " << h.maps
+            << " maps, " << h.names << " names in /dev/shm";
 }
 
 std::ptrdiff_t entries(const char* folder) {
@@ -28,7 +28,8 @@ Holdings holdings() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line); ++h.maps) h.segments += has(line, "memfd:ouro");
   std::error_code e;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", e)) h.names += has(entry.path().filename(), "ouro");
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", e))
+    h.names += has(entry.path().filename(), "ouro");
   return h;
 }
 
@@ -59,7 +60,9 @@ void cycle(bool fails) {
       ASSERT_TRUE(next.ok());
       EXPECT_TRUE(exact_all_reduce(*next).ok());
     }
-    if (rank != 2) EXPECT_TRUE(c.close().ok());  // the last one just goes
+    if (rank != 2) {
+      EXPECT_TRUE(c.close().ok());  // the last one just goes
+    }
   });
 }
 
@@ -69,11 +72,13 @@ TEST(Leaks, NoneAfterFiftyJobs) {
   for (int i = 0; i < 5; ++i) cycle(i % 2 == 1);
   // A thread that has been joined may be listed for a moment more.
   Holdings before = holdings();
-  EXPECT_TRUE(eventually([&] { return (before = holdings()).tasks == 2; }, 1s)) << before;  // this one and the watchdog
+  EXPECT_TRUE(eventually([&] { return (before = holdings()).tasks == 2; }, 1s))
+      << before;  // this one and the watchdog
   EXPECT_EQ(before.segments, 0);
   for (int i = 0; i < 50; ++i) cycle(i % 10 == 9);
   Holdings after{};
-  EXPECT_TRUE(eventually([&] { return (after = holdings()) == before; }, 1s)) << "before: " << before << "; after: " << after;
+  EXPECT_TRUE(eventually([&] { return (after = holdings()) == before; }, 1s))
+      << "before: " << before << "; after: " << after;
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Ranks that disagree: every rank hears it within the bound, with both sides, and shrink() gives a working group.
+// Ranks that disagree: every rank hears it within the bound, with both sides, and shrink() gives a working
+// group.
 #include "tests/failure/harness.h"
 
 namespace ouro::test {
@@ -27,7 +28,9 @@ Call reduces(std::size_t n, DType t = DType::f32, ReduceOp op = ReduceOp::sum, c
   };
 }
 Call broadcasts(std::size_t n, int root, const char* algorithm = "") {
-  return [=](Group& g, Buffers& b) { return broadcast(g, b.source(n), b.sink(n), root, {.algorithm = algorithm}); };
+  return [=](Group& g, Buffers& b) {
+    return broadcast(g, b.source(n), b.sink(n), root, {.algorithm = algorithm});
+  };
 }
 Call both(Call first, Call second) {
   return [=](Group& g, Buffers& b) {
@@ -47,9 +50,12 @@ Call scatters(std::size_t n, int root) {
   return [=](Group& g, Buffers& b) { return scatter(g, b.source(4 * n), b.sink(n), root); };
 }
 Call reduces_to(int root, const char* algorithm = "") {
-  return [=](Group& g, Buffers& b) { return reduce(g, b.source(512), b.sink(512), ReduceOp::sum, root, {.algorithm = algorithm}); };
+  return [=](Group& g, Buffers& b) {
+    return reduce(g, b.source(512), b.sink(512), ReduceOp::sum, root, {.algorithm = algorithm});
+  };
 }
-Call exchanges(std::size_t first) {  // what each rank sends to rank 0 (and rank 0 expects one element of each)
+Call exchanges(
+    std::size_t first) {  // what each rank sends to rank 0 (and rank 0 expects one element of each)
   return [=](Group& g, Buffers& b) {
     const auto n = static_cast<std::size_t>(g.size());
     std::vector<std::size_t> out(n, 1), in(n, 1);
@@ -60,34 +66,41 @@ Call exchanges(std::size_t first) {  // what each rank sends to rank 0 (and rank
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
-      {"count", reduces(256), reduces(257), "all_reduce(float, sum, count 256)", "all_reduce(float, sum, count 257)"},
+      {"count", reduces(256), reduces(257), "all_reduce(float, sum, count 256)",
+       "all_reduce(float, sum, count 257)"},
       {"count_large", reduces(1 << 17), reduces((1 << 17) - 1), "count 131072", "count 131071"},
       {"count_across_algorithms", reduces(100), reduces(200'000), "count 100)", "count 200000)"},
-      {"count_ring", reduces(256, DType::f32, ReduceOp::sum, "ring"), reduces(257, DType::f32, ReduceOp::sum, "ring"),
-       "count 256, algorithm ring", "count 257, algorithm ring"},
-      {"count_ring_large", reduces(200'000, DType::f32, ReduceOp::sum, "ring"), reduces(100'000, DType::f32, ReduceOp::sum, "ring"),
-       "count 200000, algorithm ring", "count 100000, algorithm ring"},
-      {"algorithm", reduces(256), reduces(256, DType::f32, ReduceOp::sum, "ring"), "count 256)", "algorithm ring"},
+      {"count_ring", reduces(256, DType::f32, ReduceOp::sum, "ring"),
+       reduces(257, DType::f32, ReduceOp::sum, "ring"), "count 256, algorithm ring",
+       "count 257, algorithm ring"},
+      {"count_ring_large", reduces(200'000, DType::f32, ReduceOp::sum, "ring"),
+       reduces(100'000, DType::f32, ReduceOp::sum, "ring"), "count 200000, algorithm ring",
+       "count 100000, algorithm ring"},
+      {"algorithm", reduces(256), reduces(256, DType::f32, ReduceOp::sum, "ring"), "count 256)",
+       "algorithm ring"},
       {"dtype", reduces(256), reduces(256, DType::i32), "all_reduce(float, sum", "all_reduce(int32, sum"},
-      {"dtype_ring", reduces(256, DType::f32, ReduceOp::sum, "ring"), reduces(256, DType::i32, ReduceOp::sum, "ring"),
-       "all_reduce(float, sum", "all_reduce(int32, sum"},
+      {"dtype_ring", reduces(256, DType::f32, ReduceOp::sum, "ring"),
+       reduces(256, DType::i32, ReduceOp::sum, "ring"), "all_reduce(float, sum", "all_reduce(int32, sum"},
       {"op", reduces(256), reduces(256, DType::f32, ReduceOp::max), "float, sum", "float, max"},
-      {"numerics", reduces(256), reduces(256, DType::f32, ReduceOp::sum, "", Numerics::canonical), "count 256)", "count 256, canonical"},
+      {"numerics", reduces(256), reduces(256, DType::f32, ReduceOp::sum, "", Numerics::canonical),
+       "count 256)", "count 256, canonical"},
       {"zero_against_n", reduces(256), reduces(0), "count 256", "count 0", true},
-      {"zero_against_n_ring", reduces(256, DType::f32, ReduceOp::sum, "ring"), reduces(0, DType::f32, ReduceOp::sum, "ring"),
-       "count 256", "count 0", true},
+      {"zero_against_n_ring", reduces(256, DType::f32, ReduceOp::sum, "ring"),
+       reduces(0, DType::f32, ReduceOp::sum, "ring"), "count 256", "count 0", true},
       {"collective", reduces(64), kGather, "all_reduce(float, sum, count 64)", "all_gather(float, count 64)"},
       {"barrier_against_reduce", reduces(64), kBarrier, "all_reduce(float", "barrier()"},
       {"order", both(reduces(64), kBarrier), both(kBarrier, reduces(64)), "all_reduce(float", "barrier()"},
-      {"order_of_counts", both(reduces(64), reduces(32)), both(reduces(32), reduces(64)), "count 64", "count 32"},
+      {"order_of_counts", both(reduces(64), reduces(32)), both(reduces(32), reduces(64)), "count 64",
+       "count 32"},
       {"root", broadcasts(256, 1), broadcasts(256, 2), "root 1", "root 2"},
       {"root_of_reduce", reduces_to(1), reduces_to(2), "root 1", "root 2"},
       {"scatter_count", scatters(64, 1), scatters(65, 1), "count 64", "count 65"},
-      {"root_ahead", times(6, broadcasts(256, 1)), both(times(2, broadcasts(256, 1)), broadcasts(257, 1)), "count 256", "count 257"},
-      {"root_ahead_chain", times(6, broadcasts(256, 1, "chain")), both(times(2, broadcasts(256, 1, "chain")), broadcasts(257, 1, "chain")),
+      {"root_ahead", times(6, broadcasts(256, 1)), both(times(2, broadcasts(256, 1)), broadcasts(257, 1)),
        "count 256", "count 257"},
-      {"root_ahead_tree", times(6, broadcasts(256, 1, "tree")), both(times(2, broadcasts(256, 1, "tree")), broadcasts(257, 1, "tree")),
-       "count 256", "count 257"},
+      {"root_ahead_chain", times(6, broadcasts(256, 1, "chain")),
+       both(times(2, broadcasts(256, 1, "chain")), broadcasts(257, 1, "chain")), "count 256", "count 257"},
+      {"root_ahead_tree", times(6, broadcasts(256, 1, "tree")),
+       both(times(2, broadcasts(256, 1, "tree")), broadcasts(257, 1, "tree")), "count 256", "count 257"},
   };
   return all;
 }
@@ -133,9 +146,11 @@ TEST_P(Mismatch, IsNamedOnEveryRankAndSurvived) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, Mismatch, testing::Combine(testing::ValuesIn(cases()), testing::Values(0, 3)), [](const auto& info) {
-  return std::string(std::get<0>(info.param).name) + "_rank_" + std::to_string(std::get<1>(info.param));
-});
+INSTANTIATE_TEST_SUITE_P(, Mismatch, testing::Combine(testing::ValuesIn(cases()), testing::Values(0, 3)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + "_rank_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
 
 TEST(MismatchOf, TwoSidesOfTwo) {
   Watchdog watchdog;
@@ -143,7 +158,8 @@ TEST(MismatchOf, TwoSidesOfTwo) {
   std::vector<Status> said(4);
   on_threads(4, [&](int rank) {
     Buffers b;
-    said[static_cast<std::size_t>(rank)] = reduces(rank < 2 ? 8 : 9)(contexts[static_cast<std::size_t>(rank)].world(), b);
+    said[static_cast<std::size_t>(rank)] =
+        reduces(rank < 2 ? 8 : 9)(contexts[static_cast<std::size_t>(rank)].world(), b);
   });
   for (const Status& s : said) {
     EXPECT_THAT(s, Fails(Reason::mismatch, said[0].failure()->rank));
@@ -182,7 +198,8 @@ TEST(MismatchOf, ALateArrival) {
   on_threads(3, [&](int rank) {
     Buffers b;
     if (rank == 1) std::this_thread::sleep_for(300ms), arrival = now_ns();
-    EXPECT_THAT(reduces(rank == 1 ? 5 : 6)(contexts[static_cast<std::size_t>(rank)].world(), b), Fails(Reason::mismatch, 1));
+    EXPECT_THAT(reduces(rank == 1 ? 5 : 6)(contexts[static_cast<std::size_t>(rank)].world(), b),
+                Fails(Reason::mismatch, 1));
     end[static_cast<std::size_t>(rank)] = now_ns();
   });
   for (std::int64_t e : end) EXPECT_LT(std::chrono::nanoseconds(e - arrival), kHardBound);

@@ -67,7 +67,7 @@ TEST(Shrink, ResumeIsTheFirstThatSomebodyLacks) {
     Group& g = contexts[static_cast<std::size_t>(rank)].world();
     std::vector<float> data(16);
     const std::span<float> span(data);
-    ASSERT_TRUE(exact_all_reduce(g).ok());
+    ASSERT_TRUE(exact_all_reduce(g, 1000, {.algorithm = "ring"}).ok());  // the links are there
     // The root of a small broadcast does not wait: it completes 2 and 3, the others stop at 1.
     if (rank == 0) {
       EXPECT_TRUE(broadcast(g, span, span, 0, {.algorithm = "tree"}).ok());
@@ -104,10 +104,11 @@ TEST(Shrink, SurvivesDeathsDuringShrink) {
       board.stage[rank] = 1;
       while (g.status().ok()) std::this_thread::sleep_for(200us);
       std::thread suicide;
-      if (rank == second) suicide = std::thread([&] {
-        std::this_thread::sleep_for(delay);
-        raise(SIGKILL);
-      });
+      if (rank == second)
+        suicide = std::thread([&] {
+          std::this_thread::sleep_for(delay);
+          raise(SIGKILL);
+        });
       (void)go_on(g, board, rank);
       if (rank == second) suicide.join();
       // The second death may come after this agreement: then it is found by the next operation.

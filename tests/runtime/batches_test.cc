@@ -23,7 +23,8 @@ TEST_P(Batches, ManyOperations) {
     group_start();
     for (int i = 0; i < kOps; ++i) {
       from[static_cast<std::size_t>(i)] = i * (c.rank() + 1);
-      OURO_RANK_OK(all_reduce(c.world(), in(from[static_cast<std::size_t>(i)]), out(to[static_cast<std::size_t>(i)])));
+      OURO_RANK_OK(
+          all_reduce(c.world(), in(from[static_cast<std::size_t>(i)]), out(to[static_cast<std::size_t>(i)])));
     }
     OURO_RANK_CHECK(to[5] == -1, "{}", "nothing runs before the end");
     OURO_RANK_OK(group_end());
@@ -44,7 +45,8 @@ TEST_P(Batches, ManyOperations) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Sends and receives between all pairs, larger than any queue, sends first: without a group this would block.
+/// Sends and receives between all pairs, larger than any queue, sends first: without a group this would
+/// block.
 TEST_P(Batches, AllPairsBothWays) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 4, [](Context& c) -> std::string {
@@ -56,12 +58,14 @@ TEST_P(Batches, AllPairsBothWays) {
       to[static_cast<std::size_t>(peer)].assign(count, 10 * c.rank() + peer);
       OURO_RANK_OK(send(g, std::span<const int>(to[static_cast<std::size_t>(peer)]), peer, 1));
     }
-    for (int peer = 3; peer >= 0; --peer) OURO_RANK_OK(recv(g, std::span<int>(from[static_cast<std::size_t>(peer)]), peer, 1));
+    for (int peer = 3; peer >= 0; --peer)
+      OURO_RANK_OK(recv(g, std::span<int>(from[static_cast<std::size_t>(peer)]), peer, 1));
     int mine = c.rank(), sum = 0;
     OURO_RANK_OK(all_reduce(g, in(mine), out(sum)));
     OURO_RANK_OK(group_end());
     for (int peer = 0; peer < 4; ++peer)
-      for (int x : from[static_cast<std::size_t>(peer)]) OURO_RANK_CHECK(x == 10 * peer + c.rank(), "{} from {}", x, peer);
+      for (int x : from[static_cast<std::size_t>(peer)])
+        OURO_RANK_CHECK(x == 10 * peer + c.rank(), "{} from {}", x, peer);
     OURO_RANK_CHECK(sum == 6, "{}", sum);
     return "";
   });

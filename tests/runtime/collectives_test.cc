@@ -13,8 +13,9 @@
 namespace ouro::test {
 namespace {
 
-constexpr std::size_t kLarge = OURO_TEST_TSAN ? 70'003 : 200'003;  // elements: several rounds of every lane
-constexpr std::size_t kGuard = 64;                                 // bytes watched before and after a buffer
+// Several rounds of every lane: elements of a region, and of one block.
+constexpr std::size_t kLargeRegion = OURO_TEST_TSAN ? 70'003 : 200'003, kLargeBlock = 70'003;
+constexpr std::size_t kGuard = 64;  // bytes watched before and after a buffer
 constexpr std::byte kCanary{0xA5}, kUnwritten{0xCD};
 
 enum class Where { own, registered, mixed };  // mixed: odd ranks own, even ranks registered
@@ -72,7 +73,8 @@ float load_float(const std::byte* p, std::size_t i) {
 }
 
 /// One call with one layout, and everything about it that this rank can see.
-std::string check_call(Group& g, const Exchange& x, const std::string& algorithm, Layout layout, Room& large, Room& small) {
+std::string check_call(Group& g, const Exchange& x, const std::string& algorithm, Layout layout, Room& large,
+                       Room& small) {
   const int r = g.rank();
   const std::size_t in_count = x.in_count(r), out_count = x.out_count(r);
   const bool reads = x.reads(r), writes = x.writes(r), aliased = layout.in_place && reads && writes;
@@ -85,7 +87,8 @@ std::string check_call(Group& g, const Exchange& x, const std::string& algorithm
   std::byte* const in = in_is_large ? outer : inner;
   std::byte* const out = in_is_large ? inner : outer;
 
-  const std::size_t outer_bytes = 4 * std::max(in_count, out_count), inner_bytes = 4 * std::min(in_count, out_count);
+  const std::size_t outer_bytes = 4 * std::max(in_count, out_count),
+                    inner_bytes = 4 * std::min(in_count, out_count);
   guard(outer, outer_bytes);
   if (!aliased) guard(inner, inner_bytes);
   if (out_count > 0) std::memset(out, static_cast<int>(kUnwritten), 4 * out_count);
@@ -94,11 +97,12 @@ std::string check_call(Group& g, const Exchange& x, const std::string& algorithm
     std::memcpy(in + 4 * i, &v, 4);
   }
 
-  const Status s = x.call(g, reads ? CView(in, in_count, DType::f32) : CView(), writes ? View(out, out_count, DType::f32) : View(),
-                          {.algorithm = algorithm});
+  const Status s = x.call(g, reads ? CView(in, in_count, DType::f32) : CView(),
+                          writes ? View(out, out_count, DType::f32) : View(), {.algorithm = algorithm});
   if (algorithm == "inplace" && x.count > 0) {  // the only algorithm that asks something of the memory
     bool can = x.form.collective != Collective::all_to_all || !layout.in_place;
-    const bool root_only = x.form.collective == Collective::broadcast || x.form.collective == Collective::scatter;
+    const bool root_only =
+        x.form.collective == Collective::broadcast || x.form.collective == Collective::scatter;
     for (int q = 0; x.n > 1 && q < x.n; ++q) can = can && (registered(q) || (root_only && q != x.root));
     if (!can) {
       OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
@@ -112,7 +116,8 @@ std::string check_call(Group& g, const Exchange& x, const std::string& algorithm
     const std::vector<float> expected = x.expected(r);
     OURO_RANK_CHECK(expected.size() == out_count, "{} {}", expected.size(), out_count);
     for (std::size_t i = 0; i < out_count; ++i)
-      OURO_RANK_CHECK(load_float(out, i) == expected[i], "element {}: {} in place of {}", i, load_float(out, i), expected[i]);
+      OURO_RANK_CHECK(load_float(out, i) == expected[i], "element {}: {} in place of {}", i,
+                      load_float(out, i), expected[i]);
   }
   const std::byte* const out_end = writes ? out + 4 * out_count : out;
   for (std::size_t i = 0; reads && i < in_count; ++i) {  // what is not output too is as it was
@@ -126,7 +131,8 @@ std::string check_call(Group& g, const Exchange& x, const std::string& algorithm
 
 std::vector<int> roots(const Exchange& x) {
   const Collective c = x.form.collective;
-  const bool rooted = c == Collective::reduce || c == Collective::broadcast || c == Collective::gather || c == Collective::scatter;
+  const bool rooted = c == Collective::reduce || c == Collective::broadcast || c == Collective::gather ||
+                      c == Collective::scatter;
   if (!rooted) return {0};
   std::set<int> some{0, x.n / 2, x.n - 1};
   return {some.begin(), some.end()};
@@ -142,10 +148,12 @@ TEST_P(Collectives, Exact) {
     const auto body = [&](Context& c) -> std::string {
       Group& g = c.world();
       const std::size_t several = static_cast<std::size_t>(n);
-      std::set<std::size_t> counts{0, 1, several - 1, several, 7, 1000, kLarge};
-      if (n == 8 && OURO_TEST_TSAN) counts.erase(kLarge);
+      const bool blocks = Exchange{p.form, n}.blocks_in() || Exchange{p.form, n}.blocks_out();
+      const std::size_t large_count = blocks ? kLargeBlock : kLargeRegion;
+      std::set<std::size_t> counts{0, 1, several - 1, several, 7, 1000, large_count};
+      if (n == 8 && OURO_TEST_TSAN) counts.erase(large_count);
       Room large, small;
-      const std::size_t most = 4 * (several + 1) * (kLarge + 40);
+      const std::size_t most = 4 * (blocks ? several * (large_count + 40) : large_count);
       OURO_RANK_OK(large.make(c, most));
       OURO_RANK_OK(small.make(c, most));
       for (std::size_t count : counts) {
@@ -155,15 +163,17 @@ TEST_P(Collectives, Exact) {
           for (Where where : {Where::own, Where::registered, Where::mixed})
             for (bool in_place : {false, true})
               for (std::size_t shift : {0, 1}) {
-                if (in_place && p.form.uneven && p.form.collective == Collective::all_to_all) continue;  // not legal
+                if (in_place && p.form.uneven && p.form.collective == Collective::all_to_all)
+                  continue;  // not legal
                 // Once for each value of each dimension is enough where a call takes milliseconds.
-                const bool chosen = (where == Where::own && shift == 1) || (where == Where::registered && shift == 0) ||
+                const bool chosen = (where == Where::own && shift == 1) ||
+                                    (where == Where::registered && shift == 0) ||
                                     (where == Where::mixed && !in_place && shift == 0);
-                if (count == kLarge && (!chosen || root != roots(x).back())) continue;
+                if (count == large_count && (!chosen || root != roots(x).back())) continue;
                 std::string said = check_call(g, x, p.algorithm, {where, in_place, shift}, large, small);
                 if (!said.empty())
-                  return fmt::format("count {} root {} memory {} in_place {} shift {}: {}", count, root, static_cast<int>(where),
-                                     in_place, shift, said);
+                  return fmt::format("count {} root {} memory {} in_place {} shift {}: {}", count, root,
+                                     static_cast<int>(where), in_place, shift, said);
               }
         }
       }
@@ -182,7 +192,8 @@ std::vector<Param> all_params() {
   };
   flow::for_each_flow([&](Collective c, flow::Algorithm a, auto f) {
     if (c == Collective::barrier) return;
-    const bool has_uneven = c == Collective::reduce_scatter || c == Collective::all_gather || c == Collective::all_to_all;
+    const bool has_uneven =
+        c == Collective::reduce_scatter || c == Collective::all_gather || c == Collective::all_to_all;
     if (seen.insert(c).second) {
       add({c}, "");
       if (has_uneven) add({c, true}, "");
@@ -210,7 +221,8 @@ TEST_P(Barriers, NobodyLeavesBeforeAllHaveCome) {
                       const int word = turn;
                       if (g.rank() == late) {
                         std::this_thread::sleep_for(std::chrono::microseconds(300));
-                        for (int to = 0; to < n; ++to) OURO_RANK_OK(send(g, CView(&word, 1, DType::i32), to, 4));
+                        for (int to = 0; to < n; ++to)
+                          OURO_RANK_OK(send(g, CView(&word, 1, DType::i32), to, 4));
                       }
                       OURO_RANK_OK(barrier(g));
                       const auto here = probe(g, late, 4);
@@ -236,17 +248,22 @@ TEST(Refused, AlgorithmsThatCannotServe) {
     const std::vector<std::size_t> counts{1, 2, 3};
     const auto refused = [&](const Status& s, std::string_view must_list) -> std::string {
       OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
-      OURO_RANK_CHECK(s.message().find(must_list) != std::string::npos, "'{}' lacks '{}'", s.message(), must_list);
+      OURO_RANK_CHECK(s.message().find(must_list) != std::string::npos, "'{}' lacks '{}'", s.message(),
+                      must_list);
       OURO_RANK_OK(g.status());
       return "";
     };
     const std::span<float> i(in), o(out);
     const std::size_t mine = counts[static_cast<std::size_t>(g.rank())];
-    std::string said = refused(all_reduce(g, i, o, ReduceOp::sum, {.algorithm = "linear"}), "ring, chain, tree, halving, oneshot, direct, inplace");
-    if (said.empty()) said = refused(broadcast(g, i, o, 0, {.algorithm = "nonsense"}), "chain, tree, direct, inplace");
-    if (said.empty()) said = refused(all_gather_v(g, i.first(mine), o, counts, {.algorithm = "inplace"}), "ring, direct");
+    std::string said = refused(all_reduce(g, i, o, ReduceOp::sum, {.algorithm = "linear"}),
+                               "ring, chain, tree, halving, oneshot, direct, inplace");
     if (said.empty())
-      said = refused(reduce_scatter_v(g, i, o.first(mine), counts, ReduceOp::sum, {.algorithm = "inplace"}), "ring, direct");
+      said = refused(broadcast(g, i, o, 0, {.algorithm = "nonsense"}), "chain, tree, direct, inplace");
+    if (said.empty())
+      said = refused(all_gather_v(g, i.first(mine), o, counts, {.algorithm = "inplace"}), "ring, direct");
+    if (said.empty())
+      said = refused(reduce_scatter_v(g, i, o.first(mine), counts, ReduceOp::sum, {.algorithm = "inplace"}),
+                     "ring, direct");
     if (said.empty()) OURO_RANK_OK(all_reduce(g, i, o));
     return said;
   });

@@ -28,10 +28,13 @@ struct Exchange {
     const auto a = static_cast<std::size_t>(i), b = static_cast<std::size_t>(j);
     if (!form.uneven || count == 0) return count;
     if (form.collective == Collective::all_to_all) return (a + 2 * b) % 3 == 1 ? 0 : count + a + 3 * b;
-    return (form.collective == Collective::all_gather ? a : b) % 3 == 1 ? 0 : count + (form.collective == Collective::all_gather ? a : b);
+    return (form.collective == Collective::all_gather ? a : b) % 3 == 1
+               ? 0
+               : count + (form.collective == Collective::all_gather ? a : b);
   }
   bool reads(int rank) const {
-    return (form.collective != Collective::broadcast && form.collective != Collective::scatter) || rank == root;
+    return (form.collective != Collective::broadcast && form.collective != Collective::scatter) ||
+           rank == root;
   }
   bool writes(int rank) const {
     return (form.collective != Collective::reduce && form.collective != Collective::gather) || rank == root;
@@ -58,7 +61,9 @@ struct Exchange {
     return std::accumulate(blocks.begin(), blocks.begin() + index, std::size_t{0});
   }
   std::size_t in_count(int rank) const { return blocks_in() ? before(sent(rank), n) : block(rank, rank); }
-  std::size_t out_count(int rank) const { return blocks_out() ? before(received(rank), n) : block(rank, rank); }
+  std::size_t out_count(int rank) const {
+    return blocks_out() ? before(received(rank), n) : block(rank, rank);
+  }
 
   /// In place, the small side lies this many elements into the large one.
   std::size_t in_place_at(int rank) const {

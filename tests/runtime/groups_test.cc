@@ -30,8 +30,10 @@ TEST_P(Groups, SplitByColourAndKey) {
     auto g = c.world().split(r % 2, r % 2 == 0 ? -r : 7);
     OURO_RANK_OK(g);
     const std::vector<int> expected = r % 2 == 0 ? std::vector{4, 2, 0} : std::vector{1, 3};
-    OURO_RANK_CHECK(std::equal(expected.begin(), expected.end(), g->ranks().begin(), g->ranks().end()), "rank {}", r);
-    OURO_RANK_CHECK(expected[static_cast<std::size_t>(g->rank())] == r && g->from_global(r) == g->rank(), "{}", g->rank());
+    OURO_RANK_CHECK(std::equal(expected.begin(), expected.end(), g->ranks().begin(), g->ranks().end()),
+                    "rank {}", r);
+    OURO_RANK_CHECK(expected[static_cast<std::size_t>(g->rank())] == r && g->from_global(r) == g->rank(),
+                    "{}", g->rank());
     OURO_RANK_CHECK(!g->from_global(r % 2 == 0 ? 1 : 0), "{}", "the others are not members");
     if (std::string said = expect_sum(*g, r, r % 2 == 0 ? 6 : 4); !said.empty()) return said;
     // Rank 2 stays out.
@@ -67,7 +69,8 @@ TEST_P(Groups, MadeByMembersOnly) {
     int seen = c.rank();
     OURO_RANK_OK(broadcast(*g, CView(&seen, 1, DType::i32), View(&seen, 1, DType::i32), 0));
     OURO_RANK_CHECK(seen == 3, "{}", seen);
-    for (const std::vector<int>& wrong : {std::vector<int>{}, {c.rank(), c.rank()}, {c.rank(), 4}, {c.rank(), -1}})
+    for (const std::vector<int>& wrong :
+         {std::vector<int>{}, {c.rank(), c.rank()}, {c.rank(), 4}, {c.rank(), -1}})
       OURO_RANK_CHECK(c.group(wrong).status().reason() == Reason::invalid, "{}", fmt::ptr(&wrong));
     return "";
   });
@@ -86,13 +89,16 @@ TEST_P(Groups, TwoHundred) {
       groups.push_back(std::move(*g));
     }
     for (int i : {0, 3, 1, 199, 150, 2})
-      if (std::string said = expect_sum(groups[static_cast<std::size_t>(i)], i + c.rank(), 2 * i + 1); !said.empty()) return said;
+      if (std::string said = expect_sum(groups[static_cast<std::size_t>(i)], i + c.rank(), 2 * i + 1);
+          !said.empty())
+        return said;
     // One after the other, each used and dropped: what a group held is given back.
     groups.clear();
     for (int i = 0; i < 200; ++i) {
       auto g = c.group(all, "short-lived");
       OURO_RANK_OK(g);
-      if (std::string said = expect_sum(*g, i, 2 * i); !said.empty()) return fmt::format("turn {}: {}", i, said);
+      if (std::string said = expect_sum(*g, i, 2 * i); !said.empty())
+        return fmt::format("turn {}: {}", i, said);
     }
     return "";
   });
@@ -119,8 +125,10 @@ TEST_P(Groups, SeveralAtOnceFromSeveralThreads) {
         for (int turn = 0; turn < kTurns && said[k].empty(); ++turn) {
           said[k] = expect_sum(groups[k], turn * (i + 1) + c.rank(), 3 * turn * (i + 1) + 3);
           std::vector<float> v(3000 * (k + 1), static_cast<float>(turn + c.rank()));
-          if (Status s = all_reduce(groups[k], std::span<const float>(v), std::span<float>(v)); !s.ok()) said[k] = s.message();
-          if (v.back() != static_cast<float>(3 * turn + 3)) said[k] = fmt::format("{} at turn {}", v.back(), turn);
+          if (Status s = all_reduce(groups[k], std::span<const float>(v), std::span<float>(v)); !s.ok())
+            said[k] = s.message();
+          if (v.back() != static_cast<float>(3 * turn + 3))
+            said[k] = fmt::format("{} at turn {}", v.back(), turn);
         }
       });
     for (auto& t : threads) t.join();

@@ -1,4 +1,5 @@
-// The two contracts about bits: canonical (of inputs and ranks alone) and fast (repeatable, equal everywhere).
+// The two contracts about bits: canonical (of inputs and ranks alone) and fast (repeatable, equal
+// everywhere).
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -16,7 +17,9 @@ constexpr std::size_t kCount = OURO_TEST_TSAN ? 40'001 : 150'001;
 std::vector<float> values(int rank, std::size_t count = kCount) {
   std::mt19937 random(static_cast<unsigned>(rank) + 11);
   std::vector<float> v(count);
-  for (float& x : v) x = std::ldexp(static_cast<float>(static_cast<int>(random() % 20001) - 10000), static_cast<int>(random() % 24) - 12);
+  for (float& x : v)
+    x = std::ldexp(static_cast<float>(static_cast<int>(random() % 20001) - 10000),
+                   static_cast<int>(random() % 24) - 12);
   return v;
 }
 
@@ -57,7 +60,8 @@ TEST_P(NumericsOf, CanonicalIsTheSerialSum) {
       struct Range {
         std::size_t offset, count;
       };
-      for (Range range : {Range{0, 1}, Range{3, 17}, Range{1, 1000}, Range{777, 40'000 / 3}, Range{5, kCount - 5}, Range{0, kCount}})
+      for (Range range : {Range{0, 1}, Range{3, 17}, Range{1, 1000}, Range{777, 40'000 / 3},
+                          Range{5, kCount - 5}, Range{0, kCount}})
         for (const char* algorithm : {"", "oneshot", "direct", "chain", "inplace"})
           for (bool registered : {false, true}) {
             if (!registered && algorithm == std::string_view("inplace")) continue;
@@ -72,13 +76,17 @@ TEST_P(NumericsOf, CanonicalIsTheSerialSum) {
           }
       // The other reductions say the same numbers.
       for (const char* algorithm : {"", "chain", "direct"}) {
-        OURO_RANK_OK(reduce(c.world(), std::span<const float>(in), std::span<float>(own), ReduceOp::sum, n - 1, {Numerics::canonical, algorithm}));
+        OURO_RANK_OK(reduce(c.world(), std::span<const float>(in), std::span<float>(own), ReduceOp::sum,
+                            n - 1, {Numerics::canonical, algorithm}));
         if (c.rank() != n - 1) continue;
-        if (std::string said = same_bits(own, expected); !said.empty()) return fmt::format("reduce '{}': {}", algorithm, said);
+        if (std::string said = same_bits(own, expected); !said.empty())
+          return fmt::format("reduce '{}': {}", algorithm, said);
       }
-      const std::size_t block = kCount / static_cast<std::size_t>(n), mine = block * static_cast<std::size_t>(c.rank());
-      OURO_RANK_OK(reduce_scatter(c.world(), std::span<const float>(in).first(block * static_cast<std::size_t>(n)),
-                                  std::span<float>(own).first(block), ReduceOp::sum, {.numerics = Numerics::canonical}));
+      const std::size_t block = kCount / static_cast<std::size_t>(n),
+                        mine = block * static_cast<std::size_t>(c.rank());
+      OURO_RANK_OK(reduce_scatter(
+          c.world(), std::span<const float>(in).first(block * static_cast<std::size_t>(n)),
+          std::span<float>(own).first(block), ReduceOp::sum, {.numerics = Numerics::canonical}));
       return same_bits(std::span<const float>(own).first(block), std::span(expected).subspan(mine, block));
     };
     ASSERT_EQ(run(GetParam(), n, body), "");
@@ -93,13 +101,15 @@ TEST_P(NumericsOf, CanonicalByJobAndByGroup) {
     InitOptions o = quick_options();
     if (by_job) o.numerics = Numerics::canonical;
     const auto body = [&](Context& c) -> std::string {
-      auto group = c.world().split(0, c.rank(), {.numerics = by_job ? Numerics::inherit : Numerics::canonical});
+      auto group =
+          c.world().split(0, c.rank(), {.numerics = by_job ? Numerics::inherit : Numerics::canonical});
       OURO_RANK_OK(group);
       const std::vector<float> in = values(c.rank());
       std::vector<float> out(kCount);
       OURO_RANK_OK(all_reduce(*group, std::span<const float>(in), std::span<float>(out)));
       if (std::string said = same_bits(out, expected); !said.empty()) return said;
-      const Status s = all_reduce(*group, std::span<const float>(in), std::span<float>(out), ReduceOp::sum, {.algorithm = "ring"});
+      const Status s = all_reduce(*group, std::span<const float>(in), std::span<float>(out), ReduceOp::sum,
+                                  {.algorithm = "ring"});
       OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
       return "";
     };
@@ -116,14 +126,18 @@ TEST_P(NumericsOf, FastRepeatsItself) {
       for (std::size_t count : {std::size_t{257}, std::size_t{9001}}) {
         const std::vector<float> in = values(c.rank(), count);
         std::vector<float> first(count), again(count), all(n * count);
-        OURO_RANK_OK(all_reduce(c.world(), std::span<const float>(in), std::span<float>(first), ReduceOp::sum, {.algorithm = algorithm}));
+        OURO_RANK_OK(all_reduce(c.world(), std::span<const float>(in), std::span<float>(first), ReduceOp::sum,
+                                {.algorithm = algorithm}));
         for (int i = 0; i < 100; ++i) {
-          OURO_RANK_OK(all_reduce(c.world(), std::span<const float>(in), std::span<float>(again), ReduceOp::sum, {.algorithm = algorithm}));
-          if (std::string said = same_bits(again, first); !said.empty()) return fmt::format("'{}' turn {}: {}", algorithm, i, said);
+          OURO_RANK_OK(all_reduce(c.world(), std::span<const float>(in), std::span<float>(again),
+                                  ReduceOp::sum, {.algorithm = algorithm}));
+          if (std::string said = same_bits(again, first); !said.empty())
+            return fmt::format("'{}' turn {}: {}", algorithm, i, said);
         }
         OURO_RANK_OK(all_gather(c.world(), std::span<const float>(first), std::span<float>(all)));
         for (std::size_t r = 0; r < n; ++r)
-          if (std::string said = same_bits(std::span<const float>(all).subspan(r * count, count), first); !said.empty())
+          if (std::string said = same_bits(std::span<const float>(all).subspan(r * count, count), first);
+              !said.empty())
             return fmt::format("'{}' differs from rank {}: {}", algorithm, r, said);
       }
     return "";
@@ -142,7 +156,8 @@ TEST(Numerics, CanonicalRefusesOtherOrders) {
       const Status refused = all_reduce(c.world(), s, s, ReduceOp::sum, {Numerics::canonical, algorithm});
       OURO_RANK_CHECK(refused.reason() == Reason::invalid, "{}", refused.message());
       for (const char* other : {"chain", "oneshot", "direct", "inplace"})
-        OURO_RANK_CHECK(refused.message().find(other) != std::string::npos, "'{}' lacks {}", refused.message(), other);
+        OURO_RANK_CHECK(refused.message().find(other) != std::string::npos, "'{}' lacks {}",
+                        refused.message(), other);
     }
     OURO_RANK_OK(all_reduce(c.world(), s, s, ReduceOp::sum, {.numerics = Numerics::canonical}));
     return "";

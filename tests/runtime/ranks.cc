@@ -24,7 +24,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kThreadsDeadline(100), kProcessesDeadline(60);
 
-std::string line(int rank, const std::string& text) { return text.empty() ? "" : fmt::format("rank {}: {}\n", rank, text); }
+std::string line(int rank, const std::string& text) {
+  return text.empty() ? "" : fmt::format("rank {}: {}\n", rank, text);
+}
 
 std::string guarded(const Body& body, Context& c) {
   try {
@@ -71,7 +73,8 @@ std::string hear(Child& c, Clock::time_point until) {
   int status = 0;
   ::waitpid(c.pid, &status, 0);
   if (WIFSIGNALED(status)) return fmt::format("{} (ended by signal {})", c.said, WTERMSIG(status));
-  if (WEXITSTATUS(status) != (c.said.empty() ? 0 : 1)) return fmt::format("{} (exit status {})", c.said, WEXITSTATUS(status));
+  if (WEXITSTATUS(status) != (c.said.empty() ? 0 : 1))
+    return fmt::format("{} (exit status {})", c.said, WEXITSTATUS(status));
   return c.said;
 }
 
@@ -98,7 +101,8 @@ std::string run_threads(int n, const Body& body, const InitOptions& o) {
     const auto until = Clock::now() + kThreadsDeadline;
     if (!cv.wait_until(lock, until, [&] { return std::count(ended.begin(), ended.end(), true) == n; })) {
       for (int r = 0; r < n; ++r)
-        std::fprintf(stderr, "rank %d: %s\n", r, ended[static_cast<std::size_t>(r)] ? "ended" : "has not ended in time");
+        std::fprintf(stderr, "rank %d: %s\n", r,
+                     ended[static_cast<std::size_t>(r)] ? "ended" : "has not ended in time");
       std::abort();
     }
   }
@@ -110,7 +114,8 @@ std::string run_threads(int n, const Body& body, const InitOptions& o) {
 
 std::string run_processes(int n, const Body& body, const InitOptions& o) {
 #if !defined(__SANITIZE_ADDRESS__)  // which may keep a thread of its own
-  if (const std::size_t t = thread_count(); t != 1) return fmt::format("{} threads before fork; expected 1", t);
+  if (const std::size_t t = thread_count(); t != 1)
+    return fmt::format("{} threads before fork; expected 1", t);
 #endif
   auto id = UniqueId::create();
   if (!id.ok()) return id.status().message();
@@ -142,7 +147,8 @@ std::string run_processes(int n, const Body& body, const InitOptions& o) {
     children.push_back({pid, Fd(ends[0])});
   }
   const auto until = Clock::now() + kProcessesDeadline;
-  for (std::size_t r = 0; r < children.size(); ++r) all += line(static_cast<int>(r), hear(children[r], until));
+  for (std::size_t r = 0; r < children.size(); ++r)
+    all += line(static_cast<int>(r), hear(children[r], until));
   return all;
 }
 

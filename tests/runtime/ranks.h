@@ -27,8 +27,8 @@ inline InitOptions quick_options() {
   return o;
 }
 
-/// All that the ranks had to say, one line each; "" if all went well. Ends the program if the ranks do not end
-/// within 100 seconds: threads cannot be ended from outside.
+/// All that the ranks had to say, one line each; "" if all went well. Ends the program if the ranks do not
+/// end within 100 seconds: threads cannot be ended from outside.
 std::string run_threads(int n, const Body&, const InitOptions& = quick_options());
 
 /// The same with n children, forked while this process has one thread only. They die with this process, and
@@ -43,7 +43,7 @@ inline std::string run(Mode mode, int n, const Body& body, const InitOptions& o 
 }
 
 /// First statement of a test that may run processes.
-#define OURO_SKIP_PROCESSES_UNDER_TSAN(mode)                    \
+#define OURO_SKIP_PROCESSES_UNDER_TSAN(mode)                     \
   if (OURO_TEST_TSAN && (mode) == ::ouro::test::Mode::processes) \
   GTEST_SKIP() << "the thread sanitizer does not see across processes, and does not like fork"
 
@@ -54,16 +54,16 @@ Status status_of(const Result<T>& r) {
 }
 
 /// In a body: leaves it with the message of a Status or Result that is not ok.
-#define OURO_RANK_OK(expression)                                                                \
-  do {                                                                                          \
+#define OURO_RANK_OK(expression)                                                                   \
+  do {                                                                                             \
     if (const ::ouro::Status rank_status = ::ouro::test::status_of(expression); !rank_status.ok()) \
-      return fmt::format("{}:{}: {}", __FILE__, __LINE__, rank_status.message());               \
+      return fmt::format("{}:{}: {}", __FILE__, __LINE__, rank_status.message());                  \
   } while (0)
 
 /// In a body: leaves it where `condition` does not hold; what follows is the format of an explanation.
-#define OURO_RANK_CHECK(condition, ...)                                                            \
-  do {                                                                                             \
-    if (!(condition))                                                                              \
+#define OURO_RANK_CHECK(condition, ...)                                                              \
+  do {                                                                                               \
+    if (!(condition))                                                                                \
       return fmt::format("{}:{}: {}: {}", __FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__)); \
   } while (0)
 

@@ -61,7 +61,8 @@ TEST_P(Reductions, EveryTypeByEveryOp) {
       for (OpKind op : ref::kAllOps) {
         std::vector<std::byte> out(kCount * size_of(t) + 1);
         if (!applies(op, t)) {
-          const Status s = all_reduce(c.world(), CView(out.data(), kCount, t), View(out.data(), kCount, t), {op, {}});
+          const Status s =
+              all_reduce(c.world(), CView(out.data(), kCount, t), View(out.data(), kCount, t), {op, {}});
           OURO_RANK_CHECK(s.reason() == Reason::invalid, "{} {}: {}", name(t), name(op), s.message());
           continue;
         }
@@ -71,12 +72,13 @@ TEST_P(Reductions, EveryTypeByEveryOp) {
           for (const char* algorithm : {"oneshot", "direct", "chain", "ring"}) {
             if (!exact && std::string_view(algorithm) == "ring") continue;  // another order, other bits
             std::fill(out.begin(), out.end(), std::byte{0xCD});
-            OURO_RANK_OK(all_reduce(c.world(), CView(mine.data(), kCount, t), View(out.data(), kCount, t), op_of(op, r),
-                                    {.algorithm = algorithm}));
+            OURO_RANK_OK(all_reduce(c.world(), CView(mine.data(), kCount, t), View(out.data(), kCount, t),
+                                    op_of(op, r), {.algorithm = algorithm}));
             for (std::size_t i = 0; i < kCount; ++i)
               OURO_RANK_CHECK(ref::load(t, out.data(), i) == ref::load(t, sample.expected.data(), i),
-                              "{} {} {} exact {} element {}: {:x} in place of {:x}", name(t), name(op), algorithm, exact, i,
-                              ref::load(t, out.data(), i), ref::load(t, sample.expected.data(), i));
+                              "{} {} {} exact {} element {}: {:x} in place of {:x}", name(t), name(op),
+                              algorithm, exact, i, ref::load(t, out.data(), i),
+                              ref::load(t, sample.expected.data(), i));
             OURO_RANK_CHECK(out.back() == std::byte{0xCD}, "{}", "wrote too far");
           }
         }
@@ -101,13 +103,15 @@ TEST_P(Reductions, ReduceAndReduceScatterOfSmallFloats) {
           const int root = algorithm[0] == 'c' ? 1 : 2;
           OURO_RANK_OK(reduce(c.world(), CView(sample.in[r].data(), kCount, t), View(out.data(), kCount, t),
                               op_of(op, c.rank()), root, {.algorithm = algorithm}));
-          OURO_RANK_CHECK(c.rank() != root || std::memcmp(out.data(), expected, out.size()) == 0, "{} {} {}", name(t), name(op), algorithm);
+          OURO_RANK_CHECK(c.rank() != root || std::memcmp(out.data(), expected, out.size()) == 0, "{} {} {}",
+                          name(t), name(op), algorithm);
         }
         for (const char* algorithm : {"direct", "ring"}) {
-          OURO_RANK_OK(reduce_scatter(c.world(), CView(sample.in[r].data(), block * kRanks, t), View(out.data(), block, t),
-                                      op_of(op, c.rank()), {.algorithm = algorithm}));
-          OURO_RANK_CHECK(std::memcmp(out.data(), expected + r * block * size_of(t), block * size_of(t)) == 0, "{} {} {}",
-                          name(t), name(op), algorithm);
+          OURO_RANK_OK(reduce_scatter(c.world(), CView(sample.in[r].data(), block * kRanks, t),
+                                      View(out.data(), block, t), op_of(op, c.rank()),
+                                      {.algorithm = algorithm}));
+          OURO_RANK_CHECK(std::memcmp(out.data(), expected + r * block * size_of(t), block * size_of(t)) == 0,
+                          "{} {} {}", name(t), name(op), algorithm);
         }
       }
     return "";
@@ -115,7 +119,8 @@ TEST_P(Reductions, ReduceAndReduceScatterOfSmallFloats) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Whichever rank holds the NaN, and whatever its bits: every rank gets the canonical one. Signed zeros order.
+/// Whichever rank holds the NaN, and whatever its bits: every rank gets the canonical one. Signed zeros
+/// order.
 TEST_P(Reductions, NanAndSignedZeros) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), kRanks, [](Context& c) -> std::string {
@@ -126,16 +131,17 @@ TEST_P(Reductions, NanAndSignedZeros) {
         for (const char* algorithm : {"oneshot", "direct", "ring", "tree", "halving"}) {
           std::vector<std::byte> in(5 * size_of(t)), out(in.size());
           for (int k = 0; k < 3; ++k)  // element k: a negative NaN on rank k
-            ref::store(t, in.data(), static_cast<std::size_t>(k), c.rank() == k ? nan | sign : ref::encode(t, k - 1.0));
-          ref::store(t, in.data(), 3, c.rank() == 1 ? sign : 0);          // one -0
-          ref::store(t, in.data(), 4, c.rank() == 1 ? 0 : sign);          // one +0
+            ref::store(t, in.data(), static_cast<std::size_t>(k),
+                       c.rank() == k ? nan | sign : ref::encode(t, k - 1.0));
+          ref::store(t, in.data(), 3, c.rank() == 1 ? sign : 0);  // one -0
+          ref::store(t, in.data(), 4, c.rank() == 1 ? 0 : sign);  // one +0
           OURO_RANK_OK(all_reduce(c.world(), CView(in.data(), 5, t), View(out.data(), 5, t),
                                   greatest ? ReduceOp::max : ReduceOp::min, {.algorithm = algorithm}));
           const ref::Bits zero = greatest ? 0 : sign;
           const ref::Bits expected[] = {nan, nan, nan, zero, zero};
           for (std::size_t i = 0; i < 5; ++i)
-            OURO_RANK_CHECK(ref::load(t, out.data(), i) == expected[i], "{} {} max {} element {}: {:x}", name(t), algorithm,
-                            greatest, i, ref::load(t, out.data(), i));
+            OURO_RANK_CHECK(ref::load(t, out.data(), i) == expected[i], "{} {} max {} element {}: {:x}",
+                            name(t), algorithm, greatest, i, ref::load(t, out.data(), i));
         }
     }
     return "";
