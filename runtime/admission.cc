@@ -28,28 +28,39 @@ Admission::Decision Admission::consider(const wire::Join& join) {
   };
   if (join.job != job_) return refuse("wrong-job: this id names another job");
   if (join.world != seats_.size())
-    return give_up(fmt::format("world sizes differ: {} says {}, {} says {}", who, join.world, me, seats_.size()));
+    return give_up(
+        fmt::format("world sizes differ: {} says {}, {} says {}", who, join.world, me, seats_.size()));
   if (join.rank >= join.world) return refuse(fmt::format("rank-range: rank {} of {}", join.rank, join.world));
   Seat& seat = seats_[join.rank];
   if (seat.taken)
     return refuse(
         fmt::format("duplicate-rank: {} joined first; refused {}", describe(rank, seat.host, seat.pid), who));
   if (join.settings != settings_)
-    return give_up(fmt::format("settings differ: {} has '{}', {} has '{}'", who, join.settings, me, settings_));
+    return give_up(
+        fmt::format("settings differ: {} has '{}', {} has '{}'", who, join.settings, me, settings_));
   seat = {true, join.host, join.pid};
   ++seated_;
   return {};
 }
 
+void Admission::vacate(int rank) {
+  Seat& seat = seats_[static_cast<std::size_t>(rank)];
+  if (rank != 0 && seat.taken) --seated_, seat = {};
+}
+
 Status Admission::lost(int rank) const {
   const Seat& seat = seats_[static_cast<std::size_t>(rank)];
-  return Status(Failure{.reason = Reason::peer_dead, .text = "it ended while the job was forming", .rank = rank,
-                        .host = seat.host, .pid = seat.pid, .detector = "socket"});
+  return Status(Failure{.reason = Reason::peer_dead,
+                        .text = "it ended while the job was forming",
+                        .rank = rank,
+                        .host = seat.host,
+                        .pid = seat.pid,
+                        .detector = "socket"});
 }
 
 Status Admission::expired(double seconds) const {
-  return {Reason::never_joined, fmt::format("ranks {{{}}} never joined; {}/{} did within {} s", fmt::join(missing(), ","),
-                                            seated_, seats_.size(), seconds)};
+  return {Reason::never_joined, fmt::format("ranks {{{}}} never joined; {}/{} did within {} s",
+                                            fmt::join(missing(), ","), seated_, seats_.size(), seconds)};
 }
 
 std::vector<int> Admission::missing() const {

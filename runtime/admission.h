@@ -1,5 +1,5 @@
-// Admission: who may join a job, as a pure state machine without sockets or clocks. Rank 0's hub (bootstrap.cc)
-// feeds it; tests drive it through every state.
+// Admission: who may join a job, as a pure state machine without sockets or clocks. Rank 0's hub
+// (bootstrap.cc) feeds it; tests drive it through every state.
 #pragma once
 #include <string>
 #include <vector>
@@ -25,6 +25,8 @@ class Admission {
   Admission(const wire::Nonce& job, int world, std::string settings, std::string host, int pid);
 
   Decision consider(const wire::Join&);
+  /// Takes a seat back: what came with the request was not usable after all.
+  void vacate(int rank);
   /// A seated rank ended before the job was complete.
   Status lost(int rank) const;
   /// The time to join is over.

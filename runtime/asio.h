@@ -1,5 +1,5 @@
-// The one way to include Boost.Asio: <utility> comes first (Boost 1.74 with g++ 12 misses std::exchange otherwise).
-// Used by bootstrap and the watch thread.
+// The one way to include Boost.Asio: <utility> comes first (Boost 1.74 with g++ 12 misses std::exchange
+// otherwise). Used by bootstrap and the watch thread.
 #pragma once
 #include <utility>
 

@@ -24,7 +24,8 @@ Status Batch::end() {
   return batch->submit();
 }
 
-Status Batch::defer(std::shared_ptr<Group> g, Operation o, std::shared_ptr<HostStream> s, std::shared_ptr<WorkState>* work) {
+Status Batch::defer(std::shared_ptr<Group> g, Operation o, std::shared_ptr<HostStream> s,
+                    std::shared_ptr<WorkState>* work) {
   Status checked = check(o, g->rank(), g->size());
   if (!checked.ok()) {
     if (error_.ok()) error_ = checked;
@@ -36,15 +37,17 @@ Status Batch::defer(std::shared_ptr<Group> g, Operation o, std::shared_ptr<HostS
   return {};
 }
 
-Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::shared_ptr<HostStream> s, std::shared_ptr<WorkState>* work) {
+Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::shared_ptr<HostStream> s,
+                    std::shared_ptr<WorkState>* work) {
   auto promised = std::make_shared<WorkState>();
   *work = promised;
   items_.push_back({std::move(g), std::move(s), {}, std::move(m), std::move(promised)});
   return {};
 }
 
-/// Each group's share runs in the caller if it is the only one and has no stream, else on a stream of its own, so
-/// that one thread can drive several ranks. Within a share, messages progress together, before the collectives.
+/// Each group's share runs in the caller if it is the only one and has no stream, else on a stream of its
+/// own, so that one thread can drive several ranks. Within a share, messages progress together, before the
+/// collectives.
 Status Batch::submit() {
   if (!error_.ok()) {  // an argument error drops all
     for (Item& i : items_) i.promised->complete(error_);
@@ -58,7 +61,8 @@ Status Batch::submit() {
   };
   std::vector<Share> shares;
   for (Item& i : items_) {
-    auto share = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.group == i.group && s.stream == i.stream; });
+    auto share = std::find_if(shares.begin(), shares.end(),
+                              [&](const Share& s) { return s.group == i.group && s.stream == i.stream; });
     if (share == shares.end()) shares.push_back({i.group, i.stream, {}}), share = std::prev(shares.end());
     share->items.push_back(&i);
   }
@@ -80,21 +84,28 @@ Status Batch::submit() {
         for (const auto& m : messages) raw.push_back(m.get());
         Status outcome = group->post(raw);
         if (outcome.ok()) outcome = group->complete(raw, std::chrono::milliseconds(0));
-        for (std::size_t k = 0; k < promised.size(); ++k) promised[k]->complete(outcome.ok() ? messages[k]->outcome : outcome);
+        for (std::size_t k = 0; k < promised.size(); ++k)
+          promised[k]->complete(outcome.ok() ? messages[k]->outcome : outcome);
         return outcome;
       };
-      if (here) note(run());
-      else if (auto work = share.runs_on->enqueue(std::move(run)); !share.stream) waits.push_back(std::move(work));
+      if (here)
+        note(run());
+      else if (auto work = share.runs_on->enqueue(std::move(run)); !share.stream)
+        waits.push_back(std::move(work));
     }
   }
   for (Item& i : items_) {  // in the order of the calls, which is what the members of a group agree on
     if (i.message) continue;
-    const auto share = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.group == i.group && s.stream == i.stream; });
+    const auto share = std::find_if(shares.begin(), shares.end(), [&](const Share& s) {
+      return s.group == i.group && s.stream == i.stream;
+    });
     std::shared_ptr<WorkState> work;
     const Status s = i.group->submit(std::move(i.operation), share->runs_on, &work);
     note(s);
-    if (work) work->then([promised = i.promised](const Status& outcome) { promised->complete(outcome); });
-    else i.promised->complete(s);
+    if (work)
+      work->then([promised = i.promised](const Status& outcome) { promised->complete(outcome); });
+    else
+      i.promised->complete(s);
     if (work && !i.stream) waits.push_back(std::move(work));
   }
   for (const auto& w : waits) {

@@ -16,8 +16,10 @@ class Batch {
   static Status end();
 
   /// Each returns what the deferred call returns: ok. An argument error is returned here and again by end().
-  Status defer(std::shared_ptr<Group>, Operation, std::shared_ptr<HostStream>, std::shared_ptr<WorkState>* work);
-  Status defer(std::shared_ptr<Group>, std::unique_ptr<Message>, std::shared_ptr<HostStream>, std::shared_ptr<WorkState>* work);
+  Status defer(std::shared_ptr<Group>, Operation, std::shared_ptr<HostStream>,
+               std::shared_ptr<WorkState>* work);
+  Status defer(std::shared_ptr<Group>, std::unique_ptr<Message>, std::shared_ptr<HostStream>,
+               std::shared_ptr<WorkState>* work);
 
  private:
   struct Item {

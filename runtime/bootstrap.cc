@@ -40,12 +40,13 @@ Status check_limits(int world) {
   getrlimit(RLIMIT_NOFILE, &limit);
   const std::size_t need = 2 * static_cast<std::size_t>(world) + 32;
   if (limit.rlim_cur != RLIM_INFINITY && need > limit.rlim_cur)
-    return {Reason::resource, fmt::format("{} open files needed for {} ranks, limit {}; raise `ulimit -n`", need, world,
-                                          limit.rlim_cur)};
+    return {Reason::resource, fmt::format("{} open files needed for {} ranks, limit {}; raise `ulimit -n`",
+                                          need, world, limit.rlim_cur)};
   return {};
 }
 
-Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, std::vector<Fd> fds, std::size_t control_bytes) {
+Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, std::vector<Fd> fds,
+                       std::size_t control_bytes) {
   if (fds.empty()) return Status(Reason::refused, "a rank joined without its control segment");
   auto control = device::Segment::attach(std::move(fds[0]), control_bytes);
   if (!control.ok()) return control.status();
@@ -58,9 +59,13 @@ Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, s
 class Hub {
  public:
   Hub(const JoinOptions& options, Fd listener, Peer self)
-      : options_(options), listener_(io_, listener.get()), listener_fd_(std::move(listener)), late_(io_),
+      : options_(options),
+        listener_(io_, listener.get()),
+        listener_fd_(std::move(listener)),
+        late_(io_),
         admission_(options.job, options.world, options.settings, self.host, self.pid),
-        peers_(static_cast<std::size_t>(options.world)), lines_(peers_.size()) {
+        peers_(static_cast<std::size_t>(options.world)),
+        lines_(peers_.size()) {
     peers_[0] = std::move(self);
   }
   ~Hub() { listener_.release(); }  // listener_fd_ owns it
@@ -71,8 +76,8 @@ class Hub {
     late_.expires_after(options_.late_after);
     late_.async_wait([this](error_code e) {
       if (!e)
-        OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", fmt::join(admission_.missing(), ","), admission_.seated(),
-                  options_.world);
+        OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", fmt::join(admission_.missing(), ","),
+                  admission_.seated(), options_.world);
     });
     while (!admission_.complete() && outcome_.ok()) {
       if (Clock::now() >= end)
@@ -133,16 +138,20 @@ class Hub {
   void refuse(Descriptor& line, const Status& why) {
     ++told_;
     OURO_INFO(BOOTSTRAP, "refused pid {}: {}", credentials(line.native_handle()).pid, why.failure()->text);
-    (void)send_frame(line.native_handle(), wire::Refuse{why.reason(), why.failure()->rank, why.failure()->text}).ok();
+    (void)send_frame(line.native_handle(),
+                     wire::Refuse{why.reason(), why.failure()->rank, why.failure()->text})
+        .ok();
   }
 
   void consider(const Line& line, wire::Join& join, std::vector<Fd> fds) {
     if (!outcome_.ok()) return refuse(*line, outcome_);
     Admission::Decision decision = admission_.consider(join);
     if (decision.verdict == Admission::Verdict::seat) {
-      auto peer = make_peer(join.pid, std::move(join.host), std::move(join.server), std::move(fds), peers_[0].control->bytes());
+      auto peer = make_peer(join.pid, std::move(join.host), std::move(join.server), std::move(fds),
+                            peers_[0].control->bytes());
       if (peer.ok()) return seat(static_cast<int>(join.rank), line, std::move(*peer));
-      decision = {Admission::Verdict::give_up, peer.status()};
+      admission_.vacate(static_cast<int>(join.rank));
+      decision = {Admission::Verdict::turn_away, peer.status()};
     }
     refuse(*line, decision.why);
     if (decision.verdict == Admission::Verdict::give_up && outcome_.ok()) outcome_ = decision.why;
@@ -166,7 +175,8 @@ class Hub {
         const int pidfd = p.pid == getpid() ? mine.get() : p.pidfd.get();
         if (pidfd >= 0) fds.push_back(pidfd);
         const wire::Member member{static_cast<std::uint32_t>(r), p.pid, p.host, p.server};
-        if (!send_frame(lines_[to]->native_handle(), member, fds).ok()) return admission_.lost(static_cast<int>(to));
+        if (!send_frame(lines_[to]->native_handle(), member, fds).ok())
+          return admission_.lost(static_cast<int>(to));
       }
     return {};
   }
@@ -189,7 +199,10 @@ class Hub {
 Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Join& join) {
   const auto end = Clock::now() + options.deadline;
   const auto dead_hub = [](int pid) {
-    return Status(Failure{.reason = Reason::peer_dead, .text = "it ended while the job was forming", .rank = 0, .pid = pid,
+    return Status(Failure{.reason = Reason::peer_dead,
+                          .text = "it ended while the job was forming",
+                          .rank = 0,
+                          .pid = pid,
                           .detector = "socket"});
   };
   const Fd pidfd = self_pidfd();
@@ -197,14 +210,16 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
   if (pidfd) fds.push_back(pidfd.get());
   Fd line;
   int hub = 0;  // pid, once it has listened
-  // A hub that hangs up without a word has either ended, or become complete meanwhile: the next attempt tells.
+  // A hub that hangs up without a word has either ended, or become complete meanwhile: the next attempt
+  // tells.
   std::optional<Incoming> first;
   for (auto pause = 1ms; !first; pause = std::min<std::chrono::milliseconds>(pause * 2, 20ms)) {
     line = connect_local(rendezvous_name(options.job));
     if (line) {
       OURO_TRY(check_peer(line.get()));
       hub = credentials(line.get()).pid;
-      // Rank 0's verdict, which says who is missing, comes at its deadline: a little patience beyond one's own.
+      // Rank 0's verdict, which says who is missing, comes at its deadline: a little patience beyond one's
+      // own.
       auto answer = send_frame(line.get(), join, fds).ok() ? recv_frame(line.get(), end + kFirstFrame)
                                                            : Result<Incoming>(dead_hub(hub));
       if (answer.ok()) {
@@ -218,27 +233,34 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
       return dead_hub(hub);
     }
     if (Clock::now() >= end)
-      return Status(Reason::never_joined, fmt::format("rank 0 did not open the rendezvous within {} s (never started, "
-                                                      "another host, or a stale id)", std::chrono::duration<double>(options.deadline).count()));
+      return Status(Reason::never_joined,
+                    fmt::format("rank 0 did not open the rendezvous within {} s (never started, "
+                                "another host, or a stale id)",
+                                std::chrono::duration<double>(options.deadline).count()));
     std::this_thread::sleep_for(pause);
   }
   std::vector<Peer> peers(static_cast<std::size_t>(options.world));
   for (int i = 0; i < options.world; ++i) {
     auto incoming = i == 0 ? Result<Incoming>(std::move(*first)) : recv_frame(line.get(), end + kFirstFrame);
-    if (!incoming.ok()) return incoming.status().reason() == Reason::refused ? incoming.status() : dead_hub(hub);
+    if (!incoming.ok())
+      return incoming.status().reason() == Reason::refused ? incoming.status() : dead_hub(hub);
     if (auto* no = std::get_if<wire::Refuse>(&incoming->frame))
-      return Status(Failure{.reason = no->reason == Reason::none ? Reason::refused : no->reason,
-                            .text = wire::printable({reinterpret_cast<const std::uint8_t*>(no->text.data()), no->text.size()}, wire::kMaxText),
-                            .rank = no->rank});
+      return Status(Failure{
+          .reason = no->reason == Reason::none ? Reason::refused : no->reason,
+          .text = wire::printable({reinterpret_cast<const std::uint8_t*>(no->text.data()), no->text.size()},
+                                  wire::kMaxText),
+          .rank = no->rank});
     auto* member = std::get_if<wire::Member>(&incoming->frame);
     if (!member || member->rank >= join.world)
       return Status(Reason::refused, "rank 0 answered with something else than the table of ranks");
-    auto peer = make_peer(member->pid, member->host, member->server, std::move(incoming->fds), self.control->bytes());
+    auto peer =
+        make_peer(member->pid, member->host, member->server, std::move(incoming->fds), self.control->bytes());
     if (!peer.ok()) return peer.status();
     peers[member->rank] = std::move(*peer);
   }
   for (std::size_t r = 0; r < peers.size(); ++r)
-    if (!peers[r].control) return Status(Reason::refused, fmt::format("rank 0 named a rank twice and left out rank {}", r));
+    if (!peers[r].control)
+      return Status(Reason::refused, fmt::format("rank 0 named a rank twice and left out rank {}", r));
   return Joined{std::move(peers), Fd{}};
 }
 
@@ -247,12 +269,18 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
 std::string hex(const wire::Nonce& n) { return fmt::format("{:02x}", fmt::join(n, "")); }
 std::string rendezvous_name(const wire::Nonce& n) { return "ouro/" + hex(n); }
 
-Result<Joined> join(const JoinOptions& options, const std::string& server, std::shared_ptr<device::Segment> control) {
+Result<Joined> join(const JoinOptions& options, const std::string& server,
+                    std::shared_ptr<device::Segment> control) {
   OURO_TRY(check_limits(options.world));
   Peer self{static_cast<int>(getpid()), host_name(), server, Fd{}, std::move(control)};
   if (options.rank != 0) {
-    const wire::Join join{options.job, static_cast<std::uint32_t>(options.rank), static_cast<std::uint32_t>(options.world),
-                          self.pid, self.host, self.server, options.settings};
+    const wire::Join join{options.job,
+                          static_cast<std::uint32_t>(options.rank),
+                          static_cast<std::uint32_t>(options.world),
+                          self.pid,
+                          self.host,
+                          self.server,
+                          options.settings};
     return ask(options, self, join);
   }
   if (options.world == 1) {
@@ -264,8 +292,9 @@ Result<Joined> join(const JoinOptions& options, const std::string& server, std::
   if (!listener.ok()) {
     if (listener.status().reason() != Reason::refused) return listener.status();
     Fd other = connect_local(rendezvous_name(options.job));
-    return Status(Reason::refused, fmt::format("duplicate-rank: rank 0 of this job is pid {} already; refused pid {}",
-                                               other ? credentials(other.get()).pid : 0, getpid()));
+    return Status(Reason::refused,
+                  fmt::format("duplicate-rank: rank 0 of this job is pid {} already; refused pid {}",
+                              other ? credentials(other.get()).pid : 0, getpid()));
   }
   return Hub(options, std::move(*listener), std::move(self)).run();
 }

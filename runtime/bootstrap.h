@@ -37,8 +37,8 @@ struct Joined {
 std::string rendezvous_name(const wire::Nonce&);
 std::string hex(const wire::Nonce&);
 
-/// Collective over all ranks. Errors: refused (duplicate rank, other user, closed, not ours), mismatch (world sizes
-/// or settings differ; both sides in the text), never-joined (who is missing), peer-dead, resource.
+/// Collective over all ranks. Errors: refused (duplicate rank, other user, closed, not ours), mismatch (world
+/// sizes or settings differ; both sides in the text), never-joined (who is missing), peer-dead, resource.
 Result<Joined> join(const JoinOptions&, const std::string& server, std::shared_ptr<device::Segment> control);
 
 }  // namespace ouro::rt

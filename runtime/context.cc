@@ -26,7 +26,9 @@ std::atomic<unsigned> g_forks{0};
 
 void count_forks() {
   static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1, std::memory_order_relaxed); }); });
+  std::call_once(once, [] {
+    pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1, std::memory_order_relaxed); });
+  });
 }
 
 int cores() {
@@ -41,11 +43,14 @@ std::atomic<unsigned> g_serial{0};
 Allocation::~Allocation() { owner_->forget(id_); }
 
 Context::Context(ContextSpec spec)
-    : spec_(std::move(spec)), dead_(new std::atomic<bool>[static_cast<std::size_t>(spec_.join.world)]),
-      errors_seen_(static_cast<std::size_t>(spec_.join.world)), imported_(static_cast<std::size_t>(spec_.join.world)) {
+    : spec_(std::move(spec)),
+      dead_(new std::atomic<bool>[static_cast<std::size_t>(spec_.join.world)]),
+      errors_seen_(static_cast<std::size_t>(spec_.join.world)),
+      imported_(static_cast<std::size_t>(spec_.join.world)) {
   for (int r = 0; r < size(); ++r) dead_[static_cast<std::size_t>(r)] = false;
   forks_ = g_forks.load();
-  spin_ = spec_.spin.value_or(spec_.local_size <= cores() ? std::chrono::microseconds(50) : std::chrono::microseconds(0));
+  spin_ = spec_.spin.value_or(spec_.local_size <= cores() ? std::chrono::microseconds(50)
+                                                          : std::chrono::microseconds(0));
 }
 
 Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
@@ -61,7 +66,8 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   page->state.set(static_cast<std::uint32_t>(ContextState::active));
 
   Fd server;
-  const std::string name = fmt::format("ouro/{}/{}.{}.{}", hex(spec.join.job), spec.join.rank, getpid(), g_serial++);
+  const std::string name =
+      fmt::format("ouro/{}/{}.{}.{}", hex(spec.join.job), spec.join.rank, getpid(), g_serial++);
   if (spec.join.world > 1) {
     auto listening = listen_local(name);
     if (!listening.ok()) return listening.status();
@@ -84,7 +90,8 @@ Context::~Context() { close(); }
 
 Status Context::usable() const {
   if (forks_ != g_forks.load(std::memory_order_relaxed))
-    return {Reason::forked, "this process was forked after its parent joined; a child joins by itself or not at all"};
+    return {Reason::forked,
+            "this process was forked after its parent joined; a child joins by itself or not at all"};
   if (!active()) return {Reason::revoked, "the context is closed"};
   return {};
 }
@@ -125,14 +132,16 @@ Result<GroupRecord*> Context::claim_record(std::uint64_t key) {
     if (r.state.get() == static_cast<std::uint32_t>(GroupState::open)) continue;
     next_record_ = (next_record_ + static_cast<std::uint32_t>(i) + 1) % kRecords;
     r.key.set(0);
-    r.error.set(0), r.entered.set(0), r.completed.set(0), r.shrinking.set(0), r.decided.set(0), r.resume.set(0);
+    r.error.set(0), r.entered.set(0), r.completed.set(0), r.shrinking.set(0), r.decided.set(0),
+        r.resume.set(0);
     for (auto& h : r.history) h.tag.set(0);
     for (auto& d : r.dead) d.set(0);
     r.state.set(static_cast<std::uint32_t>(GroupState::open));
     r.key.set(key);
     return &r;
   }
-  return Status(Reason::resource, fmt::format("{} groups are open on this rank, which is the limit", kRecords));
+  return Status(Reason::resource,
+                fmt::format("{} groups are open on this rank, which is the limit", kRecords));
 }
 
 GroupRecord* Context::find_record(int r, std::uint64_t key) const {
@@ -194,23 +203,33 @@ void Context::scan_errors() {
 Result<Fd> Context::fetch(int r, const wire::Fetch& request, std::uint64_t* bytes) {
   Fd line = connect_local(peer(r).server);
   if (!line)
-    return Status(Failure{.reason = Reason::peer_dead, .text = "it no longer answers", .rank = r, .host = peer(r).host,
-                          .pid = peer(r).pid, .detector = "socket"});
+    return Status(Failure{.reason = Reason::peer_dead,
+                          .text = "it no longer answers",
+                          .rank = r,
+                          .host = peer(r).host,
+                          .pid = peer(r).pid,
+                          .detector = "socket"});
   OURO_TRY(check_peer(line.get()));
   OURO_TRY(send_frame(line.get(), request));
   // Its end is not always a hang-up: a process that it forked may hold the socket open.
   const auto end = Clock::now() + kFetchDeadline;
   auto incoming = recv_frame(line.get(), Clock::now() + kFetchSlice);
-  while (!incoming.ok() && incoming.status().reason() == Reason::deadline && Clock::now() < end && !is_dead(r))
+  while (!incoming.ok() && incoming.status().reason() == Reason::deadline && Clock::now() < end &&
+         !is_dead(r))
     incoming = recv_frame(line.get(), Clock::now() + kFetchSlice);
   if (is_dead(r) || (!incoming.ok() && incoming.status().reason() == Reason::peer_dead))
-    return Status(Failure{.reason = Reason::peer_dead, .text = "it ended before it gave its memory", .rank = r,
-                          .host = peer(r).host, .pid = peer(r).pid, .detector = "socket"});
+    return Status(Failure{.reason = Reason::peer_dead,
+                          .text = "it ended before it gave its memory",
+                          .rank = r,
+                          .host = peer(r).host,
+                          .pid = peer(r).pid,
+                          .detector = "socket"});
   if (!incoming.ok()) return incoming.status();
   if (auto* no = std::get_if<wire::Refuse>(&incoming->frame))
     return Status(no->reason, fmt::format("rank {} gave no shared memory: {}", r, no->text));
   auto* grant = std::get_if<wire::Grant>(&incoming->frame);
-  if (!grant || incoming->fds.size() != 1) return Status(Reason::refused, fmt::format("rank {} answered with something else than a descriptor", r));
+  if (!grant || incoming->fds.size() != 1)
+    return Status(Reason::refused, fmt::format("rank {} answered with something else than a descriptor", r));
   *bytes = grant->bytes;
   return std::move(incoming->fds[0]);
 }
@@ -219,13 +238,16 @@ Status Context::serve(int line, const wire::Fetch& request) {
   if (request.job != spec_.join.job) return {Reason::refused, "wrong-job"};
   std::shared_ptr<device::Segment> segment;
   if (request.kind == wire::Fetch::Kind::group) {
-    if (request.bytes > kMaxSegment) return {Reason::refused, fmt::format("a group's segment is at most {} bytes", kMaxSegment)};
+    if (request.bytes > kMaxSegment)
+      return {Reason::refused, fmt::format("a group's segment is at most {} bytes", kMaxSegment)};
     auto made = this->segment(request.key, request.bytes, rank());
     if (!made.ok()) return made.status();
     segment = *made;
     if (segment->bytes() != request.bytes)
-      return {Reason::mismatch, fmt::format("ranks computed different sizes for a group's segment: {} and {} bytes "
-                                            "(do OURO_* settings differ?)", segment->bytes(), request.bytes)};
+      return {Reason::mismatch,
+              fmt::format("ranks computed different sizes for a group's segment: {} and {} bytes "
+                          "(do OURO_* settings differ?)",
+                          segment->bytes(), request.bytes)};
   } else {
     std::shared_lock lock(memory_mutex_);
     auto it = exported_.find(request.key);
@@ -262,7 +284,8 @@ void Context::drop_segment(std::uint64_t key) {
 
 Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes) {
   OURO_TRY(usable());
-  if (bytes == 0 || bytes > std::size_t{1} << 46) return invalid(fmt::format("an allocation of {} bytes; expected 1 to 2^46", bytes));
+  if (bytes == 0 || bytes > std::size_t{1} << 46)
+    return invalid(fmt::format("an allocation of {} bytes; expected 1 to 2^46", bytes));
   auto segment = device::Segment::create((bytes + 4095) / 4096 * 4096, "ouro::alloc");
   if (!segment.ok()) return segment.status();
   std::unique_lock lock(memory_mutex_);
@@ -273,7 +296,8 @@ Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes) {
 }
 
 void Context::forget(std::uint64_t id) {
-  if (forks_ != g_forks.load(std::memory_order_relaxed)) return;  // the page is the parent's, and not mapped here
+  if (forks_ != g_forks.load(std::memory_order_relaxed))
+    return;  // the page is the parent's, and not mapped here
   std::unique_lock lock(memory_mutex_);
   exported_.erase(id);
   exported_count_.fetch_sub(1, std::memory_order_release);
@@ -294,12 +318,14 @@ Result<Context::Resolved> Context::resolve(int r, MemoryRef ref, std::size_t byt
   if (r == rank()) {
     std::shared_lock lock(memory_mutex_);
     auto it = exported_.find(ref.id);
-    if (it == exported_.end()) return Status(Reason::ring_corrupt, "own memory was freed during an operation");
+    if (it == exported_.end())
+      return Status(Reason::ring_corrupt, "own memory was freed during an operation");
     return Resolved{it->second.base + ref.offset, it->second.segment};
   }
   std::lock_guard lock(import_mutex_);
   Imported& from = imported_[static_cast<std::size_t>(r)];
-  // After a peer has freed anything, all mappings of its memory go: those still alive are fetched again on demand.
+  // After a peer has freed anything, all mappings of its memory go: those still alive are fetched again on
+  // demand.
   if (const std::uint64_t freed = page(r).freed.get(); freed != from.freed_seen) {
     from.segments.clear();
     from.freed_seen = freed;
@@ -308,7 +334,8 @@ Result<Context::Resolved> Context::resolve(int r, MemoryRef ref, std::size_t byt
   if (!segment) {
     std::uint64_t got = 0;
     auto fd = fetch(r, {wire::Fetch::Kind::allocation, spec_.join.job, ref.id, 0}, &got);
-    auto attached = fd.ok() ? device::Segment::attach(std::move(*fd), got) : Result<std::shared_ptr<device::Segment>>(fd.status());
+    auto attached = fd.ok() ? device::Segment::attach(std::move(*fd), got)
+                            : Result<std::shared_ptr<device::Segment>>(fd.status());
     if (!attached.ok()) {
       from.segments.erase(ref.id);
       return attached.status();
@@ -317,7 +344,8 @@ Result<Context::Resolved> Context::resolve(int r, MemoryRef ref, std::size_t byt
   }
   // The reference was written by a peer: bounded by the size of what was mapped.
   if (ref.offset > segment->bytes() || bytes > segment->bytes() - ref.offset)
-    return Status(Reason::ring_corrupt, fmt::format("rank {} posted {} bytes at {} of an allocation of {}", r, bytes, ref.offset, segment->bytes()));
+    return Status(Reason::ring_corrupt, fmt::format("rank {} posted {} bytes at {} of an allocation of {}", r,
+                                                    bytes, ref.offset, segment->bytes()));
   return Resolved{segment->data() + ref.offset, segment};
 }
 

@@ -15,7 +15,8 @@ std::uint64_t mix(std::uint64_t x) {  // finaliser of splitmix64 (Steele, Lea, F
 }
 
 bool rooted(Collective c) {
-  return c == Collective::broadcast || c == Collective::reduce || c == Collective::gather || c == Collective::scatter;
+  return c == Collective::broadcast || c == Collective::reduce || c == Collective::gather ||
+         c == Collective::scatter;
 }
 bool reduces(Collective c) {
   return c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter;
@@ -29,9 +30,11 @@ std::string Signature::text() const {
   const auto c = static_cast<Collective>(what & 0xff);
   if (c == Collective::barrier) return "barrier()";
   const auto flags = static_cast<std::uint8_t>(what >> 24);
-  std::string s = fmt::format("{}{}({}", name(c), flags & kUneven ? "_v" : "", name(static_cast<DType>(what >> 8 & 0xff)));
+  std::string s = fmt::format("{}{}({}", name(c), flags & kUneven ? "_v" : "",
+                              name(static_cast<DType>(what >> 8 & 0xff)));
   if (reduces(c)) s += fmt::format(", {}", name(static_cast<OpKind>(what >> 16 & 0xff)));
-  s += flags & kUneven ? fmt::format(", counts #{:08x}", static_cast<std::uint32_t>(count)) : fmt::format(", count {}", count);
+  s += flags & kUneven ? fmt::format(", counts #{:08x}", static_cast<std::uint32_t>(count))
+                       : fmt::format(", count {}", count);
   if (rooted(c)) s += fmt::format(", root {}", what >> 32);
   if (flags & kCanonical) s += ", canonical";
   if (const int a = flags >> kAlgorithmShift; a != 0)

@@ -1,6 +1,6 @@
-// The control page of a rank: which operation of which group it has entered, its first error, its state. Written
-// by one rank, readable by all of its node, so that a disagreement or a late rank is found even where the data
-// links of two ranks do not meet. Used by context and group.
+// The control page of a rank: which operation of which group it has entered, its first error, its state.
+// Written by one rank, readable by all of its node, so that a disagreement or a late rank is found even where
+// the data links of two ranks do not meet. Used by context and group.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -22,8 +22,9 @@ struct Signature {
   static constexpr int kAlgorithmShift = 2;  // flags: forced algorithm + 1, or 0
 
   static Signature of(Collective c, DType t, OpKind op, std::uint8_t flags, int root, std::uint64_t count) {
-    return {static_cast<std::uint64_t>(c) | static_cast<std::uint64_t>(t) << 8 | static_cast<std::uint64_t>(op) << 16 |
-                static_cast<std::uint64_t>(flags) << 24 | static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32,
+    return {static_cast<std::uint64_t>(c) | static_cast<std::uint64_t>(t) << 8 |
+                static_cast<std::uint64_t>(op) << 16 | static_cast<std::uint64_t>(flags) << 24 |
+                static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32,
             count};
   }
   /// 64 bits for headers and cards.
@@ -40,27 +41,29 @@ struct Shared {
   T get(std::memory_order order = std::memory_order_acquire) const {
     return std::atomic_ref(const_cast<T&>(value)).load(order);
   }
-  void set(T v, std::memory_order order = std::memory_order_release) { std::atomic_ref(value).store(v, order); }
+  void set(T v, std::memory_order order = std::memory_order_release) {
+    std::atomic_ref(value).store(v, order);
+  }
 };
 
-inline constexpr int kHistory = 8;      // rooted operations let a rank run ahead; readers look that far back
-inline constexpr int kRecords = 1024;   // live groups a rank
-inline constexpr int kErrors = 32;
+inline constexpr int kHistory = 8;     // rooted operations let a rank run ahead; readers look that far back
+inline constexpr int kRecords = 1024;  // live groups a rank
+inline constexpr int kErrors = 128;    // first errors of groups that a rank can publish in its life
 inline constexpr int kMaxNodeRanks = 1024;
 
 struct alignas(64) GroupRecord {
-  Shared<std::uint64_t> key;       // 0: never used. Written once per use, before `state` says open
-  Shared<std::uint32_t> state;     // GroupState
-  Shared<std::uint32_t> error;     // 0: none, else index + 1 into errors
-  Shared<std::uint64_t> entered;   // sequence number of the newest operation entered
-  Shared<std::uint64_t> completed; // of the newest operation that ended well
+  Shared<std::uint64_t> key;        // 0: never used. Written once per use, before `state` says open
+  Shared<std::uint32_t> state;      // GroupState
+  Shared<std::uint32_t> error;      // 0: none, else index + 1 into errors
+  Shared<std::uint64_t> entered;    // sequence number of the newest operation entered
+  Shared<std::uint64_t> completed;  // of the newest operation that ended well
   struct {
-    Shared<std::uint64_t> tag;     // seq; 0 while the words change
+    Shared<std::uint64_t> tag;  // seq; 0 while the words change
     Shared<std::uint64_t> what, count;
-  } history[kHistory];             // operation seq stands at seq mod kHistory
-  Shared<std::uint32_t> shrinking; // 1: this rank has called shrink(); its group is at rest
-  Shared<std::uint32_t> decided;   // 1: `dead` below is final (written once, by the lowest live rank)
-  Shared<std::uint64_t> resume;    // with `decided`: lowest sequence number that a survivor did not complete
+  } history[kHistory];              // operation seq stands at seq mod kHistory
+  Shared<std::uint32_t> shrinking;  // 1: this rank has called shrink(); its group is at rest
+  Shared<std::uint32_t> decided;    // 1: `dead` below is final (written once, by the lowest live rank)
+  Shared<std::uint64_t> resume;     // with `decided`: lowest sequence number that a survivor did not complete
   Shared<std::uint64_t> dead[kMaxNodeRanks / 64];
 };
 enum class GroupState : std::uint32_t { closed, open };
@@ -81,9 +84,9 @@ struct ControlPage {
   std::uint64_t magic;
   std::uint32_t rank;
   std::int32_t pid;
-  Shared<std::uint32_t> state;          // ContextState
-  Shared<std::uint32_t> errors_used;    // grows; a reader that saw this value need not look again
-  Shared<std::uint64_t> freed;          // grows with each freed allocation; peers then drop stale mappings
+  Shared<std::uint32_t> state;        // ContextState
+  Shared<std::uint32_t> errors_used;  // grows; a reader that saw this value need not look again
+  Shared<std::uint64_t> freed;        // grows with each freed allocation; peers then drop stale mappings
   ErrorRecord errors[kErrors];
   GroupRecord groups[kRecords];
 };

@@ -16,7 +16,7 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::size_t kPageBytes = 256 << 10;       // of a board
+constexpr std::size_t kPageBytes = 256 << 10;  // of a board
 constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
 enum Purpose : std::uint64_t { kLinksOf = 1, kBoardsOf = 2, kMessagesOf = 3 };
 
@@ -25,8 +25,8 @@ std::uint64_t segment_key(std::uint64_t group, Purpose p) {
   return XXH3_64bits(words, sizeof words);
 }
 
-/// The first rank keeps the segment: it goes on when all others have mapped it, so that it can leave at any time
-/// after. In an operation of all ranks only, which all of them begin in this way.
+/// The first rank keeps the segment: it goes on when all others have mapped it, so that it can leave at any
+/// time after. In an operation of all ranks only, which all of them begin in this way.
 template <class Mark>
 Status await_all(Waiter& waiter, int rank, int size, Mark&& mark) {
   bump(*mark(rank));
@@ -36,8 +36,8 @@ Status await_all(Waiter& waiter, int rank, int size, Mark&& mark) {
 
 }  // namespace
 
-std::uint64_t group_key(const wire::Nonce& job, const std::vector<int>& ranks, const std::string& name, std::uint64_t generation,
-                        std::uint64_t instance) {
+std::uint64_t group_key(const wire::Nonce& job, const std::vector<int>& ranks, const std::string& name,
+                        std::uint64_t generation, std::uint64_t instance) {
   std::uint64_t h = XXH3_64bits(job.data(), job.size());
   h = XXH3_64bits_withSeed(ranks.data(), ranks.size() * sizeof(int), h);
   h = XXH3_64bits_withSeed(name.data(), name.size(), h);
@@ -53,12 +53,15 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   std::sort(sorted.begin(), sorted.end());
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     if (sorted[i] < 0 || sorted[i] >= context->size())
-      return invalid(fmt::format("group '{}': rank {} is not in the job (0..{})", spec.name, sorted[i], context->size() - 1));
-    if (i > 0 && sorted[i] == sorted[i - 1]) return invalid(fmt::format("group '{}': rank {} is named twice", spec.name, sorted[i]));
+      return invalid(fmt::format("group '{}': rank {} is not in the job (0..{})", spec.name, sorted[i],
+                                 context->size() - 1));
+    if (i > 0 && sorted[i] == sorted[i - 1])
+      return invalid(fmt::format("group '{}': rank {} is named twice", spec.name, sorted[i]));
   }
   const auto me = std::find(spec.ranks.begin(), spec.ranks.end(), context->rank());
   if (me == spec.ranks.end())
-    return invalid(fmt::format("group '{}': this rank ({}) is not a member; only members make a group", spec.name, context->rank()));
+    return invalid(fmt::format("group '{}': this rank ({}) is not a member; only members make a group",
+                               spec.name, context->rank()));
   const int rank = static_cast<int>(me - spec.ranks.begin());
   auto record = context->claim_record(spec.key);
   if (!record.ok()) return record.status();
@@ -76,8 +79,12 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
 }
 
 Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, GroupRecord& record)
-    : context_(std::move(context)), spec_(std::move(spec)), rank_(rank), record_(record),
-      records_(spec_.ranks.size(), nullptr), waiter_(std::make_unique<OpWaiter>(*this)) {
+    : context_(std::move(context)),
+      spec_(std::move(spec)),
+      rank_(rank),
+      record_(record),
+      records_(spec_.ranks.size(), nullptr),
+      waiter_(std::make_unique<OpWaiter>(*this)) {
   records_[static_cast<std::size_t>(rank)] = &record_;
 }
 
@@ -85,7 +92,7 @@ Group::~Group() {
   // A destructor waits for no peer: what is still under way ends here and, told so, on the other ranks too.
   if (turn_.load(std::memory_order_acquire) != tickets_.load(std::memory_order_acquire) && !closed_.load())
     abort("its group was destroyed with operations in flight");
-  (void)close();
+  leave();
   context_->dismiss(*this);
   if (rank_ == 0)
     for (Purpose p : {kLinksOf, kBoardsOf, kMessagesOf}) context_->drop_segment(segment_key(spec_.key, p));
@@ -93,7 +100,8 @@ Group::~Group() {
 
 std::optional<int> Group::from_global(int world_rank) const {
   const auto it = std::find(spec_.ranks.begin(), spec_.ranks.end(), world_rank);
-  return it == spec_.ranks.end() ? std::nullopt : std::optional<int>(static_cast<int>(it - spec_.ranks.begin()));
+  return it == spec_.ranks.end() ? std::nullopt
+                                 : std::optional<int>(static_cast<int>(it - spec_.ranks.begin()));
 }
 
 HostStream& Group::own_stream() {
@@ -106,24 +114,29 @@ HostStream& Group::own_stream() {
 
 Status Group::submit(Operation op, HostStream* stream, std::shared_ptr<WorkState>* work) {
   OURO_TRY(context_->usable());
-  if (closed_.load(std::memory_order_acquire)) return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
+  if (closed_.load(std::memory_order_acquire))
+    return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
   if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) return status();
   OURO_TRY(check(op, rank_, size()));
   if (op.numerics == Numerics::inherit) op.numerics = spec_.numerics;
   const bool canonical = op.numerics == Numerics::canonical;
   auto choice = select(op, rank_, size(), canonical, job_algorithm_);
   if (!choice.ok()) return choice.status();
-  const Signature s = signature(op, rank_, size(), canonical, op.algorithm.empty() ? 0 : static_cast<int>(choice->algorithm) + 1);
+  const Signature s = signature(op, rank_, size(), canonical,
+                                op.algorithm.empty() ? 0 : static_cast<int>(choice->algorithm) + 1);
   if (!stream) return execute(op, *choice, s, tickets_.fetch_add(1, std::memory_order_acq_rel));
   std::lock_guard lock(submit_mutex_);
   const std::uint64_t ticket = tickets_.fetch_add(1, std::memory_order_acq_rel);
-  *work = stream->enqueue([this, op = std::move(op), choice = std::move(*choice), s, ticket] { return execute(op, choice, s, ticket); });
+  *work = stream->enqueue([this, op = std::move(op), choice = std::move(*choice), s, ticket] {
+    return execute(op, choice, s, ticket);
+  });
   return {};
 }
 
 Status Group::execute(const Operation& op, const Choice& choice, const Signature& s, std::uint64_t ticket) {
   // Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
-  for (std::uint64_t now = turn_.load(std::memory_order_acquire); now != ticket; now = turn_.load(std::memory_order_acquire))
+  for (std::uint64_t now = turn_.load(std::memory_order_acquire); now != ticket;
+       now = turn_.load(std::memory_order_acquire))
     turn_.wait(now, std::memory_order_acquire);
   const std::uint64_t seq = ticket + 1;
   Status outcome;
@@ -139,7 +152,8 @@ Status Group::execute(const Operation& op, const Choice& choice, const Signature
         outcome = Status(Reason::resource, "no memory for an operation's scratch space");
       }
     }
-    if (outcome.ok()) record_.completed.set(seq);
+    if (outcome.ok())
+      record_.completed.set(seq);
     else if (outcome.reason() != Reason::invalid && outcome.reason() != Reason::unsupported)
       outcome = fail(*outcome.failure(), &waiter_->doing(), true);
   }
@@ -191,8 +205,8 @@ Result<Messages*> Group::messages() {
     const auto layout = transport::ShmLinkLayout::of(size(), kMessageSlotBytes);
     auto segment = context_->segment(segment_key(spec_.key, kMessagesOf), layout.bytes, spec_.ranks[0]);
     if (!segment.ok()) return segment.status();
-    messages_ = std::make_unique<Messages>(std::make_unique<transport::ShmLinks>(std::move(*segment), layout, rank_, size()),
-                                           rank_, size());
+    messages_ = std::make_unique<Messages>(
+        std::make_unique<transport::ShmLinks>(std::move(*segment), layout, rank_, size()), rank_, size());
   }
   return messages_.get();
 }
@@ -208,7 +222,8 @@ Status Group::check_message(const Message& m) const {
 
 Status Group::post(std::vector<Message*> messages) {
   OURO_TRY(context_->usable());
-  if (closed_.load(std::memory_order_acquire)) return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
+  if (closed_.load(std::memory_order_acquire))
+    return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
   if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) return status();
   for (const Message* m : messages) OURO_TRY(check_message(*m));
   auto engine = this->messages();
@@ -229,14 +244,16 @@ Status Group::complete(const std::vector<Message*>& messages, std::chrono::milli
     const std::uint64_t heard = load((*engine)->bell());
     outcome = (*engine)->progress();
     if (!outcome.ok()) break;
-    if (std::all_of(messages.begin(), messages.end(), [&](const Message* m) { return (*engine)->done(*m); })) break;
+    if (std::all_of(messages.begin(), messages.end(), [&](const Message* m) { return (*engine)->done(*m); }))
+      break;
     outcome = waiter.until((*engine)->bell(), heard + 1);
     if (!outcome.ok()) break;
   }
   bool torn = false;
   for (Message* m : messages) torn |= !(*engine)->withdraw(*m);
   if (!outcome.ok()) {
-    // A receive that nobody answered in time leaves the group as it was; a message cut in its middle does not.
+    // A receive that nobody answered in time leaves the group as it was; a message cut in its middle does
+    // not.
     if (outcome.reason() == Reason::deadline && !torn && deadline.count() > 0) return outcome;
     Status known = status();
     return known.ok() ? fail(*outcome.failure(), nullptr, true) : known;

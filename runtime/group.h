@@ -1,5 +1,5 @@
-// Group: an ordered set of ranks. Orders operations, runs them, finds disagreement, late and dead ranks, and keeps
-// the first error. Used by the API (ouro::Group is a handle on this).
+// Group: an ordered set of ranks. Orders operations, runs them, finds disagreement, late and dead ranks, and
+// keeps the first error. Used by the API (ouro::Group is a handle on this).
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -22,7 +22,7 @@ struct GroupSpec {
   std::vector<int> ranks;  ///< world rank of each member, in the group's order
   std::string name;
   std::uint64_t generation = 0;
-  std::uint64_t key = 0;   ///< names this group on control pages; equal on all members, never 0
+  std::uint64_t key = 0;  ///< names this group on control pages; equal on all members, never 0
   std::chrono::milliseconds deadline{0};
   Numerics numerics = Numerics::fast;
 };
@@ -43,14 +43,15 @@ class Group final : private Host {
   const std::shared_ptr<Context>& context() const { return context_; }
   std::optional<int> from_global(int world_rank) const;
 
-  /// Checks, orders and runs one operation: in the caller (stream == nullptr; *work stays untouched), or on the
-  /// stream. Errors of the arguments are returned at once and do not stick.
+  /// Checks, orders and runs one operation: in the caller (stream == nullptr; *work stays untouched), or on
+  /// the stream. Errors of the arguments are returned at once and do not stick.
   Status submit(Operation, HostStream* stream, std::shared_ptr<WorkState>* work);
   Result<std::string> explain(const Operation&) const;
 
   // Messages. All Message objects live until they are done or the call has returned.
   Status post(std::vector<Message*> messages);  ///< checks and hands over; does not wait
-  /// Drives traffic until all are done; those that are not when it fails are withdrawn. 0: the group's deadline.
+  /// Drives traffic until all are done; those that are not when it fails are withdrawn. 0: the group's
+  /// deadline.
   Status complete(const std::vector<Message*>& messages, std::chrono::milliseconds deadline);
   Result<std::optional<Envelope>> probe(int source, int tag);
 
@@ -58,9 +59,11 @@ class Group final : private Host {
   void abort(const std::string& why);
   Status close();
   Result<std::shared_ptr<Group>> shrink(ShrinkOutcome*);
-  /// A group of some of this group's members, given by their ranks here, in order; `salt` tells siblings apart.
-  Result<std::shared_ptr<Group>> derive(const std::vector<int>& members, const std::string& name, std::uint64_t salt,
-                                        std::uint64_t generation, std::chrono::milliseconds deadline, Numerics);
+  /// A group of some of this group's members, given by their ranks here, in order; `salt` tells siblings
+  /// apart.
+  Result<std::shared_ptr<Group>> derive(const std::vector<int>& members, const std::string& name,
+                                        std::uint64_t salt, std::uint64_t generation,
+                                        std::chrono::milliseconds deadline, Numerics);
   Numerics numerics() const { return spec_.numerics; }
   /// For operations of a group_end() that several groups share: each goes on its own stream.
   HostStream& own_stream();
@@ -91,7 +94,8 @@ class Group final : private Host {
   GroupRecord* record_of(int r);
   /// Whether rank r has left in good order: nothing more will come from it.
   bool has_left(int r, GroupRecord* record) const;
-  /// A rank leaves early because of an error, too: the cause gets this long to be seen before the leaver is named.
+  /// A rank leaves early because of an error, too: the cause gets this long to be seen before the leaver is
+  /// named.
   static constexpr std::chrono::milliseconds kCauseFirst{100};
 
   Status need_links() override;
@@ -102,26 +106,28 @@ class Group final : private Host {
   Result<Messages*> messages();
   Status check_message(const Message&) const;
   void await_rest();
+  void await_receivers();
+  void leave();  ///< close() without waiting for peers
 
   std::shared_ptr<Context> context_;
   GroupSpec spec_;
   int rank_;
-  GroupRecord& record_;                 // mine, on my control page
+  GroupRecord& record_;  // mine, on my control page
   std::mutex records_mutex_;
-  std::vector<GroupRecord*> records_;   // of the members, found on demand
-  std::string job_algorithm_;           // OURO_ALGO
+  std::vector<GroupRecord*> records_;  // of the members, found on demand
+  std::string job_algorithm_;          // OURO_ALGO
   std::chrono::milliseconds late_after_;
 
-  std::mutex submit_mutex_;             // a ticket and a place on a stream are taken together
+  std::mutex submit_mutex_;  // a ticket and a place on a stream are taken together
   std::atomic<std::uint64_t> tickets_{0}, turn_{0};
   std::atomic<bool> closed_{false};
 
-  std::uint32_t abort_word_ = 0;        // non-zero once the group has failed; every wait watches it
+  std::uint32_t abort_word_ = 0;  // non-zero once the group has failed; every wait watches it
   mutable std::mutex error_mutex_;
-  Status error_;                        // the first one
+  Status error_;  // the first one
 
-  Lanes lanes_;                         // whose turn it is uses them
-  std::unique_ptr<OpWaiter> waiter_;    // of the operation at hand
+  Lanes lanes_;                       // whose turn it is uses them
+  std::unique_ptr<OpWaiter> waiter_;  // of the operation at hand
   std::mutex messages_mutex_;
   std::unique_ptr<Messages> messages_;
   std::mutex own_stream_mutex_;
@@ -129,7 +135,7 @@ class Group final : private Host {
 };
 
 /// The key of a group over `ranks` called `name`.
-std::uint64_t group_key(const wire::Nonce& job, const std::vector<int>& ranks, const std::string& name, std::uint64_t generation,
-                        std::uint64_t instance);
+std::uint64_t group_key(const wire::Nonce& job, const std::vector<int>& ranks, const std::string& name,
+                        std::uint64_t generation, std::uint64_t instance);
 
 }  // namespace ouro::rt

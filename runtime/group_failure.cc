@@ -62,8 +62,10 @@ GroupRecord* Group::record_of(int r) {
 }
 
 bool Group::has_left(int r, GroupRecord* record) const {
-  if (context_->page(world_rank(r)).state.get() == static_cast<std::uint32_t>(ContextState::closed)) return true;
-  return record && (record->key.get() != spec_.key || record->state.get() != static_cast<std::uint32_t>(GroupState::open));
+  if (context_->page(world_rank(r)).state.get() == static_cast<std::uint32_t>(ContextState::closed))
+    return true;
+  return record && (record->key.get() != spec_.key ||
+                    record->state.get() != static_cast<std::uint32_t>(GroupState::open));
 }
 
 void Group::adopt_errors() {
@@ -92,7 +94,10 @@ void Group::on_deaths(const std::vector<int>& world_ranks) {
   for (int w : world_ranks)
     if (const auto r = from_global(w); r && (first < 0 || *r < first)) first = *r;
   if (first < 0) return;
-  Failure f{.reason = Reason::peer_dead, .text = "its process ended without close (cause unknown)", .rank = first, .detector = "pidfd"};
+  Failure f{.reason = Reason::peer_dead,
+            .text = "its process ended without close (cause unknown)",
+            .rank = first,
+            .detector = "pidfd"};
   if (const std::uint64_t seq = record_.entered.get(); seq > record_.completed.get() && seq > 0) {
     if (const auto s = entered_as(record_, seq)) {
       f.op = name(static_cast<Collective>(s->what & 0xff));
@@ -104,9 +109,12 @@ void Group::on_deaths(const std::vector<int>& world_ranks) {
 
 void Group::abort(const std::string& why) {
   if (context_->usable().reason() == Reason::forked) return;  // the group is the parent's
-  (void)fail({.reason = Reason::revoked, .text = why.empty() ? fmt::format("aborted by rank {}", rank_)
-                                                             : fmt::format("aborted by rank {}: {}", rank_, why),
-              .rank = rank_, .detector = "abort()"}, nullptr, true);
+  (void)fail({.reason = Reason::revoked,
+              .text = why.empty() ? fmt::format("aborted by rank {}", rank_)
+                                  : fmt::format("aborted by rank {}: {}", rank_, why),
+              .rank = rank_,
+              .detector = "abort()"},
+             nullptr, true);
 }
 
 /// Asked from time to time while an operation waits.
@@ -117,25 +125,33 @@ Status Group::look(Doing& doing) {
   std::vector<int> absent;
   for (int r = 0; r < size(); ++r) {
     GroupRecord* record = r == rank_ ? nullptr : record_of(r);
-    if (r == rank_ || (record && record->key.get() == spec_.key && record->entered.get() >= doing.seq)) continue;
+    if (r == rank_ || (record && record->key.get() == spec_.key && record->entered.get() >= doing.seq))
+      continue;
     absent.push_back(r);
     if (!has_left(r, record)) continue;
     if (doing.left_since == Clock::time_point{}) doing.left_since = Clock::now();
     if (Clock::now() - doing.left_since >= kCauseFirst)
-      return fail({.reason = Reason::peer_dead, .text = "it left the group before it entered this operation", .rank = r,
-                   .detector = "control page"}, &doing, true);
+      return fail({.reason = Reason::peer_dead,
+                   .text = "it left the group before it entered this operation",
+                   .rank = r,
+                   .detector = "control page"},
+                  &doing, true);
   }
   const double elapsed = doing.elapsed();
   if (!doing.late_said && !absent.empty() && elapsed >= std::chrono::duration<double>(late_after_).count()) {
     doing.late_said = true;
-    OURO_WARN("ranks {{{}}} have not entered {} seq {} of group {}; {} ranks wait, {:.1f} s", fmt::join(absent, ","),
-              name(doing.collective), doing.seq, spec_.name, size() - static_cast<int>(absent.size()), elapsed);
+    OURO_WARN("ranks {{{}}} have not entered {} seq {} of group {}; {} ranks wait, {:.1f} s",
+              fmt::join(absent, ","), name(doing.collective), doing.seq, spec_.name,
+              size() - static_cast<int>(absent.size()), elapsed);
   }
   if (elapsed < std::chrono::duration<double>(spec_.deadline).count()) return {};
-  return fail({.reason = Reason::deadline,
-               .text = absent.empty() ? "all ranks entered, and it did not end in time"
-                                      : fmt::format("ranks {{{}}} have not entered it", fmt::join(absent, ",")),
-               .rank = absent.empty() ? -1 : absent.front(), .detector = "deadline"}, &doing, true);
+  return fail(
+      {.reason = Reason::deadline,
+       .text = absent.empty() ? "all ranks entered, and it did not end in time"
+                              : fmt::format("ranks {{{}}} have not entered it", fmt::join(absent, ",")),
+       .rank = absent.empty() ? -1 : absent.front(),
+       .detector = "deadline"},
+      &doing, true);
 }
 
 /// Compares what all ranks entered as this operation; prints both sides, the minority named.
@@ -154,7 +170,8 @@ Status Group::look_for_mismatch(const Doing& doing) {
   };
   std::map<int, Signature> seen;
   if (!gather(&seen)) return {};
-  for (const auto until = Clock::now() + kGatherSignatures; seen.size() < spec_.ranks.size() && Clock::now() < until;) {
+  for (const auto until = Clock::now() + kGatherSignatures;
+       seen.size() < spec_.ranks.size() && Clock::now() < until;) {
     std::this_thread::sleep_for(2ms);
     gather(&seen);
   }
@@ -168,48 +185,82 @@ Status Group::look_for_mismatch(const Doing& doing) {
     if (side == sides.end()) sides.push_back({s, {}}), side = std::prev(sides.end());
     side->ranks.push_back(r);
   }
-  std::stable_sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) { return a.ranks.size() > b.ranks.size(); });
+  std::stable_sort(sides.begin(), sides.end(),
+                   [](const Side& a, const Side& b) { return a.ranks.size() > b.ranks.size(); });
   std::string text = "ranks disagree: ";
   for (std::size_t i = 0; i < sides.size(); ++i)
-    text += fmt::format("{}ranks {{{}}} called {}", i ? "; " : "", fmt::join(sides[i].ranks, ","), sides[i].signature.text());
-  return fail({.reason = Reason::mismatch, .text = text, .rank = sides.back().ranks.front(), .detector = "control page"}, &doing, true);
+    text += fmt::format("{}ranks {{{}}} called {}", i ? "; " : "", fmt::join(sides[i].ranks, ","),
+                        sides[i].signature.text());
+  return fail({.reason = Reason::mismatch,
+               .text = text,
+               .rank = sides.back().ranks.front(),
+               .detector = "control page"},
+              &doing, true);
 }
 
 Status Group::disagreement(int with, std::uint64_t seq, std::uint64_t signature) {
   const Doing& doing = waiter_->doing();
-  for (const auto until = Clock::now() + kExplainMismatch; Clock::now() < until; std::this_thread::sleep_for(1ms)) {
+  for (const auto until = Clock::now() + kExplainMismatch; Clock::now() < until;
+       std::this_thread::sleep_for(1ms)) {
     adopt_errors();
     OURO_TRY(status());
     OURO_TRY(look_for_mismatch(doing));
   }
-  return fail({.reason = Reason::mismatch,
-               .text = fmt::format("this rank is in operation {} (signature {:016x}), rank {} sends for operation {} ({:016x})",
-                                   doing.seq, doing.signature.folded(), with, seq, signature),
-               .rank = with, .detector = "slot header"}, &doing, true);
+  return fail(
+      {.reason = Reason::mismatch,
+       .text = fmt::format(
+           "this rank is in operation {} (signature {:016x}), rank {} sends for operation {} ({:016x})",
+           doing.seq, doing.signature.folded(), with, seq, signature),
+       .rank = with,
+       .detector = "slot header"},
+      &doing, true);
 }
 
 // ---- the end of a group ---------------------------------------------------------------------------
 
 void Group::await_rest() {
   const std::uint64_t all = tickets_.load(std::memory_order_acquire);
-  for (std::uint64_t now = turn_.load(std::memory_order_acquire); now < all; now = turn_.load(std::memory_order_acquire))
+  for (std::uint64_t now = turn_.load(std::memory_order_acquire); now < all;
+       now = turn_.load(std::memory_order_acquire))
     turn_.wait(now, std::memory_order_acquire);
 }
 
+/// The first rank's messages lie in a segment that goes with it: it waits until they are taken, or nobody
+/// will.
+void Group::await_receivers() {
+  const auto end = Clock::now() + spec_.deadline;
+  for (; status().ok() && Clock::now() < end; std::this_thread::sleep_for(500us)) {
+    std::lock_guard lock(messages_mutex_);
+    if (!messages_) return;
+    const std::vector<int> owing = messages_->owing();
+    if (std::all_of(owing.begin(), owing.end(), [&](int r) { return has_left(r, record_of(r)); })) return;
+  }
+}
+
 Status Group::close() {
-  if (closed_.exchange(true)) return {};
-  if (!context_->usable().ok() && context_->usable().reason() == Reason::forked) return {};
+  if (closed_.load(std::memory_order_acquire)) return {};
+  if (context_->usable().reason() != Reason::forked) {
+    await_rest();
+    if (rank_ == 0) await_receivers();
+  }
+  leave();
+  return {};
+}
+
+void Group::leave() {
+  if (closed_.exchange(true)) return;
+  if (context_->usable().reason() == Reason::forked) return;
   await_rest();
   {
     std::lock_guard lock(own_stream_mutex_);
     own_stream_.reset();
   }
   record_.state.set(static_cast<std::uint32_t>(GroupState::closed));
-  return {};
 }
 
-Result<std::shared_ptr<Group>> Group::derive(const std::vector<int>& members, const std::string& name, std::uint64_t salt,
-                                             std::uint64_t generation, std::chrono::milliseconds deadline, Numerics numerics) {
+Result<std::shared_ptr<Group>> Group::derive(const std::vector<int>& members, const std::string& name,
+                                             std::uint64_t salt, std::uint64_t generation,
+                                             std::chrono::milliseconds deadline, Numerics numerics) {
   GroupSpec spec;
   for (int m : members) spec.ranks.push_back(world_rank(m));
   spec.name = name;
@@ -220,14 +271,20 @@ Result<std::shared_ptr<Group>> Group::derive(const std::vector<int>& members, co
   return create(context_, std::move(spec));
 }
 
-/// Agreement over control pages, which outlive their writers: the lowest live rank decides once all live ranks have
-/// come to rest here, and writes the dead set with one release store. Who takes over after its death first adopts a
-/// decision that it may have left behind. All deaths on a node are proven (pidfd), so no quorum is asked for.
+/// Agreement over control pages, which outlive their writers: the lowest live rank decides once all live
+/// ranks have come to rest here, and writes the dead set with one release store. Who takes over after its
+/// death first adopts a decision that it may have left behind. All deaths on a node are proven (pidfd), so no
+/// quorum is asked for.
 Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
   OURO_TRY(context_->usable());
-  if (closed_.load(std::memory_order_acquire)) return Status(Reason::revoked, fmt::format("group '{}' is closed", spec_.name));
+  if (closed_.load(std::memory_order_acquire))
+    return Status(Reason::revoked, fmt::format("group '{}' is closed", spec_.name));
   if (status().ok())
-    (void)fail({.reason = Reason::revoked, .text = fmt::format("rank {} called shrink()", rank_), .rank = rank_, .detector = "shrink()"}, nullptr, true);
+    (void)fail({.reason = Reason::revoked,
+                .text = fmt::format("rank {} called shrink()", rank_),
+                .rank = rank_,
+                .detector = "shrink()"},
+               nullptr, true);
   await_rest();
   record_.shrinking.set(1);
   const auto end = Clock::now() + spec_.deadline;
@@ -238,7 +295,8 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
     int lowest = -1;
     // First who is gone, then who has decided: a decision that its author left behind is then surely seen.
     std::vector<bool> gone;
-    for (int r = 0; r < size(); ++r) gone.push_back(context_->is_dead(world_rank(r)) || has_left(r, record_of(r)));
+    for (int r = 0; r < size(); ++r)
+      gone.push_back(context_->is_dead(world_rank(r)) || has_left(r, record_of(r)));
     for (int r = 0; r < size() && !decision; ++r) {
       GroupRecord* record = record_of(r);
       const bool mine = record && record->key.get() == spec_.key;
@@ -263,8 +321,12 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
       continue;
     }
     if (Clock::now() > end)
-      return Status(Failure{.reason = Reason::deadline, .text = fmt::format("ranks {{{}}} have not called shrink()", fmt::join(waiting, ",")),
-                            .group = spec_.name, .generation = spec_.generation, .op = "shrink"});
+      return Status(
+          Failure{.reason = Reason::deadline,
+                  .text = fmt::format("ranks {{{}}} have not called shrink()", fmt::join(waiting, ",")),
+                  .group = spec_.name,
+                  .generation = spec_.generation,
+                  .op = "shrink"});
   }
   std::vector<int> members;
   ShrinkOutcome result{{}, decision->resume.get()};

@@ -33,7 +33,10 @@ class Group::OpWaiter final : public Waiter {
 class Group::MessageWaiter final : public Waiter {
  public:
   MessageWaiter(Group& g, const std::vector<Message*>& messages, std::chrono::milliseconds deadline)
-      : Waiter(&g.abort_word_, g.context_->spin()), group_(g), messages_(messages), end_(Clock::now() + deadline),
+      : Waiter(&g.abort_word_, g.context_->spin()),
+        group_(g),
+        messages_(messages),
+        end_(Clock::now() + deadline),
         deadline_(deadline) {}
 
  protected:
@@ -45,11 +48,16 @@ class Group::MessageWaiter final : public Waiter {
       if (!group_.has_left(m->peer, group_.record_of(m->peer))) continue;
       if (left_since_ == Clock::time_point{}) left_since_ = Clock::now();
       if (Clock::now() - left_since_ >= kCauseFirst)
-        return group_.fail({.reason = Reason::peer_dead, .text = m->sends ? "it left the group before it took a message" : "it left the group before it sent a message",
-                            .rank = m->peer, .detector = "control page"}, nullptr, false);
+        return group_.fail({.reason = Reason::peer_dead,
+                            .text = m->sends ? "it left the group before it took a message"
+                                             : "it left the group before it sent a message",
+                            .rank = m->peer,
+                            .detector = "control page"},
+                           nullptr, false);
     }
     if (Clock::now() < end_) return {};
-    return {Reason::deadline, fmt::format("no message within {} s", std::chrono::duration<double>(deadline_).count())};
+    return {Reason::deadline,
+            fmt::format("no message within {} s", std::chrono::duration<double>(deadline_).count())};
   }
 
  private:

@@ -33,7 +33,8 @@ Status HostExecutor::open_page() {
 }
 
 void HostExecutor::post_phase(int phase) {
-  publish(*lanes_.board[static_cast<std::size_t>(rank_)].posted, 2 * lanes_.round + static_cast<std::uint64_t>(phase));
+  publish(*lanes_.board[static_cast<std::size_t>(rank_)].posted,
+          2 * lanes_.round + static_cast<std::uint64_t>(phase));
 }
 
 Status HostExecutor::wait_posted(int from, int phase) {
@@ -79,7 +80,8 @@ Status HostExecutor::ask_in_place(bool* all_registered) {
   inputs_.assign(static_cast<std::size_t>(n_), {});
   outputs_.assign(static_cast<std::size_t>(n_), {});
   // Block collectives with one block a side read at most that many bytes of the others' inputs.
-  const bool many = o.collective == Collective::scatter || o.collective == Collective::all_to_all || o.collective == Collective::reduce_scatter;
+  const bool many = o.collective == Collective::scatter || o.collective == Collective::all_to_all ||
+                    o.collective == Collective::reduce_scatter;
   const std::size_t in_bytes = total_ * elem_ * (many ? static_cast<std::size_t>(n_) : 1);
   for (int r = 0; r < n_; ++r) {
     if (root_only && r != o.root) continue;
@@ -95,7 +97,8 @@ Status HostExecutor::ask_in_place(bool* all_registered) {
   return {};
 }
 
-/// Where chunk `at` of what `from` posted lies; `mine` gives the place in the buffer where it is read by reference.
+/// Where chunk `at` of what `from` posted lies; `mine` gives the place in the buffer where it is read by
+/// reference.
 Result<const std::byte*> HostExecutor::posted_at(int from, const Step& s, Extent at) {
   OURO_TRY(wait_posted(from, s.verb & flow::kResult ? 2 : 1));
   if (by_reference_) return inputs_[static_cast<std::size_t>(from)].data + at.offset * elem_;
@@ -103,7 +106,10 @@ Result<const std::byte*> HostExecutor::posted_at(int from, const Step& s, Extent
   const std::uint64_t first = b.card(lanes_.round).first;
   const std::size_t piece = s.verb & flow::kResult ? parts_ - 1 : static_cast<std::size_t>(s.at) - first;
   if (piece >= parts_)
-    return Status(Failure{.reason = Reason::ring_corrupt, .text = fmt::format("chunk {} is not on its board", s.at), .rank = from, .detector = "card"});
+    return Status(Failure{.reason = Reason::ring_corrupt,
+                          .text = fmt::format("chunk {} is not on its board", s.at),
+                          .rank = from,
+                          .detector = "card"});
   return b.page(lanes_.round) + piece * (b.page_bytes / parts_ / kLine * kLine);
 }
 
@@ -169,7 +175,8 @@ Status HostExecutor::hop_board(const Step& s) {
     const Extent e{out.offset + from, std::min(block, out.count - from)};
     kernels::fold(reduction_, out_at(e), sources_, factors_, e.count);
     for (int r = 0; r < n_; ++r)
-      if (r != rank_) place(outputs_[static_cast<std::size_t>(r)].data + e.offset * elem_, out_at(e), e.count * elem_);
+      if (r != rank_)
+        place(outputs_[static_cast<std::size_t>(r)].data + e.offset * elem_, out_at(e), e.count * elem_);
     for (const void*& source : sources_) source = static_cast<const std::byte*>(source) + e.count * elem_;
   }
   return {};

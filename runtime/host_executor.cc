@@ -13,8 +13,8 @@ using flow::Step;
 
 std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
-/// The most chunks that any rank posts at once, and whether results are posted too: into how many pieces a page is
-/// cut. Heard from the root and its neighbour, which between them stand for all ranks.
+/// The most chunks that any rank posts at once, and whether results are posted too: into how many pieces a
+/// page is cut. Heard from the root and its neighbour, which between them stand for all ranks.
 template <class Flow>
 std::size_t page_parts(const Flow& f, flow::Place at) {
   int span = 1, result = 0;
@@ -22,8 +22,10 @@ std::size_t page_parts(const Flow& f, flow::Place at) {
     at.rank = rank;
     f(at, [&](const Step& s) {
       if (!(s.verb & flow::kPost)) return;
-      if (s.verb & flow::kResult) result = 1;
-      else span = std::max(span, s.span);
+      if (s.verb & flow::kResult)
+        result = 1;
+      else
+        span = std::max(span, s.span);
     });
   }
   return static_cast<std::size_t>(span + result);
@@ -38,7 +40,8 @@ bool keeps_accumulators(const Flow& f, const flow::Place& at) {
 
 }  // namespace
 
-Status HostExecutor::run(const Operation& op, const Choice& choice, std::uint64_t seq, std::uint64_t signature) {
+Status HostExecutor::run(const Operation& op, const Choice& choice, std::uint64_t seq,
+                         std::uint64_t signature) {
   op_ = &op, seq_ = seq, signature_ = signature;
   const DType t = op.dtype(rank_);
   elem_ = op.collective == Collective::barrier ? 1 : size_of(t);
@@ -51,7 +54,8 @@ Status HostExecutor::run(const Operation& op, const Choice& choice, std::uint64_
     asked = true;
     if (!in_place) end_round();
     if (!in_place && choice.algorithm == flow::Algorithm::inplace)
-      return invalid(fmt::format("{}: algorithm 'inplace' needs buffers from ouro::alloc on every rank", name(op.collective)));
+      return invalid(fmt::format("{}: algorithm 'inplace' needs buffers from ouro::alloc on every rank",
+                                 name(op.collective)));
   }
   Status outcome;
   const auto algorithm = in_place ? flow::Algorithm::inplace : choice.algorithm;
@@ -84,7 +88,8 @@ Status HostExecutor::run_flow(const Flow& f, bool posted) {
     capacity_ = std::max<std::size_t>(longest, 1);
   }
   const std::size_t region = blocks ? 0 : Flow::kPipelined ? capacity_ : chunks * capacity_;
-  const std::size_t rounds = std::max<std::size_t>(1, ceil_div(longest, std::max<std::size_t>(1, blocks ? capacity_ : region)));
+  const std::size_t rounds =
+      std::max<std::size_t>(1, ceil_div(longest, std::max<std::size_t>(1, blocks ? capacity_ : region)));
   at.rounds = static_cast<int>(rounds);
   pipelined_ = Flow::kPipelined;
   if (keeps_accumulators(f, at)) lanes_.scratch.resize(chunks * capacity_ * acc_bytes_);
@@ -139,7 +144,8 @@ void HostExecutor::plan_blocks() {
   uneven(out_offsets_, out_counts_, o.out_counts.empty() ? o.in_counts : o.out_counts, out_many);
 }
 
-HostExecutor::Extent HostExecutor::piece_of(const std::vector<std::size_t>& offsets, const std::vector<std::size_t>& counts, int chunk) const {
+HostExecutor::Extent HostExecutor::piece_of(const std::vector<std::size_t>& offsets,
+                                            const std::vector<std::size_t>& counts, int chunk) const {
   const auto c = static_cast<std::size_t>(chunk);
   const std::size_t skip = std::min(counts[c], round_index_ * capacity_);
   return {offsets[c] + skip, std::min(counts[c] - skip, capacity_)};

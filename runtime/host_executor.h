@@ -26,10 +26,10 @@ struct Lanes {
   std::unique_ptr<transport::Links> links;
   std::vector<LinkEnd> in, out;  // by rank
   std::unique_ptr<transport::Boards> boards;
-  std::vector<BoardView> board;          // by rank
-  std::vector<std::uint64_t> known_done; // rounds that each rank is known to have finished
-  std::uint64_t round = 0;               // of the boards; the same on all ranks between operations
-  std::vector<std::byte> scratch;        // accumulators of one round
+  std::vector<BoardView> board;           // by rank
+  std::vector<std::uint64_t> known_done;  // rounds that each rank is known to have finished
+  std::uint64_t round = 0;                // of the boards; the same on all ranks between operations
+  std::vector<std::byte> scratch;         // accumulators of one round
 };
 
 /// How an executor reaches its group.
@@ -49,7 +49,8 @@ class HostExecutor {
   HostExecutor(Context& context, Host& host, Lanes& lanes, int rank, int size)
       : context_(context), host_(host), lanes_(lanes), rank_(rank), n_(size) {}
 
-  /// Runs one operation to its end on this rank. `invalid` leaves the group usable (all ranks return it alike).
+  /// Runs one operation to its end on this rank. `invalid` leaves the group usable (all ranks return it
+  /// alike).
   Status run(const Operation&, const Choice&, std::uint64_t seq, std::uint64_t signature);
 
  private:
@@ -70,12 +71,17 @@ class HostExecutor {
 
   Extent in_extent(int chunk) const;
   Extent out_extent(int chunk) const;
-  Extent piece_of(const std::vector<std::size_t>& offsets, const std::vector<std::size_t>& counts, int chunk) const;
-  const std::byte* in_at(Extent e) const { return static_cast<const std::byte*>(op_->in.data) + e.offset * elem_; }
+  Extent piece_of(const std::vector<std::size_t>& offsets, const std::vector<std::size_t>& counts,
+                  int chunk) const;
+  const std::byte* in_at(Extent e) const {
+    return static_cast<const std::byte*>(op_->in.data) + e.offset * elem_;
+  }
   std::byte* out_at(Extent e) const { return static_cast<std::byte*>(op_->out.data) + e.offset * elem_; }
-  /// Pipelined flows share one accumulator: they end one chunk before they begin the next (runtime/flow/traits.h).
+  /// Pipelined flows share one accumulator: they end one chunk before they begin the next
+  /// (runtime/flow/traits.h).
   std::byte* acc_at(int chunk) {
-    return lanes_.scratch.data() + (pipelined_ ? 0 : static_cast<std::size_t>(chunk)) * capacity_ * acc_bytes_;
+    return lanes_.scratch.data() +
+           (pipelined_ ? 0 : static_cast<std::size_t>(chunk)) * capacity_ * acc_bytes_;
   }
 
   Status open_page();
@@ -95,14 +101,14 @@ class HostExecutor {
   kernels::Reduction reduction_;
   std::uint64_t seq_ = 0, signature_ = 0;
   std::size_t elem_ = 1, acc_bytes_ = 1;
-  std::size_t capacity_ = 0;   // elements of one chunk in one round, at most
-  std::size_t piece_ = 0;      // of the split round at hand
+  std::size_t capacity_ = 0;  // elements of one chunk in one round, at most
+  std::size_t piece_ = 0;     // of the split round at hand
   std::size_t begin_ = 0, end_ = 0, total_ = 0;
   std::size_t round_index_ = 0;
-  std::size_t parts_ = 1;      // into which a board page is cut
+  std::size_t parts_ = 1;  // into which a board page is cut
   bool page_open_ = false, by_reference_ = false, pipelined_ = false;
   std::vector<std::size_t> in_offsets_, in_counts_, out_offsets_, out_counts_;  // by block
-  std::vector<Context::Resolved> inputs_, outputs_;  // of all ranks, by reference
+  std::vector<Context::Resolved> inputs_, outputs_;                             // of all ranks, by reference
   std::vector<const void*> sources_;
   std::vector<Scalar> factors_;
 };

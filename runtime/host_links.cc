@@ -12,13 +12,20 @@ using flow::Step;
 Status HostExecutor::await_input(LinkEnd& link, int from, std::size_t bytes, std::size_t total) {
   OURO_TRY(host_.waiter().until(*link.view.full, link.next + 1));
   const SlotHeader header = link.view.header(link.next);  // a copy: the peer could change it under us
-  if (header.seq != seq_ || header.signature != signature_) return host_.disagreement(from, header.seq, header.signature);
+  if (header.seq != seq_ || header.signature != signature_)
+    return host_.disagreement(from, header.seq, header.signature);
   if (header.total != total)
-    return Status(Failure{.reason = Reason::mismatch, .text = fmt::format("it sends {} elements where {} are expected", header.total, total),
-                          .rank = from, .detector = "slot header"});
+    return Status(
+        Failure{.reason = Reason::mismatch,
+                .text = fmt::format("it sends {} elements where {} are expected", header.total, total),
+                .rank = from,
+                .detector = "slot header"});
   if (header.bytes != bytes)
-    return Status(Failure{.reason = Reason::ring_corrupt, .text = fmt::format("a slot of {} bytes where {} are expected", header.bytes, bytes),
-                          .rank = from, .detector = "slot header"});
+    return Status(
+        Failure{.reason = Reason::ring_corrupt,
+                .text = fmt::format("a slot of {} bytes where {} are expected", header.bytes, bytes),
+                .rank = from,
+                .detector = "slot header"});
   return {};
 }
 
@@ -32,23 +39,31 @@ Status HostExecutor::hop_link(const Step& s) {
       if (uneven_pairs && round_index_ > 0 && in.count == 0) return {};
       return send_slot(s, s.verb & flow::kResult ? out : in);
     }
-    if (s.verb & flow::kKeep) kernels::widen(reduction_, acc_at(s.chunk), in_at(in), in.count);
-    else if (s.verb & flow::kAcc) kernels::finish(reduction_, out_at(out), acc_at(s.chunk), out.count);
+    if (s.verb & flow::kKeep)
+      kernels::widen(reduction_, acc_at(s.chunk), in_at(in), in.count);
+    else if (s.verb & flow::kAcc)
+      kernels::finish(reduction_, out_at(out), acc_at(s.chunk), out.count);
     else if (s.verb & flow::kWideIn) {
       const void* source = in_at(in);
       kernels::fold(reduction_, out_at(out), {&source, 1}, {&reduction_.premul, 1}, out.count);
-    } else place(out_at(out), in_at(in), out.count * elem_);
+    } else
+      place(out_at(out), in_at(in), out.count * elem_);
     return {};
   }
   const bool wide = (s.verb & flow::kWideIn) != 0;
   // A pure forward of a reduction neither stores nor has an output here: its size is the input's.
-  const std::size_t count = s.verb & flow::kStore ? out.count : s.verb & flow::kInput ? in.count : in_extent(s.chunk).count;
+  const std::size_t count = s.verb & flow::kStore   ? out.count
+                            : s.verb & flow::kInput ? in.count
+                                                    : in_extent(s.chunk).count;
   if (uneven_pairs && round_index_ > 0 && count == 0) return {};
   LinkEnd& from = lanes_.in[static_cast<std::size_t>(s.from)];
-  OURO_TRY(await_input(from, s.from, count * (wide ? acc_bytes_ : elem_), uneven_pairs ? out_counts_[static_cast<std::size_t>(s.chunk)] : 0));
+  OURO_TRY(await_input(from, s.from, count * (wide ? acc_bytes_ : elem_),
+                       uneven_pairs ? out_counts_[static_cast<std::size_t>(s.chunk)] : 0));
   const std::byte* got = from.view.payload(from.next);
   LinkEnd* to = s.verb & flow::kSend ? &lanes_.out[static_cast<std::size_t>(s.to)] : nullptr;
-  if (to) OURO_TRY(host_.waiter().until(*to->view.freed, to->next >= to->view.slot_count ? to->next + 1 - to->view.slot_count : 0));
+  if (to)
+    OURO_TRY(host_.waiter().until(*to->view.freed,
+                                  to->next >= to->view.slot_count ? to->next + 1 - to->view.slot_count : 0));
   std::byte* slot = to ? to->view.payload(to->next) : nullptr;
   if (!wide) {
     if (s.verb & flow::kStore) place(out_at(out), got, count * elem_);
@@ -56,14 +71,19 @@ Status HostExecutor::hop_link(const Step& s) {
   } else {
     const bool acc = (s.verb & flow::kAcc) != 0;
     if (s.verb & flow::kStore) {
-      if (acc) kernels::reduce_acc_finish(reduction_, out_at(out), got, acc_at(s.chunk), count);
-      else if (!(s.verb & flow::kInput)) kernels::finish(reduction_, out_at(out), got, count);
-      else kernels::reduce_input_finish(reduction_, out_at(out), got, in_at(in), count);
+      if (acc)
+        kernels::reduce_acc_finish(reduction_, out_at(out), got, acc_at(s.chunk), count);
+      else if (!(s.verb & flow::kInput))
+        kernels::finish(reduction_, out_at(out), got, count);
+      else
+        kernels::reduce_input_finish(reduction_, out_at(out), got, in_at(in), count);
       if (to) place(slot, out_at(out), count * elem_);
     } else {
       void* sink = s.verb & flow::kKeep ? static_cast<void*>(acc_at(s.chunk)) : slot;
-      if (acc) kernels::reduce_acc(reduction_, sink, got, acc_at(s.chunk), s.weight, count);
-      else kernels::reduce_input(reduction_, sink, got, in_at(in), s.weight, count);
+      if (acc)
+        kernels::reduce_acc(reduction_, sink, got, acc_at(s.chunk), s.weight, count);
+      else
+        kernels::reduce_input(reduction_, sink, got, in_at(in), s.weight, count);
     }
   }
   publish(*from.view.freed, ++from.next);
@@ -77,7 +97,8 @@ Status HostExecutor::hop_link(const Step& s) {
 
 Status HostExecutor::send_slot(const Step& s, Extent e) {
   LinkEnd& to = lanes_.out[static_cast<std::size_t>(s.to)];
-  OURO_TRY(host_.waiter().until(*to.view.freed, to.next >= to.view.slot_count ? to.next + 1 - to.view.slot_count : 0));
+  OURO_TRY(host_.waiter().until(*to.view.freed,
+                                to.next >= to.view.slot_count ? to.next + 1 - to.view.slot_count : 0));
   std::byte* slot = to.view.payload(to.next);
   std::size_t count = e.count;
   if (s.verb & flow::kAcc) {
@@ -92,7 +113,8 @@ Status HostExecutor::send_slot(const Step& s, Extent e) {
   }
   const bool uneven_pairs = op_->uneven && op_->collective == Collective::all_to_all;
   const std::size_t bytes = count * (s.verb & flow::kWideOut ? acc_bytes_ : elem_);
-  to.view.header(to.next) = {seq_, signature_, uneven_pairs ? in_counts_[static_cast<std::size_t>(s.chunk)] : 0,
+  to.view.header(to.next) = {seq_, signature_,
+                             uneven_pairs ? in_counts_[static_cast<std::size_t>(s.chunk)] : 0,
                              static_cast<std::uint32_t>(bytes), 0};
   publish(*to.view.full, ++to.next);
   return {};

@@ -57,7 +57,8 @@ Credentials credentials(int fd) {
 
 Status check_peer(int fd) {
   if (const Credentials c = credentials(fd); c.uid != geteuid())
-    return {Reason::refused, fmt::format("the peer (pid {}) runs as user {}; expected user {}", c.pid, c.uid, geteuid())};
+    return {Reason::refused,
+            fmt::format("the peer (pid {}) runs as user {}; expected user {}", c.pid, c.uid, geteuid())};
   return {};
 }
 
@@ -81,8 +82,10 @@ Status send_frame(int fd, const wire::Frame& frame, const std::vector<int>& fds)
     if ((errno != EAGAIN && errno != ETOOMANYREFS) || Clock::now() > deadline)
       return {Reason::peer_dead, fmt::format("cannot send to the peer: {}", std::strerror(errno))};
     pollfd p{fd, POLLOUT, 0};
-    if (errno == ETOOMANYREFS) usleep(1000);  // too many descriptors in flight in this job: readers catch up
-    else poll(&p, 1, remaining_ms(deadline));
+    if (errno == ETOOMANYREFS)
+      usleep(1000);  // too many descriptors in flight in this job: readers catch up
+    else
+      poll(&p, 1, remaining_ms(deadline));
   }
 }
 
@@ -99,7 +102,8 @@ Result<Incoming> recv_frame(int fd, Clock::time_point deadline) {
     n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (n >= 0) break;
     if (errno == EINTR) continue;
-    if (errno != EAGAIN) return Status(Reason::peer_dead, fmt::format("the peer hung up: {}", std::strerror(errno)));
+    if (errno != EAGAIN)
+      return Status(Reason::peer_dead, fmt::format("the peer hung up: {}", std::strerror(errno)));
     if (Clock::now() >= deadline) return Status(Reason::deadline, "the peer did not answer in time");
     pollfd p{fd, POLLIN, 0};
     poll(&p, 1, remaining_ms(deadline));
@@ -114,7 +118,8 @@ Result<Incoming> recv_frame(int fd, Clock::time_point deadline) {
     }
   }
   if (n == 0) return Status(Reason::peer_dead, "the peer hung up");
-  if (message.msg_flags & MSG_CTRUNC) return Status(Reason::refused, "the peer passed more descriptors than expected");
+  if (message.msg_flags & MSG_CTRUNC)
+    return Status(Reason::refused, "the peer passed more descriptors than expected");
   auto frame = wire::decode({bytes, static_cast<std::size_t>(n)});
   if (!frame.ok()) return frame.status();
   return Incoming{std::move(*frame), std::move(fds)};

@@ -1,5 +1,5 @@
-// Local control sockets: abstract AF_UNIX SEQPACKET names, frames with descriptors, and the check of who is at the
-// other end. Used by bootstrap and by the context's watch thread.
+// Local control sockets: abstract AF_UNIX SEQPACKET names, frames with descriptors, and the check of who is
+// at the other end. Used by bootstrap and by the context's watch thread.
 #pragma once
 #include <string>
 #include <vector>
@@ -16,7 +16,8 @@ struct Credentials {
   unsigned uid = 0;
 };
 
-/// A listening socket under an abstract name (no file, gone with its owner). Error refused: the name is taken.
+/// A listening socket under an abstract name (no file, gone with its owner). Error refused: the name is
+/// taken.
 Result<Fd> listen_local(const std::string& name);
 /// An invalid Fd if nobody listens (yet).
 Fd connect_local(const std::string& name);
@@ -32,8 +33,8 @@ struct Incoming {
   std::vector<Fd> fds;
 };
 inline constexpr int kMaxFds = 2;
-/// One frame; waits until `deadline`. Errors: peer-dead (hang-up), deadline, refused (a malformed frame, or more
-/// descriptors than expected: all of them are closed).
+/// One frame; waits until `deadline`. Errors: peer-dead (hang-up), deadline, refused (a malformed frame, or
+/// more descriptors than expected: all of them are closed).
 Result<Incoming> recv_frame(int fd, Clock::time_point deadline);
 
 }  // namespace ouro::rt

@@ -10,8 +10,9 @@ namespace ouro::rt {
 namespace {
 
 Status too_long(const Envelope& e, std::size_t room) {
-  return invalid(fmt::format("the message from rank {} with tag {} has {} bytes; room for {} (it stays queued)", e.source,
-                             e.tag, e.bytes, room));
+  return invalid(
+      fmt::format("the message from rank {} with tag {} has {} bytes; room for {} (it stays queued)",
+                  e.source, e.tag, e.bytes, room));
 }
 
 void put(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -21,7 +22,10 @@ void put(std::byte* to, const std::byte* from, std::size_t bytes) {
 }  // namespace
 
 Messages::Messages(std::unique_ptr<transport::Links> links, int rank, int size)
-    : links_(std::move(links)), rank_(rank), in_(static_cast<std::size_t>(size)), out_(static_cast<std::size_t>(size)) {
+    : links_(std::move(links)),
+      rank_(rank),
+      in_(static_cast<std::size_t>(size)),
+      out_(static_cast<std::size_t>(size)) {
   for (int r = 0; r < size; ++r) {
     in_[static_cast<std::size_t>(r)].link.view = links_->inbound(r);
     out_[static_cast<std::size_t>(r)].link.view = links_->outbound(r);
@@ -32,9 +36,11 @@ void Messages::post(Message& m) {
   std::lock_guard lock(mutex_);
   if (!m.sends) return claim(m);
   if (m.peer != rank_) return out_[static_cast<std::size_t>(m.peer)].queue.push_back(&m);
-  arrivals_.push_back({{rank_, m.tag, m.bytes}, std::vector<std::byte>(m.data, m.data + m.bytes), m.bytes, nullptr});
+  arrivals_.push_back(
+      {{rank_, m.tag, m.bytes}, std::vector<std::byte>(m.data, m.data + m.bytes), m.bytes, nullptr});
   m.done = true;
-  auto wanted = std::find_if(wanted_.begin(), wanted_.end(), [&](Message* w) { return matches(*w, arrivals_.back().envelope); });
+  auto wanted = std::find_if(wanted_.begin(), wanted_.end(),
+                             [&](Message* w) { return matches(*w, arrivals_.back().envelope); });
   if (wanted == wanted_.end()) return;
   Message& receiver = **wanted;
   wanted_.erase(wanted);
@@ -97,7 +103,8 @@ void Messages::push(Outbound& o, int to) {
 
 Status Messages::pull(Inbound& i, int source) {
   const auto corrupt = [&](const char* what) {
-    return Status(Failure{.reason = Reason::ring_corrupt, .text = what, .rank = source, .detector = "slot header"});
+    return Status(
+        Failure{.reason = Reason::ring_corrupt, .text = what, .rank = source, .detector = "slot header"});
   };
   bool freed = false;
   while (load(*i.link.view.full) > i.link.next) {
@@ -108,13 +115,15 @@ Status Messages::pull(Inbound& i, int source) {
       i.within = true;
       i.target = nullptr;
       i.arrival = arrivals_.end();
-      auto wanted = std::find_if(wanted_.begin(), wanted_.end(), [&](Message* w) { return matches(*w, i.envelope); });
+      auto wanted =
+          std::find_if(wanted_.begin(), wanted_.end(), [&](Message* w) { return matches(*w, i.envelope); });
       if (wanted != wanted_.end() && (*wanted)->bytes >= i.envelope.bytes) {
         i.target = *wanted;
         i.target->begun = true;
         wanted_.erase(wanted);
       } else {
-        if (wanted != wanted_.end()) {  // the one who asked has too little room: told so, and the message is kept
+        if (wanted !=
+            wanted_.end()) {  // the one who asked has too little room: told so, and the message is kept
           Message& w = **wanted;
           w.outcome = too_long(i.envelope, w.bytes);
           w.done = true;
@@ -123,12 +132,15 @@ Status Messages::pull(Inbound& i, int source) {
         try {
           arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), 0, nullptr});
         } catch (const std::exception&) {
-          return Status(Reason::resource, fmt::format("no memory for an unexpected message of {} bytes from rank {}", h.total, source));
+          return Status(
+              Reason::resource,
+              fmt::format("no memory for an unexpected message of {} bytes from rank {}", h.total, source));
         }
         i.arrival = std::prev(arrivals_.end());
       }
     }
-    if (h.bytes > i.link.view.slot_bytes || h.bytes > i.envelope.bytes - i.got || (h.bytes == 0 && i.envelope.bytes > 0))
+    if (h.bytes > i.link.view.slot_bytes || h.bytes > i.envelope.bytes - i.got ||
+        (h.bytes == 0 && i.envelope.bytes > 0))
       return corrupt("a message's slot has a size that cannot be");
     std::byte* to = i.target ? i.target->data : i.arrival->data.data();
     put(to + i.got, i.link.view.payload(i.link.next), h.bytes);
@@ -176,10 +188,19 @@ bool Messages::done(const Message& m) const {
   return m.done;
 }
 
+std::vector<int> Messages::owing() const {
+  std::lock_guard lock(mutex_);
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < out_.size(); ++r)
+    if (load(*out_[r].link.view.freed) != out_[r].link.next) ranks.push_back(static_cast<int>(r));
+  return ranks;
+}
+
 std::optional<Envelope> Messages::peek(int source, int tag) const {
   std::lock_guard lock(mutex_);
   for (const Arrival& a : arrivals_)
-    if (!a.claimed && (source == Message::kAny || source == a.envelope.source) && a.envelope.tag == tag) return a.envelope;
+    if (!a.claimed && (source == Message::kAny || source == a.envelope.source) && a.envelope.tag == tag)
+      return a.envelope;
   return std::nullopt;
 }
 

@@ -1,5 +1,5 @@
-// Messages: tagged point-to-point traffic of a group, matched at the receiver, with a queue of the unexpected.
-// Used by group. Whoever waits drives all traffic of its rank; no thread of its own.
+// Messages: tagged point-to-point traffic of a group, matched at the receiver, with a queue of the
+// unexpected. Used by group. Whoever waits drives all traffic of its rank; no thread of its own.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -44,10 +44,13 @@ class Messages {
   void post(Message&);
   /// Moves what can move. Returns ring-corrupt if a peer wrote nonsense.
   Status progress();
-  /// Takes a message that is not done out of all queues. False: it has begun to travel and cannot be withdrawn
-  /// without breaking the link (sends only; a half-received message goes on into the unexpected queue).
+  /// Takes a message that is not done out of all queues. False: it has begun to travel and cannot be
+  /// withdrawn without breaking the link (sends only; a half-received message goes on into the unexpected
+  /// queue).
   bool withdraw(Message&);
   bool done(const Message&) const;
+  /// Ranks that have not yet taken all that was sent to them.
+  std::vector<int> owing() const;
   std::optional<Envelope> peek(int source, int tag) const;
   /// What to wait on between two calls of progress(): read it before the call.
   Counter& bell() { return *links_->bell(rank_); }

@@ -19,7 +19,8 @@ std::uint64_t hash(const std::vector<std::size_t>& counts) {
 }
 
 Status check_buffer(const char* what, const void* data, std::size_t count, DType t, Device device) {
-  if (static_cast<int>(t) >= kDTypes) return invalid(fmt::format("{}: element type {} does not exist", what, static_cast<int>(t)));
+  if (static_cast<int>(t) >= kDTypes)
+    return invalid(fmt::format("{}: element type {} does not exist", what, static_cast<int>(t)));
   if (count > kMaxBytes / size_of(t))
     return invalid(fmt::format("{}: {} elements of {} overflow an address", what, count, name(t)));
   if (count > 0 && data == nullptr) return invalid(fmt::format("{}: null buffer with count {}", what, count));
@@ -44,22 +45,34 @@ Result<std::size_t> total(const char* what, const std::vector<std::size_t>& coun
 
 /// in == out is in place; `at` is where the one aliases the other legally.
 Status check_overlap(const Operation& o, const void* legal_in, const void* legal_out) {
-  const auto i = reinterpret_cast<std::uintptr_t>(o.in.data), j = reinterpret_cast<std::uintptr_t>(o.out.data);
+  const auto i = reinterpret_cast<std::uintptr_t>(o.in.data),
+             j = reinterpret_cast<std::uintptr_t>(o.out.data);
   if (o.in.bytes() == 0 || o.out.bytes() == 0 || i + o.in.bytes() <= j || j + o.out.bytes() <= i) return {};
   if (legal_in == legal_out) return {};
-  return invalid(fmt::format("{}: input and output overlap; in place is legal only where they are the same memory", name(o.collective)));
+  return invalid(
+      fmt::format("{}: input and output overlap; in place is legal only where they are the same memory",
+                  name(o.collective)));
 }
 
 }  // namespace
 
 std::size_t unit_count(const Operation& o, int rank, int size) {
   switch (o.collective) {
-    case Collective::all_reduce: case Collective::reduce: return o.in.count;
-    case Collective::broadcast: return rank == o.root ? o.in.count : o.out.count;
-    case Collective::reduce_scatter: case Collective::scatter: return o.out.count;
-    case Collective::all_gather: case Collective::gather: return o.in.count;
-    case Collective::all_to_all: return o.in.count / static_cast<std::size_t>(size);
-    default: return 0;
+    case Collective::all_reduce:
+    case Collective::reduce:
+      return o.in.count;
+    case Collective::broadcast:
+      return rank == o.root ? o.in.count : o.out.count;
+    case Collective::reduce_scatter:
+    case Collective::scatter:
+      return o.out.count;
+    case Collective::all_gather:
+    case Collective::gather:
+      return o.in.count;
+    case Collective::all_to_all:
+      return o.in.count / static_cast<std::size_t>(size);
+    default:
+      return 0;
   }
 }
 
@@ -73,27 +86,34 @@ bool moves_nothing(const Operation& o, int rank, int size) {
 
 Signature signature(const Operation& o, int rank, int size, bool canonical, int algorithm) {
   const auto flags = static_cast<std::uint8_t>((canonical && o.reduces() ? Signature::kCanonical : 0) |
-                                               (o.uneven ? Signature::kUneven : 0) | algorithm << Signature::kAlgorithmShift);
+                                               (o.uneven ? Signature::kUneven : 0) |
+                                               algorithm << Signature::kAlgorithmShift);
   std::uint64_t count = unit_count(o, rank, size);
   if (o.uneven)
-    count = o.collective == Collective::all_to_all ? 0 : hash(o.collective == Collective::all_gather ? o.out_counts : o.in_counts);
-  return Signature::of(o.collective, o.dtype(rank), o.reduces() ? o.op.kind : OpKind::sum, flags, o.root, count);
+    count = o.collective == Collective::all_to_all
+                ? 0
+                : hash(o.collective == Collective::all_gather ? o.out_counts : o.in_counts);
+  return Signature::of(o.collective, o.dtype(rank), o.reduces() ? o.op.kind : OpKind::sum, flags, o.root,
+                       count);
 }
 
 Status check(const Operation& o, int rank, int size) {
   const auto n = static_cast<std::size_t>(size);
   const char* who = name(o.collective);
   if (o.collective == Collective::barrier) return {};
-  if (o.root < 0 || o.root >= size) return invalid(fmt::format("{}: root {} is not a rank of the group (0..{})", who, o.root, size - 1));
+  if (o.root < 0 || o.root >= size)
+    return invalid(fmt::format("{}: root {} is not a rank of the group (0..{})", who, o.root, size - 1));
   const bool is_root = rank == o.root;
-  const bool reads = !(o.collective == Collective::broadcast || o.collective == Collective::scatter) || is_root;
+  const bool reads =
+      !(o.collective == Collective::broadcast || o.collective == Collective::scatter) || is_root;
   const bool writes = !(o.collective == Collective::reduce || o.collective == Collective::gather) || is_root;
   if (reads) OURO_TRY(check_buffer("input", o.in.data, o.in.count, o.in.dtype, o.in.device));
   if (writes) OURO_TRY(check_buffer("output", o.out.data, o.out.count, o.out.dtype, o.out.device));
   if (reads && writes && o.in.dtype != o.out.dtype)
     return invalid(fmt::format("{}: input is {}, output is {}", who, name(o.in.dtype), name(o.out.dtype)));
   if (o.reduces()) {
-    if (static_cast<int>(o.op.kind) >= kOps) return invalid(fmt::format("{}: reduction {} does not exist", who, static_cast<int>(o.op.kind)));
+    if (static_cast<int>(o.op.kind) >= kOps)
+      return invalid(fmt::format("{}: reduction {} does not exist", who, static_cast<int>(o.op.kind)));
     if (!applies(o.op.kind, o.in.dtype))
       return invalid(fmt::format("{}: {} is not defined on {}", who, name(o.op.kind), name(o.in.dtype)));
   }
@@ -101,12 +121,15 @@ Status check(const Operation& o, int rank, int size) {
   const auto* out = static_cast<const std::byte*>(o.out.data);
   const auto times = [&](std::size_t count, std::size_t* product) {
     if (__builtin_mul_overflow(count, n, product) || *product > kMaxBytes)
-      return invalid(fmt::format("{}: {} elements for each of {} ranks overflow an address", who, count, size));
+      return invalid(
+          fmt::format("{}: {} elements for each of {} ranks overflow an address", who, count, size));
     return Status{};
   };
   std::size_t expected = 0;
   switch (o.collective) {
-    case Collective::all_reduce: case Collective::reduce: case Collective::broadcast:
+    case Collective::all_reduce:
+    case Collective::reduce:
+    case Collective::broadcast:
       if (reads && writes) OURO_TRY(check_count("output", o.out.count, o.in.count, "as many as the input"));
       return reads && writes ? check_overlap(o, in, out) : Status{};
     case Collective::reduce_scatter: {
@@ -115,7 +138,8 @@ Status check(const Operation& o, int rank, int size) {
         auto sum = total(who, o.in_counts, size);
         if (!sum.ok()) return sum.status();
         OURO_TRY(check_count("input", o.in.count, *sum, "sum of the counts"));
-        OURO_TRY(check_count("output", o.out.count, o.in_counts[static_cast<std::size_t>(rank)], "this rank's count"));
+        OURO_TRY(check_count("output", o.out.count, o.in_counts[static_cast<std::size_t>(rank)],
+                             "this rank's count"));
         before = std::accumulate(o.in_counts.begin(), o.in_counts.begin() + rank, std::size_t{0});
       } else {
         OURO_TRY(times(o.out.count, &expected));
@@ -130,7 +154,8 @@ Status check(const Operation& o, int rank, int size) {
         auto sum = total(who, o.out_counts, size);
         if (!sum.ok()) return sum.status();
         OURO_TRY(check_count("output", o.out.count, *sum, "sum of the counts"));
-        OURO_TRY(check_count("input", o.in.count, o.out_counts[static_cast<std::size_t>(rank)], "this rank's count"));
+        OURO_TRY(check_count("input", o.in.count, o.out_counts[static_cast<std::size_t>(rank)],
+                             "this rank's count"));
         before = std::accumulate(o.out_counts.begin(), o.out_counts.begin() + rank, std::size_t{0});
       } else {
         OURO_TRY(times(o.in.count, &expected));
@@ -151,21 +176,26 @@ Status check(const Operation& o, int rank, int size) {
       return check_overlap(o, in + static_cast<std::size_t>(rank) * o.out.bytes(), out);
     case Collective::all_to_all:
       if (o.uneven) {
-        auto sent = total("send counts", o.in_counts, size), received = total("receive counts", o.out_counts, size);
+        auto sent = total("send counts", o.in_counts, size),
+             received = total("receive counts", o.out_counts, size);
         if (!sent.ok()) return sent.status();
         if (!received.ok()) return received.status();
         OURO_TRY(check_count("input", o.in.count, *sent, "sum of the send counts"));
         OURO_TRY(check_count("output", o.out.count, *received, "sum of the receive counts"));
         if (o.in_counts[static_cast<std::size_t>(rank)] != o.out_counts[static_cast<std::size_t>(rank)])
           return invalid(fmt::format("all_to_all: this rank sends {} elements to itself and expects {}",
-                                     o.in_counts[static_cast<std::size_t>(rank)], o.out_counts[static_cast<std::size_t>(rank)]));
+                                     o.in_counts[static_cast<std::size_t>(rank)],
+                                     o.out_counts[static_cast<std::size_t>(rank)]));
         // Blocks move as they come, so an aliased block could be overwritten before it has left.
         return check_overlap(o, in, nullptr);
       }
       OURO_TRY(check_count("output", o.out.count, o.in.count, "as many as the input"));
-      if (o.in.count % n != 0) return invalid(fmt::format("all_to_all: {} elements cannot be cut into {} equal blocks", o.in.count, size));
+      if (o.in.count % n != 0)
+        return invalid(
+            fmt::format("all_to_all: {} elements cannot be cut into {} equal blocks", o.in.count, size));
       return check_overlap(o, in, out);
-    default: return invalid("no collective");
+    default:
+      return invalid("no collective");
   }
 }
 

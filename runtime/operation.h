@@ -1,5 +1,5 @@
-// Operation: one collective call with its arguments, as it travels from the API to the executor; and its checks.
-// Used by group, selection and the host executor.
+// Operation: one collective call with its arguments, as it travels from the API to the executor; and its
+// checks. Used by group, selection and the host executor.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -21,19 +21,23 @@ struct Operation {
   std::string algorithm = {};               ///< forced by the caller; empty: selected
   bool uneven = false;                      ///< the v-form: counts below hold
   std::vector<std::size_t> in_counts = {};  ///< elements of each input block (reduce_scatter_v, all_to_all_v)
-  std::vector<std::size_t> out_counts = {}; ///< elements of each output block (all_gather_v, all_to_all_v)
+  std::vector<std::size_t> out_counts = {};  ///< elements of each output block (all_gather_v, all_to_all_v)
 
   bool reduces() const {
-    return collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter;
+    return collective == Collective::all_reduce || collective == Collective::reduce ||
+           collective == Collective::reduce_scatter;
   }
   /// Whether the blocks, not one divisible region, are what flows name by chunk.
   bool blocks() const {
     return collective == Collective::reduce_scatter || collective == Collective::all_gather ||
-           collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
+           collective == Collective::all_to_all || collective == Collective::gather ||
+           collective == Collective::scatter;
   }
-  /// Of the buffers that count on this rank: where broadcast and scatter ignore the input, it may be anything.
+  /// Of the buffers that count on this rank: where broadcast and scatter ignore the input, it may be
+  /// anything.
   DType dtype(int rank) const {
-    if ((collective == Collective::broadcast || collective == Collective::scatter) && rank != root) return out.dtype;
+    if ((collective == Collective::broadcast || collective == Collective::scatter) && rank != root)
+      return out.dtype;
     return in.data || !out.data ? in.dtype : out.dtype;
   }
 };

@@ -21,8 +21,10 @@ struct Row {
 };
 constexpr std::size_t kAny = ~std::size_t{0};
 constexpr Row kTable[] = {
-    {Collective::all_reduce, 16 << 10, Algorithm::oneshot, "small: one synchronisation, everyone reduces everything"},
-    {Collective::all_reduce, kAny, Algorithm::direct, "one node: each rank reduces its slice from all boards"},
+    {Collective::all_reduce, 16 << 10, Algorithm::oneshot,
+     "small: one synchronisation, everyone reduces everything"},
+    {Collective::all_reduce, kAny, Algorithm::direct,
+     "one node: each rank reduces its slice from all boards"},
     {Collective::reduce_scatter, kAny, Algorithm::direct, "one node: read from all boards"},
     {Collective::all_gather, kAny, Algorithm::direct, "one node: read from all boards"},
     {Collective::broadcast, kAny, Algorithm::direct, "one node: all read the root's board"},
@@ -52,7 +54,8 @@ bool serves(const Operation& o, bool canonical, Algorithm a, bool aliased) {
 
 }  // namespace
 
-Result<Choice> select(const Operation& o, int rank, int size, bool canonical, const std::string& job_default, bool explain) {
+Result<Choice> select(const Operation& o, int rank, int size, bool canonical, const std::string& job_default,
+                      bool explain) {
   const bool aliased = o.in.count > 0 && o.in.data == o.out.data;
   const auto finish = [&](Algorithm a, bool forced, const char* why) {
     Choice c{a, false, forced, {}};
@@ -61,8 +64,8 @@ Result<Choice> select(const Operation& o, int rank, int size, bool canonical, co
     c.try_in_place = size > 1 && !o.uneven && !forced && (bytes >= kInPlaceBytes || asked_for) &&
                      serves(o, canonical, Algorithm::inplace, false);  // aliasing ranks decline when asked
     if (explain)
-      c.why = fmt::format("{} over shared-memory: {} ranks on one node, {} bytes; {}{}", flow::name(a), size, bytes, why,
-                          c.try_in_place ? "; in place where all buffers are registered" : "");
+      c.why = fmt::format("{} over shared-memory: {} ranks on one node, {} bytes; {}{}", flow::name(a), size,
+                          bytes, why, c.try_in_place ? "; in place where all buffers are registered" : "");
     return c;
   };
   if (!o.algorithm.empty()) {
@@ -70,16 +73,21 @@ Result<Choice> select(const Operation& o, int rank, int size, bool canonical, co
     if (a && serves(o, canonical, *a, aliased)) return finish(*a, true, "forced by the caller");
     std::vector<std::string_view> names;
     for (int i = 0; flow::name(static_cast<Algorithm>(i)) != "?"; ++i)
-      if (serves(o, canonical, static_cast<Algorithm>(i), aliased)) names.push_back(flow::name(static_cast<Algorithm>(i)));
-    return invalid(fmt::format("{}: algorithm '{}' cannot serve this call{}; these can: {}", name(o.collective), o.algorithm,
-                               canonical ? " (canonical)" : "", fmt::join(names, ", ")));
+      if (serves(o, canonical, static_cast<Algorithm>(i), aliased))
+        names.push_back(flow::name(static_cast<Algorithm>(i)));
+    return invalid(fmt::format("{}: algorithm '{}' cannot serve this call{}; these can: {}",
+                               name(o.collective), o.algorithm, canonical ? " (canonical)" : "",
+                               fmt::join(names, ", ")));
   }
-  if (const auto a = flow::parse_algorithm(job_default); a && *a != Algorithm::inplace && serves(o, canonical, *a, aliased))
+  if (const auto a = flow::parse_algorithm(job_default);
+      a && *a != Algorithm::inplace && serves(o, canonical, *a, aliased))
     return finish(*a, true, "OURO_ALGO");
-  if (o.uneven && o.collective == Collective::all_to_all) return finish(Algorithm::pairwise, false, "uneven pairs");
+  if (o.uneven && o.collective == Collective::all_to_all)
+    return finish(Algorithm::pairwise, false, "uneven pairs");
   const std::size_t bytes = unit_count(o, rank, size) * size_of(o.dtype(rank));
   for (const Row& row : kTable)
-    if (row.collective == o.collective && bytes <= row.max_bytes && serves(o, canonical, row.algorithm, aliased))
+    if (row.collective == o.collective && bytes <= row.max_bytes &&
+        serves(o, canonical, row.algorithm, aliased))
       return finish(row.algorithm, false, row.reason);
   return unsupported(fmt::format("{}: no algorithm serves this call", name(o.collective)));
 }

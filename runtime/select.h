@@ -15,8 +15,9 @@ struct Choice {
   std::string why;  ///< filled in for explain only
 };
 
-/// `job_default`: OURO_ALGO, used where it can serve. Errors: invalid, when the caller forced an algorithm that does
-/// not exist for this collective or breaks its contract; the text lists those that do.
-Result<Choice> select(const Operation&, int rank, int size, bool canonical, const std::string& job_default, bool explain = false);
+/// `job_default`: OURO_ALGO, used where it can serve. Errors: invalid, when the caller forced an algorithm
+/// that does not exist for this collective or breaks its contract; the text lists those that do.
+Result<Choice> select(const Operation&, int rank, int size, bool canonical, const std::string& job_default,
+                      bool explain = false);
 
 }  // namespace ouro::rt

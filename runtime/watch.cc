@@ -14,8 +14,9 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kTick = 50ms;        // bounds how late an error published by a peer is seen by a rank that does not wait
-constexpr auto kGather = 10ms;      // deaths that come together are reported together
+constexpr auto kTick =
+    50ms;  // bounds how late an error published by a peer is seen by a rank that does not wait
+constexpr auto kGather = 10ms;  // deaths that come together are reported together
 constexpr auto kFirstFrame = 1s;
 
 bool readable(int fd) {
@@ -26,8 +27,12 @@ bool readable(int fd) {
 }  // namespace
 
 Watch::Watch(Context& context, Fd server, Fd rendezvous)
-    : context_(context), server_(io_), rendezvous_(io_), pidfds_(static_cast<std::size_t>(context.size())),
-      gather_(io_), tick_(io_) {
+    : context_(context),
+      server_(io_),
+      rendezvous_(io_),
+      pidfds_(static_cast<std::size_t>(context.size())),
+      gather_(io_),
+      tick_(io_) {
   if (server) server_.assign(server.release()), accept(server_, true);
   if (rendezvous) rendezvous_.assign(rendezvous.release()), accept(rendezvous_, false);
   for (int r = 0; r < context.size(); ++r) watch_peer(r);
@@ -67,11 +72,14 @@ void Watch::answer(int fd, bool serves) {
     if (e) return;
     auto incoming = recv_frame(line->native_handle(), Clock::now());
     if (!incoming.ok()) return;
-    // A latecomer is answered after it has been read: what lies unread at the end of a line costs it the answer.
-    Status s(Reason::refused, serves ? "this socket serves descriptors only" : "closed: all ranks of this job have joined already");
+    // A latecomer is answered after it has been read: what lies unread at the end of a line costs it the
+    // answer.
+    Status s(Reason::refused, serves ? "this socket serves descriptors only"
+                                     : "closed: all ranks of this job have joined already");
     auto* fetch = std::get_if<wire::Fetch>(&incoming->frame);
     if (serves && fetch) s = context_.serve(line->native_handle(), *fetch);
-    if (!s.ok()) (void)send_frame(line->native_handle(), wire::Refuse{s.reason(), -1, s.failure()->text}).ok();
+    if (!s.ok())
+      (void)send_frame(line->native_handle(), wire::Refuse{s.reason(), -1, s.failure()->text}).ok();
   });
 }
 
@@ -92,7 +100,8 @@ void Watch::watch_peer(int rank) {
 
 void Watch::gather_deaths() {
   for (int r = 0; r < context_.size(); ++r)
-    if (const int pidfd = context_.peer(r).pidfd.get(); pidfd >= 0 && readable(pidfd)) fresh_deaths_.insert(r);
+    if (const int pidfd = context_.peer(r).pidfd.get(); pidfd >= 0 && readable(pidfd))
+      fresh_deaths_.insert(r);
   const std::vector<int> ranks(fresh_deaths_.begin(), fresh_deaths_.end());
   fresh_deaths_.clear();
   context_.on_deaths(ranks);
@@ -106,7 +115,8 @@ void Watch::tick() {
     std::vector<int> gone;
     for (int r = 0; r < context_.size(); ++r) {
       const Peer& p = context_.peer(r);
-      if (!p.pidfd && p.pid != getpid() && !context_.is_dead(r) && !std::ifstream(fmt::format("/proc/{}/stat", p.pid)))
+      if (!p.pidfd && p.pid != getpid() && !context_.is_dead(r) &&
+          !std::ifstream(fmt::format("/proc/{}/stat", p.pid)))
         gone.push_back(r);
     }
     if (!gone.empty()) context_.on_deaths(gone);

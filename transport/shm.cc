@@ -6,7 +6,8 @@
 namespace ouro::transport {
 namespace {
 
-constexpr std::size_t kLinkBudget = std::size_t{32} << 20;  // bytes of all links of a group; slots shrink above it
+constexpr std::size_t kLinkBudget = std::size_t{32}
+                                    << 20;  // bytes of all links of a group; slots shrink above it
 constexpr std::uint32_t kSlots = 4, kMinSlotBytes = 1024;
 constexpr std::size_t kBoardBudget = std::size_t{64} << 20;
 constexpr std::size_t kMinPageBytes = 16 << 10;
@@ -15,12 +16,13 @@ constexpr std::size_t round_up(std::size_t x, std::size_t to) { return (x + to -
 
 }  // namespace
 
-// Segment: n*n pairs of counters (full, freed), n bells, n*n rings of slots. Link (from, to) has index from*n+to.
+// Segment: n*n pairs of counters (full, freed), n bells, n*n rings of slots. Link (from, to) has index
+// from*n+to.
 ShmLinkLayout ShmLinkLayout::of(int n, std::uint32_t slot_bytes) {
   const std::size_t links = static_cast<std::size_t>(n) * static_cast<std::size_t>(n);
   const std::size_t fair = kLinkBudget / (links * kSlots) / 64 * 64;
-  const std::size_t slot = std::clamp(std::min<std::size_t>(round_up(slot_bytes, 64), fair), std::size_t{kMinSlotBytes},
-                                      std::size_t{1} << 24);
+  const std::size_t slot = std::clamp(std::min<std::size_t>(round_up(slot_bytes, 64), fair),
+                                      std::size_t{kMinSlotBytes}, std::size_t{1} << 24);
   const std::size_t counters = (2 * links + static_cast<std::size_t>(n)) * sizeof(Counter);
   return {static_cast<std::uint32_t>(slot), kSlots,
           round_up(counters + links * kSlots * (sizeof(SlotHeader) + slot), 4096)};
@@ -28,7 +30,8 @@ ShmLinkLayout ShmLinkLayout::of(int n, std::uint32_t slot_bytes) {
 
 LinkView ShmLinks::link(int from, int to) const {
   const std::size_t links = static_cast<std::size_t>(n_) * static_cast<std::size_t>(n_);
-  const std::size_t i = static_cast<std::size_t>(from) * static_cast<std::size_t>(n_) + static_cast<std::size_t>(to);
+  const std::size_t i =
+      static_cast<std::size_t>(from) * static_cast<std::size_t>(n_) + static_cast<std::size_t>(to);
   auto* counters = reinterpret_cast<Counter*>(segment_->data());
   std::byte* slots = segment_->data() + (2 * links + static_cast<std::size_t>(n_)) * sizeof(Counter);
   const std::size_t ring = std::size_t{layout_.slot_count} * (sizeof(SlotHeader) + layout_.slot_bytes);
@@ -40,7 +43,8 @@ Counter* ShmLinks::bell(int rank) const {
   return reinterpret_cast<Counter*>(segment_->data()) + 2 * links + rank;
 }
 
-// Segment: a rank's block is its two counters, its cards, its mark of presence, then its pages on a page boundary.
+// Segment: a rank's block is its two counters, its cards, its mark of presence, then its pages on a page
+// boundary.
 ShmBoardLayout ShmBoardLayout::of(int n, std::size_t page_bytes) {
   const auto ranks = static_cast<std::size_t>(n);
   const std::size_t fair = kBoardBudget / (ranks * BoardView::kPages) / 4096 * 4096;
@@ -52,11 +56,14 @@ ShmBoardLayout ShmBoardLayout::of(int n, std::size_t page_bytes) {
 
 BoardView ShmBoards::board(int rank) const {
   static_assert(3 * sizeof(Counter) + BoardView::kPages * sizeof(Card) <= 4096);
-  std::byte* block = segment_->data() + static_cast<std::size_t>(rank) * (4096 + BoardView::kPages * layout_.page_bytes);
+  std::byte* block =
+      segment_->data() + static_cast<std::size_t>(rank) * (4096 + BoardView::kPages * layout_.page_bytes);
   auto* counters = reinterpret_cast<Counter*>(block);
   return {block + 4096, layout_.page_bytes, reinterpret_cast<Card*>(counters + 2), counters, counters + 1};
 }
 
-Counter* ShmBoards::present(int rank) const { return reinterpret_cast<Counter*>(board(rank).cards + BoardView::kPages); }
+Counter* ShmBoards::present(int rank) const {
+  return reinterpret_cast<Counter*>(board(rank).cards + BoardView::kPages);
+}
 
 }  // namespace ouro::transport

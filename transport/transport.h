@@ -11,8 +11,8 @@ class Links {
  public:
   virtual ~Links() = default;
   virtual const char* name() const = 0;
-  virtual LinkView inbound(int from) const = 0;   ///< this rank consumes
-  virtual LinkView outbound(int to) const = 0;    ///< this rank produces
+  virtual LinkView inbound(int from) const = 0;  ///< this rank consumes
+  virtual LinkView outbound(int to) const = 0;   ///< this rank produces
   /// Rung by every producer after each slot; for those who wait for whichever comes first.
   virtual Counter* bell(int rank) const = 0;
 };

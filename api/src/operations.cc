@@ -12,7 +12,8 @@ using Counts = std::span<const std::size_t>;
 Operation make(Collective c, CView in, View out, const CallOptions& o, ReduceOp op = {}, int root = 0) {
   return {c, in, out, op, root, o.numerics, std::string(o.algorithm)};
 }
-Operation make_v(Collective c, CView in, View out, Counts in_counts, Counts out_counts, const CallOptions& o, ReduceOp op = {}) {
+Operation make_v(Collective c, CView in, View out, Counts in_counts, Counts out_counts, const CallOptions& o,
+                 ReduceOp op = {}) {
   Operation x = make(c, in, out, o, op);
   x.uneven = true;
   x.in_counts.assign(in_counts.begin(), in_counts.end());
@@ -33,7 +34,8 @@ Result<Work> enqueue(Group& g, Operation o, const Stream& s) {
   if (!g.valid()) return empty_group();
   std::shared_ptr<rt::WorkState> work;
   auto* batch = rt::Batch::current();
-  Status status = batch ? batch->defer(g.impl(), std::move(o), s.impl(), &work) : g.impl()->submit(std::move(o), s.impl().get(), &work);
+  Status status = batch ? batch->defer(g.impl(), std::move(o), s.impl(), &work)
+                        : g.impl()->submit(std::move(o), s.impl().get(), &work);
   if (!status.ok()) return status;
   return Work(std::move(work));
 }
@@ -49,19 +51,22 @@ Result<Work> all_reduce(Group& g, CView in, View out, ReduceOp op, const Stream&
 Status reduce(Group& g, CView in, View out, ReduceOp op, int root, const CallOptions& o) {
   return run(g, make(Collective::reduce, in, out, o, op, root));
 }
-Result<Work> reduce(Group& g, CView in, View out, ReduceOp op, int root, const Stream& s, const CallOptions& o) {
+Result<Work> reduce(Group& g, CView in, View out, ReduceOp op, int root, const Stream& s,
+                    const CallOptions& o) {
   return enqueue(g, make(Collective::reduce, in, out, o, op, root), s);
 }
 Status reduce_scatter(Group& g, CView in, View out, ReduceOp op, const CallOptions& o) {
   return run(g, make(Collective::reduce_scatter, in, out, o, op));
 }
-Result<Work> reduce_scatter(Group& g, CView in, View out, ReduceOp op, const Stream& s, const CallOptions& o) {
+Result<Work> reduce_scatter(Group& g, CView in, View out, ReduceOp op, const Stream& s,
+                            const CallOptions& o) {
   return enqueue(g, make(Collective::reduce_scatter, in, out, o, op), s);
 }
 Status reduce_scatter_v(Group& g, CView in, View out, Counts counts, ReduceOp op, const CallOptions& o) {
   return run(g, make_v(Collective::reduce_scatter, in, out, counts, {}, o, op));
 }
-Result<Work> reduce_scatter_v(Group& g, CView in, View out, Counts counts, ReduceOp op, const Stream& s, const CallOptions& o) {
+Result<Work> reduce_scatter_v(Group& g, CView in, View out, Counts counts, ReduceOp op, const Stream& s,
+                              const CallOptions& o) {
   return enqueue(g, make_v(Collective::reduce_scatter, in, out, counts, {}, o, op), s);
 }
 Status all_gather(Group& g, CView in, View out, const CallOptions& o) {
@@ -73,7 +78,8 @@ Result<Work> all_gather(Group& g, CView in, View out, const Stream& s, const Cal
 Status all_gather_v(Group& g, CView in, View out, Counts counts, const CallOptions& o) {
   return run(g, make_v(Collective::all_gather, in, out, {}, counts, o));
 }
-Result<Work> all_gather_v(Group& g, CView in, View out, Counts counts, const Stream& s, const CallOptions& o) {
+Result<Work> all_gather_v(Group& g, CView in, View out, Counts counts, const Stream& s,
+                          const CallOptions& o) {
   return enqueue(g, make_v(Collective::all_gather, in, out, {}, counts, o), s);
 }
 Status broadcast(Group& g, CView in, View out, int root, const CallOptions& o) {
@@ -100,24 +106,31 @@ Status all_to_all(Group& g, CView in, View out, const CallOptions& o) {
 Result<Work> all_to_all(Group& g, CView in, View out, const Stream& s, const CallOptions& o) {
   return enqueue(g, make(Collective::all_to_all, in, out, o), s);
 }
-Status all_to_all_v(Group& g, CView in, View out, Counts send_counts, Counts recv_counts, const CallOptions& o) {
+Status all_to_all_v(Group& g, CView in, View out, Counts send_counts, Counts recv_counts,
+                    const CallOptions& o) {
   return run(g, make_v(Collective::all_to_all, in, out, send_counts, recv_counts, o));
 }
-Result<Work> all_to_all_v(Group& g, CView in, View out, Counts send_counts, Counts recv_counts, const Stream& s, const CallOptions& o) {
+Result<Work> all_to_all_v(Group& g, CView in, View out, Counts send_counts, Counts recv_counts,
+                          const Stream& s, const CallOptions& o) {
   return enqueue(g, make_v(Collective::all_to_all, in, out, send_counts, recv_counts, o), s);
 }
 Status barrier(Group& g) { return run(g, make(Collective::barrier, {}, {}, {})); }
-Result<Work> barrier(Group& g, const Stream& s) { return enqueue(g, make(Collective::barrier, {}, {}, {}), s); }
+Result<Work> barrier(Group& g, const Stream& s) {
+  return enqueue(g, make(Collective::barrier, {}, {}, {}), s);
+}
 
 // ---- messages -------------------------------------------------------------------------------------
 
 namespace {
 
-Result<std::unique_ptr<rt::Message>> message(bool sends, const void* data, std::size_t count, DType t, Device device, int peer, int tag) {
+Result<std::unique_ptr<rt::Message>> message(bool sends, const void* data, std::size_t count, DType t,
+                                             Device device, int peer, int tag) {
   if (static_cast<int>(t) >= kDTypes) return invalid("message: the element type does not exist");
-  if (device.kind != Device::Kind::host) return unsupported("message: buffer on a CUDA device; this build moves host memory only");
+  if (device.kind != Device::Kind::host)
+    return unsupported("message: buffer on a CUDA device; this build moves host memory only");
   std::size_t bytes = 0;
-  if (__builtin_mul_overflow(count, size_of(t), &bytes)) return invalid("message: the length overflows an address");
+  if (__builtin_mul_overflow(count, size_of(t), &bytes))
+    return invalid("message: the length overflows an address");
   auto m = std::make_unique<rt::Message>();
   m->sends = sends, m->peer = peer, m->tag = tag, m->bytes = bytes;
   m->data = static_cast<std::byte*>(const_cast<void*>(data));
@@ -155,7 +168,8 @@ Result<Work> enqueue(Group& g, Result<std::unique_ptr<rt::Message>> m, const Str
 }  // namespace
 
 Status send(Group& g, CView data, int dst, int tag) {
-  return run(g, message(true, data.data, data.count, data.dtype, data.device, dst, tag), Milliseconds(0), nullptr);
+  return run(g, message(true, data.data, data.count, data.dtype, data.device, dst, tag), Milliseconds(0),
+             nullptr);
 }
 Result<Work> send(Group& g, CView data, int dst, int tag, const Stream& s) {
   return enqueue(g, message(true, data.data, data.count, data.dtype, data.device, dst, tag), s);

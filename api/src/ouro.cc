@@ -26,12 +26,14 @@ constexpr char kIdMagic[8] = {'o', 'u', 'r', 'o', '-', 'i', 'd', '1'};
 Result<wire::Nonce> nonce_of(const UniqueId& id) {
   wire::Nonce n;
   if (std::memcmp(id.bytes, kIdMagic, sizeof kIdMagic) != 0)
-    return invalid("unique id made by another library, or not made at all (expected one from UniqueId::create)");
+    return invalid(
+        "unique id made by another library, or not made at all (expected one from UniqueId::create)");
   std::memcpy(n.data(), id.bytes + sizeof kIdMagic, n.size());
   return n;
 }
 
-/// A launcher's words for the job become its nonce. Only processes of one user can meet under it (peer credentials).
+/// A launcher's words for the job become its nonce. Only processes of one user can meet under it (peer
+/// credentials).
 wire::Nonce nonce_of(const std::string& job_key) {
   const std::string text = fmt::format("ouro job {} of user {}", job_key, geteuid());
   unsigned char digest[SHA256_DIGEST_LENGTH];
@@ -47,26 +49,30 @@ Milliseconds seconds(double s) { return Milliseconds(static_cast<std::int64_t>(s
 Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   env::warn_of_complaints();
   rt::ContextSpec spec;
-  auto deadline = env::real("OURO_DEADLINE"), late = env::real("OURO_LATE"), joining = env::real("OURO_JOIN_DEADLINE");
+  auto deadline = env::real("OURO_DEADLINE"), late = env::real("OURO_LATE"),
+       joining = env::real("OURO_JOIN_DEADLINE");
   auto slot = env::integer("OURO_SLOT_BYTES"), spin = env::integer("OURO_SPIN_US");
   auto numerics = env::text("OURO_NUMERICS"), algorithm = env::text("OURO_ALGO");
-  for (const Status& s : {deadline.status(), late.status(), joining.status(), slot.status(), spin.status(), numerics.status(), algorithm.status()})
+  for (const Status& s : {deadline.status(), late.status(), joining.status(), slot.status(), spin.status(),
+                          numerics.status(), algorithm.status()})
     OURO_TRY(s);
   const InitOptions defaults;
-  const auto pick = [](Milliseconds option, Milliseconds fallback, const std::optional<double>& value, const char* name) {
+  const auto pick = [](Milliseconds option, Milliseconds fallback, const std::optional<double>& value,
+                       const char* name) {
     return value && (option == fallback || std::getenv(name)) ? seconds(*value) : option;
   };
   spec.deadline = pick(o.deadline, defaults.deadline, *deadline, "OURO_DEADLINE");
   spec.join.late_after = pick(o.late_after, defaults.late_after, *late, "OURO_LATE");
   spec.join.deadline = pick(o.join_deadline, defaults.join_deadline, *joining, "OURO_JOIN_DEADLINE");
-  if (spec.deadline.count() <= 0 || spec.join.deadline.count() <= 0) return invalid("deadlines must be positive");
+  if (spec.deadline.count() <= 0 || spec.join.deadline.count() <= 0)
+    return invalid("deadlines must be positive");
   spec.numerics = o.numerics != Numerics::inherit ? o.numerics
                   : **numerics == "canonical"     ? Numerics::canonical
                                                   : Numerics::fast;
   if (*slot) spec.slot_bytes = static_cast<std::uint32_t>(**slot);
   if (*spin) spec.spin = std::chrono::microseconds(**spin);
-  spec.join.settings = fmt::format("OURO_SLOT_BYTES={} OURO_NUMERICS={} OURO_ALGO={}", spec.slot_bytes, name(spec.numerics),
-                                   algorithm->value_or(""));
+  spec.join.settings = fmt::format("OURO_SLOT_BYTES={} OURO_NUMERICS={} OURO_ALGO={}", spec.slot_bytes,
+                                   name(spec.numerics), algorithm->value_or(""));
   return spec;
 }
 
@@ -77,7 +83,8 @@ const char* version() { return "0.1.0"; }
 Result<UniqueId> UniqueId::create() {
   UniqueId id;
   std::memcpy(id.bytes, kIdMagic, sizeof kIdMagic);
-  if (RAND_bytes(id.bytes + sizeof kIdMagic, 16) != 1) return Status(Reason::resource, "no random numbers to be had");
+  if (RAND_bytes(id.bytes + sizeof kIdMagic, 16) != 1)
+    return Status(Reason::resource, "no random numbers to be had");
   return id;
 }
 
@@ -88,14 +95,18 @@ bool Work::test() const { return !state_ || state_->done(); }
 Status Work::status() const { return state_ ? state_->outcome() : Status{}; }
 Status Work::wait(Milliseconds deadline) const {
   if (!state_) return {};
-  if (deadline.count() < 0) state_->wait();
+  if (deadline.count() < 0)
+    state_->wait();
   else if (!state_->wait_until(Clock::now() + deadline))
-    return {Reason::deadline, fmt::format("the operation has not ended within {} ms; it goes on", deadline.count())};
+    return {Reason::deadline,
+            fmt::format("the operation has not ended within {} ms; it goes on", deadline.count())};
   return state_->outcome();
 }
 void Work::then(std::function<void(const Status&)> f) const {
-  if (state_) state_->then(std::move(f));
-  else f(Status{});
+  if (state_)
+    state_->then(std::move(f));
+  else
+    f(Status{});
 }
 
 Result<Stream> Stream::create(Priority priority, std::string name) {
@@ -204,7 +215,8 @@ void Context::leave() {
 }
 
 Result<Context> Context::create(const InitOptions& o) {
-  if (!o.rank || !o.world_size) return invalid("rank and world_size must be given both, or neither (then: from_env)");
+  if (!o.rank || !o.world_size)
+    return invalid("rank and world_size must be given both, or neither (then: from_env)");
   if (*o.world_size < 1 || *o.world_size > static_cast<int>(wire::kMaxWorld))
     return invalid(fmt::format("world size {}; expected 1 to {}", *o.world_size, wire::kMaxWorld));
   if (*o.rank < 0 || *o.rank >= *o.world_size)
@@ -218,8 +230,9 @@ Result<Context> Context::create(const InitOptions& o) {
   if (spec->local_size < 1 || spec->local_rank < 0 || spec->local_rank >= spec->local_size)
     return invalid(fmt::format("local rank {} of {}", spec->local_rank, spec->local_size));
   if (spec->local_size != spec->join.world)
-    return unsupported(fmt::format("{} of {} ranks are on this host; this build joins the ranks of one host only",
-                                   spec->local_size, spec->join.world));
+    return unsupported(
+        fmt::format("{} of {} ranks are on this host; this build joins the ranks of one host only",
+                    spec->local_size, spec->join.world));
   if (o.id) {
     auto nonce = nonce_of(*o.id);
     if (!nonce.ok()) return nonce.status();
@@ -229,7 +242,8 @@ Result<Context> Context::create(const InitOptions& o) {
     if (!id.ok()) return id.status();
     spec->join.job = *nonce_of(*id);
   } else {
-    return invalid("a job of several ranks needs an id (UniqueId::create on one rank, handed to all), or from_env");
+    return invalid(
+        "a job of several ranks needs an id (UniqueId::create on one rank, handed to all), or from_env");
   }
   try {
     auto impl = rt::Context::create(*spec);
@@ -278,8 +292,10 @@ Result<std::vector<Context>> Context::threads(int n, const InitOptions& o) {
         mine.local_rank.reset(), mine.local_size.reset();
         auto c = create(mine);
         const auto i = static_cast<std::size_t>(r);
-        if (c.ok()) contexts[i] = std::move(*c);
-        else outcomes[i] = c.status();
+        if (c.ok())
+          contexts[i] = std::move(*c);
+        else
+          outcomes[i] = c.status();
       });
     for (auto& t : joiners) t.join();
   }
@@ -344,8 +360,12 @@ const std::string& Group::name() const {
   return impl_ ? impl_->spec().name : none;
 }
 std::uint64_t Group::generation() const { return impl_ ? impl_->spec().generation : 0; }
-std::span<const int> Group::ranks() const { return impl_ ? std::span<const int>(impl_->spec().ranks) : std::span<const int>(); }
-std::optional<int> Group::from_global(int world_rank) const { return impl_ ? impl_->from_global(world_rank) : std::nullopt; }
+std::span<const int> Group::ranks() const {
+  return impl_ ? std::span<const int>(impl_->spec().ranks) : std::span<const int>();
+}
+std::optional<int> Group::from_global(int world_rank) const {
+  return impl_ ? impl_->from_global(world_rank) : std::nullopt;
+}
 Status Group::status() const { return impl_ ? impl_->status() : empty_group(); }
 void Group::abort(std::string why) {
   if (impl_) impl_->abort(why);
@@ -368,8 +388,10 @@ Result<Group> Group::split(int color, int key, const GroupOptions& o) {
   const std::string child = fmt::format("{}/{}", name(), color);
   std::vector<int> world;
   for (int m : members) world.push_back(impl_->spec().ranks[static_cast<std::size_t>(m)]);
-  const std::uint64_t h = rt::group_key(impl_->context()->spec().join.job, world, child, impl_->spec().key, 0);
-  auto g = impl_->derive(members, child, 1 + impl_->context()->instance(h), impl_->spec().generation, o.deadline, o.numerics);
+  const std::uint64_t h =
+      rt::group_key(impl_->context()->spec().join.job, world, child, impl_->spec().key, 0);
+  auto g = impl_->derive(members, child, 1 + impl_->context()->instance(h), impl_->spec().generation,
+                         o.deadline, o.numerics);
   if (!g.ok()) return g.status();
   return Group(std::move(*g));
 }
@@ -383,7 +405,8 @@ Result<Group> Group::shrink(ShrinkReport* report) {
   return Group(std::move(*g));
 }
 
-Result<std::string> Group::explain(Collective c, std::size_t count, DType t, ReduceOp op, Numerics numerics) const {
+Result<std::string> Group::explain(Collective c, std::size_t count, DType t, ReduceOp op,
+                                   Numerics numerics) const {
   if (!impl_) return empty_group();
   rt::Operation o;
   o.collective = c, o.op = op, o.numerics = numerics;

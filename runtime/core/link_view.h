@@ -1,5 +1,5 @@
-// LinkView and BoardView: the waist between transports and executors. Plain data over memory that both sides reach.
-// Filled in by transports, used by the host executor (and by device executors later).
+// LinkView and BoardView: the waist between transports and executors. Plain data over memory that both sides
+// reach. Filled in by transports, used by the host executor (and by device executors later).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,17 +14,17 @@ namespace ouro {
 struct alignas(64) SlotHeader {
   std::uint64_t seq;
   std::uint64_t signature;
-  std::uint64_t total;   // elements of the whole transfer (all_to_all_v), or of the whole message
-  std::uint32_t bytes;   // payload of this slot
-  std::int32_t tag;      // messages only
+  std::uint64_t total;  // elements of the whole transfer (all_to_all_v), or of the whole message
+  std::uint32_t bytes;  // payload of this slot
+  std::int32_t tag;     // messages only
 };
 
 /// A bounded ring of slots in one direction, and two counters that only grow: `full` chunks were published by
 /// the sender, `freed` given back by the receiver. Chunk i lies in slot i mod slot_count.
 /// At least two slots: a forwarding hop holds its input slot until its output has room.
 struct LinkView {
-  std::byte* slots = nullptr;      // slot_count times (SlotHeader, payload)
-  std::uint32_t slot_bytes = 0;    // payload bytes of one slot, a multiple of 64
+  std::byte* slots = nullptr;    // slot_count times (SlotHeader, payload)
+  std::uint32_t slot_bytes = 0;  // payload bytes of one slot, a multiple of 64
   std::uint32_t slot_count = 0;
   Counter* full = nullptr;
   Counter* freed = nullptr;
@@ -45,7 +45,7 @@ struct MemoryRef {
 struct alignas(128) Card {
   std::uint64_t seq;
   std::uint64_t signature;
-  std::uint64_t first;   // chunk index of the first posted chunk
+  std::uint64_t first;  // chunk index of the first posted chunk
   double premul_real;
   std::int64_t premul_integer;
   MemoryRef in, out;

@@ -13,11 +13,12 @@ namespace ouro::log {
 enum class Level : std::uint8_t { version, warn, info, abort, trace };
 
 /// X(name): the one list of subsystems; INFO, ABORT and TRACE lines belong to one each.
-#define OURO_SUBSYSTEMS(X)                                                                                \
-  X(INIT)                                                                                                 \
-  X(COLL)                                                                                                 \
-  X(P2P)                                                                                                  \
-  X(SHM) X(NET) X(GRAPH) X(TUNING) X(ENV) X(ALLOC) X(CALL) X(PROXY) X(BOOTSTRAP) X(REG) X(PROFILE) X(RAS) \
+#define OURO_SUBSYSTEMS(X)                                                                         \
+  X(INIT)                                                                                          \
+  X(COLL)                                                                                          \
+  X(P2P)                                                                                           \
+  X(SHM)                                                                                           \
+  X(NET) X(GRAPH) X(TUNING) X(ENV) X(ALLOC) X(CALL) X(PROXY) X(BOOTSTRAP) X(REG) X(PROFILE) X(RAS) \
       X(DESTROY)
 
 enum class Subsystem : std::uint8_t {

@@ -16,8 +16,25 @@ enum class Code : std::uint8_t { ok, invalid, unsupported, timeout, peer_lost, s
 
 /// The closed list of reasons. `code_of` maps each to its Code; `name` gives the printed form ("peer-dead").
 enum class Reason : std::uint8_t {
-  none, peer_dead, peer_unresponsive, link_lost, mismatch, deadline, late, data_corrupt, ring_corrupt,
-  refused, never_joined, resource, forked, fenced, no_quorum, revoked, invalid, unsupported, device,
+  none,
+  peer_dead,
+  peer_unresponsive,
+  link_lost,
+  mismatch,
+  deadline,
+  late,
+  data_corrupt,
+  ring_corrupt,
+  refused,
+  never_joined,
+  resource,
+  forked,
+  fenced,
+  no_quorum,
+  revoked,
+  invalid,
+  unsupported,
+  device,
 };
 
 const char* name(Code);
@@ -27,17 +44,17 @@ Code code_of(Reason);
 /// Everything that is known about one failure. Fields that do not apply stay at their defaults.
 struct Failure {
   Reason reason = Reason::none;
-  std::string text = {};             ///< what happened, what was expected, what to do; no trailing period
-  int rank = -1;                ///< culprit, as a rank of `group`; -1: none or unknown
-  std::string host = {};             ///< culprit's host
-  int pid = 0;                  ///< culprit's process
-  std::string group = {};            ///< name of the group, "" outside any
-  std::uint64_t generation = 0; ///< of the group
-  std::string op = {};               ///< operation in progress, "" if none
-  std::uint64_t seq = 0;        ///< its sequence number in the group
-  std::string detector = {};         ///< what noticed: "pidfd", "control page", "deadline", ...
-  double elapsed_s = 0;         ///< seconds from the start of the operation to the detection
-  std::vector<int> dead = {};   ///< all ranks of the group known dead
+  std::string text = {};         ///< what happened, what was expected, what to do; no trailing period
+  int rank = -1;                 ///< culprit, as a rank of `group`; -1: none or unknown
+  std::string host = {};         ///< culprit's host
+  int pid = 0;                   ///< culprit's process
+  std::string group = {};        ///< name of the group, "" outside any
+  std::uint64_t generation = 0;  ///< of the group
+  std::string op = {};           ///< operation in progress, "" if none
+  std::uint64_t seq = 0;         ///< its sequence number in the group
+  std::string detector = {};     ///< what noticed: "pidfd", "control page", "deadline", ...
+  double elapsed_s = 0;          ///< seconds from the start of the operation to the detection
+  std::vector<int> dead = {};    ///< all ranks of the group known dead
 };
 
 /// Success, or a shared immutable Failure. One pointer; success allocates nothing.
@@ -89,8 +106,8 @@ class [[nodiscard]] Result {
 };
 
 /// Returns from the enclosing function with the Status of `expression` if it failed.
-#define OURO_TRY(expression)                                   \
-  do {                                                         \
+#define OURO_TRY(expression)                                                              \
+  do {                                                                                    \
     if (::ouro::Status ouro_status = (expression); !ouro_status.ok()) return ouro_status; \
   } while (0)
 

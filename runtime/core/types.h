@@ -11,15 +11,17 @@
 namespace ouro {
 
 /// X(enumerator, bytes, name): the one list of element types. `name` is what ouro-perf prints and accepts.
-#define OURO_DTYPES(X)                                                                                     \
-  X(i8, 1, "int8") X(u8, 1, "uint8") X(i16, 2, "int16") X(u16, 2, "uint16") X(i32, 4, "int32")             \
-  X(u32, 4, "uint32") X(i64, 8, "int64") X(u64, 8, "uint64") X(f16, 2, "half") X(f32, 4, "float")          \
-  X(f64, 8, "double") X(bf16, 2, "bfloat16") X(f8e4m3, 1, "f8e4m3") X(f8e5m2, 1, "f8e5m2") X(boolean, 1, "bool")
+#define OURO_DTYPES(X)                                                                                \
+  X(i8, 1, "int8")                                                                                    \
+  X(u8, 1, "uint8") X(i16, 2, "int16") X(u16, 2, "uint16") X(i32, 4, "int32") X(u32, 4, "uint32")     \
+      X(i64, 8, "int64") X(u64, 8, "uint64") X(f16, 2, "half") X(f32, 4, "float") X(f64, 8, "double") \
+          X(bf16, 2, "bfloat16") X(f8e4m3, 1, "f8e4m3") X(f8e5m2, 1, "f8e5m2") X(boolean, 1, "bool")
 
 /// X(enumerator, name): the one list of reductions. band..bxor are bitwise, land..lxor logical.
-#define OURO_OPS(X)                                                                                        \
-  X(sum, "sum") X(prod, "prod") X(max, "max") X(min, "min") X(avg, "avg") X(premulsum, "mulsum")           \
-  X(band, "band") X(bor, "bor") X(bxor, "bxor") X(land, "land") X(lor, "lor") X(lxor, "lxor")
+#define OURO_OPS(X)                                                                                \
+  X(sum, "sum")                                                                                    \
+  X(prod, "prod") X(max, "max") X(min, "min") X(avg, "avg") X(premulsum, "mulsum") X(band, "band") \
+      X(bor, "bor") X(bxor, "bxor") X(land, "land") X(lor, "lor") X(lxor, "lxor")
 
 enum class DType : std::uint8_t {
 #define OURO_X(e, b, n) e,
@@ -38,7 +40,9 @@ inline constexpr int kOps = 0 OURO_OPS(OURO_X);
 
 constexpr std::size_t size_of(DType t) {
   switch (t) {
-#define OURO_X(e, b, n) case DType::e: return b;
+#define OURO_X(e, b, n) \
+  case DType::e:        \
+    return b;
     OURO_DTYPES(OURO_X)
 #undef OURO_X
   }
@@ -46,7 +50,7 @@ constexpr std::size_t size_of(DType t) {
 }
 const char* name(DType);
 const char* name(OpKind);
-std::optional<DType> parse_dtype(std::string_view);   ///< by the names of the list
+std::optional<DType> parse_dtype(std::string_view);  ///< by the names of the list
 std::optional<OpKind> parse_op(std::string_view);
 constexpr bool is_float(DType t) {
   return t == DType::f64 || t == DType::f32 || t == DType::f16 || t == DType::bf16 || t == DType::f8e4m3 ||
@@ -63,11 +67,11 @@ constexpr bool applies(OpKind op, DType t) {
 /// A scalar that is exact for floating-point and for integer element types alike.
 struct Scalar {
   double real = 1;
-  std::int64_t integer = 1;   ///< used for integer types; uint64 scalars keep their bit pattern
+  std::int64_t integer = 1;  ///< used for integer types; uint64 scalars keep their bit pattern
 };
 
-/// A reduction: `ReduceOp::sum`, ..., or `ReduceOp::premul(x)`, which multiplies this rank's input by x first.
-/// avg divides by the number of ranks: in the accumulation type for floats, in 64 bits (128 for 64-bit
+/// A reduction: `ReduceOp::sum`, ..., or `ReduceOp::premul(x)`, which multiplies this rank's input by x
+/// first. avg divides by the number of ranks: in the accumulation type for floats, in 64 bits (128 for 64-bit
 /// types) toward zero for integers. min and max propagate NaN; max(+0,-0) = +0, min = -0.
 /// sum and prod of integers wrap modulo 2^bits.
 struct ReduceOp {
@@ -95,22 +99,29 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-template <class T> struct DTypeOf;  // the element type of a C++ type; specialised where there is one
-#define OURO_X(T, e) template <> struct DTypeOf<T> { static constexpr DType value = DType::e; };
-OURO_X(std::int8_t, i8) OURO_X(std::uint8_t, u8) OURO_X(std::int16_t, i16) OURO_X(std::uint16_t, u16)
-OURO_X(std::int32_t, i32) OURO_X(std::uint32_t, u32) OURO_X(std::int64_t, i64) OURO_X(std::uint64_t, u64)
-OURO_X(float, f32) OURO_X(double, f64) OURO_X(bool, boolean)
+template <class T>
+struct DTypeOf;  // the element type of a C++ type; specialised where there is one
+#define OURO_X(T, e)                         \
+  template <>                                \
+  struct DTypeOf<T> {                        \
+    static constexpr DType value = DType::e; \
+  };
+OURO_X(std::int8_t, i8)
+OURO_X(std::uint8_t, u8) OURO_X(std::int16_t, i16) OURO_X(std::uint16_t, u16) OURO_X(std::int32_t, i32)
+    OURO_X(std::uint32_t, u32) OURO_X(std::int64_t, i64) OURO_X(std::uint64_t, u64) OURO_X(float, f32)
+        OURO_X(double, f64) OURO_X(bool, boolean)
 #undef OURO_X
 
-/// Contiguous elements that somebody else owns. `count` is in elements. Any alignment is accepted.
-struct View {
+    /// Contiguous elements that somebody else owns. `count` is in elements. Any alignment is accepted.
+    struct View {
   void* data = nullptr;
   std::size_t count = 0;
   DType dtype = DType::f32;
   Device device = {};
   View() = default;
   View(void* d, std::size_t c, DType t, Device dev = {}) : data(d), count(c), dtype(t), device(dev) {}
-  template <class T> View(std::span<T> s) : View(s.data(), s.size(), DTypeOf<T>::value) {}
+  template <class T>
+  View(std::span<T> s) : View(s.data(), s.size(), DTypeOf<T>::value) {}
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 struct CView {
@@ -121,14 +132,23 @@ struct CView {
   CView() = default;
   CView(const void* d, std::size_t c, DType t, Device dev = {}) : data(d), count(c), dtype(t), device(dev) {}
   CView(const View& v) : CView(v.data, v.count, v.dtype, v.device) {}
-  template <class T> CView(std::span<T> s)
-      : CView(s.data(), s.size(), DTypeOf<std::remove_const_t<T>>::value) {}
+  template <class T>
+  CView(std::span<T> s) : CView(s.data(), s.size(), DTypeOf<std::remove_const_t<T>>::value) {}
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
 /// The collectives and their relatives, in the order that control pages and traces number them.
 enum class Collective : std::uint8_t {
-  none, all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, barrier,
+  none,
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  all_to_all,
+  barrier,
 };
 const char* name(Collective);
 

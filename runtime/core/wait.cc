@@ -40,7 +40,9 @@ void park(Counter& c, std::uint64_t seen) {
 
 }  // namespace
 
-void wake_sleepers(Counter& c) { syscall(SYS_futex, futex_word(c), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+void wake_sleepers(Counter& c) {
+  syscall(SYS_futex, futex_word(c), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
 
 Status Waiter::slow(Counter& c, std::uint64_t at_least) {
   const auto start = Clock::now();

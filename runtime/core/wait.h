@@ -22,8 +22,8 @@ inline std::uint64_t load(const Counter& c) {
   return std::atomic_ref(const_cast<std::uint64_t&>(c.value)).load(std::memory_order_acquire);
 }
 void wake_sleepers(Counter&);
-/// Pairs with load(). A sleeper that registers at this very moment may be missed: it sleeps in slices of 1 ms,
-/// which is cheaper than a full fence on each publication.
+/// Pairs with load(). A sleeper that registers at this very moment may be missed: it sleeps in slices of 1
+/// ms, which is cheaper than a full fence on each publication.
 inline void publish(Counter& c, std::uint64_t v) {
   std::atomic_ref(c.value).store(v, std::memory_order_release);
   if (std::atomic_ref(c.sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers(c);

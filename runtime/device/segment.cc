@@ -36,7 +36,9 @@ Registry& registry() {
   return *r;
 }
 
-bool read_number(const std::string& file, std::size_t& out) { return static_cast<bool>(std::ifstream(file) >> out); }
+bool read_number(const std::string& file, std::size_t& out) {
+  return static_cast<bool>(std::ifstream(file) >> out);
+}
 
 }  // namespace
 
@@ -71,31 +73,37 @@ std::size_t available_memory() {
 Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes, const char* what) {
   if (const std::size_t available = available_memory(); bytes > available)
     return Status(Reason::resource,
-                  fmt::format("{}: {} bytes of shared memory needed, {} available (memory cgroup or machine)", what,
-                              bytes, available));
+                  fmt::format("{}: {} bytes of shared memory needed, {} available (memory cgroup or machine)",
+                              what, bytes, available));
   Fd fd(static_cast<int>(syscall(SYS_memfd_create, "ouro", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   if (!fd)
-    return Status(Reason::resource, fmt::format("{}: memfd_create failed: {} (a seccomp filter may forbid it)", what,
-                                                std::strerror(errno)));
+    return Status(Reason::resource,
+                  fmt::format("{}: memfd_create failed: {} (a seccomp filter may forbid it)", what,
+                              std::strerror(errno)));
   // Reserves the pages now: a full memory file system is an error here, not a SIGBUS at the first write.
   if (int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)))
-    return Status(Reason::resource,
-                  fmt::format("{}: cannot reserve {} bytes of shared memory: {}", what, bytes, std::strerror(error)));
+    return Status(Reason::resource, fmt::format("{}: cannot reserve {} bytes of shared memory: {}", what,
+                                                bytes, std::strerror(error)));
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
-    return Status(Reason::resource, fmt::format("{}: cannot seal shared memory: {}", what, std::strerror(errno)));
+    return Status(Reason::resource,
+                  fmt::format("{}: cannot seal shared memory: {}", what, std::strerror(errno)));
   return map(std::move(fd), bytes);
 }
 
 Result<std::shared_ptr<Segment>> Segment::attach(Fd fd, std::size_t bytes) {
   struct stat info {};
-  if (!fd || fstat(fd.get(), &info) != 0) return Status(Reason::refused, "a peer passed no usable descriptor");
+  if (!fd || fstat(fd.get(), &info) != 0)
+    return Status(Reason::refused, "a peer passed no usable descriptor");
   if (!S_ISREG(info.st_mode) || info.st_uid != geteuid())
-    return Status(Reason::refused, fmt::format("a peer passed a descriptor of mode {:o} and user {}; expected memory of "
-                                               "user {}", info.st_mode, info.st_uid, geteuid()));
+    return Status(Reason::refused,
+                  fmt::format("a peer passed a descriptor of mode {:o} and user {}; expected memory of "
+                              "user {}",
+                              info.st_mode, info.st_uid, geteuid()));
   if (fcntl(fd.get(), F_GET_SEALS) < 0 || (fcntl(fd.get(), F_GET_SEALS) & kSeals) != kSeals)
     return Status(Reason::refused, "a peer passed shared memory without seals");
   if (static_cast<std::size_t>(info.st_size) != bytes)
-    return Status(Reason::refused, fmt::format("a peer passed {} bytes of shared memory; expected {}", info.st_size, bytes));
+    return Status(Reason::refused,
+                  fmt::format("a peer passed {} bytes of shared memory; expected {}", info.st_size, bytes));
   return map(std::move(fd), bytes);
 }
 
@@ -109,7 +117,8 @@ Result<std::shared_ptr<Segment>> Segment::map(Fd fd, std::size_t bytes) {
   if (auto existing = known.lock()) return existing;
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (p == MAP_FAILED)
-    return Status(Reason::resource, fmt::format("cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno)));
+    return Status(Reason::resource,
+                  fmt::format("cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno)));
   // A forked child must not write into a live group; keys and data stay out of core dumps.
   madvise(p, bytes, MADV_DONTFORK);
   auto segment = std::shared_ptr<Segment>(new Segment);

@@ -13,7 +13,8 @@ namespace ouro::device {
 /// threads then share addresses, and ThreadSanitizer sees them); the last owner unmaps.
 class Segment {
  public:
-  /// New zero-filled memory, sealed against resizing. Errors: resource (needed and available bytes in the text).
+  /// New zero-filled memory, sealed against resizing. Errors: resource (needed and available bytes in the
+  /// text).
   static Result<std::shared_ptr<Segment>> create(std::size_t bytes, const char* what);
   /// Maps what a peer passed. Checks seals, size and owner before it maps; takes the descriptor.
   static Result<std::shared_ptr<Segment>> attach(Fd fd, std::size_t bytes);

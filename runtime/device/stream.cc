@@ -54,9 +54,8 @@ void WorkState::then(std::function<void(const Status&)> f) {
 }
 
 HostStream::HostStream(std::string name, int nice)
-    : queue_(std::make_shared<Queue>()), thread_([queue = queue_, name = std::move(name), nice] {
-        loop(queue, name, nice);
-      }) {}
+    : queue_(std::make_shared<Queue>()),
+      thread_([queue = queue_, name = std::move(name), nice] { loop(queue, name, nice); }) {}
 
 HostStream::~HostStream() {
   {

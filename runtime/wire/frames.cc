@@ -153,15 +153,16 @@ Bytes encode(const Frame& frame) {
 
 Result<Frame> decode(std::span<const std::uint8_t> bytes) {
   if (bytes.size() < kHeaderBytes || bytes.size() > kMaxFrame)
-    return refused(fmt::format("a frame of {} bytes; expected {} to {}; it begins '{}'", bytes.size(), kHeaderBytes,
-                               kMaxFrame, printable(bytes, 16)));
+    return refused(fmt::format("a frame of {} bytes; expected {} to {}; it begins '{}'", bytes.size(),
+                               kHeaderBytes, kMaxFrame, printable(bytes, 16)));
   Reader header(bytes.first(kHeaderBytes));
   if (const auto magic = header.number<std::uint32_t>(); magic != kMagic)
     return refused(fmt::format("not a frame of ouro; it begins '{}'", printable(bytes, 16)));
   const auto major = header.number<std::uint8_t>();
   const auto minor = header.number<std::uint8_t>();
   if (major != kMajor)
-    return refused(fmt::format("protocol version {}.{}; this library speaks {}.{}", major, minor, kMajor, kMinor));
+    return refused(
+        fmt::format("protocol version {}.{}; this library speaks {}.{}", major, minor, kMajor, kMinor));
   const auto type = header.number<std::uint16_t>();
   if (type >= std::size(kTake)) return refused(fmt::format("frame type {} is not in the list", type));
   const auto payload = bytes.subspan(kHeaderBytes);
@@ -171,14 +172,16 @@ Result<Frame> decode(std::span<const std::uint8_t> bytes) {
   if (header.number<std::uint32_t>() != checksum(payload)) return refused("a frame's checksum is wrong");
   Reader r(payload);
   Frame frame = kTake[type](r);
-  if (const char* why = r.finish()) return refused(fmt::format("a malformed frame of type {}: {}", type, why));
+  if (const char* why = r.finish())
+    return refused(fmt::format("a malformed frame of type {}: {}", type, why));
   return frame;
 }
 
 std::string printable(std::span<const std::uint8_t> text, std::size_t limit) {
   std::string s;
   for (std::size_t i = 0; i < std::min(text.size(), limit); ++i)
-    s += text[i] >= 32 && text[i] < 127 ? std::string(1, static_cast<char>(text[i])) : fmt::format("\\x{:02x}", text[i]);
+    s += text[i] >= 32 && text[i] < 127 ? std::string(1, static_cast<char>(text[i]))
+                                        : fmt::format("\\x{:02x}", text[i]);
   return s;
 }
 

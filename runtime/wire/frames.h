@@ -1,5 +1,6 @@
-// Frames of the control plane on one node: pure encoding and parsing, no sockets. What is parsed here comes from
-// outside and is never trusted. Used by bootstrap (joining) and by the watch thread (descriptor requests).
+// Frames of the control plane on one node: pure encoding and parsing, no sockets. What is parsed here comes
+// from outside and is never trusted. Used by bootstrap (joining) and by the watch thread (descriptor
+// requests).
 #pragma once
 #include <array>
 #include <cstddef>
@@ -16,8 +17,8 @@ namespace ouro::wire {
 using Nonce = std::array<std::uint8_t, 16>;
 using Bytes = std::vector<std::uint8_t>;
 
-/// Header, 24 bytes, little-endian: magic u32 | major u8 | minor u8 | type u16 | length u32 | seq u64 | xxh3 u32
-/// (low half of XXH3 over the payload). A frame is at most kMaxFrame bytes in all.
+/// Header, 24 bytes, little-endian: magic u32 | major u8 | minor u8 | type u16 | length u32 | seq u64 | xxh3
+/// u32 (low half of XXH3 over the payload). A frame is at most kMaxFrame bytes in all.
 inline constexpr std::uint32_t kMagic = 0x4f52554f;  // "OURO"
 inline constexpr std::uint8_t kMajor = 1, kMinor = 0;
 inline constexpr std::size_t kHeaderBytes = 24, kMaxFrame = 2048, kMaxText = 1024, kMaxName = 100;
@@ -58,8 +59,8 @@ struct Grant {
 using Frame = std::variant<Join, Member, Refuse, Fetch, Grant>;
 
 Bytes encode(const Frame&);
-/// Errors (refused) say what was wrong: too short, bad magic (and what it looks like), version, length, checksum,
-/// a text that is too long, a number out of range, bytes left over.
+/// Errors (refused) say what was wrong: too short, bad magic (and what it looks like), version, length,
+/// checksum, a text that is too long, a number out of range, bytes left over.
 Result<Frame> decode(std::span<const std::uint8_t>);
 /// Printable form of text that a peer sent: bounded, control characters escaped.
 std::string printable(std::span<const std::uint8_t> text, std::size_t limit = 64);

@@ -13,7 +13,8 @@ constexpr wire::Nonce kJob{1, 2, 3};
 const std::string kSettings = "A=1 B=2";
 
 wire::Join request(std::uint32_t rank, std::uint32_t world = 4) {
-  return {kJob, rank, world, static_cast<std::int32_t>(100 + rank), "node" + std::to_string(rank), "server", kSettings};
+  return {kJob,     rank,     world, static_cast<std::int32_t>(100 + rank), "node" + std::to_string(rank),
+          "server", kSettings};
 }
 Admission four() { return {kJob, 4, kSettings, "node0", 100}; }
 
@@ -60,7 +61,8 @@ TEST(Admission, GivesUpWhereRanksDisagreeAndNamesBoth) {
   const auto world = a.consider(request(1, 5));
   EXPECT_EQ(world.verdict, Admission::Verdict::give_up);
   EXPECT_EQ(world.why.reason(), Reason::mismatch);
-  EXPECT_NE(world.why.message().find("rank 1 (node1, pid 101) says 5, rank 0 (node0, pid 100) says 4"), std::string::npos)
+  EXPECT_NE(world.why.message().find("rank 1 (node1, pid 101) says 5, rank 0 (node0, pid 100) says 4"),
+            std::string::npos)
       << world.why.message();
   auto other = request(3);
   other.settings = "A=1 B=3";
@@ -68,6 +70,17 @@ TEST(Admission, GivesUpWhereRanksDisagreeAndNamesBoth) {
   EXPECT_EQ(settings.verdict, Admission::Verdict::give_up);
   EXPECT_NE(settings.why.message().find("'A=1 B=3'"), std::string::npos);
   EXPECT_NE(settings.why.message().find("'A=1 B=2'"), std::string::npos);
+}
+
+TEST(Admission, AVacatedSeatCanBeTakenAgain) {
+  Admission a = four();
+  ASSERT_EQ(a.consider(request(2)).verdict, Admission::Verdict::seat);
+  a.vacate(2);
+  EXPECT_EQ(a.missing(), (std::vector<int>{1, 2, 3}));
+  a.vacate(2);
+  a.vacate(0);  // rank 0 never leaves its own hub
+  EXPECT_EQ(a.seated(), 1);
+  EXPECT_EQ(a.consider(request(2)).verdict, Admission::Verdict::seat);
 }
 
 TEST(Admission, NamesTheLostAndTheMissing) {
@@ -79,7 +92,8 @@ TEST(Admission, NamesTheLostAndTheMissing) {
   EXPECT_EQ(lost.failure()->pid, 103);
   const Status expired = a.expired(0.5);
   EXPECT_EQ(expired.reason(), Reason::never_joined);
-  EXPECT_NE(expired.message().find("ranks {1,2} never joined; 2/4 did within 0.5 s"), std::string::npos) << expired.message();
+  EXPECT_NE(expired.message().find("ranks {1,2} never joined; 2/4 did within 0.5 s"), std::string::npos)
+      << expired.message();
 }
 
 TEST(Admission, RandomRequestsNeverSeatTwiceOrOverfill) {
@@ -88,10 +102,11 @@ TEST(Admission, RandomRequestsNeverSeatTwiceOrOverfill) {
     Admission a = four();
     std::vector<bool> taken{true, false, false, false};
     for (int i = 0; i < 12; ++i) {
-      auto join = request(random() % 6, random() % 8 == 0 ? 3 : 4);
+      auto join = request(static_cast<std::uint32_t>(random() % 6), random() % 8 == 0 ? 3 : 4);
       if (random() % 8 == 0) join.job[0] ^= 1;
       if (random() % 8 == 0) join.settings += "x";
-      const bool fits = join.job == kJob && join.world == 4 && join.rank < 4 && !taken[join.rank] && join.settings == kSettings;
+      const bool fits = join.job == kJob && join.world == 4 && join.rank < 4 && !taken[join.rank] &&
+                        join.settings == kSettings;
       const auto d = a.consider(join);
       ASSERT_EQ(d.verdict == Admission::Verdict::seat, fits);
       ASSERT_EQ(d.why.ok(), fits);

@@ -105,11 +105,14 @@ TEST(Streams, TheLastHandleDrains) {
   // The last handle may go inside a function that runs on the stream itself.
   std::promise<void> done;
   auto* own = new Stream(made());
+  Gate gate;
+  (void)gate.hold(*own);
   (void)own->run([own, &done] {
     delete own;
     done.set_value();
     return Status{};
   });
+  gate.open();  // not before run() has returned: until then the handle is in use
   done.get_future().wait();
 }
 
