@@ -77,6 +77,7 @@ TEST_P(Death, EverySurvivorNamesIt) {
   Watchdog watchdog;
   const Case& c = GetParam();
   const UniqueId id = new_id();
+  OURO_NEEDS_PROCESSES();
   Processes ranks(4, [&](int rank, Board& board) { survive(rank, board, c, id); });
   ASSERT_TRUE(ranks.all_reach(1));
   std::this_thread::sleep_for(30ms);  // into the middle of it
@@ -109,6 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Leaving, ExitWithoutCloseIsDeath) {
   Watchdog watchdog;
   const UniqueId id = new_id();
+  OURO_NEEDS_PROCESSES();
   Processes ranks(3, [&](int rank, Board& board) {
     auto joined = Context::create(options(rank, 3, id));
     ASSERT_TRUE(joined.ok()) << joined.status().message();
@@ -127,6 +129,7 @@ TEST(Leaving, ExitWithoutCloseIsDeath) {
 TEST(Leaving, InGoodOrderIsAnErrorOnlyForThoseWhoNeedIt) {
   Watchdog watchdog;
   const UniqueId id = new_id();
+  OURO_NEEDS_PROCESSES();
   Processes ranks(3, [&](int rank, Board& board) {
     auto joined = Context::create(options(rank, 3, id));
     ASSERT_TRUE(joined.ok()) << joined.status().message();
@@ -165,6 +168,7 @@ TEST(Leaving, ReceiveFromARankThatDiesOrLeaves) {
   Watchdog watchdog;
   for (const bool dies : {true, false}) {
     const UniqueId job = new_id();
+    OURO_NEEDS_PROCESSES();
     Processes ranks(2, [&](int rank, Board& board) {
       auto joined = Context::create(options(rank, 2, job));
       ASSERT_TRUE(joined.ok()) << joined.status().message();
@@ -188,6 +192,7 @@ TEST(Leaving, ReceiveFromARankThatDiesOrLeaves) {
 TEST(DeathOfTheOwner, WhileMemoryIsFetchedFromARankWhoseChildLives) {
   Watchdog watchdog;
   const UniqueId id = new_id();
+  OURO_NEEDS_PROCESSES();
   Processes ranks(2, [&](int rank, Board& board) {
     auto joined = Context::create(options(rank, 2, id));
     ASSERT_TRUE(joined.ok()) << joined.status().message();

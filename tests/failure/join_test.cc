@@ -155,6 +155,7 @@ TEST(Join, LatecomerIsTurnedAway) {
 TEST(Join, ARankThatDiesWhileTheJobForms) {
   Watchdog watchdog;
   const UniqueId id = new_id();
+  OURO_NEEDS_PROCESSES();
   Processes ranks(3, [&](int rank, Board& board) {
     if (rank == 2) {
       std::thread([] {
@@ -179,6 +180,7 @@ TEST(Join, ARankThatDiesWhileTheJobForms) {
 TEST(Join, TheHubDiesWhileTheJobForms) {
   Watchdog watchdog;
   const UniqueId id = new_id();
+  OURO_NEEDS_PROCESSES();
   Processes ranks(2, [&](int rank, Board& board) {
     board.stage[rank] = 1;
     const auto c = Context::create(options(rank, 3, id));
@@ -226,6 +228,7 @@ void disturb(const std::string& name, const Board& board) {
 TEST(Join, StrangersDoNotDisturb) {
   Watchdog watchdog;
   const UniqueId id = new_id();
+  OURO_NEEDS_PROCESSES();
   Processes ranks(5, [&](int rank, Board& board) {
     if (rank == 4) return disturb(rendezvous_of(id), board);
     if (rank == 3) std::this_thread::sleep_for(500ms);  // the job forms under fire

@@ -26,6 +26,7 @@ ShrinkReport go_on(Group& g, Board& board, int rank) {
 TEST(Shrink, FromFourToOne) {
   Watchdog watchdog;
   const UniqueId id = new_id();
+  OURO_NEEDS_PROCESSES();
   Processes ranks(4, [&](int rank, Board& board) {
     auto joined = Context::create(options(rank, 4, id));
     ASSERT_TRUE(joined.ok()) << joined.status().message();
@@ -93,6 +94,7 @@ TEST(Shrink, SurvivesDeathsDuringShrink) {
     const UniqueId id = new_id();
     const int second = run % 3;  // 0 decides
     const auto delay = std::chrono::microseconds(run / 3 * 700);
+    OURO_NEEDS_PROCESSES();
     Processes ranks(4, [&](int rank, Board& board) {
       auto joined = Context::create(options(rank, 4, id));
       ASSERT_TRUE(joined.ok()) << joined.status().message();
