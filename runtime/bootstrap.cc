@@ -122,7 +122,7 @@ class Hub {
     timer->async_wait([line](error_code e) {
       if (!e) line->cancel();
     });
-    line->async_wait(Descriptor::wait_read, [this, line, timer](error_code e) {
+    when_readable(*line, [this, line, timer](error_code e) {
       --half_open_;
       if (!accepting_) accept();
       timer->cancel();
@@ -161,7 +161,7 @@ class Hub {
     peers_[static_cast<std::size_t>(rank)] = std::move(peer);
     lines_[static_cast<std::size_t>(rank)] = line;
     // Until the table goes out a rank has nothing to say: what comes now is its end.
-    line->async_wait(Descriptor::wait_read, [this, rank](error_code e) {
+    when_readable(*line, [this, rank](error_code e) {
       if (!e && outcome_.ok() && !admission_.complete()) outcome_ = admission_.lost(rank);
     });
   }

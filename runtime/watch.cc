@@ -67,7 +67,7 @@ void Watch::answer(int fd, bool serves) {
   timer->async_wait([line](error_code e) {
     if (!e) line->cancel();
   });
-  line->async_wait(Descriptor::wait_read, [this, line, timer, serves](error_code e) {
+  when_readable(*line, [this, line, timer, serves](error_code e) {
     timer->cancel();
     if (e) return;
     auto incoming = recv_frame(line->native_handle(), Clock::now());
@@ -88,7 +88,7 @@ void Watch::watch_peer(int rank) {
   if (pidfd < 0) return;
   auto& slot = pidfds_[static_cast<std::size_t>(rank)];
   slot = std::make_unique<Descriptor>(io_, dup(pidfd));
-  slot->async_wait(Descriptor::wait_read, [this, rank](error_code e) {
+  when_readable(*slot, [this, rank](error_code e) {
     if (e) return;
     fresh_deaths_.insert(rank);
     gather_.expires_after(kGather);
