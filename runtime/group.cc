@@ -67,9 +67,7 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   if (!record.ok()) return record.status();
   auto group = std::shared_ptr<Group>(new Group(context, std::move(spec), rank, **record));
   auto algorithm = env::text("OURO_ALGO");
-  auto late = env::real("OURO_LATE");
   if (!algorithm.ok()) return algorithm.status();
-  if (!late.ok()) return late.status();
   group->job_algorithm_ = algorithm->value_or("");
   if (!group->job_algorithm_.empty() && !flow::parse_algorithm(group->job_algorithm_))
     return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm", group->job_algorithm_));

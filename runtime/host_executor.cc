@@ -90,9 +90,10 @@ Status HostExecutor::run_flow(const Flow& f, bool posted) {
   const std::size_t region = blocks ? 0 : Flow::kPipelined ? capacity_ : chunks * capacity_;
   const std::size_t rounds =
       std::max<std::size_t>(1, ceil_div(longest, std::max<std::size_t>(1, blocks ? capacity_ : region)));
-  at.rounds = static_cast<int>(rounds);
   pipelined_ = Flow::kPipelined;
-  if (keeps_accumulators(f, at)) lanes_.scratch.resize(chunks * capacity_ * acc_bytes_);
+  // Heard from one round, which has all verbs; flows over boards keep nothing.
+  if (!Flow::kBoards && keeps_accumulators(f, at)) lanes_.scratch.resize(chunks * capacity_ * acc_bytes_);
+  at.rounds = static_cast<int>(rounds);
 
   Status outcome;
   const auto listen = [&](const Step& s) {
