@@ -4,27 +4,21 @@
 #include <algorithm>
 
 namespace ouro::rt {
-namespace {
-
-thread_local std::unique_ptr<Batch> t_batch;
-
-}  // namespace
-
-Batch* Batch::current() { return t_batch.get(); }
-
 void Batch::start() {
-  if (!t_batch) t_batch = std::make_unique<Batch>();
-  ++t_batch->depth_;
+  static thread_local std::unique_ptr<Batch> owner;
+  if (!t_current) owner = std::make_unique<Batch>(), t_current = owner.get();
+  ++t_current->depth_;
 }
 
 Status Batch::end() {
-  if (!t_batch) return invalid("group_end() without group_start()");
-  if (--t_batch->depth_ > 0) return {};
-  const auto batch = std::move(t_batch);  // what runs now is no longer deferred
-  return batch->submit();
+  if (!t_current) return invalid("group_end() without group_start()");
+  if (--t_current->depth_ > 0) return {};
+  Batch batch = std::move(*t_current);
+  t_current = nullptr;  // what runs now is no longer deferred
+  return batch.submit();
 }
 
-Status Batch::defer(std::shared_ptr<Group> g, Operation o, std::shared_ptr<HostStream> s,
+Status Batch::defer(std::shared_ptr<Group> g, const Operation& o, std::shared_ptr<HostStream> s,
                     std::shared_ptr<WorkState>* work) {
   Status checked = check(o, g->rank(), g->size());
   if (!checked.ok()) {
@@ -33,7 +27,8 @@ Status Batch::defer(std::shared_ptr<Group> g, Operation o, std::shared_ptr<HostS
   }
   auto promised = std::make_shared<WorkState>();
   *work = promised;
-  items_.push_back({std::move(g), std::move(s), std::move(o), nullptr, std::move(promised)});
+  items_.push_back(
+      {std::move(g), std::move(s), std::make_unique<KeptOperation>(o), nullptr, std::move(promised)});
   return {};
 }
 
@@ -41,7 +36,7 @@ Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::s
                     std::shared_ptr<WorkState>* work) {
   auto promised = std::make_shared<WorkState>();
   *work = promised;
-  items_.push_back({std::move(g), std::move(s), {}, std::move(m), std::move(promised)});
+  items_.push_back({std::move(g), std::move(s), nullptr, std::move(m), std::move(promised)});
   return {};
 }
 
@@ -100,7 +95,7 @@ Status Batch::submit() {
       return s.group == i.group && s.stream == i.stream;
     });
     std::shared_ptr<WorkState> work;
-    const Status s = i.group->submit(std::move(i.operation), share->runs_on, &work);
+    const Status s = i.group->submit(i.operation->get(), share->runs_on, &work);
     note(s);
     if (work)
       work->then([promised = i.promised](const Status& outcome) { promised->complete(outcome); });

@@ -10,13 +10,13 @@ namespace ouro::rt {
 /// The batch of the calling thread, if one is open.
 class Batch {
  public:
-  static Batch* current();
+  static Batch* current() { return t_current; }
   static void start();
   /// Ends one level; the outermost submits everything.
   static Status end();
 
   /// Each returns what the deferred call returns: ok. An argument error is returned here and again by end().
-  Status defer(std::shared_ptr<Group>, Operation, std::shared_ptr<HostStream>,
+  Status defer(std::shared_ptr<Group>, const Operation&, std::shared_ptr<HostStream>,
                std::shared_ptr<WorkState>* work);
   Status defer(std::shared_ptr<Group>, std::unique_ptr<Message>, std::shared_ptr<HostStream>,
                std::shared_ptr<WorkState>* work);
@@ -25,10 +25,12 @@ class Batch {
   struct Item {
     std::shared_ptr<Group> group;
     std::shared_ptr<HostStream> stream;
-    Operation operation;
-    std::shared_ptr<Message> message;     // set for messages
+    std::unique_ptr<KeptOperation> operation;  // null for messages
+    std::shared_ptr<Message> message;
     std::shared_ptr<WorkState> promised;  // what the user waits on
   };
+  // Read on every call: no guard, no call to find it.
+  [[gnu::tls_model("initial-exec")]] static inline constinit thread_local Batch* t_current = nullptr;
   Status submit();
   int depth_ = 0;
   Status error_;

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <mutex>
@@ -12,6 +11,7 @@
 #include "runtime/core/log.h"
 #include "runtime/group.h"
 #include "runtime/local_socket.h"
+#include "runtime/machine.h"
 #include "runtime/watch.h"
 
 namespace ouro::rt {
@@ -31,9 +31,17 @@ void count_forks() {
   });
 }
 
-int cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+/// Whether every rank of the node can have a hardware thread of its own. Judged by what all of them wrote on their
+/// pages before they joined, so that all come to the same answer.
+bool enough_cores(const std::vector<Peer>& peers) {
+  std::vector<Cpus> masks;
+  for (const Peer& p : peers) {
+    const auto& page = *reinterpret_cast<const ControlPage*>(p.control->data());
+    Cpus& mask = masks.emplace_back();
+    for (int cpu = 0; cpu < kMaxCpus; ++cpu)
+      if (page.cpus[cpu / 64] >> (cpu % 64) & 1) mask.push_back(cpu);
+  }
+  return room_for_each(masks);
 }
 
 std::atomic<unsigned> g_serial{0};
@@ -49,8 +57,6 @@ Context::Context(ContextSpec spec)
       imported_(static_cast<std::size_t>(spec_.join.world)) {
   for (int r = 0; r < size(); ++r) dead_[static_cast<std::size_t>(r)] = false;
   forks_ = g_forks.load();
-  spin_ = spec_.spin.value_or(spec_.local_size <= cores() ? std::chrono::microseconds(50)
-                                                          : std::chrono::microseconds(0));
 }
 
 Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
@@ -63,6 +69,8 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   page->magic = kControlMagic;
   page->rank = static_cast<std::uint32_t>(spec.join.rank);
   page->pid = getpid();
+  for (const int cpu : affinity_of(0))
+    if (cpu < kMaxCpus) page->cpus[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
   page->state.set(static_cast<std::uint32_t>(ContextState::active));
 
   Fd server;
@@ -80,6 +88,8 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   for (int r = 0; r < context->size(); ++r)
     if (context->page(r).magic != kControlMagic || context->page(r).rank != static_cast<std::uint32_t>(r))
       return Status(Reason::ring_corrupt, fmt::format("the control page of rank {} is not one", r));
+  context->enough_cores_ = ouro::rt::enough_cores(context->peers_);
+  context->spin_ = spec.spin.value_or(std::chrono::microseconds(context->enough_cores_ ? 50 : 0));
   if (context->size() > 1)
     context->watch_ = std::make_unique<Watch>(*context, std::move(server), std::move(joined->rendezvous));
   OURO_INFO(INIT, "rank {} of {} joined job {}", context->rank(), context->size(), hex(spec.join.job));

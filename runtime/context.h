@@ -13,6 +13,7 @@
 #include "runtime/bootstrap.h"
 #include "runtime/control_page.h"
 #include "runtime/core/link_view.h"
+#include "runtime/rules.h"
 
 namespace ouro::rt {
 
@@ -43,7 +44,9 @@ struct ContextSpec {
   int local_rank = 0, local_size = 1;
   std::chrono::milliseconds deadline{600'000};
   Numerics numerics = Numerics::fast;
-  std::uint32_t slot_bytes = 128 << 10;
+  std::uint32_t slot_bytes = 128 << 10;  ///< of a link
+  std::size_t page_bytes = 128 << 10;    ///< of a board
+  Rules rules = built_in_rules();
   std::optional<std::chrono::microseconds> spin;  ///< unset: 50 us where every local rank can have a core
 };
 
@@ -57,6 +60,8 @@ class Context : public std::enable_shared_from_this<Context> {
   const ContextSpec& spec() const { return spec_; }
   /// How long waiters of this rank spin before they yield.
   std::chrono::microseconds spin() const { return spin_; }
+  /// Whether every rank of this node can have a core.
+  bool enough_cores() const { return enough_cores_; }
   const Peer& peer(int r) const { return peers_[static_cast<std::size_t>(r)]; }
   ControlPage& page(int r) const { return *reinterpret_cast<ControlPage*>(peer(r).control->data()); }
 
@@ -105,6 +110,7 @@ class Context : public std::enable_shared_from_this<Context> {
   void scan_errors();
 
   ContextSpec spec_;
+  bool enough_cores_ = true;
   std::chrono::microseconds spin_{0};
   unsigned forks_ = 0;
   std::vector<Peer> peers_;

@@ -50,6 +50,7 @@ inline constexpr int kHistory = 8;     // rooted operations let a rank run ahead
 inline constexpr int kRecords = 1024;  // live groups a rank
 inline constexpr int kErrors = 128;    // first errors of groups that a rank can publish in its life
 inline constexpr int kMaxNodeRanks = 1024;
+inline constexpr int kMaxCpus = 8192;
 
 struct alignas(64) GroupRecord {
   Shared<std::uint64_t> key;        // 0: never used. Written once per use, before `state` says open
@@ -86,6 +87,7 @@ struct ControlPage {
   std::int32_t pid;
   Shared<std::uint32_t> state;        // ContextState
   Shared<std::uint32_t> errors_used;  // grows; a reader that saw this value need not look again
+  std::uint64_t cpus[kMaxCpus / 64];  // that this rank may run on when it joined; bits
   Shared<std::uint64_t> freed;        // grows with each freed allocation; peers then drop stale mappings
   ErrorRecord errors[kErrors];
   GroupRecord groups[kRecords];

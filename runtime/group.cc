@@ -11,18 +11,28 @@
 
 #include "runtime/core/env.h"
 #include "runtime/group_waiters.h"
+#include "runtime/machine.h"
 #include "transport/shm.h"
 
 namespace ouro::rt {
 namespace {
 
-constexpr std::size_t kPageBytes = 256 << 10;  // of a board
 constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
 enum Purpose : std::uint64_t { kLinksOf = 1, kBoardsOf = 2, kMessagesOf = 3 };
 
 std::uint64_t segment_key(std::uint64_t group, Purpose p) {
   const std::uint64_t words[] = {group, p};
   return XXH3_64bits(words, sizeof words);
+}
+
+std::atomic<std::uint64_t> g_groups{0};
+
+/// Where the last-level cache is no longer worth writing to: 3/4 of it, if nobody has measured.
+std::size_t stream_bytes(const Rules& rules) {
+  constexpr std::size_t kUnknownCache = 32 << 20;
+  if (rules.stream_bytes > 0) return rules.stream_bytes;
+  const std::size_t cache = machine().l3_bytes;
+  return (cache > 0 ? cache : kUnknownCache) / 4 * 3;
 }
 
 /// The first rank keeps the segment: it goes on when all others have mapped it, so that it can leave at any
@@ -68,9 +78,12 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   auto group = std::shared_ptr<Group>(new Group(context, std::move(spec), rank, **record));
   auto algorithm = env::text("OURO_ALGO");
   if (!algorithm.ok()) return algorithm.status();
-  group->job_algorithm_ = algorithm->value_or("");
-  if (!group->job_algorithm_.empty() && !flow::parse_algorithm(group->job_algorithm_))
-    return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm", group->job_algorithm_));
+  const std::string wanted = algorithm->value_or("");
+  if (!wanted.empty() && !flow::parse_algorithm(wanted))
+    return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm", wanted));
+  const Rules& rules = context->spec().rules;
+  group->selector_ =
+      std::make_unique<Selector>(rules, group->size(), context->enough_cores(), stream_bytes(rules), wanted);
   group->late_after_ = context->spec().join.late_after;
   context->enrol(*group);
   return group;
@@ -82,6 +95,8 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, GroupRe
       rank_(rank),
       record_(record),
       records_(spec_.ranks.size(), nullptr),
+      serial_(g_groups.fetch_add(1, std::memory_order_relaxed) + 1),
+      executor_(*context_, *this, lanes_, rank, size()),
       waiter_(std::make_unique<OpWaiter>(*this)) {
   records_[static_cast<std::size_t>(rank)] = &record_;
 }
@@ -110,28 +125,41 @@ HostStream& Group::own_stream() {
 
 // ---- operations -----------------------------------------------------------------------------------
 
-Status Group::submit(Operation op, HostStream* stream, std::shared_ptr<WorkState>* work) {
+Status Group::make_plan(const Operation& op, Plan* plan) const {
+  OURO_TRY(check(op, rank_, size()));
+  plan->op = op;
+  if (op.numerics == Numerics::inherit) plan->op.numerics = spec_.numerics;
+  const bool canonical = plan->op.numerics == Numerics::canonical;
+  OURO_TRY(selector_->select(op, rank_, canonical, &plan->choice));
+  plan->signature = signature(op, rank_, size(), canonical,
+                              op.algorithm.empty() ? 0 : static_cast<int>(plan->choice.algorithm) + 1);
+  plan->folded = plan->signature.folded();
+  plan->idle = moves_nothing(op, rank_, size());
+  keep_plan(serial_, op, plan);
+  return {};
+}
+
+Status Group::submit(const Operation& op, HostStream* stream, std::shared_ptr<WorkState>* work) {
   OURO_TRY(context_->usable());
   if (closed_.load(std::memory_order_acquire))
     return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
   if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) return status();
-  OURO_TRY(check(op, rank_, size()));
-  if (op.numerics == Numerics::inherit) op.numerics = spec_.numerics;
-  const bool canonical = op.numerics == Numerics::canonical;
-  auto choice = select(op, rank_, size(), canonical, job_algorithm_);
-  if (!choice.ok()) return choice.status();
-  const Signature s = signature(op, rank_, size(), canonical,
-                                op.algorithm.empty() ? 0 : static_cast<int>(choice->algorithm) + 1);
-  if (!stream) return execute(op, *choice, s, tickets_.fetch_add(1, std::memory_order_acq_rel));
+  if (!stream) {
+    if (const Plan* known = find_plan(serial_, op)) return execute(*known, take_ticket());
+    Plan plan;
+    OURO_TRY(make_plan(op, &plan));
+    return execute(plan, take_ticket());
+  }
+  const auto kept = std::make_shared<const KeptOperation>(op);
+  Plan plan;
+  OURO_TRY(make_plan(kept->get(), &plan));
   std::lock_guard lock(submit_mutex_);
-  const std::uint64_t ticket = tickets_.fetch_add(1, std::memory_order_acq_rel);
-  *work = stream->enqueue([this, op = std::move(op), choice = std::move(*choice), s, ticket] {
-    return execute(op, choice, s, ticket);
-  });
+  const std::uint64_t ticket = take_ticket();
+  *work = stream->enqueue([this, kept, plan, ticket] { return execute(plan, ticket); });
   return {};
 }
 
-Status Group::execute(const Operation& op, const Choice& choice, const Signature& s, std::uint64_t ticket) {
+Status Group::execute(const Plan& plan, std::uint64_t ticket) {
   // Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
   for (std::uint64_t now = turn_.load(std::memory_order_acquire); now != ticket;
        now = turn_.load(std::memory_order_acquire))
@@ -141,11 +169,11 @@ Status Group::execute(const Operation& op, const Choice& choice, const Signature
   if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) {
     outcome = status();
   } else {
-    waiter_->begin({op.collective, seq, s, {}, false});
-    enter(record_, seq, s);
-    if (!moves_nothing(op, rank_, size())) {
+    waiter_->begin({plan.op.collective, seq, plan.signature, {}, false});
+    enter(record_, seq, plan.signature);
+    if (!plan.idle) {
       try {
-        outcome = HostExecutor(*context_, *this, lanes_, rank_, size()).run(op, choice, seq, s.folded());
+        outcome = executor_.run(plan, seq);
       } catch (const std::bad_alloc&) {
         outcome = Status(Reason::resource, "no memory for an operation's scratch space");
       }
@@ -162,9 +190,10 @@ Status Group::execute(const Operation& op, const Choice& choice, const Signature
 
 Result<std::string> Group::explain(const Operation& op) const {
   const Numerics numerics = op.numerics == Numerics::inherit ? spec_.numerics : op.numerics;
-  auto choice = select(op, rank_, size(), numerics == Numerics::canonical, job_algorithm_, true);
-  if (!choice.ok()) return choice.status();
-  return choice->why;
+  Choice choice;
+  std::string why;
+  OURO_TRY(selector_->select(op, rank_, numerics == Numerics::canonical, &choice, &why));
+  return why;
 }
 
 // ---- wiring, on first use -------------------------------------------------------------------------
@@ -184,7 +213,7 @@ Status Group::need_links() {
 
 Status Group::need_boards() {
   if (lanes_.boards) return {};
-  const auto layout = transport::ShmBoardLayout::of(size(), kPageBytes);
+  const auto layout = transport::ShmBoardLayout::of(size(), context_->spec().page_bytes);
   auto segment = context_->segment(segment_key(spec_.key, kBoardsOf), layout.bytes, spec_.ranks[0]);
   if (!segment.ok()) return segment.status();
   lanes_.boards = std::make_unique<transport::ShmBoards>(std::move(*segment), layout, size());

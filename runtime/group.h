@@ -14,6 +14,7 @@
 #include "runtime/host_executor.h"
 #include "runtime/messages.h"
 #include "runtime/operation.h"
+#include "runtime/plan.h"
 #include "runtime/select.h"
 
 namespace ouro::rt {
@@ -45,7 +46,7 @@ class Group final : private Host {
 
   /// Checks, orders and runs one operation: in the caller (stream == nullptr; *work stays untouched), or on
   /// the stream. Errors of the arguments are returned at once and do not stick.
-  Status submit(Operation, HostStream* stream, std::shared_ptr<WorkState>* work);
+  Status submit(const Operation&, HostStream* stream, std::shared_ptr<WorkState>* work);
   Result<std::string> explain(const Operation&) const;
 
   // Messages. All Message objects live until they are done or the call has returned.
@@ -87,7 +88,9 @@ class Group final : private Host {
   };
   Group(std::shared_ptr<Context>, GroupSpec, int rank, GroupRecord&);
 
-  Status execute(const Operation&, const Choice&, const Signature&, std::uint64_t ticket);
+  std::uint64_t take_ticket() { return tickets_.fetch_add(1, std::memory_order_acq_rel); }
+  Status make_plan(const Operation&, Plan*) const;
+  Status execute(const Plan&, std::uint64_t ticket);
   Status look(Doing&);
   Status look_for_mismatch(const Doing&);
   Status fail(Failure, const Doing*, bool tell_peers);
@@ -101,7 +104,7 @@ class Group final : private Host {
   Status need_links() override;
   Status need_boards() override;
   Waiter& waiter() override;
-  Status disagreement(int with, std::uint64_t seq, std::uint64_t signature) override;
+  Status disagreement(int with, const char* where) override;
   int world_rank(int r) const override { return spec_.ranks[static_cast<std::size_t>(r)]; }
   Result<Messages*> messages();
   Status check_message(const Message&) const;
@@ -115,7 +118,8 @@ class Group final : private Host {
   GroupRecord& record_;  // mine, on my control page
   std::mutex records_mutex_;
   std::vector<GroupRecord*> records_;  // of the members, found on demand
-  std::string job_algorithm_;          // OURO_ALGO
+  std::unique_ptr<Selector> selector_;
+  const std::uint64_t serial_;  // of this object among all groups of the process, never 0
   std::chrono::milliseconds late_after_;
 
   std::mutex submit_mutex_;  // a ticket and a place on a stream are taken together
@@ -126,7 +130,8 @@ class Group final : private Host {
   mutable std::mutex error_mutex_;
   Status error_;  // the first one
 
-  Lanes lanes_;                       // whose turn it is uses them
+  Lanes lanes_;  // whose turn it is uses them
+  HostExecutor executor_;
   std::unique_ptr<OpWaiter> waiter_;  // of the operation at hand
   std::mutex messages_mutex_;
   std::unique_ptr<Messages> messages_;

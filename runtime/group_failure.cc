@@ -198,7 +198,7 @@ Status Group::look_for_mismatch(const Doing& doing) {
               &doing, true);
 }
 
-Status Group::disagreement(int with, std::uint64_t seq, std::uint64_t signature) {
+Status Group::disagreement(int with, const char* where) {
   const Doing& doing = waiter_->doing();
   for (const auto until = Clock::now() + kExplainMismatch; Clock::now() < until;
        std::this_thread::sleep_for(1ms)) {
@@ -206,14 +206,14 @@ Status Group::disagreement(int with, std::uint64_t seq, std::uint64_t signature)
     OURO_TRY(status());
     OURO_TRY(look_for_mismatch(doing));
   }
-  return fail(
-      {.reason = Reason::mismatch,
-       .text = fmt::format(
-           "this rank is in operation {} (signature {:016x}), rank {} sends for operation {} ({:016x})",
-           doing.seq, doing.signature.folded(), with, seq, signature),
-       .rank = with,
-       .detector = "slot header"},
-      &doing, true);
+  GroupRecord* record = record_of(with);
+  return fail({.reason = Reason::mismatch,
+               .text = fmt::format(
+                   "this rank is in operation {}, {}; rank {} is in another, and has come to operation {}",
+                   doing.seq, doing.signature.text(), with, record ? record->entered.get() : 0),
+               .rank = with,
+               .detector = where},
+              &doing, true);
 }
 
 // ---- the end of a group ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/copy.h"
 #include "runtime/host_executor.h"
 
 namespace ouro::rt {
@@ -13,172 +14,269 @@ namespace {
 constexpr std::size_t kSpreadBytes = 8 << 10;  // of one block that is reduced, then written to all outputs
 }  // namespace
 
-/// Before anything is written to this round's page: everyone has finished the round that used it last.
-Status HostExecutor::open_page() {
-  if (page_open_) return {};
-  const std::uint64_t k = lanes_.round;
-  if (k >= BoardView::kPages)
+/// Before anything is written to the page of this round: everyone has released the round that used it last.
+Status HostExecutor::open_page(std::uint64_t round) {
+  if (round < opened_) return {};
+  if (round >= BoardView::kPages)
     for (int r = 0; r < n_; ++r) {
       auto& known = lanes_.known_done[static_cast<std::size_t>(r)];
-      const std::uint64_t need = k + 1 - BoardView::kPages;
+      const std::uint64_t need = round + 1 - BoardView::kPages;
       if (r == rank_ || known >= need) continue;
       Counter& done = *lanes_.board[static_cast<std::size_t>(r)].done;
       OURO_TRY(host_.waiter().until(done, need));
       known = load(done);
     }
-  page_open_ = true;
-  Card& card = lanes_.board[static_cast<std::size_t>(rank_)].card(k);
-  card = {seq_, signature_, 0, op_->op.scalar.real, op_->op.scalar.integer, {}, {}};
+  opened_ = round + 1;
+  Card& card = lanes_.board[static_cast<std::size_t>(rank_)].card(round);
+  if (reduction_.op == OpKind::premulsum) {
+    card.premul_real = op_->op.scalar.real;
+    card.premul_integer = op_->op.scalar.integer;
+  }
   return {};
 }
 
-void HostExecutor::post_phase(int phase) {
-  publish(*lanes_.board[static_cast<std::size_t>(rank_)].posted,
-          2 * lanes_.round + static_cast<std::uint64_t>(phase));
-}
-
-Status HostExecutor::wait_posted(int from, int phase) {
+Status HostExecutor::wait_for(int from, std::uint64_t round, BoardView::Phase phase) {
   const BoardView& b = lanes_.board[static_cast<std::size_t>(from)];
-  const std::uint64_t k = lanes_.round;
-  OURO_TRY(host_.waiter().until(*b.posted, 2 * k + static_cast<std::uint64_t>(phase)));
-  // Who has come to round k has finished all before it: no need to ask for its `done` then.
+  Card& card = b.card(round);
+  const std::atomic_ref word(card.word);
+  const std::uint32_t at_least = BoardView::serial(round, phase);
+  std::uint64_t seen = word.load(std::memory_order_acquire);
+  if (!reached(static_cast<std::uint32_t>(seen), at_least)) {
+    OURO_TRY(host_.waiter().until({reinterpret_cast<std::uint32_t*>(&card.word), b.sleepers}, at_least));
+    seen = word.load(std::memory_order_acquire);
+  }
+  // Who has come to this round has released those that lie far enough behind: no need to ask for its `done`.
   auto& known = lanes_.known_done[static_cast<std::size_t>(from)];
-  known = std::max(known, k);
-  if (const Card& card = b.card(k); card.seq != seq_ || card.signature != signature_)
-    return host_.disagreement(from, card.seq, card.signature);
+  known = std::max({known, base_, round - std::min(round, ahead_)});
+  if (static_cast<std::uint32_t>(seen >> 32) != tag_) return host_.disagreement(from, "card");
   return {};
 }
 
-void HostExecutor::end_round() {
+Status HostExecutor::end_round() {
   publish(*lanes_.board[static_cast<std::size_t>(rank_)].done, ++lanes_.round);
-  page_open_ = false;
+  return {};
 }
 
-/// Posts where this rank's buffers lie, reads where all others' do; everyone comes to the same conclusion.
-Status HostExecutor::ask_in_place(bool* all_registered) {
-  OURO_TRY(host_.need_boards());
-  page_open_ = false;
-  OURO_TRY(open_page());
+// ---- by reference ---------------------------------------------------------------------------------
+
+/// Fills in where this rank's buffers lie; false if they are not registered, or must not be used in place.
+bool HostExecutor::refers(Card& card) const {
   const Operation& o = *op_;
-  const bool aliased = o.collective == Collective::all_to_all && o.in.data == o.out.data;
-  const bool spreads = o.collective == Collective::all_reduce;
-  Card& mine = lanes_.board[static_cast<std::size_t>(rank_)].card(lanes_.round);
-  if (!aliased) {
-    mine.in = context_.find(o.in.data, o.in.bytes());
-    if (spreads) mine.out = context_.find(o.out.data, o.out.bytes());
+  if (o.collective == Collective::all_to_all && o.in.data == o.out.data) return false;
+  const flow::Buffers needs = flow::in_place_buffers(o.collective);
+  const bool in = needs.inputs && (!needs.root_input_only || rank_ == o.root);
+  if (in) card.in = context_.find(o.in.data, o.in.bytes());
+  if (needs.outputs) card.out = context_.find(o.out.data, o.out.bytes());
+  return (!in || card.in.id != 0) && (!needs.outputs || card.out.id != 0);
+}
+
+/// Whether the staged flow that follows has this rank post inputs in its first round.
+bool HostExecutor::posts_on_board() const {
+  switch (op_->collective) {
+    case Collective::broadcast:
+    case Collective::scatter:
+      return rank_ == op_->root;
+    case Collective::reduce:
+    case Collective::gather:
+      return rank_ != op_->root;
+    default:
+      return true;
   }
-  post_phase(1);
-  const bool root_only = o.collective == Collective::broadcast || o.collective == Collective::scatter;
-  *all_registered = true;
+}
+
+/// A rank with registered buffers says where they lie and waits to hear it of all others. One without goes on
+/// at once: its first post of the staged flow, in this same round, says that there is nothing to refer to.
+Status HostExecutor::refer(bool must, bool* all_registered) {
+  OURO_TRY(host_.need_boards());
+  OURO_TRY(open_page(lanes_.round));
+  const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
+  Card& card = mine.card(lanes_.round);
+  card.in = card.out = {};
+  const bool registered = refers(card);
+  if (!registered) card.in = card.out = {kNotRegistered, 0};
+  if (registered || must || !staged_ || !posts_on_board())
+    mine.publish(lanes_.round, BoardView::kReferred, tag_);
+  *all_registered = registered;
+  if (!registered && !must) return {};
   for (int r = 0; r < n_; ++r) {
-    if (r != rank_) OURO_TRY(wait_posted(r, 1));
-    const Card& card = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round);
-    if (root_only && r != o.root) continue;
-    if (card.in.id == 0 || (spreads && card.out.id == 0)) *all_registered = false;
+    if (r != rank_) OURO_TRY(wait_for(r, lanes_.round, BoardView::kReferred));
+    const Card& theirs = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round);
+    *all_registered &= theirs.in.id != kNotRegistered;
   }
-  if (!*all_registered) return {};
-  inputs_.assign(static_cast<std::size_t>(n_), {});
-  outputs_.assign(static_cast<std::size_t>(n_), {});
-  // Block collectives with one block a side read at most that many bytes of the others' inputs.
-  const bool many = o.collective == Collective::scatter || o.collective == Collective::all_to_all ||
-                    o.collective == Collective::reduce_scatter;
-  const std::size_t in_bytes = total_ * elem_ * (many ? static_cast<std::size_t>(n_) : 1);
+  return *all_registered ? resolve_all() : Status();
+}
+
+Status HostExecutor::resolve_all() {
+  const Operation& o = *op_;
+  const flow::Buffers needs = flow::in_place_buffers(o.collective);
+  const auto n = static_cast<std::size_t>(n_);
+  inputs_.assign(n, {});
+  outputs_.assign(n, {});
+  const bool in_blocks =
+      blocks_ && o.collective != Collective::all_gather && o.collective != Collective::gather;
+  const std::size_t in_bytes = total_ * elem_ * (in_blocks ? n : 1);
+  const std::size_t out_bytes = total_ * elem_ * (o.collective == Collective::all_gather ? n : 1);
   for (int r = 0; r < n_; ++r) {
-    if (root_only && r != o.root) continue;
-    const Card& card = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round);
-    auto in = context_.resolve(host_.world_rank(r), card.in, in_bytes);
-    if (!in.ok()) return in.status();
-    inputs_[static_cast<std::size_t>(r)] = std::move(*in);
-    if (!spreads) continue;
-    auto out = context_.resolve(host_.world_rank(r), card.out, in_bytes);
-    if (!out.ok()) return out.status();
-    outputs_[static_cast<std::size_t>(r)] = std::move(*out);
+    const Card card = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round);
+    const auto take = [&](MemoryRef ref, std::size_t bytes, Context::Resolved& into) -> Status {
+      auto resolved = context_.resolve(host_.world_rank(r), ref, bytes);
+      if (!resolved.ok()) return resolved.status();
+      into = std::move(*resolved);
+      return {};
+    };
+    const auto i = static_cast<std::size_t>(r);
+    if (needs.inputs && (!needs.root_input_only || r == o.root))
+      OURO_TRY(take(card.in, in_bytes, inputs_[i]));
+    if (needs.outputs) OURO_TRY(take(card.out, out_bytes, outputs_[i]));
   }
   return {};
 }
 
-/// Where chunk `at` of what `from` posted lies; `mine` gives the place in the buffer where it is read by
-/// reference.
-Result<const std::byte*> HostExecutor::posted_at(int from, const Step& s, Extent at) {
-  OURO_TRY(wait_posted(from, s.verb & flow::kResult ? 2 : 1));
-  if (by_reference_) return inputs_[static_cast<std::size_t>(from)].data + at.offset * elem_;
-  const BoardView& b = lanes_.board[static_cast<std::size_t>(from)];
-  const std::uint64_t first = b.card(lanes_.round).first;
-  const std::size_t piece = s.verb & flow::kResult ? parts_ - 1 : static_cast<std::size_t>(s.at) - first;
-  if (piece >= parts_)
-    return Status(Failure{.reason = Reason::ring_corrupt,
-                          .text = fmt::format("chunk {} is not on its board", s.at),
-                          .rank = from,
-                          .detector = "card"});
-  return b.page(lanes_.round) + piece * (b.page_bytes / parts_ / kLine * kLine);
+// ---- steps ----------------------------------------------------------------------------------------
+
+/// Piece `position` of what was posted in a round.
+std::byte* HostExecutor::piece_on(const BoardView& b, std::uint64_t round, std::size_t position) const {
+  return (inline_ ? b.card(round).payload : b.page(round)) + position * stride_;
 }
 
-Status HostExecutor::hop_board(const Step& s) {
+/// Where chunk `s.at` of what `from` posted lies; `at` is its place in a buffer that is read by reference.
+Result<const std::byte*> HostExecutor::posted_at(int from, const Step& s, Extent at) {
+  if (by_reference_) return inputs_[static_cast<std::size_t>(from)].data + at.offset * elem_;
+  const std::uint64_t round = base_ + round_of(s.at);
+  const bool result = (s.verb & flow::kResult) != 0;
+  OURO_TRY(wait_for(from, round, result ? BoardView::kResult : BoardView::kPosted));
+  std::size_t position = 0;
+  if (result)
+    position = static_cast<std::size_t>(last_piece_);
+  else if (posts_others_)
+    position = static_cast<std::size_t>(
+        flow::wrap(static_cast<int>(static_cast<std::size_t>(s.at) % per_round_) - from - 1, n_));
+  return piece_on(lanes_.board[static_cast<std::size_t>(from)], round, position);
+}
+
+/// What this rank's caller reads next, or never soon.
+void HostExecutor::deliver(void* to, const void* from, std::size_t bytes) const {
+  if (to == from || bytes == 0) return;
+  if (streams_)
+    kernels::copy_stream(to, from, bytes);
+  else
+    std::memcpy(to, from, bytes);
+}
+
+/// Folds the sources into `out`; past the caches by way of a tile that stays in the first level.
+void HostExecutor::fold(std::byte* out, std::size_t count) {
+  const std::size_t block = std::max<std::size_t>(1, kSpreadBytes / elem_);
+  if (!streams_) {
+    kernels::fold(reduction_, out, sources_, factors_, count);
+    return;
+  }
+  tile_.resize(kSpreadBytes);
+  for (std::size_t from = 0; from < count; from += block) {
+    const std::size_t some = std::min(block, count - from);
+    kernels::fold(reduction_, tile_.data(), sources_, factors_, some);
+    kernels::copy_stream(out + from * elem_, tile_.data(), some * elem_);
+    for (const void*& source : sources_) source = static_cast<const std::byte*>(source) + some * elem_;
+  }
+}
+
+Status HostExecutor::post(const Step& s) {
+  if (by_reference_) return {};  // posted when the group was asked
+  const std::uint64_t round = base_ + round_of(s.chunk);
+  OURO_TRY(open_page(round));
   const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
-  if (s.verb & flow::kMeet) {
-    OURO_TRY(open_page());
-    post_phase(2);
-    for (int r = 0; r < n_; ++r)
-      if (r != rank_) OURO_TRY(wait_posted(r, 2));
+  if (s.verb & flow::kResult) {
+    const Extent e = out_extent(s.chunk);
+    kernels::copy_shared(piece_on(mine, round, static_cast<std::size_t>(last_piece_)), out_at(e),
+                         e.count * elem_);
+    mine.publish(round, BoardView::kResult, tag_);
     return {};
   }
-  if (s.verb & flow::kPost) {
-    if (by_reference_) return {};  // posted when the group was asked
-    OURO_TRY(open_page());
-    const std::size_t piece = mine.page_bytes / parts_ / kLine * kLine;
-    std::byte* page = mine.page(lanes_.round);
-    if (s.verb & flow::kResult) {
-      const Extent e = out_extent(s.chunk);
-      place(page + (parts_ - 1) * piece, out_at(e), e.count * elem_);
-      post_phase(2);
-      return {};
-    }
-    mine.card(lanes_.round).first = static_cast<std::uint64_t>(s.chunk);
-    for (int i = 0; i < s.span; ++i) {
-      const Extent e = in_extent(s.chunk + i);
-      place(page + static_cast<std::size_t>(i) * piece, in_at(e), e.count * elem_);
-    }
-    post_phase(1);
-    return {};
+  for (int j = 0; j < s.span; ++j) {
+    const Extent e = in_extent(s.span == 1 ? s.chunk : flow::nth(s.chunk, j, static_cast<int>(per_round_)));
+    if (e.count > 0)
+      kernels::copy_shared(piece_on(mine, round, static_cast<std::size_t>(j)), in_at(e), e.count * elem_);
   }
-  // kPosted: the value comes from one board, or from all of them.
-  const Extent out = out_extent(s.chunk);
-  const Extent at = by_reference_ && op_->blocks() ? piece_of(in_offsets_, in_counts_, s.at) : out;
-  if (s.from != flow::kEveryone) {
-    auto source = posted_at(s.from, s, at);
-    if (!source.ok()) return source.status();
-    place(out_at(out), *source, out.count * elem_);
-    return {};
-  }
-  sources_.resize(static_cast<std::size_t>(n_));
-  factors_.resize(static_cast<std::size_t>(n_));
+  mine.publish(round, BoardView::kPosted, tag_);
+  return {};
+}
+
+Status HostExecutor::meet() {
+  const std::uint64_t round = lanes_.round;
+  OURO_TRY(open_page(round));
+  if (streams_) kernels::stream_fence();
+  lanes_.board[static_cast<std::size_t>(rank_)].publish(round, BoardView::kResult, tag_);
+  for (int r = 0; r < n_; ++r)
+    if (r != rank_) OURO_TRY(wait_for(r, round, BoardView::kResult));
+  return {};
+}
+
+/// Finds chunk `s.at` of all inputs; mine is at hand, posted or not.
+Status HostExecutor::gather_sources(const Step& s, Extent at) {
   for (int r = 0; r < n_; ++r) {
     const auto i = static_cast<std::size_t>(r);
-    if (r == rank_) {  // my own input is at hand, posted or not
-      sources_[i] = in_at(op_->blocks() ? piece_of(in_offsets_, in_counts_, s.at) : in_extent(s.at));
-      factors_[i] = op_->op.scalar;
+    if (r == rank_) {
+      sources_[i] = in_at(in_extent(s.at));
+      if (reduction_.op == OpKind::premulsum) factors_[i] = op_->op.scalar;
       continue;
     }
     auto source = posted_at(r, s, at);
     if (!source.ok()) return source.status();
     sources_[i] = *source;
-    const Card& card = lanes_.board[i].card(lanes_.round);
+    if (reduction_.op != OpKind::premulsum) continue;
+    const Card& card = lanes_.board[i].card(by_reference_ ? lanes_.round : base_ + round_of(s.at));
     factors_[i] = {card.premul_real, card.premul_integer};
   }
-  if (!(s.verb & flow::kSpread)) {
-    kernels::fold(reduction_, out_at(out), sources_, factors_, out.count);
-    return {};
-  }
-  // Block by block, so that what is spread is still in the cache.
+  return {};
+}
+
+/// Block by block, so that what is written to all outputs is still in the first-level cache.
+Status HostExecutor::spread(const Step& s) {
+  const Extent out = out_extent(s.chunk);
+  const bool reduces = (s.verb & flow::kPosted) != 0 && s.from == flow::kEveryone;
+  const std::byte* source = nullptr;
+  if (reduces)
+    OURO_TRY(gather_sources(s, blocks_ ? in_extent(s.at) : out));
+  else if (s.verb & flow::kInput)
+    source = in_at(in_extent(s.chunk));
+  else
+    source = inputs_[static_cast<std::size_t>(s.from)].data + out.offset * elem_;
   const std::size_t block = std::max<std::size_t>(1, kSpreadBytes / elem_);
+  tile_.resize(kSpreadBytes);
   for (std::size_t from = 0; from < out.count; from += block) {
     const Extent e{out.offset + from, std::min(block, out.count - from)};
-    kernels::fold(reduction_, out_at(e), sources_, factors_, e.count);
-    for (int r = 0; r < n_; ++r)
-      if (r != rank_)
-        place(outputs_[static_cast<std::size_t>(r)].data + e.offset * elem_, out_at(e), e.count * elem_);
-    for (const void*& source : sources_) source = static_cast<const std::byte*>(source) + e.count * elem_;
+    const std::size_t bytes = e.count * elem_;
+    if (reduces) {
+      std::byte* to = streams_ ? tile_.data() : out_at(e);
+      kernels::fold(reduction_, to, sources_, factors_, e.count);
+      for (const void*& in : sources_) in = static_cast<const std::byte*>(in) + bytes;
+      source = to;
+    }
+    for (int d = 0; d < n_; ++d) {
+      std::byte* to = outputs_[static_cast<std::size_t>(flow::wrap(rank_ + d, n_))].data + e.offset * elem_;
+      if (to == source) continue;
+      if (streams_)
+        kernels::copy_stream(to, source, bytes);
+      else
+        kernels::copy_shared(to, source, bytes);
+    }
+    if (!reduces) source += bytes;
   }
+  return {};
+}
+
+/// Copies from one board, or from the input that it refers to.
+Status HostExecutor::fetch(const Step& s) {
+  const Extent out = out_extent(s.chunk);
+  auto source = posted_at(s.from, s, blocks_ ? in_extent(s.at) : out);
+  if (!source.ok()) return source.status();
+  deliver(out_at(out), *source, out.count * elem_);
+  return {};
+}
+
+Status HostExecutor::reduce(const Step& s) {
+  const Extent out = out_extent(s.chunk);
+  OURO_TRY(gather_sources(s, blocks_ ? in_extent(s.at) : out));
+  fold(out_at(out), out.count);
   return {};
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/copy.h"
+
 namespace ouro::rt {
 namespace {
 
@@ -13,124 +15,139 @@ using flow::Step;
 
 std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
-/// The most chunks that any rank posts at once, and whether results are posted too: into how many pieces a
-/// page is cut. Heard from the root and its neighbour, which between them stand for all ranks.
-template <class Flow>
-std::size_t page_parts(const Flow& f, flow::Place at) {
-  int span = 1, result = 0;
-  for (int rank : {at.root, flow::wrap(at.root + 1, at.size)}) {
-    at.rank = rank;
-    f(at, [&](const Step& s) {
-      if (!(s.verb & flow::kPost)) return;
-      if (s.verb & flow::kResult)
-        result = 1;
-      else
-        span = std::max(span, s.span);
-    });
-  }
-  return static_cast<std::size_t>(span + result);
-}
-
-template <class Flow>
-bool keeps_accumulators(const Flow& f, const flow::Place& at) {
-  bool keeps = false;
-  f(at, [&](const Step& s) { keeps |= (s.verb & flow::kKeep) != 0; });
-  return keeps;
-}
+std::uint32_t fold32(std::uint64_t x) { return static_cast<std::uint32_t>(x ^ x >> 32); }
 
 }  // namespace
 
-Status HostExecutor::run(const Operation& op, const Choice& choice, std::uint64_t seq,
-                         std::uint64_t signature) {
-  op_ = &op, seq_ = seq, signature_ = signature;
+HostExecutor::HostExecutor(Context& context, Host& host, Lanes& lanes, int rank, int size)
+    : context_(context),
+      host_(host),
+      lanes_(lanes),
+      rank_(rank),
+      n_(size),
+      sources_(static_cast<std::size_t>(size)),
+      factors_(static_cast<std::size_t>(size)) {}
+
+void HostExecutor::prepare(const Plan& plan) {
+  const Operation& op = plan.op;
   const DType t = op.dtype(rank_);
   elem_ = op.collective == Collective::barrier ? 1 : size_of(t);
   reduction_ = {t, op.reduces() ? op.op.kind : OpKind::sum, n_, op.op.scalar};
   acc_bytes_ = op.reduces() ? kernels::accumulator_bytes(t, reduction_.op) : elem_;
-  plan_blocks();
-  bool in_place = false, asked = false;
-  if (n_ > 1 && (choice.try_in_place || choice.algorithm == flow::Algorithm::inplace)) {
-    OURO_TRY(ask_in_place(&in_place));
-    asked = true;
-    if (!in_place) end_round();
-    if (!in_place && choice.algorithm == flow::Algorithm::inplace)
-      return invalid(fmt::format("{}: algorithm 'inplace' needs buffers from ouro::alloc on every rank",
-                                 name(op.collective)));
+  total_ = unit_count(op, rank_, n_);
+  blocks_ = op.blocks();
+  if (blocks_) plan_blocks();
+  streams_ = plan.choice.streams;
+  staged_ = plan.choice.boards;
+  candidate_ = n_ > 1 && (plan.choice.try_in_place || plan.choice.algorithm == flow::Algorithm::inplace);
+  runner_ = nullptr;
+  flow::visit(op.collective, plan.choice.algorithm,
+              [this]<class Flow>(Flow) { runner_ = &HostExecutor::run_flow<Flow>; });
+  cut_for_ = nullptr;
+  prepared_ = plan.id;
+}
+
+Status HostExecutor::run(const Plan& plan, std::uint64_t seq) {
+  op_ = &plan.op, seq_ = seq, signature_ = plan.folded;
+  tag_ = fold32(signature_ ^ seq * 0x9e3779b97f4a7c15);
+  base_ = opened_ = lanes_.round;
+  if (plan.id == 0 || plan.id != prepared_) prepare(plan);
+  if (!candidate_) return (this->*runner_)();
+  const bool must = plan.choice.algorithm == flow::Algorithm::inplace;
+  bool in_place = false;
+  OURO_TRY(refer(must, &in_place));
+  if (must && !in_place) {
+    OURO_TRY(end_round());
+    return invalid(fmt::format("{}: algorithm 'inplace' needs buffers from ouro::alloc on every rank",
+                               name(op_->collective)));
   }
+  if (!in_place) return (this->*runner_)();
   Status outcome;
-  const auto algorithm = in_place ? flow::Algorithm::inplace : choice.algorithm;
-  if (!flow::visit(op.collective, algorithm, [&](auto f) { outcome = run_flow(f, asked && in_place); }))
-    return unsupported(fmt::format("{} has no algorithm '{}'", name(op.collective), flow::name(algorithm)));
+  flow::visit(op_->collective, flow::Algorithm::inplace,
+              [&]<class Flow>(Flow) { outcome = run_flow<Flow>(); });
   inputs_.clear();
   outputs_.clear();
   return outcome;
 }
 
+/// Decides how large a chunk is and how many rounds there are.
 template <class Flow>
-Status HostExecutor::run_flow(const Flow& f, bool posted) {
-  flow::Place at{rank_, n_, op_->root, 1};
-  by_reference_ = Flow::kByReference && n_ > 1;
-  const auto chunks = static_cast<std::size_t>(f.chunks(at));
-  const bool blocks = op_->blocks();
-  const std::size_t longest = blocks ? std::max(*std::max_element(in_counts_.begin(), in_counts_.end()),
-                                                *std::max_element(out_counts_.begin(), out_counts_.end()))
-                                     : total_;
-  if (by_reference_) {
-    capacity_ = blocks ? longest : ceil_div(total_, chunks);
-  } else if (Flow::kBoards && n_ > 1) {
-    OURO_TRY(host_.need_boards());
-    parts_ = page_parts(f, at);
-    capacity_ = lanes_.board[0].page_bytes / parts_ / kLine * kLine / elem_;
-  } else if (n_ > 1) {
-    OURO_TRY(host_.need_links());
-    capacity_ = lanes_.out[0].view.slot_bytes / kLine * kLine / std::max(elem_, acc_bytes_);
-  } else {
-    capacity_ = std::max<std::size_t>(longest, 1);
-  }
-  const std::size_t region = blocks ? 0 : Flow::kPipelined ? capacity_ : chunks * capacity_;
-  const std::size_t rounds =
-      std::max<std::size_t>(1, ceil_div(longest, std::max<std::size_t>(1, blocks ? capacity_ : region)));
+void HostExecutor::cut() {
   pipelined_ = Flow::kPipelined;
-  // Heard from one round, which has all verbs; flows over boards keep nothing.
-  if (!Flow::kBoards && keeps_accumulators(f, at)) lanes_.scratch.resize(chunks * capacity_ * acc_bytes_);
-  at.rounds = static_cast<int>(rounds);
+  by_reference_ = Flow::kByReference && n_ > 1;
+  posts_others_ = Flow::kPostsOthers;
+  ahead_ = 0;
+  if (Flow::kPipelined) ahead_ = static_cast<std::uint64_t>((Flow::kPostsResult ? 2 : 1) * flow::kBoardLag);
+  const std::size_t longest = blocks_ && op_->uneven
+                                  ? std::max(*std::max_element(in_counts_.begin(), in_counts_.end()),
+                                             *std::max_element(out_counts_.begin(), out_counts_.end()))
+                                  : total_;
+  const auto chunks = static_cast<std::size_t>(Flow{}.chunks({rank_, n_, op_->root, 1}));
+  per_round_ = chunks;
+  inline_ = false;
+  if (n_ == 1 || by_reference_) {
+    capacity_ = std::max<std::size_t>(1, blocks_ ? longest : ceil_div(total_, chunks));
+  } else if (Flow::kBoards) {
+    const std::size_t posted = Flow::kPostsOthers ? static_cast<std::size_t>(n_ - 1) : 1;
+    const std::size_t bytes = longest * elem_;
+    inline_ = !Flow::kPostsResult && bytes <= Card::kInline / posted;
+    last_piece_ = static_cast<int>(posted);
+    stride_ = inline_ ? bytes : lanes_.board[0].page_bytes / (posted + Flow::kPostsResult) / kLine * kLine;
+    capacity_ = inline_ ? std::max<std::size_t>(1, longest) : stride_ / elem_;
+  } else {
+    capacity_ = lanes_.out[0].view.slot_bytes / kLine * kLine / std::max(elem_, acc_bytes_);
+  }
+  const std::size_t at_once = blocks_ ? capacity_ : chunks * capacity_;
+  const std::size_t rounds = longest <= at_once ? 1 : ceil_div(longest, at_once);
+  rounds_ = static_cast<int>(rounds);
+  if (blocks_) {
+    piece_ = capacity_;
+  } else {
+    // Whole lines each, so that slices of different ranks do not share one; and rounds of equal size.
+    const std::size_t line = std::max<std::size_t>(1, kLine / elem_);
+    piece_ = std::min(capacity_, ceil_div(ceil_div(total_, chunks * rounds), line) * line);
+  }
+  if (Flow::kKeeps) lanes_.scratch.resize(chunks * capacity_ * acc_bytes_);
+  cut_for_ = &HostExecutor::run_flow<Flow>;
+}
+
+template <class Flow>
+Status HostExecutor::run_flow() {
+  if (cut_for_ != &HostExecutor::run_flow<Flow>) {
+    if (n_ > 1) OURO_TRY(Flow::kBoards ? host_.need_boards() : host_.need_links());
+    cut<Flow>();
+  }
+  if (!Flow::kBoards && candidate_) OURO_TRY(end_round());
 
   Status outcome;
+  const flow::Place at{rank_, n_, op_->root, rounds_};
   const auto listen = [&](const Step& s) {
     if (outcome.ok()) outcome = hop(s);
   };
+  round_index_ = 0;
   if constexpr (Flow::kPipelined) {
-    begin_ = 0, end_ = total_, piece_ = capacity_;
-    f(at, listen);
-    return outcome;
-  }
-  for (round_index_ = 0; round_index_ < rounds && outcome.ok(); ++round_index_) {
-    if (!blocks) {
-      begin_ = round_index_ * region, end_ = std::min(total_, begin_ + region);
-      // Whole lines each, so that slices of different ranks do not share one.
-      const std::size_t line = std::max<std::size_t>(1, kLine / elem_);
-      piece_ = std::min(capacity_, ceil_div(ceil_div(end_ - begin_, chunks), line) * line);
+    Flow{}(at, listen);
+  } else {
+    for (; round_index_ < static_cast<std::size_t>(rounds_) && outcome.ok(); ++round_index_) {
+      Flow{}(at, listen);
+      if (Flow::kBoards && n_ > 1 && outcome.ok()) outcome = end_round();
     }
-    page_open_ = posted;
-    f(at, listen);
-    if (Flow::kBoards && n_ > 1 && outcome.ok()) end_round();
   }
+  if (streams_) kernels::stream_fence();
   return outcome;
 }
 
 void HostExecutor::plan_blocks() {
   const auto n = static_cast<std::size_t>(n_);
   const Operation& o = *op_;
-  total_ = unit_count(o, rank_, n_);
-  if (!o.blocks()) return;
   const auto even = [&](std::vector<std::size_t>& offsets, std::vector<std::size_t>& counts, bool many) {
     counts.assign(n, total_);
     offsets.assign(n, 0);
     for (std::size_t b = 0; many && b < n; ++b) offsets[b] = b * total_;
   };
   const auto uneven = [&](std::vector<std::size_t>& offsets, std::vector<std::size_t>& counts,
-                          const std::vector<std::size_t>& given, bool many) {
-    counts = given;
+                          std::span<const std::size_t> given, bool many) {
+    counts.assign(given.begin(), given.end());
     offsets.assign(n, 0);
     for (std::size_t b = 1; many && b < n; ++b) offsets[b] = offsets[b - 1] + given[b - 1];
   };
@@ -147,22 +164,15 @@ void HostExecutor::plan_blocks() {
 
 HostExecutor::Extent HostExecutor::piece_of(const std::vector<std::size_t>& offsets,
                                             const std::vector<std::size_t>& counts, int chunk) const {
-  const auto c = static_cast<std::size_t>(chunk);
-  const std::size_t skip = std::min(counts[c], round_index_ * capacity_);
-  return {offsets[c] + skip, std::min(counts[c] - skip, capacity_)};
+  const std::size_t b =
+      pipelined_ ? static_cast<std::size_t>(chunk) % per_round_ : static_cast<std::size_t>(chunk);
+  const std::size_t skip = std::min(counts[b], round_of(chunk) * capacity_);
+  return {offsets[b] + skip, std::min(counts[b] - skip, capacity_)};
 }
-HostExecutor::Extent HostExecutor::in_extent(int chunk) const {
-  if (op_->blocks()) return piece_of(in_offsets_, in_counts_, chunk);
-  const std::size_t from = std::min(end_, begin_ + static_cast<std::size_t>(chunk) * piece_);
-  return {from, std::min(piece_, end_ - from)};
-}
-HostExecutor::Extent HostExecutor::out_extent(int chunk) const {
-  return op_->blocks() ? piece_of(out_offsets_, out_counts_, chunk) : in_extent(chunk);
-}
-
-Status HostExecutor::hop(const Step& s) {
-  if (s.verb & (flow::kPost | flow::kPosted | flow::kMeet | flow::kSpread)) return hop_board(s);
-  return hop_link(s);
+HostExecutor::Extent HostExecutor::region(int chunk) const {
+  const std::size_t i = round_index_ * per_round_ + static_cast<std::size_t>(chunk);
+  const std::size_t from = std::min(total_, i * piece_);
+  return {from, std::min(piece_, total_ - from)};
 }
 
 }  // namespace ouro::rt

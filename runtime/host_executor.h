@@ -1,5 +1,5 @@
 // The host executor: the listener that carries flows out with loads and stores over links and boards.
-// Used by group, one operation at a time.
+// Used by group, one operation at a time; it keeps its buffers between operations.
 #pragma once
 #include <cstring>
 #include <memory>
@@ -9,8 +9,7 @@
 #include "runtime/context.h"
 #include "runtime/core/link_view.h"
 #include "runtime/flow/step.h"
-#include "runtime/operation.h"
-#include "runtime/select.h"
+#include "runtime/plan.h"
 #include "transport/transport.h"
 
 namespace ouro::rt {
@@ -27,7 +26,7 @@ struct Lanes {
   std::vector<LinkEnd> in, out;  // by rank
   std::unique_ptr<transport::Boards> boards;
   std::vector<BoardView> board;           // by rank
-  std::vector<std::uint64_t> known_done;  // rounds that each rank is known to have finished
+  std::vector<std::uint64_t> known_done;  // rounds that each rank is known to have released
   std::uint64_t round = 0;                // of the boards; the same on all ranks between operations
   std::vector<std::byte> scratch;         // accumulators of one round
 };
@@ -39,38 +38,51 @@ class Host {
   virtual Status need_links() = 0;   ///< fills in Lanes::links, in, out
   virtual Status need_boards() = 0;  ///< fills in Lanes::boards, board, known_done
   virtual Waiter& waiter() = 0;
-  /// A peer's header shows another operation: finds out who disagrees and fails the group.
-  virtual Status disagreement(int with, std::uint64_t seq, std::uint64_t signature) = 0;
+  /// A peer's header or card shows another operation: finds out who disagrees and fails the group.
+  virtual Status disagreement(int with, const char* where) = 0;
   virtual int world_rank(int rank) const = 0;
 };
 
 class HostExecutor {
  public:
-  HostExecutor(Context& context, Host& host, Lanes& lanes, int rank, int size)
-      : context_(context), host_(host), lanes_(lanes), rank_(rank), n_(size) {}
+  HostExecutor(Context& context, Host& host, Lanes& lanes, int rank, int size);
 
   /// Runs one operation to its end on this rank. `invalid` leaves the group usable (all ranks return it
   /// alike).
-  Status run(const Operation&, const Choice&, std::uint64_t seq, std::uint64_t signature);
+  Status run(const Plan&, std::uint64_t seq);
 
  private:
   static constexpr std::size_t kLine = 64;  // payloads are cut into whole lines
   struct Extent {
     std::size_t offset, count;  // elements
   };
+  void prepare(const Plan&);
   template <class Flow>
-  Status run_flow(const Flow&, bool posted);
-  Status hop(const flow::Step&);
-  Status hop_link(const flow::Step&);
-  Status hop_board(const flow::Step&);
-  Status send_slot(const flow::Step&, Extent);
-  static void place(void* to, const void* from, std::size_t bytes) {
-    if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+  Status run_flow();
+  template <class Flow>
+  void cut();
+  // Inlined into a flow, whose verbs are literals: what is left is one call.
+  Status hop(const flow::Step& s) {
+    if (s.verb & flow::kPost) return post(s);
+    if (s.verb & flow::kRelease) return end_round();
+    if (s.verb & flow::kMeet) return meet();
+    if (s.verb & flow::kSpread) return spread(s);
+    if (s.verb & flow::kPosted) return s.from == flow::kEveryone ? reduce(s) : fetch(s);
+    return hop_link(s);
   }
-  Status ask_in_place(bool* all_registered);
 
-  Extent in_extent(int chunk) const;
-  Extent out_extent(int chunk) const;
+  // Which elements a chunk is.
+  void plan_blocks();
+  std::size_t round_of(int chunk) const {
+    return round_index_ + (pipelined_ ? static_cast<std::size_t>(chunk) / per_round_ : 0);
+  }
+  Extent in_extent(int chunk) const {
+    return blocks_ ? piece_of(in_offsets_, in_counts_, chunk) : region(chunk);
+  }
+  Extent out_extent(int chunk) const {
+    return blocks_ ? piece_of(out_offsets_, out_counts_, chunk) : region(chunk);
+  }
+  Extent region(int chunk) const;
   Extent piece_of(const std::vector<std::size_t>& offsets, const std::vector<std::size_t>& counts,
                   int chunk) const;
   const std::byte* in_at(Extent e) const {
@@ -84,33 +96,75 @@ class HostExecutor {
            (pipelined_ ? 0 : static_cast<std::size_t>(chunk)) * capacity_ * acc_bytes_;
   }
 
-  Status open_page();
-  void post_phase(int phase);
-  Status wait_posted(int from, int phase);
-  void end_round();
-  Result<const std::byte*> posted_at(int from, const flow::Step&, Extent mine);
+  // Links.
+  Status hop_link(const flow::Step&);
+  Status send_slot(const flow::Step&, Extent);
   Status await_input(LinkEnd&, int from, std::size_t bytes, std::size_t total);
-  void plan_blocks();
+  static void place(void* to, const void* from, std::size_t bytes) {
+    if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+  }
+
+  // Boards.
+  Status fetch(const flow::Step&);
+  Status reduce(const flow::Step&);
+  Status post(const flow::Step&);
+  Status meet();
+  Status spread(const flow::Step&);
+  Status gather_sources(const flow::Step&, Extent at);
+  Status open_page(std::uint64_t round);
+  Status wait_for(int from, std::uint64_t round, BoardView::Phase);
+  Result<const std::byte*> posted_at(int from, const flow::Step&, Extent at);
+  std::byte* piece_on(const BoardView&, std::uint64_t round, std::size_t position) const;
+  /// Whether all ranks have registered what an in-place flow reads and writes: they all come to the same
+  /// answer.
+  Status refer(bool must, bool* all_registered);
+  bool refers(Card&) const;
+  Status resolve_all();
+  bool posts_on_board() const;
+  Status end_round();
+  void deliver(void* to, const void* from, std::size_t bytes) const;
+  void fold(std::byte* out, std::size_t count);
 
   Context& context_;
   Host& host_;
   Lanes& lanes_;
   const int rank_, n_;
 
+  // Of the operation at hand; all but the first three lines, and those of boards, stay for the next one if it
+  // has the same plan.
   const Operation* op_ = nullptr;
-  kernels::Reduction reduction_;
   std::uint64_t seq_ = 0, signature_ = 0;
+  std::uint32_t tag_ = 0;                        // of this operation on cards
+  std::uint64_t prepared_ = 0;                   // the plan, or 0
+  Status (HostExecutor::*runner_)() = nullptr;   // the flow that was selected
+  Status (HostExecutor::*cut_for_)() = nullptr;  // the flow that what follows was worked out for
+  kernels::Reduction reduction_;
   std::size_t elem_ = 1, acc_bytes_ = 1;
+  std::size_t total_ = 0;     // elements of the region, or of one even block
   std::size_t capacity_ = 0;  // elements of one chunk in one round, at most
-  std::size_t piece_ = 0;     // of the split round at hand
-  std::size_t begin_ = 0, end_ = 0, total_ = 0;
-  std::size_t round_index_ = 0;
-  std::size_t parts_ = 1;  // into which a board page is cut
-  bool page_open_ = false, by_reference_ = false, pipelined_ = false;
+  std::size_t piece_ = 0;     // elements of a chunk of a region
+  std::size_t per_round_ = 1;
+  int rounds_ = 1;
+  std::size_t round_index_ = 0;  // of a flow that is not pipelined
+  bool blocks_ = false, pipelined_ = false, by_reference_ = false;
+  bool streams_ = false;  // outputs go past the caches
+
+  // Of the boards in it.
+  static constexpr std::uint64_t kNotRegistered = ~std::uint64_t{0};
+  std::uint64_t base_ = 0;    // its first round
+  std::uint64_t opened_ = 0;  // rounds below have their page open
+  std::size_t stride_ = 0;    // bytes between the pieces of a post
+  int last_piece_ = 0;        // where the result lies
+  std::uint64_t ahead_ = 0;   // rounds between posting a round and having released it, at most
+  bool inline_ = false, posts_others_ = false;
+  bool staged_ = false;     // the flow that was selected runs over boards
+  bool candidate_ = false;  // for the in-place flow, if all buffers allow
+
   std::vector<std::size_t> in_offsets_, in_counts_, out_offsets_, out_counts_;  // by block
   std::vector<Context::Resolved> inputs_, outputs_;                             // of all ranks, by reference
   std::vector<const void*> sources_;
   std::vector<Scalar> factors_;
+  std::vector<std::byte> tile_;
 };
 
 }  // namespace ouro::rt

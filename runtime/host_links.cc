@@ -12,8 +12,7 @@ using flow::Step;
 Status HostExecutor::await_input(LinkEnd& link, int from, std::size_t bytes, std::size_t total) {
   OURO_TRY(host_.waiter().until(*link.view.full, link.next + 1));
   const SlotHeader header = link.view.header(link.next);  // a copy: the peer could change it under us
-  if (header.seq != seq_ || header.signature != signature_)
-    return host_.disagreement(from, header.seq, header.signature);
+  if (header.seq != seq_ || header.signature != signature_) return host_.disagreement(from, "slot header");
   if (header.total != total)
     return Status(
         Failure{.reason = Reason::mismatch,

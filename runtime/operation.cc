@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxBytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
 
-std::uint64_t hash(const std::vector<std::size_t>& counts) {
+std::uint64_t hash(std::span<const std::size_t> counts) {
   std::uint64_t h = 0xcbf29ce484222325;  // FNV-1a (Fowler, Noll, Vo), by words
   for (std::size_t c : counts) h = (h ^ c) * 0x100000001b3;
   return h;
@@ -34,7 +34,7 @@ Status check_count(const char* what, std::size_t found, std::size_t expected, co
   return invalid(fmt::format("{} has {} elements; expected {} ({})", what, found, expected, rule));
 }
 
-Result<std::size_t> total(const char* what, const std::vector<std::size_t>& counts, int size) {
+Result<std::size_t> total(const char* what, std::span<const std::size_t> counts, int size) {
   if (counts.size() != static_cast<std::size_t>(size))
     return invalid(fmt::format("{}: {} counts for {} ranks", what, counts.size(), size));
   std::size_t sum = 0;
@@ -55,6 +55,16 @@ Status check_overlap(const Operation& o, const void* legal_in, const void* legal
 }
 
 }  // namespace
+
+KeptOperation::KeptOperation(const Operation& o)
+    : operation_(o),
+      algorithm_(o.algorithm),
+      in_counts_(o.in_counts.begin(), o.in_counts.end()),
+      out_counts_(o.out_counts.begin(), o.out_counts.end()) {
+  operation_.algorithm = algorithm_;
+  operation_.in_counts = in_counts_;
+  operation_.out_counts = out_counts_;
+}
 
 std::size_t unit_count(const Operation& o, int rank, int size) {
   switch (o.collective) {

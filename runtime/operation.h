@@ -2,7 +2,9 @@
 // checks. Used by group, selection and the host executor.
 #pragma once
 #include <cstddef>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/control_page.h"
@@ -11,6 +13,7 @@
 
 namespace ouro::rt {
 
+/// A view of one call: trivially copied, valid as long as what its caller passed.
 struct Operation {
   Collective collective = Collective::none;
   CView in;
@@ -18,10 +21,12 @@ struct Operation {
   ReduceOp op = {};
   int root = 0;
   Numerics numerics = Numerics::inherit;
-  std::string algorithm = {};               ///< forced by the caller; empty: selected
-  bool uneven = false;                      ///< the v-form: counts below hold
-  std::vector<std::size_t> in_counts = {};  ///< elements of each input block (reduce_scatter_v, all_to_all_v)
-  std::vector<std::size_t> out_counts = {};  ///< elements of each output block (all_gather_v, all_to_all_v)
+  std::string_view algorithm = {};  ///< forced by the caller; empty: selected
+  bool uneven = false;              ///< the v-form: counts below hold
+  std::span<const std::size_t> in_counts =
+      {};  ///< elements of each input block (reduce_scatter_v, all_to_all_v)
+  std::span<const std::size_t> out_counts =
+      {};  ///< elements of each output block (all_gather_v, all_to_all_v)
 
   bool reduces() const {
     return collective == Collective::all_reduce || collective == Collective::reduce ||
@@ -40,6 +45,20 @@ struct Operation {
       return out.dtype;
     return in.data || !out.data ? in.dtype : out.dtype;
   }
+};
+
+/// An operation that outlives its call, with copies of what a call only lends. Buffers stay the caller's.
+class KeptOperation {
+ public:
+  explicit KeptOperation(const Operation&);
+  KeptOperation(const KeptOperation&) = delete;
+  KeptOperation& operator=(const KeptOperation&) = delete;
+  const Operation& get() const { return operation_; }
+
+ private:
+  Operation operation_;
+  std::string algorithm_;
+  std::vector<std::size_t> in_counts_, out_counts_;
 };
 
 /// Elements as the collective counts them: of the region, or of one block. The same on all ranks that agree.

@@ -1,95 +1,137 @@
-// The selection table. See select.h.
+// Selection by the table of rules. See select.h.
 #include "runtime/select.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
-#include <vector>
 
 namespace ouro::rt {
 namespace {
 
 using flow::Algorithm;
 
-/// The first row that fits wins. `max_bytes` is of the unit: one rank's region, or one block.
-struct Row {
-  Collective collective;
-  std::size_t max_bytes;
-  Algorithm algorithm;
-  const char* reason;
+/// What the flow of a (collective, algorithm) can do.
+struct Ability {
+  bool exists = false, canonical = false, boards = false, by_reference = false, in_place = false;
 };
-constexpr std::size_t kAny = ~std::size_t{0};
-constexpr Row kTable[] = {
-    {Collective::all_reduce, 16 << 10, Algorithm::oneshot,
-     "small: one synchronisation, everyone reduces everything"},
-    {Collective::all_reduce, kAny, Algorithm::direct,
-     "one node: each rank reduces its slice from all boards"},
-    {Collective::reduce_scatter, kAny, Algorithm::direct, "one node: read from all boards"},
-    {Collective::all_gather, kAny, Algorithm::direct, "one node: read from all boards"},
-    {Collective::broadcast, kAny, Algorithm::direct, "one node: all read the root's board"},
-    {Collective::reduce, kAny, Algorithm::direct, "one node: the root reads all boards"},
-    {Collective::gather, kAny, Algorithm::direct, "one node: the root reads all boards"},
-    {Collective::scatter, kAny, Algorithm::direct, "one node: all read the root's board"},
-    {Collective::all_to_all, kAny, Algorithm::direct, "one node: read from all boards"},
-    {Collective::barrier, kAny, Algorithm::direct, "one node: all meet"},
+struct Abilities {
+  Ability of[kCollectives][flow::kAlgorithms];
 };
-constexpr std::size_t kInPlaceBytes = 32 << 10;  // below, asking costs more than it saves
+constexpr Abilities list_abilities() {
+  Abilities all;
+#define OURO_X(c, a, F)                                                       \
+  all.of[static_cast<int>(Collective::c)][static_cast<int>(Algorithm::a)] = { \
+      true, flow::F::kCanonical, flow::F::kBoards, flow::F::kByReference, flow::F::kInPlace};
+  OURO_FLOWS(OURO_X)
+#undef OURO_X
+  return all;
+}
+constexpr Abilities kAbilities = list_abilities();
+const Ability& ability(Collective c, Algorithm a) {
+  return kAbilities.of[static_cast<int>(c)][static_cast<int>(a)];
+}
 
 /// Whether `a` can serve this call: it is in the list, keeps the numerics, and copes with uneven blocks
 /// and, where input and output are the same memory, with that.
-bool serves(const Operation& o, bool canonical, Algorithm a, bool aliased) {
-  bool ok = false;
-  flow::visit(o.collective, a, [&](auto f) {
-    using Flow = decltype(f);
-    ok = !(canonical && o.reduces() && !Flow::kCanonical);
-    // Pages are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
-    if (o.uneven && o.collective == Collective::all_to_all && Flow::kBoards) ok = false;
-    // A block read in place is found by the size of one's own.
-    if (o.uneven && Flow::kByReference) ok = false;
-    if (!Flow::kInPlace && aliased) ok = false;
-  });
-  return ok;
+bool serves(const Operation& o, bool canonical, Algorithm algorithm, bool aliased) {
+  const Ability& a = ability(o.collective, algorithm);
+  if (!a.exists || (canonical && o.reduces() && !a.canonical) || (aliased && !a.in_place)) return false;
+  // Pages are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
+  // And a block read in place is found by the size of one's own.
+  return !o.uneven || (!a.by_reference && !(a.boards && o.collective == Collective::all_to_all));
+}
+
+/// The same on all ranks, whatever their own share is.
+std::size_t unit_bytes(const Operation& o, int rank, int size) {
+  std::size_t count = 0;
+  if (!o.uneven) {
+    count = unit_count(o, rank, size);
+  } else if (o.collective != Collective::all_to_all) {
+    const auto& counts = o.collective == Collective::all_gather ? o.out_counts : o.in_counts;
+    count = counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+  }
+  return count * size_of(o.dtype(rank));
 }
 
 }  // namespace
 
-Result<Choice> select(const Operation& o, int rank, int size, bool canonical, const std::string& job_default,
-                      bool explain) {
+Selector::Selector(const Rules& rules, int size, bool enough_cores, std::size_t stream_bytes,
+                   std::string job_algorithm)
+    : size_(size), stream_bytes_(stream_bytes), job_algorithm_(std::move(job_algorithm)) {
+  for (const Rule& r : rules.rows) {
+    if (size < r.min_ranks || size > r.max_ranks) continue;
+    if (r.cores != Cores::any && (r.cores == Cores::enough) != enough_cores) continue;
+    Rows& rows = rows_[static_cast<std::size_t>(r.collective)];
+    const Row row{r.max_bytes, r.algorithm, r.reason};
+    if (r.buffers != Buffers::registered && r.algorithm != Algorithm::inplace) rows.staged.push_back(row);
+    if (r.buffers != Buffers::private_) rows.registered.push_back(row);
+  }
+}
+
+const Selector::Row* Selector::find(const std::vector<Row>& rows, const Operation& o, std::size_t bytes,
+                                    bool canonical, bool aliased) const {
+  for (const Row& row : rows)
+    if (bytes <= row.max_bytes && serves(o, canonical, row.algorithm, aliased)) return &row;
+  return nullptr;
+}
+
+Status Selector::select(const Operation& o, int rank, bool canonical, Choice* choice,
+                        std::string* why) const {
   const bool aliased = o.in.count > 0 && o.in.data == o.out.data;
-  const auto finish = [&](Algorithm a, bool forced, const char* why) {
-    Choice c{a, false, forced, {}};
-    const std::size_t bytes = unit_count(o, rank, size) * size_of(o.dtype(rank));
-    const bool asked_for = job_default == flow::name(Algorithm::inplace);
-    c.try_in_place = size > 1 && !o.uneven && !forced && (bytes >= kInPlaceBytes || asked_for) &&
-                     serves(o, canonical, Algorithm::inplace, false);  // aliasing ranks decline when asked
-    if (explain)
-      c.why = fmt::format("{} over shared-memory: {} ranks on one node, {} bytes; {}{}", flow::name(a), size,
-                          bytes, why, c.try_in_place ? "; in place where all buffers are registered" : "");
-    return c;
-  };
+  const std::size_t bytes = unit_bytes(o, rank, size_);
+  const Rows& rows = rows_[static_cast<std::size_t>(o.collective)];
+  *choice = {};
+  const char* reason = nullptr;
   if (!o.algorithm.empty()) {
     const auto a = flow::parse_algorithm(o.algorithm);
-    if (a && serves(o, canonical, *a, aliased)) return finish(*a, true, "forced by the caller");
-    std::vector<std::string_view> names;
-    for (int i = 0; flow::name(static_cast<Algorithm>(i)) != "?"; ++i)
-      if (serves(o, canonical, static_cast<Algorithm>(i), aliased))
-        names.push_back(flow::name(static_cast<Algorithm>(i)));
-    return invalid(fmt::format("{}: algorithm '{}' cannot serve this call{}; these can: {}",
-                               name(o.collective), o.algorithm, canonical ? " (canonical)" : "",
-                               fmt::join(names, ", ")));
+    if (!a || !serves(o, canonical, *a, aliased)) {
+      std::vector<std::string_view> names;
+      for (int i = 0; i < flow::kAlgorithms; ++i)
+        if (serves(o, canonical, static_cast<Algorithm>(i), aliased))
+          names.push_back(flow::name(static_cast<Algorithm>(i)));
+      return invalid(fmt::format("{}: algorithm '{}' cannot serve this call{}; these can: {}",
+                                 name(o.collective), o.algorithm, canonical ? " (canonical)" : "",
+                                 fmt::join(names, ", ")));
+    }
+    choice->algorithm = *a, choice->forced = true;
+    reason = "forced by the caller";
+  } else if (!job_algorithm_.empty()) {
+    const auto a = flow::parse_algorithm(job_algorithm_);
+    if (a && *a != Algorithm::inplace && serves(o, canonical, *a, aliased)) {
+      choice->algorithm = *a, choice->forced = true;
+      reason = "OURO_ALGO";
+    }
   }
-  if (const auto a = flow::parse_algorithm(job_default);
-      a && *a != Algorithm::inplace && serves(o, canonical, *a, aliased))
-    return finish(*a, true, "OURO_ALGO");
-  if (o.uneven && o.collective == Collective::all_to_all)
-    return finish(Algorithm::pairwise, false, "uneven pairs");
-  const std::size_t bytes = unit_count(o, rank, size) * size_of(o.dtype(rank));
-  for (const Row& row : kTable)
-    if (row.collective == o.collective && bytes <= row.max_bytes &&
-        serves(o, canonical, row.algorithm, aliased))
-      return finish(row.algorithm, false, row.reason);
-  return unsupported(fmt::format("{}: no algorithm serves this call", name(o.collective)));
+  const Row* registered = nullptr;
+  if (!choice->forced) {
+    const Row* staged = find(rows.staged, o, bytes, canonical, aliased);
+    if (!staged) return unsupported(fmt::format("{}: no algorithm serves this call", name(o.collective)));
+    choice->algorithm = staged->algorithm;
+    reason = staged->reason.c_str();
+    if (size_ > 1 && !o.uneven) {
+      // Ranks whose buffers alias decline when asked, so this does not depend on `aliased`.
+      registered = find(rows.registered, o, bytes, canonical, false);
+      const bool asked_for =
+          job_algorithm_ == flow::name(Algorithm::inplace) && serves(o, canonical, Algorithm::inplace, false);
+      choice->try_in_place = asked_for || (registered && registered->algorithm == Algorithm::inplace);
+    }
+  }
+  choice->boards = ability(o.collective, choice->algorithm).boards;
+  // Where output is input, its lines are in the cache when they are written.
+  choice->streams =
+      !aliased && (o.in.bytes() + o.out.bytes()) * static_cast<std::size_t>(size_) >= stream_bytes_;
+  if (why) {
+    *why = fmt::format("{} over shared-memory: {} ranks on one node, {} bytes; {}",
+                       flow::name(choice->algorithm), size_, bytes, reason);
+    if (choice->try_in_place)
+      *why += fmt::format("; inplace where all buffers are registered{}",
+                          registered && !registered->reason.empty() ? ": " + registered->reason : "");
+    if (choice->streams)
+      *why += fmt::format("; non-temporal stores, as {} bytes or more are touched", stream_bytes_);
+  }
+  return {};
 }
 
 }  // namespace ouro::rt

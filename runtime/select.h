@@ -1,23 +1,50 @@
-// Selection as data: which algorithm serves a call, and why. Used by group (each call) and explain.
+// Selection: which algorithm serves a call, and why. Used by group (each call) and explain.
 #pragma once
+#include <array>
 #include <string>
+#include <vector>
 
 #include "runtime/flow/list.h"
 #include "runtime/operation.h"
+#include "runtime/rules.h"
 
 namespace ouro::rt {
 
 struct Choice {
   flow::Algorithm algorithm{};
-  /// Ask first whether all buffers are registered, and if so run the in-place twin.
+  bool boards = false;  ///< its flow runs over boards
+  /// Use the in-place flow instead where all buffers turn out to be registered.
   bool try_in_place = false;
+  bool streams = false;  ///< outputs are written past the caches
   bool forced = false;
-  std::string why;  ///< filled in for explain only
 };
 
-/// `job_default`: OURO_ALGO, used where it can serve. Errors: invalid, when the caller forced an algorithm
-/// that does not exist for this collective or breaks its contract; the text lists those that do.
-Result<Choice> select(const Operation&, int rank, int size, bool canonical, const std::string& job_default,
-                      bool explain = false);
+/// The rules that concern a group of `size` ranks on this node.
+class Selector {
+ public:
+  /// `stream_bytes`: see Rules. `job_algorithm`: OURO_ALGO, used where it can serve.
+  Selector(const Rules&, int size, bool enough_cores, std::size_t stream_bytes, std::string job_algorithm);
+
+  /// Errors: invalid, when the caller forced an algorithm that does not exist for this collective or breaks
+  /// its contract; the text lists those that do. The same choice on all ranks that agree on the call, but for
+  /// `streams`, which is each rank's own. `why`, if given, is filled in.
+  Status select(const Operation&, int rank, bool canonical, Choice*, std::string* why = nullptr) const;
+
+ private:
+  struct Row {
+    std::size_t max_bytes;
+    flow::Algorithm algorithm;
+    std::string reason;
+  };
+  struct Rows {
+    std::vector<Row> staged, registered;
+  };
+  const Row* find(const std::vector<Row>&, const Operation&, std::size_t bytes, bool canonical,
+                  bool aliased) const;
+  std::array<Rows, kCollectives> rows_;
+  int size_;
+  std::size_t stream_bytes_;
+  std::string job_algorithm_;
+};
 
 }  // namespace ouro::rt

@@ -43,8 +43,8 @@ Counter* ShmLinks::bell(int rank) const {
   return reinterpret_cast<Counter*>(segment_->data()) + 2 * links + rank;
 }
 
-// Segment: a rank's block is its two counters, its cards, its mark of presence, then its pages on a page
-// boundary.
+// Segment: a rank's block is its cards, its count of rounds, its sleepers, its mark of presence, then its
+// pages on a page boundary.
 ShmBoardLayout ShmBoardLayout::of(int n, std::size_t page_bytes) {
   const auto ranks = static_cast<std::size_t>(n);
   const std::size_t fair = kBoardBudget / (ranks * BoardView::kPages) / 4096 * 4096;
@@ -55,15 +55,14 @@ ShmBoardLayout ShmBoardLayout::of(int n, std::size_t page_bytes) {
 }
 
 BoardView ShmBoards::board(int rank) const {
-  static_assert(3 * sizeof(Counter) + BoardView::kPages * sizeof(Card) <= 4096);
+  static_assert(BoardView::kPages * sizeof(Card) + 3 * sizeof(Counter) <= 4096);
   std::byte* block =
       segment_->data() + static_cast<std::size_t>(rank) * (4096 + BoardView::kPages * layout_.page_bytes);
-  auto* counters = reinterpret_cast<Counter*>(block);
-  return {block + 4096, layout_.page_bytes, reinterpret_cast<Card*>(counters + 2), counters, counters + 1};
+  auto* cards = reinterpret_cast<Card*>(block);
+  auto* counters = reinterpret_cast<Counter*>(cards + BoardView::kPages);
+  return {block + 4096, layout_.page_bytes, cards, counters, &counters[1].sleepers};
 }
 
-Counter* ShmBoards::present(int rank) const {
-  return reinterpret_cast<Counter*>(board(rank).cards + BoardView::kPages);
-}
+Counter* ShmBoards::present(int rank) const { return board(rank).done + 2; }
 
 }  // namespace ouro::transport

@@ -10,32 +10,34 @@ using rt::Operation;
 using Counts = std::span<const std::size_t>;
 
 Operation make(Collective c, CView in, View out, const CallOptions& o, ReduceOp op = {}, int root = 0) {
-  return {c, in, out, op, root, o.numerics, std::string(o.algorithm)};
+  return {c, in, out, op, root, o.numerics, o.algorithm};
 }
 Operation make_v(Collective c, CView in, View out, Counts in_counts, Counts out_counts, const CallOptions& o,
                  ReduceOp op = {}) {
   Operation x = make(c, in, out, o, op);
   x.uneven = true;
-  x.in_counts.assign(in_counts.begin(), in_counts.end());
-  x.out_counts.assign(out_counts.begin(), out_counts.end());
+  x.in_counts = in_counts;
+  x.out_counts = out_counts;
   return x;
 }
 
 Status empty_group() { return invalid("the group is an empty handle"); }
 
-Status run(Group& g, Operation o) {
+Status run(Group& g, const Operation& o) {
   if (!g.valid()) return empty_group();
-  std::shared_ptr<rt::WorkState> work;
-  if (auto* batch = rt::Batch::current()) return batch->defer(g.impl(), std::move(o), nullptr, &work);
-  return g.impl()->submit(std::move(o), nullptr, &work);
+  if (auto* batch = rt::Batch::current()) {
+    std::shared_ptr<rt::WorkState> work;
+    return batch->defer(g.impl(), o, nullptr, &work);
+  }
+  return g.impl()->submit(o, nullptr, nullptr);
 }
 
-Result<Work> enqueue(Group& g, Operation o, const Stream& s) {
+Result<Work> enqueue(Group& g, const Operation& o, const Stream& s) {
   if (!g.valid()) return empty_group();
   std::shared_ptr<rt::WorkState> work;
   auto* batch = rt::Batch::current();
-  Status status = batch ? batch->defer(g.impl(), std::move(o), s.impl(), &work)
-                        : g.impl()->submit(std::move(o), s.impl().get(), &work);
+  Status status =
+      batch ? batch->defer(g.impl(), o, s.impl(), &work) : g.impl()->submit(o, s.impl().get(), &work);
   if (!status.ok()) return status;
   return Work(std::move(work));
 }

@@ -51,10 +51,11 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   rt::ContextSpec spec;
   auto deadline = env::real("OURO_DEADLINE"), late = env::real("OURO_LATE"),
        joining = env::real("OURO_JOIN_DEADLINE");
-  auto slot = env::integer("OURO_SLOT_BYTES"), spin = env::integer("OURO_SPIN_US");
+  auto slot = env::integer("OURO_SLOT_BYTES"), page = env::integer("OURO_PAGE_BYTES"),
+       spin = env::integer("OURO_SPIN_US");
   auto numerics = env::text("OURO_NUMERICS"), algorithm = env::text("OURO_ALGO");
-  for (const Status& s : {deadline.status(), late.status(), joining.status(), slot.status(), spin.status(),
-                          numerics.status(), algorithm.status()})
+  for (const Status& s : {deadline.status(), late.status(), joining.status(), slot.status(), page.status(),
+                          spin.status(), numerics.status(), algorithm.status()})
     OURO_TRY(s);
   const InitOptions defaults;
   const auto pick = [](Milliseconds option, Milliseconds fallback, const std::optional<double>& value,
@@ -70,9 +71,15 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
                   : **numerics == "canonical"     ? Numerics::canonical
                                                   : Numerics::fast;
   if (*slot) spec.slot_bytes = static_cast<std::uint32_t>(**slot);
+  if (*page) spec.page_bytes = static_cast<std::size_t>(**page);
+  auto rules = rt::rules_in_force();
+  if (!rules.ok()) return rules.status();
+  spec.rules = std::move(*rules);
   if (*spin) spec.spin = std::chrono::microseconds(**spin);
-  spec.join.settings = fmt::format("OURO_SLOT_BYTES={} OURO_NUMERICS={} OURO_ALGO={}", spec.slot_bytes,
-                                   name(spec.numerics), algorithm->value_or(""));
+  // Each is part of what ranks must agree on before they can read what the others write.
+  spec.join.settings = fmt::format(
+      "OURO_SLOT_BYTES={} OURO_PAGE_BYTES={} OURO_NUMERICS={} OURO_ALGO={} rules={:016x}", spec.slot_bytes,
+      spec.page_bytes, name(spec.numerics), algorithm->value_or(""), spec.rules.digest());
   return spec;
 }
 

@@ -55,6 +55,15 @@ inline constexpr Parameter kParameters[] = {
     {"OURO_SLOT_BYTES", Type::integer, "131072", "4096..67108864", "bytes of one slot of a link"},
     {"OURO_SPIN_US", Type::integer, "", "0..1000000",
      "microseconds to spin before yielding; unset: 50 if each local rank can have its core, else 0"},
+    {"OURO_PAGE_BYTES", Type::integer, "131072", "4096..67108864", "bytes of one page of a board"},
+    {"OURO_SELECT", Type::text, "", "",
+     "rows put before the selection table: collective[@private|@registered][<=bytes]:algorithm, comma-separated"},
+    {"OURO_TUNE", Type::text, "", "", "file of rows put before the selection table, as ouro-perf --tune writes it"},
+    {"OURO_STREAM_BYTES", Type::integer, "", "1..1099511627776",
+     "bytes touched by all ranks of an operation from which outputs are written past the caches; unset: 3/4 of "
+     "the last-level cache"},
+    {"OURO_BIND", Type::text, "none", "core|cache|numa|none",
+     "what ouro-run and ouro-perf bind each rank to: a core, an outermost cache, a NUMA node, or nothing"},
 };
 inline constexpr int kCount = static_cast<int>(std::size(kParameters));
 

@@ -1,6 +1,7 @@
 // LinkView and BoardView: the waist between transports and executors. Plain data over memory that both sides
 // reach. Filled in by transports, used by the host executor (and by device executors later).
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -41,29 +42,47 @@ struct MemoryRef {
   std::uint64_t offset;
 };
 
-/// What a rank says about its operation when it posts; one a page, written before `posted` is published.
+/// What a rank says when it posts, one a page. A post is published by one release store of `word`, so that
+/// its reader learns of the arrival, sees a disagreement and, of small posts, has the payload with one cache
+/// miss.
 struct alignas(128) Card {
-  std::uint64_t seq;
-  std::uint64_t signature;
-  std::uint64_t first;  // chunk index of the first posted chunk
+  static constexpr std::size_t kInline = 56;
+  /// Low half: the serial number 4 * round + Phase. High half: the tag of the operation (its signature and
+  /// sequence number, folded).
+  std::uint64_t word;
+  std::byte payload[kInline];  // of posts that fit; others lie in the page
+  // The second line is written, and read, by operations that need it only.
   double premul_real;
   std::int64_t premul_integer;
   MemoryRef in, out;
 };
+static_assert(sizeof(Card) == 128);
 
 /// A rank's board: pages that it writes and all ranks of the node read. Round k uses page k mod kPages.
-/// `posted` is 2k+1 after the first post of round k, 2k+2 after the second (or after a meeting);
 /// `done` is the number of rounds that this rank has finished reading.
 struct BoardView {
-  static constexpr int kPages = 2;
+  static constexpr int kPages = 4;
+  /// How far a rank has come in a round: it has said where its buffers lie; its input is on the board; its
+  /// result is, or it has come to a meeting.
+  enum Phase : std::uint32_t { kReferred = 1, kPosted = 2, kResult = 3 };
   std::byte* pages = nullptr;
   std::size_t page_bytes = 0;
   Card* cards = nullptr;  // kPages of them
-  Counter* posted = nullptr;
   Counter* done = nullptr;
+  std::uint32_t* sleepers = nullptr;  // those who wait for any of the cards
 
   std::byte* page(std::uint64_t round) const { return pages + (round % kPages) * page_bytes; }
   Card& card(std::uint64_t round) const { return cards[round % kPages]; }
+  static std::uint32_t serial(std::uint64_t round, Phase p) {
+    return static_cast<std::uint32_t>(4 * round + p);
+  }
+  void publish(std::uint64_t round, Phase p, std::uint32_t tag) const {
+    std::uint64_t& word = card(round).word;
+    std::atomic_ref(word).store(static_cast<std::uint64_t>(tag) << 32 | serial(round, p),
+                                std::memory_order_release);
+    if (std::atomic_ref(*sleepers).load(std::memory_order_relaxed) != 0)
+      wake_sleepers({reinterpret_cast<std::uint32_t*>(&word), sleepers});
+  }
 };
 
 }  // namespace ouro

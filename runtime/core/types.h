@@ -150,6 +150,7 @@ enum class Collective : std::uint8_t {
   all_to_all,
   barrier,
 };
+inline constexpr int kCollectives = 10;  // "none" included
 const char* name(Collective);
 
 }  // namespace ouro

@@ -14,7 +14,9 @@ namespace ouro {
 namespace {
 
 constexpr auto kYieldFor = std::chrono::microseconds(200);
-constexpr long kParkNs = 1'000'000;  // one slice; bounds a missed wake-up
+constexpr int kTightPolls = 64;
+constexpr std::uint64_t kPausesPerClock = 32;  // a pause takes 10 to 50 ns
+constexpr long kParkNs = 1'000'000;            // one slice; bounds a missed wake-up
 
 void relax() {
 #if defined(__x86_64__)
@@ -24,48 +26,53 @@ void relax() {
 #endif
 }
 
-// The futex word is the low half of the 64-bit value (little-endian targets only, as the wire formats are).
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
-std::uint32_t* futex_word(Counter& c) { return reinterpret_cast<std::uint32_t*>(&c.value); }
 
-void park(Counter& c, std::uint64_t seen) {
-  std::atomic_ref sleepers(c.sleepers);
+void park(Signal s, std::uint32_t seen) {
+  std::atomic_ref sleepers(*s.sleepers);
   sleepers.fetch_add(1, std::memory_order_seq_cst);
-  if (std::atomic_ref(c.value).load(std::memory_order_seq_cst) == seen) {
+  if (std::atomic_ref(*s.word).load(std::memory_order_seq_cst) == seen) {
     timespec slice{0, kParkNs};
-    syscall(SYS_futex, futex_word(c), FUTEX_WAIT, static_cast<std::uint32_t>(seen), &slice, nullptr, 0);
+    syscall(SYS_futex, s.word, FUTEX_WAIT, seen, &slice, nullptr, 0);
   }
   sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
 }  // namespace
 
-void wake_sleepers(Counter& c) {
-  syscall(SYS_futex, futex_word(c), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
+void wake_sleepers(Signal s) { syscall(SYS_futex, s.word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+void wake_sleepers(Counter& c) { wake_sleepers({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers}); }
 
-Status Waiter::slow(Counter& c, std::uint64_t at_least) {
+Status Waiter::until(Signal s, std::uint32_t at_least) {
+  std::atomic_ref word(*s.word);
+  bool spinning = spin_.count() > 0;
+  // Most waits are shorter than one pause, or than reading the clock.
+  for (int i = spinning ? kTightPolls : 1; i > 0; --i)
+    if (reached(word.load(std::memory_order_acquire), at_least)) return {};
   const auto start = Clock::now();
   auto next_look = start + kLookEvery;
   std::atomic_ref abort(*const_cast<std::uint32_t*>(abort_));
   for (std::uint64_t i = 1;; ++i) {
-    const std::uint64_t seen = load(c);
-    if (seen >= at_least) return {};
-    if (i % 64 != 0 && spin_.count() > 0) {
+    const std::uint32_t seen = word.load(std::memory_order_acquire);
+    if (reached(seen, at_least)) return {};
+    if (spinning && i % kPausesPerClock != 0) {
       relax();
       continue;
     }
     const auto now = Clock::now();
     if (now >= next_look || abort.load(std::memory_order_acquire) != 0) {
-      if (load(c) >= at_least) return {};  // what was published before a death still counts
+      // What was published before a death still counts.
+      if (reached(word.load(std::memory_order_acquire), at_least)) return {};
       OURO_TRY(look(now - start));
       next_look = now + kLookEvery;
     }
-    if (now - start < spin_) continue;
-    if (now - start < spin_ + kYieldFor)
+    spinning = now - start < spin_;
+    if (spinning)
+      relax();
+    else if (now - start < spin_ + kYieldFor)
       sched_yield();
     else
-      park(c, seen);
+      park(s, seen);
   }
 }
 

@@ -33,6 +33,18 @@ inline void bump(Counter& c) {
   if (std::atomic_ref(c.sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers(c);
 }
 
+/// A 32-bit serial number that somebody waits for, and the word that says whether anybody sleeps on it.
+/// Serial numbers wrap: `a` has come to `b` if the difference, as a signed number, is not negative.
+struct Signal {
+  std::uint32_t* word;
+  std::uint32_t* sleepers;
+};
+inline bool reached(std::uint32_t now, std::uint32_t at_least) {
+  return static_cast<std::int32_t>(now - at_least) >= 0;
+}
+/// Pairs with an acquiring load of `word`, which the caller has stored to.
+void wake_sleepers(Signal);
+
 /// How one operation waits. `look` is asked from time to time, and at once when the abort word is raised:
 /// a failure that it returns ends the wait. There is no wait without one.
 class Waiter {
@@ -45,8 +57,11 @@ class Waiter {
   /// Returns when c >= at_least, or with the failure that ended the wait.
   Status until(Counter& c, std::uint64_t at_least) {
     if (load(c) >= at_least) return {};
-    return slow(c, at_least);
+    // The low half of a counter is its serial number (little-endian targets only, as the wire formats are).
+    return until({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers}, static_cast<std::uint32_t>(at_least));
   }
+  /// Returns when the word has come to `at_least`, or with the failure that ended the wait.
+  Status until(Signal, std::uint32_t at_least);
 
  protected:
   /// Called about every kLookEvery of waiting, `elapsed` after this wait began.
@@ -54,7 +69,6 @@ class Waiter {
   static constexpr std::chrono::milliseconds kLookEvery{4};
 
  private:
-  Status slow(Counter& c, std::uint64_t at_least);
   const std::uint32_t* abort_;
   std::chrono::microseconds spin_;
 };

@@ -1,185 +1,297 @@
 // Direct flows: ranks read each other's boards, with one or two hand-offs in all. Staged ones copy inputs to
-// the boards; in-place ones post references to registered buffers. Used through list.h by executors and the
-// verifier.
+// the boards, round after round; in-place ones post references to registered buffers, in one round. Used through
+// list.h by executors and the verifier.
 #pragma once
 #include "runtime/flow/traits.h"
 
 namespace ouro::flow {
 
-template <bool by_reference>
-struct OnBoards : Traits {
-  static constexpr bool kBoards = true;
-  static constexpr bool kByReference = by_reference;
+struct Staged : Traits {
+  static constexpr bool kBoards = true, kPipelined = true;
+};
+struct InPlace : Traits {
+  static constexpr bool kBoards = true, kByReference = true;
+  OURO_HD int chunks(Place at) const { return at.size; }
 };
 
 /// Everyone reduces everything: one hand-off, n*S bytes read by each rank.
-struct OneShotAllReduce : OnBoards<false> {
-  OURO_HD int chunks(Place) const { return 1; }
+struct OneShotAllReduce : Staged {
+  OURO_HD int chunks(Place at) const { return at.rounds; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
-    if (at.size == 1) return step(store_input(0));
-    step(post(0, 1));
-    step(reduce_posted(0, 0));
+    if (at.size == 1) {
+      for (int i = 0; i < at.rounds; ++i) step(store_input(i));
+      return;
+    }
+    pipeline(
+        at.rounds, kBoardLag, [&](int i) { step(post(i, 1)); },
+        [&](int i) {
+          step(reduce_posted(i, i));
+          step(release());
+        });
   }
 };
 
 /// Two-shot: each rank reduces its slice of all inputs, then everyone collects the slices.
-struct DirectAllReduce : OnBoards<false> {
-  OURO_HD int chunks(Place at) const { return at.size; }
+struct DirectAllReduce : Staged {
+  static constexpr bool kPostsOthers = true, kPostsResult = true;
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     const int n = at.size, r = at.rank;
-    if (n == 1) return step(store_input(0));
-    step(post(0, n));
-    step(reduce_posted(r, r));
-    step(post_result(r));
-    for (int d = 1; d < n; ++d) {
-      const int c = wrap(r + d, n);
-      step(fetch_result(c, c));
+    const auto reduce = [&](int i) {
+      if (n == 1) return step(store_input(i));
+      step(reduce_posted(i * n + r, i * n + r));
+      step(post_result(i * n + r));
+    };
+    const auto collect = [&](int i) {
+      for (int d = 1; d < n; ++d) {
+        const int from = wrap(r + d, n);
+        step(fetch_result(i * n + from, from));
+      }
+      if (n > 1) step(release());
+    };
+    for (int i = 0; i < at.rounds + 2 * kBoardLag; ++i) {
+      if (i < at.rounds && n > 1) step(post(i * n + wrap(r + 1, n), n - 1));
+      if (i >= kBoardLag && i < at.rounds + kBoardLag) reduce(i - kBoardLag);
+      if (i >= 2 * kBoardLag) collect(i - 2 * kBoardLag);
     }
   }
 };
 
 /// Each rank reduces its slice of all inputs in place and writes it into all outputs: 2*n*S bytes in all.
-struct InPlaceAllReduce : OnBoards<true> {
+struct InPlaceAllReduce : InPlace {
   static constexpr bool kSpread = true;
-  OURO_HD int chunks(Place at) const { return at.size; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     if (at.size == 1) return step(store_input(0));
-    step(post(0, at.size));
+    step(refer());
     step(reduce_spread(at.rank, at.rank));
     step(meet());
   }
 };
 
-template <bool by_reference>
-struct BoardReduceScatter : OnBoards<by_reference> {
-  OURO_HD int chunks(Place at) const { return at.size; }
+struct DirectReduceScatter : Staged {
+  static constexpr bool kPostsOthers = true;
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    pipeline(
+        at.rounds, kBoardLag,
+        [&](int i) {
+          if (n > 1) step(post(i * n + wrap(r + 1, n), n - 1));
+        },
+        [&](int i) {
+          if (n == 1) return step(store_input(i));
+          step(reduce_posted(i * n + r, i * n + r));
+          step(release());
+        });
+  }
+};
+
+struct InPlaceReduceScatter : InPlace {
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     if (at.size == 1) return step(store_input(0));
-    step(post(0, at.size));
+    step(refer());
     step(reduce_posted(at.rank, at.rank));
-    if (by_reference) step(meet());
+    step(meet());
   }
 };
 
-template <bool by_reference>
-struct BoardReduce : OnBoards<by_reference> {
+/// The others post and run ahead as far as the boards let them; the root folds.
+struct DirectReduce : Staged {
+  OURO_HD int chunks(Place at) const { return at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    for (int i = 0; i < at.rounds; ++i) {
+      if (at.size == 1) {
+        step(store_input(i));
+        continue;
+      }
+      step(at.rank == at.root ? reduce_posted(i, i) : post(i, 1));
+      step(release());
+    }
+  }
+};
+
+struct InPlaceReduce : InPlace {
   OURO_HD int chunks(Place) const { return 1; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     if (at.size == 1) return step(store_input(0));
-    step(post(0, 1));
+    step(refer());
     if (at.rank == at.root) step(reduce_posted(0, 0));
-    if (by_reference) step(meet());
+    step(meet());
   }
 };
 
-template <bool by_reference>
-struct BoardBroadcast : OnBoards<by_reference> {
-  OURO_HD int chunks(Place) const { return 1; }
+/// The root posts, runs ahead as far as the boards let it, and leaves.
+struct DirectBroadcast : Staged {
+  OURO_HD int chunks(Place at) const { return at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    for (int i = 0; i < at.rounds; ++i) {
+      if (at.rank == at.root) {
+        if (at.size > 1) step(post(i, 1));
+        step(copy(i));
+      } else {
+        step(fetch(i, at.root, i));
+      }
+      if (at.size > 1) step(release());
+    }
+  }
+};
+
+/// Each rank copies its slice of the root's input into all outputs.
+struct InPlaceBroadcast : InPlace {
+  static constexpr bool kSpread = true;
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     if (at.size == 1) return step(copy(0));
-    if (at.rank == at.root) {
-      step(post(0, 1));
-      step(copy(0));
-    } else {
-      step(fetch(0, at.root, 0));
-    }
-    if (by_reference) step(meet());
+    step(refer());
+    step(fetch_spread(at.rank, at.root));
+    step(meet());
   }
 };
 
-template <bool by_reference>
-struct BoardAllGather : OnBoards<by_reference> {
-  OURO_HD int chunks(Place at) const { return at.size; }
+struct DirectAllGather : Staged {
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    pipeline(
+        at.rounds, kBoardLag,
+        [&](int i) {
+          if (n > 1) step(post(i * n + r, 1));
+          step(copy(i * n + r));
+        },
+        [&](int i) {
+          for (int d = 1; d < n; ++d) {
+            const int from = wrap(r + d, n);
+            step(fetch(i * n + from, from, i * n + from));
+          }
+          if (n > 1) step(release());
+        });
+  }
+};
+
+/// Each rank writes its block into all outputs: every block is read once.
+struct InPlaceAllGather : InPlace {
+  static constexpr bool kSpread = true;
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    if (at.size == 1) return step(copy(0));
+    step(refer());
+    step(spread(at.rank));
+    step(meet());
+  }
+};
+
+struct DirectAllToAll : Staged {
+  static constexpr bool kPostsOthers = true;
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    pipeline(
+        at.rounds, kBoardLag,
+        [&](int i) {
+          if (n > 1) step(post(i * n + wrap(r + 1, n), n - 1));
+          step(copy(i * n + r));
+        },
+        [&](int i) {
+          for (int d = 1; d < n; ++d) {
+            const int from = wrap(r + d, n);
+            step(fetch(i * n + from, from, i * n + r));
+          }
+          if (n > 1) step(release());
+        });
+  }
+};
+
+/// It cannot run with output and input the same: a block from a peer would overwrite the block for that peer,
+/// which that peer may not have read yet.
+struct InPlaceAllToAll : InPlace {
+  static constexpr bool kInPlace = false;
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     const int n = at.size, r = at.rank;
     if (n == 1) return step(copy(0));
-    step(post(r, 1));
-    step(copy(r));
-    for (int d = 1; d < n; ++d) {
-      const int c = wrap(r + d, n);
-      step(fetch(c, c, c));
-    }
-    if (by_reference) step(meet());
-  }
-};
-
-/// By reference it cannot run in place: a block from a peer would overwrite the block for that peer, which
-/// that peer may not have read yet.
-template <bool by_reference>
-struct BoardAllToAll : OnBoards<by_reference> {
-  static constexpr bool kInPlace = !by_reference;
-  OURO_HD int chunks(Place at) const { return at.size; }
-  template <class Listener>
-  OURO_HD void operator()(Place at, Listener&& step) const {
-    const int n = at.size, r = at.rank;
-    if (n == 1) return step(copy(0));
-    step(post(0, n));
+    step(refer());
     step(copy(r));
     for (int d = 1; d < n; ++d) {
       const int from = wrap(r + d, n);
       step(fetch(from, from, r));
     }
-    if (by_reference) step(meet());
+    step(meet());
   }
 };
 
-template <bool by_reference>
-struct BoardGather : OnBoards<by_reference> {
-  OURO_HD int chunks(Place at) const { return at.size; }
+/// Calls collect for the blocks of a gather, as its root takes them. Its own first: the root's input may lie
+/// where another block will come to lie.
+template <class Listener>
+OURO_HD void collect_blocks(Place at, int round, Listener&& step) {
+  const int n = at.size, r = at.rank;
+  step(copy(round * n + r));
+  for (int d = 1; d < n; ++d) {
+    const int from = wrap(r + d, n);
+    step(fetch(round * n + from, from, round * n + from));
+  }
+}
+
+struct DirectGather : Staged {
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    for (int i = 0; i < at.rounds; ++i) {
+      if (at.rank == at.root)
+        collect_blocks(at, i, step);
+      else
+        step(post(i * at.size + at.rank, 1));
+      if (at.size > 1) step(release());
+    }
+  }
+};
+
+struct InPlaceGather : InPlace {
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    if (at.size > 1) step(refer());
+    if (at.rank == at.root) collect_blocks(at, 0, step);
+    if (at.size > 1) step(meet());
+  }
+};
+
+struct DirectScatter : Staged {
+  static constexpr bool kPostsOthers = true;
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     const int n = at.size, r = at.rank;
-    if (n == 1) return step(copy(0));
-    if (r == at.root) {
-      step(copy(r));  // first: the root's input may lie where another block will come to lie
-      for (int d = 1; d < n; ++d) {
-        const int c = wrap(r + d, n);
-        step(fetch(c, c, c));
+    for (int i = 0; i < at.rounds; ++i) {
+      if (r == at.root) {
+        if (n > 1) step(post(i * n + wrap(r + 1, n), n - 1));
+        step(copy(i * n + r));  // last: the root's output may lie where another block is read from
+      } else {
+        step(fetch(i * n + r, at.root, i * n + r));
       }
-    } else {
-      step(post(r, 1));
+      if (n > 1) step(release());
     }
-    if (by_reference) step(meet());
   }
 };
 
-template <bool by_reference>
-struct BoardScatter : OnBoards<by_reference> {
-  OURO_HD int chunks(Place at) const { return at.size; }
+struct InPlaceScatter : InPlace {
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     const int r = at.rank;
     if (at.size == 1) return step(copy(0));
-    if (r == at.root) {
-      step(post(0, at.size));
-    } else {
-      step(fetch(r, at.root, r));
-    }
-    if (by_reference) step(meet());
+    step(refer());
+    if (r != at.root) step(fetch(r, at.root, r));
+    step(meet());
     if (r == at.root) step(copy(r));  // last: the root's output may lie where another block is read from
   }
 };
-
-using DirectReduceScatter = BoardReduceScatter<false>;
-using InPlaceReduceScatter = BoardReduceScatter<true>;
-using DirectReduce = BoardReduce<false>;
-using InPlaceReduce = BoardReduce<true>;
-using DirectBroadcast = BoardBroadcast<false>;
-using InPlaceBroadcast = BoardBroadcast<true>;
-using DirectAllGather = BoardAllGather<false>;
-using InPlaceAllGather = BoardAllGather<true>;
-using DirectAllToAll = BoardAllToAll<false>;
-using InPlaceAllToAll = BoardAllToAll<true>;
-using DirectGather = BoardGather<false>;
-using InPlaceGather = BoardGather<true>;
-using DirectScatter = BoardScatter<false>;
-using InPlaceScatter = BoardScatter<true>;
 
 }  // namespace ouro::flow

@@ -21,7 +21,7 @@ OURO_HD void exchange(int count, Give&& give, Take&& take) {
 /// input to rank i and takes the outcome from it at the end. Every chunk is summed up by one rank, hence
 /// equal bits.
 struct HalvingAllReduce : Traits {
-  static constexpr bool kCanonical = false;
+  static constexpr bool kCanonical = false, kKeeps = true;
   OURO_HD int chunks(Place at) const {
     int p = 1;
     while (2 * p <= at.size) p *= 2;

@@ -62,6 +62,10 @@ enum class Algorithm : std::uint8_t {
 #undef OURO_X
 };
 
+#define OURO_X(a) +1
+inline constexpr int kAlgorithms = OURO_ALGORITHMS(OURO_X);
+#undef OURO_X
+
 constexpr std::string_view name(Algorithm algorithm) {
   switch (algorithm) {
 #define OURO_X(a)    \
@@ -100,6 +104,17 @@ constexpr bool visit(Collective collective, Algorithm algorithm, F&& f) {
   OURO_FLOWS(OURO_X)
 #undef OURO_X
   return false;
+}
+
+/// Which buffers must be registered for the in-place flow of a collective.
+struct Buffers {
+  bool inputs = false, root_input_only = false, outputs = false;
+};
+constexpr Buffers in_place_buffers(Collective c) {
+  return {
+      .inputs = c != Collective::all_gather,
+      .root_input_only = c == Collective::broadcast || c == Collective::scatter,
+      .outputs = c == Collective::all_reduce || c == Collective::broadcast || c == Collective::all_gather};
 }
 
 }  // namespace ouro::flow

@@ -32,6 +32,7 @@ enum Verb : std::uint32_t {
   kMeet = 1u << 10,     // wait until everyone has come to this step
   kWideIn = 1u << 11,   // what comes in is wide
   kWideOut = 1u << 12,  // what is sent is wide
+  kRelease = 1u << 13,  // the oldest round that is still open is read: its pages may be used again
 };
 
 inline constexpr int kNobody = -1, kEveryone = -2;
@@ -42,7 +43,7 @@ struct Step {
   int from = kNobody;
   int to = kNobody;
   int at = 0;             // kPosted: chunk index on the board
-  int span = 1;           // kPost: number of chunks
+  int span = 1;           // kPost: number of chunks; they wrap within their round
   double weight = 1;      // what comes in is multiplied by this (in the accumulation type) before it is reduced
 };
 
@@ -79,10 +80,16 @@ OURO_HD constexpr Step store(int c) { return {kAcc | kStore, c}; }
 OURO_HD constexpr Step store_input(int c) { return {kInput | kStore | kWideIn, c}; }
 
 // Boards: what a rank posts, every rank of its node can read (staged copy or registered buffer in place).
-// A round has at most two posts a rank: first inputs (post), then results (post_result).
+// A round has at most two posts a rank: first inputs (post), then results (post_result). The chunks of a round
+// are numbered on from those of the round before; flows that are not pipelined have one round at a time, which
+// ends by itself, all others say release(). Posts come in the order of rounds. What one rank posts is either one
+// chunk, or the n-1 chunks of the others, from that of rank+1 on.
 OURO_HD constexpr Step post(int c, int span) { return {kInput | kPost, c, kNobody, kNobody, 0, span}; }
+/// Says where my buffers lie, in place of a copy.
+OURO_HD constexpr Step refer() { return post(0, 1); }
 OURO_HD constexpr Step post_result(int c) { return {kResult | kPost, c}; }
-/// Folds chunk c of all n boards, in rank order, in the accumulation type; rounds once; stores.
+/// Folds chunk c of all n inputs, in rank order, in the accumulation type; rounds once; stores. The others'
+/// are on their boards, mine is at hand.
 OURO_HD constexpr Step reduce_posted(int c, int at) {
   return {kPosted | kWideIn | kStore, c, kEveryone, kNobody, at};
 }
@@ -92,12 +99,23 @@ OURO_HD constexpr Step reduce_spread(int c, int at) {
 }
 /// Copies chunk `at` of the inputs posted by `from` into my output chunk c.
 OURO_HD constexpr Step fetch(int c, int from, int at) { return {kPosted | kStore, c, from, kNobody, at}; }
+/// Copies chunk c of the input of `from` into the output of every rank in place.
+OURO_HD constexpr Step fetch_spread(int c, int from) { return {kPosted | kSpread, c, from, kNobody, c}; }
+/// Copies chunk c of my input into the output of every rank in place.
+OURO_HD constexpr Step spread(int c) { return {kInput | kSpread, c}; }
 /// Copies the result posted by `from` (its second post of the round) into my output chunk c.
 OURO_HD constexpr Step fetch_result(int c, int from) {
   return {kPosted | kResult | kStore, c, from, kNobody, c};
 }
 OURO_HD constexpr Step meet() { return {kMeet}; }
+OURO_HD constexpr Step release() { return {kRelease}; }
 
 OURO_HD constexpr int wrap(int i, int n) { return i < 0 ? i + n : i >= n ? i - n : i; }
+
+/// The j-th chunk of a post that begins with chunk c, where a round has `per_round` chunks.
+OURO_HD constexpr int nth(int c, int j, int per_round) {
+  const int first = c / per_round * per_round;
+  return first + (c - first + j) % per_round;
+}
 
 }  // namespace ouro::flow

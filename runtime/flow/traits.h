@@ -13,16 +13,21 @@ namespace ouro::flow {
 /// all; the one-block side (input of all_gather and gather, output of reduce_scatter and scatter) has chunk
 /// `rank` only. Chunk c of an all_to_all's input goes to rank c, chunk c of its output comes from rank c.
 struct Traits {
-  /// Called once for all rounds, numbers its chunks 0..rounds-1 and interleaves them itself. All chunks share
-  /// one accumulator: a chunk is done with it before another chunk's first kKeep.
+  /// Called once for all rounds and interleaves them itself: its chunks are those of round 0, then those of
+  /// round 1, ... All chunks share one accumulator: a chunk is done with it before another chunk's first
+  /// kKeep.
   static constexpr bool kPipelined = false;
+  /// Keeps partial sums between steps.
+  static constexpr bool kKeeps = false;
   /// Every reduction is ((x0 + x1) + x2) + ..., in rank order. True as well where nothing is reduced.
   static constexpr bool kCanonical = true;
   /// Posts on boards or meets; all others use links only.
   static constexpr bool kBoards = false;
+  /// How many chunks a rank posts in a round: one, or those of all others; and whether it posts a result too.
+  static constexpr bool kPostsOthers = false, kPostsResult = false;
   /// Writes into the outputs of others: needs registered outputs on all ranks.
   static constexpr bool kSpread = false;
-  /// Boards refer to registered inputs in place of copies; closes with meet(), after which inputs are free.
+  /// Boards refer to registered buffers in place of copies; closes with meet(), after which they are free.
   static constexpr bool kByReference = false;
   /// Right where the output aliases the input.
   static constexpr bool kInPlace = true;
@@ -31,6 +36,10 @@ struct Traits {
 /// How many chunks a rank runs ahead, for each hop to the turning point: two hop times there and back, and
 /// one to hide latency. With two slots a link, four would deadlock.
 inline constexpr int kLagPerHop = 3;
+
+/// How many rounds a rank posts ahead of those that it reads: what comes next is on the boards already when
+/// the last reader of a round turns to it. Below the number of pages of a board less the stages of a flow.
+inline constexpr int kBoardLag = 1;
 
 /// Says up(0..rounds-1) and, `lag` chunks behind, down(0..rounds-1), so that both directions are busy at
 /// once.

@@ -70,7 +70,7 @@ struct TreeBroadcast : Traits {
 };
 
 struct TreeReduce : Traits {
-  static constexpr bool kCanonical = false;
+  static constexpr bool kCanonical = false, kKeeps = true;
   OURO_HD int chunks(Place) const { return 1; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
@@ -81,7 +81,7 @@ struct TreeReduce : Traits {
 
 /// Up to rank 0 and down again.
 struct TreeAllReduce : Traits {
-  static constexpr bool kCanonical = false;
+  static constexpr bool kCanonical = false, kKeeps = true;
   static constexpr bool kPipelined = true;
   OURO_HD int chunks(Place at) const { return at.rounds; }
   template <class Listener>

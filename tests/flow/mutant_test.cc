@@ -139,6 +139,18 @@ const Operator kOperators[] = {
        at(s, i).span = p.chunks + 1;
        return has(at(s, i), kPost) && has(at(s, i), kInput);
      }},
+    {"ReleasedEarly",
+     [](const Program&, Steps& s, int i) {
+       if (i == 0 || !has(at(s, i), kRelease) || !has(at(s, i - 1), kPost | kPosted)) return false;
+       std::swap(at(s, i), at(s, i - 1));
+       return true;
+     }},
+    {"PostedAhead",  // as far as pages let it, and one further
+     [](const Program& p, Steps& s, int i) {
+       if (!has(at(s, i), kPost) || p.by_reference) return false;
+       at(s, i).chunk += kPages * p.per_round();
+       return true;
+     }},
     {"MeetForStep",
      [](const Program&, Steps& s, int i) {
        if (has(at(s, i), kMeet)) return false;

@@ -35,12 +35,13 @@ struct Board {
 struct Rank {
   std::size_t step = 0;
   int round = 0, meets = 0;
+  int posted = -1, released = 0;  // the newest round with a post, and how many are released
   bool at_meet = false;
   std::uint64_t heard = 0;
-  Board pages[2];
+  Board pages[kPages];
 };
 
-/// Whether chunk c of a round is an input (output) of rank r.
+/// Whether block c of a round is an input (output) of rank r.
 inline bool has_input(const Program& p, int r, int c) {
   switch (p.collective) {
     case Collective::broadcast:

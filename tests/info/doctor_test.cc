@@ -28,6 +28,11 @@ Facts healthy() {
   f.machine = Machine{
       .model = "Fast CPU", .packages = 1, .cores = 8, .threads = 8, .numa_nodes = 1, .usable_threads = 8};
   f.machine->caches = {{"L2", 1 << 20, 8, 1}, {"L3", 32 << 20, 1, 8}};
+  f.allowed = {.l3_bytes = 32 << 20, .source = "hwloc"};
+  for (const int core : {0, 1})
+    f.allowed.cores.push_back(
+        {.id = core, .cpus = {core, core + 8}, .l3 = 0, .l3_bytes = 32 << 20, .domain = 0, .node = 1});
+  f.allowed.cores.push_back({.id = 2, .cpus = {2, 10}});
   f.instruction_set = "avx2";
   f.memory_total = f.memory_available = std::uint64_t{16} << 30;
   f.files_soft = f.files_hard = 1024;
@@ -144,6 +149,17 @@ TEST(Report, BriefIsNineLinesAndSaysWhy) {
   EXPECT_THAT(text, HasSubstr("nothing in the way"));
 }
 
+TEST(Report, TopologySaysWhatRanksMayUse) {
+  Facts f = healthy();
+  EXPECT_THAT(topology(f), HasSubstr("L3 0 of 32 MiB, NUMA node 1: cores 0-1, hardware threads 0-1,8-9\n"));
+  EXPECT_THAT(topology(f), HasSubstr("cache unknown, NUMA node unknown: cores 2, hardware threads 2,10\n"));
+  EXPECT_THAT(topology(f), Not(HasSubstr("invented")));
+  f.allowed.source = "hwloc cannot start";
+  f.allowed.invented = true;
+  EXPECT_THAT(topology(f), HasSubstr("hwloc cannot start"));
+  EXPECT_THAT(topology(f), HasSubstr("cannot be bound"));
+}
+
 TEST(Report, BriefPointsToTheDoctor) {
   Facts f = healthy();
   f.files_soft = 3;
@@ -164,6 +180,10 @@ TEST(Report, JsonHoldsTheSame) {
   EXPECT_TRUE(j.at("memory").at("limit").is_null());
   EXPECT_EQ(j.at("machine").at("caches").size(), 2u);
   EXPECT_EQ(j.at("transports").size(), 4u);
+  EXPECT_EQ(j.at("allowed").at("cores").size(), 3u);
+  EXPECT_EQ(j.at("allowed").at("cores").at(2).at("threads"), nlohmann::json({2, 10}));
+  EXPECT_TRUE(j.at("allowed").at("cores").at(2).at("l3").is_null());
+  EXPECT_EQ(j.at("allowed").at("same_cache"), false);
   f.files_soft = 1;
   const auto checks = to_json(examine(f, 4, kNeeds), 4);
   EXPECT_EQ(checks.at("verdict"), "broken");

@@ -1,6 +1,7 @@
 // The command line of ouro-perf: defaults as in nccl-tests, and a clear refusal of what cannot be done.
 // Run by ctest.
 #include <gmock/gmock.h>
+#include <stdlib.h>
 
 #include <string>
 #include <vector>
@@ -110,6 +111,17 @@ TEST(CommandLine, EveryFlagOfNcclTestsHasItsLongForm) {
   EXPECT_EQ(p.json_file, "x.json");
 }
 
+TEST(CommandLine, BindsWhatTheFlagOrTheEnvironmentSays) {
+  EXPECT_EQ(parse({"all_reduce"}).parsed.options->bind, rt::Bind::none);
+  EXPECT_EQ(parse({"all_reduce", "--bind", "core"}).parsed.options->bind, rt::Bind::core);
+  ::setenv("OURO_BIND", "numa", 1);
+  EXPECT_EQ(parse({"all_reduce"}).parsed.options->bind, rt::Bind::numa);
+  EXPECT_EQ(parse({"all_reduce", "--bind", "none"}).parsed.options->bind, rt::Bind::none);
+  ::setenv("OURO_BIND", "socket", 1);
+  expect_refused({"all_reduce"}, "OURO_BIND=socket");
+  ::unsetenv("OURO_BIND");
+}
+
 TEST(CommandLine, WhatNeedsAGpuIsRefused) {
   expect_refused({"all_reduce", "-g", "2"}, "-g 2");
   expect_refused({"all_reduce", "-G", "1"}, "CUDA graphs");
@@ -133,6 +145,7 @@ TEST(CommandLine, NonsenseIsRefused) {
   expect_refused({"all_reduce", "-f", "0"}, "-f 0");
   expect_refused({"all_reduce", "-a", "4"}, "4");
   expect_refused({"all_reduce", "-z", "4"}, "4");
+  expect_refused({"all_reduce", "--bind", "socket"}, "one of: core, cache, numa, none");
   expect_refused({"all_reduce", "-d", "fp32"}, "unknown type");
   expect_refused({"all_reduce", "-o", "median"}, "unknown operation");
   expect_refused({"all_reduce", "-o", "band"}, "not defined on float");

@@ -21,6 +21,10 @@ unset(ENV{NCCL_TESTS_DEVICE})
 
 set(quick -b 0 -e 20K -f 5 -n 2 -w 1)
 expect(0 "Out of bounds values : 0 OK" all_reduce ${quick})
+foreach(kind -t --ranks)
+  expect(0 "Rank  0 [^\n]*bound to [0-9].*Rank  1 [^\n]*bound to [0-9].*Out of bounds values : 0 OK" all_reduce ${kind} 2
+         --bind core ${quick})
+endforeach()
 foreach(collective all_reduce reduce reduce_scatter all_gather broadcast gather scatter alltoall sendrecv)
   expect(0 "Out of bounds values : 0 OK" ${collective} -t 3 ${quick} -r 0)
 endforeach()

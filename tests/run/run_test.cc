@@ -14,6 +14,8 @@
 #include <sstream>
 #include <thread>
 
+#include "runtime/machine.h"
+#include "tools/run/child.h"
 #include "tools/run/lines.h"
 
 namespace {
@@ -264,6 +266,94 @@ TEST_F(OuroRun, RefusesWhatItCannotDo) {
     EXPECT_EQ(run(usage).code, 2) << usage;
   }
   EXPECT_EQ(run("--help").code, 0);
+}
+
+/// Where a rank may run, as its system sees it.
+constexpr const char* kTellAffinity = "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/$$/status";
+
+TEST_F(OuroRun, BindsEachRankToItsPlace) {
+  using ouro::rt::Bind;
+  const ouro::rt::Machine& m = ouro::rt::machine();
+  if (m.invented) GTEST_SKIP() << "HWLOC_XMLFILE or HWLOC_SYNTHETIC is set";
+  const std::string everywhere = ouro::rt::to_text(ouro::rt::affinity_of(0));
+  for (const Bind policy : {Bind::core, Bind::cache, Bind::numa, Bind::none})
+    for (const int ranks : {1, 2, 3}) {
+      const Outcome o = run(fmt::format("-n {} --bind {} {}", ranks, name(policy), script(kTellAffinity)));
+      std::multiset<std::string> expected;
+      for (int r = 0; r < ranks; ++r) {
+        const std::string place = ouro::rt::to_text(m.place(r, ranks, policy).cpus);
+        expected.insert(fmt::format("[{}] {}", r, place.empty() ? everywhere : place));
+      }
+      EXPECT_EQ(lines_of(o.out), expected) << name(policy) << ", " << ranks << " ranks";
+      EXPECT_EQ(o.code, 0) << o.err;
+    }
+}
+
+TEST_F(OuroRun, BindsWithinItsOwnAffinityMask) {
+  const ouro::rt::Cpus mine = ouro::rt::affinity_of(0);
+  if (mine.size() < 2) GTEST_SKIP() << "one hardware thread only";
+  std::thread([&] {  // and what it starts
+    ASSERT_TRUE(ouro::rt::bind_this_thread({.cpus = {mine.back()}}).ok());
+    const Outcome o = run("-n 2 --bind core " + script(kTellAffinity));
+    EXPECT_EQ(lines_of(o.out), (std::multiset<std::string>{fmt::format("[0] {}", mine.back()),
+                                                           fmt::format("[1] {}", mine.back())}));
+    EXPECT_EQ(o.err, "ouro-run: 2 ranks take the hardware threads (1) in turn\n");
+  })
+      .join();
+}
+
+TEST_F(OuroRun, TheEnvironmentBindsOnce) {
+  ::setenv("OURO_BIND", "core", 1);
+  const Outcome bound = run("-n 1 " + script(std::string(kTellAffinity) + "; echo $OURO_BIND"));
+  const Outcome free = run("-n 1 --bind none " + script(kTellAffinity));
+  ::unsetenv("OURO_BIND");
+  const std::string place = ouro::rt::to_text(ouro::rt::machine().place(0, 1, ouro::rt::Bind::core).cpus);
+  EXPECT_EQ(bound.out, fmt::format("[0] {}\n[0] none\n", place)) << bound.err;
+  EXPECT_EQ(free.out, fmt::format("[0] {}\n", ouro::rt::to_text(ouro::rt::affinity_of(0))));
+}
+
+TEST_F(OuroRun, RefusesBindingsThatDoNotExist) {
+  const Outcome option = run("-n 1 --bind socket true");
+  EXPECT_EQ(option.code, 2);
+  EXPECT_EQ(option.err, "ouro-run: unknown binding 'socket'; one of: core, cache, numa, none\n");
+  ::setenv("OURO_BIND", "socket", 1);
+  const Outcome variable = run("-n 1 true");
+  ::unsetenv("OURO_BIND");
+  EXPECT_EQ(variable.code, 2);
+  EXPECT_NE(variable.err.find("OURO_BIND=socket (from environment): expected core|cache|numa|none"),
+            std::string::npos)
+      << variable.err;
+  ::setenv("HWLOC_SYNTHETIC", "core:4 pu:1", 1);
+  const Outcome invented = run("-n 1 --bind core true");
+  ::unsetenv("HWLOC_SYNTHETIC");
+  EXPECT_EQ(invented.code, 1);
+  EXPECT_NE(invented.err.find("HWLOC_SYNTHETIC"), std::string::npos) << invented.err;
+}
+
+TEST(Spawn, APlaceThatDoesNotExistIsAnError) {
+  const auto child = ouro::run::spawn({"true"}, {}, STDIN_FILENO, {.cpus = {65000}});
+  ASSERT_TRUE(child.ok()) << child.status().message();
+  const auto* error = std::get_if<ouro::run::StartError>(&*child);
+  ASSERT_NE(error, nullptr);
+  EXPECT_TRUE(error->binding);
+  EXPECT_EQ(error->error, EINVAL);
+}
+
+TEST(Spawn, MemoryThatCannotBePreferredIsOnlyTold) {
+  auto child = ouro::run::spawn({"/bin/true"}, {}, STDIN_FILENO, {.node = 1000});
+  ASSERT_TRUE(child.ok()) << child.status().message();
+  auto* started = std::get_if<ouro::run::Child>(&*child);
+  ASSERT_NE(started, nullptr);
+  EXPECT_NE(started->memory_error, 0);
+  int status = -1;
+  ASSERT_EQ(::waitpid(started->pid, &status, 0), started->pid);
+  EXPECT_EQ(status, 0);
+  const auto missing = ouro::run::spawn({"/no/such/program"}, {}, STDIN_FILENO, {.node = 1000});
+  ASSERT_TRUE(missing.ok());
+  const auto* error = std::get_if<ouro::run::StartError>(&*missing);
+  ASSERT_NE(error, nullptr);
+  EXPECT_FALSE(error->binding);
+  EXPECT_EQ(error->error, ENOENT);
 }
 
 TEST_F(OuroRun, ArgumentsOfTheProgramAreNotItsOwn) {

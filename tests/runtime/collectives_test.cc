@@ -101,8 +101,7 @@ std::string check_call(Group& g, const Exchange& x, const std::string& algorithm
                           writes ? View(out, out_count, DType::f32) : View(), {.algorithm = algorithm});
   if (algorithm == "inplace" && x.count > 0) {  // the only algorithm that asks something of the memory
     bool can = x.form.collective != Collective::all_to_all || !layout.in_place;
-    const bool root_only =
-        x.form.collective == Collective::broadcast || x.form.collective == Collective::scatter;
+    const bool root_only = x.form.collective == Collective::scatter;
     for (int q = 0; x.n > 1 && q < x.n; ++q) can = can && (registered(q) || (root_only && q != x.root));
     if (!can) {
       OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());

@@ -125,6 +125,7 @@ Facts gather(const fs::path& root) {
     f.machine = std::move(*machine);
   else
     f.machine_error = machine.status().message();
+  f.allowed = rt::machine();
   f.instruction_set = kernels::instruction_set();
   f.cpu_limit = cpu_limit(root);
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/machine.h"
 #include "tools/info/cgroup.h"
 #include "tools/info/machine.h"
 #include "tools/info/probes.h"
@@ -37,6 +38,7 @@ struct Facts {
 
   std::optional<Machine> machine;  ///< nullopt: machine_error says why
   std::string machine_error;
+  rt::Machine allowed;          ///< the part of it that ranks started here may use; no cores: not asked
   std::string instruction_set;  ///< of the host loops
   std::optional<CpuLimit> cpu_limit;
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 
 namespace ouro::info {
@@ -67,6 +68,33 @@ std::string cache_words(const Facts& f) {
   return text.empty() ? "unknown" : text;
 }
 
+/// The cores that ranks may use, a line for those that share an outermost cache and a NUMA node.
+std::string allowed_lines(const rt::Machine& m) {
+  std::map<std::pair<int, int>, std::vector<const rt::Core*>> places;
+  for (const rt::Core& c : m.cores) places[{c.domain, c.node}].push_back(&c);
+  std::string text;
+  for (const auto& [place, cores] : places) {
+    rt::Cpus ids, threads;
+    for (const rt::Core* c : cores) {
+      ids.push_back(c->id);
+      threads.insert(threads.end(), c->cpus.begin(), c->cpus.end());
+    }
+    std::sort(threads.begin(), threads.end());
+    const rt::Core& one = *cores.front();
+    const std::string cache =
+        one.domain < 0 ? "cache unknown"
+                       : fmt::format("{} {} of {}", one.l3 >= 0 ? "L3" : "L2", one.l3 >= 0 ? one.l3 : one.l2,
+                                     human_bytes(one.outermost_bytes()));
+    text += line(text.empty() ? "for ranks" : "",
+                 fmt::format("{}, NUMA node {}: cores {}, hardware threads {}", cache,
+                             one.node < 0 ? "unknown" : fmt::format("{}", one.node), rt::to_text(ids),
+                             rt::to_text(threads)));
+  }
+  if (m.source != "hwloc") text += line("", m.source);
+  if (m.invented) text += line("", "an invented machine: ranks cannot be bound to it");
+  return text;
+}
+
 std::string memory_words(const Facts& f) {
   return fmt::format("{}, {} available; control group: {}", human_bytes(f.memory_total),
                      human_bytes(f.memory_available),
@@ -115,14 +143,14 @@ std::string devices(const Facts& f) {
 }
 
 std::string topology(const Facts& f) {
-  if (!f.machine) return line("topology", "unknown: " + f.machine_error);
+  if (!f.machine) return line("topology", "unknown: " + f.machine_error) + allowed_lines(f.allowed);
   std::string text = line("cores", core_words(f));
   for (const Cache& c : f.machine->caches)
     text += line(c.name.c_str(),
                  c.cores_each > 1 ? fmt::format("{} x {}, each shared by {} cores", c.count,
                                                 human_bytes(c.bytes), c.cores_each)
                                   : fmt::format("{} x {}, one for each core", c.count, human_bytes(c.bytes)));
-  return text + f.machine->tree;
+  return text + allowed_lines(f.allowed) + f.machine->tree;
 }
 
 std::string limits(const Facts& f) {
@@ -222,6 +250,20 @@ nlohmann::ordered_json to_json(const Facts& f, const std::vector<env::Setting>& 
           {{"name", c.name}, {"bytes", c.bytes}, {"count", c.count}, {"cores_each", c.cores_each}});
   } else {
     j["machine"] = {{"error", f.machine_error}};
+  }
+  j["allowed"] = {{"source", f.allowed.source},
+                  {"invented", f.allowed.invented},
+                  {"outermost_cache_bytes", f.allowed.l3_bytes},
+                  {"same_cache", f.allowed.same_cache()},
+                  {"cores", Json::array()}};
+  for (const rt::Core& c : f.allowed.cores) {
+    const auto known = [](int number) { return number < 0 ? Json(nullptr) : Json(number); };
+    j["allowed"]["cores"].push_back({{"id", c.id},
+                                     {"threads", c.cpus},
+                                     {"l2", known(c.l2)},
+                                     {"l3", known(c.l3)},
+                                     {"domain", known(c.domain)},
+                                     {"node", known(c.node)}});
   }
   j["parameters"] = Json::array();
   for (const env::Setting& s : settings) {

@@ -56,7 +56,8 @@ int usage_error(const std::string& text) {
 Parsed parse_command_line(int argc, const char* const* argv) {
   Options o;
   GpuOnly gpu;
-  std::string collective, min = "32M", max = "32M", step = "1M", dtype = "float", op = "sum", root = "0";
+  std::string collective, min = "32M", max = "32M", step = "1M", dtype = "float", op = "sum", root = "0",
+                          bind;
   int parallel = 0, blocking = 0, average = 1, reg = 0, timestamps = 0, memory = 0, stats = 0;
   bool csv = false, osu = false, json = false;
   std::size_t factor = 1;
@@ -68,6 +69,8 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   if (!named) app.add_option("collective", collective, "One of: " + kind_names());
   app.add_option("-t,--nthreads", o.threads, "Ranks as threads of this process")->check(CLI::Range(1, 1024));
   app.add_option("--ranks", o.ranks, "Start this many processes, one rank each")->check(CLI::Range(1, 1024));
+  app.add_option("--bind", bind,
+                 "Bind each rank while it measures: core, cache, numa or none (OURO_BIND, else none)");
   app.add_option("-g,--ngpus", gpu.gpus, "GPUs a thread (1)");
   app.add_option("-b,--minbytes", min, "Smallest size (32M)");
   app.add_option("-e,--maxbytes", max, "Largest size (32M)");
@@ -142,6 +145,11 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   if (factor == 0) return fail("-f 0: a factor is at least 2, or 1 for none");
   o.step_factor = factor;
 
+  const auto place = rt::chosen_bind(bind);
+  if (!place) return fail(place.status().failure()->text);
+  if (*place != rt::Bind::none && rt::machine().invented)
+    return fail("ranks cannot be bound to the machine that HWLOC_XMLFILE or HWLOC_SYNTHETIC describes");
+  o.bind = *place;
   auto dtypes = parse_dtypes(dtype);
   if (!dtypes) return fail(dtypes.status().failure()->text);
   o.dtypes = std::move(*dtypes);

@@ -10,6 +10,7 @@
 
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
+#include "runtime/machine.h"
 #include "tools/perf/collective.h"
 
 namespace ouro::perf {
@@ -47,12 +48,13 @@ struct Options {
   Blocking blocking = Blocking::back_to_back;
   int timeout_s = 0;  ///< of each operation; 0: the library's own
   Average average = Average::mean;
-  bool registered = false;       ///< buffers from ouro's allocator (-R 1)
-  bool timestamps = false;       ///< -S
-  bool memory_report = false;    ///< -M
-  std::size_t unalign = 0;       ///< elements between a page boundary and each buffer (-u)
-  bool iteration_stats = false;  ///< -I
-  int skip_samples = 0;          ///< -K
+  rt::Bind bind = rt::Bind::none;  ///< each rank, while it measures (--bind)
+  bool registered = false;         ///< buffers from ouro's allocator (-R 1)
+  bool timestamps = false;         ///< -S
+  bool memory_report = false;      ///< -M
+  std::size_t unalign = 0;         ///< elements between a page boundary and each buffer (-u)
+  bool iteration_stats = false;    ///< -I
+  int skip_samples = 0;            ///< -K
 
   std::string json_file;  ///< -J
   std::string plot_file;  ///< --plot

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <set>
 
+#include "runtime/machine.h"
 #include "tools/perf/compare.h"
 #include "tools/perf/json_report.h"
 #include "tools/perf/measure.h"
@@ -27,26 +28,56 @@ using Clock = std::chrono::steady_clock;
 /// RankInfo as plain bytes, to be gathered.
 struct WireInfo {
   int rank, group, pid, group_size;
-  char host[64], device[64];
+  char host[64], device[128];
 };
 
-void copy_text(char (&to)[64], const std::string& from) { std::snprintf(to, sizeof to, "%s", from.c_str()); }
+/// The calling thread has its place while this lives, and where it could run before, afterwards.
+class Bound {
+ public:
+  Bound(rt::Bind policy, int local_rank, int local_size) {
+    if (policy == rt::Bind::none) return;
+    place_ = rt::machine().place(local_rank, local_size, policy);
+    before_.cpus = rt::affinity_of(0);
+    status_ = rt::bind_this_thread(place_);
+  }
+  ~Bound() {
+    if (place_.cpus.empty()) return;
+    if (const Status s = rt::bind_this_thread(before_); !s)
+      fmt::print(stderr, "ouro-perf: {}\n", s.message());  // a probe after the run is then rougher
+  }
+  Bound(const Bound&) = delete;
+  Bound& operator=(const Bound&) = delete;
+  const Status& status() const { return status_; }
+  /// ", bound to 0-3", or nothing.
+  std::string text() const {
+    if (place_.cpus.empty()) return "";
+    return fmt::format(", bound to {}{}", rt::to_text(place_.cpus), place_.shared ? " with others" : "");
+  }
 
-WireInfo describe_self(const Context& context, int color, int group_size) {
+ private:
+  rt::Place place_, before_;
+  Status status_;
+};
+
+WireInfo describe_self(const Context& context, int color, int group_size, const std::string& bound) {
   WireInfo w{};
   w.rank = context.rank();
   w.group = color;
   w.pid = ::getpid();
   w.group_size = group_size;
   (void)::gethostname(w.host, sizeof w.host - 1);
-  copy_text(w.device, cpu_name());
+  std::snprintf(w.device, sizeof w.device, "%s%s", cpu_name().c_str(), bound.c_str());
   return w;
 }
 
 class RankProgram {
  public:
   RankProgram(const Options& o, const Split& split, Context& context)
-      : options_(o), split_(split), context_(context), prints_(context.rank() == 0) {}
+      : options_(o),
+        split_(split),
+        context_(context),
+        prints_(context.rank() == 0),
+        bound_(o.bind, context.local_rank(), context.local_world_size()) {}
 
   Result<int> run() {
     OURO_TRY(prepare());
@@ -85,7 +116,8 @@ class RankProgram {
   const Split& split_;
   Context& context_;
   const bool prints_;
-  Group own_group_;  ///< valid if the ranks are split
+  const Bound bound_;  ///< before any memory is touched
+  Group own_group_;    ///< valid if the ranks are split
   Group* group_ = nullptr;
   std::optional<Bench> bench_;
   std::optional<Baseline> base_;  ///< on rank 0, with --compare
@@ -99,6 +131,7 @@ class RankProgram {
 };
 
 Status RankProgram::prepare() {
+  OURO_TRY(bound_.status());
   if (prints_) {  // before any measuring: a directory that does not exist should not cost an hour
     for (const auto& [wanted, name] :
          {std::pair{&options_.json_file, &json_file_}, {&options_.plot_file, &plot_file_}}) {
@@ -122,7 +155,7 @@ Status RankProgram::prepare() {
     own_group_ = std::move(*own);
     group_ = &own_group_;
   }
-  const WireInfo self = describe_self(context_, color, group_->size());
+  const WireInfo self = describe_self(context_, color, group_->size(), bound_.text());
   const auto all = collect(world, &self);
   if (!all) return all.status();
   least_group_size_ = self.group_size;

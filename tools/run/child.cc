@@ -44,7 +44,19 @@ struct Plan {
   char* const* environment;
   int in, out, err, report;
   pid_t parent;
+  const rt::Binding& binding;
 };
+
+/// What the child writes before it becomes the program. Only memory is not fatal.
+struct Report {
+  enum class Stage : int { none, cpus, memory, program } stage = Stage::none;
+  int error = 0;
+};
+
+void tell(int fd, Report::Stage stage, int error) {
+  const Report report{stage, error};
+  [[maybe_unused]] const ssize_t n = ::write(fd, &report, sizeof report);
+}
 
 /// In the child: only calls that are safe after fork in a program with threads.
 [[noreturn]] void become(const Plan& plan) {
@@ -55,23 +67,28 @@ struct Plan {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (const int error = plan.binding.bind_thread(); error != 0) {
+    tell(plan.report, Report::Stage::cpus, error);
+    ::_exit(127);
+  }
+  if (const int error = plan.binding.prefer_memory(); error != 0)
+    tell(plan.report, Report::Stage::memory, error);
   if (::dup2(plan.in, 0) >= 0 && ::dup2(plan.out, 1) >= 0 && ::dup2(plan.err, 2) >= 0) {
     // dup2 of a descriptor onto itself keeps close-on-exec.
     if (plan.in == 0) ::fcntl(0, F_SETFD, 0);
     ::execvpe(plan.argv[0], plan.argv, plan.environment);
   }
-  const int error = errno;
-  [[maybe_unused]] const ssize_t n = ::write(plan.report, &error, sizeof error);
+  tell(plan.report, Report::Stage::program, errno);
   ::_exit(127);
 }
 
-/// The errno that exec reported, or 0: the pipe closes by itself when exec succeeds.
-int exec_error(int fd) {
-  int error = 0;
+/// The next report, or none: the pipe closes by itself when exec succeeds.
+Report next_report(int fd) {
+  Report report;
   for (;;) {
-    const ssize_t n = ::read(fd, &error, sizeof error);
+    const ssize_t n = ::read(fd, &report, sizeof report);  // a write this small is never torn
     if (n < 0 && errno == EINTR) continue;
-    return n == sizeof error ? error : 0;
+    return n == sizeof report ? report : Report{};
   }
 }
 
@@ -100,8 +117,9 @@ void Child::reap() {
   pidfd.reset();
 }
 
-Result<std::variant<Child, ExecError>> spawn(const std::vector<std::string>& argv,
-                                             const Environment& environment, int stdin_fd) {
+Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& argv,
+                                              const Environment& environment, int stdin_fd,
+                                              const rt::Place& place) {
   Result<Pipe> out = make_pipe(), err = make_pipe(), report = make_pipe();
   for (const Result<Pipe>* p : {&out, &err, &report}) {
     if (!p->ok()) return p->status();
@@ -109,20 +127,26 @@ Result<std::variant<Child, ExecError>> spawn(const std::vector<std::string>& arg
   std::vector<std::string> settings;
   for (const auto& [key, value] : environment) settings.push_back(key + "=" + value);
   const std::vector<char*> arguments = pointers(argv), variables = pointers(settings);
-  const Plan plan{arguments.data(), variables.data(),    stdin_fd,  out->write.get(),
-                  err->write.get(), report->write.get(), ::getpid()};
+  const rt::Binding binding(place);
+  const Plan plan{arguments.data(), variables.data(),    stdin_fd,   out->write.get(),
+                  err->write.get(), report->write.get(), ::getpid(), binding};
   const pid_t pid = ::fork();
   if (pid < 0) return system_error("cannot start a process");
   if (pid == 0) become(plan);
   ::setpgid(pid, pid);  // here too, so that the group exists before the first kill; EACCES after exec is fine
   report->write.reset();
-  if (const int error = exec_error(report->read.get()); error != 0) {
+  Report said = next_report(report->read.get());
+  Child child;
+  if (said.stage == Report::Stage::memory) {
+    child.memory_error = said.error;
+    said = next_report(report->read.get());
+  }
+  if (said.stage != Report::Stage::none) {
     int status;
     while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
-    return std::variant<Child, ExecError>(ExecError{error});
+    return std::variant<Child, StartError>(StartError{said.error, said.stage == Report::Stage::cpus});
   }
-  Child child;
   child.pid = pid;
   child.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by definition
   if (!child.pidfd) {
@@ -133,7 +157,7 @@ Result<std::variant<Child, ExecError>> spawn(const std::vector<std::string>& arg
   child.out = std::move(out->read);
   child.err = std::move(err->read);
   for (const Fd* fd : {&child.out, &child.err}) ::fcntl(fd->get(), F_SETFL, O_NONBLOCK);
-  return std::variant<Child, ExecError>(std::move(child));
+  return std::variant<Child, StartError>(std::move(child));
 }
 
 std::vector<pid_t> children_of_this_process() {

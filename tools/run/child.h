@@ -10,6 +10,7 @@
 #include "runtime/core/env.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/status.h"
+#include "runtime/machine.h"
 
 namespace ouro::run {
 
@@ -26,6 +27,7 @@ struct Child {
   pid_t pid = 0;
   Fd pidfd, out, err;  ///< readable when the process has ended; non-blocking read ends
   std::optional<Ending> ending;
+  int memory_error = 0;  ///< errno of the system's refusal to prefer the memory of its place; 0: none
 
   /// To the whole process group. The leader is not reaped before its last kill, so the id is still its own.
   void signal_group(int number) const;
@@ -33,15 +35,18 @@ struct Child {
   void reap();
 };
 
-/// What a program that could not be started says instead of running: an errno, from execvp.
-struct ExecError {
+/// Why a program could not be started: an errno, from the system call that binds to a place or from execvp.
+struct StartError {
   int error = 0;
+  bool binding = false;
 };
 
-/// Starts a process that leads a group of its own, dies with this thread, and has the default signal mask.
-/// `stdin_fd` is handed on; the caller keeps it. Holds an ExecError if the program cannot be executed.
-Result<std::variant<Child, ExecError>> spawn(const std::vector<std::string>& argv,
-                                             const Environment& environment, int stdin_fd);
+/// Starts a process at `place` that leads a group of its own, dies with this thread, and has the default
+/// signal mask. `stdin_fd` is handed on; the caller keeps it. Holds a StartError if the program cannot be
+/// executed.
+Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& argv,
+                                              const Environment& environment, int stdin_fd,
+                                              const rt::Place& place);
 
 /// Ends and reaps the processes that were left to this one by ranks that died (children that are not in
 /// `before`). Bounded to about a second.

@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstring>
 #include <optional>
+#include <utility>
 #include <variant>
 
 #include "tools/run/child.h"
@@ -97,6 +98,10 @@ class Job {
   };
 
   void say(std::string_view text) { put(STDERR_FILENO, fmt::format("{}: {}\n", options_.name, text)); }
+  bool bound() const { return options_.bind != rt::Bind::none; }
+  rt::Place place_of(int rank) const {
+    return bound() ? rt::machine().place(rank, options_.ranks, options_.bind) : rt::Place{};
+  }
   int rank_of(const Rank& r) const { return static_cast<int>(&r - ranks_.data()); }
   bool any_alive() const {
     return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.alive(); });
@@ -127,6 +132,10 @@ Result<std::optional<int>> Job::start(const std::vector<std::string>& argv) {
   if (!port.ok()) return port.status();
   const Fd empty(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!empty) return system_error("cannot open /dev/null");
+  if (place_of(options_.ranks - 1).shared)
+    say(fmt::format("{} ranks take the hardware threads ({}) in turn", options_.ranks,
+                    rt::machine().threads()));
+  bool memory_told = false;  // the system refuses all ranks alike
   const bool own_input = ::isatty(STDIN_FILENO) == 0 && ::fcntl(STDIN_FILENO, F_GETFD) >= 0;
   for (Rank& r : ranks_) {
     const int rank = rank_of(r);
@@ -134,13 +143,21 @@ Result<std::optional<int>> Job::start(const std::vector<std::string>& argv) {
     for (const auto& [key, value] : options_.extra) variables[key] = value;
     for (const auto& [key, value] : rank_environment(rank, options_.ranks, *id, *port))
       variables[key] = value;
-    auto child = spawn(argv, variables, rank == 0 && own_input ? STDIN_FILENO : empty.get());
+    const rt::Place place = place_of(rank);
+    if (bound()) variables["OURO_BIND"] = name(rt::Bind::none);
+    auto child = spawn(argv, variables, rank == 0 && own_input ? STDIN_FILENO : empty.get(), place);
     if (!child.ok()) return child.status();
-    if (const ExecError* failed = std::get_if<ExecError>(&*child)) {
+    if (const StartError* failed = std::get_if<StartError>(&*child)) {
+      if (failed->binding)
+        return Status(Reason::resource, fmt::format("cannot bind rank {} to hardware threads {}: {}", rank,
+                                                    rt::to_text(place.cpus), std::strerror(failed->error)));
       say(fmt::format("cannot run {}: {}", argv[0], std::strerror(failed->error)));
       return std::optional<int>(failed->error == ENOENT ? 127 : 126);
     }
     r.child = std::move(std::get<Child>(*child));
+    if (r.child.memory_error != 0 && !std::exchange(memory_told, true))
+      say(fmt::format("memory of NUMA node {} cannot be preferred for rank {}: {}", place.node, rank,
+                      std::strerror(r.child.memory_error)));
   }
   if (options_.timeout_s > 0) {
     timeout_ = Clock::now() +
@@ -345,6 +362,8 @@ Result<int> run_ranks(const RunOptions& options, const std::vector<std::string>&
   }
   if (!(options.timeout_s >= 0))
     return invalid(fmt::format("timeout of {} s: expected 0 or more", options.timeout_s));
+  if (options.bind != rt::Bind::none && rt::machine().invented)
+    return invalid("ranks cannot be bound to the machine that HWLOC_XMLFILE or HWLOC_SYNTHETIC describes");
   if (argv.empty() || argv[0].empty()) return invalid("no program to run");
   const Subreaper subreaper;  // ends last, when the ranks are gone
   Signals signals;

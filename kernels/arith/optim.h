@@ -1,0 +1,284 @@
+// The optimiser updates, once: SGD, Adam, AdamW, their accumulating forms, and gossip mixing, for one
+// element. Used by the host loops and the device kernels, which read and write what each rule says it needs.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/arith/floats.h"
+#include "runtime/core/hd.h"
+
+namespace ouro::arith {
+
+/// PyTorch's form of momentum: the first step starts the buffer with g, undamped; the decay is added to g.
+struct SgdOptions {
+  double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false;
+};
+/// decoupled: AdamW, the decay shrinks the parameter; otherwise it is added to g.
+struct AdamOptions {
+  double lr = 1e-3, beta1 = .9, beta2 = .999, eps = 1e-8, weight_decay = 0;
+  bool decoupled = false;
+};
+/// What a rule is made from: the options of its family and the number of this step, from 1 on.
+struct Recipe {
+  SgdOptions sgd;
+  AdamOptions adam;
+  int accum_iter = 1;  // K, steps in a window of the accumulating forms
+  std::int64_t step = 1;
+};
+/// Each gradient becomes (g * inverse) * clip before anything else; inverse = 1 / loss scale.
+struct GradientScale {
+  double inverse = 1, clip = 1;
+};
+/// x <- keep*x + take*neighbours before the update, message <- send*x after it. With a row of a mixing matrix
+/// and adaptive factor a: keep = 1-a + a*self, take = a, if neighbours is the sum of weighted messages.
+struct MixWeights {
+  double keep = 1, take = 1, send = 1;
+};
+
+// Products and sums are rounded one by one: a window of one step then gives Adam's bits, processors without a
+// fused multiply-add give the bits of those with it, and loops that wait for memory gain nothing from it.
+inline namespace OURO_ISA {
+
+OURO_HD float root(float x) {
+#if defined(__CUDA_ARCH__)
+  return __fsqrt_rn(x);
+#else
+  return __builtin_sqrtf(x);
+#endif
+}
+OURO_HD double root(double x) {
+#if defined(__CUDA_ARCH__)
+  return __dsqrt_rn(x);
+#else
+  return __builtin_sqrt(x);
+#endif
+}
+OURO_HD double fused_multiply_add(double a, double b, double c) {
+#if defined(__CUDA_ARCH__)
+  return __fma_rn(a, b, c);
+#else
+  return __builtin_fma(a, b, c);
+#endif
+}
+
+/// All bits set, or none: a condition that a compiler can neither turn into a branch nor into loads that wait
+/// for it, as GCC 12 does with the operator ?: (a third of the speed).
+template <class C>
+using Mask = std::make_signed_t<typename Format<C>::Bits>;
+
+/// Whether x is neither infinite nor NaN: as a number, the bits of |x| are then below those of infinity.
+template <class C>
+OURO_HD constexpr Mask<C> finite_mask(C x) {
+  constexpr Mask<C> infinity = Format<C>::kLast, magnitude = std::numeric_limits<Mask<C>>::max();
+  return ((static_cast<Mask<C>>(to_bits(x)) & magnitude) - infinity) >> (8 * sizeof(C) - 1);
+}
+template <class C>
+OURO_HD constexpr C select(Mask<C> which, C yes, C no) {
+  using Bits = typename Format<C>::Bits;
+  const Bits mask = static_cast<Bits>(which);
+  return from_bits<C>((to_bits(yes) & mask) | (to_bits(no) & ~mask));
+}
+
+/// b^t for 0 <= b <= 1, t >= 0, by squaring pairs of doubles: rounded correctly in nearly
+/// all cases, and the same wherever this runs, which no library's pow promises.
+OURO_HD double power(double b, std::int64_t t) {
+  struct Pair {
+    double high, low;
+  };
+  const auto times = [](Pair x, Pair y) {
+    const double product = x.high * y.high;
+    const double rest = fused_multiply_add(x.high, y.high, -product) + (x.high * y.low + x.low * y.high);
+    const double high = product + rest;
+    return Pair{high, rest - (high - product)};
+  };
+  Pair result{1, 0};
+  for (Pair square{b, 0}; t > 0; t >>= 1, square = times(square, square))
+    if (t & 1) result = times(result, square);
+  return result.high;
+}
+
+/// The factor that brings a gradient of this norm down to `limit`: min(1, limit / (norm + 1e-6)).
+/// 1 where limit <= 0; NaN where the norm is NaN, so that every gradient is then reported.
+OURO_HD double clip_factor(double norm, double limit) {
+  if (limit <= 0) return 1;
+  const double factor = limit / (norm + 1e-6);
+  return factor > 1 ? 1 : factor;
+}
+
+/// GradientScale and MixWeights, rounded to the type that is computed in.
+template <class C>
+struct Scale {
+  C inverse, clip;
+  OURO_HD explicit Scale(const GradientScale& s)
+      : inverse(static_cast<C>(s.inverse)), clip(static_cast<C>(s.clip)) {}
+  OURO_HD C operator()(C g) const { return g * inverse * clip; }
+};
+template <class C>
+struct Mix {
+  C keep, take, send;
+  OURO_HD explicit Mix(const MixWeights& w)
+      : keep(static_cast<C>(w.keep)), take(static_cast<C>(w.take)), send(static_cast<C>(w.send)) {}
+  OURO_HD C mixed(C x, C neighbours) const { return settle(keep * x + take * neighbours); }
+  OURO_HD C message(C x) const { return settle(send * x); }
+};
+
+/// g + decay*p, and exactly g without decay: adding -0 changes no number. (Conditions on numbers of the rule
+/// become selections in a vectorised loop; conditions on a bool of it would stop GCC 12.)
+template <class C>
+OURO_HD C with_decay(C g, C p, C decay) {
+  return g + (decay != 0 ? decay * p : -C{0});
+}
+
+// A rule updates a parameter p and its state s with a gradient g. reads(k) and writes(k) tell which states a
+// loop must load and store; the others are left alone in memory. `finite` is finite_mask(g): with any other
+// g, p and s stay as they are, as if there had been no gradient.
+
+/// v <- mu v + (1-dampening) g; p <- p - lr v, Nesterov: p - lr (g + mu v). Sutskever et al., ICML 2013.
+template <class C, bool kMomentum, bool kStart>
+struct Sgd {
+  C lr, momentum, undamped, decay;
+  C ahead;  // Nesterov: the momentum, else 0
+
+  static constexpr bool reads(int k) { return k == 0 && kMomentum && !kStart; }
+  static constexpr bool writes(int k) { return k == 0 && kMomentum; }
+  OURO_HD explicit Sgd(const Recipe& r)
+      : lr(static_cast<C>(r.sgd.lr)),
+        momentum(static_cast<C>(r.sgd.momentum)),
+        undamped(static_cast<C>(1 - r.sgd.dampening)),
+        decay(static_cast<C>(r.sgd.weight_decay)),
+        ahead(static_cast<C>(r.sgd.nesterov ? r.sgd.momentum : 0)) {}
+
+  OURO_HD void operator()(C g, Mask<C> finite, C& p, C* s) const {
+    C d = with_decay(g, p, decay);
+    if constexpr (kMomentum) {
+      const C v = kStart ? d : momentum * s[0] + undamped * d;
+      // The start of a buffer has nothing to keep: without a gradient it is zero.
+      s[0] = select(finite, v, kStart ? C{0} : s[0]);
+      d = ahead != 0 ? d + ahead * v : v;
+    }
+    p = select(finite, p - lr * d, p);
+  }
+};
+
+/// The coefficients that Adam and its accumulating form share, computed in fp64, and what they do alike.
+template <class C>
+struct AdamTerms {
+  C l2, shrink, beta1, beta2, rest1, rest2, size, root2, eps;
+
+  /// `updates`: how often m and v have been renewed, this time included (t of the bias correction).
+  OURO_HD AdamTerms(const AdamOptions& o, std::int64_t updates)
+      : l2(static_cast<C>(o.decoupled ? 0 : o.weight_decay)),
+        shrink(static_cast<C>(o.decoupled ? 1 - o.lr * o.weight_decay : 1)),
+        beta1(static_cast<C>(o.beta1)),
+        beta2(static_cast<C>(o.beta2)),
+        rest1(static_cast<C>(1 - o.beta1)),
+        rest2(static_cast<C>(1 - o.beta2)),
+        size(static_cast<C>(o.lr / (1 - power(o.beta1, updates)))),
+        root2(static_cast<C>(root(1 - power(o.beta2, updates)))),
+        eps(static_cast<C>(o.eps)) {}
+
+  OURO_HD C decayed_gradient(C g, C p) const { return with_decay(g, p, l2); }
+  OURO_HD C moved(C p, C m, C v) const { return p * shrink - size * (m / (root(v) / root2 + eps)); }
+};
+
+/// Kingma & Ba, ICLR 2015, algorithm 1, with the bias correction of v under its root; decoupled decay:
+/// Loshchilov & Hutter, ICLR 2019, algorithm 2. s = m, v.
+template <class C>
+struct Adam {
+  AdamTerms<C> terms;
+
+  static constexpr bool reads(int k) { return k < 2; }
+  static constexpr bool writes(int k) { return k < 2; }
+  OURO_HD explicit Adam(const Recipe& r) : terms(r.adam, r.step) {}
+
+  OURO_HD void operator()(C g, Mask<C> finite, C& p, C* s) const {
+    const AdamTerms<C>& t = terms;
+    g = t.decayed_gradient(g, p);
+    const C m = t.beta1 * s[0] + t.rest1 * g;
+    const C v = t.beta2 * s[1] + t.rest2 * (g * g);
+    p = select(finite, t.moved(p, m, v), p);
+    s[0] = select(finite, m, s[0]);
+    s[1] = select(finite, v, s[1]);
+  }
+};
+
+/// Adam whose moments are renewed once in K steps, by the mean gradient of the window, and are stored
+/// decayed: s = beta1 m, beta2 v, accumulator. In between each step looks at its own gradient and the old
+/// moments. kFirst: the accumulator counts as zero and is not read. kLast: the step ends the window; kZero:
+/// and clears the accumulator, for a next step that reads it. The window ends on time whatever the gradient
+/// is.
+template <class C, bool kFirst, bool kLast, bool kZero>
+struct AccumAdam {
+  AdamTerms<C> terms;
+  C share;  // 1/K
+
+  static constexpr bool reads(int k) { return k < 2 || !kFirst; }
+  static constexpr bool writes(int k) { return k < 2 ? kLast : !kLast || kZero; }
+  OURO_HD explicit AccumAdam(const Recipe& r)
+      : terms(r.adam, (r.step - 1) / r.accum_iter + 1), share(static_cast<C>(1.0 / r.accum_iter)) {}
+
+  OURO_HD void operator()(C g, Mask<C> finite, C& p, C* s) const {
+    const AdamTerms<C>& t = terms;
+    g = t.decayed_gradient(g, p);
+    const C m = s[0] + t.rest1 * g;
+    const C v = s[1] + t.rest2 * (g * g);
+    p = select(finite, t.moved(p, m, v), p);
+    const C before = kFirst ? C{0} : s[2];
+    const C a = select(finite, before + g * share, before);
+    if constexpr (kLast) {
+      s[0] = (s[0] + t.rest1 * a) * t.beta1;
+      s[1] = (s[1] + t.rest2 * (a * a)) * t.beta2;
+    }
+    s[2] = kLast ? C{0} : a;
+  }
+};
+
+template <class C>
+using SgdPlain = Sgd<C, false, false>;
+template <class C>
+using SgdStart = Sgd<C, true, true>;
+template <class C>
+using SgdMomentum = Sgd<C, true, false>;
+template <class C>
+using AccumFirst = AccumAdam<C, true, false, false>;
+template <class C>
+using AccumMiddle = AccumAdam<C, false, false, false>;
+template <class C>
+using AccumLast = AccumAdam<C, false, true, false>;
+template <class C>
+using AccumOnly = AccumAdam<C, true, true, false>;  // K = 1
+template <class C>
+using AccumLastZero = AccumAdam<C, false, true, true>;
+
+}  // namespace OURO_ISA
+
+/// X(enumerator, rule): the one list of rules. Loops on host and device are made from it.
+#define OURO_UPDATES(X)        \
+  X(sgd, SgdPlain)             \
+  X(sgd_start, SgdStart)       \
+  X(sgd_momentum, SgdMomentum) \
+  X(adam, Adam)                \
+  X(accum_first, AccumFirst)   \
+  X(accum_middle, AccumMiddle) \
+  X(accum_last, AccumLast)     \
+  X(accum_only, AccumOnly)     \
+  X(accum_last_zero, AccumLastZero)
+
+enum class Update : std::uint8_t {
+#define OURO_X(e, Rule) e,
+  OURO_UPDATES(OURO_X)
+#undef OURO_X
+};
+
+/// Which rule an accumulating step is, by its number. lazy_zero: a window's first step takes the accumulator
+/// for zero instead of reading it, and its last step does not clear it: 28 instead of 30 bytes at K = 4.
+constexpr Update accum_update(std::int64_t step, int accum_iter, bool lazy_zero) {
+  const bool first = (step - 1) % accum_iter == 0, last = step % accum_iter == 0;
+  if (!lazy_zero) return last ? Update::accum_last_zero : Update::accum_middle;
+  if (last) return first ? Update::accum_only : Update::accum_last;
+  return first ? Update::accum_first : Update::accum_middle;
+}
+
+}  // namespace ouro::arith

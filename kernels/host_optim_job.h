@@ -1,0 +1,38 @@
+// What the optimiser loops of one instruction set take and offer. Used by host_optim.cc, which chooses among
+// them, and by the units that implement them.
+#pragma once
+#include <cstddef>
+
+#include "kernels/arith/optim.h"
+#include "runtime/core/types.h"
+
+namespace ouro::kernels {
+
+/// Plain data only, as in host_job.h and for its reason.
+struct OptimJob {
+  void* param = nullptr;
+  float* master = nullptr;
+  const void* grad = nullptr;
+  void* state[3] = {};
+  const void* neighbours = nullptr;  // null: no mixing, no message
+  void* message = nullptr;
+  std::size_t count = 0;
+  arith::GradientScale scale;
+  arith::MixWeights mix;
+  arith::Recipe recipe;
+};
+
+/// Loops for one dtype, all over `count` elements. `update` returns whether all gradients were finite.
+struct OptimLoops {
+  bool (*update)(arith::Update, const OptimJob&);
+  void (*mix)(const OptimJob&);
+  void (*pack)(const OptimJob&);
+  bool (*survey)(const OptimJob&, double* squares);
+};
+
+/// Null for a dtype that has no optimiser.
+const OptimLoops* baseline_optim(DType);
+const OptimLoops* avx2_optim(DType);
+const OptimLoops* avx512_optim(DType);
+
+}  // namespace ouro::kernels
