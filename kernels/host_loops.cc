@@ -36,7 +36,7 @@ bool has_avx512() {
 #endif
 
 constexpr InstructionSet kSets[] = {
-    // best first
+// best first
 #if defined(__x86_64__)
     {"avx512", avx512_kernel, has_avx512},
     {"avx2", avx2_kernel, has_avx2},
@@ -160,6 +160,23 @@ void fold(const Reduction& r, void* out, std::span<const void* const> in, std::s
   job.ins = in.size();
   job.factor = premul.data();
   run(r, job);
+}
+
+Fold::Fold(const Reduction& r)
+    : kernel_(choice().set.load(std::memory_order_relaxed)->kernel(r.dtype, r.op)), ranks_(r.ranks) {
+  assert(kernel_ != nullptr && "callers check applies(op, dtype)");
+}
+
+void Fold::operator()(void* out, std::span<const void* const> in, std::span<const Scalar> premul,
+                      std::size_t count) const {
+  Job job;
+  job.out = out;
+  job.ranks = ranks_;
+  job.count = count;
+  job.in = in.data();
+  job.ins = in.size();
+  job.factor = premul.data();
+  kernel_(job);
 }
 
 const char* instruction_set() {

@@ -41,6 +41,18 @@ void reduce_acc_finish(const Reduction&, void* out, const void* acc_in, const vo
 /// and is read for premulsum only. `out` may be one of the inputs. n >= 1 sources.
 void fold(const Reduction&, void* out, std::span<const void* const> in, std::span<const Scalar> premul, std::size_t count);
 
+/// fold() with its loop looked up once, for calls that are alike.
+class Fold {
+ public:
+  Fold() = default;
+  explicit Fold(const Reduction&);
+  void operator()(void* out, std::span<const void* const> in, std::span<const Scalar> premul, std::size_t count) const;
+
+ private:
+  void (*kernel_)(const struct Job&) = nullptr;
+  int ranks_ = 1;
+};
+
 /// "avx512", "avx2" or "baseline": what the loops run on here. OURO_ISA lowers it (for tests).
 const char* instruction_set();
 

@@ -35,21 +35,12 @@ Status HostExecutor::open_page(std::uint64_t round) {
   return {};
 }
 
-Status HostExecutor::wait_for(int from, std::uint64_t round, BoardView::Phase phase) {
+Status HostExecutor::wait_long(int from, std::uint64_t round, BoardView::Phase phase) {
   const BoardView& b = lanes_.board[static_cast<std::size_t>(from)];
-  Card& card = b.card(round);
-  const std::atomic_ref word(card.word);
-  const std::uint32_t at_least = BoardView::serial(round, phase);
-  std::uint64_t seen = word.load(std::memory_order_acquire);
-  if (!reached(static_cast<std::uint32_t>(seen), at_least)) {
-    OURO_TRY(host_.waiter().until({reinterpret_cast<std::uint32_t*>(&card.word), b.sleepers}, at_least));
-    seen = word.load(std::memory_order_acquire);
-  }
-  // Who has come to this round has released those that lie far enough behind: no need to ask for its `done`.
-  auto& known = lanes_.known_done[static_cast<std::size_t>(from)];
-  known = std::max({known, base_, round - std::min(round, ahead_)});
-  if (static_cast<std::uint32_t>(seen >> 32) != tag_) return host_.disagreement(from, "card");
-  return {};
+  std::uint64_t& word = b.card(round).word;
+  OURO_TRY(host_.waiter().until({reinterpret_cast<std::uint32_t*>(&word), b.sleepers},
+                                BoardView::serial(round, phase)));
+  return heard(from, round, std::atomic_ref(word).load(std::memory_order_acquire));
 }
 
 Status HostExecutor::end_round() {
@@ -140,8 +131,12 @@ std::byte* HostExecutor::piece_on(const BoardView& b, std::uint64_t round, std::
 }
 
 /// Where chunk `s.at` of what `from` posted lies; `at` is its place in a buffer that is read by reference.
-Result<const std::byte*> HostExecutor::posted_at(int from, const Step& s, Extent at) {
-  if (by_reference_) return inputs_[static_cast<std::size_t>(from)].data + at.offset * elem_;
+Status HostExecutor::posted_at(int from, const Step& s, Extent at, const void** where) {
+  const auto i = static_cast<std::size_t>(from);
+  if (by_reference_) {
+    *where = inputs_[i].data + at.offset * elem_;
+    return {};
+  }
   const std::uint64_t round = base_ + round_of(s.at);
   const bool result = (s.verb & flow::kResult) != 0;
   OURO_TRY(wait_for(from, round, result ? BoardView::kResult : BoardView::kPosted));
@@ -151,7 +146,8 @@ Result<const std::byte*> HostExecutor::posted_at(int from, const Step& s, Extent
   else if (posts_others_)
     position = static_cast<std::size_t>(
         flow::wrap(static_cast<int>(static_cast<std::size_t>(s.at) % per_round_) - from - 1, n_));
-  return piece_on(lanes_.board[static_cast<std::size_t>(from)], round, position);
+  *where = piece_on(lanes_.board[i], round, position);
+  return {};
 }
 
 /// What this rank's caller reads next, or never soon.
@@ -167,13 +163,13 @@ void HostExecutor::deliver(void* to, const void* from, std::size_t bytes) const 
 void HostExecutor::fold(std::byte* out, std::size_t count) {
   const std::size_t block = std::max<std::size_t>(1, kSpreadBytes / elem_);
   if (!streams_) {
-    kernels::fold(reduction_, out, sources_, factors_, count);
+    fold_(out, sources_, factors_, count);
     return;
   }
   tile_.resize(kSpreadBytes);
   for (std::size_t from = 0; from < count; from += block) {
     const std::size_t some = std::min(block, count - from);
-    kernels::fold(reduction_, tile_.data(), sources_, factors_, some);
+    fold_(tile_.data(), sources_, factors_, some);
     kernels::copy_stream(out + from * elem_, tile_.data(), some * elem_);
     for (const void*& source : sources_) source = static_cast<const std::byte*>(source) + some * elem_;
   }
@@ -219,9 +215,7 @@ Status HostExecutor::gather_sources(const Step& s, Extent at) {
       if (reduction_.op == OpKind::premulsum) factors_[i] = op_->op.scalar;
       continue;
     }
-    auto source = posted_at(r, s, at);
-    if (!source.ok()) return source.status();
-    sources_[i] = *source;
+    OURO_TRY(posted_at(r, s, at, &sources_[i]));
     if (reduction_.op != OpKind::premulsum) continue;
     const Card& card = lanes_.board[i].card(by_reference_ ? lanes_.round : base_ + round_of(s.at));
     factors_[i] = {card.premul_real, card.premul_integer};
@@ -247,7 +241,7 @@ Status HostExecutor::spread(const Step& s) {
     const std::size_t bytes = e.count * elem_;
     if (reduces) {
       std::byte* to = streams_ ? tile_.data() : out_at(e);
-      kernels::fold(reduction_, to, sources_, factors_, e.count);
+      fold_(to, sources_, factors_, e.count);
       for (const void*& in : sources_) in = static_cast<const std::byte*>(in) + bytes;
       source = to;
     }
@@ -264,12 +258,36 @@ Status HostExecutor::spread(const Step& s) {
   return {};
 }
 
+/// What the steps of LineAllReduce come to: one store, one wait for each other rank, one fold.
+Status HostExecutor::run_line() {
+  const std::uint64_t round = base_;
+  if (round >= lines_known_ + BoardView::kPages) OURO_TRY(open_page(round));
+  const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
+  Card& card = mine.card(round);
+  std::memcpy(card.payload, op_->in.data, total_ * elem_);
+  if (reduction_.op == OpKind::premulsum) {
+    card.premul_real = op_->op.scalar.real;
+    card.premul_integer = op_->op.scalar.integer;
+  }
+  mine.publish(round, BoardView::kPosted, tag_);
+  for (int r = 0; r < n_; ++r) {
+    const auto i = static_cast<std::size_t>(r);
+    if (r != rank_) OURO_TRY(wait_for(r, round, BoardView::kPosted));
+    const Card& theirs = lanes_.board[i].card(round);
+    sources_[i] = theirs.payload;
+    if (reduction_.op == OpKind::premulsum) factors_[i] = {theirs.premul_real, theirs.premul_integer};
+  }
+  lines_known_ = round;  // whoever posts has released all rounds before
+  fold_(op_->out.data, sources_, factors_, total_);
+  return end_round();
+}
+
 /// Copies from one board, or from the input that it refers to.
 Status HostExecutor::fetch(const Step& s) {
   const Extent out = out_extent(s.chunk);
-  auto source = posted_at(s.from, s, blocks_ ? in_extent(s.at) : out);
-  if (!source.ok()) return source.status();
-  deliver(out_at(out), *source, out.count * elem_);
+  const void* source = nullptr;
+  OURO_TRY(posted_at(s.from, s, blocks_ ? in_extent(s.at) : out, &source));
+  deliver(out_at(out), source, out.count * elem_);
   return {};
 }
 

@@ -33,6 +33,7 @@ void HostExecutor::prepare(const Plan& plan) {
   const DType t = op.dtype(rank_);
   elem_ = op.collective == Collective::barrier ? 1 : size_of(t);
   reduction_ = {t, op.reduces() ? op.op.kind : OpKind::sum, n_, op.op.scalar};
+  if (op.reduces()) fold_ = kernels::Fold(reduction_);
   acc_bytes_ = op.reduces() ? kernels::accumulator_bytes(t, reduction_.op) : elem_;
   total_ = unit_count(op, rank_, n_);
   blocks_ = op.blocks();
@@ -117,12 +118,15 @@ Status HostExecutor::run_flow() {
     if (n_ > 1) OURO_TRY(Flow::kBoards ? host_.need_boards() : host_.need_links());
     cut<Flow>();
   }
+  if constexpr (Flow::kInLine)
+    if (n_ > 1) return run_line();
   if (!Flow::kBoards && candidate_) OURO_TRY(end_round());
 
   Status outcome;
   const flow::Place at{rank_, n_, op_->root, rounds_};
   const auto listen = [&](const Step& s) {
-    if (outcome.ok()) outcome = hop(s);
+    if (!outcome.ok()) return;
+    if (Status hopped = hop(s); !hopped.ok()) outcome = std::move(hopped);
   };
   round_index_ = 0;
   if constexpr (Flow::kPipelined) {

@@ -1,6 +1,7 @@
 // The host executor: the listener that carries flows out with loads and stores over links and boards.
 // Used by group, one operation at a time; it keeps its buffers between operations.
 #pragma once
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -61,6 +62,7 @@ class HostExecutor {
   Status run_flow();
   template <class Flow>
   void cut();
+  Status run_line();  ///< LineAllReduce, by hand
   // Inlined into a flow, whose verbs are literals: what is left is one call.
   Status hop(const flow::Step& s) {
     if (s.verb & flow::kPost) return post(s);
@@ -112,8 +114,25 @@ class HostExecutor {
   Status spread(const flow::Step&);
   Status gather_sources(const flow::Step&, Extent at);
   Status open_page(std::uint64_t round);
-  Status wait_for(int from, std::uint64_t round, BoardView::Phase);
-  Result<const std::byte*> posted_at(int from, const flow::Step&, Extent at);
+  Status wait_for(int from, std::uint64_t round, BoardView::Phase phase) {
+    const BoardView& b = lanes_.board[static_cast<std::size_t>(from)];
+    const std::atomic_ref word(b.card(round).word);
+    const std::uint64_t seen = word.load(std::memory_order_acquire);
+    if (!reached(static_cast<std::uint32_t>(seen), BoardView::serial(round, phase)))
+      return wait_long(from, round, phase);
+    return heard(from, round, seen);
+  }
+  Status wait_long(int from, std::uint64_t round, BoardView::Phase);
+  /// What `seen`, the word of a card of this round, tells.
+  Status heard(int from, std::uint64_t round, std::uint64_t seen) {
+    // Who has come to this round has released those that lie far enough behind: no need to ask for its
+    // `done`.
+    auto& known = lanes_.known_done[static_cast<std::size_t>(from)];
+    known = std::max({known, base_, round - std::min(round, ahead_)});
+    if (static_cast<std::uint32_t>(seen >> 32) != tag_) return host_.disagreement(from, "card");
+    return {};
+  }
+  Status posted_at(int from, const flow::Step&, Extent at, const void** where);
   std::byte* piece_on(const BoardView&, std::uint64_t round, std::size_t position) const;
   /// Whether all ranks have registered what an in-place flow reads and writes: they all come to the same
   /// answer.
@@ -139,6 +158,7 @@ class HostExecutor {
   Status (HostExecutor::*runner_)() = nullptr;   // the flow that was selected
   Status (HostExecutor::*cut_for_)() = nullptr;  // the flow that what follows was worked out for
   kernels::Reduction reduction_;
+  kernels::Fold fold_;
   std::size_t elem_ = 1, acc_bytes_ = 1;
   std::size_t total_ = 0;     // elements of the region, or of one even block
   std::size_t capacity_ = 0;  // elements of one chunk in one round, at most
@@ -151,11 +171,12 @@ class HostExecutor {
 
   // Of the boards in it.
   static constexpr std::uint64_t kNotRegistered = ~std::uint64_t{0};
-  std::uint64_t base_ = 0;    // its first round
-  std::uint64_t opened_ = 0;  // rounds below have their page open
-  std::size_t stride_ = 0;    // bytes between the pieces of a post
-  int last_piece_ = 0;        // where the result lies
-  std::uint64_t ahead_ = 0;   // rounds between posting a round and having released it, at most
+  std::uint64_t base_ = 0;         // its first round
+  std::uint64_t opened_ = 0;       // rounds below have their page open
+  std::uint64_t lines_known_ = 0;  // all ranks have released the rounds below
+  std::size_t stride_ = 0;         // bytes between the pieces of a post
+  int last_piece_ = 0;             // where the result lies
+  std::uint64_t ahead_ = 0;        // rounds between posting a round and having released it, at most
   bool inline_ = false, posts_others_ = false;
   bool staged_ = false;     // the flow that was selected runs over boards
   bool candidate_ = false;  // for the in-place flow, if all buffers allow

@@ -119,6 +119,8 @@ Rules built_in_rules() {
   Rules rules;
   // Registered buffers: two meetings and no copy, against one meeting and a copy through the boards.
   rules.rows = {
+      row(Collective::all_reduce, any, 2, 64, Card::kInline, Algorithm::line,
+          "the input fits into the line that says that it is there"),
       row(Collective::all_reduce, registered, 2, 2, 128 * KiB, Algorithm::oneshot, "one hand-off"),
       row(Collective::all_reduce, registered, 3, kMany, 16 * KiB, Algorithm::oneshot, "one hand-off"),
       row(Collective::all_reduce, registered, 2, kMany, kAny, Algorithm::inplace,

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/core/link_view.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
 #include "runtime/flow/list.h"

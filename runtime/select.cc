@@ -14,16 +14,21 @@ using flow::Algorithm;
 
 /// What the flow of a (collective, algorithm) can do.
 struct Ability {
-  bool exists = false, canonical = false, boards = false, by_reference = false, in_place = false;
+  bool exists = false, canonical = false, boards = false, by_reference = false, in_place = false,
+       in_line = false;
 };
 struct Abilities {
   Ability of[kCollectives][flow::kAlgorithms];
 };
 constexpr Abilities list_abilities() {
   Abilities all;
-#define OURO_X(c, a, F)                                                       \
-  all.of[static_cast<int>(Collective::c)][static_cast<int>(Algorithm::a)] = { \
-      true, flow::F::kCanonical, flow::F::kBoards, flow::F::kByReference, flow::F::kInPlace};
+#define OURO_X(c, a, F)                                                                             \
+  all.of[static_cast<int>(Collective::c)][static_cast<int>(Algorithm::a)] = {true,                  \
+                                                                             flow::F::kCanonical,   \
+                                                                             flow::F::kBoards,      \
+                                                                             flow::F::kByReference, \
+                                                                             flow::F::kInPlace,     \
+                                                                             flow::F::kInLine};
   OURO_FLOWS(OURO_X)
 #undef OURO_X
   return all;
@@ -38,6 +43,7 @@ const Ability& ability(Collective c, Algorithm a) {
 bool serves(const Operation& o, bool canonical, Algorithm algorithm, bool aliased) {
   const Ability& a = ability(o.collective, algorithm);
   if (!a.exists || (canonical && o.reduces() && !a.canonical) || (aliased && !a.in_place)) return false;
+  if (a.in_line && o.in.bytes() > Card::kInline) return false;
   // Pages are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
   // And a block read in place is found by the size of one's own.
   return !o.uneven || (!a.by_reference && !(a.boards && o.collective == Collective::all_to_all));

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/link_view.h"
 #include "runtime/flow/list.h"
 #include "runtime/operation.h"
 #include "runtime/rules.h"

@@ -205,6 +205,7 @@ def main(argv):
         say("nothing to measure: the filters leave no point")
         return 2
     launch.adopt_orphans()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it was ignored: in the background of a script
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the same clean way out as Ctrl-C
     run = Run(args, cores)
     interrupted = False

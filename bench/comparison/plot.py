@@ -23,24 +23,30 @@ def bus_bandwidth(key, us):
 
 
 def curves(rows):
-    """{(collective, in place, ranks): {series: [(key, us)]}} of the first method and type that are there, in the mode
-    that has the most rows; and what was chosen."""
+    """{(collective, in place, ranks): (mode, {series: [(key, us)]})} of the first method and type that are there, each in
+    the mode that has most of its rows; and what was chosen."""
     if not rows:
         return {}, ""
     method, dtype = min(r.key.method for r in rows), max(r.key.dtype for r in rows)
-    some = [r for r in rows if (r.key.method, r.key.dtype) == (method, dtype)]
-    mode = collections.Counter(r.mode for r in some).most_common(1)[0][0]
-    found = collections.defaultdict(lambda: collections.defaultdict(list))
-    for r in sorted((r for r in some if r.mode == mode), key=lambda r: r.key.bytes):
-        panel = found[r.key.collective, r.key.in_place, r.key.ranks]
+    panels = collections.defaultdict(list)
+    for r in sorted(rows, key=lambda r: r.key.bytes):
+        if (r.key.method, r.key.dtype) == (method, dtype):
+            panels[r.key.collective, r.key.in_place, r.key.ranks].append(r)
+    return {name: _lines(some) for name, some in panels.items()}, f"method {method}, {dtype}"
+
+
+def _lines(rows):
+    mode = collections.Counter(r.mode for r in rows).most_common(1)[0][0]
+    lines = collections.defaultdict(list)
+    for r in (r for r in rows if r.mode == mode):
         if r.buffer in ("private", "registered") and r.ouro_us:
-            panel[SERIES[r.buffer == "registered"][0]].append((r.key, r.ouro_us))
+            lines[SERIES[r.buffer == "registered"][0]].append((r.key, r.ouro_us))
         if r.buffer == "private":
-            for series, mine in (("best of MPI", False), ("best of Gloo", True)):
-                times = [us for name, us in r.peers.items() if name.startswith("gloo") == mine]
+            for series, gloo in (("best of MPI", False), ("best of Gloo", True)):
+                times = [us for name, us in r.peers.items() if name.startswith("gloo") == gloo]
                 if times:
-                    panel[series].append((r.key, min(times)))
-    return found, f"method {method}, {dtype}, cores {mode}"
+                    lines[series].append((r.key, min(times)))
+    return mode, lines
 
 
 class Axis:
@@ -102,7 +108,7 @@ def page(rows, facts):
     found, chosen = curves(rows)
     columns = [(c, p) for c in points.COLLECTIVES for p in points.places(c) if any(k[:2] == (c, p) for k in found)]
     ranks = sorted({k[2] for k in found})
-    sizes = sorted({key.bytes for lines in found.values() for line in lines.values() for key, _ in line})
+    sizes = sorted({key.bytes for _, lines in found.values() for line in lines.values() for key, _ in line})
     width = LEFT + max(len(columns), 3) * (PANEL_W + GAP_X)
     height = TOP + 2 * len(ranks) * (PANEL_H + GAP_Y) + 10
     m = facts["machine"]
@@ -121,8 +127,9 @@ def page(rows, facts):
     for column, (collective, in_place) in enumerate(columns):
         x = LEFT + column * (PANEL_W + GAP_X)
         for i, n in enumerate(ranks):
-            lines = found.get((collective, in_place, n), {})
-            title = collective + (" in place" if in_place and len(points.places(collective)) > 1 else "") + f", {n} ranks"
+            mode, lines = found.get((collective, in_place, n), ("", {}))
+            place = " in place" if in_place and len(points.places(collective)) > 1 else ""
+            title = f"{collective}{place}, {n} ranks" + (f", {mode}" if mode else "")
             y = TOP + 2 * i * (PANEL_H + GAP_Y)
             out.append(text(x, y - 5, title, 11, extra='font-weight="bold"'))
             out += panel(x, y, lines, lambda k, us: us, sizes, "us")

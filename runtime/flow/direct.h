@@ -32,6 +32,12 @@ struct OneShotAllReduce : Staged {
   }
 };
 
+/// The same where a rank's input fits into the line that says that it is there. Executors may have a path of its own
+/// for it; this is what that path must do.
+struct LineAllReduce : OneShotAllReduce {
+  static constexpr bool kInLine = true;
+};
+
 /// Two-shot: each rank reduces its slice of all inputs, then everyone collects the slices.
 struct DirectAllReduce : Staged {
   static constexpr bool kPostsOthers = true, kPostsResult = true;

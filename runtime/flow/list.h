@@ -19,7 +19,7 @@ namespace ouro::flow {
 
 /// X(enumerator): algorithms by the names that OURO_ALGO, CallOptions and the tools accept.
 #define OURO_ALGORITHMS(X) \
-  X(ring) X(chain) X(tree) X(halving) X(oneshot) X(direct) X(inplace) X(pairwise) X(linear) X(dissemination)
+  X(ring) X(chain) X(tree) X(halving) X(line) X(oneshot) X(direct) X(inplace) X(pairwise) X(linear) X(dissemination)
 
 /// X(collective, algorithm, struct)
 #define OURO_FLOWS(X)                              \
@@ -27,6 +27,7 @@ namespace ouro::flow {
   X(all_reduce, chain, ChainAllReduce)             \
   X(all_reduce, tree, TreeAllReduce)               \
   X(all_reduce, halving, HalvingAllReduce)         \
+  X(all_reduce, line, LineAllReduce)               \
   X(all_reduce, oneshot, OneShotAllReduce)         \
   X(all_reduce, direct, DirectAllReduce)           \
   X(all_reduce, inplace, InPlaceAllReduce)         \

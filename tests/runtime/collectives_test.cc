@@ -152,6 +152,7 @@ TEST_P(Collectives, Exact) {
       const bool blocks = Exchange{p.form, n}.blocks_in() || Exchange{p.form, n}.blocks_out();
       const std::size_t large_count = blocks ? kLargeBlock : kLargeRegion;
       std::set<std::size_t> counts{0, 1, several - 1, several, 7, 1000, large_count};
+      if (p.algorithm == "line") counts = {0, 1, 2, 7, 14};  // 56 bytes
       Room large, small;
       const std::size_t most = 4 * (blocks ? several * (large_count + 40) : large_count);
       OURO_RANK_OK(large.make(c, most));
@@ -256,7 +257,7 @@ TEST(Refused, AlgorithmsThatCannotServe) {
     const std::span<float> i(in), o(out);
     const std::size_t mine = counts[static_cast<std::size_t>(g.rank())];
     std::string said = refused(all_reduce(g, i, o, ReduceOp::sum, {.algorithm = "linear"}),
-                               "ring, chain, tree, halving, oneshot, direct, inplace");
+                               "ring, chain, tree, halving, line, oneshot, direct, inplace");
     if (said.empty())
       said = refused(broadcast(g, i, o, 0, {.algorithm = "nonsense"}), "chain, tree, direct, inplace");
     if (said.empty())

@@ -2,7 +2,9 @@
 // The outcome does not depend on the order in which ranks are looked at: each waits for what it needs to
 // know.
 #include <algorithm>
+#include <array>
 
+#include "runtime/core/link_view.h"
 #include "tools/sim/script.h"
 
 namespace ouro::sim {
@@ -55,8 +57,12 @@ class Clock {
     std::size_t step = 0;
     int round = 0, meets = 0;
     bool at_meet = false;
-    double posted[2] = {0, 0}, result[2] = {0, 0};  // when, by page
-    int posted_round[2] = {-1, -1}, result_round[2] = {-1, -1};
+    int released = 0;
+    struct Page {
+      double posted = 0, result = 0;  // when
+      int posted_round = -1, result_round = -1;
+    };
+    std::array<Page, BoardView::kPages> pages;
     double folded = 0;  // bytes that folds have read from each other rank
   };
   struct Link {
@@ -87,7 +93,7 @@ class Clock {
 
   void advance(Class& me, std::size_t i) {
     if (++me.step < s_.programs[i].size()) return;
-    gate(ended_, me.round).come(me.now);
+    if (!s_.pipelined) gate(ended_, me.round).come(me.now);
     me.step = 0;
     ++me.round;
   }
@@ -98,10 +104,12 @@ class Clock {
     if (s_.programs[i].empty()) return advance(me, i), true;
     const Op& op = s_.programs[i][me.step];
     const auto has = [&](std::uint32_t verbs) { return (op.verb & verbs) != 0; };
-    const bool went = has(kMeet)     ? meet(me)
-                      : has(kPost)   ? post(me, op)
-                      : has(kPosted) ? read_boards(me, op)
-                                     : exchange(me, op);
+    const bool went = has(kMeet)      ? meet(me)
+                      : has(kPost)    ? post(me, op)
+                      : has(kPosted)  ? read_boards(me, op)
+                      : has(kSpread)  ? spread(me)
+                      : has(kRelease) ? release(me)
+                                      : exchange(me, op);
     if (went) advance(me, i);
     return went;
   }
@@ -145,33 +153,56 @@ class Clock {
     return true;
   }
 
+  static int round_of(const Class& me, const Op& op) { return op.round < 0 ? me.round : op.round; }
+  static auto& page_of(auto& k, int round) { return k.pages[index(round % BoardView::kPages)]; }
+
+  bool release(Class& me) {
+    gate(ended_, me.released++).come(me.now);
+    return true;
+  }
+
+  /// Mine, into the outputs of all, once all have said where those lie.
+  bool spread(Class& me) {
+    double when = 0;
+    for (const Class& k : classes_) {
+      if (page_of(k, me.round).posted_round != me.round) return false;
+      when = std::max(when, page_of(k, me.round).posted);
+    }
+    me.now = std::max(me.now, when + board_alpha()) + from_everyone(s_.chunk_bytes);
+    me.folded += s_.chunk_bytes;
+    return true;
+  }
+
   bool post(Class& me, const Op& op) {
-    const int page = me.round % 2;
-    if (me.round >= 2) {
-      const Gate& free = gate(ended_, me.round - 2);
+    const int round = round_of(me, op);
+    if (round >= BoardView::kPages) {
+      const Gate& free = gate(ended_, round - BoardView::kPages);
       if (free.count < classes_.size()) return false;
       me.now = std::max(me.now, free.last + board_alpha());
     }
     if (!s_.by_reference) me.now += c_.board.busy(op.span * s_.chunk_bytes);
     const bool is_result = (op.verb & kResult) != 0;
-    (is_result ? me.result : me.posted)[page] = me.now;
-    (is_result ? me.result_round : me.posted_round)[page] = me.round;
+    auto& page = page_of(me, round);
+    (is_result ? page.result : page.posted) = me.now;
+    (is_result ? page.result_round : page.posted_round) = round;
     return true;
   }
 
   bool read_boards(Class& me, const Op& op) {
-    const int page = me.round % 2;
+    const int round = round_of(me, op);
     const bool is_result = (op.verb & kResult) != 0, all = op.from < 0;
     const std::size_t first = all ? 0 : index(op.from), last = all ? classes_.size() - 1 : first;
     double when = 0;
     for (std::size_t q = first; q <= last; ++q) {
-      const Class& k = classes_[q];
-      if ((is_result ? k.result_round : k.posted_round)[page] != me.round) return false;
-      when = std::max(when, (is_result ? k.result : k.posted)[page]);
+      const auto& page = page_of(classes_[q], round);
+      if (&classes_[q] == &me && all && !s_.by_reference) continue;  // mine is at hand
+      if ((is_result ? page.result_round : page.posted_round) != round) return false;
+      when = std::max(when, is_result ? page.result : page.posted);
     }
     if (!all) {
       const Wire& wire = s_.pairs[index(op.in)].wire;
       me.now = std::max(me.now, when + wire.alpha) + wire.busy(s_.chunk_bytes);
+      if (op.verb & kSpread) me.now += from_everyone(s_.chunk_bytes), me.folded += s_.chunk_bytes;
       account(op.in, s_.chunk_bytes);
       return true;
     }

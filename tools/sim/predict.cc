@@ -80,6 +80,8 @@ template <class Flow>
 void record(const Cluster& cluster, const Job& job, const Flow& flow, int rounds, Script& s) {
   s.ranks = job.ranks;
   s.by_reference = Flow::kByReference;
+  s.pipelined = Flow::kPipelined;
+  const int per_round = flow.chunks(Place{0, job.ranks, job.root, 1});
   s.wide_ratio = job.wide_ratio;
   s.program_rounds = Flow::kPipelined ? 1 : rounds;
   s.programs.assign(s.members.size(), {});
@@ -88,6 +90,7 @@ void record(const Cluster& cluster, const Job& job, const Flow& flow, int rounds
     flow(Place{me, job.ranks, job.root, rounds}, [&](const Step& step) {
       Op op{step.verb, -1, -1, -1, step.span};
       const bool board = (step.verb & kPosted) != 0;
+      if (Flow::kPipelined) op.round = (board ? step.at : step.chunk) / per_round;
       if (step.from >= 0) op.in = s.pair_index(cluster, step.from, me, board);
       if (step.to >= 0) op.out = s.pair_index(cluster, me, step.to, false);
       if (board && step.from >= 0) op.from = s.symmetry.class_of(step.from);

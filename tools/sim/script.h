@@ -34,6 +34,7 @@ struct Op {
   std::int32_t in = -1, out = -1;  // links; `in` also names the pair of a fetch
   std::int32_t from = -1;          // class whose board is read
   std::int32_t span = 1;
+  std::int32_t round = -1;  // of boards, in pipelined flows; else the rank's own
 };
 
 struct Pair {
@@ -45,7 +46,7 @@ struct Pair {
 struct Script {
   Symmetry symmetry;
   int ranks = 1, rounds = 1;
-  bool by_reference = false;
+  bool by_reference = false, pipelined = false;
   double chunk_bytes = 0, wide_ratio = 1;
   std::vector<int> members;               // by class: one rank of it
   std::vector<double> weight;             // by class: how many ranks it stands for
