@@ -18,7 +18,7 @@ EPILOG = """filters: --only NAME=VALUE[,VALUE...], any number of times, with NAM
              mpich mpich-posix mpich-tuned gloo (all of its algorithms); ouro always runs
   buffer     private registered private-4k            method  A B C
 methods: A application loop (writes its whole input, calls, reads its whole output; that loop without the call is
-  subtracted), B call by call (all ranks meet before each), C back to back
+  subtracted), B call by call (all ranks meet before each), C back to back. bfloat16 and Gloo: method A only
 rows: `private` and `registered` run on 2 MiB pages with freed memory kept, as do their peers where named -tuned;
   `private-4k` runs without both, against peers without both. ratio: median over rounds of best peer / ouro in the same
   round. limit: time that the machine allows / time taken. A star marks rows in which no round counts, because the
@@ -153,8 +153,8 @@ class Run:
 
         def make(arguments):
             a = self.args
-            every = [*arguments, "--ranks", str(ranks), "--cores", ",".join(map(str, self.cores)), "--blocks", str(a.blocks),
-                     "--block-ms", str(a.block_ms)]
+            every = [*arguments, "--ranks", str(ranks), "--cores", ",".join(map(str, self.cores)),
+                     "--blocks", str(a.blocks), "--block-ms", str(a.block_ms)]
             return settings.commands(setting, a.build, ranks, self.cores, every)
 
         load = machine.Load()
@@ -168,8 +168,8 @@ class Run:
             say(f"  {setting.name}, {ranks} ranks: {why}")
         for task, a in found:
             modes = machine.mode(a["handoff_before_ns"]), machine.mode(a["handoff_after_ns"])
-            self.samples.append(judge.Sample(task.key, setting.name, task.buffer, round_, a["us"], a["p99_us"], modes, others,
-                                             a["wrong"]))
+            self.samples.append(judge.Sample(task.key, setting.name, task.buffer, round_, a["us"], a["p99_us"], modes,
+                                             others, a["wrong"]))
         return others
 
 
@@ -186,8 +186,8 @@ def measure(run, launches):
         done += len(tasks)
         left = (time.monotonic() - began) * (all_points - done) / done
         what = "+".join(dict.fromkeys(t.key.collective for t in tasks))
-        say(f"[{i + 1}/{len(launches)}] round {round_ + 1}, {ranks} ranks, {setting.name}: {what}, {len(tasks)} points in {took:.1f} s, "
-            f"others {others:.0%}, {left / 60:.1f} min left")
+        say(f"[{i + 1}/{len(launches)}] round {round_ + 1}, {ranks} ranks, {setting.name}: {what}, "
+            f"{len(tasks)} points in {took:.1f} s, others {others:.0%}, {left / 60:.1f} min left")
     run.probe()
 
 
@@ -225,10 +225,12 @@ def main(argv):
     for mode, p in run.probes.items():
         print(f"{mode}: " + ", ".join(f"{k} {v:g}" for k, v in p.items()))
     print(report.table(rows))
-    for path, write in ((args.json, lambda p: report.write_json(p, rows, facts)), (args.csv, lambda p: report.write_csv(p, rows)),
-                        (args.plot, lambda p: plot.write(p, rows, facts))):
-        if path:
-            write(path)
+    if args.json:
+        report.write_json(args.json, rows, facts)
+    if args.csv:
+        report.write_csv(args.csv, rows)
+    if args.plot:
+        plot.write(args.plot, rows, facts)
     if interrupted:
         return 130
     wrong = any(s.wrong for s in run.samples) or any(f["setting"].startswith("ouro") for f in run.failures)

@@ -69,7 +69,7 @@ def best(peers, ouro):
 
 def ours(buffer):
     """Which samples are ouro's in a row: (peer, class of buffers)."""
-    return {"private": ("ouro", "private"), "registered": ("ouro", "registered"), "private-4k": ("ouro-4k", "private")}[buffer]
+    return ("ouro-4k", "private") if buffer == "private-4k" else ("ouro", buffer)
 
 
 def rows(samples, probes, cores, l3):
@@ -93,7 +93,9 @@ def _rows_of(key, buffer, samples, probes, cores, l3):
         return []
     if any(s.wrong for s in mine):
         return [Row(key, buffer, mine[-1].modes[1], None, None, verdict="void", marks=["ouro's result was wrong"])]
-    theirs = [s for s in samples if not s.peer.startswith("ouro") and (buffer != "private-4k" or not settings.keeps(s.peer))]
+    theirs = [s for s in samples if not s.peer.startswith("ouro")]
+    if buffer == "private-4k":
+        theirs = [s for s in theirs if not settings.keeps(s.peer)]
     void = sorted({s.peer for s in theirs if s.wrong})
     theirs = [s for s in theirs if s.peer not in void]
     marks = [f"wrong results of {name}" for name in void]

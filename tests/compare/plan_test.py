@@ -32,6 +32,11 @@ class Plan(unittest.TestCase):
         self.assertIn("all_reduce 8 bfloat16 private A in bcube", lines["gloo-bcube"])
         self.assertEqual((len(lines["gloo-bcube"]), len(lines["gloo"])), (4, 0))
 
+    def test_gloo_and_bfloat16_take_part_in_method_a_only(self):
+        tasks = [(s.family, t.key) for _, _, s, some in plan() for t in some]
+        self.assertEqual({k.method for family, k in tasks if family == "gloo" or k.dtype == "bfloat16"}, {"A"})
+        self.assertEqual({k.method for family, k in tasks if family == "ompi"}, {"A", "B", "C"})
+
     def test_filters(self):
         launches = plan("--only", "collective=all_gather", "--only", "bytes=64K,1M", "--only", "method=C", "--only", "dtype=float32",
                         "--only", "buffer=registered", "--rounds", "1")

@@ -195,7 +195,7 @@ class Clock {
     double when = 0;
     for (std::size_t q = first; q <= last; ++q) {
       const auto& page = page_of(classes_[q], round);
-      if (&classes_[q] == &me && all && !s_.by_reference) continue;  // mine is at hand
+      if (&classes_[q] == &me && s_.weight[q] == 1 && all && !s_.by_reference) continue;  // mine is at hand
       if ((is_result ? page.result_round : page.posted_round) != round) return false;
       when = std::max(when, is_result ? page.result : page.posted);
     }
