@@ -22,15 +22,6 @@ constexpr auto kFetchDeadline = 10s;
 constexpr auto kFetchSlice = 20ms;
 constexpr std::size_t kMaxSegment = std::size_t{16} << 30;  // links of kMaxNodeRanks ranks stay below
 
-std::atomic<unsigned> g_forks{0};
-
-void count_forks() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1, std::memory_order_relaxed); });
-  });
-}
-
 /// Whether every rank of the node can have a hardware thread of its own. Judged by what all of them wrote on their
 /// pages before they joined, so that all come to the same answer.
 bool enough_cores(const std::vector<Peer>& peers) {
@@ -56,11 +47,14 @@ Context::Context(ContextSpec spec)
       errors_seen_(static_cast<std::size_t>(spec_.join.world)),
       imported_(static_cast<std::size_t>(spec_.join.world)) {
   for (int r = 0; r < size(); ++r) dead_[static_cast<std::size_t>(r)] = false;
-  forks_ = g_forks.load();
+  forks_ = s_forks.load();
 }
 
 Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
-  count_forks();
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork(nullptr, nullptr, [] { s_forks.fetch_add(1, std::memory_order_relaxed); });
+  });
   if (spec.join.world > kMaxNodeRanks)
     return unsupported(fmt::format("{} ranks on one node; at most {}", spec.join.world, kMaxNodeRanks));
   auto control = device::Segment::create((sizeof(ControlPage) + 4095) / 4096 * 4096, "control page");
@@ -99,7 +93,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
 Context::~Context() { close(); }
 
 Status Context::usable() const {
-  if (forks_ != g_forks.load(std::memory_order_relaxed))
+  if (forks_ != s_forks.load(std::memory_order_relaxed))
     return {Reason::forked,
             "this process was forked after its parent joined; a child joins by itself or not at all"};
   if (!active()) return {Reason::revoked, "the context is closed"};
@@ -108,7 +102,7 @@ Status Context::usable() const {
 
 void Context::close() {
   if (closed_.exchange(true)) return;
-  if (forks_ != g_forks.load()) {  // the parent's thread does not exist here
+  if (forks_ != s_forks.load()) {  // the parent's thread does not exist here
     (void)watch_.release();
     return;
   }
@@ -306,7 +300,7 @@ Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes) {
 }
 
 void Context::forget(std::uint64_t id) {
-  if (forks_ != g_forks.load(std::memory_order_relaxed))
+  if (forks_ != s_forks.load(std::memory_order_relaxed))
     return;  // the page is the parent's, and not mapped here
   std::unique_lock lock(memory_mutex_);
   exported_.erase(id);

@@ -67,6 +67,8 @@ class Context : public std::enable_shared_from_this<Context> {
 
   /// `forked` in a child of the process that joined, `revoked` after close.
   Status usable() const;
+  /// The same without the reason; two loads.
+  bool ready() const { return forks_ == s_forks.load(std::memory_order_relaxed) && active(); }
   bool active() const { return !closed_.load(std::memory_order_acquire); }
   void close();
 
@@ -109,6 +111,7 @@ class Context : public std::enable_shared_from_this<Context> {
   void on_deaths(const std::vector<int>& ranks);
   void scan_errors();
 
+  static inline std::atomic<unsigned> s_forks{0};  // of this process, by its ancestors since it was loaded
   ContextSpec spec_;
   bool enough_cores_ = true;
   std::chrono::microseconds spin_{0};

@@ -103,7 +103,7 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, GroupRe
 
 Group::~Group() {
   // A destructor waits for no peer: what is still under way ends here and, told so, on the other ranks too.
-  if (turn_.load(std::memory_order_acquire) != tickets_.load(std::memory_order_acquire) && !closed_.load())
+  if (load(turn_) != tickets_.load(std::memory_order_acquire) && !closed_.load())
     abort("its group was destroyed with operations in flight");
   leave();
   context_->dismiss(*this);
@@ -140,7 +140,7 @@ Status Group::make_plan(const Operation& op, Plan* plan) const {
 }
 
 Status Group::submit(const Operation& op, HostStream* stream, std::shared_ptr<WorkState>* work) {
-  OURO_TRY(context_->usable());
+  if (!context_->ready()) return context_->usable();
   if (closed_.load(std::memory_order_acquire))
     return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
   if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) return status();
@@ -161,15 +161,13 @@ Status Group::submit(const Operation& op, HostStream* stream, std::shared_ptr<Wo
 
 Status Group::execute(const Plan& plan, std::uint64_t ticket) {
   // Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
-  for (std::uint64_t now = turn_.load(std::memory_order_acquire); now != ticket;
-       now = turn_.load(std::memory_order_acquire))
-    turn_.wait(now, std::memory_order_acquire);
+  if (load(turn_) != ticket) wait_patiently(turn_, ticket);
   const std::uint64_t seq = ticket + 1;
   Status outcome;
   if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) {
     outcome = status();
   } else {
-    waiter_->begin({plan.op.collective, seq, plan.signature, {}, false});
+    waiter_->begin(plan, seq);
     enter(record_, seq, plan.signature);
     if (!plan.idle) {
       try {
@@ -183,8 +181,7 @@ Status Group::execute(const Plan& plan, std::uint64_t ticket) {
     else if (outcome.reason() != Reason::invalid && outcome.reason() != Reason::unsupported)
       outcome = fail(*outcome.failure(), &waiter_->doing(), true);
   }
-  turn_.store(ticket + 1, std::memory_order_release);
-  turn_.notify_all();
+  publish(turn_, ticket + 1);
   return outcome;
 }
 

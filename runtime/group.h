@@ -78,10 +78,9 @@ class Group final : private Host {
   class MessageWaiter;
   /// What is being waited for, for messages about it.
   struct Doing {
-    Collective collective = Collective::none;
+    const Plan* plan = nullptr;  // of the operation, which is under way
     std::uint64_t seq = 0;
-    Signature signature;
-    Clock::time_point start;
+    Clock::time_point start = {};
     bool late_said = false;
     Clock::time_point left_since = {};  // when a rank that is needed was first seen to have left
     double elapsed() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -123,7 +122,8 @@ class Group final : private Host {
   std::chrono::milliseconds late_after_;
 
   std::mutex submit_mutex_;  // a ticket and a place on a stream are taken together
-  std::atomic<std::uint64_t> tickets_{0}, turn_{0};
+  std::atomic<std::uint64_t> tickets_{0};
+  Counter turn_{};  // tickets that are done
   std::atomic<bool> closed_{false};
 
   std::uint32_t abort_word_ = 0;  // non-zero once the group has failed; every wait watches it

@@ -30,7 +30,7 @@ Status Group::fail(Failure f, const Doing* doing, bool tell_peers) {
   if (f.group.empty()) f.group = spec_.name;
   f.generation = spec_.generation;
   if (doing && f.op.empty() && doing->seq > 0) {
-    f.op = name(doing->collective);
+    f.op = name(doing->plan->op.collective);
     f.seq = doing->seq;
     if (f.elapsed_s == 0 && doing->start != Clock::time_point{}) f.elapsed_s = doing->elapsed();
   }
@@ -42,7 +42,7 @@ Status Group::fail(Failure f, const Doing* doing, bool tell_peers) {
   if (f.dead.empty())
     for (int r = 0; r < size(); ++r)
       if (context_->is_dead(world_rank(r))) f.dead.push_back(r);
-  const Collective op = doing ? doing->collective : Collective::none;
+  const Collective op = doing ? doing->plan->op.collective : Collective::none;
   {
     std::lock_guard lock(error_mutex_);
     if (!error_.ok()) return error_;
@@ -141,7 +141,7 @@ Status Group::look(Doing& doing) {
   if (!doing.late_said && !absent.empty() && elapsed >= std::chrono::duration<double>(late_after_).count()) {
     doing.late_said = true;
     OURO_WARN("ranks {{{}}} have not entered {} seq {} of group {}; {} ranks wait, {:.1f} s",
-              fmt::join(absent, ","), name(doing.collective), doing.seq, spec_.name,
+              fmt::join(absent, ","), name(doing.plan->op.collective), doing.seq, spec_.name,
               size() - static_cast<int>(absent.size()), elapsed);
   }
   if (elapsed < std::chrono::duration<double>(spec_.deadline).count()) return {};
@@ -163,7 +163,7 @@ Status Group::look_for_mismatch(const Doing& doing) {
       if (!record || record->key.get() != spec_.key) continue;
       if (const auto s = entered_as(*record, doing.seq)) {
         (*seen)[r] = *s;
-        differ |= *s != doing.signature;
+        differ |= *s != doing.plan->signature;
       }
     }
     return differ;
@@ -210,7 +210,7 @@ Status Group::disagreement(int with, const char* where) {
   return fail({.reason = Reason::mismatch,
                .text = fmt::format(
                    "this rank is in operation {}, {}; rank {} is in another, and has come to operation {}",
-                   doing.seq, doing.signature.text(), with, record ? record->entered.get() : 0),
+                   doing.seq, doing.plan->signature.text(), with, record ? record->entered.get() : 0),
                .rank = with,
                .detector = where},
               &doing, true);
@@ -218,12 +218,7 @@ Status Group::disagreement(int with, const char* where) {
 
 // ---- the end of a group ---------------------------------------------------------------------------
 
-void Group::await_rest() {
-  const std::uint64_t all = tickets_.load(std::memory_order_acquire);
-  for (std::uint64_t now = turn_.load(std::memory_order_acquire); now < all;
-       now = turn_.load(std::memory_order_acquire))
-    turn_.wait(now, std::memory_order_acquire);
-}
+void Group::await_rest() { wait_patiently(turn_, tickets_.load(std::memory_order_acquire)); }
 
 /// The first rank's messages lie in a segment that goes with it: it waits until they are taken, or nobody
 /// will.

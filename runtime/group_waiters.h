@@ -9,17 +9,18 @@ namespace ouro::rt {
 class Group::OpWaiter final : public Waiter {
  public:
   explicit OpWaiter(Group& g) : Waiter(&g.abort_word_, g.context_->spin()), group_(g) {}
-  void begin(Doing d) {
-    doing_ = d;
-    started_ = false;
+  void begin(const Plan& plan, std::uint64_t seq) {
+    doing_.plan = &plan;
+    doing_.seq = seq;
+    looked_ = false;
   }
   Doing& doing() { return doing_; }
 
  protected:
   Status look(Clock::duration elapsed) override {
-    if (!started_) {  // the clock is read on the slow path only
-      doing_.start = Clock::now() - elapsed;
-      started_ = true;
+    if (!looked_) {  // the clock is read on the slow path only
+      doing_ = {doing_.plan, doing_.seq, Clock::now() - elapsed};
+      looked_ = true;
     }
     return group_.look(doing_);
   }
@@ -27,7 +28,7 @@ class Group::OpWaiter final : public Waiter {
  private:
   Group& group_;
   Doing doing_;
-  bool started_ = false;
+  bool looked_ = false;
 };
 
 class Group::MessageWaiter final : public Waiter {

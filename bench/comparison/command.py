@@ -21,7 +21,7 @@ methods: A application loop (writes its whole input, calls, reads its whole outp
   subtracted), B call by call (all ranks meet before each), C back to back. bfloat16 and Gloo: method A only
 rows: `private` and `registered` run on 2 MiB pages with freed memory kept, as do their peers where named -tuned;
   `private-4k` runs without both, against peers without both. ratio: median over rounds of best peer / ouro in the same
-  round. limit: time that the machine allows / time taken. A star marks rows in which no round counts, because the
+  round. limit: time that the machine allows / time taken. A star marks rows (disturbed) in which no round counts: the
   distance of the cores changed or other programs took more than 6 % of the processors.
 exit codes: 0 measured; 1 a wrong result, or ouro failed; 2 arguments, or nothing to run; 130 interrupted"""
 
@@ -177,7 +177,8 @@ def measure(run, launches):
     began, done, all_points = time.monotonic(), 0, sum(len(t) for _, _, _, t in launches)
     run.probe()
     for i, (round_, ranks, setting, tasks) in enumerate(launches):
-        if i and round_ != launches[i - 1][0]:
+        seen = {s.modes[1] for s in run.samples[-1:]}  # the machine may be in a mode that was not probed yet
+        if i and round_ != launches[i - 1][0] or seen - set(run.probes):
             run.probe()
         machine.wait_quiet(1.0)
         started = time.monotonic()

@@ -42,7 +42,7 @@ class Row:
     limit_share: float | None = None
     target: float | None = None
     limit_target: float | None = None
-    verdict: str = ""  # met, not met, slower, no target, void
+    verdict: str = ""  # met, not met, slower, no target, disturbed, void
     peers: dict = dataclasses.field(default_factory=dict)  # name: median us
     ratios: list = dataclasses.field(default_factory=list)  # of the best peer, one a round
     marks: list = dataclasses.field(default_factory=list)
@@ -104,7 +104,9 @@ def _rows_of(key, buffer, samples, probes, cores, l3):
         shaken = all(s.modes[0] != s.modes[1] for s in mine)
         marks.append("the mode changed" if shaken else f"other programs took {max(s.others for s in mine):.0%}")
         mode = statistics.mode(s.modes[1] for s in mine)
-        return [_row(key, buffer, mode, mine, theirs, marks, probes, cores, l3)]
+        row = _row(key, buffer, mode, mine, theirs, marks, probes, cores, l3)
+        row.verdict = "disturbed"
+        return [row]
     modes = sorted({s.modes[0] for s in good})
     return [_row(key, buffer, m, [s for s in good if s.modes[0] == m],
                  [s for s in theirs if s.counts and s.modes[0] == m], marks, probes, cores, l3) for m in modes]

@@ -22,8 +22,8 @@ namespace {
 
 constexpr int kBatches = 20, kRounds = 100;
 constexpr std::size_t kRegion = std::size_t{48} << 20;  // of one stream; eight of them are far above any L3
-constexpr std::size_t kHot = 256 << 10;
-constexpr int kPasses = 4, kHotPasses = 200;
+constexpr std::size_t kHot = 64 << 10;  // with its source and both ranks' boards well within L2
+constexpr int kPasses = 4, kHotPasses = 400;
 
 void pin(int core) {
   cpu_set_t set;
@@ -195,7 +195,7 @@ Coherence coherence_gbs(const std::vector<int>& cores) {
   const Region mine(3 * kHot), theirs(3 * kHot);  // each: a source, two boards by turns
   if (!mine.data() || !theirs.data()) return {};
   std::barrier<> gate(2);
-  std::int64_t spent[2][3] = {};
+  std::vector<std::int64_t> spent[2][3];  // of each core: copies in, reads, stores
   // In each pass both fill their own board and then read the other's, so lines are dirty there when they are
   // read and shared when they are written again.
   auto work = [&](int me) {
@@ -215,16 +215,20 @@ Coherence coherence_gbs(const std::vector<int>& cores) {
       seen += read_fast(other + (board - own), kHot);
       const std::int64_t t3 = now_ns();
       if (p < 20) continue;  // warm up
-      spent[me][movsb ? 0 : 2] += t1 - t0;
-      if (!movsb) spent[me][1] += t3 - t2;
+      spent[me][movsb ? 0 : 2].push_back(t1 - t0);
+      if (!movsb) spent[me][1].push_back(t3 - t2);
     }
     volatile std::uint64_t sink = seen;
     (void)sink;
   };
   { std::jthread other(work, 1), self(work, 0); }
-  const double bytes = static_cast<double>(kHot) * (kHotPasses - 10);
+  auto median = [](std::vector<std::int64_t>& v) {
+    std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
+    return v[v.size() / 2];
+  };
   auto rate = [&](int k) {
-    return bytes / static_cast<double>(std::max<std::int64_t>({spent[0][k], spent[1][k], 1}));
+    return static_cast<double>(kHot) /
+           static_cast<double>(std::max(median(spent[0][k]), median(spent[1][k])));
   };
   return {.copy_in = rate(0), .read_peer = rate(1), .store = rate(2)};
 }

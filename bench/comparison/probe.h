@@ -18,7 +18,7 @@ struct Memory {
 };
 Memory memory_gbs(const std::vector<int>& cores);
 
-/// GB/s of one core while its peer does the same, buffers of 256 KiB that move between their caches.
+/// GB/s of one core while its peer does the same, buffers of 64 KiB that move between their caches; medians.
 struct Coherence {
   double copy_in = 0;    ///< rep movsb into lines that the peer has read
   double read_peer = 0;  ///< read lines that are dirty in the peer's cache

@@ -94,6 +94,6 @@ def table(rows):
     marked = sorted({m for r in rows for m in r.marks})
     if marked:
         text.append("* marked: " + "; ".join(marked))
-    count = {v: sum(r.verdict == v for r in rows) for v in ("met", "not met", "slower", "no target", "void")}
+    count = {v: sum(r.verdict == v for r in rows) for v in ("met", "not met", "slower", "no target", "disturbed", "void")}
     text.append(f"{len(rows)} rows: " + ", ".join(f"{n} {v}" for v, n in count.items() if n))
     return "\n".join(text)

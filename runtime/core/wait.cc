@@ -43,6 +43,18 @@ void park(Signal s, std::uint32_t seen) {
 void wake_sleepers(Signal s) { syscall(SYS_futex, s.word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 void wake_sleepers(Counter& c) { wake_sleepers({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers}); }
 
+void wait_patiently(Counter& c, std::uint64_t at_least) {
+  constexpr int kYields = 100;
+  for (int i = 0;; ++i) {
+    const std::uint64_t now = load(c);
+    if (now >= at_least) return;
+    if (i < kYields)
+      sched_yield();
+    else
+      park({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers}, static_cast<std::uint32_t>(now));
+  }
+}
+
 Status Waiter::until(Signal s, std::uint32_t at_least) {
   std::atomic_ref word(*s.word);
   bool spinning = spin_.count() > 0;

@@ -45,6 +45,9 @@ inline bool reached(std::uint32_t now, std::uint32_t at_least) {
 /// Pairs with an acquiring load of `word`, which the caller has stored to.
 void wake_sleepers(Signal);
 
+/// Waits for c >= at_least between threads of one process, where what is waited for ends by itself.
+void wait_patiently(Counter& c, std::uint64_t at_least);
+
 /// How one operation waits. `look` is asked from time to time, and at once when the abort word is raised:
 /// a failure that it returns ends the wait. There is no wait without one.
 class Waiter {

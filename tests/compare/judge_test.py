@@ -48,7 +48,7 @@ class Rows(unittest.TestCase):
 
     def test_rows_without_a_quiet_round_are_marked(self):
         (row,) = here.rows([here.sample("ouro", 0, 10, others=0.5), here.sample("ompi", 0, 20, others=0.5)])
-        self.assertEqual((row.ratio, row.marks), (2.0, ["other programs took 50%"]))
+        self.assertEqual((row.ratio, row.marks, row.verdict), (2.0, ["other programs took 50%"], "disturbed"))
         (row,) = here.rows([here.sample("ouro", 0, 10, modes=("near", "far"))])
         self.assertEqual(row.marks, ["the mode changed"])
 

@@ -8,24 +8,19 @@
 #include <chrono>
 #include <cstring>
 
+#include "runtime/group.h"
+#include "tools/perf/check.h"
 #include "tools/perf/report.h"
 
 namespace ouro::perf {
 namespace {
 
-constexpr int kGarbage = 0xff;      // NaN in every floating-point type
-constexpr std::size_t kGuard = 64;  // bytes after the buffer that nobody may write
 constexpr int kCopyRounds = 3;
 constexpr double kCopySeconds = 0.02;  // least time of one round of the copy probe
 
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
-
-std::size_t count_not(const std::byte* p, std::size_t bytes, int value) {
-  return static_cast<std::size_t>(
-      std::count_if(p, p + bytes, [value](std::byte b) { return b != static_cast<std::byte>(value); }));
-}
 
 }  // namespace
 
@@ -96,35 +91,8 @@ Status Bench::step(const Call& c, int times) {
 }
 
 Result<std::size_t> Bench::check_once(const Call& c, OpKind op, bool in_place) {
-  const int rank = group_->rank(), n = group_->size();
-  const std::uint64_t seed = ++seed_;
-  const OpKind* reduction = info(c.kind).reduces ? &op : nullptr;
-  const std::size_t width = size_of(c.dtype);
-  const Tile mine = Tile::input(c.dtype, reduction, rank, n, seed);
-
-  std::byte* const base = recv_.at(options_->unalign * width);
-  std::memset(base, kGarbage, c.shape.bytes + kGuard);
-  mine.fill(const_cast<void*>(c.in), c.shape.in, 0);
-
-  OURO_TRY(issue(*group_, c, 1, stream_));
-  OURO_TRY(drain());
-
-  std::size_t wrong = 0;
-  const auto* out = static_cast<const std::byte*>(c.out);
-  const std::vector<Segment> segments = expected(c.kind, c.shape, rank, n, c.root);
-  for (const Segment& s : segments) {
-    const Tile tile =
-        s.source < 0 ? Tile::reduced(c.dtype, op, n, seed) : Tile::input(c.dtype, nullptr, s.source, n, seed);
-    wrong += tile.wrong(out, s.count, s.start);
-    out += s.count * width;
-  }
-  const bool written = !segments.empty();
-  const bool input_apart = c.in < base || c.in >= base + c.shape.bytes;
-  if (!in_place || input_apart || !written)
-    wrong += mine.wrong(c.in, c.shape.in, 0);  // inputs stay as they were
-  if (!written && input_apart) wrong += count_not(base, c.shape.out * width, kGarbage) / width;
-  wrong += count_not(base + c.shape.bytes, kGuard, kGarbage);
-  return wrong;
+  std::byte* const region = recv_.at(options_->unalign * size_of(c.dtype));
+  return check_call(*group_, c, op, in_place, region, ++seed_, stream_);
 }
 
 Result<double> Bench::time_block(const Call& c, std::vector<double>& samples) {
@@ -196,6 +164,19 @@ Result<Half> Bench::half(const Call& c, OpKind op, bool in_place) {
   return h;
 }
 
+Result<std::string> Bench::explanation(const Call& call, const Call* in_place) const {
+  if (info(call.kind).collective == Collective::none)
+    return std::string("messages to the next rank, from the previous one");
+  auto text = group_->impl()->explain(operation_of(call));
+  if (!text) return text;
+  if (in_place) {
+    const auto other = group_->impl()->explain(operation_of(*in_place));
+    if (!other) return other;
+    if (*other != *text) *text = fmt::format("out of place: {}. In place: {}", *text, *other);
+  }
+  return *text + (options_->registered ? "; these are registered" : "; these are private");
+}
+
 Result<Row> Bench::row(std::size_t size, DType t, OpKind op, int root) {
   const KindInfo& k = info(options_->kind);
   Row r;
@@ -208,19 +189,17 @@ Result<Row> Bench::row(std::size_t size, DType t, OpKind op, int root) {
   auto out_of_place = half(call, op, false);
   if (!out_of_place) return out_of_place.status();
   r.out_of_place = *out_of_place;
+  const Call in_place_call = make_call(size, t, op, root, true);
   if (has_in_place(k.kind)) {
-    auto in_place = half(make_call(size, t, op, root, true), op, true);
+    auto in_place = half(in_place_call, op, true);
     if (!in_place) return in_place.status();
     r.in_place = *in_place;
   }
   if (options_->timestamps) r.timestamp = timestamp_now();
   if (options_->explain) {
-    if (k.collective == Collective::none) {
-      r.explain = "messages to the next rank, from the previous one";
-    } else {
-      auto text = group_->explain(k.collective, call.shape.count, t, k.reduces ? call.op : ReduceOp::sum);
-      r.explain = text ? *text : text.status().message();
-    }
+    auto text = explanation(call, has_in_place(k.kind) ? &in_place_call : nullptr);
+    if (!text) return text.status();
+    r.explain = std::move(*text);
   }
   return r;
 }

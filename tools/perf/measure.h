@@ -46,6 +46,8 @@ class Bench {
   Result<double> time_block(const Call&, std::vector<double>& samples);
   Status step(const Call&, int times);  ///< one iteration as -z wants it
   Status drain();                       ///< waits for the stream, if there is one
+  /// What runs on this rank, and why; both halves of a row where they differ.
+  Result<std::string> explanation(const Call&, const Call* in_place) const;
 
   const Options* options_;
   Group* world_;

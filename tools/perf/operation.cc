@@ -64,6 +64,16 @@ Status issue(Group& g, const Call& c, int times, const Stream& stream) {
   return first ? ended : first;
 }
 
+rt::Operation operation_of(const Call& c) {
+  rt::Operation o;
+  o.collective = info(c.kind).collective;
+  o.in = CView(c.in, c.shape.in, c.dtype);
+  o.out = View(c.out, c.shape.out, c.dtype);
+  o.op = c.op;
+  o.root = c.root;
+  return o;
+}
+
 bool has_in_place(Kind k) { return k != Kind::sendrecv; }
 
 Result<Buffer> Buffer::make(Context& context, std::size_t bytes, bool registered) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "ouro/ouro.hpp"
+#include "runtime/operation.h"
 #include "tools/perf/collective.h"
 
 namespace ouro::perf {
@@ -22,6 +23,9 @@ struct Call {
 
 /// Submits the call `times` times (together, if more than once). On a valid stream it returns at once.
 Status issue(Group&, const Call&, int times, const Stream&);
+
+/// The same call as the runtime sees it, for selection. Not of sendrecv, which is no collective.
+rt::Operation operation_of(const Call&);
 
 /// Whether the collective has an in-place form here. sendrecv has none: a received message would overwrite
 /// one that is still being sent.
