@@ -11,7 +11,8 @@ namespace ouro::rt {
 using flow::Step;
 
 namespace {
-constexpr std::size_t kSpreadBytes = 8 << 10;  // of one block that is reduced, then written to all outputs
+// Bytes of a block that is reduced, then written to all outputs: what stays in the first-level cache.
+constexpr std::size_t kSpreadBytes = 32 << 10;
 }  // namespace
 
 /// Before anything is written to the page of this round: everyone has released the round that used it last.
@@ -161,16 +162,15 @@ void HostExecutor::deliver(void* to, const void* from, std::size_t bytes) const 
 
 /// Folds the sources into `out`; past the caches by way of a tile that stays in the first level.
 void HostExecutor::fold(std::byte* out, std::size_t count) {
-  const std::size_t block = std::max<std::size_t>(1, kSpreadBytes / elem_);
   if (!streams_) {
     fold_(out, sources_, factors_, count);
     return;
   }
-  tile_.resize(kSpreadBytes);
+  const std::size_t block = std::max<std::size_t>(1, kTile / elem_);
   for (std::size_t from = 0; from < count; from += block) {
     const std::size_t some = std::min(block, count - from);
-    fold_(tile_.data(), sources_, factors_, some);
-    kernels::copy_stream(out + from * elem_, tile_.data(), some * elem_);
+    fold_(tile_, sources_, factors_, some);
+    kernels::copy_stream(out + from * elem_, tile_, some * elem_);
     for (const void*& source : sources_) source = static_cast<const std::byte*>(source) + some * elem_;
   }
 }
@@ -234,13 +234,12 @@ Status HostExecutor::spread(const Step& s) {
     source = in_at(in_extent(s.chunk));
   else
     source = inputs_[static_cast<std::size_t>(s.from)].data + out.offset * elem_;
-  const std::size_t block = std::max<std::size_t>(1, kSpreadBytes / elem_);
-  tile_.resize(kSpreadBytes);
+  const std::size_t block = std::max<std::size_t>(1, (streams_ ? kTile : kSpreadBytes) / elem_);
   for (std::size_t from = 0; from < out.count; from += block) {
     const Extent e{out.offset + from, std::min(block, out.count - from)};
     const std::size_t bytes = e.count * elem_;
     if (reduces) {
-      std::byte* to = streams_ ? tile_.data() : out_at(e);
+      std::byte* to = streams_ ? tile_ : out_at(e);
       fold_(to, sources_, factors_, e.count);
       for (const void*& in : sources_) in = static_cast<const std::byte*>(in) + bytes;
       source = to;

@@ -53,6 +53,9 @@ class HostExecutor {
   Status run(const Plan&, std::uint64_t seq);
 
  private:
+  /// Bytes that are reduced at once on their way past the caches: so few that the processor has the next
+  /// reads under way during the writes.
+  static constexpr std::size_t kTile = 512;
   static constexpr std::size_t kLine = 64;  // payloads are cut into whole lines
   struct Extent {
     std::size_t offset, count;  // elements
@@ -185,7 +188,7 @@ class HostExecutor {
   std::vector<Context::Resolved> inputs_, outputs_;                             // of all ranks, by reference
   std::vector<const void*> sources_;
   std::vector<Scalar> factors_;
-  std::vector<std::byte> tile_;
+  alignas(kLine) std::byte tile_[kTile];  // what is reduced on its way past the caches
 };
 
 }  // namespace ouro::rt

@@ -21,7 +21,7 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kAny = ~std::size_t{0};
 constexpr int kMany = std::numeric_limits<int>::max();
-constexpr std::size_t KiB = 1024;
+constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
 
 constexpr Collective kAll[] = {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
                                Collective::broadcast,  Collective::reduce,         Collective::gather,
@@ -121,12 +121,16 @@ Rules built_in_rules() {
   rules.rows = {
       row(Collective::all_reduce, any, 2, 64, Card::kInline, Algorithm::line,
           "the input fits into the line that says that it is there"),
-      row(Collective::all_reduce, registered, 2, 2, 128 * KiB, Algorithm::oneshot, "one hand-off"),
+      row(Collective::all_reduce, registered, 2, 2, 32 * KiB, Algorithm::oneshot, "one hand-off"),
       row(Collective::all_reduce, registered, 3, kMany, 16 * KiB, Algorithm::oneshot, "one hand-off"),
       row(Collective::all_reduce, registered, 2, kMany, kAny, Algorithm::inplace,
           "each rank reduces its slice of all inputs and writes it to all outputs"),
-      row(Collective::all_reduce, any, 1, 2, kAny, Algorithm::oneshot,
+      row(Collective::all_reduce, any, 2, 2, 128 * KiB, Algorithm::oneshot,
           "one hand-off; everyone reduces everything"),
+      row(Collective::all_reduce, any, 2, 2, 4 * MiB, Algorithm::direct,
+          "in the caches: each rank reads half of the other's input"),
+      row(Collective::all_reduce, any, 1, 2, kAny, Algorithm::oneshot,
+          "everyone reduces everything, at the speed of the memory"),
       row(Collective::all_reduce, any, 3, kMany, 64 * KiB, Algorithm::oneshot,
           "one hand-off; everyone reduces everything"),
       row(Collective::all_reduce, any, 3, kMany, kAny, Algorithm::direct,

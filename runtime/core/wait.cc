@@ -13,7 +13,10 @@
 namespace ouro {
 namespace {
 
-constexpr auto kYieldFor = std::chrono::microseconds(200);
+// Each yield puts this thread a whole slice behind all others of its core, those of other programs and of the
+// lowest class included. After a few tens that is a debt of milliseconds, which everyone who waits for this
+// rank then pays.
+constexpr int kYields = 50;
 constexpr int kTightPolls = 64;
 constexpr std::uint64_t kPausesPerClock = 32;  // a pause takes 10 to 50 ns
 constexpr long kParkNs = 1'000'000;            // one slice; bounds a missed wake-up
@@ -44,7 +47,6 @@ void wake_sleepers(Signal s) { syscall(SYS_futex, s.word, FUTEX_WAKE, INT_MAX, n
 void wake_sleepers(Counter& c) { wake_sleepers({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers}); }
 
 void wait_patiently(Counter& c, std::uint64_t at_least) {
-  constexpr int kYields = 100;
   for (int i = 0;; ++i) {
     const std::uint64_t now = load(c);
     if (now >= at_least) return;
@@ -64,6 +66,7 @@ Status Waiter::until(Signal s, std::uint32_t at_least) {
   const auto start = Clock::now();
   auto next_look = start + kLookEvery;
   std::atomic_ref abort(*const_cast<std::uint32_t*>(abort_));
+  int yields = 0;
   for (std::uint64_t i = 1;; ++i) {
     const std::uint32_t seen = word.load(std::memory_order_acquire);
     if (reached(seen, at_least)) return {};
@@ -81,7 +84,7 @@ Status Waiter::until(Signal s, std::uint32_t at_least) {
     spinning = now - start < spin_;
     if (spinning)
       relax();
-    else if (now - start < spin_ + kYieldFor)
+    else if (yields++ < kYields)
       sched_yield();
     else
       park(s, seen);

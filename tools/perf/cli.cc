@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 
@@ -17,6 +18,7 @@ constexpr const char* kExamples = R"(Examples:
   ouro-perf all_gather --ranks 2 -d bfloat16 -c 1      two ranks as processes
   ouro-run -n 4 ouro-perf all_reduce -b 0 -e 1M -f 4   under a launcher
   all_reduce_perf -b 1M -e 1M -d all -o all -J out.json --verdict
+  ouro-perf --tune here.json --ranks 2                 measure this machine; then: OURO_TUNE=here.json
 Without -t, --ranks or a launcher there is one rank. -z: 0 calls back to back in the calling thread, 1 a barrier
 after each, 2 all on a stream and one wait, 3 on a stream with a wait after each. Sizes are binary (K, M, G).
 Exit: 0 good, 1 wrong result or failure, 2 usage.)";
@@ -45,6 +47,13 @@ struct GpuOnly {
     return {};
   }
 };
+
+bool goes_with_tune(std::string_view option) {
+  static constexpr std::string_view kThese[] = {"--tune",    "collective",     "--nthreads", "--ranks",
+                                                "--bind",    "--minbytes",     "--maxbytes", "--check",
+                                                "--timeout", "--parallel_init"};
+  return std::find(std::begin(kThese), std::end(kThese), option) != std::end(kThese);
+}
 
 int usage_error(const std::string& text) {
   fmt::print(stderr, "ouro-perf: {}\nTry: ouro-perf --help\n", text);
@@ -123,6 +132,10 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   auto* compare_flag =
       app.add_option("--compare", o.base_file, "JSON file of an earlier run: print time then / time now");
   compare_flag->excludes(json_flag);
+  app.add_option(
+      "--tune", o.tune_file,
+      "Time every algorithm of every collective, or of the one named, from -b (8) to -e (16M) bytes, "
+      "and write the file that OURO_TUNE reads");
   app.add_option("--plot", o.plot_file, "Draw bandwidth over size as SVG; an existing file gets a new name");
 
   try {
@@ -133,9 +146,24 @@ Parsed parse_command_line(int argc, const char* const* argv) {
 
   const auto fail = [](const std::string& text) { return Parsed{std::nullopt, usage_error(text)}; };
   const auto kind = named ? named : parse_kind(collective);
-  if (!kind && collective.empty()) return fail(fmt::format("which collective? One of: {}", kind_names()));
-  if (!kind) return fail(fmt::format("unknown collective '{}'; one of: {}", collective, kind_names()));
-  o.kind = *kind;
+  if (!o.tune_file.empty()) {
+    if (!kind && !collective.empty())
+      return fail(fmt::format("unknown collective '{}'; one of: {}", collective, kind_names()));
+    if (kind == Kind::sendrecv) return fail("sendrecv has no algorithms to choose from");
+    for (const CLI::Option* option : app.get_options([](const CLI::Option* x) { return x->count() > 0; }))
+      if (std::string name = option->get_name(); !goes_with_tune(name))
+        return fail(
+            fmt::format("{} does not go with --tune, which chooses by itself what is timed and how", name));
+    o.tune_only = kind;
+    if (app.count("--minbytes") == 0) min = "8";
+    if (app.count("--maxbytes") == 0) max = "16M";
+    factor = 4;
+  }
+  if (!kind && collective.empty() && o.tune_file.empty())
+    return fail(fmt::format("which collective? One of: {}", kind_names()));
+  if (!kind && o.tune_file.empty())
+    return fail(fmt::format("unknown collective '{}'; one of: {}", collective, kind_names()));
+  o.kind = kind.value_or(Kind::all_reduce);
   for (const auto& [flag, text, to] :
        {std::tuple{"-b", &min, &o.min_bytes}, {"-e", &max, &o.max_bytes}, {"-i", &step, &o.step_bytes}}) {
     const auto bytes = parse_size(*text);

@@ -16,6 +16,7 @@
 #include "tools/perf/options.h"
 #include "tools/perf/probe.h"
 #include "tools/perf/rank.h"
+#include "tools/perf/tune.h"
 #include "tools/run/launcher.h"
 
 namespace ouro::perf {
@@ -54,9 +55,12 @@ int launch_processes(const Options& o) {
   return code ? *code : fail(1, code.status().message());
 }
 
+/// What each rank runs: the table, or the tuner.
+auto program(const Options& o) { return o.tune_file.empty() ? &run_rank : &run_tune; }
+
 int run_process(const Options& o, const Split& split) {
   auto context = Context::from_env(init_options(o));
-  return context ? run_rank(o, split, *context) : fail(1, context.status().message());
+  return context ? program(o)(o, split, *context) : fail(1, context.status().message());
 }
 
 int run_threads(const Options& o, const Split& split) {
@@ -83,9 +87,9 @@ int run_threads(const Options& o, const Split& split) {
           init.world_size = init.local_size = o.threads;
           init.id = id;
           auto context = Context::create(init);
-          code = context ? run_rank(o, split, *context) : fail(1, context.status().message());
+          code = context ? program(o)(o, split, *context) : fail(1, context.status().message());
         } else {
-          code = run_rank(o, split, contexts[static_cast<std::size_t>(r)]);
+          code = program(o)(o, split, contexts[static_cast<std::size_t>(r)]);
         }
         int seen = worst.load(std::memory_order_relaxed);
         while (code > seen && !worst.compare_exchange_weak(seen, code, std::memory_order_relaxed)) {
@@ -95,18 +99,19 @@ int run_threads(const Options& o, const Split& split) {
   return worst.load(std::memory_order_relaxed);
 }
 
-/// Two buffers for each rank on this host must fit into memory: better said now than by the out-of-memory
-/// killer.
+/// Two buffers (six for the tuner, two of each kind and of each context) for each rank on this host must fit
+/// into memory: better said now than by the out-of-memory killer.
 Status check_memory(const Options& o, int local_ranks) {
   std::ifstream meminfo("/proc/meminfo");
   double available = 0;
   for (std::string line; std::getline(meminfo, line);)
     if (line.starts_with("MemAvailable:")) available = std::atof(line.c_str() + 13) * 1024;
-  const double needed = 2.0 * static_cast<double>(o.max_bytes) * local_ranks;
+  const int buffers = o.tune_file.empty() ? 2 : 6;
+  const double needed = 1.0 * buffers * static_cast<double>(o.max_bytes) * local_ranks;
   if (available <= 0 || needed <= available) return {};
   return Status(Reason::resource,
-                fmt::format("-e {} needs {:.1f} GB for two buffers of {} ranks, {:.1f} GB are free",
-                            o.max_bytes, needed / 1e9, local_ranks, available / 1e9));
+                fmt::format("-e {} needs {:.1f} GB for {} buffers of {} ranks, {:.1f} GB are free",
+                            o.max_bytes, needed / 1e9, buffers, local_ranks, available / 1e9));
 }
 
 int run(int argc, char** argv) {

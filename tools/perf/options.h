@@ -56,9 +56,11 @@ struct Options {
   bool iteration_stats = false;    ///< -I
   int skip_samples = 0;            ///< -K
 
-  std::string json_file;  ///< -J
-  std::string plot_file;  ///< --plot
-  std::string base_file;  ///< --compare
+  std::string json_file;          ///< -J
+  std::string plot_file;          ///< --plot
+  std::string base_file;          ///< --compare
+  std::string tune_file;          ///< --tune: the rules file to write, instead of a table
+  std::optional<Kind> tune_only;  ///< of --tune; nullopt: all collectives
   Output output = Output::table;
   bool explain = false;
   bool verdict = false;

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <set>
 
-#include "runtime/machine.h"
+#include "tools/perf/bound.h"
 #include "tools/perf/compare.h"
 #include "tools/perf/json_report.h"
 #include "tools/perf/measure.h"
@@ -29,34 +29,6 @@ using Clock = std::chrono::steady_clock;
 struct WireInfo {
   int rank, group, pid, group_size;
   char host[64], device[128];
-};
-
-/// The calling thread has its place while this lives, and where it could run before, afterwards.
-class Bound {
- public:
-  Bound(rt::Bind policy, int local_rank, int local_size) {
-    if (policy == rt::Bind::none) return;
-    place_ = rt::machine().place(local_rank, local_size, policy);
-    before_.cpus = rt::affinity_of(0);
-    status_ = rt::bind_this_thread(place_);
-  }
-  ~Bound() {
-    if (place_.cpus.empty()) return;
-    if (const Status s = rt::bind_this_thread(before_); !s)
-      fmt::print(stderr, "ouro-perf: {}\n", s.message());  // a probe after the run is then rougher
-  }
-  Bound(const Bound&) = delete;
-  Bound& operator=(const Bound&) = delete;
-  const Status& status() const { return status_; }
-  /// ", bound to 0-3", or nothing.
-  std::string text() const {
-    if (place_.cpus.empty()) return "";
-    return fmt::format(", bound to {}{}", rt::to_text(place_.cpus), place_.shared ? " with others" : "");
-  }
-
- private:
-  rt::Place place_, before_;
-  Status status_;
 };
 
 WireInfo describe_self(const Context& context, int color, int group_size, const std::string& bound) {

@@ -1,0 +1,41 @@
+// A rank's place on the machine while it measures (--bind).
+// Used by the rank program and by the tuner.
+#pragma once
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+
+#include "runtime/machine.h"
+
+namespace ouro::perf {
+
+/// The calling thread has its place while this lives, and where it could run before, afterwards.
+class Bound {
+ public:
+  Bound(rt::Bind policy, int local_rank, int local_size) {
+    if (policy == rt::Bind::none) return;
+    place_ = rt::machine().place(local_rank, local_size, policy);
+    before_.cpus = rt::affinity_of(0);
+    status_ = rt::bind_this_thread(place_);
+  }
+  ~Bound() {
+    if (place_.cpus.empty()) return;
+    if (const Status s = rt::bind_this_thread(before_); !s)
+      fmt::print(stderr, "ouro-perf: {}\n", s.message());  // a probe after the run is then rougher
+  }
+  Bound(const Bound&) = delete;
+  Bound& operator=(const Bound&) = delete;
+  const Status& status() const { return status_; }
+  /// ", bound to 0-3", or nothing.
+  std::string text() const {
+    if (place_.cpus.empty()) return "";
+    return fmt::format(", bound to {}{}", rt::to_text(place_.cpus), place_.shared ? " with others" : "");
+  }
+
+ private:
+  rt::Place place_, before_;
+  Status status_;
+};
+
+}  // namespace ouro::perf

@@ -1,0 +1,96 @@
+// What the tuner times with: a context for each setting, a group for each algorithm, buffers of both kinds.
+// Used by the tuner's program.
+#pragma once
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ouro/ouro.hpp"
+#include "runtime/context.h"
+#include "runtime/select.h"
+#include "tools/perf/check.h"
+#include "tools/perf/options.h"
+#include "tools/perf/race.h"
+#include "tools/perf/tune_rules.h"
+
+namespace ouro::perf {
+
+/// An all-reduce, or another collective, from one buffer into the other.
+struct Pair {
+  Buffer send, recv;
+  static Result<Pair> make(Context&, std::size_t bytes, bool registered);
+};
+
+/// Collective in every member; all ranks come to the same figures and the same rows. Rank 0 prints.
+class TuneBench {
+ public:
+  static constexpr double kMargin = 0.03;  ///< what is ahead by less is noise: the built-in choice stays
+
+  static constexpr double kDisturbed = 0.06;  ///< share of the processors that other programs may take
+
+  /// `outer` is how the ranks have met; nothing is timed in it.
+  TuneBench(const Options& o, Context& outer) : options_(o), outer_(outer) {}
+
+  /// The threshold of non-temporal stores: always against never, in all-reduces of growing size.
+  Result<std::size_t> calibrate();
+  /// Makes the context in which algorithms are timed. 0: the library's own threshold.
+  Status enter(std::size_t stream_bytes);
+  /// The rows of a collective, for private and for registered buffers. After enter().
+  Result<std::vector<rt::Rule>> tune(Kind);
+  Result<std::vector<rt::Rule>> tune_barrier();
+  Status close() { return context_ ? context_->close() : Status(); }
+
+  std::size_t wrong() const { return wrong_; }  ///< elements, over all ranks and checks
+  int races() const { return races_; }
+  int disturbed() const { return disturbed_; }  ///< races that never were quiet
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+  bool enough_cores() const { return context_->impl()->enough_cores(); }
+  int size() const { return outer_.world_size(); }
+  template <class... A>
+  void print(fmt::format_string<A...> text, A&&... a) const {
+    if (outer_.rank() != 0) return;
+    fmt::print(text, std::forward<A>(a)...);
+    std::fflush(stdout);
+  }
+
+ private:
+  /// A context of the same ranks with OURO_STREAM_BYTES as given; empty: not set.
+  Result<Context> join(const std::string& stream_bytes);
+  /// Sets a variable of the process for as long as `f` lasts: once where ranks are threads of one, and never
+  /// while another rank reads it.
+  Status with_variable(const char* name, const std::string& value, const std::function<Status()>& f);
+  Status verify(const Call&, const Pair&, Group&, std::string_view who);
+  /// A race on a quiet machine, if it becomes quiet: repeated while other programs take much of the
+  /// processors, within reason; the quietest counts.
+  Result<std::vector<Trial>> quiet_race(std::span<const Runner>, std::size_t keep);
+  std::vector<flow::Algorithm> able(const rt::Operation&, bool registered) const;
+  std::vector<std::size_t> size_steps(Kind) const;
+  Result<std::size_t> best(const Call&, const Pair&, std::span<const flow::Algorithm>, std::size_t usual);
+  Result<Winner> winner_at(Kind, std::size_t bytes, bool registered, std::span<const Winner> staged);
+  Result<std::vector<Winner>> winners(Kind, bool registered, std::span<const Winner> staged);
+  Group& group_for(flow::Algorithm a) { return groups_.at(static_cast<int>(a)); }
+  rt::Cores cores() const { return enough_cores() ? rt::Cores::enough : rt::Cores::fewer; }
+
+  const Options& options_;
+  Context& outer_;
+  std::optional<Context> context_;
+  std::map<int, Group> groups_;  ///< by algorithm: OURO_ALGO was its name when the group was made
+  std::optional<Pair> private_, registered_;
+  std::optional<rt::Selector> built_in_;
+  std::size_t wrong_ = 0;
+  int races_ = 0, disturbed_ = 0;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::uint64_t seed_ = 1;
+};
+
+}  // namespace ouro::perf
