@@ -120,7 +120,7 @@ Status Bench::run() {
   mine.insert(mine.end(), {bad, perf::process_cpu_seconds() - own});
   const auto all = perf::collect(group_, mine.data(), mine.size());
   if (!all) return all.status();
-  if (group_.rank() != 0) return bad > 0 ? Status(Reason::internal, "wrong results") : Status();
+  if (group_.rank() != 0) return bad > 0 ? Status(Reason::data_corrupt, "wrong results") : Status();
 
   std::vector<perf::Trial> ways(kWays);
   const auto n = static_cast<std::size_t>(group_.size());
@@ -151,7 +151,7 @@ Status Bench::run() {
   fmt::print("results: {}; other programs took {:.0f} % of the processors\n",
              wrong > 0 ? fmt::format("WRONG, {} elements", wrong) : "right, every element of every round",
              100 * others);
-  return wrong > 0 ? Status(Reason::internal, "wrong results") : Status();
+  return wrong > 0 ? Status(Reason::data_corrupt, "wrong results") : Status();
 }
 
 int run_rank() {

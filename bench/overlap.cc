@@ -139,7 +139,7 @@ Status Bench::row(std::size_t bytes, bool memory) {
   const auto wrong_anywhere = slowest({wrong});
   if (!wrong_anywhere) return wrong_anywhere.status();
   if ((*wrong_anywhere)[0] > 0)
-    return Status(Reason::internal, fmt::format("wrong results at {} bytes", bytes));
+    return Status(Reason::data_corrupt, fmt::format("wrong results at {} bytes", bytes));
   const auto us = slowest(mine);
   if (!us) return us.status();
   if (group_.rank() != 0) return {};

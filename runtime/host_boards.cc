@@ -18,10 +18,10 @@ constexpr std::size_t kSpreadBytes = 32 << 10;
 /// Before anything is written to the page of this round: everyone has released the round that used it last.
 Status HostExecutor::open_page(std::uint64_t round) {
   if (round < opened_) return {};
-  if (round >= BoardView::kPages)
+  if (round >= depth_)
     for (int r = 0; r < n_; ++r) {
       auto& known = lanes_.known_done[static_cast<std::size_t>(r)];
-      const std::uint64_t need = round + 1 - BoardView::kPages;
+      const std::uint64_t need = round + 1 - depth_;
       if (r == rank_ || known >= need) continue;
       Counter& done = *lanes_.board[static_cast<std::size_t>(r)].done;
       OURO_TRY(host_.waiter().until(done, need));
@@ -128,7 +128,10 @@ Status HostExecutor::resolve_all() {
 
 /// Piece `position` of what was posted in a round.
 std::byte* HostExecutor::piece_on(const BoardView& b, std::uint64_t round, std::size_t position) const {
-  return (inline_ ? b.card(round).payload : b.page(round)) + position * stride_;
+  std::byte* const first = on_ == On::page   ? b.page(round)
+                           : on_ == On::card ? b.card(round).payload
+                                             : b.note(round);
+  return first + position * stride_;
 }
 
 /// Where chunk `s.at` of what `from` posted lies; `at` is its place in a buffer that is read by reference.
@@ -260,7 +263,7 @@ Status HostExecutor::spread(const Step& s) {
 /// What the steps of LineAllReduce come to: one store, one wait for each other rank, one fold.
 Status HostExecutor::run_line() {
   const std::uint64_t round = base_;
-  if (round >= lines_known_ + BoardView::kPages) OURO_TRY(open_page(round));
+  if (round >= lines_known_ + BoardView::kCards) OURO_TRY(open_page(round));
   const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
   Card& card = mine.card(round);
   std::memcpy(card.payload, op_->in.data, total_ * elem_);

@@ -41,6 +41,7 @@ void HostExecutor::prepare(const Plan& plan) {
   streams_ = plan.choice.streams;
   staged_ = plan.choice.boards;
   candidate_ = n_ > 1 && (plan.choice.try_in_place || plan.choice.algorithm == flow::Algorithm::inplace);
+  depth_ = BoardView::kPages;
   runner_ = nullptr;
   flow::visit(op.collective, plan.choice.algorithm,
               [this]<class Flow>(Flow) { runner_ = &HostExecutor::run_flow<Flow>; });
@@ -85,16 +86,24 @@ void HostExecutor::cut() {
                                   : total_;
   const auto chunks = static_cast<std::size_t>(Flow{}.chunks({rank_, n_, op_->root, 1}));
   per_round_ = chunks;
-  inline_ = false;
+  on_ = On::page;
+  depth_ = BoardView::kPages;
   if (n_ == 1 || by_reference_) {
     capacity_ = std::max<std::size_t>(1, blocks_ ? longest : ceil_div(total_, chunks));
   } else if (Flow::kBoards) {
     const std::size_t posted = Flow::kPostsOthers ? static_cast<std::size_t>(n_ - 1) : 1;
     const std::size_t bytes = longest * elem_;
-    inline_ = !Flow::kPostsResult && bytes <= Card::kInline / posted;
+    const std::size_t page = lanes_.board[0].page_bytes;
+    if (!Flow::kPostsResult && bytes <= Card::kInline / posted)
+      on_ = On::card;
+    else if (Flow::kRooted && (bytes + kLine - 1) / kLine * kLine <= BoardView::kNoteBytes / posted)
+      on_ = On::note;
+    if (on_ != On::page) depth_ = BoardView::kCards;
     last_piece_ = static_cast<int>(posted);
-    stride_ = inline_ ? bytes : lanes_.board[0].page_bytes / (posted + Flow::kPostsResult) / kLine * kLine;
-    capacity_ = inline_ ? std::max<std::size_t>(1, longest) : stride_ / elem_;
+    stride_ = on_ == On::card   ? bytes
+              : on_ == On::note ? (bytes + kLine - 1) / kLine * kLine
+                                : page / (posted + Flow::kPostsResult) / kLine * kLine;
+    capacity_ = on_ == On::card ? std::max<std::size_t>(1, longest) : stride_ / elem_;
   } else {
     capacity_ = lanes_.out[0].view.slot_bytes / kLine * kLine / std::max(elem_, acc_bytes_);
   }

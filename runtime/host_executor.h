@@ -174,13 +174,15 @@ class HostExecutor {
 
   // Of the boards in it.
   static constexpr std::uint64_t kNotRegistered = ~std::uint64_t{0};
-  std::uint64_t base_ = 0;         // its first round
-  std::uint64_t opened_ = 0;       // rounds below have their page open
-  std::uint64_t lines_known_ = 0;  // all ranks have released the rounds below
-  std::size_t stride_ = 0;         // bytes between the pieces of a post
-  int last_piece_ = 0;             // where the result lies
-  std::uint64_t ahead_ = 0;        // rounds between posting a round and having released it, at most
-  bool inline_ = false, posts_others_ = false;
+  std::uint64_t base_ = 0;                   // its first round
+  std::uint64_t opened_ = 0;                 // rounds below have their page open
+  std::uint64_t lines_known_ = 0;            // all ranks have released the rounds below
+  std::size_t stride_ = 0;                   // bytes between the pieces of a post
+  int last_piece_ = 0;                       // where the result lies
+  std::uint64_t ahead_ = 0;                  // rounds between posting a round and having released it, at most
+  std::uint64_t depth_ = BoardView::kPages;  // rounds until what a post uses is used again
+  enum class On : std::uint8_t { card, note, page } on_ = On::page;  // where posts lie
+  bool posts_others_ = false;
   bool staged_ = false;     // the flow that was selected runs over boards
   bool candidate_ = false;  // for the in-place flow, if all buffers allow
 

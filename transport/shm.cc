@@ -44,23 +44,29 @@ Counter* ShmLinks::bell(int rank) const {
 }
 
 // Segment: a rank's block is its cards, its count of rounds, its sleepers, its mark of presence, then its
-// pages on a page boundary.
+// notes and its pages on page boundaries.
+namespace {
+constexpr std::size_t kHeadBytes = round_up(BoardView::kCards * sizeof(Card) + 3 * sizeof(Counter), 4096);
+constexpr std::size_t kNotesBytes = BoardView::kCards * BoardView::kNoteBytes;
+}  // namespace
+
 ShmBoardLayout ShmBoardLayout::of(int n, std::size_t page_bytes) {
   const auto ranks = static_cast<std::size_t>(n);
   const std::size_t fair = kBoardBudget / (ranks * BoardView::kPages) / 4096 * 4096;
   // A page is cut into up to n+1 pieces of at least a line each.
   const std::size_t least = std::max(kMinPageBytes, round_up((ranks + 1) * 128, 4096));
   const std::size_t page = std::max(least, std::min(round_up(page_bytes, 4096), fair));
-  return {page, ranks * (4096 + BoardView::kPages * page)};
+  return {page, ranks * (kHeadBytes + kNotesBytes + BoardView::kPages * page)};
 }
 
 BoardView ShmBoards::board(int rank) const {
-  static_assert(BoardView::kPages * sizeof(Card) + 3 * sizeof(Counter) <= 4096);
   std::byte* block =
-      segment_->data() + static_cast<std::size_t>(rank) * (4096 + BoardView::kPages * layout_.page_bytes);
+      segment_->data() +
+      static_cast<std::size_t>(rank) * (kHeadBytes + kNotesBytes + BoardView::kPages * layout_.page_bytes);
   auto* cards = reinterpret_cast<Card*>(block);
-  auto* counters = reinterpret_cast<Counter*>(cards + BoardView::kPages);
-  return {block + 4096, layout_.page_bytes, cards, counters, &counters[1].sleepers};
+  auto* counters = reinterpret_cast<Counter*>(cards + BoardView::kCards);
+  std::byte* notes = block + kHeadBytes;
+  return {notes + kNotesBytes, layout_.page_bytes, notes, cards, counters, &counters[1].sleepers};
 }
 
 Counter* ShmBoards::present(int rank) const { return board(rank).done + 2; }

@@ -108,6 +108,7 @@ struct InPlaceReduceScatter : InPlace {
 
 /// The others post and run ahead as far as the boards let them; the root folds.
 struct DirectReduce : Staged {
+  static constexpr bool kRooted = true;
   OURO_HD int chunks(Place at) const { return at.rounds; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
@@ -135,6 +136,7 @@ struct InPlaceReduce : InPlace {
 
 /// The root posts, runs ahead as far as the boards let it, and leaves.
 struct DirectBroadcast : Staged {
+  static constexpr bool kRooted = true;
   OURO_HD int chunks(Place at) const { return at.rounds; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
@@ -248,6 +250,7 @@ OURO_HD void collect_blocks(Place at, int round, Listener&& step) {
 }
 
 struct DirectGather : Staged {
+  static constexpr bool kRooted = true;
   OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
@@ -271,6 +274,7 @@ struct InPlaceGather : InPlace {
 };
 
 struct DirectScatter : Staged {
+  static constexpr bool kRooted = true;
   static constexpr bool kPostsOthers = true;
   OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
   template <class Listener>

@@ -25,6 +25,8 @@ struct Traits {
   static constexpr bool kBoards = false;
   /// How many chunks a rank posts in a round: one, or those of all others; and whether it posts a result too.
   static constexpr bool kPostsOthers = false, kPostsResult = false;
+  /// Ranks post without waiting for all others in between: they may run far ahead of who reads.
+  static constexpr bool kRooted = false;
   /// Serves inputs of at most Card::kInline bytes only.
   static constexpr bool kInLine = false;
   /// Writes into the outputs of others: needs registered outputs on all ranks.
