@@ -1,26 +1,18 @@
 // What batching many small all-reduces is worth: one by one, in one group_start/group_end, both on a stream
-// too. Run by hand: bin/bench_batch [ranks ...] (2 and 4 unless given)
+// too. Run by hand: bin/bench_batch [ranks ...] (threads; 2 and 4 unless given), or ouro-run -n 2
+// bin/bench_batch
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <chrono>
 #include <cmath>
 #include <random>
-#include <string>
 #include <vector>
 
+#include "bench/ranks.h"
 #include "ouro/ouro.hpp"
-#include "runtime/launch.h"
-#include "tools/perf/measure.h"
-#include "tools/perf/probe.h"
-#include "tools/perf/race.h"
-#include "tools/run/launcher.h"
 
 namespace ouro::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int kTensors = 200, kRounds = 31, kWarmup = 5;
 constexpr double kLeastBytes = 64, kMostBytes = 64 << 10;
@@ -50,7 +42,8 @@ float input(int rank, std::size_t tensor, std::size_t i, int round) {
 
 class Bench {
  public:
-  Bench(Context& context, Stream stream) : group_(context.world()), stream_(std::move(stream)) {
+  Bench(Context& context, Stream stream, bool processes)
+      : group_(context.world()), stream_(std::move(stream)), processes_(processes) {
     for (const std::size_t n : tensor_sizes())
       tensors_.push_back({std::vector<float>(n), std::vector<float>(n)});
   }
@@ -83,6 +76,7 @@ class Bench {
     }
     return {};
   }
+  void report(const std::vector<double>& us, double others) const;
   Status go(Way way) {
     const bool grouped = way == kGroup || way == kStreamGroup, on_stream = way >= kStreamCalls;
     if (grouped) group_start();
@@ -95,94 +89,71 @@ class Bench {
 
   Group& group_;
   Stream stream_;
+  const bool processes_;
   std::vector<Tensor> tensors_;
 };
 
 Status Bench::run() {
   // Inputs are written and outputs checked in each round, outside the clock, as a training step would.
-  std::vector<double> mine;
+  std::vector<double> mine(kWays * kRounds);
   double bad = 0;
-  const double host = perf::host_cpu_seconds(), own = perf::process_cpu_seconds();
-  const auto start = Clock::now();
+  const Others others(processes_);
   for (int round = -kWarmup; round < kRounds; ++round)
     for (int k = 0; k < kWays; ++k) {
-      const auto way = static_cast<Way>(round % 2 == 0 ? k : kWays - 1 - k);
-      fill(round + kWarmup);
+      const int way = round % 2 == 0 ? k : kWays - 1 - k, seed = round + kWarmup;
+      fill(seed);
       OURO_TRY(barrier(group_));
       const auto begin = Clock::now();
-      OURO_TRY(go(way));
-      const double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
-      bad += static_cast<double>(wrong(round + kWarmup));
-      if (round >= 0 && mine.empty()) mine.resize(static_cast<std::size_t>(kRounds * kWays));
+      OURO_TRY(go(static_cast<Way>(way)));
+      const double us = us_since(begin);
+      bad += static_cast<double>(wrong(seed));
       if (round >= 0) mine[static_cast<std::size_t>(way * kRounds + round)] = us;
     }
-  const double wall = std::chrono::duration<double>(Clock::now() - start).count();
-  mine.insert(mine.end(), {bad, perf::process_cpu_seconds() - own});
-  const auto all = perf::collect(group_, mine.data(), mine.size());
-  if (!all) return all.status();
-  if (group_.rank() != 0) return bad > 0 ? Status(Reason::data_corrupt, "wrong results") : Status();
+  const auto share = others.share(group_);
+  const auto us = slowest(group_, mine);
+  const auto all_bad = combine(group_, {bad}, [](double a, double b) { return a + b; });
+  for (const Status& s : {share.status(), us.status(), all_bad.status()}) OURO_TRY(s);
+  if (group_.rank() == 0) report(*us, *share);
+  if ((*all_bad)[0] > 0)
+    return Status(Reason::data_corrupt, fmt::format("{} elements were wrong", (*all_bad)[0]));
+  return {};
+}
 
-  std::vector<perf::Trial> ways(kWays);
-  const auto n = static_cast<std::size_t>(group_.size());
-  const auto value = [&](std::size_t r, std::size_t i) { return (*all)[r * mine.size() + i]; };
-  for (std::size_t i = 0; i + 2 < mine.size(); ++i) {
-    double slowest = 0;
-    for (std::size_t r = 0; r < n; ++r) slowest = std::max(slowest, value(r, i));
-    ways[i / kRounds].us.push_back(slowest);
-  }
-  double wrong = 0, ours = 0;
-  for (std::size_t r = 0; r < n; ++r) wrong += value(r, mine.size() - 2), ours += value(r, mine.size() - 1);
+void Bench::report(const std::vector<double>& us, double others) const {
   std::size_t bytes = 0;
   for (const Tensor& t : tensors_) bytes += t.in.size() * sizeof(float);
   fmt::print(
-      "# {} ranks (processes) on {} processors; {} tensors of 64 B to 64 KiB, log-uniform, {} bytes in all; "
-      "float sum\n",
-      n, perf::host_cpus(), kTensors, bytes);
-  for (int k = 0; k < kWays; ++k) {
-    std::vector<double> sorted = ways[static_cast<std::size_t>(k)].us;
+      "# {} ranks ({}) on {} processors; {} tensors of 64 B to 64 KiB, log-uniform, {} bytes in all; float "
+      "sum\n",
+      group_.size(), processes_ ? "processes" : "threads", processors(), kTensors, bytes);
+  const auto at = [&](int way, int round) { return us[static_cast<std::size_t>(way * kRounds + round)]; };
+  for (int way = 0; way < kWays; ++way) {
+    std::vector<double> sorted;
+    for (int round = 0; round < kRounds; ++round) sorted.push_back(at(way, round));
     std::sort(sorted.begin(), sorted.end());
-    fmt::print("{:<40} {:>9.1f} us   ({:.1f} to {:.1f} in the middle half of {} rounds)\n", kNames[k],
-               perf::median(sorted), sorted[kRounds / 4], sorted[kRounds * 3 / 4], kRounds);
+    fmt::print("{:<40} {:>9.1f} us   ({:.1f} to {:.1f} in the middle half of {} rounds)\n", kNames[way],
+               median(sorted), sorted[kRounds / 4], sorted[kRounds * 3 / 4], kRounds);
   }
+  const auto ratio = [&](Way a, Way b) {
+    std::vector<double> ratios;
+    for (int round = 0; round < kRounds; ++round) ratios.push_back(at(a, round) / at(b, round));
+    return median(ratios);
+  };
   fmt::print("(b)/(a) {:.2f}   (d)/(c) {:.2f}   (c)/(a) {:.2f}   medians of the rounds' ratios\n",
-             perf::ratio(ways[kGroup], ways[kCalls]), perf::ratio(ways[kStreamGroup], ways[kStreamCalls]),
-             perf::ratio(ways[kStreamCalls], ways[kCalls]));
-  const double others = std::max(0.0, (perf::host_cpu_seconds() - host - ours) / wall / perf::host_cpus());
-  fmt::print("results: {}; other programs took {:.0f} % of the processors\n",
-             wrong > 0 ? fmt::format("WRONG, {} elements", wrong) : "right, every element of every round",
+             ratio(kGroup, kCalls), ratio(kStreamGroup, kStreamCalls), ratio(kStreamCalls, kCalls));
+  fmt::print("every element of every round is checked; other programs took {:.0f} % of the processors\n",
              100 * others);
-  return wrong > 0 ? Status(Reason::data_corrupt, "wrong results") : Status();
-}
-
-int run_rank() {
-  auto context = Context::from_env();
-  auto stream = Stream::create();
-  Status s = !context ? context.status() : !stream ? stream.status() : Status();
-  if (s) s = Bench(*context, std::move(*stream)).run();
-  if (s) s = context->close();
-  if (!s) fmt::print(stderr, "bench_batch: {}\n", s.message());
-  return s ? 0 : 1;
+  std::fflush(stdout);
 }
 
 }  // namespace
 }  // namespace ouro::bench
 
 int main(int argc, char** argv) {
-  const auto launch = ouro::discover();
-  if (launch && launch->launcher != "none") return ouro::bench::run_rank();
-  std::vector<std::string> counts(argv + 1, argv + argc);
-  if (counts.empty()) counts = {"2", "4"};
-  for (const std::string& text : counts) {
-    ouro::run::RunOptions options;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), options.ranks);
-    if (error != std::errc{} || *end != '\0' || options.ranks < 1) {
-      fmt::print(stderr, "bench_batch: '{}' is no number of ranks\n", text);
-      return 2;
-    }
-    options.prefix = false, options.name = "bench_batch", options.timeout_s = 120;
-    const auto code = ouro::run::run_ranks(options, {argv[0]});
-    if (!code) fmt::print(stderr, "bench_batch: {}\n", code.status().message());
-    if (!code || *code != 0) return code ? *code : 1;
-  }
-  return 0;
+  return ouro::bench::run_ranks(argc, argv, {2, 4},
+                                [](ouro::Context& context, bool processes) -> ouro::Status {
+                                  auto stream = ouro::Stream::create();
+                                  if (!stream) return stream.status();
+                                  return ouro::bench::Bench(context, std::move(*stream), processes).run();
+                                });
 }

@@ -1,34 +1,21 @@
 // How much of an all-reduce on a stream hides behind the caller's own work: in cache, or bound by memory.
-// Run by hand: bin/bench_overlap [ranks ...] (2 unless given)
+// Run by hand: bin/bench_overlap [ranks ...] (threads; 2 unless given), or ouro-run -n 2 bin/bench_overlap
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <chrono>
-#include <string>
 #include <vector>
 
+#include "bench/ranks.h"
 #include "ouro/ouro.hpp"
-#include "runtime/launch.h"
-#include "tools/perf/measure.h"
-#include "tools/perf/probe.h"
-#include "tools/perf/race.h"
-#include "tools/run/launcher.h"
 
 namespace ouro::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kSizes[] = {64 << 10, 1 << 20, 16 << 20};
 constexpr int kRounds = 15;
 constexpr std::size_t kCacheFloats = 4096;       // 16 KiB: L1
 constexpr std::size_t kMemoryFloats = 16 << 20;  // 64 MiB: above the caches of a core
 constexpr std::size_t kPieceFloats = 16 << 10;   // one piece of work bound by memory: 64 KiB read and written
-
-double since(Clock::time_point t) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - t).count();
-}
 
 /// Work that the caller has besides communication, in pieces of some microseconds.
 class Compute {
@@ -50,7 +37,7 @@ class Compute {
     run(kTrial);
     const auto begin = Clock::now();
     run(kTrial);
-    return std::max<std::size_t>(1, static_cast<std::size_t>(us / (since(begin) / kTrial)));
+    return std::max<std::size_t>(1, static_cast<std::size_t>(us / (us_since(begin) / kTrial)));
   }
 
  private:
@@ -62,27 +49,18 @@ class Compute {
 
 class Bench {
  public:
-  Bench(Context& context, StreamPool pool) : group_(context.world()), pool_(std::move(pool)) {}
+  Bench(Context& context, StreamPool pool, bool processes)
+      : group_(context.world()), pool_(std::move(pool)), processes_(processes) {}
   Status run();
 
  private:
   Status row(std::size_t bytes, bool memory);
-  /// The slowest rank's.
-  Result<std::vector<double>> slowest(const std::vector<double>& mine);
 
   Group& group_;
   StreamPool pool_;
+  const bool processes_;
   std::vector<float> in_, out_;
 };
-
-Result<std::vector<double>> Bench::slowest(const std::vector<double>& mine) {
-  const auto all = perf::collect(group_, mine.data(), mine.size());
-  if (!all) return all.status();
-  std::vector<double> most(mine.size(), 0);
-  for (std::size_t i = 0; i < all->size(); ++i)
-    most[i % mine.size()] = std::max(most[i % mine.size()], (*all)[i]);
-  return most;
-}
 
 Status Bench::row(std::size_t bytes, bool memory) {
   const std::size_t count = bytes / sizeof(float);
@@ -99,15 +77,15 @@ Status Bench::row(std::size_t bytes, bool memory) {
   };
   // Work that lasts as long as the collective: less could not hide it, more would hide it all the better.
   std::vector<double> first;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < kRounds; ++i) {
     OURO_TRY(barrier(group_));
     const auto begin = Clock::now();
     OURO_TRY(alone());
-    first.push_back(since(begin));
+    first.push_back(us_since(begin));
   }
-  const auto wanted = slowest({perf::median(first)});
+  const auto wanted = slowest(group_, {median(first)});
   if (!wanted) return wanted.status();
-  const auto counted = slowest({static_cast<double>(compute.pieces_for((*wanted)[0]))});
+  const auto counted = slowest(group_, {static_cast<double>(compute.pieces_for((*wanted)[0]))});
   if (!counted) return counted.status();
   const auto pieces = static_cast<std::size_t>((*counted)[0]);
 
@@ -130,17 +108,17 @@ Status Bench::row(std::size_t bytes, bool memory) {
         compute.run(pieces);
         OURO_TRY(work->wait());
       }
-      mine[static_cast<std::size_t>(way * kRounds + round)] = since(begin);
+      mine[static_cast<std::size_t>(way * kRounds + round)] = us_since(begin);
       const auto sum = static_cast<float>(group_.size() * (group_.size() + 1) / 2);
       if (way != kCompute)
         wrong +=
             static_cast<double>(count - static_cast<std::size_t>(std::count(out_.begin(), out_.end(), sum)));
     }
-  const auto wrong_anywhere = slowest({wrong});
+  const auto wrong_anywhere = slowest(group_, {wrong});
   if (!wrong_anywhere) return wrong_anywhere.status();
   if ((*wrong_anywhere)[0] > 0)
     return Status(Reason::data_corrupt, fmt::format("wrong results at {} bytes", bytes));
-  const auto us = slowest(mine);
+  const auto us = slowest(group_, mine);
   if (!us) return us.status();
   if (group_.rank() != 0) return {};
   std::vector<double> of[kWays], hidden;
@@ -150,20 +128,19 @@ Status Bench::row(std::size_t bytes, bool memory) {
     hidden.push_back((at(kCompute) + at(kCollective) - at(kBoth)) / at(kCollective));
   }
   fmt::print("{:>10}  {:<8}  {:>10.1f}  {:>10.1f}  {:>10.1f}  {:>6.2f}\n", bytes, memory ? "memory" : "cache",
-             perf::median(of[kCompute]), perf::median(of[kCollective]), perf::median(of[kBoth]),
-             perf::median(hidden));
+             median(of[kCompute]), median(of[kCollective]), median(of[kBoth]), median(hidden));
   std::fflush(stdout);
   return {};
 }
 
 Status Bench::run() {
-  const int n = group_.size(), cpus = perf::host_cpus();
+  const int n = group_.size(), cpus = processors();
   if (group_.rank() == 0) {
     fmt::print(
-        "# {} ranks (processes), each a caller and a stream's thread, on {} processors. float sum, private "
+        "# {} ranks ({}), each a caller and a stream's thread, on {} processors. float sum, private "
         "buffers,\n"
         "# results checked; medians of {} rounds in turn, us; work as long as the collective alone.\n",
-        n, cpus, kRounds);
+        n, processes_ ? "processes" : "threads", cpus, kRounds);
     fmt::print(
         "# hidden = (compute + collective - both) / collective, in the median round: 1 all of it, 0 nothing, "
         "below 0 worse.\n");
@@ -181,35 +158,13 @@ Status Bench::run() {
   return {};
 }
 
-int run_rank() {
-  auto context = Context::from_env();
-  auto pool = StreamPool::create();
-  Status s = !context ? context.status() : !pool ? pool.status() : Status();
-  if (s) s = Bench(*context, std::move(*pool)).run();
-  if (s) s = context->close();
-  if (!s) fmt::print(stderr, "bench_overlap: {}\n", s.message());
-  return s ? 0 : 1;
-}
-
 }  // namespace
 }  // namespace ouro::bench
 
 int main(int argc, char** argv) {
-  const auto launch = ouro::discover();
-  if (launch && launch->launcher != "none") return ouro::bench::run_rank();
-  std::vector<std::string> counts(argv + 1, argv + argc);
-  if (counts.empty()) counts = {"2"};
-  for (const std::string& text : counts) {
-    ouro::run::RunOptions options;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), options.ranks);
-    if (error != std::errc{} || *end != '\0' || options.ranks < 1) {
-      fmt::print(stderr, "bench_overlap: '{}' is no number of ranks\n", text);
-      return 2;
-    }
-    options.prefix = false, options.name = "bench_overlap", options.timeout_s = 120;
-    const auto code = ouro::run::run_ranks(options, {argv[0]});
-    if (!code) fmt::print(stderr, "bench_overlap: {}\n", code.status().message());
-    if (!code || *code != 0) return code ? *code : 1;
-  }
-  return 0;
+  return ouro::bench::run_ranks(argc, argv, {2}, [](ouro::Context& context, bool processes) -> ouro::Status {
+    auto pool = ouro::StreamPool::create();
+    if (!pool) return pool.status();
+    return ouro::bench::Bench(context, std::move(*pool), processes).run();
+  });
 }

@@ -40,6 +40,26 @@ Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::s
   return {};
 }
 
+/// How many of the operations from item k on run as one: neighbours that differ in their buffers only, none
+/// of which needs what another of them writes.
+std::size_t Batch::run_from(std::size_t k) const {
+  const Item& first = items_[k];
+  const int rank = first.group->rank(), size = first.group->size();
+  if (size == 1) return 1;
+  std::vector<const Operation*> run{&first.operation->get()};
+  for (std::size_t j = k + 1; j < items_.size(); ++j) {
+    const Item& i = items_[j];
+    if (!i.operation || i.group != first.group || i.stream != first.stream ||
+        !fusible(*run[0], i.operation->get(), rank, size))
+      break;
+    run.push_back(&i.operation->get());
+  }
+  if (run.size() == 1 || !depend(run)) return run.size();
+  std::size_t many = 1;  // rare, so the simple way
+  while (!depend(std::span(run).first(many + 1))) ++many;
+  return many;
+}
+
 /// Each group's share runs in the caller if it is the only one and has no stream, else on a stream of its
 /// own, so that one thread can drive several ranks. Within a share, messages progress together, before the
 /// collectives.
@@ -89,19 +109,39 @@ Status Batch::submit() {
         waits.push_back(std::move(work));
     }
   }
-  for (Item& i : items_) {  // in the order of the calls, which is what the members of a group agree on
-    if (i.message) continue;
+  // In the order of the calls, which is what the members of a group agree on.
+  for (std::size_t k = 0; k < items_.size();) {
+    if (items_[k].message) {
+      ++k;
+      continue;
+    }
     const auto share = std::find_if(shares.begin(), shares.end(), [&](const Share& s) {
-      return s.group == i.group && s.stream == i.stream;
+      return s.group == items_[k].group && s.stream == items_[k].stream;
     });
+    const std::size_t many = run_from(k);
     std::shared_ptr<WorkState> work;
-    const Status s = i.group->submit(i.operation->get(), share->runs_on, &work);
+    Status s;
+    if (many > 1) {
+      std::vector<const Operation*> operations;
+      for (std::size_t j = k; j < k + many; ++j) operations.push_back(&items_[j].operation->get());
+      auto fused =
+          std::make_shared<const FusedOperation>(operations, share->group->rank(), share->group->size());
+      s = share->group->submit(std::move(fused), share->runs_on, &work);
+    } else {
+      s = share->group->submit(items_[k].operation->get(), share->runs_on, &work);
+    }
     note(s);
+    std::vector<std::shared_ptr<WorkState>> promised;
+    for (std::size_t j = k; j < k + many; ++j) promised.push_back(items_[j].promised);
+    const auto keep = [promised = std::move(promised)](const Status& outcome) {
+      for (const auto& p : promised) p->complete(outcome);
+    };
     if (work)
-      work->then([promised = i.promised](const Status& outcome) { promised->complete(outcome); });
+      work->then(keep);
     else
-      i.promised->complete(s);
-    if (work && !i.stream) waits.push_back(std::move(work));
+      keep(s);
+    if (work && !items_[k].stream) waits.push_back(std::move(work));
+    k += many;
   }
   for (const auto& w : waits) {
     w->wait();

@@ -32,6 +32,7 @@ class Batch {
   // Read on every call: no guard, no call to find it.
   [[gnu::tls_model("initial-exec")]] static inline constinit thread_local Batch* t_current = nullptr;
   Status submit();
+  std::size_t run_from(std::size_t k) const;
   int depth_ = 0;
   Status error_;
   std::vector<Item> items_;

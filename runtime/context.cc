@@ -22,8 +22,8 @@ constexpr auto kFetchDeadline = 10s;
 constexpr auto kFetchSlice = 20ms;
 constexpr std::size_t kMaxSegment = std::size_t{16} << 30;  // links of kMaxNodeRanks ranks stay below
 
-/// Whether every rank of the node can have a hardware thread of its own. Judged by what all of them wrote on their
-/// pages before they joined, so that all come to the same answer.
+/// Whether every rank of the node can have a hardware thread of its own. Judged by what all of them wrote on
+/// their pages before they joined, so that all come to the same answer.
 bool enough_cores(const std::vector<Peer>& peers) {
   std::vector<Cpus> masks;
   for (const Peer& p : peers) {

@@ -30,14 +30,17 @@ std::string Signature::text() const {
   const auto c = static_cast<Collective>(what & 0xff);
   if (c == Collective::barrier) return "barrier()";
   const auto flags = static_cast<std::uint8_t>(what >> 24);
-  std::string s = fmt::format("{}{}({}", name(c), flags & kUneven ? "_v" : "",
+  std::string s = fmt::format("{}{}({}", name(c),
+                              flags & kUneven  ? "_v"
+                              : flags & kFused ? " batch"
+                                               : "",
                               name(static_cast<DType>(what >> 8 & 0xff)));
   if (reduces(c)) s += fmt::format(", {}", name(static_cast<OpKind>(what >> 16 & 0xff)));
-  s += flags & kUneven ? fmt::format(", counts #{:08x}", static_cast<std::uint32_t>(count))
-                       : fmt::format(", count {}", count);
+  s += flags & (kUneven | kFused) ? fmt::format(", counts #{:08x}", static_cast<std::uint32_t>(count))
+                                  : fmt::format(", count {}", count);
   if (rooted(c)) s += fmt::format(", root {}", what >> 32);
   if (flags & kCanonical) s += ", canonical";
-  if (const int a = flags >> kAlgorithmShift; a != 0)
+  if (const int a = flags >> kAlgorithmShift & kAlgorithmMask; a != 0)
     s += fmt::format(", algorithm {}", flow::name(static_cast<flow::Algorithm>(a - 1)));
   return s + ")";
 }

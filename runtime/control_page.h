@@ -18,8 +18,8 @@ struct Signature {
   std::uint64_t what = 0;   ///< collective | dtype << 8 | op << 16 | flags << 24 | root << 32
   std::uint64_t count = 0;  ///< elements, as the collective counts them; of v-forms a hash of the counts
 
-  static constexpr std::uint8_t kCanonical = 1, kUneven = 2;
-  static constexpr int kAlgorithmShift = 2;  // flags: forced algorithm + 1, or 0
+  static constexpr std::uint8_t kCanonical = 1, kUneven = 2, kFused = 128;
+  static constexpr int kAlgorithmShift = 2, kAlgorithmMask = 31;  // flags: forced algorithm + 1, or 0
 
   static Signature of(Collective c, DType t, OpKind op, std::uint8_t flags, int root, std::uint64_t count) {
     return {static_cast<std::uint64_t>(c) | static_cast<std::uint64_t>(t) << 8 |

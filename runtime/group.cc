@@ -126,7 +126,7 @@ HostStream& Group::own_stream() {
 // ---- operations -----------------------------------------------------------------------------------
 
 Status Group::make_plan(const Operation& op, Plan* plan) const {
-  OURO_TRY(check(op, rank_, size()));
+  if (op.segments.empty()) OURO_TRY(check(op, rank_, size()));
   plan->op = op;
   if (op.numerics == Numerics::inherit) plan->op.numerics = spec_.numerics;
   const bool canonical = plan->op.numerics == Numerics::canonical;
@@ -139,11 +139,17 @@ Status Group::make_plan(const Operation& op, Plan* plan) const {
   return {};
 }
 
-Status Group::submit(const Operation& op, HostStream* stream, std::shared_ptr<WorkState>* work) {
+Status Group::ready() const {
   if (!context_->ready()) return context_->usable();
   if (closed_.load(std::memory_order_acquire))
     return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
-  if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) return status();
+  return std::atomic_ref(const_cast<std::uint32_t&>(abort_word_)).load(std::memory_order_acquire) != 0
+             ? status()
+             : Status();
+}
+
+Status Group::submit(const Operation& op, HostStream* stream, std::shared_ptr<WorkState>* work) {
+  OURO_TRY(ready());
   if (!stream) {
     if (const Plan* known = find_plan(serial_, op)) return execute(*known, take_ticket());
     Plan plan;
@@ -153,10 +159,25 @@ Status Group::submit(const Operation& op, HostStream* stream, std::shared_ptr<Wo
   const auto kept = std::make_shared<const KeptOperation>(op);
   Plan plan;
   OURO_TRY(make_plan(kept->get(), &plan));
+  enqueue(kept, plan, *stream, work);
+  return {};
+}
+
+Status Group::submit(std::shared_ptr<const FusedOperation> fused, HostStream* stream,
+                     std::shared_ptr<WorkState>* work) {
+  OURO_TRY(ready());
+  Plan plan;
+  OURO_TRY(make_plan(fused->get(), &plan));
+  if (!stream) return execute(plan, take_ticket());
+  enqueue(std::move(fused), plan, *stream, work);
+  return {};
+}
+
+void Group::enqueue(std::shared_ptr<const void> owner, const Plan& plan, HostStream& stream,
+                    std::shared_ptr<WorkState>* work) {
   std::lock_guard lock(submit_mutex_);
   const std::uint64_t ticket = take_ticket();
-  *work = stream->enqueue([this, kept, plan, ticket] { return execute(plan, ticket); });
-  return {};
+  *work = stream.enqueue([this, owner = std::move(owner), plan, ticket] { return execute(plan, ticket); });
 }
 
 Status Group::execute(const Plan& plan, std::uint64_t ticket) {

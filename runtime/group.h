@@ -47,6 +47,8 @@ class Group final : private Host {
   /// Checks, orders and runs one operation: in the caller (stream == nullptr; *work stays untouched), or on
   /// the stream. Errors of the arguments are returned at once and do not stick.
   Status submit(const Operation&, HostStream* stream, std::shared_ptr<WorkState>* work);
+  /// Submits operations of a batch that run as one; they were checked.
+  Status submit(std::shared_ptr<const FusedOperation>, HostStream* stream, std::shared_ptr<WorkState>* work);
   Result<std::string> explain(const Operation&) const;
 
   // Messages. All Message objects live until they are done or the call has returned.
@@ -89,6 +91,9 @@ class Group final : private Host {
 
   std::uint64_t take_ticket() { return tickets_.fetch_add(1, std::memory_order_acq_rel); }
   Status make_plan(const Operation&, Plan*) const;
+  Status ready() const;  ///< for operations
+  /// `owner` keeps what the plan refers to.
+  void enqueue(std::shared_ptr<const void> owner, const Plan&, HostStream&, std::shared_ptr<WorkState>*);
   Status execute(const Plan&, std::uint64_t ticket);
   Status look(Doing&);
   Status look_for_mismatch(const Doing&);

@@ -184,16 +184,20 @@ Status HostExecutor::post(const Step& s) {
   OURO_TRY(open_page(round));
   const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
   if (s.verb & flow::kResult) {
-    const Extent e = out_extent(s.chunk);
-    kernels::copy_shared(piece_on(mine, round, static_cast<std::size_t>(last_piece_)), out_at(e),
-                         e.count * elem_);
+    std::byte* const piece = piece_on(mine, round, static_cast<std::size_t>(last_piece_));
+    parts(out_extent(s.chunk), [&](const std::byte*, std::byte* out, std::size_t done, std::size_t count) {
+      kernels::copy_shared(piece + done * elem_, out, count * elem_);
+    });
     mine.publish(round, BoardView::kResult, tag_);
     return {};
   }
   for (int j = 0; j < s.span; ++j) {
     const Extent e = in_extent(s.span == 1 ? s.chunk : flow::nth(s.chunk, j, static_cast<int>(per_round_)));
+    std::byte* const piece = piece_on(mine, round, static_cast<std::size_t>(j));
     if (e.count > 0)
-      kernels::copy_shared(piece_on(mine, round, static_cast<std::size_t>(j)), in_at(e), e.count * elem_);
+      parts(e, [&](const std::byte* in, std::byte*, std::size_t done, std::size_t count) {
+        kernels::copy_shared(piece + done * elem_, in, count * elem_);
+      });
   }
   mine.publish(round, BoardView::kPosted, tag_);
   return {};
@@ -289,14 +293,26 @@ Status HostExecutor::fetch(const Step& s) {
   const Extent out = out_extent(s.chunk);
   const void* source = nullptr;
   OURO_TRY(posted_at(s.from, s, blocks_ ? in_extent(s.at) : out, &source));
-  deliver(out_at(out), source, out.count * elem_);
+  parts(out, [&](const std::byte*, std::byte* to, std::size_t done, std::size_t count) {
+    deliver(to, static_cast<const std::byte*>(source) + done * elem_, count * elem_);
+  });
   return {};
 }
 
 Status HostExecutor::reduce(const Step& s) {
   const Extent out = out_extent(s.chunk);
   OURO_TRY(gather_sources(s, blocks_ ? in_extent(s.at) : out));
-  fold(out_at(out), out.count);
+  if (op_->segments.empty()) {
+    fold(out_at(out), out.count);
+    return {};
+  }
+  posted_ = sources_;
+  parts(out, [&](const std::byte* in, std::byte* to, std::size_t done, std::size_t count) {
+    for (std::size_t r = 0; r < posted_.size(); ++r)
+      sources_[r] = static_cast<const std::byte*>(posted_[r]) + done * elem_;
+    sources_[static_cast<std::size_t>(rank_)] = in;
+    fold(to, count);
+  });
   return {};
 }
 

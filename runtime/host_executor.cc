@@ -26,6 +26,7 @@ HostExecutor::HostExecutor(Context& context, Host& host, Lanes& lanes, int rank,
       rank_(rank),
       n_(size),
       sources_(static_cast<std::size_t>(size)),
+      posted_(static_cast<std::size_t>(size)),
       factors_(static_cast<std::size_t>(size)) {}
 
 void HostExecutor::prepare(const Plan& plan) {

@@ -90,6 +90,22 @@ class HostExecutor {
   Extent region(int chunk) const;
   Extent piece_of(const std::vector<std::size_t>& offsets, const std::vector<std::size_t>& counts,
                   int chunk) const;
+  /// Calls f(in, out, done, count) for each part of an extent that lies in one buffer; `done` elements
+  /// precede it.
+  template <class F>
+  void parts(Extent e, F&& f) const {
+    if (op_->segments.empty()) return f(in_at(e), out_at(e), std::size_t{0}, e.count);
+    const auto& all = op_->segments;
+    auto s = std::upper_bound(all.begin(), all.end(), e.offset,
+                              [](std::size_t offset, const Segment& x) { return offset < x.offset; });
+    --s;
+    for (std::size_t done = 0; done < e.count; ++s) {
+      const std::size_t skip = e.offset + done - s->offset;
+      const std::size_t count = std::min(s->count - skip, e.count - done);
+      f(s->in ? s->in + skip * elem_ : nullptr, s->out ? s->out + skip * elem_ : nullptr, done, count);
+      done += count;
+    }
+  }
   const std::byte* in_at(Extent e) const {
     return static_cast<const std::byte*>(op_->in.data) + e.offset * elem_;
   }
@@ -188,7 +204,7 @@ class HostExecutor {
 
   std::vector<std::size_t> in_offsets_, in_counts_, out_offsets_, out_counts_;  // by block
   std::vector<Context::Resolved> inputs_, outputs_;                             // of all ranks, by reference
-  std::vector<const void*> sources_;
+  std::vector<const void*> sources_, posted_;
   std::vector<Scalar> factors_;
   alignas(kLine) std::byte tile_[kTile];  // what is reduced on its way past the caches
 };

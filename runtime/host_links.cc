@@ -45,8 +45,13 @@ Status HostExecutor::hop_link(const Step& s) {
     else if (s.verb & flow::kWideIn) {
       const void* source = in_at(in);
       kernels::fold(reduction_, out_at(out), {&source, 1}, {&reduction_.premul, 1}, out.count);
-    } else
+    } else if (blocks_) {
       place(out_at(out), in_at(in), out.count * elem_);
+    } else {
+      parts(out, [&](const std::byte* from, std::byte* to, std::size_t, std::size_t n) {
+        place(to, from, n * elem_);
+      });
+    }
     return {};
   }
   const bool wide = (s.verb & flow::kWideIn) != 0;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -66,6 +67,56 @@ KeptOperation::KeptOperation(const Operation& o)
   operation_.out_counts = out_counts_;
 }
 
+FusedOperation::FusedOperation(std::span<const Operation* const> operations, int rank, int size)
+    : operation_(*operations.front()) {
+  std::size_t total = 0;
+  for (const Operation* o : operations) {
+    const std::size_t count = unit_count(*o, rank, size);
+    segments_.push_back(
+        {static_cast<const std::byte*>(o->in.data), static_cast<std::byte*>(o->out.data), total, count});
+    total += count;
+  }
+  operation_.in.count = operation_.out.count = total;
+  operation_.segments = segments_;
+}
+
+bool fusible(const Operation& a, const Operation& b, int rank, int size) {
+  constexpr std::size_t kMost = 128 << 10;  // bytes; what is larger is worth an algorithm of its own
+  const auto alone = [&](const Operation& o) {
+    return (o.collective != Collective::all_reduce && o.collective != Collective::broadcast &&
+            o.collective != Collective::reduce) ||
+           !o.algorithm.empty() || o.op.kind == OpKind::premulsum || moves_nothing(o, rank, size) ||
+           unit_count(o, rank, size) * size_of(o.dtype(rank)) > kMost;
+  };
+  return !alone(a) && !alone(b) && a.collective == b.collective && a.dtype(rank) == b.dtype(rank) &&
+         (!a.reduces() || a.op.kind == b.op.kind) && a.root == b.root && a.numerics == b.numerics;
+}
+
+bool depend(std::span<const Operation* const> operations) {
+  struct Range {
+    std::uintptr_t begin, end;
+    bool written;
+  };
+  std::vector<Range> ranges;
+  ranges.reserve(2 * operations.size());
+  const auto add = [&](const void* data, std::size_t bytes, bool written) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    if (data && bytes > 0) ranges.push_back({begin, begin + bytes, written});
+  };
+  for (const Operation* o : operations) {
+    if (o->in.data != o->out.data) add(o->in.data, o->in.bytes(), false);
+    add(o->out.data, o->out.bytes(), true);
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  std::uintptr_t any = 0, written = 0;  // the furthest ends so far
+  for (const Range& r : ranges) {
+    if (r.begin < written || (r.written && r.begin < any)) return true;
+    any = std::max(any, r.end);
+    if (r.written) written = std::max(written, r.end);
+  }
+  return false;
+}
+
 std::size_t unit_count(const Operation& o, int rank, int size) {
   switch (o.collective) {
     case Collective::all_reduce:
@@ -95,14 +146,19 @@ bool moves_nothing(const Operation& o, int rank, int size) {
 }
 
 Signature signature(const Operation& o, int rank, int size, bool canonical, int algorithm) {
-  const auto flags = static_cast<std::uint8_t>((canonical && o.reduces() ? Signature::kCanonical : 0) |
-                                               (o.uneven ? Signature::kUneven : 0) |
-                                               algorithm << Signature::kAlgorithmShift);
+  const auto flags = static_cast<std::uint8_t>(
+      (canonical && o.reduces() ? Signature::kCanonical : 0) | (o.uneven ? Signature::kUneven : 0) |
+      (o.segments.empty() ? 0 : Signature::kFused) | algorithm << Signature::kAlgorithmShift);
   std::uint64_t count = unit_count(o, rank, size);
   if (o.uneven)
     count = o.collective == Collective::all_to_all
                 ? 0
                 : hash(o.collective == Collective::all_gather ? o.out_counts : o.in_counts);
+  if (!o.segments.empty()) {
+    std::vector<std::size_t> counts;
+    for (const Segment& s : o.segments) counts.push_back(s.count);
+    count = hash(counts);
+  }
   return Signature::of(o.collective, o.dtype(rank), o.reduces() ? o.op.kind : OpKind::sum, flags, o.root,
                        count);
 }

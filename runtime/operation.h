@@ -13,6 +13,13 @@
 
 namespace ouro::rt {
 
+/// One of the operations that run as one: elements [offset, offset + count) of their concatenation.
+struct Segment {
+  const std::byte* in;
+  std::byte* out;
+  std::size_t offset, count;
+};
+
 /// A view of one call: trivially copied, valid as long as what its caller passed.
 struct Operation {
   Collective collective = Collective::none;
@@ -27,6 +34,10 @@ struct Operation {
       {};  ///< elements of each input block (reduce_scatter_v, all_to_all_v)
   std::span<const std::size_t> out_counts =
       {};  ///< elements of each output block (all_gather_v, all_to_all_v)
+
+  /// Not empty: small operations that differ in their buffers only, run as one over their concatenation. The
+  /// counts of `in` and `out` are the sums, their pointers those of the first.
+  std::span<const Segment> segments = {};
 
   bool reduces() const {
     return collective == Collective::all_reduce || collective == Collective::reduce ||
@@ -60,6 +71,25 @@ class KeptOperation {
   std::string algorithm_;
   std::vector<std::size_t> in_counts_, out_counts_;
 };
+
+/// Operations of a batch run as one. Each was checked.
+class FusedOperation {
+ public:
+  /// Of at least one operation, all fusible together (below).
+  FusedOperation(std::span<const Operation* const>, int rank, int size);
+  FusedOperation(const FusedOperation&) = delete;
+  FusedOperation& operator=(const FusedOperation&) = delete;
+  const Operation& get() const { return operation_; }
+
+ private:
+  Operation operation_;
+  std::vector<Segment> segments_;
+};
+/// Whether b can run as one with a, as far as what all ranks agree on goes.
+bool fusible(const Operation& a, const Operation& b, int rank, int size);
+/// Whether an output of one of the operations overlaps a buffer of another: then they have to run in their
+/// order.
+bool depend(std::span<const Operation* const>);
 
 /// Elements as the collective counts them: of the region, or of one block. The same on all ranks that agree.
 std::size_t unit_count(const Operation&, int rank, int size);

@@ -33,7 +33,9 @@ bool alike(const Operation& a, const Operation& b) {
          a.out.count == b.out.count && a.out.dtype == b.out.dtype && a.out.device == b.out.device &&
          a.op.kind == b.op.kind && a.root == b.root && a.numerics == b.numerics;
 }
-bool kept(const Operation& o) { return !o.uneven && o.algorithm.empty() && o.op.kind != OpKind::premulsum; }
+bool kept(const Operation& o) {
+  return !o.uneven && o.algorithm.empty() && o.segments.empty() && o.op.kind != OpKind::premulsum;
+}
 
 std::atomic<std::uint64_t> g_ids{0};
 

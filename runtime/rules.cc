@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -185,8 +186,9 @@ std::string to_text(const Rule& r) {
 
 Result<Rules> load_rules(const std::string& file) {
   std::ifstream in(file);
-  if (!in) return invalid(fmt::format("{}: cannot be read", file));
-  const Json json = Json::parse(in, nullptr, false);
+  std::ostringstream text;
+  if (!in || !(text << in.rdbuf())) return invalid(fmt::format("{}: cannot be read", file));
+  const Json json = Json::parse(text.str(), nullptr, false);
   const auto wrong = [&](const std::string& where, const std::string& what) {
     return invalid(fmt::format("{}: {}: {} (expected what ouro-perf --tune writes)", file, where, what));
   };
@@ -223,7 +225,7 @@ Result<Rules> load_rules(const std::string& file) {
       return wrong(where, fmt::format("buffers '{}' (any, private, registered)", text("buffers")));
     if (!cores) return wrong(where, fmt::format("cores '{}' (any, enough, fewer)", text("cores")));
     rule.buffers = static_cast<Buffers>(*buffers), rule.cores = static_cast<Cores>(*cores);
-    const Json ranks = row.value("ranks", Json::array({1, kMany}));
+    const Json ranks = row.value("ranks", Json::array({1u, static_cast<unsigned>(kMany)}));
     if (!ranks.is_array() || ranks.size() != 2 || !ranks[0].is_number_unsigned() ||
         !ranks[1].is_number_unsigned() || ranks[1] > kMany || ranks[0] > ranks[1])
       return wrong(where, "ranks is not [min, max]");

@@ -43,6 +43,7 @@ const Ability& ability(Collective c, Algorithm a) {
 bool serves(const Operation& o, bool canonical, Algorithm algorithm, bool aliased) {
   const Ability& a = ability(o.collective, algorithm);
   if (!a.exists || (canonical && o.reduces() && !a.canonical) || (aliased && !a.in_place)) return false;
+  if (!o.segments.empty() && (!a.boards || a.by_reference || a.in_line)) return false;
   if (a.in_line && o.in.bytes() > Card::kInline) return false;
   // Pages are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
   // And a block read in place is found by the size of one's own.
@@ -116,7 +117,7 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     if (!staged) return unsupported(fmt::format("{}: no algorithm serves this call", name(o.collective)));
     choice->algorithm = staged->algorithm;
     reason = staged->reason.c_str();
-    if (size_ > 1 && !o.uneven) {
+    if (size_ > 1 && !o.uneven && o.segments.empty()) {
       // Ranks whose buffers alias decline when asked, so this does not depend on `aliased`.
       registered = find(rows.registered, o, bytes, canonical, false);
       const bool asked_for =

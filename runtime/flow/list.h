@@ -66,6 +66,7 @@ enum class Algorithm : std::uint8_t {
 #define OURO_X(a) +1
 inline constexpr int kAlgorithms = OURO_ALGORITHMS(OURO_X);
 #undef OURO_X
+static_assert(kAlgorithms < 31, "signatures have five bits for them");
 
 constexpr std::string_view name(Algorithm algorithm) {
   switch (algorithm) {

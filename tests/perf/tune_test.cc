@@ -74,13 +74,18 @@ TEST(Rows, ChangeHalfWayBetweenSizes) {
 }
 
 TEST(Threshold, IsTheLeastFromWhichOnItPays) {
-  const auto threshold = [](std::vector<StreamPoint> points) { return stream_threshold(points, 0.03, 1000); };
+  const auto threshold = [](std::vector<StreamPoint> points, std::size_t old = 0) {
+    return stream_threshold(points, 0.03, 1000, old);
+  };
   EXPECT_EQ(threshold({{1000, 0.5}, {2000, 1.1}, {4000, 1.2}}), 2000u);
   EXPECT_EQ(threshold({{1000, 1.2}, {2000, 1.02}, {4000, 1.2}}), 4000u) << "lost in between";
   EXPECT_EQ(threshold({{1000, 1.2}, {2000, 1.2}}), 1000u);
   EXPECT_EQ(threshold({{1000, 1.2}, {2000, 1.03}}), 4000u) << "nowhere: above what was measured";
   EXPECT_EQ(threshold({{100, 0.5}}), 0u) << "not measured up to the cache: as without a file";
   EXPECT_EQ(threshold({}), 0u);
+  EXPECT_EQ(threshold({{100, 0.5}}, 500), 500u) << "nothing speaks against what was found before";
+  EXPECT_EQ(threshold({{1000, 0.5}}, 500), 2000u) << "something does";
+  EXPECT_EQ(threshold({{100, 1.5}}, 500), 100u);
 }
 
 rt::Rule row(const char* text, int ranks, rt::Cores cores) {

@@ -88,7 +88,7 @@ Status Tuner::prepare() {
 Status Tuner::measure() {
   rules_.stream_bytes = old_.stream_bytes;
   if (!options_.tune_only || *options_.tune_only == Kind::all_reduce) {
-    const auto bytes = bench_.calibrate();
+    const auto bytes = bench_.calibrate(old_.stream_bytes);
     if (!bytes) return bytes.status();
     rules_.stream_bytes = *bytes;
   }
@@ -138,7 +138,7 @@ Result<int> Tuner::run() {
       "#\n# Took {:.0f} s. In {} of {} races other programs took more than {:.0f} % of the processors each "
       "time{}.\n",
       bench_.seconds(), bench_.disturbed(), bench_.races(), 100 * TuneBench::kDisturbed,
-      bench_.disturbed() > 0 ? ": run again when it is quiet" : "");
+      bench_.disturbed() > 0 ? ", and decided nothing: run again when it is quiet" : "");
   if (bench_.wrong() > 0)
     bench_.print("# Results: WRONG, {} elements. Nothing is written.\n", bench_.wrong());
   else

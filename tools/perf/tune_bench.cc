@@ -154,17 +154,17 @@ Status TuneBench::verify(const Call& call, const Pair& p, Group& group, std::str
   return {};
 }
 
-Result<std::vector<Trial>> TuneBench::quiet_race(std::span<const Runner> runners, std::size_t keep) {
+Result<TuneBench::Raced> TuneBench::quiet_race(std::span<const Runner> runners, std::size_t keep) {
   struct Usage {
     double host, own, wall, since_begin;
   };
-  std::vector<Trial> quietest;
+  Raced quietest;
   double least = 2;
   ++races_;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const double host = host_cpu_seconds(), own = process_cpu_seconds(), begin = seconds();
     auto trials = race(outer_.world(), runners, keep);
-    if (!trials) return trials;
+    if (!trials) return trials.status();
     const Usage mine{host_cpu_seconds() - host, process_cpu_seconds() - own, seconds() - begin, begin};
     const auto all = collect(outer_.world(), &mine);
     if (!all) return all.status();
@@ -172,16 +172,17 @@ Result<std::vector<Trial>> TuneBench::quiet_race(std::span<const Runner> runners
     double ours = 0;
     for (const Usage& u : *all) ours = options_.threads > 1 ? first.own : ours + u.own;
     const double others = (first.host - ours) / std::max(first.wall, 1e-3) / host_cpus();
-    if (others < least) least = others, quietest = std::move(*trials);
+    if (others < least) least = others, quietest.trials = std::move(*trials);
     if (least <= kDisturbed || first.since_begin > kRepeatSeconds) break;
   }
-  disturbed_ += least > kDisturbed ? 1 : 0;
+  quietest.quiet = least <= kDisturbed;
+  disturbed_ += quietest.quiet ? 0 : 1;
   return quietest;
 }
 
 // ---- non-temporal stores --------------------------------------------------------------------------
 
-Result<std::size_t> TuneBench::calibrate() {
+Result<std::size_t> TuneBench::calibrate(std::size_t old) {
   auto never = join(kNeverStream), always = join(kAlwaysStream);
   for (const auto* c : {&never, &always})
     if (!*c) return c->status();
@@ -211,21 +212,23 @@ Result<std::size_t> TuneBench::calibrate() {
       }
       const auto raced = quiet_race(runners, 0);
       if (!raced) return raced.status();
-      const Trial &without = (*raced)[0], &with = (*raced)[1];
+      const Trial &without = raced->trials[0], &with = raced->trials[1];
       const double gain = with.us.empty() ? without.median() / with.first_us : ratio(without, with);
       line += fmt::format("  {:>10.1f} {:>10.1f} {:>6.2f}", shown(without), shown(with), gain);
-      least = registered ? std::min(least, gain) : gain;
-      product *= gain;
+      const double counted = raced->quiet ? gain : std::min(gain, 1.0);
+      least = registered ? std::min(least, counted) : counted;
+      product *= counted;
     }
     // One threshold serves both kinds of buffers: it must pay on the whole and harm neither.
     point.gain = least < 1 - kMargin ? least : std::sqrt(product);
     print("{}\n", line);
   }
-  const std::size_t bytes = stream_threshold(points, kMargin, rt::machine().l3_bytes);
+  const std::size_t bytes = stream_threshold(points, kMargin, rt::machine().l3_bytes, old);
   const bool found =
       std::any_of(points.begin(), points.end(), [&](const StreamPoint& p) { return p.bytes == bytes; });
   print("# -> stream_bytes {}: {}\n", bytes,
-        found        ? "from there on they were ahead"
+        found                       ? "from there on they were ahead"
+        : bytes > 0 && bytes == old ? "not ahead up to the largest size; as the file had it"
         : bytes == 0 ? "not ahead up to the largest size; 0 stands for 3/4 of the last-level cache"
                      : "not ahead up to the largest size; twice what was measured");
   for (Context* c : {&*never, &*always}) OURO_TRY(c->close());
@@ -265,15 +268,17 @@ Result<std::size_t> TuneBench::best(const Call& call, const Pair& p,
     OURO_TRY(verify(call, p, group_for(a), flow::name(a)));
     runners.push_back(runner(flow::name(a), group_for(a), call, p));
   }
-  const auto trials = quiet_race(runners, usual);
-  if (!trials) return trials.status();
-  const std::size_t best = winner(*trials, usual, kMargin);
-  const std::string why = best == usual
-                              ? "built in"
-                              : fmt::format("{:.2f} x as fast as {}",
-                                            ratio((*trials)[usual], (*trials)[best]), (*trials)[usual].name);
+  const auto raced = quiet_race(runners, usual);
+  if (!raced) return raced.status();
+  const std::vector<Trial>& trials = raced->trials;
+  const std::size_t best = raced->quiet ? winner(trials, usual, kMargin) : usual;
+  const std::string why =
+      !raced->quiet ? "built in (not quiet)"
+      : best == usual
+          ? "built in"
+          : fmt::format("{:.2f} x as fast as {}", ratio(trials[usual], trials[best]), trials[usual].name);
   print("  {:>10}  {:>10}  {:<13}  {:<26}{}\n", call.shape.bytes, unit_bytes(call), runners[best].name, why,
-        ranking(*trials));
+        ranking(trials));
   return best;
 }
 
@@ -349,10 +354,10 @@ Result<std::vector<rt::Rule>> TuneBench::tune_barrier() {
         {.name = std::string(flow::name(a)), .call = [&group = group_for(a)] { return barrier(group); }});
   const auto keep = static_cast<std::size_t>(
       std::find(candidates.begin(), candidates.end(), usual.algorithm) - candidates.begin());
-  const auto trials = quiet_race(runners, keep);
-  if (!trials) return trials.status();
-  const Winner w{0, candidates[winner(*trials, keep, kMargin)]};
-  print("#\n# barrier: {}; all candidates, us:{}\n", flow::name(w.algorithm), ranking(*trials));
+  const auto raced = quiet_race(runners, keep);
+  if (!raced) return raced.status();
+  const Winner w{0, candidates[raced->quiet ? winner(raced->trials, keep, kMargin) : keep]};
+  print("#\n# barrier: {}; all candidates, us:{}\n", flow::name(w.algorithm), ranking(raced->trials));
   return rows_of({Collective::barrier, rt::Buffers::any, cores(), size()}, {&w, 1});
 }
 

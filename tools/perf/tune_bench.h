@@ -39,8 +39,9 @@ class TuneBench {
   /// `outer` is how the ranks have met; nothing is timed in it.
   TuneBench(const Options& o, Context& outer) : options_(o), outer_(outer) {}
 
-  /// The threshold of non-temporal stores: always against never, in all-reduces of growing size.
-  Result<std::size_t> calibrate();
+  /// The threshold of non-temporal stores: always against never, in all-reduces of growing size. `old`: what
+  /// the file says; it counts on rank 0, which has read it.
+  Result<std::size_t> calibrate(std::size_t old);
   /// Makes the context in which algorithms are timed. 0: the library's own threshold.
   Status enter(std::size_t stream_bytes);
   /// The rows of a collective, for private and for registered buffers. After enter().
@@ -71,8 +72,12 @@ class TuneBench {
   Status with_variable(const char* name, const std::string& value, const std::function<Status()>& f);
   Status verify(const Call&, const Pair&, Group&, std::string_view who);
   /// A race on a quiet machine, if it becomes quiet: repeated while other programs take much of the
-  /// processors, within reason; the quietest counts.
-  Result<std::vector<Trial>> quiet_race(std::span<const Runner>, std::size_t keep);
+  /// processors, within reason; the quietest counts. If none was quiet, nothing is decided by it.
+  struct Raced {
+    std::vector<Trial> trials;
+    bool quiet = false;
+  };
+  Result<Raced> quiet_race(std::span<const Runner>, std::size_t keep);
   std::vector<flow::Algorithm> able(const rt::Operation&, bool registered) const;
   std::vector<std::size_t> size_steps(Kind) const;
   Result<std::size_t> best(const Call&, const Pair&, std::span<const flow::Algorithm>, std::size_t usual);

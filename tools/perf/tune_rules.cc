@@ -39,7 +39,8 @@ std::vector<rt::Rule> rows_of(const Scope& scope, std::span<const Winner> winner
   return rows;
 }
 
-std::size_t stream_threshold(std::span<const StreamPoint> points, double margin, std::size_t cache_bytes) {
+std::size_t stream_threshold(std::span<const StreamPoint> points, double margin, std::size_t cache_bytes,
+                             std::size_t old) {
   std::size_t least = 0;
   for (const StreamPoint& p : points) {
     if (p.gain <= 1 + margin)
@@ -47,7 +48,8 @@ std::size_t stream_threshold(std::span<const StreamPoint> points, double margin,
     else if (least == 0)
       least = p.bytes;
   }
-  if (least > 0 || points.empty()) return least;
+  if (least > 0) return least;
+  if (points.empty() || old > points.back().bytes) return old;
   const std::size_t above = 2 * points.back().bytes;
   return cache_bytes / 4 * 3 >= above ? 0 : above;
 }

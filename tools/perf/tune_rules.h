@@ -34,9 +34,11 @@ struct StreamPoint {
   std::size_t bytes = 0;
   double gain = 1;
 };
-/// The least of the points (ascending) from which on every gain is above 1 + margin. If there is none: twice
-/// the largest, or 0 (a share of the cache, see rt::Rules) where that is larger anyway.
-std::size_t stream_threshold(std::span<const StreamPoint>, double margin, std::size_t cache_bytes);
+/// The least of the points (ascending) from which on every gain is above 1 + margin. If there is none: `old`,
+/// an earlier run's, if it lies above them; else twice the largest, or 0 (a share of the cache, see
+/// rt::Rules) where that is larger anyway.
+std::size_t stream_threshold(std::span<const StreamPoint>, double margin, std::size_t cache_bytes,
+                             std::size_t old);
 
 /// `fresh` rows, then those of `old` that they do not replace: of other collectives, numbers of ranks or
 /// cores.

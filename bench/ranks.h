@@ -1,0 +1,136 @@
+// Ranks of a bench: processes under ouro-run, else threads of this program; and the figures of all of them.
+// Used by bench_batch and bench_overlap.
+#pragma once
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ouro/ouro.hpp"
+#include "runtime/launch.h"
+
+namespace ouro::bench {
+
+using Clock = std::chrono::steady_clock;
+inline double us_since(Clock::time_point t) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - t).count();
+}
+
+inline double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  const std::size_t half = v.size() / 2;
+  return v.empty() ? 0 : v.size() % 2 != 0 ? v[half] : (v[half - 1] + v[half]) / 2;
+}
+
+/// Element by element, what `pick` makes of the values of all ranks: std::max of the slowest, std::plus of a
+/// sum. Collective.
+template <class Pick>
+Result<std::vector<double>> combine(Group& g, const std::vector<double>& mine, Pick pick) {
+  std::vector<double> all(mine.size() * static_cast<std::size_t>(g.size()));
+  OURO_TRY(all_gather(g, std::span<const double>(mine), std::span(all)));
+  std::vector<double> combined(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(mine.size()));
+  for (std::size_t i = mine.size(); i < all.size(); ++i)
+    combined[i % mine.size()] = pick(combined[i % mine.size()], all[i]);
+  return combined;
+}
+inline Result<std::vector<double>> slowest(Group& g, const std::vector<double>& mine) {
+  return combine(g, mine, [](double a, double b) { return std::max(a, b); });
+}
+
+inline int processors() { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
+
+/// Processor time of everything on this machine in steps of 10 ms (0 where nobody tells), and of this
+/// process.
+inline double all_cpu_seconds() {
+  double busy = 0, user = 0, nice = 0, system = 0;
+  if (std::FILE* file = std::fopen("/proc/stat", "re")) {
+    if (std::fscanf(file, "cpu %lf %lf %lf", &user, &nice, &system) == 3)
+      busy = (user + nice + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+    std::fclose(file);
+  }
+  return busy;
+}
+inline double own_cpu_seconds() {
+  rusage u{};
+  ::getrusage(RUSAGE_SELF, &u);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(u.ru_utime) + seconds(u.ru_stime);
+}
+
+/// Share of the processors that programs other than the ranks took since this was made.
+class Others {
+ public:
+  explicit Others(bool processes) : processes_(processes) {}
+  Result<double> share(Group& g) const {
+    const double all = all_cpu_seconds() - all_, wall = us_since(begin_) * 1e-6;
+    const auto ours =
+        combine(g, {own_cpu_seconds() - own_}, [this](double a, double b) { return processes_ ? a + b : a; });
+    if (!ours) return ours.status();
+    return std::max(0.0, (all - (*ours)[0]) / wall / processors());
+  }
+
+ private:
+  const bool processes_;
+  const Clock::time_point begin_ = Clock::now();
+  const double all_ = all_cpu_seconds(), own_ = own_cpu_seconds();
+};
+
+/// Runs `rank(context, processes)` on each rank of each job: of this process's under a launcher, else of as
+/// many threads as each argument says, or `counts` if there is none. The exit code.
+inline int run_ranks(int argc, char** argv, std::vector<int> counts,
+                     const std::function<Status(Context&, bool processes)>& rank) {
+  const auto one = [&](Context& c, bool processes) {
+    Status s = rank(c, processes);
+    if (s) s = c.close();
+    if (!s) {
+      fmt::print(stderr, "{}: rank {}: {}\n", argv[0], c.rank(), s.message());
+      c.world().abort("a rank gave up");
+    }
+    return s ? 0 : 1;
+  };
+  const auto launch = discover();
+  if (launch && launch->launcher != "none") {
+    auto context = Context::from_env();
+    if (context) return one(*context, true);
+    fmt::print(stderr, "{}: {}\n", argv[0], context.status().message());
+    return 1;
+  }
+  if (argc > 1) counts.clear();
+  for (int i = 1; i < argc; ++i) {
+    const std::string text = argv[i];
+    int n = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (error != std::errc{} || *end != '\0' || n < 1) {
+      fmt::print(stderr, "{}: '{}' is no number of ranks\n", argv[0], text);
+      return 2;
+    }
+    counts.push_back(n);
+  }
+  std::atomic<int> worst = 0;  // joined before it is read: no ordering needed
+  for (const int n : counts) {
+    auto contexts = Context::threads(n);
+    if (!contexts) {
+      fmt::print(stderr, "{}: {}\n", argv[0], contexts.status().message());
+      return 1;
+    }
+    std::vector<std::jthread> threads;
+    for (Context& c : *contexts)
+      threads.emplace_back([&] {
+        if (one(c, false) != 0) worst.store(1, std::memory_order_relaxed);
+      });
+  }
+  return worst.load(std::memory_order_relaxed);
+}
+
+}  // namespace ouro::bench
