@@ -126,9 +126,10 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     }
   }
   choice->boards = ability(o.collective, choice->algorithm).boards;
-  // Where output is input, its lines are in the cache when they are written.
-  choice->streams =
-      !aliased && (o.in.bytes() + o.out.bytes()) * static_cast<std::size_t>(size_) >= stream_bytes_;
+  // Where this rank has read its output as input, its lines are in the cache when they are written.
+  const bool reads = (o.collective != Collective::broadcast && o.collective != Collective::scatter) || rank == o.root;
+  const std::size_t touched = aliased || !reads ? o.out.bytes() : o.in.bytes() + o.out.bytes();
+  choice->streams = !(aliased && reads) && touched * static_cast<std::size_t>(size_) >= stream_bytes_;
   if (why) {
     *why = fmt::format("{} over shared-memory: {} ranks on one node, {} bytes; {}",
                        flow::name(choice->algorithm), size_, bytes, reason);
