@@ -140,7 +140,8 @@ Rules built_in_rules() {
   for (const Collective c : kAll) {
     if (c == Collective::all_reduce) continue;
     const char* why = c == Collective::barrier ? "all meet" : "read from boards, one hand-off";
-    if (c != Collective::barrier) {
+    // A root that reads or is read by all others in place gains nothing over the boards.
+    if (c != Collective::barrier && c != Collective::gather && c != Collective::scatter) {
       rules.rows.push_back(row(c, registered, 2, kMany, 16 * KiB, Algorithm::direct, why));
       rules.rows.push_back(
           row(c, registered, 2, kMany, kAny, Algorithm::inplace, "no copy through the boards"));

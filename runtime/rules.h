@@ -29,6 +29,7 @@ struct Rule {
   int min_ranks = 1, max_ranks = std::numeric_limits<int>::max();
   /// Of one rank's region (all_reduce, broadcast, reduce), or of one block.
   std::size_t max_bytes = ~std::size_t{0};
+  /// For registered buffers: inplace, or any other name for "as for private ones", whose rows then choose.
   flow::Algorithm algorithm{};
   std::string reason = {};
 };

@@ -417,8 +417,14 @@ Result<std::string> Group::explain(Collective c, std::size_t count, DType t, Red
   if (!impl_) return empty_group();
   rt::Operation o;
   o.collective = c, o.op = op, o.numerics = numerics;
-  o.in = {nullptr, c == Collective::all_to_all ? count * static_cast<std::size_t>(size()) : count, t};
-  o.out = {nullptr, count, t};
+  // Two buffers that do not overlap, of the lengths that the collective wants; they are not touched.
+  static const char in = 0, out = 0;
+  const std::size_t all = count * static_cast<std::size_t>(size());
+  const bool many_in =
+      c == Collective::all_to_all || c == Collective::reduce_scatter || c == Collective::scatter;
+  const bool many_out = c == Collective::all_to_all || c == Collective::all_gather || c == Collective::gather;
+  o.in = {&in, many_in ? all : count, t};
+  o.out = {const_cast<char*>(&out), many_out ? all : count, t};
   return impl_->explain(o);
 }
 
