@@ -293,6 +293,9 @@ Status HostExecutor::fetch(const Step& s) {
   const Extent out = out_extent(s.chunk);
   const void* source = nullptr;
   OURO_TRY(posted_at(s.from, s, blocks_ ? in_extent(s.at) : out, &source));
+  // A root that has run ahead has written the next line already: have it come while this one is copied.
+  if (on_ != On::page && !by_reference_)
+    __builtin_prefetch(&lanes_.board[static_cast<std::size_t>(s.from)].card(lanes_.round + 1));
   parts(out, [&](const std::byte*, std::byte* to, std::size_t done, std::size_t count) {
     deliver(to, static_cast<const std::byte*>(source) + done * elem_, count * elem_);
   });

@@ -97,7 +97,7 @@ void HostExecutor::cut() {
     const std::size_t page = lanes_.board[0].page_bytes;
     if (!Flow::kPostsResult && bytes <= Card::kInline / posted)
       on_ = On::card;
-    else if (Flow::kRooted && (bytes + kLine - 1) / kLine * kLine <= BoardView::kNoteBytes / posted)
+    else if (Flow::kRooted && (bytes + kLine - 1) / kLine * kLine <= lanes_.board[0].note_bytes / posted)
       on_ = On::note;
     if (on_ != On::page) depth_ = BoardView::kCards;
     last_piece_ = static_cast<int>(posted);

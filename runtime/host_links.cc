@@ -46,10 +46,10 @@ Status HostExecutor::hop_link(const Step& s) {
       const void* source = in_at(in);
       kernels::fold(reduction_, out_at(out), {&source, 1}, {&reduction_.premul, 1}, out.count);
     } else if (blocks_) {
-      place(out_at(out), in_at(in), out.count * elem_);
+      deliver(out_at(out), in_at(in), out.count * elem_);
     } else {
       parts(out, [&](const std::byte* from, std::byte* to, std::size_t, std::size_t n) {
-        place(to, from, n * elem_);
+        deliver(to, from, n * elem_);
       });
     }
     return {};

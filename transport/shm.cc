@@ -11,6 +11,8 @@ constexpr std::size_t kLinkBudget = std::size_t{32}
 constexpr std::uint32_t kSlots = 4, kMinSlotBytes = 1024;
 constexpr std::size_t kBoardBudget = std::size_t{64} << 20;
 constexpr std::size_t kMinPageBytes = 16 << 10;
+constexpr std::size_t kNoteBudget = std::size_t{16} << 20,
+                      kNoteBytes = 4096;  // of all notes, and of one at most
 
 constexpr std::size_t round_up(std::size_t x, std::size_t to) { return (x + to - 1) / to * to; }
 
@@ -47,7 +49,6 @@ Counter* ShmLinks::bell(int rank) const {
 // notes and its pages on page boundaries.
 namespace {
 constexpr std::size_t kHeadBytes = round_up(BoardView::kCards * sizeof(Card) + 3 * sizeof(Counter), 4096);
-constexpr std::size_t kNotesBytes = BoardView::kCards * BoardView::kNoteBytes;
 }  // namespace
 
 ShmBoardLayout ShmBoardLayout::of(int n, std::size_t page_bytes) {
@@ -56,17 +57,25 @@ ShmBoardLayout ShmBoardLayout::of(int n, std::size_t page_bytes) {
   // A page is cut into up to n+1 pieces of at least a line each.
   const std::size_t least = std::max(kMinPageBytes, round_up((ranks + 1) * 128, 4096));
   const std::size_t page = std::max(least, std::min(round_up(page_bytes, 4096), fair));
-  return {page, ranks * (kHeadBytes + kNotesBytes + BoardView::kPages * page)};
+  const std::size_t note =
+      std::clamp(kNoteBudget / (ranks * BoardView::kCards) / 64 * 64, std::size_t{64}, kNoteBytes);
+  return {page, note,
+          ranks * (kHeadBytes + round_up(BoardView::kCards * note, 4096) + BoardView::kPages * page)};
 }
 
 BoardView ShmBoards::board(int rank) const {
-  std::byte* block =
-      segment_->data() +
-      static_cast<std::size_t>(rank) * (kHeadBytes + kNotesBytes + BoardView::kPages * layout_.page_bytes);
+  const std::size_t notes = round_up(BoardView::kCards * layout_.note_bytes, 4096);
+  std::byte* block = segment_->data() + static_cast<std::size_t>(rank) *
+                                            (kHeadBytes + notes + BoardView::kPages * layout_.page_bytes);
   auto* cards = reinterpret_cast<Card*>(block);
   auto* counters = reinterpret_cast<Counter*>(cards + BoardView::kCards);
-  std::byte* notes = block + kHeadBytes;
-  return {notes + kNotesBytes, layout_.page_bytes, notes, cards, counters, &counters[1].sleepers};
+  return {.pages = block + kHeadBytes + notes,
+          .page_bytes = layout_.page_bytes,
+          .note_bytes = layout_.note_bytes,
+          .notes = block + kHeadBytes,
+          .cards = cards,
+          .done = counters,
+          .sleepers = &counters[1].sleepers};
 }
 
 Counter* ShmBoards::present(int rank) const { return board(rank).done + 2; }

@@ -16,7 +16,7 @@ struct ShmLinkLayout {
   static ShmLinkLayout of(int n, std::uint32_t slot_bytes);
 };
 struct ShmBoardLayout {
-  std::size_t page_bytes;
+  std::size_t page_bytes, note_bytes;
   std::size_t bytes;
   static ShmBoardLayout of(int n, std::size_t page_bytes);
 };

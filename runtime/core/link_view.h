@@ -63,20 +63,19 @@ static_assert(sizeof(Card) == 128);
 /// operations), small posts lie in note k mod kCards instead, so that it can run further ahead. `done` is the
 /// number of rounds that this rank has finished reading.
 struct BoardView {
-  static constexpr int kPages = 4, kCards = 32;
-  static constexpr std::size_t kNoteBytes = 4096;
+  static constexpr int kPages = 4, kCards = 64;
   /// How far a rank has come in a round: it has said where its buffers lie; its input is on the board; its
   /// result is, or it has come to a meeting.
   enum Phase : std::uint32_t { kReferred = 1, kPosted = 2, kResult = 3 };
   std::byte* pages = nullptr;
-  std::size_t page_bytes = 0;
+  std::size_t page_bytes = 0, note_bytes = 0;
   std::byte* notes = nullptr;  // kCards of them
   Card* cards = nullptr;       // kCards of them
   Counter* done = nullptr;
   std::uint32_t* sleepers = nullptr;  // those who wait for any of the cards
 
   std::byte* page(std::uint64_t round) const { return pages + (round % kPages) * page_bytes; }
-  std::byte* note(std::uint64_t round) const { return notes + (round % kCards) * kNoteBytes; }
+  std::byte* note(std::uint64_t round) const { return notes + (round % kCards) * note_bytes; }
   Card& card(std::uint64_t round) const { return cards[round % kCards]; }
   static std::uint32_t serial(std::uint64_t round, Phase p) {
     return static_cast<std::uint32_t>(4 * round + p);
