@@ -6,8 +6,8 @@ shift
 checked=0
 for object in "$@"; do
   case $object in
-    *host_loops_avx512*) set_name=avx512 ;;
-    *host_loops_avx2*) set_name=avx2 ;;
+    *host_loops_avx512* | *host_optim_avx512*) set_name=avx512 ;;
+    *host_loops_avx2* | *host_optim_avx2*) set_name=avx2 ;;
     *) continue ;;
   esac
   checked=$((checked + 1))

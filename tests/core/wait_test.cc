@@ -1,0 +1,100 @@
+// Tests of counters, signals and the wait ladder: serial numbers that wrap, sleepers that are woken, waits that end.
+#include "runtime/core/wait.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+
+namespace ouro {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Signal, SerialNumbersWrap) {
+  EXPECT_TRUE(reached(5, 5));
+  EXPECT_TRUE(reached(6, 5));
+  EXPECT_FALSE(reached(4, 5));
+  EXPECT_TRUE(reached(2, 0xfffffffe));  // four later
+  EXPECT_FALSE(reached(0xfffffffe, 2));
+  EXPECT_TRUE(reached(0x80000000, 1));
+  EXPECT_FALSE(reached(0x80000001, 1) && reached(1, 0x80000001));
+}
+
+class TestWaiter final : public Waiter {
+ public:
+  TestWaiter(const std::uint32_t* abort, std::chrono::microseconds spin, int looks_allowed)
+      : Waiter(abort, spin), looks_left_(looks_allowed) {}
+  int looks() const { return looks_; }
+
+ protected:
+  Status look(Clock::duration) override {
+    ++looks_;
+    return looks_left_-- > 0 ? Status() : Status(Reason::deadline, "enough");
+  }
+
+ private:
+  int looks_ = 0, looks_left_;
+};
+
+class WaitLadder : public testing::TestWithParam<int> {};  // microseconds of spinning
+INSTANTIATE_TEST_SUITE_P(Spin, WaitLadder, testing::Values(0, 50));
+
+TEST_P(WaitLadder, SeesWhatIsThereAndWhatComes) {
+  const std::uint32_t abort = 0;
+  const auto c = std::make_unique<Counter>();
+  TestWaiter waiter(&abort, std::chrono::microseconds(GetParam()), 1000);
+  publish(*c, 3);
+  EXPECT_TRUE(waiter.until(*c, 3).ok());
+  std::thread writer([&] {
+    for (std::uint64_t v = 4; v <= 2000; ++v) publish(*c, v);
+  });
+  for (std::uint64_t v = 4; v <= 2000; v += 7) EXPECT_TRUE(waiter.until(*c, v).ok());
+  writer.join();
+}
+
+TEST_P(WaitLadder, SleepersAreWoken) {
+  const std::uint32_t abort = 0;
+  const auto c = std::make_unique<Counter>();
+  std::thread writer([&] {
+    std::this_thread::sleep_for(30ms);
+    publish(*c, 1);
+  });
+  TestWaiter waiter(&abort, std::chrono::microseconds(GetParam()), 1000);
+  EXPECT_TRUE(waiter.until(*c, 1).ok());
+  EXPECT_GT(waiter.looks(), 0);  // it waited long enough to be asked
+  writer.join();
+  EXPECT_EQ(c->sleepers, 0u);
+}
+
+TEST_P(WaitLadder, AFailureOfLookEndsIt) {
+  const std::uint32_t abort = 0;
+  const auto c = std::make_unique<Counter>();
+  TestWaiter waiter(&abort, std::chrono::microseconds(GetParam()), 2);
+  EXPECT_EQ(waiter.until(*c, 1).reason(), Reason::deadline);
+  EXPECT_EQ(waiter.looks(), 3);
+}
+
+TEST_P(WaitLadder, TheAbortWordIsLookedIntoAtOnce) {
+  const std::uint32_t abort = 1;
+  const auto c = std::make_unique<Counter>();
+  TestWaiter waiter(&abort, std::chrono::microseconds(GetParam()), 0);
+  EXPECT_EQ(waiter.until(*c, 1).reason(), Reason::deadline);
+  EXPECT_EQ(waiter.looks(), 1);
+}
+
+TEST(WaitPatiently, ReturnsWhenItIsTime) {
+  const auto c = std::make_unique<Counter>();
+  std::thread writer([&] {
+    for (std::uint64_t v = 1; v <= 3; ++v) {
+      std::this_thread::sleep_for(2ms);
+      publish(*c, v);
+    }
+  });
+  wait_patiently(*c, 3);
+  EXPECT_EQ(load(*c), 3u);
+  writer.join();
+}
+
+}  // namespace
+}  // namespace ouro

@@ -1,0 +1,43 @@
+// Tests of the copies by kind of destination: every length and alignment around their borders, nothing beyond.
+#include "kernels/copy.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+namespace ouro::kernels {
+namespace {
+
+using Copy = void (*)(void*, const void*, std::size_t);
+
+class Copies : public testing::TestWithParam<Copy> {};
+INSTANTIATE_TEST_SUITE_P(All, Copies, testing::Values(copy_shared, copy_stream),
+                         [](const auto& info) { return info.param == copy_shared ? "shared" : "stream"; });
+
+void check(Copy copy, std::size_t bytes, std::size_t to_shift, std::size_t from_shift) {
+  constexpr std::size_t kGuard = 128;
+  std::vector<std::byte> from(bytes + from_shift + kGuard), to(bytes + to_shift + 2 * kGuard, std::byte{0xEE});
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + i / 256);
+  std::byte* const at = to.data() + kGuard + to_shift;
+  copy(at, from.data() + from_shift, bytes);
+  stream_fence();
+  ASSERT_TRUE(bytes == 0 || std::memcmp(at, from.data() + from_shift, bytes) == 0)
+      << bytes << " bytes, shifts " << to_shift << " " << from_shift;
+  for (const std::byte* p = to.data(); p < at; ++p) ASSERT_EQ(*p, std::byte{0xEE});
+  for (const std::byte* p = at + bytes; p < to.data() + to.size(); ++p) ASSERT_EQ(*p, std::byte{0xEE});
+}
+
+TEST_P(Copies, EveryLengthAndAlignment) {
+  for (std::size_t bytes = 0; bytes < 300; bytes += bytes < 140 ? 1 : 13)
+    for (const std::size_t to : {0, 1, 8, 31, 63})
+      for (const std::size_t from : {0, 3, 16, 64}) check(GetParam(), bytes, to, from);
+}
+TEST_P(Copies, AroundTheBorders) {
+  for (const std::size_t bytes : {1023, 1024, 1025, 4095, 4096, 4097, 65'536, 131'073})
+    for (const std::size_t to : {0, 1, 32})
+      for (const std::size_t from : {0, 5}) check(GetParam(), bytes, to, from);
+}
+
+}  // namespace
+}  // namespace ouro::kernels
