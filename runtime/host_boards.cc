@@ -109,7 +109,9 @@ Status HostExecutor::resolve_all() {
   const std::size_t in_bytes = total_ * elem_ * (in_blocks ? n : 1);
   const std::size_t out_bytes = total_ * elem_ * (o.collective == Collective::all_gather ? n : 1);
   for (int r = 0; r < n_; ++r) {
-    const Card card = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round);
+    // References, not the card: its owner may come to the meeting, and say so, while this rank still looks.
+    const Card& card = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round);
+    const MemoryRef in = card.in, out = card.out;
     const auto take = [&](MemoryRef ref, std::size_t bytes, Context::Resolved& into) -> Status {
       auto resolved = context_.resolve(host_.world_rank(r), ref, bytes);
       if (!resolved.ok()) return resolved.status();
@@ -117,9 +119,8 @@ Status HostExecutor::resolve_all() {
       return {};
     };
     const auto i = static_cast<std::size_t>(r);
-    if (needs.inputs && (!needs.root_input_only || r == o.root))
-      OURO_TRY(take(card.in, in_bytes, inputs_[i]));
-    if (needs.outputs) OURO_TRY(take(card.out, out_bytes, outputs_[i]));
+    if (needs.inputs && (!needs.root_input_only || r == o.root)) OURO_TRY(take(in, in_bytes, inputs_[i]));
+    if (needs.outputs) OURO_TRY(take(out, out_bytes, outputs_[i]));
   }
   return {};
 }
