@@ -289,6 +289,25 @@ Status HostExecutor::run_line() {
   return end_round();
 }
 
+/// What the steps of LineBroadcast come to: one store on the root, one wait on each other rank.
+Status HostExecutor::run_line_broadcast() {
+  const std::uint64_t round = base_;
+  const std::size_t bytes = total_ * elem_;
+  const BoardView& root = lanes_.board[static_cast<std::size_t>(op_->root)];
+  Card& card = root.card(round);
+  if (rank_ == op_->root) {
+    OURO_TRY(open_page(round));
+    std::memcpy(card.payload, op_->in.data, bytes);
+    root.publish(round, BoardView::kPosted, tag_);
+    place(op_->out.data, op_->in.data, bytes);
+  } else {
+    OURO_TRY(wait_for(op_->root, round, BoardView::kPosted));
+    std::memcpy(op_->out.data, card.payload, bytes);
+    __builtin_prefetch(&root.card(round + 1));  // a root that has run ahead has written it already
+  }
+  return end_round();
+}
+
 /// Copies from one board, or from the input that it refers to.
 Status HostExecutor::fetch(const Step& s) {
   const Extent out = out_extent(s.chunk);

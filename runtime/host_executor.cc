@@ -129,7 +129,7 @@ Status HostExecutor::run_flow() {
     cut<Flow>();
   }
   if constexpr (Flow::kInLine)
-    if (n_ > 1) return run_line();
+    if (n_ > 1) return Flow::kRooted ? run_line_broadcast() : run_line();
   if (!Flow::kBoards && candidate_) OURO_TRY(end_round());
 
   Status outcome;

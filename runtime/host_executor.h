@@ -65,7 +65,8 @@ class HostExecutor {
   Status run_flow();
   template <class Flow>
   void cut();
-  Status run_line();  ///< LineAllReduce, by hand
+  Status run_line();            ///< LineAllReduce, by hand
+  Status run_line_broadcast();  ///< LineBroadcast, by hand
   // Inlined into a flow, whose verbs are literals: what is left is one call.
   Status hop(const flow::Step& s) {
     if (s.verb & flow::kPost) return post(s);

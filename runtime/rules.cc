@@ -137,6 +137,8 @@ Rules built_in_rules() {
       row(Collective::all_reduce, any, 3, kMany, kAny, Algorithm::direct,
           "each rank reduces its slice from all boards"),
   };
+  rules.rows.push_back(row(Collective::broadcast, any, 2, kMany, Card::kInline, Algorithm::line,
+                           "the input fits into the line that says that it is there"));
   for (const Collective c : kAll) {
     if (c == Collective::all_reduce) continue;
     const char* why = c == Collective::barrier ? "all meet" : "read from boards, one hand-off";

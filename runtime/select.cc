@@ -38,13 +38,13 @@ const Ability& ability(Collective c, Algorithm a) {
   return kAbilities.of[static_cast<int>(c)][static_cast<int>(a)];
 }
 
-/// Whether `a` can serve this call: it is in the list, keeps the numerics, and copes with uneven blocks
-/// and, where input and output are the same memory, with that.
-bool serves(const Operation& o, bool canonical, Algorithm algorithm, bool aliased) {
+/// Whether an algorithm can serve this call, of `bytes` a region or block: it is in the list, keeps the
+/// numerics, and copes with uneven blocks and, where input and output are the same memory, with that.
+bool serves(const Operation& o, std::size_t bytes, bool canonical, Algorithm algorithm, bool aliased) {
   const Ability& a = ability(o.collective, algorithm);
   if (!a.exists || (canonical && o.reduces() && !a.canonical) || (aliased && !a.in_place)) return false;
   if (!o.segments.empty() && (!a.boards || a.by_reference || a.in_line)) return false;
-  if (a.in_line && o.in.bytes() > Card::kInline) return false;
+  if (a.in_line && bytes > Card::kInline) return false;
   // Pages are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
   // And a block read in place is found by the size of one's own.
   return !o.uneven || (!a.by_reference && !(a.boards && o.collective == Collective::all_to_all));
@@ -80,7 +80,7 @@ Selector::Selector(const Rules& rules, int size, bool enough_cores, std::size_t 
 const Selector::Row* Selector::find(const std::vector<Row>& rows, const Operation& o, std::size_t bytes,
                                     bool canonical, bool aliased) const {
   for (const Row& row : rows)
-    if (bytes <= row.max_bytes && serves(o, canonical, row.algorithm, aliased)) return &row;
+    if (bytes <= row.max_bytes && serves(o, bytes, canonical, row.algorithm, aliased)) return &row;
   return nullptr;
 }
 
@@ -93,10 +93,10 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
   const char* reason = nullptr;
   if (!o.algorithm.empty()) {
     const auto a = flow::parse_algorithm(o.algorithm);
-    if (!a || !serves(o, canonical, *a, aliased)) {
+    if (!a || !serves(o, bytes, canonical, *a, aliased)) {
       std::vector<std::string_view> names;
       for (int i = 0; i < flow::kAlgorithms; ++i)
-        if (serves(o, canonical, static_cast<Algorithm>(i), aliased))
+        if (serves(o, bytes, canonical, static_cast<Algorithm>(i), aliased))
           names.push_back(flow::name(static_cast<Algorithm>(i)));
       return invalid(fmt::format("{}: algorithm '{}' cannot serve this call{}; these can: {}",
                                  name(o.collective), o.algorithm, canonical ? " (canonical)" : "",
@@ -106,7 +106,7 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     reason = "forced by the caller";
   } else if (!job_algorithm_.empty()) {
     const auto a = flow::parse_algorithm(job_algorithm_);
-    if (a && *a != Algorithm::inplace && serves(o, canonical, *a, aliased)) {
+    if (a && *a != Algorithm::inplace && serves(o, bytes, canonical, *a, aliased)) {
       choice->algorithm = *a, choice->forced = true;
       reason = "OURO_ALGO";
     }
@@ -120,14 +120,15 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     if (size_ > 1 && !o.uneven && o.segments.empty()) {
       // Ranks whose buffers alias decline when asked, so this does not depend on `aliased`.
       registered = find(rows.registered, o, bytes, canonical, false);
-      const bool asked_for =
-          job_algorithm_ == flow::name(Algorithm::inplace) && serves(o, canonical, Algorithm::inplace, false);
+      const bool asked_for = job_algorithm_ == flow::name(Algorithm::inplace) &&
+                             serves(o, bytes, canonical, Algorithm::inplace, false);
       choice->try_in_place = asked_for || (registered && registered->algorithm == Algorithm::inplace);
     }
   }
   choice->boards = ability(o.collective, choice->algorithm).boards;
   // Where this rank has read its output as input, its lines are in the cache when they are written.
-  const bool reads = (o.collective != Collective::broadcast && o.collective != Collective::scatter) || rank == o.root;
+  const bool reads =
+      (o.collective != Collective::broadcast && o.collective != Collective::scatter) || rank == o.root;
   const std::size_t touched = aliased || !reads ? o.out.bytes() : o.in.bytes() + o.out.bytes();
   choice->streams = !(aliased && reads) && touched * static_cast<std::size_t>(size_) >= stream_bytes_;
   if (why) {

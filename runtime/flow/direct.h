@@ -152,6 +152,11 @@ struct DirectBroadcast : Staged {
   }
 };
 
+/// The same where the root's input fits into the line that says that it is there; see LineAllReduce.
+struct LineBroadcast : DirectBroadcast {
+  static constexpr bool kInLine = true;
+};
+
 /// Each rank copies its slice of the root's input into all outputs.
 struct InPlaceBroadcast : InPlace {
   static constexpr bool kSpread = true;

@@ -39,6 +39,7 @@ namespace ouro::flow {
   X(all_gather, inplace, InPlaceAllGather)         \
   X(broadcast, chain, ChainBroadcast)              \
   X(broadcast, tree, TreeBroadcast)                \
+  X(broadcast, line, LineBroadcast)                \
   X(broadcast, direct, DirectBroadcast)            \
   X(broadcast, inplace, InPlaceBroadcast)          \
   X(reduce, chain, ChainReduce)                    \

@@ -259,7 +259,7 @@ TEST(Refused, AlgorithmsThatCannotServe) {
     std::string said = refused(all_reduce(g, i, o, ReduceOp::sum, {.algorithm = "linear"}),
                                "ring, chain, tree, halving, line, oneshot, direct, inplace");
     if (said.empty())
-      said = refused(broadcast(g, i, o, 0, {.algorithm = "nonsense"}), "chain, tree, direct, inplace");
+      said = refused(broadcast(g, i, o, 0, {.algorithm = "nonsense"}), "chain, tree, line, direct, inplace");
     if (said.empty())
       said = refused(all_gather_v(g, i.first(mine), o, counts, {.algorithm = "inplace"}), "ring, direct");
     if (said.empty())
