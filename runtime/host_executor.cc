@@ -129,7 +129,10 @@ Status HostExecutor::run_flow() {
     cut<Flow>();
   }
   if constexpr (Flow::kInLine)
-    if (n_ > 1) return Flow::kRooted ? run_line_broadcast() : run_line();
+    if (n_ > 1) {  // directly from the next operation of this plan on
+      runner_ = Flow::kRooted ? &HostExecutor::run_line_broadcast : &HostExecutor::run_line;
+      return (this->*runner_)();
+    }
   if (!Flow::kBoards && candidate_) OURO_TRY(end_round());
 
   Status outcome;
