@@ -5,10 +5,12 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <mutex>
 #include <new>
 
 #include "runtime/core/log.h"
+#include "runtime/device/reach.h"
 #include "runtime/group.h"
 #include "runtime/local_socket.h"
 #include "runtime/machine.h"
@@ -65,6 +67,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   page->pid = getpid();
   for (const int cpu : affinity_of(0))
     if (cpu < kMaxCpus) page->cpus[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
+  page->self = reinterpret_cast<std::uint64_t>(page);
   page->state.set(static_cast<std::uint32_t>(ContextState::active));
 
   Fd server;
@@ -316,6 +319,25 @@ MemoryRef Context::find(const void* p, std::size_t bytes) const {
   for (const auto& [id, e] : exported_)
     if (at >= e.base && at + bytes <= e.base + e.bytes) return {id, static_cast<std::uint64_t>(at - e.base)};
   return {};
+}
+
+bool Context::reaches(const std::vector<int>& ranks) {
+  std::lock_guard lock(reach_mutex_);
+  for (const int r : ranks) {
+    const auto [known, fresh] = reach_.try_emplace(r, false);
+    if (fresh) {
+      // What is found there says that the process number means the same process here (PID namespaces), too.
+      std::uint64_t magic = 0;
+      std::uint32_t number = 0;
+      const std::uint64_t at = page(r).self;
+      known->second =
+          device::read_process(peer(r).pid, at + offsetof(ControlPage, magic), &magic, sizeof magic).ok() &&
+          device::read_process(peer(r).pid, at + offsetof(ControlPage, rank), &number, sizeof number).ok() &&
+          magic == kControlMagic && number == static_cast<std::uint32_t>(r);
+    }
+    if (!known->second) return false;
+  }
+  return true;
 }
 
 Result<Context::Resolved> Context::resolve(int r, MemoryRef ref, std::size_t bytes) {

@@ -99,6 +99,8 @@ class Context : public std::enable_shared_from_this<Context> {
     std::shared_ptr<device::Segment> keep;  ///< mapped at least as long as this
   };
   Result<Resolved> resolve(int r, MemoryRef, std::size_t bytes);
+  /// Whether this rank may read the private memory of all the given ranks; tried once for each of them.
+  bool reaches(const std::vector<int>& ranks);
 
  private:
   friend class Watch;
@@ -143,6 +145,8 @@ class Context : public std::enable_shared_from_this<Context> {
   std::mutex import_mutex_;
   std::vector<Imported> imported_;
 
+  std::mutex reach_mutex_;
+  std::map<int, bool> reach_;     // by rank
   std::unique_ptr<Watch> watch_;  // last: its thread uses all of the above
 };
 

@@ -87,6 +87,7 @@ struct ControlPage {
   std::int32_t pid;
   Shared<std::uint32_t> state;        // ContextState
   Shared<std::uint32_t> errors_used;  // grows; a reader that saw this value need not look again
+  std::uint64_t self;                 // address of this page in its owner, to try to read it from there
   std::uint64_t cpus[kMaxCpus / 64];  // that this rank may run on when it joined; bits
   Shared<std::uint64_t> freed;        // grows with each freed allocation; peers then drop stale mappings
   ErrorRecord errors[kErrors];

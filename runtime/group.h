@@ -109,6 +109,7 @@ class Group final : private Host {
   Status need_boards() override;
   Waiter& waiter() override;
   Status disagreement(int with, const char* where) override;
+  const std::vector<int>& world_ranks() const override { return spec_.ranks; }
   int world_rank(int r) const override { return spec_.ranks[static_cast<std::size_t>(r)]; }
   Result<Messages*> messages();
   Status check_message(const Message&) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/copy.h"
+#include "runtime/device/reach.h"
 #include "runtime/host_executor.h"
 
 namespace ouro::rt {
@@ -45,6 +46,7 @@ Status HostExecutor::wait_long(int from, std::uint64_t round, BoardView::Phase p
 }
 
 Status HostExecutor::end_round() {
+  met_ = false;
   publish(*lanes_.board[static_cast<std::size_t>(rank_)].done, ++lanes_.round);
   return {};
 }
@@ -76,26 +78,108 @@ bool HostExecutor::posts_on_board() const {
   }
 }
 
-/// A rank with registered buffers says where they lie and waits to hear it of all others. One without goes on
-/// at once: its first post of the staged flow, in this same round, says that there is nothing to refer to.
-Status HostExecutor::refer(bool must, bool* all_registered) {
+/// Fills in the addresses of this rank's buffers for others to copy from; false if that is not worth it, or
+/// not allowed.
+bool HostExecutor::offers(Card& card) const {
+  const Operation& o = *op_;
+  if (!pullable_ || (o.collective == Collective::all_to_all && o.in.data == o.out.data)) return false;
+  const flow::Buffers needs = flow::pull_buffers(o.collective);
+  const bool in = needs.inputs && (!needs.root_input_only || rank_ == o.root);
+  // Copying between processes pins every page that it touches: with small ones the boards are faster.
+  const bool forced = !asks_in_place_;
+  if (!forced && ((in && !device::on_huge_pages(o.in.data, o.in.bytes())) ||
+                  (o.out.count > 0 && !device::on_huge_pages(o.out.data, o.out.bytes()))))
+    return false;
+  if (!context_.reaches(host_.world_ranks())) return false;
+  card.in = {kAddress, reinterpret_cast<std::uint64_t>(o.in.data)};
+  card.out = {kAddress, reinterpret_cast<std::uint64_t>(o.out.data)};
+  return true;
+}
+
+/// A rank with buffers that others can reach says where they lie and waits to hear it of all others. One
+/// without goes on at once: its first post of the staged flow, in this same round, says that there is nothing
+/// to refer to.
+Status HostExecutor::refer(bool must, Way* way) {
   OURO_TRY(host_.need_boards());
   OURO_TRY(open_page(lanes_.round));
   const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
   Card& card = mine.card(lanes_.round);
   card.in = card.out = {};
-  const bool registered = refers(card);
-  if (!registered) card.in = card.out = {kNotRegistered, 0};
-  if (registered || must || !staged_ || !posts_on_board())
+  const bool reachable = (asks_in_place_ && refers(card)) || offers(card);
+  if (!reachable) card.in = card.out = {kNotRegistered, 0};
+  if (reachable || must || !staged_ || !posts_on_board())
     mine.publish(lanes_.round, BoardView::kReferred, tag_);
-  *all_registered = registered;
-  if (!registered && !must) return {};
+  if (!reachable && !must) return {};
+  bool all_registered = asks_in_place_, all_reachable = true;
   for (int r = 0; r < n_; ++r) {
     if (r != rank_) OURO_TRY(wait_for(r, lanes_.round, BoardView::kReferred));
     const Card& theirs = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round);
-    *all_registered &= theirs.in.id != kNotRegistered;
+    const std::uint64_t id = theirs.in.id;
+    all_reachable &= id != kNotRegistered;
+    all_registered &= id != kNotRegistered && id != kAddress;
   }
-  return *all_registered ? resolve_all() : Status();
+  if (all_registered) {
+    *way = Way::in_place;
+    return resolve_all();
+  }
+  // Where some are registered and some are not, each goes through the boards.
+  bool all_addresses = all_reachable;
+  for (int r = 0; r < n_; ++r)
+    all_addresses &= lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round).in.id == kAddress;
+  if (!all_addresses) return {};
+  *way = Way::pull;
+  return find_remote();
+}
+
+/// Where all ranks' buffers lie in their processes. What a peer wrote is used to read that peer only.
+Status HostExecutor::find_remote() {
+  remote_inputs_.clear();
+  remote_outputs_.clear();
+  for (int r = 0; r < n_; ++r) {
+    const Card& card = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round);
+    remote_inputs_.push_back(card.in);
+    remote_outputs_.push_back(card.out);
+  }
+  return {};
+}
+
+/// Copies out of the buffer of another rank, or of this one; `offset` in bytes.
+Status HostExecutor::bring(int from, std::size_t offset, void* to, std::size_t bytes) const {
+  const MemoryRef& ref = reads_results_ ? remote_outputs_[static_cast<std::size_t>(from)]
+                                        : remote_inputs_[static_cast<std::size_t>(from)];
+  Status s = device::read_process(context_.peer(host_.world_rank(from)).pid, ref.offset + offset, to, bytes);
+  if (s.ok()) return s;
+  Failure f = *s.failure();
+  f.rank = from;
+  return Status(std::move(f));
+}
+
+/// Tile by tile: the others' parts are copied to tiles that stay in the cache, and folded from there.
+Status HostExecutor::reduce_remote(const Step& s) {
+  constexpr std::size_t kTileBytes = 128 << 10;
+  const Extent out = out_extent(s.chunk), in = in_extent(s.at);
+  const std::size_t some = kTileBytes / elem_;
+  lanes_.scratch.resize(static_cast<std::size_t>(n_) * kTileBytes);
+  for (std::size_t done = 0; done < out.count; done += some) {
+    const std::size_t count = std::min(some, out.count - done);
+    for (int r = 0; r < n_; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      const Extent part{in.offset + done, count};
+      if (reduction_.op == OpKind::premulsum) {
+        const Card& card = lanes_.board[i].card(lanes_.round);
+        factors_[i] = r == rank_ ? op_->op.scalar : Scalar{card.premul_real, card.premul_integer};
+      }
+      if (r == rank_) {
+        sources_[i] = in_at(part);
+        continue;
+      }
+      std::byte* const tile = lanes_.scratch.data() + i * kTileBytes;
+      OURO_TRY(bring(r, part.offset * elem_, tile, count * elem_));
+      sources_[i] = tile;
+    }
+    fold(out_at({out.offset + done, count}), count);
+  }
+  return {};
 }
 
 Status HostExecutor::resolve_all() {
@@ -208,9 +292,11 @@ Status HostExecutor::meet() {
   const std::uint64_t round = lanes_.round;
   OURO_TRY(open_page(round));
   if (streams_) kernels::stream_fence();
-  lanes_.board[static_cast<std::size_t>(rank_)].publish(round, BoardView::kResult, tag_);
+  const BoardView::Phase phase = met_ ? BoardView::kMetAgain : BoardView::kResult;
+  met_ = true;
+  lanes_.board[static_cast<std::size_t>(rank_)].publish(round, phase, tag_);
   for (int r = 0; r < n_; ++r)
-    if (r != rank_) OURO_TRY(wait_for(r, round, BoardView::kResult));
+    if (r != rank_) OURO_TRY(wait_for(r, round, phase));
   return {};
 }
 
@@ -311,6 +397,13 @@ Status HostExecutor::run_line_broadcast() {
 /// Copies from one board, or from the input that it refers to.
 Status HostExecutor::fetch(const Step& s) {
   const Extent out = out_extent(s.chunk);
+  if (pulls_) {
+    reads_results_ = (s.verb & flow::kResult) != 0;
+    const Extent at = blocks_ ? in_extent(s.at) : out;
+    const Status brought = bring(s.from, at.offset * elem_, out_at(out), out.count * elem_);
+    reads_results_ = false;
+    return brought;
+  }
   const void* source = nullptr;
   OURO_TRY(posted_at(s.from, s, blocks_ ? in_extent(s.at) : out, &source));
   // A root that has run ahead has written the next line already: have it come while this one is copied.
@@ -323,6 +416,7 @@ Status HostExecutor::fetch(const Step& s) {
 }
 
 Status HostExecutor::reduce(const Step& s) {
+  if (pulls_) return reduce_remote(s);
   const Extent out = out_extent(s.chunk);
   OURO_TRY(gather_sources(s, blocks_ ? in_extent(s.at) : out));
   if (op_->segments.empty()) {

@@ -41,7 +41,11 @@ void HostExecutor::prepare(const Plan& plan) {
   if (blocks_) plan_blocks();
   streams_ = plan.choice.streams;
   staged_ = plan.choice.boards;
-  candidate_ = n_ > 1 && (plan.choice.try_in_place || plan.choice.algorithm == flow::Algorithm::inplace);
+  const bool pull = plan.choice.algorithm == flow::Algorithm::pull;
+  pullable_ = n_ > 1 && (plan.choice.try_pull || pull);
+  candidate_ =
+      n_ > 1 && (plan.choice.try_in_place || plan.choice.algorithm == flow::Algorithm::inplace || pullable_);
+  asks_in_place_ = !pull;
   depth_ = BoardView::kPages;
   runner_ = nullptr;
   flow::visit(op.collective, plan.choice.algorithm,
@@ -56,17 +60,21 @@ Status HostExecutor::run(const Plan& plan, std::uint64_t seq) {
   base_ = opened_ = lanes_.round;
   if (plan.id == 0 || plan.id != prepared_) prepare(plan);
   if (!candidate_) return (this->*runner_)();
-  const bool must = plan.choice.algorithm == flow::Algorithm::inplace;
-  bool in_place = false;
-  OURO_TRY(refer(must, &in_place));
-  if (must && !in_place) {
+  const bool pull = plan.choice.algorithm == flow::Algorithm::pull;
+  const bool must = plan.choice.algorithm == flow::Algorithm::inplace || pull;
+  Way way = Way::staged;
+  OURO_TRY(refer(must, &way));
+  if (must && way == Way::staged) {
     OURO_TRY(end_round());
-    return invalid(fmt::format("{}: algorithm 'inplace' needs buffers from ouro::alloc on every rank",
-                               name(op_->collective)));
+    return pull ? Status(Reason::unsupported,
+                         fmt::format("{}: algorithm 'pull' needs ranks that may read each other's memory",
+                                     name(op_->collective)))
+                : invalid(fmt::format("{}: algorithm 'inplace' needs buffers from ouro::alloc on every rank",
+                                      name(op_->collective)));
   }
-  if (!in_place) return (this->*runner_)();
+  if (way == Way::staged) return (this->*runner_)();
   Status outcome;
-  flow::visit(op_->collective, flow::Algorithm::inplace,
+  flow::visit(op_->collective, way == Way::pull ? flow::Algorithm::pull : flow::Algorithm::inplace,
               [&]<class Flow>(Flow) { outcome = run_flow<Flow>(); });
   inputs_.clear();
   outputs_.clear();
@@ -78,6 +86,7 @@ template <class Flow>
 void HostExecutor::cut() {
   pipelined_ = Flow::kPipelined;
   by_reference_ = Flow::kByReference && n_ > 1;
+  pulls_ = Flow::kPulls && n_ > 1;
   posts_others_ = Flow::kPostsOthers;
   ahead_ = 0;
   if (Flow::kPipelined) ahead_ = static_cast<std::uint64_t>((Flow::kPostsResult ? 2 : 1) * flow::kBoardLag);

@@ -42,6 +42,7 @@ class Host {
   /// A peer's header or card shows another operation: finds out who disagrees and fails the group.
   virtual Status disagreement(int with, const char* where) = 0;
   virtual int world_rank(int rank) const = 0;
+  virtual const std::vector<int>& world_ranks() const = 0;
 };
 
 class HostExecutor {
@@ -156,9 +157,14 @@ class HostExecutor {
   std::byte* piece_on(const BoardView&, std::uint64_t round, std::size_t position) const;
   /// Whether all ranks have registered what an in-place flow reads and writes: they all come to the same
   /// answer.
-  Status refer(bool must, bool* all_registered);
+  enum class Way : std::uint8_t { staged, in_place, pull };
+  Status refer(bool must, Way*);
   bool refers(Card&) const;
+  bool offers(Card&) const;
   Status resolve_all();
+  Status find_remote();
+  Status bring(int from, std::size_t offset, void* to, std::size_t bytes) const;
+  Status reduce_remote(const flow::Step&);
   bool posts_on_board() const;
   Status end_round();
   void deliver(void* to, const void* from, std::size_t bytes) const;
@@ -190,7 +196,8 @@ class HostExecutor {
   bool streams_ = false;  // outputs go past the caches
 
   // Of the boards in it.
-  static constexpr std::uint64_t kNotRegistered = ~std::uint64_t{0};
+  // In place of the id of an allocation: nothing to refer to; an address in the rank's process.
+  static constexpr std::uint64_t kNotRegistered = ~std::uint64_t{0}, kAddress = ~std::uint64_t{0} - 1;
   std::uint64_t base_ = 0;                   // its first round
   std::uint64_t opened_ = 0;                 // rounds below have their page open
   std::uint64_t lines_known_ = 0;            // all ranks have released the rounds below
@@ -202,9 +209,13 @@ class HostExecutor {
   bool posts_others_ = false;
   bool staged_ = false;     // the flow that was selected runs over boards
   bool candidate_ = false;  // for the in-place flow, if all buffers allow
+  bool pullable_ = false;   // for the pull flow, likewise
+  bool pulls_ = false, reads_results_ = false, met_ = false;
+  bool asks_in_place_ = true;  // the in-place flow comes first
 
   std::vector<std::size_t> in_offsets_, in_counts_, out_offsets_, out_counts_;  // by block
   std::vector<Context::Resolved> inputs_, outputs_;                             // of all ranks, by reference
+  std::vector<MemoryRef> remote_inputs_, remote_outputs_;                       // of all ranks, to be pulled
   std::vector<const void*> sources_, posted_;
   std::vector<Scalar> factors_;
   alignas(kLine) std::byte tile_[kTile];  // what is reduced on its way past the caches

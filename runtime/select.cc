@@ -72,7 +72,10 @@ Selector::Selector(const Rules& rules, int size, bool enough_cores, std::size_t 
     if (r.cores != Cores::any && (r.cores == Cores::enough) != enough_cores) continue;
     Rows& rows = rows_[static_cast<std::size_t>(r.collective)];
     const Row row{r.max_bytes, r.algorithm, r.reason};
-    if (r.buffers != Buffers::registered && r.algorithm != Algorithm::inplace) rows.staged.push_back(row);
+    if (r.buffers != Buffers::registered && r.algorithm != Algorithm::inplace) {
+      rows.others.push_back(row);
+      if (r.algorithm != Algorithm::pull) rows.staged.push_back(row);
+    }
     if (r.buffers != Buffers::private_) rows.registered.push_back(row);
   }
 }
@@ -106,7 +109,7 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     reason = "forced by the caller";
   } else if (!job_algorithm_.empty()) {
     const auto a = flow::parse_algorithm(job_algorithm_);
-    if (a && *a != Algorithm::inplace && serves(o, bytes, canonical, *a, aliased)) {
+    if (a && *a != Algorithm::inplace && *a != Algorithm::pull && serves(o, bytes, canonical, *a, aliased)) {
       choice->algorithm = *a, choice->forced = true;
       reason = "OURO_ALGO";
     }
@@ -122,6 +125,10 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
       registered = find(rows.registered, o, bytes, canonical, false);
       const bool asked_for = job_algorithm_ == flow::name(Algorithm::inplace) &&
                              serves(o, bytes, canonical, Algorithm::inplace, false);
+      const Row* other = find(rows.others, o, bytes, canonical, false);
+      choice->try_pull = (other && other->algorithm == Algorithm::pull) ||
+                         (job_algorithm_ == flow::name(Algorithm::pull) &&
+                          serves(o, bytes, canonical, Algorithm::pull, false));
       choice->try_in_place = asked_for || (registered && registered->algorithm == Algorithm::inplace);
     }
   }
@@ -137,6 +144,8 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     if (choice->try_in_place)
       *why += fmt::format("; inplace where all buffers are registered{}",
                           registered && !registered->reason.empty() ? ": " + registered->reason : "");
+    if (choice->try_pull)
+      *why += "; pull where all buffers lie on huge pages and ranks may read each other's memory";
     if (choice->streams)
       *why += fmt::format("; non-temporal stores, as {} bytes or more are touched", stream_bytes_);
   }

@@ -16,6 +16,8 @@ struct Choice {
   bool boards = false;  ///< its flow runs over boards
   /// Use the in-place flow instead where all buffers turn out to be registered.
   bool try_in_place = false;
+  /// Pull instead where all buffers lie on huge pages and all ranks may read each other's memory.
+  bool try_pull = false;
   bool streams = false;  ///< outputs are written past the caches
   bool forced = false;
 };
@@ -38,7 +40,8 @@ class Selector {
     std::string reason;
   };
   struct Rows {
-    std::vector<Row> staged, registered;
+    std::vector<Row> staged, registered,
+        others;  // others: for buffers that are not registered, pull among them
   };
   const Row* find(const std::vector<Row>&, const Operation&, std::size_t bytes, bool canonical,
                   bool aliased) const;

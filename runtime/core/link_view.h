@@ -65,8 +65,8 @@ static_assert(sizeof(Card) == 128);
 struct BoardView {
   static constexpr int kPages = 4, kCards = 64;
   /// How far a rank has come in a round: it has said where its buffers lie; its input is on the board; its
-  /// result is, or it has come to a meeting.
-  enum Phase : std::uint32_t { kReferred = 1, kPosted = 2, kResult = 3 };
+  /// result is, or it has come to a meeting; to a second one.
+  enum Phase : std::uint32_t { kReferred = 1, kPosted = 2, kResult = 3, kMetAgain = 4 };
   std::byte* pages = nullptr;
   std::size_t page_bytes = 0, note_bytes = 0;
   std::byte* notes = nullptr;  // kCards of them

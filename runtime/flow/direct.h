@@ -309,4 +309,67 @@ struct InPlaceScatter : InPlace {
   }
 };
 
+// Pull flows: the buffers are anybody's, and each rank copies what it needs out of them: one copy in all.
+
+struct Pull : InPlace {
+  static constexpr bool kPulls = true;
+};
+
+/// Two-shot: each rank reduces its slice of all inputs into its own output, then everyone collects the slices.
+struct PullAllReduce : Pull {
+  static constexpr bool kPostsResult = true;
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    if (n == 1) return step(store_input(0));
+    step(refer());
+    step(reduce_posted(r, r));
+    step(meet());
+    for (int d = 1; d < n; ++d) {
+      const int from = wrap(r + d, n);
+      step(fetch_result(from, from));
+    }
+    step(meet());
+  }
+};
+
+struct PullReduceScatter : Pull {
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    InPlaceReduceScatter{}(at, step);
+  }
+};
+
+struct PullBroadcast : Pull {
+  OURO_HD int chunks(Place) const { return 1; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    if (at.size > 1) step(refer());
+    step(at.rank == at.root ? copy(0) : fetch(0, at.root, 0));
+    if (at.size > 1) step(meet());
+  }
+};
+
+struct PullAllGather : Pull {
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    if (n > 1) step(refer());
+    step(copy(r));
+    for (int d = 1; d < n; ++d) {
+      const int from = wrap(r + d, n);
+      step(fetch(from, from, from));
+    }
+    if (n > 1) step(meet());
+  }
+};
+
+struct PullAllToAll : Pull {
+  static constexpr bool kInPlace = false;
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    InPlaceAllToAll{}(at, step);
+  }
+};
+
 }  // namespace ouro::flow

@@ -18,8 +18,10 @@
 namespace ouro::flow {
 
 /// X(enumerator): algorithms by the names that OURO_ALGO, CallOptions and the tools accept.
-#define OURO_ALGORITHMS(X) \
-  X(ring) X(chain) X(tree) X(halving) X(line) X(oneshot) X(direct) X(inplace) X(pairwise) X(linear) X(dissemination)
+#define OURO_ALGORITHMS(X)                                                                          \
+  X(ring)                                                                                           \
+  X(chain) X(tree) X(halving) X(line) X(oneshot) X(direct) X(inplace) X(pull) X(pairwise) X(linear) \
+      X(dissemination)
 
 /// X(collective, algorithm, struct)
 #define OURO_FLOWS(X)                              \
@@ -31,17 +33,21 @@ namespace ouro::flow {
   X(all_reduce, oneshot, OneShotAllReduce)         \
   X(all_reduce, direct, DirectAllReduce)           \
   X(all_reduce, inplace, InPlaceAllReduce)         \
+  X(all_reduce, pull, PullAllReduce)               \
   X(reduce_scatter, ring, RingReduceScatter)       \
   X(reduce_scatter, direct, DirectReduceScatter)   \
   X(reduce_scatter, inplace, InPlaceReduceScatter) \
+  X(reduce_scatter, pull, PullReduceScatter)       \
   X(all_gather, ring, RingAllGather)               \
   X(all_gather, direct, DirectAllGather)           \
   X(all_gather, inplace, InPlaceAllGather)         \
+  X(all_gather, pull, PullAllGather)               \
   X(broadcast, chain, ChainBroadcast)              \
   X(broadcast, tree, TreeBroadcast)                \
   X(broadcast, line, LineBroadcast)                \
   X(broadcast, direct, DirectBroadcast)            \
   X(broadcast, inplace, InPlaceBroadcast)          \
+  X(broadcast, pull, PullBroadcast)                \
   X(reduce, chain, ChainReduce)                    \
   X(reduce, tree, TreeReduce)                      \
   X(reduce, direct, DirectReduce)                  \
@@ -55,6 +61,7 @@ namespace ouro::flow {
   X(all_to_all, pairwise, PairwiseAllToAll)        \
   X(all_to_all, direct, DirectAllToAll)            \
   X(all_to_all, inplace, InPlaceAllToAll)          \
+  X(all_to_all, pull, PullAllToAll)                \
   X(barrier, dissemination, DisseminationBarrier)  \
   X(barrier, direct, DirectBarrier)
 
@@ -118,6 +125,11 @@ constexpr Buffers in_place_buffers(Collective c) {
       .inputs = c != Collective::all_gather,
       .root_input_only = c == Collective::broadcast || c == Collective::scatter,
       .outputs = c == Collective::all_reduce || c == Collective::broadcast || c == Collective::all_gather};
+}
+/// And which buffers a pull flow reads.
+constexpr Buffers pull_buffers(Collective c) {
+  return {
+      .inputs = true, .root_input_only = c == Collective::broadcast, .outputs = c == Collective::all_reduce};
 }
 
 }  // namespace ouro::flow

@@ -27,6 +27,8 @@ struct Traits {
   static constexpr bool kPostsOthers = false, kPostsResult = false;
   /// Ranks post without waiting for all others in between: they may run far ahead of who reads.
   static constexpr bool kRooted = false;
+  /// By reference to buffers that need not be registered: what others have is copied out of their processes.
+  static constexpr bool kPulls = false;
   /// Serves inputs of at most Card::kInline bytes only.
   static constexpr bool kInLine = false;
   /// Writes into the outputs of others: needs registered outputs on all ranks.

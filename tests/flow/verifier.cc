@@ -309,6 +309,13 @@ class Machine {
 
   bool read_board(int r, int from, const Step& s, Value& v) {
     const Board& page = ranks_[index(from)].pages[board_round(r, s.at) % kPages];
+    if ((s.verb & kResult) != 0 && p_.by_reference) {  // out of its output, which must be there
+      Cell& cell = output(from, key_of(r, s.at));
+      if (!touch(cell, r, false)) return false;
+      if (!cell.stored) return broken(r, "reads a result that is not there");
+      v = cell.value;
+      return true;
+    }
     if ((s.verb & kResult) != 0) {
       if (page.result_chunk != s.at) return broken(r, "fetches another result than was posted");
       v = page.result;
@@ -332,7 +339,8 @@ class Machine {
     const auto posted = [&](int q) {
       const Board& page = ranks_[index(q)].pages[round % kPages];
       if (q == r && s.from == kEveryone && !p_.by_reference) return true;  // mine is at hand
-      return page.round == round && ((s.verb & kResult) == 0 || page.result_chunk != kNobody);
+      return page.round == round &&
+             (p_.by_reference || (s.verb & kResult) == 0 || page.result_chunk != kNobody);
     };
     const int first = s.from == kEveryone ? 0 : s.from, last = s.from == kEveryone ? n_ - 1 : s.from;
     if (first < 0 || last >= n_) return broken(r, "no such peer");

@@ -99,10 +99,10 @@ std::string check_call(Group& g, const Exchange& x, const std::string& algorithm
 
   const Status s = x.call(g, reads ? CView(in, in_count, DType::f32) : CView(),
                           writes ? View(out, out_count, DType::f32) : View(), {.algorithm = algorithm});
-  if (algorithm == "inplace" && x.count > 0) {  // the only algorithm that asks something of the memory
+  if ((algorithm == "inplace" || algorithm == "pull") && x.count > 0) {  // they ask something of the memory
     bool can = x.form.collective != Collective::all_to_all || !layout.in_place;
     const bool root_only = x.form.collective == Collective::scatter;
-    for (int q = 0; x.n > 1 && q < x.n; ++q) can = can && (registered(q) || (root_only && q != x.root));
+    for (int q = 0; x.n > 1 && q < x.n; ++q) can = can && (algorithm == "pull" || registered(q) || (root_only && q != x.root));
     if (!can) {
       OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
       OURO_RANK_OK(g.status());  // it does not stick
@@ -257,9 +257,9 @@ TEST(Refused, AlgorithmsThatCannotServe) {
     const std::span<float> i(in), o(out);
     const std::size_t mine = counts[static_cast<std::size_t>(g.rank())];
     std::string said = refused(all_reduce(g, i, o, ReduceOp::sum, {.algorithm = "linear"}),
-                               "ring, chain, tree, halving, line, oneshot, direct, inplace");
+                               "ring, chain, tree, halving, line, oneshot, direct, inplace, pull");
     if (said.empty())
-      said = refused(broadcast(g, i, o, 0, {.algorithm = "nonsense"}), "chain, tree, line, direct, inplace");
+      said = refused(broadcast(g, i, o, 0, {.algorithm = "nonsense"}), "chain, tree, line, direct, inplace, pull");
     if (said.empty())
       said = refused(all_gather_v(g, i.first(mine), o, counts, {.algorithm = "inplace"}), "ring, direct");
     if (said.empty())
