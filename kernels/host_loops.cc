@@ -155,11 +155,7 @@ void reduce_acc_finish(const Reduction& r, void* out, const void* acc_in, const 
 void fold(const Reduction& r, void* out, std::span<const void* const> in, std::span<const Scalar> premul,
           std::size_t count) {
   assert(!in.empty() && (r.op != OpKind::premulsum || premul.size() == in.size()));
-  Job job = job_of(r, out, false, count);
-  job.in = in.data();
-  job.ins = in.size();
-  job.factor = premul.data();
-  run(r, job);
+  Fold{r}(out, in, premul, count);
 }
 
 Fold::Fold(const Reduction& r)

@@ -82,13 +82,12 @@ bool HostExecutor::posts_on_board() const {
 /// not allowed.
 bool HostExecutor::offers(Card& card) const {
   const Operation& o = *op_;
-  if (!pullable_ || (o.collective == Collective::all_to_all && o.in.data == o.out.data)) return false;
+  if (!may_pull_ || (o.collective == Collective::all_to_all && o.in.data == o.out.data)) return false;
   const flow::Buffers needs = flow::pull_buffers(o.collective);
   const bool in = needs.inputs && (!needs.root_input_only || rank_ == o.root);
   // Copying between processes pins every page that it touches: with small ones the boards are faster.
-  const bool forced = !asks_in_place_;
-  if (!forced && ((in && !device::on_huge_pages(o.in.data, o.in.bytes())) ||
-                  (o.out.count > 0 && !device::on_huge_pages(o.out.data, o.out.bytes()))))
+  if (!forced_pull_ && ((in && !device::on_huge_pages(o.in.data, o.in.bytes())) ||
+                        (o.out.count > 0 && !device::on_huge_pages(o.out.data, o.out.bytes()))))
     return false;
   if (!context_.reaches(host_.world_ranks())) return false;
   card.in = {kAddress, reinterpret_cast<std::uint64_t>(o.in.data)};
@@ -105,49 +104,31 @@ Status HostExecutor::refer(bool must, Way* way) {
   const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
   Card& card = mine.card(lanes_.round);
   card.in = card.out = {};
-  const bool reachable = (asks_in_place_ && refers(card)) || offers(card);
+  const bool reachable = (may_place_ && refers(card)) || offers(card);
   if (!reachable) card.in = card.out = {kNotRegistered, 0};
   if (reachable || must || !staged_ || !posts_on_board())
     mine.publish(lanes_.round, BoardView::kReferred, tag_);
   if (!reachable && !must) return {};
-  bool all_registered = asks_in_place_, all_reachable = true;
+  bool all_registered = true, all_addresses = true;
   for (int r = 0; r < n_; ++r) {
     if (r != rank_) OURO_TRY(wait_for(r, lanes_.round, BoardView::kReferred));
-    const Card& theirs = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round);
-    const std::uint64_t id = theirs.in.id;
-    all_reachable &= id != kNotRegistered;
+    const std::uint64_t id = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round).in.id;
     all_registered &= id != kNotRegistered && id != kAddress;
+    all_addresses &= id == kAddress;
   }
-  if (all_registered) {
-    *way = Way::in_place;
-    return resolve_all();
-  }
-  // Where some are registered and some are not, each goes through the boards.
-  bool all_addresses = all_reachable;
-  for (int r = 0; r < n_; ++r)
-    all_addresses &= lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round).in.id == kAddress;
-  if (!all_addresses) return {};
-  *way = Way::pull;
-  return find_remote();
+  // Where some are registered and some are not, all go through the boards.
+  if (all_addresses) *way = Way::pull;
+  if (!all_registered) return {};
+  *way = Way::in_place;
+  return resolve_all();
 }
 
-/// Where all ranks' buffers lie in their processes. What a peer wrote is used to read that peer only.
-Status HostExecutor::find_remote() {
-  remote_inputs_.clear();
-  remote_outputs_.clear();
-  for (int r = 0; r < n_; ++r) {
-    const Card& card = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round);
-    remote_inputs_.push_back(card.in);
-    remote_outputs_.push_back(card.out);
-  }
-  return {};
-}
-
-/// Copies out of the buffer of another rank, or of this one; `offset` in bytes.
-Status HostExecutor::bring(int from, std::size_t offset, void* to, std::size_t bytes) const {
-  const MemoryRef& ref = reads_results_ ? remote_outputs_[static_cast<std::size_t>(from)]
-                                        : remote_inputs_[static_cast<std::size_t>(from)];
-  Status s = device::read_process(context_.peer(host_.world_rank(from)).pid, ref.offset + offset, to, bytes);
+/// Copies out of the input of another rank, or its output, in its process; `offset` in bytes. What a peer
+/// wrote on its card is used to read that peer only.
+Status HostExecutor::bring(int from, bool result, std::size_t offset, void* to, std::size_t bytes) const {
+  const Card& card = lanes_.board[static_cast<std::size_t>(from)].card(lanes_.round);
+  const std::uint64_t at = (result ? card.out : card.in).offset + offset;
+  Status s = device::read_process(context_.peer(host_.world_rank(from)).pid, at, to, bytes);
   if (s.ok()) return s;
   Failure f = *s.failure();
   f.rank = from;
@@ -174,7 +155,7 @@ Status HostExecutor::reduce_remote(const Step& s) {
         continue;
       }
       std::byte* const tile = lanes_.scratch.data() + i * kTileBytes;
-      OURO_TRY(bring(r, part.offset * elem_, tile, count * elem_));
+      OURO_TRY(bring(r, false, part.offset * elem_, tile, count * elem_));
       sources_[i] = tile;
     }
     fold(out_at({out.offset + done, count}), count);
@@ -398,11 +379,8 @@ Status HostExecutor::run_line_broadcast() {
 Status HostExecutor::fetch(const Step& s) {
   const Extent out = out_extent(s.chunk);
   if (pulls_) {
-    reads_results_ = (s.verb & flow::kResult) != 0;
     const Extent at = blocks_ ? in_extent(s.at) : out;
-    const Status brought = bring(s.from, at.offset * elem_, out_at(out), out.count * elem_);
-    reads_results_ = false;
-    return brought;
+    return bring(s.from, (s.verb & flow::kResult) != 0, at.offset * elem_, out_at(out), out.count * elem_);
   }
   const void* source = nullptr;
   OURO_TRY(posted_at(s.from, s, blocks_ ? in_extent(s.at) : out, &source));

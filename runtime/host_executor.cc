@@ -41,11 +41,10 @@ void HostExecutor::prepare(const Plan& plan) {
   if (blocks_) plan_blocks();
   streams_ = plan.choice.streams;
   staged_ = plan.choice.boards;
-  const bool pull = plan.choice.algorithm == flow::Algorithm::pull;
-  pullable_ = n_ > 1 && (plan.choice.try_pull || pull);
-  candidate_ =
-      n_ > 1 && (plan.choice.try_in_place || plan.choice.algorithm == flow::Algorithm::inplace || pullable_);
-  asks_in_place_ = !pull;
+  forced_pull_ = plan.choice.algorithm == flow::Algorithm::pull;
+  may_place_ = n_ > 1 && (plan.choice.try_in_place || plan.choice.algorithm == flow::Algorithm::inplace);
+  may_pull_ = n_ > 1 && (plan.choice.try_pull || forced_pull_);
+  candidate_ = may_place_ || may_pull_;
   depth_ = BoardView::kPages;
   runner_ = nullptr;
   flow::visit(op.collective, plan.choice.algorithm,
@@ -60,17 +59,17 @@ Status HostExecutor::run(const Plan& plan, std::uint64_t seq) {
   base_ = opened_ = lanes_.round;
   if (plan.id == 0 || plan.id != prepared_) prepare(plan);
   if (!candidate_) return (this->*runner_)();
-  const bool pull = plan.choice.algorithm == flow::Algorithm::pull;
-  const bool must = plan.choice.algorithm == flow::Algorithm::inplace || pull;
+  const bool must = plan.choice.algorithm == flow::Algorithm::inplace || forced_pull_;
   Way way = Way::staged;
   OURO_TRY(refer(must, &way));
   if (must && way == Way::staged) {
     OURO_TRY(end_round());
-    return pull ? Status(Reason::unsupported,
-                         fmt::format("{}: algorithm 'pull' needs ranks that may read each other's memory",
-                                     name(op_->collective)))
-                : invalid(fmt::format("{}: algorithm 'inplace' needs buffers from ouro::alloc on every rank",
-                                      name(op_->collective)));
+    return forced_pull_
+               ? Status(Reason::unsupported,
+                        fmt::format("{}: algorithm 'pull' needs ranks that may read each other's memory",
+                                    name(op_->collective)))
+               : invalid(fmt::format("{}: algorithm 'inplace' needs buffers from ouro::alloc on every rank",
+                                     name(op_->collective)));
   }
   if (way == Way::staged) return (this->*runner_)();
   Status outcome;

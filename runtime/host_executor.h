@@ -162,8 +162,7 @@ class HostExecutor {
   bool refers(Card&) const;
   bool offers(Card&) const;
   Status resolve_all();
-  Status find_remote();
-  Status bring(int from, std::size_t offset, void* to, std::size_t bytes) const;
+  Status bring(int from, bool result, std::size_t offset, void* to, std::size_t bytes) const;
   Status reduce_remote(const flow::Step&);
   bool posts_on_board() const;
   Status end_round();
@@ -207,15 +206,15 @@ class HostExecutor {
   std::uint64_t depth_ = BoardView::kPages;  // rounds until what a post uses is used again
   enum class On : std::uint8_t { card, note, page } on_ = On::page;  // where posts lie
   bool posts_others_ = false;
-  bool staged_ = false;     // the flow that was selected runs over boards
-  bool candidate_ = false;  // for the in-place flow, if all buffers allow
-  bool pullable_ = false;   // for the pull flow, likewise
-  bool pulls_ = false, reads_results_ = false, met_ = false;
-  bool asks_in_place_ = true;  // the in-place flow comes first
+  bool staged_ = false;  // the flow that was selected runs over boards
+  // By reference, if all buffers allow: in place, or by pulling; either of them.
+  bool may_place_ = false, may_pull_ = false, candidate_ = false;
+  bool forced_pull_ = false;
+  bool pulls_ = false;  // the flow at hand
+  bool met_ = false;    // in the round at hand
 
   std::vector<std::size_t> in_offsets_, in_counts_, out_offsets_, out_counts_;  // by block
   std::vector<Context::Resolved> inputs_, outputs_;                             // of all ranks, by reference
-  std::vector<MemoryRef> remote_inputs_, remote_outputs_;                       // of all ranks, to be pulled
   std::vector<const void*> sources_, posted_;
   std::vector<Scalar> factors_;
   alignas(kLine) std::byte tile_[kTile];  // what is reduced on its way past the caches
