@@ -1,0 +1,31 @@
+// What a kernel body knows of where it runs: one thread of one block. Bodies are written once over this and
+// run on a device by all threads of a block, on the host by one thread that is a whole block.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/core/hd.h"
+
+namespace ouro::gpu {
+
+/// A block on the host: one thread. `sync` has nobody to wait for.
+struct HostBlock {
+  int block_, blocks_;
+  OURO_HD int thread() const { return 0; }
+  OURO_HD int threads() const { return 1; }
+  OURO_HD int block() const { return block_; }
+  OURO_HD int blocks() const { return blocks_; }
+  OURO_HD void sync() const {}
+};
+
+#if defined(__CUDACC__)
+struct DeviceBlock {
+  __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x); }
+  __device__ __forceinline__ int threads() const { return static_cast<int>(blockDim.x); }
+  __device__ __forceinline__ int block() const { return static_cast<int>(blockIdx.x); }
+  __device__ __forceinline__ int blocks() const { return static_cast<int>(gridDim.x); }
+  __device__ __forceinline__ void sync() const { __syncthreads(); }
+};
+#endif
+
+}  // namespace ouro::gpu

@@ -1,0 +1,66 @@
+// The two kernels that move and reduce data of collectives: fused (one launch serves all ranks that share a
+// GPU) and hop (one step of a flow). Used by the leader and the stream-ordered executors.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/core/types.h"
+#include "runtime/device/gpu.h"
+
+namespace ouro::gpu {
+
+/// One collective over the buffers of all ranks, in one launch: 2NS bytes for an all-reduce of N ranks.
+struct FusedArgs {
+  static constexpr int kMaxRanks = 32;       ///< more ranks take another executor
+  static constexpr int kMaxUnevenPairs = 8;  ///< ranks of an uneven all-to-all
+  Collective collective = Collective::none;
+  DType dtype = DType::f32;  ///< of movement only its size counts
+  OpKind op = OpKind::sum;
+  int ranks = 1, root = 0;
+  bool uneven = false;
+  std::uint64_t count = 0;              ///< elements of the region, or of one block; 0 if uneven
+  const std::byte* in[kMaxRanks] = {};  ///< nullptr where a rank's input is not read
+  std::byte* out[kMaxRanks] = {};       ///< nullptr where a rank's output is not written
+  Scalar premul[kMaxRanks] = {};        ///< premulsum only
+  /// Uneven: elements before block b and, last, of all: [b] for all_gather and reduce_scatter (ranks + 1 of
+  /// them).
+  std::uint64_t offsets[kMaxRanks + 1] = {};
+  /// Uneven all_to_all: elements before what rank r sends to p, [r][p], and before what r receives from p.
+  std::uint64_t send_offsets[kMaxUnevenPairs][kMaxUnevenPairs + 1] = {};
+  std::uint64_t recv_offsets[kMaxUnevenPairs][kMaxUnevenPairs + 1] = {};
+};
+static_assert(sizeof(FusedArgs) <= 4096);
+
+/// The kernel for these arguments, and its shape on a device of `multiprocessors`. Buffers: any alignment of
+/// elements; in place exactly or not at all, each rank as it likes. Reductions fold all ranks in rank order,
+/// in registers, and round once: the canonical bits, equal to kernels::fold on the host.
+struct Launch {
+  const Kernel* kernel;
+  Shape shape;
+};
+Launch fused(const FusedArgs&, int multiprocessors);
+
+/// One step of a flow over one chunk: value = [weight *] incoming (+) mine, or the one that is there; then it
+/// goes to every destination that is set. Wide: an array of the accumulation type (kernels::accumulator_bytes
+/// an element); narrow: of dtype. A value of narrow sources only, neither reduced nor widened, is copied bit
+/// for bit (`op` is not looked at unless something is wide or reduced).
+struct HopArgs {
+  DType dtype = DType::f32;
+  OpKind op = OpKind::sum;
+  int ranks = 1;  ///< avg divides by it when a wide value becomes narrow
+  bool incoming_wide = false, mine_wide = false, send_wide = false;
+  Scalar premul = {};  ///< of `mine`, where that is an input (narrow) and is widened; premulsum only
+  double weight = 1;
+  std::uint64_t count = 0;
+  const std::byte* incoming = nullptr;
+  const std::byte* mine = nullptr;
+  std::byte* store = nullptr;  ///< narrow, finished
+  std::byte* keep = nullptr;   ///< wide
+  std::byte* send = nullptr;   ///< wide or narrow; narrow: finished
+};
+Launch hop(const HopArgs&, int multiprocessors);
+
+/// All kernels of this file and of the other kernels/gpu files, for preloading and for reports.
+std::span<const Kernel* const> all_kernels();
+
+}  // namespace ouro::gpu
