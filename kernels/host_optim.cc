@@ -1,5 +1,6 @@
 // Checks each optimiser call, turns it into a job, and runs it on the instruction set that the host loops run
 // on. Used by the trainers; the loops themselves are in host_optim_impl.h.
+#include <algorithm>
 #include <string_view>
 
 #include "kernels/host_loops.h"
@@ -132,17 +133,29 @@ Status pack(const Parameters& p, const Exchange& exchange) {
   return {};
 }
 
-Result<Survey> survey(DType dtype, const void* gradient, std::size_t count, const GradientScale& scale) {
+Result<Survey> survey(DType dtype, std::span<const Gradient> gradients, const GradientScale& scale) {
   const OptimLoops* loops = loops_of(dtype);
   if (loops == nullptr) return no_optimiser(dtype);
-  if (count > 0 && gradient == nullptr) return invalid("the gradient is a null pointer");
-  OptimJob job;
-  job.grad = gradient;
-  job.count = count;
-  job.scale = scale;
+  for (const Gradient& g : gradients)
+    if (g.count > 0 && g.data == nullptr) return invalid("the gradient is a null pointer");
   Survey found;
-  found.finite = loops->survey(job, &found.squares);
+  SquareSums sums;
+  for (const Gradient& g : gradients) {
+    OptimJob job;
+    job.grad = g.data;
+    job.count = g.count;
+    job.scale = scale;
+    found.finite &= loops->survey(job, &sums);
+  }
+  const std::size_t chains = std::min<std::uint64_t>(sums.blocks, arith::kSurveyChains);
+  for (std::size_t half = arith::kSurveyChains / 2; half > 0; half /= 2)
+    for (std::size_t k = 0; k < half && k + half < chains; ++k) sums.chain[k] += sums.chain[k + half];
+  if (chains > 0) found.squares = arith::settle(sums.chain[0]);
   return found;
+}
+Result<Survey> survey(DType dtype, const void* gradient, std::size_t count, const GradientScale& scale) {
+  const Gradient one{gradient, count};
+  return survey(dtype, {&one, 1}, scale);
 }
 
 }  // namespace ouro::kernels

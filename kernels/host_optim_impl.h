@@ -193,33 +193,29 @@ bool run_update(const OptimJob& job) {
   }
 }
 
-// The order of the squares, the same for every processor: element i of a block of 4096 belongs to lane i mod
-// 64; a lane adds its squares in turn, lanes are added pairwise (0+32, 1+33, ..., then halves of that),
-// blocks in turn.
-constexpr std::size_t kSurveyBlock = 4096, kLaneCount = 64;
-
 template <class T>
-bool run_survey(const OptimJob& job, double* squares) {
+bool run_survey(const OptimJob& job, SquareSums* sums) {
+  constexpr std::size_t kBlock = arith::kSurveyBlock, kLanes = arith::kSurveyLanes;
   const arith::Scale<Computed<T>> scale(job.scale);
   arith::Mask<Computed<T>> all_finite = -1;
-  double total = 0;
-  for (std::size_t begin = 0; begin < job.count; begin += kSurveyBlock) {
-    const std::size_t n = job.count - begin < kSurveyBlock ? job.count - begin : kSurveyBlock;
-    double lane[kLaneCount] = {};
+  for (std::size_t begin = 0; begin < job.count; begin += kBlock) {
+    const std::size_t n = job.count - begin < kBlock ? job.count - begin : kBlock;
+    double lane[kLanes] = {};
     const auto add = [&](std::size_t i, std::size_t k) {
       const auto g = scale(get_wide<T>(job.grad, begin + i + k));
       all_finite &= arith::finite_mask(g);
       lane[k] += static_cast<double>(g) * static_cast<double>(g);
     };
     std::size_t i = 0;
-    for (; i + kLaneCount <= n; i += kLaneCount)
-      for (std::size_t k = 0; k < kLaneCount; ++k) add(i, k);
+    for (; i + kLanes <= n; i += kLanes)
+      for (std::size_t k = 0; k < kLanes; ++k) add(i, k);
     for (std::size_t k = 0; i + k < n; ++k) add(i, k);
-    for (std::size_t half = kLaneCount / 2; half > 0; half /= 2)
+    for (std::size_t half = kLanes / 2; half > 0; half /= 2)
       for (std::size_t k = 0; k < half; ++k) lane[k] += lane[k + half];
-    total += lane[0];
+    double& chain = sums->chain[sums->blocks % arith::kSurveyChains];
+    chain = sums->blocks < arith::kSurveyChains ? lane[0] : chain + lane[0];
+    ++sums->blocks;
   }
-  *squares = arith::settle(total);
   return all_finite != 0;
 }
 

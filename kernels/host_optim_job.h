@@ -2,6 +2,7 @@
 // them, and by the units that implement them.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/arith/optim.h"
 #include "runtime/core/types.h"
@@ -22,12 +23,19 @@ struct OptimJob {
   arith::Recipe recipe;
 };
 
-/// Loops for one dtype, all over `count` elements. `update` returns whether all gradients were finite.
+/// The chains of kernels/arith/optim.h: those that `blocks` blocks have reached hold something.
+struct SquareSums {
+  double chain[arith::kSurveyChains];
+  std::uint64_t blocks = 0;
+};
+
+/// Loops for one dtype, all over `count` elements. `update` and `survey` return whether all gradients were
+/// finite; `survey` adds blocks to the sums.
 struct OptimLoops {
   bool (*update)(arith::Update, const OptimJob&);
   void (*mix)(const OptimJob&);
   void (*pack)(const OptimJob&);
-  bool (*survey)(const OptimJob&, double* squares);
+  bool (*survey)(const OptimJob&, SquareSums*);
 };
 
 /// Null for a dtype that has no optimiser.

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/arith/optim.h"
 #include "runtime/core/status.h"
@@ -85,5 +86,11 @@ struct Survey {
   double squares = 0;  // infinite or NaN where not finite
 };
 Result<Survey> survey(DType, const void* gradient, std::size_t count, const GradientScale& = {});
+/// Of the gradients of a list of tensors, in one sum.
+struct Gradient {
+  const void* data = nullptr;
+  std::size_t count = 0;
+};
+Result<Survey> survey(DType, std::span<const Gradient>, const GradientScale& = {});
 
 }  // namespace ouro::kernels

@@ -18,7 +18,7 @@ Status Batch::end() {
   return batch.submit();
 }
 
-Status Batch::defer(std::shared_ptr<Group> g, const Operation& o, std::shared_ptr<HostStream> s,
+Status Batch::defer(std::shared_ptr<Group> g, const Operation& o, std::shared_ptr<Stream> s,
                     std::shared_ptr<WorkState>* work) {
   Status checked = check(o, g->rank(), g->size());
   if (!checked.ok()) {
@@ -32,7 +32,7 @@ Status Batch::defer(std::shared_ptr<Group> g, const Operation& o, std::shared_pt
   return {};
 }
 
-Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::shared_ptr<HostStream> s,
+Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::shared_ptr<Stream> s,
                     std::shared_ptr<WorkState>* work) {
   auto promised = std::make_shared<WorkState>();
   *work = promised;
@@ -60,6 +60,30 @@ std::size_t Batch::run_from(std::size_t k) const {
   return many;
 }
 
+/// Messages of which some lie on a GPU, on its stream or one of the group's own.
+Result<std::shared_ptr<WorkState>> Batch::run_on_gpu(Group& group, const std::shared_ptr<Stream>& stream,
+                                                     const std::vector<std::shared_ptr<Message>>& messages,
+                                                     std::vector<std::shared_ptr<WorkState>> promised) {
+  std::shared_ptr<GpuStream> on;
+  if (stream && stream->gpu()) {
+    on = stream->gpu()->shared_from_this();
+  } else {
+    auto own = group.own_gpu_stream();
+    if (!own.ok()) return own.status();
+    on = std::move(*own);
+    if (stream)
+      if (auto before = stream->last()) on->after(std::move(before));
+  }
+  auto work = group.run_on_gpu(messages, on);
+  if (!work.ok()) return work;
+  (*work)->then([promised = std::move(promised), messages](const Status& s) {
+    for (std::size_t k = 0; k < promised.size(); ++k)
+      promised[k]->complete(s.ok() ? messages[k]->outcome : s);
+  });
+  if (stream && !stream->gpu()) stream->after(*work);
+  return work;
+}
+
 /// Each group's share runs in the caller if it is the only one and has no stream, else on a stream of its
 /// own, so that one thread can drive several ranks. Within a share, messages progress together, before the
 /// collectives.
@@ -70,9 +94,9 @@ Status Batch::submit() {
   }
   struct Share {
     std::shared_ptr<Group> group;
-    std::shared_ptr<HostStream> stream;
+    std::shared_ptr<Stream> stream;
     std::vector<Item*> items;
-    HostStream* runs_on = nullptr;  // none: the caller
+    Stream* runs_on = nullptr;  // none: the caller
   };
   std::vector<Share> shares;
   for (Item& i : items_) {
@@ -93,7 +117,18 @@ Status Batch::submit() {
     std::vector<std::shared_ptr<WorkState>> promised;
     for (Item* i : share.items)
       if (i->message) messages.push_back(i->message), promised.push_back(i->promised);
-    if (!messages.empty()) {
+    const bool on_gpu = std::any_of(messages.begin(), messages.end(), [](const std::shared_ptr<Message>& m) {
+      return m->on_device != nullptr;
+    });
+    if (on_gpu) {
+      auto work = run_on_gpu(*share.group, share.stream, messages, promised);
+      if (!work.ok()) {
+        note(work.status());
+        for (const auto& p : promised) p->complete(work.status());
+      } else if (!share.stream) {
+        waits.push_back(std::move(*work));
+      }
+    } else if (!messages.empty()) {
       auto run = [group = share.group, messages, promised] {
         std::vector<Message*> raw;
         for (const auto& m : messages) raw.push_back(m.get());

@@ -16,15 +16,15 @@ class Batch {
   static Status end();
 
   /// Each returns what the deferred call returns: ok. An argument error is returned here and again by end().
-  Status defer(std::shared_ptr<Group>, const Operation&, std::shared_ptr<HostStream>,
+  Status defer(std::shared_ptr<Group>, const Operation&, std::shared_ptr<Stream>,
                std::shared_ptr<WorkState>* work);
-  Status defer(std::shared_ptr<Group>, std::unique_ptr<Message>, std::shared_ptr<HostStream>,
+  Status defer(std::shared_ptr<Group>, std::unique_ptr<Message>, std::shared_ptr<Stream>,
                std::shared_ptr<WorkState>* work);
 
  private:
   struct Item {
     std::shared_ptr<Group> group;
-    std::shared_ptr<HostStream> stream;
+    std::shared_ptr<Stream> stream;
     std::unique_ptr<KeptOperation> operation;  // null for messages
     std::shared_ptr<Message> message;
     std::shared_ptr<WorkState> promised;  // what the user waits on
@@ -32,6 +32,9 @@ class Batch {
   // Read on every call: no guard, no call to find it.
   [[gnu::tls_model("initial-exec")]] static inline constinit thread_local Batch* t_current = nullptr;
   Status submit();
+  static Result<std::shared_ptr<WorkState>> run_on_gpu(Group&, const std::shared_ptr<Stream>&,
+                                                       const std::vector<std::shared_ptr<Message>>&,
+                                                       std::vector<std::shared_ptr<WorkState>> promised);
   std::size_t run_from(std::size_t k) const;
   int depth_ = 0;
   Status error_;

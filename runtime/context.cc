@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <mutex>
 #include <new>
 
@@ -37,17 +38,54 @@ bool enough_cores(const std::vector<Peer>& peers) {
   return room_for_each(masks);
 }
 
+/// Which GPU this rank has, and which it can map.
+Status take_seat(int device, GpuSeat* seat) {
+  gpu::Gpu& gpu = gpu::gpu();
+  if (device >= gpu.devices())
+    return invalid(fmt::format("GPU {}; this process sees {} ({})", device, gpu.devices(), gpu.version()));
+  auto mine = gpu.properties(device);
+  if (!mine.ok()) return mine.status();
+  seat->device = device;
+  seat->uuid = mine->uuid;
+  seat->stream_values = mine->stream_values;
+  for (int d = 0; d < gpu.devices() && seat->reach_count < GpuSeat::kReach; ++d) {
+    if (d == device || !gpu.peer_access(device, d)) continue;
+    auto other = gpu.properties(d);
+    if (!other.ok()) return other.status();
+    seat->reach[seat->reach_count++] = other->uuid;
+  }
+  seat->present = 1;
+  return {};
+}
+
 std::atomic<unsigned> g_serial{0};
+
+/// The contexts of this process that have a GPU.
+struct Neighbours {
+  std::mutex mutex;
+  std::map<std::pair<wire::Nonce, int>, Context*> contexts;
+};
+Neighbours& neighbours() {
+  static Neighbours all;
+  return all;
+}
 
 }  // namespace
 
-Allocation::~Allocation() { owner_->forget(id_); }
+Allocation::~Allocation() {
+  if (block_)
+    owner_->gpu_exports().withdraw(id_);
+  else
+    owner_->forget(id_);
+}
 
 Context::Context(ContextSpec spec)
     : spec_(std::move(spec)),
       dead_(new std::atomic<bool>[static_cast<std::size_t>(spec_.join.world)]),
       errors_seen_(static_cast<std::size_t>(spec_.join.world)),
-      imported_(static_cast<std::size_t>(spec_.join.world)) {
+      imported_(static_cast<std::size_t>(spec_.join.world)),
+      gpu_exports_([this] { page(rank()).gpu_freed.set(page(rank()).gpu_freed.get() + 1); }) {
+  for (int r = 0; r < size(); ++r) gpu_imported_.push_back(std::make_unique<GpuImported>());
   for (int r = 0; r < size(); ++r) dead_[static_cast<std::size_t>(r)] = false;
   forks_ = s_forks.load();
 }
@@ -68,6 +106,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   for (const int cpu : affinity_of(0))
     if (cpu < kMaxCpus) page->cpus[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
   page->self = reinterpret_cast<std::uint64_t>(page);
+  if (spec.gpu >= 0) OURO_TRY(take_seat(spec.gpu, &page->gpu));
   page->state.set(static_cast<std::uint32_t>(ContextState::active));
 
   Fd server;
@@ -89,6 +128,10 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   context->spin_ = spec.spin.value_or(std::chrono::microseconds(context->enough_cores_ ? 50 : 0));
   if (context->size() > 1)
     context->watch_ = std::make_unique<Watch>(*context, std::move(server), std::move(joined->rendezvous));
+  if (spec.gpu >= 0) {
+    std::lock_guard lock(neighbours().mutex);
+    neighbours().contexts[{spec.join.job, spec.join.rank}] = context.get();
+  }
   OURO_INFO(INIT, "rank {} of {} joined job {}", context->rank(), context->size(), hex(spec.join.job));
   return context;
 }
@@ -105,6 +148,10 @@ Status Context::usable() const {
 
 void Context::close() {
   if (closed_.exchange(true)) return;
+  if (spec_.gpu >= 0) {
+    std::lock_guard lock(neighbours().mutex);
+    neighbours().contexts.erase({spec_.join.job, rank()});
+  }
   if (forks_ != s_forks.load()) {  // the parent's thread does not exist here
     (void)watch_.release();
     return;
@@ -126,7 +173,21 @@ void Context::enrol(Group& g) {
   if (!gone.empty()) g.on_deaths(gone);
 }
 
+void Context::enrol_gpu(Group& g) {
+  std::lock_guard lock(gpu_groups_mutex_);
+  gpu_groups_.push_back(&g);
+}
+
+void Context::scan_gpu() {
+  std::lock_guard lock(gpu_groups_mutex_);
+  for (Group* g : gpu_groups_) g->look_at_gpu();
+}
+
 void Context::dismiss(Group& g) {
+  {
+    std::lock_guard lock(gpu_groups_mutex_);
+    std::erase(gpu_groups_, &g);
+  }
   std::lock_guard lock(mutex_);
   std::erase(groups_, &g);
 }
@@ -207,7 +268,7 @@ void Context::scan_errors() {
 
 // ---- memory ---------------------------------------------------------------------------------------
 
-Result<Fd> Context::fetch(int r, const wire::Fetch& request, std::uint64_t* bytes) {
+Result<wire::Frame> Context::ask(int r, const wire::Fetch& request, std::vector<Fd>* fds) {
   Fd line = connect_local(peer(r).server);
   if (!line)
     return Status(Failure{.reason = Reason::peer_dead,
@@ -234,15 +295,25 @@ Result<Fd> Context::fetch(int r, const wire::Fetch& request, std::uint64_t* byte
   if (!incoming.ok()) return incoming.status();
   if (auto* no = std::get_if<wire::Refuse>(&incoming->frame))
     return Status(no->reason, fmt::format("rank {} gave no shared memory: {}", r, no->text));
-  auto* grant = std::get_if<wire::Grant>(&incoming->frame);
-  if (!grant || incoming->fds.size() != 1)
+  *fds = std::move(incoming->fds);
+  return std::move(incoming->frame);
+}
+
+Result<Fd> Context::fetch(int r, const wire::Fetch& request, std::uint64_t* bytes) {
+  std::vector<Fd> fds;
+  auto answer = ask(r, request, &fds);
+  if (!answer.ok()) return answer.status();
+  auto* grant = std::get_if<wire::Grant>(&*answer);
+  if (!grant || fds.size() != 1)
     return Status(Reason::refused, fmt::format("rank {} answered with something else than a descriptor", r));
   *bytes = grant->bytes;
-  return std::move(incoming->fds[0]);
+  return std::move(fds[0]);
 }
 
 Status Context::serve(int line, const wire::Fetch& request) {
   if (request.job != spec_.join.job) return {Reason::refused, "wrong-job"};
+  if (request.kind == wire::Fetch::Kind::gpu || request.kind == wire::Fetch::Kind::gpu_group)
+    return serve_gpu(line, request);
   std::shared_ptr<device::Segment> segment;
   if (request.kind == wire::Fetch::Kind::group) {
     if (request.bytes > kMaxSegment)
@@ -289,10 +360,19 @@ void Context::drop_segment(std::uint64_t key) {
   segments_.erase(key);
 }
 
-Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes) {
+Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes, Device device) {
   OURO_TRY(usable());
   if (bytes == 0 || bytes > std::size_t{1} << 46)
     return invalid(fmt::format("an allocation of {} bytes; expected 1 to 2^46", bytes));
+  if (device.kind == Device::Kind::cuda) {
+    if (device.index != spec_.gpu)
+      return invalid(fmt::format("an allocation on GPU {}; this rank {}", device.index,
+                                 spec_.gpu < 0 ? "has none" : fmt::format("has GPU {}", spec_.gpu)));
+    auto block = transport::GpuBlock::create(device.index, bytes);
+    if (!block.ok()) return block.status();
+    const std::uint64_t id = gpu_exports_.add(*block);
+    return std::make_shared<Allocation>(shared_from_this(), id, std::move(*block));
+  }
   auto segment = device::Segment::create((bytes + 4095) / 4096 * 4096, "ouro::alloc");
   if (!segment.ok()) return segment.status();
   std::unique_lock lock(memory_mutex_);
@@ -373,6 +453,115 @@ Result<Context::Resolved> Context::resolve(int r, MemoryRef ref, std::size_t byt
     return Status(Reason::ring_corrupt, fmt::format("rank {} posted {} bytes at {} of an allocation of {}", r,
                                                     bytes, ref.offset, segment->bytes()));
   return Resolved{segment->data() + ref.offset, segment};
+}
+
+// ---- memory of GPUs -------------------------------------------------------------------------------
+
+Result<std::pair<std::shared_ptr<transport::GpuBlock>, std::uint64_t>> Context::own_gpu_block(
+    std::uint64_t key, std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  auto& known = gpu_blocks_[key];
+  if (!known.first) {
+    auto made = transport::GpuBlock::create(spec_.gpu, bytes);
+    if (!made.ok()) {
+      gpu_blocks_.erase(key);
+      return made.status();
+    }
+    known = {*made, gpu_exports_.add(*made)};
+  }
+  return known;
+}
+
+void Context::drop_gpu_block(std::uint64_t key) {
+  std::pair<std::shared_ptr<transport::GpuBlock>, std::uint64_t> gone;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = gpu_blocks_.find(key);
+    if (it == gpu_blocks_.end()) return;
+    gone = std::move(it->second);
+    gpu_blocks_.erase(it);
+  }
+  gpu_exports_.withdraw(gone.second);
+}
+
+Status Context::serve_gpu(int line, const wire::Fetch& request) {
+  if (spec_.gpu < 0) return {Reason::refused, "this rank has no GPU"};
+  std::uint64_t id = request.key;
+  if (request.kind == wire::Fetch::Kind::gpu_group) {
+    if (request.bytes == 0 || request.bytes > kMaxSegment)
+      return {Reason::refused, fmt::format("a group's device memory is at most {} bytes", kMaxSegment)};
+    auto block = own_gpu_block(request.key, request.bytes);
+    if (!block.ok()) return block.status();
+    if (block->first->bytes() != request.bytes)
+      return {Reason::mismatch,
+              fmt::format("ranks computed different sizes for a group's device memory: {} and {}",
+                          block->first->bytes(), request.bytes)};
+    id = block->second;
+  }
+  auto offer = gpu_exports_.offer(id);
+  if (!offer.ok()) return offer.status();
+  if (offer->fd) return send_frame(line, wire::Grant{offer->bytes}, {offer->fd.get()});
+  wire::Loan loan{.bytes = offer->bytes};
+  std::memcpy(loan.handle.data(), offer->handle.data(), loan.handle.size());
+  return send_frame(line, loan);
+}
+
+Result<transport::GpuOffer> Context::fetch_gpu(int r, wire::Fetch::Kind kind, std::uint64_t key,
+                                               std::uint64_t bytes) {
+  std::vector<Fd> fds;
+  auto answer = ask(r, {kind, spec_.join.job, key, bytes}, &fds);
+  if (!answer.ok()) return answer.status();
+  transport::GpuOffer offer;
+  if (auto* grant = std::get_if<wire::Grant>(&*answer); grant && fds.size() == 1) {
+    offer.bytes = grant->bytes;
+    offer.fd = std::move(fds[0]);
+  } else if (auto* loan = std::get_if<wire::Loan>(&*answer); loan && fds.empty()) {
+    offer.bytes = loan->bytes;
+    std::memcpy(offer.handle.data(), loan->handle.data(), loan->handle.size());
+  } else {
+    return Status(Reason::refused, fmt::format("rank {} answered with something else than device memory", r));
+  }
+  return offer;
+}
+
+bool Context::gpu_stale(int r) {
+  std::lock_guard lock(gpu_mutex_);
+  return page(r).gpu_freed.get() != gpu_imported_[static_cast<std::size_t>(r)]->freed_seen;
+}
+
+Result<std::byte*> Context::resolve_gpu(int r, const transport::GpuRef& ref, std::size_t bytes) {
+  if (peer(r).pid == peer(rank()).pid) return reinterpret_cast<std::byte*>(ref.address);
+  if (ref.id == 0)
+    return Status(Reason::ring_corrupt, fmt::format("rank {} posted memory that nobody can map", r));
+  std::lock_guard lock(gpu_mutex_);
+  GpuImported& from = *gpu_imported_[static_cast<std::size_t>(r)];
+  if (const std::uint64_t freed = page(r).gpu_freed.get(); freed != from.freed_seen) {
+    from.exports.clear();
+    from.freed_seen = freed;
+  }
+  return from.exports.map(spec_.gpu, ref, bytes,
+                          [&] { return fetch_gpu(r, wire::Fetch::Kind::gpu, ref.id, 0); });
+}
+
+Result<std::byte*> Context::gpu_block(int r, std::uint64_t key, std::size_t bytes) {
+  if (r == rank()) {
+    auto mine = own_gpu_block(key, bytes);
+    if (!mine.ok()) return mine.status();
+    return mine->first->data();
+  }
+  if (peer(r).pid == peer(rank()).pid) {  // a rank that is another thread here
+    Neighbours& all = neighbours();
+    std::lock_guard lock(all.mutex);
+    const auto it = all.contexts.find({spec_.join.job, r});
+    if (it == all.contexts.end())
+      return Status(Failure{.reason = Reason::peer_dead, .text = "it has left the job", .rank = r});
+    auto block = it->second->own_gpu_block(key, bytes);
+    if (!block.ok()) return block.status();
+    return block->first->data();
+  }
+  std::lock_guard lock(gpu_mutex_);
+  return gpu_imported_[static_cast<std::size_t>(r)]->blocks.map(
+      spec_.gpu, {key, 0, 0}, bytes, [&] { return fetch_gpu(r, wire::Fetch::Kind::gpu_group, key, bytes); });
 }
 
 }  // namespace ouro::rt

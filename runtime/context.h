@@ -14,34 +14,40 @@
 #include "runtime/control_page.h"
 #include "runtime/core/link_view.h"
 #include "runtime/rules.h"
+#include "transport/cuda_ipc.h"
 
 namespace ouro::rt {
 
 class Group;
 class Watch;
 
-/// Registered memory: the exporter's side. Gone with the last handle.
+/// Registered memory, of the host or of this rank's GPU: the exporter's side. Gone with the last handle.
 class Allocation {
  public:
   Allocation(std::shared_ptr<class Context> owner, std::uint64_t id, std::shared_ptr<device::Segment> segment)
       : owner_(std::move(owner)), id_(id), segment_(std::move(segment)) {}
+  Allocation(std::shared_ptr<class Context> owner, std::uint64_t id,
+             std::shared_ptr<transport::GpuBlock> block)
+      : owner_(std::move(owner)), id_(id), block_(std::move(block)) {}
   ~Allocation();
   Allocation(const Allocation&) = delete;
   Allocation& operator=(const Allocation&) = delete;
-  std::byte* data() const { return segment_->data(); }
-  std::size_t bytes() const { return segment_->bytes(); }
-  std::uint64_t id() const { return id_; }
-  const std::shared_ptr<device::Segment>& segment() const { return segment_; }
+  std::byte* data() const { return block_ ? block_->data() : segment_->data(); }
+  std::size_t bytes() const { return block_ ? block_->bytes() : segment_->bytes(); }
+  Device device() const { return block_ ? Device{Device::Kind::cuda, block_->device()} : Device{}; }
 
  private:
   std::shared_ptr<class Context> owner_;
   std::uint64_t id_;
   std::shared_ptr<device::Segment> segment_;
+  std::shared_ptr<transport::GpuBlock> block_;
 };
 
 struct ContextSpec {
   JoinOptions join;
   int local_rank = 0, local_size = 1;
+  int gpu = -1;  ///< this rank's device, or none
+  std::string gpu_way = "auto";
   std::chrono::milliseconds deadline{600'000};
   Numerics numerics = Numerics::fast;
   std::uint32_t slot_bytes = 128 << 10;  ///< of a link
@@ -75,6 +81,8 @@ class Context : public std::enable_shared_from_this<Context> {
   // Groups.
   void enrol(Group&);
   void dismiss(Group&);
+  /// From now on the watch thread looks after this group's operations on devices, too.
+  void enrol_gpu(Group&);
   Result<GroupRecord*> claim_record(std::uint64_t key);
   /// The record of group `key` on the page of rank r; nullptr while that rank has not made the group.
   GroupRecord* find_record(int r, std::uint64_t key) const;
@@ -90,7 +98,7 @@ class Context : public std::enable_shared_from_this<Context> {
   /// The segment `key` of `bytes` bytes, which lives with rank `owner` and is made on first demand.
   Result<std::shared_ptr<device::Segment>> segment(std::uint64_t key, std::size_t bytes, int owner);
   void drop_segment(std::uint64_t key);
-  Result<std::shared_ptr<Allocation>> allocate(std::size_t bytes);
+  Result<std::shared_ptr<Allocation>> allocate(std::size_t bytes, Device = {});
   /// Where [p, p + bytes) lies, if it is all registered memory of this rank; id 0 if not.
   MemoryRef find(const void* p, std::size_t bytes) const;
   /// The address here of a peer's registered memory; checked against its size.
@@ -99,6 +107,18 @@ class Context : public std::enable_shared_from_this<Context> {
     std::shared_ptr<device::Segment> keep;  ///< mapped at least as long as this
   };
   Result<Resolved> resolve(int r, MemoryRef, std::size_t bytes);
+  // Memory of GPUs.
+  const GpuSeat& gpu_seat(int r) const { return page(r).gpu; }
+  transport::GpuExports& gpu_exports() { return gpu_exports_; }
+  /// The address here of device memory of rank r (of the job): within its process its own.
+  Result<std::byte*> resolve_gpu(int r, const transport::GpuRef&, std::size_t bytes);
+  /// The block `key` of rank r's device memory, made there on first demand, as this rank can reach it.
+  Result<std::byte*> gpu_block(int r, std::uint64_t key, std::size_t bytes);
+  void drop_gpu_block(std::uint64_t key);
+  /// Whether anything that rank r exported has ended since the last resolve_gpu: mappings are then renewed by
+  /// the next, before which no work that uses them may be in flight.
+  bool gpu_stale(int r);
+
   /// Whether this rank may read the private memory of all the given ranks; tried once for each of them.
   bool reaches(const std::vector<int>& ranks);
 
@@ -106,12 +126,18 @@ class Context : public std::enable_shared_from_this<Context> {
   friend class Watch;
   friend class Allocation;
   explicit Context(ContextSpec spec);
+  Result<wire::Frame> ask(int r, const wire::Fetch&, std::vector<Fd>* fds);
   Result<Fd> fetch(int r, const wire::Fetch&, std::uint64_t* bytes);
+  Result<transport::GpuOffer> fetch_gpu(int r, wire::Fetch::Kind, std::uint64_t key, std::uint64_t bytes);
+  Status serve_gpu(int line, const wire::Fetch&);
+  Result<std::pair<std::shared_ptr<transport::GpuBlock>, std::uint64_t>> own_gpu_block(std::uint64_t key,
+                                                                                       std::size_t bytes);
   /// Serves a peer's request; called on the watch thread.
   Status serve(int line, const wire::Fetch&);
   void forget(std::uint64_t id);
   void on_deaths(const std::vector<int>& ranks);
   void scan_errors();
+  void scan_gpu();
 
   static inline std::atomic<unsigned> s_forks{0};  // of this process, by its ancestors since it was loaded
   ContextSpec spec_;
@@ -125,6 +151,8 @@ class Context : public std::enable_shared_from_this<Context> {
 
   mutable std::mutex mutex_;
   std::vector<Group*> groups_;
+  std::mutex gpu_groups_mutex_;  // taken before mutex_, held while those groups are looked after
+  std::vector<Group*> gpu_groups_;
   std::map<std::uint64_t, std::uint64_t> instances_;
   std::map<std::uint64_t, std::shared_ptr<device::Segment>> segments_;  // that this rank owns
   std::uint32_t next_record_ = 0;
@@ -144,6 +172,15 @@ class Context : public std::enable_shared_from_this<Context> {
   };
   std::mutex import_mutex_;
   std::vector<Imported> imported_;
+
+  transport::GpuExports gpu_exports_;
+  struct GpuImported {
+    std::uint64_t freed_seen = 0;
+    transport::GpuImports exports, blocks;
+  };
+  std::mutex gpu_mutex_;
+  std::vector<std::unique_ptr<GpuImported>> gpu_imported_;
+  std::map<std::uint64_t, std::pair<std::shared_ptr<transport::GpuBlock>, std::uint64_t>> gpu_blocks_;
 
   std::mutex reach_mutex_;
   std::map<int, bool> reach_;     // by rank

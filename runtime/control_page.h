@@ -2,6 +2,7 @@
 // Written by one rank, readable by all of its node, so that a disagreement or a late rank is found even where
 // the data links of two ranks do not meet. Used by context and group.
 #pragma once
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -81,6 +82,19 @@ struct ErrorRecord {
   char text[960];
 };
 
+/// The GPU of a rank, and which others it can map; written before the rank joins, so that all members of a group
+/// come to the same choice of executor.
+struct GpuSeat {
+  static constexpr int kReach = 16;
+  using Uuid = std::array<unsigned char, 16>;
+  std::uint32_t present;  // 0: this rank has no GPU
+  std::int32_t device;    // as its process counts them
+  std::uint32_t stream_values;
+  std::uint32_t reach_count;
+  Uuid uuid;
+  Uuid reach[kReach];
+};
+
 struct ControlPage {
   std::uint64_t magic;
   std::uint32_t rank;
@@ -89,6 +103,8 @@ struct ControlPage {
   Shared<std::uint32_t> errors_used;  // grows; a reader that saw this value need not look again
   std::uint64_t self;                 // address of this page in its owner, to try to read it from there
   std::uint64_t cpus[kMaxCpus / 64];  // that this rank may run on when it joined; bits
+  GpuSeat gpu;
+  Shared<std::uint64_t> gpu_freed;    // grows with each export of device memory that has ended
   Shared<std::uint64_t> freed;        // grows with each freed allocation; peers then drop stale mappings
   ErrorRecord errors[kErrors];
   GroupRecord groups[kRecords];

@@ -103,10 +103,11 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, GroupRe
 
 Group::~Group() {
   // A destructor waits for no peer: what is still under way ends here and, told so, on the other ranks too.
-  if (load(turn_) != tickets_.load(std::memory_order_acquire) && !closed_.load())
+  if (!closed_.load() && (load(turn_) != tickets_.load(std::memory_order_acquire) || (gpu_ && !gpu_->idle())))
     abort("its group was destroyed with operations in flight");
   leave();
   context_->dismiss(*this);
+  gpu_.reset();
   if (rank_ == 0)
     for (Purpose p : {kLinksOf, kBoardsOf, kMessagesOf}) context_->drop_segment(segment_key(spec_.key, p));
 }
@@ -148,8 +149,10 @@ Status Group::ready() const {
              : Status();
 }
 
-Status Group::submit(const Operation& op, HostStream* stream, std::shared_ptr<WorkState>* work) {
+Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkState>* work) {
   OURO_TRY(ready());
+  if (on_device(op) || (stream && stream->gpu() && op.collective == Collective::barrier))
+    return submit_gpu(op, stream, work, !stream);
   if (!stream) {
     if (const Plan* known = find_plan(serial_, op)) return execute(*known, take_ticket());
     Plan plan;
@@ -163,7 +166,7 @@ Status Group::submit(const Operation& op, HostStream* stream, std::shared_ptr<Wo
   return {};
 }
 
-Status Group::submit(std::shared_ptr<const FusedOperation> fused, HostStream* stream,
+Status Group::submit(std::shared_ptr<const FusedOperation> fused, Stream* stream,
                      std::shared_ptr<WorkState>* work) {
   OURO_TRY(ready());
   Plan plan;
@@ -173,7 +176,7 @@ Status Group::submit(std::shared_ptr<const FusedOperation> fused, HostStream* st
   return {};
 }
 
-void Group::enqueue(std::shared_ptr<const void> owner, const Plan& plan, HostStream& stream,
+void Group::enqueue(std::shared_ptr<const void> owner, const Plan& plan, Stream& stream,
                     std::shared_ptr<WorkState>* work) {
   std::lock_guard lock(submit_mutex_);
   const std::uint64_t ticket = take_ticket();
@@ -181,27 +184,8 @@ void Group::enqueue(std::shared_ptr<const void> owner, const Plan& plan, HostStr
 }
 
 Status Group::execute(const Plan& plan, std::uint64_t ticket) {
-  // Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
-  if (load(turn_) != ticket) wait_patiently(turn_, ticket);
-  const std::uint64_t seq = ticket + 1;
-  Status outcome;
-  if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) {
-    outcome = status();
-  } else {
-    waiter_->begin(plan, seq);
-    enter(record_, seq, plan.signature);
-    if (!plan.idle) {
-      try {
-        outcome = executor_.run(plan, seq);
-      } catch (const std::bad_alloc&) {
-        outcome = Status(Reason::resource, "no memory for an operation's scratch space");
-      }
-    }
-    if (outcome.ok())
-      record_.completed.set(seq);
-    else if (outcome.reason() != Reason::invalid && outcome.reason() != Reason::unsupported)
-      outcome = fail(*outcome.failure(), &waiter_->doing(), true);
-  }
+  Status outcome = take_turn(plan, ticket, [&](std::uint64_t seq) { return executor_.run(plan, seq); });
+  if (outcome.ok()) record_.completed.set(ticket + 1);
   publish(turn_, ticket + 1);
   return outcome;
 }

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "runtime/context.h"
+#include "runtime/device/gpu_stream.h"
 #include "runtime/device/stream.h"
+#include "runtime/gpu_executor.h"
 #include "runtime/host_executor.h"
 #include "runtime/messages.h"
 #include "runtime/operation.h"
@@ -45,10 +47,11 @@ class Group final : private Host {
   std::optional<int> from_global(int world_rank) const;
 
   /// Checks, orders and runs one operation: in the caller (stream == nullptr; *work stays untouched), or on
-  /// the stream. Errors of the arguments are returned at once and do not stick.
-  Status submit(const Operation&, HostStream* stream, std::shared_ptr<WorkState>* work);
+  /// the stream. Errors of the arguments are returned at once and do not stick. Operations on device memory
+  /// go into a stream of that device: the one given, or one of the group's own, and somebody waits for it.
+  Status submit(const Operation&, Stream* stream, std::shared_ptr<WorkState>* work);
   /// Submits operations of a batch that run as one; they were checked.
-  Status submit(std::shared_ptr<const FusedOperation>, HostStream* stream, std::shared_ptr<WorkState>* work);
+  Status submit(std::shared_ptr<const FusedOperation>, Stream* stream, std::shared_ptr<WorkState>* work);
   Result<std::string> explain(const Operation&) const;
 
   // Messages. All Message objects live until they are done or the call has returned.
@@ -57,6 +60,13 @@ class Group final : private Host {
   /// deadline.
   Status complete(const std::vector<Message*>& messages, std::chrono::milliseconds deadline);
   Result<std::optional<Envelope>> probe(int source, int tag);
+  /// Posts and completes, in stream order, messages some of which lie on this rank's GPU: through pinned
+  /// memory, which is filled before and emptied after. `stream`: of that GPU. `done` is called on a thread of
+  /// the stream's with the outcome of what the host did; the returned work ends when the device has the data,
+  /// too.
+  Result<std::shared_ptr<WorkState>> run_on_gpu(std::vector<std::shared_ptr<Message>> messages,
+                                                const std::shared_ptr<GpuStream>& stream,
+                                                std::function<void(const Status&)> done = {});
 
   Status status() const;
   void abort(const std::string& why);
@@ -70,10 +80,13 @@ class Group final : private Host {
   Numerics numerics() const { return spec_.numerics; }
   /// For operations of a group_end() that several groups share: each goes on its own stream.
   HostStream& own_stream();
+  /// For work on this rank's GPU that was given no stream of it.
+  Result<std::shared_ptr<GpuStream>> own_gpu_stream();
 
   // Called by the context, possibly from its watch thread.
   void on_deaths(const std::vector<int>& world_ranks);
   void adopt_errors();
+  void look_at_gpu();
 
  private:
   class OpWaiter;
@@ -93,8 +106,16 @@ class Group final : private Host {
   Status make_plan(const Operation&, Plan*) const;
   Status ready() const;  ///< for operations
   /// `owner` keeps what the plan refers to.
-  void enqueue(std::shared_ptr<const void> owner, const Plan&, HostStream&, std::shared_ptr<WorkState>*);
+  void enqueue(std::shared_ptr<const void> owner, const Plan&, Stream&, std::shared_ptr<WorkState>*);
   Status execute(const Plan&, std::uint64_t ticket);
+  /// `wait`: until the operation has ended.
+  Status submit_gpu(const Operation&, Stream*, std::shared_ptr<WorkState>*, bool wait);
+  Status execute_gpu(const Plan&, GpuExecutor::Way, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
+                     std::shared_ptr<WorkState>*);
+  /// What a turn is: calls f with the sequence number if the group is still whole, else returns its error.
+  template <class F>
+  Status take_turn(const Plan&, std::uint64_t ticket, F&& f);
+  GpuExecutor& gpu_executor();
   Status look(Doing&);
   Status look_for_mismatch(const Doing&);
   Status fail(Failure, const Doing*, bool tell_peers);
@@ -139,10 +160,13 @@ class Group final : private Host {
   Lanes lanes_;  // whose turn it is uses them
   HostExecutor executor_;
   std::unique_ptr<OpWaiter> waiter_;  // of the operation at hand
+  std::mutex gpu_mutex_;
+  std::unique_ptr<GpuExecutor> gpu_;
   std::mutex messages_mutex_;
   std::unique_ptr<Messages> messages_;
   std::mutex own_stream_mutex_;
   std::unique_ptr<HostStream> own_stream_;
+  std::shared_ptr<GpuStream> own_gpu_stream_;
 };
 
 /// The key of a group over `ranks` called `name`.

@@ -49,6 +49,10 @@ Status Group::fail(Failure f, const Doing* doing, bool tell_peers) {
     error_ = Status(f);
   }
   std::atomic_ref(abort_word_).store(1, std::memory_order_release);
+  {
+    std::lock_guard lock(gpu_mutex_);
+    if (gpu_) gpu_->release(Status(f));
+  }
   if (tell_peers) context_->publish(record_, f, op);
   OURO_INFO(COLL, "{}", Status(f).message());
   return Status(std::move(f));
@@ -218,7 +222,15 @@ Status Group::disagreement(int with, const char* where) {
 
 // ---- the end of a group ---------------------------------------------------------------------------
 
-void Group::await_rest() { wait_patiently(turn_, tickets_.load(std::memory_order_acquire)); }
+void Group::await_rest() {
+  wait_patiently(turn_, tickets_.load(std::memory_order_acquire));
+  GpuExecutor* gpu = nullptr;
+  {
+    std::lock_guard lock(gpu_mutex_);
+    gpu = gpu_.get();
+  }
+  if (gpu) gpu->drain();
+}
 
 /// The first rank's messages lie in a segment that goes with it: it waits until they are taken, or nobody
 /// will.

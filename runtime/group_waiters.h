@@ -1,6 +1,9 @@
-// How a group waits: for an operation, and for messages. Used by group.cc and group_failure.cc only.
+// How a group waits: for its turn, for an operation, and for messages. Used by group.cc, group_gpu.cc and
+// group_failure.cc only.
 #pragma once
 #include <fmt/format.h>
+
+#include <new>
 
 #include "runtime/group.h"
 
@@ -67,5 +70,29 @@ class Group::MessageWaiter final : public Waiter {
   Clock::time_point end_, left_since_{};
   std::chrono::milliseconds deadline_;
 };
+
+template <class F>
+Status Group::take_turn(const Plan& plan, std::uint64_t ticket, F&& f) {
+  // Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
+  if (load(turn_) != ticket) wait_patiently(turn_, ticket);
+  const std::uint64_t seq = ticket + 1;
+  Status outcome;
+  if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) {
+    outcome = status();
+  } else {
+    waiter_->begin(plan, seq);
+    enter(record_, seq, plan.signature);
+    if (!plan.idle) {
+      try {
+        outcome = f(seq);
+      } catch (const std::bad_alloc&) {
+        outcome = Status(Reason::resource, "no memory for an operation's scratch space");
+      }
+    }
+    if (!outcome.ok() && outcome.reason() != Reason::invalid && outcome.reason() != Reason::unsupported)
+      outcome = fail(*outcome.failure(), &waiter_->doing(), true);
+  }
+  return outcome;
+}
 
 }  // namespace ouro::rt

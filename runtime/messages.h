@@ -29,6 +29,9 @@ struct Message {
   std::byte* data = nullptr;  ///< read only for sends
   std::size_t bytes = 0;      ///< of the message, or room for one
   static constexpr int kAny = -1;
+  /// Where the message really lies, if on a GPU; `data` is then pinned memory that stands for it.
+  void* on_device = nullptr;
+  std::shared_ptr<void> pinned = nullptr;
 
   bool done = false;
   Status outcome = {};

@@ -19,16 +19,16 @@ std::uint64_t hash(std::span<const std::size_t> counts) {
   return h;
 }
 
-Status check_buffer(const char* what, const void* data, std::size_t count, DType t, Device device) {
+Status check_buffer(const char* what, const void* data, std::size_t count, DType t) {
   if (static_cast<int>(t) >= kDTypes)
     return invalid(fmt::format("{}: element type {} does not exist", what, static_cast<int>(t)));
   if (count > kMaxBytes / size_of(t))
     return invalid(fmt::format("{}: {} elements of {} overflow an address", what, count, name(t)));
   if (count > 0 && data == nullptr) return invalid(fmt::format("{}: null buffer with count {}", what, count));
-  if (device.kind != Device::Kind::host)
-    return unsupported(fmt::format("{}: buffer on a CUDA device; this build moves host memory only", what));
   return {};
 }
+
+std::string text(Device d) { return d.kind == Device::Kind::host ? "the host" : fmt::format("GPU {}", d.index); }
 
 Status check_count(const char* what, std::size_t found, std::size_t expected, const char* rule) {
   if (found == expected) return {};
@@ -85,7 +85,7 @@ bool fusible(const Operation& a, const Operation& b, int rank, int size) {
   const auto alone = [&](const Operation& o) {
     return (o.collective != Collective::all_reduce && o.collective != Collective::broadcast &&
             o.collective != Collective::reduce) ||
-           !o.algorithm.empty() || o.op.kind == OpKind::premulsum || moves_nothing(o, rank, size) ||
+           !o.algorithm.empty() || on_device(o) || o.op.kind == OpKind::premulsum || moves_nothing(o, rank, size) ||
            unit_count(o, rank, size) * size_of(o.dtype(rank)) > kMost;
   };
   return !alone(a) && !alone(b) && a.collective == b.collective && a.dtype(rank) == b.dtype(rank) &&
@@ -115,6 +115,11 @@ bool depend(std::span<const Operation* const> operations) {
     if (r.written) written = std::max(written, r.end);
   }
   return false;
+}
+
+bool on_device(const Operation& o) {
+  return o.collective != Collective::barrier && (o.in.device.kind == Device::Kind::cuda ||
+                                                 o.out.device.kind == Device::Kind::cuda);
 }
 
 std::size_t unit_count(const Operation& o, int rank, int size) {
@@ -173,8 +178,11 @@ Status check(const Operation& o, int rank, int size) {
   const bool reads =
       !(o.collective == Collective::broadcast || o.collective == Collective::scatter) || is_root;
   const bool writes = !(o.collective == Collective::reduce || o.collective == Collective::gather) || is_root;
-  if (reads) OURO_TRY(check_buffer("input", o.in.data, o.in.count, o.in.dtype, o.in.device));
-  if (writes) OURO_TRY(check_buffer("output", o.out.data, o.out.count, o.out.dtype, o.out.device));
+  if (reads) OURO_TRY(check_buffer("input", o.in.data, o.in.count, o.in.dtype));
+  if (writes) OURO_TRY(check_buffer("output", o.out.data, o.out.count, o.out.dtype));
+  if (reads && writes && !(o.in.device == o.out.device))
+    return invalid(fmt::format("{}: the input is on {}, the output on {}; expected both on one device", who,
+                               text(o.in.device), text(o.out.device)));
   if (reads && writes && o.in.dtype != o.out.dtype)
     return invalid(fmt::format("{}: input is {}, output is {}", who, name(o.in.dtype), name(o.out.dtype)));
   if (o.reduces()) {

@@ -121,6 +121,7 @@ void Watch::tick() {
     }
     if (!gone.empty()) context_.on_deaths(gone);
     context_.scan_errors();
+    context_.scan_gpu();
     tick();
   });
 }

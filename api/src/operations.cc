@@ -125,17 +125,21 @@ Result<Work> barrier(Group& g, const Stream& s) {
 
 namespace {
 
-Result<std::unique_ptr<rt::Message>> message(bool sends, const void* data, std::size_t count, DType t,
-                                             Device device, int peer, int tag) {
+Result<std::unique_ptr<rt::Message>> message(const Group& g, bool sends, const void* data, std::size_t count,
+                                             DType t, Device device, int peer, int tag) {
+  if (!g.valid()) return empty_group();
   if (static_cast<int>(t) >= kDTypes) return invalid("message: the element type does not exist");
-  if (device.kind != Device::Kind::host)
-    return unsupported("message: buffer on a CUDA device; this build moves host memory only");
+  const int gpu = g.impl()->context()->spec().gpu;
+  if (device.kind != Device::Kind::host && device.index != gpu)
+    return invalid("message: a buffer on GPU " + std::to_string(device.index) + "; this rank " +
+                   (gpu < 0 ? "has no GPU" : "has GPU " + std::to_string(gpu)));
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(count, size_of(t), &bytes))
     return invalid("message: the length overflows an address");
   auto m = std::make_unique<rt::Message>();
   m->sends = sends, m->peer = peer, m->tag = tag, m->bytes = bytes;
   m->data = static_cast<std::byte*>(const_cast<void*>(data));
+  if (device.kind != Device::Kind::host) m->on_device = m->data;
   return m;
 }
 
@@ -145,6 +149,16 @@ Status run(Group& g, Result<std::unique_ptr<rt::Message>> m, Milliseconds deadli
   if (auto* batch = rt::Batch::current()) {
     std::shared_ptr<rt::WorkState> work;
     return batch->defer(g.impl(), std::move(*m), nullptr, &work);
+  }
+  if ((*m)->on_device) {
+    std::shared_ptr<rt::Message> shared = std::move(*m);
+    auto stream = g.impl()->own_gpu_stream();
+    if (!stream.ok()) return stream.status();
+    auto work = g.impl()->run_on_gpu({shared}, *stream);
+    if (!work.ok()) return work.status();
+    (*work)->wait();
+    if (received) *received = {shared->envelope.source, shared->envelope.tag, shared->envelope.bytes};
+    return (*work)->outcome();
   }
   OURO_TRY(g.impl()->post({m->get()}));
   OURO_TRY(g.impl()->complete({m->get()}, deadline));
@@ -161,6 +175,28 @@ Result<Work> enqueue(Group& g, Result<std::unique_ptr<rt::Message>> m, const Str
     return Work(std::move(work));
   }
   std::shared_ptr<rt::Message> shared = std::move(*m);
+  if (shared->on_device) {
+    std::shared_ptr<rt::GpuStream> stream;
+    if (s.valid() && s.impl()->gpu()) {
+      stream = s.impl()->gpu()->shared_from_this();
+    } else {
+      auto own = g.impl()->own_gpu_stream();
+      if (!own.ok()) return own.status();
+      stream = std::move(*own);
+    }
+    if (!s.valid() || s.impl()->gpu()) {
+      auto work = g.impl()->run_on_gpu({shared}, stream);
+      if (!work.ok()) return work.status();
+      if (!s.valid()) (*work)->wait();
+      return Work(std::move(*work));
+    }
+    return s.run([group = g.impl(), shared, stream]() -> Status {
+      auto work = group->run_on_gpu({shared}, stream);
+      if (!work.ok()) return work.status();
+      (*work)->wait();
+      return (*work)->outcome();
+    });
+  }
   return s.run([group = g.impl(), shared] {
     OURO_TRY(group->post({shared.get()}));
     return group->complete({shared.get()}, Milliseconds(0));
@@ -170,19 +206,20 @@ Result<Work> enqueue(Group& g, Result<std::unique_ptr<rt::Message>> m, const Str
 }  // namespace
 
 Status send(Group& g, CView data, int dst, int tag) {
-  return run(g, message(true, data.data, data.count, data.dtype, data.device, dst, tag), Milliseconds(0),
+  return run(g, message(g, true, data.data, data.count, data.dtype, data.device, dst, tag), Milliseconds(0),
              nullptr);
 }
 Result<Work> send(Group& g, CView data, int dst, int tag, const Stream& s) {
-  return enqueue(g, message(true, data.data, data.count, data.dtype, data.device, dst, tag), s);
+  return enqueue(g, message(g, true, data.data, data.count, data.dtype, data.device, dst, tag), s);
 }
 Result<Received> recv(Group& g, View out, int src, int tag, Milliseconds deadline) {
   Received received;
-  OURO_TRY(run(g, message(false, out.data, out.count, out.dtype, out.device, src, tag), deadline, &received));
+  OURO_TRY(
+      run(g, message(g, false, out.data, out.count, out.dtype, out.device, src, tag), deadline, &received));
   return received;
 }
 Result<Work> recv(Group& g, View out, int src, int tag, const Stream& s) {
-  return enqueue(g, message(false, out.data, out.count, out.dtype, out.device, src, tag), s);
+  return enqueue(g, message(g, false, out.data, out.count, out.dtype, out.device, src, tag), s);
 }
 Result<std::optional<Received>> probe(Group& g, int src, int tag) {
   if (!g.valid()) return empty_group();

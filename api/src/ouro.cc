@@ -53,9 +53,9 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
        joining = env::real("OURO_JOIN_DEADLINE");
   auto slot = env::integer("OURO_SLOT_BYTES"), page = env::integer("OURO_PAGE_BYTES"),
        spin = env::integer("OURO_SPIN_US");
-  auto numerics = env::text("OURO_NUMERICS"), algorithm = env::text("OURO_ALGO");
+  auto numerics = env::text("OURO_NUMERICS"), algorithm = env::text("OURO_ALGO"), way = env::text("OURO_GPU_WAY");
   for (const Status& s : {deadline.status(), late.status(), joining.status(), slot.status(), page.status(),
-                          spin.status(), numerics.status(), algorithm.status()})
+                          spin.status(), numerics.status(), algorithm.status(), way.status()})
     OURO_TRY(s);
   const InitOptions defaults;
   const auto pick = [](Milliseconds option, Milliseconds fallback, const std::optional<double>& value,
@@ -76,10 +76,12 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   if (!rules.ok()) return rules.status();
   spec.rules = std::move(*rules);
   if (*spin) spec.spin = std::chrono::microseconds(**spin);
+  spec.gpu_way = **way;
   // Each is part of what ranks must agree on before they can read what the others write.
   spec.join.settings = fmt::format(
-      "OURO_SLOT_BYTES={} OURO_PAGE_BYTES={} OURO_NUMERICS={} OURO_ALGO={} rules={:016x}", spec.slot_bytes,
-      spec.page_bytes, name(spec.numerics), algorithm->value_or(""), spec.rules.digest());
+      "OURO_SLOT_BYTES={} OURO_PAGE_BYTES={} OURO_NUMERICS={} OURO_ALGO={} OURO_GPU_WAY={} rules={:016x}",
+      spec.slot_bytes, spec.page_bytes, name(spec.numerics), algorithm->value_or(""), spec.gpu_way,
+      spec.rules.digest());
   return spec;
 }
 
@@ -124,6 +126,22 @@ Result<Stream> Stream::create(Priority priority, std::string name) {
     return Status(Reason::resource, fmt::format("no thread for a stream: {}", e.what()));
   }
 }
+Result<Stream> Stream::create(Device device, Priority priority, std::string name) {
+  if (device.kind == Device::Kind::host) return create(priority, std::move(name));
+  const int level = priority == Priority::low ? -1 : priority == Priority::high ? 1 : 0;
+  auto made = rt::GpuStream::create(device.index, level);
+  if (!made.ok()) return made.status();
+  return Stream(std::move(*made));
+}
+Result<Stream> Stream::cuda(void* cuda_stream, int device) {
+  auto wrapped = rt::GpuStream::wrap(device, cuda_stream);
+  if (!wrapped.ok()) return wrapped.status();
+  return Stream(std::move(*wrapped));
+}
+Device Stream::device() const {
+  return impl_ && impl_->gpu() ? Device{Device::Kind::cuda, impl_->gpu()->device()} : Device{};
+}
+void* Stream::cuda_handle() const { return impl_ && impl_->gpu() ? impl_->gpu()->get().handle : nullptr; }
 Work Stream::run(std::function<Status()> f) const {
   if (impl_) return Work(impl_->enqueue(std::move(f)));
   auto state = std::make_shared<rt::WorkState>();
@@ -148,10 +166,7 @@ void Event::wait_on(const Stream& s) const {
   }
   if (!mark) return;
   if (!s.valid()) return mark->wait();  // no stream: the caller is the queue
-  (void)s.impl()->enqueue([mark] {
-    mark->wait();
-    return Status{};
-  });
+  s.impl()->after(std::move(mark));
 }
 Status Event::synchronize(Milliseconds deadline) const {
   std::shared_ptr<rt::WorkState> mark;
@@ -166,11 +181,11 @@ bool Event::query() const {
   return !state_->mark || state_->mark->done();
 }
 
-Result<StreamPool> StreamPool::create(int size, Priority priority) {
+Result<StreamPool> StreamPool::create(int size, Priority priority, Device device) {
   if (size < 1 || size > 256) return invalid(fmt::format("a pool of {} streams; expected 1 to 256", size));
   StreamPool pool;
   for (int i = 0; i < size; ++i) {
-    auto s = Stream::create(priority, fmt::format("ouro-pool-{}", i));
+    auto s = Stream::create(device, priority, fmt::format("ouro-pool-{}", i));
     if (!s.ok()) return s.status();
     pool.streams_.push_back(std::move(*s));
   }
@@ -201,6 +216,7 @@ Status StreamPool::synchronize() const {
 
 void* Memory::data() const { return impl_ ? impl_->data() : nullptr; }
 std::size_t Memory::bytes() const { return impl_ ? impl_->bytes() : 0; }
+Device Memory::device() const { return impl_ ? impl_->device() : Device{}; }
 
 // ---- contexts -------------------------------------------------------------------------------------
 
@@ -234,6 +250,11 @@ Result<Context> Context::create(const InitOptions& o) {
   spec->join.world = *o.world_size;
   spec->local_rank = o.local_rank.value_or(*o.rank);
   spec->local_size = o.local_size.value_or(*o.world_size);
+  if (o.gpu)
+    spec->gpu = *o.gpu;
+  else if (const int gpus = gpu::gpu().devices(); gpus > 0)
+    spec->gpu = spec->local_rank % gpus;
+  if (spec->gpu < -1) return invalid(fmt::format("GPU {}; expected a device, or -1 for none", spec->gpu));
   if (spec->local_size < 1 || spec->local_rank < 0 || spec->local_rank >= spec->local_size)
     return invalid(fmt::format("local rank {} of {}", spec->local_rank, spec->local_size));
   if (spec->local_size != spec->join.world)
@@ -314,7 +335,9 @@ int Context::rank() const { return impl_ ? impl_->rank() : 0; }
 int Context::world_size() const { return impl_ ? impl_->size() : 1; }
 int Context::local_rank() const { return impl_ ? impl_->spec().local_rank : 0; }
 int Context::local_world_size() const { return impl_ ? impl_->spec().local_size : 1; }
-Device Context::device() const { return {}; }
+Device Context::device() const {
+  return impl_ && impl_->spec().gpu >= 0 ? Device{Device::Kind::cuda, impl_->spec().gpu} : Device{};
+}
 Group& Context::world() {
   if (!world_) world_ = std::make_unique<Group>();  // every call on it says that it is empty
   return *world_;
@@ -334,9 +357,9 @@ Result<Group> Context::group(std::span<const int> ranks, std::string tag, const 
   return Group(std::move(*g));
 }
 
-Result<Memory> Context::alloc(std::size_t bytes) {
+Result<Memory> Context::alloc(std::size_t bytes, Device device) {
   if (!impl_) return invalid("an empty context has no memory");
-  auto a = impl_->allocate(bytes);
+  auto a = impl_->allocate(bytes, device);
   if (!a.ok()) return a.status();
   return Memory(std::move(*a));
 }

@@ -123,6 +123,11 @@ struct Mix {
   OURO_HD C mixed(C x, C neighbours) const { return settle(keep * x + take * neighbours); }
   OURO_HD C message(C x) const { return settle(send * x); }
 };
+/// One more rank's term of a row of a mixing matrix; the first starts the sum. `settle` follows the last.
+template <class C>
+OURO_HD C add_term(C sum, C weight, C x, bool first) {
+  return first ? weight * x : sum + weight * x;
+}
 
 /// g + decay*p, and exactly g without decay: adding -0 changes no number. (Conditions on numbers of the rule
 /// become selections in a vectorised loop; conditions on a bool of it would stop GCC 12.)
@@ -227,11 +232,15 @@ struct AccumAdam {
     p = select(finite, t.moved(p, m, v), p);
     const C before = kFirst ? C{0} : s[2];
     const C a = select(finite, before + g * share, before);
-    if constexpr (kLast) {
-      s[0] = (s[0] + t.rest1 * a) * t.beta1;
-      s[1] = (s[1] + t.rest2 * (a * a)) * t.beta2;
-    }
-    s[2] = kLast ? C{0} : a;
+    s[2] = a;
+    if constexpr (kLast) close(s);
+  }
+  /// Ends a window: what the last step does after all that the others do.
+  OURO_HD void close(C* s) const {
+    const C a = s[2];
+    s[0] = (s[0] + terms.rest1 * a) * terms.beta1;
+    s[1] = (s[1] + terms.rest2 * (a * a)) * terms.beta2;
+    s[2] = 0;
   }
 };
 
@@ -253,6 +262,12 @@ template <class C>
 using AccumLastZero = AccumAdam<C, false, true, true>;
 
 }  // namespace OURO_ISA
+
+// The order in which squares are summed, in fp64, on every processor; it depends on counts alone. Gradients
+// are cut into blocks (each tensor of a list starts one). Element i of a block belongs to lane i mod
+// kSurveyLanes, a lane adds its squares in turn, and lanes are added pairwise: 0+32, 1+33, ..., then halves
+// of that. The sum of block b goes to chain b mod kSurveyChains in turn, and chains are added pairwise too.
+inline constexpr std::uint32_t kSurveyBlock = 4096, kSurveyLanes = 64, kSurveyChains = 2048;
 
 /// X(enumerator, rule): the one list of rules. Loops on host and device are made from it.
 #define OURO_UPDATES(X)        \

@@ -16,6 +16,7 @@ struct HostBlock {
   OURO_HD int block() const { return block_; }
   OURO_HD int blocks() const { return blocks_; }
   OURO_HD void sync() const {}
+  OURO_HD bool any(bool mine) const { return mine; }
 };
 
 #if defined(__CUDACC__)
@@ -25,6 +26,8 @@ struct DeviceBlock {
   __device__ __forceinline__ int block() const { return static_cast<int>(blockIdx.x); }
   __device__ __forceinline__ int blocks() const { return static_cast<int>(gridDim.x); }
   __device__ __forceinline__ void sync() const { __syncthreads(); }
+  /// sync(), and whether any thread says so: all threads learn the same.
+  __device__ __forceinline__ bool any(bool mine) const { return __syncthreads_or(mine) != 0; }
 };
 #endif
 

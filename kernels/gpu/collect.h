@@ -35,7 +35,7 @@ static_assert(sizeof(FusedArgs) <= 4096);
 /// elements; in place exactly or not at all, each rank as it likes. Reductions fold all ranks in rank order,
 /// in registers, and round once: the canonical bits, equal to kernels::fold on the host.
 struct Launch {
-  const Kernel* kernel;
+  const Kernel* kernel;  ///< nullptr: there is nothing to launch (a barrier, no elements, no destination)
   Shape shape;
 };
 Launch fused(const FusedArgs&, int multiprocessors);
@@ -60,6 +60,8 @@ struct HopArgs {
 };
 Launch hop(const HopArgs&, int multiprocessors);
 
+/// The kernels of this file.
+std::span<const Kernel* const> collect_kernels();
 /// All kernels of this file and of the other kernels/gpu files, for preloading and for reports.
 std::span<const Kernel* const> all_kernels();
 

@@ -14,6 +14,7 @@ void WorkState::complete(Status outcome) {
   std::vector<std::function<void(const Status&)>> callbacks;
   {
     std::lock_guard lock(mutex_);
+    if (done_) return;  // two saw a mark passed
     outcome_ = outcome;
     done_ = true;
     callbacks.swap(callbacks_);
@@ -23,30 +24,55 @@ void WorkState::complete(Status outcome) {
 }
 
 bool WorkState::wait_until(Clock::time_point until) {
+  if (mark_) {
+    // Asking costs a microsecond, an operation on a device a few: ask closely at first, then now and then.
+    constexpr auto kClosely = std::chrono::microseconds(100), kNap = std::chrono::microseconds(50);
+    const auto begin = Clock::now();
+    for (auto now = begin; !done(); now = Clock::now()) {
+      if (now >= until) return false;
+      if (now - begin < kClosely)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(kNap);
+    }
+    return true;
+  }
   std::unique_lock lock(mutex_);
   return cv_.wait_until(lock, until, [&] { return done_; });
 }
 
-void WorkState::wait() {
+void WorkState::wait() {  // bounded: every operation ends by its own deadline
+  if (mark_) return (void)wait_until(Clock::time_point::max());
   std::unique_lock lock(mutex_);
-  cv_.wait(lock, [&] { return done_; });  // bounded: every operation ends by its own deadline
+  cv_.wait(lock, [&] { return done_; });
 }
 
-bool WorkState::done() const {
-  std::lock_guard lock(mutex_);
-  return done_;
+bool WorkState::done() {
+  {
+    std::lock_guard lock(mutex_);
+    if (done_ || !mark_) return done_;
+  }
+  if (!mark_->passed()) return false;
+  complete(mark_->outcome());
+  return true;
 }
 
-Status WorkState::outcome() const {
+Status WorkState::outcome() {
+  (void)done();
   std::lock_guard lock(mutex_);
   return outcome_;
 }
 
 void WorkState::then(std::function<void(const Status&)> f) {
-  {
+  if (!done()) {
     std::lock_guard lock(mutex_);
     if (!done_) {
       callbacks_.push_back(std::move(f));
+      if (mark_ && callbacks_.size() == 1)
+        mark_->watcher().enqueue([self = shared_from_this()] {
+          self->wait();
+          return Status{};
+        });
       return;
     }
   }
@@ -80,9 +106,16 @@ std::shared_ptr<WorkState> HostStream::enqueue(std::function<Status()> f) {
   return state;
 }
 
-std::shared_ptr<WorkState> HostStream::last() const {
+std::shared_ptr<WorkState> HostStream::last() {
   std::lock_guard lock(queue_->mutex);
   return queue_->last;
+}
+
+void HostStream::after(std::shared_ptr<WorkState> mark) {
+  (void)enqueue([mark = std::move(mark)] {
+    mark->wait();
+    return Status{};
+  });
 }
 
 void HostStream::loop(const std::shared_ptr<Queue>& queue, const std::string& name, int nice) {

@@ -1,5 +1,5 @@
-// Host streams: ordered queues run by one thread each, work states and events.
-// Used by groups (operations on a stream) and, through the public handles, by users.
+// Streams of the host: ordered queues run by one thread each; what all kinds of streams share, work states
+// and events. Used by groups (operations on a stream) and, through the public handles, by users.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -12,38 +12,69 @@
 
 #include "runtime/core/status.h"
 #include "runtime/core/wait.h"
+#include "runtime/device/gpu.h"
 
 namespace ouro::rt {
 
+class Stream;
+
+/// A point that a device has to pass before a work is done.
+class Mark {
+ public:
+  virtual ~Mark() = default;
+  virtual bool passed() = 0;     ///< never blocks
+  virtual Status outcome() = 0;  ///< once passed
+  virtual gpu::Event event() const = 0;
+  /// A thread on which to wait for it and to call back.
+  virtual class HostStream& watcher() = 0;
+};
+
 /// The outcome of one operation, to be waited for by anybody.
-struct WorkState {
+struct WorkState : std::enable_shared_from_this<WorkState> {
+  WorkState() = default;
+  /// Done when the mark is passed.
+  explicit WorkState(std::shared_ptr<Mark> mark) : mark_(std::move(mark)) {}
   void complete(Status outcome);
   /// False if `until` passed first.
   bool wait_until(Clock::time_point until);
   void wait();
-  bool done() const;
-  Status outcome() const;
+  bool done();
+  Status outcome();
   void then(std::function<void(const Status&)> f);
+  const std::shared_ptr<Mark>& mark() const { return mark_; }
 
  private:
-  mutable std::mutex mutex_;
+  const std::shared_ptr<Mark> mark_;
+  std::mutex mutex_;
   std::condition_variable cv_;
   bool done_ = false;
   Status outcome_;
   std::vector<std::function<void(const Status&)>> callbacks_;
 };
 
-class HostStream {
+/// An ordered queue of work, of the host or of a GPU.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  /// Runs f on a thread of the host, in order; an exception becomes a `resource` failure.
+  virtual std::shared_ptr<WorkState> enqueue(std::function<Status()> f) = 0;
+  virtual std::shared_ptr<WorkState> last() = 0;  ///< of what was enqueued so far; nullptr if nothing
+  /// What is enqueued from now on starts after `mark`.
+  virtual void after(std::shared_ptr<WorkState> mark) = 0;
+  virtual class GpuStream* gpu() { return nullptr; }  ///< if it is one
+};
+
+class HostStream final : public Stream {
  public:
   /// nice: how much the thread yields to others (0 normal; -5 needs a privilege and is best effort).
   HostStream(std::string name, int nice);
-  ~HostStream();  ///< runs what is queued, then joins
+  ~HostStream() override;  ///< runs what is queued, then joins
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
 
-  /// Runs f after all that was enqueued before; an exception becomes a `resource` failure.
-  std::shared_ptr<WorkState> enqueue(std::function<Status()> f);
-  std::shared_ptr<WorkState> last() const;  ///< of what was enqueued so far; nullptr if nothing
+  std::shared_ptr<WorkState> enqueue(std::function<Status()> f) override;
+  std::shared_ptr<WorkState> last() override;
+  void after(std::shared_ptr<WorkState> mark) override;
 
  private:
   // Shared with the thread: the last handle may be dropped by a callback that runs on that very thread.

@@ -24,7 +24,10 @@ class Writer {
     number(static_cast<std::uint16_t>(n));
     bytes.insert(bytes.end(), s.begin(), s.begin() + static_cast<std::ptrdiff_t>(n));
   }
-  void nonce(const Nonce& n) { bytes.insert(bytes.end(), n.begin(), n.end()); }
+  template <std::size_t n>
+  void raw(const std::array<std::uint8_t, n>& a) {
+    bytes.insert(bytes.end(), a.begin(), a.end());
+  }
   Bytes bytes;
 };
 
@@ -47,12 +50,13 @@ class Reader {
     rest_ = rest_.subspan(n);
     return s;
   }
-  Nonce nonce() {
-    Nonce n{};
-    if (rest_.size() < n.size()) return fail("it is too short"), n;
-    std::copy_n(rest_.begin(), n.size(), n.begin());
-    rest_ = rest_.subspan(n.size());
-    return n;
+  template <std::size_t n>
+  std::array<std::uint8_t, n> raw() {
+    std::array<std::uint8_t, n> a{};
+    if (rest_.size() < n) return fail("it is too short"), a;
+    std::copy_n(rest_.begin(), n, a.begin());
+    rest_ = rest_.subspan(n);
+    return a;
   }
   void expect(bool ok, const char* why) {
     if (!ok) fail(why);
@@ -72,7 +76,7 @@ class Reader {
 };
 
 void put(Writer& w, const Join& f) {
-  w.nonce(f.job);
+  w.raw(f.job);
   w.number(f.rank), w.number(f.world), w.number(f.pid);
   w.text(f.host, kMaxName), w.text(f.server, kMaxName), w.text(f.settings, kMaxText);
 }
@@ -86,14 +90,18 @@ void put(Writer& w, const Refuse& f) {
 }
 void put(Writer& w, const Fetch& f) {
   w.number(static_cast<std::uint8_t>(f.kind));
-  w.nonce(f.job);
+  w.raw(f.job);
   w.number(f.key), w.number(f.bytes);
 }
 void put(Writer& w, const Grant& f) { w.number(f.bytes); }
+void put(Writer& w, const Loan& f) {
+  w.number(f.bytes);
+  w.raw(f.handle);
+}
 
 Frame take_join(Reader& r) {
   Join f;
-  f.job = r.nonce();
+  f.job = r.raw<std::tuple_size_v<Nonce>>();
   f.rank = r.number<std::uint32_t>(), f.world = r.number<std::uint32_t>(), f.pid = r.number<std::int32_t>();
   f.host = r.text(kMaxName), f.server = r.text(kMaxName), f.settings = r.text(kMaxText);
   r.expect(f.world >= 1 && f.world <= kMaxWorld, "the world size is out of range");
@@ -118,15 +126,22 @@ Frame take_refuse(Reader& r) {
 Frame take_fetch(Reader& r) {
   Fetch f;
   const auto kind = r.number<std::uint8_t>();
-  r.expect(kind <= 1, "the kind is not in the list");
+  r.expect(kind <= static_cast<std::uint8_t>(Fetch::Kind::gpu_group), "the kind is not in the list");
   f.kind = static_cast<Fetch::Kind>(kind);
-  f.job = r.nonce();
+  f.job = r.raw<std::tuple_size_v<Nonce>>();
   f.key = r.number<std::uint64_t>(), f.bytes = r.number<std::uint64_t>();
   return f;
 }
 Frame take_grant(Reader& r) { return Grant{r.number<std::uint64_t>()}; }
+Frame take_loan(Reader& r) {
+  Loan f;
+  f.bytes = r.number<std::uint64_t>();
+  f.handle = r.raw<64>();
+  return f;
+}
 
-constexpr Frame (*kTake[])(Reader&) = {take_join, take_member, take_refuse, take_fetch, take_grant};
+constexpr Frame (*kTake[])(Reader&) = {take_join,  take_member, take_refuse,
+                                       take_fetch, take_grant,  take_loan};
 static_assert(std::size(kTake) == std::variant_size_v<Frame>);
 
 std::uint32_t checksum(std::span<const std::uint8_t> payload) {

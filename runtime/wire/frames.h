@@ -47,16 +47,21 @@ struct Refuse {
 };
 /// Asks a rank for the descriptor of one of its segments.
 struct Fetch {
-  enum class Kind : std::uint8_t { group, allocation } kind = Kind::group;
+  enum class Kind : std::uint8_t { group, allocation, gpu, gpu_group } kind = Kind::group;
   Nonce job{};
-  std::uint64_t key = 0;    ///< group: key of the segment; allocation: its id
-  std::uint64_t bytes = 0;  ///< group: its size (made on demand); allocation: ignored
+  std::uint64_t key = 0;    ///< group, gpu_group: key of the memory; allocation, gpu: its id
+  std::uint64_t bytes = 0;  ///< group, gpu_group: its size (made on demand); else ignored
 };
 struct Grant {
   std::uint64_t bytes = 0;
 };
+/// Device memory by the driver's own handle, which needs no descriptor.
+struct Loan {
+  std::uint64_t bytes = 0;
+  std::array<std::uint8_t, 64> handle{};
+};
 
-using Frame = std::variant<Join, Member, Refuse, Fetch, Grant>;
+using Frame = std::variant<Join, Member, Refuse, Fetch, Grant, Loan>;
 
 Bytes encode(const Frame&);
 /// Errors (refused) say what was wrong: too short, bad magic (and what it looks like), version, length,

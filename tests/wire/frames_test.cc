@@ -31,7 +31,10 @@ std::vector<Frame> frames() {
           Refuse{Reason::device, -1, std::string(kMaxText, '\0')},
           Fetch{Fetch::Kind::allocation, nonce(), ~std::uint64_t{0}, 1},
           Fetch{Fetch::Kind::group, {}, 0, ~std::uint64_t{0}},
-          Grant{std::uint64_t{1} << 40}};
+          Fetch{Fetch::Kind::gpu, nonce(), 9, 0},
+          Fetch{Fetch::Kind::gpu_group, nonce(), 1, 1 << 20},
+          Grant{std::uint64_t{1} << 40},
+          Loan{std::uint64_t{1} << 33, {1, 2, 3, 255}}};
 }
 
 std::string hex(std::span<const std::uint8_t> bytes) {

@@ -65,6 +65,7 @@ Build this_build() {
   b.compiler = fmt::format("g++ {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
 #endif
   b.type = OURO_BUILD_TYPE;
+  b.cuda = OURO_BUILD_CUDA;
   b.sanitizers = OURO_BUILD_SANITIZE;
   return b;
 }
@@ -117,6 +118,7 @@ Facts gather(const fs::path& root) {
   if (uname(&system) == 0)
     f.host = system.nodename, f.kernel = system.release, f.architecture = system.machine;
   f.container = container_of(root);
+  f.gpus = read_gpus(gpu::gpu());  // first: it settles what the driver reads when it starts
   f.cuda = probe_cuda();
   f.probes = {probe_memfd(), probe_seals(), probe_pidfd(), probe_descriptors()};
   f.transports = transports_of(f.probes, f.build);

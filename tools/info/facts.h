@@ -9,6 +9,7 @@
 
 #include "runtime/machine.h"
 #include "tools/info/cgroup.h"
+#include "tools/info/gpus.h"
 #include "tools/info/machine.h"
 #include "tools/info/probes.h"
 
@@ -32,7 +33,8 @@ struct Facts {
   std::string host, kernel, architecture;  ///< kernel: "6.1.0-18-amd64"
   std::string container;                   ///< "docker", "kubernetes", ...; "" if there is no sign of one
 
-  CudaDriver cuda;
+  CudaDriver cuda;  ///< what the machine has, whether this build can use it or not
+  Gpus gpus;        ///< what ranks started here would use
   std::vector<Probe> probes;
   std::vector<Transport> transports;
 

@@ -33,6 +33,93 @@ std::string device_words(const Facts& f) {
   return f.build.cuda ? found : found + "; this version works on host memory only: host backend";
 }
 
+std::string gpu_words(const gpu::Properties& p) {
+  std::string can;
+  for (const auto& [there, what] : {std::pair{p.shareable_memory, "shareable memory"},
+                                    {p.ipc, "IPC"},
+                                    {p.stream_values, "stream values"}})
+    if (there) can += fmt::format("{}{}", can.empty() ? "" : ", ", what);
+  return fmt::format("{} at {}, capability {}, {}, {}, L2 {}; {}", p.name, p.pci_bus_id, capability(p),
+                     plural(p.multiprocessors, "multiprocessor"), human_bytes(p.memory_bytes),
+                     human_bytes(p.l2_bytes), can.empty() ? "shares nothing" : can);
+}
+
+/// Who maps whose memory: a row a device.
+std::string peer_lines(const Gpus& all) {
+  std::string text = "  reaches  ";
+  for (std::size_t i = 0; i < all.devices.size(); ++i) text += fmt::format(" {:>3}", i);
+  text += '\n';
+  for (std::size_t i = 0; i < all.devices.size(); ++i) {
+    text += fmt::format("  {:>7}  ", i);
+    for (const bool there : all.devices[i].reaches) text += fmt::format(" {:>3}", there ? "yes" : "-");
+    text += '\n';
+  }
+  return text;
+}
+
+/// The kernels of which fewest and most blocks fit; all of them are in the JSON.
+std::string residency_line(const std::vector<Residency>& kernels) {
+  const Residency *least = nullptr, *most = nullptr;
+  std::string text;
+  for (const Residency& r : kernels) {
+    if (!r.why.empty()) {
+      text += fmt::format("     {}: {}\n", r.kernel, r.why);
+      continue;
+    }
+    if (least == nullptr || r.blocks < least->blocks) least = &r;
+    if (most == nullptr || r.blocks > most->blocks) most = &r;
+  }
+  if (least == nullptr) return text;
+  return fmt::format("     resident at once: {} of {} threads ({}) to {} ({})\n",
+                     plural(least->blocks, "block"), least->threads, least->kernel, most->blocks,
+                     most->kernel) +
+         text;
+}
+
+std::string gpu_lines(const Gpus& all) {
+  std::string text = line("GPUs", all.devices.empty()
+                                      ? fmt::format("none: {}", all.version)
+                                      : fmt::format("{} by {}: {}", all.devices.size(), all.by, all.version));
+  for (std::size_t i = 0; i < all.devices.size(); ++i) {
+    const GpuDevice& d = all.devices[i];
+    text += fmt::format("  {}: {}\n", i, d.why.empty() ? gpu_words(d.properties) : d.why);
+    text += residency_line(d.kernels);
+  }
+  return all.devices.size() > 1 ? text + peer_lines(all) : text;
+}
+
+nlohmann::ordered_json gpus_json(const Gpus& all) {
+  using Json = nlohmann::ordered_json;
+  Json j = {{"by", all.by}, {"version", all.version}, {"devices", Json::array()}};
+  for (const GpuDevice& d : all.devices) {
+    const gpu::Properties& p = d.properties;
+    Json one = {{"why", d.why},
+                {"name", p.name},
+                {"uuid", uuid_text(p)},
+                {"pci_bus_id", p.pci_bus_id},
+                {"capability", capability(p)},
+                {"multiprocessors", p.multiprocessors},
+                {"memory_bytes", p.memory_bytes},
+                {"l2_bytes", p.l2_bytes},
+                {"shareable_memory", p.shareable_memory},
+                {"ipc", p.ipc},
+                {"stream_values", p.stream_values},
+                {"stream_priorities", {p.high_priority, p.low_priority}},
+                {"reaches", d.reaches},
+                {"resident", Json::array()}};
+    for (const Residency& r : d.kernels)
+      one["resident"].push_back({{"kernel", r.kernel},
+                                 {"threads", r.threads},
+                                 {"blocks", r.blocks},
+                                 {"registers", r.info.registers},
+                                 {"local_bytes", r.info.local_bytes},
+                                 {"shared_bytes", r.info.shared_bytes},
+                                 {"why", r.why}});
+    j["devices"].push_back(std::move(one));
+  }
+  return j;
+}
+
 std::string transport_words(const Facts& f) {
   std::string present, missing;
   for (const Transport& t : f.transports) {
@@ -136,6 +223,7 @@ std::string devices(const Facts& f) {
                      line("cuda", device_words(f));
   for (std::size_t i = 0; i < f.cuda.devices.size(); ++i)
     text += line("", fmt::format("{}: {}", i, f.cuda.devices[i]));
+  text += gpu_lines(f.gpus);
   text += "transports\n";
   for (const Transport& t : f.transports)
     text += fmt::format("  {:<14} {:<8} {}\n", t.name, t.present ? "present" : "missing", t.why);
@@ -216,6 +304,7 @@ nlohmann::ordered_json to_json(const Facts& f, const std::vector<env::Setting>& 
               {"driver_version", f.cuda.version},
               {"why", f.cuda.why},
               {"devices", f.cuda.devices}}},
+            {"gpus", gpus_json(f.gpus)},
             {"instruction_set", f.instruction_set},
             {"memory",
              {{"total", f.memory_total}, {"available", f.memory_available}, {"usable", f.usable_memory()}}},

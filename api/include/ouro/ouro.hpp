@@ -21,7 +21,7 @@ namespace rt {  // the implementation; opaque here
 class Context;
 class Group;
 struct WorkState;
-class HostStream;
+class Stream;
 struct EventState;
 class Allocation;
 }  // namespace rt
@@ -55,22 +55,30 @@ class OURO_API Work {
 
 enum class Priority { low, normal, high };
 
-/// An ordered queue of operations on the host, run by one thread of its own. A default-made Stream is "no
-/// stream": operations on it run in the caller. Copies name the same queue; the last one drains and ends it.
+/// An ordered queue of operations: of the host, run by one thread of its own, or of a GPU. A default-made Stream is
+/// "no stream": operations on it run in the caller. Copies name the same queue; the last one drains and ends it
+/// (but not a stream of the user's).
 class OURO_API Stream {
  public:
   Stream() = default;
   static Result<Stream> create(Priority = Priority::normal, std::string name = "");
+  /// A new stream of that device; `name` is of use on the host only. Errors: invalid (no such device), device.
+  static Result<Stream> create(Device, Priority = Priority::normal, std::string name = "");
+  /// The user's own cudaStream_t (nullptr: the legacy default stream), which outlives all copies of this. Operations
+  /// on it may be captured into a graph where the stream is: on all ranks alike.
+  static Result<Stream> cuda(void* cuda_stream, int device);
   bool valid() const { return impl_ != nullptr; }
-  /// Enqueues any function; order with operations is kept.
+  Device device() const;
+  void* cuda_handle() const;  ///< the cudaStream_t; nullptr for streams of the host
+  /// Enqueues any function of the host's; order with operations is kept.
   Work run(std::function<Status()> f) const;
   Status synchronize(Milliseconds deadline = Milliseconds(-1)) const;
-  const std::shared_ptr<rt::HostStream>& impl() const { return impl_; }
+  const std::shared_ptr<rt::Stream>& impl() const { return impl_; }
   friend bool operator==(const Stream&, const Stream&) = default;
 
  private:
-  explicit Stream(std::shared_ptr<rt::HostStream> i) : impl_(std::move(i)) {}
-  std::shared_ptr<rt::HostStream> impl_;
+  explicit Stream(std::shared_ptr<rt::Stream> i) : impl_(std::move(i)) {}
+  std::shared_ptr<rt::Stream> impl_;
 };
 
 /// A mark in a stream. record() takes the point after all that is enqueued now; a later record replaces it.
@@ -90,7 +98,7 @@ class OURO_API Event {
 class OURO_API StreamPool {
  public:
   static constexpr int kDefaultSize = 4;
-  static Result<StreamPool> create(int size = kDefaultSize, Priority = Priority::normal);
+  static Result<StreamPool> create(int size = kDefaultSize, Priority = Priority::normal, Device = {});
   Stream next();                      ///< round-robin
   Stream by_key(std::uint64_t key) const;  ///< the same key, the same stream
   int size() const { return static_cast<int>(streams_.size()); }
@@ -113,6 +121,9 @@ struct InitOptions {
   Milliseconds deadline{600'000};             ///< of each operation; OURO_DEADLINE (seconds) overrides
   Milliseconds late_after{10'000};            ///< ranks that have not entered an operation are named after this
   Numerics numerics = Numerics::inherit;      ///< of the job; inherit: OURO_NUMERICS, else fast
+  /// This rank's GPU, as its process counts them; -1: none. Default: local rank modulo the number of GPUs. Several
+  /// ranks may have the same one.
+  std::optional<int> gpu;
 };
 
 struct GroupOptions {
@@ -122,12 +133,14 @@ struct GroupOptions {
 
 class Group;
 
-/// Memory that all ranks of the node can map: operations on it read and write it in place. Zero-filled.
+/// Memory that all ranks of the node can map, of the host or of this rank's GPU: operations on it read and write it in
+/// place. Zero-filled.
 class OURO_API Memory {
  public:
   Memory() = default;
   void* data() const;
   std::size_t bytes() const;
+  Device device() const;
   explicit operator bool() const { return impl_ != nullptr; }
   template <class T> std::span<T> as() const { return {static_cast<T*>(data()), bytes() / sizeof(T)}; }
   explicit Memory(std::shared_ptr<rt::Allocation> i) : impl_(std::move(i)) {}
@@ -156,13 +169,13 @@ class OURO_API Context {
   int world_size() const;
   int local_rank() const;
   int local_world_size() const;
-  Device device() const;
+  Device device() const;  ///< this rank's GPU, or the host if it has none
   Group& world();
   /// A group over the given world ranks, in that order. Members only call this; it does not communicate.
   /// Groups with equal ranks and tag are matched by how many of them each member has made.
   Result<Group> group(std::span<const int> ranks, std::string tag = "", const GroupOptions& = {});
-  /// `bytes` of node-shared memory of this rank. Freed with the last handle.
-  Result<Memory> alloc(std::size_t bytes);
+  /// `bytes` of node-shared memory of this rank, on the host or on its GPU. Freed with the last handle.
+  Result<Memory> alloc(std::size_t bytes, Device = {});
   bool active() const;
   /// Leaves the job in good order. Idempotent. Groups of this context are unusable afterwards.
   Status close();
@@ -175,7 +188,7 @@ class OURO_API Context {
   std::unique_ptr<Group> world_;
 };
 
-inline Result<Memory> alloc(Context& c, std::size_t bytes) { return c.alloc(bytes); }
+inline Result<Memory> alloc(Context& c, std::size_t bytes, Device d = {}) { return c.alloc(bytes, d); }
 
 /// What shrink() says about the group that it leaves behind.
 struct ShrinkReport {
@@ -230,6 +243,9 @@ struct CallOptions {
 // Each is collective over the group unless it says otherwise. Without a stream: blocks, runs in the caller.
 // With a stream: enqueued in order, returns a Work; buffers must live until it ends (an invalid Stream runs in
 // the caller and returns a completed Work). Inside group_start/group_end: deferred, returns ok at once.
+// Buffers on a GPU (View::device) are on this rank's own; input and output are on one device. Such an operation goes
+// into a stream of that device, in stream order with the user's kernels, and no processor waits; without a stream it
+// runs on a stream of the group's own, and the buffers must be ready when it is called.
 // In place: out.data == in.data exactly (all_gather: in is the caller's block of out; reduce_scatter: out is the
 // caller's block of in). Partial overlap is `invalid`. Zero counts are legal and do not wait.
 // Errors: invalid (argument, at the call, not sticky); everything else is sticky in the group (see Reason).

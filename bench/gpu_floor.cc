@@ -1,0 +1,250 @@
+// What one GPU can do at best, in this run: copies, launches, graphs, hand-offs between streams. What other
+// figures are divided by. Run by hand or by gpu-check: bin/bench_gpu_floor [--quick] [DEVICE]; a line is
+// "name value unit".
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "kernels/gpu/collect.h"
+#include "runtime/device/gpu.h"
+
+namespace ouro::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using gpu::Event;
+using gpu::Gpu;
+using gpu::MemOp;
+
+constexpr int kHops = 100;  // in one measurement of something short
+constexpr std::chrono::seconds kDeadline{10};
+
+double median(std::vector<double> v) {
+  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+class Floor {
+ public:
+  Floor(Gpu& g, int device, bool quick) : g_(g), device_(device), rounds_(quick ? 3 : 15), quick_(quick) {}
+
+  Status run() {
+    Result<gpu::Properties> p = g_.properties(device_);
+    OURO_TRY(p.status());
+    multiprocessors_ = p->multiprocessors;
+    fmt::print("# {}: {}, {} multiprocessors, by {} ({}); medians of {} rounds\n", device_, p->name,
+               p->multiprocessors, g_.name(), g_.version(), rounds_);
+    // Far beyond the L2 cache, and not more than an eighth of the memory.
+    large_ = quick_ ? std::size_t{8} << 20 : std::min<std::size_t>(std::size_t{2} << 30, p->memory_bytes / 8);
+    for (std::byte** buffer : {&a_, &b_}) {
+      Result<void*> made = g_.alloc(device_, large_);
+      OURO_TRY(made.status());
+      *buffer = static_cast<std::byte*>(*made);
+    }
+    for (gpu::Stream* s : {&s_, &other_}) {
+      Result<gpu::Stream> made = g_.create_stream(device_, p->low_priority);
+      OURO_TRY(made.status());
+      *s = *made;
+    }
+    for (Event* e : {&from_, &to_, &there_, &back_}) {
+      Result<Event> made = g_.create_event(device_, /*timing=*/true);
+      OURO_TRY(made.status());
+      *e = *made;
+    }
+    OURO_TRY(g_.set(a_, 1, large_, s_));
+    OURO_TRY(g_.set(b_, 2, large_, s_));
+    OURO_TRY(finish());
+
+    const std::size_t cached = std::min(p->l2_bytes / 3, large_);  // both buffers stay in the cache
+    OURO_TRY(bandwidth("copy_engine", large_, [&] { return g_.copy(b_, a_, large_, s_); }));
+    OURO_TRY(bandwidth("copy_kernel", large_, [&] { return copy_by_kernel(large_, s_); }));
+    if (cached > 0) OURO_TRY(bandwidth("copy_kernel_l2", cached, [&] { return copy_by_kernel(cached, s_); }));
+    OURO_TRY(launches());
+    OURO_TRY(graphs());
+    OURO_TRY(event_hand_off());
+    if (p->stream_values) OURO_TRY(value_hand_off());
+    return release();
+  }
+
+ private:
+  /// Waits for the stream, but not for ever: a device that hangs ends the program, not the machine's
+  /// patience.
+  Status finish() {
+    const Clock::time_point end = Clock::now() + kDeadline;
+    for (const gpu::Stream s : {s_, other_}) {
+      for (;;) {
+        Result<bool> done = g_.query(s);
+        OURO_TRY(done.status());
+        if (*done) break;
+        if (Clock::now() > end) return {Reason::deadline, "the device did not finish within 10 s"};
+        std::this_thread::yield();
+      }
+    }
+    return {};
+  }
+
+  /// A broadcast from the one to the other, in place at the root: reads `bytes` and writes as many.
+  Status copy_by_kernel(std::size_t bytes, gpu::Stream s) {
+    gpu::FusedArgs args;
+    args.collective = Collective::broadcast;
+    args.dtype = DType::u8;
+    args.ranks = 2;
+    args.count = bytes;
+    args.in[0] = a_;
+    args.out[0] = a_;
+    args.out[1] = b_;
+    const gpu::Launch launch = gpu::fused(args, multiprocessors_);
+    return g_.launch(*launch.kernel, launch.shape, &args, s);
+  }
+  Status smallest(gpu::Stream s) { return copy_by_kernel(16, s); }
+
+  /// Microseconds of what `work` enqueues on the first stream, as the device sees it.
+  Result<double> device_us(const std::function<Status()>& work) {
+    std::vector<double> us;
+    for (int i = 0; i <= rounds_; ++i) {  // the first warms up
+      OURO_TRY(g_.record(from_, s_));
+      OURO_TRY(work());
+      OURO_TRY(g_.record(to_, s_));
+      OURO_TRY(finish());
+      Result<float> ms = g_.elapsed_ms(from_, to_);
+      OURO_TRY(ms.status());
+      if (i > 0) us.push_back(1e3 * static_cast<double>(*ms));
+    }
+    return median(std::move(us));
+  }
+  /// The same as the host sees it, until everything has ended.
+  Result<double> host_us(const std::function<Status()>& work) {
+    std::vector<double> us;
+    for (int i = 0; i <= rounds_; ++i) {
+      const Clock::time_point begin = Clock::now();
+      OURO_TRY(work());
+      OURO_TRY(finish());
+      if (i > 0) us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+    }
+    return median(std::move(us));
+  }
+  static Status line(const char* name, const Result<double>& us, double hops = 1) {
+    OURO_TRY(us.status());
+    fmt::print("{} {:.2f} us\n", name, *us / hops);
+    return {};
+  }
+
+  /// Read and written bytes count. Small copies follow each other, so that marks cost nothing.
+  Status bandwidth(const char* name, std::size_t bytes, const std::function<Status()>& copy) {
+    const int times = static_cast<int>(std::clamp<std::size_t>((std::size_t{256} << 20) / bytes, 1, 50));
+    const Result<double> us = device_us([&]() -> Status {
+      for (int i = 0; i < times; ++i) OURO_TRY(copy());
+      return {};
+    });
+    OURO_TRY(us.status());
+    fmt::print("{} {:.1f} GB/s\n", name, 2e-3 * static_cast<double>(bytes) * times / *us);
+    return {};
+  }
+
+  Status launches() {
+    OURO_TRY(line("launch_and_wait", host_us([&] { return smallest(s_); })));
+    return line("launch_in_a_row", device_us([&] { return many(); }), kHops);
+  }
+  Status many() {
+    for (int i = 0; i < kHops; ++i) OURO_TRY(smallest(s_));
+    return {};
+  }
+
+  Status graphs() {
+    OURO_TRY(g_.begin_capture(s_));
+    const Status recorded = many();
+    Result<gpu::Graph> graph = g_.end_capture(s_);
+    OURO_TRY(recorded);
+    OURO_TRY(graph.status());
+    OURO_TRY(line("launch_in_a_graph", device_us([&] { return g_.launch(*graph, s_); }), kHops));
+    return g_.destroy_graph(*graph);
+  }
+
+  /// There and back between two streams, each hop a smallest kernel.
+  Status event_hand_off() {
+    return line("event_hand_off_with_launch", device_us([&]() -> Status {
+                  for (int i = 0; i < kHops / 2; ++i) {
+                    OURO_TRY(smallest(s_));
+                    OURO_TRY(g_.record(there_, s_));
+                    OURO_TRY(g_.wait(other_, there_));
+                    OURO_TRY(smallest(other_));
+                    OURO_TRY(g_.record(back_, other_));
+                    OURO_TRY(g_.wait(s_, back_));
+                  }
+                  return {};
+                }),
+                kHops);
+  }
+
+  /// The same by words in device memory, without kernels. The words lie in buffer a.
+  Status value_hand_off() {
+    OURO_TRY(g_.set(a_, 0, 256, s_));
+    OURO_TRY(finish());
+    std::uint32_t turn = 0;
+    void *const ping = a_, *const pong = a_ + 128;
+    return line(
+        "value_hand_off", device_us([&]() -> Status {
+          for (int i = 0; i < kHops / 2; ++i) {
+            ++turn;
+            const MemOp mine[] = {{MemOp::Kind::write, turn, ping}, {MemOp::Kind::wait_at_least, turn, pong}};
+            const MemOp theirs[] = {{MemOp::Kind::wait_at_least, turn, ping},
+                                    {MemOp::Kind::write, turn, pong}};
+            OURO_TRY(g_.enqueue(theirs, other_));
+            OURO_TRY(g_.enqueue(mine, s_));
+          }
+          return {};
+        }),
+        kHops);
+  }
+
+  Status release() {
+    for (const Event e : {from_, to_, there_, back_}) OURO_TRY(g_.destroy_event(e));
+    for (const gpu::Stream s : {s_, other_}) OURO_TRY(g_.destroy_stream(s));
+    for (std::byte* p : {a_, b_}) OURO_TRY(g_.free(p));
+    return {};
+  }
+
+  Gpu& g_;
+  const int device_, rounds_;
+  const bool quick_;
+  int multiprocessors_ = 1;
+  std::size_t large_ = 0;
+  std::byte *a_ = nullptr, *b_ = nullptr;
+  gpu::Stream s_, other_;
+  Event from_, to_, there_, back_;
+};
+
+int main_of(int argc, char** argv) {
+  bool quick = false;
+  int device = 0;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--quick") {
+      quick = true;
+    } else if (char* end = nullptr;
+               (device = static_cast<int>(std::strtol(argv[i], &end, 10))) < 0 || *end != 0) {
+      fmt::print(stderr, "usage: bench_gpu_floor [--quick] [DEVICE]\n");
+      return 2;
+    }
+  }
+  Gpu& g = gpu::gpu();
+  if (g.devices() == 0) {
+    fmt::print("SKIP (no CUDA device): {}\n", g.version());
+    return 77;
+  }
+  const Status status = Floor(g, device, quick).run();
+  if (status.ok()) return 0;
+  fmt::print(stderr, "{}\n", status.message());
+  return 1;
+}
+
+}  // namespace
+}  // namespace ouro::bench
+
+int main(int argc, char** argv) { return ouro::bench::main_of(argc, argv); }

@@ -1,0 +1,19 @@
+// The list of all kernels of devices, for preloading and for reports.
+#include <vector>
+
+#include "kernels/gpu/collect.h"
+#include "kernels/gpu/optim.h"
+
+namespace ouro::gpu {
+
+std::span<const Kernel* const> all_kernels() {
+  static const std::vector<const Kernel*> all = [] {
+    const std::span<const Kernel* const> collect = collect_kernels();
+    std::vector<const Kernel*> list(collect.begin(), collect.end());
+    for (const Kernel& kernel : optim_kernels()) list.push_back(&kernel);
+    return list;
+  }();
+  return all;
+}
+
+}  // namespace ouro::gpu

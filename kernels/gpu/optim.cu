@@ -1,0 +1,32 @@
+// The device half of the optimiser kernels: blocks of threads run the bodies of optim_body.h. Used by
+// optim_host.cc through optim_entries.
+#include "kernels/gpu/optim_list.h"
+
+namespace ouro::gpu::optim {
+namespace {
+
+template <class V>
+__global__ void __launch_bounds__(kOptimThreads, V::kResident)
+    optim_update(const __grid_constant__ UpdateArgs args) {
+  using Place = Room<typename V::L::Computed>;
+  __shared__ alignas(Place) unsigned char room[sizeof(Place)];
+  update_body<V>(DeviceBlock{}, args, *reinterpret_cast<Place*>(room));
+}
+
+template <class T>
+__global__ void __launch_bounds__(kSurveyThreads) optim_survey(const __grid_constant__ SurveyArgs args) {
+  __shared__ SurveyRoom room;
+  survey_body<T>(DeviceBlock{}, args, room);
+}
+
+}  // namespace
+
+std::array<const void*, kOptimKernels> optim_entries() {
+  std::array<const void*, kOptimKernels> entries = {};
+  std::size_t k = 0;
+  each_variant([&](auto v) { entries[k++] = reinterpret_cast<const void*>(&optim_update<decltype(v)>); });
+  each_survey([&](auto t) { entries[k++] = reinterpret_cast<const void*>(&optim_survey<decltype(t)>); });
+  return entries;
+}
+
+}  // namespace ouro::gpu::optim

@@ -1,0 +1,29 @@
+// Device entries of the resident kernels: a block a channel. Used by resident_host.cc.
+#include "kernels/gpu/resident_list.h"
+
+namespace ouro::gpu {
+namespace {
+
+#define OURO_X(name, ...)                                          \
+  __global__ void __launch_bounds__(kResidentThreads, 1)           \
+      resident_##name(const __grid_constant__ ResidentArgs args) { \
+    __shared__ ResidentShared shared;                              \
+    ResidentEntries::name(args, DeviceBlock{}, shared);            \
+  }
+OURO_RESIDENT_KERNELS(OURO_X)
+#undef OURO_X
+
+}  // namespace
+
+const void* resident_entry(ResidentKernel kernel) {
+  switch (kernel) {
+#define OURO_X(name, ...)    \
+  case ResidentKernel::name: \
+    return reinterpret_cast<const void*>(&resident_##name);
+    OURO_RESIDENT_KERNELS(OURO_X)
+#undef OURO_X
+  }
+  return nullptr;
+}
+
+}  // namespace ouro::gpu

@@ -1,0 +1,438 @@
+// The resident executor: the listener that carries flows out inside one kernel launch, a block a channel. One
+// body for device and host; the steps' meaning is in runtime/flow/step.h. Used by resident_host.cc and
+// resident.cu.
+#pragma once
+#include "kernels/gpu/resident_channel.h"
+#include "kernels/gpu/resident_loops.h"
+#include "runtime/flow/step.h"
+
+namespace ouro::gpu {
+
+/// Every step begins with the block together, and what it has written is seen by all threads of the next one.
+template <class Numbers, class Block>
+class Resident : private ResidentChannel<Block> {
+  using Channel = ResidentChannel<Block>;
+  using Step = flow::Step;
+
+ public:
+  OURO_HD Resident(const ResidentArgs& args, const Block& block, ResidentShared& shared, Numbers numbers)
+      : Channel(args, block, shared), numbers_(numbers) {}
+  using Channel::enter;
+  using Channel::leave;
+
+  /// Decides how large a chunk is and how many rounds there are, as the host executor does, for this
+  /// channel's share of the data.
+  template <class Flow>
+  OURO_HD void cut(Collective collective) {
+    blocks_ = collective == Collective::reduce_scatter || collective == Collective::all_gather ||
+              collective == Collective::gather || collective == Collective::scatter ||
+              collective == Collective::all_to_all;
+    in_blocks_ = blocks_ && collective != Collective::all_gather && collective != Collective::gather;
+    out_blocks_ = blocks_ && collective != Collective::reduce_scatter && collective != Collective::scatter;
+    pipelined_ = Flow::kPipelined;
+    by_reference_ = Flow::kByReference && n_ > 1;
+    posts_others_ = Flow::kPostsOthers;
+    ahead_ = Flow::kPipelined ? (Flow::kPostsResult ? 2 : 1) * flow::kBoardLag : 0;
+    base_ = shared_.state.round;
+    const std::uint64_t elem = numbers_.element();
+    const std::uint64_t chunks = static_cast<std::uint64_t>(Flow{}.chunks({a_.rank, n_, a_.root, 1}));
+    per_round_ = static_cast<int>(chunks);
+    const std::uint64_t count = collective == Collective::barrier ? 0 : a_.count;
+    const ResidentShare share = resident_share(count, a_.channels, b_.block(), elem);
+    first_ = share.first;
+    total_ = share.count;
+    const std::uint64_t line = ResidentLayout::kLine / elem;
+    if (n_ == 1 || by_reference_) {
+      capacity_ = blocks_ ? total_ : round_up((total_ + chunks - 1) / chunks, line);
+    } else if (Flow::kBoards) {
+      const std::uint64_t posted = Flow::kPostsOthers ? static_cast<std::uint64_t>(n_ - 1) : 1;
+      result_piece_ = static_cast<int>(posted);
+      stride_ = a_.layout.page_bytes / (posted + Flow::kPostsResult) / ResidentLayout::kLine *
+                ResidentLayout::kLine;
+      capacity_ = stride_ / elem;
+    } else {
+      const std::uint64_t widest = elem > numbers_.accumulator() ? elem : numbers_.accumulator();
+      capacity_ = a_.layout.slot_bytes / widest / line * line;
+    }
+    if (capacity_ == 0) capacity_ = 1;
+    const std::uint64_t at_once = blocks_ ? capacity_ : chunks * capacity_;
+    const std::uint64_t rounds = total_ <= at_once ? 1 : (total_ + at_once - 1) / at_once;
+    rounds_ = static_cast<int>(rounds);
+    piece_ = blocks_ ? capacity_ : round_up((total_ + chunks * rounds - 1) / (chunks * rounds), line);
+    if (piece_ > capacity_) piece_ = capacity_;
+  }
+
+  /// Runs the flow; Hop{}(*this, step) carries one step out, in line or not.
+  template <class Flow, class Hop>
+  OURO_HD void run() {
+    if (total_ == 0 && a_.collective != Collective::barrier) return;  // as all other ranks find
+    const flow::Place at{a_.rank, n_, a_.root, rounds_};
+    const Listener<Hop> listen{*this};
+    if constexpr (Flow::kPipelined) {
+      Flow{}(at, listen);
+    } else {
+      for (round_index_ = 0; round_index_ < rounds_ && !failed_; ++round_index_) {
+        Flow{}(at, listen);
+        if (Flow::kBoards && n_ > 1 && !failed_) end_round();
+      }
+    }
+  }
+
+  /// Carries one step out. In line in a flow whose verbs are literals, what is left is the loop written by
+  /// hand.
+  OURO_HD void hop(const Step& s) {
+    ++this->step_;
+    if (s.verb & flow::kPost) return post(s);
+    if (s.verb & flow::kRelease) return end_round();
+    if (s.verb & flow::kMeet) return meet();
+    if (s.verb & (flow::kPosted | flow::kSpread)) return read_boards(s);
+    if (s.verb & (flow::kRecv | flow::kSend)) return hop_link(s);
+    local(s);
+  }
+
+ private:
+  using Channel::a_;
+  using Channel::b_;
+  using Channel::n_;
+  using Channel::shared_;
+  /// How far a rank has come in a round k: its card says 4k + Phase (as BoardView::Phase on the host).
+  enum Phase : std::uint64_t { kPosted = 2, kResult = 3, kMetAgain = 4 };
+  struct Extent {
+    std::uint64_t offset, count;  // elements
+  };
+  // No lambda: the compiler would not put a step that is said twice in line.
+  template <class Hop>
+  struct Listener {
+    Resident& rank;
+    OURO_HD void operator()(const Step& s) const {
+      if (!rank.failed_) Hop{}(rank, s);
+    }
+  };
+
+  OURO_HD static std::uint64_t round_up(std::uint64_t x, std::uint64_t unit) {
+    return (x + unit - 1) / unit * unit;
+  }
+
+  // Which elements a chunk is.
+  OURO_HD std::uint64_t round_of(int chunk) const {
+    return static_cast<std::uint64_t>(pipelined_ ? chunk / per_round_ : round_index_);
+  }
+  OURO_HD int within_round(int chunk) const { return pipelined_ ? chunk % per_round_ : chunk; }
+  OURO_HD Extent block_extent(int chunk, bool many) const {
+    const std::uint64_t block = many ? static_cast<std::uint64_t>(within_round(chunk)) * a_.count : 0;
+    const std::uint64_t done = round_of(chunk) * capacity_, skip = done < total_ ? done : total_;
+    const std::uint64_t left = total_ - skip;
+    return {block + first_ + skip, left < capacity_ ? left : capacity_};
+  }
+  OURO_HD Extent region_extent(int chunk) const {
+    const int i = pipelined_ ? chunk : round_index_ * per_round_ + chunk;
+    const std::uint64_t from = static_cast<std::uint64_t>(i) * piece_, skip = from < total_ ? from : total_;
+    const std::uint64_t left = total_ - skip;
+    return {first_ + skip, left < piece_ ? left : piece_};
+  }
+  OURO_HD Extent in_extent(int chunk) const {
+    return blocks_ ? block_extent(chunk, in_blocks_) : region_extent(chunk);
+  }
+  OURO_HD Extent out_extent(int chunk) const {
+    return blocks_ ? block_extent(chunk, out_blocks_) : region_extent(chunk);
+  }
+  OURO_HD const std::byte* in_at(Extent e) const { return a_.in + e.offset * numbers_.element(); }
+  OURO_HD std::byte* out_at(Extent e) const { return a_.out + e.offset * numbers_.element(); }
+  /// Pipelined flows share one accumulator: they end one chunk before they begin the next (flow/traits.h).
+  OURO_HD std::byte* acc_at(int chunk) const {
+    return this->part(a_.rank) + a_.layout.scratch_at +
+           (pipelined_ ? 0 : static_cast<std::uint64_t>(chunk)) * a_.layout.slot_bytes;
+  }
+
+  OURO_HD void reduce(const ResidentJob& job) const {
+    if constexpr (Numbers::kReduces) numbers_.reduce(b_, job);
+  }
+  OURO_HD ResidentJob job_of(std::uint64_t count) const {
+    ResidentJob job;
+    job.ranks = n_;
+    job.factor = &a_.premul;
+    job.count = count;
+    return job;
+  }
+
+  /// Mine alone, and nobody hears of it.
+  OURO_HD void local(const Step& s) {
+    const Extent out = s.verb & flow::kStore ? out_extent(s.chunk) : Extent{};
+    const Extent in = s.verb & flow::kInput ? in_extent(s.chunk) : out;
+    const std::byte* const source = s.verb & flow::kInput ? in_at(in) : acc_at(s.chunk);
+    if (s.verb & flow::kStore && s.verb & flow::kInput && !(s.verb & flow::kWideIn)) {
+      copy_bytes(b_, out_at(out), nullptr, source, out.count * numbers_.element());
+    } else {
+      ResidentJob job = job_of(in.count);
+      job.narrow = {source, (s.verb & flow::kInput) != 0};
+      job.wide = {source, (s.verb & flow::kInput) == 0};
+      set_sinks(job, s, out);
+      reduce(job);
+    }
+    b_.sync();
+  }
+
+  // Two threads of different warps wait for, and publish to, both ends at once.
+  OURO_HD int for_input() const { return 0; }
+  OURO_HD int for_output() const { return b_.threads() > 32 ? 32 : 0; }
+
+  OURO_HD void hop_link(const Step& s) {
+    const bool receives = (s.verb & flow::kRecv) != 0, sends = (s.verb & flow::kSend) != 0;
+    const std::uint64_t taken = receives ? shared_.state.received[s.from] : 0;
+    const std::uint64_t given = sends ? shared_.state.sent[s.to] : 0;
+    bool failed = false;
+    if (receives && b_.thread() == for_input())
+      failed = this->await_tagged(this->full(s.from, a_.rank, taken), taken + 1, s.from);
+    const auto slots = static_cast<std::uint64_t>(a_.layout.slots);
+    if (sends && b_.thread() == for_output() && given >= slots)
+      failed |= this->await(this->line(a_.rank, a_.layout.freed_at, s.to), given + 1 - slots, s.to);
+    failed_ = b_.any(failed);
+    if (failed_) return;
+    transfer(s, receives ? this->slot(s.from, a_.rank, taken) : nullptr,
+             sends ? this->slot(a_.rank, s.to, given) : nullptr);
+    b_.sync();
+    if (sends && b_.thread() == for_output()) {
+      this->publish_tagged(this->full(a_.rank, s.to, given), given + 1);
+      shared_.state.sent[s.to] = given + 1;
+    }
+    if (receives && b_.thread() == for_input()) {
+      this->publish(this->line(s.from, a_.layout.freed_at, a_.rank), taken + 1);
+      shared_.state.received[s.from] = taken + 1;
+    }
+    b_.sync();
+  }
+
+  /// From `got`, or what is mine, to `slot` and to where else the step says.
+  OURO_HD void transfer(const Step& s, const std::byte* got, std::byte* slot) {
+    const std::uint64_t elem = numbers_.element();
+    const bool acc = (s.verb & flow::kAcc) != 0, receives = (s.verb & flow::kRecv) != 0;
+    const Extent out = s.verb & (flow::kStore | flow::kResult) ? out_extent(s.chunk) : Extent{};
+    // A pure forward of a reduction neither stores nor has an output here: its size is the input's.
+    const Extent in =
+        s.verb & flow::kInput || !(s.verb & (flow::kStore | flow::kResult)) ? in_extent(s.chunk) : out;
+    const bool wide_in = (s.verb & flow::kWideIn) != 0, wide_out = (s.verb & flow::kWideOut) != 0;
+    if (!receives && s.verb & flow::kResult)
+      return copy_bytes(b_, slot, nullptr, out_at(out), out.count * elem);
+    if (!receives && acc)
+      return copy_bytes(b_, slot, nullptr, acc_at(s.chunk), in.count * numbers_.accumulator());
+    if (!receives && !wide_out) return copy_bytes(b_, slot, nullptr, in_at(in), in.count * elem);
+    if (receives && !wide_in) {
+      std::byte* const store = s.verb & flow::kStore ? out_at(out) : slot;
+      return copy_bytes(b_, store, store == slot ? nullptr : slot, got,
+                        (s.verb & flow::kStore ? out : in).count * elem);
+    }
+    ResidentJob job = job_of(s.verb & flow::kStore ? out.count : in.count);
+    job.wide = {got, receives};
+    if (acc) job.also_wide = {acc_at(s.chunk), true};
+    if (s.verb & flow::kInput) job.narrow = {in_at(in), true};
+    job.weight = s.weight;
+    set_sinks(job, s, out);
+    job.send = {slot, (s.verb & flow::kSend) != 0};
+    job.send_wide = wide_out;
+    reduce(job);
+  }
+  OURO_HD void set_sinks(ResidentJob& job, const Step& s, Extent out) const {
+    if (s.verb & flow::kStore) job.store = {out_at(out), true};
+    if (s.verb & flow::kKeep) job.keep = {acc_at(s.chunk), true};
+  }
+
+  // ---- boards -------------------------------------------------------------------------------------
+
+  template <class F>
+  OURO_HD void each_peer(F&& f) const {
+    for (int p = b_.thread(); p < n_; p += b_.threads())
+      if (p != a_.rank) f(p);
+  }
+  /// Before anything of this round is written: everyone has released the round that used its page last.
+  OURO_HD bool open(std::uint64_t round) {
+    bool failed = false;
+    if (round >= ResidentLayout::kPages)
+      each_peer([&](int p) {
+        const std::uint64_t need = round + 1 - ResidentLayout::kPages;
+        if (shared_.state.known[p] >= need) return;
+        failed |= this->await(this->line(a_.rank, a_.layout.done_at, p), need, p);
+        shared_.state.known[p] = need;
+      });
+    return !(failed_ = b_.any(failed));
+  }
+  OURO_HD void announce(std::uint64_t round, Phase phase) const {
+    b_.sync();
+    each_peer([&](int p) {
+      ResidentCard& card = this->card(a_.rank, p);
+      if (phase == kPosted) card.premul[round % ResidentLayout::kPages] = a_.premul;
+      this->publish_tagged(&card.word[round % ResidentLayout::kPages], 4 * round + phase);
+    });
+  }
+  OURO_HD bool hear(int p, std::uint64_t round, Phase phase) {
+    const bool failed = this->await_tagged(&this->card(p, a_.rank).word[round % ResidentLayout::kPages],
+                                           4 * round + phase, p);
+    // Who has come to this round has released those that lie far enough behind, and all of earlier
+    // operations.
+    const std::uint64_t released = round - base_ > ahead_ ? round - ahead_ : base_;
+    if (shared_.state.known[p] < released) shared_.state.known[p] = released;
+    return failed;
+  }
+  OURO_HD bool hear_all(std::uint64_t round, Phase phase) {
+    bool failed = false;
+    each_peer([&](int p) { failed |= hear(p, round, phase); });
+    return !(failed_ = b_.any(failed));
+  }
+
+  OURO_HD void post(const Step& s) {
+    const std::uint64_t round = base_ + round_of(s.chunk), elem = numbers_.element();
+    if (s.verb & flow::kResult) {
+      const Extent out = out_extent(s.chunk);
+      copy_bytes(b_, piece(a_.rank, round, result_piece_), nullptr, out_at(out), out.count * elem);
+      return announce(round, kResult);
+    }
+    if (!open(round)) return;
+    for (int j = 0; j < s.span && !by_reference_; ++j) {
+      const Extent in = in_extent(s.span == 1 ? s.chunk : flow::nth(s.chunk, j, per_round_));
+      copy_bytes(b_, piece(a_.rank, round, j), nullptr, in_at(in), in.count * elem);
+    }
+    announce(round, kPosted);
+    if (by_reference_) hear_all(round, kPosted);  // from here on all buffers may be touched
+  }
+  OURO_HD std::byte* piece(int rank, std::uint64_t round, int position) const {
+    return this->page(rank, round) + static_cast<std::uint64_t>(position) * stride_;
+  }
+
+  OURO_HD void end_round() {
+    b_.sync();
+    const std::uint64_t released = shared_.state.round + 1;
+    each_peer([&](int p) { this->publish(this->line(p, a_.layout.done_at, a_.rank), released); });
+    met_ = false;
+    b_.sync();
+    if (b_.thread() == 0) shared_.state.round = released;
+  }
+
+  OURO_HD void meet() {
+    b_.sync();
+    const std::uint64_t round = shared_.state.round;
+    const Phase phase = met_ ? kMetAgain : kResult;
+    met_ = true;
+    if (!open(round)) return;
+    announce(round, phase);
+    hear_all(round, phase);
+  }
+
+  /// Where chunk `s.at` of what `from` posted lies; `at` is its place in a buffer that is read by reference.
+  OURO_HD const std::byte* posted(int from, const Step& s, Extent at) const {
+    if (by_reference_) return a_.in_of[from] + at.offset * numbers_.element();
+    int position = 0;
+    if (s.verb & flow::kResult)
+      position = result_piece_;
+    else if (posts_others_)
+      position = flow::wrap(within_round(s.at) - from - 1, n_);
+    return piece(from, base_ + round_of(s.at), position);
+  }
+
+  /// Finds chunk `s.at` of all inputs, once they are there; mine is at hand, posted or not.
+  OURO_HD bool find_sources(const Step& s, Extent at) {
+    const std::uint64_t round = base_ + round_of(s.at);
+    bool failed = false;
+    for (int p = b_.thread(); p < n_; p += b_.threads()) {
+      if (p == a_.rank) {
+        shared_.source[p] = in_at(in_extent(s.at));
+        shared_.factor[p] = a_.premul;
+        continue;
+      }
+      if (!by_reference_) failed |= hear(p, round, kPosted);
+      shared_.source[p] = posted(p, s, at);
+      shared_.factor[p] = this->card(p, a_.rank).premul[round % ResidentLayout::kPages];
+    }
+    return !(failed_ = b_.any(failed));
+  }
+
+  /// Folds all inputs, or copies one; into my output or those of all ranks.
+  OURO_HD void read_boards(const Step& s) {
+    const Extent out = out_extent(s.chunk), at = blocks_ ? in_extent(s.at) : out;
+    const std::uint64_t place = out.offset * numbers_.element(), bytes = out.count * numbers_.element();
+    if (s.verb & flow::kPosted && s.from == flow::kEveryone) {
+      if (!find_sources(s, at)) return;
+      ResidentJob job = job_of(out.count);
+      job.many = shared_.source;
+      job.many_count = n_;
+      job.factor = shared_.factor;
+      job.spread = a_.out_of;
+      job.spread_at = place;
+      job.spreads = (s.verb & flow::kSpread) != 0;
+      job.store = {out_at(out), !job.spreads};
+      reduce(job);
+    } else {
+      if (s.verb & flow::kPosted && !by_reference_) {
+        const Phase phase = s.verb & flow::kResult ? kResult : kPosted;
+        failed_ = b_.any(b_.thread() == 0 && hear(s.from, base_ + round_of(s.at), phase));
+        if (failed_) return;
+      }
+      const std::byte* const source =
+          s.verb & flow::kInput ? in_at(in_extent(s.chunk)) : posted(s.from, s, at);
+      if (!(s.verb & flow::kSpread)) {
+        copy_bytes(b_, out_at(out), nullptr, source, bytes);
+      } else {
+        for (int d = 0; d < n_; ++d)
+          copy_bytes(b_, a_.out_of[flow::wrap(a_.rank + d, n_)] + place, nullptr, source, bytes);
+      }
+    }
+    b_.sync();
+  }
+
+  const Numbers numbers_;
+  bool failed_ = false;
+  bool blocks_ = false, in_blocks_ = false, out_blocks_ = false;
+  bool pipelined_ = false, by_reference_ = false, posts_others_ = false;
+  bool met_ = false;  // in the round at hand
+  int per_round_ = 1, rounds_ = 1, round_index_ = 0;
+  std::uint64_t first_ = 0, total_ = 0;  // elements: this channel's share of the region, or of each block
+  std::uint64_t capacity_ = 1;           // elements of one chunk in one round, at most
+  std::uint64_t piece_ = 1;              // elements of a chunk of a region
+  std::uint64_t base_ = 0;               // first round of the boards in this operation
+  std::uint64_t ahead_ = 0;              // rounds between posting a round and having released it, at most
+  std::uint64_t stride_ = 0;             // bytes between the pieces of a post
+  int result_piece_ = 0;                 // where the result lies
+};
+
+struct HopInLine {
+  template <class Rank>
+  OURO_HD void operator()(Rank& rank, const flow::Step& s) const {
+    rank.hop(s);
+  }
+};
+struct HopOutOfLine {
+  template <class Rank>
+  OURO_HD_OUTLINE void operator()(Rank& rank, const flow::Step& s) const {
+    rank.hop(s);
+  }
+};
+
+/// One operation with a flow and a reduction that are known here.
+template <Collective kCollective, class Flow, class Numbers, class Block>
+OURO_HD void run_hot(const ResidentArgs& args, const Block& block, ResidentShared& shared, Numbers numbers) {
+  Resident<Numbers, Block> rank(args, block, shared, numbers);
+  if (!rank.enter()) return;
+  rank.template cut<Flow>(kCollective);
+  rank.template run<Flow, HopInLine>();
+  rank.leave();
+}
+
+/// Any flow that resident kernels serve.
+template <class Flow>
+inline constexpr bool kResident = !Flow::kInLine && !Flow::kPulls;
+
+/// Any operation, chosen at run time: one copy of the steps for all flows.
+template <class Block>
+OURO_HD void run_cold(const ResidentArgs& args, const Block& block, ResidentShared& shared, Cold numbers) {
+  Resident<Cold, Block> rank(args, block, shared, numbers);
+  if (!rank.enter()) return;
+#define OURO_X(c, a, F)                                                             \
+  if constexpr (kResident<flow::F>)                                                 \
+    if (args.collective == Collective::c && args.algorithm == flow::Algorithm::a) { \
+      rank.template cut<flow::F>(Collective::c);                                    \
+      rank.template run<flow::F, HopOutOfLine>();                                   \
+    }
+  OURO_FLOWS(OURO_X)
+#undef OURO_X
+  rank.leave();
+}
+
+}  // namespace ouro::gpu

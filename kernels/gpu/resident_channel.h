@@ -1,0 +1,178 @@
+// One channel of one rank, as the block that runs it sees it: where its memory lies, its flags, how it waits
+// and how it fails. Used by resident_body.h and resident_packets.h.
+#pragma once
+#include "kernels/gpu/block.h"
+#include "kernels/gpu/resident.h"
+#include "kernels/gpu/resident_memory.h"
+
+namespace ouro::gpu {
+
+/// Where a channel stands between launches, at the head of its part of the arena.
+struct ResidentState {
+  std::uint64_t sent[ResidentLayout::kMaxRanks], received[ResidentLayout::kMaxRanks];  // messages, by link
+  std::uint64_t known[ResidentLayout::kMaxRanks];  // rounds that each rank is known to have released
+  std::uint64_t round;                             // of the boards
+  std::uint64_t operations;                        // by packets
+};
+
+/// A rank's posts as one reader sees them. A page has a word and this rank's factor (premulsum).
+struct alignas(ResidentLayout::kLine) ResidentCard {
+  std::uint64_t word[ResidentLayout::kPages];
+  Scalar premul[ResidentLayout::kPages];
+};
+static_assert(sizeof(ResidentCard) == ResidentLayout::kLine);
+
+/// What the threads of a block share: in shared memory on a device.
+struct ResidentShared {
+  ResidentState state;
+  const std::byte* source[ResidentLayout::kMaxRanks];
+  Scalar factor[ResidentLayout::kMaxRanks];
+};
+
+/// The share of channel `c` of `count` elements: [first, first + count).
+struct ResidentShare {
+  std::uint64_t first, count;
+};
+OURO_HD ResidentShare resident_share(std::uint64_t count, int channels, int c, std::uint64_t element) {
+  const std::uint64_t line = ResidentLayout::kLine / element, n = static_cast<std::uint64_t>(channels);
+  const std::uint64_t share = ((count + n - 1) / n + line - 1) / line * line;
+  const std::uint64_t first = static_cast<std::uint64_t>(c) * share;
+  if (first >= count) return {count, 0};
+  return {first, count - first < share ? count - first : share};
+}
+
+/// Waits end when what is waited for comes, when the deadline passes, when the abort word is raised or when
+/// another block of this rank has failed. A wait is one thread's; the block learns of its outcome by any().
+template <class Block>
+class ResidentChannel {
+ public:
+  OURO_HD ResidentChannel(const ResidentArgs& args, const Block& block, ResidentShared& shared)
+      : a_(args), b_(block), shared_(shared), n_(args.layout.ranks), start_(now_ns()) {}
+
+  /// False if this rank has failed before; nothing may be touched then.
+  OURO_HD bool enter() {
+    const bool failed = load_relaxed(failed_word()) != 0;  // under way together with what follows
+    const ResidentState& kept = *reinterpret_cast<const ResidentState*>(part(a_.rank));
+    ResidentState& state = shared_.state;
+    for (int p = b_.thread(); p < n_; p += b_.threads()) {
+      state.sent[p] = kept.sent[p];
+      state.received[p] = kept.received[p];
+      state.known[p] = kept.known[p];
+    }
+    if (b_.thread() == 0) {
+      state.round = kept.round;
+      state.operations = kept.operations;
+    }
+    return !b_.any(failed);
+  }
+
+  /// Leaves the state for the next launch.
+  OURO_HD void leave() {
+    b_.sync();
+    ResidentState& kept = *reinterpret_cast<ResidentState*>(part(a_.rank));
+    const ResidentState& state = shared_.state;
+    for (int p = b_.thread(); p < n_; p += b_.threads()) {
+      kept.sent[p] = state.sent[p];
+      kept.received[p] = state.received[p];
+      kept.known[p] = state.known[p];
+    }
+    if (b_.thread() == 0) {
+      kept.round = state.round;
+      kept.operations = state.operations;
+    }
+  }
+
+  // Places in the arenas, of this channel.
+  OURO_HD std::byte* part(int rank) const {
+    return a_.arena[rank] + ResidentLayout::kHeaderBytes +
+           static_cast<std::uint64_t>(b_.block()) * a_.layout.channel_bytes;
+  }
+  /// In the arena of `at`, what `peer` writes: its line of the table that begins at `table`.
+  OURO_HD std::uint64_t* line(int at, std::uint64_t table, int peer) const {
+    return reinterpret_cast<std::uint64_t*>(part(at) + table +
+                                            static_cast<std::uint64_t>(peer) * ResidentLayout::kLine);
+  }
+  OURO_HD std::uint64_t slot_index(std::uint64_t message) const {
+    return message & static_cast<std::uint64_t>(a_.layout.slots - 1);
+  }
+  /// The flag and the payload of a message on the link from -> to.
+  OURO_HD std::uint64_t* full(int from, int to, std::uint64_t message) const {
+    return line(to, a_.layout.full_at, from) + slot_index(message);
+  }
+  OURO_HD std::byte* slot(int from, int to, std::uint64_t message) const {
+    const std::uint64_t index =
+        static_cast<std::uint64_t>(from) * static_cast<std::uint64_t>(a_.layout.slots) + slot_index(message);
+    return part(to) + a_.layout.slots_at + index * a_.layout.slot_bytes;
+  }
+  OURO_HD ResidentCard& card(int writer, int reader) const {
+    return *reinterpret_cast<ResidentCard*>(line(reader, a_.layout.cards_at, writer));
+  }
+  OURO_HD std::byte* page(int rank, std::uint64_t round) const {
+    return part(rank) + a_.layout.pages_at + round % ResidentLayout::kPages * a_.layout.page_bytes;
+  }
+
+  /// Spins until arrived(); true if the block has to leave instead.
+  template <class Arrived>
+  OURO_HD bool spin(int peer, Arrived&& arrived) {
+    constexpr std::uint32_t kGate =
+        128;  // looks at the flag for each at what ends a wait: those are far away
+    for (std::uint32_t polls = 1; !arrived(); ++polls) {
+      if (polls % kGate != 0) {
+        pause();
+        continue;
+      }
+      if (load_relaxed(failed_word()) != 0) return true;
+      if (load_relaxed(a_.abort) != 0) return fail(ResidentFault::aborted, peer);
+      if (now_ns() - start_ >= a_.deadline_ns) return fail(ResidentFault::deadline, peer);
+    }
+    return false;
+  }
+  /// Until the number in `word` has come to `number`.
+  OURO_HD bool await(const std::uint64_t* word, std::uint64_t number, int peer) {
+    return spin(peer, [&] { return (load_acquire(word, a_.one_device) & kNumberMask) >= number; });
+  }
+  /// The same for a flag that says in which operation its writer is.
+  OURO_HD bool await_tagged(const std::uint64_t* word, std::uint64_t number, int peer) {
+    std::uint64_t seen = 0;
+    const bool failed = spin(peer, [&] {
+      seen = load_acquire(word, a_.one_device);
+      return (seen & kNumberMask) >= number;
+    });
+    if (failed) return true;
+    return seen >> kTagShift != a_.tag && fail(ResidentFault::mismatch, peer);
+  }
+  OURO_HD void publish(std::uint64_t* word, std::uint64_t number) const {
+    store_release(word, number, a_.one_device);
+  }
+  OURO_HD void publish_tagged(std::uint64_t* word, std::uint64_t number) const {
+    publish(word, std::uint64_t{a_.tag} << kTagShift | number);
+  }
+
+ protected:
+  /// True. The first of the rank's blocks leaves the record.
+  OURO_HD bool fail(ResidentFault fault, int peer) {
+    if (claim(failed_word())) {
+      a_.error->peer = peer;
+      a_.error->step = step_;
+      a_.error->channel = b_.block();
+      store_release(reinterpret_cast<std::uint32_t*>(&a_.error->fault), static_cast<std::uint32_t>(fault));
+    }
+    return true;
+  }
+
+  const ResidentArgs& a_;
+  const Block& b_;
+  ResidentShared& shared_;
+  const int n_;
+  std::uint32_t step_ = 0;
+
+ private:
+  // A flag: the tag above, below it a number that only grows (at one a microsecond for nine years).
+  static constexpr int kTagShift = 48;
+  static constexpr std::uint64_t kNumberMask = (std::uint64_t{1} << kTagShift) - 1;
+
+  OURO_HD std::uint32_t* failed_word() const { return reinterpret_cast<std::uint32_t*>(a_.arena[a_.rank]); }
+  const std::uint64_t start_;
+};
+
+}  // namespace ouro::gpu

@@ -1,0 +1,182 @@
+// Host side of the resident kernels: which kernel serves an operation, and the same bodies run by host
+// threads, a thread a block. Used by the resident executor, and by the fake GPU through Kernel::host.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "kernels/gpu/resident_list.h"
+#include "runtime/core/link_view.h"
+
+namespace ouro::gpu {
+namespace {
+
+static_assert(ResidentLayout::kPages == BoardView::kPages, "the depth with which flows are proved");
+
+#define OURO_X(name, ...)                                                                             \
+  void name(const void* args, int block, int blocks) {                                                \
+    ResidentShared shared;                                                                            \
+    ResidentEntries::name(*static_cast<const ResidentArgs*>(args), HostBlock{block, blocks}, shared); \
+  }
+OURO_RESIDENT_KERNELS(OURO_X)
+#undef OURO_X
+
+#define OURO_X(name, ...) +1
+constexpr std::size_t kKernels = 0 OURO_RESIDENT_KERNELS(OURO_X);
+#undef OURO_X
+
+const std::array<Kernel, kKernels>& kernels() {
+  static const std::array<Kernel, kKernels> all = {{
+#define OURO_X(name, ...) \
+  {"resident_" #name, resident_entry(ResidentKernel::name), &gpu::name, sizeof(ResidentArgs), true},
+      OURO_RESIDENT_KERNELS(OURO_X)
+#undef OURO_X
+  }};
+  return all;
+}
+
+ResidentKernel kernel_for(const ResidentArgs& a) {
+#define OURO_X(name, type) \
+  if (a.packets && a.op == OpKind::sum && a.dtype == DType::type) return ResidentKernel::name;
+  OURO_RESIDENT_PACKETS(OURO_X)
+#undef OURO_X
+  if (a.packets) return ResidentKernel::packets_any;
+#define OURO_X(name, c, al, Flow, type)                                                             \
+  if (a.collective == Collective::c && a.algorithm == flow::Algorithm::al && a.op == OpKind::sum && \
+      a.dtype == DType::type)                                                                       \
+    return ResidentKernel::name;
+  OURO_RESIDENT_SUMS(OURO_X)
+#undef OURO_X
+#define OURO_X(name, c, al, Flow) \
+  if (a.collective == Collective::c && a.algorithm == flow::Algorithm::al) return ResidentKernel::name;
+  OURO_RESIDENT_MOVES(OURO_X)
+#undef OURO_X
+  return ResidentKernel::any;
+}
+
+bool reduces(Collective c) {
+  return c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter;
+}
+
+Status check_flow(const ResidentArgs& a) {
+  bool resident = false;
+  const bool found =
+      flow::visit(a.collective, a.algorithm, [&]<class Flow>(Flow) { resident = kResident<Flow>; });
+  if (!found || !resident)
+    return unsupported(
+        fmt::format("the resident executor has no {} by {}", name(a.collective), flow::name(a.algorithm)));
+  if (reduces(a.collective) && !applies(a.op, a.dtype))
+    return invalid(fmt::format("{} is not defined on {}", name(a.op), name(a.dtype)));
+  return {};
+}
+
+Status check_packets(const ResidentArgs& a) {
+  if (a.collective != Collective::all_reduce || a.algorithm != flow::Algorithm::oneshot)
+    return invalid("packets are for all_reduce by oneshot");
+  const std::uint64_t bytes = a.count * size_of(a.dtype), limit = resident_packet_limit(a.layout, a.channels);
+  if (bytes > limit) return invalid(fmt::format("{} bytes by packets where {} have room", bytes, limit));
+  return {};
+}
+
+/// By reference: others read or write these buffers, so all ranks must know all of them.
+Status check_references(const ResidentArgs& a) {
+  if (a.collective == Collective::all_to_all && a.in == a.out)
+    return invalid(
+        "all_to_all by reference cannot run in place: a block would be overwritten before it is read");
+  const flow::Buffers needs = flow::in_place_buffers(a.collective);
+  for (int r = 0; r < a.layout.ranks; ++r) {
+    if (needs.inputs && (!needs.root_input_only || r == a.root) && a.in_of[r] == nullptr)
+      return invalid(fmt::format("{} by reference needs the input of rank {}", name(a.collective), r));
+    if (needs.outputs && a.out_of[r] == nullptr)
+      return invalid(fmt::format("{} by reference needs the output of rank {}", name(a.collective), r));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ResidentLayout> resident_layout(const ResidentSizes& s) {
+  using L = ResidentLayout;
+  const auto wrong = [](const char* what, auto value, const char* rule) {
+    return Result<L>(invalid(fmt::format("resident layout: {} is {}, must be {}", what, value, rule)));
+  };
+  if (s.ranks < 1 || s.ranks > L::kMaxRanks) return wrong("ranks", s.ranks, "1 to 64");
+  if (s.channels < 1 || s.channels > L::kMaxChannels) return wrong("channels", s.channels, "1 to 64");
+  if (s.slots < 2 || s.slots > L::kMaxSlots || !std::has_single_bit(static_cast<unsigned>(s.slots)))
+    return wrong("slots", s.slots, "2, 4, 8 or 16");
+  if (s.slot_bytes % L::kLine != 0 || s.slot_bytes < 2048)
+    return wrong("slot_bytes", s.slot_bytes, "a multiple of 128, at least 2048");
+  const auto n = static_cast<std::uint64_t>(s.ranks);
+  if (s.page_bytes % L::kLine != 0 || s.page_bytes < n * L::kLine)
+    return wrong("page_bytes", s.page_bytes, "a multiple of 128, at least 128 a rank");
+  if (s.packet_bytes % L::kLine != 0 || s.packet_bytes == 0)
+    return wrong("packet_bytes", s.packet_bytes, "a multiple of 128, not 0");
+  L l;
+  l.ranks = s.ranks, l.channels = s.channels, l.slots = s.slots;
+  l.slot_bytes = s.slot_bytes, l.page_bytes = s.page_bytes, l.packet_bytes = s.packet_bytes;
+  std::uint64_t at = 0;
+  const auto take = [&](std::uint64_t bytes) {
+    const std::uint64_t here = at;
+    at += (bytes + L::kLine - 1) / L::kLine * L::kLine;
+    return here;
+  };
+  take(sizeof(ResidentState));
+  l.full_at = take(n * L::kLine);
+  l.freed_at = take(n * L::kLine);
+  l.cards_at = take(n * sizeof(ResidentCard));
+  l.done_at = take(n * L::kLine);
+  l.slots_at = take(n * static_cast<std::uint64_t>(s.slots) * s.slot_bytes);
+  l.pages_at = take(L::kPages * s.page_bytes);
+  l.packets_at = take(2 * n * l.packet_set_bytes());
+  // Accumulators of the halving flow, a slot each; or unpacked packets.
+  l.scratch_at = take(std::max(std::bit_floor(n) * s.slot_bytes, n * s.packet_bytes));
+  l.channel_bytes = at;
+  return l;
+}
+
+int resident_channels(const ResidentLayout& layout, std::uint64_t bytes) {
+  constexpr std::uint64_t kEach = 32 << 10;
+  const std::uint64_t wanted = (bytes + kEach - 1) / kEach,
+                      most = static_cast<std::uint64_t>(layout.channels);
+  return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, most));
+}
+
+std::uint64_t resident_packet_limit(const ResidentLayout& layout, int channels) {
+  return layout.packet_bytes * static_cast<std::uint64_t>(channels);
+}
+
+Result<Launch> resident(const ResidentArgs& a) {
+  const int n = a.layout.ranks;
+  if (n < 1 || n > ResidentLayout::kMaxRanks || a.layout.channel_bytes == 0)
+    return invalid("resident: the layout was not made by resident_layout");
+  if (a.rank < 0 || a.rank >= n || a.root < 0 || a.root >= n)
+    return invalid(fmt::format("resident: rank {} and root {} of {} ranks", a.rank, a.root, n));
+  if (a.channels < 1 || a.channels > a.layout.channels)
+    return invalid(
+        fmt::format("resident: {} channels where the arenas have {}", a.channels, a.layout.channels));
+  if (a.deadline_ns == 0 || a.abort == nullptr || a.error == nullptr)
+    return invalid("resident: a launch needs a deadline, an abort word and an error record");
+  for (int r = 0; r < n; ++r)
+    if (a.arena[r] == nullptr) return invalid(fmt::format("resident: the arena of rank {} is missing", r));
+  // Chunks, of 128 bytes at least, are numbered in 31 bits.
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 38;
+  if (a.count > kMost / size_of(a.dtype) / static_cast<std::uint64_t>(n))
+    return unsupported(fmt::format("resident: {} elements are more than one launch can number", a.count));
+  OURO_TRY(check_flow(a));
+  if (a.packets) OURO_TRY(check_packets(a));
+  if (a.algorithm == flow::Algorithm::inplace && n > 1) OURO_TRY(check_references(a));
+  const Kernel& kernel = kernels()[static_cast<std::size_t>(kernel_for(a))];
+  return Launch{&kernel, Shape{a.channels, kResidentThreads}};
+}
+
+std::span<const Kernel* const> resident_kernels() {
+  static const std::array<const Kernel*, kKernels> pointers = [] {
+    std::array<const Kernel*, kKernels> p{};
+    for (std::size_t i = 0; i < kKernels; ++i) p[i] = &kernels()[i];
+    return p;
+  }();
+  return pointers;
+}
+
+}  // namespace ouro::gpu

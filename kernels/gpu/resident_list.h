@@ -1,0 +1,97 @@
+// The one list of resident kernels, and what each runs. Used by resident_host.cc and resident.cu, which give
+// a kernel its host and device entries.
+#pragma once
+#include "kernels/gpu/resident_body.h"
+#include "kernels/gpu/resident_packets.h"
+
+namespace ouro::gpu {
+
+/// X(name, collective, algorithm, struct, element type): sums with a kernel of their own.
+#define OURO_RESIDENT_SUMS(X)                                                \
+  X(ring_all_reduce_f32, all_reduce, ring, RingAllReduce, f32)               \
+  X(ring_all_reduce_f16, all_reduce, ring, RingAllReduce, f16)               \
+  X(ring_all_reduce_bf16, all_reduce, ring, RingAllReduce, bf16)             \
+  X(ring_reduce_scatter_f32, reduce_scatter, ring, RingReduceScatter, f32)   \
+  X(ring_reduce_scatter_f16, reduce_scatter, ring, RingReduceScatter, f16)   \
+  X(ring_reduce_scatter_bf16, reduce_scatter, ring, RingReduceScatter, bf16) \
+  X(direct_all_reduce_f32, all_reduce, direct, DirectAllReduce, f32)         \
+  X(direct_all_reduce_f16, all_reduce, direct, DirectAllReduce, f16)         \
+  X(direct_all_reduce_bf16, all_reduce, direct, DirectAllReduce, bf16)       \
+  X(oneshot_all_reduce_f32, all_reduce, oneshot, OneShotAllReduce, f32)      \
+  X(oneshot_all_reduce_f16, all_reduce, oneshot, OneShotAllReduce, f16)      \
+  X(oneshot_all_reduce_bf16, all_reduce, oneshot, OneShotAllReduce, bf16)
+
+/// X(name, collective, algorithm, struct): movement with a kernel of its own.
+#define OURO_RESIDENT_MOVES(X)                        \
+  X(ring_all_gather, all_gather, ring, RingAllGather) \
+  X(chain_broadcast, broadcast, chain, ChainBroadcast)
+
+/// X(name, element type): sums by packets with a kernel of their own.
+#define OURO_RESIDENT_PACKETS(X) \
+  X(packets_f32, f32)            \
+  X(packets_f16, f16)            \
+  X(packets_bf16, bf16)
+
+/// All of them, and the two that serve whatever else there is: each has a function entry(args, block,
+/// shared).
+struct ResidentEntries {
+  template <DType kType>
+  using SumOf = arith::ReductionFor<kType, OpKind::sum>;
+#define OURO_X(name, c, a, Flow, type)                                                             \
+  template <class Block>                                                                           \
+  static OURO_HD void name(const ResidentArgs& args, const Block& block, ResidentShared& shared) { \
+    run_hot<Collective::c, flow::Flow>(args, block, shared, Hot<SumOf<DType::type>>{});            \
+  }
+  OURO_RESIDENT_SUMS(OURO_X)
+#undef OURO_X
+#define OURO_X(name, c, a, Flow)                                                                   \
+  template <class Block>                                                                           \
+  static OURO_HD void name(const ResidentArgs& args, const Block& block, ResidentShared& shared) { \
+    run_hot<Collective::c, flow::Flow>(args, block, shared, Moved{size_of(args.dtype)});           \
+  }
+  OURO_RESIDENT_MOVES(OURO_X)
+#undef OURO_X
+#define OURO_X(name, type)                                                                         \
+  template <class Block>                                                                           \
+  static OURO_HD void name(const ResidentArgs& args, const Block& block, ResidentShared& shared) { \
+    run_packets<SumOf<DType::type>>(args, block, shared);                                          \
+  }
+  OURO_RESIDENT_PACKETS(OURO_X)
+#undef OURO_X
+  template <class Block>
+  static OURO_HD void packets_any(const ResidentArgs& args, const Block& block, ResidentShared& shared) {
+    run_packets(args, block, shared, cold(args));
+  }
+  template <class Block>
+  static OURO_HD void any(const ResidentArgs& args, const Block& block, ResidentShared& shared) {
+    run_cold(args, block, shared, cold(args));
+  }
+
+ private:
+  static OURO_HD Cold cold(const ResidentArgs& args) {
+    const bool reduces = args.collective == Collective::all_reduce || args.collective == Collective::reduce ||
+                         args.collective == Collective::reduce_scatter;
+    return {args.dtype, args.op, !reduces};
+  }
+};
+
+/// X(name, ...) for every kernel.
+#define OURO_RESIDENT_KERNELS(X) \
+  OURO_RESIDENT_SUMS(X)          \
+  OURO_RESIDENT_MOVES(X)         \
+  OURO_RESIDENT_PACKETS(X)       \
+  X(packets_any)                 \
+  X(any)
+
+enum class ResidentKernel : std::uint8_t {
+#define OURO_X(name, ...) name,
+  OURO_RESIDENT_KERNELS(OURO_X)
+#undef OURO_X
+};
+/// Threads of a block, at most: what the registers are planned for.
+inline constexpr int kResidentThreads = 512;
+
+/// The device entry; nullptr in a build without a CUDA compiler.
+const void* resident_entry(ResidentKernel);
+
+}  // namespace ouro::gpu

@@ -1,0 +1,131 @@
+// What resident kernels do with memory that peers write and read at the same time: flags, packets, the clock.
+// On the host the same protocol runs on atomics. Used by resident_body.h.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/core/hd.h"
+
+#if !defined(__CUDA_ARCH__)
+#include <atomic>
+#include <chrono>
+#include <thread>
+#endif
+
+namespace ouro::gpu {
+
+/// Everything that other threads wrote before their store_release of what is read here is visible afterwards,
+/// also to the threads of the block that meet the reader at its next barrier. Pairs with store_release.
+OURO_HD std::uint64_t load_acquire(const std::uint64_t* word, [[maybe_unused]] bool one_device) {
+#if defined(__CUDA_ARCH__)
+  std::uint64_t value;
+  if (one_device)
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  else
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+#else
+  return std::atomic_ref(*const_cast<std::uint64_t*>(word)).load(std::memory_order_acquire);
+#endif
+}
+
+/// Covers what the block's threads did before their last barrier: reads as well as writes.
+OURO_HD void store_release(std::uint64_t* word, std::uint64_t value, [[maybe_unused]] bool one_device) {
+#if defined(__CUDA_ARCH__)
+  if (one_device)
+    asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+  else
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+#else
+  std::atomic_ref(*word).store(value, std::memory_order_release);
+#endif
+}
+
+/// A word of the host, or of this rank's arena, that tells to stop. No data depends on it.
+OURO_HD std::uint32_t load_relaxed(const std::uint32_t* word) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+#else
+  return std::atomic_ref(*const_cast<std::uint32_t*>(word)).load(std::memory_order_relaxed);
+#endif
+}
+
+/// Publishes an error record to the host.
+OURO_HD void store_release(std::uint32_t* word, std::uint32_t value) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+#else
+  std::atomic_ref(*word).store(value, std::memory_order_release);
+#endif
+}
+
+/// True for the first of a rank's blocks that asks; the word is in the rank's own memory.
+OURO_HD bool claim(std::uint32_t* word) {
+#if defined(__CUDA_ARCH__)
+  return atomicCAS(word, 0u, 1u) == 0;
+#else
+  std::uint32_t expected = 0;
+  return std::atomic_ref(*word).compare_exchange_strong(expected, 1, std::memory_order_relaxed);
+#endif
+}
+
+/// Nanoseconds of a clock that only grows.
+OURO_HD std::uint64_t now_ns() {
+#if defined(__CUDA_ARCH__)
+  std::uint64_t value;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
+  return value;
+#else
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                                    std::chrono::nanoseconds(1));
+#endif
+}
+
+/// Between two looks at a flag. A block has its multiprocessor to itself; a host thread shares its core.
+OURO_HD void pause() {
+#if !defined(__CUDA_ARCH__)
+  std::this_thread::yield();
+#endif
+}
+
+/// Eight bytes of data with a flag beside each half, so that arrival needs no fence: both halves are there
+/// when both flags are. Each half is written at once, which is all that is needed of the 16-byte store.
+struct alignas(16) Packet {
+  std::uint64_t half[2];  // data below, flag above
+};
+
+OURO_HD void store_packet(Packet* packet, std::uint64_t data, std::uint32_t flag) {
+  const auto low = static_cast<std::uint32_t>(data), high = static_cast<std::uint32_t>(data >> 32);
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(packet), "r"(low), "r"(flag),
+               "r"(high)
+               : "memory");
+#else
+  const std::uint64_t above = std::uint64_t{flag} << 32;
+  std::atomic_ref(packet->half[0]).store(above | low, std::memory_order_relaxed);
+  std::atomic_ref(packet->half[1]).store(above | high, std::memory_order_relaxed);
+#endif
+}
+
+/// Whether the packet has come; fills in `data`.
+OURO_HD bool load_packet(const Packet* packet, std::uint32_t flag, std::uint64_t* data) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t low, first, high, second;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(low), "=r"(first), "=r"(high), "=r"(second)
+               : "l"(packet)
+               : "memory");
+#else
+  Packet& p = *const_cast<Packet*>(packet);
+  const std::uint64_t a = std::atomic_ref(p.half[0]).load(std::memory_order_relaxed);
+  const std::uint64_t b = std::atomic_ref(p.half[1]).load(std::memory_order_relaxed);
+  const auto low = static_cast<std::uint32_t>(a), first = static_cast<std::uint32_t>(a >> 32);
+  const auto high = static_cast<std::uint32_t>(b), second = static_cast<std::uint32_t>(b >> 32);
+#endif
+  *data = std::uint64_t{high} << 32 | low;
+  return first == flag && second == flag;
+}
+
+}  // namespace ouro::gpu

@@ -1,0 +1,8 @@
+// Stands in for resident.cu where there is no CUDA compiler: the resident kernels run on host threads only.
+#include "kernels/gpu/resident_list.h"
+
+namespace ouro::gpu {
+
+const void* resident_entry(ResidentKernel) { return nullptr; }
+
+}  // namespace ouro::gpu

@@ -1,0 +1,117 @@
+// The ground that cuda.cc stands on: errors of CUDA as Status, what the driver has, and on which device a
+// call runs. Used by cuda.cc only; includes CUDA's headers.
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "runtime/core/status.h"
+
+namespace ouro::gpu {
+
+/// The Status of an error of the runtime or of the driver (their numbers mean the same since CUDA 10.1): the
+/// call's name, CUDA's name and text of the error. `about`: what the call was about, if that helps.
+Status failed(int error, const char* call, const std::string& about = "");
+
+inline Status check(cudaError_t error, const char* call) {
+  return error == cudaSuccess ? Status{} : failed(error, call);
+}
+inline Status check(CUresult result, const char* call) {
+  return result == CUDA_SUCCESS ? Status{} : failed(result, call);
+}
+
+#define OURO_DRIVER_CALLS(X)        \
+  X(cuCtxGetCurrent)                \
+  X(cuCtxPushCurrent)               \
+  X(cuCtxPopCurrent)                \
+  X(cuDeviceGet)                    \
+  X(cuDeviceGetAttribute)           \
+  X(cuDevicePrimaryCtxRetain)       \
+  X(cuMemAddressFree)               \
+  X(cuMemAddressReserve)            \
+  X(cuMemCreate)                    \
+  X(cuMemExportToShareableHandle)   \
+  X(cuMemGetAddressRange)           \
+  X(cuMemGetAllocationGranularity)  \
+  X(cuMemImportFromShareableHandle) \
+  X(cuMemMap)                       \
+  X(cuMemRelease)                   \
+  X(cuMemSetAccess)                 \
+  X(cuMemUnmap)                     \
+  X(cuPointerGetAttributes)         \
+  X(cuStreamBatchMemOp)
+
+/// What was found when CUDA was first asked; it never changes in a process. libcuda.so.1 is not linked, so
+/// the library loads where there is none.
+struct Driver {
+  int devices = 0;
+  std::string version;
+  std::string why;  ///< no use of it can be made; "" if it works
+#define OURO_X(call) decltype(&::call) call = nullptr;
+  OURO_DRIVER_CALLS(OURO_X)
+#undef OURO_X
+
+ private:
+  friend const Driver& driver();
+  Driver();
+};
+const Driver& driver();
+
+inline constexpr int kMaxDevices = 256;
+/// For what belongs to no device: the one that the thread has current, else the one that was used last.
+inline constexpr int kAnyDevice = -1;
+
+/// Makes a device current in this thread for as long as it lives. By pushing its context, not by
+/// cudaSetDevice: going back by that would make a context on the device that was current, also where the
+/// thread never used it.
+class Scope {
+ public:
+  explicit Scope(int device);
+  ~Scope() {
+    if (CUcontext popped = nullptr; pushed_) (void)driver().cuCtxPopCurrent(&popped);
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+  const Status& status() const { return status_; }
+
+ private:
+  Status status_;
+  bool pushed_ = false;
+};
+
+/// Calls that may wait are refused, and ruin it, while anybody in the process captures a graph in the global
+/// mode, unless the thread says that it knows what it does. Ours touch nothing that is being captured.
+class Relaxed {
+ public:
+  Relaxed() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~Relaxed() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+#define OURO_ON(device)           \
+  const Scope ouro_scope(device); \
+  OURO_TRY(ouro_scope.status())
+
+// The call's name is in every error.
+#define OURO_CUDA(call, ...) OURO_TRY(check(call(__VA_ARGS__), #call))
+#define OURO_DRIVER(call, ...) OURO_TRY(check(driver().call(__VA_ARGS__), #call))
+
+/// One call of the runtime on a device. `aside`: one that may wait, and is no part of any capture.
+template <class Call>
+Status on(int device, const char* name, Call call) {
+  OURO_ON(device);
+  return check(call(), name);
+}
+template <class Call>
+Status aside(int device, const char* name, Call call) {
+  OURO_ON(device);
+  const Relaxed relaxed;
+  return check(call(), name);
+}
+
+}  // namespace ouro::gpu

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Packs a bundle out of a build and runs its gpu-check on a fake GPU. Run by ctest: bundle_test.sh SOURCE BUILD.
+set -euo pipefail
+source=$1 build=$2
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+cd "$place"
+
+fail() { echo "bundle_test: $*" >&2; exit 1; }
+expect() { # CODE PATTERN COMMAND...
+  local code=$1 pattern=$2 got=0
+  shift 2
+  "$@" >output 2>&1 </dev/null || got=$?
+  if ((got != code)) || ! grep -qE "$pattern" output; then
+    cat output
+    fail "$*: expected exit $code and \"$pattern\", got $got"
+  fi
+}
+
+expect 2 "not a build directory" "$source/tools/gpu-bundle" "$place"
+expect 2 "unknown option" "$source/tools/gpu-bundle" --nonsense
+expect 0 "left out, the machine's own are used: .*libc\.so\.6 .*libcuda" "$source/tools/gpu-bundle" --fake --out . "$build"
+bundle=$(echo ouro-gpu-*/)
+[[ -d $bundle ]] || fail "no bundle"
+for library in "$bundle"lib/*; do
+  [[ $(basename "$library") =~ ^(libc|libm|ld-linux.*|libcuda)\.so ]] && fail "$library must be the machine's own"
+done
+[[ -e ${bundle}lib/libstdc++.so.6 ]] || fail "libstdc++ is missing"
+
+# Somewhere else, as on the other machine, from the tar file.
+mkdir elsewhere
+tar -C elsewhere -xzf ouro-gpu-*.tar.gz
+rm -rf "$bundle"
+check=elsewhere/${bundle}gpu-check
+expect 2 "unknown option" "$check" --nonsense
+expect 77 "SKIP \(no CUDA device\)" env -u OURO_FAKE_GPUS CUDA_VISIBLE_DEVICES= "$check" --out none
+expect 0 "all that ran passed" env OURO_FAKE_GPUS=1 "$check" --quick --out results
+grep -q '^## FAKE' results/gpu-status.md || fail "a fake GPU must be called one"
+if "$build/bin/ouro-perf" --help | grep -qE -- '--device( |$)'; then
+  grep -qE '^\| 2 ranks as threads \| [1-9]' results/gpu-status.md || fail "no collective was checked"
+else
+  grep -q '^| collectives .* not run: this ouro-perf has no --device' results/gpu-status.md || fail "it must say so"
+fi
+grep -qE '^\| copy_kernel \| 1 \| 1 \|' results/gpu-status.md || fail "no copy was timed"
+cat results/gpu-status.md
