@@ -40,8 +40,8 @@ std::size_t GpuBoard::bytes(int n) {
          whole_pages(static_cast<std::size_t>(n) * kCards * sizeof(GpuCard));
 }
 
-Result<std::unique_ptr<GpuBoard>> GpuBoard::open(std::shared_ptr<device::Segment> segment, int n) {
-  auto board = std::unique_ptr<GpuBoard>(new GpuBoard);
+Result<std::shared_ptr<GpuBoard>> GpuBoard::open(std::shared_ptr<device::Segment> segment, int n) {
+  auto board = std::shared_ptr<GpuBoard>(new GpuBoard);
   std::byte* at = segment->data();
   board->n_ = n;
   board->head_ = reinterpret_cast<Head*>(at);

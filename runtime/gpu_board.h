@@ -41,7 +41,7 @@ class GpuBoard {
   static constexpr int kMaxRanks = 256;
   static std::size_t bytes(int n);
   /// Pins the segment, once a process.
-  static Result<std::unique_ptr<GpuBoard>> open(std::shared_ptr<device::Segment>, int n);
+  static Result<std::shared_ptr<GpuBoard>> open(std::shared_ptr<device::Segment>, int n);
   ~GpuBoard();
   GpuBoard(const GpuBoard&) = delete;
   GpuBoard& operator=(const GpuBoard&) = delete;
@@ -62,13 +62,18 @@ class GpuBoard {
   GpuWord ready(int rank) const { return word(rank * kLine); }
   GpuWord done(int rank) const { return word(rank * kLine + 1); }
   GpuWord full(int from, int to, int slot) const { return word((n_ + from * n_ + to) * kLine + slot); }
-  /// Sets all words of the board: ends waits for `value`, on all ranks.
+  /// From now on waits may end that nobody has answered, on all ranks: what passes afterwards proves nothing.
+  void spoil() const { std::atomic_ref(head_->spoiled).store(1, std::memory_order_release); }
+  /// Pairs with spoil(): whoever sees a word that was set after it sees it, too.
+  bool spoiled() const { return std::atomic_ref(head_->spoiled).load(std::memory_order_acquire) != 0; }
+  /// Sets all words of the board, after spoil(): ends waits for `value`, on all ranks.
   void set_all(std::uint32_t value) const;
 
  private:
   static constexpr int kLine = 16;  // words
   static_assert(kLinkWords <= kLine);
   struct Head {
+    std::uint32_t spoiled;
     Counter led;
     std::uint64_t arrived[kCards];
   };

@@ -38,11 +38,12 @@ Needs needs(const Operation& o, int rank) {
 
 // ---- marks ----------------------------------------------------------------------------------------
 
-/// Passed with its event. A release that comes first makes it fail.
+/// Passed with its event, unless the board was spoiled by then: then it fails, when this rank has learned
+/// why.
 class GpuExecutor::OpMark final : public Mark {
  public:
-  OpMark(std::shared_ptr<GpuStream> s, std::shared_ptr<PooledEvent> e)
-      : stream_(std::move(s)), event_(std::move(e)) {}
+  OpMark(std::shared_ptr<GpuStream> s, std::shared_ptr<PooledEvent> e, std::shared_ptr<GpuBoard> board)
+      : stream_(std::move(s)), event_(std::move(e)), board_(std::move(board)) {}
   bool passed() override {
     std::lock_guard lock(mutex_);
     return passed_locked();
@@ -56,7 +57,9 @@ class GpuExecutor::OpMark final : public Mark {
   /// What has not passed by now ends with `why`.
   void spoil(const Status& why) {
     std::lock_guard lock(mutex_);
-    if (!passed_locked()) outcome_ = why;
+    if (passed_) return;
+    outcome_ = why;
+    explained_ = true;
   }
 
  private:
@@ -64,13 +67,16 @@ class GpuExecutor::OpMark final : public Mark {
     if (passed_) return true;
     auto there = gpu().query(event_->get());
     if (there.ok() && !*there) return false;
-    if (!there.ok() && outcome_.ok()) outcome_ = there.status();
+    if (!there.ok() && !explained_) outcome_ = there.status(), explained_ = true;
+    if (!explained_ && board_ && board_->spoiled()) return false;
+    board_.reset();
     return passed_ = true;
   }
   std::shared_ptr<GpuStream> stream_;
   std::shared_ptr<PooledEvent> event_;
+  std::shared_ptr<GpuBoard> board_;
   std::mutex mutex_;
-  bool passed_ = false;
+  bool passed_ = false, explained_ = false;
   Status outcome_;
 };
 
@@ -121,6 +127,8 @@ void GpuExecutor::release(const Status& why) {
   if (released_) return;
   released_ = true;
   error_ = why;
+  for (Entry& e : entries_) (void)e.mark->passed();  // these have ended well
+  if (board_) board_->spoil();
   for (Entry& e : entries_) e.mark->spoil(why);
   if (entries_.empty() || !board_) return;
   // Each pass over the words ends at least one wait of every stream, whichever value it waits for. Streams
@@ -217,7 +225,7 @@ Status GpuExecutor::finish(const Plan* plan, std::uint64_t seq, const std::share
   auto event = PooledEvent::take(device_);
   if (!event.ok()) return event.status();
   OURO_TRY(gpu().record((*event)->get(), stream->get()));
-  auto mark = std::make_shared<OpMark>(stream, std::move(*event));
+  auto mark = std::make_shared<OpMark>(stream, std::move(*event), plan ? board_ : nullptr);
   *work = std::make_shared<WorkState>(mark);
   last_stream_ = stream;
   last_mark_ = *work;

@@ -102,7 +102,7 @@ class GpuExecutor {
   int rank_, n_;
   std::uint64_t key_;
   int device_;
-  std::unique_ptr<GpuBoard> board_;
+  std::shared_ptr<GpuBoard> board_;
   bool abroad_ = false;                     // a member is another process
   bool shares_process_ = false;             // with another member
   std::shared_ptr<GpuStream> lead_stream_;  // where such ranks launch

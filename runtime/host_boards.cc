@@ -14,20 +14,36 @@ using flow::Step;
 namespace {
 // Bytes of a block that is reduced, then written to all outputs: what stays in the first-level cache.
 constexpr std::size_t kSpreadBytes = 32 << 10;
+
+/// Waits some 10 us for a root that has run as far ahead as it can to get room for many rounds: each look
+/// takes the line of the counter away from the reader, who needs it for each round.
+void look_seldom(const Counter& done, std::uint64_t at_least) {
+  constexpr int kLooks = 16, kPauses = 32;
+  for (int look = 0; look < kLooks && load(done) < at_least; ++look)
+    for (int i = 0; i < kPauses; ++i) relax();
+}
 }  // namespace
 
 /// Before anything is written to the page of this round: everyone has released the round that used it last.
 Status HostExecutor::open_page(std::uint64_t round) {
   if (round < opened_) return {};
-  if (round >= depth_)
+  if (round >= all_released_ + depth_) {
+    std::uint64_t least = round;
     for (int r = 0; r < n_; ++r) {
       auto& known = lanes_.known_done[static_cast<std::size_t>(r)];
       const std::uint64_t need = round + 1 - depth_;
-      if (r == rank_ || known >= need) continue;
-      Counter& done = *lanes_.board[static_cast<std::size_t>(r)].done;
-      OURO_TRY(host_.waiter().until(done, need));
-      known = load(done);
+      if (r == rank_) continue;
+      if (known < need) {
+        Counter& done = *lanes_.board[static_cast<std::size_t>(r)].done;
+        if (depth_ == BoardView::kCards && context_.enough_cores())
+          look_seldom(done, std::min(base_, need + depth_ / 2));
+        OURO_TRY(host_.waiter().until(done, need));
+        known = load(done);
+      }
+      least = std::min(least, known);
     }
+    all_released_ = least;
+  }
   opened_ = round + 1;
   Card& card = lanes_.board[static_cast<std::size_t>(rank_)].card(round);
   if (reduction_.op == OpKind::premulsum) {
@@ -330,49 +346,6 @@ Status HostExecutor::spread(const Step& s) {
     if (!reduces) source += bytes;
   }
   return {};
-}
-
-/// What the steps of LineAllReduce come to: one store, one wait for each other rank, one fold.
-Status HostExecutor::run_line() {
-  const std::uint64_t round = base_;
-  if (round >= lines_known_ + BoardView::kCards) OURO_TRY(open_page(round));
-  const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
-  Card& card = mine.card(round);
-  std::memcpy(card.payload, op_->in.data, total_ * elem_);
-  if (reduction_.op == OpKind::premulsum) {
-    card.premul_real = op_->op.scalar.real;
-    card.premul_integer = op_->op.scalar.integer;
-  }
-  mine.publish(round, BoardView::kPosted, tag_);
-  for (int r = 0; r < n_; ++r) {
-    const auto i = static_cast<std::size_t>(r);
-    if (r != rank_) OURO_TRY(wait_for(r, round, BoardView::kPosted));
-    const Card& theirs = lanes_.board[i].card(round);
-    sources_[i] = theirs.payload;
-    if (reduction_.op == OpKind::premulsum) factors_[i] = {theirs.premul_real, theirs.premul_integer};
-  }
-  lines_known_ = round;  // whoever posts has released all rounds before
-  fold_(op_->out.data, sources_, factors_, total_);
-  return end_round();
-}
-
-/// What the steps of LineBroadcast come to: one store on the root, one wait on each other rank.
-Status HostExecutor::run_line_broadcast() {
-  const std::uint64_t round = base_;
-  const std::size_t bytes = total_ * elem_;
-  const BoardView& root = lanes_.board[static_cast<std::size_t>(op_->root)];
-  Card& card = root.card(round);
-  if (rank_ == op_->root) {
-    OURO_TRY(open_page(round));
-    std::memcpy(card.payload, op_->in.data, bytes);
-    root.publish(round, BoardView::kPosted, tag_);
-    place(op_->out.data, op_->in.data, bytes);
-  } else {
-    OURO_TRY(wait_for(op_->root, round, BoardView::kPosted));
-    std::memcpy(op_->out.data, card.payload, bytes);
-    __builtin_prefetch(&root.card(round + 1));  // a root that has run ahead has written it already
-  }
-  return end_round();
 }
 
 /// Copies from one board, or from the input that it refers to.

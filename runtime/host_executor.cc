@@ -111,7 +111,8 @@ void HostExecutor::cut() {
     last_piece_ = static_cast<int>(posted);
     stride_ = on_ == On::card   ? bytes
               : on_ == On::note ? (bytes + kLine - 1) / kLine * kLine
-                                : page / (posted + Flow::kPostsResult) / kLine * kLine;
+                                : std::min(page / (posted + Flow::kPostsResult) / kLine * kLine,
+                                           (bytes + kLine - 1) / kLine * kLine);  // small ones side by side
     capacity_ = on_ == On::card ? std::max<std::size_t>(1, longest) : stride_ / elem_;
   } else {
     capacity_ = lanes_.out[0].view.slot_bytes / kLine * kLine / std::max(elem_, acc_bytes_);
@@ -130,16 +131,33 @@ void HostExecutor::cut() {
   cut_for_ = &HostExecutor::run_flow<Flow>;
 }
 
+/// Whether the operation is a single round of even blocks in one buffer; fills in what run_once() reads.
+template <class Flow>
+bool HostExecutor::plan_once() {
+  if (n_ == 1 || rounds_ > 1 || candidate_ || streams_ || op_->uneven || !op_->segments.empty()) return false;
+  const Collective c = op_->collective;
+  const bool root = rank_ == op_->root,
+             all_read = !Flow::kRooted || (root && (c == Collective::reduce || c == Collective::gather));
+  posts_ = posts_on_board();
+  copies_own_ = !op_->reduces() && (!Flow::kRooted || root);
+  sources_to_hear_ = all_read ? n_ - 1 : posts_ ? 0 : 1;
+  const std::size_t bytes = total_ * elem_;
+  in_step_ = posts_others_ ? bytes : 0;
+  out_step_ =
+      c == Collective::all_gather || c == Collective::gather || c == Collective::all_to_all ? bytes : 0;
+  return true;
+}
+
 template <class Flow>
 Status HostExecutor::run_flow() {
   if (cut_for_ != &HostExecutor::run_flow<Flow>) {
     if (n_ > 1) OURO_TRY(Flow::kBoards ? host_.need_boards() : host_.need_links());
     cut<Flow>();
   }
-  if constexpr (Flow::kInLine)
-    if (n_ > 1) {  // directly from the next operation of this plan on
-      runner_ = Flow::kRooted ? &HostExecutor::run_line_broadcast : &HostExecutor::run_line;
-      return (this->*runner_)();
+  if constexpr (std::is_base_of_v<flow::Staged, Flow> && !Flow::kPostsResult)
+    if (plan_once<Flow>()) {  // directly from the next operation of this plan on
+      runner_ = &HostExecutor::run_once;
+      return run_once();
     }
   if (!Flow::kBoards && candidate_) OURO_TRY(end_round());
 
@@ -160,6 +178,48 @@ Status HostExecutor::run_flow() {
   }
   if (streams_) kernels::stream_fence();
   return outcome;
+}
+
+/// What the steps of a staged flow come to in a single round: one post, one wait for each rank that posts
+/// too, a fold or copies.
+Status HostExecutor::run_once() {
+  const std::uint64_t round = base_;
+  const std::size_t bytes = total_ * elem_;
+  const auto* const in = static_cast<const std::byte*>(op_->in.data);
+  auto* const out = static_cast<std::byte*>(op_->out.data);
+  const auto me = static_cast<std::size_t>(rank_);
+  const bool reduces = op_->reduces(), premul = reduction_.op == OpKind::premulsum;
+  if (posts_) {
+    OURO_TRY(open_page(round));
+    const BoardView& mine = lanes_.board[me];
+    std::byte* piece = piece_on(mine, round, 0);
+    if (!posts_others_) kernels::copy_shared(piece, in, bytes);
+    for (int d = 1; posts_others_ && d < n_; ++d, piece += stride_)
+      kernels::copy_shared(piece, in + static_cast<std::size_t>(flow::wrap(rank_ + d, n_)) * bytes, bytes);
+    mine.publish(round, BoardView::kPosted, tag_);
+  }
+  if (copies_own_) place(out + me * out_step_, in + me * in_step_, bytes);
+  for (int d = 1; d <= sources_to_hear_; ++d) {
+    const int from = sources_to_hear_ == n_ - 1 ? flow::wrap(rank_ + d, n_) : op_->root;
+    const auto i = static_cast<std::size_t>(from);
+    const BoardView& theirs = lanes_.board[i];
+    OURO_TRY(wait_for(from, round, BoardView::kPosted));
+    const int position = posts_others_ ? flow::wrap(rank_ - from - 1, n_) : 0;
+    const std::byte* const piece = piece_on(theirs, round, static_cast<std::size_t>(position));
+    if (reduces)
+      sources_[i] = piece;
+    else
+      std::memcpy(out + i * out_step_, piece, bytes);
+    if (premul) factors_[i] = {theirs.card(round).premul_real, theirs.card(round).premul_integer};
+  }
+  if (sources_to_hear_ == n_ - 1)
+    all_released_ = std::max(all_released_, round);  // who posts has released all before
+  if (reduces && sources_to_hear_ > 0) {
+    sources_[me] = in + me * in_step_;
+    factors_[me] = op_->op.scalar;
+    fold_(out, sources_, factors_, total_);
+  }
+  return end_round();
 }
 
 void HostExecutor::plan_blocks() {

@@ -66,8 +66,9 @@ class HostExecutor {
   Status run_flow();
   template <class Flow>
   void cut();
-  Status run_line();            ///< LineAllReduce, by hand
-  Status run_line_broadcast();  ///< LineBroadcast, by hand
+  template <class Flow>
+  bool plan_once();
+  Status run_once();  ///< any staged flow of a single round, by hand
   // Inlined into a flow, whose verbs are literals: what is left is one call.
   Status hop(const flow::Step& s) {
     if (s.verb & flow::kPost) return post(s);
@@ -199,13 +200,18 @@ class HostExecutor {
   static constexpr std::uint64_t kNotRegistered = ~std::uint64_t{0}, kAddress = ~std::uint64_t{0} - 1;
   std::uint64_t base_ = 0;                   // its first round
   std::uint64_t opened_ = 0;                 // rounds below have their page open
-  std::uint64_t lines_known_ = 0;            // all ranks have released the rounds below
+  std::uint64_t all_released_ = 0;           // all others have released the rounds below
   std::size_t stride_ = 0;                   // bytes between the pieces of a post
   int last_piece_ = 0;                       // where the result lies
   std::uint64_t ahead_ = 0;                  // rounds between posting a round and having released it, at most
   std::uint64_t depth_ = BoardView::kPages;  // rounds until what a post uses is used again
   enum class On : std::uint8_t { card, note, page } on_ = On::page;  // where posts lie
   bool posts_others_ = false;
+  // Of a flow that runs by hand: whether this rank posts and copies its own block, of how many it reads posts
+  // (all others, the root or none), and bytes from block to block.
+  bool posts_ = false, copies_own_ = false;
+  int sources_to_hear_ = 0;
+  std::size_t in_step_ = 0, out_step_ = 0;
   bool staged_ = false;  // the flow that was selected runs over boards
   // By reference, if all buffers allow: in place, or by pulling; either of them.
   bool may_place_ = false, may_pull_ = false, candidate_ = false;

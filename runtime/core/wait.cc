@@ -18,16 +18,11 @@ namespace {
 // rank then pays.
 constexpr int kYields = 50;
 constexpr int kTightPolls = 64;
+// Ranks that share cores look a few times before they yield: a rank on another core answers within a
+// hand-off, and a context switch costs six of those. About 250 ns.
+constexpr int kPollsBeforeYield = 10;
 constexpr std::uint64_t kPausesPerClock = 32;  // a pause takes 10 to 50 ns
 constexpr long kParkNs = 1'000'000;            // one slice; bounds a missed wake-up
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 
@@ -42,6 +37,14 @@ void park(Signal s, std::uint32_t seen) {
 }
 
 }  // namespace
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 void wake_sleepers(Signal s) { syscall(SYS_futex, s.word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 void wake_sleepers(Counter& c) { wake_sleepers({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers}); }
@@ -61,8 +64,15 @@ Status Waiter::until(Signal s, std::uint32_t at_least) {
   std::atomic_ref word(*s.word);
   bool spinning = spin_.count() > 0;
   // Most waits are shorter than one pause, or than reading the clock.
-  for (int i = spinning ? kTightPolls : 1; i > 0; --i)
-    if (reached(word.load(std::memory_order_acquire), at_least)) return {};
+  const auto here = [&] { return reached(word.load(std::memory_order_acquire), at_least); };
+  if (spinning) {
+    for (int i = kTightPolls; i > 0; --i)
+      if (here()) return {};
+  } else {
+    for (int i = kPollsBeforeYield; i > 0; --i, relax())
+      if (here()) return {};
+    sched_yield();
+  }
   const auto start = Clock::now();
   auto next_look = start + kLookEvery;
   std::atomic_ref abort(*const_cast<std::uint32_t*>(abort_));

@@ -45,6 +45,9 @@ inline bool reached(std::uint32_t now, std::uint32_t at_least) {
 /// Pairs with an acquiring load of `word`, which the caller has stored to.
 void wake_sleepers(Signal);
 
+/// One pause of the processor, 10 to 50 ns, for loops that look at shared memory.
+void relax();
+
 /// Waits for c >= at_least between threads of one process, where what is waited for ends by itself.
 void wait_patiently(Counter& c, std::uint64_t at_least);
 
@@ -61,7 +64,8 @@ class Waiter {
   Status until(Counter& c, std::uint64_t at_least) {
     if (load(c) >= at_least) return {};
     // The low half of a counter is its serial number (little-endian targets only, as the wire formats are).
-    return until({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers}, static_cast<std::uint32_t>(at_least));
+    return until({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers},
+                 static_cast<std::uint32_t>(at_least));
   }
   /// Returns when the word has come to `at_least`, or with the failure that ended the wait.
   Status until(Signal, std::uint32_t at_least);

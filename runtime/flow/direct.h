@@ -6,6 +6,7 @@
 
 namespace ouro::flow {
 
+/// Executors may run a single round by hand; what they do then is what the flow says with one round.
 struct Staged : Traits {
   static constexpr bool kBoards = true, kPipelined = true;
 };
@@ -32,8 +33,7 @@ struct OneShotAllReduce : Staged {
   }
 };
 
-/// The same where a rank's input fits into the line that says that it is there. Executors may have a path of its own
-/// for it; this is what that path must do.
+/// The same where a rank's input fits into the line that says that it is there: a name to select it by.
 struct LineAllReduce : OneShotAllReduce {
   static constexpr bool kInLine = true;
 };
