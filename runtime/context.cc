@@ -48,6 +48,7 @@ Status take_seat(int device, GpuSeat* seat) {
   seat->device = device;
   seat->uuid = mine->uuid;
   seat->stream_values = mine->stream_values;
+  seat->multiprocessors = static_cast<std::uint32_t>(mine->multiprocessors);
   for (int d = 0; d < gpu.devices() && seat->reach_count < GpuSeat::kReach; ++d) {
     if (d == device || !gpu.peer_access(device, d)) continue;
     auto other = gpu.properties(d);

@@ -89,7 +89,7 @@ struct GpuSeat {
   using Uuid = std::array<unsigned char, 16>;
   std::uint32_t present;  // 0: this rank has no GPU
   std::int32_t device;    // as its process counts them
-  std::uint32_t stream_values;
+  std::uint32_t stream_values, multiprocessors;
   std::uint32_t reach_count;
   Uuid uuid;
   Uuid reach[kReach];

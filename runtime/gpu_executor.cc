@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/gpu/resident.h"
+
 namespace ouro::rt {
 namespace {
 
@@ -42,8 +44,9 @@ Needs needs(const Operation& o, int rank) {
 /// why.
 class GpuExecutor::OpMark final : public Mark {
  public:
-  OpMark(std::shared_ptr<GpuStream> s, std::shared_ptr<PooledEvent> e, std::shared_ptr<GpuBoard> board)
-      : stream_(std::move(s)), event_(std::move(e)), board_(std::move(board)) {}
+  /// `doubtful`: whether something may have gone wrong that the group is about to learn of.
+  OpMark(std::shared_ptr<GpuStream> s, std::shared_ptr<PooledEvent> e, std::function<bool()> doubtful)
+      : stream_(std::move(s)), event_(std::move(e)), doubtful_(std::move(doubtful)) {}
   bool passed() override {
     std::lock_guard lock(mutex_);
     return passed_locked();
@@ -68,20 +71,48 @@ class GpuExecutor::OpMark final : public Mark {
     auto there = gpu().query(event_->get());
     if (there.ok() && !*there) return false;
     if (!there.ok() && !explained_) outcome_ = there.status(), explained_ = true;
-    if (!explained_ && board_ && board_->spoiled()) return false;
-    board_.reset();
+    if (!explained_ && doubtful_ && doubtful_()) return false;
+    doubtful_ = nullptr;
     return passed_ = true;
   }
   std::shared_ptr<GpuStream> stream_;
   std::shared_ptr<PooledEvent> event_;
-  std::shared_ptr<GpuBoard> board_;
+  std::function<bool()> doubtful_;
   std::mutex mutex_;
   bool passed_ = false, explained_ = false;
   Status outcome_;
 };
 
-GpuExecutor::GpuExecutor(Context& context, Host& host, int rank, int size, std::uint64_t key)
-    : context_(context), host_(host), rank_(rank), n_(size), key_(key), device_(context.spec().gpu) {
+GpuExecutor::GpuExecutor(Context& context, Host& host, int rank, int size, std::uint64_t key,
+                         std::chrono::milliseconds deadline)
+    : context_(context),
+      host_(host),
+      rank_(rank),
+      n_(size),
+      key_(key),
+      device_(context.spec().gpu),
+      deadline_(deadline) {
+  Topology& t = topology_;
+  std::uint32_t fewest = gpu::ResidentLayout::kMaxChannels;
+  for (int r = 0; r < n_; ++r) {
+    const GpuSeat& a = context_.gpu_seat(host_.world_rank(r));
+    if (!a.present && t.without < 0) t.without = r;
+    t.values &= a.stream_values != 0;
+    std::uint32_t share = 0;
+    for (int q = 0; q < n_; ++q) {
+      const GpuSeat& b = context_.gpu_seat(host_.world_rank(q));
+      const bool same = a.uuid == b.uuid;
+      t.one &= same;
+      t.apart &= !same || r == q;
+      t.concurrent &=
+          !same || context_.peer(host_.world_rank(r)).pid == context_.peer(host_.world_rank(q)).pid;
+      t.reach &= same || std::find(a.reach, a.reach + a.reach_count, b.uuid) != a.reach + a.reach_count;
+      share += same;
+    }
+    // One block a multiprocessor, whatever else they could hold, and half of them for others.
+    fewest = std::min(fewest, a.multiprocessors / 2 / std::max(1u, share));
+  }
+  t.channels = static_cast<int>(fewest);
   const int mine = context_.peer(host_.world_rank(rank_)).pid;
   for (int r = 0; r < n_; ++r)
     (context_.peer(host_.world_rank(r)).pid == mine ? shares_process_ : abroad_) |= r != rank_;
@@ -93,6 +124,7 @@ GpuExecutor::~GpuExecutor() {
   for (Bounce* b : {&bounce_in_, &bounce_out_})
     if (b->id != 0) context_.gpu_exports().withdraw(b->id);
   if (!slots_.empty()) context_.drop_gpu_block(key_ + static_cast<std::uint64_t>(rank_) + 1);
+  drop_resident();
   if (rank_ == 0 && board_) context_.drop_segment(key_ ^ kBoardOf);
 }
 
@@ -129,6 +161,7 @@ void GpuExecutor::release(const Status& why) {
   error_ = why;
   for (Entry& e : entries_) (void)e.mark->passed();  // these have ended well
   if (board_) board_->spoil();
+  abort_resident();
   for (Entry& e : entries_) e.mark->spoil(why);
   if (entries_.empty() || !board_) return;
   // Each pass over the words ends at least one wait of every stream, whichever value it waits for. Streams
@@ -147,38 +180,31 @@ void GpuExecutor::release(const Status& why) {
 // ---- choice ---------------------------------------------------------------------------------------
 
 Result<GpuExecutor::Way> GpuExecutor::way(const Operation& op, const Choice& choice, std::string* why) const {
-  const std::string& wanted = context_.spec().gpu_way;
-  bool one = true, reach = true, values = true;
-  const GpuSeat& first = context_.gpu_seat(host_.world_rank(0));
-  for (int r = 0; r < n_; ++r) {
-    const GpuSeat& a = context_.gpu_seat(host_.world_rank(r));
-    if (!a.present)
-      return unsupported(
-          fmt::format("rank {} has no GPU; operations on device memory need one on every rank", r));
-    one &= a.uuid == first.uuid;
-    values &= a.stream_values != 0;
-    for (int q = 0; q < n_; ++q) {
-      const GpuSeat& b = context_.gpu_seat(host_.world_rank(q));
-      reach &=
-          a.uuid == b.uuid || std::find(a.reach, a.reach + a.reach_count, b.uuid) != a.reach + a.reach_count;
-    }
-  }
+  const Topology& t = topology_;
+  if (t.without >= 0)
+    return unsupported(
+        fmt::format("rank {} has no GPU; operations on device memory need one on every rank", t.without));
+  if (!t.values) return unsupported("this GPU's streams cannot wait for values in memory");
   const bool pairs = op.uneven && op.collective == Collective::all_to_all;
-  const bool fits = one && n_ <= (pairs ? gpu::FusedArgs::kMaxUnevenPairs : gpu::FusedArgs::kMaxRanks);
+  const bool fused = t.one && n_ <= (pairs ? gpu::FusedArgs::kMaxUnevenPairs : gpu::FusedArgs::kMaxRanks);
   // Rank order over links is the chain's alone.
   const bool ordered = op.numerics == Numerics::canonical && op.collective == Collective::reduce_scatter;
-  const bool flows = reach && n_ <= GpuBoard::kMaxRanks && !ordered;
+  const bool flows = t.reach && n_ <= GpuBoard::kMaxRanks && !ordered;
+  const bool resident = t.reach && t.concurrent && t.channels > 0 && !op.uneven && n_ > 1 &&
+                        n_ <= gpu::ResidentLayout::kMaxRanks;
   const auto say = [&](Way w, std::string_view text) {
     if (why) *why = text;
     return w;
   };
-  if (!values) return unsupported("this GPU's streams cannot wait for values in memory");
-  if (wanted == "leader" && fits) return say(Way::leader, "leader: OURO_GPU_WAY");
+  const std::string& wanted = context_.spec().gpu_way;
+  if (wanted == "leader" && fused) return say(Way::leader, "leader: OURO_GPU_WAY");
+  if (wanted == "resident" && resident) return say(Way::resident, "resident: OURO_GPU_WAY");
   if (wanted == "stream" && flows) return say(Way::stream, "stream-ordered: OURO_GPU_WAY");
   if (wanted == "staged") return say(Way::staged, "staged: OURO_GPU_WAY");
   if (choice.forced && !choice.boards && flows)
     return say(Way::stream, fmt::format("stream-ordered {}: asked for by name", name(choice.algorithm)));
-  if (fits) return say(Way::leader, "leader: all ranks have one GPU, one kernel serves them all");
+  if (fused) return say(Way::leader, "leader: all ranks have one GPU, one kernel serves them all");
+  if (resident && t.apart) return say(Way::resident, "resident: each rank has a GPU and can map the others'");
   if (flows) return say(Way::stream, "stream-ordered: each rank can map the others' GPUs");
   return say(Way::staged, "staged through the host: GPUs that cannot map each other");
 }
@@ -225,7 +251,7 @@ Status GpuExecutor::finish(const Plan* plan, std::uint64_t seq, const std::share
   auto event = PooledEvent::take(device_);
   if (!event.ok()) return event.status();
   OURO_TRY(gpu().record((*event)->get(), stream->get()));
-  auto mark = std::make_shared<OpMark>(stream, std::move(*event), plan ? board_ : nullptr);
+  auto mark = std::make_shared<OpMark>(stream, std::move(*event), plan ? doubts() : nullptr);
   *work = std::make_shared<WorkState>(mark);
   last_stream_ = stream;
   last_mark_ = *work;
@@ -241,9 +267,10 @@ Status GpuExecutor::run(const Plan& plan, Way way, std::uint64_t seq,
   if (!capture.ok()) return capture.status();
   const bool capturing = *capture != 0;
   OURO_TRY(order(*stream, capturing));
-  Status s = n_ == 1              ? run_alone(plan, *stream)
-             : way == Way::leader ? run_leader(plan, seq, *stream, capturing)
-                                  : run_flow(plan, seq, *stream, capturing);
+  Status s = n_ == 1                ? run_alone(plan, *stream)
+             : way == Way::leader   ? run_leader(plan, seq, *stream, capturing)
+             : way == Way::resident ? run_resident(plan, seq, *stream, capturing)
+                                    : run_flow(plan, seq, *stream, capturing);
   // What was enqueued before an error has to be waited for as well.
   Status marked = finish(&plan, seq, stream, capturing, work);
   return s.ok() ? marked : s;

@@ -22,12 +22,13 @@ namespace ouro::rt {
 
 class GpuExecutor {
  public:
-  /// leader: all ranks have one GPU. stream: each can map the others' GPUs. staged: otherwise.
-  enum class Way : std::uint8_t { leader, stream, staged };
+  /// leader: all ranks have one GPU. resident: each has its own and can map the others', and the collective
+  /// is even. stream: each can map the others' GPUs. staged: otherwise.
+  enum class Way : std::uint8_t { leader, resident, stream, staged };
   using RunOnHost = std::function<Status(const Operation&)>;
 
   /// `key` names the group's memory on all ranks.
-  GpuExecutor(Context&, Host&, int rank, int size, std::uint64_t key);
+  GpuExecutor(Context&, Host&, int rank, int size, std::uint64_t key, std::chrono::milliseconds deadline);
   ~GpuExecutor();
   GpuExecutor(const GpuExecutor&) = delete;
   GpuExecutor& operator=(const GpuExecutor&) = delete;
@@ -55,6 +56,8 @@ class GpuExecutor {
   bool idle();
   /// Returns when all have ended; each does, within its deadline.
   void drain();
+  /// What a kernel of this rank has found out and the group does not know yet.
+  std::optional<Failure> resident_fault();
   /// The group has failed: ends all waits in streams; what is under way ends with `why`.
   void release(const Status& why);
 
@@ -93,6 +96,15 @@ class GpuExecutor {
   Status launch(const gpu::FusedArgs&, const gpu::Stream&);
   Status fill(const Plan&, gpu::FusedArgs*);
 
+  // Resident.
+  struct Resident;
+  Status open_resident();
+  Status run_resident(const Plan&, std::uint64_t seq, GpuStream&, bool capturing);
+  void abort_resident();
+  void drop_resident();
+  /// For a mark: whether waits or kernels may have ended early.
+  std::function<bool()> doubts() const;
+
   // Stream-ordered: a listener to flows.
   friend class GpuFlow;
   Status run_flow(const Plan&, std::uint64_t seq, GpuStream&, bool capturing);
@@ -102,6 +114,17 @@ class GpuExecutor {
   int rank_, n_;
   std::uint64_t key_;
   int device_;
+  std::chrono::milliseconds deadline_;
+  /// Of the group; seats do not change, so all ranks find the same.
+  struct Topology {
+    int without = -1;        // a rank that has no GPU
+    bool one = true;         // GPU for all
+    bool reach = true;       // each can map the others'
+    bool values = true;      // streams can wait for values
+    bool concurrent = true;  // ranks on one GPU are of one process: their kernels can run at the same time
+    bool apart = true;       // each rank has a GPU of its own
+    int channels = 0;        // blocks of a rank that fit at the same time
+  } topology_;
   std::shared_ptr<GpuBoard> board_;
   bool abroad_ = false;                     // a member is another process
   bool shares_process_ = false;             // with another member
@@ -109,6 +132,7 @@ class GpuExecutor {
   std::uint64_t ops_ = 0;                   // that were posted
   std::shared_ptr<GpuStream> last_stream_;  // of the last operation
   std::shared_ptr<WorkState> last_mark_;
+  std::shared_ptr<Resident> resident_;
   std::vector<std::byte*> slots_;  // by rank: where its inbound slots lie, as I reach them
   std::shared_ptr<transport::GpuBlock> scratch_;
   Bounce bounce_in_, bounce_out_;

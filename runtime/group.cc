@@ -190,8 +190,11 @@ Status Group::execute(const Plan& plan, std::uint64_t ticket) {
   return outcome;
 }
 
-Result<std::string> Group::explain(const Operation& op) const {
-  const Numerics numerics = op.numerics == Numerics::inherit ? spec_.numerics : op.numerics;
+Result<std::string> Group::explain(const Operation& asked) {
+  const Numerics numerics = asked.numerics == Numerics::inherit ? spec_.numerics : asked.numerics;
+  Operation op = asked;
+  op.numerics = numerics;
+  if (on_device(op)) return explain_gpu(op);
   Choice choice;
   std::string why;
   OURO_TRY(selector_->select(op, rank_, numerics == Numerics::canonical, &choice, &why));

@@ -52,7 +52,7 @@ class Group final : private Host {
   Status submit(const Operation&, Stream* stream, std::shared_ptr<WorkState>* work);
   /// Submits operations of a batch that run as one; they were checked.
   Status submit(std::shared_ptr<const FusedOperation>, Stream* stream, std::shared_ptr<WorkState>* work);
-  Result<std::string> explain(const Operation&) const;
+  Result<std::string> explain(const Operation&);
 
   // Messages. All Message objects live until they are done or the call has returned.
   Status post(std::vector<Message*> messages);  ///< checks and hands over; does not wait
@@ -116,6 +116,7 @@ class Group final : private Host {
   template <class F>
   Status take_turn(const Plan&, std::uint64_t ticket, F&& f);
   GpuExecutor& gpu_executor();
+  Result<std::string> explain_gpu(const Operation&);
   Status look(Doing&);
   Status look_for_mismatch(const Doing&);
   Status fail(Failure, const Doing*, bool tell_peers);

@@ -9,7 +9,8 @@ namespace ouro::rt {
 GpuExecutor& Group::gpu_executor() {
   std::unique_lock lock(gpu_mutex_);
   if (!gpu_) {
-    gpu_.reset(new GpuExecutor(*context_, *this, rank_, size(), spec_.key));  // a Host to it alone
+    gpu_.reset(
+        new GpuExecutor(*context_, *this, rank_, size(), spec_.key, spec_.deadline));  // a Host to it alone
     lock.unlock();
     context_->enrol_gpu(*this);
   }
@@ -28,7 +29,7 @@ Result<std::shared_ptr<GpuStream>> Group::own_gpu_stream() {
 }
 
 Status Group::submit_gpu(const Operation& op, Stream* stream, std::shared_ptr<WorkState>* work, bool wait) {
-  OURO_TRY(check(op, rank_, size()));
+  if (!find_plan(serial_, op)) OURO_TRY(check(op, rank_, size()));
   const int device = context_->spec().gpu;
   const bool reads = op.in.device.kind == Device::Kind::cuda;
   const int found = !on_device(op) ? stream->gpu()->device()
@@ -53,8 +54,10 @@ Status Group::submit_gpu(const Operation& op, Stream* stream, std::shared_ptr<Wo
     if (!own.ok()) return own.status();
     on = *own;
   }
-  Plan plan;
-  OURO_TRY(make_plan(op, &plan));
+  Plan fresh;
+  const Plan* known = find_plan(serial_, op);
+  if (!known) OURO_TRY(make_plan(op, &fresh));
+  const Plan plan = known ? *known : fresh;
   GpuExecutor& executor = gpu_executor();
   auto way = executor.way(plan.op, plan.choice);
   if (!way.ok()) return way.status();
@@ -147,8 +150,20 @@ Result<std::shared_ptr<WorkState>> Group::run_on_gpu(std::vector<std::shared_ptr
   return work;
 }
 
+Result<std::string> Group::explain_gpu(const Operation& op) {
+  if (context_->spec().gpu < 0) return invalid("this rank has no GPU");
+  Choice choice;
+  OURO_TRY(selector_->select(op, rank_, op.numerics == Numerics::canonical, &choice));
+  std::string why;
+  auto way = gpu_executor().way(op, choice, &why);
+  if (!way.ok()) return way.status();
+  return why;
+}
+
 /// Called now and then from the watch thread: what streams wait for, the host looks after.
 void Group::look_at_gpu() {
+  if (status().ok())
+    if (auto fault = gpu_->resident_fault()) (void)fail(std::move(*fault), nullptr, true);
   const std::uint64_t ended = gpu_->with_oldest([this](GpuExecutor::Pending& p) {
     Doing doing{&p.plan, p.seq, p.start, p.late_said, p.left_since};
     (void)look(doing);  // a failure is the group's from then on, and releases the streams

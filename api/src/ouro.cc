@@ -436,7 +436,7 @@ Result<Group> Group::shrink(ShrinkReport* report) {
 }
 
 Result<std::string> Group::explain(Collective c, std::size_t count, DType t, ReduceOp op,
-                                   Numerics numerics) const {
+                                   Numerics numerics, Device device) const {
   if (!impl_) return empty_group();
   rt::Operation o;
   o.collective = c, o.op = op, o.numerics = numerics;
@@ -446,8 +446,8 @@ Result<std::string> Group::explain(Collective c, std::size_t count, DType t, Red
   const bool many_in =
       c == Collective::all_to_all || c == Collective::reduce_scatter || c == Collective::scatter;
   const bool many_out = c == Collective::all_to_all || c == Collective::all_gather || c == Collective::gather;
-  o.in = {&in, many_in ? all : count, t};
-  o.out = {const_cast<char*>(&out), many_out ? all : count, t};
+  o.in = {&in, many_in ? all : count, t, device};
+  o.out = {const_cast<char*>(&out), many_out ? all : count, t, device};
   return impl_->explain(o);
 }
 

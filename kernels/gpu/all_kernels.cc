@@ -3,6 +3,7 @@
 
 #include "kernels/gpu/collect.h"
 #include "kernels/gpu/optim.h"
+#include "kernels/gpu/resident.h"
 
 namespace ouro::gpu {
 
@@ -11,6 +12,8 @@ std::span<const Kernel* const> all_kernels() {
     const std::span<const Kernel* const> collect = collect_kernels();
     std::vector<const Kernel*> list(collect.begin(), collect.end());
     for (const Kernel& kernel : optim_kernels()) list.push_back(&kernel);
+    const std::span<const Kernel* const> resident = resident_kernels();
+    list.insert(list.end(), resident.begin(), resident.end());
     return list;
   }();
   return all;

@@ -64,7 +64,7 @@ template <class C>
 struct Room {
   static constexpr std::size_t kRuleBytes = 16 * sizeof(C);
   arith::Update update;
-  bool skip, last;
+  bool skip;
   arith::GradientScale scale[UpdateArgs::kMaxRanks];
   arith::MixWeights weights;
   alignas(16) unsigned char rule[kRuleBytes];

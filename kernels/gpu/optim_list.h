@@ -27,8 +27,9 @@ struct Variant {
   static constexpr Family kFamily = family;
   static constexpr Form kForm = form;
   static constexpr int kRanks = ranks, kBytes = bytes;
-  /// Blocks on a multiprocessor: registers are kept for so many, and so many are launched. Two of AdamW in fp32
-  /// have 64 KiB of loads in flight, where HBM asks for 24. Told nothing, the compiler aims higher and spills.
+  /// Blocks on a multiprocessor: registers are kept for so many, and so many are launched. Two of AdamW in
+  /// fp32 have 64 KiB of loads in flight, where HBM asks for 24. Told nothing, the compiler aims higher and
+  /// spills.
   static constexpr int kResident = [] {
     constexpr bool wide = sizeof(typename L::Computed) == 8, accumulates = family == Family::accum_adam;
     if (form == Form::leader) return wide || (ranks == 4 && accumulates) ? 1 : 2;

@@ -3,8 +3,9 @@
 // resident.cu.
 #pragma once
 #include "kernels/gpu/resident_channel.h"
+#include "kernels/gpu/resident_cut.h"
 #include "kernels/gpu/resident_loops.h"
-#include "runtime/flow/step.h"
+#include "runtime/flow/traits.h"
 
 namespace ouro::gpu {
 
@@ -13,6 +14,7 @@ template <class Numbers, class Block>
 class Resident : private ResidentChannel<Block> {
   using Channel = ResidentChannel<Block>;
   using Step = flow::Step;
+  using Extent = ResidentCut::Extent;
 
  public:
   OURO_HD Resident(const ResidentArgs& args, const Block& block, ResidentShared& shared, Numbers numbers)
@@ -20,58 +22,26 @@ class Resident : private ResidentChannel<Block> {
   using Channel::enter;
   using Channel::leave;
 
-  /// Decides how large a chunk is and how many rounds there are, as the host executor does, for this
-  /// channel's share of the data.
+  /// To be called once, before run.
   template <class Flow>
   OURO_HD void cut(Collective collective) {
-    blocks_ = collective == Collective::reduce_scatter || collective == Collective::all_gather ||
-              collective == Collective::gather || collective == Collective::scatter ||
-              collective == Collective::all_to_all;
-    in_blocks_ = blocks_ && collective != Collective::all_gather && collective != Collective::gather;
-    out_blocks_ = blocks_ && collective != Collective::reduce_scatter && collective != Collective::scatter;
-    pipelined_ = Flow::kPipelined;
+    cut_.cut<Flow>(a_, collective, b_.block(), numbers_.element(), numbers_.accumulator());
     by_reference_ = Flow::kByReference && n_ > 1;
     posts_others_ = Flow::kPostsOthers;
     ahead_ = Flow::kPipelined ? (Flow::kPostsResult ? 2 : 1) * flow::kBoardLag : 0;
     base_ = shared_.state.round;
-    const std::uint64_t elem = numbers_.element();
-    const std::uint64_t chunks = static_cast<std::uint64_t>(Flow{}.chunks({a_.rank, n_, a_.root, 1}));
-    per_round_ = static_cast<int>(chunks);
-    const std::uint64_t count = collective == Collective::barrier ? 0 : a_.count;
-    const ResidentShare share = resident_share(count, a_.channels, b_.block(), elem);
-    first_ = share.first;
-    total_ = share.count;
-    const std::uint64_t line = ResidentLayout::kLine / elem;
-    if (n_ == 1 || by_reference_) {
-      capacity_ = blocks_ ? total_ : round_up((total_ + chunks - 1) / chunks, line);
-    } else if (Flow::kBoards) {
-      const std::uint64_t posted = Flow::kPostsOthers ? static_cast<std::uint64_t>(n_ - 1) : 1;
-      result_piece_ = static_cast<int>(posted);
-      stride_ = a_.layout.page_bytes / (posted + Flow::kPostsResult) / ResidentLayout::kLine *
-                ResidentLayout::kLine;
-      capacity_ = stride_ / elem;
-    } else {
-      const std::uint64_t widest = elem > numbers_.accumulator() ? elem : numbers_.accumulator();
-      capacity_ = a_.layout.slot_bytes / widest / line * line;
-    }
-    if (capacity_ == 0) capacity_ = 1;
-    const std::uint64_t at_once = blocks_ ? capacity_ : chunks * capacity_;
-    const std::uint64_t rounds = total_ <= at_once ? 1 : (total_ + at_once - 1) / at_once;
-    rounds_ = static_cast<int>(rounds);
-    piece_ = blocks_ ? capacity_ : round_up((total_ + chunks * rounds - 1) / (chunks * rounds), line);
-    if (piece_ > capacity_) piece_ = capacity_;
   }
 
   /// Runs the flow; Hop{}(*this, step) carries one step out, in line or not.
   template <class Flow, class Hop>
   OURO_HD void run() {
-    if (total_ == 0 && a_.collective != Collective::barrier) return;  // as all other ranks find
-    const flow::Place at{a_.rank, n_, a_.root, rounds_};
+    if (cut_.total == 0 && a_.collective != Collective::barrier) return;  // as all other ranks find
+    const flow::Place at{a_.rank, n_, a_.root, cut_.rounds};
     const Listener<Hop> listen{*this};
     if constexpr (Flow::kPipelined) {
       Flow{}(at, listen);
     } else {
-      for (round_index_ = 0; round_index_ < rounds_ && !failed_; ++round_index_) {
+      for (cut_.round = 0; cut_.round < cut_.rounds && !failed_; ++cut_.round) {
         Flow{}(at, listen);
         if (Flow::kBoards && n_ > 1 && !failed_) end_round();
       }
@@ -97,9 +67,6 @@ class Resident : private ResidentChannel<Block> {
   using Channel::shared_;
   /// How far a rank has come in a round k: its card says 4k + Phase (as BoardView::Phase on the host).
   enum Phase : std::uint64_t { kPosted = 2, kResult = 3, kMetAgain = 4 };
-  struct Extent {
-    std::uint64_t offset, count;  // elements
-  };
   // No lambda: the compiler would not put a step that is said twice in line.
   template <class Hop>
   struct Listener {
@@ -109,39 +76,12 @@ class Resident : private ResidentChannel<Block> {
     }
   };
 
-  OURO_HD static std::uint64_t round_up(std::uint64_t x, std::uint64_t unit) {
-    return (x + unit - 1) / unit * unit;
-  }
-
-  // Which elements a chunk is.
-  OURO_HD std::uint64_t round_of(int chunk) const {
-    return static_cast<std::uint64_t>(pipelined_ ? chunk / per_round_ : round_index_);
-  }
-  OURO_HD int within_round(int chunk) const { return pipelined_ ? chunk % per_round_ : chunk; }
-  OURO_HD Extent block_extent(int chunk, bool many) const {
-    const std::uint64_t block = many ? static_cast<std::uint64_t>(within_round(chunk)) * a_.count : 0;
-    const std::uint64_t done = round_of(chunk) * capacity_, skip = done < total_ ? done : total_;
-    const std::uint64_t left = total_ - skip;
-    return {block + first_ + skip, left < capacity_ ? left : capacity_};
-  }
-  OURO_HD Extent region_extent(int chunk) const {
-    const int i = pipelined_ ? chunk : round_index_ * per_round_ + chunk;
-    const std::uint64_t from = static_cast<std::uint64_t>(i) * piece_, skip = from < total_ ? from : total_;
-    const std::uint64_t left = total_ - skip;
-    return {first_ + skip, left < piece_ ? left : piece_};
-  }
-  OURO_HD Extent in_extent(int chunk) const {
-    return blocks_ ? block_extent(chunk, in_blocks_) : region_extent(chunk);
-  }
-  OURO_HD Extent out_extent(int chunk) const {
-    return blocks_ ? block_extent(chunk, out_blocks_) : region_extent(chunk);
-  }
   OURO_HD const std::byte* in_at(Extent e) const { return a_.in + e.offset * numbers_.element(); }
   OURO_HD std::byte* out_at(Extent e) const { return a_.out + e.offset * numbers_.element(); }
   /// Pipelined flows share one accumulator: they end one chunk before they begin the next (flow/traits.h).
   OURO_HD std::byte* acc_at(int chunk) const {
     return this->part(a_.rank) + a_.layout.scratch_at +
-           (pipelined_ ? 0 : static_cast<std::uint64_t>(chunk)) * a_.layout.slot_bytes;
+           (cut_.pipelined ? 0 : static_cast<std::uint64_t>(chunk)) * a_.layout.slot_bytes;
   }
 
   OURO_HD void reduce(const ResidentJob& job) const {
@@ -157,8 +97,8 @@ class Resident : private ResidentChannel<Block> {
 
   /// Mine alone, and nobody hears of it.
   OURO_HD void local(const Step& s) {
-    const Extent out = s.verb & flow::kStore ? out_extent(s.chunk) : Extent{};
-    const Extent in = s.verb & flow::kInput ? in_extent(s.chunk) : out;
+    const Extent out = s.verb & flow::kStore ? cut_.out(s.chunk) : Extent{};
+    const Extent in = s.verb & flow::kInput ? cut_.in(s.chunk) : out;
     const std::byte* const source = s.verb & flow::kInput ? in_at(in) : acc_at(s.chunk);
     if (s.verb & flow::kStore && s.verb & flow::kInput && !(s.verb & flow::kWideIn)) {
       copy_bytes(b_, out_at(out), nullptr, source, out.count * numbers_.element());
@@ -172,9 +112,9 @@ class Resident : private ResidentChannel<Block> {
     b_.sync();
   }
 
-  // Two threads of different warps wait for, and publish to, both ends at once.
+  // Two threads, on a device of different warps, wait for, and publish to, both ends at once.
   OURO_HD int for_input() const { return 0; }
-  OURO_HD int for_output() const { return b_.threads() > 32 ? 32 : 0; }
+  OURO_HD int for_output() const { return b_.threads() > 32 ? 32 : b_.threads() - 1; }
 
   OURO_HD void hop_link(const Step& s) {
     const bool receives = (s.verb & flow::kRecv) != 0, sends = (s.verb & flow::kSend) != 0;
@@ -206,10 +146,10 @@ class Resident : private ResidentChannel<Block> {
   OURO_HD void transfer(const Step& s, const std::byte* got, std::byte* slot) {
     const std::uint64_t elem = numbers_.element();
     const bool acc = (s.verb & flow::kAcc) != 0, receives = (s.verb & flow::kRecv) != 0;
-    const Extent out = s.verb & (flow::kStore | flow::kResult) ? out_extent(s.chunk) : Extent{};
+    const Extent out = s.verb & (flow::kStore | flow::kResult) ? cut_.out(s.chunk) : Extent{};
     // A pure forward of a reduction neither stores nor has an output here: its size is the input's.
     const Extent in =
-        s.verb & flow::kInput || !(s.verb & (flow::kStore | flow::kResult)) ? in_extent(s.chunk) : out;
+        s.verb & flow::kInput || !(s.verb & (flow::kStore | flow::kResult)) ? cut_.in(s.chunk) : out;
     const bool wide_in = (s.verb & flow::kWideIn) != 0, wide_out = (s.verb & flow::kWideOut) != 0;
     if (!receives && s.verb & flow::kResult)
       return copy_bytes(b_, slot, nullptr, out_at(out), out.count * elem);
@@ -279,22 +219,22 @@ class Resident : private ResidentChannel<Block> {
   }
 
   OURO_HD void post(const Step& s) {
-    const std::uint64_t round = base_ + round_of(s.chunk), elem = numbers_.element();
+    const std::uint64_t round = base_ + cut_.round_of(s.chunk), elem = numbers_.element();
     if (s.verb & flow::kResult) {
-      const Extent out = out_extent(s.chunk);
-      copy_bytes(b_, piece(a_.rank, round, result_piece_), nullptr, out_at(out), out.count * elem);
+      const Extent out = cut_.out(s.chunk);
+      copy_bytes(b_, piece(a_.rank, round, cut_.result_piece), nullptr, out_at(out), out.count * elem);
       return announce(round, kResult);
     }
     if (!open(round)) return;
     for (int j = 0; j < s.span && !by_reference_; ++j) {
-      const Extent in = in_extent(s.span == 1 ? s.chunk : flow::nth(s.chunk, j, per_round_));
+      const Extent in = cut_.in(s.span == 1 ? s.chunk : flow::nth(s.chunk, j, cut_.per_round));
       copy_bytes(b_, piece(a_.rank, round, j), nullptr, in_at(in), in.count * elem);
     }
     announce(round, kPosted);
     if (by_reference_) hear_all(round, kPosted);  // from here on all buffers may be touched
   }
   OURO_HD std::byte* piece(int rank, std::uint64_t round, int position) const {
-    return this->page(rank, round) + static_cast<std::uint64_t>(position) * stride_;
+    return this->page(rank, round) + static_cast<std::uint64_t>(position) * cut_.stride_bytes;
   }
 
   OURO_HD void end_round() {
@@ -321,19 +261,19 @@ class Resident : private ResidentChannel<Block> {
     if (by_reference_) return a_.in_of[from] + at.offset * numbers_.element();
     int position = 0;
     if (s.verb & flow::kResult)
-      position = result_piece_;
+      position = cut_.result_piece;
     else if (posts_others_)
-      position = flow::wrap(within_round(s.at) - from - 1, n_);
-    return piece(from, base_ + round_of(s.at), position);
+      position = flow::wrap(cut_.within_round(s.at) - from - 1, n_);
+    return piece(from, base_ + cut_.round_of(s.at), position);
   }
 
   /// Finds chunk `s.at` of all inputs, once they are there; mine is at hand, posted or not.
   OURO_HD bool find_sources(const Step& s, Extent at) {
-    const std::uint64_t round = base_ + round_of(s.at);
+    const std::uint64_t round = base_ + cut_.round_of(s.at);
     bool failed = false;
     for (int p = b_.thread(); p < n_; p += b_.threads()) {
       if (p == a_.rank) {
-        shared_.source[p] = in_at(in_extent(s.at));
+        shared_.source[p] = in_at(cut_.in(s.at));
         shared_.factor[p] = a_.premul;
         continue;
       }
@@ -346,7 +286,7 @@ class Resident : private ResidentChannel<Block> {
 
   /// Folds all inputs, or copies one; into my output or those of all ranks.
   OURO_HD void read_boards(const Step& s) {
-    const Extent out = out_extent(s.chunk), at = blocks_ ? in_extent(s.at) : out;
+    const Extent out = cut_.out(s.chunk), at = cut_.blocks ? cut_.in(s.at) : out;
     const std::uint64_t place = out.offset * numbers_.element(), bytes = out.count * numbers_.element();
     if (s.verb & flow::kPosted && s.from == flow::kEveryone) {
       if (!find_sources(s, at)) return;
@@ -362,11 +302,10 @@ class Resident : private ResidentChannel<Block> {
     } else {
       if (s.verb & flow::kPosted && !by_reference_) {
         const Phase phase = s.verb & flow::kResult ? kResult : kPosted;
-        failed_ = b_.any(b_.thread() == 0 && hear(s.from, base_ + round_of(s.at), phase));
+        failed_ = b_.any(b_.thread() == 0 && hear(s.from, base_ + cut_.round_of(s.at), phase));
         if (failed_) return;
       }
-      const std::byte* const source =
-          s.verb & flow::kInput ? in_at(in_extent(s.chunk)) : posted(s.from, s, at);
+      const std::byte* const source = s.verb & flow::kInput ? in_at(cut_.in(s.chunk)) : posted(s.from, s, at);
       if (!(s.verb & flow::kSpread)) {
         copy_bytes(b_, out_at(out), nullptr, source, bytes);
       } else {
@@ -378,18 +317,12 @@ class Resident : private ResidentChannel<Block> {
   }
 
   const Numbers numbers_;
+  ResidentCut cut_;
   bool failed_ = false;
-  bool blocks_ = false, in_blocks_ = false, out_blocks_ = false;
-  bool pipelined_ = false, by_reference_ = false, posts_others_ = false;
-  bool met_ = false;  // in the round at hand
-  int per_round_ = 1, rounds_ = 1, round_index_ = 0;
-  std::uint64_t first_ = 0, total_ = 0;  // elements: this channel's share of the region, or of each block
-  std::uint64_t capacity_ = 1;           // elements of one chunk in one round, at most
-  std::uint64_t piece_ = 1;              // elements of a chunk of a region
-  std::uint64_t base_ = 0;               // first round of the boards in this operation
-  std::uint64_t ahead_ = 0;              // rounds between posting a round and having released it, at most
-  std::uint64_t stride_ = 0;             // bytes between the pieces of a post
-  int result_piece_ = 0;                 // where the result lies
+  bool by_reference_ = false, posts_others_ = false;
+  bool met_ = false;         // in the round at hand
+  std::uint64_t base_ = 0;   // first round of the boards in this operation
+  std::uint64_t ahead_ = 0;  // rounds between posting a round and having released it, at most
 };
 
 struct HopInLine {

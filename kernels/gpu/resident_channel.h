@@ -29,18 +29,6 @@ struct ResidentShared {
   Scalar factor[ResidentLayout::kMaxRanks];
 };
 
-/// The share of channel `c` of `count` elements: [first, first + count).
-struct ResidentShare {
-  std::uint64_t first, count;
-};
-OURO_HD ResidentShare resident_share(std::uint64_t count, int channels, int c, std::uint64_t element) {
-  const std::uint64_t line = ResidentLayout::kLine / element, n = static_cast<std::uint64_t>(channels);
-  const std::uint64_t share = ((count + n - 1) / n + line - 1) / line * line;
-  const std::uint64_t first = static_cast<std::uint64_t>(c) * share;
-  if (first >= count) return {count, 0};
-  return {first, count - first < share ? count - first : share};
-}
-
 /// Waits end when what is waited for comes, when the deadline passes, when the abort word is raised or when
 /// another block of this rank has failed. A wait is one thread's; the block learns of its outcome by any().
 template <class Block>

@@ -4,6 +4,7 @@
 // reduce_posted in rank order.
 #pragma once
 #include "kernels/gpu/resident_channel.h"
+#include "kernels/gpu/resident_cut.h"
 #include "kernels/gpu/resident_loops.h"
 #include "runtime/flow/step.h"
 

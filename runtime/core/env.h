@@ -64,9 +64,9 @@ inline constexpr Parameter kParameters[] = {
      "the last-level cache"},
     {"OURO_BIND", Type::text, "none", "core|cache|numa|none",
      "what ouro-run and ouro-perf bind each rank to: a core, an outermost cache, a NUMA node, or nothing"},
-    {"OURO_GPU_WAY", Type::text, "auto", "auto|leader|stream|staged",
-     "how operations on GPU memory run, where that can serve: one kernel for all ranks of a GPU, flows on streams, "
-     "through the host"},
+    {"OURO_GPU_WAY", Type::text, "auto", "auto|leader|resident|stream|staged",
+     "how operations on GPU memory run, where that can serve: one kernel for all ranks of a GPU, a kernel a rank, "
+     "flows on streams, through the host"},
     {"OURO_FAKE_GPUS", Type::integer, "0", "0..16",
      "GPUs made of host objects, for tests and for trying device code without a GPU"},
 };

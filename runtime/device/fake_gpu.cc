@@ -40,8 +40,11 @@ FakeGpu::State::State(const FakeOptions& o, const State* inherited)
 }
 
 FakeGpu::State::~State() {
-  control->stop();
-  for (auto& [handle, q] : streams) q->capture = nullptr;  // a capture holds no stream, a stream its capture
+  {
+    std::lock_guard lock(mutex);  // comes after callers who now wait without it
+    control->stop();
+    for (auto& [handle, q] : streams) q->capture = nullptr;
+  }
   for (auto& [handle, q] : streams) q->end();
   for (auto& q : defaults) q->end();
   for (auto& q : retired) q->end();

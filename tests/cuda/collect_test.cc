@@ -48,8 +48,9 @@ class DeviceCollect : public testing::Test {
                                              properties->multiprocessors);
   }
   void TearDown() override {
-    if (device_ != nullptr) EXPECT_TRUE(gpu().destroy_stream(stream_).ok());
-    if (memory_ != nullptr) EXPECT_TRUE(gpu().free(memory_).ok());
+    if (device_ == nullptr) return;
+    EXPECT_TRUE(gpu().destroy_stream(stream_).ok());
+    EXPECT_TRUE(gpu().free(memory_).ok());
   }
   Runner& runner() { return *device_; }
 
@@ -80,12 +81,16 @@ TEST_F(DeviceCollect, HopWeights) { weighted_hops(runner()); }
 
 TEST_F(DeviceCollect, KernelsLoadAndHotOnesDoNotSpill) {
   for (const Kernel* kernel : all_kernels()) {
-    if (std::string(gpu().name()) == "cuda") ASSERT_NE(kernel->device, nullptr) << kernel->name;
+    if (std::string(gpu().name()) == "cuda") {
+      ASSERT_NE(kernel->device, nullptr) << kernel->name;
+    }
     const Result<KernelInfo> info = gpu().info(*kernel, 0);
     ASSERT_TRUE(info.ok()) << kernel->name << ": " << info.status().message();
     const std::string name = kernel->name;
     const bool is_hot = name.starts_with("fused_") || name.starts_with("hop_");
-    if (is_hot && !name.ends_with("_generic")) EXPECT_EQ(info->local_bytes, 0u) << name;
+    if (is_hot && !name.ends_with("_generic")) {
+      EXPECT_EQ(info->local_bytes, 0u) << name;
+    }
   }
 }
 

@@ -327,7 +327,7 @@ TEST(FakeGpuEnd, ACallerInAWaitIsToldSo) {
   auto rig = std::make_unique<Rig>();
   OK(rig->enqueue(at_least(rig->words, 1)));
   Status waited;
-  std::thread waiter([&] { waited = rig->gpu.synchronize(rig->stream); });
+  std::thread waiter([&waited, r = rig.get()] { waited = r->gpu.synchronize(r->stream); });
   std::this_thread::sleep_for(20ms);  // a caller may come in before the end, not during it
   rig.reset();
   waiter.join();

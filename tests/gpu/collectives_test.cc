@@ -77,7 +77,7 @@ TEST_P(GpuCollectives, Exact) {
   OURO_NEEDS_GPU();
   const Param& p = GetParam();
   OURO_SKIP_PROCESSES_UNDER_TSAN(p.mode);
-  const ForcedWay way(p.way.c_str());
+  const ForcedWay way(p.way, p.mode);
   std::vector<int> sizes{1, 2, 3, 8};
   if (OURO_TEST_TSAN || p.mode == Mode::processes) sizes = {3};
   for (int n : sizes) {
@@ -120,7 +120,7 @@ std::vector<Param> all_params() {
     const auto c = static_cast<Collective>(i);
     const bool has_uneven =
         c == Collective::reduce_scatter || c == Collective::all_gather || c == Collective::all_to_all;
-    for (const char* way : {"leader", "stream", "staged"}) {
+    for (const char* way : {"leader", "resident", "stream", "staged"}) {
       add({c}, way);
       if (has_uneven) add({c, true}, way);
     }
@@ -170,7 +170,7 @@ TEST_P(GpuReductions, SameBitsAsOnTheHost) {
                   }),
       "");
 }
-INSTANTIATE_TEST_SUITE_P(All, GpuReductions, testing::Values("leader", "stream", "staged"),
+INSTANTIATE_TEST_SUITE_P(All, GpuReductions, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -69,10 +69,15 @@ class DeviceRoom {
 /// Whether there is one. Asked in a process of its own, since a process that has used CUDA cannot fork ranks.
 bool has_gpu();
 
-/// Sets the way that operations take (OURO_GPU_WAY) until it goes.
+/// Sets the way that operations take (OURO_GPU_WAY) until it goes. Kernels that spin need a device for each process:
+/// fake ones are given when no process has used any yet.
 class ForcedWay {
  public:
-  explicit ForcedWay(const char* way) { setenv("OURO_GPU_WAY", way, 1); }
+  explicit ForcedWay(const std::string& way, Mode mode = Mode::threads) {
+    setenv("OURO_GPU_WAY", way.c_str(), 1);
+    if (way == "resident" && mode == Mode::processes && std::getenv("OURO_FAKE_GPUS"))
+      setenv("OURO_FAKE_GPUS", "8", 1);
+  }
   ~ForcedWay() { unsetenv("OURO_GPU_WAY"); }
 };
 

@@ -14,7 +14,7 @@ namespace {
 using gpu::gpu;
 
 class GpuFailure : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(All, GpuFailure, testing::Values("leader", "stream", "staged"),
+INSTANTIATE_TEST_SUITE_P(All, GpuFailure, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
 constexpr std::size_t kCount = 50'000;
@@ -54,7 +54,7 @@ void expect_free(Context& c) {
 TEST_P(GpuFailure, KilledInMidCollective) {
   OURO_NEEDS_GPU();
   OURO_NEEDS_PROCESSES();
-  const ForcedWay way(GetParam());
+  const ForcedWay way(GetParam(), Mode::processes);
   Watchdog watchdog;
   const UniqueId id = new_id();
   Processes ranks(4, [&](int rank, Board& board) {
@@ -169,7 +169,7 @@ class FakeFaults : public testing::Test {
  protected:
   void SetUp() override {
     if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (faults are told to fake devices only)";
-    fake_ = std::make_unique<gpu::FakeGpu>(gpu::FakeOptions{});
+    fake_ = std::make_unique<gpu::FakeGpu>(gpu::FakeOptions{.multiprocessors = 16});
     gpu::install(fake_.get());
   }
   void TearDown() override { gpu::install(nullptr); }
@@ -199,7 +199,7 @@ TEST_F(FakeFaults, SlowAndUnsteadyDevicesChangeNothing) {
   Watchdog watchdog(60s);
   fake_->jitter(7);
   fake_->delay(gpu::FakeOp::kernel, std::chrono::microseconds(300));
-  for (const char* name : {"leader", "stream", "staged"}) {
+  for (const char* name : {"leader", "resident", "stream", "staged"}) {
     const ForcedWay way(name);
     auto contexts = thread_contexts(3);
     on_threads(3, [&](int rank) {
@@ -242,7 +242,7 @@ TEST_F(FakeFaults, NoMemory) {
 /// Nothing that a group or a context made stays behind.
 TEST_F(FakeFaults, NothingLeaks) {
   Watchdog watchdog;
-  for (const char* name : {"leader", "stream", "staged"}) {
+  for (const char* name : {"leader", "resident", "stream", "staged"}) {
     const ForcedWay way(name);
     gpu::FakeLive first, later;
     for (gpu::FakeLive* live : {&first, &later}) {

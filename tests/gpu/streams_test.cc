@@ -45,7 +45,7 @@ struct Floats {
   } while (0)
 
 class Ways : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(All, Ways, testing::Values("leader", "stream", "staged"),
+INSTANTIATE_TEST_SUITE_P(All, Ways, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(Ways, OperationsOfOneStreamFollowEachOther) {

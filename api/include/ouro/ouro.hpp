@@ -225,7 +225,8 @@ class OURO_API Group {
   Status close();
   bool valid() const { return impl_ != nullptr; }
   /// "direct over shared-memory: 4 ranks on one node, 65536 B <= OURO_...": what would run, and why.
-  Result<std::string> explain(Collective, std::size_t count, DType, ReduceOp = ReduceOp::sum, Numerics = Numerics::inherit) const;
+  /// For buffers on `device`: which of the ways of GPUs.
+  Result<std::string> explain(Collective, std::size_t count, DType, ReduceOp = ReduceOp::sum, Numerics = Numerics::inherit, Device device = {}) const;
   const std::shared_ptr<rt::Group>& impl() const { return impl_; }
   explicit Group(std::shared_ptr<rt::Group>);
 

@@ -1,0 +1,106 @@
+// Tests of the resident kernels' blocks: several host threads are one block, with the barriers that a device
+// has, so that a race detector sees what threads of a block do to each other.
+#include <pthread.h>
+
+#include <atomic>
+
+#include "kernels/gpu/resident_list.h"
+#include "tests/kernels/gpu_resident_cases.h"
+
+namespace ouro::gpu::resident_test {
+namespace {
+
+constexpr int kThreads = 3;
+
+/// What the threads of one block share.
+struct Team {
+  pthread_barrier_t barrier;
+  std::atomic<bool> said[3] = {};
+  ResidentShared shared;
+  Team() { pthread_barrier_init(&barrier, nullptr, kThreads); }
+  ~Team() { pthread_barrier_destroy(&barrier); }
+};
+
+struct TeamBlock {
+  Team& team;
+  int thread_, block_, blocks_;
+  mutable int turn = 0;
+  int thread() const { return thread_; }
+  int threads() const { return kThreads; }
+  int block() const { return block_; }
+  int blocks() const { return blocks_; }
+  void sync() const { pthread_barrier_wait(&team.barrier); }
+  bool any(bool mine) const {
+    const int now = turn, before = (turn + 2) % 3;
+    turn = (turn + 1) % 3;
+    if (mine) team.said[now] = true;
+    sync();
+    if (thread_ == 0) team.said[before] = false;  // all have read it, and nobody says anything there yet
+    return team.said[now];
+  }
+};
+
+void run_teams(const std::vector<std::unique_ptr<Operation>>& operations, int n, int channels,
+               void (*entry)(const ResidentArgs&, const TeamBlock&, ResidentShared&)) {
+  std::vector<std::unique_ptr<Team>> teams;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < n; ++r)
+    for (int c = 0; c < channels; ++c) {
+      teams.push_back(std::make_unique<Team>());
+      for (int t = 0; t < kThreads; ++t)
+        threads.emplace_back([&operations, entry, r, c, t, channels, team = teams.back().get()] {
+          const TeamBlock block{*team, t, c, channels};
+          for (const auto& o : operations) {
+            entry(o->args[static_cast<std::size_t>(r)], block, team->shared);
+            block.sync();  // a launch ends when all its threads have
+          }
+        });
+    }
+  for (std::thread& t : threads) t.join();
+}
+
+/// All flows in a row, in the order of the list, twice: over state that is fresh, and over what that has
+/// left.
+TEST(ResidentBlock, EveryFlow) {
+  constexpr int kRanks = 3, kChannels = 2;
+  for (const Aliasing aliasing : {Aliasing::separate, Aliasing::exact}) {
+    World w(kRanks, kChannels, 2);
+    std::vector<std::unique_ptr<Operation>> operations;
+    for (const std::size_t count : {1500, 17})
+      for (const Row& row : rows()) {
+        if (row.packets || (aliasing == Aliasing::exact && !row.in_place)) continue;
+        const OpKind op = count == 17 ? OpKind::premulsum : OpKind::sum;
+        operations.push_back(
+            make(w, {row.collective, row.algorithm, DType::f32, op, count, 1, aliasing}, kChannels));
+      }
+    ASSERT_EQ(std::count(operations.begin(), operations.end(), nullptr), 0);
+    run_teams(operations, kRanks, kChannels, ResidentEntries::any<TeamBlock>);
+    for (const auto& o : operations) check(*o, w);
+    if (HasFatalFailure()) return;
+  }
+}
+
+void run_packets_by(void (*entry)(const ResidentArgs&, const TeamBlock&, ResidentShared&), DType t,
+                    OpKind op) {
+  constexpr int kRanks = 3, kChannels = 2;
+  World w(kRanks, kChannels, 2);
+  std::vector<std::unique_ptr<Operation>> operations;
+  for (const std::size_t count : {1, 700, 13, 400}) {
+    Case c{Collective::all_reduce, Algorithm::oneshot, t, op, count};
+    c.packets = true;
+    c.aliasing = count % 2 == 0 ? Aliasing::exact : Aliasing::separate;
+    operations.push_back(make(w, c, kChannels));
+  }
+  ASSERT_EQ(std::count(operations.begin(), operations.end(), nullptr), 0);
+  run_teams(operations, kRanks, kChannels, entry);
+  for (const auto& o : operations) check(*o, w);
+}
+TEST(ResidentBlock, PacketsHot) {
+  run_packets_by(ResidentEntries::packets_bf16<TeamBlock>, DType::bf16, OpKind::sum);
+}
+TEST(ResidentBlock, PacketsCold) {
+  run_packets_by(ResidentEntries::packets_any<TeamBlock>, DType::f64, OpKind::premulsum);
+}
+
+}  // namespace
+}  // namespace ouro::gpu::resident_test

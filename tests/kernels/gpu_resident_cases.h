@@ -1,0 +1,299 @@
+// What the tests of the resident kernels share: arenas, buffers with guards, operations and what they must
+// give.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/arith/floats.h"
+#include "kernels/gpu/resident.h"
+#include "kernels/host_loops.h"
+
+namespace ouro::gpu::resident_test {
+
+using flow::Algorithm;
+using Bytes = std::vector<std::byte>;
+
+inline constexpr std::size_t kGuard = 64;
+inline constexpr std::byte kUntouched{0xa5};
+
+/// What one rank of a group keeps: its arena, an abort word and the error record.
+struct RankMemory {
+  std::unique_ptr<std::byte[]> storage;
+  std::byte* arena = nullptr;
+  std::uint32_t abort = 0;
+  ResidentError error = {};
+  explicit RankMemory(std::uint64_t bytes) : storage(new std::byte[bytes + 128]()) {
+    void* p = storage.get();
+    std::size_t space = bytes + 128;
+    arena = static_cast<std::byte*>(std::align(128, bytes, p, space));
+  }
+};
+
+struct World {
+  ResidentLayout layout;
+  std::vector<std::unique_ptr<RankMemory>> ranks;
+  World(int n, int channels, int slots) {
+    ResidentSizes sizes{.ranks = n,
+                        .channels = channels,
+                        .slots = slots,
+                        .slot_bytes = 2048,
+                        .page_bytes = 2304,
+                        .packet_bytes = 4096};
+    layout = resident_layout(sizes).value();
+    for (int r = 0; r < n; ++r) ranks.push_back(std::make_unique<RankMemory>(layout.bytes()));
+  }
+  RankMemory& at(int r) { return *ranks[static_cast<std::size_t>(r)]; }
+};
+
+/// exact: chunk c of the input lies where chunk c of the output does; first_block: at the root of a gather or
+/// scatter, its own block lies where block 0 does.
+enum class Aliasing { separate, exact, first_block };
+
+struct Case {
+  Collective collective;
+  Algorithm algorithm;
+  DType dtype = DType::f32;
+  OpKind op = OpKind::sum;
+  std::size_t count = 0;
+  int root = 0;
+  Aliasing aliasing = Aliasing::separate;
+  bool packets = false;
+  std::size_t shift = 0;  // elements by which buffers are off their alignment, times the rank
+};
+
+inline std::string describe(const Case& c) {
+  return std::string(name(c.collective)) + " " + std::string(flow::name(c.algorithm)) +
+         (c.packets ? " packets " : " ") + name(c.dtype) + " " + name(c.op) + " count " +
+         std::to_string(c.count) + " root " + std::to_string(c.root) + " aliasing " +
+         std::to_string(static_cast<int>(c.aliasing));
+}
+
+inline bool reduces(Collective c) {
+  return c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter;
+}
+inline std::size_t input_blocks(Collective c, int rank, int root, std::size_t n) {
+  if (c == Collective::barrier) return 0;
+  if (c == Collective::broadcast) return rank == root ? 1 : 0;
+  if (c == Collective::scatter) return rank == root ? n : 0;
+  return c == Collective::reduce_scatter || c == Collective::all_to_all ? n : 1;
+}
+inline std::size_t output_blocks(Collective c, int rank, int root, std::size_t n) {
+  if (c == Collective::barrier) return 0;
+  if (c == Collective::reduce) return rank == root ? 1 : 0;
+  if (c == Collective::gather) return rank == root ? n : 0;
+  return c == Collective::all_gather || c == Collective::all_to_all ? n : 1;
+}
+
+/// A rank's buffers in one operation, with guards around them, and what they must hold afterwards.
+struct Buffers {
+  Bytes in_storage, out_storage;
+  std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  Bytes given, expected;
+};
+
+struct Operation {
+  Case c;
+  Scalar premul(int rank) const { return {static_cast<double>(rank % 3 + 1), rank % 3 + 1}; }
+  std::vector<Buffers> ranks;
+  std::vector<ResidentArgs> args;
+  const Kernel* kernel = nullptr;
+};
+
+/// Element `i` of a rank's input: integers so small that every order gives the same sums, or, where the order
+/// is the contract, bits that show it.
+inline void fill(Bytes& bytes, const Case& c, int rank, bool any_order) {
+  const std::size_t size = size_of(c.dtype);
+  std::uint32_t x =
+      2463534242u + 97u * static_cast<std::uint32_t>(rank) + static_cast<std::uint32_t>(c.count);
+  const auto put = [&](std::size_t i, auto value) { std::memcpy(&bytes[i], &value, size); };
+  for (std::size_t i = 0; i + size <= bytes.size(); i += size) {
+    x ^= x << 13, x ^= x >> 17, x ^= x << 5;
+    const int small = c.op == OpKind::prod ? 1 + static_cast<int>(x % 2) : static_cast<int>(x % 5);
+    const float f =
+        any_order ? static_cast<float>(small) : static_cast<float>(static_cast<int>(x % 2000) - 1000) / 37;
+    if (!reduces(c.collective) || !is_float(c.dtype)) {
+      for (std::size_t k = 0; k < size; ++k) bytes[i + k] = static_cast<std::byte>(x >> (8 * (k % 4)));
+    } else if (c.dtype == DType::f64) {
+      put(i, static_cast<double>(f));
+    } else if (c.dtype == DType::f32) {
+      put(i, f);
+    } else if (c.dtype == DType::f16) {
+      put(i, arith::narrow<arith::Half>(f));
+    } else if (c.dtype == DType::bf16) {
+      put(i, arith::narrow<arith::BFloat16>(f));
+    } else if (c.dtype == DType::f8e4m3) {
+      put(i, arith::narrow<arith::F8E4M3>(f));
+    } else {
+      put(i, arith::narrow<arith::F8E5M2>(f));
+    }
+  }
+}
+
+inline void expect_outputs(Operation& o) {
+  const Case& c = o.c;
+  const std::size_t n = o.ranks.size(), block = c.count * size_of(c.dtype);
+  const auto root = static_cast<std::size_t>(c.root);
+  const auto fold = [&](Bytes& to, std::size_t offset) {
+    std::vector<const void*> sources;
+    std::vector<Scalar> factors;
+    for (std::size_t r = 0; r < n; ++r) {
+      sources.push_back(o.ranks[r].given.data() + offset);
+      factors.push_back(o.premul(static_cast<int>(r)));
+    }
+    if (c.count > 0)
+      kernels::fold({c.dtype, c.op, static_cast<int>(n)}, to.data(), sources, factors, c.count);
+  };
+  const auto copy = [&](std::size_t to, std::size_t to_block, std::size_t from, std::size_t from_block) {
+    std::copy_n(o.ranks[from].given.begin() + static_cast<std::ptrdiff_t>(from_block * block), block,
+                o.ranks[to].expected.begin() + static_cast<std::ptrdiff_t>(to_block * block));
+  };
+  for (std::size_t r = 0; r < n; ++r) {
+    Bytes& to = o.ranks[r].expected;
+    to.assign(output_blocks(c.collective, static_cast<int>(r), c.root, n) * block, kUntouched);
+    if (to.empty()) continue;
+    if (reduces(c.collective)) fold(to, c.collective == Collective::reduce_scatter ? r * block : 0);
+    if (c.collective == Collective::broadcast) copy(r, 0, root, 0);
+    if (c.collective == Collective::scatter) copy(r, 0, root, r);
+    if (c.collective == Collective::all_gather || c.collective == Collective::gather)
+      for (std::size_t b = 0; b < n; ++b) copy(r, b, b, 0);
+    if (c.collective == Collective::all_to_all)
+      for (std::size_t b = 0; b < n; ++b) copy(r, b, b, r);
+  }
+}
+
+inline void make_buffers(Operation& o, int rank) {
+  const Case& c = o.c;
+  const std::size_t n = o.ranks.size(), elem = size_of(c.dtype), block = c.count * elem;
+  Buffers& b = o.ranks[static_cast<std::size_t>(rank)];
+  const std::size_t in_blocks = input_blocks(c.collective, rank, c.root, n);
+  const std::size_t out_blocks = output_blocks(c.collective, rank, c.root, n);
+  const std::size_t shift = c.shift * static_cast<std::size_t>(rank) * elem;
+  const auto take = [&](Bytes& storage, std::size_t bytes) {
+    storage.assign(2 * kGuard + shift + bytes, kUntouched);
+    return storage.data() + kGuard + shift;
+  };
+  b.given.assign(in_blocks * block, std::byte{});
+  bool canonical = true;
+  flow::visit(c.collective, c.algorithm, [&]<class Flow>(Flow) { canonical = Flow::kCanonical; });
+  fill(b.given, c, rank, !canonical);
+  const bool alias = c.aliasing != Aliasing::separate && in_blocks > 0 && out_blocks > 0;
+  b.out = take(b.out_storage, alias ? std::max(in_blocks, out_blocks) * block : out_blocks * block);
+  if (alias) {
+    // The side with one block lies where this rank's block does on the other.
+    const std::size_t own = c.aliasing == Aliasing::exact ? static_cast<std::size_t>(rank) * block : 0;
+    b.in = b.out;
+    if (in_blocks < out_blocks) b.in = b.out + own;
+    if (out_blocks < in_blocks) b.out += own;
+  } else {
+    b.in = take(b.in_storage, in_blocks * block);
+  }
+  std::copy(b.given.begin(), b.given.end(), b.in);
+}
+
+inline std::unique_ptr<Operation> make(World& w, const Case& c, int channels,
+                                       std::uint64_t deadline_ns = 120'000'000'000) {
+  auto o = std::make_unique<Operation>();
+  const int n = w.layout.ranks;
+  o->c = c;
+  o->ranks.resize(static_cast<std::size_t>(n));
+  for (int r = 0; r < n; ++r) make_buffers(*o, r);
+  expect_outputs(*o);
+  for (int r = 0; r < n; ++r) {
+    ResidentArgs a;
+    a.collective = c.collective;
+    a.algorithm = c.algorithm;
+    a.dtype = c.dtype;
+    a.op = c.op;
+    a.packets = c.packets;
+    a.tag = static_cast<std::uint16_t>(c.count + static_cast<std::size_t>(c.collective));
+    a.rank = r;
+    a.root = c.root;
+    a.channels = channels;
+    a.count = c.count;
+    a.in = o->ranks[static_cast<std::size_t>(r)].in;
+    a.out = o->ranks[static_cast<std::size_t>(r)].out;
+    a.premul = o->premul(r);
+    a.deadline_ns = deadline_ns;
+    a.abort = &w.at(r).abort;
+    a.error = &w.at(r).error;
+    a.layout = w.layout;
+    for (int p = 0; p < n; ++p) {
+      a.arena[p] = w.at(p).arena;
+      a.in_of[p] = o->ranks[static_cast<std::size_t>(p)].in;
+      a.out_of[p] = o->ranks[static_cast<std::size_t>(p)].out;
+    }
+    auto launch = resident(a);
+    EXPECT_TRUE(launch.ok()) << describe(c) << ": " << launch.status().message();
+    if (!launch.ok()) return nullptr;
+    EXPECT_EQ(launch->shape.blocks, channels);
+    o->kernel = launch->kernel;
+    o->args.push_back(a);
+  }
+  return o;
+}
+
+/// One thread a block runs all operations in a row; ranks for which absent(r) holds never come.
+template <class Absent>
+void run(std::vector<std::unique_ptr<Operation>>& operations, int n, int channels, Absent&& absent) {
+  std::vector<std::thread> threads;
+  for (int r = 0; r < n; ++r)
+    for (int c = 0; c < channels && !absent(r); ++c)
+      threads.emplace_back([&operations, r, c] {
+        for (const auto& o : operations) {
+          const ResidentArgs& a = o->args[static_cast<std::size_t>(r)];
+          if (c < a.channels) o->kernel->host(&a, c, a.channels);
+        }
+      });
+  for (std::thread& t : threads) t.join();
+}
+
+inline void check(const Operation& o, World& w) {
+  for (int r = 0; r < w.layout.ranks; ++r) {
+    const Buffers& b = o.ranks[static_cast<std::size_t>(r)];
+    ASSERT_EQ(w.at(r).error.fault, ResidentFault::none) << describe(o.c) << ", rank " << r;
+    if (!b.expected.empty()) {
+      ASSERT_EQ(std::memcmp(b.out, b.expected.data(), b.expected.size()), 0)
+          << describe(o.c) << ", rank " << r;
+    }
+    if (!b.in_storage.empty() && !b.given.empty()) {
+      ASSERT_EQ(std::memcmp(b.in, b.given.data(), b.given.size()), 0)
+          << describe(o.c) << ": input of rank " << r;
+    }
+    for (const Bytes* s : {&b.out_storage, &b.in_storage})
+      for (std::size_t i = 0; i < std::min(kGuard, s->size()); ++i) {
+        ASSERT_EQ((*s)[i], kUntouched) << describe(o.c) << ", before a buffer of rank " << r;
+        ASSERT_EQ((*s)[s->size() - 1 - i], kUntouched) << describe(o.c) << ", behind a buffer of rank " << r;
+      }
+  }
+}
+
+inline void run_and_check(World& w, std::vector<std::unique_ptr<Operation>>& operations, int channels) {
+  ASSERT_EQ(std::count(operations.begin(), operations.end(), nullptr), 0);
+  run(operations, w.layout.ranks, channels, [](int) { return false; });
+  for (const auto& o : operations) check(*o, w);
+  operations.clear();
+}
+
+struct Row {
+  Collective collective;
+  Algorithm algorithm;
+  bool packets, in_place;
+};
+/// Every flow that resident kernels serve, and packets.
+inline std::vector<Row> rows() {
+  std::vector<Row> all;
+  flow::for_each_flow([&]<class Flow>(Collective c, Algorithm a, Flow) {
+    if (!Flow::kInLine && !Flow::kPulls) all.push_back({c, a, false, Flow::kInPlace});
+  });
+  all.push_back({Collective::all_reduce, Algorithm::oneshot, true, true});
+  return all;
+}
+
+}  // namespace ouro::gpu::resident_test
