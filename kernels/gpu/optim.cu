@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kOptimThreads, V::kResident)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kSurveyThreads) optim_survey(const __grid_constant__ SurveyArgs args) {
+__global__ void __launch_bounds__(kSurveyThreads, 4) optim_survey(const __grid_constant__ SurveyArgs args) {
   __shared__ SurveyRoom room;
   survey_body<T>(DeviceBlock{}, args, room);
 }

@@ -41,7 +41,7 @@ class Resident : private ResidentChannel<Block> {
     if constexpr (Flow::kPipelined) {
       Flow{}(at, listen);
     } else {
-      for (cut_.round = 0; cut_.round < cut_.rounds && !failed_; ++cut_.round) {
+      for (cut_.turn = 0; cut_.turn < cut_.rounds && !failed_; ++cut_.turn) {
         Flow{}(at, listen);
         if (Flow::kBoards && n_ > 1 && !failed_) end_round();
       }

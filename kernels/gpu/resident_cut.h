@@ -26,7 +26,7 @@ struct ResidentCut {
   };
   bool blocks = false, in_blocks = false, out_blocks = false, pipelined = false;
   int per_round = 1, rounds = 1;
-  int round = 0;                       // that is at hand, where the flow is called once a round
+  int turn = 0;                        // the round at hand, where the flow is called once a round
   std::uint64_t block = 0;             // from one block to the next
   std::uint64_t first = 0, total = 0;  // this channel's share of the region, or of each block
   std::uint64_t capacity = 1;          // of one chunk in one round, at most
@@ -76,7 +76,7 @@ struct ResidentCut {
   }
 
   OURO_HD std::uint64_t round_of(int chunk) const {
-    return static_cast<std::uint64_t>(pipelined ? chunk / per_round : round);
+    return static_cast<std::uint64_t>(pipelined ? chunk / per_round : turn);
   }
   OURO_HD int within_round(int chunk) const { return pipelined ? chunk % per_round : chunk; }
   OURO_HD Extent in(int chunk) const {
@@ -93,7 +93,7 @@ struct ResidentCut {
     return {begin + first + skip, least(total - skip, capacity)};
   }
   OURO_HD Extent region_extent(int chunk) const {
-    const int i = pipelined ? chunk : round * per_round + chunk;
+    const int i = pipelined ? chunk : turn * per_round + chunk;
     const std::uint64_t skip = least(total, static_cast<std::uint64_t>(i) * piece);
     return {first + skip, least(total - skip, piece)};
   }

@@ -18,8 +18,7 @@ struct FakeOptions {
   std::function<bool(int device, int peer)> peer = {};  ///< which devices reach which; empty: all do
 };
 
-/// Kinds of calls, for delays and failures. The first group ends on a stream's thread, the second in the
-/// call.
+/// Kinds of calls, for delays and failures. Up to `graph` they end on a stream's thread, else in the call.
 enum class FakeOp : std::uint8_t {
   record,
   wait,
@@ -46,24 +45,21 @@ struct FakeLive {
 };
 
 /// Stricter than CUDA where CUDA leaves something undefined or waits for ever:
-/// - Device memory is shared memory of this host, and holds 0xa5 at first, not zeros.
-/// - Releasing memory waits for all work of its device (pinned memory: of all devices; a region: of none);
-/// after
-///   20 s of it the call fails with `resource`, names the stream, and releases nothing.
+/// - Device memory is shared memory of this host. It holds 0xa5 at first, not zeros.
+/// - Releasing memory waits for all work of its device (pinned memory: of all devices; a region: of none).
+///   After 20 s the call fails with `resource`, names the stream, and releases nothing.
 /// - Copies and stream values are checked when they are enqueued (`invalid`) and again when they run (the
 ///   device is lost, as after an illegal address).
-/// - A spinning kernel with more blocks than fit is refused; spinning kernels that fit only one after the
-/// other
-///   run one after the other.
+/// - A spinning kernel with more blocks than fit is refused. Spinning kernels that fit only one after the
+///   other run one after the other.
 /// - A graph runs once at a time: launches of it, on whatever streams, run one after the other.
 /// - Streams of a capture run beside each other at each replay, ordered by what they waited for.
 /// - A forked child starts with fresh devices. Streams, events and graphs of its parent are `forked` there,
-/// and
-///   the parent's memory is not mapped.
+///   and the parent's memory is not mapped.
 /// - Priorities are checked and make no difference.
 /// - On a lost device, calls that release something do so and return the error.
 ///
-/// The destructor ends all waits, drops what is enqueued and joins all threads; it waits only for what runs
+/// The destructor ends all waits, drops what is enqueued and joins all threads. It waits only for what runs
 /// in kernels and host functions at that moment.
 class FakeGpu final : public Gpu {
  public:

@@ -57,8 +57,7 @@ void wait_for_word(const MemOp& op, const Run& run) {
   }
 }
 
-/// Runs f(0), ..., f(n - 1) at the same time, f(0) on this thread. False, without any, if threads are
-/// lacking.
+/// Runs f(0), ..., f(n - 1) at the same time, f(0) on this thread. False, and none ran: threads are lacking.
 template <class F>
 bool together(int n, const F& f) {
   std::atomic<int> gate{0};  // 1: go, -1: do not
