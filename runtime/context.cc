@@ -544,11 +544,11 @@ Result<std::byte*> Context::resolve_gpu(int r, const transport::GpuRef& ref, std
                           [&] { return fetch_gpu(r, wire::Fetch::Kind::gpu, ref.id, 0); });
 }
 
-Result<std::byte*> Context::gpu_block(int r, std::uint64_t key, std::size_t bytes) {
+Result<Context::BlockAt> Context::gpu_block(int r, std::uint64_t key, std::size_t bytes) {
   if (r == rank()) {
     auto mine = own_gpu_block(key, bytes);
     if (!mine.ok()) return mine.status();
-    return mine->first->data();
+    return BlockAt{mine->first->data(), mine->first};
   }
   if (peer(r).pid == peer(rank()).pid) {  // a rank that is another thread here
     Neighbours& all = neighbours();
@@ -558,11 +558,13 @@ Result<std::byte*> Context::gpu_block(int r, std::uint64_t key, std::size_t byte
       return Status(Failure{.reason = Reason::peer_dead, .text = "it has left the job", .rank = r});
     auto block = it->second->own_gpu_block(key, bytes);
     if (!block.ok()) return block.status();
-    return block->first->data();
+    return BlockAt{block->first->data(), block->first};
   }
   std::lock_guard lock(gpu_mutex_);
-  return gpu_imported_[static_cast<std::size_t>(r)]->blocks.map(
+  auto at = gpu_imported_[static_cast<std::size_t>(r)]->blocks.map(
       spec_.gpu, {key, 0, 0}, bytes, [&] { return fetch_gpu(r, wire::Fetch::Kind::gpu_group, key, bytes); });
+  if (!at.ok()) return at.status();
+  return BlockAt{*at, nullptr};
 }
 
 }  // namespace ouro::rt

@@ -113,7 +113,11 @@ class Context : public std::enable_shared_from_this<Context> {
   /// The address here of device memory of rank r (of the job): within its process its own.
   Result<std::byte*> resolve_gpu(int r, const transport::GpuRef&, std::size_t bytes);
   /// The block `key` of rank r's device memory, made there on first demand, as this rank can reach it.
-  Result<std::byte*> gpu_block(int r, std::uint64_t key, std::size_t bytes);
+  struct BlockAt {
+    std::byte* data;
+    std::shared_ptr<transport::GpuBlock> keep;  ///< of this process: mapped at least as long as this
+  };
+  Result<BlockAt> gpu_block(int r, std::uint64_t key, std::size_t bytes);
   void drop_gpu_block(std::uint64_t key);
   /// Whether anything that rank r exported has ended since the last resolve_gpu: mappings are then renewed by
   /// the next, before which no work that uses them may be in flight.

@@ -18,8 +18,8 @@ using gpu::MemOp;
 using transport::GpuBlock;
 using transport::GpuRef;
 
-constexpr std::uint64_t kBoardOf =
-    0x6770752d626f6172;  // "gpu-boar": keeps its key apart from those of host segments
+// Tell what a group has apart: host segments, device memory.
+constexpr std::uint64_t kBoardOf = 0x6770752d626f6172, kStopOf = 0x6770752d73746f70;
 
 std::size_t block_index(int i) { return static_cast<std::size_t>(i); }
 
@@ -125,7 +125,10 @@ GpuExecutor::~GpuExecutor() {
     if (b->id != 0) context_.gpu_exports().withdraw(b->id);
   if (!slots_.empty()) context_.drop_gpu_block(key_ + static_cast<std::uint64_t>(rank_) + 1);
   drop_resident();
-  if (rank_ == 0 && board_) context_.drop_segment(key_ ^ kBoardOf);
+  if (rank_ == 0 && board_) {
+    context_.drop_segment(key_ ^ kBoardOf);
+    context_.drop_gpu_block(key_ ^ kStopOf);
+  }
 }
 
 std::uint64_t GpuExecutor::with_oldest(const std::function<void(Pending&)>& f) {
@@ -168,6 +171,12 @@ void GpuExecutor::release(const Status& why) {
   // come to their next waits within microseconds.
   releaser_ = std::thread([this] {
     const auto end = Clock::now() + 10s;
+    // First what has not begun is told to touch nothing: buffers may go once their owners have heard of the
+    // failure.
+    const MemOp stop{MemOp::Kind::write, 1, stop_word_};
+    if (gpu().enqueue({&stop, 1}, stop_stream_->get()).ok())
+      for (const auto soon = Clock::now() + 200ms; Clock::now() < soon; std::this_thread::sleep_for(10us))
+        if (auto told = gpu().query(stop_stream_->get()); !told.ok() || *told) break;
     for (std::uint32_t value = 1; !stop_.load() && Clock::now() < end; value ^= 1) {
       board_->set_all(value);
       std::this_thread::sleep_for(20us);
@@ -230,6 +239,15 @@ Status GpuExecutor::open_board() {
   if (!segment.ok()) return segment.status();
   auto board = GpuBoard::open(std::move(*segment), n_);
   if (!board.ok()) return board.status();
+  constexpr std::size_t kBytes = 4096;
+  auto stop = context_.gpu_block(host_.world_rank(0), key_ ^ kStopOf, kBytes);
+  if (!stop.ok()) return stop.status();
+  retire(stop->keep);
+  auto stream = GpuStream::create(device_, 1);
+  if (!stream.ok()) return stream.status();
+  std::lock_guard lock(mutex_);
+  stop_stream_ = std::move(*stream);
+  stop_word_ = reinterpret_cast<std::uint32_t*>(stop->data);
   board_ = std::move(*board);
   return {};
 }
@@ -448,6 +466,7 @@ Status GpuExecutor::fill(const Plan& plan, gpu::FusedArgs* a) {
   a->ranks = n_;
   a->root = op.root;
   a->uneven = op.uneven;
+  a->stop = stop_word_;
   if (op.collective == Collective::barrier) return {};
   const auto n = static_cast<std::size_t>(n_);
   std::vector<std::size_t> in_counts(n), out_counts(n);

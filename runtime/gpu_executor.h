@@ -126,6 +126,8 @@ class GpuExecutor {
     int channels = 0;        // blocks of a rank that fit at the same time
   } topology_;
   std::shared_ptr<GpuBoard> board_;
+  std::uint32_t* stop_word_ = nullptr;  // in device memory of rank 0: tells kernels to touch nothing
+  std::shared_ptr<GpuStream> stop_stream_;
   bool abroad_ = false;                     // a member is another process
   bool shares_process_ = false;             // with another member
   std::shared_ptr<GpuStream> lead_stream_;  // where such ranks launch

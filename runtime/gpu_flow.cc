@@ -92,7 +92,8 @@ class GpuFlow {
       auto block = e_.context_.gpu_block(e_.host_.world_rank(to),
                                          e_.key_ + static_cast<std::uint64_t>(to) + 1, inbound);
       if (!block.ok()) return block.status();
-      base = *block;
+      base = block->data;
+      e_.retire(block->keep);  // the owner may leave first
     }
     return base + (static_cast<std::size_t>(from * kSlots) + i % kSlots) * one;
   }
@@ -114,6 +115,7 @@ class GpuFlow {
     a.ranks = e_.n_;
     a.premul = op_.op.scalar;
     a.weight = s.weight;
+    a.stop = e_.stop_word_;
     a.count = count;
     a.incoming_wide = s.verb & flow::kWideIn && receives;
     a.send_wide = s.verb & flow::kWideOut;
@@ -161,12 +163,12 @@ class GpuFlow {
     if (finishes_) {  // one rank only, by the fused kernel's rules: lift, finish
       gpu::FusedArgs f;
       f.collective = Collective::all_reduce;
-      f.dtype = a.dtype, f.op = a.op, f.ranks = 1, f.count = a.count;
+      f.dtype = a.dtype, f.op = a.op, f.ranks = 1, f.count = a.count, f.stop = a.stop;
       f.in[0] = a.mine, f.out[0] = a.store, f.premul[0] = a.premul;
       return e_.launch(f, stream_);
     }
     const gpu::Launch l = gpu::hop(a, e_.multiprocessors());
-    return gpu().launch(*l.kernel, l.shape, &a, stream_);
+    return l.kernel ? gpu().launch(*l.kernel, l.shape, &a, stream_) : Status();
   }
 
   GpuExecutor& e_;

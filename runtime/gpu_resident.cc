@@ -51,6 +51,8 @@ Algorithm resident_algorithm(const Operation& op, std::size_t bytes) {
 struct GpuExecutor::Resident {
   gpu::ResidentLayout layout;
   std::vector<std::byte*> arena;
+  std::vector<std::shared_ptr<transport::GpuBlock>>
+      keep;                             // peers write their last words after the owner has left
   gpu::ResidentError* error = nullptr;  // pinned
   std::uint32_t* abort = nullptr;       // pinned, a line further
   ~Resident() {
@@ -80,6 +82,7 @@ std::optional<Failure> GpuExecutor::resident_fault() {
   std::lock_guard lock(mutex_);
   if (!resident_) return std::nullopt;
   const auto fault = std::atomic_ref(resident_->error->fault).load(std::memory_order_acquire);
+  if (fault == gpu::ResidentFault::none) return std::nullopt;  // the rest may be being written
   const int peer = resident_->error->peer;
   const auto at = fmt::format("step {} of channel {}", resident_->error->step, resident_->error->channel);
   switch (fault) {
@@ -125,7 +128,8 @@ Status GpuExecutor::open_resident() {
     auto arena = context_.gpu_block(host_.world_rank(q), key_ ^ (kArena + static_cast<std::uint64_t>(q)),
                                     r->layout.bytes());
     if (!arena.ok()) return arena.status();
-    r->arena.push_back(*arena);
+    r->arena.push_back(arena->data);
+    r->keep.push_back(arena->keep);
   }
   std::lock_guard lock(mutex_);
   resident_ = std::move(r);

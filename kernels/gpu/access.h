@@ -1,6 +1,7 @@
 // Memory as kernels see it: up to 16 bytes at a time between an array and registers, and the elements in
 // them. Used by the bodies of kernels/gpu; on the host an access is a copy of bytes.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -24,6 +25,19 @@
 #endif
 
 namespace ouro::gpu::collect {
+
+/// Whether the group of this launch has failed: its buffers may be gone. Read once a block thread, from
+/// device memory.
+OURO_HD bool stopped(const std::uint32_t* word) {
+  if (word == nullptr) return false;
+#if defined(__CUDA_ARCH__)
+  std::uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value != 0;
+#else
+  return std::atomic_ref(*const_cast<std::uint32_t*>(word)).load(std::memory_order_relaxed) != 0;
+#endif
+}
 
 /// How a kernel reaches an array. constant: nothing writes it while the kernel runs, so the read-only path
 /// will do. plain: this kernel may write it, each element after it was read. any: like plain, at any address;

@@ -18,7 +18,9 @@ struct FusedArgs {
   OpKind op = OpKind::sum;
   int ranks = 1, root = 0;
   bool uneven = false;
-  std::uint64_t count = 0;              ///< elements of the region, or of one block; 0 if uneven
+  std::uint64_t count = 0;  ///< elements of the region, or of one block; 0 if uneven
+  /// If set, a word of device memory: a launch that finds it non-zero touches nothing.
+  const std::uint32_t* stop = nullptr;
   const std::byte* in[kMaxRanks] = {};  ///< nullptr where a rank's input is not read
   std::byte* out[kMaxRanks] = {};       ///< nullptr where a rank's output is not written
   Scalar premul[kMaxRanks] = {};        ///< premulsum only
@@ -52,6 +54,7 @@ struct HopArgs {
   Scalar premul = {};  ///< of `mine`, where that is an input (narrow) and is widened; premulsum only
   double weight = 1;
   std::uint64_t count = 0;
+  const std::uint32_t* stop = nullptr;  ///< as in FusedArgs
   const std::byte* incoming = nullptr;
   const std::byte* mine = nullptr;
   std::byte* store = nullptr;  ///< narrow, finished

@@ -98,6 +98,7 @@ OURO_HD void exchange(const FusedArgs& a, int k, const Share<Block>& share, std:
 
 template <class Block>
 OURO_HD void fused_move(const FusedArgs& a, const Block& at) {
+  if (stopped(a.stop)) return;
   const std::uint64_t size = bytes_of(a.dtype);
   const std::byte* out = nullptr;  // one output; all others differ from it in these bits
   std::uintptr_t differ = 0;
@@ -181,6 +182,7 @@ OURO_HD bool scatters(const FusedArgs& a) { return a.collective == Collective::r
 /// A hot reduction: all elements lie at multiples of their size.
 template <class R, int kRanks, class Block>
 OURO_HD void fused_hot(const FusedArgs& a, const Block& at) {
+  if (stopped(a.stop)) return;
   constexpr int kSize = static_cast<int>(sizeof(typename R::Element)), kPer = 16 / kSize;
   constexpr int kAhead = kRanks > 0 ? kRanks : 8;
   constexpr int kUnroll = kRanks > 0 ? 8 / kRanks : 1;  // eight loads in flight
@@ -227,6 +229,7 @@ struct FoldGeneric {
 };
 template <class Block>
 OURO_HD void fused_generic(const FusedArgs& a, const Block& at) {
+  if (stopped(a.stop)) return;
   const std::size_t size = bytes_of(a.dtype);
   const auto bytes_in = [&](int k) { return elements_in(a, k) * size; };
   share_out(at, 1, pieces_of(a), !a.uneven, bytes_in, [&](int k, const Share<Block>& share) {

@@ -34,6 +34,7 @@ OURO_HD std::size_t wide_bytes(DType t, OpKind op) {
 
 template <class Block>
 OURO_HD void hop_move(const HopArgs& a, const Block& at) {
+  if (stopped(a.stop)) return;
   const std::byte* const from = a.incoming != nullptr ? a.incoming : a.mine;
   const bool wide = a.incoming != nullptr ? a.incoming_wide : a.mine_wide;
   const std::uint64_t bytes = a.count * (wide ? wide_bytes(a.dtype, a.op) : bytes_of(a.dtype));
@@ -136,6 +137,7 @@ OURO_HD typename R::Acc factor_of(const Scalar& premul) {
 /// A hot reduction: all elements lie at multiples of their size.
 template <class R, class Block>
 OURO_HD void hop_hot(const HopArgs& a, const Block& at) {
+  if (stopped(a.stop)) return;
   using T = typename R::Element;
   using Acc = typename R::Acc;
   constexpr int kSize = static_cast<int>(sizeof(Acc)), kPer = 16 / kSize,
@@ -179,6 +181,7 @@ struct HopGeneric {
 };
 template <class Block>
 OURO_HD void hop_generic(const HopArgs& a, const Block& at) {
+  if (stopped(a.stop)) return;
   const std::uint64_t bytes = a.count * wide_bytes(a.dtype, a.op);
   share_out(
       at, 1, 1, true, [&](int) { return bytes; },

@@ -41,7 +41,7 @@ ResidentKernel kernel_for(const ResidentArgs& a) {
   if (a.packets && a.op == OpKind::sum && a.dtype == DType::type) return ResidentKernel::name;
   OURO_RESIDENT_PACKETS(OURO_X)
 #undef OURO_X
-  if (a.packets) return ResidentKernel::packets_any;
+  if (a.packets) return ResidentKernel::any;
 #define OURO_X(name, c, al, Flow, type)                                                             \
   if (a.collective == Collective::c && a.algorithm == flow::Algorithm::al && a.op == OpKind::sum && \
       a.dtype == DType::type)                                                                       \

@@ -32,8 +32,8 @@ namespace ouro::gpu {
   X(packets_f16, f16)            \
   X(packets_bf16, bf16)
 
-/// All of them, and the two that serve whatever else there is: each has a function entry(args, block,
-/// shared).
+/// All of them, and the one that serves whatever else there is (one, since each copy of the cold reductions
+/// costs a minute of build): each has a function entry(args, block, shared).
 struct ResidentEntries {
   template <DType kType>
   using SumOf = arith::ReductionFor<kType, OpKind::sum>;
@@ -59,12 +59,11 @@ struct ResidentEntries {
   OURO_RESIDENT_PACKETS(OURO_X)
 #undef OURO_X
   template <class Block>
-  static OURO_HD void packets_any(const ResidentArgs& args, const Block& block, ResidentShared& shared) {
-    run_packets(args, block, shared, cold(args));
-  }
-  template <class Block>
   static OURO_HD void any(const ResidentArgs& args, const Block& block, ResidentShared& shared) {
-    run_cold(args, block, shared, cold(args));
+    if (args.packets)
+      run_packets(args, block, shared, cold(args));
+    else
+      run_cold(args, block, shared, cold(args));
   }
 
  private:
@@ -80,7 +79,6 @@ struct ResidentEntries {
   OURO_RESIDENT_SUMS(X)          \
   OURO_RESIDENT_MOVES(X)         \
   OURO_RESIDENT_PACKETS(X)       \
-  X(packets_any)                 \
   X(any)
 
 enum class ResidentKernel : std::uint8_t {

@@ -1,5 +1,5 @@
-// Gpu: everything ouro asks of GPUs, as one interface. Implemented by CUDA (cuda.cc, the only file that calls
-// it) and by a fake of host objects (fake_gpu.cc). Used by executors, transports, kernels' launchers and
+// Gpu: everything ouro asks of GPUs, as one interface. Implemented by CUDA (cuda.cc and cuda_driver.cc, which
+// alone call it) and by a fake of host objects (fake_gpu.cc). Used by executors, transports, kernels' launchers and
 // tools.
 #pragma once
 #include <array>
