@@ -4,6 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#if OURO_TEST_TSAN
+/// Fake devices live as long as the process, and so do their threads.
+extern "C" const char* __tsan_default_options() { return "report_thread_leaks=0"; }
+#endif
+
 namespace ouro::test {
 
 bool has_gpu() {
