@@ -99,7 +99,7 @@ TEST(ResidentBlock, PacketsHot) {
   run_packets_by(ResidentEntries::packets_bf16<TeamBlock>, DType::bf16, OpKind::sum);
 }
 TEST(ResidentBlock, PacketsCold) {
-  run_packets_by(ResidentEntries::packets_any<TeamBlock>, DType::f64, OpKind::premulsum);
+  run_packets_by(ResidentEntries::any<TeamBlock>, DType::f64, OpKind::premulsum);
 }
 
 }  // namespace

@@ -279,7 +279,7 @@ TEST(ResidentArguments, Refusals) {
             Reason::invalid);
 }
 
-/// Hot sums have kernels of their own; everything else shares two.
+/// Hot sums have kernels of their own; everything else shares one.
 TEST(ResidentArguments, Kernels) {
   World w(2, 2, 2);
   const auto kernel = [&](Case c) {
@@ -295,7 +295,7 @@ TEST(ResidentArguments, Kernels) {
   c.packets = true;
   EXPECT_EQ(kernel(c), "resident_packets_f32");
   c.op = OpKind::avg;
-  EXPECT_EQ(kernel(c), "resident_packets_any");
+  EXPECT_EQ(kernel(c), "resident_any");
   for (const Kernel* k : resident_kernels()) {
     EXPECT_TRUE(k->spins);
     EXPECT_NE(k->host, nullptr);
