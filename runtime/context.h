@@ -51,7 +51,7 @@ struct ContextSpec {
   std::chrono::milliseconds deadline{600'000};
   Numerics numerics = Numerics::fast;
   std::uint32_t slot_bytes = 128 << 10;  ///< of a link
-  std::size_t page_bytes = 128 << 10;    ///< of a board
+  std::size_t page_bytes = 0;            ///< of a board; 0: by the number of ranks
   Rules rules = built_in_rules();
   std::optional<std::chrono::microseconds> spin;  ///< unset: 50 us where every local rank can have a core
 };
