@@ -228,6 +228,15 @@ int GpuExecutor::multiprocessors() {
   return multiprocessors_;
 }
 
+Status GpuExecutor::check_buffers(const Operation& op, std::uint64_t plan) {
+  if (plan != 0 && plan == checked_plan_) return {};
+  const Needs bytes = needs(op, rank_);
+  if (bytes.in > 0) OURO_TRY(context_.gpu_exports().find(op.in.data, bytes.in, device_).status());
+  if (bytes.out > 0) OURO_TRY(context_.gpu_exports().find(op.out.data, bytes.out, device_).status());
+  checked_plan_ = plan;
+  return {};
+}
+
 Status GpuExecutor::enqueue(std::span<const MemOp> ops, const gpu::Stream& s) {
   return ops.empty() ? Status() : gpu().enqueue(ops, s);
 }
@@ -284,6 +293,7 @@ Status GpuExecutor::run(const Plan& plan, Way way, std::uint64_t seq,
   auto capture = gpu().capturing(stream->get());
   if (!capture.ok()) return capture.status();
   const bool capturing = *capture != 0;
+  if (way != Way::leader || n_ == 1) OURO_TRY(check_buffers(plan.op, plan.id));  // a leader maps them anyway
   OURO_TRY(order(*stream, capturing));
   Status s = n_ == 1                ? run_alone(plan, *stream)
              : way == Way::leader   ? run_leader(plan, seq, *stream, capturing)
@@ -554,6 +564,7 @@ Status GpuExecutor::run_staged(const Operation& op, const std::shared_ptr<GpuStr
   if (!capture.ok()) return capture.status();
   if (*capture != 0)
     return unsupported("an operation that is staged through the host cannot be captured in a graph");
+  OURO_TRY(check_buffers(op, 0));
   OURO_TRY(order(*stream, false));
   const Needs bytes = needs(op, rank_);
   const auto room = [&](std::shared_ptr<HostBounce>* bounce, std::size_t n) -> Status {

@@ -74,6 +74,8 @@ class GpuExecutor {
   void retire(std::shared_ptr<void> p) {
     if (p) retired_.push_back(std::move(p));
   }
+  /// That the buffers of a call are memory of this rank's GPU; asked once for calls that are alike.
+  Status check_buffers(const Operation&, std::uint64_t plan);
   Status open_board();
   Status order(GpuStream&, bool capturing);
   /// Marks the end of the operation in the stream. Plan null: somebody else watches it.
@@ -141,6 +143,7 @@ class GpuExecutor {
   std::shared_ptr<HostBounce> host_in_, host_out_;
   std::vector<std::shared_ptr<void>> retired_;
   int multiprocessors_ = 0;
+  std::uint64_t checked_plan_ = 0;
 
   std::mutex mutex_;
   struct Entry {

@@ -108,10 +108,10 @@ Result<std::shared_ptr<WorkState>> Group::run_on_gpu(std::vector<std::shared_ptr
   for (const auto& m : messages) {
     OURO_TRY(check_message(*m));
     if (!m->on_device || m->bytes == 0) continue;
-    auto pinned = gpu.alloc_pinned(m->bytes);
+    auto pinned = take_pinned(m->bytes);
     if (!pinned.ok()) return pinned.status();
-    m->pinned = std::shared_ptr<void>(*pinned, [](void* p) { (void)gpu::gpu().free_pinned(p).ok(); });
-    m->data = static_cast<std::byte*>(*pinned);
+    m->pinned = std::move(*pinned);
+    m->data = static_cast<std::byte*>(m->pinned.get());
     // For receives too: what the message does not fill comes back as it was.
     OURO_TRY(gpu.copy(m->data, m->on_device, m->bytes, stream->get()));
   }

@@ -12,11 +12,15 @@
 
 #include <fmt/format.h>
 
+#ifndef OURO_GOLDEN_DEFAULT  // CMake says where the source has them
+#define OURO_GOLDEN_DEFAULT "tests/golden"
+#endif
+
 namespace ouro::test {
 
 inline std::filesystem::path golden_dir() {
   const char* given = std::getenv("OURO_GOLDEN_DIR");
-  return given && *given ? given : OURO_GOLDEN_DEFAULT;  // set by CMake: tests/golden in the source
+  return given && *given ? given : OURO_GOLDEN_DEFAULT;
 }
 
 /// The parsed file; throws with its path where it is missing or not JSON.

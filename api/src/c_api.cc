@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "runtime/device/gpu.h"
+
 namespace ouro::c {
 namespace {
 
@@ -31,6 +33,12 @@ Result<InitOptions> init_options(const ouro_init_options_t* given, const char* c
   if (c->deadline_ms) o.deadline = Milliseconds(c->deadline_ms);
   if (c->late_after_ms) o.late_after = Milliseconds(c->late_after_ms);
   o.numerics = *numerics;
+  if (c->device < OURO_DEVICE_NONE)
+    return invalid(
+        fmt::format("{}: options->device is {}; expected a GPU or one of OURO_DEVICE_LOCAL and "
+                    "OURO_DEVICE_NONE",
+                    call, c->device));
+  if (c->device != OURO_DEVICE_LOCAL) o.gpu = c->device == OURO_DEVICE_NONE ? -1 : c->device;
   return o;
 }
 
@@ -71,6 +79,11 @@ Result<Numerics> numerics_of(int value, const char* call) {
   return invalid(fmt::format("{}: numerics {} is not one of ouro_numerics_t", call, value));
 }
 
+Result<Priority> priority_of(int value, const char* call) {
+  if (value >= 0 && value <= static_cast<int>(Priority::high)) return static_cast<Priority>(value);
+  return invalid(fmt::format("{}: {} is not one of ouro_priority_t", call, value));
+}
+
 Result<ReduceOp> reduction_of(ouro_op_t op, const char* call) {
   const int kind = static_cast<int>(op.kind);
   if (kind >= 0 && kind < kOps) return ReduceOp{static_cast<OpKind>(kind), {op.real, op.integer}};
@@ -103,6 +116,10 @@ const char* ouro_last_error_json(void) try {
   return last_json.c_str();
 } catch (const std::exception&) {
   return "{}";
+}
+
+int ouro_device_count(void) try { return gpu::gpu().devices(); } catch (const std::exception&) {
+  return 0;
 }
 
 // ---- contexts -----------------------------------------------------------------------------------
@@ -179,20 +196,41 @@ int ouro_context_local_size(ouro_context_t c) {
   return number(c, "context_local_size", [&] { return c->context.local_world_size(); });
 }
 
-int ouro_alloc(ouro_context_t context, size_t bytes, void** data) {
-  return guarded([&]() -> Status {
-    OURO_TRY(need(context, "alloc", "context"));
-    OURO_TRY(need(data, "alloc", "data"));
-    Result<Memory> memory = context->context.alloc(bytes);
-    if (!memory) return memory.status();
-    void* address = memory->data();
-    if (address) {
-      const std::lock_guard lock(context->mutex);
-      context->memory.insert_or_assign(address, std::move(*memory));
-    }
-    *data = address;
-    return {};
+int ouro_context_device(ouro_context_t c) {
+  return number(c, "context_device", [&] {
+    const Device d = c->context.device();
+    return d.kind == Device::Kind::cuda ? d.index : -1;
   });
+}
+
+namespace {
+
+/// Memory of the host or of the rank's GPU, kept by its address until it is freed.
+Status allocate(ouro_context_t context, size_t bytes, void** data, bool on_device, const char* call) {
+  OURO_TRY(need(context, call, "context"));
+  OURO_TRY(need(data, call, "data"));
+  const Device device = on_device ? context->context.device() : Device{};
+  if (on_device && device.kind == Device::Kind::host)
+    return invalid(fmt::format("{}: this rank has no GPU", call));
+  Result<Memory> memory = context->context.alloc(bytes, device);
+  if (!memory) return memory.status();
+  void* address = memory->data();
+  if (address) {
+    const std::lock_guard lock(context->mutex);
+    context->memory.insert_or_assign(address, std::move(*memory));
+  }
+  *data = address;
+  return {};
+}
+
+}  // namespace
+
+int ouro_alloc(ouro_context_t context, size_t bytes, void** data) {
+  return guarded([&] { return allocate(context, bytes, data, false, "alloc"); });
+}
+
+int ouro_alloc_device(ouro_context_t context, size_t bytes, void** data) {
+  return guarded([&] { return allocate(context, bytes, data, true, "alloc_device"); });
 }
 
 int ouro_free(ouro_context_t context, void* data) {

@@ -71,6 +71,7 @@ int number(Handle handle, const char* call, F&& get) {
 
 Result<DType> dtype_of(int, const char* call);
 Result<Numerics> numerics_of(int, const char* call);
+Result<Priority> priority_of(int, const char* call);
 Result<ReduceOp> reduction_of(ouro_op_t, const char* call);
 
 /// The options that a caller compiled against this or another version passed: members that the caller's

@@ -3,6 +3,9 @@
 #include <numeric>
 
 #include "api/src/c_api.h"
+#include "runtime/context.h"
+#include "runtime/device/gpu.h"
+#include "runtime/group.h"
 
 using namespace ouro;
 using namespace ouro::c;
@@ -12,8 +15,10 @@ namespace {
 /// Arguments that all operations have, checked, and the views that they make.
 class Call {
  public:
-  Call(const char* name, ouro_group_t group, int dtype, const ouro_call_options_t* options) : name_(name) {
-    status_ = prepare(group, dtype, options);
+  Call(const char* name, ouro_group_t group, int dtype, const ouro_call_options_t* options,
+       ouro_stream_t stream)
+      : name_(name) {
+    status_ = prepare(group, dtype, options, stream);
   }
   /// Must be ok before anything else is used.
   const Status& status() const { return status_; }
@@ -25,11 +30,23 @@ class Call {
   /// A buffer of `count` elements; null is an error if there are any.
   Result<View> view(void* data, std::size_t count, const char* what) const {
     if (!data && count > 0) return need(data, name_, what);
-    return View(data, count, dtype_);
+    const Result<Device> device = device_of(count > 0 ? data : nullptr);
+    if (!device) return device.status();
+    return View(data, count, dtype_, *device);
   }
-  Result<CView> view(const void* data, std::size_t count, const char* what) const {
-    if (!data && count > 0) return need(data, name_, what);
-    return CView(data, count, dtype_);
+  /// Input and output of a collective. One that is ignored or empty is wherever the other one is.
+  struct Buffers {
+    CView in;
+    View out;
+  };
+  Result<Buffers> buffers(const void* in, std::size_t in_count, void* out, std::size_t out_count) const {
+    Result<View> i = view(const_cast<void*>(in), in_count, "in");
+    if (!i) return i.status();
+    Result<View> o = view(out, out_count, "out");
+    if (!o) return o.status();
+    if (in_count == 0 && out_count > 0) i->device = o->device;
+    if (out_count == 0 && in_count > 0) o->device = i->device;
+    return Buffers{*i, *o};
   }
   /// size * count, or `invalid` if that is no number of bytes.
   Result<std::size_t> all_blocks(std::size_t count) const {
@@ -46,7 +63,18 @@ class Call {
   }
 
  private:
-  Status prepare(ouro_group_t group, int dtype, const ouro_call_options_t* options) {
+  /// Where an address is. No address: where the stream is, for a rank with nothing to send or receive has to
+  /// join in the others' operation.
+  Result<Device> device_of(const void* data) const {
+    if (gpu_ < 0 || memory_ == OURO_MEMORY_HOST) return Device{};
+    if (memory_ == OURO_MEMORY_DEVICE) return Device{Device::Kind::cuda, gpu_};
+    if (!data) return none_;
+    const Result<gpu::PointerInfo> found = gpu::gpu().pointer(data);
+    if (!found) return found.status();
+    return found->kind == gpu::MemoryKind::device ? Device{Device::Kind::cuda, found->device} : Device{};
+  }
+
+  Status prepare(ouro_group_t group, int dtype, const ouro_call_options_t* options, ouro_stream_t stream) {
     OURO_TRY(need(group, name_, "group"));
     group_ = &group->get();
     const Result<DType> type = dtype_of(dtype, name_);
@@ -57,6 +85,13 @@ class Call {
     const Result<Numerics> numerics = numerics_of(o->numerics, name_);
     if (!numerics) return numerics.status();
     options_ = {.numerics = *numerics, .algorithm = o->algorithm ? o->algorithm : ""};
+    if (group_->valid()) gpu_ = group_->impl()->context()->spec().gpu;
+    if (stream) none_ = stream->stream.device();
+    memory_ = o->memory;
+    if (memory_ < OURO_MEMORY_ANY || memory_ > OURO_MEMORY_DEVICE)
+      return invalid(fmt::format("{}: memory {} is not one of ouro_memory_t", name_, memory_));
+    if (memory_ == OURO_MEMORY_DEVICE && gpu_ < 0)
+      return invalid(fmt::format("{}: buffers on a GPU, and this rank has none", name_));
     return {};
   }
 
@@ -64,6 +99,9 @@ class Call {
   Group* group_ = nullptr;
   DType dtype_ = DType::f32;
   CallOptions options_;
+  int gpu_ = -1;  ///< this rank's
+  ouro_memory_t memory_ = OURO_MEMORY_ANY;
+  Device none_;
   Status status_;
 };
 
@@ -101,28 +139,27 @@ int ouro_all_reduce(ouro_group_t group, const void* in, void* out, size_t count,
                     ouro_op_t op, const ouro_call_options_t* options, ouro_stream_t stream,
                     ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("all_reduce", group, dtype, options);
+    const Call c("all_reduce", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto i = c.view(in, count, "in");
-    const auto o = c.view(out, count, "out");
+    const auto b = c.buffers(in, count, out, count);
     const auto reduction = reduction_of(op, "all_reduce");
-    OURO_TRY(first_error(i, o, reduction));
-    return issue(stream, work,
-                 [&](const Stream& s) { return all_reduce(c.group(), *i, *o, *reduction, s, c.options()); });
+    OURO_TRY(first_error(b, reduction));
+    return issue(stream, work, [&](const Stream& s) {
+      return all_reduce(c.group(), b->in, b->out, *reduction, s, c.options());
+    });
   });
 }
 
 int ouro_reduce(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype, ouro_op_t op,
                 int root, const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("reduce", group, dtype, options);
+    const Call c("reduce", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto i = c.view(in, count, "in");
-    const auto o = c.view(out, c.at(root) ? count : 0, "out");
+    const auto b = c.buffers(in, count, out, c.at(root) ? count : 0);
     const auto reduction = reduction_of(op, "reduce");
-    OURO_TRY(first_error(i, o, reduction));
+    OURO_TRY(first_error(b, reduction));
     return issue(stream, work, [&](const Stream& s) {
-      return reduce(c.group(), *i, *o, *reduction, root, s, c.options());
+      return reduce(c.group(), b->in, b->out, *reduction, root, s, c.options());
     });
   });
 }
@@ -131,16 +168,15 @@ int ouro_reduce_scatter(ouro_group_t group, const void* in, void* out, size_t co
                         ouro_op_t op, const ouro_call_options_t* options, ouro_stream_t stream,
                         ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("reduce_scatter", group, dtype, options);
+    const Call c("reduce_scatter", group, dtype, options, stream);
     OURO_TRY(c.status());
     const auto all = c.all_blocks(count);
     OURO_TRY(all.status());
-    const auto i = c.view(in, *all, "in");
-    const auto o = c.view(out, count, "out");
+    const auto b = c.buffers(in, *all, out, count);
     const auto reduction = reduction_of(op, "reduce_scatter");
-    OURO_TRY(first_error(i, o, reduction));
+    OURO_TRY(first_error(b, reduction));
     return issue(stream, work, [&](const Stream& s) {
-      return reduce_scatter(c.group(), *i, *o, *reduction, s, c.options());
+      return reduce_scatter(c.group(), b->in, b->out, *reduction, s, c.options());
     });
   });
 }
@@ -149,16 +185,15 @@ int ouro_reduce_scatter_v(ouro_group_t group, const void* in, void* out, const s
                           ouro_dtype_t dtype, ouro_op_t op, const ouro_call_options_t* options,
                           ouro_stream_t stream, ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("reduce_scatter_v", group, dtype, options);
+    const Call c("reduce_scatter_v", group, dtype, options, stream);
     OURO_TRY(c.status());
     const auto n = c.counts(counts, "counts");
     OURO_TRY(n.status());
-    const auto i = c.view(in, total(*n), "in");
-    const auto o = c.view(out, counts[c.group().rank()], "out");
+    const auto b = c.buffers(in, total(*n), out, counts[c.group().rank()]);
     const auto reduction = reduction_of(op, "reduce_scatter_v");
-    OURO_TRY(first_error(i, o, reduction));
+    OURO_TRY(first_error(b, reduction));
     return issue(stream, work, [&](const Stream& s) {
-      return reduce_scatter_v(c.group(), *i, *o, *n, *reduction, s, c.options());
+      return reduce_scatter_v(c.group(), b->in, b->out, *n, *reduction, s, c.options());
     });
   });
 }
@@ -166,88 +201,82 @@ int ouro_reduce_scatter_v(ouro_group_t group, const void* in, void* out, const s
 int ouro_all_gather(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype,
                     const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("all_gather", group, dtype, options);
+    const Call c("all_gather", group, dtype, options, stream);
     OURO_TRY(c.status());
     const auto all = c.all_blocks(count);
     OURO_TRY(all.status());
-    const auto i = c.view(in, count, "in");
-    const auto o = c.view(out, *all, "out");
-    OURO_TRY(first_error(i, o));
+    const auto b = c.buffers(in, count, out, *all);
+    OURO_TRY(b.status());
     return issue(stream, work,
-                 [&](const Stream& s) { return all_gather(c.group(), *i, *o, s, c.options()); });
+                 [&](const Stream& s) { return all_gather(c.group(), b->in, b->out, s, c.options()); });
   });
 }
 
 int ouro_all_gather_v(ouro_group_t group, const void* in, void* out, const size_t* counts, ouro_dtype_t dtype,
                       const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("all_gather_v", group, dtype, options);
+    const Call c("all_gather_v", group, dtype, options, stream);
     OURO_TRY(c.status());
     const auto n = c.counts(counts, "counts");
     OURO_TRY(n.status());
-    const auto i = c.view(in, counts[c.group().rank()], "in");
-    const auto o = c.view(out, total(*n), "out");
-    OURO_TRY(first_error(i, o));
+    const auto b = c.buffers(in, counts[c.group().rank()], out, total(*n));
+    OURO_TRY(b.status());
     return issue(stream, work,
-                 [&](const Stream& s) { return all_gather_v(c.group(), *i, *o, *n, s, c.options()); });
+                 [&](const Stream& s) { return all_gather_v(c.group(), b->in, b->out, *n, s, c.options()); });
   });
 }
 
 int ouro_broadcast(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype, int root,
                    const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("broadcast", group, dtype, options);
+    const Call c("broadcast", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto i = c.view(in, c.at(root) ? count : 0, "in");
-    const auto o = c.view(out, count, "out");
-    OURO_TRY(first_error(i, o));
+    const auto b = c.buffers(in, c.at(root) ? count : 0, out, count);
+    OURO_TRY(b.status());
     return issue(stream, work,
-                 [&](const Stream& s) { return broadcast(c.group(), *i, *o, root, s, c.options()); });
+                 [&](const Stream& s) { return broadcast(c.group(), b->in, b->out, root, s, c.options()); });
   });
 }
 
 int ouro_gather(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype, int root,
                 const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("gather", group, dtype, options);
+    const Call c("gather", group, dtype, options, stream);
     OURO_TRY(c.status());
     const auto all = c.all_blocks(count);
     OURO_TRY(all.status());
-    const auto i = c.view(in, count, "in");
-    const auto o = c.view(out, c.at(root) ? *all : 0, "out");
-    OURO_TRY(first_error(i, o));
+    const auto b = c.buffers(in, count, out, c.at(root) ? *all : 0);
+    OURO_TRY(b.status());
     return issue(stream, work,
-                 [&](const Stream& s) { return gather(c.group(), *i, *o, root, s, c.options()); });
+                 [&](const Stream& s) { return gather(c.group(), b->in, b->out, root, s, c.options()); });
   });
 }
 
 int ouro_scatter(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype, int root,
                  const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("scatter", group, dtype, options);
+    const Call c("scatter", group, dtype, options, stream);
     OURO_TRY(c.status());
     const auto all = c.all_blocks(count);
     OURO_TRY(all.status());
-    const auto i = c.view(in, c.at(root) ? *all : 0, "in");
-    const auto o = c.view(out, count, "out");
-    OURO_TRY(first_error(i, o));
+    const auto b = c.buffers(in, c.at(root) ? *all : 0, out, count);
+    OURO_TRY(b.status());
     return issue(stream, work,
-                 [&](const Stream& s) { return scatter(c.group(), *i, *o, root, s, c.options()); });
+                 [&](const Stream& s) { return scatter(c.group(), b->in, b->out, root, s, c.options()); });
   });
 }
 
 int ouro_all_to_all(ouro_group_t group, const void* in, void* out, size_t count, ouro_dtype_t dtype,
                     const ouro_call_options_t* options, ouro_stream_t stream, ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("all_to_all", group, dtype, options);
+    const Call c("all_to_all", group, dtype, options, stream);
     OURO_TRY(c.status());
     const auto all = c.all_blocks(count);
     OURO_TRY(all.status());
-    const auto i = c.view(in, *all, "in");
-    const auto o = c.view(out, *all, "out");
-    OURO_TRY(first_error(i, o));
+    const auto b = c.buffers(in, *all, out, *all);
+    OURO_TRY(b.status());
     return issue(stream, work,
-                 [&](const Stream& s) { return all_to_all(c.group(), *i, *o, s, c.options()); });
+                 [&](const Stream& s) { return all_to_all(c.group(), b->in, b->out, s, c.options()); });
   });
 }
 
@@ -255,16 +284,15 @@ int ouro_all_to_all_v(ouro_group_t group, const void* in, void* out, const size_
                       const size_t* recv_counts, ouro_dtype_t dtype, const ouro_call_options_t* options,
                       ouro_stream_t stream, ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("all_to_all_v", group, dtype, options);
+    const Call c("all_to_all_v", group, dtype, options, stream);
     OURO_TRY(c.status());
     const auto sent = c.counts(send_counts, "send_counts");
     const auto received = c.counts(recv_counts, "recv_counts");
     OURO_TRY(first_error(sent, received));
-    const auto i = c.view(in, total(*sent), "in");
-    const auto o = c.view(out, total(*received), "out");
-    OURO_TRY(first_error(i, o));
+    const auto b = c.buffers(in, total(*sent), out, total(*received));
+    OURO_TRY(b.status());
     return issue(stream, work, [&](const Stream& s) {
-      return all_to_all_v(c.group(), *i, *o, *sent, *received, s, c.options());
+      return all_to_all_v(c.group(), b->in, b->out, *sent, *received, s, c.options());
     });
   });
 }
@@ -279,9 +307,9 @@ int ouro_barrier(ouro_group_t group, ouro_stream_t stream, ouro_work_t* work) {
 int ouro_send(ouro_group_t group, const void* data, size_t count, ouro_dtype_t dtype, int dst, int tag,
               ouro_stream_t stream, ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("send", group, dtype, nullptr);
+    const Call c("send", group, dtype, nullptr, stream);
     OURO_TRY(c.status());
-    const auto view = c.view(data, count, "data");
+    const auto view = c.view(const_cast<void*>(data), count, "data");
     OURO_TRY(view.status());
     return issue(stream, work, [&](const Stream& s) { return send(c.group(), *view, dst, tag, s); });
   });
@@ -290,7 +318,7 @@ int ouro_send(ouro_group_t group, const void* data, size_t count, ouro_dtype_t d
 int ouro_recv(ouro_group_t group, void* data, size_t count, ouro_dtype_t dtype, int src, int tag,
               int64_t deadline_ms, ouro_received_t* received, ouro_stream_t stream, ouro_work_t* work) {
   return guarded([&]() -> Status {
-    const Call c("recv", group, dtype, nullptr);
+    const Call c("recv", group, dtype, nullptr, stream);
     OURO_TRY(c.status());
     const auto view = c.view(data, count, "data");
     OURO_TRY(view.status());

@@ -5,17 +5,52 @@
 using namespace ouro;
 using namespace ouro::c;
 
+namespace {
+
+Status hand_out(Result<Stream> made, ouro_stream_t* stream) {
+  if (!made) return made.status();
+  *stream = new ouro_stream{std::move(*made)};
+  return {};
+}
+
+}  // namespace
+
 int ouro_stream_create(ouro_priority_t priority, const char* name, ouro_stream_t* stream) {
   return guarded([&]() -> Status {
     OURO_TRY(need(stream, "stream_create", "stream"));
-    const int value = static_cast<int>(priority);
-    if (value < 0 || value > static_cast<int>(Priority::high))
-      return invalid(fmt::format("stream_create: {} is not one of ouro_priority_t", value));
-    Result<Stream> made = Stream::create(static_cast<Priority>(value), name ? name : "");
-    if (!made) return made.status();
-    *stream = new ouro_stream{std::move(*made)};
-    return {};
+    const Result<Priority> p = priority_of(priority, "stream_create");
+    if (!p) return p.status();
+    return hand_out(Stream::create(*p, name ? name : ""), stream);
   });
+}
+
+int ouro_stream_create_device(int device, ouro_priority_t priority, ouro_stream_t* stream) {
+  return guarded([&]() -> Status {
+    OURO_TRY(need(stream, "stream_create_device", "stream"));
+    const Result<Priority> p = priority_of(priority, "stream_create_device");
+    if (!p) return p.status();
+    return hand_out(Stream::create({Device::Kind::cuda, device}, *p), stream);
+  });
+}
+
+int ouro_stream_cuda(void* cuda_stream, int device, ouro_stream_t* stream) {
+  return guarded([&]() -> Status {
+    OURO_TRY(need(stream, "stream_cuda", "stream"));
+    return hand_out(Stream::cuda(cuda_stream, device), stream);
+  });
+}
+
+int ouro_stream_device(ouro_stream_t stream) {
+  return number(stream, "stream_device", [&] {
+    const Device d = stream->stream.device();
+    return d.kind == Device::Kind::cuda ? d.index : -1;
+  });
+}
+
+void* ouro_stream_handle(ouro_stream_t stream) {
+  if (stream) return stream->stream.cuda_handle();
+  finish(need(stream, "stream_handle", "stream"));
+  return nullptr;
 }
 
 int ouro_stream_synchronize(ouro_stream_t stream, int64_t deadline_ms) {

@@ -68,8 +68,6 @@ OURO_HD std::uint64_t elements(const FusedArgs& a) {
 
 // ---- Fused kernels.
 
-inline constexpr int kMoveDepth = 4;
-
 template <class Block>
 OURO_HD void copy(const Share<Block>& share, std::byte* to, const std::byte* from, std::uint64_t bytes) {
   if (to == nullptr || to == from) return;

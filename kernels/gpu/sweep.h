@@ -10,6 +10,8 @@
 
 namespace ouro::gpu::collect {
 
+inline constexpr int kMoveDepth = 4;
+
 inline constexpr int kThreads = 256;  // a block, on a device
 
 OURO_HD std::uintptr_t address(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <exception>
 #include <map>
 
@@ -19,7 +20,8 @@ namespace {
 struct Pool {
   std::mutex mutex;
   std::map<int, std::vector<gpu::Event>> free;
-  std::vector<std::uint32_t*> words;  // pinned, 0
+  std::vector<std::uint32_t*> words;                 // pinned, 0
+  std::map<std::size_t, std::vector<void*>> pinned;  // by size, a power of two
 };
 Pool& pool_of_process() {
   static auto* pool = new Pool;  // marks may outlive everything else of the process
@@ -74,6 +76,26 @@ PooledEvent::~PooledEvent() {
   Pool& pool = pool_of_process();
   std::lock_guard lock(pool.mutex);
   pool.free[device_].push_back(event_);
+}
+
+Result<std::shared_ptr<void>> take_pinned(std::size_t bytes) {
+  Pool& pool = pool_of_process();
+  const std::size_t size = std::bit_ceil(std::max<std::size_t>(bytes, 4096));
+  void* memory = nullptr;
+  {
+    std::lock_guard lock(pool.mutex);
+    auto& free = pool.pinned[size];
+    if (!free.empty()) memory = free.back(), free.pop_back();
+  }
+  if (!memory) {
+    auto made = gpu::gpu().alloc_pinned(size);
+    if (!made.ok()) return made.status();
+    memory = *made;
+  }
+  return std::shared_ptr<void>(memory, [&pool, size](void* p) {
+    std::lock_guard lock(pool.mutex);
+    pool.pinned[size].push_back(p);
+  });
 }
 
 Result<std::shared_ptr<WorkState>> mark_now(const std::shared_ptr<GpuStream>& stream) {

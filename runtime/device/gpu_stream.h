@@ -27,6 +27,9 @@ class PooledEvent {
   gpu::Event event_;
 };
 
+/// Pinned memory of the host, of at least `bytes`, that goes back to a pool of this process.
+Result<std::shared_ptr<void>> take_pinned(std::size_t bytes);
+
 class GpuStream final : public Stream, public std::enable_shared_from_this<GpuStream> {
  public:
   /// A stream of our own. Priority: -1 low, 0 normal, 1 high.

@@ -327,8 +327,13 @@ TEST(GpuMessages, TravelBetweenDevicesAndTheHost) {
   }
 }
 
-TEST(GpuRefused, InWords) {
+class GpuRefused : public Ways {};
+INSTANTIATE_TEST_SUITE_P(All, GpuRefused, testing::Values("leader", "resident", "stream", "staged"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(GpuRefused, InWords) {
   OURO_NEEDS_GPU();
+  const ForcedWay way(GetParam());
   EXPECT_EQ(run_threads(2,
                         [](Context& c) -> std::string {
                           Group& g = c.world();

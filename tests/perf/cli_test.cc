@@ -133,6 +133,50 @@ TEST(CommandLine, WhatNeedsAGpuIsRefused) {
   expect_refused({"all_reduce", "-R", "2"}, "-R 2");
 }
 
+TEST(CommandLine, OnGpusTheFlagsAboutThemWork) {
+  const Outcome o =
+      parse({"all_reduce", "--device", "cuda", "-t", "2", "-g", "3", "-G", "4", "--events", "--limit"});
+  ASSERT_TRUE(o.parsed.options) << o.errors;
+  const Options& p = *o.parsed.options;
+  EXPECT_TRUE(p.device && p.events && p.limit && !p.cpu_time && !p.null_stream);
+  EXPECT_EQ(p.local_threads(), 6);
+  EXPECT_EQ(p.graph, 4);
+  EXPECT_EQ(p.blocking, Blocking::stream);
+  const Outcome q = parse({"all_reduce", "--device", "cuda", "-y", "1", "-C", "1", "-z", "2"});
+  ASSERT_TRUE(q.parsed.options) << q.errors;
+  EXPECT_TRUE(q.parsed.options->null_stream && q.parsed.options->cpu_time);
+  EXPECT_EQ(parse({"all_reduce", "--device", "cuda", "-z", "1"}).parsed.options->blocking, Blocking::barrier);
+  const Outcome host = parse({"all_reduce", "--device", "host"});
+  ASSERT_TRUE(host.parsed.options) << host.errors;
+  EXPECT_FALSE(host.parsed.options->device);
+  EXPECT_EQ(host.parsed.options->blocking, Blocking::back_to_back);
+}
+
+TEST(CommandLine, OnGpusContradictionsAreRefused) {
+  const auto refused = [](std::vector<const char*> args, const char* text) {
+    args.insert(args.begin(), {"all_reduce", "--device", "cuda"});
+    expect_refused(args, text);
+  };
+  refused({"-G", "2", "-z", "1"}, "-z 1 and 3");
+  refused({"-G", "2", "-I", "1"}, "-I 1 times each");
+  refused({"-G", "2", "-y", "1"}, "null stream");
+  refused({"-y", "1", "-g", "2"}, "share one null stream");
+  refused({"-C", "1", "--events"}, "one of them");
+  refused({"-C", "1", "-z", "3"}, "do not wait");
+  refused({"-I", "1"}, "--events");
+  refused({"-I", "1", "--events", "-n", "100000"}, "65536");
+  refused({"-g", "2", "--ranks", "2"}, "one of them");
+  refused({"-t", "100", "-g", "100"}, "1024");
+  refused({"-R", "2"}, "symmetric");
+  refused({"-x", "1"}, "-x");
+  refused({"-D", "1"}, "-D");
+  refused({"-V", "4"}, "-V");
+  refused({"--tune", "x.json"}, "does not go with --tune");
+  expect_refused({"all_reduce", "--device", "gpu"}, "--device");
+  expect_refused({"all_reduce", "--events"}, "--device cuda");
+  expect_refused({"all_reduce", "--limit"}, "--device cuda");
+}
+
 TEST(CommandLine, NonsenseIsRefused) {
   expect_refused({}, "collective");
   expect_refused({"allreduce"}, "unknown collective");

@@ -53,6 +53,32 @@ if(NOT rows GREATER 4 OR NOT okay STREQUAL "true")
   message(FATAL_ERROR "${json}: ${rows} rows, okay ${okay}")
 endif()
 
+# On fake GPUs: ranks as processes and as threads, several on one, several of them.
+set(ENV{OURO_FAKE_GPUS} 1)
+set(device --device cuda ${quick})
+expect(0 "device  0 .ffff:00:00.0. fake GPU, a fake device.*Out of bounds values : 0 OK.*Limit: .*of 16 MiB.*least bytes"
+       all_reduce -t 2 ${device} --limit)
+expect(0 "nThread 1 nGpus 3 .*graph: 2\n.*Rank  2 .*Out of bounds values : 0 OK" all_reduce -g 3 ${device} -G 2 --events)
+expect(0 "Out of bounds values : 0 OK" all_reduce --ranks 2 ${device} -G 1 -R 1 -m 2)
+expect(0 "null stream.*of the calls alone.*Out of bounds values : 0 OK" broadcast --ranks 2 ${device} -y 1 -C 1)
+expect(0 "Out of bounds values : 0 OK" sendrecv --ranks 2 ${device})
+expect(0 "i_p99.*Out of bounds values : 0 OK.*of the .* GB/s that copies inside 1 GPU reached" all_gather -t 2 ${device}
+       --events -I 1 --verdict)
+expect(0 "leader: all ranks have one GPU[^\n]*these are private" all_reduce -t 2 ${device} --explain)
+expect(0 "\"device_bus\": \"ffff:00:00.0\"" all_reduce -t 2 ${device} --json)
+set(ENV{OURO_GPU_WAY} staged)
+expect(0 "Out of bounds values : 0 OK" reduce_scatter -t 2 ${device})
+expect(1 "staged through the host cannot be captured" all_reduce --ranks 2 ${device} -G 1)
+unset(ENV{OURO_GPU_WAY})
+set(ENV{OURO_FAKE_GPUS} 3)
+set(ENV{NCCL_TESTS_DEVICE} 2)
+expect(0 "Rank  0 [^\n]*device  2 .*Rank  1 [^\n]*device  0 .*Out of bounds values : 0 OK" all_reduce -t 2 ${device})
+expect(0 "Rank  0 [^\n]*device  2 .*Rank  1 [^\n]*device  0 .*copies inside 2 GPUs" all_reduce --ranks 2 ${device} --limit)
+set(ENV{NCCL_TESTS_DEVICE} first)
+expect(2 "NCCL_TESTS_DEVICE=first" all_reduce ${device})
+unset(ENV{NCCL_TESTS_DEVICE})
+unset(ENV{OURO_FAKE_GPUS})
+
 # The tuner: a file for a few sizes, then for another number of ranks; the library names it as its reason.
 set(tuned ${DIR}/perf_tuned.json)
 file(REMOVE ${tuned})

@@ -94,6 +94,24 @@ TEST(Table, BannerNamesEveryRank) {
   for (const std::string& line : lines(text)) EXPECT_EQ(line[0], '#');
 }
 
+TEST(Table, BannerNamesEveryGpu) {
+  const std::vector<RankInfo> ranks{{0, 0, 17, "node1", "NVIDIA H200", 0, 0, "0000:17:00.0"},
+                                    {1, 0, 18, "node1", "NVIDIA H200", 0, 3, "0000:9d:00.0"}};
+  Options o;
+  o.device = true;
+  o.blocking = Blocking::stream;
+  o.graph = 5;
+  o.gpus = 2;
+  o.events = true;
+  const std::string text = banner(o, ranks, "0.1.0", "2026-01-01 00:00:00");
+  EXPECT_THAT(text, HasSubstr("# nThread 1 nGpus 2 "));
+  EXPECT_THAT(text, HasSubstr("graph: 5\n"));
+  EXPECT_THAT(text,
+              HasSubstr("all iterations in a graph, launched 5 times; time by events of the GPU: mean"));
+  EXPECT_THAT(
+      text, HasSubstr("#  Rank  1 Group  0 Pid     18 on      node1 device  3 [0000:9d:00.0] NVIDIA H200\n"));
+}
+
 TEST(Table, FooterAndExitCode) {
   const std::vector rows{sample_row()};
   Summary s = summarize(rows, 0);
@@ -221,6 +239,19 @@ TEST(Verdict, SaysWhatTheMemoryCanDo) {
   EXPECT_THAT(text, HasSubstr("do not trust"));
   rows[0].in_place->wrong = 3;
   EXPECT_THAT(verdict({}, rows, summarize(rows, 0), {}), HasSubstr("Results: WRONG. 3 elements"));
+}
+
+TEST(Limit, IsWhatACopyInsideTheGpuNeeds) {
+  // 2 * 4 ranks * 1 MiB at 4000 GB/s: 2.10 us.
+  const Ceiling ceiling{.copy_gbs = 4000, .copy_bytes = 1 << 30, .group_size = 4, .gpus = 1};
+  std::vector rows{sample_row()};
+  rows[0].in_place.reset();
+  const std::string text = limit_lines({}, rows, ceiling);
+  EXPECT_THAT(text, HasSubstr("# Limit: 4000.0 GB/s that copies inside 1 GPU reached of 1 GiB"));
+  EXPECT_THAT(text, MatchesRegex("(.|\n)*\n# +1048576 +float +sum +8388608 +2\\.10 +2\\.1 % +N/A\n"));
+  for (const std::string& line : lines(text)) EXPECT_EQ(line[0], '#');
+  EXPECT_THAT(verdict({}, rows, summarize(rows, 0), ceiling),
+              HasSubstr("2 % of the 4000.0 GB/s that copies inside 1 GPU reached of 1 GiB"));
 }
 
 TEST(Verdict, PlotsEvenOneEmptyRow) {

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "runtime/device/gpu.h"
 #include "tools/models/digits.h"
 #include "tools/train/digits_trainer.h"
 
@@ -88,6 +89,43 @@ TEST(TrainDigits, RepeatsBitForBit) {
     const TrainOptions options{.steps = 50, .numerics = numerics};
     EXPECT_EQ(train_on(4, options).losses, train_on(4, options).losses);
   }
+}
+
+/// On fake devices in ctest; on the card that is there when run by hand.
+TEST(TrainDevice, HasTheLossesOfTheHost) {
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const int ranks : {1, 3}) {
+      TrainOptions options{.steps = 30, .dtype = dtype, .numerics = Numerics::canonical};
+      const TrainReport host = train_on(ranks, options);
+      options.device = true;
+      const TrainReport device = train_on(ranks, options);
+      EXPECT_EQ(device.losses, host.losses) << ranks << " ranks";  // the batch is 64: bit for bit
+      EXPECT_EQ(device.correct, host.correct);
+    }
+}
+
+TEST(TrainDevice, OtherBatchesAndNoMomentumDifferByRounding) {
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  for (const double momentum : {0.0, 0.9}) {
+    TrainOptions options{.steps = 30, .batch = 63, .momentum = momentum, .dtype = DType::f64};
+    const TrainReport host = train_on(2, options);
+    options.device = true;
+    const TrainReport device = train_on(2, options);
+    EXPECT_LT(largest_difference(device.losses, host.losses), 1e-12);
+    EXPECT_LT(device.losses.back(), 0.75 * device.losses.front());
+    EXPECT_EQ(device.losses, train_on(2, options).losses);
+  }
+}
+
+TEST(TrainDevice, WithoutAGpuSaysSo) {
+  InitOptions none;
+  none.gpu = -1;
+  Result<std::vector<Context>> contexts = Context::threads(1, none);
+  ASSERT_TRUE(contexts.ok()) << contexts.status().message();
+  const Status s = train_digits(contexts->front(), {.device = true}).status();
+  EXPECT_EQ(s.reason(), Reason::unsupported);
+  EXPECT_THAT(s.message(), HasSubstr("rank 0 has no GPU"));
 }
 
 TEST(TrainDigits, MoreRanksThanRowsAndAnotherSeed) {

@@ -2,7 +2,6 @@
 #include "tools/perf/check.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "tools/perf/data.h"
@@ -20,20 +19,32 @@ std::size_t count_not(const std::byte* p, std::size_t bytes, int value) {
 }  // namespace
 
 Result<std::size_t> check_call(Group& group, const Call& c, OpKind op, bool in_place, std::byte* region,
-                               std::uint64_t seed, const Stream& stream) {
+                               std::uint64_t seed, const std::function<Status()>& perform,
+                               const Mover& mover) {
   const int rank = group.rank(), n = group.size();
   const OpKind* reduction = info(c.kind).reduces ? &op : nullptr;
-  const std::size_t width = size_of(c.dtype);
+  const std::size_t width = size_of(c.dtype), in_bytes = c.shape.in * width;
   const Tile mine = Tile::input(c.dtype, reduction, rank, n, seed);
+  const auto* there = static_cast<const std::byte*>(c.in);
+  const bool input_apart = there < region || there >= region + c.shape.bytes;
 
-  std::memset(region, kGarbage, c.shape.bytes + kGuard);
-  mine.fill(const_cast<void*>(c.in), c.shape.in, 0);
+  // On a device both are made and looked at in the host's memory.
+  std::vector<std::byte> copy_of_in(mover.on_device() ? in_bytes : 0),
+      copy_of_region(mover.on_device() ? c.shape.bytes + kGuard : 0);
+  OURO_TRY(mover.set(region, kGarbage, c.shape.bytes + kGuard));
+  mine.fill(mover.on_device() ? copy_of_in.data() : const_cast<void*>(c.in), c.shape.in, 0);
+  if (mover.on_device()) OURO_TRY(mover.write(const_cast<void*>(c.in), copy_of_in.data(), in_bytes));
 
-  OURO_TRY(issue(group, c, 1, stream));
-  if (stream.valid()) OURO_TRY(stream.synchronize());
+  OURO_TRY(perform ? perform() : issue(group, c, 1, {}));
 
+  if (mover.on_device()) {
+    OURO_TRY(mover.read(copy_of_in.data(), c.in, in_bytes));
+    OURO_TRY(mover.read(copy_of_region.data(), region, copy_of_region.size()));
+  }
+  const std::byte* const seen = mover.on_device() ? copy_of_region.data() : region;
+  const void* const in = mover.on_device() ? static_cast<const void*>(copy_of_in.data()) : c.in;
+  const std::byte* out = seen + (static_cast<const std::byte*>(c.out) - region);
   std::size_t wrong = 0;
-  const auto* out = static_cast<const std::byte*>(c.out);
   const std::vector<Segment> segments = expected(c.kind, c.shape, rank, n, c.root);
   for (const Segment& s : segments) {
     const Tile tile =
@@ -42,11 +53,10 @@ Result<std::size_t> check_call(Group& group, const Call& c, OpKind op, bool in_p
     out += s.count * width;
   }
   const bool written = !segments.empty();
-  const bool input_apart = c.in < region || c.in >= region + c.shape.bytes;
   if (!in_place || input_apart || !written)
-    wrong += mine.wrong(c.in, c.shape.in, 0);  // inputs stay as they were
-  if (!written && input_apart) wrong += count_not(region, c.shape.out * width, kGarbage) / width;
-  wrong += count_not(region + c.shape.bytes, kGuard, kGarbage);
+    wrong += mine.wrong(in, c.shape.in, 0);  // inputs stay as they were
+  if (!written && input_apart) wrong += count_not(seen, c.shape.out * width, kGarbage) / width;
+  wrong += count_not(seen + c.shape.bytes, kGuard, kGarbage);
   return wrong;
 }
 

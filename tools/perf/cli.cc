@@ -17,10 +17,12 @@ constexpr const char* kExamples = R"(Examples:
   ouro-perf all_reduce -t 4 -b 8 -e 128M -f 2          four ranks as threads
   ouro-perf all_gather --ranks 2 -d bfloat16 -c 1      two ranks as processes
   ouro-run -n 4 ouro-perf all_reduce -b 0 -e 1M -f 4   under a launcher
+  ouro-perf all_reduce --device cuda --ranks 2 --limit two ranks on one GPU, or on two
+  all_reduce_perf --device cuda -g 4 -G 10 --events    four ranks as threads, in a graph
   all_reduce_perf -b 1M -e 1M -d all -o all -J out.json --verdict
   ouro-perf --tune here.json --ranks 2                 measure this machine; then: OURO_TUNE=here.json
-Without -t, --ranks or a launcher there is one rank. -z: 0 calls back to back in the calling thread, 1 a barrier
-after each, 2 all on a stream and one wait, 3 on a stream with a wait after each. Sizes are binary (K, M, G).
+Without -t, -g, --ranks or a launcher there is one rank. -z: 0 calls back to back in the calling thread, 1 a barrier
+after each, 2 all on a stream and one wait, 3 on a stream with a wait after each; on GPUs 0 is 2. Sizes are binary (K, M, G).
 Exit: 0 good, 1 wrong result or failure, 2 usage.)";
 
 std::string kind_names() {
@@ -29,21 +31,23 @@ std::string kind_names() {
   return s;
 }
 
-/// Flags of nccl-tests that say how a GPU works: accepted at their neutral value only.
-struct GpuOnly {
+/// Flags of nccl-tests about GPUs, as given.
+struct GpuFlags {
   int gpus = 1, graph = 0, cpu_time = 0, null_stream = 0, cta_policy = 0, device_impl = 0, device_ctas = 16;
-  Status check() const {
-    const std::string host = "there is no CUDA device in use: ";
-    if (gpus != 1)
-      return invalid(host + fmt::format("-g {} asks for several GPUs a thread; use -t or --ranks", gpus));
+  /// What means nothing here is accepted at its neutral value only; the others need --device cuda.
+  Status check(bool device) const {
+    if (cta_policy != 0)
+      return invalid("-x chooses thread blocks, which ouro does itself; leave it out or give 0");
+    if (device_impl != 0) return invalid("-D chooses a kernel of nccl-tests' own; leave it out or give 0");
+    if (device_ctas != 16) return invalid("-V counts thread blocks of -D; leave it out");
+    if (device) return {};
+    const std::string host = "without --device cuda there is no GPU in use: ";
+    if (gpus != 1) return invalid(host + fmt::format("-g {} makes ranks for GPUs; use -t or --ranks", gpus));
     if (graph != 0) return invalid(host + "-G captures CUDA graphs; leave it out or give 0");
     if (cpu_time != 0)
       return invalid(host + "-C separates CPU from GPU time; on the host they are one, give 0");
     if (null_stream != 0)
       return invalid(host + "-y 1 is the null stream of CUDA; see -z for streams of the host");
-    if (cta_policy != 0) return invalid(host + "-x chooses thread blocks; leave it out or give 0");
-    if (device_impl != 0) return invalid(host + "-D chooses a device kernel; leave it out or give 0");
-    if (device_ctas != 16) return invalid(host + "-V counts thread blocks; leave it out");
     return {};
   }
 };
@@ -64,9 +68,9 @@ int usage_error(const std::string& text) {
 
 Parsed parse_command_line(int argc, const char* const* argv) {
   Options o;
-  GpuOnly gpu;
+  GpuFlags gpu;
   std::string collective, min = "32M", max = "32M", step = "1M", dtype = "float", op = "sum", root = "0",
-                          bind;
+                          bind, device = "host";
   int parallel = 0, blocking = 0, average = 1, reg = 0, timestamps = 0, memory = 0, stats = 0;
   bool csv = false, osu = false, json = false;
   std::size_t factor = 1;
@@ -80,7 +84,11 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   app.add_option("--ranks", o.ranks, "Start this many processes, one rank each")->check(CLI::Range(1, 1024));
   app.add_option("--bind", bind,
                  "Bind each rank while it measures: core, cache, numa or none (OURO_BIND, else none)");
-  app.add_option("-g,--ngpus", gpu.gpus, "GPUs a thread (1)");
+  app.add_option("--device", device, "Where buffers are: host, or cuda for GPUs (host)")
+      ->check(CLI::IsMember({"host", "cuda"}));
+  app.add_option("-g,--ngpus", gpu.gpus,
+                 "GPU: ranks for each of -t, threads as well; ranks may share a GPU (1)")
+      ->check(CLI::Range(1, 1024));
   app.add_option("-b,--minbytes", min, "Smallest size (32M)");
   app.add_option("-e,--maxbytes", max, "Largest size (32M)");
   app.add_option("-i,--stepbytes", step, "Step between sizes (1M)");
@@ -100,17 +108,23 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   auto* root_flag = app.add_option("-r,--root", root, "Root rank, or all (0)");
   app.add_option("-z,--blocking", blocking, "How calls follow each other, 0 to 3; see below (0)")
       ->check(CLI::Range(0, 3));
-  app.add_option("-y,--stream_null", gpu.null_stream, "CUDA only (0)");
+  app.add_option("-y,--stream_null", gpu.null_stream, "GPU: 1: the null stream (0)")->check(CLI::Range(0, 1));
   app.add_option("-T,--timeout", o.timeout_s, "Deadline of each operation in seconds; 0: the library's (0)")
       ->check(CLI::Range(0, 1 << 20));
-  app.add_option("-G,--cudagraph", gpu.graph, "CUDA only (0)");
-  app.add_option("-C,--report_cputime", gpu.cpu_time, "CUDA only (0)");
+  app.add_option("-G,--cudagraph", gpu.graph, "GPU: capture all iterations, launch so often; 0: no graph (0)")
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("-C,--report_cputime", gpu.cpu_time,
+                 "GPU: 1: time of the calls, not of what they enqueue (0)")
+      ->check(CLI::Range(0, 1));
   app.add_option("-a,--average", average, "Time over ranks: 0 rank 0, 1 mean, 2 min, 3 max (1)")
       ->check(CLI::Range(0, 3));
   app.add_option("-R,--local_register", reg, "1: buffers that all ranks of the node map (0)");
-  app.add_option("-x,--cta_policy", gpu.cta_policy, "CUDA only (0)");
-  app.add_option("-D,--device_implementation", gpu.device_impl, "CUDA only (0)");
-  app.add_option("-V,--device_cta_count", gpu.device_ctas, "CUDA only (16)");
+  app.add_option("-x,--cta_policy", gpu.cta_policy, "Not here (0)");
+  app.add_option("-D,--device_implementation", gpu.device_impl, "Not here (0)");
+  app.add_option("-V,--device_cta_count", gpu.device_ctas, "Not here (16)");
+  app.add_flag("--events", o.events, "GPU: time by events of the stream instead of the host's clock");
+  app.add_flag("--limit", o.limit,
+               "GPU: how near each row came to a copy inside the device, measured after it");
   app.add_option("-J,--output_file", o.json_file, "Write JSON there; an existing file gets a new name");
   app.add_option("-S,--report_timestamps", timestamps, "1: a time stamp at each row (0)")
       ->check(CLI::Range(0, 1));
@@ -202,11 +216,17 @@ Parsed parse_command_line(int argc, const char* const* argv) {
     return fail(fmt::format("-r {}: {} has no root", root, info(o.kind).name));
   if (reg != 0 && reg != 1)
     return fail(fmt::format(
-        "-R {}: 0 private buffers, 1 buffers of ouro's allocator; symmetric windows need CUDA", reg));
-  if (const Status s = gpu.check(); !s) return fail(s.failure()->text);
+        "-R {}: 0 private buffers, 1 buffers of ouro's allocator; there are no symmetric windows", reg));
+  o.device = device == "cuda";
+  if (const Status s = gpu.check(o.device); !s) return fail(s.failure()->text);
 
   o.parallel_init = parallel == 1;
   o.blocking = static_cast<Blocking>(blocking);
+  if (o.device && o.blocking == Blocking::back_to_back) o.blocking = Blocking::stream;
+  o.gpus = gpu.gpus;
+  o.graph = gpu.graph;
+  o.cpu_time = gpu.cpu_time == 1;
+  o.null_stream = gpu.null_stream == 1;
   o.average = static_cast<Average>(average);
   o.registered = reg == 1;
   o.timestamps = timestamps == 1;

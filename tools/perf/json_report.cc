@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -58,7 +59,7 @@ Json config_json(const Options& o, int group_size) {
   static constexpr const char* kAverage[] = {"rank0", "avg", "min", "max"};
   return {{"collective", info(o.kind).name},
           {"nthreads", o.threads},
-          {"ngpus", 1},
+          {"ngpus", o.gpus},
           {"minbytes", o.min_bytes},
           {"maxbytes", o.max_bytes},
           {"stepbytes", o.step_bytes},
@@ -74,7 +75,10 @@ Json config_json(const Options& o, int group_size) {
           {"local_register", o.registered ? 1 : 0},
           {"unalign", o.unalign},
           {"timeout", o.timeout_s},
-          {"cudagraph", 0},
+          {"cudagraph", o.graph},
+          {"memory", o.device ? "cuda" : "host"},
+          {"report_cputime", o.cpu_time ? 1 : 0},
+          {"device_clock", text(o.events)},
           {"group_size", group_size}};
 }
 
@@ -95,7 +99,8 @@ std::string json_document(const Options& o, std::span<const Row> rows, const Sum
                             {"group", r.group},
                             {"pid", r.pid},
                             {"hostname", r.host},
-                            {"device", 0},
+                            {"device", std::max(r.gpu, 0)},
+                            {"device_bus", r.gpu < 0 ? "host" : r.bus},
                             {"device_name", r.device}});
   j["results"] = Json::array();
   for (const Row& r : rows) {

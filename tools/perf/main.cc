@@ -4,14 +4,18 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "ouro/ouro.hpp"
+#include "runtime/device/gpu.h"
 #include "runtime/launch.h"
 #include "tools/perf/options.h"
 #include "tools/perf/probe.h"
@@ -27,9 +31,24 @@ int fail(int code, const std::string& text) {
   return code;
 }
 
-InitOptions init_options(const Options& o) {
+/// NCCL_TESTS_DEVICE: the GPU of the first rank of this host; the others follow.
+Result<std::optional<int>> first_gpu() {
+  const char* text = std::getenv("NCCL_TESTS_DEVICE");
+  if (!text) return std::optional<int>();
+  int value = -1;
+  const char* end = text + std::strlen(text);
+  if (const auto [stop, error] = std::from_chars(text, end, value);
+      error != std::errc{} || stop != end || value < 0)
+    return invalid(fmt::format("NCCL_TESTS_DEVICE={}: expected the number of a GPU", text));
+  return std::optional<int>(value);
+}
+
+/// `first`: the GPU of local rank 0, if it was chosen. Ranks beyond the last GPU begin again with the first.
+InitOptions init_options(const Options& o, std::optional<int> first = {}, int local_rank = 0) {
   InitOptions init;
   if (o.timeout_s > 0) init.deadline = std::chrono::seconds(o.timeout_s);
+  if (!o.device && o.tune_file.empty()) init.gpu = -1;  // nobody asks the driver for anything
+  if (o.device && first) init.gpu = (*first + local_rank) % gpu::gpu().devices();
   return init;
 }
 
@@ -58,33 +77,35 @@ int launch_processes(const Options& o) {
 /// What each rank runs: the table, or the tuner.
 auto program(const Options& o) { return o.tune_file.empty() ? &run_rank : &run_tune; }
 
-int run_process(const Options& o, const Split& split) {
-  auto context = Context::from_env(init_options(o));
+int run_process(const Options& o, const Split& split, std::optional<int> gpu, int local_rank) {
+  auto context = Context::from_env(init_options(o, gpu, local_rank));
   return context ? program(o)(o, split, *context) : fail(1, context.status().message());
 }
 
-int run_threads(const Options& o, const Split& split) {
+int run_threads(const Options& o, const Split& split, std::optional<int> gpu) {
+  const int n = o.local_threads();
+  const bool apart = o.parallel_init || gpu;
   std::vector<Context> contexts;
   UniqueId id;
-  if (o.parallel_init) {
+  if (apart) {
     auto made = UniqueId::create();
     if (!made) return fail(1, made.status().message());
     id = *made;
   } else {
-    auto made = Context::threads(o.threads, init_options(o));
+    auto made = Context::threads(n, init_options(o));
     if (!made) return fail(1, made.status().message());
     contexts = std::move(*made);
   }
   std::atomic<int> worst = 0;  // joined before it is read: no ordering needed
   {
     std::vector<std::jthread> ranks;
-    for (int r = 0; r < o.threads; ++r)
+    for (int r = 0; r < n; ++r)
       ranks.emplace_back([&, r] {
         int code = 1;
-        if (o.parallel_init) {
-          InitOptions init = init_options(o);
+        if (apart) {
+          InitOptions init = init_options(o, gpu, r);
           init.rank = init.local_rank = r;
-          init.world_size = init.local_size = o.threads;
+          init.world_size = init.local_size = n;
           init.id = id;
           auto context = Context::create(init);
           code = context ? program(o)(o, split, *context) : fail(1, context.status().message());
@@ -106,7 +127,9 @@ Status check_memory(const Options& o, int local_ranks) {
   double available = 0;
   for (std::string line; std::getline(meminfo, line);)
     if (line.starts_with("MemAvailable:")) available = std::atof(line.c_str() + 13) * 1024;
-  const int buffers = o.tune_file.empty() ? 2 : 6;
+  // On a GPU the host holds what it compares; a fake GPU lies in its memory.
+  const bool fake = o.device && std::strcmp(gpu::gpu().name(), "fake") == 0;
+  const int buffers = !o.tune_file.empty() ? 6 : o.device ? (o.check > 0 ? 2 : 0) + (fake ? 2 : 0) : 2;
   const double needed = 1.0 * buffers * static_cast<double>(o.max_bytes) * local_ranks;
   if (available <= 0 || needed <= available) return {};
   return Status(Reason::resource,
@@ -119,8 +142,13 @@ int run(int argc, char** argv) {
   if (!parsed.options) return parsed.exit_code;
   const Options& o = *parsed.options;
 
-  if (std::getenv("NCCL_TESTS_DEVICE") != nullptr)
-    return fail(2, "NCCL_TESTS_DEVICE chooses a CUDA device, and there is none in use; unset it");
+  const auto first = first_gpu();
+  if (!first) return fail(2, first.status().failure()->text);
+  if (*first && !o.device)
+    return fail(2,
+                "NCCL_TESTS_DEVICE chooses a GPU, and without --device cuda there is none in use; unset it");
+  if (o.device && gpu::gpu().devices() == 0)
+    return fail(1, "--device cuda: there is no GPU: " + gpu::gpu().version());
   const auto split = split_from_env();
   if (!split) return fail(2, split.status().failure()->text);
   const auto launch = discover();
@@ -129,17 +157,21 @@ int run(int argc, char** argv) {
   if (o.ranks > 0 && launched)
     return fail(2, fmt::format("--ranks starts processes, but this one is already rank {} of {} ({})",
                                launch->rank, launch->size, launch->launcher));
-  if (o.threads > 1 && launch->size > 1)
-    return fail(2, fmt::format("-t makes ranks of threads, but this process is already rank {} of {} ({})",
-                               launch->rank, launch->size, launch->launcher));
-  const int local_ranks = o.ranks > 0 ? o.ranks : o.threads > 1 ? o.threads : launch->local_size;
+  if (o.local_threads() > 1 && launch->size > 1)
+    return fail(2,
+                fmt::format("-t and -g make ranks of threads, but this process is already rank {} of {} ({})",
+                            launch->rank, launch->size, launch->launcher));
+  const int local_ranks = o.ranks > 0             ? o.ranks
+                          : o.local_threads() > 1 ? o.local_threads()
+                                                  : launch->local_size;
   if (const Status s = check_memory(o, local_ranks); !s) return fail(1, s.message());
   if (o.ranks > 0) return launch_processes(o);
 
   // The probe wants two cores for itself: before the ranks meet and after they have parted.
   const bool probes = o.verdict && launch->rank == 0 && o.output != Output::json;
   const double before = probes ? handoff_ns() : 0;
-  const int code = o.threads > 1 ? run_threads(o, *split) : run_process(o, *split);
+  const int code = o.local_threads() > 1 ? run_threads(o, *split, *first)
+                                         : run_process(o, *split, *first, launch->local_rank);
   if (probes) {
     fmt::print("#  Cores: {}; after the run: {}\n", describe_handoff(before), describe_handoff(handoff_ns()));
     std::fflush(stdout);

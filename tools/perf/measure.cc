@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 
@@ -22,22 +23,36 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
+gpu::Stream gpu_stream(const Stream& s) { return {s.device().index, s.cuda_handle()}; }
+
 }  // namespace
 
 Result<Bench> Bench::make(const Options& o, Context& context, Group& world, Group& group) {
   Bench b(o, world, group);
+  if (o.device) b.device_ = context.device();
+  if (o.device && b.device_.kind == Device::Kind::host)
+    return unsupported(fmt::format("--device cuda: rank {} has no GPU", world.rank()));
   std::size_t widest = 1;
   for (const DType t : o.dtypes) widest = std::max(widest, size_of(t));
   const std::size_t bytes = o.max_bytes + o.unalign * widest + kGuard;
   for (Buffer* buffer : {&b.send_, &b.recv_}) {
-    auto made = Buffer::make(context, bytes, o.registered);
+    auto made = Buffer::make(context, bytes, o.registered, b.device_);
     if (!made) return made.status();
     *buffer = std::move(*made);
   }
-  if (o.blocking == Blocking::stream || o.blocking == Blocking::stream_wait) {
-    auto stream = Stream::create(Priority::normal, "ouro-perf");
+  auto mover = Mover::make(b.device_);
+  if (!mover) return mover.status();
+  b.mover_ = std::move(*mover);
+  if (o.device || o.blocking == Blocking::stream || o.blocking == Blocking::stream_wait) {
+    auto stream = o.null_stream ? Stream::cuda(nullptr, b.device_.index)
+                                : Stream::create(b.device_, Priority::normal, "ouro-perf");
     if (!stream) return stream.status();
     b.stream_ = std::move(*stream);
+  }
+  if (o.events) {
+    auto clock = EventClock::make(gpu_stream(b.stream_), o.iteration_stats ? o.iters + 1 : 2);
+    if (!clock) return clock.status();
+    b.clock_ = std::move(*clock);
   }
   return b;
 }
@@ -48,6 +63,7 @@ Call Bench::make_call(std::size_t size, DType t, OpKind op, int root, bool in_pl
   c.dtype = t;
   c.op = reduction_of(op, group_->rank());
   c.root = root;
+  c.device = device_;
   c.shape = layout(c.kind, size, size_of(t), group_->size());
   const std::size_t shift = options_->unalign * size_of(t);
   c.in = send_.at(shift);
@@ -82,6 +98,7 @@ Status Bench::step(const Call& c, int times) {
   OURO_TRY(issue(*group_, c, times, stream_));
   switch (options_->blocking) {
     case Blocking::barrier:
+      OURO_TRY(drain());
       return barrier(*group_);
     case Blocking::stream_wait:
       return drain();
@@ -90,54 +107,102 @@ Status Bench::step(const Call& c, int times) {
   }
 }
 
-Result<std::size_t> Bench::check_once(const Call& c, OpKind op, bool in_place) {
+Result<std::unique_ptr<CapturedGraph>> Bench::captured(const Call& c, int times, int aggregate) {
+  return CapturedGraph::capture(gpu_stream(stream_), [&]() -> Status {
+    for (int i = 0; i < times; ++i) OURO_TRY(issue(*group_, c, aggregate, stream_));
+    return {};
+  });
+}
+
+Result<std::size_t> Bench::check_once(const Call& c, OpKind op, bool in_place, bool in_graph) {
   std::byte* const region = recv_.at(options_->unalign * size_of(c.dtype));
-  return check_call(*group_, c, op, in_place, region, ++seed_, stream_);
+  const auto perform = [&]() -> Status {
+    if (!in_graph) {
+      OURO_TRY(issue(*group_, c, 1, stream_));
+      return drain();
+    }
+    const auto graph = captured(c, 1, 1);
+    if (!graph) return graph.status();
+    OURO_TRY((*graph)->launch());
+    return drain();
+  };
+  return check_call(*group_, c, op, in_place, region, ++seed_, perform, mover_);
+}
+
+Result<double> Bench::timed(const std::function<Status()>& f) {
+  const auto begin = Clock::now();
+  if (clock_) OURO_TRY(clock_->mark(0));
+  OURO_TRY(f());
+  const double called = seconds_since(begin);
+  const int last = options_->iteration_stats ? options_->iters : 1;
+  if (clock_ && !options_->iteration_stats) OURO_TRY(clock_->mark(last));
+  OURO_TRY(drain());
+  const double total = seconds_since(begin);
+  OURO_TRY(group_->status());
+  if (clock_) return clock_->seconds(0, last);
+  return options_->cpu_time ? called : total;
 }
 
 Result<double> Bench::time_block(const Call& c, std::vector<double>& samples) {
   // Zeros: repeated sums in place must not run into infinities.
-  std::memset(send_.at(0), 0, send_.bytes());
-  std::memset(recv_.at(0), 0, recv_.bytes());
+  for (const Buffer* b : {&send_, &recv_}) OURO_TRY(mover_.set(b->at(0), 0, b->bytes()));
   const Options& o = *options_;
-  for (int i = 0; i < o.warmup; ++i) OURO_TRY(step(c, o.aggregate));
+  // Before a capture everything that is made on first use has to be there.
+  for (int i = 0; i < std::max(o.warmup, o.graph > 0 ? 1 : 0); ++i) OURO_TRY(step(c, o.aggregate));
   OURO_TRY(drain());
+  std::unique_ptr<CapturedGraph> graph;
+  if (o.graph > 0) {
+    auto made = captured(c, o.iters, o.aggregate);
+    if (!made) return made.status();
+    graph = std::move(*made);
+    OURO_TRY(graph->launch());  // the first launch brings it to the device
+    OURO_TRY(drain());
+  }
   OURO_TRY(barrier(*world_));
 
-  const auto begin = Clock::now();
-  if (o.iteration_stats) {
-    auto last = begin;
-    for (int i = 0; i < o.iters; ++i) {
-      OURO_TRY(step(c, o.aggregate));
-      const auto now = Clock::now();
-      samples.push_back(std::chrono::duration<double>(now - last).count() / o.aggregate);
-      last = now;
+  const auto seconds = timed([&]() -> Status {
+    if (graph) {
+      for (int i = 0; i < o.graph; ++i) OURO_TRY(graph->launch());
+    } else if (o.iteration_stats) {
+      auto last = Clock::now();
+      for (int i = 0; i < o.iters; ++i) {
+        OURO_TRY(step(c, o.aggregate));
+        if (clock_) OURO_TRY(clock_->mark(i + 1));
+        const auto now = Clock::now();
+        samples.push_back(std::chrono::duration<double>(now - last).count() / o.aggregate);
+        last = now;
+      }
+    } else {
+      for (int i = 0; i < o.iters; ++i) OURO_TRY(step(c, o.aggregate));
     }
-  } else {
-    for (int i = 0; i < o.iters; ++i) OURO_TRY(step(c, o.aggregate));
-  }
-  OURO_TRY(drain());
-  const double total = seconds_since(begin);
-  OURO_TRY(group_->status());
-  return total / o.iters / o.aggregate;
+    return {};
+  });
+  if (!seconds) return seconds;
+  if (clock_)
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const auto one = clock_->seconds(static_cast<int>(i), static_cast<int>(i) + 1);
+      if (!one) return one;
+      samples[i] = *one / o.aggregate;
+    }
+  return *seconds / o.iters / o.aggregate / std::max(o.graph, 1);
 }
 
 Result<Half> Bench::half(const Call& c, OpKind op, bool in_place) {
   const Options& o = *options_;
   std::size_t wrong = 0;
-  const auto check = [&](int times) -> Status {
+  const auto check = [&](int times, bool in_graph) -> Status {
     for (int i = 0; i < times; ++i) {
-      const auto bad = check_once(c, op, in_place);
+      const auto bad = check_once(c, op, in_place, in_graph);
       if (!bad) return bad.status();
       wrong += *bad;
     }
     return {};
   };
-  OURO_TRY(check(o.check));
+  OURO_TRY(check(o.check, false));
   std::vector<double> samples;
   const auto seconds = time_block(c, samples);
   if (!seconds) return seconds.status();
-  OURO_TRY(check(o.check > 0 ? 1 : 0));  // still right after many calls?
+  OURO_TRY(check(o.check > 0 ? 1 : 0, o.graph > 0));  // still right after many calls?
 
   struct Mine {
     double seconds;
@@ -204,7 +269,41 @@ Result<Row> Bench::row(std::size_t size, DType t, OpKind op, int root) {
   return r;
 }
 
-Result<double> Bench::copy_bandwidth() {
+Result<Bench::CopyRate> Bench::device_copy_bandwidth() {
+  struct Mine {
+    std::array<unsigned char, 16> uuid;
+    double gbs;
+    std::size_t bytes;
+  } mine{};
+  const auto properties = gpu::gpu().properties(device_.index);
+  if (!properties) return properties.status();
+  mine.uuid = properties->uuid;
+  const auto seats = collect(*world_, &mine);
+  if (!seats) return seats.status();
+  for (int r = 0; r < world_->size(); ++r) {
+    const auto first = std::find_if(seats->begin(), seats->end(), [&](const Mine& m) {
+      return m.uuid == (*seats)[static_cast<std::size_t>(r)].uuid;
+    });
+    if (r == world_->rank() && first - seats->begin() == r) {
+      const auto copy = measure_copy(device_.index);
+      if (!copy) return copy.status();
+      mine.gbs = copy->gbs, mine.bytes = copy->bytes;
+    }
+    OURO_TRY(barrier(*world_));
+  }
+  const auto all = collect(*world_, &mine);
+  if (!all) return all.status();
+  CopyRate sum;
+  for (const Mine& m : *all) {
+    if (m.bytes == 0) continue;
+    sum.gbs += m.gbs, ++sum.gpus;
+    sum.bytes = sum.gpus == 1 ? m.bytes : std::min(sum.bytes, m.bytes);
+  }
+  return sum;
+}
+
+Result<Bench::CopyRate> Bench::copy_bandwidth() {
+  if (options_->device) return device_copy_bandwidth();
   const std::size_t bytes = std::max<std::size_t>(options_->max_bytes, kGuard);
   double best = 0;
   for (int round = 0; round < kCopyRounds; ++round) {
@@ -225,7 +324,7 @@ Result<double> Bench::copy_bandwidth() {
     for (const double x : *all) sum += x;
     best = std::max(best, sum);
   }
-  return best;
+  return CopyRate{best, options_->max_bytes, 0};
 }
 
 }  // namespace ouro::perf

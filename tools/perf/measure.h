@@ -8,6 +8,7 @@
 
 #include "ouro/ouro.hpp"
 #include "tools/perf/data.h"
+#include "tools/perf/device.h"
 #include "tools/perf/operation.h"
 #include "tools/perf/options.h"
 #include "tools/perf/stats.h"
@@ -33,17 +34,27 @@ class Bench {
   /// Collective over the world: every rank gets the same row, figures combined by -a, #wrong over all ranks.
   Result<Row> row(std::size_t size, DType, OpKind, int root);
 
-  /// GB/s that all ranks reach together when each copies one private buffer of -e bytes to another, reads and
-  /// writes counted. Collective over the world; the best of a few rounds.
-  Result<double> copy_bandwidth();
+  /// GB/s, reads and writes counted, the best of a few rounds: that all ranks reach together when each copies
+  /// one private buffer of -e bytes to another; on GPUs, of copies inside each that is in use, by one rank
+  /// after the other, summed. Collective over the world.
+  struct CopyRate {
+    double gbs = 0;
+    std::size_t bytes = 0;  ///< of one copy
+    int gpus = 0;           ///< 0: memory of the host
+  };
+  Result<CopyRate> copy_bandwidth();
 
  private:
   Bench(const Options& o, Group& world, Group& group) : options_(&o), world_(&world), group_(&group) {}
 
   Call make_call(std::size_t size, DType, OpKind, int root, bool in_place) const;
   Result<Half> half(const Call&, OpKind, bool in_place);
-  Result<std::size_t> check_once(const Call&, OpKind, bool in_place);
+  Result<std::size_t> check_once(const Call&, OpKind, bool in_place, bool in_graph);
   Result<double> time_block(const Call&, std::vector<double>& samples);
+  /// Seconds of what f calls and of what that enqueues, by the clock of the options.
+  Result<double> timed(const std::function<Status()>& f);
+  Result<std::unique_ptr<CapturedGraph>> captured(const Call&, int times, int aggregate);
+  Result<CopyRate> device_copy_bandwidth();
   Status step(const Call&, int times);  ///< one iteration as -z wants it
   Status drain();                       ///< waits for the stream, if there is one
   /// What runs on this rank, and why; both halves of a row where they differ.
@@ -53,7 +64,11 @@ class Bench {
   Group* world_;
   Group* group_;
   Buffer send_, recv_;
-  Stream stream_;  ///< valid for -z 2 and 3
+  Device device_;
+  Mover mover_;
+  Stream stream_;  ///< valid for -z 2 and 3, and on a GPU
+  std::unique_ptr<EventClock>
+      clock_;  ///< with --events: a mark before, and one after, or after each iteration
   std::uint64_t seed_ = 1;
 };
 

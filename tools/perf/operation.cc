@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <cstring>
+
+#include "runtime/device/gpu.h"
+#include "tools/perf/device.h"
 
 namespace ouro::perf {
 namespace {
@@ -19,8 +21,8 @@ Status to_status(const Result<T>& r) {
 /// `stream` is empty or one valid stream: the overloads differ in nothing else.
 template <class... S>
 Status issue_one(Group& g, const Call& c, const S&... stream) {
-  const CView in(c.in, c.shape.in, c.dtype);
-  const View out(c.out, c.shape.out, c.dtype);
+  const CView in(c.in, c.shape.in, c.dtype, c.device);
+  const View out(c.out, c.shape.out, c.dtype, c.device);
   switch (c.kind) {
     case Kind::all_reduce:
       return to_status(all_reduce(g, in, out, c.op, stream...));
@@ -67,8 +69,8 @@ Status issue(Group& g, const Call& c, int times, const Stream& stream) {
 rt::Operation operation_of(const Call& c) {
   rt::Operation o;
   o.collective = info(c.kind).collective;
-  o.in = CView(c.in, c.shape.in, c.dtype);
-  o.out = View(c.out, c.shape.out, c.dtype);
+  o.in = CView(c.in, c.shape.in, c.dtype, c.device);
+  o.out = View(c.out, c.shape.out, c.dtype, c.device);
   o.op = c.op;
   o.root = c.root;
   return o;
@@ -76,24 +78,39 @@ rt::Operation operation_of(const Call& c) {
 
 bool has_in_place(Kind k) { return k != Kind::sendrecv; }
 
-Result<Buffer> Buffer::make(Context& context, std::size_t bytes, bool registered) {
+Result<Buffer> Buffer::make(Context& context, std::size_t bytes, bool registered, Device device) {
+  const bool on_device = device.kind != Device::Kind::host;
   Buffer b;
   b.bytes_ = (bytes + kPage - 1) / kPage * kPage + kPage;
   if (registered) {
-    auto memory = context.alloc(b.bytes_);
+    auto memory = context.alloc(b.bytes_, device);
     if (!memory) return memory.status();
     b.registered_ = std::move(*memory);
     b.data_ = static_cast<std::byte*>(b.registered_.data());
   } else {
-    b.private_.reset(std::aligned_alloc(kPage, b.bytes_));
-    if (!b.private_)
-      return Status(Reason::resource, fmt::format("no memory for a buffer of {} bytes", b.bytes_));
-    b.data_ = static_cast<std::byte*>(b.private_.get());
+    void* made = nullptr;
+    if (on_device) {
+      const auto memory = gpu::gpu().alloc(device.index, b.bytes_);
+      if (!memory) return memory.status();
+      made = *memory;
+    } else {
+      made = std::aligned_alloc(kPage, b.bytes_);
+      if (!made) return Status(Reason::resource, fmt::format("no memory for a buffer of {} bytes", b.bytes_));
+    }
+    b.private_ = std::unique_ptr<void, Free>(made, Free{on_device});
+    b.data_ = static_cast<std::byte*>(made);
   }
-  std::memset(b.data_, 0, b.bytes_);
+  const auto mover = Mover::make(device);
+  if (!mover) return mover.status();
+  OURO_TRY(mover->set(b.data_, 0, b.bytes_));
   return b;
 }
 
-void Buffer::Free::operator()(void* p) const { std::free(p); }
+void Buffer::Free::operator()(void* p) const {
+  if (on_device)
+    (void)gpu::gpu().free(p).ok();
+  else
+    std::free(p);
+}
 
 }  // namespace ouro::perf

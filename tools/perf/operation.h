@@ -19,6 +19,7 @@ struct Call {
   DType dtype = DType::f32;
   ReduceOp op;
   int root = 0;
+  Device device;  ///< where both buffers are
 };
 
 /// Submits the call `times` times (together, if more than once). On a valid stream it returns at once.
@@ -31,16 +32,17 @@ rt::Operation operation_of(const Call&);
 /// one that is still being sent.
 bool has_in_place(Kind);
 
-/// Page-aligned memory, touched before any clock starts: from ouro's allocator or private. A shift of some
-/// elements makes it unaligned.
+/// Page-aligned memory of the host or a GPU, touched before any clock starts: from ouro's allocator or
+/// private (malloc, the driver). A shift of some elements makes it unaligned.
 class Buffer {
  public:
-  static Result<Buffer> make(Context&, std::size_t bytes, bool registered);
+  static Result<Buffer> make(Context&, std::size_t bytes, bool registered, Device = {});
   std::byte* at(std::size_t offset) const { return data_ + offset; }
   std::size_t bytes() const { return bytes_; }
 
  private:
   struct Free {
+    bool on_device;
     void operator()(void* p) const;
   };
   Memory registered_;

@@ -163,14 +163,48 @@ Result<Split> split_from_env() {
   return Split{};
 }
 
+namespace {
+
+constexpr int kMostThreads = 1024, kMostSamples = 1 << 16;
+
+/// What follows from the buffers being on a GPU, or on the host.
+Status validate_device(const Options& o) {
+  if (!o.device) {
+    if (o.events) return invalid("--events asks a GPU for the time; give --device cuda as well");
+    if (o.limit) return invalid("--limit copies inside a GPU; give --device cuda as well, or see --verdict");
+    return {};
+  }
+  const bool waits = o.blocking == Blocking::barrier || o.blocking == Blocking::stream_wait;
+  if (o.graph > 0 && waits) return invalid("-G captures all iterations; -z 1 and 3 wait between them");
+  if (o.graph > 0 && o.iteration_stats) return invalid("-G runs all iterations as one; -I 1 times each");
+  if (o.graph > 0 && o.null_stream) return invalid("-G: the null stream (-y 1) cannot be captured");
+  if (o.null_stream && o.local_threads() > 1)
+    return invalid("-y 1: ranks that are threads would share one null stream and wait for each other in it");
+  if (o.cpu_time && o.events)
+    return invalid("-C 1 times the calls and --events the device; give one of them");
+  if (o.cpu_time && (waits || o.iteration_stats))
+    return invalid("-C 1 times calls that do not wait; leave out -I and -z 1 or 3");
+  if (o.iteration_stats && !o.events && !waits)
+    return invalid("-I 1: calls return before the GPU has done anything; give --events, or -z 1 or 3");
+  if (o.iteration_stats && o.events && o.iters > kMostSamples)
+    return invalid(
+        fmt::format("-I 1 with --events keeps at most {} iterations, -n is {}", kMostSamples, o.iters));
+  return {};
+}
+
+}  // namespace
+
 Status validate(const Options& o) {
   const KindInfo& k = info(o.kind);
   if (o.min_bytes > o.max_bytes)
     return invalid(fmt::format("-b {} is larger than -e {}", o.min_bytes, o.max_bytes));
   if (o.min_bytes < o.max_bytes && o.step_factor <= 1 && o.step_bytes == 0)
     return invalid("-i 0 never reaches -e; give a step in bytes or a factor with -f");
-  if (o.threads > 1 && o.ranks > 0)
-    return invalid("-t makes ranks of threads and --ranks of processes; give one of them");
+  if (o.local_threads() > 1 && o.ranks > 0)
+    return invalid("-t and -g make ranks of threads and --ranks of processes; give one of them");
+  if (o.local_threads() > kMostThreads)
+    return invalid(fmt::format("-t {} -g {} are more than {} ranks", o.threads, o.gpus, kMostThreads));
+  OURO_TRY(validate_device(o));
   if (o.iteration_stats && o.skip_samples >= o.iters)
     return invalid(fmt::format("-K {} leaves no sample of -n {}", o.skip_samples, o.iters));
   if (!o.iteration_stats && o.skip_samples > 0) return invalid("-K skips samples of -I 1; give -I 1 as well");

@@ -30,8 +30,10 @@ struct Options {
   Kind kind = Kind::all_reduce;
   std::vector<std::string> args;  ///< as given, for the JSON file
 
-  int threads = 1;  ///< ranks in this process (-t)
-  int ranks = 0;    ///< processes to start (--ranks); 0: none
+  bool device = false;  ///< buffers are on GPUs (--device cuda)
+  int threads = 1;      ///< -t
+  int gpus = 1;         ///< ranks for each of them (-g)
+  int ranks = 0;        ///< processes to start (--ranks); 0: none
   std::size_t min_bytes = 32u << 20;
   std::size_t max_bytes = 32u << 20;
   std::size_t step_bytes = 1u << 20;
@@ -50,6 +52,11 @@ struct Options {
   Average average = Average::mean;
   rt::Bind bind = rt::Bind::none;  ///< each rank, while it measures (--bind)
   bool registered = false;         ///< buffers from ouro's allocator (-R 1)
+  int graph = 0;                   ///< launches of the graph that holds all iterations (-G); 0: no graph
+  bool cpu_time = false;           ///< of the calls alone, without what they enqueued (-C)
+  bool null_stream = false;        ///< -y
+  bool events = false;             ///< time by the clock of the device (--events)
+  bool limit = false;              ///< how near to a copy inside the device (--limit)
   bool timestamps = false;         ///< -S
   bool memory_report = false;      ///< -M
   std::size_t unalign = 0;         ///< elements between a page boundary and each buffer (-u)
@@ -64,6 +71,8 @@ struct Options {
   Output output = Output::table;
   bool explain = false;
   bool verdict = false;
+
+  int local_threads() const { return threads * gpus; }  ///< ranks in this process
 };
 
 /// "0", "512", "4K", "1M", "2G" (binary, either case, an optional trailing B). nullopt: not a size.

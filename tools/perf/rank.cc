@@ -14,6 +14,7 @@
 
 #include "tools/perf/bound.h"
 #include "tools/perf/compare.h"
+#include "tools/perf/device.h"
 #include "tools/perf/json_report.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/probe.h"
@@ -27,18 +28,30 @@ using Clock = std::chrono::steady_clock;
 
 /// RankInfo as plain bytes, to be gathered.
 struct WireInfo {
-  int rank, group, pid, group_size;
-  char host[64], device[128];
+  int rank, group, pid, group_size, gpu;
+  char host[64], device[192], bus[32];
 };
 
-WireInfo describe_self(const Context& context, int color, int group_size, const std::string& bound) {
+Result<WireInfo> describe_self(const Options& o, const Context& context, int color, int group_size,
+                               const std::string& bound) {
   WireInfo w{};
   w.rank = context.rank();
   w.group = color;
   w.pid = ::getpid();
   w.group_size = group_size;
+  w.gpu = -1;
   (void)::gethostname(w.host, sizeof w.host - 1);
-  std::snprintf(w.device, sizeof w.device, "%s%s", cpu_name().c_str(), bound.c_str());
+  std::string device = cpu_name();
+  if (o.device) {
+    if (context.device().kind == Device::Kind::host)
+      return unsupported(fmt::format("--device cuda: rank {} has no GPU", w.rank));
+    w.gpu = context.device().index;
+    const auto properties = gpu::gpu().properties(w.gpu);
+    if (!properties) return properties.status();
+    device = describe(*properties);
+    std::snprintf(w.bus, sizeof w.bus, "%s", properties->pci_bus_id.c_str());
+  }
+  std::snprintf(w.device, sizeof w.device, "%s%s", device.c_str(), bound.c_str());
   return w;
 }
 
@@ -76,7 +89,7 @@ class RankProgram {
   std::string document(const Summary& summary) const {
     return json_document(
         options_, rows_, summary,
-        {start_time_, timestamp_now(), version(), ranks_, group_ != nullptr ? group_->size() : 1, copy_gbs_});
+        {start_time_, timestamp_now(), version(), ranks_, group_ != nullptr ? group_->size() : 1, copy_.gbs});
   }
   void print(const std::string& text) const {
     if (!prints_ || options_.output == Output::json) return;
@@ -97,7 +110,8 @@ class RankProgram {
   int least_group_size_ = 1;
   std::vector<Row> rows_;
   std::string start_time_ = timestamp_now(), json_file_, plot_file_;
-  double copy_gbs_ = 0, others_share_ = 0;
+  Bench::CopyRate copy_;
+  double others_share_ = 0;
   const Clock::time_point begin_ = Clock::now();
   const double host_cpu_ = host_cpu_seconds(), own_cpu_ = process_cpu_seconds();
 };
@@ -127,12 +141,13 @@ Status RankProgram::prepare() {
     own_group_ = std::move(*own);
     group_ = &own_group_;
   }
-  const WireInfo self = describe_self(context_, color, group_->size(), bound_.text());
-  const auto all = collect(world, &self);
+  const auto self = describe_self(options_, context_, color, group_->size(), bound_.text());
+  if (!self) return self.status();
+  const auto all = collect(world, &*self);
   if (!all) return all.status();
-  least_group_size_ = self.group_size;
+  least_group_size_ = self->group_size;
   for (const WireInfo& w : *all) {
-    ranks_.push_back({w.rank, w.group, w.pid, w.host, w.device});
+    ranks_.push_back({w.rank, w.group, w.pid, w.host, w.device, 0, w.gpu, w.bus});
     least_group_size_ = std::min(least_group_size_, w.group_size);
   }
   if (options_.root && *options_.root >= least_group_size_)
@@ -184,10 +199,10 @@ Status RankProgram::gather_usage() {
 
 Result<int> RankProgram::finish() {
   OURO_TRY(gather_usage());
-  if (options_.verdict) {
+  if (options_.verdict || options_.limit) {
     const auto copy = bench_->copy_bandwidth();
     if (!copy) return copy.status();
-    copy_gbs_ = *copy;
+    copy_ = *copy;
   }
   const char* min_bw = std::getenv("NCCL_TESTS_MIN_BW");
   const Summary summary = summarize(rows_, min_bw != nullptr ? std::atof(min_bw) : 0);
@@ -198,10 +213,10 @@ Result<int> RankProgram::finish() {
   print(footer(options_, summary));
   if (base_) print(base_->compare(rows_));
   if (options_.memory_report) print(memory_lines(ranks_));
-  if (options_.verdict)
-    print(verdict(options_, rows_, summary,
-                  {copy_gbs_, options_.max_bytes, group_->size(), static_cast<int>(colors.size()),
-                   host_cpus(), others_share_}));
+  const Ceiling ceiling{copy_.gbs,   copy_.bytes,   group_->size(), static_cast<int>(colors.size()),
+                        host_cpus(), others_share_, copy_.gpus};
+  if (options_.limit) print(limit_lines(options_, rows_, ceiling));
+  if (options_.verdict) print(verdict(options_, rows_, summary, ceiling));
   const std::string json = document(summary);
   if (options_.output == Output::json) std::fwrite(json.data(), 1, json.size(), stdout);
   if (!json_file_.empty()) {

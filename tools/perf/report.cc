@@ -5,6 +5,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 
 namespace ouro::perf {
@@ -63,23 +64,27 @@ std::string banner(const Options& o, std::span<const RankInfo> ranks, const std:
   std::string s = fmt::format("# ouro version {}, started {}\n", version, start_time);
   s += fmt::format("# Collective test starting: {}\n", info(o.kind).program);
   s += fmt::format(
-      "# nThread {} nGpus 1 minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg iters: {} "
-      "validation: {} graph: 0\n",
-      o.threads, o.min_bytes, o.max_bytes, factor ? o.step_factor : o.step_bytes, factor ? "factor" : "bytes",
-      o.warmup, o.iters, o.aggregate, o.check);
+      "# nThread {} nGpus {} minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg iters: {} "
+      "validation: {} graph: {}\n",
+      o.threads, o.gpus, o.min_bytes, o.max_bytes, factor ? o.step_factor : o.step_bytes,
+      factor ? "factor" : "bytes", o.warmup, o.iters, o.aggregate, o.check, o.graph);
   static constexpr const char* kBlocking[] = {
       "calls back to back in the calling thread", "a barrier after each call",
       "calls enqueued on a stream, one wait", "calls enqueued on a stream, a wait after each"};
   static constexpr const char* kAverage[] = {"of rank 0", "mean over ranks", "minimum over ranks",
                                              "maximum over ranks"};
-  s += fmt::format("# Method: {}; time: {}; buffers: {}{}\n", kBlocking[static_cast<int>(o.blocking)],
-                   kAverage[static_cast<int>(o.average)],
+  const char* clock = o.events ? " by events of the GPU" : o.cpu_time ? " of the calls alone" : "";
+  const std::string method = o.graph > 0
+                                 ? fmt::format("all iterations in a graph, launched {} times", o.graph)
+                                 : kBlocking[static_cast<int>(o.blocking)];
+  s += fmt::format("# Method: {}{}; time{}: {}; buffers: {}{}\n", method,
+                   o.null_stream ? " (the null stream)" : "", clock, kAverage[static_cast<int>(o.average)],
                    o.registered ? "registered (ouro's allocator)" : "private",
                    o.unalign > 0 ? fmt::format(", shifted by {} elements", o.unalign) : "");
   s += "#\n# Using devices\n";
   for (const RankInfo& r : ranks)
     s += fmt::format("#  Rank {:2d} Group {:2d} Pid {:6d} on {:>10} device {:2d} [{}] {}\n", r.rank, r.group,
-                     r.pid, r.host, 0, "host", r.device);
+                     r.pid, r.host, std::max(r.gpu, 0), r.gpu < 0 ? "host" : r.bus, r.device);
   return s;
 }
 

@@ -44,6 +44,8 @@ struct RankInfo {
   int rank = 0, group = 0, pid = 0;
   std::string host, device;
   double peak_bytes = 0;  ///< largest resident set, filled after the table
+  int gpu = -1;           ///< as the rank's process counts them; -1: it works on the host
+  std::string bus = {};   ///< of that GPU, "0000:17:00.0"
 };
 
 struct Summary {

@@ -46,6 +46,12 @@ std::string describe(const Best& b) {
                      b.in_place ? "in place" : "out of place");
 }
 
+/// Who copied.
+std::string copied(const Ceiling& c) {
+  if (c.gpus > 0) return fmt::format("copies inside {} GPU{} reached", c.gpus, c.gpus == 1 ? "" : "s");
+  return fmt::format("all {} ranks reached together copying private buffers", c.group_size * c.groups);
+}
+
 }  // namespace
 
 std::string verdict(const Options& o, std::span<const Row> rows, const Summary& s, const Ceiling& c) {
@@ -73,15 +79,33 @@ std::string verdict(const Options& o, std::span<const Row> rows, const Summary& 
     const double used = bytes / 1e3 / big.half->us;
     text += fmt::format(
         "#  Limit: at {}, each call has to read every input once and write every output once: {:.1f} GB/s,\n"
-        "#         {:.0f} % of the {:.1f} GB/s that all {} ranks reached together copying private buffers of "
-        "{}.\n",
-        describe(big), used, 100 * used / c.copy_gbs, c.copy_gbs, c.group_size * c.groups,
-        binary_size(c.copy_bytes));
+        "#         {:.0f} % of the {:.1f} GB/s that {} of {}.\n",
+        describe(big), used, 100 * used / c.copy_gbs, c.copy_gbs, copied(c), binary_size(c.copy_bytes));
     if (used > c.copy_gbs) text += "#         More than 100 %: part of the data was still in the caches.\n";
   }
   text += fmt::format("#  Machine: {} processors for {} ranks; other programs took {:.0f} % of them{}.\n",
                       c.cpus, c.group_size * c.groups, 100 * c.others_share,
                       c.others_share > 0.06 ? ": do not trust these times, run again when it is quiet" : "");
+  return text;
+}
+
+std::string limit_lines(const Options& o, std::span<const Row> rows, const Ceiling& c) {
+  std::string text = fmt::format(
+      "#\n# Limit: {:.1f} GB/s that {} of {}, reads and writes counted, in this run\n"
+      "# {:>10}  {:>8}  {:>6}  {:>14}  {:>10}  {:>12}  {:>12}\n",
+      c.copy_gbs, copied(c), binary_size(c.copy_bytes), "size (B)", "type", "redop", "least bytes",
+      "limit (us)", "out-of-place", "in-place");
+  for (const Row& r : rows) {
+    if (r.size == 0) continue;
+    const double bytes = least_memory_bytes(o.kind, static_cast<double>(r.size), c.group_size) * c.groups;
+    const double us = c.copy_gbs > 0 ? bytes / 1e3 / c.copy_gbs : 0;
+    const auto share = [us](const Half* h) {
+      return h != nullptr && h->us > 0 ? fmt::format("{:.1f} %", 100 * us / h->us) : std::string("N/A");
+    };
+    text += fmt::format("# {:>10}  {:>8}  {:>6}  {:>14.0f}  {:>10}  {:>12}  {:>12}\n", r.size, r.type,
+                        r.redop, bytes, fmt::format("{:.2f}", us), share(&r.out_of_place),
+                        share(r.in_place ? &*r.in_place : nullptr));
+  }
   return text;
 }
 

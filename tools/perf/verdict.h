@@ -15,8 +15,14 @@ struct Ceiling {
   int groups = 1;           ///< that ran at the same time
   int cpus = 1;             ///< of this host
   double others_share = 0;  ///< of the processors that programs other than the ranks took, 0 to 1
+  int gpus = 0;             ///< that hold the buffers; 0: the host does. The copy is then inside each of them
 };
 std::string verdict(const Options&, std::span<const Row>, const Summary&, const Ceiling&);
+
+/// For runs on GPUs: of each row, the least bytes that all ranks together have to move in memory, the time
+/// that the copy needs for as many, and its share of the time that was measured. Links between GPUs do not
+/// count.
+std::string limit_lines(const Options&, std::span<const Row>, const Ceiling&);
 
 /// An SVG with bus bandwidth over size, one line for each type, operation, root and side.
 std::string plot_svg(const Options&, std::span<const Row>);

@@ -5,10 +5,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <memory>
 #include <numeric>
 
 #include "tools/models/digits.h"
 #include "tools/models/mlp.h"
+#include "tools/train/device_model.h"
 
 namespace ouro::tools {
 namespace {
@@ -47,14 +49,48 @@ Result<std::int64_t> evaluate(Context& context, const Digits& digits, std::span<
   return all;
 }
 
+/// DeviceModel's twin: everything in memory of the host.
 template <class T>
+class HostModel {
+ public:
+  static Result<std::unique_ptr<HostModel>> make(Context& c, const TrainOptions& o,
+                                                 std::span<const T> initial) {
+    return std::make_unique<HostModel>(c, o, initial);
+  }
+  HostModel(Context& c, const TrainOptions& o, std::span<const T> initial)
+      : context_(c),
+        options_(o),
+        parameters_(initial.begin(), initial.end()),
+        velocity_(initial.size()),
+        buffer_(initial.size() + 1) {}
+
+  Result<T> step(std::span<const double> sums) {
+    const T batch = static_cast<T>(options_.batch), lr = static_cast<T>(options_.lr),
+            momentum = static_cast<T>(options_.momentum);
+    for (std::size_t i = 0; i < sums.size(); ++i) buffer_[i] = static_cast<T>(sums[i]);
+    OURO_TRY(all_reduce(context_.world(), std::span<const T>(buffer_), std::span<T>(buffer_), ReduceOp::sum,
+                        {.numerics = options_.numerics}));
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      velocity_[i] = momentum * velocity_[i] + buffer_[i] / batch;
+      parameters_[i] -= lr * velocity_[i];
+    }
+    return buffer_.back();
+  }
+  std::span<const T> parameters() const { return parameters_; }
+
+ private:
+  Context& context_;
+  const TrainOptions& options_;
+  std::vector<T> parameters_, velocity_, buffer_;
+};
+
+template <class T, class Model>
 Result<TrainReport> train(Context& context, const TrainOptions& o, const Digits& digits) {
   constexpr std::size_t kLoss = Mlp::kParameters;  // the loss travels behind the gradients
   const std::vector<std::uint32_t> order = training_order(o.seed);
-  std::vector<T> parameters = models::mlp_initial_parameters<T>();
-  std::vector<T> velocity(Mlp::kParameters), buffer(Mlp::kParameters + 1);
   std::vector<double> sums(Mlp::kParameters + 1);
-  const T batch = static_cast<T>(o.batch), lr = static_cast<T>(o.lr), momentum = static_cast<T>(o.momentum);
+  const Result<std::unique_ptr<Model>> model = Model::make(context, o, models::mlp_initial_parameters<T>());
+  if (!model) return model.status();
 
   TrainReport report;
   report.ranks = context.world_size();
@@ -65,19 +101,15 @@ Result<TrainReport> train(Context& context, const TrainOptions& o, const Digits&
     std::fill(sums.begin(), sums.end(), 0.0);
     const std::vector<std::uint32_t> rows =
         rows_of_step(order, step, o.batch, context.rank(), context.world_size());
-    sums[kLoss] = models::mlp_add_gradients<T>(digits, rows, parameters, std::span(sums).first(kLoss));
-    for (std::size_t i = 0; i < sums.size(); ++i) buffer[i] = static_cast<T>(sums[i]);
-    OURO_TRY(all_reduce(context.world(), std::span<const T>(buffer), std::span<T>(buffer), ReduceOp::sum,
-                        {.numerics = o.numerics}));
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      velocity[i] = momentum * velocity[i] + buffer[i] / batch;
-      parameters[i] -= lr * velocity[i];
-    }
-    report.losses.push_back(static_cast<double>(buffer[kLoss]) / o.batch);
+    sums[kLoss] =
+        models::mlp_add_gradients<T>(digits, rows, (*model)->parameters(), std::span(sums).first(kLoss));
+    const Result<T> loss = (*model)->step(sums);
+    if (!loss) return loss.status();
+    report.losses.push_back(static_cast<double>(*loss) / o.batch);
     if (o.on_step) o.on_step(step, report.losses.back());
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const Result<std::int64_t> correct = evaluate<T>(context, digits, parameters);
+  const Result<std::int64_t> correct = evaluate<T>(context, digits, (*model)->parameters());
   if (!correct) return correct.status();
   report.correct = *correct;
   return report;
@@ -99,8 +131,12 @@ Result<TrainReport> train_digits(Context& context, const TrainOptions& options) 
   OURO_TRY(check(options));
   const Result<Digits> digits = models::load_digits();
   if (!digits) return digits.status();
-  return options.dtype == DType::f64 ? train<double>(context, options, *digits)
-                                     : train<float>(context, options, *digits);
+  const bool wide = options.dtype == DType::f64;
+  if (options.device)
+    return wide ? train<double, DeviceModel<double>>(context, options, *digits)
+                : train<float, DeviceModel<float>>(context, options, *digits);
+  return wide ? train<double, HostModel<double>>(context, options, *digits)
+              : train<float, HostModel<float>>(context, options, *digits);
 }
 
 }  // namespace ouro::tools

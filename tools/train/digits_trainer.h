@@ -16,6 +16,9 @@ struct TrainOptions {
   double momentum = 0.9;
   DType dtype = DType::f32;  ///< of parameters, arithmetic and the all-reduced gradients: f32 or f64
   Numerics numerics = Numerics::inherit;
+  /// Parameters, gradients, all-reduce and optimiser on the rank's GPU; the network's arithmetic stays on the
+  /// host.
+  bool device = false;
   std::uint32_t seed = 0;  ///< order of the training rows; 0: the order of the data set itself
   /// Called after each step with the step's number (from 0) and its mean loss.
   std::function<void(int step, double loss)> on_step = {};
@@ -40,7 +43,9 @@ std::vector<std::uint32_t> rows_of_step(const std::vector<std::uint32_t>& order,
 ///
 /// Each step all-reduces (sum) one flat buffer [sum of gradients, sum of losses], divides by the batch and
 /// applies SGD with momentum. Losses for different numbers of ranks differ by rounding alone: a rank adds its
-/// rows in double and rounds its sum once to `dtype`.
+/// rows in double and rounds its sum once to `dtype`. Losses on a device are those on the host, bit for bit,
+/// if the batch is a power of two and the all-reduce gives equal bits (canonical numerics do); else they
+/// differ by rounding.
 Result<TrainReport> train_digits(Context&, const TrainOptions&);
 
 }  // namespace ouro::tools

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "runtime/device/gpu.h"
 #include "tools/train/digits_trainer.h"
 
 namespace {
@@ -23,6 +24,7 @@ constexpr const char* kExamples = R"(Examples:
   ouro-run -n 4 ouro-train digits                      four ranks, the same losses
   ouro-run -n 4 ouro-train digits --steps 200 --json a.json
   ouro-run -n 4 ouro-train digits --dtype f64 --numerics canonical
+  ouro-run -n 2 ouro-train digits --device cuda        gradients and optimiser on GPUs, or on one
 
 Exit: 0 trained; 1 a rank failed; 2 wrong command line.)";
 
@@ -58,6 +60,7 @@ Status write_json(const std::string& path, const TrainOptions& options, const Tr
       {"lr", options.lr},
       {"momentum", options.momentum},
       {"seed", options.seed},
+      {"device", options.device ? "cuda" : "host"},
       {"dtype", options.dtype == DType::f64 ? "f64" : "f32"},
       {"numerics", name(options.numerics)},
       {"seconds", report.seconds},
@@ -73,8 +76,16 @@ Status write_json(const std::string& path, const TrainOptions& options, const Tr
   return {};
 }
 
+/// "NVIDIA H200", or what is there in its place.
+std::string gpu_name(const ouro::Context& context) {
+  const auto properties = ouro::gpu::gpu().properties(context.device().index);
+  return properties ? properties->name : "a GPU";
+}
+
 int train_digits_command(TrainOptions options, const std::string& json_file, bool quiet) {
-  ouro::Result<ouro::Context> context = ouro::Context::from_env();
+  ouro::InitOptions init;
+  if (!options.device) init.gpu = -1;
+  ouro::Result<ouro::Context> context = ouro::Context::from_env(init);
   if (!context) return fail(context.status());
   const bool speaks = context->rank() == 0;
   if (speaks && !quiet) options.on_step = Progress(options.steps);
@@ -83,8 +94,9 @@ int train_digits_command(TrainOptions options, const std::string& json_file, boo
   if (speaks) {
     if (!json_file.empty())
       if (const Status written = write_json(json_file, options, *report); !written) return fail(written);
-    fmt::print("digits: {} rank{}, {} steps, final loss {:.4f}, accuracy {:.2f} % ({} of {}), {:.2f} s\n",
-               report->ranks, report->ranks == 1 ? "" : "s", options.steps, report->losses.back(),
+    fmt::print("digits: {} rank{}{}, {} steps, final loss {:.4f}, accuracy {:.2f} % ({} of {}), {:.2f} s\n",
+               report->ranks, report->ranks == 1 ? "" : "s",
+               options.device ? " on " + gpu_name(*context) : "", options.steps, report->losses.back(),
                100 * report->accuracy(), report->correct, report->test_rows, report->seconds);
   }
   if (const Status closed = context->close(); !closed) return fail(closed);
@@ -95,7 +107,7 @@ int train_digits_command(TrainOptions options, const std::string& json_file, boo
 
 int main(int argc, char** argv) {
   TrainOptions options;
-  std::string dtype = "f32", numerics, json_file;
+  std::string dtype = "f32", device = "host", numerics, json_file;
   bool quiet = false;
 
   CLI::App app("Trains a small model data-parallel over the ranks of a job.", "ouro-train");
@@ -117,6 +129,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   digits->add_option("--numerics", numerics, "contract of the reductions (default: OURO_NUMERICS, else fast)")
       ->check(CLI::IsMember({"fast", "canonical"}));
+  digits->add_option("--device", device, "where parameters, all-reduce and optimiser are")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->capture_default_str();
   digits->add_option("--seed", options.seed, "order of the training rows; 0: as in the data set")
       ->capture_default_str();
   digits->add_option("--json", json_file, "rank 0 writes losses, accuracy and settings to this file");
@@ -133,6 +148,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   options.dtype = dtype == "f64" ? DType::f64 : DType::f32;
+  options.device = device == "cuda";
   if (!numerics.empty()) options.numerics = numerics == "canonical" ? Numerics::canonical : Numerics::fast;
   return train_digits_command(std::move(options), json_file, quiet);
 }

@@ -5,7 +5,7 @@
  * success, anything else a failure that ouro_last_error() puts into words. Out-parameters are written on
  * success only. A null pointer where one is needed is OURO_CODE_INVALID. Counts are in elements, sizes in
  * bytes, times in milliseconds. Handles may be used from any thread; a handle must not be destroyed while
- * another thread uses it. All buffers are host memory. */
+ * another thread uses it. Buffers are memory of the host or of the rank's own GPU; see ouro_memory_t. */
 #ifndef OURO_OURO_H
 #define OURO_OURO_H
 
@@ -22,7 +22,7 @@ extern "C" {
 
 typedef struct ouro_context* ouro_context_t; /* one rank's membership in a job */
 typedef struct ouro_group* ouro_group_t;     /* an ordered set of ranks that communicate */
-typedef struct ouro_stream* ouro_stream_t;   /* an ordered queue of operations with a thread of its own */
+typedef struct ouro_stream* ouro_stream_t;   /* an ordered queue of operations, of the host or of a GPU */
 typedef struct ouro_work* ouro_work_t;       /* an operation in flight */
 
 /* Enumerations are passed as int: a value that this version does not know is an error, not undefined. */
@@ -82,6 +82,12 @@ enum {
 typedef int ouro_numerics_t;
 enum { OURO_NUMERICS_INHERIT, OURO_NUMERICS_FAST, OURO_NUMERICS_CANONICAL };
 
+/* Where the buffers of a call are. any: found out from their addresses, on a rank that has a GPU; memory that
+ * the host can reach as well (pinned, managed) counts as the host's. The others are taken at their word,
+ * which spares the driver two questions a call. */
+typedef int ouro_memory_t;
+enum { OURO_MEMORY_ANY, OURO_MEMORY_HOST, OURO_MEMORY_DEVICE };
+
 typedef int ouro_priority_t;
 enum { OURO_PRIORITY_LOW, OURO_PRIORITY_NORMAL, OURO_PRIORITY_HIGH };
 
@@ -135,9 +141,12 @@ typedef struct {
   int64_t deadline_ms;        /* of each operation; 0: 600000. OURO_DEADLINE (seconds) overrides */
   int64_t late_after_ms;      /* ranks that have not entered an operation are named after this; 0: 10000 */
   ouro_numerics_t numerics;   /* of the job; inherit: OURO_NUMERICS, else fast */
+  int device;                 /* this rank's GPU, as its process counts them, or one of the two below */
 } ouro_init_options_t;
+#define OURO_DEVICE_LOCAL (-1) /* local rank modulo the number of GPUs; none if there are none */
+#define OURO_DEVICE_NONE (-2)  /* this rank uses no GPU */
 #define OURO_INIT_OPTIONS \
-  { sizeof(ouro_init_options_t), -1, -1, -1, -1, NULL, 0, 0, 0, OURO_NUMERICS_INHERIT }
+  { sizeof(ouro_init_options_t), -1, -1, -1, -1, NULL, 0, 0, 0, OURO_NUMERICS_INHERIT, OURO_DEVICE_LOCAL }
 
 typedef struct {
   size_t size;
@@ -151,9 +160,10 @@ typedef struct {
   size_t size;
   ouro_numerics_t numerics;
   const char* algorithm; /* by name ("ring", "direct", ...); null: selected */
+  ouro_memory_t memory;
 } ouro_call_options_t;
 #define OURO_CALL_OPTIONS \
-  { sizeof(ouro_call_options_t), OURO_NUMERICS_INHERIT, NULL }
+  { sizeof(ouro_call_options_t), OURO_NUMERICS_INHERIT, NULL, OURO_MEMORY_ANY }
 
 /* ---- library and errors ---- */
 
@@ -167,6 +177,9 @@ OURO_API const char* ouro_last_error(void);
 /* The same failure as one JSON object: reason, culprit rank, host, pid, operation, sequence number, dead
  * ranks. */
 OURO_API const char* ouro_last_error_json(void);
+
+/* GPUs that this process can use; 0 without a driver. Never fails. */
+OURO_API int ouro_device_count(void);
 
 /* ---- contexts ---- */
 
@@ -187,9 +200,14 @@ OURO_API int ouro_context_rank(ouro_context_t context);
 OURO_API int ouro_context_size(ouro_context_t context);
 OURO_API int ouro_context_local_rank(ouro_context_t context);
 OURO_API int ouro_context_local_size(ouro_context_t context);
+/* This rank's GPU, as its process counts them; -1: none. */
+OURO_API int ouro_context_device(ouro_context_t context);
 /* `bytes` of zero-filled memory that all ranks of the node can map: operations on it need no copy. */
 OURO_API int ouro_alloc(ouro_context_t context, size_t bytes, void** data);
-/* Frees what ouro_alloc of the same context returned; operations on it must have ended. Null is ignored. */
+/* The same on this rank's GPU. Errors: invalid (the rank has none), system. */
+OURO_API int ouro_alloc_device(ouro_context_t context, size_t bytes, void** data);
+/* Frees what ouro_alloc or ouro_alloc_device of the same context returned; operations on it must have ended.
+ * Null is ignored. */
 OURO_API int ouro_free(ouro_context_t context, void* data);
 
 /* ---- groups ---- */
@@ -237,6 +255,16 @@ OURO_API int ouro_group_explain(ouro_group_t group, ouro_collective_t collective
 
 /* `name` may be null. */
 OURO_API int ouro_stream_create(ouro_priority_t priority, const char* name, ouro_stream_t* stream);
+/* A new stream of GPU `device`. Errors: invalid (no such device), cuda. */
+OURO_API int ouro_stream_create_device(int device, ouro_priority_t priority, ouro_stream_t* stream);
+/* The caller's own cudaStream_t of GPU `device` (null: the legacy default stream), which outlives the handle.
+ * Operations on it follow the caller's work there and precede what is enqueued later, and may be captured
+ * into a graph with it: on all ranks alike. */
+OURO_API int ouro_stream_cuda(void* cuda_stream, int device, ouro_stream_t* stream);
+/* The GPU of a stream; -1: a stream of the host. */
+OURO_API int ouro_stream_device(ouro_stream_t stream);
+/* The cudaStream_t of a stream of a GPU; null for streams of the host. */
+OURO_API void* ouro_stream_handle(ouro_stream_t stream);
 /* Waits for what is enqueued now; returns the first error among it. Negative: no deadline of its own. */
 OURO_API int ouro_stream_synchronize(ouro_stream_t stream, int64_t deadline_ms);
 /* Runs what is queued, then frees the handle. Null is ignored. */
@@ -258,7 +286,9 @@ OURO_API void ouro_work_destroy(ouro_work_t work);
 
 /* ---- operations ----
  * Collective over the group. `options` may be null. Without a stream (null) a call blocks and runs in the
- * caller. With one it is enqueued in order and returns at once; buffers must live until it has ended. `work`
+ * caller. With one it is enqueued in order and returns at once; buffers must live until it has ended. Buffers
+ * on the rank's GPU go into a stream of that GPU: the given one, or one of the group's own, for which they
+ * must be ready when the call is made; input and output are on one device. `work`
  * may be null; else it receives a handle, to be destroyed, with or without a stream. Between ouro_group_start
  * and ouro_group_end calls are deferred. In place: out == in exactly (all_gather: in is the caller's block of
  * out; reduce_scatter: out is the caller's block of in). Zero counts are legal and buffers may then be null.
