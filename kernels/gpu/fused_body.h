@@ -30,6 +30,7 @@ OURO_HD int pieces_of(const FusedArgs& a) {
       return a.ranks;
     case Collective::none:
     case Collective::barrier:
+    case Collective::mix:  // of hosts only
       return 0;
   }
   return 0;

@@ -248,7 +248,12 @@ Status FakeGpu::set_current_device(int device) {
   return {};
 }
 
+namespace {
+Status no_bytes() { return invalid("an allocation of 0 bytes"); }
+}  // namespace
+
 Result<void*> FakeGpu::alloc(int device, std::size_t bytes) {
+  if (bytes == 0) return no_bytes();
   OURO_TRY(state().admit(FakeOp::alloc, device));
   auto b = state().memory.allocate(Origin::legacy, device, bytes);
   return b.ok() ? Result<void*>((*b)->base) : b.status();
@@ -256,6 +261,7 @@ Result<void*> FakeGpu::alloc(int device, std::size_t bytes) {
 Status FakeGpu::free(void* p) { return state().release(Origin::legacy, p); }
 
 Result<Region> FakeGpu::alloc_shareable(int device, std::size_t bytes) {
+  if (bytes == 0) return no_bytes();
   OURO_TRY(state().admit(FakeOp::alloc, device));
   if (!options_.shareable_memory) return unsupported("this device has no shareable memory");
   auto b = state().memory.allocate(Origin::region, device, bytes);
@@ -325,6 +331,7 @@ Result<PointerInfo> FakeGpu::pointer(const void* p) {
 }
 
 Result<void*> FakeGpu::alloc_pinned(std::size_t bytes) {
+  if (bytes == 0) return no_bytes();
   OURO_TRY(state().admit_anywhere(FakeOp::alloc));
   auto b = state().memory.allocate(Origin::pinned, -1, bytes);
   return b.ok() ? Result<void*>((*b)->base) : b.status();

@@ -77,7 +77,7 @@ std::vector<Wrong> wrong_calls() {
        }},
       {"uneven cut", Reason::invalid,
        [=](Group& g, auto& b) { return all_to_all(g, CView(b.data(), 5, f32), View(b.data() + 8, 5, f32)); }},
-      {"cuda memory", Reason::unsupported,
+      {"memory of a GPU that the rank does not have", Reason::invalid,
        [=](Group& g, auto& b) {
          const Device gpu{Device::Kind::cuda, 0};
          return all_reduce(g, CView(b.data(), 4, f32, gpu), View(b.data(), 4, f32, gpu));

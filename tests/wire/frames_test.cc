@@ -68,7 +68,7 @@ bool sane(const Frame& f) {
   if (const auto* r = std::get_if<Refuse>(&f))
     return r->reason <= Reason::device && r->text.size() <= kMaxText;
   if (const auto* x = std::get_if<Fetch>(&f))
-    return x->kind == Fetch::Kind::group || x->kind == Fetch::Kind::allocation;
+    return x->kind <= Fetch::Kind::gpu_group;
   return true;
 }
 
@@ -210,7 +210,7 @@ TEST(Frames, LengthsThatCannotBe) {
       Reason::refused);
   EXPECT_EQ(decode(forge(1, payload_of(encode(Member{kMaxWorld, 1, "", ""})))).status().reason(),
             Reason::refused);
-  for (const std::uint16_t type : std::initializer_list<std::uint16_t>{5, 6, 255, 0xffff})
+  for (const std::uint16_t type : std::initializer_list<std::uint16_t>{6, 7, 255, 0xffff})
     EXPECT_EQ(decode(forge(type, Bytes(8))).status().reason(), Reason::refused) << type;
 }
 
