@@ -138,7 +138,8 @@ Status Group::make_plan(const Operation& op, Plan* plan) const {
   plan->op = op;
   if (op.numerics == Numerics::inherit) plan->op.numerics = spec_.numerics;
   const bool canonical = plan->op.numerics == Numerics::canonical;
-  OURO_TRY(selector_->select(op, rank_, canonical, &plan->choice));
+  // A mix has one flow, made from its row.
+  if (op.collective != Collective::mix) OURO_TRY(selector_->select(op, rank_, canonical, &plan->choice));
   plan->signature = signature(op, rank_, size(), canonical,
                               op.algorithm.empty() ? 0 : static_cast<int>(plan->choice.algorithm) + 1);
   plan->folded = plan->signature.folded();
@@ -235,6 +236,10 @@ Status Group::need_boards() {
 }
 
 Waiter& Group::waiter() { return *waiter_; }
+void Group::expect(int peer, bool sends) {
+  waiter_->doing().peer = peer;
+  waiter_->doing().peer_sends = sends;
+}
 
 // ---- messages -------------------------------------------------------------------------------------
 

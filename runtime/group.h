@@ -98,6 +98,8 @@ class Group final : private Host {
     Clock::time_point start = {};
     bool late_said = false;
     Clock::time_point left_since = {};  // when a rank that is needed was first seen to have left
+    int peer = -1;                      // of a mix: who is to send, or to take
+    bool peer_sends = false;
     double elapsed() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
   };
   Group(std::shared_ptr<Context>, GroupSpec, int rank, GroupRecord&);
@@ -131,6 +133,7 @@ class Group final : private Host {
   Status need_boards() override;
   Waiter& waiter() override;
   Status disagreement(int with, const char* where) override;
+  void expect(int peer, bool sends) override;
   const std::vector<int>& world_ranks() const override { return spec_.ranks; }
   int world_rank(int r) const override { return spec_.ranks[static_cast<std::size_t>(r)]; }
   Result<Messages*> messages();

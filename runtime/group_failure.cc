@@ -84,7 +84,7 @@ void Group::adopt_errors() {
     f.reason = e.reason <= Reason::device ? e.reason : Reason::ring_corrupt;
     f.rank = e.rank >= 0 && e.rank < size() ? e.rank : -1;
     f.seq = e.seq;
-    if (e.op != Collective::none && e.op <= Collective::barrier) f.op = name(e.op);
+    if (e.op != Collective::none && static_cast<int>(e.op) < kCollectives) f.op = name(e.op);
     f.elapsed_s = e.elapsed_s;
     f.detector.assign(e.detector, strnlen(e.detector, sizeof e.detector));
     f.text.assign(e.text, strnlen(e.text, sizeof e.text));
@@ -149,6 +149,15 @@ Status Group::look(Doing& doing) {
               size() - static_cast<int>(absent.size()), elapsed);
   }
   if (elapsed < std::chrono::duration<double>(spec_.deadline).count()) return {};
+  if (absent.empty() && doing.plan->op.collective == Collective::mix)
+    return fail({.reason = Reason::deadline,
+                 .text = fmt::format("all ranks entered, and this one {} rank {}: their rows do not match, or it "
+                                     "is slow",
+                                     doing.peer_sends ? "got no vector of" : "could not give its vector to",
+                                     doing.peer),
+                 .rank = doing.peer,
+                 .detector = "deadline"},
+                &doing, true);
   return fail(
       {.reason = Reason::deadline,
        .text = absent.empty() ? "all ranks entered, and it did not end in time"

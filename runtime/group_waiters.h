@@ -22,7 +22,9 @@ class Group::OpWaiter final : public Waiter {
  protected:
   Status look(Clock::duration elapsed) override {
     if (!looked_) {  // the clock is read on the slow path only
-      doing_ = {doing_.plan, doing_.seq, Clock::now() - elapsed};
+      doing_.start = Clock::now() - elapsed;
+      doing_.late_said = false;
+      doing_.left_since = {};
       looked_ = true;
     }
     return group_.look(doing_);

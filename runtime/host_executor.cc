@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/copy.h"
+#include "runtime/flow/gossip.h"
 
 namespace ouro::rt {
 namespace {
@@ -49,6 +50,7 @@ void HostExecutor::prepare(const Plan& plan) {
   runner_ = nullptr;
   flow::visit(op.collective, plan.choice.algorithm,
               [this]<class Flow>(Flow) { runner_ = &HostExecutor::run_flow<Flow>; });
+  if (op.collective == Collective::mix) runner_ = &HostExecutor::run_flow<flow::Gossip>;
   cut_for_ = nullptr;
   prepared_ = plan.id;
 }
@@ -80,6 +82,14 @@ Status HostExecutor::run(const Plan& plan, std::uint64_t seq) {
   return outcome;
 }
 
+template <class Flow>
+Flow HostExecutor::make() const {
+  Flow made;
+  if constexpr (std::is_same_v<Flow, flow::Gossip>)
+    made.self = op_->op.scalar.real, made.takes = op_->takes, made.gives = op_->gives;
+  return made;
+}
+
 /// Decides how large a chunk is and how many rounds there are.
 template <class Flow>
 void HostExecutor::cut() {
@@ -93,7 +103,7 @@ void HostExecutor::cut() {
                                   ? std::max(*std::max_element(in_counts_.begin(), in_counts_.end()),
                                              *std::max_element(out_counts_.begin(), out_counts_.end()))
                                   : total_;
-  const auto chunks = static_cast<std::size_t>(Flow{}.chunks({rank_, n_, op_->root, 1}));
+  const auto chunks = static_cast<std::size_t>(make<Flow>().chunks({rank_, n_, op_->root, 1}));
   per_round_ = chunks;
   on_ = On::page;
   depth_ = BoardView::kPages;
@@ -168,11 +178,12 @@ Status HostExecutor::run_flow() {
     if (Status hopped = hop(s); !hopped.ok()) outcome = std::move(hopped);
   };
   round_index_ = 0;
+  const Flow flow = make<Flow>();
   if constexpr (Flow::kPipelined) {
-    Flow{}(at, listen);
+    flow(at, listen);
   } else {
     for (; round_index_ < static_cast<std::size_t>(rounds_) && outcome.ok(); ++round_index_) {
-      Flow{}(at, listen);
+      flow(at, listen);
       if (Flow::kBoards && n_ > 1 && outcome.ok()) outcome = end_round();
     }
   }

@@ -41,6 +41,8 @@ class Host {
   virtual Waiter& waiter() = 0;
   /// A peer's header or card shows another operation: finds out who disagrees and fails the group.
   virtual Status disagreement(int with, const char* where) = 0;
+  /// Whom the next wait is for, where peers alone know whether they come (mix): named if nobody does.
+  virtual void expect(int peer, bool sends) = 0;
   virtual int world_rank(int rank) const = 0;
   virtual const std::vector<int>& world_ranks() const = 0;
 };
@@ -64,6 +66,8 @@ class HostExecutor {
   void prepare(const Plan&);
   template <class Flow>
   Status run_flow();
+  template <class Flow>
+  Flow make() const;  ///< from the operation at hand, if it has data
   template <class Flow>
   void cut();
   template <class Flow>
@@ -124,6 +128,7 @@ class HostExecutor {
   Status hop_link(const flow::Step&);
   Status send_slot(const flow::Step&, Extent);
   Status await_input(LinkEnd&, int from, std::size_t bytes, std::size_t total);
+  void mix_in(const flow::Step&, Extent in, Extent out, const std::byte* got, std::size_t count);
   static void place(void* to, const void* from, std::size_t bytes) {
     if (to != from && bytes > 0) std::memcpy(to, from, bytes);
   }

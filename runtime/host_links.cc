@@ -10,8 +10,18 @@ namespace ouro::rt {
 using flow::Step;
 
 Status HostExecutor::await_input(LinkEnd& link, int from, std::size_t bytes, std::size_t total) {
+  const bool mixes = op_->collective == Collective::mix;
+  if (mixes) host_.expect(from, true);
   OURO_TRY(host_.waiter().until(*link.view.full, link.next + 1));
   const SlotHeader header = link.view.header(link.next);  // a copy: the peer could change it under us
+  if (mixes && header.seq < seq_)
+    return Status(
+        Failure{.reason = Reason::mismatch,
+                .text = fmt::format("it gave this rank a vector in operation {} that this rank did not take: "
+                                    "their rows of that operation do not match",
+                                    header.seq),
+                .rank = from,
+                .detector = "slot header"});
   if (header.seq != seq_ || header.signature != signature_) return host_.disagreement(from, "slot header");
   if (header.total != total)
     return Status(
@@ -69,7 +79,9 @@ Status HostExecutor::hop_link(const Step& s) {
     OURO_TRY(host_.waiter().until(*to->view.freed,
                                   to->next >= to->view.slot_count ? to->next + 1 - to->view.slot_count : 0));
   std::byte* slot = to ? to->view.payload(to->next) : nullptr;
-  if (!wide) {
+  if (!wide && (s.verb & (flow::kInput | flow::kAcc | flow::kKeep) || s.weight != 1)) {
+    mix_in(s, in, out, got, count);
+  } else if (!wide) {
     if (s.verb & flow::kStore) place(out_at(out), got, count * elem_);
     if (to) place(slot, got, count * elem_);
   } else {
@@ -99,8 +111,32 @@ Status HostExecutor::hop_link(const Step& s) {
   return {};
 }
 
+/// mine + weight * got, where `got` is an input of somebody else's.
+void HostExecutor::mix_in(const Step& s, Extent in, Extent out, const std::byte* got, std::size_t count) {
+  kernels::Reduction theirs = reduction_;
+  theirs.premul = {s.weight, 0};
+  const bool acc = (s.verb & flow::kAcc) != 0, input = (s.verb & flow::kInput) != 0;
+  if (s.verb & flow::kKeep) {
+    std::byte* const sum = acc_at(s.chunk);
+    if (input) kernels::widen(reduction_, sum, in_at(in), count);
+    if (input || acc)
+      kernels::reduce_input(theirs, sum, sum, got, 1, count);
+    else
+      kernels::widen(theirs, sum, got, count);
+  } else if (acc) {
+    kernels::reduce_input_finish(theirs, out_at(out), acc_at(s.chunk), got, count);
+  } else {
+    const void* const sources[] = {in_at(in), got};
+    const Scalar factors[] = {reduction_.premul, theirs.premul};
+    const std::size_t first = input ? 0 : 1;
+    kernels::fold(reduction_, out_at(out), std::span(sources).subspan(first),
+                  std::span(factors).subspan(first), count);
+  }
+}
+
 Status HostExecutor::send_slot(const Step& s, Extent e) {
   LinkEnd& to = lanes_.out[static_cast<std::size_t>(s.to)];
+  if (op_->collective == Collective::mix) host_.expect(s.to, false);
   OURO_TRY(host_.waiter().until(*to.view.freed,
                                 to.next >= to.view.slot_count ? to.next + 1 - to.view.slot_count : 0));
   std::byte* slot = to.view.payload(to.next);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -28,7 +29,9 @@ Status check_buffer(const char* what, const void* data, std::size_t count, DType
   return {};
 }
 
-std::string text(Device d) { return d.kind == Device::Kind::host ? "the host" : fmt::format("GPU {}", d.index); }
+std::string text(Device d) {
+  return d.kind == Device::Kind::host ? "the host" : fmt::format("GPU {}", d.index);
+}
 
 Status check_count(const char* what, std::size_t found, std::size_t expected, const char* rule) {
   if (found == expected) return {};
@@ -55,16 +58,56 @@ Status check_overlap(const Operation& o, const void* legal_in, const void* legal
                   name(o.collective)));
 }
 
+/// The row of a mix: neighbours in ascending order, weights that are numbers.
+Status check_row(const Operation& o, int rank, int size) {
+  const auto check_rank = [&](const char* what, int peer, int before) {
+    if (peer < 0 || peer >= size)
+      return invalid(fmt::format("mix: {} rank {}, which is not in the group (0..{})", what, peer, size - 1));
+    if (peer == rank) return invalid(fmt::format("mix: {} this rank itself ({})", what, peer));
+    if (peer <= before)
+      return invalid(
+          fmt::format("mix: {} rank {} after rank {}; expected them sorted, once each", what, peer, before));
+    return Status{};
+  };
+  if (!std::isfinite(o.op.scalar.real))
+    return invalid(fmt::format("mix: weight {} of this rank's own", o.op.scalar.real));
+  int before = -1;
+  for (const auto& [from, weight] : o.takes) {
+    OURO_TRY(check_rank("takes from", from, before));
+    if (!std::isfinite(weight)) return invalid(fmt::format("mix: weight {} of rank {}", weight, from));
+    before = from;
+  }
+  before = -1;
+  for (const int to : o.gives) {
+    OURO_TRY(check_rank("gives to", to, before));
+    before = to;
+  }
+  switch (o.in.dtype) {
+    case DType::f16:
+    case DType::bf16:
+    case DType::f32:
+    case DType::f64:
+      return {};
+    default:
+      return invalid(fmt::format("mix: it is not defined on {}; expected half, bfloat16, float or double",
+                                 name(o.in.dtype)));
+  }
+}
+
 }  // namespace
 
 KeptOperation::KeptOperation(const Operation& o)
     : operation_(o),
       algorithm_(o.algorithm),
       in_counts_(o.in_counts.begin(), o.in_counts.end()),
-      out_counts_(o.out_counts.begin(), o.out_counts.end()) {
+      out_counts_(o.out_counts.begin(), o.out_counts.end()),
+      takes_(o.takes.begin(), o.takes.end()),
+      gives_(o.gives.begin(), o.gives.end()) {
   operation_.algorithm = algorithm_;
   operation_.in_counts = in_counts_;
   operation_.out_counts = out_counts_;
+  operation_.takes = takes_;
+  operation_.gives = gives_;
 }
 
 FusedOperation::FusedOperation(std::span<const Operation* const> operations, int rank, int size)
@@ -85,8 +128,8 @@ bool fusible(const Operation& a, const Operation& b, int rank, int size) {
   const auto alone = [&](const Operation& o) {
     return (o.collective != Collective::all_reduce && o.collective != Collective::broadcast &&
             o.collective != Collective::reduce) ||
-           !o.algorithm.empty() || on_device(o) || o.op.kind == OpKind::premulsum || moves_nothing(o, rank, size) ||
-           unit_count(o, rank, size) * size_of(o.dtype(rank)) > kMost;
+           !o.algorithm.empty() || on_device(o) || o.op.kind == OpKind::premulsum ||
+           moves_nothing(o, rank, size) || unit_count(o, rank, size) * size_of(o.dtype(rank)) > kMost;
   };
   return !alone(a) && !alone(b) && a.collective == b.collective && a.dtype(rank) == b.dtype(rank) &&
          (!a.reduces() || a.op.kind == b.op.kind) && a.root == b.root && a.numerics == b.numerics;
@@ -118,14 +161,15 @@ bool depend(std::span<const Operation* const> operations) {
 }
 
 bool on_device(const Operation& o) {
-  return o.collective != Collective::barrier && (o.in.device.kind == Device::Kind::cuda ||
-                                                 o.out.device.kind == Device::Kind::cuda);
+  return o.collective != Collective::barrier &&
+         (o.in.device.kind == Device::Kind::cuda || o.out.device.kind == Device::Kind::cuda);
 }
 
 std::size_t unit_count(const Operation& o, int rank, int size) {
   switch (o.collective) {
     case Collective::all_reduce:
     case Collective::reduce:
+    case Collective::mix:
       return o.in.count;
     case Collective::broadcast:
       return rank == o.root ? o.in.count : o.out.count;
@@ -200,10 +244,12 @@ Status check(const Operation& o, int rank, int size) {
     return Status{};
   };
   std::size_t expected = 0;
+  if (o.collective == Collective::mix) OURO_TRY(check_row(o, rank, size));
   switch (o.collective) {
     case Collective::all_reduce:
     case Collective::reduce:
     case Collective::broadcast:
+    case Collective::mix:
       if (reads && writes) OURO_TRY(check_count("output", o.out.count, o.in.count, "as many as the input"));
       return reads && writes ? check_overlap(o, in, out) : Status{};
     case Collective::reduce_scatter: {

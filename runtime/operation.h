@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/control_page.h"
@@ -34,6 +35,10 @@ struct Operation {
       {};  ///< elements of each input block (reduce_scatter_v, all_to_all_v)
   std::span<const std::size_t> out_counts =
       {};  ///< elements of each output block (all_gather_v, all_to_all_v)
+  /// mix: whose vectors are added to mine and by which weight, and who needs mine; sorted. `op` is premul(my
+  /// weight).
+  std::span<const std::pair<int, double>> takes = {};
+  std::span<const int> gives = {};
 
   /// Not empty: small operations that differ in their buffers only, run as one over their concatenation. The
   /// counts of `in` and `out` are the sums, their pointers those of the first.
@@ -41,7 +46,7 @@ struct Operation {
 
   bool reduces() const {
     return collective == Collective::all_reduce || collective == Collective::reduce ||
-           collective == Collective::reduce_scatter;
+           collective == Collective::reduce_scatter || collective == Collective::mix;
   }
   /// Whether the blocks, not one divisible region, are what flows name by chunk.
   bool blocks() const {
@@ -70,6 +75,8 @@ class KeptOperation {
   Operation operation_;
   std::string algorithm_;
   std::vector<std::size_t> in_counts_, out_counts_;
+  std::vector<std::pair<int, double>> takes_;
+  std::vector<int> gives_;
 };
 
 /// Operations of a batch run as one. Each was checked.

@@ -83,6 +83,8 @@ const char* name(Collective c) {
       return "all_to_all";
     case Collective::barrier:
       return "barrier";
+    case Collective::mix:
+      return "mix";
   }
   return "?";
 }

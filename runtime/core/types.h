@@ -149,8 +149,9 @@ enum class Collective : std::uint8_t {
   scatter,
   all_to_all,
   barrier,
+  mix,  ///< weighted neighbours (ouro/train/topology.hpp)
 };
-inline constexpr int kCollectives = 10;  // "none" included
+inline constexpr int kCollectives = 11;  // "none" included
 const char* name(Collective);
 
 }  // namespace ouro

@@ -124,7 +124,7 @@ TEST(Types, NamesAndParsersAgree) {
     const OpKind op = static_cast<OpKind>(i);
     EXPECT_EQ(parse_op(name(op)), op);
   }
-  for (int i = 0; i <= static_cast<int>(Collective::barrier); ++i)
+  for (int i = 0; i < kCollectives; ++i)
     EXPECT_STRNE(name(static_cast<Collective>(i)), "?");
 }
 

@@ -3,7 +3,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace ouro::flow {
@@ -46,6 +48,12 @@ class Expressions {
     }
     return at->second;
   }
+  std::int64_t scale(std::int64_t a, double weight) {
+    const auto [at, fresh] =
+        scaled_.try_emplace({a, weight}, leaves_ + static_cast<std::int64_t>(sums_.size()));
+    if (fresh) sums_.push_back(Sum(of(a)));
+    return at->second;
+  }
   std::int64_t in_rank_order(int key) {
     std::int64_t id = leaf(0, key);
     for (int r = 1; r < n_; ++r) id = add(id, leaf(r, key));
@@ -57,6 +65,7 @@ class Expressions {
   std::int64_t leaves_;
   std::vector<Sum> sums_;
   std::unordered_map<std::uint64_t, std::int64_t> ids_;
+  std::map<std::pair<std::int64_t, double>, std::int64_t> scaled_;
 };
 
 }  // namespace ouro::flow

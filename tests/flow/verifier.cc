@@ -152,7 +152,8 @@ class Machine {
     const Step s = p_.steps[index(r)][me.step];
     const auto has = [&](std::uint32_t verbs) { return (s.verb & verbs) != 0; };
     if (s.chunk < 0 || s.chunk >= p_.chunks) return broken(r, "no such chunk");
-    if (s.weight != 1) return broken(r, "a weighted sum");
+    const bool mixes = p_.collective == Collective::mix;
+    if (s.weight != 1 && !(mixes && has(kRecv))) return broken(r, "a weighted sum");
     if (!p_.boards && has(kPosted | kPost | kMeet | kSpread | kRelease))
       return broken(r, "undeclared use of boards");
     if (!p_.spread && has(kSpread)) return broken(r, "undeclared use of registered outputs");
@@ -190,7 +191,7 @@ class Machine {
       v = {static_cast<std::int64_t>(me.heard), Kind::raw};
     } else {
       if (has(kPosted) && !take_posted(r, s, came)) return false;
-      if (!combine(r, s, came, v)) return false;
+      if (!(mixes ? mix(r, s, came, v) : combine(r, s, came, v))) return false;
     }
     if (has(kSend)) {
       out = &link(r, s.to);
@@ -243,6 +244,44 @@ class Machine {
       if (!store(r, owner, s.chunk, finished)) return false;
     }
     return true;
+  }
+
+  /// The value of a step of a weighted sum: inputs travel raw and are multiplied where they arrive, mine
+  /// where it is added or left.
+  bool mix(int r, const Step& s, const Value& came, Value& v) {
+    const auto has = [&](std::uint32_t verbs) { return (s.verb & verbs) != 0; };
+    if (has(kRecv) && (has(kWideIn) || came.kind != Kind::raw))
+      return broken(r, "takes a value that is not raw");
+    if (has(kRecv) && expr_.of(came.expr).key != key_of(r, s.chunk)) return broken(r, "takes another chunk");
+    if (has(kWideOut | kResult) || (has(kSend) && has(kRecv | kAcc | kKeep | kStore)))
+      return broken(r, "sends more than its input");
+    if (has(kInput) && !read_input(r, r, s.chunk, v)) return false;
+    if (has(kSend)) return has(kInput) || broken(r, "a step without a value");
+    if (has(kInput))
+      v = {expr_.scale(v.expr, has(kRecv | kWideIn | kKeep) ? p_.self[index(r)] : 1), Kind::wide};
+    if (has(kAcc)) {
+      if (has(kInput)) return broken(r, "two values of its own");
+      v = acc_[index(r * keys_)];
+      if (v.kind != Kind::wide) return broken(r, "reads an empty accumulator");
+      if (expr_.of(v.expr).key != key_of(r, s.chunk)) return broken(r, "reads another chunk's accumulator");
+    }
+    if (has(kRecv)) {
+      const std::int64_t term = expr_.scale(came.expr, s.weight);
+      v = {v.kind == Kind::none ? term : expr_.add(v.expr, term), Kind::wide};
+    }
+    if (v.kind == Kind::none) return broken(r, "a step without a value");
+    if (has(kKeep)) acc_[index(r * keys_)] = v;
+    return !has(kStore) || store(r, r, s.chunk, {v.expr, Kind::rounded});
+  }
+  std::int64_t mixed(int r, int key) {
+    const auto& takes = p_.takes[index(r)];
+    const double self = p_.self[index(r)];
+    std::int64_t sum = self != 0 || takes.empty() ? expr_.scale(expr_.leaf(r, key), self) : -1;
+    for (const auto& [from, weight] : takes) {
+      const std::int64_t term = expr_.scale(expr_.leaf(from, key), weight);
+      sum = sum < 0 ? term : expr_.add(sum, term);
+    }
+    return sum;
   }
 
   bool meet(int r) {
@@ -367,6 +406,11 @@ class Machine {
         const Cell& cell = output(r, key);
         const std::string where = " (output " + std::to_string(key) + " of rank " + std::to_string(r) + ")";
         if (!cell.stored) return "missing" + where;
+        if (p_.collective == Collective::mix) {
+          if (cell.value.kind != Kind::rounded || cell.value.expr != mixed(r, key))
+            return "another weighted sum" + where;
+          continue;
+        }
         if (cell.value.kind != (reduces(p_) ? Kind::rounded : Kind::raw))
           return name(cell.value.kind) + where;
         if (reduces(p_)) {

@@ -2,6 +2,7 @@
 // if anything. Used by the proofs of the list's flows and by the planted mutants.
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/link_view.h"
@@ -19,6 +20,9 @@ struct Program {
   /// Chunks of one round.
   int per_round() const { return pipelined ? chunks / rounds : chunks; }
   std::vector<std::vector<Step>> steps;  // by rank
+  /// mix, by rank: the weight of its own input, and the terms that follow it, in this order.
+  std::vector<double> self;
+  std::vector<std::vector<std::pair<int, double>>> takes;
 };
 
 template <class Flow>

@@ -26,7 +26,7 @@ std::string collective_name(Collective c) {
     OURO_X(reduce_scatter)
     OURO_X(all_gather)
     OURO_X(broadcast)
-    OURO_X(reduce) OURO_X(gather) OURO_X(scatter) OURO_X(all_to_all) OURO_X(barrier) OURO_X(none)
+    OURO_X(reduce) OURO_X(gather) OURO_X(scatter) OURO_X(all_to_all) OURO_X(barrier) OURO_X(mix) OURO_X(none)
 #undef OURO_X
   }
   return "?";

@@ -1,0 +1,193 @@
+// Who is who in a sharded, replicated, federated job, and in one with replay buffers: pure functions of
+// integers, for any rank on any rank; and the groups that follow from them. For users and for the trainers.
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ouro/ouro.hpp"
+
+namespace ouro::train {
+
+// ---- meshes -------------------------------------------------------------------------------------
+
+/// Ranks in a grid of any number of dimensions, row-major.
+struct OURO_API Mesh {
+  std::vector<int> ranks;
+  std::vector<int> shape;
+  std::vector<std::string> axes;  ///< a name each
+  /// Where a rank stands; nullopt: nowhere.
+  std::optional<std::vector<int>> coordinates(int rank) const;
+  /// Which dimension has this name.
+  std::optional<std::size_t> axis(std::string_view name) const;
+  /// The ranks that differ from `rank` along one axis alone, itself included, in order. Errors: invalid (no
+  /// such axis; the rank is not in the mesh).
+  Result<std::vector<int>> along(std::string_view axis, int rank) const;
+  friend bool operator==(const Mesh&, const Mesh&) = default;
+};
+/// Ranks 0..prod-1, row-major. Axes without a name are called "0", "1", ... Errors: invalid (no dimension,
+/// one below 1, more than 2^31-1 ranks; as many names as dimensions or none, no two alike).
+OURO_API Result<Mesh> make_mesh(std::span<const int> shape, std::span<const std::string> axes = {});
+
+// ---- sharded, replicated, federated --------------------------------------------------------------
+// N ranks; sizes n_0..n_{F-1} of the federations (sites), o_f = sum of n_g for g < f; L ranks a replica, R_f
+// = n_f / L. Without federation F = 1 and n_0 = N. f: the federation with o_f <= r < o_f + n_f; l = r - o_f,
+// p = l mod L, q = l div L. Senders of federation f: S_f[p] = o_f + (p mod R_f) L + p.
+
+enum class FederatedGroups {
+  senders,       ///< senders meet across the sites, the others are alone
+  all_replicas,  ///< where all sizes are equal, every rank meets its counterparts; else as `senders`
+};
+enum class Fallback {
+  none,
+  drop_hsdp,  ///< equal sizes that hsdp does not divide: as if there were no hsdp
+};
+
+struct NodeInfo {
+  int local_rank = 0, local_size = 1, node_rank = 0, node_count = 1;
+  friend bool operator==(const NodeInfo&, const NodeInfo&) = default;
+};
+struct LayoutOptions {
+  int rank = 0, world_size = 1;
+  std::vector<int> federations = {};  ///< n_f; empty: no federation
+  std::optional<int> hsdp = {};       ///< L; none: each federation is one shard group (FSDP)
+  int streams = 1;                    ///< how often the federated and replica groups exist
+  FederatedGroups groups = FederatedGroups::senders;
+  Fallback fallback = Fallback::none;
+  std::optional<NodeInfo> node = {};
+  bool uniform_nodes = false;  ///< demand world_size == local_size * node_count
+};
+
+struct Replica {
+  int local_rank = 0, local_size = 1;  ///< p, L
+  int rank = 0;                        ///< q
+  std::vector<int> world_size;         ///< R_f of each federation
+  friend bool operator==(const Replica&, const Replica&) = default;
+};
+struct Federation {
+  int local_rank = 0;       ///< l
+  std::vector<int> sizes;   ///< n_f
+  int rank = 0, count = 1;  ///< f, F
+  friend bool operator==(const Federation&, const Federation&) = default;
+};
+
+/// What one rank has to know. Everything follows from the options; nothing is communicated.
+struct OURO_API ParallelLayout {
+  /// Errors: invalid (rank outside the world; sizes below 1 or with another sum than the world; hsdp below 1
+  /// or not dividing a size; unequal sizes without hsdp, whose shards cannot be matched; streams below 1;
+  /// local_rank outside its node, nodes that do not make up the world where they are uniform).
+  static Result<ParallelLayout> make(const LayoutOptions&);
+
+  int rank = 0, world_size = 1;
+  std::optional<NodeInfo> node;
+  std::optional<Replica> replica;  ///< HSDP
+  std::optional<Federation> federation;
+  std::optional<Mesh> fsdp;          ///< axis "shard": the ranks of my federation
+  std::optional<Mesh> hsdp;          ///< axes "replica", "shard": mesh_f[q][p] = o_f + qL + p
+  bool is_sender = true;             ///< r in S_f; FSDP: always
+  std::optional<int> receive_from;   ///< S_f[p], where I am not a sender
+  std::vector<int> federated_group;  ///< across sites, shard by shard; I alone where I do not take part
+  std::vector<int> replica_group;    ///< inside a site: the column mesh_f[:,p]; empty for FSDP
+  std::vector<int> site;             ///< all ranks of my federation
+  int streams = 1;
+};
+
+struct NamedRanks {
+  std::string label;  ///< "replica", "shard", "federated/0", ..., "replica_average/0", ..., "federation"
+  std::vector<int> ranks;
+  friend bool operator==(const NamedRanks&, const NamedRanks&) = default;
+};
+/// The groups of my rank in the order of their creation. HSDP: replica, shard, federated x S, replica_average
+/// x S, federation; FSDP: shard, federated x S, federation. Without federation those two kinds do not exist.
+OURO_API std::vector<NamedRanks> group_plan(const ParallelLayout&);
+
+/// One handle for each entry of the plan; kinds that the layout does not have are empty.
+struct LayoutGroups {
+  ParallelLayout layout;
+  std::optional<Group> replica, shard, federation;
+  std::vector<Group> federated, replica_average;  ///< one a stream, usable at the same time
+};
+/// Members only: does not communicate, and takes no memory until a group is used.
+OURO_API Result<LayoutGroups> create_groups(Context&, const ParallelLayout&, const GroupOptions& = {});
+/// This rank's sub-group along each axis, in the order of the axes; members only. `tag` tells apart meshes of
+/// the same ranks.
+OURO_API Result<std::vector<Group>> create_groups(Context&, const Mesh&, std::string_view tag = "mesh",
+                                                  const GroupOptions& = {});
+/// Along one axis.
+OURO_API Result<Group> create_group(Context&, const Mesh&, std::string_view axis,
+                                    std::string_view tag = "mesh", const GroupOptions& = {});
+
+/// n / k sizes of k. Errors: invalid unless k > 0 divides n and k < n.
+OURO_API Result<std::vector<int>> federation_sizes(int n, int k);
+/// From XFFL_FEDERATED_LOCAL_WORLD_SIZE = "2,3", which counts nodes: each times local_size. Unset or empty:
+/// no sizes, no federation. Errors: invalid (not a list of positive numbers, local_size below 1).
+OURO_API Result<std::vector<int>> federation_sizes_from_env(int local_size);
+/// A host's cell is the number that its name's digits form together, div cell_size. Lengths of the runs of
+/// hosts of one cell; empty where there is one run only. Errors: invalid (cell_size below 1, a name without
+/// digits or with more than 18).
+OURO_API Result<std::vector<int>> cell_sizes(std::span<const std::string> hosts, int cell_size);
+
+/// How a rank starts its model.
+struct InitPlan {
+  bool meta = false;         ///< without storage: where there is more than one GPU
+  bool materialises = true;  ///< has the values (federated FSDP: l = 0; FSDP: r = 0; HSDP: p = 0); others
+                             ///< receive them by broadcast
+};
+OURO_API InitPlan init_plan(const ParallelLayout&, int gpus_per_node);
+/// Whether parameters are sharded inside replicas and replicated across them.
+OURO_API bool hybrid_shard(const ParallelLayout&);
+
+// ---- training ranks and replay buffers ------------------------------------------------------------
+// N ranks, B buffers, A agent groups, C = 1 with a coordinator (rank N-1), T = N - B - C training ranks, G =
+// T/A.
+
+enum class RankRule {
+  /// Training 0..T-1, then buffers; buffer T + b serves the training ranks r with r mod B = b.
+  contiguous,
+  /// Ranks are cut into B chunks, by host where the number of hosts divides B; the last rank of a chunk is
+  /// its
+  /// buffer and serves the others. The first chunks are the larger ones.
+  interleaved,
+};
+struct RankLayoutOptions {
+  int world_size = 1, buffers = 0, agent_groups = 1;
+  bool coordinator = false;
+  RankRule rule = RankRule::interleaved;
+  std::vector<std::string> hosts = {};  ///< hosts[r]; empty: one host
+};
+class OURO_API RankLayout {
+ public:
+  /// Errors: invalid (T <= 0, T < B, A does not divide T, negative numbers; as many hosts as ranks or none; a
+  /// host with fewer than two ranks for each of its buffers).
+  static Result<RankLayout> make(const RankLayoutOptions&);
+
+  int world_size() const { return world_; }
+  std::span<const int> training_ranks() const { return training_; }  ///< in the order of their agent groups
+  std::span<const int> buffer_ranks() const { return buffers_; }
+  std::vector<std::vector<int>> agent_groups() const;
+  int agent_group_size() const { return group_size_; }
+  bool is_training(int rank) const;
+  bool is_buffer(int rank) const;
+  bool is_coordinator(int rank) const { return coordinator_ && *coordinator_ == rank; }
+  std::optional<int> coordinator() const { return coordinator_; }
+  /// Of a training rank, where there are buffers.
+  std::optional<int> assigned_buffer(int rank) const;
+  /// Of a buffer: whom it serves.
+  std::optional<std::vector<int>> assigned_training_ranks(int rank) const;
+  /// Of a training rank; interleaved: also of a buffer, that of the first rank it serves.
+  std::optional<int> agent_group_id(int rank) const;
+  /// What is to be created, in this order: agent groups, all training ranks, the buffers if there are any.
+  std::vector<std::vector<int>> groups() const;
+
+ private:
+  int world_ = 1, group_size_ = 1;
+  RankRule rule_ = RankRule::interleaved;
+  std::optional<int> coordinator_;
+  std::vector<int> training_, buffers_;
+  std::vector<std::pair<int, std::vector<int>>> served_;  // by buffer
+};
+
+}  // namespace ouro::train

@@ -1,0 +1,190 @@
+// Optimiser steps on views of host or device memory, and optimisers that own their state. For users and for
+// the trainers. Host and device give the same bits; kernels/arith/optim.h has the formulas.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ouro/ouro.hpp"
+#include "ouro/train/param.hpp"
+#include "ouro/train/topology.hpp"
+
+namespace ouro::train {
+
+// ---- one step -----------------------------------------------------------------------------------
+// Parameters are f64, f32, bf16 or f16; gradients, neighbours and messages are of the same type, state is f64
+// for f64 and f32 otherwise, and arithmetic is in the type of the state. All views of a call have one device
+// and one count. `step` is one i64 beside them: the steps taken so far, which a call raises by one.
+//
+// Memory of the host: without a stream the update runs in the caller, with one it is enqueued. Memory of a
+// GPU: with a stream of that GPU the update is enqueued there, and can be captured into a graph after a first
+// step outside one (the learning rate is then the graph's); with none, or one of the host, it runs on a
+// stream of the library's own, is waited for, and the buffers must be ready. What is enqueued refers to the
+// views, not to the structs. Steps of one state follow each other: they are not enqueued on two streams at
+// once.
+//
+// A gradient element that is not finite leaves its parameter and state as if there had been none.
+// Errors: invalid (types, counts, devices, null arrays, options), before anything is written or enqueued.
+
+/// Each gradient becomes (g * inverse) * clip before anything else; inverse = 1 / loss scale.
+struct GradientScale {
+  double inverse = 1, clip = 1;
+};
+
+/// v <- momentum v + (1 - dampening) g, at first v <- g; p <- p - lr v (Nesterov: p - lr (g + momentum v)).
+/// The decay is added to g. Nesterov's form needs a momentum and no dampening.
+struct SgdOptions {
+  double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false;
+  GradientScale scale;
+};
+/// `momentum` and `step` are zero at start; `momentum` may be empty where SgdOptions::momentum is 0.
+struct SgdState {
+  View step, momentum;
+  std::optional<View>
+      master;  ///< f32 copy of a 16-bit parameter: it is updated, and the parameter is it, rounded
+};
+
+/// Kingma & Ba, ICLR 2015. decoupled: AdamW (Loshchilov & Hutter, ICLR 2019); else the decay is added to g.
+struct AdamOptions {
+  double lr = 1e-3, beta1 = .9, beta2 = .999, eps = 1e-8, weight_decay = 0;
+  bool decoupled = false;
+  GradientScale scale;
+};
+struct AdamState {
+  View step, exp_avg, exp_avg_sq;  ///< all but `master` zero at start
+  std::optional<View> master;
+};
+
+/// Adam whose moments are renewed once in accum_iter = K steps by the mean gradient of the window and are
+/// stored decayed (beta1 m, beta2 v); in between each step uses the old moments and its own gradient. K = 1
+/// is Adam or AdamW, bit for bit in f64.
+struct AccumAdamOptions {
+  double lr = 1e-3, beta1 = .9, beta2 = .999, eps = 1e-8, weight_decay = 0;
+  int accum_iter = 4;
+  bool decoupled = false;
+  /// The last step of a window leaves an accumulator that merely counts as zero: 28 bytes a parameter instead
+  /// of 30 in f32 at K = 4. The same bits of all else. To be kept for the life of a state.
+  bool lazy_zero = false;
+  GradientScale scale;
+};
+struct AccumAdamState {
+  View step, exp_avg, exp_avg_sq, accum_grad;  ///< all but `master` zero at start
+  std::optional<View> master;
+};
+
+OURO_API Status sgd(View p, CView g, SgdState&, const SgdOptions&, const Stream& = {});
+/// Without a count of steps: v starts at zero instead of undamped, so dampening is `invalid` here.
+OURO_API Status sgd(View p, CView g, View momentum, const SgdOptions&, const Stream& = {});
+OURO_API Status adam(View p, CView g, AdamState&, const AdamOptions&, const Stream& = {});
+/// adam with options.decoupled set.
+OURO_API Status adamw(View p, CView g, AdamState&, const AdamOptions&, const Stream& = {});
+OURO_API Status accum_adam(View p, CView g, AccumAdamState&, const AccumAdamOptions&, const Stream& = {});
+
+// Adaptive mix, update and packing of the next message in one pass over memory; bit for bit the same as
+// `mix_and_pack`'s two halves with the update between them:
+//   p <- (1 - a + a row.self) p + a neighbours;   update;   next_message <- p
+// `neighbours` = sum of in.weight * x_in, `adaptive` = a in [0, 1]. next_message may be the array
+// `neighbours`. A master copy stands for the parameter.
+OURO_API Status mix_sgd(View p, CView g, const Row&, CView neighbours, double adaptive, View next_message,
+                        SgdState&, const SgdOptions&, const Stream& = {});
+OURO_API Status mix_adam(View p, CView g, const Row&, CView neighbours, double adaptive, View next_message,
+                         AdamState&, const AdamOptions&, const Stream& = {});
+OURO_API Status mix_adamw(View p, CView g, const Row&, CView neighbours, double adaptive, View next_message,
+                          AdamState&, const AdamOptions&, const Stream& = {});
+OURO_API Status mix_accum_adam(View p, CView g, const Row&, CView neighbours, double adaptive,
+                               View next_message, AccumAdamState&, const AccumAdamOptions&,
+                               const Stream& = {});
+/// The mix and the message alone: what remains of a step whose update is skipped.
+OURO_API Status mix_and_pack(View p, std::optional<View> master, const Row&, CView neighbours,
+                             double adaptive, View next_message, const Stream& = {});
+
+/// What a loss scaler and clipping must know before the update. Waits for its result.
+struct GradientSurvey {
+  bool finite = true;
+  double norm = 0;  ///< L2, of g * inverse; infinite or NaN where not finite
+  /// min(1, limit / (norm + 1e-6)); 1 where limit <= 0. For GradientScale::clip.
+  OURO_API double clip_factor(double limit) const;
+};
+/// Of a list of gradients of one type and device, as one vector. Stream as above; it is waited for.
+OURO_API Result<GradientSurvey> survey_gradients(std::span<const CView>, double inverse = 1,
+                                                 const Stream& = {});
+
+// ---- optimisers ---------------------------------------------------------------------------------
+
+/// The mixing of a decentralised step, for each parameter of the call.
+struct Exchange {
+  const Row* row = nullptr;
+  double adaptive = 1;
+  std::span<const CView> neighbours;
+  std::span<const View> next_messages;
+};
+struct StepOptions {
+  std::optional<double> lr = {};  ///< of this step and those after it; default: as it was
+  GradientScale scale = {};
+  const Exchange* exchange = nullptr;
+};
+
+/// An update rule with its state. Parameters are known by their names, which are unique; the state of each,
+/// and its count of steps, begins when it first has a gradient. Not thread-safe.
+class OURO_API Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  /// One step of each parameter that has a gradient: one flat run, or the tensors of a model. Others are
+  /// mixed if there is an exchange, and else not touched. Streams and errors as for the functions above;
+  /// after an error of a device the state is undefined.
+  virtual Status step(std::span<const Param>, const StepOptions& = {}, const Stream& = {}) = 0;
+  virtual double lr() const = 0;
+  /// All that a step depends on besides parameters and gradients, the learning rate included, in a form that
+  /// does not depend on device, order of parameters or lazy_zero. Waits for what is enqueued.
+  virtual Result<Bytes> save() = 0;
+  /// Replaces the state by what `save` gave for the same kind of optimiser; the next steps then have the same
+  /// bits. Errors: invalid (other kind, damaged), and nothing is changed.
+  virtual Status load(CBytes) = 0;
+};
+
+/// Which parameters decay. standard: all but those whose name contains `bn` or `bias`. upstream_inverted:
+/// those and no others, as Decent-DP does.
+enum class DecayRule { standard, upstream_inverted };
+OURO_API bool decays(std::string_view name, DecayRule);
+/// Indices into `names`.
+struct DecayGroups {
+  std::vector<std::size_t> decay, no_decay;
+};
+OURO_API DecayGroups decay_groups(std::span<const std::string> names, DecayRule = DecayRule::standard);
+
+struct OptimizerOptions {
+  std::optional<DecayRule> decay_rule = {};  ///< none: all parameters decay
+  /// 16-bit parameters get an f32 copy, made from them at the first step. It stands for the parameter from
+  /// then on: what anybody else writes to the parameter is lost at the next step.
+  bool master = false;
+};
+OURO_API Result<std::unique_ptr<Optimizer>> make_optimizer(const SgdOptions&, const OptimizerOptions& = {});
+OURO_API Result<std::unique_ptr<Optimizer>> make_optimizer(const AdamOptions&, const OptimizerOptions& = {});
+/// lazy_zero is on whatever the options say: the state is the optimiser's own.
+OURO_API Result<std::unique_ptr<Optimizer>> make_optimizer(const AccumAdamOptions&,
+                                                           const OptimizerOptions& = {});
+
+/// Makes the optimiser of one bucket; it may be empty.
+using OptimizerFactory = std::function<Result<std::unique_ptr<Optimizer>>(std::span<const Param>)>;
+
+/// Defaults of Decent-DP's factories of these names; weight_decay 1/32768, or 0.1 for the decoupled forms.
+struct FactoryOptions {
+  double lr = 1e-3, beta1 = .9, beta2 = .999, eps = 1e-8;
+  std::optional<double> weight_decay = {};
+  int accum_iter = 4;
+  DecayRule decay_rule = DecayRule::standard;
+  bool master = false;
+};
+OURO_API OptimizerFactory optim_fn_adam(const FactoryOptions& = {});
+OURO_API OptimizerFactory optim_fn_adamw(const FactoryOptions& = {});
+OURO_API OptimizerFactory optim_fn_accum_adam(const FactoryOptions& = {});
+OURO_API OptimizerFactory optim_fn_accum_adamw(const FactoryOptions& = {});
+/// All parameters decay unless a rule is given.
+OURO_API OptimizerFactory optim_fn_sgd(const SgdOptions&, const OptimizerOptions& = {});
+
+}  // namespace ouro::train

@@ -1,0 +1,56 @@
+// Learning-rate schedules: pure functions of the number of an update, and a place in one. For users and for
+// the trainers.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "ouro/ouro.hpp"
+#include "ouro/train/param.hpp"
+
+namespace ouro::train {
+
+/// The rate of update u = 0, 1, 2, ..., and which update is next. Copies are independent.
+class OURO_API Schedule {
+ public:
+  explicit Schedule(std::function<double(std::int64_t)> rate)
+      : rate_(std::make_shared<const std::function<double(std::int64_t)>>(std::move(rate))) {}
+  double at(std::int64_t update) const { return (*rate_)(update); }
+  double lr() const { return at(position_); }  ///< of the next update
+  void step() { ++position_; }                 ///< once after each update
+  std::int64_t position() const { return position_; }
+  void seek(std::int64_t position) { position_ = position; }
+
+ private:
+  std::shared_ptr<const std::function<double(std::int64_t)>> rate_;
+  std::int64_t position_ = 0;
+};
+
+/// Makes the schedule of one bucket from its parameters; buckets step together, so all agree.
+using ScheduleFactory = std::function<Result<Schedule>(std::span<const Param>)>;
+
+/// After the last update of a cosine: its end value, or the cosine goes on and rises again.
+enum class After { hold, periodic };
+
+/// u < t_warmup: lr (d + (1-d) u / t_warmup), d = warmup_decay; then
+/// eta_min + (lr-eta_min)/2 (1 + cos(pi (u-t_warmup) / t_max)); from u = t_warmup + t_max on `after`.
+/// Errors: invalid (t_max < 1, t_warmup < 0, a number that is not finite).
+OURO_API Result<Schedule> cosine_with_warmup(double lr, std::int64_t t_max, std::int64_t t_warmup,
+                                             double eta_min = 1e-6, double warmup_decay = 0.01,
+                                             After after = After::hold);
+
+struct WarmupCosineOptions {
+  double peak = 1e-3;
+  std::int64_t epochs = 1, steps_per_epoch = 0, accum = 1;
+  double warmup_fraction = 0.01;  ///< of all updates
+  double final_fraction = 0.01;   ///< of the peak
+};
+/// T = max(1, epochs * (steps_per_epoch div accum)), w = max(1, floor(warmup_fraction T)), final =
+/// final_fraction peak; f(s) = peak s/w for s < w, final for s >= T, else
+/// final + (peak-final)/2 (1 + cos(pi (s-w) / max(1, T-w))). Update u uses f(u+1).
+/// Errors: invalid (steps_per_epoch or accum below 1, epochs below 0, fractions outside [0, 1], a number that
+/// is not finite).
+OURO_API Result<Schedule> warmup_cosine_decay(const WarmupCosineOptions&);
+
+}  // namespace ouro::train

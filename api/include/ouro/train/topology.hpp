@@ -1,0 +1,120 @@
+// Topologies of decentralised training: who averages with whom in which round. Pure functions of integers,
+// and the exchange that carries one of their rows out. For users.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ouro/ouro.hpp"
+
+namespace ouro::train {
+
+/// Ranks that average among themselves: x_i <- weight x_i + (1 - weight) / (size - 1) sum over j != i of x_j.
+/// Where weight is 1 / size, as computed in double, all weights are this one: the mean.
+struct Edge {
+  std::vector<int> ranks;  ///< sorted
+  double weight = 1;       ///< the share that each member keeps, 0 to 1; 1 where there is one rank
+  friend bool operator==(const Edge&, const Edge&) = default;
+};
+using Round = std::vector<Edge>;  ///< each rank in exactly one edge
+
+/// One row of a mixing matrix, and who needs my value.
+struct Row {
+  double self = 1;
+  std::vector<std::pair<int, double>> in;  ///< rank and weight, sorted by rank; neither this rank nor zeros
+  std::vector<int> out;                    ///< sorted
+  friend bool operator==(const Row&, const Row&) = default;
+};
+
+/// One round of a topology that keeps two vectors, x and y, a rank. With z, the vector that arrives:
+/// x <- x_self x + x_in z, y <- y_self y + y_in z.
+struct PairRow {
+  bool send_x = true;  ///< what travels in this round, on all ranks alike: x, else y
+  double x_self = 1, x_in = 0, y_self = 1, y_in = 0;
+  int from = -1, to = -1;  ///< -1: nothing travels
+};
+
+struct TopologyOptions {
+  int local_world_size = 1;  ///< ranks of a node, consecutive; divides n (alternating-exp-ring)
+  int peers = 1;  ///< messages that a rank sends and receives in a round, at most (hypercuboid, base-k)
+  int rows = 0;   ///< divides n; 0: the largest divisor not above sqrt(n) (grid, torus)
+};
+
+/// What every rank does in every round. A value: copies share what is inside. Any rank can ask for any rank;
+/// round of step s is s modulo the period.
+class OURO_API Topology {
+ public:
+  /// By name, of `topologies()`. Errors: invalid (name, n < 1, options, a number of ranks that the rule
+  /// cannot serve).
+  static Result<Topology> make(std::string_view name, int n, const TopologyOptions& = {});
+  /// Errors: invalid, naming round and rank: no round, an empty edge, a rank outside 0..n-1, missing or named
+  /// twice, a weight outside 0..1, or other than 1 where there is one rank.
+  static Result<Topology> from_rounds(int n, std::vector<Round>);
+  /// `w`: period matrices of n * n, row-major; row i is what rank i takes from each rank. Errors: invalid,
+  /// naming round and row or column: a negative entry, a sum that is not 1 within 1e-12.
+  static Result<Topology> from_matrices(int n, std::span<const double> w);
+
+  int size() const;
+  int period() const;
+  /// 1, or 2 where each rank keeps two vectors (ceca-2p): then `pair` has the arithmetic, and `row` is what
+  /// travels: mixed with it, what a rank sends becomes what it gets.
+  int vectors() const;
+  Row row(std::int64_t step, int rank) const;  ///< a rank outside 0..n-1 has no neighbours
+  /// n * n, row-major.
+  std::vector<double> matrix(std::int64_t step) const;
+  /// Errors: unsupported (the round is not made of edges), invalid (rank).
+  Result<Edge> edge(std::int64_t step, int rank) const;
+  /// Errors: unsupported (the topology keeps one vector), invalid (rank).
+  Result<PairRow> pair(std::int64_t step, int rank) const;
+  /// Distinct sets of ranks of the edges of all rounds, in order of appearance.
+  std::vector<std::vector<int>> groups() const;
+  /// || product of the matrices of one period - J ||_2, J the average of all; of x where there are two
+  /// vectors. 0: every period ends in the mean; below 1: ranks come closer. Cost: n^3.
+  double contraction() const;
+
+  struct State;
+  explicit Topology(std::shared_ptr<const State> s) : state_(std::move(s)) {}
+
+ private:
+  std::shared_ptr<const State> state_;
+};
+
+/// A name that `make` accepts.
+struct TopologyInfo {
+  std::string name;
+  std::string about;     ///< one line
+  bool by_node = false;  ///< reads TopologyOptions::local_world_size beyond checking it
+  bool by_peers = false, by_rows = false;
+};
+/// Built-in ones first, then registered ones in their order.
+OURO_API std::vector<TopologyInfo> topologies();
+
+using TopologyRule = std::function<Result<std::vector<Round>>(int n, const TopologyOptions&)>;
+/// Adds a name of the user's for the rest of the process. Errors: invalid (empty or taken name, no rule).
+/// From any thread; the rule runs in whoever calls `make`.
+OURO_API Status register_topology(std::string name, TopologyRule rule);
+
+// Collective over the group, as the operations of ouro.hpp: blocking, or on a stream. Vectors of half,
+// bfloat16, float or double on the host, of one length on all ranks; 16-bit types are summed up in float and
+// rounded once. The rows of the ranks belong together: who is named in `in` names this rank in `out`. Where
+// they do not, ranks wait for each other until the deadline, or a later operation finds what was left:
+// `deadline` or `mismatch`, naming the peer.
+
+/// y = row.self * x + sum of weight * x of each rank of row.in: x itself first, then by rank. x may be y. One
+/// vector goes out to each rank of row.out and one comes in from each of row.in; a rank without neighbours
+/// waits for nobody. Errors: invalid (row, types, lengths), unsupported (vectors on a GPU).
+OURO_API Status mix(Group&, const Row&, CView x, View y);
+OURO_API Result<Work> mix(Group&, const Row&, CView x, View y, const Stream&);
+/// Push-sum, for rows of which only the columns sum to 1: mixes the vector and this rank's weight (1 at
+/// first) alike. What a rank believes the mean to be is y / weight.
+OURO_API Status push_sum(Group&, const Row&, CView x, View y, double& weight);
+/// One round of a topology of two vectors: x and y become what `row` says; z, as long as they are, is
+/// overwritten. Not inside group_start (invalid).
+OURO_API Status mix_pair(Group&, const PairRow& row, View x, View y, View z);
+
+}  // namespace ouro::train

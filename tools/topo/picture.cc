@@ -1,0 +1,98 @@
+// The SVG picture of ouro-topo: one circle of ranks a round, an arrow from who sends to who takes. See
+// report.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "tools/topo/report.h"
+
+namespace ouro::topo {
+namespace {
+
+constexpr double kPi = std::numbers::pi;
+
+struct Point {
+  double x, y;
+};
+
+/// Where the ranks of one round lie: on a circle, rank 0 on top, clockwise.
+struct Circle {
+  Point centre;
+  double radius, dot;
+  int n;
+  Point of(int rank) const {
+    const double angle = 2 * kPi * rank / n - kPi / 2;
+    return {centre.x + radius * std::cos(angle), centre.y + radius * std::sin(angle)};
+  }
+};
+
+/// A slightly bent line between two dots, so that it passes those in between; arrows there and back part.
+std::string arrow(const Circle& c, int from, int to, double weight, bool both_ways) {
+  const Point a = c.of(from), b = c.of(to);
+  const double length = std::hypot(b.x - a.x, b.y - a.y), ux = (b.x - a.x) / length,
+               uy = (b.y - a.y) / length;
+  const double bend = both_ways ? 0 : length * 0.08;
+  const Point middle{(a.x + b.x) / 2 - uy * bend, (a.y + b.y) / 2 + ux * bend};
+  const double gap = c.dot + 2;
+  return fmt::format(
+      "<path class=\"{}\" d=\"M{:.1f} {:.1f}Q{:.1f} {:.1f} {:.1f} {:.1f}\" style=\"stroke-width:{:.2f}\"/>\n",
+      both_ways ? "both" : "one", a.x + ux * gap, a.y + uy * gap, middle.x, middle.y, b.x - ux * gap,
+      b.y - uy * gap, 0.75 + 2.25 * weight);
+}
+
+bool takes(const train::Row& row, int from) {
+  return std::any_of(row.in.begin(), row.in.end(), [&](const auto& x) { return x.first == from; });
+}
+
+}  // namespace
+
+std::string picture(const Summary& s, const train::Topology& t) {
+  const int n = t.size(), columns = std::min(4, t.period()), lines = (t.period() + columns - 1) / columns;
+  const double radius = std::clamp(11.0 * n / (2 * kPi), 80.0, 400.0), dot = n <= 32 ? 11 : n <= 64 ? 6 : 3;
+  const double cell = 2 * radius + 70, top = 64, width = std::max(columns * cell, 460.0),
+               height = top + lines * cell;
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} "
+      "{1:.0f}\">\n"
+      "<style>text{{font-family:sans-serif;fill:#222}}path{{fill:none;stroke-opacity:.8}}.both{{stroke:#"
+      "2b6cb0}}"
+      ".one{{stroke:#c05621;marker-end:url(#tip)}}circle{{fill:#edf2f7;stroke:#4a5568}}</style>\n"
+      "<defs><marker id=\"tip\" viewBox=\"0 0 6 6\" refX=\"5\" refY=\"3\" markerWidth=\"6\" "
+      "markerHeight=\"6\" "
+      "markerUnits=\"userSpaceOnUse\" orient=\"auto\"><path d=\"M0 0L6 3L0 6z\" "
+      "style=\"fill:#c05621\"/></marker></defs>\n"
+      "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
+      width, height);
+  svg += fmt::format("<text x=\"16\" y=\"28\" font-size=\"18\">{}, {} ranks</text>\n", s.name, n);
+  svg += fmt::format(
+      "<text x=\"16\" y=\"48\" font-size=\"12\">degree {}, contraction {:.4g} a period, {}</text>\n",
+      s.degree, s.exact ? 0 : s.contraction,
+      s.exact ? fmt::format("exact after {} rounds", t.period())
+              : fmt::format("{} rounds to 1/1000", s.rounds_to_consensus));
+  for (int k = 0; k < t.period(); ++k) {
+    const Circle c{{(k % columns + 0.5) * cell, top + (k / columns + 0.5) * cell + 8}, radius, dot, n};
+    svg += fmt::format(
+        "<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"12\" text-anchor=\"middle\">round {}</text>\n",
+        c.centre.x, c.centre.y - radius - 20, k);
+    for (int to = 0; to < n; ++to) {
+      for (const auto& [from, weight] : t.row(k, to).in) {
+        const bool both = takes(t.row(k, from), to);
+        if (!both || from < to) svg += arrow(c, from, to, weight, both);
+      }
+    }
+    for (int r = 0; r < n; ++r) {
+      const Point p = c.of(r);
+      svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\"/>", p.x, p.y, dot);
+      if (dot >= 6)
+        svg += fmt::format(
+            "<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{:.0f}\" text-anchor=\"middle\">{}</text>", p.x,
+            p.y + dot * 0.36, dot * 0.95, r);
+      svg += '\n';
+    }
+  }
+  return svg + "</svg>\n";
+}
+
+}  // namespace ouro::topo
