@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/arith/cases.h"
 #include "kernels/arith/reduce.h"
 #include "kernels/host_job.h"
 #if defined(__F16C__)
@@ -193,37 +194,10 @@ void run(const Job& job) {
   run_blocks<R>(job);
 }
 
-struct Case {
-  DType type;
-  OpKind op;
-};
-/// The representative of all cases that compute the same bits: wrapping ignores the sign, booleans know three
-/// ops.
-constexpr Case same_bits(DType t, OpKind op) {
-  if (t == DType::boolean) {
-    if (op == OpKind::sum || op == OpKind::max || op == OpKind::lor) return {t, OpKind::bor};
-    if (op == OpKind::prod || op == OpKind::min || op == OpKind::land) return {t, OpKind::band};
-    return {t, op == OpKind::lxor ? OpKind::bxor : op};
-  }
-  if (op == OpKind::max || op == OpKind::min || op == OpKind::avg) return {t, op};
-  switch (t) {
-    case DType::i8:
-      return {DType::u8, op};
-    case DType::i16:
-      return {DType::u16, op};
-    case DType::i32:
-      return {DType::u32, op};
-    case DType::i64:
-      return {DType::u64, op};
-    default:
-      return {t, op};
-  }
-}
-
 template <DType kType, OpKind kOp>
 constexpr Kernel kernel_of() {
   if constexpr (applies(kOp, kType)) {
-    constexpr Case same = same_bits(kType, kOp);
+    constexpr arith::Case same = arith::same_bits(kType, kOp);
     return &run<arith::ReductionFor<same.type, same.op>>;
   } else {
     return nullptr;

@@ -23,7 +23,6 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kFetchDeadline = 10s;
 constexpr auto kFetchSlice = 20ms;
-constexpr std::size_t kMaxSegment = std::size_t{16} << 30;  // links of kMaxNodeRanks ranks stay below
 
 /// Whether every rank of the node can have a hardware thread of its own. Judged by what all of them wrote on
 /// their pages before they joined, so that all come to the same answer.
@@ -38,38 +37,7 @@ bool enough_cores(const std::vector<Peer>& peers) {
   return room_for_each(masks);
 }
 
-/// Which GPU this rank has, and which it can map.
-Status take_seat(int device, GpuSeat* seat) {
-  gpu::Gpu& gpu = gpu::gpu();
-  if (device >= gpu.devices())
-    return invalid(fmt::format("GPU {}; this process sees {} ({})", device, gpu.devices(), gpu.version()));
-  auto mine = gpu.properties(device);
-  if (!mine.ok()) return mine.status();
-  seat->device = device;
-  seat->uuid = mine->uuid;
-  seat->stream_values = mine->stream_values;
-  seat->multiprocessors = static_cast<std::uint32_t>(mine->multiprocessors);
-  for (int d = 0; d < gpu.devices() && seat->reach_count < GpuSeat::kReach; ++d) {
-    if (d == device || !gpu.peer_access(device, d)) continue;
-    auto other = gpu.properties(d);
-    if (!other.ok()) return other.status();
-    seat->reach[seat->reach_count++] = other->uuid;
-  }
-  seat->present = 1;
-  return {};
-}
-
 std::atomic<unsigned> g_serial{0};
-
-/// The contexts of this process that have a GPU.
-struct Neighbours {
-  std::mutex mutex;
-  std::map<std::pair<wire::Nonce, int>, Context*> contexts;
-};
-Neighbours& neighbours() {
-  static Neighbours all;
-  return all;
-}
 
 }  // namespace
 
@@ -129,10 +97,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   context->spin_ = spec.spin.value_or(std::chrono::microseconds(context->enough_cores_ ? 50 : 0));
   if (context->size() > 1)
     context->watch_ = std::make_unique<Watch>(*context, std::move(server), std::move(joined->rendezvous));
-  if (spec.gpu >= 0) {
-    std::lock_guard lock(neighbours().mutex);
-    neighbours().contexts[{spec.join.job, spec.join.rank}] = context.get();
-  }
+  context->be_neighbour(true);
   OURO_INFO(INIT, "rank {} of {} joined job {}", context->rank(), context->size(), hex(spec.join.job));
   return context;
 }
@@ -149,10 +114,7 @@ Status Context::usable() const {
 
 void Context::close() {
   if (closed_.exchange(true)) return;
-  if (spec_.gpu >= 0) {
-    std::lock_guard lock(neighbours().mutex);
-    neighbours().contexts.erase({spec_.join.job, rank()});
-  }
+  be_neighbour(false);
   if (forks_ != s_forks.load()) {  // the parent's thread does not exist here
     (void)watch_.release();
     return;
@@ -454,117 +416,6 @@ Result<Context::Resolved> Context::resolve(int r, MemoryRef ref, std::size_t byt
     return Status(Reason::ring_corrupt, fmt::format("rank {} posted {} bytes at {} of an allocation of {}", r,
                                                     bytes, ref.offset, segment->bytes()));
   return Resolved{segment->data() + ref.offset, segment};
-}
-
-// ---- memory of GPUs -------------------------------------------------------------------------------
-
-Result<std::pair<std::shared_ptr<transport::GpuBlock>, std::uint64_t>> Context::own_gpu_block(
-    std::uint64_t key, std::size_t bytes) {
-  std::lock_guard lock(mutex_);
-  auto& known = gpu_blocks_[key];
-  if (!known.first) {
-    auto made = transport::GpuBlock::create(spec_.gpu, bytes);
-    if (!made.ok()) {
-      gpu_blocks_.erase(key);
-      return made.status();
-    }
-    known = {*made, gpu_exports_.add(*made)};
-  }
-  return known;
-}
-
-void Context::drop_gpu_block(std::uint64_t key) {
-  std::pair<std::shared_ptr<transport::GpuBlock>, std::uint64_t> gone;
-  {
-    std::lock_guard lock(mutex_);
-    const auto it = gpu_blocks_.find(key);
-    if (it == gpu_blocks_.end()) return;
-    gone = std::move(it->second);
-    gpu_blocks_.erase(it);
-  }
-  gpu_exports_.withdraw(gone.second);
-}
-
-Status Context::serve_gpu(int line, const wire::Fetch& request) {
-  if (spec_.gpu < 0) return {Reason::refused, "this rank has no GPU"};
-  std::uint64_t id = request.key;
-  if (request.kind == wire::Fetch::Kind::gpu_group) {
-    if (request.bytes == 0 || request.bytes > kMaxSegment)
-      return {Reason::refused, fmt::format("a group's device memory is at most {} bytes", kMaxSegment)};
-    auto block = own_gpu_block(request.key, request.bytes);
-    if (!block.ok()) return block.status();
-    if (block->first->bytes() != request.bytes)
-      return {Reason::mismatch,
-              fmt::format("ranks computed different sizes for a group's device memory: {} and {}",
-                          block->first->bytes(), request.bytes)};
-    id = block->second;
-  }
-  auto offer = gpu_exports_.offer(id);
-  if (!offer.ok()) return offer.status();
-  if (offer->fd) return send_frame(line, wire::Grant{offer->bytes}, {offer->fd.get()});
-  wire::Loan loan{.bytes = offer->bytes};
-  std::memcpy(loan.handle.data(), offer->handle.data(), loan.handle.size());
-  return send_frame(line, loan);
-}
-
-Result<transport::GpuOffer> Context::fetch_gpu(int r, wire::Fetch::Kind kind, std::uint64_t key,
-                                               std::uint64_t bytes) {
-  std::vector<Fd> fds;
-  auto answer = ask(r, {kind, spec_.join.job, key, bytes}, &fds);
-  if (!answer.ok()) return answer.status();
-  transport::GpuOffer offer;
-  if (auto* grant = std::get_if<wire::Grant>(&*answer); grant && fds.size() == 1) {
-    offer.bytes = grant->bytes;
-    offer.fd = std::move(fds[0]);
-  } else if (auto* loan = std::get_if<wire::Loan>(&*answer); loan && fds.empty()) {
-    offer.bytes = loan->bytes;
-    std::memcpy(offer.handle.data(), loan->handle.data(), loan->handle.size());
-  } else {
-    return Status(Reason::refused, fmt::format("rank {} answered with something else than device memory", r));
-  }
-  return offer;
-}
-
-bool Context::gpu_stale(int r) {
-  std::lock_guard lock(gpu_mutex_);
-  return page(r).gpu_freed.get() != gpu_imported_[static_cast<std::size_t>(r)]->freed_seen;
-}
-
-Result<std::byte*> Context::resolve_gpu(int r, const transport::GpuRef& ref, std::size_t bytes) {
-  if (peer(r).pid == peer(rank()).pid) return reinterpret_cast<std::byte*>(ref.address);
-  if (ref.id == 0)
-    return Status(Reason::ring_corrupt, fmt::format("rank {} posted memory that nobody can map", r));
-  std::lock_guard lock(gpu_mutex_);
-  GpuImported& from = *gpu_imported_[static_cast<std::size_t>(r)];
-  if (const std::uint64_t freed = page(r).gpu_freed.get(); freed != from.freed_seen) {
-    from.exports.clear();
-    from.freed_seen = freed;
-  }
-  return from.exports.map(spec_.gpu, ref, bytes,
-                          [&] { return fetch_gpu(r, wire::Fetch::Kind::gpu, ref.id, 0); });
-}
-
-Result<Context::BlockAt> Context::gpu_block(int r, std::uint64_t key, std::size_t bytes) {
-  if (r == rank()) {
-    auto mine = own_gpu_block(key, bytes);
-    if (!mine.ok()) return mine.status();
-    return BlockAt{mine->first->data(), mine->first};
-  }
-  if (peer(r).pid == peer(rank()).pid) {  // a rank that is another thread here
-    Neighbours& all = neighbours();
-    std::lock_guard lock(all.mutex);
-    const auto it = all.contexts.find({spec_.join.job, r});
-    if (it == all.contexts.end())
-      return Status(Failure{.reason = Reason::peer_dead, .text = "it has left the job", .rank = r});
-    auto block = it->second->own_gpu_block(key, bytes);
-    if (!block.ok()) return block.status();
-    return BlockAt{block->first->data(), block->first};
-  }
-  std::lock_guard lock(gpu_mutex_);
-  auto at = gpu_imported_[static_cast<std::size_t>(r)]->blocks.map(
-      spec_.gpu, {key, 0, 0}, bytes, [&] { return fetch_gpu(r, wire::Fetch::Kind::gpu_group, key, bytes); });
-  if (!at.ok()) return at.status();
-  return BlockAt{*at, nullptr};
 }
 
 }  // namespace ouro::rt

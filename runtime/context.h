@@ -134,6 +134,11 @@ class Context : public std::enable_shared_from_this<Context> {
   Result<Fd> fetch(int r, const wire::Fetch&, std::uint64_t* bytes);
   Result<transport::GpuOffer> fetch_gpu(int r, wire::Fetch::Kind, std::uint64_t key, std::uint64_t bytes);
   Status serve_gpu(int line, const wire::Fetch&);
+  static Status take_seat(int device, GpuSeat*);
+  /// Whether ranks of this process that are other threads find this one.
+  void be_neighbour(bool on);
+  static constexpr std::size_t kMaxSegment = std::size_t{16}
+                                             << 30;  // links of kMaxNodeRanks ranks stay below
   Result<std::pair<std::shared_ptr<transport::GpuBlock>, std::uint64_t>> own_gpu_block(std::uint64_t key,
                                                                                        std::size_t bytes);
   /// Serves a peer's request; called on the watch thread.

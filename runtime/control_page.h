@@ -82,8 +82,8 @@ struct ErrorRecord {
   char text[960];
 };
 
-/// The GPU of a rank, and which others it can map; written before the rank joins, so that all members of a group
-/// come to the same choice of executor.
+/// The GPU of a rank, and which others it can map; written before the rank joins, so that all members of a
+/// group come to the same choice of executor.
 struct GpuSeat {
   static constexpr int kReach = 16;
   using Uuid = std::array<unsigned char, 16>;
@@ -104,8 +104,8 @@ struct ControlPage {
   std::uint64_t self;                 // address of this page in its owner, to try to read it from there
   std::uint64_t cpus[kMaxCpus / 64];  // that this rank may run on when it joined; bits
   GpuSeat gpu;
-  Shared<std::uint64_t> gpu_freed;    // grows with each export of device memory that has ended
-  Shared<std::uint64_t> freed;        // grows with each freed allocation; peers then drop stale mappings
+  Shared<std::uint64_t> gpu_freed;  // grows with each export of device memory that has ended
+  Shared<std::uint64_t> freed;      // grows with each freed allocation; peers then drop stale mappings
   ErrorRecord errors[kErrors];
   GroupRecord groups[kRecords];
 };

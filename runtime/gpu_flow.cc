@@ -78,12 +78,10 @@ class GpuFlow {
   std::byte* accumulator(int chunk) const {
     return e_.scratch_->data() + (pipelined_ ? 0 : static_cast<std::size_t>(chunk)) * capacity_ * acc_;
   }
-  const std::byte* in_at(Partition::Extent x) const {
+  const std::byte* in_at(Extent x) const {
     return static_cast<const std::byte*>(op_.in.data) + x.offset * elem_;
   }
-  std::byte* out_at(Partition::Extent x) const {
-    return static_cast<std::byte*>(op_.out.data) + x.offset * elem_;
-  }
+  std::byte* out_at(Extent x) const { return static_cast<std::byte*>(op_.out.data) + x.offset * elem_; }
   /// Where slot i of the link from -> to lies, as this rank reaches it.
   Result<std::byte*> slot(int from, int to, std::size_t i) {
     auto& base = e_.slots_[static_cast<std::size_t>(to)];
@@ -99,9 +97,8 @@ class GpuFlow {
   }
 
   Status hop(const Step& s) {
-    const Partition::Extent in = s.verb & flow::kInput ? partition_.in(s.chunk) : Partition::Extent{};
-    const Partition::Extent out =
-        s.verb & (flow::kStore | flow::kResult) ? partition_.out(s.chunk) : Partition::Extent{};
+    const Extent in = s.verb & flow::kInput ? partition_.in(s.chunk) : Extent{};
+    const Extent out = s.verb & (flow::kStore | flow::kResult) ? partition_.out(s.chunk) : Extent{};
     const bool receives = s.verb & flow::kRecv, sends = s.verb & flow::kSend;
     std::size_t count = s.verb & (flow::kStore | flow::kResult) ? out.count
                         : s.verb & flow::kInput                 ? in.count

@@ -35,8 +35,9 @@ std::size_t stream_bytes(const Rules& rules) {
   return (cache > 0 ? cache : kUnknownCache) / 4 * 3;
 }
 
-/// Two ranks have what they need in their caches with 128 KiB. More of them wait longer for each other in a round, so
-/// fewer and larger rounds pay (measured with four: 1 MiB in 0.7 of the time); of many, pages would fill memory.
+/// Two ranks have what they need in their caches with 128 KiB. More of them wait longer for each other in a
+/// round, so fewer and larger rounds pay (measured with four: 1 MiB in 0.7 of the time); of many, pages would
+/// fill memory.
 std::size_t page_bytes(std::size_t wanted, int n) {
   if (wanted > 0) return wanted;
   return n > 2 && n <= 16 ? 256 << 10 : 128 << 10;

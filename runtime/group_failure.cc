@@ -151,10 +151,10 @@ Status Group::look(Doing& doing) {
   if (elapsed < std::chrono::duration<double>(spec_.deadline).count()) return {};
   if (absent.empty() && doing.plan->op.collective == Collective::mix)
     return fail({.reason = Reason::deadline,
-                 .text = fmt::format("all ranks entered, and this one {} rank {}: their rows do not match, or it "
-                                     "is slow",
-                                     doing.peer_sends ? "got no vector of" : "could not give its vector to",
-                                     doing.peer),
+                 .text = fmt::format(
+                     "all ranks entered, and this one {} rank {}: their rows do not match, or it "
+                     "is slow",
+                     doing.peer_sends ? "got no vector of" : "could not give its vector to", doing.peer),
                  .rank = doing.peer,
                  .detector = "deadline"},
                 &doing, true);

@@ -72,21 +72,26 @@ Status Group::submit_gpu(const Operation& op, Stream* stream, std::shared_ptr<Wo
 Status Group::execute_gpu(const Plan& plan, GpuExecutor::Way way, std::uint64_t ticket,
                           const std::shared_ptr<GpuStream>& stream, std::shared_ptr<WorkState>* work) {
   if (way == GpuExecutor::Way::staged && !plan.idle) {
-    // The host's part takes the turn when the device has come to it.
+    // The host's part takes the turn when the device has come to it; or it never comes, and the turn is let
+    // go here.
+    const auto taken = std::make_shared<std::atomic<bool>>(false);
+    const auto let_go = [this, ticket] {
+      wait_patiently(turn_, ticket);
+      publish(turn_, ticket + 1);
+    };
     const Status enqueued = gpu_->run_staged(
         plan.op, stream,
-        [this, ticket](const Operation& host) {
+        [this, ticket, taken, let_go](const Operation& host) {
+          if (taken->exchange(true)) return status();
           Plan here;
           Status planned = make_plan(host, &here);
           if (planned.ok()) return execute(here, ticket);
-          wait_patiently(turn_, ticket);
-          publish(turn_, ticket + 1);
+          let_go();
           return planned;
         },
         work);
     if (enqueued.ok()) return {};
-    wait_patiently(turn_, ticket);
-    publish(turn_, ticket + 1);
+    if (!taken->exchange(true)) let_go();
     if (enqueued.reason() == Reason::invalid || enqueued.reason() == Reason::unsupported) return enqueued;
     return fail(*enqueued.failure(), nullptr, true);
   }

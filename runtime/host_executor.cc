@@ -39,7 +39,7 @@ void HostExecutor::prepare(const Plan& plan) {
   acc_bytes_ = op.reduces() ? kernels::accumulator_bytes(t, reduction_.op) : elem_;
   total_ = unit_count(op, rank_, n_);
   blocks_ = op.blocks();
-  if (blocks_) plan_blocks();
+  if (blocks_) sides_.lay_out(op, static_cast<std::size_t>(n_), total_);
   streams_ = plan.choice.streams;
   staged_ = plan.choice.boards;
   forced_pull_ = plan.choice.algorithm == flow::Algorithm::pull;
@@ -99,10 +99,7 @@ void HostExecutor::cut() {
   posts_others_ = Flow::kPostsOthers;
   ahead_ = 0;
   if (Flow::kPipelined) ahead_ = static_cast<std::uint64_t>((Flow::kPostsResult ? 2 : 1) * flow::kBoardLag);
-  const std::size_t longest = blocks_ && op_->uneven
-                                  ? std::max(*std::max_element(in_counts_.begin(), in_counts_.end()),
-                                             *std::max_element(out_counts_.begin(), out_counts_.end()))
-                                  : total_;
+  const std::size_t longest = blocks_ ? sides_.longest() : total_;
   const auto chunks = static_cast<std::size_t>(make<Flow>().chunks({rank_, n_, op_->root, 1}));
   per_round_ = chunks;
   on_ = On::page;
@@ -233,39 +230,7 @@ Status HostExecutor::run_once() {
   return end_round();
 }
 
-void HostExecutor::plan_blocks() {
-  const auto n = static_cast<std::size_t>(n_);
-  const Operation& o = *op_;
-  const auto even = [&](std::vector<std::size_t>& offsets, std::vector<std::size_t>& counts, bool many) {
-    counts.assign(n, total_);
-    offsets.assign(n, 0);
-    for (std::size_t b = 0; many && b < n; ++b) offsets[b] = b * total_;
-  };
-  const auto uneven = [&](std::vector<std::size_t>& offsets, std::vector<std::size_t>& counts,
-                          std::span<const std::size_t> given, bool many) {
-    counts.assign(given.begin(), given.end());
-    offsets.assign(n, 0);
-    for (std::size_t b = 1; many && b < n; ++b) offsets[b] = offsets[b - 1] + given[b - 1];
-  };
-  const bool in_many = o.collective != Collective::all_gather && o.collective != Collective::gather;
-  const bool out_many = o.collective != Collective::reduce_scatter && o.collective != Collective::scatter;
-  if (!o.uneven) {
-    even(in_offsets_, in_counts_, in_many);
-    even(out_offsets_, out_counts_, out_many);
-    return;
-  }
-  uneven(in_offsets_, in_counts_, o.in_counts.empty() ? o.out_counts : o.in_counts, in_many);
-  uneven(out_offsets_, out_counts_, o.out_counts.empty() ? o.in_counts : o.out_counts, out_many);
-}
-
-HostExecutor::Extent HostExecutor::piece_of(const std::vector<std::size_t>& offsets,
-                                            const std::vector<std::size_t>& counts, int chunk) const {
-  const std::size_t b =
-      pipelined_ ? static_cast<std::size_t>(chunk) % per_round_ : static_cast<std::size_t>(chunk);
-  const std::size_t skip = std::min(counts[b], round_of(chunk) * capacity_);
-  return {offsets[b] + skip, std::min(counts[b] - skip, capacity_)};
-}
-HostExecutor::Extent HostExecutor::region(int chunk) const {
+Extent HostExecutor::region(int chunk) const {
   const std::size_t i = round_index_ * per_round_ + static_cast<std::size_t>(chunk);
   const std::size_t from = std::min(total_, i * piece_);
   return {from, std::min(piece_, total_ - from)};

@@ -10,6 +10,7 @@
 #include "runtime/context.h"
 #include "runtime/core/link_view.h"
 #include "runtime/flow/step.h"
+#include "runtime/partition.h"
 #include "runtime/plan.h"
 #include "transport/transport.h"
 
@@ -60,9 +61,6 @@ class HostExecutor {
   /// reads under way during the writes.
   static constexpr std::size_t kTile = 512;
   static constexpr std::size_t kLine = 64;  // payloads are cut into whole lines
-  struct Extent {
-    std::size_t offset, count;  // elements
-  };
   void prepare(const Plan&);
   template <class Flow>
   Status run_flow();
@@ -84,19 +82,16 @@ class HostExecutor {
   }
 
   // Which elements a chunk is.
-  void plan_blocks();
   std::size_t round_of(int chunk) const {
     return round_index_ + (pipelined_ ? static_cast<std::size_t>(chunk) / per_round_ : 0);
   }
-  Extent in_extent(int chunk) const {
-    return blocks_ ? piece_of(in_offsets_, in_counts_, chunk) : region(chunk);
-  }
-  Extent out_extent(int chunk) const {
-    return blocks_ ? piece_of(out_offsets_, out_counts_, chunk) : region(chunk);
-  }
+  Extent in_extent(int chunk) const { return blocks_ ? piece_of(sides_.in, chunk) : region(chunk); }
+  Extent out_extent(int chunk) const { return blocks_ ? piece_of(sides_.out, chunk) : region(chunk); }
   Extent region(int chunk) const;
-  Extent piece_of(const std::vector<std::size_t>& offsets, const std::vector<std::size_t>& counts,
-                  int chunk) const;
+  Extent piece_of(const BlockSides::Side& s, int chunk) const {
+    const auto c = static_cast<std::size_t>(chunk);
+    return s.piece(pipelined_ ? c % per_round_ : c, round_of(chunk) * capacity_, capacity_);
+  }
   /// Calls f(in, out, done, count) for each part of an extent that lies in one buffer; `done` elements
   /// precede it.
   template <class F>
@@ -224,8 +219,8 @@ class HostExecutor {
   bool pulls_ = false;  // the flow at hand
   bool met_ = false;    // in the round at hand
 
-  std::vector<std::size_t> in_offsets_, in_counts_, out_offsets_, out_counts_;  // by block
-  std::vector<Context::Resolved> inputs_, outputs_;                             // of all ranks, by reference
+  BlockSides sides_;
+  std::vector<Context::Resolved> inputs_, outputs_;  // of all ranks, by reference
   std::vector<const void*> sources_, posted_;
   std::vector<Scalar> factors_;
   alignas(kLine) std::byte tile_[kTile];  // what is reduced on its way past the caches

@@ -72,7 +72,7 @@ Status HostExecutor::hop_link(const Step& s) {
   if (uneven_pairs && round_index_ > 0 && count == 0) return {};
   LinkEnd& from = lanes_.in[static_cast<std::size_t>(s.from)];
   OURO_TRY(await_input(from, s.from, count * (wide ? acc_bytes_ : elem_),
-                       uneven_pairs ? out_counts_[static_cast<std::size_t>(s.chunk)] : 0));
+                       uneven_pairs ? sides_.out.counts[static_cast<std::size_t>(s.chunk)] : 0));
   const std::byte* got = from.view.payload(from.next);
   LinkEnd* to = s.verb & flow::kSend ? &lanes_.out[static_cast<std::size_t>(s.to)] : nullptr;
   if (to)
@@ -154,7 +154,7 @@ Status HostExecutor::send_slot(const Step& s, Extent e) {
   const bool uneven_pairs = op_->uneven && op_->collective == Collective::all_to_all;
   const std::size_t bytes = count * (s.verb & flow::kWideOut ? acc_bytes_ : elem_);
   to.view.header(to.next) = {seq_, signature_,
-                             uneven_pairs ? in_counts_[static_cast<std::size_t>(s.chunk)] : 0,
+                             uneven_pairs ? sides_.in.counts[static_cast<std::size_t>(s.chunk)] : 0,
                              static_cast<std::uint32_t>(bytes), 0};
   publish(*to.view.full, ++to.next);
   return {};

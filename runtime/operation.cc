@@ -218,10 +218,7 @@ Status check(const Operation& o, int rank, int size) {
   if (o.collective == Collective::barrier) return {};
   if (o.root < 0 || o.root >= size)
     return invalid(fmt::format("{}: root {} is not a rank of the group (0..{})", who, o.root, size - 1));
-  const bool is_root = rank == o.root;
-  const bool reads =
-      !(o.collective == Collective::broadcast || o.collective == Collective::scatter) || is_root;
-  const bool writes = !(o.collective == Collective::reduce || o.collective == Collective::gather) || is_root;
+  const bool reads = o.reads(rank), writes = o.writes(rank);
   if (reads) OURO_TRY(check_buffer("input", o.in.data, o.in.count, o.in.dtype));
   if (writes) OURO_TRY(check_buffer("output", o.out.data, o.out.count, o.out.dtype));
   if (reads && writes && !(o.in.device == o.out.device))

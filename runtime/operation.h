@@ -54,11 +54,24 @@ struct Operation {
            collective == Collective::all_to_all || collective == Collective::gather ||
            collective == Collective::scatter;
   }
+  /// Whether the input, or the output, of a rank counts: of rooted operations that of the root alone may.
+  bool reads(int rank) const {
+    return (collective != Collective::broadcast && collective != Collective::scatter) || rank == root;
+  }
+  bool writes(int rank) const {
+    return (collective != Collective::reduce && collective != Collective::gather) || rank == root;
+  }
+  /// Bytes of the buffers of a rank that count.
+  std::size_t read_bytes(int rank) const {
+    return collective != Collective::barrier && reads(rank) ? in.bytes() : 0;
+  }
+  std::size_t written_bytes(int rank) const {
+    return collective != Collective::barrier && writes(rank) ? out.bytes() : 0;
+  }
   /// Of the buffers that count on this rank: where broadcast and scatter ignore the input, it may be
   /// anything.
   DType dtype(int rank) const {
-    if ((collective == Collective::broadcast || collective == Collective::scatter) && rank != root)
-      return out.dtype;
+    if (!reads(rank)) return out.dtype;
     return in.data || !out.data ? in.dtype : out.dtype;
   }
 };

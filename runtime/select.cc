@@ -134,8 +134,7 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
   }
   choice->boards = ability(o.collective, choice->algorithm).boards;
   // Where this rank has read its output as input, its lines are in the cache when they are written.
-  const bool reads =
-      (o.collective != Collective::broadcast && o.collective != Collective::scatter) || rank == o.root;
+  const bool reads = o.reads(rank);
   const std::size_t touched = aliased || !reads ? o.out.bytes() : o.in.bytes() + o.out.bytes();
   choice->streams = !(aliased && reads) && touched * static_cast<std::size_t>(size_) >= stream_bytes_;
   if (why) {

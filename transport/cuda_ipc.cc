@@ -52,17 +52,14 @@ std::uint64_t GpuExports::add(std::shared_ptr<GpuBlock> block) {
 }
 
 void GpuExports::withdraw(std::uint64_t id) {
-  {
-    std::lock_guard lock(mutex_);
-    if (entries_.erase(id) == 0) return;
-  }
-  dropped_();
+  std::lock_guard lock(mutex_);
+  if (entries_.erase(id) > 0) dropped_();
 }
 
 Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
   const auto* at = static_cast<const std::byte*>(p);
   const auto address = reinterpret_cast<std::uint64_t>(p);
-  std::unique_lock lock(mutex_);
+  std::lock_guard lock(mutex_);
   for (const auto& [id, e] : entries_)
     if (e.block && at >= e.base && at + bytes <= e.base + e.bytes)
       return GpuRef{id, static_cast<std::uint64_t>(at - e.base), address};
@@ -83,9 +80,7 @@ Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
     if (e.allocation == info->allocation) return GpuRef{known->second, address - base, address};
     entries_.erase(known->second);  // freed since, and the address given out again
     by_base_.erase(known);
-    lock.unlock();
     dropped_();
-    lock.lock();
   }
   auto handle = gpu().ipc_export(info->base);
   if (!handle.ok()) return GpuRef{0, 0, address};

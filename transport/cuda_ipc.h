@@ -52,7 +52,7 @@ class GpuBlock {
 /// What this rank exports. Thread-safe: the watch thread makes offers.
 class GpuExports {
  public:
-  /// `dropped` is told whenever an export has ended, so that importers let go of it.
+  /// `dropped` is told whenever an export has ended, so that importers let go of it; one call at a time.
   explicit GpuExports(std::function<void()> dropped) : dropped_(std::move(dropped)) {}
   /// Exports a block until `withdraw`.
   std::uint64_t add(std::shared_ptr<GpuBlock>);

@@ -1,5 +1,5 @@
 // Which reductions there are, as one switch: from a (type, op) pair of run time to its struct in reduce.h.
-// Used by the kernels of devices.
+// Used by the host loops and the kernels of devices.
 #pragma once
 #include "kernels/arith/reduce.h"
 

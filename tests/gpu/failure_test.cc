@@ -176,23 +176,26 @@ class FakeFaults : public testing::Test {
   std::unique_ptr<gpu::FakeGpu> fake_;
 };
 
-TEST_F(FakeFaults, LostDevice) {
+class FakeLoss : public FakeFaults, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, FakeLoss, testing::Values("leader", "resident", "stream", "staged"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(FakeLoss, NamesTheDevice) {
+  const ForcedWay way(GetParam());
   Watchdog watchdog;
-  {
-    auto contexts = thread_contexts(2);
-    on_threads(2, [&](int rank) {
-      Context& c = contexts[static_cast<std::size_t>(rank)];
-      Bench b;
-      ASSERT_TRUE(b.make(c).ok());
-      ASSERT_TRUE(b.reduce(c.world())->wait().ok());
-      ASSERT_TRUE(barrier(c.world()).ok());
-      if (rank == 0) fake_->lose(0);
-      ASSERT_TRUE(barrier(c.world()).ok());
-      auto w = b.reduce(c.world());
-      const Status s = w.ok() ? w->wait() : w.status();
-      EXPECT_THAT(s, Fails(Reason::device));
-    });
-  }
+  auto contexts = thread_contexts(2);
+  on_threads(2, [&](int rank) {
+    Context& c = contexts[static_cast<std::size_t>(rank)];
+    Bench b;
+    ASSERT_TRUE(b.make(c).ok());
+    ASSERT_TRUE(b.reduce(c.world())->wait().ok());
+    ASSERT_TRUE(barrier(c.world()).ok());
+    if (rank == 0) fake_->lose(0);
+    ASSERT_TRUE(barrier(c.world()).ok());
+    auto w = b.reduce(c.world());
+    const Status s = w.ok() ? w->wait() : w.status();
+    EXPECT_THAT(s, Fails(Reason::device));
+  });
 }
 
 TEST_F(FakeFaults, SlowAndUnsteadyDevicesChangeNothing) {
