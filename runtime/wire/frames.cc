@@ -19,11 +19,13 @@ class Writer {
     for (std::size_t i = 0; i < sizeof(T); ++i)
       bytes.push_back(static_cast<std::uint8_t>(static_cast<std::uint64_t>(v) >> (8 * i)));
   }
-  void text(const std::string& s, std::size_t limit) {
+  template <class Octets>
+  void octets(const Octets& s, std::size_t limit) {
     const std::size_t n = std::min(s.size(), limit);
     number(static_cast<std::uint16_t>(n));
     bytes.insert(bytes.end(), s.begin(), s.begin() + static_cast<std::ptrdiff_t>(n));
   }
+  void text(const std::string& s, std::size_t limit) { octets(s, limit); }
   template <std::size_t n>
   void raw(const std::array<std::uint8_t, n>& a) {
     bytes.insert(bytes.end(), a.begin(), a.end());
@@ -42,13 +44,17 @@ class Reader {
     rest_ = rest_.subspan(sizeof(T));
     return static_cast<T>(v);
   }
-  std::string text(std::size_t limit) {
+  Bytes octets(std::size_t limit) {
     const std::size_t n = number<std::uint16_t>();
-    if (n > limit) return fail("a text is too long"), std::string{};
-    if (rest_.size() < n) return fail("it is too short"), std::string{};
-    std::string s(reinterpret_cast<const char*>(rest_.data()), n);
+    if (n > limit) return fail("a text is too long"), Bytes{};
+    if (rest_.size() < n) return fail("it is too short"), Bytes{};
+    Bytes s(rest_.begin(), rest_.begin() + static_cast<std::ptrdiff_t>(n));
     rest_ = rest_.subspan(n);
     return s;
+  }
+  std::string text(std::size_t limit) {
+    const Bytes s = octets(limit);
+    return {s.begin(), s.end()};
   }
   template <std::size_t n>
   std::array<std::uint8_t, n> raw() {
@@ -79,10 +85,12 @@ void put(Writer& w, const Join& f) {
   w.raw(f.job);
   w.number(f.rank), w.number(f.world), w.number(f.pid);
   w.text(f.host, kMaxName), w.text(f.server, kMaxName), w.text(f.settings, kMaxText);
+  w.text(f.endpoint, kMaxName), w.octets(f.address, kMaxAddress);
 }
 void put(Writer& w, const Member& f) {
   w.number(f.rank), w.number(f.pid);
   w.text(f.host, kMaxName), w.text(f.server, kMaxName);
+  w.number(f.node), w.text(f.endpoint, kMaxName), w.octets(f.address, kMaxAddress);
 }
 void put(Writer& w, const Refuse& f) {
   w.number(static_cast<std::uint8_t>(f.reason)), w.number(f.rank);
@@ -104,6 +112,7 @@ Frame take_join(Reader& r) {
   f.job = r.raw<std::tuple_size_v<Nonce>>();
   f.rank = r.number<std::uint32_t>(), f.world = r.number<std::uint32_t>(), f.pid = r.number<std::int32_t>();
   f.host = r.text(kMaxName), f.server = r.text(kMaxName), f.settings = r.text(kMaxText);
+  f.endpoint = r.text(kMaxName), f.address = r.octets(kMaxAddress);
   r.expect(f.world >= 1 && f.world <= kMaxWorld, "the world size is out of range");
   return f;
 }
@@ -111,6 +120,7 @@ Frame take_member(Reader& r) {
   Member f;
   f.rank = r.number<std::uint32_t>(), f.pid = r.number<std::int32_t>();
   f.host = r.text(kMaxName), f.server = r.text(kMaxName);
+  f.node = r.number<std::uint32_t>(), f.endpoint = r.text(kMaxName), f.address = r.octets(kMaxAddress);
   r.expect(f.rank < kMaxWorld, "the rank is out of range");
   return f;
 }

@@ -21,7 +21,8 @@ using Bytes = std::vector<std::uint8_t>;
 /// u32 (low half of XXH3 over the payload). A frame is at most kMaxFrame bytes in all.
 inline constexpr std::uint32_t kMagic = 0x4f52554f;  // "OURO"
 inline constexpr std::uint8_t kMajor = 1, kMinor = 0;
-inline constexpr std::size_t kHeaderBytes = 24, kMaxFrame = 2048, kMaxText = 1024, kMaxName = 100;
+inline constexpr std::size_t kHeaderBytes = 24, kMaxFrame = 4096, kMaxText = 1024, kMaxName = 100,
+                             kMaxAddress = 2048;
 inline constexpr std::uint32_t kMaxWorld = 65'536;
 
 /// A rank asks to join. Carries two descriptors: its control segment, and a pidfd of itself (or none).
@@ -32,12 +33,19 @@ struct Join {
   std::string host;      ///< host name
   std::string server;    ///< abstract socket name on which this rank hands out descriptors
   std::string settings;  ///< what must be equal on all ranks, "KEY=VALUE KEY=VALUE"
+  // Of a job on several hosts:
+  std::string endpoint;  ///< on which this rank takes connections of other hosts
+  Bytes address;         ///< opaque: where the fabric between hosts finds it, at most kMaxAddress bytes
 };
-/// One member of the complete job, with its two descriptors; sent once for each rank to each rank.
+/// One member of the complete job, with its two descriptors if it is on this host; sent once for each rank to each
+/// rank.
 struct Member {
   std::uint32_t rank = 0;
   std::int32_t pid = 0;
   std::string host, server;
+  std::uint32_t node = 0;  ///< index of its host; one on this host comes with its descriptors, others without
+  std::string endpoint;
+  Bytes address;
 };
 /// The end of a hopeful connection, and why.
 struct Refuse {

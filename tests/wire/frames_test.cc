@@ -125,19 +125,24 @@ TEST(Frames, GoldenBytes) {
             "000102030405060708090a0b0c0d0e0f"
             "0500000000000000"
             "0600000000000000");
-  EXPECT_EQ(hex(payload_of(encode(Join{nonce(), 1, 2, 3, "h", "s", ""}))),
+  EXPECT_EQ(hex(payload_of(encode(Join{nonce(), 1, 2, 3, "h", "s", "", "e", {9}}))),
             "000102030405060708090a0b0c0d0e0f"
             "01000000"
             "02000000"
             "03000000"
             "010068"
             "010073"
-            "0000");
-  EXPECT_EQ(hex(payload_of(encode(Member{1, 2, "h", ""}))),
+            "0000"
+            "010065"
+            "010009");
+  EXPECT_EQ(hex(payload_of(encode(Member{1, 2, "h", "", 3, "e", {9}}))),
             "01000000"
             "02000000"
             "010068"
-            "0000");
+            "0000"
+            "03000000"
+            "010065"
+            "010009");
   for (const Frame& f : frames())
     EXPECT_EQ(encode(f), forge(type_of(f), payload_of(encode(f))));  // the checksum too
 }

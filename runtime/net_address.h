@@ -1,0 +1,22 @@
+// Numeric addresses of TCP, as text and back. Used by whoever listens, dials or chooses an interface.
+#pragma once
+#include <sys/socket.h>
+
+#include <string>
+
+#include "runtime/core/status.h"
+
+namespace ouro::rt {
+
+/// An address and a port, of IPv4 or IPv6.
+struct NetAddress {
+  sockaddr_storage at{};
+  socklen_t length = 0;
+};
+/// "10.0.0.7:4711", "[fe80::1%eth0]:4711", or without a port (then 0): numbers only, no names are resolved.
+/// Errors: invalid.
+Result<NetAddress> parse_address(const std::string&);
+/// "ip:port", IPv6 in brackets; without port and brackets if `port` is false.
+std::string to_string(const NetAddress&, bool port = true);
+
+}  // namespace ouro::rt

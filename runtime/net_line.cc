@@ -1,0 +1,331 @@
+// The listener, and what else belongs to lines. Dialling is in greeting.cc. See net_line.h.
+#include "runtime/net_line.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/core/log.h"
+#include "runtime/greeting.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::Handshake, wire::RefuseCode;
+using Descriptor = asio::posix::stream_descriptor;
+
+constexpr std::size_t kPerAddress = 16, kInAll = 128;  // unfinished handshakes
+constexpr auto kGrace = 4ms;                           // nobody is evicted before it could have spoken
+constexpr auto kTellAgain = 10s;
+constexpr std::size_t kSources = 256;  // addresses whose log lines are counted apart
+constexpr int kAtOnce = 16;            // accepted before others on this thread get their turn
+
+void set(int fd, int level, int option, int value) {
+  (void)setsockopt(fd, level, option, &value, sizeof value);
+}
+
+std::chrono::microseconds round_trip(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0us;
+  return std::min<std::chrono::microseconds>(std::chrono::microseconds(info.tcpi_rtt), 1s);
+}
+
+Result<Fd> listening_socket(LineListener::Options& options) {
+  const auto failed = [&](const char* what) {
+    return Status(Reason::resource,
+                  fmt::format("cannot {} {}: {}", what, options.bind, std::strerror(errno)));
+  };
+  if (options.inherited) {
+    int listening = 0;
+    socklen_t length = sizeof listening;
+    if (getsockopt(options.inherited.get(), SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0 ||
+        !listening)
+      return invalid("the inherited descriptor is no listening socket");
+    const int fd = options.inherited.get();
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0)
+      return failed("use the inherited socket");
+    return std::move(options.inherited);
+  }
+  auto at = parse_address(options.bind);
+  if (!at.ok()) return at.status();
+  const bool v6 = at->at.ss_family == AF_INET6;
+  const auto* in4 = reinterpret_cast<const sockaddr_in*>(&at->at);
+  const auto* in6 = reinterpret_cast<const sockaddr_in6*>(&at->at);
+  if (v6 ? IN6_IS_ADDR_UNSPECIFIED(&in6->sin6_addr) : in4->sin_addr.s_addr == 0)
+    return invalid("a wildcard address would listen on every network; name one address");
+  Fd fd(::socket(at->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return failed("make a socket for");
+  if ((v6 ? in6->sin6_port : in4->sin_port) != 0) set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&at->at), at->length) != 0) return failed("bind");
+  if (listen(fd.get(), options.backlog) != 0) return failed("listen on");
+  return fd;
+}
+
+Fd spare_descriptor() { return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+}  // namespace
+
+class LineListener::State : public std::enable_shared_from_this<State> {
+ public:
+  State(asio::io_context& io, Identity self, Options options, Fd socket, std::function<void(Line)> taken)
+      : io_(io),
+        self_(std::move(self)),
+        options_(std::move(options)),
+        listener_(io, socket.release()),
+        rest_(io),
+        spare_(spare_descriptor()),
+        taken_(std::move(taken)) {
+    NetAddress own;
+    own.length = sizeof own.at;
+    getsockname(listener_.native_handle(), reinterpret_cast<sockaddr*>(&own.at), &own.length);
+    endpoint_ = to_string(own);
+  }
+
+  void accept() {
+    if (closed_) return;
+    when_readable(listener_, [self = shared_from_this()](error_code e) {
+      if (!e) self->accept_some();
+    });
+  }
+  void close() {
+    closed_ = true;
+    error_code ignored;
+    listener_.close(ignored);
+    rest_.cancel();
+    for (auto& h : std::exchange(half_, {})) h->timer.cancel(), h->greeting->close();
+    taken_ = nullptr;
+  }
+  void renew(Identity self) { self_ = std::move(self); }
+  const std::string& endpoint() const { return endpoint_; }
+  const Counts& counts() {
+    counts_.half_open = half_.size();
+    return counts_;
+  }
+
+ private:
+  struct Half {
+    explicit Half(asio::io_context& io) : timer(io) {}
+    std::string address, endpoint;
+    Clock::time_point since = Clock::now();
+    asio::steady_timer timer;
+    std::shared_ptr<Greeting> greeting;
+  };
+  struct Stranger {
+    Fd fd;
+    NetAddress from;
+  };
+
+  void accept_some() {
+    for (int i = 0; i < kAtOnce && !closed_; ++i) {
+      Stranger s;
+      s.from.length = sizeof s.from.at;
+      s.fd = Fd(accept4(listener_.native_handle(), reinterpret_cast<sockaddr*>(&s.from.at), &s.from.length,
+                        SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!s.fd && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) return shed();
+      if (!s.fd && (errno == EAGAIN || errno == EBADF || errno == EINVAL)) break;
+      if (!s.fd) continue;  // that one has gone already
+      back_off_ = 0ms;
+      ++counts_.accepted;
+      if (const auto wait = make_room(to_string(s.from, false)); wait > 0ms) return park(std::move(s), wait);
+      admit(std::move(s));
+    }
+    accept();
+  }
+
+  /// No descriptor is left: the stranger at the head of the queue would wake us for ever, so it goes.
+  void shed() {
+    spare_.reset();
+    Fd(accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    spare_ = spare_descriptor();
+    ++counts_.shed;
+    if (back_off_ == 0ms)
+      OURO_WARN("no file descriptor is left for connections to {}; raise `ulimit -n`", endpoint_);
+    back_off_ = std::clamp<std::chrono::milliseconds>(back_off_ * 2, 10ms, 1000ms);
+    after(back_off_, [this] { accept(); });
+  }
+  /// Full, and nobody has had time to speak: this one waits, and the rest with it, in the kernel.
+  void park(Stranger s, Clock::duration wait) {
+    parked_ = std::move(s);
+    after(wait, [this] { unpark(); });
+  }
+  void unpark() {
+    Stranger s = std::move(parked_);
+    if (!s.fd || closed_) return;
+    rest_.cancel();
+    if (const auto wait = make_room(to_string(s.from, false)); wait > 0ms) return park(std::move(s), wait);
+    admit(std::move(s));
+    accept();
+  }
+  template <class F>
+  void after(Clock::duration wait, F f) {
+    rest_.expires_after(wait);
+    rest_.async_wait([self = shared_from_this(), f](error_code e) {
+      if (!e && !self->closed_) f();
+    });
+  }
+
+  std::size_t held_by(const std::string& address) const {
+    return static_cast<std::size_t>(
+        std::count_if(half_.begin(), half_.end(), [&](const auto& h) { return h->address == address; }));
+  }
+  /// Evicts where there are too many; 0: there is room, else how long to wait for it.
+  Clock::duration make_room(const std::string& address) {
+    const bool crowded = held_by(address) >= kPerAddress;
+    if (!crowded && half_.size() < kInAll) return 0ms;
+    std::string from = address;
+    std::size_t most = 0;
+    for (const auto& h : half_)
+      if (const std::size_t n = crowded ? 0 : held_by(h->address); n > most) most = n, from = h->address;
+    // In the order of arrival: the first silent one is the oldest; if all have begun to speak, the oldest.
+    auto victim = half_.end();
+    for (auto h = half_.begin(); h != half_.end(); ++h) {
+      if ((*h)->address != from) continue;
+      if (victim == half_.end()) victim = h;
+      if ((*h)->greeting->silent()) {
+        victim = h;
+        break;
+      }
+    }
+    const auto age = Clock::now() - (*victim)->since;
+    if (age < kGrace) return kGrace - age;
+    (*victim)->timer.cancel();
+    (*victim)->greeting->close(RefuseCode::busy, "too many unfinished handshakes");
+    half_.erase(victim);
+    ++counts_.evicted;
+    return 0ms;
+  }
+
+  void admit(Stranger s) {
+    auto h = std::make_shared<Half>(io_);
+    h->address = to_string(s.from, false), h->endpoint = to_string(s.from);
+    set(s.fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    const auto first = options_.first_frame + round_trip(s.fd.get());
+    h->greeting =
+        std::make_shared<Greeting>(io_, std::move(s.fd), Handshake::server(self_),
+                                   [self = shared_from_this(), weak = std::weak_ptr(h)](Greeting::Outcome o) {
+                                     if (auto half = weak.lock()) self->over(*half, std::move(o));
+                                   });
+    half_.push_back(h);
+    expect(h, h->since + std::min<Clock::duration>(first, options_.handshake), true);
+    h->greeting->start(true);
+  }
+  void expect(const std::shared_ptr<Half>& h, Clock::time_point end, bool first) {
+    h->timer.expires_at(end);
+    h->timer.async_wait([self = shared_from_this(), weak = std::weak_ptr(h), first](error_code e) {
+      auto half = weak.lock();
+      if (e || !half || self->closed_) return;
+      if (first && !half->greeting->silent())
+        return self->expect(half, half->since + self->options_.handshake, false);
+      ++self->counts_.silent;
+      half->greeting->close();
+      self->over(*half, {unresponsive("it did not say who it is in time", "no answer"), {}, {}});
+    });
+  }
+  void over(Half& h, Greeting::Outcome o) {
+    h.timer.cancel();
+    o.line.peer_address = h.endpoint;
+    if (o.status.ok()) {
+      ++counts_.lines;
+    } else {
+      ++counts_.refused;
+      tell(h, o);
+    }
+    std::erase_if(half_, [&](const auto& other) { return other.get() == &h; });  // h may be gone now
+    if (o.status.ok() && taken_) taken_(std::move(o.line));
+    if (parked_.fd) unpark();
+  }
+
+  /// One line for each source every 10 s; the others are counted.
+  void tell(const Half& h, const Greeting::Outcome& o) {
+    const auto now = Clock::now();
+    if (told_.size() >= kSources)
+      std::erase_if(told_, [&](const auto& t) { return now - t.second.last > kTellAgain; });
+    auto [at, fresh] = told_.try_emplace(told_.size() < kSources ? h.address : "others");
+    if (!fresh && now - at->second.last < kTellAgain) {
+      ++at->second.more;
+      return;
+    }
+    std::string text = fmt::format("refused a connection from {}: {}", h.endpoint, o.status.failure()->text);
+    if (at->second.more > 0) text += fmt::format(" ({} more since the last such line)", at->second.more);
+    at->second = {now, 0};
+    if (o.code)  // a program of ours, wrongly set up: somebody waits for it
+      OURO_WARN("{}", text);
+    else
+      OURO_INFO(BOOTSTRAP, "{}", text);
+  }
+
+  struct Told {
+    Clock::time_point last{};
+    std::uint64_t more = 0;
+  };
+  asio::io_context& io_;
+  Identity self_;
+  Options options_;
+  Descriptor listener_;
+  asio::steady_timer rest_;
+  Fd spare_;
+  std::function<void(Line)> taken_;
+  std::string endpoint_;
+  std::vector<std::shared_ptr<Half>> half_;
+  Stranger parked_;
+  std::map<std::string, Told> told_;
+  std::chrono::milliseconds back_off_{0};
+  Counts counts_;
+  bool closed_ = false;
+};
+
+Result<std::unique_ptr<LineListener>> LineListener::open(asio::io_context& io, Identity self, Options options,
+                                                         std::function<void(Line)> taken) {
+  auto socket = listening_socket(options);
+  if (!socket.ok()) return socket.status();
+  auto state =
+      std::make_shared<State>(io, std::move(self), std::move(options), std::move(*socket), std::move(taken));
+  state->accept();
+  return std::unique_ptr<LineListener>(new LineListener(std::move(state)));
+}
+LineListener::~LineListener() { state_->close(); }
+const std::string& LineListener::endpoint() const { return state_->endpoint(); }
+void LineListener::renew(Identity self) { state_->renew(std::move(self)); }
+const LineListener::Counts& LineListener::counts() const { return state_->counts(); }
+
+Status watch_link(int socket) {
+  const std::pair<int, int> options[] = {
+      {TCP_KEEPIDLE, 1}, {TCP_KEEPINTVL, 1}, {TCP_KEEPCNT, 3}, {TCP_USER_TIMEOUT, 3000}};
+  const int on = 1;
+  bool good = setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) == 0;
+  for (const auto& [option, value] : options)
+    good = good && setsockopt(socket, IPPROTO_TCP, option, &value, sizeof value) == 0;
+  return good ? Status()
+              : Status(Reason::resource, fmt::format("cannot watch a connection: {}", std::strerror(errno)));
+}
+
+Result<wire::Secret> job_secret() {
+  auto path = env::text("OURO_SECRET_FILE"), secret = env::text("OURO_SECRET");
+  auto insecure = env::flag("OURO_INSECURE");
+  for (const Status& s : {path.status(), secret.status(), insecure.status()}) OURO_TRY(s);
+  if (*path) return wire::Secret::from_file(**path);
+  if (*secret) {
+    OURO_WARN(
+        "the job's secret is in the environment, where other programs can see it; OURO_SECRET_FILE is safer");
+    return wire::Secret::from_hex(**secret);
+  }
+  if (!insecure->value_or(false))
+    return invalid(
+        "ranks on several hosts need a secret: OURO_SECRET_FILE names a file of mode 600 with at least 32 "
+        "hexadecimal digits, equal on all hosts (or, where everybody on the network is trusted, "
+        "OURO_INSECURE=1)");
+  OURO_WARN("OURO_INSECURE=1: hosts join without a secret; whoever reaches a port is believed");
+  return wire::Secret();
+}
+
+}  // namespace ouro::rt

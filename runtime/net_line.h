@@ -1,0 +1,82 @@
+// Authenticated TCP connections: a listener that survives strangers, and dialling. What comes out is a plain
+// socket with keys. Used by the rendezvous and by the control and data planes between hosts.
+// Everything runs on the thread that runs the io_context; callbacks come from there, never from inside a
+// call.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/asio.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/wait.h"
+#include "runtime/net_address.h"
+#include "runtime/wire/handshake.h"
+
+namespace ouro::rt {
+
+using wire::Identity, wire::Purpose;
+
+/// A connection whose two ends have proved who they are. No byte behind the handshake has been read. Control,
+/// join and table lines carry sealed frames (wire/keys.h) under `keys`; data lines are the owner's business.
+struct Line {
+  Fd socket;  ///< TCP, non-blocking, TCP_NODELAY, close-on-exec
+  int peer_rank = -1, peer_world = 0, peer_pid = 0;
+  std::string peer_host, peer_host_id, peer_address;
+  Purpose purpose = Purpose::join;
+  wire::LineKeys keys;
+};
+
+/// Accepts lines of this job on one address, never on a wildcard.
+/// Strangers cost little: 16 unfinished handshakes for each address and 128 in all (beyond that the oldest
+/// silent one of the address with most goes), one second (and a round trip) for the first frame, three for
+/// the handshake, one line in the log for each address every 10 s. Where descriptors run out, it sheds one
+/// connection by a spare descriptor and rests a little.
+class LineListener {
+ public:
+  struct Options {
+    std::string bind;  ///< "ip" or "ip:port"; port 0 or none: the system's choice
+    Fd inherited;      ///< a listening socket instead; `bind` is ignored then
+    int backlog = 4096;
+    std::chrono::milliseconds first_frame{1000}, handshake{3000};
+  };
+  struct Counts {
+    std::uint64_t accepted = 0, lines = 0, refused = 0, evicted = 0, silent = 0, shed = 0;
+    std::size_t half_open = 0;
+  };
+  /// `taken` gets each line. Errors: invalid (the address, a wildcard), resource (it cannot be bound).
+  static Result<std::unique_ptr<LineListener>> open(asio::io_context&, Identity, Options,
+                                                    std::function<void(Line)> taken);
+  ~LineListener();
+  LineListener(const LineListener&) = delete;
+  LineListener& operator=(const LineListener&) = delete;
+
+  /// "ip:port" under which others reach it.
+  const std::string& endpoint() const;
+  /// From here on handshakes are made under this identity (a new generation).
+  void renew(Identity);
+  const Counts& counts() const;
+
+ private:
+  class State;
+  explicit LineListener(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+/// One attempt to make a line to the rank that listens on `endpoint`; again is the caller's decision. Errors:
+/// peer-dead (connection refused: nobody listens there; detector "connection refused"), peer-unresponsive (no
+/// answer, hung up, unreachable; the detector says which), refused (the handshake, by either end), invalid
+/// (the endpoint), resource.
+void dial(asio::io_context&, const std::string& endpoint, Purpose, Identity, int peer_rank,
+          Clock::time_point deadline, std::function<void(Result<Line>)>);
+
+/// Keepalive 1/1/3 and TCP_USER_TIMEOUT 3000 ms: dead links show in 2 to 3.5 s. For lines that a thread of
+/// ours drains all the time; others would be cut while their reader is busy.
+Status watch_link(int socket);
+
+/// The job's secret from OURO_SECRET_FILE or OURO_SECRET, the latter with a warning; none with
+/// OURO_INSECURE=1, with a warning. Errors: invalid (unreadable, too short, readable by others, neither
+/// given).
+Result<wire::Secret> job_secret();
+
+}  // namespace ouro::rt
