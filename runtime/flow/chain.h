@@ -52,4 +52,24 @@ struct ChainReduce : Traits {
   }
 };
 
+/// As many reductions up the chain as there are blocks: rank n-1 passes each total, wide, to its owner.
+struct ChainReduceScatter : Traits {
+  static constexpr bool kPipelined = true;
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank, last = n - 1;
+    const auto up = [&](int c) {
+      const int owner = c % n;
+      if (last == 0) return step(store_input(c));
+      if (r == 0) return step(lift(c, 1));
+      if (r == last && r == owner) return step(reduce_keep(c, r - 1));
+      step(reduce_forward(c, r - 1, r == last ? owner : r + 1));
+    };
+    pipeline(at.rounds * n, last - r + 1, up, [&](int c) {
+      if (r != last && c % n == r) step(recv_total(c, last));
+    });
+  }
+};
+
 }  // namespace ouro::flow

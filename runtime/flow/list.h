@@ -21,7 +21,7 @@ namespace ouro::flow {
 #define OURO_ALGORITHMS(X)                                                                          \
   X(ring)                                                                                           \
   X(chain) X(tree) X(halving) X(line) X(oneshot) X(direct) X(inplace) X(pull) X(pairwise) X(linear) \
-      X(dissemination)
+      X(dissemination) X(hierarchy) X(hierarchy_tree)
 
 /// X(collective, algorithm, struct)
 #define OURO_FLOWS(X)                              \
@@ -35,6 +35,7 @@ namespace ouro::flow {
   X(all_reduce, inplace, InPlaceAllReduce)         \
   X(all_reduce, pull, PullAllReduce)               \
   X(reduce_scatter, ring, RingReduceScatter)       \
+  X(reduce_scatter, chain, ChainReduceScatter)     \
   X(reduce_scatter, direct, DirectReduceScatter)   \
   X(reduce_scatter, inplace, InPlaceReduceScatter) \
   X(reduce_scatter, pull, PullReduceScatter)       \

@@ -96,7 +96,7 @@ TEST(List, NamesParseBack) {
     EXPECT_TRUE(visit(c, a, [](auto) {}));
     ++flows;
   });
-  EXPECT_EQ(flows, 39);
+  EXPECT_EQ(flows, 40);
   EXPECT_FALSE(parse_algorithm("rings").has_value());
   EXPECT_FALSE(visit(Collective::barrier, Algorithm::ring, [](auto) {}));
 }

@@ -48,10 +48,10 @@ TEST_P(Resident, EveryFlow) {
           c.root = static_cast<int>(turn / 2 % static_cast<std::size_t>(n));
           c.aliasing = aliasing;
           c.shift = turn % 4;
-          if (c.packets && count * size_of(c.dtype) > resident_packet_limit(w.layout, channels))
-            c.count = 512;
           // Fewer channels than the arenas have, now and then.
-          operations.push_back(make(w, c, turn % 5 == 0 ? 1 : channels));
+          const int used = turn % 5 == 0 ? 1 : channels;
+          if (c.packets && count * size_of(c.dtype) > resident_packet_limit(w.layout, used)) c.count = 512;
+          operations.push_back(make(w, c, used));
         }
       }
     run_and_check(w, operations, channels);

@@ -63,5 +63,37 @@ TEST(ClusterNames, AreFoundOrExplained) {
   EXPECT_FALSE(find_cluster("/").ok());  // a directory opens, but cannot be read
 }
 
+TEST(ClusterShapes, NodesAndRate) {
+  const Result<Cluster> even = find_cluster("2x4@1gbit"), odd = find_cluster("7+8@12.5gbit");
+  ASSERT_TRUE(even.ok() && odd.ok());
+  EXPECT_EQ(even->nodes, (std::vector<int>{4, 4}));
+  EXPECT_TRUE(even->node_port && even->even());
+  EXPECT_DOUBLE_EQ(even->inter.beta, 8e-9);
+  EXPECT_EQ(odd->nodes, (std::vector<int>{7, 8}));
+  EXPECT_FALSE(odd->even());
+  EXPECT_EQ(odd->node_of(15)[6], 0);
+  EXPECT_EQ(odd->node_of(15)[7], 1);
+  for (const char* wrong :
+       {"2x4@1", "2x4@gbit", "2x4@1gbits", "2x@1gbit", "0x4@1gbit", "2x4x2@1gbit", "7+@1gbit", "@1gbit",
+        "2x4@-1gbit", "2x4@nangbit", "2000000x2@1gbit", "1 +2@1gbit", "2+-1@1gbit"}) {
+    const Result<Cluster> c = find_cluster(wrong);
+    ASSERT_FALSE(c.ok()) << wrong;
+    EXPECT_EQ(c.status().reason(), Reason::invalid);
+  }
+}
+
+TEST(ClusterFile, NodesOfDifferentSizes) {
+  const Result<Cluster> c =
+      parse_cluster(with("\"ranks_per_node\": 4", "\"nodes\": [1, 5, 2], \"node_port\": true"));
+  ASSERT_TRUE(c.ok()) << c.status().failure()->text;
+  EXPECT_EQ(c->nodes, (std::vector<int>{1, 5, 2}));
+  EXPECT_TRUE(c->node_port);
+  for (const char* wrong :
+       {"\"nodes\": []", "\"nodes\": [0]", "\"nodes\": [1.5]", "\"nodes\": 4", "\"nodes\": {\"a\": 1}",
+        "\"nodes\": [4], \"ranks_per_node\": 4", "\"ranks_per_node\": 4, \"node_port\": 1"}) {
+    EXPECT_FALSE(parse_cluster(with("\"ranks_per_node\": 4", wrong)).ok()) << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace ouro::sim

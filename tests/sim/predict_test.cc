@@ -115,6 +115,57 @@ TEST(Windows, FewerSlotsAreNeverFaster) {
   }
 }
 
+Job over_nodes(Collective c, std::string_view name, int ranks, double bytes) {
+  return {.collective = c, .hierarchy = name, .ranks = ranks, .bytes = bytes};
+}
+
+/// Four lanes there and back, each of an eighth of the data: in turn, or at once on ports of their own (which
+/// carry what stays inside as well).
+TEST(NodePorts, AreSharedByTheRanksOfANode) {
+  Cluster c = plain(4);
+  c.intra = c.board = {0, 0, 1e-15};
+  c.inter = {0, 0, 1e-9};
+  c.gamma = 0;
+  const Job lanes = over_nodes(Collective::all_reduce, "hierarchy", 8, 8e9);
+  EXPECT_LT(seconds(c, lanes), 0.51 * 2 * 4);
+  c.node_port = true;
+  expect_near(seconds(c, lanes), 2 * 4, 1e-4);
+}
+
+TEST(NodePorts, HierarchyCarriesTheLeastAndNearlyReachesTheLimit) {
+  for (const char* shape : {"2x4@1gbit", "7+8@10gbit", "1+5+2@1gbit", "4x8@25gbit"}) {
+    const Result<Cluster> c = find_cluster(shape);
+    ASSERT_TRUE(c.ok());
+    const auto nodes = static_cast<double>(c->nodes.size());
+    int n = 0;
+    for (const int k : c->nodes) n += k;
+    const double bytes = 64 << 20, least = 2 * (nodes - 1) / nodes * bytes;
+    const Result<Prediction> p = predict(*c, over_nodes(Collective::all_reduce, "hierarchy", n, bytes));
+    const Result<Prediction> ring = predict(*c, job(Collective::all_reduce, Algorithm::ring, n, bytes));
+    ASSERT_TRUE(p.ok() && ring.ok());
+    EXPECT_NEAR(p->busiest_node, least, 1) << shape;
+    EXPECT_NEAR(p->inter, nodes * least, 1) << shape;
+    EXPECT_NEAR(ring->busiest_node, 2.0 * (n - 1) / n * bytes, 1) << shape;
+    EXPECT_GT(p->seconds, least * c->inter.beta) << shape;
+    EXPECT_LT(p->seconds, 1.1 * least * c->inter.beta) << shape;
+    EXPECT_LT(p->seconds, ring->seconds) << shape;
+  }
+}
+
+TEST(NodePorts, BoardsDoNotReachOtherNodes) {
+  const Result<Cluster> c = find_cluster("2x4@1gbit");
+  ASSERT_TRUE(c.ok());
+  EXPECT_FALSE(predict(*c, job(Collective::all_reduce, Algorithm::oneshot, 8, 8)).ok());
+  EXPECT_FALSE(predict(*c, job(Collective::all_reduce, Algorithm::ring, 9, 8)).ok());  // it has eight ranks
+  EXPECT_FALSE(predict(*c, over_nodes(Collective::all_to_all, "hierarchy", 8, 8)).ok());
+}
+
+/// One message a rank on a tree of nodes: as many hops between nodes as the tree is deep, there and back.
+TEST(Formulas, HierarchyTree) {
+  const double t = seconds(plain(4), over_nodes(Collective::all_reduce, "hierarchy_tree", 16, 1));
+  expect_near(t, 2 * 1e-3 + 2 * 2 * 5e-3, 0.01);
+}
+
 /// Representatives against every rank, 1 % apart at most, on one node and on many.
 TEST(Representatives, EqualTheFullSimulation) {
   int compared = 0;

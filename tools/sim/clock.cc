@@ -1,8 +1,9 @@
 // Runs a script against the clock: every class of ranks has a time, links are bounded queues of send times.
 // The outcome does not depend on the order in which ranks are looked at: each waits for what it needs to
-// know.
+// know. Only where ranks share a port, the one that comes first goes first.
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "runtime/core/link_view.h"
 #include "tools/sim/script.h"
@@ -20,19 +21,19 @@ class Clock {
       : c_(c), s_(s), classes_(s.programs.size()), links_(s.pairs.size()) {
     started_.resize(links_.size() * index(c.slots));
     freed_.resize(started_.size());
-    const int k = c.node_size(s.ranks);
-    near_ = k - 1;
-    far_ = s.ranks - k;
+    std::vector<int> sizes(index(s.nodes));
+    for (const int node : s.node_of) ++sizes[index(node)];
+    for (std::size_t i = 0; i < classes_.size(); ++i) {
+      const int node = s.node_of[index(s.members[i])];
+      classes_[i].near = sizes[index(node)] - 1;
+      classes_[i].far = s.ranks - sizes[index(node)];
+      classes_[i].node = alike() ? 0 : index(node);
+    }
+    ports_.resize(index(s.nodes));
   }
 
   Outcome run() {
-    bool progress = true;
-    while (progress) {
-      progress = false;
-      for (std::size_t i = 0; i < classes_.size(); ++i) {
-        while (classes_[i].round < s_.program_rounds && hop(i)) progress = true;
-      }
-    }
+    c_.node_port ? run_in_time() : run_in_any_order();
     Outcome out;
     out.finished = true;
     double folded_most = 0;
@@ -40,11 +41,14 @@ class Clock {
       const Class& k = classes_[i];
       out.finished = out.finished && k.round == s_.program_rounds;
       out.seconds = std::max(out.seconds, k.now);
-      out.intra += s_.weight[i] * k.folded * near_;
-      out.inter += s_.weight[i] * k.folded * far_;
+      out.intra += s_.weight[i] * k.folded * k.near;
+      out.inter += s_.weight[i] * k.folded * k.far;
+      ports_[k.node].received += s_.weight[i] * k.folded * k.far;
       if (s_.ranks > 1) folded_most = std::max(folded_most, k.folded);
     }
     for (const Link& link : links_) out.busiest = std::max(out.busiest, link.bytes);
+    for (const Port& port : ports_) out.busiest_node = std::max({out.busiest_node, port.sent, port.received});
+    if (alike()) out.busiest_node /= s_.nodes;
     out.intra += intra_;
     out.inter += inter_;
     out.busiest += folded_most;  // a fold reads from all, so it adds to the pair that carries most
@@ -56,14 +60,21 @@ class Clock {
     double now = 0, egress = 0, ingress = 0;  // seconds; ports are busy until then
     std::size_t step = 0;
     int round = 0, meets = 0;
-    bool at_meet = false;
+    bool at_meet = false, stuck = false;  // stuck: it waits for a step of another
     int released = 0;
     struct Page {
       double posted = 0, result = 0;  // when
       int posted_round = -1, result_round = -1;
     };
     std::array<Page, BoardView::kPages> pages;
-    double folded = 0;  // bytes that folds have read from each other rank
+    double folded = 0;         // bytes that folds have read from each other rank
+    double near = 0, far = 0;  // other ranks on its node, and elsewhere
+    std::size_t node = 0;
+  };
+  /// Of a node, to the others.
+  struct Port {
+    double out = 0, in = 0;         // busy until then, where ranks share it
+    double sent = 0, received = 0;  // bytes
   };
   struct Link {
     std::int64_t sent = 0, taken = 0;
@@ -82,13 +93,57 @@ class Clock {
     if (gates.size() <= index(i)) gates.resize(index(i) + 1);
     return gates[index(i)];
   }
-  double board_alpha() const { return far_ > 0 ? c_.inter.alpha : c_.board.alpha; }
-  double from_everyone(double bytes) const {
-    return near_ * c_.board.busy(bytes) + far_ * c_.inter.busy(bytes);
+  bool alike() const { return s_.symmetry.kind != Symmetry::Kind::none; }
+  double board_alpha() const { return s_.nodes > 1 ? c_.inter.alpha : c_.board.alpha; }
+  double from_everyone(const Class& me, double bytes) const {
+    return me.near * c_.board.busy(bytes) + me.far * c_.inter.busy(bytes);
   }
   void account(int pair, double bytes) {
-    (s_.pairs[index(pair)].inside ? intra_ : inter_) += bytes * s_.pairs[index(pair)].weight;
+    const Pair& p = s_.pairs[index(pair)];
+    (p.inside ? intra_ : inter_) += bytes * p.weight;
     links_[index(pair)].bytes += bytes;
+    if (p.inside) return;
+    ports_[p.from_node].sent += bytes * p.weight;
+    ports_[p.to_node].received += bytes * p.weight;
+  }
+
+  void run_in_any_order() {
+    bool progress = true;
+    while (progress) {
+      progress = false;
+      for (std::size_t i = 0; i < classes_.size(); ++i) {
+        while (classes_[i].round < s_.program_rounds && hop(i)) progress = true;
+      }
+    }
+  }
+  /// Ranks that share a port get it in the order in which they come.
+  void run_in_time() {
+    for (;;) {
+      std::size_t first = classes_.size();
+      double earliest = INFINITY;
+      for (std::size_t i = 0; i < classes_.size(); ++i) {
+        if (const double when = ready(i); when < earliest) earliest = when, first = i;
+      }
+      if (first == classes_.size()) return;
+      if (!hop(first)) {
+        stuck_.push_back(first);
+        classes_[first].stuck = true;
+      } else {
+        for (const std::size_t i : stuck_) classes_[i].stuck = false;
+        stuck_.clear();
+      }
+    }
+  }
+  /// When the next step of class i can be, as far as its links are concerned; infinity: not yet.
+  double ready(std::size_t i) const {
+    const Class& me = classes_[i];
+    if (me.stuck || me.round == s_.program_rounds) return INFINITY;
+    if (s_.programs[i].empty()) return me.now;
+    const Op& op = s_.programs[i][me.step];
+    if ((op.verb & kRecv) == 0) return me.now;
+    const Link& in = links_[index(op.in)];
+    if (in.taken == in.sent) return INFINITY;
+    return std::max(me.now, started_[index(op.in) * index(c_.slots) + index(in.taken % c_.slots)]);
   }
 
   void advance(Class& me, std::size_t i) {
@@ -123,23 +178,39 @@ class Clock {
     if (in && in->taken == in->sent) return false;
     if (out && out->sent - out->taken >= c_.slots) return false;
     if (in) {
-      const Wire& wire = s_.pairs[index(op.in)].wire;
+      const Pair& pair = s_.pairs[index(op.in)];
       const double start = started_[index(op.in) * index(c_.slots) + index(in->taken % c_.slots)];
-      me.ingress = std::max(start + wire.alpha, me.ingress) + wire.busy(in_bytes);
-      me.now = std::max(me.now, me.ingress);
+      if (!shared(pair))
+        me.ingress = std::max(start + pair.wire.alpha, me.ingress) + pair.wire.busy(in_bytes);
+      me.now = std::max(me.now, shared(pair) ? start : me.ingress);
       account(op.in, in_bytes);
     }
     if (has(kInput | kAcc) && (in || has(kStore | kKeep))) me.now += in_bytes * c_.gamma;
     if (out) {
       const std::size_t slot = index(op.out) * index(c_.slots) + index(out->sent % c_.slots);
       if (out->sent >= c_.slots) me.now = std::max(me.now, freed_[slot]);
-      me.egress = std::max(me.now, me.egress);
-      started_[slot] = me.egress;
-      me.egress += s_.pairs[index(op.out)].wire.busy(out_bytes);
+      const Pair& pair = s_.pairs[index(op.out)];
+      if (shared(pair)) {
+        started_[slot] = carry(pair, me.now, out_bytes);
+      } else {
+        me.egress = std::max(me.now, me.egress);
+        started_[slot] = me.egress;
+        me.egress += pair.wire.busy(out_bytes);
+      }
       ++out->sent;
     }
     if (in) freed_[index(op.in) * index(c_.slots) + index(in->taken++ % c_.slots)] = me.now;
     return true;
+  }
+
+  bool shared(const Pair& pair) const { return c_.node_port && !pair.inside; }
+  /// Takes a message over the ports of two nodes; when it has arrived.
+  double carry(const Pair& pair, double now, double bytes) {
+    Port &from = ports_[pair.from_node], &to = ports_[pair.to_node];
+    const double start = std::max(now, from.out);
+    from.out = start + pair.wire.busy(bytes);
+    to.in = std::max(start + pair.wire.alpha, to.in) + pair.wire.busy(bytes);
+    return to.in;
   }
 
   bool meet(Class& me) {
@@ -168,7 +239,7 @@ class Clock {
       if (page_of(k, me.round).posted_round != me.round) return false;
       when = std::max(when, page_of(k, me.round).posted);
     }
-    me.now = std::max(me.now, when + board_alpha()) + from_everyone(s_.chunk_bytes);
+    me.now = std::max(me.now, when + board_alpha()) + from_everyone(me, s_.chunk_bytes);
     me.folded += s_.chunk_bytes;
     return true;
   }
@@ -202,12 +273,12 @@ class Clock {
     if (!all) {
       const Wire& wire = s_.pairs[index(op.in)].wire;
       me.now = std::max(me.now, when + wire.alpha) + wire.busy(s_.chunk_bytes);
-      if (op.verb & kSpread) me.now += from_everyone(s_.chunk_bytes), me.folded += s_.chunk_bytes;
+      if (op.verb & kSpread) me.now += from_everyone(me, s_.chunk_bytes), me.folded += s_.chunk_bytes;
       account(op.in, s_.chunk_bytes);
       return true;
     }
     const double passes = (op.verb & kSpread) != 0 ? 2 : 1;  // a spread writes as much as it reads
-    me.now = std::max(me.now, when + board_alpha()) + passes * from_everyone(s_.chunk_bytes) +
+    me.now = std::max(me.now, when + board_alpha()) + passes * from_everyone(me, s_.chunk_bytes) +
              (s_.ranks - 1) * s_.chunk_bytes * c_.gamma;
     me.folded += passes * s_.chunk_bytes;
     return true;
@@ -217,10 +288,11 @@ class Clock {
   const Script& s_;
   std::vector<Class> classes_;
   std::vector<Link> links_;
-  std::vector<double> started_, freed_;  // by link and slot
+  std::vector<double> started_, freed_;  // by link and slot; over shared ports, when it has arrived
+  std::vector<Port> ports_;              // by node
+  std::vector<std::size_t> stuck_;
   std::vector<Gate> met_, ended_;
   double intra_ = 0, inter_ = 0;  // bytes over links and of fetches
-  double near_ = 0, far_ = 0;     // other ranks on my node, and elsewhere
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "tools/sim/cluster.h"
 
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -35,6 +36,7 @@ Status read_number(const Json& object, const char* key, double least, double& ou
   return invalid(std::string("cluster: \"") + key + "\" is out of range");
 }
 
+constexpr int kMostRanks = 1 << 20;
 constexpr double kLeastRate = 1e-6;  // GB/s; also keeps beta finite
 
 Status read_wire(const Json& object, const char* key, Wire& out) {
@@ -54,15 +56,38 @@ Status read_whole(const Json& object, const char* key, double least, double most
   return invalid(std::string("cluster: \"") + key + "\" must be a whole number in range");
 }
 
+Status read_nodes(const Json& list, std::vector<int>& out) {
+  double ranks = 0;
+  for (const Json& size : list) {
+    const bool whole =
+        size.is_number_integer() && size.get<double>() >= 1 && size.get<double>() <= kMostRanks;
+    if (!list.is_array() || !whole || (ranks += size.get<double>()) > kMostRanks)
+      return invalid("cluster: \"nodes\" must be whole numbers, at least 1");
+    out.push_back(size.get<int>());
+  }
+  if (out.empty()) return invalid("cluster: \"nodes\" must be an array that is not empty");
+  return {};
+}
+
 Status read_cluster(const Json& json, Cluster& out) {
-  OURO_TRY(only_keys(
-      json, {"name", "ranks_per_node", "intra", "inter", "board", "local_gb_per_s", "slots", "slot_bytes"},
-      "the cluster"));
+  OURO_TRY(only_keys(json,
+                     {"name", "ranks_per_node", "nodes", "intra", "inter", "board", "node_port",
+                      "local_gb_per_s", "slots", "slot_bytes"},
+                     "the cluster"));
   if (json.contains("name") && !json["name"].is_string())
     return invalid("cluster: \"name\" must be a string");
   out.name = json.value("name", "unnamed");
   double ranks = 0, rate = 0, slots = out.slots;
-  OURO_TRY(read_whole(json, "ranks_per_node", 0, 1 << 20, ranks));
+  if (json.contains("nodes")) {
+    if (json.contains("ranks_per_node"))
+      return invalid("cluster: \"nodes\" and \"ranks_per_node\" exclude each other");
+    OURO_TRY(read_nodes(json["nodes"], out.nodes));
+  } else {
+    OURO_TRY(read_whole(json, "ranks_per_node", 0, kMostRanks, ranks));
+  }
+  if (json.contains("node_port") && !json["node_port"].is_boolean())
+    return invalid("cluster: \"node_port\" must be true or false");
+  out.node_port = json.value("node_port", false);
   OURO_TRY(read_wire(json, "intra", out.intra));
   OURO_TRY(read_wire(json, "inter", out.inter));
   OURO_TRY(read_wire(json, "board", out.board));
@@ -109,17 +134,64 @@ Result<Cluster> parse_cluster(const std::string& json_text) {
   return cluster;
 }
 
+std::vector<int> Cluster::node_of(int ranks) const {
+  std::vector<int> of;
+  if (!nodes.empty()) {
+    for (std::size_t m = 0; m < nodes.size(); ++m)
+      of.insert(of.end(), static_cast<std::size_t>(nodes[m]), static_cast<int>(m));
+    return of;
+  }
+  for (int r = 0; r < ranks; ++r) of.push_back(r / node_size(ranks));
+  return of;
+}
+
+Result<Cluster> parse_shape(const std::string& text) {
+  const Status wrong =
+      invalid("cluster \"" + text + "\": expected NODESxRANKS@RATEgbit or RANKS+RANKS+...@RATEgbit");
+  const std::size_t at = text.find('@');
+  const std::string shape = text.substr(0, at), rate = at == std::string::npos ? "" : text.substr(at + 1);
+  // Reads a number and moves on; 0: there is none.
+  const auto number = [](const std::string& from, std::size_t& next, auto value) {
+    const auto [end, error] = std::from_chars(from.data() + next, from.data() + from.size(), value);
+    next = static_cast<std::size_t>(end - from.data());
+    return error == std::errc() ? value : decltype(value){0};
+  };
+  Cluster c = *find_cluster("tcp-lan");
+  c.name = text;
+  c.node_port = true;
+  std::size_t next = 0;
+  const double gbit = number(rate, next, 0.0);
+  if (!(gbit >= kLeastRate && gbit <= 1e6) || rate.substr(next) != "gbit") return wrong;
+  c.inter.beta = 1e-9 / (gbit / 8);
+  std::int64_t ranks = 0;
+  for (next = 0;; ++next) {
+    const int size = number(shape, next, 0);
+    if (size < 1 || (ranks += size) > kMostRanks) return wrong;
+    c.nodes.push_back(size);
+    if (next == shape.size()) break;
+    if (shape[next] == 'x' && c.nodes.size() == 1) {
+      const int each = number(shape, ++next, 0);
+      if (each < 1 || each > kMostRanks / size || next != shape.size()) return wrong;
+      c.nodes.assign(static_cast<std::size_t>(size), each);
+      break;
+    }
+    if (shape[next] != '+') return wrong;
+  }
+  return c;
+}
+
 Result<Cluster> find_cluster(const std::string& name_or_path) {
   std::string names;
   for (const Cluster& c : known_clusters()) {
     if (c.name == name_or_path) return c;
     names += (names.empty() ? "" : ", ") + c.name;
   }
+  if (name_or_path.find('@') != std::string::npos) return parse_shape(name_or_path);
   std::ifstream file(name_or_path);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
     return invalid("cluster \"" + name_or_path + "\" is neither a known name (" + names +
-                   ") nor a readable file");
+                   "), nor nodes and rate (2x4@10gbit), nor a readable file");
   }
   return parse_cluster(text.str());
 }

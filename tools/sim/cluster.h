@@ -1,8 +1,11 @@
 // A described cluster: what links, boards and reductions cost. Input of the simulator, from a name or a JSON
 // file.
 #pragma once
+#include <algorithm>
+#include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/core/status.h"
 
@@ -15,27 +18,42 @@ struct Wire {
   double busy(double bytes) const { return gap + bytes * beta; }
 };
 
-/// Ranks r*k .. r*k + k-1 share node r, k = ranks_per_node (0: all ranks share one node).
+/// Ranks r*k .. r*k + k-1 share node r, k = ranks_per_node (0: all ranks share one node); or node after node
+/// as many as `nodes` says.
 struct Cluster {
   std::string name;
   int ranks_per_node = 0;
-  Wire intra, inter;  // links in a node and between nodes
-  Wire board;         // reading what another rank of the node posted; between nodes, `inter` stands in
-  double gamma = 0;   // seconds a byte of a local pass: reduction or copy
-  int slots = 4;      // of each link
+  std::vector<int> nodes;  // where not empty: the ranks of each node, in place of ranks_per_node
+  Wire intra, inter;       // links in a node and between nodes
+  Wire board;              // reading what another rank of the node posted; between nodes, `inter` stands in
+  bool node_port = false;  // between nodes: one port a node, which its ranks share, in place of one a rank
+  double gamma = 0;        // seconds a byte of a local pass: reduction or copy
+  int slots = 4;           // of each link
   double slot_bytes = 131072;
 
+  /// Of the first node.
   int node_size(int ranks) const {
+    if (!nodes.empty()) return nodes.front();
     return ranks_per_node == 0 || ranks_per_node > ranks ? ranks : ranks_per_node;
   }
+  bool even() const {
+    return std::adjacent_find(nodes.begin(), nodes.end(), std::not_equal_to()) == nodes.end();
+  }
+  /// By rank.
+  std::vector<int> node_of(int ranks) const;
 };
 
 /// "host", "nvlink-ndr" and "tcp-lan". Their figures are planning values, not measurements.
 std::span<const Cluster> known_clusters();
 
-/// A known cluster by name, else the JSON file at this path. Errors: invalid (no such name or file, or what
-/// is wrong in the file). Keys: name, ranks_per_node, intra, inter, board (each {"alpha_us", "gap_us",
-/// "gb_per_s"}, gap 0 by default), local_gb_per_s, slots, slot_bytes; unknown keys are refused.
+/// tcp-lan with other nodes, each with one port: "2x4@1gbit" (two nodes of four ranks), "7+8@25gbit". Errors:
+/// invalid.
+Result<Cluster> parse_shape(const std::string& text);
+
+/// A known cluster by name, else a shape if there is an '@', else the JSON file at this path. Errors: invalid
+/// (no such name or file, or what is wrong in it). Keys: name, ranks_per_node or nodes (an array), intra,
+/// inter, board (each {"alpha_us", "gap_us", "gb_per_s"}, gap 0 by default), node_port, local_gb_per_s,
+/// slots, slot_bytes; unknown keys are refused.
 Result<Cluster> find_cluster(const std::string& name_or_path);
 Result<Cluster> parse_cluster(const std::string& json_text);
 

@@ -8,7 +8,9 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
+#include "runtime/flow/hierarchy.h"
 #include "tools/sim/predict.h"
 
 namespace {
@@ -25,9 +27,13 @@ using ouro::sim::Prediction;
 constexpr const char* kExamples = R"(Examples:
   ouro-sim all_reduce                                   all algorithms, 8 ranks, 1 MiB, on one host
   ouro-sim all_reduce --ranks 8:16384 --bytes 1M --algorithms ring,tree,halving,direct --cluster nvlink-ndr
+  ouro-sim all_reduce --cluster 7+8@10gbit --bytes 1K,64M --algorithms ring,hierarchy,hierarchy_tree
   ouro-sim broadcast --ranks 12,100 --bytes 8,64K,1G --root 3 --cluster my-cluster.json --json out.json
 
-Clusters: host, nvlink-ndr, tcp-lan (planning values, not measurements), or a JSON file:
+Clusters: host, nvlink-ndr, tcp-lan (planning values, not measurements);
+nodes with one network port each, 2x4@1gbit (two nodes of four ranks) or 7+8@25gbit;
+or a JSON file, where "nodes": [7, 8] may stand in place of "ranks_per_node", and "node_port": true says that
+the ranks of a node share a port:
   {"name": "mine", "ranks_per_node": 4, "intra": {"alpha_us": 1, "gap_us": 0.1, "gb_per_s": 100},
    "inter": {"alpha_us": 4, "gb_per_s": 25}, "board": {"alpha_us": 1, "gb_per_s": 100},
    "local_gb_per_s": 500, "slots": 4, "slot_bytes": 262144}
@@ -92,28 +98,35 @@ std::optional<Collective> parse_collective(const std::string& text) {
   return found;
 }
 
-Result<std::vector<Algorithm>> parse_algorithms(Collective collective, const std::string& text) {
-  std::vector<Algorithm> known, out;
-  std::string names;
+std::string_view algorithm_of(const Job& job) {
+  return job.hierarchy.empty() ? ouro::flow::name(job.algorithm) : job.hierarchy;
+}
+
+/// Jobs without sizes, one an algorithm.
+Result<std::vector<Job>> parse_algorithms(Collective collective, const std::string& text) {
+  std::vector<Job> known, out;
   ouro::flow::for_each_flow([&](Collective c, Algorithm a, auto) {
-    if (c != collective) return;
-    known.push_back(a);
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", ouro::flow::name(a));
+    if (c == collective) known.push_back({.collective = c, .algorithm = a});
+  });
+  ouro::flow::for_each_hierarchy({}, [&](Collective c, std::string_view name, auto) {
+    if (c == collective) known.push_back({.collective = c, .hierarchy = name});
   });
   if (text == "all") return known;
+  std::string names;
+  for (const Job& job : known) names += fmt::format("{}{}", names.empty() ? "" : ", ", algorithm_of(job));
   for (const std::string& part : split(text, ',')) {
-    const std::optional<Algorithm> a = ouro::flow::parse_algorithm(part);
-    if (!a || std::find(known.begin(), known.end(), *a) == known.end()) {
+    const auto job =
+        std::find_if(known.begin(), known.end(), [&](const Job& j) { return algorithm_of(j) == part; });
+    if (job == known.end()) {
       return ouro::invalid(fmt::format("--algorithms {}: {} has {}", part, ouro::name(collective), names));
     }
-    out.push_back(*a);
+    out.push_back(*job);
   }
   return out;
 }
 
 struct Options {
-  std::string collective = "all_reduce", ranks = "8", bytes = "1M", algorithms = "all", cluster = "host",
-              json;
+  std::string collective = "all_reduce", ranks, bytes = "1M", algorithms = "all", cluster = "host", json;
   std::string method = "automatic";
   int root = 0;
   double wide = 1;
@@ -121,9 +134,8 @@ struct Options {
 
 /// One JSON object a point; refused points carry the reason in "error".
 nlohmann::ordered_json point_json(const Job& job, const Result<Prediction>& p) {
-  nlohmann::ordered_json json = {{"algorithm", std::string(ouro::flow::name(job.algorithm))},
-                                 {"ranks", job.ranks},
-                                 {"bytes", job.bytes}};
+  nlohmann::ordered_json json = {
+      {"algorithm", std::string(algorithm_of(job))}, {"ranks", job.ranks}, {"bytes", job.bytes}};
   if (!p) {
     json["error"] = p.status().failure()->text;
     return json;
@@ -131,6 +143,7 @@ nlohmann::ordered_json point_json(const Job& job, const Result<Prediction>& p) {
   json["time_us"] = p->seconds * 1e6;
   json["rounds"] = p->rounds;
   json["busiest_pair_bytes"] = p->busiest;
+  json["busiest_node_bytes"] = p->busiest_node;
   json["intra_node_bytes"] = p->intra;
   json["inter_node_bytes"] = p->inter;
   json["simulated_ranks"] = p->simulated_ranks;
@@ -139,14 +152,14 @@ nlohmann::ordered_json point_json(const Job& job, const Result<Prediction>& p) {
 }
 
 void print_point(const Job& job, const Result<Prediction>& p, bool fastest) {
-  const std::string_view algorithm = ouro::flow::name(job.algorithm);
+  const std::string_view algorithm = algorithm_of(job);
   if (!p) {
-    fmt::print("{:>7} {:>12.0f} {:<13} -  {}\n", job.ranks, job.bytes, algorithm, p.status().failure()->text);
+    fmt::print("{:>7} {:>12.0f} {:<14} -  {}\n", job.ranks, job.bytes, algorithm, p.status().failure()->text);
     return;
   }
-  fmt::print("{:>7} {:>12.0f} {:<13} {:>12.2f} {:>12.4g} {:>12.4g} {:>12.4g} {:>8}{}{}\n", job.ranks,
-             job.bytes, algorithm, p->seconds * 1e6, p->busiest, p->intra, p->inter, p->simulated_ranks,
-             p->extrapolated ? "+" : " ", fastest ? " fastest" : "");
+  fmt::print("{:>7} {:>12.0f} {:<14} {:>12.2f} {:>12.4g} {:>12.4g} {:>12.4g} {:>12.4g} {:>8}{}{}\n",
+             job.ranks, job.bytes, algorithm, p->seconds * 1e6, p->busiest, p->busiest_node, p->intra,
+             p->inter, p->simulated_ranks, p->extrapolated ? "+" : " ", fastest ? " fastest" : "");
 }
 
 int simulate(const Options& o) {
@@ -154,9 +167,13 @@ int simulate(const Options& o) {
   if (!collective) return refuse(fmt::format("{}: no such collective", o.collective));
   const Result<Cluster> cluster = ouro::sim::find_cluster(o.cluster);
   if (!cluster) return refuse(cluster.status().failure()->text);
-  const Result<std::vector<Algorithm>> algorithms = parse_algorithms(*collective, o.algorithms);
+  const Result<std::vector<Job>> algorithms = parse_algorithms(*collective, o.algorithms);
   if (!algorithms) return refuse(algorithms.status().failure()->text);
-  const Result<std::vector<std::int64_t>> ranks = parse_list("--ranks", o.ranks);
+  const std::vector<int>& nodes = cluster->nodes;
+  const std::string of_cluster =
+      std::to_string(nodes.empty() ? 8 : std::accumulate(nodes.begin(), nodes.end(), 0));
+  const Result<std::vector<std::int64_t>> ranks =
+      parse_list("--ranks", o.ranks.empty() ? of_cluster : o.ranks);
   if (!ranks) return refuse(ranks.status().failure()->text);
   const Result<std::vector<std::int64_t>> sizes = parse_list("--bytes", o.bytes);
   if (!sizes) return refuse(sizes.status().failure()->text);
@@ -175,8 +192,8 @@ int simulate(const Options& o) {
     fmt::print(
         "# {} on {}; bytes of the whole buffer; simulated: ranks that were run (+: steady state continued)\n",
         o.collective, cluster->name);
-    fmt::print("{:>7} {:>12} {:<13} {:>12} {:>12} {:>12} {:>12} {:>9}\n", "ranks", "bytes", "algorithm",
-               "time_us", "pair_max_B", "intra_B", "inter_B", "simulated");
+    fmt::print("{:>7} {:>12} {:<14} {:>12} {:>12} {:>12} {:>12} {:>12} {:>9}\n", "ranks", "bytes",
+               "algorithm", "time_us", "pair_max_B", "node_max_B", "intra_B", "inter_B", "simulated");
   }
   int predicted = 0;
   nlohmann::ordered_json points = nlohmann::ordered_json::array();
@@ -184,9 +201,9 @@ int simulate(const Options& o) {
     for (const std::int64_t bytes : *sizes) {
       std::vector<std::pair<Job, Result<Prediction>>> row;
       double best = INFINITY;
-      for (const Algorithm a : *algorithms) {
-        const double size = *collective == Collective::barrier ? 0 : static_cast<double>(bytes);
-        const Job job{*collective, a, static_cast<int>(n), o.root, size, o.wide};
+      for (Job job : *algorithms) {
+        job.ranks = static_cast<int>(n), job.root = o.root, job.wide_ratio = o.wide;
+        job.bytes = *collective == Collective::barrier ? 0 : static_cast<double>(bytes);
         row.emplace_back(job, ouro::sim::predict(*cluster, job, method));
         if (row.back().second) best = std::min(best, row.back().second->seconds);
       }
@@ -221,12 +238,13 @@ int main(int argc, char** argv) {
   app.add_option(
       "collective", o.collective,
       "all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, barrier");
-  app.add_option("-n,--ranks", o.ranks, "Numbers of ranks: a list, or FROM:TO by doubling")
-      ->capture_default_str();
+  app.add_option("-n,--ranks", o.ranks,
+                 "Numbers of ranks: a list, or FROM:TO by doubling (default: those of the cluster's "
+                 "nodes, or 8)");
   app.add_option("-b,--bytes", o.bytes, "Bytes of the whole buffer, as --ranks; suffix K, M, G, T")
       ->capture_default_str();
   app.add_option("-a,--algorithms", o.algorithms, "Comma-separated names, or all")->capture_default_str();
-  app.add_option("-c,--cluster", o.cluster, "Name or JSON file")->capture_default_str();
+  app.add_option("-c,--cluster", o.cluster, "Name, nodes and rate, or JSON file")->capture_default_str();
   app.add_option("--root", o.root, "Root of broadcast, reduce, gather, scatter")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

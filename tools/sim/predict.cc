@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "runtime/flow/hierarchy.h"
 #include "tools/sim/script.h"
 
 namespace ouro::sim {
@@ -34,7 +35,7 @@ Result<Script> representatives(const Cluster& cluster, const Job& job) {
   s.symmetry = {symmetry_of<Flow>(job.collective), n, k == n ? 1 : k, 0};
   if (s.symmetry.kind == Symmetry::Kind::none) return invalid("no rank of this flow stands for others");
   const int period = s.symmetry.period;
-  if (n % period != 0) return invalid("representatives need nodes that are all full");
+  if (n % period != 0 || !cluster.even()) return invalid("representatives need nodes that are all full");
   for (int r = 0; r < period; ++r) s.members.push_back(r);
   if (s.symmetry.kind == Symmetry::Kind::shift) {
     s.weight.assign(s.members.size(), n / period);
@@ -63,7 +64,8 @@ Script everyone(int ranks) {
 
 /// Chunks that a pipelined flow has under way before all ranks are in steady state.
 template <class Flow>
-int fill_of(int ranks) {
+int fill_of([[maybe_unused]] const Flow& flow, int ranks) {
+  if constexpr (requires { flow.nodes; }) return kLagPerHop * static_cast<int>(flow.nodes.first.size());
   if (std::is_same_v<Flow, ChainAllReduce> || std::is_same_v<Flow, ChainReduce>) return kLagPerHop * ranks;
   return Flow::kPipelined ? kLagPerHop * std::bit_width(static_cast<unsigned>(ranks)) : 0;
 }
@@ -114,13 +116,17 @@ Result<Prediction> predict_flow(const Cluster& cluster, const Job& job, Method m
     }
   }
   if (likes.members.empty()) likes = everyone(n);
+  likes.node_of = cluster.node_of(n);
+  likes.nodes = likes.node_of.back() + 1;
+  if (Flow::kBoards && cluster.node_port && likes.nodes > 1)
+    return invalid("boards do not reach from node to node");
 
   const double set = flow.chunks(Place{0, n, job.root, 1});  // chunks of one round
   const double per_round = Flow::kByReference ? job.bytes : set * cluster.slot_bytes;
   Prediction out;
   out.rounds = job.bytes <= per_round ? 1 : std::ceil(job.bytes / per_round);
   out.simulated_ranks = static_cast<int>(likes.members.size());
-  const int fill = fill_of<Flow>(n), most = fill + run_rounds, fewer = fill + run_rounds / 4;
+  const int fill = fill_of(flow, n), most = fill + run_rounds, fewer = fill + run_rounds / 4;
   out.extrapolated = out.rounds > most;
 
   double steps = 0;
@@ -146,12 +152,14 @@ Result<Prediction> predict_flow(const Cluster& cluster, const Job& job, Method m
     const double more = (out.rounds - most) / (most - fewer);
     ran.seconds += more * (ran.seconds - less.seconds);
     ran.busiest += more * (ran.busiest - less.busiest);
+    ran.busiest_node += more * (ran.busiest_node - less.busiest_node);
     ran.intra += more * (ran.intra - less.intra);
     ran.inter += more * (ran.inter - less.inter);
   }
   if (!ran.finished) return invalid("the flow deadlocks with this number of slots");
   out.seconds = ran.seconds;
   out.busiest = ran.busiest;
+  out.busiest_node = ran.busiest_node;
   out.intra = ran.intra;
   out.inter = ran.inter;
   return out;
@@ -162,13 +170,24 @@ Result<Prediction> predict_flow(const Cluster& cluster, const Job& job, Method m
 Result<Prediction> predict(const Cluster& cluster, const Job& job, Method method, int run_rounds) {
   if (job.ranks < 1 || job.ranks > kMaxRanks)
     return invalid("ranks must be 1 to " + std::to_string(kMaxRanks));
+  if (const std::size_t of = cluster.node_of(job.ranks).size(); of != static_cast<std::size_t>(job.ranks))
+    return invalid("the cluster has " + std::to_string(of) + " ranks");
   if (job.root < 0 || job.root >= job.ranks) return invalid("root must be one of the ranks");
   if (!(job.bytes >= 0 && job.bytes <= 1e15)) return invalid("bytes must be 0 to 1e15");
   if (!(job.wide_ratio >= 1 && job.wide_ratio <= 16)) return invalid("the wide ratio must be 1 to 16");
   if (run_rounds < 4 || run_rounds > 1'000'000) return invalid("rounds to run must be 4 to 1000000");
   Result<Prediction> out = invalid("there is no such algorithm for this collective");
-  visit(job.collective, job.algorithm,
-        [&](auto flow) { out = predict_flow(cluster, job, method, run_rounds, flow); });
+  const auto predicted = [&](const auto& flow) {
+    out = predict_flow(cluster, job, method, run_rounds, flow);
+  };
+  if (job.hierarchy.empty()) {
+    visit(job.collective, job.algorithm, predicted);
+    return out;
+  }
+  const NodeMap map(cluster.node_of(job.ranks));
+  for_each_hierarchy(map.view(), [&](Collective c, std::string_view name, const auto& flow) {
+    if (c == job.collective && name == job.hierarchy) predicted(flow);
+  });
   return out;
 }
 

@@ -1,6 +1,8 @@
 // Predicts what a flow of the list costs on a described cluster, by running its steps against a clock.
 // Used by ouro-sim and its tests.
 #pragma once
+#include <string_view>
+
 #include "runtime/flow/list.h"
 #include "tools/sim/cluster.h"
 
@@ -9,6 +11,7 @@ namespace ouro::sim {
 struct Job {
   Collective collective = Collective::all_reduce;
   flow::Algorithm algorithm = flow::Algorithm::ring;
+  std::string_view hierarchy = {};  // a flow over nodes by its name in hierarchy.h, in place of `algorithm`
   int ranks = 8;
   int root = 0;
   double bytes = 0;       // of the whole buffer: where one side is a block, of the side with all n blocks
@@ -27,6 +30,7 @@ struct Prediction {
   int simulated_ranks = 0;      // fewer than the job's: representatives
   bool extrapolated = false;    // many rounds: the steady state of the first ones is continued
   double busiest = 0;           // bytes over the directed pair of ranks that carries most
+  double busiest_node = 0;      // bytes that the busiest node sends to, or receives from, all others
   double intra = 0, inter = 0;  // bytes in all, inside nodes and between them
 };
 
@@ -35,6 +39,10 @@ struct Prediction {
 /// it receives). A receiver waits; a reduction or local copy takes bytes*gamma. Posting copies to the board
 /// (not by reference); reading a chunk of a board takes gap + bytes*beta of the reader's time, and alpha once
 /// it is there.
+///
+/// With node_port, messages between nodes keep the ports of the two nodes busy in place of those of the
+/// ranks, in the order in which they are sent; boards do not reach there (elsewhere the links between nodes
+/// stand in for them).
 ///
 /// Representatives are exact where the flow looks the same after moving all ranks by whole nodes (rings,
 /// dissemination, unrooted boards) or flipping the upper bits of their numbers (halving, powers of two).

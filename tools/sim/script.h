@@ -40,7 +40,8 @@ struct Op {
 struct Pair {
   Wire wire;  // of the link; of boards for a fetch
   bool inside = true;
-  double weight = 1;  // how many pairs of ranks it stands for
+  double weight = 1;                       // how many pairs of ranks it stands for
+  std::size_t from_node = 0, to_node = 0;  // 0 where all nodes are alike
 };
 
 struct Script {
@@ -53,17 +54,22 @@ struct Script {
   std::vector<std::vector<Op>> programs;  // by class: one round
   int program_rounds = 1;                 // how often each is run: 1 if pipelined
   std::vector<Pair> pairs;                // by link
+  std::vector<int> node_of;               // by rank of the job
+  int nodes = 1;
 
   int pair_index(const Cluster& cluster, int from, int to, bool board) {
     const auto key = static_cast<std::uint64_t>(symmetry.class_of(from)) << 32 |
                      static_cast<std::uint64_t>(symmetry.bearing(from, to));
     const auto [at, fresh] = index_.try_emplace(key, static_cast<int>(pairs.size()));
     if (fresh) {
-      const int k = cluster.node_size(ranks);
-      const bool inside = from / k == to / k;
+      const std::size_t a = index(node_of[index(from)]), b = index(node_of[index(to)]);
+      const bool inside = a == b, alike = symmetry.kind != Symmetry::Kind::none;
       const double likes =
           std::min(weight[index(symmetry.class_of(from))], weight[index(symmetry.class_of(to))]);
-      pairs.push_back({!inside ? cluster.inter : board ? cluster.board : cluster.intra, inside, likes});
+      pairs.push_back({!inside ? cluster.inter
+                       : board ? cluster.board
+                               : cluster.intra,
+                       inside, likes, alike ? 0 : a, alike ? 0 : b});
     }
     return at->second;
   }
@@ -75,7 +81,7 @@ struct Script {
 
 struct Outcome {
   bool finished = false;  // false: deadlock
-  double seconds = 0, busiest = 0, intra = 0, inter = 0;
+  double seconds = 0, busiest = 0, busiest_node = 0, intra = 0, inter = 0;
 };
 
 Outcome run(const Cluster&, const Script&);
