@@ -11,6 +11,7 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "runtime/core/log.h"
 
@@ -26,17 +27,22 @@ struct Family {
   const char* size;
   const char* local_rank;
   const char* local_size;
+  const char* node;
+  const char* restarts;
 };
 constexpr Family kFamilies[] = {
-    {"ouro", "OURO_RANK", "OURO_WORLD_SIZE", "OURO_LOCAL_RANK", "OURO_LOCAL_SIZE"},
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"ouro", "OURO_RANK", "OURO_WORLD_SIZE", "OURO_LOCAL_RANK", "OURO_LOCAL_SIZE", "GROUP_RANK",
+     "TORCHELASTIC_RESTART_COUNT"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+     "TORCHELASTIC_RESTART_COUNT"},
     {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"pmix", "PMIX_RANK", "", "", ""},
-    {"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "", ""},
+    {"pmix", "PMIX_RANK", "", "", "", "SLURM_NODEID", "SLURM_RESTART_COUNT"},
+    {"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_NODEID",
+     "SLURM_RESTART_COUNT"},
     {"mvapich", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
-     "MV2_COMM_WORLD_LOCAL_SIZE"},
-    {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""},
+     "MV2_COMM_WORLD_LOCAL_SIZE", "SLURM_NODEID", "SLURM_RESTART_COUNT"},
+    {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_NODEID", "SLURM_RESTART_COUNT"},
 };
 
 class Reader {
@@ -80,6 +86,12 @@ bool in_slurm_step(const Reader& env) {
   return !id.empty() && error == std::errc() && end == id.data() + id.size() && step < kFirstReserved;
 }
 
+/// Of these launchers SLURM's srun may be the host, and then says what they do not.
+bool of_slurm(const Reader& env, const std::string& launcher) {
+  const bool may_be = launcher == "slurm" || launcher == "pmix" || launcher == "pmi" || launcher == "mvapich";
+  return may_be && env.has("SLURM_JOB_ID") && in_slurm_step(env);
+}
+
 /// Number `node` of a list such as "2(x3),1", which stands for 2,2,2,1.
 std::optional<int> tasks_on_node(std::string_view list, int node) {
   while (!list.empty()) {
@@ -113,7 +125,7 @@ Result<int> slurm_local_size(const Reader& env, int size) {
 
 /// The names that this environment really uses: PMIx names a rank and leaves the rest to its host launcher.
 struct Found {
-  std::string launcher, rank, size, local_rank, local_size;
+  std::string launcher, rank, size, local_rank, local_size, node, restarts;
 };
 
 std::optional<Found> find(const Reader& env) {
@@ -121,7 +133,7 @@ std::optional<Found> find(const Reader& env) {
     const std::string_view launcher = f.launcher;
     if (!env.has(f.rank) && (*f.size == '\0' || !env.has(f.size))) continue;
     if (launcher == "slurm" && !in_slurm_step(env)) continue;
-    Found found{f.launcher, f.rank, f.size, f.local_rank, f.local_size};
+    Found found{f.launcher, f.rank, f.size, f.local_rank, f.local_size, f.node, f.restarts};
     if (launcher == "pmix") {
       found.size = env.first({"PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
       found.local_rank = env.first({"MPI_LOCALRANKID", "SLURM_LOCALID"});
@@ -188,6 +200,20 @@ Result<Launch> read(const Reader& env, const Found& names) {
     l.local_size = *local;
   }
   OURO_TRY(check(names, l));
+  const bool foreign =
+      names.node == "SLURM_NODEID" && !of_slurm(env, l.launcher);  // an allocation's shell has it
+  if (!names.node.empty() && !foreign && env.has(names.node)) {
+    const Result<int> node = env.number(names.node);
+    if (!node.ok()) return node.status();
+    if (*node < 0) return invalid(fmt::format("{}={}: expected 0 or more", names.node, *node));
+    l.node = *node;
+  }
+  if (!names.restarts.empty() && !foreign && env.has(names.restarts)) {
+    const Result<int> restarts = env.number(names.restarts);
+    if (!restarts.ok()) return restarts.status();
+    if (*restarts < 0) return invalid(fmt::format("{}={}: expected 0 or more", names.restarts, *restarts));
+    l.generation = static_cast<std::uint64_t>(*restarts);
+  }
   return l;
 }
 
@@ -204,9 +230,84 @@ std::string key_of(const Reader& env, const std::string& launcher) {
   }
   if ((launcher == "openmpi" || launcher == "pmix") && !job.empty())
     return fmt::format("{}:{}", job, env.text(job));
-  const bool of_slurm =
-      launcher == "slurm" || launcher == "pmix" || launcher == "pmi" || launcher == "mvapich";
-  return of_slurm && env.has("SLURM_JOB_ID") && in_slurm_step(env) ? slurm() : "";
+  return of_slurm(env, launcher) ? slurm() : "";
+}
+
+/// The first host of a list such as "n[07-9,12],m3": "n07". "" if the list cannot be read.
+std::string first_host(std::string_view list) {
+  std::string host;
+  while (!list.empty() && list.front() != ',') {
+    if (list.front() != '[') {
+      host += list.front();
+      list.remove_prefix(1);
+      continue;
+    }
+    const std::size_t end = list.find(']');
+    if (end == std::string_view::npos) return "";
+    const std::string_view inside = list.substr(1, end - 1);
+    host += inside.substr(0, inside.find_first_of(",-"));
+    list.remove_prefix(end + 1);
+  }
+  return host;
+}
+
+/// A port that all ranks of a step compute alike, and that two steps seldom share. Below the ports that
+/// systems hand out by themselves.
+int slurm_port(const Reader& env) {
+  constexpr std::uint32_t kFirst = 10'000, kPorts = 20'000;
+  std::uint32_t hash = 2166136261u;  // FNV-1a
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID"}) {
+    for (const char c : env.text(name)) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+    hash *= 16777619u;
+  }
+  return static_cast<int>(kFirst + hash % kPorts);
+}
+
+std::string with_port(std::string_view host, int port) {
+  const bool ipv6 = host.find(':') != std::string_view::npos && host.front() != '[';
+  return fmt::format(fmt::runtime(ipv6 ? "[{}]:{}" : "{}:{}"), host, port);
+}
+
+/// Where the hosts of the job meet, or "" if nobody says.
+Result<std::string> rendezvous_of(const Reader& env, const Launch& l) {
+  if (env.has("OURO_RENDEZVOUS")) return std::string(env.text("OURO_RENDEZVOUS"));
+  if (l.launcher == "torchrun" && env.has("MASTER_ADDR") && env.has("MASTER_PORT")) {
+    const Result<int> port = env.number("MASTER_PORT");
+    if (port.ok() && *port >= 1 && *port < 65535) return with_port(env.text("MASTER_ADDR"), *port + 1);
+    if (!l.several_hosts()) return std::string();
+    return invalid(
+        fmt::format("MASTER_PORT={}: expected 1 to 65534, since ranks of other hosts meet at the port "
+                    "after it; or set OURO_RENDEZVOUS=ADDRESS:PORT on all ranks",
+                    env.text("MASTER_PORT")));
+  }
+  const std::string list = env.first({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+  if (!list.empty() && of_slurm(env, l.launcher)) {
+    const std::string host = first_host(env.text(list));
+    if (!host.empty()) return with_port(host, slurm_port(env));
+    return invalid(fmt::format("{}={} names no host", list, env.text(list)));
+  }
+  return std::string();
+}
+
+/// What completes a job over several hosts, beside ranks and sizes.
+Status check_meeting(Launch& l) {
+  if (l.rendezvous.empty()) {
+    return invalid(fmt::format(
+        "{} ranks on several hosts, and {} does not say where they meet: set OURO_RENDEZVOUS=ADDRESS:PORT, "
+        "an "
+        "address of the host of rank 0 and a free port there, or file:PATH on a file system that all hosts "
+        "share, on all ranks (Open MPI: mpirun -x OURO_RENDEZVOUS; MPICH: mpirun -genvlist OURO_RENDEZVOUS)",
+        l.size, l.launcher));
+  }
+  if (!l.job_key.empty()) return {};
+  if (l.rendezvous.starts_with("file:")) {
+    return invalid(
+        fmt::format("{} ranks on several hosts, and {} gives the job no name that all of them see: set "
+                    "OURO_JOB_ID to the same text on all ranks",
+                    l.size, l.launcher));
+  }
+  l.job_key = "rendezvous:" + l.rendezvous;  // one job at a time can listen there
+  return {};
 }
 
 /// Field 22 of /proc/PID/stat, in clock ticks since boot. The name in field 2 may hold blanks and brackets.
@@ -236,15 +337,11 @@ Result<Launch> discover(const Environment& environment, const Identity& who) {
   Result<Launch> launch = read(env, *names);
   if (!launch.ok()) return launch;
   launch->job_key = job_id.empty() ? key_of(env, launch->launcher) : "ouro:" + job_id;
-  if (launch->job_key.empty()) {
-    if (launch->local_size < launch->size) {
-      return invalid(
-          fmt::format("{} ranks on several hosts, and {} gives the job no name that all of them see: set "
-                      "OURO_JOB_ID to the same text on all ranks",
-                      launch->size, launch->launcher));
-    }
-    launch->job_key = "parent:" + who.parent;
-  }
+  Result<std::string> rendezvous = rendezvous_of(env, *launch);
+  if (!rendezvous.ok()) return rendezvous.status();
+  launch->rendezvous = std::move(*rendezvous);
+  if (launch->several_hosts()) OURO_TRY(check_meeting(*launch));
+  if (launch->job_key.empty()) launch->job_key = "parent:" + who.parent;
   return launch;
 }
 

@@ -124,14 +124,23 @@ TEST_P(Discover, ReadsTheLaunchersVariables) {
   EXPECT_EQ(got->job_key, want.key) << want.what;
 }
 
-const Environment kOuro = {
-    {"OURO_RANK", "1"}, {"OURO_WORLD_SIZE", "3"}, {"OURO_LOCAL_RANK", "0"}, {"OURO_LOCAL_SIZE", "2"}};
+const Environment kOuro = {{"OURO_RANK", "1"},
+                           {"OURO_WORLD_SIZE", "3"},
+                           {"OURO_LOCAL_RANK", "0"},
+                           {"OURO_LOCAL_SIZE", "2"},
+                           {"OURO_RENDEZVOUS", "10.0.0.1:7000"}};
 
 INSTANTIATE_TEST_SUITE_P(
     Launchers, Discover,
     testing::Values(
         Good{"nothing", {{"PATH", "/bin"}}, "none", 0, 1, 0, 1, "process:200@9000"},
         Good{"ouro", with(kOuro, {{"OURO_JOB_ID", "ab"}}), "ouro", 1, 3, 0, 2, "ouro:ab"},
+        Good{"two hosts, no job id: the rendezvous names the job", kOuro, "ouro", 1, 3, 0, 2,
+             "rendezvous:10.0.0.1:7000"},
+        Good{
+            "hydra on two hosts",
+            with(kHydra, {{"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}, {"OURO_RENDEZVOUS", "a:7000"}}),
+            "pmi", 1, 2, 0, 1, "rendezvous:a:7000"},
         Good{"ouro, one host, no job id",
              {{"OURO_RANK", "1"}, {"OURO_WORLD_SIZE", "3"}},
              "ouro",
@@ -229,8 +238,19 @@ TEST(DiscoverErrors, SayWhatIsWrongInWords) {
       {with(kOuro, {{"OURO_LOCAL_RANK", "-1"}}), "OURO_LOCAL_RANK=-1"},
       {with(kOuro, {{"OURO_LOCAL_SIZE", "4"}}), "OURO_LOCAL_SIZE=4: expected 1 to 3"},
       {with(kOuro, {{"OURO_LOCAL_SIZE", "0"}}), "OURO_LOCAL_SIZE=0"},
-      {kOuro, "set OURO_JOB_ID to the same text on all ranks"},  // two hosts, and no name for the job
-      {with(kHydra, {{"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}}), "set OURO_JOB_ID"},
+      {with(kOuro, {{"OURO_RENDEZVOUS", ""}, {"OURO_JOB_ID", "x"}}), "ouro does not say where they meet"},
+      {with(kOuro, {{"OURO_RENDEZVOUS", "file:/shared/job"}}),
+       "set OURO_JOB_ID to the same text on all ranks"},
+      {with(kHydra, {{"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}}),
+       "mpirun -genvlist OURO_RENDEZVOUS"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}),
+       "mpirun -x OURO_RENDEZVOUS"},
+      {with(kTorchrun, {{"MASTER_PORT", "65535"}}), "MASTER_PORT=65535: expected 1 to 65534"},
+      {with(kTorchrun, {{"MASTER_PORT", "http"}}), "MASTER_PORT=http"},
+      {with(kTorchrun, {{"MASTER_ADDR", ""}}), "torchrun does not say where they meet"},
+      {with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "-1"}}), "TORCHELASTIC_RESTART_COUNT=-1"},
+      {with(kTorchrun, {{"GROUP_RANK", "x"}}), "GROUP_RANK=x is not an integer"},
+      {with(kSrun, {{"SLURM_JOB_NODELIST", "[1-3"}}), "SLURM_JOB_NODELIST=[1-3 names no host"},
       {with(kSrun, {{"SLURM_NODEID", "3"}}), "has no entry for node 3"},
       {with(kSrun, {{"SLURM_STEP_TASKS_PER_NODE", "2(x"}}), "has no entry for node 2"},
       {with(kSrun, {{"SLURM_NODEID", ""}}), "SLURM_NODEID is missing"},
@@ -242,6 +262,45 @@ TEST(DiscoverErrors, SayWhatIsWrongInWords) {
     ASSERT_FALSE(got.ok()) << c.says;
     EXPECT_EQ(got.status().code(), Code::invalid);
     EXPECT_THAT(got.status().message(), HasSubstr(c.says));
+  }
+}
+
+struct Meeting {
+  const char* what;
+  Environment env;
+  const char* rendezvous;
+  int node;
+  std::uint64_t generation;
+};
+
+TEST(DiscoverHosts, WhereTheyMeetWhichOneThisIsAndHowOftenTheJobStarted) {
+  const Meeting cases[] = {
+      {"ouro-run", with(kOuro, {{"GROUP_RANK", "1"}, {"TORCHELASTIC_RESTART_COUNT", "0"}}), "10.0.0.1:7000",
+       1, 0},
+      {"torchrun", kTorchrun, "node0:29501", 1, 1},
+      {"torchrun over IPv6", with(kTorchrun, {{"MASTER_ADDR", "fd77::1"}}), "[fd77::1]:29501", 1, 1},
+      {"torchrun told", with(kTorchrun, {{"OURO_RENDEZVOUS", "file:/shared/x"}}), "file:/shared/x", 1, 1},
+      {"one host needs no port",
+       with(kTorchrun, {{"MASTER_PORT", "65535"}, {"WORLD_SIZE", "4"}, {"RANK", "1"}}), "", 1, 1},
+      {"openmpi", kOpenMpi, "", -1, 0},
+      {"openmpi told", with(kOpenMpi, {{"OURO_RENDEZVOUS", "a:7000"}}), "a:7000", -1, 0},
+      {"hydra", kHydra, "", -1, 0},
+      {"hydra in an allocation's shell", with(kHydra, {{"SLURM_NODEID", "0"}, {"SLURM_JOB_NODELIST", "n7"}}),
+       "", -1, 0},
+      {"srun", kSrun, "n1:26438", 2, 0},
+      {"srun again", with(kSrun, {{"SLURM_RESTART_COUNT", "2"}}), "n1:26438", 2, 2},
+      {"srun on part of the job", with(kSrun, {{"SLURM_STEP_NODELIST", "n[2-3]"}}), "n2:26438", 2, 0},
+      {"the next step", with(kSrun, {{"SLURM_STEP_ID", "1"}}), "n1:23055", 2, 0},
+      {"rack and node", with(kSrun, {{"SLURM_JOB_NODELIST", "r[2,4]n[007-012]-ib,x1"}}), "r2n007-ib:26438", 2,
+       0},
+      {"a plain list", with(kSrun, {{"SLURM_JOB_NODELIST", "b.example,a"}}), "b.example:26438", 2, 0},
+  };
+  for (const Meeting& c : cases) {
+    const Result<Launch> got = discover(c.env, kWho);
+    ASSERT_TRUE(got.ok()) << c.what << ": " << got.status().message();
+    EXPECT_EQ(got->rendezvous, c.rendezvous) << c.what;
+    EXPECT_EQ(got->node, c.node) << c.what;
+    EXPECT_EQ(got->generation, c.generation) << c.what;
   }
 }
 

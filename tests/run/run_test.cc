@@ -15,84 +15,14 @@
 #include <thread>
 
 #include "runtime/machine.h"
+#include "tests/run/harness.h"
 #include "tools/run/child.h"
 #include "tools/run/lines.h"
 
+namespace ouro::run {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-std::string slurp(const fs::path& path) {
-  std::ifstream in(path);
-  std::ostringstream all;
-  all << in.rdbuf();
-  return all.str();
-}
-
-std::multiset<std::string> lines_of(const std::string& text) {
-  std::multiset<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.insert(line);
-  return lines;
-}
-
-bool alive(pid_t pid) {
-  std::ifstream stat(fmt::format("/proc/{}/stat", pid));
-  std::string all;
-  std::getline(stat, all);
-  const std::size_t bracket = all.rfind(')');
-  return bracket != std::string::npos && all.substr(bracket + 2, 1) != "Z";
-}
-
-/// True as soon as `done` is, false if it is not within ten seconds.
-template <class F>
-bool eventually(F&& done) {
-  for (int i = 0; i < 1000; ++i) {
-    if (done()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return false;
-}
-
-class OuroRun : public testing::Test {
- protected:
-  OuroRun() {
-    std::string pattern = (fs::temp_directory_path() / "ouro-run-test-XXXXXX").string();
-    dir_ = ::mkdtemp(pattern.data());
-  }
-  ~OuroRun() override { fs::remove_all(dir_); }
-
-  struct Outcome {
-    int code = -1;
-    std::string out, err;
-    double seconds = 0;
-  };
-  /// `arguments` is shell text; the program of the ranks usually is `sh script`.
-  Outcome run(const std::string& arguments, const std::string& input = "/dev/null") {
-    const auto start = Clock::now();
-    const std::string command =
-        fmt::format("cd {0}; {1} {2} >{0}/out 2>{0}/err <{3}", dir_.string(), OURO_RUN, arguments, input);
-    const int status = std::system(command.c_str());
-    Outcome o;
-    o.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    o.out = slurp(dir_ / "out");
-    o.err = slurp(dir_ / "err");
-    o.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    return o;
-  }
-  std::string script(const std::string& body) {
-    std::ofstream(dir_ / "script") << body;
-    return "sh " + (dir_ / "script").string();
-  }
-  pid_t pid_in(const std::string& file) {
-    pid_t pid = 0;
-    eventually([&] { return static_cast<bool>(std::ifstream(dir_ / file) >> pid); });
-    return pid;
-  }
-
-  fs::path dir_;
-};
 
 TEST_F(OuroRun, GivesEachRankItsVariables) {
   const Outcome o =
@@ -200,39 +130,24 @@ TEST_F(OuroRun, LeavesNoProcessBehind) {
 }
 
 TEST_F(OuroRun, RanksDieWithTheLauncher) {
-  const std::string command = fmt::format("cd {}; exec {} -n 2 {} >/dev/null 2>&1", dir_.string(), OURO_RUN,
-                                          script("echo $$ >$RANK; exec sleep 60"));
-  const pid_t launcher = ::fork();
-  if (launcher == 0) {
-    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
-    ::_exit(127);
-  }
+  const pid_t launcher = start("-n 2 " + script("echo $$ >$RANK; exec sleep 60"));
   ASSERT_GT(launcher, 0);
   const pid_t first = pid_in("0"), second = pid_in("1");
   ASSERT_GT(first, 0);
   ASSERT_GT(second, 0);
   ::kill(launcher, SIGKILL);
-  ::waitpid(launcher, nullptr, 0);
+  EXPECT_EQ(reap(launcher), 128 + SIGKILL);
   EXPECT_TRUE(eventually([&] { return !alive(first) && !alive(second); }));
 }
 
 TEST_F(OuroRun, PassesSignalsOn) {
   for (const int number : {SIGINT, SIGTERM}) {
-    const std::string command =
-        fmt::format("cd {}; exec {} -n 2 {} >out 2>err", dir_.string(), OURO_RUN,
-                    script("trap 'exit 9' INT TERM; echo $$ >$RANK\n while :; do sleep 0.05; done"));
-    const pid_t launcher = ::fork();
-    if (launcher == 0) {
-      ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
-      ::_exit(127);
-    }
+    const pid_t launcher =
+        start("-n 2 " + script("trap 'exit 9' INT TERM; echo $$ >$RANK\n while :; do sleep 0.05; done"));
     pid_in("0");
     pid_in("1");
     ::kill(launcher, number);
-    int status = 0;
-    ::waitpid(launcher, &status, 0);
-    ASSERT_TRUE(WIFEXITED(status)) << number;
-    EXPECT_EQ(WEXITSTATUS(status), 9);
+    EXPECT_EQ(reap(launcher), 9) << number;
     EXPECT_NE(slurp(dir_ / "err").find(fmt::format("signal {} ", number)), std::string::npos);
     fs::remove(dir_ / "0");
     fs::remove(dir_ / "1");
@@ -246,9 +161,9 @@ TEST_F(OuroRun, RankZeroReadsTheInputTheOthersNone) {
 
 TEST_F(OuroRun, EndsWhenNobodyReadsItsOutput) {
   const std::string command = fmt::format("{} -n 2 yes 2>/dev/null | head -n 1", OURO_RUN);
-  const auto start = Clock::now();
+  const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(std::system(command.c_str()), 0);
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 TEST_F(OuroRun, OversubscribesTheMachine) {
@@ -272,16 +187,16 @@ TEST_F(OuroRun, RefusesWhatItCannotDo) {
 constexpr const char* kTellAffinity = "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/$$/status";
 
 TEST_F(OuroRun, BindsEachRankToItsPlace) {
-  using ouro::rt::Bind;
-  const ouro::rt::Machine& m = ouro::rt::machine();
+  using rt::Bind;
+  const rt::Machine& m = rt::machine();
   if (m.invented) GTEST_SKIP() << "HWLOC_XMLFILE or HWLOC_SYNTHETIC is set";
-  const std::string everywhere = ouro::rt::to_text(ouro::rt::affinity_of(0));
+  const std::string everywhere = rt::to_text(rt::affinity_of(0));
   for (const Bind policy : {Bind::core, Bind::cache, Bind::numa, Bind::none})
     for (const int ranks : {1, 2, 3}) {
       const Outcome o = run(fmt::format("-n {} --bind {} {}", ranks, name(policy), script(kTellAffinity)));
       std::multiset<std::string> expected;
       for (int r = 0; r < ranks; ++r) {
-        const std::string place = ouro::rt::to_text(m.place(r, ranks, policy).cpus);
+        const std::string place = rt::to_text(m.place(r, ranks, policy).cpus);
         expected.insert(fmt::format("[{}] {}", r, place.empty() ? everywhere : place));
       }
       EXPECT_EQ(lines_of(o.out), expected) << name(policy) << ", " << ranks << " ranks";
@@ -290,10 +205,10 @@ TEST_F(OuroRun, BindsEachRankToItsPlace) {
 }
 
 TEST_F(OuroRun, BindsWithinItsOwnAffinityMask) {
-  const ouro::rt::Cpus mine = ouro::rt::affinity_of(0);
+  const rt::Cpus mine = rt::affinity_of(0);
   if (mine.size() < 2) GTEST_SKIP() << "one hardware thread only";
   std::thread([&] {  // and what it starts
-    ASSERT_TRUE(ouro::rt::bind_this_thread({.cpus = {mine.back()}}).ok());
+    ASSERT_TRUE(rt::bind_this_thread({.cpus = {mine.back()}}).ok());
     const Outcome o = run("-n 2 --bind core " + script(kTellAffinity));
     EXPECT_EQ(lines_of(o.out), (std::multiset<std::string>{fmt::format("[0] {}", mine.back()),
                                                            fmt::format("[1] {}", mine.back())}));
@@ -307,9 +222,9 @@ TEST_F(OuroRun, TheEnvironmentBindsOnce) {
   const Outcome bound = run("-n 1 " + script(std::string(kTellAffinity) + "; echo $OURO_BIND"));
   const Outcome free = run("-n 1 --bind none " + script(kTellAffinity));
   ::unsetenv("OURO_BIND");
-  const std::string place = ouro::rt::to_text(ouro::rt::machine().place(0, 1, ouro::rt::Bind::core).cpus);
+  const std::string place = rt::to_text(rt::machine().place(0, 1, rt::Bind::core).cpus);
   EXPECT_EQ(bound.out, fmt::format("[0] {}\n[0] none\n", place)) << bound.err;
-  EXPECT_EQ(free.out, fmt::format("[0] {}\n", ouro::rt::to_text(ouro::rt::affinity_of(0))));
+  EXPECT_EQ(free.out, fmt::format("[0] {}\n", rt::to_text(rt::affinity_of(0))));
 }
 
 TEST_F(OuroRun, RefusesBindingsThatDoNotExist) {
@@ -331,26 +246,26 @@ TEST_F(OuroRun, RefusesBindingsThatDoNotExist) {
 }
 
 TEST(Spawn, APlaceThatDoesNotExistIsAnError) {
-  const auto child = ouro::run::spawn({"true"}, {}, STDIN_FILENO, {.cpus = {65000}});
+  const auto child = spawn({"true"}, {}, STDIN_FILENO, {.cpus = {65000}});
   ASSERT_TRUE(child.ok()) << child.status().message();
-  const auto* error = std::get_if<ouro::run::StartError>(&*child);
+  const auto* error = std::get_if<StartError>(&*child);
   ASSERT_NE(error, nullptr);
   EXPECT_TRUE(error->binding);
   EXPECT_EQ(error->error, EINVAL);
 }
 
 TEST(Spawn, MemoryThatCannotBePreferredIsOnlyTold) {
-  auto child = ouro::run::spawn({"/bin/true"}, {}, STDIN_FILENO, {.node = 1000});
+  auto child = spawn({"/bin/true"}, {}, STDIN_FILENO, {.node = 1000});
   ASSERT_TRUE(child.ok()) << child.status().message();
-  auto* started = std::get_if<ouro::run::Child>(&*child);
+  auto* started = std::get_if<Child>(&*child);
   ASSERT_NE(started, nullptr);
   EXPECT_NE(started->memory_error, 0);
   int status = -1;
   ASSERT_EQ(::waitpid(started->pid, &status, 0), started->pid);
   EXPECT_EQ(status, 0);
-  const auto missing = ouro::run::spawn({"/no/such/program"}, {}, STDIN_FILENO, {.node = 1000});
+  const auto missing = spawn({"/no/such/program"}, {}, STDIN_FILENO, {.node = 1000});
   ASSERT_TRUE(missing.ok());
-  const auto* error = std::get_if<ouro::run::StartError>(&*missing);
+  const auto* error = std::get_if<StartError>(&*missing);
   ASSERT_NE(error, nullptr);
   EXPECT_FALSE(error->binding);
   EXPECT_EQ(error->error, ENOENT);
@@ -361,7 +276,7 @@ TEST_F(OuroRun, ArgumentsOfTheProgramAreNotItsOwn) {
 }
 
 TEST(LineSplitter, JoinsPiecesAndBreaksEndlessLines) {
-  ouro::run::LineSplitter s;
+  LineSplitter s;
   std::vector<std::string> got;
   const auto take = [&](std::string_view line) { got.emplace_back(line); };
   s.add("a", take);
@@ -370,12 +285,13 @@ TEST(LineSplitter, JoinsPiecesAndBreaksEndlessLines) {
   s.finish(take);
   EXPECT_EQ(got.back(), "c");
   got.clear();
-  const std::string endless(ouro::run::LineSplitter::kLongest + 5, 'x');
+  const std::string endless(LineSplitter::kLongest + 5, 'x');
   s.add(endless + "\ny\n", take);
   ASSERT_EQ(got.size(), 3u);
-  EXPECT_EQ(got[0].size(), ouro::run::LineSplitter::kLongest);
+  EXPECT_EQ(got[0].size(), LineSplitter::kLongest);
   EXPECT_EQ(got[1], "xxxxx");
   EXPECT_EQ(got[2], "y");
 }
 
 }  // namespace
+}  // namespace ouro::run

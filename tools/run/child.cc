@@ -44,6 +44,7 @@ struct Plan {
   char* const* environment;
   int in, out, err, report;
   pid_t parent;
+  int death_signal;
   const rt::Binding& binding;
 };
 
@@ -61,7 +62,7 @@ void tell(int fd, Report::Stage stage, int error) {
 /// In the child: only calls that are safe after fork in a program with threads.
 [[noreturn]] void become(const Plan& plan) {
   ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::prctl(PR_SET_PDEATHSIG, plan.death_signal);
   if (::getppid() != plan.parent) ::_exit(1);  // it died before the line above
   for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}) ::signal(number, SIG_DFL);
   sigset_t none;
@@ -119,7 +120,7 @@ void Child::reap() {
 
 Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& argv,
                                               const Environment& environment, int stdin_fd,
-                                              const rt::Place& place) {
+                                              const rt::Place& place, int death_signal) {
   Result<Pipe> out = make_pipe(), err = make_pipe(), report = make_pipe();
   for (const Result<Pipe>* p : {&out, &err, &report}) {
     if (!p->ok()) return p->status();
@@ -128,8 +129,8 @@ Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& ar
   for (const auto& [key, value] : environment) settings.push_back(key + "=" + value);
   const std::vector<char*> arguments = pointers(argv), variables = pointers(settings);
   const rt::Binding binding(place);
-  const Plan plan{arguments.data(), variables.data(),    stdin_fd,   out->write.get(),
-                  err->write.get(), report->write.get(), ::getpid(), binding};
+  const Plan plan{arguments.data(),    variables.data(), stdin_fd,     out->write.get(), err->write.get(),
+                  report->write.get(), ::getpid(),       death_signal, binding};
   const pid_t pid = ::fork();
   if (pid < 0) return system_error("cannot start a process");
   if (pid == 0) become(plan);

@@ -1,5 +1,6 @@
 // One rank as a process: its pidfd, its two output pipes, and how it ended. Used by the launcher.
 #pragma once
+#include <signal.h>
 #include <sys/types.h>
 
 #include <optional>
@@ -41,12 +42,12 @@ struct StartError {
   bool binding = false;
 };
 
-/// Starts a process at `place` that leads a group of its own, dies with this thread, and has the default
-/// signal mask. `stdin_fd` is handed on; the caller keeps it. Holds a StartError if the program cannot be
-/// executed.
+/// Starts a process at `place` that leads a group of its own, gets `death_signal` when this thread ends, and
+/// has the default signal mask. `stdin_fd` is handed on; the caller keeps it. Holds a StartError if the
+/// program cannot be executed.
 Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& argv,
                                               const Environment& environment, int stdin_fd,
-                                              const rt::Place& place);
+                                              const rt::Place& place, int death_signal = SIGKILL);
 
 /// Ends and reaps the processes that were left to this one by ranks that died (children that are not in
 /// `before`). Bounded to about a second.

@@ -1,4 +1,4 @@
-// Starts the ranks of a job on this host, relays their output and ends them all if one fails.
+// Starts the ranks of a job on this host or on several, relays their output and ends them all if one fails.
 // Used by ouro-run and by `ouro-perf --ranks`.
 #pragma once
 #include <string>
@@ -7,6 +7,7 @@
 #include "runtime/core/env.h"
 #include "runtime/core/status.h"
 #include "runtime/machine.h"
+#include "tools/run/hosts.h"
 
 namespace ouro::run {
 
@@ -16,10 +17,12 @@ inline constexpr int kTimeoutCode = 124;  ///< as timeout(1)
 struct RunOptions {
   int ranks = 1;                   ///< 1 to kMaxRanks; more than there are cores is fine
   double timeout_s = 0;            ///< end the job after this many seconds; 0: never
-  rt::Bind bind = rt::Bind::none;  ///< what each rank may run on; see Machine::place
+  rt::Bind bind = rt::Bind::none;  ///< what each rank may run on, on its host; see Machine::place
   bool prefix = true;              ///< "[rank] " before each line of output
   std::string name = "ouro-run";   ///< in the launcher's own messages, which go to stderr
   Environment extra;               ///< added to the environment of all ranks
+  std::vector<Host> hosts;         ///< empty: this host, without an agent
+  std::string agent = kSshAgent;   ///< command that runs a command on a host; see agent_command
 };
 
 /// Runs `argv` as ranks 0..n-1 with the variables of torchrun and OURO_*, and returns the exit code of the
@@ -34,11 +37,33 @@ struct RunOptions {
 /// A rank is bound before the program starts, with all threads that it will have. Bound ranks get
 /// OURO_BIND=none, since it is done.
 ///
+/// With hosts, ranks follow the order of hosts and fill the slots of each. On each host an agent (agent.h),
+/// started by `agent`, starts that host's ranks; all of the above holds across hosts, but for standard input,
+/// which is empty for all ranks. An agent that dies, or loses its connection, ends the ranks of its host and
+/// is a failure like that of a rank; when this process dies, all agents do. Ranks get OURO_RENDEZVOUS (an
+/// address of the first host that all other hosts have reached), OURO_HOSTID (the host's name in `hosts`) and
+/// OURO_SECRET_FILE (a random secret of this job, which travels on the standard input of agents only).
+///
 /// Blocks. Changes the calling thread's signal mask and the process's child-subreaper mark until it returns.
 /// Errors: invalid (options), resource (the system refuses processes, pipes, ports or a binding).
 Result<int> run_ranks(const RunOptions& options, const std::vector<std::string>& argv);
 
-/// The variables that rank `rank` gets on top of its parent's. `job` is the job's id, `port` a free TCP port.
-Environment rank_environment(int rank, int ranks, const std::string& job, int port);
+/// Where a rank is in the job.
+struct Seat {
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;
+  int node = 0, nodes = 1;
+};
+
+/// What all ranks of a job know.
+struct Meeting {
+  std::string job;                    ///< the job's id
+  std::string address = "127.0.0.1";  ///< of the host of rank 0
+  int port = 0;                       ///< free there, for programs that use MASTER_PORT
+  std::string rendezvous;             ///< "address:port" of another one, for ouro; "": all ranks on one host
+};
+
+/// The variables that a rank gets on top of its parent's.
+Environment rank_environment(const Seat& seat, const Meeting& meeting);
 
 }  // namespace ouro::run

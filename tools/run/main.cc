@@ -1,7 +1,12 @@
-// ouro-run: starts N ranks of a program on this host. For users; everything it does is in launcher.h.
+// ouro-run: starts N ranks of a program, on this host or on several. For users; what it does is in
+// launcher.h.
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <numeric>
+#include <string_view>
 
+#include "tools/run/agent.h"
+#include "tools/run/hosts.h"
 #include "tools/run/launcher.h"
 
 namespace {
@@ -11,30 +16,67 @@ constexpr const char* kExamples = R"(Examples:
   ouro-run -n 2 --timeout 60 python3 train.py --epochs 1
   ouro-run -n 8 --bind core ./my_program
   OURO_DEBUG=INFO ouro-run -n 2 ./my_program
+  ouro-run -H node1:4,node2:4 -n 8 ./my_program
+  ouro-run --hostfile hosts -x LD_LIBRARY_PATH ./my_program
+  ouro-run -H lab-0,lab-1 --launch-agent 'ip netns exec {host}' -n 2 ./my_program
 
 --bind core gives each rank a core, neighbours in rank beside each other (with more ranks than cores they take
 hardware threads in turn); cache: all cores that share the outermost cache; numa: those of a NUMA node, and its
 memory; none: what the system chooses. All threads of a rank are bound with it: a program with streams or
 threads of its own wants cache or numa. Only what this process's own affinity mask allows is used.
 
+With -H or --hostfile ranks fill the slots of the hosts in order (without -n, all of them). On each host an agent,
+ouro-run under the same path as here, starts the ranks, in the directory of the same name. By default ssh starts the
+agent; it must not ask for a password. Another command may, in which {host} is the host's name; '' is none: every
+"host" is this one. Ranks on all hosts get the OURO_* variables of this process and what -x names, and an empty
+standard input. They meet (OURO_RENDEZVOUS, MASTER_ADDR) at an address of the first host: the one from which its route
+to the second host starts, or another of its interfaces; the first that all hosts have reached when asked. They prove
+to be of the job by a random secret (OURO_SECRET_FILE), which no command line and no environment shows.
+
 Each rank gets OURO_RANK, OURO_WORLD_SIZE, OURO_LOCAL_RANK, OURO_LOCAL_SIZE, OURO_JOB_ID and the variables of
 torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, ...). Rank 0 gets standard input unless that
 is a terminal. If a rank fails, the others have a second to report and leave, then they are ended; the exit
 code is that of the first rank that failed (128 + signal number if a signal killed it), 124 after a timeout,
 127 if the program does not exist, 2 for wrong usage.)";
+/// NAME or NAME=VALUE for the ranks on all hosts. False if NAME has no value here.
+bool set_variable(ouro::Environment& variables, const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals != std::string::npos && equals > 0) {
+    variables[text.substr(0, equals)] = text.substr(equals + 1);
+    return true;
+  }
+  const ouro::Environment mine = ouro::process_environment();
+  const auto it = mine.find(text);
+  if (it == mine.end()) return false;
+  variables[text] = it->second;
+  return true;
+}
+
+int usage(const std::string& text) {
+  std::cerr << "ouro-run: " << text << "\n";
+  return kUsage;
+}
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Starts N ranks of a program on this host and ends them all if one fails.", "ouro-run"};
+  if (argc == 2 && std::string_view(argv[1]) == ouro::run::kAgentCommand) return ouro::run::agent_main();
+  CLI::App app{"Starts N ranks of a program, on this host or on several, and ends them all if one fails.",
+               "ouro-run"};
   app.footer(kExamples);
   app.set_version_flag("--version", OURO_VERSION);
   ouro::run::RunOptions options;
   bool no_prefix = false;
-  std::string bind;
-  std::vector<std::string> program;
-  app.add_option("-n,--ranks", options.ranks, "number of ranks")
-      ->required()
-      ->check(CLI::Range(1, ouro::run::kMaxRanks));
+  std::string bind, hosts, hostfile;
+  std::vector<std::string> program, variables;
+  CLI::Option* ranks = app.add_option("-n,--ranks", options.ranks, "number of ranks")
+                           ->check(CLI::Range(1, ouro::run::kMaxRanks));
+  CLI::Option* list = app.add_option("-H,--hosts", hosts, "hosts and their slots: a:2,b,[fd77::1]:4");
+  app.add_option("--hostfile", hostfile, "the same from a file, a line each: a:2, or a slots=2")
+      ->excludes(list);
+  app.add_option("--launch-agent", options.agent, "command that runs a command on {host}")
+      ->capture_default_str();
+  app.add_option("-x,--export", variables, "variable for the ranks: NAME or NAME=VALUE; may be repeated")
+      ->allow_extra_args(false);
   app.add_option("--timeout", options.timeout_s, "end the job after this many seconds (default: never)")
       ->check(CLI::PositiveNumber);
   app.add_option("--bind", bind, "bind each rank: core, cache, numa or none (default: OURO_BIND, else none)");
@@ -47,11 +89,21 @@ int main(int argc, char** argv) {
     return app.exit(e) == 0 ? 0 : kUsage;
   }
   options.prefix = !no_prefix;
-  const auto chosen = ouro::rt::chosen_bind(bind);
-  if (!chosen.ok()) {
-    std::cerr << "ouro-run: " << chosen.status().failure()->text << "\n";
-    return kUsage;
+  for (const std::string& v : variables)
+    if (!set_variable(options.extra, v)) return usage("-x " + v + ": not set here, and no NAME=VALUE");
+  if (!hosts.empty() || !hostfile.empty()) {
+    auto parsed = hosts.empty() ? ouro::run::read_hostfile(hostfile) : ouro::run::parse_hosts(hosts);
+    if (!parsed.ok()) return usage(parsed.status().failure()->text);
+    options.hosts = std::move(*parsed);
+    const auto slots = [](int sum, const ouro::run::Host& h) { return sum + h.slots; };
+    if (!*ranks) options.ranks = std::accumulate(options.hosts.begin(), options.hosts.end(), 0, slots);
+    if (const auto placed = ouro::run::place(options.hosts, options.ranks); !placed.ok())
+      return usage(placed.status().failure()->text);
+  } else if (!*ranks) {
+    return usage("say how many ranks with -n, or on which hosts with -H");
   }
+  const auto chosen = ouro::rt::chosen_bind(bind);
+  if (!chosen.ok()) return usage(chosen.status().failure()->text);
   options.bind = *chosen;
   const ouro::Result<int> code = ouro::run::run_ranks(options, program);
   if (!code.ok()) {

@@ -1,0 +1,112 @@
+// ouro-run as a program: starts it, collects what it prints and returns. Used by the tests of this folder.
+#pragma once
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#ifndef OURO_RUN  // the launcher under test; the build says where it is
+#define OURO_RUN "ouro-run"
+#endif
+
+namespace ouro::run {
+
+inline std::string slurp(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::ostringstream all;
+  all << in.rdbuf();
+  return all.str();
+}
+
+inline std::multiset<std::string> lines_of(const std::string& text) {
+  std::multiset<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.insert(line);
+  return lines;
+}
+
+inline bool alive(pid_t pid) {
+  std::ifstream stat(fmt::format("/proc/{}/stat", pid));
+  std::string all;
+  std::getline(stat, all);
+  const std::size_t bracket = all.rfind(')');
+  return bracket != std::string::npos && all.substr(bracket + 2, 1) != "Z";
+}
+
+/// True as soon as `done` is, false if it is not within ten seconds.
+template <class F>
+bool eventually(F&& done) {
+  for (int i = 0; i < 1000; ++i) {
+    if (done()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+class OuroRun : public testing::Test {
+ protected:
+  OuroRun() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ouro-run-test-XXXXXX").string();
+    dir_ = ::mkdtemp(pattern.data());
+  }
+  ~OuroRun() override { std::filesystem::remove_all(dir_); }
+
+  struct Outcome {
+    int code = -1;
+    std::string out, err;
+    double seconds = 0;
+  };
+  /// `arguments` is shell text; the program of the ranks usually is `sh script`.
+  Outcome run(const std::string& arguments, const std::string& input = "/dev/null") {
+    const auto start = std::chrono::steady_clock::now();
+    const std::string command =
+        fmt::format("cd {0}; {1} {2} >{0}/out 2>{0}/err <{3}", dir_.string(), OURO_RUN, arguments, input);
+    const int status = std::system(command.c_str());
+    Outcome o;
+    o.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    o.out = slurp(dir_ / "out");
+    o.err = slurp(dir_ / "err");
+    o.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return o;
+  }
+  /// Without waiting for it. The caller ends and reaps it.
+  pid_t start(const std::string& arguments) {
+    const std::string command =
+        fmt::format("cd {0}; exec {1} {2} >{0}/out 2>{0}/err </dev/null", dir_.string(), OURO_RUN, arguments);
+    const pid_t launcher = ::fork();
+    if (launcher == 0) {
+      ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      ::_exit(127);
+    }
+    return launcher;
+  }
+  /// Of a process that `start` made: its exit code, or 128 + signal.
+  static int reap(pid_t pid) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  std::string script(const std::string& body) {
+    std::ofstream(dir_ / "script") << body;
+    return "sh " + (dir_ / "script").string();
+  }
+  pid_t pid_in(const std::string& file) {
+    pid_t pid = 0;
+    eventually([&] { return static_cast<bool>(std::ifstream(dir_ / file) >> pid); });
+    return pid;
+  }
+
+  std::filesystem::path dir_;
+};
+
+}  // namespace ouro::run

@@ -1,0 +1,205 @@
+// The agent on one host: first helps to find where ranks meet, then runs the ranks of its host. Used through
+// agent.h.
+#include "tools/run/agent.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <optional>
+#include <utility>
+
+#include "tools/run/guards.h"
+#include "tools/run/job.h"
+#include "tools/run/meeting.h"
+#include "tools/run/messages.h"
+
+namespace ouro::run {
+namespace {
+
+constexpr milliseconds kReachLimit{3000};
+
+/// Descriptor of sealed memory that holds the secret. It has no close-on-exec on purpose: ranks inherit it.
+Result<Fd> secret_memory(const std::string& secret) {
+  Fd fd(::memfd_create("ouro-secret", MFD_ALLOW_SEALING));
+  if (!fd || ::fchmod(fd.get(), 0600) != 0 || !put(fd.get(), secret) ||
+      ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0)
+    return system_error("cannot keep the job's secret in memory (memfd)");
+  return fd;
+}
+
+class Agent : public Audience {
+ public:
+  Agent(Fd in, Fd out) : in_(std::move(in)), out_(std::move(out)) {}
+  int run();
+
+  void line(int rank, bool is_error, std::string_view text, bool complete) override {
+    send(Kind::line, {std::to_string(rank), is_error ? "e" : "o", complete ? "1" : "0", std::string(text)});
+  }
+  void ended(int rank) override { send(Kind::ended, {std::to_string(rank)}); }
+  void failed(int code, const std::string& text) override {
+    send(Kind::failed, {std::to_string(code), text});
+  }
+  void say(std::string_view text) override { send(Kind::say, {std::string(text)}); }
+
+ private:
+  void send(Kind kind, std::vector<std::string> fields) { send(Message{kind, std::move(fields)}); }
+  void send(const Message& message) {
+    if (!put(out_.get(), encode(message))) gone_ = true;
+  }
+  void receive();
+  std::optional<Message> next();
+  bool signalled(Signals& signals);
+  void help(const Message& request);
+  void refuse(int code, std::string text) { send(Kind::refused, {std::to_string(code), std::move(text)}); }
+  Result<std::vector<Environment>> environments(const Orders& orders);
+  void obey(const Orders& orders, Signals& signals);
+  void supervise(Job& job, Signals& signals);
+
+  Fd in_, out_, secret_;
+  MessageReader reader_;
+  std::optional<Listeners> listeners_;
+  bool gone_ = false;  // nobody is there to give orders
+};
+
+void Agent::receive() {
+  char buffer[65536];
+  const ssize_t n = ::read(in_.get(), buffer, sizeof buffer);
+  if (n > 0) reader_.add({buffer, static_cast<std::size_t>(n)});
+  if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) gone_ = true;
+}
+
+std::optional<Message> Agent::next() {
+  Result<std::optional<Message>> message = reader_.next();
+  if (message.ok()) return std::move(*message);
+  gone_ = true;
+  return std::nullopt;
+}
+
+bool Agent::signalled(Signals& signals) {
+  bool any = false;
+  for (int number; (number = signals.take()) != 0;) any = any || number != SIGPIPE;
+  return any;
+}
+
+void Agent::help(const Message& request) {
+  if (request.kind == Kind::offer && request.fields.size() == 2) {
+    Result<Listeners> listeners = Listeners::open(request.fields[0], request.fields[1]);
+    if (!listeners.ok()) return refuse(1, listeners.status().failure()->text);
+    listeners_ = std::move(*listeners);
+    return send(to_message(Kind::offers, {}, listeners_->offers()));
+  }
+  if (request.kind != Kind::reach || request.fields.empty()) return;
+  const Result<std::vector<Offer>> offers = to_offers(request, 1);
+  if (!offers.ok()) return refuse(1, offers.status().failure()->text);
+  Message answer{Kind::reached, {}};
+  for (const int index : reach(*offers, request.fields[0], kReachLimit))
+    answer.fields.push_back(std::to_string(index));
+  send(answer);
+}
+
+Result<std::vector<Environment>> Agent::environments(const Orders& o) {
+  Result<Fd> secret = secret_memory(o.secret);
+  if (!secret.ok()) return secret.status();
+  secret_ = std::move(*secret);
+  std::vector<Environment> all;
+  for (int i = 0; i < o.local_size; ++i) {
+    Environment e = process_environment();
+    for (const auto& [key, value] : o.variables) e[key] = value;
+    const Seat seat{.rank = o.first_rank + i,
+                    .size = o.size,
+                    .local_rank = i,
+                    .local_size = o.local_size,
+                    .node = o.node,
+                    .nodes = o.nodes};
+    for (const auto& [key, value] : rank_environment(seat, o.meeting)) e[key] = value;
+    e.erase("OURO_SECRET");  // the job has its own
+    e["OURO_SECRET_FILE"] = fmt::format("/proc/self/fd/{}", secret_.get());
+    e["OURO_HOSTID"] = o.host;
+    all.push_back(std::move(e));
+  }
+  return all;
+}
+
+void Agent::supervise(Job& job, Signals& signals) {
+  while (job.any_alive() && !gone_) {
+    while (const std::optional<Message> m = next()) {
+      const Result<int> number = number_of(*m, 0, 0, 3'600'000);
+      if (!number.ok()) continue;
+      if (m->kind == Kind::stop) job.stop(milliseconds(*number));
+      if (m->kind == Kind::signal) job.forward(*number);
+    }
+    std::vector<pollfd> fds{{signals.fd().get(), POLLIN, 0}, {in_.get(), POLLIN, 0}};
+    job.watch(fds);
+    if (::poll(fds.data(), fds.size(), wait_ms({job.next()})) < 0 && errno != EINTR) break;
+    if (fds[1].revents != 0) receive();
+    if (signalled(signals)) gone_ = true;
+    job.handle(fds.data() + 2);
+    job.on_time();
+  }
+  if (!gone_) job.finish();
+}
+
+void Agent::obey(const Orders& orders, Signals& signals) {
+  listeners_.reset();
+  if (::chdir(orders.directory.c_str()) != 0)
+    return refuse(1, fmt::format("cannot work in {} here: {}", orders.directory, std::strerror(errno)));
+  Result<std::vector<Environment>> variables = environments(orders);
+  if (!variables.ok()) return refuse(1, variables.status().failure()->text);
+  const Subreaper subreaper;
+  Job job({.argv = orders.argv,
+           .environments = std::move(*variables),
+           .first_rank = orders.first_rank,
+           .bind = orders.bind},
+          *this);
+  const Result<std::optional<int>> code = job.start();
+  if (!code.ok()) return refuse(1, code.status().failure()->text);
+  if (*code) return refuse(**code, "");
+  supervise(job, signals);
+}
+
+int Agent::run() {
+  Signals signals;
+  if (!put(out_.get(), fmt::format("{}\n", kGreeting))) return 1;
+  send(Kind::hello, {OURO_VERSION});
+  while (!gone_) {
+    while (const std::optional<Message> m = next()) {
+      if (m->kind != Kind::start) {
+        help(*m);
+        continue;
+      }
+      const Result<Orders> orders = to_orders(*m);
+      if (orders.ok()) {
+        obey(*orders, signals);
+      } else {
+        refuse(1, orders.status().failure()->text);
+      }
+      if (gone_) return 1;  // not over: ended, which is the launcher's to tell if it is there
+      send(Kind::over, {});
+      return 0;
+    }
+    std::vector<pollfd> fds{{signals.fd().get(), POLLIN, 0}, {in_.get(), POLLIN, 0}};
+    if (listeners_) listeners_->watch(fds);
+    if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return 1;
+    if (fds[1].revents != 0) receive();
+    if (signalled(signals)) return 1;
+    if (listeners_ && fds.size() > 2) listeners_->handle(fds.data() + 2);
+  }
+  return 1;
+}
+
+}  // namespace
+
+int agent_main() {
+  // What a library might print belongs to the user, not between messages.
+  Fd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)), out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+  const Fd empty(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!in || !out || !empty || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0 ||
+      ::dup2(empty.get(), STDIN_FILENO) < 0)
+    return 1;
+  return Agent(std::move(in), std::move(out)).run();
+}
+
+}  // namespace ouro::run

@@ -1,0 +1,189 @@
+// Ranks of one host: what to do when one ends, writes, or must end. Used through job.h.
+#include "tools/run/job.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <variant>
+
+namespace ouro::run {
+
+rt::Place Job::place_of(int index) const {
+  return bound() ? rt::machine().place(index, static_cast<int>(ranks_.size()), spec_.bind) : rt::Place{};
+}
+
+bool Job::any_alive() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.alive(); });
+}
+
+std::vector<int> Job::alive() const {
+  std::vector<int> alive;
+  for (const Rank& r : ranks_) {
+    if (r.alive()) alive.push_back(rank_of(r));
+  }
+  return alive;
+}
+
+Result<std::optional<int>> Job::start() {
+  const Fd empty(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!empty) return system_error("cannot open /dev/null");
+  const int count = static_cast<int>(ranks_.size());
+  if (place_of(count - 1).shared)
+    audience_.say(
+        fmt::format("{} ranks take the hardware threads ({}) in turn", count, rt::machine().threads()));
+  bool memory_told = false;  // the system refuses all ranks alike
+  for (int i = 0; i < count; ++i) {
+    Rank& r = ranks_[static_cast<std::size_t>(i)];
+    Environment variables = spec_.environments[static_cast<std::size_t>(i)];
+    const rt::Place place = place_of(i);
+    if (bound()) variables["OURO_BIND"] = name(rt::Bind::none);
+    const int input = i == 0 && spec_.input >= 0 ? spec_.input : empty.get();
+    auto child = spawn(spec_.argv, variables, input, place);
+    if (!child.ok()) return child.status();
+    if (const StartError* failed = std::get_if<StartError>(&*child)) {
+      if (failed->binding)
+        return Status(Reason::resource,
+                      fmt::format("cannot bind rank {} to hardware threads {}: {}", rank_of(r),
+                                  rt::to_text(place.cpus), std::strerror(failed->error)));
+      audience_.say(fmt::format("cannot run {}: {}", spec_.argv[0], std::strerror(failed->error)));
+      return std::optional<int>(failed->error == ENOENT ? 127 : 126);
+    }
+    r.child = std::move(std::get<Child>(*child));
+    if (r.child.memory_error != 0 && !std::exchange(memory_told, true))
+      audience_.say(fmt::format("memory of NUMA node {} cannot be preferred for rank {}: {}", place.node,
+                                rank_of(r), std::strerror(r.child.memory_error)));
+  }
+  return std::optional<int>();
+}
+
+void Job::signal_all(int number) {
+  for (Rank& r : ranks_) {
+    if (r.alive()) r.child.signal_group(number);
+  }
+}
+
+void Job::kill_all() {
+  signal_all(SIGKILL);
+  for (Rank& r : ranks_) {
+    if (r.alive()) r.child.reap();
+  }
+}
+
+void Job::line(Rank& r, bool is_error, std::string_view text, bool complete) {
+  constexpr std::string_view kMark = " OURO WARN ";
+  if (const std::size_t mark = text.find(kMark); mark != std::string_view::npos) {
+    r.last_warning = text.substr(mark + kMark.size());
+  }
+  if (is_error && !text.empty()) r.last_error_line = text;
+  audience_.line(rank_of(r), is_error, text, complete);
+}
+
+/// Reads what is there. At the end of the stream the pipe is closed.
+void Job::drain(Rank& r, bool is_error) {
+  Fd& fd = is_error ? r.child.err : r.child.out;
+  LineSplitter& lines = is_error ? r.err : r.out;
+  constexpr int kReads = 16;  // then the other ranks have their turn
+  char buffer[16384];
+  for (int i = 0; i < kReads && fd; ++i) {
+    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
+    if (n > 0) {
+      lines.add({buffer, static_cast<std::size_t>(n)},
+                [&](std::string_view text) { line(r, is_error, text, true); });
+    } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
+      lines.finish([&](std::string_view text) { line(r, is_error, text, false); });
+      fd.reset();
+    } else if (errno == EAGAIN) {
+      return;
+    }
+  }
+}
+
+void Job::drain(Rank& r) {
+  drain(r, false);
+  drain(r, true);
+}
+
+/// Where several ranks ended at once, one that a signal killed is the cause and the others the echo.
+void Job::collect(const std::vector<Rank*>& ended) {
+  Rank* culprit = nullptr;
+  for (Rank* r : ended) {
+    r->child.reap();
+    drain(*r);
+    audience_.ended(rank_of(*r));
+    if (!r->child.ending->failed()) continue;
+    if (culprit == nullptr || (r->child.ending->signal != 0 && culprit->child.ending->signal == 0))
+      culprit = r;
+  }
+  if (culprit == nullptr || code_) return;
+  code_ = culprit->child.ending->exit_code();
+  audience_.failed(*code_, obituary(*culprit));
+  if (!forwarded_) stop(kGrace);
+}
+
+std::string Job::obituary(const Rank& culprit) const {
+  std::string text =
+      fmt::format("rank {} (pid {}) {}", rank_of(culprit), culprit.child.pid, culprit.child.ending->text());
+  if (!culprit.last_warning.empty()) {
+    text += fmt::format("; its last warning: {}", culprit.last_warning);
+  } else if (!culprit.last_error_line.empty()) {
+    text += fmt::format("; its last line on stderr: {}", culprit.last_error_line);
+  }
+  return text;
+}
+
+void Job::stop(milliseconds until_term) {
+  const auto term = Clock::now() + until_term;
+  if (!kill_ && (!term_ || term < *term_)) term_ = term;  // what is under way is not put off
+}
+
+void Job::forward(int number) {
+  if (number == SIGPIPE) return;  // seen as a failed write
+  if (forwarded_) {
+    signal_all(SIGKILL);
+    return;
+  }
+  forwarded_ = true;
+  signal_all(number);
+  term_.reset();
+  kill_ = Clock::now() + kForwardToKill;
+}
+
+void Job::on_time() {
+  if (due(term_)) {
+    signal_all(SIGTERM);
+    signal_all(SIGCONT);  // a stopped process cannot act on SIGTERM
+    kill_ = Clock::now() + kTermToKill;
+  }
+  if (due(kill_)) signal_all(SIGKILL);
+}
+
+void Job::watch(std::vector<pollfd>& fds) const {
+  for (const Rank& r : ranks_) {  // poll ignores -1
+    fds.push_back({r.child.pidfd.get(), POLLIN, 0});
+    fds.push_back({r.child.out.get(), POLLIN, 0});
+    fds.push_back({r.child.err.get(), POLLIN, 0});
+  }
+}
+
+void Job::handle(const pollfd* fds) {
+  std::vector<Rank*> ended;
+  for (Rank& r : ranks_) {
+    if (fds[1].revents != 0) drain(r, false);
+    if (fds[2].revents != 0) drain(r, true);
+    if (fds[0].revents != 0) ended.push_back(&r);
+    fds += 3;
+  }
+  collect(ended);
+}
+
+void Job::finish() {
+  for (Rank& r : ranks_) {
+    drain(r);
+    r.out.finish([&](std::string_view text) { line(r, false, text, false); });
+    r.err.finish([&](std::string_view text) { line(r, true, text, false); });
+  }
+}
+
+}  // namespace ouro::run

@@ -1,0 +1,45 @@
+// Where the ranks of several hosts meet: an address of the first host that all others have reached, and free
+// ports there. Used by the agents.
+#pragma once
+#include <poll.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/core/fd.h"
+#include "runtime/core/status.h"
+#include "tools/run/system.h"
+
+namespace ouro::run {
+
+struct Offer {
+  std::string address;            ///< numeric
+  int port = 0, second_port = 0;  ///< free, both; somebody listens on the first until the ranks start
+};
+
+/// Listens, each on one address: loopback (which only agents in this network namespace reach with the right
+/// token), the address from which this host's route to `peer` starts, then those of the interfaces that are
+/// up: InfiniBand first, bridges of containers last. Who connects is sent the token.
+class Listeners {
+ public:
+  static Result<Listeners> open(const std::string& peer, std::string token);
+  const std::vector<Offer>& offers() const { return offers_; }
+  void watch(std::vector<pollfd>& fds) const;
+  /// Those that watch appended.
+  void handle(const pollfd* fds);
+
+ private:
+  Status listen_on(const std::string& address);
+  std::vector<Offer> offers_;
+  std::vector<Fd> sockets_;
+  std::vector<Fd> guests_;  // open until they leave first, or the port would be held by this end (TIME_WAIT)
+  std::string token_;
+};
+
+/// The indexes of the offers that answer with the token, as far as they do within `limit`.
+std::vector<int> reach(const std::vector<Offer>& offers, const std::string& token, milliseconds limit);
+
+/// "10.0.0.1:7000", "[fd77::1]:7000".
+std::string endpoint_text(const std::string& address, int port);
+
+}  // namespace ouro::run

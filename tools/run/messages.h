@@ -1,0 +1,83 @@
+// What ouro-run and its agents say to each other, and how it looks as bytes of a pipe. Used by remote.cc,
+// agent.cc.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/core/status.h"
+#include "runtime/machine.h"
+#include "tools/run/launcher.h"
+#include "tools/run/meeting.h"
+
+namespace ouro::run {
+
+/// An agent's first line. What comes before it is a remote shell's and is passed on to the user.
+inline constexpr std::string_view kGreeting = "ouro-run agent, protocol 1";
+
+enum class Kind : std::uint8_t {
+  // from the launcher
+  offer = 1,  ///< peer's name, token: listen where other hosts may reach this one
+  reach,      ///< token, then offers: which of them can be reached from here?
+  start,      ///< Orders
+  stop,       ///< milliseconds until SIGTERM
+  signal,     ///< its number, for all ranks
+  // from an agent
+  hello,    ///< version of ouro
+  offers,   ///< offers
+  reached,  ///< their indexes
+  refused,  ///< exit code, text (may be empty): no rank runs
+  line,     ///< rank, "e" or "o", "1" if it ended with a newline, text
+  ended,    ///< rank
+  failed,   ///< exit code, text: the first failure here
+  say,      ///< text for the user
+  over,     ///< all ranks and what they started are gone
+};
+
+struct Message {
+  Kind kind{};
+  std::vector<std::string> fields;
+};
+
+/// u32 length of what follows | u8 kind | for each field u32 length, bytes. Little-endian.
+std::string encode(const Message& message);
+
+/// Bytes in, messages out.
+class MessageReader {
+ public:
+  static constexpr std::size_t kLongest = std::size_t{64} << 20;
+  void add(std::string_view bytes) { pending_ += bytes; }
+  /// Errors: refused (no message of this protocol).
+  Result<std::optional<Message>> next();
+  /// The next line, without its newline, of what is not yet read as messages.
+  std::optional<std::string> next_line();
+
+ private:
+  std::string pending_;
+};
+
+/// Everything that an agent needs to start the ranks of its host.
+struct Orders {
+  std::string directory;  ///< to work in; it must exist
+  std::string host;       ///< OURO_HOSTID
+  std::string secret;     ///< of the job
+  rt::Bind bind = rt::Bind::none;
+  int first_rank = 0, local_size = 1, size = 1, node = 0, nodes = 1;
+  Meeting meeting;
+  Environment variables;  ///< on top of the agent's own
+  std::vector<std::string> argv;
+};
+Message to_message(const Orders& orders);
+Result<Orders> to_orders(const Message& message);
+
+Message to_message(Kind kind, std::vector<std::string> head, const std::vector<Offer>& offers);
+/// The offers after the first `skip` fields.
+Result<std::vector<Offer>> to_offers(const Message& message, std::size_t skip);
+
+/// A field that holds a number from `low` to `high`.
+Result<int> number_of(const Message& message, std::size_t field, int low, int high);
+
+}  // namespace ouro::run

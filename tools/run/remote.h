@@ -1,0 +1,15 @@
+// A job over several hosts, as the launcher sees it: one agent a host. Used by launcher.cc.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/core/status.h"
+#include "tools/run/guards.h"
+#include "tools/run/launcher.h"
+
+namespace ouro::run {
+
+/// run_ranks where options.hosts is not empty.
+Result<int> run_on_hosts(const RunOptions& options, const std::vector<std::string>& argv, Signals& signals);
+
+}  // namespace ouro::run
