@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <thread>
 
@@ -45,6 +47,47 @@ wire::Nonce nonce_of(const std::string& job_key) {
 
 Milliseconds seconds(double s) { return Milliseconds(static_cast<std::int64_t>(s * 1000)); }
 
+/// What makes this host this one: ranks that see the same can share memory.
+std::string own_host_id() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  in >> boot;
+  struct stat net {};
+  if (stat("/proc/self/ns/net", &net) != 0) net.st_ino = 0;
+  return fmt::format("{}/{}", boot, net.st_ino);
+}
+
+/// For a job on several hosts; where it is on one, nothing of this is looked at.
+Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
+  if (!o.world_size || o.local_size.value_or(*o.world_size) >= *o.world_size) return {};
+  auto rendezvous = env::text("OURO_RENDEZVOUS"), host = env::text("OURO_HOSTID"), fabric = env::text("OURO_FABRIC"),
+       security = env::text("OURO_SECURITY");
+  auto connections = env::integer("OURO_TCP_CONNECTIONS");
+  auto checks = env::flag("OURO_CHECKSUM");
+  auto warn = env::real("OURO_SILENT_WARN"), fail = env::real("OURO_SILENT_FAIL");
+  for (const Status& s : {rendezvous.status(), host.status(), fabric.status(), security.status(), connections.status(),
+                          checks.status(), warn.status(), fail.status()})
+    OURO_TRY(s);
+  rt::NetworkOptions net;
+  net.rendezvous = !o.rendezvous.empty() ? o.rendezvous : rendezvous->value_or("");
+  if (net.rendezvous.empty())
+    return invalid(fmt::format(
+        "{} of {} ranks are on this host, and nothing says where the hosts meet: set OURO_RENDEZVOUS=HOST:PORT, "
+        "an address of rank 0's host, on all of them",
+        *o.local_size, *o.world_size));
+  net.host_id = !o.host_id.empty() ? o.host_id : host->value_or("");
+  if (net.host_id.empty()) net.host_id = own_host_id();
+  net.generation = o.generation;
+  net.fabric = **fabric == "tcp" ? "tcp" : "ucx";
+  net.tls = **security == "tls";
+  net.connections = static_cast<int>(**connections);
+  net.checksums = **checks;
+  net.silent_warn = seconds(**warn);
+  net.silent_fail = seconds(**fail);
+  spec->network = std::move(net);
+  return {};
+}
+
 /// Options, with the environment's word where it has one.
 Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   env::warn_of_complaints();
@@ -77,11 +120,15 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   spec.rules = std::move(*rules);
   if (*spin) spec.spin = std::chrono::microseconds(**spin);
   spec.gpu_way = **way;
+  OURO_TRY(network_of(o, &spec));
   // Each is part of what ranks must agree on before they can read what the others write.
   spec.join.settings = fmt::format(
       "OURO_SLOT_BYTES={} OURO_PAGE_BYTES={} OURO_NUMERICS={} OURO_ALGO={} OURO_GPU_WAY={} rules={:016x}",
       spec.slot_bytes, spec.page_bytes, name(spec.numerics), algorithm->value_or(""), spec.gpu_way,
       spec.rules.digest());
+  if (spec.network)
+    spec.join.settings += fmt::format(" OURO_FABRIC={} OURO_SECURITY={} OURO_TCP_CONNECTIONS={}", spec.network->fabric,
+                                      spec.network->tls ? "tls" : "auth", spec.network->connections);
   return spec;
 }
 
@@ -257,10 +304,6 @@ Result<Context> Context::create(const InitOptions& o) {
   if (spec->gpu < -1) return invalid(fmt::format("GPU {}; expected a device, or -1 for none", spec->gpu));
   if (spec->local_size < 1 || spec->local_rank < 0 || spec->local_rank >= spec->local_size)
     return invalid(fmt::format("local rank {} of {}", spec->local_rank, spec->local_size));
-  if (spec->local_size != spec->join.world)
-    return unsupported(
-        fmt::format("{} of {} ranks are on this host; this build joins the ranks of one host only",
-                    spec->local_size, spec->join.world));
   if (o.id) {
     auto nonce = nonce_of(*o.id);
     if (!nonce.ok()) return nonce.status();
@@ -294,6 +337,8 @@ Result<Context> Context::from_env(const InitOptions& o) {
   if (!launch.ok()) return launch.status();
   InitOptions full = o;
   full.rank = launch->rank, full.world_size = launch->size;
+  if (full.rendezvous.empty()) full.rendezvous = launch->rendezvous;
+  if (full.generation == 0) full.generation = static_cast<std::uint32_t>(launch->generation);
   if (!full.local_rank) full.local_rank = launch->local_rank;
   if (!full.local_size) full.local_size = launch->local_size;
   if (!full.id && launch->size > 1) {

@@ -115,7 +115,7 @@ class OURO_API StreamPool {
 
 struct InitOptions {
   std::optional<int> rank, world_size;        ///< both or neither; neither: from the environment
-  std::optional<int> local_rank, local_size;  ///< default: rank and world_size (one host)
+  std::optional<int> local_rank, local_size;  ///< on this host; default: rank and world_size
   std::optional<UniqueId> id;                 ///< the job's name; default: derived from the launcher's variables
   Milliseconds join_deadline{300'000};        ///< for all ranks to come together
   Milliseconds deadline{600'000};             ///< of each operation; OURO_DEADLINE (seconds) overrides
@@ -124,6 +124,13 @@ struct InitOptions {
   /// This rank's GPU, as its process counts them; -1: none. Default: local rank modulo the number of GPUs. Several
   /// ranks may have the same one.
   std::optional<int> gpu;
+  // Of a job on several hosts (local_size below world_size); each rank with local rank 0 leads its host, rank 0 among
+  // them.
+  /// Where hosts meet: "HOST:PORT", on which rank 0 listens, or "file:PATH" on a file system that all see. Default:
+  /// OURO_RENDEZVOUS, else what the launcher tells. The job's secret comes by OURO_SECRET_FILE.
+  std::string rendezvous;
+  std::string host_id;           ///< ranks with the same share memory; default: OURO_HOSTID, else this host's own
+  std::uint32_t generation = 0;  ///< how often the job was started again; ranks of another are refused
 };
 
 struct GroupOptions {

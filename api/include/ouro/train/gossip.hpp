@@ -1,0 +1,152 @@
+// Decentralised data parallel: each rank trains its own copy of a model and averages it with those of its
+// neighbours, while it computes the next gradient. For users.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ouro/train/bucket.hpp"
+#include "ouro/train/optim.hpp"
+#include "ouro/train/param.hpp"
+#include "ouro/train/scaler.hpp"
+#include "ouro/train/schedule.hpp"
+#include "ouro/train/topology.hpp"
+
+namespace ouro::train {
+
+/// Over which gradients a norm is taken. bucket: keeps the overlap, but the result depends on bucket_mb.
+/// global: all parameters of this rank; updates wait for the end of the backward pass.
+enum class ClipScope { bucket, global };
+
+/// Which round of the topology mixes in step t = 1, 2, ... sequential: t - 1. upstream: 1, then t + 1, as
+/// Decent-DP counts.
+enum class RoundOrder { sequential, upstream };
+
+/// Called before each mix of a bucket, in the thread that trains. `row`: with which the exchange was
+/// launched; `neighbours`: sum of in.weight * x_in; `params`: the block, still as the last step left it.
+/// Needs params_in_bucket. Not for topologies that keep two vectors.
+using PreMix = std::function<Status(int bucket, const Row& row, CView neighbours, View params)>;
+
+struct GossipOptions {
+  Topology topology;
+  OptimizerFactory optimizer;  ///< called once a bucket, with its parameters
+  ScheduleFactory schedule{};  ///< called once a bucket; none: the optimiser's own rate
+  double bucket_mb = 25;
+  double clip_norm = 0;  ///< g *= min(1, clip_norm / (||g|| + 1e-6)); 0: not
+  ClipScope clip_scope = ClipScope::bucket;
+  /// After the first step values are views of their bucket's block: read and write them through params(), the
+  /// caller's memory is not touched any more. Without it values stay where they are, with the same results.
+  bool params_in_bucket = true;
+  bool grads_in_bucket = false;  ///< the same for gradients
+  bool average_buffers = false;  ///< global_average takes floating-point buffers too
+  bool sync_all = true;          ///< at the start rank 0 gives its frozen parameters and buffers, too
+  /// A gradient that is missing at the end of a backward pass is zero, and zeros are written there; else it
+  /// is an error on all ranks. The order of buckets is then rank 0's.
+  bool find_unused = false;
+  RoundOrder order = RoundOrder::sequential;
+  std::optional<GradScaler> scaler{};  ///< GradScaler::scale is that of the first step
+  PreMix pre_mix{};
+};
+
+struct AverageOptions {
+  bool keep = false;      ///< the mean stays; else the values come back
+  bool distance = false;  ///< fill in Average::distance
+};
+
+/// The mean of all ranks is in force while this lives (or for good, with `keep`).
+class OURO_API Average {
+ public:
+  /// || mean - x ||_2 over all parameters of this rank; not a number unless it was asked for.
+  double distance = std::numeric_limits<double>::quiet_NaN();
+  /// Parameters and buffers are again what they were. invalid: the second time, or after `keep`.
+  Status revert();
+
+  struct Saved;
+  explicit Average(std::unique_ptr<Saved>);
+  Average(Average&&) noexcept;
+  Average& operator=(Average&&) noexcept;
+  ~Average();  ///< reverts what has to be
+
+ private:
+  std::unique_ptr<Saved> saved_;
+};
+
+/// With X_t the parameters that forward t sees, G_t the gradients there, U the optimiser's increment, a the
+/// adaptive factor and W_t the mixing matrix of step t:
+///
+///     t = 0 :  X_1     = X_0 + U(G_0; X_0)
+///     t >= 1:  Y_t     = (1-a) X_t + a W_t X_t ;   X_{t+1} = Y_t + U(G_t; Y_t)
+///
+/// The exchange of X_t starts, bucket by bucket on the streams of a pool, as soon as X_t is final, and runs
+/// beside forward and backward pass t; updates run in the caller. Where a topology keeps two vectors
+/// (ceca-2p), the increment is added to both.
+///
+/// A training step is: begin_step; forward and backward pass, with grad_ready for each gradient;
+/// end_backward. One thread drives a trainer. Parameters whose `grad` is null at the start are frozen.
+/// Several ranks that are in one step may drift apart by one step of a neighbour, not more.
+///
+/// Errors: invalid (arguments, or calls out of turn; nothing changes). Any other failure, and what ranks
+/// disagree about, ends the trainer on all ranks: every later call returns the first error. `invalid` it is
+/// for disagreement and for missing gradients, whichever rank misses them.
+class OURO_API GossipTrainer {
+ public:
+  /// Collective. All ranks agree on names, shapes, types, order and options; then all take rank 0's values.
+  /// `group` is used here alone. Trainable parameters are f64, f32, bf16 or f16, on the host or on this
+  /// rank's GPU (whose exchanges pass through the host). Errors: invalid (on all ranks: no parameter, a name
+  /// or memory twice, a shape that does not fit, a topology of another size, options), unsupported (two
+  /// vectors on a GPU).
+  static Result<GossipTrainer> create(Group& group, std::vector<Param>, std::vector<Buffer>, GossipOptions);
+
+  Status begin_step(bool training = true);
+  /// The gradient of parameter `param` (its place in the list) is complete, or will be once what is enqueued
+  /// on `stream` now has run. All of a bucket: it is updated, if its neighbours' values are there already.
+  Status grad_ready(int param, const Stream& stream = {});
+  /// Collective. Updates what is left; X_{t+1} is final on return. What is enqueued on `stream` is waited
+  /// for.
+  Status end_backward(const Stream& stream = {});
+  /// While on, grad_ready and end_backward do nothing and steps are not counted: the caller sums up
+  /// gradients. Turn it off before the last micro-batch.
+  void set_accumulate(bool on);
+
+  /// Where values and gradients are now: until the end of the first step as they were given.
+  std::span<const Param> params() const;
+  std::span<const BucketLayout> buckets() const;  ///< empty before the end of the first step
+  Status set_adaptive_factor(double a);           ///< of the mixes to come, in [0, 1]
+  double lr() const;                              ///< of the next update; 0 before the first
+  double scale() const;                           ///< what to multiply the loss with; 1 without a scaler
+  std::int64_t steps() const;                     ///< training steps that were completed
+
+  /// Collective, between steps. Waits for pending exchanges, then x <- mean of x over all parameters (frozen
+  /// ones too) and, with average_buffers, buffers; integers are left alone. With `keep` the pending exchange
+  /// is dropped: the next step does not mix. Errors: unsupported (`keep` for 16-bit parameters, whose f32
+  /// master copies would undo it).
+  Result<Average> global_average(const AverageOptions& = {});
+
+  /// All that the next steps depend on: values of trainable parameters, optimisers, schedules, scaler, what
+  /// was received and not mixed yet. Between steps, on each rank for itself; waits for pending exchanges.
+  Result<Bytes> save();
+  /// Into a trainer that was made alike and has taken no step, on all ranks: the next steps have the same
+  /// bits. Errors: invalid (damaged, of another rank, of another model or options), and nothing is changed.
+  Status load(CBytes);
+
+  /// Collective: waits until what neighbours still want from this rank has been taken, and ends. Idempotent.
+  /// The destructor does not wait: exchanges in flight end as `revoked` on the neighbours.
+  Status close();
+  Status status() const;  ///< the error that ended the trainer, or ok
+
+  GossipTrainer(GossipTrainer&&) noexcept;
+  GossipTrainer& operator=(GossipTrainer&&) noexcept;
+  ~GossipTrainer();
+
+  struct State;
+  explicit GossipTrainer(std::shared_ptr<State>);
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ouro::train

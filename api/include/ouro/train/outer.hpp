@@ -1,0 +1,112 @@
+// Outer optimisers of federated training: what the server does with the mean of the sites (FedAvg, FedAdam,
+// FedYogi, DiLoCo's Nesterov momentum), and the loop of local steps around it. For users.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ouro/train/federation.hpp"
+#include "ouro/train/optim.hpp"
+#include "ouro/train/schedule.hpp"
+
+namespace ouro::train {
+
+// ---- server rules -----------------------------------------------------------------------------------
+
+/// Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2. With the gradient g = x_o - x:
+///   m <- beta1 m - (1 - beta1) g;   x <- x + lr m / (sqrt v + tau);   v is tau^2 at first, and becomes
+///   adagrad: v + g^2;  adam: beta2 v + (1 - beta2) g^2;  yogi: v - (1 - beta2) g^2 sign(v - g^2).
+/// No correction of bias.
+enum class ServerRule : std::uint8_t { adagrad, adam, yogi };
+struct ServerOptions {
+  ServerRule rule = ServerRule::adam;
+  double lr = 1e-2, beta1 = .9, beta2 = .99, tau = 1e-3;
+};
+/// Parameters of the host (or OuterOptions::on_host). Arithmetic, state and elements that are not finite are
+/// as in optim.hpp. Errors: invalid (a rule that does not exist; lr, betas or tau not finite; betas outside
+/// [0, 1); tau
+/// <= 0); unsupported, by step: parameters on a GPU.
+OURO_API Result<std::unique_ptr<Optimizer>> make_optimizer(const ServerOptions&);
+/// McMahan et al., AISTATS 2017: the mean itself (SGD of rate 1); with a momentum, FedAvgM.
+OURO_API Result<std::unique_ptr<Optimizer>> fed_avg(double lr = 1, double momentum = 0);
+/// `rule` is set by the name.
+OURO_API Result<std::unique_ptr<Optimizer>> fed_adam(ServerOptions = {});
+OURO_API Result<std::unique_ptr<Optimizer>> fed_yogi(ServerOptions = {});
+/// Douillard et al., "DiLoCo", 2023: SGD with Nesterov momentum.
+OURO_API Result<std::unique_ptr<Optimizer>> diloco(double lr = 0.7, double momentum = 0.9);
+
+// ---- one outer step ---------------------------------------------------------------------------------
+
+struct OuterOptions {
+  std::optional<Schedule> schedule = {};  ///< of outer steps; none: the optimiser's own rate
+  double clip_norm = 0;                   ///< g *= min(1, clip_norm / (||g||_2 + 1e-6)); 0: never
+  bool on_host =
+      false;  ///< parameters on a GPU: keep x_o and the optimiser's state on the host, and step there
+};
+
+/// Keeps x_o, the parameters after the outer step before. One step: g = x_o - x; x <- x_o; one step of the
+/// optimiser with g; x_o <- x. Takes every parameter that is given to it; what is not (buffers, frozen ones)
+/// keeps its aggregated value. The same inputs give the same bits, so ranks that agree go on agreeing.
+class OURO_API OuterOptimizer {
+ public:
+  /// x_o <- the parameters as they are now. Errors: invalid (no optimiser, types, twice the same name, a
+  /// negative clip_norm), resource.
+  static Result<OuterOptimizer> create(std::span<const Param>, std::unique_ptr<Optimizer>, OuterOptions = {});
+  /// After `aggregate`. Without a stream, or with clip_norm or on_host: waits; else it is enqueued.
+  Status step(const Stream& = {});
+  std::int64_t steps() const;
+  Optimizer& optimizer();
+
+  struct State;
+  explicit OuterOptimizer(std::shared_ptr<State> s) : state_(std::move(s)) {}
+
+ private:
+  friend class LocalSteps;
+  std::shared_ptr<State> state_;
+};
+
+/// An outer step from models that are at hand (files of several sites): g = base - mean of the models,
+/// clipped to norm 1, one step of the optimiser on `base`; none: AdamW of rate 0.1, betas 0.9 and 0.99, eps
+/// 1e-8, no decay. Models have base's parameters in base's order. Memory of the host. Errors: invalid, naming
+/// model and parameter.
+OURO_API Status outer_step_from_models(std::span<const Param> base,
+                                       std::span<const std::span<const Param>> models, Optimizer* = nullptr);
+
+// ---- local steps ------------------------------------------------------------------------------------
+
+/// What crosses the sites. exact: the parameters, as `aggregate` does. bf16: g, rounded. int8: g in blocks of
+/// 256 elements of one scale, the largest magnitude / 127, gathered and summed up in site order; memory of
+/// the host.
+enum class DeltaFormat : std::uint8_t { exact, bf16, int8 };
+
+struct LocalStepsOptions {
+  std::int64_t inner_steps = 500;  ///< between outer ones
+  DeltaFormat delta = DeltaFormat::exact;
+  AggregateOptions aggregate = {};
+  OuterOptions outer = {};
+};
+
+/// The loop of DiLoCo and FedAvg: each site trains by itself for inner_steps steps, then all take one outer
+/// step.
+class OURO_API LocalSteps {
+ public:
+  /// Does not communicate. Parameters that `aggregate.filter` leaves out stay local. Errors: as
+  /// plan_aggregation and OuterOptimizer::create; invalid (inner_steps < 1), unsupported (int8 on a GPU).
+  static Result<LocalSteps> create(const LayoutGroups&, std::span<const Param>,
+                                   std::unique_ptr<Optimizer> outer, LocalStepsOptions = {});
+  /// After each inner step. Collective over the layout in every inner_steps-th call, which returns true and
+  /// waits.
+  Result<bool> step(const Stream& = {});
+  std::int64_t rounds() const;       ///< outer steps so far
+  AggregateTraffic traffic() const;  ///< of one round
+
+  struct State;
+  explicit LocalSteps(std::shared_ptr<State> s) : state_(std::move(s)) {}
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ouro::train

@@ -1,0 +1,278 @@
+// Carrying out a federated average: comparison of plans, then two stages a message, which overlap where there
+// are several. See ouro/train/federation.hpp.
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+
+#include "api/src/train/federation_state.h"
+#include "runtime/batch.h"
+#include "runtime/device/gpu_stream.h"
+
+namespace ouro::train {
+namespace {
+
+using State = AggregationPlan::State;
+constexpr const char* kCall = "aggregate";
+
+/// The parts of a message, submitted together. With no stream: done when this returns.
+template <class Operation>
+Status together(const AggregationMessage& m, Operation&& operation) {
+  if (m.parts.size() == 1) return operation(m.parts[0]);
+  group_start();
+  Status first;
+  for (const View& part : m.parts)
+    if (Status s = operation(part); first.ok()) first = s;
+  Status ended = group_end();
+  return first.ok() ? ended : first;
+}
+
+Status mean_across(AggregationLane& lane, const AggregationMessage& m, ReduceOp op) {
+  return together(m, [&](const View& v) { return all_reduce(lane.across, v, v, op); });
+}
+Status spread_inside(AggregationLane& lane, const AggregationMessage& m) {
+  return together(m, [&](const View& v) { return broadcast(lane.inside, v, v, lane.root); });
+}
+/// A site must not take a mean that does not exist: its members get the sender's error instead.
+Status stop_inside(AggregationLane& lane, Status why) {
+  if (lane.inside.valid()) lane.inside.abort("the mean across sites failed: " + why.message());
+  return why;
+}
+
+// ---- on the host: calls that block, in the caller or on streams ------------------------------------
+
+void gather_layers(AggregationLane& lane, bool back) {
+  for (FlatCopy& c : lane.copies) {
+    auto* at = static_cast<std::byte*>(c.flat.data);
+    for (const View& v : c.layers) {
+      std::memcpy(back ? v.data : at, back ? at : v.data, v.bytes());
+      at += v.bytes();
+    }
+  }
+}
+
+Status run_lane(AggregationLane& lane, ReduceOp op) {
+  gather_layers(lane, false);
+  for (const AggregationMessage& m : lane.messages) {
+    if (lane.across.valid())
+      if (Status s = mean_across(lane, m, op); !s.ok()) return stop_inside(lane, s);
+    if (lane.inside.valid()) OURO_TRY(spread_inside(lane, m));
+  }
+  gather_layers(lane, true);
+  return {};
+}
+
+/// How far the first stage of a lane has come. It ends by itself: its operations have deadlines.
+class Progress {
+ public:
+  void advance(const Status& s) {
+    std::lock_guard lock(mutex_);
+    if (s.ok())
+      ++done_;
+    else
+      failed_ = s;
+    changed_.notify_all();
+  }
+  /// Until `count` messages are through, or the stage has failed.
+  Status wait(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_ >= count || !failed_.ok(); });
+    return done_ >= count ? Status{} : failed_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t done_ = 0;
+  Status failed_;
+};
+
+Status first_stage(AggregationLane& lane, ReduceOp op, Progress& progress) {
+  gather_layers(lane, false);
+  for (const AggregationMessage& m : lane.messages) {
+    const Status s = lane.across.valid() ? mean_across(lane, m, op) : Status{};
+    progress.advance(s.ok() ? s : stop_inside(lane, s));
+    OURO_TRY(s);
+  }
+  return {};
+}
+Status second_stage(AggregationLane& lane, Progress& progress) {
+  std::size_t k = 0;
+  for (const AggregationMessage& m : lane.messages) {
+    OURO_TRY(progress.wait(++k));
+    if (lane.inside.valid()) OURO_TRY(spread_inside(lane, m));
+  }
+  gather_layers(lane, true);
+  return {};
+}
+
+Status wait_all(const std::vector<Work>& works) {
+  Status first;
+  for (const Work& w : works)
+    if (Status s = w.wait(); first.ok()) first = s;
+  return first;
+}
+
+Status run_on_host(const std::shared_ptr<State>& state, const Stream& stream) {
+  const auto run_here = [state] {
+    for (AggregationLane& lane : state->lanes) OURO_TRY(run_lane(lane, state->op));
+    return Status{};
+  };
+  if (state->across.empty()) return stream.valid() ? (void(stream.run(run_here)), Status{}) : run_here();
+  Event before;
+  before.record(stream);
+  std::vector<Work> works;
+  for (std::size_t k = 0; k < state->lanes.size(); ++k) {
+    AggregationLane* lane = &state->lanes[k];
+    before.wait_on(state->across[k]);
+    if (state->inside.empty()) {
+      works.push_back(state->across[k].run([state, lane] { return run_lane(*lane, state->op); }));
+      continue;
+    }
+    auto progress = std::make_shared<Progress>();
+    works.push_back(
+        state->across[k].run([state, lane, progress] { return first_stage(*lane, state->op, *progress); }));
+    works.push_back(state->inside[k].run([state, lane, progress] { return second_stage(*lane, *progress); }));
+  }
+  if (!stream.valid()) return wait_all(works);
+  (void)stream.run([works] { return wait_all(works); });
+  return {};
+}
+
+// ---- on a GPU: everything is enqueued, in stream order --------------------------------------------
+
+Status copy_layers(AggregationLane& lane, const Stream& s, bool back) {
+  const gpu::Stream raw{s.device().index, s.cuda_handle()};
+  for (FlatCopy& c : lane.copies) {
+    auto* at = static_cast<std::byte*>(c.flat.data);
+    for (const View& v : c.layers) {
+      OURO_TRY(gpu::gpu().copy(back ? v.data : at, back ? at : v.data, v.bytes(), raw));
+      at += v.bytes();
+    }
+  }
+  return {};
+}
+
+Status enqueue_lane(AggregationLane& lane, ReduceOp op, const Stream& across, const Stream& inside) {
+  OURO_TRY(copy_layers(lane, across, false));
+  for (const AggregationMessage& m : lane.messages) {
+    if (lane.across.valid())
+      OURO_TRY(together(m, [&](const View& v) {
+        const Result<Work> work = all_reduce(lane.across, v, v, op, across);
+        if (!work.ok()) return stop_inside(lane, work.status());
+        work->then([members = lane.inside.impl()](const Status& s) {
+          if (members && !s.ok()) members->abort("the mean across sites failed: " + s.message());
+        });
+        return Status{};
+      }));
+    if (across != inside) {
+      Event through;
+      through.record(across);
+      through.wait_on(inside);
+    }
+    if (lane.inside.valid())
+      OURO_TRY(together(
+          m, [&](const View& v) { return broadcast(lane.inside, v, v, lane.root, inside).status(); }));
+  }
+  return copy_layers(lane, inside, true);
+}
+
+Status run_on_gpu(const std::shared_ptr<State>& state, const Stream& stream) {
+  if (stream.valid() && stream.device() != state->device)
+    return invalid(
+        fmt::format("{}: parameters on GPU {} and a stream of another device", kCall, state->device.index));
+  Stream own = stream;
+  if (!own.valid()) {
+    auto made = Stream::create(state->device);
+    OURO_TRY(made.status());
+    own = std::move(*made);
+  }
+  Event before;
+  before.record(own);
+  for (std::size_t k = 0; k < state->lanes.size(); ++k) {
+    const Stream& across = state->across.empty() ? own : state->across[k];
+    const Stream& inside = state->inside.empty() ? across : state->inside[k];
+    if (across != own) before.wait_on(across);
+    OURO_TRY(enqueue_lane(state->lanes[k], state->op, across, inside));
+    if (inside == own) continue;
+    Event after;
+    after.record(inside);
+    after.wait_on(own);
+  }
+  if (stream.valid()) return {};
+  Status first = own.synchronize();
+  for (AggregationLane& lane : state->lanes)  // a device goes on after an operation that failed
+    for (Group* g : {&lane.across, &lane.inside})
+      if (first.ok() && g->valid()) first = g->status();
+  return first;
+}
+
+}  // namespace
+
+// A rank's column has the ranks of its shard in all sites, its row one rank of each shard: what a column
+// knows after the first three reductions, all ranks know after the last.
+Status agree_on_layout(State& s, const Status& refused) {
+  Agreement all = refused.ok() ? s.claim : Agreement::refusal(s.world_rank);
+  const View words = all.view();
+  Status verdict = refused;
+  const auto exchange = [&]() -> Status {
+    if (s.column_inside.size() > 1) OURO_TRY(all_reduce(s.column_inside, words, words, ReduceOp::max));
+    if (s.column_across.size() > 1) OURO_TRY(all_reduce(s.column_across, words, words, ReduceOp::max));
+    if (s.column_inside.size() > 1) OURO_TRY(broadcast(s.column_inside, words, words, s.column_root));
+    if (verdict.ok()) verdict = all.verdict(kCall, s.claim);
+    if (s.row.size() < 2) return {};
+    Agreement row = all.agreed() ? Agreement(0, 0, 0) : Agreement::refusal(s.world_rank);
+    OURO_TRY(all_reduce(s.row, row.view(), row.view(), ReduceOp::max));
+    if (verdict.ok() && !row.agreed())
+      verdict = invalid(fmt::format("{}: the ranks of another shard differ in their tensors", kCall));
+    return {};
+  };
+  const Status exchanged = exchange();
+  return verdict.ok() ? exchanged : verdict;
+}
+
+void set_comparison(State& s, const LayoutGroups& groups) {
+  const ParallelLayout& l = groups.layout;
+  s.world_rank = l.rank;
+  s.compares = true;
+  if (!groups.federated.empty()) s.column_across = Group(groups.federated[0].impl());
+  if (!groups.replica_average.empty()) {
+    s.column_inside = Group(groups.replica_average[0].impl());
+    const int sender = l.receive_from.value_or(l.rank);
+    s.column_root = s.column_inside.from_global(sender).value_or(0);
+  }
+  if (groups.shard) s.row = Group(groups.shard->impl());
+}
+
+Status AggregationPlan::compare() {
+  State& s = *state_;
+  if (rt::Batch::current()) return invalid(fmt::format("{}: inside group_start", kCall));
+  std::lock_guard lock(s.agreed_mutex);
+  if (!s.compares || s.agreed) return {};
+  OURO_TRY(agree_on_layout(s, {}));
+  s.agreed = true;
+  return {};
+}
+
+Status AggregationPlan::run(const Stream& stream) {
+  OURO_TRY(compare());
+  const State& s = *state_;
+  if (s.lanes.empty()) return {};
+  return s.device.kind == Device::Kind::host ? run_on_host(state_, stream) : run_on_gpu(state_, stream);
+}
+
+Result<double> mean_loss(Group& site, double loss, std::int64_t length, const Stream& stream) {
+  const bool wrong = length < 0;  // told to all: a length that cannot be poisons the sum
+  double sums[] = {loss, static_cast<double>(length), wrong ? 1.0 : 0.0};
+  const View all = std::span<double>(sums);
+  const Result<Work> work = all_reduce(site, all, all, ReduceOp::sum, stream);
+  OURO_TRY(work.status());
+  OURO_TRY(work->wait());
+  if (wrong) return invalid(fmt::format("mean_loss: length {}; expected 0 at least", length));
+  if (sums[2] > 0) return invalid("mean_loss: another rank has a length below 0");
+  if (sums[1] == 0) return invalid("mean_loss: no rank has any length");
+  return sums[0] / sums[1];
+}
+
+}  // namespace ouro::train

@@ -1,0 +1,191 @@
+// The saved form of a decentralised trainer: Head, then tagged fields in a fixed order, last a checksum.
+// Little-endian, without gaps. See gossip.hpp.
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <cstring>
+#include <type_traits>
+
+#include "api/src/train/gossip_state.h"
+
+namespace ouro::train {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x31706f736f727565;  // version 1
+
+class Writer {
+ public:
+  template <class T>
+  void number(const T& x) {
+    static_assert((std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T>) ||
+                  std::is_same_v<T, double>);
+    const auto* at = reinterpret_cast<const std::byte*>(&x);
+    out.insert(out.end(), at, at + sizeof x);
+  }
+  void bytes(CBytes b) {
+    number(static_cast<std::uint64_t>(b.size()));
+    out.insert(out.end(), b.begin(), b.end());
+  }
+  Status view(const CView& v) {
+    Bytes b(v.bytes());
+    OURO_TRY(read_view(v, b));
+    bytes(b);
+    return {};
+  }
+  Bytes out;
+};
+
+/// Past the end every number is zero and every run of bytes empty, and `whole` is false.
+class Reader {
+ public:
+  explicit Reader(CBytes in) : in_(in) {}
+  template <class T>
+  T number() {
+    T x{};
+    if (in_.size() < sizeof x) return whole = false, x;
+    std::memcpy(&x, in_.data(), sizeof x);
+    in_ = in_.subspan(sizeof x);
+    return x;
+  }
+  CBytes bytes() {
+    const auto n = number<std::uint64_t>();
+    if (in_.size() < n) return whole = false, CBytes{};
+    const CBytes b = in_.first(n);
+    in_ = in_.subspan(n);
+    return b;
+  }
+  bool empty() const { return in_.empty(); }
+  bool whole = true;
+
+ private:
+  CBytes in_;
+};
+
+void write_row(Writer& w, const Row& row) {
+  w.number(row.self);
+  w.number(static_cast<std::uint64_t>(row.in.size()));
+  for (const auto& [from, weight] : row.in) w.number(from), w.number(weight);
+  w.number(static_cast<std::uint64_t>(row.out.size()));
+  for (const int to : row.out) w.number(to);
+}
+Row read_row(Reader& r) {
+  Row row;
+  row.self = r.number<double>();
+  for (auto n = r.number<std::uint64_t>(); n > 0 && r.whole; --n) {
+    const int from = r.number<int>();
+    row.in.emplace_back(from, r.number<double>());
+  }
+  for (auto n = r.number<std::uint64_t>(); n > 0 && r.whole; --n) row.out.push_back(r.number<int>());
+  return row;
+}
+
+}  // namespace
+
+Result<Bytes> GossipTrainer::save() {
+  State& s = *state_;
+  OURO_TRY(s.usable());
+  if (s.open && !s.traced.empty()) return invalid("save: a step is under way; expected end_backward first");
+  if (s.averaged) return invalid("save: an average is in force; expected Average::revert first");
+  if (Status done = s.settle(); !done.ok()) return s.fail(std::move(done));
+  Writer w;
+  w.number(kMagic);
+  w.number(s.digest);
+  w.number(s.control.rank());
+  w.number(s.steps);
+  w.number(s.adaptive);
+  if (s.options.scaler) {
+    w.number(s.options.scaler->scale);
+    w.number(s.options.scaler->clean_steps);
+  }
+  w.number(static_cast<std::uint64_t>(s.buckets.empty() ? 0 : s.trainable.size()));
+  for (const GossipBucket& b : s.buckets)  // the order in which buckets are made again
+    for (const int p : b.layout.params) w.number(p);
+  if (s.buckets.empty())
+    for (const int p : s.trainable) OURO_TRY(w.view(s.params[static_cast<std::size_t>(p)].value));
+  for (GossipBucket& b : s.buckets) {
+    for (const Param& p : b.params) OURO_TRY(w.view(p.value));
+    auto optimizer = b.optimizer->save();
+    OURO_TRY(optimizer.status());
+    w.bytes(*optimizer);
+    w.number(b.schedule ? b.schedule->position() : std::int64_t{0});
+    w.number(static_cast<std::uint8_t>(b.pending));
+    write_row(w, b.row);
+    w.number(static_cast<std::uint8_t>(b.pair.send_x));
+    for (const double x : {b.pair.x_self, b.pair.x_in, b.pair.y_self, b.pair.y_in}) w.number(x);
+    OURO_TRY(w.view(b.message.view()));
+    if (b.second) OURO_TRY(w.view(b.second.view()));
+  }
+  w.number(XXH3_64bits(w.out.data(), w.out.size()));
+  return std::move(w.out);
+}
+
+Status GossipTrainer::load(CBytes in) {
+  State& s = *state_;
+  OURO_TRY(s.usable());
+  if (s.steps > 0 || s.open) return invalid("load: this trainer has begun; expected a new one");
+  if (in.size() < 2 * sizeof(std::uint64_t)) return invalid("load: too short for the state of a trainer");
+  std::uint64_t sum = 0;
+  std::memcpy(&sum, in.data() + in.size() - sizeof sum, sizeof sum);
+  in = in.first(in.size() - sizeof sum);
+  if (Reader(in).number<std::uint64_t>() != kMagic) return invalid("load: not the state of a trainer");
+  if (XXH3_64bits(in.data(), in.size()) != sum) return invalid("load: the state of the trainer is damaged");
+  Reader r(in.subspan(sizeof kMagic));
+  if (r.number<std::uint64_t>() != s.digest)
+    return invalid("load: the state of a trainer with other parameters, topology or options");
+  if (const int rank = r.number<int>(); rank != s.control.rank())
+    return invalid(fmt::format("load: the state of rank {}; this is rank {}", rank, s.control.rank()));
+
+  // Everything is read, and buckets are made beside the trainer, before it changes.
+  const Status contradicts = invalid("load: the state of the trainer contradicts itself");
+  State made(s.options);
+  made.params = s.params, made.trainable = s.trainable;
+  made.events.resize(s.params.size());
+  made.ready.resize(s.params.size());
+  made.lanes.resize(s.lanes.size());  // their number
+  made.steps = r.number<std::int64_t>();
+  made.adaptive = r.number<double>();
+  if (made.options.scaler) {
+    made.options.scaler->scale = r.number<double>();
+    made.options.scaler->clean_steps = r.number<std::int64_t>();
+  }
+  std::vector<int> order;
+  for (auto n = r.number<std::uint64_t>(); n > 0 && r.whole; --n) order.push_back(r.number<int>());
+  if (!r.whole || (!order.empty() && order.size() != s.trainable.size())) return contradicts;
+  std::vector<std::pair<View, CBytes>> contents;
+  const auto expect = [&](const View& v) {
+    const CBytes b = r.bytes();
+    contents.emplace_back(v, b);
+    r.whole &= b.size() == v.bytes();
+  };
+  if (order.empty())
+    for (const int p : s.trainable) expect(s.params[static_cast<std::size_t>(p)].value);
+  else
+    OURO_TRY(made.make_buckets(order));
+  for (GossipBucket& b : made.buckets) {
+    for (const Param& p : b.params) expect(p.value);
+    const CBytes optimizer = r.bytes();
+    if (!r.whole) return contradicts;
+    OURO_TRY(b.optimizer->load(optimizer));
+    const auto position = r.number<std::int64_t>();
+    if (b.schedule) b.schedule->seek(position);
+    b.pending = r.number<std::uint8_t>() != 0;
+    b.row = read_row(r);
+    b.pair.send_x = r.number<std::uint8_t>() != 0;
+    for (double* x : {&b.pair.x_self, &b.pair.x_in, &b.pair.y_self, &b.pair.y_in}) *x = r.number<double>();
+    expect(b.message.view());
+    if (b.second) expect(b.second.view());
+    b.unready = b.params.size();
+  }
+  if (!r.whole || !r.empty()) return contradicts;
+  for (const auto& [view, bytes] : contents) OURO_TRY(write_view(view, bytes));
+  s.steps = made.steps, s.adaptive = made.adaptive;
+  s.options.scaler = made.options.scaler;
+  s.params = std::move(made.params);
+  s.buckets = std::move(made.buckets);
+  s.bucket_of = std::move(made.bucket_of);
+  s.layouts = std::move(made.layouts);
+  s.pool = std::move(made.pool);
+  return {};
+}
+
+}  // namespace ouro::train

@@ -1,0 +1,114 @@
+// What a decentralised trainer consists of: blocks of memory, buckets, the state of a step.
+// Used by the parts of GossipTrainer: gossip.cc, gossip_step.cc, gossip_update.cc,
+// gossip_average.cc, gossip_save.cc.
+#pragma once
+#include <vector>
+
+#include "api/src/train/update.h"
+#include "ouro/train/gossip.hpp"
+
+namespace ouro::train {
+
+/// Zeroed memory for `count` elements, aligned for wide loads, of the host or a device.
+class Block {
+ public:
+  static Result<Block> make(DType, Device, std::size_t count);
+  View view(std::size_t offset, std::size_t count) const;
+  View view() const { return whole_; }
+  explicit operator bool() const { return whole_.data != nullptr; }
+
+ private:
+  View whole_;
+  std::unique_ptr<std::byte[]> host_;
+  DeviceBytes on_device_;
+};
+
+/// Copies between views, or a view and bytes, wherever the views are. Waits.
+Status copy_view(const View& to, const CView& from);
+Status read_view(const CView& from, std::span<std::byte> to);
+Status write_view(const View& to, CBytes from);
+Status zero_view(const View&);
+
+/// Parameters that travel together. Of a bucket's memory only what it needs is made.
+struct GossipBucket {
+  BucketLayout layout;
+  std::vector<Param> params;  // views as they are now, in the order of the block
+  std::unique_ptr<Optimizer> optimizer;
+  std::optional<Schedule> schedule;
+  Block value, grad;
+  /// The message from when an exchange is launched, the sum of the neighbours' once it has ended; zeros where
+  /// nothing is pending.
+  Block message;
+  Block second;  // y of topologies that keep two vectors
+  Bytes stage;   // a device's message on its way through the host
+
+  // The exchange under way or ended, and not mixed yet: row and pair are those it was launched with.
+  bool pending = false;
+  Row row;
+  PairRow pair;
+  Work exchange;
+
+  std::size_t unready = 0;  // gradients missing in this step
+  bool updated = false;     // in this step
+  bool finite = true;       // its gradients, where a local scaler looked
+
+  std::vector<View> pieces(const Block&) const;  // of each parameter
+};
+
+/// How one step's gradients become an update.
+struct StepScale {
+  bool skip = false;
+  double clip = 1;
+};
+
+struct GossipTrainer::State {
+  explicit State(GossipOptions o) : options(std::move(o)) {}
+  ~State();
+
+  GossipOptions options;
+  Group control;              // for what all ranks decide
+  std::vector<Group> lanes;   // bucket b exchanges in lane b mod their number, on the stream of that number
+  std::vector<Param> params;  // as params() shows them
+  std::vector<Buffer> buffers;
+  std::vector<int> trainable;  // indices of params
+  std::uint64_t digest = 0;    // of what ranks agreed on
+  std::int64_t steps = 0;
+  double adaptive = 1;
+  bool accumulating = false, open = false, closed = false;
+  bool averaged = false;  // an Average is in force
+  Status failure;
+
+  // Of the step under way.
+  std::vector<bool> ready;    // by parameter
+  std::vector<Event> events;  // by parameter: when its gradient is there
+  std::vector<int> traced;    // order in which gradients came
+  std::size_t launched = 0;   // buckets whose next exchange is under way
+
+  std::vector<GossipBucket> buckets;
+  std::vector<std::size_t> bucket_of;  // by parameter; of trainable ones
+  std::vector<BucketLayout> layouts;
+  std::optional<StreamPool> pool;  // last: its threads end first
+
+  Status usable() const;
+  /// Keeps the first error, and ends the groups with it, so that no rank waits for this one.
+  Status fail(Status);
+  /// The first step's end: ranks agree on the order, buckets are made.
+  Status trace();
+  Status make_buckets(std::span<const int> order);
+  Status zero_missing();
+  /// Clipping and loss scaling that need all gradients; what they say holds for all buckets.
+  bool defers() const;
+  Result<std::vector<StepScale>> survey_all();
+  Result<GradientSurvey> survey_global();
+  /// Updates buckets whose gradients (and neighbours) are there, or waits for both.
+  Status pump(bool wait, std::span<const StepScale> decided = {});
+  Status update(GossipBucket&, const StepScale*);
+  Result<StepScale> look(GossipBucket&);
+  Status update_pair(GossipBucket&, const StepOptions&, std::span<const Param> without_gradients, bool skip);
+  /// Starts the exchange of the parameters that step steps + 1 will see.
+  Status launch(std::size_t bucket);
+  std::int64_t round_of(std::int64_t step) const;
+  Status settle();  ///< waits for all exchanges
+};
+
+}  // namespace ouro::train

@@ -1,0 +1,144 @@
+// Whole messages over a group: a probe and its receive under one lock. See ouro/train/roles.hpp.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "ouro/train/roles.hpp"
+#include "runtime/core/wait.h"
+#include "runtime/group.h"
+
+namespace ouro::train {
+
+struct Mailbox::State {
+  explicit State(Group g) : group(std::move(g)) {}
+  /// Nobody waits for a peer here: what is still under way ends, on all ranks.
+  ~State() {
+    const bool busy = std::any_of(streams.begin(), streams.end(), [](const auto& s) {
+      const auto last = s.second.impl()->last();
+      return last && !last->done();
+    });
+    if (busy) group.abort("a mailbox ended with messages under way");
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  Group group;
+  /// A message that a probe has found is taken by the same thread.
+  std::mutex receive_mutex;
+  std::mutex send_mutex;
+  std::map<int, Stream>
+      streams;  // one a destination, made by its first isend: keeps the order of its messages
+
+  Result<std::optional<Message>> take(int src, int tag, Milliseconds deadline);
+};
+
+Result<Mailbox> Mailbox::create(Group g) {
+  if (!g.valid()) return invalid("mailbox: the group is an empty handle");
+  auto state = std::make_shared<State>(std::move(g));
+  // Makes the links of all ranks, so that nobody's first message waits for a rank that only computes.
+  const auto none = ouro::probe(state->group, kAnySource);
+  OURO_TRY(none.status());
+  OURO_TRY(barrier(state->group));
+  return Mailbox(std::move(state));
+}
+
+int Mailbox::rank() const { return state_->group.rank(); }
+int Mailbox::size() const { return state_->group.size(); }
+
+Status Mailbox::send(CBytes data, int dst, int tag) {
+  bool queued = false;
+  {
+    std::lock_guard lock(state_->send_mutex);
+    queued = state_->streams.contains(dst);
+  }
+  if (!queued) return ouro::send(state_->group, CView(data.data(), data.size(), DType::u8), dst, tag);
+  const auto work = isend(data, dst, tag);  // behind what is under way to that rank
+  OURO_TRY(work.status());
+  return work->wait();
+}
+
+Result<Work> Mailbox::isend(CBytes data, int dst, int tag) {
+  if (dst < 0 || dst >= size() || tag < 0)
+    return invalid(fmt::format("isend: rank {} and tag {}; expected a rank of 0..{} and a tag of 0 at least",
+                               dst, tag, size() - 1));
+  std::lock_guard lock(state_->send_mutex);
+  Stream& stream = state_->streams[dst];
+  if (!stream.valid()) {
+    auto made = Stream::create(Priority::normal, fmt::format("mail to {}", dst));
+    if (!made.ok()) state_->streams.erase(dst);
+    OURO_TRY(made.status());
+    stream = std::move(*made);
+  }
+  // The group, not the state: a state that ended on its own stream's thread would join it.
+  return stream.run([group = state_->group.impl(), bytes = Bytes(data.begin(), data.end()), dst, tag] {
+    Group g(group);
+    return ouro::send(g, CView(bytes.data(), bytes.size(), DType::u8), dst, tag);
+  });
+}
+
+Result<std::optional<Message>> Mailbox::State::take(int src, int tag, Milliseconds deadline) {
+  std::lock_guard lock(receive_mutex);
+  const auto found = ouro::probe(group, src, tag);
+  OURO_TRY(found.status());
+  if (!*found) return std::optional<Message>();
+  Message m{(*found)->source, tag, Bytes((*found)->bytes)};
+  const auto got = ouro::recv(group, View(m.data.data(), m.data.size(), DType::u8), m.source, tag, deadline);
+  OURO_TRY(got.status());
+  return std::optional(std::move(m));
+}
+
+Result<Message> Mailbox::recv(std::optional<int> src, int tag, Milliseconds deadline) {
+  constexpr int kYields = 400;
+  constexpr std::chrono::microseconds kLongest{500};
+  const Milliseconds limit = deadline.count() > 0 ? deadline : state_->group.impl()->spec().deadline;
+  const auto start = Clock::now();
+  std::chrono::microseconds pause{10};
+  for (int turn = 0;; ++turn) {
+    auto taken = state_->take(src.value_or(kAnySource), tag, limit);
+    OURO_TRY(taken.status());
+    if (*taken) return std::move(**taken);
+    const auto waited = Clock::now() - start;
+    if (waited >= limit)
+      return Status(Failure{.reason = Reason::deadline,
+                            .text = fmt::format("no message with tag {} came {}", tag,
+                                                src ? fmt::format("from rank {}", *src) : "from anybody"),
+                            .rank = src.value_or(-1),
+                            .group = state_->group.name(),
+                            .op = "recv",
+                            .elapsed_s = std::chrono::duration<double>(waited).count()});
+    if (turn < kYields) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongest);
+  }
+}
+
+Result<std::optional<Received>> Mailbox::probe(std::optional<int> src, int tag) {
+  std::lock_guard lock(state_->receive_mutex);
+  return ouro::probe(state_->group, src.value_or(kAnySource), tag);
+}
+
+Status Mailbox::drain(Milliseconds deadline) {
+  std::map<int, Stream> streams;
+  {
+    std::lock_guard lock(state_->send_mutex);
+    streams = state_->streams;
+  }
+  Status first;
+  for (const auto& [dst, stream] : streams)
+    if (Status s = stream.synchronize(deadline); first.ok()) first = s;
+  return first;
+}
+
+Status Mailbox::close() {
+  const Status drained = drain();
+  const Status closed = state_->group.close();
+  return drained.ok() ? closed : drained;
+}
+
+}  // namespace ouro::train

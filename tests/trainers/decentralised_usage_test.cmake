@@ -1,0 +1,32 @@
+# ouro-train --strategy decentralised as a program: command lines, the file of losses, save and resume. Run by
+# ctest.
+function(expect code pattern)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  if(NOT got EQUAL code OR NOT text MATCHES "${pattern}")
+    message(FATAL_ERROR "${ARGN}: expected exit ${code} and \"${pattern}\", got exit ${got}:\n${text}")
+  endif()
+endfunction()
+
+expect(2 "--topology has no meaning with --strategy ddp" ${PROGRAM} digits --topology ring)
+expect(2 "--lr has no meaning with --strategy decentralised" ${PROGRAM} digits --strategy decentralised --lr 0.1)
+expect(2 "--strategy" ${PROGRAM} digits --strategy gossip)
+expect(2 "--decay" ${PROGRAM} charlm --decay none)
+expect(1 "one-peer-exp" ${PROGRAM} charlm --topology circle --steps 2)
+expect(1 "cannot be read" ${PROGRAM} charlm --steps 2 --resume ${SCRATCH}/no-such-file)
+expect(0 "accuracy" ${PROGRAM} digits --strategy decentralised --steps 2 --quiet)
+
+set(job ${RUN} -n 2 ${PROGRAM} charlm --quiet --steps 6 --topology ring)
+expect(0 "steps 0\\.\\.6" ${job} --csv ${SCRATCH}/whole.csv)
+expect(0 "steps 0\\.\\.3" ${job} --csv ${SCRATCH}/first.csv --stop-after 3 --save ${SCRATCH}/state)
+expect(0 "steps 3\\.\\.6" ${job} --csv ${SCRATCH}/second.csv --resume ${SCRATCH}/state)
+file(STRINGS ${SCRATCH}/whole.csv whole)
+file(STRINGS ${SCRATCH}/first.csv first)
+file(STRINGS ${SCRATCH}/second.csv second)
+list(POP_FRONT second)  # its heading
+if(NOT "${whole}" STREQUAL "${first};${second}")
+  message(FATAL_ERROR "a resumed run differs:\n${whole}\nand\n${first}\n${second}")
+endif()
+list(LENGTH whole lines)
+if(NOT lines EQUAL 7)
+  message(FATAL_ERROR "expected a heading and six lines: ${whole}")
+endif()
