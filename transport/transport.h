@@ -1,6 +1,9 @@
 // The transport interface: how the ranks of one group reach each other. One implementation a file pair.
 // Used by the runtime's group; views are plain data (runtime/core/link_view.h).
 #pragma once
+#include <memory>
+#include <vector>
+
 #include "runtime/core/link_view.h"
 #include "runtime/core/status.h"
 
@@ -15,6 +18,16 @@ class Links {
   virtual LinkView outbound(int to) const = 0;   ///< this rank produces
   /// Rung by every producer after each slot; for those who wait for whichever comes first.
   virtual Counter* bell(int rank) const = 0;
+  /// Whether `rank` is on another host: its counters move while somebody drives the fabric.
+  virtual bool remote(int /*rank*/) const { return false; }
+  /// Chunks for `to`, a remote rank, have been published.
+  virtual void sent(int /*to*/) {}
+  /// Lets remote ranks know what has been given back to them since.
+  virtual void settle() {}
+  /// With the end of this object, what remote ranks have not taken yet still gets there; `after` is let go of then.
+  virtual void linger(std::shared_ptr<void> /*after*/) {}
+  /// Remote ranks that have not yet taken all that was sent to them, as far as is known; asks them.
+  virtual std::vector<int> owing() { return {}; }
 };
 
 /// The boards of a group whose ranks all share memory.

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from comparison import judge, launch, machine, plot, points, report, settings
+from comparison import judge, launch, machine, pairs, plot, points, report, settings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EPILOG = """filters: --only NAME=VALUE[,VALUE...], any number of times, with NAME one of
@@ -67,10 +67,14 @@ def parse(argv):
     p.add_argument("--rounds", type=int, default=3, help="each setting runs once in a round (default 3)")
     p.add_argument("--blocks", type=int, help="blocks of method A (default 7, quick 3)")
     p.add_argument("--block-ms", type=float, help="longest block wanted; slow peers make fewer calls (default 150, quick 30)")
+    p.add_argument("--transport", choices=("tcp", "ucx"),
+                   help="instead: two ranks that share no memory, beside ucx_perftest, Open MPI over TCP and a raw stream")
     p.add_argument("--json", metavar="FILE")
     p.add_argument("--csv", metavar="FILE")
     p.add_argument("--plot", metavar="FILE.svg", help="latency and bus bandwidth over size")
     args = p.parse_args(argv)
+    if args.transport and (args.sweep or args.only or args.plot):
+        p.error("--transport goes without --sweep, --only and --plot")
     try:
         args.filters = Filters(args.only)
     except ValueError as e:
@@ -194,6 +198,8 @@ def measure(run, launches):
 
 def main(argv):
     args = parse(argv)
+    if args.transport:
+        return pairs.main(args, ROOT)
     cores = machine.cores()
     usable, missing = available(args)
     for line in missing.values():

@@ -136,13 +136,33 @@ TEST(Facts, TransportsSayWhy) {
   const std::vector<Probe> good = {{"memfd", true, ""}, {"seals", true, ""}, {"pidfd", true, ""}};
   EXPECT_TRUE(transports_of(good, {}).front().present);
   EXPECT_EQ(transports_of(good, {}).front().why, "memfd, seals, pidfd work");
-  EXPECT_EQ(transports_of(good, {}).back().why, "not built in this version");
+  EXPECT_EQ(transports_of(good, {})[2].why, "not built in this version");
+  const Ucx ucx{
+      .version = "1.13.1", .built_with = "1.13", .path = "/lib/libucp.so.0", .parts = {"self", "tcp"}};
+  EXPECT_TRUE(transports_of(good, {}, ucx)[2].present);
+  EXPECT_EQ(transports_of(good, {}, ucx)[2].why, "1.13.1 from /lib/libucp.so.0");
   const std::vector<Probe> bad = {
       {"memfd", true, ""}, {"seals", false, "fcntl: denied"}, {"pidfd", true, ""}};
   EXPECT_FALSE(transports_of(bad, {}).front().present);
   EXPECT_EQ(transports_of(bad, {}).front().why, "fails: seals (fcntl: denied)");
   const std::vector<Probe> old = {{"memfd", true, ""}, {"seals", true, ""}, {"pidfd", false, "no such call"}};
   EXPECT_TRUE(transports_of(old, {}).front().present);
+}
+
+TEST(UcxFacts, WhatItLacks) {
+  Ucx ucx{.version = "1.13.1", .parts = {"self", "tcp", "ib", "rdmacm"}};
+  ASSERT_EQ(lacks(ucx).size(), 1u);
+  EXPECT_EQ(lacks(ucx)[0], "CUDA (GPU memory goes through the host)");
+  ucx.parts = {"self", "tcp", "cuda_cpy", "cuda_ipc"};
+  EXPECT_EQ(lacks(ucx).size(), 2u);
+  ucx.why = "not here";
+  EXPECT_TRUE(lacks(ucx).empty());
+}
+
+TEST(UcxFacts, OfThisMachine) {
+  const Ucx ucx = read_ucx();
+  EXPECT_EQ(ucx.why.empty(), !ucx.version.empty());
+  EXPECT_EQ(ucx.why.empty(), !ucx.parts.empty()) << ucx.why;
 }
 
 TEST(Facts, GatheredFromATree) {

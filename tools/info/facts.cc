@@ -66,6 +66,7 @@ Build this_build() {
 #endif
   b.type = OURO_BUILD_TYPE;
   b.cuda = OURO_BUILD_CUDA;
+  b.ucx = OURO_BUILD_UCX;
   b.sanitizers = OURO_BUILD_SANITIZE;
   return b;
 }
@@ -79,7 +80,7 @@ std::string bracketed(const std::string& line) {
              : line.substr(open + 1, close - open - 1);
 }
 
-std::vector<Transport> transports_of(const std::vector<Probe>& probes, const Build& build) {
+std::vector<Transport> transports_of(const std::vector<Probe>& probes, const Build& build, const Ucx& ucx) {
   std::string works, fails;
   bool present = true;
   for (const Probe& p : probes) {
@@ -94,8 +95,9 @@ std::vector<Transport> transports_of(const std::vector<Probe>& probes, const Bui
   all.push_back({"shared-memory", present, fails.empty() ? works + " work" : "fails: " + fails});
   const char* absent = "not built in this version";
   all.push_back({"cuda-ipc", build.cuda, build.cuda ? "built in" : absent});
-  all.push_back({"ucx", build.ucx, build.ucx ? "built in" : absent});
-  all.push_back({"tcp", false, absent});
+  all.push_back(
+      {"ucx", ucx.why.empty(), ucx.why.empty() ? fmt::format("{} from {}", ucx.version, ucx.path) : ucx.why});
+  all.push_back({"tcp", true, "built in"});
   return all;
 }
 
@@ -121,7 +123,8 @@ Facts gather(const fs::path& root) {
   f.gpus = read_gpus(gpu::gpu());  // first: it settles what the driver reads when it starts
   f.cuda = probe_cuda();
   f.probes = {probe_memfd(), probe_seals(), probe_pidfd(), probe_descriptors()};
-  f.transports = transports_of(f.probes, f.build);
+  f.ucx = read_ucx();
+  f.transports = transports_of(f.probes, f.build, f.ucx);
 
   if (Result<Machine> machine = read_machine(); machine)
     f.machine = std::move(*machine);

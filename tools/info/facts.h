@@ -12,6 +12,7 @@
 #include "tools/info/gpus.h"
 #include "tools/info/machine.h"
 #include "tools/info/probes.h"
+#include "tools/info/ucx.h"
 
 namespace ouro::info {
 
@@ -35,6 +36,7 @@ struct Facts {
 
   CudaDriver cuda;  ///< what the machine has, whether this build can use it or not
   Gpus gpus;        ///< what ranks started here would use
+  Ucx ucx;          ///< what OURO_FABRIC=ucx would use
   std::vector<Probe> probes;
   std::vector<Transport> transports;
 
@@ -64,6 +66,7 @@ Facts gather(const std::filesystem::path& root = "/");
 /// The word in brackets: "always [madvise] never" is "madvise".
 std::string bracketed(const std::string& line);
 /// Shared-memory, as the probes say, and what this version was built without.
-std::vector<Transport> transports_of(const std::vector<Probe>&, const Build&);
+std::vector<Transport> transports_of(const std::vector<Probe>&, const Build&,
+                                     const Ucx& = {.why = "not built in this version"});
 
 }  // namespace ouro::info

@@ -88,6 +88,20 @@ std::string gpu_lines(const Gpus& all) {
   return all.devices.size() > 1 ? text + peer_lines(all) : text;
 }
 
+std::string ucx_lines(const Ucx& u) {
+  if (!u.why.empty()) return line("ucx", u.why);
+  return line("ucx",
+              fmt::format("{} from {}, built with the headers of {}", u.version, u.path, u.built_with)) +
+         line("", fmt::format("has {}", fmt::join(u.parts, ", "))) +
+         line("", lacks(u).empty() ? std::string("lacks nothing")
+                                   : fmt::format("lacks {}", fmt::join(lacks(u), ", ")));
+}
+
+nlohmann::ordered_json ucx_json(const Ucx& u) {
+  return {{"why", u.why},   {"version", u.version}, {"built_with", u.built_with},
+          {"path", u.path}, {"parts", u.parts},     {"lacks", lacks(u)}};
+}
+
 nlohmann::ordered_json gpus_json(const Gpus& all) {
   using Json = nlohmann::ordered_json;
   Json j = {{"by", all.by}, {"version", all.version}, {"devices", Json::array()}};
@@ -227,7 +241,7 @@ std::string devices(const Facts& f) {
   text += "transports\n";
   for (const Transport& t : f.transports)
     text += fmt::format("  {:<14} {:<8} {}\n", t.name, t.present ? "present" : "missing", t.why);
-  return text;
+  return text + ucx_lines(f.ucx);
 }
 
 std::string topology(const Facts& f) {
@@ -305,6 +319,7 @@ nlohmann::ordered_json to_json(const Facts& f, const std::vector<env::Setting>& 
               {"why", f.cuda.why},
               {"devices", f.cuda.devices}}},
             {"gpus", gpus_json(f.gpus)},
+            {"ucx", ucx_json(f.ucx)},
             {"instruction_set", f.instruction_set},
             {"memory",
              {{"total", f.memory_total}, {"available", f.memory_available}, {"usable", f.usable_memory()}}},

@@ -1,0 +1,33 @@
+// Two ranks that share no memory: what a library must do to be timed between hosts, and how it is timed.
+// Implemented by pair_ouro.cc and pair_mpi.cc; started by bench/compare --transport.
+#pragma once
+#include <cstddef>
+#include <string>
+
+namespace ouro::compare {
+
+class Pair {
+ public:
+  virtual ~Pair() = default;
+  virtual std::string library() const = 0;
+  /// Joins; sets the own rank, 0 or 1. Empty: all is well, as with Error of peer.h.
+  virtual std::string start(int* rank) = 0;
+  // These end the program where they fail: its peer would wait for it.
+  virtual void send(const void* data, std::size_t bytes) = 0;
+  virtual void recv(void* data, std::size_t bytes) = 0;
+  /// `count` messages one way, as many under way as the library likes.
+  virtual void send_many(const void* data, std::size_t bytes, int count) {
+    for (int i = 0; i < count; ++i) send(data, bytes);
+  }
+  virtual void recv_many(void* data, std::size_t bytes, int count) {
+    for (int i = 0; i < count; ++i) recv(data, bytes);
+  }
+  virtual void all_reduce(const float* in, float* out, std::size_t count) = 0;
+  virtual void stop() = 0;
+};
+
+/// Arguments: --points WHAT:BYTES[,...] --cores A,B --blocks N --block-ms MS --seconds S, with WHAT latency,
+/// stream or all_reduce. Rank 0 prints one JSON line a point.
+int run_pair(int argc, char** argv, Pair&);
+
+}  // namespace ouro::compare

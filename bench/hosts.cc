@@ -1,0 +1,100 @@
+// One rank over several hosts: times all-reduces and round trips, and counts the bytes that cross its host's
+// interface. Prints a line of JSON for each host. Started by hosts.py and by tests/hosts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ouro/ouro.hpp"
+
+namespace {
+
+using namespace ouro;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// Of the whole host, since it was made; 0 where there is no such interface.
+std::uint64_t counted(const char* what) {
+  const char* interface = std::getenv("HOSTS_INTERFACE");
+  std::uint64_t bytes = 0;
+  std::ifstream(fmt::format("/sys/class/net/{}/statistics/{}", interface ? interface : "eth0", what)) >>
+      bytes;
+  return bytes;
+}
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v.empty() ? 0 : v[v.size() / 2];
+}
+
+Status reduce_rounds(Context& c, std::size_t bytes, std::string_view algorithm, int rounds) {
+  Group& g = c.world();
+  std::vector<float> in(bytes / sizeof(float), 1.0f), out(in.size());
+  const CView from{std::span<const float>(in)};
+  const View to{std::span<float>(out)};
+  const CallOptions by{.algorithm = algorithm};
+  for (int i = 0; i < 2; ++i) OURO_TRY(all_reduce(g, from, to, ReduceOp::sum, by));  // connections, memory
+  OURO_TRY(barrier(g));
+  const std::uint64_t sent = counted("tx_bytes"), got = counted("rx_bytes");
+  std::vector<double> each;
+  for (int i = 0; i < rounds; ++i) {
+    const auto begin = Clock::now();
+    OURO_TRY(all_reduce(g, from, to, ReduceOp::sum, by));
+    each.push_back(seconds_since(begin));
+  }
+  OURO_TRY(barrier(g));
+  if (c.local_rank() == 0)
+    fmt::print("{{\"rank\":{},\"seconds\":{:.9f},\"sent\":{},\"received\":{}}}\n", c.rank(), median(each),
+               (counted("tx_bytes") - sent) / static_cast<unsigned>(rounds),
+               (counted("rx_bytes") - got) / static_cast<unsigned>(rounds));
+  if (out[0] != static_cast<float>(g.size())) return {Reason::data_corrupt, "the sum is wrong"};
+  return {};
+}
+
+/// There and back between the first rank and the last; prints half of it.
+Status round_trips(Context& c, std::size_t bytes, int rounds) {
+  Group& g = c.world();
+  std::vector<std::byte> data(bytes);
+  const View all(data.data(), bytes, DType::u8);
+  const int last = g.size() - 1, peer = g.rank() == 0 ? last : 0;
+  std::vector<double> each;
+  for (int i = 0; i < rounds + 2 && (g.rank() == 0 || g.rank() == last); ++i) {
+    const auto begin = Clock::now();
+    if (g.rank() == 0) OURO_TRY(send(g, all, peer));
+    if (const auto r = recv(g, all, peer); !r.ok()) return r.status();
+    if (g.rank() != 0) OURO_TRY(send(g, all, peer));
+    if (i >= 2) each.push_back(seconds_since(begin) / 2);
+  }
+  if (g.rank() == 0) fmt::print("{{\"rank\":0,\"seconds\":{:.9f}}}\n", median(each));
+  return barrier(g);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    fmt::print(stderr,
+               "bench_hosts ALGORITHM|message BYTES ROUNDS   (under a launcher; HOSTS_INTERFACE: eth0)\n");
+    return 2;
+  }
+  const std::string_view what = argv[1];
+  const auto bytes = static_cast<std::size_t>(std::strtoull(argv[2], nullptr, 10));
+  const int rounds = std::max(1, std::atoi(argv[3]));
+  auto context = Context::from_env();
+  Status s = context.status();
+  if (s.ok())
+    s = what == "message" ? round_trips(*context, bytes, rounds)
+                          : reduce_rounds(*context, bytes, what, rounds);
+  if (s.ok()) s = context->close();
+  if (!s.ok()) fmt::print(stderr, "{}\n", s.message());
+  return s.ok() ? 0 : 1;
+}

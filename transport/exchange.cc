@@ -1,0 +1,267 @@
+// The protocol of links between hosts. See exchange.h.
+#include "transport/exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace ouro::transport {
+namespace {
+
+constexpr std::size_t kAlign = 4096;
+
+constexpr std::uint64_t bit(std::uint64_t index, std::uint32_t slots) {
+  return std::uint64_t{1} << (index % slots);
+}
+
+}  // namespace
+
+NetLink::NetLink(std::uint32_t slot_bytes, std::uint32_t slot_count)
+    : slot_bytes_(slot_bytes), slot_count_(slot_count) {
+  const std::size_t ring = std::size_t{slot_count} * (sizeof(SlotHeader) + slot_bytes);
+  memory_ = std::make_unique_for_overwrite<std::byte[]>(2 * ring + kAlign);
+  auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
+  in_slots_ = memory_.get() + (kAlign - at % kAlign) % kAlign;
+  out_slots_ = in_slots_ + ring;
+}
+
+void Exchange::add(std::shared_ptr<NetRoom> room) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [rank, link] : room->links)
+    peers_[static_cast<std::size_t>(rank)].links.push_back({room, link.get()});
+  rooms_[room->key] = std::move(room);
+}
+
+void Exchange::drop(const std::shared_ptr<NetRoom>& room) {
+  for (const auto& entry : room->links)
+    std::erase_if(peers_[static_cast<std::size_t>(entry.first)].links,
+                  [&](const Entry& e) { return e.room == room; });
+  rooms_.erase(room->key);
+}
+
+void Exchange::remove(std::uint64_t key, bool lingers) {
+  std::lock_guard lock(mutex_);
+  const auto it = rooms_.find(key);
+  if (it == rooms_.end()) return;
+  const std::shared_ptr<NetRoom> room = it->second;
+  room->bell = nullptr;
+  if (!lingers) return drop(room);
+  ++lingering_;
+  std::vector<int> gone;
+  for (auto& [rank, link] : room->links) {
+    link->say_ask_ = !link->drained();
+    if (peers_[static_cast<std::size_t>(rank)].gone) gone.push_back(rank);
+  }
+  for (const int rank : gone) forget(rank, room);
+  drop_if_drained(room);
+}
+
+void Exchange::forget(int peer, const std::shared_ptr<NetRoom>& room) {
+  std::erase_if(peers_[static_cast<std::size_t>(peer)].links, [&](const Entry& e) { return e.room == room; });
+  room->links.at(peer)->gone_ = true;  // what is on its way may still lie in its slots
+}
+
+void Exchange::drop_if_drained(const std::shared_ptr<NetRoom>& room) {
+  for (const auto& [rank, link] : room->links)
+    if (!link->drained()) return;
+  --lingering_;
+  drop(room);
+}
+
+std::size_t Exchange::lingering() {
+  std::lock_guard lock(mutex_);
+  return lingering_;
+}
+
+void Exchange::forgive(int peer) {
+  std::lock_guard lock(mutex_);
+  peers_[static_cast<std::size_t>(peer)].gone = true;
+  std::vector<std::shared_ptr<NetRoom>> left;
+  for (const Entry& e : peers_[static_cast<std::size_t>(peer)].links)
+    if (!e.room->bell) left.push_back(e.room);
+  for (const auto& room : left) {
+    forget(peer, room);
+    drop_if_drained(room);
+  }
+}
+
+NetLink* Exchange::find(int peer, std::uint64_t room, std::shared_ptr<NetRoom>* keep) {
+  const auto it = rooms_.find(room);
+  if (it == rooms_.end()) return nullptr;
+  const auto link = it->second->links.find(peer);
+  if (link == it->second->links.end()) return nullptr;
+  if (keep) *keep = it->second;
+  return link->second.get();
+}
+
+std::uint64_t Exchange::check_of(NetHeader h, const std::byte* payload) const {
+  h.check = 0;
+  const std::uint64_t sum = XXH3_64bits_withSeed(payload, h.bytes, XXH3_64bits(&h, sizeof h));
+  return sum == 0 ? 1 : sum;
+}
+
+bool Exchange::next(NetLink& l, std::uint64_t room, Outgoing* out) {
+  const std::uint64_t freed = load(l.in_freed_);
+  out->header = {};
+  out->payload = nullptr;
+  NetHeader& h = out->header;
+  h.room = room;
+  h.freed = freed;
+  const auto say = [&](bool& wanted, NetHeader::Kind kind) {
+    if (!wanted) return false;
+    wanted = false;
+    h.kind = kind;
+    return true;
+  };
+  if (say(l.say_open_, NetHeader::kOpen) || say(l.say_opened_, NetHeader::kOpened)) return true;
+  if (!l.open_) return false;
+  if (say(l.say_resend_, NetHeader::kResend)) {
+    h.index = l.bad_;
+    return true;
+  }
+  const std::uint64_t full = load(l.out_full_);
+  std::uint64_t index = l.sent_;
+  if (l.again_ != 0) {
+    index = load(l.out_freed_);
+    while (!(l.again_ & bit(index, l.slot_count_))) ++index;
+    l.again_ &= ~bit(index, l.slot_count_);
+  } else if (l.sent_ < full) {
+    ++l.sent_;
+  } else {
+    // Nothing carries the count along: it goes by itself when half of the slots wait for it.
+    if (!l.say_credit_ && !l.say_ask_ && freed - l.told_ < l.slot_count_ / 2) return false;
+    h.kind = l.say_ask_ ? NetHeader::kAsk : NetHeader::kCredit;
+    l.say_ask_ = l.say_credit_ = false;
+    l.told_ = freed;
+    return true;
+  }
+  const SlotHeader& s = l.out().header(index);
+  h.kind = NetHeader::kChunk;
+  h.bytes = s.bytes;
+  h.index = index;
+  h.seq = s.seq, h.signature = s.signature, h.total = s.total, h.tag = s.tag;
+  l.told_ = freed;
+  l.say_credit_ = false;
+  out->payload = l.out().payload(index);
+  if (checks_) h.check = check_of(h, out->payload);
+  return true;
+}
+
+bool Exchange::next(int peer, Outgoing* out) {
+  Peer& p = peers_[static_cast<std::size_t>(peer)];
+  for (std::size_t i = 0; i < p.links.size(); ++i) {
+    Entry& e = p.links[p.turn++ % p.links.size()];
+    if (!next(*e.link, e.room->key, out)) continue;
+    out->keep = e.room;
+    return true;
+  }
+  return false;
+}
+
+Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h) {
+  const auto corrupt = [&](std::string what) {
+    return Status(Failure{
+        .reason = Reason::ring_corrupt, .text = std::move(what), .rank = peer, .detector = "frame header"});
+  };
+  if (h.kind < NetHeader::kOpen || h.kind > NetHeader::kResend)
+    return corrupt(fmt::format("a frame of unknown kind {:#x}", h.kind));
+  if (h.kind != NetHeader::kChunk && h.bytes != 0)
+    return corrupt(fmt::format("a frame of kind {:#x} with {} bytes of payload", h.kind, h.bytes));
+  if (h.bytes > kMaxPayload)
+    return corrupt(fmt::format("a chunk of {} bytes; at most {}", h.bytes, kMaxPayload));
+  Place place;
+  NetLink* const l = find(peer, h.room, &place.keep);
+  if (!l || h.kind != NetHeader::kChunk || !place.keep->bell) return place;
+  if (h.bytes > l->slot_bytes_)
+    return corrupt(fmt::format("a chunk of {} bytes for slots of {}", h.bytes, l->slot_bytes_));
+  const std::uint64_t full = load(l->in_full_), end = load(l->in_freed_) + l->slot_count_;
+  if (h.index >= end) return corrupt(fmt::format("chunk {} where there is room up to {}", h.index, end));
+  const std::uint64_t here = bit(h.index, l->slot_count_);
+  if (h.index < full || ((l->got_ | l->coming_) & here)) return Place{};  // it comes twice
+  l->coming_ |= here;
+  place.to = l->in().payload(h.index);
+  return place;
+}
+
+void Exchange::abandon(int peer, const NetHeader& h) {
+  if (h.kind != NetHeader::kChunk) return;
+  if (NetLink* const l = find(peer, h.room)) l->coming_ &= ~bit(h.index, l->slot_count_);
+}
+
+void Exchange::landed(int peer, const NetHeader& h) {
+  std::shared_ptr<NetRoom> room;
+  NetLink* const l = find(peer, h.room, &room);
+  if (!l) {
+    ++discarded_;
+    return;
+  }
+  // What the other side has given back; never more than was sent, whatever it says.
+  if (h.freed > load(l->out_freed_) && h.freed <= l->sent_) {
+    for (std::uint64_t i = load(l->out_freed_); i < h.freed; ++i) l->again_ &= ~bit(i, l->slot_count_);
+    publish(l->out_freed_, h.freed);
+    if (room->bell)
+      bump(*room->bell);
+    else if (l->drained())
+      drop_if_drained(room);
+    else
+      l->say_ask_ = true;
+  }
+  switch (h.kind) {
+    case NetHeader::kOpen:
+      l->say_opened_ = true;
+      l->open_ = true;
+      return;
+    case NetHeader::kOpened:
+      l->open_ = true;
+      return;
+    case NetHeader::kAsk:
+      l->say_credit_ = true;
+      return;
+    case NetHeader::kResend:
+      if (h.index >= load(l->out_freed_) && h.index < l->sent_) l->again_ |= bit(h.index, l->slot_count_);
+      return;
+    case NetHeader::kCredit:
+      return;
+    default:
+      break;
+  }
+  const std::uint64_t full = load(l->in_full_);
+  if (h.index < full || !(l->coming_ & bit(h.index, l->slot_count_))) return;
+  l->coming_ &= ~bit(h.index, l->slot_count_);
+  const LinkView in = l->in();
+  if (h.check != 0 && h.check != check_of(h, in.payload(h.index))) {
+    if (l->bad_ == h.index) {
+      damaged_(peer, fmt::format("chunk {} of {} bytes came damaged twice (checksum)", h.index, h.bytes));
+      return;
+    }
+    l->bad_ = h.index;
+    l->say_resend_ = true;
+    return;
+  }
+  in.header(h.index) = {h.seq, h.signature, h.total, h.bytes, h.tag};
+  l->got_ |= bit(h.index, l->slot_count_);
+  std::uint64_t now = full;
+  for (; l->got_ & bit(now, l->slot_count_); ++now) l->got_ &= ~bit(now, l->slot_count_);
+  if (now == full) return;
+  publish(l->in_full_, now);
+  if (room->bell) bump(*room->bell);
+}
+
+void Exchange::resume(int peer) {
+  for (Entry& e : peers_[static_cast<std::size_t>(peer)].links) {
+    NetLink& l = *e.link;
+    for (std::uint64_t i = load(l.out_freed_); i < l.sent_; ++i) l.again_ |= bit(i, l.slot_count_);
+    l.say_open_ = l.say_credit_ = true;
+  }
+}
+
+void Exchange::ask(NetRoom& room) {
+  std::lock_guard lock(mutex_);
+  for (auto& [rank, link] : room.links)
+    if (!link->drained()) link->say_ask_ = true;
+}
+
+}  // namespace ouro::transport

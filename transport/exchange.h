@@ -1,0 +1,146 @@
+// Exchange: the protocol by which the links between ranks of different hosts get across: which chunk goes
+// next, where one that comes in belongs, what the other side has given back. No sockets: a fabric (tcp, ucx)
+// asks `next` and tells `place` and `landed`. Used by fabrics and by NetLinks.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/core/link_view.h"
+#include "runtime/core/status.h"
+
+namespace ouro::transport {
+
+/// What precedes each frame between two ranks, little-endian as it lies in memory.
+struct NetHeader {
+  enum Kind : std::uint32_t {
+    kOpen =
+        0x6f75726f,  ///< the sender has its end of the room's link; answered by kOpened if the other has, too
+    kOpened,
+    kChunk,   ///< payload follows
+    kCredit,  ///< `freed` is the message
+    kAsk,     ///< asks for a credit
+    kResend,  ///< chunk `index` did not arrive as it was sent
+  };
+  std::uint32_t kind, bytes;  ///< bytes of payload that follow
+  std::uint64_t room, index;
+  std::uint64_t freed;  ///< chunks of the other direction that the sender of this has given back
+  std::uint64_t seq, signature, total;
+  std::int32_t tag;
+  std::uint32_t reserved;
+  std::uint64_t check;  ///< XXH3 over this header (check zero) and the payload; 0: not checked
+};
+static_assert(sizeof(NetHeader) == 72);
+
+/// Both directions between this rank and one other, in one group, for one purpose: slots in memory of this
+/// process, counters moved by the executor on one side and by the fabric on the other.
+class NetLink {
+ public:
+  NetLink(std::uint32_t slot_bytes, std::uint32_t slot_count);
+  LinkView in() { return {in_slots_, slot_bytes_, slot_count_, &in_full_, &in_freed_}; }
+  LinkView out() { return {out_slots_, slot_bytes_, slot_count_, &out_full_, &out_freed_}; }
+  /// Whether all that was put into the outbound direction has been taken out at its other end.
+  bool drained() const { return gone_ || load(out_freed_) == load(out_full_); }
+
+ private:
+  friend class Exchange;
+  std::unique_ptr<std::byte[]> memory_;
+  std::byte *in_slots_, *out_slots_;
+  std::uint32_t slot_bytes_, slot_count_;
+  Counter in_full_{}, in_freed_{}, out_full_{}, out_freed_{};
+  // Under the exchange's lock.
+  std::uint64_t sent_ = 0;    // chunks handed to the fabric
+  std::uint64_t told_ = 0;    // inbound chunks that the other side knows to be given back
+  std::uint64_t got_ = 0;     // inbound: bit i mod slot_count of chunks above in_full_ that are here
+  std::uint64_t coming_ = 0;  // inbound: of chunks whose payload is being received
+  std::uint64_t again_ = 0;   // outbound: bits of chunks to be sent once more
+  std::uint64_t bad_ = ~std::uint64_t{0};  // the inbound chunk that came damaged last
+  bool open_ = false;                      // the other side has its end
+  bool gone_ = false;                      // and it takes nothing more
+  bool say_open_ = true, say_opened_ = false, say_credit_ = false, say_ask_ = false, say_resend_ = false;
+};
+
+/// The links of one group over the network, by rank of the job.
+struct NetRoom {
+  std::uint64_t key = 0;
+  std::map<int, std::unique_ptr<NetLink>> links;
+  Counter* bell = nullptr;  ///< of this rank, rung with each chunk that arrives; nullptr once nobody listens
+  std::shared_ptr<void> after;  ///< let go of once all that was sent has been taken
+};
+
+class Exchange {
+ public:
+  /// `checks`: chunks carry a checksum. `damaged(peer, text)`: a chunk came damaged twice.
+  Exchange(int world, bool checks, std::function<void(int, std::string)> damaged)
+      : peers_(static_cast<std::size_t>(world)), checks_(checks), damaged_(std::move(damaged)) {}
+
+  void add(std::shared_ptr<NetRoom>);
+  /// Its owner has gone. What it has sent and was not taken yet stays until it is, if `lingers`; what still
+  /// comes is discarded.
+  void remove(std::uint64_t key, bool lingers);
+  /// Rooms whose owners have gone and which are still there.
+  std::size_t lingering();
+  /// Nothing will be taken by `peer` any more.
+  void forgive(int peer);
+
+  // For fabrics, under lock().
+  std::mutex& lock() { return mutex_; }
+  struct Outgoing {
+    NetHeader header;
+    const std::byte* payload = nullptr;
+    std::shared_ptr<NetRoom> keep;
+  };
+  /// The next frame for `peer`, if there is any.
+  bool next(int peer, Outgoing*);
+  struct Place {
+    std::byte* to = nullptr;  ///< nullptr: discard the payload
+    std::shared_ptr<NetRoom> keep;
+  };
+  /// Checks a header that came from `peer`. Error ring-corrupt: nothing that an honest peer sends.
+  Result<Place> place(int peer, const NetHeader&);
+  /// The frame is complete, its payload in its place.
+  void landed(int peer, const NetHeader&);
+  /// The rest of a frame that was placed will not come.
+  void abandon(int peer, const NetHeader&);
+  /// A connection to `peer` is gone, and what was under way on it: all that has not been given back goes
+  /// again; what comes twice is discarded.
+  void resume(int peer);
+  /// Asks `peer` to tell what it has given back.
+  void ask(NetRoom&);
+  bool talks_to(int peer) const { return !peers_[static_cast<std::size_t>(peer)].links.empty(); }
+
+  static constexpr std::size_t kMaxPayload = std::size_t{1} << 24;
+  std::uint64_t discarded() const { return discarded_; }
+
+ private:
+  struct Entry {
+    std::shared_ptr<NetRoom> room;
+    NetLink* link;
+  };
+  struct Peer {
+    std::vector<Entry> links;
+    std::size_t turn = 0;
+    bool gone = false;  // takes nothing more
+  };
+  NetLink* find(int peer, std::uint64_t room, std::shared_ptr<NetRoom>* keep = nullptr);
+  bool next(NetLink&, std::uint64_t room, Outgoing*);
+  void drop(const std::shared_ptr<NetRoom>&);
+  void forget(int peer, const std::shared_ptr<NetRoom>&);
+  void drop_if_drained(const std::shared_ptr<NetRoom>&);
+  std::uint64_t check_of(NetHeader, const std::byte* payload) const;
+
+  std::mutex mutex_;
+  std::vector<Peer> peers_;  // by rank of the job
+  std::unordered_map<std::uint64_t, std::shared_ptr<NetRoom>> rooms_;
+  bool checks_;
+  std::function<void(int, std::string)> damaged_;
+  std::size_t lingering_ = 0;
+  std::uint64_t discarded_ = 0;
+};
+
+}  // namespace ouro::transport

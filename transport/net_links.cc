@@ -1,0 +1,65 @@
+// Links within and between hosts. See net_links.h.
+#include "transport/net_links.h"
+
+namespace ouro::transport {
+
+NetLinks::NetLinks(Fabric& fabric, std::uint64_t key, std::vector<int> ranks, std::vector<int> local,
+                   int rank, std::uint32_t slot_bytes, std::unique_ptr<ShmLinks> shm)
+    : fabric_(fabric),
+      ranks_(std::move(ranks)),
+      local_(std::move(local)),
+      rank_(rank),
+      slot_bytes_(slot_bytes),
+      shm_(std::move(shm)),
+      room_(std::make_shared<NetRoom>()),
+      spare_(std::make_unique<Spare>()) {
+  room_->key = key;
+  room_->bell = bell(rank_);
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    if (local_[r] < 0) room_->links[ranks_[r]] = std::make_unique<NetLink>(slot_bytes, kSlots);
+  fabric_.exchange().add(room_);
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    if (local_[r] < 0) fabric_.nudge(ranks_[r]);
+}
+
+NetLinks::~NetLinks() {
+  fabric_.exchange().remove(room_->key, lingers_);
+  if (lingers_) fabric_.nudge(Fabric::kEveryone);
+}
+
+void NetLinks::linger(std::shared_ptr<void> after) {
+  std::lock_guard lock(fabric_.exchange().lock());
+  room_->after = std::move(after);
+  lingers_ = true;
+}
+
+LinkView NetLinks::inbound(int from) const {
+  if (remote(from)) return link(from).in();
+  if (shm_) return shm_->inbound(local_[static_cast<std::size_t>(from)]);
+  return nothing();
+}
+
+LinkView NetLinks::outbound(int to) const {
+  if (remote(to)) return link(to).out();
+  if (shm_) return shm_->outbound(local_[static_cast<std::size_t>(to)]);
+  return nothing();
+}
+
+Counter* NetLinks::bell(int rank) const {
+  if (remote(rank)) return &spare_->others_bell;  // the other side rings its own when a chunk arrives
+  return shm_ ? shm_->bell(local_[static_cast<std::size_t>(rank)]) : &spare_->own_bell;
+}
+
+std::vector<int> NetLinks::owing() {
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    if (remote(static_cast<int>(r)) && !link(static_cast<int>(r)).drained())
+      ranks.push_back(static_cast<int>(r));
+  if (!ranks.empty()) {
+    fabric_.exchange().ask(*room_);
+    settle();
+  }
+  return ranks;
+}
+
+}  // namespace ouro::transport

@@ -1,0 +1,371 @@
+// The tcp fabric. See tcp.h.
+#include "transport/tcp.h"
+
+#include <utility>  // before Asio (Boost 1.74 with g++ 12)
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstring>
+#include <set>
+#include <thread>
+
+namespace ouro::transport {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using namespace std::chrono_literals;
+
+constexpr std::size_t kStage = 8192;       // what is read beyond the payload at hand
+constexpr std::size_t kPerTurn = 4 << 20;  // bytes moved on one connection before the next has its turn
+constexpr auto kAside = 1ms;               // how often the own thread asks whether somebody drives
+
+/// One connection: at most one frame coming in and one going out.
+struct Connection {
+  Connection(asio::io_context& io, int peer_rank, Pipe over)
+      : socket(io), pipe(std::move(over)), peer(peer_rank) {}
+  tcp::socket socket;  // to wait for; bytes go by the pipe
+  Pipe pipe;
+  const int peer;
+  bool broken = false, reading = false, writing = false;  // reading, writing: the own thread waits for that
+
+  std::array<std::byte, kStage> stage;
+  std::size_t begin = 0, end = 0;  // of what is staged
+  NetHeader in;
+  bool within = false;  // between the header and the end of its payload
+  Exchange::Place place;
+  std::size_t got = 0;
+
+  bool sending = false;
+  Exchange::Outgoing out;
+  std::size_t written = 0;
+};
+
+}  // namespace
+
+struct TcpFabric::State {
+  explicit State(Options o)
+      : options(std::move(o)),
+        exchange(options.world, options.checks,
+                 [this](int peer, std::string text) {
+                   options.failed(peer, Status(Failure{.reason = Reason::data_corrupt,
+                                                       .text = std::move(text),
+                                                       .rank = peer,
+                                                       .detector = "checksum"}));
+                 }),
+        connections(static_cast<std::size_t>(options.world)),
+        dropped(static_cast<std::size_t>(options.world)) {}
+
+  Options options;
+  Exchange exchange;
+  asio::io_context io;  // outlives the sockets
+  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+  // Under the exchange's lock.
+  std::vector<std::vector<std::shared_ptr<Connection>>> connections;  // by peer
+  std::vector<bool> dropped;
+  std::vector<std::byte> waste = std::vector<std::byte>(64 << 10);
+
+  std::atomic<bool> asked{false};  // the own thread has been asked to look
+  std::thread thread;
+
+  void move_all();
+  bool push(int peer);
+  bool send(Connection&);
+  bool receive(Connection&);
+  bool take_staged(Connection&);
+  Status begin_frame(Connection&);
+  void finish(Connection&);
+  void fail(Connection&, const Status&);
+  void watch(const TcpFabric&, const std::shared_ptr<Connection>&);
+  void watch_all(const TcpFabric&);
+};
+
+TcpFabric::TcpFabric(Options options) : state_(std::make_unique<State>(std::move(options))) {
+  state_->thread = std::thread([s = state_.get()] {
+    pthread_setname_np(pthread_self(), "ouro-progress");
+    s->io.run();
+  });
+}
+
+TcpFabric::~TcpFabric() {
+  state_->io.stop();
+  state_->thread.join();
+}
+
+Exchange& TcpFabric::exchange() { return state_->exchange; }
+
+void TcpFabric::adopt(int peer, Fd socket, const std::optional<TlsEnd>& tls) {
+  State& s = *state_;
+  auto pipe = Pipe::open(socket.get(), tls);
+  if (!pipe.ok()) return s.options.failed(peer, pipe.status());
+  {
+    std::lock_guard lock(s.exchange.lock());
+    if (s.dropped[static_cast<std::size_t>(peer)]) return;
+    auto& all = s.connections[static_cast<std::size_t>(peer)];
+    // One more than there should be: the other side has lost some, and this one has not heard of it.
+    if (static_cast<int>(all.size()) >= s.options.connections) {
+      for (auto& c : all) {
+        if (c->within) s.exchange.abandon(peer, c->in);
+        c->broken = true;
+        error_code ignored;
+        c->socket.close(ignored);
+      }
+      all.clear();
+      s.exchange.resume(peer);
+    }
+    auto c = std::make_shared<Connection>(s.io, peer, std::move(*pipe));
+    sockaddr_storage at{};
+    socklen_t length = sizeof at;
+    getsockname(socket.get(), reinterpret_cast<sockaddr*>(&at), &length);
+    c->socket.assign(at.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), socket.release());
+    c->socket.non_blocking(true);
+    all.push_back(std::move(c));
+  }
+  nudge(peer);
+  asio::post(s.io, [this] { state_->watch_all(*this); });
+}
+
+int TcpFabric::wanted(int peer) {
+  State& s = *state_;
+  std::lock_guard lock(s.exchange.lock());
+  const auto i = static_cast<std::size_t>(peer);
+  if (s.dropped[i] || !s.exchange.talks_to(peer)) return 0;
+  return s.options.connections - static_cast<int>(s.connections[i].size());
+}
+
+void TcpFabric::drop(int peer) {
+  State& s = *state_;
+  std::lock_guard lock(s.exchange.lock());
+  s.dropped[static_cast<std::size_t>(peer)] = true;
+  for (auto& c : s.connections[static_cast<std::size_t>(peer)]) {
+    c->broken = true;
+    error_code ignored;
+    c->socket.close(ignored);
+  }
+  s.connections[static_cast<std::size_t>(peer)].clear();
+}
+
+void TcpFabric::progress() {
+  std::unique_lock lock(state_->exchange.lock(), std::try_to_lock);
+  if (lock) state_->move_all();
+}
+
+void TcpFabric::nudge(int peer) {
+  State& s = *state_;
+  bool left = false;
+  {
+    std::lock_guard lock(s.exchange.lock());
+    if (peer != kEveryone) {
+      left = s.push(peer);
+    } else {
+      for (int p = 0; p < s.options.world; ++p)
+        if (s.exchange.talks_to(p)) left |= s.push(p);
+    }
+  }
+  if (left && !s.asked.exchange(true)) asio::post(s.io, [this] { state_->watch_all(*this); });
+}
+
+void TcpFabric::rest(std::chrono::microseconds at_most) {
+  State& s = *state_;
+  std::vector<pollfd> fds;
+  {
+    std::lock_guard lock(s.exchange.lock());
+    for (auto& all : s.connections)
+      for (auto& c : all)
+        fds.push_back({c->socket.native_handle(),
+                       static_cast<short>(c->pipe.blocked() ? POLLIN | POLLOUT : POLLIN), 0});
+  }
+  const timespec slice{0, static_cast<long>(at_most.count()) * 1000};
+  ppoll(fds.data(), fds.size(), &slice, nullptr);
+}
+
+// ---- moving, under the exchange's lock -------------------------------------------------------------
+
+void TcpFabric::State::move_all() {
+  for (auto& all : connections) {
+    bool broke = false;
+    for (auto& c : all) {
+      send(*c);
+      if (receive(*c)) send(*c);  // what came may have to be answered
+      broke |= c->broken;
+    }
+    if (broke) std::erase_if(all, [](const auto& c) { return c->broken; });
+  }
+}
+
+/// Sends what waits for `peer`; whether some of it could not go yet.
+bool TcpFabric::State::push(int peer) {
+  const auto i = static_cast<std::size_t>(peer);
+  bool left = false;
+  for (auto& c : connections[i]) {
+    send(*c);
+    left |= c->pipe.blocked();
+  }
+  std::erase_if(connections[i], [](const auto& c) { return c->broken; });
+  if (static_cast<int>(connections[i].size()) < options.connections && !dropped[i]) options.need(peer);
+  return left;
+}
+
+bool TcpFabric::State::send(Connection& c) {
+  std::size_t moved = 0;
+  if (Status s = c.pipe.flush(); !s.ok()) fail(c, s);
+  while (!c.broken && moved < kPerTurn && c.pipe.ready() && !c.pipe.blocked()) {
+    if (!c.sending) {
+      if (!exchange.next(c.peer, &c.out)) break;
+      c.sending = true;
+      c.written = 0;
+    }
+    const std::size_t head = sizeof(NetHeader), all = head + c.out.header.bytes;
+    const std::size_t of_head = std::min(c.written, head), of_payload = c.written - of_head;
+    // As iovec has it; nothing writes through these.
+    const std::array<iovec, 2> parts{
+        {{reinterpret_cast<std::byte*>(&c.out.header) + of_head, head - of_head},
+         {const_cast<std::byte*>(c.out.payload) + of_payload, all - head - of_payload}}};
+    const auto n = c.pipe.write(parts);
+    if (!n.ok()) {
+      fail(c, n.status());
+      break;
+    }
+    if (*n == 0) break;
+    c.written += *n;
+    moved += *n;
+    if (c.written < all) continue;
+    c.sending = false;
+    c.out.keep.reset();
+  }
+  return moved > 0;
+}
+
+/// Takes what has come, up to the end of the turn and then what is staged here or kept by the pipe: nothing
+/// would wake anybody for that. Whether anything moved, or can move now.
+bool TcpFabric::State::receive(Connection& c) {
+  std::size_t moved = 0;
+  const bool was_ready = c.pipe.ready();
+  while (!c.broken) {
+    if (take_staged(c)) continue;
+    if (c.broken) break;
+    // What the payload at hand lacks goes to its place; what follows it is staged.
+    if (c.begin > 0) {
+      std::memmove(c.stage.data(), c.stage.data() + c.begin, c.end - c.begin);
+      c.end -= c.begin;
+      c.begin = 0;
+    }
+    const std::size_t lacks = c.within ? c.in.bytes - c.got : 0;
+    const iovec stage{c.stage.data() + c.end, c.stage.size() - c.end};
+    std::array<iovec, 2> parts{stage, iovec{}};
+    std::size_t direct = 0;
+    if (lacks > 0 && c.place.to) {
+      direct = lacks;
+      parts = {iovec{c.place.to + c.got, lacks}, stage};
+    } else if (lacks > 0) {
+      direct = std::min(lacks, waste.size());
+      parts = {iovec{waste.data(), direct}, iovec{}};
+    }
+    const auto n = c.pipe.read(parts, moved < kPerTurn ? Pipe::From::wire : Pipe::From::kept);
+    if (!n.ok()) {
+      fail(c, n.status());
+      break;
+    }
+    if (*n == 0) break;
+    moved += *n;
+    c.got += std::min(*n, direct);
+    c.end += *n - std::min(*n, direct);
+    if (c.within && c.got == c.in.bytes) finish(c);
+  }
+  return moved > 0 || c.pipe.ready() != was_ready;
+}
+
+/// Uses what is staged: a header, or the beginning of a payload. False: more has to come first.
+bool TcpFabric::State::take_staged(Connection& c) {
+  const std::size_t staged = c.end - c.begin;
+  if (!c.within) {
+    if (staged < sizeof(NetHeader)) return false;
+    std::memcpy(&c.in, c.stage.data() + c.begin, sizeof c.in);
+    c.begin += sizeof c.in;
+    auto place = exchange.place(c.peer, c.in);
+    if (!place.ok()) {
+      options.failed(c.peer, place.status());
+      c.broken = true;
+      return false;
+    }
+    c.place = std::move(*place);
+    c.within = true;
+    c.got = 0;
+    if (c.in.bytes == 0) finish(c);
+    return true;
+  }
+  if (staged == 0) return false;
+  const std::size_t n = std::min(staged, c.in.bytes - c.got);
+  if (c.place.to) std::memcpy(c.place.to + c.got, c.stage.data() + c.begin, n);
+  c.begin += n;
+  c.got += n;
+  if (c.got == c.in.bytes) finish(c);
+  return true;
+}
+
+void TcpFabric::State::finish(Connection& c) {
+  exchange.landed(c.peer, c.in);
+  c.place = {};
+  c.within = false;
+}
+
+void TcpFabric::State::fail(Connection& c, const Status& why) {
+  if (c.within) exchange.abandon(c.peer, c.in);
+  c.broken = true;
+  error_code ignored;
+  c.socket.close(ignored);
+  exchange.resume(c.peer);
+  options.lost(c.peer, why.failure()->text);
+  if (exchange.talks_to(c.peer)) options.need(c.peer);
+}
+
+// ---- the own thread --------------------------------------------------------------------------------
+
+void TcpFabric::State::watch_all(const TcpFabric& f) {
+  asked = false;
+  std::vector<std::shared_ptr<Connection>> now;
+  {
+    std::lock_guard lock(exchange.lock());
+    for (auto& all : connections) now.insert(now.end(), all.begin(), all.end());
+  }
+  for (auto& c : now) watch(f, c);
+}
+
+/// Looks after a connection while nobody drives: it is armed for one event at a time, so that a driver who
+/// reads first costs this thread nothing.
+void TcpFabric::State::watch(const TcpFabric& f, const std::shared_ptr<Connection>& c) {
+  const auto on = [this, &f, c](bool Connection::*armed) {
+    return [this, &f, c, armed](error_code e) {
+      (*c).*armed = false;
+      if (e) return;
+      if (!f.driven()) {
+        std::unique_lock lock(exchange.lock(), std::try_to_lock);
+        if (lock) move_all();
+      }
+      auto timer = std::make_shared<asio::steady_timer>(io, f.driven() ? kAside : 0ms);
+      timer->async_wait([this, &f, c, timer](error_code cancelled) {
+        if (!cancelled) watch(f, c);
+      });
+    };
+  };
+  std::lock_guard lock(exchange.lock());
+  if (c->broken) return;
+  if (!c->reading) {
+    c->reading = true;
+    c->socket.async_wait(tcp::socket::wait_read, on(&Connection::reading));
+  }
+  if (c->pipe.blocked() && !c->writing) {
+    c->writing = true;
+    c->socket.async_wait(tcp::socket::wait_write, on(&Connection::writing));
+  }
+}
+
+}  // namespace ouro::transport

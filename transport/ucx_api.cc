@@ -1,0 +1,86 @@
+// Loading UCX. See ucx_api.h.
+#include "transport/ucx_api.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <link.h>
+
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+
+#include "runtime/core/log.h"
+
+namespace ouro::transport {
+namespace {
+
+constexpr const char* kLibrary = "libucp.so.0";
+
+std::string real_path(const char* path) {
+  char buffer[PATH_MAX];
+  return realpath(path, buffer) ? buffer : path;
+}
+
+/// Files of the libucp copies in this process. Two, of different packages say, share the names of their
+/// symbols and of their settings, but not their state.
+std::set<std::string> copies() {
+  std::set<std::string> paths;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* out) {
+        const char* name = std::strrchr(info->dlpi_name, '/');
+        if (name && std::strncmp(name, "/libucp", 7) == 0)
+          static_cast<std::set<std::string>*>(out)->insert(real_path(info->dlpi_name));
+        return 0;
+      },
+      &paths);
+  return paths;
+}
+
+Result<UcxApi> open() {
+  // Never closed: UCX leaves a thread and exit handlers behind.
+  void* const lib = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (!lib) {
+    const char* why = dlerror();
+    return Status(unsupported(fmt::format("UCX cannot be loaded: {}", why ? why : kLibrary)));
+  }
+  UcxApi api{};
+  const auto find = [&](auto& f, const char* name) {
+    f = reinterpret_cast<std::remove_reference_t<decltype(f)>>(dlsym(lib, name));
+    return f ? nullptr : name;
+  };
+  const char* missing = find(api.ucs_status_string, "ucs_status_string");
+#define OURO_X(f) \
+  if (!missing) missing = find(api.f, #f);
+  OURO_UCP_FUNCTIONS(OURO_X)
+#undef OURO_X
+  Dl_info where{};
+  if (api.ucp_get_version && dladdr(reinterpret_cast<void*>(api.ucp_get_version), &where) && where.dli_fname)
+    api.path = real_path(where.dli_fname);
+  if (missing) return Status(unsupported(fmt::format("{} has no {}: too old", api.path, missing)));
+  if (const auto all = copies(); all.size() > 1)
+    return Status(unsupported(
+        fmt::format("this process has two copies of UCX, {} and {}", *all.begin(), *all.rbegin())));
+  api.ucp_get_version(&api.major, &api.minor, &api.release);
+  if (api.major != UCP_API_MAJOR)
+    return Status(unsupported(fmt::format("{} is UCX {}; this was built with {}", api.path, api.version(),
+                                          UcxApi::header_version())));
+  if (api.minor < UCP_API_MINOR)
+    OURO_WARN("{} is UCX {}, older than {}, which this was built with", api.path, api.version(),
+              UcxApi::header_version());
+  return api;
+}
+
+}  // namespace
+
+std::string UcxApi::version() const { return fmt::format("{}.{}.{}", major, minor, release); }
+
+std::string UcxApi::header_version() { return fmt::format("{}.{}", UCP_API_MAJOR, UCP_API_MINOR); }
+
+Result<const UcxApi*> UcxApi::load() {
+  static const Result<UcxApi> api = open();
+  if (!api.ok()) return api.status();
+  return &api.value();
+}
+
+}  // namespace ouro::transport
