@@ -45,7 +45,7 @@ Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::s
 std::size_t Batch::run_from(std::size_t k) const {
   const Item& first = items_[k];
   const int rank = first.group->rank(), size = first.group->size();
-  if (size == 1) return 1;
+  if (size == 1 || !first.group->one_host()) return 1;  // run as one they go over boards
   std::vector<const Operation*> run{&first.operation->get()};
   for (std::size_t j = k + 1; j < items_.size(); ++j) {
     const Item& i = items_[j];

@@ -15,16 +15,13 @@
 
 #include "runtime/admission.h"
 #include "runtime/asio.h"
+#include "runtime/bootstrap_parts.h"
+#include "runtime/control_page.h"
 #include "runtime/core/log.h"
 #include "runtime/local_socket.h"
+#include "runtime/network.h"
 
 namespace ouro::rt {
-namespace {
-
-using namespace std::chrono_literals;
-constexpr std::size_t kHalfOpen = 128;  // connections that have not said anything yet
-constexpr auto kFirstFrame = 1s;
-constexpr auto kTellLatecomers = 200ms;
 
 std::string host_name() {
   char name[wire::kMaxName] = {};
@@ -32,18 +29,7 @@ std::string host_name() {
   return name;
 }
 
-/// A pidfd that this process passes around names this process, whatever PID namespace the receiver lives in.
 Fd self_pidfd() { return Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))); }
-
-Status check_limits(int world) {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  const std::size_t need = 2 * static_cast<std::size_t>(world) + 32;
-  if (limit.rlim_cur != RLIM_INFINITY && need > limit.rlim_cur)
-    return {Reason::resource, fmt::format("{} open files needed for {} ranks, limit {}; raise `ulimit -n`",
-                                          need, world, limit.rlim_cur)};
-  return {};
-}
 
 Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, std::vector<Fd> fds,
                        std::size_t control_bytes) {
@@ -53,6 +39,59 @@ Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, s
   Peer peer{pid, std::move(host), std::move(server), Fd{}, std::move(*control)};
   if (fds.size() > 1 && pid != getpid()) peer.pidfd = std::move(fds[1]);
   return peer;
+}
+
+Result<Peer> make_remote(const wire::Member& m, std::size_t control_bytes) {
+  if (m.endpoint.empty())
+    return Status(Reason::refused, fmt::format("rank {} came without an address", m.rank));
+  auto control = device::Segment::create(control_bytes, "copies of control pages");
+  if (!control.ok()) return control.status();
+  auto& page = *reinterpret_cast<ControlPage*>((*control)->data());
+  page.magic = kControlMagic;
+  page.rank = m.rank;
+  page.pid = m.pid;
+  page.state.set(static_cast<std::uint32_t>(ContextState::active));
+  Peer peer{m.pid, m.host, "", Fd{}, std::move(*control)};
+  peer.node = static_cast<int>(m.node);
+  peer.endpoint = m.endpoint;
+  peer.address = m.address;
+  return peer;
+}
+
+Status send_table(int line, const std::vector<Peer>& peers, int self_rank) {
+  const Fd mine = self_pidfd();
+  for (std::size_t r = 0; r < peers.size(); ++r) {
+    const Peer& p = peers[r];
+    std::vector<int> fds;
+    if (!p.remote()) {
+      fds.push_back(p.control->fd());
+      const int pidfd = static_cast<int>(r) == self_rank || p.pid == getpid() ? mine.get() : p.pidfd.get();
+      if (pidfd >= 0) fds.push_back(pidfd);
+    }
+    OURO_TRY(send_frame(line,
+                        wire::Member{static_cast<std::uint32_t>(r), p.pid, p.host, p.server,
+                                     static_cast<std::uint32_t>(p.node), p.endpoint, p.address},
+                        fds));
+  }
+  return {};
+}
+
+namespace {
+
+using namespace std::chrono_literals;
+constexpr std::size_t kHalfOpen = 128;  // connections that have not said anything yet
+constexpr auto kTellLatecomers = 200ms;
+
+Status check_limits(const JoinOptions& o) {
+  const int world = o.world;
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const auto each = 2 + (o.network ? 2 + static_cast<std::size_t>(o.network->options().connections) : 0);
+  const std::size_t need = each * static_cast<std::size_t>(world) + 32;
+  if (limit.rlim_cur != RLIM_INFINITY && need > limit.rlim_cur)
+    return {Reason::resource, fmt::format("{} open files needed for {} ranks, limit {}; raise `ulimit -n`",
+                                          need, world, limit.rlim_cur)};
+  return {};
 }
 
 /// The sockets around Admission.
@@ -167,17 +206,9 @@ class Hub {
   }
 
   Status hand_out() {
-    Fd mine = self_pidfd();
     for (std::size_t to = 1; to < peers_.size(); ++to)
-      for (std::size_t r = 0; r < peers_.size(); ++r) {
-        const Peer& p = peers_[r];
-        std::vector<int> fds{p.control->fd()};
-        const int pidfd = p.pid == getpid() ? mine.get() : p.pidfd.get();
-        if (pidfd >= 0) fds.push_back(pidfd);
-        const wire::Member member{static_cast<std::uint32_t>(r), p.pid, p.host, p.server};
-        if (!send_frame(lines_[to]->native_handle(), member, fds).ok())
-          return admission_.lost(static_cast<int>(to));
-      }
+      if (!send_table(lines_[to]->native_handle(), peers_, 0).ok())
+        return admission_.lost(static_cast<int>(to));
     return {};
   }
 
@@ -195,13 +226,17 @@ class Hub {
   Status outcome_;
 };
 
-/// The way of every rank but 0: ask until somebody answers, then read the table.
+std::string host_of(const JoinOptions& o) { return o.network ? o.network->options().host_id : ""; }
+
+/// The way of every rank that does not gather: ask until somebody answers, then read the table.
 Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Join& join) {
   const auto end = Clock::now() + options.deadline;
-  const auto dead_hub = [](int pid) {
+  const std::string hub_name = options.network ? "the first rank of this host" : "rank 0";
+  const auto dead_hub = [&](int pid) {
     return Status(Failure{.reason = Reason::peer_dead,
-                          .text = "it ended while the job was forming",
-                          .rank = 0,
+                          .text = options.network ? hub_name + " ended while the job was forming"
+                                                  : "it ended while the job was forming",
+                          .rank = options.network ? -1 : 0,
                           .pid = pid,
                           .detector = "socket"});
   };
@@ -214,7 +249,7 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
   // tells.
   std::optional<Incoming> first;
   for (auto pause = 1ms; !first; pause = std::min<std::chrono::milliseconds>(pause * 2, 20ms)) {
-    line = connect_local(rendezvous_name(options.job));
+    line = connect_local(rendezvous_name(options.job, host_of(options)));
     if (line) {
       OURO_TRY(check_peer(line.get()));
       hub = credentials(line.get()).pid;
@@ -227,16 +262,16 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
         break;
       }
       if (answer.status().reason() == Reason::deadline)
-        return Status(Reason::never_joined, "rank 0 waits for other ranks, and not all joined in time");
+        return Status(Reason::never_joined, hub_name + " waits for other ranks, and not all joined in time");
       if (answer.status().reason() != Reason::peer_dead) return answer.status();
     } else if (hub != 0) {
       return dead_hub(hub);
     }
     if (Clock::now() >= end)
       return Status(Reason::never_joined,
-                    fmt::format("rank 0 did not open the rendezvous within {} s (never started, "
+                    fmt::format("{} did not open the rendezvous within {} s (never started, "
                                 "another host, or a stale id)",
-                                std::chrono::duration<double>(options.deadline).count()));
+                                hub_name, std::chrono::duration<double>(options.deadline).count()));
     std::this_thread::sleep_for(pause);
   }
   std::vector<Peer> peers(static_cast<std::size_t>(options.world));
@@ -253,9 +288,12 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
     auto* member = std::get_if<wire::Member>(&incoming->frame);
     if (!member || member->rank >= join.world)
       return Status(Reason::refused, "rank 0 answered with something else than the table of ranks");
-    auto peer =
-        make_peer(member->pid, member->host, member->server, std::move(incoming->fds), self.control->bytes());
+    auto peer = incoming->fds.empty() && options.network
+                    ? make_remote(*member, self.control->bytes())
+                    : make_peer(member->pid, member->host, member->server, std::move(incoming->fds),
+                                self.control->bytes());
     if (!peer.ok()) return peer.status();
+    peer->node = static_cast<int>(member->node);
     peers[member->rank] = std::move(*peer);
   }
   for (std::size_t r = 0; r < peers.size(); ++r)
@@ -267,20 +305,29 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
 }  // namespace
 
 std::string hex(const wire::Nonce& n) { return fmt::format("{:02x}", fmt::join(n, "")); }
-std::string rendezvous_name(const wire::Nonce& n) { return "ouro/" + hex(n); }
+std::string rendezvous_name(const wire::Nonce& n, const std::string& host_id) {
+  if (host_id.empty()) return "ouro/" + hex(n);
+  wire::Nonce digest = n;  // a name holds 107 bytes
+  for (std::size_t i = 0; i < host_id.size(); ++i)
+    digest[i % digest.size()] = static_cast<std::uint8_t>(digest[i % digest.size()] * 31 + host_id[i]);
+  return "ouro/" + hex(n) + "/" + hex(digest);
+}
 
 Result<Joined> join(const JoinOptions& options, const std::string& server,
                     std::shared_ptr<device::Segment> control) {
-  OURO_TRY(check_limits(options.world));
+  OURO_TRY(check_limits(options));
   Peer self{static_cast<int>(getpid()), host_name(), server, Fd{}, std::move(control)};
-  if (options.rank != 0) {
+  Network* const net = options.network;
+  if (net ? !options.leads_host : options.rank != 0) {
     const wire::Join join{options.job,
                           static_cast<std::uint32_t>(options.rank),
                           static_cast<std::uint32_t>(options.world),
                           self.pid,
                           self.host,
                           self.server,
-                          options.settings};
+                          options.settings,
+                          net ? net->endpoint() : "",
+                          net ? net->address() : wire::Bytes{}};
     return ask(options, self, join);
   }
   if (options.world == 1) {
@@ -288,14 +335,17 @@ Result<Joined> join(const JoinOptions& options, const std::string& server,
     alone.peers.push_back(std::move(self));
     return alone;
   }
-  auto listener = listen_local(rendezvous_name(options.job));
+  const std::string name = rendezvous_name(options.job, host_of(options));
+  auto listener = listen_local(name);
   if (!listener.ok()) {
     if (listener.status().reason() != Reason::refused) return listener.status();
-    Fd other = connect_local(rendezvous_name(options.job));
+    Fd other = connect_local(name);
     return Status(Reason::refused,
-                  fmt::format("duplicate-rank: rank 0 of this job is pid {} already; refused pid {}",
+                  fmt::format("duplicate-rank: {} of this job is pid {} already; refused pid {}",
+                              net ? "the first rank on this host" : "rank 0",
                               other ? credentials(other.get()).pid : 0, getpid()));
   }
+  if (net) return gather_host(options, std::move(*listener), std::move(self));
   return Hub(options, std::move(*listener), std::move(self)).run();
 }
 

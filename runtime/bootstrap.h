@@ -1,5 +1,5 @@
-// Bootstrap: the ranks of a job find each other on one node and exchange control segments and pidfds.
-// Used by the context, once.
+// Bootstrap: the ranks of a job find each other. Those of one host exchange control segments and pidfds; over
+// several hosts, the first of each brings its host's ranks to the rendezvous. Used by the context, once.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,12 +13,18 @@
 
 namespace ouro::rt {
 
+class Network;
+
 /// What a rank knows of another once the job is complete.
 struct Peer {
   int pid = 0;
   std::string host, server;
   Fd pidfd;  ///< readable when the process has ended; invalid for ranks of this process and on old kernels
-  std::shared_ptr<device::Segment> control;
+  std::shared_ptr<device::Segment> control;  ///< of a rank on another host: a copy
+  int node = 0;               ///< which host; 0 has rank 0, others in the order of their first ranks
+  std::string endpoint = {};  ///< of a rank on another host, where it takes connections
+  wire::Bytes address = {};
+  bool remote() const { return !endpoint.empty(); }
 };
 
 struct JoinOptions {
@@ -26,15 +32,17 @@ struct JoinOptions {
   int rank = 0, world = 1;
   std::string settings;  ///< must be equal on all ranks
   std::chrono::milliseconds deadline{300'000}, late_after{10'000};
+  Network* network = nullptr;  ///< of a job on several hosts
+  bool leads_host = true;      ///< the first rank of its host; so is rank 0
 };
 
 struct Joined {
   std::vector<Peer> peers;  ///< by rank; this rank's own entry included
-  Fd rendezvous;            ///< rank 0: still listening, so that latecomers can be refused
+  Fd rendezvous;  ///< of whoever gathered the host: still listening, so that latecomers can be refused
 };
 
-/// The abstract name on which rank 0 gathers the job.
-std::string rendezvous_name(const wire::Nonce&);
+/// The abstract name on which rank 0, or the first rank of the host, gathers the ranks of this host.
+std::string rendezvous_name(const wire::Nonce&, const std::string& host_id = "");
 std::string hex(const wire::Nonce&);
 
 /// Collective over all ranks. Errors: refused (duplicate rank, other user, closed, not ours), mismatch (world

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <thread>
 
 #include "runtime/core/log.h"
 #include "runtime/device/reach.h"
@@ -29,6 +30,7 @@ constexpr auto kFetchSlice = 20ms;
 bool enough_cores(const std::vector<Peer>& peers) {
   std::vector<Cpus> masks;
   for (const Peer& p : peers) {
+    if (p.remote()) continue;
     const auto& page = *reinterpret_cast<const ControlPage*>(p.control->data());
     Cpus& mask = masks.emplace_back();
     for (int cpu = 0; cpu < kMaxCpus; ++cpu)
@@ -65,7 +67,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
     pthread_atfork(nullptr, nullptr, [] { s_forks.fetch_add(1, std::memory_order_relaxed); });
   });
   if (spec.join.world > kMaxNodeRanks)
-    return unsupported(fmt::format("{} ranks on one node; at most {}", spec.join.world, kMaxNodeRanks));
+    return unsupported(fmt::format("{} ranks; at most {}", spec.join.world, kMaxNodeRanks));
   auto control = device::Segment::create((sizeof(ControlPage) + 4095) / 4096 * 4096, "control page");
   if (!control.ok()) return control.status();
   auto* page = new ((*control)->data()) ControlPage;  // fresh memory is zero and stays so: trivial type
@@ -86,9 +88,22 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
     if (!listening.ok()) return listening.status();
     server = std::move(*listening);
   }
-  auto joined = join(spec.join, name, *control);
+  JoinOptions joining = spec.join;
+  std::unique_ptr<Network> network;
+  if (spec.network && spec.join.world > 1) {
+    NetworkOptions o = *spec.network;
+    o.job = spec.join.job, o.rank = spec.join.rank, o.world = spec.join.world;
+    auto made = Network::create(std::move(o));
+    if (!made.ok()) return made.status();
+    network = std::move(*made);
+    network->prepend({reinterpret_cast<const std::uint8_t*>(&page->gpu), sizeof page->gpu});
+    joining.network = network.get();
+    joining.leads_host = spec.local_rank == 0;
+  }
+  auto joined = join(joining, name, *control);
   if (!joined.ok()) return joined.status();
   auto context = std::shared_ptr<Context>(new Context(spec));
+  context->network_ = std::move(network);
   context->peers_ = std::move(joined->peers);
   for (int r = 0; r < context->size(); ++r)
     if (context->page(r).magic != kControlMagic || context->page(r).rank != static_cast<std::uint32_t>(r))
@@ -97,9 +112,31 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   context->spin_ = spec.spin.value_or(std::chrono::microseconds(context->enough_cores_ ? 50 : 0));
   if (context->size() > 1)
     context->watch_ = std::make_unique<Watch>(*context, std::move(server), std::move(joined->rendezvous));
+  if (context->network_) context->start_network();
   context->be_neighbour(true);
   OURO_INFO(INIT, "rank {} of {} joined job {}", context->rank(), context->size(), hex(spec.join.job));
   return context;
+}
+
+void Context::start_network() {
+  std::vector<Network::Remote> remotes;
+  for (int r = 0; r < size(); ++r)
+    if (is_remote(r)) {
+      // Its GPU, then where the fabric finds it.
+      const wire::Bytes& all = peer(r).address;
+      const std::size_t seat = std::min(all.size(), sizeof(GpuSeat));
+      std::memcpy(&page(r).gpu, all.data(), seat);
+      page(r).gpu.reach_count = std::min<std::uint32_t>(page(r).gpu.reach_count, GpuSeat::kReach);
+      remotes.push_back({r, peer(r).endpoint, {all.begin() + static_cast<std::ptrdiff_t>(seat), all.end()}, &page(r)});
+    }
+  network_->start(page(rank()), std::move(remotes),
+                  {.lost = [this](const std::vector<Loss>& losses) { on_losses(losses); },
+                   .news = [this] { scan_errors(); },
+                   .fenced =
+                       [this] {
+                         std::lock_guard lock(mutex_);
+                         for (Group* g : groups_) g->on_fenced();
+                       }});
 }
 
 Context::~Context() { close(); }
@@ -117,23 +154,31 @@ void Context::close() {
   be_neighbour(false);
   if (forks_ != s_forks.load()) {  // the parent's thread does not exist here
     (void)watch_.release();
+    (void)network_.release();
     return;
   }
+  if (network_) {  // what groups that have gone have sent still gets there
+    page(rank()).state.set(static_cast<std::uint32_t>(ContextState::leaving));
+    tell();
+    const auto end = Clock::now() + spec_.deadline;
+    while (network_->fabric().exchange().lingering() > 0 && Clock::now() < end) std::this_thread::sleep_for(200us);
+  }
   page(rank()).state.set(static_cast<std::uint32_t>(ContextState::closed));
+  if (network_) network_->close();
   watch_.reset();
 }
 
 // ---- groups ---------------------------------------------------------------------------------------
 
 void Context::enrol(Group& g) {
-  std::vector<int> gone;
+  std::vector<Loss> gone;
   {
     std::lock_guard lock(mutex_);
     groups_.push_back(&g);
   }
   for (int r = 0; r < size(); ++r)
-    if (is_dead(r)) gone.push_back(r);
-  if (!gone.empty()) g.on_deaths(gone);
+    if (is_dead(r)) gone.push_back({r, Reason::peer_dead, "it had gone before the group was made", "pidfd"});
+  if (!gone.empty()) g.on_losses(gone);
 }
 
 void Context::enrol_gpu(Group& g) {
@@ -164,7 +209,7 @@ Result<GroupRecord*> Context::claim_record(std::uint64_t key) {
     next_record_ = (next_record_ + static_cast<std::uint32_t>(i) + 1) % kRecords;
     r.key.set(0);
     r.error.set(0), r.entered.set(0), r.completed.set(0), r.shrinking.set(0), r.decided.set(0),
-        r.resume.set(0);
+        r.resume.set(0), r.vote.set(0);
     for (auto& h : r.history) h.tag.set(0);
     for (auto& d : r.dead) d.set(0);
     r.state.set(static_cast<std::uint32_t>(GroupState::open));
@@ -182,7 +227,7 @@ GroupRecord* Context::find_record(int r, std::uint64_t key) const {
 }
 
 void Context::publish(GroupRecord& record, const Failure& f, Collective op) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(publish_mutex_);
   ControlPage& mine = page(rank());
   const std::uint32_t i = mine.errors_used.get();
   if (i >= kErrors) return;  // peers then find out by their own deadlines and detectors
@@ -192,6 +237,7 @@ void Context::publish(GroupRecord& record, const Failure& f, Collective op) {
   f.text.copy(e.text, sizeof e.text - 1);
   record.error.set(i + 1);
   mine.errors_used.set(i + 1);
+  tell();
 }
 
 std::uint64_t Context::instance(std::uint64_t name_hash) {
@@ -207,18 +253,26 @@ std::vector<int> Context::dead() const {
 }
 
 void Context::on_deaths(const std::vector<int>& ranks) {
-  std::vector<int> fresh;
-  for (int r : ranks) {
+  std::vector<Loss> losses;
+  for (const int r : ranks)
+    losses.push_back({r, Reason::peer_dead, "its process ended without close (cause unknown)", "pidfd"});
+  on_losses(losses);
+}
+
+void Context::on_losses(const std::vector<Loss>& losses) {
+  std::vector<Loss> fresh;
+  for (const Loss& loss : losses) {
     // A rank that closed its context left in good order; whoever still waits for it finds that out by itself.
-    if (page(r).state.get() == static_cast<std::uint32_t>(ContextState::closed)) continue;
-    if (!dead_[static_cast<std::size_t>(r)].exchange(true)) fresh.push_back(r);
+    if (page(loss.rank).state.get() == static_cast<std::uint32_t>(ContextState::closed)) continue;
+    if (!dead_[static_cast<std::size_t>(loss.rank)].exchange(true)) fresh.push_back(loss);
   }
   if (fresh.empty()) return;
   std::lock_guard lock(mutex_);
-  for (Group* g : groups_) g->on_deaths(fresh);
+  for (Group* g : groups_) g->on_losses(fresh);
 }
 
 void Context::scan_errors() {
+  std::lock_guard scanning(errors_mutex_);
   for (int r = 0; r < size(); ++r) {
     auto& seen = errors_seen_[static_cast<std::size_t>(r)];
     const std::uint32_t used = page(r).errors_used.get();
@@ -232,6 +286,7 @@ void Context::scan_errors() {
 // ---- memory ---------------------------------------------------------------------------------------
 
 Result<wire::Frame> Context::ask(int r, const wire::Fetch& request, std::vector<Fd>* fds) {
+  if (is_remote(r)) return Status(unsupported(fmt::format("memory of rank {}, which is on another host", r)));
   Fd line = connect_local(peer(r).server);
   if (!line)
     return Status(Failure{.reason = Reason::peer_dead,
@@ -367,6 +422,7 @@ MemoryRef Context::find(const void* p, std::size_t bytes) const {
 bool Context::reaches(const std::vector<int>& ranks) {
   std::lock_guard lock(reach_mutex_);
   for (const int r : ranks) {
+    if (is_remote(r)) return false;
     const auto [known, fresh] = reach_.try_emplace(r, false);
     if (fresh) {
       // What is found there says that the process number means the same process here (PID namespaces), too.

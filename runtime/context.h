@@ -13,6 +13,7 @@
 #include "runtime/bootstrap.h"
 #include "runtime/control_page.h"
 #include "runtime/core/link_view.h"
+#include "runtime/network.h"
 #include "runtime/rules.h"
 #include "transport/cuda_ipc.h"
 
@@ -53,6 +54,7 @@ struct ContextSpec {
   std::uint32_t slot_bytes = 128 << 10;  ///< of a link
   std::size_t page_bytes = 0;            ///< of a board; 0: by the number of ranks
   Rules rules = built_in_rules();
+  std::optional<NetworkOptions> network;  ///< of a job on several hosts; its rank, world and job are those of `join`
   std::optional<std::chrono::microseconds> spin;  ///< unset: 50 us where every local rank can have a core
 };
 
@@ -69,6 +71,10 @@ class Context : public std::enable_shared_from_this<Context> {
   /// Whether every rank of this node can have a core.
   bool enough_cores() const { return enough_cores_; }
   const Peer& peer(int r) const { return peers_[static_cast<std::size_t>(r)]; }
+  /// Whether rank r is on another host.
+  bool is_remote(int r) const { return peer(r).remote(); }
+  /// Between hosts; nullptr where all ranks are on this one.
+  Network* network() const { return network_.get(); }
   ControlPage& page(int r) const { return *reinterpret_cast<ControlPage*>(peer(r).control->data()); }
 
   /// `forked` in a child of the process that joined, `revoked` after close.
@@ -86,6 +92,10 @@ class Context : public std::enable_shared_from_this<Context> {
   Result<GroupRecord*> claim_record(std::uint64_t key);
   /// The record of group `key` on the page of rank r; nullptr while that rank has not made the group.
   GroupRecord* find_record(int r, std::uint64_t key) const;
+  /// Something on this rank's page that others wait for has changed: those on other hosts are told at once.
+  void tell() {
+    if (network_) network_->nudge();
+  }
   /// Publishes a group's first error on this rank's page, for its peers to adopt.
   void publish(GroupRecord&, const Failure&, Collective op);
   /// How many groups of this name and membership this rank has made before.
@@ -145,6 +155,8 @@ class Context : public std::enable_shared_from_this<Context> {
   Status serve(int line, const wire::Fetch&);
   void forget(std::uint64_t id);
   void on_deaths(const std::vector<int>& ranks);
+  void on_losses(const std::vector<Loss>&);
+  void start_network();
   void scan_errors();
   void scan_gpu();
 
@@ -155,7 +167,9 @@ class Context : public std::enable_shared_from_this<Context> {
   unsigned forks_ = 0;
   std::vector<Peer> peers_;
   std::unique_ptr<std::atomic<bool>[]> dead_;
-  std::vector<std::uint32_t> errors_seen_;  // watch thread only
+  std::mutex errors_mutex_;  // taken before mutex_
+  std::mutex publish_mutex_;
+  std::vector<std::uint32_t> errors_seen_;
   std::atomic<bool> closed_{false};
 
   mutable std::mutex mutex_;
@@ -190,6 +204,8 @@ class Context : public std::enable_shared_from_this<Context> {
   std::mutex gpu_mutex_;
   std::vector<std::unique_ptr<GpuImported>> gpu_imported_;
   std::map<std::uint64_t, std::pair<std::shared_ptr<transport::GpuBlock>, std::uint64_t>> gpu_blocks_;
+
+  std::unique_ptr<Network> network_;
 
   std::mutex reach_mutex_;
   std::map<int, bool> reach_;     // by rank

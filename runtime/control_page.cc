@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/flow/list.h"
 
 namespace ouro::rt {
@@ -60,6 +62,48 @@ std::optional<Signature> entered_as(const GroupRecord& r, std::uint64_t seq) {
   const Signature s{h.what.get(), h.count.get()};
   if (h.tag.get(std::memory_order_relaxed) != seq) return std::nullopt;
   return s;
+}
+
+VoteRegister* claim_vote(ControlPage& mine, GroupRecord& record) {
+  const std::uint64_t key = record.key.get();
+  if (const std::uint32_t i = record.vote.get(); i > 0) return &mine.votes[i - 1];
+  const auto open = [&](std::uint64_t of) {
+    return std::any_of(std::begin(mine.groups), std::end(mine.groups), [&](const GroupRecord& r) {
+      return r.key.get() == of && r.state.get() == static_cast<std::uint32_t>(GroupState::open);
+    });
+  };
+  constexpr std::uint64_t kTaken = ~std::uint64_t{0};
+  for (const bool fresh : {true, false})
+    for (std::uint32_t i = 0; i < kVotes; ++i) {
+      VoteRegister& v = mine.votes[i];
+      std::uint64_t old = v.key.get();
+      if (fresh ? old != 0 : old == kTaken || open(old)) continue;
+      if (!std::atomic_ref(v.key.value).compare_exchange_strong(old, kTaken)) continue;
+      write(v, Vote{});
+      v.key.set(key);
+      record.vote.set(i + 1);
+      return &v;
+    }
+  return nullptr;
+}
+
+void write(VoteRegister& r, const Vote& vote) {
+  const auto words = std::bit_cast<std::array<std::uint64_t, VoteRegister::kWords>>(vote);
+  const std::uint64_t next = r.version.get() + 1;
+  auto& half = r.halves[next % 2];
+  for (std::size_t i = 0; i < words.size(); ++i) half[i].set(words[i]);
+  r.version.set(next);
+}
+
+std::optional<Vote> read(const VoteRegister& r, std::uint64_t key) {
+  for (int tries = 0; tries < 16; ++tries) {
+    const std::uint64_t version = r.version.get();
+    std::array<std::uint64_t, VoteRegister::kWords> words;
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = r.halves[version % 2][i].get();
+    if (r.key.get() != key) return std::nullopt;
+    if (r.version.get() == version) return std::bit_cast<Vote>(words);
+  }
+  return std::nullopt;
 }
 
 }  // namespace ouro::rt

@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -63,12 +64,61 @@ struct alignas(64) GroupRecord {
     Shared<std::uint64_t> tag;  // seq; 0 while the words change
     Shared<std::uint64_t> what, count;
   } history[kHistory];              // operation seq stands at seq mod kHistory
-  Shared<std::uint32_t> shrinking;  // 1: this rank has called shrink(); its group is at rest
-  Shared<std::uint32_t> decided;    // 1: `dead` below is final (written once, by the lowest live rank)
+  Shared<std::uint32_t> shrinking;  // Shrinking
+  Shared<std::uint32_t> decided;    // 1: `dead` below is final (written once; between hosts by each who knows it)
   Shared<std::uint64_t> resume;     // with `decided`: lowest sequence number that a survivor did not complete
   Shared<std::uint64_t> dead[kMaxNodeRanks / 64];
+  Shared<std::uint32_t> vote;       // 0: it has not voted, else index + 1 into votes
 };
+/// called: the group of this rank is at rest in shrink(). The others are for good, and after its last vote: it found
+/// no quorum, or it was told that others have gone on without it.
+enum class Shrinking : std::uint32_t { no, called, resigned, fenced };
 enum class GroupState : std::uint32_t { closed, open };
+
+/// A set of members of a group, as it lies on pages.
+struct RankSet {
+  std::uint64_t words[kMaxNodeRanks / 64] = {};
+  bool has(int r) const { return words[r / 64] >> (r % 64) & 1; }
+  void add(int r) { words[r / 64] |= std::uint64_t{1} << (r % 64); }
+  void remove(int r) { words[r / 64] &= ~(std::uint64_t{1} << (r % 64)); }
+  void add(const RankSet& o) {
+    for (int i = 0; i < kMaxNodeRanks / 64; ++i) words[i] |= o.words[i];
+  }
+  int count() const {
+    int n = 0;
+    for (const std::uint64_t w : words) n += std::popcount(w);
+    return n;
+  }
+  friend bool operator==(const RankSet&, const RankSet&) = default;
+};
+
+/// What shrink() agrees on.
+struct Verdict {
+  RankSet dead;
+  std::uint64_t resume = 0;  ///< lowest sequence number that a survivor did not complete
+  friend bool operator==(const Verdict&, const Verdict&) = default;
+};
+
+/// The registers of one member in that agreement. Ballots only grow; 0: none.
+struct Vote {
+  std::uint64_t promised = 0;  ///< it takes part in no older ballot
+  std::uint64_t accepted = 0;  ///< ballot of `value`; counts as a vote for it while it is the one promised
+  Verdict value;
+  RankSet proven;    ///< who is dead, seen by a rank of the same host; their last votes are merged into this one
+  RankSet suspects;  ///< whom this rank has given up without proof
+  friend bool operator==(const Vote&, const Vote&) = default;
+};
+static_assert(sizeof(Vote) % sizeof(std::uint64_t) == 0);
+
+/// A vote where others read it while it changes, and after its writer has died at any moment: the half that
+/// `version` does not name is written, then named.
+struct VoteRegister {
+  static constexpr std::size_t kWords = sizeof(Vote) / sizeof(std::uint64_t);
+  Shared<std::uint64_t> key;  // of the group; 0: never used
+  Shared<std::uint64_t> version;
+  Shared<std::uint64_t> halves[2][kWords];
+};
+inline constexpr int kVotes = 64;  // groups of a rank that can be in an agreement at the same time
 
 /// A published error: the fields of a Failure that peers need. Written once, then pointed to.
 struct ErrorRecord {
@@ -108,13 +158,21 @@ struct ControlPage {
   Shared<std::uint64_t> freed;      // grows with each freed allocation; peers then drop stale mappings
   ErrorRecord errors[kErrors];
   GroupRecord groups[kRecords];
+  VoteRegister votes[kVotes];
 };
-enum class ContextState : std::uint32_t { joining, active, closed };
+/// leaving: it takes nothing more from ranks of other hosts, and what it sent is still on its way.
+enum class ContextState : std::uint32_t { joining, active, closed, leaving };
 inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637031;  // "ouro-cp1"
 
 /// The writer's side of one record.
 void enter(GroupRecord&, std::uint64_t seq, Signature);
 /// What the owner of the record entered as operation `seq`, if that is still on the page.
 std::optional<Signature> entered_as(const GroupRecord&, std::uint64_t seq);
+
+/// The vote of an open group on its owner's page, made on first demand. nullptr: all are in use.
+VoteRegister* claim_vote(ControlPage& mine, GroupRecord&);
+void write(VoteRegister&, const Vote&);
+/// nullopt: the register has gone to another group, or changes faster than it can be read.
+std::optional<Vote> read(const VoteRegister&, std::uint64_t key);
 
 }  // namespace ouro::rt

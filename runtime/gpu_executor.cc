@@ -84,12 +84,13 @@ GpuExecutor::GpuExecutor(Context& context, Host& host, int rank, int size, std::
     std::uint32_t share = 0;
     for (int q = 0; q < n_; ++q) {
       const GpuSeat& b = context_.gpu_seat(host_.world_rank(q));
-      const bool same = a.uuid == b.uuid;
+      const bool near = context_.peer(host_.world_rank(r)).node == context_.peer(host_.world_rank(q)).node;
+      const bool same = near && a.uuid == b.uuid;
       t.one &= same;
       t.apart &= !same || r == q;
       t.concurrent &=
           !same || context_.peer(host_.world_rank(r)).pid == context_.peer(host_.world_rank(q)).pid;
-      t.reach &= same || std::find(a.reach, a.reach + a.reach_count, b.uuid) != a.reach + a.reach_count;
+      t.reach &= same || (near && std::find(a.reach, a.reach + a.reach_count, b.uuid) != a.reach + a.reach_count);
       share += same;
     }
     // One block a multiprocessor, whatever else they could hold, and half of them for others.
@@ -98,7 +99,8 @@ GpuExecutor::GpuExecutor(Context& context, Host& host, int rank, int size, std::
   t.channels = static_cast<int>(fewest);
   const int mine = context_.peer(host_.world_rank(rank_)).pid;
   for (int r = 0; r < n_; ++r)
-    (context_.peer(host_.world_rank(r)).pid == mine ? shares_process_ : abroad_) |= r != rank_;
+    (context_.peer(host_.world_rank(r)).pid == mine && !context_.is_remote(host_.world_rank(r)) ? shares_process_
+                                                                                                : abroad_) |= r != rank_;
 }
 
 GpuExecutor::~GpuExecutor() {

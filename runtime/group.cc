@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <new>
+#include <set>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -12,15 +13,16 @@
 #include "runtime/core/env.h"
 #include "runtime/group_waiters.h"
 #include "runtime/machine.h"
+#include "transport/net_links.h"
 #include "transport/shm.h"
 
 namespace ouro::rt {
 namespace {
 
 constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
-enum Purpose : std::uint64_t { kLinksOf = 1, kBoardsOf = 2, kMessagesOf = 3 };
+enum SegmentOf : std::uint64_t { kLinksOf = 1, kBoardsOf = 2, kMessagesOf = 3 };
 
-std::uint64_t segment_key(std::uint64_t group, Purpose p) {
+std::uint64_t segment_key(std::uint64_t group, SegmentOf p) {
   const std::uint64_t words[] = {group, p};
   return XXH3_64bits(words, sizeof words);
 }
@@ -43,12 +45,15 @@ std::size_t page_bytes(std::size_t wanted, int n) {
   return n > 2 && n <= 16 ? 256 << 10 : 128 << 10;
 }
 
-/// The first rank keeps the segment: it goes on when all others have mapped it, so that it can leave at any
-/// time after. In an operation of all ranks only, which all of them begin in this way.
+/// The first rank of a host keeps the segment: it goes on when all others there have mapped it, so that it can
+/// leave at any time after. In an operation of all ranks only, which all of them begin in this way. `local`: of
+/// each rank, its index on this host, or -1.
 template <class Mark>
-Status await_all(Waiter& waiter, int rank, int size, Mark&& mark) {
+Status await_all(Waiter& waiter, int rank, const std::vector<int>& local, Mark&& mark) {
   bump(*mark(rank));
-  for (int r = 1; rank == 0 && r < size; ++r) OURO_TRY(waiter.until(*mark(r), 1));
+  if (local[static_cast<std::size_t>(rank)] != 0) return {};
+  for (std::size_t r = 0; r < local.size(); ++r)
+    if (local[r] > 0) OURO_TRY(waiter.until(*mark(static_cast<int>(r)), 1));
   return {};
 }
 
@@ -91,7 +96,8 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
     return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm", wanted));
   const Rules& rules = context->spec().rules;
   group->selector_ =
-      std::make_unique<Selector>(rules, group->size(), context->enough_cores(), stream_bytes(rules), wanted);
+      std::make_unique<Selector>(rules, group->size(), group->nodes_, context->enough_cores(),
+                                 stream_bytes(rules), wanted);
   group->late_after_ = context->spec().join.late_after;
   context->enrol(*group);
   return group;
@@ -107,6 +113,15 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, GroupRe
       executor_(*context_, *this, lanes_, rank, size()),
       waiter_(std::make_unique<OpWaiter>(*this)) {
   records_[static_cast<std::size_t>(rank)] = &record_;
+  std::vector<int> node_of;
+  int here = 0;
+  for (const int w : spec_.ranks) {
+    node_of.push_back(context_->peer(w).node);
+    local_.push_back(context_->is_remote(w) ? -1 : here++);
+  }
+  nodes_ = static_cast<int>(std::set<int>(node_of.begin(), node_of.end()).size());
+  map_.emplace(node_of);
+  if (nodes_ > 1) waiter_->drive(&context_->network()->fabric());
 }
 
 Group::~Group() {
@@ -116,8 +131,8 @@ Group::~Group() {
   leave();
   context_->dismiss(*this);
   gpu_.reset();
-  if (rank_ == 0)
-    for (Purpose p : {kLinksOf, kBoardsOf, kMessagesOf}) context_->drop_segment(segment_key(spec_.key, p));
+  if (keeps_segments())
+    for (SegmentOf p : {kLinksOf, kBoardsOf, kMessagesOf}) context_->drop_segment(segment_key(spec_.key, p));
 }
 
 std::optional<int> Group::from_global(int world_rank) const {
@@ -195,6 +210,7 @@ void Group::enqueue(std::shared_ptr<const void> owner, const Plan& plan, Stream&
 Status Group::execute(const Plan& plan, std::uint64_t ticket) {
   Status outcome = take_turn(plan, ticket, [&](std::uint64_t seq) { return executor_.run(plan, seq); });
   if (outcome.ok()) record_.completed.set(ticket + 1);
+  if (nodes_ > 1 && lanes_.links) lanes_.links->settle();
   publish(turn_, ticket + 1);
   return outcome;
 }
@@ -212,17 +228,36 @@ Result<std::string> Group::explain(const Operation& asked) {
 
 // ---- wiring, on first use -------------------------------------------------------------------------
 
+Result<std::unique_ptr<transport::Links>> Group::make_links(std::uint64_t key, std::uint32_t slot_bytes) {
+  using transport::ShmLinkLayout, transport::ShmLinks;
+  const auto whole = ShmLinkLayout::of(size(), slot_bytes);
+  const int here = static_cast<int>(std::count_if(local_.begin(), local_.end(), [](int i) { return i >= 0; }));
+  const int me = local_[static_cast<std::size_t>(rank_)];
+  std::unique_ptr<ShmLinks> shm;
+  if (here > 1 || nodes_ == 1) {
+    // Slots of all links of a group have one size.
+    const auto layout = nodes_ == 1 ? whole : ShmLinkLayout::of(here, whole.slot_bytes);
+    const auto first = static_cast<std::size_t>(std::find(local_.begin(), local_.end(), 0) - local_.begin());
+    auto segment = context_->segment(key, layout.bytes, spec_.ranks[first]);
+    if (!segment.ok()) return segment.status();
+    shm = std::make_unique<ShmLinks>(std::move(*segment), layout, me, here);
+  }
+  if (nodes_ == 1) return std::unique_ptr<transport::Links>(std::move(shm));
+  return std::unique_ptr<transport::Links>(std::make_unique<transport::NetLinks>(
+      context_->network()->fabric(), key, spec_.ranks, local_, rank_, whole.slot_bytes, std::move(shm)));
+}
+
 Status Group::need_links() {
   if (lanes_.links) return {};
-  const auto layout = transport::ShmLinkLayout::of(size(), context_->spec().slot_bytes);
-  auto segment = context_->segment(segment_key(spec_.key, kLinksOf), layout.bytes, spec_.ranks[0]);
-  if (!segment.ok()) return segment.status();
-  lanes_.links = std::make_unique<transport::ShmLinks>(std::move(*segment), layout, rank_, size());
+  auto links = make_links(segment_key(spec_.key, kLinksOf), context_->spec().slot_bytes);
+  if (!links.ok()) return links.status();
+  lanes_.links = std::move(*links);
   for (int r = 0; r < size(); ++r) {
-    lanes_.in.push_back({lanes_.links->inbound(r)});
-    lanes_.out.push_back({lanes_.links->outbound(r)});
+    const bool remote = lanes_.links->remote(r);
+    lanes_.in.push_back({lanes_.links->inbound(r), 0, remote});
+    lanes_.out.push_back({lanes_.links->outbound(r), 0, remote});
   }
-  return await_all(*waiter_, rank_, size(), [&](int r) { return lanes_.links->bell(r); });
+  return await_all(*waiter_, rank_, local_, [&](int r) { return lanes_.links->bell(r); });
 }
 
 Status Group::need_boards() {
@@ -233,7 +268,7 @@ Status Group::need_boards() {
   lanes_.boards = std::make_unique<transport::ShmBoards>(std::move(*segment), layout, size());
   for (int r = 0; r < size(); ++r) lanes_.board.push_back(lanes_.boards->board(r));
   lanes_.known_done.assign(spec_.ranks.size(), 0);
-  return await_all(*waiter_, rank_, size(), [&](int r) { return lanes_.boards->present(r); });
+  return await_all(*waiter_, rank_, local_, [&](int r) { return lanes_.boards->present(r); });
 }
 
 Waiter& Group::waiter() { return *waiter_; }
@@ -247,11 +282,9 @@ void Group::expect(int peer, bool sends) {
 Result<Messages*> Group::messages() {
   std::lock_guard lock(messages_mutex_);
   if (!messages_) {
-    const auto layout = transport::ShmLinkLayout::of(size(), kMessageSlotBytes);
-    auto segment = context_->segment(segment_key(spec_.key, kMessagesOf), layout.bytes, spec_.ranks[0]);
-    if (!segment.ok()) return segment.status();
-    messages_ = std::make_unique<Messages>(
-        std::make_unique<transport::ShmLinks>(std::move(*segment), layout, rank_, size()), rank_, size());
+    auto links = make_links(segment_key(spec_.key, kMessagesOf), kMessageSlotBytes);
+    if (!links.ok()) return links.status();
+    messages_ = std::make_unique<Messages>(std::move(*links), rank_, size());
   }
   return messages_.get();
 }
@@ -284,6 +317,7 @@ Status Group::complete(const std::vector<Message*>& messages, std::chrono::milli
   auto engine = this->messages();
   if (!engine.ok()) return engine.status();
   MessageWaiter waiter(*this, messages, deadline.count() > 0 ? deadline : spec_.deadline);
+  if (nodes_ > 1) waiter.drive(&context_->network()->fabric());
   Status outcome;
   for (;;) {
     const std::uint64_t heard = load((*engine)->bell());

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/agreement.h"
 #include "runtime/context.h"
 #include "runtime/device/gpu_stream.h"
 #include "runtime/device/stream.h"
@@ -44,6 +45,7 @@ class Group final : private Host {
   int size() const { return static_cast<int>(spec_.ranks.size()); }
   const GroupSpec& spec() const { return spec_; }
   const std::shared_ptr<Context>& context() const { return context_; }
+  bool one_host() const { return nodes_ == 1; }
   std::optional<int> from_global(int world_rank) const;
 
   /// Checks, orders and runs one operation: in the caller (stream == nullptr; *work stays untouched), or on
@@ -84,7 +86,8 @@ class Group final : private Host {
   Result<std::shared_ptr<GpuStream>> own_gpu_stream();
 
   // Called by the context, possibly from its watch thread.
-  void on_deaths(const std::vector<int>& world_ranks);
+  void on_losses(const std::vector<Loss>&);
+  void on_fenced();
   void adopt_errors();
   void look_at_gpu();
 
@@ -123,6 +126,11 @@ class Group final : private Host {
   Status look_for_mismatch(const Doing&);
   Status fail(Failure, const Doing*, bool tell_peers);
   GroupRecord* record_of(int r);
+  // What shrink() comes to, on one host and between hosts.
+  Result<Verdict> agree_here();
+  Result<Verdict> agree_between_hosts();
+  void look_at_member(int r, Agreement::Member*);
+  Status shrink_timed_out(const std::vector<int>& waiting, const char* for_what) const;
   /// Whether rank r has left in good order: nothing more will come from it.
   bool has_left(int r, GroupRecord* record) const;
   /// A rank leaves early because of an error, too: the cause gets this long to be seen before the leaver is
@@ -135,7 +143,12 @@ class Group final : private Host {
   Status disagreement(int with, const char* where) override;
   void expect(int peer, bool sends) override;
   const std::vector<int>& world_ranks() const override { return spec_.ranks; }
+  flow::Nodes nodes() const override { return map_->view(); }
   int world_rank(int r) const override { return spec_.ranks[static_cast<std::size_t>(r)]; }
+  /// Links for one purpose, over shared memory and, if there are members on other hosts, over the network.
+  Result<std::unique_ptr<transport::Links>> make_links(std::uint64_t key, std::uint32_t slot_bytes);
+  /// The first of the members on this host, who keeps their segments.
+  bool keeps_segments() const { return local_[static_cast<std::size_t>(rank_)] == 0; }
   Result<Messages*> messages();
   Status check_message(const Message&) const;
   void await_rest();
@@ -145,6 +158,9 @@ class Group final : private Host {
   std::shared_ptr<Context> context_;
   GroupSpec spec_;
   int rank_;
+  std::optional<flow::NodeMap> map_;
+  int nodes_ = 1;           // hosts that the members are on
+  std::vector<int> local_;  // of each member, its index among those of this host, or -1
   GroupRecord& record_;  // mine, on my control page
   std::mutex records_mutex_;
   std::vector<GroupRecord*> records_;  // of the members, found on demand

@@ -1,4 +1,4 @@
-// What a group does when something goes wrong: disagreement, late and dead ranks, abort, close, shrink.
+// What a group does when something goes wrong: disagreement, late and dead ranks, abort, close.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -93,22 +93,30 @@ void Group::adopt_errors() {
   }
 }
 
-void Group::on_deaths(const std::vector<int>& world_ranks) {
-  int first = -1;
-  for (int w : world_ranks)
-    if (const auto r = from_global(w); r && (first < 0 || *r < first)) first = *r;
-  if (first < 0) return;
-  Failure f{.reason = Reason::peer_dead,
-            .text = "its process ended without close (cause unknown)",
-            .rank = first,
-            .detector = "pidfd"};
+void Group::on_losses(const std::vector<Loss>& losses) {
+  const Loss* first = nullptr;
+  int rank = -1;
+  for (const Loss& loss : losses)
+    if (const auto r = from_global(loss.rank); r && (!first || *r < rank)) first = &loss, rank = *r;
+  if (!first) return;
+  Failure f{.reason = first->reason, .text = first->text, .rank = rank, .detector = first->detector};
   if (const std::uint64_t seq = record_.entered.get(); seq > record_.completed.get() && seq > 0) {
     if (const auto s = entered_as(record_, seq)) {
       f.op = name(static_cast<Collective>(s->what & 0xff));
       f.seq = seq;
     }
   }
-  (void)fail(std::move(f), nullptr, false);  // every member has a pidfd of its own
+  // On one host every member sees it by a pidfd of its own; between hosts some hear of it before others.
+  (void)fail(std::move(f), nullptr, nodes_ > 1);
+}
+
+void Group::on_fenced() {
+  std::atomic_ref(record_.shrinking.value).store(static_cast<std::uint32_t>(Shrinking::fenced));
+  (void)fail({.reason = Reason::fenced,
+              .text = "the others gave this rank up and have gone on without it",
+              .rank = rank_,
+              .detector = "peer"},
+             nullptr, false);
 }
 
 void Group::abort(const std::string& why) {
@@ -257,7 +265,7 @@ Status Group::close() {
   if (closed_.load(std::memory_order_acquire)) return {};
   if (context_->usable().reason() != Reason::forked) {
     await_rest();
-    if (rank_ == 0) await_receivers();
+    if (keeps_segments()) await_receivers();
   }
   leave();
   return {};
@@ -271,7 +279,22 @@ void Group::leave() {
     std::lock_guard lock(own_stream_mutex_);
     own_stream_.reset();
   }
-  record_.state.set(static_cast<std::uint32_t>(GroupState::closed));
+  const auto gone = [record = &record_, page = context_->peer(context_->rank()).control,
+                     context = std::weak_ptr(context_)](void*) {
+    record->state.set(static_cast<std::uint32_t>(GroupState::closed));
+    if (const auto c = context.lock()) c->tell();
+  };
+  if (nodes_ == 1) return gone(nullptr);
+  // To others this rank has left when they have what it sent.
+  const std::shared_ptr<void> after(nullptr, gone);
+  if (status().ok()) {
+    if (lanes_.links) lanes_.links->linger(after);
+    std::lock_guard lock(messages_mutex_);
+    if (messages_) messages_->linger(after);
+  }
+  lanes_.links.reset();
+  std::lock_guard lock(messages_mutex_);
+  messages_.reset();
 }
 
 Result<std::shared_ptr<Group>> Group::derive(const std::vector<int>& members, const std::string& name,
@@ -285,73 +308,6 @@ Result<std::shared_ptr<Group>> Group::derive(const std::vector<int>& members, co
   spec.deadline = deadline.count() > 0 ? deadline : spec_.deadline;
   spec.numerics = numerics == Numerics::inherit ? spec_.numerics : numerics;
   return create(context_, std::move(spec));
-}
-
-/// Agreement over control pages, which outlive their writers: the lowest live rank decides once all live
-/// ranks have come to rest here, and writes the dead set with one release store. Who takes over after its
-/// death first adopts a decision that it may have left behind. All deaths on a node are proven (pidfd), so no
-/// quorum is asked for.
-Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
-  OURO_TRY(context_->usable());
-  if (closed_.load(std::memory_order_acquire))
-    return Status(Reason::revoked, fmt::format("group '{}' is closed", spec_.name));
-  if (status().ok())
-    (void)fail({.reason = Reason::revoked,
-                .text = fmt::format("rank {} called shrink()", rank_),
-                .rank = rank_,
-                .detector = "shrink()"},
-               nullptr, true);
-  await_rest();
-  record_.shrinking.set(1);
-  const auto end = Clock::now() + spec_.deadline;
-  const GroupRecord* decision = nullptr;
-  std::vector<int> waiting;
-  for (; !decision; std::this_thread::sleep_for(500us)) {
-    waiting.clear();
-    int lowest = -1;
-    // First who is gone, then who has decided: a decision that its author left behind is then surely seen.
-    std::vector<bool> gone;
-    for (int r = 0; r < size(); ++r)
-      gone.push_back(context_->is_dead(world_rank(r)) || has_left(r, record_of(r)));
-    for (int r = 0; r < size() && !decision; ++r) {
-      GroupRecord* record = record_of(r);
-      const bool mine = record && record->key.get() == spec_.key;
-      if (mine && record->decided.get()) decision = record;
-      if (gone[static_cast<std::size_t>(r)]) continue;
-      if (lowest < 0) lowest = r;
-      if (!mine || !record->shrinking.get()) waiting.push_back(r);
-    }
-    if (decision) break;
-    if (lowest == rank_ && waiting.empty()) {
-      std::uint64_t resume = ~std::uint64_t{0};
-      for (int r = 0; r < size(); ++r) {
-        if (gone[static_cast<std::size_t>(r)]) {
-          auto& word = record_.dead[r / 64];
-          word.set(word.get() | std::uint64_t{1} << (r % 64));
-        } else {
-          resume = std::min(resume, record_of(r)->completed.get() + 1);
-        }
-      }
-      record_.resume.set(resume);
-      record_.decided.set(1);
-      continue;
-    }
-    if (Clock::now() > end)
-      return Status(
-          Failure{.reason = Reason::deadline,
-                  .text = fmt::format("ranks {{{}}} have not called shrink()", fmt::join(waiting, ",")),
-                  .group = spec_.name,
-                  .generation = spec_.generation,
-                  .op = "shrink"});
-  }
-  std::vector<int> members;
-  ShrinkOutcome result{{}, decision->resume.get()};
-  for (int r = 0; r < size(); ++r)
-    (decision->dead[r / 64].get() >> (r % 64) & 1 ? result.dead : members).push_back(r);
-  if (std::find(members.begin(), members.end(), rank_) == members.end())
-    return Status(Reason::fenced, "the others have gone on without this rank");
-  if (outcome) *outcome = std::move(result);
-  return derive(members, spec_.name, 0, spec_.generation + 1, spec_.deadline, spec_.numerics);
 }
 
 }  // namespace ouro::rt

@@ -8,6 +8,7 @@
 
 #include "kernels/copy.h"
 #include "runtime/flow/gossip.h"
+#include "runtime/flow/hierarchy.h"
 
 namespace ouro::rt {
 namespace {
@@ -48,8 +49,8 @@ void HostExecutor::prepare(const Plan& plan) {
   candidate_ = may_place_ || may_pull_;
   depth_ = BoardView::kPages;
   runner_ = nullptr;
-  flow::visit(op.collective, plan.choice.algorithm,
-              [this]<class Flow>(Flow) { runner_ = &HostExecutor::run_flow<Flow>; });
+  flow::visit_all(op.collective, plan.choice.algorithm,
+                  [this]<class Flow>(Flow) { runner_ = &HostExecutor::run_flow<Flow>; });
   if (op.collective == Collective::mix) runner_ = &HostExecutor::run_flow<flow::Gossip>;
   cut_for_ = nullptr;
   prepared_ = plan.id;
@@ -87,6 +88,7 @@ Flow HostExecutor::make() const {
   Flow made;
   if constexpr (std::is_same_v<Flow, flow::Gossip>)
     made.self = op_->op.scalar.real, made.takes = op_->takes, made.gives = op_->gives;
+  if constexpr (requires { made.nodes; }) made.nodes = host_.nodes();
   return made;
 }
 

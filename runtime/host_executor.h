@@ -9,6 +9,7 @@
 #include "kernels/host_loops.h"
 #include "runtime/context.h"
 #include "runtime/core/link_view.h"
+#include "runtime/flow/nodes.h"
 #include "runtime/flow/step.h"
 #include "runtime/partition.h"
 #include "runtime/plan.h"
@@ -20,6 +21,7 @@ namespace ouro::rt {
 struct LinkEnd {
   LinkView view;
   std::uint64_t next = 0;
+  bool remote = false;  ///< the other end is on another host
 };
 
 /// What an executor keeps between the operations of a group. Filled in by the group on first use.
@@ -46,6 +48,8 @@ class Host {
   virtual void expect(int peer, bool sends) = 0;
   virtual int world_rank(int rank) const = 0;
   virtual const std::vector<int>& world_ranks() const = 0;
+  /// Where the ranks are, for flows between hosts.
+  virtual flow::Nodes nodes() const = 0;
 };
 
 class HostExecutor {

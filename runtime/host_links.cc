@@ -12,7 +12,7 @@ using flow::Step;
 Status HostExecutor::await_input(LinkEnd& link, int from, std::size_t bytes, std::size_t total) {
   const bool mixes = op_->collective == Collective::mix;
   if (mixes) host_.expect(from, true);
-  OURO_TRY(host_.waiter().until(*link.view.full, link.next + 1));
+  OURO_TRY(host_.waiter().until(*link.view.full, link.next + 1, link.remote));
   const SlotHeader header = link.view.header(link.next);  // a copy: the peer could change it under us
   if (mixes && header.seq < seq_)
     return Status(
@@ -77,7 +77,8 @@ Status HostExecutor::hop_link(const Step& s) {
   LinkEnd* to = s.verb & flow::kSend ? &lanes_.out[static_cast<std::size_t>(s.to)] : nullptr;
   if (to)
     OURO_TRY(host_.waiter().until(*to->view.freed,
-                                  to->next >= to->view.slot_count ? to->next + 1 - to->view.slot_count : 0));
+                                  to->next >= to->view.slot_count ? to->next + 1 - to->view.slot_count : 0,
+                                  to->remote));
   std::byte* slot = to ? to->view.payload(to->next) : nullptr;
   if (!wide && (s.verb & (flow::kInput | flow::kAcc | flow::kKeep) || s.weight != 1)) {
     mix_in(s, in, out, got, count);
@@ -107,6 +108,7 @@ Status HostExecutor::hop_link(const Step& s) {
     const std::size_t bytes = count * (s.verb & flow::kWideOut ? acc_bytes_ : elem_);
     to->view.header(to->next) = {seq_, signature_, 0, static_cast<std::uint32_t>(bytes), 0};
     publish(*to->view.full, ++to->next);
+    if (to->remote) lanes_.links->sent(s.to);
   }
   return {};
 }
@@ -138,7 +140,8 @@ Status HostExecutor::send_slot(const Step& s, Extent e) {
   LinkEnd& to = lanes_.out[static_cast<std::size_t>(s.to)];
   if (op_->collective == Collective::mix) host_.expect(s.to, false);
   OURO_TRY(host_.waiter().until(*to.view.freed,
-                                to.next >= to.view.slot_count ? to.next + 1 - to.view.slot_count : 0));
+                                to.next >= to.view.slot_count ? to.next + 1 - to.view.slot_count : 0,
+                                to.remote));
   std::byte* slot = to.view.payload(to.next);
   std::size_t count = e.count;
   if (s.verb & flow::kAcc) {
@@ -157,6 +160,7 @@ Status HostExecutor::send_slot(const Step& s, Extent e) {
                              uneven_pairs ? sides_.in.counts[static_cast<std::size_t>(s.chunk)] : 0,
                              static_cast<std::uint32_t>(bytes), 0};
   publish(*to.view.full, ++to.next);
+  if (to.remote) lanes_.links->sent(s.to);
   return {};
 }
 

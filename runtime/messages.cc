@@ -76,6 +76,7 @@ Status Messages::progress() {
   std::lock_guard lock(mutex_);
   for (std::size_t r = 0; r < in_.size(); ++r) OURO_TRY(pull(in_[r], static_cast<int>(r)));
   for (std::size_t r = 0; r < out_.size(); ++r) push(out_[r], static_cast<int>(r));
+  links_->settle();
   return {};
 }
 
@@ -92,6 +93,7 @@ void Messages::push(Outbound& o, int to) {
       put(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
       o.link.view.header(o.link.next) = {0, 0, m.bytes, static_cast<std::uint32_t>(bytes), m.tag};
       publish(*o.link.view.full, ++o.link.next);
+      if (links_->remote(to)) links_->sent(to);
       m.moved += bytes;
       m.begun = rang = true;
     } while (m.moved < m.bytes);
@@ -188,9 +190,10 @@ bool Messages::done(const Message& m) const {
   return m.done;
 }
 
-std::vector<int> Messages::owing() const {
+std::vector<int> Messages::owing() {
   std::lock_guard lock(mutex_);
   std::vector<int> ranks;
+  (void)links_->owing();  // remote ranks are asked
   for (std::size_t r = 0; r < out_.size(); ++r)
     if (load(*out_[r].link.view.freed) != out_[r].link.next) ranks.push_back(static_cast<int>(r));
   return ranks;

@@ -53,8 +53,10 @@ class Messages {
   bool withdraw(Message&);
   bool done(const Message&) const;
   /// Ranks that have not yet taken all that was sent to them.
-  std::vector<int> owing() const;
+  std::vector<int> owing();
   std::optional<Envelope> peek(int source, int tag) const;
+  /// See transport::Links.
+  void linger(std::shared_ptr<void> after) { links_->linger(std::move(after)); }
   /// What to wait on between two calls of progress(): read it before the call.
   Counter& bell() { return *links_->bell(rank_); }
 

@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "runtime/core/env.h"
+#include "runtime/flow/hierarchy.h"
 
 namespace ouro::rt {
 namespace {
@@ -29,6 +30,7 @@ constexpr Collective kAll[] = {Collective::all_reduce, Collective::reduce_scatte
                                Collective::scatter,    Collective::all_to_all,     Collective::barrier};
 constexpr std::string_view kBuffersNames[] = {"any", "private", "registered"};
 constexpr std::string_view kCoresNames[] = {"any", "enough", "fewer"};
+constexpr std::string_view kHostsNames[] = {"any", "one", "several"};
 
 std::optional<Collective> parse_collective(std::string_view text) {
   for (const Collective c : kAll)
@@ -36,7 +38,7 @@ std::optional<Collective> parse_collective(std::string_view text) {
   return std::nullopt;
 }
 bool exists(Collective c, Algorithm a) {
-  return flow::visit(c, a, [](auto) {});
+  return flow::visit_all(c, a, [](auto) {});
 }
 std::string algorithms_of(Collective c) {
   std::string all;
@@ -150,8 +152,26 @@ Rules built_in_rules() {
     }
     rules.rows.push_back(row(c, any, 1, kMany, kAny, Algorithm::direct, why));
   }
-  // Uneven pairs, which boards cannot serve.
-  rules.rows.push_back(row(Collective::all_to_all, any, 1, kMany, kAny, Algorithm::pairwise, "uneven pairs"));
+  const auto far = [&](Collective c, std::size_t bytes, Algorithm a, const char* why) {
+    rules.rows.push_back(row(c, any, 2, kMany, bytes, a, why));
+    rules.rows.back().hosts = Hosts::several;
+  };
+  far(Collective::all_reduce, 16 * KiB, Algorithm::hierarchy_tree, "between hosts: few hops");
+  far(Collective::all_reduce, kAny, Algorithm::hierarchy, "each host's slice crosses its link once each way");
+  far(Collective::all_reduce, kAny, Algorithm::chain, "between hosts, in rank order");
+  far(Collective::reduce_scatter, kAny, Algorithm::hierarchy, "reduced within a host first");
+  far(Collective::reduce_scatter, kAny, Algorithm::chain, "between hosts, in rank order");
+  far(Collective::all_gather, kAny, Algorithm::hierarchy, "each block crosses a host's link once");
+  for (const Collective c : {Collective::broadcast, Collective::reduce}) {
+    far(c, 16 * KiB, Algorithm::hierarchy_tree, "between hosts: few hops");
+    far(c, kAny, Algorithm::hierarchy, "once over each host's link, as a pipeline");
+  }
+  far(Collective::reduce, kAny, Algorithm::chain, "between hosts, in rank order");
+  far(Collective::gather, kAny, Algorithm::linear, "between hosts");
+  far(Collective::scatter, kAny, Algorithm::linear, "between hosts");
+  far(Collective::barrier, kAny, Algorithm::hierarchy, "hosts first, then between them");
+  // Uneven pairs, which boards cannot serve, and pairs of different hosts.
+  rules.rows.push_back(row(Collective::all_to_all, any, 1, kMany, kAny, Algorithm::pairwise, "pair by pair"));
   return rules;
 }
 
@@ -160,7 +180,8 @@ std::uint64_t Rules::digest() const {
   for (const Rule& r : rows) {
     const std::uint64_t words[] = {
         static_cast<std::uint64_t>(r.collective) | static_cast<std::uint64_t>(r.buffers) << 8 |
-            static_cast<std::uint64_t>(r.cores) << 16 | static_cast<std::uint64_t>(r.algorithm) << 24,
+            static_cast<std::uint64_t>(r.cores) << 16 | static_cast<std::uint64_t>(r.algorithm) << 24 |
+            static_cast<std::uint64_t>(r.hosts) << 32,
         static_cast<std::uint64_t>(r.min_ranks) | static_cast<std::uint64_t>(r.max_ranks) << 32, r.max_bytes};
     h = XXH3_64bits_withSeed(words, sizeof words, h);
   }
@@ -228,6 +249,9 @@ Result<Rules> load_rules(const std::string& file) {
       return wrong(where, fmt::format("buffers '{}' (any, private, registered)", text("buffers")));
     if (!cores) return wrong(where, fmt::format("cores '{}' (any, enough, fewer)", text("cores")));
     rule.buffers = static_cast<Buffers>(*buffers), rule.cores = static_cast<Cores>(*cores);
+    const auto hosts = index_in(kHostsNames, row.contains("hosts") ? text("hosts") : "any");
+    if (!hosts) return wrong(where, fmt::format("hosts '{}' (any, one, several)", text("hosts")));
+    rule.hosts = static_cast<Hosts>(*hosts);
     const Json ranks = row.value("ranks", Json::array({1u, static_cast<unsigned>(kMany)}));
     if (!ranks.is_array() || ranks.size() != 2 || !ranks[0].is_number_unsigned() ||
         !ranks[1].is_number_unsigned() || ranks[1] > kMany || ranks[0] > ranks[1])
@@ -252,6 +276,7 @@ std::string to_json(const Rules& rules, const std::string& machine) {
                 {"cores", kCoresNames[static_cast<std::size_t>(r.cores)]},
                 {"ranks", {r.min_ranks, r.max_ranks}},
                 {"algorithm", flow::name(r.algorithm)}};
+    if (r.hosts != Hosts::any) row["hosts"] = kHostsNames[static_cast<std::size_t>(r.hosts)];
     if (r.max_bytes != kAny) row["max_bytes"] = r.max_bytes;
     json["rules"].push_back(std::move(row));
   }

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "runtime/flow/hierarchy.h"
+
 namespace ouro::rt {
 namespace {
 
@@ -30,24 +32,13 @@ constexpr Abilities list_abilities() {
                                                                              flow::F::kInPlace,     \
                                                                              flow::F::kInLine};
   OURO_FLOWS(OURO_X)
+  OURO_HIERARCHIES(OURO_X)
 #undef OURO_X
   return all;
 }
 constexpr Abilities kAbilities = list_abilities();
 const Ability& ability(Collective c, Algorithm a) {
   return kAbilities.of[static_cast<int>(c)][static_cast<int>(a)];
-}
-
-/// Whether an algorithm can serve this call, of `bytes` a region or block: it is in the list, keeps the
-/// numerics, and copes with uneven blocks and, where input and output are the same memory, with that.
-bool serves(const Operation& o, std::size_t bytes, bool canonical, Algorithm algorithm, bool aliased) {
-  const Ability& a = ability(o.collective, algorithm);
-  if (!a.exists || (canonical && o.reduces() && !a.canonical) || (aliased && !a.in_place)) return false;
-  if (!o.segments.empty() && (!a.boards || a.by_reference || a.in_line)) return false;
-  if (a.in_line && bytes > Card::kInline) return false;
-  // Pages are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
-  // And a block read in place is found by the size of one's own.
-  return !o.uneven || (!a.by_reference && !(a.boards && o.collective == Collective::all_to_all));
 }
 
 /// The same on all ranks, whatever their own share is.
@@ -64,11 +55,28 @@ std::size_t unit_bytes(const Operation& o, int rank, int size) {
 
 }  // namespace
 
-Selector::Selector(const Rules& rules, int size, bool enough_cores, std::size_t stream_bytes,
+/// Whether an algorithm can serve this call, of `bytes` a region or block: it is in the list, keeps the
+/// numerics, and copes with uneven blocks and, where input and output are the same memory, with that.
+bool Selector::serves(const Operation& o, std::size_t bytes, bool canonical, Algorithm algorithm,
+                      bool aliased) const {
+  const Ability& a = ability(o.collective, algorithm);
+  if (!a.exists || (canonical && o.reduces() && !a.canonical) || (aliased && !a.in_place)) return false;
+  if (hosts_ > 1 && a.boards) return false;  // boards are memory that all ranks share
+  if (hosts_ == 1 && (algorithm == Algorithm::hierarchy || algorithm == Algorithm::hierarchy_tree)) return false;
+  if (!o.segments.empty() && (!a.boards || a.by_reference || a.in_line)) return false;
+  if (a.in_line && bytes > Card::kInline) return false;
+  // Pages are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
+  // And a block read in place is found by the size of one's own.
+  return !o.uneven || (!a.by_reference && !(a.boards && o.collective == Collective::all_to_all));
+}
+
+Selector::Selector(const Rules& rules, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
                    std::string job_algorithm)
-    : size_(size), stream_bytes_(stream_bytes), job_algorithm_(std::move(job_algorithm)) {
+    : size_(size),
+      hosts_(hosts), stream_bytes_(stream_bytes), job_algorithm_(std::move(job_algorithm)) {
   for (const Rule& r : rules.rows) {
     if (size < r.min_ranks || size > r.max_ranks) continue;
+    if (r.hosts != Hosts::any && (r.hosts == Hosts::several) != (hosts > 1)) continue;
     if (r.cores != Cores::any && (r.cores == Cores::enough) != enough_cores) continue;
     Rows& rows = rows_[static_cast<std::size_t>(r.collective)];
     const Row row{r.max_bytes, r.algorithm, r.reason};
@@ -138,8 +146,9 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
   const std::size_t touched = aliased || !reads ? o.out.bytes() : o.in.bytes() + o.out.bytes();
   choice->streams = !(aliased && reads) && touched * static_cast<std::size_t>(size_) >= stream_bytes_;
   if (why) {
-    *why = fmt::format("{} over shared-memory: {} ranks on one node, {} bytes; {}",
-                       flow::name(choice->algorithm), size_, bytes, reason);
+    *why = fmt::format("{} over {}: {} ranks on {}, {} bytes; {}", flow::name(choice->algorithm),
+                       hosts_ > 1 ? "shared-memory and network" : "shared-memory", size_,
+                       hosts_ > 1 ? fmt::format("{} hosts", hosts_) : "one node", bytes, reason);
     if (choice->try_in_place)
       *why += fmt::format("; inplace where all buffers are registered{}",
                           registered && !registered->reason.empty() ? ": " + registered->reason : "");

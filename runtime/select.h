@@ -22,11 +22,12 @@ struct Choice {
   bool forced = false;
 };
 
-/// The rules that concern a group of `size` ranks on this node.
+/// The rules that concern a group of `size` ranks on one host, or on several.
 class Selector {
  public:
   /// `stream_bytes`: see Rules. `job_algorithm`: OURO_ALGO, used where it can serve.
-  Selector(const Rules&, int size, bool enough_cores, std::size_t stream_bytes, std::string job_algorithm);
+  Selector(const Rules&, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
+           std::string job_algorithm);
 
   /// Errors: invalid, when the caller forced an algorithm that does not exist for this collective or breaks
   /// its contract; the text lists those that do. The same choice on all ranks that agree on the call, but for
@@ -45,8 +46,9 @@ class Selector {
   };
   const Row* find(const std::vector<Row>&, const Operation&, std::size_t bytes, bool canonical,
                   bool aliased) const;
+  bool serves(const Operation&, std::size_t bytes, bool canonical, flow::Algorithm, bool aliased) const;
   std::array<Rows, kCollectives> rows_;
-  int size_;
+  int size_, hosts_;
   std::size_t stream_bytes_;
   std::string job_algorithm_;
 };

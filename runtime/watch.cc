@@ -115,7 +115,7 @@ void Watch::tick() {
     std::vector<int> gone;
     for (int r = 0; r < context_.size(); ++r) {
       const Peer& p = context_.peer(r);
-      if (!p.pidfd && p.pid != getpid() && !context_.is_dead(r) &&
+      if (!p.pidfd && !p.remote() && p.pid != getpid() && !context_.is_dead(r) &&
           !std::ifstream(fmt::format("/proc/{}/stat", p.pid)))
         gone.push_back(r);
     }

@@ -24,6 +24,9 @@ constexpr int kPollsBeforeYield = 10;
 constexpr std::uint64_t kPausesPerClock = 32;  // a pause takes 10 to 50 ns
 constexpr long kParkNs = 1'000'000;            // one slice; bounds a missed wake-up
 
+// What another host sends comes later than a neighbour's, and sleeping on a socket costs tens of microseconds.
+constexpr int kFarther = 20;
+
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 
 void park(Signal s, std::uint32_t seen) {
@@ -98,6 +101,48 @@ Status Waiter::until(Signal s, std::uint32_t at_least) {
       sched_yield();
     else
       park(s, seen);
+  }
+}
+
+Status Waiter::until_pumped(Counter& c, std::uint64_t at_least, bool by_pump) {
+  struct Driving {
+    explicit Driving(Pump& p) : pump(p) { pump.enter(); }
+    ~Driving() { stop(); }
+    void stop() {
+      if (on) pump.leave();
+      on = false;
+    }
+    Pump& pump;
+    bool on = true;
+  } driving(*pump_);
+  const Signal signal{reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers};
+  const auto start = Clock::now();
+  auto next_look = start + kLookEvery;
+  std::atomic_ref abort(*const_cast<std::uint32_t*>(abort_));
+  int yields = 0;
+  for (;;) {
+    const std::uint64_t seen = load(c);
+    if (seen >= at_least) return {};
+    if (driving.on) {
+      pump_->progress();
+      if (load(c) >= at_least) return {};
+    }
+    const auto now = Clock::now();
+    if (now >= next_look || abort.load(std::memory_order_acquire) != 0) {
+      if (load(c) >= at_least) return {};
+      OURO_TRY(look(now - start));
+      next_look = now + kLookEvery;
+    }
+    if (now - start < (by_pump ? kFarther * spin_ : spin_)) {
+      relax();
+    } else if (yields++ < kYields) {
+      sched_yield();
+    } else if (by_pump) {
+      pump_->rest(std::chrono::microseconds(kParkNs / 1000));
+    } else {
+      driving.stop();  // another rank of this host moves the counter, and the pump's own thread the rest
+      park(signal, static_cast<std::uint32_t>(seen));
+    }
   }
 }
 

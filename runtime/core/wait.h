@@ -51,6 +51,20 @@ void relax();
 /// Waits for c >= at_least between threads of one process, where what is waited for ends by itself.
 void wait_patiently(Counter& c, std::uint64_t at_least);
 
+/// What moves counters that no other thread or process moves by itself: those of links between hosts. Any thread
+/// may call it.
+class Pump {
+ public:
+  virtual ~Pump() = default;
+  /// Moves what can move, without waiting.
+  virtual void progress() = 0;
+  /// Sleeps until something may move, `at_most` that long.
+  virtual void rest(std::chrono::microseconds at_most) = 0;
+  /// From now on, until it leaves, the caller moves things; a thread of the pump's own keeps out of its way.
+  virtual void enter() = 0;
+  virtual void leave() = 0;
+};
+
 /// How one operation waits. `look` is asked from time to time, and at once when the abort word is raised:
 /// a failure that it returns ends the wait. There is no wait without one.
 class Waiter {
@@ -60,9 +74,14 @@ class Waiter {
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
 
-  /// Returns when c >= at_least, or with the failure that ended the wait.
-  Status until(Counter& c, std::uint64_t at_least) {
+  /// Waits drive `pump` from now on; nullptr: there is nothing to drive.
+  void drive(Pump* pump) { pump_ = pump; }
+
+  /// Returns when c >= at_least, or with the failure that ended the wait. `by_pump`: what is waited for can come
+  /// through the pump only.
+  Status until(Counter& c, std::uint64_t at_least, bool by_pump = false) {
     if (load(c) >= at_least) return {};
+    if (pump_) return until_pumped(c, at_least, by_pump);
     // The low half of a counter is its serial number (little-endian targets only, as the wire formats are).
     return until({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers},
                  static_cast<std::uint32_t>(at_least));
@@ -76,8 +95,10 @@ class Waiter {
   static constexpr std::chrono::milliseconds kLookEvery{4};
 
  private:
+  Status until_pumped(Counter&, std::uint64_t at_least, bool by_pump);
   const std::uint32_t* abort_;
   std::chrono::microseconds spin_;
+  Pump* pump_ = nullptr;
 };
 
 }  // namespace ouro

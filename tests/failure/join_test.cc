@@ -44,8 +44,8 @@ TEST(Join, ArgumentsOutOfRange) {
   EXPECT_THAT(Context::create(o).status(), Fails(Reason::invalid));
   o = options(0, 2, id), o.deadline = 0ms;
   EXPECT_THAT(Context::create(o).status(), Fails(Reason::invalid));
-  o = options(0, 4, id), o.local_size = 2;
-  EXPECT_THAT(Context::create(o).status(), Fails(Reason::unsupported));
+  o = options(0, 4, id), o.local_size = 2;  // and nothing says where the hosts meet
+  EXPECT_THAT(Context::create(o).status(), Fails(Reason::invalid));
   EXPECT_THAT(Context::threads(0).status(), Fails(Reason::invalid));
   EXPECT_THAT(Context::threads(257).status(), Fails(Reason::invalid));
 }

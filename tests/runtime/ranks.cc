@@ -8,21 +8,32 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "runtime/core/fd.h"
+#include "runtime/flow/list.h"
 
 namespace ouro::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kThreadsDeadline(100), kProcessesDeadline(60);
+
+/// Ranks of several hosts meet on the loopback interface, and have no secret. Before any thread begins.
+[[maybe_unused]] const bool g_hosts = [] {
+  if (!std::getenv("TEST_HOSTS")) return false;
+  ::setenv("OURO_INSECURE", "1", 0);
+  ::setenv("OURO_SOCKET_IFNAME", "lo", 0);
+  return true;
+}();
 
 std::string line(int rank, const std::string& text) {
   return text.empty() ? "" : fmt::format("rank {}: {}\n", rank, text);
@@ -36,8 +47,47 @@ std::string guarded(const Body& body, Context& c) {
   }
 }
 
-std::string child_main(int rank, int n, const UniqueId& id, const Body& body, InitOptions o) {
+/// A name that nobody else uses, for rank 0 to write its address to.
+std::string new_meeting() {
+  static std::atomic<int> count{0};
+  return fmt::format("file:{}/ouro-test-{}-{}", std::filesystem::temp_directory_path().string(), ::getpid(),
+                     count++);
+}
+void forget_meeting(const std::string& meeting) {
+  std::error_code ignored;
+  std::filesystem::remove(meeting.substr(5), ignored);
+}
+
+Result<std::vector<Context>> several_hosts(int n, const InitOptions& o) {
+  auto id = UniqueId::create();
+  if (!id.ok()) return id.status();
+  const std::string meeting = new_meeting();
+  std::vector<Context> contexts(static_cast<std::size_t>(n));
+  std::vector<Status> outcomes(contexts.size());
+  std::vector<std::thread> joiners;
+  for (int r = 0; r < n; ++r)
+    joiners.emplace_back([&, r] {
+      InitOptions mine = o;
+      mine.rank = r, mine.world_size = n, mine.id = *id;
+      take_place(&mine, r, n, meeting);
+      auto c = Context::create(mine);
+      const auto i = static_cast<std::size_t>(r);
+      if (c.ok())
+        contexts[i] = std::move(*c);
+      else
+        outcomes[i] = c.status();
+    });
+  for (auto& t : joiners) t.join();
+  forget_meeting(meeting);
+  for (const Status& s : outcomes)
+    if (!s.ok()) return s;
+  return contexts;
+}
+
+std::string child_main(int rank, int n, const UniqueId& id, const Body& body, InitOptions o,
+                       const std::string& meeting) {
   o.rank = rank, o.world_size = n, o.id = id;
+  take_place(&o, rank, n, meeting);
   auto context = Context::create(o);
   if (!context.ok()) return context.status().message();
   std::string said = guarded(body, *context);
@@ -80,8 +130,36 @@ std::string hear(Child& c, Clock::time_point until) {
 
 }  // namespace
 
+int hosts_of(int n) {
+  const char* set = std::getenv("TEST_HOSTS");
+  return set ? std::min(n, std::atoi(set)) : 1;
+}
+
+bool serves_here(Collective c, std::string_view algorithm) {
+  bool boards = false;
+  if (const auto a = flow::parse_algorithm(algorithm))
+    flow::visit(c, *a, [&]<class Flow>(Flow) { boards = Flow::kBoards; });
+  return !boards || hosts_of(2) == 1;
+}
+
+void take_place(InitOptions* o, int rank, int n, const std::string& meeting) {
+  const int hosts = hosts_of(n);
+  if (hosts < 2) return;
+  const bool in_turn = std::strchr(std::getenv("TEST_HOSTS"), 'i') != nullptr;
+  // The last host has all that is left over.
+  const auto host_of = [&](int r) { return in_turn ? r % hosts : std::min(r / (n / hosts), hosts - 1); };
+  o->local_rank = o->local_size = 0;
+  for (int r = 0; r < n; ++r) {
+    if (host_of(r) != host_of(rank)) continue;
+    if (r < rank) ++*o->local_rank;
+    ++*o->local_size;
+  }
+  o->host_id = fmt::format("host-{}", host_of(rank));
+  o->rendezvous = meeting;
+}
+
 std::string run_threads(int n, const Body& body, const InitOptions& o) {
-  auto contexts = Context::threads(n, o);
+  auto contexts = hosts_of(n) > 1 ? several_hosts(n, o) : Context::threads(n, o);
   if (!contexts.ok()) return contexts.status().message();
   std::vector<std::string> said(static_cast<std::size_t>(n));
   std::vector<bool> ended(said.size(), false);
@@ -121,6 +199,7 @@ std::string run_processes(int n, const Body& body, const InitOptions& o) {
   if (!id.ok()) return id.status().message();
   std::fflush(nullptr);
   const pid_t parent = ::getpid();
+  const std::string meeting = new_meeting();
   std::string all;
   std::vector<Child> children;
   for (int r = 0; r < n; ++r) {
@@ -135,7 +214,7 @@ std::string run_processes(int n, const Body& body, const InitOptions& o) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(2);  // died before the line above
       ::close(ends[0]);
-      const std::string said = child_main(r, n, *id, body, o);
+      const std::string said = child_main(r, n, *id, body, o, meeting);
       for (std::size_t at = 0; at < said.size();) {
         const ssize_t put = ::write(ends[1], said.data() + at, said.size() - at);
         if (put <= 0) break;
@@ -149,6 +228,7 @@ std::string run_processes(int n, const Body& body, const InitOptions& o) {
   const auto until = Clock::now() + kProcessesDeadline;
   for (std::size_t r = 0; r < children.size(); ++r)
     all += line(static_cast<int>(r), hear(children[r], until));
+  forget_meeting(meeting);
   return all;
 }
 

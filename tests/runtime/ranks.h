@@ -27,6 +27,16 @@ inline InitOptions quick_options() {
   return o;
 }
 
+/// Where TEST_HOSTS is H or Hi, ranks are spread over H hosts that do not share memory, one after the other
+/// and unevenly, or (i) in turn: gives rank r of n its place. `meeting` is the same for all of them.
+void take_place(InitOptions*, int rank, int n, const std::string& meeting);
+/// 1 if it is not set.
+int hosts_of(int n);
+
+/// Whether an algorithm can serve where the ranks of this run are: those over boards need memory that all
+/// share.
+bool serves_here(Collective, std::string_view algorithm);
+
 /// All that the ranks had to say, one line each; "" if all went well. Ends the program if the ranks do not
 /// end within 100 seconds: threads cannot be ended from outside.
 std::string run_threads(int n, const Body&, const InitOptions& = quick_options());

@@ -60,7 +60,7 @@ Chosen choose(const Case& c, const Operation& o, bool canonical = false) {
   const auto front = parsed(c.rows);
   rules.rows.insert(rules.rows.begin(), front.begin(), front.end());
   rules.rows.insert(rules.rows.begin(), c.more.begin(), c.more.end());
-  const Selector selector(rules, c.ranks, c.enough_cores, c.stream_bytes, c.job_algorithm);
+  const Selector selector(rules, c.ranks, 1, c.enough_cores, c.stream_bytes, c.job_algorithm);
   Chosen chosen;
   chosen.status = selector.select(o, 0, canonical, &chosen.choice, &chosen.why);
   return chosen;

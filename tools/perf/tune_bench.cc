@@ -132,7 +132,7 @@ Status TuneBench::enter(std::size_t stream_bytes) {
     if (!pair) return pair.status();
     (registered ? registered_ : private_) = std::move(*pair);
   }
-  built_in_.emplace(rt::built_in_rules(), size(), enough_cores(), ~std::size_t{0}, "");
+  built_in_.emplace(rt::built_in_rules(), size(), 1, enough_cores(), ~std::size_t{0}, "");
   return {};
 }
 

@@ -1,0 +1,502 @@
+// Lines between hosts: signs of life, mirrors, and who makes the fabric's connections. See network.h.
+#include "runtime/network.h"
+
+#include <fmt/format.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <deque>
+#include <future>
+
+#include "runtime/core/log.h"
+#include "runtime/interfaces.h"
+#include "transport/tcp.h"
+#include "transport/ucx.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+using asio::ip::tcp;
+constexpr auto kBeat = 250ms;
+constexpr auto kStalled = 500ms;  // a beat so late says something about this process, not about its peers
+constexpr auto kGather = 100ms;   // losses that come together are reported together
+constexpr auto kAttempt = 1s;
+constexpr auto kAgain = 100ms;  // between attempts to connect the fabric
+constexpr std::chrono::milliseconds kLastWords = 500ms, kServe = 2s;
+constexpr std::size_t kPiece = 64 << 10;
+
+std::string host_name() {
+  char name[wire::kMaxName] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+/// Whether the interface is there, up, and has a carrier.
+bool runs(const std::string& interface) {
+  if (interface.empty()) return true;
+  const Fd any(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  interface.copy(request.ifr_name, IFNAMSIZ - 1);
+  if (!any || ioctl(any.get(), SIOCGIFFLAGS, &request) != 0) return false;
+  return (request.ifr_flags & IFF_UP) && (request.ifr_flags & IFF_RUNNING);
+}
+
+std::string interface_of(const std::string& address) {
+  auto all = list_interfaces();
+  if (!all.ok()) return "";
+  for (const Interface& i : *all)
+    if (std::find(i.addresses.begin(), i.addresses.end(), address) != i.addresses.end()) return i.name;
+  return "";
+}
+
+/// "name:port" with the name resolved; numbers and files as they are.
+Result<std::string> resolve(const std::string& place) {
+  if (place.starts_with("file:") || parse_address(place).ok()) return place;
+  const std::size_t colon = place.rfind(':');
+  if (colon == std::string::npos)
+    return Status(invalid(fmt::format("rendezvous '{}': expected HOST:PORT or file:PATH", place)));
+  asio::io_context io;
+  error_code e;
+  const auto found = tcp::resolver(io).resolve(place.substr(0, colon), place.substr(colon + 1), e);
+  if (e || found.empty())
+    return Status(
+        invalid(fmt::format("rendezvous '{}': the name cannot be resolved: {}", place, e.message())));
+  const tcp::endpoint first = found.begin()->endpoint();
+  return first.address().is_v6() ? fmt::format("[{}]:{}", first.address().to_string(), first.port())
+                                 : fmt::format("{}:{}", first.address().to_string(), first.port());
+}
+
+/// This rank's end of a line under TLS; the one that has dialled is the client.
+std::optional<transport::TlsEnd> encrypted(bool tls, bool dialled, const Line& line) {
+  using Role = transport::TlsEnd::Role;
+  if (!tls) return {};
+  return transport::TlsEnd{.role = dialled ? Role::client : Role::server, .keys = line.keys};
+}
+
+}  // namespace
+
+/// One authenticated line. Under TLS its frames are sealed all the same: the seals are what cuts the stream up.
+struct Network::Control {
+  Control(asio::io_context& io, Line line, transport::Pipe over)
+      : socket(io), pipe(std::move(over)), out(line.keys.out), in(line.keys.in), buffer(kPiece) {
+    sockaddr_storage at{};
+    socklen_t length = sizeof at;
+    getsockname(line.socket.get(), reinterpret_cast<sockaddr*>(&at), &length);
+    socket.assign(at.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), line.socket.release());
+  }
+  tcp::socket socket;  // to wait for; bytes go by the pipe
+  transport::Pipe pipe;
+  wire::FrameSealer out;
+  wire::FrameOpener in;
+  std::vector<std::uint8_t> buffer;
+  wire::Bytes queued, writing;  // writing: all that has been written is in the kernel once this is empty
+  std::size_t written = 0;      // of writing
+  bool waiting = false;         // for room
+  bool last_words = false;  // closed once all is written
+};
+
+/// What this rank knows of one on another host.
+struct Network::Far {
+  Remote remote;
+  std::vector<std::shared_ptr<Control>> lines;  // all are read, the newest is written to
+  Clock::time_point heard{};
+  bool warned = false, lost = false, dialing = false, dialing_data = false;
+  std::uint64_t beats = 0;
+  ContextState state() const { return static_cast<ContextState>(remote.copy->state.get()); }
+  bool closed() const { return state() == ContextState::closed; }
+};
+
+Network::Network(NetworkOptions options)
+    : options_(std::move(options)), work_(io_.get_executor()), tick_(io_), gather_(io_) {}
+
+Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
+  std::unique_ptr<Network> net(new Network(std::move(options)));
+  const NetworkOptions& o = net->options_;
+  if (o.tls && o.fabric != "tcp")
+    return Status(unsupported(fmt::format("OURO_SECURITY=tls: the fabric {} does not encrypt; expected tcp", o.fabric)));
+  auto secret = job_secret();
+  if (!secret.ok()) return secret.status();
+  if (o.tls && !*secret)
+    return Status(invalid("OURO_SECURITY=tls takes its keys from the job's secret, and with OURO_INSECURE=1 there is "
+                          "none: give one (OURO_SECRET_FILE)"));
+  auto place = resolve(o.rendezvous);
+  if (!place.ok()) return place.status();
+  net->place_ = std::move(*place);
+  const bool in_file = net->place_.starts_with("file:");
+  auto address = local_address(in_file ? "" : net->place_, false);
+  if (!address.ok()) return address.status();
+  net->interface_ = interface_of(*address);
+  net->identity_ = {.job = o.job,
+                    .generation = o.generation,
+                    .rank = o.rank,
+                    .world = o.world,
+                    .host = host_name(),
+                    .host_id = o.host_id,
+                    .pid = getpid(),
+                    .started = 0,
+                    .secret = std::move(*secret)};
+  LineListener::Options listening;
+  listening.bind = address->find(':') == std::string::npos ? *address : fmt::format("[{}]", *address);
+  auto listener = LineListener::open(net->io_, net->identity_, std::move(listening),
+                                     [n = net.get()](Line line) { n->taken(std::move(line)); });
+  if (!listener.ok()) return listener.status();
+  net->listener_ = std::move(*listener);
+  OURO_TRY(net->make_fabric());
+  OURO_INFO(NET, "rank {} listens on {} ({}), fabric {}", o.rank, net->endpoint(), net->interface_,
+            net->fabric_->name());
+  return net;
+}
+
+Network::~Network() {
+  io_.stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+Status Network::make_fabric() {
+  const auto failed = [this](int peer, Status why) {
+    asio::post(io_, [this, peer, why = std::move(why)] {
+      const auto far = remotes_.find(peer);
+      // A connection ends with a rank that has left in good order, too.
+      if (far == remotes_.end() || far->second->closed()) return;
+      lose(peer, why.reason(), why.failure()->text, why.failure()->detector);
+    });
+  };
+  if (options_.fabric == "ucx") {
+    if (options_.tls)
+      return unsupported("OURO_FABRIC=ucx with OURO_SECURITY=tls: UCX does not encrypt; expected fabric tcp");
+    auto ucx = transport::UcxFabric::create(
+        {.rank = options_.rank, .world = options_.world, .devices = interface_, .failed = failed});
+    if (!ucx.ok()) return ucx.status();
+    OURO_WARN("fabric ucx: whoever reaches interface {} can write into this process", interface_);
+    ucx_ = ucx->get();
+    address_.assign(ucx_->address().begin(), ucx_->address().end());
+    fabric_ = std::move(*ucx);
+    return {};
+  }
+  auto tcp = std::make_shared<transport::TcpFabric>(transport::TcpFabric::Options{
+      .world = options_.world,
+      .connections = options_.connections,
+      .checks = options_.checksums && !options_.tls,  // whose own are stronger
+      .need = [this](int peer) { asio::post(io_, [this, peer] { dial_data(peer); }); },
+      .failed = failed,
+      .lost =
+          [peer_of = options_.rank](int peer, std::string how) {
+            OURO_INFO(NET, "a data connection of rank {} to rank {} has ended: {}", peer_of, peer, how);
+          }});
+  tcp_ = tcp.get();
+  fabric_ = std::move(tcp);
+  return {};
+}
+
+void Network::keep(std::function<bool()> served, std::function<void(Line)> table_line) {
+  served_ = std::move(served);
+  table_line_ = std::move(table_line);
+}
+
+void Network::start(const ControlPage& mine, std::vector<Remote> remotes, Events events) {
+  events_ = std::move(events);
+  teller_ = std::make_unique<PageTeller>(mine);
+  const auto now = Clock::now();
+  for (Remote& r : remotes) {
+    auto far = std::make_unique<Far>();
+    far->heard = now;
+    const int rank = r.rank;
+    far->remote = std::move(r);
+    if (ucx_) ucx_->connect(rank, far->remote.address);
+    remotes_[rank] = std::move(far);
+  }
+  asio::post(io_, [this] {
+    started_ = true;
+    for (Line& line : std::exchange(early_, {})) taken(std::move(line));
+    for (auto& [rank, far] : remotes_)
+      if (rank < options_.rank) dial_control(rank);
+    last_tick_ = Clock::now();
+    tick();
+  });
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "ouro-net");
+    io_.run();
+  });
+}
+
+void Network::taken(Line line) {
+  if (line.purpose == Purpose::table) {
+    if (table_line_) table_line_(std::move(line));
+    return;
+  }
+  if (!started_) {
+    if (early_.size() < 4 * static_cast<std::size_t>(options_.world)) early_.push_back(std::move(line));
+    return;
+  }
+  const auto it = remotes_.find(line.peer_rank);
+  if (it == remotes_.end()) return;
+  Far& far = *it->second;
+  if (line.purpose == Purpose::data) {
+    if (tcp_ && !far.lost) tcp_->adopt(line.peer_rank, std::move(line.socket), encrypted(options_.tls, false, line));
+    return;
+  }
+  if (line.purpose == Purpose::control) adopt(far, std::move(line), false);
+}
+
+void Network::dial_control(int rank) {
+  Far& far = *remotes_.at(rank);
+  if (far.dialing || far.lost || far.closed()) return;
+  far.dialing = true;
+  dial(io_, far.remote.endpoint, Purpose::control, identity_, rank, Clock::now() + kAttempt,
+       [this, rank](Result<Line> line) {
+         Far& to = *remotes_.at(rank);
+         to.dialing = false;
+         if (line.ok()) return adopt(to, std::move(*line), true);
+         if (!to.lines.empty() || to.lost || to.closed()) return;
+         // Nobody listens where it listened, or a stranger does: it has gone. No answer is left to the clock.
+         if (line.status().reason() == Reason::peer_dead)
+           lose(rank, Reason::peer_dead, "its process ended without close (cause unknown)",
+                "connection refused");
+         else if (line.status().reason() == Reason::refused)
+           lose(rank, Reason::peer_dead,
+                "another program answers on its address: " + line.status().failure()->text, "handshake");
+       });
+}
+
+void Network::adopt(Far& far, Line line, bool dialled) {
+  (void)watch_link(line.socket.get()).ok();
+  const int rank = far.remote.rank;
+  auto pipe = transport::Pipe::open(line.socket.get(), encrypted(options_.tls, dialled, line));
+  if (!pipe.ok()) {
+    OURO_WARN("no line to rank {}: {}", rank, pipe.status().failure()->text);
+    return;
+  }
+  auto control = std::make_shared<Control>(io_, std::move(line), std::move(*pipe));
+  if (far.lost) {
+    // The others have gone on without it, and it does not know.
+    send(*control, wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, {}});
+    control->last_words = true;
+    flush(control);
+    read(far, std::move(control));  // TLS needs answers before it lets anything out
+    OURO_INFO(NET, "rank {} came back after it was given up; it is told so", rank);
+    return;
+  }
+  tell();
+  far.lines.push_back(control);
+  if (far.lines.size() > 2) {
+    error_code ignored;
+    far.lines.front()->socket.close(ignored);
+    far.lines.erase(far.lines.begin());
+  }
+  far.heard = Clock::now();
+  for (wire::Note& n : teller_->everything()) send(*control, std::move(n));
+  flush(control);
+  read(far, std::move(control));
+}
+
+void Network::read(Far& far, std::shared_ptr<Control> c) {
+  auto& socket = c->socket;
+  socket.async_wait(tcp::socket::wait_read, [this, &far, c = std::move(c)](error_code e) {
+    if (e) return hung_up(far, c, e.message());
+    const iovec room{c->buffer.data(), c->buffer.size()};
+    using From = transport::Pipe::From;
+    // One piece, then others on this thread have their turn; the socket would not tell of what the pipe keeps.
+    for (From from = From::wire; c->socket.is_open(); from = From::kept) {
+      const auto n = c->pipe.read({&room, 1}, from);
+      if (!n.ok()) return hung_up(far, c, n.status().failure()->text);
+      if (*n == 0) break;
+      c->in.push({c->buffer.data(), *n});
+      for (;;) {
+        auto payload = c->in.next();
+        if (!payload.ok()) return hung_up(far, c, payload.status().failure()->text);
+        if (!*payload) break;
+        heard(far, **payload);
+      }
+    }
+    flush(c);
+    read(far, c);
+  });
+}
+
+void Network::heard(Far& far, wire::View payload) {
+  if (far.lost) return;
+  far.heard = Clock::now();
+  far.warned = false;
+  auto frame = wire::decode_net(payload);
+  if (!frame.ok()) {
+    OURO_WARN("rank {} sent what cannot be read: {}", far.remote.rank, frame.status().failure()->text);
+    return;
+  }
+  const auto* note = std::get_if<wire::Note>(&*frame);
+  if (!note) return;
+  if (note->kind == static_cast<std::uint16_t>(NoteKind::fenced)) return events_.fenced();
+  if (Status s = apply(*note, *far.remote.copy); !s.ok()) {
+    OURO_WARN("rank {} sent what cannot be: {}", far.remote.rank, s.failure()->text);
+    return;
+  }
+  if (far.state() > ContextState::active) fabric_->exchange().forgive(far.remote.rank);
+  events_.news();
+}
+
+void Network::hung_up(Far& far, const std::shared_ptr<Control>& c, const std::string& how) {
+  error_code ignored;
+  c->socket.close(ignored);
+  std::erase(far.lines, c);
+  if (!far.lines.empty() || far.lost || far.closed()) return;
+  OURO_INFO(NET, "the line to rank {} broke ({}); asking whether it lives", far.remote.rank, how);
+  dial_control(far.remote.rank);
+}
+
+void Network::send(Control& c, const wire::NetFrame& frame) {
+  if (c.queued.size() > 64 * kPiece) return;  // it is read by nobody, which the clock finds out
+  (void)c.out.seal(wire::encode_net(frame), c.queued).ok();
+}
+
+void Network::flush(const std::shared_ptr<Control>& c) {
+  if (c->waiting || !c->socket.is_open()) return;
+  bool good = c->pipe.flush().ok();  // where not, the reader hears of it
+  while (good && !c->pipe.blocked()) {
+    if (c->written == c->writing.size()) {
+      c->writing.clear(), c->written = 0;
+      if (c->queued.empty()) break;
+      std::swap(c->writing, c->queued);
+    }
+    const iovec rest{c->writing.data() + c->written, c->writing.size() - c->written};
+    const auto n = c->pipe.write({&rest, 1});
+    good = n.ok() && *n > 0;
+    if (good) c->written += *n;
+  }
+  if (c->pipe.blocked()) {
+    c->waiting = true;
+    c->socket.async_wait(tcp::socket::wait_write, [this, c](error_code e) {
+      c->waiting = false;
+      if (!e) flush(c);
+    });
+  } else if (c->last_words && c->writing.empty()) {
+    error_code ignored;
+    c->socket.shutdown(tcp::socket::shutdown_send, ignored);
+  }
+}
+
+void Network::tell() {
+  nudged_ = false;
+  const std::vector<wire::Note> notes = teller_->changes();
+  if (notes.empty()) return;
+  for (auto& [rank, far] : remotes_) {
+    if (far->lines.empty()) continue;
+    for (const wire::Note& n : notes) send(*far->lines.back(), n);
+    flush(far->lines.back());
+  }
+}
+
+void Network::nudge() {
+  if (!nudged_.exchange(true)) asio::post(io_, [this] { tell(); });
+}
+
+void Network::tick() {
+  const auto now = Clock::now();
+  // After a stop of this process nobody else is dead.
+  if (now - last_tick_ > kStalled + kBeat)
+    for (auto& [rank, far] : remotes_) far->heard = now;
+  const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_tick_);
+  last_tick_ = now;
+  tell();
+  for (auto& [rank, far] : remotes_) {
+    if (far->lost || far->closed()) continue;
+    if (far->lines.empty()) {
+      dial_control(rank);
+    } else {
+      send(*far->lines.back(), wire::Beat{static_cast<std::uint32_t>(since.count()), far->beats++, {}});
+      flush(far->lines.back());
+    }
+    const auto silent = now - far->heard;
+    const double seconds = std::chrono::duration<double>(silent).count();
+    if (silent >= options_.silent_fail) {
+      const bool link = !runs(interface_);
+      lose(rank, link ? Reason::link_lost : Reason::peer_unresponsive,
+           link ? fmt::format("interface {} of this host is down; no sign of life for {:.1f} s", interface_,
+                              seconds)
+                : fmt::format("no sign of life for {:.1f} s", seconds),
+           "heartbeat");
+    } else if (silent >= options_.silent_warn && !far->warned) {
+      far->warned = true;
+      OURO_WARN("rank {} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", rank, seconds,
+                std::chrono::duration<double>(options_.silent_fail).count());
+    }
+  }
+  tick_.expires_after(kBeat);
+  tick_.async_wait([this](error_code e) {
+    if (!e) tick();
+  });
+}
+
+void Network::lose(int rank, Reason reason, std::string text, std::string detector) {
+  Far& far = *remotes_.at(rank);
+  if (far.lost) return;
+  far.lost = true;
+  for (auto& c : far.lines) {
+    error_code ignored;
+    c->socket.close(ignored);
+  }
+  far.lines.clear();
+  fabric_->drop(rank);
+  fabric_->exchange().forgive(rank);
+  losses_.push_back({rank, reason, std::move(text), std::move(detector)});
+  if (losses_.size() > 1) return;
+  gather_.expires_after(reason == Reason::peer_dead ? kGather / 10 : kGather);
+  gather_.async_wait([this](error_code e) {
+    if (!e) events_.lost(std::exchange(losses_, {}));
+  });
+}
+
+void Network::dial_data(int rank) {
+  const auto it = remotes_.find(rank);
+  if (it == remotes_.end()) return;
+  Far& far = *it->second;
+  // The higher rank dials; the other takes.
+  if (rank > options_.rank || far.lost || far.closed() || far.dialing_data || tcp_->wanted(rank) <= 0) return;
+  far.dialing_data = true;
+  dial(io_, far.remote.endpoint, Purpose::data, identity_, rank, Clock::now() + kAttempt,
+       [this, rank](Result<Line> line) {
+         Far& to = *remotes_.at(rank);
+         to.dialing_data = false;
+         if (to.lost) return;
+         if (line.ok()) {
+           tcp_->adopt(rank, std::move(line->socket), encrypted(options_.tls, true, *line));
+           return dial_data(rank);
+         }
+         auto again = std::make_shared<asio::steady_timer>(io_, kAgain);
+         again->async_wait([this, rank, again](error_code e) {
+           if (!e) dial_data(rank);
+         });
+       });
+}
+
+void Network::close() {
+  if (!thread_.joinable()) return;
+  const auto wait_for = [this](auto&& idle, std::chrono::milliseconds at_most) {
+    const auto end = Clock::now() + at_most;
+    for (bool done = false; !done && Clock::now() < end;) {
+      std::promise<bool> answer;
+      auto said = answer.get_future();
+      asio::post(io_, [&] { answer.set_value(idle()); });
+      done = said.get();
+      if (!done) std::this_thread::sleep_for(1ms);
+    }
+  };
+  wait_for([this] { return !served_ || served_(); }, kServe);
+  wait_for(
+      [this] {
+        tell();
+        return std::all_of(remotes_.begin(), remotes_.end(), [](const auto& entry) {
+          const auto& lines = entry.second->lines;
+          return lines.empty() || (lines.back()->writing.empty() && lines.back()->queued.empty());
+        });
+      },
+      kLastWords);
+  io_.stop();
+  thread_.join();
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,217 @@
+// The exchange between two ranks over a wire in memory: chunks in any order, lost with a connection, twice,
+// damaged, and headers that no honest peer sends.
+#include "transport/exchange.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <random>
+
+namespace ouro::transport {
+namespace {
+
+constexpr std::uint32_t kSlotBytes = 256, kSlots = 8;
+constexpr std::uint64_t kRoom = 77;
+
+/// One rank: its exchange, its end of the room, and an executor that fills and reads slots.
+struct End {
+  explicit End(int me, bool checks = true)
+      : rank(me), exchange(2, checks, [this](int, std::string why) { damaged = std::move(why); }) {}
+  void open() {
+    room = std::make_shared<NetRoom>();
+    room->key = kRoom;
+    room->bell = &bell;
+    room->links[1 - rank] = std::make_unique<NetLink>(kSlotBytes, kSlots);
+    exchange.add(room);
+  }
+  NetLink& link() { return *room->links.at(1 - rank); }
+  /// Puts a chunk whose bytes follow from its number, if there is room.
+  bool put() {
+    const LinkView out = link().out();
+    if (sent - load(*out.freed) >= out.slot_count) return false;
+    const std::uint32_t bytes = static_cast<std::uint32_t>((sent * 37) % (kSlotBytes + 1));
+    for (std::uint32_t i = 0; i < bytes; ++i) out.payload(sent)[i] = static_cast<std::byte>(sent * 7 + i);
+    out.header(sent) = {sent, 5, 6, bytes, static_cast<std::int32_t>(sent)};
+    publish(*out.full, ++sent);
+    return true;
+  }
+  /// Takes the next chunk if it is there; false if it is wrong.
+  bool take() {
+    const LinkView in = link().in();
+    if (load(*in.full) <= taken) return true;
+    const SlotHeader h = in.header(taken);
+    bool right = h.seq == taken && h.bytes == (taken * 37) % (kSlotBytes + 1) &&
+                 h.tag == static_cast<std::int32_t>(taken);
+    for (std::uint32_t i = 0; right && i < h.bytes; ++i)
+      right = in.payload(taken)[i] == static_cast<std::byte>(taken * 7 + i);
+    publish(*in.freed, ++taken);
+    return right;
+  }
+  int rank;
+  Exchange exchange;
+  Counter bell{};
+  std::shared_ptr<NetRoom> room;
+  std::string damaged;
+  std::uint64_t sent = 0, taken = 0;
+};
+
+struct Frame {
+  NetHeader header;
+  std::vector<std::byte> payload;
+};
+
+std::optional<Frame> next(End& from) {
+  Exchange::Outgoing out;
+  std::lock_guard lock(from.exchange.lock());
+  if (!from.exchange.next(1 - from.rank, &out)) return std::nullopt;
+  return Frame{out.header, {out.payload, out.payload + out.header.bytes}};
+}
+
+Status give(End& to, const Frame& f) {
+  std::lock_guard lock(to.exchange.lock());
+  auto place = to.exchange.place(1 - to.rank, f.header);
+  if (!place.ok()) return place.status();
+  if (place->to) std::memcpy(place->to, f.payload.data(), f.payload.size());
+  to.exchange.landed(1 - to.rank, f.header);
+  return {};
+}
+
+/// Whatever the wire does, chunks arrive whole, in order and once.
+TEST(Exchange, SurvivesTheWire) {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const auto chance = [&](unsigned percent) { return random() % 100 < percent; };
+    End a(0), b(1);
+    End* ends[] = {&a, &b};
+    std::vector<Frame> wire[2];  // towards each end
+    a.open();
+    bool b_is_open = false;
+    constexpr std::uint64_t kChunks = 200;
+    for (int step = 0; step < 200'000 && (a.taken < kChunks || b.taken < kChunks); ++step) {
+      if (!b_is_open && chance(5)) b.open(), b_is_open = true;
+      const int i = static_cast<int>(random() % 2);
+      End& e = *ends[i];
+      if (e.room) {
+        if (e.sent < kChunks && chance(50)) e.put();
+        if (chance(50)) {
+          ASSERT_TRUE(e.take()) << "seed " << seed << " chunk " << e.taken;
+        }
+        if (auto f = next(e)) wire[1 - i].push_back(std::move(*f));
+      }
+      if (!wire[i].empty()) {
+        const std::size_t which = random() % wire[i].size();  // in any order
+        Frame f = wire[i][which];
+        const bool damage = chance(2) && !f.payload.empty();
+        if (damage) f.payload[random() % f.payload.size()] ^= std::byte{4};
+        if (!chance(3) || damage)
+          wire[i].erase(wire[i].begin() + static_cast<std::ptrdiff_t>(which));  // else twice
+        const Status s = give(e, f);
+        // A copy that comes after its slot has been given back lies behind the window: never ahead of it.
+        ASSERT_TRUE(s.ok()) << "seed " << seed << ": " << s.message();
+        if (!e.damaged.empty()) break;  // the same chunk twice, which is told
+      }
+      if (chance(1) && step % 50 == 0) {  // the connection breaks, with all that was on it
+        wire[0].clear(), wire[1].clear();
+        for (End* end : ends) {
+          std::lock_guard lock(end->exchange.lock());
+          end->exchange.resume(1 - end->rank);
+        }
+      }
+    }
+    if (a.damaged.empty() && b.damaged.empty()) {
+      ASSERT_TRUE(a.taken == kChunks && b.taken == kChunks)
+          << "seed " << seed << ": " << a.taken << " " << b.taken;
+    }
+  }
+}
+
+TEST(Exchange, DamagedTwiceIsTold) {
+  End a(0), b(1);
+  a.open(), b.open();
+  a.put(), a.put();
+  for (int turn = 0; turn < 8; ++turn) {
+    if (auto f = next(a)) {
+      if (f->header.kind == NetHeader::kChunk && f->header.index == 1) f->payload[3] ^= std::byte{1};
+      ASSERT_TRUE(give(b, *f).ok());
+    }
+    if (auto f = next(b)) {
+      ASSERT_TRUE(give(a, *f).ok());
+    }
+  }
+  EXPECT_THAT(b.damaged, testing::HasSubstr("chunk 1 "));
+  EXPECT_EQ(load(*b.link().in().full), 1u);  // the first has come, the damaged one never counts
+}
+
+TEST(Exchange, RefusesWhatCannotBe) {
+  End a(0), b(1);
+  a.open(), b.open();
+  NetHeader h{};
+  h.kind = NetHeader::kChunk;
+  h.room = kRoom;
+  const auto refused = [&](NetHeader wrong, const char* what) {
+    std::lock_guard lock(b.exchange.lock());
+    const auto place = b.exchange.place(0, wrong);
+    ASSERT_EQ(place.status().reason(), Reason::ring_corrupt) << what;
+    EXPECT_THAT(place.status().message(), testing::HasSubstr(what));
+  };
+  NetHeader wrong = h;
+  wrong.kind = 0;
+  refused(wrong, "unknown kind");
+  wrong = h, wrong.kind = NetHeader::kCredit, wrong.bytes = 1;
+  refused(wrong, "bytes of payload");
+  wrong = h, wrong.bytes = static_cast<std::uint32_t>(Exchange::kMaxPayload) + 1;
+  refused(wrong, "at most");
+  wrong = h, wrong.bytes = kSlotBytes + 1;
+  refused(wrong, "slots of 256");
+  wrong = h, wrong.index = kSlots;
+  refused(wrong, "room up to 8");
+  // Of a room that is not there, or from a rank that is not in it: read and discarded, nothing more.
+  std::lock_guard lock(b.exchange.lock());
+  wrong = h, wrong.room = 1, wrong.bytes = 4;
+  EXPECT_EQ(b.exchange.place(0, wrong)->to, nullptr);
+  EXPECT_EQ(b.exchange.place(1, h)->to, nullptr);
+  // A credit for more than was sent counts for nothing.
+  wrong = h, wrong.kind = NetHeader::kCredit, wrong.freed = 100;
+  b.exchange.landed(0, wrong);
+  EXPECT_EQ(load(*b.link().out().freed), 0u);
+}
+
+TEST(Exchange, LingersUntilTaken) {
+  End a(0), b(1);
+  a.open();
+  a.put();
+  auto after = std::make_shared<int>();
+  a.room->after = after;
+  a.exchange.remove(kRoom, true);
+  a.room.reset();
+  EXPECT_EQ(a.exchange.lingering(), 1u);
+  b.open();
+  for (int turn = 0; turn < 20 && a.exchange.lingering() > 0; ++turn) {
+    if (auto f = next(a)) {
+      ASSERT_TRUE(give(b, *f).ok());
+    }
+    ASSERT_TRUE(b.take());
+    if (auto f = next(b)) {
+      ASSERT_TRUE(give(a, *f).ok());
+    }
+  }
+  EXPECT_EQ(b.taken, 1u);
+  EXPECT_EQ(a.exchange.lingering(), 0u);
+  EXPECT_EQ(after.use_count(), 1);
+}
+
+TEST(Exchange, ForgivesWhoHasGone) {
+  End a(0);
+  a.open();
+  a.put();
+  a.exchange.forgive(1);
+  a.exchange.remove(kRoom, true);
+  EXPECT_EQ(a.exchange.lingering(), 0u);
+}
+
+}  // namespace
+}  // namespace ouro::transport
