@@ -192,10 +192,10 @@ bool Messages::done(const Message& m) const {
 
 std::vector<int> Messages::owing() {
   std::lock_guard lock(mutex_);
-  std::vector<int> ranks;
-  (void)links_->owing();  // remote ranks are asked
+  std::vector<int> ranks = links_->owing();
   for (std::size_t r = 0; r < out_.size(); ++r)
-    if (load(*out_[r].link.view.freed) != out_[r].link.next) ranks.push_back(static_cast<int>(r));
+    if (!links_->remote(static_cast<int>(r)) && load(*out_[r].link.view.freed) != out_[r].link.next)
+      ranks.push_back(static_cast<int>(r));
   return ranks;
 }
 

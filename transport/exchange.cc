@@ -48,6 +48,7 @@ void Exchange::remove(std::uint64_t key, bool lingers) {
   if (it == rooms_.end()) return;
   const std::shared_ptr<NetRoom> room = it->second;
   room->bell = nullptr;
+  for (const auto& entry : room->links) peers_[static_cast<std::size_t>(entry.first)].given_up.push_back(key);
   if (!lingers) return drop(room);
   ++lingering_;
   std::vector<int> gone;
@@ -65,6 +66,8 @@ void Exchange::forget(int peer, const std::shared_ptr<NetRoom>& room) {
 }
 
 void Exchange::drop_if_drained(const std::shared_ptr<NetRoom>& room) {
+  const auto it = rooms_.find(room->key);
+  if (it == rooms_.end() || it->second != room) return;
   for (const auto& [rank, link] : room->links)
     if (!link->drained()) return;
   --lingering_;
@@ -97,8 +100,14 @@ NetLink* Exchange::find(int peer, std::uint64_t room, std::shared_ptr<NetRoom>* 
   return link->second.get();
 }
 
+std::uint32_t Exchange::head_check_of(NetHeader h) {
+  h.head_check = 0;
+  const auto sum = static_cast<std::uint32_t>(XXH3_64bits(&h, sizeof h));
+  return sum == 0 ? 1 : sum;
+}
+
 std::uint64_t Exchange::check_of(NetHeader h, const std::byte* payload) const {
-  h.check = 0;
+  h.check = h.head_check = 0;
   const std::uint64_t sum = XXH3_64bits_withSeed(payload, h.bytes, XXH3_64bits(&h, sizeof h));
   return sum == 0 ? 1 : sum;
 }
@@ -117,9 +126,12 @@ bool Exchange::next(NetLink& l, std::uint64_t room, Outgoing* out) {
     return true;
   };
   if (say(l.say_open_, NetHeader::kOpen) || say(l.say_opened_, NetHeader::kOpened)) return true;
-  if (!l.open_) return false;
-  if (say(l.say_resend_, NetHeader::kResend)) {
-    h.index = l.bad_;
+  if (!l.open_ || l.gone_) return false;
+  if (l.ask_again_ != 0) {
+    h.kind = NetHeader::kResend;
+    h.index = load(l.in_full_);
+    while (!(l.ask_again_ & bit(h.index, l.slot_count_))) ++h.index;
+    l.ask_again_ &= ~bit(h.index, l.slot_count_);
     return true;
   }
   const std::uint64_t full = load(l.out_full_);
@@ -152,10 +164,20 @@ bool Exchange::next(NetLink& l, std::uint64_t room, Outgoing* out) {
 
 bool Exchange::next(int peer, Outgoing* out) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
+  if (!p.given_up.empty()) {
+    *out = {};
+    out->header.kind = NetHeader::kGone;
+    out->header.room = p.given_up.back();
+    p.given_up.pop_back();
+    if (NetLink* const l = find(peer, out->header.room)) out->header.freed = load(l->in_freed_);
+    if (checks_) out->header.head_check = head_check_of(out->header);
+    return true;
+  }
   for (std::size_t i = 0; i < p.links.size(); ++i) {
     Entry& e = p.links[p.turn++ % p.links.size()];
     if (!next(*e.link, e.room->key, out)) continue;
     out->keep = e.room;
+    if (checks_) out->header.head_check = head_check_of(out->header);
     return true;
   }
   return false;
@@ -166,7 +188,12 @@ Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h) {
     return Status(Failure{
         .reason = Reason::ring_corrupt, .text = std::move(what), .rank = peer, .detector = "frame header"});
   };
-  if (h.kind < NetHeader::kOpen || h.kind > NetHeader::kResend)
+  if (h.head_check != 0 && h.head_check != head_check_of(h))
+    return Status(Failure{.reason = Reason::data_corrupt,
+                          .text = "the header of a frame came damaged (checksum)",
+                          .rank = peer,
+                          .detector = "checksum"});
+  if (h.kind < NetHeader::kOpen || h.kind > NetHeader::kGone)
     return corrupt(fmt::format("a frame of unknown kind {:#x}", h.kind));
   if (h.kind != NetHeader::kChunk && h.bytes != 0)
     return corrupt(fmt::format("a frame of kind {:#x} with {} bytes of payload", h.kind, h.bytes));
@@ -188,7 +215,12 @@ Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h) {
 
 void Exchange::abandon(int peer, const NetHeader& h) {
   if (h.kind != NetHeader::kChunk) return;
-  if (NetLink* const l = find(peer, h.room)) l->coming_ &= ~bit(h.index, l->slot_count_);
+  NetLink* const l = find(peer, h.room);
+  if (!l || h.index < load(l->in_full_)) return;
+  const std::uint64_t here = bit(h.index, l->slot_count_);
+  if (!(l->coming_ & here)) return;
+  l->coming_ &= ~here;
+  l->ask_again_ |= here;
 }
 
 void Exchange::landed(int peer, const NetHeader& h) {
@@ -223,26 +255,36 @@ void Exchange::landed(int peer, const NetHeader& h) {
     case NetHeader::kResend:
       if (h.index >= load(l->out_freed_) && h.index < l->sent_) l->again_ |= bit(h.index, l->slot_count_);
       return;
+    case NetHeader::kGone:
+      l->gone_ = true;
+      if (room->bell)
+        bump(*room->bell);
+      else if (l->drained())
+        drop_if_drained(room);
+      return;
     case NetHeader::kCredit:
       return;
     default:
       break;
   }
   const std::uint64_t full = load(l->in_full_);
-  if (h.index < full || !(l->coming_ & bit(h.index, l->slot_count_))) return;
-  l->coming_ &= ~bit(h.index, l->slot_count_);
+  const std::uint64_t here = bit(h.index, l->slot_count_);
+  if (h.index < full || !(l->coming_ & here)) return;
+  l->coming_ &= ~here;
   const LinkView in = l->in();
   if (h.check != 0 && h.check != check_of(h, in.payload(h.index))) {
-    if (l->bad_ == h.index) {
+    if (l->bad_ & here) {
       damaged_(peer, fmt::format("chunk {} of {} bytes came damaged twice (checksum)", h.index, h.bytes));
       return;
     }
-    l->bad_ = h.index;
-    l->say_resend_ = true;
+    l->bad_ |= here;
+    l->ask_again_ |= here;
     return;
   }
   in.header(h.index) = {h.seq, h.signature, h.total, h.bytes, h.tag};
-  l->got_ |= bit(h.index, l->slot_count_);
+  l->got_ |= here;
+  l->bad_ &= ~here;
+  l->ask_again_ &= ~here;
   std::uint64_t now = full;
   for (; l->got_ & bit(now, l->slot_count_); ++now) l->got_ &= ~bit(now, l->slot_count_);
   if (now == full) return;
@@ -255,6 +297,7 @@ void Exchange::resume(int peer) {
     NetLink& l = *e.link;
     for (std::uint64_t i = load(l.out_freed_); i < l.sent_; ++i) l.again_ |= bit(i, l.slot_count_);
     l.say_open_ = l.say_credit_ = true;
+    if (!e.room->bell) l.say_ask_ = !l.drained();
   }
 }
 

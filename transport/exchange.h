@@ -26,16 +26,20 @@ struct NetHeader {
     kCredit,  ///< `freed` is the message
     kAsk,     ///< asks for a credit
     kResend,  ///< chunk `index` did not arrive as it was sent
+    kGone,    ///< the sender has given up its end: it takes nothing more
   };
   std::uint32_t kind, bytes;  ///< bytes of payload that follow
   std::uint64_t room, index;
   std::uint64_t freed;  ///< chunks of the other direction that the sender of this has given back
   std::uint64_t seq, signature, total;
   std::int32_t tag;
+  std::uint32_t
+      head_check;       ///< XXH3 over this header without it, from which all else is believed; 0: not checked
+  std::uint64_t check;  ///< XXH3 over this header (both checks zero) and the payload; 0: not checked
+  std::uint32_t from;   ///< the sender, for fabrics that cannot tell; zero while checks are made
   std::uint32_t reserved;
-  std::uint64_t check;  ///< XXH3 over this header (check zero) and the payload; 0: not checked
 };
-static_assert(sizeof(NetHeader) == 72);
+static_assert(sizeof(NetHeader) == 80);
 
 /// Both directions between this rank and one other, in one group, for one purpose: slots in memory of this
 /// process, counters moved by the executor on one side and by the fabric on the other.
@@ -54,15 +58,16 @@ class NetLink {
   std::uint32_t slot_bytes_, slot_count_;
   Counter in_full_{}, in_freed_{}, out_full_{}, out_freed_{};
   // Under the exchange's lock.
-  std::uint64_t sent_ = 0;    // chunks handed to the fabric
-  std::uint64_t told_ = 0;    // inbound chunks that the other side knows to be given back
-  std::uint64_t got_ = 0;     // inbound: bit i mod slot_count of chunks above in_full_ that are here
-  std::uint64_t coming_ = 0;  // inbound: of chunks whose payload is being received
-  std::uint64_t again_ = 0;   // outbound: bits of chunks to be sent once more
-  std::uint64_t bad_ = ~std::uint64_t{0};  // the inbound chunk that came damaged last
-  bool open_ = false;                      // the other side has its end
-  bool gone_ = false;                      // and it takes nothing more
-  bool say_open_ = true, say_opened_ = false, say_credit_ = false, say_ask_ = false, say_resend_ = false;
+  std::uint64_t sent_ = 0;       // chunks handed to the fabric
+  std::uint64_t told_ = 0;       // inbound chunks that the other side knows to be given back
+  std::uint64_t got_ = 0;        // inbound: bit i mod slot_count of chunks above in_full_ that are here
+  std::uint64_t coming_ = 0;     // inbound: of chunks whose payload is being received
+  std::uint64_t again_ = 0;      // outbound: bits of chunks to be sent once more
+  std::uint64_t bad_ = 0;        // inbound: bits of chunks that came damaged once
+  std::uint64_t ask_again_ = 0;  // inbound: bits of chunks that the other side has to send once more
+  bool open_ = false;            // the other side has its end
+  bool gone_ = false;            // and it takes nothing more
+  bool say_open_ = true, say_opened_ = false, say_credit_ = false, say_ask_ = false;
 };
 
 /// The links of one group over the network, by rank of the job.
@@ -101,11 +106,12 @@ class Exchange {
     std::byte* to = nullptr;  ///< nullptr: discard the payload
     std::shared_ptr<NetRoom> keep;
   };
-  /// Checks a header that came from `peer`. Error ring-corrupt: nothing that an honest peer sends.
+  /// Checks a header that came from `peer`. Errors: data-corrupt (it was damaged on its way: nothing in it
+  /// can be believed, the frame's length included), ring-corrupt (nothing that an honest peer sends).
   Result<Place> place(int peer, const NetHeader&);
   /// The frame is complete, its payload in its place.
   void landed(int peer, const NetHeader&);
-  /// The rest of a frame that was placed will not come.
+  /// The rest of a frame that was placed will not come: it is asked for again.
   void abandon(int peer, const NetHeader&);
   /// A connection to `peer` is gone, and what was under way on it: all that has not been given back goes
   /// again; what comes twice is discarded.
@@ -125,7 +131,8 @@ class Exchange {
   struct Peer {
     std::vector<Entry> links;
     std::size_t turn = 0;
-    bool gone = false;  // takes nothing more
+    bool gone = false;                    // takes nothing more
+    std::vector<std::uint64_t> given_up;  // rooms whose end here has gone: to be told
   };
   NetLink* find(int peer, std::uint64_t room, std::shared_ptr<NetRoom>* keep = nullptr);
   bool next(NetLink&, std::uint64_t room, Outgoing*);
@@ -133,6 +140,7 @@ class Exchange {
   void forget(int peer, const std::shared_ptr<NetRoom>&);
   void drop_if_drained(const std::shared_ptr<NetRoom>&);
   std::uint64_t check_of(NetHeader, const std::byte* payload) const;
+  static std::uint32_t head_check_of(NetHeader);
 
   std::mutex mutex_;
   std::vector<Peer> peers_;  // by rank of the job

@@ -62,7 +62,8 @@ struct TcpFabric::State {
                                                        .detector = "checksum"}));
                  }),
         connections(static_cast<std::size_t>(options.world)),
-        dropped(static_cast<std::size_t>(options.world)) {}
+        dropped(static_cast<std::size_t>(options.world)),
+        damaged(static_cast<std::size_t>(options.world)) {}
 
   Options options;
   Exchange exchange;
@@ -71,6 +72,7 @@ struct TcpFabric::State {
   // Under the exchange's lock.
   std::vector<std::vector<std::shared_ptr<Connection>>> connections;  // by peer
   std::vector<bool> dropped;
+  std::vector<int> damaged;  // by peer: headers that came damaged, one after the other
   std::vector<std::byte> waste = std::vector<std::byte>(64 << 10);
 
   std::atomic<bool> asked{false};  // the own thread has been asked to look
@@ -113,7 +115,7 @@ void TcpFabric::adopt(int peer, Fd socket, const std::optional<TlsEnd>& tls) {
     // One more than there should be: the other side has lost some, and this one has not heard of it.
     if (static_cast<int>(all.size()) >= s.options.connections) {
       for (auto& c : all) {
-        if (c->within) s.exchange.abandon(peer, c->in);
+        if (c->within && c->place.to) s.exchange.abandon(peer, c->in);
         c->broken = true;
         error_code ignored;
         c->socket.close(ignored);
@@ -292,6 +294,12 @@ bool TcpFabric::State::take_staged(Connection& c) {
     c.begin += sizeof c.in;
     auto place = exchange.place(c.peer, c.in);
     if (!place.ok()) {
+      // After a damaged header nobody can tell where the next frame begins: the connection is made anew.
+      if (place.status().reason() == Reason::data_corrupt &&
+          damaged[static_cast<std::size_t>(c.peer)]++ == 0) {
+        fail(c, place.status());
+        return false;
+      }
       options.failed(c.peer, place.status());
       c.broken = true;
       return false;
@@ -312,13 +320,16 @@ bool TcpFabric::State::take_staged(Connection& c) {
 }
 
 void TcpFabric::State::finish(Connection& c) {
+  // A chunk that was discarded says no more than what its sender has given back: its place may be another's.
+  if (c.in.kind == NetHeader::kChunk && !c.place.to) c.in.kind = NetHeader::kCredit;
   exchange.landed(c.peer, c.in);
+  damaged[static_cast<std::size_t>(c.peer)] = 0;
   c.place = {};
   c.within = false;
 }
 
 void TcpFabric::State::fail(Connection& c, const Status& why) {
-  if (c.within) exchange.abandon(c.peer, c.in);
+  if (c.within && c.place.to) exchange.abandon(c.peer, c.in);
   c.broken = true;
   error_code ignored;
   c.socket.close(ignored);

@@ -253,7 +253,7 @@ bool Ucx::connected(Peer& p) {
 
 void Ucx::send(Peer& p, Send* s) {
   NetHeader& h = s->out.header;
-  h.reserved = static_cast<std::uint32_t>(options_.rank);  // an active message does not say whose it is
+  h.from = static_cast<std::uint32_t>(options_.rank);  // an active message does not say whose it is
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = h.bytes <= UcxWorker::kEager ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
@@ -288,7 +288,7 @@ ucs_status_t Ucx::take(const void* header, std::size_t header_bytes, void* data,
   NetHeader h;
   if (header_bytes != sizeof h) return UCS_OK;  // no rank of this job sends such
   std::memcpy(&h, header, sizeof h);
-  const std::uint32_t from = std::exchange(h.reserved, 0);
+  const std::uint32_t from = std::exchange(h.from, 0);
   if (from >= peers_.size()) return UCS_OK;
   Peer& p = peers_[from];
   if (p.dropped || !p.broken.ok()) return UCS_OK;

@@ -6,91 +6,32 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/wire/codec.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 namespace ouro::wire {
 namespace {
 
-class Writer {
- public:
-  template <class T>
-  void number(T v) {
-    for (std::size_t i = 0; i < sizeof(T); ++i)
-      bytes.push_back(static_cast<std::uint8_t>(static_cast<std::uint64_t>(v) >> (8 * i)));
-  }
-  template <class Octets>
-  void octets(const Octets& s, std::size_t limit) {
-    const std::size_t n = std::min(s.size(), limit);
-    number(static_cast<std::uint16_t>(n));
-    bytes.insert(bytes.end(), s.begin(), s.begin() + static_cast<std::ptrdiff_t>(n));
-  }
-  void text(const std::string& s, std::size_t limit) { octets(s, limit); }
-  template <std::size_t n>
-  void raw(const std::array<std::uint8_t, n>& a) {
-    bytes.insert(bytes.end(), a.begin(), a.end());
-  }
-  Bytes bytes;
-};
-
-class Reader {
- public:
-  explicit Reader(std::span<const std::uint8_t> b) : rest_(b) {}
-  template <class T>
-  T number() {
-    std::uint64_t v = 0;
-    if (rest_.size() < sizeof(T)) return fail("it is too short"), T{};
-    for (std::size_t i = 0; i < sizeof(T); ++i) v |= static_cast<std::uint64_t>(rest_[i]) << (8 * i);
-    rest_ = rest_.subspan(sizeof(T));
-    return static_cast<T>(v);
-  }
-  Bytes octets(std::size_t limit) {
-    const std::size_t n = number<std::uint16_t>();
-    if (n > limit) return fail("a text is too long"), Bytes{};
-    if (rest_.size() < n) return fail("it is too short"), Bytes{};
-    Bytes s(rest_.begin(), rest_.begin() + static_cast<std::ptrdiff_t>(n));
-    rest_ = rest_.subspan(n);
-    return s;
-  }
-  std::string text(std::size_t limit) {
-    const Bytes s = octets(limit);
-    return {s.begin(), s.end()};
-  }
-  template <std::size_t n>
-  std::array<std::uint8_t, n> raw() {
-    std::array<std::uint8_t, n> a{};
-    if (rest_.size() < n) return fail("it is too short"), a;
-    std::copy_n(rest_.begin(), n, a.begin());
-    rest_ = rest_.subspan(n);
-    return a;
-  }
-  void expect(bool ok, const char* why) {
-    if (!ok) fail(why);
-  }
-  const char* finish() {
-    if (!rest_.empty()) fail("bytes are left over");
-    return error_;
-  }
-
- private:
-  void fail(const char* why) {
-    if (!error_) error_ = why;
-    rest_ = {};
-  }
-  std::span<const std::uint8_t> rest_;
-  const char* error_ = nullptr;
-};
+void octets(Writer& w, const Bytes& b) {
+  w.text({reinterpret_cast<const char*>(b.data()), b.size()}, kMaxAddress);
+}
+Bytes octets(Reader& r) {
+  const View v = r.counted(kMaxAddress);
+  return {v.begin(), v.end()};
+}
 
 void put(Writer& w, const Join& f) {
   w.raw(f.job);
   w.number(f.rank), w.number(f.world), w.number(f.pid);
   w.text(f.host, kMaxName), w.text(f.server, kMaxName), w.text(f.settings, kMaxText);
-  w.text(f.endpoint, kMaxName), w.octets(f.address, kMaxAddress);
+  w.text(f.endpoint, kMaxName), octets(w, f.address);
 }
 void put(Writer& w, const Member& f) {
   w.number(f.rank), w.number(f.pid);
   w.text(f.host, kMaxName), w.text(f.server, kMaxName);
-  w.number(f.node), w.text(f.endpoint, kMaxName), w.octets(f.address, kMaxAddress);
+  w.number(f.node), w.text(f.endpoint, kMaxName), octets(w, f.address);
 }
 void put(Writer& w, const Refuse& f) {
   w.number(static_cast<std::uint8_t>(f.reason)), w.number(f.rank);
@@ -112,7 +53,7 @@ Frame take_join(Reader& r) {
   f.job = r.raw<std::tuple_size_v<Nonce>>();
   f.rank = r.number<std::uint32_t>(), f.world = r.number<std::uint32_t>(), f.pid = r.number<std::int32_t>();
   f.host = r.text(kMaxName), f.server = r.text(kMaxName), f.settings = r.text(kMaxText);
-  f.endpoint = r.text(kMaxName), f.address = r.octets(kMaxAddress);
+  f.endpoint = r.text(kMaxName), f.address = octets(r);
   r.expect(f.world >= 1 && f.world <= kMaxWorld, "the world size is out of range");
   return f;
 }
@@ -120,7 +61,7 @@ Frame take_member(Reader& r) {
   Member f;
   f.rank = r.number<std::uint32_t>(), f.pid = r.number<std::int32_t>();
   f.host = r.text(kMaxName), f.server = r.text(kMaxName);
-  f.node = r.number<std::uint32_t>(), f.endpoint = r.text(kMaxName), f.address = r.octets(kMaxAddress);
+  f.node = r.number<std::uint32_t>(), f.endpoint = r.text(kMaxName), f.address = octets(r);
   r.expect(f.rank < kMaxWorld, "the rank is out of range");
   return f;
 }

@@ -167,7 +167,7 @@ TEST(Report, BriefPointsToTheDoctor) {
   f.probes[1].detail = "fcntl: denied";
   f.transports = transports_of(f.probes, f.build);
   const std::string text = brief(f, examine(f, 4, kNeeds));
-  EXPECT_THAT(text, HasSubstr("none; shared-memory fails: seals (fcntl: denied)"));
+  EXPECT_THAT(text, HasSubstr("; shared-memory fails: seals (fcntl: denied)"));
   EXPECT_THAT(text, HasSubstr("2 broken, 0 to be warned of"));
 }
 

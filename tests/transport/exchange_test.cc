@@ -204,6 +204,36 @@ TEST(Exchange, LingersUntilTaken) {
   EXPECT_EQ(after.use_count(), 1);
 }
 
+/// Neither takes what the other has sent: each is told, and neither waits.
+TEST(Exchange, TellsThatItTakesNothingMore) {
+  End a(0), b(1);
+  a.open(), b.open();
+  for (int turn = 0; turn < 6; ++turn) {
+    if (auto f = next(a)) {
+      ASSERT_TRUE(give(b, *f).ok());
+    }
+    if (auto f = next(b)) {
+      ASSERT_TRUE(give(a, *f).ok());
+    }
+  }
+  a.put(), b.put();
+  a.exchange.remove(kRoom, true);
+  EXPECT_EQ(a.exchange.lingering(), 1u);
+  EXPECT_FALSE(b.link().drained());
+  for (int turn = 0; turn < 6; ++turn)
+    if (auto f = next(a)) {
+      ASSERT_TRUE(give(b, *f).ok());
+    }
+  EXPECT_TRUE(b.link().drained());
+  b.exchange.remove(kRoom, true);
+  EXPECT_EQ(b.exchange.lingering(), 0u);
+  for (int turn = 0; turn < 6; ++turn)
+    if (auto f = next(b)) {
+      ASSERT_TRUE(give(a, *f).ok());
+    }
+  EXPECT_EQ(a.exchange.lingering(), 0u);
+}
+
 TEST(Exchange, ForgivesWhoHasGone) {
   End a(0);
   a.open();
