@@ -27,11 +27,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kThreadsDeadline(100), kProcessesDeadline(60);
 
-/// Ranks of several hosts meet on the loopback interface, and have no secret. Before any thread begins.
+/// Ranks of several hosts meet on the loopback interface. Before any thread begins.
 [[maybe_unused]] const bool g_hosts = [] {
-  if (!std::getenv("TEST_HOSTS")) return false;
-  ::setenv("OURO_INSECURE", "1", 0);
+  const char* set = std::getenv("TEST_HOSTS");
+  if (!set) return false;
   ::setenv("OURO_SOCKET_IFNAME", "lo", 0);
+  if (std::strchr(set, 't')) {
+    ::setenv("OURO_SECURITY", "tls", 0);
+    ::setenv("OURO_SECRET", "00112233445566778899aabbccddeeff", 0);
+  } else {
+    ::setenv("OURO_INSECURE", "1", 0);
+  }
+  if (std::strchr(set, 'u')) ::setenv("OURO_FABRIC", "ucx", 0);
   return true;
 }();
 
