@@ -126,7 +126,7 @@ bool Exchange::next(NetLink& l, std::uint64_t room, Outgoing* out) {
     return true;
   };
   if (say(l.say_open_, NetHeader::kOpen) || say(l.say_opened_, NetHeader::kOpened)) return true;
-  if (!l.open_ || l.gone_) return false;
+  if (!l.open_) return false;
   if (l.ask_again_ != 0) {
     h.kind = NetHeader::kResend;
     h.index = load(l.in_full_);
@@ -136,11 +136,12 @@ bool Exchange::next(NetLink& l, std::uint64_t room, Outgoing* out) {
   }
   const std::uint64_t full = load(l.out_full_);
   std::uint64_t index = l.sent_;
-  if (l.again_ != 0) {
+  const bool takes = !l.gone_;  // else nobody takes chunks there, and what came from there is still given back
+  if (takes && l.again_ != 0) {
     index = load(l.out_freed_);
     while (!(l.again_ & bit(index, l.slot_count_))) ++index;
     l.again_ &= ~bit(index, l.slot_count_);
-  } else if (l.sent_ < full) {
+  } else if (takes && l.sent_ < full) {
     ++l.sent_;
   } else {
     // Nothing carries the count along: it goes by itself when half of the slots wait for it.
