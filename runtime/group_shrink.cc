@@ -56,6 +56,9 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
   ShrinkOutcome result{{}, verdict->resume};
   for (int r = 0; r < size(); ++r) (verdict->dead.has(r) ? result.dead : members).push_back(r);
   if (verdict->dead.has(rank_)) return gone_on();
+  // Those that only seemed dead are told when they come back.
+  for (const int r : result.dead)
+    if (context_->network()) context_->network()->fence(world_rank(r));
   if (outcome) *outcome = std::move(result);
   return derive(members, spec_.name, 0, spec_.generation + 1, spec_.deadline, spec_.numerics);
 }

@@ -31,12 +31,6 @@ constexpr auto kAgain = 100ms;  // between attempts to connect the fabric
 constexpr std::chrono::milliseconds kLastWords = 500ms, kServe = 2s;
 constexpr std::size_t kPiece = 64 << 10;
 
-std::string host_name() {
-  char name[wire::kMaxName] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 /// Whether the interface is there, up, and has a carrier.
 bool runs(const std::string& interface) {
   if (interface.empty()) return true;
@@ -45,31 +39,6 @@ bool runs(const std::string& interface) {
   interface.copy(request.ifr_name, IFNAMSIZ - 1);
   if (!any || ioctl(any.get(), SIOCGIFFLAGS, &request) != 0) return false;
   return (request.ifr_flags & IFF_UP) && (request.ifr_flags & IFF_RUNNING);
-}
-
-std::string interface_of(const std::string& address) {
-  auto all = list_interfaces();
-  if (!all.ok()) return "";
-  for (const Interface& i : *all)
-    if (std::find(i.addresses.begin(), i.addresses.end(), address) != i.addresses.end()) return i.name;
-  return "";
-}
-
-/// "name:port" with the name resolved; numbers and files as they are.
-Result<std::string> resolve(const std::string& place) {
-  if (place.starts_with("file:") || parse_address(place).ok()) return place;
-  const std::size_t colon = place.rfind(':');
-  if (colon == std::string::npos)
-    return Status(invalid(fmt::format("rendezvous '{}': expected HOST:PORT or file:PATH", place)));
-  asio::io_context io;
-  error_code e;
-  const auto found = tcp::resolver(io).resolve(place.substr(0, colon), place.substr(colon + 1), e);
-  if (e || found.empty())
-    return Status(
-        invalid(fmt::format("rendezvous '{}': the name cannot be resolved: {}", place, e.message())));
-  const tcp::endpoint first = found.begin()->endpoint();
-  return first.address().is_v6() ? fmt::format("[{}]:{}", first.address().to_string(), first.port())
-                                 : fmt::format("{}:{}", first.address().to_string(), first.port());
 }
 
 /// This rank's end of a line under TLS; the one that has dialled is the client.
@@ -81,7 +50,8 @@ std::optional<transport::TlsEnd> encrypted(bool tls, bool dialled, const Line& l
 
 }  // namespace
 
-/// One authenticated line. Under TLS its frames are sealed all the same: the seals are what cuts the stream up.
+/// One authenticated line. Under TLS its frames are sealed all the same: the seals are what cuts the stream
+/// up.
 struct Network::Control {
   Control(asio::io_context& io, Line line, transport::Pipe over)
       : socket(io), pipe(std::move(over)), out(line.keys.out), in(line.keys.in), buffer(kPiece) {
@@ -90,6 +60,7 @@ struct Network::Control {
     getsockname(line.socket.get(), reinterpret_cast<sockaddr*>(&at), &length);
     socket.assign(at.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), line.socket.release());
   }
+  const Clock::time_point since = Clock::now();
   tcp::socket socket;  // to wait for; bytes go by the pipe
   transport::Pipe pipe;
   wire::FrameSealer out;
@@ -98,7 +69,7 @@ struct Network::Control {
   wire::Bytes queued, writing;  // writing: all that has been written is in the kernel once this is empty
   std::size_t written = 0;      // of writing
   bool waiting = false;         // for room
-  bool last_words = false;  // closed once all is written
+  bool last_words = false;      // closed once all is written
 };
 
 /// What this rank knows of one on another host.
@@ -106,7 +77,7 @@ struct Network::Far {
   Remote remote;
   std::vector<std::shared_ptr<Control>> lines;  // all are read, the newest is written to
   Clock::time_point heard{};
-  bool warned = false, lost = false, dialing = false, dialing_data = false;
+  bool warned = false, lost = false, fenced = false, dialing = false, dialing_data = false;
   std::uint64_t beats = 0;
   ContextState state() const { return static_cast<ContextState>(remote.copy->state.get()); }
   bool closed() const { return state() == ContextState::closed; }
@@ -115,83 +86,9 @@ struct Network::Far {
 Network::Network(NetworkOptions options)
     : options_(std::move(options)), work_(io_.get_executor()), tick_(io_), gather_(io_) {}
 
-Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
-  std::unique_ptr<Network> net(new Network(std::move(options)));
-  const NetworkOptions& o = net->options_;
-  if (o.tls && o.fabric != "tcp")
-    return Status(unsupported(fmt::format("OURO_SECURITY=tls: the fabric {} does not encrypt; expected tcp", o.fabric)));
-  auto secret = job_secret();
-  if (!secret.ok()) return secret.status();
-  if (o.tls && !*secret)
-    return Status(invalid("OURO_SECURITY=tls takes its keys from the job's secret, and with OURO_INSECURE=1 there is "
-                          "none: give one (OURO_SECRET_FILE)"));
-  auto place = resolve(o.rendezvous);
-  if (!place.ok()) return place.status();
-  net->place_ = std::move(*place);
-  const bool in_file = net->place_.starts_with("file:");
-  auto address = local_address(in_file ? "" : net->place_, false);
-  if (!address.ok()) return address.status();
-  net->interface_ = interface_of(*address);
-  net->identity_ = {.job = o.job,
-                    .generation = o.generation,
-                    .rank = o.rank,
-                    .world = o.world,
-                    .host = host_name(),
-                    .host_id = o.host_id,
-                    .pid = getpid(),
-                    .started = 0,
-                    .secret = std::move(*secret)};
-  LineListener::Options listening;
-  listening.bind = address->find(':') == std::string::npos ? *address : fmt::format("[{}]", *address);
-  auto listener = LineListener::open(net->io_, net->identity_, std::move(listening),
-                                     [n = net.get()](Line line) { n->taken(std::move(line)); });
-  if (!listener.ok()) return listener.status();
-  net->listener_ = std::move(*listener);
-  OURO_TRY(net->make_fabric());
-  OURO_INFO(NET, "rank {} listens on {} ({}), fabric {}", o.rank, net->endpoint(), net->interface_,
-            net->fabric_->name());
-  return net;
-}
-
 Network::~Network() {
   io_.stop();
   if (thread_.joinable()) thread_.join();
-}
-
-Status Network::make_fabric() {
-  const auto failed = [this](int peer, Status why) {
-    asio::post(io_, [this, peer, why = std::move(why)] {
-      const auto far = remotes_.find(peer);
-      // A connection ends with a rank that has left in good order, too.
-      if (far == remotes_.end() || far->second->closed()) return;
-      lose(peer, why.reason(), why.failure()->text, why.failure()->detector);
-    });
-  };
-  if (options_.fabric == "ucx") {
-    if (options_.tls)
-      return unsupported("OURO_FABRIC=ucx with OURO_SECURITY=tls: UCX does not encrypt; expected fabric tcp");
-    auto ucx = transport::UcxFabric::create(
-        {.rank = options_.rank, .world = options_.world, .devices = interface_, .failed = failed});
-    if (!ucx.ok()) return ucx.status();
-    OURO_WARN("fabric ucx: whoever reaches interface {} can write into this process", interface_);
-    ucx_ = ucx->get();
-    address_.assign(ucx_->address().begin(), ucx_->address().end());
-    fabric_ = std::move(*ucx);
-    return {};
-  }
-  auto tcp = std::make_shared<transport::TcpFabric>(transport::TcpFabric::Options{
-      .world = options_.world,
-      .connections = options_.connections,
-      .checks = options_.checksums && !options_.tls,  // whose own are stronger
-      .need = [this](int peer) { asio::post(io_, [this, peer] { dial_data(peer); }); },
-      .failed = failed,
-      .lost =
-          [peer_of = options_.rank](int peer, std::string how) {
-            OURO_INFO(NET, "a data connection of rank {} to rank {} has ended: {}", peer_of, peer, how);
-          }});
-  tcp_ = tcp.get();
-  fabric_ = std::move(tcp);
-  return {};
 }
 
 void Network::keep(std::function<bool()> served, std::function<void(Line)> table_line) {
@@ -238,7 +135,8 @@ void Network::taken(Line line) {
   if (it == remotes_.end()) return;
   Far& far = *it->second;
   if (line.purpose == Purpose::data) {
-    if (tcp_ && !far.lost) tcp_->adopt(line.peer_rank, std::move(line.socket), encrypted(options_.tls, false, line));
+    if (tcp_ && !far.lost)
+      tcp_->adopt(line.peer_rank, std::move(line.socket), encrypted(options_.tls, false, line));
     return;
   }
   if (line.purpose == Purpose::control) adopt(far, std::move(line), false);
@@ -273,6 +171,7 @@ void Network::adopt(Far& far, Line line, bool dialled) {
     return;
   }
   auto control = std::make_shared<Control>(io_, std::move(line), std::move(*pipe));
+  if (far.lost && !far.fenced) return;  // it may be that nobody has agreed to that yet
   if (far.lost) {
     // The others have gone on without it, and it does not know.
     send(*control, wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, {}});
@@ -301,7 +200,8 @@ void Network::read(Far& far, std::shared_ptr<Control> c) {
     if (e) return hung_up(far, c, e.message());
     const iovec room{c->buffer.data(), c->buffer.size()};
     using From = transport::Pipe::From;
-    // One piece, then others on this thread have their turn; the socket would not tell of what the pipe keeps.
+    // One piece, then others on this thread have their turn; the socket would not tell of what the pipe
+    // keeps.
     for (From from = From::wire; c->socket.is_open(); from = From::kept) {
       const auto n = c->pipe.read({&room, 1}, from);
       if (!n.ok()) return hung_up(far, c, n.status().failure()->text);
@@ -345,7 +245,8 @@ void Network::hung_up(Far& far, const std::shared_ptr<Control>& c, const std::st
   std::erase(far.lines, c);
   if (!far.lines.empty() || far.lost || far.closed()) return;
   OURO_INFO(NET, "the line to rank {} broke ({}); asking whether it lives", far.remote.rank, how);
-  dial_control(far.remote.rank);
+  // One that is hung up on as soon as it is there is tried again with the next beat.
+  if (Clock::now() - c->since > kAttempt) dial_control(far.remote.rank);
 }
 
 void Network::send(Control& c, const wire::NetFrame& frame) {
@@ -388,6 +289,12 @@ void Network::tell() {
     for (const wire::Note& n : notes) send(*far->lines.back(), n);
     flush(far->lines.back());
   }
+}
+
+void Network::fence(int rank) {
+  asio::post(io_, [this, rank] {
+    if (const auto far = remotes_.find(rank); far != remotes_.end()) far->second->fenced = true;
+  });
 }
 
 void Network::nudge() {
@@ -448,6 +355,13 @@ void Network::lose(int rank, Reason reason, std::string text, std::string detect
   gather_.async_wait([this](error_code e) {
     if (!e) events_.lost(std::exchange(losses_, {}));
   });
+}
+
+void Network::on_fabric_failure(int peer, const Status& why) {
+  const auto far = remotes_.find(peer);
+  // A connection ends with a rank that has left in good order, too.
+  if (far == remotes_.end() || far->second->closed()) return;
+  lose(peer, why.reason(), why.failure()->text, why.failure()->detector);
 }
 
 void Network::dial_data(int rank) {

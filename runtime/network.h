@@ -79,6 +79,8 @@ class Network {
   void start(const ControlPage& mine, std::vector<Remote>, Events);
   /// Something on the page of this rank should be known to others soon.
   void nudge();
+  /// The others have agreed to go on without `rank`: it is told so if it comes back.
+  void fence(int rank);
   /// Tells the last news and hangs up.
   void close();
   bool is_remote(int rank) const { return remotes_.contains(rank); }
@@ -100,8 +102,8 @@ class Network {
   void flush(const std::shared_ptr<Control>&);
   void tick();
   void tell();
+  void on_fabric_failure(int peer, const Status& why);
   void lose(int rank, Reason, std::string text, std::string detector);
-  void report();
 
   NetworkOptions options_;
   Identity identity_;

@@ -33,7 +33,7 @@ struct NetHeader {
   std::uint64_t freed;  ///< chunks of the other direction that the sender of this has given back
   std::uint64_t seq, signature, total;
   std::int32_t tag;
-  std::uint32_t head_check;  ///< XXH3 over this header without it: only then the rest is believed; 0: not checked
+  std::uint32_t head_check;  ///< XXH3 over this header without it, looked at before all else; 0: not checked
   std::uint64_t check;  ///< XXH3 over this header (both checks zero) and the payload; 0: not checked
   std::uint32_t from;   ///< the sender, for fabrics that cannot tell; zero while checks are made
   std::uint32_t reserved;

@@ -1,0 +1,124 @@
+// How a network comes to be: the job's secret, the interface, the listener, the fabric. See network.h.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+
+#include "runtime/core/log.h"
+#include "runtime/interfaces.h"
+#include "runtime/network.h"
+#include "transport/tcp.h"
+#include "transport/ucx.h"
+
+namespace ouro::rt {
+namespace {
+
+using asio::ip::tcp;
+
+std::string host_name() {
+  char name[wire::kMaxName] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string interface_of(const std::string& address) {
+  auto all = list_interfaces();
+  if (!all.ok()) return "";
+  for (const Interface& i : *all)
+    if (std::find(i.addresses.begin(), i.addresses.end(), address) != i.addresses.end()) return i.name;
+  return "";
+}
+
+/// "name:port" with the name resolved; numbers and files as they are.
+Result<std::string> resolve(const std::string& place) {
+  if (place.starts_with("file:") || parse_address(place).ok()) return place;
+  const std::size_t colon = place.rfind(':');
+  if (colon == std::string::npos)
+    return Status(invalid(fmt::format("rendezvous '{}': expected HOST:PORT or file:PATH", place)));
+  asio::io_context io;
+  error_code e;
+  const auto found = tcp::resolver(io).resolve(place.substr(0, colon), place.substr(colon + 1), e);
+  if (e || found.empty())
+    return Status(
+        invalid(fmt::format("rendezvous '{}': the name cannot be resolved: {}", place, e.message())));
+  const tcp::endpoint first = found.begin()->endpoint();
+  return first.address().is_v6() ? fmt::format("[{}]:{}", first.address().to_string(), first.port())
+                                 : fmt::format("{}:{}", first.address().to_string(), first.port());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
+  std::unique_ptr<Network> net(new Network(std::move(options)));
+  const NetworkOptions& o = net->options_;
+  if (o.tls && o.fabric != "tcp")
+    return Status(unsupported(
+        fmt::format("OURO_SECURITY=tls: the fabric {} does not encrypt; expected tcp", o.fabric)));
+  auto secret = job_secret();
+  if (!secret.ok()) return secret.status();
+  if (o.tls && !*secret)
+    return Status(
+        invalid("OURO_SECURITY=tls takes its keys from the job's secret, and with OURO_INSECURE=1 there is "
+                "none: give one (OURO_SECRET_FILE)"));
+  auto place = resolve(o.rendezvous);
+  if (!place.ok()) return place.status();
+  net->place_ = std::move(*place);
+  const bool in_file = net->place_.starts_with("file:");
+  auto address = local_address(in_file ? "" : net->place_, false);
+  if (!address.ok()) return address.status();
+  net->interface_ = interface_of(*address);
+  net->identity_ = {.job = o.job,
+                    .generation = o.generation,
+                    .rank = o.rank,
+                    .world = o.world,
+                    .host = host_name(),
+                    .host_id = o.host_id,
+                    .pid = getpid(),
+                    .started = 0,
+                    .secret = std::move(*secret)};
+  LineListener::Options listening;
+  listening.bind = address->find(':') == std::string::npos ? *address : fmt::format("[{}]", *address);
+  auto listener = LineListener::open(net->io_, net->identity_, std::move(listening),
+                                     [n = net.get()](Line line) { n->taken(std::move(line)); });
+  if (!listener.ok()) return listener.status();
+  net->listener_ = std::move(*listener);
+  OURO_TRY(net->make_fabric());
+  OURO_INFO(NET, "rank {} listens on {} ({}), fabric {}", o.rank, net->endpoint(), net->interface_,
+            net->fabric_->name());
+  return net;
+}
+
+Status Network::make_fabric() {
+  const auto failed = [this](int peer, Status why) {
+    asio::post(io_, [this, peer, why = std::move(why)] { on_fabric_failure(peer, why); });
+  };
+  if (options_.fabric == "ucx") {
+    if (options_.tls)
+      return unsupported("OURO_FABRIC=ucx with OURO_SECURITY=tls: UCX does not encrypt; expected fabric tcp");
+    auto ucx = transport::UcxFabric::create(
+        {.rank = options_.rank, .world = options_.world, .devices = interface_, .failed = failed});
+    if (!ucx.ok()) return ucx.status();
+    OURO_WARN("fabric ucx: whoever reaches interface {} can write into this process", interface_);
+    ucx_ = ucx->get();
+    address_.assign(ucx_->address().begin(), ucx_->address().end());
+    fabric_ = std::move(*ucx);
+    return {};
+  }
+  auto tcp = std::make_shared<transport::TcpFabric>(transport::TcpFabric::Options{
+      .world = options_.world,
+      .connections = options_.connections,
+      .checks = options_.checksums && !options_.tls,  // whose own are stronger
+      .need = [this](int peer) { asio::post(io_, [this, peer] { dial_data(peer); }); },
+      .failed = failed,
+      .lost =
+          [peer_of = options_.rank](int peer, std::string how) {
+            OURO_INFO(NET, "a data connection of rank {} to rank {} has ended: {}", peer_of, peer, how);
+          }});
+  tcp_ = tcp.get();
+  fabric_ = std::move(tcp);
+  return {};
+}
+
+}  // namespace ouro::rt
