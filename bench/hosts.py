@@ -16,8 +16,9 @@ RANKS = 4     # of each host
 def inside(ranks, what, size, rounds):
     """The lines of the hosts' first ranks, by rank, or why there are none."""
     hosts = ",".join(f"{h}:{ranks}" for h in os.environ["NETLAB_HOSTS"].split(","))
-    done = subprocess.run([BIN / "ouro-run", "-H", hosts, "--launch-agent", os.environ["NETLAB_AGENT"], "--no-prefix",
-                           BIN / "bench_hosts", what, str(size), str(rounds)], capture_output=True, text=True, timeout=300)
+    command = [BIN / "ouro-run", "-H", hosts, "--launch-agent", os.environ["NETLAB_AGENT"], "--no-prefix",
+               BIN / "bench_hosts", what, str(size), str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         return done.stderr.strip().splitlines()[0]
     lines = [json.loads(line) for line in done.stdout.splitlines()]
