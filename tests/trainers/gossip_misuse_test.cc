@@ -148,7 +148,7 @@ std::string leave_out(Context& c, bool find_unused, int at) {
   o.find_unused = find_unused;
   auto made = GossipTrainer::create(c.world(), model.params(), {}, o);
   OURO_RANK_OK(made);
-  for (int step = 0; step < 4; ++step) {
+  for (int step = 0; step < at + 4; ++step) {
     const bool leaves = c.rank() == 1 && step == at;
     const auto loss = train_step(*made, leaves ? std::vector<int>{0} : kOrder, loss_of(c.rank()));
     if (find_unused) {
