@@ -148,7 +148,7 @@ std::string leave_out(Context& c, bool find_unused, int at) {
   o.find_unused = find_unused;
   auto made = GossipTrainer::create(c.world(), model.params(), {}, o);
   OURO_RANK_OK(made);
-  for (int step = 0; step < at + 4; ++step) {
+  for (int step = 0; step < at + 8; ++step) {
     const bool leaves = c.rank() == 1 && step == at;
     const auto loss = train_step(*made, leaves ? std::vector<int>{0} : kOrder, loss_of(c.rank()));
     if (find_unused) {
@@ -157,7 +157,8 @@ std::string leave_out(Context& c, bool find_unused, int at) {
       OURO_RANK_CHECK((g[0] == 0) == leaves, "step {}: {}", step, g[0]);
       continue;
     }
-    if (loss.ok() && step <= at + 1) continue;  // who does not wait for rank 1 in this step hears of it later
+    // Who waits neither for rank 1 nor for one that does hears of it in a later round of the ring.
+    if (loss.ok() && !leaves) continue;
     OURO_RANK_CHECK(says(loss.status(), "parameter 'b'"), "step {}: {}", step, loss.status().message());
     OURO_RANK_CHECK(says(made->begin_step(), "parameter 'b'") && says(made->status(), "parameter 'b'"), "");
     return "";
