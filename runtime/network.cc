@@ -8,9 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <deque>
 #include <future>
 
 #include "runtime/core/log.h"
@@ -22,7 +20,7 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-using asio::ip::tcp;
+using Descriptor = asio::posix::stream_descriptor;
 constexpr auto kBeat = 250ms;
 constexpr auto kStalled = 500ms;  // a beat so late says something about this process, not about its peers
 constexpr auto kGather = 100ms;   // losses that come together are reported together
@@ -54,14 +52,13 @@ std::optional<transport::TlsEnd> encrypted(bool tls, bool dialled, const Line& l
 /// up.
 struct Network::Control {
   Control(asio::io_context& io, Line line, transport::Pipe over)
-      : socket(io), pipe(std::move(over)), out(line.keys.out), in(line.keys.in), buffer(kPiece) {
-    sockaddr_storage at{};
-    socklen_t length = sizeof at;
-    getsockname(line.socket.get(), reinterpret_cast<sockaddr*>(&at), &length);
-    socket.assign(at.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), line.socket.release());
-  }
+      : socket(io, line.socket.release()),
+        pipe(std::move(over)),
+        out(line.keys.out),
+        in(line.keys.in),
+        buffer(kPiece) {}
   const Clock::time_point since = Clock::now();
-  tcp::socket socket;  // to wait for; bytes go by the pipe
+  Descriptor socket;  // to wait for; bytes go by the pipe
   transport::Pipe pipe;
   wire::FrameSealer out;
   wire::FrameOpener in;
@@ -163,6 +160,7 @@ void Network::dial_control(int rank) {
 }
 
 void Network::adopt(Far& far, Line line, bool dialled) {
+  if (far.lost && !far.fenced) return;  // it may be that nobody has agreed to that yet
   (void)watch_link(line.socket.get()).ok();
   const int rank = far.remote.rank;
   auto pipe = transport::Pipe::open(line.socket.get(), encrypted(options_.tls, dialled, line));
@@ -171,7 +169,6 @@ void Network::adopt(Far& far, Line line, bool dialled) {
     return;
   }
   auto control = std::make_shared<Control>(io_, std::move(line), std::move(*pipe));
-  if (far.lost && !far.fenced) return;  // it may be that nobody has agreed to that yet
   if (far.lost) {
     // The others have gone on without it, and it does not know.
     send(*control, wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, {}});
@@ -196,7 +193,7 @@ void Network::adopt(Far& far, Line line, bool dialled) {
 
 void Network::read(Far& far, std::shared_ptr<Control> c) {
   auto& socket = c->socket;
-  socket.async_wait(tcp::socket::wait_read, [this, &far, c = std::move(c)](error_code e) {
+  socket.async_wait(Descriptor::wait_read, [this, &far, c = std::move(c)](error_code e) {
     if (e) return hung_up(far, c, e.message());
     const iovec room{c->buffer.data(), c->buffer.size()};
     using From = transport::Pipe::From;
@@ -270,13 +267,12 @@ void Network::flush(const std::shared_ptr<Control>& c) {
   }
   if (c->pipe.blocked()) {
     c->waiting = true;
-    c->socket.async_wait(tcp::socket::wait_write, [this, c](error_code e) {
+    c->socket.async_wait(Descriptor::wait_write, [this, c](error_code e) {
       c->waiting = false;
       if (!e) flush(c);
     });
   } else if (c->last_words && c->writing.empty()) {
-    error_code ignored;
-    c->socket.shutdown(tcp::socket::shutdown_send, ignored);
+    shutdown(c->socket.native_handle(), SHUT_WR);
   }
 }
 

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstring>
@@ -20,7 +20,6 @@ namespace ouro::transport {
 namespace {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
 using boost::system::error_code;
 using namespace std::chrono_literals;
 
@@ -32,7 +31,7 @@ constexpr auto kAside = 1ms;               // how often the own thread asks whet
 struct Connection {
   Connection(asio::io_context& io, int peer_rank, Pipe over)
       : socket(io), pipe(std::move(over)), peer(peer_rank) {}
-  tcp::socket socket;  // to wait for; bytes go by the pipe
+  asio::posix::stream_descriptor socket;  // to wait for; bytes go by the pipe
   Pipe pipe;
   const int peer;
   bool broken = false, reading = false, writing = false;  // reading, writing: the own thread waits for that
@@ -83,7 +82,6 @@ struct TcpFabric::State {
   bool send(Connection&);
   bool receive(Connection&);
   bool take_staged(Connection&);
-  Status begin_frame(Connection&);
   void finish(Connection&);
   void fail(Connection&, const Status&);
   void watch(const TcpFabric&, const std::shared_ptr<Connection>&);
@@ -124,11 +122,7 @@ void TcpFabric::adopt(int peer, Fd socket, const std::optional<TlsEnd>& tls) {
       s.exchange.resume(peer);
     }
     auto c = std::make_shared<Connection>(s.io, peer, std::move(*pipe));
-    sockaddr_storage at{};
-    socklen_t length = sizeof at;
-    getsockname(socket.get(), reinterpret_cast<sockaddr*>(&at), &length);
-    c->socket.assign(at.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), socket.release());
-    c->socket.non_blocking(true);
+    c->socket.assign(socket.release());
     all.push_back(std::move(c));
   }
   nudge(peer);
@@ -371,11 +365,11 @@ void TcpFabric::State::watch(const TcpFabric& f, const std::shared_ptr<Connectio
   if (c->broken) return;
   if (!c->reading) {
     c->reading = true;
-    c->socket.async_wait(tcp::socket::wait_read, on(&Connection::reading));
+    c->socket.async_wait(asio::posix::stream_descriptor::wait_read, on(&Connection::reading));
   }
   if (c->pipe.blocked() && !c->writing) {
     c->writing = true;
-    c->socket.async_wait(tcp::socket::wait_write, on(&Connection::writing));
+    c->socket.async_wait(asio::posix::stream_descriptor::wait_write, on(&Connection::writing));
   }
 }
 

@@ -76,7 +76,7 @@ class Ucx final : public UcxFabric {
   void receive(int peer, const NetHeader&, Exchange::Place, void* descriptor);
   void break_with(Peer&, Status);
   void bury();
-  void close(Peer&);
+  void close(Peer&, unsigned flags = UCP_EP_CLOSE_FLAG_FORCE);
   void watch();
 
   const Options options_;
@@ -137,8 +137,9 @@ Ucx::~Ucx() {
   if (!address_.empty()) {
     std::lock_guard lock(exchange_.lock());
     for (Peer& p : peers_) {
-      p.dropped = true;
-      close(p);
+      // A good connection that is still being made is waited for: UCX 1.13 does not survive its sudden end.
+      const bool good = p.broken.ok() && !std::exchange(p.dropped, true);
+      close(p, good ? 0 : UCP_EP_CLOSE_FLAG_FORCE);
     }
     const auto end = Clock::now() + kFarewell;
     do {
@@ -355,11 +356,11 @@ void Ucx::bury() {
   }
 }
 
-void Ucx::close(Peer& p) {
+void Ucx::close(Peer& p, unsigned flags) {
   if (!p.endpoint) return;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  param.flags = flags;
   void* const request = ucx_->ucp_ep_close_nbx(std::exchange(p.endpoint, nullptr), &param);
   if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
 }
