@@ -48,7 +48,12 @@ Status HostExecutor::hop_link(const Step& s) {
       if (uneven_pairs && round_index_ > 0 && in.count == 0) return {};
       return send_slot(s, s.verb & flow::kResult ? out : in);
     }
-    if (s.verb & flow::kKeep)
+    if ((s.verb & flow::kAcc) && (s.verb & flow::kInput)) {
+      if (s.verb & flow::kStore)
+        kernels::reduce_input_finish(reduction_, out_at(out), acc_at(s.chunk), in_at(in), in.count);
+      else
+        kernels::reduce_input(reduction_, acc_at(s.chunk), acc_at(s.chunk), in_at(in), 1, in.count);
+    } else if (s.verb & flow::kKeep)
       kernels::widen(reduction_, acc_at(s.chunk), in_at(in), in.count);
     else if (s.verb & flow::kAcc)
       kernels::finish(reduction_, out_at(out), acc_at(s.chunk), out.count);
@@ -87,9 +92,11 @@ Status HostExecutor::hop_link(const Step& s) {
     if (to) place(slot, got, count * elem_);
   } else {
     const bool acc = (s.verb & flow::kAcc) != 0;
+    const std::byte *first = got, *second = acc ? acc_at(s.chunk) : nullptr;
+    if (s.verb & flow::kAfter) std::swap(first, second);
     if (s.verb & flow::kStore) {
       if (acc)
-        kernels::reduce_acc_finish(reduction_, out_at(out), got, acc_at(s.chunk), count);
+        kernels::reduce_acc_finish(reduction_, out_at(out), first, second, count);
       else if (!(s.verb & flow::kInput))
         kernels::finish(reduction_, out_at(out), got, count);
       else
@@ -98,7 +105,9 @@ Status HostExecutor::hop_link(const Step& s) {
     } else {
       void* sink = s.verb & flow::kKeep ? static_cast<void*>(acc_at(s.chunk)) : slot;
       if (acc)
-        kernels::reduce_acc(reduction_, sink, got, acc_at(s.chunk), s.weight, count);
+        kernels::reduce_acc(reduction_, sink, first, second, s.weight, count);
+      else if (!(s.verb & flow::kInput))
+        place(sink, got, count * acc_bytes_);
       else
         kernels::reduce_input(reduction_, sink, got, in_at(in), s.weight, count);
     }
@@ -139,9 +148,8 @@ void HostExecutor::mix_in(const Step& s, Extent in, Extent out, const std::byte*
 Status HostExecutor::send_slot(const Step& s, Extent e) {
   LinkEnd& to = lanes_.out[static_cast<std::size_t>(s.to)];
   if (op_->collective == Collective::mix) host_.expect(s.to, false);
-  OURO_TRY(host_.waiter().until(*to.view.freed,
-                                to.next >= to.view.slot_count ? to.next + 1 - to.view.slot_count : 0,
-                                to.remote));
+  OURO_TRY(host_.waiter().until(
+      *to.view.freed, to.next >= to.view.slot_count ? to.next + 1 - to.view.slot_count : 0, to.remote));
   std::byte* slot = to.view.payload(to.next);
   std::size_t count = e.count;
   if (s.verb & flow::kAcc) {

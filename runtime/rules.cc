@@ -152,10 +152,15 @@ Rules built_in_rules() {
     }
     rules.rows.push_back(row(c, any, 1, kMany, kAny, Algorithm::direct, why));
   }
-  const auto far = [&](Collective c, std::size_t bytes, Algorithm a, const char* why) {
-    rules.rows.push_back(row(c, any, 2, kMany, bytes, a, why));
+  const auto among = [&](int max, Collective c, std::size_t bytes, Algorithm a, const char* why) {
+    rules.rows.push_back(row(c, any, 2, max, bytes, a, why));
     rules.rows.back().hosts = Hosts::several;
   };
+  const auto far = [&](Collective c, std::size_t bytes, Algorithm a, const char* why) {
+    among(kMany, c, bytes, a, why);
+  };
+  among(2, Collective::all_reduce, kAny, Algorithm::exchange, "two ranks: as few bytes as there are, in one hop");
+  among(4, Collective::all_reduce, 2 * KiB, Algorithm::exchange, "between hosts, few ranks: one hop");
   far(Collective::all_reduce, 16 * KiB, Algorithm::hierarchy_tree, "between hosts: few hops");
   far(Collective::all_reduce, kAny, Algorithm::hierarchy, "each host's slice crosses its link once each way");
   far(Collective::all_reduce, kAny, Algorithm::chain, "between hosts, in rank order");

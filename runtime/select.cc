@@ -62,7 +62,7 @@ bool Selector::serves(const Operation& o, std::size_t bytes, bool canonical, Alg
   const Ability& a = ability(o.collective, algorithm);
   if (!a.exists || (canonical && o.reduces() && !a.canonical) || (aliased && !a.in_place)) return false;
   if (hosts_ > 1 && a.boards) return false;  // boards are memory that all ranks share
-  if (hosts_ == 1 && (algorithm == Algorithm::hierarchy || algorithm == Algorithm::hierarchy_tree)) return false;
+  if (hosts_ == 1 && flow::between_hosts(algorithm)) return false;
   if (!o.segments.empty() && (!a.boards || a.by_reference || a.in_line)) return false;
   if (a.in_line && bytes > Card::kInline) return false;
   // Pages are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
@@ -72,8 +72,7 @@ bool Selector::serves(const Operation& o, std::size_t bytes, bool canonical, Alg
 
 Selector::Selector(const Rules& rules, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
                    std::string job_algorithm)
-    : size_(size),
-      hosts_(hosts), stream_bytes_(stream_bytes), job_algorithm_(std::move(job_algorithm)) {
+    : size_(size), hosts_(hosts), stream_bytes_(stream_bytes), job_algorithm_(std::move(job_algorithm)) {
   for (const Rule& r : rules.rows) {
     if (size < r.min_ranks || size > r.max_ranks) continue;
     if (r.hosts != Hosts::any && (r.hosts == Hosts::several) != (hosts > 1)) continue;
@@ -154,6 +153,10 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
                           registered && !registered->reason.empty() ? ": " + registered->reason : "");
     if (choice->try_pull)
       *why += "; pull where all buffers lie on huge pages and ranks may read each other's memory";
+    const bool asked = (choice->try_in_place && job_algorithm_ == flow::name(Algorithm::inplace)) ||
+                       (choice->try_pull && job_algorithm_ == flow::name(Algorithm::pull));
+    if (!job_algorithm_.empty() && !choice->forced && !asked)
+      *why += fmt::format("; OURO_ALGO={} cannot serve this call", job_algorithm_);
     if (choice->streams)
       *why += fmt::format("; non-temporal stores, as {} bytes or more are touched", stream_bytes_);
   }

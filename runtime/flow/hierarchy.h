@@ -1,12 +1,13 @@
-// Hierarchical flows: inside a node in one hop over links, between nodes as few bytes as possible. Made by
-// the host executor and the simulator from a group's nodes, proved in tests/flow; not in list.h, whose flows
-// have no data.
+// Hierarchical flows: inside a node in one hop over links, between nodes as few bytes as possible; and the
+// list of all flows between hosts. Made by the host executor and the simulator from a group's nodes, proved
+// in tests/flow; not in list.h, whose flows run within a node and on devices.
 #pragma once
 #include <algorithm>
 #include <string_view>
 
 #include "runtime/core/types.h"
 #include "runtime/flow/chain.h"
+#include "runtime/flow/exchange.h"
 #include "runtime/flow/hierarchy_tree.h"
 #include "runtime/flow/list.h"
 #include "runtime/flow/nodes.h"
@@ -313,8 +314,9 @@ struct HierarchyBarrier : Traits {
   }
 };
 
-/// X(collective, name, struct): all of them.
+/// X(collective, name, struct): all flows between hosts.
 #define OURO_HIERARCHIES(X)                             \
+  X(all_reduce, exchange, ExchangeAllReduce)            \
   X(all_reduce, hierarchy, HierarchyAllReduce)          \
   X(all_reduce, hierarchy_tree, HierarchyTreeAllReduce) \
   X(reduce_scatter, hierarchy, HierarchyReduceScatter)  \
@@ -328,13 +330,21 @@ struct HierarchyBarrier : Traits {
 /// Calls f(Collective, name, flow) for each of them, on these nodes.
 template <class F>
 void for_each_hierarchy(const Nodes& nodes, F&& f) {
-#define OURO_X(c, a, F_) f(Collective::c, std::string_view(#a), F_{{}, nodes});
+  const auto on_nodes = [&](auto flow) {
+    if constexpr (requires { flow.nodes; }) flow.nodes = nodes;
+    return flow;
+  };
+#define OURO_X(c, a, F_) f(Collective::c, std::string_view(#a), on_nodes(F_{}));
   OURO_HIERARCHIES(OURO_X)
 #undef OURO_X
 }
 
-/// Calls f(flow) for the row of this list, or of the other (list.h), that says `collective` and `algorithm`; false
-/// if there is none.
+constexpr bool between_hosts(Algorithm a) {
+  return a == Algorithm::exchange || a == Algorithm::hierarchy || a == Algorithm::hierarchy_tree;
+}
+
+/// Calls f(flow) for the row of this list, or of the other (list.h), that says `collective` and `algorithm`;
+/// false if there is none.
 template <class F>
 bool visit_all(Collective collective, Algorithm algorithm, F&& f) {
 #define OURO_X(c, a, F_)                                          \

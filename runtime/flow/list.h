@@ -21,7 +21,7 @@ namespace ouro::flow {
 #define OURO_ALGORITHMS(X)                                                                          \
   X(ring)                                                                                           \
   X(chain) X(tree) X(halving) X(line) X(oneshot) X(direct) X(inplace) X(pull) X(pairwise) X(linear) \
-      X(dissemination) X(hierarchy) X(hierarchy_tree)
+      X(dissemination) X(exchange) X(hierarchy) X(hierarchy_tree)
 
 /// X(collective, algorithm, struct)
 #define OURO_FLOWS(X)                              \

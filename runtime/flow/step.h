@@ -33,6 +33,7 @@ enum Verb : std::uint32_t {
   kWideIn = 1u << 11,   // what comes in is wide
   kWideOut = 1u << 12,  // what is sent is wide
   kRelease = 1u << 13,  // the oldest round that is still open is read: its pages may be used again
+  kAfter = 1u << 14,    // what comes in is reduced as the second operand, after mine
 };
 
 inline constexpr int kNobody = -1, kEveryone = -2;
@@ -72,6 +73,14 @@ OURO_HD constexpr Step accumulate(int c, int from, double weight = 1) {
   return {kRecv | kWideIn | kAcc | kKeep, c, from, kNobody, 0, 1, weight};
 }
 OURO_HD constexpr Step accumulate_store(int c, int from) { return {kRecv | kWideIn | kAcc | kStore, c, from}; }
+/// The accumulator, then what comes in, in this order; `leave` is kKeep or kStore. Host only, as the next two.
+constexpr Step append(int c, int from, std::uint32_t leave) {
+  return {kRecv | kWideIn | kAcc | kAfter | leave, c, from};
+}
+/// The accumulator, then my input.
+constexpr Step append_input(int c, std::uint32_t leave) { return {kAcc | kInput | leave, c}; }
+/// Leaves what comes in in the accumulator.
+constexpr Step keep_received(int c, int from) { return {kRecv | kWideIn | kKeep, c, from}; }
 /// Leaves my input, widened, in the accumulator.
 OURO_HD constexpr Step keep(int c) { return {kInput | kKeep, c}; }
 /// Rounds and finishes the accumulator into the output.

@@ -213,10 +213,18 @@ class Machine {
       return broken(r, std::string("takes a value as ") + (has(kWideIn) ? "wide" : "narrow") + " that is " +
                            name(came.kind));
     }
-    Value mine;
+    if (has(kRecv) && has(kKeep) && came.kind != Kind::none && expr_.of(came.expr).key != key_of(r, s.chunk))
+      return broken(r, "keeps another chunk");
+    Value mine, before;  // before: of a step with two values of its own, the first
+    if (has(kAcc) && has(kInput)) {
+      if (enters || has(kSend)) return broken(r, "three values in a step");
+      before = acc_[index(slot)];
+      if (before.kind != Kind::wide || expr_.of(before.expr).key != key_of(r, s.chunk))
+        return broken(r, "adds its input to nothing");
+    }
     if (has(kInput)) {
       if (!read_input(r, r, s.chunk, mine)) return false;
-      if (enters || has(kKeep | kWideIn | kWideOut)) mine.kind = Kind::wide;
+      if (enters || has(kAcc | kKeep | kWideIn | kWideOut)) mine.kind = Kind::wide;
     } else if (has(kAcc)) {
       mine = acc_[index(slot)];
       if (mine.kind != Kind::wide) return broken(r, "reads an empty accumulator");
@@ -231,8 +239,10 @@ class Machine {
     v = enters ? came : mine;
     if (enters && mine.kind != Kind::none) {
       if (came.kind != Kind::wide || mine.kind != Kind::wide) return broken(r, "reduces a narrow value");
-      v = {expr_.add(came.expr, mine.expr), Kind::wide};
+      v = {has(kAfter) ? expr_.add(mine.expr, came.expr) : expr_.add(came.expr, mine.expr), Kind::wide};
     }
+    if (has(kAfter) && !(has(kRecv) && has(kAcc))) return broken(r, "an order of nothing");
+    if (before.kind != Kind::none) v = {expr_.add(before.expr, mine.expr), Kind::wide};
     if (v.kind == Kind::none) return broken(r, "a step without a value");
     if (has(kKeep)) {
       if (v.kind != Kind::wide) return broken(r, "keeps a narrow value");
