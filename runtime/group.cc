@@ -19,7 +19,7 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
+constexpr std::uint32_t kMessageSlotBytes = 16 << 10, kFarMessageSlotBytes = 128 << 10;
 enum SegmentOf : std::uint64_t { kLinksOf = 1, kBoardsOf = 2, kMessagesOf = 3 };
 
 std::uint64_t segment_key(std::uint64_t group, SegmentOf p) {
@@ -45,9 +45,9 @@ std::size_t page_bytes(std::size_t wanted, int n) {
   return n > 2 && n <= 16 ? 256 << 10 : 128 << 10;
 }
 
-/// The first rank of a host keeps the segment: it goes on when all others there have mapped it, so that it can
-/// leave at any time after. In an operation of all ranks only, which all of them begin in this way. `local`: of
-/// each rank, its index on this host, or -1.
+/// The first rank of a host keeps the segment: it goes on when all others there have mapped it, so that it
+/// can leave at any time after. In an operation of all ranks only, which all of them begin in this way.
+/// `local`: of each rank, its index on this host, or -1.
 template <class Mark>
 Status await_all(Waiter& waiter, int rank, const std::vector<int>& local, Mark&& mark) {
   bump(*mark(rank));
@@ -95,9 +95,8 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   if (!wanted.empty() && !flow::parse_algorithm(wanted))
     return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm", wanted));
   const Rules& rules = context->spec().rules;
-  group->selector_ =
-      std::make_unique<Selector>(rules, group->size(), group->nodes_, context->enough_cores(),
-                                 stream_bytes(rules), wanted);
+  group->selector_ = std::make_unique<Selector>(rules, group->size(), group->nodes_, context->enough_cores(),
+                                                stream_bytes(rules), wanted);
   group->late_after_ = context->spec().join.late_after;
   context->enrol(*group);
   return group;
@@ -228,10 +227,12 @@ Result<std::string> Group::explain(const Operation& asked) {
 
 // ---- wiring, on first use -------------------------------------------------------------------------
 
-Result<std::unique_ptr<transport::Links>> Group::make_links(std::uint64_t key, std::uint32_t slot_bytes) {
+Result<std::unique_ptr<transport::Links>> Group::make_links(std::uint64_t key, std::uint32_t slot_bytes,
+                                                            std::uint32_t far_slot_bytes) {
   using transport::ShmLinkLayout, transport::ShmLinks;
   const auto whole = ShmLinkLayout::of(size(), slot_bytes);
-  const int here = static_cast<int>(std::count_if(local_.begin(), local_.end(), [](int i) { return i >= 0; }));
+  const int here =
+      static_cast<int>(std::count_if(local_.begin(), local_.end(), [](int i) { return i >= 0; }));
   const int me = local_[static_cast<std::size_t>(rank_)];
   std::unique_ptr<ShmLinks> shm;
   if (here > 1 || nodes_ == 1) {
@@ -244,7 +245,8 @@ Result<std::unique_ptr<transport::Links>> Group::make_links(std::uint64_t key, s
   }
   if (nodes_ == 1) return std::unique_ptr<transport::Links>(std::move(shm));
   return std::unique_ptr<transport::Links>(std::make_unique<transport::NetLinks>(
-      context_->network()->fabric(), key, spec_.ranks, local_, rank_, whole.slot_bytes, std::move(shm)));
+      context_->network()->fabric(), key, spec_.ranks, local_, rank_,
+      far_slot_bytes == 0 ? whole.slot_bytes : far_slot_bytes, std::move(shm)));
 }
 
 Status Group::need_links() {
@@ -282,7 +284,7 @@ void Group::expect(int peer, bool sends) {
 Result<Messages*> Group::messages() {
   std::lock_guard lock(messages_mutex_);
   if (!messages_) {
-    auto links = make_links(segment_key(spec_.key, kMessagesOf), kMessageSlotBytes);
+    auto links = make_links(segment_key(spec_.key, kMessagesOf), kMessageSlotBytes, kFarMessageSlotBytes);
     if (!links.ok()) return links.status();
     messages_ = std::make_unique<Messages>(std::move(*links), rank_, size());
   }
@@ -330,8 +332,12 @@ Status Group::complete(const std::vector<Message*>& messages, std::chrono::milli
     outcome = waiter.until((*engine)->bell(), heard + 1, by_network);
     if (!outcome.ok()) break;
   }
-  bool torn = false;
-  for (Message* m : messages) torn |= !(*engine)->withdraw(*m);
+  bool torn = false, all_done = true;
+  for (Message* m : messages) {
+    torn |= !(*engine)->withdraw(*m);
+    all_done &= (*engine)->done(*m);
+  }
+  if (outcome.reason() == Reason::deadline && all_done) outcome = {};
   if (!outcome.ok()) {
     // A receive that nobody answered in time leaves the group as it was; a message cut in its middle does
     // not.

@@ -87,7 +87,8 @@ class Group final : private Host {
 
   // Called by the context, possibly from its watch thread.
   void on_losses(const std::vector<Loss>&);
-  void on_fenced();
+  /// World rank `by` and others have gone on without this rank.
+  void on_fenced(int by);
   void adopt_errors();
   void look_at_gpu();
 
@@ -146,7 +147,8 @@ class Group final : private Host {
   flow::Nodes nodes() const override { return map_->view(); }
   int world_rank(int r) const override { return spec_.ranks[static_cast<std::size_t>(r)]; }
   /// Links for one purpose, over shared memory and, if there are members on other hosts, over the network.
-  Result<std::unique_ptr<transport::Links>> make_links(std::uint64_t key, std::uint32_t slot_bytes);
+  Result<std::unique_ptr<transport::Links>> make_links(std::uint64_t key, std::uint32_t slot_bytes,
+                                                       std::uint32_t far_slot_bytes = 0);
   /// The first of the members on this host, who keeps their segments.
   bool keeps_segments() const { return local_[static_cast<std::size_t>(rank_)] == 0; }
   Result<Messages*> messages();

@@ -32,6 +32,10 @@ Messages::Messages(std::unique_ptr<transport::Links> links, int rank, int size)
   }
 }
 
+Messages::~Messages() {
+  for (std::size_t r = 0; r < in_.size(); ++r) links_->recall_inbound(static_cast<int>(r));
+}
+
 void Messages::post(Message& m) {
   std::lock_guard lock(mutex_);
   if (!m.sends) return claim(m);
@@ -80,25 +84,40 @@ Status Messages::progress() {
   return {};
 }
 
+/// Senders whose message has been taken have their memory back.
+void Messages::give_back(Outbound& o) {
+  for (; !o.lent.empty() && load(*o.link.view.freed) >= o.lent.front()->end; o.lent.pop_front())
+    o.lent.front()->done = true;
+}
+
 void Messages::push(Outbound& o, int to) {
+  give_back(o);
   bool rang = false;
-  while (!o.queue.empty()) {
+  while (!o.queue.empty() && !o.torn) {
     Message& m = *o.queue.front();
+    // A long message waits for its receiver in any case: it need not be copied.
+    const bool lends = o.link.view.elsewhere && m.bytes > kBuffered;
     do {
       if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) {
         if (rang) bump(*links_->bell(to));
         return;
       }
       const std::size_t bytes = std::min<std::size_t>(m.bytes - m.moved, o.link.view.slot_bytes);
-      put(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
+      if (o.link.view.elsewhere)
+        o.link.view.elsewhere[o.link.next % o.link.view.slot_count] = lends ? m.data + m.moved : nullptr;
+      if (!lends) put(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
       o.link.view.header(o.link.next) = {0, 0, m.bytes, static_cast<std::uint32_t>(bytes), m.tag};
       publish(*o.link.view.full, ++o.link.next);
       if (links_->remote(to)) links_->sent(to);
       m.moved += bytes;
       m.begun = rang = true;
     } while (m.moved < m.bytes);
-    m.done = true;
     o.queue.pop_front();
+    m.end = o.link.next;
+    if (lends)
+      o.lent.push_back(&m);
+    else
+      m.done = true;
   }
   if (rang) bump(*links_->bell(to));
 }
@@ -145,8 +164,12 @@ Status Messages::pull(Inbound& i, int source) {
         (h.bytes == 0 && i.envelope.bytes > 0))
       return corrupt("a message's slot has a size that cannot be");
     std::byte* to = i.target ? i.target->data : i.arrival->data.data();
-    put(to + i.got, i.link.view.payload(i.link.next), h.bytes);
+    const std::byte* const found = i.link.view.found(i.link.next);
+    if (found != to + i.got) put(to + i.got, found, h.bytes);
+    const bool first = i.got == 0;
     i.got += h.bytes;
+    if (first && i.got < i.envelope.bytes)
+      links_->land(source, i.link.next + 1, to + i.got, i.envelope.bytes - i.got);
     publish(*i.link.view.freed, ++i.link.next);
     freed = true;
     if (!i.target) i.arrival->got = i.got;
@@ -168,15 +191,20 @@ bool Messages::withdraw(Message& m) {
   std::lock_guard lock(mutex_);
   if (m.done) return true;
   if (m.sends) {
-    if (m.begun) return false;
-    std::erase(out_[static_cast<std::size_t>(m.peer)].queue, &m);
-    return true;
+    Outbound& o = out_[static_cast<std::size_t>(m.peer)];
+    std::erase(o.queue, &m);
+    if (!m.begun) return true;
+    links_->recall_outbound(m.peer);
+    if (std::erase(o.lent, &m) > 0) return m.done = true;  // all of it lies in slots now, and gets there
+    o.torn = true;
+    return false;
   }
   wanted_.remove(&m);
   for (Arrival& a : arrivals_)
     if (a.claimed == &m) a.claimed = nullptr;
   for (Inbound& i : in_)
     if (i.within && i.target == &m) {  // the rest goes into a buffer of our own, with what has come already
+      links_->recall_inbound(i.envelope.source);
       arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), i.got, nullptr});
       i.arrival = std::prev(arrivals_.end());
       put(i.arrival->data.data(), m.data, i.got);

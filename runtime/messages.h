@@ -36,20 +36,25 @@ struct Message {
   bool done = false;
   Status outcome = {};
   Envelope envelope = {};  // receives
-  std::size_t moved = 0;   // sends: bytes that have gone into slots
+  std::size_t moved = 0;   // sends: bytes that have gone into slots, or are lent to the link
+  std::uint64_t end = 0;   // sends that lend: the chunks of the link up to the last of this message
   bool begun = false;
 };
 
 class Messages {
  public:
   Messages(std::unique_ptr<transport::Links> links, int rank, int size);
+  ~Messages();
+
+  /// Messages up to this are done with their memory once they lie in slots.
+  static constexpr std::size_t kBuffered = 128 << 10;
 
   void post(Message&);
   /// Moves what can move. Returns ring-corrupt if a peer wrote nonsense.
   Status progress();
-  /// Takes a message that is not done out of all queues. False: it has begun to travel and cannot be
-  /// withdrawn without breaking the link (sends only; a half-received message goes on into the unexpected
-  /// queue).
+  /// Takes a message that is not done out of all queues; its memory is its caller's again. A send of which
+  /// all is on the link is done with that. False: half of it is on the link, which can carry no other any
+  /// more (sends only; a half-received message goes on into the unexpected queue).
   bool withdraw(Message&);
   bool done(const Message&) const;
   /// Ranks that have not yet taken all that was sent to them.
@@ -79,12 +84,15 @@ class Messages {
   struct Outbound {
     LinkEnd link;
     std::deque<Message*> queue;
+    std::deque<Message*> lent;  // sent out of their own memory, not taken yet
+    bool torn = false;          // a message was given up in its middle: nothing can follow
   };
   static bool matches(const Message& m, const Envelope& e) {
     return (m.peer == Message::kAny || m.peer == e.source) && m.tag == e.tag;
   }
   Status pull(Inbound&, int source);
   void push(Outbound&, int to);
+  void give_back(Outbound&);
   void deliver(Arrival&, Message&);
   void claim(Message&);
 

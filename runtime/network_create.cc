@@ -98,7 +98,7 @@ Status Network::make_fabric() {
     if (options_.tls)
       return unsupported("OURO_FABRIC=ucx with OURO_SECURITY=tls: UCX does not encrypt; expected fabric tcp");
     auto ucx = transport::UcxFabric::create(
-        {.rank = options_.rank, .world = options_.world, .devices = interface_, .failed = failed});
+        {.rank = options_.rank, .world = options_.world, .checks = options_.checksums, .devices = interface_, .failed = failed});
     if (!ucx.ok()) return ucx.status();
     OURO_WARN("fabric ucx: whoever reaches interface {} can write into this process", interface_);
     ucx_ = ucx->get();

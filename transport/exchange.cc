@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -26,6 +27,16 @@ NetLink::NetLink(std::uint32_t slot_bytes, std::uint32_t slot_count)
   auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
   in_slots_ = memory_.get() + (kAlign - at % kAlign) % kAlign;
   out_slots_ = in_slots_ + ring;
+  in_elsewhere_ = std::make_unique<const std::byte*[]>(slot_count);
+  out_elsewhere_ = std::make_unique<const std::byte*[]>(slot_count);
+}
+
+std::byte* NetLink::landing(const NetHeader& h) const {
+  if (!landing_.to || h.index < landing_.first) return nullptr;
+  const std::uint64_t at = (h.index - landing_.first) * slot_bytes_;
+  if (at >= landing_.bytes || h.bytes != std::min<std::uint64_t>(slot_bytes_, landing_.bytes - at))
+    return nullptr;
+  return landing_.to + at;
 }
 
 void Exchange::add(std::shared_ptr<NetRoom> room) {
@@ -136,7 +147,8 @@ bool Exchange::next(NetLink& l, std::uint64_t room, Outgoing* out) {
   }
   const std::uint64_t full = load(l.out_full_);
   std::uint64_t index = l.sent_;
-  const bool takes = !l.gone_;  // else nobody takes chunks there, and what came from there is still given back
+  const bool takes =
+      !l.gone_;  // else nobody takes chunks there, and what came from there is still given back
   if (takes && l.again_ != 0) {
     index = load(l.out_freed_);
     while (!(l.again_ & bit(index, l.slot_count_))) ++index;
@@ -144,8 +156,10 @@ bool Exchange::next(NetLink& l, std::uint64_t room, Outgoing* out) {
   } else if (takes && l.sent_ < full) {
     ++l.sent_;
   } else {
-    // Nothing carries the count along: it goes by itself when half of the slots wait for it.
-    if (!l.say_credit_ && !l.say_ask_ && freed - l.told_ < l.slot_count_ / 2) return false;
+    // Nothing carries the count along: it goes by itself when half of the slots wait for it, or somebody
+    // does.
+    const bool awaited = l.told_ < l.tell_ && freed >= l.tell_;
+    if (!l.say_credit_ && !l.say_ask_ && !awaited && freed - l.told_ < l.slot_count_ / 2) return false;
     h.kind = l.say_ask_ ? NetHeader::kAsk : NetHeader::kCredit;
     l.say_ask_ = l.say_credit_ = false;
     l.told_ = freed;
@@ -158,7 +172,8 @@ bool Exchange::next(NetLink& l, std::uint64_t room, Outgoing* out) {
   h.seq = s.seq, h.signature = s.signature, h.total = s.total, h.tag = s.tag;
   l.told_ = freed;
   l.say_credit_ = false;
-  out->payload = l.out().payload(index);
+  out->payload = l.out().found(index);
+  h.tell = l.out_elsewhere_[index % l.slot_count_] && index + 1 == full;  // the owner waits for its memory
   if (checks_) h.check = check_of(h, out->payload);
   return true;
 }
@@ -184,7 +199,7 @@ bool Exchange::next(int peer, Outgoing* out) {
   return false;
 }
 
-Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h) {
+Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h, bool anywhere) {
   const auto corrupt = [&](std::string what) {
     return Status(Failure{
         .reason = Reason::ring_corrupt, .text = std::move(what), .rank = peer, .detector = "frame header"});
@@ -210,8 +225,35 @@ Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h) {
   const std::uint64_t here = bit(h.index, l->slot_count_);
   if (h.index < full || ((l->got_ | l->coming_) & here)) return Place{};  // it comes twice
   l->coming_ |= here;
-  place.to = l->in().payload(h.index);
+  std::byte* const landing = anywhere ? l->landing(h) : nullptr;
+  l->in_elsewhere_[h.index % l->slot_count_] = landing;
+  place.to = landing ? landing : l->in().payload(h.index);
   return place;
+}
+
+void Exchange::recall_inbound(NetLink& l, const Moved& moved) {
+  l.landing_ = {};
+  const std::uint64_t freed = load(l.in_freed_);
+  for (std::uint64_t i = freed; i < freed + l.slot_count_; ++i) {
+    const std::byte*& at = l.in_elsewhere_[i % l.slot_count_];
+    if (!at) continue;
+    const bool here = i < load(l.in_full_) || (l.got_ & bit(i, l.slot_count_));
+    if (here)
+      std::memcpy(l.in().payload(i), at, l.in().header(i).bytes);
+    else if (l.coming_ & bit(i, l.slot_count_))
+      moved(at, l.in().payload(i));
+    at = nullptr;
+  }
+}
+
+void Exchange::recall_outbound(NetLink& l, const Moved& moved) {
+  for (std::uint64_t i = load(l.out_freed_); i < load(l.out_full_); ++i) {
+    const std::byte*& at = l.out_elsewhere_[i % l.slot_count_];
+    if (!at) continue;
+    std::memcpy(l.out().payload(i), at, l.out().header(i).bytes);
+    if (i < l.sent_) moved(at, l.out().payload(i));
+    at = nullptr;
+  }
 }
 
 void Exchange::abandon(int peer, const NetHeader& h) {
@@ -224,13 +266,10 @@ void Exchange::abandon(int peer, const NetHeader& h) {
   l->ask_again_ |= here;
 }
 
-void Exchange::landed(int peer, const NetHeader& h) {
+void Exchange::landed(int peer, const NetHeader& h, const Place& place) {
   std::shared_ptr<NetRoom> room;
   NetLink* const l = find(peer, h.room, &room);
-  if (!l) {
-    ++discarded_;
-    return;
-  }
+  if (!l) return;
   // What the other side has given back; never more than was sent, whatever it says.
   if (h.freed > load(l->out_freed_) && h.freed <= l->sent_) {
     for (std::uint64_t i = load(l->out_freed_); i < h.freed; ++i) l->again_ &= ~bit(i, l->slot_count_);
@@ -268,12 +307,13 @@ void Exchange::landed(int peer, const NetHeader& h) {
     default:
       break;
   }
+  if (!place.to) return;  // discarded: the place may be another's, who comes the same way
   const std::uint64_t full = load(l->in_full_);
   const std::uint64_t here = bit(h.index, l->slot_count_);
   if (h.index < full || !(l->coming_ & here)) return;
   l->coming_ &= ~here;
   const LinkView in = l->in();
-  if (h.check != 0 && h.check != check_of(h, in.payload(h.index))) {
+  if (h.check != 0 && h.check != check_of(h, in.found(h.index))) {
     if (l->bad_ & here) {
       damaged_(peer, fmt::format("chunk {} of {} bytes came damaged twice (checksum)", h.index, h.bytes));
       return;
@@ -283,6 +323,7 @@ void Exchange::landed(int peer, const NetHeader& h) {
     return;
   }
   in.header(h.index) = {h.seq, h.signature, h.total, h.bytes, h.tag};
+  if (h.tell != 0) l->tell_ = std::max(l->tell_, h.index + 1);
   l->got_ |= here;
   l->bad_ &= ~here;
   l->ask_again_ &= ~here;
@@ -302,10 +343,15 @@ void Exchange::resume(int peer) {
   }
 }
 
-void Exchange::ask(NetRoom& room) {
+std::vector<int> Exchange::owing(NetRoom& room) {
   std::lock_guard lock(mutex_);
-  for (auto& [rank, link] : room.links)
-    if (!link->drained()) link->say_ask_ = true;
+  std::vector<int> ranks;
+  for (auto& [rank, link] : room.links) {
+    if (link->drained()) continue;
+    link->say_ask_ = true;
+    ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 }  // namespace ouro::transport

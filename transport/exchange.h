@@ -34,29 +34,44 @@ struct NetHeader {
   std::uint64_t seq, signature, total;
   std::int32_t tag;
   std::uint32_t head_check;  ///< XXH3 over this header without it, looked at before all else; 0: not checked
-  std::uint64_t check;  ///< XXH3 over this header (both checks zero) and the payload; 0: not checked
-  std::uint32_t from;   ///< the sender, for fabrics that cannot tell; zero while checks are made
-  std::uint32_t reserved;
+  std::uint64_t check;       ///< XXH3 over this header (both checks zero) and the payload; 0: not checked
+  std::uint32_t from;        ///< the sender, for fabrics that cannot tell; zero while checks are made
+  std::uint32_t tell;        ///< not 0: the sender waits until this chunk has been given back
 };
 static_assert(sizeof(NetHeader) == 80);
+
+/// Where chunks of an inbound direction go in place of their slots: `bytes` from chunk `first` on, one chunk
+/// after the other. All but the last fill a slot; a chunk of another size goes into its slot.
+struct Landing {
+  std::uint64_t first = 0;
+  std::byte* to = nullptr;
+  std::size_t bytes = 0;
+};
 
 /// Both directions between this rank and one other, in one group, for one purpose: slots in memory of this
 /// process, counters moved by the executor on one side and by the fabric on the other.
 class NetLink {
  public:
   NetLink(std::uint32_t slot_bytes, std::uint32_t slot_count);
-  LinkView in() { return {in_slots_, slot_bytes_, slot_count_, &in_full_, &in_freed_}; }
-  LinkView out() { return {out_slots_, slot_bytes_, slot_count_, &out_full_, &out_freed_}; }
+  LinkView in() { return {in_slots_, slot_bytes_, slot_count_, &in_full_, &in_freed_, in_elsewhere_.get()}; }
+  LinkView out() {
+    return {out_slots_, slot_bytes_, slot_count_, &out_full_, &out_freed_, out_elsewhere_.get()};
+  }
   /// Whether all that was put into the outbound direction has been taken out at its other end.
   bool drained() const { return gone_ || load(out_freed_) == load(out_full_); }
 
  private:
   friend class Exchange;
+  /// Where a chunk lands if not in its slot, else nullptr.
+  std::byte* landing(const NetHeader&) const;
+
   std::unique_ptr<std::byte[]> memory_;
   std::byte *in_slots_, *out_slots_;
   std::uint32_t slot_bytes_, slot_count_;
+  std::unique_ptr<const std::byte*[]> in_elsewhere_, out_elsewhere_;
   Counter in_full_{}, in_freed_{}, out_full_{}, out_freed_{};
   // Under the exchange's lock.
+  Landing landing_;
   std::uint64_t sent_ = 0;       // chunks handed to the fabric
   std::uint64_t told_ = 0;       // inbound chunks that the other side knows to be given back
   std::uint64_t got_ = 0;        // inbound: bit i mod slot_count of chunks above in_full_ that are here
@@ -66,6 +81,7 @@ class NetLink {
   std::uint64_t ask_again_ = 0;  // inbound: bits of chunks that the other side has to send once more
   bool open_ = false;            // the other side has its end
   bool gone_ = false;            // and it takes nothing more
+  std::uint64_t tell_ = 0;       // inbound: the other side waits until so many chunks are given back
   bool say_open_ = true, say_opened_ = false, say_credit_ = false, say_ask_ = false;
 };
 
@@ -101,26 +117,37 @@ class Exchange {
   };
   /// The next frame for `peer`, if there is any.
   bool next(int peer, Outgoing*);
+  /// What an owner says of its links (NetLinks), under lock(), too.
+  void land(NetLink& l, const Landing& where) { l.landing_ = where; }
+  using Moved = std::function<void(const std::byte* from, std::byte* to)>;
+  /// Nothing lands in the owner's memory any more, nothing is sent from there: what has, and what is to be,
+  /// is copied into slots. `moved` for each chunk that may be under way from or to where it was.
+  void recall_inbound(NetLink&, const Moved&);
+  void recall_outbound(NetLink&, const Moved&);
   struct Place {
     std::byte* to = nullptr;  ///< nullptr: discard the payload
     std::shared_ptr<NetRoom> keep;
   };
-  /// Checks a header that came from `peer`. Errors: data-corrupt (it was damaged on its way: nothing in it
-  /// can be believed, the frame's length included), ring-corrupt (nothing that an honest peer sends).
-  Result<Place> place(int peer, const NetHeader&);
-  /// The frame is complete, its payload in its place.
-  void landed(int peer, const NetHeader&);
+  /// Checks a header that came from `peer`; `anywhere`: its payload may go into memory that can be recalled.
+  /// Errors: data-corrupt (it was damaged on its way: nothing in it can be believed, the frame's length
+  /// included), ring-corrupt (nothing that an honest peer sends).
+  Result<Place> place(int peer, const NetHeader&, bool anywhere = true);
+  /// The frame is complete, its payload in its place, or discarded if it had none.
+  void landed(int peer, const NetHeader&, const Place&);
   /// The rest of a frame that was placed will not come: it is asked for again.
   void abandon(int peer, const NetHeader&);
   /// A connection to `peer` is gone, and what was under way on it: all that has not been given back goes
   /// again; what comes twice is discarded.
   void resume(int peer);
-  /// Asks `peer` to tell what it has given back.
-  void ask(NetRoom&);
-  bool talks_to(int peer) const { return !peers_[static_cast<std::size_t>(peer)].links.empty(); }
+  /// The ranks that have not taken all that was sent to them, as far as is known; they are asked.
+  std::vector<int> owing(NetRoom&);
+  /// Whether there is, or will be, something to say to `peer`.
+  bool talks_to(int peer) const {
+    const Peer& p = peers_[static_cast<std::size_t>(peer)];
+    return !p.links.empty() || !p.given_up.empty();
+  }
 
   static constexpr std::size_t kMaxPayload = std::size_t{1} << 24;
-  std::uint64_t discarded() const { return discarded_; }
 
  private:
   struct Entry {
@@ -147,7 +174,6 @@ class Exchange {
   bool checks_;
   std::function<void(int, std::string)> damaged_;
   std::size_t lingering_ = 0;
-  std::uint64_t discarded_ = 0;
 };
 
 }  // namespace ouro::transport

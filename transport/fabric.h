@@ -19,6 +19,9 @@ class Fabric : public Pump {
   /// sent, or the fabric's own thread sees to it.
   virtual void nudge(int peer) = 0;
   static constexpr int kEveryone = -1;
+  /// A chunk from or to `peer` that is under way at `from`, if it is, goes on at `to`; under the exchange's
+  /// lock. With the return nobody reads or writes at `from`.
+  virtual void moved(int peer, const std::byte* from, std::byte* to) = 0;
   /// Nothing comes from `peer` any more: its connections are dropped.
   virtual void drop(int peer) = 0;
 

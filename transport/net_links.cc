@@ -1,6 +1,8 @@
 // Links within and between hosts. See net_links.h.
 #include "transport/net_links.h"
 
+#include <algorithm>
+
 namespace ouro::transport {
 
 NetLinks::NetLinks(Fabric& fabric, std::uint64_t key, std::vector<int> ranks, std::vector<int> local,
@@ -50,15 +52,34 @@ Counter* NetLinks::bell(int rank) const {
   return shm_ ? shm_->bell(local_[static_cast<std::size_t>(rank)]) : &spare_->own_bell;
 }
 
+void NetLinks::land(int from, std::uint64_t first, std::byte* to, std::size_t bytes) {
+  if (!remote(from)) return;
+  std::lock_guard lock(fabric_.exchange().lock());
+  fabric_.exchange().land(link(from), {first, to, bytes});
+}
+
+void NetLinks::recall_inbound(int from) {
+  if (!remote(from)) return;
+  std::lock_guard lock(fabric_.exchange().lock());
+  fabric_.exchange().recall_inbound(link(from), [&](const std::byte* at, std::byte* slot) {
+    fabric_.moved(ranks_[static_cast<std::size_t>(from)], at, slot);
+  });
+}
+
+void NetLinks::recall_outbound(int to) {
+  if (!remote(to)) return;
+  std::lock_guard lock(fabric_.exchange().lock());
+  fabric_.exchange().recall_outbound(link(to), [&](const std::byte* at, std::byte* slot) {
+    fabric_.moved(ranks_[static_cast<std::size_t>(to)], at, slot);
+  });
+}
+
 std::vector<int> NetLinks::owing() {
+  const std::vector<int> owe = fabric_.exchange().owing(*room_);
+  if (!owe.empty()) settle();
   std::vector<int> ranks;
   for (std::size_t r = 0; r < ranks_.size(); ++r)
-    if (remote(static_cast<int>(r)) && !link(static_cast<int>(r)).drained())
-      ranks.push_back(static_cast<int>(r));
-  if (!ranks.empty()) {
-    fabric_.exchange().ask(*room_);
-    settle();
-  }
+    if (std::find(owe.begin(), owe.end(), ranks_[r]) != owe.end()) ranks.push_back(static_cast<int>(r));
   return ranks;
 }
 

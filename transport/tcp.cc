@@ -13,8 +13,9 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstring>
-#include <set>
 #include <thread>
+
+#include "runtime/core/log.h"
 
 namespace ouro::transport {
 namespace {
@@ -91,7 +92,11 @@ struct TcpFabric::State {
 TcpFabric::TcpFabric(Options options) : state_(std::make_unique<State>(std::move(options))) {
   state_->thread = std::thread([s = state_.get()] {
     pthread_setname_np(pthread_self(), "ouro-progress");
-    s->io.run();
+    while (!s->io.stopped()) try {
+        s->io.run();
+      } catch (const std::exception& e) {  // no memory, or no room to wait for another connection
+        OURO_WARN("the tcp fabric: {}", e.what());
+      }
   });
 }
 
@@ -135,6 +140,15 @@ int TcpFabric::wanted(int peer) {
   const auto i = static_cast<std::size_t>(peer);
   if (s.dropped[i] || !s.exchange.talks_to(peer)) return 0;
   return s.options.connections - static_cast<int>(s.connections[i].size());
+}
+
+void TcpFabric::moved(int peer, const std::byte* from, std::byte* to) {
+  for (auto& c : state_->connections[static_cast<std::size_t>(peer)]) {
+    if (c->sending && c->out.payload == from) c->out.payload = to;
+    if (!c->within || c->place.to != from) continue;
+    std::memcpy(to, from, c->got);
+    c->place.to = to;
+  }
 }
 
 void TcpFabric::drop(int peer) {
@@ -296,6 +310,8 @@ bool TcpFabric::State::take_staged(Connection& c) {
       }
       options.failed(c.peer, place.status());
       c.broken = true;
+      error_code ignored;
+      c.socket.close(ignored);
       return false;
     }
     c.place = std::move(*place);
@@ -314,9 +330,7 @@ bool TcpFabric::State::take_staged(Connection& c) {
 }
 
 void TcpFabric::State::finish(Connection& c) {
-  // A chunk that was discarded says no more than what its sender has given back: its place may be another's.
-  if (c.in.kind == NetHeader::kChunk && !c.place.to) c.in.kind = NetHeader::kCredit;
-  exchange.landed(c.peer, c.in);
+  exchange.landed(c.peer, c.in, c.place);
   damaged[static_cast<std::size_t>(c.peer)] = 0;
   c.place = {};
   c.within = false;

@@ -36,6 +36,7 @@ class TcpFabric final : public Fabric {
   void progress() override;
   void rest(std::chrono::microseconds at_most) override;
   void nudge(int peer) override;
+  void moved(int peer, const std::byte* from, std::byte* to) override;
   void drop(int peer) override;
 
  private:

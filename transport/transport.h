@@ -24,7 +24,15 @@ class Links {
   virtual void sent(int /*to*/) {}
   /// Lets remote ranks know what has been given back to them since.
   virtual void settle() {}
-  /// With the end of this object, what remote ranks have not taken yet still gets there; `after` is let go of then.
+  /// The next `bytes` from chunk `first` of `from` on go to `to` where that spares a copy; see
+  /// LinkView::elsewhere.
+  virtual void land(int /*from*/, std::uint64_t /*first*/, std::byte* /*to*/, std::size_t /*bytes*/) {}
+  /// Nothing goes there any more, and what has come lies in slots.
+  virtual void recall_inbound(int /*from*/) {}
+  /// What the producer keeps elsewhere for `to` is not read any more.
+  virtual void recall_outbound(int /*to*/) {}
+  /// With the end of this object, what remote ranks have not taken yet still gets there; `after` is let go of
+  /// then.
   virtual void linger(std::shared_ptr<void> /*after*/) {}
   /// Remote ranks that have not yet taken all that was sent to them, as far as is known; asks them.
   virtual std::vector<int> owing() { return {}; }

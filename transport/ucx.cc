@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <list>
@@ -25,6 +26,7 @@ constexpr auto kAside = 1ms;       // how often the own thread asks whether some
 constexpr auto kNap = 100ms;       // the longest that it sleeps: bounds what a missed event costs
 constexpr int kBurst = 64;         // calls of progress in a row by the own thread
 constexpr auto kFarewell = 200ms;  // for endpoints to go, at the end
+constexpr auto kRecall = 500ms;    // for a send to leave memory that its owner wants back
 
 class Ucx final : public UcxFabric {
  public:
@@ -38,6 +40,7 @@ class Ucx final : public UcxFabric {
   void progress() override;
   void rest(std::chrono::microseconds at_most) override;
   void nudge(int peer) override;
+  void moved(int peer, const std::byte* from, std::byte* to) override;
   void drop(int peer) override;
 
  private:
@@ -52,6 +55,7 @@ class Ucx final : public UcxFabric {
   /// A frame on its way out. UCX reads the header and the payload until it says that it is done.
   struct Send {
     Ucx* fabric = nullptr;
+    bool under_way = false;
     Exchange::Outgoing out;
   };
   /// A payload on its way in, by rendezvous: the peer writes it to its place, and may do so after UCX has
@@ -60,7 +64,7 @@ class Ucx final : public UcxFabric {
     Ucx* fabric = nullptr;
     int peer = -1;
     NetHeader header;
-    std::shared_ptr<NetRoom> keep;
+    Exchange::Place place;
     std::list<Receive>::iterator self;
   };
 
@@ -164,6 +168,24 @@ void Ucx::drop(int peer) {
   close(p);
 }
 
+/// What UCX reads it cannot be told to read elsewhere: it is awaited, and if that takes long the peer takes
+/// nothing. What comes never lies where it has to be moved from (take).
+void Ucx::moved(int peer, const std::byte* from, std::byte*) {
+  const auto reads = [&](const auto& s) { return s->under_way && s->out.payload == from; };
+  const auto pending = [&] { return std::any_of(sends_.begin(), sends_.end(), reads); };
+  const auto patience = Clock::now() + kRecall;
+  while (pending() && Clock::now() < patience) ucx_.progress();
+  if (!pending()) return;
+  Peer& p = peers_[static_cast<std::size_t>(peer)];
+  break_with(p, Status(Failure{.reason = Reason::peer_unresponsive,
+                               .text = "it did not take a message that was given up here",
+                               .rank = peer,
+                               .detector = "ucx"}));
+  bury();
+  const auto end = Clock::now() + kFarewell;
+  while (pending() && Clock::now() < end) ucx_.progress();
+}
+
 void Ucx::progress() {
   std::unique_lock lock(exchange_.lock(), std::try_to_lock);
   if (!lock) return;
@@ -264,6 +286,7 @@ void Ucx::send(Peer& p, Send* s) {
     done->fabric->ucx_->ucp_request_free(request);
     done->fabric->sent(done);
   };
+  s->under_way = true;
   void* const request =
       ucx_->ucp_am_send_nbx(p.endpoint, UcxWorker::kFrame, &h, sizeof h, s->out.payload, h.bytes, &param);
   if (UCS_PTR_IS_PTR(request)) return;
@@ -277,6 +300,7 @@ void Ucx::send(Peer& p, Send* s) {
 }
 
 void Ucx::sent(Send* s) {
+  s->under_way = false;
   s->out.keep.reset();
   idle_.push_back(s);
 }
@@ -294,7 +318,7 @@ ucs_status_t Ucx::take(const void* header, std::size_t header_bytes, void* data,
   Peer& p = peers_[from];
   if (p.dropped || !p.broken.ok()) return UCS_OK;
   auto place = h.bytes == bytes
-                   ? exchange_.place(p.rank, h)
+                   ? exchange_.place(p.rank, h, !rendezvous)
                    : Status(Failure{.reason = Reason::ring_corrupt,
                                     .text = fmt::format("a frame of {} bytes that says {}", bytes, h.bytes),
                                     .rank = p.rank,
@@ -308,12 +332,12 @@ ucs_status_t Ucx::take(const void* header, std::size_t header_bytes, void* data,
     return UCS_INPROGRESS;
   }
   if (place->to) std::memcpy(place->to, data, bytes);
-  exchange_.landed(p.rank, h);
+  exchange_.landed(p.rank, h, *place);
   return UCS_OK;
 }
 
 void Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* descriptor) {
-  receives_.push_front({this, peer, h, std::move(place.keep), {}});
+  receives_.push_front({this, peer, h, std::move(place), {}});
   Receive& r = receives_.front();
   r.self = receives_.begin();
   ucp_request_param_t param{};
@@ -325,10 +349,10 @@ void Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* des
     Ucx& fabric = *done.fabric;
     fabric.ucx_->ucp_request_free(request);
     if (how != UCS_OK) return fabric.exchange_.abandon(done.peer, done.header);
-    fabric.exchange_.landed(done.peer, done.header);
+    fabric.exchange_.landed(done.peer, done.header, done.place);
     fabric.receives_.erase(done.self);
   };
-  void* const request = ucx_->ucp_am_recv_data_nbx(ucx_, descriptor, place.to, h.bytes, &param);
+  void* const request = ucx_->ucp_am_recv_data_nbx(ucx_, descriptor, r.place.to, h.bytes, &param);
   if (!UCS_PTR_IS_PTR(request)) exchange_.abandon(peer, h);
 }
 

@@ -86,7 +86,7 @@ inline constexpr Parameter kParameters[] = {
     {"OURO_SECURITY", Type::text, "auth", "auth|tls",
      "between hosts: auth proves who connects; tls also encrypts all of it, with keys from the job's secret"},
     {"OURO_TCP_CONNECTIONS", Type::integer, "1", "1..16", "data connections of the tcp fabric between two ranks"},
-    {"OURO_CHECKSUM", Type::flag, "1", "", "0: chunks of the tcp fabric carry no checksum"},
+    {"OURO_CHECKSUM", Type::flag, "1", "", "0: chunks between hosts carry no checksum (under TLS they need none)"},
     {"OURO_SILENT_WARN", Type::real, "1", "0.3..3600", "seconds until a rank of another host that is silent is named"},
     {"OURO_SILENT_FAIL", Type::real, "5", "0.6..3600", "seconds until a rank of another host that is silent is given up"},
 };

@@ -29,11 +29,18 @@ struct LinkView {
   std::uint32_t slot_count = 0;
   Counter* full = nullptr;
   Counter* freed = nullptr;
+  /// By slot: where its payload lies instead, or nullptr. Set by the producer before it publishes (and the bytes
+  /// stay there until the slot is given back), or by what brings the payload. No array: always in the slot.
+  const std::byte** elsewhere = nullptr;
 
   SlotHeader& header(std::uint64_t i) const {
     return *reinterpret_cast<SlotHeader*>(slots + (i % slot_count) * (sizeof(SlotHeader) + slot_bytes));
   }
   std::byte* payload(std::uint64_t i) const { return reinterpret_cast<std::byte*>(&header(i) + 1); }
+  const std::byte* found(std::uint64_t i) const {
+    const std::byte* const other = elsewhere ? elsewhere[i % slot_count] : nullptr;
+    return other ? other : payload(i);
+  }
 };
 
 /// Where a registered buffer lies: allocation `id` (0: not registered) of a rank, at `offset`.

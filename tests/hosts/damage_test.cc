@@ -110,7 +110,7 @@ class Wire {
       }
       if (place->to) std::memcpy(place->to, to.wire.front().data() + sizeof h, h.bytes);
       to.wire.pop_front();
-      to.exchange.landed(1, h);
+      to.exchange.landed(1, h, *place);
     }
   }
   void reconnect() {

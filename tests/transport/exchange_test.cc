@@ -76,7 +76,7 @@ Status give(End& to, const Frame& f) {
   auto place = to.exchange.place(1 - to.rank, f.header);
   if (!place.ok()) return place.status();
   if (place->to) std::memcpy(place->to, f.payload.data(), f.payload.size());
-  to.exchange.landed(1 - to.rank, f.header);
+  to.exchange.landed(1 - to.rank, f.header, *place);
   return {};
 }
 
@@ -129,6 +129,117 @@ TEST(Exchange, SurvivesTheWire) {
   }
 }
 
+/// One message out of its sender's memory into its receiver's, each of which is wanted back at some moment.
+TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
+  int landed = 0, lent = 0;
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    std::mt19937 random(seed);
+    const auto chance = [&](unsigned percent) { return random() % 100 < percent; };
+    constexpr std::uint64_t kChunks = 30;
+    constexpr std::size_t kBytes = (kChunks - 1) * kSlotBytes + 100;
+    End a(0, chance(50)), b(1);
+    a.open(), b.open();
+    std::vector<std::byte> message(kBytes), mine(kBytes), theirs(kBytes);
+    for (std::byte& x : message) x = static_cast<std::byte>(random());
+    std::vector<std::byte> source = message;
+    std::byte* to = mine.data();
+    bool lends = true, lands = true;
+    const auto give_up_at = random() % 2000, recall_at = random() % 2000;
+    struct Coming {
+      Frame frame;
+      Exchange::Place place;
+    };
+    std::vector<Frame> wire, back;
+    std::vector<Coming> coming;  // half of the payload is there
+    const auto half = [](const Frame& f) { return f.payload.size() / 2; };
+    if (chance(80)) {
+      std::lock_guard lock(b.exchange.lock());
+      b.exchange.land(b.link(), {0, to, kBytes});
+    }
+    for (unsigned step = 0; step < 100'000 && b.taken < kChunks; ++step) {
+      if (step == give_up_at) {
+        std::lock_guard lock(a.exchange.lock());
+        a.exchange.recall_outbound(a.link(), [](const std::byte*, std::byte*) {});  // the wire has copies
+        std::fill(source.begin(), source.end(), std::byte{0xee});
+        lends = false;
+      }
+      if (step == recall_at) {
+        std::lock_guard lock(b.exchange.lock());
+        b.exchange.recall_inbound(b.link(), [&](const std::byte* from, std::byte* slot) {
+          for (Coming& c : coming)
+            if (c.place.to == from) std::memcpy(slot, from, half(c.frame)), c.place.to = slot;
+        });
+        theirs = mine;
+        to = theirs.data();
+        std::fill(mine.begin(), mine.end(), std::byte{0xee});
+        lands = false;
+      }
+      const LinkView out = a.link().out();
+      if (a.sent < kChunks && a.sent - load(*out.freed) < kSlots && chance(30)) {
+        const std::size_t at = a.sent * kSlotBytes, bytes = std::min<std::size_t>(kSlotBytes, kBytes - at);
+        out.elsewhere[a.sent % kSlots] = lends ? source.data() + at : nullptr;
+        lent += lends;
+        if (!lends) std::memcpy(out.payload(a.sent), message.data() + at, bytes);
+        out.header(a.sent) = {0, 0, kBytes, static_cast<std::uint32_t>(bytes), 0};
+        publish(*out.full, ++a.sent);
+      }
+      if (auto f = next(a)) wire.push_back(std::move(*f));
+      if (auto f = next(b)) back.push_back(std::move(*f));
+      if (!back.empty()) {
+        ASSERT_TRUE(give(a, back.front()).ok());
+        back.erase(back.begin());
+      }
+      if (!wire.empty() && chance(50)) {
+        const auto which = static_cast<std::ptrdiff_t>(random() % wire.size());
+        Coming c{std::move(wire[static_cast<std::size_t>(which)]), {}};
+        wire.erase(wire.begin() + which);
+        std::lock_guard lock(b.exchange.lock());
+        auto place = b.exchange.place(0, c.frame.header);
+        ASSERT_TRUE(place.ok()) << place.status().message();
+        c.place = std::move(*place);
+        if (c.place.to) std::memcpy(c.place.to, c.frame.payload.data(), half(c.frame));
+        coming.push_back(std::move(c));
+      }
+      if (!coming.empty() && chance(50)) {
+        const auto which = static_cast<std::ptrdiff_t>(random() % coming.size());
+        Coming c = std::move(coming[static_cast<std::size_t>(which)]);
+        coming.erase(coming.begin() + which);
+        std::lock_guard lock(b.exchange.lock());
+        if (c.place.to && chance(3)) {  // its connection broke
+          b.exchange.abandon(0, c.frame.header);
+          continue;
+        }
+        if (c.place.to)
+          std::memcpy(c.place.to + half(c.frame), c.frame.payload.data() + half(c.frame),
+                      c.frame.payload.size() - half(c.frame));
+        b.exchange.landed(0, c.frame.header, c.place);
+      }
+      const LinkView in = b.link().in();
+      if (load(*in.full) > b.taken && chance(40)) {
+        std::byte* const here = to + b.taken * kSlotBytes;
+        const std::byte* const found = in.found(b.taken);
+        landed += found == here;
+        if (found != here) std::memcpy(here, found, in.header(b.taken).bytes);
+        publish(*in.freed, ++b.taken);
+      }
+    }
+    ASSERT_EQ(b.taken, kChunks) << "seed " << seed;
+    ASSERT_EQ(std::memcmp(to, message.data(), kBytes), 0) << "seed " << seed;
+    if (!lands) {
+      ASSERT_EQ(std::count(mine.begin(), mine.end(), std::byte{0xee}), std::ssize(mine)) << "seed " << seed;
+    }
+    // Its sender hears without being asked that the last chunk, out of its own memory, was taken.
+    for (int turn = 0; turn < 8; ++turn)
+      if (auto f = next(b)) back.push_back(std::move(*f));
+    for (const Frame& f : back) ASSERT_TRUE(give(a, f).ok());
+    if (lends) {
+      ASSERT_EQ(load(*a.link().out().freed), kChunks) << "seed " << seed;
+    }
+  }
+  EXPECT_GT(landed, 1000);
+  EXPECT_GT(lent, 1000);
+}
+
 TEST(Exchange, DamagedTwiceIsTold) {
   End a(0), b(1);
   a.open(), b.open();
@@ -176,7 +287,7 @@ TEST(Exchange, RefusesWhatCannotBe) {
   EXPECT_EQ(b.exchange.place(1, h)->to, nullptr);
   // A credit for more than was sent counts for nothing.
   wrong = h, wrong.kind = NetHeader::kCredit, wrong.freed = 100;
-  b.exchange.landed(0, wrong);
+  b.exchange.landed(0, wrong, {});
   EXPECT_EQ(load(*b.link().out().freed), 0u);
 }
 
