@@ -93,6 +93,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   if (spec.network && spec.join.world > 1) {
     NetworkOptions o = *spec.network;
     o.job = spec.join.job, o.rank = spec.join.rank, o.world = spec.join.world;
+    o.join = spec.join.deadline;
     auto made = Network::create(std::move(o));
     if (!made.ok()) return made.status();
     network = std::move(*made);
@@ -127,19 +128,20 @@ void Context::start_network() {
       const std::size_t seat = std::min(all.size(), sizeof(GpuSeat));
       std::memcpy(&page(r).gpu, all.data(), seat);
       page(r).gpu.reach_count = std::min<std::uint32_t>(page(r).gpu.reach_count, GpuSeat::kReach);
-      remotes.push_back({r, peer(r).endpoint, {all.begin() + static_cast<std::ptrdiff_t>(seat), all.end()}, &page(r)});
+      remotes.push_back(
+          {r, peer(r).endpoint, {all.begin() + static_cast<std::ptrdiff_t>(seat), all.end()}, &page(r)});
     }
   network_->start(page(rank()), std::move(remotes),
                   {.lost = [this](const std::vector<Loss>& losses) { on_losses(losses); },
                    .news = [this] { scan_errors(); },
                    .fenced =
-                       [this] {
+                       [this](int by) {
                          std::lock_guard lock(mutex_);
-                         for (Group* g : groups_) g->on_fenced();
+                         for (Group* g : groups_) g->on_fenced(by);
                        }});
 }
 
-Context::~Context() { close(); }
+Context::~Context() { close(kFarewell); }
 
 Status Context::usable() const {
   if (forks_ != s_forks.load(std::memory_order_relaxed))
@@ -149,7 +151,9 @@ Status Context::usable() const {
   return {};
 }
 
-void Context::close() {
+void Context::close() { close(spec_.deadline); }
+
+void Context::close(std::chrono::milliseconds linger) {
   if (closed_.exchange(true)) return;
   be_neighbour(false);
   if (forks_ != s_forks.load()) {  // the parent's thread does not exist here
@@ -160,8 +164,9 @@ void Context::close() {
   if (network_) {  // what groups that have gone have sent still gets there
     page(rank()).state.set(static_cast<std::uint32_t>(ContextState::leaving));
     tell();
-    const auto end = Clock::now() + spec_.deadline;
-    while (network_->fabric().exchange().lingering() > 0 && Clock::now() < end) std::this_thread::sleep_for(200us);
+    const auto end = Clock::now() + linger;
+    while (network_->fabric().exchange().lingering() > 0 && Clock::now() < end)
+      std::this_thread::sleep_for(200us);
   }
   page(rank()).state.set(static_cast<std::uint32_t>(ContextState::closed));
   if (network_) network_->close();

@@ -54,7 +54,8 @@ struct ContextSpec {
   std::uint32_t slot_bytes = 128 << 10;  ///< of a link
   std::size_t page_bytes = 0;            ///< of a board; 0: by the number of ranks
   Rules rules = built_in_rules();
-  std::optional<NetworkOptions> network;  ///< of a job on several hosts; its rank, world and job are those of `join`
+  std::optional<NetworkOptions>
+      network;  ///< of a job on several hosts; its rank, world and job are those of `join`
   std::optional<std::chrono::microseconds> spin;  ///< unset: 50 us where every local rank can have a core
 };
 
@@ -82,6 +83,7 @@ class Context : public std::enable_shared_from_this<Context> {
   /// The same without the reason; two loads.
   bool ready() const { return forks_ == s_forks.load(std::memory_order_relaxed) && active(); }
   bool active() const { return !closed_.load(std::memory_order_acquire); }
+  /// Waits until others have taken what was sent to them, up to the deadline of the context.
   void close();
 
   // Groups.
@@ -157,6 +159,9 @@ class Context : public std::enable_shared_from_this<Context> {
   void on_deaths(const std::vector<int>& ranks);
   void on_losses(const std::vector<Loss>&);
   void start_network();
+  void close(std::chrono::milliseconds linger);
+  /// What a destructor gives others to take what was sent to them.
+  static constexpr std::chrono::milliseconds kFarewell{2000};
   void scan_errors();
   void scan_gpu();
 

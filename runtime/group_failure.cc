@@ -110,7 +110,8 @@ void Group::on_losses(const std::vector<Loss>& losses) {
   (void)fail(std::move(f), nullptr, nodes_ > 1);
 }
 
-void Group::on_fenced() {
+void Group::on_fenced(int by) {
+  if (std::find(spec_.ranks.begin(), spec_.ranks.end(), by) == spec_.ranks.end()) return;
   std::atomic_ref(record_.shrinking.value).store(static_cast<std::uint32_t>(Shrinking::fenced));
   (void)fail({.reason = Reason::fenced,
               .text = "the others gave this rank up and have gone on without it",
@@ -279,10 +280,11 @@ void Group::leave() {
     std::lock_guard lock(own_stream_mutex_);
     own_stream_.reset();
   }
+  // It runs under the lock of the fabric, which the network owns: it must not be what ends the context.
   const auto gone = [record = &record_, page = context_->peer(context_->rank()).control,
-                     context = std::weak_ptr(context_)](void*) {
+                     network = context_->network()](void*) {
     record->state.set(static_cast<std::uint32_t>(GroupState::closed));
-    if (const auto c = context.lock()) c->tell();
+    if (network) network->nudge();
   };
   if (nodes_ == 1) return gone(nullptr);
   // To others this rank has left when they have what it sent.

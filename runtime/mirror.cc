@@ -17,7 +17,9 @@ void put(wire::Bytes* to, const T* values, std::size_t count) {
   to->insert(to->end(), bytes, bytes + count * sizeof(T));
 }
 
-wire::Note note(NoteKind kind, std::uint64_t key = 0) { return {static_cast<std::uint16_t>(kind), key, {}}; }
+wire::Note note(NoteKind kind, std::uint64_t key = 0) {
+  return {static_cast<std::uint16_t>(kind), 0, key, {}};
+}
 
 }  // namespace
 
@@ -127,6 +129,8 @@ std::vector<wire::Note> PageTeller::changes() {
   pack(changed, &notes);
   if (now != head_ && closed) notes.push_back(head);
   head_ = now;
+  if (!notes.empty()) ++order_;
+  for (wire::Note& n : notes) n.order = order_;
   return notes;
 }
 
@@ -141,6 +145,7 @@ std::vector<wire::Note> PageTeller::everything() const {
   pack(used, &notes);
   notes.push_back(note(NoteKind::head));
   put(&notes.back().body, &head_, 1);
+  for (wire::Note& n : notes) n.order = order_;
   return notes;
 }
 

@@ -38,6 +38,7 @@ class PageTeller {
   friend Status apply(const wire::Note&, ControlPage&);
 
   const ControlPage& page_;
+  std::uint64_t order_ = 0;
   Head head_{};
   std::vector<Record> told_;  // by index, as far as records have been used
   struct ToldVote {

@@ -2,6 +2,7 @@
 #include "runtime/network.h"
 
 #include <fmt/format.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -22,10 +23,11 @@ namespace {
 using namespace std::chrono_literals;
 using Descriptor = asio::posix::stream_descriptor;
 constexpr auto kBeat = 250ms;
-constexpr auto kStalled = 500ms;  // a beat so late says something about this process, not about its peers
-constexpr auto kGather = 100ms;   // losses that come together are reported together
-constexpr auto kAttempt = 1s;
-constexpr auto kAgain = 100ms;  // between attempts to connect the fabric
+constexpr auto kStalled = 500ms;   // a beat so late says something about this process, not about its peers
+constexpr auto kGather = 100ms;    // losses that come together are reported together
+constexpr auto kAttempt = 1500ms;  // the first to connect: one that is lost is sent again after a second
+constexpr auto kBrief = 1s;        // a line that breaks sooner is not dialled again at once
+constexpr auto kAgain = 100ms;     // between attempts to connect the fabric
 constexpr std::chrono::milliseconds kLastWords = 500ms, kServe = 2s;
 constexpr std::size_t kPiece = 64 << 10;
 
@@ -74,8 +76,11 @@ struct Network::Far {
   Remote remote;
   std::vector<std::shared_ptr<Control>> lines;  // all are read, the newest is written to
   Clock::time_point heard{};
+  bool spoke = false;  // something has come since it started: from then on its silence means something
   bool warned = false, lost = false, fenced = false, dialing = false, dialing_data = false;
-  std::uint64_t beats = 0;
+  std::uint64_t newest = 0;  // of its notes
+  int failed = 0;            // attempts to connect, one after the other
+  std::string last_failure;  // of them
   ContextState state() const { return static_cast<ContextState>(remote.copy->state.get()); }
   bool closed() const { return state() == ContextState::closed; }
 };
@@ -115,7 +120,12 @@ void Network::start(const ControlPage& mine, std::vector<Remote> remotes, Events
   });
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "ouro-net");
-    io_.run();
+    while (!io_.stopped()) try {
+        io_.run();
+      } catch (
+          const std::exception& e) {  // no memory, or no room for another descriptor: what it was for is lost
+        OURO_WARN("the lines between hosts: {}", e.what());
+      }
   });
 }
 
@@ -143,10 +153,11 @@ void Network::dial_control(int rank) {
   Far& far = *remotes_.at(rank);
   if (far.dialing || far.lost || far.closed()) return;
   far.dialing = true;
-  dial(io_, far.remote.endpoint, Purpose::control, identity_, rank, Clock::now() + kAttempt,
+  dial(io_, far.remote.endpoint, Purpose::control, identity_, rank, attempt(far),
        [this, rank](Result<Line> line) {
          Far& to = *remotes_.at(rank);
          to.dialing = false;
+         note_attempt(to, line.status());
          if (line.ok()) return adopt(to, std::move(*line), true);
          if (!to.lines.empty() || to.lost || to.closed()) return;
          // Nobody listens where it listened, or a stranger does: it has gone. No answer is left to the clock.
@@ -157,6 +168,26 @@ void Network::dial_control(int rank) {
            lose(rank, Reason::peer_dead,
                 "another program answers on its address: " + line.status().failure()->text, "handshake");
        });
+}
+
+/// Until when an attempt to connect may take; longer ones after those that have failed, for paths that are
+/// slow.
+Clock::time_point Network::attempt(const Far& far) const {
+  const auto longest = std::max<Clock::duration>(kAttempt, options_.silent_fail);
+  return Clock::now() + std::min<Clock::duration>(kAttempt * (1 << std::min(far.failed, 8)), longest);
+}
+
+void Network::note_attempt(Far& far, const Status& outcome) {
+  if (outcome.ok()) {
+    far.failed = 0;
+    far.last_failure.clear();
+    return;
+  }
+  ++far.failed;
+  const std::string& why = outcome.failure()->text;
+  if (outcome.reason() == Reason::resource && why != far.last_failure)
+    OURO_WARN("no connection to rank {}: {}; trying again", far.remote.rank, why);
+  far.last_failure = why;
 }
 
 void Network::adopt(Far& far, Line line, bool dialled) {
@@ -171,7 +202,7 @@ void Network::adopt(Far& far, Line line, bool dialled) {
   auto control = std::make_shared<Control>(io_, std::move(line), std::move(*pipe));
   if (far.lost) {
     // The others have gone on without it, and it does not know.
-    send(*control, wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, {}});
+    send(*control, wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, 0, {}});
     control->last_words = true;
     flush(control);
     read(far, std::move(control));  // TLS needs answers before it lets anything out
@@ -186,9 +217,13 @@ void Network::adopt(Far& far, Line line, bool dialled) {
     far.lines.erase(far.lines.begin());
   }
   far.heard = Clock::now();
+  tell_all(control);
+  read(far, std::move(control));
+}
+
+void Network::tell_all(const std::shared_ptr<Control>& control) {
   for (wire::Note& n : teller_->everything()) send(*control, std::move(n));
   flush(control);
-  read(far, std::move(control));
 }
 
 void Network::read(Far& far, std::shared_ptr<Control> c) {
@@ -219,6 +254,7 @@ void Network::read(Far& far, std::shared_ptr<Control> c) {
 void Network::heard(Far& far, wire::View payload) {
   if (far.lost) return;
   far.heard = Clock::now();
+  far.spoke = true;
   far.warned = false;
   auto frame = wire::decode_net(payload);
   if (!frame.ok()) {
@@ -227,7 +263,9 @@ void Network::heard(Far& far, wire::View payload) {
   }
   const auto* note = std::get_if<wire::Note>(&*frame);
   if (!note) return;
-  if (note->kind == static_cast<std::uint16_t>(NoteKind::fenced)) return events_.fenced();
+  if (note->kind == static_cast<std::uint16_t>(NoteKind::fenced)) return events_.fenced(far.remote.rank);
+  if (note->order < far.newest) return;  // of an older line: what came since says it all
+  far.newest = note->order;
   if (Status s = apply(*note, *far.remote.copy); !s.ok()) {
     OURO_WARN("rank {} sent what cannot be: {}", far.remote.rank, s.failure()->text);
     return;
@@ -240,14 +278,20 @@ void Network::hung_up(Far& far, const std::shared_ptr<Control>& c, const std::st
   error_code ignored;
   c->socket.close(ignored);
   std::erase(far.lines, c);
-  if (!far.lines.empty() || far.lost || far.closed()) return;
+  if (far.lost || far.closed()) return;
+  if (!far.lines.empty()) return tell_all(far.lines.back());  // what was on its way on the other is lost
   OURO_INFO(NET, "the line to rank {} broke ({}); asking whether it lives", far.remote.rank, how);
   // One that is hung up on as soon as it is there is tried again with the next beat.
-  if (Clock::now() - c->since > kAttempt) dial_control(far.remote.rank);
+  if (Clock::now() - c->since > kBrief) dial_control(far.remote.rank);
 }
 
 void Network::send(Control& c, const wire::NetFrame& frame) {
-  if (c.queued.size() > 64 * kPiece) return;  // it is read by nobody, which the clock finds out
+  if (c.last_words) return;
+  if (c.queued.size() > 64 * kPiece) {  // it is read by nobody: on the next line everything is said anew
+    error_code ignored;
+    c.socket.close(ignored);
+    return;
+  }
   (void)c.out.seal(wire::encode_net(frame), c.queued).ok();
 }
 
@@ -287,6 +331,13 @@ void Network::tell() {
   }
 }
 
+/// Whether the other side has acknowledged all that was written.
+bool Network::sent(const Control& c) {
+  int left = 0;
+  const bool known = ioctl(const_cast<Control&>(c).socket.native_handle(), SIOCOUTQ, &left) == 0;
+  return c.writing.empty() && c.queued.empty() && (!known || left == 0);
+}
+
 void Network::fence(int rank) {
   asio::post(io_, [this, rank] {
     if (const auto far = remotes_.find(rank); far != remotes_.end()) far->second->fenced = true;
@@ -302,7 +353,6 @@ void Network::tick() {
   // After a stop of this process nobody else is dead.
   if (now - last_tick_ > kStalled + kBeat)
     for (auto& [rank, far] : remotes_) far->heard = now;
-  const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_tick_);
   last_tick_ = now;
   tell();
   for (auto& [rank, far] : remotes_) {
@@ -310,22 +360,26 @@ void Network::tick() {
     if (far->lines.empty()) {
       dial_control(rank);
     } else {
-      send(*far->lines.back(), wire::Beat{static_cast<std::uint32_t>(since.count()), far->beats++, {}});
+      send(*far->lines.back(), wire::Beat{});
       flush(far->lines.back());
     }
     const auto silent = now - far->heard;
     const double seconds = std::chrono::duration<double>(silent).count();
-    if (silent >= options_.silent_fail) {
+    // One that has not spoken yet may still be joining.
+    const auto fail_after = far->spoke ? options_.silent_fail : std::max(options_.silent_fail, options_.join);
+    if (silent >= fail_after) {
       const bool link = !runs(interface_);
       lose(rank, link ? Reason::link_lost : Reason::peer_unresponsive,
            link ? fmt::format("interface {} of this host is down; no sign of life for {:.1f} s", interface_,
                               seconds)
-                : fmt::format("no sign of life for {:.1f} s", seconds),
+                : fmt::format(
+                      "no sign of life for {:.1f} s{}{}", seconds,
+                      far->last_failure.empty() ? "" : "; connecting to it failed: ", far->last_failure),
            "heartbeat");
     } else if (silent >= options_.silent_warn && !far->warned) {
       far->warned = true;
       OURO_WARN("rank {} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", rank, seconds,
-                std::chrono::duration<double>(options_.silent_fail).count());
+                std::chrono::duration<double>(fail_after).count());
     }
   }
   tick_.expires_after(kBeat);
@@ -367,10 +421,11 @@ void Network::dial_data(int rank) {
   // The higher rank dials; the other takes.
   if (rank > options_.rank || far.lost || far.closed() || far.dialing_data || tcp_->wanted(rank) <= 0) return;
   far.dialing_data = true;
-  dial(io_, far.remote.endpoint, Purpose::data, identity_, rank, Clock::now() + kAttempt,
+  dial(io_, far.remote.endpoint, Purpose::data, identity_, rank, attempt(far),
        [this, rank](Result<Line> line) {
          Far& to = *remotes_.at(rank);
          to.dialing_data = false;
+         note_attempt(to, line.status());
          if (to.lost) return;
          if (line.ok()) {
            tcp_->adopt(rank, std::move(line->socket), encrypted(options_.tls, true, *line));
@@ -399,9 +454,13 @@ void Network::close() {
   wait_for(
       [this] {
         tell();
-        return std::all_of(remotes_.begin(), remotes_.end(), [](const auto& entry) {
+        // With unread beats in it a socket that is closed takes back what was sent: it goes out before.
+        return std::all_of(remotes_.begin(), remotes_.end(), [this](const auto& entry) {
           const auto& lines = entry.second->lines;
-          return lines.empty() || (lines.back()->writing.empty() && lines.back()->queued.empty());
+          if (lines.empty()) return true;
+          lines.back()->last_words = true;
+          flush(lines.back());
+          return !lines.back()->socket.is_open() || sent(*lines.back());
         });
       },
       kLastWords);

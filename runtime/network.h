@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,6 +31,7 @@ struct NetworkOptions {
   int connections = 1;  ///< of the tcp fabric, to each peer
   bool checksums = true;
   std::chrono::milliseconds silent_warn{1000}, silent_fail{5000};
+  std::chrono::milliseconds join{0};  ///< within which all ranks start
 };
 
 /// What happened to a rank of another host.
@@ -73,7 +73,7 @@ class Network {
   struct Events {
     std::function<void(std::vector<Loss>)> lost;  ///< on the network's thread
     std::function<void()> news;                   ///< a copy has changed
-    std::function<void()> fenced;                 ///< the others have gone on without this rank
+    std::function<void(int)> fenced;              ///< this rank has gone on without us
   };
   /// The job has formed: from here on a thread runs the lines.
   void start(const ControlPage& mine, std::vector<Remote>, Events);
@@ -83,7 +83,6 @@ class Network {
   void fence(int rank);
   /// Tells the last news and hangs up.
   void close();
-  bool is_remote(int rank) const { return remotes_.contains(rank); }
   transport::Fabric& fabric() { return *fabric_; }
 
  private:
@@ -92,6 +91,8 @@ class Network {
   explicit Network(NetworkOptions);
   void taken(Line);
   Status make_fabric();
+  Clock::time_point attempt(const Far&) const;
+  static void note_attempt(Far&, const Status&);
   void dial_control(int rank);
   void dial_data(int rank);
   void adopt(Far&, Line, bool dialled);
@@ -100,6 +101,8 @@ class Network {
   void heard(Far&, wire::View payload);
   void send(Control&, const wire::NetFrame&);
   void flush(const std::shared_ptr<Control>&);
+  void tell_all(const std::shared_ptr<Control>&);
+  static bool sent(const Control&);
   void tick();
   void tell();
   void on_fabric_failure(int peer, const Status& why);

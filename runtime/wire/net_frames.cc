@@ -66,31 +66,11 @@ void put(Writer& w, const NetRefuse& f) {
   w.number(static_cast<std::uint8_t>(f.seat_only));
   w.text(f.host, kMaxName), w.text(f.text, kMaxText);
 }
-void put(Writer& w, const Beat& f) {
-  const std::size_t n = std::min(f.groups.size(), kMaxGroups);
-  w.number(f.since_ms), w.number(f.count), w.number(static_cast<std::uint32_t>(n));
-  for (std::size_t i = 0; i < n; ++i)
-    for (const std::uint64_t v :
-         {f.groups[i].key, f.groups[i].entered, f.groups[i].completed, f.groups[i].what, f.groups[i].count})
-      w.number(v);
-}
-void put(Writer& w, const Alarm& f) {
-  const Failure& x = f.failure;
-  w.number(f.key), put_reason(w, x.reason);
-  w.number(static_cast<std::int32_t>(x.rank)), w.number(static_cast<std::int32_t>(x.pid));
-  w.number(x.generation), w.number(x.seq);
-  // Microseconds: floats have no business on the wire.
-  w.number(static_cast<std::uint64_t>(std::clamp(x.elapsed_s, 0.0, 1e9) * 1e6));
-  w.text(x.text, kMaxText), w.text(x.host, kMaxName), w.text(x.group, kMaxName);
-  w.text(x.op, kMaxName), w.text(x.detector, kMaxName);
-  const std::size_t n = std::min(x.dead.size(), kMaxDead);
-  w.number(static_cast<std::uint32_t>(n));
-  for (std::size_t i = 0; i < n; ++i) w.number(static_cast<std::uint32_t>(x.dead[i]));
-}
+void put(Writer&, const Beat&) {}
 void put(Writer&, const Bye&) {}
 void put(Writer& w, const Note& f) {
   const std::size_t n = std::min(f.body.size(), kMaxNote);
-  w.number(f.kind), w.number(f.key), w.number(static_cast<std::uint32_t>(n));
+  w.number(f.kind), w.number(f.order), w.number(f.key), w.number(static_cast<std::uint32_t>(n));
   w.raw(View(f.body).first(n));
 }
 
@@ -133,49 +113,17 @@ NetFrame take_refuse(Reader& r) {
   f.host = r.text(kMaxName), f.text = r.text(kMaxText);
   return f;
 }
-NetFrame take_beat(Reader& r) {
-  Beat f{r.number<std::uint32_t>(), r.number<std::uint64_t>(), {}};
-  const std::size_t n = take_count(r, kMaxGroups, 5 * 8);
-  f.groups.reserve(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    Beat::Group g;
-    for (std::uint64_t* v : {&g.key, &g.entered, &g.completed, &g.what, &g.count})
-      *v = r.number<std::uint64_t>();
-    f.groups.push_back(g);
-  }
-  return f;
-}
-NetFrame take_alarm(Reader& r) {
-  Alarm f;
-  Failure& x = f.failure;
-  f.key = r.number<std::uint64_t>();
-  x.reason = take_reason(r);
-  x.rank = r.number<std::int32_t>(), x.pid = r.number<std::int32_t>();
-  r.expect(x.rank >= -1 && x.rank < static_cast<int>(kMaxWorld), "the rank is out of range");
-  x.generation = r.number<std::uint64_t>(), x.seq = r.number<std::uint64_t>();
-  x.elapsed_s = static_cast<double>(r.number<std::uint64_t>()) * 1e-6;
-  x.text = r.text(kMaxText), x.host = r.text(kMaxName), x.group = r.text(kMaxName);
-  x.op = r.text(kMaxName), x.detector = r.text(kMaxName);
-  const std::size_t n = take_count(r, kMaxDead, 4);
-  x.dead.reserve(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto rank = r.number<std::uint32_t>();
-    r.expect(rank < kMaxWorld, "a rank is out of range");
-    x.dead.push_back(static_cast<int>(rank));
-  }
-  return f;
-}
+NetFrame take_beat(Reader&) { return Beat{}; }
 NetFrame take_bye(Reader&) { return Bye{}; }
 NetFrame take_note(Reader& r) {
-  Note f{r.number<std::uint16_t>(), r.number<std::uint64_t>(), {}};
+  Note f{r.number<std::uint16_t>(), r.number<std::uint64_t>(), r.number<std::uint64_t>(), {}};
   const View body = r.bytes(take_count(r, kMaxNote, 1));
   f.body.assign(body.begin(), body.end());
   return f;
 }
 
-constexpr NetFrame (*kTake[])(Reader&) = {take_seat_frame, take_waiting, take_source, take_piece,
-                                          take_want,       take_got,     take_refuse, take_beat,
-                                          take_alarm,      take_bye,     take_note};
+constexpr NetFrame (*kTake[])(Reader&) = {take_seat_frame, take_waiting, take_source, take_piece, take_want,
+                                          take_got,        take_refuse,  take_beat,   take_bye,   take_note};
 static_assert(std::size(kTake) == std::variant_size_v<NetFrame>);
 
 }  // namespace

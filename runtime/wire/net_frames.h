@@ -1,5 +1,5 @@
-// What travels in sealed frames between hosts: joining, tables of ranks, heartbeats, failures. Pure encoding
-// and parsing. Used by the rendezvous and by the control plane between hosts.
+// What travels in sealed frames between hosts: joining, tables of ranks, heartbeats, news of control pages.
+// Pure encoding and parsing. Used by the rendezvous and by the control plane between hosts.
 #pragma once
 #include <string>
 #include <variant>
@@ -9,7 +9,7 @@
 
 namespace ouro::wire {
 
-inline constexpr std::size_t kMaxEndpoint = 100, kMaxBlob = 2048, kMaxGroups = 1024, kMaxDead = 4096;
+inline constexpr std::size_t kMaxEndpoint = 100, kMaxBlob = 2048;
 
 /// One rank as the others see it.
 struct NetSeat {
@@ -56,33 +56,19 @@ struct NetRefuse {
   bool seat_only = false;
   std::string host, text;
 };
-/// A sign of life. Only durations travel.
-struct Beat {
-  struct Group {
-    std::uint64_t key = 0, entered = 0, completed = 0;  ///< sequence numbers of the newest operations
-    std::uint64_t what = 0, count = 0;                  ///< signature of the operation entered last
-    bool operator==(const Group&) const = default;
-  };
-  std::uint32_t since_ms = 0;  ///< since the sender's beat before this one
-  std::uint64_t count = 0;     ///< beats sent before it
-  std::vector<Group> groups;   ///< at most kMaxGroups
-};
-/// A failure that one rank has seen or adopted, for one group (key) or all (0).
-struct Alarm {
-  std::uint64_t key = 0;
-  Failure failure;  ///< texts cut at kMaxText and kMaxName, at most kMaxDead dead
-};
+/// A sign of life.
+struct Beat {};
 /// The sender leaves in good order: no death.
 struct Bye {};
 /// Anything else that the control plane says; opaque here.
 struct Note {
   std::uint16_t kind = 0;
+  std::uint64_t order = 0;  ///< of what its sender says: never less than that of a note sent before it
   std::uint64_t key = 0;
   Bytes body;  ///< at most kMaxControl - 64 bytes
 };
 
-using NetFrame =
-    std::variant<Seat, Waiting, Source, TablePiece, Want, Got, NetRefuse, Beat, Alarm, Bye, Note>;
+using NetFrame = std::variant<Seat, Waiting, Source, TablePiece, Want, Got, NetRefuse, Beat, Bye, Note>;
 
 /// The payload of one sealed frame: type u16 | fields. Texts and lists beyond their limits are cut.
 Bytes encode_net(const NetFrame&);

@@ -145,9 +145,7 @@ std::vector<Bytes> net_seeds() {
        {NetFrame(Seat{4, seat}), NetFrame(Waiting{1, 4, "2,3"}), NetFrame(Source{3, 2, "10.0.0.1:2"}),
         NetFrame(TablePiece{2, 0, 2, both}), NetFrame(Want{}), NetFrame(Got{}),
         NetFrame(NetRefuse{Reason::refused, 1, 2, true, "host", "no"}),
-        NetFrame(Beat{250, 7, {{1, 2, 3, 4, 5}, {6}}}),
-        NetFrame(Alarm{9, {.reason = Reason::peer_dead, .text = "x", .rank = 1, .dead = {1, 2}}}),
-        NetFrame(Bye{}), NetFrame(Note{3, 4, {5, 6}})})
+        NetFrame(Beat{}), NetFrame(Bye{}), NetFrame(Note{3, 7, 4, {5, 6}})})
     seeds.push_back(encode_net(f));
   return seeds;
 }
@@ -219,8 +217,7 @@ void net_frames(View in) {
   require(frame.ok() || frame.status().reason() == Reason::refused);
   if (!frame.ok()) return;
   const Bytes again = encode_net(*frame);
-  // A duration is a float in memory: its last digits may differ.
-  require(again.size() == in.size() && (std::holds_alternative<Alarm>(*frame) || equal(again, in)));
+  require(equal(again, in));
   if (auto* piece = std::get_if<TablePiece>(&*frame); piece && piece->total <= 1024) {
     TableReader reader(piece->total);
     const std::uint32_t total = piece->total;

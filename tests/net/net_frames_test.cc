@@ -23,10 +23,9 @@ std::vector<NetFrame> all() {
           Want{},
           Got{},
           NetRefuse{Reason::mismatch, 1, 2, true, "host", "no"},
-          Beat{250, 7, {{1, 2, 3, 4, 5}, {6, 7, 8, 9, 10}}},
-          Alarm{9, {.reason = Reason::peer_dead, .text = "x", .rank = 1, .elapsed_s = 0.5, .dead = {1, 2}}},
+          Beat{},
           Bye{},
-          Note{3, 4, {5, 6}}};
+          Note{3, 7, 4, {5, 6}}};
 }
 
 TEST(NetFrames, RoundTripAndEveryTruncation) {
@@ -44,9 +43,9 @@ TEST(NetFrames, RoundTripAndEveryTruncation) {
     EXPECT_EQ(decode_net(longer).ok(), open_ended) << f.index();
   }
   EXPECT_EQ(std::get<Seat>(*decode_net(encode_net(all()[0]))).seat, seat(1));
-  const Failure f = std::get<Alarm>(*decode_net(encode_net(all()[8]))).failure;
-  EXPECT_EQ(f.elapsed_s, 0.5);
-  EXPECT_EQ(f.dead, (std::vector<int>{1, 2}));
+  const Note note = std::get<Note>(*decode_net(encode_net(all()[9])));
+  EXPECT_EQ(note.order, 7u);
+  EXPECT_EQ(note.body, (Bytes{5, 6}));
 }
 
 TEST(NetFrames, GoldenBytes) {
@@ -56,7 +55,7 @@ TEST(NetFrames, GoldenBytes) {
             "02000000"
             "0300"
             "613a31");
-  EXPECT_EQ(fmt::format("{:02x}", fmt::join(encode_net(Bye{}), "")), "0900");
+  EXPECT_EQ(fmt::format("{:02x}", fmt::join(encode_net(Bye{}), "")), "0800");
 }
 
 TEST(NetFrames, OutOfRangeIsRefused) {
@@ -71,8 +70,9 @@ TEST(NetFrames, OutOfRangeIsRefused) {
   EXPECT_TRUE(refused(NetRefuse{Reason::none}));
   EXPECT_TRUE(refused(NetRefuse{Reason::refused, static_cast<std::int32_t>(kMaxWorld)}));
   EXPECT_FALSE(decode_net(Bytes{99, 0}).ok());
-  Writer huge;  // a list that claims four billion groups
-  huge.number(std::uint16_t{7}), huge.number(1u), huge.number(std::uint64_t{0}), huge.number(0xffffffffu);
+  Writer huge;  // a note that claims four billion bytes
+  huge.number(std::uint16_t{9}), huge.number(std::uint16_t{1}), huge.number(std::uint64_t{0});
+  huge.number(std::uint64_t{0}), huge.number(0xffffffffu);
   EXPECT_FALSE(decode_net(huge.bytes).ok());
 }
 
