@@ -1,41 +1,44 @@
 // The tcp fabric. See tcp.h.
 #include "transport/tcp.h"
 
-#include <utility>  // before Asio (Boost 1.74 with g++ 12)
-
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "runtime/core/log.h"
 
 namespace ouro::transport {
 namespace {
 
-namespace asio = boost::asio;
-using boost::system::error_code;
 using namespace std::chrono_literals;
 
 constexpr std::size_t kStage = 8192;       // what is read beyond the payload at hand
 constexpr std::size_t kPerTurn = 4 << 20;  // bytes moved on one connection before the next has its turn
 constexpr auto kAside = 1ms;               // how often the own thread asks whether somebody drives
+constexpr auto kNap = 100ms;               // the longest that it sleeps
 
 /// One connection: at most one frame coming in and one going out.
 struct Connection {
-  Connection(asio::io_context& io, int peer_rank, Pipe over)
-      : socket(io), pipe(std::move(over)), peer(peer_rank) {}
-  asio::posix::stream_descriptor socket;  // to wait for; bytes go by the pipe
+  Connection(int peer_rank, Fd line, Pipe over)
+      : socket(std::move(line)), pipe(std::move(over)), peer(peer_rank) {}
+  void close() {
+    broken = true;
+    socket.reset();
+  }
+  pollfd wanted() const {
+    return {socket.get(), static_cast<short>(pipe.blocked() ? POLLIN | POLLOUT : POLLIN), 0};
+  }
+
+  Fd socket;  // to wait for; bytes go by the pipe
   Pipe pipe;
   const int peer;
-  bool broken = false, reading = false, writing = false;  // reading, writing: the own thread waits for that
+  bool broken = false;
 
   std::array<std::byte, kStage> stage;
   std::size_t begin = 0, end = 0;  // of what is staged
@@ -63,19 +66,20 @@ struct TcpFabric::State {
                  }),
         connections(static_cast<std::size_t>(options.world)),
         dropped(static_cast<std::size_t>(options.world)),
-        damaged(static_cast<std::size_t>(options.world)) {}
+        damaged(static_cast<std::size_t>(options.world)),
+        wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
   Options options;
   Exchange exchange;
-  asio::io_context io;  // outlives the sockets
-  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
   // Under the exchange's lock.
   std::vector<std::vector<std::shared_ptr<Connection>>> connections;  // by peer
   std::vector<bool> dropped;
   std::vector<int> damaged;  // by peer: headers that came damaged, one after the other
   std::vector<std::byte> waste = std::vector<std::byte>(64 << 10);
 
-  std::atomic<bool> asked{false};  // the own thread has been asked to look
+  Fd wake;  // asks the own thread to look
+  std::atomic<bool> stopping{false};
+  std::atomic<std::uint64_t> drives{0};  // calls of progress by others than the own thread
   std::thread thread;
 
   void move_all();
@@ -85,23 +89,17 @@ struct TcpFabric::State {
   bool take_staged(Connection&);
   void finish(Connection&);
   void fail(Connection&, const Status&);
-  void watch(const TcpFabric&, const std::shared_ptr<Connection>&);
-  void watch_all(const TcpFabric&);
+  void look() { (void)eventfd_write(wake.get(), 1); }
+  void watch(const TcpFabric&);
 };
 
 TcpFabric::TcpFabric(Options options) : state_(std::make_unique<State>(std::move(options))) {
-  state_->thread = std::thread([s = state_.get()] {
-    pthread_setname_np(pthread_self(), "ouro-progress");
-    while (!s->io.stopped()) try {
-        s->io.run();
-      } catch (const std::exception& e) {  // no memory, or no room to wait for another connection
-        OURO_WARN("the tcp fabric: {}", e.what());
-      }
-  });
+  state_->thread = std::thread([this] { state_->watch(*this); });
 }
 
 TcpFabric::~TcpFabric() {
-  state_->io.stop();
+  state_->stopping = true;
+  state_->look();
   state_->thread.join();
 }
 
@@ -119,19 +117,15 @@ void TcpFabric::adopt(int peer, Fd socket, const std::optional<TlsEnd>& tls) {
     if (static_cast<int>(all.size()) >= s.options.connections) {
       for (auto& c : all) {
         if (c->within && c->place.to) s.exchange.abandon(peer, c->in);
-        c->broken = true;
-        error_code ignored;
-        c->socket.close(ignored);
+        c->close();
       }
       all.clear();
       s.exchange.resume(peer);
     }
-    auto c = std::make_shared<Connection>(s.io, peer, std::move(*pipe));
-    c->socket.assign(socket.release());
-    all.push_back(std::move(c));
+    all.push_back(std::make_shared<Connection>(peer, std::move(socket), std::move(*pipe)));
   }
   nudge(peer);
-  asio::post(s.io, [this] { state_->watch_all(*this); });
+  s.look();
 }
 
 int TcpFabric::wanted(int peer) {
@@ -155,17 +149,15 @@ void TcpFabric::drop(int peer) {
   State& s = *state_;
   std::lock_guard lock(s.exchange.lock());
   s.dropped[static_cast<std::size_t>(peer)] = true;
-  for (auto& c : s.connections[static_cast<std::size_t>(peer)]) {
-    c->broken = true;
-    error_code ignored;
-    c->socket.close(ignored);
-  }
+  for (auto& c : s.connections[static_cast<std::size_t>(peer)]) c->close();
   s.connections[static_cast<std::size_t>(peer)].clear();
 }
 
 void TcpFabric::progress() {
   std::unique_lock lock(state_->exchange.lock(), std::try_to_lock);
-  if (lock) state_->move_all();
+  if (!lock) return;
+  state_->drives.fetch_add(1, std::memory_order_relaxed);
+  state_->move_all();
 }
 
 void TcpFabric::nudge(int peer) {
@@ -180,7 +172,7 @@ void TcpFabric::nudge(int peer) {
         if (s.exchange.talks_to(p)) left |= s.push(p);
     }
   }
-  if (left && !s.asked.exchange(true)) asio::post(s.io, [this] { state_->watch_all(*this); });
+  if (left) s.look();
 }
 
 void TcpFabric::rest(std::chrono::microseconds at_most) {
@@ -189,9 +181,7 @@ void TcpFabric::rest(std::chrono::microseconds at_most) {
   {
     std::lock_guard lock(s.exchange.lock());
     for (auto& all : s.connections)
-      for (auto& c : all)
-        fds.push_back({c->socket.native_handle(),
-                       static_cast<short>(c->pipe.blocked() ? POLLIN | POLLOUT : POLLIN), 0});
+      for (auto& c : all) fds.push_back(c->wanted());
   }
   const timespec slice{0, static_cast<long>(at_most.count()) * 1000};
   ppoll(fds.data(), fds.size(), &slice, nullptr);
@@ -225,6 +215,7 @@ bool TcpFabric::State::push(int peer) {
 }
 
 bool TcpFabric::State::send(Connection& c) {
+  if (c.broken) return false;
   std::size_t moved = 0;
   if (Status s = c.pipe.flush(); !s.ok()) fail(c, s);
   while (!c.broken && moved < kPerTurn && c.pipe.ready() && !c.pipe.blocked()) {
@@ -309,9 +300,7 @@ bool TcpFabric::State::take_staged(Connection& c) {
         return false;
       }
       options.failed(c.peer, place.status());
-      c.broken = true;
-      error_code ignored;
-      c.socket.close(ignored);
+      c.close();
       return false;
     }
     c.place = std::move(*place);
@@ -338,9 +327,7 @@ void TcpFabric::State::finish(Connection& c) {
 
 void TcpFabric::State::fail(Connection& c, const Status& why) {
   if (c.within && c.place.to) exchange.abandon(c.peer, c.in);
-  c.broken = true;
-  error_code ignored;
-  c.socket.close(ignored);
+  c.close();
   exchange.resume(c.peer);
   options.lost(c.peer, why.failure()->text);
   if (exchange.talks_to(c.peer)) options.need(c.peer);
@@ -348,42 +335,25 @@ void TcpFabric::State::fail(Connection& c, const Status& why) {
 
 // ---- the own thread --------------------------------------------------------------------------------
 
-void TcpFabric::State::watch_all(const TcpFabric& f) {
-  asked = false;
-  std::vector<std::shared_ptr<Connection>> now;
-  {
-    std::lock_guard lock(exchange.lock());
-    for (auto& all : connections) now.insert(now.end(), all.begin(), all.end());
-  }
-  for (auto& c : now) watch(f, c);
-}
-
-/// Looks after a connection while nobody drives: it is armed for one event at a time, so that a driver who
-/// reads first costs this thread nothing.
-void TcpFabric::State::watch(const TcpFabric& f, const std::shared_ptr<Connection>& c) {
-  const auto on = [this, &f, c](bool Connection::*armed) {
-    return [this, &f, c, armed](error_code e) {
-      (*c).*armed = false;
-      if (e) return;
-      if (!f.driven()) {
-        std::unique_lock lock(exchange.lock(), std::try_to_lock);
-        if (lock) move_all();
+/// Moves what comes while nobody drives. Whoever has driven a moment ago is about to come back: until then
+/// this thread waits for no connection, since each packet would wake it, in the way of who reads the packet.
+void TcpFabric::State::watch(const TcpFabric& f) {
+  pthread_setname_np(pthread_self(), "ouro-progress");
+  std::vector<pollfd> fds;
+  for (std::uint64_t seen = 0; !stopping;) {
+    const std::uint64_t now = drives.load(std::memory_order_relaxed);
+    const bool aside = f.driven() || std::exchange(seen, now) != now;
+    fds.assign(1, {wake.get(), POLLIN, 0});
+    if (!aside) try {
+        std::lock_guard lock(exchange.lock());
+        move_all();
+        for (auto& all : connections)
+          for (auto& c : all) fds.push_back(c->wanted());
+      } catch (const std::bad_alloc&) {
+        OURO_WARN("the tcp fabric is short of memory; trying again");
       }
-      auto timer = std::make_shared<asio::steady_timer>(io, f.driven() ? kAside : 0ms);
-      timer->async_wait([this, &f, c, timer](error_code cancelled) {
-        if (!cancelled) watch(f, c);
-      });
-    };
-  };
-  std::lock_guard lock(exchange.lock());
-  if (c->broken) return;
-  if (!c->reading) {
-    c->reading = true;
-    c->socket.async_wait(asio::posix::stream_descriptor::wait_read, on(&Connection::reading));
-  }
-  if (c->pipe.blocked() && !c->writing) {
-    c->writing = true;
-    c->socket.async_wait(asio::posix::stream_descriptor::wait_write, on(&Connection::writing));
+    poll(fds.data(), fds.size(), static_cast<int>((aside ? kAside : kNap).count()));
+    if (eventfd_t count; fds[0].revents & POLLIN) (void)eventfd_read(wake.get(), &count);
   }
 }
 
