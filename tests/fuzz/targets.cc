@@ -161,7 +161,9 @@ constexpr Entry kEntries[] = {{"frames", frames, frames_seeds},
                               {"handshake_server", handshake_server, server_seeds},
                               {"handshake_client", handshake_client, client_seeds},
                               {"net_frames", net_frames, net_seeds},
-                              {"sealed", sealed, sealed_seeds}};
+                              {"sealed", sealed, sealed_seeds},
+                              {"chunks", chunks, chunks_seeds},
+                              {"notes", notes, notes_seeds}};
 
 }  // namespace
 

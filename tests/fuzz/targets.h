@@ -16,6 +16,10 @@ void handshake_server(wire::View);  ///< what a client may say
 void handshake_client(wire::View);  ///< what a server may say
 void net_frames(wire::View);        ///< frames between hosts, and the table of ranks
 void sealed(wire::View);            ///< streams of sealed frames
+void chunks(wire::View);            ///< headers of the data between hosts (link_targets.cc, as the next)
+void notes(wire::View);             ///< news of a control page
+std::vector<wire::Bytes> chunks_seeds();
+std::vector<wire::Bytes> notes_seeds();
 
 struct Entry {
   const char* name;
