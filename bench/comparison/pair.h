@@ -8,6 +8,8 @@ namespace ouro::compare {
 
 class Pair {
  public:
+  static constexpr int kWindow = 8;  ///< messages that a library submits together in a stream, if it can
+
   virtual ~Pair() = default;
   virtual std::string library() const = 0;
   /// Joins; sets the own rank, 0 or 1. Empty: all is well, as with Error of peer.h.

@@ -11,8 +11,6 @@
 namespace ouro::compare {
 namespace {
 
-constexpr int kWindow = 8;  // messages under way in a stream
-
 class MpiPair : public Pair {
  public:
   std::string library() const override {

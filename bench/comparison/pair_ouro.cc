@@ -1,5 +1,6 @@
 // compare_pair_ouro: this library between two ranks that share no memory, joined by the launcher's variables.
 // Started by bench/compare --transport.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -36,6 +37,12 @@ class OuroPair : public Pair {
   void recv(void* data, std::size_t bytes) override {
     need(ouro::recv(context_.world(), View(data, bytes, DType::u8), peer_).status());
   }
+  void send_many(const void* data, std::size_t bytes, int count) override {
+    many(count, [&] { send(data, bytes); });
+  }
+  void recv_many(void* data, std::size_t bytes, int count) override {
+    many(count, [&] { recv(data, bytes); });
+  }
   void all_reduce(const float* in, float* out, std::size_t count) override {
     need(ouro::all_reduce(context_.world(), CView(in, count, DType::f32), View(out, count, DType::f32),
                           ReduceOp::sum));
@@ -43,6 +50,15 @@ class OuroPair : public Pair {
   void stop() override { need(context_.close()); }
 
  private:
+  template <class Start>
+  void many(int count, Start&& start) {
+    for (int done = 0; done < count; done += kWindow) {
+      const int n = std::min(kWindow, count - done);
+      group_start();
+      for (int i = 0; i < n; ++i) start();
+      need(group_end());
+    }
+  }
   Context context_;
   int peer_ = -1;
 };

@@ -44,7 +44,7 @@ void both_ways(int fd, std::size_t bytes) {
       need(n > 0 || errno == EAGAIN, "send");
     }
     if (got < bytes) {
-      const ssize_t n = recv(fd, in.data(), kPiece, MSG_DONTWAIT);
+      const ssize_t n = recv(fd, in.data(), std::min(kPiece, bytes - got), MSG_DONTWAIT);
       if (n > 0) got += static_cast<std::size_t>(n), moved = true;
       need(n > 0 || (n < 0 && errno == EAGAIN), "recv");
     }
