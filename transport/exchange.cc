@@ -334,7 +334,9 @@ void Exchange::landed(int peer, const NetHeader& h, const Place& place) {
   if (room->bell) bump(*room->bell);
 }
 
-void Exchange::resume(int peer) {
+void Exchange::resume(int peer, const Outgoing* out) {
+  if (out && out->header.kind == NetHeader::kGone)
+    peers_[static_cast<std::size_t>(peer)].given_up.push_back(out->header.room);
   for (Entry& e : peers_[static_cast<std::size_t>(peer)].links) {
     NetLink& l = *e.link;
     for (std::uint64_t i = load(l.out_freed_); i < l.sent_; ++i) l.again_ |= bit(i, l.slot_count_);

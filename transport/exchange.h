@@ -136,9 +136,9 @@ class Exchange {
   void landed(int peer, const NetHeader&, const Place&);
   /// The rest of a frame that was placed will not come: it is asked for again.
   void abandon(int peer, const NetHeader&);
-  /// A connection to `peer` is gone, and what was under way on it: all that has not been given back goes
-  /// again; what comes twice is discarded.
-  void resume(int peer);
+  /// A connection to `peer` is gone, and what was under way on it (`out`: a frame of which a part is sent, or
+  /// nullptr): all that has not been given back goes again; what comes twice is discarded.
+  void resume(int peer, const Outgoing* out = nullptr);
   /// The ranks that have not taken all that was sent to them, as far as is known; they are asked.
   std::vector<int> owing(NetRoom&);
   /// Whether there is, or will be, something to say to `peer`.

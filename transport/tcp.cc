@@ -328,7 +328,7 @@ void TcpFabric::State::finish(Connection& c) {
 void TcpFabric::State::fail(Connection& c, const Status& why) {
   if (c.within && c.place.to) exchange.abandon(c.peer, c.in);
   c.close();
-  exchange.resume(c.peer);
+  exchange.resume(c.peer, c.sending ? &c.out : nullptr);
   options.lost(c.peer, why.failure()->text);
   if (exchange.talks_to(c.peer)) options.need(c.peer);
 }

@@ -345,6 +345,26 @@ TEST(Exchange, TellsThatItTakesNothingMore) {
   EXPECT_EQ(a.exchange.lingering(), 0u);
 }
 
+/// What was half sent when the connection broke is said again.
+TEST(Exchange, AFarewellSurvivesItsConnection) {
+  End a(0), b(1);
+  a.open(), b.open();
+  a.exchange.remove(kRoom, false);
+  Exchange::Outgoing out;
+  {
+    std::lock_guard lock(a.exchange.lock());
+    EXPECT_TRUE(a.exchange.talks_to(1));
+    ASSERT_TRUE(a.exchange.next(1, &out));
+    ASSERT_EQ(out.header.kind, NetHeader::kGone);
+    EXPECT_FALSE(a.exchange.talks_to(1));
+    a.exchange.resume(1, &out);
+  }
+  const auto again = next(a);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->header.kind, NetHeader::kGone);
+  EXPECT_EQ(again->header.room, kRoom);
+}
+
 TEST(Exchange, ForgivesWhoHasGone) {
   End a(0);
   a.open();
