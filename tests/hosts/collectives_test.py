@@ -56,6 +56,28 @@ class Torchrun(unittest.TestCase):
                 self.assertEqual(r.first("joined")["local_size"], (2, 2, 1)[r.rank])
                 self.assertEqual(r.first("left")["sum"], 3)
 
+    def test_itself(self):
+        if not shutil.which("torchrun"):
+            self.skipTest("torchrun is not installed")
+        shape = (2, 1)
+        with lab.Job(shape, ["join"]) as job:  # its folder and secret; the ranks are started by torchrun
+            env = {**lab.CLEAN, "OURO_SECRET_FILE": str(job.secret), "OURO_JOIN_DEADLINE": "30"}
+            agents = [subprocess.Popen(
+                ["ip", "netns", "exec", lab.host(h), "torchrun", "--no-python", "--nnodes", "2", "--node-rank", str(h),
+                 "--nproc-per-node", str(many), "--master-addr", lab.address(0), "--master-port", str(lab.PORT - 1),
+                 lab.RANK, "join"], env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT) for h, many in enumerate(shape)]
+            try:
+                said = [a.communicate(timeout=60)[0] for a in agents]
+            finally:
+                for a in agents:
+                    a.kill()
+        for h, many in enumerate(shape):
+            self.assertEqual(agents[h].returncode, 0, said[h])
+            self.assertEqual(said[h].count('"event":"joined"'), many, said[h])
+            self.assertEqual(said[h].count(f'"local_size":{many}'), many, said[h])
+            self.assertEqual(said[h].count('"sum":3'), many, said[h])
+
 
 AGENT = """#!/bin/sh
 # As ssh: options, a host, a command. The host gets a name of its own, as real ones have.
