@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace ouro::rt {
 namespace {
+
+constexpr std::size_t kWorthLanding = 4096;  // telling the link costs less than copying so much
 
 Status too_long(const Envelope& e, std::size_t room) {
   return invalid(
@@ -68,6 +71,28 @@ void Messages::claim(Message& m) {
     return;
   }
   wanted_.push_back(&m);
+  if (m.peer != Message::kAny && m.peer != rank_) expect(m.peer);
+}
+
+/// Tells the link where the next message of `source` goes if it is the one that is asked for first.
+void Messages::expect(int source) {
+  Inbound& i = in_[static_cast<std::size_t>(source)];
+  if (!i.link.view.elsewhere || i.within || i.expected) return;
+  const auto first =
+      std::find_if(wanted_.begin(), wanted_.end(), [&](const Message* w) { return w->peer == source; });
+  if (first == wanted_.end() || (*first)->bytes < kWorthLanding) return;
+  // Whoever takes from anybody may take this message, or that of another source and leave this one to the
+  // next.
+  const auto open = [&](const Message* w) { return w->peer == Message::kAny && w->tag == (*first)->tag; };
+  if (std::any_of(wanted_.begin(), first, open)) return;
+  i.expected = *first;
+  land(i, source, {i.link.next, i.expected->data, i.expected->bytes, i.expected->tag});
+}
+
+void Messages::land(Inbound& i, int source, const Landing& where) {
+  if (!where.to && !i.lands) return;
+  links_->land(source, where);
+  i.lands = where.to != nullptr;
 }
 
 void Messages::deliver(Arrival& a, Message& m) {
@@ -106,7 +131,8 @@ void Messages::push(Outbound& o, int to) {
       if (o.link.view.elsewhere)
         o.link.view.elsewhere[o.link.next % o.link.view.slot_count] = lends ? m.data + m.moved : nullptr;
       if (!lends) put(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
-      o.link.view.header(o.link.next) = {0, 0, m.bytes, static_cast<std::uint32_t>(bytes), m.tag};
+      if (!m.begun) m.first = o.link.next;
+      o.link.view.header(o.link.next) = {m.first, 0, m.bytes, static_cast<std::uint32_t>(bytes), m.tag};
       publish(*o.link.view.full, ++o.link.next);
       if (links_->remote(to)) links_->sent(to);
       m.moved += bytes;
@@ -134,6 +160,7 @@ Status Messages::pull(Inbound& i, int source) {
       i.envelope = {source, h.tag, h.total};
       i.got = 0;
       i.within = true;
+      i.first = i.link.next;
       i.target = nullptr;
       i.arrival = arrivals_.end();
       auto wanted =
@@ -160,16 +187,18 @@ Status Messages::pull(Inbound& i, int source) {
         i.arrival = std::prev(arrivals_.end());
       }
     }
-    if (h.bytes > i.link.view.slot_bytes || h.bytes > i.envelope.bytes - i.got ||
+    if (h.seq != i.first || h.bytes > i.link.view.slot_bytes || h.bytes > i.envelope.bytes - i.got ||
         (h.bytes == 0 && i.envelope.bytes > 0))
       return corrupt("a message's slot has a size that cannot be");
     std::byte* to = i.target ? i.target->data : i.arrival->data.data();
+    if (i.link.next == i.first) {
+      Message* const expected = std::exchange(i.expected, nullptr);
+      if ((!i.target || i.target != expected) && i.envelope.bytes > h.bytes)
+        land(i, source, {i.first, to, i.envelope.bytes, i.envelope.tag});
+    }
     const std::byte* const found = i.link.view.found(i.link.next);
     if (found != to + i.got) put(to + i.got, found, h.bytes);
-    const bool first = i.got == 0;
     i.got += h.bytes;
-    if (first && i.got < i.envelope.bytes)
-      links_->land(source, i.link.next + 1, to + i.got, i.envelope.bytes - i.got);
     publish(*i.link.view.freed, ++i.link.next);
     freed = true;
     if (!i.target) i.arrival->got = i.got;
@@ -182,6 +211,8 @@ Status Messages::pull(Inbound& i, int source) {
       deliver(*i.arrival, *m);
       arrivals_.erase(i.arrival);
     }
+    expect(source);
+    if (!i.expected) land(i, source, {});  // the memory is its owner's again
   }
   if (freed) bump(*links_->bell(source));  // a sender may wait for room
   return {};
@@ -200,6 +231,11 @@ bool Messages::withdraw(Message& m) {
     return false;
   }
   wanted_.remove(&m);
+  for (std::size_t source = 0; source < in_.size(); ++source)
+    if (in_[source].expected == &m) {
+      links_->recall_inbound(static_cast<int>(source));
+      in_[source].expected = nullptr;
+    }
   for (Arrival& a : arrivals_)
     if (a.claimed == &m) a.claimed = nullptr;
   for (Inbound& i : in_)

@@ -35,9 +35,9 @@ struct Message {
 
   bool done = false;
   Status outcome = {};
-  Envelope envelope = {};  // receives
-  std::size_t moved = 0;   // sends: bytes that have gone into slots, or are lent to the link
-  std::uint64_t end = 0;   // sends that lend: the chunks of the link up to the last of this message
+  Envelope envelope = {};            // receives
+  std::size_t moved = 0;             // sends: bytes that have gone into slots, or are lent to the link
+  std::uint64_t first = 0, end = 0;  // sends: of the chunks of the link; end: if lent
   bool begun = false;
 };
 
@@ -77,8 +77,11 @@ class Messages {
     LinkEnd link;
     bool within = false;  // between the first and the last slot of a message
     Envelope envelope;
+    std::uint64_t first = 0;  // of its slots
     std::size_t got = 0;
     Message* target = nullptr;
+    bool lands = false;           // the link has been told of some memory
+    Message* expected = nullptr;  // the link has been told that the next message is probably for this one
     std::list<Arrival>::iterator arrival;
   };
   struct Outbound {
@@ -93,6 +96,8 @@ class Messages {
   Status pull(Inbound&, int source);
   void push(Outbound&, int to);
   void give_back(Outbound&);
+  void expect(int source);
+  void land(Inbound&, int source, const Landing&);
   void deliver(Arrival&, Message&);
   void claim(Message&);
 

@@ -32,10 +32,11 @@ NetLink::NetLink(std::uint32_t slot_bytes, std::uint32_t slot_count)
 }
 
 std::byte* NetLink::landing(const NetHeader& h) const {
-  if (!landing_.to || h.index < landing_.first) return nullptr;
-  const std::uint64_t at = (h.index - landing_.first) * slot_bytes_;
-  if (at >= landing_.bytes || h.bytes != std::min<std::uint64_t>(slot_bytes_, landing_.bytes - at))
+  if (!landing_.to || h.seq != landing_.first || h.tag != landing_.tag || h.total > landing_.room)
     return nullptr;
+  if (h.index < h.seq || h.index - h.seq >= h.total / slot_bytes_ + 1) return nullptr;
+  const std::uint64_t at = (h.index - h.seq) * slot_bytes_;
+  if (h.bytes == 0 || h.bytes != std::min<std::uint64_t>(slot_bytes_, h.total - at)) return nullptr;
   return landing_.to + at;
 }
 

@@ -40,14 +40,6 @@ struct NetHeader {
 };
 static_assert(sizeof(NetHeader) == 80);
 
-/// Where chunks of an inbound direction go in place of their slots: `bytes` from chunk `first` on, one chunk
-/// after the other. All but the last fill a slot; a chunk of another size goes into its slot.
-struct Landing {
-  std::uint64_t first = 0;
-  std::byte* to = nullptr;
-  std::size_t bytes = 0;
-};
-
 /// Both directions between this rank and one other, in one group, for one purpose: slots in memory of this
 /// process, counters moved by the executor on one side and by the fabric on the other.
 class NetLink {

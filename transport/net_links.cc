@@ -52,10 +52,10 @@ Counter* NetLinks::bell(int rank) const {
   return shm_ ? shm_->bell(local_[static_cast<std::size_t>(rank)]) : &spare_->own_bell;
 }
 
-void NetLinks::land(int from, std::uint64_t first, std::byte* to, std::size_t bytes) {
+void NetLinks::land(int from, const Landing& where) {
   if (!remote(from)) return;
   std::lock_guard lock(fabric_.exchange().lock());
-  fabric_.exchange().land(link(from), {first, to, bytes});
+  fabric_.exchange().land(link(from), where);
 }
 
 void NetLinks::recall_inbound(int from) {

@@ -24,7 +24,7 @@ class NetLinks final : public Links {
   bool remote(int rank) const override { return local_[static_cast<std::size_t>(rank)] < 0; }
   void sent(int to) override { fabric_.nudge(ranks_[static_cast<std::size_t>(to)]); }
   void settle() override { fabric_.nudge(Fabric::kEveryone); }
-  void land(int from, std::uint64_t first, std::byte* to, std::size_t bytes) override;
+  void land(int from, const Landing&) override;
   void recall_inbound(int from) override;
   void recall_outbound(int to) override;
   void linger(std::shared_ptr<void> after) override;

@@ -24,9 +24,9 @@ class Links {
   virtual void sent(int /*to*/) {}
   /// Lets remote ranks know what has been given back to them since.
   virtual void settle() {}
-  /// The next `bytes` from chunk `first` of `from` on go to `to` where that spares a copy; see
-  /// LinkView::elsewhere.
-  virtual void land(int /*from*/, std::uint64_t /*first*/, std::byte* /*to*/, std::size_t /*bytes*/) {}
+  /// A message from `from` goes there where that spares a copy (LinkView::elsewhere), in place of what was said
+  /// before.
+  virtual void land(int /*from*/, const Landing&) {}
   /// Nothing goes there any more, and what has come lies in slots.
   virtual void recall_inbound(int /*from*/) {}
   /// What the producer keeps elsewhere for `to` is not read any more.

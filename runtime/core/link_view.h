@@ -10,6 +10,15 @@
 
 namespace ouro {
 
+/// Where a message that is about to come goes in place of its slots, if it begins with chunk `first` of the link, has
+/// `tag`, and at most `room` bytes. Its chunks name the first of them as `seq`, and all but the last fill a slot.
+struct Landing {
+  std::uint64_t first = 0;
+  std::byte* to = nullptr;
+  std::size_t room = 0;
+  std::int32_t tag = 0;
+};
+
 /// What precedes the payload of each slot. `signature` and `seq` let the receiver see a disagreement at the
 /// first chunk; `bytes` is checked against what the receiver expects, never trusted as a bound.
 struct alignas(64) SlotHeader {

@@ -78,7 +78,7 @@ void chunks(View in) {
         in = in.subspan(n);
         if (first & kKind) h.kind = NetHeader::kOpen + h.kind % 7;
         if (first & kItsRoom) h.room = kRoom;
-        if (first & kIndex) h.index = taken + h.index % kSlots;
+        if (first & kIndex) h.index = taken + h.index % kSlots, h.seq = taken, h.total %= 1024;
         if (first & kBytes) h.bytes = h.kind == NetHeader::kChunk ? h.bytes % (kSlotBytes + 1) : 0;
         if (first & kCheck) h.check = h.head_check = 0;
         auto place = exchange.place(1, h);

@@ -1,6 +1,7 @@
 // Messages: matching, order, the queue of the unexpected, sizes, deadlines, many threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <set>
@@ -171,6 +172,57 @@ TEST_P(MessagesOf, LargeBothWays) {
 }
 
 /// A receive that nobody answers in time is over; the group, and the message when it comes, are as before.
+/// Of all lengths, asked for before they come or after, from one source or from any, by receivers some of
+/// whom give up while theirs is on its way: what is received is what was sent, and memory that was given back
+/// is not written.
+TEST_P(MessagesOf, LandWhereTheyAreWanted) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
+    Group& g = c.world();
+    constexpr int kMessages = 60;
+    const auto bytes_of = [](int i) {
+      constexpr std::size_t kEnds[] = {0, 1, 5000, 131'072, 131'073, 400'000, 1'100'000};
+      return kEnds[static_cast<std::size_t>(i) % std::size(kEnds)] + static_cast<std::size_t>(i % 3);
+    };
+    const auto byte_of = [](int i, std::size_t at) {
+      return static_cast<std::uint8_t>(at * 31 + static_cast<std::size_t>(i));
+    };
+    if (c.rank() == 0) {
+      for (int i = 0; i < kMessages; ++i) {
+        std::vector<std::uint8_t> data(bytes_of(i));
+        for (std::size_t at = 0; at < data.size(); ++at) data[at] = byte_of(i, at);
+        if (i % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        OURO_RANK_OK(send(g, {data.data(), data.size(), DType::u8}, 1, i % 2));
+      }
+      return Status(barrier(g)).ok() ? "" : "barrier";
+    }
+    int given_up = 0;
+    for (int i = 0; i < kMessages; ++i) {
+      std::vector<std::uint8_t> data(bytes_of(i) + static_cast<std::size_t>(i % 4) * 1000, 0xee);
+      const View room{data.data(), data.size(), DType::u8};
+      if (i % 7 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      Result<Received> got = recv(g, room, i % 3 == 0 ? kAnySource : 0, i % 2, std::chrono::milliseconds(1));
+      if (!got.ok()) {
+        OURO_RANK_CHECK(got.status().reason() == Reason::deadline, "{}", got.status().message());
+        ++given_up;
+        std::fill(data.begin(), data.end(), std::uint8_t{0xdd});
+        std::vector<std::uint8_t> second(data.size());
+        got = recv(g, {second.data(), second.size(), DType::u8}, 0, i % 2);
+        OURO_RANK_OK(got);
+        OURO_RANK_CHECK(std::all_of(data.begin(), data.end(), [](std::uint8_t x) { return x == 0xdd; }),
+                        "message {} was written where nobody waited any more", i);
+        std::swap(data, second);
+      }
+      OURO_RANK_CHECK(got->bytes == bytes_of(i), "message {}: {} bytes", i, got->bytes);
+      for (std::size_t at = 0; at < got->bytes; ++at)
+        OURO_RANK_CHECK(data[at] == byte_of(i, at), "message {} at {}", i, at);
+    }
+    OURO_RANK_CHECK(given_up < kMessages, "{}", given_up);
+    return Status(barrier(g)).ok() ? "" : "barrier";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
 TEST_P(MessagesOf, DeadlineOfAReceive) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
