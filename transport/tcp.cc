@@ -260,7 +260,8 @@ bool TcpFabric::State::receive(Connection& c) {
       c.begin = 0;
     }
     const std::size_t lacks = c.within ? c.in.bytes - c.got : 0;
-    const iovec stage{c.stage.data() + c.end, c.stage.size() - c.end};
+    // Of a long run of chunks the next header only, so that the payload behind it goes to its place, too.
+    const iovec stage{c.stage.data() + c.end, lacks > kStage ? sizeof(NetHeader) : c.stage.size() - c.end};
     std::array<iovec, 2> parts{stage, iovec{}};
     std::size_t direct = 0;
     if (lacks > 0 && c.place.to) {
