@@ -106,7 +106,7 @@ Status Bench::run() {
       const auto begin = Clock::now();
       OURO_TRY(go(static_cast<Way>(way)));
       const double us = us_since(begin);
-      OURO_TRY(barrier(group_));  // who checks its results must not hold up who shares its core and still works
+      OURO_TRY(barrier(group_));  // who checks its results must not hold up who still works on its core
       bad += static_cast<double>(wrong(seed));
       if (round >= 0) mine[static_cast<std::size_t>(way * kRounds + round)] = us;
     }

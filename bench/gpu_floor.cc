@@ -8,12 +8,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "bench/arguments.h"
 #include "kernels/gpu/collect.h"
 #include "runtime/device/gpu.h"
+#include "tools/measure/figures.h"
 
 namespace ouro::bench {
 namespace {
@@ -22,14 +25,10 @@ using Clock = std::chrono::steady_clock;
 using gpu::Event;
 using gpu::Gpu;
 using gpu::MemOp;
+using measure::median;
 
 constexpr int kHops = 100;  // in one measurement of something short
 constexpr std::chrono::seconds kDeadline{10};
-
-double median(std::vector<double> v) {
-  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
-  return v[v.size() / 2];
-}
 
 class Floor {
  public:
@@ -222,23 +221,16 @@ class Floor {
 };
 
 int main_of(int argc, char** argv) {
-  bool quick = false;
-  int device = 0;
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]) == "--quick") {
-      quick = true;
-    } else if (char* end = nullptr;
-               (device = static_cast<int>(std::strtol(argv[i], &end, 10))) < 0 || *end != 0) {
-      fmt::print(stderr, "usage: bench_gpu_floor [--quick] [DEVICE]\n");
-      return 2;
-    }
-  }
+  const bool quick = argc > 1 && std::string_view(argv[1]) == "--quick";
+  const std::optional<int> device = number(argc, argv, quick ? 2 : 1, 0, 0, 1023);
+  const bool right = device && argc <= (quick ? 3 : 2);
+  if (const auto code = help_or_refuse(argc, argv, right, "bench_gpu_floor [--quick] [DEVICE]")) return *code;
   Gpu& g = gpu::gpu();
   if (g.devices() == 0) {
     fmt::print("SKIP (no CUDA device): {}\n", g.version());
     return 77;
   }
-  const Status status = Floor(g, device, quick).run();
+  const Status status = Floor(g, *device, quick).run();
   if (status.ok()) return 0;
   fmt::print(stderr, "{}\n", status.message());
   return 1;

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
+#include <optional>
 #include <vector>
 
+#include "bench/arguments.h"
 #include "ouro/train/layout.hpp"
 
 namespace ouro::bench {
@@ -75,12 +76,12 @@ Status run(int ranks) {
 }  // namespace ouro::bench
 
 int main(int argc, char** argv) {
-  const int ranks = argc > 1 ? std::atoi(argv[1]) : 4;
-  if (ranks < 2 || ranks % 2 != 0) {
-    fmt::print(stderr, "usage: bench_groups [ranks]; an even number\n");
-    return 2;
-  }
-  const ouro::Status s = ouro::bench::run(ranks);
+  const std::optional<int> ranks = ouro::bench::number(argc, argv, 1, 4, 2, 256);
+  const bool right = ranks && *ranks % 2 == 0 && argc <= 2;
+  if (const auto code =
+          ouro::bench::help_or_refuse(argc, argv, right, "bench_groups [RANKS]   (even; default 4)"))
+    return *code;
+  const ouro::Status s = ouro::bench::run(*ranks);
   if (!s.ok()) fmt::print(stderr, "{}\n", s.message());
   return s.ok() ? 0 : 1;
 }

@@ -3,15 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bench/arguments.h"
 #include "ouro/ouro.hpp"
+#include "tools/measure/figures.h"
 
 namespace {
 
@@ -31,10 +35,7 @@ std::uint64_t counted(const char* what) {
   return bytes;
 }
 
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v.empty() ? 0 : v[v.size() / 2];
-}
+using measure::median;
 
 Status reduce_rounds(Context& c, std::size_t bytes, std::string_view algorithm, int rounds) {
   Group& g = c.world();
@@ -81,19 +82,20 @@ Status round_trips(Context& c, std::size_t bytes, int rounds) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    fmt::print(stderr,
-               "bench_hosts ALGORITHM|message BYTES ROUNDS   (under a launcher; HOSTS_INTERFACE: eth0)\n");
-    return 2;
-  }
-  const std::string_view what = argv[1];
-  const auto bytes = static_cast<std::size_t>(std::strtoull(argv[2], nullptr, 10));
-  const int rounds = std::max(1, std::atoi(argv[3]));
+  const std::optional<int> rounds = ouro::bench::number(argc, argv, 3, 1, 1, 1 << 20);
+  std::size_t bytes = 0;
+  const std::string_view what = argc > 1 ? argv[1] : "", size = argc > 2 ? argv[2] : "";
+  const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), bytes);
+  const bool right = argc == 4 && rounds && error == std::errc() && end == size.data() + size.size();
+  if (const auto code = ouro::bench::help_or_refuse(
+          argc, argv, right,
+          "bench_hosts ALGORITHM|message BYTES ROUNDS   (under a launcher; HOSTS_INTERFACE: eth0)"))
+    return *code;
   auto context = Context::from_env();
   Status s = context.status();
   if (s.ok())
-    s = what == "message" ? round_trips(*context, bytes, rounds)
-                          : reduce_rounds(*context, bytes, what, rounds);
+    s = what == "message" ? round_trips(*context, bytes, *rounds)
+                          : reduce_rounds(*context, bytes, what, *rounds);
   if (s.ok()) s = context->close();
   if (!s.ok()) fmt::print(stderr, "{}\n", s.message());
   return s.ok() ? 0 : 1;

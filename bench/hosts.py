@@ -6,6 +6,8 @@ import pathlib
 import subprocess
 import sys
 
+if {"-h", "--help"} & set(sys.argv[1:]):
+    sys.exit(print("usage: hosts.py [BIN [MIB (64) [ROUNDS (5)]]]   (as root; BIN: the folder of netlab and bench_hosts)"))
 BIN = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "bin").resolve()
 MIB = int(sys.argv[2]) if len(sys.argv) > 2 else 64
 ROUNDS = int(sys.argv[3]) if len(sys.argv) > 3 else 5

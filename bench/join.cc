@@ -1,17 +1,23 @@
 // How long a job of many hosts takes to come together: each host one rank, one listener and one client of the
 // rendezvous, spread over a few processes, all on the loopback. Usage: bench_join [hosts [processes [arity]]]
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <optional>
 #include <vector>
 
+#include "bench/arguments.h"
+#include "runtime/core/fd.h"
 #include "runtime/rendezvous.h"
 
 namespace {
@@ -56,6 +62,19 @@ RendezvousOptions options(Node& node, asio::io_context& io, int rank, int world,
   o.arity = arity;
   o.deadline = kLimit;
   return o;
+}
+
+/// "127.0.0.1:PORT" where nobody listens: known before the server is, and no file has to be left behind.
+std::string free_place() {
+  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof at;
+  if (!socket || ::bind(socket.get(), reinterpret_cast<sockaddr*>(&at), length) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&at), &length) != 0)
+    return "";
+  return fmt::format("127.0.0.1:{}", ntohs(at.sin_port));
 }
 
 /// Seconds since a moment that all processes know.
@@ -104,26 +123,34 @@ int client_process(int first, int step, int world, const std::string& place, int
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto argument = [&](int i, int fallback) { return argc > i ? std::atoi(argv[i]) : fallback; };
-  const int world = argument(1, 4096), processes = argument(2, 4), arity = argument(3, 8);
-  if (world < 2 || world > 65'536 || processes < 1 || processes >= world || processes > 64 || arity < 1) {
-    fmt::print(stderr, "usage: bench_join [hosts (2..65536) [processes (1..64) [arity]]]\n");
-    return 2;
-  }
+  using ouro::bench::number;
+  const std::optional<int> hosts = number(argc, argv, 1, 4096, 2, 65'536);
+  const std::optional<int> spread = number(argc, argv, 2, 4, 1, 64),
+                           branches = number(argc, argv, 3, 8, 1, 64);
+  const bool right = hosts && spread && branches && *spread < *hosts && argc <= 4;
+  if (const auto code = ouro::bench::help_or_refuse(
+          argc, argv, right, "bench_join [HOSTS (2..65536; 4096) [PROCESSES (1..64; 4) [ARITY (1..64; 8)]]]"))
+    return *code;
+  const int world = *hosts, processes = *spread, arity = *branches;
+  ::setenv("OURO_DEBUG", "VERSION", 0);  // thousands of ranks that are joining have nothing to say
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = files.rlim_max;
   setrlimit(RLIMIT_NOFILE, &files);
-  const auto folder = std::filesystem::temp_directory_path() / fmt::format("ouro-join-{}", getpid());
-  std::filesystem::create_directory(folder);
-  const std::string place = "file:" + (folder / "place").string();
+  const std::string place = free_place();
+  if (place.empty()) {
+    fmt::print(stderr, "bench_join: no free port on the loopback\n");
+    return 1;
+  }
 
   int go[2], report[2];
   if (pipe2(go, O_CLOEXEC) != 0 || pipe2(report, O_CLOEXEC) != 0) return 1;
   std::vector<pid_t> children;
   for (int p = 0; p < processes; ++p) {
-    const pid_t child = fork();
+    const pid_t parent = getpid(), child = fork();
     if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(1);  // it died before it could be watched
       close(go[1]), close(report[0]);
       _exit(client_process(1 + p, processes, world, place, arity, go[0], report[1]));
     }
@@ -153,7 +180,6 @@ int main(int argc, char** argv) {
   std::vector<double> times;
   for (double t = 0; ::read(report[0], &t, sizeof t) == sizeof t;) times.push_back(t - start);
   for (const pid_t child : children) waitpid(child, nullptr, 0);
-  std::filesystem::remove_all(folder);
   std::sort(times.begin(), times.end());
   const auto failed = std::count_if(times.begin(), times.end(), [](double x) { return x < 0; });
   const auto at = [&](double q) {

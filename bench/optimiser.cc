@@ -18,41 +18,21 @@
 #include <thread>
 #include <vector>
 
+#include "bench/arguments.h"
 #include "kernels/arith/optim.h"
 #include "kernels/host_job.h"
 #include "kernels/host_loops.h"
 #include "kernels/optim.h"
+#include "tools/measure/figures.h"
 
 namespace ouro::kernels {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using measure::median;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-/// Processor time of this thread or process.
-double own_seconds(clockid_t clock) {
-  timespec t{};
-  clock_gettime(clock, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-/// Processor time of everything on this machine, all cores, in steps of 10 ms; 0 where nobody tells.
-double all_seconds() {
-  double busy = 0;
-  if (std::FILE* file = std::fopen("/proc/stat", "r")) {
-    double user = 0, nice = 0, system = 0;
-    if (std::fscanf(file, "cpu %lf %lf %lf", &user, &nice, &system) == 3)
-      busy = (user + nice + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
-    std::fclose(file);
-  }
-  return busy;
-}
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  const std::size_t h = v.size() / 2;
-  return v.size() % 2 != 0 ? v[h] : (v[h - 1] + v[h]) / 2;
-}
-
 /// One thread's part: never shared, first touched by its owner.
 struct Part {
   std::size_t count;
@@ -226,10 +206,10 @@ class Team {
         while (true) {
           start_.arrive_and_wait();
           if (run_ == nullptr) return;
-          const double cpu = own_seconds(CLOCK_THREAD_CPUTIME_ID);
+          const double cpu = measure::thread_cpu_seconds();
           const auto begin = Clock::now();
           run_(part);
-          lost_[k] = seconds_since(begin) - (own_seconds(CLOCK_THREAD_CPUTIME_ID) - cpu);
+          lost_[k] = seconds_since(begin) - (measure::thread_cpu_seconds() - cpu);
           end_.arrive_and_wait();
         }
       });
@@ -328,35 +308,13 @@ void from_cache(int rounds) {
       std::vector<double> rates;
       for (int round = 0; round < rounds; ++round) {
         const int calls = 400;
-        const double begin = own_seconds(CLOCK_THREAD_CPUTIME_ID);
+        const double begin = measure::thread_cpu_seconds();
         for (int k = 0; k < calls; ++k) c.run(part);
-        const double seconds = own_seconds(CLOCK_THREAD_CPUTIME_ID) - begin;
+        const double seconds = measure::thread_cpu_seconds() - begin;
         rates.push_back(calls * c.steps * static_cast<double>(part.count) / seconds / 1e9);
       }
       std::printf("%-38s %-9s %10.2f\n", c.name, isa, median(rates));
     }
-}
-
-/// One way of a cache line between two cores, ns: near or far (a virtual machine may move between the two).
-double hand_off(int a, int b) {
-  std::atomic<int> ball{0};
-  constexpr int kTurns = 20000;
-  const auto play = [&ball](int core, int parity) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(static_cast<std::size_t>(core), &set);
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
-    for (int turn = parity; turn < kTurns; turn += 2) {
-      while (ball.load(std::memory_order_acquire) != turn) {
-      }
-      ball.store(turn + 1, std::memory_order_release);
-    }
-  };
-  const auto begin = Clock::now();
-  std::thread other(play, b, 1);
-  std::thread(play, a, 0).join();
-  other.join();
-  return seconds_since(begin) / kTurns * 1e9;
 }
 
 }  // namespace
@@ -364,12 +322,12 @@ double hand_off(int a, int b) {
 
 int main(int argc, char** argv) {
   using namespace ouro::kernels;
-  const int rounds = argc > 1 ? std::atoi(argv[1]) : 7;
-  const int millions = argc > 2 ? std::atoi(argv[2]) : 36;
-  if (rounds < 1 || millions < 1 || argc > 3) {
-    std::fprintf(stderr, "usage: bench_optimiser [rounds] [million elements]\n");
-    return 1;
-  }
+  const std::optional<int> rounds = ouro::bench::number(argc, argv, 1, 7, 1, 10'000);
+  const std::optional<int> millions = ouro::bench::number(argc, argv, 2, 36, 1, 10'000);
+  const bool right = rounds && millions && argc <= 3;
+  if (const auto code =
+          ouro::bench::help_or_refuse(argc, argv, right, "bench_optimiser [ROUNDS [MILLION_ELEMENTS]]"))
+    return *code;
 #if defined(__x86_64__)
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
     std::fprintf(stderr, "bench_optimiser is built for processors with AVX2 and FMA\n");
@@ -378,16 +336,17 @@ int main(int argc, char** argv) {
 #endif
   const std::vector<int> cores = usable_cores();
   const auto mode = [&] {
-    if (cores.size() > 1) std::printf("# hand-off between cores: %.0f ns\n", hand_off(cores[0], cores[1]));
+    if (cores.size() > 1)
+      std::printf("# hand-off between cores: %.0f ns\n", ouro::measure::handoff_ns(cores[0], cores[1]));
   };
   mode();
   const auto begin = Clock::now();
-  const double others = all_seconds() - own_seconds(CLOCK_PROCESS_CPUTIME_ID);
-  from_cache(rounds);
+  const double others = ouro::measure::host_cpu_seconds() - ouro::measure::process_cpu_seconds();
+  from_cache(*rounds);
   for (const std::size_t threads : {1, 2})
     if (threads <= cores.size())
-      from_memory(threads, static_cast<std::size_t>(millions) * 1'000'000, rounds, cores);
-  const double taken = all_seconds() - own_seconds(CLOCK_PROCESS_CPUTIME_ID) - others;
+      from_memory(threads, static_cast<std::size_t>(*millions) * 1'000'000, *rounds, cores);
+  const double taken = ouro::measure::host_cpu_seconds() - ouro::measure::process_cpu_seconds() - others;
   std::printf("\n# other programs took %.0f %% of the processors\n",
               100 * taken / seconds_since(begin) / static_cast<double>(cores.size()));
   mode();

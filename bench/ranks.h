@@ -1,34 +1,30 @@
 // Ranks of a bench: processes under ouro-run, else threads of this program; and the figures of all of them.
-// Used by bench_batch and bench_overlap.
+// Used by bench_batch, bench_decentralised and bench_overlap.
 #pragma once
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/arguments.h"
 #include "ouro/ouro.hpp"
 #include "runtime/launch.h"
+#include "tools/measure/figures.h"
 
 namespace ouro::bench {
 
 using Clock = std::chrono::steady_clock;
+using measure::median;
 inline double us_since(Clock::time_point t) {
   return std::chrono::duration<double, std::micro>(Clock::now() - t).count();
-}
-
-inline double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  const std::size_t half = v.size() / 2;
-  return v.empty() ? 0 : v.size() % 2 != 0 ? v[half] : (v[half - 1] + v[half]) / 2;
 }
 
 /// Element by element, what `pick` makes of the values of all ranks: std::max of the slowest, std::plus of a
@@ -48,34 +44,14 @@ inline Result<std::vector<double>> slowest(Group& g, const std::vector<double>& 
 
 inline int processors() { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
 
-/// Processor time of everything on this machine in steps of 10 ms (0 where nobody tells), and of this
-/// process.
-inline double all_cpu_seconds() {
-  double busy = 0, user = 0, nice = 0, system = 0;
-  if (std::FILE* file = std::fopen("/proc/stat", "re")) {
-    if (std::fscanf(file, "cpu %lf %lf %lf", &user, &nice, &system) == 3)
-      busy = (user + nice + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-    std::fclose(file);
-  }
-  return busy;
-}
-inline double own_cpu_seconds() {
-  rusage u{};
-  ::getrusage(RUSAGE_SELF, &u);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(u.ru_utime) + seconds(u.ru_stime);
-}
-
 /// Share of the processors that programs other than the ranks took since this was made.
 class Others {
  public:
   explicit Others(bool processes) : processes_(processes) {}
   Result<double> share(Group& g) const {
-    const double all = all_cpu_seconds() - all_, wall = us_since(begin_) * 1e-6;
-    const auto ours =
-        combine(g, {own_cpu_seconds() - own_}, [this](double a, double b) { return processes_ ? a + b : a; });
+    const double all = measure::host_cpu_seconds() - all_, wall = us_since(begin_) * 1e-6;
+    const auto ours = combine(g, {measure::process_cpu_seconds() - own_},
+                              [this](double a, double b) { return processes_ ? a + b : a; });
     if (!ours) return ours.status();
     return std::max(0.0, (all - (*ours)[0]) / wall / processors());
   }
@@ -83,7 +59,7 @@ class Others {
  private:
   const bool processes_;
   const Clock::time_point begin_ = Clock::now();
-  const double all_ = all_cpu_seconds(), own_ = own_cpu_seconds();
+  const double all_ = measure::host_cpu_seconds(), own_ = measure::process_cpu_seconds();
 };
 
 /// Runs `rank(context, processes)` on each rank of each job: of this process's under a launcher, else of as
@@ -99,6 +75,9 @@ inline int run_ranks(int argc, char** argv, std::vector<int> counts,
     }
     return s ? 0 : 1;
   };
+  const std::string usage = fmt::format("{0} [RANKS...]   (threads; default {1}), or ouro-run -n N {0}",
+                                        argv[0], fmt::join(counts, " "));
+  if (const auto code = help_or_refuse(argc, argv, true, usage.c_str())) return *code;
   const auto launch = discover();
   if (launch && launch->launcher != "none") {
     auto context = Context::from_env();
@@ -108,14 +87,9 @@ inline int run_ranks(int argc, char** argv, std::vector<int> counts,
   }
   if (argc > 1) counts.clear();
   for (int i = 1; i < argc; ++i) {
-    const std::string text = argv[i];
-    int n = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-    if (error != std::errc{} || *end != '\0' || n < 1) {
-      fmt::print(stderr, "{}: '{}' is no number of ranks\n", argv[0], text);
-      return 2;
-    }
-    counts.push_back(n);
+    const std::optional<int> n = number(argc, argv, i, 0, 1, 256);
+    if (const auto code = help_or_refuse(argc, argv, n.has_value(), usage.c_str())) return *code;
+    counts.push_back(*n);
   }
   std::atomic<int> worst = 0;  // joined before it is read: no ordering needed
   for (const int n : counts) {

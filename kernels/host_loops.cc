@@ -2,12 +2,16 @@
 // Used by the host executor; the loops themselves are in host_loops_impl.h.
 #include "kernels/host_loops.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <cassert>
-#include <cstdlib>
+#include <optional>
 #include <string>
 
 #include "kernels/host_job.h"
+#include "runtime/core/env.h"
+#include "runtime/core/log.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -60,14 +64,17 @@ struct Choice {
   std::atomic<const InstructionSet*> set;
   std::string remark;  // what was wrong with OURO_ISA
   Choice() : set(best()) {
-    const char* wanted = std::getenv("OURO_ISA");
-    if (wanted == nullptr || *wanted == '\0') return;
-    if (const InstructionSet* found = find(wanted)) {
+    const Result<std::optional<std::string>> wanted = env::text("OURO_ISA");
+    if (wanted.ok() && !*wanted) return;
+    if (const InstructionSet* found = wanted.ok() ? find(**wanted) : nullptr) {
       set.store(found, std::memory_order_relaxed);
-    } else {
-      remark = std::string(set.load(std::memory_order_relaxed)->name) + " (OURO_ISA=" + wanted +
-               " is not one of avx512, avx2, baseline, or not supported here)";
+      return;
     }
+    const char* name = set.load(std::memory_order_relaxed)->name;
+    const std::string why = wanted.ok() ? "OURO_ISA=" + **wanted + " is not supported by this processor"
+                                        : wanted.status().failure()->text;
+    remark = fmt::format("{} ({})", name, why);
+    OURO_WARN("{}; the host loops use {}", why, name);
   }
 };
 Choice& choice() {

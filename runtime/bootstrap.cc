@@ -8,9 +8,9 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <fstream>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "runtime/admission.h"
@@ -18,15 +18,35 @@
 #include "runtime/bootstrap_parts.h"
 #include "runtime/control_page.h"
 #include "runtime/core/log.h"
+#include "runtime/local_listener.h"
 #include "runtime/local_socket.h"
 #include "runtime/network.h"
+#include "runtime/rendezvous.h"
 
 namespace ouro::rt {
+namespace {
+
+constexpr int kStatStart = 22;  // field of /proc/PID/stat: ticks from the boot of the system to the start
+// Beyond one's own deadline, for a verdict that says more.
+constexpr std::chrono::milliseconds kPatience{1000};
+
+}  // namespace
 
 std::string host_name() {
   char name[wire::kMaxName] = {};
   gethostname(name, sizeof name - 1);
   return name;
+}
+
+std::uint64_t process_start() {
+  std::string stat;
+  std::getline(std::ifstream("/proc/self/stat"), stat);
+  std::istringstream after_name(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
+  std::string field;
+  for (int i = 3; i < kStatStart; ++i) after_name >> field;
+  std::uint64_t ticks = 0;
+  after_name >> ticks;
+  return ticks;
 }
 
 Fd self_pidfd() { return Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))); }
@@ -79,8 +99,6 @@ Status send_table(int line, const std::vector<Peer>& peers, int self_rank) {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr std::size_t kHalfOpen = 128;  // connections that have not said anything yet
-constexpr auto kTellLatecomers = 200ms;
 
 Status check_limits(const JoinOptions& o) {
   const int world = o.world;
@@ -99,25 +117,18 @@ class Hub {
  public:
   Hub(const JoinOptions& options, Fd listener, Peer self)
       : options_(options),
-        listener_(io_, listener.get()),
-        listener_fd_(std::move(listener)),
+        listener_(io_, std::move(listener),
+                  [this](const Line& line, Incoming said) { hear(line, std::move(said)); }),
         late_(io_),
         admission_(options.job, options.world, options.settings, self.host, self.pid),
         peers_(static_cast<std::size_t>(options.world)),
         lines_(peers_.size()) {
     peers_[0] = std::move(self);
   }
-  ~Hub() { listener_.release(); }  // listener_fd_ owns it
 
   Result<Joined> run() {
     const auto end = Clock::now() + options_.deadline;
-    accept();
-    late_.expires_after(options_.late_after);
-    late_.async_wait([this](error_code e) {
-      if (!e)
-        OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", fmt::join(admission_.missing(), ","),
-                  admission_.seated(), options_.world);
-    });
+    warn_later();
     while (!admission_.complete() && outcome_.ok()) {
       if (Clock::now() >= end)
         outcome_ = admission_.expired(std::chrono::duration<double>(options_.deadline).count());
@@ -127,63 +138,37 @@ class Hub {
     if (outcome_.ok()) outcome_ = hand_out();
     if (!outcome_.ok()) {
       for (auto& line : lines_)
-        if (line) refuse(*line, outcome_);
+        if (line) listener_.refuse(line, outcome_);
       // Who comes a moment later hears the same reason, not a hang-up.
       const auto until = Clock::now() + (outcome_.reason() == Reason::never_joined ? 0ms : kTellLatecomers);
-      while (told_ + 1 < options_.world && Clock::now() < until) io_.run_one_until(until);
+      while (listener_.refused() + 1 < options_.world && Clock::now() < until) io_.run_one_until(until);
       return outcome_;
     }
-    return Joined{std::move(peers_), std::move(listener_fd_)};
+    return Joined{std::move(peers_), listener_.release()};
   }
 
  private:
-  using Descriptor = asio::posix::stream_descriptor;
-  using Line = std::shared_ptr<Descriptor>;
+  using Line = LocalListener::Line;
 
-  void accept() {
-    accepting_ = half_open_ < kHalfOpen;  // else the rest wait in the kernel until somebody has spoken
-    if (!accepting_) return;
-    listener_.async_wait(Descriptor::wait_read, [this](error_code e) {
+  void warn_later() {
+    late_.expires_after(options_.late_after);
+    late_.async_wait([this](error_code e) {
       if (e) return;
-      while (half_open_ < kHalfOpen) {
-        const int fd = accept4(listener_fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0) break;
-        admit(std::make_shared<Descriptor>(io_, fd));
-      }
-      accept();
+      OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", fmt::join(admission_.missing(), ","),
+                admission_.seated(), options_.world);
+      warn_later();
     });
   }
 
-  void admit(Line line) {
-    if (Status s = check_peer(line->native_handle()); !s.ok()) return refuse(*line, s);
-    ++half_open_;
-    auto timer = std::make_shared<asio::steady_timer>(io_, kFirstFrame);
-    timer->async_wait([line](error_code e) {
-      if (!e) line->cancel();
-    });
-    when_readable(*line, [this, line, timer](error_code e) {
-      --half_open_;
-      if (!accepting_) accept();
-      timer->cancel();
-      if (e) return;
-      auto incoming = recv_frame(line->native_handle(), Clock::now());
-      if (!incoming.ok()) return refuse(*line, incoming.status());
-      auto* join = std::get_if<wire::Join>(&incoming->frame);
-      if (!join) return refuse(*line, Status(Reason::refused, "the first frame was not a request to join"));
-      consider(line, *join, std::move(incoming->fds));
-    });
-  }
-
-  void refuse(Descriptor& line, const Status& why) {
-    ++told_;
-    OURO_INFO(BOOTSTRAP, "refused pid {}: {}", credentials(line.native_handle()).pid, why.failure()->text);
-    (void)send_frame(line.native_handle(),
-                     wire::Refuse{why.reason(), why.failure()->rank, why.failure()->text})
-        .ok();
+  void hear(const Line& line, Incoming said) {
+    auto* join = std::get_if<wire::Join>(&said.frame);
+    if (!join)
+      return listener_.refuse(line, Status(Reason::refused, "the first frame was not a request to join"));
+    consider(line, *join, std::move(said.fds));
   }
 
   void consider(const Line& line, wire::Join& join, std::vector<Fd> fds) {
-    if (!outcome_.ok()) return refuse(*line, outcome_);
+    if (!outcome_.ok()) return listener_.refuse(line, outcome_);
     Admission::Decision decision = admission_.consider(join);
     if (decision.verdict == Admission::Verdict::seat) {
       auto peer = make_peer(join.pid, std::move(join.host), std::move(join.server), std::move(fds),
@@ -192,7 +177,7 @@ class Hub {
       admission_.vacate(static_cast<int>(join.rank));
       decision = {Admission::Verdict::turn_away, peer.status()};
     }
-    refuse(*line, decision.why);
+    listener_.refuse(line, decision.why);
     if (decision.verdict == Admission::Verdict::give_up && outcome_.ok()) outcome_ = decision.why;
   }
 
@@ -214,15 +199,11 @@ class Hub {
 
   const JoinOptions& options_;
   asio::io_context io_;
-  Descriptor listener_;
-  Fd listener_fd_;
+  LocalListener listener_;
   asio::steady_timer late_;
   Admission admission_;
   std::vector<Peer> peers_;
   std::vector<Line> lines_;
-  std::size_t half_open_ = 0;
-  bool accepting_ = true;
-  int told_ = 0;  // connections that were refused, for whatever reason
   Status outcome_;
 };
 
@@ -231,6 +212,8 @@ std::string host_of(const JoinOptions& o) { return o.network ? o.network->option
 /// The way of every rank that does not gather: ask until somebody answers, then read the table.
 Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Join& join) {
   const auto end = Clock::now() + options.deadline;
+  // The verdict of whoever gathers comes at his deadline, and that of another host has a way to go.
+  const auto verdict_by = end + (options.network ? 3 : 1) * kPatience;
   const std::string hub_name = options.network ? "the first rank of this host" : "rank 0";
   const auto dead_hub = [&](int pid) {
     return Status(Failure{.reason = Reason::peer_dead,
@@ -253,9 +236,7 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
     if (line) {
       OURO_TRY(check_peer(line.get()));
       hub = credentials(line.get()).pid;
-      // Rank 0's verdict, which says who is missing, comes at its deadline: a little patience beyond one's
-      // own.
-      auto answer = send_frame(line.get(), join, fds).ok() ? recv_frame(line.get(), end + kFirstFrame)
+      auto answer = send_frame(line.get(), join, fds).ok() ? recv_frame(line.get(), verdict_by)
                                                            : Result<Incoming>(dead_hub(hub));
       if (answer.ok()) {
         first = std::move(*answer);
@@ -276,7 +257,7 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
   }
   std::vector<Peer> peers(static_cast<std::size_t>(options.world));
   for (int i = 0; i < options.world; ++i) {
-    auto incoming = i == 0 ? Result<Incoming>(std::move(*first)) : recv_frame(line.get(), end + kFirstFrame);
+    auto incoming = i == 0 ? Result<Incoming>(std::move(*first)) : recv_frame(line.get(), verdict_by);
     if (!incoming.ok())
       return incoming.status().reason() == Reason::refused ? incoming.status() : dead_hub(hub);
     if (auto* no = std::get_if<wire::Refuse>(&incoming->frame))
@@ -328,6 +309,7 @@ Result<Joined> join(const JoinOptions& options, const std::string& server,
                           options.settings,
                           net ? net->endpoint() : "",
                           net ? net->address() : wire::Bytes{}};
+    OURO_TRY(check(join));
     return ask(options, self, join);
   }
   if (options.world == 1) {

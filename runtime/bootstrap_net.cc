@@ -1,23 +1,23 @@
 // Joining over several hosts: the first rank of a host gathers its ranks and brings them to the rendezvous;
 // rank 0, which leads its host, serves it. See bootstrap.h.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
 
 #include "runtime/bootstrap_parts.h"
-#include "runtime/core/log.h"
+#include "runtime/local_listener.h"
 #include "runtime/local_socket.h"
 #include "runtime/network.h"
 #include "runtime/rendezvous.h"
+#include "runtime/wire/codec.h"
 
 namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
+constexpr auto kPatience = 2s;
 
 /// The two ends of the rendezvous, seen from the first rank of a host.
 class Meeting {
@@ -35,11 +35,11 @@ class Meeting {
     }
     return m;
   }
-  void bring(NetSeat seat, std::function<void(Status)> refused) {
+  void bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t world) {
     if (server_)
-      server_->bring(std::move(seat), std::move(refused));
+      server_->bring(std::move(seat), std::move(refused), world);
     else
-      client_->bring(std::move(seat), std::move(refused));
+      client_->bring(std::move(seat), std::move(refused), world);
   }
   void lost(int rank) { server_ ? server_->lost(rank) : client_->lost(rank); }
   void async_table(TableCallback f) {
@@ -66,91 +66,76 @@ class HostHub {
   HostHub(const JoinOptions& options, Fd listener, Peer self, Meeting meeting)
       : options_(options),
         net_(*options.network),
-        listener_(net_.io(), dup(listener.get())),
-        listener_fd_(std::move(listener)),
+        listener_(net_.io(), std::move(listener),
+                  [this](const Line& line, Incoming said) { hear(line, std::move(said)); }),
         self_(std::move(self)),
         meeting_(std::move(meeting)) {}
 
   Result<Joined> run() {
     meeting_.hand_to(net_);
-    accept();
     std::optional<Result<std::vector<NetSeat>>> table;
     meeting_.async_table([&](Result<std::vector<NetSeat>> t) { table.emplace(std::move(t)); });
     // The rendezvous has the deadline; a little patience beyond it, should its answer be on its way.
-    const auto end = Clock::now() + options_.deadline + 2 * kFirstFrame;
+    const auto end = Clock::now() + options_.deadline + kPatience;
     while (!table && Clock::now() < end) net_.io().run_one_for(100ms);
-    error_code ignored;
-    listener_.close(ignored);
     if (!table) table.emplace(Status(Reason::never_joined, "the rendezvous did not answer in time"));
     auto joined = table->ok() ? use(**table) : Result<Joined>(table->status());
-    if (!joined.ok())
-      for (auto& [rank, guest] : guests_) refuse(*guest.line, joined.status());
+    if (joined.ok()) return joined;
+    outcome_ = joined.status();
+    for (auto& [rank, guest] : guests_) listener_.refuse(guest.line, outcome_);
+    const auto until = Clock::now() + kTellLatecomers;
+    while (Clock::now() < until) net_.io().run_one_until(until);
     return joined;
   }
 
  private:
-  using Descriptor = asio::posix::stream_descriptor;
+  using Line = LocalListener::Line;
   struct Guest {
-    std::shared_ptr<Descriptor> line;
+    Line line;
     Peer peer;
   };
 
-  void accept() {
-    listener_.async_wait(Descriptor::wait_read, [this](error_code e) {
-      if (e) return;
-      for (int i = 0; i < 64; ++i) {
-        const int fd = accept4(listener_fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0) break;
-        hear(std::make_shared<Descriptor>(net_.io(), fd));
-      }
-      accept();
-    });
+  void hear(const Line& line, Incoming said) {
+    const auto* join = std::get_if<wire::Join>(&said.frame);
+    if (!join)
+      return listener_.refuse(line, Status(Reason::refused, "the first frame was not a request to join"));
+    if (!outcome_.ok()) return listener_.refuse(line, outcome_);
+    if (Status s = objection(*join); !s.ok()) return listener_.refuse(line, s);
+    auto peer = make_peer(join->pid, join->host, join->server, std::move(said.fds), self_.control->bytes());
+    if (!peer.ok()) return listener_.refuse(line, peer.status());
+    seat(line, *join, std::move(*peer));
   }
 
-  void refuse(Descriptor& line, const Status& why) {
-    (void)send_frame(line.native_handle(),
-                     wire::Refuse{why.reason(), why.failure()->rank, why.failure()->text})
-        .ok();
-  }
-
-  void hear(std::shared_ptr<Descriptor> line) {
-    if (Status s = check_peer(line->native_handle()); !s.ok()) return refuse(*line, s);
-    auto timer = std::make_shared<asio::steady_timer>(net_.io(), kFirstFrame);
-    timer->async_wait([line](error_code e) {
-      if (!e) line->cancel();
-    });
-    when_readable(*line, [this, line, timer, alive = std::weak_ptr(alive_)](error_code e) {
-      timer->cancel();
-      if (e || alive.expired()) return;
-      auto incoming = recv_frame(line->native_handle(), Clock::now());
-      if (!incoming.ok()) return refuse(*line, incoming.status());
-      auto* join = std::get_if<wire::Join>(&incoming->frame);
-      if (!join) return refuse(*line, Status(Reason::refused, "the first frame was not a request to join"));
-      seat(line, *join, std::move(incoming->fds));
-    });
-  }
-
-  void seat(const std::shared_ptr<Descriptor>& line, wire::Join& join, std::vector<Fd> fds) {
+  /// What can be judged on this host. World sizes, settings and ranks out of range are judged by rank 0,
+  /// which tells all.
+  Status objection(const wire::Join& join) const {
+    if (join.job != options_.job) return {Reason::refused, "wrong-job: another job is gathered here"};
+    if (join.rank >= wire::kMaxWorld)
+      return {Reason::refused, fmt::format("rank-range: rank {} of {}", join.rank, join.world)};
     const int rank = static_cast<int>(join.rank);
-    if (join.job != options_.job || join.world != static_cast<std::uint32_t>(options_.world) ||
-        join.rank >= join.world || rank == options_.rank || guests_.contains(rank))
-      return refuse(
-          *line, Status(Reason::refused,
-                        fmt::format("rank {} of {} on a host of a job of {} ranks whose first rank here is "
-                                    "{} (pid {}): duplicate-rank, rank-range or another world size",
-                                    join.rank, join.world, options_.world, options_.rank, self_.pid)));
-    auto peer = make_peer(join.pid, join.host, join.server, std::move(fds), self_.control->bytes());
-    if (!peer.ok()) return refuse(*line, peer.status());
+    const auto guest = guests_.find(rank);
+    if (rank != options_.rank && guest == guests_.end()) return {};
+    const Peer& first = rank == options_.rank ? self_ : guest->second.peer;
+    const auto who = [rank](const std::string& host, int pid) {
+      return fmt::format("rank {} ({}, pid {})", rank, wire::printable(wire::view(host)), pid);
+    };
+    return {Reason::refused, fmt::format("duplicate-rank: {} joined first; refused {}",
+                                         who(first.host, first.pid), who(join.host, join.pid))};
+  }
+
+  void seat(const Line& line, const wire::Join& join, Peer peer) {
+    const int rank = static_cast<int>(join.rank);
+    guests_[rank] = {line, std::move(peer)};
     NetSeat seat{rank,          join.pid,      join.host,   net_.options().host_id,
                  join.endpoint, join.settings, join.address};
-    guests_[rank] = {line, std::move(*peer)};
-    meeting_.bring(std::move(seat), [this, rank, alive = std::weak_ptr(alive_)](Status why) {
+    auto refused = [this, rank, alive = std::weak_ptr(alive_)](const Status& why) {
       if (alive.expired()) return;
       const auto it = guests_.find(rank);
       if (it == guests_.end()) return;
-      refuse(*it->second.line, why);
+      listener_.refuse(it->second.line, why);
       guests_.erase(it);
-    });
+    };
+    meeting_.bring(std::move(seat), std::move(refused), join.world);
     // Until the table goes out a rank has nothing to say: what comes now is its end.
     when_readable(*line, [this, rank, alive = std::weak_ptr(alive_)](error_code e) {
       if (!e && !alive.expired() && guests_.contains(rank)) meeting_.lost(rank);
@@ -187,19 +172,19 @@ class HostHub {
                               .text = "it ended while the job was forming",
                               .rank = rank,
                               .detector = "socket"});
-    joined.rendezvous = std::move(listener_fd_);
+    joined.rendezvous = listener_.release();
     return joined;
   }
 
   const JoinOptions& options_;
   Network& net_;
-  Descriptor listener_;
-  Fd listener_fd_;
+  LocalListener listener_;
   Peer self_;
   Meeting meeting_;
   std::map<int, Guest> guests_;
-  std::shared_ptr<char> alive_ =
-      std::make_shared<char>();  // what is still to be called may come after this object
+  Status outcome_;  // a failure that those hear who come now
+  // What is still to be called may come after this object.
+  std::shared_ptr<char> alive_ = std::make_shared<char>();
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // What the two ways of joining share: on one host, and as the first rank of one of several. Used by
-// bootstrap.cc and bootstrap_net.cc only.
+// bootstrap.cc, bootstrap_net.cc and network_create.cc only.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,6 +9,8 @@
 namespace ouro::rt {
 
 std::string host_name();
+/// When this process began, in ticks since the system did; 0 where /proc does not say.
+std::uint64_t process_start();
 /// A pidfd that this process passes around names this process, whatever PID namespace the receiver lives in.
 Fd self_pidfd();
 /// A rank of this host, from what came with its request or with the table.
@@ -18,8 +20,6 @@ Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, s
 Result<Peer> make_remote(const wire::Member&, std::size_t control_bytes);
 /// Sends the table to one rank of this host: members of this host with their descriptors.
 Status send_table(int line, const std::vector<Peer>& peers, int self_rank);
-
-inline constexpr std::chrono::milliseconds kFirstFrame{1000};
 
 /// The first rank of a host, in a job over several: gathers the host's ranks and brings them to the
 /// rendezvous.

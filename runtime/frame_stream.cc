@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstring>
 
@@ -26,20 +27,23 @@ void FrameStream::start(OnFrame on_frame) {
 void FrameStream::read() {
   when_readable(descriptor_, [self = shared_from_this()](error_code e) {
     if (e || !self->on_frame_) return;
-    std::uint8_t bytes[64 << 10];
-    // A few pieces, then others on this thread have their turn.
-    for (int i = 0; i < 4 && self->on_frame_; ++i) {
-      const ssize_t n = ::read(self->descriptor_.native_handle(), bytes, sizeof bytes);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno == EAGAIN) break;
-      if (n <= 0)
-        return self->end(unresponsive(
-            fmt::format("hung up: {}", n == 0 ? "closed by the other end" : std::strerror(errno)),
-            "hang-up"));
-      self->take({bytes, static_cast<std::size_t>(n)});
-    }
+    self->read_some();
     if (self->on_frame_) self->read();
   });
+}
+
+/// A few pieces, then others on this thread have their turn.
+void FrameStream::read_some() {
+  std::uint8_t bytes[64 << 10];
+  for (int i = 0; i < 4 && on_frame_; ++i) {
+    const ssize_t n = ::read(descriptor_.native_handle(), bytes, sizeof bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return;
+    if (n <= 0)
+      return end(unresponsive(
+          fmt::format("hung up: {}", n == 0 ? "closed by the other end" : std::strerror(errno)), "hang-up"));
+    take({bytes, static_cast<std::size_t>(n)});
+  }
 }
 
 void FrameStream::take(wire::View bytes) {
@@ -77,14 +81,14 @@ void FrameStream::write() {
       }
       const Payload next = std::move(queue_.front());
       queue_.pop_front();
-      if (Status s = sealer_.seal(*next, sealed_); !s.ok()) return end(s);
+      if (Status s = sealer_.seal(*next, sealed_); !s.ok()) return end_later(s);
     }
     const ssize_t n =
         ::send(descriptor_.native_handle(), sealed_.data() + sent_, sealed_.size() - sent_, MSG_NOSIGNAL);
     if (n > 0) sent_ += static_cast<std::size_t>(n);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno != EAGAIN)
-      return end(unresponsive(fmt::format("hung up: {}", std::strerror(errno)), "hang-up"));
+      return end_later(unresponsive(fmt::format("hung up: {}", std::strerror(errno)), "hang-up"));
     if (n < 0 || i >= 4) {
       writing_ = true;
       descriptor_.async_wait(asio::posix::stream_descriptor::wait_write,
@@ -119,6 +123,15 @@ void FrameStream::close() {
   (void)!::read(descriptor_.native_handle(), rest, sizeof rest);
   error_code ignored;
   descriptor_.close(ignored);
+}
+
+/// The owner may be in the middle of a loop over such streams. What the other end said last is still read.
+void FrameStream::end_later(Status why) {
+  writing_ = true;
+  asio::post(descriptor_.get_executor(), [self = shared_from_this(), why = std::move(why)] {
+    if (self->on_frame_) self->read_some();
+    self->end(why);
+  });
 }
 
 void FrameStream::end(Status why) {

@@ -44,8 +44,7 @@ class GpuExecutor::OpMark final : public Mark {
   void spoil(const Status& why) {
     std::lock_guard lock(mutex_);
     if (passed_) return;
-    outcome_ = why;
-    explained_ = true;
+    explain(why);
   }
 
  private:
@@ -53,10 +52,15 @@ class GpuExecutor::OpMark final : public Mark {
     if (passed_) return true;
     auto there = gpu().query(event_->get());
     if (there.ok() && !*there) return false;
-    if (!there.ok() && !explained_) outcome_ = there.status(), explained_ = true;
+    if (!there.ok() && !explained_) explain(there.status());
     if (!explained_ && doubtful_ && doubtful_()) return false;
     doubtful_ = nullptr;
     return passed_ = true;
+  }
+  void explain(const Status& why) {
+    outcome_ = why;
+    explained_ = true;
+    stream_->note(why);
   }
   std::shared_ptr<GpuStream> stream_;
   std::shared_ptr<PooledEvent> event_;

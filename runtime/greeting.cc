@@ -13,8 +13,16 @@
 
 namespace ouro::rt {
 
+using namespace std::chrono_literals;
 using wire::Handshake, wire::RefuseCode;
 using Descriptor = asio::posix::stream_descriptor;
+
+std::chrono::microseconds round_trip(int socket) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0us;
+  return std::min<std::chrono::microseconds>(std::chrono::microseconds(info.tcpi_rtt), 5s);
+}
 
 Status unresponsive(std::string text, const char* detector) {
   return Status(Failure{.reason = Reason::peer_unresponsive, .text = std::move(text), .detector = detector});
@@ -73,9 +81,10 @@ void Greeting::take(wire::View bytes) {
   const Handshake::Peer& peer = handshake_.peer();
   Line line;
   line.socket = Fd(descriptor_.release());
-  line.peer_rank = peer.rank, line.peer_world = peer.world, line.peer_pid = peer.pid;
-  line.peer_host = peer.host, line.peer_host_id = peer.host_id;
+  line.peer_rank = peer.rank, line.peer_pid = peer.pid, line.peer_started = peer.started;
+  line.peer_host = peer.host;
   line.purpose = peer.purpose;
+  line.round_trip = round_trip(line.socket.get());
   line.keys = peer.keys;
   finish({{}, {}, std::move(line)});
 }
@@ -105,12 +114,15 @@ void Greeting::finish(Outcome outcome) {
 }
 
 namespace {
+
+constexpr auto kGreet = 5s;  // and four round trips: two, and a packet that is sent again
+
 /// One attempt to connect and greet.
 struct Attempt : std::enable_shared_from_this<Attempt> {
   Attempt(asio::io_context& context, std::function<void(Result<Line>)> f)
       : io(context), timer(context), connecting(context), done(std::move(f)) {}
 
-  void start(Clock::time_point deadline, Purpose purpose, Identity identity, int peer_rank) {
+  void start(Purpose purpose, Identity identity, int peer_rank) {
     auto to = parse_address(endpoint);
     if (!to.ok()) return later(to.status());
     Fd fd(::socket(to->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -119,15 +131,21 @@ struct Attempt : std::enable_shared_from_this<Attempt> {
     (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     const int failed = connect(fd.get(), reinterpret_cast<sockaddr*>(&to->at), to->length) != 0 ? errno : 0;
     if (failed != 0 && failed != EINPROGRESS) return later(failure(failed));
-    timer.expires_at(deadline);
-    timer.async_wait([self = shared_from_this()](error_code e) {
-      if (!e)
-        self->finish(unresponsive(fmt::format("{} did not answer in time", self->endpoint), "no answer"));
-    });
+    expect_until(deadline, "connection");
     connecting.assign(fd.release());
     connecting.async_wait(Descriptor::wait_write, [self = shared_from_this(), purpose, peer_rank,
                                                    identity = std::move(identity)](error_code e) mutable {
       if (!e && self->done) self->connected(purpose, std::move(identity), peer_rank);
+    });
+  }
+
+  /// Keeps this alive: all that is called meanwhile only knows it weakly.
+  void expect_until(Clock::time_point end, const char* what) {
+    timer.expires_at(end);
+    timer.async_wait([self = shared_from_this(), what](error_code e) {
+      if (!e)
+        self->finish(unresponsive(fmt::format("{} did not answer in time (no {})", self->endpoint, what),
+                                  "no answer"));
     });
   }
 
@@ -143,9 +161,13 @@ struct Attempt : std::enable_shared_from_this<Attempt> {
     getpeername(fd, reinterpret_cast<sockaddr*>(&peer.at), &peer.length);
     // A port that nobody listens on can be one's own: TCP connects it to itself.
     if (to_string(own) == to_string(peer)) return finish(failure(ECONNREFUSED));
+    expect_until(std::min<Clock::time_point>(deadline, Clock::now() + kGreet + 4 * round_trip(fd)),
+                 "handshake");
     greeting = std::make_shared<Greeting>(
         io, Fd(connecting.release()), Handshake::client(std::move(identity), purpose, peer_rank),
-        [self = shared_from_this()](Greeting::Outcome o) {
+        [weak = weak_from_this()](Greeting::Outcome o) {
+          const auto self = weak.lock();
+          if (!self) return;
           if (o.status.ok()) {
             o.line.peer_address = self->endpoint;
             return self->finish(std::move(o.line));
@@ -195,6 +217,7 @@ struct Attempt : std::enable_shared_from_this<Attempt> {
   Descriptor connecting;
   std::shared_ptr<Greeting> greeting;
   std::string endpoint;
+  Clock::time_point deadline;
   std::function<void(Result<Line>)> done;
 };
 
@@ -204,7 +227,8 @@ void dial(asio::io_context& io, const std::string& endpoint, Purpose purpose, Id
           int peer_rank, Clock::time_point deadline, std::function<void(Result<Line>)> done) {
   auto attempt = std::make_shared<Attempt>(io, std::move(done));
   attempt->endpoint = endpoint;
-  attempt->start(deadline, purpose, std::move(identity), peer_rank);
+  attempt->deadline = deadline;
+  attempt->start(purpose, std::move(identity), peer_rank);
 }
 
 }  // namespace ouro::rt

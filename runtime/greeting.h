@@ -41,6 +41,9 @@ class Greeting : public std::enable_shared_from_this<Greeting> {
   Done done_;
 };
 
+/// What the system has measured on a TCP connection; at most 5 s, whatever a stranger pretends.
+std::chrono::microseconds round_trip(int socket);
+
 /// peer-unresponsive, by `detector`.
 Status unresponsive(std::string text, const char* detector);
 

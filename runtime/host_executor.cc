@@ -19,6 +19,15 @@ std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 std::uint32_t fold32(std::uint64_t x) { return static_cast<std::uint32_t>(x ^ x >> 32); }
 
+/// A mix whose weights are all 1/n, as computed in double: summed up and divided once. A product with a
+/// rounded 1/n each would not give ten times 1 the mean 1.
+bool is_mean(const Operation& op) {
+  if (op.collective != Collective::mix || op.takes.empty()) return false;
+  const double share = 1 / static_cast<double>(op.takes.size() + 1);
+  return op.op.scalar.real == share && std::all_of(op.takes.begin(), op.takes.end(),
+                                                   [&](const auto& take) { return take.second == share; });
+}
+
 }  // namespace
 
 HostExecutor::HostExecutor(Context& context, Host& host, Lanes& lanes, int rank, int size)
@@ -36,6 +45,7 @@ void HostExecutor::prepare(const Plan& plan) {
   const DType t = op.dtype(rank_);
   elem_ = op.collective == Collective::barrier ? 1 : size_of(t);
   reduction_ = {t, op.reduces() ? op.op.kind : OpKind::sum, n_, op.op.scalar};
+  if (is_mean(op)) reduction_ = {t, OpKind::avg, static_cast<int>(op.takes.size()) + 1};
   if (op.reduces()) fold_ = kernels::Fold(reduction_);
   acc_bytes_ = op.reduces() ? kernels::accumulator_bytes(t, reduction_.op) : elem_;
   total_ = unit_count(op, rank_, n_);

@@ -7,7 +7,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -20,7 +19,6 @@
 #include "runtime/core/env.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/log.h"
-#include "runtime/net_address.h"
 
 namespace ouro::rt {
 namespace {
@@ -174,6 +172,46 @@ Result<std::string> local_address(const std::string& master, bool one_host) {
   if (chosen.ok())
     OURO_INFO(NET, "address {} towards {}{}", *chosen, ip, q.filter.empty() ? "" : " by " + q.filter);
   return chosen;
+}
+
+Result<std::vector<NetAddress>> resolve(const std::string& name, const std::string& port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (const int e = getaddrinfo(name.c_str(), port.c_str(), &hints, &found); e != 0)
+    return invalid(fmt::format("'{}:{}' cannot be resolved: {}", name, port, gai_strerror(e)));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, freeaddrinfo);
+  std::vector<NetAddress> all;
+  for (const addrinfo* i = found; i; i = i->ai_next) {
+    NetAddress& a = all.emplace_back();
+    a.length = i->ai_addrlen;
+    std::memcpy(&a.at, i->ai_addr, i->ai_addrlen);
+  }
+  return all;
+}
+
+Result<std::string> meeting_address(const std::string& place, const Resolve& resolve_name) {
+  if (parse_address(place).ok()) return place;
+  const std::size_t colon = place.rfind(':');
+  if (colon == std::string::npos || colon == 0)
+    return invalid(fmt::format("rendezvous '{}': expected HOST:PORT or file:PATH", place));
+  const std::string name = place.substr(0, colon), port = place.substr(colon + 1);
+  auto all = resolve_name(name, port);
+  if (!all.ok()) return all.status();
+  const auto elsewhere = std::find_if(all->begin(), all->end(), [](const NetAddress& a) {
+    return !is_loopback_address(to_string(a, false));
+  });
+  if (elsewhere != all->end()) return to_string(*elsewhere);
+  if (all->empty()) return invalid(fmt::format("rendezvous '{}': the name has no address", place));
+  const std::string loopback = to_string(all->front());
+  if (name == "localhost") return loopback;
+  auto own = local_address("", false);
+  if (!own.ok()) {
+    OURO_WARN("rendezvous '{}' is {} here, which no other host reaches ({})", place, loopback,
+              own.status().failure()->text);
+    return loopback;
+  }
+  OURO_INFO(NET, "rendezvous '{}' is {} here; other hosts reach this one as {}", place, loopback, *own);
+  return is_ipv6(*own) ? fmt::format("[{}]:{}", *own, port) : fmt::format("{}:{}", *own, port);
 }
 
 }  // namespace ouro::rt

@@ -1,11 +1,13 @@
 // Which of this host's addresses other hosts should use. Used by whoever opens a listener for other hosts.
-// The host's own name is never resolved: many systems map it to a loopback address.
+// What the host's own name resolves to is not believed: many systems map it to a loopback address.
 #pragma once
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/core/status.h"
+#include "runtime/net_address.h"
 
 namespace ouro::rt {
 
@@ -55,5 +57,14 @@ Result<std::string> route_to(const std::string& address);
 /// All of it: the filter from OURO_SOCKET_IFNAME, else NCCL_SOCKET_IFNAME; `master` is rank 0's numeric
 /// address, "" if it is not known.
 Result<std::string> local_address(const std::string& master, bool one_host);
+
+/// What a name means, best first. Error invalid.
+using Resolve =
+    std::function<Result<std::vector<NetAddress>>(const std::string& name, const std::string& port)>;
+Result<std::vector<NetAddress>> resolve(const std::string& name, const std::string& port);
+/// "HOST:PORT", where ranks of several hosts meet, in numbers. A name that leads to a loopback address (other
+/// than "localhost") is this host's own: then it is the address that other hosts use, if there is one.
+/// Errors: invalid.
+Result<std::string> meeting_address(const std::string& place, const Resolve& = resolve);
 
 }  // namespace ouro::rt

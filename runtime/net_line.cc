@@ -14,6 +14,7 @@
 
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
+#include "runtime/fd_shortage.h"
 #include "runtime/greeting.h"
 
 namespace ouro::rt {
@@ -33,29 +34,11 @@ void set(int fd, int level, int option, int value) {
   (void)setsockopt(fd, level, option, &value, sizeof value);
 }
 
-std::chrono::microseconds round_trip(int fd) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0us;
-  return std::min<std::chrono::microseconds>(std::chrono::microseconds(info.tcpi_rtt), 1s);
-}
-
-Result<Fd> listening_socket(LineListener::Options& options) {
+Result<Fd> listening_socket(const LineListener::Options& options) {
   const auto failed = [&](const char* what) {
     return Status(Reason::resource,
                   fmt::format("cannot {} {}: {}", what, options.bind, std::strerror(errno)));
   };
-  if (options.inherited) {
-    int listening = 0;
-    socklen_t length = sizeof listening;
-    if (getsockopt(options.inherited.get(), SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0 ||
-        !listening)
-      return invalid("the inherited descriptor is no listening socket");
-    const int fd = options.inherited.get();
-    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0)
-      return failed("use the inherited socket");
-    return std::move(options.inherited);
-  }
   auto at = parse_address(options.bind);
   if (!at.ok()) return at.status();
   const bool v6 = at->at.ss_family == AF_INET6;
@@ -105,7 +88,6 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     for (auto& h : std::exchange(half_, {})) h->timer.cancel(), h->greeting->close();
     taken_ = nullptr;
   }
-  void renew(Identity self) { self_ = std::move(self); }
   const std::string& endpoint() const { return endpoint_; }
   const Counts& counts() {
     counts_.half_open = half_.size();
@@ -117,6 +99,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     explicit Half(asio::io_context& io) : timer(io) {}
     std::string address, endpoint;
     Clock::time_point since = Clock::now();
+    Clock::duration patience{};
     asio::steady_timer timer;
     std::shared_ptr<Greeting> greeting;
   };
@@ -131,10 +114,10 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       s.from.length = sizeof s.from.at;
       s.fd = Fd(accept4(listener_.native_handle(), reinterpret_cast<sockaddr*>(&s.from.at), &s.from.length,
                         SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!s.fd && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) return shed();
+      if (!s.fd && FdShortage::caused(errno)) return shed();
       if (!s.fd && (errno == EAGAIN || errno == EBADF || errno == EINVAL)) break;
       if (!s.fd) continue;  // that one has gone already
-      back_off_ = 0ms;
+      shortage_.over();
       ++counts_.accepted;
       if (const auto wait = make_room(to_string(s.from, false)); wait > 0ms) return park(std::move(s), wait);
       admit(std::move(s));
@@ -148,10 +131,9 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     Fd(accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     spare_ = spare_descriptor();
     ++counts_.shed;
-    if (back_off_ == 0ms)
+    if (!shortage_.lasts())
       OURO_WARN("no file descriptor is left for connections to {}; raise `ulimit -n`", endpoint_);
-    back_off_ = std::clamp<std::chrono::milliseconds>(back_off_ * 2, 10ms, 1000ms);
-    after(back_off_, [this] { accept(); });
+    after(shortage_.rest(), [this] { accept(); });
   }
   /// Full, and nobody has had time to speak: this one waits, and the rest with it, in the kernel.
   void park(Stranger s, Clock::duration wait) {
@@ -209,14 +191,14 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     auto h = std::make_shared<Half>(io_);
     h->address = to_string(s.from, false), h->endpoint = to_string(s.from);
     set(s.fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-    const auto first = options_.first_frame + round_trip(s.fd.get());
+    h->patience = 4 * round_trip(s.fd.get());
     h->greeting =
         std::make_shared<Greeting>(io_, std::move(s.fd), Handshake::server(self_),
                                    [self = shared_from_this(), weak = std::weak_ptr(h)](Greeting::Outcome o) {
                                      if (auto half = weak.lock()) self->over(*half, std::move(o));
                                    });
     half_.push_back(h);
-    expect(h, h->since + std::min<Clock::duration>(first, options_.handshake), true);
+    expect(h, h->since + std::min(options_.first_frame, options_.handshake) + h->patience, true);
     h->greeting->start(true);
   }
   void expect(const std::shared_ptr<Half>& h, Clock::time_point end, bool first) {
@@ -225,7 +207,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       auto half = weak.lock();
       if (e || !half || self->closed_) return;
       if (first && !half->greeting->silent())
-        return self->expect(half, half->since + self->options_.handshake, false);
+        return self->expect(half, half->since + self->options_.handshake + half->patience, false);
       ++self->counts_.silent;
       half->greeting->close();
       self->over(*half, {unresponsive("it did not say who it is in time", "no answer"), {}, {}});
@@ -279,7 +261,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
   std::vector<std::shared_ptr<Half>> half_;
   Stranger parked_;
   std::map<std::string, Told> told_;
-  std::chrono::milliseconds back_off_{0};
+  FdShortage shortage_;
   Counts counts_;
   bool closed_ = false;
 };
@@ -295,12 +277,14 @@ Result<std::unique_ptr<LineListener>> LineListener::open(asio::io_context& io, I
 }
 LineListener::~LineListener() { state_->close(); }
 const std::string& LineListener::endpoint() const { return state_->endpoint(); }
-void LineListener::renew(Identity self) { state_->renew(std::move(self)); }
 const LineListener::Counts& LineListener::counts() const { return state_->counts(); }
 
 Status watch_link(int socket) {
-  const std::pair<int, int> options[] = {
-      {TCP_KEEPIDLE, 1}, {TCP_KEEPINTVL, 1}, {TCP_KEEPCNT, 3}, {TCP_USER_TIMEOUT, 3000}};
+  const auto slow = std::chrono::duration_cast<std::chrono::milliseconds>(4 * round_trip(socket));
+  const std::pair<int, int> options[] = {{TCP_KEEPIDLE, 1},
+                                         {TCP_KEEPINTVL, 1},
+                                         {TCP_KEEPCNT, 3},
+                                         {TCP_USER_TIMEOUT, 3000 + static_cast<int>(slow.count())}};
   const int on = 1;
   bool good = setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) == 0;
   for (const auto& [option, value] : options)

@@ -21,22 +21,23 @@ using wire::Identity, wire::Purpose;
 /// join and table lines carry sealed frames (wire/keys.h) under `keys`; data lines are the owner's business.
 struct Line {
   Fd socket;  ///< TCP, non-blocking, TCP_NODELAY, close-on-exec
-  int peer_rank = -1, peer_world = 0, peer_pid = 0;
-  std::string peer_host, peer_host_id, peer_address;
+  int peer_rank = -1, peer_pid = 0;
+  std::uint64_t peer_started = 0;  ///< as Identity's; 0 of a listener
+  std::string peer_host, peer_address;
   Purpose purpose = Purpose::join;
+  std::chrono::microseconds round_trip{0};  ///< as far as the system knew it at the end of the handshake
   wire::LineKeys keys;
 };
 
 /// Accepts lines of this job on one address, never on a wildcard.
 /// Strangers cost little: 16 unfinished handshakes for each address and 128 in all (beyond that the oldest
-/// silent one of the address with most goes), one second (and a round trip) for the first frame, three for
-/// the handshake, one line in the log for each address every 10 s. Where descriptors run out, it sheds one
-/// connection by a spare descriptor and rests a little.
+/// silent one of the address with most goes), one second (and four round trips: one, and a packet that is
+/// sent again) for the first frame, three for the handshake, one line in the log for each address every 10 s.
+/// Where descriptors run out, it sheds one connection by a spare descriptor and rests a little.
 class LineListener {
  public:
   struct Options {
     std::string bind;  ///< "ip" or "ip:port"; port 0 or none: the system's choice
-    Fd inherited;      ///< a listening socket instead; `bind` is ignored then
     int backlog = 4096;
     std::chrono::milliseconds first_frame{1000}, handshake{3000};
   };
@@ -53,8 +54,6 @@ class LineListener {
 
   /// "ip:port" under which others reach it.
   const std::string& endpoint() const;
-  /// From here on handshakes are made under this identity (a new generation).
-  void renew(Identity);
   const Counts& counts() const;
 
  private:
@@ -65,13 +64,15 @@ class LineListener {
 
 /// One attempt to make a line to the rank that listens on `endpoint`; again is the caller's decision. Errors:
 /// peer-dead (connection refused: nobody listens there; detector "connection refused"), peer-unresponsive (no
-/// answer, hung up, unreachable; the detector says which), refused (the handshake, by either end), invalid
-/// (the endpoint), resource.
+/// answer, hung up, unreachable; the detector says which), data-corrupt (the handshake was damaged on its
+/// way: no verdict about anybody), refused (a verdict, by either end; detector wire::kForeign where another
+/// program or another job answers), invalid (the endpoint), resource. Who is connected and says nothing is
+/// given up after 5 s and some round trips, before the deadline.
 void dial(asio::io_context&, const std::string& endpoint, Purpose, Identity, int peer_rank,
           Clock::time_point deadline, std::function<void(Result<Line>)>);
 
-/// Keepalive 1/1/3 and TCP_USER_TIMEOUT 3000 ms: dead links show in 2 to 3.5 s. For lines that a thread of
-/// ours drains all the time; others would be cut while their reader is busy.
+/// Keepalive 1/1/3 and TCP_USER_TIMEOUT 3000 ms (and four round trips): dead links show in 2 to 3.5 s. For
+/// lines that a thread of ours drains all the time; others would be cut while their reader is busy.
 Status watch_link(int socket);
 
 /// The job's secret from OURO_SECRET_FILE or OURO_SECRET, the latter with a warning; none with

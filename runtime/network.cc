@@ -26,8 +26,10 @@ constexpr auto kBeat = 250ms;
 constexpr auto kStalled = 500ms;   // a beat so late says something about this process, not about its peers
 constexpr auto kGather = 100ms;    // losses that come together are reported together
 constexpr auto kAttempt = 1500ms;  // the first to connect: one that is lost is sent again after a second
-constexpr auto kBrief = 1s;        // a line that breaks sooner is not dialled again at once
-constexpr auto kAgain = 100ms;     // between attempts to connect the fabric
+constexpr auto kSlowest =
+    20s;                     // of several that failed; who does not answer at all is given up sooner (dial)
+constexpr auto kBrief = 1s;  // a line that breaks sooner is not dialled again at once
+constexpr auto kAgain = 100ms;  // between attempts to connect the fabric
 constexpr std::chrono::milliseconds kLastWords = 500ms, kServe = 2s;
 constexpr std::size_t kPiece = 64 << 10;
 
@@ -173,7 +175,7 @@ void Network::dial_control(int rank) {
 /// Until when an attempt to connect may take; longer ones after those that have failed, for paths that are
 /// slow.
 Clock::time_point Network::attempt(const Far& far) const {
-  const auto longest = std::max<Clock::duration>(kAttempt, options_.silent_fail);
+  const auto longest = std::max<Clock::duration>(kSlowest, options_.silent_fail);
   return Clock::now() + std::min<Clock::duration>(kAttempt * (1 << std::min(far.failed, 8)), longest);
 }
 

@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 
+#include "runtime/bootstrap_parts.h"
 #include "runtime/core/log.h"
 #include "runtime/interfaces.h"
 #include "runtime/network.h"
@@ -15,37 +15,12 @@
 namespace ouro::rt {
 namespace {
 
-using asio::ip::tcp;
-
-std::string host_name() {
-  char name[wire::kMaxName] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 std::string interface_of(const std::string& address) {
   auto all = list_interfaces();
   if (!all.ok()) return "";
   for (const Interface& i : *all)
     if (std::find(i.addresses.begin(), i.addresses.end(), address) != i.addresses.end()) return i.name;
   return "";
-}
-
-/// "name:port" with the name resolved; numbers and files as they are.
-Result<std::string> resolve(const std::string& place) {
-  if (place.starts_with("file:") || parse_address(place).ok()) return place;
-  const std::size_t colon = place.rfind(':');
-  if (colon == std::string::npos)
-    return Status(invalid(fmt::format("rendezvous '{}': expected HOST:PORT or file:PATH", place)));
-  asio::io_context io;
-  error_code e;
-  const auto found = tcp::resolver(io).resolve(place.substr(0, colon), place.substr(colon + 1), e);
-  if (e || found.empty())
-    return Status(
-        invalid(fmt::format("rendezvous '{}': the name cannot be resolved: {}", place, e.message())));
-  const tcp::endpoint first = found.begin()->endpoint();
-  return first.address().is_v6() ? fmt::format("[{}]:{}", first.address().to_string(), first.port())
-                                 : fmt::format("{}:{}", first.address().to_string(), first.port());
 }
 
 }  // namespace
@@ -62,10 +37,10 @@ Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
     return Status(
         invalid("OURO_SECURITY=tls takes its keys from the job's secret, and with OURO_INSECURE=1 there is "
                 "none: give one (OURO_SECRET_FILE)"));
-  auto place = resolve(o.rendezvous);
+  const bool in_file = o.rendezvous.starts_with("file:");
+  auto place = in_file ? Result<std::string>(o.rendezvous) : meeting_address(o.rendezvous);
   if (!place.ok()) return place.status();
   net->place_ = std::move(*place);
-  const bool in_file = net->place_.starts_with("file:");
   auto address = local_address(in_file ? "" : net->place_, false);
   if (!address.ok()) return address.status();
   net->interface_ = interface_of(*address);
@@ -76,7 +51,7 @@ Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
                     .host = host_name(),
                     .host_id = o.host_id,
                     .pid = getpid(),
-                    .started = 0,
+                    .started = process_start(),
                     .secret = std::move(*secret)};
   LineListener::Options listening;
   listening.bind = address->find(':') == std::string::npos ? *address : fmt::format("[{}]", *address);
@@ -95,10 +70,11 @@ Status Network::make_fabric() {
     asio::post(io_, [this, peer, why = std::move(why)] { on_fabric_failure(peer, why); });
   };
   if (options_.fabric == "ucx") {
-    if (options_.tls)
-      return unsupported("OURO_FABRIC=ucx with OURO_SECURITY=tls: UCX does not encrypt; expected fabric tcp");
-    auto ucx = transport::UcxFabric::create(
-        {.rank = options_.rank, .world = options_.world, .checks = options_.checksums, .devices = interface_, .failed = failed});
+    auto ucx = transport::UcxFabric::create({.rank = options_.rank,
+                                             .world = options_.world,
+                                             .checks = options_.checksums,
+                                             .devices = interface_,
+                                             .failed = failed});
     if (!ucx.ok()) return ucx.status();
     OURO_WARN("fabric ucx: whoever reaches interface {} can write into this process", interface_);
     ucx_ = ucx->get();

@@ -19,9 +19,13 @@ struct RendezvousOptions {
   Identity identity;
   std::string place;  ///< server: "ip:port" to bind; client: where to dial; both: or "file:PATH"
   NetSeat self;       ///< server: rank 0's own seat, whose settings count
-  std::chrono::milliseconds deadline{300'000}, late_after{10'000};
-  int arity = 8;  ///< of the tree; how many copies of the table a host sends
+  std::chrono::milliseconds deadline{300'000};
+  std::chrono::milliseconds late_after{10'000};  ///< and as often again: a warning says who is missing
+  int arity = 8;                                 ///< of the tree; how many copies of the table a host sends
 };
+
+/// After a failure those who come a moment later hear the reason, too, not a hang-up.
+inline constexpr std::chrono::milliseconds kTellLatecomers{200};
 
 /// On rank 0, which is also the leader of its host.
 class RendezvousServer {
@@ -32,8 +36,9 @@ class RendezvousServer {
   ~RendezvousServer();
 
   const std::string& endpoint() const;
-  /// Another rank of this host. `refused` hears why it was not taken; without it that ends the job.
-  void bring(NetSeat, std::function<void(Status)> refused = {});
+  /// Another rank of this host, and how many there are as it says (default: as this rank says). `refused`
+  /// hears why it was not taken; without it that ends the job.
+  void bring(NetSeat, std::function<void(Status)> refused = {}, std::uint32_t world = 0);
   /// A rank of this host has ended before the job was complete.
   void lost(int rank);
   /// Called once: with the table by rank (settings left out), or with what the other hosts hear too. Errors:
@@ -50,14 +55,15 @@ class RendezvousServer {
 };
 
 /// On the leader of every other host. It dials, again and again with jitter, until somebody answers or the
-/// deadline is over; a line that breaks is made anew.
+/// deadline is over; a line that breaks is made anew. A file may be one of an earlier job: where it leads to
+/// somebody else, it is read again.
 class RendezvousClient {
  public:
   RendezvousClient(asio::io_context&, RendezvousOptions);
   ~RendezvousClient();
 
   /// As of the server; a rank that is refused ends this client unless `refused` is there to hear it.
-  void bring(NetSeat, std::function<void(Status)> refused = {});
+  void bring(NetSeat, std::function<void(Status)> refused = {}, std::uint32_t world = 0);
   void lost(int rank);
   /// As of the server. Errors also: refused (closed, wrong job, wrong secret, duplicate rank; both named),
   /// and never-joined where nobody answered: the text says what the last attempt saw.

@@ -3,42 +3,40 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <fstream>
 #include <map>
-#include <optional>
 #include <random>
 
 #include "runtime/core/log.h"
 #include "runtime/frame_stream.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous_parts.h"
 #include "runtime/wire/codec.h"
 
 namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kAttempt = 5s;   // to connect and greet once
+constexpr auto kAttempt = 20s;  // to connect and greet once: the system sends a SYN again after 1, 3, 7, 15 s
 constexpr auto kFetch = 5s;     // for the table from another host, before rank 0 is asked for it
 constexpr auto kPatience = 1s;  // beyond the deadline: rank 0's verdict says more than ours could
 constexpr auto kServe = 10s;    // for those who should fetch the table here
 constexpr auto kFirstPause = 10ms, kLongestPause = 200ms;
-constexpr std::string_view kFile = "file:";
 
 }  // namespace
 
-class RendezvousClient::State : public std::enable_shared_from_this<State> {
+class RendezvousClient::State : public RendezvousSide {
  public:
   State(asio::io_context& io, RendezvousOptions options)
-      : io_(io),
+      : RendezvousSide(io),
         options_(std::move(options)),
         end_(Clock::now() + options_.deadline),
         deadline_(io),
+        late_(io),
         again_(io),
         patience_(io),
         serving_(io),
-        table_(world()),
-        jitter_(static_cast<std::minstd_rand::result_type>(getpid() * 65'537 + options_.identity.rank)) {}
+        reader_(world()),
+        jitter_(static_cast<unsigned>(getpid()) * 65'537 + static_cast<unsigned>(options_.identity.rank)) {}
 
   void start() {
     at(deadline_, options_.deadline + kPatience, [this] {
@@ -48,29 +46,30 @@ class RendezvousClient::State : public std::enable_shared_from_this<State> {
                              : "rank 0 did not answer at " + options_.place,
                         std::chrono::duration<double>(options_.deadline).count(), last_attempt_)});
     });
+    at(late_, options_.late_after, [this] { tell_late(); });
     post([this] { connect(); });
   }
   void close() {
     closed_ = true;
     callback_ = nullptr;
-    for (auto* timer : {&deadline_, &again_, &patience_, &serving_}) timer->cancel();
+    for (auto* timer : {&deadline_, &late_, &again_, &patience_, &serving_}) timer->cancel();
     for (auto* stream : {&root_, &source_})
       if (*stream) (*stream)->close(), stream->reset();
     for (auto& child : std::exchange(children_, {})) child->close();
   }
 
-  void bring(NetSeat seat, std::function<void(Status)> refused) {
-    post([this, seat = std::move(seat), refused = std::move(refused)]() mutable {
+  void bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t said) {
+    post([this, said = said == 0 ? world() : said, seat = std::move(seat), refused = std::move(refused)] {
       if (over()) return;
       if (Status s = check(seat, wire::kMaxWorld); !s.ok()) return refused ? refused(s) : fail(s);
-      const auto [at, fresh] = seats_.try_emplace(seat.rank, Mine{seat, refused});
+      const auto [at, fresh] = seats_.try_emplace(seat.rank, Mine{seat, said, refused});
       if (!fresh) {
         const Status twice(Reason::refused,
                            fmt::format("duplicate-rank: rank {} twice on {} (pids {} and {})", seat.rank,
                                        seat.host, at->second.seat.pid, seat.pid));
         return refused ? refused(twice) : fail(twice);
       }
-      if (root_) root_->send(wire::Seat{world(), seat});
+      if (root_) root_->send(wire::Seat{said, seat});
     });
   }
   void lost(int rank) {
@@ -81,18 +80,13 @@ class RendezvousClient::State : public std::enable_shared_from_this<State> {
       if (root_) root_->send(word);
     });
   }
-  void async_table(TableCallback callback) {
-    callback_ = std::move(callback);
-    post([this] { deliver(); });
-  }
   void serve(Line line) {
     auto child = std::make_shared<FrameStream>(io_, std::move(line), wire::kMaxControl);
     post([this, child] {
       if (line_is_late(child)) return;
       children_.push_back(child);
-      child->start([weak = weak_from_this(), child](Result<wire::NetFrame> frame) {
-        if (auto self = weak.lock(); self && !self->closed_) self->child_said(child, frame);
-      });
+      child->start(
+          while_open([this, child](const Result<wire::NetFrame>& frame) { child_said(child, frame); }));
       if (complete_) hand_on(*child);
     });
   }
@@ -104,40 +98,27 @@ class RendezvousClient::State : public std::enable_shared_from_this<State> {
  private:
   struct Mine {
     NetSeat seat;
+    std::uint32_t world;
     std::function<void(Status)> refused;
   };
 
   std::uint32_t world() const { return static_cast<std::uint32_t>(std::max(options_.identity.world, 1)); }
-  bool over() const { return complete_ || !outcome_.ok(); }
-  template <class F>
-  void post(F f) {
-    asio::post(io_, [self = shared_from_this(), f = std::move(f)]() mutable {
-      if (!self->closed_) f();
-    });
-  }
-  template <class F>
-  void at(asio::steady_timer& timer, Clock::duration wait, F f) {
-    timer.expires_after(wait);
-    timer.async_wait([self = shared_from_this(), f](error_code e) {
-      if (!e && !self->closed_) f();
-    });
-  }
+  bool in_file() const { return options_.place.starts_with(kFilePlace); }
 
   void connect() {
     if (over()) return;
     std::string place = options_.place;
-    if (place.starts_with(kFile)) {
-      std::ifstream in(place.substr(kFile.size()));
+    if (in_file()) {
+      std::ifstream in(place.substr(kFilePlace.size()));
       if (!std::getline(in, place) || place.empty()) {
         last_attempt_ = "the rendezvous file is not there";
         return try_again();
       }
     }
-    const auto until = std::min<Clock::time_point>(end_ + kPatience, Clock::now() + kAttempt);
+    const auto now = Clock::now();
+    const auto until = now < end_ ? std::min<Clock::time_point>(end_, now + kAttempt) : end_ + kPatience;
     dial(io_, place, Purpose::join, options_.identity, 0, until,
-         [self = shared_from_this()](Result<Line> line) {
-           if (!self->closed_) self->connected(std::move(line));
-         });
+         while_open([this](Result<Line> line) { connected(std::move(line)); }));
   }
   void connected(Result<Line> line) {
     if (over()) return;
@@ -152,17 +133,20 @@ class RendezvousClient::State : public std::enable_shared_from_this<State> {
                                    .host = root_host_,
                                    .pid = root_pid_,
                                    .detector = "connection refused"}));
-      return nobody || why.reason() == Reason::peer_unresponsive ? try_again() : fail(why);
+      // A file may be an old one, whose port is somebody else's by now.
+      const bool stale = in_file() && why.failure()->detector == wire::kForeign;
+      const bool no_verdict =
+          why.reason() == Reason::peer_unresponsive || why.reason() == Reason::data_corrupt;
+      return nobody || stale || no_verdict ? try_again() : fail(why);
     }
     met_ = true, root_host_ = line->peer_host, root_pid_ = line->peer_pid;
-    pause_ = kFirstPause;
+    round_trip_ = line->round_trip;
     if (Status s = watch_link(line->socket.get()); !s.ok()) OURO_INFO(BOOTSTRAP, "{}", s.failure()->text);
-    root_ = std::make_shared<FrameStream>(io_, std::move(*line), wire::kMaxTable);
-    root_->start([weak = weak_from_this()](Result<wire::NetFrame> frame) {
-      auto self = weak.lock();
-      if (self && !self->closed_) frame.ok() ? self->hear(std::move(*frame)) : self->broken(frame.status());
-    });
-    for (const auto& [rank, mine] : seats_) root_->send(wire::Seat{world(), mine.seat});
+    root_ = std::make_shared<FrameStream>(io_, std::move(*line), wire::kMaxControl);
+    root_->start(while_open([this](Result<wire::NetFrame> frame) {
+      frame.ok() ? hear(std::move(*frame)) : broken(frame.status());
+    }));
+    for (const auto& [rank, mine] : seats_) root_->send(wire::Seat{mine.world, mine.seat});
     for (const auto& word : lost_) root_->send(word);
   }
   void try_again() {
@@ -171,6 +155,12 @@ class RendezvousClient::State : public std::enable_shared_from_this<State> {
         std::chrono::microseconds(std::uniform_int_distribution<long>(pause / 2, pause)(jitter_));
     pause_ = std::min<std::chrono::milliseconds>(pause_ * 2, kLongestPause);
     at(again_, wait, [this] { connect(); });
+  }
+  /// While there is a line to rank 0, that says who is missing.
+  void tell_late() {
+    if (!root_)
+      OURO_WARN("rank {} waits for rank 0 at {}; {}", options_.identity.rank, options_.place, last_attempt_);
+    at(late_, options_.late_after, [this] { tell_late(); });
   }
   void broken(const Status& why) {
     root_.reset();
@@ -182,10 +172,11 @@ class RendezvousClient::State : public std::enable_shared_from_this<State> {
     if (why.reason() == Reason::refused) return fail(why);
     // What it still owed us it will say again; a half of the table is of no use.
     if (asked_root_) start_over(), asked_root_ = false;
-    connect();
+    try_again();
   }
 
   void hear(wire::NetFrame frame) {
+    pause_ = kFirstPause;
     if (auto* f = std::get_if<wire::TablePiece>(&frame)) return add(std::move(*f));
     if (auto* f = std::get_if<wire::Source>(&frame)) return fetch(*f);
     if (auto* f = std::get_if<wire::NetRefuse>(&frame)) return refused(*f);
@@ -216,20 +207,20 @@ class RendezvousClient::State : public std::enable_shared_from_this<State> {
     if (over() || asked_root_) return;
     children_expected_ = from.children;
     if (from.rank == 0 || from.endpoint.empty()) return start_over();  // it follows on the line to rank 0
-    at(patience_, kFetch, [this] { ask_root("no answer"); });
+    const auto patience = kFetch + 8 * round_trip_;
+    at(patience_, patience, [this] { ask_root("no answer"); });
     dial(io_, from.endpoint, Purpose::table, options_.identity, static_cast<int>(from.rank),
-         Clock::now() + kFetch, [self = shared_from_this()](Result<Line> line) {
-           if (self->closed_ || self->over() || self->asked_root_) return;
-           if (!line.ok()) return self->ask_root(line.status().failure()->text);
-           self->source_ = std::make_shared<FrameStream>(self->io_, std::move(*line), wire::kMaxTable);
-           self->source_->start([weak = std::weak_ptr(self)](Result<wire::NetFrame> frame) {
-             auto state = weak.lock();
-             if (!state || state->closed_ || state->over()) return;
+         Clock::now() + patience, while_open([this](Result<Line> line) {
+           if (over() || asked_root_) return;
+           if (!line.ok()) return ask_root(line.status().failure()->text);
+           source_ = std::make_shared<FrameStream>(io_, std::move(*line), wire::kMaxControl);
+           source_->start(while_open([this](Result<wire::NetFrame> frame) {
+             if (over()) return;
              auto* piece = frame.ok() ? std::get_if<wire::TablePiece>(&*frame) : nullptr;
-             piece ? state->add(std::move(*piece))
-                   : state->ask_root(frame.ok() ? "an odd frame" : frame.status().failure()->text);
-           });
-         });
+             piece ? add(std::move(*piece))
+                   : ask_root(frame.ok() ? "an odd frame" : frame.status().failure()->text);
+           }));
+         }));
   }
   void ask_root(const std::string& why) {
     if (over() || asked_root_) return;
@@ -243,7 +234,7 @@ class RendezvousClient::State : public std::enable_shared_from_this<State> {
     asked_root_ = true;
     patience_.cancel();
     if (source_) source_->close(), source_.reset();
-    table_ = wire::TableReader(world());
+    reader_ = wire::TableReader(world());
     pieces_.clear();
   }
 
@@ -251,11 +242,11 @@ class RendezvousClient::State : public std::enable_shared_from_this<State> {
     if (over()) return;
     FrameStream::Payload bytes;
     if (children_expected_ > 0) bytes = std::make_shared<const wire::Bytes>(wire::encode_net(piece));
-    if (Status s = table_.add(std::move(piece)); !s.ok())
+    if (Status s = reader_.add(std::move(piece)); !s.ok())
       return source_ ? ask_root(s.failure()->text) : fail(s);
     if (bytes) pieces_.push_back(std::move(bytes));
-    if (!table_.complete()) return;
-    auto seats = table_.take();
+    if (!reader_.complete()) return;
+    auto seats = reader_.take();
     if (!seats.ok()) return source_ ? ask_root(seats.status().failure()->text) : fail(seats.status());
     for (const auto& [rank, mine] : seats_) {
       const NetSeat* s = static_cast<std::size_t>(rank) < seats->size()
@@ -268,12 +259,12 @@ class RendezvousClient::State : public std::enable_shared_from_this<State> {
                          rank)});
     }
     complete_ = true;
-    deadline_.cancel(), again_.cancel(), patience_.cancel();
+    for (auto* timer : {&deadline_, &late_, &again_, &patience_}) timer->cancel();
     if (source_) source_->send(wire::Got{}), source_->finish(), source_.reset();
     if (root_) root_->send(wire::Got{});
     for (const auto& child : children_) hand_on(*child);
     if (children_expected_ > 0) at(serving_, kServe, [this] { all_have_it_ = true; });
-    result_ = std::move(*seats);
+    table_ = std::move(*seats);
     deliver();
   }
 
@@ -295,40 +286,29 @@ class RendezvousClient::State : public std::enable_shared_from_this<State> {
   void fail(Status why) {
     if (over()) return;
     outcome_ = std::move(why);
-    for (auto* timer : {&deadline_, &again_, &patience_}) timer->cancel();
+    for (auto* timer : {&deadline_, &late_, &again_, &patience_}) timer->cancel();
     for (auto* stream : {&root_, &source_})
       if (*stream) (*stream)->finish(), stream->reset();
     for (auto& child : std::exchange(children_, {})) child->close();
     deliver();
   }
-  void deliver() {
-    if (!over() || !callback_) return;
-    asio::post(io_, [self = shared_from_this()] {
-      auto callback = std::exchange(self->callback_, nullptr);
-      if (!callback || self->closed_) return;
-      self->outcome_.ok() ? callback(std::move(self->result_)) : callback(self->outcome_);
-    });
-  }
 
-  asio::io_context& io_;
   RendezvousOptions options_;
   Clock::time_point end_;
-  asio::steady_timer deadline_, again_, patience_, serving_;
+  asio::steady_timer deadline_, late_, again_, patience_, serving_;
   std::map<int, Mine> seats_;  // of this host
   std::vector<wire::NetRefuse> lost_;
   std::shared_ptr<FrameStream> root_, source_;
   std::vector<std::shared_ptr<FrameStream>> children_;
-  wire::TableReader table_;
+  wire::TableReader reader_;
   std::vector<FrameStream::Payload> pieces_;  // kept while others come for them
-  std::vector<NetSeat> result_;
-  TableCallback callback_;
-  Status outcome_;
-  std::string last_attempt_ = "no attempt was made", root_host_;
+  std::string last_attempt_ = "the first attempt has had no answer yet", root_host_;
   int root_pid_ = 0;
   std::minstd_rand jitter_;
   std::chrono::milliseconds pause_ = kFirstPause;
+  std::chrono::microseconds round_trip_{0};  // to rank 0
   std::uint32_t children_expected_ = 0, children_served_ = 0;
-  bool met_ = false, complete_ = false, closed_ = false, asked_root_ = false, all_have_it_ = false;
+  bool met_ = false, asked_root_ = false, all_have_it_ = false;
 };
 
 RendezvousClient::RendezvousClient(asio::io_context& io, RendezvousOptions options)
@@ -336,8 +316,8 @@ RendezvousClient::RendezvousClient(asio::io_context& io, RendezvousOptions optio
   state_->start();
 }
 RendezvousClient::~RendezvousClient() { state_->close(); }
-void RendezvousClient::bring(NetSeat seat, std::function<void(Status)> refused) {
-  state_->bring(std::move(seat), std::move(refused));
+void RendezvousClient::bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t world) {
+  state_->bring(std::move(seat), std::move(refused), world);
 }
 void RendezvousClient::lost(int rank) { state_->lost(rank); }
 void RendezvousClient::async_table(TableCallback callback) { state_->async_table(std::move(callback)); }

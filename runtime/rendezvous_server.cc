@@ -4,25 +4,23 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <optional>
-#include <set>
+#include <map>
 
 #include "runtime/admission.h"
 #include "runtime/core/log.h"
 #include "runtime/frame_stream.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous_parts.h"
 
 namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kComeBack = 400ms;        // for a host whose line broke, before its ranks are taken for dead
-constexpr auto kTellLatecomers = 200ms;  // after a failure, so that all hear the reason and not a hang-up
-constexpr std::string_view kFile = "file:";
+// For a host whose line broke, before its ranks are taken for dead: it dials (three round trips), asks again,
+// and a packet may be sent twice.
+Clock::duration come_back(const Line& line) { return 400ms + 8 * line.round_trip; }
 
 std::string listed(const std::vector<int>& ranks) {
   constexpr std::size_t kMost = 32;
@@ -49,36 +47,34 @@ Status publish_file(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-class RendezvousServer::State : public std::enable_shared_from_this<State> {
+class RendezvousServer::State : public RendezvousSide {
  public:
   State(asio::io_context& io, RendezvousOptions options)
-      : io_(io),
+      : RendezvousSide(io),
         options_(std::move(options)),
         world_(options_.identity.world),
         deadline_(io),
         late_(io),
         admission_(options_.identity.job, world_, options_.self.settings, options_.self.host,
-                   options_.self.pid),
-        seats_(static_cast<std::size_t>(world_)) {
-    seats_[0] = options_.self;
+                   options_.self.pid) {
+    table_.resize(static_cast<std::size_t>(world_));
+    table_[0] = options_.self;
   }
 
   Status start() {
     LineListener::Options listen;
     listen.bind = options_.place;
-    if (options_.place.starts_with(kFile)) {
+    if (options_.place.starts_with(kFilePlace)) {
       auto own = parse_address(options_.self.endpoint);
       if (!own.ok()) return own.status();
       listen.bind = to_string(*own, false);
     }
-    auto listener =
-        LineListener::open(io_, options_.identity, std::move(listen), [weak = weak_from_this()](Line line) {
-          if (auto self = weak.lock()) self->greet(std::move(line));
-        });
+    auto listener = LineListener::open(io_, options_.identity, std::move(listen),
+                                       while_open([this](Line line) { greet(std::move(line)); }));
     if (!listener.ok()) return listener.status();
     listener_ = std::move(*listener);
-    if (options_.place.starts_with(kFile)) {
-      file_ = options_.place.substr(kFile.size());
+    if (options_.place.starts_with(kFilePlace)) {
+      file_ = options_.place.substr(kFilePlace.size());
       OURO_TRY(publish_file(file_, listener_->endpoint() + "\n"));
     }
     at(deadline_, options_.deadline, [this] {
@@ -110,12 +106,13 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
     return endpoint_;
   }
 
-  void bring(NetSeat seat, std::function<void(Status)> refused) {
-    auto judge = [this, seat = std::move(seat), refused = std::move(refused)]() mutable {
+  void bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t world) {
+    if (world == 0) world = static_cast<std::uint32_t>(world_);
+    auto judge = [this, world, seat = std::move(seat), refused = std::move(refused)]() mutable {
       if (over()) return;
       Status why = check(seat, wire::kMaxWorld);
       if (why.ok()) {
-        const auto decision = consider(seat, static_cast<std::uint32_t>(world_));
+        const auto decision = consider(seat, world);
         why = decision.why;
         if (decision.verdict == Admission::Verdict::give_up) return fail(why);
       }
@@ -128,10 +125,6 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
     post([this, rank] {
       if (!over() && rank >= 0 && rank < world_) fail(admission_.lost(rank));
     });
-  }
-  void async_table(TableCallback callback) {
-    callback_ = std::move(callback);
-    post([this] { deliver(); });
   }
   bool served() const {
     if (!over()) return false;
@@ -147,21 +140,6 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
     bool got = false, direct = false;
   };
   using HostPtr = std::shared_ptr<Host>;
-
-  bool over() const { return complete_ || !outcome_.ok(); }
-  template <class F>
-  void post(F f) {
-    asio::post(io_, [self = shared_from_this(), f = std::move(f)]() mutable {
-      if (!self->closed_) f();
-    });
-  }
-  template <class F>
-  void at(asio::steady_timer& timer, Clock::duration wait, F f) {
-    timer.expires_after(wait);
-    timer.async_wait([self = shared_from_this(), f](error_code e) {
-      if (!e && !self->closed_) f();
-    });
-  }
 
   Admission::Decision consider(const NetSeat& seat, std::uint32_t world) {
     return admission_.consider({options_.identity.job,
@@ -179,11 +157,9 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
     auto host = std::make_shared<Host>();
     host->stream = std::make_shared<FrameStream>(io_, std::move(line), wire::kMaxControl);
     hosts_.push_back(host);
-    host->stream->start([weak = weak_from_this(), host](Result<wire::NetFrame> frame) {
-      auto self = weak.lock();
-      if (!self || self->closed_) return;
-      frame.ok() ? self->hear(host, std::move(*frame)) : self->broken(host, frame.status());
-    });
+    host->stream->start(while_open([this, host](Result<wire::NetFrame> frame) {
+      frame.ok() ? hear(host, std::move(*frame)) : broken(host, frame.status());
+    }));
   }
 
   void hear(const HostPtr& host, wire::NetFrame frame) {
@@ -212,9 +188,10 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
           wire::NetRefuse{why.reason(), seat.rank, seat.pid, seat_only, {}, why.failure()->text});
     };
     if (!outcome_.ok()) return refuse(outcome_, false);
-    const bool again = rank < seats_.size() && seats_[rank].pid == seat.pid &&
-                       seats_[rank].host == seat.host && seats_[rank].host_id == seat.host_id && rank != 0 &&
-                       taken_.count(seat.rank) != 0;
+    const auto before = taken_.find(seat.rank);
+    const bool again = before != taken_.end() && before->second == host->stream->line().peer_started &&
+                       table_[rank].pid == seat.pid && table_[rank].host == seat.host &&
+                       table_[rank].host_id == seat.host_id;
     if (again) {  // its line broke and it has come back on a new one
       for (auto* list : {&hosts_, &limbo_})
         for (auto& other : *list) std::erase(other->ranks, seat.rank);
@@ -238,9 +215,9 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
     const int rank = seat.rank;
     if (host) {
       host->ranks.push_back(rank);
-      taken_.insert(rank);
+      taken_[rank] = host->stream->line().peer_started;
     }
-    seats_[static_cast<std::size_t>(rank)] = std::move(seat);
+    table_[static_cast<std::size_t>(rank)] = std::move(seat);
     after_admission();
   }
 
@@ -252,8 +229,8 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
   void spread() {
     complete_ = true;
     deadline_.cancel(), late_.cancel();
-    for (NetSeat& s : seats_) s.settings.clear();
-    for (auto& bytes : wire::encode_table(seats_))
+    for (NetSeat& s : table_) s.settings.clear();
+    for (auto& bytes : wire::encode_table(table_))
       pieces_.push_back(std::make_shared<const wire::Bytes>(std::move(bytes)));
     std::vector<HostPtr> order;
     for (const auto& h : hosts_)
@@ -262,7 +239,7 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
     const auto can_serve = [this](const HostPtr& h) {
       const int leader = h->stream->line().peer_rank;
       return std::find(h->ranks.begin(), h->ranks.end(), leader) != h->ranks.end() &&
-             !seats_[static_cast<std::size_t>(leader)].endpoint.empty();
+             !table_[static_cast<std::size_t>(leader)].endpoint.empty();
     };
     const auto servers = static_cast<std::size_t>(
         std::stable_partition(order.begin(), order.end(), can_serve) - order.begin());
@@ -279,7 +256,7 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
       }
       const int leader = order[parent - 1]->stream->line().peer_rank;
       order[i - 1]->stream->send(wire::Source{static_cast<std::uint32_t>(leader), children(i),
-                                              seats_[static_cast<std::size_t>(leader)].endpoint});
+                                              table_[static_cast<std::size_t>(leader)].endpoint});
     }
     deliver();
   }
@@ -299,7 +276,7 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
 
   void broken(const HostPtr& host, const Status& why) {
     std::erase(hosts_, host);
-    if (why.reason() == Reason::refused)
+    if (why.reason() == Reason::refused || why.reason() == Reason::data_corrupt)
       OURO_WARN("the line of {} is cut: {}", host->stream->line().peer_address, why.failure()->text);
     if (complete_) return all_served();
     if (!outcome_.ok() || host->ranks.empty()) return;
@@ -308,7 +285,7 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
     // A lone reset is no death: it may come back under the same names.
     auto timer = std::make_shared<asio::steady_timer>(io_);
     limbo_.push_back(host);
-    at(*timer, kComeBack, [this, host, verdict, timer] {
+    at(*timer, come_back(host->stream->line()), [this, host, verdict, timer] {
       std::erase(limbo_, host);
       if (!over() && !host->ranks.empty()) return fail(*verdict);
       after_admission();
@@ -322,6 +299,7 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
                                 static_cast<std::uint32_t>(world_), listed(missing)};
     OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", waiting.missing, waiting.joined, waiting.world);
     for (auto& h : hosts_) h->stream->send(waiting);
+    at(late_, options_.late_after, [this] { tell_waiting(); });
   }
 
   void fail(Status why) {
@@ -333,32 +311,18 @@ class RendezvousServer::State : public std::enable_shared_from_this<State> {
     deliver();
   }
 
-  void deliver() {
-    if (!over() || !callback_) return;
-    asio::post(io_, [self = shared_from_this()] {
-      auto callback = std::exchange(self->callback_, nullptr);
-      if (callback && !self->closed_)
-        callback(self->outcome_.ok() ? Result<std::vector<NetSeat>>(self->seats_)
-                                     : Result<std::vector<NetSeat>>(self->outcome_));
-    });
-  }
-
-  asio::io_context& io_;
   RendezvousOptions options_;
   int world_;
   asio::steady_timer deadline_, late_;
   Admission admission_;
   std::unique_ptr<LineListener> listener_;
   std::string endpoint_, file_;
-  std::vector<NetSeat> seats_;  // by rank
-  std::set<int> taken_;         // of other hosts
+  std::map<int, std::uint64_t> taken_;  // of other hosts: when the process that brought it began
   std::vector<HostPtr> hosts_;
   std::vector<HostPtr> limbo_;  // whose line broke a moment ago
   std::vector<FrameStream::Payload> pieces_;
-  TableCallback callback_;
-  Status outcome_;
   Clock::time_point tell_until_{};
-  bool complete_ = false, closed_ = false, said_bye_ = false;
+  bool said_bye_ = false;
 };
 
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::open(asio::io_context& io,
@@ -380,8 +344,8 @@ RendezvousServer::~RendezvousServer() {
   state_->close();
 }
 const std::string& RendezvousServer::endpoint() const { return state_->endpoint(); }
-void RendezvousServer::bring(NetSeat seat, std::function<void(Status)> refused) {
-  state_->bring(std::move(seat), std::move(refused));
+void RendezvousServer::bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t world) {
+  state_->bring(std::move(seat), std::move(refused), world);
 }
 void RendezvousServer::lost(int rank) { state_->lost(rank); }
 void RendezvousServer::async_table(TableCallback callback) { state_->async_table(std::move(callback)); }

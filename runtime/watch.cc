@@ -3,12 +3,10 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <fstream>
 
 #include "runtime/context.h"
-#include "runtime/local_socket.h"
 
 namespace ouro::rt {
 namespace {
@@ -17,7 +15,6 @@ using namespace std::chrono_literals;
 constexpr auto kTick =
     50ms;  // bounds how late an error published by a peer is seen by a rank that does not wait
 constexpr auto kGather = 10ms;  // deaths that come together are reported together
-constexpr auto kFirstFrame = 1s;
 
 bool readable(int fd) {
   pollfd p{fd, POLLIN, 0};
@@ -27,14 +24,16 @@ bool readable(int fd) {
 }  // namespace
 
 Watch::Watch(Context& context, Fd server, Fd rendezvous)
-    : context_(context),
-      server_(io_),
-      rendezvous_(io_),
-      pidfds_(static_cast<std::size_t>(context.size())),
-      gather_(io_),
-      tick_(io_) {
-  if (server) server_.assign(server.release()), accept(server_, true);
-  if (rendezvous) rendezvous_.assign(rendezvous.release()), accept(rendezvous_, false);
+    : context_(context), pidfds_(static_cast<std::size_t>(context.size())), gather_(io_), tick_(io_) {
+  if (server)
+    server_.emplace(io_, std::move(server),
+                    [this](const auto& line, const Incoming& said) { serve(line, said); });
+  // A latecomer is answered after it has been read: what lies unread at the end of a line costs it the
+  // answer.
+  if (rendezvous)
+    rendezvous_.emplace(io_, std::move(rendezvous), [this](const auto& line, const Incoming&) {
+      rendezvous_->refuse(line, {Reason::refused, "closed: all ranks of this job have joined already"});
+    });
   for (int r = 0; r < context.size(); ++r) watch_peer(r);
   tick();
   thread_ = std::thread([this] {
@@ -46,48 +45,22 @@ Watch::Watch(Context& context, Fd server, Fd rendezvous)
 Watch::~Watch() {
   io_.stop();
   thread_.join();
+  for (auto& pidfd : pidfds_)
+    if (pidfd) pidfd->release();  // the peers own them
 }
 
-void Watch::accept(Descriptor& listener, bool serves) {
-  listener.async_wait(Descriptor::wait_read, [this, &listener, serves](error_code e) {
-    if (e) return;
-    for (int i = 0; i < 64; ++i) {
-      const int fd = accept4(listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (fd < 0) break;
-      answer(fd, serves);
-    }
-    accept(listener, serves);
-  });
-}
-
-void Watch::answer(int fd, bool serves) {
-  auto line = std::make_shared<Descriptor>(io_, fd);
-  if (!check_peer(fd).ok()) return;
-  auto timer = std::make_shared<asio::steady_timer>(io_, kFirstFrame);
-  timer->async_wait([line](error_code e) {
-    if (!e) line->cancel();
-  });
-  when_readable(*line, [this, line, timer, serves](error_code e) {
-    timer->cancel();
-    if (e) return;
-    auto incoming = recv_frame(line->native_handle(), Clock::now());
-    if (!incoming.ok()) return;
-    // A latecomer is answered after it has been read: what lies unread at the end of a line costs it the
-    // answer.
-    Status s(Reason::refused, serves ? "this socket serves descriptors only"
-                                     : "closed: all ranks of this job have joined already");
-    auto* fetch = std::get_if<wire::Fetch>(&incoming->frame);
-    if (serves && fetch) s = context_.serve(line->native_handle(), *fetch);
-    if (!s.ok())
-      (void)send_frame(line->native_handle(), wire::Refuse{s.reason(), -1, s.failure()->text}).ok();
-  });
+void Watch::serve(const LocalListener::Line& line, const Incoming& said) {
+  const auto* fetch = std::get_if<wire::Fetch>(&said.frame);
+  Status s(Reason::refused, "this socket serves descriptors only");
+  if (fetch) s = context_.serve(line->native_handle(), *fetch);
+  if (!s.ok()) server_->refuse(line, s);
 }
 
 void Watch::watch_peer(int rank) {
   const int pidfd = context_.peer(rank).pidfd.get();
   if (pidfd < 0) return;
   auto& slot = pidfds_[static_cast<std::size_t>(rank)];
-  slot = std::make_unique<Descriptor>(io_, dup(pidfd));
+  slot = std::make_unique<Descriptor>(io_, pidfd);
   when_readable(*slot, [this, rank](error_code e) {
     if (e) return;
     fresh_deaths_.insert(rank);

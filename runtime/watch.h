@@ -2,6 +2,7 @@
 // latecomers, and scans the peers' pages for errors. Used by Context.
 #pragma once
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "runtime/asio.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/wait.h"
+#include "runtime/local_listener.h"
 
 namespace ouro::rt {
 
@@ -24,16 +26,15 @@ class Watch {
 
  private:
   using Descriptor = asio::posix::stream_descriptor;
-  void accept(Descriptor& listener, bool serves);
-  void answer(int fd, bool serves);
+  void serve(const LocalListener::Line&, const Incoming&);
   void watch_peer(int rank);
   void gather_deaths();
   void tick();
 
   Context& context_;
   asio::io_context io_;
-  Descriptor server_, rendezvous_;
-  std::vector<std::unique_ptr<Descriptor>> pidfds_;
+  std::optional<LocalListener> server_, rendezvous_;
+  std::vector<std::unique_ptr<Descriptor>> pidfds_;  // borrowed
   std::set<int> fresh_deaths_;
   asio::steady_timer gather_, tick_;
   std::thread thread_;

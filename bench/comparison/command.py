@@ -44,7 +44,10 @@ class Filters:
             name, _, values = text.partition("=")
             if name not in self.KNOWN and name not in self.PARSE or not values:
                 raise ValueError(f"--only {text}: wants NAME=VALUE[,VALUE...]; see --help for the names")
-            found = [self.PARSE.get(name, str)(v) for v in values.split(",")]
+            try:
+                found = [self.PARSE.get(name, str)(v) for v in values.split(",")]
+            except ValueError:
+                raise ValueError(f"--only {text}: {name} are whole numbers" + ", as in 8, 64K, 16M" * (name == "bytes")) from None
             unknown = [v for v in found if name in self.KNOWN and v not in self.KNOWN[name]]
             if unknown or any(isinstance(v, int) and v < 1 for v in found):
                 raise ValueError(f"--only {text}: not a {name}: {', '.join(map(str, unknown)) or values}")
@@ -81,8 +84,16 @@ def parse(argv):
         p.error(str(e))
     if args.rounds < 1 or args.blocks is not None and args.blocks < 1:
         p.error("--rounds and --blocks are at least 1")
+    if args.block_ms is not None and not 0.01 <= args.block_ms <= 60_000:
+        p.error("--block-ms is 0.01 to 60000")
     args.blocks = args.blocks or (3 if args.quick else 7)
     args.block_ms = args.block_ms or (30.0 if args.quick else 150.0)
+    for name in ("json", "csv", "plot"):
+        path = getattr(args, name)
+        try:
+            setattr(args, name, report.Output(path) if path else None)
+        except OSError as e:
+            p.error(f"--{name} {path}: cannot be written: {e.strerror}")
     return args
 
 
@@ -198,14 +209,20 @@ def measure(run, launches):
 
 def main(argv):
     args = parse(argv)
-    if args.transport:
-        return pairs.main(args, ROOT)
+    try:
+        return pairs.main(args, ROOT) if args.transport else collectives(args, argv)
+    finally:
+        for file in filter(None, (args.json, args.csv, args.plot)):
+            file.close()
+
+
+def collectives(args, argv):
     cores = machine.cores()
     usable, missing = available(args)
     for line in missing.values():
         say(line)
     if "ouro" in missing or not (pathlib.Path(args.build) / "bin" / "compare_probe").exists():
-        say(f"build first: cmake -S {ROOT} -B {args.build} -DCMAKE_BUILD_TYPE=Release && cmake --build {args.build} -j")
+        say(f"build first, in {ROOT}: cmake --preset bench && cmake --build --preset bench; then --build build-bench")
         return 2
     launches = plan(args, usable, cores)
     if not launches:
@@ -233,11 +250,11 @@ def main(argv):
         print(f"{mode}: " + ", ".join(f"{k} {v:g}" for k, v in p.items()))
     print(report.table(rows))
     if args.json:
-        report.write_json(args.json, rows, facts)
+        args.json.write(report.json_text(report.document(rows, facts)))
     if args.csv:
-        report.write_csv(args.csv, rows)
+        args.csv.write(report.csv_text(*report.csv_rows(rows)))
     if args.plot:
-        plot.write(args.plot, rows, facts)
+        args.plot.write(plot.page(rows, facts))
     if interrupted:
         return 130
     wrong = any(s.wrong for s in run.samples) or any(f["setting"].startswith("ouro") for f in run.failures)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/comparison/pattern.h"
+#include "tools/measure/figures.h"
 
 namespace ouro::compare {
 namespace {
@@ -22,11 +23,7 @@ double percentile(std::vector<double> v, double p) {
   return v[std::max<std::size_t>(at, 1) - 1];
 }
 
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  const std::size_t half = v.size() / 2;
-  return v.size() % 2 ? v[half] : (v[half - 1] + v[half]) / 2;
-}
+using measure::median;
 
 class Clock {
  public:

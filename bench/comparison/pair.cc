@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bench/comparison/harness.h"
+#include "tools/measure/figures.h"
 
 namespace ouro::compare {
 namespace {
@@ -22,10 +23,7 @@ double now_us() {
       .count();
 }
 
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
+using measure::median;
 
 struct Plan {
   std::vector<std::pair<std::string, std::size_t>> points;

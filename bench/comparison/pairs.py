@@ -1,8 +1,6 @@
 # bench/compare --transport: two ranks that share no memory, beside ucx_perftest, Open MPI over TCP and a raw stream.
 # Used by command.py; the pure parts are tested in tests/compare.
-import csv
 import dataclasses
-import json
 import os
 import pathlib
 import shutil
@@ -214,7 +212,7 @@ def main(args, root):
     bench = Bench(args, cores)
     needed = [p for p in ("compare_pair_ouro", "compare_raw_stream") if not (bench.bin / p).exists()]
     if needed or len(cores) < 2:
-        say(f"build first: {', '.join(needed)} not in {bench.bin}" if needed else "two ranks want two cores")
+        say(f"build first (cmake --preset bench): {', '.join(needed)} not in {bench.bin}" if needed else "two ranks want two cores")
         return 2
     names, missing = bench.peers()
     launch.adopt_orphans()
@@ -239,11 +237,8 @@ def main(args, root):
     for f in bench.failures:
         print(f"{f['peer']} failed in round {f['round'] + 1}: {f['why']}")
     if args.json:
-        pathlib.Path(args.json).write_text(json.dumps({**facts, "rows": found}, indent=1) + "\n")
+        args.json.write(report.json_text({**facts, "rows": found}))
     if args.csv:
-        with open(args.csv, "w", newline="") as out:
-            sheet = csv.DictWriter(out, FIELDS)
-            sheet.writeheader()
-            sheet.writerows(found)
+        args.csv.write(report.csv_text(FIELDS, found))
     wrong = any(s.wrong for s in bench.samples) or any(f["peer"] == "ouro" for f in bench.failures)
     return 1 if wrong else 0

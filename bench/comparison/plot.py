@@ -136,7 +136,3 @@ def page(rows, facts):
             out += panel(x, y + PANEL_H + GAP_Y, lines, bus_bandwidth, sizes, "bus GB/s")
     return "\n".join([*out, "</svg>", ""])
 
-
-def write(path, rows, facts):
-    with open(path, "w") as out:
-        out.write(page(rows, facts))

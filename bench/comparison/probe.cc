@@ -16,29 +16,17 @@
 
 #include "bench/comparison/pattern.h"
 #include "bench/comparison/shared.h"
+#include "tools/measure/figures.h"
 
 namespace ouro::compare {
 namespace {
 
-constexpr int kBatches = 20, kRounds = 100;
 constexpr std::size_t kRegion = std::size_t{48} << 20;  // of one stream; eight of them are far above any L3
 constexpr std::size_t kHot = 64 << 10;  // with its source and both ranks' boards well within L2
 constexpr int kPasses = 4, kHotPasses = 400;
 
-void pin(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  (void)sched_setaffinity(0, sizeof set, &set);  // refused: the probe is rougher, not wrong
-}
-
-bool await(const std::atomic<int>& line, int want) {
-  for (int spins = 0; spins < 10'000'000; ++spins) {                // a lost core cannot hang it
-    if (line.load(std::memory_order_acquire) == want) return true;  // pairs with the other thread's store
-    __builtin_ia32_pause();
-  }
-  return false;
-}
+using measure::await;
+using measure::pin;
 
 /// Memory on large pages where the kernel grants them.
 class Region {
@@ -136,33 +124,7 @@ double both(const std::vector<int>& cores, int passes, double bytes_each, F f) {
 }  // namespace
 
 double handoff_ns(const std::vector<int>& cores) {
-  if (cores.size() < 2) return 0;
-  struct alignas(128) {
-    std::atomic<int> value{0};
-  } line;
-  std::int64_t best = 0;
-  {
-    std::jthread peer([&] {
-      pin(cores[1]);
-      for (int i = 0; i < kBatches * kRounds; ++i) {
-        if (!await(line.value, 2 * i + 1)) return;
-        line.value.store(2 * i + 2, std::memory_order_release);  // pairs with await in the other thread
-      }
-    });
-    std::jthread self([&] {
-      pin(cores[0]);
-      for (int b = 0; b < kBatches; ++b) {
-        const std::int64_t begin = now_ns();
-        for (int i = b * kRounds; i < (b + 1) * kRounds; ++i) {
-          line.value.store(2 * i + 1, std::memory_order_release);  // pairs with await in the peer
-          if (!await(line.value, 2 * i + 2)) return;
-        }
-        const std::int64_t t = now_ns() - begin;
-        best = best ? std::min(best, t) : t;
-      }
-    });
-  }
-  return static_cast<double>(best) / (2 * kRounds);
+  return cores.size() < 2 ? 0 : measure::handoff_ns(cores[0], cores[1]);
 }
 
 Memory memory_gbs(const std::vector<int>& cores) {

@@ -1,7 +1,9 @@
 # Rows as a table, as JSON, as CSV.
 # Used by command.py; the JSON rows are tested in tests/compare.
 import csv
+import io
 import json
+import pathlib
 
 from comparison import points
 
@@ -41,19 +43,45 @@ def document(rows, facts):
     }
 
 
-def write_json(path, rows, facts):
-    with open(path, "w") as out:
-        json.dump(document(rows, facts), out, indent=1)
-        out.write("\n")
+def json_text(found):
+    return json.dumps(found, indent=1) + "\n"
 
 
-def write_csv(path, rows):
-    with open(path, "w", newline="") as out:
-        table = csv.DictWriter(out, [*FIELDS, "target", "limit_target", "verdict", "marks"])
-        table.writeheader()
-        for r in rows:
-            j = judgement(r)
-            table.writerow({**plain(r), **{k: j[k] for k in ("target", "limit_target", "verdict")}, "marks": "; ".join(r.marks)})
+def csv_text(fields, found):
+    out = io.StringIO()
+    sheet = csv.DictWriter(out, fields)
+    sheet.writeheader()
+    sheet.writerows(found)
+    return out.getvalue()
+
+
+def csv_rows(rows):
+    """Fields and rows of a CSV file."""
+    found = []
+    for r in rows:
+        j = judgement(r)
+        found.append({**plain(r), **{k: j[k] for k in ("target", "limit_target", "verdict")}, "marks": "; ".join(r.marks)})
+    return [*FIELDS, "target", "limit_target", "verdict", "marks"], found
+
+
+class Output:
+    """A file that is opened before the measuring, so that nothing is measured in vain, and written after it."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self.is_new = not self.path.exists()
+        self.file = open(path, "a", newline="")  # what was there stays until there is something better
+
+    def write(self, text):
+        if self.path.is_file():  # not a terminal or /dev/null
+            self.file.truncate(0)
+        self.file.write(text)
+        self.is_new = False
+
+    def close(self):
+        self.file.close()
+        if self.is_new:
+            self.path.unlink(missing_ok=True)
 
 
 def size_text(n):

@@ -54,7 +54,7 @@ inline constexpr Parameter kParameters[] = {
      "highest instruction set that the host loops may use"},
     {"OURO_SLOT_BYTES", Type::integer, "131072", "4096..67108864", "bytes of one slot of a link"},
     {"OURO_SPIN_US", Type::integer, "", "0..1000000",
-     "microseconds to spin before yielding; unset: 50 if each local rank can have its core, else 0"},
+     "microseconds to spin before yielding; unset: 50 if each local rank can have its core, else about a quarter"},
     {"OURO_PAGE_BYTES", Type::integer, "", "4096..67108864",
      "bytes of one page of a board; unset: 131072, of groups of 3 to 16 ranks 262144"},
     {"OURO_SELECT", Type::text, "", "",

@@ -166,6 +166,7 @@ void GpuStream::run(void* data) {
       outcome = Status(Reason::resource, fmt::format("a function on a stream threw: {}", e.what()));
     }
     const auto state = task->state;
+    task->on->note(outcome);
     std::atomic_ref(*task->on->word_).store(1, std::memory_order_release);  // pairs with the stream's wait
     const auto keep = task->stream;
     if (keep) {
@@ -206,6 +207,7 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
   (void)helper();  // made here, not on the driver's thread
   const auto capture = gpu::gpu().capturing(stream_);
   if (!capture.ok()) {
+    note(capture.status());
     state->complete(capture.status());
     return state;
   }
@@ -213,6 +215,7 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
   if (Status s = launch(task.get()); !s.ok()) {
     // Whether the driver took the call is not known: the task stays, the stream does not wait for it.
     task.release();
+    note(s);
     state->complete(s);
     return state;
   }

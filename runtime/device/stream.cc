@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <exception>
+#include <utility>
 
 namespace ouro::rt {
 
@@ -79,9 +80,21 @@ void WorkState::then(std::function<void(const Status&)> f) {
   f(outcome());
 }
 
+void Stream::Failures::note(const Status& outcome) {
+  if (outcome.ok()) return;
+  std::lock_guard lock(mutex_);
+  if (first_.ok()) first_ = outcome;
+}
+Status Stream::Failures::take() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(first_, Status{});
+}
+
 HostStream::HostStream(std::string name, int nice)
     : queue_(std::make_shared<Queue>()),
-      thread_([queue = queue_, name = std::move(name), nice] { loop(queue, name, nice); }) {}
+      thread_([queue = queue_, failures = failures_, name = std::move(name), nice] {
+        loop(*queue, *failures, name, nice);
+      }) {}
 
 HostStream::~HostStream() {
   {
@@ -118,17 +131,17 @@ void HostStream::after(std::shared_ptr<WorkState> mark) {
   });
 }
 
-void HostStream::loop(const std::shared_ptr<Queue>& queue, const std::string& name, int nice) {
+void HostStream::loop(Queue& queue, Failures& failures, const std::string& name, int nice) {
   pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
   if (nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), nice);
   for (;;) {
     Queue::Task task;
     {
-      std::unique_lock lock(queue->mutex);
-      queue->cv.wait(lock, [&] { return queue->stop || !queue->tasks.empty(); });
-      if (queue->tasks.empty()) return;
-      task = std::move(queue->tasks.front());
-      queue->tasks.pop_front();
+      std::unique_lock lock(queue.mutex);
+      queue.cv.wait(lock, [&] { return queue.stop || !queue.tasks.empty(); });
+      if (queue.tasks.empty()) return;
+      task = std::move(queue.tasks.front());
+      queue.tasks.pop_front();
     }
     Status outcome;
     try {
@@ -137,6 +150,7 @@ void HostStream::loop(const std::shared_ptr<Queue>& queue, const std::string& na
       outcome = Status(Reason::resource, std::string("a function on a stream threw: ") + e.what());
     }
     task.run = nullptr;  // releases what it captured before anybody is told
+    failures.note(outcome);
     task.state->complete(std::move(outcome));
   }
 }

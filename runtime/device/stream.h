@@ -62,6 +62,23 @@ class Stream {
   /// What is enqueued from now on starts after `mark`.
   virtual void after(std::shared_ptr<WorkState> mark) = 0;
   virtual class GpuStream* gpu() { return nullptr; }  ///< if it is one
+
+  /// Keeps the first failure of what ran here until somebody takes it.
+  void note(const Status& outcome) { failures_->note(outcome); }
+  Status take_failure() { return failures_->take(); }
+
+ protected:
+  /// Shared with those who tell of a failure, who may outlive the stream.
+  class Failures {
+   public:
+    void note(const Status& outcome);
+    Status take();
+
+   private:
+    std::mutex mutex_;
+    Status first_;
+  };
+  const std::shared_ptr<Failures> failures_ = std::make_shared<Failures>();
 };
 
 class HostStream final : public Stream {
@@ -89,7 +106,7 @@ class HostStream final : public Stream {
     std::shared_ptr<WorkState> last;
     bool stop = false;
   };
-  static void loop(const std::shared_ptr<Queue>& queue, const std::string& name, int nice);
+  static void loop(Queue&, Failures&, const std::string& name, int nice);
   std::shared_ptr<Queue> queue_;
   std::thread thread_;
 };

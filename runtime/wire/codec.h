@@ -1,5 +1,5 @@
-// How numbers, texts and headers become bytes and back: little-endian, bounded, no padding. Used by the
-// handshake and by the frames between hosts.
+// How numbers and texts become bytes and back: little-endian, bounded, no padding. Used by all that is sent
+// in frames, by the handshake and by the seals.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -11,12 +11,24 @@
 
 namespace ouro::wire {
 
+template <class T>
+void put_number(std::uint8_t* at, T v) {
+  for (std::size_t i = 0; i < sizeof(T); ++i)
+    at[i] = static_cast<std::uint8_t>(static_cast<std::uint64_t>(v) >> (8 * i));
+}
+template <class T>
+T get_number(const std::uint8_t* at) {
+  std::uint64_t v = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) v |= static_cast<std::uint64_t>(at[i]) << (8 * i);
+  return static_cast<T>(v);
+}
+
 class Writer {
  public:
   template <class T>
   void number(T v) {
-    for (std::size_t i = 0; i < sizeof(T); ++i)
-      bytes.push_back(static_cast<std::uint8_t>(static_cast<std::uint64_t>(v) >> (8 * i)));
+    bytes.resize(bytes.size() + sizeof(T));
+    put_number(bytes.data() + bytes.size() - sizeof(T), v);
   }
   /// Cut at `limit`, which is below 64 Ki.
   void text(std::string_view s, std::size_t limit) {
@@ -34,11 +46,8 @@ class Reader {
   explicit Reader(View b) : rest_(b) {}
   template <class T>
   T number() {
-    std::uint64_t v = 0;
-    if (rest_.size() < sizeof(T)) return fail("it is too short"), T{};
-    for (std::size_t i = 0; i < sizeof(T); ++i) v |= static_cast<std::uint64_t>(rest_[i]) << (8 * i);
-    rest_ = rest_.subspan(sizeof(T));
-    return static_cast<T>(v);
+    const View v = bytes(sizeof(T));
+    return v.empty() ? T{} : get_number<T>(v.data());
   }
   View bytes(std::size_t n) {
     if (rest_.size() < n) return fail("it is too short"), View{};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "runtime/wire/codec.h"
 
@@ -95,8 +96,11 @@ constexpr Frame (*kTake[])(Reader&) = {take_join,  take_member, take_refuse,
                                        take_fetch, take_grant,  take_loan};
 static_assert(std::size(kTake) == std::variant_size_v<Frame>);
 
-std::uint32_t checksum(std::span<const std::uint8_t> payload) {
-  return static_cast<std::uint32_t>(XXH3_64bits(payload.data(), payload.size()));
+constexpr std::size_t kSummed = kHeaderBytes - sizeof(std::uint32_t);  // of the header
+
+std::uint32_t checksum(View header, View payload) {
+  return static_cast<std::uint32_t>(
+      XXH3_64bits_withSeed(payload.data(), payload.size(), XXH3_64bits(header.data(), kSummed)));
 }
 
 Status refused(std::string text) { return {Reason::refused, std::move(text)}; }
@@ -106,15 +110,34 @@ Status refused(std::string text) { return {Reason::refused, std::move(text)}; }
 Bytes encode(const Frame& frame) {
   Writer payload;
   std::visit([&](const auto& f) { put(payload, f); }, frame);
+  return framed(static_cast<std::uint16_t>(frame.index()), payload.bytes);
+}
+
+Status check(const Join& f) {
+  const std::tuple<const char*, std::size_t, std::size_t> parts[] = {
+      {"the host's name", f.host.size(), kMaxName},
+      {"the name of the local socket", f.server.size(), kMaxName},
+      {"the text of the settings", f.settings.size(), kMaxText},
+      {"the address for other hosts", f.endpoint.size(), kMaxName},
+      {"the fabric's address", f.address.size(), kMaxAddress}};
+  for (const auto& [what, bytes, limit] : parts)
+    if (bytes > limit)
+      return invalid(
+          fmt::format("rank {} cannot join: {} has {} bytes; at most {}", f.rank, what, bytes, limit));
+  return {};
+}
+
+Bytes framed(std::uint16_t type, View payload) {
   Writer w;
-  w.number(kMagic);
-  w.number(kMajor), w.number(kMinor);
-  w.number(static_cast<std::uint16_t>(frame.index()));
-  w.number(static_cast<std::uint32_t>(payload.bytes.size()));
-  w.number(std::uint64_t{0});
-  w.number(checksum(payload.bytes));
-  w.bytes.insert(w.bytes.end(), payload.bytes.begin(), payload.bytes.end());
+  w.number(kMagic), w.number(kMajor), w.number(kMinor), w.number(type);
+  w.number(static_cast<std::uint32_t>(payload.size())), w.number(std::uint64_t{0});
+  w.number(checksum(w.bytes, payload));
+  w.raw(payload);
   return std::move(w.bytes);
+}
+
+bool intact(View frame) {
+  return get_number<std::uint32_t>(frame.data() + kSummed) == checksum(frame, frame.subspan(kHeaderBytes));
 }
 
 Result<Frame> decode(std::span<const std::uint8_t> bytes) {
@@ -134,8 +157,7 @@ Result<Frame> decode(std::span<const std::uint8_t> bytes) {
   const auto payload = bytes.subspan(kHeaderBytes);
   if (const auto length = header.number<std::uint32_t>(); length != payload.size())
     return refused(fmt::format("a frame announces {} bytes and has {}", length, payload.size()));
-  header.number<std::uint64_t>();
-  if (header.number<std::uint32_t>() != checksum(payload)) return refused("a frame's checksum is wrong");
+  if (!intact(bytes)) return refused("a frame's checksum is wrong");
   Reader r(payload);
   Frame frame = kTake[type](r);
   if (const char* why = r.finish())

@@ -1,6 +1,6 @@
-// Frames of the control plane on one node: pure encoding and parsing, no sockets. What is parsed here comes
-// from outside and is never trusted. Used by bootstrap (joining) and by the watch thread (descriptor
-// requests).
+// Frames that ranks of one host exchange over local sockets, and the header that the handshake between hosts
+// shares with them: pure encoding and parsing, no sockets. What is parsed here comes from outside and is
+// never trusted. Used by bootstrap (joining), the watch thread (descriptor requests) and the handshake.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -18,7 +18,9 @@ using Nonce = std::array<std::uint8_t, 16>;
 using Bytes = std::vector<std::uint8_t>;
 
 /// Header, 24 bytes, little-endian: magic u32 | major u8 | minor u8 | type u16 | length u32 | seq u64 | xxh3
-/// u32 (low half of XXH3 over the payload). A frame is at most kMaxFrame bytes in all.
+/// u32 (low half of XXH3 over the payload, with XXH3 over the 20 bytes before it as the seed). The same in
+/// every version, so that two versions can tell each other from damage. A frame is at most kMaxFrame bytes in
+/// all.
 inline constexpr std::uint32_t kMagic = 0x4f52554f;  // "OURO"
 inline constexpr std::uint8_t kMajor = 1, kMinor = 0;
 inline constexpr std::size_t kHeaderBytes = 24, kMaxFrame = 4096, kMaxText = 1024, kMaxName = 100,
@@ -37,8 +39,8 @@ struct Join {
   std::string endpoint;  ///< on which this rank takes connections of other hosts
   Bytes address;         ///< opaque: where the fabric between hosts finds it, at most kMaxAddress bytes
 };
-/// One member of the complete job, with its two descriptors if it is on this host; sent once for each rank to each
-/// rank.
+/// One member of the complete job, with its two descriptors if it is on this host; sent once for each rank to
+/// each rank.
 struct Member {
   std::uint32_t rank = 0;
   std::int32_t pid = 0;
@@ -71,10 +73,18 @@ struct Loan {
 
 using Frame = std::variant<Join, Member, Refuse, Fetch, Grant, Loan>;
 
+/// Texts beyond their limits are cut; see check().
 Bytes encode(const Frame&);
+/// Whether a request keeps its limits: what is cut off would be missed only later, elsewhere. Error invalid:
+/// what is too long.
+Status check(const Join&);
 /// Errors (refused) say what was wrong: too short, bad magic (and what it looks like), version, length,
 /// checksum, a text that is too long, a number out of range, bytes left over.
 Result<Frame> decode(std::span<const std::uint8_t>);
+/// The header, and the payload behind it.
+Bytes framed(std::uint16_t type, std::span<const std::uint8_t> payload);
+/// Whether a frame, which has at least a header, has come as it was sent.
+bool intact(std::span<const std::uint8_t> frame);
 /// Printable form of text that a peer sent: bounded, control characters escaped.
 std::string printable(std::span<const std::uint8_t> text, std::size_t limit = 64);
 

@@ -4,10 +4,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "runtime/wire/codec.h"
+#include <bit>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include "runtime/wire/codec.h"
 
 namespace ouro::wire {
 namespace {
@@ -15,17 +14,6 @@ namespace {
 enum Type : std::uint16_t { kHello = 256, kProve, kWelcome, kRefuse };
 
 constexpr std::uint8_t kHasSecret = 1;  // features
-
-Bytes framed(Type type, View payload) {
-  Writer w;
-  w.number(kMagic), w.number(kMajor), w.number(kMinor);
-  w.number(static_cast<std::uint16_t>(type));
-  w.number(static_cast<std::uint32_t>(payload.size()));
-  w.number(std::uint64_t{0});
-  w.number(static_cast<std::uint32_t>(XXH3_64bits(payload.data(), payload.size())));
-  w.raw(payload);
-  return std::move(w.bytes);
-}
 
 std::string text(Version v) { return fmt::format("{}.{}", v >> 8, v & 255); }
 std::string text(const std::vector<Version>& all) {
@@ -119,13 +107,16 @@ Welcome take_welcome(View payload) {
   return w;
 }
 
-constexpr const char* kPurposes[] = {"join", "control", "data", "table"};
-constexpr const char* kCodes[] = {"bad-version",    "wrong-job",  "busy",   "bad-mac",
-                                  "duplicate-rank", "rank-range", "config", "closed"};
+constexpr const char* kCodes[] = {"bad-version",    "wrong-job",  "busy",  "bad-mac",
+                                  "duplicate-rank", "rank-range", "config"};
+
+Status damaged(std::string how) { return {Reason::data_corrupt, std::move(how)}; }
+
+/// A few bits of the magic have changed: no other protocol begins so.
+bool almost_magic(View bytes) { return std::popcount(get_number<std::uint32_t>(bytes.data()) ^ kMagic) <= 2; }
 
 }  // namespace
 
-const char* name(Purpose p) { return kPurposes[static_cast<std::size_t>(p)]; }
 const char* name(RefuseCode c) { return kCodes[static_cast<std::size_t>(c)]; }
 
 Bytes refusal(RefuseCode code, std::string_view why) {
@@ -197,35 +188,38 @@ Handshake::Step Handshake::header() {
   Writer magic;
   magic.number(kMagic);
   const std::size_t n = std::min(kept_.size(), magic.bytes.size());
-  if (!std::equal(magic.bytes.begin(), magic.bytes.begin() + static_cast<std::ptrdiff_t>(n), kept_.begin()))
-    return give_up({Reason::refused, fmt::format("not a frame of ouro; it looks like {} and begins '{}'",
-                                                 looks_like(kept_), printable(kept_, 16))});
+  if (!std::equal(magic.bytes.begin(), magic.bytes.begin() + static_cast<std::ptrdiff_t>(n), kept_.begin())) {
+    if (n == magic.bytes.size() && almost_magic(kept_))
+      return give_up(damaged("the first bytes of a handshake frame are damaged"));
+    return give_up(Status(Failure{.reason = Reason::refused,
+                                  .text = fmt::format("not a frame of ouro; it looks like {} and begins '{}'",
+                                                      looks_like(kept_), printable(kept_, 16)),
+                                  .detector = kForeign}));
+  }
   if (kept_.size() < kHeaderBytes) return {};
   Reader r(View(kept_).subspan(4));
-  const auto major = r.number<std::uint8_t>(), minor = r.number<std::uint8_t>();
-  if (major != kMajor)
-    return refuse(RefuseCode::bad_version, fmt::format("the other end speaks {}.{}, this one {}", major,
-                                                       minor, text(options_.versions)));
+  const auto major = r.number<std::uint8_t>();
+  r.number<std::uint8_t>();
   const auto type = r.number<std::uint16_t>();
   const bool expected = type == kRefuse || type == (server_ ? kProve : hello_.empty() ? kHello : kWelcome);
   const auto length = r.number<std::uint32_t>();
-  if (!expected || length == 0 || length > kMaxHandshake - kHeaderBytes)
-    return give_up(
-        {Reason::refused,
-         fmt::format("a handshake frame of type {} and {} bytes: out of place or too long", type, length)});
+  // What another version says is read to its end, which tells whether it is one.
+  if ((!expected && major == kMajor) || length == 0 || length > kMaxHandshake - kHeaderBytes)
+    return give_up(damaged(
+        fmt::format("a handshake frame of type {} and {} bytes: out of place or too long", type, length)));
   return {};
 }
 
 Handshake::Step Handshake::frame() {
-  Reader r(View(kept_).subspan(6));
-  const auto type = r.number<std::uint16_t>();
-  r.bytes(4 + 8);
-  const auto sum = r.number<std::uint32_t>();
   const Bytes frame = std::exchange(kept_, {});
   const View payload = View(frame).subspan(kHeaderBytes);
-  if (sum != static_cast<std::uint32_t>(XXH3_64bits(payload.data(), payload.size())))
-    return give_up({Reason::refused, "a handshake frame's checksum is wrong"});
-  switch (type) {
+  if (!intact(frame)) return give_up(damaged("a handshake frame's checksum is wrong"));
+  Reader r(View(frame).subspan(4));
+  const auto major = r.number<std::uint8_t>(), minor = r.number<std::uint8_t>();
+  if (major != kMajor)
+    return refuse(RefuseCode::bad_version, fmt::format("the other end speaks {}.{}, this one {}", major,
+                                                       minor, text(options_.versions)));
+  switch (r.number<std::uint16_t>()) {
     case kHello:
       return on_hello(payload);
     case kProve:
@@ -239,7 +233,7 @@ Handshake::Step Handshake::frame() {
 
 Handshake::Step Handshake::on_hello(View payload) {
   const Hello h = take_hello(payload);
-  if (h.wrong) return give_up({Reason::refused, fmt::format("a malformed HELLO: {}", h.wrong)});
+  if (h.wrong) return give_up(damaged(fmt::format("a malformed HELLO: {}", h.wrong)));
   peer_.version = common(h.versions, options_.versions);
   if (peer_.version == 0)
     return refuse(RefuseCode::bad_version, fmt::format("the server speaks {}, the client {}",
@@ -275,14 +269,14 @@ Handshake::Step Handshake::on_hello(View payload) {
 
 Handshake::Step Handshake::on_prove(View payload) {
   Prove p = take_prove(payload);
-  if (p.wrong) return give_up({Reason::refused, fmt::format("a malformed PROVE: {}", p.wrong)});
+  if (p.wrong) return give_up(damaged(fmt::format("a malformed PROVE: {}", p.wrong)));
   if (p.job != self_.job)
     return refuse(RefuseCode::wrong_job,
                   fmt::format("the server is of job {}, the client of {}", hex(self_.job), hex(p.job)));
   if (p.generation != self_.generation)
     return refuse(RefuseCode::wrong_job, fmt::format("the server is of generation {}, the client of {}",
                                                      self_.generation, p.generation));
-  if (common({p.peer.version}, options_.versions) != p.peer.version)
+  if (p.peer.version == 0 || common({p.peer.version}, options_.versions) != p.peer.version)
     return refuse(RefuseCode::bad_version, fmt::format("the server speaks {}, the client chose {}",
                                                        text(options_.versions), text(p.peer.version)));
   if (Status s = job_key(); !s.ok()) return give_up(s);
@@ -321,7 +315,7 @@ Handshake::Step Handshake::on_prove(View payload) {
 
 Handshake::Step Handshake::on_welcome(View payload) {
   Welcome w = take_welcome(payload);
-  if (w.wrong) return give_up({Reason::refused, fmt::format("a malformed WELCOME: {}", w.wrong)});
+  if (w.wrong) return give_up(damaged(fmt::format("a malformed WELCOME: {}", w.wrong)));
   const auto mac = hmac(key_, {view("ouro s1"), hello_, prove_, w.signed_part});
   if (!mac.ok()) return give_up(mac.status());
   if (!equal(*mac, w.mac))
@@ -341,17 +335,21 @@ Handshake::Step Handshake::on_refuse(View payload) {
   const auto code = r.number<std::uint8_t>();
   r.expect(code < std::size(kCodes), "the code is not in the list");
   const std::string why = r.text(kMaxHandshakeText);
-  if (const char* wrong = r.finish())
-    return give_up({Reason::refused, fmt::format("a malformed REFUSE: {}", wrong)});
-  Step s = give_up({Reason::refused, fmt::format("{}: {} (says the other end)", kCodes[code],
-                                                 printable(view(why), kMaxHandshakeText))});
-  s.code = static_cast<RefuseCode>(code);
-  return s;
+  if (const char* wrong = r.finish()) return give_up(damaged(fmt::format("a malformed REFUSE: {}", wrong)));
+  return verdict(static_cast<RefuseCode>(code), fmt::format("{}: {} (says the other end)", kCodes[code],
+                                                            printable(view(why), kMaxHandshakeText)));
 }
 
 Handshake::Step Handshake::refuse(RefuseCode code, std::string why) {
-  Step s = give_up({Reason::refused, fmt::format("{}: {}", name(code), why)});
+  Step s = verdict(code, fmt::format("{}: {}", name(code), why));
   s.out = refusal(code, why);
+  return s;
+}
+
+Handshake::Step Handshake::verdict(RefuseCode code, std::string why) {
+  Step s = give_up(Status(Failure{.reason = Reason::refused,
+                                  .text = std::move(why),
+                                  .detector = code == RefuseCode::wrong_job ? kForeign : ""}));
   s.code = code;
   return s;
 }

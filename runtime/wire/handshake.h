@@ -5,12 +5,17 @@
 //   HELLO    s>c  server_nonce[32] job[16] generation features versions[1..8]
 //   PROVE    c>s  client_nonce[32] job[16] generation features version purpose rank world to_rank pid started
 //                 host host_id mac = HMAC(K, "ouro c1" | HELLO | PROVE without mac)
-//   WELCOME  s>c  rank world pid version host host_id mac = HMAC(K, "ouro s1" | HELLO | PROVE | WELCOME
-//   without mac) REFUSE   either way: code text
+//   WELCOME  s>c  rank world pid version host host_id
+//                 mac = HMAC(K, "ouro s1" | HELLO | PROVE | WELCOME without mac)
+//   REFUSE   either way: code text
 //
 // K = HKDF(secret, "ouro job" | job | generation); the keys are HKDF(K, "ouro key" | direction | HELLO |
 // PROVE). Frames have the header of frames.h. Settings are not compared here: they travel whole in the
 // request to join, where both sides of a difference can be told.
+//
+// A verdict (refused) is what one end decides on a frame that has come whole, or the bytes of another
+// protocol. A frame that was damaged on its way (data-corrupt) says nothing about either end: another attempt
+// may.
 #pragma once
 #include <functional>
 #include <optional>
@@ -23,7 +28,6 @@ namespace ouro::wire {
 
 /// What a line is for. Part of what is proved: a line cannot be used for another purpose.
 enum class Purpose : std::uint8_t { join, control, data, table };
-const char* name(Purpose);
 
 /// Who this rank is to others.
 struct Identity {
@@ -32,7 +36,7 @@ struct Identity {
   int rank = 0, world = 1;
   std::string host, host_id;  ///< cut at kMaxName bytes on the wire
   int pid = 0;
-  std::uint64_t started = 0;  ///< start time of the process, in the host's own unit; tells reused pids apart
+  std::uint64_t started = 0;  ///< when the process began, in the host's own unit; tells reused pids apart
   Secret secret;              ///< none: everybody who knows the job's id is believed
 };
 
@@ -40,13 +44,15 @@ enum class RefuseCode : std::uint8_t {
   bad_version,
   wrong_job,
   busy,
-  bad_mac,  // from here on: after the MAC only
-  duplicate_rank,
+  bad_mac,         // who does not know the secret may hear so: it knows already
+  duplicate_rank,  // from here on: only to those who have proved that they know the secret
   rank_range,
   config,
-  closed,
 };
 const char* name(RefuseCode);
+
+/// The detector of a refusal by somebody who is no part of this job: another program, another job.
+inline constexpr const char* kForeign = "foreign answer";
 
 /// Handshake frames: types apart from those of frames.h, at most kMaxHandshake bytes with the header.
 inline constexpr std::size_t kMaxHandshake = 512, kMaxHandshakeText = 200, kMaxVersions = 8;
@@ -67,7 +73,7 @@ class Handshake {
   struct Step {
     State state = State::going;
     Bytes out;                       ///< to be sent, also when refused (then it tells the peer why)
-    Status why;                      ///< refused: what was wrong, in the words of the end that noticed
+    Status why;                      ///< refused: a verdict (refused), damage (data-corrupt), or resource
     std::optional<RefuseCode> code;  ///< refused: the peer's or ours; none if what came was no handshake
   };
   /// What is known of the peer when done; proved by the MAC.
@@ -105,7 +111,8 @@ class Handshake {
   Step on_welcome(View payload);
   Step on_refuse(View payload);
   Step refuse(RefuseCode, std::string text);  // and tell the peer
-  Step give_up(Status why);                   // without a word
+  Step verdict(RefuseCode, std::string text);
+  Step give_up(Status why);  // without a word
   Status job_key();
   Status derive();
 
@@ -121,7 +128,7 @@ class Handshake {
 /// A REFUSE frame, for a server that has no time for a handshake.
 Bytes refusal(RefuseCode, std::string_view text);
 
-/// What strange first bytes look like: "HTTP", "TLS", "SSH", ..., or "unknown". For the log.
+/// What strange first bytes look like: "HTTP", "TLS", "SSH", ..., or "nothing known". For the log.
 const char* looks_like(View);
 
 }  // namespace ouro::wire

@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "runtime/core/fd.h"
+#include "runtime/wire/codec.h"
 
 namespace ouro::wire {
 namespace {
@@ -27,18 +28,6 @@ int hex_digit(char c) {
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
   return -1;
-}
-
-template <class T>
-void put(std::uint8_t* at, T v) {
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    at[i] = static_cast<std::uint8_t>(static_cast<std::uint64_t>(v) >> (8 * i));
-}
-template <class T>
-T get(const std::uint8_t* at) {
-  std::uint64_t v = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i) v |= static_cast<std::uint64_t>(at[i]) << (8 * i);
-  return static_cast<T>(v);
 }
 
 /// An HMAC-SHA256 under one key, used again and again. OpenSSL looks algorithms up slowly: once a process.
@@ -203,8 +192,8 @@ FrameSealer::~FrameSealer() = default;
 
 Status FrameSealer::seal(View payload, Bytes& to) {
   std::array<std::uint8_t, kSealHead> head;
-  put(head.data(), static_cast<std::uint32_t>(payload.size()));
-  put(head.data() + 4, seq_++);
+  put_number(head.data(), static_cast<std::uint32_t>(payload.size()));
+  put_number(head.data() + 4, seq_++);
   Key mac;
   if (!mac_->hmac.compute({head, payload}, mac)) return crypto_failed();
   to.reserve(to.size() + kSealBytes + payload.size());
@@ -235,19 +224,19 @@ Result<std::optional<View>> FrameOpener::next() {
   if (!failed_.ok()) return failed_;
   const View rest = View(kept_).subspan(read_);
   if (rest.size() < kSealHead) return std::optional<View>();
-  const std::size_t length = get<std::uint32_t>(rest.data());
-  const auto seq = get<std::uint64_t>(rest.data() + 4);
+  const std::size_t length = get_number<std::uint32_t>(rest.data());
+  const auto seq = get_number<std::uint64_t>(rest.data() + 4);
   if (length > max_payload_)
     return fail(
-        {Reason::refused, fmt::format("a sealed frame of {} bytes; at most {}", length, max_payload_)});
+        {Reason::data_corrupt, fmt::format("a sealed frame of {} bytes; at most {}", length, max_payload_)});
   if (seq != seq_)
-    return fail({Reason::refused,
+    return fail({Reason::data_corrupt,
                  fmt::format("a sealed frame has number {}, expected {}: replayed or lost", seq, seq_)});
   if (rest.size() < kSealBytes + length) return std::optional<View>();
   Key mac;
   if (!mac_->hmac.compute({rest.first(kSealHead + length)}, mac)) return fail(crypto_failed());
   if (!equal(View(mac).first(kSealMac), rest.subspan(kSealHead + length, kSealMac)))
-    return fail({Reason::refused, "bad-mac: a sealed frame was changed on its way"});
+    return fail({Reason::data_corrupt, "bad-mac: a sealed frame was changed on its way"});
   ++seq_;
   read_ += kSealBytes + length;
   return std::optional<View>(rest.subspan(kSealHead, length));

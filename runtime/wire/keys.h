@@ -58,7 +58,7 @@ struct LineKeys {
 /// of HMAC-SHA256(key of the direction, length | seq | payload). seq counts from 0, so nothing can be
 /// replayed, dropped or reordered unnoticed.
 inline constexpr std::size_t kSealHead = 12, kSealMac = 16, kSealBytes = kSealHead + kSealMac;
-inline constexpr std::size_t kMaxControl = 64 << 10, kMaxTable = 1 << 20;  ///< payloads, by kind of line
+inline constexpr std::size_t kMaxControl = 64 << 10;  ///< a payload
 
 class FrameSealer {
  public:
@@ -86,8 +86,8 @@ class FrameOpener {
   /// Keeps what came from the socket; read all frames by next() before the next push, so that no more than
   /// one frame and one piece is ever kept.
   void push(View);
-  /// The next whole payload, valid until the next push; nullopt: more bytes are needed. Errors: refused
-  /// (too long, replayed or lost, wrong MAC), resource.
+  /// The next whole payload, valid until the next push; nullopt: more bytes are needed. Errors: data-corrupt
+  /// (too long, replayed or lost, wrong MAC: a new line may do better), resource.
   Result<std::optional<View>> next();
 
  private:

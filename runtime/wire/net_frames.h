@@ -75,7 +75,7 @@ Bytes encode_net(const NetFrame&);
 /// Errors: refused, and why. Allocates no more than a small multiple of what came.
 Result<NetFrame> decode_net(View);
 
-/// The table in payloads of TablePieces, each well below kMaxTable.
+/// The table in payloads of TablePieces, each well below kMaxControl.
 std::vector<Bytes> encode_table(const std::vector<NetSeat>&);
 /// Puts the pieces of a table together; they come in order.
 class TableReader {

@@ -1,4 +1,6 @@
 # Which launches are made, in which order, with which command lines.
+import contextlib
+import io
 import pathlib
 import tempfile
 import unittest
@@ -43,9 +45,18 @@ class Plan(unittest.TestCase):
         keys = {t.key for _, _, _, tasks in launches for t in tasks}
         self.assertEqual(keys, {points.Key("all_gather", n, b, "float32", "C", False) for n in (2, 4) for b in (65536, 1 << 20)})
         self.assertEqual({t.buffer for _, _, s, tasks in launches for t in tasks if s.name == "ouro"}, {"registered"})
-        for bad in ("color=red", "peers=nccl", "bytes=0", "method="):
-            with self.subTest(bad=bad), self.assertRaises(ValueError):
+        for bad in ("color=red", "peers=nccl", "bytes=0", "method=", "bytes=8X", "ranks=two"):
+            with self.subTest(bad=bad), self.assertRaisesRegex(ValueError, "--only " + bad):
                 command.Filters([bad])
+
+    def test_wrong_arguments_end_before_anything_is_measured(self):
+        for bad in (["--block-ms", "-5"], ["--block-ms", "0"], ["--block-ms", "nan"], ["--blocks", "0"], ["--rounds", "0"],
+                    ["--json", "/nowhere/x.json"], ["--csv", "/nowhere/x.csv"], ["--plot", "/nowhere/x.svg"]):
+            text = io.StringIO()
+            with self.subTest(bad=bad), contextlib.redirect_stderr(text), self.assertRaises(SystemExit) as end:
+                command.parse(bad)
+            self.assertEqual(end.exception.code, 2)
+            self.assertIn(bad[0], text.getvalue())
 
     def test_sizes(self):
         self.assertEqual(points.SWEEP[0], 8)

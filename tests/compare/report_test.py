@@ -26,10 +26,7 @@ def some_rows():
 class Report(unittest.TestCase):
     def test_json(self):
         rows = some_rows()
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "x.json"
-            report.write_json(path, rows, FACTS)
-            read = json.loads(path.read_text())
+        read = json.loads(report.json_text(report.document(rows, FACTS)))
         self.assertEqual([set(r) for r in read["rows"]], [KEYS] * 3)
         self.assertEqual([r["bytes"] for r in read["rows"]], [8, 1 << 20, 128 << 20])
         self.assertEqual(read["rows"][0]["best_peer"], "ompi")
@@ -39,12 +36,27 @@ class Report(unittest.TestCase):
         self.assertEqual(read["commit"], "abc")
 
     def test_csv(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "x.csv"
-            report.write_csv(path, some_rows())
-            head, *lines = path.read_text().splitlines()
+        head, *lines = report.csv_text(*report.csv_rows(some_rows())).splitlines()
         self.assertTrue(head.startswith("collective,ranks,bytes,dtype,buffer,method,mode,in_place,ouro_us"))
         self.assertEqual(len(lines), 3)
+
+    def test_an_output_is_opened_early_and_replaced_late(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "x"
+            report.Output(path).close()
+            self.assertFalse(path.exists())  # nothing was measured
+            path.write_text("a longer text of before\n")
+            report.Output(path).close()
+            self.assertEqual(path.read_text(), "a longer text of before\n")
+            new = report.Output(path)
+            new.write("new\n")
+            new.close()
+            self.assertEqual(path.read_text(), "new\n")
+            with self.assertRaises(OSError):
+                report.Output(path / "below a file")
+        null = report.Output("/dev/null")
+        null.write("x")
+        null.close()
 
     def test_table(self):
         lines = report.table(some_rows()).splitlines()

@@ -1,5 +1,5 @@
 // What the verifier's machine consists of: memory cells, links, boards and ranks.
-// Used by verifier.cc.
+// Used by memory.h and verifier.cc.
 #pragma once
 #include <cstddef>
 #include <cstdint>

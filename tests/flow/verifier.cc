@@ -1,36 +1,19 @@
-// The machine behind verify(): cells, links, boards and expressions. Used by the flow tests.
+// The machine behind verify(): steps, links and what they amount to; memory and boards are beside it. Used by
+// the flow tests.
 #include "tests/flow/verifier.h"
 
 #include <algorithm>
 #include <cstdint>
 
-#include "tests/flow/expressions.h"
-#include "tests/flow/state.h"
+#include "tests/flow/boards.h"
 
 namespace ouro::flow {
 namespace {
 
-class Machine {
+class Machine : private Boards {
  public:
-  Machine(const Program& p, Setting s)
-      : p_(p),
-        s_(s),
-        n_(p.size),
-        rounds_(p.pipelined ? 1 : p.rounds),
-        keys_(rounds_ * p.chunks),
-        per_round_(p.per_round()),
-        expr_(n_, keys_) {
-    ranks_.resize(index(n_));
-    link_of_.assign(index(n_ * n_), -1);
-    cells_.resize(index(2 * n_ * keys_));
-    acc_.resize(index(n_ * keys_));
-    released_.assign(index(p.rounds), 0);
-    for (int r = 0; r < n_; ++r) {
-      ranks_[index(r)].heard = bit(r);
-      for (int key = 0; key < keys_; ++key) {
-        if (has_input(r, key)) input(r, key).value = {expr_.leaf(r, key), Kind::raw};
-      }
-    }
+  Machine(const Program& p, Setting s) : Boards(p, s), acc_(index(n_ * keys_)), link_of_(index(n_ * n_), -1) {
+    for (int r = 0; r < n_; ++r) ranks_[index(r)].heard = bit(r);
   }
 
   std::string run() {
@@ -52,74 +35,6 @@ class Machine {
   }
 
  private:
-  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
-  static std::uint64_t bit(int r) { return std::uint64_t{1} << r; }
-  std::uint64_t everyone() const { return n_ == 64 ? ~std::uint64_t{0} : bit(n_) - 1; }
-  std::string fail(int r, const std::string& what) {
-    const Rank& me = ranks_[index(r)];
-    if (error_.empty()) {
-      error_ = what + " (rank " + std::to_string(r) + ", round " + std::to_string(me.round) + ", step " +
-               std::to_string(me.step) + ")";
-    }
-    return error_;
-  }
-  bool broken(int r, const std::string& what) {
-    fail(r, what);
-    return false;
-  }
-
-  bool has_input(int r, int c) const { return flow::has_input(p_, r, c % per_round_); }
-  bool has_output(int r, int c) const { return flow::has_output(p_, r, c % per_round_); }
-
-  // Memory. The first half of the cells are inputs, and outputs too where they share memory.
-  Cell& input(int r, int key) {
-    if (s_.aliasing == Aliasing::first_block && p_.collective == Collective::gather && r == p_.root) key -= r;
-    return cells_[index(r * keys_ + key)];
-  }
-  Cell& output(int r, int key) {
-    if (s_.aliasing == Aliasing::separate) return cells_[index((n_ + r) * keys_ + key)];
-    if (s_.aliasing == Aliasing::first_block && p_.collective == Collective::scatter && r == p_.root)
-      key -= r;
-    return cells_[index(r * keys_ + key)];
-  }
-  /// Rank `by` reads or writes a cell: between two meets, no other rank may then write it.
-  bool touch(Cell& cell, int by, bool write) {
-    const int epoch = ranks_[index(by)].meets;
-    if (cell.writer != kNobody && cell.write_epoch == epoch && cell.writer != by) return broken(by, "race");
-    if (write && cell.reader != kNobody && cell.read_epoch == epoch && cell.reader != by)
-      return broken(by, "race");
-    if (write) {
-      cell.writer = static_cast<std::int16_t>(by);
-      cell.write_epoch = epoch;
-    } else {
-      const bool shared = cell.reader != kNobody && cell.read_epoch == epoch && cell.reader != by;
-      cell.reader = static_cast<std::int16_t>(shared ? kEveryone : by);
-      cell.read_epoch = epoch;
-    }
-    return true;
-  }
-  bool read_input(int by, int owner, int c, Value& v) {
-    if (!has_input(owner, c)) return broken(by, "reads an input that is not there");
-    const int key = key_of(by, c);
-    Cell& cell = input(owner, key);
-    if (!touch(cell, by, false)) return false;
-    v = cell.value;
-    if (v.kind != Kind::raw || v.expr != expr_.leaf(owner, key))
-      return broken(by, "reads an overwritten input");
-    return true;
-  }
-  bool store(int by, int owner, int c, Value v) {
-    if (!has_output(owner, c)) return broken(by, "stores into an output that is not there");
-    Cell& cell = output(owner, key_of(by, c));
-    if (cell.stored) return broken(by, "stores an output twice");
-    const bool moved = cell.value.kind != v.kind || cell.value.expr != v.expr;  // else a copy onto itself
-    if (moved && !touch(cell, by, true)) return false;
-    cell.value = v;
-    cell.stored = true;
-    return true;
-  }
-  int key_of(int r, int c) const { return ranks_[index(r)].round * p_.chunks + c; }
-
   Link& link(int from, int to) {
     int& at = link_of_[index(from * n_ + to)];
     if (at < 0) {
@@ -160,7 +75,11 @@ class Machine {
     if (has(kRecv) && has(kPosted)) return broken(r, "a step with two sources");
     if (!p_.keeps && has(kKeep)) return broken(r, "undeclared use of accumulators");
     if (has(kMeet)) return meet(r);
-    if (has(kPost)) return post(r, s);
+    if (has(kPost)) {
+      if (!post(r, s)) return false;
+      advance(r);
+      return true;
+    }
     if (has(kRelease)) return release(r);
     if (has(kSpread)) {  // outputs are open once their owners have said where they lie
       for (int q = 0; q < n_; ++q) {
@@ -320,91 +239,6 @@ class Machine {
     return true;
   }
 
-  /// Of the boards. Flows that are not pipelined are in one round at a time.
-  int board_round(int r, int chunk) const {
-    return p_.pipelined ? chunk / per_round_ : ranks_[index(r)].round;
-  }
-
-  bool post(int r, const Step& s) {
-    Rank& me = ranks_[index(r)];
-    const int k = board_round(r, s.chunk);
-    if (p_.pipelined && k < me.released) return broken(r, "posts to a round that it has released");
-    if (k >= kPages && released_[index(k - kPages)] < n_) return false;
-    Board& page = me.pages[k % kPages];
-    if ((s.verb & kResult) != 0) {
-      if (!p_.posts_result) return broken(r, "undeclared result");
-      if (page.round == k && page.result_chunk != kNobody) return broken(r, "posts a result twice");
-      if (page.round != k) page = Board{k};
-      page.result_chunk = s.chunk;
-      const Cell& cell = output(r, key_of(r, s.chunk));
-      if (!cell.stored) return broken(r, "posts a result that is not there");
-      page.result = cell.value;
-    } else {
-      if (k <= me.posted) return broken(r, "posts after it has posted");
-      if (p_.by_reference && (s.chunk != 0 || s.span != 1))
-        return broken(r, "refers to a part of its buffers");
-      if (s.span != (p_.posts_others ? n_ - 1 : 1))
-        return broken(r, "posts another number of chunks than declared");
-      if (p_.posts_others && s.chunk % per_round_ != wrap(r + 1, n_)) return broken(r, "posts its own chunk");
-      me.posted = k;
-      page = Board{k, s.chunk, std::vector<Value>(index(s.span))};
-      for (int j = 0; j < s.span && !p_.by_reference; ++j) {
-        if (!read_input(r, r, nth(s.chunk, j, per_round_), page.inputs[index(j)])) return false;
-      }
-    }
-    advance(r);
-    return true;
-  }
-
-  bool read_board(int r, int from, const Step& s, Value& v) {
-    const Board& page = ranks_[index(from)].pages[board_round(r, s.at) % kPages];
-    if ((s.verb & kResult) != 0 && p_.by_reference) {  // out of its output, which must be there
-      Cell& cell = output(from, key_of(r, s.at));
-      if (!touch(cell, r, false)) return false;
-      if (!cell.stored) return broken(r, "reads a result that is not there");
-      v = cell.value;
-      return true;
-    }
-    if ((s.verb & kResult) != 0) {
-      if (page.result_chunk != s.at) return broken(r, "fetches another result than was posted");
-      v = page.result;
-      return true;
-    }
-    if (p_.by_reference || (from == r && s.from == kEveryone)) return read_input(r, from, s.at, v);
-    for (std::size_t j = 0; j < page.inputs.size(); ++j) {
-      if (nth(page.first, static_cast<int>(j), per_round_) != s.at) continue;
-      v = page.inputs[j];
-      return true;
-    }
-    return broken(r, "takes a chunk that was not posted");
-  }
-
-  /// False without an error: somebody has not posted yet.
-  bool take_posted(int r, const Step& s, Value& v) {
-    if (s.at < 0 || s.at >= p_.chunks) return broken(r, "no such chunk on a board");
-    const int round = board_round(r, s.at);
-    if (p_.pipelined && round < ranks_[index(r)].released)
-      return broken(r, "reads a round that it has released");
-    const auto posted = [&](int q) {
-      const Board& page = ranks_[index(q)].pages[round % kPages];
-      if (q == r && s.from == kEveryone && !p_.by_reference) return true;  // mine is at hand
-      return page.round == round &&
-             (p_.by_reference || (s.verb & kResult) == 0 || page.result_chunk != kNobody);
-    };
-    const int first = s.from == kEveryone ? 0 : s.from, last = s.from == kEveryone ? n_ - 1 : s.from;
-    if (first < 0 || last >= n_) return broken(r, "no such peer");
-    for (int q = first; q <= last; ++q) {
-      if (!posted(q)) return false;
-    }
-    for (int q = first; q <= last; ++q) {
-      Value next;
-      if (!read_board(r, q, s, next)) return false;
-      if (s.from == kEveryone) next.kind = next.kind == Kind::raw ? Kind::wide : next.kind;
-      v = q == first ? next : Value{expr_.add(v.expr, next.expr), Kind::wide};
-    }
-    return true;
-  }
-
   std::string check_outputs() {
     if (p_.collective == Collective::barrier) return "";
     for (int key = 0; key < keys_; ++key) {
@@ -433,18 +267,7 @@ class Machine {
         if (cell.value.expr != want) return (reduces(p_) ? "another association" : "wrong block") + where;
       }
     }
-    for (int r = 0; r < n_; ++r) {  // remote accesses must lie before a meet that their owner has passed
-      for (int half = 0; half < 2; ++half) {
-        for (int key = 0; key < keys_; ++key) {
-          const Cell& cell = cells_[index((half * n_ + r) * keys_ + key)];
-          if ((cell.reader != kNobody && cell.reader != r && cell.read_epoch >= ranks_[index(r)].meets) ||
-              (cell.writer != kNobody && cell.writer != r && cell.write_epoch >= ranks_[index(r)].meets)) {
-            return "memory of rank " + std::to_string(r) + " is used after it may have left";
-          }
-        }
-      }
-    }
-    return "";
+    return check_lifetimes();
   }
   std::int64_t meaning(int r, int key, int c) const {
     switch (p_.collective) {
@@ -458,18 +281,10 @@ class Machine {
     }
   }
 
-  const Program& p_;
-  const Setting s_;
-  const int n_, rounds_, keys_, per_round_;
-  Expressions expr_;
-  std::vector<Rank> ranks_;
-  std::vector<Cell> cells_;
   std::vector<Value> acc_;
   std::vector<int> link_of_;  // index into links_, made when first used
   std::vector<Link> links_;
-  std::vector<int> released_;  // by round: ranks that have read all that they need of it
-  std::vector<int> met_;       // by meet: ranks that have come
-  std::string error_;
+  std::vector<int> met_;  // by meet: ranks that have come
 };
 
 }  // namespace

@@ -9,9 +9,6 @@
 #include "runtime/wire/handshake.h"
 #include "runtime/wire/net_frames.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 namespace ouro::fuzz {
 namespace {
 
@@ -22,15 +19,6 @@ void require(bool promise) {
 }
 
 constexpr std::uint16_t kHello = 256, kProve = 257, kWelcome = 258, kRefuse = 259;
-
-Bytes framed(std::uint16_t type, View payload) {
-  Writer w;
-  w.number(kMagic), w.number(kMajor), w.number(kMinor), w.number(type);
-  w.number(static_cast<std::uint32_t>(payload.size())), w.number(std::uint64_t{0});
-  w.number(static_cast<std::uint32_t>(XXH3_64bits(payload.data(), payload.size())));
-  w.raw(payload);
-  return std::move(w.bytes);
-}
 
 Identity identity(int rank) {
   static const Secret secret = *Secret::from_bytes(Bytes(32, 5));

@@ -1,13 +1,11 @@
 # Exit codes and words of ouro-info. Run by ctest.
-function(expect code pattern)
-  execute_process(COMMAND ${PROGRAM} ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE text ERROR_VARIABLE text)
-  if(NOT got EQUAL code OR NOT text MATCHES "${pattern}")
-    message(FATAL_ERROR "ouro-info ${ARGN}: expected exit ${code} and \"${pattern}\", got exit ${got}:\n${text}")
-  endif()
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/../expect.cmake)
 
 expect(2 "--nonsense" --nonsense)
 expect(2 "--ranks" --doctor --ranks 0)
+foreach(clash "--brief;-c" "--brief;--json" "--brief;--doctor" "--doctor;-d" "--json;-t" "-c;--ranks;2" "--json;--ranks;2")
+  expect(2 "ouro-info: -" ${clash})
+endforeach()
 expect(0 "0\\.1\\.0" --version)
 expect(0 "--doctor --ranks 8" --help)
 expect(0 "transports +shared-memory" --brief)

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -274,10 +275,23 @@ TEST(InstructionSet, FollowsTheEnvironment) {
               testing::ExitedWithCode(0), "");
   EXPECT_EXIT(
       std::exit(exit_code_with(
-          "avx1024", [](std::string_view s) { return s.find("OURO_ISA=avx1024 is not one of") != s.npos; })),
-      testing::ExitedWithCode(0), "");
+          "sse9",
+          [](std::string_view s) { return s.find("OURO_ISA=sse9 (from environment): expected") != s.npos; })),
+      testing::ExitedWithCode(0),
+      "OURO WARN OURO_ISA=sse9 .*expected avx512.avx2.baseline; the host loops use");
   EXPECT_EXIT(std::exit(exit_code_with("", [](std::string_view s) { return s.find("OURO_ISA") == s.npos; })),
               testing::ExitedWithCode(0), "");
+}
+
+TEST(InstructionSet, FollowsTheConfigurationFile) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string file = testing::TempDir() + "ouro_isa.conf";
+  std::ofstream(file) << "OURO_ISA=baseline\n";
+  const auto code = [&] {
+    setenv("OURO_CONF_FILE", file.c_str(), 1);
+    return exit_code_with("", [](std::string_view s) { return s == "baseline"; });
+  };
+  EXPECT_EXIT(std::exit(code()), testing::ExitedWithCode(0), "");
 }
 
 TEST(Dispatch, CoversExactlyWhatApplies) {

@@ -118,7 +118,7 @@ TEST(Sealed, ReplaysLossesAndChangesAreRefused) {
     Bytes b = frames[0];
     b[at] ^= 1;
     if (at == 0) b.push_back(0), b.push_back(0);  // a longer frame needs more bytes to be judged
-    EXPECT_EQ(outcome({b}, key).reason(), Reason::refused) << at;
+    EXPECT_EQ(outcome({b}, key).reason(), Reason::data_corrupt) << at;
   }
   Bytes huge = frames[0];
   huge[3] = 0x7f;
@@ -136,7 +136,7 @@ TEST(Sealed, AHundredThousandReplaysAreRefused) {
     opener.push(first);
     (void)opener.next().ok();
     opener.push(first);
-    refused += opener.next().status().reason() == Reason::refused;
+    refused += opener.next().status().reason() == Reason::data_corrupt;
   }
   EXPECT_EQ(refused, 100'000);
 }

@@ -1,6 +1,7 @@
 // What the network tests share: identities, secrets, an io_context that runs until something has happened.
 #pragma once
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <chrono>
 #include <functional>
@@ -28,6 +29,13 @@ inline Identity who(int rank, int world = 4) {
           .pid = 1000 + rank,
           .started = 0,
           .secret = secret()};
+}
+
+/// Closes a connection by a reset, as the death of a machine's process does.
+inline void reset(Fd& socket) {
+  const linger at_once{1, 0};
+  (void)setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  socket.reset();
 }
 
 /// Runs the context until `done` or for at most `limit`; whether it was done.

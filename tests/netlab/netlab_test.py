@@ -8,9 +8,13 @@ import sys
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "hosts"))
+from lab_result import CANNOT, exit_code  # noqa: E402  (its folder is found only now)
+
 BIN = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else pathlib.Path("bin").resolve()
 NETLAB = str(BIN / "netlab")
-CANNOT, USAGE = 77, 2
+USAGE = 2
+ROOM = pathlib.Path("/run/ouro-netlab")
 
 SERVER = """
 import socket
@@ -115,6 +119,7 @@ class LabCase(unittest.TestCase):
     def tearDown(self):
         subprocess.run([NETLAB, "down", self.name], capture_output=True, timeout=60)
         self.assertTrue(eventually(lambda: hosts(self.name) == []), hosts(self.name))
+        self.assertTrue(eventually(lambda: list(ROOM.glob(f"{self.name}*")) == []), list(ROOM.glob(f"{self.name}*")))
 
 
 class Up(LabCase):
@@ -132,8 +137,22 @@ class Up(LabCase):
         self.assertIn("exists", again.stderr)
         netlab("down", self.name)
         self.assertEqual(hosts(self.name), [])
-        self.assertFalse(pathlib.Path("/run/ouro-netlab", self.name).exists())
+        self.assertEqual(list(ROOM.glob(f"{self.name}*")), [])  # neither its state nor its lock
         netlab("down", self.name, check=1)
+        self.assertEqual(list(ROOM.glob(f"{self.name}*")), [])
+
+    def test_two_at_once_exclude_each_other_though_locks_come_and_go(self):
+        for _ in range(5):
+            both = [subprocess.Popen([NETLAB, "run", self.name, "2", "--", "ip", "netns", "exec", f"{self.name}-1",
+                                      "ip", "address", "show", "eth0"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                     text=True) for _ in range(2)]
+            errors = [each.communicate(timeout=60)[1] for each in both]
+            self.assertEqual([each.returncode for each in both], [0, 0], errors)
+            self.assertEqual(list(ROOM.glob(f"{self.name}*")), [])
+
+    def test_what_only_the_kernel_knows_to_be_wrong_is_wrong_usage(self):
+        netlab("up", self.name, "2", "--rate", "1foobit", check=USAGE)
+        netlab("up", self.name, "2", "--emulate", "loss=x", check=USAGE)
 
     def test_down_ends_what_still_runs(self):
         netlab("up", self.name, "2")
@@ -196,7 +215,7 @@ class Run(LabCase):
         self.assertTrue(eventually(lambda: hosts(self.name) == []), hosts(self.name))
         self.assertTrue(eventually(lambda: sleepers() == []))
         self.assertTrue(eventually(lambda: processes(self.name) == []), processes(self.name))
-        self.assertFalse(pathlib.Path("/run/ouro-netlab", self.name).exists())
+        self.assertTrue(eventually(lambda: list(ROOM.glob(f"{self.name}*")) == []), list(ROOM.glob(f"{self.name}*")))
         return code
 
     def test_a_killed_run_leaves_nothing(self):
@@ -211,7 +230,7 @@ class Run(LabCase):
     def test_ruins_are_cleared_by_the_next_up(self):
         # As after a run that died together with its guard: a namespace and a state without the mark of a whole lab.
         subprocess.run(["ip", "netns", "add", f"{self.name}-1"], check=True)
-        pathlib.Path("/run/ouro-netlab", self.name).mkdir(parents=True)
+        (ROOM / self.name).mkdir(parents=True)
         netlab("run", self.name, "2", "--", "ip", "netns", "exec", f"{self.name}-1", "true")
         self.assertEqual(hosts(self.name), [])
 
@@ -224,15 +243,26 @@ class Run(LabCase):
         self.assertEqual(first.wait(10), 128 + signal.SIGTERM)
 
 
-class Usage(LabCase):
+class Usage(unittest.TestCase):
     def test_usage(self):
-        for arguments in (["up"], ["up", "UPPER", "2"], ["up", "a" * 13, "2"], ["up", self.name], ["up", self.name, "1"],
-                          ["up", self.name, "9"], ["up", self.name, "2", "--rate"], ["up", self.name, "2", "--rate", "fast"],
-                          ["up", self.name, "2", "--rate", "1foobit"], ["up", self.name, "2", "--what"],
-                          ["up", self.name, "2", "--emulate", "loss=x"], ["run", self.name, "2"], ["dance"], [],
-                          ["up", self.name, "2", "--rate", "1gbit", "--emulate", "loss=0.1"]):
+        name = "usage"
+        for arguments in (["up"], ["up", "UPPER", "2"], ["up", "a" * 13, "2"], ["up", name], ["up", name, "1"],
+                          ["up", name, "9"], ["up", name, "2", "--rate"], ["up", name, "2", "--rate", "fast"],
+                          ["up", name, "2", "--what"], ["run", name, "2"], ["dance"], [],
+                          ["up", name, "2", "--rate", "1gbit", "--emulate", "loss=0.1"]):
             self.assertEqual(netlab(*arguments, check=None).returncode, USAGE, arguments)
         self.assertIn("netlab run", netlab("help").stdout)
+
+    def test_tapnet_takes_only_what_it_can_do(self):
+        def tapnet(*arguments):
+            return subprocess.run([BIN / "tapnet", *arguments], capture_output=True, text=True, timeout=30)
+
+        for wrong in ("loss=5", "loss=nan", "loss=", "cut=7", "cut=0.5", "delay=inf", "rate=-1", "seed=abc", "seed=", "what=1"):
+            done = tapnet(wrong, "nowhere:eth0", "nowhere:eth1")
+            self.assertEqual((done.returncode, done.stderr.split("\n")[0]), (USAGE, f"tapnet: {wrong}: Invalid argument"))
+        self.assertEqual(tapnet().returncode, USAGE)
+        self.assertIn("keys: delay", tapnet("--help").stdout)
+        self.assertEqual(tapnet("seed=7", "loss=0.5", "nowhere:eth0", "nowhere:eth1").returncode, 1)  # only the places
 
 
 class OuroRun(LabCase):
@@ -270,4 +300,4 @@ class NotRoot(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    sys.exit(exit_code(unittest.main(verbosity=2, exit=False).result))

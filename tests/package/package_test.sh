@@ -10,15 +10,15 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/ouro-package-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
-"$cmake" --install "$build" --prefix "$work/first" >"$work/install.log" || { cat "$work/install.log"; fail "install"; }
+"$cmake" --install "$build" --strip --prefix "$work/first" >"$work/install.log" || { cat "$work/install.log"; fail "install"; }
 mv "$work/first" "$work/moved"
 prefix=$work/moved
 libdir=$(dirname "$(find "$prefix" -name libouro.so.0)")
 [[ -d $libdir ]] || fail "no libouro.so.0 was installed"
 
-echo "-- the prefix names neither itself nor the source or build tree"
-texts=$(grep -rlIF -e "$work" -e "$source" -e "$build" "$prefix" || true)
-[[ -z $texts ]] || fail "absolute paths in: $texts"
+echo "-- no file of the prefix, text or program, names the prefix itself or the source or build tree"
+named=$(grep -rlaF -e "$work" -e "$source" -e "$build" "$prefix" || true)
+[[ -z $named ]] || fail "absolute paths in: $named"
 
 echo "-- headers and library, no more"
 (cd "$prefix/include" && find . -type f | sort) | grep -v '^\./ouro/' && fail "headers outside include/ouro"

@@ -166,7 +166,7 @@ TEST(CommandLine, OnGpusContradictionsAreRefused) {
   refused({"-I", "1"}, "--events");
   refused({"-I", "1", "--events", "-n", "100000"}, "65536");
   refused({"-g", "2", "--ranks", "2"}, "one of them");
-  refused({"-t", "100", "-g", "100"}, "1024");
+  refused({"-t", "100", "-g", "100"}, "256");
   refused({"-R", "2"}, "symmetric");
   refused({"-x", "1"}, "-x");
   refused({"-D", "1"}, "-D");

@@ -7,6 +7,7 @@
 #include <thread>
 #include <tuple>
 
+#include "tools/run/meeting_place.h"
 #include "tools/run/messages.h"
 
 namespace ouro::run {
@@ -135,8 +136,48 @@ TEST(Messages, OrdersThatCannotBeFollowedAreRefused) {
   }
 }
 
+TEST(AgentCommand, HasToNameTheHost) {
+  for (const char* good : {kSshAgent, "", " ", "ip netns exec {host}"})
+    EXPECT_TRUE(check_agent(good).ok()) << good;
+  EXPECT_EQ(check_agent("ssh node1").code(), Code::invalid);
+}
+
+TEST(Meeting, AddressesFollowTheListOfInterfaces) {
+  const auto addresses = [](const std::string& interfaces) {
+    std::vector<std::string> all;
+    const Result<Listeners> listeners = Listeners::open("", "token", interfaces);
+    if (!listeners.ok()) return std::vector<std::string>{listeners.status().message()};
+    for (const Offer& o : listeners->offers()) all.push_back(o.address);
+    return all;
+  };
+  EXPECT_THAT(addresses("=lo"), testing::Each(testing::AnyOf("127.0.0.1", "::1")));
+  EXPECT_THAT(addresses("^e,w,i"), testing::Contains("127.0.0.1"));
+  EXPECT_THAT(addresses("none-such"), ElementsAre(HasSubstr("OURO_SOCKET_IFNAME")));
+}
+
+TEST(Meeting, TakesTheFirstOfferThatAllHaveReached) {
+  MeetingPlace place({"a", "b", "c"});
+  EXPECT_FALSE(place.complete());
+  place.offer({{"127.0.0.1", 1, 2}, {"10.0.0.1", 3, 4}, {"10.1.0.1", 5, 6}});
+  place.reached(1, {2, 1, 77, -1});
+  EXPECT_FALSE(place.complete());
+  EXPECT_FALSE(place.has_answered(2));
+  place.reached(2, {1, 2});
+  ASSERT_TRUE(place.complete());
+  EXPECT_EQ(place.choose()->address, "10.0.0.1");
+}
+
+TEST(Meeting, SaysWhoReachedWhatWhereNoOfferServesAll) {
+  MeetingPlace place({"a", "b", "c"});
+  place.offer({{"127.0.0.1", 1, 2}, {"10.0.0.1", 3, 4}});
+  place.reached(1, {1});
+  place.reached(2, {});
+  EXPECT_THAT(place.choose().status().message(),
+              HasSubstr("no address of host a is reached by all others: 127.0.0.1 by none; 10.0.0.1 by b"));
+}
+
 TEST(Meeting, WhoListensIsReachedAndProvesIt) {
-  Result<Listeners> listeners = Listeners::open("localhost", "token");
+  Result<Listeners> listeners = Listeners::open("localhost", "token", "");
   ASSERT_TRUE(listeners.ok()) << listeners.status().message();
   std::vector<Offer> offers = listeners->offers();
   ASSERT_FALSE(offers.empty());

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 class Hosts : public OuroRun {
  protected:
-  static constexpr const char* kHere = "--launch-agent env ";
+  static constexpr const char* kHere = "--launch-agent 'env HERE={host}' ";
   std::string agent(const std::string& body) {
     std::ofstream(dir_ / "agent") << body;
     return fmt::format("--launch-agent 'sh {} {{host}}' ", (dir_ / "agent").string());
@@ -245,18 +245,43 @@ TEST_F(Hosts, AnAgentThatCannotBeReachedSaysWhy) {
                               script("echo started"));
   EXPECT_EQ(refused.code, 255);
   EXPECT_EQ(refused.out, "");
-  EXPECT_NE(refused.err.find("host b: its agent, which never answered"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("host b: its agent (pid "), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("), which never answered, exited with code 255, and with it rank 1"),
+            std::string::npos)
+      << refused.err;
   EXPECT_NE(refused.err.find("its last line on stderr: Permission denied\n"), std::string::npos)
       << refused.err;
-  EXPECT_EQ(run("-H a,b --launch-agent /no/such/agent true").code, 127);
+  EXPECT_EQ(run("-H a,b --launch-agent '/no/such/agent {host}' true").code, 127);
 }
 
 TEST_F(Hosts, AnAgentOfAnotherProtocolIsRefused) {
   const Outcome o = run(
-      "-H a " + agent("echo 'ouro-run agent, protocol 1'; printf 'HTTP/1.1 400'; exec sleep 60") + "true");
+      "-H a " + agent("echo 'ouro-run agent, protocol 2'; printf 'HTTP/1.1 400'; exec sleep 60") + "true");
   EXPECT_EQ(o.code, 1);
   EXPECT_LT(o.seconds, 9);
   EXPECT_NE(o.err.find("host a: no message of ouro-run and its agents"), std::string::npos) << o.err;
+}
+
+TEST_F(Hosts, ADirectoryThatIsGoneIsAnErrorAndNoCrash) {
+  const std::string command =
+      fmt::format("cd {0}; mkdir gone; cd gone; rmdir ../gone; {1} -H a,b {2} true >{0}/out 2>{0}/err",
+                  dir_.string(), OURO_RUN, kHere);
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_NE(slurp(dir_ / "err").find("the working directory has no name"), std::string::npos)
+      << slurp(dir_ / "err");
+}
+
+TEST_F(Hosts, TheListOfInterfacesChoosesWhereToMeet) {
+  const std::string where = script("echo $OURO_RENDEZVOUS");
+  const Outcome lo = run("-H a,b -x OURO_SOCKET_IFNAME==lo --no-prefix --launch-agent '' " + where);
+  EXPECT_EQ(lo.code, 0) << lo.err;
+  EXPECT_EQ(lo.out.rfind("127.0.0.1:", 0), 0u) << lo.out;
+  ::setenv("OURO_SOCKET_IFNAME", "none-such", 1);
+  const Outcome none = run("-H a,b --launch-agent '' " + where);
+  ::unsetenv("OURO_SOCKET_IFNAME");
+  EXPECT_EQ(none.code, 1);
+  EXPECT_NE(none.err.find("host a: no network interface can be used"), std::string::npos) << none.err;
 }
 
 TEST_F(Hosts, RefusesWhatItCannotDo) {
@@ -264,9 +289,10 @@ TEST_F(Hosts, RefusesWhatItCannotDo) {
   EXPECT_EQ(missing.code, 127);
   EXPECT_NE(missing.err.find("cannot run /no/such/program: No such file or directory"), std::string::npos)
       << missing.err;
-  for (const char* usage : {"-H a,b -n 3 true", "-H a:0 true", "-H a, true", "-H -oProxyCommand=x true",
-                            "-H 'a b' true", "-H a:2:3 true", "-H [::1 true", "--hostfile /no/such/file true",
-                            "-H a --hostfile f true", "-H a -x true"}) {
+  for (const char* usage :
+       {"-H a,b -n 3 true", "-H a:0 true", "-H a, true", "-H -oProxyCommand=x true", "-H 'a b' true",
+        "-H a:2:3 true", "-H [::1 true", "--hostfile /no/such/file true", "-H a --hostfile f true",
+        "-H a -x true", "-H a,b --launch-agent env true", "-n 1 --launch-agent 'env A={host}' true"}) {
     EXPECT_EQ(run(usage).code, 2) << usage;
   }
 }

@@ -116,6 +116,7 @@ TEST_F(OuroRun, TimeoutEndsTheJobAndNamesWhoWasRunning) {
   const Outcome o = run("-n 3 --timeout 0.5 " + script("[ $RANK = 1 ] || exec sleep 60"));
   EXPECT_EQ(o.code, 124);
   EXPECT_LT(o.seconds, 10);
+  EXPECT_EQ(run("-n 1 --timeout 1e9 true").code, 0);
   EXPECT_NE(o.err.find("timeout after 0.5 s; still running: rank 0, 2\n"), std::string::npos) << o.err;
 }
 
@@ -177,7 +178,8 @@ TEST_F(OuroRun, RefusesWhatItCannotDo) {
   EXPECT_NE(missing.err.find("cannot run /no/such/program: No such file or directory"), std::string::npos);
   EXPECT_EQ(run("-n 2 /etc/passwd").code, 126);
   for (const char* usage : {"-n 0 true", "-n -1 true", "-n two true", "true", "-n 2", "--nonsense -n 1 true",
-                            "-n 2 --timeout 0 true", "-n 99999999 true"}) {
+                            "-n 2 --timeout 0 true", "-n 1 --timeout 9.3e9 true", "-n 1 --timeout nan true",
+                            "-n 1 --timeout inf true", "-n 1 --timeout 1e-9 true", "-n 99999999 true"}) {
     EXPECT_EQ(run(usage).code, 2) << usage;
   }
   EXPECT_EQ(run("--help").code, 0);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 
 namespace ouro::sim {
 namespace {
@@ -85,6 +86,36 @@ TEST(Formulas, WideSumsCostTwiceTheBytesOnTheWayUpOnly) {
   j.wide_ratio = 2;
   expect_near(seconds(plain(), j),
               7 * (1e-3 + 2 * block * 1e-9) + 7 * (1e-3 + block * 1e-9) + 7 * 2 * block * 0.25e-9, 1e-9);
+}
+
+TEST(Flows, EachOfTheListIsPredictedAndNoneFasterThanItsBytesAllow) {
+  int predicted = 0;
+  flow::for_each_flow([&](Collective c, Algorithm a, auto) {
+    for (const int n : {1, 2, 3, 4, 8, 13})
+      for (const double slot : {1e12, 1e4}) {  // one round and many
+        Cluster cluster = plain();
+        cluster.slot_bytes = slot;
+        Job j = job(c, a, n, c == Collective::barrier ? 0 : 1e6);
+        j.root = n / 2;
+        const Result<Prediction> p = predict(cluster, j, Method::full);
+        ASSERT_TRUE(p.ok()) << name(c) << " " << flow::name(a) << " of " << n << ": "
+                            << p.status().failure()->text;
+        EXPECT_TRUE(std::isfinite(p->seconds));
+        if (n > 1)
+          EXPECT_GE(p->seconds, 1e-3) << name(c) << " " << flow::name(a);  // alpha of the fastest wire
+        ++predicted;
+      }
+  });
+  EXPECT_GE(predicted, 40 * 12);
+}
+
+TEST(Formulas, PullReadsEachOthersBuffers) {
+  // Says where (nothing is copied), one block of all is folded, a meet, then the others' blocks are read.
+  const double n = 4, bytes = 4e6, block = bytes / n;
+  const double fold = 2e-3 + (n - 1) * block * (0.5e-9 + 0.25e-9), read = 2e-3 + (n - 1) * block * 0.5e-9;
+  const double got = seconds(plain(), job(Collective::all_reduce, Algorithm::pull, 4, bytes));
+  EXPECT_GE(got, fold + read);
+  EXPECT_LE(got, fold + read + 4 * 2e-3);  // meets
 }
 
 TEST(Traffic, AddsUp) {

@@ -2,6 +2,7 @@
 // without neighbours, streams, batches, push-sum, two vectors.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -132,9 +133,14 @@ typename T::Element expected(const Row& row, int rank, std::size_t i) {
     sum = first ? term : sum + term;
     first = false;
   };
-  if (row.self != 0) add(row.self, rank);
-  for (const auto& [from, weight] : row.in) add(weight, from);
-  return T::narrow(sum);
+  // The mean of n is their sum, divided once.
+  const double share = 1 / static_cast<double>(row.in.size() + 1);
+  const bool mean =
+      !row.in.empty() && row.self == share &&
+      std::all_of(row.in.begin(), row.in.end(), [&](const auto& in) { return in.second == share; });
+  if (row.self != 0) add(mean ? 1 : row.self, rank);
+  for (const auto& [from, weight] : row.in) add(mean ? 1 : weight, from);
+  return T::narrow(mean ? sum / static_cast<A>(row.in.size() + 1) : static_cast<A>(sum));
 }
 
 template <class T>
@@ -181,19 +187,44 @@ TEST(Mixing, RanksWithoutNeighboursWaitForNobody) {
   std::atomic<bool> idle_done{false};
   const auto body = [&](Context& c) -> std::string {
     const bool idle = c.rank() == 2;
+    struct AtEnd {  // on every way out, or the others would wait for ever
+      std::atomic<bool>* done;
+      ~AtEnd() {
+        if (done != nullptr) *done = true;
+      }
+    } const at_end{idle ? &idle_done : nullptr};
     std::vector<float> x{1, 2, static_cast<float>(c.rank())};
     OURO_RANK_OK(barrier(c.world()));
     OURO_RANK_OK(mix(c.world(), Row{}, view(x), view(x)));  // links are made here
-    while (!idle && !idle_done) std::this_thread::sleep_for(Milliseconds(1));
+    for (int ms = 0; !idle && !idle_done; ++ms) {
+      OURO_RANK_CHECK(ms < 30'000, "{} ms: the idle rank waits for somebody", ms);
+      std::this_thread::sleep_for(Milliseconds(1));
+    }
     for (int i = 0; i < 20; ++i) {
       const Row row = idle ? Row{} : Row{0.5, {{1 - c.rank(), 0.5}}, {1 - c.rank()}};
       OURO_RANK_OK(mix(c.world(), row, view(x), view(x)));
     }
-    if (idle) idle_done = true;
     OURO_RANK_CHECK(x[2] == (idle ? 2 : 0.5), "{}", x[2]);
     return "";
   };
   EXPECT_EQ(run_threads(3, body), "");
+}
+
+/// Ten times the same number has that number as its mean, in every type; a tenth of each, rounded, has not.
+TEST(Mixing, TheMeanOfEqualsIsExact) {
+  const auto body = [](Context& c) -> std::string {
+    const Topology complete = *Topology::make("complete", 10);
+    const Row row = complete.row(0, c.rank());
+    std::vector<float> x{1, 3};
+    OURO_RANK_OK(mix(c.world(), row, std::span<const float>(x), std::span(x)));
+    OURO_RANK_CHECK(x[0] == 1 && x[1] == 3, "{} {}", x[0], x[1]);
+    arith::Half h = arith::narrow<arith::Half>(60000.0F);  // the sum of which is infinite in its own type
+    OURO_RANK_OK(mix(c.world(), row, CView(&h, 1, DType::f16), View(&h, 1, DType::f16)));
+    OURO_RANK_CHECK(arith::widen(h) == arith::widen(arith::narrow<arith::Half>(60000.0F)), "{}",
+                    arith::widen(h));
+    return "";
+  };
+  EXPECT_EQ(run_threads(10, body), "");
 }
 
 /// A weight of zero leaves a vector out, infinite or not.

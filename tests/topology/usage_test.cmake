@@ -1,10 +1,5 @@
 # Exit codes and words of ouro-topo. Run by ctest.
-function(expect code pattern)
-  execute_process(COMMAND ${PROGRAM} ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE text ERROR_VARIABLE text)
-  if(NOT got EQUAL code OR NOT text MATCHES "${pattern}")
-    message(FATAL_ERROR "ouro-topo ${ARGN}: expected exit ${code} and \"${pattern}\", got exit ${got}:\n${text}")
-  endif()
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/../expect.cmake)
 
 expect(2 "subcommand")
 expect(2 "--nonsense" graph ring -n 4 --nonsense)

@@ -1,17 +1,21 @@
 // Tests of tools/models: the digits split, the parser's errors, the perceptron against finite differences and
-// against recorded federated training.
+// against recorded federated training, all networks behind their interface.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <tuple>
 
 #include "tools/models/digits.h"
 #include "tools/models/mlp.h"
+#include "tools/models/network.h"
 
 namespace ouro::models {
 namespace {
@@ -114,6 +118,61 @@ TEST(Mlp, GradientsAreSumsOverRows) {
   EXPECT_EQ(loss, l1 + l2);
   EXPECT_EQ(together, apart);
   EXPECT_EQ(mlp_add_gradients<float>(digits(), {}, p, apart), 0);
+}
+
+TEST(Network, OneInterfaceForThree) {
+  for (const auto& [kind, samples, tested] : {std::tuple{NetworkKind::mlp, 1437u, true},
+                                              {NetworkKind::cnn, 1437u, true},
+                                              {NetworkKind::text, 35116u, false}}) {
+    auto made = make_network(kind);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    Network& n = **made;
+    EXPECT_EQ(n.samples(), samples);
+    const std::vector<Tensor> tensors = n.tensors();
+    std::vector<int> order = n.ready_order();
+    std::sort(order.begin(), order.end());
+    std::vector<std::vector<double>> values, first, second;
+    std::vector<const double*> p;
+    std::vector<double*> g, h;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_EQ(order.at(i), static_cast<int>(i));
+      values.push_back(initial_values(tensors[i], i));
+      first.emplace_back(values[i].size()), second.emplace_back(values[i].size());
+    }
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      p.push_back(values[i].data()), g.push_back(first[i].data()), h.push_back(second[i].data());
+    const std::vector<std::uint32_t> some = {3, samples - 1};
+    const double loss = n.train(p, some, g);
+    EXPECT_GT(loss, 1);
+    EXPECT_EQ(n.train(p, some, h), loss);
+    n.train(p, some, h);  // gradients are added
+    for (std::size_t i = 0; i < first.size(); ++i)
+      for (std::size_t k = 0; k < first[i].size(); ++k) ASSERT_NEAR(second[i][k], 2 * first[i][k], 1e-12);
+
+    const Network::Score whole = n.test(p, 0, 1);
+    EXPECT_EQ(whole.rows, tested ? 360 : 0);
+    Network::Score sum;
+    for (std::uint32_t part = 0; part < 7; ++part) {
+      const Network::Score s = n.test(p, part, 7);
+      sum.loss += s.loss, sum.correct += s.correct, sum.rows += s.rows;
+    }
+    EXPECT_EQ(sum.rows, whole.rows);
+    EXPECT_EQ(sum.correct, whole.correct);
+    EXPECT_NEAR(sum.loss, whole.loss, 1e-9);
+  }
+}
+
+TEST(Network, RefusesATextThatIsTooShort) {
+  std::string directory = std::filesystem::temp_directory_path() / "ouro-models-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  std::ofstream(directory + "/GPL-3.txt") << std::string(33, 'x');
+  ::setenv("OURO_DATA_DIR", directory.c_str(), 1);
+  const Status s = make_network(NetworkKind::text).status();
+  ::unsetenv("OURO_DATA_DIR");
+  std::filesystem::remove_all(directory);
+  EXPECT_EQ(s.code(), Code::invalid);
+  ASSERT_NE(s.failure(), nullptr);
+  EXPECT_THAT(s.failure()->text, HasSubstr("expected 34 to"));
 }
 
 /// Replays recorded federated training serially: `sites[s]` ranks at site s, averaging over sites every k

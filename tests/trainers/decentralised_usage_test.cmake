@@ -8,7 +8,7 @@ function(expect code pattern)
 endfunction()
 
 expect(2 "--topology has no meaning with --strategy ddp" ${PROGRAM} digits --topology ring)
-expect(2 "--lr has no meaning with --strategy decentralised" ${PROGRAM} digits --strategy decentralised --lr 0.1)
+expect(2 "--numerics has no meaning with --strategy decentralised" ${PROGRAM} digits --strategy decentralised --numerics fast)
 expect(2 "--strategy" ${PROGRAM} digits --strategy gossip)
 expect(2 "--decay" ${PROGRAM} charlm --decay none)
 expect(1 "one-peer-exp" ${PROGRAM} charlm --topology circle --steps 2)

@@ -51,7 +51,7 @@ TEST(AggregateRefuses, ArgumentsOfOneRank) {
                                           p.shape = {3, 2};
                                         }),
                                         {}),
-                                   "its shape says 6"),
+                                   "its shape (3,2) 6"),
                               "strides");
               const Param overlapping[] = {good, {.name = "v", .value = std::span(x).subspan(1), .grad = {}}};
               OURO_RANK_CHECK(says(plan_aggregation(*groups, overlapping).status(), "overlap"), "overlap");

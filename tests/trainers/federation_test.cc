@@ -241,9 +241,12 @@ TEST(Aggregate, FiltersAndCountsTiedParametersOnce) {
               OURO_RANK_OK(plan);
               OURO_RANK_CHECK(plan->buckets().size() == 1 && plan->buckets()[0].layers.size() == 3,
                               "tied twice");
-              // None selected: nothing travels, so that one rank alone can call it.
-              if (c.rank() == 0)
-                OURO_RANK_OK(aggregate(*groups, params, {.filter = [](const Param&) { return false; }}));
+              // None selected: only the comparison travels, which finds a rank that selects otherwise.
+              const auto none = [](const Param&) { return false; };
+              OURO_RANK_OK(aggregate(*groups, params, {.filter = none}));
+              const Status s =
+                  c.rank() == 0 ? aggregate(*groups, params, {.filter = none}) : aggregate(*groups, params);
+              OURO_RANK_CHECK(s.code() == Code::invalid, "{}", s.ok() ? "ok" : s.message());
               return "";
             }));
 }

@@ -5,6 +5,8 @@
 
 #include <csignal>
 
+#include "ouro/train/average.hpp"
+#include "tests/trainers/arrays.h"
 #include "tests/trainers/gossip_ranks.h"
 
 namespace ouro::train {
@@ -84,6 +86,10 @@ TEST(GossipMisuse, ArgumentsThatNobodyAccepts) {
            p[0].shape = {2, 3};
          }),
          "has 5 elements, its shape (2,3) 6"},
+        {refused([](P& p, O&) {
+           p[0].shape = {-1, -5};
+         }),
+         "has 5 elements, its shape (-1,-5) none"},
         {refused([](P& p, O&) { p[0].order = Order::channels_last; }), "channels_last with 1 dimensions"},
         {refused([](P& p, O&) { p[0].value.dtype = p[0].grad.dtype = DType::i64; }), "is of type int64"},
         {refused([](P& p, O&) { p[0].grad.count = 4; }), "a gradient of another count"},
@@ -136,6 +142,58 @@ TEST(GossipMisuse, CallsOutOfTurn) {
     OURO_RANK_OK(t.close());
     OURO_RANK_OK(t.close());
     OURO_RANK_CHECK(says(t.begin_step(), "closed"), "");
+    return "";
+  };
+  EXPECT_EQ(run_threads(2, body), "");
+}
+
+/// An average that is in force when gradients come would be written over the next parameters by its end.
+TEST(GossipMisuse, StepsUnderAnAverage) {
+  const auto body = [](Context& c) -> std::string {
+    Model model = two_vectors();
+    auto made = GossipTrainer::create(c.world(), model.params(), {}, options(2));
+    OURO_RANK_OK(made);
+    OURO_RANK_OK(train_step(*made, kOrder, loss_of(c.rank())));
+    OURO_RANK_OK(made->begin_step());
+    auto average = made->global_average();
+    OURO_RANK_OK(average);
+    OURO_RANK_CHECK(says(made->grad_ready(0), "in force") && says(made->end_backward(), "in force"), "");
+    OURO_RANK_OK(average->revert());
+    OURO_RANK_OK(train_step(*made, kOrder, loss_of(c.rank())));
+    return text(made->close()) == "ok" ? "" : "close";
+  };
+  EXPECT_EQ(run_threads(2, body), "");
+}
+
+TEST(GossipMisuse, RanksThatKeepAnAverageAndRanksThatDoNot) {
+  const auto body = [](Context& c) -> std::string {
+    Model model = two_vectors();
+    auto made = GossipTrainer::create(c.world(), model.params(), {}, options(2));
+    OURO_RANK_OK(made);
+    const std::vector<double> x = flat(*made);
+    const Status s = made->global_average({.keep = c.rank() == 1}).status();
+    OURO_RANK_CHECK(says(s, "the ranks differ") && says(made->status(), "the ranks differ"), "{}", text(s));
+    OURO_RANK_CHECK(flat(*made) == x, "something was averaged");
+    return "";
+  };
+  EXPECT_EQ(run_threads(2, body), "");
+}
+
+/// One rank has its model on a GPU: told at once, not at the deadline.
+TEST(GossipMisuse, HostsAndGpusMixed) {
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  const auto body = [](Context& c) -> std::string {
+    const Device device = c.rank() == 1 ? c.device() : Device{};
+    const test::Array x(device, std::vector<float>(50, 1)), g(device, std::vector<float>(50));
+    const Status s =
+        GossipTrainer::create(c.world(), {{"x", x.view(), g.view(), {50}}}, {}, options(2)).status();
+    OURO_RANK_CHECK(says(s, "rank 1 differs from rank 0 at parameter 0"), "{}", text(s));
+    const Param p{.name = "x", .value = x.view(), .grad = {}};
+    const Status average = average_models(c.world(), {&p, 1});
+    OURO_RANK_CHECK(says(average, "the ranks differ"), "{}", text(average));
+    const CView list[] = {x.view()};
+    const Status reduced = all_reduce_list(c.world(), list).status();
+    OURO_RANK_CHECK(says(reduced, "the ranks differ"), "{}", text(reduced));
     return "";
   };
   EXPECT_EQ(run_threads(2, body), "");

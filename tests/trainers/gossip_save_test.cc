@@ -133,6 +133,34 @@ TEST(GossipSave, BelongsToItsRankAndModel) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
+/// States of different steps would make ranks wait for exchanges that do not come.
+TEST(GossipSave, OfDifferentStepsIsRefusedEverywhere) {
+  const auto body = [](Context& c) -> std::string {
+    Model a = two_vectors(), b = two_vectors();
+    auto first = GossipTrainer::create(c.world(), a.params(), {}, options(2));
+    OURO_RANK_OK(first);
+    std::vector<Bytes> states;
+    for (int step = 0; step < 2; ++step) {
+      OURO_RANK_OK(train_step(*first, kOrder, loss_of(c.rank())));
+      auto state = first->save();
+      OURO_RANK_OK(state);
+      states.push_back(std::move(*state));
+    }
+    auto second = GossipTrainer::create(c.world(), b.params(), {}, options(2));
+    OURO_RANK_OK(second);
+    const std::vector<double> x = flat(*second);
+    const Status s = second->load(states[static_cast<std::size_t>(c.rank())]);
+    OURO_RANK_CHECK(says(s, "the ranks differ"), "{}", text(s));
+    const Status one = second->load(c.rank() == 0 ? states[0] : Bytes());
+    OURO_RANK_CHECK(says(one, c.rank() == 0 ? "rank 1 refused" : "too short"), "{}", text(one));
+    OURO_RANK_CHECK(second->steps() == 0 && flat(*second) == x, "changed");
+    OURO_RANK_OK(second->load(states[1]));
+    for (auto* t : {&first, &second}) OURO_RANK_OK((*t)->close());
+    return "";
+  };
+  EXPECT_EQ(run_threads(2, body), "");
+}
+
 TEST(GossipHook, SeesNeighboursAndParameters) {
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();

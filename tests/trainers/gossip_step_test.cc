@@ -283,9 +283,6 @@ TEST(GossipDevice, HasTheBitsOfTheHost) {
       OURO_RANK_OK(average);
       OURO_RANK_CHECK(average->distance > 0, "{}", average->distance);
       OURO_RANK_OK(average->revert());
-      const Array copy(Device{}, 50, DType::f32);
-      const auto saved = made->save();
-      OURO_RANK_OK(saved);
       std::vector<float> end(50);
       const View v = made->params()[0].value;
       if (v.device.kind == Device::Kind::host) {

@@ -2,6 +2,7 @@
 // factories, and what is saved and loaded.
 #include <cmath>
 
+#include "kernels/arith/floats.h"
 #include "tests/trainers/arrays.h"
 
 namespace ouro::train {
@@ -285,6 +286,65 @@ TEST(Optimizers, Refuses) {
   EXPECT_EQ(make_optimizer(AccumAdamOptions{.accum_iter = 0}).status().code(), Code::invalid);
   EXPECT_EQ(make_optimizer(AdamOptions{.eps = -1}).status().code(), Code::invalid);
   EXPECT_EQ(make_optimizer(SgdOptions{.nesterov = true}).status().code(), Code::invalid);
+}
+
+/// A step that a device refuses leaves rate and states as they were.
+TEST(Optimizers, ARefusedStepChangesNothing) {
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  auto made = make_optimizer(kAccum);
+  ASSERT_TRUE(ok(made));
+  Model model(kGpu);
+  model.set_gradients(1);
+  ASSERT_TRUE(ok((*made)->step({model.params.data(), 1})));
+  const auto before = (*made)->save();
+  ASSERT_TRUE(ok(before));
+  Param odd = model.params[2];  // not aligned to its elements
+  odd.name = "odd";
+  odd.value.data = static_cast<std::byte*>(odd.value.data) + 1, --odd.value.count;
+  odd.grad.data = static_cast<std::byte*>(odd.grad.data) + 1, --odd.grad.count;
+  const Param both[] = {model.params[0], odd};
+  EXPECT_EQ((*made)->step(both, {.lr = 0.5}).code(), Code::invalid);
+  EXPECT_EQ((*made)->lr(), kAccum.lr);
+  const auto after = (*made)->save();
+  ASSERT_TRUE(ok(after));
+  EXPECT_EQ(*before, *after);
+}
+
+/// Parameters of half: the bits of the host everywhere, near float; with a master copy nearer.
+TEST(Optimizers, Half) {
+  constexpr std::size_t kMany = 500;
+  const auto half = [](const std::vector<float>& v) {
+    std::vector<std::uint16_t> bits;
+    for (const float x : v) bits.push_back(arith::to_bits(arith::narrow<arith::Half>(x)));
+    return bits;
+  };
+  for (const bool master : {false, true}) {
+    std::vector<std::uint16_t> host;
+    for (const Where where : kEverywhere) {
+      Array x(device_of(where), half(numbers<float>(kMany, 1)), DType::f16),
+          g(device_of(where), kMany, DType::f16);
+      Array wide({}, numbers<float>(kMany, 1)), wide_g({}, kMany, DType::f32);
+      auto narrow = make_optimizer(kAccum, {.master = master}), full = make_optimizer(kAccum);
+      const Param p{.name = "x", .value = x.view(), .grad = g.view()},
+          q{.name = "x", .value = wide.view(), .grad = wide_g.view()};
+      for (unsigned t = 0; t < 8; ++t) {
+        g.write(half(numbers<float>(kMany, 10 + t)));
+        wide_g.write(numbers<float>(kMany, 10 + t));
+        ASSERT_TRUE(ok((*narrow)->step({&p, 1}, {}, stream_of(where))));
+        ASSERT_TRUE(ok(stream_of(where).synchronize()));
+        ASSERT_TRUE(ok((*full)->step({&q, 1})));
+      }
+      const auto got = x.read<std::uint16_t>();
+      if (where == Where::host) host = got;
+      EXPECT_EQ(got, host) << name(where) << " master " << master;
+      double worst = 0;
+      for (std::size_t i = 0; i < kMany; ++i)
+        worst = std::max(worst, std::abs(double{arith::widen(arith::from_bits<arith::Half>(got[i]))} -
+                                         double{wide.read<float>()[i]}));
+      EXPECT_GT(worst, 0);
+      EXPECT_LT(worst, master ? 2e-3 : 8e-3) << name(where);
+    }
+  }
 }
 
 TEST(Optimizers, DecayGroups) {

@@ -1,10 +1,13 @@
-// Outer optimisers against the formulas, written out serially; local steps with full, bf16 and int8 deltas.
+// Outer optimisers against the formulas, written out serially.
 #include "ouro/train/outer.hpp"
 
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <functional>
+#include <memory>
+#include <thread>
 
 #include "tests/runtime/ranks.h"
 #include "tests/trainers/arrays.h"
@@ -16,17 +19,12 @@ namespace {
 using test::numbers;
 using test::run_threads;
 
-/// What the sites' training makes of x in one round: any function of site and round will do.
-double moved(double x, int site, int round, std::size_t i) {
-  return x + 0.1 * std::sin(1.0 + site + 0.7 * round + static_cast<double>(i));
-}
-
 /// A serial federation of two sites: x_o, and the rule of the server, one element at a time.
 template <class Rule>
 std::vector<double> serial(std::vector<double> x, int rounds, Rule&& rule) {
   for (int t = 0; t < rounds; ++t)
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const double mean = (moved(x[i], 0, t, i) + moved(x[i], 1, t, i)) / 2;
+      const double mean = (test::moved(x[i], 0, t, i) + test::moved(x[i], 1, t, i)) / 2;
       x[i] = rule(i, x[i], x[i] - mean);
     }
   return x;
@@ -51,7 +49,7 @@ std::string federated(Context& c, const MakeServer& make, const std::vector<doub
   for (int t = 0; t < rounds; ++t) {
     std::size_t i = 0;
     for (std::size_t k = 0; k < model.size(); ++k)
-      for (double& x : model.at(k)) x = moved(x, groups->layout.federation->rank, t, i++);
+      for (double& x : model.at(k)) x = test::moved(x, groups->layout.federation->rank, t, i++);
     OURO_RANK_OK(aggregate(*groups, params, {}, stream));
     OURO_RANK_OK(outer->step(stream));
     if (on_stream) OURO_RANK_OK(stream.synchronize());
@@ -92,7 +90,7 @@ TEST(OuterOptimizer, FollowsItsScheduleAndClips) {
   for (int t = 0; t < 4; ++t) {
     double squares = 0;
     for (std::size_t i = 0; i < 5; ++i) {
-      g[i] = x[i] - (moved(x[i], 0, t, i) + moved(x[i], 1, t, i)) / 2;
+      g[i] = x[i] - (test::moved(x[i], 0, t, i) + test::moved(x[i], 1, t, i)) / 2;
       squares += g[i] * g[i];
     }
     const double clip = std::min(1.0, 0.05 / (std::sqrt(squares) + 1e-6));
@@ -222,102 +220,6 @@ TEST(OuterOptimizer, StepsFromModelsAtHand) {
   EXPECT_EQ(outer_step_from_models({&to, 1}, {}).code(), Code::invalid);
 }
 
-// ---- local steps -------------------------------------------------------------------------------------
-
-/// Deltas of 16 and 8 bits follow the full ones within their rounding; all ranks hold the same bits.
-TEST(LocalSteps, SmallDeltasFollowTheFullOnes) {
-  constexpr std::size_t kCount = 700;  // three blocks, one of them short
-  std::vector<float> results[3];
-  AggregateTraffic traffic[3];
-  for (const DeltaFormat format : {DeltaFormat::exact, DeltaFormat::bf16, DeltaFormat::int8}) {
-    const auto f = static_cast<std::size_t>(format);
-    ASSERT_EQ(
-        "", run_threads(6, [&](Context& c) -> std::string {
-          auto groups = test::groups_of(c, {4, 2}, 1, 1);
-          OURO_RANK_OK(groups);
-          test::Model<float> model;
-          model.add("w", numbers<float>(kCount, 3));
-          model.add("b", numbers<float>(5, 4));
-          auto server = diloco();
-          OURO_RANK_OK(server);
-          auto local =
-              LocalSteps::create(*groups, model.params(), std::move(*server),
-                                 {.inner_steps = 4, .delta = format, .aggregate = {.site_weights = {1, 3}}});
-          OURO_RANK_OK(local);
-          for (int t = 0; t < 12; ++t) {
-            for (std::size_t k = 0; k < 2; ++k)
-              for (std::size_t i = 0; i < model.at(k).size(); ++i)
-                model.at(k)[i] =
-                    static_cast<float>(moved(model.at(k)[i], groups->layout.federation->rank, t, i));
-            auto outer = local->step();
-            OURO_RANK_OK(outer);
-            OURO_RANK_CHECK(*outer == ((t + 1) % 4 == 0), "step {}", t);
-            if (!*outer) continue;
-            std::vector<float> all(6 * kCount);
-            OURO_RANK_OK(all_gather(c.world(), std::span<const float>(model.at(0)), std::span<float>(all)));
-            for (std::size_t i = 0; i < all.size(); ++i)
-              OURO_RANK_CHECK(all[i] == all[i % kCount], "step {}, rank {} has other bits", t, i / kCount);
-          }
-          OURO_RANK_CHECK(local->rounds() == 3, "{} rounds", local->rounds());
-          if (c.rank() == 0) results[f] = model.at(0), traffic[f] = local->traffic();
-          return "";
-        }));
-  }
-  double moved_by = 0, bf16 = 0, int8 = 0;
-  const std::vector<float> start = numbers<float>(kCount, 3);
-  for (std::size_t i = 0; i < kCount; ++i) {
-    moved_by = std::max(moved_by, std::abs(double{results[0][i]} - double{start[i]}));
-    bf16 = std::max(bf16, std::abs(double{results[1][i]} - double{results[0][i]}));
-    int8 = std::max(int8, std::abs(double{results[2][i]} - double{results[0][i]}));
-  }
-  EXPECT_GT(moved_by, 0.2);
-  EXPECT_GT(bf16, 0);
-  EXPECT_LT(bf16, 0.02 * moved_by);
-  EXPECT_GT(int8, 0);
-  EXPECT_LT(int8, 0.04 * moved_by);
-  EXPECT_EQ(traffic[0].across, (kCount + 5) * 4);
-  EXPECT_EQ(traffic[1].across, (kCount + 5) * 2);
-  EXPECT_EQ(traffic[2].across, kCount + 5 + 4 * (3 + 1));
-}
-
-TEST(LocalSteps, Int8LeavesABlockThatIsNotFinite) {
-  EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
-              auto groups = test::groups_of(c, {1, 1}, {}, 1);
-              OURO_RANK_OK(groups);
-              test::Model<float> model;
-              model.add("w", std::vector<float>(512, 1));
-              auto local = LocalSteps::create(*groups, model.params(), *fed_avg(),
-                                              {.inner_steps = 1, .delta = DeltaFormat::int8});
-              OURO_RANK_OK(local);
-              for (float& x : model.at(0)) x = 2;
-              if (c.rank() == 1) model.at(0)[3] = INFINITY;
-              OURO_RANK_OK(local->step());
-              OURO_RANK_CHECK(model.at(0)[0] == 1 && std::abs(model.at(0)[300] - 2) < 1e-6, "{} {}",
-                              model.at(0)[0], model.at(0)[300]);
-              return "";
-            }));
-}
-
-TEST(LocalSteps, LayersThatAreFilteredOutStayLocal) {
-  EXPECT_EQ(
-      "", run_threads(2, [](Context& c) -> std::string {
-        auto groups = test::groups_of(c, {1, 1}, {}, 1);
-        OURO_RANK_OK(groups);
-        const auto mine = static_cast<double>(c.rank());
-        test::Model<double> model;
-        model.add("body", {0}), model.add("head", {0});
-        auto local = LocalSteps::create(
-            *groups, model.params(), *fed_avg(),
-            {.inner_steps = 1, .aggregate = {.filter = [](const Param& p) { return p.name == "body"; }}});
-        OURO_RANK_OK(local);
-        model.at(0)[0] = model.at(1)[0] = mine;
-        OURO_RANK_OK(local->step());
-        OURO_RANK_CHECK(model.at(0)[0] == 0.5 && model.at(1)[0] == mine, "{} {}", model.at(0)[0],
-                        model.at(1)[0]);
-        return "";
-      }));
-}
-
 TEST(OuterRefuses, WrongArguments) {
   EXPECT_EQ(
       "", run_threads(1, [](Context& c) -> std::string {
@@ -339,21 +241,56 @@ TEST(OuterRefuses, WrongArguments) {
       }));
 }
 
-/// Ranks of a round that do not fit: everybody is told, whatever the delta travels as.
-TEST(OuterRefuses, RanksThatDiffer) {
-  for (const DeltaFormat format : {DeltaFormat::exact, DeltaFormat::bf16, DeltaFormat::int8})
-    EXPECT_EQ("", run_threads(3, [&](Context& c) -> std::string {
-                auto groups = test::groups_of(c, {2, 1}, 1, 1);
-                OURO_RANK_OK(groups);
-                test::Model<float> model;
-                model.add("w", std::vector<float>(c.rank() == 1 ? 8 : 9, 1));
-                auto local = LocalSteps::create(*groups, model.params(), *fed_avg(),
-                                                {.inner_steps = 1, .delta = format});
-                OURO_RANK_OK(local);
-                const Status s = local->step().status();
-                OURO_RANK_CHECK(s.code() == Code::invalid, "{}", s.ok() ? "ok" : s.message());
-                return "";
-              }));
+/// An optimiser that does not want to, at first.
+class Unwilling final : public Optimizer {
+ public:
+  Status step(std::span<const Param> params, const StepOptions& o, const Stream& s) override {
+    return ++calls_ == 1 ? unsupported("not now") : inner_->step(params, o, s);
+  }
+  double lr() const override { return inner_->lr(); }
+  Result<Bytes> save() override { return inner_->save(); }
+  Status load(CBytes b) override { return inner_->load(b); }
+
+ private:
+  int calls_ = 0;
+  std::unique_ptr<Optimizer> inner_ = *fed_avg(0.5);
+};
+
+TEST(OuterOptimizer, AStepThatIsRefusedChangesNothing) {
+  std::vector<float> x(5, 1);
+  const Param p{.name = "w", .value = std::span(x), .grad = {}};
+  auto outer = OuterOptimizer::create({&p, 1}, std::make_unique<Unwilling>());
+  ASSERT_TRUE(test::ok(outer));
+  x.assign(5, 3);
+  EXPECT_EQ(outer->step().code(), Code::unsupported);
+  EXPECT_EQ(x, std::vector<float>(5, 3));
+  EXPECT_EQ(outer->steps(), 0);
+  ASSERT_TRUE(test::ok(outer->step()));
+  EXPECT_EQ(x, std::vector<float>(5, 2));
+}
+
+/// A step in the caller comes after those that stand in a stream.
+TEST(ServerRules, StepsWithoutAStreamWaitForThoseOnOne) {
+  std::vector<float> want = numbers<float>(50, 1), x = want;
+  const std::vector<float> first = numbers<float>(50, 2), second = numbers<float>(50, 3);
+  const auto step = [](Optimizer& o, std::vector<float>& values, const std::vector<float>& gradient,
+                       const Stream& s) {
+    std::vector<float>& g = const_cast<std::vector<float>&>(gradient);  // read only
+    const Param p{.name = "w", .value = std::span(values), .grad = std::span(g)};
+    return o.step({&p, 1}, {}, s);
+  };
+  auto a = fed_adam(), b = fed_adam();
+  ASSERT_TRUE(test::ok(step(**a, want, first, {})) && test::ok(step(**a, want, second, {})));
+  auto stream = Stream::create();
+  ASSERT_TRUE(test::ok(stream));
+  (void)stream->run([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return Status{};
+  });
+  ASSERT_TRUE(test::ok(step(**b, x, first, *stream)));
+  ASSERT_TRUE(test::ok(step(**b, x, second, {})));
+  EXPECT_EQ(x, want);
+  ASSERT_TRUE(test::ok(stream->synchronize()));
 }
 
 }  // namespace

@@ -1,19 +1,16 @@
-// Roles, messages between them, and the replay service with its clients.
+// Roles, and the replay service with its clients.
 #include "ouro/train/roles.hpp"
 
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
-
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cstring>
-#include <mutex>
-#include <thread>
+#include <map>
 
 #include "ouro/train/average.hpp"
-#include "tests/golden_data.h"
 #include "tests/runtime/ranks.h"
 
 namespace ouro::train {
@@ -31,154 +28,6 @@ std::vector<int> ints(const Bytes& b) {
   std::vector<int> v;
   for (const std::byte x : b) v.push_back(static_cast<int>(x));
   return v;
-}
-
-TEST(RolesGolden, FloatsTravelAsTheyAre) {
-  const auto golden = test::golden("torchgfn_behaviour.json").at("send_float_payload");
-  const auto payload = golden.at("payload").get<std::vector<float>>();
-  test::CasesRun cases;
-  cases.add("payloads");
-  EXPECT_EQ("", run_threads(2, [&](Context& c) -> std::string {
-              auto mail = Mailbox::create(Group(c.world().impl()));
-              OURO_RANK_OK(mail);
-              if (c.rank() == 0) {
-                OURO_RANK_OK(mail->send(as_bytes(std::span<const float>(payload)), 1));
-                return "";
-              }
-              auto m = mail->recv();
-              OURO_RANK_OK(m);
-              std::vector<float> got(payload.size());
-              OURO_RANK_CHECK(m->data.size() == got.size() * sizeof(float), "{} bytes", m->data.size());
-              std::memcpy(got.data(), m->data.data(), m->data.size());
-              OURO_RANK_CHECK(got == payload, "{}", got);
-              return "";
-            }));
-}
-
-TEST(Mailbox, TakesFromAnySourceInAnyOrder) {
-  EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
-              auto mail = Mailbox::create(Group(c.world().impl()));
-              OURO_RANK_OK(mail);
-              if (c.rank() < 2) {
-                Bytes data;
-                for (int k = 0; k <= c.rank() + 1; ++k) data.push_back(static_cast<std::byte>(k));
-                OURO_RANK_OK(mail->send(data, 2));
-                return "";
-              }
-              std::map<int, std::vector<int>> got;
-              for (int k = 0; k < 2; ++k) {
-                auto m = mail->recv();
-                OURO_RANK_OK(m);
-                got[m->source] = ints(m->data);
-              }
-              OURO_RANK_CHECK(got[0] == (std::vector{0, 1}) && got[1] == (std::vector{0, 1, 2}), "{}", got);
-              return "";
-            }));
-}
-
-TEST(Mailbox, KeepsOrderOfEveryLengthBesideCollectives) {
-  EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
-              std::vector<int> all = {0, 1, 2};
-              auto group = c.group(all, "mail");
-              OURO_RANK_OK(group);
-              auto mail = Mailbox::create(std::move(*group));
-              OURO_RANK_OK(mail);
-              constexpr std::size_t kLengths[] = {0, 1, 5000, 300'000, 3, 0, 70'000};
-              const int next = (c.rank() + 1) % 3, before = (c.rank() + 2) % 3;
-              std::string trouble;
-              std::jthread receiver([&] {
-                for (int tag = 0; tag < 2; ++tag)
-                  for (const std::size_t n : kLengths) {
-                    auto m = mail->recv(tag == 0 ? std::optional(before) : std::nullopt, tag);
-                    if (!m.ok() || m->data.size() != n || m->source != before || m->tag != tag)
-                      trouble +=
-                          m.ok() ? fmt::format("{} bytes for {}", m->data.size(), n) : m.status().message();
-                  }
-              });
-              std::vector<Work> works;
-              for (int tag = 1; tag >= 0; --tag)
-                for (const std::size_t n : kLengths) {
-                  const Bytes data(n, std::byte{7});
-                  if (n % 2 == 0) {
-                    auto w = mail->isend(data, next, tag);
-                    OURO_RANK_OK(w);
-                    works.push_back(*w);
-                  } else {
-                    OURO_RANK_OK(mail->send(data, next, tag));
-                  }
-                }
-              for (int k = 0; k < 50; ++k) {
-                std::vector<float> x(100, 1);
-                OURO_RANK_OK(all_reduce(c.world(), std::span<const float>(x), std::span<float>(x)));
-              }
-              for (const Work& w : works) {
-                OURO_RANK_OK(w.wait());
-                OURO_RANK_OK(w.wait());  // any number of times
-                OURO_RANK_CHECK(w.test(), "an ended send");
-              }
-              receiver.join();
-              OURO_RANK_OK(mail->close());
-              OURO_RANK_OK(mail->close());
-              return trouble;
-            }));
-}
-
-TEST(Mailbox, ManyThreadsReceiveFromAnySource) {
-  constexpr int kEach = 200, kThreads = 3;
-  EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
-              auto mail = Mailbox::create(Group(c.world().impl()));
-              OURO_RANK_OK(mail);
-              if (c.rank() > 0) {
-                for (int k = 0; k < kEach; ++k)
-                  OURO_RANK_OK(mail->isend(
-                      Bytes(static_cast<std::size_t>(k * 37 % 900), static_cast<std::byte>(k % 256)), 0));
-                OURO_RANK_OK(mail->drain());
-                OURO_RANK_OK(barrier(c.world()));
-                return "";
-              }
-              std::atomic<int> got{0}, wrong{0};
-              {
-                std::vector<std::jthread> threads;
-                for (int t = 0; t < kThreads; ++t)
-                  threads.emplace_back([&] {
-                    while (got.fetch_add(1) < 2 * kEach) {
-                      auto m = mail->recv({}, 0, 20s);
-                      if (!m.ok()) {
-                        ++wrong;
-                        continue;
-                      }
-                      for (const std::byte b : m->data) wrong += b != m->data[0];
-                    }
-                  });
-              }
-              OURO_RANK_OK(barrier(c.world()));
-              OURO_RANK_CHECK(wrong == 0, "{} messages are wrong", wrong.load());
-              return "";
-            }));
-}
-
-TEST(Mailbox, RefusesAndTimesOut) {
-  EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
-              auto mail = Mailbox::create(Group(c.world().impl()));
-              OURO_RANK_OK(mail);
-              const auto invalid_code = [](const Status& s) { return s.code() == Code::invalid; };
-              OURO_RANK_CHECK(invalid_code(mail->send({}, 2)) && invalid_code(mail->send({}, -1)), "rank");
-              OURO_RANK_CHECK(
-                  invalid_code(mail->isend({}, 2).status()) && invalid_code(mail->isend({}, 0, -1).status()),
-                  "isend");
-              OURO_RANK_CHECK(
-                  invalid_code(mail->recv(5).status()) && invalid_code(mail->recv({}, -1).status()), "recv");
-              const Status late = mail->recv({}, 3, 50ms).status();
-              OURO_RANK_CHECK(late.code() == Code::timeout, "{}", late.message());
-              auto nothing = mail->probe();
-              OURO_RANK_OK(nothing);
-              OURO_RANK_CHECK(!nothing->has_value(), "a message out of nowhere");
-              // And the group is whole.
-              OURO_RANK_OK(mail->send(bytes_of({1, 2}), 1 - c.rank(), 9));
-              auto m = mail->recv(1 - c.rank(), 9);
-              OURO_RANK_OK(m);
-              return "";
-            }));
 }
 
 TEST(Roles, HaveTheirGroupsAndCloseEverywhere) {
@@ -203,6 +52,20 @@ TEST(Roles, HaveTheirGroupsAndCloseEverywhere) {
                      const int from : served)
                   OURO_RANK_OK(roles->mail->recv(from));
               OURO_RANK_OK(roles->close());
+              OURO_RANK_OK(roles->close());
+              return "";
+            }));
+}
+
+/// Ranks that do not share memory are on different hosts, whatever the machine is called.
+TEST(Roles, FollowTheHostsOfTheJob) {
+  EXPECT_EQ("", run_threads(5, [](Context& c) -> std::string {
+              auto roles = make_roles(c, {.buffers = 2});
+              OURO_RANK_OK(roles);
+              const auto got = roles->layout.buffer_ranks();
+              // One host: chunks {0,1,2} and {3,4}. Two hosts: ranks 0, 1 and 2, 3, 4.
+              const std::vector<int> want = test::hosts_of(5) == 2 ? std::vector{1, 4} : std::vector{2, 4};
+              OURO_RANK_CHECK(std::equal(got.begin(), got.end(), want.begin(), want.end()), "{}", got);
               OURO_RANK_OK(roles->close());
               return "";
             }));
@@ -292,6 +155,36 @@ TEST(Replay, ClientsOfEveryKindAndTwoManagers) {
         return "";
       }));
   EXPECT_EQ(stored, 8 * kRounds);
+}
+
+/// Who says EXIT twice has left once; who leaves twice says it once.
+TEST(Replay, CountsWhoHasLeftNotHowOften) {
+  EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
+              auto mail = Mailbox::create(Group(c.world().impl()));
+              OURO_RANK_OK(mail);
+              if (c.rank() == 0) {
+                auto report = serve_replay(*mail, 2, {.store = [](int, CBytes) { return 1.0; }});
+                OURO_RANK_OK(report);
+                OURO_RANK_CHECK(report->stored == 1, "{} stored", report->stored);
+                auto more = mail->probe();
+                OURO_RANK_OK(more);
+                OURO_RANK_CHECK(!more->has_value(), "another EXIT");
+              } else if (c.rank() == 1) {
+                const Bytes exit = bytes_of({static_cast<int>(ReplayRequest::exit)});
+                OURO_RANK_OK(mail->send(exit, 0));
+                OURO_RANK_OK(mail->send(exit, 0));
+                OURO_RANK_OK(mail->send({}, 2, 5));  // now rank 2 may go
+              } else {
+                OURO_RANK_OK(mail->recv(1, 5));
+                ReplayClient client(*mail, 0, Scoring::synchronous);
+                OURO_RANK_OK(client.submit(Bytes(3)));
+                OURO_RANK_OK(client.leave());
+                OURO_RANK_OK(client.leave());
+                OURO_RANK_CHECK(client.submit(Bytes(3)).status().code() == Code::invalid, "after its end");
+              }
+              OURO_RANK_OK(barrier(c.world()));
+              return "";
+            }));
 }
 
 TEST(Replay, RefusesWhatIsNoRequest) {

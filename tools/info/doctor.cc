@@ -29,7 +29,8 @@ Check probe_check(const Probe& p) {
        "full"},
       {"seals", "allow fcntl(F_ADD_SEALS) on memfd: needs Linux 3.17 and no filter in the way"},
       {"pidfd",
-       "allow pidfd_open (Linux 5.3): without it a dead rank is noticed by its heartbeat, not at once"},
+       "allow pidfd_open (Linux 5.3): without it a dead rank is noticed by a look into /proc now and then, "
+       "not at once"},
       {"descriptor passing",
        "allow Unix-domain sockets with SCM_RIGHTS: a filter of the container forbids them"},
   };
@@ -147,7 +148,8 @@ std::vector<Check> examine(const Facts& f, int ranks, const Needs& needs) {
   else if (!f.build.cuda)
     all.push_back(
         {"cuda", Verdict::note,
-         fmt::format("{} device(s) found, but this version works on host memory only", f.cuda.devices.size()),
+         fmt::format("{} device(s) found, but this build has no CUDA code and works on host memory only",
+                     f.cuda.devices.size()),
          "copy to host memory around collectives"});
   else
     all.push_back({"cuda", Verdict::ok, fmt::format("{} device(s)", f.cuda.devices.size()), ""});

@@ -67,6 +67,13 @@ int main(int argc, char** argv) {
     return app.exit(e) == 0 ? 0 : 2;
   }
 
+  const bool sections = version || devices || topology || parameters || build;
+  const auto refuse = [](const char* text) { return fmt::print(stderr, "ouro-info: {}\n", text), 2; };
+  if (brief && (sections || doctor || json)) return refuse("--brief goes alone");
+  if (sections && (doctor || json)) return refuse("-v -d -t -c -b do not go with --doctor or --json");
+  if (ranks != 0 && (sections || (json && !doctor)))
+    return refuse("--ranks is for the checks: with --doctor, --brief, or no other option");
+
   const info::Facts facts = info::gather();
   const std::vector<ouro::env::Setting> settings = ouro::env::settings();
   if (ranks == 0)
@@ -86,7 +93,7 @@ int main(int argc, char** argv) {
     fmt::print("{}", info::brief(facts, checks));
     return 0;
   }
-  const bool all = !(version || devices || topology || parameters || build);
+  const bool all = !sections;
   if (all || version) fmt::print("{}", info::version_line(facts));
   if (all) heading("devices and transports");
   if (all || devices) fmt::print("{}", info::devices(facts));

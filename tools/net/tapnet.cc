@@ -14,6 +14,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +24,7 @@
 #include <queue>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,24 +63,40 @@ struct Fault {
   double cut = 0;      // 1: drop everything, ARP included
 };
 
-double* field(Fault& f, const std::string& name) {
-  const std::map<std::string, double*> fields{
-      {"delay", &f.delay},     {"jitter", &f.jitter},   {"loss", &f.loss},   {"dup", &f.dup},
-      {"reorder", &f.reorder}, {"corrupt", &f.corrupt}, {"fixup", &f.fixup}, {"rate", &f.rate},
-      {"queue", &f.queue},     {"maxlen", &f.maxlen},   {"cut", &f.cut}};
-  auto it = fields.find(name);
-  return it == fields.end() ? nullptr : it->second;
+struct Key {
+  std::string_view name;
+  double Fault::*field;
+  double most;  // from 0
+  bool whole = false;
+};
+constexpr double kHour = 3'600'000;  // ms
+constexpr Key kKeys[] = {
+    {"delay", &Fault::delay, kHour},   {"jitter", &Fault::jitter, kHour},
+    {"loss", &Fault::loss, 1},         {"dup", &Fault::dup, 1},
+    {"reorder", &Fault::reorder, 1},   {"corrupt", &Fault::corrupt, 1},
+    {"fixup", &Fault::fixup, 1, true}, {"rate", &Fault::rate, 1e6},
+    {"queue", &Fault::queue, kHour},   {"maxlen", &Fault::maxlen, kMaxFrame, true},
+    {"cut", &Fault::cut, 1, true},
+};
+
+template <class Number>
+bool read(std::string_view text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
 }
 
-bool assign(Fault& fault, const std::string& text) {
-  auto eq = text.find('=');
-  if (eq == std::string::npos || eq + 1 == text.size()) return false;
-  double* target = field(fault, text.substr(0, eq));
-  char* end = nullptr;
-  double value = std::strtod(text.c_str() + eq + 1, &end);
-  if (!target || *end || !(value >= 0)) return false;
-  *target = value;
-  return true;
+/// "loss=0.1". False, and nothing changed, if that is no key or no value that it takes.
+bool assign(Fault& fault, std::string_view text) {
+  const std::size_t equals = text.find('=');
+  double value = 0;
+  if (equals == text.npos || !read(text.substr(equals + 1), value)) return false;
+  for (const Key& key : kKeys) {
+    if (key.name != text.substr(0, equals)) continue;
+    if (!(value >= 0 && value <= key.most) || (key.whole && value != std::floor(value))) return false;
+    fault.*key.field = value;
+    return true;
+  }
+  return false;
 }
 
 struct Link {
@@ -298,29 +317,39 @@ Port open_port(const std::string& spec) {
 }  // namespace
 }  // namespace ouro::net
 
+constexpr const char* kUsage =
+    "usage: tapnet [seed=N] [KEY=VALUE...] NS:IF NS:IF...\n"
+    "Joins interface IF of network namespace NS (a name, or a path such as /proc/PID/ns/net) with the "
+    "others.\n"
+    "keys: delay jitter queue (ms, up to an hour)  rate (Mbit/s, up to 1e6; 0: no limit)\n"
+    "      loss dup reorder corrupt (0 to 1)  fixup cut (0 or 1)  maxlen (bytes; 0: any)\n"
+    "commands on standard input: set FROM TO KEY=VALUE..., stats, quit; the answer ends with ok or error\n"
+    "Ends on SIGTERM. Exit code: 0; 1 the system refuses; 2 wrong usage.\n";
+
 int main(int argc, char** argv) {
   using namespace ouro::net;
+  const auto refuse = [](const std::string& what) {
+    std::fprintf(stderr, "tapnet: %s: Invalid argument\n%s", what.c_str(), kUsage);
+    return 2;
+  };
   Fault fault;
   std::uint64_t seed = 1;
+  std::vector<std::string> places;
   std::vector<Port> ports;
   for (int i = 1; i < argc; ++i) {
     std::string arg = argv[i];
-    if (arg.rfind("seed=", 0) == 0) {
-      seed = std::strtoull(arg.c_str() + 5, nullptr, 0);
+    if (arg == "--help" || arg == "-h") return std::fputs(kUsage, stdout), 0;
+    if (arg.starts_with("seed=")) {
+      if (!read(std::string_view(arg).substr(5), seed)) return refuse(arg);
     } else if (arg.find('=') != std::string::npos) {
-      if (!assign(fault, arg)) errno = EINVAL, fail(arg);
+      if (!assign(fault, arg)) return refuse(arg);
     } else if (arg.find(':') != std::string::npos) {
-      ports.push_back(open_port(arg));
+      places.push_back(arg);
     } else {
-      errno = EINVAL, fail(arg);
+      return refuse(arg);
     }
   }
-  if (ports.size() < 2) {
-    std::fprintf(stderr,
-                 "usage: tapnet [seed=N] [KEY=VALUE...] NS:IF NS:IF...\n"
-                 "keys: delay jitter queue (ms)  rate (Mbit/s)  loss dup reorder corrupt (0..1)\n"
-                 "      fixup cut (0|1)  maxlen (bytes)\n");
-    return 2;
-  }
+  if (places.size() < 2) return refuse("fewer than two interfaces");
+  for (const std::string& place : places) ports.push_back(open_port(place));
   Switch(std::move(ports), fault, seed).run();
 }

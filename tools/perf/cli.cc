@@ -23,6 +23,9 @@ constexpr const char* kExamples = R"(Examples:
   ouro-perf --tune here.json --ranks 2                 measure this machine; then: OURO_TUNE=here.json
 Without -t, -g, --ranks or a launcher there is one rank. -z: 0 calls back to back in the calling thread, 1 a barrier
 after each, 2 all on a stream and one wait, 3 on a stream with a wait after each; on GPUs 0 is 2. Sizes are binary (K, M, G).
+Environment, as in nccl-tests: NCCL_TESTS_MIN_BW=GB/s fails the run whose average bus bandwidth is below 0.9 of it;
+NCCL_TESTS_SPLIT="MOD|DIV|AND|OR N", or NCCL_TESTS_SPLIT_MASK=HEX (AND), makes groups of ranks with equal results;
+NCCL_TESTS_DEVICE=N is the first GPU.
 Exit: 0 good, 1 wrong result or failure, 2 usage.)";
 
 std::string kind_names() {
@@ -80,7 +83,7 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   app.set_version_flag("--version", std::string("ouro-perf ") + version());
   const auto named = argc > 0 ? parse_kind(argv[0]) : std::nullopt;
   if (!named) app.add_option("collective", collective, "One of: " + kind_names());
-  app.add_option("-t,--nthreads", o.threads, "Ranks as threads of this process")->check(CLI::Range(1, 1024));
+  app.add_option("-t,--nthreads", o.threads, "Ranks as threads of this process")->check(CLI::Range(1, 256));
   app.add_option("--ranks", o.ranks, "Start this many processes, one rank each")->check(CLI::Range(1, 1024));
   app.add_option("--bind", bind,
                  "Bind each rank while it measures: core, cache, numa or none (OURO_BIND, else none)");
@@ -88,7 +91,7 @@ Parsed parse_command_line(int argc, const char* const* argv) {
       ->check(CLI::IsMember({"host", "cuda"}));
   app.add_option("-g,--ngpus", gpu.gpus,
                  "GPU: ranks for each of -t, threads as well; ranks may share a GPU (1)")
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(1, 256));
   app.add_option("-b,--minbytes", min, "Smallest size (32M)");
   app.add_option("-e,--maxbytes", max, "Largest size (32M)");
   app.add_option("-i,--stepbytes", step, "Step between sizes (1M)");
@@ -220,6 +223,11 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   o.device = device == "cuda";
   if (const Status s = gpu.check(o.device); !s) return fail(s.failure()->text);
 
+  if (json && (memory == 1 || o.verdict || o.limit))
+    return fail(fmt::format("{} prints words, and --json nothing but JSON; leave one of them out, or see -J",
+                            memory == 1 ? "-M 1"
+                            : o.verdict ? "--verdict"
+                                        : "--limit"));
   o.parallel_init = parallel == 1;
   o.blocking = static_cast<Blocking>(blocking);
   if (o.device && o.blocking == Blocking::back_to_back) o.blocking = Blocking::stream;

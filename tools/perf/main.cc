@@ -140,8 +140,11 @@ Status check_memory(const Options& o, int local_ranks) {
 int run(int argc, char** argv) {
   const Parsed parsed = parse_command_line(argc, argv);
   if (!parsed.options) return parsed.exit_code;
-  const Options& o = *parsed.options;
+  Options o = *parsed.options;
 
+  const auto min_busbw = min_busbw_from_env();
+  if (!min_busbw) return fail(2, min_busbw.status().failure()->text);
+  o.min_busbw = *min_busbw;
   const auto first = first_gpu();
   if (!first) return fail(2, first.status().failure()->text);
   if (*first && !o.device)

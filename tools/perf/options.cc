@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 
 namespace ouro::perf {
@@ -163,9 +165,21 @@ Result<Split> split_from_env() {
   return Split{};
 }
 
+Result<double> min_busbw_from_env() {
+  const char* text = std::getenv("NCCL_TESTS_MIN_BW");
+  if (text == nullptr) return 0.0;
+  double value = -1;
+  const char* end = text + std::strlen(text);
+  if (const auto [stop, error] = std::from_chars(text, end, value);
+      error != std::errc{} || stop != end || !(value >= 0 && std::isfinite(value)))
+    return invalid(fmt::format("NCCL_TESTS_MIN_BW='{}': expected GB/s, 0 or more", text));
+  return value;
+}
+
 namespace {
 
-constexpr int kMostThreads = 1024, kMostSamples = 1 << 16;
+constexpr int kMostThreads = 256;  // as Context::threads
+constexpr int kMostSamples = 1 << 16;
 
 /// What follows from the buffers being on a GPU, or on the host.
 Status validate_device(const Options& o) {

@@ -71,6 +71,7 @@ struct Options {
   Output output = Output::table;
   bool explain = false;
   bool verdict = false;
+  double min_busbw = 0;  ///< GB/s that the average is to reach (min_busbw_from_env); 0: none
 
   int local_threads() const { return threads * gpus; }  ///< ranks in this process
 };
@@ -95,6 +96,8 @@ struct Split {
 Result<Split> parse_split(std::string_view);
 /// From NCCL_TESTS_SPLIT, else NCCL_TESTS_SPLIT_MASK (hexadecimal, AND), else no split.
 Result<Split> split_from_env();
+/// NCCL_TESTS_MIN_BW, in GB/s; 0: none. Error invalid: not a number of 0 or more.
+Result<double> min_busbw_from_env();
 
 /// What a single value says wrong about the others (needs no command line).
 Status validate(const Options&);

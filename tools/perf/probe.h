@@ -3,6 +3,8 @@
 #pragma once
 #include <string>
 
+#include "tools/measure/figures.h"
+
 namespace ouro::perf {
 
 /// Time for one cache line to get from one core to another, in ns: best of several batches. 0: only one core.
@@ -10,9 +12,8 @@ double handoff_ns();
 /// "hand-off between two cores 45 ns (they share a cache)".
 std::string describe_handoff(double ns);
 
-/// Seconds of processor time: of everything on this host since it was booted, and of this process.
-double host_cpu_seconds();
-double process_cpu_seconds();
+using measure::host_cpu_seconds;
+using measure::process_cpu_seconds;
 /// Processors that this host has online.
 int host_cpus();
 /// Largest resident set of this process in bytes.

@@ -93,14 +93,7 @@ Result<std::vector<double>> first_calls(Track& track, std::span<const Runner> ru
 
 }  // namespace
 
-double median(std::vector<double> v) {
-  if (v.empty()) return 0;
-  std::sort(v.begin(), v.end());
-  const std::size_t half = v.size() / 2;
-  return v.size() % 2 != 0 ? v[half] : (v[half - 1] + v[half]) / 2;
-}
-
-double Trial::median() const { return perf::median(us); }
+double Trial::median() const { return measure::median(us); }
 
 double ratio(const Trial& a, const Trial& b) {
   std::vector<double> ratios;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ouro/ouro.hpp"
+#include "tools/measure/figures.h"
 
 namespace ouro::perf {
 
@@ -46,6 +47,6 @@ std::size_t winner(std::span<const Trial>, std::size_t usual, double margin);
 /// Median over rounds of (time of a / time of b).
 double ratio(const Trial& a, const Trial& b);
 double share_ahead(const Trial& a, const Trial& b);  ///< of the rounds: those where `b` took less time
-double median(std::vector<double>);
+using measure::median;
 
 }  // namespace ouro::perf

@@ -204,8 +204,7 @@ Result<int> RankProgram::finish() {
     if (!copy) return copy.status();
     copy_ = *copy;
   }
-  const char* min_bw = std::getenv("NCCL_TESTS_MIN_BW");
-  const Summary summary = summarize(rows_, min_bw != nullptr ? std::atof(min_bw) : 0);
+  const Summary summary = summarize(rows_, options_.min_busbw);
   if (!prints_) return summary.exit_code();
 
   std::set<int> colors;

@@ -52,7 +52,7 @@ struct Summary {
   std::size_t wrong = 0;
   bool checked = false;
   double average_busbw = 0;
-  double min_busbw = 0;  ///< NCCL_TESTS_MIN_BW; 0: none
+  double min_busbw = 0;  ///< to be reached, in GB/s; 0: none
   std::vector<std::string> errors;
   bool right() const { return wrong == 0; }
   bool fast_enough() const { return average_busbw >= 0.9 * min_busbw; }

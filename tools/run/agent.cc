@@ -85,8 +85,8 @@ bool Agent::signalled(Signals& signals) {
 }
 
 void Agent::help(const Message& request) {
-  if (request.kind == Kind::offer && request.fields.size() == 2) {
-    Result<Listeners> listeners = Listeners::open(request.fields[0], request.fields[1]);
+  if (request.kind == Kind::offer && request.fields.size() == 3) {
+    Result<Listeners> listeners = Listeners::open(request.fields[0], request.fields[1], request.fields[2]);
     if (!listeners.ok()) return refuse(1, listeners.status().failure()->text);
     listeners_ = std::move(*listeners);
     return send(to_message(Kind::offers, {}, listeners_->offers()));

@@ -16,12 +16,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tools/run/system.h"
+
 namespace ouro::run {
 namespace {
-
-Status system_error(const char* what) {
-  return Status(Reason::resource, fmt::format("{}: {}", what, std::strerror(errno)));
-}
 
 struct Pipe {
   Fd read, write;

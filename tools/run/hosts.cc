@@ -13,6 +13,7 @@ namespace ouro::run {
 namespace {
 
 constexpr int kMaxSlots = 4096;
+constexpr std::string_view kHost = "{host}";
 
 /// A name or address. It becomes an argument of the agent, where a leading '-' would be an option.
 bool is_name(std::string_view s) {
@@ -124,8 +125,13 @@ Result<std::vector<Host>> place(const std::vector<Host>& hosts, int ranks) {
   return used;
 }
 
+Status check_agent(std::string_view agent) {
+  if (agent.find_first_not_of(" \t\n") == agent.npos || agent.find(kHost) != agent.npos) return {};
+  return invalid(
+      fmt::format("agent command '{}' does not name {}; '' runs the ranks of every host here", agent, kHost));
+}
+
 std::vector<std::string> agent_command(std::string_view agent, const std::string& host) {
-  constexpr std::string_view kHost = "{host}";
   std::vector<std::string> words;
   std::istringstream in{std::string(agent)};
   for (std::string word; in >> word;) {

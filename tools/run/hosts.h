@@ -30,6 +30,9 @@ Result<std::vector<Host>> read_hostfile(const std::string& path);
 /// Errors: invalid (more ranks than slots).
 Result<std::vector<Host>> place(const std::vector<Host>& hosts, int ranks);
 
+/// Error invalid: the command does not name {host}, so all ranks would run on the host that it leads to.
+Status check_agent(std::string_view agent);
+
 /// `agent` split at blanks, with {host} replaced. "": none, the command runs on this host.
 std::vector<std::string> agent_command(std::string_view agent, const std::string& host);
 

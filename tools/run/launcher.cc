@@ -143,8 +143,10 @@ Result<int> run_ranks(const RunOptions& options, const std::vector<std::string>&
   if (options.ranks < 1 || options.ranks > kMaxRanks) {
     return invalid(fmt::format("{} ranks: expected 1 to {}", options.ranks, kMaxRanks));
   }
-  if (!(options.timeout_s >= 0))
-    return invalid(fmt::format("timeout of {} s: expected 0 or more", options.timeout_s));
+  if (options.timeout_s != 0 && !(options.timeout_s >= kMinTimeout && options.timeout_s <= kMaxTimeout))
+    return invalid(fmt::format("timeout of {} s: expected {} to {}, or 0 for none", options.timeout_s,
+                               kMinTimeout, kMaxTimeout));
+  if (!options.hosts.empty()) OURO_TRY(check_agent(options.agent));
   if (options.bind != rt::Bind::none && rt::machine().invented)
     return invalid("ranks cannot be bound to the machine that HWLOC_XMLFILE or HWLOC_SYNTHETIC describes");
   if (argv.empty() || argv[0].empty()) return invalid("no program to run");

@@ -12,17 +12,19 @@
 namespace ouro::run {
 
 inline constexpr int kMaxRanks = 4096;
-inline constexpr int kTimeoutCode = 124;  ///< as timeout(1)
+inline constexpr int kTimeoutCode = 124;                         ///< as timeout(1)
+inline constexpr double kMinTimeout = 0.001, kMaxTimeout = 1e9;  ///< seconds; more would overflow the clock
 
 struct RunOptions {
-  int ranks = 1;                   ///< 1 to kMaxRanks; more than there are cores is fine
-  double timeout_s = 0;            ///< end the job after this many seconds; 0: never
+  int ranks = 1;         ///< 1 to kMaxRanks; more than there are cores is fine
+  double timeout_s = 0;  ///< end the job after so many seconds, kMinTimeout to kMaxTimeout; 0: never
   rt::Bind bind = rt::Bind::none;  ///< what each rank may run on, on its host; see Machine::place
   bool prefix = true;              ///< "[rank] " before each line of output
   std::string name = "ouro-run";   ///< in the launcher's own messages, which go to stderr
   Environment extra;               ///< added to the environment of all ranks
   std::vector<Host> hosts;         ///< empty: this host, without an agent
-  std::string agent = kSshAgent;   ///< command that runs a command on a host; see agent_command
+  std::string agent =
+      kSshAgent;  ///< command that runs a command on {host}, which it names; "": every host is this one
 };
 
 /// Runs `argv` as ranks 0..n-1 with the variables of torchrun and OURO_*, and returns the exit code of the

@@ -1,5 +1,7 @@
 // ouro-run: starts N ranks of a program, on this host or on several. For users; what it does is in
 // launcher.h.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <numeric>
@@ -30,8 +32,9 @@ ouro-run under the same path as here, starts the ranks, in the directory of the 
 agent; it must not ask for a password. Another command may, in which {host} is the host's name; '' is none: every
 "host" is this one. Ranks on all hosts get the OURO_* variables of this process and what -x names, and an empty
 standard input. They meet (OURO_RENDEZVOUS, MASTER_ADDR) at an address of the first host: the one from which its route
-to the second host starts, or another of its interfaces; the first that all hosts have reached when asked. They prove
-to be of the job by a random secret (OURO_SECRET_FILE), which no command line and no environment shows.
+to the second host starts, or another of its interfaces (OURO_SOCKET_IFNAME chooses); the first that all hosts have
+reached when asked. They prove to be of the job by a random secret (OURO_SECRET_FILE), which no command line and no
+environment shows.
 
 Each rank gets OURO_RANK, OURO_WORLD_SIZE, OURO_LOCAL_RANK, OURO_LOCAL_SIZE, OURO_JOB_ID and the variables of
 torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, ...). Rank 0 gets standard input unless that
@@ -73,12 +76,13 @@ int main(int argc, char** argv) {
   CLI::Option* list = app.add_option("-H,--hosts", hosts, "hosts and their slots: a:2,b,[fd77::1]:4");
   app.add_option("--hostfile", hostfile, "the same from a file, a line each: a:2, or a slots=2")
       ->excludes(list);
-  app.add_option("--launch-agent", options.agent, "command that runs a command on {host}")
-      ->capture_default_str();
+  CLI::Option* agent =
+      app.add_option("--launch-agent", options.agent, "command that runs a command on {host}")
+          ->capture_default_str();
   app.add_option("-x,--export", variables, "variable for the ranks: NAME or NAME=VALUE; may be repeated")
       ->allow_extra_args(false);
-  app.add_option("--timeout", options.timeout_s, "end the job after this many seconds (default: never)")
-      ->check(CLI::PositiveNumber);
+  CLI::Option* timeout =
+      app.add_option("--timeout", options.timeout_s, "end the job after so many seconds (default: never)");
   app.add_option("--bind", bind, "bind each rank: core, cache, numa or none (default: OURO_BIND, else none)");
   app.add_flag("--no-prefix", no_prefix, "do not put \"[rank] \" before each line of output");
   app.add_option("program", program, "the program and its arguments")->required();
@@ -89,6 +93,14 @@ int main(int argc, char** argv) {
     return app.exit(e) == 0 ? 0 : kUsage;
   }
   options.prefix = !no_prefix;
+  if (*timeout &&
+      !(options.timeout_s >= ouro::run::kMinTimeout && options.timeout_s <= ouro::run::kMaxTimeout))
+    return usage(
+        fmt::format("--timeout: expected {} to {} seconds", ouro::run::kMinTimeout, ouro::run::kMaxTimeout));
+  if (*agent && hosts.empty() && hostfile.empty())
+    return usage("--launch-agent: no hosts; say which with -H");
+  if (const ouro::Status ok = ouro::run::check_agent(options.agent); !ok.ok())
+    return usage(ok.failure()->text);
   for (const std::string& v : variables)
     if (!set_variable(options.extra, v)) return usage("-x " + v + ": not set here, and no NAME=VALUE");
   if (!hosts.empty() || !hostfile.empty()) {

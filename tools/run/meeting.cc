@@ -1,111 +1,87 @@
 // Sockets of the search for a meeting place. Used through meeting.h.
 #include "tools/run/meeting.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <utility>
+
+#include "runtime/core/env.h"
+#include "runtime/interfaces.h"
+#include "runtime/net_address.h"
 
 namespace ouro::run {
 namespace {
 
 constexpr std::size_t kMaxOffers = 32, kMaxGuests = 256;
 
-/// A numeric address with a port, for any of the two families.
-struct Endpoint {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  int family() const { return storage.ss_family; }
-};
-
-struct FreeInfo {
-  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
-};
-
-std::vector<Endpoint> resolve(const std::string& host, int port, bool numeric) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | (numeric ? AI_NUMERICHOST : 0);
-  addrinfo* list = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list) != 0) return {};
-  const std::unique_ptr<addrinfo, FreeInfo> owner(list);
-  std::vector<Endpoint> found;
-  for (const addrinfo* a = list; a != nullptr; a = a->ai_next) {
-    Endpoint e;
-    e.size = a->ai_addrlen;
-    std::memcpy(&e.storage, a->ai_addr, a->ai_addrlen);
-    found.push_back(e);
-  }
-  return found;
-}
-
-std::string address_text(const sockaddr* address, socklen_t size) {
-  char text[NI_MAXHOST];
-  return ::getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
-}
+sockaddr* socket_address(rt::NetAddress& address) { return reinterpret_cast<sockaddr*>(&address.at); }
 
 /// Where packets to `peer` would leave this host; "" if its name is not known here. Sends nothing.
 std::string source_towards(const std::string& peer) {
-  constexpr int kDiscard = 9;
-  for (Endpoint& to : resolve(peer, kDiscard, false)) {
-    const Fd socket(::socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    Endpoint from;
-    from.size = sizeof from.storage;
-    if (socket && ::connect(socket.get(), to.get(), to.size) == 0 &&
-        ::getsockname(socket.get(), from.get(), &from.size) == 0)
-      return address_text(from.get(), from.size);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (peer.empty() || ::getaddrinfo(peer.c_str(), nullptr, &hints, &list) != 0) return "";
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
+  for (const addrinfo* a = list; a != nullptr; a = a->ai_next) {
+    rt::NetAddress to;
+    to.length = a->ai_addrlen;
+    std::memcpy(&to.at, a->ai_addr, a->ai_addrlen);
+    if (Result<std::string> source = rt::route_to(rt::to_string(to, false)); source.ok())
+      return std::move(*source);
   }
   return "";
 }
 
-struct Interface {
-  int order;  // smaller is better
-  std::string address;
-};
+Result<std::string> own_filter() {
+  auto filter = env::text("OURO_SOCKET_IFNAME");
+  if (!filter.ok()) return filter.status();
+  const char* theirs = ::getenv("NCCL_SOCKET_IFNAME");
+  return *filter ? **filter : std::string(theirs != nullptr ? theirs : "");
+}
 
-/// Of interfaces that are up, without loopback and link-local ones.
-std::vector<Interface> interfaces() {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
-  std::vector<Interface> found;
-  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || (i->ifa_flags & IFF_UP) == 0 || (i->ifa_flags & IFF_LOOPBACK) != 0)
-      continue;
-    const bool ipv6 = i->ifa_addr->sa_family == AF_INET6;
-    if (!ipv6 && i->ifa_addr->sa_family != AF_INET) continue;
-    if (ipv6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr))
-      continue;
-    const std::string_view name = i->ifa_name;
-    const bool inner = name.starts_with("docker") || name.starts_with("virbr") || name.starts_with("br-");
-    const int order = (name.starts_with("ib") ? 0 : inner ? 4 : 2) + (ipv6 ? 1 : 0);
-    found.push_back({order, address_text(i->ifa_addr, ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in))});
+/// Best first. Never empty.
+Result<std::vector<std::string>> own_addresses(const std::string& peer, const std::string& interfaces) {
+  rt::AddressQuestion question{.filter = interfaces, .route = source_towards(peer)};
+  if (interfaces.empty()) {
+    Result<std::string> filter = own_filter();
+    if (!filter.ok()) return filter.status();
+    question.filter = std::move(*filter);
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const auto& a, const auto& b) { return a.order < b.order; });
-  return found;
+  auto all = rt::list_interfaces();
+  if (!all.ok()) return all.status();
+  std::vector<std::string> addresses;
+  const rt::NameFilter filter(question.filter);
+  if (!filter.chooses() || filter.takes("lo")) addresses.push_back("127.0.0.1");
+  // Each round takes the best address out of the list, so this ends.
+  for (;;) {
+    const Result<std::string> best = rt::choose_address(*all, question);
+    if (!best.ok() && addresses.empty()) return best.status();
+    if (!best.ok()) return addresses;
+    const bool scoped = best->find('%') != best->npos;  // says something to this host only
+    if (!scoped && std::find(addresses.begin(), addresses.end(), *best) == addresses.end())
+      addresses.push_back(*best);
+    for (rt::Interface& i : *all) std::erase(i.addresses, *best);
+  }
 }
 
 /// A socket bound to a free port of `address`, and the port.
 Result<std::pair<Fd, int>> bound_socket(const std::string& address) {
-  for (Endpoint& e : resolve(address, 0, true)) {
-    Fd socket(::socket(e.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket || ::bind(socket.get(), e.get(), e.size) != 0 ||
-        ::getsockname(socket.get(), e.get(), &e.size) != 0)
-      continue;
-    const in_port_t port = e.family() == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(e.get())->sin6_port
-                                                  : reinterpret_cast<sockaddr_in*>(e.get())->sin_port;
-    return std::pair(std::move(socket), static_cast<int>(ntohs(port)));
-  }
-  return system_error(fmt::format("cannot bind to {}", address));
+  Result<rt::NetAddress> at = rt::parse_address(endpoint_text(address, 0));
+  if (!at.ok()) return at.status();
+  Fd socket(::socket(at->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket || ::bind(socket.get(), socket_address(*at), at->length) != 0 ||
+      ::getsockname(socket.get(), socket_address(*at), &at->length) != 0)
+    return system_error(fmt::format("cannot bind to {}", address));
+  const in_port_t port = at->at.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&at->at)->sin6_port
+                                                      : reinterpret_cast<sockaddr_in*>(&at->at)->sin_port;
+  return std::pair(std::move(socket), static_cast<int>(ntohs(port)));
 }
 
 }  // namespace
@@ -126,18 +102,15 @@ Status Listeners::listen_on(const std::string& address) {
   return {};
 }
 
-Result<Listeners> Listeners::open(const std::string& peer, std::string token) {
+Result<Listeners> Listeners::open(const std::string& peer, std::string token, const std::string& interfaces) {
   Listeners l;
   l.token_ = std::move(token);
-  std::vector<std::string> addresses{"127.0.0.1"};
-  if (const std::string source = peer.empty() ? "" : source_towards(peer); !source.empty())
-    addresses.push_back(source);
-  for (const Interface& i : interfaces()) addresses.push_back(i.address);
+  const Result<std::vector<std::string>> addresses = own_addresses(peer, interfaces);
+  if (!addresses.ok()) return addresses.status();
   Status last;
-  for (std::size_t i = 0; i < addresses.size() && l.offers_.size() < kMaxOffers; ++i) {
-    const auto here = addresses.begin() + static_cast<std::ptrdiff_t>(i);
-    if (addresses[i].empty() || std::find(addresses.begin(), here, addresses[i]) != here) continue;
-    if (Status s = l.listen_on(addresses[i]); !s.ok()) last = std::move(s);
+  for (const std::string& address : *addresses) {
+    if (l.offers_.size() == kMaxOffers) break;
+    if (Status s = l.listen_on(address); !s.ok()) last = std::move(s);
   }
   if (l.offers_.empty()) return last;
   return l;
@@ -166,11 +139,11 @@ std::vector<int> reach(const std::vector<Offer>& offers, const std::string& toke
   };
   std::vector<Try> tries(offers.size());
   for (std::size_t i = 0; i < offers.size(); ++i) {
-    for (Endpoint& to : resolve(offers[i].address, offers[i].port, true)) {
-      Fd socket(::socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-      if (socket && (::connect(socket.get(), to.get(), to.size) == 0 || errno == EINPROGRESS))
-        tries[i].socket = std::move(socket);
-    }
+    Result<rt::NetAddress> to = rt::parse_address(endpoint_text(offers[i].address, offers[i].port));
+    if (!to.ok()) continue;
+    Fd socket(::socket(to->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (socket && (::connect(socket.get(), socket_address(*to), to->length) == 0 || errno == EINPROGRESS))
+      tries[i].socket = std::move(socket);
   }
   std::vector<int> reached;
   auto end = Clock::now() + limit;

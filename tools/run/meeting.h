@@ -18,11 +18,13 @@ struct Offer {
 };
 
 /// Listens, each on one address: loopback (which only agents in this network namespace reach with the right
-/// token), the address from which this host's route to `peer` starts, then those of the interfaces that are
-/// up: InfiniBand first, bridges of containers last. Who connects is sent the token.
+/// token), then those of this host in the order of rt::choose_address, the one from which the route to `peer`
+/// starts before all others. `interfaces` is a list in the grammar of OURO_SOCKET_IFNAME; "": this host's own
+/// setting. A list that chooses counts for loopback too. Who connects is sent the token.
 class Listeners {
  public:
-  static Result<Listeners> open(const std::string& peer, std::string token);
+  /// Errors: invalid (no interface fits), resource.
+  static Result<Listeners> open(const std::string& peer, std::string token, const std::string& interfaces);
   const std::vector<Offer>& offers() const { return offers_; }
   void watch(std::vector<pollfd>& fds) const;
   /// Those that watch appended.

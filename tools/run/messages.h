@@ -1,5 +1,5 @@
-// What ouro-run and its agents say to each other, and how it looks as bytes of a pipe. Used by remote.cc,
-// agent.cc.
+// What ouro-run and its agents say to each other, and how it looks as bytes of a pipe. Used by
+// remote.cc, agent_link.cc, agent.cc.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -16,11 +16,11 @@
 namespace ouro::run {
 
 /// An agent's first line. What comes before it is a remote shell's and is passed on to the user.
-inline constexpr std::string_view kGreeting = "ouro-run agent, protocol 1";
+inline constexpr std::string_view kGreeting = "ouro-run agent, protocol 2";
 
 enum class Kind : std::uint8_t {
   // from the launcher
-  offer = 1,  ///< peer's name, token: listen where other hosts may reach this one
+  offer = 1,  ///< peer's name, token, interfaces (or ""): listen where other hosts may reach this one
   reach,      ///< token, then offers: which of them can be reached from here?
   start,      ///< Orders
   stop,       ///< milliseconds until SIGTERM

@@ -261,7 +261,8 @@ class Clock {
 
   bool read_boards(Class& me, const Op& op) {
     const int round = round_of(me, op);
-    const bool is_result = (op.verb & kResult) != 0, all = op.from < 0;
+    // By reference a result lies in an output; the meet before this step has waited for it.
+    const bool is_result = (op.verb & kResult) != 0 && !s_.by_reference, all = op.from < 0;
     const std::size_t first = all ? 0 : index(op.from), last = all ? classes_.size() - 1 : first;
     double when = 0;
     for (std::size_t q = first; q <= last; ++q) {

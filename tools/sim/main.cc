@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -72,6 +73,16 @@ std::optional<std::int64_t> parse_number(const std::string& text) {
   return value << (10 * power);
 }
 
+/// Each value where it stands first.
+template <class T>
+std::vector<T> unique(std::vector<T> values) {
+  auto end = values.begin();
+  for (auto it = values.begin(); it != values.end(); ++it)
+    if (std::find(values.begin(), end, *it) == end) std::swap(*end++, *it);
+  values.erase(end, values.end());
+  return values;
+}
+
 /// "8,100" or "8:16384" (doubling), or both mixed.
 Result<std::vector<std::int64_t>> parse_list(const std::string& option, const std::string& text) {
   std::vector<std::int64_t> out;
@@ -87,7 +98,7 @@ Result<std::vector<std::int64_t>> parse_list(const std::string& option, const st
     out.push_back(*last);
     if (value > *last) out.back() = *last;
   }
-  return out;
+  return unique(std::move(out));
 }
 
 std::optional<Collective> parse_collective(const std::string& text) {
@@ -114,7 +125,7 @@ Result<std::vector<Job>> parse_algorithms(Collective collective, const std::stri
   if (text == "all") return known;
   std::string names;
   for (const Job& job : known) names += fmt::format("{}{}", names.empty() ? "" : ", ", algorithm_of(job));
-  for (const std::string& part : split(text, ',')) {
+  for (const std::string& part : unique(split(text, ','))) {
     const auto job =
         std::find_if(known.begin(), known.end(), [&](const Job& j) { return algorithm_of(j) == part; });
     if (job == known.end()) {
@@ -151,7 +162,7 @@ nlohmann::ordered_json point_json(const Job& job, const Result<Prediction>& p) {
   return json;
 }
 
-void print_point(const Job& job, const Result<Prediction>& p, bool fastest) {
+void print_point(const Job& job, const Result<Prediction>& p, std::string_view remark) {
   const std::string_view algorithm = algorithm_of(job);
   if (!p) {
     fmt::print("{:>7} {:>12.0f} {:<14} -  {}\n", job.ranks, job.bytes, algorithm, p.status().failure()->text);
@@ -159,12 +170,15 @@ void print_point(const Job& job, const Result<Prediction>& p, bool fastest) {
   }
   fmt::print("{:>7} {:>12.0f} {:<14} {:>12.2f} {:>12.4g} {:>12.4g} {:>12.4g} {:>12.4g} {:>8}{}{}\n",
              job.ranks, job.bytes, algorithm, p->seconds * 1e6, p->busiest, p->busiest_node, p->intra,
-             p->inter, p->simulated_ranks, p->extrapolated ? "+" : " ", fastest ? " fastest" : "");
+             p->inter, p->simulated_ranks, p->extrapolated ? "+" : " ", remark);
 }
 
 int simulate(const Options& o) {
   const std::optional<Collective> collective = parse_collective(o.collective);
   if (!collective) return refuse(fmt::format("{}: no such collective", o.collective));
+  const bool rooted = *collective == Collective::broadcast || *collective == Collective::reduce ||
+                      *collective == Collective::gather || *collective == Collective::scatter;
+  if (!rooted && o.root != 0) return refuse(fmt::format("--root {}: {} has no root", o.root, o.collective));
   const Result<Cluster> cluster = ouro::sim::find_cluster(o.cluster);
   if (!cluster) return refuse(cluster.status().failure()->text);
   const Result<std::vector<Job>> algorithms = parse_algorithms(*collective, o.algorithms);
@@ -207,9 +221,15 @@ int simulate(const Options& o) {
         row.emplace_back(job, ouro::sim::predict(*cluster, job, method));
         if (row.back().second) best = std::min(best, row.back().second->seconds);
       }
-      for (const auto& [job, p] : row) {
+      const auto is_best = [best](const auto& point) {
+        return point.second && point.second->seconds == best;
+      };
+      const auto ties = std::count_if(row.begin(), row.end(), is_best);
+      for (const auto& point : row) {
+        const auto& [job, p] = point;
         if (p) ++predicted;
-        if (!quiet) print_point(job, p, row.size() > 1 && p && p->seconds == best);
+        const bool marked = row.size() > 1 && is_best(point);
+        if (!quiet) print_point(job, p, !marked ? "" : ties > 1 ? " as fast as any" : " fastest");
         points.push_back(point_json(job, p));
       }
     }

@@ -4,32 +4,12 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cmath>
-#include <numeric>
 
 #include "ouro/train/average.hpp"
-#include "tools/models/digits.h"
-#include "tools/models/mlp.h"
+#include "tools/train/checkpoint.h"
 
 namespace ouro::tools {
 namespace {
-
-using models::Digits;
-using models::Mlp;
-
-Status check(const FederatedOptions& o) {
-  const auto at_least_one = [](const char* what, int found) {
-    return found >= 1 ? Status{} : invalid(fmt::format("{} must be at least 1, found {}", what, found));
-  };
-  OURO_TRY(at_least_one("--steps", o.steps));
-  OURO_TRY(at_least_one("--batch", o.batch));
-  OURO_TRY(at_least_one("--local-steps", o.local_steps));
-  if (!(o.lr > 0) || !std::isfinite(o.lr))
-    return invalid(fmt::format("--lr must be positive and finite, found {}", o.lr));
-  if (o.dtype != DType::f32 && o.dtype != DType::f64)
-    return invalid(fmt::format("training runs in f32 or f64, not in {}", name(o.dtype)));
-  return {};
-}
 
 Result<std::unique_ptr<train::Optimizer>> make_server(Server s) {
   switch (s) {
@@ -45,97 +25,63 @@ Result<std::unique_ptr<train::Optimizer>> make_server(Server s) {
   return invalid("no such server");
 }
 
-/// The training rows of this rank's site, and which of them it takes in a step.
+/// Which samples this rank takes in a step: those of its site, in turn with the others of its site.
 struct Share {
-  std::vector<std::uint32_t> rows;
-  std::size_t ranks = 1, rank = 0, each = 1;
+  Pool pool;
+  std::int64_t ranks, rank, each;
 
-  Share(const train::ParallelLayout& l, const FederatedOptions& o)
-      : ranks(l.site.size()),
-        rank(static_cast<std::size_t>(l.federation->local_rank)),
-        each(static_cast<std::size_t>((o.batch + l.world_size - 1) / l.world_size)) {
-    std::vector<std::uint32_t> order(Digits::kTrainRows);
-    std::iota(order.begin(), order.end(), 0u);
-    if (o.seed != 0) order = models::lcg_permutation(Digits::kTrainRows, o.seed);
-    for (auto k = static_cast<std::size_t>(l.federation->rank); k < order.size();
-         k += static_cast<std::size_t>(l.federation->count))
-      rows.push_back(order[k]);
-  }
-  std::vector<std::uint32_t> of_step(int t) const {
+  Share(const Task& task, const train::ParallelLayout& l, const TrainOptions& o)
+      : pool(task.network().samples(), o.seed, l.federation->rank, l.federation->count),
+        ranks(static_cast<std::int64_t>(l.site.size())),
+        rank(l.federation->local_rank),
+        each((*o.batch + l.world_size - 1) / l.world_size) {}
+  std::vector<std::uint32_t> of_step(std::int64_t t) const {
     std::vector<std::uint32_t> mine;
-    for (std::size_t k = 0; k < each; ++k)
-      mine.push_back(rows[((static_cast<std::size_t>(t) * ranks + rank) * each + k) % rows.size()]);
+    for (std::int64_t k = 0; k < each; ++k) mine.push_back(pool[(t * ranks + rank) * each + k]);
     return mine;
   }
 };
 
-/// Test rows that the mean of the sites gets right, counted by all ranks together.
-template <class T>
-Result<std::int64_t> evaluate(Context& c, const train::LayoutGroups& groups, const Digits& digits,
-                              std::vector<T> x) {
-  const train::Param all[] = {{.name = "mlp", .value = std::span(x), .grad = {}}};
-  OURO_TRY(train::aggregate(groups, all));
-  std::int64_t mine = 0, sum = 0;
-  for (auto row = Digits::kTrainRows + static_cast<std::uint32_t>(c.rank()); row < Digits::kRows;
-       row += static_cast<std::uint32_t>(c.world_size()))
-    mine += models::mlp_predict<T>(digits, row, x) == digits.labels[row];
-  OURO_TRY(all_reduce(c.world(), CView(&mine, 1, DType::i64), View(&sum, 1, DType::i64)));
-  return sum;
-}
+/// What a run consists of, between sites and within this rank's.
+struct Parts {
+  std::vector<train::Param> params;
+  std::unique_ptr<train::Optimizer> inner, server;
 
-template <class T>
-Result<FederatedReport> train_as(Context& c, const FederatedOptions& o, const Digits& digits) {
-  const auto sizes = site_sizes(c.world_size(), o.sites);
-  OURO_TRY(sizes.status());
-  const auto layout = train::ParallelLayout::make(
-      {.rank = c.rank(), .world_size = c.world_size(), .federations = *sizes, .hsdp = 1});
-  OURO_TRY(layout.status());
-  auto groups = create_groups(c, *layout, {.deadline = Milliseconds(0), .numerics = o.numerics});
-  OURO_TRY(groups.status());
-
-  std::vector<T> x = models::mlp_initial_parameters<T>(), g(x.size());
-  const train::Param all[] = {{.name = "mlp", .value = std::span(x), .grad = std::span(g)}};
-  auto inner = train::make_optimizer(train::SgdOptions{.lr = o.lr, .momentum = o.momentum});
-  OURO_TRY(inner.status());
-  auto server = make_server(o.server);
-  OURO_TRY(server.status());
-  train::LocalStepsOptions options{.inner_steps = o.local_steps, .delta = o.delta};
-  if (o.weigh_by_ranks) options.aggregate.site_weights.assign(sizes->begin(), sizes->end());
-  auto outer = train::LocalSteps::create(*groups, all, std::move(*server), options);
-  OURO_TRY(outer.status());
-
-  const Share share(*layout, o);
-  FederatedReport report;
-  report.ranks = c.world_size();
-  report.test_rows = Digits::kTestRows;
-  report.sites = *sizes;
-  std::vector<double> sums(x.size());
-  const auto start = std::chrono::steady_clock::now();
-  for (int t = 0; t < o.steps; ++t) {
-    std::fill(sums.begin(), sums.end(), 0.0);
-    const std::vector<std::uint32_t> rows = share.of_step(t);
-    const auto count = static_cast<double>(rows.size());
-    double loss = models::mlp_add_gradients<T>(digits, rows, x, sums) / count;
-    for (std::size_t i = 0; i < g.size(); ++i) g[i] = static_cast<T>(sums[i] / count);
-    OURO_TRY(train::average_gradients(*groups->federation, all));
-    OURO_TRY((*inner)->step(all));
-    OURO_TRY(outer->step().status());
-    const View mean(&loss, 1, DType::f64);
-    OURO_TRY(all_reduce(c.world(), mean, mean, ReduceOp::avg));
-    report.losses.push_back(loss);
-    if (o.on_step) o.on_step(t, loss);
+  /// Sites are equal when they are saved, and what LocalSteps keeps is then the parameters themselves.
+  Result<Checkpoint> save(Task& task, std::int64_t step, train::Optimizer& outer) {
+    auto mine = inner->save(), theirs = outer.save();
+    OURO_TRY(mine.status());
+    OURO_TRY(theirs.status());
+    Bytes values;
+    for (const train::Param& p : params) {
+      const auto* at = static_cast<const std::byte*>(p.value.data);
+      values.insert(values.end(), at, at + p.value.bytes());
+    }
+    return Checkpoint{step, {std::move(values), std::move(*mine), std::move(*theirs), task.statistics()}};
   }
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  report.rounds = outer->rounds();
-  std::size_t across = c.rank() == 0 ? outer->traffic().across : 0;  // rank 0 is its site's only sender
-  const View bytes(&across, 1, DType::u64);
-  OURO_TRY(broadcast(c.world(), bytes, bytes, 0));
-  report.bytes_across = across;
-  report.parameters.assign(x.begin(), x.end());
-  const auto correct = evaluate<T>(c, *groups, digits, x);
-  OURO_TRY(correct.status());
-  report.correct = *correct;
-  return report;
+  Status load(Task& task, const Checkpoint& state) {
+    std::size_t bytes = 0;
+    for (const train::Param& p : params) bytes += p.value.bytes();
+    if (state.parts[0].size() != bytes)
+      return invalid(fmt::format("{} bytes of parameters, expected {}", state.parts[0].size(), bytes));
+    const std::byte* at = state.parts[0].data();
+    for (const train::Param& p : params) {
+      std::copy_n(at, p.value.bytes(), static_cast<std::byte*>(p.value.data));
+      at += p.value.bytes();
+    }
+    OURO_TRY(inner->load(state.parts[1]));
+    OURO_TRY(server->load(state.parts[2]));
+    return task.set_statistics(state.parts[3]);
+  }
+};
+
+Result<std::vector<int>> sizes_of(const TrainOptions& o, int ranks) {
+  if (o.site_ranks.empty()) return site_sizes(ranks, o.sites);
+  std::int64_t sum = 0;
+  for (const int n : o.site_ranks) sum += n;
+  if (sum == ranks) return o.site_ranks;
+  return invalid(
+      fmt::format("--sites {}: {} ranks, but the job has {}", fmt::join(o.site_ranks, ","), sum, ranks));
 }
 
 }  // namespace
@@ -148,11 +94,76 @@ Result<std::vector<int>> site_sizes(int ranks, int sites) {
   return sizes;
 }
 
-Result<FederatedReport> train_federated(Context& c, const FederatedOptions& o) {
-  OURO_TRY(check(o));
-  const Result<Digits> digits = models::load_digits();
-  OURO_TRY(digits.status());
-  return o.dtype == DType::f64 ? train_as<double>(c, o, *digits) : train_as<float>(c, o, *digits);
+Result<TrainReport> train_federated(Context& c, TrainOptions options) {
+  options.strategy = options.server == Server::nesterov || options.strategy == Strategy::diloco
+                         ? Strategy::diloco
+                         : Strategy::federated;
+  const auto settled = settle(std::move(options), c.world_size());
+  OURO_TRY(settled.status());
+  const TrainOptions& o = *settled;
+  Group& world = c.world();
+  const auto sizes = sizes_of(o, c.world_size());
+  OURO_TRY(sizes.status());
+  const auto layout = train::ParallelLayout::make(
+      {.rank = c.rank(), .world_size = c.world_size(), .federations = *sizes, .hsdp = 1});
+  OURO_TRY(layout.status());
+  const auto schedule = schedule_of(o);
+  OURO_TRY(schedule.status());
+  auto groups = create_groups(c, *layout, {.deadline = Milliseconds(0), .numerics = o.numerics});
+  OURO_TRY(groups.status());
+  auto task = Task::make(c, o);
+  OURO_TRY(task.status());
+
+  Parts parts{.params = task->params(), .inner = {}, .server = {}};
+  const std::span<const train::Param> params = parts.params;
+  auto inner = optimizer_of(o)(params);
+  OURO_TRY(inner.status());
+  parts.inner = std::move(*inner);
+  auto server = make_server(o.server);
+  OURO_TRY(server.status());
+  parts.server = std::move(*server);
+  TrainReport report{.options = o, .ranks = c.world_size(), .sites = *sizes};
+  if (!o.resume.empty()) {
+    const auto state = load_checkpoint(world, o, 4);
+    OURO_TRY(state.status());
+    OURO_TRY(agree(world, parts.load(*task, *state)));
+    report.first_step = static_cast<int>(state->step);
+  }
+  train::Optimizer& outer_rule = *parts.server;
+  train::LocalStepsOptions local{.inner_steps = o.local_steps, .delta = o.delta};
+  if (o.weigh_by_ranks) local.aggregate.site_weights.assign(sizes->begin(), sizes->end());
+  auto outer = train::LocalSteps::create(*groups, params, std::move(parts.server), local);
+  OURO_TRY(outer.status());
+
+  const Share share(*task, *layout, o);
+  const auto start = std::chrono::steady_clock::now();
+  for (int t = report.first_step; t < end_of(o); ++t) {
+    const double loss = task->gradients(params, share.of_step(t), 1);
+    OURO_TRY(train::average_gradients(*groups->federation, params));
+    OURO_TRY(parts.inner->step(params, {.lr = schedule->at(t)}));
+    OURO_TRY(outer->step().status());
+    const auto all = measure(world, task->flat(params), loss);
+    OURO_TRY(all.status());
+    report.losses.push_back(all->loss);
+    report.consensus.push_back(all->consensus);
+    report.rates.push_back(schedule->at(t));
+    if (o.on_step) o.on_step(t, all->loss, all->consensus);
+  }
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.rounds = outer->rounds();
+  std::size_t across = c.rank() == 0 ? outer->traffic().across : 0;  // rank 0 is its site's only sender
+  const View bytes(&across, 1, DType::u64);
+  OURO_TRY(broadcast(world, bytes, bytes, 0));
+  report.bytes_across = across;
+  if (!o.save.empty()) {
+    const auto state = parts.save(*task, end_of(o), outer_rule);
+    OURO_TRY(agree(world, state.status()));
+    OURO_TRY(save_checkpoint(world, o, *state));
+  }
+  report.parameters = task->flat(params);
+  OURO_TRY(train::aggregate(*groups, params));
+  OURO_TRY(task->test(world, params, report));
+  return report;
 }
 
 }  // namespace ouro::tools

@@ -72,6 +72,9 @@ class OURO_API Stream {
   void* cuda_handle() const;  ///< the cudaStream_t; nullptr for streams of the host
   /// Enqueues any function of the host's; order with operations is kept.
   Work run(std::function<Status()> f) const;
+  /// Waits for what is enqueued now. The first failure of anything that ran here since synchronize() last returned one
+  /// or ok, whether or not a Work told it before; `timeout` takes none away. What an operation of a GPU failed with may
+  /// become known a moment after the stream has passed it; its Work waits for that.
   Status synchronize(Milliseconds deadline = Milliseconds(-1)) const;
   const std::shared_ptr<rt::Stream>& impl() const { return impl_; }
   friend bool operator==(const Stream&, const Stream&) = default;
@@ -104,7 +107,7 @@ class OURO_API StreamPool {
   int size() const { return static_cast<int>(streams_.size()); }
   void after(const Stream& s) const;  ///< all pool streams go on only after what is enqueued on `s` now
   void before(const Stream& s) const; ///< `s` goes on only after what is enqueued on all pool streams now
-  Status synchronize() const;
+  Status synchronize() const;  ///< of all of them, the first one's failure
 
  private:
   std::vector<Stream> streams_;
@@ -124,6 +127,13 @@ struct InitOptions {
   /// This rank's GPU, as its process counts them; -1: none. Default: local rank modulo the number of GPUs. Several
   /// ranks may have the same one.
   std::optional<int> gpu;
+  /// `invalid` where this process sees fewer GPUs than its host has ranks.
+  bool one_gpu_each = false;
+  /// Where rank 0 can be reached, instead of `id` and `rendezvous`: with a port the two name the job and are where its
+  /// hosts meet; with port 0 the ranks are children of one process on one host (or threads of one process with one job
+  /// of this kind), and need no port.
+  std::string address = {};
+  int port = 0;
   // Of a job on several hosts (local_size below world_size); each rank with local rank 0 leads its host, rank 0 among
   // them.
   /// Where hosts meet: "HOST:PORT", on which rank 0 listens, or "file:PATH" on a file system that all see. Default:

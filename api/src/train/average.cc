@@ -7,16 +7,12 @@
 #include <cmath>
 #include <numeric>
 
+#include "api/src/not_in_batch.h"
 #include "api/src/train/average_agreement.h"
 #include "api/src/train/outer_state.h"
-#include "runtime/batch.h"
 
 namespace ouro::train {
 namespace {
-
-Status not_in_batch(const char* call) {
-  return rt::Batch::current() ? invalid(fmt::format("{}: inside group_start", call)) : Status{};
-}
 
 /// Each tensor becomes its mean, all in one submission.
 Status mean_each(Group& g, std::span<const View> tensors, const Stream& stream) {
@@ -43,7 +39,7 @@ Status average(const char* call, Group& g, std::span<const Param> params, bool g
     const View& v = gradients ? p.grad : p.value;
     digest.add(p);
     digest.add(v.data != nullptr || v.count == 0);
-    digest.add(static_cast<std::uint64_t>(v.dtype));
+    digest.add(v.dtype);
     elements += v.count;
     if (v.data != nullptr)
       tensors.push_back(v);
@@ -57,13 +53,6 @@ Status average(const char* call, Group& g, std::span<const Param> params, bool g
   return mean_each(g, tensors, stream);
 }
 
-std::int64_t product(std::span<const std::int64_t> shape) {
-  std::int64_t n = 1;
-  for (const std::int64_t d : shape)
-    if (d < 0 || __builtin_mul_overflow(n, d, &n)) return -1;
-  return n;
-}
-
 /// What a rank's rows are, for all to see.
 struct RowsHeader {
   std::int64_t rows = 0, refuses = 0, root = 0, dtype = 0, row_digest = 0, device = 0;
@@ -73,7 +62,7 @@ constexpr std::size_t kHeaderWords = sizeof(RowsHeader) / sizeof(std::int64_t);
 Status check_rows(CView rows, std::span<const std::int64_t> shape, int root, int size) {
   constexpr const char* kCall = "gather_rows";
   if (shape.empty()) return invalid(fmt::format("{}: no dimension; expected one at least", kCall));
-  const std::int64_t elements = product(shape);
+  const std::int64_t elements = elements_of(shape);
   if (elements < 0 || static_cast<std::size_t>(elements) != rows.count)
     return invalid(fmt::format("{}: a shape of {} elements for a view of {}", kCall, elements, rows.count));
   if (rows.data == nullptr && rows.count > 0) return invalid(fmt::format("{}: a null pointer", kCall));
@@ -100,7 +89,8 @@ Result<Stream> stream_for(Device d) { return d.kind == Device::Kind::host ? Stre
 
 }  // namespace
 
-Status average_gradients(Group& g, std::span<const Param> params, const AverageOptions& o, const Stream& s) {
+Status average_gradients(Group& g, std::span<const Param> params, const GradientAverageOptions& o,
+                         const Stream& s) {
   return average("average_gradients", g, params, true, o.skip_missing, s);
 }
 Status average_models(Group& g, std::span<const Param> params, const Stream& s) {
@@ -117,7 +107,7 @@ Result<std::optional<Array>> gather_rows(Group& g, CView rows, std::span<const s
   RowsHeader header{.refuses = !mine.ok(), .root = root, .dtype = static_cast<int>(rows.dtype)};
   if (mine.ok()) {
     Digest digest;
-    for (const std::int64_t d : shape.subspan(1)) digest.add(static_cast<std::uint64_t>(d));
+    for (const std::int64_t d : shape.subspan(1)) digest.add(d);
     digest.add(shape.size());
     header.rows = shape[0];
     header.row_digest = static_cast<std::int64_t>(digest.value());
@@ -139,24 +129,30 @@ Result<std::optional<Array>> gather_rows(Group& g, CView rows, std::span<const s
     if (differs != nullptr) return invalid(fmt::format("gather_rows: ranks 0 and {} {}", r, differs));
   }
   // An uneven all-to-all in which everything goes to the root: nothing is padded.
-  const auto width = static_cast<std::size_t>(product(shape.subspan(1)));
+  const auto width = static_cast<std::size_t>(elements_of(shape.subspan(1)));
   std::vector<std::size_t> to(n, 0), from(n, 0);
   to[static_cast<std::size_t>(root)] = rows.count;
   std::optional<Array> result;
   View out(nullptr, 0, rows.dtype, rows.device);
+  Status room;  // for all rows, at the root; nobody sends before it is there
   if (static_cast<int>(me) == root) {
     std::vector<std::int64_t> total(shape.begin(), shape.end());
     total[0] = 0;
     for (std::size_t r = 0; r < n; ++r) {
-      total[0] += all[r].rows;
+      if (__builtin_add_overflow(total[0], all[r].rows, &total[0]))
+        room = invalid("gather_rows: too many rows");
       from[r] = static_cast<std::size_t>(all[r].rows) * width;
     }
-    auto made = Array::make(total, rows.dtype, rows.device);
-    if (!made.ok()) g.abort("gather_rows: " + made.status().message());  // the others have begun to send
-    OURO_TRY(made.status());
-    out = made->view();
-    result = std::move(*made);
+    if (room.ok()) {
+      auto made = Array::make(total, rows.dtype, rows.device);
+      room = made.status();
+      if (room.ok()) {
+        out = made->view();
+        result = std::move(*made);
+      }
+    }
   }
+  OURO_TRY(agree(g, "gather_rows", Agreement(0, 0, 0), room));
   OURO_TRY(all_to_all_v(g, rows, out, to, from));
   return result;
 }
@@ -165,7 +161,7 @@ Result<Array> gather_into(Group& g, CView in, std::span<const std::int64_t> shap
   constexpr const char* kCall = "gather_into";
   OURO_TRY(not_in_batch(kCall));
   if (!g.valid()) return invalid(fmt::format("{}: the group is an empty handle", kCall));
-  const std::int64_t elements = product(shape);
+  const std::int64_t elements = elements_of(shape);
   Status mine;
   if (elements < 0 || static_cast<std::size_t>(elements) != in.count * static_cast<std::size_t>(g.size()))
     mine = invalid(
@@ -173,9 +169,10 @@ Result<Array> gather_into(Group& g, CView in, std::span<const std::int64_t> shap
   else if (in.data == nullptr && in.count > 0)
     mine = invalid(fmt::format("{}: a null pointer", kCall));
   Digest digest;
-  digest.add(static_cast<std::uint64_t>(in.dtype));
+  digest.add(in.dtype);
+  digest.add(in.device.kind);
   digest.add(in.count);
-  for (const std::int64_t d : shape) digest.add(static_cast<std::uint64_t>(d));
+  for (const std::int64_t d : shape) digest.add(d);
   Result<Array> out = mine;
   if (mine.ok()) {
     out = Array::make(shape, in.dtype, in.device);
@@ -195,9 +192,15 @@ Result<Array> all_reduce_list(Group& g, std::span<const CView> inputs, ReduceOp 
     mine = invalid(fmt::format("{}: {} is not defined on {}", kCall, name(op.kind), name(inputs[0].dtype)));
   Digest digest;
   std::size_t elements = 0;
-  for (const CView& v : inputs) elements += v.count, digest.add(v.count);
-  if (!inputs.empty()) digest.add(static_cast<std::uint64_t>(inputs[0].dtype));
-  digest.add(static_cast<std::uint64_t>(op.kind));
+  for (const CView& v : inputs) {
+    elements += v.count;
+    digest.add(v.count);
+  }
+  if (!inputs.empty()) {
+    digest.add(inputs[0].dtype);
+    digest.add(inputs[0].device.kind);
+  }
+  digest.add(op.kind);
   Result<Array> out = mine;
   if (mine.ok()) {
     const std::int64_t shape[] = {static_cast<std::int64_t>(elements)};

@@ -2,9 +2,13 @@
 #include "api/src/train/average_agreement.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <tuple>
+
+#include "api/src/not_in_batch.h"
 
 namespace ouro::train {
 namespace {
@@ -20,26 +24,31 @@ std::string range(std::uint64_t highest, std::uint64_t lowest) {
   return highest == lowest ? fmt::format("{}", highest) : fmt::format("{} to {}", lowest, highest);
 }
 
-bool averages(DType t) { return t == DType::f64 || t == DType::f32 || t == DType::bf16 || t == DType::f16; }
-
 }  // namespace
 
-void Digest::add(std::uint64_t word) { state_ = scramble(state_ + 0x9e3779b97f4a7c15 + word); }
+void Digest::mix(std::uint64_t word) { state_ = scramble(state_ + 0x9e3779b97f4a7c15 + word); }
+void Digest::add(double x) { mix(std::bit_cast<std::uint64_t>(x)); }
 void Digest::add(std::string_view text) {
   add(text.size());
-  for (const char c : text) add(static_cast<std::uint64_t>(static_cast<unsigned char>(c)));
+  for (const char c : text) add(static_cast<unsigned char>(c));
 }
 void Digest::add(const Param& p) {
   add(p.name);
-  add(static_cast<std::uint64_t>(p.value.dtype));
+  add(p.value.dtype);
+  add(p.value.device.kind);
   add(p.value.count);
   add(p.shape.size());
-  for (const std::int64_t d : p.shape) add(static_cast<std::uint64_t>(d));
-  add(static_cast<std::uint64_t>(p.order));
+  for (const std::int64_t d : p.shape) add(d);
+  add(p.order);
 }
 
 Agreement::Agreement(std::uint64_t digest, std::size_t tensors, std::size_t elements)
     : words_{digest, ~digest, tensors, ~tensors, elements, ~elements, 0} {}
+
+void Agreement::also(std::uint64_t word) {
+  words_[0] = scramble(words_[0] ^ word);
+  words_[1] = ~words_[0];
+}
 
 Agreement Agreement::refusal(int world_rank) {
   Agreement a;
@@ -59,7 +68,7 @@ Status Agreement::verdict(std::string_view call, const Agreement& mine) const {
         fmt::format("{}: rank {} refused its tensors; its own error says why", call, words_.back() - 1));
   std::string found;
   if (words_[2] == ~words_[3] && words_[4] == ~words_[5])
-    found = "their names, shapes, types, order or options";
+    found = "their names, shapes, types, devices, order or options";
   else
     found =
         fmt::format("{} tensors of {} elements", range(words_[2], ~words_[3]), range(words_[4], ~words_[5]));
@@ -69,6 +78,7 @@ Status Agreement::verdict(std::string_view call, const Agreement& mine) const {
 }
 
 Status agree(Group& g, std::string_view call, const Agreement& claim, const Status& mine) {
+  OURO_TRY(not_in_batch(call));
   if (g.size() <= 1) return mine;
   Agreement all = mine.ok() ? claim : Agreement::refusal(g.ranks()[static_cast<std::size_t>(g.rank())]);
   const View words = all.view();
@@ -76,6 +86,13 @@ Status agree(Group& g, std::string_view call, const Agreement& claim, const Stat
   if (!mine.ok()) return mine;  // of the two the one that can be mended here
   OURO_TRY(exchanged);
   return all.verdict(call, claim);
+}
+
+std::int64_t elements_of(std::span<const std::int64_t> shape) {
+  std::int64_t n = 1;
+  for (const std::int64_t d : shape)
+    if (d < 0 || __builtin_mul_overflow(n, d, &n)) return -1;
+  return n;
 }
 
 Status check_tensors(std::string_view call, std::span<const Param> params, bool gradients) {
@@ -91,16 +108,15 @@ Status check_tensors(std::string_view call, std::span<const Param> params, bool 
     const auto wrong = [&](const std::string& what) {
       return invalid(fmt::format("{}: parameter '{}' {}", call, p.name, what));
     };
-    if (!averages(v.dtype))
+    if (!trains(v.dtype))
       return wrong(fmt::format("is of type {}; expected double, float, bfloat16 or half", name(v.dtype)));
     if (v.data == nullptr && v.count > 0) return wrong("is a null pointer");
     if (gradients && v.count != p.value.count)
       return wrong(fmt::format("has {} elements, its gradient {}", p.value.count, v.count));
-    std::size_t product = 1;
-    for (const std::int64_t d : p.shape) product *= static_cast<std::size_t>(d);
-    if (!p.shape.empty() && product != v.count)
-      return wrong(fmt::format("has {} elements where its shape says {}; expected contiguous memory", v.count,
-                               product));
+    if (const std::int64_t n = elements_of(p.shape);
+        !p.shape.empty() && (n < 0 || static_cast<std::size_t>(n) != v.count))
+      return wrong(fmt::format("has {} elements, its shape ({}) {}; expected contiguous memory", v.count,
+                               fmt::join(p.shape, ","), n < 0 ? "none" : fmt::format("{}", n)));
     if (p.order == Order::channels_last && p.shape.size() != 4)
       return wrong(fmt::format("is channels_last with {} dimensions; expected 4", p.shape.size()));
     if (first != nullptr && v.device != first->device)

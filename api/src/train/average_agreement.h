@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "ouro/ouro.hpp"
 #include "ouro/train/param.hpp"
@@ -15,12 +16,16 @@ namespace ouro::train {
 /// Mixes numbers and texts into one word; the same on every rank of a job.
 class Digest {
  public:
-  void add(std::uint64_t word);
+  template <class T>
+  requires std::is_integral_v<T> || std::is_enum_v<T>
+  void add(T word) { mix(static_cast<std::uint64_t>(word)); }
   void add(std::string_view text);
-  void add(const Param&);  ///< name, type, count, shape, order
+  void add(const Param&);  ///< name, type, kind of device, count, shape, order
+  void add(double);        ///< its bits
   std::uint64_t value() const { return state_; }
 
  private:
+  void mix(std::uint64_t word);
   std::uint64_t state_ = 0x6f75726f;
 };
 
@@ -34,6 +39,8 @@ class Agreement {
   static Agreement refusal(int world_rank);
   std::span<std::uint64_t> words() { return words_; }
   View view() { return words(); }
+  /// Something else that has to be alike.
+  void also(std::uint64_t word);
   bool agreed() const;
   /// "who differs": invalid with what was found and what this rank has; `mine` is what it was at first.
   Status verdict(std::string_view call, const Agreement& mine) const;
@@ -46,6 +53,13 @@ class Agreement {
 /// Collective over the group: ok, or `invalid` on every rank. `mine` not ok: this rank refuses and gets its
 /// own error, the others get one that names it.
 Status agree(Group&, std::string_view call, const Agreement&, const Status& mine = {});
+
+/// Elements of a shape; -1 where a dimension is negative or an address cannot count them.
+std::int64_t elements_of(std::span<const std::int64_t> shape);
+/// Floating-point numbers of 16 to 64 bits: what trains, and what averages.
+constexpr bool trains(DType t) {
+  return t == DType::f64 || t == DType::f32 || t == DType::bf16 || t == DType::f16;
+}
 
 /// Elements, types, device and memory of a list that is to be averaged. Errors: invalid, naming the
 /// parameter. `gradients`: it is about the gradients, of those that have one.

@@ -1,9 +1,7 @@
 // Arrays with a shape, on the host or on a GPU. See ouro/train/average.hpp.
 #include <fmt/format.h>
 
-#include <cstring>
 #include <limits>
-#include <new>
 
 #include "api/src/train/update.h"
 #include "ouro/train/average.hpp"
@@ -24,19 +22,9 @@ Result<Array> Array::make(std::span<const std::int64_t> shape, DType dtype, Devi
   a.view_ = {nullptr, count, dtype, device};
   a.shape_.assign(shape.begin(), shape.end());
   if (bytes == 0) return a;
-  if (device.kind == Device::Kind::host) {
-    constexpr std::align_val_t kAlign{64};
-    void* data = ::operator new(bytes, kAlign, std::nothrow);
-    if (data == nullptr)
-      return Status(Reason::resource, fmt::format("no memory for an array of {} bytes", bytes));
-    std::memset(data, 0, bytes);
-    a.memory_ = {data, [](void* p) { ::operator delete(p, kAlign); }};
-    a.view_.data = data;
-    return a;
-  }
-  auto made = DeviceBytes::make(device.index, bytes);
+  auto made = ZeroedBytes::make(device, bytes);
   OURO_TRY(made.status());
-  auto owner = std::make_shared<DeviceBytes>(std::move(*made));
+  auto owner = std::make_shared<ZeroedBytes>(std::move(*made));
   a.view_.data = owner->data();
   a.memory_ = std::move(owner);
   return a;

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "api/src/not_in_batch.h"
 #include "api/src/train/federation_state.h"
 
 namespace ouro::train {
@@ -67,18 +68,10 @@ Result<FlatCopy> flat_copy(std::vector<View> layers) {
   for (const View& v : layers) count += v.count;
   copy.flat = {nullptr, count, layers[0].dtype, layers[0].device};
   copy.layers = std::move(layers);
-  if (copy.flat.device.kind == Device::Kind::host) {
-    copy.host.reset(new (std::nothrow) std::byte[copy.flat.bytes()]);
-    if (!copy.host)
-      return Status(Reason::resource,
-                    fmt::format("{}: no memory for a flat bucket of {} bytes", kCall, copy.flat.bytes()));
-    copy.flat.data = copy.host.get();
-  } else {
-    auto made = DeviceBytes::make(copy.flat.device.index, copy.flat.bytes());
-    OURO_TRY(made.status());
-    copy.device = std::move(*made);
-    copy.flat.data = copy.device.data();
-  }
+  auto made = ZeroedBytes::make(copy.flat.device, copy.flat.bytes());
+  OURO_TRY(made.status());
+  copy.memory = std::move(*made);
+  copy.flat.data = copy.memory.data();
   return copy;
 }
 
@@ -164,20 +157,19 @@ Status build(AggregationPlan::State& s, const LayoutGroups& groups, std::span<co
   const std::vector<Param> layers = select(params, o.filter);
   OURO_TRY(check_tensors(kCall, layers));
   s.op = groups.layout.federation ? *op : ReduceOp::avg;
-  s.rank = groups.layout.rank;
 
   Digest digest;
   std::vector<std::size_t> elements;
-  for (const Param& p : layers) digest.add(p), elements.push_back(p.value.count);
-  const std::size_t total = std::accumulate(elements.begin(), elements.end(), std::size_t{0});
-  digest.add(static_cast<std::uint64_t>(o.strategy));
-  digest.add(static_cast<std::uint64_t>(o.streams));
-  for (const double w : o.site_weights) digest.add(fmt::format("{}", w));
-  s.claim = Agreement(digest.value(), layers.size(), total);
-  if (layers.empty()) {  // nothing travels, not even a comparison
-    s.compares = false;
-    return {};
+  for (const Param& p : layers) {
+    digest.add(p);
+    elements.push_back(p.value.count);
   }
+  const std::size_t total = std::accumulate(elements.begin(), elements.end(), std::size_t{0});
+  digest.add(o.strategy);
+  digest.add(o.streams);
+  for (const double w : o.site_weights) digest.add(w);
+  s.claim = Agreement(digest.value(), layers.size(), total);
+  if (layers.empty()) return {};  // the comparison is all that travels
 
   s.device = layers[0].value.device;
   s.buckets = buckets(o.strategy, elements, o.streams);
@@ -271,6 +263,7 @@ Status aggregate(const LayoutGroups& groups, std::span<const Param> params, cons
                  const Stream& stream) {
   auto plan = plan_aggregation(groups, params, options);
   if (plan.ok()) return plan->run(stream);
+  OURO_TRY(not_in_batch(kCall));
   AggregationPlan::State state;
   set_comparison(state, groups);
   return agree_on_layout(state, plan.status());

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "api/src/not_in_batch.h"
 #include "api/src/train/federation_state.h"
-#include "runtime/batch.h"
 #include "runtime/device/gpu_stream.h"
 
 namespace ouro::train {
@@ -119,7 +119,11 @@ Status run_on_host(const std::shared_ptr<State>& state, const Stream& stream) {
     for (AggregationLane& lane : state->lanes) OURO_TRY(run_lane(lane, state->op));
     return Status{};
   };
-  if (state->across.empty()) return stream.valid() ? (void(stream.run(run_here)), Status{}) : run_here();
+  if (state->across.empty()) {
+    if (!stream.valid()) return run_here();
+    state->began(stream.run(run_here));
+    return {};
+  }
   Event before;
   before.record(stream);
   std::vector<Work> works;
@@ -136,7 +140,7 @@ Status run_on_host(const std::shared_ptr<State>& state, const Stream& stream) {
     works.push_back(state->inside[k].run([state, lane, progress] { return second_stage(*lane, *progress); }));
   }
   if (!stream.valid()) return wait_all(works);
-  (void)stream.run([works] { return wait_all(works); });
+  state->began(stream.run([works] { return wait_all(works); }));
   return {};
 }
 
@@ -154,13 +158,14 @@ Status copy_layers(AggregationLane& lane, const Stream& s, bool back) {
   return {};
 }
 
-Status enqueue_lane(AggregationLane& lane, ReduceOp op, const Stream& across, const Stream& inside) {
+Status enqueue_lane(State& state, AggregationLane& lane, const Stream& across, const Stream& inside) {
   OURO_TRY(copy_layers(lane, across, false));
   for (const AggregationMessage& m : lane.messages) {
     if (lane.across.valid())
       OURO_TRY(together(m, [&](const View& v) {
-        const Result<Work> work = all_reduce(lane.across, v, v, op, across);
+        const Result<Work> work = all_reduce(lane.across, v, v, state.op, across);
         if (!work.ok()) return stop_inside(lane, work.status());
+        state.began(*work);
         work->then([members = lane.inside.impl()](const Status& s) {
           if (members && !s.ok()) members->abort("the mean across sites failed: " + s.message());
         });
@@ -172,8 +177,11 @@ Status enqueue_lane(AggregationLane& lane, ReduceOp op, const Stream& across, co
       through.wait_on(inside);
     }
     if (lane.inside.valid())
-      OURO_TRY(together(
-          m, [&](const View& v) { return broadcast(lane.inside, v, v, lane.root, inside).status(); }));
+      OURO_TRY(together(m, [&](const View& v) {
+        const Result<Work> work = broadcast(lane.inside, v, v, lane.root, inside);
+        if (work.ok()) state.began(*work);
+        return work.status();
+      }));
   }
   return copy_layers(lane, inside, true);
 }
@@ -194,18 +202,16 @@ Status run_on_gpu(const std::shared_ptr<State>& state, const Stream& stream) {
     const Stream& across = state->across.empty() ? own : state->across[k];
     const Stream& inside = state->inside.empty() ? across : state->inside[k];
     if (across != own) before.wait_on(across);
-    OURO_TRY(enqueue_lane(state->lanes[k], state->op, across, inside));
+    OURO_TRY(enqueue_lane(*state, state->lanes[k], across, inside));
     if (inside == own) continue;
     Event after;
     after.record(inside);
     after.wait_on(own);
   }
   if (stream.valid()) return {};
-  Status first = own.synchronize();
-  for (AggregationLane& lane : state->lanes)  // a device goes on after an operation that failed
-    for (Group* g : {&lane.across, &lane.inside})
-      if (first.ok() && g->valid()) first = g->status();
-  return first;
+  const Status first = own.synchronize();
+  const Status moved = AggregationPlan(state).wait();  // a device goes on after an operation that failed
+  return first.ok() ? moved : first;
 }
 
 }  // namespace
@@ -235,7 +241,6 @@ Status agree_on_layout(State& s, const Status& refused) {
 void set_comparison(State& s, const LayoutGroups& groups) {
   const ParallelLayout& l = groups.layout;
   s.world_rank = l.rank;
-  s.compares = true;
   if (!groups.federated.empty()) s.column_across = Group(groups.federated[0].impl());
   if (!groups.replica_average.empty()) {
     s.column_inside = Group(groups.replica_average[0].impl());
@@ -247,9 +252,9 @@ void set_comparison(State& s, const LayoutGroups& groups) {
 
 Status AggregationPlan::compare() {
   State& s = *state_;
-  if (rt::Batch::current()) return invalid(fmt::format("{}: inside group_start", kCall));
+  OURO_TRY(not_in_batch(kCall));
   std::lock_guard lock(s.agreed_mutex);
-  if (!s.compares || s.agreed) return {};
+  if (s.agreed) return {};
   OURO_TRY(agree_on_layout(s, {}));
   s.agreed = true;
   return {};
@@ -262,7 +267,30 @@ Status AggregationPlan::run(const Stream& stream) {
   return s.device.kind == Device::Kind::host ? run_on_host(state_, stream) : run_on_gpu(state_, stream);
 }
 
+void State::began(Work work) {
+  std::lock_guard lock(works_mutex);
+  std::erase_if(works, [&](const Work& w) {
+    if (!w.test()) return false;
+    if (failed.ok()) failed = w.status();
+    return true;
+  });
+  works.push_back(std::move(work));
+}
+
+Status AggregationPlan::wait() {
+  std::vector<Work> works;
+  Status first;
+  {
+    std::lock_guard lock(state_->works_mutex);
+    works.swap(state_->works);
+    std::swap(first, state_->failed);
+  }
+  const Status rest = wait_all(works);
+  return first.ok() ? rest : first;
+}
+
 Result<double> mean_loss(Group& site, double loss, std::int64_t length, const Stream& stream) {
+  OURO_TRY(not_in_batch("mean_loss"));
   const bool wrong = length < 0;  // told to all: a length that cannot be poisons the sum
   double sums[] = {loss, static_cast<double>(length), wrong ? 1.0 : 0.0};
   const View all = std::span<double>(sums);

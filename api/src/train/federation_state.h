@@ -1,8 +1,9 @@
 // An aggregation plan: which arrays travel, in which messages, over which groups. Made by federation.cc,
 // carried out by federation_run.cc.
 #pragma once
-#include <atomic>
+#include <mutex>
 #include <optional>
+#include <vector>
 
 #include "api/src/train/average_agreement.h"
 #include "api/src/train/update.h"
@@ -20,8 +21,7 @@ struct AggregationMessage {
 struct FlatCopy {
   std::vector<View> layers;
   View flat;
-  std::unique_ptr<std::byte[]> host;  // one of the two owns it
-  DeviceBytes device;
+  ZeroedBytes memory;
 };
 
 /// One stream's share. Its groups are its own: lanes run at the same time.
@@ -42,11 +42,16 @@ struct AggregationPlan::State {
   /// A stage each, one per lane, on which they overlap; empty: all runs where the caller says.
   std::vector<Stream> across, inside;
 
+  /// Of runs that were enqueued and have not been waited for, and the first failure of earlier ones.
+  std::mutex works_mutex;
+  std::vector<Work> works;
+  Status failed;
+  void began(Work);
+
   // To compare with the other ranks: a column is a shard's ranks in all sites, a row has one rank of each
   // shard.
-  bool compares = false;
   Agreement claim;
-  int rank = 0, world_rank = 0;
+  int world_rank = 0;
   Group column_inside, column_across, row;
   int column_root = 0;
   std::mutex agreed_mutex;

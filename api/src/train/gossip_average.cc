@@ -3,14 +3,14 @@
 
 #include <cmath>
 #include <cstring>
+#include <new>
 
+#include "api/src/train/average_agreement.h"
 #include "api/src/train/gossip_state.h"
 #include "kernels/arith/floats.h"
 
 namespace ouro::train {
 namespace {
-
-bool averages(DType t) { return t == DType::f64 || t == DType::f32 || t == DType::bf16 || t == DType::f16; }
 
 /// Element i of host bytes.
 double number(CBytes bytes, DType t, std::size_t i) {
@@ -70,7 +70,7 @@ Status Average::revert() {
   return saved->restore();
 }
 
-Result<Average> GossipTrainer::global_average(const AverageOptions& o) {
+Result<Average> GossipTrainer::global_average(const GlobalAverageOptions& o) {
   State& s = *state_;
   OURO_TRY(s.usable());
   if (s.open && !s.traced.empty())
@@ -88,7 +88,7 @@ Result<Average> GossipTrainer::global_average(const AverageOptions& o) {
   saved->keep = o.keep;
   std::size_t parameters = 0;
   const auto add = [&](const View& v) {
-    if (averages(v.dtype) && v.count > 0) saved->views.push_back(v);
+    if (trains(v.dtype) && v.count > 0) saved->views.push_back(v);
   };
   for (const Param& p : s.params) add(p.value);
   parameters = saved->views.size();
@@ -96,6 +96,7 @@ Result<Average> GossipTrainer::global_average(const AverageOptions& o) {
     for (const Buffer& b : s.buffers) add(b.value);
 
   const auto average = [&]() -> Status {
+    OURO_TRY(agree(s.control, "global_average", Agreement(o.keep, saved->views.size(), 0)));
     OURO_TRY(s.settle());
     for (const View& v : saved->views) {
       Bytes& old = saved->values.emplace_back(v.bytes());
@@ -106,30 +107,40 @@ Result<Average> GossipTrainer::global_average(const AverageOptions& o) {
       (void)all_reduce(s.control, v, v, ReduceOp::avg).ok();  // told by the end
     return group_end();
   };
-  if (Status done = average(); !done.ok()) return s.fail(std::move(done));
-
   double squares = 0;
-  for (std::size_t k = 0; k < parameters && o.distance; ++k) {
-    const View& v = saved->views[k];
-    Bytes mean(v.bytes());
-    if (Status read = read_view(v, mean); !read.ok()) return s.fail(std::move(read));
-    for (std::size_t i = 0; i < v.count; ++i) {
-      const double d = number(mean, v.dtype, i) - number(saved->values[k], v.dtype, i);
-      squares += d * d;
+  const auto measure = [&]() -> Status {
+    for (std::size_t k = 0; k < parameters && o.distance; ++k) {
+      const View& v = saved->views[k];
+      Bytes mean(v.bytes());
+      OURO_TRY(read_view(v, mean));
+      for (std::size_t i = 0; i < v.count; ++i) {
+        const double d = number(mean, v.dtype, i) - number(saved->values[k], v.dtype, i);
+        squares += d * d;
+      }
     }
-  }
-  if (o.keep) {
+    return {};
+  };
+  const auto keep = [&]() -> Status {
     for (GossipBucket& b : s.buckets) {
       b.pending = false;
-      if (Status cleared = zero_view(b.message.view()); !cleared.ok()) return s.fail(std::move(cleared));
+      OURO_TRY(zero_view(b.message.view()));
       for (std::size_t i = 0; i < b.params.size() && b.second; ++i)
-        if (Status copied = copy_view(b.pieces(b.second)[i], b.params[i].value); !copied.ok())
-          return s.fail(std::move(copied));
+        OURO_TRY(copy_view(b.pieces(b.second)[i], b.params[i].value));
     }
     saved->values.clear();
-  } else {
-    s.averaged = true;
-  }
+    return {};
+  };
+  const auto all = [&]() -> Status {
+    try {
+      OURO_TRY(average());
+      OURO_TRY(measure());
+      return o.keep ? keep() : Status{};
+    } catch (const std::bad_alloc&) {
+      return {Reason::resource, "global_average: no memory for the values that the mean replaces"};
+    }
+  };
+  if (Status done = all(); !done.ok()) return s.fail(std::move(done));
+  s.averaged = !o.keep;
   Average result(std::move(saved));
   if (o.distance) result.distance = std::sqrt(squares);
   return result;

@@ -1,65 +1,25 @@
 // The saved form of a decentralised trainer: Head, then tagged fields in a fixed order, last a checksum.
 // Little-endian, without gaps. See gossip.hpp.
 #include <fmt/format.h>
-#include <xxhash.h>
 
-#include <cstring>
-#include <type_traits>
+#include <new>
 
+#include "api/src/train/average_agreement.h"
 #include "api/src/train/gossip_state.h"
+#include "api/src/train/saved_form.h"
 
 namespace ouro::train {
 namespace {
 
+using State = GossipTrainer::State;
 constexpr std::uint64_t kMagic = 0x31706f736f727565;  // version 1
 
-class Writer {
- public:
-  template <class T>
-  void number(const T& x) {
-    static_assert((std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T>) ||
-                  std::is_same_v<T, double>);
-    const auto* at = reinterpret_cast<const std::byte*>(&x);
-    out.insert(out.end(), at, at + sizeof x);
-  }
-  void bytes(CBytes b) {
-    number(static_cast<std::uint64_t>(b.size()));
-    out.insert(out.end(), b.begin(), b.end());
-  }
-  Status view(const CView& v) {
-    Bytes b(v.bytes());
-    OURO_TRY(read_view(v, b));
-    bytes(b);
-    return {};
-  }
-  Bytes out;
-};
-
-/// Past the end every number is zero and every run of bytes empty, and `whole` is false.
-class Reader {
- public:
-  explicit Reader(CBytes in) : in_(in) {}
-  template <class T>
-  T number() {
-    T x{};
-    if (in_.size() < sizeof x) return whole = false, x;
-    std::memcpy(&x, in_.data(), sizeof x);
-    in_ = in_.subspan(sizeof x);
-    return x;
-  }
-  CBytes bytes() {
-    const auto n = number<std::uint64_t>();
-    if (in_.size() < n) return whole = false, CBytes{};
-    const CBytes b = in_.first(n);
-    in_ = in_.subspan(n);
-    return b;
-  }
-  bool empty() const { return in_.empty(); }
-  bool whole = true;
-
- private:
-  CBytes in_;
-};
+Status write_contents(Writer& w, const CView& v) {
+  Bytes b(v.bytes());
+  OURO_TRY(read_view(v, b));
+  w.bytes(b);
+  return {};
+}
 
 void write_row(Writer& w, const Row& row) {
   w.number(row.self);
@@ -79,14 +39,7 @@ Row read_row(Reader& r) {
   return row;
 }
 
-}  // namespace
-
-Result<Bytes> GossipTrainer::save() {
-  State& s = *state_;
-  OURO_TRY(s.usable());
-  if (s.open && !s.traced.empty()) return invalid("save: a step is under way; expected end_backward first");
-  if (s.averaged) return invalid("save: an average is in force; expected Average::revert first");
-  if (Status done = s.settle(); !done.ok()) return s.fail(std::move(done));
+Result<Bytes> write(State& s) {
   Writer w;
   w.number(kMagic);
   w.number(s.digest);
@@ -101,9 +54,9 @@ Result<Bytes> GossipTrainer::save() {
   for (const GossipBucket& b : s.buckets)  // the order in which buckets are made again
     for (const int p : b.layout.params) w.number(p);
   if (s.buckets.empty())
-    for (const int p : s.trainable) OURO_TRY(w.view(s.params[static_cast<std::size_t>(p)].value));
+    for (const int p : s.trainable) OURO_TRY(write_contents(w, s.params[static_cast<std::size_t>(p)].value));
   for (GossipBucket& b : s.buckets) {
-    for (const Param& p : b.params) OURO_TRY(w.view(p.value));
+    for (const Param& p : b.params) OURO_TRY(write_contents(w, p.value));
     auto optimizer = b.optimizer->save();
     OURO_TRY(optimizer.status());
     w.bytes(*optimizer);
@@ -112,32 +65,34 @@ Result<Bytes> GossipTrainer::save() {
     write_row(w, b.row);
     w.number(static_cast<std::uint8_t>(b.pair.send_x));
     for (const double x : {b.pair.x_self, b.pair.x_in, b.pair.y_self, b.pair.y_in}) w.number(x);
-    OURO_TRY(w.view(b.message.view()));
-    if (b.second) OURO_TRY(w.view(b.second.view()));
+    OURO_TRY(write_contents(w, b.message.view()));
+    if (b.second) OURO_TRY(write_contents(w, b.second.view()));
   }
-  w.number(XXH3_64bits(w.out.data(), w.out.size()));
-  return std::move(w.out);
+  return w.take();
 }
 
-Status GossipTrainer::load(CBytes in) {
-  State& s = *state_;
-  OURO_TRY(s.usable());
+/// What a saved state holds, read in full beside the trainer, before that changes.
+struct Loaded {
+  explicit Loaded(const GossipOptions& o) : state(o) {}
+  State state;
+  std::vector<std::pair<View, CBytes>> contents;
+};
+
+Result<std::unique_ptr<Loaded>> read(State& s, CBytes in) {
   if (s.steps > 0 || s.open) return invalid("load: this trainer has begun; expected a new one");
   if (in.size() < 2 * sizeof(std::uint64_t)) return invalid("load: too short for the state of a trainer");
-  std::uint64_t sum = 0;
-  std::memcpy(&sum, in.data() + in.size() - sizeof sum, sizeof sum);
-  in = in.first(in.size() - sizeof sum);
-  if (Reader(in).number<std::uint64_t>() != kMagic) return invalid("load: not the state of a trainer");
-  if (XXH3_64bits(in.data(), in.size()) != sum) return invalid("load: the state of the trainer is damaged");
-  Reader r(in.subspan(sizeof kMagic));
+  std::optional<Reader> checked = Reader::checked(in);
+  if (!checked) return invalid("load: not the state of a trainer, or damaged");
+  Reader& r = *checked;
+  if (r.number<std::uint64_t>() != kMagic) return invalid("load: not the state of a trainer");
   if (r.number<std::uint64_t>() != s.digest)
     return invalid("load: the state of a trainer with other parameters, topology or options");
   if (const int rank = r.number<int>(); rank != s.control.rank())
     return invalid(fmt::format("load: the state of rank {}; this is rank {}", rank, s.control.rank()));
 
-  // Everything is read, and buckets are made beside the trainer, before it changes.
   const Status contradicts = invalid("load: the state of the trainer contradicts itself");
-  State made(s.options);
+  auto loaded = std::make_unique<Loaded>(s.options);
+  State& made = loaded->state;
   made.params = s.params, made.trainable = s.trainable;
   made.events.resize(s.params.size());
   made.ready.resize(s.params.size());
@@ -151,10 +106,9 @@ Status GossipTrainer::load(CBytes in) {
   std::vector<int> order;
   for (auto n = r.number<std::uint64_t>(); n > 0 && r.whole; --n) order.push_back(r.number<int>());
   if (!r.whole || (!order.empty() && order.size() != s.trainable.size())) return contradicts;
-  std::vector<std::pair<View, CBytes>> contents;
   const auto expect = [&](const View& v) {
     const CBytes b = r.bytes();
-    contents.emplace_back(v, b);
+    loaded->contents.emplace_back(v, b);
     r.whole &= b.size() == v.bytes();
   };
   if (order.empty())
@@ -177,7 +131,44 @@ Status GossipTrainer::load(CBytes in) {
     b.unready = b.params.size();
   }
   if (!r.whole || !r.empty()) return contradicts;
-  for (const auto& [view, bytes] : contents) OURO_TRY(write_view(view, bytes));
+  return loaded;
+}
+
+}  // namespace
+
+Result<Bytes> GossipTrainer::save() {
+  State& s = *state_;
+  OURO_TRY(s.usable());
+  if (s.open && !s.traced.empty()) return invalid("save: a step is under way; expected end_backward first");
+  if (s.averaged) return invalid("save: an average is in force; expected Average::revert first");
+  if (Status done = s.settle(); !done.ok()) return s.fail(std::move(done));
+  try {
+    return write(s);
+  } catch (const std::bad_alloc&) {
+    return Status(Reason::resource, "save: no memory for the state of the trainer");
+  }
+}
+
+Status GossipTrainer::load(CBytes in) {
+  State& s = *state_;
+  OURO_TRY(s.usable());
+  Result<std::unique_ptr<Loaded>> loaded = [&]() -> Result<std::unique_ptr<Loaded>> {
+    try {
+      return read(s, in);
+    } catch (const std::bad_alloc&) {
+      return Status(Reason::resource, "load: no memory for the state of the trainer");
+    }
+  }();
+  Digest digest;  // states of one moment: of one step, and of one order of buckets
+  if (loaded.ok()) {
+    digest.add((*loaded)->state.steps);
+    for (const GossipBucket& b : (*loaded)->state.buckets)
+      for (const int p : b.layout.params) digest.add(p);
+  }
+  OURO_TRY(agree(s.control, "load", Agreement(digest.value(), 0, 0), loaded.status()));
+  for (const auto& [view, bytes] : (*loaded)->contents)
+    if (Status written = write_view(view, bytes); !written.ok()) return s.fail(std::move(written));
+  State& made = (*loaded)->state;
   s.steps = made.steps, s.adaptive = made.adaptive;
   s.options.scaler = made.options.scaler;
   s.params = std::move(made.params);

@@ -9,7 +9,7 @@
 
 namespace ouro::train {
 
-/// Zeroed memory for `count` elements, aligned for wide loads, of the host or a device.
+/// Zeroed memory for `count` elements, of the host or a device.
 class Block {
  public:
   static Result<Block> make(DType, Device, std::size_t count);
@@ -19,15 +19,8 @@ class Block {
 
  private:
   View whole_;
-  std::unique_ptr<std::byte[]> host_;
-  DeviceBytes on_device_;
+  ZeroedBytes memory_;
 };
-
-/// Copies between views, or a view and bytes, wherever the views are. Waits.
-Status copy_view(const View& to, const CView& from);
-Status read_view(const CView& from, std::span<std::byte> to);
-Status write_view(const View& to, CBytes from);
-Status zero_view(const View&);
 
 /// Parameters that travel together. Of a bucket's memory only what it needs is made.
 struct GossipBucket {

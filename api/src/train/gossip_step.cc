@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "api/src/not_in_batch.h"
 #include "api/src/train/average_agreement.h"
 #include "api/src/train/gossip_state.h"
 
@@ -30,6 +31,7 @@ using State = GossipTrainer::State;
 }  // namespace
 
 Status State::usable() const {
+  OURO_TRY(not_in_batch("GossipTrainer"));
   OURO_TRY(failure);
   return closed ? invalid("the trainer is closed") : Status{};
 }
@@ -76,6 +78,7 @@ Status GossipTrainer::grad_ready(int param, const Stream& stream) {
   const Param& p = s.params[i];
   if (p.grad.data == nullptr) return invalid(fmt::format("grad_ready: parameter '{}' is frozen", p.name));
   if (s.accumulating) return {};
+  if (s.averaged) return invalid("grad_ready: an average is in force; expected Average::revert first");
   if (!s.open) return invalid("grad_ready: no training step; expected begin_step before the forward pass");
   if (s.ready[i])
     return invalid(fmt::format("grad_ready: the gradient of '{}' was ready in this step already", p.name));
@@ -93,6 +96,7 @@ Status GossipTrainer::end_backward(const Stream& stream) {
   State& s = *state_;
   OURO_TRY(s.usable());
   if (s.accumulating) return {};
+  if (s.averaged) return invalid("end_backward: an average is in force; expected Average::revert first");
   if (!s.open) return invalid("end_backward: no training step; expected begin_step before the forward pass");
   const auto finish = [&]() -> Status {
     OURO_TRY(stream.synchronize());
@@ -128,7 +132,7 @@ Status State::trace() {
   for (const int p : trainable)
     if (!ready[static_cast<std::size_t>(p)]) order.push_back(p);
   Digest d;
-  for (const std::int32_t p : order) d.add(static_cast<std::uint64_t>(p));
+  for (const std::int32_t p : order) d.add(p);
   const std::size_t missing = trainable.size() - traced.size();
   const std::uint64_t mine[] = {d.value(), missing,
                                 missing > 0 ? static_cast<std::uint64_t>(order[traced.size()]) : 0};

@@ -1,12 +1,10 @@
 // What a training step does to a bucket: scaling and clipping, mixing and updating, the next exchange. See
 // gossip.hpp for the formulas.
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstring>
 
+#include "api/src/train/combine.h"
 #include "api/src/train/gossip_state.h"
-#include "kernels/host_loops.h"
 
 namespace ouro::train {
 namespace {
@@ -17,22 +15,6 @@ std::vector<CView> gradients(const GossipBucket& b) {
   std::vector<CView> list;
   for (const Param& p : b.params) list.push_back(p.grad);
   return list;
-}
-
-/// out = sum of factor * array, for arrays on the host; a factor of zero leaves its array out.
-void combine(const View& out, std::initializer_list<std::pair<double, CView>> terms) {
-  std::array<const void*, 3> arrays{};
-  std::array<Scalar, 3> factors{};
-  std::size_t n = 0;
-  for (const auto& [factor, view] : terms) {
-    if (factor == 0) continue;
-    arrays[n] = view.data;
-    factors[n++] = {factor, 0};
-  }
-  if (out.count == 0) return;
-  if (n == 0) return static_cast<void>(std::memset(out.data, 0, out.bytes()));
-  kernels::fold({.dtype = out.dtype, .op = OpKind::premulsum}, out.data, std::span(arrays).first(n),
-                std::span(factors).first(n), out.count);
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
 // Weighted exchange among neighbours: a row of a topology becomes one operation of the group. See
 // ouro/train/topology.hpp.
-#include <array>
-
-#include "kernels/host_loops.h"
+#include "api/src/not_in_batch.h"
+#include "api/src/train/combine.h"
 #include "ouro/train/topology.hpp"
 #include "runtime/batch.h"
 #include "runtime/group.h"
@@ -22,21 +21,6 @@ Result<rt::Operation> operation(const Group& g, const Row& row, CView x, View y)
   o.takes = row.in;
   o.gives = row.out;
   return o;
-}
-
-/// out = a * x + b * z; terms of weight zero are left out, whatever they hold.
-void blend(View out, double a, View x, double b, View z) {
-  std::array<const void*, 2> sources{};
-  std::array<Scalar, 2> factors{};
-  std::size_t terms = 0;
-  for (const auto& [weight, from] : {std::pair{a, x}, {b, z}}) {
-    if (weight == 0) continue;
-    sources[terms] = from.data;
-    factors[terms++] = {weight, 0};
-  }
-  if (terms > 0)
-    kernels::fold({.dtype = out.dtype, .op = OpKind::premulsum}, out.data, std::span(sources).first(terms),
-                  std::span(factors).first(terms), out.count);
 }
 
 }  // namespace
@@ -69,15 +53,15 @@ Status push_sum(Group& g, const Row& row, CView x, View y, double& weight) {
 }
 
 Status mix_pair(Group& g, const PairRow& row, View x, View y, View z) {
-  if (rt::Batch::current()) return invalid("mix_pair: inside group_start; what arrives is needed at once");
+  OURO_TRY(not_in_batch("mix_pair"));
   if (x.count != y.count || x.count != z.count || x.dtype != y.dtype || x.dtype != z.dtype)
     return invalid("mix_pair: x, y and z differ in length or type; expected three alike");
   const bool travels = row.from >= 0;
   const Row exchange = travels ? Row{0, {{row.from, 1.0}}, {row.to}} : Row{};
   OURO_TRY(mix(g, exchange, row.send_x ? x : y, z));
   if (!travels || x.count == 0) return {};
-  blend(x, row.x_self, x, row.x_in, z);
-  blend(y, row.y_self, y, row.y_in, z);
+  combine(x, {{row.x_self, x}, {row.x_in, z}});
+  combine(y, {{row.y_self, y}, {row.y_in, z}});
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <new>
 #include <set>
 
+#include "api/src/train/average_agreement.h"
 #include "api/src/train/optimizer_state.h"
 #include "api/src/train/update.h"
 
@@ -27,15 +28,32 @@ class RuleOptimizer final : public Optimizer {
     arrays_ = family == gpu::Family::sgd    ? (recipe.sgd.momentum != 0 ? 1 : 0)
               : family == gpu::Family::adam ? 2
                                             : 3;
+    Digest d;
+    const arith::Recipe& r = recipe;
+    for (const double x :
+         {r.sgd.lr, r.sgd.momentum, r.sgd.dampening, r.sgd.weight_decay, r.adam.lr, r.adam.beta1,
+          r.adam.beta2, r.adam.eps, r.adam.weight_decay, scale.inverse, scale.clip})
+      d.add(x);
+    d.add(family);
+    d.add(r.accum_iter);
+    for (const bool b : {r.sgd.nesterov, r.adam.decoupled, options.master}) d.add(b);
+    d.add(options.decay_rule ? 1 + static_cast<int>(*options.decay_rule) : 0);
+    digest_ = d.value();
   }
   ~RuleOptimizer() override {
-    // Queues of the host hold the state themselves; a device must be done with it before it is freed.
-    std::erase_if(used_, [](const Stream& s) { return s.device().kind == Device::Kind::host; });
-    (void)settle().ok();
+    // Queues of the host hold the state themselves; a device must be done with it before it is freed. What
+    // failed there is left for the user's own synchronize().
+    for (const Stream& s : used_) {
+      if (s.device().kind == Device::Kind::host) continue;
+      Event mark;
+      mark.record(s);
+      (void)mark.synchronize().ok();
+    }
   }
 
   Status step(std::span<const Param>, const StepOptions&, const Stream&) override;
   double lr() const override { return lr_; }
+  std::uint64_t digest() const override { return digest_; }
   Result<Bytes> save() override;
   Status load(CBytes) override;
 
@@ -59,6 +77,7 @@ class RuleOptimizer final : public Optimizer {
   Update prototype_;
   int arrays_ = 0;
   double lr_ = 0;
+  std::uint64_t digest_ = 0;  // of the rule and the options it was made with
   StateMap states_;
   std::vector<Stream> used_;
 };
@@ -142,14 +161,24 @@ Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, 
   const double before = lr_;
   if (o.lr) lr_ = *o.lr;
   auto items = std::make_shared<std::vector<Item>>();
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    if (params[i].grad.data == nullptr && o.exchange == nullptr) continue;
-    auto item = item_of(params[i], i, o, stream);
-    if (!item.ok()) {
-      lr_ = before;
-      return item.status();
+  std::vector<std::string> begun;  // parameters whose state this step makes
+  const auto prepare = [&]() -> Status {
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      if (params[i].grad.data == nullptr && o.exchange == nullptr) continue;
+      if (!states_.contains(params[i].name)) begun.push_back(params[i].name);
+      auto item = item_of(params[i], i, o, stream);
+      OURO_TRY(item.status());
+      items->push_back(std::move(*item));
     }
-    items->push_back(std::move(*item));
+    if (items->empty() || params[0].value.device.kind == Device::Kind::host) return {};
+    OURO_TRY(check_stream(params[0].value.device, stream));
+    for (const Item& i : *items) OURO_TRY(check_device(i.update));
+    return {};
+  };
+  if (Status refused = prepare(); !refused.ok()) {
+    lr_ = before;
+    for (const std::string& name : begun) states_.erase(name);
+    return refused;
   }
   if (items->empty()) return {};
   if (stream.valid() && std::find(used_.begin(), used_.end(), stream) == used_.end()) used_.push_back(stream);
@@ -159,7 +188,6 @@ Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, 
         OURO_TRY(i.updates ? update_host(i.update, &i.state->host_step) : mix_host(i.update));
       return Status{};
     });
-  for (const Item& i : *items) OURO_TRY(check_device(i.update));
   return on_device(params[0].value.device, stream, [items, lr = lr_](gpu::Stream s) {
     for (const Item& i : *items) {
       if (!i.updates) {

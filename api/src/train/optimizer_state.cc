@@ -14,16 +14,9 @@ namespace ouro::train {
 static_assert(sizeof(gpu::Control) <= 64);
 
 Status OptimizerState::allocate(Device d) {
-  if (d.kind == Device::Kind::cuda) {
-    auto memory = DeviceBytes::make(d.index, bytes());
-    OURO_TRY(memory.status());
-    on_device_ = std::move(*memory);
-  } else {
-    host_.reset(new (std::nothrow) std::byte[bytes() + kAlign]());
-    if (!host_) return {Reason::resource, fmt::format("no {} bytes for the state of an optimiser", bytes())};
-    const auto at = reinterpret_cast<std::uintptr_t>(host_.get());
-    host_at_ = host_.get() + (kAlign - at % kAlign) % kAlign;
-  }
+  auto memory = ZeroedBytes::make(d, bytes());
+  OURO_TRY(memory.status());
+  memory_ = std::move(*memory);
   device = d;
   host_step = 0;
   return {};

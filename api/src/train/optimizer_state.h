@@ -43,12 +43,10 @@ struct OptimizerState {
   std::size_t stride() const { return (array_bytes() + kAlign - 1) / kAlign * kAlign; }
   int all_arrays() const { return arrays + (master ? 1 : 0); }
   std::size_t bytes() const { return kHeader + static_cast<std::size_t>(all_arrays()) * stride(); }
-  std::byte* base() const { return device.kind == Device::Kind::host ? host_at_ : on_device_.data(); }
+  std::byte* base() const { return memory_.data(); }
   Status allocate(Device);
 
-  std::unique_ptr<std::byte[]> host_;
-  std::byte* host_at_ = nullptr;
-  DeviceBytes on_device_;
+  ZeroedBytes memory_;
 };
 
 /// Nothing may be running. An accumulator that counts as zero is written as zeros.

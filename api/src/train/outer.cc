@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <span>
 
 #include "api/src/train/average_agreement.h"
 #include "api/src/train/outer_state.h"
@@ -38,34 +39,36 @@ Status copy(const View& to, const CView& from, const Stream& stream) {
   return {};
 }
 
-Param OuterOptimizer::State::Item::here() const {
-  Param p = param;
-  if (staged.view().data != nullptr) p.value = staged.view();
-  p.grad = delta.view();
-  return p;
+const Stream& OuterOptimizer::State::beside(const Stream& stream) const {
+  static const Stream caller;
+  return options.on_host && !items.empty() && on_gpu(items[0].param.value) ? caller : at(stream);
 }
 
 Status OuterOptimizer::State::difference(const Stream& stream) {
   const Stream& s = at(stream);
-  for (Item& i : items)
-    if (i.staged.view().data != nullptr) OURO_TRY(copy(i.staged.view(), i.param.value, s));
-  if (options.on_host && s.valid()) OURO_TRY(s.synchronize());
-  const Stream& here = options.on_host && !items.empty() && on_gpu(items[0].param.value) ? Stream() : s;
+  const Stream& here = beside(stream);
+  if (!items.empty() && s.valid() && on_gpu(items[0].param.value) &&
+      s.device() != items[0].param.value.device)
+    return invalid(fmt::format("{}: parameters on GPU {} and a stream of another device", kCall,
+                               items[0].param.value.device.index));
+  for (Item& i : items) OURO_TRY(copy(i.delta.view(), i.param.value, s));
+  if (&here != &s) OURO_TRY(s.synchronize());
   for (Item& i : items) {
-    const Param p = i.here();
-    // x <- x_o - x, which is also packed as the message: host and device have this in one pass.
-    OURO_TRY(mix_and_pack(p.value, std::nullopt, Row{.self = -1}, i.before.view(), 1, i.delta.view(), here));
-    OURO_TRY(copy(p.value, i.before.view(), here));
+    const View g = i.delta.view();  // g <- x_o - g, and its message is g itself
+    OURO_TRY(mix_and_pack(g, std::nullopt, Row{.self = -1}, i.before.view(), 1, g, here));
   }
   return {};
 }
 
 Status OuterOptimizer::State::apply(const Stream& stream) {
   const Stream& s = at(stream);
-  const bool staged = options.on_host && !items.empty() && on_gpu(items[0].param.value);
-  const Stream& here = staged ? Stream() : s;
+  const Stream& here = beside(stream);
   std::vector<Param> params;
-  for (const Item& i : items) params.push_back(i.here());
+  for (const Item& i : items) {
+    params.push_back(i.param);
+    params.back().value = i.before.view();
+    params.back().grad = i.delta.view();
+  }
   StepOptions step;
   if (options.schedule) step.lr = options.schedule->lr();
   if (options.clip_norm > 0) {
@@ -80,12 +83,8 @@ Status OuterOptimizer::State::apply(const Stream& stream) {
         GradientSurvey{std::isfinite(squares), std::sqrt(squares)}.clip_factor(options.clip_norm);
   }
   OURO_TRY(optimizer->step(params, step, here));
-  for (Item& i : items) {
-    const Param p = i.here();
-    OURO_TRY(copy(i.before.view(), p.value, here));
-    if (staged) OURO_TRY(copy(i.param.value, p.value, s));
-  }
-  if (staged && s.valid()) OURO_TRY(s.synchronize());
+  for (Item& i : items) OURO_TRY(copy(i.param.value, i.before.view(), s));
+  if (&here != &s) OURO_TRY(s.synchronize());
   if (options.schedule) options.schedule->step();
   ++steps;
   return settle(stream);
@@ -111,16 +110,11 @@ Result<OuterOptimizer> OuterOptimizer::create(std::span<const Param> params,
     if (!names.insert(p.name).second)
       return invalid(fmt::format("{}: two parameters are named '{}'", kCall, p.name));
     const Device device = state->options.on_host ? Device{} : p.value.device;
-    State::Item item{.param = p, .before = {}, .delta = {}, .staged = {}};
+    State::Item item{.param = p, .before = {}, .delta = {}};
     for (Array* a : {&item.before, &item.delta}) {
       auto made = like(p.value, device);
       OURO_TRY(made.status());
       *a = std::move(*made);
-    }
-    if (device != p.value.device) {
-      auto made = like(p.value, device);
-      OURO_TRY(made.status());
-      item.staged = std::move(*made);
     }
     OURO_TRY(copy(item.before.view(), p.value, state->own));
     state->items.push_back(std::move(item));

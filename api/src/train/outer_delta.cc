@@ -6,9 +6,9 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <limits>
 
-#include "api/src/train/federation_state.h"
 #include "api/src/train/outer_state.h"
 
 namespace ouro::train {
@@ -66,22 +66,6 @@ void unpack(T* g, std::size_t count, const std::byte* from, std::size_t stride,
 
 }  // namespace
 
-struct LocalSteps::State {
-  LocalStepsOptions options;
-  std::int64_t taken = 0;
-  std::optional<OuterOptimizer> outer;
-  std::optional<AggregationPlan>
-      plan;  // of parameters (exact), of `rounded` (bf16); int8: for the comparison
-  std::vector<Array> rounded;
-  AggregationLane lane;         // int8
-  std::vector<double> weights;  // of the sites
-  std::vector<std::byte> packed, gathered;
-
-  Status round(const Stream&);
-  Status exchange_rounded(const Stream&);
-  Status exchange_packed();
-};
-
 Status LocalSteps::State::exchange_rounded(const Stream& s) {
   OuterOptimizer::State& o = *outer->state_;
   for (std::size_t k = 0; k < rounded.size(); ++k) {
@@ -107,10 +91,7 @@ Status LocalSteps::State::exchange_rounded(const Stream& s) {
 
 Status LocalSteps::State::exchange_packed() {
   OuterOptimizer::State& o = *outer->state_;
-  std::size_t stride = 0;
-  for (const auto& i : o.items) stride += packed_bytes(i.delta.view().count);
-  packed.resize(stride);
-  gathered.resize(stride * weights.size());
+  const std::size_t stride = packed.size();
   std::size_t at = 0;
   for (const auto& i : o.items) {
     const View g = i.delta.view();
@@ -141,11 +122,13 @@ Status LocalSteps::State::round(const Stream& stream) {
   OuterOptimizer::State& o = *outer->state_;
   if (options.delta == DeltaFormat::exact) {
     OURO_TRY(plan->run(stream));
-    if (stream.valid()) OURO_TRY(stream.synchronize());  // a mean that failed must not become a step
+    // A mean that failed must not become a step; a stream of a GPU goes on after one.
+    if (stream.valid()) OURO_TRY(stream.synchronize());
+    OURO_TRY(plan->wait());
     OURO_TRY(outer->step(stream));
     return stream.valid() ? stream.synchronize() : Status{};
   }
-  if (options.delta == DeltaFormat::int8) OURO_TRY(plan->compare());
+  OURO_TRY(plan->compare());
   OURO_TRY(o.difference(stream));
   if (stream.valid()) OURO_TRY(stream.synchronize());
   OURO_TRY(options.delta == DeltaFormat::bf16 ? exchange_rounded(stream) : exchange_packed());
@@ -165,6 +148,9 @@ Result<LocalSteps> LocalSteps::create(const LayoutGroups& groups, std::span<cons
   if (compresses && !selected.empty() && selected[0].value.device.kind != Device::Kind::host)
     return unsupported(
         fmt::format("{}: deltas are made smaller on the host; parameters are on a GPU", kCall));
+  if (options.delta == DeltaFormat::int8 && options.aggregate.streams != 1)
+    return unsupported(fmt::format("{}: int8 deltas travel in one piece; {} streams, expected 1", kCall,
+                                   options.aggregate.streams));
   auto plan = plan_aggregation(groups, selected, options.aggregate);
   OURO_TRY(plan.status());
   auto outer = OuterOptimizer::create(selected, std::move(optimizer), options.outer);
@@ -193,11 +179,39 @@ Result<LocalSteps> LocalSteps::create(const LayoutGroups& groups, std::span<cons
     double sum = 0;
     for (const double w : state->weights) sum += w;
     for (double& w : state->weights) w /= sum;
+    std::size_t bytes = 0;
+    for (const Param& p : selected) bytes += packed_bytes(p.value.count);
+    try {
+      state->packed.resize(bytes);
+      state->gathered.resize(bytes * sites);
+    } catch (const std::exception&) {
+      return Status(Reason::resource,
+                    fmt::format("{}: no memory for {} deltas of {} bytes", kCall, sites, bytes));
+    }
   }
+  Digest rule;
+  rule.add(options.inner_steps);
+  rule.add(options.delta);
+  rule.add(options.outer.clip_norm);
+  rule.add(options.outer.schedule.has_value());
+  if (options.outer.schedule) rule.add(options.outer.schedule->lr());
+  rule.add(outer->optimizer().digest());
+  state->rule = rule.value();
   state->options = std::move(options);
   state->plan = std::move(*plan);
   state->outer = std::move(*outer);
+  state->tensors = state->plan->state_->claim;
+  state->claim();
   return LocalSteps(std::move(state));
+}
+
+void LocalSteps::State::claim() {
+  AggregationPlan::State& p = *plan->state_;
+  std::lock_guard lock(p.agreed_mutex);
+  p.claim = tensors;
+  p.claim.also(rule);
+  p.claim.also(static_cast<std::uint64_t>(outer->steps()));
+  p.agreed = false;
 }
 
 Result<bool> LocalSteps::step(const Stream& stream) {
@@ -209,10 +223,8 @@ std::int64_t LocalSteps::rounds() const { return state_->outer->steps(); }
 AggregateTraffic LocalSteps::traffic() const {
   if (state_->options.delta != DeltaFormat::int8) return state_->plan->traffic();
   AggregateTraffic t;
-  std::size_t bytes = 0;
-  for (const auto& i : state_->outer->state_->items) bytes += packed_bytes(i.delta.view().count);
-  if (state_->lane.across.valid()) t.across = bytes;
-  if (state_->lane.inside.valid()) t.inside = bytes * state_->weights.size();
+  if (state_->lane.across.valid()) t.across = state_->packed.size();
+  if (state_->lane.inside.valid()) t.inside = state_->gathered.size();
   return t;
 }
 

@@ -6,6 +6,7 @@
 #include <new>
 #include <set>
 
+#include "api/src/train/average_agreement.h"
 #include "api/src/train/optimizer_state.h"
 #include "api/src/train/outer_state.h"
 
@@ -47,11 +48,16 @@ void update(const Rates& r, T* x, const T* gradient, C* m, C* v, std::size_t cou
 
 class ServerOptimizer final : public Optimizer {
  public:
-  explicit ServerOptimizer(const ServerOptions& o) : options_(o) {}
-  ~ServerOptimizer() override { (void)settle().ok(); }
+  explicit ServerOptimizer(const ServerOptions& o) : options_(o) {
+    Digest d;
+    d.add(kind().family);
+    for (const double x : {o.lr, o.beta1, o.beta2, o.tau}) d.add(x);
+    digest_ = d.value();
+  }
 
   Status step(std::span<const Param>, const StepOptions&, const Stream&) override;
   double lr() const override { return options_.lr; }
+  std::uint64_t digest() const override { return digest_; }
   Result<Bytes> save() override {
     OURO_TRY(settle());
     try {
@@ -86,8 +92,9 @@ class ServerOptimizer final : public Optimizer {
   }
 
   ServerOptions options_;
+  std::uint64_t digest_ = 0;  // of the options it was made with
   OptimizerState::Map states_;
-  Stream used_;  // where the last step was enqueued
+  Stream used_;  // where the last step was enqueued; the queue holds the states itself
 };
 
 Result<std::shared_ptr<OptimizerState>> ServerOptimizer::state_of(const Param& p) {
@@ -125,7 +132,7 @@ Status ServerOptimizer::step(std::span<const Param> params, const StepOptions& o
     items.push_back({p, std::move(*state)});
   }
   if (o.lr) options_.lr = *o.lr;
-  if (stream.valid() && !(stream == used_)) OURO_TRY(settle());
+  if (!(stream == used_)) OURO_TRY(settle());
   used_ = stream;
   const double clip = o.scale.inverse * o.scale.clip;
   return on_host(stream, [items = std::move(items), options = options_, clip] {

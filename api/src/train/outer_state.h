@@ -1,9 +1,11 @@
-// The parts of an outer step, for those who put something between them; and loops by element type.
-// Used by outer.cc, outer_rules.cc, outer_delta.cc, window.cc.
+// The parts of an outer step, for those who put something between them; the state of local steps; and loops
+// by element type. Used by outer*.cc, average.cc.
 #pragma once
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "api/src/train/federation_state.h"
 #include "kernels/arith/floats.h"
 #include "ouro/train/average.hpp"
 #include "ouro/train/outer.hpp"
@@ -12,11 +14,9 @@ namespace ouro::train {
 
 struct OuterOptimizer::State {
   struct Item {
-    Param param;         // the model's
-    Array before;        // x_o
-    Array delta;         // g
-    Array staged;        // on_host, parameters of a GPU: the parameter, here
-    Param here() const;  // what the optimiser steps on
+    Param param;   // the model's
+    Array before;  // x_o, which the optimiser steps on
+    Array delta;   // g
   };
   std::vector<Item> items;
   std::unique_ptr<Optimizer> optimizer;
@@ -24,13 +24,35 @@ struct OuterOptimizer::State {
   std::int64_t steps = 0;
   Stream own;  // of the GPU, for calls without one
 
-  /// g = x_o - x; x <- x_o.
+  /// g = x_o - x.
   Status difference(const Stream&);
-  /// One step of the optimiser with g; x_o <- x.
+  /// One step of the optimiser with g on x_o; x <- x_o. A step that is refused changes nothing.
   Status apply(const Stream&);
+  /// Where optimiser and differences run, for a call with `stream`.
+  const Stream& beside(const Stream& stream) const;
   /// `stream`, or one of the parameters' device that is waited for by `settle`.
   const Stream& at(const Stream& stream) const { return stream.valid() ? stream : own; }
   Status settle(const Stream& stream) const { return stream.valid() ? Status{} : own.synchronize(); }
+};
+
+struct LocalSteps::State {
+  LocalStepsOptions options;
+  std::int64_t taken = 0;
+  std::optional<OuterOptimizer> outer;
+  std::optional<AggregationPlan>
+      plan;  // of parameters (exact), of `rounded` (bf16); int8: for the comparison
+  std::vector<Array> rounded;
+  AggregationLane lane;         // int8
+  std::vector<double> weights;  // of the sites
+  std::vector<std::byte> packed, gathered;
+  Agreement tensors;       // what the plan claims by itself
+  std::uint64_t rule = 0;  // digest of what all ranks must have alike besides
+
+  /// The next round compares again: tensors, rule and rounds so far.
+  void claim();
+  Status round(const Stream&);
+  Status exchange_rounded(const Stream&);
+  Status exchange_packed();
 };
 
 /// Copies between arrays of a device, or of a GPU and the host, in the stream's order; without a stream at

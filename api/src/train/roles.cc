@@ -2,39 +2,37 @@
 #include "ouro/train/roles.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <set>
 
+#include "api/src/not_in_batch.h"
 #include "api/src/train/average_agreement.h"
+#include "runtime/context.h"
 
 namespace ouro::train {
 namespace {
 
 constexpr int kRequestTag = 0, kScoreTag = 0, kMetadataTag = 1;
-constexpr std::size_t kHostBytes = 64;  // HOST_NAME_MAX on Linux
 
-/// Names of the hosts of all ranks.
-Result<std::vector<std::string>> exchange_hosts(Group& world) {
-  std::array<char, kHostBytes + 1> mine{};
-  if (::gethostname(mine.data(), kHostBytes) != 0)
-    return Status(Reason::resource, fmt::format("roles: no host name: {}", std::strerror(errno)));
-  const auto n = static_cast<std::size_t>(world.size());
-  std::vector<char> all(n * kHostBytes);
-  OURO_TRY(
-      all_gather(world, CView(mine.data(), kHostBytes, DType::i8), View(all.data(), all.size(), DType::i8)));
+/// What tells the hosts of all ranks apart: the identity under which their context joined. A job of one host
+/// has none.
+Result<std::vector<std::string>> exchange_hosts(Context& c) {
+  const auto& network = c.impl()->spec().network;
+  Digest mine;
+  mine.add(std::string_view(network ? network->host_id : ""));
+  const std::uint64_t word = mine.value();
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(c.world_size()));
+  OURO_TRY(all_gather(c.world(), std::span<const std::uint64_t>(&word, 1), std::span(all)));
   std::vector<std::string> hosts;
-  for (std::size_t r = 0; r < n; ++r)
-    hosts.emplace_back(&all[r * kHostBytes], strnlen(&all[r * kHostBytes], kHostBytes));
+  for (const std::uint64_t host : all) hosts.push_back(fmt::format("{:016x}", host));
   return hosts;
 }
 
 std::uint64_t digest_of(const RankLayoutOptions& o) {
   Digest d;
-  for (const int x : {o.buffers, o.agent_groups, int{o.coordinator}, static_cast<int>(o.rule)})
-    d.add(static_cast<std::uint64_t>(x));
+  for (const int x : {o.buffers, o.agent_groups, int{o.coordinator}, static_cast<int>(o.rule)}) d.add(x);
   for (const std::string& h : o.hosts) d.add(h);
   return d.value();
 }
@@ -54,6 +52,7 @@ Status Roles::close() {
 
 Result<Roles> make_roles(Context& c, RankLayoutOptions options, GroupOptions group_options) {
   constexpr Milliseconds kDeadline{300'000};
+  OURO_TRY(not_in_batch("roles"));
   if (group_options.deadline.count() == 0) group_options.deadline = kDeadline;
   const int n = c.world_size(), r = c.rank();
   Status mine;
@@ -65,7 +64,7 @@ Result<Roles> make_roles(Context& c, RankLayoutOptions options, GroupOptions gro
                           static_cast<std::size_t>(options.agent_groups));
     OURO_TRY(agree(c.world(), "roles", claim, mine));
     if (options.hosts.empty()) {
-      auto hosts = exchange_hosts(c.world());
+      auto hosts = exchange_hosts(c);
       OURO_TRY(hosts.status());
       options.hosts = std::move(*hosts);
     }
@@ -117,7 +116,8 @@ Result<ReplayReport> serve_replay(Mailbox& mail, int clients, const ReplayHandle
     answers.push_back(std::move(*work));
     return {};
   };
-  for (int left = clients; left > 0;) {
+  std::set<int> gone;
+  while (gone.size() < static_cast<std::size_t>(clients)) {
     const auto m = mail.recv({}, kRequestTag, deadline);
     OURO_TRY(m.status());
     const auto kind = m->data.empty() ? ReplayRequest{} : static_cast<ReplayRequest>(m->data[0]);
@@ -138,7 +138,7 @@ Result<ReplayReport> serve_replay(Mailbox& mail, int clients, const ReplayHandle
         if (handlers.baseline_sync) handlers.baseline_sync(m->source, payload);
         continue;
       case ReplayRequest::exit:
-        --left;
+        gone.insert(m->source);
         continue;
     }
     return invalid(
@@ -168,6 +168,7 @@ Result<double> ReplayClient::score(Milliseconds deadline) {
 }
 
 Result<std::optional<double>> ReplayClient::submit(CBytes data) {
+  if (left_) return invalid("submit: this client has left");
   const auto one = [&]() -> Result<std::optional<double>> {
     const auto s = score(Milliseconds(0));
     OURO_TRY(s.status());
@@ -198,9 +199,11 @@ Result<Bytes> ReplayClient::metadata() {
 Status ReplayClient::baseline_sync(CBytes data) { return request(ReplayRequest::baseline_sync, data); }
 
 Status ReplayClient::leave(Milliseconds deadline) {
+  if (left_) return {};
   Status drained;
   while (pending_ > 0 && drained.ok()) drained = score(deadline).status();
   const Status said = request(ReplayRequest::exit, {});
+  left_ = said.ok();
   return drained.ok() ? said : drained;
 }
 

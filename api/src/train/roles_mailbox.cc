@@ -1,12 +1,16 @@
-// Whole messages over a group: a probe and its receive under one lock. See ouro/train/roles.hpp.
+// Whole messages over a group: what a thread finds it claims before another one looks. See
+// ouro/train/roles.hpp.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <mutex>
+#include <new>
 #include <thread>
 
+#include "api/src/not_in_batch.h"
 #include "ouro/train/roles.hpp"
 #include "runtime/core/wait.h"
 #include "runtime/group.h"
@@ -26,7 +30,7 @@ struct Mailbox::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   Group group;
-  /// A message that a probe has found is taken by the same thread.
+  /// Held from finding a message to claiming it, not while the rest of it comes.
   std::mutex receive_mutex;
   std::mutex send_mutex;
   std::map<int, Stream>
@@ -37,6 +41,7 @@ struct Mailbox::State {
 
 Result<Mailbox> Mailbox::create(Group g) {
   if (!g.valid()) return invalid("mailbox: the group is an empty handle");
+  OURO_TRY(not_in_batch("mailbox"));
   auto state = std::make_shared<State>(std::move(g));
   // Makes the links of all ranks, so that nobody's first message waits for a rank that only computes.
   const auto none = ouro::probe(state->group, kAnySource);
@@ -49,6 +54,7 @@ int Mailbox::rank() const { return state_->group.rank(); }
 int Mailbox::size() const { return state_->group.size(); }
 
 Status Mailbox::send(CBytes data, int dst, int tag) {
+  OURO_TRY(not_in_batch("mailbox"));
   bool queued = false;
   {
     std::lock_guard lock(state_->send_mutex);
@@ -64,6 +70,12 @@ Result<Work> Mailbox::isend(CBytes data, int dst, int tag) {
   if (dst < 0 || dst >= size() || tag < 0)
     return invalid(fmt::format("isend: rank {} and tag {}; expected a rank of 0..{} and a tag of 0 at least",
                                dst, tag, size() - 1));
+  Bytes bytes;
+  try {
+    bytes.assign(data.begin(), data.end());
+  } catch (const std::bad_alloc&) {
+    return Status(Reason::resource, fmt::format("isend: no memory for a copy of {} bytes", data.size()));
+  }
   std::lock_guard lock(state_->send_mutex);
   Stream& stream = state_->streams[dst];
   if (!stream.valid()) {
@@ -73,31 +85,44 @@ Result<Work> Mailbox::isend(CBytes data, int dst, int tag) {
     stream = std::move(*made);
   }
   // The group, not the state: a state that ended on its own stream's thread would join it.
-  return stream.run([group = state_->group.impl(), bytes = Bytes(data.begin(), data.end()), dst, tag] {
+  return stream.run([group = state_->group.impl(), bytes = std::move(bytes), dst, tag] {
     Group g(group);
     return ouro::send(g, CView(bytes.data(), bytes.size(), DType::u8), dst, tag);
   });
 }
 
 Result<std::optional<Message>> Mailbox::State::take(int src, int tag, Milliseconds deadline) {
-  std::lock_guard lock(receive_mutex);
-  const auto found = ouro::probe(group, src, tag);
-  OURO_TRY(found.status());
-  if (!*found) return std::optional<Message>();
-  Message m{(*found)->source, tag, Bytes((*found)->bytes)};
-  const auto got = ouro::recv(group, View(m.data.data(), m.data.size(), DType::u8), m.source, tag, deadline);
-  OURO_TRY(got.status());
+  Message m;
+  rt::Message claim;
+  {
+    std::lock_guard lock(receive_mutex);
+    const auto found = ouro::probe(group, src, tag);
+    OURO_TRY(found.status());
+    if (!*found) return std::optional<Message>();
+    m.source = (*found)->source, m.tag = tag;
+    try {
+      m.data.resize((*found)->bytes);
+    } catch (const std::exception&) {  // its length is the sender's choice; it stays where it is
+      return Status(Reason::resource, fmt::format("recv: no memory for a message of {} bytes from rank {}",
+                                                  (*found)->bytes, m.source));
+    }
+    claim = {.sends = false, .peer = m.source, .tag = tag, .data = m.data.data(), .bytes = m.data.size()};
+    OURO_TRY(group.impl()->post({&claim}));
+  }
+  OURO_TRY(group.impl()->complete({&claim}, deadline));
   return std::optional(std::move(m));
 }
 
 Result<Message> Mailbox::recv(std::optional<int> src, int tag, Milliseconds deadline) {
   constexpr int kYields = 400;
   constexpr std::chrono::microseconds kLongest{500};
+  OURO_TRY(not_in_batch("mailbox"));
   const Milliseconds limit = deadline.count() > 0 ? deadline : state_->group.impl()->spec().deadline;
   const auto start = Clock::now();
   std::chrono::microseconds pause{10};
   for (int turn = 0;; ++turn) {
-    auto taken = state_->take(src.value_or(kAnySource), tag, limit);
+    const auto left = limit - std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
+    auto taken = state_->take(src.value_or(kAnySource), tag, std::max(left, Milliseconds(1)));
     OURO_TRY(taken.status());
     if (*taken) return std::move(**taken);
     const auto waited = Clock::now() - start;

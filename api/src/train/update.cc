@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 
 #include "runtime/core/log.h"
 #include "runtime/device/gpu_stream.h"
@@ -28,7 +29,7 @@ struct DeviceRoom {
   gpu::Control* free = nullptr;  // of the newest slab
   std::size_t left = 0;
   std::mutex survey_mutex;
-  DeviceBytes survey;  // state and list of the survey under way
+  ZeroedBytes survey;  // state and list of the survey under way
   std::size_t survey_bytes = 0;
 };
 constexpr std::size_t kSlab = 2048;  // controls
@@ -177,7 +178,8 @@ Status mix_device(const Update& u, gpu::Control* control, gpu::Stream s) {
 
 Status on_host(const Stream& stream, std::function<Status()> f) {
   if (!stream.valid()) return f();
-  // What can be wrong with the arguments has been looked at: what fails now is told by the stream, and here.
+  // What can be wrong with the arguments has been looked at: what fails now is told by Stream::synchronize,
+  // and here.
   (void)stream.run([f = std::move(f)] {
     Status s = f();
     if (!s.ok()) OURO_WARN("an optimiser step on a stream failed: {}", s.message());
@@ -186,11 +188,15 @@ Status on_host(const Stream& stream, std::function<Status()> f) {
   return {};
 }
 
+Status check_stream(Device device, const Stream& stream) {
+  if (!stream.valid() || stream.device() == device || stream.device().kind == Device::Kind::host) return {};
+  return invalid(
+      fmt::format("the stream is of {}, the parameters are on {}", words(stream.device()), words(device)));
+}
+
 Status on_device(Device device, const Stream& stream, std::function<Status(gpu::Stream)> f) {
   if (stream.valid() && stream.device() == device) return f(stream.impl()->gpu()->get());
-  if (stream.valid() && stream.device().kind == Device::Kind::cuda)
-    return invalid(
-        fmt::format("the stream is of {}, the parameters are on {}", words(stream.device()), words(device)));
+  OURO_TRY(check_stream(device, stream));
   auto room = room_of(device.index);
   OURO_TRY(room.status());
   return on_host(stream, [f = std::move(f), own = (*room)->stream] {
@@ -207,7 +213,7 @@ Result<gpu::Control*> control_of(int device, const void* address) {
   gpu::Control*& control = room.controls[address];
   if (control != nullptr) return control;
   if (room.left == 0) {
-    auto slab = DeviceBytes::make(device, kSlab * sizeof(gpu::Control));
+    auto slab = ZeroedBytes::make({Device::Kind::cuda, device}, kSlab * sizeof(gpu::Control));
     OURO_TRY(slab.status());
     room.free = reinterpret_cast<gpu::Control*>(slab->release());
     room.left = kSlab;
@@ -233,7 +239,7 @@ Result<kernels::Survey> survey_device(std::span<const CView> gradients, double i
   const std::size_t bytes = kListAt + gpu::list_bytes(tensors);
   std::lock_guard lock(room.survey_mutex);
   if (room.survey_bytes < bytes) {
-    auto memory = DeviceBytes::make(s.device, bytes);
+    auto memory = ZeroedBytes::make({Device::Kind::cuda, s.device}, bytes);
     OURO_TRY(memory.status());
     room.survey = std::move(*memory);
     room.survey_bytes = bytes;
@@ -257,12 +263,23 @@ Result<kernels::Survey> survey_device(std::span<const CView> gradients, double i
   return kernels::Survey{result.nonfinite == 0, result.squares};
 }
 
-Result<DeviceBytes> DeviceBytes::make(int device, std::size_t bytes) {
-  auto memory = gpu::gpu().alloc(device, bytes);
+namespace {
+constexpr std::align_val_t kAlign{64};
+}
+
+Result<ZeroedBytes> ZeroedBytes::make(Device device, std::size_t bytes) {
+  ZeroedBytes made;
+  made.device_ = device;
+  if (device.kind == Device::Kind::host) {
+    made.data_ = ::operator new(bytes, kAlign, std::nothrow);
+    if (made.data_ == nullptr) return Status(Reason::resource, fmt::format("no memory for {} bytes", bytes));
+    std::memset(made.data_, 0, bytes);
+    return made;
+  }
+  auto memory = gpu::gpu().alloc(device.index, bytes);
   OURO_TRY(memory.status());
-  DeviceBytes made;
   made.data_ = *memory;
-  auto stream = gpu::gpu().create_stream(device, 0);
+  auto stream = gpu::gpu().create_stream(device.index, 0);
   OURO_TRY(stream.status());
   Status s = gpu::gpu().set(made.data_, 0, bytes, *stream);
   if (s.ok()) s = gpu::gpu().synchronize(*stream);
@@ -270,12 +287,39 @@ Result<DeviceBytes> DeviceBytes::make(int device, std::size_t bytes) {
   OURO_TRY(s);
   return made;
 }
+ZeroedBytes::~ZeroedBytes() {
+  if (device_.kind == Device::Kind::host)
+    ::operator delete(data_, kAlign);
+  else if (data_ != nullptr)
+    (void)gpu::gpu().free(data_).ok();
+}
 
 Status copy_and_wait(int device, void* to, const void* from, std::size_t bytes) {
   auto room = room_of(device);
   OURO_TRY(room.status());
   OURO_TRY(gpu::gpu().copy(to, from, bytes, (*room)->stream));
   return gpu::gpu().synchronize((*room)->stream);
+}
+
+Status copy_view(const View& to, const CView& from) {
+  if (to.count == 0) return {};
+  if (to.device.kind == Device::Kind::cuda)
+    return copy_and_wait(to.device.index, to.data, from.data, to.bytes());
+  std::memcpy(to.data, from.data, to.bytes());
+  return {};
+}
+Status read_view(const CView& from, std::span<std::byte> to) {
+  if (from.count == 0) return {};
+  if (from.device.kind == Device::Kind::cuda)
+    return copy_and_wait(from.device.index, to.data(), from.data, from.bytes());
+  std::memcpy(to.data(), from.data, from.bytes());
+  return {};
+}
+Status write_view(const View& to, CBytes from) { return copy_view(to, {from.data(), to.count, to.dtype}); }
+Status zero_view(const View& v) {
+  if (v.device.kind == Device::Kind::cuda) return write_view(v, Bytes(v.bytes()));
+  if (v.count > 0) std::memset(v.data, 0, v.bytes());
+  return {};
 }
 
 }  // namespace ouro::train

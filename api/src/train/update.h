@@ -46,6 +46,8 @@ Status mix_device(const Update&, gpu::Control*, gpu::Stream);
 
 /// Runs f in the caller, or enqueues it.
 Status on_host(const Stream&, std::function<Status()> f);
+/// `invalid`: a stream of another device than the parameters'.
+Status check_stream(Device, const Stream&);
 /// f(stream) with a stream of `device`: the given one; else one of the library's own, which is then waited
 /// for, in the caller or on the host's stream.
 Status on_device(Device, const Stream&, std::function<Status(gpu::Stream)> f);
@@ -58,26 +60,32 @@ Result<kernels::Survey> survey_host(std::span<const CView>, double inverse);
 /// Waits for it.
 Result<kernels::Survey> survey_device(std::span<const CView>, double inverse, gpu::Stream);
 
-/// Zeroed memory of a device, freed with this.
-class DeviceBytes {
+/// Zeroed memory of the host or a device, at a multiple of 64 bytes, freed with this.
+class ZeroedBytes {
  public:
-  DeviceBytes() = default;
-  DeviceBytes(DeviceBytes&& o) noexcept : data_(std::exchange(o.data_, nullptr)) {}
-  DeviceBytes& operator=(DeviceBytes&& o) noexcept {
+  ZeroedBytes() = default;
+  ZeroedBytes(ZeroedBytes&& o) noexcept { *this = std::move(o); }
+  ZeroedBytes& operator=(ZeroedBytes&& o) noexcept {
     std::swap(data_, o.data_);
+    std::swap(device_, o.device_);
     return *this;
   }
-  ~DeviceBytes() {
-    if (data_) (void)gpu::gpu().free(data_).ok();
-  }
-  static Result<DeviceBytes> make(int device, std::size_t bytes);
+  ~ZeroedBytes();
+  /// Errors: resource, device.
+  static Result<ZeroedBytes> make(Device, std::size_t bytes);
   std::byte* data() const { return static_cast<std::byte*>(data_); }
   std::byte* release() { return static_cast<std::byte*>(std::exchange(data_, nullptr)); }
 
  private:
   void* data_ = nullptr;
+  Device device_;
 };
 /// Copies and waits; either side may be memory of `device`.
 Status copy_and_wait(int device, void* to, const void* from, std::size_t bytes);
+/// Copies between views, or a view and bytes, wherever the views are. Waits.
+Status copy_view(const View& to, const CView& from);
+Status read_view(const CView& from, std::span<std::byte> to);
+Status write_view(const View& to, CBytes from);
+Status zero_view(const View&);
 
 }  // namespace ouro::train

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "api/src/not_in_batch.h"
 #include "api/src/train/average_agreement.h"
 #include "kernels/host_loops.h"
 #include "runtime/group.h"
@@ -21,24 +22,32 @@ namespace {
 
 /// In front of each array, in shared memory.
 struct alignas(128) Front {
-  std::uint32_t lock;  // kWriter, or the number of readers
+  std::uint32_t lock;  // kWriter, or the number of readers; kWaiting besides
   std::uint32_t unused;
   std::uint64_t version;  // written under the lock
 };
 constexpr std::uint32_t kWriter = 1u << 31;
+/// A writer found readers: no more of them are let in until one writer was, lest they take turns for ever.
+/// Other writers that wait set it again.
+constexpr std::uint32_t kWaiting = 1u << 30;
 
 bool try_lock(Front& f, bool writes) {
   const std::atomic_ref word(f.lock);
   std::uint32_t now = word.load(std::memory_order_relaxed);
-  if (writes ? now != 0 : now >= kWriter - 1) return false;
+  if (writes ? (now & ~kWaiting) != 0 : now >= kWaiting - 1) {
+    if (writes && (now & kWaiting) == 0) word.fetch_or(kWaiting, std::memory_order_relaxed);
+    return false;
+  }
   // Pairs with the release in unlock().
   return word.compare_exchange_strong(now, writes ? kWriter : now + 1, std::memory_order_acquire,
                                       std::memory_order_relaxed);
 }
+/// A writer that waits no longer; others that do say so again.
+void give_up(Front& f) { std::atomic_ref(f.lock).fetch_and(~kWaiting, std::memory_order_relaxed); }
 void unlock(Front& f, bool writes) {
   const std::atomic_ref word(f.lock);
   if (writes)
-    word.store(0, std::memory_order_release);
+    word.fetch_and(~kWriter, std::memory_order_release);
   else
     word.fetch_sub(1, std::memory_order_release);
 }
@@ -88,14 +97,18 @@ Status Window::State::lock(int rank, bool writes) const {
       relax();
       continue;
     }
-    OURO_TRY(group.status());
-    if (Clock::now() >= end)
-      return Status(Failure{.reason = Reason::deadline,
+    Status over = group.status();
+    if (over.ok() && Clock::now() >= end)
+      over = Status(Failure{.reason = Reason::deadline,
                             .text = "the lock of its window was not free",
                             .rank = rank,
                             .group = group.name(),
                             .op = "window",
                             .elapsed_s = std::chrono::duration<double>(Clock::now() - start).count()});
+    if (!over.ok()) {
+      if (writes) give_up(f);
+      return over;
+    }
     std::this_thread::sleep_for(kSleep);
   }
   return {};
@@ -116,6 +129,7 @@ Status Window::State::check(int rank, const void* data, std::size_t elements, DT
 
 Result<Window> Window::create(Group& g, CView initial) {
   if (!g.valid()) return invalid("window: the group is an empty handle");
+  OURO_TRY(not_in_batch("window"));
   rt::Context& context = *g.impl()->context();
   auto state = std::make_shared<State>(Group(g.impl()));
   state->count = initial.count;
@@ -133,7 +147,7 @@ Result<Window> Window::create(Group& g, CView initial) {
     return {};
   };
   Digest digest;
-  digest.add(static_cast<std::uint64_t>(initial.dtype));
+  digest.add(initial.dtype);
   OURO_TRY(agree(g, "window", Agreement(digest.value(), 1, initial.count), prepare()));
 
   const std::uint64_t words[] = {ref.id, ref.offset};
@@ -186,7 +200,10 @@ Result<std::uint64_t> Window::version(int rank) const {
   state_->unlock(rank, false);
   return v;
 }
-Status Window::fence() const { return barrier(state_->group); }
+Status Window::fence() const {
+  OURO_TRY(not_in_batch("fence"));
+  return barrier(state_->group);
+}
 
 Status average_donors(Window& window, std::span<const int> donors, std::span<const double> weights,
                       View params, double keep) {

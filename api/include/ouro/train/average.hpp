@@ -37,12 +37,12 @@ class OURO_API Array {
 // one of them refuses, every rank returns `invalid` and the group stays usable. They block without a stream;
 // with one they are enqueued, and their outcome is the stream's. Not inside group_start (invalid).
 
-struct AverageOptions {
+struct GradientAverageOptions {
   /// Parameters without a gradient are left out, if all ranks lack the same ones. Else they are `invalid`.
   bool skip_missing = false;
 };
 /// Each gradient becomes its mean over the group, in place. Errors: invalid (no gradient, types, sizes).
-OURO_API Status average_gradients(Group&, std::span<const Param>, const AverageOptions& = {},
+OURO_API Status average_gradients(Group&, std::span<const Param>, const GradientAverageOptions& = {},
                                   const Stream& = {});
 /// Each parameter becomes its mean over the group, in place: sum / size of the group.
 OURO_API Status average_models(Group&, std::span<const Param>, const Stream& = {});

@@ -49,7 +49,8 @@ struct AggregateOptions {
   int streams = 1;
   /// One per site, not negative, any sum; for example samples seen. Empty: every site counts the same.
   std::vector<double> site_weights = {};
-  /// Which parameters take part, the same ones on all ranks. None: all. If it selects none, nothing travels.
+  /// Which parameters take part, the same ones on all ranks. None: all. If it selects none, only the
+  /// comparison travels.
   std::function<bool(const Param&)> filter = {};
 };
 
@@ -72,6 +73,8 @@ class OURO_API AggregationPlan {
   Status run(const Stream& = {});
   /// The comparison alone, once; later calls and runs do not repeat it.
   Status compare();
+  /// Waits for what runs have enqueued; the first failure since the last wait.
+  Status wait();
   std::span<const Bucket> buckets() const;  ///< layers are counted among the selected parameters
   AggregateTraffic traffic() const;
 
@@ -79,6 +82,7 @@ class OURO_API AggregationPlan {
   explicit AggregationPlan(std::shared_ptr<State> s) : state_(std::move(s)) {}
 
  private:
+  friend class LocalSteps;
   std::shared_ptr<State> state_;
 };
 

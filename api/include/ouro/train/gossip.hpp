@@ -52,7 +52,7 @@ struct GossipOptions {
   PreMix pre_mix{};
 };
 
-struct AverageOptions {
+struct GlobalAverageOptions {
   bool keep = false;      ///< the mean stays; else the values come back
   bool distance = false;  ///< fill in Average::distance
 };
@@ -122,15 +122,16 @@ class OURO_API GossipTrainer {
 
   /// Collective, between steps. Waits for pending exchanges, then x <- mean of x over all parameters (frozen
   /// ones too) and, with average_buffers, buffers; integers are left alone. With `keep` the pending exchange
-  /// is dropped: the next step does not mix. Errors: unsupported (`keep` for 16-bit parameters, whose f32
-  /// master copies would undo it).
-  Result<Average> global_average(const AverageOptions& = {});
+  /// is dropped: the next step does not mix; all ranks keep, or none. Errors: unsupported (`keep` for 16-bit
+  /// parameters, whose f32 master copies would undo it).
+  Result<Average> global_average(const GlobalAverageOptions& = {});
 
   /// All that the next steps depend on: values of trainable parameters, optimisers, schedules, scaler, what
   /// was received and not mixed yet. Between steps, on each rank for itself; waits for pending exchanges.
   Result<Bytes> save();
-  /// Into a trainer that was made alike and has taken no step, on all ranks: the next steps have the same
-  /// bits. Errors: invalid (damaged, of another rank, of another model or options), and nothing is changed.
+  /// Collective. Into a trainer that was made alike and has taken no step: the next steps have the same bits.
+  /// Errors, on every rank: invalid (damaged, of another rank, model or options; states of different steps),
+  /// resource; and nothing is changed.
   Status load(CBytes);
 
   /// Collective: waits until what neighbours still want from this rank has been taken, and ends. Idempotent.

@@ -139,6 +139,9 @@ class OURO_API Optimizer {
   /// after an error of a device the state is undefined.
   virtual Status step(std::span<const Param>, const StepOptions& = {}, const Stream& = {}) = 0;
   virtual double lr() const = 0;
+  /// Of the rule and the options it was made with: ranks that must have the same optimiser compare it. 0: not
+  /// told.
+  virtual std::uint64_t digest() const { return 0; }
   /// All that a step depends on besides parameters and gradients, the learning rate included, in a form that
   /// does not depend on device, order of parameters or lazy_zero. Waits for what is enqueued.
   virtual Result<Bytes> save() = 0;

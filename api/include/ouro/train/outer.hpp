@@ -46,9 +46,10 @@ struct OuterOptions {
       false;  ///< parameters on a GPU: keep x_o and the optimiser's state on the host, and step there
 };
 
-/// Keeps x_o, the parameters after the outer step before. One step: g = x_o - x; x <- x_o; one step of the
-/// optimiser with g; x_o <- x. Takes every parameter that is given to it; what is not (buffers, frozen ones)
-/// keeps its aggregated value. The same inputs give the same bits, so ranks that agree go on agreeing.
+/// Keeps x_o, the parameters after the outer step before. One step: g = x_o - x; one step of the optimiser on
+/// x_o with g; x <- x_o. A step that the optimiser refuses changes nothing. Takes every parameter that is
+/// given to it; what is not (buffers, frozen ones) keeps its aggregated value. The same inputs give the same
+/// bits, so ranks that agree go on agreeing.
 class OURO_API OuterOptimizer {
  public:
   /// x_o <- the parameters as they are now. Errors: invalid (no optimiser, types, twice the same name, a
@@ -58,6 +59,12 @@ class OURO_API OuterOptimizer {
   Status step(const Stream& = {});
   std::int64_t steps() const;
   Optimizer& optimizer();
+  /// x_o, the optimiser's state, the place in the schedule, steps; the parameters are the model's, to be
+  /// saved with it. Waits for what is enqueued.
+  Result<Bytes> save();
+  /// Into one that was made alike: the next steps have the same bits. Errors: invalid (damaged, of other
+  /// parameters or options), resource; and nothing is changed.
+  Status load(CBytes);
 
   struct State;
   explicit OuterOptimizer(std::shared_ptr<State> s) : state_(std::move(s)) {}
@@ -77,8 +84,8 @@ OURO_API Status outer_step_from_models(std::span<const Param> base,
 // ---- local steps ------------------------------------------------------------------------------------
 
 /// What crosses the sites. exact: the parameters, as `aggregate` does. bf16: g, rounded. int8: g in blocks of
-/// 256 elements of one scale, the largest magnitude / 127, gathered and summed up in site order; memory of
-/// the host.
+/// 256 elements of one scale, the largest magnitude / 127, gathered in one message (whatever the strategy)
+/// and summed up in site order; memory of the host.
 enum class DeltaFormat : std::uint8_t { exact, bf16, int8 };
 
 struct LocalStepsOptions {
@@ -89,17 +96,23 @@ struct LocalStepsOptions {
 };
 
 /// The loop of DiLoCo and FedAvg: each site trains by itself for inner_steps steps, then all take one outer
-/// step.
+/// step. The first round compares, besides what `aggregate` does, inner_steps, delta, clip_norm and the
+/// optimiser (Optimizer::digest): `invalid` on every rank where they differ, and no parameter is touched.
 class OURO_API LocalSteps {
  public:
   /// Does not communicate. Parameters that `aggregate.filter` leaves out stay local. Errors: as
-  /// plan_aggregation and OuterOptimizer::create; invalid (inner_steps < 1), unsupported (int8 on a GPU).
+  /// plan_aggregation and OuterOptimizer::create; invalid (inner_steps < 1), unsupported (bf16 or int8 on a
+  /// GPU; int8 on several streams).
   static Result<LocalSteps> create(const LayoutGroups&, std::span<const Param>,
                                    std::unique_ptr<Optimizer> outer, LocalStepsOptions = {});
   /// After each inner step. Collective over the layout in every inner_steps-th call, which returns true and
   /// waits.
   Result<bool> step(const Stream& = {});
-  std::int64_t rounds() const;       ///< outer steps so far
+  std::int64_t rounds() const;  ///< outer steps so far
+  /// As in OuterOptimizer, and the inner steps of the round under way. Each rank for itself; the next round
+  /// compares how many rounds the ranks have behind them.
+  Result<Bytes> save();
+  Status load(CBytes);
   AggregateTraffic traffic() const;  ///< of one round
 
   struct State;

@@ -69,10 +69,10 @@ struct OURO_API Roles {
   /// Leaves all of them. Legal on every rank; idempotent.
   Status close();
 };
-/// Collective over the context's world: exchanges host names (unless options.hosts has them), makes the
-/// layout and the groups. options.world_size is the context's, or 1 for "as it is". A deadline of 0 means 300
-/// s. A world of one rank: one training rank, and no communication. Errors, on every rank: invalid (options
-/// that differ between ranks, those of RankLayout::make).
+/// Collective over the context's world: exchanges the hosts' identities (InitOptions::host_id; unless
+/// options.hosts names them), makes the layout and the groups. options.world_size is the context's, or 1 for
+/// "as it is". A deadline of 0 means 300 s. A world of one rank: one training rank, and no communication.
+/// Errors, on every rank: invalid (options that differ between ranks, those of RankLayout::make).
 OURO_API Result<Roles> make_roles(Context&, RankLayoutOptions = {}, GroupOptions = {});
 
 // ---- the replay service ------------------------------------------------------------------------------
@@ -89,9 +89,9 @@ struct ReplayHandlers {
 struct ReplayReport {
   std::int64_t stored = 0, metadata = 0, syncs = 0;
 };
-/// Serves until `clients` ranks have said EXIT: takes requests from anybody on tag 0, answers without
-/// waiting. Each request has to come within `deadline` (0: the group's). Errors: invalid (no clients, no
-/// `store`, a request that does not exist, naming its source), timeout, peer_lost.
+/// Serves until `clients` different ranks have said EXIT: takes requests from anybody on tag 0, answers
+/// without waiting. Each request has to come within `deadline` (0: the group's). Errors: invalid (no clients,
+/// no `store`, a request that does not exist, naming its source), timeout, peer_lost.
 OURO_API Result<ReplayReport> serve_replay(Mailbox&, int clients, const ReplayHandlers&,
                                            Milliseconds deadline = Milliseconds(0));
 
@@ -111,7 +111,7 @@ class OURO_API ReplayClient {
   Result<Bytes> metadata();
   Status baseline_sync(CBytes);
   /// Reads the scores that are still owed, each within `deadline` (0: the group's), then says EXIT; EXIT also
-  /// after an error, which it returns.
+  /// after an error, which it returns. Idempotent once EXIT was said.
   Status leave(Milliseconds deadline = Milliseconds(0));
   int pending() const { return pending_; }  ///< scores that are owed
 
@@ -122,6 +122,7 @@ class OURO_API ReplayClient {
   int manager_;
   Scoring scoring_;
   int pending_ = 0;
+  bool left_ = false;
 };
 
 }  // namespace ouro::train

@@ -1,0 +1,268 @@
+// How a rank comes into a job: options and the environment become a specification. See ouro/ouro.hpp.
+#include <fmt/format.h>
+#include <openssl/rand.h>
+#include <openssl/sha.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <latch>
+#include <thread>
+
+#include "ouro/ouro.hpp"
+#include "runtime/context.h"
+#include "runtime/core/env.h"
+#include "runtime/core/log.h"
+#include "runtime/launch.h"
+
+namespace ouro {
+namespace {
+
+constexpr char kIdMagic[8] = {'o', 'u', 'r', 'o', '-', 'i', 'd', '1'};
+
+Result<wire::Nonce> nonce_of(const UniqueId& id) {
+  wire::Nonce n;
+  if (std::memcmp(id.bytes, kIdMagic, sizeof kIdMagic) != 0)
+    return invalid(
+        "unique id made by another library, or not made at all (expected one from UniqueId::create)");
+  std::memcpy(n.data(), id.bytes + sizeof kIdMagic, n.size());
+  return n;
+}
+
+/// A launcher's words for the job become its nonce. Only processes of one user can meet under it (peer
+/// credentials).
+wire::Nonce nonce_of(const std::string& job_key) {
+  const std::string text = fmt::format("ouro job {} of user {}", job_key, geteuid());
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
+  wire::Nonce n;
+  std::copy_n(digest, n.size(), n.begin());
+  return n;
+}
+
+/// "HOST:PORT" or "[ADDRESS]:PORT".
+std::string place_of(const InitOptions& o) {
+  const bool v6 = o.address.find(':') != std::string::npos && !o.address.starts_with('[');
+  return v6 ? fmt::format("[{}]:{}", o.address, o.port) : fmt::format("{}:{}", o.address, o.port);
+}
+
+Milliseconds seconds(double s) { return Milliseconds(static_cast<std::int64_t>(s * 1000)); }
+
+/// What makes this host this one: ranks that see the same can share memory.
+std::string own_host_id() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  in >> boot;
+  struct stat net {};
+  if (stat("/proc/self/ns/net", &net) != 0) net.st_ino = 0;
+  return fmt::format("{}/{}", boot, net.st_ino);
+}
+
+/// For a job on several hosts; where it is on one, nothing of this is looked at.
+Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
+  if (!o.world_size || o.local_size.value_or(*o.world_size) >= *o.world_size) return {};
+  auto rendezvous = env::text("OURO_RENDEZVOUS"), host = env::text("OURO_HOSTID"),
+       fabric = env::text("OURO_FABRIC"), security = env::text("OURO_SECURITY");
+  auto connections = env::integer("OURO_TCP_CONNECTIONS");
+  auto checks = env::flag("OURO_CHECKSUM");
+  auto warn = env::real("OURO_SILENT_WARN"), fail = env::real("OURO_SILENT_FAIL");
+  for (const Status& s : {rendezvous.status(), host.status(), fabric.status(), security.status(),
+                          connections.status(), checks.status(), warn.status(), fail.status()})
+    OURO_TRY(s);
+  rt::NetworkOptions net;
+  net.rendezvous = !o.rendezvous.empty() ? o.rendezvous : rendezvous->value_or("");
+  if (net.rendezvous.empty())
+    return invalid(
+        fmt::format("{} of {} ranks are on this host, and nothing says where the hosts meet: set "
+                    "OURO_RENDEZVOUS=HOST:PORT, "
+                    "an address of rank 0's host, on all of them",
+                    *o.local_size, *o.world_size));
+  net.host_id = !o.host_id.empty() ? o.host_id : host->value_or("");
+  if (net.host_id.empty()) net.host_id = own_host_id();
+  net.generation = o.generation;
+  net.fabric = **fabric == "tcp" ? "tcp" : "ucx";
+  net.tls = **security == "tls";
+  net.connections = static_cast<int>(**connections);
+  net.checksums = **checks;
+  net.silent_warn = seconds(**warn);
+  net.silent_fail = seconds(**fail);
+  spec->network = std::move(net);
+  return {};
+}
+
+/// Options, with the environment's word where it has one.
+Result<rt::ContextSpec> spec_of(const InitOptions& o) {
+  env::warn_of_complaints();
+  rt::ContextSpec spec;
+  auto deadline = env::real("OURO_DEADLINE"), late = env::real("OURO_LATE"),
+       joining = env::real("OURO_JOIN_DEADLINE");
+  auto slot = env::integer("OURO_SLOT_BYTES"), page = env::integer("OURO_PAGE_BYTES"),
+       spin = env::integer("OURO_SPIN_US");
+  auto numerics = env::text("OURO_NUMERICS"), algorithm = env::text("OURO_ALGO"),
+       way = env::text("OURO_GPU_WAY");
+  for (const Status& s : {deadline.status(), late.status(), joining.status(), slot.status(), page.status(),
+                          spin.status(), numerics.status(), algorithm.status(), way.status()})
+    OURO_TRY(s);
+  const InitOptions defaults;
+  const auto pick = [](Milliseconds option, Milliseconds fallback, const std::optional<double>& value,
+                       const char* name) {
+    return value && (option == fallback || std::getenv(name)) ? seconds(*value) : option;
+  };
+  spec.deadline = pick(o.deadline, defaults.deadline, *deadline, "OURO_DEADLINE");
+  spec.join.late_after = pick(o.late_after, defaults.late_after, *late, "OURO_LATE");
+  spec.join.deadline = pick(o.join_deadline, defaults.join_deadline, *joining, "OURO_JOIN_DEADLINE");
+  if (spec.deadline.count() <= 0 || spec.join.deadline.count() <= 0)
+    return invalid("deadlines must be positive");
+  spec.numerics = o.numerics != Numerics::inherit ? o.numerics
+                  : **numerics == "canonical"     ? Numerics::canonical
+                                                  : Numerics::fast;
+  if (*slot) spec.slot_bytes = static_cast<std::uint32_t>(**slot);
+  if (*page) spec.page_bytes = static_cast<std::size_t>(**page);
+  auto rules = rt::rules_in_force();
+  if (!rules.ok()) return rules.status();
+  spec.rules = std::move(*rules);
+  if (*spin) spec.spin = std::chrono::microseconds(**spin);
+  spec.gpu_way = **way;
+  OURO_TRY(network_of(o, &spec));
+  // Each is part of what ranks must agree on before they can read what the others write.
+  spec.join.settings = fmt::format(
+      "OURO_SLOT_BYTES={} OURO_PAGE_BYTES={} OURO_NUMERICS={} OURO_ALGO={} OURO_GPU_WAY={} rules={:016x}",
+      spec.slot_bytes, spec.page_bytes, name(spec.numerics), algorithm->value_or(""), spec.gpu_way,
+      spec.rules.digest());
+  if (spec.network)
+    spec.join.settings +=
+        fmt::format(" OURO_FABRIC={} OURO_SECURITY={} OURO_TCP_CONNECTIONS={}", spec.network->fabric,
+                    spec.network->tls ? "tls" : "auth", spec.network->connections);
+  return spec;
+}
+
+}  // namespace
+
+Result<UniqueId> UniqueId::create() {
+  UniqueId id;
+  std::memcpy(id.bytes, kIdMagic, sizeof kIdMagic);
+  if (RAND_bytes(id.bytes + sizeof kIdMagic, 16) != 1)
+    return Status(Reason::resource, "no random numbers to be had");
+  return id;
+}
+
+Result<Context> Context::create(const InitOptions& o) {
+  if (!o.rank || !o.world_size)
+    return invalid("rank and world_size must be given both, or neither (then: from_env)");
+  if (*o.world_size < 1 || *o.world_size > static_cast<int>(wire::kMaxWorld))
+    return invalid(fmt::format("world size {}; expected 1 to {}", *o.world_size, wire::kMaxWorld));
+  if (*o.rank < 0 || *o.rank >= *o.world_size)
+    return invalid(fmt::format("rank {} of {}; expected 0 to {}", *o.rank, *o.world_size, *o.world_size - 1));
+  if (o.port < 0 || o.port > 65535 || (o.port > 0 && o.address.empty()))
+    return invalid(fmt::format("address '{}' and port {}; expected an address and a port of 0 to 65535",
+                               o.address, o.port));
+  InitOptions options = o;
+  if (options.rendezvous.empty() && o.port > 0) options.rendezvous = place_of(o);
+  auto spec = spec_of(options);
+  if (!spec.ok()) return spec.status();
+  spec->join.rank = *o.rank;
+  spec->join.world = *o.world_size;
+  spec->local_rank = o.local_rank.value_or(*o.rank);
+  spec->local_size = o.local_size.value_or(*o.world_size);
+  if (o.gpu)
+    spec->gpu = *o.gpu;
+  else if (const int gpus = gpu::gpu().devices(); gpus > 0)
+    spec->gpu = spec->local_rank % gpus;
+  if (const int gpus = gpu::gpu().devices(); o.one_gpu_each && gpus < spec->local_size)
+    return invalid(
+        fmt::format("one_gpu_each: {} ranks on this host, {} GPUs to be seen", spec->local_size, gpus));
+  if (spec->gpu < -1) return invalid(fmt::format("GPU {}; expected a device, or -1 for none", spec->gpu));
+  if (spec->local_size < 1 || spec->local_rank < 0 || spec->local_rank >= spec->local_size)
+    return invalid(fmt::format("local rank {} of {}", spec->local_rank, spec->local_size));
+  if (o.id) {
+    auto nonce = nonce_of(*o.id);
+    if (!nonce.ok()) return nonce.status();
+    spec->join.job = *nonce;
+  } else if (spec->join.world == 1) {
+    auto id = UniqueId::create();
+    if (!id.ok()) return id.status();
+    spec->join.job = *nonce_of(*id);
+  } else if (!o.address.empty()) {
+    spec->join.job =
+        nonce_of(o.port > 0 ? "address:" + place_of(o) : "parent:" + identity().parent + o.address);
+  } else {
+    return invalid(
+        "a job of several ranks needs an id (UniqueId::create on one rank, handed to all), an address, or "
+        "from_env");
+  }
+  try {
+    auto impl = rt::Context::create(*spec);
+    if (!impl.ok()) return impl.status();
+    Context c(std::move(*impl));
+    std::vector<int> all(static_cast<std::size_t>(c.world_size()));
+    for (int r = 0; r < c.world_size(); ++r) all[static_cast<std::size_t>(r)] = r;
+    auto world = c.group(all, "world");
+    if (!world.ok()) return world.status();
+    c.world_ = std::make_unique<Group>(std::move(*world));
+    return c;
+  } catch (const std::exception& e) {
+    return Status(Reason::resource, fmt::format("joining failed: {}", e.what()));
+  }
+}
+
+Result<Context> Context::from_env(const InitOptions& o) {
+  if (o.rank || o.world_size) return create(o);
+  auto launch = discover();
+  if (!launch.ok()) return launch.status();
+  InitOptions full = o;
+  full.rank = launch->rank, full.world_size = launch->size;
+  if (full.rendezvous.empty()) full.rendezvous = launch->rendezvous;
+  if (full.generation == 0) full.generation = static_cast<std::uint32_t>(launch->generation);
+  if (!full.local_rank) full.local_rank = launch->local_rank;
+  if (!full.local_size) full.local_size = launch->local_size;
+  if (!full.id && launch->size > 1) {
+    full.id.emplace();
+    const wire::Nonce n = nonce_of(launch->job_key);
+    std::memcpy(full.id->bytes, kIdMagic, sizeof kIdMagic);
+    std::memcpy(full.id->bytes + sizeof kIdMagic, n.data(), n.size());
+  }
+  return create(full);
+}
+
+Result<std::vector<Context>> Context::threads(int n, const InitOptions& o) {
+  if (n < 1 || n > 256) return invalid(fmt::format("{} ranks as threads; expected 1 to 256", n));
+  auto id = UniqueId::create();
+  if (!id.ok()) return id.status();
+  std::vector<Context> contexts(static_cast<std::size_t>(n));
+  std::vector<Status> outcomes(static_cast<std::size_t>(n));
+  // Joining is collective, all at once: nobody begins before there is a thread for each.
+  std::latch here(1);
+  bool complete = false;
+  const auto join = [&](int r) {
+    here.wait();
+    if (!complete) return;
+    InitOptions mine = o;
+    mine.rank = r, mine.world_size = n, mine.id = *id;
+    mine.local_rank.reset(), mine.local_size.reset();
+    auto c = create(mine);
+    const auto i = static_cast<std::size_t>(r);
+    if (c.ok())
+      contexts[i] = std::move(*c);
+    else
+      outcomes[i] = c.status();
+  };
+  std::vector<std::thread> joiners;
+  Status started;
+  try {
+    joiners.reserve(static_cast<std::size_t>(n));
+    for (int r = 0; r < n; ++r) joiners.emplace_back(join, r);
+    complete = true;
+  } catch (const std::exception& e) {
+    started = Status(Reason::resource, fmt::format("{} of {} threads: {}", joiners.size(), n, e.what()));
+  }
+  here.count_down();
+  for (auto& t : joiners) t.join();
+  OURO_TRY(started);
+  for (const Status& s : outcomes) OURO_TRY(s);
+  return contexts;
+}
+
+}  // namespace ouro

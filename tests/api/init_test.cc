@@ -1,0 +1,112 @@
+// How ranks come into a job: addresses in place of ids, a GPU each, and threads that cannot be had.
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/core/fd.h"
+#include "runtime/device/gpu.h"
+#include "tests/runtime/ranks.h"
+
+namespace ouro {
+namespace {
+
+/// A port of the loopback interface that is free now.
+int free_port() {
+  const Fd s(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  EXPECT_EQ(::bind(s.get(), reinterpret_cast<const sockaddr*>(&at), size), 0);
+  EXPECT_EQ(::getsockname(s.get(), reinterpret_cast<sockaddr*>(&at), &size), 0);
+  return ntohs(at.sin_port);
+}
+
+/// Two ranks join by what `change` makes of their options, and add up their numbers.
+template <class F>
+std::string meet(F&& change) {
+  std::string said[2];
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 2; ++r)
+    ranks.emplace_back([&, r] {
+      InitOptions o = test::quick_options();
+      o.rank = r, o.world_size = 2;
+      change(o);
+      auto c = Context::create(o);
+      if (!c.ok()) return void(said[r] = c.status().message());
+      int sum = r + 1;
+      const Status s = all_reduce(c->world(), std::span<const int>(&sum, 1), std::span(&sum, 1));
+      said[r] = !s.ok() ? s.message() : sum == 3 ? "" : fmt::format("{}", sum);
+      if (const Status closed = c->close(); !closed.ok()) said[r] += closed.message();
+    });
+  for (std::thread& t : ranks) t.join();
+  return said[0] + said[1];
+}
+
+TEST(Init, RanksOfOneHostMeetByAnAddressAlone) {
+  EXPECT_EQ("", meet([](InitOptions& o) { o.address = "127.0.0.1"; }));
+}
+
+TEST(Init, HostsMeetAtAnAddressAndAPort) {
+  const int port = free_port();
+  EXPECT_EQ("", meet([&](InitOptions& o) {
+              o.address = "127.0.0.1", o.port = port;
+              o.local_rank = 0, o.local_size = 1;
+              o.host_id = fmt::format("host-{}", *o.rank);
+            }));
+}
+
+TEST(Init, RefusesWhatNamesNoJob) {
+  const auto code = [](const InitOptions& o) { return Context::create(o).status().code(); };
+  EXPECT_EQ(code({.rank = 0}), Code::invalid);
+  EXPECT_EQ(code({.world_size = 2}), Code::invalid);
+  EXPECT_EQ(code({.rank = 0, .world_size = 2}), Code::invalid);
+  EXPECT_EQ(code({.rank = 0, .world_size = 1, .port = 4000}), Code::invalid);
+  EXPECT_EQ(code({.rank = 0, .world_size = 1, .address = "127.0.0.1", .port = 65536}), Code::invalid);
+  EXPECT_EQ(code({.rank = 0, .world_size = 1, .address = "127.0.0.1", .port = -1}), Code::invalid);
+}
+
+/// There is one, fake or not.
+TEST(Init, AGpuEachOrNone) {
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  const int gpus = gpu::gpu().devices();
+  EXPECT_TRUE(Context::create({.rank = 0, .world_size = 1, .one_gpu_each = true}).ok());
+  const Status more =
+      Context::create({.rank = 0, .world_size = gpus + 1, .one_gpu_each = true, .address = "x"}).status();
+  EXPECT_EQ(more.code(), Code::invalid);
+  EXPECT_NE(more.message().find("one_gpu_each"), std::string::npos) << more.message();
+}
+
+/// No memory for the stacks of so many threads: an error, and those that had begun are gone.
+TEST(Init, ThreadsThatCannotBeHad) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers reserve more addresses than the limit of this test";
+#endif
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t limit = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (256u << 20);
+    const rlimit room{limit, limit};
+    if (::setrlimit(RLIMIT_AS, &room) != 0) ::_exit(3);
+    const Status s = Context::threads(200).status();
+    ::_exit(s.reason() == Reason::resource ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+}  // namespace
+}  // namespace ouro

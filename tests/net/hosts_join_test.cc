@@ -1,0 +1,106 @@
+// Joining over several hosts as a user sees it where it fails: ranks are threads that take each other for
+// ranks of other hosts, over the loopback interface.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "ouro/ouro.hpp"
+
+namespace ouro {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class HostsJoin : public testing::Test {
+ protected:
+  void SetUp() override {
+    setenv("OURO_INSECURE", "1", 1);
+    setenv("OURO_SOCKET_IFNAME", "lo", 1);
+    auto id = UniqueId::create();
+    ASSERT_TRUE(id.ok());
+    id_ = *id;
+    file_ = std::filesystem::temp_directory_path() / ("ouro-hosts-join-" + std::to_string(getpid()));
+    std::filesystem::remove(file_);
+  }
+  void TearDown() override {
+    std::error_code ignored;
+    std::filesystem::remove(file_, ignored);
+    for (const char* name : {"OURO_INSECURE", "OURO_SOCKET_IFNAME"}) unsetenv(name);
+  }
+  /// The `local`-th of `many` ranks on `host`.
+  InitOptions rank(int rank, int world, const char* host, int local, int many) const {
+    InitOptions o;
+    o.rank = rank, o.world_size = world, o.id = id_;
+    o.local_rank = local, o.local_size = many;
+    o.host_id = host;
+    o.rendezvous = "file:" + file_.string();
+    o.join_deadline = 5s, o.deadline = 5s;
+    return o;
+  }
+  void start(const InitOptions& options) {
+    outcomes_.emplace_back();
+    Status& outcome = outcomes_.back();
+    threads_.emplace_back([options, &outcome] { outcome = Context::create(options).status(); });
+  }
+  void join(std::size_t which) { threads_[which].join(); }
+  void join_all() {
+    for (auto& t : threads_)
+      if (t.joinable()) t.join();
+  }
+
+  UniqueId id_;
+  std::filesystem::path file_;
+  std::deque<Status> outcomes_;
+  std::vector<std::thread> threads_;
+};
+
+/// Who comes a moment after the failure, to a host that gathered its ranks or as another host, hears the
+/// same.
+TEST_F(HostsJoin, LatecomersOfAFailedJobHearWhy) {
+  const auto begin = std::chrono::steady_clock::now();
+  InitOptions odd = rank(1, 5, "a", 1, 3);
+  odd.numerics = Numerics::canonical;
+  start(rank(0, 5, "a", 0, 3)), start(rank(3, 5, "b", 0, 1)), start(odd);
+  join(2);  // refused without delay
+  start(rank(2, 5, "a", 2, 3)), start(rank(4, 5, "c", 0, 1));
+  join_all();
+  for (const Status& s : outcomes_) {
+    EXPECT_EQ(s.reason(), Reason::mismatch) << s.message();
+    EXPECT_THAT(s.message(), AllOf(HasSubstr("=fast"), HasSubstr("=canonical")));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s);
+}
+
+TEST_F(HostsJoin, AnotherWorldSizeOnAHostIsToldToAll) {
+  start(rank(0, 3, "a", 0, 1)), start(rank(1, 3, "b", 0, 2)), start(rank(2, 4, "b", 1, 2));
+  join_all();
+  for (const Status& s : outcomes_) {
+    EXPECT_EQ(s.reason(), Reason::mismatch) << s.message();
+    EXPECT_THAT(s.message(), AllOf(HasSubstr("says 4"), HasSubstr("says 3"), HasSubstr("rank 2 (")));
+  }
+}
+
+TEST_F(HostsJoin, ADuplicateOnAHostIsNamedWithWhoCameFirst) {
+  start(rank(0, 3, "a", 0, 2)), start(rank(1, 3, "a", 1, 2));
+  std::this_thread::sleep_for(300ms);
+  start(rank(1, 3, "a", 1, 2));
+  join(2);
+  start(rank(2, 3, "b", 0, 1));
+  join_all();
+  EXPECT_EQ(outcomes_[2].reason(), Reason::refused);
+  EXPECT_THAT(outcomes_[2].message(),
+              AllOf(HasSubstr("duplicate-rank: rank 1 ("), HasSubstr("joined first; refused")));
+  for (const std::size_t i : {0, 1, 3}) EXPECT_TRUE(outcomes_[i].ok()) << outcomes_[i].message();
+}
+
+}  // namespace
+}  // namespace ouro

@@ -1,0 +1,143 @@
+// Reading and writing a run's files. A file: a line of JSON, then the parts, whose sizes and checksum stand
+// in the line. See checkpoint.h.
+#include "tools/train/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace ouro::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kHalf = ".part";  // of a name, while a file is being written
+
+std::string file_of(const std::string& stem, int rank) { return fmt::format("{}.rank{}", stem, rank); }
+
+/// What must be the same for a run to go on; its length only where the schedule knows it, and not where it
+/// runs.
+Json identity(const TrainOptions& o, const Group& world) {
+  Json run = to_json(o, world.size());
+  for (const char* free : {"device", "numerics", "adaptive"}) run.erase(free);
+  if (*o.schedule == Curve::constant) run.erase("steps");
+  run["rank"] = world.rank();
+  return run;
+}
+
+std::uint64_t checksum(std::string_view bytes) {
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+Status unwritable(const std::string& path) {
+  return {Reason::resource, fmt::format("--save {}: cannot be written", path)};
+}
+
+Status write_file(const std::string& path, const Json& run, const Checkpoint& state) {
+  std::string body;
+  Json sizes = Json::array();
+  for (const Bytes& part : state.parts) {
+    sizes.push_back(part.size());
+    body.append(reinterpret_cast<const char*>(part.data()), part.size());
+  }
+  const Json head = {{"ouro-train state", 1},
+                     {"run", run},
+                     {"step", state.step},
+                     {"parts", sizes},
+                     {"checksum", checksum(body)}};
+  const std::string half = path + kHalf;
+  std::ofstream file(half, std::ios::binary);
+  file << head.dump() << '\n' << body;
+  file.close();
+  if (!file || std::rename(half.c_str(), path.c_str()) != 0) return unwritable(path);
+  return {};
+}
+
+/// The first option that differs, with both sides.
+Status compare(const std::string& path, const Json& saved, const Json& here) {
+  const auto shown = [](const Json& j, const std::string& key) {
+    return j.contains(key) ? j[key].dump(-1, ' ', false, Json::error_handler_t::replace) : "nothing";
+  };
+  for (const Json* side : {&here, &saved})
+    for (const auto& [key, value] : side->items())
+      if (shown(saved, key) != shown(here, key))
+        return invalid(fmt::format("--resume {}: another run: {} was {} and is {}", path, key,
+                                   shown(saved, key), shown(here, key)));
+  return {};
+}
+
+Result<Checkpoint> read_file(const std::string& path, const Json& run, std::size_t parts) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string all(std::istreambuf_iterator<char>(file), {});
+  if (!file) return Status(Reason::resource, fmt::format("--resume {}: cannot be read", path));
+  const auto damaged = [&](const char* why) {
+    return invalid(fmt::format("--resume {}: not a state of ouro-train, or damaged: {}", path, why));
+  };
+  const std::size_t line = all.find('\n');
+  if (line == std::string::npos) return damaged("no heading");
+  const Json head = Json::parse(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(line), nullptr, false);
+  const auto is = [&](const char* key, bool (Json::*kind)() const noexcept) {
+    return head.contains(key) && (head[key].*kind)();
+  };
+  if (!head.is_object() || !is("ouro-train state", &Json::is_number_unsigned) ||
+      !is("run", &Json::is_object) || !is("step", &Json::is_number_unsigned) ||
+      !is("parts", &Json::is_array) || !is("checksum", &Json::is_number_unsigned))
+    return damaged("its heading");
+  if (head["ouro-train state"] != 1) return damaged("its version");
+  OURO_TRY(compare(path, head["run"], run));
+  const std::string_view body = std::string_view(all).substr(line + 1);
+  if (head["checksum"] != checksum(body)) return damaged("its checksum");
+  Checkpoint state{.step = head["step"].get<std::int64_t>(), .parts = {}};
+  std::size_t at = 0;
+  for (const Json& size : head["parts"]) {
+    if (!size.is_number_unsigned() || size.get<std::size_t>() > body.size() - at) return damaged("its sizes");
+    const auto part = std::as_bytes(std::span(body).subspan(at, size.get<std::size_t>()));
+    state.parts.emplace_back(part.begin(), part.end());
+    at += part.size();
+  }
+  if (at != body.size() || state.parts.size() != parts) return damaged("its sizes");
+  return state;
+}
+
+}  // namespace
+
+int end_of(const TrainOptions& o) { return o.stop_after > 0 ? std::min(o.stop_after, o.steps) : o.steps; }
+
+Status try_checkpoint(Group& world, const TrainOptions& o) {
+  Status mine;
+  if (!o.save.empty()) {
+    const std::string half = file_of(o.save, world.rank()) + kHalf;
+    std::ofstream file(half, std::ios::binary);
+    file.close();
+    if (!file || std::remove(half.c_str()) != 0) mine = unwritable(file_of(o.save, world.rank()));
+  }
+  return agree(world, mine);
+}
+
+Status save_checkpoint(Group& world, const TrainOptions& o, const Checkpoint& state) {
+  return agree(world, write_file(file_of(o.save, world.rank()), identity(o, world), state));
+}
+
+Result<Checkpoint> load_checkpoint(Group& world, const TrainOptions& o, std::size_t parts) {
+  const std::string path = file_of(o.resume, world.rank());
+  auto state = read_file(path, identity(o, world), parts);
+  OURO_TRY(agree(world, state.status()));
+  std::int64_t first = state->step;
+  const View v(&first, 1, DType::i64);
+  OURO_TRY(broadcast(world, v, v, 0));
+  Status mine;
+  if (first != state->step)
+    mine =
+        invalid(fmt::format("--resume {}: it is at step {}, rank 0's file at {}", path, state->step, first));
+  else if (first >= end_of(o))
+    mine = invalid(fmt::format("--resume {}: it is at step {}, the last one is {}", path, first, end_of(o)));
+  OURO_TRY(agree(world, mine));
+  return state;
+}
+
+}  // namespace ouro::tools
