@@ -58,6 +58,8 @@ TEST(Init, RanksOfOneHostMeetByAnAddressAlone) {
 }
 
 TEST(Init, HostsMeetAtAnAddressAndAPort) {
+  setenv("OURO_SOCKET_IFNAME", "lo", 1);
+  setenv("OURO_INSECURE", "1", 1);
   const int port = free_port();
   EXPECT_EQ("", meet([&](InitOptions& o) {
               o.address = "127.0.0.1", o.port = port;

@@ -75,7 +75,7 @@ Status give(End& to, const Frame& f) {
   std::lock_guard lock(to.exchange.lock());
   auto place = to.exchange.place(1 - to.rank, f.header);
   if (!place.ok()) return place.status();
-  if (place->to) std::memcpy(place->to, f.payload.data(), f.payload.size());
+  if (place->to && !f.payload.empty()) std::memcpy(place->to, f.payload.data(), f.payload.size());
   to.exchange.landed(1 - to.rank, f.header, *place);
   return {};
 }

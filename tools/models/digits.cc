@@ -5,13 +5,14 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <numeric>
 #include <string>
 #include <system_error>
 #include <utility>
+
+#include "runtime/core/env.h"
 
 namespace ouro::models {
 namespace {
@@ -97,18 +98,17 @@ Result<Digits> parse_digits(std::string_view text, std::string_view source) {
 
 Result<fs::path> find_data_file(std::string_view name) {
   std::error_code ignored;
-  if (const char* directory = std::getenv("OURO_DATA_DIR")) {  // an explicit wish is never overruled
-    const fs::path path = fs::path(directory) / name;
+  const auto directory = env::text("OURO_DATA_DIR");
+  if (!directory.ok()) return directory.status();
+  if (*directory) {  // an explicit wish is never overruled
+    const fs::path path = fs::path(**directory) / name;
     if (fs::is_regular_file(path, ignored)) return path;
-    return invalid(fmt::format("no file {} (OURO_DATA_DIR={})", path.string(), directory));
+    return invalid(fmt::format("no file {} (OURO_DATA_DIR={})", path.string(), **directory));
   }
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
   const fs::path installed = program.parent_path().parent_path() / "share/ouro/data" / name;
-  const fs::path source_tree = fs::path(OURO_SOURCE_DATA_DIR) / name;
-  for (const fs::path& path : {installed, source_tree})
-    if (fs::is_regular_file(path, ignored)) return path;
-  return invalid(fmt::format("no file {} and no file {}; set OURO_DATA_DIR to the directory that holds {}",
-                             installed.string(), source_tree.string(), name));
+  if (fs::is_regular_file(installed, ignored)) return installed;
+  return invalid(fmt::format("no file {}; set OURO_DATA_DIR to the directory that holds {}", installed.string(), name));
 }
 
 Result<Digits> load_digits() {
