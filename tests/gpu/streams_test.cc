@@ -235,6 +235,8 @@ TEST(GpuStreams, FunctionsAndEventsKeepTheOrderOfHostAndDevice) {
                           OURO_RANK_CHECK(third.wait().reason() == Reason::invalid, "{}",
                                           third.status().message());
                           OURO_RANK_OK(first.wait());
+                          const Status failed = device->synchronize();  // the first since the last time
+                          OURO_RANK_CHECK(failed.reason() == Reason::invalid, "{}", failed.message());
                           OURO_RANK_OK(device->synchronize());
                           OURO_RANK_CHECK((order == std::vector{1, 2, 3}), "{} steps", order.size());
                           std::atomic<bool> told{false};
