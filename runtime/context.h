@@ -143,6 +143,7 @@ class Context : public std::enable_shared_from_this<Context> {
   friend class Allocation;
   explicit Context(ContextSpec spec);
   Result<wire::Frame> ask(int r, const wire::Fetch&, std::vector<Fd>* fds);
+  Result<wire::Frame> ask_once(int r, const wire::Fetch&, std::vector<Fd>* fds);
   Result<Fd> fetch(int r, const wire::Fetch&, std::uint64_t* bytes);
   Result<transport::GpuOffer> fetch_gpu(int r, wire::Fetch::Kind, std::uint64_t key, std::uint64_t bytes);
   Status serve_gpu(int line, const wire::Fetch&);

@@ -2,7 +2,6 @@
 #include "runtime/network.h"
 
 #include <fmt/format.h>
-#include <linux/sockios.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -12,6 +11,7 @@
 #include <boost/asio/post.hpp>
 #include <future>
 
+#include "runtime/control_line.h"
 #include "runtime/core/log.h"
 #include "runtime/interfaces.h"
 #include "transport/tcp.h"
@@ -21,7 +21,6 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-using Descriptor = asio::posix::stream_descriptor;
 constexpr auto kBeat = 250ms;
 constexpr auto kStalled = 500ms;   // a beat so late says something about this process, not about its peers
 constexpr auto kGather = 100ms;    // losses that come together are reported together
@@ -31,7 +30,6 @@ constexpr auto kSlowest =
 constexpr auto kBrief = 1s;  // a line that breaks sooner is not dialled again at once
 constexpr auto kAgain = 100ms;  // between attempts to connect the fabric
 constexpr std::chrono::milliseconds kLastWords = 500ms, kServe = 2s;
-constexpr std::size_t kPiece = 64 << 10;
 
 /// Whether the interface is there, up, and has a carrier.
 bool runs(const std::string& interface) {
@@ -52,31 +50,10 @@ std::optional<transport::TlsEnd> encrypted(bool tls, bool dialled, const Line& l
 
 }  // namespace
 
-/// One authenticated line. Under TLS its frames are sealed all the same: the seals are what cuts the stream
-/// up.
-struct Network::Control {
-  Control(asio::io_context& io, Line line, transport::Pipe over)
-      : socket(io, line.socket.release()),
-        pipe(std::move(over)),
-        out(line.keys.out),
-        in(line.keys.in),
-        buffer(kPiece) {}
-  const Clock::time_point since = Clock::now();
-  Descriptor socket;  // to wait for; bytes go by the pipe
-  transport::Pipe pipe;
-  wire::FrameSealer out;
-  wire::FrameOpener in;
-  std::vector<std::uint8_t> buffer;
-  wire::Bytes queued, writing;  // writing: all that has been written is in the kernel once this is empty
-  std::size_t written = 0;      // of writing
-  bool waiting = false;         // for room
-  bool last_words = false;      // closed once all is written
-};
-
 /// What this rank knows of one on another host.
 struct Network::Far {
   Remote remote;
-  std::vector<std::shared_ptr<Control>> lines;  // all are read, the newest is written to
+  std::vector<std::shared_ptr<ControlLine>> lines;  // all are read, the newest is written to
   Clock::time_point heard{};
   bool spoke = false;  // something has come since it started: from then on its silence means something
   bool warned = false, lost = false, fenced = false, dialing = false, dialing_data = false;
@@ -201,56 +178,30 @@ void Network::adopt(Far& far, Line line, bool dialled) {
     OURO_WARN("no line to rank {}: {}", rank, pipe.status().failure()->text);
     return;
   }
-  auto control = std::make_shared<Control>(io_, std::move(line), std::move(*pipe));
+  auto control = std::make_shared<ControlLine>(io_, std::move(line), std::move(*pipe));
+  control->listen(
+      [this, &far](wire::View payload) { heard(far, payload); },
+      [this, &far, c = std::weak_ptr(control)](const std::string& how) { hung_up(far, c.lock(), how); });
   if (far.lost) {
     // The others have gone on without it, and it does not know.
-    send(*control, wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, 0, {}});
-    control->last_words = true;
-    flush(control);
-    read(far, std::move(control));  // TLS needs answers before it lets anything out
+    control->send(wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, 0, {}});
+    control->last_words();
     OURO_INFO(NET, "rank {} came back after it was given up; it is told so", rank);
     return;
   }
   tell();
   far.lines.push_back(control);
   if (far.lines.size() > 2) {
-    error_code ignored;
-    far.lines.front()->socket.close(ignored);
+    far.lines.front()->close();
     far.lines.erase(far.lines.begin());
   }
   far.heard = Clock::now();
-  tell_all(control);
-  read(far, std::move(control));
+  tell_all(*control);
 }
 
-void Network::tell_all(const std::shared_ptr<Control>& control) {
-  for (wire::Note& n : teller_->everything()) send(*control, std::move(n));
-  flush(control);
-}
-
-void Network::read(Far& far, std::shared_ptr<Control> c) {
-  auto& socket = c->socket;
-  socket.async_wait(Descriptor::wait_read, [this, &far, c = std::move(c)](error_code e) {
-    if (e) return hung_up(far, c, e.message());
-    const iovec room{c->buffer.data(), c->buffer.size()};
-    using From = transport::Pipe::From;
-    // One piece, then others on this thread have their turn; the socket would not tell of what the pipe
-    // keeps.
-    for (From from = From::wire; c->socket.is_open(); from = From::kept) {
-      const auto n = c->pipe.read({&room, 1}, from);
-      if (!n.ok()) return hung_up(far, c, n.status().failure()->text);
-      if (*n == 0) break;
-      c->in.push({c->buffer.data(), *n});
-      for (;;) {
-        auto payload = c->in.next();
-        if (!payload.ok()) return hung_up(far, c, payload.status().failure()->text);
-        if (!*payload) break;
-        heard(far, **payload);
-      }
-    }
-    flush(c);
-    read(far, c);
-  });
+void Network::tell_all(ControlLine& line) {
+  for (wire::Note& n : teller_->everything()) line.send(std::move(n));
+  line.flush();
 }
 
 void Network::heard(Far& far, wire::View payload) {
@@ -276,50 +227,13 @@ void Network::heard(Far& far, wire::View payload) {
   events_.news();
 }
 
-void Network::hung_up(Far& far, const std::shared_ptr<Control>& c, const std::string& how) {
-  error_code ignored;
-  c->socket.close(ignored);
+void Network::hung_up(Far& far, const std::shared_ptr<ControlLine>& c, const std::string& how) {
   std::erase(far.lines, c);
   if (far.lost || far.closed()) return;
-  if (!far.lines.empty()) return tell_all(far.lines.back());  // what was on its way on the other is lost
+  if (!far.lines.empty()) return tell_all(*far.lines.back());  // what was on its way on the other is lost
   OURO_INFO(NET, "the line to rank {} broke ({}); asking whether it lives", far.remote.rank, how);
   // One that is hung up on as soon as it is there is tried again with the next beat.
-  if (Clock::now() - c->since > kBrief) dial_control(far.remote.rank);
-}
-
-void Network::send(Control& c, const wire::NetFrame& frame) {
-  if (c.last_words) return;
-  if (c.queued.size() > 64 * kPiece) {  // it is read by nobody: on the next line everything is said anew
-    error_code ignored;
-    c.socket.close(ignored);
-    return;
-  }
-  (void)c.out.seal(wire::encode_net(frame), c.queued).ok();
-}
-
-void Network::flush(const std::shared_ptr<Control>& c) {
-  if (c->waiting || !c->socket.is_open()) return;
-  bool good = c->pipe.flush().ok();  // where not, the reader hears of it
-  while (good && !c->pipe.blocked()) {
-    if (c->written == c->writing.size()) {
-      c->writing.clear(), c->written = 0;
-      if (c->queued.empty()) break;
-      std::swap(c->writing, c->queued);
-    }
-    const iovec rest{c->writing.data() + c->written, c->writing.size() - c->written};
-    const auto n = c->pipe.write({&rest, 1});
-    good = n.ok() && *n > 0;
-    if (good) c->written += *n;
-  }
-  if (c->pipe.blocked()) {
-    c->waiting = true;
-    c->socket.async_wait(Descriptor::wait_write, [this, c](error_code e) {
-      c->waiting = false;
-      if (!e) flush(c);
-    });
-  } else if (c->last_words && c->writing.empty()) {
-    shutdown(c->socket.native_handle(), SHUT_WR);
-  }
+  if (Clock::now() - c->since() > kBrief) dial_control(far.remote.rank);
 }
 
 void Network::tell() {
@@ -328,16 +242,9 @@ void Network::tell() {
   if (notes.empty()) return;
   for (auto& [rank, far] : remotes_) {
     if (far->lines.empty()) continue;
-    for (const wire::Note& n : notes) send(*far->lines.back(), n);
-    flush(far->lines.back());
+    for (const wire::Note& n : notes) far->lines.back()->send(n);
+    far->lines.back()->flush();
   }
-}
-
-/// Whether the other side has acknowledged all that was written.
-bool Network::sent(const Control& c) {
-  int left = 0;
-  const bool known = ioctl(const_cast<Control&>(c).socket.native_handle(), SIOCOUTQ, &left) == 0;
-  return c.writing.empty() && c.queued.empty() && (!known || left == 0);
 }
 
 void Network::fence(int rank) {
@@ -362,8 +269,8 @@ void Network::tick() {
     if (far->lines.empty()) {
       dial_control(rank);
     } else {
-      send(*far->lines.back(), wire::Beat{});
-      flush(far->lines.back());
+      far->lines.back()->send(wire::Beat{});
+      far->lines.back()->flush();
     }
     const auto silent = now - far->heard;
     const double seconds = std::chrono::duration<double>(silent).count();
@@ -394,10 +301,7 @@ void Network::lose(int rank, Reason reason, std::string text, std::string detect
   Far& far = *remotes_.at(rank);
   if (far.lost) return;
   far.lost = true;
-  for (auto& c : far.lines) {
-    error_code ignored;
-    c->socket.close(ignored);
-  }
+  for (auto& line : far.lines) line->close();
   far.lines.clear();
   fabric_->drop(rank);
   fabric_->exchange().forgive(rank);
@@ -457,12 +361,11 @@ void Network::close() {
       [this] {
         tell();
         // With unread beats in it a socket that is closed takes back what was sent: it goes out before.
-        return std::all_of(remotes_.begin(), remotes_.end(), [this](const auto& entry) {
+        return std::all_of(remotes_.begin(), remotes_.end(), [](const auto& entry) {
           const auto& lines = entry.second->lines;
           if (lines.empty()) return true;
-          lines.back()->last_words = true;
-          flush(lines.back());
-          return !lines.back()->socket.is_open() || sent(*lines.back());
+          lines.back()->last_words();
+          return lines.back()->delivered();
         });
       },
       kLastWords);

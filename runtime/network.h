@@ -20,6 +20,8 @@ class UcxFabric;
 
 namespace ouro::rt {
 
+class ControlLine;
+
 struct NetworkOptions {
   wire::Nonce job{};
   int rank = 0, world = 1;
@@ -86,7 +88,6 @@ class Network {
   transport::Fabric& fabric() { return *fabric_; }
 
  private:
-  struct Control;
   struct Far;
   explicit Network(NetworkOptions);
   void taken(Line);
@@ -96,13 +97,9 @@ class Network {
   void dial_control(int rank);
   void dial_data(int rank);
   void adopt(Far&, Line, bool dialled);
-  void read(Far&, std::shared_ptr<Control>);
-  void hung_up(Far&, const std::shared_ptr<Control>&, const std::string& how);
+  void hung_up(Far&, const std::shared_ptr<ControlLine>&, const std::string& how);
   void heard(Far&, wire::View payload);
-  void send(Control&, const wire::NetFrame&);
-  void flush(const std::shared_ptr<Control>&);
-  void tell_all(const std::shared_ptr<Control>&);
-  static bool sent(const Control&);
+  void tell_all(ControlLine&);
   void tick();
   void tell();
   void on_fabric_failure(int peer, const Status& why);
