@@ -7,8 +7,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
+#include <random>
 #include <utility>
 
 #include "runtime/core/env.h"
@@ -19,6 +21,7 @@ namespace ouro::run {
 namespace {
 
 constexpr std::size_t kMaxOffers = 32, kMaxGuests = 256;
+constexpr int kPortsTried = 100;
 
 sockaddr* socket_address(rt::NetAddress& address) { return reinterpret_cast<sockaddr*>(&address.at); }
 
@@ -71,17 +74,21 @@ Result<std::vector<std::string>> own_addresses(const std::string& peer, const st
   }
 }
 
-/// A socket bound to a free port of `address`, and the port.
+/// A socket bound to a free port of `address`, and the port: none of those that the system hands out by
+/// itself, since rank 0 binds it a moment after it has been let go of here.
 Result<std::pair<Fd, int>> bound_socket(const std::string& address) {
-  Result<rt::NetAddress> at = rt::parse_address(endpoint_text(address, 0));
-  if (!at.ok()) return at.status();
-  Fd socket(::socket(at->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket || ::bind(socket.get(), socket_address(*at), at->length) != 0 ||
-      ::getsockname(socket.get(), socket_address(*at), &at->length) != 0)
-    return system_error(fmt::format("cannot bind to {}", address));
-  const in_port_t port = at->at.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&at->at)->sin6_port
-                                                      : reinterpret_cast<sockaddr_in*>(&at->at)->sin_port;
-  return std::pair(std::move(socket), static_cast<int>(ntohs(port)));
+  std::random_device random;
+  std::uniform_int_distribution ports(12'000, 32'000);
+  for (int attempt = 1;; ++attempt) {
+    const int port = ports(random);
+    Result<rt::NetAddress> at = rt::parse_address(endpoint_text(address, port));
+    if (!at.ok()) return at.status();
+    Fd socket(::socket(at->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (socket && ::bind(socket.get(), socket_address(*at), at->length) == 0)
+      return std::pair(std::move(socket), port);
+    if (!socket || errno != EADDRINUSE || attempt == kPortsTried)
+      return system_error(fmt::format("cannot bind to {}", address));
+  }
 }
 
 }  // namespace
