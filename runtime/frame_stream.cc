@@ -2,22 +2,33 @@
 #include "runtime/frame_stream.h"
 
 #include <fmt/format.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <boost/asio/post.hpp>
-#include <cerrno>
-#include <cstring>
 
 #include "runtime/greeting.h"
 
 namespace ouro::rt {
+namespace {
 
-FrameStream::FrameStream(asio::io_context& io, Line line, std::size_t max_payload)
+constexpr std::size_t kPiece = 64 << 10;  // read, and sealed, at once
+constexpr int kWrites = 4;                // in a row, then others on this thread have their turn
+
+Status hung_up(const std::string& how) { return unresponsive("hung up: " + how, "hang-up"); }
+
+}  // namespace
+
+FrameStream::FrameStream(asio::io_context& io, Line line, std::size_t max_payload,
+                         std::optional<transport::Pipe> pipe, std::size_t max_queued)
     : line_(std::move(line)),
       descriptor_(io, line_.socket.release()),
+      pipe_(pipe ? std::move(*pipe) : *transport::Pipe::open(descriptor_.native_handle(), {})),
       linger_(io),
       sealer_(line_.keys.out),
-      opener_(line_.keys.in, max_payload) {}
+      opener_(line_.keys.in, max_payload),
+      max_queued_(max_queued) {}
 
 void FrameStream::start(OnFrame on_frame) {
   on_frame_ = std::move(on_frame);
@@ -28,21 +39,22 @@ void FrameStream::read() {
   when_readable(descriptor_, [self = shared_from_this()](error_code e) {
     if (e || !self->on_frame_) return;
     self->read_some();
-    if (self->on_frame_) self->read();
+    if (!self->on_frame_) return;
+    self->write();  // TLS may have to answer before it lets anything out
+    self->read();
   });
 }
 
-/// A few pieces, then others on this thread have their turn.
+/// One piece, then others on this thread have their turn; the socket would not tell of what the pipe keeps.
 void FrameStream::read_some() {
-  std::uint8_t bytes[64 << 10];
-  for (int i = 0; i < 4 && on_frame_; ++i) {
-    const ssize_t n = ::read(descriptor_.native_handle(), bytes, sizeof bytes);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return;
-    if (n <= 0)
-      return end(unresponsive(
-          fmt::format("hung up: {}", n == 0 ? "closed by the other end" : std::strerror(errno)), "hang-up"));
-    take({bytes, static_cast<std::size_t>(n)});
+  using From = transport::Pipe::From;
+  std::uint8_t bytes[kPiece];
+  const iovec room{bytes, sizeof bytes};
+  for (From from = From::wire; on_frame_; from = From::kept) {
+    const auto n = pipe_.read({&room, 1}, from);
+    if (!n.ok()) return end(hung_up(n.status().failure()->text));
+    if (*n == 0) return;
+    take({bytes, *n});
   }
 }
 
@@ -60,61 +72,76 @@ void FrameStream::take(wire::View bytes) {
   }
 }
 
-void FrameStream::send(const wire::NetFrame& frame) {
-  send(std::make_shared<const wire::Bytes>(wire::encode_net(frame)));
-}
-
-void FrameStream::send(Payload payload) {
-  if (!open() || finishing_) return;
-  queue_.push_back(std::move(payload));
-  if (!writing_) write();
+void FrameStream::send(std::span<const Payload> payloads) {
+  if (!open() || after_ != After::more) return;
+  for (const Payload& p : payloads) queued_ += p->size();
+  queue_.insert(queue_.end(), payloads.begin(), payloads.end());
+  if (queued_ > max_queued_) return end_later(unresponsive("it does not read", "send queue"));
+  write();
 }
 
 void FrameStream::write() {
-  for (int i = 0; open(); ++i) {
+  if (writing_ || !open()) return;
+  if (Status s = pipe_.flush(); !s.ok()) return end_later(hung_up(s.failure()->text));
+  for (int i = 0; i < kWrites && !pipe_.blocked(); ++i) {
     if (sent_ == sealed_.size()) {
       sealed_.clear(), sent_ = 0;
-      if (queue_.empty()) {
-        wire::Bytes().swap(sealed_);
-        if (finishing_) close();
-        return;
+      while (!queue_.empty() && sealed_.size() < kPiece) {
+        if (Status s = sealer_.seal(*queue_.front(), sealed_); !s.ok()) return end_later(s);
+        queued_ -= queue_.front()->size();
+        queue_.pop_front();
       }
-      const Payload next = std::move(queue_.front());
-      queue_.pop_front();
-      if (Status s = sealer_.seal(*next, sealed_); !s.ok()) return end_later(s);
+      if (sealed_.empty()) return all_written();
     }
-    const ssize_t n =
-        ::send(descriptor_.native_handle(), sealed_.data() + sent_, sealed_.size() - sent_, MSG_NOSIGNAL);
-    if (n > 0) sent_ += static_cast<std::size_t>(n);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno != EAGAIN)
-      return end_later(unresponsive(fmt::format("hung up: {}", std::strerror(errno)), "hang-up"));
-    if (n < 0 || i >= 4) {
-      writing_ = true;
-      descriptor_.async_wait(asio::posix::stream_descriptor::wait_write,
-                             [self = shared_from_this()](error_code e) {
-                               self->writing_ = false;
-                               if (!e) self->write();
-                             });
-      return;
-    }
+    const iovec rest{sealed_.data() + sent_, sealed_.size() - sent_};
+    const auto n = pipe_.write({&rest, 1});
+    if (!n.ok()) return end_later(hung_up(n.status().failure()->text));
+    sent_ += *n;
+    if (*n == 0 && !pipe_.blocked()) return;  // the other end has to answer first
   }
+  writing_ = true;
+  descriptor_.async_wait(asio::posix::stream_descriptor::wait_write,
+                         [self = shared_from_this()](error_code e) {
+                           self->writing_ = false;
+                           if (!e) self->write();
+                         });
+}
+
+void FrameStream::all_written() {
+  wire::Bytes().swap(sealed_);
+  if (after_ == After::close)
+    close();
+  else if (after_ == After::silence)
+    shutdown(descriptor_.native_handle(), SHUT_WR);
+}
+
+void FrameStream::last_words() {
+  if (after_ == After::more) after_ = After::silence;
+  write();
+}
+
+bool FrameStream::delivered() {
+  if (!open()) return true;
+  int left = 0;
+  const bool known = ioctl(descriptor_.native_handle(), SIOCOUTQ, &left) == 0;
+  return queue_.empty() && sent_ == sealed_.size() && (!known || left == 0);
 }
 
 void FrameStream::finish() {
   on_frame_ = nullptr;
-  finishing_ = true;
+  after_ = After::close;
   if (!open()) return;
   linger_.expires_after(std::chrono::seconds(1));
   linger_.async_wait([self = shared_from_this()](error_code e) {
     if (!e) self->close();
   });
-  if (!writing_) write();
+  write();
 }
 
 void FrameStream::close() {
   on_frame_ = nullptr;
   queue_.clear();
+  queued_ = 0;
   linger_.cancel();
   if (!open()) return;
   // With bytes left unread a close is a reset, which can overtake what was written last.

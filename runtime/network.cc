@@ -11,8 +11,8 @@
 #include <boost/asio/post.hpp>
 #include <future>
 
-#include "runtime/control_line.h"
 #include "runtime/core/log.h"
+#include "runtime/frame_stream.h"
 #include "runtime/interfaces.h"
 #include "transport/tcp.h"
 #include "transport/ucx.h"
@@ -30,6 +30,7 @@ constexpr auto kSlowest =
 constexpr auto kBrief = 1s;  // a line that breaks sooner is not dialled again at once
 constexpr auto kAgain = 100ms;  // between attempts to connect the fabric
 constexpr std::chrono::milliseconds kLastWords = 500ms, kServe = 2s;
+constexpr std::size_t kMostQueued = 4 << 20;  // on a line; on the next one everything is said anew
 
 /// Whether the interface is there, up, and has a carrier.
 bool runs(const std::string& interface) {
@@ -48,12 +49,19 @@ std::optional<transport::TlsEnd> encrypted(bool tls, bool dialled, const Line& l
   return transport::TlsEnd{.role = dialled ? Role::client : Role::server, .keys = line.keys};
 }
 
+/// Encoded once, for as many ranks as hear them.
+std::vector<FrameStream::Payload> payloads(const std::vector<wire::Note>& notes) {
+  std::vector<FrameStream::Payload> all;
+  for (const wire::Note& n : notes) all.push_back(FrameStream::payload(n));
+  return all;
+}
+
 }  // namespace
 
 /// What this rank knows of one on another host.
 struct Network::Far {
   Remote remote;
-  std::vector<std::shared_ptr<ControlLine>> lines;  // all are read, the newest is written to
+  std::vector<std::shared_ptr<FrameStream>> lines;  // all are read, the newest is written to
   Clock::time_point heard{};
   bool spoke = false;  // something has come since it started: from then on its silence means something
   bool warned = false, lost = false, fenced = false, dialing = false, dialing_data = false;
@@ -178,10 +186,11 @@ void Network::adopt(Far& far, Line line, bool dialled) {
     OURO_WARN("no line to rank {}: {}", rank, pipe.status().failure()->text);
     return;
   }
-  auto control = std::make_shared<ControlLine>(io_, std::move(line), std::move(*pipe));
-  control->listen(
-      [this, &far](wire::View payload) { heard(far, payload); },
-      [this, &far, c = std::weak_ptr(control)](const std::string& how) { hung_up(far, c.lock(), how); });
+  auto control =
+      std::make_shared<FrameStream>(io_, std::move(line), wire::kMaxControl, std::move(*pipe), kMostQueued);
+  control->start([this, &far, weak = std::weak_ptr(control)](const Result<wire::NetFrame>& frame) {
+    frame.ok() ? heard(far, *frame) : hung_up(far, weak.lock(), frame.status());
+  });
   if (far.lost) {
     // The others have gone on without it, and it does not know.
     control->send(wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, 0, {}});
@@ -196,25 +205,15 @@ void Network::adopt(Far& far, Line line, bool dialled) {
     far.lines.erase(far.lines.begin());
   }
   far.heard = Clock::now();
-  tell_all(*control);
+  control->send(payloads(teller_->everything()));
 }
 
-void Network::tell_all(ControlLine& line) {
-  for (wire::Note& n : teller_->everything()) line.send(std::move(n));
-  line.flush();
-}
-
-void Network::heard(Far& far, wire::View payload) {
+void Network::heard(Far& far, const wire::NetFrame& frame) {
   if (far.lost) return;
   far.heard = Clock::now();
   far.spoke = true;
   far.warned = false;
-  auto frame = wire::decode_net(payload);
-  if (!frame.ok()) {
-    OURO_WARN("rank {} sent what cannot be read: {}", far.remote.rank, frame.status().failure()->text);
-    return;
-  }
-  const auto* note = std::get_if<wire::Note>(&*frame);
+  const auto* note = std::get_if<wire::Note>(&frame);
   if (!note) return;
   if (note->kind == static_cast<std::uint16_t>(NoteKind::fenced)) return events_.fenced(far.remote.rank);
   if (note->order < far.newest) return;  // of an older line: what came since says it all
@@ -227,24 +226,26 @@ void Network::heard(Far& far, wire::View payload) {
   events_.news();
 }
 
-void Network::hung_up(Far& far, const std::shared_ptr<ControlLine>& c, const std::string& how) {
-  std::erase(far.lines, c);
+void Network::hung_up(Far& far, const std::shared_ptr<FrameStream>& line, const Status& how) {
+  std::erase(far.lines, line);
   if (far.lost || far.closed()) return;
-  if (!far.lines.empty()) return tell_all(*far.lines.back());  // what was on its way on the other is lost
-  OURO_INFO(NET, "the line to rank {} broke ({}); asking whether it lives", far.remote.rank, how);
+  if (how.reason() != Reason::peer_unresponsive)
+    OURO_WARN("the line to rank {} is cut: {}", far.remote.rank, how.failure()->text);
+  // What was on its way on the other is lost.
+  if (!far.lines.empty()) return far.lines.back()->send(payloads(teller_->everything()));
+  OURO_INFO(NET, "the line to rank {} broke ({}); asking whether it lives", far.remote.rank,
+            how.failure()->text);
   // One that is hung up on as soon as it is there is tried again with the next beat.
-  if (Clock::now() - c->since() > kBrief) dial_control(far.remote.rank);
+  if (Clock::now() - line->since() > kBrief) dial_control(far.remote.rank);
 }
 
 void Network::tell() {
   nudged_ = false;
   const std::vector<wire::Note> notes = teller_->changes();
   if (notes.empty()) return;
-  for (auto& [rank, far] : remotes_) {
-    if (far->lines.empty()) continue;
-    for (const wire::Note& n : notes) far->lines.back()->send(n);
-    far->lines.back()->flush();
-  }
+  const std::vector<FrameStream::Payload> news = payloads(notes);
+  for (auto& [rank, far] : remotes_)
+    if (!far->lines.empty()) far->lines.back()->send(news);
 }
 
 void Network::fence(int rank) {
@@ -264,13 +265,13 @@ void Network::tick() {
     for (auto& [rank, far] : remotes_) far->heard = now;
   last_tick_ = now;
   tell();
+  const FrameStream::Payload beat = FrameStream::payload(wire::Beat{});
   for (auto& [rank, far] : remotes_) {
     if (far->lost || far->closed()) continue;
     if (far->lines.empty()) {
       dial_control(rank);
     } else {
-      far->lines.back()->send(wire::Beat{});
-      far->lines.back()->flush();
+      far->lines.back()->send(beat);
     }
     const auto silent = now - far->heard;
     const double seconds = std::chrono::duration<double>(silent).count();

@@ -20,7 +20,7 @@ class UcxFabric;
 
 namespace ouro::rt {
 
-class ControlLine;
+class FrameStream;
 
 struct NetworkOptions {
   wire::Nonce job{};
@@ -97,9 +97,8 @@ class Network {
   void dial_control(int rank);
   void dial_data(int rank);
   void adopt(Far&, Line, bool dialled);
-  void hung_up(Far&, const std::shared_ptr<ControlLine>&, const std::string& how);
-  void heard(Far&, wire::View payload);
-  void tell_all(ControlLine&);
+  void hung_up(Far&, const std::shared_ptr<FrameStream>&, const Status& how);
+  void heard(Far&, const wire::NetFrame&);
   void tick();
   void tell();
   void on_fabric_failure(int peer, const Status& why);

@@ -60,7 +60,8 @@ void Exchange::remove(std::uint64_t key, bool lingers) {
   if (it == rooms_.end()) return;
   const std::shared_ptr<NetRoom> room = it->second;
   room->bell = nullptr;
-  for (const auto& entry : room->links) peers_[static_cast<std::size_t>(entry.first)].given_up.push_back(key);
+  for (const auto& [rank, link] : room->links)
+    peers_[static_cast<std::size_t>(rank)].given_up.push_back({key, load(link->in_freed_)});
   if (!lingers) return drop(room);
   ++lingering_;
   std::vector<int> gone;
@@ -184,9 +185,9 @@ bool Exchange::next(int peer, Outgoing* out) {
   if (!p.given_up.empty()) {
     *out = {};
     out->header.kind = NetHeader::kGone;
-    out->header.room = p.given_up.back();
+    out->header.room = p.given_up.back().room;
+    out->header.freed = p.given_up.back().freed;
     p.given_up.pop_back();
-    if (NetLink* const l = find(peer, out->header.room)) out->header.freed = load(l->in_freed_);
     if (checks_) out->header.head_check = head_check_of(out->header);
     return true;
   }
@@ -337,7 +338,7 @@ void Exchange::landed(int peer, const NetHeader& h, const Place& place) {
 
 void Exchange::resume(int peer, const Outgoing* out) {
   if (out && out->header.kind == NetHeader::kGone)
-    peers_[static_cast<std::size_t>(peer)].given_up.push_back(out->header.room);
+    peers_[static_cast<std::size_t>(peer)].given_up.push_back({out->header.room, out->header.freed});
   for (Entry& e : peers_[static_cast<std::size_t>(peer)].links) {
     NetLink& l = *e.link;
     for (std::uint64_t i = load(l.out_freed_); i < l.sent_; ++i) l.again_ |= bit(i, l.slot_count_);

@@ -149,8 +149,11 @@ class Exchange {
   struct Peer {
     std::vector<Entry> links;
     std::size_t turn = 0;
-    bool gone = false;                    // takes nothing more
-    std::vector<std::uint64_t> given_up;  // rooms whose end here has gone: to be told
+    bool gone = false;  // takes nothing more
+    struct GivenUp {
+      std::uint64_t room, freed;  // freed: the last word on what was taken
+    };
+    std::vector<GivenUp> given_up;  // rooms whose end here has gone: to be told
   };
   NetLink* find(int peer, std::uint64_t room, std::shared_ptr<NetRoom>* keep = nullptr);
   bool next(NetLink&, std::uint64_t room, Outgoing*);

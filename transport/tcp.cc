@@ -88,6 +88,7 @@ struct TcpFabric::State {
   bool receive(Connection&);
   bool take_staged(Connection&);
   void finish(Connection&);
+  void give_up(Connection&);
   void fail(Connection&, const Status&);
   void look() { (void)eventfd_write(wake.get(), 1); }
   void watch(const TcpFabric&);
@@ -115,12 +116,8 @@ void TcpFabric::adopt(int peer, Fd socket, const std::optional<TlsEnd>& tls) {
     auto& all = s.connections[static_cast<std::size_t>(peer)];
     // One more than there should be: the other side has lost some, and this one has not heard of it.
     if (static_cast<int>(all.size()) >= s.options.connections) {
-      for (auto& c : all) {
-        if (c->within && c->place.to) s.exchange.abandon(peer, c->in);
-        c->close();
-      }
+      for (auto& c : all) s.give_up(*c);
       all.clear();
-      s.exchange.resume(peer);
     }
     all.push_back(std::make_shared<Connection>(peer, std::move(socket), std::move(*pipe)));
   }
@@ -326,10 +323,15 @@ void TcpFabric::State::finish(Connection& c) {
   c.within = false;
 }
 
-void TcpFabric::State::fail(Connection& c, const Status& why) {
+/// What was under way on it goes again on another.
+void TcpFabric::State::give_up(Connection& c) {
   if (c.within && c.place.to) exchange.abandon(c.peer, c.in);
   c.close();
   exchange.resume(c.peer, c.sending ? &c.out : nullptr);
+}
+
+void TcpFabric::State::fail(Connection& c, const Status& why) {
+  give_up(c);
   options.lost(c.peer, why.failure()->text);
   if (exchange.talks_to(c.peer)) options.need(c.peer);
 }

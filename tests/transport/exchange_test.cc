@@ -345,6 +345,27 @@ TEST(Exchange, TellsThatItTakesNothingMore) {
   EXPECT_EQ(a.exchange.lingering(), 0u);
 }
 
+/// A sender that waits for its memory hears of it even from who takes the chunk and leaves at once.
+TEST(Exchange, AFarewellTellsWhatWasTaken) {
+  End a(0), b(1);
+  a.open(), b.open();
+  for (int turn = 0; turn < 6; ++turn) {
+    if (auto f = next(a)) {
+      ASSERT_TRUE(give(b, *f).ok());
+    }
+    if (auto f = next(b)) {
+      ASSERT_TRUE(give(a, *f).ok());
+    }
+  }
+  a.put();
+  ASSERT_TRUE(give(b, *next(a)).ok());
+  ASSERT_TRUE(b.take());
+  b.exchange.remove(kRoom, true);
+  b.room.reset();
+  ASSERT_TRUE(give(a, *next(b)).ok());
+  EXPECT_EQ(load(*a.link().out().freed), 1u);
+}
+
 /// What was half sent when the connection broke is said again.
 TEST(Exchange, AFarewellSurvivesItsConnection) {
   End a(0), b(1);
