@@ -2,9 +2,11 @@
 // mix, AccumAdamW and message against the same in passes. Run by hand: bin/bench_decentralised [ranks ...]
 // (threads; 2 unless given), or ouro-run -n 2 bin/bench_decentralised
 #include <fmt/format.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "bench/ranks.h"
@@ -16,16 +18,23 @@ namespace {
 constexpr std::size_t kParameters = 16;
 constexpr int kRounds = 15, kWarmUp = 3;
 
-/// A backward pass: work of a given length in a cache of the core, cut into one piece a parameter.
+/// Forward and backward pass: two pieces for each parameter that together last a given time. On the caller's
+/// core, in its cache; or away, as on an accelerator: the caller sleeps until a piece is done.
 class Compute {
  public:
-  explicit Compute(double us) {
+  Compute(double us, bool away) : away_(away), piece_us_(us / (2 * kParameters)) {
+    prctl(PR_SET_TIMERSLACK, 1);
     run(200);
     const auto begin = Clock::now();
     run(200);
-    turns_ = static_cast<int>(us / (us_since(begin) / 200) / static_cast<double>(kParameters)) + 1;
+    turns_ = static_cast<int>(piece_us_ / (us_since(begin) / 200)) + 1;
   }
-  void piece() { run(turns_); }
+  void start() { done_ = Clock::now(); }
+  void piece() {
+    if (!away_) return run(turns_);
+    done_ += std::chrono::nanoseconds(static_cast<std::int64_t>(piece_us_ * 1e3));
+    std::this_thread::sleep_until(done_);
+  }
 
  private:
   void run(int turns) {
@@ -34,8 +43,11 @@ class Compute {
       sink_ = data_[0];
     }
   }
+  const bool away_;
+  const double piece_us_;
   std::vector<float> data_ = std::vector<float>(4096, 1.0f);
   int turns_ = 1;
+  Clock::time_point done_;  // when the accelerator is done with all pieces so far
   volatile float sink_ = 0;
 };
 
@@ -53,6 +65,7 @@ struct Model {
 
 Status step(train::GossipTrainer& t, Compute& compute) {
   OURO_TRY(t.begin_step());
+  compute.start();
   for (std::size_t i = 0; i < kParameters; ++i) compute.piece();  // forward
   for (std::size_t i = kParameters; i-- > 0;) {
     compute.piece();
@@ -84,7 +97,8 @@ Result<train::GossipTrainer> trainer(Group& g, Model& model, const train::Topolo
                                        .bucket_mb = 4 * parameter_mb});  // four buckets
 }
 
-Status row(Group& g, const char* name, std::size_t bytes) {
+/// `work`: how many exchanges the passes last.
+Status row(Group& g, const char* name, std::size_t bytes, bool away, int work) {
   const std::size_t count = bytes / kParameters / sizeof(float);
   const auto topology = train::Topology::make(name, g.size());
   OURO_TRY(topology.status());
@@ -102,7 +116,7 @@ Status row(Group& g, const char* name, std::size_t bytes) {
     return train::mix(g, {0, row.in, row.out}, std::span<const float>(block), std::span(block));
   });
   OURO_TRY(exchange.status());
-  Compute compute(*exchange);  // twice as long: forward and backward pass
+  Compute compute(*exchange * work, away);
   const auto timed = [&](const train::Topology& t) -> Result<double> {
     Model model(count);
     auto made = trainer(g, model, t);
@@ -116,9 +130,9 @@ Status row(Group& g, const char* name, std::size_t bytes) {
   OURO_TRY(computing.status());
   OURO_TRY(both.status());
   if (g.rank() == 0)
-    fmt::print("{:>10}  {:<14}  {:>10.0f}  {:>10.0f}  {:>10.0f}  {:>8.3f}  {:>8.3f}\n", bytes, name,
-               *computing, *exchange, *both, *both / std::max(*computing, *exchange),
-               *both / (*computing + *exchange));
+    fmt::print("{:>10}  {:<9}  {:<6} {:>4}  {:>10.0f}  {:>10.0f}  {:>10.0f}  {:>8.3f}  {:>8.3f}\n", bytes,
+               name, away ? "away" : "here", work, *computing, *exchange, *both,
+               *both / std::max(*computing, *exchange), *both / (*computing + *exchange));
   std::fflush(stdout);
   return {};
 }
@@ -172,20 +186,22 @@ Status run(Context& context, bool processes) {
   if (g.rank() == 0) {
     fmt::print(
         "# {} ranks ({}), each a caller and four streams' threads, on {} processors. float, AccumAdamW, "
-        "four buckets;\n# medians of {} steps, us, the slowest rank's. computing: forward, backward, update "
-        "with no neighbours.\n",
+        "four buckets;\n# medians of {} steps, us, the slowest rank's. computing: the passes, and the update "
+        "with no neighbours.\n# Passes last as many exchanges as told: here, on the caller's core, or away, "
+        "as on an accelerator.\n",
         g.size(), processes ? "processes" : "threads", processors(), kRounds);
     if (2 * g.size() > processors())
       fmt::print(
           "# {} threads want to run on {} processors: what copies for the exchange takes its processor from "
-          "the caller,\n# so the sum, not the maximum, is what this machine allows.\n",
+          "a caller that\n# computes here, so the sum, not the maximum, is what this machine allows.\n",
           2 * g.size(), processors());
-    fmt::print("#{:>9}  {:<14}  {:>10}  {:>10}  {:>10}  {:>8}  {:>8}\n", "bytes", "topology", "computing",
-               "exchange", "step", "of max", "of sum");
+    fmt::print("#{:>9}  {:<9}  {:<6} {:>4}  {:>10}  {:>10}  {:>10}  {:>8}  {:>8}\n", "bytes", "topology",
+               "passes", "last", "computing", "exchange", "step", "of max", "of sum");
   }
-  for (const char* name : {"ring", "complete"})
-    for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{16} << 20})
-      OURO_TRY(row(g, name, bytes));
+  for (const bool away : {false, true})
+    for (const char* name : {"ring", "complete"})
+      for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{16} << 20})
+        for (const int work : {2, 16, 64}) OURO_TRY(row(g, name, bytes, away, work));
   return fused(g);
 }
 

@@ -22,16 +22,17 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Whether every rank of the node can have a hardware thread of its own. Judged by what all of them wrote on
-/// their pages before they joined, so that all come to the same answer.
-bool enough_cores(const std::vector<Peer>& peers) {
+/// Whether every rank of the node can have that many hardware threads of its own. Judged by what all of them
+/// wrote on their pages before they joined, so that all come to the same answer.
+bool enough_cores(const std::vector<Peer>& peers, std::size_t of_each) {
   std::vector<Cpus> masks;
   for (const Peer& p : peers) {
     if (p.remote()) continue;
     const auto& page = *reinterpret_cast<const ControlPage*>(p.control->data());
-    Cpus& mask = masks.emplace_back();
+    Cpus mask;
     for (int cpu = 0; cpu < kMaxCpus; ++cpu)
       if (page.cpus[cpu / 64] >> (cpu % 64) & 1) mask.push_back(cpu);
+    masks.insert(masks.end(), of_each, mask);
   }
   return room_for_each(masks);
 }
@@ -99,7 +100,8 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   for (int r = 0; r < context->size(); ++r)
     if (context->page(r).magic != kControlMagic || context->page(r).rank != static_cast<std::uint32_t>(r))
       return Status(Reason::ring_corrupt, fmt::format("the control page of rank {} is not one", r));
-  context->enough_cores_ = ouro::rt::enough_cores(context->peers_);
+  context->enough_cores_ = ouro::rt::enough_cores(context->peers_, 1);
+  context->crowded_ = !spec.spin && !ouro::rt::enough_cores(context->peers_, 2);
   context->spin_ = spec.spin.value_or(std::chrono::microseconds(context->enough_cores_ ? 50 : 0));
   if (context->size() > 1)
     context->watch_ = std::make_unique<Watch>(*context, std::move(server), std::move(joined->rendezvous));

@@ -50,6 +50,7 @@ struct ContextSpec {
   int gpu = -1;  ///< this rank's device, or none
   std::string gpu_way = "auto";
   std::chrono::milliseconds deadline{600'000};
+  bool deadline_chosen = false;  ///< by the user, not this default
   Numerics numerics = Numerics::fast;
   std::uint32_t slot_bytes = 128 << 10;  ///< of a link
   std::size_t page_bytes = 0;            ///< of a board; 0: by the number of ranks
@@ -69,6 +70,8 @@ class Context : public std::enable_shared_from_this<Context> {
   const ContextSpec& spec() const { return spec_; }
   /// How long waiters of this rank spin before they yield.
   std::chrono::microseconds spin() const { return spin_; }
+  /// Whether this host lacks cores for a caller and a stream of each of its ranks (Waiter).
+  bool crowded() const { return crowded_; }
   /// Whether every rank of this node can have a core.
   bool enough_cores() const { return enough_cores_; }
   const Peer& peer(int r) const { return peers_[static_cast<std::size_t>(r)]; }
@@ -170,6 +173,7 @@ class Context : public std::enable_shared_from_this<Context> {
   ContextSpec spec_;
   bool enough_cores_ = true;
   std::chrono::microseconds spin_{0};
+  bool crowded_ = false;
   unsigned forks_ = 0;
   std::vector<Peer> peers_;
   std::unique_ptr<std::atomic<bool>[]> dead_;

@@ -11,7 +11,8 @@ namespace ouro::rt {
 
 class Group::OpWaiter final : public Waiter {
  public:
-  explicit OpWaiter(Group& g) : Waiter(&g.abort_word_, g.context_->spin()), group_(g) {}
+  explicit OpWaiter(Group& g)
+      : Waiter(&g.abort_word_, g.context_->spin(), g.context_->crowded()), group_(g) {}
   void begin(const Plan& plan, std::uint64_t seq) {
     doing_.plan = &plan;
     doing_.seq = seq;
@@ -39,7 +40,7 @@ class Group::OpWaiter final : public Waiter {
 class Group::MessageWaiter final : public Waiter {
  public:
   MessageWaiter(Group& g, const std::vector<Message*>& messages, std::chrono::milliseconds deadline)
-      : Waiter(&g.abort_word_, g.context_->spin()),
+      : Waiter(&g.abort_word_, g.context_->spin(), g.context_->crowded()),
         group_(g),
         messages_(messages),
         end_(Clock::now() + deadline),

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <utility>
 
 namespace ouro {
 namespace {
@@ -24,8 +25,37 @@ constexpr int kPollsBeforeYield = 10;
 constexpr std::uint64_t kPausesPerClock = 32;  // a pause takes 10 to 50 ns
 constexpr long kParkNs = 1'000'000;            // one slice; bounds a missed wake-up
 
-// What another host sends comes later than a neighbour's, and sleeping on a socket costs tens of microseconds.
+// What another host sends comes later than a neighbour's, and sleeping on a socket costs 10 us and more.
 constexpr int kFarther = 20;
+
+thread_local bool serves_stream = false;
+std::atomic<int> cores_lent{0}, cores_borrowed{0};
+
+/// Whether a wait may keep a core busy. A thread of a stream that spins where its caller computes takes the
+/// core from it, and yielding takes turns with it, a slice each: it borrows the core of a caller that waits,
+/// or sleeps at once, and is then woken ahead of who computes.
+class Busy {
+ public:
+  explicit Busy(bool crowded) : borrows_(crowded && serves_stream) {}
+  ~Busy() { give_back(); }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+  bool may() {
+    if (!borrows_) return true;
+    if (!std::exchange(has_, true)) cores_borrowed.fetch_add(1, std::memory_order_relaxed);
+    if (cores_borrowed.load(std::memory_order_relaxed) <= cores_lent.load(std::memory_order_relaxed))
+      return true;
+    give_back();
+    return false;
+  }
+
+ private:
+  void give_back() {
+    if (std::exchange(has_, false)) cores_borrowed.fetch_sub(1, std::memory_order_relaxed);
+  }
+  const bool borrows_;
+  bool has_ = false;
+};
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 
@@ -52,6 +82,14 @@ void relax() {
 void wake_sleepers(Signal s) { syscall(SYS_futex, s.word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 void wake_sleepers(Counter& c) { wake_sleepers({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers}); }
 
+void serve_stream() { serves_stream = true; }
+LentCore::LentCore() {
+  if (!serves_stream) cores_lent.fetch_add(1, std::memory_order_relaxed);
+}
+LentCore::~LentCore() {
+  if (!serves_stream) cores_lent.fetch_sub(1, std::memory_order_relaxed);
+}
+
 void wait_patiently(Counter& c, std::uint64_t at_least) {
   for (int i = 0;; ++i) {
     const std::uint64_t now = load(c);
@@ -71,10 +109,12 @@ Status Waiter::until(Signal s, std::uint32_t at_least) {
   if (spinning) {
     for (int i = kTightPolls; i > 0; --i)
       if (here()) return {};
-  } else {
+  }
+  Busy busy(crowded_);
+  if (!spinning) {
     for (int i = kPollsBeforeYield; i > 0; --i, relax())
       if (here()) return {};
-    sched_yield();
+    if (busy.may()) sched_yield();
   }
   const auto start = Clock::now();
   auto next_look = start + kLookEvery;
@@ -94,10 +134,11 @@ Status Waiter::until(Signal s, std::uint32_t at_least) {
       OURO_TRY(look(now - start));
       next_look = now + kLookEvery;
     }
-    spinning = now - start < spin_;
+    const bool may = busy.may();
+    spinning = may && now - start < spin_;
     if (spinning)
       relax();
-    else if (yields++ < kYields)
+    else if (may && yields++ < kYields)
       sched_yield();
     else
       park(s, seen);
@@ -119,6 +160,7 @@ Status Waiter::until_pumped(Counter& c, std::uint64_t at_least, bool by_pump) {
   const auto start = Clock::now();
   auto next_look = start + kLookEvery;
   std::atomic_ref abort(*const_cast<std::uint32_t*>(abort_));
+  Busy busy(crowded_);
   int yields = 0;
   for (;;) {
     const std::uint64_t seen = load(c);
@@ -133,9 +175,10 @@ Status Waiter::until_pumped(Counter& c, std::uint64_t at_least, bool by_pump) {
       OURO_TRY(look(now - start));
       next_look = now + kLookEvery;
     }
-    if (now - start < (by_pump ? kFarther * spin_ : spin_)) {
+    const bool may = busy.may();
+    if (may && now - start < (by_pump ? kFarther * spin_ : spin_)) {
       relax();
-    } else if (yields++ < kYields) {
+    } else if (may && yields++ < kYields) {
       sched_yield();
     } else if (by_pump) {
       pump_->rest(std::chrono::microseconds(kParkNs / 1000));

@@ -51,8 +51,8 @@ void relax();
 /// Waits for c >= at_least between threads of one process, where what is waited for ends by itself.
 void wait_patiently(Counter& c, std::uint64_t at_least);
 
-/// What moves counters that no other thread or process moves by itself: those of links between hosts. Any thread
-/// may call it.
+/// What moves counters that no other thread or process moves by itself: those of links between hosts. Any
+/// thread may call it.
 class Pump {
  public:
   virtual ~Pump() = default;
@@ -65,11 +65,25 @@ class Pump {
   virtual void leave() = 0;
 };
 
+/// From now on the calling thread is one of a stream's: it works beside callers who have work of their own.
+void serve_stream();
+
+/// While it lives the calling thread waits for a stream: one thread of a stream may spin in its place.
+class LentCore {
+ public:
+  LentCore();
+  ~LentCore();
+  LentCore(const LentCore&) = delete;
+  LentCore& operator=(const LentCore&) = delete;
+};
+
 /// How one operation waits. `look` is asked from time to time, and at once when the abort word is raised:
 /// a failure that it returns ends the wait. There is no wait without one.
 class Waiter {
  public:
-  Waiter(const std::uint32_t* abort, std::chrono::microseconds spin) : abort_(abort), spin_(spin) {}
+  /// crowded: there are too few cores for callers and streams to spin at the same time.
+  Waiter(const std::uint32_t* abort, std::chrono::microseconds spin, bool crowded = false)
+      : abort_(abort), spin_(spin), crowded_(crowded) {}
   virtual ~Waiter() = default;
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
@@ -77,8 +91,8 @@ class Waiter {
   /// Waits drive `pump` from now on; nullptr: there is nothing to drive.
   void drive(Pump* pump) { pump_ = pump; }
 
-  /// Returns when c >= at_least, or with the failure that ended the wait. `by_pump`: what is waited for can come
-  /// through the pump only.
+  /// Returns when c >= at_least, or with the failure that ended the wait. `by_pump`: what is waited for can
+  /// come through the pump only.
   Status until(Counter& c, std::uint64_t at_least, bool by_pump = false) {
     if (load(c) >= at_least) return {};
     if (pump_) return until_pumped(c, at_least, by_pump);
@@ -98,6 +112,7 @@ class Waiter {
   Status until_pumped(Counter&, std::uint64_t at_least, bool by_pump);
   const std::uint32_t* abort_;
   std::chrono::microseconds spin_;
+  bool crowded_;
   Pump* pump_ = nullptr;
 };
 

@@ -25,6 +25,7 @@ void WorkState::complete(Status outcome) {
 }
 
 bool WorkState::wait_until(Clock::time_point until) {
+  const LentCore lent;
   if (mark_) {
     // Asking costs a microsecond, an operation on a device a few: ask closely at first, then now and then.
     constexpr auto kClosely = std::chrono::microseconds(100), kNap = std::chrono::microseconds(50);
@@ -44,6 +45,7 @@ bool WorkState::wait_until(Clock::time_point until) {
 
 void WorkState::wait() {  // bounded: every operation ends by its own deadline
   if (mark_) return (void)wait_until(Clock::time_point::max());
+  const LentCore lent;
   std::unique_lock lock(mutex_);
   cv_.wait(lock, [&] { return done_; });
 }
@@ -133,6 +135,7 @@ void HostStream::after(std::shared_ptr<WorkState> mark) {
 
 void HostStream::loop(Queue& queue, Failures& failures, const std::string& name, int nice) {
   pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+  serve_stream();
   if (nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), nice);
   for (;;) {
     Queue::Task task;

@@ -1,8 +1,11 @@
-// Tests of counters, signals and the wait ladder: serial numbers that wrap, sleepers that are woken, waits that end.
+// Tests of counters, signals and the wait ladder: serial numbers that wrap, sleepers that are woken, waits
+// that end.
 #include "runtime/core/wait.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ctime>
 #include <memory>
 #include <thread>
 
@@ -23,8 +26,9 @@ TEST(Signal, SerialNumbersWrap) {
 
 class TestWaiter final : public Waiter {
  public:
-  TestWaiter(const std::uint32_t* abort, std::chrono::microseconds spin, int looks_allowed)
-      : Waiter(abort, spin), looks_left_(looks_allowed) {}
+  TestWaiter(const std::uint32_t* abort, std::chrono::microseconds spin, int looks_allowed,
+             bool crowded = false)
+      : Waiter(abort, spin, crowded), looks_left_(looks_allowed) {}
   int looks() const { return looks_; }
 
  protected:
@@ -65,6 +69,38 @@ TEST_P(WaitLadder, SleepersAreWoken) {
   EXPECT_GT(waiter.looks(), 0);  // it waited long enough to be asked
   writer.join();
   EXPECT_EQ(c->sleepers, 0u);
+}
+
+/// Processor time that a wait of 40 ms takes of its thread.
+std::chrono::nanoseconds cost_of_wait(bool crowded, bool of_stream) {
+  const std::uint32_t abort = 0;
+  const auto c = std::make_unique<Counter>();
+  std::chrono::nanoseconds cost{};
+  std::thread waits([&] {
+    if (of_stream) serve_stream();
+    const auto now = [] {
+      timespec t{};
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+      return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec);
+    };
+    TestWaiter waiter(&abort, 10s, 1000, crowded);
+    const auto begin = now();
+    EXPECT_TRUE(waiter.until(*c, 1).ok());
+    cost = now() - begin;
+  });
+  std::this_thread::sleep_for(40ms);
+  publish(*c, 1);
+  waits.join();
+  return cost;
+}
+
+TEST(Wait, AStreamsThreadSpinsOnACoreThatACallerLeaves) {
+  // The others spin all the time that the system gives them.
+  const auto spun = std::min({cost_of_wait(false, true), cost_of_wait(true, false), [] {
+                                const LentCore lent;
+                                return cost_of_wait(true, true);
+                              }()});
+  EXPECT_LT(cost_of_wait(true, true), spun / 2);
 }
 
 TEST_P(WaitLadder, AFailureOfLookEndsIt) {

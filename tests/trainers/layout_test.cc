@@ -5,8 +5,12 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <numeric>
 
+#include "runtime/context.h"
+#include "runtime/group.h"
 #include "tests/runtime/ranks.h"
 
 namespace ouro::train {
@@ -301,6 +305,43 @@ TEST(LayoutGroups, SumTheirMembers) {
     });
     EXPECT_EQ(wrong, "");
   }
+}
+
+/// Whoever chooses a deadline gets it; who does not, gets more than other groups have.
+TEST(LayoutGroups, WaitForAnHourUnlessTold) {
+  const auto shard_deadline = [](const InitOptions& init, const GroupOptions& options) {
+    auto ranks = Context::threads(1, init);
+    if (!ranks.ok()) return Milliseconds(-1);
+    const auto layout = ParallelLayout::make({.rank = 0, .world_size = 1});
+    auto groups = layout.ok() ? create_groups(ranks->front(), *layout, options) : layout.status();
+    return groups.ok() ? groups->shard->impl()->spec().deadline : Milliseconds(-2);
+  };
+  if (std::getenv("OURO_DEADLINE")) GTEST_SKIP() << "OURO_DEADLINE is set";
+  EXPECT_EQ(shard_deadline({}, {}), std::chrono::hours(1));
+  EXPECT_EQ(shard_deadline({}, {.deadline = Milliseconds(7)}), Milliseconds(7));
+  EXPECT_EQ(shard_deadline({.deadline = Milliseconds(9)}, {}), Milliseconds(9));
+  setenv("OURO_DEADLINE", "600", 1);
+  EXPECT_EQ(shard_deadline({}, {}), std::chrono::minutes(10));
+  unsetenv("OURO_DEADLINE");
+}
+
+/// Groups cost next to nothing before they are used: 33 of them less than a millisecond, at best of 20 times.
+TEST(LayoutGroups, AreMadeInNoTime) {
+  if (OURO_TEST_TSAN) GTEST_SKIP() << "instrumented code has times of its own";
+  EXPECT_EQ("", test::run_threads(4, [](Context& c) -> std::string {
+              const auto layout = ParallelLayout::make(
+                  {.rank = c.rank(), .world_size = 4, .federations = {2, 2}, .hsdp = 1, .streams = 15});
+              OURO_RANK_OK(layout);
+              OURO_RANK_CHECK(group_plan(*layout).size() == 33, "{} groups", group_plan(*layout).size());
+              std::chrono::duration<double, std::milli> best{1e9};
+              for (int k = 0; k < 20; ++k) {
+                const auto begin = std::chrono::steady_clock::now();
+                OURO_RANK_OK(create_groups(c, *layout));
+                best = std::min<decltype(best)>(best, std::chrono::steady_clock::now() - begin);
+              }
+              OURO_RANK_CHECK(best.count() < 1, "{} ms", best.count());
+              return "";
+            }));
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <limits>
 #include <numeric>
 
+#include "runtime/context.h"
+
 namespace ouro::train {
 
 // ---- meshes ---------------------------------------------------------------------------------------
@@ -186,6 +188,18 @@ std::vector<NamedRanks> group_plan(const ParallelLayout& layout) {
   return plan;
 }
 
+namespace {
+
+/// Sites may train for long before they meet: an hour where the user chose no deadline.
+GroupOptions patient(const Context& context, GroupOptions options) {
+  constexpr Milliseconds kDeadline = std::chrono::hours(1);
+  if (options.deadline.count() == 0 && context.impl() && !context.impl()->spec().deadline_chosen)
+    options.deadline = kDeadline;
+  return options;
+}
+
+}  // namespace
+
 Result<LayoutGroups> create_groups(Context& context, const ParallelLayout& layout,
                                    const GroupOptions& options) {
   if (context.rank() != layout.rank || context.world_size() != layout.world_size)
@@ -194,7 +208,7 @@ Result<LayoutGroups> create_groups(Context& context, const ParallelLayout& layou
   LayoutGroups groups;
   groups.layout = layout;
   for (const NamedRanks& entry : group_plan(layout)) {
-    auto group = context.group(entry.ranks, entry.label, options);
+    auto group = context.group(entry.ranks, entry.label, patient(context, options));
     OURO_TRY(group.status());
     if (entry.label == "replica")
       groups.replica = std::move(*group);
@@ -213,7 +227,7 @@ Result<Group> create_group(Context& context, const Mesh& mesh, std::string_view 
                            const GroupOptions& options) {
   auto ranks = mesh.along(axis, context.rank());
   OURO_TRY(ranks.status());
-  return context.group(*ranks, fmt::format("{}/{}", tag, axis), options);
+  return context.group(*ranks, fmt::format("{}/{}", tag, axis), patient(context, options));
 }
 
 Result<std::vector<Group>> create_groups(Context& context, const Mesh& mesh, std::string_view tag,

@@ -110,10 +110,11 @@ struct LayoutGroups {
   std::optional<Group> replica, shard, federation;
   std::vector<Group> federated, replica_average;  ///< one a stream, usable at the same time
 };
-/// Members only: does not communicate, and takes no memory until a group is used.
+/// Members only: does not communicate, and takes no memory until a group is used. Deadline: an hour, unless
+/// `GroupOptions`, the context's options or OURO_DEADLINE say another.
 OURO_API Result<LayoutGroups> create_groups(Context&, const ParallelLayout&, const GroupOptions& = {});
-/// This rank's sub-group along each axis, in the order of the axes; members only. `tag` tells apart meshes of
-/// the same ranks.
+/// This rank's sub-group along each axis, in the order of the axes; members only, deadlines as above. `tag`
+/// tells apart meshes of the same ranks.
 OURO_API Result<std::vector<Group>> create_groups(Context&, const Mesh&, std::string_view tag = "mesh",
                                                   const GroupOptions& = {});
 /// Along one axis.
