@@ -1,5 +1,5 @@
-// The ground that cuda.cc stands on: errors of CUDA as Status, what the driver has, and on which device a
-// call runs. Used by cuda.cc only; includes CUDA's headers.
+// The ground that cuda.cc and cuda_memory.cc stand on: errors of CUDA as Status, what the driver has, and on
+// which device a call runs. Used by these two only; includes CUDA's headers.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -57,6 +57,9 @@ struct Driver {
   Driver();
 };
 const Driver& driver();
+/// For calls that need no context.
+inline Status works() { return driver().why.empty() ? Status{} : unsupported(driver().why); }
+inline CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
 
 inline constexpr int kMaxDevices = 256;
 /// For what belongs to no device: the one that the thread has current, else the one that was used last.

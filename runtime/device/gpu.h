@@ -1,6 +1,6 @@
-// Gpu: everything ouro asks of GPUs, as one interface. Implemented by CUDA (cuda.cc and cuda_driver.cc, which
-// alone call it) and by a fake of host objects (fake_gpu.cc). Used by executors, transports, kernels' launchers and
-// tools.
+// Gpu: everything ouro asks of GPUs, as one interface. Implemented by CUDA (cuda.cc, cuda_memory.cc and
+// cuda_driver.cc, which alone call it) and by a fake of host objects (fake_gpu.cc). Used by executors,
+// transports, kernels' launchers and tools.
 #pragma once
 #include <array>
 #include <cstddef>
