@@ -1,5 +1,5 @@
-// One rank over several hosts: times all-reduces and round trips, and counts the bytes that cross its host's
-// interface. Prints a line of JSON for each host. Started by hosts.py and by tests/hosts.
+// One rank over several hosts: times all-reduces, mixes and round trips, and counts the bytes that cross its
+// host's interface. Prints a line of JSON for each host. Started by hosts.py and by tests/hosts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 
 #include "bench/arguments.h"
 #include "ouro/ouro.hpp"
+#include "ouro/train/topology.hpp"
 #include "tools/measure/figures.h"
 
 namespace {
@@ -37,19 +39,20 @@ std::uint64_t counted(const char* what) {
 
 using measure::median;
 
-Status reduce_rounds(Context& c, std::size_t bytes, std::string_view algorithm, int rounds) {
+/// What `once` does of ones has to give `want`.
+Status rounds_of(Context& c, std::size_t bytes, int rounds, float want,
+                 const std::function<Status(CView in, View out)>& once) {
   Group& g = c.world();
   std::vector<float> in(bytes / sizeof(float), 1.0f), out(in.size());
   const CView from{std::span<const float>(in)};
   const View to{std::span<float>(out)};
-  const CallOptions by{.algorithm = algorithm};
-  for (int i = 0; i < 2; ++i) OURO_TRY(all_reduce(g, from, to, ReduceOp::sum, by));  // connections, memory
+  for (int i = 0; i < 2; ++i) OURO_TRY(once(from, to));  // connections, memory
   OURO_TRY(barrier(g));
   const std::uint64_t sent = counted("tx_bytes"), got = counted("rx_bytes");
   std::vector<double> each;
   for (int i = 0; i < rounds; ++i) {
     const auto begin = Clock::now();
-    OURO_TRY(all_reduce(g, from, to, ReduceOp::sum, by));
+    OURO_TRY(once(from, to));
     each.push_back(seconds_since(begin));
   }
   OURO_TRY(barrier(g));
@@ -57,8 +60,24 @@ Status reduce_rounds(Context& c, std::size_t bytes, std::string_view algorithm, 
     fmt::print("{{\"rank\":{},\"seconds\":{:.9f},\"sent\":{},\"received\":{}}}\n", c.rank(), median(each),
                (counted("tx_bytes") - sent) / static_cast<unsigned>(rounds),
                (counted("rx_bytes") - got) / static_cast<unsigned>(rounds));
-  if (out[0] != static_cast<float>(g.size())) return {Reason::data_corrupt, "the sum is wrong"};
+  if (out.front() != want || out.back() != want) return {Reason::data_corrupt, "the result is wrong"};
   return {};
+}
+
+Status reduce_rounds(Context& c, std::size_t bytes, std::string_view algorithm, int rounds) {
+  return rounds_of(c, bytes, rounds, static_cast<float>(c.world().size()), [&](CView in, View out) {
+    return all_reduce(c.world(), in, out, ReduceOp::sum, {.algorithm = algorithm});
+  });
+}
+
+/// Of two ranks: one peer, as in a round of decentralised training on a ring.
+Status mix_rounds(Context& c, std::size_t bytes, int rounds) {
+  if (c.world_size() != 2)
+    return invalid(fmt::format("mix is between 2 ranks, these are {}", c.world_size()));
+  const int peer = 1 - c.rank();
+  const train::Row row{0.25, {{peer, 0.75}}, {peer}};
+  return rounds_of(c, bytes, rounds, 1,
+                   [&](CView in, View out) { return train::mix(c.world(), row, in, out); });
 }
 
 /// There and back between the first rank and the last; prints half of it.
@@ -89,12 +108,13 @@ int main(int argc, char** argv) {
   const bool right = argc == 4 && rounds && error == std::errc() && end == size.data() + size.size();
   if (const auto code = ouro::bench::help_or_refuse(
           argc, argv, right,
-          "bench_hosts ALGORITHM|message BYTES ROUNDS   (under a launcher; HOSTS_INTERFACE: eth0)"))
+          "bench_hosts ALGORITHM|mix|message BYTES ROUNDS   (under a launcher; HOSTS_INTERFACE: eth0)"))
     return *code;
   auto context = Context::from_env();
   Status s = context.status();
   if (s.ok())
     s = what == "message" ? round_trips(*context, bytes, *rounds)
+        : what == "mix"   ? mix_rounds(*context, bytes, *rounds)
                           : reduce_rounds(*context, bytes, what, *rounds);
   if (s.ok()) s = context->close();
   if (!s.ok()) fmt::print(stderr, "{}\n", s.message());

@@ -61,6 +61,32 @@ if(NOT rows GREATER 4 OR NOT okay STREQUAL "true")
   message(FATAL_ERROR "${json}: ${rows} rows, okay ${okay}")
 endif()
 
+# Federated averages: symmetric and not, as threads and as processes, in every form of output.
+set(few -b 20K -e 20K -n 2 -w 1)
+expect(0 "aggregation\n.*sites of 2, 2 ranks.*planned +at once.*layer_by_layer +1 .*bucket_optimized_coalesced +4 .*values : 0 OK"
+       aggregation -t 4 ${few})
+expect(0 "sites of 4, 2 ranks, 2 a replica.*Out of bounds values : 0 OK" aggregation --ranks 6 --sites 4,2 --hsdp 2
+       --strategy bucket_flatten --streams 2 -R 1 ${few} -d all)
+expect(0 "i_p99" aggregation -t 2 -b 0 -e 4K -f 16 -n 4 -I 1 -K 1 --groups all_replicas --layers 3 -S 1)
+expect(0 "\nsize,count,type,redop,root,strategy,streams,planned_time_us.*\n20480,5120,float,avg,-1,layer_by_layer,1," aggregation
+       -t 2 --csv ${few})
+expect(0 "\"collective\": \"aggregation\".*\"sites\": .*\"at_once\": .*\"nwrong\": 0" aggregation -t 2 --json ${few})
+expect(2 "--op does not go with aggregation" aggregation -o sum)
+foreach(words "-z;1" "-G;1" --explain --verdict "--compare;x.json" "--plot;x.svg" --osu "-u;1" "-r;0" "-m;2" --events)
+  expect(2 "does not go with aggregation" aggregation ${words})
+endforeach()
+foreach(words "--sites;2,2" "--hsdp;1" "--groups;senders" "--strategy;all" "--streams;1" "--layers;2")
+  expect(2 "goes with aggregation only" all_reduce ${words})
+endforeach()
+expect(2 "such as 4,2" aggregation --sites 2,x)
+expect(2 "floating-point" aggregation -d int32)
+expect(1 "3 ranks are not two sites" aggregation -t 3 ${few})
+expect(1 "have 4 ranks, the world has 3" aggregation -t 3 --sites 2,2 ${few})
+expect(1 "without hsdp" aggregation -t 3 --sites 2,1 ${few})
+set(ENV{NCCL_TESTS_SPLIT} "MOD 2")
+expect(2 "unset NCCL_TESTS_SPLIT" aggregation -t 4)
+unset(ENV{NCCL_TESTS_SPLIT})
+
 # On fake GPUs: ranks as processes and as threads, several on one, several of them.
 set(ENV{OURO_FAKE_GPUS} 1)
 set(device --device cuda ${quick})
@@ -74,6 +100,7 @@ expect(0 "i_p99.*Out of bounds values : 0 OK.*of the .* GB/s that copies inside 
        --events -I 1 --verdict)
 expect(0 "leader: all ranks have one GPU[^\n]*these are private" all_reduce -t 2 ${device} --explain)
 expect(0 "\"device_bus\": \"ffff:00:00.0\"" all_reduce -t 2 ${device} --json)
+expect(0 "fake GPU.*Out of bounds values : 0 OK" aggregation --device cuda -t 3 --sites 2,1 --hsdp 1 ${few} -I 1)
 set(ENV{OURO_GPU_WAY} staged)
 expect(0 "Out of bounds values : 0 OK" reduce_scatter -t 2 ${device})
 expect(1 "staged through the host cannot be captured" all_reduce --ranks 2 ${device} -G 1)

@@ -92,7 +92,7 @@ TEST(Aggregate, IsTheFormulaForEveryStrategyStreamCountAndNumberOfLayers) {
                     auto groups = test::groups_of(context, c.sizes, c.hsdp, streams, kind);
                     OURO_RANK_OK(groups);
                     for (const Strategy strategy : kStrategies)
-                      for (const std::size_t layers : {0u, 1u, 2u, 5u, 9u}) {
+                      for (std::size_t layers = 0; layers <= 9; ++layers) {
                         test::Model<double> model;
                         for (std::size_t k = 0; k < layers; ++k) {
                           std::vector<double> x((5 * k + 2) % 7);

@@ -162,6 +162,7 @@ struct Config {
   std::string model, optimizer, topology;
   double bucket_mb = 0.002;
   bool in_bucket = true;
+  bool on_gpu = false;
 };
 
 std::string run_model(Context& c, const Config& config, const json& want) {
@@ -183,10 +184,12 @@ std::string run_model(Context& c, const Config& config, const json& want) {
   models::ConvNet::Running running = net.running();
   std::vector<Buffer> buffers;
   if (!is_mlp) buffers.push_back({"bn1.running_mean", std::span(running.mean)});
-  auto made = GossipTrainer::create(c.world(), model.params(), buffers, o);
+  auto made = GossipTrainer::create(c.world(), config.on_gpu ? model.params_on(c.device()) : model.params(),
+                                    buffers, o);
   OURO_RANK_OK(made);
   GossipTrainer& t = *made;
   OURO_RANK_CHECK(t.lr() == 0, "{}", t.lr());
+  OURO_RANK_CHECK(on_host(t.params()[0].value) != config.on_gpu, "parameters are elsewhere");
   const json& trajectory = want.at("trajectory");
   for (std::size_t step = 0; step < trajectory.size(); ++step) {
     const int now = static_cast<int>(step);
@@ -245,27 +248,52 @@ std::string run_model(Context& c, const Config& config, const json& want) {
   return "";
 }
 
+/// "mlp/accum_adam/ring"
+Config parse(const std::string& name) {
+  const std::size_t first = name.find('/'), second = name.rfind('/');
+  return {name.substr(0, first), name.substr(first + 1, second - first - 1), name.substr(second + 1)};
+}
+
+/// What is recorded, by number of ranks and name.
+void for_each_model(const std::function<void(int ranks, const std::string& name, const json& want)>& run) {
+  const json all = golden("decent_dp_models.json");
+  for (const auto& [ranks, runs] : all.items())
+    if (!ranks.starts_with("_"))
+      for (const auto& [name, want] : runs.items()) run(std::stoi(ranks), name, want);
+}
+
 TEST(GossipGolden, Models) {
   CasesRun cases;
-  const json all = golden("decent_dp_models.json");
-  for (const auto& [ranks, runs] : all.items()) {
-    if (ranks.starts_with("_")) continue;
-    for (const auto& [name, want] : runs.items()) {
-      const std::size_t first = name.find('/'), second = name.rfind('/');
-      Config config{name.substr(0, first), name.substr(first + 1, second - first - 1),
-                    name.substr(second + 1)};
-      for (const double mb : {0.002, 0.0, 25.0})
-        for (const bool in_bucket : {true, false}) {
-          // The norm of a bucket is another where the bucket is.
-          if (config.optimizer.find("clip") != std::string::npos && mb == 0) continue;
-          config.bucket_mb = mb, config.in_bucket = in_bucket;
-          cases.add("decentralised runs of models");
-          EXPECT_EQ(run_threads(std::stoi(ranks), [&](Context& c) { return run_model(c, config, want); }), "")
-              << name << ", " << mb << " MiB, in buckets: " << in_bucket;
-        }
-    }
-  }
+  for_each_model([&](int ranks, const std::string& name, const json& want) {
+    Config config = parse(name);
+    for (const double mb : {0.002, 0.0, 25.0})
+      for (const bool in_bucket : {true, false}) {
+        // The norm of a bucket is another where the bucket is.
+        if (config.optimizer.find("clip") != std::string::npos && mb == 0) continue;
+        config.bucket_mb = mb, config.in_bucket = in_bucket;
+        cases.add("decentralised runs of models");
+        EXPECT_EQ(run_threads(ranks, [&](Context& c) { return run_model(c, config, want); }), "")
+            << name << ", " << mb << " MiB, in buckets: " << in_bucket;
+      }
+  });
   EXPECT_GE(cases.count("decentralised runs of models"), 6 * 11 - 2);
+}
+
+/// The same with parameters, gradients and optimisers on a GPU, which all ranks share: a fake one in ctest.
+TEST(GossipGolden, ModelsOnAGpu) {
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  CasesRun cases;
+  for_each_model([&](int ranks, const std::string& name, const json& want) {
+    Config config = parse(name);
+    config.on_gpu = true;
+    for (const bool in_bucket : {true, false}) {
+      config.in_bucket = in_bucket;
+      cases.add("decentralised runs of models on a GPU");
+      EXPECT_EQ(run_threads(ranks, [&](Context& c) { return run_model(c, config, want); }), "")
+          << name << ", in buckets: " << in_bucket;
+    }
+  });
+  EXPECT_GE(cases.count("decentralised runs of models on a GPU"), 2 * 11);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <random>
 #include <thread>
 
 #include "kernels/arith/floats.h"
@@ -159,11 +160,14 @@ TEST(GossipMutants, AreSeen) {
 
 // ---- timing, devices ------------------------------------------------------------------------------
 
-/// Parameters of two types and an unequal size of buckets; delays; the same bits.
+/// Parameters of two types and an unequal size of buckets; delays between steps, between the buckets of a
+/// step, on the user's stream; the same bits.
 TEST(GossipTiming, DoesNotMatter) {
   const auto body = [](Context& c) -> std::string {
     std::vector<std::vector<double>> ends;
-    for (int variant = 0; variant < 4; ++variant) {
+    std::mt19937 random(static_cast<unsigned>(c.rank()));
+    const auto delay = [&] { std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000)); };
+    for (int variant = 0; variant < 5; ++variant) {
       std::vector<double> a(100, 1), ga(100);
       std::vector<float> b(70, 2), gb(70), d(3, 3), gd(3);
       std::vector<Param> params = {{"a", std::span(a), std::span(ga), {100}},
@@ -195,8 +199,10 @@ TEST(GossipTiming, DoesNotMatter) {
             }
             return Status{};
           });
+          if (variant == 4) delay();
           OURO_RANK_OK(made->grad_ready(p, *stream));
         }
+        if (variant == 4) delay();
         OURO_RANK_OK(made->end_backward(*stream));
       }
       std::vector<double> end;

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
+#include <thread>
+#include <vector>
 
 #include "tests/golden_data.h"
 #include "tests/runtime/ranks.h"
@@ -117,6 +120,35 @@ TEST(Job, WithoutOne) {
   EXPECT_TRUE(print_on(none, LocalRank{7}, "by local rank"));
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "by rank\nby local rank\n");
   unsetenv("RANK"), unsetenv("WORLD_SIZE");
+}
+
+/// Two jobs of two ranks on one host: each sums its own ranks only, whatever the other does.
+TEST(Job, TwoOnOneHostAtOnce) {
+  std::vector<std::string> wrong(4);
+  std::array<UniqueId, 2> ids = {*UniqueId::create(), *UniqueId::create()};
+  std::vector<std::jthread> ranks;
+  for (std::size_t k = 0; k < wrong.size(); ++k)
+    ranks.emplace_back([&, k] {
+      const auto job = static_cast<int>(k) / 2;
+      const auto work = [&]() -> std::string {
+        InitOptions o = test::quick_options();
+        o.rank = static_cast<int>(k) % 2, o.world_size = 2;
+        o.id = ids[k / 2];
+        auto c = Context::create(o);
+        OURO_RANK_OK(c);
+        OURO_RANK_CHECK((dist_info(*c) == DistInfo{*o.rank, *o.rank, 2, 2}), "job {}", job);
+        for (int round = 0; round < 200; ++round) {
+          int sum = 1000 * job + round;
+          OURO_RANK_OK(all_reduce(c->world(), std::span<const int>(&sum, 1), std::span(&sum, 1)));
+          OURO_RANK_CHECK(sum == 2 * (1000 * job + round), "job {}, round {}: {}", job, round, sum);
+        }
+        OURO_RANK_OK(c->close());
+        return "";
+      };
+      wrong[k] = work();
+    });
+  ranks.clear();  // joins
+  EXPECT_EQ(wrong, std::vector<std::string>(4));
 }
 
 TEST(Job, AmongRanks) {

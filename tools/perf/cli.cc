@@ -21,6 +21,7 @@ constexpr const char* kExamples = R"(Examples:
   all_reduce_perf --device cuda -g 4 -G 10 --events    four ranks as threads, in a graph
   all_reduce_perf -b 1M -e 1M -d all -o all -J out.json --verdict
   ouro-perf --tune here.json --ranks 2                 measure this machine; then: OURO_TUNE=here.json
+  ouro-perf aggregation -t 6 --sites 4,2 --hsdp 2      federated averages, by strategy and number of streams
 Without -t, -g, --ranks or a launcher there is one rank. -z: 0 calls back to back in the calling thread, 1 a barrier
 after each, 2 all on a stream and one wait, 3 on a stream with a wait after each; on GPUs 0 is 2. Sizes are binary (K, M, G).
 Environment, as in nccl-tests: NCCL_TESTS_MIN_BW=GB/s fails the run whose average bus bandwidth is below 0.9 of it;
@@ -55,6 +56,8 @@ struct GpuFlags {
   }
 };
 
+constexpr const char* kAggregation = "aggregation";  // averages over sites, no collective
+
 bool goes_with_tune(std::string_view option) {
   static constexpr std::string_view kThese[] = {"--tune",    "collective",     "--nthreads", "--ranks",
                                                 "--bind",    "--minbytes",     "--maxbytes", "--check",
@@ -82,7 +85,8 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   app.footer(kExamples);
   app.set_version_flag("--version", std::string("ouro-perf ") + version());
   const auto named = argc > 0 ? parse_kind(argv[0]) : std::nullopt;
-  if (!named) app.add_option("collective", collective, "One of: " + kind_names());
+  if (!named)
+    app.add_option("collective", collective, fmt::format("One of: {}; or {}", kind_names(), kAggregation));
   app.add_option("-t,--nthreads", o.threads, "Ranks as threads of this process")->check(CLI::Range(1, 256));
   app.add_option("--ranks", o.ranks, "Start this many processes, one rank each")->check(CLI::Range(1, 1024));
   app.add_option("--bind", bind,
@@ -153,6 +157,18 @@ Parsed parse_command_line(int argc, const char* const* argv) {
       "--tune", o.tune_file,
       "Time every algorithm of every collective, or of the one named, from -b (8) to -e (16M) bytes, "
       "and write the file that OURO_TUNE reads");
+  AggregationFlags federated;
+  app.add_option("--sites", federated.sites, "Aggregation: ranks of each site, such as 4,2 (two halves)");
+  app.add_option("--hsdp", federated.hsdp,
+                 "Aggregation: ranks a replica, shards being averaged apart (each site is one replica)")
+      ->check(CLI::Range(1, 1024));
+  app.add_option(
+      "--groups", federated.groups,
+      "Aggregation: who meets across sites: senders, or all_replicas where sites are equal (senders)");
+  app.add_option("--strategy", federated.strategy, "Aggregation: a strategy, or all (all)");
+  app.add_option("--streams", federated.streams, "Aggregation: numbers of streams (1,4)");
+  app.add_option("--layers", federated.layers, "Aggregation: layers that a size is cut into (16)")
+      ->check(CLI::Range(1, 1 << 16));
   app.add_option("--plot", o.plot_file, "Draw bandwidth over size as SVG; an existing file gets a new name");
 
   try {
@@ -163,11 +179,20 @@ Parsed parse_command_line(int argc, const char* const* argv) {
 
   const auto fail = [](const std::string& text) { return Parsed{std::nullopt, usage_error(text)}; };
   const auto kind = named ? named : parse_kind(collective);
+  const auto given = app.get_options([](const CLI::Option* x) { return x->count() > 0; });
+  const bool aggregation = !named && collective == kAggregation && o.tune_file.empty();
+  for (const CLI::Option* option : given) {
+    const std::string name = option->get_name();
+    if (aggregation && !goes_with_aggregation(name))
+      return fail(fmt::format("{} does not go with {}", name, kAggregation));
+    if (!aggregation && is_of_aggregation(name))
+      return fail(fmt::format("{} goes with {} only", name, kAggregation));
+  }
   if (!o.tune_file.empty()) {
     if (!kind && !collective.empty())
       return fail(fmt::format("unknown collective '{}'; one of: {}", collective, kind_names()));
     if (kind == Kind::sendrecv) return fail("sendrecv has no algorithms to choose from");
-    for (const CLI::Option* option : app.get_options([](const CLI::Option* x) { return x->count() > 0; }))
+    for (const CLI::Option* option : given)
       if (std::string name = option->get_name(); !goes_with_tune(name))
         return fail(
             fmt::format("{} does not go with --tune, which chooses by itself what is timed and how", name));
@@ -177,9 +202,15 @@ Parsed parse_command_line(int argc, const char* const* argv) {
     factor = 4;
   }
   if (!kind && collective.empty() && o.tune_file.empty())
-    return fail(fmt::format("which collective? One of: {}", kind_names()));
-  if (!kind && o.tune_file.empty())
-    return fail(fmt::format("unknown collective '{}'; one of: {}", collective, kind_names()));
+    return fail(fmt::format("which collective? One of: {}; or {}", kind_names(), kAggregation));
+  if (!kind && o.tune_file.empty() && !aggregation)
+    return fail(
+        fmt::format("unknown collective '{}'; one of: {}; or {}", collective, kind_names(), kAggregation));
+  if (aggregation) {
+    auto parsed = parse_aggregation(federated);
+    if (!parsed) return fail(parsed.status().failure()->text);
+    o.aggregation = std::move(*parsed);
+  }
   o.kind = kind.value_or(Kind::all_reduce);
   for (const auto& [flag, text, to] :
        {std::tuple{"-b", &min, &o.min_bytes}, {"-e", &max, &o.max_bytes}, {"-i", &step, &o.step_bytes}}) {
@@ -198,6 +229,8 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   auto dtypes = parse_dtypes(dtype);
   if (!dtypes) return fail(dtypes.status().failure()->text);
   o.dtypes = std::move(*dtypes);
+  if (aggregation && o.dtypes.size() > 1)  // all: every one that can be averaged
+    std::erase_if(o.dtypes, [](DType t) { return !averages(t); });
   auto ops = parse_ops(op);
   if (!ops) return fail(ops.status().failure()->text);
   if (info(o.kind).reduces) {
@@ -230,7 +263,7 @@ Parsed parse_command_line(int argc, const char* const* argv) {
                                         : "--limit"));
   o.parallel_init = parallel == 1;
   o.blocking = static_cast<Blocking>(blocking);
-  if (o.device && o.blocking == Blocking::back_to_back) o.blocking = Blocking::stream;
+  if (o.device && !aggregation && o.blocking == Blocking::back_to_back) o.blocking = Blocking::stream;
   o.gpus = gpu.gpus;
   o.graph = gpu.graph;
   o.cpu_time = gpu.cpu_time == 1;

@@ -13,6 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "tools/perf/report.h"
+
 extern char** environ;
 
 namespace ouro::perf {
@@ -57,29 +59,37 @@ Json relevant_env() {
 
 Json config_json(const Options& o, int group_size) {
   static constexpr const char* kAverage[] = {"rank0", "avg", "min", "max"};
-  return {{"collective", info(o.kind).name},
-          {"nthreads", o.threads},
-          {"ngpus", o.gpus},
-          {"minbytes", o.min_bytes},
-          {"maxbytes", o.max_bytes},
-          {"stepbytes", o.step_bytes},
-          {"stepfactor", o.step_factor},
-          {"iters", o.iters},
-          {"warmup_iters", o.warmup},
-          {"agg_iters", o.aggregate},
-          {"run_cycles", o.cycles},
-          {"check", o.check},
-          {"blocking", static_cast<int>(o.blocking)},
-          {"parallel_init", text(o.parallel_init)},
-          {"average", kAverage[static_cast<int>(o.average)]},
-          {"local_register", o.registered ? 1 : 0},
-          {"unalign", o.unalign},
-          {"timeout", o.timeout_s},
-          {"cudagraph", o.graph},
-          {"memory", o.device ? "cuda" : "host"},
-          {"report_cputime", o.cpu_time ? 1 : 0},
-          {"device_clock", text(o.events)},
-          {"group_size", group_size}};
+  Json config{{"collective", o.name()},
+              {"nthreads", o.threads},
+              {"ngpus", o.gpus},
+              {"minbytes", o.min_bytes},
+              {"maxbytes", o.max_bytes},
+              {"stepbytes", o.step_bytes},
+              {"stepfactor", o.step_factor},
+              {"iters", o.iters},
+              {"warmup_iters", o.warmup},
+              {"agg_iters", o.aggregate},
+              {"run_cycles", o.cycles},
+              {"check", o.check},
+              {"blocking", static_cast<int>(o.blocking)},
+              {"parallel_init", text(o.parallel_init)},
+              {"average", kAverage[static_cast<int>(o.average)]},
+              {"local_register", o.registered ? 1 : 0},
+              {"unalign", o.unalign},
+              {"timeout", o.timeout_s},
+              {"cudagraph", o.graph},
+              {"memory", o.device ? "cuda" : "host"},
+              {"report_cputime", o.cpu_time ? 1 : 0},
+              {"device_clock", text(o.events)},
+              {"group_size", group_size}};
+  if (!o.aggregation) return config;
+  const AggregationOptions& a = *o.aggregation;
+  const auto sites = sites_of(a, group_size);
+  config["sites"] = sites ? *sites : a.sites;
+  config["hsdp"] = a.hsdp ? Json(*a.hsdp) : Json(nullptr);
+  config["groups"] = name(a.groups);
+  config["layers"] = a.layers;
+  return config;
 }
 
 }  // namespace
@@ -104,9 +114,10 @@ std::string json_document(const Options& o, std::span<const Row> rows, const Sum
                             {"device_name", r.device}});
   j["results"] = Json::array();
   for (const Row& r : rows) {
-    Json row{{"size", r.size},   {"count", r.count}, {"type", r.type},
-             {"redop", r.redop}, {"root", r.root},   {"out_of_place", half_json(r.out_of_place)}};
-    row["in_place"] = r.in_place ? half_json(*r.in_place) : Json(nullptr);
+    Json row{{"size", r.size}, {"count", r.count}, {"type", r.type}, {"redop", r.redop}, {"root", r.root}};
+    if (o.aggregation) row.update(Json{{"strategy", r.strategy}, {"streams", r.streams}});
+    row[sides(o).first.key] = half_json(r.out_of_place);
+    row[sides(o).second.key] = r.in_place ? half_json(*r.in_place) : Json(nullptr);
     if (o.explain) row["explain"] = r.explain;
     if (o.timestamps) row["timestamp"] = r.timestamp;
     j["results"].push_back(std::move(row));

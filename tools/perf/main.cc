@@ -1,4 +1,4 @@
-// ouro-perf: times and checks collectives, with the flags and the table of nccl-tests.
+// ouro-perf: times and checks collectives and federated averages, with the flags and the table of nccl-tests.
 // A program; also installed under the names of nccl-tests (all_reduce_perf, ...), which choose the
 // collective.
 #include <fmt/format.h>
@@ -120,8 +120,9 @@ int run_threads(const Options& o, const Split& split, std::optional<int> gpu) {
   return worst.load(std::memory_order_relaxed);
 }
 
-/// Two buffers (six for the tuner, two of each kind and of each context) for each rank on this host must fit
-/// into memory: better said now than by the out-of-memory killer.
+/// Two buffers (six for the tuner, two of each kind and of each context; for the aggregation a model, its
+/// flat copy and its image) for each rank on this host must fit into memory: better said now than by the
+/// out-of-memory killer.
 Status check_memory(const Options& o, int local_ranks) {
   std::ifstream meminfo("/proc/meminfo");
   double available = 0;
@@ -129,7 +130,10 @@ Status check_memory(const Options& o, int local_ranks) {
     if (line.starts_with("MemAvailable:")) available = std::atof(line.c_str() + 13) * 1024;
   // On a GPU the host holds what it compares; a fake GPU lies in its memory.
   const bool fake = o.device && std::strcmp(gpu::gpu().name(), "fake") == 0;
-  const int buffers = !o.tune_file.empty() ? 6 : o.device ? (o.check > 0 ? 2 : 0) + (fake ? 2 : 0) : 2;
+  const int buffers = !o.tune_file.empty() ? 6
+                      : o.aggregation      ? 3
+                      : o.device           ? (o.check > 0 ? 2 : 0) + (fake ? 2 : 0)
+                                           : 2;
   const double needed = 1.0 * buffers * static_cast<double>(o.max_bytes) * local_ranks;
   if (available <= 0 || needed <= available) return {};
   return Status(Reason::resource,
@@ -154,6 +158,8 @@ int run(int argc, char** argv) {
     return fail(1, "--device cuda: there is no GPU: " + gpu::gpu().version());
   const auto split = split_from_env();
   if (!split) return fail(2, split.status().failure()->text);
+  if (o.aggregation && split->op != 0)
+    return fail(2, "aggregation makes its own groups; unset NCCL_TESTS_SPLIT and NCCL_TESTS_SPLIT_MASK");
   const auto launch = discover();
   if (!launch) return fail(2, launch.status().message());
   const bool launched = launch->launcher != "none";

@@ -187,46 +187,51 @@ Result<double> Bench::time_block(const Call& c, std::vector<double>& samples) {
   return *seconds / o.iters / o.aggregate / std::max(o.graph, 1);
 }
 
+Result<Half> half_of_all(const Options& o, Group& world, Kind kind, std::size_t bytes, int ranks,
+                         const OwnFigures& own) {
+  struct Mine {
+    double seconds;
+    std::size_t wrong;
+  } mine{own.seconds, own.wrong};
+  const auto all = collect(world, &mine);
+  if (!all) return all.status();
+  std::vector<double> times;
+  std::size_t wrong = 0;
+  for (const Mine& m : *all) times.push_back(m.seconds), wrong += m.wrong;
+
+  Half h = half_of(kind, bytes, ranks, combine(times, o.average));
+  if (o.check > 0) h.wrong = wrong;
+  if (!o.iteration_stats) return h;
+  const std::size_t count = own.samples.size();
+  const auto by_rank = collect(world, own.samples.data(), count);
+  if (!by_rank) return by_rank.status();
+  std::vector<double> combined;
+  for (std::size_t i = static_cast<std::size_t>(o.skip_samples); i < count; ++i) {
+    for (std::size_t r = 0; r < times.size(); ++r) times[r] = (*by_rank)[r * count + i] * 1e6;
+    combined.push_back(combine(times, o.average));
+  }
+  h.samples = summarize(std::move(combined));
+  return h;
+}
+
 Result<Half> Bench::half(const Call& c, OpKind op, bool in_place) {
   const Options& o = *options_;
-  std::size_t wrong = 0;
+  OwnFigures mine;
   const auto check = [&](int times, bool in_graph) -> Status {
     for (int i = 0; i < times; ++i) {
       const auto bad = check_once(c, op, in_place, in_graph);
       if (!bad) return bad.status();
-      wrong += *bad;
+      mine.wrong += *bad;
     }
     return {};
   };
   OURO_TRY(check(o.check, false));
-  std::vector<double> samples;
-  const auto seconds = time_block(c, samples);
+  const auto seconds = time_block(c, mine.samples);
   if (!seconds) return seconds.status();
   OURO_TRY(check(o.check > 0 ? 1 : 0, o.graph > 0));  // still right after many calls?
 
-  struct Mine {
-    double seconds;
-    std::size_t wrong;
-  } mine{*seconds, wrong};
-  const auto all = collect(*world_, &mine);
-  if (!all) return all.status();
-  std::vector<double> times;
-  wrong = 0;
-  for (const Mine& m : *all) times.push_back(m.seconds), wrong += m.wrong;
-
-  Half h = half_of(c.kind, c.shape.bytes, group_->size(), combine(times, o.average));
-  if (o.check > 0) h.wrong = wrong;
-  if (o.iteration_stats) {
-    const auto by_rank = collect(*world_, samples.data(), samples.size());
-    if (!by_rank) return by_rank.status();
-    std::vector<double> combined;
-    for (std::size_t i = static_cast<std::size_t>(o.skip_samples); i < samples.size(); ++i) {
-      for (std::size_t r = 0; r < times.size(); ++r) times[r] = (*by_rank)[r * samples.size() + i] * 1e6;
-      combined.push_back(combine(times, o.average));
-    }
-    h.samples = summarize(std::move(combined));
-  }
-  return h;
+  mine.seconds = *seconds;
+  return half_of_all(o, *world_, c.kind, c.shape.bytes, group_->size(), mine);
 }
 
 Result<std::string> Bench::explanation(const Call& call, const Call* in_place) const {

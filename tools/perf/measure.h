@@ -25,6 +25,16 @@ Result<std::vector<T>> collect(Group& world, const T* mine, std::size_t count = 
   return all;
 }
 
+/// What one rank knows of one side of a row.
+struct OwnFigures {
+  double seconds = 0;
+  std::size_t wrong = 0;
+  std::vector<double> samples;  ///< seconds, with -I 1; as many on all ranks
+};
+/// Of all ranks: times combined by -a, #wrong summed. Collective over the world; `bytes` and `ranks` are
+/// those of the bandwidth.
+Result<Half> half_of_all(const Options&, Group& world, Kind, std::size_t bytes, int ranks, const OwnFigures&);
+
 class Bench {
  public:
   /// Buffers for sizes up to -e. `world` is all ranks, `group` those of this rank's split; both outlive the

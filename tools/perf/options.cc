@@ -218,7 +218,11 @@ Status validate(const Options& o) {
     return invalid("-t and -g make ranks of threads and --ranks of processes; give one of them");
   if (o.local_threads() > kMostThreads)
     return invalid(fmt::format("-t {} -g {} are more than {} ranks", o.threads, o.gpus, kMostThreads));
-  OURO_TRY(validate_device(o));
+  if (!o.aggregation) OURO_TRY(validate_device(o));  // its options about GPUs are none of those
+  if (o.aggregation)
+    for (const DType t : o.dtypes)
+      if (!averages(t))
+        return invalid(fmt::format("-d {}: parameters are floating-point of 16 to 64 bits", name(t)));
   if (o.iteration_stats && o.skip_samples >= o.iters)
     return invalid(fmt::format("-K {} leaves no sample of -n {}", o.skip_samples, o.iters));
   if (!o.iteration_stats && o.skip_samples > 0) return invalid("-K skips samples of -I 1; give -I 1 as well");

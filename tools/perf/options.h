@@ -11,6 +11,7 @@
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
 #include "runtime/machine.h"
+#include "tools/perf/aggregation_options.h"
 #include "tools/perf/collective.h"
 
 namespace ouro::perf {
@@ -28,7 +29,8 @@ enum class Output { table, csv, osu, json };
 
 struct Options {
   Kind kind = Kind::all_reduce;
-  std::vector<std::string> args;  ///< as given, for the JSON file
+  std::optional<AggregationOptions> aggregation;  ///< instead of a collective: averages over sites
+  std::vector<std::string> args;                  ///< as given, for the JSON file
 
   bool device = false;  ///< buffers are on GPUs (--device cuda)
   int threads = 1;      ///< -t
@@ -74,6 +76,8 @@ struct Options {
   double min_busbw = 0;  ///< GB/s that the average is to reach (min_busbw_from_env); 0: none
 
   int local_threads() const { return threads * gpus; }  ///< ranks in this process
+  const char* name() const { return aggregation ? "aggregation" : info(kind).name; }
+  const char* program() const { return aggregation ? "aggregation" : info(kind).program; }
 };
 
 /// "0", "512", "4K", "1M", "2G" (binary, either case, an optional trailing B). nullopt: not a size.

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <set>
 
+#include "tools/perf/aggregation.h"
 #include "tools/perf/bound.h"
 #include "tools/perf/compare.h"
 #include "tools/perf/device.h"
@@ -83,7 +84,10 @@ class RankProgram {
 
  private:
   Status prepare();
+  Status prepare_bench();
   Status run_table();
+  Status run_aggregations();
+  Status add(Result<Row>);
   Status gather_usage();
   Result<int> finish();
   std::string document(const Summary& summary) const {
@@ -105,7 +109,8 @@ class RankProgram {
   Group own_group_;    ///< valid if the ranks are split
   Group* group_ = nullptr;
   std::optional<Bench> bench_;
-  std::optional<Baseline> base_;  ///< on rank 0, with --compare
+  std::optional<AggregationBench> aggregation_;  ///< instead of it
+  std::optional<Baseline> base_;                 ///< on rank 0, with --compare
   std::vector<RankInfo> ranks_;
   int least_group_size_ = 1;
   std::vector<Row> rows_;
@@ -152,13 +157,41 @@ Status RankProgram::prepare() {
   }
   if (options_.root && *options_.root >= least_group_size_)
     return invalid(fmt::format("-r {}: there are only ranks 0 to {}", *options_.root, least_group_size_ - 1));
-  auto bench = Bench::make(options_, context_, world, *group_);
+  return prepare_bench();
+}
+
+Status RankProgram::prepare_bench() {
+  if (options_.aggregation) {
+    auto made = AggregationBench::make(options_, context_);
+    if (!made) return made.status();
+    aggregation_ = std::move(*made);
+    return {};
+  }
+  auto bench = Bench::make(options_, context_, context_.world(), *group_);
   if (!bench) return bench.status();
   bench_ = std::move(*bench);
   return {};
 }
 
+Status RankProgram::add(Result<Row> row) {
+  if (!row) return row.status();
+  print(format_row(options_, *row));
+  rows_.push_back(std::move(*row));
+  return {};
+}
+
+Status RankProgram::run_aggregations() {
+  const AggregationOptions& a = *options_.aggregation;
+  for (int cycle = 0; cycle < options_.cycles; ++cycle)
+    for (const DType t : options_.dtypes)
+      for (const std::size_t size : sizes(options_, size_of(t)))
+        for (const train::Strategy strategy : a.strategies)
+          for (const int streams : a.streams) OURO_TRY(add(aggregation_->row(size, t, strategy, streams)));
+  return {};
+}
+
 Status RankProgram::run_table() {
+  if (aggregation_) return run_aggregations();
   const KindInfo& k = info(options_.kind);
   const std::vector<OpKind> ops = k.reduces ? options_.ops : std::vector{OpKind::sum};
   const int first_root = options_.root.value_or(0);
@@ -168,12 +201,8 @@ Status RankProgram::run_table() {
       for (const OpKind op : ops) {
         if (k.reduces && !applies(op, t)) continue;  // only in `all`: a single pair was checked at the start
         for (int root = first_root; root <= last_root; ++root)
-          for (const std::size_t size : sizes(options_, size_of(t))) {
-            auto row = bench_->row(size, t, op, root);
-            if (!row) return row.status();
-            print(format_row(options_, *row));
-            rows_.push_back(std::move(*row));
-          }
+          for (const std::size_t size : sizes(options_, size_of(t)))
+            OURO_TRY(add(bench_->row(size, t, op, root)));
       }
   if (rows_.empty()) return invalid("no combination of type and operation applies");
   return {};

@@ -4,6 +4,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <ctime>
@@ -44,7 +45,28 @@ std::string quoted(const std::string& text) {
   return s + '"';
 }
 
+/// The columns that say how an aggregation was done.
+std::string how_text(const std::string& strategy, const std::string& streams) {
+  return fmt::format("  {:>26}  {:>7}", strategy, streams);
+}
+
+std::string aggregation_line(const AggregationOptions& a, int ranks) {
+  const auto sites = sites_of(a, ranks);
+  return fmt::format(
+      "# Aggregation: sites of {} ranks, {}; groups across sites: {}; {} layers; planned: a plan run "
+      "again and again, at once: planned in each call\n",
+      fmt::join(sites ? *sites : a.sites, ", "),
+      a.hsdp ? fmt::format("{} a replica", *a.hsdp) : std::string("each one shard group"), name(a.groups),
+      a.layers);
+}
+
 }  // namespace
+
+const Sides& sides(const Options& o) {
+  static constexpr Sides kCollective{{"out-of-place", "out_of_place"}, {"in-place", "in_place"}},
+      kAggregation{{"planned", "planned"}, {"at once", "at_once"}};
+  return o.aggregation ? kAggregation : kCollective;
+}
 
 std::string format_time(double us) {
   return fmt::format("{:.{}f}", us, us >= 9999.95 ? 0 : us >= 99.995 ? 1 : 2);
@@ -62,7 +84,7 @@ std::string banner(const Options& o, std::span<const RankInfo> ranks, const std:
                    const std::string& start_time) {
   const bool factor = o.step_factor > 1;
   std::string s = fmt::format("# ouro version {}, started {}\n", version, start_time);
-  s += fmt::format("# Collective test starting: {}\n", info(o.kind).program);
+  s += fmt::format("# Collective test starting: {}\n", o.program());
   s += fmt::format(
       "# nThread {} nGpus {} minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg iters: {} "
       "validation: {} graph: {}\n",
@@ -81,6 +103,7 @@ std::string banner(const Options& o, std::span<const RankInfo> ranks, const std:
                    o.null_stream ? " (the null stream)" : "", clock, kAverage[static_cast<int>(o.average)],
                    o.registered ? "registered (ouro's allocator)" : "private",
                    o.unalign > 0 ? fmt::format(", shifted by {} elements", o.unalign) : "");
+  if (o.aggregation) s += aggregation_line(*o.aggregation, static_cast<int>(ranks.size()));
   s += "#\n# Using devices\n";
   for (const RankInfo& r : ranks)
     s += fmt::format("#  Rank {:2d} Group {:2d} Pid {:6d} on {:>10} device {:2d} [{}] {}\n", r.rank, r.group,
@@ -91,7 +114,8 @@ std::string banner(const Options& o, std::span<const RankInfo> ranks, const std:
 std::string header(const Options& o) {
   if (o.output == Output::csv) {
     std::string s = "size,count,type,redop,root";
-    for (const char* side : {"out_of_place", "in_place"}) {
+    if (o.aggregation) s += ",strategy,streams";
+    for (const char* side : {sides(o).first.key, sides(o).second.key}) {
       for (const char* c : {"time_us", "algbw_gbs", "busbw_gbs", "wrong"})
         s += fmt::format(",{}_{}", side, c);
       if (o.iteration_stats)
@@ -102,19 +126,21 @@ std::string header(const Options& o) {
     return s + "\n";
   }
   if (o.output == Output::osu) {
-    std::string s =
-        fmt::format("# OSU-style {} latency (ouro)\n# Size       Avg Latency(us)", info(o.kind).name);
+    std::string s = fmt::format("# OSU-style {} latency (ouro)\n# Size       Avg Latency(us)", o.name());
     if (o.iteration_stats) s += "   Min Latency(us)   Max Latency(us)";
     s += "  Iterations";
     if (o.timestamps) s += "  Time stamp";
     if (o.explain) s += "  Explanation";
     return s + "\n";
   }
-  const std::string side1 =
-      o.iteration_stats ? fmt::format("{:^65}", "out-of-place") : fmt::format("{:^33}", "out-of-place");
-  const std::string side2 =
-      o.iteration_stats ? fmt::format("{:^65}", "in-place") : fmt::format("{:^33}", "in-place");
+  const int width = o.iteration_stats ? 65 : 33;
+  std::string titles = fmt::format("{:^{}}{:^{}}", sides(o).first.title, width, sides(o).second.title, width);
   std::string names, units;
+  if (o.aggregation) {
+    titles.insert(0, how_text("", ""));
+    names = how_text("strategy", "streams");
+    units = how_text("", "");
+  }
   for (int side = 0; side < 2; ++side) {
     names += fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", "time", "algbw", "busbw", "#wrong");
     units += fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
@@ -129,8 +155,8 @@ std::string header(const Options& o) {
                        const std::string& r) {
     return fmt::format("# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}{}\n", a, b, c, d, e, r);
   };
-  return "#\n" + line("", "", "", "", "", side1 + side2) +
-         line("size", "count", "type", "redop", "root", names) + line("(B)", "(elements)", "", "", "", units);
+  return "#\n" + line("", "", "", "", "", titles) + line("size", "count", "type", "redop", "root", names) +
+         line("(B)", "(elements)", "", "", "", units);
 }
 
 std::string format_row(const Options& o, const Row& r) {
@@ -142,14 +168,16 @@ std::string format_row(const Options& o, const Row& r) {
       s += fmt::format("  {:>16.2f}  {:>16.2f}", r.out_of_place.samples->min, r.out_of_place.samples->max);
     s += fmt::format("  {:>10}", o.iters);
   } else if (o.output == Output::csv) {
-    s = fmt::format("{},{},{},{},{}", r.size, r.count, r.type, r.redop, r.root) +
-        csv_half(o, &r.out_of_place) + csv_half(o, in);
+    s = fmt::format("{},{},{},{},{}", r.size, r.count, r.type, r.redop, r.root);
+    if (o.aggregation) s += fmt::format(",{},{}", r.strategy, r.streams);
+    s += csv_half(o, &r.out_of_place) + csv_half(o, in);
     if (o.timestamps) s += "," + r.timestamp;
     if (o.explain) s += "," + quoted(r.explain);
     return s + "\n";
   } else {
-    s = fmt::format("{:>12}  {:>12}  {:>8}  {:>6}  {:>6}", r.size, r.count, r.type, r.redop, r.root) +
-        table_half(o, &r.out_of_place) + table_half(o, in);
+    s = fmt::format("{:>12}  {:>12}  {:>8}  {:>6}  {:>6}", r.size, r.count, r.type, r.redop, r.root);
+    if (o.aggregation) s += how_text(r.strategy, std::to_string(r.streams));
+    s += table_half(o, &r.out_of_place) + table_half(o, in);
   }
   if (o.timestamps) s += "  " + r.timestamp;
   if (o.explain) s += "  " + r.explain;
@@ -166,7 +194,7 @@ std::string footer(const Options& o, const Summary& s) {
                       : s.fast_enough() ? "OK"
                                         : "FAILED");
   for (const std::string& e : s.errors) text += fmt::format("# Error: {}\n", e);
-  return text + fmt::format("#\n# Collective test concluded: {}\n", info(o.kind).program);
+  return text + fmt::format("#\n# Collective test concluded: {}\n", o.program());
 }
 
 std::string memory_lines(std::span<const RankInfo> ranks) {

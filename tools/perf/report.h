@@ -8,6 +8,14 @@
 
 namespace ouro::perf {
 
+/// What the two halves of a row are, in the table and as keys of CSV and JSON.
+struct Sides {
+  struct Side {
+    const char *title, *key;
+  } first, second;
+};
+const Sides& sides(const Options&);
+
 /// Every line begins with '#'.
 std::string banner(const Options&, std::span<const RankInfo>, const std::string& version,
                    const std::string& start_time);

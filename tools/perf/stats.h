@@ -38,6 +38,8 @@ struct Row {
   Half out_of_place;
   std::optional<Half> in_place;  ///< nullopt: the collective has no in-place form
   std::string explain, timestamp;
+  std::string strategy = {};  ///< of the aggregation, whose sides are not those of a collective (report.h)
+  int streams = 0;
 };
 
 struct RankInfo {
