@@ -13,6 +13,9 @@
 #include <string_view>
 #include <utility>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "runtime/core/log.h"
 
 namespace ouro {
@@ -254,13 +257,9 @@ std::string first_host(std::string_view list) {
 /// A port that all ranks of a step compute alike, and that two steps seldom share. Below the ports that
 /// systems hand out by themselves.
 int slurm_port(const Reader& env) {
-  constexpr std::uint32_t kFirst = 10'000, kPorts = 20'000;
-  std::uint32_t hash = 2166136261u;  // FNV-1a
-  for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID"}) {
-    for (const char c : env.text(name)) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-    hash *= 16777619u;
-  }
-  return static_cast<int>(kFirst + hash % kPorts);
+  constexpr std::uint64_t kFirst = 10'000, kPorts = 20'000;
+  const std::string step = fmt::format("{}.{}", env.text("SLURM_JOB_ID"), env.text("SLURM_STEP_ID"));
+  return static_cast<int>(kFirst + XXH3_64bits(step.data(), step.size()) % kPorts);
 }
 
 std::string with_port(std::string_view host, int port) {

@@ -9,15 +9,16 @@
 #include <limits>
 #include <numeric>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 namespace ouro::rt {
 namespace {
 
 constexpr std::size_t kMaxBytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
 
 std::uint64_t hash(std::span<const std::size_t> counts) {
-  std::uint64_t h = 0xcbf29ce484222325;  // FNV-1a (Fowler, Noll, Vo), by words
-  for (std::size_t c : counts) h = (h ^ c) * 0x100000001b3;
-  return h;
+  return XXH3_64bits(counts.data(), counts.size_bytes());
 }
 
 Status check_buffer(const char* what, const void* data, std::size_t count, DType t) {

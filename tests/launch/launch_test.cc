@@ -287,13 +287,13 @@ TEST(DiscoverHosts, WhereTheyMeetWhichOneThisIsAndHowOftenTheJobStarted) {
       {"hydra", kHydra, "", -1, 0},
       {"hydra in an allocation's shell", with(kHydra, {{"SLURM_NODEID", "0"}, {"SLURM_JOB_NODELIST", "n7"}}),
        "", -1, 0},
-      {"srun", kSrun, "n1:26438", 2, 0},
-      {"srun again", with(kSrun, {{"SLURM_RESTART_COUNT", "2"}}), "n1:26438", 2, 2},
-      {"srun on part of the job", with(kSrun, {{"SLURM_STEP_NODELIST", "n[2-3]"}}), "n2:26438", 2, 0},
-      {"the next step", with(kSrun, {{"SLURM_STEP_ID", "1"}}), "n1:23055", 2, 0},
-      {"rack and node", with(kSrun, {{"SLURM_JOB_NODELIST", "r[2,4]n[007-012]-ib,x1"}}), "r2n007-ib:26438", 2,
+      {"srun", kSrun, "n1:24056", 2, 0},
+      {"srun again", with(kSrun, {{"SLURM_RESTART_COUNT", "2"}}), "n1:24056", 2, 2},
+      {"srun on part of the job", with(kSrun, {{"SLURM_STEP_NODELIST", "n[2-3]"}}), "n2:24056", 2, 0},
+      {"the next step", with(kSrun, {{"SLURM_STEP_ID", "1"}}), "n1:18003", 2, 0},
+      {"rack and node", with(kSrun, {{"SLURM_JOB_NODELIST", "r[2,4]n[007-012]-ib,x1"}}), "r2n007-ib:24056", 2,
        0},
-      {"a plain list", with(kSrun, {{"SLURM_JOB_NODELIST", "b.example,a"}}), "b.example:26438", 2, 0},
+      {"a plain list", with(kSrun, {{"SLURM_JOB_NODELIST", "b.example,a"}}), "b.example:24056", 2, 0},
   };
   for (const Meeting& c : cases) {
     const Result<Launch> got = discover(c.env, kWho);

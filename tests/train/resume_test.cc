@@ -90,6 +90,12 @@ TEST_F(Refusal, OfDamagedFiles) {
     overwrite(second_, bad);
     expect_refused("damaged", base);
   }
+  const std::string version = "\"ouro-train state\":2";
+  ASSERT_NE(good.find(version), std::string::npos);
+  std::string older = good;
+  older.replace(good.find(version), version.size(), "\"ouro-train state\":1");
+  overwrite(second_, older);
+  expect_refused("damaged: its version", base);
   overwrite(second_, text_of(stem_ + ".rank0"));
   expect_refused("another run: rank was 0 and is 1", base);
   fs::remove(second_);

@@ -34,6 +34,17 @@ inline const Stream& stream_of(Where w) {
   return gpu;
 }
 
+/// Between the host and memory of `d`, or within the host; done when it returns.
+inline Status copy_bytes(Device d, void* to, const void* from, std::size_t bytes) {
+  if (d.kind == Device::Kind::host) return std::memcpy(to, from, bytes), Status();
+  const auto stream = gpu::gpu().create_stream(d.index, 0);
+  OURO_TRY(stream.status());
+  Status moved = gpu::gpu().copy(to, from, bytes, *stream);
+  if (moved.ok()) moved = gpu::gpu().synchronize(*stream);
+  const Status ended = gpu::gpu().destroy_stream(*stream);
+  return moved.ok() ? ended : moved;
+}
+
 /// `count` elements of `dtype`, zero.
 class Array {
  public:

@@ -38,8 +38,8 @@ TEST(FederatedTrainerGolden, TwoSitesOfTwo) {
                               std::sqrt(squares), want);
               const double accuracy =
                   recorded.at("test_acc_per_rank")[0];  // the last step averages the sites
-              OURO_RANK_CHECK(std::abs(report->accuracy() - accuracy) < 1e-9, "{} for {}", report->accuracy(),
-                              accuracy);
+              OURO_RANK_CHECK(std::abs(report->test_accuracy - accuracy) < 1e-9, "{} for {}",
+                              report->test_accuracy, accuracy);
               return "";
             }));
 }
@@ -56,8 +56,8 @@ TEST(FederatedTrainer, LearnsWithEveryServerAndDelta) {
                                                     .weigh_by_ranks = true});
                   OURO_RANK_OK(report);
                   OURO_RANK_CHECK(report->rounds == 30, "{} rounds", report->rounds);
-                  OURO_RANK_CHECK(report->accuracy() > 0.8, "server {} delta {}: accuracy {}",
-                                  static_cast<int>(server), static_cast<int>(delta), report->accuracy());
+                  OURO_RANK_CHECK(report->test_accuracy > 0.8, "server {} delta {}: accuracy {}",
+                                  static_cast<int>(server), static_cast<int>(delta), report->test_accuracy);
                   return "";
                 }));
 }
@@ -65,7 +65,7 @@ TEST(FederatedTrainer, LearnsWithEveryServerAndDelta) {
 TEST(FederatedTrainer, CutsRanksIntoSitesAndRefusesMoreSitesThanRanks) {
   EXPECT_EQ(*site_sizes(7, 3), (std::vector<int>{3, 2, 2}));
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
-              const auto text = [&](const FederatedOptions& o) {
+              const auto text = [&](const TrainOptions& o) {
                 const Status s = train_federated(c, o).status();
                 return s.code() == Code::invalid ? s.failure()->text : "another class";
               };

@@ -14,7 +14,7 @@ namespace {
 using namespace ouro::test;  // NOLINT
 using nlohmann::json;
 
-std::string run(Context& c, DecentralisedOptions o, const json& want, DecentralisedReport& report) {
+std::string run(Context& c, TrainOptions o, const json& want, TrainReport& report) {
   const std::size_t all = want.at("trajectory").size();
   o.steps = static_cast<int>(all);
   if (OURO_TEST_TSAN) o.stop_after = 12;
@@ -38,7 +38,7 @@ std::string run(Context& c, DecentralisedOptions o, const json& want, Decentrali
   return "";
 }
 
-double last_ten(const DecentralisedReport& r) {
+double last_ten(const TrainReport& r) {
   return std::accumulate(r.losses.end() - 10, r.losses.end(), 0.0) / 10;
 }
 
@@ -47,16 +47,16 @@ void run_all(const std::string& model) {
   const json all = golden("decent_dp_real_inputs.json");
   for (const auto& [ranks, runs] : all.items()) {
     if (ranks.starts_with("_")) continue;
-    std::map<std::string, DecentralisedReport> reports;
+    std::map<std::string, TrainReport> reports;
     for (const auto& [name, want] : runs.items()) {
       if (!name.starts_with(model + "/")) continue;
-      DecentralisedOptions o{.model = model == "digits" ? SmallModel::digits : SmallModel::charlm};
+      TrainOptions o{.model = model == "digits" ? SmallModel::digits : SmallModel::charlm};
       o.topology = name.substr(model.size() + 1);
       if (o.topology == "alternating-exp-ring") o.topology_options.local_world_size = 2;
       o.order = train::RoundOrder::upstream;
       o.decay = train::DecayRule::upstream_inverted;
       o.bucket_mb = 0.01;
-      DecentralisedReport& report = reports[o.topology];
+      TrainReport& report = reports[o.topology];
       cases.add("decentralised runs of " + model);
       ASSERT_EQ(run_threads(std::stoi(ranks), [&](Context& c) { return run(c, o, want, report); }), "")
           << name;

@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <numeric>
 #include <vector>
 
 #include "ouro/train/gossip.hpp"
 #include "tests/runtime/ranks.h"
+#include "tests/trainers/arrays.h"
 #include "tools/models/tensor.h"
 
 namespace ouro::test {
@@ -35,22 +37,47 @@ struct Model {
       list.push_back({tensors[i].name, std::span(values[i]), std::span(grads[i]), tensors[i].shape});
     return list;
   }
+  /// The same in memory of that GPU, which lives as long as this.
+  std::vector<train::Param> params_on(Device gpu) {
+    std::vector<train::Param> list = params();
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      list[i].value = there_.emplace_back(gpu, values[i]).view();
+      list[i].grad = there_.emplace_back(gpu, grads[i]).view();
+    }
+    return list;
+  }
+
+ private:
+  std::deque<Array> there_;
 };
+
+inline bool on_host(const View& v) { return v.device.kind == Device::Kind::host; }
 
 /// A loss and its gradients, for parameters wherever they are.
 using LossOf = std::function<double(Values, Gradients)>;
 
-/// Gradients are cleared, computed and told ready in `order`; the loss of this rank.
+/// Gradients are cleared, computed (on the host, wherever parameters are) and told ready in `order`; the loss
+/// of this rank.
 inline Result<double> train_step(train::GossipTrainer& t, std::span<const int> order, const LossOf& loss_of) {
   OURO_TRY(t.begin_step());
   std::vector<const double*> values;
   std::vector<double*> grads;
+  std::deque<std::vector<double>> copies;  // of what is on a GPU
+  const auto here = [&](const View& v) {
+    return on_host(v) || v.data == nullptr ? static_cast<double*>(v.data)
+                                           : copies.emplace_back(v.count).data();
+  };
   for (const train::Param& p : t.params()) {
-    values.push_back(static_cast<const double*>(p.value.data));
-    grads.push_back(static_cast<double*>(p.grad.data));
+    double* const value = here(p.value);
+    if (!on_host(p.value)) OURO_TRY(copy_bytes(p.value.device, value, p.value.data, p.value.bytes()));
+    values.push_back(value);
+    grads.push_back(here(p.grad));
     if (grads.back() != nullptr) std::fill_n(grads.back(), p.grad.count, 0.0);
   }
   const double loss = loss_of(values, grads);
+  for (std::size_t i = 0; i < grads.size(); ++i)
+    if (const View& g = t.params()[i].grad; g.data != nullptr && !on_host(g))
+      OURO_TRY(copy_bytes(g.device, g.data, grads[i], g.bytes()));
   for (const int i : order) OURO_TRY(t.grad_ready(i));
   OURO_TRY(t.end_backward());
   return loss;
@@ -60,8 +87,10 @@ inline Result<double> train_step(train::GossipTrainer& t, std::span<const int> o
 inline std::vector<double> flat(const train::GossipTrainer& t) {
   std::vector<double> all;
   for (const train::Param& p : t.params()) {
-    const auto* at = static_cast<const double*>(p.value.data);
-    all.insert(all.end(), at, at + p.value.count);
+    std::vector<double> values(p.value.count);
+    const Status s = copy_bytes(p.value.device, values.data(), p.value.data, p.value.bytes());
+    EXPECT_TRUE(s.ok()) << s.message();
+    all.insert(all.end(), values.begin(), values.end());
   }
   return all;
 }

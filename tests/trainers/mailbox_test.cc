@@ -13,23 +13,15 @@
 #include "ouro/train/roles.hpp"
 #include "tests/golden_data.h"
 #include "tests/runtime/ranks.h"
+#include "tests/trainers/payload.h"
 
 namespace ouro::train {
 namespace {
 
+using test::bytes_of;
+using test::ints;
 using test::run_threads;
 using namespace std::chrono_literals;
-
-Bytes bytes_of(std::initializer_list<int> values) {
-  Bytes b;
-  for (const int v : values) b.push_back(static_cast<std::byte>(v));
-  return b;
-}
-std::vector<int> ints(const Bytes& b) {
-  std::vector<int> v;
-  for (const std::byte x : b) v.push_back(static_cast<int>(x));
-  return v;
-}
 
 TEST(RolesGolden, FloatsTravelAsTheyAre) {
   const auto golden = test::golden("torchgfn_behaviour.json").at("send_float_payload");

@@ -12,23 +12,15 @@
 
 #include "ouro/train/average.hpp"
 #include "tests/runtime/ranks.h"
+#include "tests/trainers/payload.h"
 
 namespace ouro::train {
 namespace {
 
+using test::bytes_of;
+using test::ints;
 using test::run_threads;
 using namespace std::chrono_literals;
-
-Bytes bytes_of(std::initializer_list<int> values) {
-  Bytes b;
-  for (const int v : values) b.push_back(static_cast<std::byte>(v));
-  return b;
-}
-std::vector<int> ints(const Bytes& b) {
-  std::vector<int> v;
-  for (const std::byte x : b) v.push_back(static_cast<int>(x));
-  return v;
-}
 
 TEST(Roles, HaveTheirGroupsAndCloseEverywhere) {
   EXPECT_EQ("", run_threads(6, [](Context& c) -> std::string {

@@ -3,6 +3,7 @@
 #include "tools/train/checkpoint.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <cstdio>
 #include <fstream>
@@ -14,6 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr unsigned kVersion = 2;
 constexpr const char* kHalf = ".part";  // of a name, while a file is being written
 
 std::string file_of(const std::string& stem, int rank) { return fmt::format("{}.rank{}", stem, rank); }
@@ -28,12 +30,6 @@ Json identity(const TrainOptions& o, const Group& world) {
   return run;
 }
 
-std::uint64_t checksum(std::string_view bytes) {
-  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
-}
-
 Status unwritable(const std::string& path) {
   return {Reason::resource, fmt::format("--save {}: cannot be written", path)};
 }
@@ -45,11 +41,11 @@ Status write_file(const std::string& path, const Json& run, const Checkpoint& st
     sizes.push_back(part.size());
     body.append(reinterpret_cast<const char*>(part.data()), part.size());
   }
-  const Json head = {{"ouro-train state", 1},
+  const Json head = {{"ouro-train state", kVersion},
                      {"run", run},
                      {"step", state.step},
                      {"parts", sizes},
-                     {"checksum", checksum(body)}};
+                     {"checksum", XXH3_64bits(body.data(), body.size())}};
   const std::string half = path + kHalf;
   std::ofstream file(half, std::ios::binary);
   file << head.dump() << '\n' << body;
@@ -88,10 +84,10 @@ Result<Checkpoint> read_file(const std::string& path, const Json& run, std::size
       !is("run", &Json::is_object) || !is("step", &Json::is_number_unsigned) ||
       !is("parts", &Json::is_array) || !is("checksum", &Json::is_number_unsigned))
     return damaged("its heading");
-  if (head["ouro-train state"] != 1) return damaged("its version");
+  if (head["ouro-train state"] != kVersion) return damaged("its version");
   OURO_TRY(compare(path, head["run"], run));
   const std::string_view body = std::string_view(all).substr(line + 1);
-  if (head["checksum"] != checksum(body)) return damaged("its checksum");
+  if (head["checksum"] != XXH3_64bits(body.data(), body.size())) return damaged("its checksum");
   Checkpoint state{.step = head["step"].get<std::int64_t>(), .parts = {}};
   std::size_t at = 0;
   for (const Json& size : head["parts"]) {

@@ -2,6 +2,7 @@
 // strategy knows. Used by the strategies of ouro-train.
 #pragma once
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "tools/train/task.h"
@@ -25,6 +26,25 @@ Status try_checkpoint(Group& world, const TrainOptions&);
 /// resource (no file), invalid (damaged; of other options than these, naming the first; of another step than
 /// rank 0's; nothing left to do).
 Result<Checkpoint> load_checkpoint(Group& world, const TrainOptions&, std::size_t parts);
+
+/// Collective, where options name a file: what `trainer` (GossipTrainer or ShardedTrainer) and `task` hold
+/// comes from it, or goes there. Errors: on all ranks; those of load_checkpoint or save_checkpoint, trainer
+/// and task.
+template <class Trainer>
+Status resume_from_file(Group& world, const TrainOptions& o, Trainer& trainer, Task& task) {
+  if (o.resume.empty()) return {};
+  const auto state = load_checkpoint(world, o, 2);
+  OURO_TRY(state.status());
+  OURO_TRY(agree(world, trainer.load(state->parts[0])));
+  return agree(world, task.set_statistics(state->parts[1]));
+}
+template <class Trainer>
+Status save_to_file(Group& world, const TrainOptions& o, Trainer& trainer, Task& task) {
+  if (o.save.empty()) return {};
+  auto state = trainer.save();
+  OURO_TRY(agree(world, state.status()));
+  return save_checkpoint(world, o, {trainer.steps(), {std::move(*state), task.statistics()}});
+}
 
 /// The last step to take + 1.
 int end_of(const TrainOptions&);

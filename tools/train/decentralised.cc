@@ -58,12 +58,7 @@ Result<TrainReport> train_decentralised(Context& c, TrainOptions options) {
   auto made = train::GossipTrainer::create(world, task->params(), task->buffers(), options_of(o, *topology));
   OURO_TRY(made.status());
   train::GossipTrainer& t = *made;
-  if (!o.resume.empty()) {
-    const auto state = load_checkpoint(world, o, 2);
-    OURO_TRY(state.status());
-    OURO_TRY(agree(world, t.load(state->parts[0])));
-    OURO_TRY(agree(world, task->set_statistics(state->parts[1])));
-  }
+  OURO_TRY(resume_from_file(world, o, t, *task));
   if (o.adaptive) OURO_TRY(t.set_adaptive_factor(*o.adaptive));
 
   TrainReport report{.options = o, .ranks = n, .first_step = static_cast<int>(t.steps())};
@@ -84,11 +79,7 @@ Result<TrainReport> train_decentralised(Context& c, TrainOptions options) {
     if (o.on_step) o.on_step(step, all->loss, all->consensus);
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (!o.save.empty()) {
-    auto state = t.save();
-    OURO_TRY(agree(world, state.status()));
-    OURO_TRY(save_checkpoint(world, o, {t.steps(), {std::move(*state), task->statistics()}}));
-  }
+  OURO_TRY(save_to_file(world, o, t, *task));
   for (const train::BucketLayout& b : t.buckets()) report.blocks.push_back(b.length);
   OURO_TRY(average(c, t, *task, report));
   OURO_TRY(t.close());

@@ -5,9 +5,6 @@
 
 namespace ouro::tools {
 
-using DecentralisedOptions = TrainOptions;
-using DecentralisedReport = TrainReport;
-
 /// Collective over the context's world group. Rank r of n has the training samples r, r + n, ...; sample k of
 /// step t is number t * (batch / n) + k of them, over and over. The report is the same on all ranks, up to
 /// `seconds` and `distance`. Errors: invalid (options, files), resource (files), else those of the trainer.

@@ -5,9 +5,6 @@
 
 namespace ouro::tools {
 
-using FederatedOptions = TrainOptions;
-using FederatedReport = TrainReport;
-
 /// ranks / sites each, the first ranks mod sites of them one more. Errors: invalid unless 1 <= sites <=
 /// ranks.
 Result<std::vector<int>> site_sizes(int ranks, int sites);

@@ -93,7 +93,6 @@ struct TrainReport {
   std::vector<double> rates = {};      ///< of each update
   std::int64_t correct = 0, test_rows = 0;  ///< of the mean model after the last step; no rows: no test
   double test_loss = 0, test_accuracy = 0;
-  double accuracy() const { return test_accuracy; }
   double seconds = 0;  ///< of the steps, without loading and testing
 
   std::vector<int> sites = {};   ///< ranks of each

@@ -84,12 +84,7 @@ Result<TrainReport> train_sharded(Context& c, TrainOptions options) {
   auto trainer = make_trainer(*groups, o, *task, bridge.params());
   OURO_TRY(trainer.status());
   ShardedTrainer& t = *trainer;
-  if (!o.resume.empty()) {
-    const auto state = load_checkpoint(world, o, 2);
-    OURO_TRY(state.status());
-    OURO_TRY(t.load(state->parts[0]));
-    OURO_TRY(agree(world, task->set_statistics(state->parts[1])));
-  }
+  OURO_TRY(resume_from_file(world, o, t, *task));
 
   TrainReport report{.options = o, .ranks = c.world_size(), .first_step = static_cast<int>(t.steps())};
   const Pool pool(task->network().samples(), o.seed, 0, 1);
@@ -109,11 +104,7 @@ Result<TrainReport> train_sharded(Context& c, TrainOptions options) {
     if (o.on_step) o.on_step(step, *loss, 0);
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (!o.save.empty()) {
-    auto state = t.save();
-    OURO_TRY(agree(world, state.status()));
-    OURO_TRY(save_checkpoint(world, o, {t.steps(), {std::move(*state), task->statistics()}}));
-  }
+  OURO_TRY(save_to_file(world, o, t, *task));
   for (const train::BucketLayout& b : t.buckets()) report.blocks.push_back(b.length);
   const auto last = bridge.down(t.params());
   OURO_TRY(last.status());

@@ -2,6 +2,7 @@
 #include "tools/train/task.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <cmath>
 #include <cstring>
@@ -163,8 +164,7 @@ Status same_options(Group& world, const TrainOptions& o) {
   OURO_TRY(agree(world, settled.status()));
   const std::string text = fmt::format("{} {} {} {}", to_json(*settled, world.size()).dump(), o.stop_after,
                                        o.save.empty(), o.resume.empty());
-  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  const std::uint64_t hash = XXH3_64bits(text.data(), text.size());
   std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
   OURO_TRY(all_gather(world, CView(&hash, 1, DType::u64), View(all.data(), all.size(), DType::u64)));
   for (std::size_t r = 1; r < all.size(); ++r)

@@ -75,21 +75,6 @@ Status broadcast_from_0(Group& g, const View& v) { return v.count == 0 ? Status{
 
 }  // namespace
 
-// ---- memory ---------------------------------------------------------------------------------------
-
-Result<Block> Block::make(DType dtype, Device device, std::size_t count) {
-  auto memory = ZeroedBytes::make(device, std::max<std::size_t>(count, 1) * size_of(dtype));
-  OURO_TRY(memory.status());
-  Block block;
-  block.memory_ = std::move(*memory);
-  block.whole_ = {block.memory_.data(), count, dtype, device};
-  return block;
-}
-View Block::view(std::size_t offset, std::size_t count) const {
-  return {static_cast<std::byte*>(whole_.data) + offset * size_of(whole_.dtype), count, whole_.dtype,
-          whole_.device};
-}
-
 // ---- life -----------------------------------------------------------------------------------------
 
 Result<GossipTrainer> GossipTrainer::create(Group& group, std::vector<Param> params,

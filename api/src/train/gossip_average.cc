@@ -7,6 +7,7 @@
 
 #include "api/src/train/average_agreement.h"
 #include "api/src/train/gossip_state.h"
+#include "api/src/train/update.h"
 #include "kernels/arith/floats.h"
 
 namespace ouro::train {

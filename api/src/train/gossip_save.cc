@@ -7,6 +7,7 @@
 #include "api/src/train/average_agreement.h"
 #include "api/src/train/gossip_state.h"
 #include "api/src/train/saved_form.h"
+#include "api/src/train/update.h"
 
 namespace ouro::train {
 namespace {

@@ -1,26 +1,13 @@
-// What a decentralised trainer consists of: blocks of memory, buckets, the state of a step.
+// What a decentralised trainer consists of: buckets, the state of a step.
 // Used by the parts of GossipTrainer: gossip.cc, gossip_step.cc, gossip_update.cc,
 // gossip_average.cc, gossip_save.cc.
 #pragma once
 #include <vector>
 
-#include "api/src/train/update.h"
+#include "api/src/train/block.h"
 #include "ouro/train/gossip.hpp"
 
 namespace ouro::train {
-
-/// Zeroed memory for `count` elements, of the host or a device.
-class Block {
- public:
-  static Result<Block> make(DType, Device, std::size_t count);
-  View view(std::size_t offset, std::size_t count) const;
-  View view() const { return whole_; }
-  explicit operator bool() const { return whole_.data != nullptr; }
-
- private:
-  View whole_;
-  ZeroedBytes memory_;
-};
 
 /// Parameters that travel together. Of a bucket's memory only what it needs is made.
 struct GossipBucket {
@@ -88,7 +75,6 @@ struct GossipTrainer::State {
   /// The first step's end: ranks agree on the order, buckets are made.
   Status trace();
   Status make_buckets(std::span<const int> order);
-  Status zero_missing();
   /// Clipping and loss scaling that need all gradients; what they say holds for all buckets.
   bool defers() const;
   Result<std::vector<StepScale>> survey_all();

@@ -8,6 +8,8 @@
 #include "api/src/not_in_batch.h"
 #include "api/src/train/average_agreement.h"
 #include "api/src/train/gossip_state.h"
+#include "api/src/train/update.h"
+#include "api/src/train/zero_missing.h"
 
 namespace ouro::train {
 namespace {
@@ -103,7 +105,7 @@ Status GossipTrainer::end_backward(const Stream& stream) {
     if (s.buckets.empty())
       OURO_TRY(s.trace());
     else if (s.traced.size() < s.trainable.size())
-      OURO_TRY(s.zero_missing());
+      OURO_TRY(zero_missing(std::span(s.buckets), s.ready, s.options.find_unused, s.steps));
     std::vector<StepScale> decided;
     if (s.defers()) {
       auto surveyed = s.survey_all();
@@ -155,7 +157,7 @@ Status State::trace() {
                         fmt::join(order, ",")));
   }
   OURO_TRY(make_buckets(order));
-  return zero_missing();
+  return zero_missing(std::span(buckets), ready, options.find_unused, steps);
 }
 
 Status State::make_buckets(std::span<const int> order) {
@@ -213,19 +215,6 @@ Status State::make_buckets(std::span<const int> order) {
   pool = std::move(*streams);
   layouts = std::move(*plan);
   buckets = std::move(made);
-  return {};
-}
-
-Status State::zero_missing() {
-  for (GossipBucket& b : buckets)
-    for (std::size_t i = 0; i < b.params.size() && b.unready > 0; ++i) {
-      if (ready[static_cast<std::size_t>(b.layout.params[i])]) continue;
-      if (!options.find_unused)
-        return invalid(fmt::format("no gradient of parameter '{}' in step {}; expected all, or find_unused",
-                                   b.params[i].name, steps));
-      OURO_TRY(zero_view(b.params[i].grad));
-      --b.unready;
-    }
   return {};
 }
 

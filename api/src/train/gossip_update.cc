@@ -5,6 +5,7 @@
 
 #include "api/src/train/combine.h"
 #include "api/src/train/gossip_state.h"
+#include "api/src/train/update.h"
 
 namespace ouro::train {
 namespace {

@@ -1,5 +1,5 @@
-// What trainers demand of a list of parameters, and how ranks find out that theirs differ. Used by the parts
-// of ShardedTrainer (shard.cc, shard_save.cc).
+// What trainers demand of a list of parameters, and how ranks find out that theirs differ. Used by
+// ShardedTrainer (shard.cc, shard_step.cc, shard_save.cc) and GossipTrainer (gossip.cc).
 #pragma once
 #include <cstdint>
 #include <span>

@@ -10,6 +10,7 @@
 #include "api/src/not_in_batch.h"
 #include "api/src/train/average_agreement.h"
 #include "api/src/train/shard_state.h"
+#include "api/src/train/update.h"
 
 namespace ouro::train {
 namespace {

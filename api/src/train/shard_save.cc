@@ -5,6 +5,7 @@
 
 #include "api/src/train/saved_form.h"
 #include "api/src/train/shard_state.h"
+#include "api/src/train/update.h"
 
 namespace ouro::train {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "api/src/train/gossip_state.h"
+#include "api/src/train/block.h"
 #include "api/src/train/param_agreement.h"
 #include "ouro/train/shard.hpp"
 
@@ -84,7 +84,6 @@ struct ShardedTrainer::State {
 
   bool defers() const { return options.clip_norm > 0 || options.scaler; }
   void launch(std::size_t bucket);
-  Status zero_missing();
   /// Whether the step is skipped, and how much it clips: what all gradients say together.
   struct Decision {
     bool skip = false;

@@ -7,6 +7,8 @@
 
 #include "api/src/not_in_batch.h"
 #include "api/src/train/shard_state.h"
+#include "api/src/train/update.h"
+#include "api/src/train/zero_missing.h"
 
 namespace ouro::train {
 namespace {
@@ -107,7 +109,7 @@ Status ShardedTrainer::end_backward(const Stream& stream) {
   bool skipped = false;
   const auto finish = [&]() -> Status {
     OURO_TRY(stream.synchronize());
-    OURO_TRY(s.zero_missing());
+    OURO_TRY(zero_missing(std::span(s.buckets), s.ready, s.options.find_unused, s.steps));
     while (s.launched < s.buckets.size()) s.launch(s.launched++);
     OURO_TRY(s.wait_for_buckets());
     if (!s.defers()) return {};
@@ -142,19 +144,6 @@ void State::launch(std::size_t k) {
     OURO_TRY(reduce(k));
     return defers() ? Status{} : update(k);
   });
-}
-
-Status State::zero_missing() {
-  for (ShardBucket& b : buckets)
-    for (std::size_t i = 0; i < b.params.size() && b.unready > 0; ++i) {
-      if (ready[static_cast<std::size_t>(b.layout.params[i])]) continue;
-      if (!options.find_unused)
-        return invalid(fmt::format("no gradient of parameter '{}' in step {}; expected all, or find_unused",
-                                   b.params[i].name, steps));
-      OURO_TRY(zero_view(b.params[i].grad));
-      --b.unready;
-    }
-  return {};
 }
 
 Status State::wait_for_buckets() const {
