@@ -112,7 +112,7 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
     return value && (option == fallback || std::getenv(name)) ? seconds(*value) : option;
   };
   spec.deadline = pick(o.deadline, defaults.deadline, *deadline, "OURO_DEADLINE");
-  spec.deadline_chosen = *deadline || o.deadline != defaults.deadline;
+  spec.deadline_chosen = spec.deadline != defaults.deadline || std::getenv("OURO_DEADLINE");
   spec.join.late_after = pick(o.late_after, defaults.late_after, *late, "OURO_LATE");
   spec.join.deadline = pick(o.join_deadline, defaults.join_deadline, *joining, "OURO_JOIN_DEADLINE");
   if (spec.deadline.count() <= 0 || spec.join.deadline.count() <= 0)
