@@ -19,7 +19,9 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::uint32_t kMessageSlotBytes = 16 << 10, kFarMessageSlotBytes = 128 << 10;
+constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
+// Messages land in the receiver's memory: what more of them are under way fills no cache.
+constexpr transport::NetSlots kFarMessageSlots{128 << 10, 16};
 enum SegmentOf : std::uint64_t { kLinksOf = 1, kBoardsOf = 2, kMessagesOf = 3 };
 
 std::uint64_t segment_key(std::uint64_t group, SegmentOf p) {
@@ -228,7 +230,7 @@ Result<std::string> Group::explain(const Operation& asked) {
 // ---- wiring, on first use -------------------------------------------------------------------------
 
 Result<std::unique_ptr<transport::Links>> Group::make_links(std::uint64_t key, std::uint32_t slot_bytes,
-                                                            std::uint32_t far_slot_bytes) {
+                                                            transport::NetSlots far) {
   using transport::ShmLinkLayout, transport::ShmLinks;
   const auto whole = ShmLinkLayout::of(size(), slot_bytes);
   const int here =
@@ -244,9 +246,9 @@ Result<std::unique_ptr<transport::Links>> Group::make_links(std::uint64_t key, s
     shm = std::make_unique<ShmLinks>(std::move(*segment), layout, me, here);
   }
   if (nodes_ == 1) return std::unique_ptr<transport::Links>(std::move(shm));
+  if (far.bytes == 0) far.bytes = whole.slot_bytes;
   return std::unique_ptr<transport::Links>(std::make_unique<transport::NetLinks>(
-      context_->network()->fabric(), key, spec_.ranks, local_, rank_,
-      far_slot_bytes == 0 ? whole.slot_bytes : far_slot_bytes, std::move(shm)));
+      context_->network()->fabric(), key, spec_.ranks, local_, rank_, far, std::move(shm)));
 }
 
 Status Group::need_links() {
@@ -284,7 +286,7 @@ void Group::expect(int peer, bool sends) {
 Result<Messages*> Group::messages() {
   std::lock_guard lock(messages_mutex_);
   if (!messages_) {
-    auto links = make_links(segment_key(spec_.key, kMessagesOf), kMessageSlotBytes, kFarMessageSlotBytes);
+    auto links = make_links(segment_key(spec_.key, kMessagesOf), kMessageSlotBytes, kFarMessageSlots);
     if (!links.ok()) return links.status();
     messages_ = std::make_unique<Messages>(std::move(*links), rank_, size());
   }

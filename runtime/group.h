@@ -146,9 +146,10 @@ class Group final : private Host {
   const std::vector<int>& world_ranks() const override { return spec_.ranks; }
   flow::Nodes nodes() const override { return map_->view(); }
   int world_rank(int r) const override { return spec_.ranks[static_cast<std::size_t>(r)]; }
-  /// Links for one purpose, over shared memory and, if there are members on other hosts, over the network.
+  /// Links for one purpose, over shared memory and, if there are members on other hosts, over the network
+  /// (with slots as `far` says; 0 bytes: as many as within the host).
   Result<std::unique_ptr<transport::Links>> make_links(std::uint64_t key, std::uint32_t slot_bytes,
-                                                       std::uint32_t far_slot_bytes = 0);
+                                                       transport::NetSlots far = {});
   /// The first of the members on this host, who keeps their segments.
   bool keeps_segments() const { return local_[static_cast<std::size_t>(rank_)] == 0; }
   Result<Messages*> messages();

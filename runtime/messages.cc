@@ -118,15 +118,17 @@ void Messages::give_back(Outbound& o) {
 void Messages::push(Outbound& o, int to) {
   give_back(o);
   bool rang = false;
+  const auto tell = [&] {  // once for all chunks at hand, so that they go together
+    if (!rang) return;
+    if (links_->remote(to)) links_->sent(to);
+    bump(*links_->bell(to));
+  };
   while (!o.queue.empty() && !o.torn) {
     Message& m = *o.queue.front();
     // A long message waits for its receiver in any case: it need not be copied.
     const bool lends = o.link.view.elsewhere && m.bytes > kBuffered;
     do {
-      if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) {
-        if (rang) bump(*links_->bell(to));
-        return;
-      }
+      if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) return tell();
       const std::size_t bytes = std::min<std::size_t>(m.bytes - m.moved, o.link.view.slot_bytes);
       if (o.link.view.elsewhere)
         o.link.view.elsewhere[o.link.next % o.link.view.slot_count] = lends ? m.data + m.moved : nullptr;
@@ -134,7 +136,6 @@ void Messages::push(Outbound& o, int to) {
       if (!m.begun) m.first = o.link.next;
       o.link.view.header(o.link.next) = {m.first, 0, m.bytes, static_cast<std::uint32_t>(bytes), m.tag};
       publish(*o.link.view.full, ++o.link.next);
-      if (links_->remote(to)) links_->sent(to);
       m.moved += bytes;
       m.begun = rang = true;
     } while (m.moved < m.bytes);
@@ -145,7 +146,7 @@ void Messages::push(Outbound& o, int to) {
     else
       m.done = true;
   }
-  if (rang) bump(*links_->bell(to));
+  tell();
 }
 
 Status Messages::pull(Inbound& i, int source) {

@@ -230,6 +230,7 @@ Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h, bool anywh
   std::byte* const landing = anywhere ? l->landing(h) : nullptr;
   l->in_elsewhere_[h.index % l->slot_count_] = landing;
   place.to = landing ? landing : l->in().payload(h.index);
+  place.ends = landing && landing + h.bytes == l->landing_.to + h.total;
   return place;
 }
 
@@ -336,9 +337,10 @@ void Exchange::landed(int peer, const NetHeader& h, const Place& place) {
   if (room->bell) bump(*room->bell);
 }
 
-void Exchange::resume(int peer, const Outgoing* out) {
-  if (out && out->header.kind == NetHeader::kGone)
-    peers_[static_cast<std::size_t>(peer)].given_up.push_back({out->header.room, out->header.freed});
+void Exchange::resume(int peer, std::span<const Outgoing> out) {
+  for (const Outgoing& o : out)
+    if (o.header.kind == NetHeader::kGone)
+      peers_[static_cast<std::size_t>(peer)].given_up.push_back({o.header.room, o.header.freed});
   for (Entry& e : peers_[static_cast<std::size_t>(peer)].links) {
     NetLink& l = *e.link;
     for (std::uint64_t i = load(l.out_freed_); i < l.sent_; ++i) l.again_ |= bit(i, l.slot_count_);

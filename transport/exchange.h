@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -118,6 +119,7 @@ class Exchange {
   void recall_outbound(NetLink&, const Moved&);
   struct Place {
     std::byte* to = nullptr;  ///< nullptr: discard the payload
+    bool ends = false;        ///< a message ends there: its owner may then say where the next one goes
     std::shared_ptr<NetRoom> keep;
   };
   /// Checks a header that came from `peer`; `anywhere`: its payload may go into memory that can be recalled.
@@ -128,9 +130,9 @@ class Exchange {
   void landed(int peer, const NetHeader&, const Place&);
   /// The rest of a frame that was placed will not come: it is asked for again.
   void abandon(int peer, const NetHeader&);
-  /// A connection to `peer` is gone, and what was under way on it (`out`: a frame of which a part is sent, or
-  /// nullptr): all that has not been given back goes again; what comes twice is discarded.
-  void resume(int peer, const Outgoing* out = nullptr);
+  /// A connection to `peer` is gone, and what was under way on it (`out`: frames of which not all is sent):
+  /// all that has not been given back goes again; what comes twice is discarded.
+  void resume(int peer, std::span<const Outgoing> out = {});
   /// The ranks that have not taken all that was sent to them, as far as is known; they are asked.
   std::vector<int> owing(NetRoom&);
   /// Whether there is, or will be, something to say to `peer`.

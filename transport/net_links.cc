@@ -6,19 +6,19 @@
 namespace ouro::transport {
 
 NetLinks::NetLinks(Fabric& fabric, std::uint64_t key, std::vector<int> ranks, std::vector<int> local,
-                   int rank, std::uint32_t slot_bytes, std::unique_ptr<ShmLinks> shm)
+                   int rank, NetSlots slots, std::unique_ptr<ShmLinks> shm)
     : fabric_(fabric),
       ranks_(std::move(ranks)),
       local_(std::move(local)),
       rank_(rank),
-      slot_bytes_(slot_bytes),
+      slot_bytes_(slots.bytes),
       shm_(std::move(shm)),
       room_(std::make_shared<NetRoom>()),
       spare_(std::make_unique<Spare>()) {
   room_->key = key;
   room_->bell = bell(rank_);
   for (std::size_t r = 0; r < ranks_.size(); ++r)
-    if (local_[r] < 0) room_->links[ranks_[r]] = std::make_unique<NetLink>(slot_bytes, kSlots);
+    if (local_[r] < 0) room_->links[ranks_[r]] = std::make_unique<NetLink>(slots.bytes, slots.count);
   fabric_.exchange().add(room_);
   for (std::size_t r = 0; r < ranks_.size(); ++r)
     if (local_[r] < 0) fabric_.nudge(ranks_[r]);

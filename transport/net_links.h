@@ -15,7 +15,7 @@ class NetLinks final : public Links {
   /// `ranks`: of the job, by rank of the group; `local`: for each, its index among the group's ranks of this
   /// host, or -1. `shm` reaches those (nullptr where this rank is alone on its host).
   NetLinks(Fabric& fabric, std::uint64_t key, std::vector<int> ranks, std::vector<int> local, int rank,
-           std::uint32_t slot_bytes, std::unique_ptr<ShmLinks> shm);
+           NetSlots slots, std::unique_ptr<ShmLinks> shm);
   ~NetLinks() override;
   const char* name() const override { return fabric_.name(); }
   LinkView inbound(int from) const override;
@@ -29,8 +29,6 @@ class NetLinks final : public Links {
   void recall_outbound(int to) override;
   void linger(std::shared_ptr<void> after) override;
   std::vector<int> owing() override;
-
-  static constexpr std::uint32_t kSlots = 8;
 
  private:
   NetLink& link(int rank) const { return *room_->links.at(ranks_[static_cast<std::size_t>(rank)]); }

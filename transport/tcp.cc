@@ -20,10 +20,11 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kStage = 8192;       // what is read beyond the payload at hand
 constexpr std::size_t kPerTurn = 4 << 20;  // bytes moved on one connection before the next has its turn
+constexpr std::size_t kBurst = 8;          // frames that go with one call of the kernel
 constexpr auto kAside = 1ms;               // how often the own thread asks whether somebody drives
 constexpr auto kNap = 100ms;               // the longest that it sleeps
 
-/// One connection: at most one frame coming in and one going out.
+/// One connection: at most one frame coming in and a burst going out.
 struct Connection {
   Connection(int peer_rank, Fd line, Pipe over)
       : socket(std::move(line)), pipe(std::move(over)), peer(peer_rank) {}
@@ -46,10 +47,10 @@ struct Connection {
   bool within = false;  // between the header and the end of its payload
   Exchange::Place place;
   std::size_t got = 0;
+  bool paused = false;  // there may be more to take that the socket does not tell of
 
-  bool sending = false;
-  Exchange::Outgoing out;
-  std::size_t written = 0;
+  std::vector<Exchange::Outgoing> out;  // the first of them in part
+  std::size_t written = 0;              // bytes of the first
 };
 
 }  // namespace
@@ -83,6 +84,7 @@ struct TcpFabric::State {
   std::thread thread;
 
   void move_all();
+  bool paused() const;
   bool push(int peer);
   bool send(Connection&);
   bool receive(Connection&);
@@ -135,7 +137,8 @@ int TcpFabric::wanted(int peer) {
 
 void TcpFabric::moved(int peer, const std::byte* from, std::byte* to) {
   for (auto& c : state_->connections[static_cast<std::size_t>(peer)]) {
-    if (c->sending && c->out.payload == from) c->out.payload = to;
+    for (Exchange::Outgoing& out : c->out)
+      if (out.payload == from) out.payload = to;
     if (!c->within || c->place.to != from) continue;
     std::memcpy(to, from, c->got);
     c->place.to = to;
@@ -179,6 +182,7 @@ void TcpFabric::rest(std::chrono::microseconds at_most) {
     std::lock_guard lock(s.exchange.lock());
     for (auto& all : s.connections)
       for (auto& c : all) fds.push_back(c->wanted());
+    if (s.paused()) return;
   }
   const timespec slice{0, static_cast<long>(at_most.count()) * 1000};
   ppoll(fds.data(), fds.size(), &slice, nullptr);
@@ -198,6 +202,12 @@ void TcpFabric::State::move_all() {
   }
 }
 
+bool TcpFabric::State::paused() const {
+  return std::any_of(connections.begin(), connections.end(), [](const auto& all) {
+    return std::any_of(all.begin(), all.end(), [](const auto& c) { return c->paused; });
+  });
+}
+
 /// Sends what waits for `peer`; whether some of it could not go yet.
 bool TcpFabric::State::push(int peer) {
   const auto i = static_cast<std::size_t>(peer);
@@ -213,31 +223,39 @@ bool TcpFabric::State::push(int peer) {
 
 bool TcpFabric::State::send(Connection& c) {
   if (c.broken) return false;
+  // Where there are several connections, what one takes the others cannot send.
+  const std::size_t burst = options.connections > 1 ? 1 : kBurst;
   std::size_t moved = 0;
   if (Status s = c.pipe.flush(); !s.ok()) fail(c, s);
   while (!c.broken && moved < kPerTurn && c.pipe.ready() && !c.pipe.blocked()) {
-    if (!c.sending) {
-      if (!exchange.next(c.peer, &c.out)) break;
-      c.sending = true;
-      c.written = 0;
+    for (Exchange::Outgoing out; c.out.size() < burst && exchange.next(c.peer, &out);)
+      c.out.push_back(std::move(out));
+    if (c.out.empty()) break;
+    std::array<iovec, 2 * kBurst> parts;
+    std::size_t used = 0, skip = c.written;
+    for (Exchange::Outgoing& out : c.out) {
+      const std::size_t of_head = std::min(skip, sizeof(NetHeader)), of_payload = skip - of_head;
+      // As iovec has it; nothing writes through these.
+      parts[used++] = {reinterpret_cast<std::byte*>(&out.header) + of_head, sizeof(NetHeader) - of_head};
+      if (out.header.bytes > of_payload)
+        parts[used++] = {const_cast<std::byte*>(out.payload) + of_payload, out.header.bytes - of_payload};
+      skip = 0;
     }
-    const std::size_t head = sizeof(NetHeader), all = head + c.out.header.bytes;
-    const std::size_t of_head = std::min(c.written, head), of_payload = c.written - of_head;
-    // As iovec has it; nothing writes through these.
-    const std::array<iovec, 2> parts{
-        {{reinterpret_cast<std::byte*>(&c.out.header) + of_head, head - of_head},
-         {const_cast<std::byte*>(c.out.payload) + of_payload, all - head - of_payload}}};
-    const auto n = c.pipe.write(parts);
+    const auto n = c.pipe.write(std::span(parts).first(used));
     if (!n.ok()) {
       fail(c, n.status());
       break;
     }
     if (*n == 0) break;
-    c.written += *n;
     moved += *n;
-    if (c.written < all) continue;
-    c.sending = false;
-    c.out.keep.reset();
+    c.written += *n;
+    const auto whole = [&](const Exchange::Outgoing& out) {
+      const std::size_t all = sizeof(NetHeader) + out.header.bytes;
+      if (c.written < all) return false;
+      c.written -= all;
+      return true;
+    };
+    c.out.erase(c.out.begin(), std::find_if_not(c.out.begin(), c.out.end(), whole));
   }
   return moved > 0;
 }
@@ -247,7 +265,9 @@ bool TcpFabric::State::send(Connection& c) {
 bool TcpFabric::State::receive(Connection& c) {
   std::size_t moved = 0;
   const bool was_ready = c.pipe.ready();
-  while (!c.broken) {
+  auto from = Pipe::From::wire;
+  c.paused = false;
+  while (!c.broken && !c.paused) {
     if (take_staged(c)) continue;
     if (c.broken) break;
     // What the payload at hand lacks goes to its place; what follows it is staged.
@@ -268,13 +288,15 @@ bool TcpFabric::State::receive(Connection& c) {
       direct = std::min(lacks, waste.size());
       parts = {iovec{waste.data(), direct}, iovec{}};
     }
-    const auto n = c.pipe.read(parts, moved < kPerTurn ? Pipe::From::wire : Pipe::From::kept);
+    const auto n = c.pipe.read(parts, from);
     if (!n.ok()) {
       fail(c, n.status());
       break;
     }
     if (*n == 0) break;
     moved += *n;
+    if (moved >= kPerTurn || (c.pipe.in_clear() && *n < parts[0].iov_len + parts[1].iov_len))
+      from = Pipe::From::kept;  // a socket in clear that gives less than was asked for is empty
     c.got += std::min(*n, direct);
     c.end += *n - std::min(*n, direct);
     if (c.within && c.got == c.in.bytes) finish(c);
@@ -319,6 +341,8 @@ bool TcpFabric::State::take_staged(Connection& c) {
 void TcpFabric::State::finish(Connection& c) {
   exchange.landed(c.peer, c.in, c.place);
   damaged[static_cast<std::size_t>(c.peer)] = 0;
+  // Else what follows, already here perhaps, would go to a slot and have to be copied from there.
+  c.paused = c.place.ends;
   c.place = {};
   c.within = false;
 }
@@ -327,7 +351,7 @@ void TcpFabric::State::finish(Connection& c) {
 void TcpFabric::State::give_up(Connection& c) {
   if (c.within && c.place.to) exchange.abandon(c.peer, c.in);
   c.close();
-  exchange.resume(c.peer, c.sending ? &c.out : nullptr);
+  exchange.resume(c.peer, c.out);
 }
 
 void TcpFabric::State::fail(Connection& c, const Status& why) {
@@ -346,16 +370,18 @@ void TcpFabric::State::watch(const TcpFabric& f) {
   for (std::uint64_t seen = 0; !stopping;) {
     const std::uint64_t now = drives.load(std::memory_order_relaxed);
     const bool aside = f.driven() || std::exchange(seen, now) != now;
+    auto nap = aside ? kAside : kNap;
     fds.assign(1, {wake.get(), POLLIN, 0});
     if (!aside) try {
         std::lock_guard lock(exchange.lock());
         move_all();
+        if (paused()) nap = 0ms;
         for (auto& all : connections)
           for (auto& c : all) fds.push_back(c->wanted());
       } catch (const std::bad_alloc&) {
         OURO_WARN("the tcp fabric is short of memory; trying again");
       }
-    poll(fds.data(), fds.size(), static_cast<int>((aside ? kAside : kNap).count()));
+    poll(fds.data(), fds.size(), static_cast<int>(nap.count()));
     if (eventfd_t count; fds[0].revents & POLLIN) (void)eventfd_read(wake.get(), &count);
   }
 }

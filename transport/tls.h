@@ -48,6 +48,7 @@ class Pipe {
   bool blocked() const { return blocked_; }
   /// Whether there is a way for payload; where not, the other end has to answer first.
   bool ready() const;
+  bool in_clear() const { return !tls_; }
 
   enum class From : std::uint8_t {
     wire,  ///< the socket is asked

@@ -9,6 +9,11 @@
 
 namespace ouro::transport {
 
+/// The ring of a link between hosts, at each end, one each way. At most 64 slots.
+struct NetSlots {
+  std::uint32_t bytes = 0, count = 8;
+};
+
 /// All links of one rank in one group, over one medium. Made on first use; views live as long as this does.
 class Links {
  public:

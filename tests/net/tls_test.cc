@@ -1,8 +1,7 @@
 // Lines under TLS: what is on the wire, what tampering and strangers come to, odd sizes and narrow sockets,
-// the fabric over it, and whole jobs.
+// and whole jobs.
 #include "transport/tls.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <openssl/ssl.h>
 #include <poll.h>
@@ -11,56 +10,24 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <random>
 #include <thread>
 
 #include "runtime/core/fd.h"
 #include "runtime/network.h"
 #include "tests/net/lab.h"
+#include "tests/net/pipe_ends.h"
 #include "tests/runtime/ranks.h"
-#include "transport/tcp.h"
 
 namespace ouro::transport {
 namespace {
 
 using namespace std::chrono_literals;
 using testing::HasSubstr;
-using Bytes = std::vector<std::byte>;
-using Role = TlsEnd::Role;
-
-struct Sockets {
-  explicit Sockets(int buffer = 0) {
-    int fds[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
-    for (const int fd : fds)
-      if (buffer > 0) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-    a = Fd(fds[0]), b = Fd(fds[1]);
-  }
-  Fd a, b;
-};
-
-TlsEnd end_of(Role role, std::uint8_t seed = 1) {
-  wire::Key up, down;
-  up.fill(seed), down.fill(static_cast<std::uint8_t>(seed + 100));
-  return role == Role::client ? TlsEnd{.role = role, .keys = {.out = up, .in = down}}
-                              : TlsEnd{.role = role, .keys = {.out = down, .in = up}};
-}
 Pipe pipe_of(const Fd& socket, std::optional<TlsEnd> end) {
   auto p = Pipe::open(socket.get(), end);
   EXPECT_TRUE(p.ok());
   return std::move(*p);
 }
-Bytes noise(std::size_t n, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  Bytes bytes((n + 7) / 8 * 8);
-  for (std::size_t i = 0; i < n; i += 8) {
-    const std::uint64_t word = random();
-    std::memcpy(bytes.data() + i, &word, 8);
-  }
-  bytes.resize(n);
-  return bytes;
-}
-
 /// Moves `what` from one pipe to the other, both driven in turn by this thread; what has arrived.
 struct Transfer {
   Status sender, receiver;
@@ -303,69 +270,6 @@ TEST(Tls, WhatIsKeptIsReadWithoutTheSocket) {
   EXPECT_EQ(*b.read({&rest, 1}, Pipe::From::kept), 0u);
   EXPECT_TRUE(std::equal(what.begin(), what.end(), got.begin()));
   EXPECT_EQ(poll(&p, 1, 0), 1) << "what came later is still there";
-}
-
-/// Two fabrics with one link between them, many chunks of all sizes in flight, both ways, through narrow
-/// sockets.
-TEST_P(Both, TheFabricCarriesManyChunksBothWays) {
-  constexpr std::uint32_t kSlot = 70'016, kSlots = 8;
-  constexpr int kChunks = 400;
-  std::vector<std::string> lost;
-  struct End {
-    std::unique_ptr<TcpFabric> fabric;
-    std::shared_ptr<NetRoom> room = std::make_shared<NetRoom>();
-    Counter bell{};
-    NetLink* link = nullptr;
-    std::uint64_t sent = 0, taken = 0;
-  } ends[2];
-  Sockets s(16384);
-  for (int r = 0; r < 2; ++r) {
-    End& e = ends[r];
-    const int peer = 1 - r;
-    e.fabric = std::make_unique<TcpFabric>(
-        TcpFabric::Options{.world = 2,
-                           .checks = !GetParam(),
-                           .need = [](int) {},
-                           .failed = [&](int, Status why) { lost.push_back(why.message()); },
-                           .lost = [&](int, std::string how) { lost.push_back(std::move(how)); }});
-    e.room->key = 5;
-    e.room->bell = &e.bell;
-    e.link = (e.room->links[peer] = std::make_unique<NetLink>(kSlot, kSlots)).get();
-    e.fabric->exchange().add(e.room);
-    e.fabric->adopt(peer, std::move(r == 0 ? s.a : s.b), end(r == 0 ? Role::client : Role::server));
-  }
-  const auto chunk = [](int from, std::uint64_t i) { return noise((i * 7919) % kSlot, i * 2 + from); };
-  for (const auto until = Clock::now() + 30s; Clock::now() < until;) {
-    bool done = true;
-    for (int r = 0; r < 2; ++r) {
-      End& e = ends[r];
-      for (LinkView out = e.link->out(); e.sent < kChunks && e.sent - load(*out.freed) < kSlots; ++e.sent) {
-        const Bytes what = chunk(r, e.sent);
-        std::copy(what.begin(), what.end(), out.payload(e.sent));
-        out.header(e.sent) = {.seq = 1, .bytes = static_cast<std::uint32_t>(what.size())};
-        publish(*out.full, e.sent + 1);
-      }
-      e.fabric->nudge(1 - r);
-      for (LinkView in = e.link->in(); e.taken < load(*in.full); ++e.taken) {
-        const Bytes what = chunk(1 - r, e.taken);
-        ASSERT_EQ(in.header(e.taken).bytes, what.size());
-        ASSERT_TRUE(std::equal(what.begin(), what.end(), in.payload(e.taken))) << "chunk " << e.taken;
-        publish(*in.freed, e.taken + 1);
-      }
-      // One end is driven, the other left to its own thread.
-      if (r == 0) {
-        e.fabric->enter();
-        e.fabric->progress();
-        e.fabric->rest(100us);
-        e.fabric->leave();
-      }
-      done &= e.taken == kChunks;
-    }
-    if (done) break;
-  }
-  for (End& e : ends) EXPECT_EQ(e.taken, static_cast<std::uint64_t>(kChunks));
-  for (End& e : ends) e.fabric->exchange().remove(5, false);
-  EXPECT_THAT(lost, testing::IsEmpty());
 }
 
 /// The environment of a job over simulated hosts, put back at the end.

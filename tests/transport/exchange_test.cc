@@ -366,19 +366,24 @@ TEST(Exchange, AFarewellTellsWhatWasTaken) {
   EXPECT_EQ(load(*a.link().out().freed), 1u);
 }
 
-/// What was half sent when the connection broke is said again.
+/// What was not wholly sent when the connection broke is said again, wherever in a burst it stood.
 TEST(Exchange, AFarewellSurvivesItsConnection) {
   End a(0), b(1);
   a.open(), b.open();
+  Exchange::Outgoing burst[2];
+  {
+    std::lock_guard lock(a.exchange.lock());
+    ASSERT_TRUE(a.exchange.next(1, &burst[0]));
+    ASSERT_EQ(burst[0].header.kind, NetHeader::kOpen);
+  }
   a.exchange.remove(kRoom, false);
-  Exchange::Outgoing out;
   {
     std::lock_guard lock(a.exchange.lock());
     EXPECT_TRUE(a.exchange.talks_to(1));
-    ASSERT_TRUE(a.exchange.next(1, &out));
-    ASSERT_EQ(out.header.kind, NetHeader::kGone);
+    ASSERT_TRUE(a.exchange.next(1, &burst[1]));
+    ASSERT_EQ(burst[1].header.kind, NetHeader::kGone);
     EXPECT_FALSE(a.exchange.talks_to(1));
-    a.exchange.resume(1, &out);
+    a.exchange.resume(1, burst);
   }
   const auto again = next(a);
   ASSERT_TRUE(again);
