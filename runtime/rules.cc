@@ -141,12 +141,26 @@ Rules built_in_rules() {
   };
   rules.rows.push_back(row(Collective::broadcast, any, 2, kMany, Card::kInline, Algorithm::line,
                            "the input fits into the line that says that it is there"));
+  // Bytes of a block up to which the boards' one hand-off is ahead of meeting twice without a copy.
+  const auto boards_up_to = [](Collective c) {
+    switch (c) {
+      case Collective::broadcast:  // whose root runs ahead
+        return 256 * KiB;
+      case Collective::reduce_scatter:
+        return 64 * KiB;
+      case Collective::all_gather:
+      case Collective::all_to_all:
+        return 32 * KiB;
+      default:
+        return 16 * KiB;
+    }
+  };
   for (const Collective c : kAll) {
     if (c == Collective::all_reduce) continue;
     const char* why = c == Collective::barrier ? "all meet" : "read from boards, one hand-off";
     // A root that reads or is read by all others in place gains nothing over the boards.
     if (c != Collective::barrier && c != Collective::gather && c != Collective::scatter) {
-      rules.rows.push_back(row(c, registered, 2, kMany, 16 * KiB, Algorithm::direct, why));
+      rules.rows.push_back(row(c, registered, 2, kMany, boards_up_to(c), Algorithm::direct, why));
       rules.rows.push_back(
           row(c, registered, 2, kMany, kAny, Algorithm::inplace, "no copy through the boards"));
     }
