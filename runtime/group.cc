@@ -20,7 +20,7 @@ namespace ouro::rt {
 namespace {
 
 constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
-// Messages land in the receiver's memory: what more of them are under way fills no cache.
+// Long messages land in the receiver's memory: more of their chunks under way fill no cache.
 constexpr transport::NetSlots kFarMessageSlots{128 << 10, 16};
 enum SegmentOf : std::uint64_t { kLinksOf = 1, kBoardsOf = 2, kMessagesOf = 3 };
 

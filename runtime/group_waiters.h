@@ -77,7 +77,10 @@ class Group::MessageWaiter final : public Waiter {
 template <class F>
 Status Group::take_turn(const Plan& plan, std::uint64_t ticket, F&& f) {
   // Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
-  if (load(turn_) != ticket) wait_patiently(turn_, ticket);
+  if (load(turn_) != ticket) {
+    const LentCore lent;
+    wait_patiently(turn_, ticket);
+  }
   const std::uint64_t seq = ticket + 1;
   Status outcome;
   if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) {

@@ -175,7 +175,9 @@ bool Exchange::next(NetLink& l, std::uint64_t room, Outgoing* out) {
   l.told_ = freed;
   l.say_credit_ = false;
   out->payload = l.out().found(index);
-  h.tell = l.out_elsewhere_[index % l.slot_count_] && index + 1 == full;  // the owner waits for its memory
+  // The owner of a lent message waits for its memory: it is told of the end of each.
+  h.tell = l.out_elsewhere_[index % l.slot_count_] &&
+           (index + 1 == full || l.out().header(index + 1).seq != s.seq);
   if (checks_) h.check = check_of(h, out->payload);
   return true;
 }
@@ -199,6 +201,12 @@ bool Exchange::next(int peer, Outgoing* out) {
     return true;
   }
   return false;
+}
+
+bool Exchange::given_back(int peer, const NetHeader& h) {
+  if (h.kind != NetHeader::kChunk) return false;
+  const NetLink* const l = find(peer, h.room);
+  return l && h.index < load(l->out_freed_);
 }
 
 Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h, bool anywhere) {
@@ -244,7 +252,7 @@ void Exchange::recall_inbound(NetLink& l, const Moved& moved) {
     if (here)
       std::memcpy(l.in().payload(i), at, l.in().header(i).bytes);
     else if (l.coming_ & bit(i, l.slot_count_))
-      moved(at, l.in().payload(i));
+      moved({.index = i, .from = at, .to = l.in().payload(i)});
     at = nullptr;
   }
 }
@@ -254,7 +262,7 @@ void Exchange::recall_outbound(NetLink& l, const Moved& moved) {
     const std::byte*& at = l.out_elsewhere_[i % l.slot_count_];
     if (!at) continue;
     std::memcpy(l.out().payload(i), at, l.out().header(i).bytes);
-    if (i < l.sent_) moved(at, l.out().payload(i));
+    if (i < l.sent_) moved({.index = i, .from = at, .to = l.out().payload(i)});
     at = nullptr;
   }
 }

@@ -110,9 +110,19 @@ class Exchange {
   };
   /// The next frame for `peer`, if there is any.
   bool next(int peer, Outgoing*);
+  /// Whether the other side has given back a chunk that the fabric still holds: whose its payload was may have
+  /// freed it. After a broken connection chunks go again that had arrived.
+  bool given_back(int peer, const NetHeader&);
   /// What an owner says of its links (NetLinks), under lock(), too.
   void land(NetLink& l, const Landing& where) { l.landing_ = where; }
-  using Moved = std::function<void(const std::byte* from, std::byte* to)>;
+  /// The payload of a chunk that is under way is read from, or written to, another place from now on.
+  struct Move {
+    std::uint64_t room = 0;  ///< filled in by the owner of the link
+    std::uint64_t index = 0;
+    const std::byte* from = nullptr;
+    std::byte* to = nullptr;
+  };
+  using Moved = std::function<void(Move)>;
   /// Nothing lands in the owner's memory any more, nothing is sent from there: what has, and what is to be,
   /// is copied into slots. `moved` for each chunk that may be under way from or to where it was.
   void recall_inbound(NetLink&, const Moved&);

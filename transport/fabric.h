@@ -19,16 +19,20 @@ class Fabric : public Pump {
   /// sent, or the fabric's own thread sees to it.
   virtual void nudge(int peer) = 0;
   static constexpr int kEveryone = -1;
-  /// A chunk from or to `peer` that is under way at `from`, if it is, goes on at `to`; under the exchange's
-  /// lock. With the return nobody reads or writes at `from`.
-  virtual void moved(int peer, const std::byte* from, std::byte* to) = 0;
+  /// For a chunk from or to `peer` that may be under way, under the exchange's lock. With the return nobody
+  /// reads or writes where it was.
+  virtual void moved(int peer, const Exchange::Move&) = 0;
   /// Nothing comes from `peer` any more: its connections are dropped.
   virtual void drop(int peer) = 0;
 
   void enter() final { drivers_.fetch_add(1, std::memory_order_relaxed); }
-  void leave() final { drivers_.fetch_sub(1, std::memory_order_relaxed); }
+  void leave() final {
+    if (drivers_.fetch_sub(1, std::memory_order_relaxed) == 1) left();
+  }
 
  protected:
+  /// The last driver has left: what it may have left half done is the own thread's.
+  virtual void left() {}
   bool driven() const { return drivers_.load(std::memory_order_relaxed) > 0; }
 
  private:

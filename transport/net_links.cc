@@ -61,16 +61,18 @@ void NetLinks::land(int from, const Landing& where) {
 void NetLinks::recall_inbound(int from) {
   if (!remote(from)) return;
   std::lock_guard lock(fabric_.exchange().lock());
-  fabric_.exchange().recall_inbound(link(from), [&](const std::byte* at, std::byte* slot) {
-    fabric_.moved(ranks_[static_cast<std::size_t>(from)], at, slot);
+  fabric_.exchange().recall_inbound(link(from), [&](Exchange::Move m) {
+    m.room = room_->key;
+    fabric_.moved(ranks_[static_cast<std::size_t>(from)], m);
   });
 }
 
 void NetLinks::recall_outbound(int to) {
   if (!remote(to)) return;
   std::lock_guard lock(fabric_.exchange().lock());
-  fabric_.exchange().recall_outbound(link(to), [&](const std::byte* at, std::byte* slot) {
-    fabric_.moved(ranks_[static_cast<std::size_t>(to)], at, slot);
+  fabric_.exchange().recall_outbound(link(to), [&](Exchange::Move m) {
+    m.room = room_->key;
+    fabric_.moved(ranks_[static_cast<std::size_t>(to)], m);
   });
 }
 

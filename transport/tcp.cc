@@ -27,7 +27,9 @@ constexpr auto kNap = 100ms;               // the longest that it sleeps
 /// One connection: at most one frame coming in and a burst going out.
 struct Connection {
   Connection(int peer_rank, Fd line, Pipe over)
-      : socket(std::move(line)), pipe(std::move(over)), peer(peer_rank) {}
+      : socket(std::move(line)), pipe(std::move(over)), peer(peer_rank) {
+    out.reserve(kBurst);  // what the exchange has handed out must not be lost for want of memory
+  }
   void close() {
     broken = true;
     socket.reset();
@@ -51,6 +53,7 @@ struct Connection {
 
   std::vector<Exchange::Outgoing> out;  // the first of them in part
   std::size_t written = 0;              // bytes of the first
+  std::vector<std::byte> filler;        // the rest of a frame whose payload is its owner's again
 };
 
 }  // namespace
@@ -67,6 +70,7 @@ struct TcpFabric::State {
                  }),
         connections(static_cast<std::size_t>(options.world)),
         dropped(static_cast<std::size_t>(options.world)),
+        resumed(static_cast<std::size_t>(options.world)),
         damaged(static_cast<std::size_t>(options.world)),
         wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -75,18 +79,20 @@ struct TcpFabric::State {
   // Under the exchange's lock.
   std::vector<std::vector<std::shared_ptr<Connection>>> connections;  // by peer
   std::vector<bool> dropped;
+  std::vector<bool> resumed;  // by peer: chunks may go that have arrived
   std::vector<int> damaged;  // by peer: headers that came damaged, one after the other
   std::vector<std::byte> waste = std::vector<std::byte>(64 << 10);
 
   Fd wake;  // asks the own thread to look
   std::atomic<bool> stopping{false};
   std::atomic<std::uint64_t> drives{0};  // calls of progress by others than the own thread
+  std::atomic<bool> paused{false};       // some connection is
   std::thread thread;
 
   void move_all();
-  bool paused() const;
   bool push(int peer);
   bool send(Connection&);
+  void withdraw(Connection&);
   bool receive(Connection&);
   bool take_staged(Connection&);
   void finish(Connection&);
@@ -135,13 +141,14 @@ int TcpFabric::wanted(int peer) {
   return s.options.connections - static_cast<int>(s.connections[i].size());
 }
 
-void TcpFabric::moved(int peer, const std::byte* from, std::byte* to) {
+void TcpFabric::moved(int peer, const Exchange::Move& m) {
+  const auto is = [&](const NetHeader& h) { return h.room == m.room && h.index == m.index; };
   for (auto& c : state_->connections[static_cast<std::size_t>(peer)]) {
     for (Exchange::Outgoing& out : c->out)
-      if (out.payload == from) out.payload = to;
-    if (!c->within || c->place.to != from) continue;
-    std::memcpy(to, from, c->got);
-    c->place.to = to;
+      if (out.payload == m.from && is(out.header)) out.payload = m.to;
+    if (!c->within || c->place.to != m.from || !is(c->in)) continue;
+    std::memcpy(m.to, m.from, c->got);
+    c->place.to = m.to;
   }
 }
 
@@ -158,6 +165,10 @@ void TcpFabric::progress() {
   if (!lock) return;
   state_->drives.fetch_add(1, std::memory_order_relaxed);
   state_->move_all();
+}
+
+void TcpFabric::left() {
+  if (state_->paused) state_->look();
 }
 
 void TcpFabric::nudge(int peer) {
@@ -182,7 +193,7 @@ void TcpFabric::rest(std::chrono::microseconds at_most) {
     std::lock_guard lock(s.exchange.lock());
     for (auto& all : s.connections)
       for (auto& c : all) fds.push_back(c->wanted());
-    if (s.paused()) return;
+    if (s.paused) return;
   }
   const timespec slice{0, static_cast<long>(at_most.count()) * 1000};
   ppoll(fds.data(), fds.size(), &slice, nullptr);
@@ -191,21 +202,18 @@ void TcpFabric::rest(std::chrono::microseconds at_most) {
 // ---- moving, under the exchange's lock -------------------------------------------------------------
 
 void TcpFabric::State::move_all() {
+  bool any_paused = false;
   for (auto& all : connections) {
     bool broke = false;
     for (auto& c : all) {
       send(*c);
       if (receive(*c)) send(*c);  // what came may have to be answered
       broke |= c->broken;
+      any_paused |= c->paused && !c->broken;
     }
     if (broke) std::erase_if(all, [](const auto& c) { return c->broken; });
   }
-}
-
-bool TcpFabric::State::paused() const {
-  return std::any_of(connections.begin(), connections.end(), [](const auto& all) {
-    return std::any_of(all.begin(), all.end(), [](const auto& c) { return c->paused; });
-  });
+  paused = any_paused;
 }
 
 /// Sends what waits for `peer`; whether some of it could not go yet.
@@ -230,6 +238,7 @@ bool TcpFabric::State::send(Connection& c) {
   while (!c.broken && moved < kPerTurn && c.pipe.ready() && !c.pipe.blocked()) {
     for (Exchange::Outgoing out; c.out.size() < burst && exchange.next(c.peer, &out);)
       c.out.push_back(std::move(out));
+    if (resumed[static_cast<std::size_t>(c.peer)]) withdraw(c);
     if (c.out.empty()) break;
     std::array<iovec, 2 * kBurst> parts;
     std::size_t used = 0, skip = c.written;
@@ -260,15 +269,33 @@ bool TcpFabric::State::send(Connection& c) {
   return moved > 0;
 }
 
+/// Payloads that their owners have back, since they had arrived by an earlier connection, are not read again.
+void TcpFabric::State::withdraw(Connection& c) {
+  for (auto out = c.out.begin(); out != c.out.end();) {
+    if (out->payload == c.filler.data() || !exchange.given_back(c.peer, out->header)) {
+      ++out;
+    } else if (out == c.out.begin() && c.written > 0) {  // the other side awaits the rest, and discards it
+      c.filler.assign(out->header.bytes, std::byte{});
+      out->payload = c.filler.data();
+    } else {
+      out = c.out.erase(out);
+    }
+  }
+}
+
 /// Takes what has come, up to the end of the turn and then what is staged here or kept by the pipe: nothing
 /// would wake anybody for that. Whether anything moved, or can move now.
 bool TcpFabric::State::receive(Connection& c) {
   std::size_t moved = 0;
   const bool was_ready = c.pipe.ready();
   auto from = Pipe::From::wire;
+  bool took = false;
   c.paused = false;
   while (!c.broken && !c.paused) {
-    if (take_staged(c)) continue;
+    if (take_staged(c)) {
+      took = true;
+      continue;
+    }
     if (c.broken) break;
     // What the payload at hand lacks goes to its place; what follows it is staged.
     if (c.begin > 0) {
@@ -301,7 +328,7 @@ bool TcpFabric::State::receive(Connection& c) {
     c.end += *n - std::min(*n, direct);
     if (c.within && c.got == c.in.bytes) finish(c);
   }
-  return moved > 0 || c.pipe.ready() != was_ready;
+  return took || moved > 0 || c.pipe.ready() != was_ready;
 }
 
 /// Uses what is staged: a header, or the beginning of a payload. False: more has to come first.
@@ -352,6 +379,7 @@ void TcpFabric::State::give_up(Connection& c) {
   if (c.within && c.place.to) exchange.abandon(c.peer, c.in);
   c.close();
   exchange.resume(c.peer, c.out);
+  resumed[static_cast<std::size_t>(c.peer)] = true;
 }
 
 void TcpFabric::State::fail(Connection& c, const Status& why) {
@@ -375,7 +403,7 @@ void TcpFabric::State::watch(const TcpFabric& f) {
     if (!aside) try {
         std::lock_guard lock(exchange.lock());
         move_all();
-        if (paused()) nap = 0ms;
+        if (paused) nap = 0ms;
         for (auto& all : connections)
           for (auto& c : all) fds.push_back(c->wanted());
       } catch (const std::bad_alloc&) {

@@ -36,10 +36,11 @@ class TcpFabric final : public Fabric {
   void progress() override;
   void rest(std::chrono::microseconds at_most) override;
   void nudge(int peer) override;
-  void moved(int peer, const std::byte* from, std::byte* to) override;
+  void moved(int peer, const Exchange::Move&) override;
   void drop(int peer) override;
 
  private:
+  void left() override;
   struct State;
   std::unique_ptr<State> state_;
 };

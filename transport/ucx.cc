@@ -40,7 +40,7 @@ class Ucx final : public UcxFabric {
   void progress() override;
   void rest(std::chrono::microseconds at_most) override;
   void nudge(int peer) override;
-  void moved(int peer, const std::byte* from, std::byte* to) override;
+  void moved(int peer, const Exchange::Move&) override;
   void drop(int peer) override;
 
  private:
@@ -170,8 +170,8 @@ void Ucx::drop(int peer) {
 
 /// What UCX reads it cannot be told to read elsewhere: it is awaited, and if that takes long the peer takes
 /// nothing. What comes never lies where it has to be moved from (take).
-void Ucx::moved(int peer, const std::byte* from, std::byte*) {
-  const auto reads = [&](const auto& s) { return s->under_way && s->out.payload == from; };
+void Ucx::moved(int peer, const Exchange::Move& m) {
+  const auto reads = [&](const auto& s) { return s->under_way && s->out.payload == m.from; };
   const auto pending = [&] { return std::any_of(sends_.begin(), sends_.end(), reads); };
   const auto patience = Clock::now() + kRecall;
   while (pending() && Clock::now() < patience) ucx_.progress();

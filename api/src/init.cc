@@ -109,10 +109,10 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   const InitOptions defaults;
   const auto pick = [](Milliseconds option, Milliseconds fallback, const std::optional<double>& value,
                        const char* name) {
-    return value && (option == fallback || std::getenv(name)) ? seconds(*value) : option;
+    return value && (option == fallback || env::in_environment(name)) ? seconds(*value) : option;
   };
   spec.deadline = pick(o.deadline, defaults.deadline, *deadline, "OURO_DEADLINE");
-  spec.deadline_chosen = spec.deadline != defaults.deadline || std::getenv("OURO_DEADLINE");
+  spec.deadline_chosen = spec.deadline != defaults.deadline || env::chosen("OURO_DEADLINE");
   spec.join.late_after = pick(o.late_after, defaults.late_after, *late, "OURO_LATE");
   spec.join.deadline = pick(o.join_deadline, defaults.join_deadline, *joining, "OURO_JOIN_DEADLINE");
   if (spec.deadline.count() <= 0 || spec.join.deadline.count() <= 0)

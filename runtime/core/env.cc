@@ -243,6 +243,18 @@ Result<std::optional<std::int64_t>> integer(Name<Type::integer> n) {
 }
 Result<std::optional<double>> real(Name<Type::real> n) { return get<double>(n.index, parse_real); }
 
+namespace {
+std::string origin(std::string_view name) {
+  const auto* const p =
+      std::find_if(std::begin(kParameters), std::end(kParameters), [&](const auto& q) { return q.name == name; });
+  const auto v = p == std::end(kParameters) ? std::nullopt : lookup(*p);
+  return v ? v->origin : "default";
+}
+}  // namespace
+
+bool in_environment(std::string_view name) { return origin(name) == "environment"; }
+bool chosen(std::string_view name) { return origin(name) != "default"; }
+
 std::vector<Setting> settings() {
   std::vector<Setting> all;
   for (const Parameter& p : kParameters) {

@@ -114,6 +114,10 @@ Result<std::optional<bool>> flag(Name<Type::flag>);                ///< 1/0, tru
 Result<std::optional<std::int64_t>> integer(Name<Type::integer>);  ///< decimal, binary suffix K, M or G
 Result<std::optional<double>> real(Name<Type::real>);
 
+/// Whether the environment has a value for a listed parameter; and whether it or a configuration file has.
+bool in_environment(std::string_view name);
+bool chosen(std::string_view name);
+
 struct Setting {
   const Parameter* parameter;
   std::optional<std::string> value;

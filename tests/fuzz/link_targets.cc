@@ -66,7 +66,7 @@ void chunks(View in) {
         if (first & kKind)
           exchange.land(link, {taken, landing, sizeof landing});
         else
-          exchange.recall_inbound(link, [](const std::byte*, std::byte*) {});
+          exchange.recall_inbound(link, [](const transport::Exchange::Move&) {});
         break;
       case kReconnect:
         exchange.resume(1);

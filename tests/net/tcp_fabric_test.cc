@@ -2,9 +2,11 @@
 #include "transport/tcp.h"
 
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 
 #include "tests/net/pipe_ends.h"
 
@@ -37,16 +39,35 @@ class TwoFabrics : public testing::TestWithParam<bool> {
           TcpFabric::Options{.world = 2,
                              .checks = !GetParam(),
                              .need = [](int) {},
-                             .failed = [&](int, Status why) { lost_.push_back(why.message()); },
-                             .lost = [&](int, std::string how) { lost_.push_back(std::move(how)); }});
+                             .failed = [&](int, Status why) { lose(why.message()); },
+                             .lost = [&](int, std::string how) { lose(std::move(how)); }});
       e.room->key = 5;
       e.room->bell = &e.bell;
       e.link = (e.room->links[peer] = std::make_unique<NetLink>(kSlot, kSlots)).get();
       e.fabric->exchange().add(e.room);
-      e.fabric->adopt(peer, std::move(r == 0 ? s.a : s.b),
-                      GetParam() ? std::optional(end_of(r == 0 ? Role::client : Role::server)) : std::nullopt);
+      adopt(r, std::move(r == 0 ? s.a : s.b));
       if (r == 0) e.fabric->enter();
     }
+  }
+  void adopt(int r, Fd socket) {
+    ends_[r].fabric->adopt(
+        1 - r, std::move(socket),
+        GetParam() ? std::optional(end_of(r == 0 ? Role::client : Role::server)) : std::nullopt);
+  }
+  void lose(std::string how) {
+    std::lock_guard lock(mutex_);
+    lost_.push_back(std::move(how));
+  }
+  std::size_t lost() {
+    std::lock_guard lock(mutex_);
+    return lost_.size();
+  }
+  /// Drives rank 0 until `done`; false after 20 s.
+  template <class Done>
+  bool drive_until(Done&& done) {
+    for (const auto until = Clock::now() + 20s; !done(); drive())
+      if (Clock::now() > until) return false;
+    return true;
   }
   void drive() {
     ends_[0].fabric->progress();
@@ -58,6 +79,7 @@ class TwoFabrics : public testing::TestWithParam<bool> {
     EXPECT_THAT(lost_, testing::IsEmpty());
   }
   End ends_[2];
+  std::mutex mutex_;
   std::vector<std::string> lost_;
 };
 INSTANTIATE_TEST_SUITE_P(Tcp, TwoFabrics, testing::Bool(),
@@ -138,6 +160,48 @@ TEST_P(TwoFabrics, MessagesInARowAllLandWhereTheyAreWanted) {
   EXPECT_EQ(taking, kMessages);
   EXPECT_TRUE(sent == got);
   EXPECT_LE(in_slots, static_cast<int>(kSlots)) << "chunks that came to lie in a slot";
+}
+
+/// Chunks that had arrived when the connection broke go again on the next one; once the other side says that it
+/// has them, their owner frees their memory, and what is still to go of them is not read from there.
+TEST_P(TwoFabrics, WhatWasGivenBackIsNotReadAgain) {
+  connect(16384);
+  End &from = ends_[0], &to = ends_[1];
+  constexpr std::size_t kBytes = std::size_t{kSlots} * kSlot;
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  std::memset(memory, 7, kBytes);
+  for (; from.sent < kSlots; ++from.sent) {
+    from.out().elsewhere[from.sent] = static_cast<std::byte*>(memory) + from.sent * kSlot;
+    from.out().header(from.sent) = {0, 0, kBytes, kSlot, 0};
+    publish(*from.out().full, from.sent + 1);
+  }
+  from.fabric->nudge(1);
+  ASSERT_TRUE(drive_until([&] { return load(*to.in().full) == kSlots; }));
+  for (int r : {0, 1}) {
+    Sockets s;
+    adopt(r, std::move(s.a));  // in place of the one they have, and its other end is closed at once
+  }
+  ASSERT_TRUE(drive_until([&] { return lost() >= 2; }));
+  publish(*to.in().freed, kSlots);
+  Sockets s(16384);
+  adopt(0, std::move(s.a));
+  adopt(1, std::move(s.b));
+  ASSERT_TRUE(drive_until([&] { return load(*from.out().freed) == kSlots; }));
+  const std::size_t before = lost();
+  ASSERT_EQ(mprotect(memory, kBytes, PROT_NONE), 0);
+  const Bytes last = noise(1000, 3);
+  from.out().elsewhere[0] = nullptr;
+  std::copy(last.begin(), last.end(), from.out().payload(from.sent));
+  from.out().header(from.sent) = {from.sent, 0, last.size(), 1000, 0};
+  publish(*from.out().full, ++from.sent);
+  from.fabric->nudge(1);
+  EXPECT_TRUE(drive_until([&] { return load(*to.in().full) == from.sent; }));
+  EXPECT_TRUE(std::equal(last.begin(), last.end(), to.in().found(kSlots)));
+  munmap(memory, kBytes);
+  std::lock_guard lock(mutex_);
+  EXPECT_EQ(lost_.size(), before) << lost_.back();
+  lost_.clear();
 }
 
 }  // namespace

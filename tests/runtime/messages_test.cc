@@ -223,6 +223,32 @@ TEST_P(MessagesOf, LandWhereTheyAreWanted) {
   EXPECT_EQ(outcome, "");
 }
 
+/// The memory of a long message is given back with its end, whatever is sent behind it.
+TEST_P(MessagesOf, AShortOneBehindALongOne) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
+    const int both[] = {0, 1};
+    auto g = c.group(both, "a deadline of its own", {.deadline = std::chrono::seconds(20)});
+    OURO_RANK_OK(g);
+    std::vector<int> words(50'000, c.rank() == 0 ? 3 : 0);
+    int word = c.rank() == 0 ? 4 : 0;
+    const auto start = Clock::now();
+    if (c.rank() == 0) {
+      group_start();
+      OURO_RANK_OK(send(*g, std::span<const int>(words), 1, 1));
+      OURO_RANK_OK(send(*g, in(word), 1, 2));
+      OURO_RANK_OK(group_end());
+    } else {
+      OURO_RANK_OK(recv(*g, std::span<int>(words), 0, 1));
+      OURO_RANK_OK(recv(*g, out(word), 0, 2));
+    }
+    OURO_RANK_CHECK(Clock::now() - start < std::chrono::seconds(10), "it took as long as its deadline");
+    OURO_RANK_CHECK(word == 4 && std::count(words.begin(), words.end(), 3) == 50'000, "{} came", word);
+    return Status(barrier(*g)).ok() ? "" : "barrier";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
 TEST_P(MessagesOf, DeadlineOfAReceive) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {

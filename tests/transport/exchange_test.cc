@@ -59,6 +59,7 @@ struct End {
   std::uint64_t sent = 0, taken = 0;
 };
 
+using Bytes = std::vector<std::byte>;
 struct Frame {
   NetHeader header;
   std::vector<std::byte> payload;
@@ -159,15 +160,15 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
     for (unsigned step = 0; step < 100'000 && b.taken < kChunks; ++step) {
       if (step == give_up_at) {
         std::lock_guard lock(a.exchange.lock());
-        a.exchange.recall_outbound(a.link(), [](const std::byte*, std::byte*) {});  // the wire has copies
+        a.exchange.recall_outbound(a.link(), [](const Exchange::Move&) {});  // the wire has copies
         std::fill(source.begin(), source.end(), std::byte{0xee});
         lends = false;
       }
       if (step == recall_at) {
         std::lock_guard lock(b.exchange.lock());
-        b.exchange.recall_inbound(b.link(), [&](const std::byte* from, std::byte* slot) {
+        b.exchange.recall_inbound(b.link(), [&](const Exchange::Move& m) {
           for (Coming& c : coming)
-            if (c.place.to == from) std::memcpy(slot, from, half(c.frame)), c.place.to = slot;
+            if (c.place.to == m.from) std::memcpy(m.to, m.from, half(c.frame)), c.place.to = m.to;
         });
         theirs = mine;
         to = theirs.data();
@@ -364,6 +365,30 @@ TEST(Exchange, AFarewellTellsWhatWasTaken) {
   b.room.reset();
   ASSERT_TRUE(give(a, *next(b)).ok());
   EXPECT_EQ(load(*a.link().out().freed), 1u);
+}
+
+/// Whoever has lent a message waits for its end to be given back, whatever follows it on the link.
+TEST(Exchange, AsksForTheEndOfEachLentMessage) {
+  End a(0), b(1);
+  a.open(), b.open();
+  ASSERT_TRUE(give(b, *next(a)).ok());
+  ASSERT_TRUE(give(a, *next(b)).ok());
+  ASSERT_TRUE(give(b, *next(a)).ok());
+  const LinkView out = a.link().out();
+  const Bytes memory(kSlotBytes);
+  const struct {
+    std::uint64_t first;
+    bool lent;
+  } chunks[] = {{0, true}, {0, true}, {2, false}, {3, true}, {4, true}};
+  for (const auto& c : chunks) {
+    out.elsewhere[a.sent] = c.lent ? memory.data() : nullptr;
+    out.header(a.sent) = {c.first, 0, kSlotBytes, kSlotBytes, 0};
+    publish(*out.full, ++a.sent);
+  }
+  std::vector<bool> asked;
+  while (auto f = next(a))
+    if (f->header.kind == NetHeader::kChunk) asked.push_back(f->header.tell != 0);
+  EXPECT_THAT(asked, testing::ElementsAre(false, true, false, true, true));
 }
 
 /// What was not wholly sent when the connection broke is said again, wherever in a burst it stood.

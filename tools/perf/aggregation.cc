@@ -40,6 +40,8 @@ Result<AggregationBench> AggregationBench::make(const Options& o, Context& conte
   if (!groups) return groups.status();
   b.groups_ = std::move(*groups);
   if (o.device) b.device_ = context.device();
+  if (o.device && b.device_.kind == Device::Kind::host)
+    return unsupported(fmt::format("--device cuda: rank {} has no GPU", context.rank()));
   auto mover = Mover::make(b.device_);
   if (!mover) return mover.status();
   b.mover_ = std::move(*mover);

@@ -131,7 +131,7 @@ Status check_memory(const Options& o, int local_ranks) {
   // On a GPU the host holds what it compares; a fake GPU lies in its memory.
   const bool fake = o.device && std::strcmp(gpu::gpu().name(), "fake") == 0;
   const int buffers = !o.tune_file.empty() ? 6
-                      : o.aggregation      ? 3
+                      : o.aggregation      ? (o.device && !fake ? 2 : 3)
                       : o.device           ? (o.check > 0 ? 2 : 0) + (fake ? 2 : 0)
                                            : 2;
   const double needed = 1.0 * buffers * static_cast<double>(o.max_bytes) * local_ranks;
