@@ -25,6 +25,8 @@ Status Group::status() const {
 
 /// The first error wins: completes it with what the group knows, keeps it, raises the abort word.
 Status Group::fail(Failure f, const Doing* doing, bool tell_peers) {
+  // Who left because of an error has said so first, and the error is the cause of what was found out here.
+  if (tell_peers && f.reason == Reason::peer_dead) adopt_errors();
   // What the context found out on a control socket names a rank of the job.
   if (f.detector == "socket" && f.rank >= 0) f.rank = from_global(f.rank).value_or(-1);
   if (f.group.empty()) f.group = spec_.name;
