@@ -2,7 +2,6 @@
 #include "runtime/context.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -49,16 +48,11 @@ Context::Context(ContextSpec spec)
       gpu_exports_([this] { page(rank()).gpu_freed.set(page(rank()).gpu_freed.get() + 1); }) {
   for (int r = 0; r < size(); ++r) gpu_imported_.push_back(std::make_unique<GpuImported>());
   for (int r = 0; r < size(); ++r) dead_[static_cast<std::size_t>(r)] = false;
-  forks_ = s_forks.load();
 }
 
 Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    pthread_atfork(nullptr, nullptr, [] { s_forks.fetch_add(1, std::memory_order_relaxed); });
-  });
-  if (spec.join.world > kMaxNodeRanks)
-    return unsupported(fmt::format("{} ranks; at most {}", spec.join.world, kMaxNodeRanks));
+  if (spec.join.world > kMaxRanks)
+    return unsupported(fmt::format("{} ranks; at most {}", spec.join.world, kMaxRanks));
   auto control = device::Segment::create((sizeof(ControlPage) + 4095) / 4096 * 4096, "control page");
   if (!control.ok()) return control.status();
   auto* page = new ((*control)->data()) ControlPage;  // fresh memory is zero and stays so: trivial type
@@ -94,7 +88,9 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   }
   auto joined = join(joining, name, *control);
   if (!joined.ok()) return joined.status();
-  auto context = std::shared_ptr<Context>(new Context(spec));
+  auto context = std::shared_ptr<Context>(new Context(spec), [](Context* c) {
+    if (!c->inherited()) delete c;  // what a child has of it cannot be taken apart there
+  });
   context->network_ = std::move(network);
   context->peers_ = std::move(joined->peers);
   for (int r = 0; r < context->size(); ++r)
@@ -136,7 +132,7 @@ void Context::start_network() {
 Context::~Context() { close(kFarewell); }
 
 Status Context::usable() const {
-  if (forks_ != s_forks.load(std::memory_order_relaxed))
+  if (inherited())
     return {Reason::forked,
             "this process was forked after its parent joined; a child joins by itself or not at all"};
   if (!active()) return {Reason::revoked, "the context is closed"};
@@ -146,13 +142,9 @@ Status Context::usable() const {
 void Context::close() { close(spec_.deadline); }
 
 void Context::close(std::chrono::milliseconds linger) {
-  if (closed_.exchange(true)) return;
+  if (closed_.exchange(true) || inherited()) return;
+  OURO_INFO(DESTROY, "rank {} of {} closes its context", rank(), size());
   be_neighbour(false);
-  if (forks_ != s_forks.load()) {  // the parent's thread does not exist here
-    (void)watch_.release();
-    (void)network_.release();
-    return;
-  }
   if (network_) {  // what groups that have gone have sent still gets there
     page(rank()).state.set(static_cast<std::uint32_t>(ContextState::leaving));
     tell();
@@ -261,7 +253,9 @@ void Context::on_losses(const std::vector<Loss>& losses) {
   for (const Loss& loss : losses) {
     // A rank that closed its context left in good order; whoever still waits for it finds that out by itself.
     if (page(loss.rank).state.get() == static_cast<std::uint32_t>(ContextState::closed)) continue;
-    if (!dead_[static_cast<std::size_t>(loss.rank)].exchange(true)) fresh.push_back(loss);
+    if (dead_[static_cast<std::size_t>(loss.rank)].exchange(true)) continue;
+    OURO_INFO(RAS, "rank {} is lost: {} (detector {})", loss.rank, loss.text, loss.detector);
+    fresh.push_back(loss);
   }
   if (fresh.empty()) return;
   std::lock_guard lock(mutex_);

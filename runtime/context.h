@@ -12,6 +12,7 @@
 
 #include "runtime/bootstrap.h"
 #include "runtime/control_page.h"
+#include "runtime/core/fork.h"
 #include "runtime/core/link_view.h"
 #include "runtime/network.h"
 #include "runtime/rules.h"
@@ -84,7 +85,9 @@ class Context : public std::enable_shared_from_this<Context> {
   /// `forked` in a child of the process that joined, `revoked` after close.
   Status usable() const;
   /// The same without the reason; two loads.
-  bool ready() const { return forks_ == s_forks.load(std::memory_order_relaxed) && active(); }
+  bool ready() const { return !inherited() && active(); }
+  /// Whether this is a forked child's copy: its threads do not run here, and its locks may be held for ever.
+  bool inherited() const { return forks_ != forks(); }
   bool active() const { return !closed_.load(std::memory_order_acquire); }
   /// Waits until others have taken what was sent to them, up to the deadline of the context.
   void close();
@@ -154,7 +157,7 @@ class Context : public std::enable_shared_from_this<Context> {
   /// Whether ranks of this process that are other threads find this one.
   void be_neighbour(bool on);
   static constexpr std::size_t kMaxSegment = std::size_t{16}
-                                             << 30;  // links of kMaxNodeRanks ranks stay below
+                                             << 30;  // links of kMaxRanks ranks stay below
   Result<std::pair<std::shared_ptr<transport::GpuBlock>, std::uint64_t>> own_gpu_block(std::uint64_t key,
                                                                                        std::size_t bytes);
   /// Serves a peer's request; called on the watch thread.
@@ -169,12 +172,11 @@ class Context : public std::enable_shared_from_this<Context> {
   void scan_errors();
   void scan_gpu();
 
-  static inline std::atomic<unsigned> s_forks{0};  // of this process, by its ancestors since it was loaded
   ContextSpec spec_;
   bool enough_cores_ = true;
   std::chrono::microseconds spin_{0};
   bool crowded_ = false;
-  unsigned forks_ = 0;
+  const unsigned forks_ = forks();
   std::vector<Peer> peers_;
   std::unique_ptr<std::atomic<bool>[]> dead_;
   std::mutex errors_mutex_;  // taken before mutex_

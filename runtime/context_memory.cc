@@ -124,6 +124,7 @@ Result<std::shared_ptr<device::Segment>> Context::segment(std::uint64_t key, std
       return made.status();
     }
     segment = std::move(*made);
+    OURO_INFO(SHM, "{} bytes of shared memory for links or boards", bytes);
   }
   return segment;
 }
@@ -151,12 +152,13 @@ Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes, Device 
   std::unique_lock lock(memory_mutex_);
   const std::uint64_t id = next_allocation_++;
   exported_[id] = {(*segment)->data(), bytes, *segment};
+  OURO_INFO(ALLOC, "allocation {}: {} bytes that all ranks of this host can map", id, bytes);
   exported_count_.fetch_add(1, std::memory_order_release);
   return std::make_shared<Allocation>(shared_from_this(), id, std::move(*segment));
 }
 
 void Context::forget(std::uint64_t id) {
-  if (forks_ != s_forks.load(std::memory_order_relaxed))
+  if (inherited())
     return;  // the page is the parent's, and not mapped here
   std::unique_lock lock(memory_mutex_);
   exported_.erase(id);
@@ -221,6 +223,7 @@ Result<Context::Resolved> Context::resolve(int r, MemoryRef ref, std::size_t byt
       return attached.status();
     }
     segment = std::move(*attached);
+    OURO_INFO(REG, "maps allocation {} of rank {}, {} bytes", ref.id, r, got);
   }
   // The reference was written by a peer: bounded by the size of what was mapped.
   if (ref.offset > segment->bytes() || bytes > segment->bytes() - ref.offset)

@@ -51,7 +51,6 @@ struct Shared {
 inline constexpr int kHistory = 8;     // rooted operations let a rank run ahead; readers look that far back
 inline constexpr int kRecords = 1024;  // live groups a rank
 inline constexpr int kErrors = 128;    // first errors of groups that a rank can publish in its life
-inline constexpr int kMaxNodeRanks = 1024;
 inline constexpr int kMaxCpus = 8192;
 
 struct alignas(64) GroupRecord {
@@ -67,7 +66,7 @@ struct alignas(64) GroupRecord {
   Shared<std::uint32_t> shrinking;  // Shrinking
   Shared<std::uint32_t> decided;    // 1: `dead` below is final (written once; between hosts by each who knows it)
   Shared<std::uint64_t> resume;     // with `decided`: lowest sequence number that a survivor did not complete
-  Shared<std::uint64_t> dead[kMaxNodeRanks / 64];
+  Shared<std::uint64_t> dead[kMaxRanks / 64];
   Shared<std::uint32_t> vote;       // 0: it has not voted, else index + 1 into votes
 };
 /// called: the group of this rank is at rest in shrink(). The others are for good, and after its last vote: it found
@@ -77,12 +76,12 @@ enum class GroupState : std::uint32_t { closed, open };
 
 /// A set of members of a group, as it lies on pages.
 struct RankSet {
-  std::uint64_t words[kMaxNodeRanks / 64] = {};
+  std::uint64_t words[kMaxRanks / 64] = {};
   bool has(int r) const { return words[r / 64] >> (r % 64) & 1; }
   void add(int r) { words[r / 64] |= std::uint64_t{1} << (r % 64); }
   void remove(int r) { words[r / 64] &= ~(std::uint64_t{1} << (r % 64)); }
   void add(const RankSet& o) {
-    for (int i = 0; i < kMaxNodeRanks / 64; ++i) words[i] |= o.words[i];
+    for (int i = 0; i < kMaxRanks / 64; ++i) words[i] |= o.words[i];
   }
   int count() const {
     int n = 0;

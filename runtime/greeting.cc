@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/core/fork.h"
+
 namespace ouro::rt {
 
 using namespace std::chrono_literals;
@@ -127,6 +129,7 @@ struct Attempt : std::enable_shared_from_this<Attempt> {
     if (!to.ok()) return later(to.status());
     Fd fd(::socket(to->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) return later({Reason::resource, fmt::format("no socket: {}", std::strerror(errno))});
+    close_in_children(fd.get());
     const int on = 1;
     (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     const int failed = connect(fd.get(), reinterpret_cast<sockaddr*>(&to->at), to->length) != 0 ? errno : 0;

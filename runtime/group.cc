@@ -11,6 +11,7 @@
 #include <xxhash.h>
 
 #include "runtime/core/env.h"
+#include "runtime/core/log.h"
 #include "runtime/group_waiters.h"
 #include "runtime/machine.h"
 #include "transport/net_links.h"
@@ -90,7 +91,9 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   const int rank = static_cast<int>(me - spec.ranks.begin());
   auto record = context->claim_record(spec.key);
   if (!record.ok()) return record.status();
-  auto group = std::shared_ptr<Group>(new Group(context, std::move(spec), rank, **record));
+  auto group = std::shared_ptr<Group>(new Group(context, std::move(spec), rank, **record), [](Group* g) {
+    if (!g->context_->inherited()) delete g;  // what a child has of it cannot be taken apart there
+  });
   auto algorithm = env::text("OURO_ALGO");
   if (!algorithm.ok()) return algorithm.status();
   const std::string wanted = algorithm->value_or("");
@@ -156,12 +159,16 @@ Status Group::make_plan(const Operation& op, Plan* plan) const {
   if (op.numerics == Numerics::inherit) plan->op.numerics = spec_.numerics;
   const bool canonical = plan->op.numerics == Numerics::canonical;
   // A mix has one flow, made from its row.
-  if (op.collective != Collective::mix) OURO_TRY(selector_->select(op, rank_, canonical, &plan->choice));
+  std::string why;
+  const bool tell = log::enabled(log::Level::info, log::Subsystem::TUNING);
+  if (op.collective != Collective::mix)
+    OURO_TRY(selector_->select(op, rank_, canonical, &plan->choice, tell ? &why : nullptr));
   plan->signature = signature(op, rank_, size(), canonical,
                               op.algorithm.empty() ? 0 : static_cast<int>(plan->choice.algorithm) + 1);
   plan->folded = plan->signature.folded();
   plan->idle = moves_nothing(op, rank_, size());
   keep_plan(serial_, op, plan);
+  if (!why.empty()) OURO_INFO(TUNING, "{} in group {}: {}", name(op.collective), spec_.name, why);
   return {};
 }
 
@@ -176,6 +183,9 @@ Status Group::ready() const {
 
 Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkState>* work) {
   OURO_TRY(ready());
+  if (traced_) [[unlikely]]
+    OURO_TRACE(CALL, "rank {} of group {} calls {}, {} {} in, {} out, {}", rank_, spec_.name, name(op.collective),
+               op.in.count, name(op.in.dtype), op.out.count, stream ? "on a stream" : "blocking");
   if (on_device(op) || (stream && stream->gpu() && op.collective == Collective::barrier))
     return submit_gpu(op, stream, work, !stream);
   if (!stream) {
@@ -289,6 +299,7 @@ Result<Messages*> Group::messages() {
     auto links = make_links(segment_key(spec_.key, kMessagesOf), kMessageSlotBytes, kFarMessageSlots);
     if (!links.ok()) return links.status();
     messages_ = std::make_unique<Messages>(std::move(*links), rank_, size());
+    OURO_INFO(P2P, "group {} opens its links for messages, {} bytes a slot", spec_.name, kMessageSlotBytes);
   }
   return messages_.get();
 }

@@ -11,6 +11,7 @@
 
 #include "runtime/agreement.h"
 #include "runtime/context.h"
+#include "runtime/core/log.h"
 #include "runtime/device/gpu_stream.h"
 #include "runtime/device/stream.h"
 #include "runtime/gpu_executor.h"
@@ -168,6 +169,7 @@ class Group final : private Host {
   std::mutex records_mutex_;
   std::vector<GroupRecord*> records_;  // of the members, found on demand
   std::unique_ptr<Selector> selector_;
+  const bool traced_ = log::enabled(log::Level::trace, log::Subsystem::CALL);
   const std::uint64_t serial_;  // of this object among all groups of the process, never 0
   std::chrono::milliseconds late_after_;
 

@@ -123,7 +123,8 @@ void Group::on_fenced(int by) {
 }
 
 void Group::abort(const std::string& why) {
-  if (context_->usable().reason() == Reason::forked) return;  // the group is the parent's
+  if (context_->inherited()) return;  // the group is the parent's
+  OURO_LOG(abort, COLL, "group {} is aborted here{}{}", spec_.name, why.empty() ? "" : ": ", why);
   (void)fail({.reason = Reason::revoked,
               .text = why.empty() ? fmt::format("aborted by rank {}", rank_)
                                   : fmt::format("aborted by rank {}: {}", rank_, why),
@@ -266,7 +267,7 @@ void Group::await_receivers() {
 
 Status Group::close() {
   if (closed_.load(std::memory_order_acquire)) return {};
-  if (context_->usable().reason() != Reason::forked) {
+  if (!context_->inherited()) {
     await_rest();
     if (keeps_segments()) await_receivers();
   }
@@ -276,7 +277,9 @@ Status Group::close() {
 
 void Group::leave() {
   if (closed_.exchange(true)) return;
-  if (context_->usable().reason() == Reason::forked) return;
+  if (context_->inherited()) return;
+  OURO_INFO(DESTROY, "rank {} of {} leaves group {} after {} operations", rank_, size(), spec_.name,
+            record_.completed.get());
   await_rest();
   {
     std::lock_guard lock(own_stream_mutex_);

@@ -148,12 +148,18 @@ Result<std::string> route_to(const std::string& address) {
   return to_string(own, false);
 }
 
-Result<std::string> local_address(const std::string& master, bool one_host) {
-  AddressQuestion q;
+Result<std::string> interface_filter() {
   auto filter = env::text("OURO_SOCKET_IFNAME");
   if (!filter.ok()) return filter.status();
   const char* theirs = ::getenv("NCCL_SOCKET_IFNAME");
-  q.filter = *filter ? **filter : theirs ? theirs : "";
+  return *filter ? **filter : std::string(theirs != nullptr ? theirs : "");
+}
+
+Result<std::string> local_address(const std::string& master, bool one_host) {
+  AddressQuestion q;
+  auto filter = interface_filter();
+  if (!filter.ok()) return filter.status();
+  q.filter = std::move(*filter);
   std::string ip = "an unknown master";
   q.one_host = one_host;
   if (!master.empty()) {
@@ -178,7 +184,9 @@ Result<std::vector<NetAddress>> resolve(const std::string& name, const std::stri
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   if (const int e = getaddrinfo(name.c_str(), port.c_str(), &hints, &found); e != 0)
-    return invalid(fmt::format("'{}:{}' cannot be resolved: {}", name, port, gai_strerror(e)));
+    return Status(Failure{.reason = Reason::peer_unresponsive,
+                          .text = fmt::format("'{}:{}' cannot be resolved: {}", name, port, gai_strerror(e)),
+                          .detector = "name service"});
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, freeaddrinfo);
   std::vector<NetAddress> all;
   for (const addrinfo* i = found; i; i = i->ai_next) {

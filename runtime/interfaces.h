@@ -54,11 +54,12 @@ Result<std::vector<Interface>> list_interfaces();
 /// The local address from which the system would reach `address` (numeric, a port is ignored). Nothing is
 /// sent. Errors: invalid, peer-unresponsive (no route).
 Result<std::string> route_to(const std::string& address);
-/// All of it: the filter from OURO_SOCKET_IFNAME, else NCCL_SOCKET_IFNAME; `master` is rank 0's numeric
-/// address, "" if it is not known.
+/// OURO_SOCKET_IFNAME, else NCCL_SOCKET_IFNAME, else "".
+Result<std::string> interface_filter();
+/// All of it: by interface_filter(); `master` is rank 0's numeric address, "" if it is not known.
 Result<std::string> local_address(const std::string& master, bool one_host);
 
-/// What a name means, best first. Error invalid.
+/// What a name means, best first. Error peer-unresponsive: nothing, so far.
 using Resolve =
     std::function<Result<std::vector<NetAddress>>(const std::string& name, const std::string& port)>;
 Result<std::vector<NetAddress>> resolve(const std::string& name, const std::string& port);

@@ -17,11 +17,10 @@
 #include <xxhash.h>
 
 #include "runtime/core/log.h"
+#include "runtime/core/types.h"
 
 namespace ouro {
 namespace {
-
-constexpr int kMaxRanks = 65536;
 
 /// What a launcher calls things; "" where it has no word. local_size of SLURM is a list and read apart.
 struct Family {
@@ -285,6 +284,12 @@ Result<std::string> rendezvous_of(const Reader& env, const Launch& l) {
     if (!host.empty()) return with_port(host, slurm_port(env));
     return invalid(fmt::format("{}={} names no host", list, env.text(list)));
   }
+  if (env.has("MASTER_ADDR") && env.has("MASTER_PORT")) {  // set by hand, for whoever meets there
+    const Result<int> port = env.number("MASTER_PORT");
+    if (port.ok() && *port >= 1 && *port <= 65535) return with_port(env.text("MASTER_ADDR"), *port);
+    if (l.several_hosts())
+      return invalid(fmt::format("MASTER_PORT={}: expected 1 to 65535", env.text("MASTER_PORT")));
+  }
   return std::string();
 }
 
@@ -292,10 +297,9 @@ Result<std::string> rendezvous_of(const Reader& env, const Launch& l) {
 Status check_meeting(Launch& l) {
   if (l.rendezvous.empty()) {
     return invalid(fmt::format(
-        "{} ranks on several hosts, and {} does not say where they meet: set OURO_RENDEZVOUS=ADDRESS:PORT, "
-        "an "
-        "address of the host of rank 0 and a free port there, or file:PATH on a file system that all hosts "
-        "share, on all ranks (Open MPI: mpirun -x OURO_RENDEZVOUS; MPICH: mpirun -genvlist OURO_RENDEZVOUS)",
+        "{} ranks on several hosts, and {} does not say where they meet: set OURO_RENDEZVOUS=ADDRESS:PORT "
+        "(or MASTER_ADDR and MASTER_PORT), an address of the host of rank 0 and a free port there, or "
+        "file:PATH on a file system that all hosts share, on all ranks (Open MPI: mpirun -x OURO_RENDEZVOUS; MPICH: mpirun -genvlist OURO_RENDEZVOUS)",
         l.size, l.launcher));
   }
   if (!l.job_key.empty()) return {};
@@ -345,7 +349,7 @@ Result<Launch> discover(const Environment& environment, const Identity& who) {
 }
 
 Result<Launch> discover() {
-  env::warn_of_complaints();
+  env::report();
   Result<Launch> launch = discover(process_environment(), identity());
   if (launch.ok()) {
     OURO_INFO(INIT, "launcher {}: rank {} of {}, local rank {} of {}", launch->launcher, launch->rank,

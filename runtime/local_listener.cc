@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "runtime/core/fork.h"
 #include "runtime/core/log.h"
 #include "runtime/fd_shortage.h"
 
@@ -50,6 +51,7 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
     while (half_open_ < kHalfOpen && socket_.is_open()) {
       const int fd = accept4(socket_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd >= 0) {
+        close_in_children(fd);
         shortage_.over();
         admit(std::make_shared<Descriptor>(io_, fd));
       } else if (FdShortage::caused(errno)) {

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/core/fork.h"
+
 namespace ouro::rt {
 namespace {
 
@@ -37,6 +39,7 @@ Result<Fd> listen_local(const std::string& name) {
                   fmt::format("cannot bind the local name '@{}': {}", name, std::strerror(errno)));
   if (listen(fd.get(), 4096) != 0)
     return Status(Reason::resource, fmt::format("cannot listen on '@{}': {}", name, std::strerror(errno)));
+  close_in_children(fd.get());
   return fd;
 }
 
@@ -45,6 +48,7 @@ Fd connect_local(const std::string& name) {
   const socklen_t length = fill(at, name);
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (fd && connect(fd.get(), reinterpret_cast<sockaddr*>(&at), length) != 0) fd.reset();
+  close_in_children(fd.get());
   return fd;
 }
 

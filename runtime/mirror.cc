@@ -30,7 +30,7 @@ struct PageTeller::Record {
   struct {
     std::uint64_t tag, what, count;
   } history[kHistory] = {};
-  std::uint64_t dead[kMaxNodeRanks / 64] = {};
+  std::uint64_t dead[kMaxRanks / 64] = {};
 };
 
 PageTeller::PageTeller(const ControlPage& page) : page_(page) {}

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/core/env.h"
+#include "runtime/core/fork.h"
 #include "runtime/core/log.h"
 #include "runtime/fd_shortage.h"
 #include "runtime/greeting.h"
@@ -48,6 +49,7 @@ Result<Fd> listening_socket(const LineListener::Options& options) {
     return invalid("a wildcard address would listen on every network; name one address");
   Fd fd(::socket(at->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return failed("make a socket for");
+  close_in_children(fd.get());
   if ((v6 ? in6->sin6_port : in4->sin_port) != 0) set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (bind(fd.get(), reinterpret_cast<sockaddr*>(&at->at), at->length) != 0) return failed("bind");
   if (listen(fd.get(), options.backlog) != 0) return failed("listen on");
@@ -117,6 +119,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       if (!s.fd && FdShortage::caused(errno)) return shed();
       if (!s.fd && (errno == EAGAIN || errno == EBADF || errno == EINVAL)) break;
       if (!s.fd) continue;  // that one has gone already
+      close_in_children(s.fd.get());
       shortage_.over();
       ++counts_.accepted;
       if (const auto wait = make_room(to_string(s.from, false)); wait > 0ms) return park(std::move(s), wait);
@@ -279,12 +282,13 @@ LineListener::~LineListener() { state_->close(); }
 const std::string& LineListener::endpoint() const { return state_->endpoint(); }
 const LineListener::Counts& LineListener::counts() const { return state_->counts(); }
 
-Status watch_link(int socket) {
+Status watch_link(int socket, std::chrono::seconds idle) {
   const auto slow = std::chrono::duration_cast<std::chrono::milliseconds>(4 * round_trip(socket));
-  const std::pair<int, int> options[] = {{TCP_KEEPIDLE, 1},
+  const std::pair<int, int> options[] = {{TCP_KEEPIDLE, static_cast<int>(idle.count())},
                                          {TCP_KEEPINTVL, 1},
                                          {TCP_KEEPCNT, 3},
-                                         {TCP_USER_TIMEOUT, 3000 + static_cast<int>(slow.count())}};
+                                         {TCP_USER_TIMEOUT,
+                                          static_cast<int>((idle + 2000ms + slow).count())}};
   const int on = 1;
   bool good = setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) == 0;
   for (const auto& [option, value] : options)

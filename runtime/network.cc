@@ -27,6 +27,7 @@ constexpr auto kGather = 100ms;    // losses that come together are reported tog
 constexpr auto kAttempt = 1500ms;  // the first to connect: one that is lost is sent again after a second
 constexpr auto kSlowest =
     20s;                     // of several that failed; who does not answer at all is given up sooner (dial)
+constexpr auto kDataIdle = 2s;  // control lines show a dead link before data connections do
 constexpr auto kBrief = 1s;  // a line that breaks sooner is not dialled again at once
 constexpr auto kAgain = 100ms;  // between attempts to connect the fabric
 constexpr std::chrono::milliseconds kLastWords = 500ms, kServe = 2s;
@@ -68,6 +69,8 @@ struct Network::Far {
   std::uint64_t newest = 0;  // of its notes
   int failed = 0;            // attempts to connect, one after the other
   std::string last_failure;  // of them
+  Clock::time_point data_failing{};  // since when no connection for data could be made
+  std::string who() const { return fmt::format("rank {} ({})", remote.rank, remote.endpoint); }
   ContextState state() const { return static_cast<ContextState>(remote.copy->state.get()); }
   bool closed() const { return state() == ContextState::closed; }
 };
@@ -107,6 +110,7 @@ void Network::start(const ControlPage& mine, std::vector<Remote> remotes, Events
   });
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "ouro-net");
+    OURO_INFO(PROXY, "thread ouro-net begins: connections to {} ranks", remotes_.size());
     while (!io_.stopped()) try {
         io_.run();
       } catch (
@@ -129,8 +133,7 @@ void Network::taken(Line line) {
   if (it == remotes_.end()) return;
   Far& far = *it->second;
   if (line.purpose == Purpose::data) {
-    if (tcp_ && !far.lost)
-      tcp_->adopt(line.peer_rank, std::move(line.socket), encrypted(options_.tls, false, line));
+    if (tcp_ && !far.lost) adopt_data(far, std::move(line), false);
     return;
   }
   if (line.purpose == Purpose::control) adopt(far, std::move(line), false);
@@ -173,7 +176,7 @@ void Network::note_attempt(Far& far, const Status& outcome) {
   ++far.failed;
   const std::string& why = outcome.failure()->text;
   if (outcome.reason() == Reason::resource && why != far.last_failure)
-    OURO_WARN("no connection to rank {}: {}; trying again", far.remote.rank, why);
+    OURO_WARN("no connection to {}: {}; trying again", far.who(), why);
   far.last_failure = why;
 }
 
@@ -183,7 +186,7 @@ void Network::adopt(Far& far, Line line, bool dialled) {
   const int rank = far.remote.rank;
   auto pipe = transport::Pipe::open(line.socket.get(), encrypted(options_.tls, dialled, line));
   if (!pipe.ok()) {
-    OURO_WARN("no line to rank {}: {}", rank, pipe.status().failure()->text);
+    OURO_WARN("no line to {}: {}", far.who(), pipe.status().failure()->text);
     return;
   }
   auto control =
@@ -208,6 +211,13 @@ void Network::adopt(Far& far, Line line, bool dialled) {
   control->send(payloads(teller_->everything()));
 }
 
+/// What the kernel cannot get across for seconds is dropped, made anew and sent again, though the control line lives:
+/// between the two there may be a firewall that has forgotten this connection.
+void Network::adopt_data(Far& far, Line line, bool dialled) {
+  (void)watch_link(line.socket.get(), kDataIdle).ok();
+  tcp_->adopt(far.remote.rank, std::move(line.socket), encrypted(options_.tls, dialled, line));
+}
+
 void Network::heard(Far& far, const wire::NetFrame& frame) {
   if (far.lost) return;
   far.heard = Clock::now();
@@ -219,7 +229,7 @@ void Network::heard(Far& far, const wire::NetFrame& frame) {
   if (note->order < far.newest) return;  // of an older line: what came since says it all
   far.newest = note->order;
   if (Status s = apply(*note, *far.remote.copy); !s.ok()) {
-    OURO_WARN("rank {} sent what cannot be: {}", far.remote.rank, s.failure()->text);
+    OURO_WARN("{} sent what cannot be: {}", far.who(), s.failure()->text);
     return;
   }
   if (far.state() > ContextState::active) fabric_->exchange().forgive(far.remote.rank);
@@ -230,7 +240,7 @@ void Network::hung_up(Far& far, const std::shared_ptr<FrameStream>& line, const 
   std::erase(far.lines, line);
   if (far.lost || far.closed()) return;
   if (how.reason() != Reason::peer_unresponsive)
-    OURO_WARN("the line to rank {} is cut: {}", far.remote.rank, how.failure()->text);
+    OURO_WARN("the line to {} is cut: {}", far.who(), how.failure()->text);
   // What was on its way on the other is lost.
   if (!far.lines.empty()) return far.lines.back()->send(payloads(teller_->everything()));
   OURO_INFO(NET, "the line to rank {} broke ({}); asking whether it lives", far.remote.rank,
@@ -288,7 +298,7 @@ void Network::tick() {
            "heartbeat");
     } else if (silent >= options_.silent_warn && !far->warned) {
       far->warned = true;
-      OURO_WARN("rank {} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", rank, seconds,
+      OURO_WARN("{} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", far->who(), seconds,
                 std::chrono::duration<double>(fail_after).count());
     }
   }
@@ -335,9 +345,18 @@ void Network::dial_data(int rank) {
          note_attempt(to, line.status());
          if (to.lost) return;
          if (line.ok()) {
-           tcp_->adopt(rank, std::move(line->socket), encrypted(options_.tls, true, *line));
+           to.data_failing = {};
+           adopt_data(to, std::move(*line), true);
            return dial_data(rank);
          }
+         // Its control line may live on by a path that lets nothing new through.
+         if (to.data_failing == Clock::time_point{}) to.data_failing = Clock::now();
+         if (Clock::now() - to.data_failing > 2 * options_.silent_fail)
+           return lose(rank, Reason::link_lost,
+                       fmt::format("it gives signs of life, but no connection for data could be made for {:.1f} s: {}",
+                                   std::chrono::duration<double>(Clock::now() - to.data_failing).count(),
+                                   line.status().failure()->text),
+                       "connection");
          auto again = std::make_shared<asio::steady_timer>(io_, kAgain);
          again->async_wait([this, rank, again](error_code e) {
            if (!e) dial_data(rank);

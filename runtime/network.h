@@ -45,8 +45,9 @@ struct Loss {
 
 class Network {
  public:
-  /// Errors: invalid (no secret, no usable interface, an address that cannot be resolved), unsupported (a
-  /// fabric that this build lacks or that does not encrypt), resource.
+  /// Errors: invalid (no secret, no usable interface, an address that makes no sense), peer-unresponsive (a
+  /// name that nobody knows, for a minute), unsupported (a fabric that this build lacks or that does not encrypt),
+  /// resource.
   static Result<std::unique_ptr<Network>> create(NetworkOptions);
   ~Network();
 
@@ -97,6 +98,7 @@ class Network {
   void dial_control(int rank);
   void dial_data(int rank);
   void adopt(Far&, Line, bool dialled);
+  void adopt_data(Far&, Line, bool dialled);
   void hung_up(Far&, const std::shared_ptr<FrameStream>&, const Status& how);
   void heard(Far&, const wire::NetFrame&);
   void tick();

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <thread>
+#include <utility>
 
 #include "runtime/bootstrap_parts.h"
 #include "runtime/core/log.h"
@@ -15,12 +17,29 @@
 namespace ouro::rt {
 namespace {
 
+using namespace std::chrono_literals;
+constexpr std::chrono::milliseconds kNameComes = 60s, kAskAgain = 500ms;
+
 std::string interface_of(const std::string& address) {
   auto all = list_interfaces();
   if (!all.ok()) return "";
   for (const Interface& i : *all)
     if (std::find(i.addresses.begin(), i.addresses.end(), address) != i.addresses.end()) return i.name;
   return "";
+}
+
+/// Name services learn of a cluster's hosts as they start, so a name may come later than this rank.
+Result<std::string> meeting_in_time(const NetworkOptions& o) {
+  const auto end = Clock::now() + std::min<Clock::duration>(o.join, kNameComes);
+  for (bool said = false;;) {
+    auto place = meeting_address(o.rendezvous);
+    const bool unknown = !place.ok() && place.status().reason() == Reason::peer_unresponsive;
+    if (!unknown || Clock::now() >= end) return place;
+    if (!std::exchange(said, true))
+      OURO_WARN("rendezvous: {}; trying again for {:.0f} s", place.status().failure()->text,
+                std::chrono::duration<double>(end - Clock::now()).count());
+    std::this_thread::sleep_for(kAskAgain);
+  }
 }
 
 }  // namespace
@@ -38,7 +57,7 @@ Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
         invalid("OURO_SECURITY=tls takes its keys from the job's secret, and with OURO_INSECURE=1 there is "
                 "none: give one (OURO_SECRET_FILE)"));
   const bool in_file = o.rendezvous.starts_with("file:");
-  auto place = in_file ? Result<std::string>(o.rendezvous) : meeting_address(o.rendezvous);
+  auto place = in_file ? Result<std::string>(o.rendezvous) : meeting_in_time(o);
   if (!place.ok()) return place.status();
   net->place_ = std::move(*place);
   auto address = local_address(in_file ? "" : net->place_, false);
@@ -74,6 +93,8 @@ Status Network::make_fabric() {
                                              .world = options_.world,
                                              .checks = options_.checksums,
                                              .devices = interface_,
+                                             .patience = std::chrono::ceil<std::chrono::milliseconds>(
+                                                 2 * options_.silent_fail),
                                              .failed = failed});
     if (!ucx.ok()) return ucx.status();
     OURO_WARN("fabric ucx: whoever reaches interface {} can write into this process", interface_);

@@ -150,6 +150,8 @@ class Exchange {
     const Peer& p = peers_[static_cast<std::size_t>(peer)];
     return !p.links.empty() || !p.given_up.empty();
   }
+  /// Whether `peer` has been forgiven.
+  bool gone(int peer) const { return peers_[static_cast<std::size_t>(peer)].gone; }
 
   static constexpr std::size_t kMaxPayload = std::size_t{1} << 24;
 

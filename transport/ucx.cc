@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/log.h"
 #include "transport/ucx_worker.h"
 
 namespace ouro::transport {
@@ -23,10 +24,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kAside = 1ms;       // how often the own thread asks whether somebody drives
-constexpr auto kNap = 100ms;       // the longest that it sleeps: bounds what a missed event costs
+constexpr auto kNap = 100ms;       // the longest that it sleeps: bounds what a missed event costs, and an attempt to connect
 constexpr int kBurst = 64;         // calls of progress in a row by the own thread
 constexpr auto kFarewell = 200ms;  // for endpoints to go, at the end
 constexpr auto kRecall = 500ms;    // for a send to leave memory that its owner wants back
+constexpr auto kFirstAgain = 10ms, kLastAgain = 500ms;  // between attempts to connect anew
 
 class Ucx final : public UcxFabric {
  public:
@@ -51,12 +53,22 @@ class Ucx final : public UcxFabric {
     ucp_ep_h endpoint = nullptr;
     bool dropped = false, reported = false;
     Status broken;  // why nothing moves any more
+    // A connection that ends is made anew, until the peer is given up or nothing has come of it for too long.
+    bool ended = false;            // to be buried
+    bool resumed = false;          // chunks may go that have arrived
+    bool anew = false;             // a second endpoint was made
+    std::string why;               // it ended
+    Clock::duration pause{};       // before the next attempt; zero while all is well
+    Clock::time_point failing{};   // since when there has been none
+    Clock::time_point again{};     // of the next attempt
   };
   /// A frame on its way out. UCX reads the header and the payload until it says that it is done.
   struct Send {
     Ucx* fabric = nullptr;
+    int peer = -1;
     bool under_way = false;
     Exchange::Outgoing out;
+    std::vector<std::byte> copy;  // of what its owner may free meanwhile
   };
   /// A payload on its way in, by rendezvous: the peer writes it to its place, and may do so after UCX has
   /// given it up on this side. So the room of one that failed stays until the worker has gone.
@@ -79,6 +91,8 @@ class Ucx final : public UcxFabric {
                     bool rendezvous);
   void receive(int peer, const NetHeader&, Exchange::Place, void* descriptor);
   void break_with(Peer&, Status);
+  void ended(Peer&, std::string why);
+  void resume(Peer&);
   void bury();
   void close(Peer&, unsigned flags = UCP_EP_CLOSE_FLAG_FORCE);
   void watch();
@@ -150,6 +164,9 @@ Ucx::~Ucx() {
       while (ucx_.progress() && Clock::now() < end) continue;
       bury();
     } while (!closing_.empty() && Clock::now() < end);
+    // A worker must not go while somebody holds requests of it, done or not.
+    for (void* request : closing_) ucx_->ucp_request_free(request);
+    if (std::any_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.anew; })) ucx_.abandon();
   }
 }
 
@@ -227,7 +244,7 @@ void Ucx::push(Peer& p) {
     Send* const s = idle();
     if (!exchange_.next(p.rank, &s->out)) return idle_.push_back(s);
     send(p, s);
-    if (!p.endpoint || !p.broken.ok()) return;
+    if (!p.endpoint || p.ended || !p.broken.ok()) return;
   }
 }
 
@@ -248,7 +265,10 @@ bool Ucx::connected(Peer& p) {
     any_broken_ |= !p.reported;  // there were no links to it when it broke
     return false;
   }
-  if (p.endpoint) return true;
+  if (p.endpoint) return !p.ended;
+  if (p.ended || (p.resumed && exchange_.gone(p.rank))) return false;
+  if (p.pause > Clock::duration{} && Clock::now() < p.again) return false;
+  p.anew |= p.resumed;
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -257,18 +277,11 @@ bool Ucx::connected(Peer& p) {
   params.err_handler.arg = &p;
   params.err_handler.cb = [](void* arg, ucp_ep_h, ucs_status_t why) {
     Peer& peer = *static_cast<Peer*>(arg);
-    peer.fabric->break_with(
-        peer, Status(Failure{.reason = Reason::peer_dead,
-                             .text = fmt::format("its connection ended: {}", peer.fabric->ucx_.what(why)),
-                             .rank = peer.rank,
-                             .detector = "ucx"}));
+    peer.fabric->ended(peer, peer.fabric->ucx_.what(why));
   };
   if (const ucs_status_t e = ucx_->ucp_ep_create(ucx_, &params, &p.endpoint); e != UCS_OK) {
     p.endpoint = nullptr;
-    break_with(p, Status(Failure{.reason = Reason::peer_dead,
-                                 .text = fmt::format("it cannot be connected: {}", ucx_.what(e)),
-                                 .rank = p.rank,
-                                 .detector = "ucx"}));
+    ended(p, ucx_.what(e));
     return false;
   }
   return true;
@@ -286,16 +299,17 @@ void Ucx::send(Peer& p, Send* s) {
     done->fabric->ucx_->ucp_request_free(request);
     done->fabric->sent(done);
   };
+  s->peer = p.rank;
   s->under_way = true;
+  const std::byte* payload = s->out.payload;
+  if (p.resumed && h.bytes > 0) {  // it may be given back, and freed, before it has gone this time
+    s->copy.assign(payload, payload + h.bytes);
+    payload = s->copy.data();
+  }
   void* const request =
-      ucx_->ucp_am_send_nbx(p.endpoint, UcxWorker::kFrame, &h, sizeof h, s->out.payload, h.bytes, &param);
+      ucx_->ucp_am_send_nbx(p.endpoint, UcxWorker::kFrame, &h, sizeof h, payload, h.bytes, &param);
   if (UCS_PTR_IS_PTR(request)) return;
-  if (UCS_PTR_IS_ERR(request))
-    break_with(
-        p, Status(Failure{.reason = Reason::peer_dead,
-                          .text = fmt::format("sending to it failed: {}", ucx_.what(UCS_PTR_STATUS(request))),
-                          .rank = p.rank,
-                          .detector = "ucx"}));
+  if (UCS_PTR_IS_ERR(request)) ended(p, ucx_.what(UCS_PTR_STATUS(request)));
   sent(s);
 }
 
@@ -317,6 +331,7 @@ ucs_status_t Ucx::take(const void* header, std::size_t header_bytes, void* data,
   if (from >= peers_.size()) return UCS_OK;
   Peer& p = peers_[from];
   if (p.dropped || !p.broken.ok()) return UCS_OK;
+  if (!p.ended) p.pause = {};
   auto place = h.bytes == bytes
                    ? exchange_.place(p.rank, h, !rendezvous)
                    : Status(Failure{.reason = Reason::ring_corrupt,
@@ -364,6 +379,34 @@ void Ucx::break_with(Peer& p, Status why) {
   any_broken_ = true;
 }
 
+/// Called from within UCX, too. Whether the peer lives is for others to say.
+void Ucx::ended(Peer& p, std::string why) {
+  if (!std::exchange(p.ended, true)) p.why = std::move(why);
+  any_broken_ = true;
+}
+
+/// What was under way, and may not have arrived, goes again on the next connection.
+void Ucx::resume(Peer& p) {
+  OURO_INFO(NET, "the UCX connection of rank {} to rank {} has ended: {}", options_.rank, p.rank, p.why);
+  close(p);
+  std::vector<Exchange::Outgoing> out;
+  for (const auto& s : sends_)
+    if (s->under_way && s->peer == p.rank) out.push_back(s->out);
+  exchange_.resume(p.rank, out);
+  p.ended = false;
+  p.resumed = true;
+  const auto now = Clock::now();
+  if (p.pause == Clock::duration{}) p.failing = now;
+  p.pause = std::clamp<Clock::duration>(2 * p.pause, kFirstAgain, kLastAgain);
+  p.again = now + p.pause;
+  if (now - p.failing > options_.patience && exchange_.talks_to(p.rank))
+    break_with(p, Status(Failure{.reason = Reason::link_lost,
+                                 .text = fmt::format("no connection could be made for {:.1f} s: {}",
+                                                     std::chrono::duration<double>(now - p.failing).count(), p.why),
+                                 .rank = p.rank,
+                                 .detector = "ucx"}));
+}
+
 void Ucx::bury() {
   std::erase_if(closing_, [&](void* request) {
     const bool done = ucx_->ucp_request_check_status(request) != UCS_INPROGRESS;
@@ -372,6 +415,7 @@ void Ucx::bury() {
   });
   if (!std::exchange(any_broken_, false)) return;
   for (Peer& p : peers_) {
+    if (p.ended) resume(p);
     if (p.broken.ok()) continue;
     close(p);
     if (p.dropped || p.reported || !exchange_.talks_to(p.rank)) continue;

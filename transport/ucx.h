@@ -1,6 +1,7 @@
 // The ucx fabric: frames of an exchange as active messages of UCX, for clusters whose network is trusted: UCX
 // proves nothing about who reaches its ports. Used by the runtime's network, which carries the addresses.
 #pragma once
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <span>
@@ -16,9 +17,12 @@ class UcxFabric : public Fabric {
     int rank = 0, world = 1;
     bool checks = false;  ///< checksums over chunks
     std::string devices;  ///< interfaces to use, as UCX_NET_DEVICES, which goes before it; "": all
-    /// Called once a peer, under a lock of the fabric's: it only hands on. peer-dead: its connection has
-    /// ended, however it came to that; data-corrupt, ring-corrupt: what it sent cannot be. Nothing moves to
-    /// or from it any more.
+    /// A connection that ends is made anew, and nothing is lost: whether a peer lives is for others to say. If
+    /// none can be made for so long, the peer has failed.
+    std::chrono::milliseconds patience{10'000};
+    /// Called once a peer, under a lock of the fabric's: it only hands on. link-lost: it cannot be connected;
+    /// data-corrupt, ring-corrupt: what it sent cannot be; peer-unresponsive: it did not take what its owner
+    /// wants back. Nothing moves to or from it any more.
     std::function<void(int peer, Status)> failed;
   };
   /// Errors: unsupported (a build or a machine without UCX), resource.

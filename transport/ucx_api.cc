@@ -4,10 +4,12 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <link.h>
+#include <signal.h>
 
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <set>
 
 #include "runtime/core/log.h"
@@ -37,9 +39,22 @@ std::set<std::string> copies() {
   return paths;
 }
 
-Result<UcxApi> open() {
+/// Loads UCX without the handlers of signals that it installs for the whole process: what SIGHUP or SIGSEGV do is the
+/// program's affair. Whoever asks UCX for them by its settings gets them.
+void* load_quietly() {
+  constexpr int kSignals[] = {SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV, SIGABRT};
+  struct sigaction before[std::size(kSignals)];
+  for (std::size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], nullptr, &before[i]);
   // Never closed: UCX leaves a thread and exit handlers behind.
   void* const lib = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  for (const char* asked : {"UCX_HANDLE_ERRORS", "UCX_ERROR_SIGNALS", "UCX_DEBUG_SIGNO"})
+    if (std::getenv(asked)) return lib;
+  for (std::size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before[i], nullptr);
+  return lib;
+}
+
+Result<UcxApi> open() {
+  void* const lib = load_quietly();
   if (!lib) {
     const char* why = dlerror();
     return Status(unsupported(fmt::format("UCX cannot be loaded: {}", why ? why : kLibrary)));

@@ -2,8 +2,12 @@
 #include "transport/ucx_worker.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "runtime/core/log.h"
 
@@ -17,10 +21,10 @@ struct Setting {
   std::string value;
 };
 
-std::vector<Setting> settings(const std::string& devices) {
+std::vector<Setting> settings(const std::string& transports, const std::string& devices) {
   const std::string segment = std::to_string(UcxWorker::kSegment);
   std::vector<Setting> all = {
-      {"UCX_TLS", "TLS", "tcp"},  // and no "self": without an interface it would stand in for all
+      {"UCX_TLS", "TLS", transports},  // and no "self": without an interface it would stand in for all
       {"UCX_TCP_TX_SEG_SIZE", "TX_SEG_SIZE", segment},
       {"UCX_TCP_RX_SEG_SIZE", "RX_SEG_SIZE", segment},
       {"UCX_TCP_CONN_NB", "CONN_NB", "y"},                     // whoever sends must not wait for a connection
@@ -32,12 +36,34 @@ std::vector<Setting> settings(const std::string& devices) {
 
 }  // namespace
 
+std::vector<std::string> rdma_devices(const std::string& interface, const std::string& root) {
+  namespace fs = std::filesystem;
+  const auto within = [](const fs::path& folder) {
+    std::vector<fs::path> all;
+    std::error_code none;
+    for (const auto& e : fs::directory_iterator(folder, none)) all.push_back(e.path());
+    return all;
+  };
+  std::vector<std::string> found;
+  for (const fs::path& device : within(root))
+    for (const fs::path& port : within(device / "ports"))
+      for (const fs::path& name : within(port / "gid_attrs" / "ndevs")) {
+        std::string of;
+        if (std::ifstream(name) >> of && of == interface)
+          found.push_back(device.filename().string() + ":" + port.filename().string());
+      }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());  // a port has many addresses
+  return found;
+}
+
 Status UcxWorker::failed(const char* call, ucs_status_t s) const {
   return {Reason::resource, fmt::format("{}: {}", call, what(s))};
 }
 
-Status UcxWorker::configure(ucp_config_t* config, const std::string& devices) const {
-  for (const Setting& s : settings(devices)) {
+Status UcxWorker::configure(ucp_config_t* config, const std::string& transports,
+                            const std::string& devices) const {
+  for (const Setting& s : settings(transports, devices)) {
     if (const char* set = std::getenv(s.variable)) {
       OURO_INFO(NET, "{}={} is set and goes before ouro's {}", s.variable, set, s.value);
       continue;
@@ -48,7 +74,7 @@ Status UcxWorker::configure(ucp_config_t* config, const std::string& devices) co
   return {};
 }
 
-Status UcxWorker::make_context(int world, const std::string& devices) {
+Status UcxWorker::make_context(int world, const std::string& transports, const std::string& devices) {
   ucp_config_t* config = nullptr;
   if (const ucs_status_t e = ucx_->ucp_config_read(nullptr, nullptr, &config); e != UCS_OK)
     return failed("ucp_config_read", e);
@@ -57,7 +83,7 @@ Status UcxWorker::make_context(int world, const std::string& devices) {
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   params.estimated_num_eps = static_cast<std::size_t>(world);
   params.name = "ouro";
-  Status s = configure(config, devices);
+  Status s = configure(config, transports, devices);
   if (s.ok()) {
     const ucs_status_t e = ucx_->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
     if (e != UCS_OK) s = failed("ucp_init", e);
@@ -70,7 +96,17 @@ Status UcxWorker::open(int world, const std::string& devices, ucp_am_recv_callba
   auto api = UcxApi::load();
   if (!api.ok()) return api.status();
   ucx_ = *api;
-  OURO_TRY(make_context(world, devices));
+  const std::vector<std::string> rdma = rdma_devices(devices);
+  Status made{Reason::resource, "no RDMA"};
+  if (!rdma.empty()) {
+    made = make_context(world, "rc,ud,tcp", fmt::format("{},{}", devices, fmt::join(rdma, ",")));
+    if (made.ok())
+      OURO_INFO(NET, "RDMA by {}", fmt::join(rdma, ", "));
+    else
+      OURO_WARN("interface {} has RDMA by {}, and UCX cannot use it: {}; going by TCP", devices,
+                fmt::join(rdma, ", "), made.failure()->text);
+  }
+  if (!made.ok()) OURO_TRY(make_context(world, "tcp", devices));
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // by the exchange's lock

@@ -7,6 +7,11 @@
 
 namespace ouro::transport {
 
+/// The RDMA devices behind a network interface, as UCX names them ("mlx5_0:1"), sorted: those whose ports list it
+/// below `root`.
+std::vector<std::string> rdma_devices(const std::string& interface,
+                                      const std::string& root = "/sys/class/infiniband");
+
 class UcxWorker {
  public:
   static constexpr unsigned kFrame = 0;  ///< the identifier of our active messages
@@ -17,8 +22,12 @@ class UcxWorker {
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
   ~UcxWorker();
+  /// Leaves it to the end of the process: UCX 1.13 does not survive the end of a worker some of whose connections
+  /// have been made anew.
+  void abandon() { worker_ = nullptr, context_ = nullptr; }
 
-  /// `take` gets `arg` and each message. Errors: unsupported, resource.
+  /// `take` gets `arg` and each message. By RDMA where the interface `devices` has it, else by TCP. Errors:
+  /// unsupported, resource.
   Status open(int world, const std::string& devices, ucp_am_recv_callback_t take, void* arg);
   const UcxApi* operator->() const { return ucx_; }
   operator ucp_worker_h() const { return worker_; }
@@ -32,8 +41,8 @@ class UcxWorker {
 
  private:
   Status failed(const char* call, ucs_status_t) const;
-  Status make_context(int world, const std::string& devices);
-  Status configure(ucp_config_t*, const std::string& devices) const;
+  Status make_context(int world, const std::string& transports, const std::string& devices);
+  Status configure(ucp_config_t*, const std::string& transports, const std::string& devices) const;
 
   const UcxApi* ucx_ = nullptr;
   ucp_context_h context_ = nullptr;

@@ -95,7 +95,7 @@ Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
 
 /// Options, with the environment's word where it has one.
 Result<rt::ContextSpec> spec_of(const InitOptions& o) {
-  env::warn_of_complaints();
+  env::report();
   rt::ContextSpec spec;
   auto deadline = env::real("OURO_DEADLINE"), late = env::real("OURO_LATE"),
        joining = env::real("OURO_JOIN_DEADLINE");
@@ -153,8 +153,8 @@ Result<UniqueId> UniqueId::create() {
 Result<Context> Context::create(const InitOptions& o) {
   if (!o.rank || !o.world_size)
     return invalid("rank and world_size must be given both, or neither (then: from_env)");
-  if (*o.world_size < 1 || *o.world_size > static_cast<int>(wire::kMaxWorld))
-    return invalid(fmt::format("world size {}; expected 1 to {}", *o.world_size, wire::kMaxWorld));
+  if (*o.world_size < 1 || *o.world_size > kMaxRanks)
+    return invalid(fmt::format("world size {}; expected 1 to {}", *o.world_size, kMaxRanks));
   if (*o.rank < 0 || *o.rank >= *o.world_size)
     return invalid(fmt::format("rank {} of {}; expected 0 to {}", *o.rank, *o.world_size, *o.world_size - 1));
   if (o.port < 0 || o.port > 65535 || (o.port > 0 && o.address.empty()))

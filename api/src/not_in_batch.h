@@ -1,5 +1,4 @@
-// Calls that need what they receive before they return cannot be deferred. Used by those of the C++ interface
-// and of the trainers.
+// What calls of the C++ interface and of the trainers refuse alike.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,7 +7,10 @@
 
 namespace ouro {
 
-/// `invalid` between group_start and group_end.
+inline Status empty_group() { return invalid("the group is an empty handle"); }
+
+/// `invalid` between group_start and group_end: a call that needs what it receives before it returns cannot be
+/// deferred.
 inline Status not_in_batch(std::string_view call) {
   if (!rt::Batch::current()) return {};
   return invalid(std::string(call) + ": inside group_start, where nothing runs before group_end");

@@ -1,5 +1,7 @@
 // The operations of the C++ interface: each names its collective and hands the arguments to Group::submit.
 #include "ouro/ouro.hpp"
+
+#include "api/src/not_in_batch.h"
 #include "runtime/batch.h"
 #include "runtime/group.h"
 
@@ -20,8 +22,6 @@ Operation make_v(Collective c, CView in, View out, Counts in_counts, Counts out_
   x.out_counts = out_counts;
   return x;
 }
-
-Status empty_group() { return invalid("the group is an empty handle"); }
 
 Status run(Group& g, const Operation& o) {
   if (!g.valid()) return empty_group();

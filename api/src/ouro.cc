@@ -87,10 +87,6 @@ Group& Group::operator=(Group&&) noexcept = default;
 Group::Group(std::shared_ptr<rt::Group> impl) : impl_(std::move(impl)) {}
 Group::~Group() = default;
 
-namespace {
-Status empty_group() { return invalid("the group is an empty handle"); }
-}  // namespace
-
 int Group::rank() const { return impl_ ? impl_->rank() : -1; }
 int Group::size() const { return impl_ ? impl_->size() : 0; }
 const std::string& Group::name() const {

@@ -31,6 +31,8 @@ Environment process_environment() {
 namespace env {
 namespace {
 
+constexpr std::string_view kSecret = "OURO_SECRET", kDefault = "default";
+
 struct Value {
   std::string text;
   std::string origin;
@@ -111,7 +113,7 @@ std::optional<Value> lookup(const Parameter& p) {
   if (const char* set = std::getenv(key.c_str()); set != nullptr && *set != '\0')
     return Value{set, "environment"};
   if (const auto it = files().values.find(key); it != files().values.end()) return it->second;
-  if (!p.fallback.empty()) return Value{std::string(p.fallback), "default"};
+  if (!p.fallback.empty()) return Value{std::string(p.fallback), std::string(kDefault)};
   return std::nullopt;
 }
 
@@ -248,12 +250,12 @@ std::string origin(std::string_view name) {
   const auto* const p =
       std::find_if(std::begin(kParameters), std::end(kParameters), [&](const auto& q) { return q.name == name; });
   const auto v = p == std::end(kParameters) ? std::nullopt : lookup(*p);
-  return v ? v->origin : "default";
+  return v ? v->origin : std::string(kDefault);
 }
 }  // namespace
 
 bool in_environment(std::string_view name) { return origin(name) == "environment"; }
-bool chosen(std::string_view name) { return origin(name) != "default"; }
+bool chosen(std::string_view name) { return origin(name) != kDefault; }
 
 std::vector<Setting> settings() {
   std::vector<Setting> all;
@@ -261,7 +263,7 @@ std::vector<Setting> settings() {
     Setting s{&p, std::nullopt, "", {}};
     if (std::optional<Value> v = lookup(p)) {
       s.valid = check(p, *v);
-      s.value = std::move(v->text);
+      s.value = p.name == kSecret ? "(not shown)" : std::move(v->text);
       s.origin = std::move(v->origin);
     }
     all.push_back(std::move(s));
@@ -291,10 +293,13 @@ std::vector<std::string> complaints() {
   return lines;
 }
 
-void warn_of_complaints() {
+void report() {
   static std::once_flag once;
   std::call_once(once, [] {
     for (const std::string& line : complaints()) OURO_WARN("{}", line);
+    for (const Setting& s : settings())
+      if (s.value && s.origin != kDefault)
+        OURO_INFO(ENV, "{}={} ({})", s.parameter->name, *s.value, s.origin);
   });
 }
 

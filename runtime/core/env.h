@@ -29,10 +29,10 @@ struct Parameter {
 };
 
 inline constexpr Parameter kParameters[] = {
-    {"OURO_RANK", Type::integer, "", "0..65535", "this process's rank in the job; set by ouro-run"},
-    {"OURO_WORLD_SIZE", Type::integer, "", "1..65536", "number of ranks of the job; set by ouro-run"},
-    {"OURO_LOCAL_RANK", Type::integer, "", "0..65535", "this process's rank among those on its host"},
-    {"OURO_LOCAL_SIZE", Type::integer, "", "1..65536", "number of ranks on this host"},
+    {"OURO_RANK", Type::integer, "", "0..1023", "this process's rank in the job; set by ouro-run"},
+    {"OURO_WORLD_SIZE", Type::integer, "", "1..1024", "number of ranks of the job; set by ouro-run"},
+    {"OURO_LOCAL_RANK", Type::integer, "", "0..1023", "this process's rank among those on its host"},
+    {"OURO_LOCAL_SIZE", Type::integer, "", "1..1024", "number of ranks on this host"},
     {"OURO_JOB_ID", Type::text, "", "", "any text that is equal on all ranks of a job and on no other job"},
     {"OURO_NUMERICS", Type::text, "fast", "fast|canonical",
      "fast: quickest algorithm; canonical: reduced in rank order, the bits depend on inputs and rank count "
@@ -78,7 +78,8 @@ inline constexpr Parameter kParameters[] = {
      "the job's secret itself, in hexadecimal digits; other users may see it, OURO_SECRET_FILE is safer"},
     {"OURO_INSECURE", Type::flag, "0", "", "1: hosts join without a secret; whoever reaches a port is believed"},
     {"OURO_SOCKET_IFNAME", Type::text, "", "",
-     "network interfaces to use: prefixes, comma-separated; =NAME is exact, ^ before the list excludes"},
+     "network interfaces to use: prefixes, comma-separated; =NAME is exact, ^ before the list excludes; unset: "
+     "NCCL_SOCKET_IFNAME"},
     {"OURO_HOSTID", Type::text, "", "",
      "name of this host: ranks with the same name share memory; unset: the kernel's boot id and network namespace"},
     {"OURO_FABRIC", Type::text, "tcp", "tcp|ucx|trusted",
@@ -124,14 +125,15 @@ struct Setting {
   std::string origin;  ///< "environment", "/etc/ouro.conf:3", "default", or "" if there is no value
   Status valid;        ///< of the value
 };
-/// All parameters, in the order of the table.
+/// All parameters, in the order of the table. The value of OURO_SECRET is not shown.
 std::vector<Setting> settings();
 
 /// Complaints about the surroundings, a line each: OURO_* variables that nobody reads, with the nearest name
 /// that exists, and lines of configuration files that cannot be understood.
 std::vector<std::string> complaints();
-/// Logs the complaints as one warning each, once in the life of the process.
-void warn_of_complaints();
+/// Logs the complaints as one warning each, and the settings that were made as INFO lines; once in the life of
+/// the process.
+void report();
 
 /// Reads the configuration files again. For tests: not while other threads read parameters.
 void reload();

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/core/fork.h"
 #include "runtime/core/status.h"
 #include "runtime/core/wait.h"
 #include "runtime/device/gpu.h"
@@ -85,7 +86,7 @@ class HostStream final : public Stream {
  public:
   /// nice: how much the thread yields to others (0 normal; -5 needs a privilege and is best effort).
   HostStream(std::string name, int nice);
-  ~HostStream() override;  ///< runs what is queued, then joins
+  ~HostStream() override;  ///< runs what is queued, then joins; in a forked child nothing
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
 
@@ -109,6 +110,7 @@ class HostStream final : public Stream {
   static void loop(Queue&, Failures&, const std::string& name, int nice);
   std::shared_ptr<Queue> queue_;
   std::thread thread_;
+  const unsigned forks_ = forks();
 };
 
 /// The point of a stream that an event marks.

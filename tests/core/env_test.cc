@@ -149,12 +149,18 @@ TEST_F(Env, UnknownNamesAreToldWithTheNearest) {
       Contains(HasSubstr(
           ".ouro.conf:1: OURO_ALGOS is not a parameter of ouro and is ignored; did you mean OURO_ALGO?")));
   EXPECT_THAT(all, Contains(HasSubstr(".ouro.conf:2: expected KEY=VALUE, found \"nonsense\"")));
-  log_to_file("WARN", "ALL");
-  env::warn_of_complaints();
-  env::warn_of_complaints();
-  int told = 0;
-  for (const std::string& line : log_lines()) told += line.find("OURO_DEADLIN ") != std::string::npos;
+  set("OURO_SECRET", "0123456789abcdef0123456789abcdef");
+  log_to_file("INFO", "ENV");
+  env::report();
+  env::report();
+  int told = 0, set = 0;
+  for (const std::string& line : log_lines()) {
+    told += line.find("OURO_DEADLIN ") != std::string::npos;
+    set += line.find("OURO_SECRET=(not shown) (environment)") != std::string::npos;
+    EXPECT_EQ(line.find("0123456789abcdef"), line.npos) << "a secret in the log";
+  }
   EXPECT_EQ(told, 1) << "once in the life of the process";
+  EXPECT_EQ(set, 1);
 }
 
 TEST(EnvTable, IsWellFormed) {

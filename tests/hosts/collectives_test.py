@@ -56,6 +56,10 @@ class Torchrun(unittest.TestCase):
                 self.assertEqual(r.first("joined")["local_size"], (2, 2, 1)[r.rank])
                 self.assertEqual(r.first("left")["sum"], 3)
 
+
+class TorchrunItself(unittest.TestCase):
+    hosts = 2
+
     def test_itself(self):
         if not shutil.which("torchrun"):
             self.skipTest("torchrun is not installed")
@@ -87,7 +91,7 @@ exec unshare --uts sh -c 'hostname "$0"; exec ip netns exec "$0" sh -c "$1"' "$N
 """
 
 
-class Mpirun(unittest.TestCase):
+class Mpi(unittest.TestCase):
     hosts = 2
 
     def run_mpi(self, launcher, *options):
@@ -110,18 +114,22 @@ class Mpirun(unittest.TestCase):
         self.assertEqual(said.count('"local_size":1'), 1, said)
         self.assertEqual(said.count('"sum":3'), 3, said)
 
-    def test_mpich(self):
+
+class Mpich(Mpi):
+    def test_its_mpirun(self):
         self.run_mpi("mpirun.mpich", "-launcher", "ssh", "-launcher-exec", "AGENT", "-localhost", lab.address(0),
                      "-hosts", f"{lab.address(0)}:2,{lab.address(1)}:1", "-n", "3")
 
-    def test_open_mpi(self):
+
+class OpenMpi(Mpi):
+    def test_its_mpirun(self):
         self.run_mpi("mpirun.openmpi", "--allow-run-as-root", "--mca", "plm_rsh_agent", "AGENT", "--mca",
                      "oob_tcp_if_include", "eth0", "-x", "OURO_RENDEZVOUS", "-x",
                      "OURO_SECRET_FILE", "-x", "OURO_JOIN_DEADLINE", "--host", f"{lab.address(0)}:2,{lab.address(1)}:1",
                      "-n", "3")
 
 
-CASES = {"Torchrun": Torchrun, "Mpirun": Mpirun}
+CASES = {"Torchrun": Torchrun, "TorchrunItself": TorchrunItself, "Mpich": Mpich, "OpenMpi": OpenMpi}
 for way in WAYS:
     for shape in ((1, 1), (2, 1), (1, 2, 1), (3, 1, 2, 1)):
         CASES["Shape" + "_".join(map(str, shape)) + "_" + way] = shape_case(*shape, way=way)

@@ -14,7 +14,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 def connections(pid):
     """(socket, whether it is a control line, ports) of each established connection to another host. The sockets are
-    duplicates, and close with their last reference. Control lines are those with a user timeout."""
+    duplicates, and close with their last reference. Control lines are those that are asked for a sign of life after a second."""
     all_found = []
     process = os.pidfd_open(pid)
     try:
@@ -37,7 +37,9 @@ def connections(pid):
             except OSError:
                 found.close()
                 continue
-            all_found.append((found, found.getsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT) > 0, ports))
+            watched = found.getsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT) > 0
+            is_control = watched and found.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
+            all_found.append((found, is_control, ports))
     finally:
         os.close(process)
     return all_found

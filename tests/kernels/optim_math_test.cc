@@ -91,7 +91,7 @@ TEST(OptimGolden, AccumAdamWInDouble) { replay<double>("accum_adamw.json"); }
 TEST(OptimGolden, AccumAdamInFloat) { replay<float>("accum_adam.json"); }
 TEST(OptimGolden, AccumAdamWInFloat) { replay<float>("accum_adamw.json"); }
 
-/// The example of the specification: decoupled, K = 4, g(s) = sin(0.7 s) / 4.
+/// One short run: decoupled, K = 4, g(s) = sin(0.7 s) / 4.
 TEST(OptimGolden, PrintedExample) {
   double p = 1, m = 0, v = 0, a = 0;
   const AccumAdamOptions options{

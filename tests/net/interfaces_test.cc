@@ -119,7 +119,7 @@ TEST(MeetingAddress, NumbersStayAndNamesAreResolved) {
   EXPECT_EQ(meeting("node7:29500", {"[fd00::7]", "10.0.0.7"}), "[fd00::7]:29500");
   EXPECT_THAT(meeting("node7", {}), HasSubstr("expected HOST:PORT"));
   EXPECT_THAT(meeting("node7:1", {}), HasSubstr("no address"));
-  EXPECT_EQ(meeting_address("no.such.name.invalid:1").status().reason(), Reason::invalid);
+  EXPECT_EQ(meeting_address("no.such.name.invalid:1").status().reason(), Reason::peer_unresponsive);
 }
 
 /// Debian maps a host's own name to 127.0.1.1: rank 0 would listen where nobody else comes.

@@ -1,14 +1,19 @@
 // The ucx fabric when a peer dies, is dropped, or when there is nothing to work with; and what it leaves
 // behind.
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include "tests/ucx/lab.h"
 #include "transport/ucx_api.h"
+#include "transport/ucx_worker.h"
 
 extern char** environ;
 
@@ -51,6 +56,7 @@ class Process {
     ::close(out[0]);
     me.fabric().connect(1, address);
   }
+  void stop() { ASSERT_EQ(::kill(pid_, SIGSTOP), 0); }
   void kill() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
@@ -74,7 +80,7 @@ TEST_F(UcxFailure, BetweenProcesses) {
   }
 }
 
-TEST_F(UcxFailure, ADeadPeerIsNamedWithinASecond) {
+TEST_F(UcxFailure, APeerThatCannotBeConnectedAgainIsNamed) {
   Rank me(0);
   Process peer;
   ASSERT_NO_FATAL_FAILURE(peer.start(me));
@@ -85,8 +91,8 @@ TEST_F(UcxFailure, ADeadPeerIsNamedWithinASecond) {
   const auto start = Clock::now();
   ASSERT_TRUE(me.send(link, 7, 1, 65536, 1));
   EXPECT_TRUE(eventually([&] { return !me.failure(1).ok(); }));
-  EXPECT_LT(Clock::now() - start, 1s);
-  EXPECT_EQ(me.failure(1).reason(), Reason::peer_dead) << me.failure(1).message();
+  EXPECT_LT(Clock::now() - start, 2s);
+  EXPECT_EQ(me.failure(1).reason(), Reason::link_lost) << me.failure(1).message();
   EXPECT_EQ(me.failure(1).failure()->rank, 1);
 }
 
@@ -99,7 +105,7 @@ TEST_F(UcxFailure, APeerThatDiesInTheMiddleOfMuch) {
   peer.kill();
   const auto start = Clock::now();
   EXPECT_TRUE(eventually([&] { return !me.failure(1).ok(); }));
-  EXPECT_LT(Clock::now() - start, 1s);
+  EXPECT_LT(Clock::now() - start, 2s);
   const auto room = me.close(7);
   EXPECT_TRUE(eventually([&] { return room.expired(); }, 2s)) << "a dead peer's frames keep their memory";
 }
@@ -112,8 +118,8 @@ TEST_F(UcxFailure, APeerThatDiedBeforeItWasUsed) {
   const auto start = Clock::now();
   me.open(7, 1, 4096);
   EXPECT_TRUE(eventually([&] { return !me.failure(1).ok(); }));
-  EXPECT_LT(Clock::now() - start, 1s);
-  EXPECT_EQ(me.failure(1).reason(), Reason::peer_dead);
+  EXPECT_LT(Clock::now() - start, 2s);
+  EXPECT_EQ(me.failure(1).reason(), Reason::link_lost);
 }
 
 TEST_F(UcxFailure, NothingComesFromADroppedPeerAndOthersGoOn) {
@@ -148,10 +154,87 @@ TEST_F(UcxFailure, EndsWithinASecondWithFramesOnTheirWay) {
   EXPECT_LT(Clock::now() - start, 1s);
 }
 
+TEST_F(UcxFailure, APeerThatIsStoppedWhileThisOneLeaves) {
+  Process peer;
+  {
+    Rank me(0);
+    ASSERT_NO_FATAL_FAILURE(peer.start(me));
+    NetLink& link = me.open(7, 1, 65536);
+    ASSERT_TRUE(me.send(link, 7, 0, 8, 1));
+    ASSERT_EQ(me.receive(link, 7, 0, 8), "");
+    peer.stop();
+  }  // UCX 1.13 ends the process if its worker goes while a closing of ours is under way
+}
+
+/// Ends all connections of this process, as a reset from in between does.
+int cut_connections() {
+  int cut = 0;
+  for (const auto& e : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(e.path().filename());
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0 && peer.ss_family == AF_INET)
+      cut += shutdown(fd, SHUT_RDWR) == 0;
+  }
+  return cut;
+}
+
+TEST_F(UcxFailure, AConnectionThatEndsIsMadeAnewAndNothingIsLost) {
+  Rank a(0), b(1);
+  a.knows(b);
+  b.knows(a);
+  NetLink &la = a.open(7, 1, 65536), &lb = b.open(7, 0, 65536);
+  int cuts = 0;
+  for (std::uint64_t i = 0; i < 160; ++i) {
+    const std::size_t bytes = i * 1331 % 65537;
+    ASSERT_TRUE(a.send(la, 7, i, bytes, 1));
+    ASSERT_TRUE(b.send(lb, 7, i, bytes, 0));
+    if (i % 40 == 20) cuts += cut_connections();  // with frames on their way in both directions
+    ASSERT_EQ(b.receive(lb, 7, i, bytes), "");
+    ASSERT_EQ(a.receive(la, 7, i, bytes), "");
+  }
+  EXPECT_GE(cuts, 4);
+  EXPECT_TRUE(a.failure(1).ok()) << a.failure(1).message();
+  EXPECT_TRUE(b.failure(0).ok()) << b.failure(0).message();
+}
+
+constexpr std::array kSignals{SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV};
+std::array<sighandler_t, kSignals.size()> handlers() {
+  std::array<sighandler_t, kSignals.size()> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    struct sigaction now {};
+    sigaction(kSignals[i], nullptr, &now);
+    all[i] = now.sa_handler;
+  }
+  return all;
+}
+const auto g_before = handlers();  // UCX is loaded by the first test
+
+TEST_F(UcxFailure, LeavesSignalsAlone) { EXPECT_EQ(handlers(), g_before); }
+
 TEST_F(UcxFailure, AnInterfaceThatIsNotThere) {
   auto made = UcxFabric::create({.rank = 0, .world = 2, .devices = "nosuch0", .failed = [](int, Status) {}});
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().reason(), Reason::resource) << made.status().message();
+}
+
+TEST(UcxDevices, RdmaOfAnInterfaceIsFoundByItsPorts) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::temp_directory_path() / ("ouro-rdma-" + std::to_string(getpid()));
+  const auto port = [&](const char* device, const char* number, std::initializer_list<const char*> names) {
+    const fs::path folder = root / device / "ports" / number / "gid_attrs" / "ndevs";
+    fs::create_directories(folder);
+    for (int i = 0; const char* name : names) std::ofstream(folder / std::to_string(i++)) << name << "\n";
+  };
+  port("mlx5_1", "1", {"eth0", "eth0"});
+  port("mlx5_0", "1", {"ib0"});
+  port("mlx5_0", "2", {"eth1", "eth0"});
+  using Devices = std::vector<std::string>;
+  EXPECT_EQ(rdma_devices("eth0", root), (Devices{"mlx5_0:2", "mlx5_1:1"}));
+  EXPECT_EQ(rdma_devices("ib0", root), (Devices{"mlx5_0:1"}));
+  EXPECT_EQ(rdma_devices("eth", root), Devices{});
+  EXPECT_EQ(rdma_devices("eth0", root / "none"), Devices{});
+  fs::remove_all(root);
 }
 
 std::size_t entries(const char* folder) {
@@ -168,6 +251,8 @@ TEST_F(UcxFailure, LeavesNoDescriptorsAndNoThreads) {
     NetLink &la = a.open(7, 1, 4096), &lb = b.open(7, 0, 4096);
     ASSERT_TRUE(a.send(la, 7, 0, 100, 1));
     ASSERT_EQ(b.receive(lb, 7, 0, 100), "");
+    a.fabric().exchange().forgive(1);  // both leave in good order: neither is to be connected again
+    b.fabric().exchange().forgive(0);
   };
   once();  // what UCX makes once
   const std::size_t descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");

@@ -38,6 +38,7 @@ class Rank {
                                    .world = world,
                                    .checks = checks,
                                    .devices = "lo",
+                                   .patience = 300ms,
                                    .failed = [this](int peer, Status s) {
                                      std::lock_guard lock(mutex_);
                                      EXPECT_FALSE(failures_.contains(peer)) << "told twice";

@@ -9,6 +9,7 @@
 
 #include "api/include/ouro/ouro.hpp"
 #include "runtime/core/env.h"
+#include "runtime/core/types.h"
 #include "tools/info/doctor.h"
 #include "tools/info/facts.h"
 #include "tools/info/report.h"
@@ -59,7 +60,7 @@ int main(int argc, char** argv) {
   app.add_flag("--doctor", doctor,
                "checks for every known failure, with fixes; exit 1 if something is broken");
   app.add_option("--ranks", ranks, "ranks that the checks assume on this host (default: one a core)")
-      ->check(CLI::Range(1, 65536));
+      ->check(CLI::Range(1, ouro::kMaxRanks));
   app.add_flag("--json", json, "everything (or, with --doctor, the checks) as JSON");
   try {
     app.parse(argc, argv);

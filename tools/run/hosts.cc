@@ -9,10 +9,11 @@
 #include <sstream>
 #include <utility>
 
+#include "runtime/core/types.h"
+
 namespace ouro::run {
 namespace {
 
-constexpr int kMaxSlots = 4096;
 constexpr std::string_view kHost = "{host}";
 
 /// A name or address. It becomes an argument of the agent, where a leading '-' would be an option.
@@ -28,7 +29,7 @@ bool is_name(std::string_view s) {
 int slots_of(std::string_view digits) {
   int slots = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), slots);
-  if (error != std::errc() || end != digits.data() + digits.size() || slots < 1 || slots > kMaxSlots)
+  if (error != std::errc() || end != digits.data() + digits.size() || slots < 1 || slots > kMaxRanks)
     return 0;
   return slots;
 }
@@ -48,7 +49,7 @@ Result<Host> parse_host(std::string_view item) {
   if (!slots.empty()) host.slots = slots[0] == ':' ? slots_of(slots.substr(1)) : 0;
   if (!is_name(host.name) || host.slots == 0)
     return invalid(fmt::format("host '{}': expected NAME or NAME:SLOTS, an IPv6 address in [], 1 to {} slots",
-                               item, kMaxSlots));
+                               item, kMaxRanks));
   return host;
 }
 

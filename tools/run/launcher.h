@@ -6,12 +6,12 @@
 
 #include "runtime/core/env.h"
 #include "runtime/core/status.h"
+#include "runtime/core/types.h"
 #include "runtime/machine.h"
 #include "tools/run/hosts.h"
 
 namespace ouro::run {
 
-inline constexpr int kMaxRanks = 4096;
 inline constexpr int kTimeoutCode = 124;                         ///< as timeout(1)
 inline constexpr double kMinTimeout = 0.001, kMaxTimeout = 1e9;  ///< seconds; more would overflow the clock
 

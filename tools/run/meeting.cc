@@ -42,18 +42,11 @@ std::string source_towards(const std::string& peer) {
   return "";
 }
 
-Result<std::string> own_filter() {
-  auto filter = env::text("OURO_SOCKET_IFNAME");
-  if (!filter.ok()) return filter.status();
-  const char* theirs = ::getenv("NCCL_SOCKET_IFNAME");
-  return *filter ? **filter : std::string(theirs != nullptr ? theirs : "");
-}
-
 /// Best first. Never empty.
 Result<std::vector<std::string>> own_addresses(const std::string& peer, const std::string& interfaces) {
   rt::AddressQuestion question{.filter = interfaces, .route = source_towards(peer)};
   if (interfaces.empty()) {
-    Result<std::string> filter = own_filter();
+    Result<std::string> filter = rt::interface_filter();
     if (!filter.ok()) return filter.status();
     question.filter = std::move(*filter);
   }
