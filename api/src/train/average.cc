@@ -8,8 +8,9 @@
 #include <numeric>
 
 #include "api/src/not_in_batch.h"
-#include "api/src/train/average_agreement.h"
+#include "api/src/train/comparison.h"
 #include "api/src/train/outer_state.h"
+#include "api/src/train/param_checks.h"
 
 namespace ouro::train {
 namespace {
@@ -49,7 +50,7 @@ Status average(const char* call, Group& g, std::span<const Param> params, bool g
                               "ranks lack them",
                               call, p.name));
   }
-  OURO_TRY(agree(g, call, Agreement(digest.value(), tensors.size(), elements), mine));
+  OURO_TRY(compare(g, call, tensor_claims(digest.value(), tensors.size(), elements), mine));
   return mean_each(g, tensors, stream);
 }
 
@@ -152,7 +153,7 @@ Result<std::optional<Array>> gather_rows(Group& g, CView rows, std::span<const s
       }
     }
   }
-  OURO_TRY(agree(g, "gather_rows", Agreement(0, 0, 0), room));
+  OURO_TRY(compare(g, "gather_rows", {}, room));
   OURO_TRY(all_to_all_v(g, rows, out, to, from));
   return result;
 }
@@ -178,7 +179,7 @@ Result<Array> gather_into(Group& g, CView in, std::span<const std::int64_t> shap
     out = Array::make(shape, in.dtype, in.device);
     mine = out.status();
   }
-  OURO_TRY(agree(g, kCall, Agreement(digest.value(), 1, in.count), mine));
+  OURO_TRY(compare(g, kCall, tensor_claims(digest.value(), 1, in.count), mine));
   OURO_TRY(all_gather(g, in, out->view()));
   return out;
 }
@@ -207,7 +208,7 @@ Result<Array> all_reduce_list(Group& g, std::span<const CView> inputs, ReduceOp 
     out = Array::make(shape, inputs[0].dtype, inputs[0].device);
     mine = out.status();
   }
-  OURO_TRY(agree(g, kCall, Agreement(digest.value(), inputs.size(), elements), mine));
+  OURO_TRY(compare(g, kCall, tensor_claims(digest.value(), inputs.size(), elements), mine));
   auto stream = stream_for(inputs[0].device);
   OURO_TRY(stream.status());
   const View all = out->view();

@@ -9,6 +9,7 @@
 
 #include "api/src/not_in_batch.h"
 #include "api/src/train/federation_state.h"
+#include "api/src/train/param_checks.h"
 
 namespace ouro::train {
 namespace {
@@ -168,7 +169,7 @@ Status build(AggregationPlan::State& s, const LayoutGroups& groups, std::span<co
   digest.add(o.strategy);
   digest.add(o.streams);
   for (const double w : o.site_weights) digest.add(w);
-  s.claim = Agreement(digest.value(), layers.size(), total);
+  s.claims = tensor_claims(digest.value(), layers.size(), total);
   if (layers.empty()) return {};  // the comparison is all that travels
 
   s.device = layers[0].value.device;

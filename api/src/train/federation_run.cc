@@ -219,16 +219,16 @@ Status run_on_gpu(const std::shared_ptr<State>& state, const Stream& stream) {
 // A rank's column has the ranks of its shard in all sites, its row one rank of each shard: what a column
 // knows after the first three reductions, all ranks know after the last.
 Status agree_on_layout(State& s, const Status& refused) {
-  Agreement all = refused.ok() ? s.claim : Agreement::refusal(s.world_rank);
+  Comparison all = refused.ok() ? Comparison(s.claims) : Comparison::refusal(s.claims.size(), s.world_rank);
   const View words = all.view();
   Status verdict = refused;
   const auto exchange = [&]() -> Status {
     if (s.column_inside.size() > 1) OURO_TRY(all_reduce(s.column_inside, words, words, ReduceOp::max));
     if (s.column_across.size() > 1) OURO_TRY(all_reduce(s.column_across, words, words, ReduceOp::max));
     if (s.column_inside.size() > 1) OURO_TRY(broadcast(s.column_inside, words, words, s.column_root));
-    if (verdict.ok()) verdict = all.verdict(kCall, s.claim);
+    if (verdict.ok()) verdict = all.verdict(kCall, s.claims);
     if (s.row.size() < 2) return {};
-    Agreement row = all.agreed() ? Agreement(0, 0, 0) : Agreement::refusal(s.world_rank);
+    Comparison row = all.agreed() ? Comparison({}) : Comparison::refusal(0, s.world_rank);
     OURO_TRY(all_reduce(s.row, row.view(), row.view(), ReduceOp::max));
     if (verdict.ok() && !row.agreed())
       verdict = invalid(fmt::format("{}: the ranks of another shard differ in their tensors", kCall));

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "api/src/train/average_agreement.h"
+#include "api/src/train/comparison.h"
 #include "api/src/train/update.h"
 #include "ouro/train/federation.hpp"
 
@@ -50,7 +50,7 @@ struct AggregationPlan::State {
 
   // To compare with the other ranks: a column is a shard's ranks in all sites, a row has one rank of each
   // shard.
-  Agreement claim;
+  TensorClaims claims = tensor_claims(0, 0, 0);
   int world_rank = 0;
   Group column_inside, column_across, row;
   int column_root = 0;

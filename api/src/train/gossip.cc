@@ -7,16 +7,18 @@
 #include <algorithm>
 
 #include "api/src/not_in_batch.h"
-#include "api/src/train/average_agreement.h"
+#include "api/src/train/comparison.h"
 #include "api/src/train/gossip_state.h"
-#include "api/src/train/param_agreement.h"
+#include "api/src/train/param_checks.h"
 
 namespace ouro::train {
 namespace {
 
+constexpr const char* kCall = "GossipTrainer::create";
+
 Status check(const Group& g, std::span<const Param> params, std::span<const Buffer> buffers,
              const GossipOptions& o) {
-  OURO_TRY(check_trainable(params));
+  OURO_TRY(check_trainable(kCall, params));
   for (const Buffer& b : buffers)
     if (b.value.data == nullptr && b.value.count > 0)
       return invalid(fmt::format("buffer '{}' is a null pointer", b.name));
@@ -80,7 +82,7 @@ Status broadcast_from_0(Group& g, const View& v) { return v.count == 0 ? Status{
 Result<GossipTrainer> GossipTrainer::create(Group& group, std::vector<Param> params,
                                             std::vector<Buffer> buffers, GossipOptions options) {
   if (!group.valid()) return invalid("the group is an empty handle");
-  OURO_TRY(not_in_batch("GossipTrainer::create"));
+  OURO_TRY(not_in_batch(kCall));
   auto state = std::make_shared<State>(std::move(options));
   State& s = *state;
   const Status mine = check(group, params, buffers, s.options);
@@ -88,10 +90,10 @@ Result<GossipTrainer> GossipTrainer::create(Group& group, std::vector<Param> par
   if (mine.ok())
     claims = {{"a topology with other weights", digest_of(s.options.topology)},
               {"other options or buffers", digest_of(s.options, buffers)}};
-  OURO_TRY(agree(group, params, claims, mine));
+  OURO_TRY(compare(group, kCall, params, claims, mine));
   Digest digest;
   digest.add(digest_of(params));
-  for (const Claim& c : claims) digest.add(c.digest);
+  for (const Claim& c : claims) digest.add(c.value);
   s.digest = digest.value();
   auto control = group.split(0, group.rank());
   OURO_TRY(control.status());

@@ -5,8 +5,9 @@
 #include <cstring>
 #include <new>
 
-#include "api/src/train/average_agreement.h"
+#include "api/src/train/comparison.h"
 #include "api/src/train/gossip_state.h"
+#include "api/src/train/param_checks.h"
 #include "api/src/train/update.h"
 #include "kernels/arith/floats.h"
 
@@ -97,7 +98,8 @@ Result<Average> GossipTrainer::global_average(const GlobalAverageOptions& o) {
     for (const Buffer& b : s.buffers) add(b.value);
 
   const auto average = [&]() -> Status {
-    OURO_TRY(agree(s.control, "global_average", Agreement(o.keep, saved->views.size(), 0)));
+    const Claim claim{"another choice of what to keep", o.keep};
+    OURO_TRY(compare(s.control, "global_average", {&claim, 1}));
     OURO_TRY(s.settle());
     for (const View& v : saved->views) {
       Bytes& old = saved->values.emplace_back(v.bytes());

@@ -4,7 +4,7 @@
 
 #include <new>
 
-#include "api/src/train/average_agreement.h"
+#include "api/src/train/comparison.h"
 #include "api/src/train/gossip_state.h"
 #include "api/src/train/saved_form.h"
 #include "api/src/train/update.h"
@@ -160,13 +160,15 @@ Status GossipTrainer::load(CBytes in) {
       return Status(Reason::resource, "load: no memory for the state of the trainer");
     }
   }();
-  Digest digest;  // states of one moment: of one step, and of one order of buckets
+  Claim claims[] = {{"the state of another step", 0, true}, {"a state with another order of buckets"}};
   if (loaded.ok()) {
-    digest.add((*loaded)->state.steps);
+    claims[0].value = static_cast<std::uint64_t>((*loaded)->state.steps);
+    Digest order;
     for (const GossipBucket& b : (*loaded)->state.buckets)
-      for (const int p : b.layout.params) digest.add(p);
+      for (const int p : b.layout.params) order.add(p);
+    claims[1].value = order.value();
   }
-  OURO_TRY(agree(s.control, "load", Agreement(digest.value(), 0, 0), loaded.status()));
+  OURO_TRY(compare(s.control, "load", claims, loaded.status()));
   for (const auto& [view, bytes] : (*loaded)->contents)
     if (Status written = write_view(view, bytes); !written.ok()) return s.fail(std::move(written));
   State& made = (*loaded)->state;

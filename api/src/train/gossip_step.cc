@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "api/src/not_in_batch.h"
-#include "api/src/train/average_agreement.h"
+#include "api/src/train/comparison.h"
 #include "api/src/train/gossip_state.h"
 #include "api/src/train/update.h"
 #include "api/src/train/zero_missing.h"

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
-#include <set>
 
-#include "api/src/train/average_agreement.h"
+#include "api/src/train/comparison.h"
 #include "api/src/train/optimizer_state.h"
+#include "api/src/train/param_checks.h"
 #include "api/src/train/update.h"
 
 namespace ouro::train {
@@ -152,12 +152,10 @@ Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, 
       (o.exchange->neighbours.size() != params.size() || o.exchange->next_messages.size() != params.size()))
     return invalid(fmt::format("{} parameters, {} sums of neighbours and {} messages", params.size(),
                                o.exchange->neighbours.size(), o.exchange->next_messages.size()));
-  std::set<std::string_view> names;
-  for (const Param& p : params) {
-    if (!names.insert(p.name).second) return invalid(fmt::format("two parameters are named '{}'", p.name));
+  OURO_TRY(check_names("optimiser step", params));
+  for (const Param& p : params)
     if (p.value.device != params[0].value.device)
       return invalid("the parameters of a step must be on one device");
-  }
   const double before = lr_;
   if (o.lr) lr_ = *o.lr;
   auto items = std::make_shared<std::vector<Item>>();

@@ -3,11 +3,10 @@
 
 #include <cmath>
 #include <cstring>
-#include <set>
 #include <span>
 
-#include "api/src/train/average_agreement.h"
 #include "api/src/train/outer_state.h"
+#include "api/src/train/param_checks.h"
 #include "runtime/device/gpu.h"
 
 namespace ouro::train {
@@ -97,6 +96,7 @@ Result<OuterOptimizer> OuterOptimizer::create(std::span<const Param> params,
     return invalid(
         fmt::format("{}: clip_norm {}; expected a finite number, 0 at least", kCall, options.clip_norm));
   OURO_TRY(check_tensors(kCall, params));
+  OURO_TRY(check_names(kCall, params));
   auto state = std::make_shared<State>();
   state->optimizer = std::move(optimizer);
   state->options = std::move(options);
@@ -105,10 +105,7 @@ Result<OuterOptimizer> OuterOptimizer::create(std::span<const Param> params,
     OURO_TRY(own.status());
     state->own = std::move(*own);
   }
-  std::set<std::string_view> names;
   for (const Param& p : params) {
-    if (!names.insert(p.name).second)
-      return invalid(fmt::format("{}: two parameters are named '{}'", kCall, p.name));
     const Device device = state->options.on_host ? Device{} : p.value.device;
     State::Item item{.param = p, .before = {}, .delta = {}};
     for (Array* a : {&item.before, &item.delta}) {

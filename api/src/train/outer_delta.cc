@@ -200,7 +200,7 @@ Result<LocalSteps> LocalSteps::create(const LayoutGroups& groups, std::span<cons
   state->options = std::move(options);
   state->plan = std::move(*plan);
   state->outer = std::move(*outer);
-  state->tensors = state->plan->state_->claim;
+  state->tensors = state->plan->state_->claims;
   state->claim();
   return LocalSteps(std::move(state));
 }
@@ -208,9 +208,11 @@ Result<LocalSteps> LocalSteps::create(const LayoutGroups& groups, std::span<cons
 void LocalSteps::State::claim() {
   AggregationPlan::State& p = *plan->state_;
   std::lock_guard lock(p.agreed_mutex);
-  p.claim = tensors;
-  p.claim.also(rule);
-  p.claim.also(static_cast<std::uint64_t>(outer->steps()));
+  Digest all;
+  for (const std::uint64_t word : {tensors.back().value, rule}) all.add(word);
+  all.add(outer->steps());
+  p.claims = tensors;
+  p.claims.back().value = all.value();
   p.agreed = false;
 }
 

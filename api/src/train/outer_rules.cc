@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
-#include <set>
 
-#include "api/src/train/average_agreement.h"
+#include "api/src/train/comparison.h"
 #include "api/src/train/optimizer_state.h"
 #include "api/src/train/outer_state.h"
+#include "api/src/train/param_checks.h"
 
 namespace ouro::train {
 namespace {
@@ -118,9 +118,8 @@ Status ServerOptimizer::step(std::span<const Param> params, const StepOptions& o
     std::shared_ptr<OptimizerState> state;
   };
   std::vector<Item> items;
-  std::set<std::string_view> names;
+  OURO_TRY(check_names("optimiser step", params));
   for (const Param& p : params) {
-    if (!names.insert(p.name).second) return invalid(fmt::format("two parameters are named '{}'", p.name));
     if (p.grad.data == nullptr) continue;
     OURO_TRY(check_run(p.value, p.grad, {}));
     if (p.value.device.kind != Device::Kind::host)

@@ -3,7 +3,7 @@
 
 #include <new>
 
-#include "api/src/train/average_agreement.h"
+#include "api/src/train/comparison.h"
 #include "api/src/train/outer_state.h"
 #include "api/src/train/saved_form.h"
 

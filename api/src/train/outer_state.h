@@ -45,7 +45,7 @@ struct LocalSteps::State {
   AggregationLane lane;         // int8
   std::vector<double> weights;  // of the sites
   std::vector<std::byte> packed, gathered;
-  Agreement tensors;       // what the plan claims by itself
+  TensorClaims tensors;    // what the plan claims by itself
   std::uint64_t rule = 0;  // digest of what all ranks must have alike besides
 
   /// The next round compares again: tensors, rule and rounds so far.

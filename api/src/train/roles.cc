@@ -8,7 +8,7 @@
 #include <set>
 
 #include "api/src/not_in_batch.h"
-#include "api/src/train/average_agreement.h"
+#include "api/src/train/comparison.h"
 #include "runtime/context.h"
 
 namespace ouro::train {
@@ -60,9 +60,8 @@ Result<Roles> make_roles(Context& c, RankLayoutOptions options, GroupOptions gro
     mine = invalid(fmt::format("roles: options for {} ranks in a world of {}", options.world_size, n));
   options.world_size = n;
   if (n > 1) {
-    const Agreement claim(digest_of(options), options.hosts.size(),
-                          static_cast<std::size_t>(options.agent_groups));
-    OURO_TRY(agree(c.world(), "roles", claim, mine));
+    const Claim claim{"other options", digest_of(options)};
+    OURO_TRY(compare(c.world(), "roles", {&claim, 1}, mine));
     if (options.hosts.empty()) {
       auto hosts = exchange_hosts(c);
       OURO_TRY(hosts.status());

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "api/src/not_in_batch.h"
-#include "api/src/train/average_agreement.h"
+#include "api/src/train/comparison.h"
 #include "api/src/train/shard_state.h"
 #include "api/src/train/update.h"
 
@@ -16,6 +16,7 @@ namespace ouro::train {
 namespace {
 
 using State = ShardedTrainer::State;
+constexpr const char* kCall = "ShardedTrainer::create";
 
 Status check_options(const ShardOptions& o, std::span<const Param> params) {
   if (!o.optimizer) return invalid("no optimiser; expected a factory");
@@ -55,13 +56,13 @@ std::uint64_t digest_of_place(const ShardSide& side) {
 
 /// First within the shard groups, then between them: a rank that nobody of its replica group could see differ
 /// has been seen by its shard group, all of whose members refuse then.
-Status agree_at_start(Group* shards, Group* replicas, const State& s, Status mine) {
+Status compare_at_start(Group* shards, Group* replicas, const State& s, Status mine) {
   Claim claims[] = {{"another place in its replica group", digest_of_place(s.replicas)},
                     {"other options", digest_of(s.options)},
                     {"another optimiser", mine.ok() ? s.buckets.front().optimizer->digest() : 0}};
-  if (shards != nullptr) mine = agree(*shards, s.params, claims, mine);
+  if (shards != nullptr) mine = compare(*shards, kCall, s.params, claims, mine);
   claims[0] = {"another place in its shard group", digest_of_place(s.shards)};
-  if (replicas != nullptr) mine = agree(*replicas, s.params, claims, mine);
+  if (replicas != nullptr) mine = compare(*replicas, kCall, s.params, claims, mine);
   return mine;
 }
 
@@ -89,7 +90,7 @@ Status ShardSide::connect(Group& group) {
 
 Result<ShardedTrainer> State::make(Group* shards, Group* replicas, std::vector<Param> params,
                                    ShardOptions options) {
-  OURO_TRY(not_in_batch("ShardedTrainer::create"));
+  OURO_TRY(not_in_batch(kCall));
   for (const Group* g : {shards, replicas})
     if (g != nullptr && !g->valid()) return invalid("the group is an empty handle");
   auto state = std::make_shared<State>(std::move(options), std::move(params));
@@ -104,10 +105,10 @@ Result<ShardedTrainer> State::make(Group* shards, Group* replicas, std::vector<P
   digest.add(s.shards.size);
   s.digest = digest.value();
 
-  Status mine = check_trainable(s.params);
+  Status mine = check_trainable(kCall, s.params);
   if (mine.ok()) mine = check_options(s.options, s.params);
   if (mine.ok()) mine = s.make_buckets();
-  OURO_TRY(agree_at_start(shards, replicas, s, std::move(mine)));
+  OURO_TRY(compare_at_start(shards, replicas, s, std::move(mine)));
   if (shards != nullptr) OURO_TRY(s.shards.connect(*shards));
   if (replicas != nullptr) OURO_TRY(s.replicas.connect(*replicas));
   // Another rank may be through, and in trouble with its first step.
@@ -188,9 +189,9 @@ Result<std::unique_ptr<Optimizer>> State::make_optimizer(const ShardBucket& b) c
   return made;
 }
 
-Status State::agree_all(std::span<const Claim> claims, Status mine_here) {
-  if (!shards.alone()) mine_here = agree(shards.control, claims, mine_here);
-  if (!replicas.alone()) mine_here = agree(replicas.control, claims, mine_here);
+Status State::compare_all(std::string_view call, std::span<const Claim> claims, Status mine_here) {
+  if (!shards.alone()) mine_here = compare(shards.control, call, claims, mine_here);
+  if (!replicas.alone()) mine_here = compare(replicas.control, call, claims, mine_here);
   return mine_here;
 }
 

@@ -106,8 +106,8 @@ Status ShardedTrainer::load(CBytes in) {
   OURO_TRY(s.usable());
   auto saved = or_no_memory("load", [&] { return read(s, in); });
   const Claim claims[] = {
-      {"the state of another step", saved.ok() ? static_cast<std::uint64_t>(saved->steps) : 0}};
-  Status agreed = s.agree_all(claims, saved.status());
+      {"the state of another step", saved.ok() ? static_cast<std::uint64_t>(saved->steps) : 0, true}};
+  Status agreed = s.compare_all("load", claims, saved.status());
   if (!agreed.ok() && saved.ok() && agreed.code() != Code::invalid) return s.fail(std::move(agreed));
   OURO_TRY(agreed);
   const auto take = [&]() -> Status {

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "api/src/train/block.h"
-#include "api/src/train/param_agreement.h"
+#include "api/src/train/comparison.h"
+#include "api/src/train/param_checks.h"
 #include "ouro/train/shard.hpp"
 
 namespace ouro::train {
@@ -78,7 +79,7 @@ struct ShardedTrainer::State {
   double rate() const;  // of the next update, as the first bucket has it
   Result<std::unique_ptr<Optimizer>> make_optimizer(const ShardBucket&) const;
   /// Over both sides: ok, or an error on all ranks.
-  Status agree_all(std::span<const Claim>, Status mine);
+  Status compare_all(std::string_view call, std::span<const Claim>, Status mine);
   /// All ranks take the values of the rank that is 0 on both sides.
   Status take_values_of_0();
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "api/src/not_in_batch.h"
-#include "api/src/train/average_agreement.h"
+#include "api/src/train/comparison.h"
 #include "kernels/host_loops.h"
 #include "runtime/group.h"
 
@@ -146,9 +146,9 @@ Result<Window> Window::create(Group& g, CView initial) {
     ref = context.find(state->mine->data(), bytes);
     return {};
   };
-  Digest digest;
-  digest.add(initial.dtype);
-  OURO_TRY(agree(g, "window", Agreement(digest.value(), 1, initial.count), prepare()));
+  const Claim claims[] = {{"an array of another type", static_cast<std::uint64_t>(initial.dtype)},
+                          {"an array of another length", initial.count, true}};
+  OURO_TRY(compare(g, "window", claims, prepare()));
 
   const std::uint64_t words[] = {ref.id, ref.offset};
   std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(g.size()));
@@ -161,7 +161,7 @@ Result<Window> Window::create(Group& g, CView initial) {
       state->shown.push_back(
           {reinterpret_cast<Front*>(at->data), at->data + sizeof(Front), std::move(at->keep)});
   }
-  OURO_TRY(agree(g, "window", Agreement(1, 1, initial.count), mapped));
+  OURO_TRY(compare(g, "window", {}, mapped));
   return Window(std::move(state));
 }
 
