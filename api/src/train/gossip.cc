@@ -95,20 +95,13 @@ Result<GossipTrainer> GossipTrainer::create(Group& group, std::vector<Param> par
   digest.add(digest_of(params));
   for (const Claim& c : claims) digest.add(c.value);
   s.digest = digest.value();
-  auto control = group.split(0, group.rank());
-  OURO_TRY(control.status());
-  s.control = std::move(*control);
-  for (int lane = 0; lane < StreamPool::kDefaultSize; ++lane) {
-    auto made = group.split(0, group.rank());
-    OURO_TRY(made.status());
-    s.lanes.push_back(std::move(*made));
-  }
+  s.world_rank = group.ranks()[static_cast<std::size_t>(group.rank())];
+  OURO_TRY(s.connect(group));
   s.params = std::move(params);
   s.buffers = std::move(buffers);
   for (std::size_t i = 0; i < s.params.size(); ++i)
     if (!frozen(s.params[i])) s.trainable.push_back(static_cast<int>(i));
-  s.ready.resize(s.params.size());
-  s.events.resize(s.params.size());
+  s.expect(s.params.size());
   for (const Param& p : s.params)
     if (!frozen(p) || s.options.sync_all) OURO_TRY(broadcast_from_0(s.control, p.value));
   for (const Buffer& b : s.buffers)
@@ -131,8 +124,7 @@ Status GossipTrainer::close() {
   if (Status done = s.settle(); !done.ok()) return s.fail(std::move(done));
   OURO_TRY(barrier(s.control));  // neighbours have what they want
   s.closed = true;
-  for (Group& lane : s.lanes) OURO_TRY(lane.close());
-  return s.control.close();
+  return s.TrainerGroups::close();
 }
 
 GossipTrainer::GossipTrainer(std::shared_ptr<State> s) : state_(std::move(s)) {}
@@ -157,8 +149,7 @@ Status GossipTrainer::set_adaptive_factor(double a) {
 
 double GossipTrainer::lr() const {
   if (state_->steps == 0) return 0;
-  const GossipBucket& first = state_->buckets.front();
-  return first.schedule ? first.schedule->lr() : first.optimizer->lr();
+  return state_->buckets.front().lr();
 }
 
 }  // namespace ouro::train

@@ -75,9 +75,7 @@ Status Average::revert() {
 Result<Average> GossipTrainer::global_average(const GlobalAverageOptions& o) {
   State& s = *state_;
   OURO_TRY(s.usable());
-  if (s.open && !s.traced.empty())
-    return invalid("global_average: a step is under way; expected end_backward first");
-  if (s.averaged) return invalid("global_average: an average is in force; expected Average::revert first");
+  OURO_TRY(s.between_steps("global_average"));
   if (o.keep)
     for (const int p : s.trainable)
       if (size_of(s.params[static_cast<std::size_t>(p)].value.dtype) == 2)

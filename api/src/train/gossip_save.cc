@@ -80,7 +80,7 @@ struct Loaded {
 };
 
 Result<std::unique_ptr<Loaded>> read(State& s, CBytes in) {
-  if (s.steps > 0 || s.open) return invalid("load: this trainer has begun; expected a new one");
+  OURO_TRY(s.before_steps("load"));
   if (in.size() < 2 * sizeof(std::uint64_t)) return invalid("load: too short for the state of a trainer");
   std::optional<Reader> checked = Reader::checked(in);
   if (!checked) return invalid("load: not the state of a trainer, or damaged");
@@ -95,8 +95,7 @@ Result<std::unique_ptr<Loaded>> read(State& s, CBytes in) {
   auto loaded = std::make_unique<Loaded>(s.options);
   State& made = loaded->state;
   made.params = s.params, made.trainable = s.trainable;
-  made.events.resize(s.params.size());
-  made.ready.resize(s.params.size());
+  made.expect(s.params.size());
   made.lanes.resize(s.lanes.size());  // their number
   made.steps = r.number<std::int64_t>();
   made.adaptive = r.number<double>();
@@ -140,8 +139,7 @@ Result<std::unique_ptr<Loaded>> read(State& s, CBytes in) {
 Result<Bytes> GossipTrainer::save() {
   State& s = *state_;
   OURO_TRY(s.usable());
-  if (s.open && !s.traced.empty()) return invalid("save: a step is under way; expected end_backward first");
-  if (s.averaged) return invalid("save: an average is in force; expected Average::revert first");
+  OURO_TRY(s.between_steps("save"));
   if (Status done = s.settle(); !done.ok()) return s.fail(std::move(done));
   try {
     return write(s);

@@ -4,18 +4,14 @@
 #pragma once
 #include <vector>
 
-#include "api/src/train/block.h"
+#include "api/src/train/step_guard.h"
+#include "api/src/train/trainer_bucket.h"
+#include "api/src/train/trainer_groups.h"
 #include "ouro/train/gossip.hpp"
 
 namespace ouro::train {
 
-/// Parameters that travel together. Of a bucket's memory only what it needs is made.
-struct GossipBucket {
-  BucketLayout layout;
-  std::vector<Param> params;  // views as they are now, in the order of the block
-  std::unique_ptr<Optimizer> optimizer;
-  std::optional<Schedule> schedule;
-  Block value, grad;
+struct GossipBucket : TrainerBucket {
   /// The message from when an exchange is launched, the sum of the neighbours' once it has ended; zeros where
   /// nothing is pending.
   Block message;
@@ -28,9 +24,8 @@ struct GossipBucket {
   PairRow pair;
   Work exchange;
 
-  std::size_t unready = 0;  // gradients missing in this step
-  bool updated = false;     // in this step
-  bool finite = true;       // its gradients, where a local scaler looked
+  bool updated = false;  // in this step
+  bool finite = true;    // its gradients, where a local scaler looked
 
   std::vector<View> pieces(const Block&) const;  // of each parameter
 };
@@ -41,40 +36,32 @@ struct StepScale {
   double clip = 1;
 };
 
-struct GossipTrainer::State {
-  explicit State(GossipOptions o) : options(std::move(o)) {}
+struct GossipTrainer::State : StepGuard, TrainerGroups {
+  explicit State(GossipOptions o) : StepGuard("GossipTrainer"), options(std::move(o)) {}
   ~State();
 
   GossipOptions options;
-  Group control;              // for what all ranks decide
-  std::vector<Group> lanes;   // bucket b exchanges in lane b mod their number, on the stream of that number
   std::vector<Param> params;  // as params() shows them
   std::vector<Buffer> buffers;
   std::vector<int> trainable;  // indices of params
   std::uint64_t digest = 0;    // of what ranks agreed on
-  std::int64_t steps = 0;
   double adaptive = 1;
-  bool accumulating = false, open = false, closed = false;
-  bool averaged = false;  // an Average is in force
-  Status failure;
 
   // Of the step under way.
-  std::vector<bool> ready;    // by parameter
-  std::vector<Event> events;  // by parameter: when its gradient is there
-  std::vector<int> traced;    // order in which gradients came
-  std::size_t launched = 0;   // buckets whose next exchange is under way
+  std::vector<int> traced;   // order in which gradients came
+  std::size_t launched = 0;  // buckets whose next exchange is under way
 
   std::vector<GossipBucket> buckets;
   std::vector<std::size_t> bucket_of;  // by parameter; of trainable ones
   std::vector<BucketLayout> layouts;
   std::optional<StreamPool> pool;  // last: its threads end first
 
-  Status usable() const;
   /// Keeps the first error, and ends the groups with it, so that no rank waits for this one.
   Status fail(Status);
   /// The first step's end: ranks agree on the order, buckets are made.
   Status trace();
   Status make_buckets(std::span<const int> order);
+  Status fill(GossipBucket&);
   /// Clipping and loss scaling that need all gradients; what they say holds for all buckets.
   bool defers() const;
   Result<std::vector<StepScale>> survey_all();

@@ -191,7 +191,7 @@ Status State::launch(std::size_t k) {
   // A rank without neighbours takes part, too: all ranks count the operations of a lane alike.
   const Row neighbours{0, b.row.in, b.row.out};
   const View message = b.message.view();
-  Group* lane = &lanes[k % lanes.size()];
+  Group* lane = &lane_of(k);
   const Stream stream = pool->by_key(k);
   if (message.device.kind == Device::Kind::cuda) {
     b.stage.resize(message.bytes());

@@ -9,6 +9,7 @@
 
 #include "api/src/not_in_batch.h"
 #include "api/src/train/comparison.h"
+#include "api/src/train/param_checks.h"
 #include "api/src/train/shard_state.h"
 #include "api/src/train/update.h"
 
@@ -75,19 +76,6 @@ Status broadcast_from_0(ShardSide& side, const View& v) {
 
 // ---- making ---------------------------------------------------------------------------------------
 
-Status ShardSide::connect(Group& group) {
-  if (alone()) return {};
-  auto made = group.split(0, group.rank());
-  OURO_TRY(made.status());
-  control = std::move(*made);
-  for (int lane = 0; lane < StreamPool::kDefaultSize; ++lane) {
-    made = group.split(0, group.rank());
-    OURO_TRY(made.status());
-    lanes.push_back(std::move(*made));
-  }
-  return {};
-}
-
 Result<ShardedTrainer> State::make(Group* shards, Group* replicas, std::vector<Param> params,
                                    ShardOptions options) {
   OURO_TRY(not_in_batch(kCall));
@@ -109,8 +97,8 @@ Result<ShardedTrainer> State::make(Group* shards, Group* replicas, std::vector<P
   if (mine.ok()) mine = check_options(s.options, s.params);
   if (mine.ok()) mine = s.make_buckets();
   OURO_TRY(compare_at_start(shards, replicas, s, std::move(mine)));
-  if (shards != nullptr) OURO_TRY(s.shards.connect(*shards));
-  if (replicas != nullptr) OURO_TRY(s.replicas.connect(*replicas));
+  if (!s.shards.alone()) OURO_TRY(s.shards.connect(*shards));
+  if (!s.replicas.alone()) OURO_TRY(s.replicas.connect(*replicas));
   // Another rank may be through, and in trouble with its first step.
   if (Status taken = s.take_values_of_0(); !taken.ok()) return s.fail(std::move(taken));
   return ShardedTrainer(std::move(state));
@@ -126,8 +114,7 @@ Status State::make_buckets() {
   auto streams = StreamPool::create(std::min(static_cast<int>(layouts.size()), StreamPool::kDefaultSize));
   OURO_TRY(streams.status());
   pool = std::move(*streams);
-  ready.resize(params.size());
-  events.resize(params.size());
+  expect(params.size());
   bucket_of.resize(params.size());
   buckets.resize(layouts.size());
   for (std::size_t k = 0; k < buckets.size(); ++k) {
@@ -139,32 +126,22 @@ Status State::make_buckets() {
     mine.insert(mine.end(), buckets[k].mine.begin(), buckets[k].mine.end());
   }
   for (Param& p : mine) p.grad = {};
-  lr = rate();
+  lr = buckets.front().lr();
   return {};
 }
 
 Status State::fill(ShardBucket& b) {
-  const auto block = [&](Block& to) -> Status {
-    auto memory = Block::make(b.layout.dtype, b.layout.device, b.layout.length);
-    OURO_TRY(memory.status());
-    to = std::move(*memory);
-    return {};
-  };
-  OURO_TRY(block(b.grad));
-  if (options.params_in_bucket) OURO_TRY(block(b.value));
+  OURO_TRY(b.make(b.grad));
+  if (options.params_in_bucket) OURO_TRY(b.make(b.value));
   const std::size_t length = b.layout.length / static_cast<std::size_t>(shards.size);
   const std::size_t begin = static_cast<std::size_t>(shards.rank) * length;
   for (std::size_t i = 0; i < b.layout.params.size(); ++i) {
     Param& p = params[static_cast<std::size_t>(b.layout.params[i])];
-    const std::size_t at = b.layout.offsets[i];
-    const auto move = [&](View& view, const Block& to) -> Status {
-      OURO_TRY(copy_view(to.view(at, view.count), view));
-      view = to.view(at, view.count);
-      return {};
-    };
-    if (options.params_in_bucket) OURO_TRY(move(p.value, b.value));
-    if (options.grads_in_bucket) OURO_TRY(move(p.grad, b.grad));
     b.params.push_back(p);
+    if (options.params_in_bucket) OURO_TRY(b.move_value(i));
+    if (options.grads_in_bucket) OURO_TRY(b.move_grad(i));
+    p = b.params[i];
+    const std::size_t at = b.layout.offsets[i];
     const std::size_t from = std::max(begin, at), to = std::min(begin + length, at + p.value.count);
     if (from >= to) continue;
     View value = p.value;
@@ -173,20 +150,7 @@ Status State::fill(ShardBucket& b) {
     b.mine.push_back({p.name, value, b.grad.view(from, to - from), {static_cast<std::int64_t>(to - from)}});
   }
   b.unready = b.params.size();
-  auto made = make_optimizer(b);
-  OURO_TRY(made.status());
-  b.optimizer = std::move(*made);
-  if (!options.schedule) return {};
-  auto schedule = options.schedule(b.params);
-  OURO_TRY(schedule.status());
-  b.schedule = std::move(*schedule);
-  return {};
-}
-
-Result<std::unique_ptr<Optimizer>> State::make_optimizer(const ShardBucket& b) const {
-  auto made = options.optimizer(b.mine);
-  if (made.ok() && *made == nullptr) return invalid("the optimiser's factory made none");
-  return made;
+  return b.make_rule(options.optimizer, b.mine, options.schedule);
 }
 
 Status State::compare_all(std::string_view call, std::span<const Claim> claims, Status mine_here) {
@@ -229,15 +193,12 @@ Status ShardedTrainer::close() {
   State& s = *state_;
   if (s.closed) return {};
   OURO_TRY(s.usable());
-  if (s.open && s.gradients > 0) return invalid("close: a step is under way; expected end_backward first");
+  OURO_TRY(s.between_steps("close"));
   for (ShardSide* side : {&s.shards, &s.replicas})
     if (!side->alone()) OURO_TRY(barrier(side->control));
   s.closed = true;
-  for (ShardSide* side : {&s.shards, &s.replicas}) {
-    if (side->alone()) continue;
-    for (Group& lane : side->lanes) OURO_TRY(lane.close());
-    OURO_TRY(side->control.close());
-  }
+  for (ShardSide* side : {&s.shards, &s.replicas})
+    if (!side->alone()) OURO_TRY(side->close());
   return {};
 }
 

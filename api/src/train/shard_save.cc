@@ -24,7 +24,7 @@ struct Saved {
 };
 
 Result<Saved> read(const State& s, CBytes in) {
-  if (s.steps > 0 || s.open) return invalid("load: this trainer has begun; expected a new one");
+  OURO_TRY(s.before_steps("load"));
   auto checked = Reader::checked(in);
   if (!checked) return invalid("load: the state of the trainer is too short, or damaged");
   Reader& r = *checked;
@@ -46,7 +46,7 @@ Result<Saved> read(const State& s, CBytes in) {
       saved.values.push_back(r.bytes());
       if (saved.values.back().size() != p.value.bytes()) return contradicts;
     }
-    auto optimizer = s.make_optimizer(b);
+    auto optimizer = make_optimizer(s.options.optimizer, b.mine);
     OURO_TRY(optimizer.status());
     const CBytes state = r.bytes();
     if (!r.whole) return contradicts;
@@ -97,7 +97,7 @@ auto or_no_memory(const char* call, F&& f) -> decltype(f()) {
 Result<Bytes> ShardedTrainer::save() {
   State& s = *state_;
   OURO_TRY(s.usable());
-  if (s.open && s.gradients > 0) return invalid("save: a step is under way; expected end_backward first");
+  OURO_TRY(s.between_steps("save"));
   return or_no_memory("save", [&] { return write(s); });
 }
 
@@ -124,7 +124,7 @@ Status ShardedTrainer::load(CBytes in) {
   if (Status done = take(); !done.ok()) return s.fail(std::move(done));
   s.steps = saved->steps;
   s.options.scaler = saved->scaler;
-  s.lr = s.rate();
+  s.lr = s.buckets.front().lr();
   return {};
 }
 

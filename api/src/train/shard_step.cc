@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "api/src/not_in_batch.h"
 #include "api/src/train/shard_state.h"
 #include "api/src/train/update.h"
 #include "api/src/train/zero_missing.h"
@@ -15,87 +14,32 @@ namespace {
 
 using State = ShardedTrainer::State;
 
-// What a rank does wrong alone reaches the others as the end of their groups, with this in the text; and so
-// does the loss of a peer, which only its own shard and replica group can see.
-constexpr std::string_view kMisuse = "in sharded training: ", kLost = "a peer of another rank was lost: ";
-
-/// A failure as its cause.
-Status as_told(const Status& s) {
-  if (s.reason() != Reason::revoked) return s;
-  for (const bool lost : {false, true}) {
-    const std::string_view mark = lost ? kLost : kMisuse;
-    const std::size_t at = s.failure()->text.find(mark);
-    if (at == std::string::npos) continue;
-    Failure f = *s.failure();
-    f.reason = lost ? Reason::peer_dead : Reason::mismatch;
-    f.text = f.text.substr(lost ? at : at + mark.size());
-    if (lost) f.rank = -1, f.pid = 0, f.host.clear();  // they are those of the messenger
-    return Status(std::move(f));
-  }
-  return s;
-}
-
 }  // namespace
 
-Status State::usable() const {
-  OURO_TRY(not_in_batch("ShardedTrainer"));
-  OURO_TRY(failure);
-  return closed ? invalid("the trainer is closed") : Status{};
-}
-
-void State::abort(const std::string& why) {  // without effect on a group that has failed already
-  for (ShardSide* side : {&shards, &replicas}) {
-    if (side->alone()) continue;
-    side->control.abort(why);
-    for (Group& lane : side->lanes) lane.abort(why);
-  }
+void State::abort(const std::string& why) {
+  for (ShardSide* side : {&shards, &replicas})
+    if (!side->alone()) side->abort(why);
 }
 
 Status State::fail(Status s) {
   if (!failure.ok()) return failure;
-  failure = as_told(s);
-  const std::string& what = failure.failure()->text;
-  if (failure.code() == Code::peer_lost) {
-    // Members of a group find that out by themselves.
-    if (!shards.alone() && !replicas.alone())
-      abort(what.starts_with(kLost) ? what : fmt::format("{}{}", kLost, failure.message()));
-  } else if (failure.code() == Code::invalid) {
-    const bool own = s.code() == Code::invalid;  // else it is passed on to the other side of the mesh
-    abort(own ? fmt::format("{}rank {}: {}", kMisuse, world_rank, what) : fmt::format("{}{}", kMisuse, what));
-  } else {
-    abort(what);
-  }
+  const std::string why = keep(s);
+  // Members of a group find a lost peer by themselves; those of the other side of the mesh cannot.
+  const bool one_group = shards.alone() || replicas.alone();
+  if (failure.code() != Code::peer_lost || !one_group) abort(why);
   for (const ShardBucket& b : buckets) (void)b.work.wait().ok();
   return failure;
 }
 
 // ---- the calls ------------------------------------------------------------------------------------
 
-Status ShardedTrainer::begin_step(bool training) {
-  State& s = *state_;
-  OURO_TRY(s.usable());
-  if (s.open && s.gradients > 0)
-    return invalid("begin_step: gradients of this step are ready already; expected end_backward");
-  s.open = training && !s.accumulating;
-  return {};
-}
+Status ShardedTrainer::begin_step(bool training) { return state_->begin_step(training); }
 
 Status ShardedTrainer::grad_ready(int param, const Stream& stream) {
   State& s = *state_;
-  OURO_TRY(s.usable());
-  const auto i = static_cast<std::size_t>(param);
-  if (param < 0 || i >= s.params.size())
-    return invalid(fmt::format("grad_ready: parameter {} of {}", param, s.params.size()));
-  const Param& p = s.params[i];
-  if (frozen(p)) return invalid(fmt::format("grad_ready: parameter '{}' is frozen", p.name));
-  if (s.accumulating) return {};
-  if (!s.open) return invalid("grad_ready: no training step; expected begin_step before the forward pass");
-  if (s.ready[i])
-    return invalid(fmt::format("grad_ready: the gradient of '{}' was ready in this step already", p.name));
-  s.ready[i] = true;
-  s.events[i].record(stream);
-  ++s.gradients;
-  --s.buckets[s.bucket_of[i]].unready;
+  const Result<bool> noted = s.grad_ready(s.params, param, stream);
+  if (!noted.ok() || !*noted) return noted.status();
+  --s.buckets[s.bucket_of[static_cast<std::size_t>(param)]].unready;
   // In the order of buckets, which all ranks share.
   while (s.launched < s.buckets.size() && s.buckets[s.launched].unready == 0) s.launch(s.launched++);
   return {};
@@ -103,9 +47,8 @@ Status ShardedTrainer::grad_ready(int param, const Stream& stream) {
 
 Status ShardedTrainer::end_backward(const Stream& stream) {
   State& s = *state_;
-  OURO_TRY(s.usable());
-  if (s.accumulating) return {};
-  if (!s.open) return invalid("end_backward: no training step; expected begin_step before the forward pass");
+  const Result<bool> ends = s.end_backward();
+  if (!ends.ok() || !*ends) return ends.status();
   bool skipped = false;
   const auto finish = [&]() -> Status {
     OURO_TRY(stream.synchronize());
@@ -124,16 +67,11 @@ Status ShardedTrainer::end_backward(const Stream& stream) {
     return s.wait_for_buckets();
   };
   if (Status done = finish(); !done.ok()) return s.fail(std::move(done));
-  s.end_step(skipped);
+  s.finish(skipped);
   return {};
 }
 
 // ---- in the thread that trains --------------------------------------------------------------------
-
-double State::rate() const {
-  const ShardBucket& first = buckets.front();
-  return first.schedule ? first.schedule->lr() : first.optimizer->lr();
-}
 
 void State::launch(std::size_t k) {
   ShardBucket& b = buckets[k];
@@ -166,17 +104,15 @@ Result<State::Decision> State::decide() {
   return Decision{.skip = options.scaler && !all.finite, .clip = all.clip_factor(options.clip_norm)};
 }
 
-void State::end_step(bool skipped) {
+void State::finish(bool skipped) {
   if (options.scaler) options.scaler->update(!skipped);
   for (ShardBucket& b : buckets) {
     if (b.schedule && !skipped) b.schedule->step();
     b.unready = b.params.size();
   }
-  lr = rate();
-  ++steps;
-  open = false;
-  gradients = launched = 0;
-  ready.assign(params.size(), false);
+  lr = buckets.front().lr();
+  launched = 0;
+  end_step();
 }
 
 // ---- on a bucket's stream -------------------------------------------------------------------------
@@ -193,10 +129,8 @@ Status State::reduce(std::size_t k) {
     OURO_TRY(copy_view(b.grad.view(b.layout.offsets[i], b.params[i].grad.count), b.params[i].grad));
   const CallOptions call{.numerics = options.numerics};
   const View mean = part(b.grad);
-  if (!shards.alone())
-    OURO_TRY(reduce_scatter(shards.lanes[k % shards.lanes.size()], b.grad.view(), mean, ReduceOp::avg, call));
-  if (!replicas.alone())
-    OURO_TRY(all_reduce(replicas.lanes[k % replicas.lanes.size()], mean, mean, ReduceOp::avg, call));
+  if (!shards.alone()) OURO_TRY(reduce_scatter(shards.lane_of(k), b.grad.view(), mean, ReduceOp::avg, call));
+  if (!replicas.alone()) OURO_TRY(all_reduce(replicas.lane_of(k), mean, mean, ReduceOp::avg, call));
   if (!defers()) return {};
   std::vector<CView> gradients_here;
   for (const Param& p : b.mine) gradients_here.push_back(p.grad);
@@ -214,7 +148,7 @@ Status State::update(std::size_t k) {
 Status State::gather(std::size_t k) {
   ShardBucket& b = buckets[k];
   if (shards.alone()) return {};
-  Group& lane = shards.lanes[k % shards.lanes.size()];
+  Group& lane = shards.lane_of(k);
   if (b.value) return all_gather(lane, part(b.value), b.value.view());
   for (const Param& p : b.mine) OURO_TRY(copy_view(p.grad, p.value));  // the update is done with the gradient
   OURO_TRY(all_gather(lane, part(b.grad), b.grad.view()));
