@@ -22,7 +22,7 @@ Status GpuExecutor::refer(const void* p, std::size_t bytes, bool capturing, Boun
   if (found->id != 0 || !abroad_) return {};
   if (capturing)
     return unsupported(
-        "a graph needs memory that other processes can map: from ouro::alloc, or from cudaMalloc where "
+        "a graph needs memory that other processes can map: from Context::alloc, or from cudaMalloc where "
         "legacy "
         "IPC works");
   if (!bounce->block || bounce->block->bytes() < bytes) {

@@ -81,8 +81,9 @@ Status HostExecutor::run(const Plan& plan, std::uint64_t seq) {
                ? Status(Reason::unsupported,
                         fmt::format("{}: algorithm 'pull' needs ranks that may read each other's memory",
                                     name(op_->collective)))
-               : invalid(fmt::format("{}: algorithm 'inplace' needs buffers from ouro::alloc on every rank",
-                                     name(op_->collective)));
+               : invalid(
+                     fmt::format("{}: algorithm 'inplace' needs buffers from Context::alloc on every rank",
+                                 name(op_->collective)));
   }
   if (way == Way::staged) return (this->*runner_)();
   Status outcome;

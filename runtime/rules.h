@@ -20,7 +20,7 @@ enum class Buffers : std::uint8_t {
   any,
   private_,
   registered
-};  ///< registered: by ouro::alloc, on all ranks
+};  ///< registered: by Context::alloc, on all ranks
 
 enum class Hosts : std::uint8_t { any, one, several };  ///< on which the group's ranks are
 

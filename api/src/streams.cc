@@ -103,8 +103,10 @@ Result<StreamPool> StreamPool::create(int size, Priority priority, Device device
   }
   return pool;
 }
-Stream StreamPool::next() { return streams_[turn_++ % streams_.size()]; }
-Stream StreamPool::by_key(std::uint64_t key) const { return streams_[key % streams_.size()]; }
+Stream StreamPool::next() { return streams_.empty() ? Stream() : streams_[turn_++ % streams_.size()]; }
+Stream StreamPool::by_key(std::uint64_t key) const {
+  return streams_.empty() ? Stream() : streams_[key % streams_.size()];
+}
 void StreamPool::after(const Stream& s) const {
   Event mark;
   mark.record(s);

@@ -14,27 +14,29 @@ namespace ouro {
 /// The coarse class of a failure, for programs that branch on it.
 enum class Code : std::uint8_t { ok, invalid, unsupported, timeout, peer_lost, system, cuda, aborted };
 
-/// The closed list of reasons. `code_of` maps each to its Code; `name` gives the printed form ("peer-dead").
+/// The closed list of reasons: the Code of each (`code_of`), who says it, what to do. `name` gives the
+/// printed form ("peer-dead"). What strikes a collective sticks in its group, which is of use for shrink()
+/// and close() only; `invalid` and `unsupported` do not.
 enum class Reason : std::uint8_t {
-  none,
-  peer_dead,
-  peer_unresponsive,
-  link_lost,
-  mismatch,
-  deadline,
-  late,
-  data_corrupt,
-  ring_corrupt,
-  refused,
-  never_joined,
-  resource,
-  forked,
-  fenced,
-  no_quorum,
-  revoked,
-  invalid,
-  unsupported,
-  device,
+  none,               ///< ok
+  peer_dead,          ///< peer_lost: a process ended, or left the job too early. shrink(), or start it again
+  peer_unresponsive,  ///< peer_lost: a rank of another host is silent (OURO_SILENT_FAIL). As above
+  link_lost,          ///< peer_lost: so, and an interface of this host is down. Mend the network; as above
+  mismatch,           ///< invalid: ranks differ in a call or a setting; the text has both. Mend the program
+  deadline,           ///< timeout: not over in time. Look at the ranks that are named, or allow more time
+  late,               ///< timeout: reserved. Ranks that are late are named in a warning, no call returns it
+  data_corrupt,       ///< system: what came over the network fails its check. Look at network and memory
+  ring_corrupt,       ///< system: memory shared by ranks holds what none of them writes. Report it
+  refused,            ///< invalid: turned away when joining, or by a peer; the text says why. Mend the launch
+  never_joined,       ///< timeout: ranks that did not join in time. Look at what those that are named print
+  resource,           ///< system: no memory, thread, descriptor or file. Raise the limit that is named
+  forked,             ///< invalid: a child of fork() uses what is its parent's. Join anew in the child
+  fenced,             ///< aborted: the others have gone on without this rank. End its process
+  no_quorum,          ///< aborted: shrink() found too few ranks to go on. End them, start the job again
+  revoked,            ///< aborted: closed or destroyed here, or ended on all ranks by abort() or shrink()
+  invalid,            ///< invalid: a wrong argument; nothing happened, the group goes on. Mend the call
+  unsupported,        ///< unsupported: a legal call that this build or version has not; the group goes on
+  device,             ///< cuda: an error of the GPU or its driver. End the process, start the job again
 };
 
 const char* name(Code);

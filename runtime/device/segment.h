@@ -1,5 +1,5 @@
 // Segment: sealed anonymous shared memory (memfd) that can be passed to other processes by descriptor.
-// Used by the shared-memory transport, control pages and ouro::alloc.
+// Used by the shared-memory transport, control pages and Context::alloc.
 #pragma once
 #include <cstddef>
 #include <memory>

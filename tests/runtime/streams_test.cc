@@ -152,8 +152,21 @@ TEST(Events, OrderStreams) {
   EXPECT_TRUE(event.query());
 }
 
+/// Nothing is enqueued on "no stream", so there is nothing to wait for.
+TEST(Events, OfNoStreamHavePassed) {
+  Event event;
+  EXPECT_TRUE(event.query());
+  event.record(Stream());
+  EXPECT_TRUE(event.query());
+  EXPECT_TRUE(event.synchronize().ok());
+  event.wait_on(Stream());
+  event.wait_on(*Stream::create());
+}
+
 TEST(Pools, HandOutStreams) {
   EXPECT_EQ(StreamPool::create(0).status().reason(), Reason::invalid);
+  EXPECT_FALSE(StreamPool().next().valid());
+  EXPECT_FALSE(StreamPool().by_key(7).valid());
   auto pool = StreamPool::create();
   ASSERT_TRUE(pool.ok());
   EXPECT_EQ(pool->size(), StreamPool::kDefaultSize);

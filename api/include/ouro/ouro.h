@@ -5,7 +5,12 @@
  * success, anything else a failure that ouro_last_error() puts into words. Out-parameters are written on
  * success only. A null pointer where one is needed is OURO_CODE_INVALID. Counts are in elements, sizes in
  * bytes, times in milliseconds. Handles may be used from any thread; a handle must not be destroyed while
- * another thread uses it. Buffers are memory of the host or of the rank's own GPU; see ouro_memory_t. */
+ * another thread uses it. Buffers are memory of the host or of the rank's own GPU; see ouro_memory_t.
+ *
+ * What ouro.hpp has and this has not: hosts that meet without a launcher's help (InitOptions::address, port,
+ * rendezvous, host_id, generation; the environment's OURO_RENDEZVOUS and OURO_HOSTID hold), one_gpu_each, the
+ * generation of a group, functions of the caller's in streams, events, pools of streams, the device and the
+ * numerics of explain, mix and all else of ouro/train. */
 #ifndef OURO_OURO_H
 #define OURO_OURO_H
 
@@ -31,13 +36,14 @@ typedef struct ouro_work* ouro_work_t;       /* an operation in flight */
 typedef int ouro_code_t;
 enum {
   OURO_CODE_OK,
-  OURO_CODE_INVALID,     /* a wrong argument; nothing happened, the group goes on */
+  OURO_CODE_INVALID,     /* a wrong argument: nothing happened, the group goes on; or ranks that differ in a
+                            call, which is sticky in the group ("mismatch"), or a rank that may not join */
   OURO_CODE_UNSUPPORTED, /* legal, but not in this build or version */
   OURO_CODE_TIMEOUT,
-  OURO_CODE_PEER_LOST, /* a rank died, hangs or disagrees; sticky in the group */
-  OURO_CODE_SYSTEM,    /* memory, files, the operating system */
+  OURO_CODE_PEER_LOST, /* a rank died or cannot be reached; sticky in the group */
+  OURO_CODE_SYSTEM,    /* memory, files, the operating system, damaged data */
   OURO_CODE_CUDA,
-  OURO_CODE_ABORTED
+  OURO_CODE_ABORTED /* closed, aborted, or the others went on without this rank */
 };
 
 typedef int ouro_dtype_t;
@@ -131,14 +137,15 @@ typedef struct {
 } ouro_unique_id_t;
 
 /* Option structures begin with their own size, so that later versions can add members at the end. Initialise
- * them with the macros below; a null pointer stands for all defaults. */
+ * them with the macros below; a null pointer stands for all defaults. OURO_JOIN_DEADLINE, OURO_DEADLINE and
+ * OURO_LATE (seconds) in the environment override the three times below. */
 typedef struct {
   size_t size;
   int rank, world_size;       /* -1: from the launcher's environment variables */
   int local_rank, local_size; /* -1: rank and world_size */
   const ouro_unique_id_t* id; /* null: derived from the launcher's variables */
   int64_t join_deadline_ms;   /* for all ranks to come together; 0: 300000 */
-  int64_t deadline_ms;        /* of each operation; 0: 600000. OURO_DEADLINE (seconds) overrides */
+  int64_t deadline_ms;        /* of each operation; 0: 600000 */
   int64_t late_after_ms;      /* ranks that have not entered an operation are named after this; 0: 10000 */
   ouro_numerics_t numerics;   /* of the job; inherit: OURO_NUMERICS, else fast */
   int device;                 /* this rank's GPU, as its process counts them, or one of the two below */
@@ -184,12 +191,13 @@ OURO_API int ouro_device_count(void);
 /* ---- contexts ---- */
 
 OURO_API int ouro_unique_id_create(ouro_unique_id_t* id);
-/* Rank and size from the launcher's variables (ouro-run, torchrun, Open MPI, PMIx, SLURM; else one rank).
- * Collective over the job. Errors: invalid, timeout (ranks that never joined), system. */
+/* Rank and size from the launcher's variables: ouro-run, torchrun, Open MPI, PMIx, PMI (MPICH, Intel MPI),
+ * MVAPICH, SLURM; else one rank. Collective over the job. Errors: invalid, timeout (ranks that never joined),
+ * system. */
 OURO_API int ouro_context_from_env(const ouro_init_options_t* options, ouro_context_t* context);
 /* Collective over options->world_size ranks that share options->id. Errors as above. */
 OURO_API int ouro_context_create(const ouro_init_options_t* options, ouro_context_t* context);
-/* n ranks in this process: writes n contexts, each to be driven by a thread of its own. */
+/* n ranks in this process, 1 to 256: writes n contexts, each to be driven by a thread of its own. */
 OURO_API int ouro_context_threads(int n, const ouro_init_options_t* options, ouro_context_t* contexts);
 /* Leaves the job in good order. Idempotent. Groups of the context are unusable afterwards. */
 OURO_API int ouro_context_close(ouro_context_t context);
@@ -265,7 +273,9 @@ OURO_API int ouro_stream_cuda(void* cuda_stream, int device, ouro_stream_t* stre
 OURO_API int ouro_stream_device(ouro_stream_t stream);
 /* The cudaStream_t of a stream of a GPU; null for streams of the host. */
 OURO_API void* ouro_stream_handle(ouro_stream_t stream);
-/* Waits for what is enqueued now; returns the first error among it. Negative: no deadline of its own. */
+/* Waits for what is enqueued now. The first failure of anything that ran on the stream since this last
+ * returned one or success, whether or not a work handle told it before; timeout (`deadline_ms` passed) takes
+ * none away. Negative: no deadline of its own. */
 OURO_API int ouro_stream_synchronize(ouro_stream_t stream, int64_t deadline_ms);
 /* Runs what is queued, then frees the handle. Null is ignored. */
 OURO_API void ouro_stream_destroy(ouro_stream_t stream);

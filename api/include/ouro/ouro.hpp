@@ -1,5 +1,6 @@
 // ouro: collectives among ranks. The C++ interface: contexts, groups, streams, work and the operations.
-// For users; includes nothing but the standard library and three small headers of the same kind.
+// For users; includes nothing but the standard library and two small headers of the same kind: status.h (Status,
+// Result, and each reason of a failure) and types.h (element types, reductions, views).
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -14,6 +15,7 @@
 #include "runtime/core/types.h"
 
 #define OURO_API __attribute__((visibility("default")))
+#define OURO_HIDDEN __attribute__((visibility("hidden")))  // of a public class, what is not for users
 
 namespace ouro {
 
@@ -31,6 +33,7 @@ using Milliseconds = std::chrono::milliseconds;
 /// 128 opaque bytes that name one job. Made by one rank, handed to all others by any channel.
 struct UniqueId {
   unsigned char bytes[128] = {};
+  /// Errors: resource (no random numbers).
   OURO_API static Result<UniqueId> create();
 };
 
@@ -61,11 +64,12 @@ enum class Priority { low, normal, high };
 class OURO_API Stream {
  public:
   Stream() = default;
+  /// A stream of the host. Errors: resource (no thread).
   static Result<Stream> create(Priority = Priority::normal, std::string name = "");
   /// A new stream of that device; `name` is of use on the host only. Errors: invalid (no such device), device.
   static Result<Stream> create(Device, Priority = Priority::normal, std::string name = "");
   /// The user's own cudaStream_t (nullptr: the legacy default stream), which outlives all copies of this. Operations
-  /// on it may be captured into a graph where the stream is: on all ranks alike.
+  /// on it may be captured into a graph where the stream is: on all ranks alike. Errors: invalid (no such device).
   static Result<Stream> cuda(void* cuda_stream, int device);
   bool valid() const { return impl_ != nullptr; }
   Device device() const;
@@ -84,12 +88,14 @@ class OURO_API Stream {
   std::shared_ptr<rt::Stream> impl_;
 };
 
-/// A mark in a stream. record() takes the point after all that is enqueued now; a later record replaces it.
+/// A mark in a stream. record() takes the point after all that is enqueued now; a later record replaces it. "No stream"
+/// has nothing enqueued, so its mark has been passed at once; who waits "on" it is the caller.
 class OURO_API Event {
  public:
   Event();
   void record(const Stream&);
   void wait_on(const Stream&) const;  ///< work enqueued on the stream from now on starts after the mark
+  /// The outcome of the operation before the mark, as Work::wait has it.
   Status synchronize(Milliseconds deadline = Milliseconds(-1)) const;
   bool query() const;  ///< has the mark been passed? True if nothing was recorded.
 
@@ -101,8 +107,9 @@ class OURO_API Event {
 class OURO_API StreamPool {
  public:
   static constexpr int kDefaultSize = 4;
+  /// 1 to 256 streams. Errors: invalid (size, no such device), resource, device.
   static Result<StreamPool> create(int size = kDefaultSize, Priority = Priority::normal, Device = {});
-  Stream next();                      ///< round-robin
+  Stream next();                           ///< round-robin; of a default-made pool, which is empty: "no stream"
   Stream by_key(std::uint64_t key) const;  ///< the same key, the same stream
   int size() const { return static_cast<int>(streams_.size()); }
   void after(const Stream& s) const;  ///< all pool streams go on only after what is enqueued on `s` now
@@ -116,12 +123,14 @@ class OURO_API StreamPool {
 
 // ---- contexts and groups ------------------------------------------------------------------------
 
+/// OURO_JOIN_DEADLINE, OURO_DEADLINE and OURO_LATE (seconds) in the environment override the three times below; in a
+/// file of parameters (ouro.conf) they replace the defaults only.
 struct InitOptions {
   std::optional<int> rank, world_size;        ///< both or neither; neither: from the environment
   std::optional<int> local_rank, local_size;  ///< on this host; default: rank and world_size
   std::optional<UniqueId> id;                 ///< the job's name; default: derived from the launcher's variables
   Milliseconds join_deadline{300'000};        ///< for all ranks to come together
-  Milliseconds deadline{600'000};             ///< of each operation; OURO_DEADLINE (seconds) overrides
+  Milliseconds deadline{600'000};             ///< of each operation
   Milliseconds late_after{10'000};            ///< ranks that have not entered an operation are named after this
   Numerics numerics = Numerics::inherit;      ///< of the job; inherit: OURO_NUMERICS, else fast
   /// This rank's GPU, as its process counts them; -1: none. Default: local rank modulo the number of GPUs. Several
@@ -175,11 +184,15 @@ class OURO_API Context {
   Context& operator=(Context&&) noexcept;
   ~Context();
 
-  /// Rank and size from the launcher's variables (ouro-run, torchrun, Open MPI, PMIx/PMI, SLURM; else one rank).
+  /// Rank and size from the launcher's variables: ouro-run, torchrun, Open MPI, PMIx, PMI (MPICH, Intel MPI), MVAPICH,
+  /// SLURM; else one rank. Errors: as create(), and invalid (variables that contradict each other or are no numbers).
   static Result<Context> from_env(const InitOptions& = {});
-  /// Collective over `world_size` ranks that share `id`. Errors: invalid (rank, size), refused, never-joined.
+  /// Collective over `world_size` ranks that share `id`. Errors: invalid (rank, size, an environment variable),
+  /// refused, mismatch (settings), never-joined, peer-dead, resource, device; between hosts also peer-unresponsive,
+  /// data-corrupt.
   static Result<Context> create(const InitOptions&);
-  /// n ranks in this process, one Context each, to be driven by n threads.
+  /// n ranks in this process, 1 to 256, one Context each, to be driven by n threads. Errors: as create(), of the first
+  /// rank that has one.
   static Result<std::vector<Context>> threads(int n, const InitOptions& = {});
 
   int rank() const;
@@ -189,12 +202,15 @@ class OURO_API Context {
   Device device() const;  ///< this rank's GPU, or the host if it has none
   Group& world();
   /// A group over the given world ranks, in that order. Members only call this; it does not communicate.
-  /// Groups with equal ranks and tag are matched by how many of them each member has made.
+  /// Groups with equal ranks and tag are matched by how many of them each member has made. Errors: invalid (no
+  /// members, a rank twice or not in the job, or without the caller), resource (1024 groups), revoked, forked.
   Result<Group> group(std::span<const int> ranks, std::string tag = "", const GroupOptions& = {});
-  /// `bytes` of node-shared memory of this rank, on the host or on its GPU. Freed with the last handle.
+  /// `bytes` of node-shared memory of this rank, on the host or on its GPU. Freed with the last handle. Errors:
+  /// invalid (0 bytes or above 2^46, a GPU that is not this rank's), resource, device, revoked, forked.
   Result<Memory> alloc(std::size_t bytes, Device = {});
   bool active() const;
-  /// Leaves the job in good order. Idempotent. Groups of this context are unusable afterwards.
+  /// Leaves the job in good order: drains the world group, then tells the peers. Idempotent, and ok always (errors are
+  /// those of the operations). Groups of this context are unusable afterwards.
   Status close();
   const std::shared_ptr<rt::Context>& impl() const { return impl_; }
 
@@ -204,8 +220,6 @@ class OURO_API Context {
   std::shared_ptr<rt::Context> impl_;
   std::unique_ptr<Group> world_;
 };
-
-inline Result<Memory> alloc(Context& c, std::size_t bytes, Device d = {}) { return c.alloc(bytes, d); }
 
 /// What shrink() says about the group that it leaves behind.
 struct ShrinkReport {
@@ -229,20 +243,24 @@ class OURO_API Group {
   std::span<const int> ranks() const;              ///< world rank of each member
   std::optional<int> from_global(int world_rank) const;
   /// Collective: members with the same color form a group, ordered by key, then rank. Color -1: no group
-  /// (an empty handle, `valid()` false). Other negative colors are invalid.
+  /// (an empty handle, `valid()` false). Errors: those of an all_gather; invalid (another negative color, or between
+  /// group_start and group_end); those of Context::group.
   Result<Group> split(int color, int key, const GroupOptions& = {});
   /// Collective over the survivors after a failure: a group without the dead, under a new generation.
-  /// After a mismatch, where nobody died, it returns the same members.
+  /// After a mismatch, where nobody died, it returns the same members. A group that has not failed does so now, as
+  /// revoked. Errors: deadline (survivors that have not called it), fenced, no-quorum, resource, revoked, forked.
   Result<Group> shrink(ShrinkReport* report = nullptr);
   /// The first error that struck this group, or ok. Never blocks.
   Status status() const;
   /// Ends all pending and later operations of this group on every rank within a second. From any thread.
   void abort(std::string why = "");
-  /// Drains what was submitted and leaves. Idempotent.
+  /// Drains what was submitted and leaves. Idempotent. Errors: invalid (an empty handle); what struck the group is told
+  /// by its operations and by status().
   Status close();
   bool valid() const { return impl_ != nullptr; }
-  /// "direct over shared-memory: 4 ranks on one node, 65536 B <= OURO_...": what would run, and why.
-  /// For buffers on `device`: which of the ways of GPUs.
+  /// "oneshot over shared-memory: 2 ranks on one node, 1024 bytes; ...": what would run, over what, and why. `count` is
+  /// of the region or, where the collective has blocks, of one. For buffers on `device`: which of the ways of GPUs.
+  /// Errors: invalid (an empty handle), unsupported (no algorithm serves the call).
   Result<std::string> explain(Collective, std::size_t count, DType, ReduceOp = ReduceOp::sum, Numerics = Numerics::inherit, Device device = {}) const;
   const std::shared_ptr<rt::Group>& impl() const { return impl_; }
   explicit Group(std::shared_ptr<rt::Group>);
@@ -301,12 +319,14 @@ OURO_API Result<Work> all_to_all(Group&, CView in, View out, const Stream&, cons
 /// send_counts[j] elements, in order, go to rank j; recv_counts[i] come from rank i. A pair that disagrees: mismatch.
 OURO_API Status all_to_all_v(Group&, CView in, View out, std::span<const std::size_t> send_counts, std::span<const std::size_t> recv_counts, const CallOptions& = {});
 OURO_API Result<Work> all_to_all_v(Group&, CView in, View out, std::span<const std::size_t> send_counts, std::span<const std::size_t> recv_counts, const Stream&, const CallOptions& = {});
+/// Returns (with a stream: completes) on each rank after all ranks have entered.
 OURO_API Status barrier(Group&);
 OURO_API Result<Work> barrier(Group&, const Stream&);
 
 // ---- messages -----------------------------------------------------------------------------------
 // Between two ranks of a group; not collective, not ordered against collectives. Order is kept per (source,
 // destination, tag). Messages that nobody waits for are queued at the receiver. Tags are 0..2^31-1.
+// Errors: invalid (rank, tag, buffer: at the call, not sticky); all else is sticky in the group.
 
 inline constexpr int kAnySource = -1;
 
@@ -319,10 +339,10 @@ struct Received {
 OURO_API Status send(Group&, CView data, int dst, int tag = 0);
 OURO_API Result<Work> send(Group&, CView data, int dst, int tag, const Stream&);
 /// Receives one message of at most out.bytes() bytes; a longer one is `invalid` and stays queued.
-/// `deadline` 0: the group's.
+/// `deadline` 0: the group's. One of the call's own that passes before a message has begun does not stick.
 OURO_API Result<Received> recv(Group&, View out, int src, int tag = 0, Milliseconds deadline = Milliseconds(0));
 OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&);
-/// The next message that recv(src, tag) would take, if one is here. Never blocks.
+/// The next message that recv(src, tag) would take, if one is here. Never blocks. Errors: as recv.
 OURO_API Result<std::optional<Received>> probe(Group&, int src, int tag = 0);
 
 // ---- groups of operations -----------------------------------------------------------------------

@@ -142,8 +142,8 @@ OURO_API InitPlan init_plan(const ParallelLayout&, int gpus_per_node);
 OURO_API bool hybrid_shard(const ParallelLayout&);
 
 // ---- training ranks and replay buffers ------------------------------------------------------------
-// N ranks, B buffers, A agent groups, C = 1 with a coordinator (rank N-1), T = N - B - C training ranks, G =
-// T/A.
+// N ranks, B buffers, A agent groups, C = 1 with a coordinator (rank N-1), T = N - B - C training ranks,
+// G = T/A.
 
 enum class RankRule {
   /// Training 0..T-1, then buffers; buffer T + b serves the training ranks r with r mod B = b.

@@ -45,8 +45,8 @@ struct SgdOptions {
 /// `momentum` and `step` are zero at start; `momentum` may be empty where SgdOptions::momentum is 0.
 struct SgdState {
   View step, momentum;
-  std::optional<View>
-      master;  ///< f32 copy of a 16-bit parameter: it is updated, and the parameter is it, rounded
+  /// f32 copy of a 16-bit parameter: it is updated, and the parameter is it, rounded.
+  std::optional<View> master;
 };
 
 /// Kingma & Ba, ICLR 2015. decoupled: AdamW (Loshchilov & Hutter, ICLR 2019); else the decay is added to g.
