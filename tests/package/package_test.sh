@@ -30,6 +30,8 @@ foreign=$(grep -vE '^ouro_|(^| )ouro::' <<<"$exported" || true)
 [[ -z $foreign ]] || fail "exports what is not ouro's: $foreign"
 inner=$(grep -E 'ouro::(flow|kernels|arith|env|log|wire)::' <<<"$exported" || true)
 [[ -z $inner ]] || fail "exports its insides: $inner"
+inner=$(grep -E '(^| for )ouro::(rt|gpu|device|transport)::|::(State|Saved)\b' <<<"$exported" || true)
+[[ -z $inner ]] || fail "exports what is behind its classes: $inner"
 grep -q 'ouro::Status::message' <<<"$exported" || fail "Status::message is not exported"
 versions=$(readelf --version-info "$libdir/libouro.so.0")
 grep -q 'OURO_0' <<<"$versions" || fail "no version node OURO_0"

@@ -58,7 +58,7 @@ class OURO_API Imported {
   /// Errors: unsupported (imported for reading).
   Result<View> view() const;
 
-  struct State;
+  struct OURO_HIDDEN State;
   explicit Imported(std::shared_ptr<const State> s) : state_(std::move(s)) {}
 
  private:

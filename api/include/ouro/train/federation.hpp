@@ -78,7 +78,7 @@ class OURO_API AggregationPlan {
   std::span<const Bucket> buckets() const;  ///< layers are counted among the selected parameters
   AggregateTraffic traffic() const;
 
-  struct State;
+  struct OURO_HIDDEN State;
   explicit AggregationPlan(std::shared_ptr<State> s) : state_(std::move(s)) {}
 
  private:

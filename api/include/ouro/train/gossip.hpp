@@ -65,7 +65,7 @@ class OURO_API Average {
   /// Parameters and buffers are again what they were. invalid: the second time, or after `keep`.
   Status revert();
 
-  struct Saved;
+  struct OURO_HIDDEN Saved;
   explicit Average(std::unique_ptr<Saved>);
   Average(Average&&) noexcept;
   Average& operator=(Average&&) noexcept;
@@ -143,7 +143,7 @@ class OURO_API GossipTrainer {
   GossipTrainer& operator=(GossipTrainer&&) noexcept;
   ~GossipTrainer();
 
-  struct State;
+  struct OURO_HIDDEN State;
   explicit GossipTrainer(std::shared_ptr<State>);
 
  private:

@@ -26,8 +26,8 @@ struct ServerOptions {
 };
 /// Parameters of the host (or OuterOptions::on_host). Arithmetic, state and elements that are not finite are
 /// as in optim.hpp. Errors: invalid (a rule that does not exist; lr, betas or tau not finite; betas outside
-/// [0, 1); tau
-/// <= 0); unsupported, by step: parameters on a GPU.
+/// [0, 1);
+/// tau <= 0); unsupported, by step: parameters on a GPU.
 OURO_API Result<std::unique_ptr<Optimizer>> make_optimizer(const ServerOptions&);
 /// McMahan et al., AISTATS 2017: the mean itself (SGD of rate 1); with a momentum, FedAvgM.
 OURO_API Result<std::unique_ptr<Optimizer>> fed_avg(double lr = 1, double momentum = 0);
@@ -66,7 +66,7 @@ class OURO_API OuterOptimizer {
   /// parameters or options), resource; and nothing is changed.
   Status load(CBytes);
 
-  struct State;
+  struct OURO_HIDDEN State;
   explicit OuterOptimizer(std::shared_ptr<State> s) : state_(std::move(s)) {}
 
  private:
@@ -115,7 +115,7 @@ class OURO_API LocalSteps {
   Status load(CBytes);
   AggregateTraffic traffic() const;  ///< of one round
 
-  struct State;
+  struct OURO_HIDDEN State;
   explicit LocalSteps(std::shared_ptr<State> s) : state_(std::move(s)) {}
 
  private:

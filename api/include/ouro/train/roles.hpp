@@ -46,7 +46,7 @@ class OURO_API Mailbox {
   /// Drains and leaves. Idempotent.
   Status close();
 
-  struct State;
+  struct OURO_HIDDEN State;
   explicit Mailbox(std::shared_ptr<State> s) : state_(std::move(s)) {}
 
  private:

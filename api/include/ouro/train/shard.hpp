@@ -129,7 +129,7 @@ class OURO_API ShardedTrainer {
   ShardedTrainer& operator=(ShardedTrainer&&) noexcept;
   ~ShardedTrainer();
 
-  struct State;
+  struct OURO_HIDDEN State;
   explicit ShardedTrainer(std::shared_ptr<State>);
 
  private:

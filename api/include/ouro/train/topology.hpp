@@ -77,7 +77,7 @@ class OURO_API Topology {
   /// vectors. 0: every period ends in the mean; below 1: ranks come closer. Cost: n^3.
   double contraction() const;
 
-  struct State;
+  struct OURO_HIDDEN State;
   explicit Topology(std::shared_ptr<const State> s) : state_(std::move(s)) {}
 
  private:

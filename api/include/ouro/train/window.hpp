@@ -39,7 +39,7 @@ class OURO_API Window {
   /// Collective: all calls that any rank made before it are seen by all calls after it.
   Status fence() const;
 
-  struct State;
+  struct OURO_HIDDEN State;
   explicit Window(std::shared_ptr<State> s) : state_(std::move(s)) {}
   const State& state() const { return *state_; }
 
