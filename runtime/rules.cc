@@ -32,11 +32,6 @@ constexpr std::string_view kBuffersNames[] = {"any", "private", "registered"};
 constexpr std::string_view kCoresNames[] = {"any", "enough", "fewer"};
 constexpr std::string_view kHostsNames[] = {"any", "one", "several"};
 
-std::optional<Collective> parse_collective(std::string_view text) {
-  for (const Collective c : kAll)
-    if (text == name(c)) return c;
-  return std::nullopt;
-}
 bool exists(Collective c, Algorithm a) {
   return flow::visit_all(c, a, [](auto) {});
 }

@@ -25,6 +25,10 @@ constexpr std::pair<std::string_view, OpKind> kOpAliases[] = {
     {"premulsum", OpKind::premulsum},
 };
 
+constexpr std::pair<std::string_view, Collective> kCollectiveAliases[] = {
+    {"alltoall", Collective::all_to_all},
+};
+
 }  // namespace
 
 const char* name(DType t) {
@@ -106,6 +110,14 @@ std::optional<OpKind> parse_op(std::string_view text) {
   for (const auto& [alias, op] : kOpAliases) {
     if (text == alias) return op;
   }
+  return std::nullopt;
+}
+
+std::optional<Collective> parse_collective(std::string_view text) {
+  for (int i = 1; i < kCollectives; ++i)
+    if (text == name(static_cast<Collective>(i))) return static_cast<Collective>(i);
+  for (const auto& [alias, collective] : kCollectiveAliases)
+    if (text == alias) return collective;
   return std::nullopt;
 }
 

@@ -153,6 +153,7 @@ enum class Collective : std::uint8_t {
 };
 inline constexpr int kCollectives = 11;  // "none" included
 const char* name(Collective);
+std::optional<Collective> parse_collective(std::string_view);  ///< by name; "none" is none
 
 /// Ranks of a job, by the width of the sets of ranks on control pages. Frames have room for more.
 inline constexpr int kMaxRanks = 1024;

@@ -124,8 +124,11 @@ TEST(Types, NamesAndParsersAgree) {
     const OpKind op = static_cast<OpKind>(i);
     EXPECT_EQ(parse_op(name(op)), op);
   }
-  for (int i = 0; i < kCollectives; ++i)
-    EXPECT_STRNE(name(static_cast<Collective>(i)), "?");
+  for (int i = 0; i < kCollectives; ++i) {
+    const auto c = static_cast<Collective>(i);
+    EXPECT_STRNE(name(c), "?");
+    EXPECT_EQ(parse_collective(name(c)), c == Collective::none ? std::nullopt : std::optional(c));
+  }
 }
 
 TEST(Types, OtherSpellingsAreUnderstood) {
@@ -138,6 +141,8 @@ TEST(Types, OtherSpellingsAreUnderstood) {
   EXPECT_EQ(parse_dtype("quaternion"), std::nullopt);
   EXPECT_EQ(parse_dtype(""), std::nullopt);
   EXPECT_EQ(parse_op("Sum"), std::nullopt);
+  EXPECT_EQ(parse_collective("alltoall"), Collective::all_to_all);  // as nccl-tests and ouro-perf have it
+  EXPECT_EQ(parse_collective("allreduce"), std::nullopt);
 }
 
 }  // namespace

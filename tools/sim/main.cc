@@ -1,5 +1,5 @@
 // ouro-sim: predicts what collectives cost on a described cluster, without any GPU or network.
-// The only translation unit that sees CLI11; the prediction itself is in predict.cc.
+// The prediction itself is in predict.cc.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "runtime/flow/hierarchy.h"
+#include "tools/cli/errors.h"
 #include "tools/sim/predict.h"
 
 namespace {
@@ -101,12 +102,18 @@ Result<std::vector<std::int64_t>> parse_list(const std::string& option, const st
   return unique(std::move(out));
 }
 
-std::optional<Collective> parse_collective(const std::string& text) {
-  std::optional<Collective> found;
-  ouro::flow::for_each_flow([&](Collective c, Algorithm, auto) {
-    if (text == ouro::name(c)) found = c;
-  });
-  return found;
+/// Those that have a flow, in the order of the list of flows.
+std::vector<Collective> predictable() {
+  std::vector<Collective> all;
+  ouro::flow::for_each_flow([&](Collective c, Algorithm, auto) { all.push_back(c); });
+  return unique(std::move(all));
+}
+
+std::string predictable_names() {
+  std::string names;
+  for (const Collective c : predictable())
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", ouro::name(c));
+  return names;
 }
 
 std::string_view algorithm_of(const Job& job) {
@@ -174,11 +181,14 @@ void print_point(const Job& job, const Result<Prediction>& p, std::string_view r
 }
 
 int simulate(const Options& o) {
-  const std::optional<Collective> collective = parse_collective(o.collective);
-  if (!collective) return refuse(fmt::format("{}: no such collective", o.collective));
+  const std::optional<Collective> collective = ouro::parse_collective(o.collective);
+  const std::vector<Collective> known = predictable();
+  if (!collective || std::find(known.begin(), known.end(), *collective) == known.end())
+    return refuse(fmt::format("{}: no such collective; one of: {}", o.collective, predictable_names()));
   const bool rooted = *collective == Collective::broadcast || *collective == Collective::reduce ||
                       *collective == Collective::gather || *collective == Collective::scatter;
-  if (!rooted && o.root != 0) return refuse(fmt::format("--root {}: {} has no root", o.root, o.collective));
+  const char* const name = ouro::name(*collective);
+  if (!rooted && o.root != 0) return refuse(fmt::format("--root {}: {} has no root", o.root, name));
   const Result<Cluster> cluster = ouro::sim::find_cluster(o.cluster);
   if (!cluster) return refuse(cluster.status().failure()->text);
   const Result<std::vector<Job>> algorithms = parse_algorithms(*collective, o.algorithms);
@@ -205,7 +215,7 @@ int simulate(const Options& o) {
   if (!quiet) {
     fmt::print(
         "# {} on {}; bytes of the whole buffer; simulated: ranks that were run (+: steady state continued)\n",
-        o.collective, cluster->name);
+        name, cluster->name);
     fmt::print("{:>7} {:>12} {:<14} {:>12} {:>12} {:>12} {:>12} {:>12} {:>9}\n", "ranks", "bytes",
                "algorithm", "time_us", "pair_max_B", "node_max_B", "intra_B", "inter_B", "simulated");
   }
@@ -235,7 +245,7 @@ int simulate(const Options& o) {
     }
   }
   const nlohmann::ordered_json report = {
-      {"collective", o.collective}, {"cluster", cluster->name}, {"wide_ratio", o.wide}, {"points", points}};
+      {"collective", name}, {"cluster", cluster->name}, {"wide_ratio", o.wide}, {"points", points}};
   const std::string text = report.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   if (quiet) fmt::print("{}", text);
   if (!o.json.empty() && !quiet) {
@@ -254,10 +264,9 @@ int main(int argc, char** argv) {
   Options o;
   CLI::App app("Predicts what collectives cost on a described cluster.", "ouro-sim");
   app.footer(kExamples);
+  ouro::tools::name_in_errors(app);
   app.set_version_flag("--version", "ouro-sim " OURO_VERSION);
-  app.add_option(
-      "collective", o.collective,
-      "all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, barrier");
+  app.add_option("collective", o.collective, "One of: " + predictable_names())->capture_default_str();
   app.add_option("-n,--ranks", o.ranks,
                  "Numbers of ranks: a list, or FROM:TO by doubling (default: those of the cluster's "
                  "nodes, or 8)");
@@ -271,7 +280,10 @@ int main(int argc, char** argv) {
   app.add_option("--wide", o.wide, "Size of a partial sum over an element: 2 for 16-bit floats")
       ->check(CLI::Range(1.0, 16.0))
       ->capture_default_str();
-  app.add_option("--method", o.method, "automatic, full or representative")
+  app.add_option(
+         "--method", o.method,
+         "full: every rank is simulated; representative: one node's, and all others taken to move like "
+         "them; automatic: full up to 1024 ranks, representative above where the algorithm allows it")
       ->check(CLI::IsMember({"automatic", "full", "representative"}))
       ->capture_default_str();
   app.add_option("--json", o.json,
