@@ -21,12 +21,14 @@ std::uint64_t hash(std::span<const std::size_t> counts) {
   return XXH3_64bits(counts.data(), counts.size_bytes());
 }
 
-Status check_buffer(const char* what, const void* data, std::size_t count, DType t) {
+/// `who` is the collective, `what` its argument.
+Status check_buffer(const char* who, const char* what, const void* data, std::size_t count, DType t) {
   if (static_cast<int>(t) >= kDTypes)
-    return invalid(fmt::format("{}: element type {} does not exist", what, static_cast<int>(t)));
+    return invalid(fmt::format("{}: {}: element type {} does not exist", who, what, static_cast<int>(t)));
   if (count > kMaxBytes / size_of(t))
-    return invalid(fmt::format("{}: {} elements of {} overflow an address", what, count, name(t)));
-  if (count > 0 && data == nullptr) return invalid(fmt::format("{}: null buffer with count {}", what, count));
+    return invalid(fmt::format("{}: {}: {} elements of {} overflow an address", who, what, count, name(t)));
+  if (count > 0 && data == nullptr)
+    return invalid(fmt::format("{}: {}: null buffer with count {}", who, what, count));
   return {};
 }
 
@@ -34,17 +36,18 @@ std::string text(Device d) {
   return d.kind == Device::Kind::host ? "the host" : fmt::format("GPU {}", d.index);
 }
 
-Status check_count(const char* what, std::size_t found, std::size_t expected, const char* rule) {
+Status check_count(const char* who, const char* what, std::size_t found, std::size_t expected,
+                   const char* rule) {
   if (found == expected) return {};
-  return invalid(fmt::format("{} has {} elements; expected {} ({})", what, found, expected, rule));
+  return invalid(fmt::format("{}: {} has {} elements; expected {} ({})", who, what, found, expected, rule));
 }
 
-Result<std::size_t> total(const char* what, std::span<const std::size_t> counts, int size) {
+Result<std::size_t> total(const char* who, const char* what, std::span<const std::size_t> counts, int size) {
   if (counts.size() != static_cast<std::size_t>(size))
-    return invalid(fmt::format("{}: {} counts for {} ranks", what, counts.size(), size));
+    return invalid(fmt::format("{}: {} {} for {} ranks", who, counts.size(), what, size));
   std::size_t sum = 0;
   for (std::size_t c : counts)
-    if (__builtin_add_overflow(sum, c, &sum)) return invalid(fmt::format("{}: the counts overflow", what));
+    if (__builtin_add_overflow(sum, c, &sum)) return invalid(fmt::format("{}: the {} overflow", who, what));
   return sum;
 }
 
@@ -220,8 +223,8 @@ Status check(const Operation& o, int rank, int size) {
   if (o.root < 0 || o.root >= size)
     return invalid(fmt::format("{}: root {} is not a rank of the group (0..{})", who, o.root, size - 1));
   const bool reads = o.reads(rank), writes = o.writes(rank);
-  if (reads) OURO_TRY(check_buffer("input", o.in.data, o.in.count, o.in.dtype));
-  if (writes) OURO_TRY(check_buffer("output", o.out.data, o.out.count, o.out.dtype));
+  if (reads) OURO_TRY(check_buffer(who, "input", o.in.data, o.in.count, o.in.dtype));
+  if (writes) OURO_TRY(check_buffer(who, "output", o.out.data, o.out.count, o.out.dtype));
   if (reads && writes && !(o.in.device == o.out.device))
     return invalid(fmt::format("{}: the input is on {}, the output on {}; expected both on one device", who,
                                text(o.in.device), text(o.out.device)));
@@ -248,20 +251,21 @@ Status check(const Operation& o, int rank, int size) {
     case Collective::reduce:
     case Collective::broadcast:
     case Collective::mix:
-      if (reads && writes) OURO_TRY(check_count("output", o.out.count, o.in.count, "as many as the input"));
+      if (reads && writes)
+        OURO_TRY(check_count(who, "output", o.out.count, o.in.count, "as many as the input"));
       return reads && writes ? check_overlap(o, in, out) : Status{};
     case Collective::reduce_scatter: {
       std::size_t before = 0;
       if (o.uneven) {
-        auto sum = total(who, o.in_counts, size);
+        auto sum = total(who, "counts", o.in_counts, size);
         if (!sum.ok()) return sum.status();
-        OURO_TRY(check_count("input", o.in.count, *sum, "sum of the counts"));
-        OURO_TRY(check_count("output", o.out.count, o.in_counts[static_cast<std::size_t>(rank)],
+        OURO_TRY(check_count(who, "input", o.in.count, *sum, "sum of the counts"));
+        OURO_TRY(check_count(who, "output", o.out.count, o.in_counts[static_cast<std::size_t>(rank)],
                              "this rank's count"));
         before = std::accumulate(o.in_counts.begin(), o.in_counts.begin() + rank, std::size_t{0});
       } else {
         OURO_TRY(times(o.out.count, &expected));
-        OURO_TRY(check_count("input", o.in.count, expected, "ranks times the output"));
+        OURO_TRY(check_count(who, "input", o.in.count, expected, "ranks times the output"));
         before = static_cast<std::size_t>(rank) * o.out.count;
       }
       return check_overlap(o, in + before * size_of(o.in.dtype), out);
@@ -269,15 +273,15 @@ Status check(const Operation& o, int rank, int size) {
     case Collective::all_gather: {
       std::size_t before = 0;
       if (o.uneven) {
-        auto sum = total(who, o.out_counts, size);
+        auto sum = total(who, "counts", o.out_counts, size);
         if (!sum.ok()) return sum.status();
-        OURO_TRY(check_count("output", o.out.count, *sum, "sum of the counts"));
-        OURO_TRY(check_count("input", o.in.count, o.out_counts[static_cast<std::size_t>(rank)],
+        OURO_TRY(check_count(who, "output", o.out.count, *sum, "sum of the counts"));
+        OURO_TRY(check_count(who, "input", o.in.count, o.out_counts[static_cast<std::size_t>(rank)],
                              "this rank's count"));
         before = std::accumulate(o.out_counts.begin(), o.out_counts.begin() + rank, std::size_t{0});
       } else {
         OURO_TRY(times(o.in.count, &expected));
-        OURO_TRY(check_count("output", o.out.count, expected, "ranks times the input"));
+        OURO_TRY(check_count(who, "output", o.out.count, expected, "ranks times the input"));
         before = static_cast<std::size_t>(rank) * o.in.count;
       }
       return check_overlap(o, in, out + before * size_of(o.in.dtype));
@@ -285,21 +289,21 @@ Status check(const Operation& o, int rank, int size) {
     case Collective::gather:
       OURO_TRY(times(o.in.count, &expected));
       if (!writes) return {};
-      OURO_TRY(check_count("output", o.out.count, expected, "ranks times the input"));
+      OURO_TRY(check_count(who, "output", o.out.count, expected, "ranks times the input"));
       return check_overlap(o, in, out + static_cast<std::size_t>(rank) * o.in.bytes());
     case Collective::scatter:
       OURO_TRY(times(o.out.count, &expected));
       if (!reads) return {};
-      OURO_TRY(check_count("input", o.in.count, expected, "ranks times the output"));
+      OURO_TRY(check_count(who, "input", o.in.count, expected, "ranks times the output"));
       return check_overlap(o, in + static_cast<std::size_t>(rank) * o.out.bytes(), out);
     case Collective::all_to_all:
       if (o.uneven) {
-        auto sent = total("send counts", o.in_counts, size),
-             received = total("receive counts", o.out_counts, size);
+        auto sent = total(who, "send counts", o.in_counts, size),
+             received = total(who, "receive counts", o.out_counts, size);
         if (!sent.ok()) return sent.status();
         if (!received.ok()) return received.status();
-        OURO_TRY(check_count("input", o.in.count, *sent, "sum of the send counts"));
-        OURO_TRY(check_count("output", o.out.count, *received, "sum of the receive counts"));
+        OURO_TRY(check_count(who, "input", o.in.count, *sent, "sum of the send counts"));
+        OURO_TRY(check_count(who, "output", o.out.count, *received, "sum of the receive counts"));
         if (o.in_counts[static_cast<std::size_t>(rank)] != o.out_counts[static_cast<std::size_t>(rank)])
           return invalid(fmt::format("all_to_all: this rank sends {} elements to itself and expects {}",
                                      o.in_counts[static_cast<std::size_t>(rank)],
@@ -307,7 +311,7 @@ Status check(const Operation& o, int rank, int size) {
         // Blocks move as they come, so an aliased block could be overwritten before it has left.
         return check_overlap(o, in, nullptr);
       }
-      OURO_TRY(check_count("output", o.out.count, o.in.count, "as many as the input"));
+      OURO_TRY(check_count(who, "output", o.out.count, o.in.count, "as many as the input"));
       if (o.in.count % n != 0)
         return invalid(
             fmt::format("all_to_all: {} elements cannot be cut into {} equal blocks", o.in.count, size));

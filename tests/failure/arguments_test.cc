@@ -125,6 +125,25 @@ TEST(Arguments, AreRefusedAtTheCallAndNothingSticks) {
   });
 }
 
+TEST(Arguments, AreRefusedInTheNameOfTheOperation) {
+  Watchdog watchdog;
+  auto contexts = thread_contexts(2);
+  Group& g = contexts[0].world();
+  std::vector<float> b(16);
+  const auto f32 = DType::f32;
+  const std::size_t three[] = {1, 1, 1}, huge[] = {kHuge, kHuge}, two[] = {1, 1};
+  const auto text = [](const Status& s) { return s.failure() ? s.failure()->text : "ok"; };
+  const CView in(b.data(), 4, f32);
+  const View out(b.data() + 8, 4, f32);
+  EXPECT_EQ(text(all_reduce(g, CView(nullptr, 4, f32), out)), "all_reduce: input: null buffer with count 4");
+  EXPECT_EQ(text(all_reduce(g, in, View(b.data() + 8, 3, f32))),
+            "all_reduce: output has 3 elements; expected 4 (as many as the input)");
+  EXPECT_EQ(text(all_gather_v(g, CView(b.data(), 1, f32), out, three)), "all_gather: 3 counts for 2 ranks");
+  EXPECT_EQ(text(all_gather_v(g, CView(b.data(), 1, f32), out, huge)), "all_gather: the counts overflow");
+  EXPECT_EQ(text(all_to_all_v(g, CView(b.data(), 2, f32), out, two, three)),
+            "all_to_all: 3 receive counts for 2 ranks");
+}
+
 TEST(Arguments, OfGroups) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);

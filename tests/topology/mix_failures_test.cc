@@ -47,7 +47,10 @@ TEST(MixRefuses, WrongArguments) {
          from,
          to,
          c.rank() == 0 ? "mix: weight inf of rank 1" : "mix: weight inf of rank 0"},
-        {{}, from, {y.data(), 7, DType::f32}, "output has 7 elements; expected 8 (as many as the input)"},
+        {{},
+         from,
+         {y.data(), 7, DType::f32},
+         "mix: output has 7 elements; expected 8 (as many as the input)"},
         {{}, {x.data(), 4, DType::f64}, to, "mix: input is double, output is float"},
         {{},
          {x.data(), 8, DType::i32},
@@ -57,7 +60,7 @@ TEST(MixRefuses, WrongArguments) {
          {x.data(), 4, DType::f32},
          {x.data() + 1, 4, DType::f32},
          "mix: input and output overlap; in place is legal only where they are the same memory"},
-        {{}, {nullptr, 8, DType::f32}, to, "input: null buffer with count 8"},
+        {{}, {nullptr, 8, DType::f32}, to, "mix: input: null buffer with count 8"},
     };
     for (const Wrong& w : all) {
       const std::string text = why(mix(g, w.row, w.x, w.y), Code::invalid);
