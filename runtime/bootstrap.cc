@@ -32,12 +32,6 @@ constexpr std::chrono::milliseconds kPatience{1000};
 
 }  // namespace
 
-std::string host_name() {
-  char name[wire::kMaxName] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 std::uint64_t process_start() {
   std::string stat;
   std::getline(std::ifstream("/proc/self/stat"), stat);
@@ -285,19 +279,18 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
 
 }  // namespace
 
-std::string hex(const wire::Nonce& n) { return fmt::format("{:02x}", fmt::join(n, "")); }
 std::string rendezvous_name(const wire::Nonce& n, const std::string& host_id) {
-  if (host_id.empty()) return "ouro/" + hex(n);
+  if (host_id.empty()) return "ouro/" + wire::hex(n);
   wire::Nonce digest = n;  // a name holds 107 bytes
   for (std::size_t i = 0; i < host_id.size(); ++i)
     digest[i % digest.size()] = static_cast<std::uint8_t>(digest[i % digest.size()] * 31 + host_id[i]);
-  return "ouro/" + hex(n) + "/" + hex(digest);
+  return "ouro/" + wire::hex(n) + "/" + wire::hex(digest);
 }
 
 Result<Joined> join(const JoinOptions& options, const std::string& server,
                     std::shared_ptr<device::Segment> control) {
   OURO_TRY(check_limits(options));
-  Peer self{static_cast<int>(getpid()), host_name(), server, Fd{}, std::move(control)};
+  Peer self{static_cast<int>(getpid()), log::host_name(), server, Fd{}, std::move(control)};
   Network* const net = options.network;
   if (net ? !options.leads_host : options.rank != 0) {
     const wire::Join join{options.job,

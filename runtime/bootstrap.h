@@ -43,7 +43,6 @@ struct Joined {
 
 /// The abstract name on which rank 0, or the first rank of the host, gathers the ranks of this host.
 std::string rendezvous_name(const wire::Nonce&, const std::string& host_id = "");
-std::string hex(const wire::Nonce&);
 
 /// Collective over all ranks. Errors: refused (duplicate rank, other user, closed, not ours), mismatch (world
 /// sizes or settings differ; both sides in the text), never-joined (who is missing), peer-dead, resource.

@@ -8,7 +8,6 @@
 
 namespace ouro::rt {
 
-std::string host_name();
 /// When this process began, in ticks since the system did; 0 where /proc does not say.
 std::uint64_t process_start();
 /// A pidfd that this process passes around names this process, whatever PID namespace the receiver lives in.

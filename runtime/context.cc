@@ -67,7 +67,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
 
   Fd server;
   const std::string name =
-      fmt::format("ouro/{}/{}.{}.{}", hex(spec.join.job), spec.join.rank, getpid(), g_serial++);
+      fmt::format("ouro/{}/{}.{}.{}", wire::hex(spec.join.job), spec.join.rank, getpid(), g_serial++);
   if (spec.join.world > 1) {
     auto listening = listen_local(name);
     if (!listening.ok()) return listening.status();
@@ -103,7 +103,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
     context->watch_ = std::make_unique<Watch>(*context, std::move(server), std::move(joined->rendezvous));
   if (context->network_) context->start_network();
   context->be_neighbour(true);
-  OURO_INFO(INIT, "rank {} of {} joined job {}", context->rank(), context->size(), hex(spec.join.job));
+  OURO_INFO(INIT, "rank {} of {} joined job {}", context->rank(), context->size(), wire::hex(spec.join.job));
   return context;
 }
 

@@ -67,7 +67,7 @@ Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
                     .generation = o.generation,
                     .rank = o.rank,
                     .world = o.world,
-                    .host = host_name(),
+                    .host = log::host_name(),
                     .host_id = o.host_id,
                     .pid = getpid(),
                     .started = process_start(),

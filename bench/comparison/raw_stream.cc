@@ -2,7 +2,6 @@
 // once, with nothing in between. The limit in bench/compare --transport. Arguments: CORE CORE BYTES SECONDS.
 #include <arpa/inet.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "bench/comparison/harness.h"
+#include "tools/measure/figures.h"
 
 namespace {
 
@@ -23,13 +23,6 @@ void need(bool ok, const char* what) {
   if (ok) return;
   std::perror(what);
   std::_Exit(1);
-}
-
-void pin(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  sched_setaffinity(0, sizeof set, &set);
 }
 
 /// Sends and receives `bytes`; a process at each end does.
@@ -72,11 +65,11 @@ int main(int argc, char** argv) {
   int fd = -1;
   if (child == 0) {
     ouro::compare::die_with_parent(static_cast<unsigned>(std::atoi(argv[4])));
-    pin(std::atoi(argv[2]));
+    ouro::measure::pin(std::atoi(argv[2]));
     fd = socket(AF_INET, SOCK_STREAM, 0);
     need(connect(fd, reinterpret_cast<sockaddr*>(&at), length) == 0, "connect");
   } else {
-    pin(std::atoi(argv[1]));
+    ouro::measure::pin(std::atoi(argv[1]));
     need((fd = accept(listener, nullptr, nullptr)) >= 0, "accept");
   }
   both_ways(fd, bytes / 4);  // buffers of the connection grow to their size

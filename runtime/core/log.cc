@@ -16,6 +16,13 @@
 #include "runtime/core/env.h"
 
 namespace ouro::log {
+
+std::string host_name() {
+  char buffer[256] = {};
+  if (gethostname(buffer, sizeof buffer - 1) != 0) return "localhost";
+  return buffer;
+}
+
 namespace {
 
 constexpr const char* kLevels[] = {"VERSION", "WARN", "INFO", "ABORT", "TRACE"};
@@ -26,12 +33,6 @@ constexpr const char* kSubsystems[] = {
 };
 constexpr int kSubsystemCount = static_cast<int>(std::size(kSubsystems));
 constexpr std::uint32_t kAll = (1u << kSubsystemCount) - 1;
-
-std::string host_name() {
-  char buffer[256] = {};
-  if (gethostname(buffer, sizeof buffer - 1) != 0) return "localhost";
-  return buffer;
-}
 
 /// Writes all of it or gives up: a log that cannot be written has nowhere to say so.
 void put(int fd, std::string_view line) {

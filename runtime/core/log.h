@@ -40,6 +40,9 @@ void warn(const char* file, int line, std::string_view text);
 /// The text of the last warning of this process, printed or not; "" if there was none.
 std::string last_warning();
 
+/// Of this host, as lines begin with it and peers are told; "localhost" where the system does not say.
+std::string host_name();
+
 /// A mask with bit s for each Subsystem s of a list such as "INIT,COLL" or "^COLL". A list that begins with
 /// an exclusion starts from all of them. Names that do not exist are added to `unknown`, comma-separated.
 std::uint32_t parse_subsystems(std::string_view list, std::string* unknown);

@@ -2,6 +2,7 @@
 #include "runtime/wire/frames.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -106,6 +107,8 @@ std::uint32_t checksum(View header, View payload) {
 Status refused(std::string text) { return {Reason::refused, std::move(text)}; }
 
 }  // namespace
+
+std::string hex(std::span<const std::uint8_t> bytes) { return fmt::format("{:02x}", fmt::join(bytes, "")); }
 
 Bytes encode(const Frame& frame) {
   Writer payload;

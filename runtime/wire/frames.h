@@ -16,6 +16,8 @@ namespace ouro::wire {
 
 using Nonce = std::array<std::uint8_t, 16>;
 using Bytes = std::vector<std::uint8_t>;
+/// Two digits a byte.
+std::string hex(std::span<const std::uint8_t>);
 
 /// Header, 24 bytes, little-endian: magic u32 | major u8 | minor u8 | type u16 | length u32 | seq u64 | xxh3
 /// u32 (low half of XXH3 over the payload, with XXH3 over the 20 bytes before it as the seed). The same in

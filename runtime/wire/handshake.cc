@@ -31,8 +31,6 @@ Version common(const std::vector<Version>& a, const std::vector<Version>& b) {
   return best;
 }
 
-std::string hex(View bytes) { return fmt::format("{:02x}", fmt::join(bytes, "")); }
-
 struct Hello {
   Nonce job;
   std::uint32_t generation;

@@ -48,11 +48,6 @@ TEST(Secrets, FilesAreTheirOwnersOnly) {
 
 /// RFC 4231, case 2, and RFC 5869, case 3 (no salt, no info), cut to 32 bytes.
 TEST(Keys, KnownAnswers) {
-  const auto hex = [](View v) {
-    std::string s;
-    for (auto b : v) s += fmt::format("{:02x}", b);
-    return s;
-  };
   EXPECT_EQ(hex(*hmac(view("Jefe"), {view("what do ya want "), view("for nothing?")})),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
   EXPECT_EQ(hex(*hkdf(Bytes(22, 0x0b), {})),

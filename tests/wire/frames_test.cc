@@ -1,7 +1,6 @@
 // Frames of the control plane: round trips, golden bytes, and everything an outsider may send instead.
 #include "runtime/wire/frames.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,12 +35,6 @@ std::vector<Frame> frames() {
           Fetch{Fetch::Kind::gpu_group, nonce(), 1, 1 << 20},
           Grant{std::uint64_t{1} << 40},
           Loan{std::uint64_t{1} << 33, {1, 2, 3, 255}}};
-}
-
-std::string hex(std::span<const std::uint8_t> bytes) {
-  std::string s;
-  for (auto b : bytes) s += fmt::format("{:02x}", b);
-  return s;
 }
 
 /// A frame whose header is right for any payload, as somebody with the source could make it.
