@@ -143,7 +143,9 @@ TEST(Report, BriefIsNineLinesAndSaysWhy) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 9) << text;
   EXPECT_THAT(text, HasSubstr("no CUDA driver (libcuda.so.1 not found): host backend"));
   EXPECT_THAT(text, HasSubstr("shared-memory (memfd, seals, pidfd, descriptor passing work)"));
-  EXPECT_THAT(text, HasSubstr("not built in this version: cuda-ipc, ucx"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("; cuda-ipc not in this build (OURO_CUDA=on adds it); ucx not in this build (OURO_UCX=on"));
   EXPECT_THAT(text, HasSubstr("8 cores, 8 hardware threads in 1 package, 1 NUMA node (Fast CPU)"));
   EXPECT_THAT(text, HasSubstr("L2 1 MiB, L3 32 MiB for 8 cores"));
   EXPECT_THAT(text, HasSubstr("nothing in the way"));

@@ -1,7 +1,7 @@
 # Exit codes and words of ouro-info. Run by ctest.
 include(${CMAKE_CURRENT_LIST_DIR}/../expect.cmake)
 
-expect(2 "--nonsense" --nonsense)
+expect(2 "^ouro-info: .*--nonsense.*Try: ouro-info --help" --nonsense)
 expect(2 "--ranks" --doctor --ranks 0)
 foreach(clash "--brief;-c" "--brief;--json" "--brief;--doctor" "--doctor;-d" "--json;-t" "-c;--ranks;2" "--json;--ranks;2")
   expect(2 "ouro-info: -" ${clash})

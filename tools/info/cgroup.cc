@@ -11,13 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<std::string> first_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line)) return std::nullopt;
-  return line;
-}
-
 /// Reads a number; "max" and what is no number are no limit.
 std::optional<std::uint64_t> number(const fs::path& path) {
   const auto line = first_line(path);
@@ -61,6 +54,13 @@ void each_level(const fs::path& root, std::string_view controller, F&& visit) {
 }
 
 }  // namespace
+
+std::optional<std::string> first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  return line;
+}
 
 std::optional<MemoryLimit> memory_limit(const fs::path& root) {
   constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;  // version 1 writes a huge number for "none"

@@ -16,6 +16,9 @@ struct MemoryLimit {
 /// `root` is "/" or a test's copy of it. Version 1, version 2 and hybrid hierarchies. nullopt: no limit.
 std::optional<MemoryLimit> memory_limit(const std::filesystem::path& root);
 
+/// Of a file such as those of /proc and /sys; nullopt where there is none.
+std::optional<std::string> first_line(const std::filesystem::path&);
+
 struct CpuLimit {
   double cores = 0;  ///< quota / period
   std::string where;

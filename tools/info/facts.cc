@@ -21,13 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string first_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 /// A line of /proc/meminfo, in bytes.
 std::uint64_t meminfo(const fs::path& root, const std::string& key) {
   std::ifstream file(root / "proc/meminfo");
@@ -93,8 +86,7 @@ std::vector<Transport> transports_of(const std::vector<Probe>& probes, const Bui
   }
   std::vector<Transport> all;
   all.push_back({"shared-memory", present, fails.empty() ? works + " work" : "fails: " + fails});
-  const char* absent = "not built in this version";
-  all.push_back({"cuda-ipc", build.cuda, build.cuda ? "built in" : absent});
+  all.push_back({"cuda-ipc", build.cuda, build.cuda ? "built in" : kNoCuda});
   all.push_back(
       {"ucx", ucx.why.empty(), ucx.why.empty() ? fmt::format("{} from {}", ucx.version, ucx.path) : ucx.why});
   all.push_back({"tcp", true, "built in"});
@@ -141,8 +133,8 @@ Facts gather(const fs::path& root) {
   if (getrlimit(RLIMIT_NOFILE, &r) == 0) f.files_soft = limit(r.rlim_cur), f.files_hard = limit(r.rlim_max);
   if (getrlimit(RLIMIT_MEMLOCK, &r) == 0) f.locked_memory = limit(r.rlim_cur);
   const fs::path thp = root / "sys/kernel/mm/transparent_hugepage";
-  f.huge_pages = bracketed(first_line(thp / "enabled"));
-  f.huge_pages_shared = bracketed(first_line(thp / "shmem_enabled"));
+  f.huge_pages = bracketed(first_line(thp / "enabled").value_or(""));
+  f.huge_pages_shared = bracketed(first_line(thp / "shmem_enabled").value_or(""));
 
   for (const env::Setting& s : env::settings())
     if (!s.valid.ok()) f.settings_errors.push_back(s.valid.message());

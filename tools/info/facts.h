@@ -65,8 +65,8 @@ Facts gather(const std::filesystem::path& root = "/");
 
 /// The word in brackets: "always [madvise] never" is "madvise".
 std::string bracketed(const std::string& line);
-/// Shared-memory, as the probes say, and what this version was built without.
-std::vector<Transport> transports_of(const std::vector<Probe>&, const Build&,
-                                     const Ucx& = {.why = "not built in this version"});
+inline constexpr const char* kNoCuda = "not in this build (OURO_CUDA=on adds it)";
+/// Shared-memory, as the probes say, and what is or is not in this build.
+std::vector<Transport> transports_of(const std::vector<Probe>&, const Build&, const Ucx& = {.why = kNoUcx});
 
 }  // namespace ouro::info

@@ -10,6 +10,7 @@
 #include "api/include/ouro/ouro.hpp"
 #include "runtime/core/env.h"
 #include "runtime/core/types.h"
+#include "tools/cli/errors.h"
 #include "tools/info/doctor.h"
 #include "tools/info/facts.h"
 #include "tools/info/report.h"
@@ -50,6 +51,7 @@ int main(int argc, char** argv) {
   int ranks = 0;
   CLI::App app("What ouro finds on this machine, and what would go wrong.", "ouro-info");
   app.footer(kExamples);
+  ouro::tools::name_in_errors(app);
   app.set_version_flag("--version", std::string("ouro-info ") + ouro::version());
   app.add_flag("--brief", brief, "nine lines: version, devices, transports, cores, memory, limits");
   app.add_flag("-v", version, "version and host");

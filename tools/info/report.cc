@@ -139,13 +139,9 @@ std::string transport_words(const Facts& f) {
   for (const Transport& t : f.transports) {
     if (t.present)
       present += fmt::format("{}{} ({})", present.empty() ? "" : ", ", t.name, t.why);
-    else if (t.why.starts_with("fails"))
+    else
       missing += fmt::format("; {} {}", t.name, t.why);
   }
-  std::string unbuilt;
-  for (const Transport& t : f.transports)
-    if (!t.present && !t.why.starts_with("fails")) unbuilt += (unbuilt.empty() ? "" : ", ") + t.name;
-  if (!unbuilt.empty()) missing += "; not built in this version: " + unbuilt;
   return (present.empty() ? "none" : present) + missing;
 }
 
@@ -281,8 +277,7 @@ std::string parameters(const std::vector<env::Setting>& settings) {
 std::string build(const Facts& f) {
   const Build& b = f.build;
   return line("compiler", b.compiler) + line("build type", b.type.empty() ? "none" : b.type) +
-         line("cuda", b.cuda ? "compiled in" : "not built in this version") +
-         line("ucx", b.ucx ? "compiled in" : "not built in this version") +
+         line("cuda", b.cuda ? "compiled in" : kNoCuda) + line("ucx", b.ucx ? "compiled in" : kNoUcx) +
          line("sanitizers", b.sanitizers.empty() ? "none" : b.sanitizers);
 }
 

@@ -53,7 +53,7 @@ Ucx read_ucx() {
   return u;
 }
 #else
-Ucx read_ucx() { return {.why = "not built in this version"}; }
+Ucx read_ucx() { return {.why = kNoUcx}; }
 #endif
 
 std::vector<std::string> lacks(const Ucx& u) {

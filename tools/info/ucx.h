@@ -6,6 +6,8 @@
 
 namespace ouro::info {
 
+inline constexpr const char* kNoUcx = "not in this build (OURO_UCX=on adds it)";
+
 struct Ucx {
   std::string why;                 ///< why there is none; "" if there is one
   std::string version;             ///< "1.13.1": of the library that is loaded
