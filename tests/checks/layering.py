@@ -17,7 +17,7 @@ ALLOWED = {
 }
 INNER_ROOMS = sorted(GROUND | {"runtime/core"})
 OUTSIDE = ("tests", "bench", "tools")  # include anything, are included by themselves only
-SHARED_TOOLS = ("tools/measure", "tools/models", "tools/run")  # small libraries that tests, benches and other tools share
+SHARED_TOOLS = ("tools/chart", "tools/cli", "tools/measure", "tools/models", "tools/run")  # small libraries that tests, benches and other tools share
 PUBLIC = pathlib.PurePosixPath("api/include/ouro")
 PUBLIC_OWN = {"runtime/core/status.h", "runtime/core/types.h"}
 CUDA_HEADERS = ("cuda", "nv/", "cub/", "thrust/", "cooperative_groups", "nvtx3/", "driver_types", "vector_types")

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "tools/chart/chart.h"
+
 namespace ouro::perf {
 namespace {
 
@@ -110,60 +112,27 @@ std::string limit_lines(const Options& o, std::span<const Row> rows, const Ceili
 }
 
 std::string plot_svg(const Options& o, std::span<const Row> rows) {
-  constexpr double kWidth = 860, kHeight = 480, kLeft = 70, kRight = 230, kTop = 40, kBottom = 60;
-  static constexpr const char* kColors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
-                                            "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f"};
-  std::map<std::string, std::vector<std::pair<double, double>>> lines;  // log2(bytes), GB/s
-  double low = 1e9, high = 0, top = 0;
+  std::map<std::string, tools::Line> lines;
   const auto add = [&](const Row& r, const Half& h, const char* side) {
     if (r.size == 0) return;
-    const double x = std::log2(static_cast<double>(r.size));
-    low = std::min(low, x), high = std::max(high, x), top = std::max(top, h.busbw);
-    lines[fmt::format("{}{}{}, {}", r.type, r.redop == "none" ? "" : " " + r.redop,
-                      r.root < 0 ? "" : fmt::format(" root {}", r.root), side)]
-        .emplace_back(x, h.busbw);
+    const std::string name = fmt::format("{}{}{}, {}", r.type, r.redop == "none" ? "" : " " + r.redop,
+                                         r.root < 0 ? "" : fmt::format(" root {}", r.root), side);
+    tools::Line& line = lines[name];
+    line.name = name;
+    line.x.push_back(std::log2(static_cast<double>(r.size)));
+    line.values.push_back(h.busbw);
   };
   for (const Row& r : rows) {
     add(r, r.out_of_place, "out of place");
     if (r.in_place) add(r, *r.in_place, "in place");
   }
-  if (lines.empty()) low = high = 0;
-  if (high <= low) high = low + 1;
-  if (top <= 0) top = 1;
-  const auto px = [&](double x) { return kLeft + (x - low) / (high - low) * (kWidth - kLeft - kRight); };
-  const auto py = [&](double y) { return kHeight - kBottom - y / top * (kHeight - kTop - kBottom); };
-
-  std::string s = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n"
-      "<text x=\"{2}\" y=\"24\" font-size=\"16\">{3}: bus bandwidth (GB/s) over size</text>\n",
-      kWidth, kHeight, kLeft, info(o.kind).name);
-  for (int i = 0; i <= 4; ++i) {
-    const double y = top * i / 4;
-    s += fmt::format(
-        "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>"
-        "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.3g}</text>\n",
-        kLeft, kWidth - kRight, py(y), py(y), kLeft - 6, py(y) + 4, y);
-  }
-  const int step = std::max(1, static_cast<int>(std::ceil((high - low) / 8)));
-  for (int e = static_cast<int>(std::ceil(low)); e <= static_cast<int>(high); e += step)
-    s += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n", px(e),
-                     kHeight - kBottom + 20, binary_size(std::size_t{1} << e));
-  std::size_t i = 0;
-  for (const auto& [label, points] : lines) {
-    const char* color = kColors[i % std::size(kColors)];
-    std::string path;
-    for (const auto& [x, y] : points) {
-      path += fmt::format("{:.1f},{:.1f} ", px(x), py(y));
-      s += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.5\" fill=\"{}\"/>\n", px(x), py(y), color);
-    }
-    s += fmt::format(
-        "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n"
-        "<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"{}\">{}</text>\n",
-        path, color, kWidth - kRight + 12, kTop + 16 * static_cast<double>(i), color, label);
-    ++i;
-  }
-  return s + "</svg>\n";
+  tools::Panel panel{.y_label = "bus bandwidth (GB/s)", .lines = {}, .from_zero = true};
+  for (auto& [name, line] : lines) panel.lines.push_back(std::move(line));
+  return tools::to_svg({.title = fmt::format("{}: bus bandwidth over size", info(o.kind).name),
+                        .x_label = "size",
+                        .panels = {std::move(panel)},
+                        .dots = true,
+                        .x_text = [](int e) { return binary_size(std::size_t{1} << e); }});
 }
 
 }  // namespace ouro::perf

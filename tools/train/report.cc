@@ -8,7 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tools/train/chart.h"
+#include "tools/chart/chart.h"
 
 namespace ouro::tools {
 namespace {
@@ -123,11 +123,10 @@ std::string picture(const TrainReport& r) {
                            plural(static_cast<std::size_t>(r.ranks)), how(r), name(*r.options.optimizer)),
       .x_label = "step",
       .first_x = r.first_step,
-      .panels = {{.y_label = "loss", .series = "mean loss over ranks", .values = r.losses, .log = false}}};
+      .panels = {{.y_label = "loss", .lines = {{"mean loss over ranks", r.losses}}}}};
   if (!r.consensus.empty())
     chart.panels.push_back({.y_label = "consensus distance",
-                            .series = "sqrt(mean of ||x_r - mean||^2)",
-                            .values = r.consensus,
+                            .lines = {{"sqrt(mean of ||x_r - mean||^2)", r.consensus}},
                             .log = true});
   return to_svg(chart);
 }

@@ -1,5 +1,5 @@
 // Scales, ticks and paths of a chart. See chart.h.
-#include "tools/train/chart.h"
+#include "tools/chart/chart.h"
 
 #include <fmt/format.h>
 
@@ -10,8 +10,10 @@
 namespace ouro::tools {
 namespace {
 
-constexpr double kWidth = 860, kPanel = 260, kLeft = 84, kRight = 24, kTop = 48, kGap = 36, kBottom = 52;
-constexpr const char* kColors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd"};
+constexpr double kWidth = 860, kPanel = 260, kLeft = 84, kRight = 24, kTop = 48, kGap = 36, kBottom = 52,
+                 kLegend = 206, kEntry = 16;  // beside the panels, where one of them has several lines
+constexpr const char* kColors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
+                                   "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f"};
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -34,36 +36,59 @@ bool shown(double v, bool log) { return std::abs(v) <= 1e300 && (!log || v > 0);
 
 Scale scale_of(const Panel& p, double top, double bottom) {
   double low = std::numeric_limits<double>::infinity(), high = -low;
-  for (const double v : p.values)
-    if (shown(v, p.log)) low = std::min(low, v), high = std::max(high, v);
+  for (const Line& l : p.lines)
+    for (const double v : l.values)
+      if (shown(v, p.log)) low = std::min(low, v), high = std::max(high, v);
   if (low > high) low = p.log ? 0.1 : 0, high = 1;  // nothing to show
   if (p.log) {                                      // whole decades
     low = std::pow(10, std::floor(std::log10(low) + 1e-9)),
     high = std::pow(10, std::ceil(std::log10(high) - 1e-9));
     if (low >= high) low /= 10;
   } else {
-    if (low >= high) low -= 0.5, high += 0.5;
+    if (p.from_zero) low = std::min(low, 0.0);
+    if (low >= high) low -= p.from_zero ? 0 : 0.5, high += 0.5;
     const double margin = (high - low) * 0.04;
     low = low >= 0 && low < (high - low) / 2 ? 0 : low - margin, high += margin;
   }
   return {low, high, bottom, top, p.log};
 }
 
-/// Of one panel: a line for each run of values without a gap, a dot for one between two gaps.
-std::string lines(const Panel& p, int first_x, const Scale& x, const Scale& y, const char* color) {
+/// Where value k of a line is, before any scale.
+double place_of(const Line& l, int first_x, std::size_t k) {
+  return k < l.x.size() ? l.x[k] : first_x + static_cast<double>(k);
+}
+
+Scale x_scale(const Chart& chart, double right) {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  for (const Panel& p : chart.panels)
+    for (const Line& l : p.lines)
+      for (std::size_t k = 0; k < l.values.size(); ++k)
+        low = std::min(low, place_of(l, chart.first_x, k)),
+        high = std::max(high, place_of(l, chart.first_x, k));
+  if (low > high) low = high = chart.first_x;
+  return {low, std::max(high, low + 1), kLeft, right};
+}
+
+/// A polyline for each run of values without a gap, a dot for one between two gaps, or for each.
+std::string draw(const Line& l, const Chart& chart, bool log, const Scale& x, const Scale& y,
+                 const char* color) {
   std::string svg;
-  for (std::size_t i = 0; i < p.values.size();) {
+  for (std::size_t i = 0; i < l.values.size();) {
     std::string points;
     std::size_t end = i;
     const auto at = [&](std::size_t k) {
-      return std::pair{x(first_x + static_cast<double>(k)), y(p.values[k])};
+      return std::pair{x(place_of(l, chart.first_x, k)), y(l.values[k])};
     };
-    for (; end < p.values.size() && shown(p.values[end], p.log); ++end)
+    const auto dot = [&](std::size_t k) {
+      svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2\" fill=\"{}\"/>\n", at(k).first,
+                         at(k).second, color);
+    };
+    for (; end < l.values.size() && shown(l.values[end], log); ++end) {
       points += fmt::format("{:.1f},{:.1f} ", at(end).first, at(end).second);
-    if (end == i + 1)
-      svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2\" fill=\"{}\"/>\n", at(i).first,
-                         at(i).second, color);
-    else if (end > i)
+      if (chart.dots) dot(end);
+    }
+    if (end == i + 1 && !chart.dots) dot(i);
+    if (end > i + 1)
       svg += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n",
                          points, color);
     i = end + 1;
@@ -104,39 +129,50 @@ std::vector<double> ticks(double low, double high, bool log, int most) {
 }
 
 std::string to_svg(const Chart& chart) {
-  const double height = kTop + static_cast<double>(chart.panels.size()) * (kPanel + kGap) - kGap + kBottom;
-  std::size_t most = 2;
-  for (const Panel& p : chart.panels) most = std::max(most, p.values.size());
-  const Scale x{static_cast<double>(chart.first_x),
-                static_cast<double>(chart.first_x) + static_cast<double>(most) - 1, kLeft, kWidth - kRight};
+  std::size_t most = 1;
+  for (const Panel& p : chart.panels) most = std::max(most, p.lines.size());
+  const double panel = std::max(kPanel, kEntry * static_cast<double>(most));
+  const double right = kWidth - kRight - (most > 1 ? kLegend : 0);
+  const double height = kTop + static_cast<double>(chart.panels.size()) * (panel + kGap) - kGap + kBottom;
+  const Scale x = x_scale(chart, right);
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
       kWidth, height);
   svg += label(kLeft, 26, "start", chart.title, " font-size=\"15\"");
+  std::size_t drawn = 0;
   for (std::size_t i = 0; i < chart.panels.size(); ++i) {
     const Panel& p = chart.panels[i];
-    const char* color = kColors[i % std::size(kColors)];
-    const double top = kTop + static_cast<double>(i) * (kPanel + kGap), bottom = top + kPanel;
+    const double top = kTop + static_cast<double>(i) * (panel + kGap), bottom = top + panel;
     const Scale y = scale_of(p, top, bottom);
     for (const double t : ticks(y.low, y.high, p.log)) {
-      svg += rule(kLeft, y(t), kWidth - kRight, y(t), "#ddd");
+      svg += rule(kLeft, y(t), right, y(t), "#ddd");
       svg += label(kLeft - 6, y(t) + 4, "end", p.log ? fmt::format("{:.0e}", t) : fmt::format("{:.4g}", t));
     }
     for (const double t : ticks(x.low, x.high, false)) {
       if (t != std::floor(t)) continue;
       svg += rule(x(t), bottom, x(t), bottom + 5, "#444");
-      svg += label(x(t), bottom + 18, "middle", fmt::format("{:.0f}", t));
+      svg += label(x(t), bottom + 18, "middle",
+                   chart.x_text ? chart.x_text(static_cast<int>(t)) : fmt::format("{:.0f}", t));
     }
-    svg += rule(kLeft, top, kLeft, bottom, "#444") + rule(kLeft, bottom, kWidth - kRight, bottom, "#444");
+    svg += rule(kLeft, top, kLeft, bottom, "#444") + rule(kLeft, bottom, right, bottom, "#444");
     svg += label(0, 0, "middle", p.log ? p.y_label + " (log)" : p.y_label,
                  fmt::format(" transform=\"translate(18 {:.1f}) rotate(-90)\"", (top + bottom) / 2).c_str());
-    svg += lines(p, chart.first_x, x, y, color);
-    const double legend = kWidth - kRight - 12;
-    svg += rule(legend - 24, top + 14, legend, top + 14, color);
-    svg += label(legend - 30, top + 18, "end", p.series);
+    double entry = top + 14;
+    for (const Line& l : p.lines) {
+      const char* color = kColors[drawn++ % std::size(kColors)];
+      svg += draw(l, chart, p.log, x, y, color);
+      if (most > 1) {
+        svg += rule(right + 12, entry, right + 36, entry, color);
+        svg += label(right + 42, entry + 4, "start", l.name);
+      } else {
+        svg += rule(right - 36, entry, right - 12, entry, color);
+        svg += label(right - 42, entry + 4, "end", l.name);
+      }
+      entry += kEntry;
+    }
   }
-  svg += label((kLeft + kWidth - kRight) / 2, height - 12, "middle", chart.x_label);
+  svg += label((kLeft + right) / 2, height - 12, "middle", chart.x_label);
   return svg + "</svg>\n";
 }
 

@@ -1,5 +1,5 @@
-// Charts of ouro-train: ticks, scales, gaps.
-#include "tools/train/chart.h"
+// Charts: ticks, scales, gaps, legends.
+#include "tools/chart/chart.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,8 +42,8 @@ TEST(Chart, ShowsPanelsWithAxesAndNames) {
       to_svg({.title = "a < b",
               .x_label = "step",
               .first_x = 5,
-              .panels = {{.y_label = "loss", .series = "mean", .values = {2, 1, 0.5}},
-                         {.y_label = "d", .series = "far", .values = {1, 0.01, 0.1}, .log = true}}});
+              .panels = {{.y_label = "loss", .lines = {{"mean", {2, 1, 0.5}}}},
+                         {.y_label = "d", .lines = {{"far", {1, 0.01, 0.1}}}, .log = true}}});
   EXPECT_THAT(svg, HasSubstr(">a &lt; b<"));
   for (const char* text :
        {">step<", ">loss<", ">mean<", ">d (log)<", ">far<", ">5<", ">7<", ">1e-02<", ">1e+00<"})
@@ -59,7 +59,7 @@ TEST(Chart, LeavesGapsAndSurvivesAnything) {
         to_svg({.title = "t",
                 .x_label = "x",
                 .first_x = 0,
-                .panels = {{.y_label = "y", .series = "s", .values = std::move(values), .log = log}}});
+                .panels = {{.y_label = "y", .lines = {{"s", std::move(values)}}, .log = log}}});
     EXPECT_THAT(svg, Not(HasSubstr("nan")));
     EXPECT_THAT(svg, Not(HasSubstr("inf")));
     return std::pair{count(svg, "<polyline"), count(svg, "<circle")};
@@ -73,6 +73,21 @@ TEST(Chart, LeavesGapsAndSurvivesAnything) {
   EXPECT_EQ(lines({7, 7}, true), Marks(1, 0));
   EXPECT_EQ(lines({1e-300, 1e300}, true), Marks(1, 0));
   EXPECT_EQ(lines({-1e308, 1, 2}, false), Marks(1, 0));
+}
+
+TEST(Chart, HasLinesOverAnXOfTheirOwn) {
+  const std::string svg = to_svg({.title = "t",
+                                  .x_label = "size",
+                                  .panels = {{.y_label = "GB/s",
+                                              .lines = {{"a", {90, 91, 92}, {3, 5, 7}}, {"b", {95}, {4}}},
+                                              .from_zero = true}},
+                                  .dots = true,
+                                  .x_text = [](int e) { return "2^" + std::to_string(e); }});
+  for (const char* text : {">a<", ">b<", ">2^3<", ">2^7<", ">0<", ">GB/s<"})
+    EXPECT_THAT(svg, HasSubstr(text));
+  EXPECT_EQ(count(svg, "<polyline"), 1u);
+  EXPECT_EQ(count(svg, "<circle"), 4u);
+  EXPECT_THAT(to_svg({.panels = {{.from_zero = true}}}), Not(HasSubstr("nan")));
 }
 
 }  // namespace
