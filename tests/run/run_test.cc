@@ -180,7 +180,9 @@ TEST_F(OuroRun, RefusesWhatItCannotDo) {
   for (const char* usage : {"-n 0 true", "-n -1 true", "-n two true", "true", "-n 2", "--nonsense -n 1 true",
                             "-n 2 --timeout 0 true", "-n 1 --timeout 9.3e9 true", "-n 1 --timeout nan true",
                             "-n 1 --timeout inf true", "-n 1 --timeout 1e-9 true", "-n 99999999 true"}) {
-    EXPECT_EQ(run(usage).code, 2) << usage;
+    const Outcome refused = run(usage);
+    EXPECT_EQ(refused.code, 2) << usage;
+    EXPECT_EQ(refused.err.rfind("ouro-run: ", 0), 0u) << refused.err;
   }
   EXPECT_EQ(run("--help").code, 0);
 }

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "tools/cli/errors.h"
 #include "tools/run/agent.h"
 #include "tools/run/hosts.h"
 #include "tools/run/launcher.h"
@@ -66,6 +67,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Starts N ranks of a program, on this host or on several, and ends them all if one fails.",
                "ouro-run"};
   app.footer(kExamples);
+  ouro::tools::name_in_errors(app);
   app.set_version_flag("--version", OURO_VERSION);
   ouro::run::RunOptions options;
   bool no_prefix = false;

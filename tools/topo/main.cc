@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "api/include/ouro/ouro.hpp"
+#include "tools/cli/errors.h"
 #include "tools/topo/report.h"
 
 namespace {
@@ -74,6 +75,7 @@ int main(int argc, char** argv) {
   CLI::App app("Shows topologies of decentralised training: who averages with whom, and how fast that mixes.",
                "ouro-topo");
   app.footer(kExamples);
+  ouro::tools::name_in_errors(app);
   app.set_version_flag("--version", std::string("ouro-topo ") + ouro::version());
   app.require_subcommand(1);
   CLI::App* lister = app.add_subcommand("list", "Names of topologies, what they do, what options they read");

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "ouro/ouro.hpp"
+#include "tools/cli/errors.h"
 
 namespace ouro::tools {
 namespace {
@@ -269,6 +270,7 @@ Parsed parse_command_line(int argc, char** argv) {
   constexpr int kUsage = 2;
   CLI::App app("Trains a small model over the ranks of a job.", "ouro-train");
   app.footer(kExamples);
+  name_in_errors(app);
   app.set_version_flag("--version", std::string("ouro-train ") + ouro::version());
   app.require_subcommand(0, 1);  // a missing or unknown model gets our own words below
   Words digits(*app.add_subcommand("digits", "8x8 images of digits: a perceptron or a convolutional network"),
