@@ -244,7 +244,7 @@ Result<std::string> Bench::explanation(const Call& call, const Call* in_place) c
     if (!other) return other;
     if (*other != *text) *text = fmt::format("out of place: {}. In place: {}", *text, *other);
   }
-  return *text + (options_->registered ? "; these are registered" : "; these are private");
+  return *text + (options_->registered ? "; buffers: registered" : "; buffers: private");
 }
 
 Result<Row> Bench::row(std::size_t size, DType t, OpKind op, int root) {
