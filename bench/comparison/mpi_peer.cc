@@ -6,19 +6,14 @@
 #include <cstdlib>
 
 #include "bench/comparison/harness.h"
+#include "bench/comparison/mpi_library.h"
 
 namespace ouro::compare {
 namespace {
 
 class MpiPeer : public Peer {
  public:
-  std::string library() const override {
-    char text[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length = 0;
-    MPI_Get_library_version(text, &length);
-    const std::string all(text, static_cast<std::size_t>(length));
-    return all.substr(0, all.find_first_of(",\n"));
-  }
+  std::string library() const override { return mpi_library(); }
 
   Error start(const Launch& launch) override {
     if (MPI_Init(nullptr, nullptr) != MPI_SUCCESS) return "MPI_Init failed";

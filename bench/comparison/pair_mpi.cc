@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 
+#include "bench/comparison/mpi_library.h"
 #include "bench/comparison/pair.h"
 
 namespace ouro::compare {
@@ -13,13 +14,7 @@ namespace {
 
 class MpiPair : public Pair {
  public:
-  std::string library() const override {
-    char text[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length = 0;
-    MPI_Get_library_version(text, &length);
-    const std::string all(text, static_cast<std::size_t>(length));
-    return all.substr(0, all.find_first_of(",\n"));
-  }
+  std::string library() const override { return mpi_library(); }
   std::string start(int* rank) override {
     if (MPI_Init(nullptr, nullptr) != MPI_SUCCESS) return "MPI_Init failed";  // later errors end the job
     int ranks = 0;
