@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -32,6 +33,11 @@ constexpr std::string_view kBuffersNames[] = {"any", "private", "registered"};
 constexpr std::string_view kCoresNames[] = {"any", "enough", "fewer"};
 constexpr std::string_view kHostsNames[] = {"any", "one", "several"};
 
+/// Of those that have rows: not mix, which has one flow, made from its arguments.
+std::optional<Collective> parse_ruled(std::string_view text) {
+  const auto c = parse_collective(text);
+  return c && std::find(std::begin(kAll), std::end(kAll), *c) != std::end(kAll) ? c : std::nullopt;
+}
 bool exists(Collective c, Algorithm a) {
   return flow::visit_all(c, a, [](auto) {});
 }
@@ -96,7 +102,7 @@ Result<Rule> parse_rule(std::string_view row) {
     rule.buffers = static_cast<Buffers>(*buffers);
     left = left.substr(0, at);
   }
-  const auto collective = parse_collective(left);
+  const auto collective = parse_ruled(left);
   if (!collective) return wrong(fmt::format("'{}' is no collective ({})", left, collectives()));
   rule.collective = *collective;
   const auto a = flow::parse_algorithm(algorithm);
@@ -250,7 +256,7 @@ Result<Rules> load_rules(const std::string& file) {
       return it != row.end() && it->is_string() ? it->get<std::string>() : std::string();
     };
     Rule rule;
-    const auto collective = parse_collective(text("collective"));
+    const auto collective = parse_ruled(text("collective"));
     if (!collective)
       return wrong(where, fmt::format("collective '{}' ({})", text("collective"), collectives()));
     rule.collective = *collective;

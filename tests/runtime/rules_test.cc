@@ -100,6 +100,7 @@ TEST(RuleText, WhatIsWrongIsNamed) {
   EXPECT_THAT(refusal("allreduce:ring"),
               AllOf(HasSubstr("'allreduce' is no collective"), HasSubstr("all_to_all")));
   EXPECT_THAT(refusal(":ring"), HasSubstr("'' is no collective"));
+  EXPECT_THAT(refusal("mix:ring"), HasSubstr("'mix' is no collective"));
   EXPECT_THAT(refusal("all_reduce:rong"),
               AllOf(HasSubstr("all_reduce has no algorithm 'rong'"), HasSubstr("oneshot")));
   EXPECT_THAT(refusal("barrier:ring"),
