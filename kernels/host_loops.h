@@ -28,9 +28,11 @@ struct Reduction {
 /// acc = pre(in)
 void widen(const Reduction&, void* acc, const void* in, std::size_t count);
 /// acc_out = weight*acc_in (+) pre(in)
-void reduce_input(const Reduction&, void* acc_out, const void* acc_in, const void* in, double weight, std::size_t count);
+void reduce_input(const Reduction&, void* acc_out, const void* acc_in, const void* in, double weight,
+                  std::size_t count);
 /// acc_out = weight*acc_in (+) acc
-void reduce_acc(const Reduction&, void* acc_out, const void* acc_in, const void* acc, double weight, std::size_t count);
+void reduce_acc(const Reduction&, void* acc_out, const void* acc_in, const void* acc, double weight,
+                std::size_t count);
 /// out = fin(acc)
 void finish(const Reduction&, void* out, const void* acc, std::size_t count);
 /// out = fin(acc_in (+) pre(in))
@@ -39,14 +41,16 @@ void reduce_input_finish(const Reduction&, void* out, const void* acc_in, const 
 void reduce_acc_finish(const Reduction&, void* out, const void* acc_in, const void* acc, std::size_t count);
 /// out = fin(pre_0(in[0]) (+) pre_1(in[1]) (+) ...), left to right, in registers. premul[i] belongs to in[i]
 /// and is read for premulsum only. `out` may be one of the inputs. n >= 1 sources.
-void fold(const Reduction&, void* out, std::span<const void* const> in, std::span<const Scalar> premul, std::size_t count);
+void fold(const Reduction&, void* out, std::span<const void* const> in, std::span<const Scalar> premul,
+          std::size_t count);
 
 /// fold() with its loop looked up once, for calls that are alike.
 class Fold {
  public:
   Fold() = default;
   explicit Fold(const Reduction&);
-  void operator()(void* out, std::span<const void* const> in, std::span<const Scalar> premul, std::size_t count) const;
+  void operator()(void* out, std::span<const void* const> in, std::span<const Scalar> premul,
+                  std::size_t count) const;
 
  private:
   void (*kernel_)(const struct Job&) = nullptr;

@@ -1,6 +1,7 @@
 // Checks each optimiser call, turns it into a job, and runs it on the instruction set that the host loops run
 // on. Used by the trainers; the loops themselves are in host_optim_impl.h.
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #include "kernels/host_loops.h"
@@ -46,6 +47,7 @@ Status check_arrays(const Parameters& p, const Exchange* e) {
 
 Status check_adam(const AdamOptions& o) {
   // Written so that NaN is refused too.
+  if (!std::isfinite(o.lr)) return invalid("the learning rate must be a finite number");
   if (!(o.beta1 >= 0 && o.beta1 < 1) || !(o.beta2 >= 0 && o.beta2 < 1))
     return invalid("beta1 and beta2 must be at least 0 and less than 1");
   if (!(o.eps >= 0)) return invalid("eps must not be negative");
@@ -82,6 +84,7 @@ Result<Report> run(arith::Update update, const Parameters& p, OptimJob& job, int
 
 Result<Report> sgd(const Parameters& p, void* momentum, const SgdOptions& o, std::int64_t step,
                    const Fused& fused) {
+  if (!std::isfinite(o.lr)) return invalid("the learning rate must be a finite number");
   if (o.nesterov && (o.momentum == 0 || o.dampening != 0))
     return invalid("Nesterov's form needs a momentum and no dampening");
   OptimJob job = job_of(p, fused);

@@ -156,8 +156,7 @@ class Context : public std::enable_shared_from_this<Context> {
   static Status take_seat(int device, GpuSeat*);
   /// Whether ranks of this process that are other threads find this one.
   void be_neighbour(bool on);
-  static constexpr std::size_t kMaxSegment = std::size_t{16}
-                                             << 30;  // links of kMaxRanks ranks stay below
+  static constexpr std::size_t kMaxSegment = std::size_t{16} << 30;  // links of kMaxRanks ranks stay below
   Result<std::pair<std::shared_ptr<transport::GpuBlock>, std::uint64_t>> own_gpu_block(std::uint64_t key,
                                                                                        std::size_t bytes);
   /// Serves a peer's request; called on the watch thread.

@@ -158,8 +158,7 @@ Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes, Device 
 }
 
 void Context::forget(std::uint64_t id) {
-  if (inherited())
-    return;  // the page is the parent's, and not mapped here
+  if (inherited()) return;  // the page is the parent's, and not mapped here
   std::unique_lock lock(memory_mutex_);
   exported_.erase(id);
   exported_count_.fetch_sub(1, std::memory_order_release);

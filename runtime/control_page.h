@@ -64,13 +64,13 @@ struct alignas(64) GroupRecord {
     Shared<std::uint64_t> what, count;
   } history[kHistory];              // operation seq stands at seq mod kHistory
   Shared<std::uint32_t> shrinking;  // Shrinking
-  Shared<std::uint32_t> decided;    // 1: `dead` below is final (written once; between hosts by each who knows it)
+  Shared<std::uint32_t> decided;    // 1: `dead` below is final (written once, between hosts by all)
   Shared<std::uint64_t> resume;     // with `decided`: lowest sequence number that a survivor did not complete
   Shared<std::uint64_t> dead[kMaxRanks / 64];
-  Shared<std::uint32_t> vote;       // 0: it has not voted, else index + 1 into votes
+  Shared<std::uint32_t> vote;  // 0: it has not voted, else index + 1 into votes
 };
-/// called: the group of this rank is at rest in shrink(). The others are for good, and after its last vote: it found
-/// no quorum, or it was told that others have gone on without it.
+/// called: the group of this rank is at rest in shrink(). The others are for good, and after its last vote:
+/// it found no quorum, or it was told that others have gone on without it.
 enum class Shrinking : std::uint32_t { no, called, resigned, fenced };
 enum class GroupState : std::uint32_t { closed, open };
 
@@ -103,7 +103,7 @@ struct Vote {
   std::uint64_t promised = 0;  ///< it takes part in no older ballot
   std::uint64_t accepted = 0;  ///< ballot of `value`; counts as a vote for it while it is the one promised
   Verdict value;
-  RankSet proven;    ///< who is dead, seen by a rank of the same host; their last votes are merged into this one
+  RankSet proven;    ///< who is dead, seen by a rank of the same host; their last votes are merged here
   RankSet suspects;  ///< whom this rank has given up without proof
   friend bool operator==(const Vote&, const Vote&) = default;
 };

@@ -94,7 +94,8 @@ GpuExecutor::GpuExecutor(Context& context, Host& host, int rank, int size, std::
       t.apart &= !same || r == q;
       t.concurrent &=
           !same || context_.peer(host_.world_rank(r)).pid == context_.peer(host_.world_rank(q)).pid;
-      t.reach &= same || (near && std::find(a.reach, a.reach + a.reach_count, b.uuid) != a.reach + a.reach_count);
+      t.reach &=
+          same || (near && std::find(a.reach, a.reach + a.reach_count, b.uuid) != a.reach + a.reach_count);
       share += same;
     }
     // One block a multiprocessor, whatever else they could hold, and half of them for others.
@@ -103,8 +104,9 @@ GpuExecutor::GpuExecutor(Context& context, Host& host, int rank, int size, std::
   t.channels = static_cast<int>(fewest);
   const int mine = context_.peer(host_.world_rank(rank_)).pid;
   for (int r = 0; r < n_; ++r)
-    (context_.peer(host_.world_rank(r)).pid == mine && !context_.is_remote(host_.world_rank(r)) ? shares_process_
-                                                                                                : abroad_) |= r != rank_;
+    (context_.peer(host_.world_rank(r)).pid == mine && !context_.is_remote(host_.world_rank(r))
+         ? shares_process_
+         : abroad_) |= r != rank_;
 }
 
 GpuExecutor::~GpuExecutor() {

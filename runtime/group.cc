@@ -184,8 +184,9 @@ Status Group::ready() const {
 Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkState>* work) {
   OURO_TRY(ready());
   if (traced_) [[unlikely]]
-    OURO_TRACE(CALL, "rank {} of group {} calls {}, {} {} in, {} out, {}", rank_, spec_.name, name(op.collective),
-               op.in.count, name(op.in.dtype), op.out.count, stream ? "on a stream" : "blocking");
+    OURO_TRACE(CALL, "rank {} of group {} calls {}, {} {} in, {} out, {}", rank_, spec_.name,
+               name(op.collective), op.in.count, name(op.in.dtype), op.out.count,
+               stream ? "on a stream" : "blocking");
   if (on_device(op) || (stream && stream->gpu() && op.collective == Collective::barrier))
     return submit_gpu(op, stream, work, !stream);
   if (!stream) {

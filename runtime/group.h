@@ -165,7 +165,7 @@ class Group final : private Host {
   std::optional<flow::NodeMap> map_;
   int nodes_ = 1;           // hosts that the members are on
   std::vector<int> local_;  // of each member, its index among those of this host, or -1
-  GroupRecord& record_;  // mine, on my control page
+  GroupRecord& record_;     // mine, on my control page
   std::mutex records_mutex_;
   std::vector<GroupRecord*> records_;  // of the members, found on demand
   std::unique_ptr<Selector> selector_;

@@ -299,7 +299,8 @@ Status check_meeting(Launch& l) {
     return invalid(fmt::format(
         "{} ranks on several hosts, and {} does not say where they meet: set OURO_RENDEZVOUS=ADDRESS:PORT "
         "(or MASTER_ADDR and MASTER_PORT), an address of the host of rank 0 and a free port there, or "
-        "file:PATH on a file system that all hosts share, on all ranks (Open MPI: mpirun -x OURO_RENDEZVOUS; MPICH: mpirun -genvlist OURO_RENDEZVOUS)",
+        "file:PATH on a file system that all hosts share, on all ranks (Open MPI: mpirun -x OURO_RENDEZVOUS; "
+        "MPICH: mpirun -genvlist OURO_RENDEZVOUS)",
         l.size, l.launcher));
   }
   if (!l.job_key.empty()) return {};

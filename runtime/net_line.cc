@@ -284,11 +284,11 @@ const LineListener::Counts& LineListener::counts() const { return state_->counts
 
 Status watch_link(int socket, std::chrono::seconds idle) {
   const auto slow = std::chrono::duration_cast<std::chrono::milliseconds>(4 * round_trip(socket));
-  const std::pair<int, int> options[] = {{TCP_KEEPIDLE, static_cast<int>(idle.count())},
-                                         {TCP_KEEPINTVL, 1},
-                                         {TCP_KEEPCNT, 3},
-                                         {TCP_USER_TIMEOUT,
-                                          static_cast<int>((idle + 2000ms + slow).count())}};
+  const std::pair<int, int> options[] = {
+      {TCP_KEEPIDLE, static_cast<int>(idle.count())},
+      {TCP_KEEPINTVL, 1},
+      {TCP_KEEPCNT, 3},
+      {TCP_USER_TIMEOUT, static_cast<int>((idle + 2000ms + slow).count())}};
   const int on = 1;
   bool good = setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) == 0;
   for (const auto& [option, value] : options)

@@ -71,9 +71,9 @@ class LineListener {
 void dial(asio::io_context&, const std::string& endpoint, Purpose, Identity, int peer_rank,
           Clock::time_point deadline, std::function<void(Result<Line>)>);
 
-/// Keepalive idle/1/3 and TCP_USER_TIMEOUT idle + 2 s (and four round trips): with an idle second dead links show in 2
-/// to 3.5 s. For connections that a thread of ours drains all the time; others would be cut while their reader is
-/// busy.
+/// Keepalive idle/1/3 and TCP_USER_TIMEOUT idle + 2 s (and four round trips): with an idle second dead links
+/// show in 2 to 3.5 s. For connections that a thread of ours drains all the time; others would be cut while
+/// their reader is busy.
 Status watch_link(int socket, std::chrono::seconds idle = std::chrono::seconds(1));
 
 /// The job's secret from OURO_SECRET_FILE or OURO_SECRET, the latter with a warning; none with

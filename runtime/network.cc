@@ -26,9 +26,9 @@ constexpr auto kStalled = 500ms;   // a beat so late says something about this p
 constexpr auto kGather = 100ms;    // losses that come together are reported together
 constexpr auto kAttempt = 1500ms;  // the first to connect: one that is lost is sent again after a second
 constexpr auto kSlowest =
-    20s;                     // of several that failed; who does not answer at all is given up sooner (dial)
+    20s;  // of several that failed; who does not answer at all is given up sooner (dial)
 constexpr auto kDataIdle = 2s;  // control lines show a dead link before data connections do
-constexpr auto kBrief = 1s;  // a line that breaks sooner is not dialled again at once
+constexpr auto kBrief = 1s;     // a line that breaks sooner is not dialled again at once
 constexpr auto kAgain = 100ms;  // between attempts to connect the fabric
 constexpr std::chrono::milliseconds kLastWords = 500ms, kServe = 2s;
 constexpr std::size_t kMostQueued = 4 << 20;  // on a line; on the next one everything is said anew
@@ -66,9 +66,9 @@ struct Network::Far {
   Clock::time_point heard{};
   bool spoke = false;  // something has come since it started: from then on its silence means something
   bool warned = false, lost = false, fenced = false, dialing = false, dialing_data = false;
-  std::uint64_t newest = 0;  // of its notes
-  int failed = 0;            // attempts to connect, one after the other
-  std::string last_failure;  // of them
+  std::uint64_t newest = 0;          // of its notes
+  int failed = 0;                    // attempts to connect, one after the other
+  std::string last_failure;          // of them
   Clock::time_point data_failing{};  // since when no connection for data could be made
   std::string who() const { return fmt::format("rank {} ({})", remote.rank, remote.endpoint); }
   ContextState state() const { return static_cast<ContextState>(remote.copy->state.get()); }
@@ -211,8 +211,8 @@ void Network::adopt(Far& far, Line line, bool dialled) {
   control->send(payloads(teller_->everything()));
 }
 
-/// What the kernel cannot get across for seconds is dropped, made anew and sent again, though the control line lives:
-/// between the two there may be a firewall that has forgotten this connection.
+/// What the kernel cannot get across for seconds is dropped, made anew and sent again, though the control
+/// line lives: between the two there may be a firewall that has forgotten this connection.
 void Network::adopt_data(Far& far, Line line, bool dialled) {
   (void)watch_link(line.socket.get(), kDataIdle).ok();
   tcp_->adopt(far.remote.rank, std::move(line.socket), encrypted(options_.tls, dialled, line));
@@ -338,30 +338,32 @@ void Network::dial_data(int rank) {
   // The higher rank dials; the other takes.
   if (rank > options_.rank || far.lost || far.closed() || far.dialing_data || tcp_->wanted(rank) <= 0) return;
   far.dialing_data = true;
-  dial(io_, far.remote.endpoint, Purpose::data, identity_, rank, attempt(far),
-       [this, rank](Result<Line> line) {
-         Far& to = *remotes_.at(rank);
-         to.dialing_data = false;
-         note_attempt(to, line.status());
-         if (to.lost) return;
-         if (line.ok()) {
-           to.data_failing = {};
-           adopt_data(to, std::move(*line), true);
-           return dial_data(rank);
-         }
-         // Its control line may live on by a path that lets nothing new through.
-         if (to.data_failing == Clock::time_point{}) to.data_failing = Clock::now();
-         if (Clock::now() - to.data_failing > 2 * options_.silent_fail)
-           return lose(rank, Reason::link_lost,
-                       fmt::format("it gives signs of life, but no connection for data could be made for {:.1f} s: {}",
-                                   std::chrono::duration<double>(Clock::now() - to.data_failing).count(),
-                                   line.status().failure()->text),
-                       "connection");
-         auto again = std::make_shared<asio::steady_timer>(io_, kAgain);
-         again->async_wait([this, rank, again](error_code e) {
-           if (!e) dial_data(rank);
-         });
-       });
+  dial(
+      io_, far.remote.endpoint, Purpose::data, identity_, rank, attempt(far),
+      [this, rank](Result<Line> line) {
+        Far& to = *remotes_.at(rank);
+        to.dialing_data = false;
+        note_attempt(to, line.status());
+        if (to.lost) return;
+        if (line.ok()) {
+          to.data_failing = {};
+          adopt_data(to, std::move(*line), true);
+          return dial_data(rank);
+        }
+        // Its control line may live on by a path that lets nothing new through.
+        if (to.data_failing == Clock::time_point{}) to.data_failing = Clock::now();
+        if (Clock::now() - to.data_failing > 2 * options_.silent_fail)
+          return lose(
+              rank, Reason::link_lost,
+              fmt::format("it gives signs of life, but no connection for data could be made for {:.1f} s: {}",
+                          std::chrono::duration<double>(Clock::now() - to.data_failing).count(),
+                          line.status().failure()->text),
+              "connection");
+        auto again = std::make_shared<asio::steady_timer>(io_, kAgain);
+        again->async_wait([this, rank, again](error_code e) {
+          if (!e) dial_data(rank);
+        });
+      });
 }
 
 void Network::close() {

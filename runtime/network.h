@@ -46,8 +46,8 @@ struct Loss {
 class Network {
  public:
   /// Errors: invalid (no secret, no usable interface, an address that makes no sense), peer-unresponsive (a
-  /// name that nobody knows, for a minute), unsupported (a fabric that this build lacks or that does not encrypt),
-  /// resource.
+  /// name that nobody knows, for a minute), unsupported (a fabric that this build lacks or that does not
+  /// encrypt), resource.
   static Result<std::unique_ptr<Network>> create(NetworkOptions);
   ~Network();
 

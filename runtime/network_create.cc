@@ -89,13 +89,13 @@ Status Network::make_fabric() {
     asio::post(io_, [this, peer, why = std::move(why)] { on_fabric_failure(peer, why); });
   };
   if (options_.fabric == "ucx") {
-    auto ucx = transport::UcxFabric::create({.rank = options_.rank,
-                                             .world = options_.world,
-                                             .checks = options_.checksums,
-                                             .devices = interface_,
-                                             .patience = std::chrono::ceil<std::chrono::milliseconds>(
-                                                 2 * options_.silent_fail),
-                                             .failed = failed});
+    auto ucx = transport::UcxFabric::create(
+        {.rank = options_.rank,
+         .world = options_.world,
+         .checks = options_.checksums,
+         .devices = interface_,
+         .patience = std::chrono::ceil<std::chrono::milliseconds>(2 * options_.silent_fail),
+         .failed = failed});
     if (!ucx.ok()) return ucx.status();
     OURO_WARN("fabric ucx: whoever reaches interface {} can write into this process", interface_);
     ucx_ = ucx->get();

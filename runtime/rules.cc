@@ -174,7 +174,8 @@ Rules built_in_rules() {
   const auto far = [&](Collective c, std::size_t bytes, Algorithm a, const char* why) {
     among(kMany, c, bytes, a, why);
   };
-  among(2, Collective::all_reduce, 256 * KiB, Algorithm::exchange, "two ranks: as few bytes as there are, in one hop");
+  among(2, Collective::all_reduce, 256 * KiB, Algorithm::exchange,
+        "two ranks: as few bytes as there are, in one hop");
   among(4, Collective::all_reduce, 2 * KiB, Algorithm::exchange, "between hosts, few ranks: one hop");
   far(Collective::all_reduce, 16 * KiB, Algorithm::hierarchy_tree, "between hosts: few hops");
   far(Collective::all_reduce, kAny, Algorithm::hierarchy, "each host's slice crosses its link once each way");

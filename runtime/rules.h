@@ -34,7 +34,8 @@ struct Rule {
   /// For registered buffers: inplace, or any other name for "as for private ones", whose rows then choose.
   flow::Algorithm algorithm{};
   std::string reason = {};
-  Hosts hosts = Hosts::any;  ///< rows for several say which flows over links; others over boards serve one only
+  Hosts hosts =
+      Hosts::any;  ///< rows for several say which flows over links; others over boards serve one only
 };
 
 struct Rules {
@@ -56,8 +57,8 @@ Result<std::vector<Rule>> parse_rules(std::string_view text);
 std::string to_text(const Rule&);
 
 /// The file that ouro-perf --tune writes: JSON {"ouro_tune": 1, "stream_bytes": n, "rules": [{"collective",
-/// "buffers", "cores", "hosts", "ranks": [min, max], "max_bytes", "algorithm"}]}. Errors: invalid, with file and
-/// place.
+/// "buffers", "cores", "hosts", "ranks": [min, max], "max_bytes", "algorithm"}]}. Errors: invalid, with file
+/// and place.
 Result<Rules> load_rules(const std::string& file);
 std::string to_json(const Rules&, const std::string& machine);
 

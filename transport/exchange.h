@@ -110,8 +110,8 @@ class Exchange {
   };
   /// The next frame for `peer`, if there is any.
   bool next(int peer, Outgoing*);
-  /// Whether the other side has given back a chunk that the fabric still holds: whose its payload was may have
-  /// freed it. After a broken connection chunks go again that had arrived.
+  /// Whether the other side has given back a chunk that the fabric still holds: whose its payload was may
+  /// have freed it. After a broken connection chunks go again that had arrived.
   bool given_back(int peer, const NetHeader&);
   /// What an owner says of its links (NetLinks), under lock(), too.
   void land(NetLink& l, const Landing& where) { l.landing_ = where; }

@@ -80,7 +80,7 @@ struct TcpFabric::State {
   std::vector<std::vector<std::shared_ptr<Connection>>> connections;  // by peer
   std::vector<bool> dropped;
   std::vector<bool> resumed;  // by peer: chunks may go that have arrived
-  std::vector<int> damaged;  // by peer: headers that came damaged, one after the other
+  std::vector<int> damaged;   // by peer: headers that came damaged, one after the other
   std::vector<std::byte> waste = std::vector<std::byte>(64 << 10);
 
   Fd wake;  // asks the own thread to look

@@ -29,8 +29,8 @@ class Links {
   virtual void sent(int /*to*/) {}
   /// Lets remote ranks know what has been given back to them since.
   virtual void settle() {}
-  /// A message from `from` goes there where that spares a copy (LinkView::elsewhere), in place of what was said
-  /// before.
+  /// A message from `from` goes there where that spares a copy (LinkView::elsewhere), in place of what was
+  /// said before.
   virtual void land(int /*from*/, const Landing&) {}
   /// Nothing goes there any more, and what has come lies in slots.
   virtual void recall_inbound(int /*from*/) {}

@@ -11,12 +11,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <list>
-#include <thread>
 
-#include "runtime/core/fd.h"
-#include "runtime/core/log.h"
-#include "transport/ucx_worker.h"
+#include "transport/ucx_fabric.h"
 
 namespace ouro::transport {
 namespace {
@@ -24,96 +20,12 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kAside = 1ms;       // how often the own thread asks whether somebody drives
-constexpr auto kNap = 100ms;       // the longest that it sleeps: bounds what a missed event costs, and an attempt to connect
+constexpr auto kNap = 100ms;       // the longest that it sleeps: bounds what a missed event costs
 constexpr int kBurst = 64;         // calls of progress in a row by the own thread
 constexpr auto kFarewell = 200ms;  // for endpoints to go, at the end
 constexpr auto kRecall = 500ms;    // for a send to leave memory that its owner wants back
-constexpr auto kFirstAgain = 10ms, kLastAgain = 500ms;  // between attempts to connect anew
 
-class Ucx final : public UcxFabric {
- public:
-  explicit Ucx(Options);
-  ~Ucx() override;
-  Status open();
-
-  std::span<const std::uint8_t> address() const override { return address_; }
-  void connect(int peer, std::span<const std::uint8_t> address) override;
-  Exchange& exchange() override { return exchange_; }
-  void progress() override;
-  void rest(std::chrono::microseconds at_most) override;
-  void nudge(int peer) override;
-  void moved(int peer, const Exchange::Move&) override;
-  void drop(int peer) override;
-
- private:
-  struct Peer {
-    Ucx* fabric = nullptr;
-    int rank = -1;
-    std::vector<std::uint8_t> address;
-    ucp_ep_h endpoint = nullptr;
-    bool dropped = false, reported = false;
-    Status broken;  // why nothing moves any more
-    // A connection that ends is made anew, until the peer is given up or nothing has come of it for too long.
-    bool ended = false;            // to be buried
-    bool resumed = false;          // chunks may go that have arrived
-    bool anew = false;             // a second endpoint was made
-    std::string why;               // it ended
-    Clock::duration pause{};       // before the next attempt; zero while all is well
-    Clock::time_point failing{};   // since when there has been none
-    Clock::time_point again{};     // of the next attempt
-  };
-  /// A frame on its way out. UCX reads the header and the payload until it says that it is done.
-  struct Send {
-    Ucx* fabric = nullptr;
-    int peer = -1;
-    bool under_way = false;
-    Exchange::Outgoing out;
-    std::vector<std::byte> copy;  // of what its owner may free meanwhile
-  };
-  /// A payload on its way in, by rendezvous: the peer writes it to its place, and may do so after UCX has
-  /// given it up on this side. So the room of one that failed stays until the worker has gone.
-  struct Receive {
-    Ucx* fabric = nullptr;
-    int peer = -1;
-    NetHeader header;
-    Exchange::Place place;
-    std::list<Receive>::iterator self;
-  };
-
-  // All of these under the exchange's lock.
-  void push(Peer&);
-  void push_all();
-  bool connected(Peer&);
-  Send* idle();
-  void send(Peer&, Send*);
-  void sent(Send*);
-  ucs_status_t take(const void* header, std::size_t header_bytes, void* data, std::size_t bytes,
-                    bool rendezvous);
-  void receive(int peer, const NetHeader&, Exchange::Place, void* descriptor);
-  void break_with(Peer&, Status);
-  void ended(Peer&, std::string why);
-  void resume(Peer&);
-  void bury();
-  void close(Peer&, unsigned flags = UCP_EP_CLOSE_FLAG_FORCE);
-  void watch();
-
-  const Options options_;
-  Exchange exchange_;
-  std::vector<std::uint8_t> address_;
-
-  // Under the exchange's lock.
-  std::vector<Peer> peers_;                   // by rank
-  std::vector<std::unique_ptr<Send>> sends_;  // all there are
-  std::vector<Send*> idle_;                   // those not on their way
-  std::list<Receive> receives_;
-  std::vector<void*> closing_;
-  bool any_broken_ = false;
-  UcxWorker ucx_;  // below what its callbacks use, so that it goes first
-
-  std::atomic<std::uint64_t> drives_{0};  // calls of progress by others than the own thread
-  Fd stop_;
-  std::thread thread_;
-};
+}  // namespace
 
 Ucx::Ucx(Options options)
     : options_(std::move(options)),
@@ -156,7 +68,7 @@ Ucx::~Ucx() {
     std::lock_guard lock(exchange_.lock());
     for (Peer& p : peers_) {
       // A good connection that is still being made is waited for: UCX 1.13 does not survive its sudden end.
-      const bool good = p.broken.ok() && !std::exchange(p.dropped, true);
+      const bool good = !std::exchange(p.dropped, true) && p.broken.ok() && !p.ended;
       close(p, good ? 0 : UCP_EP_CLOSE_FLAG_FORCE);
     }
     const auto end = Clock::now() + kFarewell;
@@ -168,21 +80,6 @@ Ucx::~Ucx() {
     for (void* request : closing_) ucx_->ucp_request_free(request);
     if (std::any_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.anew; })) ucx_.abandon();
   }
-}
-
-void Ucx::connect(int peer, std::span<const std::uint8_t> address) {
-  {
-    std::lock_guard lock(exchange_.lock());
-    peers_[static_cast<std::size_t>(peer)].address.assign(address.begin(), address.end());
-  }
-  nudge(peer);
-}
-
-void Ucx::drop(int peer) {
-  std::lock_guard lock(exchange_.lock());
-  Peer& p = peers_[static_cast<std::size_t>(peer)];
-  p.dropped = true;
-  close(p);
 }
 
 /// What UCX reads it cannot be told to read elsewhere: it is awaited, and if that takes long the peer takes
@@ -257,34 +154,6 @@ Ucx::Send* Ucx::idle() {
   Send* const s = idle_.back();
   idle_.pop_back();
   return s;
-}
-
-bool Ucx::connected(Peer& p) {
-  if (p.dropped || p.address.empty() || !exchange_.talks_to(p.rank)) return false;
-  if (!p.broken.ok()) {
-    any_broken_ |= !p.reported;  // there were no links to it when it broke
-    return false;
-  }
-  if (p.endpoint) return !p.ended;
-  if (p.ended || (p.resumed && exchange_.gone(p.rank))) return false;
-  if (p.pause > Clock::duration{} && Clock::now() < p.again) return false;
-  p.anew |= p.resumed;
-  ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(p.address.data());
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler.arg = &p;
-  params.err_handler.cb = [](void* arg, ucp_ep_h, ucs_status_t why) {
-    Peer& peer = *static_cast<Peer*>(arg);
-    peer.fabric->ended(peer, peer.fabric->ucx_.what(why));
-  };
-  if (const ucs_status_t e = ucx_->ucp_ep_create(ucx_, &params, &p.endpoint); e != UCS_OK) {
-    p.endpoint = nullptr;
-    ended(p, ucx_.what(e));
-    return false;
-  }
-  return true;
 }
 
 void Ucx::send(Peer& p, Send* s) {
@@ -371,68 +240,6 @@ void Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* des
   if (!UCS_PTR_IS_PTR(request)) exchange_.abandon(peer, h);
 }
 
-// ---- the end of a peer -----------------------------------------------------------------------------
-
-/// Called from within UCX, too: what follows is left to bury().
-void Ucx::break_with(Peer& p, Status why) {
-  if (p.broken.ok()) p.broken = std::move(why);
-  any_broken_ = true;
-}
-
-/// Called from within UCX, too. Whether the peer lives is for others to say.
-void Ucx::ended(Peer& p, std::string why) {
-  if (!std::exchange(p.ended, true)) p.why = std::move(why);
-  any_broken_ = true;
-}
-
-/// What was under way, and may not have arrived, goes again on the next connection.
-void Ucx::resume(Peer& p) {
-  OURO_INFO(NET, "the UCX connection of rank {} to rank {} has ended: {}", options_.rank, p.rank, p.why);
-  close(p);
-  std::vector<Exchange::Outgoing> out;
-  for (const auto& s : sends_)
-    if (s->under_way && s->peer == p.rank) out.push_back(s->out);
-  exchange_.resume(p.rank, out);
-  p.ended = false;
-  p.resumed = true;
-  const auto now = Clock::now();
-  if (p.pause == Clock::duration{}) p.failing = now;
-  p.pause = std::clamp<Clock::duration>(2 * p.pause, kFirstAgain, kLastAgain);
-  p.again = now + p.pause;
-  if (now - p.failing > options_.patience && exchange_.talks_to(p.rank))
-    break_with(p, Status(Failure{.reason = Reason::link_lost,
-                                 .text = fmt::format("no connection could be made for {:.1f} s: {}",
-                                                     std::chrono::duration<double>(now - p.failing).count(), p.why),
-                                 .rank = p.rank,
-                                 .detector = "ucx"}));
-}
-
-void Ucx::bury() {
-  std::erase_if(closing_, [&](void* request) {
-    const bool done = ucx_->ucp_request_check_status(request) != UCS_INPROGRESS;
-    if (done) ucx_->ucp_request_free(request);
-    return done;
-  });
-  if (!std::exchange(any_broken_, false)) return;
-  for (Peer& p : peers_) {
-    if (p.ended) resume(p);
-    if (p.broken.ok()) continue;
-    close(p);
-    if (p.dropped || p.reported || !exchange_.talks_to(p.rank)) continue;
-    p.reported = true;
-    options_.failed(p.rank, p.broken);
-  }
-}
-
-void Ucx::close(Peer& p, unsigned flags) {
-  if (!p.endpoint) return;
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = flags;
-  void* const request = ucx_->ucp_ep_close_nbx(std::exchange(p.endpoint, nullptr), &param);
-  if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
-}
-
 // ---- the own thread --------------------------------------------------------------------------------
 
 /// Moves what comes while nobody drives, and keeps out of the way of whoever does.
@@ -456,8 +263,6 @@ void Ucx::watch() {
     if (fds[0].revents & POLLIN) return;
   }
 }
-
-}  // namespace
 
 Result<std::unique_ptr<UcxFabric>> UcxFabric::create(Options options) {
   auto fabric = std::make_unique<Ucx>(std::move(options));

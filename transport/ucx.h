@@ -17,8 +17,8 @@ class UcxFabric : public Fabric {
     int rank = 0, world = 1;
     bool checks = false;  ///< checksums over chunks
     std::string devices;  ///< interfaces to use, as UCX_NET_DEVICES, which goes before it; "": all
-    /// A connection that ends is made anew, and nothing is lost: whether a peer lives is for others to say. If
-    /// none can be made for so long, the peer has failed.
+    /// A connection that ends is made anew, and nothing is lost: whether a peer lives is for others to say.
+    /// If none can be made for so long, the peer has failed.
     std::chrono::milliseconds patience{10'000};
     /// Called once a peer, under a lock of the fabric's: it only hands on. link-lost: it cannot be connected;
     /// data-corrupt, ring-corrupt: what it sent cannot be; peer-unresponsive: it did not take what its owner

@@ -39,8 +39,8 @@ std::set<std::string> copies() {
   return paths;
 }
 
-/// Loads UCX without the handlers of signals that it installs for the whole process: what SIGHUP or SIGSEGV do is the
-/// program's affair. Whoever asks UCX for them by its settings gets them.
+/// Loads UCX without the handlers of signals that it installs for the whole process: what SIGHUP or SIGSEGV
+/// do is the program's affair. Whoever asks UCX for them by its settings gets them.
 void* load_quietly() {
   constexpr int kSignals[] = {SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV, SIGABRT};
   struct sigaction before[std::size(kSignals)];

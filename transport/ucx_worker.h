@@ -7,8 +7,8 @@
 
 namespace ouro::transport {
 
-/// The RDMA devices behind a network interface, as UCX names them ("mlx5_0:1"), sorted: those whose ports list it
-/// below `root`.
+/// The RDMA devices behind a network interface, as UCX names them ("mlx5_0:1"), sorted: those whose ports
+/// list it below `root`.
 std::vector<std::string> rdma_devices(const std::string& interface,
                                       const std::string& root = "/sys/class/infiniband");
 
@@ -22,8 +22,8 @@ class UcxWorker {
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
   ~UcxWorker();
-  /// Leaves it to the end of the process: UCX 1.13 does not survive the end of a worker some of whose connections
-  /// have been made anew.
+  /// Leaves it to the end of the process: UCX 1.13 does not survive the end of a worker some of whose
+  /// connections have been made anew.
   void abandon() { worker_ = nullptr, context_ = nullptr; }
 
   /// `take` gets `arg` and each message. By RDMA where the interface `devices` has it, else by TCP. Errors:

@@ -9,8 +9,8 @@ namespace ouro {
 
 inline Status empty_group() { return invalid("the group is an empty handle"); }
 
-/// `invalid` between group_start and group_end: a call that needs what it receives before it returns cannot be
-/// deferred.
+/// `invalid` between group_start and group_end: a call that needs what it receives before it returns cannot
+/// be deferred.
 inline Status not_in_batch(std::string_view call) {
   if (!rt::Batch::current()) return {};
   return invalid(std::string(call) + ": inside group_start, where nothing runs before group_end");

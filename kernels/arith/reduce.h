@@ -20,16 +20,19 @@ struct ElementOf;  // the C++ type of an element; a type without one does not co
   template <>                  \
   struct ElementOf<DType::e> { \
     using type = T;            \
-  };
-OURO_X(i8, std::int8_t)
-OURO_X(u8, std::uint8_t)
-OURO_X(i16, std::int16_t)
-OURO_X(u16, std::uint16_t) OURO_X(i32, std::int32_t) OURO_X(u32, std::uint32_t) OURO_X(i64, std::int64_t)
-    OURO_X(u64, std::uint64_t) OURO_X(f16, Half) OURO_X(bf16, BFloat16) OURO_X(f32, float) OURO_X(f64, double)
-        OURO_X(f8e4m3, F8E4M3) OURO_X(f8e5m2, F8E5M2) OURO_X(boolean, Bool)
+  }
+// clang-format off
+OURO_X(i8, std::int8_t);    OURO_X(u8, std::uint8_t);
+OURO_X(i16, std::int16_t);  OURO_X(u16, std::uint16_t);
+OURO_X(i32, std::int32_t);  OURO_X(u32, std::uint32_t);
+OURO_X(i64, std::int64_t);  OURO_X(u64, std::uint64_t);
+OURO_X(f16, Half);          OURO_X(bf16, BFloat16);
+OURO_X(f32, float);         OURO_X(f64, double);
+OURO_X(f8e4m3, F8E4M3);     OURO_X(f8e5m2, F8E5M2);      OURO_X(boolean, Bool);
+// clang-format on
 #undef OURO_X
 
-            __extension__ using Int128 = __int128;
+__extension__ using Int128 = __int128;
 __extension__ using UInt128 = unsigned __int128;
 
 /// Sums of small floats are kept in fp32; all else in the element type (integers wrap).
@@ -261,16 +264,17 @@ struct ReductionOf;  // an op without a struct does not compile
   template <class T>                 \
   struct ReductionOf<OpKind::e, T> { \
     using type = S<T>;               \
-  };
-OURO_X(sum, Sum)
-OURO_X(prod, Prod)
-OURO_X(max, Max)
-OURO_X(min, Min) OURO_X(avg, Avg) OURO_X(premulsum, PremulSum) OURO_X(band, BitAnd) OURO_X(bor, BitOr)
-    OURO_X(bxor, BitXor) OURO_X(land, LogicalAnd) OURO_X(lor, LogicalOr) OURO_X(lxor, LogicalXor)
+  }
+// clang-format off
+OURO_X(sum, Sum);           OURO_X(prod, Prod);          OURO_X(max, Max);        OURO_X(min, Min);
+OURO_X(avg, Avg);           OURO_X(premulsum, PremulSum);
+OURO_X(band, BitAnd);       OURO_X(bor, BitOr);          OURO_X(bxor, BitXor);
+OURO_X(land, LogicalAnd);   OURO_X(lor, LogicalOr);      OURO_X(lxor, LogicalXor);
+// clang-format on
 #undef OURO_X
 
-        template <DType kType, OpKind kOp>
-        using ReductionFor = typename ReductionOf<kOp, typename ElementOf<kType>::type>::type;
+template <DType kType, OpKind kOp>
+using ReductionFor = typename ReductionOf<kOp, typename ElementOf<kType>::type>::type;
 
 /// `weight` times a partial result that came in: of floats in the accumulation type (min and max of small
 /// floats: in fp32, rounded once); other types have no weight.

@@ -1,6 +1,7 @@
 // Checks each optimiser launch and picks its kernel; lays out lists; the host half of the kernels. Used by
 // the trainers, tests and benches.
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <type_traits>
 
@@ -86,6 +87,8 @@ Status check_options(const UpdateArgs& a) {
     return invalid(std::string("a master copy belongs to 16-bit parameters, not to ") + name(a.dtype));
   const arith::SgdOptions& sgd = a.recipe.sgd;
   const arith::AdamOptions& adam = a.recipe.adam;
+  if (!std::isfinite(a.family == Family::sgd ? sgd.lr : adam.lr))
+    return invalid("the learning rate must be a finite number");
   if (a.family == Family::sgd) {
     if (sgd.nesterov && (sgd.momentum == 0 || sgd.dampening != 0))
       return invalid("Nesterov's form needs a momentum and no dampening");

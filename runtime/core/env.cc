@@ -247,8 +247,8 @@ Result<std::optional<double>> real(Name<Type::real> n) { return get<double>(n.in
 
 namespace {
 std::string origin(std::string_view name) {
-  const auto* const p =
-      std::find_if(std::begin(kParameters), std::end(kParameters), [&](const auto& q) { return q.name == name; });
+  const auto* const p = std::find_if(std::begin(kParameters), std::end(kParameters),
+                                     [&](const auto& q) { return q.name == name; });
   const auto v = p == std::end(kParameters) ? std::nullopt : lookup(*p);
   return v ? v->origin : std::string(kDefault);
 }

@@ -54,42 +54,56 @@ inline constexpr Parameter kParameters[] = {
      "highest instruction set that the host loops may use"},
     {"OURO_SLOT_BYTES", Type::integer, "131072", "4096..67108864", "bytes of one slot of a link"},
     {"OURO_SPIN_US", Type::integer, "", "0..1000000",
-     "microseconds to spin before yielding; unset: 50 if each local rank can have its core, else about a quarter"},
+     "microseconds to spin before yielding; unset: 50 if each local rank can have its core, else about a "
+     "quarter"},
     {"OURO_PAGE_BYTES", Type::integer, "", "4096..67108864",
      "bytes of one page of a board; unset: 131072, of groups of 3 to 16 ranks 262144"},
     {"OURO_SELECT", Type::text, "", "",
-     "rows put before the selection table: collective[@private|@registered][<=bytes]:algorithm, comma-separated"},
-    {"OURO_TUNE", Type::text, "", "", "file of rows put before the selection table, as ouro-perf --tune writes it"},
+     "rows put before the selection table: collective[@private|@registered][<=bytes]:algorithm, "
+     "comma-separated"},
+    {"OURO_TUNE", Type::text, "", "",
+     "file of rows put before the selection table, as ouro-perf --tune writes it"},
     {"OURO_STREAM_BYTES", Type::integer, "", "1..1099511627776",
-     "bytes touched by all ranks of an operation from which outputs are written past the caches; unset: 3/4 of "
+     "bytes touched by all ranks of an operation from which outputs are written past the caches; unset: 3/4 "
+     "of "
      "the last-level cache"},
     {"OURO_BIND", Type::text, "none", "core|cache|numa|none",
      "what ouro-run and ouro-perf bind each rank to: a core, an outermost cache, a NUMA node, or nothing"},
     {"OURO_GPU_WAY", Type::text, "auto", "auto|leader|resident|stream|staged",
-     "how operations on GPU memory run, where that can serve: one kernel for all ranks of a GPU, a kernel a rank, "
+     "how operations on GPU memory run, where that can serve: one kernel for all ranks of a GPU, a kernel a "
+     "rank, "
      "flows on streams, through the host"},
     {"OURO_FAKE_GPUS", Type::integer, "0", "0..16",
      "GPUs made of host objects, for tests and for trying device code without a GPU"},
     {"OURO_RENDEZVOUS", Type::text, "", "",
-     "where the hosts of a job meet: HOST:PORT on which rank 0 listens, or file:PATH to which it writes its address"},
+     "where the hosts of a job meet: HOST:PORT on which rank 0 listens, or file:PATH to which it writes its "
+     "address"},
     {"OURO_SECRET_FILE", Type::text, "", "",
      "file, readable by its owner only, that holds the job's secret: at least 32 hexadecimal digits"},
     {"OURO_SECRET", Type::text, "", "",
      "the job's secret itself, in hexadecimal digits; other users may see it, OURO_SECRET_FILE is safer"},
-    {"OURO_INSECURE", Type::flag, "0", "", "1: hosts join without a secret; whoever reaches a port is believed"},
+    {"OURO_INSECURE", Type::flag, "0", "",
+     "1: hosts join without a secret; whoever reaches a port is believed"},
     {"OURO_SOCKET_IFNAME", Type::text, "", "",
-     "network interfaces to use: prefixes, comma-separated; =NAME is exact, ^ before the list excludes; unset: "
+     "network interfaces to use: prefixes, comma-separated; =NAME is exact, ^ before the list excludes; "
+     "unset: "
      "NCCL_SOCKET_IFNAME"},
     {"OURO_HOSTID", Type::text, "", "",
-     "name of this host: ranks with the same name share memory; unset: the kernel's boot id and network namespace"},
+     "name of this host: ranks with the same name share memory; unset: the kernel's boot id and network "
+     "namespace"},
     {"OURO_FABRIC", Type::text, "tcp", "tcp|ucx|trusted",
-     "what carries data between hosts: tcp; or ucx (the same: trusted), which believes whoever reaches its ports"},
+     "what carries data between hosts: tcp; or ucx (the same: trusted), which believes whoever reaches its "
+     "ports"},
     {"OURO_SECURITY", Type::text, "auth", "auth|tls",
      "between hosts: auth proves who connects; tls also encrypts all of it, with keys from the job's secret"},
-    {"OURO_TCP_CONNECTIONS", Type::integer, "1", "1..16", "data connections of the tcp fabric between two ranks"},
-    {"OURO_CHECKSUM", Type::flag, "1", "", "0: chunks between hosts carry no checksum (under TLS they need none)"},
-    {"OURO_SILENT_WARN", Type::real, "1", "0.3..3600", "seconds until a rank of another host that is silent is named"},
-    {"OURO_SILENT_FAIL", Type::real, "5", "0.6..3600", "seconds until a rank of another host that is silent is given up"},
+    {"OURO_TCP_CONNECTIONS", Type::integer, "1", "1..16",
+     "data connections of the tcp fabric between two ranks"},
+    {"OURO_CHECKSUM", Type::flag, "1", "",
+     "0: chunks between hosts carry no checksum (under TLS they need none)"},
+    {"OURO_SILENT_WARN", Type::real, "1", "0.3..3600",
+     "seconds until a rank of another host that is silent is named"},
+    {"OURO_SILENT_FAIL", Type::real, "5", "0.6..3600",
+     "seconds until a rank of another host that is silent is given up"},
 };
 inline constexpr int kCount = static_cast<int>(std::size(kParameters));
 
@@ -131,8 +145,8 @@ std::vector<Setting> settings();
 /// Complaints about the surroundings, a line each: OURO_* variables that nobody reads, with the nearest name
 /// that exists, and lines of configuration files that cannot be understood.
 std::vector<std::string> complaints();
-/// Logs the complaints as one warning each, and the settings that were made as INFO lines; once in the life of
-/// the process.
+/// Logs the complaints as one warning each, and the settings that were made as INFO lines; once in the life
+/// of the process.
 void report();
 
 /// Reads the configuration files again. For tests: not while other threads read parameters.

@@ -15,8 +15,8 @@ std::atomic<unsigned> detail::g_forks{0};
 
 namespace {
 
-/// By descriptor: the inode of the socket that it was, 0 if none. Plain words, as the child of a process with threads
-/// may call little more than close(). Descriptors above keep their copies.
+/// By descriptor: the inode of the socket that it was, 0 if none. Plain words, as the child of a process with
+/// threads may call little more than close(). Descriptors above keep their copies.
 constexpr int kMost = 1 << 16;
 std::array<std::atomic<std::uint64_t>, kMost> g_sockets{};
 std::atomic<int> g_end{0};  // above the highest that was told
@@ -30,7 +30,8 @@ void in_child() {
   detail::g_forks.fetch_add(1, std::memory_order_relaxed);
   const int end = g_end.load(std::memory_order_relaxed);
   for (int fd = 0; fd < end; ++fd) {
-    const std::uint64_t inode = g_sockets[static_cast<std::size_t>(fd)].exchange(0, std::memory_order_relaxed);
+    const std::uint64_t inode =
+        g_sockets[static_cast<std::size_t>(fd)].exchange(0, std::memory_order_relaxed);
     if (inode != 0 && socket_inode(fd) == inode) ::close(fd);
   }
 }

@@ -10,8 +10,9 @@
 
 namespace ouro {
 
-/// Where a message that is about to come goes in place of its slots, if it begins with chunk `first` of the link, has
-/// `tag`, and at most `room` bytes. Its chunks name the first of them as `seq`, and all but the last fill a slot.
+/// Where a message that is about to come goes in place of its slots, if it begins with chunk `first` of the
+/// link, has `tag`, and at most `room` bytes. Its chunks name the first of them as `seq`, and all but the
+/// last fill a slot.
 struct Landing {
   std::uint64_t first = 0;
   std::byte* to = nullptr;
@@ -38,8 +39,9 @@ struct LinkView {
   std::uint32_t slot_count = 0;
   Counter* full = nullptr;
   Counter* freed = nullptr;
-  /// By slot: where its payload lies instead, or nullptr. Set by the producer before it publishes (and the bytes
-  /// stay there until the slot is given back), or by what brings the payload. No array: always in the slot.
+  /// By slot: where its payload lies instead, or nullptr. Set by the producer before it publishes (and the
+  /// bytes stay there until the slot is given back), or by what brings the payload. No array: always in the
+  /// slot.
   const std::byte** elsewhere = nullptr;
 
   SlotHeader& header(std::uint64_t i) const {

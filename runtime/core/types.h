@@ -11,17 +11,23 @@
 namespace ouro {
 
 /// X(enumerator, bytes, name): the one list of element types. `name` is what ouro-perf prints and accepts.
-#define OURO_DTYPES(X)                                                                                \
-  X(i8, 1, "int8")                                                                                    \
-  X(u8, 1, "uint8") X(i16, 2, "int16") X(u16, 2, "uint16") X(i32, 4, "int32") X(u32, 4, "uint32")     \
-      X(i64, 8, "int64") X(u64, 8, "uint64") X(f16, 2, "half") X(f32, 4, "float") X(f64, 8, "double") \
-          X(bf16, 2, "bfloat16") X(f8e4m3, 1, "f8e4m3") X(f8e5m2, 1, "f8e5m2") X(boolean, 1, "bool")
+// clang-format off
+#define OURO_DTYPES(X)                                                         \
+  X(i8, 1, "int8")          X(u8, 1, "uint8")                                  \
+  X(i16, 2, "int16")        X(u16, 2, "uint16")                                \
+  X(i32, 4, "int32")        X(u32, 4, "uint32")                                \
+  X(i64, 8, "int64")        X(u64, 8, "uint64")                                \
+  X(f16, 2, "half")         X(f32, 4, "float")        X(f64, 8, "double")      \
+  X(bf16, 2, "bfloat16")    X(f8e4m3, 1, "f8e4m3")    X(f8e5m2, 1, "f8e5m2")   \
+  X(boolean, 1, "bool")
 
 /// X(enumerator, name): the one list of reductions. band..bxor are bitwise, land..lxor logical.
-#define OURO_OPS(X)                                                                                \
-  X(sum, "sum")                                                                                    \
-  X(prod, "prod") X(max, "max") X(min, "min") X(avg, "avg") X(premulsum, "mulsum") X(band, "band") \
-      X(bor, "bor") X(bxor, "bxor") X(land, "land") X(lor, "lor") X(lxor, "lxor")
+#define OURO_OPS(X)                                                            \
+  X(sum, "sum")      X(prod, "prod")    X(max, "max")      X(min, "min")       \
+  X(avg, "avg")      X(premulsum, "mulsum")                                    \
+  X(band, "band")    X(bor, "bor")      X(bxor, "bxor")                        \
+  X(land, "land")    X(lor, "lor")      X(lxor, "lxor")
+// clang-format on
 
 enum class DType : std::uint8_t {
 #define OURO_X(e, b, n) e,
@@ -105,15 +111,18 @@ struct DTypeOf;  // the element type of a C++ type; specialised where there is o
   template <>                                \
   struct DTypeOf<T> {                        \
     static constexpr DType value = DType::e; \
-  };
-OURO_X(std::int8_t, i8)
-OURO_X(std::uint8_t, u8) OURO_X(std::int16_t, i16) OURO_X(std::uint16_t, u16) OURO_X(std::int32_t, i32)
-    OURO_X(std::uint32_t, u32) OURO_X(std::int64_t, i64) OURO_X(std::uint64_t, u64) OURO_X(float, f32)
-        OURO_X(double, f64) OURO_X(bool, boolean)
+  }
+// clang-format off
+OURO_X(std::int8_t, i8);    OURO_X(std::uint8_t, u8);
+OURO_X(std::int16_t, i16);  OURO_X(std::uint16_t, u16);
+OURO_X(std::int32_t, i32);  OURO_X(std::uint32_t, u32);
+OURO_X(std::int64_t, i64);  OURO_X(std::uint64_t, u64);
+OURO_X(float, f32);         OURO_X(double, f64);         OURO_X(bool, boolean);
+// clang-format on
 #undef OURO_X
 
-    /// Contiguous elements that somebody else owns. `count` is in elements. Any alignment is accepted.
-    struct View {
+/// Contiguous elements that somebody else owns. `count` is in elements. Any alignment is accepted.
+struct View {
   void* data = nullptr;
   std::size_t count = 0;
   DType dtype = DType::f32;

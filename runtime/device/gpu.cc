@@ -75,7 +75,8 @@ Gpu* choose() {
     OURO_WARN("{}", fakes.status().message());
     return no_gpu(fakes.status().message()).release();
   }
-  if (const int n = static_cast<int>(fakes->value_or(0)); n > 0) return new FakeGpu({.devices = n, .multiprocessors = 16});
+  if (const int n = static_cast<int>(fakes->value_or(0)); n > 0)
+    return new FakeGpu({.devices = n, .multiprocessors = 16});
   std::string why;
   if (Gpu* real = cuda(&why)) return real;
   return no_gpu(std::move(why)).release();

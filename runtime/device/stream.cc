@@ -101,7 +101,8 @@ HostStream::HostStream(std::string name, int nice)
 HostStream::~HostStream() {
   if (forks_ != forks()) {
     thread_.detach();
-    new std::shared_ptr<Queue>(std::move(queue_));  // its lock may be held, and its condition waited for, for ever
+    new std::shared_ptr<Queue>(
+        std::move(queue_));  // its lock may be held, and its condition waited for, for ever
     return;
   }
   {

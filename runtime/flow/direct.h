@@ -1,6 +1,6 @@
 // Direct flows: ranks read each other's boards, with one or two hand-offs in all. Staged ones copy inputs to
-// the boards, round after round; in-place ones post references to registered buffers, in one round. Used through
-// list.h by executors and the verifier.
+// the boards, round after round; in-place ones post references to registered buffers, in one round. Used
+// through list.h by executors and the verifier.
 #pragma once
 #include "runtime/flow/traits.h"
 
@@ -315,7 +315,8 @@ struct Pull : InPlace {
   static constexpr bool kPulls = true;
 };
 
-/// Two-shot: each rank reduces its slice of all inputs into its own output, then everyone collects the slices.
+/// Two-shot: each rank reduces its slice of all inputs into its own output, then everyone collects the
+/// slices.
 struct PullAllReduce : Pull {
   static constexpr bool kPostsResult = true;
   template <class Listener>

@@ -18,10 +18,13 @@
 namespace ouro::flow {
 
 /// X(enumerator): algorithms by the names that OURO_ALGO, CallOptions and the tools accept.
-#define OURO_ALGORITHMS(X)                                                                          \
-  X(ring)                                                                                           \
-  X(chain) X(tree) X(halving) X(line) X(oneshot) X(direct) X(inplace) X(pull) X(pairwise) X(linear) \
-      X(dissemination) X(exchange) X(hierarchy) X(hierarchy_tree)
+// clang-format off
+#define OURO_ALGORITHMS(X)                                                     \
+  X(ring) X(chain) X(tree) X(halving)                                          \
+  X(line) X(oneshot) X(direct) X(inplace) X(pull)                              \
+  X(pairwise) X(linear) X(dissemination)                                       \
+  X(exchange) X(hierarchy) X(hierarchy_tree)
+// clang-format on
 
 /// X(collective, algorithm, struct)
 #define OURO_FLOWS(X)                              \

@@ -20,7 +20,7 @@ struct Place {
 /// *Wide* values are in the accumulation type and not rounded; *narrow* ones are in the element type.
 enum Verb : std::uint32_t {
   kRecv = 1u << 0,      // take the next message of the link from `from`
-  kPosted = 1u << 1,    // take chunk `at` of the board of `from`; from == kEveryone: fold all n boards in rank order
+  kPosted = 1u << 1,    // take chunk `at` of the board of `from`; kEveryone: fold all n in rank order
   kInput = 1u << 2,     // mine: chunk of my input
   kAcc = 1u << 3,       // mine: my accumulator of this chunk (wide)
   kResult = 1u << 4,    // mine: chunk of my output (narrow)
@@ -40,12 +40,12 @@ inline constexpr int kNobody = -1, kEveryone = -2;
 
 struct Step {
   std::uint32_t verb = 0;
-  int chunk = 0;          // of input, accumulator and output
+  int chunk = 0;  // of input, accumulator and output
   int from = kNobody;
   int to = kNobody;
-  int at = 0;             // kPosted: chunk index on the board
-  int span = 1;           // kPost: number of chunks; they wrap within their round
-  double weight = 1;      // what comes in is multiplied by this (in the accumulation type) before it is reduced
+  int at = 0;         // kPosted: chunk index on the board
+  int span = 1;       // kPost: number of chunks; they wrap within their round
+  double weight = 1;  // what comes in is multiplied by this (in the accumulation type) before it is reduced
 };
 
 // Verbs. Their bits are literals, so that a compiled listener is the hand-written loop.
@@ -72,8 +72,11 @@ OURO_HD constexpr Step accumulate_input(int c, int from, double weight = 1) {
 OURO_HD constexpr Step accumulate(int c, int from, double weight = 1) {
   return {kRecv | kWideIn | kAcc | kKeep, c, from, kNobody, 0, 1, weight};
 }
-OURO_HD constexpr Step accumulate_store(int c, int from) { return {kRecv | kWideIn | kAcc | kStore, c, from}; }
-/// The accumulator, then what comes in, in this order; `leave` is kKeep or kStore. Host only, as the next two.
+OURO_HD constexpr Step accumulate_store(int c, int from) {
+  return {kRecv | kWideIn | kAcc | kStore, c, from};
+}
+/// The accumulator, then what comes in, in this order; `leave` is kKeep or kStore. Host only, as the next
+/// two.
 constexpr Step append(int c, int from, std::uint32_t leave) {
   return {kRecv | kWideIn | kAcc | kAfter | leave, c, from};
 }
@@ -89,10 +92,10 @@ OURO_HD constexpr Step store(int c) { return {kAcc | kStore, c}; }
 OURO_HD constexpr Step store_input(int c) { return {kInput | kStore | kWideIn, c}; }
 
 // Boards: what a rank posts, every rank of its node can read (staged copy or registered buffer in place).
-// A round has at most two posts a rank: first inputs (post), then results (post_result). The chunks of a round
-// are numbered on from those of the round before; flows that are not pipelined have one round at a time, which
-// ends by itself, all others say release(). Posts come in the order of rounds. What one rank posts is either one
-// chunk, or the n-1 chunks of the others, from that of rank+1 on.
+// A round has at most two posts a rank: first inputs (post), then results (post_result). The chunks of a
+// round are numbered on from those of the round before; flows that are not pipelined have one round at a
+// time, which ends by itself, all others say release(). Posts come in the order of rounds. What one rank
+// posts is either one chunk, or the n-1 chunks of the others, from that of rank+1 on.
 OURO_HD constexpr Step post(int c, int span) { return {kInput | kPost, c, kNobody, kNobody, 0, span}; }
 /// Says where my buffers lie, in place of a copy.
 OURO_HD constexpr Step refer() { return post(0, 1); }

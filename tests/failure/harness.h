@@ -49,8 +49,8 @@ std::int64_t now_ns();
 /// False if it did not come true in time.
 bool eventually(const std::function<bool()>& f, std::chrono::milliseconds limit = 10s);
 
-/// Skips a test that forks ranks where ThreadSanitizer is in: it sees nothing across processes, and its threads do not
-/// survive a fork.
+/// Skips a test that forks ranks where ThreadSanitizer is in: it sees nothing across processes, and its
+/// threads do not survive a fork.
 #if defined(__SANITIZE_THREAD__)
 #define OURO_NEEDS_PROCESSES() GTEST_SKIP() << "ranks are processes here, which ThreadSanitizer cannot follow"
 #else

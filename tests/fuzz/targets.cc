@@ -132,8 +132,8 @@ std::vector<Bytes> net_seeds() {
   for (const NetFrame& f :
        {NetFrame(Seat{4, seat}), NetFrame(Waiting{1, 4, "2,3"}), NetFrame(Source{3, 2, "10.0.0.1:2"}),
         NetFrame(TablePiece{2, 0, 2, both}), NetFrame(Want{}), NetFrame(Got{}),
-        NetFrame(NetRefuse{Reason::refused, 1, 2, true, "host", "no"}),
-        NetFrame(Beat{}), NetFrame(Bye{}), NetFrame(Note{3, 7, 4, {5, 6}})})
+        NetFrame(NetRefuse{Reason::refused, 1, 2, true, "host", "no"}), NetFrame(Beat{}), NetFrame(Bye{}),
+        NetFrame(Note{3, 7, 4, {5, 6}})})
     seeds.push_back(encode_net(f));
   return seeds;
 }

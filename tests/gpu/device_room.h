@@ -69,8 +69,8 @@ class DeviceRoom {
 /// Whether there is one. Asked in a process of its own, since a process that has used CUDA cannot fork ranks.
 bool has_gpu();
 
-/// Sets the way that operations take (OURO_GPU_WAY) until it goes. Kernels that spin need a device for each process:
-/// fake ones are given when no process has used any yet.
+/// Sets the way that operations take (OURO_GPU_WAY) until it goes. Kernels that spin need a device for each
+/// process: fake ones are given when no process has used any yet.
 class ForcedWay {
  public:
   explicit ForcedWay(const std::string& way, Mode mode = Mode::threads) {

@@ -1,4 +1,5 @@
-// Tests of the copies by kind of destination: every length and alignment around their borders, nothing beyond.
+// Tests of the copies by kind of destination: every length and alignment around their borders, nothing
+// beyond.
 #include "kernels/copy.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,8 @@ INSTANTIATE_TEST_SUITE_P(All, Copies, testing::Values(copy_shared, copy_stream),
 
 void check(Copy copy, std::size_t bytes, std::size_t to_shift, std::size_t from_shift) {
   constexpr std::size_t kGuard = 128;
-  std::vector<std::byte> from(bytes + from_shift + kGuard), to(bytes + to_shift + 2 * kGuard, std::byte{0xEE});
+  std::vector<std::byte> from(bytes + from_shift + kGuard),
+      to(bytes + to_shift + 2 * kGuard, std::byte{0xEE});
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + i / 256);
   std::byte* const at = to.data() + kGuard + to_shift;
   copy(at, from.data() + from_shift, bytes);

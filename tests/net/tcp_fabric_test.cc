@@ -162,8 +162,8 @@ TEST_P(TwoFabrics, MessagesInARowAllLandWhereTheyAreWanted) {
   EXPECT_LE(in_slots, static_cast<int>(kSlots)) << "chunks that came to lie in a slot";
 }
 
-/// Chunks that had arrived when the connection broke go again on the next one; once the other side says that it
-/// has them, their owner frees their memory, and what is still to go of them is not read from there.
+/// Chunks that had arrived when the connection broke go again on the next one; once the other side says that
+/// it has them, their owner frees their memory, and what is still to go of them is not read from there.
 TEST_P(TwoFabrics, WhatWasGivenBackIsNotReadAgain) {
   connect(16384);
   End &from = ends_[0], &to = ends_[1];

@@ -103,7 +103,8 @@ std::string check_call(Group& g, const Exchange& x, const std::string& algorithm
   if ((algorithm == "inplace" || algorithm == "pull") && x.count > 0) {  // they ask something of the memory
     bool can = x.form.collective != Collective::all_to_all || !layout.in_place;
     const bool root_only = x.form.collective == Collective::scatter;
-    for (int q = 0; x.n > 1 && q < x.n; ++q) can = can && (algorithm == "pull" || registered(q) || (root_only && q != x.root));
+    for (int q = 0; x.n > 1 && q < x.n; ++q)
+      can = can && (algorithm == "pull" || registered(q) || (root_only && q != x.root));
     if (!can) {
       OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
       OURO_RANK_OK(g.status());  // it does not stick
@@ -146,8 +147,10 @@ TEST_P(Collectives, Exact) {
   std::vector<int> sizes{1, 2, 3, 5, 8};
   if (OURO_TEST_TSAN) sizes.pop_back();
   if (p.mode == Mode::processes) sizes = {3};
-  if (const auto a = flow::parse_algorithm(p.algorithm); a && flow::between_hosts(*a)) std::erase(sizes, 1);  // one rank is on one host
-  if (!serves_here(p.form.collective, p.algorithm)) GTEST_SKIP() << p.algorithm << " is an algorithm of one host";
+  if (const auto a = flow::parse_algorithm(p.algorithm); a && flow::between_hosts(*a))
+    std::erase(sizes, 1);  // one rank is on one host
+  if (!serves_here(p.form.collective, p.algorithm))
+    GTEST_SKIP() << p.algorithm << " is an algorithm of one host";
   for (int n : sizes) {
     const auto body = [&](Context& c) -> std::string {
       Group& g = c.world();
@@ -233,9 +236,11 @@ TEST_P(Barriers, NobodyLeavesBeforeAllHaveCome) {
                       OURO_RANK_OK(barrier(g));
                       const std::int64_t left = now();
                       std::vector<std::int64_t> all(static_cast<std::size_t>(n));
-                      OURO_RANK_OK(all_gather(g, CView(&came, 1, DType::i64), View(all.data(), all.size(), DType::i64)));
+                      OURO_RANK_OK(all_gather(g, CView(&came, 1, DType::i64),
+                                              View(all.data(), all.size(), DType::i64)));
                       for (int r = 0; r < n; ++r)
-                        OURO_RANK_CHECK(all[static_cast<std::size_t>(r)] <= left, "turn {}: rank {} had not come", turn, r);
+                        OURO_RANK_CHECK(all[static_cast<std::size_t>(r)] <= left,
+                                        "turn {}: rank {} had not come", turn, r);
                     }
                     return "";
                   }),
@@ -264,7 +269,8 @@ TEST(Refused, AlgorithmsThatCannotServe) {
     std::string said = refused(all_reduce(g, i, o, ReduceOp::sum, {.algorithm = "linear"}),
                                "ring, chain, tree, halving, line, oneshot, direct, inplace, pull");
     if (said.empty())
-      said = refused(broadcast(g, i, o, 0, {.algorithm = "nonsense"}), "chain, tree, line, direct, inplace, pull");
+      said = refused(broadcast(g, i, o, 0, {.algorithm = "nonsense"}),
+                     "chain, tree, line, direct, inplace, pull");
     if (said.empty())
       said = refused(all_gather_v(g, i.first(mine), o, counts, {.algorithm = "inplace"}), "ring, direct");
     if (said.empty())

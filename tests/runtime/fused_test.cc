@@ -13,7 +13,8 @@ class Fused : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, Fused, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return name(info.param); });
 
-// Elements; empty ones and those that are too large to be fused among them. Together several rounds of the boards.
+// Elements; empty ones and those that are too large to be fused among them. Together several rounds of the
+// boards.
 const std::size_t kCounts[] = {1, 3, 0, 1000, 17, 5, 30'000, 64, 2, 20'011, 7, 40'000, 9, 13};
 
 float value(int rank, std::size_t tensor, std::size_t i) {
@@ -101,8 +102,8 @@ TEST_P(Fused, MixedKinds) {
     OURO_RANK_OK(
         all_reduce(g, CView(&x, 1, DType::f32), View(&scaled, 1, DType::f32), ReduceOp::premul(2.0)));
     OURO_RANK_OK(group_end());
-    OURO_RANK_CHECK(b == 6 && most == 3 && all == 6 && y == 6 && z == 18 && scaled == 12, "{} {} {} {} {} {}", b,
-                    most, all, y, z, scaled);
+    OURO_RANK_CHECK(b == 6 && most == 3 && all == 6 && y == 6 && z == 18 && scaled == 12, "{} {} {} {} {} {}",
+                    b, most, all, y, z, scaled);
     for (float v : gathered) OURO_RANK_CHECK(v == 18, "{}", v);
     return "";
   });
@@ -115,7 +116,8 @@ TEST(FusedThreads, DisagreementIsNamed) {
     std::vector<float> x(8), y(8);
     const std::size_t first = c.rank() == 0 ? 3 : 5;
     group_start();
-    OURO_RANK_OK(all_reduce(c.world(), CView(x.data(), first, DType::f32), View(y.data(), first, DType::f32)));
+    OURO_RANK_OK(
+        all_reduce(c.world(), CView(x.data(), first, DType::f32), View(y.data(), first, DType::f32)));
     OURO_RANK_OK(all_reduce(c.world(), CView(x.data() + first, 8 - first, DType::f32),
                             View(y.data() + first, 8 - first, DType::f32)));
     const Status s = group_end();

@@ -160,8 +160,8 @@ TEST(Numerics, CanonicalRefusesOtherOrders) {
       OURO_RANK_CHECK(refused.reason() == Reason::invalid, "{}", refused.message());
       for (const char* other : {"chain", "oneshot", "direct", "inplace"})
         if (serves_here(Collective::all_reduce, other))
-        OURO_RANK_CHECK(refused.message().find(other) != std::string::npos, "'{}' lacks {}",
-                        refused.message(), other);
+          OURO_RANK_CHECK(refused.message().find(other) != std::string::npos, "'{}' lacks {}",
+                          refused.message(), other);
     }
     OURO_RANK_OK(all_reduce(c.world(), s, s, ReduceOp::sum, {.numerics = Numerics::canonical}));
     return "";

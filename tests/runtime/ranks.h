@@ -27,8 +27,9 @@ inline InitOptions quick_options() {
   return o;
 }
 
-/// Where TEST_HOSTS is H, ranks are spread over H hosts that do not share memory, one after the other and unevenly,
-/// or in turn (Hi), over UCX (Hu), encrypted (Ht): gives rank r of n its place. `meeting` is the same for all.
+/// Where TEST_HOSTS is H, ranks are spread over H hosts that do not share memory, one after the other and
+/// unevenly, or in turn (Hi), over UCX (Hu), encrypted (Ht): gives rank r of n its place. `meeting` is the
+/// same for all.
 void take_place(InitOptions*, int rank, int n, const std::string& meeting);
 /// 1 if it is not set.
 int hosts_of(int n);

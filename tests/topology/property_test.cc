@@ -234,13 +234,14 @@ TEST(Property, MeansAreAssignedAndZerosDoNotTravel) {
   const Result<Topology> three = Topology::from_rounds(3, {{{{0, 1, 2}, 1.0 / 3}}});
   ASSERT_TRUE(three.ok());
   for (const double w : three->matrix(0)) EXPECT_EQ(w, 1.0 / 3);
-  const Result<Topology> idle = Topology::from_rounds(3, {{{{0, 1, 2}, 1}}, {{{2, 0}, 0.25}, {{1}, 1}}});
+  const Result<Topology> idle =
+      Topology::from_rounds(3, {{{{0, 1, 2}, 1}}, {{{2, 0}, 0.25}, {{1}, 1}}, {{{1, 2}, 0.5}, {{0}, 1}}});
   ASSERT_TRUE(idle.ok());
   EXPECT_EQ(idle->row(0, 1), Row{});
   EXPECT_EQ(idle->row(1, 0), (Row{.self = 0.25, .in = {{2, 0.75}}, .out = {2}}));
-  EXPECT_EQ(idle->row(-1, 0), idle->row(1, 0));
+  EXPECT_EQ(idle->row(-2, 0), idle->row(1, 0));
   EXPECT_EQ(idle->row(0, 3), Row{});
-  EXPECT_EQ(idle->groups(), (std::vector<std::vector<int>>{{0, 1, 2}, {0, 2}, {1}}));
+  EXPECT_EQ(idle->groups(), (std::vector<std::vector<int>>{{0, 1, 2}, {0, 2}, {1}, {1, 2}, {0}}));
 }
 
 }  // namespace

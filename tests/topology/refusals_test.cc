@@ -48,6 +48,20 @@ TEST(Refusals, Rounds) {
             "topology: round 0: rank 1 is alone with weight 0.5; expected 1");
 }
 
+TEST(Refusals, RanksThatNeverHearOfEachOther) {
+  const std::string apart =
+      "topology: in none of its 1 rounds, nor through others, does rank 2 hear of rank 0; expected all ranks "
+      "connected";
+  EXPECT_EQ(rounds(4, {{{{0, 1}, 0.5}, {{2, 3}, 0.5}}}), apart);
+  EXPECT_TRUE(
+      Topology::from_rounds(4, {{{{0, 1}, 0.5}, {{2, 3}, 0.5}}, {{{0, 3}, 0.5}, {{1}, 1}, {{2}, 1}}}).ok());
+  EXPECT_THAT(rounds(2, {{{{0, 1}, 1}}, {{{0}, 1}, {{1}, 1}}}), HasSubstr("none of its 2 rounds"));
+  EXPECT_THAT(matrices(2, {1, 0, 0, 1}), HasSubstr("rank 1 hear of rank 0"));
+  const double joined[] = {1, 0, 0, 1, .5, .5, .5, .5};
+  EXPECT_TRUE(Topology::from_matrices(2, joined).ok());
+  EXPECT_TRUE(Topology::from_rounds(1, {{{{0}, 1}}}).ok());
+}
+
 TEST(Refusals, Matrices) {
   EXPECT_EQ(matrices(2, {1, 0, 0}), "topology: 3 entries; expected a multiple of 2 x 2, at least one matrix");
   EXPECT_EQ(matrices(2, {}), "topology: 0 entries; expected a multiple of 2 x 2, at least one matrix");
@@ -92,7 +106,9 @@ TEST(Registry, NamesOfTheUsersOwn) {
     Round round;
     for (int r = 0; r < n / 2; ++r) round.push_back({{n - 1 - r, r}, 0.75});
     if (n % 2 == 1) round.push_back({{n / 2}, 1});
-    return std::vector<Round>{round};
+    Edge all{{}, 0.5};
+    for (int r = 0; r < n; ++r) all.ranks.push_back(r);
+    return std::vector<Round>{round, {all}};
   };
   ASSERT_TRUE(register_topology("backwards", backwards).ok());
   const auto refused = [](const Status& s) { return s.ok() ? "" : s.failure()->text; };

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 
 #include "ouro/train/federation.hpp"
@@ -13,6 +14,59 @@ namespace ouro::train {
 namespace {
 
 using test::run_threads;
+
+/// Comparisons use the groups that means on the stream may be using.
+TEST(Aggregate, OneAfterTheOtherOnAStreamWithoutWaiting) {
+  EXPECT_EQ("", run_threads(4, [](Context& c) -> std::string {
+              auto groups = test::groups_of(c, {2, 2}, 1, 1);
+              OURO_RANK_OK(groups);
+              std::vector<float> x(1 << 16, static_cast<float>(c.rank())), y(100, 1.0f);
+              const Param px{.name = "x", .value = std::span(x), .grad = {}};
+              const Param py{.name = "y", .value = std::span(y), .grad = {}};
+              Stream stream = *Stream::create();
+              for (int round = 0; round < 20; ++round)
+                for (const Param* p : {&px, &py}) OURO_RANK_OK(aggregate(*groups, {p, 1}, {}, stream));
+              OURO_RANK_OK(stream.synchronize());
+              OURO_RANK_CHECK(x[0] == x[1] && y[5] == 1, "{} {}", x[0], y[5]);
+              return "";
+            }));
+}
+
+TEST(Aggregate, ASiteOfNoWeightIsLeftOutWhateverItHas) {
+  EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
+              auto groups = test::groups_of(c, {1, 1}, 1, 1);
+              OURO_RANK_OK(groups);
+              std::vector<float> x(10, c.rank() == 0 ? std::nanf("") : 3.0f);
+              const Param p{.name = "x", .value = std::span(x), .grad = {}};
+              OURO_RANK_OK(aggregate(*groups, {&p, 1}, {.site_weights = {0, 1}}));
+              for (const float v : x) OURO_RANK_CHECK(v == 3, "{}", v);
+              return "";
+            }));
+}
+
+/// A rank leaves its site; those of the other site have no group with it.
+TEST(AggregateFailure, OfOneSiteIsToldToTheOther) {
+  const auto start = std::chrono::steady_clock::now();
+  for (const bool first_run : {true, false})
+    EXPECT_EQ("", run_threads(4, [&](Context& c) -> std::string {
+                auto groups = test::groups_of(c, {2, 2}, 1, 1);
+                OURO_RANK_OK(groups);
+                std::vector<float> x(1000, 1.0f);
+                const Param p{.name = "x", .value = std::span(x), .grad = {}};
+                auto plan = plan_aggregation(*groups, {&p, 1});
+                OURO_RANK_OK(plan);
+                if (!first_run) OURO_RANK_OK(plan->run());
+                OURO_RANK_OK(barrier(c.world()));
+                if (c.rank() == 3) return "";
+                Status s = plan->run();
+                for (int i = 0; i < 500 && s.ok(); ++i)
+                  s = plan->run();  // a sender may run ahead of who takes
+                OURO_RANK_CHECK(!s.ok() && s.reason() != Reason::deadline, "{}", s.message());
+                OURO_RANK_CHECK(s.message().find("rank") != std::string::npos, "{}", s.message());
+                return "";
+              }));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
 
 TEST(AggregateRefuses, ArgumentsOfOneRank) {
   EXPECT_EQ("", run_threads(1, [](Context& c) -> std::string {

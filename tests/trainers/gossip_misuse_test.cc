@@ -256,6 +256,50 @@ TEST(GossipMisuse, OtherReadyOrders) {
   }
 }
 
+TEST(GossipMisuse, OtherRates) {
+  const auto body = [](Context& c) -> std::string {
+    Model model = two_vectors();
+    GossipOptions o = options(2);
+    o.optimizer = optim_fn_sgd({.lr = c.rank() == 1 ? 1.1 : 0.1});
+    auto made = GossipTrainer::create(c.world(), model.params(), {}, o);
+    OURO_RANK_OK(made);
+    const auto loss = train_step(*made, kOrder, loss_of(c.rank()));
+    OURO_RANK_CHECK(says(loss.status(), "rank 1 has another optimiser or schedule than rank 0"), "{}",
+                    loss.status().message());
+    return "";
+  };
+  EXPECT_EQ(run_threads(2, body), "");
+}
+
+/// An average that is in force keeps what it has to give back.
+TEST(GossipMisuse, AnAverageThatOutlivesItsTrainer) {
+  const auto body = [](Context& c) -> std::string {
+    for (const bool stepped : {false, true}) {
+      Model model = two_vectors();
+      const std::vector<Param> params = model.params();
+      auto made = GossipTrainer::create(c.world(), params, {}, options(2));
+      OURO_RANK_OK(made);
+      if (stepped) OURO_RANK_OK(train_step(*made, kOrder, loss_of(c.rank())));
+      auto* const first = static_cast<double*>(params[0].value.data);
+      first[0] = c.rank();
+      const std::vector<double> x = flat(*made);
+      const double mine = stepped ? x[0] : c.rank();
+      {
+        auto average = made->global_average();
+        OURO_RANK_OK(average);
+        const View now = made->params()[0].value;
+        OURO_RANK_OK(barrier(c.world()));
+        made = Result<GossipTrainer>(invalid("gone"));
+        OURO_RANK_CHECK(stepped || static_cast<double*>(now.data)[0] == 0.5, "not averaged");
+      }
+      OURO_RANK_CHECK(stepped || first[0] == mine, "{} in place of {}", first[0], mine);
+      OURO_RANK_OK(barrier(c.world()));
+    }
+    return "";
+  };
+  EXPECT_EQ(run_threads(2, body), "");
+}
+
 /// A rank dies while the others exchange with it.
 TEST(GossipFailure, DeathOfARankIsToldToAll) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
@@ -286,6 +330,7 @@ TEST(GossipFailure, DestructionDoesNotWait) {
     auto made = GossipTrainer::create(c.world(), model.params(), {}, options(2));
     OURO_RANK_OK(made);
     OURO_RANK_OK(train_step(*made, kOrder, loss_of(c.rank())));
+    OURO_RANK_OK(barrier(c.world()));
     if (c.rank() == 0) return "";
     const auto loss = train_step(*made, kOrder, loss_of(c.rank()));
     (void)loss.ok();  // may have got what it needs, or not

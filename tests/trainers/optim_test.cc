@@ -284,6 +284,7 @@ TEST(OptimRefuses, WhatDoesNotFit) {
     refused("K = 0", with({.accum_iter = 0}));
     refused("eps < 0", with({.eps = -1e-8}));
     refused("eps NaN", with({.eps = nan}));
+    refused("lr NaN", with({.lr = nan}));
     refused("beta1 = 1", with({.beta1 = 1}));
     refused("beta2 < 0", with({.beta2 = -0.1}));
     const auto of = [&](View p, CView g, AccumAdamState s) { return accum_adam(p, g, s, {}); };

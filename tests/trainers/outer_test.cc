@@ -30,6 +30,25 @@ std::vector<double> serial(std::vector<double> x, int rounds, Rule&& rule) {
   return x;
 }
 
+/// What is enqueued keeps what it uses.
+TEST(OuterOptimizer, MayGoBeforeItsStepHasRun) {
+  std::vector<double> x(1 << 16, 1.0);
+  const Param p{.name = "x", .value = std::span(x), .grad = {}};
+  Stream stream = *Stream::create();
+  {
+    auto outer = OuterOptimizer::create({&p, 1}, *make_optimizer(SgdOptions{.lr = 0.5}));
+    ASSERT_TRUE(outer.ok());
+    for (double& v : x) v = 3;
+    (void)stream.run([] {
+      std::this_thread::sleep_for(Milliseconds(50));
+      return Status{};
+    });
+    ASSERT_TRUE(outer->step(stream).ok());
+  }
+  ASSERT_TRUE(stream.synchronize().ok());
+  EXPECT_EQ(x[77], 2.0);  // 1 - 0.5 (1 - 3)
+}
+
 using MakeServer = std::function<Result<std::unique_ptr<Optimizer>>()>;
 
 std::string federated(Context& c, const MakeServer& make, const std::vector<double>& want, int rounds,

@@ -51,6 +51,9 @@ const std::vector<Difference>& differences() {
        "has other options"},
       {"optimiser", [](auto&, auto& o) { o.optimizer = train::optim_fn_adamw({.lr = 0.02}); },
        "has another optimiser"},
+      {"schedule",
+       [](auto&, auto& o) { o.schedule = [](auto) { return train::Schedule([](auto) { return 0.25; }); }; },
+       "has other options"},
       {"empty", [](auto& p, auto&) { p.clear(); }, "refused its arguments", "no parameters"},
       {"twice", [](auto& p, auto&) { p[1].name = "a"; }, "refused its arguments",
        "two parameters are named 'a'"},
@@ -64,6 +67,17 @@ const std::vector<Difference>& differences() {
        "refused its arguments", "made none"},
   };
   return all;
+}
+
+/// Schedules that part after ten updates.
+std::string told_of_schedules(Context& c) {
+  Model model(kTwo);
+  ShardOptions o = shard_options();
+  const double later = c.rank() == 1 ? 0.2 : 0.1;
+  o.schedule = [=](auto) { return train::Schedule([=](std::int64_t u) { return u < 10 ? 0.1 : later; }); };
+  const Status s = make_trainer(c, 1, model.params(), o).status();
+  OURO_RANK_CHECK(s.code() == Code::invalid && says(s, "another optimiser or schedule"), "{}", s.message());
+  return "";
 }
 
 std::string told(Context& c, int shards, const Difference& d, int odd) {
@@ -92,6 +106,8 @@ TEST(ShardMisuse, RanksOfAMeshThatDifferAreToldSo) {
   for (const Difference& d : differences())
     EXPECT_EQ(run_threads(4, [&](Context& c) { return told(c, 2, d, 3); }), "") << d.name;
 }
+
+TEST(ShardMisuse, RanksWithOtherSchedulesAreToldSo) { EXPECT_EQ(run_threads(2, told_of_schedules), ""); }
 
 TEST(ShardMisuse, GroupsThatAreNoMesh) {
   const auto body = [](Context& c) -> std::string {

@@ -6,7 +6,8 @@
 
 namespace ouro::tools {
 
-/// Of what CLI11 finds: "ouro-run: --ranks: ...", and where help is. Programs word what they find themselves so, too.
+/// Of what CLI11 finds: "ouro-run: --ranks: ...", and where help is. Programs word what they find themselves
+/// so, too.
 inline void name_in_errors(CLI::App& app) {
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
     return fmt::format("{0}: {1}\nTry: {0} --help\n", a->get_name(), e.what());

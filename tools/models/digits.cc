@@ -108,7 +108,8 @@ Result<fs::path> find_data_file(std::string_view name) {
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
   const fs::path installed = program.parent_path().parent_path() / "share/ouro/data" / name;
   if (fs::is_regular_file(installed, ignored)) return installed;
-  return invalid(fmt::format("no file {}; set OURO_DATA_DIR to the directory that holds {}", installed.string(), name));
+  return invalid(
+      fmt::format("no file {}; set OURO_DATA_DIR to the directory that holds {}", installed.string(), name));
 }
 
 Result<Digits> load_digits() {

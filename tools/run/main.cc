@@ -73,8 +73,8 @@ int main(int argc, char** argv) {
   bool no_prefix = false;
   std::string bind, hosts, hostfile;
   std::vector<std::string> program, variables;
-  CLI::Option* ranks = app.add_option("-n,--ranks", options.ranks, "number of ranks")
-                           ->check(CLI::Range(1, ouro::kMaxRanks));
+  CLI::Option* ranks =
+      app.add_option("-n,--ranks", options.ranks, "number of ranks")->check(CLI::Range(1, ouro::kMaxRanks));
   CLI::Option* list = app.add_option("-H,--hosts", hosts, "hosts and their slots: a:2,b,[fd77::1]:4");
   app.add_option("--hostfile", hostfile, "the same from a file, a line each: a:2, or a slots=2")
       ->excludes(list);

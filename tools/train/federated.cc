@@ -150,7 +150,7 @@ Result<TrainReport> train_federated(Context& c, TrainOptions options) {
     if (o.on_step) o.on_step(t, all->loss, all->consensus);
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  report.rounds = outer->rounds();
+  report.rounds = outer->rounds() + report.first_step / o.local_steps;
   std::size_t across = c.rank() == 0 ? outer->traffic().across : 0;  // rank 0 is its site's only sender
   const View bytes(&across, 1, DType::u64);
   OURO_TRY(broadcast(world, bytes, bytes, 0));
@@ -161,7 +161,7 @@ Result<TrainReport> train_federated(Context& c, TrainOptions options) {
     OURO_TRY(save_checkpoint(world, o, *state));
   }
   report.parameters = task->flat(params);
-  OURO_TRY(train::aggregate(*groups, params));
+  OURO_TRY(train::aggregate(*groups, params, local.aggregate));
   OURO_TRY(task->test(world, params, report));
   return report;
 }

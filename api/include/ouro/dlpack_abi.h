@@ -1,8 +1,10 @@
-/* The structs of DLPack 1.1 (github.com/dmlc/dlpack), a binary interface by which array libraries hand arrays to each
-   other, under the standard's names. For users of ouro/dlpack.hpp who have no dlpack.h, and for dlpack.cc; C and C++. */
-/* Beside a dlpack.h of the user's: include that first, whatever its version; what it lacks (before 1.0: the versioned
-   tensor) is added here. This header takes its guard, so included later it adds nothing: neither the enumerators of
-   devices that ouro does not know nor macros such as DLPACK_DLL. ouro/dlpack.hpp needs neither. */
+/* The structs of DLPack 1.1 (github.com/dmlc/dlpack), a binary interface by which array libraries hand arrays
+   to each other, under the standard's names. For users of ouro/dlpack.hpp who have no dlpack.h, and for
+   dlpack.cc; C and C++. */
+/* Beside a dlpack.h of the user's: include that first, whatever its version; what it lacks (before 1.0: the
+   versioned tensor) is added here. This header takes its guard, so included later it adds nothing: neither
+   the enumerators of devices that ouro does not know nor macros such as DLPACK_DLL. ouro/dlpack.hpp needs
+   neither. */
 #ifndef OURO_DLPACK_ABI_H_
 #define OURO_DLPACK_ABI_H_
 #include <stdint.h>
@@ -57,7 +59,7 @@ typedef struct {
 
 typedef struct DLManagedTensor {
   DLTensor dl_tensor;
-  void* manager_ctx; /* the producer's */
+  void* manager_ctx;                             /* the producer's */
   void (*deleter)(struct DLManagedTensor* self); /* the consumer calls it once; may be null */
 } DLManagedTensor;
 

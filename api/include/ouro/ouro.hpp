@@ -1,6 +1,6 @@
 // ouro: collectives among ranks. The C++ interface: contexts, groups, streams, work and the operations.
-// For users; includes nothing but the standard library and two small headers of the same kind: status.h (Status,
-// Result, and each reason of a failure) and types.h (element types, reductions, views).
+// For users; includes nothing but the standard library and two small headers of the same kind: status.h
+// (Status, Result, and each reason of a failure) and types.h (element types, reductions, views).
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -43,12 +43,13 @@ struct UniqueId {
 class OURO_API Work {
  public:
   Work();  ///< already complete, successfully
-  /// Blocks until the operation has ended or `deadline` has passed (then: timeout, and the operation goes on).
-  /// May be called any number of times, from any thread. Negative: the group's own deadline governs.
+  /// Blocks until the operation has ended or `deadline` has passed (then: timeout, and the operation goes
+  /// on). May be called any number of times, from any thread. Negative: the group's own deadline governs.
   Status wait(Milliseconds deadline = Milliseconds(-1)) const;
-  bool test() const;  ///< has it ended (well or not)? Never blocks.
+  bool test() const;      ///< has it ended (well or not)? Never blocks.
   Status status() const;  ///< ok while in flight; the outcome afterwards
-  /// Runs `f(outcome)` once it has ended: at once in this thread if it already has, else in the stream's thread.
+  /// Runs `f(outcome)` once it has ended: at once in this thread if it already has, else in the stream's
+  /// thread.
   void then(std::function<void(const Status&)> f) const;
   explicit Work(std::shared_ptr<rt::WorkState> s) : state_(std::move(s)) {}
 
@@ -58,27 +59,29 @@ class OURO_API Work {
 
 enum class Priority { low, normal, high };
 
-/// An ordered queue of operations: of the host, run by one thread of its own, or of a GPU. A default-made Stream is
-/// "no stream": operations on it run in the caller. Copies name the same queue; the last one drains and ends it
-/// (but not a stream of the user's).
+/// An ordered queue of operations: of the host, run by one thread of its own, or of a GPU. A default-made
+/// Stream is "no stream": operations on it run in the caller. Copies name the same queue; the last one drains
+/// and ends it (but not a stream of the user's).
 class OURO_API Stream {
  public:
   Stream() = default;
   /// A stream of the host. Errors: resource (no thread).
   static Result<Stream> create(Priority = Priority::normal, std::string name = "");
-  /// A new stream of that device; `name` is of use on the host only. Errors: invalid (no such device), device.
+  /// A new stream of that device; `name` is of use on the host only. Errors: invalid (no such device),
+  /// device.
   static Result<Stream> create(Device, Priority = Priority::normal, std::string name = "");
-  /// The user's own cudaStream_t (nullptr: the legacy default stream), which outlives all copies of this. Operations
-  /// on it may be captured into a graph where the stream is: on all ranks alike. Errors: invalid (no such device).
+  /// The user's own cudaStream_t (nullptr: the legacy default stream), which outlives all copies of this.
+  /// Operations on it may be captured into a graph where the stream is: on all ranks alike. Errors: invalid
+  /// (no such device).
   static Result<Stream> cuda(void* cuda_stream, int device);
   bool valid() const { return impl_ != nullptr; }
   Device device() const;
   void* cuda_handle() const;  ///< the cudaStream_t; nullptr for streams of the host
   /// Enqueues any function of the host's; order with operations is kept.
   Work run(std::function<Status()> f) const;
-  /// Waits for what is enqueued now. The first failure of anything that ran here since synchronize() last returned one
-  /// or ok, whether or not a Work told it before; `timeout` takes none away. What an operation of a GPU failed with may
-  /// become known a moment after the stream has passed it; its Work waits for that.
+  /// Waits for what is enqueued now. The first failure of anything that ran here since synchronize() last
+  /// returned one or ok, whether or not a Work told it before; `timeout` takes none away. What an operation
+  /// of a GPU failed with may become known a moment after the stream has passed it; its Work waits for that.
   Status synchronize(Milliseconds deadline = Milliseconds(-1)) const;
   const std::shared_ptr<rt::Stream>& impl() const { return impl_; }
   friend bool operator==(const Stream&, const Stream&) = default;
@@ -88,8 +91,8 @@ class OURO_API Stream {
   std::shared_ptr<rt::Stream> impl_;
 };
 
-/// A mark in a stream. record() takes the point after all that is enqueued now; a later record replaces it. "No stream"
-/// has nothing enqueued, so its mark has been passed at once; who waits "on" it is the caller.
+/// A mark in a stream. record() takes the point after all that is enqueued now; a later record replaces it.
+/// "No stream" has nothing enqueued, so its mark has been passed at once; who waits "on" it is the caller.
 class OURO_API Event {
  public:
   Event();
@@ -109,12 +112,12 @@ class OURO_API StreamPool {
   static constexpr int kDefaultSize = 4;
   /// 1 to 256 streams. Errors: invalid (size, no such device), resource, device.
   static Result<StreamPool> create(int size = kDefaultSize, Priority = Priority::normal, Device = {});
-  Stream next();                           ///< round-robin; of a default-made pool, which is empty: "no stream"
+  Stream next();  ///< round-robin; of a default-made pool, which is empty: "no stream"
   Stream by_key(std::uint64_t key) const;  ///< the same key, the same stream
   int size() const { return static_cast<int>(streams_.size()); }
-  void after(const Stream& s) const;  ///< all pool streams go on only after what is enqueued on `s` now
-  void before(const Stream& s) const; ///< `s` goes on only after what is enqueued on all pool streams now
-  Status synchronize() const;  ///< of all of them, the first one's failure
+  void after(const Stream& s) const;   ///< all pool streams go on only after what is enqueued on `s` now
+  void before(const Stream& s) const;  ///< `s` goes on only after what is enqueued on all pool streams now
+  Status synchronize() const;          ///< of all of them, the first one's failure
 
  private:
   std::vector<Stream> streams_;
@@ -123,44 +126,44 @@ class OURO_API StreamPool {
 
 // ---- contexts and groups ------------------------------------------------------------------------
 
-/// OURO_JOIN_DEADLINE, OURO_DEADLINE and OURO_LATE (seconds) in the environment override the three times below; in a
-/// file of parameters (ouro.conf) they replace the defaults only.
+/// OURO_JOIN_DEADLINE, OURO_DEADLINE and OURO_LATE (seconds) in the environment override the three times
+/// below; in a file of parameters (ouro.conf) they replace the defaults only.
 struct InitOptions {
   std::optional<int> rank, world_size;        ///< both or neither; neither: from the environment
   std::optional<int> local_rank, local_size;  ///< on this host; default: rank and world_size
-  std::optional<UniqueId> id;                 ///< the job's name; default: derived from the launcher's variables
-  Milliseconds join_deadline{300'000};        ///< for all ranks to come together
-  Milliseconds deadline{600'000};             ///< of each operation
-  Milliseconds late_after{10'000};            ///< ranks that have not entered an operation are named after this
-  Numerics numerics = Numerics::inherit;      ///< of the job; inherit: OURO_NUMERICS, else fast
-  /// This rank's GPU, as its process counts them; -1: none. Default: local rank modulo the number of GPUs. Several
-  /// ranks may have the same one.
+  std::optional<UniqueId> id;             ///< the job's name; default: derived from the launcher's variables
+  Milliseconds join_deadline{300'000};    ///< for all ranks to come together
+  Milliseconds deadline{600'000};         ///< of each operation
+  Milliseconds late_after{10'000};        ///< ranks that have not entered an operation are named after this
+  Numerics numerics = Numerics::inherit;  ///< of the job; inherit: OURO_NUMERICS, else fast
+  /// This rank's GPU, as its process counts them; -1: none. Default: local rank modulo the number of GPUs.
+  /// Several ranks may have the same one.
   std::optional<int> gpu;
   /// `invalid` where this process sees fewer GPUs than its host has ranks.
   bool one_gpu_each = false;
-  /// Where rank 0 can be reached, instead of `id` and `rendezvous`: with a port the two name the job and are where its
-  /// hosts meet; with port 0 the ranks are children of one process on one host (or threads of one process with one job
-  /// of this kind), and need no port.
+  /// Where rank 0 can be reached, instead of `id` and `rendezvous`: with a port the two name the job and are
+  /// where its hosts meet; with port 0 the ranks are children of one process on one host (or threads of one
+  /// process with one job of this kind), and need no port.
   std::string address = {};
   int port = 0;
-  // Of a job on several hosts (local_size below world_size); each rank with local rank 0 leads its host, rank 0 among
-  // them.
-  /// Where hosts meet: "HOST:PORT", on which rank 0 listens, or "file:PATH" on a file system that all see. Default:
-  /// OURO_RENDEZVOUS, else what the launcher tells. The job's secret comes by OURO_SECRET_FILE.
+  // Of a job on several hosts (local_size below world_size); each rank with local rank 0 leads its host, rank
+  // 0 among them.
+  /// Where hosts meet: "HOST:PORT", on which rank 0 listens, or "file:PATH" on a file system that all see.
+  /// Default: OURO_RENDEZVOUS, else what the launcher tells. The job's secret comes by OURO_SECRET_FILE.
   std::string rendezvous;
-  std::string host_id;           ///< ranks with the same share memory; default: OURO_HOSTID, else this host's own
+  std::string host_id;  ///< ranks with the same share memory; default: OURO_HOSTID, else this host's own
   std::uint32_t generation = 0;  ///< how often the job was started again; ranks of another are refused
 };
 
 struct GroupOptions {
-  Milliseconds deadline{0};                   ///< 0: the context's
+  Milliseconds deadline{0};  ///< 0: the context's
   Numerics numerics = Numerics::inherit;
 };
 
 class Group;
 
-/// Memory that all ranks of the node can map, of the host or of this rank's GPU: operations on it read and write it in
-/// place. Zero-filled.
+/// Memory that all ranks of the node can map, of the host or of this rank's GPU: operations on it read and
+/// write it in place. Zero-filled.
 class OURO_API Memory {
  public:
   Memory() = default;
@@ -168,15 +171,18 @@ class OURO_API Memory {
   std::size_t bytes() const;
   Device device() const;
   explicit operator bool() const { return impl_ != nullptr; }
-  template <class T> std::span<T> as() const { return {static_cast<T*>(data()), bytes() / sizeof(T)}; }
+  template <class T>
+  std::span<T> as() const {
+    return {static_cast<T*>(data()), bytes() / sizeof(T)};
+  }
   explicit Memory(std::shared_ptr<rt::Allocation> i) : impl_(std::move(i)) {}
 
  private:
   std::shared_ptr<rt::Allocation> impl_;
 };
 
-/// One rank's membership in a job. Calls are thread-safe. Destruction never waits for peers: operations of its
-/// world group that are still in flight end as `revoked`, on all ranks; close() drains them first.
+/// One rank's membership in a job. Calls are thread-safe. Destruction never waits for peers: operations of
+/// its world group that are still in flight end as `revoked`, on all ranks; close() drains them first.
 class OURO_API Context {
  public:
   Context();
@@ -184,15 +190,16 @@ class OURO_API Context {
   Context& operator=(Context&&) noexcept;
   ~Context();
 
-  /// Rank and size from the launcher's variables: ouro-run, torchrun, Open MPI, PMIx, PMI (MPICH, Intel MPI), MVAPICH,
-  /// SLURM; else one rank. Errors: as create(), and invalid (variables that contradict each other or are no numbers).
+  /// Rank and size from the launcher's variables: ouro-run, torchrun, Open MPI, PMIx, PMI (MPICH, Intel MPI),
+  /// MVAPICH, SLURM; else one rank. Errors: as create(), and invalid (variables that contradict each other or
+  /// are no numbers).
   static Result<Context> from_env(const InitOptions& = {});
-  /// Collective over `world_size` ranks that share `id`. Errors: invalid (rank, size, an environment variable),
-  /// refused, mismatch (settings), never-joined, peer-dead, resource, device; between hosts also peer-unresponsive,
-  /// data-corrupt.
+  /// Collective over `world_size` ranks that share `id`. Errors: invalid (rank, size, an environment
+  /// variable), refused, mismatch (settings), never-joined, peer-dead, resource, device; between hosts also
+  /// peer-unresponsive, data-corrupt.
   static Result<Context> create(const InitOptions&);
-  /// n ranks in this process, 1 to 256, one Context each, to be driven by n threads. Errors: as create(), of the first
-  /// rank that has one.
+  /// n ranks in this process, 1 to 256, one Context each, to be driven by n threads. Errors: as create(), of
+  /// the first rank that has one.
   static Result<std::vector<Context>> threads(int n, const InitOptions& = {});
 
   int rank() const;
@@ -202,15 +209,17 @@ class OURO_API Context {
   Device device() const;  ///< this rank's GPU, or the host if it has none
   Group& world();
   /// A group over the given world ranks, in that order. Members only call this; it does not communicate.
-  /// Groups with equal ranks and tag are matched by how many of them each member has made. Errors: invalid (no
-  /// members, a rank twice or not in the job, or without the caller), resource (1024 groups), revoked, forked.
+  /// Groups with equal ranks and tag are matched by how many of them each member has made. Errors: invalid
+  /// (no members, a rank twice or not in the job, or without the caller), resource (1024 groups), revoked,
+  /// forked.
   Result<Group> group(std::span<const int> ranks, std::string tag = "", const GroupOptions& = {});
-  /// `bytes` of node-shared memory of this rank, on the host or on its GPU. Freed with the last handle. Errors:
-  /// invalid (0 bytes or above 2^46, a GPU that is not this rank's), resource, device, revoked, forked.
+  /// `bytes` of node-shared memory of this rank, on the host or on its GPU. Freed with the last handle.
+  /// Errors: invalid (0 bytes or above 2^46, a GPU that is not this rank's), resource, device, revoked,
+  /// forked.
   Result<Memory> alloc(std::size_t bytes, Device = {});
   bool active() const;
-  /// Leaves the job in good order: drains the world group, then tells the peers. Idempotent, and ok always (errors are
-  /// those of the operations). Groups of this context are unusable afterwards.
+  /// Leaves the job in good order: drains the world group, then tells the peers. Idempotent, and ok always
+  /// (errors are those of the operations). Groups of this context are unusable afterwards.
   Status close();
   const std::shared_ptr<rt::Context>& impl() const { return impl_; }
 
@@ -223,8 +232,8 @@ class OURO_API Context {
 
 /// What shrink() says about the group that it leaves behind.
 struct ShrinkReport {
-  std::vector<int> dead;           ///< ranks of the old group that are gone
-  std::uint64_t resume_seq = 0;    ///< lowest sequence number that some survivor did not complete
+  std::vector<int> dead;         ///< ranks of the old group that are gone
+  std::uint64_t resume_seq = 0;  ///< lowest sequence number that some survivor did not complete
 };
 
 /// An ordered set of ranks that communicate. One operation of a group runs at a time, in the order in which
@@ -240,28 +249,30 @@ class OURO_API Group {
   int size() const;
   const std::string& name() const;
   std::uint64_t generation() const;
-  std::span<const int> ranks() const;              ///< world rank of each member
+  std::span<const int> ranks() const;  ///< world rank of each member
   std::optional<int> from_global(int world_rank) const;
   /// Collective: members with the same color form a group, ordered by key, then rank. Color -1: no group
-  /// (an empty handle, `valid()` false). Errors: those of an all_gather; invalid (another negative color, or between
-  /// group_start and group_end); those of Context::group.
+  /// (an empty handle, `valid()` false). Errors: those of an all_gather; invalid (another negative color, or
+  /// between group_start and group_end); those of Context::group.
   Result<Group> split(int color, int key, const GroupOptions& = {});
   /// Collective over the survivors after a failure: a group without the dead, under a new generation.
-  /// After a mismatch, where nobody died, it returns the same members. A group that has not failed does so now, as
-  /// revoked. Errors: deadline (survivors that have not called it), fenced, no-quorum, resource, revoked, forked.
+  /// After a mismatch, where nobody died, it returns the same members. A group that has not failed does so
+  /// now, as revoked. Errors: deadline (survivors that have not called it), fenced, no-quorum, resource,
+  /// revoked, forked.
   Result<Group> shrink(ShrinkReport* report = nullptr);
   /// The first error that struck this group, or ok. Never blocks.
   Status status() const;
   /// Ends all pending and later operations of this group on every rank within a second. From any thread.
   void abort(std::string why = "");
-  /// Drains what was submitted and leaves. Idempotent. Errors: invalid (an empty handle); what struck the group is told
-  /// by its operations and by status().
+  /// Drains what was submitted and leaves. Idempotent. Errors: invalid (an empty handle); what struck the
+  /// group is told by its operations and by status().
   Status close();
   bool valid() const { return impl_ != nullptr; }
-  /// "oneshot over shared-memory: 2 ranks on one node, 1024 bytes; ...": what would run, over what, and why. `count` is
-  /// of the region or, where the collective has blocks, of one. For buffers on `device`: which of the ways of GPUs.
-  /// Errors: invalid (an empty handle), unsupported (no algorithm serves the call).
-  Result<std::string> explain(Collective, std::size_t count, DType, ReduceOp = ReduceOp::sum, Numerics = Numerics::inherit, Device device = {}) const;
+  /// "oneshot over shared-memory: 2 ranks on one node, 1024 bytes; ...": what would run, over what, and why.
+  /// `count` is of the region or, where the collective has blocks, of one. For buffers on `device`: which of
+  /// the ways of GPUs. Errors: invalid (an empty handle), unsupported (no algorithm serves the call).
+  Result<std::string> explain(Collective, std::size_t count, DType, ReduceOp = ReduceOp::sum,
+                              Numerics = Numerics::inherit, Device device = {}) const;
   const std::shared_ptr<rt::Group>& impl() const { return impl_; }
   explicit Group(std::shared_ptr<rt::Group>);
 
@@ -272,38 +283,46 @@ class OURO_API Group {
 /// Per-call choices; the defaults are the group's.
 struct CallOptions {
   Numerics numerics = Numerics::inherit;
-  std::string_view algorithm = {};  ///< by name ("ring", "direct", ...); default: selected. OURO_ALGO sets a default.
+  std::string_view algorithm =
+      {};  ///< by name ("ring", "direct", ...); default: selected. OURO_ALGO sets a default.
 };
 
 // ---- operations ---------------------------------------------------------------------------------
 // Each is collective over the group unless it says otherwise. Without a stream: blocks, runs in the caller.
-// With a stream: enqueued in order, returns a Work; buffers must live until it ends (an invalid Stream runs in
-// the caller and returns a completed Work). Inside group_start/group_end: deferred, returns ok at once.
-// Buffers on a GPU (View::device) are on this rank's own; input and output are on one device. Such an operation goes
-// into a stream of that device, in stream order with the user's kernels, and no processor waits; without a stream it
-// runs on a stream of the group's own, and the buffers must be ready when it is called.
-// In place: out.data == in.data exactly (all_gather: in is the caller's block of out; reduce_scatter: out is the
-// caller's block of in). Partial overlap is `invalid`. Zero counts are legal and do not wait.
+// With a stream: enqueued in order, returns a Work; buffers must live until it ends (an invalid Stream runs
+// in the caller and returns a completed Work). Inside group_start/group_end: deferred, returns ok at once.
+// Buffers on a GPU (View::device) are on this rank's own; input and output are on one device. Such an
+// operation goes into a stream of that device, in stream order with the user's kernels, and no processor
+// waits; without a stream it runs on a stream of the group's own, and the buffers must be ready when it is
+// called. In place: out.data == in.data exactly (all_gather: in is the caller's block of out; reduce_scatter:
+// out is the caller's block of in). Partial overlap is `invalid`. Zero counts are legal and do not wait.
 // Errors: invalid (argument, at the call, not sticky); everything else is sticky in the group (see Reason).
 
 /// out[i] = in_0[i] (+) ... (+) in_{n-1}[i]; in.count == out.count.
 OURO_API Status all_reduce(Group&, CView in, View out, ReduceOp = ReduceOp::sum, const CallOptions& = {});
-OURO_API Result<Work> all_reduce(Group&, CView in, View out, ReduceOp, const Stream&, const CallOptions& = {});
+OURO_API Result<Work> all_reduce(Group&, CView in, View out, ReduceOp, const Stream&,
+                                 const CallOptions& = {});
 /// The reduction as all_reduce, left on `root` only; `out` is ignored elsewhere.
 OURO_API Status reduce(Group&, CView in, View out, ReduceOp, int root, const CallOptions& = {});
-OURO_API Result<Work> reduce(Group&, CView in, View out, ReduceOp, int root, const Stream&, const CallOptions& = {});
+OURO_API Result<Work> reduce(Group&, CView in, View out, ReduceOp, int root, const Stream&,
+                             const CallOptions& = {});
 /// in.count == size * out.count; rank r gets block r of the reduction.
 OURO_API Status reduce_scatter(Group&, CView in, View out, ReduceOp = ReduceOp::sum, const CallOptions& = {});
-OURO_API Result<Work> reduce_scatter(Group&, CView in, View out, ReduceOp, const Stream&, const CallOptions& = {});
+OURO_API Result<Work> reduce_scatter(Group&, CView in, View out, ReduceOp, const Stream&,
+                                     const CallOptions& = {});
 /// Uneven: block r has counts[r] elements (same array on all ranks); out.count == counts[rank].
-OURO_API Status reduce_scatter_v(Group&, CView in, View out, std::span<const std::size_t> counts, ReduceOp = ReduceOp::sum, const CallOptions& = {});
-OURO_API Result<Work> reduce_scatter_v(Group&, CView in, View out, std::span<const std::size_t> counts, ReduceOp, const Stream&, const CallOptions& = {});
+OURO_API Status reduce_scatter_v(Group&, CView in, View out, std::span<const std::size_t> counts,
+                                 ReduceOp = ReduceOp::sum, const CallOptions& = {});
+OURO_API Result<Work> reduce_scatter_v(Group&, CView in, View out, std::span<const std::size_t> counts,
+                                       ReduceOp, const Stream&, const CallOptions& = {});
 /// out.count == size * in.count; block r of out is rank r's input.
 OURO_API Status all_gather(Group&, CView in, View out, const CallOptions& = {});
 OURO_API Result<Work> all_gather(Group&, CView in, View out, const Stream&, const CallOptions& = {});
 /// Uneven: block r has counts[r] elements (same array on all ranks); in.count == counts[rank].
-OURO_API Status all_gather_v(Group&, CView in, View out, std::span<const std::size_t> counts, const CallOptions& = {});
-OURO_API Result<Work> all_gather_v(Group&, CView in, View out, std::span<const std::size_t> counts, const Stream&, const CallOptions& = {});
+OURO_API Status all_gather_v(Group&, CView in, View out, std::span<const std::size_t> counts,
+                             const CallOptions& = {});
+OURO_API Result<Work> all_gather_v(Group&, CView in, View out, std::span<const std::size_t> counts,
+                                   const Stream&, const CallOptions& = {});
 /// in is read on root only; out is written on all ranks. in.count == out.count on root.
 OURO_API Status broadcast(Group&, CView in, View out, int root, const CallOptions& = {});
 OURO_API Result<Work> broadcast(Group&, CView in, View out, int root, const Stream&, const CallOptions& = {});
@@ -316,9 +335,13 @@ OURO_API Result<Work> scatter(Group&, CView in, View out, int root, const Stream
 /// Block j of in goes to rank j; block i of out comes from rank i. Counts equal and divisible by size.
 OURO_API Status all_to_all(Group&, CView in, View out, const CallOptions& = {});
 OURO_API Result<Work> all_to_all(Group&, CView in, View out, const Stream&, const CallOptions& = {});
-/// send_counts[j] elements, in order, go to rank j; recv_counts[i] come from rank i. A pair that disagrees: mismatch.
-OURO_API Status all_to_all_v(Group&, CView in, View out, std::span<const std::size_t> send_counts, std::span<const std::size_t> recv_counts, const CallOptions& = {});
-OURO_API Result<Work> all_to_all_v(Group&, CView in, View out, std::span<const std::size_t> send_counts, std::span<const std::size_t> recv_counts, const Stream&, const CallOptions& = {});
+/// send_counts[j] elements, in order, go to rank j; recv_counts[i] come from rank i. A pair that disagrees:
+/// mismatch.
+OURO_API Status all_to_all_v(Group&, CView in, View out, std::span<const std::size_t> send_counts,
+                             std::span<const std::size_t> recv_counts, const CallOptions& = {});
+OURO_API Result<Work> all_to_all_v(Group&, CView in, View out, std::span<const std::size_t> send_counts,
+                                   std::span<const std::size_t> recv_counts, const Stream&,
+                                   const CallOptions& = {});
 /// Returns (with a stream: completes) on each rank after all ranks have entered.
 OURO_API Status barrier(Group&);
 OURO_API Result<Work> barrier(Group&, const Stream&);
@@ -340,7 +363,8 @@ OURO_API Status send(Group&, CView data, int dst, int tag = 0);
 OURO_API Result<Work> send(Group&, CView data, int dst, int tag, const Stream&);
 /// Receives one message of at most out.bytes() bytes; a longer one is `invalid` and stays queued.
 /// `deadline` 0: the group's. One of the call's own that passes before a message has begun does not stick.
-OURO_API Result<Received> recv(Group&, View out, int src, int tag = 0, Milliseconds deadline = Milliseconds(0));
+OURO_API Result<Received> recv(Group&, View out, int src, int tag = 0,
+                               Milliseconds deadline = Milliseconds(0));
 OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&);
 /// The next message that recv(src, tag) would take, if one is here. Never blocks. Errors: as recv.
 OURO_API Result<std::optional<Received>> probe(Group&, int src, int tag = 0);
@@ -350,7 +374,8 @@ OURO_API Result<std::optional<Received>> probe(Group&, int src, int tag = 0);
 /// Operations called by this thread until the matching group_end are deferred and submitted together:
 /// messages progress together, and operations of different groups (several ranks in one thread) too.
 OURO_API void group_start();
-/// Submits. Blocks unless all operations were given streams. Returns the first error; an argument error drops all.
+/// Submits. Blocks unless all operations were given streams. Returns the first error; an argument error drops
+/// all.
 OURO_API Status group_end();
 
 /// Library version, "0.1.0".

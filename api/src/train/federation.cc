@@ -208,6 +208,7 @@ AggregationLane lane_of(const LayoutGroups& groups, std::size_t s) {
 const char* name(Strategy s) { return traits_of(s) ? traits_of(s)->name : "?"; }
 
 std::vector<Bucket> buckets(Strategy strategy, std::span<const std::size_t> elements, int streams) {
+  if (traits_of(strategy) == nullptr) return {};
   const Traits& traits = *traits_of(strategy);
   const auto n = static_cast<std::size_t>(std::max(streams, 1));
   const std::size_t total = std::accumulate(elements.begin(), elements.end(), std::size_t{0});

@@ -28,16 +28,27 @@ Status together(const AggregationMessage& m, Operation&& operation) {
   return first.ok() ? ended : first;
 }
 
+/// A site of weight 0 is left out, whatever it has: 0 times what is not a number is not 0.
+bool left_out(ReduceOp op) { return op.kind == OpKind::premulsum && op.scalar.real == 0; }
+
 Status mean_across(AggregationLane& lane, const AggregationMessage& m, ReduceOp op) {
+  if (left_out(op))
+    for (const View& v : m.parts)
+      if (v.count > 0) std::memset(v.data, 0, v.bytes());
   return together(m, [&](const View& v) { return all_reduce(lane.across, v, v, op); });
 }
 Status spread_inside(AggregationLane& lane, const AggregationMessage& m) {
   return together(m, [&](const View& v) { return broadcast(lane.inside, v, v, lane.root); });
 }
-/// A site must not take a mean that does not exist: its members get the sender's error instead.
-Status stop_inside(AggregationLane& lane, Status why) {
-  if (lane.inside.valid()) lane.inside.abort("the mean across sites failed: " + why.message());
+/// Who waits for this rank in another group has no group with the culprit, and would wait until its deadline:
+/// it gets the cause instead. Nothing happens to the group that has failed already.
+Status pass_on(Status why, std::initializer_list<Group*> groups) {
+  for (Group* g : groups)
+    if (g->valid()) g->abort("an aggregation failed on the other side of a rank: " + why.message());
   return why;
+}
+Status pass_on(AggregationLane& lane, Status why) {
+  return pass_on(std::move(why), {&lane.inside, &lane.across});
 }
 
 // ---- on the host: calls that block, in the caller or on streams ------------------------------------
@@ -55,9 +66,10 @@ void gather_layers(AggregationLane& lane, bool back) {
 Status run_lane(AggregationLane& lane, ReduceOp op) {
   gather_layers(lane, false);
   for (const AggregationMessage& m : lane.messages) {
-    if (lane.across.valid())
-      if (Status s = mean_across(lane, m, op); !s.ok()) return stop_inside(lane, s);
-    if (lane.inside.valid()) OURO_TRY(spread_inside(lane, m));
+    Status s;
+    if (lane.across.valid()) s = mean_across(lane, m, op);
+    if (s.ok() && lane.inside.valid()) s = spread_inside(lane, m);
+    if (!s.ok()) return pass_on(lane, s);
   }
   gather_layers(lane, true);
   return {};
@@ -88,11 +100,12 @@ class Progress {
   Status failed_;
 };
 
-Status first_stage(AggregationLane& lane, ReduceOp op, Progress& progress) {
+Status first_stage(State& state, AggregationLane& lane, Progress& progress) {
+  if (Status s = state.comparison(); !s.ok()) return progress.advance(s), s;
   gather_layers(lane, false);
   for (const AggregationMessage& m : lane.messages) {
-    const Status s = lane.across.valid() ? mean_across(lane, m, op) : Status{};
-    progress.advance(s.ok() ? s : stop_inside(lane, s));
+    const Status s = lane.across.valid() ? mean_across(lane, m, state.op) : Status{};
+    progress.advance(s.ok() ? s : pass_on(lane, s));
     OURO_TRY(s);
   }
   return {};
@@ -101,7 +114,8 @@ Status second_stage(AggregationLane& lane, Progress& progress) {
   std::size_t k = 0;
   for (const AggregationMessage& m : lane.messages) {
     OURO_TRY(progress.wait(++k));
-    if (lane.inside.valid()) OURO_TRY(spread_inside(lane, m));
+    if (!lane.inside.valid()) continue;
+    if (Status s = spread_inside(lane, m); !s.ok()) return pass_on(lane, s);
   }
   gather_layers(lane, true);
   return {};
@@ -116,6 +130,7 @@ Status wait_all(const std::vector<Work>& works) {
 
 Status run_on_host(const std::shared_ptr<State>& state, const Stream& stream) {
   const auto run_here = [state] {
+    OURO_TRY(state->comparison());
     for (AggregationLane& lane : state->lanes) OURO_TRY(run_lane(lane, state->op));
     return Status{};
   };
@@ -131,12 +146,15 @@ Status run_on_host(const std::shared_ptr<State>& state, const Stream& stream) {
     AggregationLane* lane = &state->lanes[k];
     before.wait_on(state->across[k]);
     if (state->inside.empty()) {
-      works.push_back(state->across[k].run([state, lane] { return run_lane(*lane, state->op); }));
+      works.push_back(state->across[k].run([state, lane] {
+        OURO_TRY(state->comparison());
+        return run_lane(*lane, state->op);
+      }));
       continue;
     }
     auto progress = std::make_shared<Progress>();
     works.push_back(
-        state->across[k].run([state, lane, progress] { return first_stage(*lane, state->op, *progress); }));
+        state->across[k].run([state, lane, progress] { return first_stage(*state, *lane, *progress); }));
     works.push_back(state->inside[k].run([state, lane, progress] { return second_stage(*lane, *progress); }));
   }
   if (!stream.valid()) return wait_all(works);
@@ -163,8 +181,10 @@ Status enqueue_lane(State& state, AggregationLane& lane, const Stream& across, c
   for (const AggregationMessage& m : lane.messages) {
     if (lane.across.valid())
       OURO_TRY(together(m, [&](const View& v) {
+        const gpu::Stream raw{across.device().index, across.cuda_handle()};
+        if (left_out(state.op) && v.count > 0) OURO_TRY(gpu::gpu().set(v.data, 0, v.bytes(), raw));
         const Result<Work> work = all_reduce(lane.across, v, v, state.op, across);
-        if (!work.ok()) return stop_inside(lane, work.status());
+        if (!work.ok()) return pass_on(lane, work.status());
         state.began(*work);
         work->then([members = lane.inside.impl()](const Status& s) {
           if (members && !s.ok()) members->abort("the mean across sites failed: " + s.message());
@@ -235,6 +255,7 @@ Status agree_on_layout(State& s, const Status& refused) {
     return {};
   };
   const Status exchanged = exchange();
+  if (!exchanged.ok()) (void)pass_on(exchanged, {&s.column_inside, &s.column_across, &s.row});
   return verdict.ok() ? exchanged : verdict;
 }
 
@@ -251,20 +272,38 @@ void set_comparison(State& s, const LayoutGroups& groups) {
 }
 
 Status AggregationPlan::compare() {
-  State& s = *state_;
   OURO_TRY(not_in_batch(kCall));
-  std::lock_guard lock(s.agreed_mutex);
-  if (s.agreed) return {};
-  OURO_TRY(agree_on_layout(s, {}));
-  s.agreed = true;
-  return {};
+  return state_->compare();
+}
+
+Status State::compare() {
+  std::lock_guard lock(verdict_mutex);
+  if (!verdict || !verdict->ok()) verdict = agree_on_layout(*this, {});
+  return *verdict;
+}
+
+Status State::comparison() {
+  std::lock_guard lock(verdict_mutex);
+  return verdict.value_or(Status());
+}
+
+bool State::settled() {
+  std::lock_guard lock(verdict_mutex);
+  return verdict && verdict->ok();
 }
 
 Status AggregationPlan::run(const Stream& stream) {
-  OURO_TRY(compare());
-  const State& s = *state_;
+  OURO_TRY(not_in_batch(kCall));
+  State& s = *state_;
+  const bool host = s.device.kind == Device::Kind::host;
+  // In stream order, too: it uses the groups that what was enqueued before may be using.
+  if (host && stream.valid()) {
+    if (!s.settled()) s.began(stream.run([state = state_] { return state->compare(); }));
+  } else {
+    OURO_TRY(s.compare());
+  }
   if (s.lanes.empty()) return {};
-  return s.device.kind == Device::Kind::host ? run_on_host(state_, stream) : run_on_gpu(state_, stream);
+  return host ? run_on_host(state_, stream) : run_on_gpu(state_, stream);
 }
 
 void State::began(Work work) {

@@ -54,8 +54,11 @@ struct AggregationPlan::State {
   int world_rank = 0;
   Group column_inside, column_across, row;
   int column_root = 0;
-  std::mutex agreed_mutex;
-  bool agreed = false;
+  std::mutex verdict_mutex;
+  std::optional<Status> verdict;  ///< of the comparison; none yet, or none that settles it
+  Status compare();               ///< once
+  Status comparison();            ///< what has come of it
+  bool settled();
 };
 
 /// The groups of stream s, as far as there is anybody to meet.

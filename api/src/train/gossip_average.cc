@@ -35,18 +35,16 @@ double number(CBytes bytes, DType t, std::size_t i) {
 
 }  // namespace
 
-/// What an average replaced. `values` are views of memory that lives as long as the trainer does.
+/// What an average replaced. `views` may be of memory of the trainer's.
 struct Average::Saved {
-  std::weak_ptr<GossipTrainer::State> trainer;
+  std::shared_ptr<GossipTrainer::State> trainer;
   std::vector<View> views;
   std::vector<Bytes> values;
   bool keep = false;
 
   Status restore() {
-    const auto alive = trainer.lock();
-    if (!alive) return invalid("the trainer is gone");
     for (std::size_t i = 0; i < views.size(); ++i) OURO_TRY(write_view(views[i], values[i]));
-    alive->averaged = false;
+    trainer->averaged = false;
     return {};
   }
 };

@@ -103,7 +103,12 @@ Status State::trace() {
             fmt::format("gradients become ready in another order on rank {} than on rank {}; here: {}",
                         control.ranks()[r], control.ranks()[0], fmt::join(order, ",")));
   }
-  OURO_TRY(make_buckets(order));
+  Status made = make_buckets(order);
+  Digest rules;
+  if (made.ok())
+    for (const GossipBucket& b : buckets) b.add_rule(&rules);
+  const Claim claim{"another optimiser or schedule", rules.value()};
+  OURO_TRY(compare(control, "end_backward", {&claim, 1}, made));
   return zero_missing(std::span(buckets), ready, options.find_unused, steps);
 }
 

@@ -1,5 +1,6 @@
 // Meshes and parallel layouts: arithmetic on ranks, and the groups that follow. See layout.hpp.
 #include "ouro/train/layout.hpp"
+#include "api/src/train/patient.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -190,15 +191,16 @@ std::vector<NamedRanks> group_plan(const ParallelLayout& layout) {
 
 namespace {
 
-/// Sites may train for long before they meet: an hour where the user chose no deadline.
-GroupOptions patient(const Context& context, GroupOptions options) {
-  constexpr Milliseconds kDeadline = std::chrono::hours(1);
-  if (options.deadline.count() == 0 && context.impl() && !context.impl()->spec().deadline_chosen)
-    options.deadline = kDeadline;
-  return options;
-}
+/// Sites may train for long before they meet.
+constexpr Milliseconds kDeadline = std::chrono::hours(1);
 
 }  // namespace
+
+GroupOptions patient(const Context& context, GroupOptions options, Milliseconds deadline) {
+  if (options.deadline.count() == 0 && context.impl() && !context.impl()->spec().deadline_chosen)
+    options.deadline = deadline;
+  return options;
+}
 
 Result<LayoutGroups> create_groups(Context& context, const ParallelLayout& layout,
                                    const GroupOptions& options) {
@@ -208,7 +210,7 @@ Result<LayoutGroups> create_groups(Context& context, const ParallelLayout& layou
   LayoutGroups groups;
   groups.layout = layout;
   for (const NamedRanks& entry : group_plan(layout)) {
-    auto group = context.group(entry.ranks, entry.label, patient(context, options));
+    auto group = context.group(entry.ranks, entry.label, patient(context, options, kDeadline));
     OURO_TRY(group.status());
     if (entry.label == "replica")
       groups.replica = std::move(*group);
@@ -227,7 +229,7 @@ Result<Group> create_group(Context& context, const Mesh& mesh, std::string_view 
                            const GroupOptions& options) {
   auto ranks = mesh.along(axis, context.rank());
   OURO_TRY(ranks.status());
-  return context.group(*ranks, fmt::format("{}/{}", tag, axis), patient(context, options));
+  return context.group(*ranks, fmt::format("{}/{}", tag, axis), patient(context, options, kDeadline));
 }
 
 Result<std::vector<Group>> create_groups(Context& context, const Mesh& mesh, std::string_view tag,

@@ -122,7 +122,11 @@ Result<OuterOptimizer> OuterOptimizer::create(std::span<const Param> params,
 
 Status OuterOptimizer::step(const Stream& stream) {
   OURO_TRY(state_->difference(stream));
-  return state_->apply(stream);
+  const Status applied = state_->apply(stream);
+  // What is enqueued uses its memory; devices keep theirs themselves.
+  if (stream.valid() && stream.device().kind == Device::Kind::host)
+    (void)stream.run([keep = state_] { return Status{}; });
+  return applied;
 }
 std::int64_t OuterOptimizer::steps() const { return state_->steps; }
 Optimizer& OuterOptimizer::optimizer() { return *state_->optimizer; }

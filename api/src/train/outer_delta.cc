@@ -53,6 +53,7 @@ void unpack(T* g, std::size_t count, const std::byte* from, std::size_t stride,
     for (std::size_t i = b * kBlock; i < std::min(count, (b + 1) * kBlock); ++i) {
       double sum = 0;
       for (std::size_t f = 0; f < weights.size(); ++f) {
+        if (weights[f] == 0) continue;  // whatever it is, it does not count
         const std::byte* at = from + f * stride;
         float scale;
         std::memcpy(&scale, at + b * sizeof(float), sizeof scale);
@@ -207,13 +208,13 @@ Result<LocalSteps> LocalSteps::create(const LayoutGroups& groups, std::span<cons
 
 void LocalSteps::State::claim() {
   AggregationPlan::State& p = *plan->state_;
-  std::lock_guard lock(p.agreed_mutex);
+  std::lock_guard lock(p.verdict_mutex);
   Digest all;
   for (const std::uint64_t word : {tensors.back().value, rule}) all.add(word);
   all.add(outer->steps());
   p.claims = tensors;
   p.claims.back().value = all.value();
-  p.agreed = false;
+  p.verdict.reset();
 }
 
 Result<bool> LocalSteps::step(const Stream& stream) {

@@ -9,6 +9,7 @@
 
 #include "api/src/not_in_batch.h"
 #include "api/src/train/comparison.h"
+#include "api/src/train/patient.h"
 #include "runtime/context.h"
 
 namespace ouro::train {
@@ -53,7 +54,7 @@ Status Roles::close() {
 Result<Roles> make_roles(Context& c, RankLayoutOptions options, GroupOptions group_options) {
   constexpr Milliseconds kDeadline{300'000};
   OURO_TRY(not_in_batch("roles"));
-  if (group_options.deadline.count() == 0) group_options.deadline = kDeadline;
+  group_options = patient(c, group_options, kDeadline);
   const int n = c.world_size(), r = c.rank();
   Status mine;
   if (options.world_size != 1 && options.world_size != n)

@@ -55,12 +55,18 @@ std::uint64_t digest_of_place(const ShardSide& side) {
   return d.value();
 }
 
+std::uint64_t digest_of_rules(std::span<const ShardBucket> buckets) {
+  Digest d;
+  for (const ShardBucket& b : buckets) b.add_rule(&d);
+  return d.value();
+}
+
 /// First within the shard groups, then between them: a rank that nobody of its replica group could see differ
 /// has been seen by its shard group, all of whose members refuse then.
 Status compare_at_start(Group* shards, Group* replicas, const State& s, Status mine) {
   Claim claims[] = {{"another place in its replica group", digest_of_place(s.replicas)},
                     {"other options", digest_of(s.options)},
-                    {"another optimiser", mine.ok() ? s.buckets.front().optimizer->digest() : 0}};
+                    {"another optimiser or schedule", mine.ok() ? digest_of_rules(s.buckets) : 0}};
   if (shards != nullptr) mine = compare(*shards, kCall, s.params, claims, mine);
   claims[0] = {"another place in its shard group", digest_of_place(s.shards)};
   if (replicas != nullptr) mine = compare(*replicas, kCall, s.params, claims, mine);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "api/src/train/topology_state.h"
@@ -59,6 +60,40 @@ void finish_rows(std::vector<Row>& rows) {
     std::sort(in.begin(), in.end());
     for (const auto& [from, weight] : in) rows[at(from)].out.push_back(static_cast<int>(i));
   }
+}
+
+/// Sets of ranks that hear of each other. What is balanced and joins two ranks joins them both ways.
+class Parts {
+ public:
+  explicit Parts(int n) : up_(at(n)) { std::iota(up_.begin(), up_.end(), 0); }
+  int of(int r) {
+    while (up_[at(r)] != r) r = up_[at(r)] = up_[at(up_[at(r)])];
+    return r;
+  }
+  void join(int a, int b) { up_[at(of(a))] = of(b); }
+
+ private:
+  std::vector<int> up_;
+};
+
+Status check_connected(const State& s) {
+  Parts parts(s.n);
+  for (const State::Step& step : s.steps) {
+    for (const Edge& edge : step.edges)
+      for (std::size_t i = 1; i < edge.ranks.size() && edge.weight < 1; ++i)
+        parts.join(edge.ranks[0], edge.ranks[i]);
+    for (std::size_t r = 0; r < step.rows.size(); ++r)
+      for (const auto& [from, weight] : step.rows[r].in) parts.join(static_cast<int>(r), from);
+    for (std::size_t r = 0; r < step.pairs.size(); ++r)
+      if (step.pairs[r].from >= 0) parts.join(static_cast<int>(r), step.pairs[r].from);
+  }
+  for (int r = 1; r < s.n; ++r)
+    if (parts.of(r) != parts.of(0))
+      return invalid(
+          fmt::format("topology: in none of its {} rounds, nor through others, does rank {} hear of rank "
+                      "0; expected all ranks connected",
+                      s.steps.size(), r));
+  return {};
 }
 
 /// y = W x for x of n * columns, row-major.
@@ -132,6 +167,7 @@ Result<Topology> finish(int n, Plan plan) {
   state->n = n;
   state->vectors = plan.vectors;
   state->steps = std::move(plan.steps);
+  OURO_TRY(check_connected(*state));
   return Topology(std::move(state));
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "api/src/train/block.h"
+#include "api/src/train/comparison.h"
 #include "ouro/train/bucket.hpp"
 #include "ouro/train/optim.hpp"
 #include "ouro/train/schedule.hpp"
@@ -28,6 +29,9 @@ struct TrainerBucket {
   Status move_grad(std::size_t i) { return move(params[i].grad, grad, i); }
   /// `updated`: what the optimiser is for; the schedule is for all parameters.
   Status make_rule(const OptimizerFactory&, std::span<const Param> updated, const ScheduleFactory&);
+  /// What the optimiser and the schedule are, the latter by its first rates: ranks that differ in them do not
+  /// train one model.
+  void add_rule(Digest*) const;
   double lr() const { return schedule ? schedule->lr() : optimizer->lr(); }  ///< of the next update
 
  private:

@@ -61,7 +61,7 @@ struct AggregateTraffic {
 };
 
 /// Averages the same parameters again and again. Copies share one plan; groups and parameters' memory outlive
-/// it and what it has enqueued.
+/// it and what it has enqueued. All plans of the same groups run on one stream, or all without one.
 class OURO_API AggregationPlan {
  public:
   /// Collective over all ranks of the layout. The first run compares what the ranks have planned: names,
@@ -69,7 +69,7 @@ class OURO_API AggregationPlan {
   /// is enqueued there, errors included: work of the plan's own streams starts after what is on `stream`, and
   /// what follows on it starts after them. Errors: `invalid` on every rank of the layout where they differ,
   /// or where a rank refused; inside group_start; else those of all_reduce and broadcast, on each rank of the
-  /// shard.
+  /// shard in every site: a rank that fails ends the groups it shares with others.
   Status run(const Stream& = {});
   /// The comparison alone, once; later calls and runs do not repeat it.
   Status compare();

@@ -66,7 +66,7 @@ class OURO_API Average {
   Status revert();
 
   struct OURO_HIDDEN Saved;
-  explicit Average(std::unique_ptr<Saved>);
+  OURO_HIDDEN explicit Average(std::unique_ptr<Saved>);
   Average(Average&&) noexcept;
   Average& operator=(Average&&) noexcept;
   ~Average();  ///< reverts what has to be
@@ -144,7 +144,7 @@ class OURO_API GossipTrainer {
   ~GossipTrainer();
 
   struct OURO_HIDDEN State;
-  explicit GossipTrainer(std::shared_ptr<State>);
+  OURO_HIDDEN explicit GossipTrainer(std::shared_ptr<State>);
 
  private:
   std::shared_ptr<State> state_;

@@ -130,7 +130,7 @@ class OURO_API ShardedTrainer {
   ~ShardedTrainer();
 
   struct OURO_HIDDEN State;
-  explicit ShardedTrainer(std::shared_ptr<State>);
+  OURO_HIDDEN explicit ShardedTrainer(std::shared_ptr<State>);
 
  private:
   std::shared_ptr<State> state_;

@@ -53,10 +53,12 @@ class OURO_API Topology {
   /// cannot serve).
   static Result<Topology> make(std::string_view name, int n, const TopologyOptions& = {});
   /// Errors: invalid, naming round and rank: no round, an empty edge, a rank outside 0..n-1, missing or named
-  /// twice, a weight outside 0..1, or other than 1 where there is one rank.
+  /// twice, a weight outside 0..1, or other than 1 where there is one rank; ranks that never hear of each
+  /// other.
   static Result<Topology> from_rounds(int n, std::vector<Round>);
   /// `w`: period matrices of n * n, row-major; row i is what rank i takes from each rank. Errors: invalid,
-  /// naming round and row or column: a negative entry, a sum that is not 1 within 1e-12.
+  /// naming round and row or column: a negative entry, a sum that is not 1 within 1e-12; ranks that never
+  /// hear of each other.
   static Result<Topology> from_matrices(int n, std::span<const double> w);
 
   int size() const;
