@@ -19,9 +19,12 @@ struct Case {
 };
 /// "name/ws8/lws2"
 Case parse(const std::string& key) {
-  const auto ws = key.find("/ws"), lws = key.find("/lws");
-  return {
-      key.substr(0, ws), std::stoi(key.substr(ws + 3)), {.local_world_size = std::stoi(key.substr(lws + 4))}};
+  test::NameParts parts(key);
+  Case c{.name = parts.first()};
+  c.ranks = parts.required("ws");
+  c.options.local_world_size = parts.integer("lws").value_or(1);
+  parts.expect_none_left();
+  return c;
 }
 
 void expect_identity(const Topology& t) {
@@ -31,7 +34,8 @@ void expect_identity(const Topology& t) {
 }
 
 TEST(GoldenTopologies, AsInTheFile) {
-  test::CasesRun run;
+  test::CasesRun run{"topologies", "topologies of one rank", "rounds", "refused topologies",
+                     "topologies that the original refuses and ouro makes"};
   const json file = test::golden("decent_dp_topologies.json");
   for (const auto& [key, want] : file.items()) {
     SCOPED_TRACE(key);
@@ -80,8 +84,6 @@ TEST(GoldenTopologies, AsInTheFile) {
     EXPECT_EQ(contraction < 1e-12, want["exact_average_per_period"].get<bool>());
     run.add("topologies");
   }
-  EXPECT_GT(run.count("topologies"), 0);
-  EXPECT_GT(run.count("refused topologies"), 0);
 }
 
 }  // namespace

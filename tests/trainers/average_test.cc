@@ -22,11 +22,13 @@ bool refused(const Status& s) { return s.code() == Code::invalid; }
 std::string text(const Status& s) { return s.ok() ? "ok" : s.message(); }
 
 TEST(AverageGolden, ModelsOfAGroup) {
-  const json golden = test::golden("torchgfn_behaviour.json").at("average_models");
+  test::CasesRun cases{"averaged models"};
+  const json file = test::golden("torchgfn_behaviour.json");
+  if (!file.contains("average_models")) return;
+  const json& golden = file["average_models"];
   const auto weights = golden.at("weights").get<std::vector<double>>();
   const auto members = golden.at("group").get<std::vector<int>>();
   const double want = golden.at("correct_result");
-  test::CasesRun cases;
   cases.add("averaged models");
   EXPECT_EQ("", run_threads(golden.at("world_size"), [&](Context& c) -> std::string {
               if (std::find(members.begin(), members.end(), c.rank()) == members.end()) return "";
@@ -41,9 +43,11 @@ TEST(AverageGolden, ModelsOfAGroup) {
 }
 
 TEST(AverageGolden, GatheredRows) {
-  const json golden = test::golden("torchgfn_behaviour.json").at("gather_distributed_data");
+  test::CasesRun cases{"gathers"};
+  const json file = test::golden("torchgfn_behaviour.json");
+  if (!file.contains("gather_distributed_data")) return;
+  const json& golden = file["gather_distributed_data"];
   const json& inputs = golden.at("inputs_by_rank");
-  test::CasesRun cases;
   const auto rows = [](const auto& type, const json& values) {
     using T = std::remove_cvref_t<decltype(type)>;
     std::vector<T> all;

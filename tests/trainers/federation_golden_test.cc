@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -28,23 +29,24 @@ std::vector<double> flat(const json& values) {
   return all;
 }
 
-/// "[4, 2]/hsdp2", "[2, 2]/hsdpNone" or "[3, 1]/K5".
+/// "[4, 2]/hsdp2", "[2, 2]/hsdpNone" or "[3, 1]/K5": sizes of sites, and what follows `word`.
 struct Key {
   std::vector<int> sizes;
-  std::string rest;
+  std::optional<int> number;  // none: "None"
 };
-Key parse(const std::string& key) {
-  const std::size_t slash = key.find('/');
-  return {json::parse(key.substr(0, slash)).get<std::vector<int>>(), key.substr(slash + 1)};
+Key parse(const std::string& key, const std::string& word) {
+  test::NameParts parts(key);
+  Key parsed{.sizes = json::parse(parts.first()).get<std::vector<int>>(), .number = {}};
+  if (!parts.flag(word + "None")) parsed.number = parts.required(word);
+  parts.expect_none_left();
+  return parsed;
 }
 
 std::string aggregates(Context& c, const Key& key, const json& recorded) {
-  const std::string hsdp = key.rest.substr(4);
   const double r = c.rank();
   for (const FederatedGroups kind : {FederatedGroups::senders, FederatedGroups::all_replicas})
     for (int streams = 1; streams <= 4; ++streams) {
-      auto groups = test::groups_of(
-          c, key.sizes, hsdp == "None" ? std::nullopt : std::optional(std::stoi(hsdp)), streams, kind);
+      auto groups = test::groups_of(c, key.sizes, key.number, streams, kind);
       OURO_RANK_OK(groups);
       for (const Strategy strategy : test::kStrategies) {
         // Strategies that the file does not list have the values of those that it does.
@@ -78,17 +80,19 @@ std::string aggregates(Context& c, const Key& key, const json& recorded) {
 }
 
 TEST(FederationGolden, Aggregation) {
-  test::CasesRun cases;
-  const json golden = test::golden("xffl_aggregation.json");
-  for (const auto& [world, layouts] : golden.items())
-    for (const auto& [key, recorded] : layouts.items()) {
-      const Key parsed = parse(key);
-      EXPECT_EQ("",
-                run_threads(std::stoi(world), [&](Context& c) { return aggregates(c, parsed, recorded); }))
-          << key;
-      cases.add("aggregated layouts");
+  test::CasesRun cases{"aggregated layouts", "strategies of aggregated layouts"};
+  test::for_each_run("xffl_aggregation.json", [&](int n, const std::string& key, const json& recorded) {
+    const Key parsed = parse(key, "hsdp");
+    ASSERT_FALSE(recorded.empty());
+    for (const auto& [strategy, values] : recorded.items()) {
+      EXPECT_TRUE(std::any_of(std::begin(test::kStrategies), std::end(test::kStrategies),
+                              [&](Strategy s) { return name(s) == strategy; }))
+          << "no strategy is called " << strategy;
+      cases.add("strategies of aggregated layouts");
     }
-  EXPECT_GT(cases.count("aggregated layouts"), 0);
+    EXPECT_EQ("", run_threads(n, [&](Context& c) { return aggregates(c, parsed, recorded); }));
+    cases.add("aggregated layouts");
+  });
 }
 
 // ---- digits ------------------------------------------------------------------------------------------
@@ -115,7 +119,7 @@ bool close(double got, double want, std::size_t t) {
 /// `outer`: through an outer optimiser that is plain averaging (SGD of rate 1).
 std::string trains(Context& c, const Key& key, const json& recorded, bool outer) {
   using models::Mlp;
-  const std::int64_t every = std::stoll(key.rest.substr(1));
+  const std::int64_t every = key.number.value();
   auto groups = test::groups_of(c, key.sizes, 1, 1);
   OURO_RANK_OK(groups);
   const ParallelLayout& layout = groups->layout;
@@ -172,20 +176,15 @@ std::string trains(Context& c, const Key& key, const json& recorded, bool outer)
 }
 
 TEST(FederationGolden, Digits) {
-  test::CasesRun cases;
-  const json golden = test::golden("xffl_federated_digits.json");
-  for (const auto& [world, layouts] : golden.items()) {
-    if (world == "_meta") continue;
-    for (const auto& [key, recorded] : layouts.items())
-      for (const bool outer : {false, true}) {
-        const Key parsed = parse(key);
-        EXPECT_EQ(
-            "", run_threads(std::stoi(world), [&](Context& c) { return trains(c, parsed, recorded, outer); }))
-            << key << (outer ? " with an outer optimiser" : "");
-        cases.add(outer ? "digits with an outer optimiser" : "federated digits");
-      }
-  }
-  EXPECT_GT(cases.count("federated digits"), 0);
+  test::CasesRun cases{"federated digits", "digits with an outer optimiser"};
+  test::for_each_run("xffl_federated_digits.json", [&](int n, const std::string& key, const json& recorded) {
+    const Key parsed = parse(key, "K");
+    for (const bool outer : {false, true}) {
+      EXPECT_EQ("", run_threads(n, [&](Context& c) { return trains(c, parsed, recorded, outer); }))
+          << (outer ? "with an outer optimiser" : "");
+      cases.add(outer ? "digits with an outer optimiser" : "federated digits");
+    }
+  });
 }
 
 }  // namespace
