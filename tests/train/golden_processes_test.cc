@@ -13,6 +13,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kSeconds = 120;  // of one run, where other tests keep the processors busy
+
 /// The mean of the last ten, or of all where there are fewer.
 double last_ten(const std::vector<double>& losses) {
   const std::size_t n = std::min<std::size_t>(10, losses.size());
@@ -37,11 +39,12 @@ void decentralised(const std::string& model, const std::string& optimizer) {
     const int local = parts.local_size(topology);
     parts.expect_none_left();
     cases.add(kind);
-    const json report =
-        report_of(ranks, fmt::format("{} --strategy decentralised --topology {} --optimizer {} --round-order "
-                                     "upstream --decay upstream-inverted{}",
-                                     model, topology, optimizer,
-                                     local > 1 ? fmt::format(" --local-size {}", local) : ""));
+    const json report = report_of(
+        ranks,
+        fmt::format("{} --strategy decentralised --topology {} --optimizer {} --round-order "
+                    "upstream --decay upstream-inverted{}",
+                    model, topology, optimizer, local > 1 ? fmt::format(" --local-size {}", local) : ""),
+        kSeconds);
     const json& trajectory = want.at("trajectory");
     std::vector<double> wanted;
     for (const json& step : trajectory) wanted.push_back(step[0]);
@@ -73,9 +76,11 @@ TEST(TrainGolden, FederatedDigits) {
     const std::string site_list =
         sizes.size() == 1 ? "1" : fmt::format("{}", fmt::join(sizes, ","));  // "4" is four sites
     const json report = report_of(
-        n, fmt::format(
-               "digits --strategy federated --sites {} --local-steps {} --steps {} --batch {} --dtype f64",
-               site_list, every, trajectory.size(), 8 * n));
+        n,
+        fmt::format(
+            "digits --strategy federated --sites {} --local-steps {} --steps {} --batch {} --dtype f64",
+            site_list, every, trajectory.size(), 8 * n),
+        kSeconds);
     ASSERT_EQ(report.at("losses").size(), trajectory.size());
     EXPECT_EQ(report.at("sites"), json(sizes));
     for (std::size_t t = 0; t < trajectory.size(); ++t) {
