@@ -61,6 +61,12 @@ void find(const char* name, Function& function, const std::string& version, std:
   function = reinterpret_cast<Function>(found);
 }
 
+/// Streams share this many queues of the device (8 unless set), and one that waits for a value holds up
+/// whatever lies behind it in its queue, such as the very write that it waits for. Read by the driver when it
+/// starts; no effect if the program has used CUDA before. Set as this library is loaded: later, other threads
+/// may be reading the environment.
+[[maybe_unused]] const int g_queues = ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+
 /// The device that was used last: where what belongs to no device runs in a thread that has none current, so
 /// that device 0 gets no context by accident (hundreds of MiB of its memory).
 std::atomic<int> last_device{0};
@@ -92,10 +98,6 @@ Result<CUcontext> context_of(int device) {
 }
 
 Driver::Driver() {
-  // Streams share this many queues of the device (8 unless set), and one that waits for a value holds up
-  // whatever lies behind it in its queue, such as the very write that it waits for. Read by the driver when
-  // it starts; no effect if the program has used CUDA before.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   int runtime = 0, driver = 0;
   (void)cudaRuntimeGetVersion(&runtime);
   (void)cudaDriverGetVersion(&driver);

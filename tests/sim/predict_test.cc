@@ -101,8 +101,9 @@ TEST(Flows, EachOfTheListIsPredictedAndNoneFasterThanItsBytesAllow) {
         ASSERT_TRUE(p.ok()) << name(c) << " " << flow::name(a) << " of " << n << ": "
                             << p.status().failure()->text;
         EXPECT_TRUE(std::isfinite(p->seconds));
-        if (n > 1)
+        if (n > 1) {
           EXPECT_GE(p->seconds, 1e-3) << name(c) << " " << flow::name(a);  // alpha of the fastest wire
+        }
         ++predicted;
       }
   });
