@@ -76,11 +76,12 @@ class TwoFabrics : public testing::TestWithParam<bool> {
   void TearDown() override {
     ends_[0].fabric->leave();
     for (End& e : ends_) e.fabric->exchange().remove(5, false);
+    std::lock_guard lock(mutex_);
     EXPECT_THAT(lost_, testing::IsEmpty());
   }
-  End ends_[2];
   std::mutex mutex_;
   std::vector<std::string> lost_;
+  End ends_[2];  // go first: their threads tell what is lost
 };
 INSTANTIATE_TEST_SUITE_P(Tcp, TwoFabrics, testing::Bool(),
                          [](const auto& p) { return p.param ? "tls" : "plain"; });
