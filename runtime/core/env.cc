@@ -31,7 +31,7 @@ Environment process_environment() {
 namespace env {
 namespace {
 
-constexpr std::string_view kSecret = "OURO_SECRET", kDefault = "default";
+constexpr std::string_view kSecret = "OURO_SECRET", kDefault = "default", kEnvironment = "environment";
 
 struct Value {
   std::string text;
@@ -111,7 +111,7 @@ Files& files() {
 std::optional<Value> lookup(const Parameter& p) {
   const std::string key(p.name);
   if (const char* set = std::getenv(key.c_str()); set != nullptr && *set != '\0')
-    return Value{set, "environment"};
+    return Value{set, std::string(kEnvironment)};
   if (const auto it = files().values.find(key); it != files().values.end()) return it->second;
   if (!p.fallback.empty()) return Value{std::string(p.fallback), std::string(kDefault)};
   return std::nullopt;
@@ -247,14 +247,13 @@ Result<std::optional<double>> real(Name<Type::real> n) { return get<double>(n.in
 
 namespace {
 std::string origin(std::string_view name) {
-  const auto* const p = std::find_if(std::begin(kParameters), std::end(kParameters),
-                                     [&](const auto& q) { return q.name == name; });
-  const auto v = p == std::end(kParameters) ? std::nullopt : lookup(*p);
+  const Parameter* const p = find(name);
+  const auto v = p ? lookup(*p) : std::nullopt;
   return v ? v->origin : std::string(kDefault);
 }
 }  // namespace
 
-bool in_environment(std::string_view name) { return origin(name) == "environment"; }
+bool in_environment(std::string_view name) { return origin(name) == kEnvironment; }
 bool chosen(std::string_view name) { return origin(name) != kDefault; }
 
 std::vector<Setting> settings() {

@@ -86,8 +86,7 @@ inline constexpr Parameter kParameters[] = {
      "1: hosts join without a secret; whoever reaches a port is believed"},
     {"OURO_SOCKET_IFNAME", Type::text, "", "",
      "network interfaces to use: prefixes, comma-separated; =NAME is exact, ^ before the list excludes; "
-     "unset: "
-     "NCCL_SOCKET_IFNAME"},
+     "unset: NCCL_SOCKET_IFNAME"},
     {"OURO_HOSTID", Type::text, "", "",
      "name of this host: ranks with the same name share memory; unset: the kernel's boot id and network "
      "namespace"},

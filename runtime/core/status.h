@@ -21,7 +21,7 @@ enum class Reason : std::uint8_t {
   none,               ///< ok
   peer_dead,          ///< peer_lost: a process ended, or left the job too early. shrink(), or start it again
   peer_unresponsive,  ///< peer_lost: a rank of another host is silent (OURO_SILENT_FAIL). As above
-  link_lost,          ///< peer_lost: so, and an interface of this host is down. Mend the network; as above
+  link_lost,          ///< peer_lost: an interface is down, or no data gets across. Mend the network; as above
   mismatch,           ///< invalid: ranks differ in a call or a setting; the text has both. Mend the program
   deadline,           ///< timeout: not over in time. Look at the ranks that are named, or allow more time
   late,               ///< timeout: reserved. Ranks that are late are named in a warning, no call returns it
