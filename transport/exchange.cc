@@ -60,8 +60,12 @@ void Exchange::remove(std::uint64_t key, bool lingers) {
   if (it == rooms_.end()) return;
   const std::shared_ptr<NetRoom> room = it->second;
   room->bell = nullptr;
-  for (const auto& [rank, link] : room->links)
-    peers_[static_cast<std::size_t>(rank)].given_up.push_back({key, load(link->in_freed_)});
+  for (const auto& [rank, link] : room->links) {
+    Peer& p = peers_[static_cast<std::size_t>(rank)];
+    if (p.gone) continue;
+    p.ended.push_back({key, load(link->in_freed_), link->gone_});
+    ++p.untold;
+  }
   if (!lingers) return drop(room);
   ++lingering_;
   std::vector<int> gone;
@@ -94,9 +98,12 @@ std::size_t Exchange::lingering() {
 
 void Exchange::forgive(int peer) {
   std::lock_guard lock(mutex_);
-  peers_[static_cast<std::size_t>(peer)].gone = true;
+  Peer& p = peers_[static_cast<std::size_t>(peer)];
+  p.gone = true;
+  p.ended.clear();
+  p.untold = 0;
   std::vector<std::shared_ptr<NetRoom>> left;
-  for (const Entry& e : peers_[static_cast<std::size_t>(peer)].links)
+  for (const Entry& e : p.links)
     if (!e.room->bell) left.push_back(e.room);
   for (const auto& room : left) {
     forget(peer, room);
@@ -184,12 +191,12 @@ bool Exchange::next(NetLink& l, std::uint64_t room, Outgoing* out) {
 
 bool Exchange::next(int peer, Outgoing* out) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
-  if (!p.given_up.empty()) {
+  if (p.untold > 0) {
+    Ended& e = *std::find_if(p.ended.begin(), p.ended.end(), [](const Ended& x) { return !x.told; });
+    e.told = true;
+    --p.untold;
     *out = {};
-    out->header.kind = NetHeader::kGone;
-    out->header.room = p.given_up.back().room;
-    out->header.freed = p.given_up.back().freed;
-    p.given_up.pop_back();
+    out->header = {.kind = NetHeader::kGone, .room = e.room, .index = e.theirs, .freed = e.freed};
     if (checks_) out->header.head_check = head_check_of(out->header);
     return true;
   }
@@ -280,7 +287,7 @@ void Exchange::abandon(int peer, const NetHeader& h) {
 void Exchange::landed(int peer, const NetHeader& h, const Place& place) {
   std::shared_ptr<NetRoom> room;
   NetLink* const l = find(peer, h.room, &room);
-  if (!l) return;
+  if (!l) return hear_of_ended(peer, h);
   // What the other side has given back; never more than was sent, whatever it says.
   if (h.freed > load(l->out_freed_) && h.freed <= l->sent_) {
     for (std::uint64_t i = load(l->out_freed_); i < h.freed; ++i) l->again_ &= ~bit(i, l->slot_count_);
@@ -308,6 +315,7 @@ void Exchange::landed(int peer, const NetHeader& h, const Place& place) {
       return;
     case NetHeader::kGone:
       l->gone_ = true;
+      hear_of_ended(peer, h);  // its owner here may have gone, too
       if (room->bell)
         bump(*room->bell);
       else if (l->drained())
@@ -345,11 +353,30 @@ void Exchange::landed(int peer, const NetHeader& h, const Place& place) {
   if (room->bell) bump(*room->bell);
 }
 
-void Exchange::resume(int peer, std::span<const Outgoing> out) {
-  for (const Outgoing& o : out)
-    if (o.header.kind == NetHeader::kGone)
-      peers_[static_cast<std::size_t>(peer)].given_up.push_back({o.header.room, o.header.freed});
-  for (Entry& e : peers_[static_cast<std::size_t>(peer)].links) {
+/// Of a room whose end here has gone, if it ever was here: the peer learns so from whatever it says, unless
+/// it knows.
+void Exchange::hear_of_ended(int peer, const NetHeader& h) {
+  Peer& p = peers_[static_cast<std::size_t>(peer)];
+  const auto e =
+      std::find_if(p.ended.begin(), p.ended.end(), [&](const Ended& x) { return x.room == h.room; });
+  if (e == p.ended.end() || h.kind == NetHeader::kOpened || h.kind == NetHeader::kCredit) return;
+  if (h.kind != NetHeader::kGone) return tell_again(p, *e);
+  e->theirs = true;
+  if (h.index == 1) {  // both have heard
+    if (!e->told) --p.untold;
+    p.ended.erase(e);
+    return;
+  }
+  tell_again(p, *e);
+  const auto closed = [](const Ended& x) { return x.theirs && x.told; };
+  if (std::count_if(p.ended.begin(), p.ended.end(), closed) > std::ptrdiff_t{kFarewells})
+    p.ended.erase(std::find_if(p.ended.begin(), p.ended.end(), closed));
+}
+
+void Exchange::resume(int peer) {
+  Peer& p = peers_[static_cast<std::size_t>(peer)];
+  for (Ended& e : p.ended) tell_again(p, e);
+  for (Entry& e : p.links) {
     NetLink& l = *e.link;
     for (std::uint64_t i = load(l.out_freed_); i < l.sent_; ++i) l.again_ |= bit(i, l.slot_count_);
     l.say_open_ = l.say_credit_ = true;

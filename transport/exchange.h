@@ -4,12 +4,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/link_view.h"
@@ -27,7 +28,7 @@ struct NetHeader {
     kCredit,  ///< `freed` is the message
     kAsk,     ///< asks for a credit
     kResend,  ///< chunk `index` did not arrive as it was sent
-    kGone,    ///< the sender has given up its end: it takes nothing more
+    kGone,  ///< the sender has given up its end: it takes nothing more; `index` is 1 if it has heard the same
   };
   std::uint32_t kind, bytes;  ///< bytes of payload that follow
   std::uint64_t room, index;
@@ -140,39 +141,57 @@ class Exchange {
   void landed(int peer, const NetHeader&, const Place&);
   /// The rest of a frame that was placed will not come: it is asked for again.
   void abandon(int peer, const NetHeader&);
-  /// A connection to `peer` is gone, and what was under way on it (`out`: frames of which not all is sent):
-  /// all that has not been given back goes again; what comes twice is discarded.
-  void resume(int peer, std::span<const Outgoing> out = {});
+  /// A connection to `peer` is gone, and nobody knows what of it has arrived: all chunks that have not been
+  /// given back, and all that was said of rooms, go again; what comes twice is discarded.
+  void resume(int peer);
   /// The ranks that have not taken all that was sent to them, as far as is known; they are asked.
   std::vector<int> owing(NetRoom&);
   /// Whether there is, or will be, something to say to `peer`.
   bool talks_to(int peer) const {
     const Peer& p = peers_[static_cast<std::size_t>(peer)];
-    return !p.links.empty() || !p.given_up.empty();
+    return !p.links.empty() || p.untold > 0;
+  }
+  /// Of how many rooms whose end here has gone `peer` would still be told if it asked. At most kFarewells
+  /// more than rooms that are open there.
+  std::size_t remembered(int peer) {
+    std::lock_guard lock(mutex_);
+    return peers_[static_cast<std::size_t>(peer)].ended.size();
   }
   /// Whether `peer` has been forgiven.
   bool gone(int peer) const { return peers_[static_cast<std::size_t>(peer)].gone; }
 
   static constexpr std::size_t kMaxPayload = std::size_t{1} << 24;
+  static constexpr std::size_t kFarewells = 256;
 
  private:
   struct Entry {
     std::shared_ptr<NetRoom> room;
     NetLink* link;
   };
+  struct Ended {
+    std::uint64_t room, freed;  // freed: the last word on what was taken
+    bool theirs;                // the peer has said that it has ended its room
+    bool told = false;
+  };
   struct Peer {
     std::vector<Entry> links;
     std::size_t turn = 0;
     bool gone = false;  // takes nothing more
-    struct GivenUp {
-      std::uint64_t room, freed;  // freed: the last word on what was taken
-    };
-    std::vector<GivenUp> given_up;  // rooms whose end here has gone: to be told
+    // Rooms whose end here has gone: the peer is told, again after each loss and whenever it asks, until it
+    // says that it has heard. A key is not used twice, and of one that is neither here nor in this list
+    // nothing is said: its room is still to be opened here. So what the peer may ask about is never dropped;
+    // where it has ended its room, too, only its repeated farewell can come, and the last kFarewells suffice.
+    std::deque<Ended> ended;
+    std::size_t untold = 0;  // of them
   };
   NetLink* find(int peer, std::uint64_t room, std::shared_ptr<NetRoom>* keep = nullptr);
   bool next(NetLink&, std::uint64_t room, Outgoing*);
   void drop(const std::shared_ptr<NetRoom>&);
   void forget(int peer, const std::shared_ptr<NetRoom>&);
+  static void tell_again(Peer& p, Ended& e) {
+    if (std::exchange(e.told, false)) ++p.untold;
+  }
+  void hear_of_ended(int peer, const NetHeader&);
   void drop_if_drained(const std::shared_ptr<NetRoom>&);
   std::uint64_t check_of(NetHeader, const std::byte* payload) const;
   static std::uint32_t head_check_of(NetHeader);

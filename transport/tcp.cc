@@ -378,7 +378,7 @@ void TcpFabric::State::finish(Connection& c) {
 void TcpFabric::State::give_up(Connection& c) {
   if (c.within && c.place.to) exchange.abandon(c.peer, c.in);
   c.close();
-  exchange.resume(c.peer, c.out);
+  exchange.resume(c.peer);
   resumed[static_cast<std::size_t>(c.peer)] = true;
 }
 

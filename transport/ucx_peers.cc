@@ -73,10 +73,7 @@ void Ucx::ended(Peer& p, std::string why) {
 void Ucx::resume(Peer& p) {
   OURO_INFO(NET, "the UCX connection of rank {} to rank {} has ended: {}", options_.rank, p.rank, p.why);
   close(p);
-  std::vector<Exchange::Outgoing> out;
-  for (const auto& s : sends_)
-    if (s->under_way && s->peer == p.rank) out.push_back(s->out);
-  exchange_.resume(p.rank, out);
+  exchange_.resume(p.rank);
   p.ended = false;
   p.resumed = true;
   const auto now = Clock::now();

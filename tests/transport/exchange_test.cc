@@ -1,85 +1,15 @@
 // The exchange between two ranks over a wire in memory: chunks in any order, lost with a connection, twice,
 // damaged, and headers that no honest peer sends.
-#include "transport/exchange.h"
-
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <deque>
-#include <optional>
 #include <random>
+
+#include "tests/transport/ends.h"
 
 namespace ouro::transport {
 namespace {
-
-constexpr std::uint32_t kSlotBytes = 256, kSlots = 8;
-constexpr std::uint64_t kRoom = 77;
-
-/// One rank: its exchange, its end of the room, and an executor that fills and reads slots.
-struct End {
-  explicit End(int me, bool checks = true)
-      : rank(me), exchange(2, checks, [this](int, std::string why) { damaged = std::move(why); }) {}
-  void open() {
-    room = std::make_shared<NetRoom>();
-    room->key = kRoom;
-    room->bell = &bell;
-    room->links[1 - rank] = std::make_unique<NetLink>(kSlotBytes, kSlots);
-    exchange.add(room);
-  }
-  NetLink& link() { return *room->links.at(1 - rank); }
-  /// Puts a chunk whose bytes follow from its number, if there is room.
-  bool put() {
-    const LinkView out = link().out();
-    if (sent - load(*out.freed) >= out.slot_count) return false;
-    const std::uint32_t bytes = static_cast<std::uint32_t>((sent * 37) % (kSlotBytes + 1));
-    for (std::uint32_t i = 0; i < bytes; ++i) out.payload(sent)[i] = static_cast<std::byte>(sent * 7 + i);
-    out.header(sent) = {sent, 5, 6, bytes, static_cast<std::int32_t>(sent)};
-    publish(*out.full, ++sent);
-    return true;
-  }
-  /// Takes the next chunk if it is there; false if it is wrong.
-  bool take() {
-    const LinkView in = link().in();
-    if (load(*in.full) <= taken) return true;
-    const SlotHeader h = in.header(taken);
-    bool right = h.seq == taken && h.bytes == (taken * 37) % (kSlotBytes + 1) &&
-                 h.tag == static_cast<std::int32_t>(taken);
-    for (std::uint32_t i = 0; right && i < h.bytes; ++i)
-      right = in.payload(taken)[i] == static_cast<std::byte>(taken * 7 + i);
-    publish(*in.freed, ++taken);
-    return right;
-  }
-  int rank;
-  Exchange exchange;
-  Counter bell{};
-  std::shared_ptr<NetRoom> room;
-  std::string damaged;
-  std::uint64_t sent = 0, taken = 0;
-};
-
-using Bytes = std::vector<std::byte>;
-struct Frame {
-  NetHeader header;
-  std::vector<std::byte> payload;
-};
-
-std::optional<Frame> next(End& from) {
-  Exchange::Outgoing out;
-  std::lock_guard lock(from.exchange.lock());
-  if (!from.exchange.next(1 - from.rank, &out)) return std::nullopt;
-  return Frame{out.header, {out.payload, out.payload + out.header.bytes}};
-}
-
-Status give(End& to, const Frame& f) {
-  std::lock_guard lock(to.exchange.lock());
-  auto place = to.exchange.place(1 - to.rank, f.header);
-  if (!place.ok()) return place.status();
-  if (place->to && !f.payload.empty()) std::memcpy(place->to, f.payload.data(), f.payload.size());
-  to.exchange.landed(1 - to.rank, f.header, *place);
-  return {};
-}
 
 /// Whatever the wire does, chunks arrive whole, in order and once.
 TEST(Exchange, SurvivesTheWire) {
@@ -316,57 +246,6 @@ TEST(Exchange, LingersUntilTaken) {
   EXPECT_EQ(after.use_count(), 1);
 }
 
-/// Neither takes what the other has sent: each is told, and neither waits.
-TEST(Exchange, TellsThatItTakesNothingMore) {
-  End a(0), b(1);
-  a.open(), b.open();
-  for (int turn = 0; turn < 6; ++turn) {
-    if (auto f = next(a)) {
-      ASSERT_TRUE(give(b, *f).ok());
-    }
-    if (auto f = next(b)) {
-      ASSERT_TRUE(give(a, *f).ok());
-    }
-  }
-  a.put(), b.put();
-  a.exchange.remove(kRoom, true);
-  EXPECT_EQ(a.exchange.lingering(), 1u);
-  EXPECT_FALSE(b.link().drained());
-  for (int turn = 0; turn < 6; ++turn)
-    if (auto f = next(a)) {
-      ASSERT_TRUE(give(b, *f).ok());
-    }
-  EXPECT_TRUE(b.link().drained());
-  b.exchange.remove(kRoom, true);
-  EXPECT_EQ(b.exchange.lingering(), 0u);
-  for (int turn = 0; turn < 6; ++turn)
-    if (auto f = next(b)) {
-      ASSERT_TRUE(give(a, *f).ok());
-    }
-  EXPECT_EQ(a.exchange.lingering(), 0u);
-}
-
-/// A sender that waits for its memory hears of it even from who takes the chunk and leaves at once.
-TEST(Exchange, AFarewellTellsWhatWasTaken) {
-  End a(0), b(1);
-  a.open(), b.open();
-  for (int turn = 0; turn < 6; ++turn) {
-    if (auto f = next(a)) {
-      ASSERT_TRUE(give(b, *f).ok());
-    }
-    if (auto f = next(b)) {
-      ASSERT_TRUE(give(a, *f).ok());
-    }
-  }
-  a.put();
-  ASSERT_TRUE(give(b, *next(a)).ok());
-  ASSERT_TRUE(b.take());
-  b.exchange.remove(kRoom, true);
-  b.room.reset();
-  ASSERT_TRUE(give(a, *next(b)).ok());
-  EXPECT_EQ(load(*a.link().out().freed), 1u);
-}
-
 /// Whoever has lent a message waits for its end to be given back, whatever follows it on the link.
 TEST(Exchange, AsksForTheEndOfEachLentMessage) {
   End a(0), b(1);
@@ -375,7 +254,7 @@ TEST(Exchange, AsksForTheEndOfEachLentMessage) {
   ASSERT_TRUE(give(a, *next(b)).ok());
   ASSERT_TRUE(give(b, *next(a)).ok());
   const LinkView out = a.link().out();
-  const Bytes memory(kSlotBytes);
+  const std::vector<std::byte> memory(kSlotBytes);
   const struct {
     std::uint64_t first;
     bool lent;
@@ -389,31 +268,6 @@ TEST(Exchange, AsksForTheEndOfEachLentMessage) {
   while (auto f = next(a))
     if (f->header.kind == NetHeader::kChunk) asked.push_back(f->header.tell != 0);
   EXPECT_THAT(asked, testing::ElementsAre(false, true, false, true, true));
-}
-
-/// What was not wholly sent when the connection broke is said again, wherever in a burst it stood.
-TEST(Exchange, AFarewellSurvivesItsConnection) {
-  End a(0), b(1);
-  a.open(), b.open();
-  Exchange::Outgoing burst[2];
-  {
-    std::lock_guard lock(a.exchange.lock());
-    ASSERT_TRUE(a.exchange.next(1, &burst[0]));
-    ASSERT_EQ(burst[0].header.kind, NetHeader::kOpen);
-  }
-  a.exchange.remove(kRoom, false);
-  {
-    std::lock_guard lock(a.exchange.lock());
-    EXPECT_TRUE(a.exchange.talks_to(1));
-    ASSERT_TRUE(a.exchange.next(1, &burst[1]));
-    ASSERT_EQ(burst[1].header.kind, NetHeader::kGone);
-    EXPECT_FALSE(a.exchange.talks_to(1));
-    a.exchange.resume(1, burst);
-  }
-  const auto again = next(a);
-  ASSERT_TRUE(again);
-  EXPECT_EQ(again->header.kind, NetHeader::kGone);
-  EXPECT_EQ(again->header.room, kRoom);
 }
 
 TEST(Exchange, ForgivesWhoHasGone) {
