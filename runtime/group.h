@@ -38,6 +38,8 @@ struct ShrinkOutcome {
 };
 
 class Group final : private Host {
+  friend struct TestAccess;
+
  public:
   static Result<std::shared_ptr<Group>> create(std::shared_ptr<Context>, GroupSpec);
   ~Group() override;

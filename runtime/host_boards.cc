@@ -56,14 +56,17 @@ Status HostExecutor::open_page(std::uint64_t round) {
 Status HostExecutor::wait_long(int from, std::uint64_t round, BoardView::Phase phase) {
   const BoardView& b = lanes_.board[static_cast<std::size_t>(from)];
   std::uint64_t& word = b.card(round).word;
-  OURO_TRY(host_.waiter().until({reinterpret_cast<std::uint32_t*>(&word), b.sleepers},
-                                BoardView::serial(round, phase)));
+  OURO_TRY(host_.waiter().until({&word, b.sleepers}, BoardView::serial(round, phase)));
   return heard(from, round, std::atomic_ref(word).load(std::memory_order_acquire));
 }
 
 Status HostExecutor::end_round() {
   met_ = false;
-  publish(*lanes_.board[static_cast<std::size_t>(rank_)].done, ++lanes_.round);
+  const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
+  const std::uint64_t round = ++lanes_.round;
+  if (round % BoardView::kRenewal == 0) [[unlikely]]
+    mine.renew(round);
+  publish(*mine.done, round);
   return {};
 }
 

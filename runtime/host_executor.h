@@ -53,6 +53,8 @@ class Host {
 };
 
 class HostExecutor {
+  friend struct TestAccess;  // what tests do that nobody else may
+
  public:
   HostExecutor(Context& context, Host& host, Lanes& lanes, int rank, int size);
 

@@ -82,6 +82,8 @@ static_assert(sizeof(Card) == 128);
 /// number of rounds that this rank has finished reading.
 struct BoardView {
   static constexpr int kPages = 4, kCards = 64;
+  /// Rounds after which a rank renews the cards that it has not used: see renew().
+  static constexpr std::uint64_t kRenewal = 1 << 20;
   /// How far a rank has come in a round: it has said where its buffers lie; its input is on the board; its
   /// result is, or it has come to a meeting; to a second one.
   enum Phase : std::uint32_t { kReferred = 1, kPosted = 2, kResult = 3, kMetAgain = 4 };
@@ -102,8 +104,21 @@ struct BoardView {
     std::uint64_t& word = card(round).word;
     std::atomic_ref(word).store(static_cast<std::uint64_t>(tag) << 32 | serial(round, p),
                                 std::memory_order_release);
-    if (std::atomic_ref(*sleepers).load(std::memory_order_relaxed) != 0)
-      wake_sleepers({reinterpret_cast<std::uint32_t*>(&word), sleepers});
+    if (std::atomic_ref(*sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers({&word, sleepers});
+  }
+  /// Serial numbers come round after 2^30 rounds, and a card that is half as old would look as if its rank
+  /// had come to a round ahead. A rank that only reads (whoever receives a broadcast, the root of a reduce)
+  /// writes no card, so it makes those that were not used for more than a lap look as if
+  /// they were of the lap before. At the end of
+  /// every kRenewal-th round, the `round`-th; called by the owner. By then everybody has released what stood
+  /// on such a card: each round has a rank that posts, which has waited for the one kCards before.
+  void renew(std::uint64_t round) const {
+    for (std::uint64_t i = 0; i < kCards; ++i) {
+      const std::atomic_ref word(cards[i].word);
+      const auto age = static_cast<std::int32_t>(
+          serial(round, Phase{}) - static_cast<std::uint32_t>(word.load(std::memory_order_relaxed)));
+      if (age > 4 * kCards) word.store(serial(round - 2 * kCards + i, Phase{}), std::memory_order_relaxed);
+    }
   }
 };
 

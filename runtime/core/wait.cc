@@ -1,4 +1,4 @@
-// The wait ladder: pause-spin while every rank has a core, then yield, then sleep on the counter's low half.
+// The wait ladder: pause-spin while every rank has a core, then yield, then sleep on the word's low half.
 // Used by everything that waits for another rank.
 #include "runtime/core/wait.h"
 
@@ -57,14 +57,17 @@ class Busy {
   bool has_ = false;
 };
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+/// A futex has 32 bits. The kernel alone looks at this half of a word; all changes of a word that anybody
+/// waits for change it.
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half of a word comes first");
+void* low_half(std::uint64_t* word) { return word; }
 
-void park(Signal s, std::uint32_t seen) {
+void park(Signal s, std::uint64_t seen) {
   std::atomic_ref sleepers(*s.sleepers);
   sleepers.fetch_add(1, std::memory_order_seq_cst);
   if (std::atomic_ref(*s.word).load(std::memory_order_seq_cst) == seen) {
     timespec slice{0, kParkNs};
-    syscall(SYS_futex, s.word, FUTEX_WAIT, seen, &slice, nullptr, 0);
+    syscall(SYS_futex, low_half(s.word), FUTEX_WAIT, static_cast<std::uint32_t>(seen), &slice, nullptr, 0);
   }
   sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -79,8 +82,10 @@ void relax() {
 #endif
 }
 
-void wake_sleepers(Signal s) { syscall(SYS_futex, s.word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
-void wake_sleepers(Counter& c) { wake_sleepers({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers}); }
+void wake_sleepers(Signal s) {
+  syscall(SYS_futex, low_half(s.word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+void wake_sleepers(Counter& c) { wake_sleepers({&c.value, &c.sleepers}); }
 
 void serve_stream() { serves_stream = true; }
 LentCore::LentCore() {
@@ -97,15 +102,24 @@ void wait_patiently(Counter& c, std::uint64_t at_least) {
     if (i < kYields)
       sched_yield();
     else
-      park({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers}, static_cast<std::uint32_t>(now));
+      park({&c.value, &c.sleepers}, now);
   }
 }
 
 Status Waiter::until(Signal s, std::uint32_t at_least) {
+  return climb(
+      s, [at_least](std::uint64_t seen) { return reached(static_cast<std::uint32_t>(seen), at_least); });
+}
+Status Waiter::until_counted(Counter& c, std::uint64_t at_least) {
+  return climb({&c.value, &c.sleepers}, [at_least](std::uint64_t seen) { return seen >= at_least; });
+}
+
+template <class There>
+Status Waiter::climb(Signal s, There there) {
   std::atomic_ref word(*s.word);
   bool spinning = spin_.count() > 0;
   // Most waits are shorter than one pause, or than reading the clock.
-  const auto here = [&] { return reached(word.load(std::memory_order_acquire), at_least); };
+  const auto here = [&] { return there(word.load(std::memory_order_acquire)); };
   if (spinning) {
     for (int i = kTightPolls; i > 0; --i)
       if (here()) return {};
@@ -121,8 +135,8 @@ Status Waiter::until(Signal s, std::uint32_t at_least) {
   std::atomic_ref abort(*const_cast<std::uint32_t*>(abort_));
   int yields = 0;
   for (std::uint64_t i = 1;; ++i) {
-    const std::uint32_t seen = word.load(std::memory_order_acquire);
-    if (reached(seen, at_least)) return {};
+    const std::uint64_t seen = word.load(std::memory_order_acquire);
+    if (there(seen)) return {};
     if (spinning && i % kPausesPerClock != 0) {
       relax();
       continue;
@@ -130,7 +144,7 @@ Status Waiter::until(Signal s, std::uint32_t at_least) {
     const auto now = Clock::now();
     if (now >= next_look || abort.load(std::memory_order_acquire) != 0) {
       // What was published before a death still counts.
-      if (reached(word.load(std::memory_order_acquire), at_least)) return {};
+      if (here()) return {};
       OURO_TRY(look(now - start));
       next_look = now + kLookEvery;
     }
@@ -156,7 +170,7 @@ Status Waiter::until_pumped(Counter& c, std::uint64_t at_least, bool by_pump) {
     Pump& pump;
     bool on = true;
   } driving(*pump_);
-  const Signal signal{reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers};
+  const Signal signal{&c.value, &c.sleepers};
   const auto start = Clock::now();
   auto next_look = start + kLookEvery;
   std::atomic_ref abort(*const_cast<std::uint32_t*>(abort_));
@@ -184,7 +198,7 @@ Status Waiter::until_pumped(Counter& c, std::uint64_t at_least, bool by_pump) {
       pump_->rest(std::chrono::microseconds(kParkNs / 1000));
     } else {
       driving.stop();  // another rank of this host moves the counter, and the pump's own thread the rest
-      park(signal, static_cast<std::uint32_t>(seen));
+      park(signal, seen);
     }
   }
 }

@@ -33,12 +33,14 @@ inline void bump(Counter& c) {
   if (std::atomic_ref(c.sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers(c);
 }
 
-/// A 32-bit serial number that somebody waits for, and the word that says whether anybody sleeps on it.
-/// Serial numbers wrap: `a` has come to `b` if the difference, as a signed number, is not negative.
+/// A word whose low half is a serial number that somebody waits for, and the word that says whether anybody
+/// sleeps on it. Programs load and store it whole; only the kernel looks at 32 bits of it, to sleep on.
 struct Signal {
-  std::uint32_t* word;
+  std::uint64_t* word;
   std::uint32_t* sleepers;
 };
+/// Serial numbers wrap: `now` has come to `at_least` if the difference, as a signed number, is not negative.
+/// Whoever compares them makes sure that they never lie 2^31 or more apart.
 inline bool reached(std::uint32_t now, std::uint32_t at_least) {
   return static_cast<std::int32_t>(now - at_least) >= 0;
 }
@@ -96,11 +98,9 @@ class Waiter {
   Status until(Counter& c, std::uint64_t at_least, bool by_pump = false) {
     if (load(c) >= at_least) return {};
     if (pump_) return until_pumped(c, at_least, by_pump);
-    // The low half of a counter is its serial number (little-endian targets only, as the wire formats are).
-    return until({reinterpret_cast<std::uint32_t*>(&c.value), &c.sleepers},
-                 static_cast<std::uint32_t>(at_least));
+    return until_counted(c, at_least);
   }
-  /// Returns when the word has come to `at_least`, or with the failure that ended the wait.
+  /// Returns when the low half of the word has come to `at_least`, or with the failure that ended the wait.
   Status until(Signal, std::uint32_t at_least);
 
  protected:
@@ -109,7 +109,11 @@ class Waiter {
   static constexpr std::chrono::milliseconds kLookEvery{4};
 
  private:
+  Status until_counted(Counter&, std::uint64_t at_least);
   Status until_pumped(Counter&, std::uint64_t at_least, bool by_pump);
+  /// `there`: whether the word, as it was seen, is what is waited for.
+  template <class There>
+  Status climb(Signal, There there);
   const std::uint32_t* abort_;
   std::chrono::microseconds spin_;
   bool crowded_;

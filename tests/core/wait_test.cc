@@ -57,6 +57,19 @@ TEST_P(WaitLadder, SeesWhatIsThereAndWhatComes) {
   writer.join();
 }
 
+/// Counters have 64 bits: what is far behind has not come, though its low half looks as if it had.
+TEST_P(WaitLadder, CountersDoNotWrap) {
+  const std::uint32_t abort = 0;
+  const auto c = std::make_unique<Counter>();
+  TestWaiter waiter(&abort, std::chrono::microseconds(GetParam()), 0);
+  for (const std::uint64_t at_least : {std::uint64_t{1} << 32, (std::uint64_t{1} << 32) - 7, 3ul << 30}) {
+    EXPECT_EQ(waiter.until(*c, at_least).reason(), Reason::deadline) << at_least;
+    publish(*c, at_least);
+    EXPECT_TRUE(waiter.until(*c, at_least).ok());
+    publish(*c, 0);
+  }
+}
+
 TEST_P(WaitLadder, SleepersAreWoken) {
   const std::uint32_t abort = 0;
   const auto c = std::make_unique<Counter>();

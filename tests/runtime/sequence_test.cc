@@ -1,11 +1,13 @@
 // Sequences of unlike operations: small and large ones, roots that run ahead and readers that lag share the
-// same boards.
+// same boards, and after billions of rounds their serial numbers come round.
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "tests/runtime/access.h"
 #include "tests/runtime/ranks.h"
 
 namespace ouro::test {
@@ -114,6 +116,49 @@ TEST_P(Sequences, OfBroadcastsThatRunAhead) {
       return "";
     });
     EXPECT_EQ(outcome, "") << count;
+  }
+}
+
+/// 2^k: where the serial numbers of cards, four a round in 32 bits, come to a power of two, or round again.
+class Rounds : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Wrap, Rounds, testing::Values(20, 27, 28, 29, 30, 31, 32, 40));
+
+/// Cards that were written at the beginning, or never, must not look as if their rank had come.
+TEST_P(Rounds, ManyAreCountedByRanksThatOnlyRead) {
+  if (hosts_of(2) > 1) GTEST_SKIP() << "hosts share no boards";
+  constexpr int kRanks = 3;
+  const std::uint64_t around = std::uint64_t{1} << GetParam();
+  for (const int first : {1, 70}) {  // rounds in which all post: some cards are never written, or none
+    std::barrier<> rest(kRanks);
+    const std::string outcome = run_threads(kRanks, [&](Context& c) -> std::string {
+      constexpr std::size_t kCounts[] = {3, 300, 30'000};  // cards, notes, pages
+      Group& g = c.world();
+      std::vector<float> in(kRanks * kCounts[2] + 1), out(in.size());
+      std::string said;
+      int turn = 0;
+      const auto runs = [&](int times, int collective, int root, std::size_t count) {
+        for (int i = 0; i < times && said.empty(); ++i, ++turn)
+          said = run_one(g, collective, turn, root, count, in, out);
+        if (!said.empty()) said += fmt::format(" (at round {})", rt::TestAccess::round(*g.impl()));
+      };
+      runs(first, 0, 0, kCounts[0]);
+      rest.arrive_and_wait();  // nobody is in a round any more
+      const Status jumped = rt::TestAccess::only_read_until(*g.impl(), around - 150);
+      rest.arrive_and_wait();
+      OURO_RANK_OK(jumped);
+      // Who has never posted since is waited for after the numbers have come round, and before.
+      for (const int root : {0, 1, 2})
+        for (const int collective : {7, 6, 4, 5}) {
+          runs(14, collective, root, kCounts[0]);
+          runs(7, collective, root, kCounts[1]);
+          runs(1, collective, root, kCounts[2]);
+          if (collective == 7 && root == 0) runs(135, collective, root, kCounts[0]);
+          for (const int symmetric : {0, 1, 2, 3}) runs(1, symmetric, 0, kCounts[turn % 3]);
+        }
+      if (said.empty() && rt::TestAccess::round(*g.impl()) < around) said = "too few rounds";
+      return said;
+    });
+    EXPECT_EQ(outcome, "") << first;
   }
 }
 
