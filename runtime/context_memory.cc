@@ -185,10 +185,12 @@ bool Context::reaches(const std::vector<int>& ranks) {
       std::uint64_t magic = 0;
       std::uint32_t number = 0;
       const std::uint64_t at = page(r).self;
-      known->second =
-          device::read_process(peer(r).pid, at + offsetof(ControlPage, magic), &magic, sizeof magic).ok() &&
-          device::read_process(peer(r).pid, at + offsetof(ControlPage, rank), &number, sizeof number).ok() &&
-          magic == kControlMagic && number == static_cast<std::uint32_t>(r);
+      const auto read = [&](std::size_t offset, void* to, std::size_t bytes) {
+        return device::read_process(peer(r).pid, peer(r).pidfd.get(), at + offset, to, bytes).ok();
+      };
+      known->second = read(offsetof(ControlPage, magic), &magic, sizeof magic) &&
+                      read(offsetof(ControlPage, rank), &number, sizeof number) && magic == kControlMagic &&
+                      number == static_cast<std::uint32_t>(r);
     }
     if (!known->second) return false;
   }

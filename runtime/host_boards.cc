@@ -147,7 +147,8 @@ Status HostExecutor::refer(bool must, Way* way) {
 Status HostExecutor::bring(int from, bool result, std::size_t offset, void* to, std::size_t bytes) const {
   const Card& card = lanes_.board[static_cast<std::size_t>(from)].card(lanes_.round);
   const std::uint64_t at = (result ? card.out : card.in).offset + offset;
-  Status s = device::read_process(context_.peer(host_.world_rank(from)).pid, at, to, bytes);
+  const Peer& peer = context_.peer(host_.world_rank(from));
+  Status s = device::read_process(peer.pid, peer.pidfd.get(), at, to, bytes);
   if (s.ok()) return s;
   Failure f = *s.failure();
   f.rank = from;

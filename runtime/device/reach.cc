@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -15,29 +16,51 @@
 
 namespace ouro::device {
 
-Status read_process(pid_t pid, std::uint64_t from, void* to, std::size_t bytes) {
+namespace {
+
+Status failed(Reason reason, pid_t pid, std::size_t bytes, const char* why, const char* detector) {
+  return Status(Failure{.reason = reason,
+                        .text = fmt::format("cannot read {} bytes of process {}: {}", bytes, pid, why),
+                        .pid = static_cast<int>(pid),
+                        .detector = detector});
+}
+
+/// A pidfd is readable from the end of its process on.
+bool ended(int pidfd) {
+  pollfd p{pidfd, POLLIN, 0};
+  int n = 0;
+  do n = poll(&p, 1, 0);
+  while (n < 0 && errno == EINTR);
+  return n != 0;
+}
+
+}  // namespace
+
+Status read_process(pid_t pid, int pidfd, std::uint64_t from, void* to, std::size_t bytes) {
   if (pid == getpid()) {
     std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
     return {};
   }
   constexpr std::size_t kMost = std::size_t{1}
                                 << 30;  // of one call; the system moves less than 2 GiB at once
+  if (pidfd < 0)
+    return failed(Reason::unsupported, pid, bytes, "the kernel has no descriptor of it", "pidfd");
   auto* at = static_cast<std::byte*>(to);
-  while (bytes > 0) {
-    const std::size_t some = std::min(bytes, kMost);
+  int error = 0;
+  std::size_t left = bytes;
+  while (left > 0 && error == 0) {
+    const std::size_t some = std::min(left, kMost);
     iovec local{at, some}, remote{reinterpret_cast<void*>(from), some};
     const ssize_t moved = process_vm_readv(pid, &local, 1, &remote, 1, 0);
     if (moved <= 0) {
-      if (moved < 0 && errno == EINTR) continue;
-      const int error = moved < 0 ? errno : EFAULT;
-      return Status(Failure{
-          .reason = error == ESRCH ? Reason::peer_dead : Reason::resource,
-          .text = fmt::format("cannot read {} bytes of process {}: {}", bytes, pid, std::strerror(error)),
-          .pid = static_cast<int>(pid),
-          .detector = "process_vm_readv"});
+      if (moved == 0 || errno != EINTR) error = moved < 0 ? errno : EFAULT;
+      continue;
     }
-    at += moved, from += static_cast<std::uint64_t>(moved), bytes -= static_cast<std::size_t>(moved);
+    at += moved, from += static_cast<std::uint64_t>(moved), left -= static_cast<std::size_t>(moved);
   }
+  // A process that still lives has had its number all the time.
+  if (error == ESRCH || ended(pidfd)) return failed(Reason::peer_dead, pid, bytes, "it has ended", "pidfd");
+  if (error != 0) return failed(Reason::resource, pid, bytes, std::strerror(error), "process_vm_readv");
   return {};
 }
 
