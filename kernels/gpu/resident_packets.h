@@ -47,12 +47,13 @@ class ResidentPackets : private ResidentChannel<Block> {
       }
     };
     for (std::uint64_t j = first(); j < packets_; j += stride()) to_all(kData + j, mine(j));
-    for (std::uint64_t j = first(); j < (factor ? kData : kFactor); j += stride())
+    // A flag has 32 bits: no packet may keep one for as long as they take to come round again.
+    const bool refresh = number_ % kRefresh < 2;
+    for (std::uint64_t j = first(); j < (factor || refresh ? kData : kFactor); j += stride())
       to_all(j, j == kTag      ? a_.tag
                 : j == kFactor ? __builtin_bit_cast(std::uint64_t, a_.premul.real)
                                : static_cast<std::uint64_t>(a_.premul.integer));
-    // A flag has 32 bits: no packet may keep one for as long as they take to come round again.
-    if (number_ % kRefresh < 2)
+    if (refresh)
       for (std::uint64_t j = packets_ + first(); j < a_.layout.packet_bytes / 8; j += stride())
         to_all(kData + j, 0);
   }

@@ -99,6 +99,41 @@ TEST(ResidentPackets, NumbersWrap) {
   }
 }
 
+/// Those that only some operations use are refreshed by all: here the factors, after others have gone on for
+/// long.
+TEST(ResidentPackets, NoneKeepsANumberUntilItComesRound) {
+  constexpr int kRanks = 3;
+  constexpr std::uint64_t kLater = 1 << 20;
+  World w(kRanks, 1, 2);
+  const auto runs = [&](std::uint64_t before, OpKind op) {
+    std::vector<std::unique_ptr<Operation>> operations;
+    for (int r = 0; r < kRanks; ++r)
+      reinterpret_cast<ResidentState*>(w.at(r).arena + ResidentLayout::kHeaderBytes)->operations = before;
+    for (int i = 0; i < 2; ++i)  // of both parities
+      operations.push_back(make(w,
+                                {.collective = Collective::all_reduce,
+                                 .algorithm = Algorithm::oneshot,
+                                 .op = op,
+                                 .count = 9,
+                                 .packets = true},
+                                1));
+    run_and_check(w, operations, 1);
+  };
+  runs(2, OpKind::premulsum);
+  runs(kLater - 1, OpKind::sum);
+  const ResidentLayout& layout = w.layout;
+  for (int r = 0; r < kRanks; ++r)
+    for (int set = 0; set < 2 * kRanks; ++set) {
+      if (set % kRanks == r) continue;
+      const auto* packets =
+          reinterpret_cast<const Packet*>(w.at(r).arena + ResidentLayout::kHeaderBytes + layout.packets_at +
+                                          static_cast<std::uint64_t>(set) * layout.packet_set_bytes());
+      for (std::uint64_t j = 0; j < 3 + layout.packet_bytes / 8; ++j)
+        for (const std::uint64_t half : packets[j].half)
+          ASSERT_GE(half >> 32, kLater) << "rank " << r << " set " << set << " packet " << j;
+    }
+}
+
 /// A launch that is replayed with the same arguments does the same again: all that changes is in the arenas.
 TEST(ResidentReplay, SameArguments) {
   constexpr int kRanks = 4, kChannels = 2;
