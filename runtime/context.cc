@@ -21,12 +21,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Whether every rank of the node can have that many hardware threads of its own. Judged by what all of them
-/// wrote on their pages before they joined, so that all come to the same answer.
-bool enough_cores(const std::vector<Peer>& peers, std::size_t of_each) {
+/// Whether every rank of a host can have that many hardware threads of its own. Judged by what all of them
+/// wrote on their pages before they joined, so that all ranks of the job come to the same answer.
+bool enough_cores(const std::vector<Peer>& peers, int node, std::size_t of_each) {
   std::vector<Cpus> masks;
   for (const Peer& p : peers) {
-    if (p.remote()) continue;
+    if (p.node != node) continue;
     const auto& page = *reinterpret_cast<const ControlPage*>(p.control->data());
     Cpus mask;
     for (int cpu = 0; cpu < kMaxCpus; ++cpu)
@@ -34,6 +34,35 @@ bool enough_cores(const std::vector<Peer>& peers, std::size_t of_each) {
     masks.insert(masks.end(), of_each, mask);
   }
   return room_for_each(masks);
+}
+
+// What a rank tells those of other hosts when it joins, before the address of its fabric: the processors that
+// it may use (a count of words, u16, and so many words, little-endian), and its GPU.
+wire::Bytes remarks(const ControlPage& page) {
+  std::size_t words = std::size(page.cpus);
+  while (words > 0 && page.cpus[words - 1] == 0) --words;
+  const auto count = static_cast<std::uint16_t>(words);
+  wire::Bytes all;
+  const auto add = [&](const void* data, std::size_t bytes) {
+    const auto* from = static_cast<const std::uint8_t*>(data);
+    all.insert(all.end(), from, from + bytes);
+  };
+  add(&count, sizeof count);
+  add(page.cpus, words * sizeof page.cpus[0]);
+  add(&page.gpu, sizeof page.gpu);
+  return all;
+}
+/// How many bytes of `all` they were; nullopt: they are none.
+std::optional<std::size_t> read_remarks(const wire::Bytes& all, ControlPage* page) {
+  std::uint16_t count = 0;
+  if (all.size() < sizeof count) return std::nullopt;
+  std::memcpy(&count, all.data(), sizeof count);
+  const std::size_t cpus = count * sizeof page->cpus[0], gpu_at = sizeof count + cpus;
+  if (count > std::size(page->cpus) || all.size() < gpu_at + sizeof page->gpu) return std::nullopt;
+  std::memcpy(page->cpus, all.data() + sizeof count, cpus);
+  std::memcpy(&page->gpu, all.data() + gpu_at, sizeof page->gpu);
+  page->gpu.reach_count = std::min<std::uint32_t>(page->gpu.reach_count, GpuSeat::kReach);
+  return gpu_at + sizeof page->gpu;
 }
 
 std::atomic<unsigned> g_serial{0};
@@ -82,7 +111,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
     auto made = Network::create(std::move(o));
     if (!made.ok()) return made.status();
     network = std::move(*made);
-    network->prepend({reinterpret_cast<const std::uint8_t*>(&page->gpu), sizeof page->gpu});
+    network->prepend(remarks(*page));
     joining.network = network.get();
     joining.leads_host = spec.local_rank == 0;
   }
@@ -96,9 +125,14 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   for (int r = 0; r < context->size(); ++r)
     if (context->page(r).magic != kControlMagic || context->page(r).rank != static_cast<std::uint32_t>(r))
       return Status(Reason::ring_corrupt, fmt::format("the control page of rank {} is not one", r));
-  context->enough_cores_ = ouro::rt::enough_cores(context->peers_, 1);
-  context->crowded_ = !spec.spin && !ouro::rt::enough_cores(context->peers_, 2);
-  context->spin_ = spec.spin.value_or(std::chrono::microseconds(context->enough_cores_ ? 50 : 0));
+  OURO_TRY(context->read_remarks());
+  int nodes = 1;
+  for (const Peer& p : context->peers_) nodes = std::max(nodes, p.node + 1);
+  for (int node = 0; node < nodes; ++node)
+    context->enough_cores_.push_back(ouro::rt::enough_cores(context->peers_, node, 1));
+  context->crowded_ =
+      !spec.spin && !ouro::rt::enough_cores(context->peers_, context->peer(context->rank()).node, 2);
+  context->spin_ = spec.spin.value_or(std::chrono::microseconds(context->enough_cores() ? 50 : 0));
   if (context->size() > 1)
     context->watch_ = std::make_unique<Watch>(*context, std::move(server), std::move(joined->rendezvous));
   if (context->network_) context->start_network();
@@ -107,18 +141,30 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   return context;
 }
 
+Status Context::read_remarks() {
+  for (int r = 0; r < size(); ++r) {
+    if (!is_remote(r)) continue;
+    wire::Bytes& all = peers_[static_cast<std::size_t>(r)].address;
+    const auto read = rt::read_remarks(all, &page(r));
+    if (!read)
+      return Status(Reason::ring_corrupt,
+                    fmt::format("what rank {} of {} says of itself, {} bytes, makes no sense: is it another "
+                                "build of this library?",
+                                r, peer(r).host, all.size()));
+    all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(*read));
+  }
+  return {};
+}
+
+bool Context::enough_cores(const std::vector<int>& ranks) const {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [this](int r) { return enough_cores_[static_cast<std::size_t>(peer(r).node)]; });
+}
+
 void Context::start_network() {
   std::vector<Network::Remote> remotes;
   for (int r = 0; r < size(); ++r)
-    if (is_remote(r)) {
-      // Its GPU, then where the fabric finds it.
-      const wire::Bytes& all = peer(r).address;
-      const std::size_t seat = std::min(all.size(), sizeof(GpuSeat));
-      std::memcpy(&page(r).gpu, all.data(), seat);
-      page(r).gpu.reach_count = std::min<std::uint32_t>(page(r).gpu.reach_count, GpuSeat::kReach);
-      remotes.push_back(
-          {r, peer(r).endpoint, {all.begin() + static_cast<std::ptrdiff_t>(seat), all.end()}, &page(r)});
-    }
+    if (is_remote(r)) remotes.push_back({r, peer(r).endpoint, peer(r).address, &page(r)});
   network_->start(page(rank()), std::move(remotes),
                   {.lost = [this](const std::vector<Loss>& losses) { on_losses(losses); },
                    .news = [this] { scan_errors(); },

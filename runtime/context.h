@@ -74,7 +74,9 @@ class Context : public std::enable_shared_from_this<Context> {
   /// Whether this host lacks cores for a caller and a stream of each of its ranks (Waiter).
   bool crowded() const { return crowded_; }
   /// Whether every rank of this node can have a core.
-  bool enough_cores() const { return enough_cores_; }
+  bool enough_cores() const { return enough_cores_[static_cast<std::size_t>(peer(rank()).node)]; }
+  /// Whether that holds for every host that one of these ranks is on: all ranks give the same answer.
+  bool enough_cores(const std::vector<int>& ranks) const;
   const Peer& peer(int r) const { return peers_[static_cast<std::size_t>(r)]; }
   /// Whether rank r is on another host.
   bool is_remote(int r) const { return peer(r).remote(); }
@@ -154,6 +156,8 @@ class Context : public std::enable_shared_from_this<Context> {
   Result<transport::GpuOffer> fetch_gpu(int r, wire::Fetch::Kind, std::uint64_t key, std::uint64_t bytes);
   Status serve_gpu(int line, const wire::Fetch&);
   static Status take_seat(int device, GpuSeat*);
+  /// Fills in, on the copies of pages, what ranks of other hosts have said of themselves when they joined.
+  Status read_remarks();
   /// Whether ranks of this process that are other threads find this one.
   void be_neighbour(bool on);
   static constexpr std::size_t kMaxSegment = std::size_t{16} << 30;  // links of kMaxRanks ranks stay below
@@ -172,7 +176,7 @@ class Context : public std::enable_shared_from_this<Context> {
   void scan_gpu();
 
   ContextSpec spec_;
-  bool enough_cores_ = true;
+  std::vector<bool> enough_cores_;  // by host
   std::chrono::microseconds spin_{0};
   bool crowded_ = false;
   const unsigned forks_ = forks();

@@ -40,11 +40,21 @@ std::string Signature::text() const {
   if (reduces(c)) s += fmt::format(", {}", name(static_cast<OpKind>(what >> 16 & 0xff)));
   s += flags & (kUneven | kFused) ? fmt::format(", counts #{:08x}", static_cast<std::uint32_t>(count))
                                   : fmt::format(", count {}", count);
-  if (rooted(c)) s += fmt::format(", root {}", what >> 32);
+  if (rooted(c)) s += fmt::format(", root {}", what >> 32 & ((1u << kRootBits) - 1));
   if (flags & kCanonical) s += ", canonical";
   if (const int a = flags >> kAlgorithmShift & kAlgorithmMask; a != 0)
     s += fmt::format(", algorithm {}", flow::name(static_cast<flow::Algorithm>(a - 1)));
   return s + ")";
+}
+
+std::string Signature::how_text() const {
+  const auto how = static_cast<std::uint8_t>(what >> kHowShift);
+  const int a = how & kAlgorithmMask;
+  return fmt::format("{}{}{}",
+                     a == 0 ? "no algorithm of the host"
+                            : fmt::format("algorithm {}", flow::name(static_cast<flow::Algorithm>(a - 1))),
+                     how & kInPlace ? ", inplace where all buffers are registered" : "",
+                     how & kPull ? ", pull where all buffers allow it" : "");
 }
 
 void enter(GroupRecord& r, std::uint64_t seq, Signature s) {

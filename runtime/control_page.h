@@ -17,11 +17,16 @@ namespace ouro::rt {
 
 /// What ranks must agree on in one operation: two words, so that all of it can be read by peers and printed.
 struct Signature {
-  std::uint64_t what = 0;   ///< collective | dtype << 8 | op << 16 | flags << 24 | root << 32
+  /// collective | dtype << 8 | op << 16 | flags << 24 | root << 32 | how << kHowShift
+  std::uint64_t what = 0;
   std::uint64_t count = 0;  ///< elements, as the collective counts them; of v-forms a hash of the counts
 
   static constexpr std::uint8_t kCanonical = 1, kUneven = 2, kFused = 128;
   static constexpr int kAlgorithmShift = 2, kAlgorithmMask = 31;  // flags: forced algorithm + 1, or 0
+  /// How the host carries it out, which every rank chooses by itself from what all of them know: the
+  /// algorithm + 1 (0: there is no choice, or it is not the host's), and whether buffers are asked about.
+  static constexpr int kRootBits = 24, kHowShift = 56;
+  static constexpr std::uint8_t kInPlace = 32, kPull = 64;
 
   static Signature of(Collective c, DType t, OpKind op, std::uint8_t flags, int root, std::uint64_t count) {
     return {static_cast<std::uint64_t>(c) | static_cast<std::uint64_t>(t) << 8 |
@@ -29,10 +34,13 @@ struct Signature {
                 static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32,
             count};
   }
+  Signature by(std::uint8_t how) const { return {what | std::uint64_t{how} << kHowShift, count}; }
   /// 64 bits for headers and cards.
   std::uint64_t folded() const;
   /// "all_reduce(float, sum, count 1024)", in the user's terms.
   std::string text() const;
+  /// "algorithm ring, inplace where all buffers are registered", which is not the user's business.
+  std::string how_text() const;
   friend bool operator==(const Signature&, const Signature&) = default;
 };
 

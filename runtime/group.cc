@@ -100,8 +100,9 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   if (!wanted.empty() && !flow::parse_algorithm(wanted))
     return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm", wanted));
   const Rules& rules = context->spec().rules;
-  group->selector_ = std::make_unique<Selector>(rules, group->size(), group->nodes_, context->enough_cores(),
-                                                stream_bytes(rules), wanted);
+  group->selector_ =
+      std::make_unique<Selector>(rules, group->size(), group->nodes_,
+                                 context->enough_cores(group->spec_.ranks), stream_bytes(rules), wanted);
   group->late_after_ = context->spec().join.late_after;
   context->enrol(*group);
   return group;
@@ -165,6 +166,9 @@ Status Group::make_plan(const Operation& op, Plan* plan) const {
     OURO_TRY(selector_->select(op, rank_, canonical, &plan->choice, tell ? &why : nullptr));
   plan->signature = signature(op, rank_, size(), canonical,
                               op.algorithm.empty() ? 0 : static_cast<int>(plan->choice.algorithm) + 1);
+  // On a device the host's choice counts only where the call has named it.
+  if (op.collective != Collective::mix && !on_device(op))
+    plan->signature = plan->signature.by(plan->choice.code());
   plan->folded = plan->signature.folded();
   plan->idle = moves_nothing(op, rank_, size());
   keep_plan(serial_, op, plan);

@@ -212,10 +212,15 @@ Status Group::look_for_mismatch(const Doing& doing) {
   }
   std::stable_sort(sides.begin(), sides.end(),
                    [](const Side& a, const Side& b) { return a.ranks.size() > b.ranks.size(); });
-  std::string text = "ranks disagree: ";
+  // Calls that say the same and are carried out differently: there the user has no call to mend.
+  const bool same_calls = std::all_of(sides.begin(), sides.end(), [&](const Side& x) {
+    return x.signature.text() == sides.front().signature.text();
+  });
+  std::string text = same_calls ? "ranks have chosen different algorithms: " : "ranks disagree: ";
   for (std::size_t i = 0; i < sides.size(); ++i)
-    text += fmt::format("{}ranks {{{}}} called {}", i ? "; " : "", fmt::join(sides[i].ranks, ","),
-                        sides[i].signature.text());
+    text += fmt::format("{}ranks {{{}}} called {}{}", i ? "; " : "", fmt::join(sides[i].ranks, ","),
+                        sides[i].signature.text(), same_calls ? ": " + sides[i].signature.how_text() : "");
+  if (same_calls) text += ". OURO_ALGO, or the call, can name one for all";
   return fail({.reason = Reason::mismatch,
                .text = text,
                .rank = sides.back().ranks.front(),

@@ -15,7 +15,11 @@
 
 namespace ouro::rt {
 
-enum class Cores : std::uint8_t { any, enough, fewer };  ///< than ranks on this node
+enum class Cores : std::uint8_t {
+  any,
+  enough,
+  fewer
+};  ///< enough: a core for each rank on all hosts of the group
 enum class Buffers : std::uint8_t {
   any,
   private_,

@@ -20,12 +20,19 @@ struct Choice {
   bool try_pull = false;
   bool streams = false;  ///< outputs are written past the caches
   bool forced = false;
+  /// What all ranks must have chosen alike, as signatures have it.
+  std::uint8_t code() const {
+    return static_cast<std::uint8_t>((static_cast<int>(algorithm) + 1) |
+                                     (try_in_place ? Signature::kInPlace : 0) |
+                                     (try_pull ? Signature::kPull : 0));
+  }
 };
 
 /// The rules that concern a group of `size` ranks on one host, or on several.
 class Selector {
  public:
-  /// `stream_bytes`: see Rules. `job_algorithm`: OURO_ALGO, used where it can serve.
+  /// `enough_cores`: the same on all ranks, on whatever host. `stream_bytes`: see Rules. `job_algorithm`:
+  /// OURO_ALGO, used where it can serve.
   Selector(const Rules&, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
            std::string job_algorithm);
 
