@@ -7,7 +7,7 @@ readonly PACKAGES=(
   g++ cmake ninja-build pkg-config
   libfmt-dev nlohmann-json3-dev libcli11-dev libhwloc-dev libboost-dev libssl-dev libxxhash-dev libucx-dev
 )
-readonly TEST_PACKAGES=(libgtest-dev libgmock-dev libbenchmark-dev python3 iproute2 openmpi-bin mpich clang-format-14)
+readonly TEST_PACKAGES=(libgtest-dev libgmock-dev libbenchmark-dev python3 iproute2 openmpi-bin mpich clang-format-14 doxygen)
 
 say() { printf '\n== %s\n' "$*"; }
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 2; }

@@ -1,5 +1,6 @@
-// Status and Result: how every call of ouro says whether it worked, and if not, who, what and why.
-// Used by every layer and by users (it is installed with the public headers; standard library only).
+/// Status and Result: how every call of ouro says whether it worked, and if not, who, what and why.
+/// Used by every layer and by users (it is installed with the public headers; standard library only).
+/// @file
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -12,7 +13,16 @@
 namespace ouro {
 
 /// The coarse class of a failure, for programs that branch on it.
-enum class Code : std::uint8_t { ok, invalid, unsupported, timeout, peer_lost, system, cuda, aborted };
+enum class Code : std::uint8_t {
+  ok,           ///< success
+  invalid,      ///< a wrong argument, ranks that differ in a call, or a rank that may not join
+  unsupported,  ///< legal, but not in this build or version
+  timeout,      ///< a deadline has passed
+  peer_lost,    ///< a rank died or cannot be reached
+  system,       ///< memory, files, the operating system, damaged data
+  cuda,         ///< an error of the GPU or its driver
+  aborted       ///< closed, aborted, or the others went on without this rank
+};
 
 /// The closed list of reasons: the Code of each (`code_of`), who says it, what to do. `name` gives the
 /// printed form ("peer-dead"). What strikes a collective sticks in its group, which is of use for shrink()
@@ -39,13 +49,13 @@ enum class Reason : std::uint8_t {
   device,             ///< cuda: an error of the GPU or its driver. End the process, start the job again
 };
 
-const char* name(Code);
-const char* name(Reason);
-Code code_of(Reason);
+const char* name(Code);    ///< "peer-lost", ...
+const char* name(Reason);  ///< "peer-dead", ...
+Code code_of(Reason);      ///< the class of a reason
 
 /// Everything that is known about one failure. Fields that do not apply stay at their defaults.
 struct Failure {
-  Reason reason = Reason::none;
+  Reason reason = Reason::none;  ///< why
   std::string text = {};         ///< what happened, what was expected, what to do; no trailing period
   int rank = -1;                 ///< culprit, as a rank of `group`; -1: none or unknown
   std::string host = {};         ///< culprit's host
@@ -62,13 +72,17 @@ struct Failure {
 /// Success, or a shared immutable Failure. One pointer; success allocates nothing.
 class [[nodiscard]] Status {
  public:
-  Status() = default;
+  Status() = default;  ///< success
+  /// A failure, with all that is known about it.
   explicit Status(Failure f) : failure_(std::make_shared<const Failure>(std::move(f))) {}
+  /// A failure without a culprit.
   Status(Reason reason, std::string text) : Status(Failure{.reason = reason, .text = std::move(text)}) {}
 
-  bool ok() const { return failure_ == nullptr; }
-  explicit operator bool() const { return ok(); }
+  bool ok() const { return failure_ == nullptr; }  ///< success?
+  explicit operator bool() const { return ok(); }  ///< success?
+  /// Why it failed; Reason::none on success.
   Reason reason() const { return failure_ ? failure_->reason : Reason::none; }
+  /// The class of the reason; Code::ok on success.
   Code code() const { return code_of(reason()); }
   /// The failure, or nullptr on success. Valid as long as this Status or a copy of it lives.
   const Failure* failure() const { return failure_.get(); }
@@ -81,19 +95,27 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Failure> failure_;
 };
 
+/// A failure for a wrong argument.
 inline Status invalid(std::string text) { return {Reason::invalid, std::move(text)}; }
+/// A failure for a legal call that is not there.
 inline Status unsupported(std::string text) { return {Reason::unsupported, std::move(text)}; }
 
 /// A T or the Status that says why there is none. Access to the value requires ok().
 template <class T>
 class [[nodiscard]] Result {
  public:
+  /// Success.
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  /// A failure; `status` is not ok.
   Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}
 
+  /// Whether there is a value.
   bool ok() const { return state_.index() == 0; }
-  explicit operator bool() const { return ok(); }
+  explicit operator bool() const { return ok(); }  ///< ok()
+  /// Why there is no value; ok where there is one.
   Status status() const { return ok() ? Status{} : std::get<1>(state_); }
+  /// @{
+  /// The value. Requires ok().
   T& value() & { return std::get<0>(state_); }
   const T& value() const& { return std::get<0>(state_); }
   T&& value() && { return std::get<0>(std::move(state_)); }
@@ -102,6 +124,7 @@ class [[nodiscard]] Result {
   T&& operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
+  /// @}
 
  private:
   std::variant<T, Status> state_;

@@ -1,5 +1,6 @@
-// Element types, reductions, views and devices: the vocabulary that every layer and every user shares.
-// Installed with the public headers; standard library only.
+/// Element types, reductions, views and devices: the vocabulary that every layer and every user shares.
+/// Installed with the public headers; standard library only.
+/// @file
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,21 +30,24 @@ namespace ouro {
   X(land, "land")    X(lor, "lor")      X(lxor, "lxor")
 // clang-format on
 
+/// The type of an element.
 enum class DType : std::uint8_t {
-#define OURO_X(e, b, n) e,
+#define OURO_X(e, b, n) e, /**< printed as n, element size in bytes: b */
   OURO_DTYPES(OURO_X)
 #undef OURO_X
 };
+/// The kind of a reduction; ReduceOp adds the scalar that some need.
 enum class OpKind : std::uint8_t {
-#define OURO_X(e, n) e,
+#define OURO_X(e, n) e, /**< printed as n */
   OURO_OPS(OURO_X)
 #undef OURO_X
 };
 #define OURO_X(...) +1
-inline constexpr int kDTypes = 0 OURO_DTYPES(OURO_X);
-inline constexpr int kOps = 0 OURO_OPS(OURO_X);
+inline constexpr int kDTypes = 0 OURO_DTYPES(OURO_X);  ///< how many element types there are
+inline constexpr int kOps = 0 OURO_OPS(OURO_X);        ///< how many kinds of reductions there are
 #undef OURO_X
 
+/// Bytes of one element; 0 for a value that is no DType.
 constexpr std::size_t size_of(DType t) {
   switch (t) {
 #define OURO_X(e, b, n) \
@@ -54,10 +58,11 @@ constexpr std::size_t size_of(DType t) {
   }
   return 0;
 }
-const char* name(DType);
-const char* name(OpKind);
+const char* name(DType);                             ///< as in the list: "float", "bfloat16", ...
+const char* name(OpKind);                            ///< as in the list: "sum", "avg", ...
 std::optional<DType> parse_dtype(std::string_view);  ///< by the names of the list
-std::optional<OpKind> parse_op(std::string_view);
+std::optional<OpKind> parse_op(std::string_view);    ///< by the names of the list
+/// Whether it is a floating-point type, of 8 to 64 bits.
 constexpr bool is_float(DType t) {
   return t == DType::f64 || t == DType::f32 || t == DType::f16 || t == DType::bf16 || t == DType::f8e4m3 ||
          t == DType::f8e5m2;
@@ -72,41 +77,55 @@ constexpr bool applies(OpKind op, DType t) {
 
 /// A scalar that is exact for floating-point and for integer element types alike.
 struct Scalar {
-  double real = 1;
+  double real = 1;           ///< used for floating-point types
   std::int64_t integer = 1;  ///< used for integer types; uint64 scalars keep their bit pattern
 };
 
-/// A reduction: `ReduceOp::sum`, ..., or `ReduceOp::premul(x)`, which multiplies this rank's input by x
-/// first. avg divides by the number of ranks: in the accumulation type for floats, in 64 bits (128 for 64-bit
-/// types) toward zero for integers. min and max propagate NaN; max(+0,-0) = +0, min = -0.
-/// sum and prod of integers wrap modulo 2^bits.
+/// A reduction: `ReduceOp::sum` and so on, one constant for each OpKind, or `ReduceOp::premul(x)`, which
+/// multiplies this rank's input by x first. avg divides by the number of ranks: in the accumulation type for
+/// floats, in 64 bits (128 for 64-bit types) toward zero for integers. min and max propagate NaN; max(+0,-0)
+/// = +0, min = -0. sum and prod of integers wrap modulo 2^bits.
 struct ReduceOp {
-  OpKind kind = OpKind::sum;
-  Scalar scalar;
+  OpKind kind = OpKind::sum;  ///< what is done
+  Scalar scalar = {};         ///< the factor of premulsum; else unused
+  /// @cond
 #define OURO_X(e, n) static const ReduceOp e;
   OURO_OPS(OURO_X)
 #undef OURO_X
+  /// @endcond
+  /// Multiplies this rank's input by x, then sums. Ranks may have different factors.
   static ReduceOp premul(double x) { return {OpKind::premulsum, {x, static_cast<std::int64_t>(x)}}; }
+  /// The same with a factor that is exact for 64-bit integers.
   static ReduceOp premul(std::int64_t x) { return {OpKind::premulsum, {static_cast<double>(x), x}}; }
 };
+/// @cond
 #define OURO_X(e, n) inline const ReduceOp ReduceOp::e{OpKind::e, {}};
 OURO_OPS(OURO_X)
 #undef OURO_X
+/// @endcond
 
 /// fast: quickest algorithm; equal calls give equal bits, and every rank holds the same bits.
 /// canonical: reduced in rank order 0..n-1 in the accumulation type and rounded once; the bits depend on
 /// the inputs and the number of ranks only. inherit: what the group was made with.
 enum class Numerics : std::uint8_t { inherit, fast, canonical };
-const char* name(Numerics);
+const char* name(Numerics);  ///< "inherit", "fast", "canonical"
 
+/// Where memory is: on the host, or on a GPU.
 struct Device {
-  enum class Kind : std::uint8_t { host, cuda } kind = Kind::host;
-  int index = 0;
+  /// The kinds of memory.
+  enum class Kind : std::uint8_t {
+    host,  ///< memory of the host, pinned or not
+    cuda   ///< memory of a GPU
+  };
+  Kind kind = Kind::host;  ///< which of the two
+  int index = 0;           ///< of the GPU, as this process counts them; 0 for the host
   friend bool operator==(const Device&, const Device&) = default;
 };
 
+/// The element type of a C++ type; specialised where there is one.
 template <class T>
-struct DTypeOf;  // the element type of a C++ type; specialised where there is one
+struct DTypeOf;
+/// @cond
 #define OURO_X(T, e)                         \
   template <>                                \
   struct DTypeOf<T> {                        \
@@ -120,48 +139,55 @@ OURO_X(std::int64_t, i64);  OURO_X(std::uint64_t, u64);
 OURO_X(float, f32);         OURO_X(double, f64);         OURO_X(bool, boolean);
 // clang-format on
 #undef OURO_X
+/// @endcond
 
 /// Contiguous elements that somebody else owns. `count` is in elements. Any alignment is accepted.
 struct View {
-  void* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::f32;
-  Device device = {};
+  void* data = nullptr;      ///< may be null where count is 0
+  std::size_t count = 0;     ///< elements
+  DType dtype = DType::f32;  ///< of each element
+  Device device = {};        ///< where `data` is
   View() = default;
+  /// `c` elements of type `t` at `d`, which is memory of `dev`.
   View(void* d, std::size_t c, DType t, Device dev = {}) : data(d), count(c), dtype(t), device(dev) {}
+  /// Memory of the host, of a C++ type that DTypeOf knows.
   template <class T>
   View(std::span<T> s) : View(s.data(), s.size(), DTypeOf<T>::value) {}
-  std::size_t bytes() const { return count * size_of(dtype); }
+  std::size_t bytes() const { return count * size_of(dtype); }  ///< of all elements
 };
+/// The same, for reading only.
 struct CView {
-  const void* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::f32;
-  Device device = {};
+  const void* data = nullptr;  ///< may be null where count is 0
+  std::size_t count = 0;       ///< elements
+  DType dtype = DType::f32;    ///< of each element
+  Device device = {};          ///< where `data` is
   CView() = default;
+  /// `c` elements of type `t` at `d`, which is memory of `dev`.
   CView(const void* d, std::size_t c, DType t, Device dev = {}) : data(d), count(c), dtype(t), device(dev) {}
+  /// A view that may be written is also one that may be read.
   CView(const View& v) : CView(v.data, v.count, v.dtype, v.device) {}
+  /// Memory of the host, of a C++ type that DTypeOf knows.
   template <class T>
   CView(std::span<T> s) : CView(s.data(), s.size(), DTypeOf<std::remove_const_t<T>>::value) {}
-  std::size_t bytes() const { return count * size_of(dtype); }
+  std::size_t bytes() const { return count * size_of(dtype); }  ///< of all elements
 };
 
 /// The collectives and their relatives, in the order that control pages and traces number them.
 enum class Collective : std::uint8_t {
-  none,
-  all_reduce,
-  reduce_scatter,
-  all_gather,
-  broadcast,
-  reduce,
-  gather,
-  scatter,
-  all_to_all,
-  barrier,
-  mix,  ///< weighted neighbours (ouro/train/topology.hpp)
+  none,            ///< no collective
+  all_reduce,      ///< ouro::all_reduce
+  reduce_scatter,  ///< ouro::reduce_scatter, ouro::reduce_scatter_v
+  all_gather,      ///< ouro::all_gather, ouro::all_gather_v
+  broadcast,       ///< ouro::broadcast
+  reduce,          ///< ouro::reduce
+  gather,          ///< ouro::gather
+  scatter,         ///< ouro::scatter
+  all_to_all,      ///< ouro::all_to_all, ouro::all_to_all_v
+  barrier,         ///< ouro::barrier
+  mix,             ///< weighted neighbours (ouro/train/topology.hpp)
 };
-inline constexpr int kCollectives = 11;  // "none" included
-const char* name(Collective);
+inline constexpr int kCollectives = 11;                        ///< "none" included
+const char* name(Collective);                                  ///< "all_reduce", ...
 std::optional<Collective> parse_collective(std::string_view);  ///< by name; "none" is none
 
 /// Ranks of a job, by the width of the sets of ranks on control pages. Frames have room for more.

@@ -1,6 +1,7 @@
-// Arrays of other libraries: DLPack tensors in and out, and views of memory with strides. For users.
-// Declares DLPack's two structs only: their definition is the user's dlpack.h, of any version, or
-// ouro/dlpack_abi.h.
+/// Arrays of other libraries: DLPack tensors in and out, and views of memory with strides. For users.
+/// Declares DLPack's two structs only: their definition is the user's dlpack.h, of any version, or
+/// ouro/dlpack_abi.h.
+/// @file
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,7 @@ OURO_API Result<View> view_of(void* data, DType, Device, std::span<const std::in
 
 // ---- tensors in -------------------------------------------------------------------------------------
 
+/// What an imported tensor is wanted for; `write` refuses those that are for reading only.
 enum class Access : std::uint8_t { read, write };
 /// Kinds of memory as DLPack tells them apart.
 enum class Space : std::uint8_t { cpu, cuda, cuda_host, cuda_managed };
@@ -43,23 +45,23 @@ enum class Space : std::uint8_t { cpu, cuda, cuda_host, cuda_managed };
 /// tensor's deleter, once, in the thread in which it goes. It must outlive the operations on its memory.
 class OURO_API Imported {
  public:
-  std::span<const std::int64_t> shape() const;
+  std::span<const std::int64_t> shape() const;  ///< elements of each dimension
   /// Always as many as dimensions, without gaps in order(), also where the tensor's own said something else
   /// about dimensions of size 1 or gave none.
   std::span<const std::int64_t> strides() const;
-  train::Order order() const;
-  DType dtype() const;
-  Space space() const;
+  train::Order order() const;  ///< how the elements lie
+  DType dtype() const;         ///< of each element
+  Space space() const;         ///< the kind of memory
   /// Host memory, pinned too, is Device{}; managed memory is of the GPU that the tensor names, which by the
   /// standard's advice is 0: where this rank has another one, set View::device to that.
   Device device() const;
   bool read_only() const;  ///< what the tensor says; without a version it cannot say so
-  CView cview() const;
+  CView cview() const;     ///< all elements, for reading
   /// Errors: unsupported (imported for reading).
   Result<View> view() const;
 
   struct OURO_HIDDEN State;
-  explicit Imported(std::shared_ptr<const State> s) : state_(std::move(s)) {}
+  explicit Imported(std::shared_ptr<const State> s) : state_(std::move(s)) {}  ///< for the library
 
  private:
   std::shared_ptr<const State> state_;
@@ -73,10 +75,12 @@ class OURO_API Imported {
 /// not have; strides as order_of; more than 64 dimensions; for writing: a tensor that is for reading only),
 /// resource.
 OURO_API Result<Imported> from_dlpack(DLManagedTensorVersioned*, Access = Access::write);
+/// The same for the form before DLPack 1.0.
 OURO_API Result<Imported> from_dlpack(DLManagedTensor*, Access = Access::write);
 
 // ---- tensors out ------------------------------------------------------------------------------------
 
+/// What is said about an exported tensor.
 struct ExportOptions {
   train::Order order = train::Order::row_major;  ///< how the elements of `view` lie
   bool read_only = false;                        ///< consumers shall not write
@@ -88,12 +92,14 @@ struct ExportOptions {
 OURO_API Result<DLManagedTensorVersioned*> to_dlpack(View, std::span<const std::int64_t> shape,
                                                      std::shared_ptr<const void> owner,
                                                      const ExportOptions& = {});
+/// The same of an Array, which the tensor keeps alive.
 OURO_API Result<DLManagedTensorVersioned*> to_dlpack(const train::Array&);
 /// For libraries that know DLPack before 1.0 only. Errors also: unsupported (read_only, which this form
 /// cannot say).
 OURO_API Result<DLManagedTensor*> to_dlpack_unversioned(View, std::span<const std::int64_t> shape,
                                                         std::shared_ptr<const void> owner,
                                                         const ExportOptions& = {});
+/// The same of an Array, which the tensor keeps alive.
 OURO_API Result<DLManagedTensor*> to_dlpack_unversioned(const train::Array&);
 
 }  // namespace ouro

@@ -1,6 +1,7 @@
-// ouro: collectives among ranks. The C++ interface: contexts, groups, streams, work and the operations.
-// For users; includes nothing but the standard library and two small headers of the same kind: status.h
-// (Status, Result, and each reason of a failure) and types.h (element types, reductions, views).
+/// ouro: collectives among ranks. The C++ interface: contexts, groups, streams, work and the operations.
+/// For users; includes nothing but the standard library and two small headers of the same kind: status.h
+/// (Status, Result, and each reason of a failure) and types.h (element types, reductions, views).
+/// @file
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -14,9 +15,10 @@
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
 
-#define OURO_API __attribute__((visibility("default")))
-#define OURO_HIDDEN __attribute__((visibility("hidden")))  // of a public class, what is not for users
+#define OURO_API __attribute__((visibility("default")))    ///< part of the interface: exported
+#define OURO_HIDDEN __attribute__((visibility("hidden")))  ///< of a public class, what is not for users
 
+/// The interface: contexts, groups, streams, operations, and what they are made of.
 namespace ouro {
 
 namespace rt {  // the implementation; opaque here
@@ -28,16 +30,16 @@ struct EventState;
 class Allocation;
 }  // namespace rt
 
-using Milliseconds = std::chrono::milliseconds;
+using Milliseconds = std::chrono::milliseconds;  ///< the unit of all deadlines
 
 /// 128 opaque bytes that name one job. Made by one rank, handed to all others by any channel.
 struct UniqueId {
-  unsigned char bytes[128] = {};
-  /// Errors: resource (no random numbers).
-  OURO_API static Result<UniqueId> create();
+  unsigned char bytes[128] = {};              ///< opaque
+  OURO_API static Result<UniqueId> create();  ///< Errors: resource (no random numbers).
 };
 
-// ---- streams ------------------------------------------------------------------------------------
+/// @defgroup streams Streams and work
+/// @{
 
 /// Handle of an operation in flight. Copies share one operation; the last copy may go before it ends.
 class OURO_API Work {
@@ -51,13 +53,14 @@ class OURO_API Work {
   /// Runs `f(outcome)` once it has ended: at once in this thread if it already has, else in the stream's
   /// thread.
   void then(std::function<void(const Status&)> f) const;
-  explicit Work(std::shared_ptr<rt::WorkState> s) : state_(std::move(s)) {}
+  explicit Work(std::shared_ptr<rt::WorkState> s) : state_(std::move(s)) {}  ///< for the library
 
  private:
   std::shared_ptr<rt::WorkState> state_;
 };
 
-enum class Priority { low, normal, high };
+/// Urgency of a stream, relative to others of its device.
+enum class Priority { low /**< less */, normal /**< the default */, high /**< more */ };
 
 /// An ordered queue of operations: of the host, run by one thread of its own, or of a GPU. A default-made
 /// Stream is "no stream": operations on it run in the caller. Copies name the same queue; the last one drains
@@ -74,16 +77,16 @@ class OURO_API Stream {
   /// Operations on it may be captured into a graph where the stream is: on all ranks alike. Errors: invalid
   /// (no such device).
   static Result<Stream> cuda(void* cuda_stream, int device);
-  bool valid() const { return impl_ != nullptr; }
-  Device device() const;
-  void* cuda_handle() const;  ///< the cudaStream_t; nullptr for streams of the host
+  bool valid() const { return impl_ != nullptr; }  ///< false: "no stream"
+  Device device() const;                           ///< its GPU, or the host
+  void* cuda_handle() const;                       ///< the cudaStream_t; nullptr for streams of the host
   /// Enqueues any function of the host's; order with operations is kept.
   Work run(std::function<Status()> f) const;
   /// Waits for what is enqueued now. The first failure of anything that ran here since synchronize() last
   /// returned one or ok, whether or not a Work told it before; `timeout` takes none away. What an operation
   /// of a GPU failed with may become known a moment after the stream has passed it; its Work waits for that.
   Status synchronize(Milliseconds deadline = Milliseconds(-1)) const;
-  const std::shared_ptr<rt::Stream>& impl() const { return impl_; }
+  const std::shared_ptr<rt::Stream>& impl() const { return impl_; }  ///< for the library
   friend bool operator==(const Stream&, const Stream&) = default;
 
  private:
@@ -96,7 +99,7 @@ class OURO_API Stream {
 class OURO_API Event {
  public:
   Event();
-  void record(const Stream&);
+  void record(const Stream&);         ///< sets the mark; replaces the one before
   void wait_on(const Stream&) const;  ///< work enqueued on the stream from now on starts after the mark
   /// The outcome of the operation before the mark, as Work::wait has it.
   Status synchronize(Milliseconds deadline = Milliseconds(-1)) const;
@@ -109,12 +112,12 @@ class OURO_API Event {
 /// Streams that are made once and handed out again and again.
 class OURO_API StreamPool {
  public:
-  static constexpr int kDefaultSize = 4;
+  static constexpr int kDefaultSize = 4;  ///< streams of a pool
   /// 1 to 256 streams. Errors: invalid (size, no such device), resource, device.
   static Result<StreamPool> create(int size = kDefaultSize, Priority = Priority::normal, Device = {});
   Stream next();  ///< round-robin; of a default-made pool, which is empty: "no stream"
-  Stream by_key(std::uint64_t key) const;  ///< the same key, the same stream
-  int size() const { return static_cast<int>(streams_.size()); }
+  Stream by_key(std::uint64_t key) const;                         ///< the same key, the same stream
+  int size() const { return static_cast<int>(streams_.size()); }  ///< number of streams
   void after(const Stream& s) const;   ///< all pool streams go on only after what is enqueued on `s` now
   void before(const Stream& s) const;  ///< `s` goes on only after what is enqueued on all pool streams now
   Status synchronize() const;          ///< of all of them, the first one's failure
@@ -124,40 +127,43 @@ class OURO_API StreamPool {
   std::size_t turn_ = 0;
 };
 
-// ---- contexts and groups ------------------------------------------------------------------------
+/// @}
+/// @defgroup contexts Contexts and groups
+/// @{
 
-/// OURO_JOIN_DEADLINE, OURO_DEADLINE and OURO_LATE (seconds) in the environment override the three times
-/// below; in a file of parameters (ouro.conf) they replace the defaults only.
+/// How a rank joins its job. OURO_JOIN_DEADLINE, OURO_DEADLINE and OURO_LATE (seconds) in the environment
+/// override the three times below; in a file of parameters (ouro.conf) they replace the defaults only.
 struct InitOptions {
-  std::optional<int> rank, world_size;        ///< both or neither; neither: from the environment
-  std::optional<int> local_rank, local_size;  ///< on this host; default: rank and world_size
-  std::optional<UniqueId> id;             ///< the job's name; default: derived from the launcher's variables
-  Milliseconds join_deadline{300'000};    ///< for all ranks to come together
-  Milliseconds deadline{600'000};         ///< of each operation
-  Milliseconds late_after{10'000};        ///< ranks that have not entered an operation are named after this
-  Numerics numerics = Numerics::inherit;  ///< of the job; inherit: OURO_NUMERICS, else fast
+  std::optional<int> rank = {};  ///< in the job; set with world_size or not at all: from the environment
+  std::optional<int> world_size = {};  ///< ranks of the job
+  std::optional<int> local_rank = {};  ///< among the ranks of this host; default: rank
+  std::optional<int> local_size = {};  ///< ranks of this host; default: world_size
+  std::optional<UniqueId> id = {};     ///< the job's name; default: derived from the launcher's variables
+  Milliseconds join_deadline = std::chrono::minutes(5);  ///< for all ranks to come together
+  Milliseconds deadline = std::chrono::minutes(10);      ///< of each operation
+  Milliseconds late_after = std::chrono::seconds(10);    ///< late ranks of an operation are named after this
+  Numerics numerics = Numerics::inherit;                 ///< of the job; inherit: OURO_NUMERICS, else fast
   /// This rank's GPU, as its process counts them; -1: none. Default: local rank modulo the number of GPUs.
   /// Several ranks may have the same one.
-  std::optional<int> gpu;
-  /// `invalid` where this process sees fewer GPUs than its host has ranks.
-  bool one_gpu_each = false;
+  std::optional<int> gpu = {};
+  bool one_gpu_each = false;  ///< true: `invalid` where this process sees fewer GPUs than its host has ranks
   /// Where rank 0 can be reached, instead of `id` and `rendezvous`: with a port the two name the job and are
   /// where its hosts meet; with port 0 the ranks are children of one process on one host (or threads of one
   /// process with one job of this kind), and need no port.
   std::string address = {};
-  int port = 0;
-  // Of a job on several hosts (local_size below world_size); each rank with local rank 0 leads its host, rank
-  // 0 among them.
-  /// Where hosts meet: "HOST:PORT", on which rank 0 listens, or "file:PATH" on a file system that all see.
+  int port = 0;  ///< of `address`
+  /// Where the hosts of a job meet whose local_size is below world_size: "HOST:PORT", on which rank 0
+  /// listens, or "file:PATH" on a file system that all see. Local rank 0 of each host joins for its host.
   /// Default: OURO_RENDEZVOUS, else what the launcher tells. The job's secret comes by OURO_SECRET_FILE.
-  std::string rendezvous;
-  std::string host_id;  ///< ranks with the same share memory; default: OURO_HOSTID, else this host's own
+  std::string rendezvous = {};
+  std::string host_id = {};  ///< ranks with the same share memory; default: OURO_HOSTID, else this host's own
   std::uint32_t generation = 0;  ///< how often the job was started again; ranks of another are refused
 };
 
+/// Options of a group.
 struct GroupOptions {
-  Milliseconds deadline{0};  ///< 0: the context's
-  Numerics numerics = Numerics::inherit;
+  Milliseconds deadline{0};               ///< of each operation; 0: the context's
+  Numerics numerics = Numerics::inherit;  ///< of its operations; inherit: the context's
 };
 
 class Group;
@@ -166,16 +172,17 @@ class Group;
 /// write it in place. Zero-filled.
 class OURO_API Memory {
  public:
-  Memory() = default;
-  void* data() const;
-  std::size_t bytes() const;
-  Device device() const;
-  explicit operator bool() const { return impl_ != nullptr; }
+  Memory() = default;                                          ///< an empty handle
+  void* data() const;                                          ///< null for an empty handle
+  std::size_t bytes() const;                                   ///< 0 for an empty handle
+  Device device() const;                                       ///< where it is
+  explicit operator bool() const { return impl_ != nullptr; }  ///< false: an empty handle
+  /// The whole of it as elements of T. Memory of a GPU must not be dereferenced on the host.
   template <class T>
   std::span<T> as() const {
     return {static_cast<T*>(data()), bytes() / sizeof(T)};
   }
-  explicit Memory(std::shared_ptr<rt::Allocation> i) : impl_(std::move(i)) {}
+  explicit Memory(std::shared_ptr<rt::Allocation> i) : impl_(std::move(i)) {}  ///< for the library
 
  private:
   std::shared_ptr<rt::Allocation> impl_;
@@ -185,9 +192,9 @@ class OURO_API Memory {
 /// its world group that are still in flight end as `revoked`, on all ranks; close() drains them first.
 class OURO_API Context {
  public:
-  Context();
-  Context(Context&&) noexcept;
-  Context& operator=(Context&&) noexcept;
+  Context();                               ///< an empty handle
+  Context(Context&&) noexcept;             ///< leaves an empty handle behind
+  Context& operator=(Context&&) noexcept;  ///< as if the old one were destroyed
   ~Context();
 
   /// Rank and size from the launcher's variables: ouro-run, torchrun, Open MPI, PMIx, PMI (MPICH, Intel MPI),
@@ -202,12 +209,12 @@ class OURO_API Context {
   /// the first rank that has one.
   static Result<std::vector<Context>> threads(int n, const InitOptions& = {});
 
-  int rank() const;
-  int world_size() const;
-  int local_rank() const;
-  int local_world_size() const;
-  Device device() const;  ///< this rank's GPU, or the host if it has none
-  Group& world();
+  int rank() const;              ///< of this process (or thread) in the job
+  int world_size() const;        ///< ranks of the job
+  int local_rank() const;        ///< among the ranks of this host
+  int local_world_size() const;  ///< ranks of this host
+  Device device() const;         ///< this rank's GPU, or the host if it has none
+  Group& world();                ///< the group of all ranks; lives as long as the context
   /// A group over the given world ranks, in that order. Members only call this; it does not communicate.
   /// Groups with equal ranks and tag are matched by how many of them each member has made. Errors: invalid
   /// (no members, a rank twice or not in the job, or without the caller), resource (1024 groups), revoked,
@@ -217,11 +224,11 @@ class OURO_API Context {
   /// Errors: invalid (0 bytes or above 2^46, a GPU that is not this rank's), resource, device, revoked,
   /// forked.
   Result<Memory> alloc(std::size_t bytes, Device = {});
-  bool active() const;
+  bool active() const;  ///< joined, and not closed
   /// Leaves the job in good order: drains the world group, then tells the peers. Idempotent, and ok always
   /// (errors are those of the operations). Groups of this context are unusable afterwards.
   Status close();
-  const std::shared_ptr<rt::Context>& impl() const { return impl_; }
+  const std::shared_ptr<rt::Context>& impl() const { return impl_; }  ///< for the library
 
  private:
   explicit Context(std::shared_ptr<rt::Context>);
@@ -240,17 +247,17 @@ struct ShrinkReport {
 /// they were submitted, which must be the same on all members. Several groups are independent.
 class OURO_API Group {
  public:
-  Group();
-  Group(Group&&) noexcept;
-  Group& operator=(Group&&) noexcept;
+  Group();                             ///< an empty handle
+  Group(Group&&) noexcept;             ///< leaves an empty handle behind
+  Group& operator=(Group&&) noexcept;  ///< as if the old one were destroyed
   ~Group();
 
-  int rank() const;
-  int size() const;
-  const std::string& name() const;
-  std::uint64_t generation() const;
-  std::span<const int> ranks() const;  ///< world rank of each member
-  std::optional<int> from_global(int world_rank) const;
+  int rank() const;                                      ///< of the caller in this group
+  int size() const;                                      ///< number of members
+  const std::string& name() const;                       ///< as it appears in messages
+  std::uint64_t generation() const;                      ///< 0, and one more after each shrink()
+  std::span<const int> ranks() const;                    ///< world rank of each member
+  std::optional<int> from_global(int world_rank) const;  ///< its rank here; nullopt: no member
   /// Collective: members with the same color form a group, ordered by key, then rank. Color -1: no group
   /// (an empty handle, `valid()` false). Errors: those of an all_gather; invalid (another negative color, or
   /// between group_start and group_end); those of Context::group.
@@ -267,14 +274,14 @@ class OURO_API Group {
   /// Drains what was submitted and leaves. Idempotent. Errors: invalid (an empty handle); what struck the
   /// group is told by its operations and by status().
   Status close();
-  bool valid() const { return impl_ != nullptr; }
+  bool valid() const { return impl_ != nullptr; }  ///< false: an empty handle
   /// "oneshot over shared-memory: 2 ranks on one node, 1024 bytes; ...": what would run, over what, and why.
   /// `count` is of the region or, where the collective has blocks, of one. For buffers on `device`: which of
   /// the ways of GPUs. Errors: invalid (an empty handle), unsupported (no algorithm serves the call).
   Result<std::string> explain(Collective, std::size_t count, DType, ReduceOp = ReduceOp::sum,
                               Numerics = Numerics::inherit, Device device = {}) const;
-  const std::shared_ptr<rt::Group>& impl() const { return impl_; }
-  explicit Group(std::shared_ptr<rt::Group>);
+  const std::shared_ptr<rt::Group>& impl() const { return impl_; }  ///< for the library
+  explicit Group(std::shared_ptr<rt::Group>);                       ///< for the library
 
  private:
   std::shared_ptr<rt::Group> impl_;
@@ -282,94 +289,103 @@ class OURO_API Group {
 
 /// Per-call choices; the defaults are the group's.
 struct CallOptions {
-  Numerics numerics = Numerics::inherit;
-  std::string_view algorithm =
-      {};  ///< by name ("ring", "direct", ...); default: selected. OURO_ALGO sets a default.
+  Numerics numerics = Numerics::inherit;  ///< inherit: the group's
+  std::string_view algorithm = {};        ///< "ring", "direct", ...; default: OURO_ALGO, else selected
 };
 
-// ---- operations ---------------------------------------------------------------------------------
-// Each is collective over the group unless it says otherwise. Without a stream: blocks, runs in the caller.
-// With a stream: enqueued in order, returns a Work; buffers must live until it ends (an invalid Stream runs
-// in the caller and returns a completed Work). Inside group_start/group_end: deferred, returns ok at once.
-// Buffers on a GPU (View::device) are on this rank's own; input and output are on one device. Such an
-// operation goes into a stream of that device, in stream order with the user's kernels, and no processor
-// waits; without a stream it runs on a stream of the group's own, and the buffers must be ready when it is
-// called. In place: out.data == in.data exactly (all_gather: in is the caller's block of out; reduce_scatter:
-// out is the caller's block of in). Partial overlap is `invalid`. Zero counts are legal and do not wait.
-// Errors: invalid (argument, at the call, not sticky); everything else is sticky in the group (see Reason).
+/// @}
+/// @defgroup operations Operations
+/// Each is collective over the group unless it says otherwise. Without a stream: blocks, runs in the caller.
+/// With a stream: enqueued in order, returns a Work; buffers must live until it ends (an invalid Stream runs
+/// in the caller and returns a completed Work). Inside group_start/group_end: deferred, returns ok at once.
+/// Buffers on a GPU (View::device) are on this rank's own; input and output are on one device. Such an
+/// operation goes into a stream of that device, in stream order with the user's kernels, and no processor
+/// waits; without a stream it runs on a stream of the group's own, and the buffers must be ready when it is
+/// called. In place: out.data == in.data exactly (all_gather: in is the caller's block of out;
+/// reduce_scatter: out is the caller's block of in). Partial overlap is `invalid`. Zero counts are legal and
+/// do not wait. Errors: invalid (argument, at the call, not sticky); everything else is sticky in the group
+/// (see Reason).
+/// @{
 
 /// out[i] = in_0[i] (+) ... (+) in_{n-1}[i]; in.count == out.count.
 OURO_API Status all_reduce(Group&, CView in, View out, ReduceOp = ReduceOp::sum, const CallOptions& = {});
 OURO_API Result<Work> all_reduce(Group&, CView in, View out, ReduceOp, const Stream&,
-                                 const CallOptions& = {});
+                                 const CallOptions& = {});  ///< the same on a stream
 /// The reduction as all_reduce, left on `root` only; `out` is ignored elsewhere.
 OURO_API Status reduce(Group&, CView in, View out, ReduceOp, int root, const CallOptions& = {});
 OURO_API Result<Work> reduce(Group&, CView in, View out, ReduceOp, int root, const Stream&,
-                             const CallOptions& = {});
+                             const CallOptions& = {});  ///< the same on a stream
 /// in.count == size * out.count; rank r gets block r of the reduction.
 OURO_API Status reduce_scatter(Group&, CView in, View out, ReduceOp = ReduceOp::sum, const CallOptions& = {});
 OURO_API Result<Work> reduce_scatter(Group&, CView in, View out, ReduceOp, const Stream&,
-                                     const CallOptions& = {});
+                                     const CallOptions& = {});  ///< the same on a stream
 /// Uneven: block r has counts[r] elements (same array on all ranks); out.count == counts[rank].
 OURO_API Status reduce_scatter_v(Group&, CView in, View out, std::span<const std::size_t> counts,
                                  ReduceOp = ReduceOp::sum, const CallOptions& = {});
 OURO_API Result<Work> reduce_scatter_v(Group&, CView in, View out, std::span<const std::size_t> counts,
-                                       ReduceOp, const Stream&, const CallOptions& = {});
+                                       ReduceOp, const Stream&,
+                                       const CallOptions& = {});  ///< the same on a stream
 /// out.count == size * in.count; block r of out is rank r's input.
 OURO_API Status all_gather(Group&, CView in, View out, const CallOptions& = {});
-OURO_API Result<Work> all_gather(Group&, CView in, View out, const Stream&, const CallOptions& = {});
+OURO_API Result<Work> all_gather(Group&, CView in, View out, const Stream&,
+                                 const CallOptions& = {});  ///< the same on a stream
 /// Uneven: block r has counts[r] elements (same array on all ranks); in.count == counts[rank].
 OURO_API Status all_gather_v(Group&, CView in, View out, std::span<const std::size_t> counts,
                              const CallOptions& = {});
 OURO_API Result<Work> all_gather_v(Group&, CView in, View out, std::span<const std::size_t> counts,
-                                   const Stream&, const CallOptions& = {});
+                                   const Stream&, const CallOptions& = {});  ///< the same on a stream
 /// in is read on root only; out is written on all ranks. in.count == out.count on root.
 OURO_API Status broadcast(Group&, CView in, View out, int root, const CallOptions& = {});
-OURO_API Result<Work> broadcast(Group&, CView in, View out, int root, const Stream&, const CallOptions& = {});
+OURO_API Result<Work> broadcast(Group&, CView in, View out, int root, const Stream&,
+                                const CallOptions& = {});  ///< the same on a stream
 /// Root's out holds size blocks of in.count elements; out is ignored elsewhere.
 OURO_API Status gather(Group&, CView in, View out, int root, const CallOptions& = {});
-OURO_API Result<Work> gather(Group&, CView in, View out, int root, const Stream&, const CallOptions& = {});
+OURO_API Result<Work> gather(Group&, CView in, View out, int root, const Stream&,
+                             const CallOptions& = {});  ///< the same on a stream
 /// Root's in holds size blocks of out.count elements; in is ignored elsewhere.
 OURO_API Status scatter(Group&, CView in, View out, int root, const CallOptions& = {});
-OURO_API Result<Work> scatter(Group&, CView in, View out, int root, const Stream&, const CallOptions& = {});
+OURO_API Result<Work> scatter(Group&, CView in, View out, int root, const Stream&,
+                              const CallOptions& = {});  ///< the same on a stream
 /// Block j of in goes to rank j; block i of out comes from rank i. Counts equal and divisible by size.
 OURO_API Status all_to_all(Group&, CView in, View out, const CallOptions& = {});
-OURO_API Result<Work> all_to_all(Group&, CView in, View out, const Stream&, const CallOptions& = {});
+OURO_API Result<Work> all_to_all(Group&, CView in, View out, const Stream&,
+                                 const CallOptions& = {});  ///< the same on a stream
 /// send_counts[j] elements, in order, go to rank j; recv_counts[i] come from rank i. A pair that disagrees:
 /// mismatch.
 OURO_API Status all_to_all_v(Group&, CView in, View out, std::span<const std::size_t> send_counts,
                              std::span<const std::size_t> recv_counts, const CallOptions& = {});
 OURO_API Result<Work> all_to_all_v(Group&, CView in, View out, std::span<const std::size_t> send_counts,
                                    std::span<const std::size_t> recv_counts, const Stream&,
-                                   const CallOptions& = {});
+                                   const CallOptions& = {});  ///< the same on a stream
 /// Returns (with a stream: completes) on each rank after all ranks have entered.
 OURO_API Status barrier(Group&);
-OURO_API Result<Work> barrier(Group&, const Stream&);
+OURO_API Result<Work> barrier(Group&, const Stream&);  ///< the same on a stream
 
-// ---- messages -----------------------------------------------------------------------------------
-// Between two ranks of a group; not collective, not ordered against collectives. Order is kept per (source,
-// destination, tag). Messages that nobody waits for are queued at the receiver. Tags are 0..2^31-1.
-// Errors: invalid (rank, tag, buffer: at the call, not sticky); all else is sticky in the group.
+/// @}
+/// @defgroup messages Messages and batches
+/// Between two ranks of a group; not collective, not ordered against collectives. Order is kept per (source,
+/// destination, tag). Messages that nobody waits for are queued at the receiver. Tags are 0..2^31-1.
+/// Errors: invalid (rank, tag, buffer: at the call, not sticky); all else is sticky in the group.
+/// @{
 
-inline constexpr int kAnySource = -1;
+inline constexpr int kAnySource = -1;  ///< instead of a source: a message from any rank of the group
 
+/// What was received, or would be.
 struct Received {
-  int source = 0;
-  int tag = 0;
-  std::size_t bytes = 0;
+  int source = 0;         ///< its rank in the group
+  int tag = 0;            ///< as it was sent
+  std::size_t bytes = 0;  ///< length of the message
 };
 /// Returns once the buffer may be reused. Any length, zero included.
 OURO_API Status send(Group&, CView data, int dst, int tag = 0);
-OURO_API Result<Work> send(Group&, CView data, int dst, int tag, const Stream&);
+OURO_API Result<Work> send(Group&, CView data, int dst, int tag, const Stream&);  ///< the same on a stream
 /// Receives one message of at most out.bytes() bytes; a longer one is `invalid` and stays queued.
 /// `deadline` 0: the group's. One of the call's own that passes before a message has begun does not stick.
 OURO_API Result<Received> recv(Group&, View out, int src, int tag = 0,
                                Milliseconds deadline = Milliseconds(0));
-OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&);
+OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&);  ///< the same on a stream
 /// The next message that recv(src, tag) would take, if one is here. Never blocks. Errors: as recv.
 OURO_API Result<std::optional<Received>> probe(Group&, int src, int tag = 0);
-
-// ---- groups of operations -----------------------------------------------------------------------
 
 /// Operations called by this thread until the matching group_end are deferred and submitted together:
 /// messages progress together, and operations of different groups (several ranks in one thread) too.
@@ -377,8 +393,8 @@ OURO_API void group_start();
 /// Submits. Blocks unless all operations were given streams. Returns the first error; an argument error drops
 /// all.
 OURO_API Status group_end();
+/// @}
 
-/// Library version, "0.1.0".
-OURO_API const char* version();
+OURO_API const char* version();  ///< of the library, "0.1.0"
 
 }  // namespace ouro

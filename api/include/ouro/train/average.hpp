@@ -1,5 +1,6 @@
-// Averages of gradients and of whole models over a group, reductions and gathers of lists and of uneven rows;
-// and the array that they return. For users and for the outer optimisers (outer.hpp).
+/// Averages of gradients and of whole models over a group, reductions and gathers of lists and of uneven
+/// rows; and the array that they return. For users and for the outer optimisers (outer.hpp).
+/// @file
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -19,8 +20,8 @@ class OURO_API Array {
   /// Zero-filled. No dimension: one element. Errors: invalid (a dimension below 0, more bytes than an address
   /// counts), resource, device.
   static Result<Array> make(std::span<const std::int64_t> shape, DType, Device = {});
-  const View& view() const { return view_; }
-  std::span<const std::int64_t> shape() const { return shape_; }
+  const View& view() const { return view_; }                      ///< all elements
+  std::span<const std::int64_t> shape() const { return shape_; }  ///< elements of each dimension
   /// On the host; T is of the elements' size.
   template <class T>
   std::span<T> as() const {
@@ -37,6 +38,7 @@ class OURO_API Array {
 // one of them refuses, every rank returns `invalid` and the group stays usable. They block without a stream;
 // with one they are enqueued, and their outcome is the stream's. Not inside group_start (invalid).
 
+/// Options of average_gradients().
 struct GradientAverageOptions {
   /// Parameters without a gradient are left out, if all ranks lack the same ones. Else they are `invalid`.
   bool skip_missing = false;
@@ -60,19 +62,23 @@ OURO_API Result<Array> gather_into(Group&, CView in, std::span<const std::int64_
 /// than one type or device, null arrays; ranks that differ).
 OURO_API Result<Array> all_reduce_list(Group&, std::span<const CView>, ReduceOp = ReduceOp::sum);
 
+/// Options of all_reduce_list().
 struct ListOptions {
   bool unflatten = true;  ///< also write the results back to the inputs
 };
+/// The same; by default the inputs receive the results, too.
 OURO_API Result<Array> all_reduce_list(Group&, std::span<const View>, ReduceOp, const ListOptions&);
 
 // ---- selective averaging ----------------------------------------------------------------------------
 
+/// From whom the replaced ranks take their values.
 enum class Averaging : std::uint8_t {
   mean,           ///< donors: all ranks that stay, alike
   weighted_mean,  ///< weights proportional to the metric
   best_only,      ///< the one with the largest metric
   reset_weights,  ///< no donors: the replaced start anew
 };
+/// Which ranks are replaced, and by what.
 struct Replacement {
   std::vector<int> replaced;    ///< sorted
   std::vector<int> donors;      ///< sorted

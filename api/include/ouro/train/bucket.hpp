@@ -1,5 +1,6 @@
-// Buckets: which parameters of a model travel together, and where each lies in the block of its bucket.
-// Pure functions of sizes. For GossipTrainer, and for users who want to know.
+/// Buckets: which parameters of a model travel together, and where each lies in the block of its bucket.
+/// Pure functions of sizes. For GossipTrainer, and for users who want to know.
+/// @file
 #pragma once
 #include <cstddef>
 #include <span>
@@ -11,12 +12,13 @@ namespace ouro::train {
 
 /// Tensors begin at multiples of this many elements, so that every type is aligned for wide loads.
 inline constexpr std::size_t kBlockAlign = 32;
+/// The next multiple of kBlockAlign.
 constexpr std::size_t ceil32(std::size_t n) { return (n + kBlockAlign - 1) / kBlockAlign * kBlockAlign; }
 
 /// Parameters of one type on one device, in the order of their block.
 struct BucketLayout {
-  DType dtype = DType::f32;
-  Device device = {};
+  DType dtype = DType::f32;          ///< of all its parameters
+  Device device = {};                ///< where they are
   std::vector<int> params;           ///< indices into the list that was planned
   std::vector<std::size_t> offsets;  ///< of each in the block, in elements
   std::size_t length = 0;            ///< of the block, in elements; no two blocks of a plan are equally long

@@ -1,5 +1,6 @@
-// Federated averaging: the parameters of the sites of a layout become their mean, sender by sender across the
-// sites, then by broadcast inside. For users and for the outer optimisers (outer.hpp).
+/// Federated averaging: the parameters of the sites of a layout become their mean, sender by sender across
+/// the sites, then by broadcast inside. For users and for the outer optimisers (outer.hpp).
+/// @file
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -31,20 +32,21 @@ enum class Strategy : std::uint8_t {
   bucket_optimized_flatten,    ///< runs, copied
   bucket_optimized_coalesced,  ///< runs, where they lie
 };
-OURO_API const char* name(Strategy);
+OURO_API const char* name(Strategy);  ///< "layer_by_layer", ...
 
 /// What travels together: these layers, in this order, on this stream.
 struct Bucket {
-  int stream = 0;
-  std::vector<std::size_t> layers;
-  bool flat = false;  ///< through one contiguous copy
+  int stream = 0;                   ///< 0 to streams - 1
+  std::vector<std::size_t> layers;  ///< indices, in the order in which they travel
+  bool flat = false;                ///< through one contiguous copy
   friend bool operator==(const Bucket&, const Bucket&) = default;
 };
 /// The strategy as data, for layers of so many elements. A pure function; empty buckets are left out.
 OURO_API std::vector<Bucket> buckets(Strategy, std::span<const std::size_t> elements, int streams);
 
+/// Options of an aggregation; all ranks have the same.
 struct AggregateOptions {
-  Strategy strategy = Strategy::bucket_optimized_coalesced;
+  Strategy strategy = Strategy::bucket_optimized_coalesced;  ///< how layers are cut into messages
   /// Needs a layout with as many (LayoutOptions::streams). 1: the caller, or its stream.
   int streams = 1;
   /// One per site, not negative, any sum; for example samples seen. Empty: every site counts the same.
@@ -57,7 +59,8 @@ struct AggregateOptions {
 /// What one run moves, by rank: elements' bytes that this rank gives to the mean across sites, and that it
 /// sends or receives inside its site.
 struct AggregateTraffic {
-  std::size_t across = 0, inside = 0;
+  std::size_t across = 0;  ///< bytes given to the mean across sites
+  std::size_t inside = 0;  ///< bytes sent or received inside the site
 };
 
 /// Averages the same parameters again and again. Copies share one plan; groups and parameters' memory outlive
@@ -76,10 +79,10 @@ class OURO_API AggregationPlan {
   /// Waits for what runs have enqueued; the first failure since the last wait.
   Status wait();
   std::span<const Bucket> buckets() const;  ///< layers are counted among the selected parameters
-  AggregateTraffic traffic() const;
+  AggregateTraffic traffic() const;         ///< of one run
 
   struct OURO_HIDDEN State;
-  explicit AggregationPlan(std::shared_ptr<State> s) : state_(std::move(s)) {}
+  explicit AggregationPlan(std::shared_ptr<State> s) : state_(std::move(s)) {}  ///< for the library
 
  private:
   friend class LocalSteps;

@@ -1,5 +1,6 @@
-// Decentralised data parallel: each rank trains its own copy of a model and averages it with those of its
-// neighbours, while it computes the next gradient. For users.
+/// Decentralised data parallel: each rank trains its own copy of a model and averages it with those of its
+/// neighbours, while it computes the next gradient. For users.
+/// @file
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -31,13 +32,14 @@ enum class RoundOrder { sequential, upstream };
 /// Needs params_in_bucket. Not for topologies that keep two vectors.
 using PreMix = std::function<Status(int bucket, const Row& row, CView neighbours, View params)>;
 
+/// Options of a GossipTrainer; all ranks have the same.
 struct GossipOptions {
-  Topology topology;
-  OptimizerFactory optimizer;  ///< called once a bucket, with its parameters
-  ScheduleFactory schedule{};  ///< called once a bucket; none: the optimiser's own rate
-  double bucket_mb = 25;
-  double clip_norm = 0;  ///< g *= min(1, clip_norm / (||g|| + 1e-6)); 0: not
-  ClipScope clip_scope = ClipScope::bucket;
+  Topology topology;                         ///< who averages with whom in which step
+  OptimizerFactory optimizer;                ///< called once a bucket, with its parameters
+  ScheduleFactory schedule{};                ///< called once a bucket; none: the optimiser's own rate
+  double bucket_mb = 25;                     ///< MiB of a bucket; 0: one bucket a parameter
+  double clip_norm = 0;                      ///< g *= min(1, clip_norm / (||g|| + 1e-6)); 0: not
+  ClipScope clip_scope = ClipScope::bucket;  ///< over which gradients the norm is taken
   /// After the first step values are views of their bucket's block: read and write them through params(), the
   /// caller's memory is not touched any more. Without it values stay where they are, with the same results.
   bool params_in_bucket = true;
@@ -47,11 +49,12 @@ struct GossipOptions {
   /// A gradient that is missing at the end of a backward pass is zero, and zeros are written there; else it
   /// is an error on all ranks. The order of buckets is then rank 0's.
   bool find_unused = false;
-  RoundOrder order = RoundOrder::sequential;
-  std::optional<GradScaler> scaler{};  ///< GradScaler::scale is that of the first step
-  PreMix pre_mix{};
+  RoundOrder order = RoundOrder::sequential;  ///< which round mixes in which step
+  std::optional<GradScaler> scaler{};         ///< GradScaler::scale is that of the first step
+  PreMix pre_mix{};                           ///< called before each mix of a bucket; none: not
 };
 
+/// Options of GossipTrainer::global_average().
 struct GlobalAverageOptions {
   bool keep = false;      ///< the mean stays; else the values come back
   bool distance = false;  ///< fill in Average::distance
@@ -66,10 +69,10 @@ class OURO_API Average {
   Status revert();
 
   struct OURO_HIDDEN Saved;
-  OURO_HIDDEN explicit Average(std::unique_ptr<Saved>);
-  Average(Average&&) noexcept;
-  Average& operator=(Average&&) noexcept;
-  ~Average();  ///< reverts what has to be
+  OURO_HIDDEN explicit Average(std::unique_ptr<Saved>);  ///< for the library
+  Average(Average&&) noexcept;                           ///< leaves nothing to revert behind
+  Average& operator=(Average&&) noexcept;                ///< reverts the old one first
+  ~Average();                                            ///< reverts what has to be
 
  private:
   std::unique_ptr<Saved> saved_;
@@ -101,6 +104,7 @@ class OURO_API GossipTrainer {
   /// vectors on a GPU).
   static Result<GossipTrainer> create(Group& group, std::vector<Param>, std::vector<Buffer>, GossipOptions);
 
+  /// Before the forward pass. `training` false: a pass that is not trained on, and is not a step.
   Status begin_step(bool training = true);
   /// The gradient of parameter `param` (its place in the list) is complete, or will be once what is enqueued
   /// on `stream` now has run. All of a bucket: it is updated, if its neighbours' values are there already.
@@ -139,12 +143,12 @@ class OURO_API GossipTrainer {
   Status close();
   Status status() const;  ///< the error that ended the trainer, or ok
 
-  GossipTrainer(GossipTrainer&&) noexcept;
-  GossipTrainer& operator=(GossipTrainer&&) noexcept;
+  GossipTrainer(GossipTrainer&&) noexcept;             ///< leaves an empty handle behind
+  GossipTrainer& operator=(GossipTrainer&&) noexcept;  ///< as if the old one were destroyed
   ~GossipTrainer();
 
   struct OURO_HIDDEN State;
-  OURO_HIDDEN explicit GossipTrainer(std::shared_ptr<State>);
+  OURO_HIDDEN explicit GossipTrainer(std::shared_ptr<State>);  ///< for the library
 
  private:
   std::shared_ptr<State> state_;

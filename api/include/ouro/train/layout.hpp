@@ -1,5 +1,6 @@
-// Who is who in a sharded, replicated, federated job, and in one with replay buffers: pure functions of
-// integers, for any rank on any rank; and the groups that follow from them. For users and for the trainers.
+/// Who is who in a sharded, replicated, federated job, and in one with replay buffers: pure functions of
+/// integers, for any rank on any rank; and the groups that follow from them. For users and for the trainers.
+/// @file
 #pragma once
 #include <optional>
 #include <span>
@@ -16,8 +17,8 @@ namespace ouro::train {
 
 /// Ranks in a grid of any number of dimensions, row-major.
 struct OURO_API Mesh {
-  std::vector<int> ranks;
-  std::vector<int> shape;
+  std::vector<int> ranks;         ///< as many as places, row-major
+  std::vector<int> shape;         ///< places of each dimension
   std::vector<std::string> axes;  ///< a name each
   /// Where a rank stands; nullopt: nowhere.
   std::optional<std::vector<int>> coordinates(int rank) const;
@@ -37,40 +38,52 @@ OURO_API Result<Mesh> make_mesh(std::span<const int> shape, std::span<const std:
 // = n_f / L. Without federation F = 1 and n_0 = N. f: the federation with o_f <= r < o_f + n_f; l = r - o_f,
 // p = l mod L, q = l div L. Senders of federation f: S_f[p] = o_f + (p mod R_f) L + p.
 
+/// Who is in a group across the sites.
 enum class FederatedGroups {
   senders,       ///< senders meet across the sites, the others are alone
   all_replicas,  ///< where all sizes are equal, every rank meets its counterparts; else as `senders`
 };
+/// What to do about sizes that cannot be served.
 enum class Fallback {
-  none,
+  none,       ///< an error
   drop_hsdp,  ///< equal sizes that hsdp does not divide: as if there were no hsdp
 };
 
+/// Where a rank is among the hosts of its job.
 struct NodeInfo {
-  int local_rank = 0, local_size = 1, node_rank = 0, node_count = 1;
+  int local_rank = 0;  ///< among the ranks of its host
+  int local_size = 1;  ///< ranks of its host
+  int node_rank = 0;   ///< which host
+  int node_count = 1;  ///< how many hosts
   friend bool operator==(const NodeInfo&, const NodeInfo&) = default;
 };
+/// From what a ParallelLayout follows.
 struct LayoutOptions {
-  int rank = 0, world_size = 1;
-  std::vector<int> federations = {};  ///< n_f; empty: no federation
-  std::optional<int> hsdp = {};       ///< L; none: each federation is one shard group (FSDP)
-  int streams = 1;                    ///< how often the federated and replica groups exist
-  FederatedGroups groups = FederatedGroups::senders;
-  Fallback fallback = Fallback::none;
-  std::optional<NodeInfo> node = {};
-  bool uniform_nodes = false;  ///< demand world_size == local_size * node_count
+  int rank = 0;                                       ///< r
+  int world_size = 1;                                 ///< N
+  std::vector<int> federations = {};                  ///< n_f; empty: no federation
+  std::optional<int> hsdp = {};                       ///< L; none: each federation is one shard group (FSDP)
+  int streams = 1;                                    ///< how often the federated and replica groups exist
+  FederatedGroups groups = FederatedGroups::senders;  ///< who meets across the sites
+  Fallback fallback = Fallback::none;                 ///< what to do where hsdp does not divide
+  std::optional<NodeInfo> node = {};                  ///< copied into the layout, after a check
+  bool uniform_nodes = false;                         ///< demand world_size == local_size * node_count
 };
 
+/// A rank's place among the replicas of its site.
 struct Replica {
-  int local_rank = 0, local_size = 1;  ///< p, L
-  int rank = 0;                        ///< q
-  std::vector<int> world_size;         ///< R_f of each federation
+  int local_rank = 0;           ///< p
+  int local_size = 1;           ///< L
+  int rank = 0;                 ///< q
+  std::vector<int> world_size;  ///< R_f of each federation
   friend bool operator==(const Replica&, const Replica&) = default;
 };
+/// A rank's place among the sites.
 struct Federation {
-  int local_rank = 0;       ///< l
-  std::vector<int> sizes;   ///< n_f
-  int rank = 0, count = 1;  ///< f, F
+  int local_rank = 0;      ///< l
+  std::vector<int> sizes;  ///< n_f
+  int rank = 0;            ///< f
+  int count = 1;           ///< F
   friend bool operator==(const Federation&, const Federation&) = default;
 };
 
@@ -81,23 +94,25 @@ struct OURO_API ParallelLayout {
   /// local_rank outside its node, nodes that do not make up the world where they are uniform).
   static Result<ParallelLayout> make(const LayoutOptions&);
 
-  int rank = 0, world_size = 1;
-  std::optional<NodeInfo> node;
-  std::optional<Replica> replica;  ///< HSDP
-  std::optional<Federation> federation;
-  std::optional<Mesh> fsdp;          ///< axis "shard": the ranks of my federation
-  std::optional<Mesh> hsdp;          ///< axes "replica", "shard": mesh_f[q][p] = o_f + qL + p
-  bool is_sender = true;             ///< r in S_f; FSDP: always
-  std::optional<int> receive_from;   ///< S_f[p], where I am not a sender
-  std::vector<int> federated_group;  ///< across sites, shard by shard; I alone where I do not take part
-  std::vector<int> replica_group;    ///< inside a site: the column mesh_f[:,p]; empty for FSDP
-  std::vector<int> site;             ///< all ranks of my federation
-  int streams = 1;
+  int rank = 0;                          ///< r
+  int world_size = 1;                    ///< N
+  std::optional<NodeInfo> node;          ///< as it was given
+  std::optional<Replica> replica;        ///< HSDP
+  std::optional<Federation> federation;  ///< where there are sites
+  std::optional<Mesh> fsdp;              ///< axis "shard": the ranks of my federation
+  std::optional<Mesh> hsdp;              ///< axes "replica", "shard": mesh_f[q][p] = o_f + qL + p
+  bool is_sender = true;                 ///< r in S_f; FSDP: always
+  std::optional<int> receive_from;       ///< S_f[p], where I am not a sender
+  std::vector<int> federated_group;      ///< across sites, shard by shard; I alone where I do not take part
+  std::vector<int> replica_group;        ///< inside a site: the column mesh_f[:,p]; empty for FSDP
+  std::vector<int> site;                 ///< all ranks of my federation
+  int streams = 1;                       ///< how often the groups across sites and replicas exist
 };
 
+/// One group of a layout.
 struct NamedRanks {
-  std::string label;  ///< "replica", "shard", "federated/0", ..., "replica_average/0", ..., "federation"
-  std::vector<int> ranks;
+  std::string label;       ///< "replica", "shard", "federated/0", ..., "replica_average/0", ..., "federation"
+  std::vector<int> ranks;  ///< world ranks, in the group's order
   friend bool operator==(const NamedRanks&, const NamedRanks&) = default;
 };
 /// The groups of my rank in the order of their creation. HSDP: replica, shard, federated x S, replica_average
@@ -106,9 +121,12 @@ OURO_API std::vector<NamedRanks> group_plan(const ParallelLayout&);
 
 /// One handle for each entry of the plan; kinds that the layout does not have are empty.
 struct LayoutGroups {
-  ParallelLayout layout;
-  std::optional<Group> replica, shard, federation;
-  std::vector<Group> federated, replica_average;  ///< one a stream, usable at the same time
+  ParallelLayout layout;               ///< from which they follow
+  std::optional<Group> replica;        ///< the ranks of my site that hold my shard
+  std::optional<Group> shard;          ///< the ranks that hold the shards of my replica
+  std::optional<Group> federation;     ///< all ranks of my site
+  std::vector<Group> federated;        ///< across sites, one a stream, usable at the same time
+  std::vector<Group> replica_average;  ///< inside a site, one a stream, usable at the same time
 };
 /// Members only: does not communicate, and takes no memory until a group is used. Deadline: an hour, unless
 /// `GroupOptions`, the context's options or OURO_DEADLINE say another.
@@ -137,6 +155,7 @@ struct InitPlan {
   bool materialises = true;  ///< has the values (federated FSDP: l = 0; FSDP: r = 0; HSDP: p = 0); others
                              ///< receive them by broadcast
 };
+/// How this rank starts, with so many GPUs on its host.
 OURO_API InitPlan init_plan(const ParallelLayout&, int gpus_per_node);
 /// Whether parameters are sharded inside replicas and replicated across them.
 OURO_API bool hybrid_shard(const ParallelLayout&);
@@ -145,6 +164,7 @@ OURO_API bool hybrid_shard(const ParallelLayout&);
 // N ranks, B buffers, A agent groups, C = 1 with a coordinator (rank N-1), T = N - B - C training ranks,
 // G = T/A.
 
+/// Which ranks train and which keep a replay buffer.
 enum class RankRule {
   /// Training 0..T-1, then buffers; buffer T + b serves the training ranks r with r mod B = b.
   contiguous,
@@ -153,27 +173,32 @@ enum class RankRule {
   /// buffer and serves the others. The first chunks are the larger ones.
   interleaved,
 };
+/// From what a RankLayout follows.
 struct RankLayoutOptions {
-  int world_size = 1, buffers = 0, agent_groups = 1;
-  bool coordinator = false;
-  RankRule rule = RankRule::interleaved;
-  std::vector<std::string> hosts = {};  ///< hosts[r]; empty: one host
+  int world_size = 1;                     ///< N
+  int buffers = 0;                        ///< B
+  int agent_groups = 1;                   ///< A
+  bool coordinator = false;               ///< whether the last rank coordinates
+  RankRule rule = RankRule::interleaved;  ///< who does what
+  std::vector<std::string> hosts = {};    ///< hosts[r]; empty: one host
 };
+/// Who trains, who keeps replay buffers, and who coordinates.
 class OURO_API RankLayout {
  public:
   /// Errors: invalid (T <= 0, T < B, A does not divide T, negative numbers; as many hosts as ranks or none; a
   /// host with fewer than two ranks for each of its buffers).
   static Result<RankLayout> make(const RankLayoutOptions&);
 
-  int world_size() const { return world_; }
+  int world_size() const { return world_; }                          ///< N
   std::span<const int> training_ranks() const { return training_; }  ///< in the order of their agent groups
-  std::span<const int> buffer_ranks() const { return buffers_; }
-  std::vector<std::vector<int>> agent_groups() const;
-  int agent_group_size() const { return group_size_; }
-  bool is_training(int rank) const;
-  bool is_buffer(int rank) const;
+  std::span<const int> buffer_ranks() const { return buffers_; }     ///< ascending
+  std::vector<std::vector<int>> agent_groups() const;                ///< the training ranks of each
+  int agent_group_size() const { return group_size_; }               ///< G
+  bool is_training(int rank) const;                                  ///< false for a rank that does not exist
+  bool is_buffer(int rank) const;                                    ///< false for a rank that does not exist
+  /// Whether it is the coordinator.
   bool is_coordinator(int rank) const { return coordinator_ && *coordinator_ == rank; }
-  std::optional<int> coordinator() const { return coordinator_; }
+  std::optional<int> coordinator() const { return coordinator_; }  ///< nullopt: there is none
   /// Of a training rank, where there are buffers.
   std::optional<int> assigned_buffer(int rank) const;
   /// Of a buffer: whom it serves.

@@ -1,5 +1,6 @@
-// Optimiser steps on views of host or device memory, and optimisers that own their state. For users and for
-// the trainers. Host and device give the same bits; kernels/arith/optim.h has the formulas.
+/// Optimiser steps on views of host or device memory, and optimisers that own their state. For users and for
+/// the trainers. Host and device give the same bits; kernels/arith/optim.h has the formulas.
+/// @file
 #pragma once
 #include <functional>
 #include <memory>
@@ -32,57 +33,80 @@ namespace ouro::train {
 
 /// Each gradient becomes (g * inverse) * clip before anything else; inverse = 1 / loss scale.
 struct GradientScale {
-  double inverse = 1, clip = 1;
+  double inverse = 1;  ///< 1 / loss scale
+  double clip = 1;     ///< min(1, limit / norm)
 };
 
 /// v <- momentum v + (1 - dampening) g, at first v <- g; p <- p - lr v (Nesterov: p - lr (g + momentum v)).
 /// The decay is added to g. Nesterov's form needs a momentum and no dampening.
 struct SgdOptions {
-  double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false;
-  GradientScale scale;
+  double lr = 1e-3;          ///< learning rate
+  double momentum = 0;       ///< 0: none
+  double dampening = 0;      ///< of the gradient in the momentum
+  double weight_decay = 0;   ///< in units of the parameter
+  bool nesterov = false;     ///< the look-ahead form
+  GradientScale scale = {};  ///< applied to the gradient first
 };
 /// `momentum` and `step` are zero at start; `momentum` may be empty where SgdOptions::momentum is 0.
 struct SgdState {
-  View step, momentum;
+  View step;      ///< one i64: steps taken
+  View momentum;  ///< v, of the type of the state
   /// f32 copy of a 16-bit parameter: it is updated, and the parameter is it, rounded.
   std::optional<View> master;
 };
 
 /// Kingma & Ba, ICLR 2015. decoupled: AdamW (Loshchilov & Hutter, ICLR 2019); else the decay is added to g.
 struct AdamOptions {
-  double lr = 1e-3, beta1 = .9, beta2 = .999, eps = 1e-8, weight_decay = 0;
-  bool decoupled = false;
-  GradientScale scale;
+  double lr = 1e-3;          ///< learning rate
+  double beta1 = .9;         ///< decay of the first moment
+  double beta2 = .999;       ///< decay of the second moment
+  double eps = 1e-8;         ///< added to the root of the second moment
+  double weight_decay = 0;   ///< in units of the parameter
+  bool decoupled = false;    ///< AdamW
+  GradientScale scale = {};  ///< applied to the gradient first
 };
+/// State of one parameter under Adam; all but `master` zero at start.
 struct AdamState {
-  View step, exp_avg, exp_avg_sq;  ///< all but `master` zero at start
-  std::optional<View> master;
+  View step;                   ///< one i64: steps taken
+  View exp_avg;                ///< first moment
+  View exp_avg_sq;             ///< second moment
+  std::optional<View> master;  ///< f32 copy of a 16-bit parameter, as in SgdState
 };
 
 /// Adam whose moments are renewed once in accum_iter = K steps by the mean gradient of the window and are
 /// stored decayed (beta1 m, beta2 v); in between each step uses the old moments and its own gradient. K = 1
 /// is Adam or AdamW, bit for bit in f64.
 struct AccumAdamOptions {
-  double lr = 1e-3, beta1 = .9, beta2 = .999, eps = 1e-8, weight_decay = 0;
-  int accum_iter = 4;
-  bool decoupled = false;
+  double lr = 1e-3;         ///< learning rate
+  double beta1 = .9;        ///< decay of the first moment
+  double beta2 = .999;      ///< decay of the second moment
+  double eps = 1e-8;        ///< added to the root of the second moment
+  double weight_decay = 0;  ///< in units of the parameter
+  int accum_iter = 4;       ///< K, 1 or more
+  bool decoupled = false;   ///< decay as AdamW does
   /// The last step of a window leaves an accumulator that merely counts as zero: 28 bytes a parameter instead
   /// of 30 in f32 at K = 4. The same bits of all else. To be kept for the life of a state.
   bool lazy_zero = false;
-  GradientScale scale;
+  GradientScale scale = {};  ///< applied to the gradient first
 };
+/// State of one parameter under accumulating Adam; all but `master` zero at start.
 struct AccumAdamState {
-  View step, exp_avg, exp_avg_sq, accum_grad;  ///< all but `master` zero at start
-  std::optional<View> master;
+  View step;                   ///< one i64: steps taken
+  View exp_avg;                ///< first moment
+  View exp_avg_sq;             ///< second moment
+  View accum_grad;             ///< sum of the window's gradients
+  std::optional<View> master;  ///< f32 copy of a 16-bit parameter, as in SgdState
 };
 
+/// One step of SGD.
 OURO_API Status sgd(View p, CView g, SgdState&, const SgdOptions&, const Stream& = {});
 /// Without a count of steps: v starts at zero instead of undamped, so dampening is `invalid` here.
 OURO_API Status sgd(View p, CView g, View momentum, const SgdOptions&, const Stream& = {});
+/// One step of Adam, or of AdamW with options.decoupled.
 OURO_API Status adam(View p, CView g, AdamState&, const AdamOptions&, const Stream& = {});
 /// adam with options.decoupled set.
 OURO_API Status adamw(View p, CView g, AdamState&, const AdamOptions&, const Stream& = {});
+/// One step of Adam with accumulated moments.
 OURO_API Status accum_adam(View p, CView g, AccumAdamState&, const AccumAdamOptions&, const Stream& = {});
 
 // Adaptive mix, update and packing of the next message in one pass over memory; bit for bit the same as
@@ -90,6 +114,8 @@ OURO_API Status accum_adam(View p, CView g, AccumAdamState&, const AccumAdamOpti
 //   p <- (1 - a + a row.self) p + a neighbours;   update;   next_message <- p
 // `neighbours` = sum of in.weight * x_in, `adaptive` = a in [0, 1]. next_message may be the array
 // `neighbours`. A master copy stands for the parameter.
+/// @{
+/// One mixing step and update, as above. Streams and errors: as all steps.
 OURO_API Status mix_sgd(View p, CView g, const Row&, CView neighbours, double adaptive, View next_message,
                         SgdState&, const SgdOptions&, const Stream& = {});
 OURO_API Status mix_adam(View p, CView g, const Row&, CView neighbours, double adaptive, View next_message,
@@ -99,14 +125,15 @@ OURO_API Status mix_adamw(View p, CView g, const Row&, CView neighbours, double 
 OURO_API Status mix_accum_adam(View p, CView g, const Row&, CView neighbours, double adaptive,
                                View next_message, AccumAdamState&, const AccumAdamOptions&,
                                const Stream& = {});
+/// @}
 /// The mix and the message alone: what remains of a step whose update is skipped.
 OURO_API Status mix_and_pack(View p, std::optional<View> master, const Row&, CView neighbours,
                              double adaptive, View next_message, const Stream& = {});
 
 /// What a loss scaler and clipping must know before the update. Waits for its result.
 struct GradientSurvey {
-  bool finite = true;
-  double norm = 0;  ///< L2, of g * inverse; infinite or NaN where not finite
+  bool finite = true;  ///< whether all elements are
+  double norm = 0;     ///< L2, of g * inverse; infinite or NaN where not finite
   /// min(1, limit / (norm + 1e-6)); 1 where limit <= 0. For GradientScale::clip.
   OURO_API double clip_factor(double limit) const;
 };
@@ -118,15 +145,16 @@ OURO_API Result<GradientSurvey> survey_gradients(std::span<const CView>, double 
 
 /// The mixing of a decentralised step, for each parameter of the call.
 struct Exchange {
-  const Row* row = nullptr;
-  double adaptive = 1;
-  std::span<const CView> neighbours;
-  std::span<const View> next_messages;
+  const Row* row = nullptr;             ///< this rank's row of the mixing matrix
+  double adaptive = 1;                  ///< a, in [0, 1]
+  std::span<const CView> neighbours;    ///< sum of in.weight * x_in, one a parameter
+  std::span<const View> next_messages;  ///< receive the values to send next, one a parameter
 };
+/// Options of Optimizer::step().
 struct StepOptions {
-  std::optional<double> lr = {};  ///< of this step and those after it; default: as it was
-  GradientScale scale = {};
-  const Exchange* exchange = nullptr;
+  std::optional<double> lr = {};       ///< of this step and those after it; default: as it was
+  GradientScale scale = {};            ///< applied to the gradients first
+  const Exchange* exchange = nullptr;  ///< the mixing of a decentralised step; null: none
 };
 
 /// An update rule with its state. Parameters are known by their names, which are unique; the state of each,
@@ -138,7 +166,7 @@ class OURO_API Optimizer {
   /// mixed if there is an exchange, and else not touched. Streams and errors as for the functions above;
   /// after an error of a device the state is undefined.
   virtual Status step(std::span<const Param>, const StepOptions& = {}, const Stream& = {}) = 0;
-  virtual double lr() const = 0;
+  virtual double lr() const = 0;  ///< of the next step
   /// Of the rule and the options it was made with: ranks that must have the same optimiser compare it. 0: not
   /// told.
   virtual std::uint64_t digest() const { return 0; }
@@ -153,21 +181,28 @@ class OURO_API Optimizer {
 /// Which parameters decay. standard: all but those whose name contains `bn` or `bias`. upstream_inverted:
 /// those and no others, as Decent-DP does.
 enum class DecayRule { standard, upstream_inverted };
+/// Whether a parameter of this name decays.
 OURO_API bool decays(std::string_view name, DecayRule);
 /// Indices into `names`.
 struct DecayGroups {
-  std::vector<std::size_t> decay, no_decay;
+  std::vector<std::size_t> decay;     ///< those that decay
+  std::vector<std::size_t> no_decay;  ///< the others
 };
+/// The names by what decays, each part in the order of `names`.
 OURO_API DecayGroups decay_groups(std::span<const std::string> names, DecayRule = DecayRule::standard);
 
+/// Options of an optimiser beside those of its rule.
 struct OptimizerOptions {
   std::optional<DecayRule> decay_rule = {};  ///< none: all parameters decay
   /// 16-bit parameters get an f32 copy, made from them at the first step. It stands for the parameter from
   /// then on: what anybody else writes to the parameter is lost at the next step.
   bool master = false;
 };
+/// @{
+/// An optimiser of this rule. Errors: invalid (options).
 OURO_API Result<std::unique_ptr<Optimizer>> make_optimizer(const SgdOptions&, const OptimizerOptions& = {});
 OURO_API Result<std::unique_ptr<Optimizer>> make_optimizer(const AdamOptions&, const OptimizerOptions& = {});
+/// @}
 /// lazy_zero is on whatever the options say: the state is the optimiser's own.
 OURO_API Result<std::unique_ptr<Optimizer>> make_optimizer(const AccumAdamOptions&,
                                                            const OptimizerOptions& = {});
@@ -177,16 +212,22 @@ using OptimizerFactory = std::function<Result<std::unique_ptr<Optimizer>>(std::s
 
 /// Defaults of Decent-DP's factories of these names; weight_decay 1/32768, or 0.1 for the decoupled forms.
 struct FactoryOptions {
-  double lr = 1e-3, beta1 = .9, beta2 = .999, eps = 1e-8;
-  std::optional<double> weight_decay = {};
-  int accum_iter = 4;
-  DecayRule decay_rule = DecayRule::standard;
-  bool master = false;
+  double lr = 1e-3;                            ///< learning rate
+  double beta1 = .9;                           ///< decay of the first moment
+  double beta2 = .999;                         ///< decay of the second moment
+  double eps = 1e-8;                           ///< added to the root of the second moment
+  std::optional<double> weight_decay = {};     ///< none: the default of the form
+  int accum_iter = 4;                          ///< K of the accumulating forms
+  DecayRule decay_rule = DecayRule::standard;  ///< which parameters decay
+  bool master = false;                         ///< as OptimizerOptions::master
 };
+/// @{
+/// The factory of this name.
 OURO_API OptimizerFactory optim_fn_adam(const FactoryOptions& = {});
 OURO_API OptimizerFactory optim_fn_adamw(const FactoryOptions& = {});
 OURO_API OptimizerFactory optim_fn_accum_adam(const FactoryOptions& = {});
 OURO_API OptimizerFactory optim_fn_accum_adamw(const FactoryOptions& = {});
+/// @}
 /// All parameters decay unless a rule is given.
 OURO_API OptimizerFactory optim_fn_sgd(const SgdOptions&, const OptimizerOptions& = {});
 

@@ -1,5 +1,6 @@
-// Outer optimisers of federated training: what the server does with the mean of the sites (FedAvg, FedAdam,
-// FedYogi, DiLoCo's Nesterov momentum), and the loop of local steps around it. For users.
+/// Outer optimisers of federated training: what the server does with the mean of the sites (FedAvg, FedAdam,
+/// FedYogi, DiLoCo's Nesterov momentum), and the loop of local steps around it. For users.
+/// @file
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,9 +21,13 @@ namespace ouro::train {
 ///   adagrad: v + g^2;  adam: beta2 v + (1 - beta2) g^2;  yogi: v - (1 - beta2) g^2 sign(v - g^2).
 /// No correction of bias.
 enum class ServerRule : std::uint8_t { adagrad, adam, yogi };
+/// Options of a server rule, in the letters above.
 struct ServerOptions {
-  ServerRule rule = ServerRule::adam;
-  double lr = 1e-2, beta1 = .9, beta2 = .99, tau = 1e-3;
+  ServerRule rule = ServerRule::adam;  ///< how v is updated
+  double lr = 1e-2;                    ///< learning rate of the server
+  double beta1 = .9;                   ///< decay of m
+  double beta2 = .99;                  ///< decay of v
+  double tau = 1e-3;                   ///< adaptivity; above 0
 };
 /// Parameters of the host (or OuterOptions::on_host). Arithmetic, state and elements that are not finite are
 /// as in optim.hpp. Errors: invalid (a rule that does not exist; lr, betas or tau not finite; betas outside
@@ -33,12 +38,14 @@ OURO_API Result<std::unique_ptr<Optimizer>> make_optimizer(const ServerOptions&)
 OURO_API Result<std::unique_ptr<Optimizer>> fed_avg(double lr = 1, double momentum = 0);
 /// `rule` is set by the name.
 OURO_API Result<std::unique_ptr<Optimizer>> fed_adam(ServerOptions = {});
+/// `rule` is set by the name.
 OURO_API Result<std::unique_ptr<Optimizer>> fed_yogi(ServerOptions = {});
 /// Douillard et al., "DiLoCo", 2023: SGD with Nesterov momentum.
 OURO_API Result<std::unique_ptr<Optimizer>> diloco(double lr = 0.7, double momentum = 0.9);
 
 // ---- one outer step ---------------------------------------------------------------------------------
 
+/// Options of an OuterOptimizer.
 struct OuterOptions {
   std::optional<Schedule> schedule = {};  ///< of outer steps; none: the optimiser's own rate
   double clip_norm = 0;                   ///< g *= min(1, clip_norm / (||g||_2 + 1e-6)); 0: never
@@ -57,8 +64,8 @@ class OURO_API OuterOptimizer {
   static Result<OuterOptimizer> create(std::span<const Param>, std::unique_ptr<Optimizer>, OuterOptions = {});
   /// After `aggregate`. Without a stream, or with clip_norm or on_host: waits; else it is enqueued.
   Status step(const Stream& = {});
-  std::int64_t steps() const;
-  Optimizer& optimizer();
+  std::int64_t steps() const;  ///< outer steps so far
+  Optimizer& optimizer();      ///< the one it was created with
   /// x_o, the optimiser's state, the place in the schedule, steps; the parameters are the model's, to be
   /// saved with it. Waits for what is enqueued.
   Result<Bytes> save();
@@ -67,7 +74,7 @@ class OURO_API OuterOptimizer {
   Status load(CBytes);
 
   struct OURO_HIDDEN State;
-  explicit OuterOptimizer(std::shared_ptr<State> s) : state_(std::move(s)) {}
+  explicit OuterOptimizer(std::shared_ptr<State> s) : state_(std::move(s)) {}  ///< for the library
 
  private:
   friend class LocalSteps;
@@ -88,11 +95,12 @@ OURO_API Status outer_step_from_models(std::span<const Param> base,
 /// and summed up in site order; memory of the host.
 enum class DeltaFormat : std::uint8_t { exact, bf16, int8 };
 
+/// Options of LocalSteps; all ranks have the same.
 struct LocalStepsOptions {
-  std::int64_t inner_steps = 500;  ///< between outer ones
-  DeltaFormat delta = DeltaFormat::exact;
-  AggregateOptions aggregate = {};
-  OuterOptions outer = {};
+  std::int64_t inner_steps = 500;          ///< between outer ones
+  DeltaFormat delta = DeltaFormat::exact;  ///< what crosses the sites
+  AggregateOptions aggregate = {};         ///< how the mean is taken
+  OuterOptions outer = {};                 ///< of the outer step
 };
 
 /// The loop of DiLoCo and FedAvg: each site trains by itself for inner_steps steps, then all take one outer
@@ -112,11 +120,11 @@ class OURO_API LocalSteps {
   /// As in OuterOptimizer, and the inner steps of the round under way. Each rank for itself; the next round
   /// compares how many rounds the ranks have behind them.
   Result<Bytes> save();
-  Status load(CBytes);
+  Status load(CBytes);               ///< into one that was made alike; errors as OuterOptimizer::load
   AggregateTraffic traffic() const;  ///< of one round
 
   struct OURO_HIDDEN State;
-  explicit LocalSteps(std::shared_ptr<State> s) : state_(std::move(s)) {}
+  explicit LocalSteps(std::shared_ptr<State> s) : state_(std::move(s)) {}  ///< for the library
 
  private:
   std::shared_ptr<State> state_;

@@ -1,5 +1,6 @@
-// What trainers are about: a model's parameters and buffers, as views of memory that the model owns.
-// For users, through the other headers of this folder.
+/// What trainers are about: a model's parameters and buffers, as views of memory that the model owns.
+/// For users, through the other headers of this folder.
+/// @file
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,10 +11,11 @@
 #include "ouro/ouro.hpp"
 
 namespace ouro {
-using Bytes = std::vector<std::byte>;
-using CBytes = std::span<const std::byte>;
+using Bytes = std::vector<std::byte>;       ///< bytes that the holder owns
+using CBytes = std::span<const std::byte>;  ///< bytes that somebody else owns
 }  // namespace ouro
 
+/// Trainers, optimisers, topologies and layouts: what research trainers embed.
 namespace ouro::train {
 
 /// How the elements of a tensor lie in memory. channels_last: 4-D, stored in the order (0,2,3,1).
@@ -21,14 +23,16 @@ enum class Order { row_major, channels_last };
 
 /// A trainable tensor. `grad` has the value's count, type and device; no gradient in this step: data is null.
 struct Param {
-  std::string name;
-  View value, grad;
-  std::vector<std::int64_t> shape = {};
-  Order order = Order::row_major;
+  std::string name;                      ///< unique in its model
+  View value;                            ///< the elements
+  View grad = {};                        ///< its gradient, or null
+  std::vector<std::int64_t> shape = {};  ///< elements of each dimension
+  Order order = Order::row_major;        ///< how the elements lie
 };
+/// A tensor that is not trained (running statistics, counters).
 struct Buffer {
-  std::string name;
-  View value;
+  std::string name;  ///< unique in its model
+  View value;        ///< the elements
 };
 
 }  // namespace ouro::train

@@ -1,5 +1,6 @@
-// Training ranks, replay buffers and a coordinator: their groups, the messages between them, and the replay
-// service. For users.
+/// Training ranks, replay buffers and a coordinator: their groups, the messages between them, and the replay
+/// service. For users.
+/// @file
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,9 +16,11 @@ namespace ouro::train {
 
 // ---- messages ---------------------------------------------------------------------------------------
 
+/// What Mailbox::recv() returns.
 struct Message {
-  int source = 0, tag = 0;
-  Bytes data;
+  int source = 0;  ///< its rank in the group
+  int tag = 0;     ///< as it was sent
+  Bytes data;      ///< all of it
 };
 
 /// Messages of any length between any two ranks of a group, matched whole: any number of threads may receive
@@ -29,8 +32,8 @@ class OURO_API Mailbox {
  public:
   /// Collective over the group, which nobody else uses for messages. Waits for all ranks.
   static Result<Mailbox> create(Group);
-  int rank() const;
-  int size() const;
+  int rank() const;  ///< of the caller in the group
+  int size() const;  ///< ranks of the group
 
   /// Returns once the bytes are on their way. Errors: invalid (rank, tag), timeout, peer_lost.
   Status send(CBytes, int dst, int tag = 0);
@@ -47,7 +50,7 @@ class OURO_API Mailbox {
   Status close();
 
   struct OURO_HIDDEN State;
-  explicit Mailbox(std::shared_ptr<State> s) : state_(std::move(s)) {}
+  explicit Mailbox(std::shared_ptr<State> s) : state_(std::move(s)) {}  ///< for the library
 
  private:
   std::shared_ptr<State> state_;
@@ -63,9 +66,11 @@ CBytes as_bytes(std::span<const T> values) {
 
 /// Groups are there on their members only.
 struct OURO_API Roles {
-  RankLayout layout;
-  std::optional<Group> train, agents, buffers;  ///< all training ranks; my agent group; all buffers
-  std::optional<Mailbox> mail;                  ///< over all ranks; where there is more than one
+  RankLayout layout;             ///< who does what
+  std::optional<Group> train;    ///< all training ranks
+  std::optional<Group> agents;   ///< my agent group
+  std::optional<Group> buffers;  ///< all buffers
+  std::optional<Mailbox> mail;   ///< over all ranks; where there is more than one
   /// Leaves all of them. Legal on every rank; idempotent.
   Status close();
 };
@@ -79,15 +84,25 @@ OURO_API Result<Roles> make_roles(Context&, RankLayoutOptions = {}, GroupOptions
 // A request is one byte that says which, then its payload. DATA is answered with a score (a double) on tag 0,
 // GET_METADATA with bytes on tag 1, the others not at all.
 
-enum class ReplayRequest : std::uint8_t { data = 1, get_metadata, baseline_sync, exit };
-
-struct ReplayHandlers {
-  std::function<double(int source, CBytes)> store;  ///< returns the score
-  std::function<Bytes(int source)> metadata = {};   ///< none: empty
-  std::function<void(int source, CBytes)> baseline_sync = {};
+/// The first byte of a request.
+enum class ReplayRequest : std::uint8_t {
+  data = 1,       ///< a batch to keep; answered with its score
+  get_metadata,   ///< answered with the buffer's metadata
+  baseline_sync,  ///< a model; not answered
+  exit            ///< the client's last request; not answered
 };
+
+/// What a buffer does with the requests of its clients.
+struct ReplayHandlers {
+  std::function<double(int source, CBytes)> store;             ///< returns the score
+  std::function<Bytes(int source)> metadata = {};              ///< none: empty
+  std::function<void(int source, CBytes)> baseline_sync = {};  ///< none: ignored
+};
+/// How many requests were served.
 struct ReplayReport {
-  std::int64_t stored = 0, metadata = 0, syncs = 0;
+  std::int64_t stored = 0;    ///< of data
+  std::int64_t metadata = 0;  ///< of metadata
+  std::int64_t syncs = 0;     ///< of baseline_sync
 };
 /// Serves until `clients` different ranks have said EXIT: takes requests from anybody on tag 0, answers
 /// without waiting. Each request has to come within `deadline` (0: the group's). Errors: invalid (no clients,
@@ -103,13 +118,14 @@ enum class Scoring : std::uint8_t { synchronous, deferred, asynchronous };
 /// managers.
 class OURO_API ReplayClient {
  public:
+  /// A client of the buffer on rank `manager` of the mailbox.
   ReplayClient(Mailbox mail, int manager, Scoring scoring)
       : mail_(std::move(mail)), manager_(manager), scoring_(scoring) {}
   /// Sends DATA. Returns a score: its own (synchronous), that of the submission before (deferred; none at
   /// first), or one that has arrived, if any (asynchronous).
   Result<std::optional<double>> submit(CBytes);
-  Result<Bytes> metadata();
-  Status baseline_sync(CBytes);
+  Result<Bytes> metadata();      ///< sends GET_METADATA and waits for the answer
+  Status baseline_sync(CBytes);  ///< sends BASELINE_SYNC with this model
   /// Reads the scores that are still owed, each within `deadline` (0: the group's), then says EXIT; EXIT also
   /// after an error, which it returns. Idempotent once EXIT was said.
   Status leave(Milliseconds deadline = Milliseconds(0));

@@ -1,5 +1,6 @@
-// Learning-rate schedules: pure functions of the number of an update, and a place in one. For users and for
-// the trainers.
+/// Learning-rate schedules: pure functions of the number of an update, and a place in one. For users and for
+/// the trainers.
+/// @file
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -14,13 +15,14 @@ namespace ouro::train {
 /// The rate of update u = 0, 1, 2, ..., and which update is next. Copies are independent.
 class OURO_API Schedule {
  public:
+  /// `rate(u)` is the learning rate of update u.
   explicit Schedule(std::function<double(std::int64_t)> rate)
       : rate_(std::make_shared<const std::function<double(std::int64_t)>>(std::move(rate))) {}
-  double at(std::int64_t update) const { return (*rate_)(update); }
-  double lr() const { return at(position_); }  ///< of the next update
-  void step() { ++position_; }                 ///< once after each update
-  std::int64_t position() const { return position_; }
-  void seek(std::int64_t position) { position_ = position; }
+  double at(std::int64_t update) const { return (*rate_)(update); }  ///< of any update
+  double lr() const { return at(position_); }                        ///< of the next update
+  void step() { ++position_; }                                       ///< once after each update
+  std::int64_t position() const { return position_; }                ///< the next update
+  void seek(std::int64_t position) { position_ = position; }         ///< sets the next update
 
  private:
   std::shared_ptr<const std::function<double(std::int64_t)>> rate_;
@@ -40,11 +42,14 @@ OURO_API Result<Schedule> cosine_with_warmup(double lr, std::int64_t t_max, std:
                                              double eta_min = 1e-6, double warmup_decay = 0.01,
                                              After after = After::hold);
 
+/// Options of warmup_cosine_decay().
 struct WarmupCosineOptions {
-  double peak = 1e-3;
-  std::int64_t epochs = 1, steps_per_epoch = 0, accum = 1;
-  double warmup_fraction = 0.01;  ///< of all updates
-  double final_fraction = 0.01;   ///< of the peak
+  double peak = 1e-3;                ///< highest learning rate
+  std::int64_t epochs = 1;           ///< passes over the data
+  std::int64_t steps_per_epoch = 0;  ///< micro-batches of an epoch
+  std::int64_t accum = 1;            ///< micro-batches of an update
+  double warmup_fraction = 0.01;     ///< of all updates
+  double final_fraction = 0.01;      ///< of the peak
 };
 /// T = max(1, epochs * (steps_per_epoch div accum)), w = max(1, floor(warmup_fraction T)), final =
 /// final_fraction peak; f(s) = peak s/w for s < w, final for s >= T, else

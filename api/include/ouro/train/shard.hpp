@@ -1,5 +1,6 @@
-// Sharded and plain data parallel: gradients are averaged bucket by bucket beside the backward pass, each
-// rank updates its shard of the parameters, and all ranks gather the result. For users.
+/// Sharded and plain data parallel: gradients are averaged bucket by bucket beside the backward pass, each
+/// rank updates its shard of the parameters, and all ranks gather the result. For users.
+/// @file
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 
 namespace ouro::train {
 
+/// Options of a ShardedTrainer; all ranks have the same.
 struct ShardOptions {
   /// Called once a bucket, with the parts of its parameters that this rank updates (their names and elements
   /// in one dimension; perhaps none), so that rules that go by name hold within a shard. Ranks compare the
@@ -88,6 +90,7 @@ class OURO_API ShardedTrainer {
   /// Plain data parallel (DDP): no shards, all-reduce of each bucket; each rank updates all parameters.
   static Result<ShardedTrainer> data_parallel(Group& replicas, std::vector<Param>, ShardOptions);
 
+  /// Before the forward pass. `training` false: a pass that is not trained on, and is not a step.
   Status begin_step(bool training = true);
   /// The gradient of parameter `param` (its place in the list) is complete, or will be once what is enqueued
   /// on `stream` now has run; and this backward pass needs its value no more. When all of a bucket are ready
@@ -125,12 +128,12 @@ class OURO_API ShardedTrainer {
   Status close();
   Status status() const;  ///< the error that ended the trainer, or ok
 
-  ShardedTrainer(ShardedTrainer&&) noexcept;
-  ShardedTrainer& operator=(ShardedTrainer&&) noexcept;
+  ShardedTrainer(ShardedTrainer&&) noexcept;             ///< leaves an empty handle behind
+  ShardedTrainer& operator=(ShardedTrainer&&) noexcept;  ///< as if the old one were destroyed
   ~ShardedTrainer();
 
   struct OURO_HIDDEN State;
-  OURO_HIDDEN explicit ShardedTrainer(std::shared_ptr<State>);
+  OURO_HIDDEN explicit ShardedTrainer(std::shared_ptr<State>);  ///< for the library
 
  private:
   std::shared_ptr<State> state_;

@@ -1,5 +1,6 @@
-// Topologies of decentralised training: who averages with whom in which round. Pure functions of integers,
-// and the exchange that carries one of their rows out. For users.
+/// Topologies of decentralised training: who averages with whom in which round. Pure functions of integers,
+/// and the exchange that carries one of their rows out. For users.
+/// @file
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -25,7 +26,7 @@ using Round = std::vector<Edge>;  ///< each rank in exactly one edge
 
 /// One row of a mixing matrix, and who needs my value.
 struct Row {
-  double self = 1;
+  double self = 1;                         ///< weight of this rank's own value
   std::vector<std::pair<int, double>> in;  ///< rank and weight, sorted by rank; neither this rank nor zeros
   std::vector<int> out;                    ///< sorted
   friend bool operator==(const Row&, const Row&) = default;
@@ -35,10 +36,15 @@ struct Row {
 /// x <- x_self x + x_in z, y <- y_self y + y_in z.
 struct PairRow {
   bool send_x = true;  ///< what travels in this round, on all ranks alike: x, else y
-  double x_self = 1, x_in = 0, y_self = 1, y_in = 0;
-  int from = -1, to = -1;  ///< -1: nothing travels
+  double x_self = 1;   ///< weight of x in the new x
+  double x_in = 0;     ///< weight of z in the new x
+  double y_self = 1;   ///< weight of y in the new y
+  double y_in = 0;     ///< weight of z in the new y
+  int from = -1;       ///< who sends to this rank; -1: nothing travels
+  int to = -1;         ///< who receives from it; -1: nothing travels
 };
 
+/// What some topologies want to know.
 struct TopologyOptions {
   int local_world_size = 1;  ///< ranks of a node, consecutive; divides n (alternating-exp-ring)
   int peers = 1;  ///< messages that a rank sends and receives in a round, at most (hypercuboid, base-k)
@@ -61,8 +67,8 @@ class OURO_API Topology {
   /// hear of each other.
   static Result<Topology> from_matrices(int n, std::span<const double> w);
 
-  int size() const;
-  int period() const;
+  int size() const;    ///< number of ranks
+  int period() const;  ///< number of rounds
   /// 1, or 2 where each rank keeps two vectors (ceca-2p): then `pair` has the arithmetic, and `row` is what
   /// travels: mixed with it, what a rank sends becomes what it gets.
   int vectors() const;
@@ -80,7 +86,7 @@ class OURO_API Topology {
   double contraction() const;
 
   struct OURO_HIDDEN State;
-  explicit Topology(std::shared_ptr<const State> s) : state_(std::move(s)) {}
+  explicit Topology(std::shared_ptr<const State> s) : state_(std::move(s)) {}  ///< for the library
 
  private:
   std::shared_ptr<const State> state_;
@@ -88,14 +94,16 @@ class OURO_API Topology {
 
 /// A name that `make` accepts.
 struct TopologyInfo {
-  std::string name;
-  std::string about;     ///< one line
-  bool by_node = false;  ///< reads TopologyOptions::local_world_size beyond checking it
-  bool by_peers = false, by_rows = false;
+  std::string name;       ///< for Topology::make
+  std::string about;      ///< one line
+  bool by_node = false;   ///< reads TopologyOptions::local_world_size beyond checking it
+  bool by_peers = false;  ///< reads TopologyOptions::peers
+  bool by_rows = false;   ///< reads TopologyOptions::rows
 };
 /// Built-in ones first, then registered ones in their order.
 OURO_API std::vector<TopologyInfo> topologies();
 
+/// Makes the rounds of a topology for n ranks.
 using TopologyRule = std::function<Result<std::vector<Round>>(int n, const TopologyOptions&)>;
 /// Adds a name of the user's for the rest of the process. Errors: invalid (empty or taken name, no rule).
 /// From any thread; the rule runs in whoever calls `make`.
@@ -112,7 +120,7 @@ OURO_API Status register_topology(std::string name, TopologyRule rule);
 /// waits for nobody. Where all weights are 1/n, as computed in double, y is the sum, divided by n once.
 /// Errors: invalid (row, types, lengths), unsupported (vectors on a GPU).
 OURO_API Status mix(Group&, const Row&, CView x, View y);
-OURO_API Result<Work> mix(Group&, const Row&, CView x, View y, const Stream&);
+OURO_API Result<Work> mix(Group&, const Row&, CView x, View y, const Stream&);  ///< the same on a stream
 /// Push-sum, for rows of which only the columns sum to 1: mixes the vector and this rank's weight (1 at
 /// first) alike. What a rank believes the mean to be is y / weight.
 OURO_API Status push_sum(Group&, const Row&, CView x, View y, double& weight);

@@ -1,4 +1,5 @@
-// One-sided access to other ranks' arrays, for averaging that waits for nobody. For users.
+/// One-sided access to other ranks' arrays, for averaging that waits for nobody. For users.
+/// @file
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -21,14 +22,15 @@ class OURO_API Window {
   /// unsupported (memory of a GPU), resource.
   static Result<Window> create(Group&, CView initial);
 
-  int rank() const;
-  int size() const;
-  std::size_t count() const;
-  DType dtype() const;
+  int rank() const;           ///< of the caller in the group
+  int size() const;           ///< ranks of the group
+  std::size_t count() const;  ///< elements of each array
+  DType dtype() const;        ///< of each element
 
   // Errors: invalid (rank, type, a range that leaves the array, null), unsupported (memory of a GPU).
   /// Elements offset .. offset + out.count of that rank's array.
   Status get(int rank, View out, std::size_t offset = 0) const;
+  /// Replaces elements offset .. offset + in.count of that rank's array.
   Status put(int rank, CView in, std::size_t offset = 0) const;
   /// there = there (op) in. Any reduction but avg; premulsum adds in * its factor.
   Status accumulate(int rank, CView in, ReduceOp = ReduceOp::sum, std::size_t offset = 0) const;
@@ -40,8 +42,8 @@ class OURO_API Window {
   Status fence() const;
 
   struct OURO_HIDDEN State;
-  explicit Window(std::shared_ptr<State> s) : state_(std::move(s)) {}
-  const State& state() const { return *state_; }
+  explicit Window(std::shared_ptr<State> s) : state_(std::move(s)) {}  ///< for the library
+  const State& state() const { return *state_; }                       ///< for the library
 
  private:
   std::shared_ptr<State> state_;

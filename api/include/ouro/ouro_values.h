@@ -1,0 +1,211 @@
+/** The constants and plain structures of the C interface: codes, element types, reductions, options; pure
+ * C99. Included by ouro.h, for programs that include that.
+ *
+ * @file */
+#ifndef OURO_OURO_VALUES_H
+#define OURO_OURO_VALUES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Enumerations are passed as int: a value that this version does not know is an error, not undefined. */
+
+/** The coarse class of a failure: one of the OURO_CODE constants. */
+typedef int ouro_code_t;
+/** Values of ouro_code_t. */
+enum {
+  OURO_CODE_OK,          /**< success */
+  OURO_CODE_INVALID,     /**< a wrong argument: nothing happened, the group goes on; or ranks that differ in a
+                            call, which is sticky in the group ("mismatch"), or a rank that may not join */
+  OURO_CODE_UNSUPPORTED, /**< legal, but not in this build or version */
+  OURO_CODE_TIMEOUT,     /**< a deadline has passed */
+  OURO_CODE_PEER_LOST,   /**< a rank died or cannot be reached; sticky in the group */
+  OURO_CODE_SYSTEM,      /**< memory, files, the operating system, damaged data */
+  OURO_CODE_CUDA,        /**< an error of the GPU or its driver */
+  OURO_CODE_ABORTED      /**< closed, aborted, or the others went on without this rank */
+};
+
+/** An element type: one of the OURO_DTYPE constants. */
+typedef int ouro_dtype_t;
+/** Values of ouro_dtype_t. */
+enum {
+  OURO_DTYPE_I8,     /**< signed, 8 bits */
+  OURO_DTYPE_U8,     /**< unsigned, 8 bits */
+  OURO_DTYPE_I16,    /**< signed, 16 bits */
+  OURO_DTYPE_U16,    /**< unsigned, 16 bits */
+  OURO_DTYPE_I32,    /**< signed, 32 bits */
+  OURO_DTYPE_U32,    /**< unsigned, 32 bits */
+  OURO_DTYPE_I64,    /**< signed, 64 bits */
+  OURO_DTYPE_U64,    /**< unsigned, 64 bits */
+  OURO_DTYPE_F16,    /**< IEEE half precision */
+  OURO_DTYPE_F32,    /**< IEEE single precision */
+  OURO_DTYPE_F64,    /**< IEEE double precision */
+  OURO_DTYPE_BF16,   /**< bfloat16 */
+  OURO_DTYPE_F8E4M3, /**< 8-bit float, 4 bits of exponent */
+  OURO_DTYPE_F8E5M2, /**< 8-bit float, 5 bits of exponent */
+  OURO_DTYPE_BOOLEAN /**< one byte, 0 or 1 */
+};
+
+/** avg divides by the number of ranks; premulsum multiplies each rank's input by its own scalar first.
+ * band..bxor are bitwise, land..lxor logical; both need integers or booleans. */
+typedef int ouro_op_kind_t;
+/** Values of ouro_op_kind_t. */
+enum {
+  OURO_OP_SUM,       /**< sum; integers wrap modulo 2^bits */
+  OURO_OP_PROD,      /**< product; integers wrap modulo 2^bits */
+  OURO_OP_MAX,       /**< maximum; NaN propagates */
+  OURO_OP_MIN,       /**< minimum; NaN propagates */
+  OURO_OP_AVG,       /**< sum divided by the number of ranks */
+  OURO_OP_PREMULSUM, /**< sum of inputs, each multiplied by its rank's scalar first */
+  OURO_OP_BAND,      /**< bitwise and */
+  OURO_OP_BOR,       /**< bitwise or */
+  OURO_OP_BXOR,      /**< bitwise exclusive or */
+  OURO_OP_LAND,      /**< logical and */
+  OURO_OP_LOR,       /**< logical or */
+  OURO_OP_LXOR       /**< logical exclusive or */
+};
+
+/** fast: quickest algorithm, equal calls give equal bits. canonical: reduced in rank order and rounded once;
+ * the bits depend on the inputs and the number of ranks only. inherit: what the group was made with. */
+typedef int ouro_numerics_t;
+/** Values of ouro_numerics_t. */
+enum {
+  OURO_NUMERICS_INHERIT,  /**< what the group was made with */
+  OURO_NUMERICS_FAST,     /**< quickest algorithm */
+  OURO_NUMERICS_CANONICAL /**< reduced in rank order, rounded once */
+};
+
+/** Where the buffers of a call are. any: found out from their addresses, on a rank that has a GPU; memory
+ * that the host can reach as well (pinned, managed) counts as the host's. The others are taken at their word,
+ * which spares the driver two questions a call. */
+typedef int ouro_memory_t;
+/** Values of ouro_memory_t. */
+enum {
+  OURO_MEMORY_ANY,   /**< found out from the addresses */
+  OURO_MEMORY_HOST,  /**< memory of the host */
+  OURO_MEMORY_DEVICE /**< memory of this rank's GPU */
+};
+
+/** Priority of a stream: one of the OURO_PRIORITY constants. */
+typedef int ouro_priority_t;
+/** Values of ouro_priority_t. */
+enum {
+  OURO_PRIORITY_LOW,    /**< less urgent than normal */
+  OURO_PRIORITY_NORMAL, /**< the default */
+  OURO_PRIORITY_HIGH    /**< more urgent than normal */
+};
+
+/** A collective, for ouro_group_explain(): one of the OURO_COLLECTIVE constants. */
+typedef int ouro_collective_t;
+/** Values of ouro_collective_t. */
+enum {
+  OURO_COLLECTIVE_NONE,           /**< no collective */
+  OURO_COLLECTIVE_ALL_REDUCE,     /**< ouro_all_reduce() */
+  OURO_COLLECTIVE_REDUCE_SCATTER, /**< ouro_reduce_scatter() */
+  OURO_COLLECTIVE_ALL_GATHER,     /**< ouro_all_gather() */
+  OURO_COLLECTIVE_BROADCAST,      /**< ouro_broadcast() */
+  OURO_COLLECTIVE_REDUCE,         /**< ouro_reduce() */
+  OURO_COLLECTIVE_GATHER,         /**< ouro_gather() */
+  OURO_COLLECTIVE_SCATTER,        /**< ouro_scatter() */
+  OURO_COLLECTIVE_ALL_TO_ALL,     /**< ouro_all_to_all() */
+  OURO_COLLECTIVE_BARRIER         /**< ouro_barrier() */
+};
+
+/** A reduction. `real` is the scalar of premulsum for floating-point types, `integer` for integer types. */
+typedef struct {
+  ouro_op_kind_t kind; /**< which reduction */
+  double real;         /**< premulsum: the scalar for floating-point types */
+  int64_t integer;     /**< premulsum: the scalar for integer types */
+} ouro_op_t;
+
+/** A reduction other than premulsum. */
+static inline ouro_op_t ouro_op(ouro_op_kind_t kind) {
+  ouro_op_t op = {kind, 1.0, 1};
+  return op;
+}
+/** premulsum by x. */
+static inline ouro_op_t ouro_op_premul(double x) {
+  ouro_op_t op = {OURO_OP_PREMULSUM, x, (int64_t)x};
+  return op;
+}
+/** premulsum by x, exact for 64-bit integers. */
+static inline ouro_op_t ouro_op_premul_integer(int64_t x) {
+  ouro_op_t op = {OURO_OP_PREMULSUM, (double)x, x};
+  return op;
+}
+
+/** 128 opaque bytes that name one job. Made by one rank, handed to all others by any channel. */
+typedef struct {
+  unsigned char bytes[128]; /**< opaque */
+} ouro_unique_id_t;
+
+/** Option structures begin with their own size, so that later versions can add members at the end. Initialise
+ * them with the macros below; a null pointer stands for all defaults. OURO_JOIN_DEADLINE, OURO_DEADLINE and
+ * OURO_LATE (seconds) in the environment override the three times below. */
+typedef struct {
+  size_t size;    /**< of this structure, in bytes; the initialising macro sets it */
+  int rank;       /**< of this process in the job; -1: from the launcher's environment variables */
+  int world_size; /**< ranks of the job; -1: from the launcher's environment variables */
+  int local_rank; /**< among the ranks of this host; -1: rank */
+  int local_size; /**< ranks of this host; -1: world_size */
+  const ouro_unique_id_t* id; /**< null: derived from the launcher's variables */
+  int64_t join_deadline_ms;   /**< for all ranks to come together; 0: 300000 */
+  int64_t deadline_ms;        /**< of each operation; 0: 600000 */
+  int64_t late_after_ms;      /**< ranks that have not entered an operation are named after this; 0: 10000 */
+  ouro_numerics_t numerics;   /**< of the job; inherit: OURO_NUMERICS, else fast */
+  int device;                 /**< this rank's GPU, as its process counts them, or one of the two below */
+} ouro_init_options_t;
+#define OURO_DEVICE_LOCAL (-1) /**< local rank modulo the number of GPUs; none if there are none */
+#define OURO_DEVICE_NONE (-2)  /**< this rank uses no GPU */
+/** All defaults of ouro_init_options_t. */
+#define OURO_INIT_OPTIONS \
+  { sizeof(ouro_init_options_t), -1, -1, -1, -1, NULL, 0, 0, 0, OURO_NUMERICS_INHERIT, OURO_DEVICE_LOCAL }
+
+/** Options of a group; null where one is asked for stands for the defaults. */
+typedef struct {
+  size_t size;              /**< of this structure, in bytes; the initialising macro sets it */
+  int64_t deadline_ms;      /**< of each operation; 0: the context's */
+  ouro_numerics_t numerics; /**< of its operations; inherit: the context's */
+} ouro_group_options_t;
+/** All defaults of ouro_group_options_t. */
+#define OURO_GROUP_OPTIONS \
+  { sizeof(ouro_group_options_t), 0, OURO_NUMERICS_INHERIT }
+
+/** Options of one call; null where one is asked for stands for the defaults. */
+typedef struct {
+  size_t size;              /**< of this structure, in bytes; the initialising macro sets it */
+  ouro_numerics_t numerics; /**< inherit: the group's */
+  const char* algorithm;    /**< by name ("ring", "direct", ...); null: selected */
+  ouro_memory_t memory;     /**< where the buffers are */
+} ouro_call_options_t;
+/** All defaults of ouro_call_options_t. */
+#define OURO_CALL_OPTIONS \
+  { sizeof(ouro_call_options_t), OURO_NUMERICS_INHERIT, NULL, OURO_MEMORY_ANY }
+
+/** What ouro_group_shrink() reports. The caller sets dead (array, may be null) and capacity; the first
+ * min(capacity, dead_count) elements are written. */
+typedef struct {
+  int* dead;           /**< ranks of the old group that are gone */
+  int capacity;        /**< elements that fit into dead */
+  int dead_count;      /**< out: how many are gone */
+  uint64_t resume_seq; /**< out: lowest sequence number that some survivor did not complete */
+} ouro_shrink_report_t;
+
+/** Instead of a source: a message from any rank of the group. */
+#define OURO_ANY_SOURCE (-1)
+
+/** What was received, or would be. */
+typedef struct {
+  int source;   /**< its rank in the group */
+  int tag;      /**< as it was sent */
+  size_t bytes; /**< length of the message */
+} ouro_received_t;
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OURO_OURO_VALUES_H */
