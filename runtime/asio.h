@@ -1,5 +1,5 @@
 // The one way to include Boost.Asio: <utility> comes first (Boost 1.74 with g++ 12 misses std::exchange
-// otherwise). Used by bootstrap and the watch thread.
+// otherwise), and what everybody does with descriptors. Used by bootstrap, the watch and the network.
 #pragma once
 #include <utility>
 
@@ -9,9 +9,19 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "runtime/core/fd.h"
+
 namespace ouro::rt {
 namespace asio = boost::asio;
 using boost::system::error_code;
+
+/// What `io` waits for is `fd` from now on. Throws, and `fd` stays its owner's, where the system watches no
+/// more descriptors.
+inline asio::posix::stream_descriptor watched(asio::io_context& io, Fd& fd) {
+  asio::posix::stream_descriptor d(io, fd.get());
+  fd.release();
+  return d;
+}
 
 /// Calls f(error) once `d` is readable or has hung up. The reactor can wake without that, for an earlier
 /// owner of the same descriptor number, and nobody must be taken for dead or silent because of it. `d` lives

@@ -23,7 +23,7 @@ Status hung_up(const std::string& how) { return unresponsive("hung up: " + how, 
 FrameStream::FrameStream(asio::io_context& io, Line line, std::size_t max_payload,
                          std::optional<transport::Pipe> pipe, std::size_t max_queued)
     : line_(std::move(line)),
-      descriptor_(io, line_.socket.release()),
+      descriptor_(watched(io, line_.socket)),
       pipe_(pipe ? std::move(*pipe) : *transport::Pipe::open(descriptor_.native_handle(), {})),
       linger_(io),
       sealer_(line_.keys.out),

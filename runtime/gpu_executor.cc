@@ -160,7 +160,7 @@ void GpuExecutor::release(const Status& why) {
   if (entries_.empty() || !board_) return;
   // Each pass over the words ends at least one wait of every stream, whichever value it waits for. Streams
   // come to their next waits within microseconds.
-  releaser_ = std::thread([this] {
+  releaser_ = Thread("ouro-release", [this] {
     const auto end = Clock::now() + 10s;
     // First what has not begun is told to touch nothing: buffers may go once their owners have heard of the
     // failure.

@@ -7,11 +7,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "kernels/gpu/collect.h"
 #include "runtime/context.h"
+#include "runtime/core/thread.h"
 #include "runtime/device/gpu_stream.h"
 #include "runtime/flow/step.h"
 #include "runtime/gpu_board.h"
@@ -154,7 +154,7 @@ class GpuExecutor {
   std::uint64_t ended_ = 0;
   bool released_ = false;
   Status error_;
-  std::thread releaser_;
+  Thread releaser_;
   std::atomic<bool> stop_{false};
 };
 

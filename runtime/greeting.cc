@@ -134,8 +134,11 @@ struct Attempt : std::enable_shared_from_this<Attempt> {
     (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     const int failed = connect(fd.get(), reinterpret_cast<sockaddr*>(&to->at), to->length) != 0 ? errno : 0;
     if (failed != 0 && failed != EINPROGRESS) return later(failure(failed));
+    error_code no_room;
+    connecting.assign(fd.get(), no_room);
+    if (no_room) return later({Reason::resource, fmt::format("no connection: {}", no_room.message())});
+    fd.release();
     expect_until(deadline, "connection");
-    connecting.assign(fd.release());
     connecting.async_wait(Descriptor::wait_write, [self = shared_from_this(), purpose, peer_rank,
                                                    identity = std::move(identity)](error_code e) mutable {
       if (!e && self->done) self->connected(purpose, std::move(identity), peer_rank);

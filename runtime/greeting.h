@@ -19,9 +19,9 @@ class Greeting : public std::enable_shared_from_this<Greeting> {
   };
   using Done = std::function<void(Outcome)>;
 
-  /// The socket is connected and non-blocking.
+  /// The socket is connected and non-blocking. Throws, and closes it, where it cannot be waited for.
   Greeting(asio::io_context& io, Fd fd, wire::Handshake handshake, Done done)
-      : descriptor_(io, fd.release()), handshake_(std::move(handshake)), done_(std::move(done)) {}
+      : descriptor_(watched(io, fd)), handshake_(std::move(handshake)), done_(std::move(done)) {}
 
   void start(bool server);
   bool silent() const { return !handshake_.spoken(); }

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <exception>
 
 #include "runtime/core/fork.h"
 #include "runtime/core/log.h"
@@ -21,7 +22,7 @@ constexpr auto kFirstFrame = 1s;
 class LocalListener::State : public std::enable_shared_from_this<State> {
  public:
   State(asio::io_context& io, Fd socket, Heard heard)
-      : io_(io), socket_(io, socket.release()), rest_(io), heard_(std::move(heard)) {}
+      : io_(io), socket_(watched(io, socket)), rest_(io), heard_(std::move(heard)) {}
 
   void accept() {
     accepting_ = socket_.is_open() && half_open_ < kHalfOpen;
@@ -47,13 +48,16 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
  private:
   using Descriptor = asio::posix::stream_descriptor;
 
-  void accept_some() {
+  /// Whatever happens, somebody listens again, and nobody is hung up on: peers wait for answers.
+  void accept_some() try {
     while (half_open_ < kHalfOpen && socket_.is_open()) {
-      const int fd = accept4(socket_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (fd >= 0) {
-        close_in_children(fd);
+      if (!next_)
+        next_ = Fd(accept4(socket_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (next_) {
+        close_in_children(next_.get());
+        const auto line = std::make_shared<Descriptor>(watched(io_, next_));
         shortage_.over();
-        admit(std::make_shared<Descriptor>(io_, fd));
+        admit(line);
       } else if (FdShortage::caused(errno)) {
         return rest();
       } else if (errno != EINTR && errno != ECONNABORTED) {
@@ -61,13 +65,15 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
       }
     }
     accept();
+  } catch (const std::exception& e) {  // no memory, or the system watches no more descriptors
+    rest(e.what());
   }
   /// Unlike strangers from a network nobody is sent away: who waits here is of this host, and can wait.
-  void rest() {
-    if (!shortage_.lasts()) OURO_WARN("no file descriptor is left for a local connection; raise `ulimit -n`");
+  void rest(const char* why = "no file descriptor is left; raise `ulimit -n`") {
+    if (!shortage_.lasts()) OURO_WARN("a local connection has to wait: {}", why);
     rest_.expires_after(shortage_.rest());
     rest_.async_wait([self = shared_from_this()](error_code e) {
-      if (!e) self->accept();
+      if (!e) self->next_ ? self->accept_some() : self->accept();
     });
   }
 
@@ -95,6 +101,7 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
 
   asio::io_context& io_;
   Descriptor socket_;
+  Fd next_;  // taken, and still to be watched
   asio::steady_timer rest_;
   Heard heard_;
   FdShortage shortage_;

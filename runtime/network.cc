@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <future>
+#include <utility>
 
 #include "runtime/core/log.h"
 #include "runtime/frame_stream.h"
@@ -108,15 +109,13 @@ void Network::start(const ControlPage& mine, std::vector<Remote> remotes, Events
     last_tick_ = Clock::now();
     tick();
   });
-  thread_ = std::thread([this] {
-    pthread_setname_np(pthread_self(), "ouro-net");
+  thread_ = Thread("ouro-net", [this] {
     OURO_INFO(PROXY, "thread ouro-net begins: connections to {} ranks", remotes_.size());
-    while (!io_.stopped()) try {
-        io_.run();
-      } catch (
-          const std::exception& e) {  // no memory, or no room for another descriptor: what it was for is lost
-        OURO_WARN("the lines between hosts: {}", e.what());
-      }
+    bool again = false;
+    persist("the lines between hosts", [&] {
+      if (std::exchange(again, true) && started_) tick();  // an exception may have cut it short
+      io_.run();
+    });
   });
 }
 
@@ -274,6 +273,10 @@ void Network::tick() {
   if (now - last_tick_ > kStalled + kBeat)
     for (auto& [rank, far] : remotes_) far->heard = now;
   last_tick_ = now;
+  tick_.expires_after(kBeat);
+  tick_.async_wait([this](error_code e) {
+    if (!e) tick();
+  });
   tell();
   const FrameStream::Payload beat = FrameStream::payload(wire::Beat{});
   for (auto& [rank, far] : remotes_) {
@@ -302,10 +305,6 @@ void Network::tick() {
                 std::chrono::duration<double>(fail_after).count());
     }
   }
-  tick_.expires_after(kBeat);
-  tick_.async_wait([this](error_code e) {
-    if (!e) tick();
-  });
 }
 
 void Network::lose(int rank, Reason reason, std::string text, std::string detector) {

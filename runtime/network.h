@@ -6,9 +6,9 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "runtime/core/thread.h"
 #include "runtime/mirror.h"
 #include "runtime/net_line.h"
 #include "transport/fabric.h"
@@ -128,7 +128,7 @@ class Network {
   std::shared_ptr<transport::Fabric> fabric_;
   transport::TcpFabric* tcp_ = nullptr;  // one of the two
   transport::UcxFabric* ucx_ = nullptr;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ouro::rt

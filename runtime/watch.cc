@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <fstream>
+#include <utility>
 
 #include "runtime/context.h"
 
@@ -36,17 +37,21 @@ Watch::Watch(Context& context, Fd server, Fd rendezvous)
     });
   for (int r = 0; r < context.size(); ++r) watch_peer(r);
   tick();
-  thread_ = std::thread([this] {
-    pthread_setname_np(pthread_self(), "ouro-watch");
-    io_.run();
+  thread_ = Thread("ouro-watch", [this] {
+    bool again = false;
+    persist("the watch over the ranks of this host", [&] {
+      if (std::exchange(again, true)) {  // what an exception has cut short
+        tick();
+        gather_deaths();
+      }
+      io_.run();
+    });
   });
 }
 
 Watch::~Watch() {
   io_.stop();
   thread_.join();
-  for (auto& pidfd : pidfds_)
-    if (pidfd) pidfd->release();  // the peers own them
 }
 
 void Watch::serve(const LocalListener::Line& line, const Incoming& said) {
@@ -60,7 +65,7 @@ void Watch::watch_peer(int rank) {
   const int pidfd = context_.peer(rank).pidfd.get();
   if (pidfd < 0) return;
   auto& slot = pidfds_[static_cast<std::size_t>(rank)];
-  slot = std::make_unique<Descriptor>(io_, pidfd);
+  slot.reset(new Descriptor(io_, pidfd));
   when_readable(*slot, [this, rank](error_code e) {
     if (e) return;
     fresh_deaths_.insert(rank);
@@ -84,6 +89,7 @@ void Watch::tick() {
   tick_.expires_after(kTick);
   tick_.async_wait([this](error_code e) {
     if (e) return;
+    tick();
     // Where the kernel has no pidfd, a peer's end is seen by asking whether its process is still there.
     std::vector<int> gone;
     for (int r = 0; r < context_.size(); ++r) {
@@ -95,7 +101,6 @@ void Watch::tick() {
     if (!gone.empty()) context_.on_deaths(gone);
     context_.scan_errors();
     context_.scan_gpu();
-    tick();
   });
 }
 

@@ -4,11 +4,11 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "runtime/asio.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/thread.h"
 #include "runtime/core/wait.h"
 #include "runtime/local_listener.h"
 
@@ -26,6 +26,12 @@ class Watch {
 
  private:
   using Descriptor = asio::posix::stream_descriptor;
+  struct Return {
+    void operator()(Descriptor* d) const {
+      d->release();
+      delete d;
+    }
+  };
   void serve(const LocalListener::Line&, const Incoming&);
   void watch_peer(int rank);
   void gather_deaths();
@@ -34,10 +40,10 @@ class Watch {
   Context& context_;
   asio::io_context io_;
   std::optional<LocalListener> server_, rendezvous_;
-  std::vector<std::unique_ptr<Descriptor>> pidfds_;  // borrowed
+  std::vector<std::unique_ptr<Descriptor, Return>> pidfds_;  // borrowed: the peers own them
   std::set<int> fresh_deaths_;
   asio::steady_timer gather_, tick_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ouro::rt

@@ -8,10 +8,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <thread>
 #include <utility>
 
-#include "runtime/core/log.h"
+#include "runtime/core/thread.h"
 
 namespace ouro::transport {
 namespace {
@@ -87,7 +86,7 @@ struct TcpFabric::State {
   std::atomic<bool> stopping{false};
   std::atomic<std::uint64_t> drives{0};  // calls of progress by others than the own thread
   std::atomic<bool> paused{false};       // some connection is
-  std::thread thread;
+  Thread thread;
 
   void move_all();
   bool push(int peer);
@@ -103,7 +102,8 @@ struct TcpFabric::State {
 };
 
 TcpFabric::TcpFabric(Options options) : state_(std::make_unique<State>(std::move(options))) {
-  state_->thread = std::thread([this] { state_->watch(*this); });
+  state_->thread =
+      Thread("ouro-progress", [this] { persist("the tcp fabric", [this] { state_->watch(*this); }); });
 }
 
 TcpFabric::~TcpFabric() {
@@ -393,22 +393,19 @@ void TcpFabric::State::fail(Connection& c, const Status& why) {
 /// Moves what comes while nobody drives. Whoever has driven a moment ago is about to come back: until then
 /// this thread waits for no connection, since each packet would wake it, in the way of who reads the packet.
 void TcpFabric::State::watch(const TcpFabric& f) {
-  pthread_setname_np(pthread_self(), "ouro-progress");
   std::vector<pollfd> fds;
   for (std::uint64_t seen = 0; !stopping;) {
     const std::uint64_t now = drives.load(std::memory_order_relaxed);
     const bool aside = f.driven() || std::exchange(seen, now) != now;
     auto nap = aside ? kAside : kNap;
     fds.assign(1, {wake.get(), POLLIN, 0});
-    if (!aside) try {
-        std::lock_guard lock(exchange.lock());
-        move_all();
-        if (paused) nap = 0ms;
-        for (auto& all : connections)
-          for (auto& c : all) fds.push_back(c->wanted());
-      } catch (const std::bad_alloc&) {
-        OURO_WARN("the tcp fabric is short of memory; trying again");
-      }
+    if (!aside) {
+      std::lock_guard lock(exchange.lock());
+      move_all();
+      if (paused) nap = 0ms;
+      for (auto& all : connections)
+        for (auto& c : all) fds.push_back(c->wanted());
+    }
     poll(fds.data(), fds.size(), static_cast<int>(nap.count()));
     if (eventfd_t count; fds[0].revents & POLLIN) (void)eventfd_read(wake.get(), &count);
   }

@@ -55,7 +55,7 @@ Status Ucx::open() {
   OURO_TRY(ucx_.open(options_.world, options_.devices, taken, this));
   address_ = ucx_.address();
   if (address_.empty()) return {Reason::resource, "UCX gives this worker no address"};
-  thread_ = std::thread([this] { watch(); });
+  thread_ = Thread("ouro-progress", [this] { persist("the ucx fabric", [this] { watch(); }); });
   return {};
 }
 
@@ -211,17 +211,20 @@ ucs_status_t Ucx::take(const void* header, std::size_t header_bytes, void* data,
     break_with(p, place.status());
     return UCS_OK;
   }
-  if (rendezvous && place->to) {
-    receive(p.rank, h, std::move(*place), data);
-    return UCS_INPROGRESS;
-  }
+  if (rendezvous && place->to) return receive(p.rank, h, std::move(*place), data) ? UCS_INPROGRESS : UCS_OK;
   if (place->to) std::memcpy(place->to, data, bytes);
   exchange_.landed(p.rank, h, *place);
   return UCS_OK;
 }
 
-void Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* descriptor) {
-  receives_.push_front({this, peer, h, std::move(place), {}});
+/// False: it has not begun, and is asked for again.
+bool Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* descriptor) {
+  try {
+    receives_.push_front({this, peer, h, std::move(place), {}});
+  } catch (const std::bad_alloc&) {  // UCX, which has called this, knows nothing of exceptions
+    exchange_.abandon(peer, h);
+    return false;
+  }
   Receive& r = receives_.front();
   r.self = receives_.begin();
   ucp_request_param_t param{};
@@ -237,14 +240,16 @@ void Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* des
     fabric.receives_.erase(done.self);
   };
   void* const request = ucx_->ucp_am_recv_data_nbx(ucx_, descriptor, r.place.to, h.bytes, &param);
-  if (!UCS_PTR_IS_PTR(request)) exchange_.abandon(peer, h);
+  if (UCS_PTR_IS_PTR(request)) return true;
+  exchange_.abandon(peer, h);
+  receives_.erase(r.self);  // nothing can come for it
+  return false;
 }
 
 // ---- the own thread --------------------------------------------------------------------------------
 
 /// Moves what comes while nobody drives, and keeps out of the way of whoever does.
 void Ucx::watch() {
-  pthread_setname_np(pthread_self(), "ouro-progress");
   std::uint64_t seen = 0;
   for (;;) {
     const std::uint64_t drives = drives_.load(std::memory_order_relaxed);

@@ -4,10 +4,10 @@
 #include <list>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/thread.h"
 #include "transport/ucx.h"
 #include "transport/ucx_worker.h"
 
@@ -73,7 +73,7 @@ class Ucx final : public UcxFabric {
   void sent(Send*);
   ucs_status_t take(const void* header, std::size_t header_bytes, void* data, std::size_t bytes,
                     bool rendezvous);
-  void receive(int peer, const NetHeader&, Exchange::Place, void* descriptor);
+  bool receive(int peer, const NetHeader&, Exchange::Place, void* descriptor);
   void break_with(Peer&, Status);
   void ended(Peer&, std::string why);
   void resume(Peer&);
@@ -96,7 +96,7 @@ class Ucx final : public UcxFabric {
 
   std::atomic<std::uint64_t> drives_{0};  // calls of progress by others than the own thread
   Fd stop_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ouro::transport

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "runtime/core/log.h"
+#include "runtime/core/thread.h"
 
 namespace ouro::transport {
 namespace {
@@ -93,6 +94,7 @@ Status UcxWorker::make_context(int world, const std::string& transports, const s
 }
 
 Status UcxWorker::open(int world, const std::string& devices, ucp_am_recv_callback_t take, void* arg) {
+  const SignalsBlocked ours;  // UCX starts a thread of its own
   auto api = UcxApi::load();
   if (!api.ok()) return api.status();
   ucx_ = *api;

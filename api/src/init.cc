@@ -10,12 +10,12 @@
 #include <exception>
 #include <fstream>
 #include <latch>
-#include <thread>
 
 #include "ouro/ouro.hpp"
 #include "runtime/context.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
+#include "runtime/core/thread.h"
 #include "runtime/launch.h"
 
 namespace ouro {
@@ -250,11 +250,11 @@ Result<std::vector<Context>> Context::threads(int n, const InitOptions& o) {
     else
       outcomes[i] = c.status();
   };
-  std::vector<std::thread> joiners;
+  std::vector<Thread> joiners;
   Status started;
   try {
     joiners.reserve(static_cast<std::size_t>(n));
-    for (int r = 0; r < n; ++r) joiners.emplace_back(join, r);
+    for (int r = 0; r < n; ++r) joiners.emplace_back("ouro-join", [&join, r] { join(r); });
     complete = true;
   } catch (const std::exception& e) {
     started = Status(Reason::resource, fmt::format("{} of {} threads: {}", joiners.size(), n, e.what()));

@@ -79,6 +79,7 @@ Result<CUcontext> context_of(int device) {
   if (CUcontext made = slot.load(std::memory_order_acquire)) return made;  // pairs with the store below
   const std::lock_guard lock(making);
   if (CUcontext made = slot.load(std::memory_order_relaxed)) return made;
+  const SignalsBlocked ours;  // the driver starts threads
   CUdevice handle = 0;
   CUcontext context = nullptr;
   OURO_TRY(check(driver().cuDeviceGet(&handle, device), "cuDeviceGet"));
@@ -98,6 +99,7 @@ Result<CUcontext> context_of(int device) {
 }
 
 Driver::Driver() {
+  const SignalsBlocked ours;
   int runtime = 0, driver = 0;
   (void)cudaRuntimeGetVersion(&runtime);
   (void)cudaDriverGetVersion(&driver);

@@ -2,7 +2,6 @@
 #include "runtime/device/fake_stream.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -61,12 +60,12 @@ void wait_for_word(const MemOp& op, const Run& run) {
 template <class F>
 bool together(int n, const F& f) {
   std::atomic<int> gate{0};  // 1: go, -1: do not
-  std::vector<std::thread> others;
+  std::vector<Thread> others;
   bool all = true;
   try {
     others.reserve(static_cast<std::size_t>(n));
     for (int i = 1; i < n; ++i)
-      others.emplace_back([&gate, &f, i] {
+      others.emplace_back("ouro-fake", [&gate, &f, i] {
         gate.wait(0, std::memory_order_acquire);
         if (gate.load(std::memory_order_acquire) > 0) f(i);
       });
@@ -76,7 +75,7 @@ bool together(int n, const F& f) {
   gate.store(all ? 1 : -1, std::memory_order_release);
   gate.notify_all();
   if (all) f(0);
-  for (std::thread& t : others) t.join();
+  for (Thread& t : others) t.join();
   return all;
 }
 
@@ -226,7 +225,7 @@ Status Queue::push(Op op) {
     std::lock_guard lock(mutex_);
     if (!thread_.joinable()) {
       try {
-        thread_ = std::thread([this] { loop(); });
+        thread_ = Thread(name_, [this] { loop(); });
       } catch (const std::system_error& e) {
         return {Reason::resource, fmt::format("no thread for a fake stream: {}", e.what())};
       }
@@ -269,7 +268,6 @@ void Queue::close() {
 }
 
 void Queue::loop() {
-  pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
   const Run run{*control_, device_};
   for (;;) {
     Op op;

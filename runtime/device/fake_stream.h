@@ -9,9 +9,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "runtime/core/thread.h"
 #include "runtime/core/wait.h"
 #include "runtime/device/fake_gpu.h"
 #include "runtime/device/fake_memory.h"
@@ -148,7 +148,7 @@ class Queue {
   std::deque<Op> ops_;
   std::uint64_t pushed_ = 0, done_ = 0;
   bool closed_ = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 // Work. Arguments are copied; addresses are checked again when it runs.

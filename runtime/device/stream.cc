@@ -1,7 +1,6 @@
 // Host streams. See stream.h.
 #include "runtime/device/stream.h"
 
-#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -94,9 +93,8 @@ Status Stream::Failures::take() {
 
 HostStream::HostStream(std::string name, int nice)
     : queue_(std::make_shared<Queue>()),
-      thread_([queue = queue_, failures = failures_, name = std::move(name), nice] {
-        loop(*queue, *failures, name, nice);
-      }) {}
+      thread_(std::move(name),
+              [queue = queue_, failures = failures_, nice] { loop(*queue, *failures, nice); }) {}
 
 HostStream::~HostStream() {
   if (forks_ != forks()) {
@@ -139,8 +137,7 @@ void HostStream::after(std::shared_ptr<WorkState> mark) {
   });
 }
 
-void HostStream::loop(Queue& queue, Failures& failures, const std::string& name, int nice) {
-  pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+void HostStream::loop(Queue& queue, Failures& failures, int nice) {
   serve_stream();
   if (nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), nice);
   for (;;) {

@@ -7,11 +7,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "runtime/core/fork.h"
 #include "runtime/core/status.h"
+#include "runtime/core/thread.h"
 #include "runtime/core/wait.h"
 #include "runtime/device/gpu.h"
 
@@ -107,9 +107,9 @@ class HostStream final : public Stream {
     std::shared_ptr<WorkState> last;
     bool stop = false;
   };
-  static void loop(Queue&, Failures&, const std::string& name, int nice);
+  static void loop(Queue&, Failures&, int nice);
   std::shared_ptr<Queue> queue_;
-  std::thread thread_;
+  Thread thread_;
   const unsigned forks_ = forks();
 };
 

@@ -15,6 +15,8 @@ RULES = [
     ("abort", r"(\bstd::|(?<![\w.:>])::)abort\s*\(|\b__builtin_trap\s*\(", (), "the library never ends the process"),
     ("signal handler", r"\b(std::|::)?(sigaction|signal|sigset|sigprocmask)\s*\(",
      ("transport/ucx_api.cc",), "the library installs no signal handler (and takes back those of UCX)"),
+    ("bare thread", r"\bstd::j?thread\b(?!::)|\bstd::async\b|\bpthread_create\s*\(", ("runtime/core/thread.h", "runtime/core/thread.cc"),
+     "threads are started by core/thread.h, which keeps the program's signals out of them and names them"),
     ("/dev/shm", r"/dev/shm/|\bshm_open\s*\(", (), "segments have no names"),
     ("wildcard", r"\bINADDR_ANY\b|\bin6addr_any\b|\"0\.0\.0\.0\"|\"::\"|address_v[46]::any\s*\(", (), "bind to one interface"),
     ("wall clock", r"\bsystem_clock\b|\bgettimeofday\s*\(|\bCLOCK_REALTIME\b|\b(std::)?time\s*\(\s*(nullptr|NULL|0)\s*\)",
@@ -70,12 +72,13 @@ def self_test():
         "std::chrono::system_clock::now();", "time(nullptr);", "::open(p, O_RDONLY);", "::socket(AF_INET,\n SOCK_STREAM, 0);",
         "::accept(s, a, n);", "::pipe(ends);", "try { f(); } catch (...) {}", 'f("peer-gone");', "::memfd_create(\"x\", 0);",
         "Fd f(dup(fd));", "::dup(fd);", "socket(AF_INET, SOCK_STREAM, 0);", "accept4(s, nullptr, nullptr, SOCK_NONBLOCK);",
+        "std::thread t([] {});", "std::jthread t(f);", "std::vector<std::thread> all;", "std::async(f);", "pthread_create(&t, nullptr, f, p);",
     ]
     good = [
         "// exit(1) is not called", "/* ::open(p, 0) */", "::open(p, O_RDONLY | O_CLOEXEC);", "group.abort();", "g->abort(why);",
         "void Group::abort(std::string);", "void abort(std::string why = \"\");", "::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, f(0));",
         "std::chrono::steady_clock::now();", 'f("peer-dead");', "bool exit_code() const;",
-        "in.open(path);", "work.dup(x);", "socket(io, line.release())", "accept4(s, a, n, SOCK_CLOEXEC);", "std::atexit", "deadline_time(0);", "catch (...) { return status(); }", 'log("see /dev/shm, 64 MB");',
+        "in.open(path);", "work.dup(x);", "socket(io, line.release())", "accept4(s, a, n, SOCK_CLOEXEC);", "std::atexit", "std::thread::id owner;", "std::this_thread::yield();", "Thread t(\"ouro-x\", f);", "deadline_time(0);", "catch (...) { return status(); }", 'log("see /dev/shm, 64 MB");',
     ]
     wrong = [f"missed: {code}" for code in bad if not list(findings("runtime/x.cc", code))]
     return wrong + [f"falsely accused: {code}: {list(findings('runtime/x.cc', code))}" for code in good
