@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/env.h"
@@ -17,6 +20,7 @@
 #include "runtime/core/log.h"
 #include "runtime/fd_shortage.h"
 #include "runtime/greeting.h"
+#include "runtime/half_open.h"
 
 namespace ouro::rt {
 namespace {
@@ -25,11 +29,15 @@ using namespace std::chrono_literals;
 using wire::Handshake, wire::RefuseCode;
 using Descriptor = asio::posix::stream_descriptor;
 
-constexpr std::size_t kPerAddress = 16, kInAll = 128;  // unfinished handshakes
-constexpr auto kGrace = 4ms;                           // nobody is evicted before it could have spoken
+// Strangers for whom there is no place yet, of one source and of all, and how long: a burst gets its turn,
+// and a host's descriptors are its own.
+constexpr std::size_t kWaiting = 64;
+constexpr std::ptrdiff_t kWaitingOfOne = 32;
+constexpr auto kWait = 500ms, kLook = 4ms;
+constexpr const char* kBusy = "too many unfinished handshakes";
 constexpr auto kTellAgain = 10s;
-constexpr std::size_t kSources = 256;  // addresses whose log lines are counted apart
-constexpr int kAtOnce = 16;            // accepted before others on this thread get their turn
+constexpr std::size_t kSources = 1024;  // whose log lines are counted apart, and who are remembered as known
+constexpr int kAtOnce = 16;             // accepted before others on this thread get their turn
 
 void set(int fd, int level, int option, int value) {
   (void)setsockopt(fd, level, option, &value, sizeof value);
@@ -66,8 +74,9 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       : io_(io),
         self_(std::move(self)),
         options_(std::move(options)),
-        listener_(io, socket.release()),
+        listener_(watched(io, socket)),
         rest_(io),
+        door_(io),
         spare_(spare_descriptor()),
         taken_(std::move(taken)) {
     NetAddress own;
@@ -86,7 +95,8 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     closed_ = true;
     error_code ignored;
     listener_.close(ignored);
-    rest_.cancel();
+    rest_.cancel(), door_.cancel();
+    waiting_.clear(), held_up_ = {};
     for (auto& h : std::exchange(half_, {})) h->timer.cancel(), h->greeting->close();
     taken_ = nullptr;
   }
@@ -97,9 +107,9 @@ class LineListener::State : public std::enable_shared_from_this<State> {
   }
 
  private:
-  struct Half {
+  struct Half : HalfOpen {
     explicit Half(asio::io_context& io) : timer(io) {}
-    std::string address, endpoint;
+    std::string endpoint;
     Clock::time_point since = Clock::now();
     Clock::duration patience{};
     asio::steady_timer timer;
@@ -108,9 +118,12 @@ class LineListener::State : public std::enable_shared_from_this<State> {
   struct Stranger {
     Fd fd;
     NetAddress from;
+    std::string source = {};
+    Clock::time_point since = Clock::now();
   };
 
-  void accept_some() {
+  /// Whatever happens, somebody listens again.
+  void accept_some() try {
     for (int i = 0; i < kAtOnce && !closed_; ++i) {
       Stranger s;
       s.from.length = sizeof s.from.at;
@@ -122,10 +135,16 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       close_in_children(s.fd.get());
       shortage_.over();
       ++counts_.accepted;
-      if (const auto wait = make_room(to_string(s.from, false)); wait > 0ms) return park(std::move(s), wait);
-      admit(std::move(s));
+      s.source = source_of(s.from);
+      if (!enter(s)) {
+        held_up_ = std::move(s);
+        return;
+      }
     }
     accept();
+  } catch (const std::exception& e) {  // no memory, or the system watches no more descriptors
+    if (!shortage_.lasts()) OURO_WARN("a connection to {} could not be taken: {}", endpoint_, e.what());
+    after(shortage_.rest(), [this] { accept(); });
   }
 
   /// No descriptor is left: the stranger at the head of the queue would wake us for ever, so it goes.
@@ -138,19 +157,6 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       OURO_WARN("no file descriptor is left for connections to {}; raise `ulimit -n`", endpoint_);
     after(shortage_.rest(), [this] { accept(); });
   }
-  /// Full, and nobody has had time to speak: this one waits, and the rest with it, in the kernel.
-  void park(Stranger s, Clock::duration wait) {
-    parked_ = std::move(s);
-    after(wait, [this] { unpark(); });
-  }
-  void unpark() {
-    Stranger s = std::move(parked_);
-    if (!s.fd || closed_) return;
-    rest_.cancel();
-    if (const auto wait = make_room(to_string(s.from, false)); wait > 0ms) return park(std::move(s), wait);
-    admit(std::move(s));
-    accept();
-  }
   template <class F>
   void after(Clock::duration wait, F f) {
     rest_.expires_after(wait);
@@ -159,42 +165,79 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     });
   }
 
-  std::size_t held_by(const std::string& address) const {
-    return static_cast<std::size_t>(
-        std::count_if(half_.begin(), half_.end(), [&](const auto& h) { return h->address == address; }));
-  }
-  /// Evicts where there are too many; 0: there is room, else how long to wait for it.
-  Clock::duration make_room(const std::string& address) {
-    const bool crowded = held_by(address) >= kPerAddress;
-    if (!crowded && half_.size() < kInAll) return 0ms;
-    std::string from = address;
-    std::size_t most = 0;
-    for (const auto& h : half_)
-      if (const std::size_t n = crowded ? 0 : held_by(h->address); n > most) most = n, from = h->address;
-    // In the order of arrival: the first silent one is the oldest; if all have begun to speak, the oldest.
-    auto victim = half_.end();
-    for (auto h = half_.begin(); h != half_.end(); ++h) {
-      if ((*h)->address != from) continue;
-      if (victim == half_.end()) victim = h;
-      if ((*h)->greeting->silent()) {
-        victim = h;
-        break;
-      }
+  /// Who comes behind others of its source waits its turn, a little. Who finds even that full may try again;
+  /// but on a fast path, where places are free again in a moment, it holds up all who come after it, in the
+  /// kernel: false.
+  bool enter(Stranger& s) {
+    const auto of_its = [&](const Stranger& w) { return w.source == s.source; };
+    const auto waiting = std::count_if(waiting_.begin(), waiting_.end(), of_its);
+    if (waiting == 0 && let_in(s)) return true;
+    if (waiting_.size() < kWaiting && waiting < kWaitingOfOne) {
+      waiting_.push_back(std::move(s));
+      if (waiting_.size() == 1) look_again(kLook);
+      return true;
     }
-    const auto age = Clock::now() - (*victim)->since;
-    if (age < kGrace) return kGrace - age;
-    (*victim)->timer.cancel();
-    (*victim)->greeting->close(RefuseCode::busy, "too many unfinished handshakes");
-    half_.erase(victim);
-    ++counts_.evicted;
-    return 0ms;
+    if (grace(round_trip(s.fd.get())) <= kLook) return false;
+    turn_away(s);
+    return true;
+  }
+  void look_again(Clock::duration wait) {
+    door_.expires_after(wait);
+    door_.async_wait([self = shared_from_this()](error_code e) {
+      if (!e && !self->closed_) self->let_in_some();
+    });
+  }
+  void let_in_some() try {
+    std::vector<Stranger> left;
+    std::set<std::string> full;  // sources
+    const auto now = Clock::now();
+    for (Stranger& s : std::exchange(waiting_, {})) {
+      if (!full.contains(s.source) && let_in(s)) continue;
+      full.insert(s.source);
+      now - s.since < kWait ? left.push_back(std::move(s)) : turn_away(s);
+    }
+    waiting_ = std::move(left);
+    if (held_up_.fd && enter(held_up_)) {
+      held_up_ = {};
+      accept();
+    }
+    if (!waiting_.empty()) look_again(kLook);
+  } catch (const std::exception& e) {
+    OURO_WARN("a connection to {} could not be taken: {}", endpoint_, e.what());
+    look_again(100ms);
+  }
+  /// False: there is no place, and `s` is as it was.
+  bool let_in(Stranger& s) {
+    std::vector<const HalfOpen*> all;
+    for (const auto& h : half_) all.push_back(h.get());
+    const Verdict v = judge(all, s.source, known_.contains(s.source), Clock::now());
+    if (!v.admit) return false;
+    if (v.evict) {
+      const auto victim = half_.begin() + static_cast<std::ptrdiff_t>(*v.evict);
+      (*victim)->timer.cancel();
+      (*victim)->greeting->close(RefuseCode::busy, kBusy);
+      half_.erase(victim);
+      ++counts_.evicted;
+    }
+    admit(std::move(s));
+    return true;
+  }
+  void turn_away(Stranger& s) {
+    ++counts_.turned_away;
+    const wire::Bytes words = wire::refusal(RefuseCode::busy, kBusy);
+    (void)!::send(s.fd.get(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(s.fd.get(), SHUT_WR);
+    s.fd.reset();
+    tell(s.source, fmt::format("turned away a connection from {}: {}", to_string(s.from), kBusy), true);
   }
 
   void admit(Stranger s) {
     auto h = std::make_shared<Half>(io_);
-    h->address = to_string(s.from, false), h->endpoint = to_string(s.from);
+    const auto round = round_trip(s.fd.get());
+    h->source = s.source, h->known = known_.contains(s.source), h->endpoint = to_string(s.from);
+    h->spared_until = h->since + grace(round);
     set(s.fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-    h->patience = 4 * round_trip(s.fd.get());
+    h->patience = 4 * round;
     h->greeting =
         std::make_shared<Greeting>(io_, std::move(s.fd), Handshake::server(self_),
                                    [self = shared_from_this(), weak = std::weak_ptr(h)](Greeting::Outcome o) {
@@ -221,29 +264,31 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     o.line.peer_address = h.endpoint;
     if (o.status.ok()) {
       ++counts_.lines;
+      if (known_.size() < kSources) known_.insert(h.source);
     } else {
       ++counts_.refused;
-      tell(h, o);
+      // With a code it is a program of ours, wrongly set up: somebody waits for it.
+      tell(h.source, fmt::format("refused a connection from {}: {}", h.endpoint, o.status.failure()->text),
+           o.code.has_value());
     }
     std::erase_if(half_, [&](const auto& other) { return other.get() == &h; });  // h may be gone now
     if (o.status.ok() && taken_) taken_(std::move(o.line));
-    if (parked_.fd) unpark();
+    if (!waiting_.empty()) look_again(0ms);
   }
 
-  /// One line for each source every 10 s; the others are counted.
-  void tell(const Half& h, const Greeting::Outcome& o) {
+  /// One line for each source every 10 s; the others are counted. `loud`: somebody may wait for it.
+  void tell(const std::string& source, std::string text, bool loud) {
     const auto now = Clock::now();
     if (told_.size() >= kSources)
       std::erase_if(told_, [&](const auto& t) { return now - t.second.last > kTellAgain; });
-    auto [at, fresh] = told_.try_emplace(told_.size() < kSources ? h.address : "others");
+    auto [at, fresh] = told_.try_emplace(told_.size() < kSources ? source : "others");
     if (!fresh && now - at->second.last < kTellAgain) {
       ++at->second.more;
       return;
     }
-    std::string text = fmt::format("refused a connection from {}: {}", h.endpoint, o.status.failure()->text);
     if (at->second.more > 0) text += fmt::format(" ({} more since the last such line)", at->second.more);
     at->second = {now, 0};
-    if (o.code)  // a program of ours, wrongly set up: somebody waits for it
+    if (loud)
       OURO_WARN("{}", text);
     else
       OURO_INFO(BOOTSTRAP, "{}", text);
@@ -257,12 +302,14 @@ class LineListener::State : public std::enable_shared_from_this<State> {
   Identity self_;
   Options options_;
   Descriptor listener_;
-  asio::steady_timer rest_;
+  asio::steady_timer rest_, door_;
   Fd spare_;
   std::function<void(Line)> taken_;
   std::string endpoint_;
   std::vector<std::shared_ptr<Half>> half_;
-  Stranger parked_;
+  std::vector<Stranger> waiting_;  // in the order of their arrival
+  Stranger held_up_;               // behind these; until it is one of them nobody is accepted
+  std::set<std::string> known_;    // sources of which somebody has proved itself
   std::map<std::string, Told> told_;
   FdShortage shortage_;
   Counts counts_;

@@ -30,10 +30,10 @@ struct Line {
 };
 
 /// Accepts lines of this job on one address, never on a wildcard.
-/// Strangers cost little: 16 unfinished handshakes for each address and 128 in all (beyond that the oldest
-/// silent one of the address with most goes), one second (and four round trips: one, and a packet that is
-/// sent again) for the first frame, three for the handshake, one line in the log for each address every 10 s.
-/// Where descriptors run out, it sheds one connection by a spare descriptor and rests a little.
+/// Strangers cost little: 16 unfinished handshakes for each address and 128 in all (who stays of more:
+/// half_open.h), 64 that wait half a second for a place, one second (and four round trips: one, and a packet
+/// that is sent again) for the first frame, three for the handshake, one line in the log for each address
+/// every 10 s. Where descriptors run out, it sheds one connection by a spare descriptor and rests a little.
 class LineListener {
  public:
   struct Options {
@@ -42,7 +42,7 @@ class LineListener {
     std::chrono::milliseconds first_frame{1000}, handshake{3000};
   };
   struct Counts {
-    std::uint64_t accepted = 0, lines = 0, refused = 0, evicted = 0, silent = 0, shed = 0;
+    std::uint64_t accepted = 0, lines = 0, refused = 0, evicted = 0, turned_away = 0, silent = 0, shed = 0;
     std::size_t half_open = 0;
   };
   /// `taken` gets each line. Errors: invalid (the address, a wildcard), resource (it cannot be bound).

@@ -46,6 +46,33 @@ print(time.monotonic() - begin)
 """
 
 
+# Opens RATE connections a second for SECONDS, says one byte on each, and keeps it until it is hung up on. Prints how many.
+CROWD = """
+import selectors, socket, sys, time
+where, rate, seconds = (sys.argv[1], int(sys.argv[2])), float(sys.argv[3]), float(sys.argv[4])
+waiting, begin, made = selectors.DefaultSelector(), time.monotonic(), 0
+while (now := time.monotonic() - begin) < seconds:
+    while made < now * rate:
+        s = socket.socket()
+        s.setblocking(False)
+        s.connect_ex(where)
+        waiting.register(s, selectors.EVENT_WRITE)
+        made += 1
+    for key, events in waiting.select(0.002):
+        s = key.fileobj
+        try:
+            if events & selectors.EVENT_WRITE:
+                s.send(b"O")
+                waiting.modify(s, selectors.EVENT_READ)
+            elif not s.recv(4096):
+                raise OSError
+        except OSError:
+            waiting.unregister(s)
+            s.close()
+print(made)
+"""
+
+
 def stranger(host, program, *arguments):
     command = ["ip", "netns", "exec", lab.host(host), sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -96,6 +123,31 @@ class Silent(Join):
             self.assertEqual(job.end(), {0: 0, 1: 0}, job.story())
             self.assertLess(kept, 1 + 1)
             print(f"kept for {kept:.2f} s")
+
+
+class Crowd(Join):
+    """Strangers come over the same slow path, from the very address of a host that has to join: its first frame needs
+    a round trip, their single byte none."""
+    network = ["--emulate", "seed=15", "delay=40"]
+    rate, deadline = 800, 40
+
+    def test_keeps_nobody_out_who_is_a_round_trip_away(self):
+        with lab.Job((1, 1), ["join"], env={"OURO_JOIN_DEADLINE": str(self.deadline)}) as job:
+            job.start([0])
+            self.assertTrue(lab.until(lambda: f":{lab.PORT}" in lab.on(0, "ss", "-Htln")), job.story())
+            crowd = stranger(1, CROWD, lab.address(0), lab.PORT, self.rate, self.deadline + 20)
+            try:
+                time.sleep(1)
+                begin = time.monotonic()
+                job.start([1])
+                lab.until(lambda: job[1].first("joined") or job[1].process.poll() is not None, self.deadline + 10)
+                took = time.monotonic() - begin
+                self.assertIsNone(crowd.poll())
+            finally:
+                crowd.kill()
+                crowd.communicate()
+            self.assertEqual(job.end(20), {0: 0, 1: 0}, job.story())
+            print(f"joined in {took:.2f} s among {self.rate} strangers a second")
 
 
 class Refused(Join):
@@ -160,7 +212,7 @@ class Missing(Join):
             self.assertIn(f"{lab.address(0)}:{lab.PORT}", said["message"])
 
 
-CASES = {case.__name__: case for case in (Garbage, Silent, Refused, Missing)}
+CASES = {case.__name__: case for case in (Garbage, Silent, Crowd, Refused, Missing)}
 
 if __name__ == "__main__":
     lab.main(CASES)
