@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -18,6 +18,7 @@
 #include "runtime/bootstrap_parts.h"
 #include "runtime/control_page.h"
 #include "runtime/core/log.h"
+#include "runtime/descriptors.h"
 #include "runtime/local_listener.h"
 #include "runtime/local_socket.h"
 #include "runtime/network.h"
@@ -94,16 +95,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// The same for each rank, though most need less than who gathers: so all of them hear of a limit that is too
+/// low, and nobody waits for the one that does.
 Status check_limits(const JoinOptions& o) {
-  const int world = o.world;
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  const auto each = 2 + (o.network ? 2 + static_cast<std::size_t>(o.network->options().connections) : 0);
-  const std::size_t need = each * static_cast<std::size_t>(world) + 32;
-  if (limit.rlim_cur != RLIM_INFINITY && need > limit.rlim_cur)
-    return {Reason::resource, fmt::format("{} open files needed for {} ranks, limit {}; raise `ulimit -n`",
-                                          need, world, limit.rlim_cur)};
-  return {};
+  if (o.world == 1) return {};
+  const int lines = !o.network                             ? 0
+                    : o.network->options().fabric == "ucx" ? 2
+                                                           : o.network->options().connections;
+  return provide_descriptors(descriptors_to_join(o.world, o.network != nullptr, lines),
+                             fmt::format("a job of {} ranks", o.world).c_str());
 }
 
 /// The sockets around Admission.
@@ -227,6 +227,7 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
   std::optional<Incoming> first;
   for (auto pause = 1ms; !first; pause = std::min<std::chrono::milliseconds>(pause * 2, 20ms)) {
     line = connect_local(rendezvous_name(options.job, host_of(options)));
+    if (!line && descriptors_lack(errno)) return no_descriptor("joining");
     if (line) {
       OURO_TRY(check_peer(line.get()));
       hub = credentials(line.get()).pid;
@@ -252,8 +253,10 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
   std::vector<Peer> peers(static_cast<std::size_t>(options.world));
   for (int i = 0; i < options.world; ++i) {
     auto incoming = i == 0 ? Result<Incoming>(std::move(*first)) : recv_frame(line.get(), verdict_by);
-    if (!incoming.ok())
-      return incoming.status().reason() == Reason::refused ? incoming.status() : dead_hub(hub);
+    if (!incoming.ok()) {
+      const Reason why = incoming.status().reason();
+      return why == Reason::refused || why == Reason::resource ? incoming.status() : dead_hub(hub);
+    }
     if (auto* no = std::get_if<wire::Refuse>(&incoming->frame))
       return Status(Failure{
           .reason = no->reason == Reason::none ? Reason::refused : no->reason,

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <new>
 
 #include "runtime/context.h"
 #include "runtime/core/log.h"
+#include "runtime/descriptors.h"
 #include "runtime/device/reach.h"
 #include "runtime/local_socket.h"
 
@@ -42,6 +44,7 @@ Result<wire::Frame> Context::ask(int r, const wire::Fetch& request, std::vector<
 Result<wire::Frame> Context::ask_once(int r, const wire::Fetch& request, std::vector<Fd>* fds) {
   if (is_remote(r)) return Status(unsupported(fmt::format("memory of rank {}, which is on another host", r)));
   Fd line = connect_local(peer(r).server);
+  if (!line && descriptors_lack(errno)) return no_descriptor("asking a rank for its memory");
   if (!line)
     return Status(Failure{.reason = Reason::peer_dead,
                           .text = "it no longer answers",

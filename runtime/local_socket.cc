@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "runtime/core/fork.h"
+#include "runtime/descriptors.h"
 
 namespace ouro::rt {
 namespace {
@@ -47,7 +48,11 @@ Fd connect_local(const std::string& name) {
   sockaddr_un at{};
   const socklen_t length = fill(at, name);
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (fd && connect(fd.get(), reinterpret_cast<sockaddr*>(&at), length) != 0) fd.reset();
+  if (fd && connect(fd.get(), reinterpret_cast<sockaddr*>(&at), length) != 0) {
+    const int why = errno;
+    fd.reset();
+    errno = why;
+  }
   close_in_children(fd.get());
   return fd;
 }
@@ -122,6 +127,9 @@ Result<Incoming> recv_frame(int fd, Clock::time_point deadline) {
     }
   }
   if (n == 0) return Status(Reason::peer_dead, "the peer hung up");
+  // Cut off: by the room that was given for them, or since no more could be opened.
+  if ((message.msg_flags & MSG_CTRUNC) && fds.size() < kMaxFds)
+    return no_descriptor("taking what a peer has passed");
   if (message.msg_flags & MSG_CTRUNC)
     return Status(Reason::refused, "the peer passed more descriptors than expected");
   auto frame = wire::decode({bytes, static_cast<std::size_t>(n)});

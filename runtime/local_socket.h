@@ -19,7 +19,7 @@ struct Credentials {
 /// A listening socket under an abstract name (no file, gone with its owner). Error refused: the name is
 /// taken.
 Result<Fd> listen_local(const std::string& name);
-/// An invalid Fd if nobody listens (yet).
+/// An invalid Fd if nobody listens (yet), or if there is no descriptor; errno says which.
 Fd connect_local(const std::string& name);
 /// The true identity of the peer (SO_PEERCRED).
 Credentials credentials(int fd);
@@ -34,7 +34,8 @@ struct Incoming {
 };
 inline constexpr int kMaxFds = 2;
 /// One frame; waits until `deadline`. Errors: peer-dead (hang-up), deadline, refused (a malformed frame, or
-/// more descriptors than expected: all of them are closed).
+/// more descriptors than expected: all of them are closed), resource (no descriptor is left here for those
+/// passed).
 Result<Incoming> recv_frame(int fd, Clock::time_point deadline);
 
 }  // namespace ouro::rt

@@ -16,6 +16,7 @@
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
 #include "runtime/core/thread.h"
+#include "runtime/descriptors.h"
 #include "runtime/launch.h"
 
 namespace ouro {
@@ -230,6 +231,7 @@ Result<Context> Context::from_env(const InitOptions& o) {
 
 Result<std::vector<Context>> Context::threads(int n, const InitOptions& o) {
   if (n < 1 || n > 256) return invalid(fmt::format("{} ranks as threads; expected 1 to 256", n));
+  if (n > 1) OURO_TRY(rt::provide_descriptors(rt::descriptors_of_threads(n), "ranks that are threads"));
   auto id = UniqueId::create();
   if (!id.ok()) return id.status();
   std::vector<Context> contexts(static_cast<std::size_t>(n));
@@ -250,6 +252,7 @@ Result<std::vector<Context>> Context::threads(int n, const InitOptions& o) {
     else
       outcomes[i] = c.status();
   };
+  const rt::Provided provided;
   std::vector<Thread> joiners;
   Status started;
   try {

@@ -6,6 +6,9 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <cerrno>
+
 #include "runtime/core/log.h"
 #include "tests/net/lab.h"
 
@@ -94,6 +97,33 @@ TEST(LocalListener, OutOfDescriptorsItRestsAndKeepsEverybody) {
   EXPECT_TRUE(run_until(
       io, [&] { return door.heard.size() == guests.size(); }, 3s));
   EXPECT_EQ(door.listener.refused(), 0);
+}
+
+/// Descriptors that come while there is room for some of them only.
+TEST(LocalSocket, SaysThatItIsOutOfDescriptors) {
+  for (const int room : {0, 1}) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    const Fd here(ends[0]), there(ends[1]);
+    ASSERT_TRUE(send_frame(there.get(), wire::Fetch{}, {here.get(), there.get()}).ok());
+    std::vector<Fd> holes;
+    rlimit old{};
+    getrlimit(RLIMIT_NOFILE, &old);
+    rlimit low = old;
+    low.rlim_cur = static_cast<rlim_t>(std::max(ends[0], ends[1])) + 1;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    for (int fd = 0; fd < 64; ++fd)
+      if (Fd hole(fcntl(0, F_DUPFD_CLOEXEC, 0)); hole) holes.push_back(std::move(hole));
+    low.rlim_cur += static_cast<rlim_t>(room);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    const Status s = recv_frame(here.get(), Clock::now()).status();
+    EXPECT_FALSE(connect_local(name()));
+    EXPECT_EQ(errno == EMFILE, room == 0);
+    setrlimit(RLIMIT_NOFILE, &old);
+    EXPECT_EQ(s.reason(), Reason::resource) << room;
+    EXPECT_THAT(s.message(), testing::HasSubstr("no file descriptor is left")) << room;
+    EXPECT_THAT(s.message(), testing::HasSubstr(std::to_string(low.rlim_cur))) << room;
+  }
 }
 
 TEST(LocalListener, ACrowdThatSaysNothingIsBounded) {
