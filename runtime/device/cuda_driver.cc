@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "runtime/core/thread.h"
+
 namespace ouro::gpu {
 namespace {
 
