@@ -1,0 +1,98 @@
+# Whether the papers agree with the tree: code of the guide stands in the examples, links lead somewhere, every example
+# has its line in the tutorials. Usage: papers.py ROOT. Ends with 1 and a line for each finding.
+import re
+import sys
+from pathlib import Path
+
+BLOCK = re.compile(r"^```(?:cpp|c)\n(.*?)^```$", re.M | re.S)
+FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.M)
+
+
+def squeezed(text):
+    return " ".join(text.split())
+
+
+def line_of(text, position):
+    return text.count("\n", 0, position) + 1
+
+
+def anchors(text):
+    """The names by which a page's headings can be linked to."""
+    titles = HEADING.findall(FENCED.sub("", text))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def strange_code(text, sources):
+    """(line, what) of blocks that no example contains, whatever its line breaks."""
+    for found in BLOCK.finditer(text):
+        code = squeezed(found[1])
+        if not any(code in source for source in sources):
+            yield line_of(text, found.start()), "this code is not in api/examples"
+
+
+def broken_links(text, page, read):
+    """(line, what) of relative links; read(path) is a page's text, None if there is no such file."""
+    plain = FENCED.sub(lambda m: "\n" * m[0].count("\n"), text)
+    for found in LINK.finditer(plain):
+        target, _, anchor = found[1].partition("#")
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        there = text if not target else read((page.parent / target))
+        if there is None:
+            yield line_of(plain, found.start()), f"{found[1]} leads nowhere"
+        elif anchor and anchor not in anchors(there):
+            yield line_of(plain, found.start()), f"{found[1]}: there is no such heading"
+
+
+def self_test():
+    page, tree = Path("docs/a.md"), {Path("docs/b.md"): "# A `b` page\n"}
+    read = tree.get
+    wrong = []
+    if list(strange_code("```cpp\nf(1,\n  2);\n```\n", ["x; f(1, 2); y;"])):
+        wrong.append("code of an example is called strange")
+    if not list(strange_code("```cpp\nf(3);\n```\n", ["f(1);"])):
+        wrong.append("strange code is not found")
+    for text, bad in (("[b](b.md)", False), ("[b](b.md#a-b-page)", False), ("[x](https://x.y/z)", False), ("```\n[c](c.md)\n```", False),
+                      ("[c](c.md)", True), ("[b](b.md#no)", True), ("[a](#nothing)", True)):
+        if bool(list(broken_links(text, page, read))) != bad:
+            wrong.append(f"link wrongly judged: {text}")
+    return wrong
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit("usage: papers.py ROOT")
+    if wrong := self_test():
+        sys.exit("the check itself is broken:\n" + "\n".join(wrong))
+    root = Path(sys.argv[1])
+    examples = sorted(p for p in (root / "api/examples").iterdir() if p.suffix in (".cc", ".c"))
+    sources = [squeezed(p.read_text()) for p in examples]
+
+    def read(path):
+        if path.is_dir():
+            return ""
+        return path.read_text(errors="replace") if path.is_file() else None
+
+    pages = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("bench/**/*.md")]
+    if len(examples) < 8 or len(pages) < 20:
+        sys.exit(f"{len(examples)} examples and {len(pages)} papers: this check reads the tree wrongly")
+    found = []
+    for page in pages:
+        text = page.read_text()
+        found += [(page, *f) for f in broken_links(text, page, read)]
+        if page.parent == root / "docs/guide":
+            found += [(page, *f) for f in strange_code(text, sources)]
+    tutorials = (root / "docs/tutorials.md").read_text()
+    for example in examples:
+        if f"(../api/examples/{example.name})" not in tutorials or f"example-{example.stem.replace('_', '-')}`" not in tutorials:
+            found.append((root / "docs/tutorials.md", 1, f"{example.name} is not listed, or not with its command"))
+    for page, line, what in found:
+        print(f"{page.relative_to(root)}:{line}: {what}")
+    print(f"{len(pages)} papers, {len(found)} findings")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()
