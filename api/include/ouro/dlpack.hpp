@@ -19,9 +19,10 @@ namespace train {
 class Array;
 }
 
-// ---- views of memory with strides -------------------------------------------------------------------
-// Strides are in elements; none: row-major without gaps. The stride of a dimension of size 1 says nothing,
-// nor does any stride of an array without elements.
+/// @defgroup dlpack_views Arrays: memory with strides
+/// Strides are in elements; none: row-major without gaps. The stride of a dimension of size 1 says nothing,
+/// nor does any stride of an array without elements.
+/// @{
 
 /// How the elements lie, if they do without gaps; where both fit, row_major. Errors: invalid (strides of
 /// another number than dimensions, a dimension below 0, more elements than an address counts), unsupported
@@ -34,7 +35,9 @@ OURO_API Result<View> view_of(void* data, DType, Device, std::span<const std::in
                               std::span<const std::int64_t> strides = {},
                               train::Order = train::Order::row_major);
 
-// ---- tensors in -------------------------------------------------------------------------------------
+/// @}
+/// @defgroup dlpack_in Arrays: DLPack tensors in
+/// @{
 
 /// What an imported tensor is wanted for; `write` refuses those that are for reading only.
 enum class Access : std::uint8_t { read, write };
@@ -78,7 +81,9 @@ OURO_API Result<Imported> from_dlpack(DLManagedTensorVersioned*, Access = Access
 /// The same for the form before DLPack 1.0.
 OURO_API Result<Imported> from_dlpack(DLManagedTensor*, Access = Access::write);
 
-// ---- tensors out ------------------------------------------------------------------------------------
+/// @}
+/// @defgroup dlpack_out Arrays: DLPack tensors out
+/// @{
 
 /// What is said about an exported tensor.
 struct ExportOptions {
@@ -101,5 +106,6 @@ OURO_API Result<DLManagedTensor*> to_dlpack_unversioned(View, std::span<const st
                                                         const ExportOptions& = {});
 /// The same of an Array, which the tensor keeps alive.
 OURO_API Result<DLManagedTensor*> to_dlpack_unversioned(const train::Array&);
+/// @}
 
 }  // namespace ouro

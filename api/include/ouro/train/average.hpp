@@ -34,9 +34,11 @@ class OURO_API Array {
   std::vector<std::int64_t> shape_;
 };
 
-// Collective over the group. Ranks first compare what they bring (one small reduction): where they differ, or
-// one of them refuses, every rank returns `invalid` and the group stays usable. They block without a stream;
-// with one they are enqueued, and their outcome is the stream's. Not inside group_start (invalid).
+/// @defgroup averages Training: averages, lists and gathers
+/// Collective over the group. Ranks first compare what they bring (one small reduction): where they differ,
+/// or one of them refuses, every rank returns `invalid` and the group stays usable. They block without a
+/// stream; with one they are enqueued, and their outcome is the stream's. Not inside group_start (invalid).
+/// @{
 
 /// Options of average_gradients().
 struct GradientAverageOptions {
@@ -69,7 +71,9 @@ struct ListOptions {
 /// The same; by default the inputs receive the results, too.
 OURO_API Result<Array> all_reduce_list(Group&, std::span<const View>, ReduceOp, const ListOptions&);
 
-// ---- selective averaging ----------------------------------------------------------------------------
+/// @}
+/// @defgroup selective Training: selective averaging
+/// @{
 
 /// From whom the replaced ranks take their values.
 enum class Averaging : std::uint8_t {
@@ -88,5 +92,6 @@ struct Replacement {
 /// Donors are among the others: none if all are replaced. A pure function. Errors: invalid (no metric, one
 /// that is not finite or, for weighted_mean, negative; a ratio outside [0, 1]).
 OURO_API Result<Replacement> choose_replaced(std::span<const double> metric, double ratio, Averaging);
+/// @}
 
 }  // namespace ouro::train

@@ -15,11 +15,13 @@
 
 namespace ouro::train {
 
-// With x[r] a parameter of rank r, S_f[p] the sender of site f for shard p (layout.hpp), F sites:
-//   A_p = sum over f of w_f x[S_f[p]],   w_f = 1/F, or the normalised site weights,
-// and every rank of shard p holds A_p, in equal bits, afterwards. Only senders' values count, so a site
-// counts once, whatever its size. Without federation: A_p = the mean over the replicas. FSDP without
-// federation has nothing to average.
+/// @defgroup federated Training: federated averaging
+/// With x[r] a parameter of rank r, S_f[p] the sender of site f for shard p (layout.hpp), F sites:
+///   A_p = sum over f of w_f x[S_f[p]],   w_f = 1/F, or the normalised site weights,
+/// and every rank of shard p holds A_p, in equal bits, afterwards. Only senders' values count, so a site
+/// counts once, whatever its size. Without federation: A_p = the mean over the replicas. FSDP without
+/// federation has nothing to average.
+/// @{
 
 /// How layers are cut into messages and shared out to n streams. A bucket of *runs*: from stream s = 0 on,
 /// layers in order until they have at least (all elements) / n, then the next stream; the last takes the
@@ -102,5 +104,6 @@ OURO_API Status aggregate(const LayoutGroups&, std::span<const Param>, const Agg
 /// Sum of losses / sum of lengths over the group; waits for it. Errors: invalid (nobody has a length; a
 /// length below 0).
 OURO_API Result<double> mean_loss(Group& site, double loss, std::int64_t length, const Stream& = {});
+/// @}
 
 }  // namespace ouro::train

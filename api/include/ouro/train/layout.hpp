@@ -13,7 +13,8 @@
 
 namespace ouro::train {
 
-// ---- meshes -------------------------------------------------------------------------------------
+/// @defgroup meshes Training: meshes
+/// @{
 
 /// Ranks in a grid of any number of dimensions, row-major.
 struct OURO_API Mesh {
@@ -33,10 +34,12 @@ struct OURO_API Mesh {
 /// one below 1, more than 2^31-1 ranks; as many names as dimensions or none, no two alike).
 OURO_API Result<Mesh> make_mesh(std::span<const int> shape, std::span<const std::string> axes = {});
 
-// ---- sharded, replicated, federated --------------------------------------------------------------
-// N ranks; sizes n_0..n_{F-1} of the federations (sites), o_f = sum of n_g for g < f; L ranks a replica, R_f
-// = n_f / L. Without federation F = 1 and n_0 = N. f: the federation with o_f <= r < o_f + n_f; l = r - o_f,
-// p = l mod L, q = l div L. Senders of federation f: S_f[p] = o_f + (p mod R_f) L + p.
+/// @}
+/// @defgroup layouts Training: sharded, replicated and federated layouts
+/// N ranks; sizes n_0..n_{F-1} of the federations (sites), o_f = sum of n_g for g < f; L ranks a replica, R_f
+/// = n_f / L. Without federation F = 1 and n_0 = N. f: the federation with o_f <= r < o_f + n_f; l = r - o_f,
+/// p = l mod L, q = l div L. Senders of federation f: S_f[p] = o_f + (p mod R_f) L + p.
+/// @{
 
 /// Who is in a group across the sites.
 enum class FederatedGroups {
@@ -160,9 +163,11 @@ OURO_API InitPlan init_plan(const ParallelLayout&, int gpus_per_node);
 /// Whether parameters are sharded inside replicas and replicated across them.
 OURO_API bool hybrid_shard(const ParallelLayout&);
 
-// ---- training ranks and replay buffers ------------------------------------------------------------
-// N ranks, B buffers, A agent groups, C = 1 with a coordinator (rank N-1), T = N - B - C training ranks,
-// G = T/A.
+/// @}
+/// @defgroup replay_layouts Training: layouts with replay buffers
+/// N ranks, B buffers, A agent groups, C = 1 with a coordinator (rank N-1), T = N - B - C training ranks,
+/// G = T/A.
+/// @{
 
 /// Which ranks train and which keep a replay buffer.
 enum class RankRule {
@@ -215,5 +220,6 @@ class OURO_API RankLayout {
   std::vector<int> training_, buffers_;
   std::vector<std::pair<int, std::vector<int>>> served_;  // by buffer
 };
+/// @}
 
 }  // namespace ouro::train

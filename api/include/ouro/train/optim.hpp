@@ -16,20 +16,21 @@
 
 namespace ouro::train {
 
-// ---- one step -----------------------------------------------------------------------------------
-// Parameters are f64, f32, bf16 or f16; gradients, neighbours and messages are of the same type, state is f64
-// for f64 and f32 otherwise, and arithmetic is in the type of the state. All views of a call have one device
-// and one count. `step` is one i64 beside them: the steps taken so far, which a call raises by one.
-//
-// Memory of the host: without a stream the update runs in the caller, with one it is enqueued. Memory of a
-// GPU: with a stream of that GPU the update is enqueued there, and can be captured into a graph after a first
-// step outside one (the learning rate is then the graph's); with none, or one of the host, it runs on a
-// stream of the library's own, is waited for, and the buffers must be ready. What is enqueued refers to the
-// views, not to the structs. Steps of one state follow each other: they are not enqueued on two streams at
-// once.
-//
-// A gradient element that is not finite leaves its parameter and state as if there had been none.
-// Errors: invalid (types, counts, devices, null arrays, options), before anything is written or enqueued.
+/// @defgroup steps Training: one optimiser step
+/// Parameters are f64, f32, bf16 or f16; gradients, neighbours and messages are of the same type, state is
+/// f64 for f64 and f32 otherwise, and arithmetic is in the type of the state. All views of a call have one
+/// device and one count. `step` is one i64 beside them: the steps taken so far, which a call raises by one.
+///
+/// Memory of the host: without a stream the update runs in the caller, with one it is enqueued. Memory of a
+/// GPU: with a stream of that GPU the update is enqueued there, and can be captured into a graph after a
+/// first step outside one (the learning rate is then the graph's); with none, or one of the host, it runs on
+/// a stream of the library's own, is waited for, and the buffers must be ready. What is enqueued refers to
+/// the views, not to the structs. Steps of one state follow each other: they are not enqueued on two streams
+/// at once.
+///
+/// A gradient element that is not finite leaves its parameter and state as if there had been none.
+/// Errors: invalid (types, counts, devices, null arrays, options), before anything is written or enqueued.
+/// @{
 
 /// Each gradient becomes (g * inverse) * clip before anything else; inverse = 1 / loss scale.
 struct GradientScale {
@@ -109,13 +110,14 @@ OURO_API Status adamw(View p, CView g, AdamState&, const AdamOptions&, const Str
 /// One step of Adam with accumulated moments.
 OURO_API Status accum_adam(View p, CView g, AccumAdamState&, const AccumAdamOptions&, const Stream& = {});
 
-// Adaptive mix, update and packing of the next message in one pass over memory; bit for bit the same as
-// `mix_and_pack`'s two halves with the update between them:
-//   p <- (1 - a + a row.self) p + a neighbours;   update;   next_message <- p
-// `neighbours` = sum of in.weight * x_in, `adaptive` = a in [0, 1]. next_message may be the array
-// `neighbours`. A master copy stands for the parameter.
 /// @{
-/// One mixing step and update, as above. Streams and errors: as all steps.
+/// Adaptive mix, update and packing of the next message in one pass over memory; bit for bit the same as the
+/// two halves of mix_and_pack() with the update between them:
+///
+///     p <- (1 - a + a row.self) p + a neighbours;   update;   next_message <- p
+///
+/// `neighbours` = sum of in.weight * x_in, `adaptive` = a in [0, 1]. next_message may be the array
+/// `neighbours`. A master copy stands for the parameter.
 OURO_API Status mix_sgd(View p, CView g, const Row&, CView neighbours, double adaptive, View next_message,
                         SgdState&, const SgdOptions&, const Stream& = {});
 OURO_API Status mix_adam(View p, CView g, const Row&, CView neighbours, double adaptive, View next_message,
@@ -141,7 +143,9 @@ struct GradientSurvey {
 OURO_API Result<GradientSurvey> survey_gradients(std::span<const CView>, double inverse = 1,
                                                  const Stream& = {});
 
-// ---- optimisers ---------------------------------------------------------------------------------
+/// @}
+/// @defgroup optimisers Training: optimisers
+/// @{
 
 /// The mixing of a decentralised step, for each parameter of the call.
 struct Exchange {
@@ -230,5 +234,6 @@ OURO_API OptimizerFactory optim_fn_accum_adamw(const FactoryOptions& = {});
 /// @}
 /// All parameters decay unless a rule is given.
 OURO_API OptimizerFactory optim_fn_sgd(const SgdOptions&, const OptimizerOptions& = {});
+/// @}
 
 }  // namespace ouro::train

@@ -14,7 +14,8 @@
 
 namespace ouro::train {
 
-// ---- server rules -----------------------------------------------------------------------------------
+/// @defgroup servers Training: server optimisers
+/// @{
 
 /// Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2. With the gradient g = x_o - x:
 ///   m <- beta1 m - (1 - beta1) g;   x <- x + lr m / (sqrt v + tau);   v is tau^2 at first, and becomes
@@ -43,7 +44,9 @@ OURO_API Result<std::unique_ptr<Optimizer>> fed_yogi(ServerOptions = {});
 /// Douillard et al., "DiLoCo", 2023: SGD with Nesterov momentum.
 OURO_API Result<std::unique_ptr<Optimizer>> diloco(double lr = 0.7, double momentum = 0.9);
 
-// ---- one outer step ---------------------------------------------------------------------------------
+/// @}
+/// @defgroup outer Training: one outer step
+/// @{
 
 /// Options of an OuterOptimizer.
 struct OuterOptions {
@@ -88,7 +91,9 @@ class OURO_API OuterOptimizer {
 OURO_API Status outer_step_from_models(std::span<const Param> base,
                                        std::span<const std::span<const Param>> models, Optimizer* = nullptr);
 
-// ---- local steps ------------------------------------------------------------------------------------
+/// @}
+/// @defgroup local_steps Training: local steps
+/// @{
 
 /// What crosses the sites. exact: the parameters, as `aggregate` does. bf16: g, rounded. int8: g in blocks of
 /// 256 elements of one scale, the largest magnitude / 127, gathered in one message (whatever the strategy)
@@ -129,5 +134,6 @@ class OURO_API LocalSteps {
  private:
   std::shared_ptr<State> state_;
 };
+/// @}
 
 }  // namespace ouro::train

@@ -13,7 +13,8 @@
 
 namespace ouro::train {
 
-// ---- timings ------------------------------------------------------------------------------------
+/// @defgroup timings Training: timings
+/// @{
 
 /// Of one rank, in the order of its steps: the seconds that each iteration of a step took.
 using Timings = std::vector<std::pair<std::string, std::vector<double>>>;
@@ -60,7 +61,9 @@ struct OURO_API TimeInfo {
 /// Errors: as load_imbalance.
 OURO_API Result<TimeInfo> time_info(std::span<const Timings> ranks);
 
-// ---- the job ------------------------------------------------------------------------------------
+/// @}
+/// @defgroup job Training: what a rank knows of its job
+/// @{
 
 /// The first of these variables of the environment that is set and not empty.
 OURO_API std::optional<std::string> first_env(std::span<const char* const> names);
@@ -93,5 +96,6 @@ OURO_API bool print_on(const Context&, LocalRank, std::string_view text);  ///< 
 
 /// A barrier of the world group; nothing without an active job.
 OURO_API Status safe_barrier(Context&);
+/// @}
 
 }  // namespace ouro::train

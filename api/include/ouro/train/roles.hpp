@@ -14,7 +14,8 @@
 
 namespace ouro::train {
 
-// ---- messages ---------------------------------------------------------------------------------------
+/// @defgroup mailboxes Training: mailboxes
+/// @{
 
 /// What Mailbox::recv() returns.
 struct Message {
@@ -62,7 +63,9 @@ CBytes as_bytes(std::span<const T> values) {
   return std::as_bytes(values);
 }
 
-// ---- roles ------------------------------------------------------------------------------------------
+/// @}
+/// @defgroup roles Training: roles
+/// @{
 
 /// Groups are there on their members only.
 struct OURO_API Roles {
@@ -80,9 +83,11 @@ struct OURO_API Roles {
 /// Errors, on every rank: invalid (options that differ between ranks, those of RankLayout::make).
 OURO_API Result<Roles> make_roles(Context&, RankLayoutOptions = {}, GroupOptions = {});
 
-// ---- the replay service ------------------------------------------------------------------------------
-// A request is one byte that says which, then its payload. DATA is answered with a score (a double) on tag 0,
-// GET_METADATA with bytes on tag 1, the others not at all.
+/// @}
+/// @defgroup replay Training: the replay service
+/// A request is one byte that says which, then its payload. DATA is answered with a score (a double) on tag
+/// 0, GET_METADATA with bytes on tag 1, the others not at all.
+/// @{
 
 /// The first byte of a request.
 enum class ReplayRequest : std::uint8_t {
@@ -140,5 +145,6 @@ class OURO_API ReplayClient {
   int pending_ = 0;
   bool left_ = false;
 };
+/// @}
 
 }  // namespace ouro::train

@@ -109,11 +109,13 @@ using TopologyRule = std::function<Result<std::vector<Round>>(int n, const Topol
 /// From any thread; the rule runs in whoever calls `make`.
 OURO_API Status register_topology(std::string name, TopologyRule rule);
 
-// Collective over the group, as the operations of ouro.hpp: blocking, or on a stream. Vectors of half,
-// bfloat16, float or double on the host, of one length on all ranks; 16-bit types are summed up in float and
-// rounded once. The rows of the ranks belong together: who is named in `in` names this rank in `out`. Where
-// they do not, ranks wait for each other until the deadline, or a later operation finds what was left:
-// `deadline` or `mismatch`, naming the peer.
+/// @defgroup mixing Training: mixing with neighbours
+/// Collective over the group, as the operations of ouro.hpp: blocking, or on a stream. Vectors of half,
+/// bfloat16, float or double on the host, of one length on all ranks; 16-bit types are summed up in float and
+/// rounded once. The rows of the ranks belong together: who is named in `in` names this rank in `out`. Where
+/// they do not, ranks wait for each other until the deadline, or a later operation finds what was left:
+/// `deadline` or `mismatch`, naming the peer.
+/// @{
 
 /// y = row.self * x + sum of weight * x of each rank of row.in: x itself first, then by rank. x may be y. One
 /// vector goes out to each rank of row.out and one comes in from each of row.in; a rank without neighbours
@@ -127,5 +129,6 @@ OURO_API Status push_sum(Group&, const Row&, CView x, View y, double& weight);
 /// One round of a topology of two vectors: x and y become what `row` says; z, as long as they are, is
 /// overwritten. Not inside group_start (invalid).
 OURO_API Status mix_pair(Group&, const PairRow& row, View x, View y, View z);
+/// @}
 
 }  // namespace ouro::train

@@ -15,7 +15,9 @@ namespace ouro::train {
 /// window's own copy, so that training goes on in private memory and nobody sees parameters that are half
 /// updated. Each array has a lock: a call sees, and leaves, whole arrays (or the part that it names). Ranks
 /// of one host, memory of the host. Calls are thread-safe. A call waits for the lock until the group's
-/// deadline (`deadline`), or until the group has failed (its error: who died may have held it).
+/// deadline (`deadline`), or until the group has failed (its error: who died may have held it). Errors of
+/// get, put and accumulate also: invalid (rank, type, a range that leaves the array, null), unsupported
+/// (memory of a GPU).
 class OURO_API Window {
  public:
   /// Collective. Shows `initial`. Errors, on every rank: invalid (counts or types that differ, null),
@@ -27,7 +29,6 @@ class OURO_API Window {
   std::size_t count() const;  ///< elements of each array
   DType dtype() const;        ///< of each element
 
-  // Errors: invalid (rank, type, a range that leaves the array, null), unsupported (memory of a GPU).
   /// Elements offset .. offset + out.count of that rank's array.
   Status get(int rank, View out, std::size_t offset = 0) const;
   /// Replaces elements offset .. offset + in.count of that rank's array.
