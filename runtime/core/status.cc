@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 namespace ouro {
@@ -144,6 +146,13 @@ Code code_of(Reason reason) {
       return Code::cuda;
   }
   return Code::system;
+}
+
+void detail::no_value(const Status* why) noexcept {
+  // If there is no memory for the text, that is thrown here and ends the program as well.
+  const std::string text = why ? why->message() : "a Result that was moved from";
+  std::fprintf(stderr, "%s\nouro: the value of this failed Result was used; ask ok() first\n", text.c_str());
+  std::abort();
 }
 
 std::string Status::message() const {

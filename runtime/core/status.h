@@ -100,7 +100,13 @@ inline Status invalid(std::string text) { return {Reason::invalid, std::move(tex
 /// A failure for a legal call that is not there.
 inline Status unsupported(std::string text) { return {Reason::unsupported, std::move(text)}; }
 
-/// A T or the Status that says why there is none. Access to the value requires ok().
+namespace detail {
+/// Prints `why` and ends the program. Nothing is thrown.
+[[noreturn]] void no_value(const Status* why) noexcept;
+}  // namespace detail
+
+/// A T or the Status that says why there is none. Access to the value requires ok(): without, the program
+/// ends with the text of the Status on stderr.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -116,9 +122,9 @@ class [[nodiscard]] Result {
   Status status() const { return ok() ? Status{} : std::get<1>(state_); }
   /// @{
   /// The value. Requires ok().
-  T& value() & { return std::get<0>(state_); }
-  const T& value() const& { return std::get<0>(state_); }
-  T&& value() && { return std::get<0>(std::move(state_)); }
+  T& value() & { return held(state_); }
+  const T& value() const& { return held(state_); }
+  T&& value() && { return std::move(held(state_)); }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
@@ -127,6 +133,12 @@ class [[nodiscard]] Result {
   /// @}
 
  private:
+  template <class State>
+  static auto& held(State& state) {
+    if (auto* const value = std::get_if<0>(&state)) [[likely]]
+      return *value;
+    detail::no_value(std::get_if<1>(&state));
+  }
   std::variant<T, Status> state_;
 };
 
@@ -135,5 +147,15 @@ class [[nodiscard]] Result {
   do {                                                                                    \
     if (::ouro::Status ouro_status = (expression); !ouro_status.ok()) return ouro_status; \
   } while (0)
+
+/// Gives `target` the value of a Result, or returns from the enclosing function with its Status:
+/// `OURO_ASSIGN(auto group, context.split(0, 1));`, `OURO_ASSIGN(known_->count, count());`. Several
+/// statements: it does not compile as the body of an `if` without braces.
+#define OURO_ASSIGN(target, ...) OURO_ASSIGN_NUMBERED(target, (__VA_ARGS__), __COUNTER__)
+#define OURO_ASSIGN_NUMBERED(target, expression, number) OURO_ASSIGN_TO(target, expression, number)
+#define OURO_ASSIGN_TO(target, expression, number)                      \
+  auto ouro_result_##number = expression;                               \
+  if (!ouro_result_##number.ok()) return ouro_result_##number.status(); \
+  target = *std::move(ouro_result_##number)
 
 }  // namespace ouro

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <csignal>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -143,6 +146,63 @@ TEST(Types, OtherSpellingsAreUnderstood) {
   EXPECT_EQ(parse_op("Sum"), std::nullopt);
   EXPECT_EQ(parse_collective("alltoall"), Collective::all_to_all);  // as nccl-tests and ouro-perf have it
   EXPECT_EQ(parse_collective("allreduce"), std::nullopt);
+}
+
+Result<std::unique_ptr<int>> boxed(int x) {
+  if (x < 0) return invalid("negative");
+  return std::make_unique<int>(x);
+}
+
+/// Through it: a declaration, an assignment, in a function that returns a Result and in one that returns a
+/// Status.
+Result<int> sum_of(int a, int b, int* calls) {
+  OURO_ASSIGN(const auto first, boxed((++*calls, a)));
+  int second = 0;
+  OURO_ASSIGN(second, [&](int x) -> Result<int> {
+    ++*calls;
+    OURO_ASSIGN(auto box, boxed(x));
+    return *box;
+  }(b));
+  return *first + second;
+}
+Status both(int a, int b, int* calls) {
+  OURO_ASSIGN([[maybe_unused]] auto box, boxed(a));
+  OURO_ASSIGN(box, boxed(b));
+  OURO_ASSIGN(*calls, sum_of(a, b, calls));
+  return {};
+}
+
+TEST(Result, AssignTakesTheValueOrReturns) {
+  int calls = 0;
+  EXPECT_EQ(*sum_of(2, 3, &calls), 5);
+  EXPECT_EQ(calls, 2) << "each expression is evaluated once";
+  EXPECT_EQ(sum_of(-1, 3, &calls).status().message(), "ouro: invalid: negative");
+  EXPECT_EQ(calls, 3) << "nothing runs after a failure";
+  EXPECT_EQ(sum_of(1, -3, &calls).status().reason(), Reason::invalid);
+  calls = 0;
+  EXPECT_TRUE(both(4, 5, &calls).ok());
+  EXPECT_EQ(calls, 9);
+  EXPECT_EQ(both(4, -5, &calls).reason(), Reason::invalid);
+  EXPECT_EQ(calls, 9);
+}
+
+using ResultDeathTest = testing::Test;
+
+/// Whoever forgets to ask for ok() reads what went wrong, not which exception a standard container throws.
+TEST(ResultDeathTest, ValueOfAFailureEndsTheProgramWithItsText) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const char* const text = "ouro: invalid: no such thing";
+  Result<std::string> failed = invalid("no such thing");
+  const Result<std::string>& same = failed;
+  const auto aborted = testing::KilledBySignal(SIGABRT);
+  EXPECT_EXIT((void)failed.value(), aborted, text);
+  EXPECT_EXIT((void)*same, aborted, text);
+  EXPECT_EXIT((void)failed->size(), aborted, text);
+  EXPECT_EXIT((void)same->size(), aborted, text);
+  EXPECT_EXIT((void)*std::move(failed), aborted, text);
+  // Nobody catches it, and nothing that is caught hides it.
+  EXPECT_EXIT(
+      try { (void)*failed; } catch (...) { _exit(0); }, aborted, text);
 }
 
 }  // namespace
