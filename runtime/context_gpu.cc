@@ -16,8 +16,8 @@ struct Neighbours {
   std::map<std::pair<wire::Nonce, int>, Context*> contexts;
 };
 Neighbours& neighbours() {
-  static Neighbours all;
-  return all;
+  static auto* const all = new Neighbours;  // contexts may outlive static objects
+  return *all;
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ struct GpuBoard::Pin {
     if (device) (void)gpu::gpu().unregister_host(host).ok();
   }
   static std::map<std::byte*, std::weak_ptr<Pin>>& all() {
-    static std::map<std::byte*, std::weak_ptr<Pin>> pins;
-    return pins;
+    static auto* const pins =
+        new std::map<std::byte*, std::weak_ptr<Pin>>;  // groups may outlive static objects
+    return *pins;
   }
   static Result<std::shared_ptr<Pin>> get(std::byte* host, std::size_t bytes) {
     std::lock_guard lock(g_pins_mutex);

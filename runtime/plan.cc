@@ -3,7 +3,8 @@
 
 #include <array>
 #include <atomic>
-#include <memory>
+
+#include "runtime/core/thread_owned.h"
 
 namespace ouro::rt {
 namespace {
@@ -15,9 +16,11 @@ struct Entry {
   Operation call;
   Plan plan;
 };
-using Table = std::array<Entry, kKept>;
+struct Table {
+  std::array<Entry, kKept> entries;
+};
 // Read on every call: no guard, no call to find it.
-[[gnu::tls_model("initial-exec")]] constinit thread_local Entry* t_table = nullptr;
+[[gnu::tls_model("initial-exec")]] constinit thread_local Table* t_table = nullptr;
 
 std::size_t place_of(std::uint64_t group, const Operation& o) {
   const std::uint64_t h = (reinterpret_cast<std::uintptr_t>(o.in.data) ^ o.in.count ^ o.out.count << 20 ^
@@ -43,19 +46,15 @@ std::atomic<std::uint64_t> g_ids{0};
 
 const Plan* find_plan(std::uint64_t group, const Operation& o) {
   if (t_table == nullptr || !kept(o)) return nullptr;
-  const Entry& e = t_table[place_of(group, o)];
+  const Entry& e = t_table->entries[place_of(group, o)];
   return e.group == group && alike(e.call, o) ? &e.plan : nullptr;
 }
 
 void keep_plan(std::uint64_t group, const Operation& call, Plan* plan) {
   if (!kept(call)) return;
-  if (t_table == nullptr) {
-    static thread_local std::unique_ptr<Table> owner;
-    owner = std::make_unique<Table>();
-    t_table = owner->data();
-  }
+  if (t_table == nullptr) make_for_thread(t_table);
   plan->id = g_ids.fetch_add(1, std::memory_order_relaxed) + 1;
-  t_table[place_of(group, call)] = {group, call, *plan};
+  t_table->entries[place_of(group, call)] = {group, call, *plan};
 }
 
 }  // namespace ouro::rt

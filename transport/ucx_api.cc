@@ -93,7 +93,8 @@ std::string UcxApi::version() const { return fmt::format("{}.{}.{}", major, mino
 std::string UcxApi::header_version() { return fmt::format("{}.{}", UCP_API_MAJOR, UCP_API_MINOR); }
 
 Result<const UcxApi*> UcxApi::load() {
-  static const Result<UcxApi> api = open();
+  static const Result<UcxApi>& api =
+      *new Result<UcxApi>(open());  // never destroyed: jobs may outlive static objects
   if (!api.ok()) return api.status();
   return &api.value();
 }

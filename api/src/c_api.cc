@@ -2,16 +2,28 @@
 // Used by C programs and other languages through ouro.h.
 #include "api/src/c_api.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <string>
 
+#include "runtime/core/thread_owned.h"
 #include "runtime/device/gpu.h"
 
 namespace ouro::c {
 namespace {
 
-thread_local Status last_error;
-thread_local std::string last_text, last_json;  // what the pointers handed out point to
+/// What a thread was told last, and the texts that the pointers handed out point to.
+struct LastError {
+  Status status;
+  std::string text, json;
+};
+constinit thread_local LastError* t_last = nullptr;
+LastError& last_error() {
+  if (t_last) return *t_last;
+  // That of the main thread stays: atexit handlers ask what it was told before it called exit().
+  return gettid() == getpid() ? *(t_last = new LastError) : *make_for_thread(t_last);
+}
 
 Result<InitOptions> init_options(const ouro_init_options_t* given, const char* call) {
   const Result<ouro_init_options_t> c = options_of<ouro_init_options_t>(given, OURO_INIT_OPTIONS, call);
@@ -65,7 +77,7 @@ Status hand_out(Result<Group> made, ouro_group_t* out) {
 }  // namespace
 
 int finish(const Status& outcome) noexcept {
-  if (!outcome.ok()) last_error = outcome;
+  if (!outcome.ok()) last_error().status = outcome;
   return static_cast<int>(outcome.code());
 }
 
@@ -105,15 +117,17 @@ const char* ouro_code_name(int code) {
 }
 
 const char* ouro_last_error(void) try {
-  last_text = last_error.ok() ? std::string() : last_error.message();
-  return last_text.c_str();
+  LastError& last = last_error();
+  last.text = last.status.ok() ? std::string() : last.status.message();
+  return last.text.c_str();
 } catch (const std::exception&) {
   return "out of memory while describing an error";
 }
 
 const char* ouro_last_error_json(void) try {
-  last_json = last_error.ok() ? std::string() : last_error.json();
-  return last_json.c_str();
+  LastError& last = last_error();
+  last.json = last.status.ok() ? std::string() : last.status.json();
+  return last.json.c_str();
 } catch (const std::exception&) {
   return "{}";
 }

@@ -8,13 +8,13 @@
 namespace ouro::gpu {
 
 std::span<const Kernel* const> all_kernels() {
-  static const std::vector<const Kernel*> all = [] {
+  static const auto& all = *[] {  // never destroyed: groups may outlive static objects
     const std::span<const Kernel* const> collect = collect_kernels();
-    std::vector<const Kernel*> list(collect.begin(), collect.end());
+    auto& list = *new std::vector<const Kernel*>(collect.begin(), collect.end());
     for (const Kernel& kernel : optim_kernels()) list.push_back(&kernel);
     const std::span<const Kernel* const> resident = resident_kernels();
     list.insert(list.end(), resident.begin(), resident.end());
-    return list;
+    return &list;
   }();
   return all;
 }

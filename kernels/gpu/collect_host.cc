@@ -58,8 +58,8 @@ struct Kernels {
   }
 };
 const Kernels& kernels() {
-  static const Kernels k;
-  return k;
+  static const Kernels* const k = new Kernels;  // never destroyed: names are text
+  return *k;
 }
 
 /// The row of (t, op) in OURO_HOT_REDUCTIONS, or -1.

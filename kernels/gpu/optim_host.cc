@@ -71,8 +71,8 @@ struct Table {
   }
 };
 const Table& table() {
-  static const Table made;
-  return made;
+  static const Table* const made = new Table;  // never destroyed: names are text
+  return *made;
 }
 
 Status check_dtype(DType t) {

@@ -103,8 +103,8 @@ Files read_files() {
 }
 
 Files& files() {
-  static Files read = read_files();
-  return read;
+  static auto* const read = new Files(read_files());  // never destroyed: programs may join a job as they end
+  return *read;
 }
 
 /// An empty variable counts as unset, as `OURO_X= program` means in a shell.

@@ -12,8 +12,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/core/fd.h"
-
 namespace ouro::device {
 
 namespace {
@@ -74,8 +72,9 @@ bool on_huge_pages(const void* p, std::size_t bytes) {
         category_mask, category_anyof_mask, return_mask;
   };
   constexpr std::uint64_t kHuge = 1u << 6, kPage = 4096;
-  static const Fd pagemap(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
-  if (!pagemap || bytes == 0) return false;
+  // Never closed: operations may run as the program ends.
+  static const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (pagemap < 0 || bytes == 0) return false;
   const auto begin = reinterpret_cast<std::uint64_t>(p) / kPage * kPage;
   const std::uint64_t end = (reinterpret_cast<std::uint64_t>(p) + bytes + kPage - 1) / kPage * kPage;
   Region regions[64];
@@ -85,7 +84,7 @@ bool on_huge_pages(const void* p, std::size_t bytes) {
     scan.size = sizeof scan, scan.start = from, scan.end = end;
     scan.vec = reinterpret_cast<std::uint64_t>(regions), scan.vec_len = std::size(regions);
     scan.category_mask = kHuge, scan.return_mask = kHuge;
-    const int found = ioctl(pagemap.get(), _IOWR('f', 16, Scan), &scan);
+    const int found = ioctl(pagemap, _IOWR('f', 16, Scan), &scan);
     if (found < 0) return false;
     for (int i = 0; i < found; ++i) huge += regions[i].end - regions[i].start;
     if (scan.walk_end <= from) break;

@@ -48,8 +48,8 @@ struct Registry {
   std::vector<Registered> entries;
 };
 Registry& registry() {
-  static Registry r;
-  return r;
+  static auto* const r = new Registry;  // never destroyed: trainers may outlive static objects
+  return *r;
 }
 
 const Builtin* find_builtin(std::string_view name) {
