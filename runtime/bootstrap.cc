@@ -17,6 +17,7 @@
 #include "runtime/asio.h"
 #include "runtime/bootstrap_parts.h"
 #include "runtime/control_page.h"
+#include "runtime/core/deadline.h"
 #include "runtime/core/log.h"
 #include "runtime/descriptors.h"
 #include "runtime/local_listener.h"
@@ -121,7 +122,7 @@ class Hub {
   }
 
   Result<Joined> run() {
-    const auto end = Clock::now() + options_.deadline;
+    const auto end = deadline_after(options_.deadline);
     warn_later();
     while (!admission_.complete() && outcome_.ok()) {
       if (Clock::now() >= end)
@@ -145,7 +146,7 @@ class Hub {
   using Line = LocalListener::Line;
 
   void warn_later() {
-    late_.expires_after(options_.late_after);
+    late_.expires_at(deadline_after(options_.late_after));
     late_.async_wait([this](error_code e) {
       if (e) return;
       OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", fmt::join(admission_.missing(), ","),
@@ -205,7 +206,7 @@ std::string host_of(const JoinOptions& o) { return o.network ? o.network->option
 
 /// The way of every rank that does not gather: ask until somebody answers, then read the table.
 Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Join& join) {
-  const auto end = Clock::now() + options.deadline;
+  const auto end = deadline_after(options.deadline);
   // The verdict of whoever gathers comes at his deadline, and that of another host has a way to go.
   const auto verdict_by = end + (options.network ? 3 : 1) * kPatience;
   const std::string hub_name = options.network ? "the first rank of this host" : "rank 0";

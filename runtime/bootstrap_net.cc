@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "runtime/bootstrap_parts.h"
+#include "runtime/core/deadline.h"
 #include "runtime/local_listener.h"
 #include "runtime/local_socket.h"
 #include "runtime/network.h"
@@ -76,7 +77,7 @@ class HostHub {
     std::optional<Result<std::vector<NetSeat>>> table;
     meeting_.async_table([&](Result<std::vector<NetSeat>> t) { table.emplace(std::move(t)); });
     // The rendezvous has the deadline; a little patience beyond it, should its answer be on its way.
-    const auto end = Clock::now() + options_.deadline + kPatience;
+    const auto end = deadline_after(options_.deadline) + kPatience;
     while (!table && Clock::now() < end) net_.io().run_one_for(100ms);
     if (!table) table.emplace(Status(Reason::never_joined, "the rendezvous did not answer in time"));
     auto joined = table->ok() ? use(**table) : Result<Joined>(table->status());

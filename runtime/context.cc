@@ -10,6 +10,7 @@
 #include <new>
 #include <thread>
 
+#include "runtime/core/deadline.h"
 #include "runtime/core/log.h"
 #include "runtime/group.h"
 #include "runtime/local_socket.h"
@@ -194,7 +195,7 @@ void Context::close(std::chrono::milliseconds linger) {
   if (network_) {  // what groups that have gone have sent still gets there
     page(rank()).state.set(static_cast<std::uint32_t>(ContextState::leaving));
     tell();
-    const auto end = Clock::now() + linger;
+    const auto end = deadline_after(linger);
     while (network_->fabric().exchange().lingering() > 0 && Clock::now() < end)
       std::this_thread::sleep_for(200us);
   }

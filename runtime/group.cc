@@ -10,6 +10,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "runtime/core/deadline.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
 #include "runtime/group_waiters.h"
@@ -91,6 +92,7 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   const int rank = static_cast<int>(me - spec.ranks.begin());
   auto record = context->claim_record(spec.key);
   if (!record.ok()) return record.status();
+  spec.deadline = bounded(spec.deadline);
   auto group = std::shared_ptr<Group>(new Group(context, std::move(spec), rank, **record), [](Group* g) {
     if (!g->context_->inherited()) delete g;  // what a child has of it cannot be taken apart there
   });

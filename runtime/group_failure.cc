@@ -261,7 +261,7 @@ void Group::await_rest() {
 /// The first rank's messages lie in a segment that goes with it: it waits until they are taken, or nobody
 /// will.
 void Group::await_receivers() {
-  const auto end = Clock::now() + spec_.deadline;
+  const auto end = deadline_after(spec_.deadline);
   for (; status().ok() && Clock::now() < end; std::this_thread::sleep_for(500us)) {
     std::lock_guard lock(messages_mutex_);
     if (!messages_) return;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "runtime/agreement.h"
+#include "runtime/core/deadline.h"
 #include "runtime/group.h"
 
 namespace ouro::rt {
@@ -75,7 +76,7 @@ Status Group::shrink_timed_out(const std::vector<int>& waiting, const char* for_
 /// writes the dead set with one release store. Who takes over after its death first adopts a decision that it
 /// may have left behind. All deaths on a node are proven (pidfd), so no quorum is asked for.
 Result<Verdict> Group::agree_here() {
-  const auto end = Clock::now() + spec_.deadline;
+  const auto end = deadline_after(spec_.deadline);
   std::vector<int> waiting;
   for (;; std::this_thread::sleep_for(kLookAgain)) {
     if (shrinking_of(record_) == Shrinking::fenced) return gone_on();
@@ -154,7 +155,7 @@ Result<Verdict> Group::agree_between_hosts() {
                       read(*ballot, spec_.key).value_or(Vote{}));
   std::vector<Agreement::Member> members(spec_.ranks.size());
   Vote told = agreement.vote();
-  const auto end = Clock::now() + spec_.deadline;
+  const auto end = deadline_after(spec_.deadline);
   for (;; std::this_thread::sleep_for(kLookAgain)) {
     if (shrinking_of(record_) == Shrinking::fenced) return gone_on();
     for (int r = 0; r < size(); ++r) look_at_member(r, &members[static_cast<std::size_t>(r)]);

@@ -1,10 +1,11 @@
-// How a group waits: for its turn, for an operation, and for messages. Used by group.cc, group_gpu.cc and
-// group_failure.cc only.
+// How a group waits: for its turn, for an operation, and for messages. Used by the files of
+// Group only.
 #pragma once
 #include <fmt/format.h>
 
 #include <new>
 
+#include "runtime/core/deadline.h"
 #include "runtime/group.h"
 
 namespace ouro::rt {
@@ -43,7 +44,7 @@ class Group::MessageWaiter final : public Waiter {
       : Waiter(&g.abort_word_, g.context_->spin(), g.context_->crowded()),
         group_(g),
         messages_(messages),
-        end_(Clock::now() + deadline),
+        end_(deadline_after(deadline)),
         deadline_(deadline) {}
 
  protected:

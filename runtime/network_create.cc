@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/bootstrap_parts.h"
+#include "runtime/core/deadline.h"
 #include "runtime/core/log.h"
 #include "runtime/interfaces.h"
 #include "runtime/network.h"
@@ -30,7 +31,7 @@ std::string interface_of(const std::string& address) {
 
 /// Name services learn of a cluster's hosts as they start, so a name may come later than this rank.
 Result<std::string> meeting_in_time(const NetworkOptions& o) {
-  const auto end = Clock::now() + std::min<Clock::duration>(o.join, kNameComes);
+  const auto end = deadline_after(std::min(o.join, kNameComes));
   for (bool said = false;;) {
     auto place = meeting_address(o.rendezvous);
     const bool unknown = !place.ok() && place.status().reason() == Reason::peer_unresponsive;

@@ -29,7 +29,7 @@ class RendezvousClient::State : public RendezvousSide {
   State(asio::io_context& io, RendezvousOptions options)
       : RendezvousSide(io),
         options_(std::move(options)),
-        end_(Clock::now() + options_.deadline),
+        end_(deadline_after(options_.deadline)),
         deadline_(io),
         late_(io),
         again_(io),
@@ -39,7 +39,7 @@ class RendezvousClient::State : public RendezvousSide {
         jitter_(static_cast<unsigned>(getpid()) * 65'537 + static_cast<unsigned>(options_.identity.rank)) {}
 
   void start() {
-    at(deadline_, options_.deadline + kPatience, [this] {
+    at(deadline_, bounded(options_.deadline) + kPatience, [this] {
       fail({Reason::never_joined,
             fmt::format("{} within {} s; {}",
                         met_ ? "rank 0 waits for other ranks, and not all joined"

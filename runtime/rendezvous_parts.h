@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/deadline.h"
 #include "runtime/rendezvous.h"
 
 namespace ouro::rt {
@@ -33,9 +34,9 @@ class RendezvousSide : public std::enable_shared_from_this<RendezvousSide> {
       if (!self->closed_) f();
     });
   }
-  template <class F>
-  void at(asio::steady_timer& timer, Clock::duration wait, F f) {
-    timer.expires_after(wait);
+  template <class Rep, class Period, class F>
+  void at(asio::steady_timer& timer, std::chrono::duration<Rep, Period> wait, F f) {
+    timer.expires_at(deadline_after(wait));
     timer.async_wait([self = shared_from_this(), f = std::move(f)](error_code e) {
       if (!e && !self->closed_) f();
     });

@@ -13,6 +13,7 @@
 
 #include "ouro/ouro.hpp"
 #include "runtime/context.h"
+#include "runtime/core/deadline.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
 #include "runtime/core/thread.h"
@@ -110,7 +111,7 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   const InitOptions defaults;
   const auto pick = [](Milliseconds option, Milliseconds fallback, const std::optional<double>& value,
                        const char* name) {
-    return value && (option == fallback || env::in_environment(name)) ? seconds(*value) : option;
+    return bounded(value && (option == fallback || env::in_environment(name)) ? seconds(*value) : option);
   };
   spec.deadline = pick(o.deadline, defaults.deadline, *deadline, "OURO_DEADLINE");
   spec.deadline_chosen = spec.deadline != defaults.deadline || env::chosen("OURO_DEADLINE");

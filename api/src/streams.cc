@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "ouro/ouro.hpp"
+#include "runtime/core/deadline.h"
 #include "runtime/device/gpu_stream.h"
 
 namespace ouro {
@@ -13,7 +14,7 @@ Status Work::wait(Milliseconds deadline) const {
   if (!state_) return {};
   if (deadline.count() < 0)
     state_->wait();
-  else if (!state_->wait_until(Clock::now() + deadline))
+  else if (!state_->wait_until(deadline_after(deadline)))
     return {Reason::deadline,
             fmt::format("the operation has not ended within {} ms; it goes on", deadline.count())};
   return state_->outcome();

@@ -139,6 +139,7 @@ struct InitOptions {
   std::optional<int> local_rank = {};  ///< among the ranks of this host; default: rank
   std::optional<int> local_size = {};  ///< ranks of this host; default: world_size
   std::optional<UniqueId> id = {};     ///< the job's name; default: derived from the launcher's variables
+  // More than a hundred years, here and in every other call that takes a deadline, are a hundred years.
   Milliseconds join_deadline = std::chrono::minutes(5);  ///< for all ranks to come together
   Milliseconds deadline = std::chrono::minutes(10);      ///< of each operation
   Milliseconds late_after = std::chrono::seconds(10);    ///< late ranks of an operation are named after this

@@ -12,7 +12,7 @@
 
 #include "api/src/not_in_batch.h"
 #include "ouro/train/roles.hpp"
-#include "runtime/core/wait.h"
+#include "runtime/core/deadline.h"
 #include "runtime/group.h"
 
 namespace ouro::train {
@@ -117,7 +117,7 @@ Result<Message> Mailbox::recv(std::optional<int> src, int tag, Milliseconds dead
   constexpr int kYields = 400;
   constexpr std::chrono::microseconds kLongest{500};
   OURO_TRY(not_in_batch("mailbox"));
-  const Milliseconds limit = deadline.count() > 0 ? deadline : state_->group.impl()->spec().deadline;
+  const Milliseconds limit = bounded(deadline.count() > 0 ? deadline : state_->group.impl()->spec().deadline);
   const auto start = Clock::now();
   std::chrono::microseconds pause{10};
   for (int turn = 0;; ++turn) {

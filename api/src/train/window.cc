@@ -15,6 +15,7 @@
 #include "api/src/not_in_batch.h"
 #include "api/src/train/comparison.h"
 #include "kernels/host_loops.h"
+#include "runtime/core/deadline.h"
 #include "runtime/group.h"
 
 namespace ouro::train {
@@ -91,7 +92,7 @@ Status Window::State::lock(int rank, bool writes) const {
   constexpr std::chrono::microseconds kSleep{50};
   Front& f = *shown[static_cast<std::size_t>(rank)].front;
   const auto start = Clock::now();
-  const auto end = start + group.impl()->spec().deadline;
+  const auto end = deadline_after(group.impl()->spec().deadline, start);
   for (int turn = 0; !try_lock(f, writes); ++turn) {
     if (turn < kSpins) {
       relax();
