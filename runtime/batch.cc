@@ -3,10 +3,22 @@
 
 #include <algorithm>
 
+#include "runtime/core/thread_owned.h"
+
 namespace ouro::rt {
+namespace {
+constinit thread_local Batch* t_kept = nullptr;  // of the thread, open or not
+}  // namespace
+
+Batch::~Batch() {
+  for (const Item& i : items_)
+    i.promised->complete(
+        invalid("it was deferred by group_start(), and its thread ended before group_end()"));
+  if (t_current == this) t_current = nullptr;
+}
+
 void Batch::start() {
-  static thread_local std::unique_ptr<Batch> owner;
-  if (!t_current) owner = std::make_unique<Batch>(), t_current = owner.get();
+  if (!t_current) t_current = t_kept ? t_kept : make_for_thread(t_kept);
   ++t_current->depth_;
 }
 
@@ -15,16 +27,19 @@ Status Batch::end() {
   if (--t_current->depth_ > 0) return {};
   Batch batch = std::move(*t_current);
   t_current = nullptr;  // what runs now is no longer deferred
-  return batch.submit();
+  const Status outcome = batch.submit();
+  batch.items_.clear();
+  return outcome;
+}
+
+Status Batch::refuse(const Status& why) {
+  if (error_.ok()) error_ = why;
+  return why;
 }
 
 Status Batch::defer(std::shared_ptr<Group> g, const Operation& o, std::shared_ptr<Stream> s,
                     std::shared_ptr<WorkState>* work) {
-  Status checked = check(o, g->rank(), g->size());
-  if (!checked.ok()) {
-    if (error_.ok()) error_ = checked;
-    return checked;
-  }
+  if (Status wrong = check(o, g->rank(), g->size()); !wrong.ok()) return refuse(wrong);
   auto promised = std::make_shared<WorkState>();
   *work = promised;
   items_.push_back(
@@ -34,30 +49,53 @@ Status Batch::defer(std::shared_ptr<Group> g, const Operation& o, std::shared_pt
 
 Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::shared_ptr<Stream> s,
                     std::shared_ptr<WorkState>* work) {
+  if (Status wrong = g->check(*m); !wrong.ok()) return refuse(wrong);
   auto promised = std::make_shared<WorkState>();
   *work = promised;
   items_.push_back({std::move(g), std::move(s), nullptr, std::move(m), std::move(promised)});
   return {};
 }
 
-/// How many of the operations from item k on run as one: neighbours that differ in their buffers only, none
-/// of which needs what another of them writes.
-std::size_t Batch::run_from(std::size_t k) const {
-  const Item& first = items_[k];
-  const int rank = first.group->rank(), size = first.group->size();
-  if (size == 1 || !first.group->one_host()) return 1;  // run as one they go over boards
-  std::vector<const Operation*> run{&first.operation->get()};
-  for (std::size_t j = k + 1; j < items_.size(); ++j) {
-    const Item& i = items_[j];
-    if (!i.operation || i.group != first.group || i.stream != first.stream ||
-        !fusible(*run[0], i.operation->get(), rank, size))
-      break;
-    run.push_back(&i.operation->get());
+/// What is decided here decides what all ranks put on their boards, and a rank knows of the others only what
+/// they pass alike: the shapes of the operations of this group, in their order. Not what else is in its
+/// batch.
+std::vector<Batch::Run> Batch::runs() const {
+  std::vector<Run> all;
+  std::vector<std::pair<const Group*, std::size_t>> latest;  // of each group, its last run
+  for (std::size_t k = 0; k < items_.size(); ++k) {
+    const Item& i = items_[k];
+    if (i.message) continue;
+    const Group* const group = i.group.get();
+    auto last = std::find_if(latest.begin(), latest.end(), [&](const auto& l) { return l.first == group; });
+    if (last == latest.end()) {
+      last = latest.insert(last, {group, all.size()});
+    } else {
+      const Operation& first = items_[all[last->second].items.front()].operation->get();
+      if (group->size() > 1 && group->one_host() &&  // as one they go over boards
+          fusible(first, i.operation->get(), group->rank(), group->size())) {
+        all[last->second].items.push_back(k);
+        continue;
+      }
+      last->second = all.size();
+    }
+    all.push_back({{k}});
   }
-  if (run.size() == 1 || !depend(run)) return run.size();
-  std::size_t many = 1;  // rare, so the simple way
-  while (!depend(std::span(run).first(many + 1))) ++many;
-  return many;
+  return all;
+}
+
+/// Whether this rank can: they are on one stream, with nothing of another group between them there, and none
+/// needs what another of them writes.
+bool Batch::can_run_as_one(const Run& run) const {
+  const Item& first = items_[run.items.front()];
+  std::vector<const Operation*> operations;
+  for (std::size_t k = run.items.front(); k <= run.items.back(); ++k) {
+    const Item& i = items_[k];
+    if (i.message) continue;
+    const bool mine = i.group == first.group;
+    if (mine ? i.stream != first.stream : i.stream && i.stream == first.stream) return false;
+    if (mine) operations.push_back(&i.operation->get());
+  }
+  return !depend(operations, first.group->rank());
 }
 
 /// Messages of which some lie on a GPU, on its stream or one of the group's own.
@@ -82,6 +120,18 @@ Result<std::shared_ptr<WorkState>> Batch::run_on_gpu(Group& group, const std::sh
   });
   if (stream && !stream->gpu()) stream->after(*work);
   return work;
+}
+
+/// Ends what was promised with `work`, or, if there is none, with what submitting it returned.
+void Batch::pass_on(const Status& submitted, const std::shared_ptr<WorkState>& work,
+                    std::vector<std::shared_ptr<WorkState>> promised) {
+  const auto keep = [promised = std::move(promised)](const Status& outcome) {
+    for (const auto& p : promised) p->complete(outcome);
+  };
+  if (work)
+    work->then(keep);
+  else
+    keep(submitted);
 }
 
 /// Each group's share runs in the caller if it is the only one and has no stream, else on a stream of its
@@ -145,38 +195,36 @@ Status Batch::submit() {
     }
   }
   // In the order of the calls, which is what the members of a group agree on.
-  for (std::size_t k = 0; k < items_.size();) {
-    if (items_[k].message) {
-      ++k;
-      continue;
-    }
+  std::vector<Run> runs = this->runs();
+  std::vector<Run*> run_of(items_.size(), nullptr);
+  for (Run& run : runs)
+    for (const std::size_t k : run.items) run_of[k] = &run;
+  for (std::size_t k = 0; k < items_.size(); ++k) {
+    Run* const run = run_of[k];
+    if (!run || run->done) continue;
+    const Item& item = items_[k];
     const auto share = std::find_if(shares.begin(), shares.end(), [&](const Share& s) {
-      return s.group == items_[k].group && s.stream == items_[k].stream;
+      return s.group == item.group && s.stream == item.stream;
     });
-    const std::size_t many = run_from(k);
     std::shared_ptr<WorkState> work;
+    std::vector<std::shared_ptr<WorkState>> promised{item.promised};
     Status s;
-    if (many > 1) {
+    if (run->items.size() > 1 && k == run->items.front()) {
       std::vector<const Operation*> operations;
-      for (std::size_t j = k; j < k + many; ++j) operations.push_back(&items_[j].operation->get());
-      auto fused =
-          std::make_shared<const FusedOperation>(operations, share->group->rank(), share->group->size());
-      s = share->group->submit(std::move(fused), share->runs_on, &work);
-    } else {
-      s = share->group->submit(items_[k].operation->get(), share->runs_on, &work);
+      for (const std::size_t j : run->items) operations.push_back(&items_[j].operation->get());
+      const bool can = can_run_as_one(*run);
+      s = item.group->submit(
+          std::make_shared<const FusedOperation>(operations, item.group->rank(), item.group->size()), can,
+          share->runs_on, &work);
+      run->done = can || (!work && !s.ok());
+      if (run->done)
+        for (std::size_t j = 1; j < run->items.size(); ++j)
+          promised.push_back(items_[run->items[j]].promised);
     }
+    if (!run->done) s = item.group->submit(item.operation->get(), share->runs_on, &work);
     note(s);
-    std::vector<std::shared_ptr<WorkState>> promised;
-    for (std::size_t j = k; j < k + many; ++j) promised.push_back(items_[j].promised);
-    const auto keep = [promised = std::move(promised)](const Status& outcome) {
-      for (const auto& p : promised) p->complete(outcome);
-    };
-    if (work)
-      work->then(keep);
-    else
-      keep(s);
-    if (work && !items_[k].stream) waits.push_back(std::move(work));
-    k += many;
+    pass_on(s, work, std::move(promised));
+    if (work && !item.stream) waits.push_back(std::move(work));
   }
   for (const auto& w : waits) {
     w->wait();

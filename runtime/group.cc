@@ -93,9 +93,7 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   auto record = context->claim_record(spec.key);
   if (!record.ok()) return record.status();
   spec.deadline = bounded(spec.deadline);
-  auto group = std::shared_ptr<Group>(new Group(context, std::move(spec), rank, **record), [](Group* g) {
-    if (!g->context_->inherited()) delete g;  // what a child has of it cannot be taken apart there
-  });
+  auto group = std::shared_ptr<Group>(new Group(context, std::move(spec), rank, **record), &Group::end);
   auto algorithm = env::text("OURO_ALGO");
   if (!algorithm.ok()) return algorithm.status();
   const std::string wanted = algorithm->value_or("");
@@ -131,10 +129,32 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, GroupRe
   if (nodes_ > 1) waiter_->drive(&context_->network()->fabric());
 }
 
+void Group::end(Group* g) {
+  if (g->context_->inherited()) return;  // what a child has of it cannot be taken apart there
+  if (!g->would_wait_for_itself()) {
+    delete g;
+    return;
+  }
+  g->abort_in_flight();
+  run_aside([g] { delete g; });
+}
+
+bool Group::busy() {
+  if (closed_.load(std::memory_order_acquire)) return false;
+  if (load(turn_) != tickets_.load(std::memory_order_acquire)) return true;
+  std::unique_lock lock(gpu_mutex_);
+  GpuExecutor* const gpu = gpu_.get();
+  lock.unlock();  // looking at operations may end them, and the group
+  return gpu && !gpu->idle();
+}
+
+/// A destructor waits for no peer: what is still under way ends here and, told so, on the other ranks too.
+void Group::abort_in_flight() {
+  if (status().ok()) abort("its group was destroyed with operations in flight");
+}
+
 Group::~Group() {
-  // A destructor waits for no peer: what is still under way ends here and, told so, on the other ranks too.
-  if (!closed_.load() && (load(turn_) != tickets_.load(std::memory_order_acquire) || (gpu_ && !gpu_->idle())))
-    abort("its group was destroyed with operations in flight");
+  if (busy()) abort_in_flight();
   leave();
   context_->dismiss(*this);
   gpu_.reset();
@@ -157,7 +177,7 @@ HostStream& Group::own_stream() {
 // ---- operations -----------------------------------------------------------------------------------
 
 Status Group::make_plan(const Operation& op, Plan* plan) const {
-  if (op.segments.empty()) OURO_TRY(check(op, rank_, size()));
+  if (op.segments.empty()) OURO_TRY(rt::check(op, rank_, size()));
   plan->op = op;
   if (op.numerics == Numerics::inherit) plan->op.numerics = spec_.numerics;
   const bool canonical = plan->op.numerics == Numerics::canonical;
@@ -201,35 +221,70 @@ Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkSt
     OURO_TRY(make_plan(op, &plan));
     return execute(plan, take_ticket());
   }
-  const auto kept = std::make_shared<const KeptOperation>(op);
+  const auto kept = std::make_shared<const KeptOperation>(op);  // the plan refers to it
   Plan plan;
   OURO_TRY(make_plan(kept->get(), &plan));
-  enqueue(kept, plan, *stream, work);
+  enqueue(1, *stream, work, [this, kept, plan](std::uint64_t ticket) { return execute(plan, ticket); });
   return {};
 }
 
-Status Group::submit(std::shared_ptr<const FusedOperation> fused, Stream* stream,
+Status Group::submit(std::shared_ptr<const FusedOperation> fused, bool can, Stream* stream,
                      std::shared_ptr<WorkState>* work) {
   OURO_TRY(ready());
   Plan plan;
   OURO_TRY(make_plan(fused->get(), &plan));
-  if (!stream) return execute(plan, take_ticket());
-  enqueue(std::move(fused), plan, *stream, work);
+  // One ticket for the agreement, and for them as one; one each for them one by one. The same on all ranks,
+  // so that sequence numbers stay alike.
+  const std::uint64_t tickets = can ? 1 + fused->parts().size() : 1;
+  if (!stream) return execute(*fused, plan, can, take_ticket(tickets));
+  enqueue(tickets, *stream, work, [this, fused = std::move(fused), plan, can](std::uint64_t ticket) {
+    return execute(*fused, plan, can, ticket);
+  });
   return {};
 }
 
-void Group::enqueue(std::shared_ptr<const void> owner, const Plan& plan, Stream& stream,
-                    std::shared_ptr<WorkState>* work) {
+template <class F>
+void Group::enqueue(std::uint64_t tickets, Stream& stream, std::shared_ptr<WorkState>* work, F&& execute) {
   std::lock_guard lock(submit_mutex_);
-  const std::uint64_t ticket = take_ticket();
-  *work = stream.enqueue([this, owner = std::move(owner), plan, ticket] { return execute(plan, ticket); });
+  const std::uint64_t ticket = take_ticket(tickets);
+  *work = stream.enqueue([this, ticket, execute = std::forward<F>(execute)] {
+    inside_.fetch_add(1, std::memory_order_relaxed);  // before its ticket ends, which is a release
+    Status outcome = execute(ticket);
+    inside_.fetch_sub(1,
+                      std::memory_order_release);  // pairs with await_rest(); nothing here is touched after
+    return outcome;
+  });
+}
+
+/// `next`: the ticket whose turn it is then.
+Status Group::end_turn(Status outcome, std::uint64_t next) {
+  if (outcome.ok()) record_.completed.set(next);
+  if (nodes_ > 1 && lanes_.links) lanes_.links->settle();
+  publish(turn_, next);
+  return outcome;
 }
 
 Status Group::execute(const Plan& plan, std::uint64_t ticket) {
-  Status outcome = take_turn(plan, ticket, [&](std::uint64_t seq) { return executor_.run(plan, seq); });
-  if (outcome.ok()) record_.completed.set(ticket + 1);
-  if (nodes_ > 1 && lanes_.links) lanes_.links->settle();
-  publish(turn_, ticket + 1);
+  return end_turn(take_turn(plan, ticket, [&](std::uint64_t seq) { return executor_.run(plan, seq); }),
+                  ticket + 1);
+}
+
+Status Group::execute(const FusedOperation& fused, const Plan& plan, bool can, std::uint64_t ticket) {
+  const std::uint64_t many = fused.parts().size();
+  bool as_one = can;
+  Status outcome =
+      take_turn(plan, ticket, [&](std::uint64_t seq) { return executor_.run_as_one(plan, seq, &as_one); });
+  if (!can) return end_turn(outcome, ticket + 1);  // the others follow on their own
+  if (as_one || !outcome.ok()) return end_turn(outcome, ticket + 1 + many);
+  (void)end_turn({}, ++ticket);
+  for (std::uint64_t k = 0; k < many; ++k, ++ticket) {
+    Plan part;
+    Status planned = make_plan(fused.parts()[k], &part);
+    // As one it has been planned, too; where that differs, the ranks have come apart.
+    Status ended =
+        planned.ok() ? execute(part, ticket) : end_turn(fail(*planned.failure(), nullptr, true), ticket + 1);
+    if (outcome.ok()) outcome = ended;
+  }
   return outcome;
 }
 
@@ -309,74 +364,6 @@ Result<Messages*> Group::messages() {
     OURO_INFO(P2P, "group {} opens its links for messages, {} bytes a slot", spec_.name, kMessageSlotBytes);
   }
   return messages_.get();
-}
-
-Status Group::check_message(const Message& m) const {
-  const char* what = m.sends ? "send" : "recv";
-  if (m.tag < 0) return invalid(fmt::format("{}: tag {}; expected 0 to 2^31-1", what, m.tag));
-  if ((m.peer < 0 || m.peer >= size()) && (m.sends || m.peer != Message::kAny))
-    return invalid(fmt::format("{}: rank {} is not in the group (0..{})", what, m.peer, size() - 1));
-  if (m.bytes > 0 && !m.data) return invalid(fmt::format("{}: null buffer with {} bytes", what, m.bytes));
-  return {};
-}
-
-Status Group::post(std::vector<Message*> messages) {
-  OURO_TRY(context_->usable());
-  if (closed_.load(std::memory_order_acquire))
-    return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
-  if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) return status();
-  for (const Message* m : messages) OURO_TRY(check_message(*m));
-  auto engine = this->messages();
-  if (!engine.ok()) return fail(*engine.status().failure(), nullptr, true);
-  // Receives first: what a send of the same batch brings then lands where it belongs.
-  for (bool sends : {false, true})
-    for (Message* m : messages)
-      if (m->sends == sends) (*engine)->post(*m);
-  return {};
-}
-
-Status Group::complete(const std::vector<Message*>& messages, std::chrono::milliseconds deadline) {
-  auto engine = this->messages();
-  if (!engine.ok()) return engine.status();
-  MessageWaiter waiter(*this, messages, deadline.count() > 0 ? deadline : spec_.deadline);
-  if (nodes_ > 1) waiter.drive(&context_->network()->fabric());
-  // Where no other member is on this host, the network alone rings the bell.
-  const bool by_network = nodes_ > 1 && std::count(local_.begin(), local_.end(), -1) == size() - 1;
-  Status outcome;
-  for (;;) {
-    const std::uint64_t heard = load((*engine)->bell());
-    outcome = (*engine)->progress();
-    if (!outcome.ok()) break;
-    if (std::all_of(messages.begin(), messages.end(), [&](const Message* m) { return (*engine)->done(*m); }))
-      break;
-    outcome = waiter.until((*engine)->bell(), heard + 1, by_network);
-    if (!outcome.ok()) break;
-  }
-  bool torn = false, all_done = true;
-  for (Message* m : messages) {
-    torn |= !(*engine)->withdraw(*m);
-    all_done &= (*engine)->done(*m);
-  }
-  if (outcome.reason() == Reason::deadline && all_done) outcome = {};
-  if (!outcome.ok()) {
-    // A receive that nobody answered in time leaves the group as it was; a message cut in its middle does
-    // not.
-    if (outcome.reason() == Reason::deadline && !torn && deadline.count() > 0) return outcome;
-    Status known = status();
-    return known.ok() ? fail(*outcome.failure(), nullptr, true) : known;
-  }
-  for (const Message* m : messages) OURO_TRY(m->outcome);
-  return {};
-}
-
-Result<std::optional<Envelope>> Group::probe(int source, int tag) {
-  Message m{.peer = source, .tag = tag};
-  OURO_TRY(check_message(m));
-  OURO_TRY(post({}));
-  auto engine = this->messages();
-  if (!engine.ok()) return engine.status();
-  if (Status s = (*engine)->progress(); !s.ok()) return fail(*s.failure(), nullptr, true);
-  return (*engine)->peek(source, tag);
 }
 
 }  // namespace ouro::rt

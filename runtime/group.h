@@ -37,7 +37,7 @@ struct ShrinkOutcome {
   std::uint64_t resume_seq = 0;
 };
 
-class Group final : private Host {
+class Group final : public std::enable_shared_from_this<Group>, private Host {
   friend struct TestAccess;
 
  public:
@@ -55,8 +55,11 @@ class Group final : private Host {
   /// the stream. Errors of the arguments are returned at once and do not stick. Operations on device memory
   /// go into a stream of that device: the one given, or one of the group's own, and somebody waits for it.
   Status submit(const Operation&, Stream* stream, std::shared_ptr<WorkState>* work);
-  /// Submits operations of a batch that run as one; they were checked.
-  Status submit(std::shared_ptr<const FusedOperation>, Stream* stream, std::shared_ptr<WorkState>* work);
+  /// For operations of a batch that may run as one, which all ranks know alike; they were checked. can: this
+  /// rank can do so, and runs them here, as one if all others can, too. Else it only tells the others, who
+  /// then run them one by one: they are submitted so, next.
+  Status submit(std::shared_ptr<const FusedOperation>, bool can, Stream* stream,
+                std::shared_ptr<WorkState>* work);
   Result<std::string> explain(const Operation&);
 
   // Messages. All Message objects live until they are done or the call has returned.
@@ -65,6 +68,8 @@ class Group final : private Host {
   /// deadline.
   Status complete(const std::vector<Message*>& messages, std::chrono::milliseconds deadline);
   Result<std::optional<Envelope>> probe(int source, int tag);
+  /// What is wrong with a message's arguments.
+  Status check(const Message&) const;
   /// Posts and completes, in stream order, messages some of which lie on this rank's GPU: through pinned
   /// memory, which is filled before and emptied after. `stream`: of that GPU. `done` is called on a thread of
   /// the stream's with the outcome of what the host did; the returned work ends when the device has the data,
@@ -76,6 +81,9 @@ class Group final : private Host {
   Status status() const;
   void abort(const std::string& why);
   Status close();
+  /// Whether the caller is a thread of a stream, and operations are in flight: they may be queued behind the
+  /// caller, which thus must not wait for them.
+  bool would_wait_for_itself() { return serving_stream() && busy(); }
   Result<std::shared_ptr<Group>> shrink(ShrinkOutcome*);
   /// A group of some of this group's members, given by their ranks here, in order; `salt` tells siblings
   /// apart.
@@ -111,12 +119,20 @@ class Group final : private Host {
   };
   Group(std::shared_ptr<Context>, GroupSpec, int rank, GroupRecord&);
 
-  std::uint64_t take_ticket() { return tickets_.fetch_add(1, std::memory_order_acq_rel); }
+  static void end(Group*);  ///< the last handle has gone
+  bool busy();              ///< operations are in flight
+  void abort_in_flight();
+  std::uint64_t take_ticket(std::uint64_t many = 1) {
+    return tickets_.fetch_add(many, std::memory_order_acq_rel);
+  }
   Status make_plan(const Operation&, Plan*) const;
   Status ready() const;  ///< for operations
   /// `owner` keeps what the plan refers to.
-  void enqueue(std::shared_ptr<const void> owner, const Plan&, Stream&, std::shared_ptr<WorkState>*);
+  template <class F>
+  void enqueue(std::uint64_t tickets, Stream&, std::shared_ptr<WorkState>*, F&& execute);
   Status execute(const Plan&, std::uint64_t ticket);
+  Status execute(const FusedOperation&, const Plan&, bool can, std::uint64_t ticket);
+  Status end_turn(Status outcome, std::uint64_t next);
   /// `wait`: until the operation has ended.
   Status submit_gpu(const Operation&, Stream*, std::shared_ptr<WorkState>*, bool wait);
   Status execute_gpu(const Plan&, GpuExecutor::Way, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
@@ -156,7 +172,7 @@ class Group final : private Host {
   /// The first of the members on this host, who keeps their segments.
   bool keeps_segments() const { return local_[static_cast<std::size_t>(rank_)] == 0; }
   Result<Messages*> messages();
-  Status check_message(const Message&) const;
+  Status check_wait(const char* what);  ///< whether the caller may wait for what is in flight
   void await_rest();
   void await_receivers();
   void leave();  ///< close() without waiting for peers
@@ -177,7 +193,8 @@ class Group final : private Host {
 
   std::mutex submit_mutex_;  // a ticket and a place on a stream are taken together
   std::atomic<std::uint64_t> tickets_{0};
-  Counter turn_{};  // tickets that are done
+  Counter turn_{};              // tickets that are done
+  std::atomic<int> inside_{0};  // threads of streams that may still touch this after the end of their tickets
   std::atomic<bool> closed_{false};
 
   std::uint32_t abort_word_ = 0;  // non-zero once the group has failed; every wait watches it

@@ -248,8 +248,17 @@ Status Group::disagreement(int with, const char* where) {
 
 // ---- the end of a group ---------------------------------------------------------------------------
 
+Status Group::check_wait(const char* what) {
+  if (!would_wait_for_itself()) return {};
+  return invalid(
+      fmt::format("group '{}': {} on the thread of a stream, behind which operations of the group may be "
+                  "queued; expected another thread, or a group at rest",
+                  spec_.name, what));
+}
+
 void Group::await_rest() {
   wait_patiently(turn_, tickets_.load(std::memory_order_acquire));
+  while (inside_.load(std::memory_order_acquire) > 0) std::this_thread::yield();
   GpuExecutor* gpu = nullptr;
   {
     std::lock_guard lock(gpu_mutex_);
@@ -273,6 +282,7 @@ void Group::await_receivers() {
 Status Group::close() {
   if (closed_.load(std::memory_order_acquire)) return {};
   if (!context_->inherited()) {
+    OURO_TRY(check_wait("close()"));
     await_rest();
     if (keeps_segments()) await_receivers();
   }

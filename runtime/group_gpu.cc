@@ -29,7 +29,7 @@ Result<std::shared_ptr<GpuStream>> Group::own_gpu_stream() {
 }
 
 Status Group::submit_gpu(const Operation& op, Stream* stream, std::shared_ptr<WorkState>* work, bool wait) {
-  if (!find_plan(serial_, op)) OURO_TRY(check(op, rank_, size()));
+  if (!find_plan(serial_, op)) OURO_TRY(rt::check(op, rank_, size()));
   const int device = context_->spec().gpu;
   const bool reads = op.in.device.kind == Device::Kind::cuda;
   const int found = !on_device(op) ? stream->gpu()->device()
@@ -40,7 +40,8 @@ Status Group::submit_gpu(const Operation& op, Stream* stream, std::shared_ptr<Wo
                                device < 0 ? "has no GPU" : fmt::format("has GPU {}", device)));
   if (stream && !stream->gpu()) {  // in the order of the host's stream, and waited for there
     const auto kept = std::make_shared<const KeptOperation>(op);
-    *work = stream->enqueue([this, kept] { return submit(kept->get(), nullptr, nullptr); });
+    *work = stream->enqueue(
+        [self = shared_from_this(), kept] { return self->submit(kept->get(), nullptr, nullptr); });
     return {};
   }
   std::shared_ptr<GpuStream> on;
@@ -111,7 +112,7 @@ Result<std::shared_ptr<WorkState>> Group::run_on_gpu(std::vector<std::shared_ptr
     return invalid(fmt::format("message: a stream of GPU {}; this rank has GPU {}", stream->device(),
                                context_->spec().gpu));
   for (const auto& m : messages) {
-    OURO_TRY(check_message(*m));
+    OURO_TRY(check(*m));
     if (!m->on_device || m->bytes == 0) continue;
     auto pinned = take_pinned(m->bytes);
     if (!pinned.ok()) return pinned.status();
@@ -120,7 +121,13 @@ Result<std::shared_ptr<WorkState>> Group::run_on_gpu(std::vector<std::shared_ptr
     // For receives too: what the message does not fill comes back as it was.
     OURO_TRY(gpu.copy(m->data, m->on_device, m->bytes, stream->get()));
   }
-  const auto exchanged = stream->enqueue([this, messages, done = std::move(done)] {
+  const auto exchanged = stream->enqueue([weak = weak_from_this(), messages, done = std::move(done)] {
+    const auto self = weak.lock();  // a graph that was captured does not keep its group
+    if (!self) {
+      const Status gone(Reason::revoked, "the group of a message was destroyed before it moved");
+      if (done) done(gone);
+      return gone;
+    }
     std::vector<Message*> raw;
     for (const auto& m : messages) {  // a graph may replay this
       *m = {.sends = m->sends,
@@ -132,8 +139,8 @@ Result<std::shared_ptr<WorkState>> Group::run_on_gpu(std::vector<std::shared_ptr
             .pinned = m->pinned};
       raw.push_back(m.get());
     }
-    Status outcome = post(raw);
-    if (outcome.ok()) outcome = complete(raw, std::chrono::milliseconds(0));
+    Status outcome = self->post(raw);
+    if (outcome.ok()) outcome = self->complete(raw, std::chrono::milliseconds(0));
     if (done) done(outcome);
     return outcome;
   });

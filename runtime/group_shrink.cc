@@ -39,6 +39,7 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
   OURO_TRY(context_->usable());
   if (closed_.load(std::memory_order_acquire))
     return Status(Reason::revoked, fmt::format("group '{}' is closed", spec_.name));
+  OURO_TRY(check_wait("shrink()"));
   if (status().ok())
     (void)fail({.reason = Reason::revoked,
                 .text = fmt::format("rank {} called shrink()", rank_),

@@ -66,11 +66,37 @@ void HostExecutor::prepare(const Plan& plan) {
   prepared_ = plan.id;
 }
 
-Status HostExecutor::run(const Plan& plan, std::uint64_t seq) {
+void HostExecutor::begin(const Plan& plan, std::uint64_t seq) {
   op_ = &plan.op, seq_ = seq, signature_ = plan.folded;
   tag_ = fold32(signature_ ^ seq * 0x9e3779b97f4a7c15);
   base_ = opened_ = lanes_.round;
   if (plan.id == 0 || plan.id != prepared_) prepare(plan);
+}
+
+/// Whether a batch's operations can run as one is a matter of each rank's buffers and streams: each says so
+/// on its card, in the first round of the operation. One that cannot need not hear what others say.
+Status HostExecutor::agree(bool* all_can) {
+  OURO_TRY(host_.need_boards());
+  OURO_TRY(open_page(lanes_.round));
+  const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
+  mine.card(lanes_.round).in = {*all_can ? kAsOne : kNotRegistered, 0};
+  mine.publish(lanes_.round, BoardView::kReferred, tag_);
+  for (int r = 0; r < n_ && *all_can; ++r) {
+    if (r == rank_) continue;
+    OURO_TRY(wait_for(r, lanes_.round, BoardView::kReferred));
+    *all_can = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round).in.id == kAsOne;
+  }
+  return {};
+}
+
+Status HostExecutor::run_as_one(const Plan& plan, std::uint64_t seq, bool* can) {
+  begin(plan, seq);
+  OURO_TRY(agree(can));
+  return *can ? (this->*runner_)() : end_round();
+}
+
+Status HostExecutor::run(const Plan& plan, std::uint64_t seq) {
+  begin(plan, seq);
   if (!candidate_) return (this->*runner_)();
   const bool must = plan.choice.algorithm == flow::Algorithm::inplace || forced_pull_;
   Way way = Way::staged;

@@ -61,8 +61,12 @@ class HostExecutor {
   /// Runs one operation to its end on this rank. `invalid` leaves the group usable (all ranks return it
   /// alike).
   Status run(const Plan&, std::uint64_t seq);
+  /// Runs operations of a batch as one if all ranks can. *can: whether this one can; then whether all can. If
+  /// not, nothing has moved, and they run one by one next.
+  Status run_as_one(const Plan&, std::uint64_t seq, bool* can);
 
  private:
+  void begin(const Plan&, std::uint64_t seq);
   /// Bytes that are reduced at once on their way past the caches: so few that the processor has the next
   /// reads under way during the writes.
   static constexpr std::size_t kTile = 512;
@@ -166,6 +170,7 @@ class HostExecutor {
   /// answer.
   enum class Way : std::uint8_t { staged, in_place, pull };
   Status refer(bool must, Way*);
+  Status agree(bool* all_can);
   bool refers(Card&) const;
   bool offers(Card&) const;
   Status resolve_all();
@@ -202,8 +207,10 @@ class HostExecutor {
   bool streams_ = false;  // outputs go past the caches
 
   // Of the boards in it.
-  // In place of the id of an allocation: nothing to refer to; an address in the rank's process.
-  static constexpr std::uint64_t kNotRegistered = ~std::uint64_t{0}, kAddress = ~std::uint64_t{0} - 1;
+  // In place of the id of an allocation: nothing to refer to; an address in the rank's process; this rank can
+  // run a batch's operations as one.
+  static constexpr std::uint64_t kNotRegistered = ~std::uint64_t{0}, kAddress = ~std::uint64_t{0} - 1,
+                                 kAsOne = ~std::uint64_t{0} - 2;
   std::uint64_t base_ = 0;                   // its first round
   std::uint64_t opened_ = 0;                 // rounds below have their page open
   std::uint64_t all_released_ = 0;           // all others have released the rounds below

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 
 #define XXH_INLINE_ALL
@@ -14,8 +13,6 @@
 
 namespace ouro::rt {
 namespace {
-
-constexpr std::size_t kMaxBytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
 
 std::uint64_t hash(std::span<const std::size_t> counts) {
   return XXH3_64bits(counts.data(), counts.size_bytes());
@@ -121,6 +118,7 @@ FusedOperation::FusedOperation(std::span<const Operation* const> operations, int
     const std::size_t count = unit_count(*o, rank, size);
     segments_.push_back(
         {static_cast<const std::byte*>(o->in.data), static_cast<std::byte*>(o->out.data), total, count});
+    parts_.push_back(*o);
     total += count;
   }
   operation_.in.count = operation_.out.count = total;
@@ -139,7 +137,7 @@ bool fusible(const Operation& a, const Operation& b, int rank, int size) {
          (!a.reduces() || a.op.kind == b.op.kind) && a.root == b.root && a.numerics == b.numerics;
 }
 
-bool depend(std::span<const Operation* const> operations) {
+bool depend(std::span<const Operation* const> operations, int rank) {
   struct Range {
     std::uintptr_t begin, end;
     bool written;
@@ -151,8 +149,9 @@ bool depend(std::span<const Operation* const> operations) {
     if (data && bytes > 0) ranges.push_back({begin, begin + bytes, written});
   };
   for (const Operation* o : operations) {
-    if (o->in.data != o->out.data) add(o->in.data, o->in.bytes(), false);
-    add(o->out.data, o->out.bytes(), true);
+    const std::size_t written = o->written_bytes(rank);
+    if (written == 0 || o->in.data != o->out.data) add(o->in.data, o->read_bytes(rank), false);
+    add(o->out.data, written, true);
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   std::uintptr_t any = 0, written = 0;  // the furthest ends so far

@@ -2,6 +2,7 @@
 // checks. Used by group, selection and the host executor.
 #pragma once
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,9 @@
 #include "runtime/core/types.h"
 
 namespace ouro::rt {
+
+/// No buffer is longer: the difference of two of its addresses would overflow.
+inline constexpr std::size_t kMaxBytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
 
 /// One of the operations that run as one: elements [offset, offset + count) of their concatenation.
 struct Segment {
@@ -92,7 +96,7 @@ class KeptOperation {
   std::vector<int> gives_;
 };
 
-/// Operations of a batch run as one. Each was checked.
+/// Operations of a batch that may run as one. Each was checked.
 class FusedOperation {
  public:
   /// Of at least one operation, all fusible together (below).
@@ -100,16 +104,19 @@ class FusedOperation {
   FusedOperation(const FusedOperation&) = delete;
   FusedOperation& operator=(const FusedOperation&) = delete;
   const Operation& get() const { return operation_; }
+  /// One by one, in their order.
+  const std::vector<Operation>& parts() const { return parts_; }
 
  private:
   Operation operation_;
   std::vector<Segment> segments_;
+  std::vector<Operation> parts_;
 };
-/// Whether b can run as one with a, as far as what all ranks agree on goes.
+/// Whether b may run as one with a. From what all ranks pass alike only: all of them come to the same answer.
 bool fusible(const Operation& a, const Operation& b, int rank, int size);
-/// Whether an output of one of the operations overlaps a buffer of another: then they have to run in their
-/// order.
-bool depend(std::span<const Operation* const>);
+/// Whether one of the operations writes, on this rank, what another reads or writes: then they have to run in
+/// their order. Other ranks may come to another answer.
+bool depend(std::span<const Operation* const>, int rank);
 
 /// Elements as the collective counts them: of the region, or of one block. The same on all ranks that agree.
 std::size_t unit_count(const Operation&, int rank, int size);

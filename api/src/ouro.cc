@@ -35,6 +35,14 @@ Context& Context::operator=(Context&& o) noexcept {
 Context::Context(std::shared_ptr<rt::Context> impl) : impl_(std::move(impl)) {}
 Context::~Context() { leave(); }
 void Context::leave() {
+  if (world_ && world_->valid() && world_->impl()->would_wait_for_itself()) {
+    world_->abort("its context was destroyed with operations in flight");
+    rt::run_aside([world = std::shared_ptr<Group>(std::move(world_)), impl = std::move(impl_)]() mutable {
+      world.reset();
+      impl->close();
+    });
+    return;
+  }
   world_.reset();  // ends what is in flight
   if (impl_) impl_->close();
 }
@@ -73,10 +81,9 @@ Result<Memory> Context::alloc(std::size_t bytes, Device device) {
 }
 bool Context::active() const { return impl_ && impl_->active(); }
 Status Context::close() {
-  Status s;
-  if (world_ && world_->valid()) s = world_->close();
+  if (world_ && world_->valid()) OURO_TRY(world_->close());
   if (impl_) impl_->close();
-  return s;
+  return {};
 }
 
 // ---- groups ---------------------------------------------------------------------------------------
@@ -147,7 +154,11 @@ Result<std::string> Group::explain(Collective c, std::size_t count, DType t, Red
   o.collective = c, o.op = op, o.numerics = numerics;
   // Two buffers that do not overlap, of the lengths that the collective wants; they are not touched.
   static const char in = 0, out = 0;
-  const std::size_t all = count * static_cast<std::size_t>(size());
+  std::size_t all = 0, bytes = 0;
+  if (__builtin_mul_overflow(count, static_cast<std::size_t>(size()), &all) ||
+      __builtin_mul_overflow(all, size_of(t), &bytes) || bytes > rt::kMaxBytes)
+    return invalid(
+        fmt::format("explain: {} elements for each of {} ranks overflow an address", count, size()));
   const bool many_in =
       c == Collective::all_to_all || c == Collective::reduce_scatter || c == Collective::scatter;
   const bool many_out = c == Collective::all_to_all || c == Collective::all_gather || c == Collective::gather;

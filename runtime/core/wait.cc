@@ -88,6 +88,7 @@ void wake_sleepers(Signal s) {
 void wake_sleepers(Counter& c) { wake_sleepers({&c.value, &c.sleepers}); }
 
 void serve_stream() { serves_stream = true; }
+bool serving_stream() { return serves_stream; }
 LentCore::LentCore() {
   if (!serves_stream) cores_lent.fetch_add(1, std::memory_order_relaxed);
 }

@@ -69,6 +69,8 @@ class Pump {
 
 /// From now on the calling thread is one of a stream's: it works beside callers who have work of their own.
 void serve_stream();
+/// Whether it is: what is queued on that stream does not begin before the caller returns.
+bool serving_stream();
 
 /// While it lives the calling thread waits for a stream: one thread of a stream may spin in its place.
 class LentCore {

@@ -8,6 +8,8 @@
 #include <exception>
 #include <utility>
 
+#include "runtime/core/log.h"
+
 namespace ouro::rt {
 
 void WorkState::complete(Status outcome) {
@@ -135,6 +137,14 @@ void HostStream::after(std::shared_ptr<WorkState> mark) {
     mark->wait();
     return Status{};
   });
+}
+
+void run_aside(std::function<void()> f) {
+  try {
+    Thread("ouro-aside", std::move(f)).detach();
+  } catch (const std::exception& e) {
+    OURO_WARN("no thread to end a group on, which thus stays: {}", e.what());
+  }
 }
 
 void HostStream::loop(Queue& queue, Failures& failures, int nice) {

@@ -113,6 +113,10 @@ class HostStream final : public Stream {
   const unsigned forks_ = forks();
 };
 
+/// Runs f on a thread of its own, for what waits for streams and is asked for by the thread of one. If there
+/// is no thread to be had, f never runs: a warning says so.
+void run_aside(std::function<void()> f);
+
 /// The point of a stream that an event marks.
 struct EventState {
   std::mutex mutex;

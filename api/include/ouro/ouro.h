@@ -117,7 +117,9 @@ OURO_API const char* ouro_group_name(ouro_group_t group);
 OURO_API int ouro_group_status(ouro_group_t group);
 /** Ends all pending and later operations of this group on every rank within a second. `why` may be null. */
 OURO_API int ouro_group_abort(ouro_group_t group, const char* why);
-/** Drains what was submitted and leaves. Idempotent. */
+/** Drains what was submitted and leaves. Idempotent. Invalid in a callback of ouro_work_then while operations
+ * are in flight: they may be queued behind it. The same holds for ouro_group_shrink and ouro_context_close.
+ */
 OURO_API int ouro_group_close(ouro_group_t group);
 /** Frees the handle; never waits for peers. Null is ignored; invalid for a world group. */
 OURO_API int ouro_group_destroy(ouro_group_t group);
@@ -156,7 +158,8 @@ OURO_API int ouro_work_test(ouro_work_t work);
 /** OURO_CODE_OK while in flight; the outcome afterwards. */
 OURO_API int ouro_work_status(ouro_work_t work);
 /** Calls f(code, message, argument) once it has ended: at once in this thread if it already has, else in the
- * stream's thread. `message` is valid during the call. f must not throw. */
+ * stream's thread. `message` is valid during the call. f must not throw, nor wait for what is queued behind
+ * it; it may destroy groups and contexts, whose queued operations then end as aborted. */
 OURO_API int ouro_work_then(ouro_work_t work, void (*f)(int code, const char* message, void* argument),
                             void* argument);
 /** Frees the handle; the operation goes on. Null is ignored. */

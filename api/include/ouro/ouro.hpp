@@ -51,7 +51,8 @@ class OURO_API Work {
   bool test() const;      ///< has it ended (well or not)? Never blocks.
   Status status() const;  ///< ok while in flight; the outcome afterwards
   /// Runs `f(outcome)` once it has ended: at once in this thread if it already has, else in the stream's
-  /// thread.
+  /// thread. There f may destroy groups and contexts (what is queued behind it then ends as `revoked`), but
+  /// must not wait for anything that is queued behind it.
   void then(std::function<void(const Status&)> f) const;
   explicit Work(std::shared_ptr<rt::WorkState> s) : state_(std::move(s)) {}  ///< for the library
 
@@ -226,8 +227,9 @@ class OURO_API Context {
   /// forked.
   Result<Memory> alloc(std::size_t bytes, Device = {});
   bool active() const;  ///< joined, and not closed
-  /// Leaves the job in good order: drains the world group, then tells the peers. Idempotent, and ok always
-  /// (errors are those of the operations). Groups of this context are unusable afterwards.
+  /// Leaves the job in good order: drains the world group, then tells the peers. Idempotent. Errors: invalid,
+  /// with nothing done, where Group::close() of the world group is. Groups of this context are unusable
+  /// afterwards.
   Status close();
   const std::shared_ptr<rt::Context>& impl() const { return impl_; }  ///< for the library
 
@@ -266,14 +268,15 @@ class OURO_API Group {
   /// Collective over the survivors after a failure: a group without the dead, under a new generation.
   /// After a mismatch, where nobody died, it returns the same members. A group that has not failed does so
   /// now, as revoked. Errors: deadline (survivors that have not called it), fenced, no-quorum, resource,
-  /// revoked, forked.
+  /// revoked, forked, invalid (as close()).
   Result<Group> shrink(ShrinkReport* report = nullptr);
   /// The first error that struck this group, or ok. Never blocks.
   Status status() const;
   /// Ends all pending and later operations of this group on every rank within a second. From any thread.
   void abort(std::string why = "");
-  /// Drains what was submitted and leaves. Idempotent. Errors: invalid (an empty handle); what struck the
-  /// group is told by its operations and by status().
+  /// Drains what was submitted and leaves. Idempotent. Errors: invalid (an empty handle; called by the thread
+  /// of a stream with operations in flight, which may be queued behind the caller); what struck the group is
+  /// told by its operations and by status().
   Status close();
   bool valid() const { return impl_ != nullptr; }  ///< false: an empty handle
   /// "oneshot over shared-memory: 2 ranks on one node, 1024 bytes; ...": what would run, over what, and why.
@@ -390,6 +393,7 @@ OURO_API Result<std::optional<Received>> probe(Group&, int src, int tag = 0);
 
 /// Operations called by this thread until the matching group_end are deferred and submitted together:
 /// messages progress together, and operations of different groups (several ranks in one thread) too.
+/// Operations of one group keep their order, and each sees what those before it wrote, as without a batch.
 OURO_API void group_start();
 /// Submits. Blocks unless all operations were given streams. Returns the first error; an argument error drops
 /// all.

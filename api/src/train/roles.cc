@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <set>
 
 #include "api/src/not_in_batch.h"
 #include "api/src/train/comparison.h"
 #include "api/src/train/patient.h"
 #include "runtime/context.h"
+#include "runtime/operation.h"
 
 namespace ouro::train {
 namespace {
@@ -150,7 +152,15 @@ Result<ReplayReport> serve_replay(Mailbox& mail, int clients, const ReplayHandle
 }
 
 Status ReplayClient::request(ReplayRequest kind, CBytes payload) {
-  Bytes data{static_cast<std::byte>(kind)};
+  if (payload.size() >= rt::kMaxBytes)
+    return invalid(fmt::format("a request of {} bytes overflows an address", payload.size()));
+  Bytes data;
+  try {
+    data.reserve(1 + payload.size());
+  } catch (const std::bad_alloc&) {
+    return {Reason::resource, fmt::format("no memory for a request of {} bytes", payload.size())};
+  }
+  data.push_back(static_cast<std::byte>(kind));
   data.insert(data.end(), payload.begin(), payload.end());
   return mail_.send(data, manager_, kRequestTag);
 }

@@ -70,6 +70,8 @@ Result<Work> Mailbox::isend(CBytes data, int dst, int tag) {
   if (dst < 0 || dst >= size() || tag < 0)
     return invalid(fmt::format("isend: rank {} and tag {}; expected a rank of 0..{} and a tag of 0 at least",
                                dst, tag, size() - 1));
+  if (data.size() > rt::kMaxBytes)
+    return invalid(fmt::format("isend: {} bytes overflow an address", data.size()));
   Bytes bytes;
   try {
     bytes.assign(data.begin(), data.end());
