@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -197,11 +198,25 @@ Result<std::vector<NetAddress>> resolve(const std::string& name, const std::stri
   return all;
 }
 
+Status check_meeting(const std::string& place) {
+  constexpr std::string_view kFile = "file:";
+  if (place.starts_with(kFile) && place.size() > kFile.size()) return {};
+  if (parse_address(place).ok()) return {};
+  const std::size_t colon = place.rfind(':');
+  int port = 0;
+  const char* const end = place.data() + place.size();
+  if (colon != std::string::npos && colon != 0)
+    if (const auto [stop, error] = std::from_chars(place.data() + colon + 1, end, port);
+        error == std::errc() && stop == end && port >= 1 && port <= 65535)
+      return {};
+  return invalid(
+      fmt::format("rendezvous '{}': expected HOST:PORT, with a port of 1 to 65535, or file:PATH", place));
+}
+
 Result<std::string> meeting_address(const std::string& place, const Resolve& resolve_name) {
   if (parse_address(place).ok()) return place;
+  OURO_TRY(check_meeting(place));
   const std::size_t colon = place.rfind(':');
-  if (colon == std::string::npos || colon == 0)
-    return invalid(fmt::format("rendezvous '{}': expected HOST:PORT or file:PATH", place));
   const std::string name = place.substr(0, colon), port = place.substr(colon + 1);
   auto all = resolve_name(name, port);
   if (!all.ok()) return all.status();

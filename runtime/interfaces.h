@@ -63,6 +63,9 @@ Result<std::string> local_address(const std::string& master, bool one_host);
 using Resolve =
     std::function<Result<std::vector<NetAddress>>(const std::string& name, const std::string& port)>;
 Result<std::vector<NetAddress>> resolve(const std::string& name, const std::string& port);
+/// Whether that is a place where ranks of several hosts can meet: HOST:PORT or file:PATH. Nobody is asked for
+/// the name. Errors: invalid.
+Status check_meeting(const std::string& place);
 /// "HOST:PORT", where ranks of several hosts meet, in numbers. A name that leads to a loopback address (other
 /// than "localhost") is this host's own: then it is the address that other hosts use, if there is one.
 /// Errors: invalid.

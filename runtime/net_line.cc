@@ -346,7 +346,7 @@ Status watch_link(int socket, std::chrono::seconds idle) {
 
 Result<wire::Secret> job_secret() {
   auto path = env::text("OURO_SECRET_FILE"), secret = env::text("OURO_SECRET");
-  auto insecure = env::flag("OURO_INSECURE");
+  auto insecure = env::text("OURO_INSECURE");
   for (const Status& s : {path.status(), secret.status(), insecure.status()}) OURO_TRY(s);
   if (*path) return wire::Secret::from_file(**path);
   if (*secret) {
@@ -354,7 +354,7 @@ Result<wire::Secret> job_secret() {
         "the job's secret is in the environment, where other programs can see it; OURO_SECRET_FILE is safer");
     return wire::Secret::from_hex(**secret);
   }
-  if (!insecure->value_or(false))
+  if (**insecure != "1")
     return invalid(
         "ranks on several hosts need a secret: OURO_SECRET_FILE names a file of mode 600 with at least 32 "
         "hexadecimal digits, equal on all hosts (or, where everybody on the network is trusted, "

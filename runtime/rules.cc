@@ -8,7 +8,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -231,10 +230,16 @@ std::string to_text(const Rule& r) {
 }
 
 Result<Rules> load_rules(const std::string& file) {
+  constexpr std::size_t kMostBytes = 16u << 20;
   std::ifstream in(file);
-  std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) return invalid(fmt::format("{}: cannot be read", file));
-  const Json json = Json::parse(text.str(), nullptr, false);
+  if (!in) return invalid(fmt::format("{}: cannot be read", file));
+  std::string text(kMostBytes, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  if (text.size() == kMostBytes)  // a device may have no end
+    return invalid(fmt::format("{}: {} bytes and more are no table of rules", file, kMostBytes));
+  if (in.bad()) return invalid(fmt::format("{}: cannot be read", file));
+  const Json json = Json::parse(text, nullptr, false);
   const auto wrong = [&](const std::string& where, const std::string& what) {
     return invalid(fmt::format("{}: {}: {} (expected what ouro-perf --tune writes)", file, where, what));
   };

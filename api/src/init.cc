@@ -18,7 +18,9 @@
 #include "runtime/core/log.h"
 #include "runtime/core/thread.h"
 #include "runtime/descriptors.h"
+#include "runtime/interfaces.h"
 #include "runtime/launch.h"
+#include "runtime/wire/keys.h"
 
 namespace ouro {
 namespace {
@@ -63,9 +65,20 @@ std::string own_host_id() {
   return fmt::format("{}/{}", boot, net.st_ino);
 }
 
-/// For a job on several hosts; where it is on one, nothing of this is looked at.
+/// What a job on one host does not need, but would miss on several: better said where the job is tried out.
+Status check_spare(const std::string& rendezvous) {
+  const auto named = [](const char* name, const Status& s) {
+    return s.ok() ? Status() : Status(s.reason(), fmt::format("{}: {}", name, s.failure()->text));
+  };
+  if (!rendezvous.empty()) OURO_TRY(named("OURO_RENDEZVOUS", rt::check_meeting(rendezvous)));
+  auto path = env::text("OURO_SECRET_FILE"), secret = env::text("OURO_SECRET");
+  for (const Status& s : {path.status(), secret.status()}) OURO_TRY(s);
+  if (*path) return named("OURO_SECRET_FILE", wire::Secret::from_file(**path).status());
+  return *secret ? named("OURO_SECRET", wire::Secret::from_hex(**secret).status()) : Status();
+}
+
+/// For a job on several hosts; where it is on one, it is only looked whether this could be used.
 Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
-  if (!o.world_size || o.local_size.value_or(*o.world_size) >= *o.world_size) return {};
   auto rendezvous = env::text("OURO_RENDEZVOUS"), host = env::text("OURO_HOSTID"),
        fabric = env::text("OURO_FABRIC"), security = env::text("OURO_SECURITY");
   auto connections = env::integer("OURO_TCP_CONNECTIONS");
@@ -74,6 +87,13 @@ Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
   for (const Status& s : {rendezvous.status(), host.status(), fabric.status(), security.status(),
                           connections.status(), checks.status(), warn.status(), fail.status()})
     OURO_TRY(s);
+  if (env::chosen("OURO_SILENT_WARN") && **warn >= **fail)
+    return invalid(fmt::format(
+        "OURO_SILENT_WARN={} and OURO_SILENT_FAIL={}: a rank would be given up before it is named; "
+        "expected a warning before the failure",
+        **warn, **fail));
+  if (!o.world_size || o.local_size.value_or(*o.world_size) >= *o.world_size)
+    return check_spare(rendezvous->value_or(""));
   rt::NetworkOptions net;
   net.rendezvous = !o.rendezvous.empty() ? o.rendezvous : rendezvous->value_or("");
   if (net.rendezvous.empty())
@@ -89,7 +109,7 @@ Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
   net.tls = **security == "tls";
   net.connections = static_cast<int>(**connections);
   net.checksums = **checks;
-  net.silent_warn = seconds(**warn);
+  net.silent_warn = seconds(**warn < **fail ? **warn : **fail / 2);  // the failure alone was chosen
   net.silent_fail = seconds(**fail);
   spec->network = std::move(net);
   return {};
@@ -98,6 +118,7 @@ Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
 /// Options, with the environment's word where it has one.
 Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   env::report();
+  OURO_TRY(env::valid());
   rt::ContextSpec spec;
   auto deadline = env::real("OURO_DEADLINE"), late = env::real("OURO_LATE"),
        joining = env::real("OURO_JOIN_DEADLINE");

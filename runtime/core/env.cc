@@ -270,6 +270,12 @@ std::vector<Setting> settings() {
   return all;
 }
 
+Status valid() {
+  for (const Setting& s : settings())
+    if (!s.parameter->name.starts_with("OURO_DEBUG") && s.parameter->name != "OURO_ISA") OURO_TRY(s.valid);
+  return {};
+}
+
 std::string_view nearest(std::string_view unknown) {
   constexpr std::size_t kNear = 4;  // more changes than this are no typing error
   std::string_view best;

@@ -82,8 +82,8 @@ inline constexpr Parameter kParameters[] = {
      "file, readable by its owner only, that holds the job's secret: at least 32 hexadecimal digits"},
     {"OURO_SECRET", Type::text, "", "",
      "the job's secret itself, in hexadecimal digits; other users may see it, OURO_SECRET_FILE is safer"},
-    {"OURO_INSECURE", Type::flag, "0", "",
-     "1: hosts join without a secret; whoever reaches a port is believed"},
+    {"OURO_INSECURE", Type::text, "0", "0|1",
+     "1, and no other word: hosts join without a secret; whoever reaches a port is believed"},
     {"OURO_SOCKET_IFNAME", Type::text, "", "",
      "network interfaces to use: prefixes, comma-separated; =NAME is exact, ^ before the list excludes; "
      "unset: NCCL_SOCKET_IFNAME"},
@@ -140,6 +140,11 @@ struct Setting {
 };
 /// All parameters, in the order of the table. The value of OURO_SECRET is not shown.
 std::vector<Setting> settings();
+
+/// Of every parameter, whether or not this process will read it: what is wrong with its value is said before
+/// a job has grown to where it counts. Errors: invalid, of the first value that cannot be used. Not of those
+/// of the log and of OURO_ISA, which fall back on something that works, with a warning.
+Status valid();
 
 /// Complaints about the surroundings, a line each: OURO_* variables that nobody reads, with the nearest name
 /// that exists, and lines of configuration files that cannot be understood.

@@ -11,6 +11,8 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/fd.h"
@@ -76,6 +78,40 @@ TEST(Init, RefusesWhatNamesNoJob) {
   EXPECT_EQ(code({.rank = 0, .world_size = 1, .port = 4000}), Code::invalid);
   EXPECT_EQ(code({.rank = 0, .world_size = 1, .address = "127.0.0.1", .port = 65536}), Code::invalid);
   EXPECT_EQ(code({.rank = 0, .world_size = 1, .address = "127.0.0.1", .port = -1}), Code::invalid);
+}
+
+/// On one host: what would stop the job on the cluster stops it here.
+TEST(Init, RefusesWhatOnlySeveralHostsWouldRead) {
+  const auto alone = [](std::vector<std::pair<const char*, const char*>> variables) {
+    for (const auto& [name, value] : variables) setenv(name, value, 1);
+    const Status s = Context::create({.rank = 0, .world_size = 1}).status();
+    for (const auto& [name, value] : variables) unsetenv(name);
+    return s.ok() ? std::string("joined") : s.message();
+  };
+  for (const auto& [name, value, says] : {std::tuple{"OURO_SECURITY", "strong", "expected auth|tls"},
+                                          {"OURO_FABRIC", "pigeon", "expected tcp|ucx|trusted"},
+                                          {"OURO_CHECKSUM", "maybe", "expected 1 or 0"},
+                                          {"OURO_TCP_CONNECTIONS", "17", "expected an integer in 1..16"},
+                                          {"OURO_SILENT_WARN", "soon", "expected a number in 0.3..3600"},
+                                          {"OURO_SILENT_FAIL", "0.1", "expected a number in 0.6..3600"},
+                                          {"OURO_INSECURE", "yes", "expected 0|1"},
+                                          {"OURO_RENDEZVOUS", "node1", "expected HOST:PORT"},
+                                          {"OURO_RENDEZVOUS", "node1:http", "expected HOST:PORT"},
+                                          {"OURO_RENDEZVOUS", "node1:70000", "expected HOST:PORT"},
+                                          {"OURO_RENDEZVOUS", "file:", "expected HOST:PORT"},
+                                          {"OURO_SECRET_FILE", "/nowhere/secret", "/nowhere/secret"},
+                                          {"OURO_SECRET", "tooshort", "secret"}}) {
+    const std::string said = alone({{name, value}});
+    EXPECT_NE(said.find(name), said.npos) << name << '=' << value << ": " << said;
+    EXPECT_NE(said.find(says), said.npos) << name << '=' << value << ": " << said;
+  }
+  const std::string late = alone({{"OURO_SILENT_WARN", "6"}});
+  EXPECT_NE(late.find("OURO_SILENT_WARN=6 and OURO_SILENT_FAIL=5"), late.npos) << late;
+  EXPECT_EQ("joined", alone({{"OURO_SILENT_FAIL", "0.8"}}))
+      << "the warning was not chosen, and comes earlier";
+  for (const char* place : {"node1:7700", "[fd77::1]:7700", "10.0.0.1:7700", "file:/tmp/x"})
+    EXPECT_EQ("joined", alone({{"OURO_RENDEZVOUS", place}}));
+  EXPECT_EQ("joined", alone({{"OURO_SECRET", "00112233445566778899aabbccddeeff"}, {"OURO_INSECURE", "0"}}));
 }
 
 /// There is one, fake or not.

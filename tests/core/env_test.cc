@@ -134,6 +134,22 @@ TEST_F(Env, NumbersHaveSuffixesAndRanges) {
   EXPECT_THAT(env::text("OURO_NUMERICS").status().message(), HasSubstr("expected fast|canonical"));
 }
 
+TEST_F(Env, EveryValueIsChecked) {
+  EXPECT_TRUE(env::valid().ok()) << env::valid().message();
+  const std::pair<const char*, const char*> garbage[] = {
+      {"OURO_SECURITY", "strong"},   {"OURO_FABRIC", "pigeon"},    {"OURO_CHECKSUM", "maybe"},
+      {"OURO_TCP_CONNECTIONS", "0"}, {"OURO_SILENT_WARN", "soon"}, {"OURO_SILENT_FAIL", "never"},
+      {"OURO_INSECURE", "yes"},      {"OURO_INSECURE", "true"},    {"OURO_BIND", "anywhere"}};
+  for (const auto& [name, value] : garbage) {
+    set(name, value);
+    EXPECT_THAT(env::valid().message(),
+                HasSubstr(fmt::format("{}={} (from environment): expected", name, value)));
+    set(name, "");
+  }
+  set("OURO_DEBUG", "LOUD");  // falls back, with a warning
+  EXPECT_TRUE(env::valid().ok()) << env::valid().message();
+}
+
 TEST_F(Env, UnknownNamesAreToldWithTheNearest) {
   set("OURO_DEADLIN", "1");
   set("OURO_ENTIRELY_DIFFERENT", "1");
