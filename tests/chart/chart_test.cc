@@ -1,11 +1,14 @@
 // Charts: ticks, scales, gaps, legends.
 #include "tools/chart/chart.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <regex>
+#include <set>
 
 namespace ouro::tools {
 namespace {
@@ -73,6 +76,25 @@ TEST(Chart, LeavesGapsAndSurvivesAnything) {
   EXPECT_EQ(lines({7, 7}, true), Marks(1, 0));
   EXPECT_EQ(lines({1e-300, 1e300}, true), Marks(1, 0));
   EXPECT_EQ(lines({-1e308, 1, 2}, false), Marks(1, 0));
+}
+
+TEST(Chart, NamesAsManyLinesAsCanBeToldApart) {
+  const auto legend = [](std::size_t n) {
+    Panel panel;
+    for (std::size_t k = 0; k < n; ++k) panel.lines.push_back({fmt::format("line {}", k), {1, 2}});
+    return to_svg({.panels = {std::move(panel)}});
+  };
+  const std::string full = legend(kNamed);
+  std::set<std::string> pens;
+  const std::regex polyline("<polyline[^>]*fill=\"none\" ([^>]*)/>");
+  for (std::sregex_iterator i(full.begin(), full.end(), polyline), end; i != end; ++i) pens.insert((*i)[1]);
+  EXPECT_EQ(pens.size(), kNamed) << "each has a colour and a dash of its own";
+  EXPECT_THAT(full, Not(HasSubstr("other")));
+  EXPECT_THAT(legend(kNamed + 1), HasSubstr(">1 other<"));
+  const std::string many = legend(300);
+  EXPECT_THAT(many, HasSubstr(">276 others<"));
+  EXPECT_EQ(count(many, "<polyline"), 300u);
+  EXPECT_EQ(count(many, ">line "), kNamed);
 }
 
 TEST(Chart, HasLinesOverAnXOfTheirOwn) {

@@ -13,7 +13,17 @@ namespace {
 constexpr double kWidth = 860, kPanel = 260, kLeft = 84, kRight = 24, kTop = 48, kGap = 36, kBottom = 52,
                  kLegend = 206, kEntry = 16;  // beside the panels, where one of them has several lines
 constexpr const char* kColors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
-                                   "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f"};
+                                   "#ff7f0e", "#8c564b", "#17becf", "#e377c2"};
+constexpr const char *kDashes[] = {"", "6 3", "2 3"}, *kGrey = "#bbb";
+static_assert(std::size(kColors) * std::size(kDashes) == kNamed);
+
+struct Pen {
+  const char *color, *dash;
+};
+std::string stroke(const Pen& pen) {
+  const std::string color = fmt::format("stroke=\"{}\"", pen.color);
+  return *pen.dash == '\0' ? color : fmt::format("{} stroke-dasharray=\"{}\"", color, pen.dash);
+}
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -71,7 +81,7 @@ Scale x_scale(const Chart& chart, double right) {
 
 /// A polyline for each run of values without a gap, a dot for one between two gaps, or for each.
 std::string draw(const Line& l, const Chart& chart, bool log, const Scale& x, const Scale& y,
-                 const char* color) {
+                 const Pen& pen) {
   std::string svg;
   for (std::size_t i = 0; i < l.values.size();) {
     std::string points;
@@ -81,7 +91,7 @@ std::string draw(const Line& l, const Chart& chart, bool log, const Scale& x, co
     };
     const auto dot = [&](std::size_t k) {
       svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2\" fill=\"{}\"/>\n", at(k).first,
-                         at(k).second, color);
+                         at(k).second, pen.color);
     };
     for (; end < l.values.size() && shown(l.values[end], log); ++end) {
       points += fmt::format("{:.1f},{:.1f} ", at(end).first, at(end).second);
@@ -89,8 +99,8 @@ std::string draw(const Line& l, const Chart& chart, bool log, const Scale& x, co
     }
     if (end == i + 1 && !chart.dots) dot(i);
     if (end > i + 1)
-      svg += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n",
-                         points, color);
+      svg += fmt::format("<polyline points=\"{}\" fill=\"none\" {} stroke-width=\"1.5\"/>\n", points,
+                         stroke(pen));
     i = end + 1;
   }
   return svg;
@@ -101,10 +111,12 @@ std::string label(double x, double y, const char* anchor, const std::string& tex
                      escaped(text));
 }
 
-std::string rule(double x1, double y1, double x2, double y2, const char* color) {
-  return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x1,
-                     y1, x2, y2, color);
+std::string rule(double x1, double y1, double x2, double y2, const Pen& pen) {
+  return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1, x2, y2,
+                     stroke(pen));
 }
+
+constexpr Pen kGrid{"#ddd", ""}, kAxis{"#444", ""}, kOthers{kGrey, ""};
 
 }  // namespace
 
@@ -129,8 +141,8 @@ std::vector<double> ticks(double low, double high, bool log, int most) {
 }
 
 std::string to_svg(const Chart& chart) {
-  std::size_t most = 1;
-  for (const Panel& p : chart.panels) most = std::max(most, p.lines.size());
+  std::size_t most = 1;  // entries of a legend; one more for the lines without a name
+  for (const Panel& p : chart.panels) most = std::max(most, std::min(p.lines.size(), kNamed + 1));
   const double panel = std::max(kPanel, kEntry * static_cast<double>(most));
   const double right = kWidth - kRight - (most > 1 ? kLegend : 0);
   const double height = kTop + static_cast<double>(chart.panels.size()) * (panel + kGap) - kGap + kBottom;
@@ -146,31 +158,38 @@ std::string to_svg(const Chart& chart) {
     const double top = kTop + static_cast<double>(i) * (panel + kGap), bottom = top + panel;
     const Scale y = scale_of(p, top, bottom);
     for (const double t : ticks(y.low, y.high, p.log)) {
-      svg += rule(kLeft, y(t), right, y(t), "#ddd");
+      svg += rule(kLeft, y(t), right, y(t), kGrid);
       svg += label(kLeft - 6, y(t) + 4, "end", p.log ? fmt::format("{:.0e}", t) : fmt::format("{:.4g}", t));
     }
     for (const double t : ticks(x.low, x.high, false)) {
       if (t != std::floor(t)) continue;
-      svg += rule(x(t), bottom, x(t), bottom + 5, "#444");
+      svg += rule(x(t), bottom, x(t), bottom + 5, kAxis);
       svg += label(x(t), bottom + 18, "middle",
                    chart.x_text ? chart.x_text(static_cast<int>(t)) : fmt::format("{:.0f}", t));
     }
-    svg += rule(kLeft, top, kLeft, bottom, "#444") + rule(kLeft, bottom, right, bottom, "#444");
+    svg += rule(kLeft, top, kLeft, bottom, kAxis) + rule(kLeft, bottom, right, bottom, kAxis);
     svg += label(0, 0, "middle", p.log ? p.y_label + " (log)" : p.y_label,
                  fmt::format(" transform=\"translate(18 {:.1f}) rotate(-90)\"", (top + bottom) / 2).c_str());
     double entry = top + 14;
-    for (const Line& l : p.lines) {
-      const char* color = kColors[drawn++ % std::size(kColors)];
-      svg += draw(l, chart, p.log, x, y, color);
+    const auto explain = [&](const Pen& pen, const std::string& name) {
       if (most > 1) {
-        svg += rule(right + 12, entry, right + 36, entry, color);
-        svg += label(right + 42, entry + 4, "start", l.name);
+        svg += rule(right + 12, entry, right + 36, entry, pen);
+        svg += label(right + 42, entry + 4, "start", name);
       } else {
-        svg += rule(right - 36, entry, right - 12, entry, color);
-        svg += label(right - 42, entry + 4, "end", l.name);
+        svg += rule(right - 36, entry, right - 12, entry, pen);
+        svg += label(right - 42, entry + 4, "end", name);
       }
       entry += kEntry;
+    };
+    const std::size_t named = std::min(p.lines.size(), kNamed), others = p.lines.size() - named;
+    for (std::size_t k = named; k < p.lines.size(); ++k) svg += draw(p.lines[k], chart, p.log, x, y, kOthers);
+    for (std::size_t k = 0; k < named; ++k, ++drawn) {
+      const Pen pen{kColors[drawn % std::size(kColors)],
+                    kDashes[drawn / std::size(kColors) % std::size(kDashes)]};
+      svg += draw(p.lines[k], chart, p.log, x, y, pen);
+      explain(pen, p.lines[k].name);
     }
+    if (others > 0) explain(kOthers, fmt::format("{} other{}", others, others == 1 ? "" : "s"));
   }
   svg += label((kLeft + right) / 2, height - 12, "middle", chart.x_label);
   return svg + "</svg>\n";

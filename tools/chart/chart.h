@@ -14,6 +14,8 @@ struct Line {
 
 struct Panel {
   std::string y_label = {};  ///< beside the axis
+  /// The first kNamed of them in colours, with their names; all others in grey behind them, counted in the
+  /// legend.
   std::vector<Line> lines = {};
   bool log = false;        ///< values of 0 and below leave a gap, too
   bool from_zero = false;  ///< the axis begins at 0, however far away the values are
@@ -26,6 +28,9 @@ struct Chart {
   bool dots = false;                                 ///< at each value; else where a value has no neighbour
   std::function<std::string(int)> x_text = nullptr;  ///< of a whole x; none: the number itself
 };
+
+/// How many lines a panel tells apart: each has a colour and a dash of its own.
+inline constexpr std::size_t kNamed = 24;
 
 std::string to_svg(const Chart&);
 

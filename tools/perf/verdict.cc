@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -111,6 +112,20 @@ std::string limit_lines(const Options& o, std::span<const Row> rows, const Ceili
   return text;
 }
 
+namespace {
+
+/// Whether small values would lie on the axis of a linear scale.
+bool spans_decades(std::span<const tools::Line> lines) {
+  constexpr double kDecades = 30;  // a value of 1/30 is 8 of 260 pixels high
+  double low = std::numeric_limits<double>::infinity(), high = 0;
+  for (const tools::Line& l : lines)
+    for (const double v : l.values)
+      if (v > 0) low = std::min(low, v), high = std::max(high, v);
+  return high > kDecades * low;
+}
+
+}  // namespace
+
 std::string plot_svg(const Options& o, std::span<const Row> rows) {
   std::map<std::string, tools::Line> lines;
   const auto add = [&](const Row& r, const Half& h, const char* side) {
@@ -126,8 +141,15 @@ std::string plot_svg(const Options& o, std::span<const Row> rows) {
     add(r, r.out_of_place, "out of place");
     if (r.in_place) add(r, *r.in_place, "in place");
   }
-  tools::Panel panel{.y_label = "bus bandwidth (GB/s)", .lines = {}, .from_zero = true};
+  tools::Panel panel{.y_label = "bus bandwidth (GB/s)", .lines = {}};
   for (auto& [name, line] : lines) panel.lines.push_back(std::move(line));
+  panel.log = spans_decades(panel.lines);
+  panel.from_zero = !panel.log;
+  // Where not all can have names, the fastest have, and then the slowest can be seen as grey lines.
+  const auto best = [](const tools::Line& l) { return *std::max_element(l.values.begin(), l.values.end()); };
+  if (panel.lines.size() > tools::kNamed)
+    std::stable_sort(panel.lines.begin(), panel.lines.end(),
+                     [&](const tools::Line& a, const tools::Line& b) { return best(a) > best(b); });
   return tools::to_svg({.title = fmt::format("{}: bus bandwidth over size", info(o.kind).name),
                         .x_label = "size",
                         .panels = {std::move(panel)},

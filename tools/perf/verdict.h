@@ -24,7 +24,8 @@ std::string verdict(const Options&, std::span<const Row>, const Summary&, const 
 /// count.
 std::string limit_lines(const Options&, std::span<const Row>, const Ceiling&);
 
-/// An SVG with bus bandwidth over size, one line for each type, operation, root and side.
+/// An SVG with bus bandwidth over size, one line for each type, operation, root and side. The scale is
+/// logarithmic where a linear one would hide the small sizes.
 std::string plot_svg(const Options&, std::span<const Row>);
 
 }  // namespace ouro::perf

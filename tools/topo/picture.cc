@@ -42,6 +42,19 @@ std::string arrow(const Circle& c, int from, int to, double weight, bool both_wa
       b.y - uy * gap, 0.75 + 2.25 * weight);
 }
 
+/// How strong the lines of a round are: where there are many, so weak that the disc stays light and the dots
+/// and what lies on each other can be told apart.
+double opacity_of(const Circle& c, const train::Topology& t, int round) {
+  constexpr double kMost = 0.8, kLeast = 0.01, kInk = 0.35;  // kInk: of the disc's area
+  double ink = 0;
+  for (int to = 0; to < c.n; ++to)
+    for (const auto& [from, weight] : t.row(round, to).in) {
+      const Point a = c.of(from), b = c.of(to);
+      ink += std::hypot(b.x - a.x, b.y - a.y) * (0.75 + 2.25 * weight) / 2;  // most lines stand for both ways
+    }
+  return ink > 0 ? std::clamp(kInk * kPi * c.radius * c.radius / ink, kLeast, kMost) : kMost;
+}
+
 bool takes(const train::Row& row, int from) {
   return std::any_of(row.in.begin(), row.in.end(), [&](const auto& x) { return x.first == from; });
 }
@@ -56,7 +69,7 @@ std::string picture(const Summary& s, const train::Topology& t) {
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} "
       "{1:.0f}\">\n"
-      "<style>text{{font-family:sans-serif;fill:#222}}path{{fill:none;stroke-opacity:.8}}.both{{stroke:#"
+      "<style>text{{font-family:sans-serif;fill:#222}}path{{fill:none}}.both{{stroke:#"
       "2b6cb0}}"
       ".one{{stroke:#c05621;marker-end:url(#tip)}}circle{{fill:#edf2f7;stroke:#4a5568}}</style>\n"
       "<defs><marker id=\"tip\" viewBox=\"0 0 6 6\" refX=\"5\" refY=\"3\" markerWidth=\"6\" "
@@ -76,12 +89,14 @@ std::string picture(const Summary& s, const train::Topology& t) {
     svg += fmt::format(
         "<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"12\" text-anchor=\"middle\">round {}</text>\n",
         c.centre.x, c.centre.y - radius - 20, k);
+    svg += fmt::format("<g stroke-opacity=\"{:.3f}\">\n", opacity_of(c, t, k));
     for (int to = 0; to < n; ++to) {
       for (const auto& [from, weight] : t.row(k, to).in) {
         const bool both = takes(t.row(k, from), to);
         if (!both || from < to) svg += arrow(c, from, to, weight, both);
       }
     }
+    svg += "</g>\n";
     for (int r = 0; r < n; ++r) {
       const Point p = c.of(r);
       svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\"/>", p.x, p.y, dot);
