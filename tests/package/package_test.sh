@@ -36,10 +36,10 @@ grep -q 'ouro::Status::message' <<<"$exported" || fail "Status::message is not e
 versions=$(readelf --version-info "$libdir/libouro.so.0")
 grep -q 'OURO_0' <<<"$versions" || fail "no version node OURO_0"
 
-run() {  # alone, and as two ranks
-  LD_LIBRARY_PATH=$libdir "$1" || fail "$1"
+run() {  # alone, and as two ranks; by what the build put into the program, with no word of where the library is
+  env -u LD_LIBRARY_PATH "$1" || fail "$1"
   if [[ -x $prefix/bin/ouro-run ]]; then
-    LD_LIBRARY_PATH=$libdir "$prefix/bin/ouro-run" -n 2 --timeout 60 "$1" || fail "$1 as two ranks"
+    env -u LD_LIBRARY_PATH "$prefix/bin/ouro-run" -n 2 --timeout 60 "$1" || fail "$1 as two ranks"
   fi
 }
 
@@ -50,13 +50,25 @@ echo "-- find_package"
 "$cmake" --build "$work/by-cmake" >"$work/build.log" || { cat "$work/build.log"; fail "build by CMake"; }
 run "$work/by-cmake/consumer"
 
-echo "-- pkg-config"
+echo "-- pkg-config, by the command line of the README"
 export PKG_CONFIG_PATH=$libdir/pkgconfig
-# shellcheck disable=SC2046  # words are wanted
-"$cxx" -std=c++20 -Wall -Wextra -Werror "${flags[@]}" "$source/tests/package/consumer/main.cc" -o "$work/by-pkg-config" \
-  $(pkg-config --cflags --libs ouro) || fail "build by pkg-config"
-run "$work/by-pkg-config"
+line=$(grep -m1 '^g++ -std=c++20 program\.cc ' "$source/README.md") || fail "the README has no such line"
+mkdir "$work/by-pkg-config"
+cp "$source/tests/package/consumer/main.cc" "$work/by-pkg-config/program.cc"
+(cd "$work/by-pkg-config" && g++() { command "$cxx" -Wall -Wextra -Werror "${flags[@]}" "$@"; } && eval "$line") ||
+  fail "build by pkg-config: $line"
+run "$work/by-pkg-config/program"
 
 echo "-- tools and data"
 [[ -f $prefix/share/ouro/data/digits.csv ]] || fail "digits.csv is missing"
+if [[ -x $prefix/bin/ouro-run ]]; then
+  tools=$(sed -n 's/^| `\([a-z-]*\)` |.*/\1/p' "$source/README.md")
+  [[ $(wc -w <<<"$tools") -ge 7 ]] || fail "the table of tools in the README was not understood: $tools"
+  # netlab's emulated networks need tapnet beside it; the README promises the names of nccl-tests, too.
+  for tool in $tools tapnet all_reduce_perf alltoall_perf; do
+    [[ -x $prefix/bin/$tool ]] || fail "$tool is in the README and was not installed"
+  done
+  "$prefix/bin/all_reduce_perf" -n 2 -b 1K -e 1K >/dev/null || fail "all_reduce_perf"
+  "$prefix/bin/netlab" help | grep -q 'netlab run NAME' || fail "netlab help"
+fi
 echo "package is whole"
