@@ -186,7 +186,8 @@ TEST(CommandLine, NonsenseIsRefused) {
   expect_refused({"all_reduce", "-b", "1X"}, "not a size");
   expect_refused({"all_reduce", "-b", "2K", "-e", "1K"}, "larger");
   expect_refused({"all_reduce", "-b", "1K", "-e", "2K", "-i", "0"}, "never reaches");
-  expect_refused({"all_reduce", "-f", "0"}, "-f 0");
+  expect_refused({"all_reduce", "-f", "0"}, "--stepfactor: expected a whole number of 1 or more, found 0");
+  expect_refused({"all_reduce", "-f", "-2"}, "--stepfactor: expected a whole number of 1 or more, found -2");
   expect_refused({"all_reduce", "-a", "4"}, "4");
   expect_refused({"all_reduce", "-z", "4"}, "4");
   expect_refused({"all_reduce", "--bind", "socket"}, "one of: core, cache, numa, none");

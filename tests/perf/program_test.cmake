@@ -50,6 +50,21 @@ expect(0 "OURO_ALGO=halving cannot serve this call" all_gather -t 2 -b 64 -e 64 
 expect(0 "halving over shared-memory[^\n]*OURO_ALGO" all_reduce -t 2 -b 64 -e 64 -n 2 --explain)
 unset(ENV{OURO_ALGO})
 
+# The names of nccl-tests come with the program's own target.
+cmake_path(GET PROGRAM PARENT_PATH bin)
+cmake_path(GET bin PARENT_PATH build)
+foreach(name all_reduce reduce reduce_scatter all_gather broadcast gather scatter alltoall sendrecv)
+  if(NOT EXISTS ${bin}/${name}_perf)
+    message(FATAL_ERROR "${bin}/${name}_perf is missing")
+  endif()
+endforeach()
+if(EXISTS ${build}/build.ninja)
+  execute_process(COMMAND ninja -C ${build} -t commands ouro-perf OUTPUT_VARIABLE commands COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT commands MATCHES "alltoall_perf")
+    message(FATAL_ERROR "the target ouro-perf does not make alltoall_perf")
+  endif()
+endif()
+
 set(json ${DIR}/perf_program.json)
 file(REMOVE ${json} ${json}.0)
 expect(0 "Out of bounds values : 0 OK" all_reduce --ranks 3 ${quick} -J ${json})
@@ -68,7 +83,7 @@ expect(0 "aggregation\n.*sites of 2, 2 ranks.*planned +at once.*layer_by_layer +
 expect(0 "sites of 4, 2 ranks, 2 a replica.*Out of bounds values : 0 OK" aggregation --ranks 6 --sites 4,2 --hsdp 2
        --strategy bucket_flatten --streams 2 -R 1 ${few} -d all)
 expect(0 "i_p99" aggregation -t 2 -b 0 -e 4K -f 16 -n 4 -I 1 -K 1 --groups all_replicas --layers 3 -S 1)
-expect(0 "\nsize,count,type,redop,root,strategy,streams,planned_time_us.*\n20480,5120,float,avg,-1,layer_by_layer,1," aggregation
+expect(0 "size,count,type,redop,root,strategy,streams,planned_time_us.*\n20480,5120,float,avg,-1,layer_by_layer,1," aggregation
        -t 2 --csv ${few})
 expect(0 "\"collective\": \"aggregation\".*\"sites\": .*\"at_once\": .*\"nwrong\": 0" aggregation -t 2 --json ${few})
 expect(2 "--op does not go with aggregation" aggregation -o sum)

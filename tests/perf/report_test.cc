@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tools/cli/files.h"
 #include "tools/perf/compare.h"
 #include "tools/perf/json_report.h"
 #include "tools/perf/verdict.h"
@@ -197,6 +198,7 @@ TEST(Json, HasTheKeysOfNcclTests) {
 }
 
 TEST(Json, FilesAreNeverOverwritten) {
+  using tools::reserve_file, tools::write_file;
   const auto dir = std::filesystem::temp_directory_path() / ("ouro-perf-test-" + std::to_string(::getpid()));
   std::filesystem::create_directory(dir);
   const std::string path = dir / "out.json";
@@ -252,6 +254,35 @@ TEST(Limit, IsWhatACopyInsideTheGpuNeeds) {
   for (const std::string& line : lines(text)) EXPECT_EQ(line[0], '#');
   EXPECT_THAT(verdict({}, rows, summarize(rows, 0), ceiling),
               HasSubstr("2 % of the 4000.0 GB/s that copies inside 1 GPU reached of 1 GiB"));
+}
+
+/// Of `n` series over the sizes 8 and 1 MiB, where `last` is how much faster the large one is.
+std::string plot_of(int n, double last) {
+  std::vector<Row> rows;
+  for (int k = 0; k < n; ++k)
+    for (const bool large : {false, true}) {
+      Row& r = rows.emplace_back(sample_row());
+      r.in_place.reset();
+      r.type = "type" + std::to_string(k);
+      r.size = large ? 1 << 20 : 8;
+      r.out_of_place.busbw = (1 + k) * (large ? last : 1);
+    }
+  return plot_svg({}, rows);
+}
+
+TEST(Verdict, PlotsSmallSizesSoThatTheyCanBeSeen) {
+  EXPECT_THAT(plot_of(1, 1000), HasSubstr("bus bandwidth (GB/s) (log)"));
+  EXPECT_THAT(plot_of(1, 10), Not(HasSubstr("(log)")));
+}
+
+TEST(Verdict, PlotsNoMoreNamesThanAPictureHasRoomFor) {
+  const std::string svg = plot_of(300, 2);
+  EXPECT_THAT(svg, HasSubstr(">276 others<"));
+  EXPECT_THAT(svg, HasSubstr(">type299 ")) << "the fastest has its name";
+  EXPECT_THAT(svg, Not(HasSubstr(">type0 ")));
+  double height = 0;
+  ASSERT_EQ(std::sscanf(svg.c_str() + svg.find("height="), "height=\"%lf", &height), 1);
+  EXPECT_LT(height, 700);
 }
 
 TEST(Verdict, PlotsEvenOneEmptyRow) {

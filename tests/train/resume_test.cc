@@ -84,13 +84,15 @@ TEST_F(Refusal, OfDamagedFiles) {
     overwrite(second_, good.substr(0, length));
     expect_refused("damaged", base);
   }
-  for (const std::size_t at : {std::size_t{1}, good.find('\n') + 100, good.size() - 1}) {
+  // In the heading, too, and in a value there: not "another run".
+  for (const std::size_t at : {std::size_t{1}, good.find("\"lr\":") + 7, good.find("\"seed\":") + 7,
+                               good.find("\"topology\":\"") + 13, good.find('\n') + 100, good.size() - 1}) {
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ 1);
     overwrite(second_, bad);
     expect_refused("damaged", base);
   }
-  const std::string version = "\"ouro-train state\":2";
+  const std::string version = "\"ouro-train state\":3";
   ASSERT_NE(good.find(version), std::string::npos);
   std::string older = good;
   older.replace(good.find(version), version.size(), "\"ouro-train state\":1");

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <sstream>
+
+#include "tools/cli/output.h"
 
 namespace ouro::tools {
 
@@ -12,6 +15,16 @@ inline void name_in_errors(CLI::App& app) {
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
     return fmt::format("{0}: {1}\nTry: {0} --help\n", a->get_name(), e.what());
   });
+}
+
+/// Prints what CLI11 has to say in place of a run, and returns the exit code: 0 after help or version, 2 for
+/// a wrong command line. Goes with run_program, which notices if help was lost.
+inline int answer(const CLI::App& app, const CLI::ParseError& e) {
+  std::ostringstream out, err;
+  const int code = app.exit(e, out, err);
+  print_text(out.str());
+  complain_text(err.str());
+  return code == 0 ? 0 : 2;
 }
 
 }  // namespace ouro::tools

@@ -4,13 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "api/include/ouro/ouro.hpp"
 #include "runtime/core/env.h"
 #include "runtime/core/types.h"
 #include "tools/cli/errors.h"
+#include "tools/cli/output.h"
 #include "tools/info/doctor.h"
 #include "tools/info/facts.h"
 #include "tools/info/report.h"
@@ -18,6 +18,9 @@
 namespace {
 
 namespace info = ouro::info;
+using ouro::tools::complain;
+using ouro::tools::print;
+using ouro::tools::print_text;
 
 constexpr const char* kExamples = R"(Examples:
   ouro-info                      everything
@@ -27,7 +30,7 @@ constexpr const char* kExamples = R"(Examples:
   ouro-info --doctor --ranks 8   would a job of 8 ranks run here? What to fix?
   ouro-info --json | jq .memory
 
-Exit: 0 good; 1 the doctor finds something broken; 2 wrong command line.)";
+Exit: 0 good; 1 the doctor finds something broken, or output could not be written; 2 wrong command line.)";
 
 /// Bytes of a slot as configured. A value that cannot be used is reported as a setting; sizes then assume the
 /// default.
@@ -38,14 +41,12 @@ std::uint32_t slot_bytes() {
 }
 
 void print_json(const nlohmann::ordered_json& json) {
-  fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-void heading(const char* text) { fmt::print("\n== {} ==\n", text); }
+void heading(const char* text) { print("\n== {} ==\n", text); }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   bool brief = false, version = false, devices = false, topology = false, parameters = false, build = false;
   bool doctor = false, json = false;
   int ranks = 0;
@@ -67,11 +68,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    return ouro::tools::answer(app, e);
   }
 
   const bool sections = version || devices || topology || parameters || build;
-  const auto refuse = [](const char* text) { return fmt::print(stderr, "ouro-info: {}\n", text), 2; };
+  const auto refuse = [](const char* text) { return complain("ouro-info: {}\n", text), 2; };
   if (brief && (sections || doctor || json)) return refuse("--brief goes alone");
   if (sections && (doctor || json)) return refuse("-v -d -t -c -b do not go with --doctor or --json");
   if (ranks != 0 && (sections || (json && !doctor)))
@@ -89,30 +90,36 @@ int main(int argc, char** argv) {
     return doctor ? broken : 0;
   }
   if (doctor) {
-    fmt::print("{}", info::doctor(checks, ranks));
+    print_text(info::doctor(checks, ranks));
     return broken;
   }
   if (brief) {
-    fmt::print("{}", info::brief(facts, checks));
+    print_text(info::brief(facts, checks));
     return 0;
   }
   const bool all = !sections;
-  if (all || version) fmt::print("{}", info::version_line(facts));
+  if (all || version) print_text(info::version_line(facts));
   if (all) heading("devices and transports");
-  if (all || devices) fmt::print("{}", info::devices(facts));
+  if (all || devices) print_text(info::devices(facts));
   if (all) heading("topology");
-  if (all || topology) fmt::print("{}", info::topology(facts));
+  if (all || topology) print_text(info::topology(facts));
   if (all) {
     heading("limits");
-    fmt::print("{}", info::limits(facts));
+    print_text(info::limits(facts));
   }
   if (all) heading("parameters");
-  if (all || parameters) fmt::print("{}", info::parameters(settings));
+  if (all || parameters) print_text(info::parameters(settings));
   if (all) heading("build");
-  if (all || build) fmt::print("{}", info::build(facts));
+  if (all || build) print_text(info::build(facts));
   if (all) {
     heading("doctor");
-    fmt::print("{}", info::doctor(checks, ranks));
+    print_text(info::doctor(checks, ranks));
   }
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return ouro::tools::run_program("ouro-info", [&] { return run(argc, argv); });
 }

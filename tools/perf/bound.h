@@ -3,10 +3,10 @@
 #pragma once
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <string>
 
 #include "runtime/machine.h"
+#include "tools/cli/output.h"
 
 namespace ouro::perf {
 
@@ -22,7 +22,7 @@ class Bound {
   ~Bound() {
     if (place_.cpus.empty()) return;
     if (const Status s = rt::bind_this_thread(before_); !s)
-      fmt::print(stderr, "ouro-perf: {}\n", s.message());  // a probe after the run is then rougher
+      tools::complain("ouro-perf: {}\n", s.message());  // a probe after the run is then rougher
   }
   Bound(const Bound&) = delete;
   Bound& operator=(const Bound&) = delete;

@@ -5,10 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 
 #include "ouro/ouro.hpp"
 #include "tools/cli/errors.h"
+#include "tools/cli/numbers.h"
+#include "tools/cli/output.h"
 #include "tools/perf/options.h"
 
 namespace ouro::perf {
@@ -28,7 +29,7 @@ after each, 2 all on a stream and one wait, 3 on a stream with a wait after each
 Environment, as in nccl-tests: NCCL_TESTS_MIN_BW=GB/s fails the run whose average bus bandwidth is below 0.9 of it;
 NCCL_TESTS_SPLIT="MOD|DIV|AND|OR N", or NCCL_TESTS_SPLIT_MASK=HEX (AND), makes groups of ranks with equal results;
 NCCL_TESTS_DEVICE=N is the first GPU.
-Exit: 0 good, 1 wrong result or failure, 2 usage.)";
+Exit: 0 good, 1 wrong result or failure, or output could not be written, 2 usage.)";
 
 std::string kind_names() {
   std::string s;
@@ -67,7 +68,7 @@ bool goes_with_tune(std::string_view option) {
 }
 
 int usage_error(const std::string& text) {
-  fmt::print(stderr, "ouro-perf: {}\nTry: ouro-perf --help\n", text);
+  tools::complain("ouro-perf: {}\nTry: ouro-perf --help\n", text);
   return 2;
 }
 
@@ -142,7 +143,8 @@ class CommandLine {
     app_.add_option("-b,--minbytes", min_, "Smallest size (32M)");
     app_.add_option("-e,--maxbytes", max_, "Largest size (32M)");
     app_.add_option("-i,--stepbytes", step_, "Step between sizes (1M)");
-    app_.add_option("-f,--stepfactor", factor_, "Factor between sizes; above 1 it replaces -i");
+    app_.add_option("-f,--stepfactor", factor_, "Factor between sizes; above 1 it replaces -i (1)")
+        ->check(tools::at_least(1));
     app_.add_option("-u,--unalign", o_.unalign, "Shift the buffers by so many elements (0)")
         ->check(CLI::Range(0, 1 << 16));
   }
@@ -198,7 +200,7 @@ class CommandLine {
     app_.add_option("-J,--output_file", o_.json_file, "Write JSON there; an existing file gets a new name");
     zero_or_one("-S,--report_timestamps", o_.timestamps, "1: a time stamp at each row (0)");
     zero_or_one("-M,--memory_report", o_.memory_report, "1: memory of the ranks after the table (0)");
-    auto* csv = app_.add_flag("--csv", csv_, "Rows as CSV");
+    auto* csv = app_.add_flag("--csv", csv_, "Rows as CSV on stdout, and all words on stderr");
     auto* osu = app_.add_flag("--osu", osu_, "Rows as the OSU benchmarks print them (out of place)");
     auto* json = app_.add_flag("--json", json_, "The JSON of -J on stdout, and nothing else");
     csv->excludes(osu)->excludes(json);
@@ -271,7 +273,6 @@ class CommandLine {
       if (!bytes) return invalid(fmt::format("{} {}: not a size (such as 0, 512, 4K, 32M, 1G)", flag, *text));
       *to = *bytes;
     }
-    if (factor_ == 0) return invalid("-f 0: a factor is at least 2, or 1 for none");
     o_.step_factor = factor_;
     return {};
   }
@@ -358,7 +359,7 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   try {
     line.app().parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return {std::nullopt, line.app().exit(e) == 0 ? 0 : 2};
+    return {std::nullopt, tools::answer(line.app(), e)};
   }
   Result<Options> options = line.take(argc, argv);
   if (!options) return {std::nullopt, usage_error(options.status().failure()->text)};

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
+
+#include "tools/cli/files.h"
 
 namespace ouro::perf {
 namespace {
@@ -24,9 +24,10 @@ double time_of(const nlohmann::json& half) {
 }  // namespace
 
 Result<Baseline> Baseline::read(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return Status(Reason::resource, fmt::format("cannot read {}", path));
-  return parse(std::string(std::istreambuf_iterator<char>(file), {}), path);
+  constexpr std::size_t kMostBytes = 1u << 30;
+  const auto text = tools::read_file(path, kMostBytes);
+  if (!text) return Status(Reason::resource, fmt::format("--compare {}", text.status().failure()->text));
+  return parse(*text, path);
 }
 
 Result<Baseline> Baseline::parse(const std::string& text, const std::string& origin) {

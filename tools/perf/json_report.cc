@@ -1,15 +1,10 @@
-// The JSON document and the files.
+// The JSON document.
 // Used by rank 0 of the rank program and by the tests.
 #include "tools/perf/json_report.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -21,8 +16,6 @@ namespace ouro::perf {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int kMaxFileNames = 10'000;
 
 std::string text(bool b) { return b ? "true" : "false"; }
 
@@ -127,29 +120,6 @@ std::string json_document(const Options& o, std::span<const Row> rows, const Sum
   if (f.copy_bandwidth > 0) j["memory_copy_bandwidth"] = f.copy_bandwidth;
   j["errors"] = s.errors;
   return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-Result<std::string> reserve_file(const std::string& path) {
-  for (int i = -1; i < kMaxFileNames; ++i) {
-    const std::string candidate = i < 0 ? path : fmt::format("{}.{}", path, i);
-    const int fd = ::open(candidate.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd >= 0) {
-      ::close(fd);
-      return candidate;
-    }
-    if (errno != EEXIST)
-      return Status(Reason::resource, fmt::format("cannot create {}: {}", candidate, std::strerror(errno)));
-  }
-  return Status(Reason::resource,
-                fmt::format("{} and {} numbered names after it exist", path, kMaxFileNames));
-}
-
-Status write_file(const std::string& path, const std::string& content) {
-  std::FILE* f = std::fopen(path.c_str(), "we");
-  const bool written = f != nullptr && std::fwrite(content.data(), 1, content.size(), f) == content.size();
-  const bool closed = f != nullptr && std::fclose(f) == 0;
-  if (written && closed) return {};
-  return Status(Reason::resource, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
 }
 
 }  // namespace ouro::perf

@@ -1,5 +1,5 @@
-// The JSON document of -J and --json: the keys of nccl-tests (version 3) and more, and files that are never
-// overwritten. Used by rank 0 of the rank program and by the tests.
+// The JSON document of -J and --json: the keys of nccl-tests (version 3) and more.
+// Used by rank 0 of the rank program and by the tests.
 #pragma once
 #include <span>
 #include <string>
@@ -17,9 +17,5 @@ struct RunFacts {
 };
 /// Booleans are the strings "true" and "false", as parsers of nccl-tests expect.
 std::string json_document(const Options&, std::span<const Row>, const Summary&, const RunFacts&);
-
-/// Creates `path`, or, where that exists, path.0, path.1, ... and returns the name that is now an empty file.
-Result<std::string> reserve_file(const std::string& path);
-Status write_file(const std::string& path, const std::string& text);
 
 }  // namespace ouro::perf

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -17,6 +16,7 @@
 #include "ouro/ouro.hpp"
 #include "runtime/device/gpu.h"
 #include "runtime/launch.h"
+#include "tools/cli/output.h"
 #include "tools/perf/options.h"
 #include "tools/perf/probe.h"
 #include "tools/perf/rank.h"
@@ -27,7 +27,7 @@ namespace ouro::perf {
 namespace {
 
 int fail(int code, const std::string& text) {
-  fmt::print(stderr, "ouro-perf: {}\n", text);
+  tools::complain("ouro-perf: {}\n", text);
   return code;
 }
 
@@ -181,14 +181,15 @@ int run(int argc, char** argv) {
   const double before = probes ? handoff_ns() : 0;
   const int code = o.local_threads() > 1 ? run_threads(o, *split, *first)
                                          : run_process(o, *split, *first, launch->local_rank);
-  if (probes) {
-    fmt::print("#  Cores: {}; after the run: {}\n", describe_handoff(before), describe_handoff(handoff_ns()));
-    std::fflush(stdout);
-  }
+  if (probes)
+    say(o, fmt::format("#  Cores: {}; after the run: {}\n", describe_handoff(before),
+                       describe_handoff(handoff_ns())));
   return code;
 }
 
 }  // namespace
 }  // namespace ouro::perf
 
-int main(int argc, char** argv) { return ouro::perf::run(argc, argv); }
+int main(int argc, char** argv) {
+  return ouro::tools::run_program("ouro-perf", [&] { return ouro::perf::run(argc, argv); });
+}

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <set>
 
+#include "tools/cli/files.h"
+#include "tools/cli/output.h"
 #include "tools/perf/aggregation.h"
 #include "tools/perf/bound.h"
 #include "tools/perf/compare.h"
@@ -67,7 +69,7 @@ class RankProgram {
 
   Result<int> run() {
     OURO_TRY(prepare());
-    print(banner(options_, ranks_, version(), start_time_));
+    tell(banner(options_, ranks_, version(), start_time_));
     print(header(options_));
     OURO_TRY(run_table());
     return finish();
@@ -78,8 +80,8 @@ class RankProgram {
     if (json_file_.empty()) return;
     Summary summary = summarize(rows_, 0);
     summary.errors.push_back(failure.message());
-    if (const Status s = write_file(json_file_, document(summary)); !s)
-      fmt::print(stderr, "ouro-perf: rank {}: {}\n", context_.rank(), s.message());
+    if (const Status s = tools::write_file(json_file_, document(summary)); !s)
+      tools::complain("ouro-perf: rank {}: {}\n", context_.rank(), s.message());
   }
 
  private:
@@ -96,9 +98,10 @@ class RankProgram {
         {start_time_, timestamp_now(), version(), ranks_, group_ != nullptr ? group_->size() : 1, copy_.gbs});
   }
   void print(const std::string& text) const {
-    if (!prints_ || options_.output == Output::json) return;
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    if (prints_ && options_.output != Output::json) tools::print_text(text);
+  }
+  void tell(const std::string& words) const {
+    if (prints_) say(options_, words);
   }
 
   const Options& options_;
@@ -127,7 +130,7 @@ Status RankProgram::prepare() {
     for (const auto& [wanted, name] :
          {std::pair{&options_.json_file, &json_file_}, {&options_.plot_file, &plot_file_}}) {
       if (wanted->empty()) continue;
-      auto reserved = reserve_file(*wanted);
+      auto reserved = tools::reserve_file(*wanted);
       if (!reserved) return reserved.status();
       *name = std::move(*reserved);
     }
@@ -238,39 +241,46 @@ Result<int> RankProgram::finish() {
 
   std::set<int> colors;
   for (const RankInfo& r : ranks_) colors.insert(r.group);
-  print(footer(options_, summary));
-  if (base_) print(base_->compare(rows_));
-  if (options_.memory_report) print(memory_lines(ranks_));
+  tell(footer(options_, summary));
+  if (base_) tell(base_->compare(rows_));
+  if (options_.memory_report) tell(memory_lines(ranks_));
   const Ceiling ceiling{copy_.gbs,   copy_.bytes,   group_->size(), static_cast<int>(colors.size()),
                         host_cpus(), others_share_, copy_.gpus};
-  if (options_.limit) print(limit_lines(options_, rows_, ceiling));
-  if (options_.verdict) print(verdict(options_, rows_, summary, ceiling));
+  if (options_.limit) tell(limit_lines(options_, rows_, ceiling));
+  if (options_.verdict) tell(verdict(options_, rows_, summary, ceiling));
   const std::string json = document(summary);
-  if (options_.output == Output::json) std::fwrite(json.data(), 1, json.size(), stdout);
+  if (options_.output == Output::json) tools::print_text(json);
   if (!json_file_.empty()) {
-    OURO_TRY(write_file(json_file_, json));
-    print(fmt::format("# JSON: {}\n", json_file_));
+    OURO_TRY(tools::write_file(json_file_, json));
+    tell(fmt::format("# JSON: {}\n", json_file_));
   }
   if (!plot_file_.empty()) {
-    OURO_TRY(write_file(plot_file_, plot_svg(options_, rows_)));
-    print(fmt::format("# Plot: {}\n", plot_file_));
+    OURO_TRY(tools::write_file(plot_file_, plot_svg(options_, rows_)));
+    tell(fmt::format("# Plot: {}\n", plot_file_));
   }
   return summary.exit_code();
 }
 
 }  // namespace
 
+void say(const Options& o, const std::string& words) {
+  if (o.output == Output::csv)
+    tools::complain_text(words);
+  else if (o.output != Output::json)
+    tools::print_text(words);
+}
+
 int run_rank(const Options& o, const Split& split, Context& context) {
   RankProgram program(o, split, context);
   const Result<int> code = program.run();
   if (!code) {
-    fmt::print(stderr, "ouro-perf: rank {}: {}\n", context.rank(), code.status().message());
+    tools::complain("ouro-perf: rank {}: {}\n", context.rank(), code.status().message());
     program.record_failure(code.status());
     context.world().abort("ouro-perf: rank " + std::to_string(context.rank()) + " gave up");
     return 1;
   }
   if (const Status s = context.close(); !s) {
-    fmt::print(stderr, "ouro-perf: rank {}: {}\n", context.rank(), s.message());
+    tools::complain("ouro-perf: rank {}: {}\n", context.rank(), s.message());
     return 1;
   }
   return *code;

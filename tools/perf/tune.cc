@@ -9,8 +9,9 @@
 #include <cstring>
 
 #include "runtime/core/env.h"
+#include "tools/cli/files.h"
+#include "tools/cli/output.h"
 #include "tools/perf/bound.h"
-#include "tools/perf/json_report.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/probe.h"
 #include "tools/perf/tune_bench.h"
@@ -76,10 +77,12 @@ Status Tuner::prepare() {
   OURO_TRY(bound_.status());
   machine_ = fmt::format("{}, {} processors", cpu_name(), host_cpus());
   if (outer_.rank() != 0) return {};  // the others hear of what is wrong with the file when rank 0 gives up
+  if (tools::is_special(options_.tune_file))
+    return tools::try_file(options_.tune_file);  // nothing to merge with
   auto old = existing_rules(options_.tune_file, machine_);
   if (!old) return old.status();
   old_ = std::move(*old);
-  auto draft = reserve_file(options_.tune_file + ".new");  // before any measuring
+  auto draft = tools::reserve_file(options_.tune_file + ".new");  // before any measuring
   if (!draft) return draft.status();
   draft_ = std::move(*draft);
   return {};
@@ -113,8 +116,9 @@ Status Tuner::write() {
                merged.size() - rules_.rows.size());
   for (const rt::Rule& row : rules_.rows) bench_.print("#   {}\n", rt::to_text(row));
   rules_.rows = std::move(merged);
-  OURO_TRY(write_file(draft_, rt::to_json(rules_, machine_)));
-  if (std::rename(draft_.c_str(), file.c_str()) != 0)
+  const bool special = draft_.empty();
+  OURO_TRY(tools::write_file(special ? file : draft_, rt::to_json(rules_, machine_)));
+  if (!special && std::rename(draft_.c_str(), file.c_str()) != 0)
     return Status(Reason::resource,
                   fmt::format("cannot rename {} to {}: {}", draft_, file, std::strerror(errno)));
   draft_.clear();
@@ -155,12 +159,12 @@ int run_tune(const Options& o, const Split& split, Context& context) {
   Tuner tuner(o, split, context);
   const Result<int> code = tuner.run();
   if (!code) {
-    fmt::print(stderr, "ouro-perf: rank {}: {}\n", context.rank(), code.status().message());
+    tools::complain("ouro-perf: rank {}: {}\n", context.rank(), code.status().message());
     context.world().abort(fmt::format("ouro-perf: rank {} gave up", context.rank()));
     return 1;
   }
   if (const Status s = context.close(); !s) {
-    fmt::print(stderr, "ouro-perf: rank {}: {}\n", context.rank(), s.message());
+    tools::complain("ouro-perf: rank {}: {}\n", context.rank(), s.message());
     return 1;
   }
   return *code;

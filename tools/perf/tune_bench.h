@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <optional>
@@ -16,6 +15,7 @@
 #include "ouro/ouro.hpp"
 #include "runtime/context.h"
 #include "runtime/select.h"
+#include "tools/cli/output.h"
 #include "tools/perf/check.h"
 #include "tools/perf/options.h"
 #include "tools/perf/race.h"
@@ -60,8 +60,7 @@ class TuneBench {
   template <class... A>
   void print(fmt::format_string<A...> text, A&&... a) const {
     if (outer_.rank() != 0) return;
-    fmt::print(text, std::forward<A>(a)...);
-    std::fflush(stdout);
+    tools::print(text, std::forward<A>(a)...);
   }
 
  private:

@@ -4,9 +4,9 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+
+#include "tools/cli/files.h"
 
 namespace ouro::sim {
 namespace {
@@ -187,13 +187,13 @@ Result<Cluster> find_cluster(const std::string& name_or_path) {
     names += (names.empty() ? "" : ", ") + c.name;
   }
   if (name_or_path.find('@') != std::string::npos) return parse_shape(name_or_path);
-  std::ifstream file(name_or_path);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
+  constexpr std::size_t kMostBytes = 16u << 20;  // of a million nodes, listed
+  const Result<std::string> text = tools::read_file(name_or_path, kMostBytes);
+  if (!text.ok())
     return invalid("cluster \"" + name_or_path + "\" is neither a known name (" + names +
-                   "), nor nodes and rate (2x4@10gbit), nor a readable file");
-  }
-  return parse_cluster(text.str());
+                   "), nor nodes and rate (2x4@10gbit), nor a readable file (" +
+                   text.status().failure()->text + ")");
+  return parse_cluster(*text);
 }
 
 }  // namespace ouro::sim

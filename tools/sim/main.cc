@@ -7,12 +7,14 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "runtime/flow/hierarchy.h"
 #include "tools/cli/errors.h"
+#include "tools/cli/files.h"
+#include "tools/cli/numbers.h"
+#include "tools/cli/output.h"
 #include "tools/sim/predict.h"
 
 namespace {
@@ -25,6 +27,7 @@ using ouro::sim::Cluster;
 using ouro::sim::Job;
 using ouro::sim::Method;
 using ouro::sim::Prediction;
+namespace tools = ouro::tools;
 
 constexpr const char* kExamples = R"(Examples:
   ouro-sim all_reduce                                   all algorithms, 8 ranks, 1 MiB, on one host
@@ -41,14 +44,15 @@ the ranks of a node share a port:
    "local_gb_per_s": 500, "slots": 4, "slot_bytes": 262144}
 Where an algorithm reads boards across nodes, the links between nodes stand in for them.
 
-Exit: 0 predicted (points that are too large say so); 2 wrong command line or cluster, or no point predicted.)";
+Exit: 0 predicted (points that are too large say so); 1 output could not be written; 2 wrong command line or cluster,
+or no point predicted.)";
 
-constexpr int kUsage = 2;
+constexpr int kFailed = 1, kUsage = 2;
 constexpr std::size_t kMostPoints = 10'000;
 
-int refuse(const std::string& text) {
-  fmt::print(stderr, "ouro-sim: {}\n", text);
-  return kUsage;
+int refuse(const std::string& text, int code = kUsage) {
+  tools::complain("ouro-sim: {}\n", text);
+  return code;
 }
 
 std::vector<std::string> split(const std::string& text, char at) {
@@ -172,12 +176,13 @@ nlohmann::ordered_json point_json(const Job& job, const Result<Prediction>& p) {
 void print_point(const Job& job, const Result<Prediction>& p, std::string_view remark) {
   const std::string_view algorithm = algorithm_of(job);
   if (!p) {
-    fmt::print("{:>7} {:>12.0f} {:<14} -  {}\n", job.ranks, job.bytes, algorithm, p.status().failure()->text);
+    tools::print("{:>7} {:>12.0f} {:<14} -  {}\n", job.ranks, job.bytes, algorithm,
+                 p.status().failure()->text);
     return;
   }
-  fmt::print("{:>7} {:>12.0f} {:<14} {:>12.2f} {:>12.4g} {:>12.4g} {:>12.4g} {:>12.4g} {:>8}{}{}\n",
-             job.ranks, job.bytes, algorithm, p->seconds * 1e6, p->busiest, p->busiest_node, p->intra,
-             p->inter, p->simulated_ranks, p->extrapolated ? "+" : " ", remark);
+  tools::print("{:>7} {:>12.0f} {:<14} {:>12.2f} {:>12.4g} {:>12.4g} {:>12.4g} {:>12.4g} {:>8}{}{}\n",
+               job.ranks, job.bytes, algorithm, p->seconds * 1e6, p->busiest, p->busiest_node, p->intra,
+               p->inter, p->simulated_ranks, p->extrapolated ? "+" : " ", remark);
 }
 
 int simulate(const Options& o) {
@@ -213,11 +218,11 @@ int simulate(const Options& o) {
 
   const bool quiet = o.json == "-";
   if (!quiet) {
-    fmt::print(
+    tools::print(
         "# {} on {}; bytes of the whole buffer; simulated: ranks that were run (+: steady state continued)\n",
         name, cluster->name);
-    fmt::print("{:>7} {:>12} {:<14} {:>12} {:>12} {:>12} {:>12} {:>12} {:>9}\n", "ranks", "bytes",
-               "algorithm", "time_us", "pair_max_B", "node_max_B", "intra_B", "inter_B", "simulated");
+    tools::print("{:>7} {:>12} {:<14} {:>12} {:>12} {:>12} {:>12} {:>12} {:>9}\n", "ranks", "bytes",
+                 "algorithm", "time_us", "pair_max_B", "node_max_B", "intra_B", "inter_B", "simulated");
   }
   int predicted = 0;
   nlohmann::ordered_json points = nlohmann::ordered_json::array();
@@ -247,24 +252,19 @@ int simulate(const Options& o) {
   const nlohmann::ordered_json report = {
       {"collective", name}, {"cluster", cluster->name}, {"wide_ratio", o.wide}, {"points", points}};
   const std::string text = report.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  if (quiet) fmt::print("{}", text);
-  if (!o.json.empty() && !quiet) {
-    std::ofstream file(o.json);
-    file << text;
-    file.close();
-    if (!file) return refuse(fmt::format("--json {}: cannot be written", o.json));
-  }
+  if (quiet) tools::print_text(text);
+  if (!o.json.empty() && !quiet)
+    if (const Status written = tools::write_file(o.json, text); !written)
+      return refuse(fmt::format("--json {}", written.failure()->text), kFailed);
   if (predicted == 0) return refuse("nothing could be predicted");
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   Options o;
   CLI::App app("Predicts what collectives cost on a described cluster.", "ouro-sim");
   app.footer(kExamples);
-  ouro::tools::name_in_errors(app);
+  tools::name_in_errors(app);
   app.set_version_flag("--version", "ouro-sim " OURO_VERSION);
   app.add_option("collective", o.collective, "One of: " + predictable_names())->capture_default_str();
   app.add_option("-n,--ranks", o.ranks,
@@ -275,10 +275,10 @@ int main(int argc, char** argv) {
   app.add_option("-a,--algorithms", o.algorithms, "Comma-separated names, or all")->capture_default_str();
   app.add_option("-c,--cluster", o.cluster, "Name, nodes and rate, or JSON file")->capture_default_str();
   app.add_option("--root", o.root, "Root of broadcast, reduce, gather, scatter")
-      ->check(CLI::NonNegativeNumber)
+      ->check(tools::at_least(0))
       ->capture_default_str();
   app.add_option("--wide", o.wide, "Size of a partial sum over an element: 2 for 16-bit floats")
-      ->check(CLI::Range(1.0, 16.0))
+      ->check(tools::between(1.0, 16.0))
       ->capture_default_str();
   app.add_option(
          "--method", o.method,
@@ -291,7 +291,13 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : kUsage;
+    return tools::answer(app, e);
   }
   return simulate(o);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return tools::run_program("ouro-sim", [&] { return run(argc, argv); });
 }

@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 
 #include "api/include/ouro/ouro.hpp"
 #include "tools/cli/errors.h"
+#include "tools/cli/files.h"
+#include "tools/cli/numbers.h"
+#include "tools/cli/output.h"
 #include "tools/topo/report.h"
 
 namespace {
 
 namespace topo = ouro::topo;
 namespace train = ouro::train;
+namespace tools = ouro::tools;
 
 constexpr const char* kExamples = R"(Examples:
   ouro-topo list                                 names, and the options that each reads
@@ -23,13 +26,13 @@ constexpr const char* kExamples = R"(Examples:
 
 Contraction: by how much one period shrinks the differences between ranks at least (0: it ends in the mean).
 
-Exit: 0 shown; 2 wrong command line, or a topology that does not exist for these numbers.)";
+Exit: 0 shown; 1 output could not be written; 2 wrong command line, or a topology that does not exist for these numbers.)";
 
-constexpr int kUsage = 2;
+constexpr int kFailed = 1, kUsage = 2;
 
-int refuse(const std::string& text) {
-  fmt::print(stderr, "ouro-topo: {}\n", text);
-  return kUsage;
+int refuse(const std::string& text, int code = kUsage) {
+  tools::complain("ouro-topo: {}\n", text);
+  return code;
 }
 
 struct Options {
@@ -41,8 +44,8 @@ struct Options {
 
 void list() {
   for (const train::TopologyInfo& t : train::topologies())
-    fmt::print("{:<22} {}{}{}{}\n", t.name, t.about, t.by_node ? "  [--local-size]" : "",
-               t.by_peers ? "  [--peers]" : "", t.by_rows ? "  [--rows]" : "");
+    tools::print("{:<22} {}{}{}{}\n", t.name, t.about, t.by_node ? "  [--local-size]" : "",
+                 t.by_peers ? "  [--peers]" : "", t.by_rows ? "  [--rows]" : "");
 }
 
 int graph(const Options& o, bool peers_given, bool local_size_given, bool rows_given) {
@@ -55,27 +58,22 @@ int graph(const Options& o, bool peers_given, bool local_size_given, bool rows_g
   const ouro::Result<train::Topology> t = train::Topology::make(o.name, o.ranks, o.topology);
   if (!t.ok()) return refuse(t.status().failure()->text);
   const topo::Summary s = topo::summarise(o.name, o.topology, *t);
-  if (!o.svg.empty()) {
-    std::ofstream file(o.svg);
-    file << topo::picture(s, *t);
-    file.close();
-    if (!file) return refuse(fmt::format("--svg {}: cannot be written", o.svg));
-  }
+  if (!o.svg.empty())
+    if (const ouro::Status drawn = tools::write_file(o.svg, topo::picture(s, *t)); !drawn)
+      return refuse(fmt::format("--svg {}", drawn.failure()->text), kFailed);
   if (o.json)
-    fmt::print("{}\n", topo::to_json(s, *t).dump(1));
+    tools::print("{}\n", topo::to_json(s, *t).dump(1));
   else
-    fmt::print("{}", topo::table(s, *t, o.rows));
+    tools::print_text(topo::table(s, *t, o.rows));
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   Options o;
   CLI::App app("Shows topologies of decentralised training: who averages with whom, and how fast that mixes.",
                "ouro-topo");
   app.footer(kExamples);
-  ouro::tools::name_in_errors(app);
+  tools::name_in_errors(app);
   app.set_version_flag("--version", std::string("ouro-topo ") + ouro::version());
   app.require_subcommand(1);
   CLI::App* lister = app.add_subcommand("list", "Names of topologies, what they do, what options they read");
@@ -86,13 +84,13 @@ int main(int argc, char** argv) {
   grapher->add_option("-n,--ranks", o.ranks, "Number of ranks")->required()->check(CLI::Range(1, 1024));
   const CLI::Option* peers =
       grapher->add_option("-k,--peers", o.topology.peers, "Messages that a rank sends in a round, at most")
-          ->check(CLI::PositiveNumber);
+          ->check(tools::at_least(1));
   const CLI::Option* local_size =
       grapher->add_option("--local-size", o.topology.local_world_size, "Ranks of a node")
-          ->check(CLI::PositiveNumber);
+          ->check(tools::at_least(1));
   const CLI::Option* rows =
       grapher->add_option("--rows", o.topology.rows, "Rows of a grid or torus (0: nearly square)")
-          ->check(CLI::NonNegativeNumber);
+          ->check(tools::at_least(0));
   grapher->add_option("--svg", o.svg, "Draw a picture into this file");
   auto* table_rows =
       grapher->add_flag("--table-rows", o.rows, "Every row of the matrices, also where rounds are edges");
@@ -100,11 +98,17 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : kUsage;
+    return tools::answer(app, e);
   }
   if (lister->parsed()) {
     list();
     return 0;
   }
   return graph(o, peers->count() > 0, local_size->count() > 0, rows->count() > 0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return tools::run_program("ouro-topo", [&] { return run(argc, argv); });
 }

@@ -5,18 +5,17 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
+
+#include "tools/cli/files.h"
 
 namespace ouro::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr unsigned kVersion = 2;
-constexpr const char* kHalf = ".part";  // of a name, while a file is being written
+constexpr unsigned kVersion = 3;
+constexpr std::size_t kMostBytes = 256u << 20;  // of a file; larger ones are none of ours
 
 std::string file_of(const std::string& stem, int rank) { return fmt::format("{}.rank{}", stem, rank); }
 
@@ -30,28 +29,27 @@ Json identity(const TrainOptions& o, const Group& world) {
   return run;
 }
 
-Status unwritable(const std::string& path) {
-  return {Reason::resource, fmt::format("--save {}: cannot be written", path)};
+/// Of the line, in which its own key does not count, and of what follows it.
+std::uint64_t checksum(Json head, std::string_view body) {
+  head.erase("checksum");
+  const std::string line = head.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return XXH3_64bits_withSeed(body.data(), body.size(), XXH3_64bits(line.data(), line.size()));
 }
 
-Status write_file(const std::string& path, const Json& run, const Checkpoint& state) {
+Status unwritable(const Status& s) { return {Reason::resource, fmt::format("--save {}", s.failure()->text)}; }
+
+Status write_state(const std::string& path, const Json& run, const Checkpoint& state) {
   std::string body;
   Json sizes = Json::array();
   for (const Bytes& part : state.parts) {
     sizes.push_back(part.size());
     body.append(reinterpret_cast<const char*>(part.data()), part.size());
   }
-  const Json head = {{"ouro-train state", kVersion},
-                     {"run", run},
-                     {"step", state.step},
-                     {"parts", sizes},
-                     {"checksum", XXH3_64bits(body.data(), body.size())}};
-  const std::string half = path + kHalf;
-  std::ofstream file(half, std::ios::binary);
-  file << head.dump() << '\n' << body;
-  file.close();
-  if (!file || std::rename(half.c_str(), path.c_str()) != 0) return unwritable(path);
-  return {};
+  Json head = {{"ouro-train state", kVersion}, {"run", run}, {"step", state.step}, {"parts", sizes}};
+  head["checksum"] = checksum(head, body);
+  const std::string line = head.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+  const Status written = replace_file(path, line + body);
+  return written.ok() ? Status{} : unwritable(written);
 }
 
 /// The first option that differs, with both sides.
@@ -67,10 +65,10 @@ Status compare(const std::string& path, const Json& saved, const Json& here) {
   return {};
 }
 
-Result<Checkpoint> read_file(const std::string& path, const Json& run, std::size_t parts) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string all(std::istreambuf_iterator<char>(file), {});
-  if (!file) return Status(Reason::resource, fmt::format("--resume {}: cannot be read", path));
+Result<Checkpoint> read_state(const std::string& path, const Json& run, std::size_t parts) {
+  const auto read = read_file(path, kMostBytes);
+  if (!read.ok()) return Status(Reason::resource, fmt::format("--resume {}", read.status().failure()->text));
+  const std::string& all = *read;
   const auto damaged = [&](const char* why) {
     return invalid(fmt::format("--resume {}: not a state of ouro-train, or damaged: {}", path, why));
   };
@@ -85,9 +83,9 @@ Result<Checkpoint> read_file(const std::string& path, const Json& run, std::size
       !is("parts", &Json::is_array) || !is("checksum", &Json::is_number_unsigned))
     return damaged("its heading");
   if (head["ouro-train state"] != kVersion) return damaged("its version");
-  OURO_TRY(compare(path, head["run"], run));
   const std::string_view body = std::string_view(all).substr(line + 1);
-  if (head["checksum"] != XXH3_64bits(body.data(), body.size())) return damaged("its checksum");
+  if (head["checksum"] != checksum(head, body)) return damaged("its checksum");
+  OURO_TRY(compare(path, head["run"], run));  // only now: what was damaged would look like another run
   Checkpoint state{.step = head["step"].get<std::int64_t>(), .parts = {}};
   std::size_t at = 0;
   for (const Json& size : head["parts"]) {
@@ -107,21 +105,19 @@ int end_of(const TrainOptions& o) { return o.stop_after > 0 ? std::min(o.stop_af
 Status try_checkpoint(Group& world, const TrainOptions& o) {
   Status mine;
   if (!o.save.empty()) {
-    const std::string half = file_of(o.save, world.rank()) + kHalf;
-    std::ofstream file(half, std::ios::binary);
-    file.close();
-    if (!file || std::remove(half.c_str()) != 0) mine = unwritable(file_of(o.save, world.rank()));
+    const Status tried = try_replace(file_of(o.save, world.rank()));
+    if (!tried.ok()) mine = unwritable(tried);
   }
   return agree(world, mine);
 }
 
 Status save_checkpoint(Group& world, const TrainOptions& o, const Checkpoint& state) {
-  return agree(world, write_file(file_of(o.save, world.rank()), identity(o, world), state));
+  return agree(world, write_state(file_of(o.save, world.rank()), identity(o, world), state));
 }
 
 Result<Checkpoint> load_checkpoint(Group& world, const TrainOptions& o, std::size_t parts) {
   const std::string path = file_of(o.resume, world.rank());
-  auto state = read_file(path, identity(o, world), parts);
+  auto state = read_state(path, identity(o, world), parts);
   OURO_TRY(agree(world, state.status()));
   std::int64_t first = state->step;
   const View v(&first, 1, DType::i64);

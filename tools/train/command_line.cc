@@ -10,6 +10,8 @@
 
 #include "ouro/ouro.hpp"
 #include "tools/cli/errors.h"
+#include "tools/cli/numbers.h"
+#include "tools/cli/output.h"
 
 namespace ouro::tools {
 namespace {
@@ -29,7 +31,8 @@ constexpr const char* kExamples = R"(Examples:
   ouro-run -n 4 ouro-train charlm --topology one-peer-exp --steps 120
   ouro-run -n 4 ouro-train charlm --stop-after 60 --save a; ouro-run -n 4 ouro-train charlm --resume a
 
-Exit: 0 trained; 1 a rank failed; 2 wrong command line.)";
+Exit: 0 trained; 1 a rank failed, the loss is no number any more, or output could not be written; 2 wrong
+command line.)";
 
 constexpr const char* kStrategies =
     "ddp: gradients are averaged; fsdp: and each rank updates a shard; federated, diloco: parameters of "
@@ -76,10 +79,10 @@ class Words {
                   Strategy::decentralised}))
         ->default_str(name(o_.strategy));
     app.add_option("--steps", o_.steps, "steps to train")
-        ->check(CLI::Range(1, 1'000'000))
+        ->check(between(1, 1'000'000))
         ->capture_default_str();
     app.add_option("--batch", o_.batch, "samples a step, over all ranks together")
-        ->check(CLI::Range(1, 1'000'000));
+        ->check(between(1, 1'000'000));
     if (digits)
       option("--network", o_.network, "perceptron or convolutional network; default: cnn if decentralised",
              names({NetworkKind::mlp, NetworkKind::cnn}));
@@ -147,14 +150,14 @@ class Words {
         ->group(kOptimiser);
     app_.add_option("--lr", o_.lr,
                     "learning rate; default: sgd 0.2 (mlp) or 0.05, else 4e-3 (digits) or 2e-3")
-        ->check(CLI::PositiveNumber)
+        ->check(above_zero())
         ->group(kOptimiser);
     app_.add_option("--momentum", o_.momentum, "of sgd; default: 0.9")->group(kOptimiser);
     app_.add_option("--weight-decay", o_.weight_decay, "default: 0 (sgd), 1/32768 (adam, accum_adam), 0.1")
-        ->check(CLI::NonNegativeNumber)
+        ->check(at_least(0.0))
         ->group(kOptimiser);
     app_.add_option("--accum", o_.accum, "steps of a window of accum_adam and accum_adamw; default: 4")
-        ->check(CLI::PositiveNumber)
+        ->check(at_least(1))
         ->group(kOptimiser);
     option(
         "--decay", o_.decay, "which parameters decay",
@@ -170,7 +173,7 @@ class Words {
     only({Strategy::ddp, Strategy::fsdp, Strategy::decentralised},
          app_.add_option("--clip", o_.clip_norm,
                          "limit of the gradient's norm (decentralised: of a bucket's); 0: none"))
-        ->check(CLI::NonNegativeNumber)
+        ->check(at_least(0.0))
         ->group(kOptimiser);
   }
   void where_and_how() {
@@ -184,12 +187,12 @@ class Words {
         ->default_str("host");
     only({Strategy::ddp, Strategy::fsdp, Strategy::decentralised},
          app_.add_option("--bucket-mb", o_.bucket_mb, "MiB of parameters that travel together"))
-        ->check(CLI::NonNegativeNumber)
+        ->check(at_least(0.0))
         ->capture_default_str();
     only({Strategy::fsdp},
          app_.add_option("--shards", o_.shards,
                          "ranks that share one copy of the optimiser's state; default: all"))
-        ->check(CLI::PositiveNumber)
+        ->check(at_least(1))
         ->group("fsdp");
   }
   void federated() {
@@ -199,7 +202,7 @@ class Words {
                         ->default_str("2")
                         ->group(kSites);
     only(both, app_.add_option("--local-steps", o_.local_steps, "steps of a site between two averages"))
-        ->check(CLI::PositiveNumber)
+        ->check(at_least(1))
         ->capture_default_str()
         ->group(kSites);
     only(both, option("--delta", o_.delta, "what crosses the sites",
@@ -223,17 +226,17 @@ class Words {
         ->capture_default_str();
     local_size_ =
         add(app_.add_option("--local-size", t.local_world_size, "ranks of a node (alternating-exp-ring)"))
-            ->check(CLI::PositiveNumber);
+            ->check(at_least(1));
     peers_ = add(app_.add_option("--peers", t.peers, "messages a round, at most (hypercuboid, base-k)"))
-                 ->check(CLI::PositiveNumber);
+                 ->check(at_least(1));
     rows_ = add(app_.add_option("--rows", t.rows, "of a grid or torus; default: nearly square"))
-                ->check(CLI::PositiveNumber);
+                ->check(at_least(1));
     add(option("--round-order", o_.order, "which round mixes in which step",
                std::map<std::string, train::RoundOrder>{{"sequential", train::RoundOrder::sequential},
                                                         {"upstream", train::RoundOrder::upstream}}))
         ->default_str("sequential");
     add(app_.add_option("--adaptive", o_.adaptive, "share of the mix in a step; default: 1"))
-        ->check(CLI::Range(0.0, 1.0));
+        ->check(between(0.0, 1.0));
   }
   void files() {
     const auto file = [this](const char* word, std::string& to, const char* about) {
@@ -243,7 +246,7 @@ class Words {
           ->group(kFiles);
     };
     app_.add_option("--stop-after", o_.stop_after, "take this many of the steps")
-        ->check(CLI::PositiveNumber)
+        ->check(at_least(1))
         ->group(kFiles);
     file("--save", o_.save, "each rank writes its state to FILE.rank0 ... at the end");
     file("--resume", o_.resume, "each rank goes on from such a file");
@@ -282,17 +285,16 @@ Parsed parse_command_line(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return {{}, app.exit(e) == 0 ? 0 : kUsage};
+    return {{}, answer(app, e)};
   }
   if (app.get_subcommands().empty() || !app.remaining().empty()) {
     const std::string found = app.remaining().empty() ? "none" : app.remaining().front();
-    fmt::print(stderr, "ouro-train: expected one model of: digits, charlm; found {}. See ouro-train --help\n",
-               found);
+    complain("ouro-train: expected one model of: digits, charlm; found {}. See ouro-train --help\n", found);
     return {{}, kUsage};
   }
   Words& words = charlm.app().parsed() ? charlm : digits;
   if (const std::string wrong = words.complaint(); !wrong.empty()) {
-    fmt::print(stderr, "ouro-train: {}\n", wrong);
+    complain("ouro-train: {}\n", wrong);
     return {{}, kUsage};
   }
   return {words.take(), 0};

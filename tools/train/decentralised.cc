@@ -73,6 +73,7 @@ Result<TrainReport> train_decentralised(Context& c, TrainOptions options) {
     OURO_TRY(loss.status());
     const auto all = measure(world, task->flat(t.params()), *loss);
     OURO_TRY(all.status());
+    OURO_TRY(finite(o, step, all->loss));
     report.losses.push_back(all->loss);
     report.consensus.push_back(all->consensus);
     report.rates.push_back(schedule->at(step));

@@ -144,6 +144,7 @@ Result<TrainReport> train_federated(Context& c, TrainOptions options) {
     OURO_TRY(outer->step().status());
     const auto all = measure(world, task->flat(params), loss);
     OURO_TRY(all.status());
+    OURO_TRY(finite(o, t, all->loss));
     report.losses.push_back(all->loss);
     report.consensus.push_back(all->consensus);
     report.rates.push_back(schedule->at(t));

@@ -3,9 +3,8 @@
 // decentralised.cc.
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "runtime/device/gpu.h"
+#include "tools/cli/output.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/command_line.h"
 #include "tools/train/decentralised.h"
@@ -18,7 +17,7 @@ using namespace ouro;         // NOLINT
 using namespace ouro::tools;  // NOLINT
 
 int fail(const Status& status) {
-  fmt::print(stderr, "{}\n", status.message());
+  complain("{}\n", status.message());
   return 1;
 }
 
@@ -51,16 +50,14 @@ Status run(Context& context, CommandLine line) {
   if (speaks && !line.quiet) line.options.on_step = Progress(end_of(line.options));
   const auto report = train_by_strategy(context, line.options);
   OURO_TRY(report.status());
-  if (speaks) {
-    OURO_TRY(write_outputs(line.outputs, *report));
-    fmt::print("{}\n", summary(*report, line.options.device ? gpu_name(context) : ""));
-  }
-  return context.close();
+  if (speaks) OURO_TRY(write_outputs(line.outputs, *report));
+  const std::string last = summary(*report, line.options.device ? gpu_name(context) : "");
+  OURO_TRY(context.close());
+  if (speaks) print("{}\n", last);  // the other ranks do not wait for whoever reads this
+  return {};
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   Parsed parsed = parse_command_line(argc, argv);
   if (!parsed.line) return parsed.exit;
   InitOptions init;
@@ -69,4 +66,10 @@ int main(int argc, char** argv) {
   if (!context) return fail(context.status());
   const Status status = run(*context, std::move(*parsed.line));
   return status.ok() ? 0 : fail(status);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_program("ouro-train", [&] { return run(argc, argv); });
 }

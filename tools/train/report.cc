@@ -5,10 +5,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tools/chart/chart.h"
+#include "tools/cli/files.h"
+#include "tools/cli/output.h"
 
 namespace ouro::tools {
 namespace {
@@ -51,12 +52,15 @@ std::string csv_text(const TrainReport& r) {
   return text;
 }
 
+/// Of an option's file, with the option's name before what is wrong.
+Status named(const char* option, const Status& s) {
+  return s.ok() ? Status{} : Status(Reason::resource, fmt::format("{} {}", option, s.failure()->text));
+}
+Status try_it(const char* option, const std::string& path) {
+  return path.empty() ? Status{} : named(option, try_file(path));
+}
 Status write(const char* option, const std::string& path, const std::string& text) {
-  if (path.empty()) return {};
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  return file ? Status{} : Status(Reason::resource, fmt::format("{} {}: cannot be written", option, path));
+  return path.empty() ? Status{} : named(option, write_file(path, text));
 }
 
 const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
@@ -82,9 +86,9 @@ std::string how(const TrainReport& r) {
 }  // namespace
 
 Status try_outputs(const Outputs& o) {
-  OURO_TRY(write("--json", o.json, ""));
-  OURO_TRY(write("--csv", o.csv, ""));
-  return write("--plot", o.plot, "");
+  OURO_TRY(try_it("--json", o.json));
+  OURO_TRY(try_it("--csv", o.csv));
+  return try_it("--plot", o.plot);
 }
 
 Status write_outputs(const Outputs& o, const TrainReport& r) {
@@ -100,9 +104,9 @@ void Progress::operator()(int step, double loss, double consensus) const {
   const bool last = step + 1 == steps_;
   const std::string apart = consensus > 0 ? fmt::format("  consensus {:.2e}", consensus) : "";
   if (terminal_)
-    fmt::print(stderr, "\rstep {}/{}  loss {:.4f}{}{}", step + 1, steps_, loss, apart, last ? "\n" : "");
+    complain("\rstep {}/{}  loss {:.4f}{}{}", step + 1, steps_, loss, apart, last ? "\n" : "");
   else if (last || (step + 1) % std::max(1, steps_ / 10) == 0)
-    fmt::print(stderr, "step {}/{}  loss {:.4f}{}\n", step + 1, steps_, loss, apart);
+    complain("step {}/{}  loss {:.4f}{}\n", step + 1, steps_, loss, apart);
 }
 
 std::string summary(const TrainReport& r, const std::string& gpu) {

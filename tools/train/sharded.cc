@@ -99,6 +99,7 @@ Result<TrainReport> train_sharded(Context& c, TrainOptions options) {
     OURO_TRY(loss.status());
     const View mean(&*loss, 1, DType::f64);
     OURO_TRY(all_reduce(world, mean, mean, ReduceOp::avg));
+    OURO_TRY(finite(o, step, *loss));
     report.losses.push_back(*loss);
     report.rates.push_back(schedule->at(step));
     if (o.on_step) o.on_step(step, *loss, 0);

@@ -159,6 +159,13 @@ Status agree(Group& world, const Status& mine) {
   return invalid(fmt::format("rank {} cannot go on, and says why", first));
 }
 
+Status finite(const TrainOptions& o, int step, double loss) {
+  if (std::isfinite(loss)) return {};
+  return invalid(
+      fmt::format("step {}: the loss is {}: training has diverged; --lr is {}, a smaller one may do",
+                  step + 1, loss, *o.lr));
+}
+
 Status same_options(Group& world, const TrainOptions& o) {
   const auto settled = settle(o, world.size());
   OURO_TRY(agree(world, settled.status()));

@@ -59,6 +59,9 @@ class Task {
 
 /// Collective: fails on all ranks if it fails on one; ranks that are well are told who is not.
 Status agree(Group& world, const Status& mine);
+/// Invalid, naming the step, where training has diverged: `loss` is no finite number. The same on all ranks,
+/// as the mean loss is.
+Status finite(const TrainOptions&, int step, double loss);
 /// Collective: invalid on all ranks unless all were given the same options.
 Status same_options(Group& world, const TrainOptions&);
 /// Collective: the mean over ranks of `loss`, and sqrt(mean of ||x_r - mean of x||^2).

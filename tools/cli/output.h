@@ -1,0 +1,40 @@
+// Standard output and standard error of the programs: what was lost is noticed, and counts as a failure.
+// Used by all tools.
+#pragma once
+#include <fmt/format.h>
+
+#include <functional>
+#include <string_view>
+#include <utility>
+
+namespace ouro::tools {
+
+/// The frame of a program's main. Descriptors 0 to 2 that are closed become /dev/null first, so that no file
+/// or socket of the program takes their place. Returns what `body` returns. If something that was printed has
+/// been lost (or standard output cannot be closed), it says "NAME: cannot write standard output: WHY" and
+/// returns 1 in place of 0.
+int run_program(std::string_view name, const std::function<int()>& body);
+
+/// Writes to standard output at once; from any thread, each call whole. After the first failure nothing more
+/// is written, so that what is there has no holes. Where the reader of a pipe has gone the program ends by
+/// SIGPIPE, without a word, as a filter does, even if it inherited that this signal is ignored.
+void print_text(std::string_view);
+/// Writes to standard error; a failure is ignored, since there is nobody left to tell.
+void complain_text(std::string_view);
+
+template <class... A>
+void print(fmt::format_string<A...> format, A&&... a) {
+  print_text(fmt::format(format, std::forward<A>(a)...));
+}
+template <class... A>
+void complain(fmt::format_string<A...> format, A&&... a) {
+  complain_text(fmt::format(format, std::forward<A>(a)...));
+}
+
+/// Whether descriptor 0, 1 or 2 was closed when the program began.
+bool was_closed(int descriptor);
+
+/// Writes all of `text`, also to a descriptor that does not block. Returns 0, or errno.
+int write_all(int descriptor, std::string_view text);
+
+}  // namespace ouro::tools
