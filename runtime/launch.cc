@@ -2,6 +2,7 @@
 #include "runtime/launch.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <sstream>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -130,7 +132,9 @@ struct Found {
   std::string launcher, rank, size, local_rank, local_size, node, restarts;
 };
 
-std::optional<Found> find(const Reader& env) {
+/// All launchers whose variables are there, in the order of the table.
+std::vector<Found> find(const Reader& env) {
+  std::vector<Found> all;
   for (const Family& f : kFamilies) {
     const std::string_view launcher = f.launcher;
     if (!env.has(f.rank) && (*f.size == '\0' || !env.has(f.size))) continue;
@@ -143,9 +147,79 @@ std::optional<Found> find(const Reader& env) {
     } else if (launcher == "slurm") {
       found.size = env.first({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
     }
-    return found;
+    all.push_back(std::move(found));
   }
-  return std::nullopt;
+  return all;
+}
+
+std::string_view value(const Reader& env, const std::string& name) {
+  return name.empty() ? std::string_view() : env.text(name);
+}
+
+/// "slurm 3/4": whose rank this process is, as one launcher says.
+std::string claim(const Reader& env, const Found& f) {
+  return fmt::format("{} {}/{}", f.launcher, value(env, f.rank), value(env, f.size));
+}
+
+/// "RANK=0, WORLD_SIZE=1".
+std::string shown(const Reader& env, const Found& f) {
+  std::string text = fmt::format("{} ({}={}", f.launcher, f.rank, value(env, f.rank));
+  if (!value(env, f.size).empty()) text += fmt::format(", {}={}", f.size, value(env, f.size));
+  return text + ")";
+}
+
+bool agree(const Reader& env, const Found& a, const Found& b) {
+  const auto size = [&](const Found& f) {  // PMIx has none of its own
+    return f.launcher == "pmix" ? std::string_view() : value(env, f.size);
+  };
+  const std::string_view one = size(a), other = size(b);
+  return value(env, a.rank) == value(env, b.rank) && (one.empty() || other.empty() || one == other);
+}
+
+/// Whether `inner` is known to have been started by a rank of `outer`, so that what `outer` says is about its
+/// parent: ouro-run notes whose rank it was itself; torchrun marks its workers, and starts from a task of
+/// srun or mpirun for each node; mpirun starts its daemons by srun, one for each node.
+bool inside(const Reader& env, const Found& inner, const Found& outer) {
+  if (inner.launcher == "ouro") {
+    std::string_view list = env.text("OURO_OUTER_LAUNCHERS");
+    const std::string wanted = claim(env, outer);
+    while (!list.empty()) {
+      const std::size_t comma = std::min(list.find(','), list.size());
+      if (list.substr(0, comma) == wanted) return true;
+      list.remove_prefix(std::min(comma + 1, list.size()));
+    }
+    return false;
+  }
+  if (inner.launcher == "torchrun") return env.has("TORCHELASTIC_RUN_ID");
+  // PMIx leaves the size to SLURM, which then has to mean the same job.
+  return outer.launcher == "slurm" && inner.launcher != "pmix";
+}
+
+/// Whose variables count. None: this process is alone.
+Result<std::optional<Found>> choose(const Reader& env) {
+  const std::vector<Found> all = find(env);
+  if (const std::string_view wanted = env.text("OURO_LAUNCHER"); !wanted.empty()) {
+    std::vector<std::string> known{"none"};
+    for (const Family& f : kFamilies) known.emplace_back(f.launcher);
+    if (std::find(known.begin(), known.end(), wanted) == known.end())
+      return invalid(fmt::format("OURO_LAUNCHER={}: expected one of {}", wanted, fmt::join(known, ", ")));
+    if (wanted == "none") return std::optional<Found>();
+    for (const Found& f : all)
+      if (f.launcher == wanted) return std::optional<Found>(f);
+    return invalid(fmt::format(
+        "OURO_LAUNCHER={}, but none of its variables is set; unset it, or set it to none", wanted));
+  }
+  if (all.empty()) return std::optional<Found>();
+  const Found& first = all.front();
+  for (const Found& other : all) {
+    if (agree(env, first, other) || inside(env, first, other)) continue;
+    return invalid(
+        fmt::format("two launchers disagree about which rank this is: {} and {}; unset the variables of the "
+                    "one that did not "
+                    "start it, or choose with OURO_LAUNCHER={} or OURO_LAUNCHER={}",
+                    shown(env, first), shown(env, other), first.launcher, other.launcher));
+  }
+  return std::optional<Found>(first);
 }
 
 Status check(const Found& names, const Launch& l) {
@@ -327,18 +401,26 @@ std::string name_of(pid_t pid) {
 
 }  // namespace
 
+std::string outer_launchers(const Environment& environment) {
+  const Reader env(environment);
+  std::vector<std::string> claims;
+  for (const Found& f : find(env)) claims.push_back(claim(env, f));
+  return fmt::format("{}", fmt::join(claims, ","));
+}
+
 Identity identity() { return {name_of(getpid()), name_of(getppid())}; }
 
 Result<Launch> discover(const Environment& environment, const Identity& who) {
   const Reader env(environment);
   const std::string job_id(env.text("OURO_JOB_ID"));
-  const std::optional<Found> names = find(env);
-  if (!names) {
+  const Result<std::optional<Found>> names = choose(env);
+  if (!names.ok()) return names.status();
+  if (!*names) {
     Launch alone;
     alone.job_key = job_id.empty() ? "process:" + who.self : "ouro:" + job_id;
     return alone;
   }
-  Result<Launch> launch = read(env, *names);
+  Result<Launch> launch = read(env, **names);
   if (!launch.ok()) return launch;
   launch->job_key = job_id.empty() ? key_of(env, launch->launcher) : "ouro:" + job_id;
   Result<std::string> rendezvous = rendezvous_of(env, *launch);

@@ -29,6 +29,11 @@ struct Identity {
 Identity identity();
 
 /// The first launcher whose variables are there wins, in the order of the list above; none: one rank. Pure.
+/// Where several are there they must agree about rank and size, unless one is known to have been started by a
+/// rank of the other, which it then overrules: ouro-run over what it found around itself
+/// (OURO_OUTER_LAUNCHERS), torchrun (by TORCHELASTIC_RUN_ID) over all but ouro-run, mpirun over SLURM.
+/// OURO_LAUNCHER chooses regardless.
+///
 /// OURO_JOB_ID, where set, is the job key whatever the launcher. Where a launcher says nothing that all hosts
 /// see, the key of a job on one host is the common parent process, and that of a job over several hosts the
 /// host:port of OURO_RENDEZVOUS; with a file there it is `invalid` without OURO_JOB_ID.
@@ -38,8 +43,12 @@ Identity identity();
 /// of job and step. A job over several hosts that has none is `invalid`: mpirun carries OURO_RENDEZVOUS with
 /// -x.
 ///
-/// Errors: invalid (variables missing, not numbers, or out of range; the text names them).
+/// Errors: invalid (variables missing, not numbers, out of range, or of launchers that disagree; the text
+/// names them).
 Result<Launch> discover(const Environment&, const Identity&);
+
+/// "slurm 0/2,torchrun 1/4": whose rank a process with these variables is, by every launcher among them.
+std::string outer_launchers(const Environment&);
 
 /// Of this process; the winner is logged, and so are OURO_* variables that nobody reads.
 Result<Launch> discover();

@@ -34,6 +34,12 @@ inline constexpr Parameter kParameters[] = {
     {"OURO_LOCAL_RANK", Type::integer, "", "0..1023", "this process's rank among those on its host"},
     {"OURO_LOCAL_SIZE", Type::integer, "", "1..1024", "number of ranks on this host"},
     {"OURO_JOB_ID", Type::text, "", "", "any text that is equal on all ranks of a job and on no other job"},
+    {"OURO_LAUNCHER", Type::text, "", "ouro|torchrun|openmpi|pmix|pmi|mvapich|slurm|none",
+     "whose variables say which rank this is, where several launchers left theirs; environment only"},
+    {"OURO_OUTER_LAUNCHERS", Type::text, "", "",
+     "whose rank ouro-run was itself, as launcher rank/size, comma-separated; set by ouro-run"},
+    {"OURO_ROLL", Type::text, "", "",
+     "where ranks read which others have ended, to wait for none that never joins; set by ouro-run"},
     {"OURO_NUMERICS", Type::text, "fast", "fast|canonical",
      "fast: quickest algorithm; canonical: reduced in rank order, the bits depend on inputs and rank count "
      "only"},

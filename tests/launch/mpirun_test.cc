@@ -76,6 +76,14 @@ TEST(OpenMpi, CarriesTheRendezvous) {
   EXPECT_THAT(common_key(run(command), "openmpi", 2), HasSubstr(" at=10.0.0.1:7000"));
 }
 
+TEST(OpenMpi, RanksThatAnotherLauncherNamesOtherwiseAreRefused) {
+  if (!installed("mpirun.openmpi")) GTEST_SKIP() << "mpirun.openmpi is not installed";
+  const Outcome o = run(fmt::format("RANK=0 WORLD_SIZE=1 {} -n 2 {}", kOpenMpi, LAUNCH_PROBE));
+  EXPECT_NE(o.code, 0);
+  EXPECT_THAT(testing::PrintToString(o.lines),
+              HasSubstr("torchrun (RANK=0, WORLD_SIZE=1) and openmpi (OMPI_COMM_WORLD_RANK="));
+}
+
 TEST(Mpich, RanksOfOneHostKnowThemselvesAndTheirJob) {
   if (!installed("mpirun.mpich")) GTEST_SKIP() << "mpirun.mpich is not installed";
   const std::string command = fmt::format("mpirun.mpich -n 3 {}", LAUNCH_PROBE);
