@@ -2,6 +2,7 @@
 # folder of netlab, tapnet and ouro-run. Needs root; skips with a reason where namespaces cannot be made.
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -276,6 +277,16 @@ class OuroRun(LabCase):
             _, rank, host, rendezvous, _, _, address = line.split()
             self.assertEqual((rank, host, address), (str(i), f"{self.name}-{i}", f"10.77.0.{i + 1}/24"))
             self.assertEqual(rendezvous.rsplit(":", 1)[0], "10.77.0.1")
+
+    def test_the_command_of_the_readme_works_as_printed(self):
+        readme = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text()
+        [command] = re.findall(r"`(netlab run [^`]*ouro-run[^`]*)`", readme)
+        self.name = "lab"  # as it says
+        command = command.replace("\n", " ")
+        env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=55, env=env)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("#  Rank "), 4, done.stdout + done.stderr)
 
     def test_ouro_run_names_hosts_that_cannot_meet(self):
         netlab("up", self.name, "2")

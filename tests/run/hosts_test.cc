@@ -17,10 +17,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(HostList, NamesSlotsAndRepetitions) {
-  EXPECT_THAT(*parse_hosts("a:2,b"), ElementsAre(Host{"a", 2}, Host{"b", 1}));
-  EXPECT_THAT(*parse_hosts("a,b,a:2"), ElementsAre(Host{"a", 3}, Host{"b", 1}));
+  EXPECT_THAT(*parse_hosts("a:2,b"), ElementsAre(Host{"a", 2}, Host{"b", 1, true}));
+  EXPECT_THAT(*parse_hosts("a,b,a:2"), ElementsAre(Host{"a", 3}, Host{"b", 1, true}));
+  EXPECT_THAT(*parse_hosts("a,b:1,a"), ElementsAre(Host{"a", 2, true}, Host{"b", 1}));
   EXPECT_THAT(*parse_hosts("[fd77::1]:4,[fd77::2],me@n1.example"),
-              ElementsAre(Host{"fd77::1", 4}, Host{"fd77::2", 1}, Host{"me@n1.example", 1}));
+              ElementsAre(Host{"fd77::1", 4}, Host{"fd77::2", 1, true}, Host{"me@n1.example", 1, true}));
   for (const char* bad : {"", ",", "a,", "a:", "a:0", "a:-1", "a:4097", "a:x", "a:1:2", "[a", "[]", "[a]2",
                           "-a", "a b", "a;b", "$a"}) {
     const auto hosts = parse_hosts(bad);
@@ -31,7 +32,7 @@ TEST(HostList, NamesSlotsAndRepetitions) {
 
 TEST(HostFile, OneALine) {
   EXPECT_THAT(*parse_hostfile("# all\n a slots=2\nb:3 # fast\n\nc\n[fd77::1] slots=2"),
-              ElementsAre(Host{"a", 2}, Host{"b", 3}, Host{"c", 1}, Host{"fd77::1", 2}));
+              ElementsAre(Host{"a", 2}, Host{"b", 3}, Host{"c", 1, true}, Host{"fd77::1", 2}));
   for (const char* bad :
        {"", "# none", "a 2", "a slots=", "a slots=0", "a slots=2 more", "a:2 slots=3", "[fd77::1]:2 slots=3"})
     EXPECT_FALSE(parse_hostfile(bad).ok()) << bad;
@@ -44,6 +45,17 @@ TEST(Placement, FillsHostsInOrderAndLeavesOutTheRest) {
   EXPECT_THAT(*place(hosts, 4), ElementsAre(Host{"a", 2}, Host{"b", 2}));
   EXPECT_THAT(*place(hosts, 6), ElementsAre(Host{"a", 2}, Host{"b", 3}, Host{"c", 1}));
   EXPECT_THAT(place(hosts, 7).status().message(), HasSubstr("7 ranks, but the hosts have 6 slots"));
+}
+
+TEST(Placement, SharesTheRestAmongHostsWithoutANumber) {
+  EXPECT_THAT(*place(*parse_hosts("a,b"), 4), ElementsAre(Host{"a", 2}, Host{"b", 2}));
+  EXPECT_THAT(*place(*parse_hosts("a,b,c"), 5), ElementsAre(Host{"a", 2}, Host{"b", 2}, Host{"c", 1}));
+  EXPECT_THAT(*place(*parse_hosts("a:2,b"), 5), ElementsAre(Host{"a", 2}, Host{"b", 3}));
+  EXPECT_THAT(*place(*parse_hosts("a,b:2,c"), 9), ElementsAre(Host{"a", 4}, Host{"b", 2}, Host{"c", 3}));
+  EXPECT_THAT(*place(*parse_hosts("a,b"), 1), ElementsAre(Host{"a", 1}));
+  EXPECT_THAT(*place(*parse_hosts("a"), 3), ElementsAre(Host{"a", 3}));
+  EXPECT_THAT(*place(*parse_hostfile("a\nb\n"), 3), ElementsAre(Host{"a", 2}, Host{"b", 1}));
+  EXPECT_FALSE(place(*parse_hosts("a:2,b:2"), 5).ok());
 }
 
 TEST(AgentCommand, SplitsAtBlanksAndNamesTheHost) {

@@ -46,6 +46,7 @@ Result<Host> parse_host(std::string_view item) {
     host.name = item.substr(0, item.find(':'));
     slots = item.substr(host.name.size());
   }
+  host.elastic = slots.empty();
   if (!slots.empty()) host.slots = slots[0] == ':' ? slots_of(slots.substr(1)) : 0;
   if (!is_name(host.name) || host.slots == 0)
     return invalid(fmt::format("host '{}': expected NAME or NAME:SLOTS, an IPv6 address in [], 1 to {} slots",
@@ -57,6 +58,7 @@ Status add(std::vector<Host>& hosts, Host host) {
   const auto same = [&](const Host& h) { return h.name == host.name; };
   if (const auto it = std::find_if(hosts.begin(), hosts.end(), same); it != hosts.end()) {
     it->slots += host.slots;
+    it->elastic = it->elastic && host.elastic;
   } else if (hosts.size() == kMaxHosts) {
     return invalid(fmt::format("more than {} hosts", kMaxHosts));
   } else {
@@ -91,6 +93,7 @@ Result<std::vector<Host>> parse_hostfile(std::string_view text) {
     Result<Host> host = parse_host(item);
     if (!host.ok()) return invalid(fmt::format("line {}: {}", number, host.status().failure()->text));
     if (words >> slots) {
+      host->elastic = false;
       host->slots = slots.starts_with("slots=") ? slots_of(std::string_view(slots).substr(6)) : 0;
       const bool twice = item.find(':', item.find(']') == item.npos ? 0 : item.find(']')) != item.npos;
       if (host->slots == 0 || twice || words >> more)
@@ -117,8 +120,17 @@ Result<std::vector<Host>> place(const std::vector<Host>& hosts, int ranks) {
   int left = ranks;
   for (const Host& h : hosts) {
     if (left == 0) break;
-    used.push_back({h.name, std::min(left, h.slots)});
+    used.push_back({h.name, std::min(left, h.slots), h.elastic});
     left -= used.back().slots;
+  }
+  int elastic =
+      static_cast<int>(std::count_if(used.begin(), used.end(), [](const Host& h) { return h.elastic; }));
+  for (Host& h : used) {
+    if (!h.elastic) continue;
+    const int more = (left + elastic - 1) / elastic--;
+    h.slots += more;
+    left -= more;
+    h.elastic = false;
   }
   if (left > 0)
     return invalid(fmt::format("{} ranks, but the hosts have {} slots: say how many each takes, as in {}:{}",
