@@ -58,6 +58,14 @@ Status Admission::lost(int rank) const {
                         .detector = "socket"});
 }
 
+Status Admission::absent(int rank, int code) const {
+  return Status(Failure{.reason = Reason::never_joined,
+                        .text = fmt::format("it ended with exit code {} before it joined; joined {}/{}", code,
+                                            seated_, seats_.size()),
+                        .rank = rank,
+                        .detector = "launcher"});
+}
+
 Status Admission::expired(double seconds) const {
   return {Reason::never_joined, fmt::format("ranks {{{}}} never joined; {}/{} did within {} s",
                                             fmt::join(missing(), ","), seated_, seats_.size(), seconds)};

@@ -29,6 +29,8 @@ class Admission {
   void vacate(int rank);
   /// A seated rank ended before the job was complete.
   Status lost(int rank) const;
+  /// A rank that is missing has ended, as its launcher says.
+  Status absent(int rank, int code) const;
   /// The time to join is over.
   Status expired(double seconds) const;
   bool complete() const { return seated_ == static_cast<int>(seats_.size()); }

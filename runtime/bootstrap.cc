@@ -24,6 +24,7 @@
 #include "runtime/local_socket.h"
 #include "runtime/network.h"
 #include "runtime/rendezvous.h"
+#include "runtime/roll.h"
 
 namespace ouro::rt {
 namespace {
@@ -31,6 +32,7 @@ namespace {
 constexpr int kStatStart = 22;  // field of /proc/PID/stat: ticks from the boot of the system to the start
 // Beyond one's own deadline, for a verdict that says more.
 constexpr std::chrono::milliseconds kPatience{1000};
+constexpr std::chrono::milliseconds kRollCall{200};
 
 }  // namespace
 
@@ -128,7 +130,8 @@ class Hub {
       if (Clock::now() >= end)
         outcome_ = admission_.expired(std::chrono::duration<double>(options_.deadline).count());
       else
-        io_.run_one_until(std::min(end, Clock::now() + 1s));
+        io_.run_one_until(std::min(end, Clock::now() + (options_.roll ? kRollCall : 1s)));
+      if (outcome_.ok() && options_.roll) call_roll();
     }
     if (outcome_.ok()) outcome_ = hand_out();
     if (!outcome_.ok()) {
@@ -144,6 +147,15 @@ class Hub {
 
  private:
   using Line = LocalListener::Line;
+
+  /// A rank that has ended will not come any more.
+  void call_roll() {
+    for (const int rank : admission_.missing())
+      if (const auto code = options_.roll->code(rank)) {
+        outcome_ = admission_.absent(rank, *code);
+        return;
+      }
+  }
 
   void warn_later() {
     late_.expires_at(deadline_after(options_.late_after));
@@ -221,6 +233,8 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
   const Fd pidfd = self_pidfd();
   std::vector<int> fds{self.control->fd()};
   if (pidfd) fds.push_back(pidfd.get());
+  // Who gathers, as the launcher counts hosts.
+  const int gatherer = options.network && options.roll ? options.roll->first() : 0;
   Fd line;
   int hub = 0;  // pid, once it has listened
   // A hub that hangs up without a word has either ended, or become complete meanwhile: the next attempt
@@ -244,6 +258,11 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
     } else if (hub != 0) {
       return dead_hub(hub);
     }
+    if (const auto code = options.roll ? options.roll->code(gatherer) : std::nullopt)
+      return Status(Failure{.reason = Reason::never_joined,
+                            .text = fmt::format("it ended with exit code {} before all had joined", *code),
+                            .rank = gatherer,
+                            .detector = "launcher"});
     if (Clock::now() >= end)
       return Status(Reason::never_joined,
                     fmt::format("{} did not open the rendezvous within {} s (never started, "

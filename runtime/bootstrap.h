@@ -14,6 +14,7 @@
 namespace ouro::rt {
 
 class Network;
+class Roll;
 
 /// What a rank knows of another once the job is complete.
 struct Peer {
@@ -32,8 +33,9 @@ struct JoinOptions {
   int rank = 0, world = 1;
   std::string settings;  ///< must be equal on all ranks
   std::chrono::milliseconds deadline{300'000}, late_after{10'000};
-  Network* network = nullptr;  ///< of a job on several hosts
-  bool leads_host = true;      ///< the first rank of its host; so is rank 0
+  Network* network = nullptr;             ///< of a job on several hosts
+  bool leads_host = true;                 ///< the first rank of its host; so is rank 0
+  std::shared_ptr<const Roll> roll = {};  ///< of the launcher that started exactly this job, if it has one
 };
 
 struct Joined {
@@ -45,7 +47,8 @@ struct Joined {
 std::string rendezvous_name(const wire::Nonce&, const std::string& host_id = "");
 
 /// Collective over all ranks. Errors: refused (duplicate rank, other user, closed, not ours), mismatch (world
-/// sizes or settings differ; both sides in the text), never-joined (who is missing), peer-dead, resource.
+/// sizes or settings differ; both sides in the text), never-joined (who is missing; at once where `roll`
+/// knows that it ended), peer-dead, resource.
 Result<Joined> join(const JoinOptions&, const std::string& server, std::shared_ptr<device::Segment> control);
 
 }  // namespace ouro::rt

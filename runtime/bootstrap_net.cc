@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "runtime/bootstrap_parts.h"
 #include "runtime/core/deadline.h"
@@ -12,6 +13,7 @@
 #include "runtime/local_socket.h"
 #include "runtime/network.h"
 #include "runtime/rendezvous.h"
+#include "runtime/roll.h"
 #include "runtime/wire/codec.h"
 
 namespace ouro::rt {
@@ -43,6 +45,12 @@ class Meeting {
       client_->bring(std::move(seat), std::move(refused), world);
   }
   void lost(int rank) { server_ ? server_->lost(rank) : client_->lost(rank); }
+  void absent(int rank, int code) {
+    if (server_)
+      server_->absent(rank, code);
+    else if (rank == 0)
+      client_->root_absent(code);
+  }
   void async_table(TableCallback f) {
     if (server_)
       server_->async_table(std::move(f));
@@ -78,7 +86,10 @@ class HostHub {
     meeting_.async_table([&](Result<std::vector<NetSeat>> t) { table.emplace(std::move(t)); });
     // The rendezvous has the deadline; a little patience beyond it, should its answer be on its way.
     const auto end = deadline_after(options_.deadline) + kPatience;
-    while (!table && Clock::now() < end) net_.io().run_one_for(100ms);
+    while (!table && Clock::now() < end) {
+      net_.io().run_one_for(100ms);
+      call_roll();
+    }
     if (!table) table.emplace(Status(Reason::never_joined, "the rendezvous did not answer in time"));
     auto joined = table->ok() ? use(**table) : Result<Joined>(table->status());
     if (joined.ok()) return joined;
@@ -91,6 +102,16 @@ class HostHub {
 
  private:
   using Line = LocalListener::Line;
+
+  /// Ranks that have ended, each told once; the rendezvous knows who has joined.
+  void call_roll() {
+    if (!options_.roll || Clock::now() < next_call_) return;
+    next_call_ = Clock::now() + 100ms;
+    for (int rank = 0; rank < options_.world; ++rank)
+      if (const auto code = options_.roll->code(rank); code && told_.insert(rank).second)
+        meeting_.absent(rank, *code);
+  }
+
   struct Guest {
     Line line;
     Peer peer;
@@ -183,7 +204,9 @@ class HostHub {
   Peer self_;
   Meeting meeting_;
   std::map<int, Guest> guests_;
-  Status outcome_;  // a failure that those hear who come now
+  Status outcome_;      // a failure that those hear who come now
+  std::set<int> told_;  // of whom the launcher says that they have ended
+  Clock::time_point next_call_{};
   // What is still to be called may come after this object.
   std::shared_ptr<char> alive_ = std::make_shared<char>();
 };

@@ -41,6 +41,8 @@ class RendezvousServer {
   void bring(NetSeat, std::function<void(Status)> refused = {}, std::uint32_t world = 0);
   /// A rank of this host has ended before the job was complete.
   void lost(int rank);
+  /// A rank of any host has ended, as the launcher says: if it has not joined it will not.
+  void absent(int rank, int code);
   /// Called once: with the table by rank (settings left out), or with what the other hosts hear too. Errors:
   /// mismatch (worlds or settings differ), never-joined, peer-dead.
   void async_table(TableCallback);
@@ -65,6 +67,8 @@ class RendezvousClient {
   /// As of the server; a rank that is refused ends this client unless `refused` is there to hear it.
   void bring(NetSeat, std::function<void(Status)> refused = {}, std::uint32_t world = 0);
   void lost(int rank);
+  /// Rank 0 has ended, as the launcher says.
+  void root_absent(int code);
   /// As of the server. Errors also: refused (closed, wrong job, wrong secret, duplicate rank; both named),
   /// and never-joined where nobody answered: the text says what the last attempt saw.
   void async_table(TableCallback);

@@ -80,6 +80,15 @@ class RendezvousClient::State : public RendezvousSide {
       if (root_) root_->send(word);
     });
   }
+  void root_absent(int code) {
+    post([this, code] {  // one that has been met is heard of by its line
+      if (over() || met_) return;
+      fail(Status(Failure{.reason = Reason::never_joined,
+                          .text = fmt::format("it ended with exit code {} before all had joined", code),
+                          .rank = 0,
+                          .detector = "launcher"}));
+    });
+  }
   void serve(Line line) {
     auto child = std::make_shared<FrameStream>(io_, std::move(line), wire::kMaxControl);
     post([this, child] {
@@ -320,6 +329,7 @@ void RendezvousClient::bring(NetSeat seat, std::function<void(Status)> refused, 
   state_->bring(std::move(seat), std::move(refused), world);
 }
 void RendezvousClient::lost(int rank) { state_->lost(rank); }
+void RendezvousClient::root_absent(int code) { state_->root_absent(code); }
 void RendezvousClient::async_table(TableCallback callback) { state_->async_table(std::move(callback)); }
 void RendezvousClient::serve(Line line) { state_->serve(std::move(line)); }
 bool RendezvousClient::served() const { return state_->served(); }

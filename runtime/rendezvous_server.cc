@@ -126,6 +126,13 @@ class RendezvousServer::State : public RendezvousSide {
       if (!over() && rank >= 0 && rank < world_) fail(admission_.lost(rank));
     });
   }
+  void absent(int rank, int code) {
+    post([this, rank, code] {
+      const auto missing = admission_.missing();
+      if (!over() && std::find(missing.begin(), missing.end(), rank) != missing.end())
+        fail(admission_.absent(rank, code));
+    });
+  }
   bool served() const {
     if (!over()) return false;
     if (!outcome_.ok()) return Clock::now() >= tell_until_;
@@ -348,6 +355,7 @@ void RendezvousServer::bring(NetSeat seat, std::function<void(Status)> refused, 
   state_->bring(std::move(seat), std::move(refused), world);
 }
 void RendezvousServer::lost(int rank) { state_->lost(rank); }
+void RendezvousServer::absent(int rank, int code) { state_->absent(rank, code); }
 void RendezvousServer::async_table(TableCallback callback) { state_->async_table(std::move(callback)); }
 bool RendezvousServer::served() const { return state_->served(); }
 

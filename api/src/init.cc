@@ -20,6 +20,7 @@
 #include "runtime/descriptors.h"
 #include "runtime/interfaces.h"
 #include "runtime/launch.h"
+#include "runtime/roll.h"
 #include "runtime/wire/keys.h"
 
 namespace ouro {
@@ -217,6 +218,10 @@ Result<Context> Context::create(const InitOptions& o) {
         "a job of several ranks needs an id (UniqueId::create on one rank, handed to all), an address, or "
         "from_env");
   }
+  // The launcher's roll is of its job alone; this may be another one.
+  if (auto roll = spec->join.world > 1 ? rt::Roll::of_launcher() : nullptr;
+      roll && roll->world() == spec->join.world && nonce_of("ouro:" + roll->job()) == spec->join.job)
+    spec->join.roll = std::move(roll);
   try {
     auto impl = rt::Context::create(*spec);
     if (!impl.ok()) return impl.status();

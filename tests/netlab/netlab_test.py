@@ -278,15 +278,20 @@ class OuroRun(LabCase):
             self.assertEqual((rank, host, address), (str(i), f"{self.name}-{i}", f"10.77.0.{i + 1}/24"))
             self.assertEqual(rendezvous.rsplit(":", 1)[0], "10.77.0.1")
 
-    def test_the_command_of_the_readme_works_as_printed(self):
-        readme = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text()
-        [command] = re.findall(r"`(netlab run [^`]*ouro-run[^`]*)`", readme)
-        self.name = "lab"  # as it says
-        command = command.replace("\n", " ")
+    def test_commands_of_the_papers_work_as_printed(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        papers = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+        commands = [c.replace("\n", " ") for paper in papers
+                    for c in re.findall(r"(?:^|`)(netlab run (?:[^`\n]|\n(?!\n|```))*)", paper.read_text(), re.M)]
+        commands = [c for c in commands if "ouro-run" in c]
+        self.assertTrue(commands)
+        self.name = "lab"  # as they say
         env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
-        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=55, env=env)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(done.stdout.count("#  Rank "), 4, done.stdout + done.stderr)
+        for command in commands:
+            done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=55, env=env)
+            self.assertEqual(done.returncode, 0, command + done.stdout + done.stderr)
+            ranks = int(re.search(r"-n (\d+)", command)[1])
+            self.assertEqual(done.stdout.count("#  Rank "), ranks, command + done.stdout + done.stderr)
 
     def test_ouro_run_names_hosts_that_cannot_meet(self):
         netlab("up", self.name, "2")

@@ -53,6 +53,13 @@ bool eventually(F&& done) {
   return false;
 }
 
+/// Arguments that make a job on this host, or on several that are this one.
+struct Where {
+  const char* name;
+  const char* arguments;
+};
+inline void PrintTo(const Where& w, std::ostream* out) { *out << w.name; }
+
 class OuroRun : public testing::Test {
  protected:
   OuroRun() {

@@ -256,7 +256,7 @@ TEST_F(Hosts, AnAgentThatCannotBeReachedSaysWhy) {
 
 TEST_F(Hosts, AnAgentOfAnotherProtocolIsRefused) {
   const Outcome o = run(
-      "-H a " + agent("echo 'ouro-run agent, protocol 2'; printf 'HTTP/1.1 400'; exec sleep 60") + "true");
+      "-H a " + agent("echo 'ouro-run agent, protocol 3'; printf 'HTTP/1.1 400'; exec sleep 60") + "true");
   EXPECT_EQ(o.code, 1);
   EXPECT_LT(o.seconds, 9);
   EXPECT_NE(o.err.find("host a: no message of ouro-run and its agents"), std::string::npos) << o.err;
@@ -290,7 +290,7 @@ TEST_F(Hosts, RefusesWhatItCannotDo) {
   EXPECT_NE(missing.err.find("cannot run /no/such/program: No such file or directory"), std::string::npos)
       << missing.err;
   for (const char* usage :
-       {"-H a,b -n 3 true", "-H a:0 true", "-H a, true", "-H -oProxyCommand=x true", "-H 'a b' true",
+       {"-H a:1,b:1 -n 3 true", "-H a:0 true", "-H a, true", "-H -oProxyCommand=x true", "-H 'a b' true",
         "-H a:2:3 true", "-H [::1 true", "--hostfile /no/such/file true", "-H a --hostfile f true",
         "-H a -x true", "-H a,b --launch-agent env true", "-n 1 --launch-agent 'env A={host}' true"}) {
     EXPECT_EQ(run(usage).code, 2) << usage;

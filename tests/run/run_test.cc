@@ -282,7 +282,7 @@ TEST_F(OuroRun, ArgumentsOfTheProgramAreNotItsOwn) {
 TEST(LineSplitter, JoinsPiecesAndBreaksEndlessLines) {
   LineSplitter s;
   std::vector<std::string> got;
-  const auto take = [&](std::string_view line) { got.emplace_back(line); };
+  const auto take = [&](std::string_view line, std::size_t) { got.emplace_back(line); };
   s.add("a", take);
   s.add("b\n\nc", take);
   EXPECT_EQ(got, (std::vector<std::string>{"ab", ""}));

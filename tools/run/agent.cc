@@ -11,10 +11,13 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/roll.h"
+#include "tools/run/guardian.h"
 #include "tools/run/guards.h"
 #include "tools/run/job.h"
 #include "tools/run/meeting.h"
 #include "tools/run/messages.h"
+#include "tools/run/outlet.h"
 
 namespace ouro::run {
 namespace {
@@ -32,13 +35,18 @@ Result<Fd> secret_memory(const std::string& secret) {
 
 class Agent : public Audience {
  public:
-  Agent(Fd in, Fd out) : in_(std::move(in)), out_(std::move(out)) {}
-  int run();
+  Agent(Fd in, std::unique_ptr<Outlet> out) : in_(std::move(in)), out_(std::move(out)) {}
+  int run(int above);
 
-  void line(int rank, bool is_error, std::string_view text, bool complete) override {
-    send(Kind::line, {std::to_string(rank), is_error ? "e" : "o", complete ? "1" : "0", std::string(text)});
+  void line(int rank, bool is_error, std::string_view text, LineEnd end) override {
+    send(Kind::line, {std::to_string(rank), is_error ? "e" : "o", std::string(1, static_cast<char>(end)),
+                      std::string(text)});
   }
-  void ended(int rank) override { send(Kind::ended, {std::to_string(rank)}); }
+  bool full(bool is_error) const override { return held_[is_error ? 1 : 0] || out_->full(); }
+  void ended(int rank, int code) override {
+    roll_->ended(rank, code);
+    send(Kind::ended, {std::to_string(rank), std::to_string(code)});
+  }
   void failed(int code, const std::string& text) override {
     send(Kind::failed, {std::to_string(code), text});
   }
@@ -46,19 +54,22 @@ class Agent : public Audience {
 
  private:
   void send(Kind kind, std::vector<std::string> fields) { send(Message{kind, std::move(fields)}); }
-  void send(const Message& message) {
-    if (!put(out_.get(), encode(message))) gone_ = true;
-  }
+  void send(const Message& message) { out_->add(encode(message)); }
+  void watch(std::vector<pollfd>& fds, const Signals& signals) const;
+  void hear(const pollfd* fds, Signals& signals);
+  void say_all(Signals& signals);
   void receive();
   std::optional<Message> next();
-  bool signalled(Signals& signals);
   void help(const Message& request);
   void refuse(int code, std::string text) { send(Kind::refused, {std::to_string(code), std::move(text)}); }
   Result<std::vector<Environment>> environments(const Orders& orders);
   void obey(const Orders& orders, Signals& signals);
   void supervise(Job& job, Signals& signals);
 
-  Fd in_, out_, secret_;
+  Fd in_, secret_;
+  std::unique_ptr<Outlet> out_;
+  std::shared_ptr<rt::Roll> roll_;  // once ranks run
+  bool held_[2] = {false, false};   // what the launcher has no room for: output, errors
   MessageReader reader_;
   std::optional<Listeners> listeners_;
   bool gone_ = false;  // nobody is there to give orders
@@ -78,10 +89,28 @@ std::optional<Message> Agent::next() {
   return std::nullopt;
 }
 
-bool Agent::signalled(Signals& signals) {
-  bool any = false;
-  for (int number; (number = signals.take()) != 0;) any = any || number != SIGPIPE;
-  return any;
+/// What hear() hears.
+constexpr std::size_t kWatched = Signals::kWatched + 2;
+void Agent::watch(std::vector<pollfd>& fds, const Signals& signals) const {
+  fds.push_back({in_.get(), POLLIN, 0});
+  fds.push_back({out_->news().get(), POLLIN, 0});
+  signals.watch(fds);
+}
+
+void Agent::hear(const pollfd* fds, Signals& signals) {
+  if (fds[0].revents != 0) receive();
+  out_->hear();
+  if (out_->broken() != 0 || signals.take() != 0) gone_ = true;
+}
+
+/// Until the launcher has taken all that was said, or nobody is there to take it.
+void Agent::say_all(Signals& signals) {
+  while (!gone_ && out_->waiting() > 0) {
+    std::vector<pollfd> fds;
+    watch(fds, signals);
+    if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return;
+    hear(fds.data(), signals);
+  }
 }
 
 void Agent::help(const Message& request) {
@@ -106,7 +135,7 @@ Result<std::vector<Environment>> Agent::environments(const Orders& o) {
   secret_ = std::move(*secret);
   std::vector<Environment> all;
   for (int i = 0; i < o.local_size; ++i) {
-    Environment e = process_environment();
+    Environment e = own_environment();
     for (const auto& [key, value] : o.variables) e[key] = value;
     const Seat seat{.rank = o.first_rank + i,
                     .size = o.size,
@@ -118,6 +147,7 @@ Result<std::vector<Environment>> Agent::environments(const Orders& o) {
     e.erase("OURO_SECRET");  // the job has its own
     e["OURO_SECRET_FILE"] = fmt::format("/proc/self/fd/{}", secret_.get());
     e["OURO_HOSTID"] = o.host;
+    e["OURO_ROLL"] = roll_->place();
     all.push_back(std::move(e));
   }
   return all;
@@ -126,17 +156,22 @@ Result<std::vector<Environment>> Agent::environments(const Orders& o) {
 void Agent::supervise(Job& job, Signals& signals) {
   while (job.any_alive() && !gone_) {
     while (const std::optional<Message> m = next()) {
+      if (m->kind == Kind::hold && m->fields.size() == 2) held_[m->fields[0] == "e"] = m->fields[1] == "1";
+      if (m->kind == Kind::left)
+        if (const Result<int> rank = number_of(*m, 0, 0, kMaxRanks - 1), code = number_of(*m, 1, 0, 255);
+            rank.ok() && code.ok())
+          roll_->ended(*rank, *code);
       const Result<int> number = number_of(*m, 0, 0, 3'600'000);
       if (!number.ok()) continue;
       if (m->kind == Kind::stop) job.stop(milliseconds(*number));
       if (m->kind == Kind::signal) job.forward(*number);
     }
-    std::vector<pollfd> fds{{signals.fd().get(), POLLIN, 0}, {in_.get(), POLLIN, 0}};
+    std::vector<pollfd> fds;
+    watch(fds, signals);
     job.watch(fds);
     if (::poll(fds.data(), fds.size(), wait_ms({job.next()})) < 0 && errno != EINTR) break;
-    if (fds[1].revents != 0) receive();
-    if (signalled(signals)) gone_ = true;
-    job.handle(fds.data() + 2);
+    hear(fds.data(), signals);
+    job.handle(fds.data() + kWatched);
     job.on_time();
   }
   if (!gone_) job.finish();
@@ -146,23 +181,27 @@ void Agent::obey(const Orders& orders, Signals& signals) {
   listeners_.reset();
   if (::chdir(orders.directory.c_str()) != 0)
     return refuse(1, fmt::format("cannot work in {} here: {}", orders.directory, std::strerror(errno)));
+  Result<std::shared_ptr<rt::Roll>> roll =
+      rt::Roll::create(orders.meeting.job, orders.size, orders.first_rank);
+  if (!roll.ok()) return refuse(1, roll.status().failure()->text);
+  roll_ = std::move(*roll);
   Result<std::vector<Environment>> variables = environments(orders);
   if (!variables.ok()) return refuse(1, variables.status().failure()->text);
-  const Subreaper subreaper;
+  const Subreaper subreaper;  // when `over` is said they are gone
   Job job({.argv = orders.argv,
            .environments = std::move(*variables),
            .first_rank = orders.first_rank,
            .bind = orders.bind},
           *this);
-  const Result<std::optional<int>> code = job.start();
+  const Result<std::optional<int>> code = job.start(signals, {});
   if (!code.ok()) return refuse(1, code.status().failure()->text);
   if (*code) return refuse(**code, "");
   supervise(job, signals);
 }
 
-int Agent::run() {
-  Signals signals;
-  if (!put(out_.get(), fmt::format("{}\n", kGreeting))) return 1;
+int Agent::run(int above) {
+  Signals signals(Signals::Which::ending, above);
+  out_->add(fmt::format("{}\n", kGreeting));
   send(Kind::hello, {OURO_VERSION});
   while (!gone_) {
     while (const std::optional<Message> m = next()) {
@@ -178,14 +217,15 @@ int Agent::run() {
       }
       if (gone_) return 1;  // not over: ended, which is the launcher's to tell if it is there
       send(Kind::over, {});
+      say_all(signals);
       return 0;
     }
-    std::vector<pollfd> fds{{signals.fd().get(), POLLIN, 0}, {in_.get(), POLLIN, 0}};
+    std::vector<pollfd> fds;
+    watch(fds, signals);
     if (listeners_) listeners_->watch(fds);
     if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return 1;
-    if (fds[1].revents != 0) receive();
-    if (signalled(signals)) return 1;
-    if (listeners_ && fds.size() > 2) listeners_->handle(fds.data() + 2);
+    hear(fds.data(), signals);
+    if (listeners_ && fds.size() > kWatched) listeners_->handle(fds.data() + kWatched);
   }
   return 1;
 }
@@ -199,7 +239,13 @@ int agent_main() {
   if (!in || !out || !empty || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0 ||
       ::dup2(empty.get(), STDIN_FILENO) < 0)
     return 1;
-  return Agent(std::move(in), std::move(out)).run();
+  const Result<int> code = guarded("ouro-run", [&](int above) -> Result<int> {
+    Result<std::unique_ptr<Outlet>> outlet = Outlet::open(out.get());
+    if (!outlet.ok()) return outlet.status();
+    out.reset();
+    return Agent(std::move(in), std::move(*outlet)).run(above);
+  });
+  return code.ok() ? *code : 1;
 }
 
 }  // namespace ouro::run

@@ -26,14 +26,14 @@ AgentLink::~AgentLink() {
   if (present()) child.reap();
 }
 
-Result<std::optional<int>> AgentLink::call(const std::vector<std::string>& command) {
+Result<std::optional<int>> AgentLink::call(const std::vector<std::string>& command, Patience patience) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return system_error("cannot make a pipe");
   const Fd read_end(ends[0]);
   in = Fd(ends[1]);
   ::fcntl(in.get(), F_SETFL, O_NONBLOCK);
   // SIGTERM, not SIGKILL, should this process die: an agent ends its ranks and ssh its connection.
-  auto started = spawn(command, process_environment(), read_end.get(), {}, SIGTERM);
+  auto started = spawn(command, process_environment(), read_end.get(), {}, SIGTERM, patience);
   if (!started.ok()) return started.status();
   if (const StartError* failed = std::get_if<StartError>(&*started)) return std::optional<int>(failed->error);
   child = std::move(std::get<Child>(*started));
@@ -61,7 +61,7 @@ void AgentLink::flush() {
 
 void AgentLink::drain_errors() {
   char buffer[16384];
-  const auto print = [&](std::string_view text) {
+  const auto print = [&](std::string_view text, std::size_t) {
     if (!text.empty()) last_error_line = text;
     audience_.error_line(*this, text);
   };

@@ -37,7 +37,7 @@ class AgentLink {
   AgentLink& operator=(const AgentLink&) = delete;
 
   /// Starts `command`. An errno if it cannot be executed.
-  Result<std::optional<int>> call(const std::vector<std::string>& command);
+  Result<std::optional<int>> call(const std::vector<std::string>& command, Patience patience);
 
   void send(const Message& message);
   void flush();         ///< what the pipe has not taken yet
@@ -55,8 +55,9 @@ class AgentLink {
   const int first_rank;
   State state = State::called;
   Child child;
-  Fd in;                    ///< closed: no more orders, and the agent ends its ranks
-  std::vector<char> alive;  ///< of its ranks: 1 or 0
+  Fd in;                          ///< closed: no more orders, and the agent ends its ranks
+  std::vector<char> alive;        ///< of its ranks: 1 or 0
+  bool held[2] = {false, false};  ///< told not to read more of output, of errors
   std::string last_error_line;
 
  private:

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tools/run/open_files.h"
 #include "tools/run/system.h"
 
 namespace ouro::run {
@@ -44,6 +45,7 @@ struct Plan {
   pid_t parent;
   int death_signal;
   const rt::Binding& binding;
+  const rlimit* limit;
 };
 
 /// What the child writes before it becomes the program. Only memory is not fatal.
@@ -62,7 +64,8 @@ void tell(int fd, Report::Stage stage, int error) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, plan.death_signal);
   if (::getppid() != plan.parent) ::_exit(1);  // it died before the line above
-  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}) ::signal(number, SIG_DFL);
+  for (int number : {SIGPIPE, SIGCHLD}) ::signal(number, SIG_DFL);
+  if (plan.limit != nullptr) ::setrlimit(RLIMIT_NOFILE, plan.limit);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -81,10 +84,18 @@ void tell(int fd, Report::Stage stage, int error) {
   ::_exit(127);
 }
 
-/// The next report, or none: the pipe closes by itself when exec succeeds.
-Report next_report(int fd) {
+/// The next report, or none: the pipe closes by itself when exec succeeds. EINTR, ETIME: patience is over.
+Report next_report(int fd, const Patience& patience) {
   Report report;
   for (;;) {
+    std::vector<pollfd> fds{{fd, POLLIN, 0}};
+    if (patience.signals != nullptr) patience.signals->watch(fds);
+    ::poll(fds.data(), fds.size(), wait_ms({patience.limit}));
+    if (fds[0].revents == 0) {
+      if (patience.signals != nullptr && patience.signals->ending()) return {Report::Stage::program, EINTR};
+      if (patience.limit && Clock::now() >= *patience.limit) return {Report::Stage::program, ETIME};
+      continue;
+    }
     const ssize_t n = ::read(fd, &report, sizeof report);  // a write this small is never torn
     if (n < 0 && errno == EINTR) continue;
     return n == sizeof report ? report : Report{};
@@ -118,7 +129,7 @@ void Child::reap() {
 
 Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& argv,
                                               const Environment& environment, int stdin_fd,
-                                              const rt::Place& place, int death_signal) {
+                                              const rt::Place& place, int death_signal, Patience patience) {
   Result<Pipe> out = make_pipe(), err = make_pipe(), report = make_pipe();
   for (const Result<Pipe>* p : {&out, &err, &report}) {
     if (!p->ok()) return p->status();
@@ -128,22 +139,23 @@ Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& ar
   const std::vector<char*> arguments = pointers(argv), variables = pointers(settings);
   const rt::Binding binding(place);
   const Plan plan{arguments.data(),    variables.data(), stdin_fd,     out->write.get(), err->write.get(),
-                  report->write.get(), ::getpid(),       death_signal, binding};
+                  report->write.get(), ::getpid(),       death_signal, binding,          given_limit()};
   const pid_t pid = ::fork();
   if (pid < 0) return system_error("cannot start a process");
   if (pid == 0) become(plan);
   ::setpgid(pid, pid);  // here too, so that the group exists before the first kill; EACCES after exec is fine
   report->write.reset();
-  Report said = next_report(report->read.get());
+  Report said = next_report(report->read.get(), patience);
   Child child;
   if (said.stage == Report::Stage::memory) {
     child.memory_error = said.error;
-    said = next_report(report->read.get());
+    said = next_report(report->read.get(), patience);
   }
   if (said.stage != Report::Stage::none) {
-    int status;
-    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-    }
+    ::kill(pid, SIGKILL);
+    // One that hangs in the system may not die before the system lets it: it is left to whoever reaps
+    // orphans.
+    for (int i = 0; i < 50 && ::waitpid(pid, nullptr, WNOHANG) == 0; ++i) ::poll(nullptr, 0, 10);
     return std::variant<Child, StartError>(StartError{said.error, said.stage == Report::Stage::cpus});
   }
   child.pid = pid;

@@ -12,6 +12,8 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/status.h"
 #include "runtime/machine.h"
+#include "tools/run/signals.h"
+#include "tools/run/system.h"
 
 namespace ouro::run {
 
@@ -36,18 +38,27 @@ struct Child {
   void reap();
 };
 
-/// Why a program could not be started: an errno, from the system call that binds to a place or from execvp.
+/// Why a program could not be started: an errno, from the system call that binds to a place or from execvp;
+/// EINTR or ETIME where it did not start before Patience was over.
 struct StartError {
   int error = 0;
   bool binding = false;
 };
 
+/// How long to wait for the system to execute a program, which a file system that hangs can hold up for ever.
+struct Patience {
+  Signals* signals = nullptr;  ///< one that ends jobs ends the wait
+  When limit = {};
+};
+
 /// Starts a process at `place` that leads a group of its own, gets `death_signal` when this thread ends, and
-/// has the default signal mask. `stdin_fd` is handed on; the caller keeps it. Holds a StartError if the
-/// program cannot be executed.
+/// has the default signal mask and this process's limit of open files as it was given (open_files.h). Signals
+/// that this process was started to ignore stay ignored. `stdin_fd` is handed on; the caller keeps it. Holds
+/// a StartError if the program cannot be executed.
 Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& argv,
                                               const Environment& environment, int stdin_fd,
-                                              const rt::Place& place, int death_signal = SIGKILL);
+                                              const rt::Place& place, int death_signal = SIGKILL,
+                                              Patience patience = {});
 
 /// Ends and reaps the processes that were left to this one by ranks that died (children that are not in
 /// `before`). Bounded to about a second.

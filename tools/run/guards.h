@@ -1,44 +1,14 @@
-// What the launcher changes in its process while a job runs, and puts back afterwards. Used by launcher.cc.
+// What the launcher changes in its process while a job runs, and puts back afterwards. Used by launcher.cc,
+// agent.cc and guardian.cc.
 #pragma once
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 #include <vector>
 
-#include "runtime/core/fd.h"
 #include "tools/run/child.h"
 
 namespace ouro::run {
-
-/// Signals arrive as bytes of a descriptor while this lives; the mask is as before afterwards.
-class Signals {
- public:
-  Signals() {
-    sigemptyset(&set_);
-    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) sigaddset(&set_, number);
-    ::pthread_sigmask(SIG_BLOCK, &set_, &old_);
-    fd_ = Fd(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
-  ~Signals() {
-    while (take() != 0) {
-    }
-    ::pthread_sigmask(SIG_SETMASK, &old_, nullptr);
-  }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-  const Fd& fd() const { return fd_; }
-  /// The next signal's number, or 0.
-  int take() {
-    signalfd_siginfo info;
-    return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
-  }
-
- private:
-  sigset_t set_{}, old_{};
-  Fd fd_;
-};
 
 /// Processes whose parent dies come to this one, while this lives.
 class Subreaper {
@@ -57,6 +27,20 @@ class Subreaper {
  private:
   std::vector<pid_t> before_;
   int old_ = 0;
+};
+
+/// Children can be waited for, though this process was started to ignore their ends.
+class ChildrenCount {
+ public:
+  ChildrenCount() { old_ = ::signal(SIGCHLD, SIG_DFL); }
+  ~ChildrenCount() {
+    if (old_ != SIG_ERR) ::signal(SIGCHLD, old_);
+  }
+  ChildrenCount(const ChildrenCount&) = delete;
+  ChildrenCount& operator=(const ChildrenCount&) = delete;
+
+ private:
+  void (*old_)(int);
 };
 
 }  // namespace ouro::run

@@ -6,7 +6,11 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <utility>
 #include <variant>
+
+#include "tools/run/launcher.h"
+#include "tools/run/open_files.h"
 
 namespace ouro::run {
 
@@ -26,7 +30,9 @@ std::vector<int> Job::alive() const {
   return alive;
 }
 
-Result<std::optional<int>> Job::start() {
+Result<std::optional<int>> Job::start(Signals& signals, When limit) {
+  constexpr std::size_t kEach = 3, kWhileStarting = 16;
+  OURO_TRY(make_room(kEach * ranks_.size() + kWhileStarting));
   const Fd empty(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!empty) return system_error("cannot open /dev/null");
   const int count = static_cast<int>(ranks_.size());
@@ -40,13 +46,23 @@ Result<std::optional<int>> Job::start() {
     const rt::Place place = place_of(i);
     if (bound()) variables["OURO_BIND"] = name(rt::Bind::none);
     const int input = i == 0 && spec_.input >= 0 ? spec_.input : empty.get();
-    auto child = spawn(spec_.argv, variables, input, place);
+    auto child = spawn(spec_.argv, variables, input, place, SIGKILL, {&signals, limit});
     if (!child.ok()) return child.status();
     if (const StartError* failed = std::get_if<StartError>(&*child)) {
       if (failed->binding)
         return Status(Reason::resource,
                       fmt::format("cannot bind rank {} to hardware threads {}: {}", rank_of(r),
                                   rt::to_text(place.cpus), std::strerror(failed->error)));
+      if (failed->error == EINTR || failed->error == ETIME) {
+        int number = 0;
+        while (failed->error == EINTR && (number = signals.take()) != 0 && !ends_the_job(number)) {
+        }
+        audience_.say(fmt::format("{} while rank {} was being started: the system has not executed {} yet",
+                                  number != 0 ? fmt::format("signal {} ({})", number, ::strsignal(number))
+                                              : "the end of the job's time",
+                                  rank_of(r), spec_.argv[0]));
+        return std::optional<int>(number != 0 ? 128 + number : kTimeoutCode);
+      }
       audience_.say(fmt::format("cannot run {}: {}", spec_.argv[0], std::strerror(failed->error)));
       return std::optional<int>(failed->error == ENOENT ? 127 : 126);
     }
@@ -71,28 +87,34 @@ void Job::kill_all() {
   }
 }
 
-void Job::line(Rank& r, bool is_error, std::string_view text, bool complete) {
+void Job::line(Rank& r, bool is_error, std::string_view text, std::size_t shown, LineEnd end) {
   constexpr std::string_view kMark = " OURO WARN ";
   if (const std::size_t mark = text.find(kMark); mark != std::string_view::npos) {
     r.last_warning = text.substr(mark + kMark.size());
   }
   if (is_error && !text.empty()) r.last_error_line = text;
-  audience_.line(rank_of(r), is_error, text, complete);
+  audience_.line(rank_of(r), is_error, text.substr(shown), end);
 }
 
-/// Reads what is there. At the end of the stream the pipe is closed.
-void Job::drain(Rank& r, bool is_error) {
+/// Reads what is there, with `all` even if nobody has room for it: a process that has ended left no more than
+/// its pipe holds. At the end of the stream the pipe is closed.
+void Job::drain(Rank& r, bool is_error, bool all) {
   Fd& fd = is_error ? r.child.err : r.child.out;
   LineSplitter& lines = is_error ? r.err : r.out;
   constexpr int kReads = 16;  // then the other ranks have their turn
   char buffer[16384];
-  for (int i = 0; i < kReads && fd; ++i) {
+  for (int i = 0; i < kReads && fd && (all || !audience_.full(is_error)); ++i) {
     const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
     if (n > 0) {
-      lines.add({buffer, static_cast<std::size_t>(n)},
-                [&](std::string_view text) { line(r, is_error, text, true); });
+      lines.add({buffer, static_cast<std::size_t>(n)}, [&](std::string_view text, std::size_t shown) {
+        line(r, is_error, text, shown, LineEnd::line);
+      });
+      When& since = is_error ? r.err_since : r.out_since;
+      since = lines.unfinished() ? When(Clock::now()) : When();
+      if (since && !show_) show_ = *since + kUnfinished;
     } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-      lines.finish([&](std::string_view text) { line(r, is_error, text, false); });
+      lines.finish(
+          [&](std::string_view text, std::size_t shown) { line(r, is_error, text, shown, LineEnd::output); });
       fd.reset();
     } else if (errno == EAGAIN) {
       return;
@@ -100,9 +122,27 @@ void Job::drain(Rank& r, bool is_error) {
   }
 }
 
+/// Prompts and progress bars end without a newline. What stands for a while is shown as it is.
+void Job::show_unfinished() {
+  const auto now = Clock::now();
+  for (Rank& r : ranks_)
+    for (const bool is_error : {false, true}) {
+      LineSplitter& lines = is_error ? r.err : r.out;
+      When& since = is_error ? r.err_since : r.out_since;
+      if (!since || !lines.unfinished()) continue;
+      if (now - *since < kUnfinished) {
+        show_ = earliest({show_, *since + kUnfinished});
+        continue;
+      }
+      lines.partial(
+          [&](std::string_view text) { audience_.line(rank_of(r), is_error, text, LineEnd::piece); });
+      since.reset();
+    }
+}
+
 void Job::drain(Rank& r) {
-  drain(r, false);
-  drain(r, true);
+  drain(r, false, true);
+  drain(r, true, true);
 }
 
 /// Where several ranks ended at once, one that a signal killed is the cause and the others the echo.
@@ -111,7 +151,7 @@ void Job::collect(const std::vector<Rank*>& ended) {
   for (Rank* r : ended) {
     r->child.reap();
     drain(*r);
-    audience_.ended(rank_of(*r));
+    audience_.ended(rank_of(*r), r->child.ending->exit_code());
     if (!r->child.ending->failed()) continue;
     if (culprit == nullptr || (r->child.ending->signal != 0 && culprit->child.ending->signal == 0))
       culprit = r;
@@ -139,13 +179,10 @@ void Job::stop(milliseconds until_term) {
 }
 
 void Job::forward(int number) {
-  if (number == SIGPIPE) return;  // seen as a failed write
-  if (forwarded_) {
-    signal_all(SIGKILL);
-    return;
-  }
-  forwarded_ = true;
+  if (!ends_the_job(number)) return signal_all(number);
+  if (std::exchange(forwarded_, true) || number == SIGKILL) return signal_all(SIGKILL);
   signal_all(number);
+  signal_all(SIGCONT);  // a stopped process cannot act on it
   term_.reset();
   kill_ = Clock::now() + kForwardToKill;
 }
@@ -157,21 +194,22 @@ void Job::on_time() {
     kill_ = Clock::now() + kTermToKill;
   }
   if (due(kill_)) signal_all(SIGKILL);
+  if (due(show_)) show_unfinished();
 }
 
 void Job::watch(std::vector<pollfd>& fds) const {
   for (const Rank& r : ranks_) {  // poll ignores -1
     fds.push_back({r.child.pidfd.get(), POLLIN, 0});
-    fds.push_back({r.child.out.get(), POLLIN, 0});
-    fds.push_back({r.child.err.get(), POLLIN, 0});
+    fds.push_back({audience_.full(false) ? -1 : r.child.out.get(), POLLIN, 0});
+    fds.push_back({audience_.full(true) ? -1 : r.child.err.get(), POLLIN, 0});
   }
 }
 
 void Job::handle(const pollfd* fds) {
   std::vector<Rank*> ended;
   for (Rank& r : ranks_) {
-    if (fds[1].revents != 0) drain(r, false);
-    if (fds[2].revents != 0) drain(r, true);
+    if (fds[1].revents != 0) drain(r, false, false);
+    if (fds[2].revents != 0) drain(r, true, false);
     if (fds[0].revents != 0) ended.push_back(&r);
     fds += 3;
   }
@@ -181,8 +219,10 @@ void Job::handle(const pollfd* fds) {
 void Job::finish() {
   for (Rank& r : ranks_) {
     drain(r);
-    r.out.finish([&](std::string_view text) { line(r, false, text, false); });
-    r.err.finish([&](std::string_view text) { line(r, true, text, false); });
+    for (const bool is_error : {false, true})
+      (is_error ? r.err : r.out).finish([&](std::string_view text, std::size_t shown) {
+        line(r, is_error, text, shown, LineEnd::output);
+      });
   }
 }
 

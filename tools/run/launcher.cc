@@ -10,7 +10,10 @@
 
 #include <utility>
 
+#include "runtime/launch.h"
+#include "runtime/roll.h"
 #include "tools/run/console.h"
+#include "tools/run/guardian.h"
 #include "tools/run/guards.h"
 #include "tools/run/job.h"
 #include "tools/run/remote.h"
@@ -33,55 +36,66 @@ Result<int> free_port() {
   return static_cast<int>(ntohs(address.sin_port));
 }
 
+/// Rank 0 gets this process's standard input, unless that is a terminal, or closed.
+bool reads_input() {
+  const int mode = ::fcntl(STDIN_FILENO, F_GETFL);
+  return ::isatty(STDIN_FILENO) == 0 && mode >= 0 && (mode & O_ACCMODE) != O_WRONLY;
+}
+
 /// Prints what the ranks of this host do, and holds the exit code of the job.
 class Printer : public Audience {
  public:
-  explicit Printer(const RunOptions& options) : options_(options) {}
-  void line(int rank, bool is_error, std::string_view text, bool complete) override {
-    if (!print_line(options_, rank, is_error, text, complete)) reader_gone = true;
+  Printer(Console& console, rt::Roll& roll) : console_(console), roll_(roll) {}
+  void line(int rank, bool is_error, std::string_view text, LineEnd end) override {
+    console_.rank_says(rank, is_error, text, end);
   }
-  void ended(int) override {}
+  bool full(bool is_error) const override { return console_.full(is_error); }
+  void ended(int rank, int exit_code) override { roll_.ended(rank, exit_code); }
   void failed(int first, const std::string& text) override {
     if (code) return;
     code = first;
     say(text);
   }
-  void say(std::string_view text) override { print_message(options_, text); }
+  void say(std::string_view text) override { console_.say(text); }
 
   std::optional<int> code;
-  bool reader_gone = false;
 
  private:
-  const RunOptions& options_;
+  Console& console_;
+  rt::Roll& roll_;
 };
 
-int supervise(const RunOptions& options, Job& job, Printer& printer, Signals& signals) {
-  When timeout = after(options.timeout_s);
+int supervise(const RunOptions& options, Job& job, Printer& printer, Console& console, When timeout,
+              Signals& signals) {
   bool forwarded = false;
   while (job.any_alive()) {
-    std::vector<pollfd> fds{{signals.fd().get(), POLLIN, 0}};
-    job.watch(fds);
-    if (::poll(fds.data(), fds.size(), wait_ms({timeout, job.next()})) < 0 && errno != EINTR) break;
-    job.handle(fds.data() + 1);
     for (int number; (number = signals.take()) != 0;) {
-      if (number == SIGPIPE) continue;  // seen as a failed write
-      if (!std::exchange(forwarded, true)) printer.say(passed_on(number));
+      if (ends_the_job(number) && !std::exchange(forwarded, true)) printer.say(passed_on(number));
       job.forward(number);
     }
-    if (forwarded || printer.code) timeout.reset();
-    if (printer.reader_gone && !printer.code) {
-      printer.code = 128 + SIGPIPE;
-      job.stop(milliseconds(0));
-    }
-    if (due(timeout)) {
+    if (due(timeout) && !forwarded && !printer.code) {
       printer.say(timed_out(options, job.alive()));
       printer.code = kTimeoutCode;
       job.stop(milliseconds(0));
     }
+    if (const std::optional<int> broken = console.broken(); broken && !printer.code) {
+      printer.code = broken;
+      job.stop(milliseconds(0));
+    }
     job.on_time();
+    const When limit = forwarded || printer.code ? When() : timeout;
+    std::vector<pollfd> fds;
+    signals.watch(fds);
+    console.watch(fds);
+    const std::size_t own = fds.size();
+    job.watch(fds);
+    if (::poll(fds.data(), fds.size(), wait_ms({limit, job.next()})) < 0 && errno != EINTR) break;
+    console.hear();
+    job.handle(fds.data() + own);
   }
   job.finish();
-  return printer.code.value_or(0);
+  const bool from_outside = forwarded || printer.code == kTimeoutCode;
+  return console.drain(printer.code.value_or(0), from_outside, timeout, signals);
 }
 
 Result<int> run_here(const RunOptions& options, const std::vector<std::string>& argv, Signals& signals) {
@@ -89,26 +103,59 @@ Result<int> run_here(const RunOptions& options, const std::vector<std::string>& 
   const Result<int> port = free_port();
   if (!id.ok()) return id.status();
   if (!port.ok()) return port.status();
+  const Result<std::unique_ptr<Console>> console = Console::open(options);
+  if (!console.ok()) return console.status();
+  const auto roll = rt::Roll::create(*id, options.ranks, 0);
+  if (!roll.ok()) return roll.status();
   const Meeting meeting{.job = *id, .port = *port, .rendezvous = {}};
   Job::Spec spec{.argv = argv, .environments = {}, .bind = options.bind};
+  const Environment mine = own_environment();
   for (int r = 0; r < options.ranks; ++r) {
-    Environment variables = process_environment();
+    Environment variables = mine;
     for (const auto& [key, value] : options.extra) variables[key] = value;
     const Seat seat{.rank = r, .size = options.ranks, .local_rank = r, .local_size = options.ranks};
     for (const auto& [key, value] : rank_environment(seat, meeting)) variables[key] = value;
+    variables["OURO_ROLL"] = (*roll)->place();
     spec.environments.push_back(std::move(variables));
   }
-  const bool own_input = ::isatty(STDIN_FILENO) == 0 && ::fcntl(STDIN_FILENO, F_GETFD) >= 0;
-  if (own_input) spec.input = STDIN_FILENO;
-  Printer printer(options);
+  if (reads_input()) spec.input = STDIN_FILENO;
+  Printer printer(**console, **roll);
   Job job(std::move(spec), printer);
-  const Result<std::optional<int>> refused = job.start();
+  const When timeout = after(options.timeout_s);
+  const Result<std::optional<int>> refused = job.start(signals, timeout);
   if (!refused.ok()) return refused.status();
-  if (*refused) return **refused;
-  return supervise(options, job, printer, signals);
+  if (*refused) return (*console)->drain(**refused, true, {}, signals);
+  return supervise(options, job, printer, **console, timeout, signals);
 }
 
 }  // namespace
+
+Environment own_environment() {
+  Environment mine = process_environment();
+  const std::string outer = outer_launchers(mine);
+  mine.erase("OURO_LAUNCHER");  // it chose among those around this one
+  mine["OURO_OUTER_LAUNCHERS"] = outer.empty() ? "none" : outer;
+  return mine;
+}
+
+Environment exported(const RunOptions& options) {
+  Environment chosen;
+  for (const auto& [key, value] : process_environment()) {
+    const std::string_view k = key;
+    const bool own = k.starts_with("OURO_SECRET") || k == "OURO_HOSTID" || k == "OURO_RENDEZVOUS" ||
+                     k == "OURO_ROLL" || k == "OURO_LAUNCHER" || k == "OURO_OUTER_LAUNCHERS";
+    if (k.starts_with("OURO_") && !own) chosen[key] = value;
+  }
+  for (const auto& [key, value] : options.extra) chosen[key] = value;
+  return chosen;
+}
+
+std::string interfaces_of(const RunOptions& options) {
+  const Environment chosen = exported(options);
+  for (const char* key : {"OURO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"})
+    if (const auto it = chosen.find(key); it != chosen.end()) return it->second;
+  return "";
+}
 
 Environment rank_environment(const Seat& seat, const Meeting& meeting) {
   const std::string rank = std::to_string(seat.rank), size = std::to_string(seat.size);
@@ -150,10 +197,12 @@ Result<int> run_ranks(const RunOptions& options, const std::vector<std::string>&
   if (options.bind != rt::Bind::none && rt::machine().invented)
     return invalid("ranks cannot be bound to the machine that HWLOC_XMLFILE or HWLOC_SYNTHETIC describes");
   if (argv.empty() || argv[0].empty()) return invalid("no program to run");
-  const Subreaper subreaper;  // ends last, when the ranks are gone
-  Signals signals;
-  if (!signals.fd()) return system_error("cannot watch signals (signalfd)");
-  return options.hosts.empty() ? run_here(options, argv, signals) : run_on_hosts(options, argv, signals);
+  return guarded(options.name, [&](int above) -> Result<int> {
+    const Subreaper subreaper;  // ends last, when the ranks are gone
+    Signals signals(Signals::Which::all, above);
+    if (!signals) return system_error("cannot watch signals (signalfd)");
+    return options.hosts.empty() ? run_here(options, argv, signals) : run_on_hosts(options, argv, signals);
+  });
 }
 
 }  // namespace ouro::run

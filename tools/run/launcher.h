@@ -33,8 +33,17 @@ struct RunOptions {
 ///
 /// After a failure the others have a second to report and leave by themselves, then get SIGTERM, and SIGKILL
 /// two seconds later. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks; a second one kills
-/// them. Each rank leads a process group of its own; nothing that it started survives it. Rank 0 gets this
-/// process's standard input unless that is a terminal, the others an empty one.
+/// them. SIGUSR1, SIGUSR2, SIGTSTP (which stops this process, too) and SIGCONT are passed on, and the job
+/// goes on. Signals that this process was started to ignore stay ignored, here and in the ranks. Each rank
+/// leads a process group of its own; nothing that it started survives it, nor the death of this process
+/// (guardian.h). Rank 0 gets this process's standard input unless that is a terminal, the others an empty
+/// one.
+///
+/// Whoever reads standard output or standard error slowly holds up the ranks that write there, by full pipes,
+/// and nothing else: deaths, signals and the timeout are acted upon. After the last rank this waits for the
+/// reader as any program does; a signal or the timeout ends that, and it is told how many bytes were dropped.
+/// An output that fails ends the job with 1 and a word, or with 128 + SIGPIPE where nobody reads any more. A
+/// line that stands unfinished for a quarter of a second is shown as it is.
 ///
 /// A rank is bound before the program starts, with all threads that it will have. Bound ranks get
 /// OURO_BIND=none, since it is done.
@@ -46,8 +55,11 @@ struct RunOptions {
 /// address of the first host that all other hosts have reached), OURO_HOSTID (the host's name in `hosts`) and
 /// OURO_SECRET_FILE (a random secret of this job, which travels on the standard input of agents only).
 ///
-/// Blocks. Changes the calling thread's signal mask and the process's child-subreaper mark until it returns.
-/// Errors: invalid (options), resource (the system refuses processes, pipes, ports or a binding).
+/// The soft limit of open files is raised as far as needed (three for a rank); ranks get it as it was.
+///
+/// Blocks; forks, so the caller should have no other threads. Changes the calling thread's signal mask and
+/// the process's child-subreaper mark until it returns. Errors: invalid (options), resource (the system
+/// refuses processes, pipes, descriptors, ports or a binding).
 Result<int> run_ranks(const RunOptions& options, const std::vector<std::string>& argv);
 
 /// Where a rank is in the job.
@@ -65,6 +77,14 @@ struct Meeting {
   std::string rendezvous;             ///< "address:port" of another one, for ouro; "": all ranks on one host
 };
 
+/// This process's variables as ranks get them: OURO_OUTER_LAUNCHERS says whose rank this process itself is,
+/// so that nobody takes those variables for its own.
+Environment own_environment();
+/// Those of this process that are settings of the whole job, which are OURO_* but for what makes a rank of it
+/// and what is secret, and those of the options.
+Environment exported(const RunOptions& options);
+/// OURO_SOCKET_IFNAME as the ranks will see it; "": what the first host itself says.
+std::string interfaces_of(const RunOptions& options);
 /// The variables that a rank gets on top of its parent's.
 Environment rank_environment(const Seat& seat, const Meeting& meeting);
 

@@ -1,4 +1,5 @@
-// LineSplitter: bytes in, whole lines out. Used by the launcher on the output of each rank.
+// LineSplitter: bytes in, whole lines out, and what stands unfinished for a while. Used by the launcher on
+// the output of each rank.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -6,11 +7,16 @@
 
 namespace ouro::run {
 
+/// How a piece of a rank's output ends: with a newline, without one because there is no more, or in a line
+/// that may go on.
+enum class LineEnd : char { line = '1', output = '0', piece = '2' };
+
 class LineSplitter {
  public:
   static constexpr std::size_t kLongest = std::size_t{1} << 20;  ///< bytes; a longer line is broken here
 
-  /// Calls line(text) for each complete line, without its newline.
+  /// Calls line(text, shown) for each complete line, without its newline; `partial` has shown its first
+  /// `shown` bytes.
   template <class F>
   void add(std::string_view bytes, F&& line) {
     while (!bytes.empty()) {
@@ -23,20 +29,30 @@ class LineSplitter {
       const std::size_t take = newline < room ? newline : room;
       pending_ += bytes.substr(0, take);
       bytes.remove_prefix(take == newline ? take + 1 : take);
-      line(std::string_view(pending_));
-      pending_.clear();
+      finish(line, true);
     }
   }
 
-  /// Calls line(text) for what is left without a newline, if anything.
+  /// Whether there are bytes without a newline that were not shown.
+  bool unfinished() const { return pending_.size() > shown_; }
+  /// Calls more(text) with them.
   template <class F>
-  void finish(F&& line) {
-    if (!pending_.empty()) line(std::string_view(pending_));
+  void partial(F&& more) {
+    if (unfinished()) more(std::string_view(pending_).substr(shown_));
+    shown_ = pending_.size();
+  }
+
+  /// Calls line(text, shown) for what is left without a newline, if anything.
+  template <class F>
+  void finish(F&& line, bool even_empty = false) {
+    if (!pending_.empty() || even_empty) line(std::string_view(pending_), shown_);
     pending_.clear();
+    shown_ = 0;
   }
 
  private:
   std::string pending_;
+  std::size_t shown_ = 0;
 };
 
 }  // namespace ouro::run

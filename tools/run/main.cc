@@ -1,6 +1,8 @@
 // ouro-run: starts N ranks of a program, on this host or on several. For users; what it does is in
 // launcher.h.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <iostream>
@@ -28,7 +30,8 @@ hardware threads in turn); cache: all cores that share the outermost cache; numa
 memory; none: what the system chooses. All threads of a rank are bound with it: a program with streams or
 threads of its own wants cache or numa. Only what this process's own affinity mask allows is used.
 
-With -H or --hostfile ranks fill the slots of the hosts in order (without -n, all of them). On each host an agent,
+With -H or --hostfile ranks fill the slots of the hosts in order (without -n, all of them). A host that is named
+without a number has one slot, or, with -n, an even share of the ranks that are left over. On each host an agent,
 ouro-run under the same path as here, starts the ranks, in the directory of the same name. By default ssh starts the
 agent; it must not ask for a password. Another command may, in which {host} is the host's name; '' is none: every
 "host" is this one. Ranks on all hosts get the OURO_* variables of this process and what -x names, and an empty
@@ -41,7 +44,10 @@ Each rank gets OURO_RANK, OURO_WORLD_SIZE, OURO_LOCAL_RANK, OURO_LOCAL_SIZE, OUR
 torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, ...). Rank 0 gets standard input unless that
 is a terminal. If a rank fails, the others have a second to report and leave, then they are ended; the exit
 code is that of the first rank that failed (128 + signal number if a signal killed it), 124 after a timeout,
-127 if the program does not exist, 2 for wrong usage.)";
+127 if the program does not exist, 2 for wrong usage, 1 if output cannot be written.
+
+SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and end the job (a second one kills it); SIGUSR1, SIGUSR2,
+SIGTSTP and SIGCONT go to all ranks, and the job goes on. What ouro-run was started to ignore (nohup) it ignores.)";
 /// NAME or NAME=VALUE for the ranks on all hosts. False if NAME has no value here.
 bool set_variable(ouro::Environment& variables, const std::string& text) {
   const std::size_t equals = text.find('=');
@@ -56,6 +62,15 @@ bool set_variable(ouro::Environment& variables, const std::string& text) {
   return true;
 }
 
+/// Where one of the three is closed, what is opened next would be taken for it. Reading or writing there
+/// fails as it did.
+void occupy_standard_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(fd, F_GETFD) < 0) [[maybe_unused]]
+      const int same =  // the lowest that is free
+          ::open("/dev/null", (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
+}
+
 int usage(const std::string& text) {
   std::cerr << "ouro-run: " << text << "\n";
   return kUsage;
@@ -63,6 +78,7 @@ int usage(const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_standard_descriptors();
   if (argc == 2 && std::string_view(argv[1]) == ouro::run::kAgentCommand) return ouro::run::agent_main();
   CLI::App app{"Starts N ranks of a program, on this host or on several, and ends them all if one fails.",
                "ouro-run"};

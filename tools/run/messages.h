@@ -16,7 +16,7 @@
 namespace ouro::run {
 
 /// An agent's first line. What comes before it is a remote shell's and is passed on to the user.
-inline constexpr std::string_view kGreeting = "ouro-run agent, protocol 2";
+inline constexpr std::string_view kGreeting = "ouro-run agent, protocol 3";
 
 enum class Kind : std::uint8_t {
   // from the launcher
@@ -25,13 +25,15 @@ enum class Kind : std::uint8_t {
   start,      ///< Orders
   stop,       ///< milliseconds until SIGTERM
   signal,     ///< its number, for all ranks
+  hold,       ///< "e" or "o", "1": read no more of it from the ranks, "0": go on
+  left,       ///< rank, exit code: a rank of another host has ended
   // from an agent
   hello,    ///< version of ouro
   offers,   ///< offers
   reached,  ///< their indexes
   refused,  ///< exit code, text (may be empty): no rank runs
-  line,     ///< rank, "e" or "o", "1" if it ended with a newline, text
-  ended,    ///< rank
+  line,     ///< rank, "e" or "o", LineEnd, text
+  ended,    ///< rank, exit code
   failed,   ///< exit code, text: the first failure here
   say,      ///< text for the user
   over,     ///< all ranks and what they started are gone

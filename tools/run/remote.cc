@@ -15,6 +15,7 @@
 #include "tools/run/console.h"
 #include "tools/run/job.h"
 #include "tools/run/meeting_place.h"
+#include "tools/run/open_files.h"
 
 namespace ouro::run {
 namespace {
@@ -29,7 +30,7 @@ class HostsJob : public AgentLink::Audience {
   HostsJob(const HostsJob&) = delete;
   HostsJob& operator=(const HostsJob&) = delete;
   /// The exit code if agents cannot be run.
-  Result<std::optional<int>> call();
+  Result<std::optional<int>> call(Console& console, Signals& signals);
   int run(Signals& signals);
 
   void heard(AgentLink& agent, const Message& message) override;
@@ -37,7 +38,7 @@ class HostsJob : public AgentLink::Audience {
   void garbled(AgentLink& agent, const std::string& text) override;
 
  private:
-  void say(std::string_view text) { print_message(options_, text); }
+  void say(std::string_view text) { console_->say(text); }
   void say(const AgentLink& a, std::string_view text) { say(fmt::format("host {}: {}", a.host.name, text)); }
   void gone(AgentLink& a);
   void proceed();
@@ -48,12 +49,15 @@ class HostsJob : public AgentLink::Audience {
   void tell();
   void stop_all(milliseconds until_term);
   void forward(int number);
+  void end_at_once();
+  void hold();
   void on_time();
   std::vector<int> alive() const;
 
   const RunOptions& options_;
   const std::vector<std::string>& argv_;
   std::deque<AgentLink> agents_;
+  Console* console_ = nullptr;  // call() has it from its caller
   MeetingPlace place_;
   std::string token_, id_, secret_;
   enum class Phase { calling, offering, reaching, running } phase_ = Phase::calling;
@@ -63,7 +67,7 @@ class HostsJob : public AgentLink::Audience {
   };
   std::optional<Culprit> culprit_;
   When timeout_, call_limit_, verdict_, give_up_;
-  bool told_ = false, forwarded_ = false, reader_gone_ = false;
+  bool told_ = false, forwarded_ = false;
 };
 
 std::vector<std::string> names_of(const std::vector<Host>& hosts) {
@@ -82,7 +86,11 @@ HostsJob::HostsJob(const RunOptions& options, const std::vector<std::string>& ar
   }
 }
 
-Result<std::optional<int>> HostsJob::call() {
+Result<std::optional<int>> HostsJob::call(Console& console, Signals& signals) {
+  constexpr std::size_t kEach = 4, kWhileStarting = 16;
+  console_ = &console;
+  OURO_TRY(make_room(kEach * agents_.size() + kWhileStarting));
+  timeout_ = after(options_.timeout_s);
   for (std::string* text : {&token_, &id_, &secret_}) {
     Result<std::string> random = random_hex(text == &secret_ ? 32 : 16);
     if (!random.ok()) return random.status();
@@ -94,22 +102,23 @@ Result<std::optional<int>> HostsJob::call() {
     std::vector<std::string> command = agent_command(options_.agent, a.host.name);
     command.push_back(*program);
     command.push_back(kAgentCommand);
-    const Result<std::optional<int>> error = a.call(command);
+    const Result<std::optional<int>> error = a.call(command, {&signals, timeout_});
     if (!error.ok()) return error.status();
+    if (*error && (**error == EINTR || **error == ETIME)) {
+      const int number = **error == EINTR ? signals.take() : 0;
+      say(fmt::format("{} is not executed yet: given up", command[0]));
+      return std::optional<int>(number != 0 ? 128 + number : kTimeoutCode);
+    }
     if (*error) {
       say(fmt::format("cannot run {}: {}", command[0], std::strerror(**error)));
       return std::optional<int>(**error == ENOENT ? 127 : 126);
     }
   }
-  timeout_ = after(options_.timeout_s);
   call_limit_ = Clock::now() + kCall;
   return std::optional<int>();
 }
 
-void HostsJob::error_line(AgentLink& a, std::string_view text) {
-  put(STDERR_FILENO,
-      options_.prefix ? fmt::format("[{}] {}\n", a.host.name, text) : fmt::format("{}\n", text));
-}
+void HostsJob::error_line(AgentLink& a, std::string_view text) { console_->host_says(a.host.name, text); }
 
 void HostsJob::garbled(AgentLink& a, const std::string& text) {
   fail(1, fmt::format("host {}: {}", a.host.name, text));
@@ -141,11 +150,18 @@ void HostsJob::heard(AgentLink& a, const Message& m) {
     }
     case Kind::line:
       if (const Result<int> rank = number_of(m, 0, 0, kMaxRanks - 1); rank.ok())
-        if (!print_line(options_, *rank, text(1) == "e", text(3), text(2) == "1")) reader_gone_ = true;
+        console_->rank_says(*rank, text(1) == "e", text(3),
+                            text(2) == "1"   ? LineEnd::line
+                            : text(2) == "2" ? LineEnd::piece
+                                             : LineEnd::output);
       return;
     case Kind::ended:
-      if (const Result<int> rank = number_of(m, 0, a.first_rank, a.first_rank + a.host.slots - 1); rank.ok())
+      if (const Result<int> rank = number_of(m, 0, a.first_rank, a.first_rank + a.host.slots - 1);
+          rank.ok()) {
         a.alive[static_cast<std::size_t>(*rank - a.first_rank)] = 0;
+        for (AgentLink& other : agents_)
+          if (&other != &a) other.send({Kind::left, {text(0), text(1)}});
+      }
       return;
     case Kind::failed: {
       const Result<int> code = number_of(m, 0, 1, 255);
@@ -159,26 +175,6 @@ void HostsJob::heard(AgentLink& a, const Message& m) {
     default:
       return fail(1, fmt::format("host {}: unexpected message {}", a.host.name, static_cast<int>(m.kind)));
   }
-}
-
-/// OURO_* of this process are settings of the job, but for those that make a rank of it and what is secret.
-Environment exported(const RunOptions& options) {
-  Environment chosen;
-  for (const auto& [key, value] : process_environment()) {
-    const std::string_view k = key;
-    const bool own = k.starts_with("OURO_SECRET") || k == "OURO_HOSTID" || k == "OURO_RENDEZVOUS";
-    if (k.starts_with("OURO_") && !own) chosen[key] = value;
-  }
-  for (const auto& [key, value] : options.extra) chosen[key] = value;
-  return chosen;
-}
-
-/// OURO_SOCKET_IFNAME as the ranks will see it; "": what the first host itself says.
-std::string interfaces_of(const RunOptions& options) {
-  const Environment chosen = exported(options);
-  for (const char* key : {"OURO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"})
-    if (const auto it = chosen.find(key); it != chosen.end()) return it->second;
-  return "";
 }
 
 /// All agents are there: the first one listens where others may reach it.
@@ -283,12 +279,38 @@ void HostsJob::stop_all(milliseconds until_term) {
 }
 
 void HostsJob::forward(int number) {
-  if (number == SIGPIPE) return;  // seen as a failed write
+  if (number == SIGKILL) return end_at_once();
+  if (!ends_the_job(number)) {
+    for (AgentLink& a : agents_)
+      if (a.state == AgentLink::State::running) a.send({Kind::signal, {std::to_string(number)}});
+    return;
+  }
   if (phase_ != Phase::running) return fail(128 + number, fmt::format("ended by signal {}", number));
   if (!std::exchange(forwarded_, true)) say(passed_on(number));
   timeout_.reset();
   give_up_ = Clock::now() + kForwardToKill + kFarewell;
   for (AgentLink& a : agents_) a.send({Kind::signal, {std::to_string(number)}});
+}
+
+/// Nobody waits for this process any more: agents whose orders end do not ask for reasons.
+void HostsJob::end_at_once() {
+  told_ = true;
+  culprit_ = Culprit{128 + SIGKILL, ""};
+  timeout_.reset();
+  call_limit_.reset();
+  give_up_ = Clock::now() + kFarewell;
+  for (AgentLink& a : agents_) a.in.reset();
+}
+
+/// Agents stop reading what there is no room for here, and go on when there is.
+void HostsJob::hold() {
+  for (AgentLink& a : agents_)
+    for (const bool is_error : {false, true}) {
+      bool& held = a.held[is_error ? 1 : 0];
+      if (a.state != AgentLink::State::running || held == console_->full(is_error)) continue;
+      held = !held;
+      a.send({Kind::hold, {is_error ? "e" : "o", held ? "1" : "0"}});
+    }
 }
 
 std::vector<int> HostsJob::alive() const {
@@ -298,8 +320,9 @@ std::vector<int> HostsJob::alive() const {
 }
 
 void HostsJob::on_time() {
-  if (reader_gone_ && !culprit_) {
-    culprit_ = Culprit{128 + SIGPIPE, ""};
+  if (const std::optional<int> broken = console_->broken(); broken && !culprit_) {
+    culprit_ = Culprit{*broken, ""};
+    tell();  // the console has; how ranks end now is no cause
     stop_all(milliseconds(0));
   }
   if (due(timeout_)) {
@@ -330,7 +353,13 @@ int HostsJob::run(Signals& signals) {
   constexpr std::size_t kEach = 4;
   const auto present = [](const AgentLink& a) { return a.present(); };
   while (std::any_of(agents_.begin(), agents_.end(), present)) {
-    std::vector<pollfd> fds{{signals.fd().get(), POLLIN, 0}};
+    for (int number; (number = signals.take()) != 0;) forward(number);
+    on_time();
+    hold();
+    std::vector<pollfd> fds;
+    signals.watch(fds);
+    console_->watch(fds);
+    const std::size_t own = fds.size();
     for (const AgentLink& a : agents_) {  // poll ignores -1
       fds.push_back({a.child.pidfd.get(), POLLIN, 0});
       fds.push_back({a.child.out.get(), POLLIN, 0});
@@ -339,18 +368,18 @@ int HostsJob::run(Signals& signals) {
     }
     const int wait = wait_ms({timeout_, call_limit_, verdict_, give_up_});
     if (::poll(fds.data(), fds.size(), wait) < 0 && errno != EINTR) break;
+    console_->hear();
     for (std::size_t i = 0; i < agents_.size(); ++i) {
-      const pollfd* fd = &fds[1 + kEach * i];
+      const pollfd* fd = &fds[own + kEach * i];
       if (fd[1].revents != 0) agents_[i].drain();
       if (fd[2].revents != 0) agents_[i].drain_errors();
       if (fd[3].revents != 0) agents_[i].flush();
       if (fd[0].revents != 0) gone(agents_[i]);
     }
-    for (int number; (number = signals.take()) != 0;) forward(number);
-    on_time();
   }
   tell();
-  return culprit_ ? culprit_->code : 0;
+  const bool from_outside = forwarded_ || (culprit_ && culprit_->code == kTimeoutCode);
+  return console_->drain(culprit_ ? culprit_->code : 0, from_outside, timeout_, signals);
 }
 
 }  // namespace
@@ -358,10 +387,12 @@ int HostsJob::run(Signals& signals) {
 Result<int> run_on_hosts(const RunOptions& options, const std::vector<std::string>& argv, Signals& signals) {
   Result<std::vector<Host>> hosts = place(options.hosts, options.ranks);
   if (!hosts.ok()) return hosts.status();
+  const Result<std::unique_ptr<Console>> console = Console::open(options);
+  if (!console.ok()) return console.status();
   HostsJob job(options, argv, *hosts);
-  const Result<std::optional<int>> refused = job.call();
+  const Result<std::optional<int>> refused = job.call(**console, signals);
   if (!refused.ok()) return refused.status();
-  if (*refused) return **refused;
+  if (*refused) return (*console)->drain(**refused, true, {}, signals);
   return job.run(signals);
 }
 

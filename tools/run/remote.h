@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "runtime/core/status.h"
-#include "tools/run/guards.h"
 #include "tools/run/launcher.h"
+#include "tools/run/signals.h"
 
 namespace ouro::run {
 

@@ -35,7 +35,8 @@ inline Result<std::string> random_hex(std::size_t bytes) {
   return fmt::format("{:02x}", fmt::join(raw, ""));
 }
 
-/// Writes all of it; waits where the reader is slow. False when nobody reads any more.
+/// Writes all of it; waits where the reader is slow, so never while ranks run (outlet.h). False when nobody
+/// reads any more.
 inline bool put(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());
@@ -49,6 +50,13 @@ inline bool put(int fd, std::string_view bytes) {
     }
   }
   return true;
+}
+
+inline When earliest(std::initializer_list<When> all) {
+  When first;
+  for (const When& t : all)
+    if (t && (!first || *t < *first)) first = t;
+  return first;
 }
 
 /// For poll: milliseconds until the first of them, -1 if none will come.

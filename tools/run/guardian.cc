@@ -1,0 +1,112 @@
+// Forks the process that does the work, waits for it and clears up after it. Used through guardian.h.
+#include "tools/run/guardian.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "tools/run/child.h"
+#include "tools/run/guards.h"
+#include "tools/run/signals.h"
+#include "tools/run/system.h"
+
+namespace ouro::run {
+namespace {
+
+/// What the child leaves in the pipe; it holds much more.
+struct Outcome {
+  int code = 0;
+  int reason = 0;  // of an error, whose text follows
+};
+constexpr std::size_t kLongestText = 16'384;
+
+[[noreturn]] void work_and_leave(const std::function<Result<int>(int)>& work, int above, int report) {
+  ::setpgid(0, 0);
+  const Result<int> result = [&]() -> Result<int> {
+    try {
+      return work(above);
+    } catch (const std::exception& e) {
+      return Status(Reason::resource, e.what());
+    }
+  }();
+  Outcome outcome;
+  std::string text;
+  if (result.ok()) {
+    outcome.code = *result;
+  } else {
+    outcome.reason = static_cast<int>(result.status().reason());
+    text = result.status().failure()->text.substr(0, kLongestText);
+  }
+  const std::string bytes = std::string(reinterpret_cast<const char*>(&outcome), sizeof outcome) + text;
+  [[maybe_unused]] const ssize_t n = ::write(report, bytes.data(), bytes.size());
+  std::fflush(nullptr);
+  ::_exit(0);
+}
+
+/// Until the child has ended; `pidfd` is its own. Its status.
+int attend(pid_t child, const Fd& pidfd, Signals& signals) {
+  for (;;) {
+    std::vector<pollfd> fds;
+    signals.watch(fds);
+    fds.push_back({pidfd.get(), POLLIN, 0});
+    if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) ::kill(child, SIGKILL);
+    for (int number; (number = signals.take()) != 0;) {
+      ::kill(child, number);
+      if (number == SIGTSTP)
+        ::kill(::getpid(), SIGSTOP);  // so that a shell sees it; the child stops the ranks
+    }
+    int status = 0;
+    if (::waitpid(child, &status, WNOHANG) == child) return status;
+  }
+}
+
+}  // namespace
+
+Result<int> guarded(const std::string& name, const std::function<Result<int>(int)>& work) {
+  const ChildrenCount count;
+  std::optional<Subreaper> subreaper(std::in_place);
+  Signals signals;
+  if (!signals) return system_error("cannot watch signals (signalfd)");
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return system_error("cannot make a pipe");
+  Fd read_end(ends[0]), write_end(ends[1]);
+  const Fd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  if (!self) return system_error("cannot watch a process (pidfd_open)");
+  std::fflush(nullptr);  // or both would write it
+  const pid_t child = ::fork();
+  if (child < 0) return system_error("cannot start a process");
+  if (child == 0) work_and_leave(work, self.get(), write_end.get());
+  ::setpgid(child, child);
+  write_end.reset();
+  const Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  if (!pidfd) {
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    return system_error("cannot watch a process (pidfd_open)");
+  }
+  const int status = attend(child, pidfd, signals);
+  Outcome outcome;
+  std::string bytes(sizeof outcome + kLongestText, '\0');
+  ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
+  const ssize_t n = ::read(read_end.get(), bytes.data(), bytes.size());
+  if (n < static_cast<ssize_t>(sizeof outcome)) {
+    const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : 1;
+    subreaper.reset();  // ends all that the child has left; only then a reader may keep this process waiting
+    put(STDERR_FILENO, fmt::format("{}: the process that looked after the ranks (pid {}) was ended from "
+                                   "outside (code {}); all ranks are ended\n",
+                                   name, child, code));
+    return code;
+  }
+  std::memcpy(&outcome, bytes.data(), sizeof outcome);
+  if (outcome.reason == 0) return outcome.code;
+  return Status(static_cast<Reason>(outcome.reason),
+                bytes.substr(sizeof outcome, static_cast<std::size_t>(n) - sizeof outcome));
+}
+
+}  // namespace ouro::run

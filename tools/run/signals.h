@@ -1,0 +1,88 @@
+// Signals as bytes of a descriptor, and the end of the process that this one works for. Used in this folder.
+#pragma once
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+#include "runtime/core/fd.h"
+
+namespace ouro::run {
+
+/// Whether a job ends with it; other signals are passed on to the ranks, and the job goes on.
+inline bool ends_the_job(int number) {
+  return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT || number == SIGKILL;
+}
+
+/// While this lives, signals arrive here; the mask is as before afterwards. A signal that this process was
+/// started to ignore (nohup, a script's background job) is left ignored.
+class Signals {
+ public:
+  enum class Which { all, ending };
+  static constexpr std::size_t kWatched = 2;  ///< descriptors that watch appends
+
+  /// `above`: a pidfd of the process for which this one works, or -1; its end is told as SIGKILL.
+  explicit Signals(Which which = Which::all, int above = -1) : above_(above) {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGPIPE);  // told by a failed write
+    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) add(number);
+    if (which == Which::all)
+      for (int number : {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) add(number);
+    ::pthread_sigmask(SIG_BLOCK, &set_, &old_);
+    fd_ = Fd(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  ~Signals() {
+    above_ = -1;
+    while (take() != 0) {
+    }
+    ::pthread_sigmask(SIG_SETMASK, &old_, nullptr);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+  void watch(std::vector<pollfd>& fds) const {
+    fds.push_back({fd_.get(), POLLIN, 0});
+    fds.push_back({above_, POLLIN, 0});
+  }
+  /// The next signal's number, or 0.
+  int take() {
+    fetch();
+    if (early_.empty()) return 0;
+    const int number = early_.front();
+    early_.pop_front();
+    return number;
+  }
+  /// Whether one has come that ends the job; `take` will tell which.
+  bool ending() {
+    fetch();
+    return std::any_of(early_.begin(), early_.end(), ends_the_job);
+  }
+
+ private:
+  void add(int number) {
+    struct sigaction now {};
+    if (::sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_IGN) sigaddset(&set_, number);
+  }
+  void fetch() {
+    signalfd_siginfo info;
+    while (::read(fd_.get(), &info, sizeof info) == sizeof info)
+      if (info.ssi_signo != SIGPIPE) early_.push_back(static_cast<int>(info.ssi_signo));
+    pollfd gone{above_, POLLIN, 0};
+    if (above_ >= 0 && ::poll(&gone, 1, 0) > 0) {
+      early_.push_back(SIGKILL);
+      above_ = -1;
+    }
+  }
+
+  sigset_t set_{}, old_{};
+  Fd fd_;
+  int above_;
+  std::deque<int> early_;
+};
+
+}  // namespace ouro::run
