@@ -32,7 +32,8 @@ std::vector<int> Job::alive() const {
 
 Result<std::optional<int>> Job::start(Signals& signals, When limit) {
   constexpr std::size_t kEach = 3, kWhileStarting = 16;
-  OURO_TRY(make_room(kEach * ranks_.size() + kWhileStarting));
+  OURO_TRY(
+      make_room(kEach * ranks_.size() + kWhileStarting, fmt::format("starting {} ranks", ranks_.size())));
   const Fd empty(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!empty) return system_error("cannot open /dev/null");
   const int count = static_cast<int>(ranks_.size());

@@ -3,14 +3,15 @@
 #include <sys/resource.h>
 
 #include <cstddef>
+#include <string>
 
 #include "runtime/core/status.h"
 
 namespace ouro::run {
 
-/// Raises the soft limit so that `more` descriptors fit beside those that are open, as far as the hard limit
-/// lets it. Errors: resource (the text has needed and available).
-Status make_room(std::size_t more);
+/// Makes sure that this process can open `more` descriptors for `what_for`, as rt::provide_descriptors does.
+/// Errors: resource.
+Status make_room(std::size_t more, const std::string& what_for);
 
 /// The limit as this process was given it, which its children get back: what they open is theirs to decide,
 /// and programs that use select() rely on the usual one. Nullptr: it was never changed.

@@ -89,7 +89,8 @@ HostsJob::HostsJob(const RunOptions& options, const std::vector<std::string>& ar
 Result<std::optional<int>> HostsJob::call(Console& console, Signals& signals) {
   constexpr std::size_t kEach = 4, kWhileStarting = 16;
   console_ = &console;
-  OURO_TRY(make_room(kEach * agents_.size() + kWhileStarting));
+  OURO_TRY(
+      make_room(kEach * agents_.size() + kWhileStarting, fmt::format("calling {} hosts", agents_.size())));
   timeout_ = after(options_.timeout_s);
   for (std::string* text : {&token_, &id_, &secret_}) {
     Result<std::string> random = random_hex(text == &secret_ ? 32 : 16);
