@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 namespace ouro::bench {
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "bench/arguments.h"
+#include "kernels/device/gpu.h"
 #include "kernels/gpu/optim.h"
-#include "runtime/device/gpu.h"
 #include "tools/measure/figures.h"
 
 namespace ouro::bench {

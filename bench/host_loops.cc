@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/host_job.h"
-#include "kernels/host_loops.h"
+#include "kernels/host/host_job.h"
+#include "kernels/host/host_loops.h"
 
 namespace ouro::kernels {
 namespace {

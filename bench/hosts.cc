@@ -1,5 +1,5 @@
 // One rank over several hosts: times all-reduces, mixes and round trips, and counts the bytes that cross its
-// host's interface. Prints a line of JSON for each host. Started by hosts.py and by tests/hosts.
+// host's interface. Prints a line of JSON for each host. Started by hosts.py and by tests/system/hosts.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -18,7 +18,7 @@
 
 #include "bench/arguments.h"
 #include "runtime/core/fd.h"
-#include "runtime/rendezvous.h"
+#include "runtime/join/rendezvous.h"
 
 namespace {
 

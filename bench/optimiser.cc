@@ -20,9 +20,9 @@
 
 #include "bench/arguments.h"
 #include "kernels/arith/optim.h"
-#include "kernels/host_job.h"
-#include "kernels/host_loops.h"
-#include "kernels/optim.h"
+#include "kernels/host/host_job.h"
+#include "kernels/host/host_loops.h"
+#include "kernels/host/optim.h"
 #include "tools/measure/figures.h"
 
 namespace ouro::kernels {

@@ -16,7 +16,7 @@
 
 #include "bench/arguments.h"
 #include "ouro/ouro.hpp"
-#include "runtime/launch.h"
+#include "runtime/join/launch.h"
 #include "tools/measure/figures.h"
 
 namespace ouro::bench {

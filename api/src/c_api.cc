@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/device/gpu.h"
 #include "runtime/core/thread_owned.h"
-#include "runtime/device/gpu.h"
 
 namespace ouro::c {
 namespace {

@@ -3,9 +3,9 @@
 #include <numeric>
 
 #include "api/src/c_api.h"
-#include "runtime/context.h"
-#include "runtime/device/gpu.h"
-#include "runtime/group.h"
+#include "kernels/device/gpu.h"
+#include "runtime/context/context.h"
+#include "runtime/group/group.h"
 
 using namespace ouro;
 using namespace ouro::c;

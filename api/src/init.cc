@@ -12,16 +12,16 @@
 #include <latch>
 
 #include "ouro/ouro.hpp"
-#include "runtime/context.h"
+#include "runtime/context/context.h"
 #include "runtime/core/deadline.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
 #include "runtime/core/thread.h"
-#include "runtime/descriptors.h"
-#include "runtime/interfaces.h"
-#include "runtime/launch.h"
-#include "runtime/roll.h"
-#include "runtime/wire/keys.h"
+#include "runtime/join/descriptors.h"
+#include "runtime/join/launch.h"
+#include "runtime/join/roll.h"
+#include "runtime/network/interfaces.h"
+#include "transport/wire/keys.h"
 
 namespace ouro {
 namespace {

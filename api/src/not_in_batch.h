@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/batch.h"
+#include "runtime/group/batch.h"
 
 namespace ouro {
 

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "api/src/not_in_batch.h"
-#include "runtime/batch.h"
-#include "runtime/group.h"
+#include "runtime/group/batch.h"
+#include "runtime/group/group.h"
 
 namespace ouro {
 namespace {

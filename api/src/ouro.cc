@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "api/src/not_in_batch.h"
-#include "runtime/context.h"
-#include "runtime/group.h"
+#include "runtime/context/context.h"
+#include "runtime/group/group.h"
 
 namespace ouro {
 

@@ -3,7 +3,7 @@
 
 #include "ouro/ouro.hpp"
 #include "runtime/core/deadline.h"
-#include "runtime/device/gpu_stream.h"
+#include "runtime/stream/gpu_stream.h"
 
 namespace ouro {
 

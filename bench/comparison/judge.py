@@ -1,4 +1,4 @@
-# From samples to rows: medians of round ratios, the best peer, the limit, the target. Pure; tested in tests/compare.
+# From samples to rows: medians of round ratios, the best peer, the limit, the target. Pure; tested in tests/bench.
 # Used by command.py.
 import collections
 import dataclasses

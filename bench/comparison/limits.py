@@ -1,5 +1,5 @@
 # What the machine allows: least bytes through memory, or the coherence bound, over bandwidths probed in the same run.
-# Used by judge.py; tested in tests/compare.
+# Used by judge.py; tested in tests/bench.
 from comparison import points
 
 

@@ -1,5 +1,5 @@
 # bench/compare --transport: two ranks that share no memory, beside ucx_perftest, Open MPI over TCP and a raw stream.
-# Used by command.py; the pure parts are tested in tests/compare.
+# Used by command.py; the pure parts are tested in tests/bench.
 import dataclasses
 import os
 import pathlib

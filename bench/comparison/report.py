@@ -1,5 +1,5 @@
 # Rows as a table, as JSON, as CSV.
-# Used by command.py; the JSON rows are tested in tests/compare.
+# Used by command.py; the JSON rows are tested in tests/bench.
 import csv
 import io
 import json

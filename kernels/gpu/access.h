@@ -188,8 +188,8 @@ OURO_HD void store(std::byte* p, const Bits& b) {
 #undef OURO_LOAD
 
 /// Partial result and result, as R says; fp16 with the device's own conversions, which take an instruction
-/// where the integer arithmetic takes ten (as kernels/host_loops_half.h on the host; the bits are the same:
-/// exact up, to nearest even down, a NaN made canonical).
+/// where the integer arithmetic takes ten (as kernels/host/host_loops_half.h on the host; the bits are the
+/// same: exact up, to nearest even down, a NaN made canonical).
 template <class R>
 inline constexpr bool kHalf = std::is_same_v<typename R::Element, arith::Half> && !R::kPlain;
 template <class R>

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/device/gpu.h"
 #include "runtime/core/types.h"
-#include "runtime/device/gpu.h"
 
 namespace ouro::gpu {
 

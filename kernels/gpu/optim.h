@@ -6,14 +6,14 @@
 #include <span>
 
 #include "kernels/arith/optim.h"
+#include "kernels/device/gpu.h"
 #include "kernels/gpu/collect.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
-#include "runtime/device/gpu.h"
 
 namespace ouro::gpu {
 
-/// The update of kernels/optim.h that a launch performs, with the same bits.
+/// The update of kernels/host/optim.h that a launch performs, with the same bits.
 enum class Family : std::uint8_t { sgd, adam, accum_adam };
 
 /// What is updated at once, and what happens in the same pass. Bytes are of AdamW in fp32, a parameter.

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/flow/list.h"
 #include "kernels/gpu/collect.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
-#include "runtime/flow/list.h"
 
 namespace ouro::gpu {
 

@@ -1,11 +1,11 @@
 // The resident executor: the listener that carries flows out inside one kernel launch, a block a channel. One
-// body for device and host; the steps' meaning is in runtime/flow/step.h. Used by resident_host.cc and
+// body for device and host; the steps' meaning is in kernels/flow/step.h. Used by resident_host.cc and
 // resident.cu.
 #pragma once
+#include "kernels/flow/traits.h"
 #include "kernels/gpu/resident_channel.h"
 #include "kernels/gpu/resident_cut.h"
 #include "kernels/gpu/resident_loops.h"
-#include "runtime/flow/traits.h"
 
 namespace ouro::gpu {
 

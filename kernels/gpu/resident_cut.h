@@ -1,9 +1,9 @@
 // How the resident executor cuts an operation: which elements a channel has, and which of them a chunk is.
 // The same rules as the host executor's. Used by resident_body.h.
 #pragma once
+#include "kernels/flow/traits.h"
 #include "kernels/gpu/resident.h"
 #include "runtime/core/hd.h"
-#include "runtime/flow/traits.h"
 
 namespace ouro::gpu {
 

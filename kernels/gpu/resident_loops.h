@@ -1,5 +1,5 @@
 // Element loops of the resident kernels: what the threads of one block do with one chunk. Values and orders
-// are those of kernels/host_loops.h. Used by resident_body.h.
+// are those of kernels/host/host_loops.h. Used by resident_body.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>

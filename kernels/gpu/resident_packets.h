@@ -3,10 +3,10 @@
 // resident_host.cc and resident.cu. Its flow twin, proof and oracle is flow::OneShotAllReduce: post, then
 // reduce_posted in rank order.
 #pragma once
+#include "kernels/flow/step.h"
 #include "kernels/gpu/resident_channel.h"
 #include "kernels/gpu/resident_cut.h"
 #include "kernels/gpu/resident_loops.h"
-#include "runtime/flow/step.h"
 
 namespace ouro::gpu {
 

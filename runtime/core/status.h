@@ -152,10 +152,12 @@ class [[nodiscard]] Result {
 /// `OURO_ASSIGN(auto group, context.split(0, 1));`, `OURO_ASSIGN(known_->count, count());`. Several
 /// statements: it does not compile as the body of an `if` without braces.
 #define OURO_ASSIGN(target, ...) OURO_ASSIGN_NUMBERED(target, (__VA_ARGS__), __COUNTER__)
+/// @cond parts of OURO_ASSIGN
 #define OURO_ASSIGN_NUMBERED(target, expression, number) OURO_ASSIGN_TO(target, expression, number)
 #define OURO_ASSIGN_TO(target, expression, number)                      \
   auto ouro_result_##number = expression;                               \
   if (!ouro_result_##number.ok()) return ouro_result_##number.status(); \
   target = *std::move(ouro_result_##number)
+/// @endcond
 
 }  // namespace ouro

@@ -8,7 +8,7 @@
 
 #include "ouro/dlpack.hpp"
 #include "tests/api/dlpack_producer.h"
-#include "tests/runtime/ranks.h"
+#include "tests/runtime/group/ranks.h"
 
 namespace ouro {
 namespace {

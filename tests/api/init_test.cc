@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/device/gpu.h"
 #include "runtime/core/fd.h"
-#include "runtime/device/gpu.h"
-#include "tests/runtime/ranks.h"
+#include "tests/runtime/group/ranks.h"
 
 namespace ouro {
 namespace {

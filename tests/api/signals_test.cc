@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/device/gpu.h"
-#include "tests/runtime/ranks.h"
+#include "kernels/device/gpu.h"
+#include "tests/runtime/group/ranks.h"
 
 namespace ouro {
 namespace {

@@ -9,13 +9,13 @@ FD_CALLS = r"open|openat|socket|socketpair|accept4|pipe2|memfd_create|eventfd|ti
 
 # (name, pattern, paths in which it is right, why)
 RULES = [
-    ("ftruncate", r"\bftruncate(64)?\s*\(", ("runtime/device/segment.cc",),
+    ("ftruncate", r"\bftruncate(64)?\s*\(", ("runtime/core/segment.cc",),
      "a sparse segment dies by SIGBUS later: only segment.cc makes segments, with fallocate behind it"),
     ("exit", r"\b(?<!\.)(?<!->)(std::|::)?(_exit|_Exit|quick_exit|exit|terminate)\s*\(", (), "the library never ends the process"),
     ("abort", r"(\bstd::|(?<![\w.:>])::)abort\s*\(|\b__builtin_trap\s*\(", ("runtime/core/status.cc",),
      "the library never ends the process, unless the value of a failed Result is used"),
     ("signal handler", r"\b(std::|::)?(sigaction|signal|sigset|sigprocmask)\s*\(",
-     ("transport/ucx_api.cc",), "the library installs no signal handler (and takes back those of UCX)"),
+     ("transport/net/ucx/ucx_api.cc",), "the library installs no signal handler (and takes back those of UCX)"),
     ("bare thread", r"\bstd::j?thread\b(?!::)|\bstd::async\b|\bpthread_create\s*\(", ("runtime/core/thread.h", "runtime/core/thread.cc"),
      "threads are started by core/thread.h, which keeps the program's signals out of them and names them"),
     ("/dev/shm", r"/dev/shm/|\bshm_open\s*\(", (), "segments have no names"),

@@ -1,6 +1,6 @@
 // Tests of the copies by kind of destination: every length and alignment around their borders, nothing
 // beyond.
-#include "kernels/copy.h"
+#include "kernels/host/copy.h"
 
 #include <gtest/gtest.h>
 

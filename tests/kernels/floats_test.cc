@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/arith/floats.h"
-#include "kernels/host_job.h"
-#include "kernels/host_loops.h"
+#include "kernels/host/host_job.h"
+#include "kernels/host/host_loops.h"
 #include "tests/kernels/reference.h"
 #if defined(OURO_HAVE_CUDA_HEADERS)
 #include <cuda_bf16.h>

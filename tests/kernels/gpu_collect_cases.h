@@ -1,6 +1,6 @@
 // What the fused and hop kernels must do, as cases that run wherever a Runner runs kernels: on host threads
-// in gpu_collect_test.cc, on a device in tests/cuda/collect_test.cc. The oracle is kernels::fold and plain
-// copies.
+// in gpu_collect_test.cc, on a device in tests/system/cuda/collect_test.cc. The oracle is kernels::fold and
+// plain copies.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/gpu/collect.h"
-#include "kernels/host_loops.h"
+#include "kernels/host/host_loops.h"
 #include "tests/kernels/reference.h"
 
 namespace ouro::gpu {

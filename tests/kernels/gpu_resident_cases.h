@@ -12,7 +12,7 @@
 
 #include "kernels/arith/floats.h"
 #include "kernels/gpu/resident.h"
-#include "kernels/host_loops.h"
+#include "kernels/host/host_loops.h"
 
 namespace ouro::gpu::resident_test {
 

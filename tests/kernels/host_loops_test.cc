@@ -1,6 +1,6 @@
 // The host loops against the reference, on every instruction set of this machine: all types, ops, source
 // counts, alignments and sizes.
-#include "kernels/host_loops.h"
+#include "kernels/host/host_loops.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/host_job.h"
+#include "kernels/host/host_job.h"
 #include "tests/kernels/reference.h"
 
 namespace ouro::kernels {

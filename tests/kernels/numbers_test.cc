@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/arith/reduce.h"
-#include "kernels/host_job.h"
-#include "kernels/host_loops.h"
+#include "kernels/host/host_job.h"
+#include "kernels/host/host_loops.h"
 #include "tests/kernels/reference.h"
 
 namespace ouro::kernels {

@@ -12,8 +12,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/host_loops.h"
-#include "kernels/optim.h"
+#include "kernels/host/host_loops.h"
+#include "kernels/host/optim.h"
 #include "tests/kernels/reference.h"
 
 namespace ouro::kernels::optim {

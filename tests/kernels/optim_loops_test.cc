@@ -2,7 +2,7 @@
 // what they fuse against the separate calls; what they must refuse and leave alone.
 #include <gtest/gtest.h>
 
-#include "kernels/host_job.h"
+#include "kernels/host/host_job.h"
 #include "tests/kernels/optim_cases.h"
 
 namespace ouro::kernels::optim {

@@ -1,6 +1,7 @@
 // What the kernels must compute, written a second time and differently: values as double or 128-bit integers,
 // formats by ldexp, one element at a time. Used by the tests of kernels only.
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>

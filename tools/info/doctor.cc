@@ -9,7 +9,7 @@
 #include <limits>
 #include <utility>
 
-#include "transport/shm.h"
+#include "transport/shm/shm.h"
 
 namespace ouro::info {
 namespace {

@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "api/include/ouro/ouro.hpp"
-#include "kernels/host_loops.h"
+#include "kernels/host/host_loops.h"
 #include "runtime/core/env.h"
 
 namespace ouro::info {

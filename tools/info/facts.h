@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/machine.h"
+#include "runtime/context/machine.h"
 #include "tools/info/cgroup.h"
 #include "tools/info/gpus.h"
 #include "tools/info/machine.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/device/gpu.h"
+#include "kernels/device/gpu.h"
 
 namespace ouro::info {
 

@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <uct/api/uct.h>
 
-#include "transport/ucx_api.h"
+#include "transport/net/ucx/ucx_api.h"
 #endif
 
 namespace ouro::info {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "runtime/machine.h"
+#include "runtime/context/machine.h"
 #include "tools/cli/output.h"
 
 namespace ouro::perf {

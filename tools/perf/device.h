@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device/gpu.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
-#include "runtime/device/gpu.h"
 
 namespace ouro::perf {
 

@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/device/gpu.h"
 #include "ouro/ouro.hpp"
-#include "runtime/device/gpu.h"
-#include "runtime/launch.h"
+#include "runtime/join/launch.h"
 #include "tools/cli/output.h"
 #include "tools/perf/options.h"
 #include "tools/perf/probe.h"

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "runtime/group.h"
+#include "runtime/group/group.h"
 #include "tools/perf/check.h"
 #include "tools/perf/report.h"
 

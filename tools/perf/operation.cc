@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "runtime/device/gpu.h"
+#include "kernels/device/gpu.h"
 #include "tools/perf/device.h"
 
 namespace ouro::perf {

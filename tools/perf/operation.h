@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "ouro/ouro.hpp"
-#include "runtime/operation.h"
+#include "runtime/plan/operation.h"
 #include "tools/perf/collective.h"
 
 namespace ouro::perf {

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/context/machine.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
-#include "runtime/machine.h"
 #include "tools/perf/aggregation_options.h"
 #include "tools/perf/collective.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "runtime/machine.h"
+#include "runtime/context/machine.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/probe.h"
 #include "tools/perf/report.h"

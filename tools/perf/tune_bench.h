@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "ouro/ouro.hpp"
-#include "runtime/context.h"
-#include "runtime/select.h"
+#include "runtime/context/context.h"
+#include "runtime/plan/select.h"
 #include "tools/cli/output.h"
 #include "tools/perf/check.h"
 #include "tools/perf/options.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/rules.h"
+#include "runtime/plan/rules.h"
 
 namespace ouro::perf {
 

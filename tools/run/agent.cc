@@ -11,7 +11,7 @@
 #include <optional>
 #include <utility>
 
-#include "runtime/roll.h"
+#include "runtime/join/roll.h"
 #include "tools/run/guardian.h"
 #include "tools/run/guards.h"
 #include "tools/run/job.h"

@@ -8,10 +8,10 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/context/machine.h"
 #include "runtime/core/env.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/status.h"
-#include "runtime/machine.h"
 #include "tools/run/signals.h"
 #include "tools/run/system.h"
 

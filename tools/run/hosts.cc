@@ -127,7 +127,8 @@ Result<std::vector<Host>> place(const std::vector<Host>& hosts, int ranks) {
       static_cast<int>(std::count_if(used.begin(), used.end(), [](const Host& h) { return h.elastic; }));
   for (Host& h : used) {
     if (!h.elastic) continue;
-    const int more = (left + elastic - 1) / elastic--;
+    const int more = (left + elastic - 1) / elastic;
+    --elastic;
     h.slots += more;
     left -= more;
     h.elastic = false;

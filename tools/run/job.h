@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/context/machine.h"
 #include "runtime/core/env.h"
 #include "runtime/core/status.h"
-#include "runtime/machine.h"
 #include "tools/run/child.h"
 #include "tools/run/lines.h"
 #include "tools/run/system.h"

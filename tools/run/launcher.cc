@@ -10,8 +10,8 @@
 
 #include <utility>
 
-#include "runtime/launch.h"
-#include "runtime/roll.h"
+#include "runtime/join/launch.h"
+#include "runtime/join/roll.h"
 #include "tools/run/console.h"
 #include "tools/run/guardian.h"
 #include "tools/run/guards.h"

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/context/machine.h"
 #include "runtime/core/env.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
-#include "runtime/machine.h"
 #include "tools/run/hosts.h"
 
 namespace ouro::run {

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "runtime/core/env.h"
-#include "runtime/interfaces.h"
-#include "runtime/net_address.h"
+#include "runtime/network/interfaces.h"
+#include "runtime/network/net_address.h"
 
 namespace ouro::run {
 namespace {

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/context/machine.h"
 #include "runtime/core/env.h"
 #include "runtime/core/status.h"
-#include "runtime/machine.h"
 #include "tools/run/launcher.h"
 #include "tools/run/meeting.h"
 

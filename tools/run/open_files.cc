@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "runtime/descriptors.h"
+#include "runtime/join/descriptors.h"
 #include "tools/run/system.h"
 
 namespace ouro::run {

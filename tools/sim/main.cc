@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "runtime/flow/hierarchy.h"
+#include "kernels/flow/hierarchy.h"
 #include "tools/cli/errors.h"
 #include "tools/cli/files.h"
 #include "tools/cli/numbers.h"

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "runtime/flow/hierarchy.h"
+#include "kernels/flow/hierarchy.h"
 #include "tools/sim/script.h"
 
 namespace ouro::sim {

@@ -3,7 +3,7 @@
 #pragma once
 #include <string_view>
 
-#include "runtime/flow/list.h"
+#include "kernels/flow/list.h"
 #include "tools/sim/cluster.h"
 
 namespace ouro::sim {

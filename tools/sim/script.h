@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/flow/step.h"
+#include "kernels/flow/step.h"
 #include "tools/sim/cluster.h"
 
 namespace ouro::sim {

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "runtime/device/gpu.h"
+#include "kernels/device/gpu.h"
 
 namespace ouro::tools {
 

@@ -3,7 +3,7 @@
 // decentralised.cc.
 #include <fmt/format.h>
 
-#include "runtime/device/gpu.h"
+#include "kernels/device/gpu.h"
 #include "tools/cli/output.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/command_line.h"

@@ -1,0 +1,261 @@
+// Windows: registered memory with a lock in front, mapped by all ranks of the group. See
+// ouro/train/window.hpp.
+#include "ouro/train/window.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "api/src/not_in_batch.h"
+#include "api/train/common/comparison.h"
+#include "kernels/host/host_loops.h"
+#include "runtime/core/deadline.h"
+#include "runtime/group/group.h"
+
+namespace ouro::train {
+namespace {
+
+/// In front of each array, in shared memory.
+struct alignas(128) Front {
+  std::uint32_t lock;  // kWriter, or the number of readers; kWaiting besides
+  std::uint32_t unused;
+  std::uint64_t version;  // written under the lock
+};
+constexpr std::uint32_t kWriter = 1u << 31;
+/// A writer found readers: no more of them are let in until one writer was, lest they take turns for ever.
+/// Other writers that wait set it again.
+constexpr std::uint32_t kWaiting = 1u << 30;
+
+bool try_lock(Front& f, bool writes) {
+  const std::atomic_ref word(f.lock);
+  std::uint32_t now = word.load(std::memory_order_relaxed);
+  if (writes ? (now & ~kWaiting) != 0 : now >= kWaiting - 1) {
+    if (writes && (now & kWaiting) == 0) word.fetch_or(kWaiting, std::memory_order_relaxed);
+    return false;
+  }
+  // Pairs with the release in unlock().
+  return word.compare_exchange_strong(now, writes ? kWriter : now + 1, std::memory_order_acquire,
+                                      std::memory_order_relaxed);
+}
+/// A writer that waits no longer; others that do say so again.
+void give_up(Front& f) { std::atomic_ref(f.lock).fetch_and(~kWaiting, std::memory_order_relaxed); }
+void unlock(Front& f, bool writes) {
+  const std::atomic_ref word(f.lock);
+  if (writes)
+    word.fetch_and(~kWriter, std::memory_order_release);
+  else
+    word.fetch_sub(1, std::memory_order_release);
+}
+
+bool on_host(Device d) { return d.kind == Device::Kind::host; }
+Status gpu_memory() { return unsupported("window: memory of a GPU; expected memory of the host"); }
+
+}  // namespace
+
+struct Window::State {
+  struct Shown {
+    Front* front = nullptr;
+    std::byte* data = nullptr;
+    std::shared_ptr<device::Segment> keep;
+  };
+  explicit State(Group g) : group(std::move(g)) {}
+  Group group;
+  std::size_t count = 0;
+  DType dtype = DType::f32;
+  std::shared_ptr<rt::Allocation> mine;
+  std::vector<Shown> shown;  // by rank
+
+  Status lock(int rank, bool writes) const;
+  void unlock(int rank, bool writes) const {
+    train::unlock(*shown[static_cast<std::size_t>(rank)].front, writes);
+  }
+  Status check(int rank, const void* data, std::size_t elements, DType, Device, std::size_t offset) const;
+  template <class F>
+  Status locked(int rank, bool writes, F&& f) const {
+    OURO_TRY(lock(rank, writes));
+    const Shown& s = shown[static_cast<std::size_t>(rank)];
+    f(s.data);
+    if (writes) ++s.front->version;
+    unlock(rank, writes);
+    return {};
+  }
+};
+
+Status Window::State::lock(int rank, bool writes) const {
+  constexpr int kSpins = 200;
+  constexpr std::chrono::microseconds kSleep{50};
+  Front& f = *shown[static_cast<std::size_t>(rank)].front;
+  const auto start = Clock::now();
+  const auto end = deadline_after(group.impl()->spec().deadline, start);
+  for (int turn = 0; !try_lock(f, writes); ++turn) {
+    if (turn < kSpins) {
+      relax();
+      continue;
+    }
+    Status over = group.status();
+    if (over.ok() && Clock::now() >= end)
+      over = Status(Failure{.reason = Reason::deadline,
+                            .text = "the lock of its window was not free",
+                            .rank = rank,
+                            .group = group.name(),
+                            .op = "window",
+                            .elapsed_s = std::chrono::duration<double>(Clock::now() - start).count()});
+    if (!over.ok()) {
+      if (writes) give_up(f);
+      return over;
+    }
+    std::this_thread::sleep_for(kSleep);
+  }
+  return {};
+}
+
+Status Window::State::check(int rank, const void* data, std::size_t elements, DType t, Device d,
+                            std::size_t offset) const {
+  if (rank < 0 || rank >= group.size())
+    return invalid(fmt::format("window: rank {} is not in the group (0..{})", rank, group.size() - 1));
+  if (!on_host(d)) return gpu_memory();
+  if (t != dtype) return invalid(fmt::format("window: a view of type {}; expected {}", name(t), name(dtype)));
+  if (offset > count || elements > count - offset)
+    return invalid(
+        fmt::format("window: elements {} to {} of an array of {}", offset, offset + elements, count));
+  if (data == nullptr && elements > 0) return invalid("window: a null pointer");
+  return {};
+}
+
+Result<Window> Window::create(Group& g, CView initial) {
+  if (!g.valid()) return invalid("window: the group is an empty handle");
+  OURO_TRY(not_in_batch("window"));
+  rt::Context& context = *g.impl()->context();
+  auto state = std::make_shared<State>(Group(g.impl()));
+  state->count = initial.count;
+  state->dtype = initial.dtype;
+  const std::size_t bytes = sizeof(Front) + initial.bytes();
+  MemoryRef ref;
+  const auto prepare = [&]() -> Status {
+    if (!on_host(initial.device)) return gpu_memory();
+    if (initial.data == nullptr && initial.count > 0) return invalid("window: a null pointer");
+    auto made = context.allocate(bytes);
+    OURO_TRY(made.status());
+    state->mine = std::move(*made);
+    if (initial.bytes() > 0) std::memcpy(state->mine->data() + sizeof(Front), initial.data, initial.bytes());
+    ref = context.find(state->mine->data(), bytes);
+    return {};
+  };
+  const Claim claims[] = {{"an array of another type", static_cast<std::uint64_t>(initial.dtype)},
+                          {"an array of another length", initial.count, true}};
+  OURO_TRY(compare(g, "window", claims, prepare()));
+
+  const std::uint64_t words[] = {ref.id, ref.offset};
+  std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(g.size()));
+  OURO_TRY(all_gather(g, std::span<const std::uint64_t>(words), std::span<std::uint64_t>(all)));
+  Status mapped;
+  for (std::size_t r = 0; r < static_cast<std::size_t>(g.size()) && mapped.ok(); ++r) {
+    auto at = context.resolve(g.ranks()[r], {all[2 * r], all[2 * r + 1]}, bytes);
+    mapped = at.status();
+    if (mapped.ok())
+      state->shown.push_back(
+          {reinterpret_cast<Front*>(at->data), at->data + sizeof(Front), std::move(at->keep)});
+  }
+  OURO_TRY(compare(g, "window", {}, mapped));
+  return Window(std::move(state));
+}
+
+int Window::rank() const { return state_->group.rank(); }
+int Window::size() const { return state_->group.size(); }
+std::size_t Window::count() const { return state_->count; }
+DType Window::dtype() const { return state_->dtype; }
+
+Status Window::get(int rank, View out, std::size_t offset) const {
+  OURO_TRY(state_->check(rank, out.data, out.count, out.dtype, out.device, offset));
+  return state_->locked(rank, false, [&](const std::byte* at) {
+    if (out.count > 0) std::memcpy(out.data, at + offset * size_of(out.dtype), out.bytes());
+  });
+}
+Status Window::put(int rank, CView in, std::size_t offset) const {
+  OURO_TRY(state_->check(rank, in.data, in.count, in.dtype, in.device, offset));
+  return state_->locked(rank, true, [&](std::byte* at) {
+    if (in.count > 0) std::memcpy(at + offset * size_of(in.dtype), in.data, in.bytes());
+  });
+}
+Status Window::accumulate(int rank, CView in, ReduceOp op, std::size_t offset) const {
+  OURO_TRY(state_->check(rank, in.data, in.count, in.dtype, in.device, offset));
+  if (op.kind == OpKind::avg || !applies(op.kind, in.dtype))
+    return invalid(fmt::format("window: {} of {} does not accumulate", name(op.kind), name(in.dtype)));
+  return state_->locked(rank, true, [&](std::byte* at) {
+    at += offset * size_of(in.dtype);
+    const void* sources[] = {at, in.data};
+    const Scalar factors[] = {{1, 1}, op.scalar};
+    if (in.count > 0) kernels::fold({.dtype = in.dtype, .op = op.kind}, at, sources, factors, in.count);
+  });
+}
+Result<std::uint64_t> Window::version(int rank) const {
+  OURO_TRY(state_->check(rank, nullptr, 0, state_->dtype, {}, 0));
+  OURO_TRY(state_->lock(rank, false));
+  const std::uint64_t v = state_->shown[static_cast<std::size_t>(rank)].front->version;
+  state_->unlock(rank, false);
+  return v;
+}
+Status Window::fence() const {
+  OURO_TRY(not_in_batch("fence"));
+  return barrier(state_->group);
+}
+
+Status average_donors(Window& window, std::span<const int> donors, std::span<const double> weights,
+                      View params, double keep) {
+  constexpr const char* kCall = "average_donors";
+  const Window::State& s = window.state();
+  if (!(keep >= 0 && keep <= 1)) return invalid(fmt::format("{}: keep {}; expected 0 to 1", kCall, keep));
+  if (donors.empty()) return invalid(fmt::format("{}: no donors", kCall));
+  if (donors.size() != weights.size())
+    return invalid(fmt::format("{}: {} weights for {} donors", kCall, weights.size(), donors.size()));
+  double sum = 0;
+  for (std::size_t k = 0; k < donors.size(); ++k) {
+    OURO_TRY(s.check(donors[k], params.data, params.count, params.dtype, params.device, 0));
+    if (!(weights[k] >= 0) || !std::isfinite(weights[k]))
+      return invalid(fmt::format("{}: donor {} has weight {}; expected a finite number, 0 at least", kCall,
+                                 donors[k], weights[k]));
+    sum += weights[k];
+  }
+  if (params.count != s.count)
+    return invalid(
+        fmt::format("{}: parameters of {} elements for a window of {}", kCall, params.count, s.count));
+  if (!(sum > 0) || !std::isfinite(sum))
+    return invalid(fmt::format("{}: the weights add up to {}; expected a finite sum above 0", kCall, sum));
+  if (!applies(OpKind::premulsum, s.dtype) || !is_float(s.dtype))
+    return invalid(fmt::format("{}: a window of {}; expected floating-point numbers", kCall, name(s.dtype)));
+
+  // Locks are taken in the order of ranks, by everybody.
+  std::vector<std::size_t> order(donors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return donors[a] < donors[b]; });
+  for (std::size_t k = 1; k < order.size(); ++k)
+    if (donors[order[k]] == donors[order[k - 1]])
+      return invalid(fmt::format("{}: rank {} is a donor twice", kCall, donors[order[k]]));
+  std::vector<const void*> sources;
+  std::vector<Scalar> factors;
+  if (keep > 0) sources.push_back(params.data), factors.push_back({keep, 0});
+  if (keep == 1) return {};
+  std::vector<int> held;
+  Status locked;
+  for (const std::size_t k : order) {
+    if (weights[k] == 0) continue;
+    locked = s.lock(donors[k], false);
+    if (!locked.ok()) break;
+    held.push_back(donors[k]);
+    sources.push_back(s.shown[static_cast<std::size_t>(donors[k])].data);
+    factors.push_back({(1 - keep) * (weights[k] / sum), 0});
+  }
+  if (locked.ok() && params.count > 0)
+    kernels::fold({.dtype = params.dtype, .op = OpKind::premulsum}, params.data, sources, factors,
+                  params.count);
+  for (const int rank : held) s.unlock(rank, false);
+  return locked;
+}
+
+}  // namespace ouro::train

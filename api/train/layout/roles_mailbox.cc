@@ -1,0 +1,171 @@
+// Whole messages over a group: what a thread finds it claims before another one looks. See
+// ouro/train/roles.hpp.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "api/src/not_in_batch.h"
+#include "ouro/train/roles.hpp"
+#include "runtime/core/deadline.h"
+#include "runtime/group/group.h"
+
+namespace ouro::train {
+
+struct Mailbox::State {
+  explicit State(Group g) : group(std::move(g)) {}
+  /// Nobody waits for a peer here: what is still under way ends, on all ranks.
+  ~State() {
+    const bool busy = std::any_of(streams.begin(), streams.end(), [](const auto& s) {
+      const auto last = s.second.impl()->last();
+      return last && !last->done();
+    });
+    if (busy) group.abort("a mailbox ended with messages under way");
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  Group group;
+  /// Held from finding a message to claiming it, not while the rest of it comes.
+  std::mutex receive_mutex;
+  std::mutex send_mutex;
+  std::map<int, Stream>
+      streams;  // one a destination, made by its first isend: keeps the order of its messages
+
+  Result<std::optional<Message>> take(int src, int tag, Milliseconds deadline);
+};
+
+Result<Mailbox> Mailbox::create(Group g) {
+  if (!g.valid()) return invalid("mailbox: the group is an empty handle");
+  OURO_TRY(not_in_batch("mailbox"));
+  auto state = std::make_shared<State>(std::move(g));
+  // Makes the links of all ranks, so that nobody's first message waits for a rank that only computes.
+  const auto none = ouro::probe(state->group, kAnySource);
+  OURO_TRY(none.status());
+  OURO_TRY(barrier(state->group));
+  return Mailbox(std::move(state));
+}
+
+int Mailbox::rank() const { return state_->group.rank(); }
+int Mailbox::size() const { return state_->group.size(); }
+
+Status Mailbox::send(CBytes data, int dst, int tag) {
+  OURO_TRY(not_in_batch("mailbox"));
+  bool queued = false;
+  {
+    std::lock_guard lock(state_->send_mutex);
+    queued = state_->streams.contains(dst);
+  }
+  if (!queued) return ouro::send(state_->group, CView(data.data(), data.size(), DType::u8), dst, tag);
+  const auto work = isend(data, dst, tag);  // behind what is under way to that rank
+  OURO_TRY(work.status());
+  return work->wait();
+}
+
+Result<Work> Mailbox::isend(CBytes data, int dst, int tag) {
+  if (dst < 0 || dst >= size() || tag < 0)
+    return invalid(fmt::format("isend: rank {} and tag {}; expected a rank of 0..{} and a tag of 0 at least",
+                               dst, tag, size() - 1));
+  if (data.size() > rt::kMaxBytes)
+    return invalid(fmt::format("isend: {} bytes overflow an address", data.size()));
+  Bytes bytes;
+  try {
+    bytes.assign(data.begin(), data.end());
+  } catch (const std::bad_alloc&) {
+    return Status(Reason::resource, fmt::format("isend: no memory for a copy of {} bytes", data.size()));
+  }
+  std::lock_guard lock(state_->send_mutex);
+  Stream& stream = state_->streams[dst];
+  if (!stream.valid()) {
+    auto made = Stream::create(Priority::normal, fmt::format("mail to {}", dst));
+    if (!made.ok()) state_->streams.erase(dst);
+    OURO_TRY(made.status());
+    stream = std::move(*made);
+  }
+  // The group, not the state: a state that ended on its own stream's thread would join it.
+  return stream.run([group = state_->group.impl(), bytes = std::move(bytes), dst, tag] {
+    Group g(group);
+    return ouro::send(g, CView(bytes.data(), bytes.size(), DType::u8), dst, tag);
+  });
+}
+
+Result<std::optional<Message>> Mailbox::State::take(int src, int tag, Milliseconds deadline) {
+  Message m;
+  rt::Message claim;
+  {
+    std::lock_guard lock(receive_mutex);
+    const auto found = ouro::probe(group, src, tag);
+    OURO_TRY(found.status());
+    if (!*found) return std::optional<Message>();
+    m.source = (*found)->source, m.tag = tag;
+    try {
+      m.data.resize((*found)->bytes);
+    } catch (const std::exception&) {  // its length is the sender's choice; it stays where it is
+      return Status(Reason::resource, fmt::format("recv: no memory for a message of {} bytes from rank {}",
+                                                  (*found)->bytes, m.source));
+    }
+    claim = {.sends = false, .peer = m.source, .tag = tag, .data = m.data.data(), .bytes = m.data.size()};
+    OURO_TRY(group.impl()->post({&claim}));
+  }
+  OURO_TRY(group.impl()->complete({&claim}, deadline));
+  return std::optional(std::move(m));
+}
+
+Result<Message> Mailbox::recv(std::optional<int> src, int tag, Milliseconds deadline) {
+  constexpr int kYields = 400;
+  constexpr std::chrono::microseconds kLongest{500};
+  OURO_TRY(not_in_batch("mailbox"));
+  const Milliseconds limit = bounded(deadline.count() > 0 ? deadline : state_->group.impl()->spec().deadline);
+  const auto start = Clock::now();
+  std::chrono::microseconds pause{10};
+  for (int turn = 0;; ++turn) {
+    const auto left = limit - std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
+    auto taken = state_->take(src.value_or(kAnySource), tag, std::max(left, Milliseconds(1)));
+    OURO_TRY(taken.status());
+    if (*taken) return std::move(**taken);
+    const auto waited = Clock::now() - start;
+    if (waited >= limit)
+      return Status(Failure{.reason = Reason::deadline,
+                            .text = fmt::format("no message with tag {} came {}", tag,
+                                                src ? fmt::format("from rank {}", *src) : "from anybody"),
+                            .rank = src.value_or(-1),
+                            .group = state_->group.name(),
+                            .op = "recv",
+                            .elapsed_s = std::chrono::duration<double>(waited).count()});
+    if (turn < kYields) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongest);
+  }
+}
+
+Result<std::optional<Received>> Mailbox::probe(std::optional<int> src, int tag) {
+  std::lock_guard lock(state_->receive_mutex);
+  return ouro::probe(state_->group, src.value_or(kAnySource), tag);
+}
+
+Status Mailbox::drain(Milliseconds deadline) {
+  std::map<int, Stream> streams;
+  {
+    std::lock_guard lock(state_->send_mutex);
+    streams = state_->streams;
+  }
+  Status first;
+  for (const auto& [dst, stream] : streams)
+    if (Status s = stream.synchronize(deadline); first.ok()) first = s;
+  return first;
+}
+
+Status Mailbox::close() {
+  const Status drained = drain();
+  const Status closed = state_->group.close();
+  return drained.ok() ? closed : drained;
+}
+
+}  // namespace ouro::train

@@ -1,0 +1,57 @@
+// The state of one parameter of an optimiser, on the host or on a device, and how all of them are saved.
+// Used by optimizer.cc.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+
+#include "api/train/optim/update.h"
+
+namespace ouro::train {
+
+/// A block of memory: a Control (devices), then the rule's arrays and the master copy, each 64-byte aligned.
+struct OptimizerState {
+  using Map = std::map<std::string, std::shared_ptr<OptimizerState>>;  // by parameter name
+  /// What a saved state must share with the optimiser that reads it: family, window, number of arrays.
+  struct Kind {
+    std::uint32_t family = 0, accum_iter = 1, arrays = 0;
+    friend bool operator==(const Kind&, const Kind&) = default;
+  };
+
+  DType dtype = DType::f32;
+  std::size_t count = 0;
+  int arrays = 0;
+  bool master = false;
+  Device device;
+  std::int64_t host_step = 0;  // on the host; on a device the Control counts
+
+  /// All zero, on the parameter's device.
+  static Result<std::shared_ptr<OptimizerState>> make(const View& parameter, int arrays, bool master);
+  /// The master copy becomes the parameter, which nothing may be writing.
+  Status start_master(const View& parameter);
+  Status move_to(Device);
+  /// k = arrays: the master copy.
+  std::byte* array(int k) const { return base() + kHeader + static_cast<std::size_t>(k) * stride(); }
+  std::size_t array_bytes() const { return count * size_of(wide(dtype)); }
+  gpu::Control* control() const { return reinterpret_cast<gpu::Control*>(base()); }
+  /// Steps taken, and a copy of the arrays and the master, one after the other without gaps.
+  Status read(std::int64_t* step, Bytes* arrays) const;
+  Status write(std::int64_t step, CBytes arrays);
+
+ private:
+  static constexpr std::size_t kHeader = 64, kAlign = 64;
+  std::size_t stride() const { return (array_bytes() + kAlign - 1) / kAlign * kAlign; }
+  int all_arrays() const { return arrays + (master ? 1 : 0); }
+  std::size_t bytes() const { return kHeader + static_cast<std::size_t>(all_arrays()) * stride(); }
+  std::byte* base() const { return memory_.data(); }
+  Status allocate(Device);
+
+  ZeroedBytes memory_;
+};
+
+/// Nothing may be running. An accumulator that counts as zero is written as zeros.
+Result<Bytes> write_states(const OptimizerState::Kind&, double lr, const OptimizerState::Map&);
+/// States are on the host, until they are moved. `invalid`: damaged, or of another kind.
+Status read_states(CBytes, const OptimizerState::Kind&, double* lr, OptimizerState::Map*);
+
+}  // namespace ouro::train

@@ -1,0 +1,308 @@
+// Gpu by CUDA: the runtime library, linked statically, and what only the driver has, found at run time. All
+// but memory, which is in cuda_memory.cc. Used through cuda() of gpu.h by gpu.cc. Nothing but these two files
+// and cuda_driver.cc calls CUDA.
+#include "kernels/device/cuda/cuda_gpu.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernels/device/cuda/cuda_driver.h"
+#include "kernels/device/cuda/cuda_memory.h"
+
+namespace ouro::gpu {
+namespace {
+
+/// For Result<bool>: true if done, false if not yet.
+Result<bool> done(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return true;
+  if (error != cudaErrorNotReady) return failed(error, call);
+  (void)cudaGetLastError();  // some versions keep it
+  return false;
+}
+
+cudaStream_t native(Stream s) { return static_cast<cudaStream_t>(s.handle); }
+cudaEvent_t native(Event e) { return static_cast<cudaEvent_t>(e.handle); }
+cudaGraphExec_t native(Graph g) { return static_cast<cudaGraphExec_t>(g.handle); }
+
+bool attribute(CUdevice_attribute which, int device) {
+  CUdevice handle = 0;
+  int value = 0;
+  return driver().cuDeviceGet(&handle, device) == CUDA_SUCCESS &&
+         driver().cuDeviceGetAttribute(&value, which, handle) == CUDA_SUCCESS && value != 0;
+}
+
+Status no_kernel(const Kernel& k) {
+  return unsupported(fmt::format("kernel {} was built without device code", k.name));
+}
+
+class Cuda final : public CudaMemory {
+ public:
+  const char* name() const override { return "cuda"; }
+  std::string version() const override {
+    return driver().why.empty() ? driver().version : fmt::format("{} ({})", driver().why, driver().version);
+  }
+  int devices() override { return driver().why.empty() ? std::min(driver().devices, kMaxDevices) : 0; }
+
+  Result<Properties> properties(int device) override {
+    OURO_ON(device);
+    const std::lock_guard lock(properties_mutex_);
+    if (properties_.empty()) properties_.resize(static_cast<std::size_t>(devices()));
+    std::optional<Properties>& known = properties_[static_cast<std::size_t>(device)];
+    if (!known) {  // milliseconds, hence kept
+      cudaDeviceProp p = {};
+      Properties mine;
+      char bus[32] = {};
+      OURO_CUDA(cudaGetDeviceProperties, &p, device);
+      OURO_CUDA(cudaDeviceGetPCIBusId, bus, sizeof(bus), device);
+      OURO_CUDA(cudaDeviceGetStreamPriorityRange, &mine.low_priority, &mine.high_priority);
+      mine.name = p.name;
+      static_assert(sizeof(p.uuid.bytes) == sizeof(mine.uuid));
+      std::memcpy(mine.uuid.data(), p.uuid.bytes, sizeof(p.uuid.bytes));
+      mine.pci_bus_id = bus;
+      mine.major = p.major, mine.minor = p.minor;
+      mine.multiprocessors = p.multiProcessorCount;
+      mine.memory_bytes = p.totalGlobalMem;
+      mine.l2_bytes = static_cast<std::size_t>(p.l2CacheSize);
+      mine.shareable_memory =
+          attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) &&
+          attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device);
+      // Memory handles go where event handles go; where both are missing (WSL, Tegra) only this says so.
+      mine.ipc = p.unifiedAddressing != 0 && p.ipcEventSupported != 0;
+      mine.stream_values = true;  // 32-bit operations: every device of a driver that this runtime accepts
+      known = std::move(mine);
+    }
+    return *known;
+  }
+
+  bool peer_access(int device, int peer) override {
+    const int n = devices();
+    if (device < 0 || peer < 0 || device >= n || peer >= n) return false;
+    int can = device == peer;
+    if (!can && cudaDeviceCanAccessPeer(&can, device, peer) != cudaSuccess) (void)cudaGetLastError();
+    return can != 0;
+  }
+  Status enable_peer(int device, int peer) override {
+    OURO_ON(device);
+    if (device == peer) return {};
+    const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled) return (void)cudaGetLastError(), Status{};
+    return check(error, "cudaDeviceEnablePeerAccess");
+  }
+
+  Result<int> current_device() override {
+    OURO_TRY(works());
+    int device = 0;
+    OURO_CUDA(cudaGetDevice, &device);
+    return device;
+  }
+  Status set_current_device(int device) override {
+    OURO_TRY(works());
+    return check(cudaSetDevice(device), "cudaSetDevice");
+  }
+
+  // Streams and events.
+  Result<Stream> create_stream(int device, int priority) override {
+    OURO_ON(device);
+    cudaStream_t s = nullptr;
+    OURO_CUDA(cudaStreamCreateWithPriority, &s, cudaStreamNonBlocking, priority);
+    return Stream{device, s};
+  }
+  Status destroy_stream(Stream s) override {
+    return on(s.device, "cudaStreamDestroy", [&] { return cudaStreamDestroy(native(s)); });
+  }
+  Status synchronize(Stream s) override {
+    return aside(s.device, "cudaStreamSynchronize", [&] { return cudaStreamSynchronize(native(s)); });
+  }
+  Result<bool> query(Stream s) override {
+    OURO_ON(s.device);
+    const Relaxed relaxed;
+    return done(cudaStreamQuery(native(s)), "cudaStreamQuery");
+  }
+  Result<Event> create_event(int device, bool timing) override {
+    OURO_ON(device);
+    cudaEvent_t e = nullptr;
+    OURO_CUDA(cudaEventCreateWithFlags, &e, timing ? cudaEventDefault : cudaEventDisableTiming);
+    return Event{e};
+  }
+  Status destroy_event(Event e) override {
+    return on(kAnyDevice, "cudaEventDestroy", [&] { return cudaEventDestroy(native(e)); });
+  }
+  Status record(Event e, Stream s) override {
+    return on(s.device, "cudaEventRecord", [&] { return cudaEventRecord(native(e), native(s)); });
+  }
+  Status wait(Stream s, Event e) override {
+    return on(s.device, "cudaStreamWaitEvent", [&] { return cudaStreamWaitEvent(native(s), native(e), 0); });
+  }
+  Status synchronize(Event e) override {
+    return aside(kAnyDevice, "cudaEventSynchronize", [&] { return cudaEventSynchronize(native(e)); });
+  }
+  Result<bool> query(Event e) override {
+    OURO_ON(kAnyDevice);
+    const Relaxed relaxed;
+    return done(cudaEventQuery(native(e)), "cudaEventQuery");
+  }
+  Result<float> elapsed_ms(Event from, Event to) override {
+    OURO_ON(kAnyDevice);
+    float ms = 0;
+    OURO_CUDA(cudaEventElapsedTime, &ms, native(from), native(to));
+    return ms;
+  }
+
+  // Enqueued work.
+  Status copy(void* to, const void* from, std::size_t bytes, Stream s) override {
+    OURO_ON(s.device);
+    if (bytes == 0) return {};
+    return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(s)), "cudaMemcpyAsync");
+  }
+  Status set(void* to, std::uint8_t byte, std::size_t bytes, Stream s) override {
+    OURO_ON(s.device);
+    if (bytes == 0) return {};
+    return check(cudaMemsetAsync(to, byte, bytes, native(s)), "cudaMemsetAsync");
+  }
+  Status enqueue(std::span<const MemOp> ops, Stream s) override {
+    OURO_ON(s.device);
+    for (const MemOp& op : ops)
+      if (op.address == nullptr || address(op.address) % sizeof(op.value) != 0)
+        return invalid(fmt::format("stream value at {}: not the address of a 32-bit word", op.address));
+    // The driver takes fewer than 256 at a time, and fences before each write for the whole system.
+    constexpr std::size_t kAtOnce = 64;
+    CUstreamBatchMemOpParams batch[kAtOnce];
+    while (!ops.empty()) {
+      const std::size_t n = std::min(ops.size(), kAtOnce);
+      for (std::size_t i = 0; i < n; ++i) {
+        const MemOp& op = ops[i];
+        CUstreamBatchMemOpParams& one = batch[i] = {};
+        if (op.kind == MemOp::Kind::write) {
+          one.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+          one.writeValue.address = address(op.address);
+          one.writeValue.value = op.value;
+          one.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+        } else {
+          one.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+          one.waitValue.address = address(op.address);
+          one.waitValue.value = op.value;
+          one.waitValue.flags =
+              op.kind == MemOp::Kind::wait_equal ? CU_STREAM_WAIT_VALUE_EQ : CU_STREAM_WAIT_VALUE_GEQ;
+        }
+      }
+      OURO_DRIVER(cuStreamBatchMemOp, native(s), static_cast<unsigned>(n), batch, 0);
+      ops = ops.subspan(n);
+    }
+    return {};
+  }
+  Status launch(const Kernel& k, Shape shape, const void* args, Stream s) override {
+    OURO_ON(s.device);
+    if (k.device == nullptr) return no_kernel(k);
+    if (shape.blocks < 1 || shape.threads < 1)
+      return invalid(fmt::format("kernel {}: {} blocks of {} threads", k.name, shape.blocks, shape.threads));
+    cudaLaunchAttribute cooperative = {};
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;  // refused if its blocks cannot all be resident on an idle device
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
+    config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+    config.stream = native(s);
+    config.attrs = &cooperative;
+    config.numAttrs = k.spins ? 1 : 0;
+    void* parameters[] = {const_cast<void*>(args)};
+    if (const cudaError_t error = cudaLaunchKernelExC(&config, k.device, parameters); error != cudaSuccess)
+      return failed(error, "cudaLaunchKernelExC",
+                    fmt::format("{} with {} blocks of {} threads", k.name, shape.blocks, shape.threads));
+    return {};
+  }
+  Status call_host(Stream s, void (*f)(void*), void* data) override {
+    return on(s.device, "cudaLaunchHostFunc", [&] { return cudaLaunchHostFunc(native(s), f, data); });
+  }
+
+  // Graphs.
+  Result<std::uint64_t> capturing(Stream s) override {
+    OURO_ON(s.device);
+    // The legacy stream is never captured, and to ask it disturbs those that are.
+    if (s.handle == nullptr) return std::uint64_t{0};
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long id = 0;
+    OURO_CUDA(cudaStreamGetCaptureInfo, native(s), &status, &id);
+    if (status == cudaStreamCaptureStatusInvalidated)
+      return failed(cudaErrorStreamCaptureInvalidated, "cudaStreamGetCaptureInfo");
+    return std::uint64_t{status == cudaStreamCaptureStatusActive ? id : 0};
+  }
+  Status begin_capture(Stream s) override {
+    OURO_ON(s.device);
+    return check(cudaStreamBeginCapture(native(s), cudaStreamCaptureModeThreadLocal),
+                 "cudaStreamBeginCapture");
+  }
+  Result<Graph> end_capture(Stream s) override {
+    OURO_ON(s.device);
+    cudaGraph_t graph = nullptr;
+    OURO_CUDA(cudaStreamEndCapture, native(s), &graph);
+    const Relaxed relaxed;
+    cudaGraphExec_t ready = nullptr;
+    Status status = check(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate");
+    (void)cudaGraphDestroy(graph);
+    OURO_TRY(status);
+    // Else the first launch does it, perhaps while a kernel that waits for that launch holds the device.
+    if (status = check(cudaGraphUpload(ready, native(s)), "cudaGraphUpload"); !status.ok()) {
+      (void)cudaGraphExecDestroy(ready);
+      return status;
+    }
+    return Graph{ready};
+  }
+  Status launch(Graph g, Stream s) override {
+    return on(s.device, "cudaGraphLaunch", [&] { return cudaGraphLaunch(native(g), native(s)); });
+  }
+  Status destroy_graph(Graph g) override {
+    return aside(kAnyDevice, "cudaGraphExecDestroy", [&] { return cudaGraphExecDestroy(native(g)); });
+  }
+
+  // Kernels.
+  Result<KernelInfo> info(const Kernel& k, int device) override {
+    OURO_ON(device);
+    if (k.device == nullptr) return no_kernel(k);
+    const Relaxed relaxed;
+    cudaFuncAttributes a = {};
+    if (const cudaError_t error = cudaFuncGetAttributes(&a, k.device); error != cudaSuccess)
+      return failed(error, "cudaFuncGetAttributes", k.name);
+    return KernelInfo{.registers = a.numRegs,
+                      .max_threads = a.maxThreadsPerBlock,
+                      .local_bytes = a.localSizeBytes,
+                      .shared_bytes = a.sharedSizeBytes};
+  }
+  Result<int> resident_blocks(const Kernel& k, int threads, int device) override {
+    const Result<Properties> p = properties(device);
+    OURO_TRY(p.status());
+    OURO_ON(device);
+    if (k.device == nullptr) return no_kernel(k);
+    const Relaxed relaxed;
+    int each = 0;
+    if (const cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, k.device, threads, 0);
+        error != cudaSuccess)
+      return failed(error, "cudaOccupancyMaxActiveBlocksPerMultiprocessor", k.name);
+    return each * p->multiprocessors;
+  }
+
+ private:
+  std::mutex properties_mutex_;
+  std::vector<std::optional<Properties>> properties_;
+};
+
+}  // namespace
+
+Gpu& cuda_even_without_driver() {
+  static Cuda* one = new Cuda;  // never destroyed, as the driver
+  return *one;
+}
+
+Gpu* cuda(std::string* why) {
+  Gpu& one = cuda_even_without_driver();
+  if (driver().why.empty()) return &one;
+  if (why != nullptr) *why = one.version();
+  return nullptr;
+}
+
+}  // namespace ouro::gpu

@@ -1,0 +1,164 @@
+// Errors, entry points and contexts of CUDA.
+// Used through cuda_driver.h.
+#include "kernels/device/cuda/cuda_driver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+
+#include "runtime/core/thread.h"
+
+namespace ouro::gpu {
+namespace {
+
+constexpr int kResource[] = {
+    cudaErrorMemoryAllocation,     cudaErrorLaunchOutOfResources,    cudaErrorTooManyPeers,
+    cudaErrorDevicesUnavailable,  // taken by another process in exclusive mode
+    cudaErrorOperatingSystem,     // of memory that is passed on: no descriptor could be made
+    cudaErrorMpsMaxClientsReached, cudaErrorMpsMaxConnectionsReached};
+constexpr int kUnsupported[] = {
+    cudaErrorNotSupported, cudaErrorNotPermitted, cudaErrorStubLibrary, cudaErrorInsufficientDriver,
+    cudaErrorCallRequiresNewerDriver, cudaErrorNoDevice, cudaErrorUnsupportedLimit,
+    cudaErrorPeerAccessUnsupported, cudaErrorSymbolNotFound, cudaErrorCompatNotSupportedOnDevice,
+    cudaErrorStreamCaptureUnsupported,
+    // The kernel was not compiled for this device.
+    cudaErrorInvalidDeviceFunction, cudaErrorInvalidKernelImage, cudaErrorNoKernelImageForDevice,
+    cudaErrorInvalidPtx, cudaErrorUnsupportedPtxVersion, cudaErrorJitCompilerNotFound,
+    cudaErrorJitCompilationDisabled};
+constexpr int kInvalid[] = {
+    cudaErrorInvalidValue, cudaErrorInvalidConfiguration, cudaErrorInvalidHostPointer,
+    cudaErrorInvalidDevicePointer, cudaErrorInvalidMemcpyDirection, cudaErrorInvalidDevice,
+    cudaErrorInvalidResourceHandle, cudaErrorIllegalState, cudaErrorNotReady, cudaErrorPeerAccessNotEnabled,
+    cudaErrorHostMemoryAlreadyRegistered, cudaErrorHostMemoryNotRegistered,
+    cudaErrorCooperativeLaunchTooLarge,
+    // Misuse of captures.
+    cudaErrorStreamCaptureInvalidated, cudaErrorStreamCaptureMerge, cudaErrorStreamCaptureUnmatched,
+    cudaErrorStreamCaptureUnjoined, cudaErrorStreamCaptureIsolation, cudaErrorStreamCaptureImplicit,
+    cudaErrorCapturedEvent, cudaErrorStreamCaptureWrongThread};
+
+Reason reason_of(int error) {
+  const auto is = [error](const auto& list) { return std::ranges::find(list, error) != std::end(list); };
+  if (is(kResource)) return Reason::resource;
+  if (is(kUnsupported)) return Reason::unsupported;
+  if (is(kInvalid)) return Reason::invalid;
+  return Reason::device;  // the rest of 700 to 719, faults of ECC, links and MPS, and what nobody knows yet
+}
+
+std::string version_words(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+/// `function` gets the driver's entry, or stays nullptr and `why` says so.
+template <class Function>
+void find(const char* name, Function& function, const std::string& version, std::string& why) {
+  void* found = nullptr;
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(name, &found, CUDA_VERSION, cudaEnableLegacyStream, nullptr);
+  if (error != cudaSuccess || found == nullptr) {
+    if (why.empty()) why = fmt::format("the driver ({}) lacks {}", version, name);
+    (void)cudaGetLastError();
+    return;
+  }
+  function = reinterpret_cast<Function>(found);
+}
+
+/// Streams share this many queues of the device (8 unless set), and one that waits for a value holds up
+/// whatever lies behind it in its queue, such as the very write that it waits for. Read by the driver when it
+/// starts; no effect if the program has used CUDA before. Set as this library is loaded: later, other threads
+/// may be reading the environment.
+[[maybe_unused]] const int g_queues = ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+
+/// The device that was used last: where what belongs to no device runs in a thread that has none current, so
+/// that device 0 gets no context by accident (hundreds of MiB of its memory).
+std::atomic<int> last_device{0};
+
+/// The context of the runtime on a device, made on first use and kept.
+Result<CUcontext> context_of(int device) {
+  static std::atomic<CUcontext> contexts[kMaxDevices] = {};
+  static std::mutex making;
+  std::atomic<CUcontext>& slot = contexts[device];
+  if (CUcontext made = slot.load(std::memory_order_acquire)) return made;  // pairs with the store below
+  const std::lock_guard lock(making);
+  if (CUcontext made = slot.load(std::memory_order_relaxed)) return made;
+  const SignalsBlocked ours;  // the driver starts threads
+  CUdevice handle = 0;
+  CUcontext context = nullptr;
+  OURO_TRY(check(driver().cuDeviceGet(&handle, device), "cuDeviceGet"));
+  OURO_TRY(check(driver().cuDevicePrimaryCtxRetain(&context, handle), "cuDevicePrimaryCtxRetain"));
+  slot.store(context, std::memory_order_release);
+  return context;
+}
+
+}  // namespace
+
+[[gnu::cold]] Status failed(int error, const char* call, const std::string& about) {
+  const auto code = static_cast<cudaError_t>(error);
+  // The runtime keeps errors for whoever asks next. This one has been told; others ask after launches.
+  (void)cudaGetLastError();
+  return {reason_of(error), fmt::format("{}{}{}: {} ({}): {}", call, about.empty() ? "" : " of ", about,
+                                        cudaGetErrorName(code), error, cudaGetErrorString(code))};
+}
+
+Driver::Driver() {
+  const SignalsBlocked ours;
+  int runtime = 0, driver = 0;
+  (void)cudaRuntimeGetVersion(&runtime);
+  (void)cudaDriverGetVersion(&driver);
+  version = fmt::format("CUDA runtime {}, driver {}", version_words(runtime),
+                        driver == 0 ? "none" : "for CUDA " + version_words(driver));
+  const cudaError_t error = cudaGetDeviceCount(&devices);  // leaves its argument alone if it fails
+  if (error != cudaSuccess) {
+    devices = 0;
+    if (driver == 0)
+      why = "no CUDA driver (libcuda.so.1 not found)";
+    else if (error == cudaErrorInsufficientDriver)
+      why = fmt::format("the driver is for CUDA {}, older than the {} that ouro was built with",
+                        version_words(driver), version_words(runtime));
+    else if (error == cudaErrorNoDevice)
+      why = "the CUDA driver finds no device";
+    else
+      why = failed(error, "cudaGetDeviceCount").failure()->text;
+    (void)cudaGetLastError();
+    return;
+  }
+  if (devices == 0) why = "the CUDA driver finds no device";
+#define OURO_X(call) find(#call, call, version, why);
+  OURO_DRIVER_CALLS(OURO_X)
+#undef OURO_X
+}
+
+const Driver& driver() {
+  static const Driver* one = new Driver;  // never destroyed: streams may outlive static objects
+  return *one;
+}
+
+Scope::Scope(int device) {
+  const Driver& d = driver();
+  if (!d.why.empty()) {
+    status_ = unsupported(d.why);
+    return;
+  }
+  if (device != kAnyDevice && (device < 0 || device >= std::min(d.devices, kMaxDevices))) {
+    status_ = invalid(fmt::format("device {}: there are {}", device, d.devices));
+    return;
+  }
+  CUcontext current = nullptr;
+  status_ = check(d.cuCtxGetCurrent(&current), "cuCtxGetCurrent");
+  if (!status_.ok()) return;
+  if (device == kAnyDevice) {
+    if (current != nullptr) return;
+    device = last_device.load(std::memory_order_relaxed);
+  } else {
+    last_device.store(device, std::memory_order_relaxed);
+  }
+  const Result<CUcontext> wanted = context_of(device);
+  if (!wanted) {
+    status_ = wanted.status();
+  } else if (*wanted != current) {
+    status_ = check(d.cuCtxPushCurrent(*wanted), "cuCtxPushCurrent");
+    pushed_ = status_.ok();
+  }
+}
+
+}  // namespace ouro::gpu

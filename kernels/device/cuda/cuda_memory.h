@@ -1,0 +1,25 @@
+// The part of Gpu by CUDA that is memory. Used by cuda.cc, which adds the rest.
+#pragma once
+#include "kernels/device/gpu.h"
+
+namespace ouro::gpu {
+
+class CudaMemory : public Gpu {
+ public:
+  Result<void*> alloc(int device, std::size_t bytes) override;
+  Status free(void*) override;
+  Result<Region> alloc_shareable(int device, std::size_t bytes) override;
+  Result<Fd> export_fd(const Region&) override;
+  Result<Region> import_fd(int device, const Fd&, std::size_t bytes) override;
+  Status free_region(const Region&) override;
+  Result<IpcHandle> ipc_export(void* base) override;
+  Result<void*> ipc_open(int device, const IpcHandle&) override;
+  Status ipc_close(int device, void*) override;
+  Result<PointerInfo> pointer(const void*) override;
+  Result<void*> alloc_pinned(std::size_t bytes) override;
+  Status free_pinned(void*) override;
+  Result<void*> register_host(void*, std::size_t bytes) override;
+  Status unregister_host(void*) override;
+};
+
+}  // namespace ouro::gpu

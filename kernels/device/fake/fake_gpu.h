@@ -1,0 +1,142 @@
+// FakeGpu: GPUs made of host objects. What CUDA promises about order, capture, sharing and errors, without a
+// GPU; and faults on request. Used by tests, and by gpu() where OURO_FAKE_GPUS is set.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+
+#include "kernels/device/gpu.h"
+
+namespace ouro::gpu {
+
+struct FakeOptions {
+  int devices = 1;
+  std::size_t memory_bytes = std::size_t{4} << 30;  ///< of each device, in each process
+  int multiprocessors = 4;
+  bool shareable_memory = true, ipc = true, stream_values = true;
+  std::function<bool(int device, int peer)> peer = {};  ///< which devices reach which; empty: all do
+};
+
+/// Kinds of calls, for delays and failures. Up to `graph` they end on a stream's thread, else in the call.
+enum class FakeOp : std::uint8_t {
+  record,
+  wait,
+  copy,
+  set,
+  mem_op,
+  kernel,
+  call_host,
+  graph,
+  alloc,        ///< alloc, alloc_shareable, alloc_pinned, register_host
+  free,         ///< free, free_region, ipc_close, free_pinned, unregister_host
+  share,        ///< export_fd, import_fd, ipc_export, ipc_open
+  create,       ///< create_stream, create_event
+  synchronize,  ///< synchronize, query
+  capture,      ///< begin_capture, end_capture
+};
+inline constexpr int kFakeOps = static_cast<int>(FakeOp::capture) + 1;
+
+/// What has been made and not yet released in this process.
+struct FakeLive {
+  int allocations = 0;  ///< alloc, alloc_shareable, alloc_pinned
+  int registrations = 0, imports = 0, streams = 0, events = 0, graphs = 0;
+  friend bool operator==(const FakeLive&, const FakeLive&) = default;
+};
+
+/// Stricter than CUDA where CUDA leaves something undefined or waits for ever:
+/// - Device memory is shared memory of this host. It holds 0xa5 at first, not zeros.
+/// - Releasing memory waits for all work of its device (pinned memory: of all devices; a region: of none).
+///   After 20 s the call fails with `resource`, names the stream, and releases nothing.
+/// - Copies and stream values are checked when they are enqueued (`invalid`) and again when they run (the
+///   device is lost, as after an illegal address).
+/// - A spinning kernel with more blocks than fit is refused. Spinning kernels that fit only one after the
+///   other run one after the other.
+/// - A graph runs once at a time: launches of it, on whatever streams, run one after the other.
+/// - Streams of a capture run beside each other at each replay, ordered by what they waited for.
+/// - A forked child starts with fresh devices. Streams, events and graphs of its parent are `forked` there,
+///   and the parent's memory is not mapped.
+/// - Priorities are checked and make no difference.
+/// - On a lost device, calls that release something do so and return the error.
+///
+/// The destructor ends all waits, drops what is enqueued and joins all threads. It waits only for what runs
+/// in kernels and host functions at that moment.
+class FakeGpu final : public Gpu {
+ public:
+  explicit FakeGpu(FakeOptions = {});
+  ~FakeGpu() override;
+  FakeGpu(const FakeGpu&) = delete;
+  FakeGpu& operator=(const FakeGpu&) = delete;
+
+  /// Each operation of this kind takes so much longer from now on; 0 ends it.
+  void delay(FakeOp, std::chrono::microseconds);
+  /// The next call of this kind fails with this reason and does nothing. Except `device` for kinds that run
+  /// on a stream: that call succeeds, and its device is lost when the work comes to run.
+  void fail_next(FakeOp, Reason);
+  /// What is enqueued on the device is dropped, waits end, every later call fails with `device`. Events of it
+  /// no longer hold up streams of other devices.
+  void lose(int device);
+  /// Half of the operations sleep up to 200 us before they run, chosen by the seed; 0 ends it.
+  void jitter(std::uint64_t seed);
+  FakeLive live();
+
+  const char* name() const override { return "fake"; }
+  std::string version() const override;
+  int devices() override { return options_.devices; }
+  Result<Properties> properties(int device) override;
+  bool peer_access(int device, int peer) override;
+  Status enable_peer(int device, int peer) override;
+  Result<int> current_device() override;
+  Status set_current_device(int device) override;
+
+  Result<void*> alloc(int device, std::size_t bytes) override;
+  Status free(void*) override;
+  Result<Region> alloc_shareable(int device, std::size_t bytes) override;
+  Result<Fd> export_fd(const Region&) override;
+  Result<Region> import_fd(int device, const Fd&, std::size_t bytes) override;
+  Status free_region(const Region&) override;
+  Result<IpcHandle> ipc_export(void* base) override;
+  Result<void*> ipc_open(int device, const IpcHandle&) override;
+  Status ipc_close(int device, void*) override;
+  Result<PointerInfo> pointer(const void*) override;
+  Result<void*> alloc_pinned(std::size_t bytes) override;
+  Status free_pinned(void*) override;
+  Result<void*> register_host(void*, std::size_t bytes) override;
+  Status unregister_host(void*) override;
+
+  Result<Stream> create_stream(int device, int priority) override;
+  Status destroy_stream(Stream) override;
+  Status synchronize(Stream) override;
+  Result<bool> query(Stream) override;
+  Result<Event> create_event(int device, bool timing) override;
+  Status destroy_event(Event) override;
+  Status record(Event, Stream) override;
+  Status wait(Stream, Event) override;
+  Status synchronize(Event) override;
+  Result<bool> query(Event) override;
+  Result<float> elapsed_ms(Event from, Event to) override;
+
+  Status copy(void* to, const void* from, std::size_t bytes, Stream) override;
+  Status set(void* to, std::uint8_t byte, std::size_t bytes, Stream) override;
+  Status enqueue(std::span<const MemOp>, Stream) override;
+  Status launch(const Kernel&, Shape, const void* args, Stream) override;
+  Status call_host(Stream, void (*f)(void*), void* data) override;
+
+  Result<std::uint64_t> capturing(Stream) override;
+  Status begin_capture(Stream) override;
+  Result<Graph> end_capture(Stream) override;
+  Status launch(Graph, Stream) override;
+  Status destroy_graph(Graph) override;
+
+  Result<KernelInfo> info(const Kernel&, int device) override;
+  Result<int> resident_blocks(const Kernel&, int threads, int device) override;
+
+ private:
+  struct State;
+  State& state();  ///< of this process: a forked child makes its own
+
+  const FakeOptions options_;
+  std::atomic<State*> state_;
+};
+
+}  // namespace ouro::gpu

@@ -1,0 +1,96 @@
+// Which implementation of Gpu this process uses, and the one for machines without GPUs. See gpu.h.
+#include "kernels/device/gpu.h"
+
+#include "runtime/core/env.h"
+#include "runtime/core/log.h"
+
+namespace ouro::gpu {
+namespace {
+
+/// Has no devices, and says why.
+class NoGpu final : public Gpu {
+ public:
+  explicit NoGpu(std::string why) : why_(std::move(why)) {}
+  const char* name() const override { return "none"; }
+  std::string version() const override { return why_; }
+  int devices() override { return 0; }
+  Result<Properties> properties(int) override { return none(); }
+  bool peer_access(int, int) override { return false; }
+  Status enable_peer(int, int) override { return none(); }
+  Result<int> current_device() override { return none(); }
+  Status set_current_device(int) override { return none(); }
+
+  Result<void*> alloc(int, std::size_t) override { return none(); }
+  Status free(void*) override { return none(); }
+  Result<Region> alloc_shareable(int, std::size_t) override { return none(); }
+  Result<Fd> export_fd(const Region&) override { return none(); }
+  Result<Region> import_fd(int, const Fd&, std::size_t) override { return none(); }
+  Status free_region(const Region&) override { return none(); }
+  Result<IpcHandle> ipc_export(void*) override { return none(); }
+  Result<void*> ipc_open(int, const IpcHandle&) override { return none(); }
+  Status ipc_close(int, void*) override { return none(); }
+  Result<PointerInfo> pointer(const void*) override { return none(); }
+  Result<void*> alloc_pinned(std::size_t) override { return none(); }
+  Status free_pinned(void*) override { return none(); }
+  Result<void*> register_host(void*, std::size_t) override { return none(); }
+  Status unregister_host(void*) override { return none(); }
+
+  Result<Stream> create_stream(int, int) override { return none(); }
+  Status destroy_stream(Stream) override { return none(); }
+  Status synchronize(Stream) override { return none(); }
+  Result<bool> query(Stream) override { return none(); }
+  Result<Event> create_event(int, bool) override { return none(); }
+  Status destroy_event(Event) override { return none(); }
+  Status record(Event, Stream) override { return none(); }
+  Status wait(Stream, Event) override { return none(); }
+  Status synchronize(Event) override { return none(); }
+  Result<bool> query(Event) override { return none(); }
+  Result<float> elapsed_ms(Event, Event) override { return none(); }
+
+  Status copy(void*, const void*, std::size_t, Stream) override { return none(); }
+  Status set(void*, std::uint8_t, std::size_t, Stream) override { return none(); }
+  Status enqueue(std::span<const MemOp>, Stream) override { return none(); }
+  Status launch(const Kernel&, Shape, const void*, Stream) override { return none(); }
+  Status call_host(Stream, void (*)(void*), void*) override { return none(); }
+
+  Result<std::uint64_t> capturing(Stream) override { return none(); }
+  Status begin_capture(Stream) override { return none(); }
+  Result<Graph> end_capture(Stream) override { return none(); }
+  Status launch(Graph, Stream) override { return none(); }
+  Status destroy_graph(Graph) override { return none(); }
+
+  Result<KernelInfo> info(const Kernel&, int) override { return none(); }
+  Result<int> resident_blocks(const Kernel&, int, int) override { return none(); }
+
+ private:
+  Status none() const { return unsupported("no GPU can be used: " + why_); }
+  const std::string why_;
+};
+
+Gpu* choose() {
+  auto fakes = env::integer("OURO_FAKE_GPUS");
+  if (!fakes.ok()) {
+    OURO_WARN("{}", fakes.status().message());
+    return no_gpu(fakes.status().message()).release();
+  }
+  if (const int n = static_cast<int>(fakes->value_or(0)); n > 0) return emulated(n);
+  std::string why;
+  if (Gpu* real = cuda(&why)) return real;
+  return no_gpu(std::move(why)).release();
+}
+
+Gpu* installed = nullptr;
+
+}  // namespace
+
+Gpu& gpu() {
+  if (installed != nullptr) return *installed;
+  static Gpu* const chosen = choose();
+  return *chosen;
+}
+
+void install(Gpu* g) { installed = g; }
+
+std::unique_ptr<Gpu> no_gpu(std::string why) { return std::make_unique<NoGpu>(std::move(why)); }
+
+}  // namespace ouro::gpu

@@ -1,0 +1,181 @@
+// Gpu: everything ouro asks of GPUs, as one interface. Implemented by CUDA (cuda.cc, cuda_memory.cc and
+// cuda_driver.cc, which alone call it) and by a fake of host objects (fake_gpu.cc). Used by executors,
+// transports, kernels' launchers and tools.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "runtime/core/fd.h"
+#include "runtime/core/status.h"
+
+namespace ouro::gpu {
+
+/// A stream of a device. `handle` is a cudaStream_t (nullptr: the legacy default stream).
+struct Stream {
+  int device = -1;
+  void* handle = nullptr;
+  friend bool operator==(const Stream&, const Stream&) = default;
+};
+struct Event {
+  void* handle = nullptr;
+};
+/// A captured graph, ready to be launched.
+struct Graph {
+  void* handle = nullptr;
+};
+
+struct Properties {
+  std::string name;
+  std::array<unsigned char, 16> uuid = {};  ///< the same device in all processes has the same
+  std::string pci_bus_id;                   ///< "0000:17:00.0"
+  int major = 0, minor = 0;                 ///< compute capability
+  int multiprocessors = 0;
+  std::size_t memory_bytes = 0, l2_bytes = 0;
+  bool shareable_memory = false;            ///< alloc_shareable works
+  bool ipc = false;                         ///< ipc_export works
+  bool stream_values = false;               ///< enqueue(MemOp) works
+  int low_priority = 0, high_priority = 0;  ///< of streams; numerically high <= low
+};
+
+enum class MemoryKind : std::uint8_t { unknown, host, pinned, device, managed };
+
+/// What an address is.
+struct PointerInfo {
+  MemoryKind kind = MemoryKind::unknown;
+  int device = -1;
+  void* base = nullptr;          ///< of the allocation (device memory only)
+  std::size_t bytes = 0;         ///< of the allocation
+  std::uint64_t allocation = 0;  ///< never used twice in a process: tells a new allocation at an old address
+  bool legacy_ipc = false;       ///< ipc_export accepts it
+};
+
+/// Device memory that other processes can map.
+struct Region {
+  int device = -1;
+  void* data = nullptr;
+  std::size_t bytes = 0;  ///< rounded up to the device's granularity
+  std::uint64_t handle = 0;
+};
+
+using IpcHandle = std::array<std::byte, 64>;
+
+/// An operation of the stream itself on a 32-bit word, in device or registered host memory, aligned to 4
+/// bytes.
+struct MemOp {
+  enum class Kind : std::uint8_t { wait_equal, wait_at_least, write } kind = Kind::write;
+  std::uint32_t value = 0;
+  void* address = nullptr;  ///< as the device sees it (register_host)
+};
+
+/// A kernel: its device entry, and the same body for one block by one host thread (what the fake runs).
+/// All kernels take one argument, a trivially copied struct of `arg_bytes` bytes.
+struct Kernel {
+  const char* name = "";
+  const void* device = nullptr;  ///< nullptr in builds without a CUDA compiler
+  void (*host)(const void* args, int block, int blocks) = nullptr;
+  std::size_t arg_bytes = 0;
+  /// Its blocks wait for each other or for another rank's: all must be resident at once.
+  bool spins = false;
+};
+struct Shape {
+  int blocks = 1, threads = 256;
+};
+struct KernelInfo {
+  int registers = 0, max_threads = 0;
+  std::size_t local_bytes = 0;  ///< a thread; what was spilled
+  std::size_t shared_bytes = 0;
+};
+
+/// Calls may come from any thread; each leaves the thread's current device as it was. Errors: `resource` (no
+/// memory, no descriptors), `invalid` (arguments), `unsupported` (this device or driver cannot), `device`
+/// (lost or faulted: nothing of that device works again). An asynchronous fault comes out of a later call.
+class Gpu {
+ public:
+  virtual ~Gpu() = default;
+  virtual const char* name() const = 0;     ///< "cuda", "fake" or "none"
+  virtual std::string version() const = 0;  ///< of driver and runtime; what is missing, if nothing works
+  virtual int devices() = 0;                ///< 0 without a driver; never an error
+  virtual Result<Properties> properties(int device) = 0;
+  virtual bool peer_access(int device, int peer) = 0;    ///< whether `device` can map memory of `peer`
+  virtual Status enable_peer(int device, int peer) = 0;  ///< idempotent
+  /// The device that the calling thread has current.
+  virtual Result<int> current_device() = 0;
+  virtual Status set_current_device(int device) = 0;
+
+  // Memory. alloc and free may wait for the whole device: never between enqueue and completion.
+  virtual Result<void*> alloc(int device, std::size_t bytes) = 0;
+  virtual Status free(void*) = 0;
+  virtual Result<Region> alloc_shareable(int device, std::size_t bytes) = 0;
+  virtual Result<Fd> export_fd(const Region&) = 0;
+  /// Maps what another process exported; readable and writable from `device`. `bytes` as in its Region.
+  virtual Result<Region> import_fd(int device, const Fd&, std::size_t bytes) = 0;
+  virtual Status free_region(const Region&) = 0;
+  /// For the base of a legacy allocation (PointerInfo::base).
+  virtual Result<IpcHandle> ipc_export(void* base) = 0;
+  /// Not in the process that exported (`invalid`). The exporter frees only after ipc_close.
+  virtual Result<void*> ipc_open(int device, const IpcHandle&) = 0;
+  virtual Status ipc_close(int device, void*) = 0;
+  virtual Result<PointerInfo> pointer(const void*) = 0;
+  virtual Result<void*> alloc_pinned(std::size_t bytes) = 0;  ///< same address on host and device
+  virtual Status free_pinned(void*) = 0;
+  /// Pins memory of the host and gives its address on the devices.
+  virtual Result<void*> register_host(void*, std::size_t bytes) = 0;
+  virtual Status unregister_host(void*) = 0;
+
+  // Streams and events. Priority: low_priority..high_priority. Streams made here never wait for the legacy
+  // stream.
+  virtual Result<Stream> create_stream(int device, int priority) = 0;
+  virtual Status destroy_stream(Stream) = 0;
+  virtual Status synchronize(Stream) = 0;
+  virtual Result<bool> query(Stream) = 0;  ///< has all that was enqueued ended?
+  virtual Result<Event> create_event(int device, bool timing) = 0;
+  virtual Status destroy_event(Event) = 0;
+  virtual Status record(Event, Stream) = 0;
+  virtual Status wait(Stream, Event) = 0;  ///< work enqueued from now on starts after the event's last record
+  virtual Status synchronize(Event) = 0;
+  virtual Result<bool> query(Event) = 0;  ///< true if never recorded
+  virtual Result<float> elapsed_ms(Event from, Event to) = 0;
+
+  // Enqueued work.
+  virtual Status copy(void* to, const void* from, std::size_t bytes,
+                      Stream) = 0;  ///< any two kinds of memory
+  virtual Status set(void* to, std::uint8_t byte, std::size_t bytes, Stream) = 0;
+  virtual Status enqueue(std::span<const MemOp>,
+                         Stream) = 0;  ///< in order; each write is a release, each wait an acquire
+  virtual Status launch(const Kernel&, Shape, const void* args, Stream) = 0;
+  /// f(data) on a thread of the driver's, in stream order; it must not call this interface or wait long.
+  virtual Status call_host(Stream, void (*f)(void*), void* data) = 0;
+
+  // Graphs. What is enqueued on a capturing stream is recorded, not run.
+  /// Non-zero while the stream is capturing: names the capture.
+  virtual Result<std::uint64_t> capturing(Stream) = 0;
+  virtual Status begin_capture(Stream) = 0;
+  virtual Result<Graph> end_capture(Stream) = 0;  ///< instantiated
+  virtual Status launch(Graph, Stream) = 0;
+  virtual Status destroy_graph(Graph) = 0;
+
+  // Kernels.
+  virtual Result<KernelInfo> info(const Kernel&, int device) = 0;  ///< loads it
+  /// Blocks of `threads` threads that can be resident at once on the whole device.
+  virtual Result<int> resident_blocks(const Kernel&, int threads, int device) = 0;
+};
+
+/// The implementation of this process: what install() set; else the fake if OURO_FAKE_GPUS is positive; else
+/// CUDA if it was built in and a driver is there; else one with no devices, whose calls are `unsupported`.
+Gpu& gpu();
+/// For tests, before any other use; nullptr goes back to the choice above. Not thread-safe.
+void install(Gpu*);
+
+/// An implementation without devices; `why` is its version().
+std::unique_ptr<Gpu> no_gpu(std::string why);
+/// CUDA, or nullptr with the reason: not built in, no driver, a driver that is too old.
+Gpu* cuda(std::string* why);
+/// That many emulated devices, of host memory and threads. Never destroyed: streams and memory of users may
+/// outlive static destructors.
+Gpu* emulated(int devices);
+
+}  // namespace ouro::gpu

@@ -1,0 +1,376 @@
+// Direct flows: ranks read each other's boards, with one or two hand-offs in all. Staged ones copy inputs to
+// the boards, round after round; in-place ones post references to registered buffers, in one round. Used
+// through list.h by executors and the verifier.
+#pragma once
+#include "kernels/flow/traits.h"
+
+namespace ouro::flow {
+
+/// Executors may run a single round by hand; what they do then is what the flow says with one round.
+struct Staged : Traits {
+  static constexpr bool kBoards = true, kPipelined = true;
+};
+struct InPlace : Traits {
+  static constexpr bool kBoards = true, kByReference = true;
+  OURO_HD int chunks(Place at) const { return at.size; }
+};
+
+/// Everyone reduces everything: one hand-off, n*S bytes read by each rank.
+struct OneShotAllReduce : Staged {
+  OURO_HD int chunks(Place at) const { return at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    if (at.size == 1) {
+      for (int i = 0; i < at.rounds; ++i) step(store_input(i));
+      return;
+    }
+    pipeline(
+        at.rounds, kBoardLag, [&](int i) { step(post(i, 1)); },
+        [&](int i) {
+          step(reduce_posted(i, i));
+          step(release());
+        });
+  }
+};
+
+/// The same where a rank's input fits into the line that says that it is there: a name to select it by.
+struct LineAllReduce : OneShotAllReduce {
+  static constexpr bool kInLine = true;
+};
+
+/// Two-shot: each rank reduces its slice of all inputs, then everyone collects the slices.
+struct DirectAllReduce : Staged {
+  static constexpr bool kPostsOthers = true, kPostsResult = true;
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    const auto reduce = [&](int i) {
+      if (n == 1) return step(store_input(i));
+      step(reduce_posted(i * n + r, i * n + r));
+      step(post_result(i * n + r));
+    };
+    const auto collect = [&](int i) {
+      for (int d = 1; d < n; ++d) {
+        const int from = wrap(r + d, n);
+        step(fetch_result(i * n + from, from));
+      }
+      if (n > 1) step(release());
+    };
+    for (int i = 0; i < at.rounds + 2 * kBoardLag; ++i) {
+      if (i < at.rounds && n > 1) step(post(i * n + wrap(r + 1, n), n - 1));
+      if (i >= kBoardLag && i < at.rounds + kBoardLag) reduce(i - kBoardLag);
+      if (i >= 2 * kBoardLag) collect(i - 2 * kBoardLag);
+    }
+  }
+};
+
+/// Each rank reduces its slice of all inputs in place and writes it into all outputs: 2*n*S bytes in all.
+struct InPlaceAllReduce : InPlace {
+  static constexpr bool kSpread = true;
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    if (at.size == 1) return step(store_input(0));
+    step(refer());
+    step(reduce_spread(at.rank, at.rank));
+    step(meet());
+  }
+};
+
+struct DirectReduceScatter : Staged {
+  static constexpr bool kPostsOthers = true;
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    pipeline(
+        at.rounds, kBoardLag,
+        [&](int i) {
+          if (n > 1) step(post(i * n + wrap(r + 1, n), n - 1));
+        },
+        [&](int i) {
+          if (n == 1) return step(store_input(i));
+          step(reduce_posted(i * n + r, i * n + r));
+          step(release());
+        });
+  }
+};
+
+struct InPlaceReduceScatter : InPlace {
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    if (at.size == 1) return step(store_input(0));
+    step(refer());
+    step(reduce_posted(at.rank, at.rank));
+    step(meet());
+  }
+};
+
+/// The others post and run ahead as far as the boards let them; the root folds.
+struct DirectReduce : Staged {
+  static constexpr bool kRooted = true;
+  OURO_HD int chunks(Place at) const { return at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    for (int i = 0; i < at.rounds; ++i) {
+      if (at.size == 1) {
+        step(store_input(i));
+        continue;
+      }
+      step(at.rank == at.root ? reduce_posted(i, i) : post(i, 1));
+      step(release());
+    }
+  }
+};
+
+struct InPlaceReduce : InPlace {
+  OURO_HD int chunks(Place) const { return 1; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    if (at.size == 1) return step(store_input(0));
+    step(refer());
+    if (at.rank == at.root) step(reduce_posted(0, 0));
+    step(meet());
+  }
+};
+
+/// The root posts, runs ahead as far as the boards let it, and leaves.
+struct DirectBroadcast : Staged {
+  static constexpr bool kRooted = true;
+  OURO_HD int chunks(Place at) const { return at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    for (int i = 0; i < at.rounds; ++i) {
+      if (at.rank == at.root) {
+        if (at.size > 1) step(post(i, 1));
+        step(copy(i));
+      } else {
+        step(fetch(i, at.root, i));
+      }
+      if (at.size > 1) step(release());
+    }
+  }
+};
+
+/// The same where the root's input fits into the line that says that it is there; see LineAllReduce.
+struct LineBroadcast : DirectBroadcast {
+  static constexpr bool kInLine = true;
+};
+
+/// Each rank copies its slice of the root's input into all outputs.
+struct InPlaceBroadcast : InPlace {
+  static constexpr bool kSpread = true;
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    if (at.size == 1) return step(copy(0));
+    step(refer());
+    step(fetch_spread(at.rank, at.root));
+    step(meet());
+  }
+};
+
+struct DirectAllGather : Staged {
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    pipeline(
+        at.rounds, kBoardLag,
+        [&](int i) {
+          if (n > 1) step(post(i * n + r, 1));
+          step(copy(i * n + r));
+        },
+        [&](int i) {
+          for (int d = 1; d < n; ++d) {
+            const int from = wrap(r + d, n);
+            step(fetch(i * n + from, from, i * n + from));
+          }
+          if (n > 1) step(release());
+        });
+  }
+};
+
+/// Each rank writes its block into all outputs: every block is read once.
+struct InPlaceAllGather : InPlace {
+  static constexpr bool kSpread = true;
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    if (at.size == 1) return step(copy(0));
+    step(refer());
+    step(spread(at.rank));
+    step(meet());
+  }
+};
+
+struct DirectAllToAll : Staged {
+  static constexpr bool kPostsOthers = true;
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    pipeline(
+        at.rounds, kBoardLag,
+        [&](int i) {
+          if (n > 1) step(post(i * n + wrap(r + 1, n), n - 1));
+          step(copy(i * n + r));
+        },
+        [&](int i) {
+          for (int d = 1; d < n; ++d) {
+            const int from = wrap(r + d, n);
+            step(fetch(i * n + from, from, i * n + r));
+          }
+          if (n > 1) step(release());
+        });
+  }
+};
+
+/// It cannot run with output and input the same: a block from a peer would overwrite the block for that peer,
+/// which that peer may not have read yet.
+struct InPlaceAllToAll : InPlace {
+  static constexpr bool kInPlace = false;
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    if (n == 1) return step(copy(0));
+    step(refer());
+    step(copy(r));
+    for (int d = 1; d < n; ++d) {
+      const int from = wrap(r + d, n);
+      step(fetch(from, from, r));
+    }
+    step(meet());
+  }
+};
+
+/// Calls collect for the blocks of a gather, as its root takes them. Its own first: the root's input may lie
+/// where another block will come to lie.
+template <class Listener>
+OURO_HD void collect_blocks(Place at, int round, Listener&& step) {
+  const int n = at.size, r = at.rank;
+  step(copy(round * n + r));
+  for (int d = 1; d < n; ++d) {
+    const int from = wrap(r + d, n);
+    step(fetch(round * n + from, from, round * n + from));
+  }
+}
+
+struct DirectGather : Staged {
+  static constexpr bool kRooted = true;
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    for (int i = 0; i < at.rounds; ++i) {
+      if (at.rank == at.root)
+        collect_blocks(at, i, step);
+      else
+        step(post(i * at.size + at.rank, 1));
+      if (at.size > 1) step(release());
+    }
+  }
+};
+
+struct InPlaceGather : InPlace {
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    if (at.size > 1) step(refer());
+    if (at.rank == at.root) collect_blocks(at, 0, step);
+    if (at.size > 1) step(meet());
+  }
+};
+
+struct DirectScatter : Staged {
+  static constexpr bool kRooted = true;
+  static constexpr bool kPostsOthers = true;
+  OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    for (int i = 0; i < at.rounds; ++i) {
+      if (r == at.root) {
+        if (n > 1) step(post(i * n + wrap(r + 1, n), n - 1));
+        step(copy(i * n + r));  // last: the root's output may lie where another block is read from
+      } else {
+        step(fetch(i * n + r, at.root, i * n + r));
+      }
+      if (n > 1) step(release());
+    }
+  }
+};
+
+struct InPlaceScatter : InPlace {
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int r = at.rank;
+    if (at.size == 1) return step(copy(0));
+    step(refer());
+    if (r != at.root) step(fetch(r, at.root, r));
+    step(meet());
+    if (r == at.root) step(copy(r));  // last: the root's output may lie where another block is read from
+  }
+};
+
+// Pull flows: the buffers are anybody's, and each rank copies what it needs out of them: one copy in all.
+
+struct Pull : InPlace {
+  static constexpr bool kPulls = true;
+};
+
+/// Two-shot: each rank reduces its slice of all inputs into its own output, then everyone collects the
+/// slices.
+struct PullAllReduce : Pull {
+  static constexpr bool kPostsResult = true;
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    if (n == 1) return step(store_input(0));
+    step(refer());
+    step(reduce_posted(r, r));
+    step(meet());
+    for (int d = 1; d < n; ++d) {
+      const int from = wrap(r + d, n);
+      step(fetch_result(from, from));
+    }
+    step(meet());
+  }
+};
+
+struct PullReduceScatter : Pull {
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    InPlaceReduceScatter{}(at, step);
+  }
+};
+
+struct PullBroadcast : Pull {
+  OURO_HD int chunks(Place) const { return 1; }
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    if (at.size > 1) step(refer());
+    step(at.rank == at.root ? copy(0) : fetch(0, at.root, 0));
+    if (at.size > 1) step(meet());
+  }
+};
+
+struct PullAllGather : Pull {
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    const int n = at.size, r = at.rank;
+    if (n > 1) step(refer());
+    step(copy(r));
+    for (int d = 1; d < n; ++d) {
+      const int from = wrap(r + d, n);
+      step(fetch(from, from, from));
+    }
+    if (n > 1) step(meet());
+  }
+};
+
+struct PullAllToAll : Pull {
+  static constexpr bool kInPlace = false;
+  template <class Listener>
+  OURO_HD void operator()(Place at, Listener&& step) const {
+    InPlaceAllToAll{}(at, step);
+  }
+};
+
+}  // namespace ouro::flow

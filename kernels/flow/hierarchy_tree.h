@@ -1,0 +1,89 @@
+// Hierarchical flows for small data on many nodes: inside a node through one rank, between nodes along a
+// binomial tree. Used through hierarchy.h.
+#pragma once
+#include "kernels/flow/nodes.h"
+#include "kernels/flow/tree.h"
+
+namespace ouro::flow {
+
+/// The tree over nodes, of which one rank each takes part: the root, elsewhere the first.
+class NodeTree {
+ public:
+  NodeTree(const Site& here, Place at, int root)
+      : here_(here), root_(root), tree_(Place{here.node, here.count, here.node_of(root)}), rank_(at.rank) {}
+
+  /// Brings chunk 0 to the root.
+  template <class Listener>
+  void up(Listener&& step) const {
+    if (rank_ != leader(here_.node)) return step(lift(0, leader(here_.node)));
+    const bool is_root = tree_.v == 0;
+    const int top = tree_.top(), to = is_root ? kNobody : leader(tree_.parent());
+    const std::uint32_t leave = is_root ? kStored : kPassed;
+    Sum sum(step, 0);
+    sum.add_mates(here_, top > 0 ? kKept : leave, to);
+    for (int d = 1; d <= top; d *= 2) sum.add(child(d), d < top ? kKept : leave, to);
+  }
+  /// Brings chunk 0 of the root's input, or of its output, to everyone else.
+  template <class Listener>
+  void down(bool of_input, Listener&& step) const {
+    if (rank_ != leader(here_.node)) return step(recv(0, leader(here_.node)));
+    int d = tree_.top();
+    if (tree_.v != 0) {
+      const int from = leader(tree_.parent());
+      step(d == 0 ? recv(0, from) : forward(0, from, child(d)));
+      d /= 2;
+    }
+    const auto give = [&](int to) { step(of_input && tree_.v == 0 ? send(0, to) : send_result(0, to)); };
+    for (; d > 0; d /= 2) give(child(d));
+    for (int i = 1; i < here_.size; ++i) give(here_.mate(i));
+  }
+
+ private:
+  int leader(int node) const { return node == here_.node_of(root_) ? root_ : here_.rank_of(node, 0); }
+  int child(int distance) const { return leader(tree_.rank_of(tree_.v + distance)); }
+
+  const Site& here_;
+  const int root_;
+  const Binomial tree_;
+  const int rank_;
+};
+
+struct HierarchyTreeAllReduce : Traits {
+  static constexpr bool kCanonical = false, kKeeps = true;
+  Nodes nodes = {};
+
+  int chunks(Place) const { return 1; }
+  template <class Listener>
+  void operator()(Place at, Listener&& step) const {
+    const Site here(nodes, at);
+    const NodeTree tree(here, at, 0);
+    tree.up(step);
+    tree.down(false, step);
+  }
+};
+
+struct HierarchyTreeReduce : Traits {
+  static constexpr bool kCanonical = false, kKeeps = true;
+  Nodes nodes = {};
+
+  int chunks(Place) const { return 1; }
+  template <class Listener>
+  void operator()(Place at, Listener&& step) const {
+    const Site here(nodes, at);
+    NodeTree(here, at, at.root).up(step);
+  }
+};
+
+struct HierarchyTreeBroadcast : Traits {
+  Nodes nodes = {};
+
+  int chunks(Place) const { return 1; }
+  template <class Listener>
+  void operator()(Place at, Listener&& step) const {
+    const Site here(nodes, at);
+    NodeTree(here, at, at.root).down(true, step);
+    if (at.rank == at.root) step(copy(0));
+  }
+};
+
+}  // namespace ouro::flow

@@ -1,0 +1,139 @@
+// The one list of algorithms: which flow serves which collective under which name.
+// Used by selection, executors, the verifier, the simulator and the bench; an algorithm exists when it is
+// here.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "kernels/flow/barrier.h"
+#include "kernels/flow/chain.h"
+#include "kernels/flow/direct.h"
+#include "kernels/flow/halving.h"
+#include "kernels/flow/pairwise.h"
+#include "kernels/flow/ring.h"
+#include "kernels/flow/tree.h"
+#include "runtime/core/types.h"
+
+namespace ouro::flow {
+
+/// X(enumerator): algorithms by the names that OURO_ALGO, CallOptions and the tools accept.
+// clang-format off
+#define OURO_ALGORITHMS(X)                                                     \
+  X(ring) X(chain) X(tree) X(halving)                                          \
+  X(line) X(oneshot) X(direct) X(inplace) X(pull)                              \
+  X(pairwise) X(linear) X(dissemination)                                       \
+  X(exchange) X(hierarchy) X(hierarchy_tree)
+// clang-format on
+
+/// X(collective, algorithm, struct)
+#define OURO_FLOWS(X)                              \
+  X(all_reduce, ring, RingAllReduce)               \
+  X(all_reduce, chain, ChainAllReduce)             \
+  X(all_reduce, tree, TreeAllReduce)               \
+  X(all_reduce, halving, HalvingAllReduce)         \
+  X(all_reduce, line, LineAllReduce)               \
+  X(all_reduce, oneshot, OneShotAllReduce)         \
+  X(all_reduce, direct, DirectAllReduce)           \
+  X(all_reduce, inplace, InPlaceAllReduce)         \
+  X(all_reduce, pull, PullAllReduce)               \
+  X(reduce_scatter, ring, RingReduceScatter)       \
+  X(reduce_scatter, chain, ChainReduceScatter)     \
+  X(reduce_scatter, direct, DirectReduceScatter)   \
+  X(reduce_scatter, inplace, InPlaceReduceScatter) \
+  X(reduce_scatter, pull, PullReduceScatter)       \
+  X(all_gather, ring, RingAllGather)               \
+  X(all_gather, direct, DirectAllGather)           \
+  X(all_gather, inplace, InPlaceAllGather)         \
+  X(all_gather, pull, PullAllGather)               \
+  X(broadcast, chain, ChainBroadcast)              \
+  X(broadcast, tree, TreeBroadcast)                \
+  X(broadcast, line, LineBroadcast)                \
+  X(broadcast, direct, DirectBroadcast)            \
+  X(broadcast, inplace, InPlaceBroadcast)          \
+  X(broadcast, pull, PullBroadcast)                \
+  X(reduce, chain, ChainReduce)                    \
+  X(reduce, tree, TreeReduce)                      \
+  X(reduce, direct, DirectReduce)                  \
+  X(reduce, inplace, InPlaceReduce)                \
+  X(gather, linear, LinearGather)                  \
+  X(gather, direct, DirectGather)                  \
+  X(gather, inplace, InPlaceGather)                \
+  X(scatter, linear, LinearScatter)                \
+  X(scatter, direct, DirectScatter)                \
+  X(scatter, inplace, InPlaceScatter)              \
+  X(all_to_all, pairwise, PairwiseAllToAll)        \
+  X(all_to_all, direct, DirectAllToAll)            \
+  X(all_to_all, inplace, InPlaceAllToAll)          \
+  X(all_to_all, pull, PullAllToAll)                \
+  X(barrier, dissemination, DisseminationBarrier)  \
+  X(barrier, direct, DirectBarrier)
+
+enum class Algorithm : std::uint8_t {
+#define OURO_X(a) a,
+  OURO_ALGORITHMS(OURO_X)
+#undef OURO_X
+};
+
+#define OURO_X(a) +1
+inline constexpr int kAlgorithms = OURO_ALGORITHMS(OURO_X);
+#undef OURO_X
+static_assert(kAlgorithms < 31, "signatures have five bits for them");
+
+constexpr std::string_view name(Algorithm algorithm) {
+  switch (algorithm) {
+#define OURO_X(a)    \
+  case Algorithm::a: \
+    return #a;
+    OURO_ALGORITHMS(OURO_X)
+#undef OURO_X
+  }
+  return "?";
+}
+
+constexpr std::optional<Algorithm> parse_algorithm(std::string_view text) {
+#define OURO_X(a) \
+  if (text == #a) return Algorithm::a;
+  OURO_ALGORITHMS(OURO_X)
+#undef OURO_X
+  return std::nullopt;
+}
+
+/// Calls f(Collective, Algorithm, flow) for every row of the list.
+template <class F>
+constexpr void for_each_flow(F&& f) {
+#define OURO_X(c, a, F_) f(Collective::c, Algorithm::a, F_{});
+  OURO_FLOWS(OURO_X)
+#undef OURO_X
+}
+
+/// Calls f(flow) for the row of the list that says `collective` and `algorithm`; false if there is none.
+template <class F>
+constexpr bool visit(Collective collective, Algorithm algorithm, F&& f) {
+#define OURO_X(c, a, F_)                                          \
+  if (collective == Collective::c && algorithm == Algorithm::a) { \
+    f(F_{});                                                      \
+    return true;                                                  \
+  }
+  OURO_FLOWS(OURO_X)
+#undef OURO_X
+  return false;
+}
+
+/// Which buffers must be registered for the in-place flow of a collective.
+struct Buffers {
+  bool inputs = false, root_input_only = false, outputs = false;
+};
+constexpr Buffers in_place_buffers(Collective c) {
+  return {
+      .inputs = c != Collective::all_gather,
+      .root_input_only = c == Collective::broadcast || c == Collective::scatter,
+      .outputs = c == Collective::all_reduce || c == Collective::broadcast || c == Collective::all_gather};
+}
+/// And which buffers a pull flow reads.
+constexpr Buffers pull_buffers(Collective c) {
+  return {
+      .inputs = true, .root_input_only = c == Collective::broadcast, .outputs = c == Collective::all_reduce};
+}
+
+}  // namespace ouro::flow

@@ -1,0 +1,107 @@
+// The control thread. See watch.h.
+#include "runtime/context/watch.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <fstream>
+#include <utility>
+
+#include "runtime/context/context.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kTick =
+    50ms;  // bounds how late an error published by a peer is seen by a rank that does not wait
+constexpr auto kGather = 10ms;  // deaths that come together are reported together
+
+bool readable(int fd) {
+  pollfd p{fd, POLLIN, 0};
+  return poll(&p, 1, 0) == 1;
+}
+
+}  // namespace
+
+Watch::Watch(Context& context, Fd server, Fd rendezvous)
+    : context_(context), pidfds_(static_cast<std::size_t>(context.size())), gather_(io_), tick_(io_) {
+  if (server)
+    server_.emplace(io_, std::move(server),
+                    [this](const auto& line, const Incoming& said) { serve(line, said); });
+  // A latecomer is answered after it has been read: what lies unread at the end of a line costs it the
+  // answer.
+  if (rendezvous)
+    rendezvous_.emplace(io_, std::move(rendezvous), [this](const auto& line, const Incoming&) {
+      rendezvous_->refuse(line, {Reason::refused, "closed: all ranks of this job have joined already"});
+    });
+  for (int r = 0; r < context.size(); ++r) watch_peer(r);
+  tick();
+  thread_ = Thread("ouro-watch", [this] {
+    bool again = false;
+    persist("the watch over the ranks of this host", [&] {
+      if (std::exchange(again, true)) {  // what an exception has cut short
+        tick();
+        gather_deaths();
+      }
+      io_.run();
+    });
+  });
+}
+
+Watch::~Watch() {
+  io_.stop();
+  thread_.join();
+}
+
+void Watch::serve(const LocalListener::Line& line, const Incoming& said) {
+  const auto* fetch = std::get_if<wire::Fetch>(&said.frame);
+  Status s(Reason::refused, "this socket serves descriptors only");
+  if (fetch) s = context_.serve(line->native_handle(), *fetch);
+  if (!s.ok()) server_->refuse(line, s);
+}
+
+void Watch::watch_peer(int rank) {
+  const int pidfd = context_.peer(rank).pidfd.get();
+  if (pidfd < 0) return;
+  auto& slot = pidfds_[static_cast<std::size_t>(rank)];
+  slot.reset(new Descriptor(io_, pidfd));
+  when_readable(*slot, [this, rank](error_code e) {
+    if (e) return;
+    fresh_deaths_.insert(rank);
+    gather_.expires_after(kGather);
+    gather_.async_wait([this](error_code cancelled) {
+      if (!cancelled) gather_deaths();
+    });
+  });
+}
+
+void Watch::gather_deaths() {
+  for (int r = 0; r < context_.size(); ++r)
+    if (const int pidfd = context_.peer(r).pidfd.get(); pidfd >= 0 && readable(pidfd))
+      fresh_deaths_.insert(r);
+  const std::vector<int> ranks(fresh_deaths_.begin(), fresh_deaths_.end());
+  fresh_deaths_.clear();
+  context_.on_deaths(ranks);
+}
+
+void Watch::tick() {
+  tick_.expires_after(kTick);
+  tick_.async_wait([this](error_code e) {
+    if (e) return;
+    tick();
+    // Where the kernel has no pidfd, a peer's end is seen by asking whether its process is still there.
+    std::vector<int> gone;
+    for (int r = 0; r < context_.size(); ++r) {
+      const Peer& p = context_.peer(r);
+      if (!p.pidfd && !p.remote() && p.pid != getpid() && !context_.is_dead(r) &&
+          !std::ifstream(fmt::format("/proc/{}/stat", p.pid)))
+        gone.push_back(r);
+    }
+    if (!gone.empty()) context_.on_deaths(gone);
+    context_.scan_errors();
+    context_.scan_gpu();
+  });
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,14 @@
+// Which process this is, for peers that watch it or tell it from an earlier one. Used where ranks join.
+#pragma once
+#include <cstdint>
+
+#include "runtime/core/fd.h"
+
+namespace ouro {
+
+/// When this process began, in ticks since the system did; 0 where /proc does not say.
+std::uint64_t process_start();
+/// A pidfd that this process passes around names this process, whatever PID namespace the receiver lives in.
+Fd self_pidfd();
+
+}  // namespace ouro

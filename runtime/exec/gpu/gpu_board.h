@@ -1,0 +1,97 @@
+// The board of a group's GPU operations: cards on which ranks say what they called and where their buffers
+// lie, and words that streams wait for. In a sealed segment of the node, pinned, so that processors and GPUs
+// see it. Used by the GPU executor.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "kernels/device/gpu.h"
+#include "kernels/gpu/collect.h"
+#include "runtime/core/segment.h"
+#include "runtime/core/types.h"
+#include "runtime/core/wait.h"
+#include "transport/cuda_ipc/cuda_ipc.h"
+
+namespace ouro::rt {
+
+/// What a rank says about one operation, before it counts itself in.
+struct GpuCard {
+  static constexpr int kPairs = gpu::FusedArgs::kMaxUnevenPairs;
+  std::uint64_t seq, signature;
+  std::uint32_t captured;  // whether its stream is recording a graph
+  std::uint32_t leads_alone;
+  transport::GpuRef in, out;
+  Scalar premul;
+  std::uint64_t send_counts[kPairs], recv_counts[kPairs];  // uneven all_to_all
+};
+
+/// A word that one stream sets to 1 and another waits for and clears: it is 0 whenever nothing is under way,
+/// so that a graph which was captured from such pairs can be replayed. The host sets it to end a wait.
+struct GpuWord {
+  std::uint32_t* host = nullptr;
+  void* device = nullptr;
+};
+
+class GpuBoard {
+ public:
+  static constexpr int kCards = 64;      // operations that a rank may run ahead of the slowest one
+  static constexpr int kLinkWords = 16;  // slots of a link, at most
+  static constexpr int kMaxRanks = 256;
+  static std::size_t bytes(int n);
+  /// Pins the segment, once a process.
+  static Result<std::shared_ptr<GpuBoard>> open(std::shared_ptr<device::Segment>, int n);
+  ~GpuBoard();
+  GpuBoard(const GpuBoard&) = delete;
+  GpuBoard& operator=(const GpuBoard&) = delete;
+
+  GpuCard& card(int rank, std::uint64_t op) const {
+    return cards_[rank * kCards + static_cast<int>(op % kCards)];
+  }
+  /// Counts a rank in; true for the last one, which sees all cards.
+  bool arrive(std::uint64_t op) const {
+    // Pairs with itself: who comes last has acquired what all others released.
+    const std::uint64_t before =
+        std::atomic_ref(head_->arrived[op % kCards]).fetch_add(1, std::memory_order_acq_rel);
+    return before % static_cast<std::uint64_t>(n_) == static_cast<std::uint64_t>(n_ - 1);
+  }
+  /// Operations whose cards have been read for the last time.
+  Counter& led() const { return head_->led; }
+
+  GpuWord ready(int rank) const { return word(rank * kLine); }
+  GpuWord done(int rank) const { return word(rank * kLine + 1); }
+  GpuWord full(int from, int to, int slot) const { return word((n_ + from * n_ + to) * kLine + slot); }
+  /// From now on waits may end that nobody has answered, on all ranks: what passes afterwards proves nothing.
+  void spoil() const { std::atomic_ref(head_->spoiled).store(1, std::memory_order_release); }
+  /// Pairs with spoil(): whoever sees a word that was set after it sees it, too.
+  bool spoiled() const { return std::atomic_ref(head_->spoiled).load(std::memory_order_acquire) != 0; }
+  /// Sets all words of the board, after spoil(): ends waits for `value`, on all ranks.
+  void set_all(std::uint32_t value) const;
+
+ private:
+  static constexpr int kLine = 16;  // words
+  static_assert(kLinkWords <= kLine);
+  struct Head {
+    std::uint32_t spoiled;
+    Counter led;
+    std::uint64_t arrived[kCards];
+  };
+  struct Pin;
+  GpuBoard() = default;
+  GpuWord word(int i) const {
+    return {words_ + i,
+            static_cast<std::byte*>(device_words_) + static_cast<std::size_t>(i) * sizeof(std::uint32_t)};
+  }
+  static std::size_t words(int n) { return static_cast<std::size_t>(n + n * n) * kLine; }
+
+  int n_ = 0;
+  std::shared_ptr<device::Segment> segment_;
+  std::shared_ptr<Pin> pin_;
+  Head* head_ = nullptr;
+  GpuCard* cards_ = nullptr;
+  std::uint32_t* words_ = nullptr;
+  void* device_words_ = nullptr;
+};
+
+}  // namespace ouro::rt

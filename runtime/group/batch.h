@@ -1,0 +1,57 @@
+// Batch: the operations that a thread defers between group_start and group_end. Used by the API.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "runtime/group/group.h"
+
+namespace ouro::rt {
+
+/// The batch of the calling thread, if one is open.
+class Batch {
+ public:
+  Batch() = default;
+  Batch(Batch&&) = default;
+  Batch& operator=(Batch&&) = delete;
+  ~Batch();  ///< what was deferred and not submitted has failed
+  static Batch* current() { return t_current; }
+  static void start();
+  /// Ends one level; the outermost submits everything.
+  static Status end();
+
+  /// Each returns what the deferred call returns: ok, or an argument error, which end() returns again.
+  Status defer(std::shared_ptr<Group>, const Operation&, std::shared_ptr<Stream>,
+               std::shared_ptr<WorkState>* work);
+  Status defer(std::shared_ptr<Group>, std::unique_ptr<Message>, std::shared_ptr<Stream>,
+               std::shared_ptr<WorkState>* work);
+
+ private:
+  struct Item {
+    std::shared_ptr<Group> group;
+    std::shared_ptr<Stream> stream;
+    std::unique_ptr<KeptOperation> operation;  // null for messages
+    std::shared_ptr<Message> message;
+    std::shared_ptr<WorkState> promised;  // what the user waits on
+  };
+  /// Operations of one group, by their index, that follow each other there and may run as one.
+  struct Run {
+    std::vector<std::size_t> items;
+    bool done = false;
+  };
+  // Read on every call: no guard, no call to find it.
+  [[gnu::tls_model("initial-exec")]] static inline constinit thread_local Batch* t_current = nullptr;
+  Status submit();
+  static Result<std::shared_ptr<WorkState>> run_on_gpu(Group&, const std::shared_ptr<Stream>&,
+                                                       const std::vector<std::shared_ptr<Message>>&,
+                                                       std::vector<std::shared_ptr<WorkState>> promised);
+  Status refuse(const Status& why);
+  std::vector<Run> runs() const;
+  bool can_run_as_one(const Run&) const;
+  static void pass_on(const Status& submitted, const std::shared_ptr<WorkState>& work,
+                      std::vector<std::shared_ptr<WorkState>> promised);
+  int depth_ = 0;
+  Status error_;
+  std::vector<Item> items_;
+};
+
+}  // namespace ouro::rt

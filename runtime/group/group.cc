@@ -1,0 +1,369 @@
+// Groups: order of operations, execution, wiring. Failures are in group_failure.cc. See group.h.
+#include "runtime/group/group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <set>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "runtime/context/machine.h"
+#include "runtime/core/deadline.h"
+#include "runtime/core/env.h"
+#include "runtime/core/log.h"
+#include "runtime/group/group_waiters.h"
+#include "transport/net/net_links.h"
+#include "transport/shm/shm.h"
+
+namespace ouro::rt {
+namespace {
+
+constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
+// Long messages land in the receiver's memory: more of their chunks under way fill no cache.
+constexpr transport::NetSlots kFarMessageSlots{128 << 10, 16};
+enum SegmentOf : std::uint64_t { kLinksOf = 1, kBoardsOf = 2, kMessagesOf = 3 };
+
+std::uint64_t segment_key(std::uint64_t group, SegmentOf p) {
+  const std::uint64_t words[] = {group, p};
+  return XXH3_64bits(words, sizeof words);
+}
+
+std::atomic<std::uint64_t> g_groups{0};
+
+/// Where the last-level cache is no longer worth writing to: 3/4 of it, if nobody has measured.
+std::size_t stream_bytes(const Rules& rules) {
+  constexpr std::size_t kUnknownCache = 32 << 20;
+  if (rules.stream_bytes > 0) return rules.stream_bytes;
+  const std::size_t cache = machine().l3_bytes;
+  return (cache > 0 ? cache : kUnknownCache) / 4 * 3;
+}
+
+/// Two ranks have what they need in their caches with 128 KiB. More of them wait longer for each other in a
+/// round, so fewer and larger rounds pay (measured with four: 1 MiB in 0.7 of the time); of many, pages would
+/// fill memory.
+std::size_t page_bytes(std::size_t wanted, int n) {
+  if (wanted > 0) return wanted;
+  return n > 2 && n <= 16 ? 256 << 10 : 128 << 10;
+}
+
+/// The first rank of a host keeps the segment: it goes on when all others there have mapped it, so that it
+/// can leave at any time after. In an operation of all ranks only, which all of them begin in this way.
+/// `local`: of each rank, its index on this host, or -1.
+template <class Mark>
+Status await_all(Waiter& waiter, int rank, const std::vector<int>& local, Mark&& mark) {
+  bump(*mark(rank));
+  if (local[static_cast<std::size_t>(rank)] != 0) return {};
+  for (std::size_t r = 0; r < local.size(); ++r)
+    if (local[r] > 0) OURO_TRY(waiter.until(*mark(static_cast<int>(r)), 1));
+  return {};
+}
+
+}  // namespace
+
+std::uint64_t group_key(const wire::Nonce& job, const std::vector<int>& ranks, const std::string& name,
+                        std::uint64_t generation, std::uint64_t instance) {
+  std::uint64_t h = XXH3_64bits(job.data(), job.size());
+  h = XXH3_64bits_withSeed(ranks.data(), ranks.size() * sizeof(int), h);
+  h = XXH3_64bits_withSeed(name.data(), name.size(), h);
+  const std::uint64_t words[] = {generation, instance};
+  h = XXH3_64bits_withSeed(words, sizeof words, h);
+  return h == 0 ? 1 : h;
+}
+
+Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, GroupSpec spec) {
+  OURO_TRY(context->usable());
+  if (spec.ranks.empty()) return invalid(fmt::format("group '{}' has no members", spec.name));
+  auto sorted = spec.ranks;
+  std::sort(sorted.begin(), sorted.end());
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    if (sorted[i] < 0 || sorted[i] >= context->size())
+      return invalid(fmt::format("group '{}': rank {} is not in the job (0..{})", spec.name, sorted[i],
+                                 context->size() - 1));
+    if (i > 0 && sorted[i] == sorted[i - 1])
+      return invalid(fmt::format("group '{}': rank {} is named twice", spec.name, sorted[i]));
+  }
+  const auto me = std::find(spec.ranks.begin(), spec.ranks.end(), context->rank());
+  if (me == spec.ranks.end())
+    return invalid(fmt::format("group '{}': this rank ({}) is not a member; only members make a group",
+                               spec.name, context->rank()));
+  const int rank = static_cast<int>(me - spec.ranks.begin());
+  auto record = context->claim_record(spec.key);
+  if (!record.ok()) return record.status();
+  spec.deadline = bounded(spec.deadline);
+  auto group = std::shared_ptr<Group>(new Group(context, std::move(spec), rank, **record), &Group::end);
+  auto algorithm = env::text("OURO_ALGO");
+  if (!algorithm.ok()) return algorithm.status();
+  const std::string wanted = algorithm->value_or("");
+  if (!wanted.empty() && !flow::parse_algorithm(wanted))
+    return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm", wanted));
+  const Rules& rules = context->spec().rules;
+  group->selector_ =
+      std::make_unique<Selector>(rules, group->size(), group->nodes_,
+                                 context->enough_cores(group->spec_.ranks), stream_bytes(rules), wanted);
+  group->late_after_ = context->spec().join.late_after;
+  context->enrol(*group);
+  return group;
+}
+
+Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, GroupRecord& record)
+    : context_(std::move(context)),
+      spec_(std::move(spec)),
+      rank_(rank),
+      record_(record),
+      records_(spec_.ranks.size(), nullptr),
+      serial_(g_groups.fetch_add(1, std::memory_order_relaxed) + 1),
+      executor_(*context_, *this, lanes_, rank, size()),
+      waiter_(std::make_unique<OpWaiter>(*this)) {
+  records_[static_cast<std::size_t>(rank)] = &record_;
+  std::vector<int> node_of;
+  int here = 0;
+  for (const int w : spec_.ranks) {
+    node_of.push_back(context_->peer(w).node);
+    local_.push_back(context_->is_remote(w) ? -1 : here++);
+  }
+  nodes_ = static_cast<int>(std::set<int>(node_of.begin(), node_of.end()).size());
+  map_.emplace(node_of);
+  if (nodes_ > 1) waiter_->drive(&context_->network()->fabric());
+}
+
+void Group::end(Group* g) {
+  if (g->context_->inherited()) return;  // what a child has of it cannot be taken apart there
+  if (!g->would_wait_for_itself()) {
+    delete g;
+    return;
+  }
+  g->abort_in_flight();
+  run_aside([g] { delete g; });
+}
+
+bool Group::busy() {
+  if (closed_.load(std::memory_order_acquire)) return false;
+  if (load(turn_) != tickets_.load(std::memory_order_acquire)) return true;
+  std::unique_lock lock(gpu_mutex_);
+  GpuExecutor* const gpu = gpu_.get();
+  lock.unlock();  // looking at operations may end them, and the group
+  return gpu && !gpu->idle();
+}
+
+/// A destructor waits for no peer: what is still under way ends here and, told so, on the other ranks too.
+void Group::abort_in_flight() {
+  if (status().ok()) abort("its group was destroyed with operations in flight");
+}
+
+Group::~Group() {
+  if (busy()) abort_in_flight();
+  leave();
+  context_->dismiss(*this);
+  gpu_.reset();
+  if (keeps_segments())
+    for (SegmentOf p : {kLinksOf, kBoardsOf, kMessagesOf}) context_->drop_segment(segment_key(spec_.key, p));
+}
+
+std::optional<int> Group::from_global(int world_rank) const {
+  const auto it = std::find(spec_.ranks.begin(), spec_.ranks.end(), world_rank);
+  return it == spec_.ranks.end() ? std::nullopt
+                                 : std::optional<int>(static_cast<int>(it - spec_.ranks.begin()));
+}
+
+HostStream& Group::own_stream() {
+  std::lock_guard lock(own_stream_mutex_);
+  if (!own_stream_) own_stream_ = std::make_unique<HostStream>("ouro-group", 0);
+  return *own_stream_;
+}
+
+// ---- operations -----------------------------------------------------------------------------------
+
+Status Group::make_plan(const Operation& op, Plan* plan) const {
+  if (op.segments.empty()) OURO_TRY(rt::check(op, rank_, size()));
+  plan->op = op;
+  if (op.numerics == Numerics::inherit) plan->op.numerics = spec_.numerics;
+  const bool canonical = plan->op.numerics == Numerics::canonical;
+  // A mix has one flow, made from its row.
+  std::string why;
+  const bool tell = log::enabled(log::Level::info, log::Subsystem::TUNING);
+  if (op.collective != Collective::mix)
+    OURO_TRY(selector_->select(op, rank_, canonical, &plan->choice, tell ? &why : nullptr));
+  plan->signature = signature(op, rank_, size(), canonical,
+                              op.algorithm.empty() ? 0 : static_cast<int>(plan->choice.algorithm) + 1);
+  // On a device the host's choice counts only where the call has named it.
+  if (op.collective != Collective::mix && !on_device(op))
+    plan->signature = plan->signature.by(plan->choice.code());
+  plan->folded = plan->signature.folded();
+  plan->idle = moves_nothing(op, rank_, size());
+  keep_plan(serial_, op, plan);
+  if (!why.empty()) OURO_INFO(TUNING, "{} in group {}: {}", name(op.collective), spec_.name, why);
+  return {};
+}
+
+Status Group::ready() const {
+  if (!context_->ready()) return context_->usable();
+  if (closed_.load(std::memory_order_acquire))
+    return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
+  return std::atomic_ref(const_cast<std::uint32_t&>(abort_word_)).load(std::memory_order_acquire) != 0
+             ? status()
+             : Status();
+}
+
+Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkState>* work) {
+  OURO_TRY(ready());
+  if (traced_) [[unlikely]]
+    OURO_TRACE(CALL, "rank {} of group {} calls {}, {} {} in, {} out, {}", rank_, spec_.name,
+               name(op.collective), op.in.count, name(op.in.dtype), op.out.count,
+               stream ? "on a stream" : "blocking");
+  if (on_device(op) || (stream && stream->gpu() && op.collective == Collective::barrier))
+    return submit_gpu(op, stream, work, !stream);
+  if (!stream) {
+    if (const Plan* known = find_plan(serial_, op)) return execute(*known, take_ticket());
+    Plan plan;
+    OURO_TRY(make_plan(op, &plan));
+    return execute(plan, take_ticket());
+  }
+  const auto kept = std::make_shared<const KeptOperation>(op);  // the plan refers to it
+  Plan plan;
+  OURO_TRY(make_plan(kept->get(), &plan));
+  enqueue(1, *stream, work, [this, kept, plan](std::uint64_t ticket) { return execute(plan, ticket); });
+  return {};
+}
+
+Status Group::submit(std::shared_ptr<const FusedOperation> fused, bool can, Stream* stream,
+                     std::shared_ptr<WorkState>* work) {
+  OURO_TRY(ready());
+  Plan plan;
+  OURO_TRY(make_plan(fused->get(), &plan));
+  // One ticket for the agreement, and for them as one; one each for them one by one. The same on all ranks,
+  // so that sequence numbers stay alike.
+  const std::uint64_t tickets = can ? 1 + fused->parts().size() : 1;
+  if (!stream) return execute(*fused, plan, can, take_ticket(tickets));
+  enqueue(tickets, *stream, work, [this, fused = std::move(fused), plan, can](std::uint64_t ticket) {
+    return execute(*fused, plan, can, ticket);
+  });
+  return {};
+}
+
+template <class F>
+void Group::enqueue(std::uint64_t tickets, Stream& stream, std::shared_ptr<WorkState>* work, F&& execute) {
+  std::lock_guard lock(submit_mutex_);
+  const std::uint64_t ticket = take_ticket(tickets);
+  *work = stream.enqueue([this, ticket, execute = std::forward<F>(execute)] {
+    inside_.fetch_add(1, std::memory_order_relaxed);  // before its ticket ends, which is a release
+    Status outcome = execute(ticket);
+    inside_.fetch_sub(1,
+                      std::memory_order_release);  // pairs with await_rest(); nothing here is touched after
+    return outcome;
+  });
+}
+
+/// `next`: the ticket whose turn it is then.
+Status Group::end_turn(Status outcome, std::uint64_t next) {
+  if (outcome.ok()) record_.completed.set(next);
+  if (nodes_ > 1 && lanes_.links) lanes_.links->settle();
+  publish(turn_, next);
+  return outcome;
+}
+
+Status Group::execute(const Plan& plan, std::uint64_t ticket) {
+  return end_turn(take_turn(plan, ticket, [&](std::uint64_t seq) { return executor_.run(plan, seq); }),
+                  ticket + 1);
+}
+
+Status Group::execute(const FusedOperation& fused, const Plan& plan, bool can, std::uint64_t ticket) {
+  const std::uint64_t many = fused.parts().size();
+  bool as_one = can;
+  Status outcome =
+      take_turn(plan, ticket, [&](std::uint64_t seq) { return executor_.run_as_one(plan, seq, &as_one); });
+  if (!can) return end_turn(outcome, ticket + 1);  // the others follow on their own
+  if (as_one || !outcome.ok()) return end_turn(outcome, ticket + 1 + many);
+  (void)end_turn({}, ++ticket);
+  for (std::uint64_t k = 0; k < many; ++k, ++ticket) {
+    Plan part;
+    Status planned = make_plan(fused.parts()[k], &part);
+    // As one it has been planned, too; where that differs, the ranks have come apart.
+    Status ended =
+        planned.ok() ? execute(part, ticket) : end_turn(fail(*planned.failure(), nullptr, true), ticket + 1);
+    if (outcome.ok()) outcome = ended;
+  }
+  return outcome;
+}
+
+Result<std::string> Group::explain(const Operation& asked) {
+  const Numerics numerics = asked.numerics == Numerics::inherit ? spec_.numerics : asked.numerics;
+  Operation op = asked;
+  op.numerics = numerics;
+  if (on_device(op)) return explain_gpu(op);
+  Choice choice;
+  std::string why;
+  OURO_TRY(selector_->select(op, rank_, numerics == Numerics::canonical, &choice, &why));
+  return why;
+}
+
+// ---- wiring, on first use -------------------------------------------------------------------------
+
+Result<std::unique_ptr<transport::Links>> Group::make_links(std::uint64_t key, std::uint32_t slot_bytes,
+                                                            transport::NetSlots far) {
+  using transport::ShmLinkLayout, transport::ShmLinks;
+  const auto whole = ShmLinkLayout::of(size(), slot_bytes);
+  const int here =
+      static_cast<int>(std::count_if(local_.begin(), local_.end(), [](int i) { return i >= 0; }));
+  const int me = local_[static_cast<std::size_t>(rank_)];
+  std::unique_ptr<ShmLinks> shm;
+  if (here > 1 || nodes_ == 1) {
+    // Slots of all links of a group have one size.
+    const auto layout = nodes_ == 1 ? whole : ShmLinkLayout::of(here, whole.slot_bytes);
+    const auto first = static_cast<std::size_t>(std::find(local_.begin(), local_.end(), 0) - local_.begin());
+    auto segment = context_->segment(key, layout.bytes, spec_.ranks[first]);
+    if (!segment.ok()) return segment.status();
+    shm = std::make_unique<ShmLinks>(std::move(*segment), layout, me, here);
+  }
+  if (nodes_ == 1) return std::unique_ptr<transport::Links>(std::move(shm));
+  if (far.bytes == 0) far.bytes = whole.slot_bytes;
+  return std::unique_ptr<transport::Links>(std::make_unique<transport::NetLinks>(
+      context_->network()->fabric(), key, spec_.ranks, local_, rank_, far, std::move(shm)));
+}
+
+Status Group::need_links() {
+  if (lanes_.links) return {};
+  auto links = make_links(segment_key(spec_.key, kLinksOf), context_->spec().slot_bytes);
+  if (!links.ok()) return links.status();
+  lanes_.links = std::move(*links);
+  for (int r = 0; r < size(); ++r) {
+    const bool remote = lanes_.links->remote(r);
+    lanes_.in.push_back({lanes_.links->inbound(r), 0, remote});
+    lanes_.out.push_back({lanes_.links->outbound(r), 0, remote});
+  }
+  return await_all(*waiter_, rank_, local_, [&](int r) { return lanes_.links->bell(r); });
+}
+
+Status Group::need_boards() {
+  if (lanes_.boards) return {};
+  const auto layout = transport::ShmBoardLayout::of(size(), page_bytes(context_->spec().page_bytes, size()));
+  auto segment = context_->segment(segment_key(spec_.key, kBoardsOf), layout.bytes, spec_.ranks[0]);
+  if (!segment.ok()) return segment.status();
+  lanes_.boards = std::make_unique<transport::ShmBoards>(std::move(*segment), layout, size());
+  for (int r = 0; r < size(); ++r) lanes_.board.push_back(lanes_.boards->board(r));
+  lanes_.known_done.assign(spec_.ranks.size(), 0);
+  return await_all(*waiter_, rank_, local_, [&](int r) { return lanes_.boards->present(r); });
+}
+
+Waiter& Group::waiter() { return *waiter_; }
+void Group::expect(int peer, bool sends) {
+  waiter_->doing().peer = peer;
+  waiter_->doing().peer_sends = sends;
+}
+
+// ---- messages -------------------------------------------------------------------------------------
+
+Result<Messages*> Group::messages() {
+  std::lock_guard lock(messages_mutex_);
+  if (!messages_) {
+    auto links = make_links(segment_key(spec_.key, kMessagesOf), kMessageSlotBytes, kFarMessageSlots);
+    if (!links.ok()) return links.status();
+    messages_ = std::make_unique<Messages>(std::move(*links), rank_, size());
+    OURO_INFO(P2P, "group {} opens its links for messages, {} bytes a slot", spec_.name, kMessageSlotBytes);
+  }
+  return messages_.get();
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,105 @@
+// How a group waits: for its turn, for an operation, and for messages. Used by the files of
+// Group only.
+#pragma once
+#include <fmt/format.h>
+
+#include <new>
+
+#include "runtime/core/deadline.h"
+#include "runtime/group/group.h"
+
+namespace ouro::rt {
+
+class Group::OpWaiter final : public Waiter {
+ public:
+  explicit OpWaiter(Group& g)
+      : Waiter(&g.abort_word_, g.context_->spin(), g.context_->crowded()), group_(g) {}
+  void begin(const Plan& plan, std::uint64_t seq) {
+    doing_.plan = &plan;
+    doing_.seq = seq;
+    looked_ = false;
+  }
+  Doing& doing() { return doing_; }
+
+ protected:
+  Status look(Clock::duration elapsed) override {
+    if (!looked_) {  // the clock is read on the slow path only
+      doing_.start = Clock::now() - elapsed;
+      doing_.late_said = false;
+      doing_.left_since = {};
+      looked_ = true;
+    }
+    return group_.look(doing_);
+  }
+
+ private:
+  Group& group_;
+  Doing doing_;
+  bool looked_ = false;
+};
+
+class Group::MessageWaiter final : public Waiter {
+ public:
+  MessageWaiter(Group& g, const std::vector<Message*>& messages, std::chrono::milliseconds deadline)
+      : Waiter(&g.abort_word_, g.context_->spin(), g.context_->crowded()),
+        group_(g),
+        messages_(messages),
+        end_(deadline_after(deadline)),
+        deadline_(deadline) {}
+
+ protected:
+  Status look(Clock::duration) override {
+    group_.adopt_errors();
+    OURO_TRY(group_.status());
+    for (const Message* m : messages_) {
+      if (m->peer == Message::kAny || m->peer == group_.rank_ || group_.messages_->done(*m)) continue;
+      if (!group_.has_left(m->peer, group_.record_of(m->peer))) continue;
+      if (left_since_ == Clock::time_point{}) left_since_ = Clock::now();
+      if (Clock::now() - left_since_ >= kCauseFirst)
+        return group_.fail({.reason = Reason::peer_dead,
+                            .text = m->sends ? "it left the group before it took a message"
+                                             : "it left the group before it sent a message",
+                            .rank = m->peer,
+                            .detector = "control page"},
+                           nullptr, false);
+    }
+    if (Clock::now() < end_) return {};
+    return {Reason::deadline,
+            fmt::format("no message within {} s", std::chrono::duration<double>(deadline_).count())};
+  }
+
+ private:
+  Group& group_;
+  const std::vector<Message*>& messages_;
+  Clock::time_point end_, left_since_{};
+  std::chrono::milliseconds deadline_;
+};
+
+template <class F>
+Status Group::take_turn(const Plan& plan, std::uint64_t ticket, F&& f) {
+  // Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
+  if (load(turn_) != ticket) {
+    const LentCore lent;
+    wait_patiently(turn_, ticket);
+  }
+  const std::uint64_t seq = ticket + 1;
+  Status outcome;
+  if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) {
+    outcome = status();
+  } else {
+    waiter_->begin(plan, seq);
+    enter(record_, seq, plan.signature);
+    if (!plan.idle) {
+      try {
+        outcome = f(seq);
+      } catch (const std::bad_alloc&) {
+        outcome = Status(Reason::resource, "no memory for an operation's scratch space");
+      }
+    }
+    if (!outcome.ok() && outcome.reason() != Reason::invalid && outcome.reason() != Reason::unsupported)
+      outcome = fail(*outcome.failure(), &waiter_->doing(), true);
+  }
+  return outcome;
+}
+
+}  // namespace ouro::rt

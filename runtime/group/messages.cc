@@ -1,0 +1,275 @@
+// The message engine. See messages.h.
+#include "runtime/group/messages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace ouro::rt {
+namespace {
+
+constexpr std::size_t kWorthLanding = 4096;  // telling the link costs less than copying so much
+
+Status too_long(const Envelope& e, std::size_t room) {
+  return invalid(
+      fmt::format("the message from rank {} with tag {} has {} bytes; room for {} (it stays queued)",
+                  e.source, e.tag, e.bytes, room));
+}
+
+void put(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+Messages::Messages(std::unique_ptr<transport::Links> links, int rank, int size)
+    : links_(std::move(links)),
+      rank_(rank),
+      in_(static_cast<std::size_t>(size)),
+      out_(static_cast<std::size_t>(size)) {
+  for (int r = 0; r < size; ++r) {
+    in_[static_cast<std::size_t>(r)].link.view = links_->inbound(r);
+    out_[static_cast<std::size_t>(r)].link.view = links_->outbound(r);
+  }
+}
+
+Messages::~Messages() {
+  for (std::size_t r = 0; r < in_.size(); ++r) links_->recall_inbound(static_cast<int>(r));
+}
+
+void Messages::post(Message& m) {
+  std::lock_guard lock(mutex_);
+  if (!m.sends) return claim(m);
+  if (m.peer != rank_) return out_[static_cast<std::size_t>(m.peer)].queue.push_back(&m);
+  arrivals_.push_back(
+      {{rank_, m.tag, m.bytes}, std::vector<std::byte>(m.data, m.data + m.bytes), m.bytes, nullptr});
+  m.done = true;
+  auto wanted = std::find_if(wanted_.begin(), wanted_.end(),
+                             [&](Message* w) { return matches(*w, arrivals_.back().envelope); });
+  if (wanted == wanted_.end()) return;
+  Message& receiver = **wanted;
+  wanted_.erase(wanted);
+  claim(receiver);
+  bump(bell());
+}
+
+/// Matches a new receive against what has arrived, in order of arrival; else queues it.
+void Messages::claim(Message& m) {
+  for (auto a = arrivals_.begin(); a != arrivals_.end(); ++a) {
+    if (a->claimed || !matches(m, a->envelope)) continue;
+    if (a->envelope.bytes > m.bytes) {
+      m.outcome = too_long(a->envelope, m.bytes);
+      m.done = true;
+    } else if (a->complete()) {
+      deliver(*a, m);
+      arrivals_.erase(a);
+    } else {
+      a->claimed = &m;
+    }
+    return;
+  }
+  wanted_.push_back(&m);
+  if (m.peer != Message::kAny && m.peer != rank_) expect(m.peer);
+}
+
+/// Tells the link where the next message of `source` goes if it is the one that is asked for first.
+void Messages::expect(int source) {
+  Inbound& i = in_[static_cast<std::size_t>(source)];
+  if (!i.link.view.elsewhere || i.within || i.expected) return;
+  const auto first =
+      std::find_if(wanted_.begin(), wanted_.end(), [&](const Message* w) { return w->peer == source; });
+  if (first == wanted_.end() || (*first)->bytes < kWorthLanding) return;
+  // Whoever takes from anybody may take this message, or that of another source and leave this one to the
+  // next.
+  const auto open = [&](const Message* w) { return w->peer == Message::kAny && w->tag == (*first)->tag; };
+  if (std::any_of(wanted_.begin(), first, open)) return;
+  i.expected = *first;
+  land(i, source, {i.link.next, i.expected->data, i.expected->bytes, i.expected->tag});
+}
+
+void Messages::land(Inbound& i, int source, const Landing& where) {
+  if (!where.to && !i.lands) return;
+  links_->land(source, where);
+  i.lands = where.to != nullptr;
+}
+
+void Messages::deliver(Arrival& a, Message& m) {
+  put(m.data, a.data.data(), a.envelope.bytes);
+  m.envelope = a.envelope;
+  m.done = true;
+}
+
+Status Messages::progress() {
+  std::lock_guard lock(mutex_);
+  for (std::size_t r = 0; r < in_.size(); ++r) OURO_TRY(pull(in_[r], static_cast<int>(r)));
+  for (std::size_t r = 0; r < out_.size(); ++r) push(out_[r], static_cast<int>(r));
+  links_->settle();
+  return {};
+}
+
+/// Senders whose message has been taken have their memory back.
+void Messages::give_back(Outbound& o) {
+  for (; !o.lent.empty() && load(*o.link.view.freed) >= o.lent.front()->end; o.lent.pop_front())
+    o.lent.front()->done = true;
+}
+
+void Messages::push(Outbound& o, int to) {
+  give_back(o);
+  bool rang = false;
+  const auto tell = [&] {  // once for all chunks at hand, so that they go together
+    if (!rang) return;
+    if (links_->remote(to)) links_->sent(to);
+    bump(*links_->bell(to));
+  };
+  while (!o.queue.empty() && !o.torn) {
+    Message& m = *o.queue.front();
+    // A long message waits for its receiver in any case: it need not be copied.
+    const bool lends = o.link.view.elsewhere && m.bytes > kBuffered;
+    do {
+      if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) return tell();
+      const std::size_t bytes = std::min<std::size_t>(m.bytes - m.moved, o.link.view.slot_bytes);
+      if (o.link.view.elsewhere)
+        o.link.view.elsewhere[o.link.next % o.link.view.slot_count] = lends ? m.data + m.moved : nullptr;
+      if (!lends) put(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
+      if (!m.begun) m.first = o.link.next;
+      o.link.view.header(o.link.next) = {m.first, 0, m.bytes, static_cast<std::uint32_t>(bytes), m.tag};
+      publish(*o.link.view.full, ++o.link.next);
+      m.moved += bytes;
+      m.begun = rang = true;
+    } while (m.moved < m.bytes);
+    o.queue.pop_front();
+    m.end = o.link.next;
+    if (lends)
+      o.lent.push_back(&m);
+    else
+      m.done = true;
+  }
+  tell();
+}
+
+Status Messages::pull(Inbound& i, int source) {
+  const auto corrupt = [&](const char* what) {
+    return Status(
+        Failure{.reason = Reason::ring_corrupt, .text = what, .rank = source, .detector = "slot header"});
+  };
+  bool freed = false;
+  while (load(*i.link.view.full) > i.link.next) {
+    const SlotHeader h = i.link.view.header(i.link.next);
+    if (!i.within) {
+      i.envelope = {source, h.tag, h.total};
+      i.got = 0;
+      i.within = true;
+      i.first = i.link.next;
+      i.target = nullptr;
+      i.arrival = arrivals_.end();
+      auto wanted =
+          std::find_if(wanted_.begin(), wanted_.end(), [&](Message* w) { return matches(*w, i.envelope); });
+      if (wanted != wanted_.end() && (*wanted)->bytes >= i.envelope.bytes) {
+        i.target = *wanted;
+        i.target->begun = true;
+        wanted_.erase(wanted);
+      } else {
+        if (wanted !=
+            wanted_.end()) {  // the one who asked has too little room: told so, and the message is kept
+          Message& w = **wanted;
+          w.outcome = too_long(i.envelope, w.bytes);
+          w.done = true;
+          wanted_.erase(wanted);
+        }
+        try {
+          arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), 0, nullptr});
+        } catch (const std::exception&) {
+          return Status(
+              Reason::resource,
+              fmt::format("no memory for an unexpected message of {} bytes from rank {}", h.total, source));
+        }
+        i.arrival = std::prev(arrivals_.end());
+      }
+    }
+    if (h.seq != i.first || h.bytes > i.link.view.slot_bytes || h.bytes > i.envelope.bytes - i.got ||
+        (h.bytes == 0 && i.envelope.bytes > 0))
+      return corrupt("a message's slot has a size that cannot be");
+    std::byte* to = i.target ? i.target->data : i.arrival->data.data();
+    if (i.link.next == i.first) {
+      Message* const expected = std::exchange(i.expected, nullptr);
+      if ((!i.target || i.target != expected) && i.envelope.bytes > h.bytes)
+        land(i, source, {i.first, to, i.envelope.bytes, i.envelope.tag});
+    }
+    const std::byte* const found = i.link.view.found(i.link.next);
+    if (found != to + i.got) put(to + i.got, found, h.bytes);
+    i.got += h.bytes;
+    publish(*i.link.view.freed, ++i.link.next);
+    freed = true;
+    if (!i.target) i.arrival->got = i.got;
+    if (i.got < i.envelope.bytes) continue;
+    i.within = false;
+    if (i.target) {
+      i.target->envelope = i.envelope;
+      i.target->done = true;
+    } else if (Message* m = i.arrival->claimed) {
+      deliver(*i.arrival, *m);
+      arrivals_.erase(i.arrival);
+    }
+    expect(source);
+    if (!i.expected) land(i, source, {});  // the memory is its owner's again
+  }
+  if (freed) bump(*links_->bell(source));  // a sender may wait for room
+  return {};
+}
+
+bool Messages::withdraw(Message& m) {
+  std::lock_guard lock(mutex_);
+  if (m.done) return true;
+  if (m.sends) {
+    Outbound& o = out_[static_cast<std::size_t>(m.peer)];
+    std::erase(o.queue, &m);
+    if (!m.begun) return true;
+    links_->recall_outbound(m.peer);
+    if (std::erase(o.lent, &m) > 0) return m.done = true;  // all of it lies in slots now, and gets there
+    o.torn = true;
+    return false;
+  }
+  wanted_.remove(&m);
+  for (std::size_t source = 0; source < in_.size(); ++source)
+    if (in_[source].expected == &m) {
+      links_->recall_inbound(static_cast<int>(source));
+      in_[source].expected = nullptr;
+    }
+  for (Arrival& a : arrivals_)
+    if (a.claimed == &m) a.claimed = nullptr;
+  for (Inbound& i : in_)
+    if (i.within && i.target == &m) {  // the rest goes into a buffer of our own, with what has come already
+      links_->recall_inbound(i.envelope.source);
+      arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), i.got, nullptr});
+      i.arrival = std::prev(arrivals_.end());
+      put(i.arrival->data.data(), m.data, i.got);
+      i.target = nullptr;
+    }
+  return true;
+}
+
+bool Messages::done(const Message& m) const {
+  std::lock_guard lock(mutex_);
+  return m.done;
+}
+
+std::vector<int> Messages::owing() {
+  std::lock_guard lock(mutex_);
+  std::vector<int> ranks = links_->owing();
+  for (std::size_t r = 0; r < out_.size(); ++r)
+    if (!links_->remote(static_cast<int>(r)) && load(*out_[r].link.view.freed) != out_[r].link.next)
+      ranks.push_back(static_cast<int>(r));
+  return ranks;
+}
+
+std::optional<Envelope> Messages::peek(int source, int tag) const {
+  std::lock_guard lock(mutex_);
+  for (const Arrival& a : arrivals_)
+    if (!a.claimed && (source == Message::kAny || source == a.envelope.source) && a.envelope.tag == tag)
+      return a.envelope;
+  return std::nullopt;
+}
+
+}  // namespace ouro::rt

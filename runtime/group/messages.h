@@ -1,0 +1,113 @@
+// Messages: tagged point-to-point traffic of a group, matched at the receiver, with a queue of the
+// unexpected. Used by group. Whoever waits drives all traffic of its rank; no thread of its own.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "runtime/core/types.h"
+#include "runtime/core/wait.h"
+#include "runtime/exec/host/host_executor.h"
+#include "transport/transport.h"
+
+namespace ouro::rt {
+
+struct Envelope {
+  int source = 0, tag = 0;
+  std::size_t bytes = 0;
+};
+
+/// A send or a receive under way. Lives in the caller until it is done or withdrawn.
+struct Message {
+  bool sends = false;
+  int peer = 0;  ///< destination, or source (kAny: whoever comes first)
+  int tag = 0;
+  std::byte* data = nullptr;  ///< read only for sends
+  std::size_t bytes = 0;      ///< of the message, or room for one
+  static constexpr int kAny = -1;
+  /// Where the message really lies, if on a GPU; `data` is then pinned memory that stands for it.
+  void* on_device = nullptr;
+  std::shared_ptr<void> pinned = nullptr;
+
+  bool done = false;
+  Status outcome = {};
+  Envelope envelope = {};            // receives
+  std::size_t moved = 0;             // sends: bytes that have gone into slots, or are lent to the link
+  std::uint64_t first = 0, end = 0;  // sends: of the chunks of the link; end: if lent
+  bool begun = false;
+};
+
+class Messages {
+ public:
+  Messages(std::unique_ptr<transport::Links> links, int rank, int size);
+  ~Messages();
+
+  /// Messages up to this are done with their memory once they lie in slots.
+  static constexpr std::size_t kBuffered = 128 << 10;
+
+  void post(Message&);
+  /// Moves what can move. Returns ring-corrupt if a peer wrote nonsense.
+  Status progress();
+  /// Takes a message that is not done out of all queues; its memory is its caller's again. A send of which
+  /// all is on the link is done with that. False: half of it is on the link, which can carry no other any
+  /// more (sends only; a half-received message goes on into the unexpected queue).
+  bool withdraw(Message&);
+  bool done(const Message&) const;
+  /// Ranks that have not yet taken all that was sent to them.
+  std::vector<int> owing();
+  std::optional<Envelope> peek(int source, int tag) const;
+  /// See transport::Links.
+  void linger(std::shared_ptr<void> after) { links_->linger(std::move(after)); }
+  /// What to wait on between two calls of progress(): read it before the call.
+  Counter& bell() { return *links_->bell(rank_); }
+
+ private:
+  struct Arrival {  // a message that nobody had asked for when it began
+    Envelope envelope;
+    std::vector<std::byte> data;
+    std::size_t got = 0;
+    Message* claimed = nullptr;
+    bool complete() const { return got == envelope.bytes; }
+  };
+  struct Inbound {
+    LinkEnd link;
+    bool within = false;  // between the first and the last slot of a message
+    Envelope envelope;
+    std::uint64_t first = 0;  // of its slots
+    std::size_t got = 0;
+    Message* target = nullptr;
+    bool lands = false;           // the link has been told of some memory
+    Message* expected = nullptr;  // the link has been told that the next message is probably for this one
+    std::list<Arrival>::iterator arrival;
+  };
+  struct Outbound {
+    LinkEnd link;
+    std::deque<Message*> queue;
+    std::deque<Message*> lent;  // sent out of their own memory, not taken yet
+    bool torn = false;          // a message was given up in its middle: nothing can follow
+  };
+  static bool matches(const Message& m, const Envelope& e) {
+    return (m.peer == Message::kAny || m.peer == e.source) && m.tag == e.tag;
+  }
+  Status pull(Inbound&, int source);
+  void push(Outbound&, int to);
+  void give_back(Outbound&);
+  void expect(int source);
+  void land(Inbound&, int source, const Landing&);
+  void deliver(Arrival&, Message&);
+  void claim(Message&);
+
+  std::unique_ptr<transport::Links> links_;
+  int rank_;
+  mutable std::mutex mutex_;
+  std::vector<Inbound> in_;
+  std::vector<Outbound> out_;
+  std::list<Message*> wanted_;   // posted receives, in order
+  std::list<Arrival> arrivals_;  // in order of their first slot
+};
+
+}  // namespace ouro::rt

@@ -1,0 +1,337 @@
+// Joining: rank 0 is the hub that gathers all ranks and hands the table out; the others ask. See bootstrap.h.
+#include "runtime/join/bootstrap.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "runtime/core/deadline.h"
+#include "runtime/core/log.h"
+#include "runtime/core/process.h"
+#include "runtime/health/control_page.h"
+#include "runtime/join/admission.h"
+#include "runtime/join/bootstrap_parts.h"
+#include "runtime/join/descriptors.h"
+#include "runtime/join/local_listener.h"
+#include "runtime/join/local_socket.h"
+#include "runtime/join/rendezvous.h"
+#include "runtime/join/roll.h"
+#include "runtime/network/asio.h"
+#include "runtime/network/network.h"
+
+namespace ouro::rt {
+namespace {
+
+// Beyond one's own deadline, for a verdict that says more.
+constexpr std::chrono::milliseconds kPatience{1000};
+constexpr std::chrono::milliseconds kRollCall{200};
+
+}  // namespace
+
+Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, std::vector<Fd> fds,
+                       std::size_t control_bytes) {
+  if (fds.empty()) return Status(Reason::refused, "a rank joined without its control segment");
+  auto control = device::Segment::attach(std::move(fds[0]), control_bytes);
+  if (!control.ok()) return control.status();
+  Peer peer{pid, std::move(host), std::move(server), Fd{}, std::move(*control)};
+  if (fds.size() > 1 && pid != getpid()) peer.pidfd = std::move(fds[1]);
+  return peer;
+}
+
+Result<Peer> make_remote(const wire::Member& m, std::size_t control_bytes) {
+  if (m.endpoint.empty())
+    return Status(Reason::refused, fmt::format("rank {} came without an address", m.rank));
+  auto control = device::Segment::create(control_bytes, "copies of control pages");
+  if (!control.ok()) return control.status();
+  auto& page = *reinterpret_cast<ControlPage*>((*control)->data());
+  page.magic = kControlMagic;
+  page.rank = m.rank;
+  page.pid = m.pid;
+  page.state.set(static_cast<std::uint32_t>(ContextState::active));
+  Peer peer{m.pid, m.host, "", Fd{}, std::move(*control)};
+  peer.node = static_cast<int>(m.node);
+  peer.endpoint = m.endpoint;
+  peer.address = m.address;
+  return peer;
+}
+
+Status send_table(int line, const std::vector<Peer>& peers, int self_rank) {
+  const Fd mine = self_pidfd();
+  for (std::size_t r = 0; r < peers.size(); ++r) {
+    const Peer& p = peers[r];
+    std::vector<int> fds;
+    if (!p.remote()) {
+      fds.push_back(p.control->fd());
+      const int pidfd = static_cast<int>(r) == self_rank || p.pid == getpid() ? mine.get() : p.pidfd.get();
+      if (pidfd >= 0) fds.push_back(pidfd);
+    }
+    OURO_TRY(send_frame(line,
+                        wire::Member{static_cast<std::uint32_t>(r), p.pid, p.host, p.server,
+                                     static_cast<std::uint32_t>(p.node), p.endpoint, p.address},
+                        fds));
+  }
+  return {};
+}
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// The same for each rank, though most need less than who gathers: so all of them hear of a limit that is too
+/// low, and nobody waits for the one that does.
+Status check_limits(const JoinOptions& o) {
+  if (o.world == 1) return {};
+  const int lines = !o.network                             ? 0
+                    : o.network->options().fabric == "ucx" ? 2
+                                                           : o.network->options().connections;
+  return provide_descriptors(descriptors_to_join(o.world, o.network != nullptr, lines),
+                             fmt::format("a job of {} ranks", o.world).c_str());
+}
+
+/// The sockets around Admission.
+class Hub {
+ public:
+  Hub(const JoinOptions& options, Fd listener, Peer self)
+      : options_(options),
+        listener_(io_, std::move(listener),
+                  [this](const Line& line, Incoming said) { hear(line, std::move(said)); }),
+        late_(io_),
+        admission_(options.job, options.world, options.settings, self.host, self.pid),
+        peers_(static_cast<std::size_t>(options.world)),
+        lines_(peers_.size()) {
+    peers_[0] = std::move(self);
+  }
+
+  Result<Joined> run() {
+    const auto end = deadline_after(options_.deadline);
+    warn_later();
+    while (!admission_.complete() && outcome_.ok()) {
+      if (Clock::now() >= end)
+        outcome_ = admission_.expired(std::chrono::duration<double>(options_.deadline).count());
+      else
+        io_.run_one_until(std::min(end, Clock::now() + (options_.roll ? kRollCall : 1s)));
+      if (outcome_.ok() && options_.roll) call_roll();
+    }
+    if (outcome_.ok()) outcome_ = hand_out();
+    if (!outcome_.ok()) {
+      for (auto& line : lines_)
+        if (line) listener_.refuse(line, outcome_);
+      // Who comes a moment later hears the same reason, not a hang-up.
+      const auto until = Clock::now() + (outcome_.reason() == Reason::never_joined ? 0ms : kTellLatecomers);
+      while (listener_.refused() + 1 < options_.world && Clock::now() < until) io_.run_one_until(until);
+      return outcome_;
+    }
+    return Joined{std::move(peers_), listener_.release()};
+  }
+
+ private:
+  using Line = LocalListener::Line;
+
+  /// A rank that has ended will not come any more.
+  void call_roll() {
+    for (const int rank : admission_.missing())
+      if (const auto code = options_.roll->code(rank)) {
+        outcome_ = admission_.absent(rank, *code);
+        return;
+      }
+  }
+
+  void warn_later() {
+    late_.expires_at(deadline_after(options_.late_after));
+    late_.async_wait([this](error_code e) {
+      if (e) return;
+      OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", fmt::join(admission_.missing(), ","),
+                admission_.seated(), options_.world);
+      warn_later();
+    });
+  }
+
+  void hear(const Line& line, Incoming said) {
+    auto* join = std::get_if<wire::Join>(&said.frame);
+    if (!join)
+      return listener_.refuse(line, Status(Reason::refused, "the first frame was not a request to join"));
+    consider(line, *join, std::move(said.fds));
+  }
+
+  void consider(const Line& line, wire::Join& join, std::vector<Fd> fds) {
+    if (!outcome_.ok()) return listener_.refuse(line, outcome_);
+    Admission::Decision decision = admission_.consider(join);
+    if (decision.verdict == Admission::Verdict::seat) {
+      auto peer = make_peer(join.pid, std::move(join.host), std::move(join.server), std::move(fds),
+                            peers_[0].control->bytes());
+      if (peer.ok()) return seat(static_cast<int>(join.rank), line, std::move(*peer));
+      admission_.vacate(static_cast<int>(join.rank));
+      decision = {Admission::Verdict::turn_away, peer.status()};
+    }
+    listener_.refuse(line, decision.why);
+    if (decision.verdict == Admission::Verdict::give_up && outcome_.ok()) outcome_ = decision.why;
+  }
+
+  void seat(int rank, const Line& line, Peer peer) {
+    peers_[static_cast<std::size_t>(rank)] = std::move(peer);
+    lines_[static_cast<std::size_t>(rank)] = line;
+    // Until the table goes out a rank has nothing to say: what comes now is its end.
+    when_readable(*line, [this, rank](error_code e) {
+      if (!e && outcome_.ok() && !admission_.complete()) outcome_ = admission_.lost(rank);
+    });
+  }
+
+  Status hand_out() {
+    for (std::size_t to = 1; to < peers_.size(); ++to)
+      if (!send_table(lines_[to]->native_handle(), peers_, 0).ok())
+        return admission_.lost(static_cast<int>(to));
+    return {};
+  }
+
+  const JoinOptions& options_;
+  asio::io_context io_;
+  LocalListener listener_;
+  asio::steady_timer late_;
+  Admission admission_;
+  std::vector<Peer> peers_;
+  std::vector<Line> lines_;
+  Status outcome_;
+};
+
+std::string host_of(const JoinOptions& o) { return o.network ? o.network->options().host_id : ""; }
+
+/// The way of every rank that does not gather: ask until somebody answers, then read the table.
+Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Join& join) {
+  const auto end = deadline_after(options.deadline);
+  // The verdict of whoever gathers comes at his deadline, and that of another host has a way to go.
+  const auto verdict_by = end + (options.network ? 3 : 1) * kPatience;
+  const std::string hub_name = options.network ? "the first rank of this host" : "rank 0";
+  const auto dead_hub = [&](int pid) {
+    return Status(Failure{.reason = Reason::peer_dead,
+                          .text = options.network ? hub_name + " ended while the job was forming"
+                                                  : "it ended while the job was forming",
+                          .rank = options.network ? -1 : 0,
+                          .pid = pid,
+                          .detector = "socket"});
+  };
+  const Fd pidfd = self_pidfd();
+  std::vector<int> fds{self.control->fd()};
+  if (pidfd) fds.push_back(pidfd.get());
+  // Who gathers, as the launcher counts hosts.
+  const int gatherer = options.network && options.roll ? options.roll->first() : 0;
+  Fd line;
+  int hub = 0;  // pid, once it has listened
+  // A hub that hangs up without a word has either ended, or become complete meanwhile: the next attempt
+  // tells.
+  std::optional<Incoming> first;
+  for (auto pause = 1ms; !first; pause = std::min<std::chrono::milliseconds>(pause * 2, 20ms)) {
+    line = connect_local(rendezvous_name(options.job, host_of(options)));
+    if (!line && descriptors_lack(errno)) return no_descriptor("joining");
+    if (line) {
+      OURO_TRY(check_peer(line.get()));
+      hub = credentials(line.get()).pid;
+      auto answer = send_frame(line.get(), join, fds).ok() ? recv_frame(line.get(), verdict_by)
+                                                           : Result<Incoming>(dead_hub(hub));
+      if (answer.ok()) {
+        first = std::move(*answer);
+        break;
+      }
+      if (answer.status().reason() == Reason::deadline)
+        return Status(Reason::never_joined, hub_name + " waits for other ranks, and not all joined in time");
+      if (answer.status().reason() != Reason::peer_dead) return answer.status();
+    } else if (hub != 0) {
+      return dead_hub(hub);
+    }
+    if (const auto code = options.roll ? options.roll->code(gatherer) : std::nullopt)
+      return Status(Failure{.reason = Reason::never_joined,
+                            .text = fmt::format("it ended with exit code {} before all had joined", *code),
+                            .rank = gatherer,
+                            .detector = "launcher"});
+    if (Clock::now() >= end)
+      return Status(Reason::never_joined,
+                    fmt::format("{} did not open the rendezvous within {} s (never started, "
+                                "another host, or a stale id)",
+                                hub_name, std::chrono::duration<double>(options.deadline).count()));
+    std::this_thread::sleep_for(pause);
+  }
+  std::vector<Peer> peers(static_cast<std::size_t>(options.world));
+  for (int i = 0; i < options.world; ++i) {
+    auto incoming = i == 0 ? Result<Incoming>(std::move(*first)) : recv_frame(line.get(), verdict_by);
+    if (!incoming.ok()) {
+      const Reason why = incoming.status().reason();
+      return why == Reason::refused || why == Reason::resource ? incoming.status() : dead_hub(hub);
+    }
+    if (auto* no = std::get_if<wire::Refuse>(&incoming->frame))
+      return Status(Failure{
+          .reason = no->reason == Reason::none ? Reason::refused : no->reason,
+          .text = wire::printable({reinterpret_cast<const std::uint8_t*>(no->text.data()), no->text.size()},
+                                  wire::kMaxText),
+          .rank = no->rank});
+    auto* member = std::get_if<wire::Member>(&incoming->frame);
+    if (!member || member->rank >= join.world)
+      return Status(Reason::refused, "rank 0 answered with something else than the table of ranks");
+    auto peer = incoming->fds.empty() && options.network
+                    ? make_remote(*member, self.control->bytes())
+                    : make_peer(member->pid, member->host, member->server, std::move(incoming->fds),
+                                self.control->bytes());
+    if (!peer.ok()) return peer.status();
+    peer->node = static_cast<int>(member->node);
+    peers[member->rank] = std::move(*peer);
+  }
+  for (std::size_t r = 0; r < peers.size(); ++r)
+    if (!peers[r].control)
+      return Status(Reason::refused, fmt::format("rank 0 named a rank twice and left out rank {}", r));
+  return Joined{std::move(peers), Fd{}};
+}
+
+}  // namespace
+
+std::string rendezvous_name(const wire::Nonce& n, const std::string& host_id) {
+  if (host_id.empty()) return "ouro/" + wire::hex(n);
+  wire::Nonce digest = n;  // a name holds 107 bytes
+  for (std::size_t i = 0; i < host_id.size(); ++i)
+    digest[i % digest.size()] = static_cast<std::uint8_t>(digest[i % digest.size()] * 31 + host_id[i]);
+  return "ouro/" + wire::hex(n) + "/" + wire::hex(digest);
+}
+
+Result<Joined> join(const JoinOptions& options, const std::string& server,
+                    std::shared_ptr<device::Segment> control) {
+  OURO_TRY(check_limits(options));
+  Peer self{static_cast<int>(getpid()), log::host_name(), server, Fd{}, std::move(control)};
+  Network* const net = options.network;
+  if (net ? !options.leads_host : options.rank != 0) {
+    const wire::Join join{options.job,
+                          static_cast<std::uint32_t>(options.rank),
+                          static_cast<std::uint32_t>(options.world),
+                          self.pid,
+                          self.host,
+                          self.server,
+                          options.settings,
+                          net ? net->endpoint() : "",
+                          net ? net->address() : wire::Bytes{}};
+    OURO_TRY(check(join));
+    return ask(options, self, join);
+  }
+  if (options.world == 1) {
+    Joined alone;
+    alone.peers.push_back(std::move(self));
+    return alone;
+  }
+  const std::string name = rendezvous_name(options.job, host_of(options));
+  auto listener = listen_local(name);
+  if (!listener.ok()) {
+    if (listener.status().reason() != Reason::refused) return listener.status();
+    Fd other = connect_local(name);
+    return Status(Reason::refused,
+                  fmt::format("duplicate-rank: {} of this job is pid {} already; refused pid {}",
+                              net ? "the first rank on this host" : "rank 0",
+                              other ? credentials(other.get()).pid : 0, getpid()));
+  }
+  if (net) return gather_host(options, std::move(*listener), std::move(self));
+  return Hub(options, std::move(*listener), std::move(self)).run();
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,231 @@
+// Joining over several hosts: the first rank of a host gathers its ranks and brings them to the rendezvous;
+// rank 0, which leads its host, serves it. See bootstrap.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "runtime/core/deadline.h"
+#include "runtime/join/bootstrap_parts.h"
+#include "runtime/join/local_listener.h"
+#include "runtime/join/local_socket.h"
+#include "runtime/join/rendezvous.h"
+#include "runtime/join/roll.h"
+#include "runtime/network/network.h"
+#include "transport/wire/codec.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kGatherPatience = 2s;
+
+/// The two ends of the rendezvous, seen from the first rank of a host.
+class Meeting {
+ public:
+  static Result<Meeting> open(Network& net, RendezvousOptions options) {
+    Meeting m;
+    if (options.identity.rank == 0) {
+      auto server = RendezvousServer::open(net.io(), std::move(options));
+      if (!server.ok()) return server.status();
+      m.server_ = std::move(*server);
+    } else {
+      NetSeat own = options.self;
+      m.client_ = std::make_shared<RendezvousClient>(net.io(), std::move(options));
+      m.client_->bring(std::move(own));
+    }
+    return m;
+  }
+  void bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t world) {
+    if (server_)
+      server_->bring(std::move(seat), std::move(refused), world);
+    else
+      client_->bring(std::move(seat), std::move(refused), world);
+  }
+  void lost(int rank) { server_ ? server_->lost(rank) : client_->lost(rank); }
+  void absent(int rank, int code) {
+    if (server_)
+      server_->absent(rank, code);
+    else if (rank == 0)
+      client_->root_absent(code);
+  }
+  void async_table(TableCallback f) {
+    if (server_)
+      server_->async_table(std::move(f));
+    else
+      client_->async_table(std::move(f));
+  }
+  /// It outlives the joining, as the network's affair.
+  void hand_to(Network& net) {
+    net.keep([s = server_, c = client_] { return s ? s->served() : c->served(); },
+             [c = client_](Line line) {
+               if (c) c->serve(std::move(line));
+             });
+  }
+
+ private:
+  std::shared_ptr<RendezvousServer> server_;
+  std::shared_ptr<RendezvousClient> client_;
+};
+
+class HostHub {
+ public:
+  HostHub(const JoinOptions& options, Fd listener, Peer self, Meeting meeting)
+      : options_(options),
+        net_(*options.network),
+        listener_(net_.io(), std::move(listener),
+                  [this](const Line& line, Incoming said) { hear(line, std::move(said)); }),
+        self_(std::move(self)),
+        meeting_(std::move(meeting)) {}
+
+  Result<Joined> run() {
+    meeting_.hand_to(net_);
+    std::optional<Result<std::vector<NetSeat>>> table;
+    meeting_.async_table([&](Result<std::vector<NetSeat>> t) { table.emplace(std::move(t)); });
+    // The rendezvous has the deadline; a little patience beyond it, should its answer be on its way.
+    const auto end = deadline_after(options_.deadline) + kGatherPatience;
+    while (!table && Clock::now() < end) {
+      net_.io().run_one_for(100ms);
+      call_roll();
+    }
+    if (!table) table.emplace(Status(Reason::never_joined, "the rendezvous did not answer in time"));
+    auto joined = table->ok() ? use(**table) : Result<Joined>(table->status());
+    if (joined.ok()) return joined;
+    outcome_ = joined.status();
+    for (auto& [rank, guest] : guests_) listener_.refuse(guest.line, outcome_);
+    const auto until = Clock::now() + kTellLatecomers;
+    while (Clock::now() < until) net_.io().run_one_until(until);
+    return joined;
+  }
+
+ private:
+  using Line = LocalListener::Line;
+
+  /// Ranks that have ended, each told once; the rendezvous knows who has joined.
+  void call_roll() {
+    if (!options_.roll || Clock::now() < next_call_) return;
+    next_call_ = Clock::now() + 100ms;
+    for (int rank = 0; rank < options_.world; ++rank)
+      if (const auto code = options_.roll->code(rank); code && told_.insert(rank).second)
+        meeting_.absent(rank, *code);
+  }
+
+  struct Guest {
+    Line line;
+    Peer peer;
+  };
+
+  void hear(const Line& line, Incoming said) {
+    const auto* join = std::get_if<wire::Join>(&said.frame);
+    if (!join)
+      return listener_.refuse(line, Status(Reason::refused, "the first frame was not a request to join"));
+    if (!outcome_.ok()) return listener_.refuse(line, outcome_);
+    if (Status s = objection(*join); !s.ok()) return listener_.refuse(line, s);
+    auto peer = make_peer(join->pid, join->host, join->server, std::move(said.fds), self_.control->bytes());
+    if (!peer.ok()) return listener_.refuse(line, peer.status());
+    seat(line, *join, std::move(*peer));
+  }
+
+  /// What can be judged on this host. World sizes, settings and ranks out of range are judged by rank 0,
+  /// which tells all.
+  Status objection(const wire::Join& join) const {
+    if (join.job != options_.job) return {Reason::refused, "wrong-job: another job is gathered here"};
+    if (join.rank >= wire::kMaxWorld)
+      return {Reason::refused, fmt::format("rank-range: rank {} of {}", join.rank, join.world)};
+    const int rank = static_cast<int>(join.rank);
+    const auto guest = guests_.find(rank);
+    if (rank != options_.rank && guest == guests_.end()) return {};
+    const Peer& first = rank == options_.rank ? self_ : guest->second.peer;
+    const auto who = [rank](const std::string& host, int pid) {
+      return fmt::format("rank {} ({}, pid {})", rank, wire::printable(wire::view(host)), pid);
+    };
+    return {Reason::refused, fmt::format("duplicate-rank: {} joined first; refused {}",
+                                         who(first.host, first.pid), who(join.host, join.pid))};
+  }
+
+  void seat(const Line& line, const wire::Join& join, Peer peer) {
+    const int rank = static_cast<int>(join.rank);
+    guests_[rank] = {line, std::move(peer)};
+    NetSeat seat{rank,          join.pid,      join.host,   net_.options().host_id,
+                 join.endpoint, join.settings, join.address};
+    auto refused = [this, rank, alive = std::weak_ptr(alive_)](const Status& why) {
+      if (alive.expired()) return;
+      const auto it = guests_.find(rank);
+      if (it == guests_.end()) return;
+      listener_.refuse(it->second.line, why);
+      guests_.erase(it);
+    };
+    meeting_.bring(std::move(seat), std::move(refused), join.world);
+    // Until the table goes out a rank has nothing to say: what comes now is its end.
+    when_readable(*line, [this, rank, alive = std::weak_ptr(alive_)](error_code e) {
+      if (!e && !alive.expired() && guests_.contains(rank)) meeting_.lost(rank);
+    });
+  }
+
+  Result<Joined> use(const std::vector<NetSeat>& table) {
+    const std::size_t control_bytes = self_.control->bytes();
+    std::vector<std::string> hosts;
+    Joined joined;
+    for (const NetSeat& s : table) {
+      auto host = std::find(hosts.begin(), hosts.end(), s.host_id);
+      if (host == hosts.end()) host = hosts.insert(hosts.end(), s.host_id);
+      const auto node = static_cast<std::uint32_t>(host - hosts.begin());
+      if (s.rank == options_.rank) {
+        joined.peers.push_back(std::move(self_));
+      } else if (s.host_id == net_.options().host_id) {
+        const auto guest = guests_.find(s.rank);
+        if (guest == guests_.end())
+          return Status(Reason::refused,
+                        fmt::format("rank {} says that it is on this host, and is not", s.rank));
+        joined.peers.push_back(std::move(guest->second.peer));
+      } else {
+        auto peer = make_remote(
+            {static_cast<std::uint32_t>(s.rank), s.pid, s.host, "", node, s.endpoint, s.blob}, control_bytes);
+        if (!peer.ok()) return peer.status();
+        joined.peers.push_back(std::move(*peer));
+      }
+      joined.peers.back().node = static_cast<int>(node);
+    }
+    for (auto& [rank, guest] : guests_)
+      if (!send_table(guest.line->native_handle(), joined.peers, options_.rank).ok())
+        return Status(Failure{.reason = Reason::peer_dead,
+                              .text = "it ended while the job was forming",
+                              .rank = rank,
+                              .detector = "socket"});
+    joined.rendezvous = listener_.release();
+    return joined;
+  }
+
+  const JoinOptions& options_;
+  Network& net_;
+  LocalListener listener_;
+  Peer self_;
+  Meeting meeting_;
+  std::map<int, Guest> guests_;
+  Status outcome_;      // a failure that those hear who come now
+  std::set<int> told_;  // of whom the launcher says that they have ended
+  Clock::time_point next_call_{};
+  // What is still to be called may come after this object.
+  std::shared_ptr<char> alive_ = std::make_shared<char>();
+};
+
+}  // namespace
+
+Result<Joined> gather_host(const JoinOptions& options, Fd listener, Peer self) {
+  Network& net = *options.network;
+  RendezvousOptions meet;
+  meet.identity = net.identity();
+  meet.place = net.meeting_place();
+  meet.self = {options.rank,   self.pid,         self.host,    net.options().host_id,
+               net.endpoint(), options.settings, net.address()};
+  meet.deadline = options.deadline;
+  meet.late_after = options.late_after;
+  auto meeting = Meeting::open(net, std::move(meet));
+  if (!meeting.ok()) return meeting.status();
+  HostHub hub(options, std::move(listener), std::move(self), std::move(*meeting));
+  return hub.run();
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,362 @@
+// Rank 0's side of the rendezvous: admission, the table, the tree along which it spreads. See rendezvous.h.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+
+#include "runtime/core/log.h"
+#include "runtime/join/admission.h"
+#include "runtime/join/rendezvous_parts.h"
+#include "runtime/network/frame_stream.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+// For a host whose line broke, before its ranks are taken for dead: it dials (three round trips), asks again,
+// and a packet may be sent twice.
+Clock::duration come_back(const Line& line) { return 400ms + 8 * line.round_trip; }
+
+std::string listed(const std::vector<int>& ranks) {
+  constexpr std::size_t kMost = 32;
+  const std::size_t n = std::min(ranks.size(), kMost);
+  const std::string some =
+      fmt::format("{}", fmt::join(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(n), ","));
+  return ranks.size() > n ? fmt::format("{},... {} in all", some, ranks.size()) : some;
+}
+
+/// Readers see the old file or the new one, never half of one.
+Status publish_file(const std::string& path, const std::string& text) {
+  const std::string part = fmt::format("{}.{}", path, getpid());
+  ::unlink(part.c_str());
+  const Fd fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      ::rename(part.c_str(), path.c_str()) != 0) {
+    const Status why(Reason::resource,
+                     fmt::format("cannot write the rendezvous file '{}': {}", path, std::strerror(errno)));
+    ::unlink(part.c_str());
+    return why;
+  }
+  return {};
+}
+
+}  // namespace
+
+class RendezvousServer::State : public RendezvousSide {
+ public:
+  State(asio::io_context& io, RendezvousOptions options)
+      : RendezvousSide(io),
+        options_(std::move(options)),
+        world_(options_.identity.world),
+        deadline_(io),
+        late_(io),
+        admission_(options_.identity.job, world_, options_.self.settings, options_.self.host,
+                   options_.self.pid) {
+    table_.resize(static_cast<std::size_t>(world_));
+    table_[0] = options_.self;
+  }
+
+  Status start() {
+    LineListener::Options listen;
+    listen.bind = options_.place;
+    if (options_.place.starts_with(kFilePlace)) {
+      auto own = parse_address(options_.self.endpoint);
+      if (!own.ok()) return own.status();
+      listen.bind = to_string(*own, false);
+    }
+    auto listener = LineListener::open(io_, options_.identity, std::move(listen),
+                                       while_open([this](Line line) { greet(std::move(line)); }));
+    if (!listener.ok()) return listener.status();
+    listener_ = std::move(*listener);
+    if (options_.place.starts_with(kFilePlace)) {
+      file_ = options_.place.substr(kFilePlace.size());
+      OURO_TRY(publish_file(file_, listener_->endpoint() + "\n"));
+    }
+    at(deadline_, options_.deadline, [this] {
+      if (!over()) fail(admission_.expired(std::chrono::duration<double>(options_.deadline).count()));
+    });
+    at(late_, options_.late_after, [this] { tell_waiting(); });
+    after_admission();
+    return {};
+  }
+
+  void close() {
+    closed_ = true;
+    limbo_.clear();
+    deadline_.cancel(), late_.cancel();
+    listener_.reset();
+    for (auto& h : hosts_) h->stream->close();
+    hosts_.clear();
+    callback_ = nullptr;
+    if (!file_.empty()) {
+      std::string line;
+      std::ifstream in(file_);
+      if (std::getline(in, line) && line == endpoint_)
+        ::unlink(file_.c_str());  // else it is another job's by now
+    }
+  }
+
+  const std::string& endpoint() {
+    if (listener_) endpoint_ = listener_->endpoint();
+    return endpoint_;
+  }
+
+  void bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t world) {
+    if (world == 0) world = static_cast<std::uint32_t>(world_);
+    auto judge = [this, world, seat = std::move(seat), refused = std::move(refused)]() mutable {
+      if (over()) return;
+      Status why = check(seat, wire::kMaxWorld);
+      if (why.ok()) {
+        const auto decision = consider(seat, world);
+        why = decision.why;
+        if (decision.verdict == Admission::Verdict::give_up) return fail(why);
+      }
+      if (why.ok()) return take(std::move(seat), nullptr);
+      refused ? refused(why) : fail(why);
+    };
+    post(std::move(judge));
+  }
+  void lost(int rank) {
+    post([this, rank] {
+      if (!over() && rank >= 0 && rank < world_) fail(admission_.lost(rank));
+    });
+  }
+  void absent(int rank, int code) {
+    post([this, rank, code] {
+      const auto missing = admission_.missing();
+      if (!over() && std::find(missing.begin(), missing.end(), rank) != missing.end())
+        fail(admission_.absent(rank, code));
+    });
+  }
+  bool served() const {
+    if (!over()) return false;
+    if (!outcome_.ok()) return Clock::now() >= tell_until_;
+    return std::all_of(hosts_.begin(), hosts_.end(),
+                       [](const auto& h) { return h->got || h->ranks.empty() || !h->stream->open(); });
+  }
+
+ private:
+  struct Host {
+    std::shared_ptr<FrameStream> stream;
+    std::vector<int> ranks;
+    bool got = false, direct = false;
+  };
+  using HostPtr = std::shared_ptr<Host>;
+
+  Admission::Decision consider(const NetSeat& seat, std::uint32_t world) {
+    return admission_.consider({options_.identity.job,
+                                static_cast<std::uint32_t>(seat.rank),
+                                world,
+                                seat.pid,
+                                seat.host,
+                                {},
+                                seat.settings});
+  }
+
+  void greet(Line line) {
+    if (line.purpose != Purpose::join) return;  // nothing else is served here; it hangs up
+    if (Status s = watch_link(line.socket.get()); !s.ok()) OURO_INFO(BOOTSTRAP, "{}", s.failure()->text);
+    auto host = std::make_shared<Host>();
+    host->stream = std::make_shared<FrameStream>(io_, std::move(line), wire::kMaxControl);
+    hosts_.push_back(host);
+    host->stream->start(while_open([this, host](Result<wire::NetFrame> frame) {
+      frame.ok() ? hear(host, std::move(*frame)) : broken(host, frame.status());
+    }));
+  }
+
+  void hear(const HostPtr& host, wire::NetFrame frame) {
+    if (auto* f = std::get_if<wire::Seat>(&frame)) return join(host, std::move(*f));
+    if (auto* f = std::get_if<wire::NetRefuse>(&frame)) {  // a rank of that host has ended
+      if (!over() && std::find(host->ranks.begin(), host->ranks.end(), f->rank) != host->ranks.end())
+        fail(admission_.lost(f->rank));
+      return;
+    }
+    if (std::holds_alternative<wire::Got>(frame)) {
+      host->got = true;
+      return all_served();
+    }
+    if (std::holds_alternative<wire::Want>(frame) && complete_ && !host->direct) return hand_table(*host, 0);
+    OURO_INFO(BOOTSTRAP, "{} said something out of place", host->stream->line().peer_address);
+    host->stream->close();
+    broken(host, {});
+  }
+
+  void join(const HostPtr& host, wire::Seat request) {
+    NetSeat& seat = request.seat;
+    const auto rank = static_cast<std::size_t>(seat.rank);
+    const auto refuse = [&](const Status& why, bool seat_only) {
+      OURO_INFO(BOOTSTRAP, "refused rank {} (pid {}): {}", seat.rank, seat.pid, why.failure()->text);
+      host->stream->send(
+          wire::NetRefuse{why.reason(), seat.rank, seat.pid, seat_only, {}, why.failure()->text});
+    };
+    if (!outcome_.ok()) return refuse(outcome_, false);
+    const auto before = taken_.find(seat.rank);
+    const bool again = before != taken_.end() && before->second == host->stream->line().peer_started &&
+                       table_[rank].pid == seat.pid && table_[rank].host == seat.host &&
+                       table_[rank].host_id == seat.host_id;
+    if (again) {  // its line broke and it has come back on a new one
+      for (auto* list : {&hosts_, &limbo_})
+        for (auto& other : *list) std::erase(other->ranks, seat.rank);
+      std::erase_if(limbo_, [](const auto& other) { return other->ranks.empty(); });
+      host->ranks.push_back(seat.rank);
+      if (complete_ && !host->direct) hand_table(*host, 0);
+      after_admission();
+      return;
+    }
+    if (complete_)
+      return refuse(
+          {Reason::refused, fmt::format("closed: the job is complete; rank {} came too late", seat.rank)},
+          false);
+    const auto decision = consider(seat, request.world);
+    if (decision.verdict == Admission::Verdict::seat) return take(std::move(seat), host);
+    if (decision.verdict == Admission::Verdict::turn_away) return refuse(decision.why, true);
+    fail(decision.why);
+  }
+
+  void take(NetSeat seat, const HostPtr& host) {
+    const int rank = seat.rank;
+    if (host) {
+      host->ranks.push_back(rank);
+      taken_[rank] = host->stream->line().peer_started;
+    }
+    table_[static_cast<std::size_t>(rank)] = std::move(seat);
+    after_admission();
+  }
+
+  void after_admission() {
+    if (admission_.complete() && limbo_.empty() && !over()) spread();
+  }
+
+  /// The host is the i-th of the tree; its children are those from arity * i + 1 on. The root is this host.
+  void spread() {
+    complete_ = true;
+    deadline_.cancel(), late_.cancel();
+    for (NetSeat& s : table_) s.settings.clear();
+    for (auto& bytes : wire::encode_table(table_))
+      pieces_.push_back(std::make_shared<const wire::Bytes>(std::move(bytes)));
+    std::vector<HostPtr> order;
+    for (const auto& h : hosts_)
+      if (!h->ranks.empty()) order.push_back(h);
+    // Only a leader that has brought itself has a listener that others know.
+    const auto can_serve = [this](const HostPtr& h) {
+      const int leader = h->stream->line().peer_rank;
+      return std::find(h->ranks.begin(), h->ranks.end(), leader) != h->ranks.end() &&
+             !table_[static_cast<std::size_t>(leader)].endpoint.empty();
+    };
+    const auto servers = static_cast<std::size_t>(
+        std::stable_partition(order.begin(), order.end(), can_serve) - order.begin());
+    const auto arity = static_cast<std::size_t>(std::max(options_.arity, 1));
+    const auto children = [&](std::size_t i) {
+      const std::size_t first = arity * i + 1, end = std::min(first + arity, order.size() + 1);
+      return static_cast<std::uint32_t>(first < end && i <= servers ? end - first : 0);
+    };
+    for (std::size_t i = 1; i <= order.size(); ++i) {
+      const std::size_t parent = (i - 1) / arity;
+      if (parent == 0 || parent > servers) {
+        hand_table(*order[i - 1], children(i));
+        continue;
+      }
+      const int leader = order[parent - 1]->stream->line().peer_rank;
+      order[i - 1]->stream->send(wire::Source{static_cast<std::uint32_t>(leader), children(i),
+                                              table_[static_cast<std::size_t>(leader)].endpoint});
+    }
+    deliver();
+  }
+
+  void hand_table(Host& host, std::uint32_t children) {
+    host.direct = true;
+    host.stream->send(wire::Source{0, children, {}});
+    for (const auto& piece : pieces_) host.stream->send(piece);
+  }
+
+  /// Everybody has the table: nobody will come to fetch it from another.
+  void all_served() {
+    if (!complete_ || said_bye_ || !served()) return;
+    said_bye_ = true;
+    for (auto& h : hosts_) h->stream->send(wire::Bye{});
+  }
+
+  void broken(const HostPtr& host, const Status& why) {
+    std::erase(hosts_, host);
+    if (why.reason() == Reason::refused || why.reason() == Reason::data_corrupt)
+      OURO_WARN("the line of {} is cut: {}", host->stream->line().peer_address, why.failure()->text);
+    if (complete_) return all_served();
+    if (!outcome_.ok() || host->ranks.empty()) return;
+    const int first = *std::min_element(host->ranks.begin(), host->ranks.end());
+    auto verdict = std::make_shared<Status>(admission_.lost(first));
+    // A lone reset is no death: it may come back under the same names.
+    auto timer = std::make_shared<asio::steady_timer>(io_);
+    limbo_.push_back(host);
+    at(*timer, come_back(host->stream->line()), [this, host, verdict, timer] {
+      std::erase(limbo_, host);
+      if (!over() && !host->ranks.empty()) return fail(*verdict);
+      after_admission();
+    });
+  }
+
+  void tell_waiting() {
+    if (over()) return;
+    const auto missing = admission_.missing();
+    const wire::Waiting waiting{static_cast<std::uint32_t>(admission_.seated()),
+                                static_cast<std::uint32_t>(world_), listed(missing)};
+    OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", waiting.missing, waiting.joined, waiting.world);
+    for (auto& h : hosts_) h->stream->send(waiting);
+    at(late_, options_.late_after, [this] { tell_waiting(); });
+  }
+
+  void fail(Status why) {
+    outcome_ = std::move(why);
+    deadline_.cancel(), late_.cancel();
+    tell_until_ = Clock::now() + (outcome_.reason() == Reason::never_joined ? 50ms : kTellLatecomers);
+    const Failure& f = *outcome_.failure();
+    for (auto& h : hosts_) h->stream->send(wire::NetRefuse{f.reason, f.rank, f.pid, false, f.host, f.text});
+    deliver();
+  }
+
+  RendezvousOptions options_;
+  int world_;
+  asio::steady_timer deadline_, late_;
+  Admission admission_;
+  std::unique_ptr<LineListener> listener_;
+  std::string endpoint_, file_;
+  std::map<int, std::uint64_t> taken_;  // of other hosts: when the process that brought it began
+  std::vector<HostPtr> hosts_;
+  std::vector<HostPtr> limbo_;  // whose line broke a moment ago
+  std::vector<FrameStream::Payload> pieces_;
+  Clock::time_point tell_until_{};
+  bool said_bye_ = false;
+};
+
+Result<std::unique_ptr<RendezvousServer>> RendezvousServer::open(asio::io_context& io,
+                                                                 RendezvousOptions options) {
+  if (options.identity.rank != 0 || options.self.rank != 0)
+    return invalid("only rank 0 serves the rendezvous");
+  if (options.identity.world < 1 || options.identity.world > static_cast<int>(wire::kMaxWorld))
+    return invalid(fmt::format("a world of {} ranks; 1 to {}", options.identity.world, wire::kMaxWorld));
+  OURO_TRY(check(options.self, static_cast<std::uint32_t>(options.identity.world)));
+  auto state = std::make_shared<State>(io, std::move(options));
+  if (Status s = state->start(); !s.ok()) {
+    state->close();
+    return s;
+  }
+  return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(state)));
+}
+RendezvousServer::~RendezvousServer() {
+  state_->endpoint();
+  state_->close();
+}
+const std::string& RendezvousServer::endpoint() const { return state_->endpoint(); }
+void RendezvousServer::bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t world) {
+  state_->bring(std::move(seat), std::move(refused), world);
+}
+void RendezvousServer::lost(int rank) { state_->lost(rank); }
+void RendezvousServer::absent(int rank, int code) { state_->absent(rank, code); }
+void RendezvousServer::async_table(TableCallback callback) { state_->async_table(std::move(callback)); }
+bool RendezvousServer::served() const { return state_->served(); }
+
+}  // namespace ouro::rt

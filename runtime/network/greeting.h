@@ -1,0 +1,50 @@
+// One handshake on one connected socket, of either side. Used by the listener and by dialling.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "runtime/network/net_line.h"
+
+namespace ouro::rt {
+
+/// Keeps itself alive until it has called `done` or was closed.
+class Greeting : public std::enable_shared_from_this<Greeting> {
+ public:
+  struct Outcome {
+    Status status;
+    std::optional<wire::RefuseCode> code;
+    Line line;  ///< if ok; without the peer's address
+  };
+  using Done = std::function<void(Outcome)>;
+
+  /// The socket is connected and non-blocking. Throws, and closes it, where it cannot be waited for.
+  Greeting(asio::io_context& io, Fd fd, wire::Handshake handshake, Done done)
+      : descriptor_(watched(io, fd)), handshake_(std::move(handshake)), done_(std::move(done)) {}
+
+  void start(bool server);
+  bool silent() const { return !handshake_.spoken(); }
+  /// Both end it without a call of `done`; the first says why to the other end.
+  void close(wire::RefuseCode code, std::string_view why);
+  void close();
+
+ private:
+  void read();
+  void take(wire::View bytes);
+  bool send(const wire::Bytes& bytes);
+  void hang_up(const wire::Bytes& last_words);
+  void finish(Outcome outcome);
+
+  asio::posix::stream_descriptor descriptor_;
+  wire::Handshake handshake_;
+  Done done_;
+};
+
+/// What the system has measured on a TCP connection; at most 5 s, whatever a stranger pretends.
+std::chrono::microseconds round_trip(int socket);
+
+/// peer-unresponsive, by `detector`.
+Status unresponsive(std::string text, const char* detector);
+
+}  // namespace ouro::rt

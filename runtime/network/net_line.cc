@@ -1,0 +1,366 @@
+// The listener, and what else belongs to lines. Dialling is in greeting.cc. See net_line.h.
+#include "runtime/network/net_line.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/core/fork.h"
+#include "runtime/core/log.h"
+#include "runtime/network/fd_shortage.h"
+#include "runtime/network/greeting.h"
+#include "runtime/network/half_open.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::Handshake, wire::RefuseCode;
+using Descriptor = asio::posix::stream_descriptor;
+
+// Strangers for whom there is no place yet, of one source and of all, and how long: a burst gets its turn,
+// and a host's descriptors are its own.
+constexpr std::size_t kWaiting = 64;
+constexpr std::ptrdiff_t kWaitingOfOne = 32;
+constexpr auto kWait = 500ms, kLook = 4ms;
+constexpr const char* kBusy = "too many unfinished handshakes";
+constexpr auto kTellAgain = 10s;
+constexpr std::size_t kSources = 1024;  // whose log lines are counted apart, and who are remembered as known
+constexpr int kAtOnce = 16;             // accepted before others on this thread get their turn
+
+void set(int fd, int level, int option, int value) {
+  (void)setsockopt(fd, level, option, &value, sizeof value);
+}
+
+Result<Fd> listening_socket(const LineListener::Options& options) {
+  const auto failed = [&](const char* what) {
+    return Status(Reason::resource,
+                  fmt::format("cannot {} {}: {}", what, options.bind, std::strerror(errno)));
+  };
+  auto at = parse_address(options.bind);
+  if (!at.ok()) return at.status();
+  const bool v6 = at->at.ss_family == AF_INET6;
+  const auto* in4 = reinterpret_cast<const sockaddr_in*>(&at->at);
+  const auto* in6 = reinterpret_cast<const sockaddr_in6*>(&at->at);
+  if (v6 ? IN6_IS_ADDR_UNSPECIFIED(&in6->sin6_addr) : in4->sin_addr.s_addr == 0)
+    return invalid("a wildcard address would listen on every network; name one address");
+  Fd fd(::socket(at->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return failed("make a socket for");
+  close_in_children(fd.get());
+  if ((v6 ? in6->sin6_port : in4->sin_port) != 0) set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&at->at), at->length) != 0) return failed("bind");
+  if (listen(fd.get(), options.backlog) != 0) return failed("listen on");
+  return fd;
+}
+
+Fd spare_descriptor() { return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+}  // namespace
+
+class LineListener::State : public std::enable_shared_from_this<State> {
+ public:
+  State(asio::io_context& io, Identity self, Options options, Fd socket, std::function<void(Line)> taken)
+      : io_(io),
+        self_(std::move(self)),
+        options_(std::move(options)),
+        listener_(watched(io, socket)),
+        rest_(io),
+        door_(io),
+        spare_(spare_descriptor()),
+        taken_(std::move(taken)) {
+    NetAddress own;
+    own.length = sizeof own.at;
+    getsockname(listener_.native_handle(), reinterpret_cast<sockaddr*>(&own.at), &own.length);
+    endpoint_ = to_string(own);
+  }
+
+  void accept() {
+    if (closed_) return;
+    when_readable(listener_, [self = shared_from_this()](error_code e) {
+      if (!e) self->accept_some();
+    });
+  }
+  void close() {
+    closed_ = true;
+    error_code ignored;
+    listener_.close(ignored);
+    rest_.cancel(), door_.cancel();
+    waiting_.clear(), held_up_ = {};
+    for (auto& h : std::exchange(half_, {})) h->timer.cancel(), h->greeting->close();
+    taken_ = nullptr;
+  }
+  const std::string& endpoint() const { return endpoint_; }
+  const Counts& counts() {
+    counts_.half_open = half_.size();
+    return counts_;
+  }
+
+ private:
+  struct Half : HalfOpen {
+    explicit Half(asio::io_context& io) : timer(io) {}
+    std::string endpoint;
+    Clock::time_point since = Clock::now();
+    Clock::duration patience{};
+    asio::steady_timer timer;
+    std::shared_ptr<Greeting> greeting;
+  };
+  struct Stranger {
+    Fd fd;
+    NetAddress from;
+    std::string source = {};
+    Clock::time_point since = Clock::now();
+  };
+
+  /// Whatever happens, somebody listens again.
+  void accept_some() try {
+    for (int i = 0; i < kAtOnce && !closed_; ++i) {
+      Stranger s;
+      s.from.length = sizeof s.from.at;
+      s.fd = Fd(accept4(listener_.native_handle(), reinterpret_cast<sockaddr*>(&s.from.at), &s.from.length,
+                        SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!s.fd && FdShortage::caused(errno)) return shed();
+      if (!s.fd && (errno == EAGAIN || errno == EBADF || errno == EINVAL)) break;
+      if (!s.fd) continue;  // that one has gone already
+      close_in_children(s.fd.get());
+      shortage_.over();
+      ++counts_.accepted;
+      s.source = source_of(s.from);
+      if (!enter(s)) {
+        held_up_ = std::move(s);
+        return;
+      }
+    }
+    accept();
+  } catch (const std::exception& e) {  // no memory, or the system watches no more descriptors
+    if (!shortage_.lasts()) OURO_WARN("a connection to {} could not be taken: {}", endpoint_, e.what());
+    after(shortage_.rest(), [this] { accept(); });
+  }
+
+  /// No descriptor is left: the stranger at the head of the queue would wake us for ever, so it goes.
+  void shed() {
+    spare_.reset();
+    Fd(accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    spare_ = spare_descriptor();
+    ++counts_.shed;
+    if (!shortage_.lasts())
+      OURO_WARN("no file descriptor is left for connections to {}; raise `ulimit -n`", endpoint_);
+    after(shortage_.rest(), [this] { accept(); });
+  }
+  template <class F>
+  void after(Clock::duration wait, F f) {
+    rest_.expires_after(wait);
+    rest_.async_wait([self = shared_from_this(), f](error_code e) {
+      if (!e && !self->closed_) f();
+    });
+  }
+
+  /// Who comes behind others of its source waits its turn, a little. Who finds even that full may try again;
+  /// but on a fast path, where places are free again in a moment, it holds up all who come after it, in the
+  /// kernel: false.
+  bool enter(Stranger& s) {
+    const auto of_its = [&](const Stranger& w) { return w.source == s.source; };
+    const auto waiting = std::count_if(waiting_.begin(), waiting_.end(), of_its);
+    if (waiting == 0 && let_in(s)) return true;
+    if (waiting_.size() < kWaiting && waiting < kWaitingOfOne) {
+      waiting_.push_back(std::move(s));
+      if (waiting_.size() == 1) look_again(kLook);
+      return true;
+    }
+    if (grace(round_trip(s.fd.get())) <= kLook) return false;
+    turn_away(s);
+    return true;
+  }
+  void look_again(Clock::duration wait) {
+    door_.expires_after(wait);
+    door_.async_wait([self = shared_from_this()](error_code e) {
+      if (!e && !self->closed_) self->let_in_some();
+    });
+  }
+  void let_in_some() try {
+    std::vector<Stranger> left;
+    std::set<std::string> full;  // sources
+    const auto now = Clock::now();
+    for (Stranger& s : std::exchange(waiting_, {})) {
+      if (!full.contains(s.source) && let_in(s)) continue;
+      full.insert(s.source);
+      now - s.since < kWait ? left.push_back(std::move(s)) : turn_away(s);
+    }
+    waiting_ = std::move(left);
+    if (held_up_.fd && enter(held_up_)) {
+      held_up_ = {};
+      accept();
+    }
+    if (!waiting_.empty()) look_again(kLook);
+  } catch (const std::exception& e) {
+    OURO_WARN("a connection to {} could not be taken: {}", endpoint_, e.what());
+    look_again(100ms);
+  }
+  /// False: there is no place, and `s` is as it was.
+  bool let_in(Stranger& s) {
+    std::vector<const HalfOpen*> all;
+    for (const auto& h : half_) all.push_back(h.get());
+    const HalfOpenVerdict v = judge(all, s.source, known_.contains(s.source), Clock::now());
+    if (!v.admit) return false;
+    if (v.evict) {
+      const auto victim = half_.begin() + static_cast<std::ptrdiff_t>(*v.evict);
+      (*victim)->timer.cancel();
+      (*victim)->greeting->close(RefuseCode::busy, kBusy);
+      half_.erase(victim);
+      ++counts_.evicted;
+    }
+    admit(std::move(s));
+    return true;
+  }
+  void turn_away(Stranger& s) {
+    ++counts_.turned_away;
+    const wire::Bytes words = wire::refusal(RefuseCode::busy, kBusy);
+    (void)!::send(s.fd.get(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(s.fd.get(), SHUT_WR);
+    s.fd.reset();
+    tell(s.source, fmt::format("turned away a connection from {}: {}", to_string(s.from), kBusy), true);
+  }
+
+  void admit(Stranger s) {
+    auto h = std::make_shared<Half>(io_);
+    const auto round = round_trip(s.fd.get());
+    h->source = s.source, h->known = known_.contains(s.source), h->endpoint = to_string(s.from);
+    h->spared_until = h->since + grace(round);
+    set(s.fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    h->patience = 4 * round;
+    h->greeting =
+        std::make_shared<Greeting>(io_, std::move(s.fd), Handshake::server(self_),
+                                   [self = shared_from_this(), weak = std::weak_ptr(h)](Greeting::Outcome o) {
+                                     if (auto half = weak.lock()) self->over(*half, std::move(o));
+                                   });
+    half_.push_back(h);
+    expect(h, h->since + std::min(options_.first_frame, options_.handshake) + h->patience, true);
+    h->greeting->start(true);
+  }
+  void expect(const std::shared_ptr<Half>& h, Clock::time_point end, bool first) {
+    h->timer.expires_at(end);
+    h->timer.async_wait([self = shared_from_this(), weak = std::weak_ptr(h), first](error_code e) {
+      auto half = weak.lock();
+      if (e || !half || self->closed_) return;
+      if (first && !half->greeting->silent())
+        return self->expect(half, half->since + self->options_.handshake + half->patience, false);
+      ++self->counts_.silent;
+      half->greeting->close();
+      self->over(*half, {unresponsive("it did not say who it is in time", "no answer"), {}, {}});
+    });
+  }
+  void over(Half& h, Greeting::Outcome o) {
+    h.timer.cancel();
+    o.line.peer_address = h.endpoint;
+    if (o.status.ok()) {
+      ++counts_.lines;
+      if (known_.size() < kSources) known_.insert(h.source);
+    } else {
+      ++counts_.refused;
+      // With a code it is a program of ours, wrongly set up: somebody waits for it.
+      tell(h.source, fmt::format("refused a connection from {}: {}", h.endpoint, o.status.failure()->text),
+           o.code.has_value());
+    }
+    std::erase_if(half_, [&](const auto& other) { return other.get() == &h; });  // h may be gone now
+    if (o.status.ok() && taken_) taken_(std::move(o.line));
+    if (!waiting_.empty()) look_again(0ms);
+  }
+
+  /// One line for each source every 10 s; the others are counted. `loud`: somebody may wait for it.
+  void tell(const std::string& source, std::string text, bool loud) {
+    const auto now = Clock::now();
+    if (told_.size() >= kSources)
+      std::erase_if(told_, [&](const auto& t) { return now - t.second.last > kTellAgain; });
+    auto [at, fresh] = told_.try_emplace(told_.size() < kSources ? source : "others");
+    if (!fresh && now - at->second.last < kTellAgain) {
+      ++at->second.more;
+      return;
+    }
+    if (at->second.more > 0) text += fmt::format(" ({} more since the last such line)", at->second.more);
+    at->second = {now, 0};
+    if (loud)
+      OURO_WARN("{}", text);
+    else
+      OURO_INFO(BOOTSTRAP, "{}", text);
+  }
+
+  struct Told {
+    Clock::time_point last{};
+    std::uint64_t more = 0;
+  };
+  asio::io_context& io_;
+  Identity self_;
+  Options options_;
+  Descriptor listener_;
+  asio::steady_timer rest_, door_;
+  Fd spare_;
+  std::function<void(Line)> taken_;
+  std::string endpoint_;
+  std::vector<std::shared_ptr<Half>> half_;
+  std::vector<Stranger> waiting_;  // in the order of their arrival
+  Stranger held_up_;               // behind these; until it is one of them nobody is accepted
+  std::set<std::string> known_;    // sources of which somebody has proved itself
+  std::map<std::string, Told> told_;
+  FdShortage shortage_;
+  Counts counts_;
+  bool closed_ = false;
+};
+
+Result<std::unique_ptr<LineListener>> LineListener::open(asio::io_context& io, Identity self, Options options,
+                                                         std::function<void(Line)> taken) {
+  auto socket = listening_socket(options);
+  if (!socket.ok()) return socket.status();
+  auto state =
+      std::make_shared<State>(io, std::move(self), std::move(options), std::move(*socket), std::move(taken));
+  state->accept();
+  return std::unique_ptr<LineListener>(new LineListener(std::move(state)));
+}
+LineListener::~LineListener() { state_->close(); }
+const std::string& LineListener::endpoint() const { return state_->endpoint(); }
+const LineListener::Counts& LineListener::counts() const { return state_->counts(); }
+
+Status watch_link(int socket, std::chrono::seconds idle) {
+  const auto slow = std::chrono::duration_cast<std::chrono::milliseconds>(4 * round_trip(socket));
+  const std::pair<int, int> options[] = {
+      {TCP_KEEPIDLE, static_cast<int>(idle.count())},
+      {TCP_KEEPINTVL, 1},
+      {TCP_KEEPCNT, 3},
+      {TCP_USER_TIMEOUT, static_cast<int>((idle + 2000ms + slow).count())}};
+  const int on = 1;
+  bool good = setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) == 0;
+  for (const auto& [option, value] : options)
+    good = good && setsockopt(socket, IPPROTO_TCP, option, &value, sizeof value) == 0;
+  return good ? Status()
+              : Status(Reason::resource, fmt::format("cannot watch a connection: {}", std::strerror(errno)));
+}
+
+Result<wire::Secret> job_secret() {
+  auto path = env::text("OURO_SECRET_FILE"), secret = env::text("OURO_SECRET");
+  auto insecure = env::text("OURO_INSECURE");
+  for (const Status& s : {path.status(), secret.status(), insecure.status()}) OURO_TRY(s);
+  if (*path) return wire::Secret::from_file(**path);
+  if (*secret) {
+    OURO_WARN(
+        "the job's secret is in the environment, where other programs can see it; OURO_SECRET_FILE is safer");
+    return wire::Secret::from_hex(**secret);
+  }
+  if (**insecure != "1")
+    return invalid(
+        "ranks on several hosts need a secret: OURO_SECRET_FILE names a file of mode 600 with at least 32 "
+        "hexadecimal digits, equal on all hosts (or, where everybody on the network is trusted, "
+        "OURO_INSECURE=1)");
+  OURO_WARN("OURO_INSECURE=1: hosts join without a secret; whoever reaches a port is believed");
+  return wire::Secret();
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,122 @@
+// How a network comes to be: the job's secret, the interface, the listener, the fabric. See network.h.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <thread>
+#include <utility>
+
+#include "runtime/core/deadline.h"
+#include "runtime/core/log.h"
+#include "runtime/core/process.h"
+#include "runtime/network/interfaces.h"
+#include "runtime/network/network.h"
+#include "transport/net/tcp/tcp.h"
+#include "transport/net/ucx/ucx.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr std::chrono::milliseconds kNameComes = 60s, kAskAgain = 500ms;
+
+std::string interface_of(const std::string& address) {
+  auto all = list_interfaces();
+  if (!all.ok()) return "";
+  for (const Interface& i : *all)
+    if (std::find(i.addresses.begin(), i.addresses.end(), address) != i.addresses.end()) return i.name;
+  return "";
+}
+
+/// Name services learn of a cluster's hosts as they start, so a name may come later than this rank.
+Result<std::string> meeting_in_time(const NetworkOptions& o) {
+  const auto end = deadline_after(std::min(o.join, kNameComes));
+  for (bool said = false;;) {
+    auto place = meeting_address(o.rendezvous);
+    const bool unknown = !place.ok() && place.status().reason() == Reason::peer_unresponsive;
+    if (!unknown || Clock::now() >= end) return place;
+    if (!std::exchange(said, true))
+      OURO_WARN("rendezvous: {}; trying again for {:.0f} s", place.status().failure()->text,
+                std::chrono::duration<double>(end - Clock::now()).count());
+    std::this_thread::sleep_for(kAskAgain);
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
+  std::unique_ptr<Network> net(new Network(std::move(options)));
+  const NetworkOptions& o = net->options_;
+  if (o.tls && o.fabric != "tcp")
+    return Status(unsupported(
+        fmt::format("OURO_SECURITY=tls: the fabric {} does not encrypt; expected tcp", o.fabric)));
+  auto secret = job_secret();
+  if (!secret.ok()) return secret.status();
+  if (o.tls && !*secret)
+    return Status(
+        invalid("OURO_SECURITY=tls takes its keys from the job's secret, and with OURO_INSECURE=1 there is "
+                "none: give one (OURO_SECRET_FILE)"));
+  const bool in_file = o.rendezvous.starts_with("file:");
+  auto place = in_file ? Result<std::string>(o.rendezvous) : meeting_in_time(o);
+  if (!place.ok()) return place.status();
+  net->place_ = std::move(*place);
+  auto address = local_address(in_file ? "" : net->place_, false);
+  if (!address.ok()) return address.status();
+  net->interface_ = interface_of(*address);
+  net->identity_ = {.job = o.job,
+                    .generation = o.generation,
+                    .rank = o.rank,
+                    .world = o.world,
+                    .host = log::host_name(),
+                    .host_id = o.host_id,
+                    .pid = getpid(),
+                    .started = process_start(),
+                    .secret = std::move(*secret)};
+  LineListener::Options listening;
+  listening.bind = address->find(':') == std::string::npos ? *address : fmt::format("[{}]", *address);
+  auto listener = LineListener::open(net->io_, net->identity_, std::move(listening),
+                                     [n = net.get()](Line line) { n->taken(std::move(line)); });
+  if (!listener.ok()) return listener.status();
+  net->listener_ = std::move(*listener);
+  OURO_TRY(net->make_fabric());
+  OURO_INFO(NET, "rank {} listens on {} ({}), fabric {}", o.rank, net->endpoint(), net->interface_,
+            net->fabric_->name());
+  return net;
+}
+
+Status Network::make_fabric() {
+  const auto failed = [this](int peer, Status why) {
+    asio::post(io_, [this, peer, why = std::move(why)] { on_fabric_failure(peer, why); });
+  };
+  if (options_.fabric == "ucx") {
+    auto ucx = transport::UcxFabric::create(
+        {.rank = options_.rank,
+         .world = options_.world,
+         .checks = options_.checksums,
+         .devices = interface_,
+         .patience = std::chrono::ceil<std::chrono::milliseconds>(2 * options_.silent_fail),
+         .failed = failed});
+    if (!ucx.ok()) return ucx.status();
+    OURO_WARN("fabric ucx: whoever reaches interface {} can write into this process", interface_);
+    ucx_ = ucx->get();
+    address_.assign(ucx_->address().begin(), ucx_->address().end());
+    fabric_ = std::move(*ucx);
+    return {};
+  }
+  auto tcp = std::make_shared<transport::TcpFabric>(transport::TcpFabric::Options{
+      .world = options_.world,
+      .connections = options_.connections,
+      .checks = options_.checksums && !options_.tls,  // whose own are stronger
+      .need = [this](int peer) { asio::post(io_, [this, peer] { dial_data(peer); }); },
+      .failed = failed,
+      .lost =
+          [peer_of = options_.rank](int peer, std::string how) {
+            OURO_INFO(NET, "a data connection of rank {} to rank {} has ended: {}", peer_of, peer, how);
+          }});
+  tcp_ = tcp.get();
+  fabric_ = std::move(tcp);
+  return {};
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,166 @@
+// Selection by the table of rules. See select.h.
+#include "runtime/plan/select.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/flow/hierarchy.h"
+
+namespace ouro::rt {
+namespace {
+
+using flow::Algorithm;
+
+/// What the flow of a (collective, algorithm) can do.
+struct Ability {
+  bool exists = false, canonical = false, boards = false, by_reference = false, in_place = false,
+       in_line = false;
+};
+struct Abilities {
+  Ability of[kCollectives][flow::kAlgorithms];
+};
+constexpr Abilities list_abilities() {
+  Abilities all;
+#define OURO_X(c, a, F)                                                                             \
+  all.of[static_cast<int>(Collective::c)][static_cast<int>(Algorithm::a)] = {true,                  \
+                                                                             flow::F::kCanonical,   \
+                                                                             flow::F::kBoards,      \
+                                                                             flow::F::kByReference, \
+                                                                             flow::F::kInPlace,     \
+                                                                             flow::F::kInLine};
+  OURO_FLOWS(OURO_X)
+  OURO_HIERARCHIES(OURO_X)
+#undef OURO_X
+  return all;
+}
+constexpr Abilities kAbilities = list_abilities();
+const Ability& ability(Collective c, Algorithm a) {
+  return kAbilities.of[static_cast<int>(c)][static_cast<int>(a)];
+}
+
+/// The same on all ranks, whatever their own share is.
+std::size_t unit_bytes(const Operation& o, int rank, int size) {
+  std::size_t count = 0;
+  if (!o.uneven) {
+    count = unit_count(o, rank, size);
+  } else if (o.collective != Collective::all_to_all) {
+    const auto& counts = o.collective == Collective::all_gather ? o.out_counts : o.in_counts;
+    count = counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+  }
+  return count * size_of(o.dtype(rank));
+}
+
+}  // namespace
+
+/// Whether an algorithm can serve this call, of `bytes` a region or block: it is in the list, keeps the
+/// numerics, and copes with uneven blocks and, where input and output are the same memory, with that.
+bool Selector::serves(const Operation& o, std::size_t bytes, bool canonical, Algorithm algorithm,
+                      bool aliased) const {
+  const Ability& a = ability(o.collective, algorithm);
+  if (!a.exists || (canonical && o.reduces() && !a.canonical) || (aliased && !a.in_place)) return false;
+  if (hosts_ > 1 && a.boards) return false;  // boards are memory that all ranks share
+  if (hosts_ == 1 && flow::between_hosts(algorithm)) return false;
+  if (!o.segments.empty() && (!a.boards || a.by_reference || a.in_line)) return false;
+  if (a.in_line && bytes > Card::kInline) return false;
+  // Pages are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
+  // And a block read in place is found by the size of one's own.
+  return !o.uneven || (!a.by_reference && !(a.boards && o.collective == Collective::all_to_all));
+}
+
+Selector::Selector(const Rules& rules, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
+                   std::string job_algorithm)
+    : size_(size), hosts_(hosts), stream_bytes_(stream_bytes), job_algorithm_(std::move(job_algorithm)) {
+  for (const Rule& r : rules.rows) {
+    if (size < r.min_ranks || size > r.max_ranks) continue;
+    if (r.hosts != Hosts::any && (r.hosts == Hosts::several) != (hosts > 1)) continue;
+    if (r.cores != Cores::any && (r.cores == Cores::enough) != enough_cores) continue;
+    Rows& rows = rows_[static_cast<std::size_t>(r.collective)];
+    const Row row{r.max_bytes, r.algorithm, r.reason};
+    if (r.buffers != Buffers::registered && r.algorithm != Algorithm::inplace) {
+      rows.others.push_back(row);
+      if (r.algorithm != Algorithm::pull) rows.staged.push_back(row);
+    }
+    if (r.buffers != Buffers::private_) rows.registered.push_back(row);
+  }
+}
+
+const Selector::Row* Selector::find(const std::vector<Row>& rows, const Operation& o, std::size_t bytes,
+                                    bool canonical, bool aliased) const {
+  for (const Row& row : rows)
+    if (bytes <= row.max_bytes && serves(o, bytes, canonical, row.algorithm, aliased)) return &row;
+  return nullptr;
+}
+
+Status Selector::select(const Operation& o, int rank, bool canonical, Choice* choice,
+                        std::string* why) const {
+  const bool aliased = o.in.count > 0 && o.in.data == o.out.data;
+  const std::size_t bytes = unit_bytes(o, rank, size_);
+  const Rows& rows = rows_[static_cast<std::size_t>(o.collective)];
+  *choice = {};
+  const char* reason = nullptr;
+  if (!o.algorithm.empty()) {
+    const auto a = flow::parse_algorithm(o.algorithm);
+    if (!a || !serves(o, bytes, canonical, *a, aliased)) {
+      std::vector<std::string_view> names;
+      for (int i = 0; i < flow::kAlgorithms; ++i)
+        if (serves(o, bytes, canonical, static_cast<Algorithm>(i), aliased))
+          names.push_back(flow::name(static_cast<Algorithm>(i)));
+      return invalid(fmt::format("{}: algorithm '{}' cannot serve this call{}; these can: {}",
+                                 name(o.collective), o.algorithm, canonical ? " (canonical)" : "",
+                                 fmt::join(names, ", ")));
+    }
+    choice->algorithm = *a, choice->forced = true;
+    reason = "forced by the caller";
+  } else if (!job_algorithm_.empty()) {
+    const auto a = flow::parse_algorithm(job_algorithm_);
+    if (a && *a != Algorithm::inplace && *a != Algorithm::pull && serves(o, bytes, canonical, *a, aliased)) {
+      choice->algorithm = *a, choice->forced = true;
+      reason = "OURO_ALGO";
+    }
+  }
+  const Row* registered = nullptr;
+  if (!choice->forced) {
+    const Row* staged = find(rows.staged, o, bytes, canonical, aliased);
+    if (!staged) return unsupported(fmt::format("{}: no algorithm serves this call", name(o.collective)));
+    choice->algorithm = staged->algorithm;
+    reason = staged->reason.c_str();
+    if (size_ > 1 && !o.uneven && o.segments.empty()) {
+      // Ranks whose buffers alias decline when asked, so this does not depend on `aliased`.
+      registered = find(rows.registered, o, bytes, canonical, false);
+      const bool asked_for = job_algorithm_ == flow::name(Algorithm::inplace) &&
+                             serves(o, bytes, canonical, Algorithm::inplace, false);
+      const Row* other = find(rows.others, o, bytes, canonical, false);
+      choice->try_pull = (other && other->algorithm == Algorithm::pull) ||
+                         (job_algorithm_ == flow::name(Algorithm::pull) &&
+                          serves(o, bytes, canonical, Algorithm::pull, false));
+      choice->try_in_place = asked_for || (registered && registered->algorithm == Algorithm::inplace);
+    }
+  }
+  choice->boards = ability(o.collective, choice->algorithm).boards;
+  // Where this rank has read its output as input, its lines are in the cache when they are written.
+  const bool reads = o.reads(rank);
+  const std::size_t touched = aliased || !reads ? o.out.bytes() : o.in.bytes() + o.out.bytes();
+  choice->streams = !(aliased && reads) && touched * static_cast<std::size_t>(size_) >= stream_bytes_;
+  if (why) {
+    *why = fmt::format("{} over {}: {} ranks on {}, {} bytes; {}", flow::name(choice->algorithm),
+                       hosts_ > 1 ? "shared-memory and network" : "shared-memory", size_,
+                       hosts_ > 1 ? fmt::format("{} hosts", hosts_) : "one node", bytes, reason);
+    if (choice->try_in_place)
+      *why += fmt::format("; inplace where all buffers are registered{}",
+                          registered && !registered->reason.empty() ? ": " + registered->reason : "");
+    if (choice->try_pull)
+      *why += "; pull where all buffers lie on huge pages and ranks may read each other's memory";
+    const bool asked = (choice->try_in_place && job_algorithm_ == flow::name(Algorithm::inplace)) ||
+                       (choice->try_pull && job_algorithm_ == flow::name(Algorithm::pull));
+    if (!job_algorithm_.empty() && !choice->forced && !asked)
+      *why += fmt::format("; OURO_ALGO={} cannot serve this call", job_algorithm_);
+    if (choice->streams)
+      *why += fmt::format("; non-temporal stores, as {} bytes or more are touched", stream_bytes_);
+  }
+  return {};
+}
+
+}  // namespace ouro::rt

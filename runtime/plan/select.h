@@ -1,0 +1,63 @@
+// Selection: which algorithm serves a call, and why. Used by group (each call) and explain.
+#pragma once
+#include <array>
+#include <string>
+#include <vector>
+
+#include "kernels/flow/list.h"
+#include "runtime/core/link_view.h"
+#include "runtime/plan/operation.h"
+#include "runtime/plan/rules.h"
+
+namespace ouro::rt {
+
+struct Choice {
+  flow::Algorithm algorithm{};
+  bool boards = false;  ///< its flow runs over boards
+  /// Use the in-place flow instead where all buffers turn out to be registered.
+  bool try_in_place = false;
+  /// Pull instead where all buffers lie on huge pages and all ranks may read each other's memory.
+  bool try_pull = false;
+  bool streams = false;  ///< outputs are written past the caches
+  bool forced = false;
+  /// What all ranks must have chosen alike, as signatures have it.
+  std::uint8_t code() const {
+    return static_cast<std::uint8_t>((static_cast<int>(algorithm) + 1) |
+                                     (try_in_place ? Signature::kInPlace : 0) |
+                                     (try_pull ? Signature::kPull : 0));
+  }
+};
+
+/// The rules that concern a group of `size` ranks on one host, or on several.
+class Selector {
+ public:
+  /// `enough_cores`: the same on all ranks, on whatever host. `stream_bytes`: see Rules. `job_algorithm`:
+  /// OURO_ALGO, used where it can serve.
+  Selector(const Rules&, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
+           std::string job_algorithm);
+
+  /// Errors: invalid, when the caller forced an algorithm that does not exist for this collective or breaks
+  /// its contract; the text lists those that do. The same choice on all ranks that agree on the call, but for
+  /// `streams`, which is each rank's own. `why`, if given, is filled in.
+  Status select(const Operation&, int rank, bool canonical, Choice*, std::string* why = nullptr) const;
+
+ private:
+  struct Row {
+    std::size_t max_bytes;
+    flow::Algorithm algorithm;
+    std::string reason;
+  };
+  struct Rows {
+    std::vector<Row> staged, registered,
+        others;  // others: for buffers that are not registered, pull among them
+  };
+  const Row* find(const std::vector<Row>&, const Operation&, std::size_t bytes, bool canonical,
+                  bool aliased) const;
+  bool serves(const Operation&, std::size_t bytes, bool canonical, flow::Algorithm, bool aliased) const;
+  std::array<Rows, kCollectives> rows_;
+  int size_, hosts_;
+  std::size_t stream_bytes_;
+  std::string job_algorithm_;
+};
+
+}  // namespace ouro::rt

@@ -1,0 +1,74 @@
+// GpuStream: a stream of a GPU, ours or the user's, as the rest of the library sees streams; and marks in it.
+// Used by groups and, through the public handles, by users.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/device/gpu.h"
+#include "runtime/stream/host_stream.h"
+
+namespace ouro::rt {
+
+/// An event of a device that goes back to a pool of this process.
+class PooledEvent {
+ public:
+  static Result<std::shared_ptr<PooledEvent>> take(int device);
+  ~PooledEvent();
+  PooledEvent(const PooledEvent&) = delete;
+  PooledEvent& operator=(const PooledEvent&) = delete;
+  gpu::Event get() const { return event_; }
+
+ private:
+  PooledEvent(int device, gpu::Event e) : device_(device), event_(e) {}
+  int device_;
+  gpu::Event event_;
+};
+
+/// Pinned memory of the host, of at least `bytes`, that goes back to a pool of this process.
+Result<std::shared_ptr<void>> take_pinned(std::size_t bytes);
+
+class GpuStream final : public Stream, public std::enable_shared_from_this<GpuStream> {
+ public:
+  /// A stream of our own. Priority: -1 low, 0 normal, 1 high.
+  static Result<std::shared_ptr<GpuStream>> create(int device, int priority);
+  /// The user's, who keeps it alive longer than this.
+  static Result<std::shared_ptr<GpuStream>> wrap(int device, void* handle);
+  ~GpuStream() override;
+
+  const gpu::Stream& get() const { return stream_; }
+  int device() const { return stream_.device; }
+  GpuStream* gpu() override { return this; }
+
+  /// In stream order: what follows on the stream starts after f has returned. While the stream is capturing,
+  /// f becomes part of the graph and runs at each replay (and lives as long as this stream); the WorkState
+  /// then ends with the first.
+  std::shared_ptr<WorkState> enqueue(std::function<Status()> f) override;
+  std::shared_ptr<WorkState> last() override;
+  void after(std::shared_ptr<WorkState> mark) override;
+  /// The thread on which functions of this stream run; and one that waits for marks in it, and so cannot be
+  /// the same.
+  HostStream& helper() { return thread_of(helper_, "ouro-gpu-host"); }
+  HostStream& watcher() { return thread_of(watcher_, "ouro-gpu-mark"); }
+
+ private:
+  struct Task;
+  GpuStream(gpu::Stream, bool owned);
+  Status launch(Task*);
+  static void run(void* task);
+  HostStream& thread_of(std::unique_ptr<HostStream>&, const char* name);
+
+  gpu::Stream stream_;
+  bool owned_;
+  std::mutex mutex_;
+  std::unique_ptr<HostStream> helper_, watcher_;
+  std::uint32_t* word_ = nullptr;  // pinned: the stream waits for 1, and clears it, while the host works
+  std::vector<std::unique_ptr<Task>> kept_;  // of captured functions
+};
+
+/// Marks what is enqueued on a stream so far.
+Result<std::shared_ptr<WorkState>> mark_now(const std::shared_ptr<GpuStream>&);
+
+}  // namespace ouro::rt

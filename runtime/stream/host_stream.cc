@@ -1,0 +1,174 @@
+// Host streams. See stream.h.
+#include "runtime/stream/host_stream.h"
+
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <exception>
+#include <utility>
+
+#include "runtime/core/log.h"
+
+namespace ouro::rt {
+
+void WorkState::complete(Status outcome) {
+  std::vector<std::function<void(const Status&)>> callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    if (done_) return;  // two saw a mark passed
+    outcome_ = outcome;
+    done_ = true;
+    callbacks.swap(callbacks_);
+  }
+  cv_.notify_all();
+  for (auto& f : callbacks) f(outcome);
+}
+
+bool WorkState::wait_until(Clock::time_point until) {
+  const LentCore lent;
+  if (mark_) {
+    // Asking costs a microsecond, an operation on a device a few: ask closely at first, then now and then.
+    constexpr auto kClosely = std::chrono::microseconds(100), kNap = std::chrono::microseconds(50);
+    const auto begin = Clock::now();
+    for (auto now = begin; !done(); now = Clock::now()) {
+      if (now >= until) return false;
+      if (now - begin < kClosely)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(kNap);
+    }
+    return true;
+  }
+  std::unique_lock lock(mutex_);
+  return cv_.wait_until(lock, until, [&] { return done_; });
+}
+
+void WorkState::wait() {  // bounded: every operation ends by its own deadline
+  if (mark_) return (void)wait_until(Clock::time_point::max());
+  const LentCore lent;
+  std::unique_lock lock(mutex_);
+  cv_.wait(lock, [&] { return done_; });
+}
+
+bool WorkState::done() {
+  {
+    std::lock_guard lock(mutex_);
+    if (done_ || !mark_) return done_;
+  }
+  if (!mark_->passed()) return false;
+  complete(mark_->outcome());
+  return true;
+}
+
+Status WorkState::outcome() {
+  (void)done();
+  std::lock_guard lock(mutex_);
+  return outcome_;
+}
+
+void WorkState::then(std::function<void(const Status&)> f) {
+  if (!done()) {
+    std::lock_guard lock(mutex_);
+    if (!done_) {
+      callbacks_.push_back(std::move(f));
+      if (mark_ && callbacks_.size() == 1)
+        mark_->watcher().enqueue([self = shared_from_this()] {
+          self->wait();
+          return Status{};
+        });
+      return;
+    }
+  }
+  f(outcome());
+}
+
+void Stream::Failures::note(const Status& outcome) {
+  if (outcome.ok()) return;
+  std::lock_guard lock(mutex_);
+  if (first_.ok()) first_ = outcome;
+}
+Status Stream::Failures::take() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(first_, Status{});
+}
+
+HostStream::HostStream(std::string name, int nice)
+    : queue_(std::make_shared<Queue>()),
+      thread_(std::move(name),
+              [queue = queue_, failures = failures_, nice] { loop(*queue, *failures, nice); }) {}
+
+HostStream::~HostStream() {
+  if (forks_ != forks()) {
+    thread_.detach();
+    new std::shared_ptr<Queue>(
+        std::move(queue_));  // its lock may be held, and its condition waited for, for ever
+    return;
+  }
+  {
+    std::lock_guard lock(queue_->mutex);
+    queue_->stop = true;
+  }
+  queue_->cv.notify_all();
+  if (thread_.get_id() == std::this_thread::get_id())
+    thread_.detach();
+  else
+    thread_.join();
+}
+
+std::shared_ptr<WorkState> HostStream::enqueue(std::function<Status()> f) {
+  auto state = std::make_shared<WorkState>();
+  {
+    std::lock_guard lock(queue_->mutex);
+    queue_->tasks.push_back({std::move(f), state});
+    queue_->last = state;
+  }
+  queue_->cv.notify_one();
+  return state;
+}
+
+std::shared_ptr<WorkState> HostStream::last() {
+  std::lock_guard lock(queue_->mutex);
+  return queue_->last;
+}
+
+void HostStream::after(std::shared_ptr<WorkState> mark) {
+  (void)enqueue([mark = std::move(mark)] {
+    mark->wait();
+    return Status{};
+  });
+}
+
+void run_aside(std::function<void()> f) {
+  try {
+    Thread("ouro-aside", std::move(f)).detach();
+  } catch (const std::exception& e) {
+    OURO_WARN("no thread to end a group on, which thus stays: {}", e.what());
+  }
+}
+
+void HostStream::loop(Queue& queue, Failures& failures, int nice) {
+  serve_stream();
+  if (nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), nice);
+  for (;;) {
+    Queue::Task task;
+    {
+      std::unique_lock lock(queue.mutex);
+      queue.cv.wait(lock, [&] { return queue.stop || !queue.tasks.empty(); });
+      if (queue.tasks.empty()) return;
+      task = std::move(queue.tasks.front());
+      queue.tasks.pop_front();
+    }
+    Status outcome;
+    try {
+      outcome = task.run();
+    } catch (const std::exception& e) {
+      outcome = Status(Reason::resource, std::string("a function on a stream threw: ") + e.what());
+    }
+    task.run = nullptr;  // releases what it captured before anybody is told
+    failures.note(outcome);
+    task.state->complete(std::move(outcome));
+  }
+}
+
+}  // namespace ouro::rt

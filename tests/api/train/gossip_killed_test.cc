@@ -1,0 +1,97 @@
+// Decentralised training whose processes are killed in the middle of a step: what they saved continues in
+// others, with the bits of a run that nobody killed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/api/train/gossip_ranks.h"
+
+namespace ouro::train {
+namespace {
+
+using namespace ouro::test;  // NOLINT
+namespace fs = std::filesystem;
+
+constexpr int kRanks = 2, kSteps = 9, kKilledIn = 5;
+
+/// A folder that goes with the test.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / fmt::format("ouro-killed-{}", ::getpid());
+  Folder() { fs::create_directory(path); }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  fs::path of(const char* what, int rank) const { return path / fmt::format("{}-{}", what, rank); }
+};
+
+/// Whole or not at all, whenever the process ends.
+void write_file(const fs::path& to, CBytes bytes) {
+  const fs::path part = to.string() + ".part";
+  std::ofstream(part, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  fs::rename(part, to);
+}
+Bytes read_file(const fs::path& from) {
+  std::ifstream in(from, std::ios::binary);
+  const std::vector<char> all(std::istreambuf_iterator<char>(in), {});
+  const CBytes bytes = std::as_bytes(std::span(all));
+  return {bytes.begin(), bytes.end()};
+}
+
+/// Trains from what was saved, if anything was, and saves after each step. At the end leaves its parameters.
+std::string train(Context& c, const Folder& folder, const char* run, bool dies) {
+  Model model = two_vectors();
+  GossipOptions o = options(kRanks);
+  o.schedule = [](auto) { return cosine_with_warmup(0.05, kSteps, 2); };
+  auto made = GossipTrainer::create(c.world(), model.params(), {}, o);
+  OURO_RANK_OK(made);
+  const fs::path saved = folder.of("state", c.rank());
+  const bool resumes = std::string_view(run) == "resumed";
+  if (resumes) OURO_RANK_OK(made->load(read_file(saved)));
+  OURO_RANK_CHECK(made->steps() == (resumes ? kKilledIn : 0), "{} steps", made->steps());
+  while (made->steps() < kSteps) {
+    if (dies &&
+        made->steps() == kKilledIn) {    // its exchange is under way, and half of its gradients are there
+      OURO_RANK_OK(barrier(c.world()));  // both have saved
+      OURO_RANK_OK(made->begin_step());
+      OURO_RANK_OK(made->grad_ready(1));
+      ::kill(::getpid(), SIGKILL);
+    }
+    OURO_RANK_OK(train_step(*made, kOrder, loss_of(c.rank())));
+    if (std::string_view(run) == "whole") continue;
+    auto state = made->save();
+    OURO_RANK_OK(state);
+    write_file(saved, *state);
+  }
+  const std::vector<double> end = flat(*made);
+  write_file(folder.of(run, c.rank()), std::as_bytes(std::span(end)));
+  return text(made->close()) == "ok" ? "" : "close";
+}
+
+TEST(GossipKilled, ContinuesWithTheSameBits) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
+  const Folder folder;
+  const auto run = [&](const char* name, bool dies) {
+    return run_processes(kRanks, [&](Context& c) { return train(c, folder, name, dies); });
+  };
+  EXPECT_EQ(run("whole", false), "");
+  const std::string killed = run("killed", true);
+  for (int r = 0; r < kRanks; ++r)
+    EXPECT_THAT(killed, testing::HasSubstr(fmt::format("rank {}:  (ended by signal {})", r, SIGKILL)));
+  EXPECT_EQ(run("resumed", false), "");
+  for (int r = 0; r < kRanks; ++r) {
+    EXPECT_FALSE(fs::exists(folder.of("killed", r)));
+    const Bytes want = read_file(folder.of("whole", r));
+    EXPECT_EQ(want.size(), 2 * kCount * sizeof(double));
+    EXPECT_EQ(read_file(folder.of("resumed", r)), want) << "rank " << r;
+  }
+}
+
+}  // namespace
+}  // namespace ouro::train

@@ -1,0 +1,104 @@
+// Reading another process: what it has, and nothing of a stranger that has got its number since.
+#include "transport/shm/reach.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "runtime/core/fd.h"
+
+namespace ouro::device {
+namespace {
+
+/// A child that sleeps. Its memory is a copy of this process's. Killed and buried with this object.
+class Child {
+ public:
+  /// number: that it shall have; 0: any. Where the system does not allow that, there is no child.
+  explicit Child(pid_t number = 0) {
+    clone_args args{};
+    args.exit_signal = SIGCHLD;
+    if (number != 0) args.set_tid = reinterpret_cast<std::uint64_t>(&number), args.set_tid_size = 1;
+    pid_ = static_cast<pid_t>(::syscall(SYS_clone3, &args, sizeof args));
+    if (pid_ == 0)
+      for (;;) ::pause();
+    if (pid_ > 0) pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  }
+  ~Child() { end(); }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  void end(bool bury = true) {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    siginfo_t how{};
+    ::waitid(P_PID, static_cast<id_t>(pid_), &how, WEXITED | (bury ? 0 : WNOWAIT));
+    if (bury) pid_ = -1;
+  }
+  pid_t pid() const { return pid_; }
+  int pidfd() const { return pidfd_.get(); }
+
+ private:
+  pid_t pid_ = -1;
+  Fd pidfd_;
+};
+
+const std::vector<char> g_secret(1 << 20, 's');
+std::uint64_t address(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
+
+class Reach : public testing::Test {
+ protected:
+  void SetUp() override {
+    const Child child;
+    if (child.pidfd() < 0) GTEST_SKIP() << "no pidfd";
+    char c = 0;
+    if (read_process(child.pid(), child.pidfd(), address(g_secret.data()), &c, 1).reason() ==
+        Reason::resource)
+      GTEST_SKIP() << "this process must not read its children";
+  }
+  std::vector<char> out_ = std::vector<char>(g_secret.size());
+  Status read(pid_t pid, int pidfd) {
+    return read_process(pid, pidfd, address(g_secret.data()), out_.data(), out_.size());
+  }
+};
+
+TEST_F(Reach, WhatAProcessHas) {
+  const Child child;
+  ASSERT_TRUE(read(child.pid(), child.pidfd()).ok());
+  EXPECT_EQ(out_, g_secret);
+  EXPECT_TRUE(read(::getpid(), -1).ok()) << "one's own needs nothing";
+  EXPECT_EQ(read_process(child.pid(), child.pidfd(), 8, out_.data(), 1).reason(), Reason::resource);
+  EXPECT_EQ(read(child.pid(), -1).reason(), Reason::unsupported) << "nobody could say whose memory it is";
+}
+
+TEST_F(Reach, ADeadProcessIsDead) {
+  Child child;
+  const pid_t pid = child.pid();
+  child.end(false);
+  EXPECT_EQ(read(pid, child.pidfd()).reason(), Reason::peer_dead) << "not waited for yet";
+  child.end();
+  const Status s = read(pid, child.pidfd());
+  EXPECT_EQ(s.reason(), Reason::peer_dead);
+  EXPECT_EQ(s.failure()->pid, pid);
+}
+
+TEST_F(Reach, TheNumberOfADeadProcessIsAStrangers) {
+  Child child;
+  const pid_t pid = child.pid();
+  child.end();
+  const Child same_number(pid), any;
+  // Where the system gives no number that one asks for, a stranger's own number does as well.
+  const Child& stranger = same_number.pid() > 0 ? same_number : any;
+  ASSERT_GT(stranger.pid(), 0);
+  const Status s = read(stranger.pid(), child.pidfd());
+  EXPECT_EQ(s.reason(), Reason::peer_dead) << s.message();
+  EXPECT_EQ(read_process(stranger.pid(), child.pidfd(), 8, out_.data(), 1).reason(), Reason::peer_dead)
+      << "it has no such memory, which says nothing of the one that is meant";
+}
+
+}  // namespace
+}  // namespace ouro::device

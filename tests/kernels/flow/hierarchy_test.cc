@@ -1,0 +1,408 @@
+// Proofs of the hierarchical flows: all ways to lay up to eight ranks on nodes, selected ones up to 64, ranks
+// in any order, every root; the values that cross each node's network link, against the least; planted
+// mutants.
+#include "kernels/flow/hierarchy.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <iostream>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "kernels/flow/list.h"
+#include "tests/kernels/flow/verifier.h"
+
+namespace ouro::flow {
+namespace {
+
+using Steps = std::vector<Step>;
+using Sizes = std::vector<int>;
+
+std::string text(const Sizes& sizes) {
+  std::string out;
+  for (const int k : sizes) out += (out.empty() ? "" : "+") + std::to_string(k);
+  return out;
+}
+
+/// By rank: its node, where ranks of a node follow each other.
+std::vector<int> in_order(const Sizes& sizes) {
+  std::vector<int> node_of;
+  for (std::size_t m = 0; m < sizes.size(); ++m)
+    node_of.insert(node_of.end(), static_cast<std::size_t>(sizes[m]), static_cast<int>(m));
+  return node_of;
+}
+
+std::vector<Sizes> compositions(int n) {
+  std::vector<Sizes> all;
+  for (int cuts = 0; cuts < 1 << (n - 1); ++cuts) {
+    Sizes sizes = {1};
+    for (int r = 0; r < n - 1; ++r) (cuts >> r & 1) != 0 ? sizes.push_back(1) : void(++sizes.back());
+    all.push_back(sizes);
+  }
+  return all;
+}
+
+const Sizes kSelected[] = {{7, 8},
+                           {8, 7},
+                           {1, 5, 2},
+                           {5, 1, 1, 5},
+                           {8, 8, 8, 8},
+                           {16, 16, 16, 16},
+                           {32, 32},
+                           {64},
+                           {1, 63},
+                           {63, 1},
+                           {31, 33},
+                           {2, 3, 5, 7, 11, 13, 17},
+                           {13, 17, 19},
+                           {1, 2, 4, 8, 16, 32},
+                           {9, 1, 9, 1, 9, 1},
+                           {1, 1, 1, 30, 1, 30},
+                           Sizes(31, 1),
+                           Sizes(64, 1),
+                           Sizes(37, 1),
+                           Sizes(32, 2),
+                           Sizes(13, 4)};
+
+bool rooted(Collective c) { return c == Collective::broadcast || c == Collective::reduce; }
+
+/// Proves all flows for ranks that lie so; the number of cases.
+int prove(const std::vector<int>& node_of, const std::vector<int>& roots, const std::string& what) {
+  const NodeMap map(node_of);
+  const int n = static_cast<int>(node_of.size());
+  int cases = 0;
+  for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
+    for (const int root : rooted(c) ? roots : std::vector<int>{0}) {
+      for (const int rounds : {1, 2, 3, 7}) {
+        const Program p = record(c, flow, n, root, rounds);
+        if (!p.pipelined && rounds != 1 && rounds != 3) continue;
+        EXPECT_EQ(refusal(p), "") << name(c) << " " << algorithm << ", nodes " << what << ", root " << root
+                                  << ", rounds " << rounds;
+        ++cases;
+      }
+    }
+  });
+  return cases;
+}
+
+std::vector<int> all_ranks(int n) {
+  std::vector<int> ranks(static_cast<std::size_t>(n));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+TEST(Hierarchy, AllShapesOfUpToEightRanks) {
+  int shapes = 0, cases = 0;
+  for (int n = 1; n <= 8; ++n) {
+    for (const Sizes& sizes : compositions(n)) {
+      cases += prove(in_order(sizes), all_ranks(n), text(sizes));
+      ++shapes;
+    }
+  }
+  RecordProperty("cases", cases);
+  EXPECT_EQ(shapes, 255);
+  EXPECT_GT(cases, 255 * 25);
+}
+
+TEST(Hierarchy, SelectedShapesOfUpTo64Ranks) {
+  int cases = 0;
+  for (const Sizes& sizes : kSelected) {
+    const int n = std::accumulate(sizes.begin(), sizes.end(), 0);
+    const std::vector<int> roots = n <= 16 ? all_ranks(n) : std::vector<int>{0, 1, n / 2, n - 1};
+    cases += prove(in_order(sizes), roots, text(sizes));
+  }
+  RecordProperty("cases", cases);
+}
+
+TEST(Hierarchy, RanksInAnyOrder) {
+  std::mt19937 random(5);
+  for (const Sizes& sizes : {Sizes{2, 2}, {3, 1, 2}, {4, 4}, {1, 5, 2}, {7, 8}, {5, 6, 5}}) {
+    std::vector<int> node_of = in_order(sizes);
+    for (int shuffle = 0; shuffle < 8; ++shuffle) {
+      std::shuffle(node_of.begin(), node_of.end(), random);
+      prove(node_of, all_ranks(static_cast<int>(node_of.size())), text(sizes) + " shuffled");
+    }
+  }
+}
+
+TEST(Hierarchy, WithoutNodesAllRanksShareOne) {
+  for_each_hierarchy(Nodes{}, [&](Collective c, std::string_view algorithm, auto flow) {
+    for (int n = 1; n <= 9; ++n) EXPECT_EQ(refusal(record(c, flow, n, n / 2, 3)), "") << name(c) << algorithm;
+  });
+}
+
+TEST(Nodes, NamesAreAnyNumbers) {
+  const std::vector<int> names = {70, -3, 70, 5, -3, 70};
+  const NodeMap map(names);
+  const Nodes nodes = map.view();
+  EXPECT_EQ(Sizes(nodes.order.begin(), nodes.order.end()), (Sizes{0, 2, 5, 1, 4, 3}));
+  EXPECT_EQ(Sizes(nodes.first.begin(), nodes.first.end()), (Sizes{0, 3, 5, 6}));
+  EXPECT_EQ(Sizes(nodes.node.begin(), nodes.node.end()), (Sizes{0, 1, 0, 2, 1, 0}));
+  EXPECT_EQ(Sizes(nodes.index.begin(), nodes.index.end()), (Sizes{0, 0, 1, 0, 1, 2}));
+  EXPECT_EQ(nodes.smallest, 1);
+  const Site here(nodes, Place{4, 6});
+  EXPECT_EQ(here.ranks_on(0, 3), 6);
+  EXPECT_EQ(here.ranks_on(2, 2), 4);
+  EXPECT_EQ(here.ranks_on(1, 0), 0);
+  EXPECT_EQ(here.mate(1), 1);
+}
+
+/// Chunks that leave and enter each node in all rounds.
+struct Crossings {
+  Sizes out, in;
+  int total() const { return std::accumulate(out.begin(), out.end(), 0); }
+};
+Crossings crossings(const Program& p, const std::vector<int>& node_of) {
+  const auto nodes = static_cast<std::size_t>(*std::max_element(node_of.begin(), node_of.end()) + 1);
+  Crossings x{Sizes(nodes), Sizes(nodes)};
+  for (std::size_t r = 0; r < p.steps.size(); ++r) {
+    for (const Step& s : p.steps[r]) {
+      if ((s.verb & kSend) == 0) continue;
+      const int from = node_of[r], to = node_of[static_cast<std::size_t>(s.to)];
+      if (from == to) continue;
+      x.out[static_cast<std::size_t>(from)] += p.pipelined ? 1 : p.rounds;
+      x.in[static_cast<std::size_t>(to)] += p.pipelined ? 1 : p.rounds;
+    }
+  }
+  return x;
+}
+
+/// What each node must send and receive, in chunks, is the least that there is; of trees, in the sum of all
+/// nodes.
+TEST(Hierarchy, CrossesNetworkLinksAsSeldomAsPossible) {
+  constexpr int kRounds = 3;
+  int shapes = 0;
+  const auto count = [&](const Sizes& sizes) {
+    const std::vector<int> node_of = in_order(sizes);
+    const NodeMap map(node_of);
+    const int n = static_cast<int>(node_of.size()), m = static_cast<int>(sizes.size());
+    for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
+      SCOPED_TRACE(std::string(name(c)) + " " + std::string(algorithm) + " on " + text(sizes));
+      const int root = n / 2, chunks = flow.chunks(Place{0, n, root, 1});
+      const bool tree = algorithm == "hierarchy_tree";
+      const Crossings x = crossings(record(c, flow, n, root, kRounds), node_of);
+      const std::size_t nodes = sizes.size(),
+                        home = static_cast<std::size_t>(node_of[static_cast<std::size_t>(root)]);
+      for (std::size_t q = 0; q < nodes; ++q) {
+        const int others = kRounds * (n - sizes[q]), away = q == home ? 0 : kRounds;
+        if (algorithm == "exchange") {  // each rank's data to each rank
+          EXPECT_EQ(x.out[q], kRounds * sizes[q] * (n - sizes[q]));
+          EXPECT_EQ(x.in[q], x.out[q]);
+        } else if (c == Collective::all_reduce && !tree) {  // 2(M-1)/M of the data
+          EXPECT_EQ(x.out[q] * m, 2 * (m - 1) * chunks * kRounds);
+          EXPECT_EQ(x.in[q], x.out[q]);
+        }
+        if (c == Collective::all_gather) {
+          EXPECT_EQ(x.in[q], others);
+        }
+        if (c == Collective::reduce_scatter) {
+          EXPECT_EQ(x.out[q], others);
+        }
+        if (c == Collective::broadcast) {
+          EXPECT_EQ(x.in[q], away);
+        }
+        if (c == Collective::reduce) {
+          EXPECT_EQ(x.out[q], away);
+        }
+        if (c == Collective::broadcast && !tree) {
+          EXPECT_LE(x.out[q], kRounds);
+        }
+        if (c == Collective::reduce && !tree) {
+          EXPECT_LE(x.in[q], kRounds);
+        }
+      }
+      if (c == Collective::all_reduce && tree) {
+        EXPECT_EQ(x.total(), 2 * (m - 1) * kRounds);
+      }
+    });
+    ++shapes;
+  };
+  for (int n = 1; n <= 8; ++n)
+    for (const Sizes& sizes : compositions(n)) count(sizes);
+  for (const Sizes& sizes : kSelected) count(sizes);
+  EXPECT_EQ(shapes, 255 + 21);
+}
+
+/// No node receives the same block twice, no block comes back.
+TEST(Hierarchy, AllGatherBringsEachBlockToEachNodeOnce) {
+  for (const Sizes& sizes : {Sizes{7, 8}, {1, 5, 2}, {3, 3, 3}, {2, 1, 6, 4}}) {
+    const std::vector<int> node_of = in_order(sizes);
+    const NodeMap map(node_of);
+    const Program p = record(Collective::all_gather, HierarchyAllGather{{}, map.view()},
+                             static_cast<int>(node_of.size()), 0, 1);
+    std::set<std::pair<int, int>> seen;  // block, node
+    for (std::size_t r = 0; r < p.steps.size(); ++r) {
+      for (const Step& s : p.steps[r]) {
+        if ((s.verb & kSend) == 0) continue;
+        const int to = node_of[static_cast<std::size_t>(s.to)];
+        if (to == node_of[r]) continue;
+        EXPECT_NE(to, node_of[static_cast<std::size_t>(s.chunk)]);
+        EXPECT_TRUE(seen.insert({s.chunk, to}).second);
+      }
+    }
+  }
+}
+
+/// All ranks of a node talk to other nodes, not only as many as the smallest node has.
+TEST(Hierarchy, LargeNodesShareTheWork) {
+  for (const Sizes& sizes : {Sizes{7, 8}, {1, 5, 2}, {2, 6}}) {
+    const std::vector<int> node_of = in_order(sizes);
+    const NodeMap map(node_of);
+    const Program p = record(Collective::all_reduce, HierarchyAllReduce{{}, map.view()},
+                             static_cast<int>(node_of.size()), 0, 8);
+    for (std::size_t r = 0; r < p.steps.size(); ++r) {
+      EXPECT_TRUE(std::any_of(p.steps[r].begin(), p.steps[r].end(),
+                              [&](const Step& s) {
+                                return (s.verb & kSend) != 0 &&
+                                       node_of[static_cast<std::size_t>(s.to)] != node_of[r];
+                              }))
+          << text(sizes) << " rank " << r;
+    }
+  }
+}
+
+/// What flows without nodes do: a ring enters and leaves each node once if ranks are sorted by node, and then
+/// carries 2(n-1)/n of the data over each node's link; dealt out in turn, k times as much.
+TEST(Hierarchy, PlainRingDependsOnTheOrderOfRanks) {
+  const std::vector<int> sorted = in_order({4, 4}), dealt = {0, 1, 0, 1, 0, 1, 0, 1};
+  const Program ring = record(Collective::all_reduce, RingAllReduce{}, 8, 0, 1);
+  EXPECT_EQ(crossings(ring, sorted).out, (Sizes{14, 14}));
+  EXPECT_EQ(crossings(ring, dealt).out, (Sizes{4 * 14, 4 * 14}));
+  const NodeMap map(sorted);
+  const HierarchyAllReduce flow{{}, map.view()};
+  EXPECT_EQ(flow.chunks(Place{0, 8}), 8);
+  EXPECT_EQ(crossings(record(Collective::all_reduce, flow, 8, 0, 1), sorted).out, (Sizes{8, 8}));
+}
+
+/// The documented precondition: rounds overlap.
+TEST(Hierarchy, OneSlotDeadlocks) {
+  for (const Sizes& sizes : {Sizes{2, 2}, {1, 1, 1}, {4, 4, 4}}) {
+    const NodeMap map(in_order(sizes));
+    const int n = std::accumulate(sizes.begin(), sizes.end(), 0);
+    const Program p = record(Collective::all_reduce, HierarchyAllReduce{{}, map.view()}, n, 0, 3);
+    EXPECT_NE(verify(p, {1}).find("deadlock"), std::string::npos) << text(sizes);
+    EXPECT_EQ(verify(p, {2}), "");
+  }
+}
+
+/// One rank believes in other nodes than all others do.
+TEST(Hierarchy, RanksThatDisagreeOnTheNodesAreRefused) {
+  const NodeMap map(in_order({2, 3})), other(in_order({3, 2}));
+  int refused = 0;
+  for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
+    if (algorithm != "hierarchy" || rooted(c) || c == Collective::barrier)
+      return;  // some ranks do the same in both
+    auto deviant = flow;
+    if constexpr (requires { deviant.nodes; }) deviant.nodes = other.view();
+    const Program wrong = record(c, deviant, 5, 0, 2);
+    for (std::size_t r = 0; r < 5; ++r) {
+      Program p = record(c, flow, 5, 0, 2);
+      ASSERT_EQ(p.chunks, wrong.chunks);
+      p.steps[r] = wrong.steps[r];
+      EXPECT_NE(refusal(p), "") << name(c) << ", rank " << r;
+      ++refused;
+    }
+  });
+  EXPECT_EQ(refused, 3 * 5);
+}
+
+bool has(const Step& s, std::uint32_t verbs) { return (s.verb & verbs) != 0; }
+
+/// Alters step i of `steps`, the program of one rank of p; false where it does not apply.
+struct Mutation {
+  const char* name;
+  std::function<bool(const Program& p, Steps& steps, std::size_t i)> apply;
+};
+bool flip(Step& s, std::uint32_t verbs, bool applies) {
+  if (applies) s.verb ^= verbs;
+  return applies;
+}
+const Mutation kMutations[] = {
+    {"StepSkipped",
+     [](const Program&, Steps& s, std::size_t i) { return s.erase(s.begin() + static_cast<long>(i)), true; }},
+    {"StepDuplicated",
+     [](const Program&, Steps& s, std::size_t i) {
+       if (s[i].verb == (kInput | kKeep)) return false;  // the same once more
+       return s.insert(s.begin() + static_cast<long>(i), Step(s[i])), true;
+     }},
+    {"NextChunk", [](const Program& p, Steps& s,
+                     std::size_t i) { return s[i].chunk = (s[i].chunk + 1) % p.chunks, p.chunks > 1; }},
+    {"WrongSource",
+     [](const Program& p, Steps& s, std::size_t i) {
+       return s[i].from >= 0 && (s[i].from = (s[i].from + 1) % p.size, true);
+     }},
+    {"WrongTarget", [](const Program& p, Steps& s,
+                       std::size_t i) { return s[i].to >= 0 && (s[i].to = (s[i].to + 1) % p.size, true); }},
+    {"StoreOmitted",
+     [](const Program& p, Steps& s, std::size_t i) {
+       return flip(s[i], kStore, has(s[i], kStore) && p.collective != Collective::barrier);
+     }},
+    {"SendOmitted",
+     [](const Program&, Steps& s, std::size_t i) { return flip(s[i], kSend, has(s[i], kSend)); }},
+    {"MineForgotten",
+     [](const Program&, Steps& s, std::size_t i) {
+       return flip(s[i], s[i].verb & (kInput | kAcc), has(s[i], kRecv) && has(s[i], kInput | kAcc));
+     }},
+    {"ReceivedDropped",
+     [](const Program&, Steps& s, std::size_t i) {
+       return flip(s[i], kRecv | kWideIn, has(s[i], kRecv) && has(s[i], kInput | kAcc));
+     }},
+    {"OperandsSwapped",
+     [](const Program& p, Steps& s, std::size_t i) {
+       return flip(s[i], kAfter, p.canonical && has(s[i], kRecv) && has(s[i], kAcc));
+     }},
+    {"InputOrAccumulator",
+     [](const Program& p, Steps& s, std::size_t i) {
+       return flip(s[i], kInput | kAcc, has(s[i], kInput | kAcc) && p.collective != Collective::barrier);
+     }},
+    {"InputForResult",
+     [](const Program&, Steps& s, std::size_t i) {
+       const bool own = s[i].verb == (kResult | kSend);
+       return flip(s[i], kInput | kResult, own);
+     }},
+    {"WideForNarrow",
+     [](const Program& p, Steps& s, std::size_t i) {
+       return flip(s[i], kWideOut, has(s[i], kSend) && p.collective != Collective::barrier);
+     }},
+    {"TakenAsTheOther",
+     [](const Program& p, Steps& s, std::size_t i) {
+       return flip(s[i], kWideIn, has(s[i], kRecv) && p.collective != Collective::barrier);
+     }},
+    {"KeptForStored",
+     [](const Program& p, Steps& s, std::size_t i) {
+       return flip(s[i], kKeep | kStore, has(s[i], kKeep | kStore) && p.collective != Collective::barrier);
+     }},
+};
+
+class HierarchyMutants : public testing::TestWithParam<Mutation> {};
+void PrintTo(const Mutation& m, std::ostream* out) { *out << m.name; }
+
+TEST_P(HierarchyMutants, AllRefused) {
+  int planted = 0;
+  for (const Sizes& sizes : {Sizes{2, 3}, {1, 2}, {2, 1, 2}, {3}, {1, 1, 1, 1}}) {
+    const NodeMap map(in_order(sizes));
+    const int n = std::accumulate(sizes.begin(), sizes.end(), 0);
+    for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
+      const Program proven = record(c, flow, n, n / 2, 2);
+      for (std::size_t r = 0; r < proven.steps.size(); ++r) {
+        for (std::size_t i = 0; i < proven.steps[r].size(); ++i) {
+          Program mutant = proven;
+          if (!GetParam().apply(mutant, mutant.steps[r], i)) continue;
+          ++planted;
+          EXPECT_NE(refusal(mutant), "")
+              << name(c) << " " << algorithm << " on " << text(sizes) << ", rank " << r << ", step " << i;
+        }
+      }
+    });
+  }
+  EXPECT_GT(planted, 0);
+  std::cout << GetParam().name << ": " << planted << " planted, all refused unless said otherwise\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(Operators, HierarchyMutants, testing::ValuesIn(kMutations),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace ouro::flow

@@ -1,0 +1,78 @@
+// What the verifier's machine consists of: memory cells, links, boards and ranks.
+// Used by memory.h and verifier.cc.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tests/kernels/flow/expressions.h"
+#include "tests/kernels/flow/verifier.h"
+
+namespace ouro::flow {
+
+struct Cell {
+  Value value;
+  bool stored = false;
+  std::int16_t reader = kNobody, writer = kNobody;  // last ones; kEveryone: several readers
+  int read_epoch = -1, write_epoch = -1;            // meets that they had passed
+};
+
+struct Link {
+  Value slots[kMaxWindow];
+  int head = 0, count = 0;
+};
+
+struct Board {
+  Board() = default;
+  explicit Board(int r, int f = 0, std::vector<Value> v = {}) : round(r), first(f), inputs(std::move(v)) {}
+  int round = -1, first = 0;
+  std::vector<Value> inputs;
+  int result_chunk = kNobody;
+  Value result;
+};
+
+struct Rank {
+  std::size_t step = 0;
+  int round = 0, meets = 0;
+  int posted = -1, released = 0;  // the newest round with a post, and how many are released
+  bool at_meet = false;
+  std::uint64_t heard = 0;
+  Board pages[kPages];
+};
+
+/// Whether block c of a round is an input (output) of rank r.
+inline bool has_input(const Program& p, int r, int c) {
+  switch (p.collective) {
+    case Collective::broadcast:
+    case Collective::scatter:
+      return r == p.root;
+    case Collective::all_gather:
+    case Collective::gather:
+      return c == r;
+    case Collective::barrier:
+      return false;
+    default:
+      return true;
+  }
+}
+inline bool has_output(const Program& p, int r, int c) {
+  switch (p.collective) {
+    case Collective::reduce:
+    case Collective::gather:
+      return r == p.root;
+    case Collective::reduce_scatter:
+    case Collective::scatter:
+      return c == r;
+    case Collective::barrier:
+      return false;
+    default:
+      return true;
+  }
+}
+inline bool reduces(const Program& p) {
+  return p.collective == Collective::all_reduce || p.collective == Collective::reduce ||
+         p.collective == Collective::reduce_scatter;
+}
+
+}  // namespace ouro::flow

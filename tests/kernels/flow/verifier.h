@@ -1,0 +1,88 @@
+// Symbolic verifier: runs the steps of all ranks on expressions in place of numbers and says what is wrong,
+// if anything. Used by the proofs of the list's flows and by the planted mutants.
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/flow/step.h"
+#include "runtime/core/link_view.h"
+#include "runtime/core/types.h"
+
+namespace ouro::flow {
+
+/// What all ranks of one operation do. Flows that are not pipelined have the steps of one round, which recur.
+struct Program {
+  Collective collective = Collective::none;
+  int size = 1, root = 0, rounds = 1, chunks = 1;
+  bool pipelined = false, canonical = false, boards = false, spread = false, by_reference = false,
+       in_place = true, posts_others = false, posts_result = false, keeps = false;
+  /// Chunks of one round.
+  int per_round() const { return pipelined ? chunks / rounds : chunks; }
+  std::vector<std::vector<Step>> steps;  // by rank
+  /// mix, by rank: the weight of its own input, and the terms that follow it, in this order.
+  std::vector<double> self;
+  std::vector<std::vector<std::pair<int, double>>> takes;
+};
+
+template <class Flow>
+Program record(Collective collective, const Flow& flow, int size, int root, int rounds) {
+  Program p;
+  p.collective = collective;
+  p.size = size;
+  p.root = root;
+  p.rounds = rounds;
+  p.chunks = flow.chunks(Place{0, size, root, rounds});
+  p.pipelined = Flow::kPipelined;
+  p.canonical = Flow::kCanonical;
+  p.boards = Flow::kBoards;
+  p.spread = Flow::kSpread;
+  p.by_reference = Flow::kByReference;
+  p.in_place = Flow::kInPlace;
+  p.posts_others = Flow::kPostsOthers;
+  p.posts_result = Flow::kPostsResult;
+  p.keeps = Flow::kKeeps;
+  p.steps.resize(static_cast<std::size_t>(size));
+  for (int r = 0; r < size; ++r) {
+    flow(Place{r, size, root, rounds},
+         [&](const Step& s) { p.steps[static_cast<std::size_t>(r)].push_back(s); });
+    if (flow.chunks(Place{r, size, root, rounds}) != p.chunks) p.chunks = -1;
+  }
+  return p;
+}
+
+/// separate: input and output do not share memory. exact: chunk c of the input lies where chunk c of the
+/// output does. first_block: at the root of a gather or scatter, its own block lies where block 0 does.
+enum class Aliasing { separate, exact, first_block };
+
+struct Setting {
+  int window = 2;  // slots of each link, at most kMaxWindow
+  Aliasing aliasing = Aliasing::separate;
+};
+inline constexpr int kMaxWindow = 8, kMaxRanks = 64;
+inline constexpr int kPages = BoardView::kPages;
+
+/// Empty if all of this holds, else the first violation found:
+///  - every rank ends, links hold at most `window` messages, and nothing is left in flight;
+///  - every output is what the collective means, stored exactly once, and nothing else is stored;
+///  - every reduction has each rank's input once, with the same association on every rank (canonical: rank
+///  order);
+///  - only wide values are reduced, values are rounded once, and both ends of a link agree on what is sent;
+///  - inputs are intact when they are read; nobody reads or writes another rank's registered memory while it
+///  may
+///    change or after that rank has left;
+///  - boards: at most one post and then one result a round, in the order of rounds, in pages that are used
+///  again
+///    when all ranks have released them; nobody touches a round that it has released, all rounds are
+///    released.
+/// Links and boards are deterministic (one writer, blocking reads), so one interleaving stands for all of
+/// them.
+std::string verify(const Program&, Setting);
+
+/// The ways in which a user may lay out the buffers of this program.
+std::vector<Aliasing> aliasings(const Program&);
+
+/// The first violation in any layout with few or many slots; "" if there is none.
+std::string refusal(const Program&);
+
+}  // namespace ouro::flow

@@ -1,0 +1,8 @@
+// What nearly every test includes, compiled once. Used by the build (tests/CMakeLists.txt); no file includes
+// it.
+#pragma once
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ouro/ouro.hpp"
+#include "runtime/core/precompiled.h"

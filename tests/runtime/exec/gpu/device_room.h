@@ -1,0 +1,85 @@
+// Device memory for tests: rooms on a rank's GPU that are filled from and read back to the host. Used by
+// tests/gpu.
+#pragma once
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "kernels/device/gpu.h"
+#include "tests/runtime/group/ranks.h"
+
+namespace ouro::test {
+
+/// Where a buffer comes from: ouro's allocator, or the driver's, as a user's own memory does.
+enum class From { ouro, driver };
+inline const char* name(From f) { return f == From::ouro ? "ouro" : "driver"; }
+
+/// Bytes on the GPU of a rank. Copies to and from it wait for a stream of its own.
+class DeviceRoom {
+ public:
+  DeviceRoom() = default;
+  ~DeviceRoom() {
+    if (own_) (void)gpu::gpu().free(own_).ok();
+    if (stream_.device >= 0) (void)gpu::gpu().destroy_stream(stream_).ok();
+  }
+  DeviceRoom(const DeviceRoom&) = delete;
+  DeviceRoom& operator=(const DeviceRoom&) = delete;
+
+  Status make(Context& c, std::size_t bytes, From from) {
+    bytes_ = bytes;
+    auto stream = gpu::gpu().create_stream(c.device().index, 0);
+    if (!stream.ok()) return stream.status();
+    stream_ = *stream;
+    if (from == From::ouro) {
+      auto m = c.alloc(bytes, c.device());
+      if (!m.ok()) return m.status();
+      memory_ = *m;
+      data_ = static_cast<std::byte*>(memory_.data());
+      return {};
+    }
+    auto p = gpu::gpu().alloc(c.device().index, bytes);
+    if (!p.ok()) return p.status();
+    own_ = *p;
+    data_ = static_cast<std::byte*>(own_);
+    return {};
+  }
+  std::byte* data() const { return data_; }
+  Status write(const std::vector<std::byte>& bytes) {
+    OURO_TRY(gpu::gpu().copy(data_, bytes.data(), bytes.size(), stream_));
+    return gpu::gpu().synchronize(stream_);
+  }
+  Result<std::vector<std::byte>> read() { return read(bytes_); }
+  Result<std::vector<std::byte>> read(std::size_t many) {
+    std::vector<std::byte> bytes(many);
+    OURO_TRY(gpu::gpu().copy(bytes.data(), data_, many, stream_));
+    OURO_TRY(gpu::gpu().synchronize(stream_));
+    return bytes;
+  }
+
+ private:
+  Memory memory_;
+  void* own_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  gpu::Stream stream_;
+};
+
+/// First statement of a test that needs a device, real or fake.
+#define OURO_NEEDS_GPU() \
+  if (!::ouro::test::has_gpu()) GTEST_SKIP() << "SKIP (no CUDA device)"
+/// Whether there is one. Asked in a process of its own, since a process that has used CUDA cannot fork ranks.
+bool has_gpu();
+
+/// Sets the way that operations take (OURO_GPU_WAY) until it goes. Kernels that spin need a device for each
+/// process: fake ones are given when no process has used any yet.
+class ForcedWay {
+ public:
+  explicit ForcedWay(const std::string& way, Mode mode = Mode::threads) {
+    setenv("OURO_GPU_WAY", way.c_str(), 1);
+    if (way == "resident" && mode == Mode::processes && std::getenv("OURO_FAKE_GPUS"))
+      setenv("OURO_FAKE_GPUS", "8", 1);
+  }
+  ~ForcedWay() { unsetenv("OURO_GPU_WAY"); }
+};
+
+}  // namespace ouro::test

@@ -1,0 +1,284 @@
+// What happens on devices when ranks die, disagree, come late, or a device is lost: every stream goes on,
+// every error has a name.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "kernels/device/fake/fake_gpu.h"
+#include "tests/runtime/exec/gpu/device_room.h"
+#include "tests/runtime/failure/harness.h"
+
+namespace ouro::test {
+namespace {
+
+using gpu::gpu;
+
+class GpuFailure : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, GpuFailure, testing::Values("leader", "resident", "stream", "staged"),
+                         [](const auto& info) { return info.param; });
+
+constexpr std::size_t kCount = 50'000;
+
+/// A stream, and room for an all-reduce in place on it.
+struct Bench {
+  DeviceRoom room;
+  Stream stream;
+  Device device;
+  Status make(Context& c) {
+    device = c.device();
+    auto s = Stream::create(device);
+    if (!s.ok()) return s.status();
+    stream = *s;
+    return room.make(c, 4 * kCount, From::ouro);
+  }
+  View view(std::size_t count = kCount) const { return View(room.data(), count, DType::f32, device); }
+  Result<Work> reduce(Group& g, std::size_t count = kCount) {
+    return all_reduce(g, view(count), view(count), ReduceOp::max, stream);
+  }
+};
+
+/// The device serves others: a kernel of a new group ends.
+void expect_free(Context& c) {
+  auto s = Stream::create(c.device());
+  ASSERT_TRUE(s.ok());
+  const int alone[] = {c.rank()};
+  auto g = c.group(alone, "alone");
+  ASSERT_TRUE(g.ok());
+  Bench b;
+  ASSERT_TRUE(b.make(c).ok());
+  auto w = b.reduce(*g);
+  ASSERT_TRUE(w.ok()) << w.status().message();
+  EXPECT_TRUE(w->wait(10s).ok()) << w->wait(10s).message();
+}
+
+/// Whether the device comes to the end of a stream, whatever failed there.
+bool drains(const Stream& s) {
+  Event mark;
+  mark.record(s);
+  return mark.synchronize(5s).ok();
+}
+
+TEST_P(GpuFailure, KilledInMidCollective) {
+  OURO_NEEDS_GPU();
+  OURO_NEEDS_PROCESSES();
+  const ForcedWay way(GetParam(), Mode::processes);
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(4, [&](int rank, Board& board) {
+    auto joined = Context::create(options(rank, 4, id));
+    ASSERT_TRUE(joined.ok()) << joined.status().message();
+    Bench b;
+    ASSERT_TRUE(b.make(*joined).ok());
+    ASSERT_TRUE(b.reduce(joined->world())->wait().ok());
+    board.stage[rank] = 1;
+    Status s;
+    std::vector<Work> works;
+    while (s.ok()) {
+      auto w = b.reduce(joined->world());  // many in flight
+      s = w.ok() ? (works.size() % 8 == 7 ? w->wait() : Status()) : w.status();
+      if (w.ok()) works.push_back(*w);
+    }
+    board.heard_ns[rank] = now_ns();
+    EXPECT_THAT(s, Fails(Reason::peer_dead, 2));
+    EXPECT_EQ(s.failure()->pid, board.pid[2]) << s.message();
+    EXPECT_THAT(b.reduce(joined->world()).status(), Fails(Reason::peer_dead, 2));  // it sticks
+    EXPECT_TRUE(drains(b.stream)) << "a stream waits on";
+    expect_free(*joined);
+    // The survivors go on.
+    auto rest = joined->world().shrink();
+    ASSERT_TRUE(rest.ok()) << rest.status().message();
+    EXPECT_EQ(rest->size(), 3);
+    auto w = b.reduce(*rest);
+    ASSERT_TRUE(w.ok()) << w.status().message();
+    EXPECT_TRUE(w->wait().ok()) << w->wait().message();
+    EXPECT_TRUE(rest->close().ok());
+  });
+  ASSERT_TRUE(ranks.all_reach(1));
+  std::this_thread::sleep_for(30ms);
+  ranks.kill({2});
+  ranks.join({2});
+  for (int r : {0, 1, 3})
+    EXPECT_LT(std::chrono::nanoseconds(ranks.board().heard_ns[r] - ranks.board().killed_ns), kHardBound);
+}
+
+TEST_P(GpuFailure, DisagreementNamesBothSides) {
+  OURO_NEEDS_GPU();
+  const ForcedWay way(GetParam());
+  Watchdog watchdog;
+  auto contexts = thread_contexts(3);
+  on_threads(3, [&](int rank) {
+    Context& c = contexts[static_cast<std::size_t>(rank)];
+    Bench b;
+    ASSERT_TRUE(b.make(c).ok());
+    auto w = b.reduce(c.world(), rank == 1 ? 100 : 99);
+    Status s = w.ok() ? w->wait() : w.status();
+    EXPECT_THAT(s, Fails(Reason::mismatch));
+    EXPECT_TRUE(has(s.message(), "count 100") && has(s.message(), "count 99")) << s.message();
+    EXPECT_TRUE(drains(b.stream)) << "a stream waits on";
+    expect_free(c);
+  });
+}
+
+TEST_P(GpuFailure, WhoDoesNotComeIsNamed) {
+  OURO_NEEDS_GPU();
+  const ForcedWay way(GetParam());
+  Watchdog watchdog;
+  InitOptions o;
+  o.deadline = Milliseconds(300);
+  auto contexts = thread_contexts(3, o);
+  on_threads(3, [&](int rank) {
+    Context& c = contexts[static_cast<std::size_t>(rank)];
+    if (rank == 1) return;
+    Bench b;
+    ASSERT_TRUE(b.make(c).ok());
+    auto w = b.reduce(c.world());
+    ASSERT_TRUE(w.ok()) << w.status().message();
+    const Status s = w->wait();
+    EXPECT_THAT(s, Fails(Reason::deadline));
+    EXPECT_TRUE(has(s.message(), "ranks {1} have not entered")) << s.message();
+    EXPECT_TRUE(drains(b.stream)) << "a stream waits on";
+    EXPECT_THAT(b.stream.synchronize(), Fails(Reason::deadline));  // and keeps what failed there
+    EXPECT_TRUE(b.stream.synchronize().ok());
+  });
+}
+
+TEST_P(GpuFailure, AbortAndDestructionEndWhatIsInFlight) {
+  OURO_NEEDS_GPU();
+  const ForcedWay way(GetParam());
+  Watchdog watchdog;
+  auto contexts = thread_contexts(2);
+  for (bool abort : {true, false})
+    on_threads(2, [&](int rank) {
+      Context& c = contexts[static_cast<std::size_t>(rank)];
+      const int both[] = {0, 1};
+      auto made = c.group(both, abort ? "a" : "b");
+      ASSERT_TRUE(made.ok());
+      std::optional<Group> g(std::move(*made));
+      Bench b;
+      ASSERT_TRUE(b.make(c).ok());
+      ASSERT_TRUE(b.reduce(*g)->wait().ok());
+      ASSERT_TRUE(barrier(c.world()).ok());
+      if (rank == 1) {  // never comes
+        std::this_thread::sleep_for(50ms);
+        if (abort) g->abort("enough");
+        ASSERT_TRUE(barrier(c.world()).ok());
+        return;
+      }
+      auto w = b.reduce(*g);
+      ASSERT_TRUE(w.ok()) << w.status().message();
+      if (!abort) g.reset();
+      EXPECT_THAT(w->wait(), Fails(Reason::revoked));
+      EXPECT_TRUE(drains(b.stream)) << "a stream waits on";
+      ASSERT_TRUE(barrier(c.world()).ok());
+    });
+}
+
+/// What only a fake can be told to do.
+class FakeFaults : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (faults are told to fake devices only)";
+    fake_ = std::make_unique<gpu::FakeGpu>(gpu::FakeOptions{.multiprocessors = 16});
+    gpu::install(fake_.get());
+  }
+  void TearDown() override { gpu::install(nullptr); }
+  std::unique_ptr<gpu::FakeGpu> fake_;
+};
+
+class FakeLoss : public FakeFaults, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, FakeLoss, testing::Values("leader", "resident", "stream", "staged"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(FakeLoss, NamesTheDevice) {
+  const ForcedWay way(GetParam());
+  Watchdog watchdog;
+  auto contexts = thread_contexts(2);
+  on_threads(2, [&](int rank) {
+    Context& c = contexts[static_cast<std::size_t>(rank)];
+    Bench b;
+    ASSERT_TRUE(b.make(c).ok());
+    ASSERT_TRUE(b.reduce(c.world())->wait().ok());
+    ASSERT_TRUE(barrier(c.world()).ok());
+    if (rank == 0) fake_->lose(0);
+    ASSERT_TRUE(barrier(c.world()).ok());
+    auto w = b.reduce(c.world());
+    const Status s = w.ok() ? w->wait() : w.status();
+    EXPECT_THAT(s, Fails(Reason::device));
+  });
+}
+
+TEST_F(FakeFaults, SlowAndUnsteadyDevicesChangeNothing) {
+  Watchdog watchdog(60s);
+  fake_->jitter(7);
+  fake_->delay(gpu::FakeOp::kernel, std::chrono::microseconds(300));
+  for (const char* name : {"leader", "resident", "stream", "staged"}) {
+    const ForcedWay way(name);
+    auto contexts = thread_contexts(3);
+    on_threads(3, [&](int rank) {
+      Context& c = contexts[static_cast<std::size_t>(rank)];
+      DeviceRoom room;
+      ASSERT_TRUE(room.make(c, 4000, From::ouro).ok());
+      auto s = Stream::create(c.device());
+      ASSERT_TRUE(s.ok());
+      std::vector<std::byte> bytes(4000);
+      for (std::int32_t i = 0; i < 1000; ++i) {
+        const std::int32_t v = i + rank;
+        std::memcpy(&bytes[4 * static_cast<std::size_t>(i)], &v, 4);
+      }
+      ASSERT_TRUE(room.write(bytes).ok());
+      const View v(room.data(), 1000, DType::i32, c.device());
+      for (int k = 0; k < 5; ++k) ASSERT_TRUE(all_reduce(c.world(), v, v, ReduceOp::sum, *s).ok());
+      ASSERT_TRUE(s->synchronize().ok());
+      auto after = room.read();
+      ASSERT_TRUE(after.ok());
+      for (std::int32_t i = 0; i < 1000; ++i) {
+        std::int32_t x;
+        std::memcpy(&x, &(*after)[4 * static_cast<std::size_t>(i)], 4);
+        ASSERT_EQ(x, (3 * i + 3) * 81) << name;
+      }
+      ASSERT_TRUE(barrier(c.world()).ok());
+    });
+  }
+}
+
+TEST_F(FakeFaults, NoMemory) {
+  Watchdog watchdog;
+  auto contexts = thread_contexts(1);
+  fake_->fail_next(gpu::FakeOp::alloc, Reason::resource);
+  EXPECT_THAT(contexts[0].alloc(1 << 20, contexts[0].device()).status(), Fails(Reason::resource));
+  EXPECT_TRUE(contexts[0].alloc(1 << 20, contexts[0].device()).ok());
+  EXPECT_THAT(contexts[0].alloc(std::size_t{1} << 40, contexts[0].device()).status(),
+              Fails(Reason::resource));
+}
+
+/// Nothing that a group or a context made stays behind.
+TEST_F(FakeFaults, NothingLeaks) {
+  Watchdog watchdog;
+  for (const char* name : {"leader", "resident", "stream", "staged"}) {
+    const ForcedWay way(name);
+    gpu::FakeLive first, later;
+    for (gpu::FakeLive* live : {&first, &later}) {
+      for (int turn = 0; turn < 3; ++turn) {
+        auto contexts = thread_contexts(3);
+        on_threads(3, [&](int rank) {
+          Context& c = contexts[static_cast<std::size_t>(rank)];
+          Bench b;
+          ASSERT_TRUE(b.make(c).ok());
+          for (int k = 0; k < 4; ++k) ASSERT_TRUE(b.reduce(c.world()).ok());
+          ASSERT_TRUE(b.stream.synchronize().ok());
+          ASSERT_TRUE(barrier(c.world()).ok());
+          ASSERT_TRUE(c.close().ok());
+        });
+      }
+      *live = fake_->live();
+    }
+    EXPECT_EQ(first.allocations, later.allocations) << name;
+    EXPECT_EQ(first.streams, later.streams) << name;
+    EXPECT_EQ(first.imports, later.imports) << name;
+    EXPECT_EQ(first.registrations, 0) << name;
+    EXPECT_LE(later.events, first.events + 4) << name;  // a pool
+  }
+}
+
+}  // namespace
+}  // namespace ouro::test

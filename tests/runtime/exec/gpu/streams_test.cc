@@ -1,0 +1,386 @@
+// Device streams: order with the user's own work, several groups in any order, graphs, events between host
+// and device, messages, and what is refused in words.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/runtime/exec/gpu/device_room.h"
+
+namespace ouro::test {
+namespace {
+
+using gpu::gpu;
+
+/// Floats on a device, written and read in the order of a stream.
+struct Floats {
+  DeviceRoom room;
+  std::size_t count = 0;
+  Device device;
+  Status make(Context& c, std::size_t n, From from = From::ouro) {
+    count = n, device = c.device();
+    return room.make(c, 4 * n, from);
+  }
+  View view() const { return View(room.data(), count, DType::f32, device); }
+  Status fill(float v) {
+    std::vector<std::byte> bytes(4 * count);
+    for (std::size_t i = 0; i < count; ++i) std::memcpy(&bytes[4 * i], &v, 4);
+    return room.write(bytes);
+  }
+  /// "" if all are v.
+  std::string expect(float v) {
+    auto bytes = room.read();
+    if (!bytes.ok()) return bytes.status().message();
+    for (std::size_t i = 0; i < count; ++i) {
+      float x;
+      std::memcpy(&x, &(*bytes)[4 * i], 4);
+      if (x != v) return fmt::format("element {}: {} in place of {}", i, x, v);
+    }
+    return "";
+  }
+};
+#define OURO_EXPECT_ALL(floats, value)                            \
+  do {                                                            \
+    if (std::string said = (floats).expect(value); !said.empty()) \
+      return fmt::format("{}:{}: {}", __FILE__, __LINE__, said);  \
+  } while (0)
+
+class Ways : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, Ways, testing::Values("leader", "resident", "stream", "staged"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(Ways, OperationsOfOneStreamFollowEachOther) {
+  OURO_NEEDS_GPU();
+  const ForcedWay way(GetParam());
+  EXPECT_EQ(run_threads(3,
+                        [](Context& c) -> std::string {
+                          auto s = Stream::create(c.device());
+                          OURO_RANK_OK(s);
+                          Floats a, b;
+                          OURO_RANK_OK(a.make(c, 5000));
+                          OURO_RANK_OK(b.make(c, 5000, From::driver));
+                          OURO_RANK_OK(a.fill(1));
+                          std::vector<Work> works;
+                          for (int i = 0; i < 10; ++i) {  // a -> b -> a -> ..., each three times as much
+                            Floats &from = i % 2 ? b : a, &to = i % 2 ? a : b;
+                            auto w = all_reduce(c.world(), from.view(), to.view(), ReduceOp::sum, *s);
+                            OURO_RANK_OK(w);
+                            works.push_back(*w);
+                          }
+                          OURO_RANK_OK(works.back().wait());
+                          for (const Work& w : works)
+                            OURO_RANK_CHECK(w.test() && w.status().ok(), "a work is behind");
+                          OURO_EXPECT_ALL(a, 59049.0f);
+                          OURO_RANK_OK(s->synchronize());
+                          OURO_RANK_OK(barrier(c.world()));
+                          return "";
+                        }),
+            "");
+}
+
+TEST_P(Ways, OneGroupOnChangingStreamsKeepsItsOrder) {
+  OURO_NEEDS_GPU();
+  const ForcedWay way(GetParam());
+  EXPECT_EQ(run_threads(2,
+                        [](Context& c) -> std::string {
+                          auto pool = StreamPool::create(3, Priority::normal, c.device());
+                          OURO_RANK_OK(pool);
+                          Floats a;
+                          OURO_RANK_OK(a.make(c, 3001));
+                          OURO_RANK_OK(a.fill(1));
+                          Work last;
+                          for (int i = 0; i < 12; ++i) {
+                            auto w = all_reduce(c.world(), a.view(), a.view(), ReduceOp::sum, pool->next());
+                            OURO_RANK_OK(w);
+                            last = *w;
+                          }
+                          OURO_RANK_OK(last.wait());
+                          OURO_EXPECT_ALL(a, 4096.0f);
+                          OURO_RANK_OK(pool->synchronize());
+                          OURO_RANK_OK(barrier(c.world()));
+                          return "";
+                        }),
+            "");
+}
+
+/// Threads that use several groups in different orders, each on a stream of its own, do not wait for each
+/// other.
+TEST_P(Ways, GroupsInOppositeOrderDoNotDeadlock) {
+  OURO_NEEDS_GPU();
+  const ForcedWay way(GetParam());
+  for (int groups : {2, 3})
+    ASSERT_EQ(run_threads(2,
+                          [&](Context& c) -> std::string {
+                            const std::vector<int> both{0, 1};
+                            std::vector<Group> group;
+                            std::vector<Stream> stream;
+                            std::vector<std::unique_ptr<Floats>> data;
+                            for (int i = 0; i < groups; ++i) {
+                              auto g = c.group(both, fmt::format("g{}", i));
+                              OURO_RANK_OK(g);
+                              group.push_back(std::move(*g));
+                              auto s = Stream::create(c.device());
+                              OURO_RANK_OK(s);
+                              stream.push_back(*s);
+                              data.push_back(std::make_unique<Floats>());
+                              OURO_RANK_OK(data.back()->make(c, 10'000));
+                              OURO_RANK_OK(data.back()->fill(1));
+                            }
+                            for (int turn = 0; turn < 20; ++turn)
+                              for (int k = 0; k < groups; ++k) {
+                                const auto i = static_cast<std::size_t>(c.rank() == 0 ? k : groups - 1 - k);
+                                OURO_RANK_OK(all_reduce(group[i], data[i]->view(), data[i]->view(),
+                                                        ReduceOp::max, stream[i]));
+                              }
+                            for (Stream& s : stream) OURO_RANK_OK(s.synchronize());
+                            for (auto& d : data) OURO_EXPECT_ALL(*d, 1.0f);
+                            for (Group& g : group) OURO_RANK_OK(g.close());
+                            OURO_RANK_OK(barrier(c.world()));
+                            return "";
+                          }),
+              "");
+}
+
+/// What is captured on all ranks can be replayed, between operations that are not.
+TEST_P(Ways, GraphsReplay) {
+  OURO_NEEDS_GPU();
+  const ForcedWay way(GetParam());
+  const bool staged = std::string(GetParam()) == "staged";
+  for (Mode mode : {Mode::processes, Mode::threads})  // a process with threads cannot fork ranks
+  {
+    if (OURO_TEST_TSAN && mode == Mode::processes) continue;
+    ASSERT_EQ(run(mode, 3,
+                  [&](Context& c) -> std::string {
+                    auto made = gpu().create_stream(c.device().index, 0);
+                    OURO_RANK_OK(made);
+                    {
+                      auto s = Stream::cuda(made->handle, made->device);
+                      OURO_RANK_OK(s);
+                      Floats a, b;
+                      OURO_RANK_OK(a.make(c, 2000));
+                      OURO_RANK_OK(b.make(c, 2000));
+                      // Everything that is made on first use is there before the capture.
+                      OURO_RANK_OK(a.fill(1));
+                      auto first = all_reduce(c.world(), a.view(), b.view(), ReduceOp::sum, *s);
+                      OURO_RANK_OK(first);
+                      OURO_RANK_OK(first->wait());
+                      OURO_RANK_OK(barrier(c.world()));
+                      OURO_RANK_OK(gpu().begin_capture(*made));
+                      auto w = all_reduce(c.world(), a.view(), b.view(), ReduceOp::sum, *s);
+                      if (staged) {
+                        OURO_RANK_CHECK(w.status().reason() == Reason::unsupported, "{}",
+                                        w.status().message());
+                        (void)gpu().end_capture(*made).ok();
+                      } else {
+                        OURO_RANK_OK(w);
+                        group_start();
+                        OURO_RANK_OK(broadcast(c.world(), b.view(), a.view(), 1, *s));
+                        OURO_RANK_OK(all_reduce(c.world(), a.view(), a.view(), ReduceOp::max, *s));
+                        OURO_RANK_OK(group_end());
+                        auto graph = gpu().end_capture(*made);
+                        OURO_RANK_OK(graph);
+                        float v = 1;
+                        OURO_RANK_OK(a.fill(v));
+                        for (int i = 0; i < 4; ++i) {
+                          OURO_RANK_OK(gpu().launch(*graph, *made));
+                          v *= 3;
+                          auto eager = all_reduce(c.world(), a.view(), b.view(), ReduceOp::min, *s);
+                          OURO_RANK_OK(eager);
+                        }
+                        OURO_RANK_OK(s->synchronize());
+                        OURO_EXPECT_ALL(a, v);
+                        OURO_EXPECT_ALL(b, v);
+                        OURO_RANK_OK(gpu().destroy_graph(*graph));
+                      }
+                      OURO_RANK_OK(barrier(c.world()));
+                    }
+                    OURO_RANK_OK(gpu().destroy_stream(*made));
+                    return "";
+                  }),
+              "")
+        << name(mode);
+  }
+}
+
+TEST(GpuStreams, FunctionsAndEventsKeepTheOrderOfHostAndDevice) {
+  OURO_NEEDS_GPU();
+  EXPECT_EQ(run_threads(1,
+                        [](Context& c) -> std::string {
+                          auto device = Stream::create(c.device());
+                          auto host = Stream::create();
+                          OURO_RANK_OK(device);
+                          OURO_RANK_OK(host);
+                          OURO_RANK_CHECK(device->device() == c.device() && device->cuda_handle(),
+                                          "not on the device");
+                          std::vector<int> order;
+                          Work first = device->run([&] {
+                            std::this_thread::sleep_for(Milliseconds(5));
+                            order.push_back(1);
+                            return Status();
+                          });
+                          Event e;
+                          e.record(*device);
+                          OURO_RANK_CHECK(!e.query(), "passed before it could");
+                          e.wait_on(*host);
+                          Work second = host->run([&] {
+                            order.push_back(2);
+                            return Status();
+                          });
+                          Event f;
+                          f.record(*host);
+                          f.wait_on(*device);
+                          Work third = device->run([&] {
+                            order.push_back(3);
+                            return Status(Reason::invalid, "as told");
+                          });
+                          OURO_RANK_CHECK(third.wait().reason() == Reason::invalid, "{}",
+                                          third.status().message());
+                          OURO_RANK_OK(first.wait());
+                          const Status failed = device->synchronize();  // the first since the last time
+                          OURO_RANK_CHECK(failed.reason() == Reason::invalid, "{}", failed.message());
+                          OURO_RANK_OK(device->synchronize());
+                          OURO_RANK_CHECK((order == std::vector{1, 2, 3}), "{} steps", order.size());
+                          std::atomic<bool> told{false};
+                          auto w = all_reduce(c.world(), View(), View(), ReduceOp::sum, *device);
+                          OURO_RANK_OK(w);
+                          w->then([&](const Status& s) { told = s.ok(); });
+                          OURO_RANK_OK(w->wait());
+                          OURO_RANK_OK(device->synchronize());
+                          OURO_RANK_CHECK(told, "nobody was called back");
+                          return "";
+                        }),
+            "");
+}
+
+TEST(GpuStreams, DeviceMemoryOnHostStreamsAndInBatches) {
+  OURO_NEEDS_GPU();
+  EXPECT_EQ(run_threads(3,
+                        [](Context& c) -> std::string {
+                          auto host = Stream::create();
+                          OURO_RANK_OK(host);
+                          Floats a, b;
+                          OURO_RANK_OK(a.make(c, 777));
+                          OURO_RANK_OK(b.make(c, 777));
+                          OURO_RANK_OK(a.fill(2));
+                          auto w = all_reduce(c.world(), a.view(), a.view(), ReduceOp::sum, *host);
+                          OURO_RANK_OK(w);
+                          OURO_RANK_OK(w->wait());
+                          OURO_EXPECT_ALL(a, 6);
+                          group_start();
+                          OURO_RANK_OK(all_reduce(c.world(), a.view(), b.view()));
+                          OURO_RANK_OK(broadcast(c.world(), b.view(), a.view(), 2));
+                          OURO_RANK_OK(group_end());
+                          OURO_EXPECT_ALL(a, 18);
+                          // Memory of the host in a stream of the device: the same order.
+                          auto device = Stream::create(c.device());
+                          OURO_RANK_OK(device);
+                          std::vector<float> x(9, 1);
+                          auto v = all_reduce(c.world(), std::span(x), std::span(x), ReduceOp::sum, *device);
+                          OURO_RANK_OK(v);
+                          OURO_RANK_OK(v->wait());
+                          OURO_RANK_CHECK(x[8] == 3, "{}", x[8]);
+                          OURO_RANK_OK(barrier(c.world(), *device));
+                          return "";
+                        }),
+            "");
+}
+
+TEST(GpuMessages, TravelBetweenDevicesAndTheHost) {
+  OURO_NEEDS_GPU();
+  for (Mode mode : {Mode::processes, Mode::threads})  // a process with threads cannot fork ranks
+  {
+    if (OURO_TEST_TSAN && mode == Mode::processes) continue;
+    ASSERT_EQ(run(mode, 3,
+                  [](Context& c) -> std::string {
+                    Group& g = c.world();
+                    const int next = (g.rank() + 1) % 3, prev = (g.rank() + 2) % 3;
+                    auto s = Stream::create(c.device());
+                    OURO_RANK_OK(s);
+                    Floats a, b;
+                    OURO_RANK_OK(a.make(c, 30'000));
+                    OURO_RANK_OK(b.make(c, 30'000));
+                    OURO_RANK_OK(a.fill(static_cast<float>(g.rank() + 1)));
+                    OURO_RANK_OK(b.fill(-1));
+                    group_start();
+                    OURO_RANK_OK(send(g, a.view(), next, 5, *s));
+                    OURO_RANK_OK(recv(g, b.view(), prev, 5, *s));
+                    OURO_RANK_OK(group_end());
+                    OURO_RANK_OK(s->synchronize());
+                    OURO_EXPECT_ALL(b, static_cast<float>(prev + 1));
+                    // Without a stream, a short message into a long buffer, from the host.
+                    if (g.rank() == 0) {
+                      const std::vector<float> x(10, 7);
+                      OURO_RANK_OK(send(g, std::span(x), 1));
+                    } else if (g.rank() == 1) {
+                      auto got = recv(g, b.view(), 0);
+                      OURO_RANK_OK(got);
+                      OURO_RANK_CHECK(got->bytes == 40 && got->source == 0, "{} bytes", got->bytes);
+                      auto bytes = b.room.read();
+                      OURO_RANK_OK(bytes);
+                      float in, out;
+                      std::memcpy(&in, &(*bytes)[36], 4);
+                      std::memcpy(&out, &(*bytes)[40], 4);
+                      OURO_RANK_CHECK(in == 7 && out == 1, "{} {}", in, out);
+                    }
+                    OURO_RANK_OK(barrier(g));
+                    return "";
+                  }),
+              "")
+        << name(mode);
+  }
+}
+
+class GpuRefused : public Ways {};
+INSTANTIATE_TEST_SUITE_P(All, GpuRefused, testing::Values("leader", "resident", "stream", "staged"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(GpuRefused, InWords) {
+  OURO_NEEDS_GPU();
+  const ForcedWay way(GetParam());
+  EXPECT_EQ(run_threads(2,
+                        [](Context& c) -> std::string {
+                          Group& g = c.world();
+                          Floats a;
+                          OURO_RANK_OK(a.make(c, 100));
+                          std::vector<float> x(100);
+                          const auto refused = [&](const Status& s, std::string_view words) -> std::string {
+                            OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
+                            OURO_RANK_CHECK(s.message().find(words) != std::string::npos, "'{}' lacks '{}'",
+                                            s.message(), words);
+                            OURO_RANK_OK(g.status());
+                            return "";
+                          };
+                          std::string said = refused(all_reduce(g, a.view(), std::span(x)),
+                                                     "the input is on GPU 0, the output on the host");
+                          View elsewhere = a.view();
+                          elsewhere.device.index = 7;
+                          if (said.empty()) said = refused(all_reduce(g, elsewhere, elsewhere), "GPU 7");
+                          if (said.empty()) said = refused(send(g, elsewhere, 0), "GPU 7");
+                          View lie(x.data(), 100, DType::f32, c.device());
+                          if (said.empty()) said = refused(all_reduce(g, lie, lie), "not memory of a GPU");
+                          if (said.empty())
+                            said = refused(Stream::create({Device::Kind::cuda, 99}).status(), "99");
+                          if (said.empty()) OURO_RANK_OK(all_reduce(g, a.view(), a.view()));
+                          OURO_RANK_OK(barrier(g));
+                          return said;
+                        }),
+            "");
+  InitOptions none = quick_options();
+  none.gpu = -1;
+  EXPECT_EQ(run_threads(
+                2,
+                [](Context& c) -> std::string {
+                  OURO_RANK_CHECK(c.device() == Device(), "it has a GPU");
+                  float x = 0;
+                  const View v(&x, 1, DType::f32, {Device::Kind::cuda, 0});
+                  const Status s = all_reduce(c.world(), v, v);
+                  OURO_RANK_CHECK(
+                      s.reason() == Reason::invalid && s.message().find("has no GPU") != std::string::npos,
+                      "{}", s.message());
+                  return "";
+                },
+                none),
+            "");
+}
+
+}  // namespace
+}  // namespace ouro::test

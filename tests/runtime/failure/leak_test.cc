@@ -1,0 +1,88 @@
+// Nothing is left behind: descriptors, threads, mappings and names after many jobs, good and failed ones.
+#include <malloc.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/runtime/failure/harness.h"
+
+namespace ouro::test {
+namespace {
+
+struct Holdings {
+  std::ptrdiff_t fds, tasks, segments, maps, names;
+  friend bool operator==(const Holdings&, const Holdings&) = default;
+};
+std::ostream& operator<<(std::ostream& os, const Holdings& h) {
+  return os << h.fds << " fds, " << h.tasks << " tasks, " << h.segments << " segments, " << h.maps
+            << " maps, " << h.names << " names in /dev/shm";
+}
+
+std::ptrdiff_t entries(const char* folder) {
+  std::error_code e;
+  return std::distance(std::filesystem::directory_iterator(folder, e), std::filesystem::directory_iterator());
+}
+
+Holdings holdings() {
+  Holdings h{entries("/proc/self/fd"), entries("/proc/self/task"), 0, 0, 0};
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line); ++h.maps) h.segments += has(line, "memfd:ouro");
+  std::error_code e;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", e))
+    h.names += has(entry.path().filename(), "ouro");
+  return h;
+}
+
+/// One job with a bit of everything.
+void cycle(bool fails) {
+  auto contexts = thread_contexts(3);
+  on_threads(3, [&](int rank) {
+    Context& c = contexts[static_cast<std::size_t>(rank)];
+    Group& g = c.world();
+    auto stream = Stream::create();
+    auto memory = c.alloc(1 << 16);
+    ASSERT_TRUE(stream.ok() && memory.ok());
+    EXPECT_TRUE(exact_all_reduce(g).ok());
+    EXPECT_TRUE(exact_all_reduce(g, 5000, {.algorithm = "ring"}).ok());
+    const auto mine = memory->as<float>();
+    EXPECT_TRUE(all_reduce(g, mine, mine).ok());
+    int value = rank;
+    EXPECT_TRUE(send(g, CView(&value, 1, DType::i32), (rank + 1) % 3).ok());
+    EXPECT_TRUE(recv(g, View(&value, 1, DType::i32), (rank + 2) % 3).ok());
+    auto half = g.split(rank % 2, rank);
+    ASSERT_TRUE(half.ok());
+    auto work = barrier(*half, *stream);
+    ASSERT_TRUE(work.ok());
+    EXPECT_TRUE(work->wait().ok());
+    if (fails) {
+      EXPECT_FALSE(exact_all_reduce(g, rank == 1 ? 3 : 4).ok());
+      auto next = g.shrink();
+      ASSERT_TRUE(next.ok());
+      EXPECT_TRUE(exact_all_reduce(*next).ok());
+    }
+    if (rank != 2) {
+      EXPECT_TRUE(c.close().ok());  // the last one just goes
+    }
+  });
+}
+
+TEST(Leaks, NoneAfterFiftyJobs) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer has threads and mappings of its own";
+#endif
+  Watchdog watchdog(40s);
+  mallopt(M_ARENA_MAX, 1);  // so that the allocator's own mappings do not come and go
+  for (int i = 0; i < 5; ++i) cycle(i % 2 == 1);
+  // A thread that has been joined may be listed for a moment more.
+  Holdings before = holdings();
+  EXPECT_TRUE(eventually([&] { return (before = holdings()).tasks == 2; }, 1s))
+      << before;  // this one and the watchdog
+  EXPECT_EQ(before.segments, 0);
+  for (int i = 0; i < 50; ++i) cycle(i % 10 == 9);
+  Holdings after{};
+  EXPECT_TRUE(eventually([&] { return (after = holdings()) == before; }, 1s))
+      << "before: " << before << "; after: " << after;
+}
+
+}  // namespace
+}  // namespace ouro::test

@@ -1,0 +1,34 @@
+// What tests do to a group that nobody else may: years of rounds, other rules. Used by tests of sequences and
+// of choices.
+#pragma once
+#include <algorithm>
+#include <string_view>
+
+#include "runtime/group/group.h"
+
+namespace ouro::rt {
+
+struct TestAccess {
+  static std::uint64_t round(const Group& g) { return g.lanes_.round; }
+  /// What is left of so many rounds in which this rank has posted nothing, when round `round` is next: their
+  /// number, and whatever the executor did at the end of a round of a certain number. All ranks, at rest.
+  static Status only_read_until(Group& g, std::uint64_t round) {
+    while (g.lanes_.round < round) {
+      const std::uint64_t renewed = (g.lanes_.round / BoardView::kRenewal + 1) * BoardView::kRenewal;
+      g.lanes_.round = std::min(renewed, round) - 1;
+      OURO_TRY(g.executor_.end_round());
+    }
+    return {};
+  }
+  /// From now on this rank of the group selects by `rows` before those that are built in.
+  static Status select_by(Group& g, std::string_view rows) {
+    Rules rules = built_in_rules();
+    const auto first = parse_rules(rows);
+    OURO_TRY(first.status());
+    rules.rows.insert(rules.rows.begin(), first->begin(), first->end());
+    g.selector_ = std::make_unique<Selector>(rules, g.size(), g.nodes_, true, ~std::size_t{0}, "");
+    return {};
+  }
+};
+
+}  // namespace ouro::rt

@@ -1,0 +1,172 @@
+// All ranks of a group choose the same algorithm, whatever the hosts are that they run on; where they do not
+// in spite of that, both choices are told. Which row of the table serves a call is in select_test.cc.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "tests/runtime/group/access.h"
+#include "tests/runtime/group/ranks.h"
+
+namespace ouro::test {
+namespace {
+
+/// A variable of the process while this lives.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
+  ~Variable() { ::unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+std::string explained(Group& g) {
+  static float in, out;  // where, but not read
+  rt::Operation o;
+  o.collective = Collective::all_reduce;
+  o.in = {&in, 1000, DType::f32}, o.out = {&out, 1000, DType::f32};
+  const auto text = g.impl()->explain(o);
+  return text.ok() ? *text : text.status().message();
+}
+
+/// A job over hosts that are names only: rank r is on host `hosts[r]`, whose ranks follow one another. All of
+/// it runs on one processor, so that only a host with a single rank has enough of them.
+Result<std::vector<Context>> on_hosts(const std::vector<int>& hosts, const std::string& meeting) {
+  const auto id = UniqueId::create();
+  if (!id.ok()) return id.status();
+  const auto n = hosts.size();
+  std::vector<Context> contexts(n);
+  std::vector<Status> outcomes(n);
+  std::vector<std::thread> joiners;
+  for (std::size_t r = 0; r < n; ++r)
+    joiners.emplace_back([&, r] {
+      cpu_set_t mine, one;
+      CPU_ZERO(&one);
+      if (::sched_getaffinity(0, sizeof mine, &mine) != 0) return;
+      int cpu = 0;
+      while (!CPU_ISSET(cpu, &mine)) ++cpu;
+      CPU_SET(cpu, &one);
+      if (::sched_setaffinity(0, sizeof one, &one) != 0) return;
+      InitOptions o = quick_options();
+      o.rank = static_cast<int>(r), o.world_size = static_cast<int>(n), o.id = *id;
+      o.local_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[r]));
+      o.local_rank = static_cast<int>(
+          std::count(hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(r), hosts[r]));
+      o.host_id = fmt::format("host-{}", hosts[r]);
+      o.rendezvous = "file:" + meeting;
+      auto c = Context::create(o);
+      if (c.ok())
+        contexts[r] = std::move(*c);
+      else
+        outcomes[r] = c.status();
+    });
+  for (auto& t : joiners) t.join();
+  for (const Status& s : outcomes) OURO_TRY(s);
+  return contexts;
+}
+
+std::string on_all(std::vector<Context>& contexts, const Body& body) {
+  std::vector<std::string> said(contexts.size());
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < contexts.size(); ++r)
+    threads.emplace_back([&, r] {
+      said[r] = body(contexts[r]);
+      if (Status s = contexts[r].close(); !s.ok()) said[r] += " close: " + s.message();
+    });
+  for (auto& t : threads) t.join();
+  std::string all;
+  for (std::size_t r = 0; r < said.size(); ++r)
+    if (!said[r].empty()) all += fmt::format("rank {}: {}\n", r, said[r]);
+  return all;
+}
+
+TEST(Choice, IsTheSameOnHostsWithAndWithoutEnoughCores) {
+  const std::string place = testing::TempDir() + fmt::format("ouro-choice-{}", ::getpid());
+  std::ofstream(place + ".json") << R"({"ouro_tune": 1, "rules": [
+    {"collective": "all_reduce", "buffers": "any", "cores": "enough", "hosts": "any",
+     "ranks": [2, 64], "max_bytes": 1048576, "algorithm": "ring"},
+    {"collective": "all_reduce", "buffers": "any", "cores": "fewer", "hosts": "any",
+     "ranks": [2, 64], "max_bytes": 1048576, "algorithm": "halving"}]})";
+  const Variable tune("OURO_TUNE", place + ".json"), lo("OURO_SOCKET_IFNAME", "lo"),
+      open("OURO_INSECURE", "1");
+  auto contexts = on_hosts({0, 1, 1, 2}, place + ".meeting");
+  ASSERT_TRUE(contexts.ok()) << contexts.status().message();
+  const auto body = [](Context& c) -> std::string {
+    const bool alone = c.rank() == 0 || c.rank() == 3;
+    OURO_RANK_CHECK(c.impl()->enough_cores() == alone, "on this host");
+    OURO_RANK_CHECK(explained(c.world()).starts_with("halving"), "{}", explained(c.world()));
+    std::vector<float> in(1000, static_cast<float>(c.rank() + 1)), out(1000);
+    OURO_RANK_OK(all_reduce(c.world(), std::span(in), std::span(out)));
+    OURO_RANK_CHECK(out.front() == 10 && out.back() == 10, "{} {}", out.front(), out.back());
+    // What counts are the hosts of the group: two that have enough, and the one that has not.
+    auto part = c.world().split(alone ? 0 : 1, c.rank());
+    OURO_RANK_OK(part);
+    const std::string how = explained(*part);
+    OURO_RANK_CHECK(how.starts_with(alone ? "ring" : "halving"), "{}", how);
+    OURO_RANK_OK(all_reduce(*part, std::span(in), std::span(out)));
+    OURO_RANK_CHECK(out.front() == 5 && out.back() == 5, "{} {}", out.front(), out.back());
+    return "";
+  };
+  EXPECT_EQ(on_all(*contexts, body), "");
+  for (const char* end : {".json", ".meeting"}) std::filesystem::remove(place + end);
+}
+
+struct Case {
+  const char *name, *rows, *other_rows, *said, *other_said;
+};
+std::ostream& operator<<(std::ostream& os, const Case& c) { return os << c.name; }
+class Choices : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(
+    Unlike, Choices,
+    testing::Values(
+        Case{"links", "all_reduce:ring", "all_reduce:halving", "algorithm ring", "algorithm halving"},
+        Case{"boards", "all_reduce:line", "all_reduce:oneshot", "algorithm line", "algorithm oneshot"},
+        Case{"both", "all_reduce:direct", "all_reduce:chain", "algorithm direct", "algorithm chain"},
+        Case{"asking", "all_reduce@registered:inplace", "all_reduce@registered:ring",
+             ", inplace where all buffers are registered", ""}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+/// Calls that are equal, on a rank that has been made to choose for itself.
+TEST_P(Choices, ThatDifferAreAMismatchThatNamesBoth) {
+  if (hosts_of(2) > 1) GTEST_SKIP() << "boards need one host";
+  const std::string outcome = run_threads(3, [](Context& c) -> std::string {
+    Group& g = c.world();
+    std::vector<float> in(8, 1.0f), out(8);
+    OURO_RANK_OK(all_reduce(g, std::span(in), std::span(out)));  // kept by its plan, and out of the way
+    OURO_RANK_OK(
+        rt::TestAccess::select_by(*g.impl(), c.rank() == 1 ? GetParam().other_rows : GetParam().rows));
+    in.resize(9), out.resize(9);
+    const Status s = all_reduce(g, std::span(in), std::span(out));
+    OURO_RANK_CHECK(s.reason() == Reason::mismatch, "{}", s.message());
+    OURO_RANK_CHECK(s.failure()->rank == 1, "{}", s.message());
+    for (const char* part : {"different algorithms", "ranks {0,2} called all_reduce(float, sum, count 9)",
+                             "ranks {1} called", GetParam().said, GetParam().other_said})
+      OURO_RANK_CHECK(s.message().find(part) != std::string::npos, "no '{}' in {}", part, s.message());
+    return "";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
+TEST(Choices, AreNoneOfTheUsersBusinessWhereCallsDiffer) {
+  const std::string outcome = run_threads(2, [](Context& c) -> std::string {
+    std::vector<float> in(200'000, 1.0f), out(200'000);
+    const std::size_t count = c.rank() == 0 ? 4 : 200'000;  // by other algorithms, too
+    const Status s = all_reduce(c.world(), std::span(in).first(count), std::span(out).first(count));
+    OURO_RANK_CHECK(s.reason() == Reason::mismatch, "{}", s.message());
+    OURO_RANK_CHECK(s.message().find("algorithm") == std::string::npos, "{}", s.message());
+    return "";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
+}  // namespace
+}  // namespace ouro::test

@@ -1,0 +1,286 @@
+// Every collective by every algorithm, over ranks as threads and as processes: sizes, roots, placement,
+// alignment, private and registered memory.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "kernels/flow/hierarchy.h"
+#include "kernels/flow/list.h"
+#include "tests/runtime/group/exchange.h"
+#include "tests/runtime/group/ranks.h"
+
+namespace ouro::test {
+namespace {
+
+// Several rounds of every lane: elements of a region, and of one block.
+constexpr std::size_t kLargeRegion = OURO_TEST_TSAN ? 70'003 : 200'003, kLargeBlock = 70'003;
+constexpr std::size_t kGuard = 64;  // bytes watched before and after a buffer
+constexpr std::byte kCanary{0xA5}, kUnwritten{0xCD};
+
+enum class Where { own, registered, mixed };  // mixed: odd ranks own, even ranks registered
+
+struct Layout {
+  Where where;
+  bool in_place;
+  std::size_t shift;  // bytes
+};
+
+struct Param {
+  Form form;
+  std::string algorithm;  // "": selected
+  Mode mode;
+};
+
+std::string label(const Param& p) {
+  return fmt::format("{}{}_{}_{}", name(p.form.collective), p.form.uneven ? "_v" : "",
+                     p.algorithm.empty() ? "selected" : p.algorithm, name(p.mode));
+}
+
+std::ostream& operator<<(std::ostream& o, const Param& p) { return o << label(p); }
+
+/// Room for one buffer with its guards, in memory of this rank and in registered memory.
+class Room {
+ public:
+  Status make(Context& c, std::size_t bytes) {
+    own_.resize(bytes + 2 * kGuard + 64);
+    auto memory = c.alloc(own_.size());
+    if (memory.ok()) registered_ = *memory;
+    return memory.status();
+  }
+  std::byte* at(bool registered, std::size_t shift) {
+    return (registered ? static_cast<std::byte*>(registered_.data()) : own_.data()) + kGuard + shift;
+  }
+
+ private:
+  std::vector<std::byte> own_;
+  Memory registered_;
+};
+
+void guard(std::byte* p, std::size_t bytes) {
+  std::memset(p - kGuard, static_cast<int>(kCanary), kGuard);
+  std::memset(p + bytes, static_cast<int>(kCanary), kGuard);
+}
+bool guarded(const std::byte* p, std::size_t bytes) {
+  for (std::size_t i = 0; i < kGuard; ++i)
+    if (p[i - kGuard] != kCanary || p[bytes + i] != kCanary) return false;
+  return true;
+}
+float load_float(const std::byte* p, std::size_t i) {
+  float f;
+  std::memcpy(&f, p + 4 * i, 4);
+  return f;
+}
+
+/// One call with one layout, and everything about it that this rank can see.
+std::string check_call(Group& g, const Exchange& x, const std::string& algorithm, Layout layout, Room& large,
+                       Room& small) {
+  const int r = g.rank();
+  const std::size_t in_count = x.in_count(r), out_count = x.out_count(r);
+  const bool reads = x.reads(r), writes = x.writes(r), aliased = layout.in_place && reads && writes;
+  const auto registered = [&](int q) {
+    return layout.where == Where::registered || (layout.where == Where::mixed && q % 2 == 0);
+  };
+  const bool in_is_large = in_count >= out_count;
+  std::byte* const outer = large.at(registered(r), layout.shift);
+  std::byte* const inner = aliased ? outer + 4 * x.in_place_at(r) : small.at(registered(r), layout.shift);
+  std::byte* const in = in_is_large ? outer : inner;
+  std::byte* const out = in_is_large ? inner : outer;
+
+  const std::size_t outer_bytes = 4 * std::max(in_count, out_count),
+                    inner_bytes = 4 * std::min(in_count, out_count);
+  guard(outer, outer_bytes);
+  if (!aliased) guard(inner, inner_bytes);
+  if (out_count > 0) std::memset(out, static_cast<int>(kUnwritten), 4 * out_count);
+  for (std::size_t i = 0; reads && i < in_count; ++i) {
+    const float v = Exchange::value(r, i);
+    std::memcpy(in + 4 * i, &v, 4);
+  }
+
+  const Status s = x.call(g, reads ? CView(in, in_count, DType::f32) : CView(),
+                          writes ? View(out, out_count, DType::f32) : View(), {.algorithm = algorithm});
+  if ((algorithm == "inplace" || algorithm == "pull") && x.count > 0) {  // they ask something of the memory
+    bool can = x.form.collective != Collective::all_to_all || !layout.in_place;
+    const bool root_only = x.form.collective == Collective::scatter;
+    for (int q = 0; x.n > 1 && q < x.n; ++q)
+      can = can && (algorithm == "pull" || registered(q) || (root_only && q != x.root));
+    if (!can) {
+      OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
+      OURO_RANK_OK(g.status());  // it does not stick
+      return "";
+    }
+  }
+  OURO_RANK_OK(s);
+
+  if (writes) {
+    const std::vector<float> expected = x.expected(r);
+    OURO_RANK_CHECK(expected.size() == out_count, "{} {}", expected.size(), out_count);
+    for (std::size_t i = 0; i < out_count; ++i)
+      OURO_RANK_CHECK(load_float(out, i) == expected[i], "element {}: {} in place of {}", i,
+                      load_float(out, i), expected[i]);
+  }
+  const std::byte* const out_end = writes ? out + 4 * out_count : out;
+  for (std::size_t i = 0; reads && i < in_count; ++i) {  // what is not output too is as it was
+    if (in + 4 * i >= out && in + 4 * i < out_end) continue;
+    OURO_RANK_CHECK(load_float(in, i) == Exchange::value(r, i), "input {} is now {}", i, load_float(in, i));
+  }
+  OURO_RANK_CHECK(guarded(outer, outer_bytes), "a canary is dead");
+  OURO_RANK_CHECK(aliased || guarded(inner, inner_bytes), "a canary is dead");
+  return "";
+}
+
+std::vector<int> roots(const Exchange& x) {
+  const Collective c = x.form.collective;
+  const bool rooted = c == Collective::reduce || c == Collective::broadcast || c == Collective::gather ||
+                      c == Collective::scatter;
+  if (!rooted) return {0};
+  std::set<int> some{0, x.n / 2, x.n - 1};
+  return {some.begin(), some.end()};
+}
+
+class Collectives : public testing::TestWithParam<Param> {};
+
+TEST_P(Collectives, Exact) {
+  const Param& p = GetParam();
+  OURO_SKIP_PROCESSES_UNDER_TSAN(p.mode);
+  std::vector<int> sizes{1, 2, 3, 5, 8};
+  if (OURO_TEST_TSAN) sizes.pop_back();
+  if (p.mode == Mode::processes) sizes = {3};
+  if (const auto a = flow::parse_algorithm(p.algorithm); a && flow::between_hosts(*a))
+    std::erase(sizes, 1);  // one rank is on one host
+  if (!serves_here(p.form.collective, p.algorithm))
+    GTEST_SKIP() << p.algorithm << " is an algorithm of one host";
+  for (int n : sizes) {
+    const auto body = [&](Context& c) -> std::string {
+      Group& g = c.world();
+      const std::size_t several = static_cast<std::size_t>(n);
+      const bool blocks = Exchange{p.form, n}.blocks_in() || Exchange{p.form, n}.blocks_out();
+      const std::size_t large_count = blocks ? kLargeBlock : kLargeRegion;
+      std::set<std::size_t> counts{0, 1, several - 1, several, 7, 1000, large_count};
+      if (p.algorithm == "line") counts = {0, 1, 2, 7, 14};  // 56 bytes
+      Room large, small;
+      const std::size_t most = 4 * (blocks ? several * (large_count + 40) : large_count);
+      OURO_RANK_OK(large.make(c, most));
+      OURO_RANK_OK(small.make(c, most));
+      for (std::size_t count : counts) {
+        Exchange x{p.form, n, count, 0};
+        for (int root : roots(x)) {
+          x.root = root;
+          for (Where where : {Where::own, Where::registered, Where::mixed})
+            for (bool in_place : {false, true})
+              for (std::size_t shift : {0, 1}) {
+                if (in_place && p.form.uneven && p.form.collective == Collective::all_to_all)
+                  continue;  // not legal
+                // Once for each value of each dimension is enough where a call takes milliseconds.
+                const bool chosen = (where == Where::own && shift == 1) ||
+                                    (where == Where::registered && shift == 0) ||
+                                    (where == Where::mixed && !in_place && shift == 0);
+                if (count == large_count && (!chosen || root != roots(x).back())) continue;
+                std::string said = check_call(g, x, p.algorithm, {where, in_place, shift}, large, small);
+                if (!said.empty())
+                  return fmt::format("count {} root {} memory {} in_place {} shift {}: {}", count, root,
+                                     static_cast<int>(where), in_place, shift, said);
+              }
+        }
+      }
+      return "";
+    };
+    ASSERT_EQ(run(p.mode, n, body), "") << n << " ranks";
+  }
+}
+
+/// The list of algorithms is the table: a new one is tested as soon as it is listed.
+std::vector<Param> all_params() {
+  std::vector<Param> all;
+  std::set<Collective> seen;
+  const auto add = [&](Form form, std::string algorithm) {
+    for (Mode mode : {Mode::threads, Mode::processes}) all.push_back({form, algorithm, mode});
+  };
+  flow::for_each_flow([&](Collective c, flow::Algorithm a, auto f) {
+    if (c == Collective::barrier) return;
+    const bool has_uneven =
+        c == Collective::reduce_scatter || c == Collective::all_gather || c == Collective::all_to_all;
+    if (seen.insert(c).second) {
+      add({c}, "");
+      if (has_uneven) add({c, true}, "");
+    }
+    add({c}, std::string(name(a)));
+    const bool serves_uneven = !f.kByReference && (c != Collective::all_to_all || !f.kBoards);
+    if (has_uneven && serves_uneven) add({c, true}, std::string(name(a)));
+  });
+  // Of several hosts only: the build gives these to runs that have them.
+  flow::for_each_hierarchy({}, [&](Collective c, std::string_view a, auto) {
+    if (c == Collective::barrier) return;
+    add({c}, std::string(a));
+    if (c == Collective::reduce_scatter || c == Collective::all_gather) add({c, true}, std::string(a));
+  });
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(All, Collectives, testing::ValuesIn(all_params()),
+                         [](const auto& info) { return label(info.param); });
+
+class Barriers : public testing::TestWithParam<Mode> {};
+
+/// Nobody leaves a barrier before everybody has come. The witness is the clock that all ranks share.
+TEST_P(Barriers, NobodyLeavesBeforeAllHaveCome) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
+  for (int n : {1, 2, 3, 5, 8}) {
+    ASSERT_EQ(run(GetParam(), n,
+                  [&](Context& c) -> std::string {
+                    Group& g = c.world();
+                    for (int turn = 0; turn < 20; ++turn) {
+                      if (g.rank() == turn % n) std::this_thread::sleep_for(std::chrono::microseconds(300));
+                      const std::int64_t came = now();
+                      OURO_RANK_OK(barrier(g));
+                      const std::int64_t left = now();
+                      std::vector<std::int64_t> all(static_cast<std::size_t>(n));
+                      OURO_RANK_OK(all_gather(g, CView(&came, 1, DType::i64),
+                                              View(all.data(), all.size(), DType::i64)));
+                      for (int r = 0; r < n; ++r)
+                        OURO_RANK_CHECK(all[static_cast<std::size_t>(r)] <= left,
+                                        "turn {}: rank {} had not come", turn, r);
+                    }
+                    return "";
+                  }),
+              "")
+        << n << " ranks";
+  }
+}
+INSTANTIATE_TEST_SUITE_P(All, Barriers, testing::Values(Mode::threads, Mode::processes),
+                         [](const auto& info) { return name(info.param); });
+
+TEST(Refused, AlgorithmsThatCannotServe) {
+  if (hosts_of(3) > 1) GTEST_SKIP() << "the lists are those of one host";
+  const std::string outcome = run_threads(3, [](Context& c) -> std::string {
+    Group& g = c.world();
+    std::vector<float> in(6), out(6);
+    const std::vector<std::size_t> counts{1, 2, 3};
+    const auto refused = [&](const Status& s, std::string_view must_list) -> std::string {
+      OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
+      OURO_RANK_CHECK(s.message().find(must_list) != std::string::npos, "'{}' lacks '{}'", s.message(),
+                      must_list);
+      OURO_RANK_OK(g.status());
+      return "";
+    };
+    const std::span<float> i(in), o(out);
+    const std::size_t mine = counts[static_cast<std::size_t>(g.rank())];
+    std::string said = refused(all_reduce(g, i, o, ReduceOp::sum, {.algorithm = "linear"}),
+                               "ring, chain, tree, halving, line, oneshot, direct, inplace, pull");
+    if (said.empty())
+      said = refused(broadcast(g, i, o, 0, {.algorithm = "nonsense"}),
+                     "chain, tree, line, direct, inplace, pull");
+    if (said.empty())
+      said = refused(all_gather_v(g, i.first(mine), o, counts, {.algorithm = "inplace"}), "ring, direct");
+    if (said.empty())
+      said = refused(reduce_scatter_v(g, i, o.first(mine), counts, ReduceOp::sum, {.algorithm = "inplace"}),
+                     "ring, chain, direct");
+    if (said.empty()) OURO_RANK_OK(all_reduce(g, i, o));
+    return said;
+  });
+  EXPECT_EQ(outcome, "");
+}
+
+}  // namespace
+}  // namespace ouro::test

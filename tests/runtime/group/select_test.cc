@@ -1,0 +1,199 @@
+// Selection: which row of the table serves a call, what a caller or the job forces, and what is written past
+// the caches.
+#include "runtime/plan/select.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ouro::rt {
+namespace {
+
+using flow::Algorithm;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr std::size_t kAny = ~std::size_t{0};
+
+std::vector<Rule> parsed(const std::string& text) {
+  auto rules = parse_rules(text);
+  EXPECT_TRUE(rules.ok()) << text << ": " << rules.status().message();
+  return rules.ok() ? *rules : std::vector<Rule>{};
+}
+
+/// A call of `bytes` (of the region, or of one block) on distinct buffers of n ranks.
+Operation operation(Collective c, std::size_t bytes, int n = 2) {
+  alignas(8) static char in[1], out[1];
+  const std::size_t count = bytes / 4, blocks = static_cast<std::size_t>(n);
+  const bool in_blocks =
+      c == Collective::reduce_scatter || c == Collective::scatter || c == Collective::all_to_all;
+  const bool out_blocks =
+      c == Collective::all_gather || c == Collective::gather || c == Collective::all_to_all;
+  Operation o;
+  o.collective = c;
+  o.in = {in, in_blocks ? count * blocks : count, DType::f32};
+  o.out = {out, out_blocks ? count * blocks : count, DType::f32};
+  return o;
+}
+
+struct Case {
+  std::string rows;  ///< in front of what is built in
+  int ranks = 2;
+  bool enough_cores = true;
+  std::size_t stream_bytes = kAny;
+  std::string job_algorithm = "";
+  std::vector<Rule> more = {};  ///< in front of `rows`
+};
+
+struct Chosen {
+  Status status;
+  Choice choice;
+  std::string why;
+};
+Chosen choose(const Case& c, const Operation& o, bool canonical = false) {
+  Rules rules = built_in_rules();
+  const auto front = parsed(c.rows);
+  rules.rows.insert(rules.rows.begin(), front.begin(), front.end());
+  rules.rows.insert(rules.rows.begin(), c.more.begin(), c.more.end());
+  const Selector selector(rules, c.ranks, 1, c.enough_cores, c.stream_bytes, c.job_algorithm);
+  Chosen chosen;
+  chosen.status = selector.select(o, 0, canonical, &chosen.choice, &chosen.why);
+  return chosen;
+}
+std::string chosen(const Case& c, const Operation& o, bool canonical = false) {
+  const Chosen x = choose(c, o, canonical);
+  return x.status.ok() ? std::string(flow::name(x.choice.algorithm)) : x.status.message();
+}
+
+TEST(Selection, TheFirstRowThatFitsWins) {
+  const Case c{"all_reduce<=1K:tree,all_reduce<=4K:ring,all_reduce<=4K:chain"};
+  EXPECT_EQ(chosen(c, operation(Collective::all_reduce, 4)), "tree");
+  EXPECT_EQ(chosen(c, operation(Collective::all_reduce, 1024)), "tree");
+  EXPECT_EQ(chosen(c, operation(Collective::all_reduce, 1028)), "ring");
+  EXPECT_EQ(chosen(c, operation(Collective::all_reduce, 4096)), "ring");
+  EXPECT_EQ(chosen(c, operation(Collective::all_reduce, 4100)),
+            chosen({}, operation(Collective::all_reduce, 4100)));
+  EXPECT_EQ(chosen(c, operation(Collective::all_gather, 4)),
+            chosen({}, operation(Collective::all_gather, 4)));
+}
+
+TEST(Selection, SizesAreOfOneBlock) {
+  const Case c{"all_gather<=1K:ring,reduce_scatter<=1K:ring,all_to_all<=1K:pairwise,gather<=1K:linear", 8};
+  for (const auto& [collective, name] : {std::pair{Collective::all_gather, "ring"},
+                                         {Collective::reduce_scatter, "ring"},
+                                         {Collective::all_to_all, "pairwise"},
+                                         {Collective::gather, "linear"}}) {
+    EXPECT_EQ(chosen(c, operation(collective, 1024, 8)), name);
+    EXPECT_EQ(chosen(c, operation(collective, 1028, 8)), chosen({"", 8}, operation(collective, 1028, 8)));
+  }
+}
+
+TEST(Selection, RowsHoldForTheirRanksAndCores) {
+  Rule row = parsed("all_reduce:ring")[0];
+  row.min_ranks = 3, row.max_ranks = 5, row.cores = Cores::fewer;
+  const Operation o = operation(Collective::all_reduce, 1000);
+  const auto name = [&](int ranks, bool enough) { return chosen({"", ranks, enough, kAny, "", {row}}, o); };
+  EXPECT_NE(name(2, false), "ring");
+  EXPECT_EQ(name(3, false), "ring");
+  EXPECT_EQ(name(5, false), "ring");
+  EXPECT_NE(name(6, false), "ring");
+  EXPECT_NE(name(4, true), "ring");
+  row.cores = Cores::enough;
+  EXPECT_EQ(name(4, true), "ring");
+  EXPECT_NE(name(4, false), "ring");
+  row.cores = Cores::any;
+  EXPECT_EQ(name(4, true), "ring");
+  EXPECT_EQ(name(4, false), "ring");
+}
+
+TEST(Selection, RowsHoldForTheirBuffers) {
+  const Operation small = operation(Collective::all_gather, 64),
+                  large = operation(Collective::all_gather, 1 << 20);
+  const auto in_place = [](const std::string& rows, const Operation& o) {
+    return choose({rows}, o).choice.try_in_place;
+  };
+  EXPECT_TRUE(in_place("all_gather@registered:inplace", small));
+  EXPECT_TRUE(in_place("all_gather:inplace", small));
+  EXPECT_FALSE(in_place("all_gather@registered:direct", large));
+  EXPECT_EQ(in_place("all_gather@private:ring", large), in_place("", large))
+      << "private rows say nothing of registered buffers";
+  EXPECT_EQ(chosen({"all_gather@private:ring"}, small), "ring");
+  EXPECT_EQ(chosen({"all_gather@registered:ring,all_gather:direct"}, small), "direct");
+  EXPECT_EQ(chosen({"all_gather@private:inplace,all_gather:ring"}, small), "ring")
+      << "not possible with those";
+}
+
+TEST(Selection, WhatTheCallerForcesBeatsRows) {
+  Operation o = operation(Collective::all_reduce, 4096);
+  o.algorithm = "chain";
+  Chosen x = choose({"all_reduce:ring", 2, true, kAny, "tree"}, o);
+  EXPECT_EQ(x.choice.algorithm, Algorithm::chain);
+  EXPECT_TRUE(x.choice.forced);
+  EXPECT_FALSE(x.choice.try_in_place);
+  EXPECT_THAT(x.why, AllOf(StartsWith("chain"), HasSubstr("forced by the caller")));
+  for (const char* wrong : {"rong", "pairwise", "line"}) {  // 4096 bytes do not fit into a line
+    o.algorithm = wrong;
+    x = choose({}, o);
+    EXPECT_EQ(x.status.reason(), Reason::invalid);
+    EXPECT_THAT(x.status.message(),
+                AllOf(HasSubstr(wrong), HasSubstr("oneshot"), Not(HasSubstr("pairwise,"))))
+        << wrong;
+  }
+}
+
+TEST(Selection, TheJobsAlgorithmIsUsedWhereItCanServe) {
+  const Case c{"all_reduce:chain", 2, true, kAny, "ring"};
+  const Chosen x = choose(c, operation(Collective::all_reduce, 4096));
+  EXPECT_EQ(x.choice.algorithm, Algorithm::ring);
+  EXPECT_THAT(x.why, HasSubstr("OURO_ALGO"));
+  EXPECT_EQ(chosen(c, operation(Collective::broadcast, 4096)),
+            chosen({}, operation(Collective::broadcast, 4096)));
+  const Chosen in_place = choose({"", 2, true, kAny, "inplace"}, operation(Collective::all_reduce, 8));
+  EXPECT_TRUE(in_place.choice.try_in_place);
+  EXPECT_NE(in_place.choice.algorithm, Algorithm::inplace) << "something must serve private buffers";
+}
+
+TEST(Selection, RowsThatCannotServeArePassedOver) {
+  EXPECT_EQ(chosen({"all_reduce:ring,all_reduce:chain"}, operation(Collective::all_reduce, 4096), true),
+            "chain")
+      << "a ring does not reduce in rank order";
+  EXPECT_EQ(chosen({"all_gather:ring"}, operation(Collective::all_gather, 4096), true), "ring")
+      << "nothing is reduced";
+  EXPECT_EQ(chosen({"all_reduce:line,all_reduce:tree"}, operation(Collective::all_reduce, 56)), "line");
+  EXPECT_EQ(chosen({"all_reduce:line,all_reduce:tree"}, operation(Collective::all_reduce, 60)), "tree");
+
+  Operation uneven = operation(Collective::all_to_all, 4096);
+  const std::vector<std::size_t> counts = {1024, 1024};
+  uneven.uneven = true, uneven.in_counts = uneven.out_counts = counts;
+  EXPECT_EQ(chosen({"all_to_all:direct"}, operation(Collective::all_to_all, 4096)), "direct");
+  EXPECT_EQ(chosen({"all_to_all:direct"}, uneven), "pairwise");
+  EXPECT_FALSE(choose({"all_to_all@registered:inplace"}, uneven).choice.try_in_place);
+
+  Operation aliased = operation(Collective::all_to_all, 4096);  // out of place for inplace alone
+  aliased.in.data = aliased.out.data;
+  aliased.algorithm = "inplace";
+  EXPECT_EQ(choose({}, aliased).status.reason(), Reason::invalid);
+  aliased.algorithm = "pairwise";
+  EXPECT_EQ(chosen({}, aliased), "pairwise");
+}
+
+TEST(Selection, LargeOperationsAreStreamed) {
+  // 4096 bytes in and out on 2 ranks: 16384 are touched.
+  const Operation o = operation(Collective::all_reduce, 4096);
+  EXPECT_TRUE(choose({"", 2, true, 16384}, o).choice.streams);
+  EXPECT_FALSE(choose({"", 2, true, 16385}, o).choice.streams);
+  EXPECT_TRUE(choose({"", 4, true, 32768}, o).choice.streams) << "those of all ranks count";
+  EXPECT_THAT(choose({"", 2, true, 16384}, o).why, HasSubstr("non-temporal stores, as 16384 bytes or more"));
+  EXPECT_THAT(choose({"", 2, true, 16385}, o).why, Not(HasSubstr("non-temporal")));
+  Operation aliased = o;
+  aliased.out.data = const_cast<void*>(o.in.data);
+  EXPECT_FALSE(choose({"", 2, true, 1}, aliased).choice.streams) << "its lines are in the cache";
+}
+
+}  // namespace
+}  // namespace ouro::rt

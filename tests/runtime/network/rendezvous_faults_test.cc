@@ -1,0 +1,266 @@
+// The rendezvous where something goes wrong: who is refused, who is missing, what everybody hears, strangers.
+#include "runtime/core/log.h"
+#include "tests/runtime/network/job.h"
+
+namespace ouro::rt {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// Cuts a TCP connection of this process to `endpoint`, as a flapping network would; how many there were.
+int cut_lines_to(const std::string& endpoint) {
+  int cut = 0;
+  for (int fd = 3; fd < 4096; ++fd) {
+    NetAddress peer;
+    peer.length = sizeof peer.at;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer.at), &peer.length) == 0 &&
+        peer.at.ss_family == AF_INET && to_string(peer) == endpoint)
+      cut += shutdown(fd, SHUT_RDWR) == 0;
+  }
+  return cut;
+}
+
+TEST(Rendezvous, WhoNeverJoinsIsNamedEverywhere) {
+  Job job(5, [](RendezvousOptions& o) { o.deadline = 400ms, o.late_after = 100ms; });
+  job.serve();
+  job.join(1), job.join(4);
+  job.settle(250ms);
+  EXPECT_THAT(log::last_warning(), HasSubstr("waiting for ranks {2,3}; joined 3/5"));
+  ASSERT_TRUE(job.all_told(2s));
+  for (const auto& n : job.nodes) {
+    EXPECT_EQ(n->table->status().reason(), Reason::never_joined);
+    EXPECT_THAT(n->table->status().message(), HasSubstr("ranks {2,3} never joined; 3/5 did within 0.4 s"));
+  }
+}
+
+TEST(Rendezvous, NobodyAnswers) {
+  Job job(2, [](RendezvousOptions& o) { o.deadline = 200ms; });
+  job.place = "127.0.0.1:1";
+  job.join(1);
+  ASSERT_TRUE(job.all_told(3s));
+  const Status s = job.nodes[0]->table->status();
+  EXPECT_EQ(s.reason(), Reason::never_joined);
+  EXPECT_THAT(s.message(), AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("Connection refused")));
+}
+
+TEST(Rendezvous, ADuplicateIsRefusedAndTheJobGoesOn) {
+  Job job(3);
+  job.serve();
+  job.join(1);
+  job.settle(50ms);
+  Node& twin = job.node(1);
+  twin.identity.pid = twin.seat.pid = 777, twin.identity.host = twin.seat.host = "elsewhere";
+  job.join(twin);
+  ASSERT_TRUE(run_until(
+      job.io, [&] { return twin.table.has_value(); }, 1s));
+  EXPECT_EQ(twin.table->status().reason(), Reason::refused);
+  EXPECT_THAT(twin.table->status().message(), AllOf(HasSubstr("duplicate-rank"), HasSubstr("node1, pid 1001"),
+                                                    HasSubstr("elsewhere, pid 777")));
+  job.join(2);
+  ASSERT_TRUE(job.all_told());
+  expect_whole(job.root->table, 3);
+}
+
+TEST(Rendezvous, ARefusedRankOfAHostNeedNotEndTheHost) {
+  Job job(3);
+  job.serve();
+  Node& leader = job.join(1);
+  Node& twin = job.node(0);
+  twin.seat.pid = 777;
+  leader.client->bring(twin.seat, [&](Status s) { twin.refused.push_back(s); });
+  ASSERT_TRUE(run_until(
+      job.io, [&] { return !twin.refused.empty(); }, 1s));
+  EXPECT_THAT(twin.refused[0].message(),
+              AllOf(HasSubstr("duplicate-rank"), HasSubstr("pid 777"), HasSubstr("pid 1000")));
+  job.join(2);
+  ASSERT_TRUE(run_until(job.io, [&] { return leader.table.has_value(); }));
+  expect_whole(leader.table, 3);
+}
+
+TEST(Rendezvous, DisagreementIsToldToAllWithBothSides) {
+  const auto outcome = [](const std::function<void(Node&)>& change, std::vector<const char*> words) {
+    Job job(4);
+    job.serve();
+    job.join(1);
+    job.settle(50ms);
+    Node& odd = job.node(2);
+    change(odd);
+    job.join(odd);
+    ASSERT_TRUE(job.all_told(1s));
+    Node& late = job.join(3);  // a moment later: the same reason, not a hang-up
+    ASSERT_TRUE(job.all_told(1s));
+    EXPECT_TRUE(late.table);
+    for (const auto& n : job.nodes) {
+      EXPECT_EQ(n->table->status().reason(), Reason::mismatch) << n->identity.rank;
+      for (const char* word : words)
+        EXPECT_THAT(n->table->status().message(), HasSubstr(word)) << n->identity.rank;
+    }
+  };
+  outcome([](Node& n) { n.identity.world = 5; },
+          {"world sizes differ", "rank 2 (node2, pid 1002) says 5", "rank 0 (node0, pid 1000) says 4"});
+  outcome([](Node& n) { n.seat.settings = "A=2"; }, {"settings differ", "'A=1'", "'A=2'", "node2", "node0"});
+}
+
+TEST(Rendezvous, StrangersOfOurOwnKindAreRefusedAtBothEnds) {
+  Job job(3);
+  job.serve();
+  job.join(1);
+  const std::pair<std::function<void(Identity&)>, const char*> cases[] = {
+      {[](Identity& i) { i.secret = secret(9); }, "bad-mac"},
+      {[](Identity& i) { i.secret = {}; }, "bad-mac"},
+      {[](Identity& i) { i.job[5] = 1; }, "wrong-job"},
+      {[](Identity& i) { i.generation = 4; }, "generation"}};
+  for (const auto& [change, word] : cases) {
+    Node& n = job.node(2);
+    change(n.identity);
+    job.join(n);
+    ASSERT_TRUE(run_until(
+        job.io, [&] { return n.table.has_value(); }, 1s))
+        << word;
+    EXPECT_EQ(n.table->status().reason(), Reason::refused);
+    EXPECT_THAT(n.table->status().message(), HasSubstr(word));
+  }
+  job.join(2);
+  ASSERT_TRUE(job.all_told());
+  expect_whole(job.root->table, 3);
+}
+
+TEST(Rendezvous, LatecomersHearClosed) {
+  Job job(2);
+  job.serve();
+  job.join(1);
+  ASSERT_TRUE(job.all_told());
+  Node& late = job.node(1);
+  late.seat.pid = 4;
+  job.join(late);
+  ASSERT_TRUE(job.all_told(1s));
+  EXPECT_EQ(late.table->status().reason(), Reason::refused);
+  EXPECT_THAT(late.table->status().message(), HasSubstr("closed"));
+}
+
+TEST(Rendezvous, ARankThatDiesWhileJoiningIsNamedEverywhere) {
+  Job job(4);
+  job.serve();
+  job.join(1);
+  Node& victim = job.join(3);
+  job.settle(100ms);
+  victim.client.reset();
+  const auto start = Clock::now();
+  ASSERT_TRUE(job.all_told(1s));
+  EXPECT_LT(Clock::now() - start, 900ms);
+  for (const auto& n : job.nodes) {
+    if (n.get() == &victim) continue;
+    const Status s = n->table->status();
+    EXPECT_EQ(s.reason(), Reason::peer_dead);
+    EXPECT_EQ(s.failure()->rank, 3);
+    EXPECT_EQ(s.failure()->host, "node3");
+    EXPECT_EQ(s.failure()->pid, 1003);
+  }
+}
+
+TEST(Rendezvous, ADeathThatALeaderReportsIsNamedEverywhere) {
+  Job job(4);
+  job.serve();
+  Node& leader = job.join(1);
+  Node& victim = job.node(2);
+  leader.client->bring(victim.seat);
+  job.settle(50ms);
+  leader.client->lost(2);
+  ASSERT_TRUE(run_until(
+      job.io, [&] { return leader.table && job.root->table; }, 1s));
+  for (const Node* n : {&leader, job.root}) {
+    EXPECT_EQ(n->table->status().reason(), Reason::peer_dead);
+    EXPECT_EQ(n->table->status().failure()->rank, 2);
+  }
+}
+
+TEST(Rendezvous, TheDeathOfRankZeroIsToldAsSuch) {
+  Job job(3);
+  job.serve();
+  job.join(1);
+  job.settle(100ms);
+  job.server.reset();
+  ASSERT_TRUE(run_until(
+      job.io, [&] { return job.nodes[1]->table.has_value(); }, 1s));
+  const Status s = job.nodes[1]->table->status();
+  EXPECT_EQ(s.reason(), Reason::peer_dead);
+  EXPECT_EQ(s.failure()->rank, 0);
+  EXPECT_EQ(s.failure()->pid, 1000);
+}
+
+TEST(Rendezvous, ABrokenLineIsNoDeath) {
+  Job job(4);
+  job.serve();
+  job.join(1), job.join(2);
+  for (int i = 0; i < 3; ++i) {
+    job.settle(100ms);
+    EXPECT_GE(cut_lines_to(job.server->endpoint()), 2);
+  }
+  job.settle(600ms);
+  EXPECT_FALSE(job.root->table) << job.root->table->status().message();
+  job.join(3);
+  ASSERT_TRUE(job.all_told());
+  for (const auto& n : job.nodes) expect_whole(n->table, 4);
+}
+
+TEST(Rendezvous, AParentThatDoesNotServeIsGoneAround) {
+  Job job(16);
+  job.serve();
+  for (int r = 1; r < 16; ++r) job.join(r).serves = r % 3 == 0;
+  ASSERT_TRUE(job.all_told(5s));
+  for (const auto& n : job.nodes) expect_whole(n->table, 16);
+}
+
+TEST(Rendezvous, AFloodOfGarbageDelaysNobodyMuch) {
+  Job job(16);
+  job.serve();
+  const auto to = *parse_address(job.server->endpoint());
+  std::vector<Fd> flood;
+  std::size_t sent = 0;
+  const auto garbage = [&](int n) {  // connects and says something senseless
+    for (int i = 0; i < n; ++i, ++sent) {
+      Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      (void)connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.at), to.length);
+      static constexpr std::string_view kWords[] = {"GET / HTTP/1.0\r\n\r\n", "\x16\x03\x01\x00", "", "OURO",
+                                                    "OURO\x01\x00\x01\x01\xff\xff\xff\xff"};
+      (void)!::send(fd.get(), kWords[sent % 5].data(), kWords[sent % 5].size(), MSG_NOSIGNAL);
+      flood.push_back(std::move(fd));
+      if (flood.size() > 1000) flood.erase(flood.begin(), flood.begin() + 500);
+    }
+  };
+  garbage(1000);
+  const auto start = Clock::now();
+  for (int r = 1; r < 16; ++r) job.join(r);
+  while (Clock::now() - start < 8s && !std::all_of(job.nodes.begin(), job.nodes.end(),
+                                                   [](const auto& n) { return n->table.has_value(); })) {
+    garbage(20);
+    job.settle(1ms);
+  }
+  const auto took = Clock::now() - start;
+  garbage(sent < 3000 ? 3000 - static_cast<int>(sent) : 0);
+  for (const auto& n : job.nodes) expect_whole(n->table, 16);
+  EXPECT_LT(took, 4s);
+  job.settle(100ms);
+  RecordProperty("garbage", static_cast<int>(sent));
+  RecordProperty("milliseconds", static_cast<int>(took / 1ms));
+}
+
+TEST(Rendezvous, AThousandSilentClientsKeepNobodyOut) {
+  Job job(16);
+  job.serve();
+  const auto to = *parse_address(job.server->endpoint());
+  std::vector<Fd> silent;
+  for (int i = 0; i < 1000; ++i) {
+    silent.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    (void)connect(silent.back().get(), reinterpret_cast<const sockaddr*>(&to.at), to.length);
+  }
+  const auto start = Clock::now();
+  for (int r = 1; r < 16; ++r) job.join(r);
+  ASSERT_TRUE(job.all_told());
+  for (const auto& n : job.nodes) expect_whole(n->table, 16);
+  EXPECT_LT(Clock::now() - start, 4s);
+}
+
+}  // namespace
+}  // namespace ouro::rt

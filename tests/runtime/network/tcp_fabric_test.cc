@@ -1,0 +1,209 @@
+// Two tcp fabrics with one link between them, over a stream socket, in clear and under TLS.
+#include "transport/net/tcp/tcp.h"
+
+#include <gmock/gmock.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+
+#include "tests/runtime/network/pipe_ends.h"
+
+namespace ouro::transport {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint32_t kSlot = 70'016, kSlots = 8;
+
+/// Two ranks; whether their line is encrypted is the parameter. Rank 0 is driven, rank 1 left to its own
+/// thread.
+class TwoFabrics : public testing::TestWithParam<bool> {
+ protected:
+  struct End {
+    std::unique_ptr<TcpFabric> fabric;
+    std::shared_ptr<NetRoom> room = std::make_shared<NetRoom>();
+    Counter bell{};
+    NetLink* link = nullptr;
+    std::uint64_t sent = 0, taken = 0;
+    LinkView in() const { return link->in(); }
+    LinkView out() const { return link->out(); }
+  };
+  void connect(int socket_buffer) {
+    Sockets s(socket_buffer);
+    for (int r = 0; r < 2; ++r) {
+      End& e = ends_[r];
+      const int peer = 1 - r;
+      e.fabric = std::make_unique<TcpFabric>(
+          TcpFabric::Options{.world = 2,
+                             .checks = !GetParam(),
+                             .need = [](int) {},
+                             .failed = [&](int, Status why) { lose(why.message()); },
+                             .lost = [&](int, std::string how) { lose(std::move(how)); }});
+      e.room->key = 5;
+      e.room->bell = &e.bell;
+      e.link = (e.room->links[peer] = std::make_unique<NetLink>(kSlot, kSlots)).get();
+      e.fabric->exchange().add(e.room);
+      adopt(r, std::move(r == 0 ? s.a : s.b));
+      if (r == 0) e.fabric->enter();
+    }
+  }
+  void adopt(int r, Fd socket) {
+    ends_[r].fabric->adopt(
+        1 - r, std::move(socket),
+        GetParam() ? std::optional(end_of(r == 0 ? Role::client : Role::server)) : std::nullopt);
+  }
+  void lose(std::string how) {
+    std::lock_guard lock(mutex_);
+    lost_.push_back(std::move(how));
+  }
+  std::size_t lost() {
+    std::lock_guard lock(mutex_);
+    return lost_.size();
+  }
+  /// Drives rank 0 until `done`; false after 20 s.
+  template <class Done>
+  bool drive_until(Done&& done) {
+    for (const auto until = Clock::now() + 20s; !done(); drive())
+      if (Clock::now() > until) return false;
+    return true;
+  }
+  void drive() {
+    ends_[0].fabric->progress();
+    ends_[0].fabric->rest(100us);
+  }
+  void TearDown() override {
+    ends_[0].fabric->leave();
+    for (End& e : ends_) e.fabric->exchange().remove(5, false);
+    std::lock_guard lock(mutex_);
+    EXPECT_THAT(lost_, testing::IsEmpty());
+  }
+  std::mutex mutex_;
+  std::vector<std::string> lost_;
+  End ends_[2];  // go first: their threads tell what is lost
+};
+INSTANTIATE_TEST_SUITE_P(Tcp, TwoFabrics, testing::Bool(),
+                         [](const auto& p) { return p.param ? "tls" : "plain"; });
+
+/// Many chunks of all sizes in flight, both ways, through narrow sockets.
+TEST_P(TwoFabrics, CarryManyChunksBothWays) {
+  constexpr int kChunks = 400;
+  connect(16384);
+  const auto chunk = [](int from, std::uint64_t i) { return noise((i * 7919) % kSlot, i * 2 + from); };
+  for (const auto until = Clock::now() + 30s; Clock::now() < until;) {
+    bool done = true;
+    for (int r = 0; r < 2; ++r) {
+      End& e = ends_[r];
+      for (; e.sent < kChunks && e.sent - load(*e.out().freed) < kSlots; ++e.sent) {
+        const Bytes what = chunk(r, e.sent);
+        std::copy(what.begin(), what.end(), e.out().payload(e.sent));
+        e.out().header(e.sent) = {.seq = 1, .bytes = static_cast<std::uint32_t>(what.size())};
+        publish(*e.out().full, e.sent + 1);
+      }
+      e.fabric->nudge(1 - r);
+      for (; e.taken < load(*e.in().full); ++e.taken) {
+        const Bytes what = chunk(1 - r, e.taken);
+        ASSERT_EQ(e.in().header(e.taken).bytes, what.size());
+        ASSERT_TRUE(std::equal(what.begin(), what.end(), e.in().payload(e.taken))) << "chunk " << e.taken;
+        publish(*e.in().freed, e.taken + 1);
+      }
+      if (r == 0) drive();
+      done &= e.taken == kChunks;
+    }
+    if (done) break;
+  }
+  for (End& e : ends_) EXPECT_EQ(e.taken, static_cast<std::uint64_t>(kChunks));
+}
+
+/// However many messages are on their way when the first of them is taken: each lands where its owner wants
+/// it, since the fabric waits for his word at the end of each. But for a turn that rank 0's own thread may
+/// have begun before it saw that the fabric is driven.
+TEST_P(TwoFabrics, MessagesInARowAllLandWhereTheyAreWanted) {
+  constexpr int kMessages = 60;
+  connect(1 << 20);
+  End &from = ends_[1], &to = ends_[0];
+  const auto message = [](int m) { return noise(2 * kSlot + 100 + static_cast<std::size_t>(m) * 977, m); };
+  std::vector<Bytes> sent, got;
+  for (int m = 0; m < kMessages; ++m) sent.push_back(message(m)), got.emplace_back(sent.back().size());
+  int sending = 0, taking = -1, in_slots = 0;
+  std::size_t moved = 0, taken = 0;
+  std::uint64_t first = 0;
+  const auto land = [&] {
+    taken = 0;
+    if (++taking == kMessages) return;
+    Bytes& where = got[static_cast<std::size_t>(taking)];
+    std::lock_guard lock(to.fabric->exchange().lock());
+    to.fabric->exchange().land(*to.link, {to.taken, where.data(), where.size(), taking});
+  };
+  land();
+  for (const auto until = Clock::now() + 30s; taking < kMessages && Clock::now() < until;) {
+    for (; sending < kMessages && from.sent - load(*from.out().freed) < kSlots;) {
+      const Bytes& what = sent[static_cast<std::size_t>(sending)];
+      if (moved == 0) first = from.sent;
+      const std::size_t n = std::min<std::size_t>(kSlot, what.size() - moved);
+      std::memcpy(from.out().payload(from.sent), what.data() + moved, n);
+      from.out().header(from.sent) = {first, 0, what.size(), static_cast<std::uint32_t>(n), sending};
+      publish(*from.out().full, ++from.sent);
+      if ((moved += n) == what.size()) moved = 0, ++sending;
+    }
+    from.fabric->nudge(0);
+    drive();
+    while (taking < kMessages && to.taken < load(*to.in().full)) {
+      const std::uint32_t n = to.in().header(to.taken).bytes;
+      Bytes& where = got[static_cast<std::size_t>(taking)];
+      const std::byte* const at = to.in().found(to.taken);
+      if (at != where.data() + taken) ++in_slots, std::memcpy(where.data() + taken, at, n);
+      publish(*to.in().freed, ++to.taken);
+      if ((taken += n) == where.size()) land();
+    }
+  }
+  EXPECT_EQ(taking, kMessages);
+  EXPECT_TRUE(sent == got);
+  EXPECT_LE(in_slots, static_cast<int>(kSlots)) << "chunks that came to lie in a slot";
+}
+
+/// Chunks that had arrived when the connection broke go again on the next one; once the other side says that
+/// it has them, their owner frees their memory, and what is still to go of them is not read from there.
+TEST_P(TwoFabrics, WhatWasGivenBackIsNotReadAgain) {
+  connect(16384);
+  End &from = ends_[0], &to = ends_[1];
+  constexpr std::size_t kBytes = std::size_t{kSlots} * kSlot;
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  std::memset(memory, 7, kBytes);
+  for (; from.sent < kSlots; ++from.sent) {
+    from.out().elsewhere[from.sent] = static_cast<std::byte*>(memory) + from.sent * kSlot;
+    from.out().header(from.sent) = {0, 0, kBytes, kSlot, 0};
+    publish(*from.out().full, from.sent + 1);
+  }
+  from.fabric->nudge(1);
+  ASSERT_TRUE(drive_until([&] { return load(*to.in().full) == kSlots; }));
+  for (int r : {0, 1}) {
+    Sockets s;
+    adopt(r, std::move(s.a));  // in place of the one they have, and its other end is closed at once
+  }
+  ASSERT_TRUE(drive_until([&] { return lost() >= 2; }));
+  publish(*to.in().freed, kSlots);
+  Sockets s(16384);
+  adopt(0, std::move(s.a));
+  adopt(1, std::move(s.b));
+  ASSERT_TRUE(drive_until([&] { return load(*from.out().freed) == kSlots; }));
+  const std::size_t before = lost();
+  ASSERT_EQ(mprotect(memory, kBytes, PROT_NONE), 0);
+  const Bytes last = noise(1000, 3);
+  from.out().elsewhere[0] = nullptr;
+  std::copy(last.begin(), last.end(), from.out().payload(from.sent));
+  from.out().header(from.sent) = {from.sent, 0, last.size(), 1000, 0};
+  publish(*from.out().full, ++from.sent);
+  from.fabric->nudge(1);
+  EXPECT_TRUE(drive_until([&] { return load(*to.in().full) == from.sent; }));
+  EXPECT_TRUE(std::equal(last.begin(), last.end(), to.in().found(kSlots)));
+  munmap(memory, kBytes);
+  std::lock_guard lock(mutex_);
+  EXPECT_EQ(lost_.size(), before) << lost_.back();
+  lost_.clear();
+}
+
+}  // namespace
+}  // namespace ouro::transport

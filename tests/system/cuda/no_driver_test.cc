@@ -1,0 +1,98 @@
+// CUDA's Gpu where there is no driver: no devices, and a typed error from every call, never a crash.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+
+#include "kernels/device/cuda/cuda_gpu.h"
+
+namespace ouro::gpu {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Skips where CUDA works: what is tested here is its absence.
+class NoDriver : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda(nullptr) != nullptr) GTEST_SKIP() << "there is a CUDA driver here";
+  }
+  Gpu& g = cuda_even_without_driver();
+};
+
+TEST_F(NoDriver, SaysWhyThereIsNothing) {
+  std::string why;
+  EXPECT_EQ(cuda(&why), nullptr);
+  EXPECT_THAT(why, HasSubstr("driver"));
+  EXPECT_THAT(why, HasSubstr("CUDA runtime 1"));
+  EXPECT_EQ(g.version(), why);
+  EXPECT_STREQ(g.name(), "cuda");
+  EXPECT_EQ(g.devices(), 0);
+  EXPECT_FALSE(g.peer_access(0, 0));
+  EXPECT_FALSE(g.peer_access(0, 1));
+}
+
+TEST_F(NoDriver, QueuesAreSetBeforeTheFirstCall) {
+  ASSERT_NE(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), nullptr);
+}
+
+TEST_F(NoDriver, EveryCallIsUnsupported) {
+  std::array<std::byte, 64> bytes = {};
+  void* p = bytes.data();
+  const Stream s{0, nullptr};
+  const Region region{.device = 0, .data = p, .bytes = bytes.size()};
+  const Kernel kernel{.name = "nothing", .device = p, .arg_bytes = 1};
+  const MemOp op{MemOp::Kind::write, 1, p};
+  const auto refused = [](const char* call, const Status& status) {
+    EXPECT_EQ(status.reason(), Reason::unsupported) << call << ": " << status.message();
+    EXPECT_THAT(status.message(), HasSubstr("driver")) << call;
+  };
+  const auto result = [&](const char* call, const auto& r) { refused(call, r.status()); };
+
+  result("properties", g.properties(0));
+  refused("enable_peer", g.enable_peer(0, 0));
+  result("current_device", g.current_device());
+  refused("set_current_device", g.set_current_device(0));
+  result("alloc", g.alloc(0, 1));
+  refused("free", g.free(p));
+  result("alloc_shareable", g.alloc_shareable(0, 1));
+  result("export_fd", g.export_fd(region));
+  result("import_fd", g.import_fd(0, Fd(), 1));
+  refused("free_region", g.free_region(region));
+  result("ipc_export", g.ipc_export(p));
+  result("ipc_open", g.ipc_open(0, IpcHandle{}));
+  refused("ipc_close", g.ipc_close(0, p));
+  result("pointer", g.pointer(p));
+  result("alloc_pinned", g.alloc_pinned(1));
+  refused("free_pinned", g.free_pinned(p));
+  result("register_host", g.register_host(p, 1));
+  refused("unregister_host", g.unregister_host(p));
+  result("create_stream", g.create_stream(0, 0));
+  refused("destroy_stream", g.destroy_stream(s));
+  refused("synchronize(Stream)", g.synchronize(s));
+  result("query(Stream)", g.query(s));
+  result("create_event", g.create_event(0, true));
+  refused("destroy_event", g.destroy_event({}));
+  refused("record", g.record({}, s));
+  refused("wait", g.wait(s, {}));
+  refused("synchronize(Event)", g.synchronize(Event{}));
+  result("query(Event)", g.query(Event{}));
+  result("elapsed_ms", g.elapsed_ms({}, {}));
+  refused("copy", g.copy(p, p, 1, s));
+  refused("set", g.set(p, 0, 1, s));
+  refused("enqueue", g.enqueue({&op, 1}, s));
+  refused("launch(Kernel)", g.launch(kernel, {}, p, s));
+  refused("call_host", g.call_host(
+                           s, [](void*) {}, nullptr));
+  result("capturing", g.capturing(s));
+  refused("begin_capture", g.begin_capture(s));
+  result("end_capture", g.end_capture(s));
+  refused("launch(Graph)", g.launch(Graph{}, s));
+  refused("destroy_graph", g.destroy_graph({}));
+  result("info", g.info(kernel, 0));
+  result("resident_blocks", g.resident_blocks(kernel, 32, 0));
+}
+
+}  // namespace
+}  // namespace ouro::gpu

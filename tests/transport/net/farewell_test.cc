@@ -1,0 +1,205 @@
+// How rooms end: each side hears that the other takes nothing more, whatever is lost on the way.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "tests/transport/net/ends.h"
+
+namespace ouro::transport {
+namespace {
+
+/// Neither takes what the other has sent: each is told, and neither waits.
+TEST(Exchange, TellsThatItTakesNothingMore) {
+  End a(0), b(1);
+  a.open(), b.open();
+  for (int turn = 0; turn < 6; ++turn) {
+    if (auto f = next(a)) {
+      ASSERT_TRUE(give(b, *f).ok());
+    }
+    if (auto f = next(b)) {
+      ASSERT_TRUE(give(a, *f).ok());
+    }
+  }
+  a.put(), b.put();
+  a.exchange.remove(kRoom, true);
+  EXPECT_EQ(a.exchange.lingering(), 1u);
+  EXPECT_FALSE(b.link().drained());
+  for (int turn = 0; turn < 6; ++turn)
+    if (auto f = next(a)) {
+      ASSERT_TRUE(give(b, *f).ok());
+    }
+  EXPECT_TRUE(b.link().drained());
+  b.exchange.remove(kRoom, true);
+  EXPECT_EQ(b.exchange.lingering(), 0u);
+  for (int turn = 0; turn < 6; ++turn)
+    if (auto f = next(b)) {
+      ASSERT_TRUE(give(a, *f).ok());
+    }
+  EXPECT_EQ(a.exchange.lingering(), 0u);
+}
+
+/// A sender that waits for its memory hears of it even from who takes the chunk and leaves at once.
+TEST(Exchange, AFarewellTellsWhatWasTaken) {
+  End a(0), b(1);
+  a.open(), b.open();
+  for (int turn = 0; turn < 6; ++turn) {
+    if (auto f = next(a)) {
+      ASSERT_TRUE(give(b, *f).ok());
+    }
+    if (auto f = next(b)) {
+      ASSERT_TRUE(give(a, *f).ok());
+    }
+  }
+  a.put();
+  ASSERT_TRUE(give(b, *next(a)).ok());
+  ASSERT_TRUE(b.take());
+  b.exchange.remove(kRoom, true);
+  b.room.reset();
+  ASSERT_TRUE(give(a, *next(b)).ok());
+  EXPECT_EQ(load(*a.link().out().freed), 1u);
+}
+
+/// What was said of a room before the connection broke is said again.
+TEST(Exchange, AFarewellSurvivesItsConnection) {
+  End a(0), b(1);
+  a.open(), b.open();
+  Exchange::Outgoing burst[2];
+  {
+    std::lock_guard lock(a.exchange.lock());
+    ASSERT_TRUE(a.exchange.next(1, &burst[0]));
+    ASSERT_EQ(burst[0].header.kind, NetHeader::kOpen);
+  }
+  a.exchange.remove(kRoom, false);
+  {
+    std::lock_guard lock(a.exchange.lock());
+    EXPECT_TRUE(a.exchange.talks_to(1));
+    ASSERT_TRUE(a.exchange.next(1, &burst[1]));
+    ASSERT_EQ(burst[1].header.kind, NetHeader::kGone);
+    EXPECT_FALSE(a.exchange.talks_to(1));
+    a.exchange.resume(1);
+  }
+  const auto again = next(a);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->header.kind, NetHeader::kGone);
+  EXPECT_EQ(again->header.room, kRoom);
+}
+
+/// Both ends close, at any moment, before or after the other opens; the connection breaks at any moment, and
+/// all that was on it is lost, wholly written or not. Nobody is left waiting for the other.
+TEST(Exchange, NoFarewellIsLostWithItsConnection) {
+  constexpr int kMoments = 14, kEnough = 60;
+  for (int first_closes = 1; first_closes < kMoments; ++first_closes)
+    for (int second_opens = 0; second_opens < kMoments; second_opens += 3)
+      for (int second_closes = second_opens + 1; second_closes < kMoments + 4; second_closes += 2)
+        for (int breaks = 0; breaks < kMoments + 4; ++breaks) {
+          End a(0), b(1);
+          std::deque<Frame> to_a, to_b;
+          a.open(), a.put(), a.put();
+          const auto move = [](std::deque<Frame>& wire, End& to) {
+            if (wire.empty()) return;
+            ASSERT_TRUE(give(to, wire.front()).ok());
+            wire.pop_front();
+          };
+          for (int at = 0; at < kEnough; ++at) {
+            if (at == second_opens) b.open(), b.put();
+            if (at == first_closes) a.exchange.remove(kRoom, true);
+            if (at == second_closes) b.exchange.remove(kRoom, true);
+            if (auto f = next(a)) to_b.push_back(std::move(*f));
+            if (auto f = next(b)) to_a.push_back(std::move(*f));
+            if (at == breaks) {
+              to_a.clear(), to_b.clear();
+              for (End* end : {&a, &b}) {
+                std::lock_guard lock(end->exchange.lock());
+                end->exchange.resume(1 - end->rank);
+              }
+            }
+            move(to_a, a), move(to_b, b);
+          }
+          const auto when = fmt::format("a closes at {}, b lives from {} to {}, the connection breaks at {}",
+                                        first_closes, second_opens, second_closes, breaks);
+          ASSERT_EQ(a.exchange.lingering(), 0u) << when;
+          ASSERT_EQ(b.exchange.lingering(), 0u) << when;
+        }
+}
+
+/// However many rooms come and go, what is kept of them is bounded, whether connections break or not.
+TEST(Exchange, FarewellsAreForgotten) {
+  for (const bool breaks : {false, true}) {
+    End a(0), b(1);
+    const auto talk = [&](int turns, bool b_hears) {
+      for (int turn = 0; turn < turns; ++turn) {
+        auto of_a = next(a), of_b = next(b);
+        if (of_a && b_hears) {
+          ASSERT_TRUE(give(b, *of_a).ok());
+        }
+        if (of_b) {
+          ASSERT_TRUE(give(a, *of_b).ok());
+        }
+      }
+    };
+    for (std::uint64_t key = 1; key <= 2000; ++key) {
+      for (End* end : {&a, &b}) {
+        auto room = std::make_shared<NetRoom>();
+        room->key = key;
+        room->links[1 - end->rank] = std::make_unique<NetLink>(64, 2);
+        end->exchange.add(room);
+      }
+      a.exchange.remove(key, false), b.exchange.remove(key, false);
+      const bool lost = breaks && key % 3 == 0;
+      talk(4, !lost);
+      for (End* end : {&a, &b}) {
+        std::lock_guard lock(end->exchange.lock());
+        if (lost) end->exchange.resume(1 - end->rank);
+      }
+      if (lost) talk(2 * Exchange::kFarewells, true);
+    }
+    EXPECT_LE(a.exchange.remembered(1), Exchange::kFarewells);
+    EXPECT_LE(b.exchange.remembered(0), Exchange::kFarewells);
+    EXPECT_FALSE(next(a) || next(b)) << "they would talk for ever";
+    a.exchange.forgive(1);
+    EXPECT_EQ(a.exchange.remembered(1), 0u);
+  }
+}
+
+/// Who opens a room that its peer has opened and ended meanwhile, and the one that still uses it, are told.
+TEST(Exchange, AnEndedRoomIsToldToWhoAsks) {
+  for (const bool opened_before : {false, true}) {
+    End a(0), b(1);
+    b.open();
+    if (opened_before) {
+      a.open();
+      for (int turn = 0; turn < 6; ++turn) {
+        if (auto f = next(a)) {
+          ASSERT_TRUE(give(b, *f).ok());
+        }
+        if (auto f = next(b)) {
+          ASSERT_TRUE(give(a, *f).ok());
+        }
+      }
+    }
+    b.exchange.remove(kRoom, false);
+    while (next(b)) continue;  // nobody hears it
+    if (!opened_before) a.open();
+    a.put();
+    EXPECT_EQ(a.exchange.owing(*a.room), std::vector<int>{1});  // asks
+    for (int turn = 0; turn < 8; ++turn) {
+      if (auto f = next(a)) {
+        ASSERT_TRUE(give(b, *f).ok());
+      }
+      if (auto f = next(b)) {
+        ASSERT_TRUE(give(a, *f).ok());
+      }
+    }
+    EXPECT_TRUE(a.link().drained()) << opened_before;
+  }
+  End never(1);  // a room that is still to be opened here has not ended
+  NetHeader ask{};
+  ask.kind = NetHeader::kOpen;
+  ask.room = kRoom;
+  ASSERT_TRUE(give(never, {ask, {}}).ok());
+  EXPECT_FALSE(next(never));
+}
+
+}  // namespace
+}  // namespace ouro::transport

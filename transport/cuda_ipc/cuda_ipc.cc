@@ -1,0 +1,151 @@
+// Export and import of device memory. See cuda_ipc.h.
+#include "transport/cuda_ipc/cuda_ipc.h"
+
+#include <fmt/format.h>
+
+namespace ouro::transport {
+
+using gpu::gpu;
+
+Result<std::shared_ptr<GpuBlock>> GpuBlock::create(int device, std::size_t bytes) {
+  auto properties = gpu().properties(device);
+  if (!properties.ok()) return properties.status();
+  auto block = std::shared_ptr<GpuBlock>(new GpuBlock);
+  block->bytes_ = bytes;
+  if (properties->shareable_memory) {
+    auto region = gpu().alloc_shareable(device, bytes);
+    if (!region.ok()) return region.status();
+    block->region_ = *region;
+    block->shareable_ = true;
+  } else {
+    auto data = gpu().alloc(device, bytes);
+    if (!data.ok()) return data.status();
+    block->region_ = {device, *data, bytes, 0};
+  }
+  auto stream = gpu().create_stream(device, properties->low_priority);
+  if (!stream.ok()) return stream.status();
+  Status zeroed = gpu().set(block->data(), 0, bytes, *stream);
+  if (zeroed.ok()) zeroed = gpu().synchronize(*stream);
+  Status ended = gpu().destroy_stream(*stream);
+  if (!zeroed.ok()) return zeroed;
+  if (!ended.ok()) return ended;
+  return block;
+}
+
+GpuBlock::~GpuBlock() {
+  if (region_.data) (void)(shareable_ ? gpu().free_region(region_) : gpu().free(region_.data)).ok();
+}
+
+// ---- exports --------------------------------------------------------------------------------------
+
+std::uint64_t GpuExports::add(std::shared_ptr<GpuBlock> block) {
+  Entry e{.base = block->data(), .bytes = block->bytes()};
+  if (!block->shareable()) {
+    auto handle = gpu().ipc_export(block->data());
+    if (!handle.ok()) return 0;  // for this process only
+    e.handle = *handle;
+  }
+  e.block = std::move(block);
+  std::lock_guard lock(mutex_);
+  entries_[next_] = std::move(e);
+  return next_++;
+}
+
+void GpuExports::withdraw(std::uint64_t id) {
+  std::lock_guard lock(mutex_);
+  if (entries_.erase(id) > 0) dropped_();
+}
+
+Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
+  const auto* at = static_cast<const std::byte*>(p);
+  const auto address = reinterpret_cast<std::uint64_t>(p);
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, e] : entries_)
+    if (e.block && at >= e.base && at + bytes <= e.base + e.bytes)
+      return GpuRef{id, static_cast<std::uint64_t>(at - e.base), address};
+  auto info = gpu().pointer(p);
+  if (!info.ok()) return info.status();
+  if (info->kind != gpu::MemoryKind::device && info->kind != gpu::MemoryKind::managed)
+    return invalid(fmt::format("{} is not memory of a GPU, though its view says so", fmt::ptr(p)));
+  if (info->device != device)
+    return invalid(fmt::format("a buffer on GPU {}, in a view that says GPU {}", info->device, device));
+  if (info->base && at + bytes > static_cast<const std::byte*>(info->base) + info->bytes)
+    return invalid(
+        fmt::format("a buffer of {} bytes reaches beyond its allocation of {}", bytes, info->bytes));
+  if (!info->legacy_ipc || !info->base) return GpuRef{0, 0, address};
+  const auto base = reinterpret_cast<std::uint64_t>(info->base);
+  const auto known = by_base_.find(base);
+  if (known != by_base_.end()) {
+    Entry& e = entries_[known->second];
+    if (e.allocation == info->allocation) return GpuRef{known->second, address - base, address};
+    entries_.erase(known->second);  // freed since, and the address given out again
+    by_base_.erase(known);
+    dropped_();
+  }
+  auto handle = gpu().ipc_export(info->base);
+  if (!handle.ok()) return GpuRef{0, 0, address};
+  const std::uint64_t id = next_++;
+  entries_[id] = {.base = static_cast<std::byte*>(info->base),
+                  .bytes = info->bytes,
+                  .allocation = info->allocation,
+                  .handle = *handle};
+  by_base_[base] = id;
+  return GpuRef{id, address - base, address};
+}
+
+Result<GpuOffer> GpuExports::offer(std::uint64_t id) const {
+  std::lock_guard lock(mutex_);
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return Status(Reason::refused, "this memory was freed");
+  const Entry& e = it->second;
+  GpuOffer offer;
+  offer.bytes = e.bytes;
+  if (e.block && e.block->shareable()) {
+    auto fd = gpu().export_fd(e.block->region());
+    if (!fd.ok()) return fd.status();
+    offer.bytes = e.block->region().bytes;
+    offer.fd = std::move(*fd);
+  } else {
+    offer.handle = e.handle;
+  }
+  return offer;
+}
+
+// ---- imports --------------------------------------------------------------------------------------
+
+Result<std::byte*> GpuImports::map(int device, const GpuRef& ref, std::size_t bytes,
+                                   const std::function<Result<GpuOffer>()>& fetch) {
+  std::lock_guard lock(mutex_);
+  auto it = mapped_.find(ref.id);
+  if (it == mapped_.end()) {
+    auto offer = fetch();
+    if (!offer.ok()) return offer.status();
+    Mapping m{.bytes = offer->bytes, .device = device, .legacy = !offer->fd};
+    if (m.legacy) {
+      auto data = gpu().ipc_open(device, offer->handle);
+      if (!data.ok()) return data.status();
+      m.data = static_cast<std::byte*>(*data);
+    } else {
+      auto region = gpu().import_fd(device, offer->fd, offer->bytes);
+      if (!region.ok()) return region.status();
+      m.region = *region;
+      m.data = static_cast<std::byte*>(region->data);
+    }
+    it = mapped_.emplace(ref.id, m).first;
+  }
+  const Mapping& m = it->second;
+  // The reference was written by a peer: bounded by the size of what was mapped.
+  if (ref.offset > m.bytes || bytes > m.bytes - ref.offset)
+    return Status(Reason::ring_corrupt, fmt::format("a peer posted {} bytes at {} of device memory of {}",
+                                                    bytes, ref.offset, m.bytes));
+  return m.data + ref.offset;
+}
+
+void GpuImports::clear() {
+  std::lock_guard lock(mutex_);
+  for (auto& [id, m] : mapped_)
+    (void)(m.legacy ? gpu().ipc_close(m.device, m.data) : gpu().free_region(m.region)).ok();
+  mapped_.clear();
+}
+
+}  // namespace ouro::transport

@@ -1,0 +1,103 @@
+// Device memory between the ranks of a node: what one rank exports, others map, by VMM descriptor, by legacy
+// IPC handle, or, within a process, by its address. Used by the context (sockets) and the GPU executors.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/device/gpu.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/status.h"
+
+namespace ouro::transport {
+
+/// Where a buffer lies: export `id` of a rank (0: others cannot map it), at `offset`; and its address there,
+/// which is good within that process.
+struct GpuRef {
+  std::uint64_t id = 0, offset = 0;
+  std::uint64_t address = 0;
+};
+
+/// What lets another process map an export. Travels over the authenticated local socket and nowhere else.
+struct GpuOffer {
+  std::uint64_t bytes = 0;
+  Fd fd;  ///< of VMM memory; else the handle holds
+  gpu::IpcHandle handle = {};
+};
+
+/// Device memory of this library's own making; freed with the last owner.
+class GpuBlock {
+ public:
+  /// Zero-filled. Shareable where the device can; else ordinary memory, which legacy handles may still share.
+  static Result<std::shared_ptr<GpuBlock>> create(int device, std::size_t bytes);
+  ~GpuBlock();
+  GpuBlock(const GpuBlock&) = delete;
+  GpuBlock& operator=(const GpuBlock&) = delete;
+  std::byte* data() const { return static_cast<std::byte*>(region_.data); }
+  std::size_t bytes() const { return bytes_; }
+  int device() const { return region_.device; }
+  bool shareable() const { return shareable_; }
+  const gpu::Region& region() const { return region_; }
+
+ private:
+  GpuBlock() = default;
+  gpu::Region region_;
+  std::size_t bytes_ = 0;
+  bool shareable_ = false;
+};
+
+/// What this rank exports. Thread-safe: the watch thread makes offers.
+class GpuExports {
+ public:
+  /// `dropped` is told whenever an export has ended, so that importers let go of it; one call at a time.
+  explicit GpuExports(std::function<void()> dropped) : dropped_(std::move(dropped)) {}
+  /// Exports a block until `withdraw`.
+  std::uint64_t add(std::shared_ptr<GpuBlock>);
+  void withdraw(std::uint64_t id);
+  /// Finds, or makes, the export that holds [p, p + bytes): a block, or any memory that has a legacy handle.
+  /// Id 0: it cannot be shared. Error invalid: not device memory of `device`, or not all of it.
+  Result<GpuRef> find(const void* p, std::size_t bytes, int device);
+  Result<GpuOffer> offer(std::uint64_t id) const;
+
+ private:
+  struct Entry {
+    std::byte* base = nullptr;
+    std::size_t bytes = 0;
+    std::shared_ptr<GpuBlock> block;  // or a stranger's memory:
+    std::uint64_t allocation = 0;
+    gpu::IpcHandle handle = {};
+  };
+  std::function<void()> dropped_;
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, Entry> entries_;
+  std::map<std::uint64_t, std::uint64_t> by_base_;  // address of a stranger's memory -> id
+  std::uint64_t next_ = 1;
+};
+
+/// What this rank has mapped of one other process's exports.
+class GpuImports {
+ public:
+  ~GpuImports() { clear(); }
+  /// The address here of `bytes` bytes at `ref`; asks `fetch` for an offer the first time. Bounds are checked
+  /// against what was mapped.
+  Result<std::byte*> map(int device, const GpuRef& ref, std::size_t bytes,
+                         const std::function<Result<GpuOffer>()>& fetch);
+  /// Unmaps all. No work that uses them may be in flight.
+  void clear();
+
+ private:
+  struct Mapping {
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+    int device = -1;
+    bool legacy = false;
+    gpu::Region region;
+  };
+  std::mutex mutex_;
+  std::map<std::uint64_t, Mapping> mapped_;
+};
+
+}  // namespace ouro::transport

@@ -1,0 +1,42 @@
+// A fabric: what carries the frames of an exchange between the ranks of different hosts. One implementation a
+// file pair. Used by the runtime's network, which makes one a context.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <string>
+
+#include "runtime/core/wait.h"
+#include "transport/net/exchange.h"
+
+namespace ouro::transport {
+
+/// Whoever waits drives it (Pump); a thread of its own takes over where nobody does.
+class Fabric : public Pump {
+ public:
+  virtual const char* name() const = 0;
+  virtual Exchange& exchange() = 0;
+  /// There are links to `peer` from now on, or something is waiting to be sent without anybody waiting. It is
+  /// sent, or the fabric's own thread sees to it.
+  virtual void nudge(int peer) = 0;
+  static constexpr int kEveryone = -1;
+  /// For a chunk from or to `peer` that may be under way, under the exchange's lock. With the return nobody
+  /// reads or writes where it was.
+  virtual void moved(int peer, const Exchange::Move&) = 0;
+  /// Nothing comes from `peer` any more: its connections are dropped.
+  virtual void drop(int peer) = 0;
+
+  void enter() final { drivers_.fetch_add(1, std::memory_order_relaxed); }
+  void leave() final {
+    if (drivers_.fetch_sub(1, std::memory_order_relaxed) == 1) left();
+  }
+
+ protected:
+  /// The last driver has left: what it may have left half done is the own thread's.
+  virtual void left() {}
+  bool driven() const { return drivers_.load(std::memory_order_relaxed) > 0; }
+
+ private:
+  std::atomic<int> drivers_{0};
+};
+
+}  // namespace ouro::transport

@@ -1,0 +1,88 @@
+// Links within and between hosts. See net_links.h.
+#include "transport/net/net_links.h"
+
+#include <algorithm>
+
+namespace ouro::transport {
+
+NetLinks::NetLinks(Fabric& fabric, std::uint64_t key, std::vector<int> ranks, std::vector<int> local,
+                   int rank, NetSlots slots, std::unique_ptr<ShmLinks> shm)
+    : fabric_(fabric),
+      ranks_(std::move(ranks)),
+      local_(std::move(local)),
+      rank_(rank),
+      slot_bytes_(slots.bytes),
+      shm_(std::move(shm)),
+      room_(std::make_shared<NetRoom>()),
+      spare_(std::make_unique<Spare>()) {
+  room_->key = key;
+  room_->bell = bell(rank_);
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    if (local_[r] < 0) room_->links[ranks_[r]] = std::make_unique<NetLink>(slots.bytes, slots.count);
+  fabric_.exchange().add(room_);
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    if (local_[r] < 0) fabric_.nudge(ranks_[r]);
+}
+
+NetLinks::~NetLinks() {
+  fabric_.exchange().remove(room_->key, lingers_);
+  if (lingers_) fabric_.nudge(Fabric::kEveryone);
+}
+
+void NetLinks::linger(std::shared_ptr<void> after) {
+  std::lock_guard lock(fabric_.exchange().lock());
+  room_->after = std::move(after);
+  lingers_ = true;
+}
+
+LinkView NetLinks::inbound(int from) const {
+  if (remote(from)) return link(from).in();
+  if (shm_) return shm_->inbound(local_[static_cast<std::size_t>(from)]);
+  return nothing();
+}
+
+LinkView NetLinks::outbound(int to) const {
+  if (remote(to)) return link(to).out();
+  if (shm_) return shm_->outbound(local_[static_cast<std::size_t>(to)]);
+  return nothing();
+}
+
+Counter* NetLinks::bell(int rank) const {
+  if (remote(rank)) return &spare_->others_bell;  // the other side rings its own when a chunk arrives
+  return shm_ ? shm_->bell(local_[static_cast<std::size_t>(rank)]) : &spare_->own_bell;
+}
+
+void NetLinks::land(int from, const Landing& where) {
+  if (!remote(from)) return;
+  std::lock_guard lock(fabric_.exchange().lock());
+  fabric_.exchange().land(link(from), where);
+}
+
+void NetLinks::recall_inbound(int from) {
+  if (!remote(from)) return;
+  std::lock_guard lock(fabric_.exchange().lock());
+  fabric_.exchange().recall_inbound(link(from), [&](Exchange::Move m) {
+    m.room = room_->key;
+    fabric_.moved(ranks_[static_cast<std::size_t>(from)], m);
+  });
+}
+
+void NetLinks::recall_outbound(int to) {
+  if (!remote(to)) return;
+  std::lock_guard lock(fabric_.exchange().lock());
+  fabric_.exchange().recall_outbound(link(to), [&](Exchange::Move m) {
+    m.room = room_->key;
+    fabric_.moved(ranks_[static_cast<std::size_t>(to)], m);
+  });
+}
+
+std::vector<int> NetLinks::owing() {
+  const std::vector<int> owe = fabric_.exchange().owing(*room_);
+  if (!owe.empty()) settle();
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    if (std::find(owe.begin(), owe.end(), ranks_[r]) != owe.end()) ranks.push_back(static_cast<int>(r));
+  return ranks;
+}
+
+}  // namespace ouro::transport

@@ -1,0 +1,50 @@
+// Links of a group whose ranks are on several hosts: over shared memory within a host, over a fabric between
+// hosts. Used by group.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "transport/net/fabric.h"
+#include "transport/shm/shm.h"
+#include "transport/transport.h"
+
+namespace ouro::transport {
+
+class NetLinks final : public Links {
+ public:
+  /// `ranks`: of the job, by rank of the group; `local`: for each, its index among the group's ranks of this
+  /// host, or -1. `shm` reaches those (nullptr where this rank is alone on its host).
+  NetLinks(Fabric& fabric, std::uint64_t key, std::vector<int> ranks, std::vector<int> local, int rank,
+           NetSlots slots, std::unique_ptr<ShmLinks> shm);
+  ~NetLinks() override;
+  const char* name() const override { return fabric_.name(); }
+  LinkView inbound(int from) const override;
+  LinkView outbound(int to) const override;
+  Counter* bell(int rank) const override;
+  bool remote(int rank) const override { return local_[static_cast<std::size_t>(rank)] < 0; }
+  void sent(int to) override { fabric_.nudge(ranks_[static_cast<std::size_t>(to)]); }
+  void settle() override { fabric_.nudge(Fabric::kEveryone); }
+  void land(int from, const Landing&) override;
+  void recall_inbound(int from) override;
+  void recall_outbound(int to) override;
+  void linger(std::shared_ptr<void> after) override;
+  std::vector<int> owing() override;
+
+ private:
+  NetLink& link(int rank) const { return *room_->links.at(ranks_[static_cast<std::size_t>(rank)]); }
+  /// Of a rank that is alone on its host, to itself: nothing ever goes there.
+  LinkView nothing() const { return {nullptr, slot_bytes_, 2, &spare_->full, &spare_->freed}; }
+  Fabric& fabric_;
+  std::vector<int> ranks_, local_;
+  int rank_;
+  std::uint32_t slot_bytes_;
+  std::unique_ptr<ShmLinks> shm_;
+  std::shared_ptr<NetRoom> room_;
+  bool lingers_ = false;
+  struct Spare {
+    Counter own_bell{}, others_bell{}, full{}, freed{};
+  };
+  std::unique_ptr<Spare> spare_;
+};
+
+}  // namespace ouro::transport

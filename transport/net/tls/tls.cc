@@ -1,0 +1,344 @@
+// Pipe: plain sockets, and TLS 1.3 by OpenSSL. See tls.h.
+#include "transport/net/tls/tls.h"
+
+#include <fmt/format.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+namespace ouro::transport {
+namespace {
+
+constexpr std::size_t kRecord = SSL3_RT_MAX_PLAIN_LENGTH;  // 16 KiB
+constexpr std::size_t kBatch = std::size_t{128} << 10;     // records are sent by so many bytes
+constexpr std::size_t kAhead = std::size_t{128} << 10;     // and received
+constexpr std::string_view kIdentity = "ouro";  // there is one key a connection, so it needs no name
+constexpr std::array<unsigned char, 2> kSuite{0x13, 0x02};  // TLS_AES_256_GCM_SHA384
+
+Status ended(std::string how) { return {Reason::link_lost, std::move(how)}; }
+Status ended(int error) { return ended(error == 0 ? "closed by the other end" : std::strerror(error)); }
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+/// What the library has to say about its last failure on this thread.
+std::string last_words() {
+  const unsigned long e = ERR_peek_error();
+  const char* const text = e == 0 ? nullptr : ERR_reason_error_string(e);
+  ERR_clear_error();
+  return text ? text : "no reason given";
+}
+
+ssize_t send_some(int socket, std::span<const iovec> parts) {
+  msghdr m{};
+  m.msg_iov = const_cast<iovec*>(parts.data());
+  m.msg_iovlen = parts.size();
+  return ::sendmsg(socket, &m, MSG_NOSIGNAL);
+}
+
+}  // namespace
+
+/// One TLS connection. What the library writes is collected in `sealed`, so that it never has to wait and
+/// many records go with one call of the kernel; what it reads it takes from the socket by itself.
+struct Pipe::Tls {
+  Tls(int fd, const TlsEnd& end) : socket(fd), records_per_key(end.records_per_key) {}
+  ~Tls() {
+    SSL_free(ssl);
+    wire::wipe(key);
+  }
+  Tls(const Tls&) = delete;
+  Tls& operator=(const Tls&) = delete;
+
+  const int socket;
+  SSL* ssl = nullptr;
+  wire::Key key{};  // until the handshake is over
+  bool ready = false, ask_socket = true;
+  std::vector<char> sealed;
+  std::size_t sent = 0;  // of sealed
+  std::uint64_t records = 0, records_per_key;
+  int socket_error = -1;  // 0: the end of the stream
+  Status broken;
+  std::array<std::byte, kRecord> gathered;
+
+  static SSL_CTX* context();
+  static BIO_METHOD* method();
+  static Tls& of(BIO* b) { return *static_cast<Tls*>(BIO_get_data(b)); }
+  static Tls& of(const SSL* s) { return *static_cast<Tls*>(SSL_get_app_data(s)); }
+  SSL_SESSION* session();
+
+  Status open(TlsEnd::Role);
+  Status fail(Status why) { return broken = std::move(why); }
+  Status judge(int returned);
+  Status shake();
+  Status flush(bool* blocked);
+  Result<std::size_t> write(std::span<const iovec> parts, bool* blocked);
+  Result<std::size_t> read(std::span<const iovec> parts, From, bool* blocked);
+  std::span<const std::byte> next_record(std::span<const iovec> parts, std::size_t from);
+};
+
+BIO_METHOD* Pipe::Tls::method() {
+  static BIO_METHOD* const made = [] {
+    BIO_METHOD* const m = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "ouro");
+    if (!m) return m;
+    BIO_meth_set_write(m, [](BIO* b, const char* from, int n) {
+      Tls& t = of(b);
+      t.sealed.insert(t.sealed.end(), from, from + n);
+      return n;
+    });
+    BIO_meth_set_read(m, [](BIO* b, char* to, int n) {
+      Tls& t = of(b);
+      BIO_clear_retry_flags(b);
+      if (!t.ask_socket) {
+        BIO_set_retry_read(b);
+        return -1;
+      }
+      const ssize_t got = ::recv(t.socket, to, static_cast<std::size_t>(n), 0);
+      if (got > 0) return static_cast<int>(got);
+      if (got < 0 && would_block(errno))
+        BIO_set_retry_read(b);
+      else
+        t.socket_error = got == 0 ? 0 : errno;
+      return -1;
+    });
+    BIO_meth_set_ctrl(m, [](BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1L : 0L; });
+    return m;
+  }();
+  return made;
+}
+
+/// What all connections of this process have in common; made once, and never freed, since a connection may
+/// end when the process does.
+SSL_CTX* Pipe::Tls::context() {
+  static SSL_CTX* const made = [] {
+    SSL_CTX* const c = SSL_CTX_new(TLS_method());
+    if (!c) return c;
+    const bool good = SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) &&
+                      SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION) &&
+                      SSL_CTX_set_ciphersuites(c, "TLS_AES_256_GCM_SHA384") &&
+                      SSL_CTX_set1_groups_list(c, "X25519:P-256") && SSL_CTX_set_num_tickets(c, 0);
+    SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_read_ahead(c, 1);
+    SSL_CTX_set_default_read_buffer_len(c, kAhead);
+    SSL_CTX_set_psk_use_session_callback(
+        c, [](SSL* s, const EVP_MD*, const unsigned char** name, std::size_t* length, SSL_SESSION** with) {
+          *name = reinterpret_cast<const unsigned char*>(kIdentity.data());
+          *length = kIdentity.size();
+          return (*with = of(s).session()) ? 1 : 0;
+        });
+    SSL_CTX_set_psk_find_session_callback(
+        c, [](SSL* s, const unsigned char* name, std::size_t length, SSL_SESSION** with) {
+          *with = nullptr;
+          if (std::string_view(reinterpret_cast<const char*>(name), length) != kIdentity) return 1;
+          return (*with = of(s).session()) ? 1 : 0;
+        });
+    if (good) return c;
+    SSL_CTX_free(c);
+    return static_cast<SSL_CTX*>(nullptr);
+  }();
+  return made;
+}
+
+SSL_SESSION* Pipe::Tls::session() {
+  SSL_SESSION* const s = SSL_SESSION_new();
+  if (s && SSL_SESSION_set1_master_key(s, key.data(), key.size()) &&
+      SSL_SESSION_set_cipher(s, SSL_CIPHER_find(ssl, kSuite.data())) &&
+      SSL_SESSION_set_protocol_version(s, TLS1_3_VERSION))
+    return s;
+  SSL_SESSION_free(s);
+  return nullptr;
+}
+
+Status Pipe::Tls::open(TlsEnd::Role role) {
+  const auto cannot = [] { return Status(Reason::resource, "TLS cannot be set up: " + last_words()); };
+  ERR_clear_error();
+  BIO* const bio = context() && method() ? BIO_new(method()) : nullptr;
+  ssl = bio ? SSL_new(context()) : nullptr;
+  if (!ssl) {
+    BIO_free(bio);
+    return cannot();
+  }
+  BIO_set_data(bio, this);
+  BIO_set_init(bio, 1);
+  SSL_set_bio(ssl, bio, bio);
+  SSL_set_app_data(ssl, this);
+  if (role == TlsEnd::Role::client) {
+    // A server that ignores the key and shows a certificate instead is not believed: no authority is.
+    SSL_set_verify(ssl, SSL_VERIFY_PEER, nullptr);
+    SSL_set_connect_state(ssl);
+  } else {
+    SSL_set_accept_state(ssl);
+  }
+  sealed.reserve(kBatch + 2 * kRecord);
+  return {};
+}
+
+/// After a call of the library that did not do all it was asked for: nothing, or how the connection has
+/// ended.
+Status Pipe::Tls::judge(int returned) {
+  const int e = SSL_get_error(ssl, returned);
+  if (e == SSL_ERROR_WANT_READ && socket_error < 0) return {};
+  if (socket_error >= 0) return fail(ended(socket_error));
+  if (e == SSL_ERROR_ZERO_RETURN) return fail(ended(0));
+  Status why = ended("TLS: " + last_words());
+  // The other end is told by an alert, if that goes without waiting.
+  bool ignored = false;
+  (void)flush(&ignored).ok();
+  return fail(std::move(why));
+}
+
+Status Pipe::Tls::shake() {
+  ERR_clear_error();
+  const int done = SSL_do_handshake(ssl);
+  if (done != 1) return judge(done);
+  if (!SSL_session_reused(ssl)) return fail(ended("TLS: the other end does without the job's key"));
+  ready = true;
+  wire::wipe(key);
+  return {};
+}
+
+Status Pipe::Tls::flush(bool* blocked) {
+  if (!broken.ok()) return broken;
+  *blocked = false;
+  while (sent < sealed.size()) {
+    const ssize_t n = ::send(socket, sealed.data() + sent, sealed.size() - sent, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && would_block(errno)) {
+      *blocked = true;
+      return {};
+    }
+    if (n < 0) return fail(ended(errno));
+    sent += static_cast<std::size_t>(n);
+  }
+  sealed.clear();
+  sent = 0;
+  return {};
+}
+
+/// The next bytes to be put into one record: as they lie, or gathered where a part alone would make a small
+/// one.
+std::span<const std::byte> Pipe::Tls::next_record(std::span<const iovec> parts, std::size_t from) {
+  std::size_t filled = 0;
+  for (const iovec& p : parts) {
+    const std::size_t skip = std::min(from, p.iov_len), here = p.iov_len - skip;
+    from -= skip;
+    if (here == 0) continue;
+    const std::byte* const at = static_cast<const std::byte*>(p.iov_base) + skip;
+    if (filled == 0 && (here >= kRecord || &p == &parts.back())) return {at, std::min(here, kRecord)};
+    const std::size_t n = std::min(here, kRecord - filled);
+    std::memcpy(gathered.data() + filled, at, n);
+    filled += n;
+    if (filled == kRecord) break;
+  }
+  return {gathered.data(), filled};
+}
+
+Result<std::size_t> Pipe::Tls::write(std::span<const iovec> parts, bool* blocked) {
+  std::size_t taken = 0;
+  if (Status s = flush(blocked); !s.ok()) return s;
+  while (ready && !*blocked) {
+    while (sealed.size() < kBatch) {
+      const std::span<const std::byte> record = next_record(parts, taken);
+      if (record.empty()) break;
+      ERR_clear_error();
+      if (++records % records_per_key == 0 && SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED) != 1)
+        return fail(ended("TLS: no new key: " + last_words()));
+      std::size_t n = 0;
+      if (const int done = SSL_write_ex(ssl, record.data(), record.size(), &n); done != 1) {
+        if (Status s = judge(done); !s.ok()) return s;
+        break;
+      }
+      taken += n;
+    }
+    if (sealed.empty()) break;
+    if (Status s = flush(blocked); !s.ok()) return s;
+  }
+  return taken;
+}
+
+Result<std::size_t> Pipe::Tls::read(std::span<const iovec> parts, From from, bool* blocked) {
+  if (!broken.ok()) return broken;
+  ask_socket = from == From::wire;
+  if (!ready) {
+    if (Status s = shake(); !s.ok()) return s;
+  }
+  std::size_t got = 0;
+  bool more = ready;
+  for (const iovec& p : parts) {
+    for (std::size_t filled = 0; more && filled < p.iov_len;) {
+      ERR_clear_error();
+      std::size_t n = 0;
+      const int done = SSL_read_ex(ssl, static_cast<std::byte*>(p.iov_base) + filled, p.iov_len - filled, &n);
+      // What came before the end counts; the next call tells of it.
+      if (more = done == 1; !more)
+        if (Status s = judge(done); !s.ok())
+          return got > 0 ? Result<std::size_t>(got) : Result<std::size_t>(s);
+      filled += n;
+      got += n;
+    }
+  }
+  // What the library has to answer with: its part of the handshake.
+  if (!sealed.empty())
+    if (Status s = flush(blocked); !s.ok() && got == 0) return s;
+  return got;
+}
+
+Pipe::Pipe(int socket, std::unique_ptr<Tls> tls) : socket_(socket), tls_(std::move(tls)) {}
+Pipe::Pipe(Pipe&&) noexcept = default;
+Pipe& Pipe::operator=(Pipe&&) noexcept = default;
+Pipe::~Pipe() = default;
+
+Result<Pipe> Pipe::open(int socket, const std::optional<TlsEnd>& end) {
+  if (!end) return Pipe(socket, nullptr);
+  auto tls = std::make_unique<Tls>(socket, *end);
+  const bool client = end->role == TlsEnd::Role::client;
+  const wire::Key &up = client ? end->keys.out : end->keys.in, &down = client ? end->keys.in : end->keys.out;
+  constexpr std::string_view kLabel = "ouro tls psk";
+  auto key = wire::hkdf(up, {{reinterpret_cast<const std::uint8_t*>(kLabel.data()), kLabel.size()}, down});
+  if (!key.ok()) return key.status();
+  tls->key = *key;
+  wire::wipe(*key);
+  OURO_TRY(tls->open(end->role));
+  return Pipe(socket, std::move(tls));
+}
+
+bool Pipe::ready() const { return !tls_ || tls_->ready; }
+
+Status Pipe::flush() {
+  if (!tls_) {
+    blocked_ = false;
+    return {};
+  }
+  if (!tls_->ready && tls_->broken.ok()) {
+    tls_->ask_socket = true;
+    OURO_TRY(tls_->shake());
+  }
+  return tls_->flush(&blocked_);
+}
+
+Result<std::size_t> Pipe::write(std::span<const iovec> parts) {
+  if (tls_) {
+    if (!tls_->ready) OURO_TRY(flush());
+    return tls_->write(parts, &blocked_);
+  }
+  const ssize_t n = send_some(socket_, parts);
+  blocked_ = n < 0 && would_block(errno);
+  if (n < 0 && !blocked_) return ended(errno);
+  return n < 0 ? 0 : static_cast<std::size_t>(n);
+}
+
+Result<std::size_t> Pipe::read(std::span<const iovec> parts, From from) {
+  if (tls_) return tls_->read(parts, from, &blocked_);
+  if (from == From::kept) return std::size_t{0};
+  const ssize_t n = ::readv(socket_, parts.data(), static_cast<int>(parts.size()));
+  if (n == 0) return ended(0);
+  if (n < 0 && !would_block(errno)) return ended(errno);
+  return n < 0 ? 0 : static_cast<std::size_t>(n);
+}
+
+}  // namespace ouro::transport

@@ -1,0 +1,278 @@
+// The ucx fabric: one context, one worker, an endpoint a peer. See ucx.h.
+//
+// Chunks go as eager active messages in one segment each: over TCP the rendezvous that UCX chooses by itself
+// costs a round trip a chunk and was slower at every size, in spite of the copy that eager receipt adds.
+#include "transport/net/ucx/ucx.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "transport/net/ucx/ucx_fabric.h"
+
+namespace ouro::transport {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kAside = 1ms;       // how often the own thread asks whether somebody drives
+constexpr auto kNap = 100ms;       // the longest that it sleeps: bounds what a missed event costs
+constexpr int kBurst = 64;         // calls of progress in a row by the own thread
+constexpr auto kFarewell = 200ms;  // for endpoints to go, at the end
+constexpr auto kRecall = 500ms;    // for a send to leave memory that its owner wants back
+
+}  // namespace
+
+Ucx::Ucx(Options options)
+    : options_(std::move(options)),
+      exchange_(options_.world, options_.checks,
+                [this](int peer, std::string text) {
+                  break_with(peers_[static_cast<std::size_t>(peer)],
+                             Status(Failure{.reason = Reason::data_corrupt,
+                                            .text = std::move(text),
+                                            .rank = peer,
+                                            .detector = "checksum"}));
+                }),
+      peers_(static_cast<std::size_t>(options_.world)),
+      stop_(eventfd(0, EFD_CLOEXEC)) {
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    peers_[r].fabric = this;
+    peers_[r].rank = static_cast<int>(r);
+  }
+}
+
+Status Ucx::open() {
+  if (!stop_) return {Reason::resource, fmt::format("eventfd: {}", std::strerror(errno))};
+  const auto taken = [](void* self, const void* header, std::size_t header_bytes, void* data,
+                        std::size_t bytes, const ucp_am_recv_param_t* p) {
+    return static_cast<Ucx*>(self)->take(header, header_bytes, data, bytes,
+                                         (p->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+  };
+  OURO_TRY(ucx_.open(options_.world, options_.devices, taken, this));
+  address_ = ucx_.address();
+  if (address_.empty()) return {Reason::resource, "UCX gives this worker no address"};
+  thread_ = Thread("ouro-progress", [this] { persist("the ucx fabric", [this] { watch(); }); });
+  return {};
+}
+
+Ucx::~Ucx() {
+  if (thread_.joinable()) {
+    (void)eventfd_write(stop_.get(), 1);
+    thread_.join();
+  }
+  if (!address_.empty()) {
+    std::lock_guard lock(exchange_.lock());
+    for (Peer& p : peers_) {
+      // A good connection that is still being made is waited for: UCX 1.13 does not survive its sudden end.
+      const bool good = !std::exchange(p.dropped, true) && p.broken.ok() && !p.ended;
+      close(p, good ? 0 : UCP_EP_CLOSE_FLAG_FORCE);
+    }
+    const auto end = Clock::now() + kFarewell;
+    do {
+      while (ucx_.progress() && Clock::now() < end) continue;
+      bury();
+    } while (!closing_.empty() && Clock::now() < end);
+    // A worker must not go while somebody holds requests of it, done or not.
+    for (void* request : closing_) ucx_->ucp_request_free(request);
+    if (std::any_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.anew; })) ucx_.abandon();
+  }
+}
+
+/// What UCX reads it cannot be told to read elsewhere: it is awaited, and if that takes long the peer takes
+/// nothing. What comes never lies where it has to be moved from (take).
+void Ucx::moved(int peer, const Exchange::Move& m) {
+  const auto reads = [&](const auto& s) { return s->under_way && s->out.payload == m.from; };
+  const auto pending = [&] { return std::any_of(sends_.begin(), sends_.end(), reads); };
+  const auto patience = Clock::now() + kRecall;
+  while (pending() && Clock::now() < patience) ucx_.progress();
+  if (!pending()) return;
+  Peer& p = peers_[static_cast<std::size_t>(peer)];
+  break_with(p, Status(Failure{.reason = Reason::peer_unresponsive,
+                               .text = "it did not take a message that was given up here",
+                               .rank = peer,
+                               .detector = "ucx"}));
+  bury();
+  const auto end = Clock::now() + kFarewell;
+  while (pending() && Clock::now() < end) ucx_.progress();
+}
+
+void Ucx::progress() {
+  std::unique_lock lock(exchange_.lock(), std::try_to_lock);
+  if (!lock) return;
+  drives_.fetch_add(1, std::memory_order_relaxed);
+  ucx_.progress();
+  push_all();
+  bury();
+}
+
+void Ucx::nudge(int peer) {
+  std::lock_guard lock(exchange_.lock());
+  if (peer == kEveryone)
+    push_all();
+  else
+    push(peers_[static_cast<std::size_t>(peer)]);
+  bury();
+}
+
+void Ucx::rest(std::chrono::microseconds at_most) {
+  {
+    std::lock_guard lock(exchange_.lock());
+    if (!ucx_.arm()) return;
+  }
+  pollfd events{ucx_.events(), POLLIN, 0};
+  const timespec slice{at_most.count() / 1'000'000, at_most.count() % 1'000'000 * 1000};
+  ppoll(&events, 1, &slice, nullptr);
+}
+
+// ---- sending ---------------------------------------------------------------------------------------
+
+void Ucx::push_all() {
+  for (Peer& p : peers_)
+    if (exchange_.talks_to(p.rank)) push(p);
+}
+
+void Ucx::push(Peer& p) {
+  if (!connected(p)) return;
+  for (;;) {
+    Send* const s = idle();
+    if (!exchange_.next(p.rank, &s->out)) return idle_.push_back(s);
+    send(p, s);
+    if (!p.endpoint || p.ended || !p.broken.ok()) return;
+  }
+}
+
+Ucx::Send* Ucx::idle() {
+  if (idle_.empty()) {
+    sends_.push_back(std::make_unique<Send>());
+    sends_.back()->fabric = this;
+    return sends_.back().get();
+  }
+  Send* const s = idle_.back();
+  idle_.pop_back();
+  return s;
+}
+
+void Ucx::send(Peer& p, Send* s) {
+  NetHeader& h = s->out.header;
+  h.from = static_cast<std::uint32_t>(options_.rank);  // an active message does not say whose it is
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = h.bytes <= UcxWorker::kEager ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  param.user_data = s;
+  param.cb.send = [](void* request, ucs_status_t, void* user) {  // of an error the endpoint tells
+    Send* const done = static_cast<Send*>(user);
+    done->fabric->ucx_->ucp_request_free(request);
+    done->fabric->sent(done);
+  };
+  s->peer = p.rank;
+  s->under_way = true;
+  const std::byte* payload = s->out.payload;
+  if (p.resumed && h.bytes > 0) {  // it may be given back, and freed, before it has gone this time
+    s->copy.assign(payload, payload + h.bytes);
+    payload = s->copy.data();
+  }
+  void* const request =
+      ucx_->ucp_am_send_nbx(p.endpoint, UcxWorker::kFrame, &h, sizeof h, payload, h.bytes, &param);
+  if (UCS_PTR_IS_PTR(request)) return;
+  if (UCS_PTR_IS_ERR(request)) ended(p, ucx_.what(UCS_PTR_STATUS(request)));
+  sent(s);
+}
+
+void Ucx::sent(Send* s) {
+  s->under_way = false;
+  s->out.keep.reset();
+  idle_.push_back(s);
+}
+
+// ---- receiving -------------------------------------------------------------------------------------
+
+/// UCS_OK: UCX may forget the message, whether it was taken or not.
+ucs_status_t Ucx::take(const void* header, std::size_t header_bytes, void* data, std::size_t bytes,
+                       bool rendezvous) {
+  NetHeader h;
+  if (header_bytes != sizeof h) return UCS_OK;  // no rank of this job sends such
+  std::memcpy(&h, header, sizeof h);
+  const std::uint32_t from = std::exchange(h.from, 0);
+  if (from >= peers_.size()) return UCS_OK;
+  Peer& p = peers_[from];
+  if (p.dropped || !p.broken.ok()) return UCS_OK;
+  if (!p.ended) p.pause = {};
+  auto place = h.bytes == bytes
+                   ? exchange_.place(p.rank, h, !rendezvous)
+                   : Status(Failure{.reason = Reason::ring_corrupt,
+                                    .text = fmt::format("a frame of {} bytes that says {}", bytes, h.bytes),
+                                    .rank = p.rank,
+                                    .detector = "frame header"});
+  if (!place.ok()) {
+    break_with(p, place.status());
+    return UCS_OK;
+  }
+  if (rendezvous && place->to) return receive(p.rank, h, std::move(*place), data) ? UCS_INPROGRESS : UCS_OK;
+  if (place->to) std::memcpy(place->to, data, bytes);
+  exchange_.landed(p.rank, h, *place);
+  return UCS_OK;
+}
+
+/// False: it has not begun, and is asked for again.
+bool Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* descriptor) {
+  try {
+    receives_.push_front({this, peer, h, std::move(place), {}});
+  } catch (const std::bad_alloc&) {  // UCX, which has called this, knows nothing of exceptions
+    exchange_.abandon(peer, h);
+    return false;
+  }
+  Receive& r = receives_.front();
+  r.self = receives_.begin();
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.user_data = &r;
+  param.cb.recv_am = [](void* request, ucs_status_t how, std::size_t, void* user) {
+    Receive& done = *static_cast<Receive*>(user);
+    Ucx& fabric = *done.fabric;
+    fabric.ucx_->ucp_request_free(request);
+    if (how != UCS_OK) return fabric.exchange_.abandon(done.peer, done.header);
+    fabric.exchange_.landed(done.peer, done.header, done.place);
+    fabric.receives_.erase(done.self);
+  };
+  void* const request = ucx_->ucp_am_recv_data_nbx(ucx_, descriptor, r.place.to, h.bytes, &param);
+  if (UCS_PTR_IS_PTR(request)) return true;
+  exchange_.abandon(peer, h);
+  receives_.erase(r.self);  // nothing can come for it
+  return false;
+}
+
+// ---- the own thread --------------------------------------------------------------------------------
+
+/// Moves what comes while nobody drives, and keeps out of the way of whoever does.
+void Ucx::watch() {
+  std::uint64_t seen = 0;
+  for (;;) {
+    const std::uint64_t drives = drives_.load(std::memory_order_relaxed);
+    const bool aside = driven() || std::exchange(seen, drives) != drives;
+    bool armed = false;
+    if (!aside) {
+      std::lock_guard lock(exchange_.lock());
+      for (int i = 0; i < kBurst && ucx_.progress(); ++i) continue;
+      push_all();
+      bury();
+      armed = ucx_.arm();
+    }
+    std::array<pollfd, 2> fds{pollfd{stop_.get(), POLLIN, 0}, pollfd{ucx_.events(), POLLIN, 0}};
+    const auto at_most = aside ? kAside : armed ? kNap : 0ms;
+    poll(fds.data(), armed ? 2 : 1, static_cast<int>(at_most.count()));
+    if (fds[0].revents & POLLIN) return;
+  }
+}
+
+Result<std::unique_ptr<UcxFabric>> UcxFabric::create(Options options) {
+  auto fabric = std::make_unique<Ucx>(std::move(options));
+  OURO_TRY(fabric->open());
+  return std::unique_ptr<UcxFabric>(std::move(fabric));
+}
+
+}  // namespace ouro::transport

@@ -1,0 +1,102 @@
+// The state of the ucx fabric. Used by ucx.cc (what moves) and ucx_peers.cc (connections, and their end).
+#pragma once
+#include <atomic>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/core/fd.h"
+#include "runtime/core/thread.h"
+#include "transport/net/ucx/ucx.h"
+#include "transport/net/ucx/ucx_worker.h"
+
+namespace ouro::transport {
+
+/// An endpoint a peer, and one worker.
+class Ucx final : public UcxFabric {
+ public:
+  explicit Ucx(Options);
+  ~Ucx() override;
+  Status open();
+
+  std::span<const std::uint8_t> address() const override { return address_; }
+  void connect(int peer, std::span<const std::uint8_t> address) override;
+  Exchange& exchange() override { return exchange_; }
+  void progress() override;
+  void rest(std::chrono::microseconds at_most) override;
+  void nudge(int peer) override;
+  void moved(int peer, const Exchange::Move&) override;
+  void drop(int peer) override;
+
+ private:
+  struct Peer {
+    Ucx* fabric = nullptr;
+    int rank = -1;
+    std::vector<std::uint8_t> address;
+    ucp_ep_h endpoint = nullptr;
+    bool dropped = false, reported = false;
+    Status broken;  // why nothing moves any more
+    // A connection that ends is made anew, until the peer is given up or nothing has come of it for too long.
+    bool ended = false;           // to be buried
+    bool resumed = false;         // chunks may go that have arrived
+    bool anew = false;            // a second endpoint was made
+    std::string why;              // it ended
+    Clock::duration pause{};      // before the next attempt; zero while all is well
+    Clock::time_point failing{};  // since when there has been none
+    Clock::time_point again{};    // of the next attempt
+  };
+  /// A frame on its way out. UCX reads the header and the payload until it says that it is done.
+  struct Send {
+    Ucx* fabric = nullptr;
+    int peer = -1;
+    bool under_way = false;
+    Exchange::Outgoing out;
+    std::vector<std::byte> copy;  // of what its owner may free meanwhile
+  };
+  /// A payload on its way in, by rendezvous: the peer writes it to its place, and may do so after UCX has
+  /// given it up on this side. So the room of one that failed stays until the worker has gone.
+  struct Receive {
+    Ucx* fabric = nullptr;
+    int peer = -1;
+    NetHeader header;
+    Exchange::Place place;
+    std::list<Receive>::iterator self;
+  };
+
+  // All of these under the exchange's lock.
+  void push(Peer&);
+  void push_all();
+  bool connected(Peer&);
+  Send* idle();
+  void send(Peer&, Send*);
+  void sent(Send*);
+  ucs_status_t take(const void* header, std::size_t header_bytes, void* data, std::size_t bytes,
+                    bool rendezvous);
+  bool receive(int peer, const NetHeader&, Exchange::Place, void* descriptor);
+  void break_with(Peer&, Status);
+  void ended(Peer&, std::string why);
+  void resume(Peer&);
+  void bury();
+  void close(Peer&, unsigned flags = UCP_EP_CLOSE_FLAG_FORCE);
+  void watch();
+
+  const Options options_;
+  Exchange exchange_;
+  std::vector<std::uint8_t> address_;
+
+  // Under the exchange's lock.
+  std::vector<Peer> peers_;                   // by rank
+  std::vector<std::unique_ptr<Send>> sends_;  // all there are
+  std::vector<Send*> idle_;                   // those not on their way
+  std::list<Receive> receives_;
+  std::vector<void*> closing_;
+  bool any_broken_ = false;
+  UcxWorker ucx_;  // below what its callbacks use, so that it goes first
+
+  std::atomic<std::uint64_t> drives_{0};  // calls of progress by others than the own thread
+  Fd stop_;
+  Thread thread_;
+};
+
+}  // namespace ouro::transport

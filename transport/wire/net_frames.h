@@ -1,0 +1,95 @@
+// What travels in sealed frames between hosts: joining, tables of ranks, heartbeats, news of control pages.
+// Pure encoding and parsing. Used by the rendezvous and by the control plane between hosts.
+#pragma once
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "transport/wire/keys.h"
+
+namespace ouro::wire {
+
+inline constexpr std::size_t kMaxEndpoint = 100, kMaxBlob = 2048;
+
+/// One rank as the others see it.
+struct NetSeat {
+  int rank = 0, pid = 0;
+  std::string host, host_id;       ///< at most kMaxName bytes each
+  std::string endpoint;            ///< "ip:port" of the rank's own listener, at most kMaxEndpoint bytes
+  std::string settings;            ///< must be equal on all ranks, at most kMaxText bytes; empty in a table
+  std::vector<std::uint8_t> blob;  ///< opaque, at most kMaxBlob bytes
+  bool operator==(const NetSeat&) const = default;
+};
+/// Whether a seat keeps its limits; invalid with the name of what is too long.
+Status check(const NetSeat&, std::uint32_t world);
+
+/// A host brings one of its ranks.
+struct Seat {
+  std::uint32_t world = 0;
+  NetSeat seat;
+};
+/// What the root says while ranks are missing.
+struct Waiting {
+  std::uint32_t joined = 0, world = 0;
+  std::string missing;  ///< "3,7,12", cut at kMaxText
+};
+/// Where a host gets the table: from the listener of `rank`, or (rank 0) on this line. `children` others will
+/// come to fetch it here.
+struct Source {
+  std::uint32_t rank = 0, children = 0;
+  std::string endpoint;
+};
+/// `count` seats of the table, which has `total`, starting with the `first`-th. They stay encoded until all
+/// have come: who only hands them on need not understand them.
+struct TablePiece {
+  std::uint32_t total = 0, first = 0, count = 0;
+  Bytes seats;
+};
+/// The table did not come from where it should: the root itself is asked.
+struct Want {};
+/// The table has arrived whole.
+struct Got {};
+/// The end, and why. Also for one seat (`rank`) of those that a host brought, if `seat_only`.
+struct NetRefuse {
+  Reason reason = Reason::refused;
+  std::int32_t rank = -1, pid = 0;
+  bool seat_only = false;
+  std::string host, text;
+};
+/// A sign of life.
+struct Beat {};
+/// The sender leaves in good order: no death.
+struct Bye {};
+/// Anything else that the control plane says; opaque here.
+struct Note {
+  std::uint16_t kind = 0;
+  std::uint64_t order = 0;  ///< of what its sender says: never less than that of a note sent before it
+  std::uint64_t key = 0;
+  Bytes body;  ///< at most kMaxControl - 64 bytes
+};
+
+using NetFrame = std::variant<Seat, Waiting, Source, TablePiece, Want, Got, NetRefuse, Beat, Bye, Note>;
+
+/// The payload of one sealed frame: type u16 | fields. Texts and lists beyond their limits are cut.
+Bytes encode_net(const NetFrame&);
+/// Errors: refused, and why. Allocates no more than a small multiple of what came.
+Result<NetFrame> decode_net(View);
+
+/// The table in payloads of TablePieces, each well below kMaxControl.
+std::vector<Bytes> encode_table(const std::vector<NetSeat>&);
+/// Puts the pieces of a table together; they come in order.
+class TableReader {
+ public:
+  explicit TableReader(std::uint32_t world) : world_(world) {}
+  /// Error refused: another order or size.
+  Status add(TablePiece);
+  bool complete() const { return world_ != 0 && taken_ == world_; }
+  /// By rank, once complete. Error refused: malformed, a rank twice or out of range.
+  Result<std::vector<NetSeat>> take();
+
+ private:
+  std::uint32_t world_, taken_ = 0;
+  std::vector<TablePiece> pieces_;
+};
+
+}  // namespace ouro::wire
