@@ -14,8 +14,6 @@
 namespace ouro::info {
 namespace {
 
-constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
-
 std::string number(std::uint64_t n) { return n == kUnlimited ? "unlimited" : fmt::format("{}", n); }
 
 Check probe_check(const Probe& p) {

@@ -16,6 +16,8 @@
 
 namespace ouro::info {
 
+inline constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};  ///< of a limit: there is none
+
 struct Transport {
   std::string name;
   bool present = false;

@@ -12,8 +12,6 @@
 namespace ouro::info {
 namespace {
 
-constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
-
 std::string line(const char* label, const std::string& text) {
   return fmt::format("{:<11}  {}\n", label, text);
 }

@@ -15,7 +15,6 @@ namespace ouro::perf {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kGarbage = 0xff;  // NaN in every floating-point type
 
 /// Bytes from the beginning of a layer to that of the next: its guard between them, on a cache line of its
 /// own.

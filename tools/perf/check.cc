@@ -9,8 +9,6 @@
 namespace ouro::perf {
 namespace {
 
-constexpr int kGarbage = 0xff;  // NaN in every floating-point type
-
 std::size_t count_not(const std::byte* p, std::size_t bytes, int value) {
   return static_cast<std::size_t>(
       std::count_if(p, p + bytes, [value](std::byte b) { return b != static_cast<std::byte>(value); }));

@@ -12,6 +12,7 @@
 namespace ouro::perf {
 
 inline constexpr std::size_t kGuard = 64;  ///< bytes after the buffer that nobody may write
+inline constexpr int kGarbage = 0xff;      ///< what outputs hold before: NaN in every floating-point type
 
 /// Fills this rank's input, performs the call and its end, and counts the elements on this rank that are not
 /// what they must be: of the output, of inputs that were to stay as they were, of the guard. `region` is

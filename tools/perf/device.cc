@@ -8,7 +8,7 @@ namespace ouro::perf {
 namespace {
 
 constexpr std::size_t kLargeCopy = std::size_t{1} << 30, kSmallCopy = std::size_t{16} << 20;
-constexpr int kCopyRounds = 3, kCopies = 10;
+constexpr int kDeviceRounds = 3, kCopies = 10;
 
 bool is_fake() { return std::strcmp(gpu::gpu().name(), "fake") == 0; }
 
@@ -112,7 +112,7 @@ Result<DeviceCopy> measure_copy(int device) {
     if (!clock) return clock.status();
     OURO_TRY(gpu::gpu().set(from.get(), 1, copy.bytes, *stream));
     OURO_TRY(gpu::gpu().copy(to.get(), from.get(), copy.bytes, *stream));
-    for (int round = 0; round < kCopyRounds; ++round) {
+    for (int round = 0; round < kDeviceRounds; ++round) {
       OURO_TRY((*clock)->mark(0));
       for (int i = 0; i < kCopies; ++i) OURO_TRY(gpu::gpu().copy(to.get(), from.get(), copy.bytes, *stream));
       OURO_TRY((*clock)->mark(1));
