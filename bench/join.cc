@@ -103,7 +103,7 @@ int client_process(int first, int step, int world, const std::string& place, int
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     nodes[i].client = std::make_unique<RendezvousClient>(io, all[i]);
     nodes[i].client->bring(all[i].self);
-    nodes[i].client->async_table([&times, world](Result<std::vector<NetSeat>> table) {
+    nodes[i].client->async_table([&times, world](Result<std::vector<MemberRecord>> table) {
       const bool good = table.ok() && table->size() == static_cast<std::size_t>(world);
       if (!good) fmt::print(stderr, "{}\n", table.status().message());
       times.push_back(good ? now() : 0);
@@ -166,7 +166,7 @@ int main(int argc, char** argv) {
   }
   auto& server = **opened;
   std::optional<double> root_done;
-  server.async_table([&](Result<std::vector<NetSeat>> table) {
+  server.async_table([&](Result<std::vector<MemberRecord>> table) {
     if (!table.ok()) fmt::print(stderr, "{}\n", table.status().message());
     root_done = now();
   });

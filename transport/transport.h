@@ -22,7 +22,7 @@ class Links {
   virtual LinkView inbound(int from) const = 0;  ///< this rank consumes
   virtual LinkView outbound(int to) const = 0;   ///< this rank produces
   /// Rung by every producer after each slot; for those who wait for whichever comes first.
-  virtual Counter* bell(int rank) const = 0;
+  virtual Counter* doorbell(int rank) const = 0;
   /// Whether `rank` is on another host: its counters move while somebody drives the fabric.
   virtual bool remote(int /*rank*/) const { return false; }
   /// Chunks for `to`, a remote rank, have been published.
@@ -31,7 +31,7 @@ class Links {
   virtual void settle() {}
   /// A message from `from` goes there where that spares a copy (LinkView::elsewhere), in place of what was
   /// said before.
-  virtual void land(int /*from*/, const Landing&) {}
+  virtual void post_receive(int /*from*/, const PostedReceive&) {}
   /// Nothing goes there any more, and what has come lies in slots.
   virtual void recall_inbound(int /*from*/) {}
   /// What the producer keeps elsewhere for `to` is not read any more.
@@ -43,12 +43,12 @@ class Links {
   virtual std::vector<int> owing() { return {}; }
 };
 
-/// The boards of a group whose ranks all share memory.
-class Boards {
+/// The staging buffers of a group whose ranks all share memory.
+class StagingBuffers {
  public:
-  virtual ~Boards() = default;
-  virtual BoardView board(int rank) const = 0;
-  /// Bumped once by each rank that has come to reach the boards.
+  virtual ~StagingBuffers() = default;
+  virtual StagingView staging(int rank) const = 0;
+  /// Bumped once by each rank that has come to reach the staging buffers.
   virtual Counter* present(int rank) const = 0;
 };
 

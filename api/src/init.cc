@@ -71,7 +71,7 @@ Status check_spare(const std::string& rendezvous) {
   const auto named = [](const char* name, const Status& s) {
     return s.ok() ? Status() : Status(s.reason(), fmt::format("{}: {}", name, s.failure()->text));
   };
-  if (!rendezvous.empty()) OURO_TRY(named("OURO_RENDEZVOUS", rt::check_meeting(rendezvous)));
+  if (!rendezvous.empty()) OURO_TRY(named("OURO_RENDEZVOUS", rt::check_rendezvous(rendezvous)));
   auto path = env::text("OURO_SECRET_FILE"), secret = env::text("OURO_SECRET");
   for (const Status& s : {path.status(), secret.status()}) OURO_TRY(s);
   if (*path) return named("OURO_SECRET_FILE", wire::Secret::from_file(**path).status());
@@ -123,12 +123,12 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   rt::ContextSpec spec;
   auto deadline = env::real("OURO_DEADLINE"), late = env::real("OURO_LATE"),
        joining = env::real("OURO_JOIN_DEADLINE");
-  auto slot = env::integer("OURO_SLOT_BYTES"), page = env::integer("OURO_PAGE_BYTES"),
+  auto slot = env::integer("OURO_SLOT_BYTES"), page = env::integer("OURO_STAGING_SLOT_BYTES"),
        spin = env::integer("OURO_SPIN_US");
   auto numerics = env::text("OURO_NUMERICS"), algorithm = env::text("OURO_ALGO"),
-       way = env::text("OURO_GPU_WAY");
+       path = env::text("OURO_GPU_PATH");
   for (const Status& s : {deadline.status(), late.status(), joining.status(), slot.status(), page.status(),
-                          spin.status(), numerics.status(), algorithm.status(), way.status()})
+                          spin.status(), numerics.status(), algorithm.status(), path.status()})
     OURO_TRY(s);
   const InitOptions defaults;
   const auto pick = [](Milliseconds option, Milliseconds fallback, const std::optional<double>& value,
@@ -150,12 +150,13 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   if (!rules.ok()) return rules.status();
   spec.rules = std::move(*rules);
   if (*spin) spec.spin = std::chrono::microseconds(**spin);
-  spec.gpu_way = **way;
+  spec.gpu_path = **path;
   OURO_TRY(network_of(o, &spec));
   // Each is part of what ranks must agree on before they can read what the others write.
   spec.join.settings = fmt::format(
-      "OURO_SLOT_BYTES={} OURO_PAGE_BYTES={} OURO_NUMERICS={} OURO_ALGO={} OURO_GPU_WAY={} rules={:016x}",
-      spec.slot_bytes, spec.page_bytes, name(spec.numerics), algorithm->value_or(""), spec.gpu_way,
+      "OURO_SLOT_BYTES={} OURO_STAGING_SLOT_BYTES={} OURO_NUMERICS={} OURO_ALGO={} OURO_GPU_PATH={} "
+      "rules={:016x}",
+      spec.slot_bytes, spec.page_bytes, name(spec.numerics), algorithm->value_or(""), spec.gpu_path,
       spec.rules.digest());
   if (spec.network)
     spec.join.settings +=

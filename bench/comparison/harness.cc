@@ -208,7 +208,7 @@ Error Rank::join() {
     std::memcpy(all_.id(), &n, sizeof n);
     if (n) std::memcpy(all_.id() + sizeof n, id.data(), n);
   }
-  all_.meet(Waiting::sleep);
+  all_.barrier(Waiting::sleep);
   std::uint32_t n = 0;
   std::memcpy(&n, all_.id(), sizeof n);
   id.assign(all_.id() + sizeof n, all_.id() + sizeof n + n);
@@ -238,7 +238,7 @@ Error Rank::allocate(const std::vector<Point>& points) {
 double Rank::handoff() {
   // The probe needs both cores: rank 0 comes late, the others sleep.
   if (a_.rank == 0) last_handoff_ = handoff_ns(a_.cores);
-  all_.meet(Waiting::sleep);
+  all_.barrier(Waiting::sleep);
   return last_handoff_;
 }
 
@@ -256,7 +256,7 @@ Error Rank::measure(std::size_t index, const Point& p) {
   std::int64_t bad = 0;
   auto verify = [&](std::uint32_t salt) {
     fill(call, a_.rank, salt);
-    all_.meet(how_);
+    all_.barrier(how_);
     const bool ok = peer_.run(call);
     bad += all_.sum(ok ? wrong(call, a_.rank, a_.ranks, salt) : 1, how_);
     return ok;
@@ -298,7 +298,7 @@ Error Rank::run() {
   }
   for (std::size_t i = 0; i < points.size(); ++i)
     if (Error e = measure(i, points[i]); !e.empty()) return "point " + std::to_string(i) + ": " + e;
-  all_.meet(how_);
+  all_.barrier(how_);
   peer_.stop();
   return {};
 }

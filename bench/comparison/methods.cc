@@ -56,7 +56,7 @@ class Clock {
 };
 
 double Clock::loop(std::int64_t calls, bool with_call, bool with_data) {
-  all_.meet(how_);
+  all_.barrier(how_);
   std::uint64_t seen = 0;
   const std::int64_t begin = now_ns();
   for (std::int64_t i = 0; i < calls; ++i) {
@@ -115,19 +115,19 @@ std::vector<double> Clock::samples(std::int64_t n, bool with_call) {
   std::int64_t* mine = all_.samples(all_.rank());
   std::int64_t* releases = all_.samples(all_.ranks());
   for (std::int64_t i = 0; i < n; ++i) {
-    all_.meet(how_);
+    all_.barrier(how_);
     if (with_call) ok_ = peer_.run(call_) && ok_;
     mine[i] = now_ns();
     if (all_.rank() == 0) releases[i] = all_.released_ns();
   }
-  all_.meet(how_);
+  all_.barrier(how_);
   std::vector<double> us(static_cast<std::size_t>(n));
   for (std::int64_t i = 0; i < n; ++i) {
     std::int64_t end = 0;
     for (int r = 0; r < all_.ranks(); ++r) end = std::max(end, all_.samples(r)[i]);
     us[static_cast<std::size_t>(i)] = static_cast<double>(end - releases[i]) / 1000;
   }
-  all_.meet(how_);  // the rows may be written again
+  all_.barrier(how_);  // the rows may be written again
   return us;
 }
 

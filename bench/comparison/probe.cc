@@ -22,7 +22,7 @@ namespace ouro::compare {
 namespace {
 
 constexpr std::size_t kRegion = std::size_t{48} << 20;  // of one stream; eight of them are far above any L3
-constexpr std::size_t kHot = 64 << 10;  // with its source and both ranks' boards well within L2
+constexpr std::size_t kHot = 64 << 10;  // with its source and both ranks' staging buffers well within L2
 constexpr int kPasses = 4, kHotPasses = 400;
 
 using measure::await;
@@ -154,12 +154,12 @@ Memory memory_gbs(const std::vector<int>& cores) {
 
 Coherence coherence_gbs(const std::vector<int>& cores) {
   if (cores.size() < 2) return {};
-  const Region mine(3 * kHot), theirs(3 * kHot);  // each: a source, two boards by turns
+  const Region mine(3 * kHot), theirs(3 * kHot);  // each: a source, two staging buffers by turns
   if (!mine.data() || !theirs.data()) return {};
   std::barrier<> gate(2);
   std::vector<std::int64_t> spent[2][3];  // of each core: copies in, reads, stores
-  // In each pass both fill their own board and then read the other's, so lines are dirty there when they are
-  // read and shared when they are written again.
+  // In each pass both fill their own staging buffer and then read the other's, so lines are dirty there when
+  // they are read and shared when they are written again.
   auto work = [&](int me) {
     pin(cores[static_cast<std::size_t>(me)]);
     char* own = (me ? theirs : mine).data();

@@ -64,12 +64,12 @@ Error Shared::open(const std::string& path, int rank, int ranks) {
   ::close(fd);
   if (at == MAP_FAILED) return path + ": " + std::strerror(why);
   page_ = static_cast<Page*>(at);
-  meet(Waiting::sleep);
+  barrier(Waiting::sleep);
   if (rank == 0) unlink(path.c_str());
   return {};
 }
 
-void Shared::meet(Waiting how) {
+void Shared::barrier(Waiting how) {
   Page& p = *page_;
   const std::uint32_t before = p.generation.load(std::memory_order_acquire);
   if (p.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(ranks_)) {
@@ -104,10 +104,10 @@ std::int64_t Shared::released_ns() const { return page_->released_ns; }
 template <class Fold>
 std::int64_t Shared::fold(std::int64_t mine, Waiting how, Fold fold) {
   page_->slots[rank_].value = mine;
-  meet(how);
+  barrier(how);
   std::int64_t all = page_->slots[0].value;
   for (int r = 1; r < ranks_; ++r) all = fold(all, page_->slots[r].value);
-  meet(how);  // the slots may be written again
+  barrier(how);  // the slots may be written again
   return all;
 }
 

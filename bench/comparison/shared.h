@@ -33,7 +33,7 @@ class Shared {
   int ranks() const { return ranks_; }
   /// Returns when all ranks are here. What they wrote before is visible after. No deadline of its own: the
   /// launch has one (an alarm that ends the process).
-  void meet(Waiting);
+  void barrier(Waiting);
   /// Time stamp of the last arrival at the meeting that this rank has just left.
   std::int64_t released_ns() const;
   /// The largest of all ranks' values, the same on all ranks. Two meetings.

@@ -19,11 +19,11 @@ struct DisseminationBarrier : Traits {
 };
 
 struct DirectBarrier : Traits {
-  static constexpr bool kBoards = true;
+  static constexpr bool kStaging = true;
   OURO_HD int chunks(Place) const { return 1; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
-    if (at.size > 1) step(meet());
+    if (at.size > 1) step(barrier());
   }
 };
 

@@ -21,7 +21,8 @@ struct ChainAllReduce : Traits {
       for (int c = 0; c < at.rounds; ++c) step(reduce_keep_forward(c, r - 1, r - 1));
     } else if (r == 0) {
       pipeline(
-          at.rounds, kLagPerHop * last, [&](int c) { step(lift(c, 1)); }, [&](int c) { step(recv(c, 1)); });
+          at.rounds, kLagPerHop * last, [&](int c) { step(send_widened(c, 1)); },
+          [&](int c) { step(recv(c, 1)); });
     } else {
       pipeline(
           at.rounds, kLagPerHop * (last - r), [&](int c) { step(reduce_forward(c, r - 1, r + 1)); },
@@ -40,7 +41,7 @@ struct ChainReduce : Traits {
     const int r = at.rank, last = at.size - 1, next = r == last ? at.root : r + 1;
     const auto up = [&](int c) {
       if (last == 0) return step(store_input(c));
-      if (r == 0) return step(lift(c, next));
+      if (r == 0) return step(send_widened(c, next));
       if (r == last && r == at.root) return step(reduce_keep(c, r - 1));
       step(reduce_forward(c, r - 1, next));
     };
@@ -62,7 +63,7 @@ struct ChainReduceScatter : Traits {
     const auto up = [&](int c) {
       const int owner = c % n;
       if (last == 0) return step(store_input(c));
-      if (r == 0) return step(lift(c, 1));
+      if (r == 0) return step(send_widened(c, 1));
       if (r == last && r == owner) return step(reduce_keep(c, r - 1));
       step(reduce_forward(c, r - 1, r == last ? owner : r + 1));
     };

@@ -1,6 +1,6 @@
-// Direct flows: ranks read each other's boards, with one or two hand-offs in all. Staged ones copy inputs to
-// the boards, round after round; in-place ones post references to registered buffers, in one round. Used
-// through list.h by executors and the verifier.
+// Direct flows: ranks read each other's staging buffers, with one or two hand-offs in all. Staged ones copy
+// inputs to the staging buffers, round after round; in-place ones post references to registered buffers, in
+// one round. Used through list.h by executors and the verifier.
 #pragma once
 #include "kernels/flow/traits.h"
 
@@ -8,10 +8,10 @@ namespace ouro::flow {
 
 /// Executors may run a single round by hand; what they do then is what the flow says with one round.
 struct Staged : Traits {
-  static constexpr bool kBoards = true, kPipelined = true;
+  static constexpr bool kStaging = true, kPipelined = true;
 };
-struct InPlace : Traits {
-  static constexpr bool kBoards = true, kByReference = true;
+struct ZeroCopy : Traits {
+  static constexpr bool kStaging = true, kByReference = true;
   OURO_HD int chunks(Place at) const { return at.size; }
 };
 
@@ -25,7 +25,7 @@ struct OneShotAllReduce : Staged {
       return;
     }
     pipeline(
-        at.rounds, kBoardLag, [&](int i) { step(post(i, 1)); },
+        at.rounds, kStagingLag, [&](int i) { step(post(i, 1)); },
         [&](int i) {
           step(reduce_posted(i, i));
           step(release());
@@ -34,8 +34,8 @@ struct OneShotAllReduce : Staged {
 };
 
 /// The same where a rank's input fits into the line that says that it is there: a name to select it by.
-struct LineAllReduce : OneShotAllReduce {
-  static constexpr bool kInLine = true;
+struct InlineAllReduce : OneShotAllReduce {
+  static constexpr bool kInline = true;
 };
 
 /// Two-shot: each rank reduces its slice of all inputs, then everyone collects the slices.
@@ -57,23 +57,23 @@ struct DirectAllReduce : Staged {
       }
       if (n > 1) step(release());
     };
-    for (int i = 0; i < at.rounds + 2 * kBoardLag; ++i) {
+    for (int i = 0; i < at.rounds + 2 * kStagingLag; ++i) {
       if (i < at.rounds && n > 1) step(post(i * n + wrap(r + 1, n), n - 1));
-      if (i >= kBoardLag && i < at.rounds + kBoardLag) reduce(i - kBoardLag);
-      if (i >= 2 * kBoardLag) collect(i - 2 * kBoardLag);
+      if (i >= kStagingLag && i < at.rounds + kStagingLag) reduce(i - kStagingLag);
+      if (i >= 2 * kStagingLag) collect(i - 2 * kStagingLag);
     }
   }
 };
 
 /// Each rank reduces its slice of all inputs in place and writes it into all outputs: 2*n*S bytes in all.
-struct InPlaceAllReduce : InPlace {
-  static constexpr bool kSpread = true;
+struct ZeroCopyAllReduce : ZeroCopy {
+  static constexpr bool kMulticast = true;
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     if (at.size == 1) return step(store_input(0));
     step(refer());
-    step(reduce_spread(at.rank, at.rank));
-    step(meet());
+    step(reduce_multicast(at.rank, at.rank));
+    step(barrier());
   }
 };
 
@@ -84,7 +84,7 @@ struct DirectReduceScatter : Staged {
   OURO_HD void operator()(Place at, Listener&& step) const {
     const int n = at.size, r = at.rank;
     pipeline(
-        at.rounds, kBoardLag,
+        at.rounds, kStagingLag,
         [&](int i) {
           if (n > 1) step(post(i * n + wrap(r + 1, n), n - 1));
         },
@@ -96,17 +96,17 @@ struct DirectReduceScatter : Staged {
   }
 };
 
-struct InPlaceReduceScatter : InPlace {
+struct ZeroCopyReduceScatter : ZeroCopy {
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     if (at.size == 1) return step(store_input(0));
     step(refer());
     step(reduce_posted(at.rank, at.rank));
-    step(meet());
+    step(barrier());
   }
 };
 
-/// The others post and run ahead as far as the boards let them; the root folds.
+/// The others post and run ahead as far as the staging buffers let them; the root folds.
 struct DirectReduce : Staged {
   static constexpr bool kRooted = true;
   OURO_HD int chunks(Place at) const { return at.rounds; }
@@ -123,18 +123,18 @@ struct DirectReduce : Staged {
   }
 };
 
-struct InPlaceReduce : InPlace {
+struct ZeroCopyReduce : ZeroCopy {
   OURO_HD int chunks(Place) const { return 1; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     if (at.size == 1) return step(store_input(0));
     step(refer());
     if (at.rank == at.root) step(reduce_posted(0, 0));
-    step(meet());
+    step(barrier());
   }
 };
 
-/// The root posts, runs ahead as far as the boards let it, and leaves.
+/// The root posts, runs ahead as far as the staging buffers let it, and leaves.
 struct DirectBroadcast : Staged {
   static constexpr bool kRooted = true;
   OURO_HD int chunks(Place at) const { return at.rounds; }
@@ -152,20 +152,20 @@ struct DirectBroadcast : Staged {
   }
 };
 
-/// The same where the root's input fits into the line that says that it is there; see LineAllReduce.
-struct LineBroadcast : DirectBroadcast {
-  static constexpr bool kInLine = true;
+/// The same where the root's input fits into the line that says that it is there; see InlineAllReduce.
+struct InlineBroadcast : DirectBroadcast {
+  static constexpr bool kInline = true;
 };
 
 /// Each rank copies its slice of the root's input into all outputs.
-struct InPlaceBroadcast : InPlace {
-  static constexpr bool kSpread = true;
+struct ZeroCopyBroadcast : ZeroCopy {
+  static constexpr bool kMulticast = true;
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     if (at.size == 1) return step(copy(0));
     step(refer());
-    step(fetch_spread(at.rank, at.root));
-    step(meet());
+    step(fetch_multicast(at.rank, at.root));
+    step(barrier());
   }
 };
 
@@ -175,7 +175,7 @@ struct DirectAllGather : Staged {
   OURO_HD void operator()(Place at, Listener&& step) const {
     const int n = at.size, r = at.rank;
     pipeline(
-        at.rounds, kBoardLag,
+        at.rounds, kStagingLag,
         [&](int i) {
           if (n > 1) step(post(i * n + r, 1));
           step(copy(i * n + r));
@@ -191,14 +191,14 @@ struct DirectAllGather : Staged {
 };
 
 /// Each rank writes its block into all outputs: every block is read once.
-struct InPlaceAllGather : InPlace {
-  static constexpr bool kSpread = true;
+struct ZeroCopyAllGather : ZeroCopy {
+  static constexpr bool kMulticast = true;
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     if (at.size == 1) return step(copy(0));
     step(refer());
-    step(spread(at.rank));
-    step(meet());
+    step(multicast(at.rank));
+    step(barrier());
   }
 };
 
@@ -209,7 +209,7 @@ struct DirectAllToAll : Staged {
   OURO_HD void operator()(Place at, Listener&& step) const {
     const int n = at.size, r = at.rank;
     pipeline(
-        at.rounds, kBoardLag,
+        at.rounds, kStagingLag,
         [&](int i) {
           if (n > 1) step(post(i * n + wrap(r + 1, n), n - 1));
           step(copy(i * n + r));
@@ -226,7 +226,7 @@ struct DirectAllToAll : Staged {
 
 /// It cannot run with output and input the same: a block from a peer would overwrite the block for that peer,
 /// which that peer may not have read yet.
-struct InPlaceAllToAll : InPlace {
+struct ZeroCopyAllToAll : ZeroCopy {
   static constexpr bool kInPlace = false;
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
@@ -238,7 +238,7 @@ struct InPlaceAllToAll : InPlace {
       const int from = wrap(r + d, n);
       step(fetch(from, from, r));
     }
-    step(meet());
+    step(barrier());
   }
 };
 
@@ -269,12 +269,12 @@ struct DirectGather : Staged {
   }
 };
 
-struct InPlaceGather : InPlace {
+struct ZeroCopyGather : ZeroCopy {
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     if (at.size > 1) step(refer());
     if (at.rank == at.root) collect_blocks(at, 0, step);
-    if (at.size > 1) step(meet());
+    if (at.size > 1) step(barrier());
   }
 };
 
@@ -297,21 +297,21 @@ struct DirectScatter : Staged {
   }
 };
 
-struct InPlaceScatter : InPlace {
+struct ZeroCopyScatter : ZeroCopy {
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     const int r = at.rank;
     if (at.size == 1) return step(copy(0));
     step(refer());
     if (r != at.root) step(fetch(r, at.root, r));
-    step(meet());
+    step(barrier());
     if (r == at.root) step(copy(r));  // last: the root's output may lie where another block is read from
   }
 };
 
 // Pull flows: the buffers are anybody's, and each rank copies what it needs out of them: one copy in all.
 
-struct Pull : InPlace {
+struct Pull : ZeroCopy {
   static constexpr bool kPulls = true;
 };
 
@@ -325,19 +325,19 @@ struct PullAllReduce : Pull {
     if (n == 1) return step(store_input(0));
     step(refer());
     step(reduce_posted(r, r));
-    step(meet());
+    step(barrier());
     for (int d = 1; d < n; ++d) {
       const int from = wrap(r + d, n);
       step(fetch_result(from, from));
     }
-    step(meet());
+    step(barrier());
   }
 };
 
 struct PullReduceScatter : Pull {
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
-    InPlaceReduceScatter{}(at, step);
+    ZeroCopyReduceScatter{}(at, step);
   }
 };
 
@@ -347,7 +347,7 @@ struct PullBroadcast : Pull {
   OURO_HD void operator()(Place at, Listener&& step) const {
     if (at.size > 1) step(refer());
     step(at.rank == at.root ? copy(0) : fetch(0, at.root, 0));
-    if (at.size > 1) step(meet());
+    if (at.size > 1) step(barrier());
   }
 };
 
@@ -361,7 +361,7 @@ struct PullAllGather : Pull {
       const int from = wrap(r + d, n);
       step(fetch(from, from, from));
     }
-    if (n > 1) step(meet());
+    if (n > 1) step(barrier());
   }
 };
 
@@ -369,7 +369,7 @@ struct PullAllToAll : Pull {
   static constexpr bool kInPlace = false;
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
-    InPlaceAllToAll{}(at, step);
+    ZeroCopyAllToAll{}(at, step);
   }
 };
 

@@ -21,7 +21,7 @@ struct ExchangeAllReduce : Traits {
     exchange(
         at.rounds,
         [&](int c) {
-          for (int d = 1; d < n; ++d) step(lift(c, wrap(r + d, n)));
+          for (int d = 1; d < n; ++d) step(send_widened(c, wrap(r + d, n)));
         },
         [&](int c) {
           if (n == 2 && r == 1) return step(reduce_keep(c, 0));

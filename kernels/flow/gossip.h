@@ -30,17 +30,17 @@ struct Gossip : Traits {
   static constexpr bool kCanonical = false;  // each rank sums up other terms, itself first
 
   double self = 1;
-  std::span<const std::pair<int, double>> takes;  // rank and weight
-  std::span<const int> gives;
+  std::span<const std::pair<int, double>> in_neighbours;  // rank and weight
+  std::span<const int> out_neighbours;
 
   OURO_HD int chunks(Place at) const { return at.rounds; }
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     constexpr int kAhead = 1;
     pipeline(
-        at.rounds, gives.empty() ? 0 : kAhead,
+        at.rounds, out_neighbours.empty() ? 0 : kAhead,
         [&](int c) {
-          for (const int to : gives) step(send(c, to));
+          for (const int to : out_neighbours) step(send(c, to));
         },
         [&](int c) { sum(c, step); });
   }
@@ -48,12 +48,12 @@ struct Gossip : Traits {
  private:
   template <class Listener>
   OURO_HD void sum(int c, Listener&& step) const {
-    if (takes.empty()) return step(self == 1 ? copy(c) : store_input(c));
+    if (in_neighbours.empty()) return step(self == 1 ? copy(c) : store_input(c));
     // A zero of mine is left out, not multiplied: what I had may be infinite.
     std::uint32_t mine = self != 0 ? std::uint32_t{kInput} : 0;
-    for (std::size_t i = 0; i + 1 < takes.size(); ++i, mine = kAcc)
-      step(mix_keep(c, takes[i].first, takes[i].second, mine));
-    step(mix_store(c, takes.back().first, takes.back().second, mine));
+    for (std::size_t i = 0; i + 1 < in_neighbours.size(); ++i, mine = kAcc)
+      step(mix_keep(c, in_neighbours[i].first, in_neighbours[i].second, mine));
+    step(mix_store(c, in_neighbours.back().first, in_neighbours.back().second, mine));
   }
 };
 

@@ -32,7 +32,7 @@ struct HalvingAllReduce : Traits {
     const int p = chunks(at), r = at.rank, twin = r + p;
     if (at.size == 1) return step(store_input(0));
     if (r >= p) {
-      for (int c = 0; c < p; ++c) step(lift(c, r - p));
+      for (int c = 0; c < p; ++c) step(send_widened(c, r - p));
       for (int c = 0; c < p; ++c) step(recv(c, r - p));
       return;
     }
@@ -53,7 +53,7 @@ struct HalvingAllReduce : Traits {
             });
       } else {
         exchange(
-            half, [&](int i) { step(lift(theirs + i, peer)); },
+            half, [&](int i) { step(send_widened(theirs + i, peer)); },
             [&](int i) {
               if (last) return step(reduce_keep(mine + i, peer));
               step(accumulate_input(mine + i, peer));

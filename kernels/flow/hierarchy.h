@@ -1,6 +1,6 @@
-// Hierarchical flows: inside a node in one hop over links, between nodes as few bytes as possible; and the
-// list of all flows between hosts. Made by the host executor and the simulator from a group's nodes, proved
-// in tests/flow; not in list.h, whose flows run within a node and on devices.
+// Hierarchical flows: inside a host in one hop over links, between hosts as few bytes as possible; and the
+// list of all flows between hosts. Made by the host executor and the simulator from a group's hosts, proved
+// in tests/flow; not in list.h, whose flows run within a host and on devices.
 #pragma once
 #include <algorithm>
 #include <string_view>
@@ -8,52 +8,52 @@
 #include "kernels/flow/chain.h"
 #include "kernels/flow/exchange.h"
 #include "kernels/flow/hierarchy_tree.h"
+#include "kernels/flow/hosts.h"
 #include "kernels/flow/list.h"
-#include "kernels/flow/nodes.h"
 #include "runtime/core/types.h"
 
 namespace ouro::flow {
 
-// The network link of a node is what costs: no value crosses it twice in one direction. The ranks of a node
-// take turns as those that talk to other nodes (the *owners* of chunks there), so that all of them work.
+// The network link of a host is what costs: no value crosses it twice in one direction. The ranks of a host
+// take turns as those that talk to other hosts (the *owners* of chunks there), so that all of them work.
 //
-// Why nobody waits for ever, with two slots a link, whatever the sizes of the nodes: a flow is a sequence of
+// Why nobody waits for ever, with two slots a link, whatever the sizes of the hosts: a flow is a sequence of
 // turns, the same for all ranks, and a turn a sequence of phases. What a rank receives was sent in an earlier
 // phase, and what it sends goes into the slot of the last message but one on that link, which its receiver
 // has taken in an earlier phase. So whoever is furthest behind can go on.
 
-/// A group of as many chunks as the smallest node has ranks, its *lanes*, goes round the nodes; chunk c is
-/// owned by rank c modulo the size on each node. There it is summed up, the sum of the nodes so far is added,
+/// A group of as many chunks as the smallest host has ranks, its *lanes*, goes round the hosts; chunk c is
+/// owned by rank c modulo the size on each host. There it is summed up, the sum of the hosts so far is added,
 /// and it goes on; finished, it goes round the other way, so that a link has one message a turn, and from
-/// each owner to its mates. Group g of a round starts on node g and ends on node g-1.
+/// each owner to its mates. Group g of a round starts on host g and ends on host g-1.
 ///
-/// Each node sends and receives 2(M-1)/M of the data, the least that there is, and two hops inside nodes are
+/// Each host sends and receives 2(M-1)/M of the data, the least that there is, and two hops inside hosts are
 /// added to the 2(M-1) between them. Rounds follow each other without a gap: while one goes round, inputs of
 /// the next turn are on their way to their owners and results of the last one to all.
 struct HierarchyAllReduce : Traits {
   static constexpr bool kCanonical = false, kKeeps = true;
   static constexpr bool kPipelined = true;
-  Nodes nodes = {};
+  HostLayout hosts = {};
 
   int chunks(Place at) const {
-    const Site here(nodes, at);
+    const Site here(hosts, at);
     return at.rounds * here.count * here.smallest;
   }
   template <class Listener>
   void operator()(Place at, Listener&& step) const {
-    const Site here(nodes, at);
+    const Site here(hosts, at);
     const int m = here.count, turns = at.rounds * m, last = m - 1;
     give(here, 0, step);
     for (int t = 0; t <= turns + last; ++t) {
       const int c = t < turns ? chunk_of(here, here.index, summed_in(here, t)) : kNobody, stage = t % m;
       Sum sum(step, c);
       if (c != kNobody)
-        sum.add_mates(here, stage > 0 ? kKept : m == 1 ? kStored : kPassed, owner(here, c, here.node + 1));
+        sum.add_mates(here, stage > 0 ? kKept : m == 1 ? kStored : kPassed, owner(here, c, here.host + 1));
       if (t + 1 < turns) give(here, t + 1, step);
       if (c != kNobody && stage > 0) {
-        const int from = owner(here, c, here.node - 1);
+        const int from = owner(here, c, here.host - 1);
         if (stage < last)
-          sum.add(from, kPassed, owner(here, c, here.node + 1));
+          sum.add(from, kPassed, owner(here, c, here.host + 1));
         else
           sum.add(from, kStored | kSend, from);
       }
@@ -65,19 +65,19 @@ struct HierarchyAllReduce : Traits {
  private:
   static int summed_in(const Site& here, int turn) {
     const int m = here.count;
-    return turn / m * m + here.ring(here.node - turn % m);
+    return turn / m * m + here.ring(here.host - turn % m);
   }
   static int spread_in(const Site& here, int turn) {
     const int m = here.count;
-    return turn / m * m + (here.node + turn % m + 1) % m;
+    return turn / m * m + (here.host + turn % m + 1) % m;
   }
-  /// The chunk of a group that the i-th rank of my node owns, or kNobody.
+  /// The chunk of a group that the i-th rank of my host owns, or kNobody.
   static int chunk_of(const Site& here, int i, int group) {
     const int begin = group * here.smallest, d = wrap(i - begin % here.size, here.size);
     return d < here.smallest ? begin + d : kNobody;
   }
-  static int owner(const Site& here, int c, int node) {
-    const int q = here.ring(node);
+  static int owner(const Site& here, int c, int host) {
+    const int q = here.ring(host);
     return here.rank_of(q, c % here.size_of(q));
   }
   /// My inputs to their owners, who add up from the rank after them on; that one serves them first.
@@ -85,7 +85,7 @@ struct HierarchyAllReduce : Traits {
   static void give(const Site& here, int turn, Listener&& step) {
     for (int d = 1; d < here.size; ++d) {
       const int c = chunk_of(here, wrap(here.index - d, here.size), summed_in(here, turn));
-      if (c != kNobody) step(lift(c, here.mate(-d)));
+      if (c != kNobody) step(send_widened(c, here.mate(-d)));
     }
   }
   template <class Listener>
@@ -100,32 +100,32 @@ struct HierarchyAllReduce : Traits {
     const int c = chunk_of(here, here.index, spread_in(here, turn)), stage = turn % here.count;
     if (c == kNobody) return;
     if (stage > 0) {
-      const int from = owner(here, c, here.node + 1);
-      step(stage + 1 < here.count ? forward(c, from, owner(here, c, here.node - 1)) : recv(c, from));
+      const int from = owner(here, c, here.host + 1);
+      step(stage + 1 < here.count ? forward(c, from, owner(here, c, here.host - 1)) : recv(c, from));
     }
     for (int d = 1; d < here.size; ++d) step(send_result(c, here.mate(-d)));
   }
 };
 
-/// Who owns chunk c on node q of a rooted flow: all in turn, beginning with the root.
+/// Who owns chunk c on host q of a rooted flow: all in turn, beginning with the root.
 inline int turn_of(const Site& here, int root, int c, int q) {
-  const int begin = q == here.node_of(root) ? here.index_of(root) : 0;
+  const int begin = q == here.host_of(root) ? here.index_of(root) : 0;
   return here.rank_of(q, (c + begin) % here.size_of(q));
 }
 
-/// Each chunk goes down the line of nodes that begins with the root's, and on each node from its owner to the
+/// Each chunk goes down the line of hosts that begins with the root's, and on each host from its owner to the
 /// others. Owners pass on a chunk before they take the one before it from a mate.
 struct HierarchyBroadcast : Traits {
   static constexpr bool kPipelined = true;
-  Nodes nodes = {};
+  HostLayout hosts = {};
 
   int chunks(Place at) const { return at.rounds; }
   template <class Listener>
   void operator()(Place at, Listener&& step) const {
-    const Site here(nodes, at);
+    const Site here(hosts, at);
     const bool is_root = at.rank == at.root;
-    const int root_node = here.node_of(at.root), position = here.ring(here.node - root_node);
-    const auto owner = [&](int c, int d) { return turn_of(here, at.root, c, here.ring(here.node + d)); };
+    const int root_host = here.host_of(at.root), position = here.ring(here.host - root_host);
+    const auto owner = [&](int c, int d) { return turn_of(here, at.root, c, here.ring(here.host + d)); };
     pipeline(
         at.rounds, 1,
         [&](int c) {
@@ -153,24 +153,24 @@ struct HierarchyBroadcast : Traits {
   }
 };
 
-/// The broadcast backwards: owners add up their nodes, and the sums go up the line of nodes to the root's,
+/// The broadcast backwards: owners add up their hosts, and the sums go up the line of hosts to the root's,
 /// whose owner passes the total, wide, to the root.
 struct HierarchyReduce : Traits {
   static constexpr bool kCanonical = false, kKeeps = true;
   static constexpr bool kPipelined = true;
-  Nodes nodes = {};
+  HostLayout hosts = {};
 
   int chunks(Place at) const { return at.rounds; }
   template <class Listener>
   void operator()(Place at, Listener&& step) const {
-    const Site here(nodes, at);
+    const Site here(hosts, at);
     const bool is_root = at.rank == at.root;
-    const int position = here.ring(here.node - here.node_of(at.root) - 1);
-    const auto owner = [&](int c, int d) { return turn_of(here, at.root, c, here.ring(here.node + d)); };
+    const int position = here.ring(here.host - here.host_of(at.root) - 1);
+    const auto owner = [&](int c, int d) { return turn_of(here, at.root, c, here.ring(here.host + d)); };
     const auto give = [&](int c) {
-      if (c < at.rounds && owner(c, 0) != at.rank) step(lift(c, owner(c, 0)));
+      if (c < at.rounds && owner(c, 0) != at.rank) step(send_widened(c, owner(c, 0)));
     };
-    // On several nodes the next inputs leave before the total, which has to wait for the network.
+    // On several hosts the next inputs leave before the total, which has to wait for the network.
     const int behind = here.count > 1 ? 1 : 0;
     give(0);
     for (int c = 0; c < at.rounds + behind; ++c) {
@@ -189,26 +189,26 @@ struct HierarchyReduce : Traits {
   }
 };
 
-// Blocks of ranks, any number on each node. In stage t a node has the blocks of one node, and passes on those
-// of the stage before; in windows (turns) of as many blocks as the smallest node has ranks, so that no link
+// Blocks of ranks, any number on each host. In stage t a host has the blocks of one host, and passes on those
+// of the stage before; in windows (turns) of as many blocks as the smallest host has ranks, so that no link
 // has two messages a phase. A block is stored or kept and passed on a turn later, not forwarded in one step,
 // which would hold its slot until there is room ahead: then the argument above would not hold for all sizes.
 
-/// Blocks go round the nodes, and on each node from their owners to the others: each node receives each block
-/// of the others once. In stage t a node has the blocks of the t-th node before it.
+/// Blocks go round the hosts, and on each host from their owners to the others: each host receives each block
+/// of the others once. In stage t a host has the blocks of the t-th host before it.
 struct HierarchyAllGather : Traits {
-  Nodes nodes = {};
+  HostLayout hosts = {};
 
   int chunks(Place at) const { return at.size; }
   template <class Listener>
   void operator()(Place at, Listener&& step) const {
-    const Site here(nodes, at);
+    const Site here(hosts, at);
     const int me = at.rank, last = here.count - 1;
-    const auto blocks = [&](int t) { return here.size_of(here.ring(here.node - t)); };
+    const auto blocks = [&](int t) { return here.size_of(here.ring(here.host - t)); };
     // Calls f(x, block, owner) for the blocks of a window.
     const auto each = [&](int t, int begin, auto&& f) {
-      const int q = here.ring(here.node - t), end = std::min(begin + here.smallest, here.size_of(q));
-      for (int x = begin; x < end; ++x) f(x, here.rank_of(q, x), owner(here, here.node, t, x));
+      const int q = here.ring(here.host - t), end = std::min(begin + here.smallest, here.size_of(q));
+      for (int x = begin; x < end; ++x) f(x, here.rank_of(q, x), owner(here, here.host, t, x));
     };
     for (int t = 0; t <= last; ++t) {
       const auto give = [&](int block, int to) { step(t == 0 ? send(block, to) : send_result(block, to)); };
@@ -216,7 +216,7 @@ struct HierarchyAllGather : Traits {
       for (int begin = 0; begin < most; begin += here.smallest) {
         if (t < last)
           each(t, begin, [&](int x, int block, int mine) {
-            if (mine == me) give(block, owner(here, here.node + 1, t + 1, x));
+            if (mine == me) give(block, owner(here, here.host + 1, t + 1, x));
           });
         each(t, begin, [&](int, int block, int mine) {
           for (int d = 1; mine == me && d < here.size; ++d) give(block, here.mate(-d));
@@ -227,36 +227,36 @@ struct HierarchyAllGather : Traits {
         });
         if (t < last)
           each(t + 1, begin, [&](int x, int block, int mine) {
-            if (mine == me) step(recv(block, owner(here, here.node - 1, t, x)));
+            if (mine == me) step(recv(block, owner(here, here.host - 1, t, x)));
           });
       }
     }
   }
 
  private:
-  /// Of block x of stage t; those of a node's own blocks are the ranks themselves.
-  static int owner(const Site& here, int node, int t, int x) {
-    const int q = here.ring(node), earlier = t == 0 ? 0 : here.ranks_on(here.ring(q - t + 1), t);
+  /// Of block x of stage t; those of a host's own blocks are the ranks themselves.
+  static int owner(const Site& here, int host, int t, int x) {
+    const int q = here.ring(host), earlier = t == 0 ? 0 : here.ranks_on(here.ring(q - t + 1), t);
     return here.rank_of(q, (earlier + x) % here.size_of(q));
   }
 };
 
-/// The all-gather backwards: sums of the blocks of node q go round from node q+1 to q, each node adds its
-/// own, and sends each block of another node once. In stage t a node has the blocks of the t+1-th node before
+/// The all-gather backwards: sums of the blocks of host q go round from host q+1 to q, each host adds its
+/// own, and sends each block of another host once. In stage t a host has the blocks of the t+1-th host before
 /// it, in the last stage its own.
 struct HierarchyReduceScatter : Traits {
   static constexpr bool kCanonical = false, kKeeps = true;
-  Nodes nodes = {};
+  HostLayout hosts = {};
 
   int chunks(Place at) const { return at.size; }
   template <class Listener>
   void operator()(Place at, Listener&& step) const {
-    const Site here(nodes, at);
+    const Site here(hosts, at);
     const int me = at.rank, last = here.count - 1;
-    const auto blocks = [&](int t) { return here.size_of(here.ring(here.node - t - 1)); };
+    const auto blocks = [&](int t) { return here.size_of(here.ring(here.host - t - 1)); };
     const auto each = [&](int t, int begin, auto&& f) {
-      const int q = here.ring(here.node - t - 1), end = std::min(begin + here.smallest, here.size_of(q));
-      for (int x = begin; x < end; ++x) f(x, here.rank_of(q, x), owner(here, here.node, t, x));
+      const int q = here.ring(here.host - t - 1), end = std::min(begin + here.smallest, here.size_of(q));
+      for (int x = begin; x < end; ++x) f(x, here.rank_of(q, x), owner(here, here.host, t, x));
     };
     for (int t = 0; t <= last; ++t) {
       const int most = t > 0 ? std::max(blocks(t - 1), blocks(t)) : blocks(t);
@@ -264,10 +264,10 @@ struct HierarchyReduceScatter : Traits {
         if (t > 0)
           each(t - 1, begin, [&](int x, int block, int mine) {
             const bool kept = t > 1 || here.size > 1;
-            if (mine == me) Sum(step, block, kept).pass(owner(here, here.node + 1, t, x));
+            if (mine == me) Sum(step, block, kept).pass(owner(here, here.host + 1, t, x));
           });
         each(t, begin, [&](int, int block, int mine) {
-          if (mine != me) step(lift(block, mine));
+          if (mine != me) step(send_widened(block, mine));
         });
         each(t, begin, [&](int, int block, int mine) {
           if (mine == me) Sum(step, block).add_mates(here, last == 0 ? kStored : kKept);
@@ -276,39 +276,39 @@ struct HierarchyReduceScatter : Traits {
           each(t, begin, [&](int x, int block, int mine) {
             if (mine != me) return;
             Sum(step, block, here.size > 1)
-                .add(owner(here, here.node - 1, t - 1, x), t == last ? kStored : kKept);
+                .add(owner(here, here.host - 1, t - 1, x), t == last ? kStored : kKept);
           });
       }
     }
   }
 
  private:
-  /// Of block x of stage t; those of a node's own blocks, in its last stage, are the ranks themselves.
-  static int owner(const Site& here, int node, int t, int x) {
-    const int q = here.ring(node), size = here.size_of(q);
+  /// Of block x of stage t; those of a host's own blocks, in its last stage, are the ranks themselves.
+  static int owner(const Site& here, int host, int t, int x) {
+    const int q = here.ring(host), size = here.size_of(q);
     const int still = here.ranks_on(here.ring(q + 1), here.count - t - 1);
     return here.rank_of(q, (x + size - still % size) % size);
   }
 };
 
-/// The first rank of each node hears from its mates, then from the nodes, 1, 2, 4, ... before its own, then
+/// The first rank of each host hears from its mates, then from the hosts, 1, 2, 4, ... before its own, then
 /// tells its mates.
 struct HierarchyBarrier : Traits {
-  Nodes nodes = {};
+  HostLayout hosts = {};
 
   int chunks(Place) const { return 1; }
   template <class Listener>
   void operator()(Place at, Listener&& step) const {
-    const Site here(nodes, at);
-    const auto leader = [&](int node) { return here.rank_of(here.ring(node), 0); };
+    const Site here(hosts, at);
+    const auto leader = [&](int host) { return here.rank_of(here.ring(host), 0); };
     if (here.index != 0) {
-      step(send(0, leader(here.node)));
-      return step(recv(0, leader(here.node)));
+      step(send(0, leader(here.host)));
+      return step(recv(0, leader(here.host)));
     }
     for (int d = 1; d < here.size; ++d) step(recv(0, here.mate(d)));
     for (int d = 1; d < here.count; d *= 2) {
-      step(send(0, leader(here.node + d)));
-      step(recv(0, leader(here.node - d)));
+      step(send(0, leader(here.host + d)));
+      step(recv(0, leader(here.host - d)));
     }
     for (int d = 1; d < here.size; ++d) step(send(0, here.mate(d)));
   }
@@ -327,14 +327,14 @@ struct HierarchyBarrier : Traits {
   X(reduce, hierarchy_tree, HierarchyTreeReduce)        \
   X(barrier, hierarchy, HierarchyBarrier)
 
-/// Calls f(Collective, name, flow) for each of them, on these nodes.
+/// Calls f(Collective, name, flow) for each of them, on these hosts.
 template <class F>
-void for_each_hierarchy(const Nodes& nodes, F&& f) {
-  const auto on_nodes = [&](auto flow) {
-    if constexpr (requires { flow.nodes; }) flow.nodes = nodes;
+void for_each_hierarchy(const HostLayout& hosts, F&& f) {
+  const auto on_hosts = [&](auto flow) {
+    if constexpr (requires { flow.hosts; }) flow.hosts = hosts;
     return flow;
   };
-#define OURO_X(c, a, F_) f(Collective::c, std::string_view(#a), on_nodes(F_{}));
+#define OURO_X(c, a, F_) f(Collective::c, std::string_view(#a), on_hosts(F_{}));
   OURO_HIERARCHIES(OURO_X)
 #undef OURO_X
 }

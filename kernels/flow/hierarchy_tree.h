@@ -1,21 +1,21 @@
-// Hierarchical flows for small data on many nodes: inside a node through one rank, between nodes along a
+// Hierarchical flows for small data on many hosts: inside a host through one rank, between hosts along a
 // binomial tree. Used through hierarchy.h.
 #pragma once
-#include "kernels/flow/nodes.h"
+#include "kernels/flow/hosts.h"
 #include "kernels/flow/tree.h"
 
 namespace ouro::flow {
 
-/// The tree over nodes, of which one rank each takes part: the root, elsewhere the first.
-class NodeTree {
+/// The tree over hosts, of which one rank each takes part: the root, elsewhere the first.
+class HostTree {
  public:
-  NodeTree(const Site& here, Place at, int root)
-      : here_(here), root_(root), tree_(Place{here.node, here.count, here.node_of(root)}), rank_(at.rank) {}
+  HostTree(const Site& here, Place at, int root)
+      : here_(here), root_(root), tree_(Place{here.host, here.count, here.host_of(root)}), rank_(at.rank) {}
 
   /// Brings chunk 0 to the root.
   template <class Listener>
   void up(Listener&& step) const {
-    if (rank_ != leader(here_.node)) return step(lift(0, leader(here_.node)));
+    if (rank_ != leader(here_.host)) return step(send_widened(0, leader(here_.host)));
     const bool is_root = tree_.v == 0;
     const int top = tree_.top(), to = is_root ? kNobody : leader(tree_.parent());
     const std::uint32_t leave = is_root ? kStored : kPassed;
@@ -26,7 +26,7 @@ class NodeTree {
   /// Brings chunk 0 of the root's input, or of its output, to everyone else.
   template <class Listener>
   void down(bool of_input, Listener&& step) const {
-    if (rank_ != leader(here_.node)) return step(recv(0, leader(here_.node)));
+    if (rank_ != leader(here_.host)) return step(recv(0, leader(here_.host)));
     int d = tree_.top();
     if (tree_.v != 0) {
       const int from = leader(tree_.parent());
@@ -39,7 +39,7 @@ class NodeTree {
   }
 
  private:
-  int leader(int node) const { return node == here_.node_of(root_) ? root_ : here_.rank_of(node, 0); }
+  int leader(int host) const { return host == here_.host_of(root_) ? root_ : here_.rank_of(host, 0); }
   int child(int distance) const { return leader(tree_.rank_of(tree_.v + distance)); }
 
   const Site& here_;
@@ -50,13 +50,13 @@ class NodeTree {
 
 struct HierarchyTreeAllReduce : Traits {
   static constexpr bool kCanonical = false, kKeeps = true;
-  Nodes nodes = {};
+  HostLayout hosts = {};
 
   int chunks(Place) const { return 1; }
   template <class Listener>
   void operator()(Place at, Listener&& step) const {
-    const Site here(nodes, at);
-    const NodeTree tree(here, at, 0);
+    const Site here(hosts, at);
+    const HostTree tree(here, at, 0);
     tree.up(step);
     tree.down(false, step);
   }
@@ -64,24 +64,24 @@ struct HierarchyTreeAllReduce : Traits {
 
 struct HierarchyTreeReduce : Traits {
   static constexpr bool kCanonical = false, kKeeps = true;
-  Nodes nodes = {};
+  HostLayout hosts = {};
 
   int chunks(Place) const { return 1; }
   template <class Listener>
   void operator()(Place at, Listener&& step) const {
-    const Site here(nodes, at);
-    NodeTree(here, at, at.root).up(step);
+    const Site here(hosts, at);
+    HostTree(here, at, at.root).up(step);
   }
 };
 
 struct HierarchyTreeBroadcast : Traits {
-  Nodes nodes = {};
+  HostLayout hosts = {};
 
   int chunks(Place) const { return 1; }
   template <class Listener>
   void operator()(Place at, Listener&& step) const {
-    const Site here(nodes, at);
-    NodeTree(here, at, at.root).down(true, step);
+    const Site here(hosts, at);
+    HostTree(here, at, at.root).down(true, step);
     if (at.rank == at.root) step(copy(0));
   }
 };

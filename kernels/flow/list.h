@@ -17,83 +17,84 @@
 
 namespace ouro::flow {
 
-/// X(enumerator): algorithms by the names that OURO_ALGO, CallOptions and the tools accept.
+/// X(enumerator, name, older name): algorithms by the names that OURO_ALGO, CallOptions and the tools accept.
 // clang-format off
 #define OURO_ALGORITHMS(X)                                                     \
-  X(ring) X(chain) X(tree) X(halving)                                          \
-  X(line) X(oneshot) X(direct) X(inplace) X(pull)                              \
-  X(pairwise) X(linear) X(dissemination)                                       \
-  X(exchange) X(hierarchy) X(hierarchy_tree)
+  X(ring, "ring", "") X(chain, "chain", "") X(tree, "tree", "") X(halving, "halving", "")           \
+  X(inlined, "inline", "line") X(oneshot, "oneshot", "") X(direct, "direct", "")                    \
+  X(zerocopy, "zerocopy", "inplace") X(pull, "pull", "")                                            \
+  X(pairwise, "pairwise", "") X(linear, "linear", "") X(dissemination, "dissemination", "")         \
+  X(exchange, "exchange", "") X(hierarchy, "hierarchy", "") X(hierarchy_tree, "hierarchy_tree", "")
 // clang-format on
 
 /// X(collective, algorithm, struct)
-#define OURO_FLOWS(X)                              \
-  X(all_reduce, ring, RingAllReduce)               \
-  X(all_reduce, chain, ChainAllReduce)             \
-  X(all_reduce, tree, TreeAllReduce)               \
-  X(all_reduce, halving, HalvingAllReduce)         \
-  X(all_reduce, line, LineAllReduce)               \
-  X(all_reduce, oneshot, OneShotAllReduce)         \
-  X(all_reduce, direct, DirectAllReduce)           \
-  X(all_reduce, inplace, InPlaceAllReduce)         \
-  X(all_reduce, pull, PullAllReduce)               \
-  X(reduce_scatter, ring, RingReduceScatter)       \
-  X(reduce_scatter, chain, ChainReduceScatter)     \
-  X(reduce_scatter, direct, DirectReduceScatter)   \
-  X(reduce_scatter, inplace, InPlaceReduceScatter) \
-  X(reduce_scatter, pull, PullReduceScatter)       \
-  X(all_gather, ring, RingAllGather)               \
-  X(all_gather, direct, DirectAllGather)           \
-  X(all_gather, inplace, InPlaceAllGather)         \
-  X(all_gather, pull, PullAllGather)               \
-  X(broadcast, chain, ChainBroadcast)              \
-  X(broadcast, tree, TreeBroadcast)                \
-  X(broadcast, line, LineBroadcast)                \
-  X(broadcast, direct, DirectBroadcast)            \
-  X(broadcast, inplace, InPlaceBroadcast)          \
-  X(broadcast, pull, PullBroadcast)                \
-  X(reduce, chain, ChainReduce)                    \
-  X(reduce, tree, TreeReduce)                      \
-  X(reduce, direct, DirectReduce)                  \
-  X(reduce, inplace, InPlaceReduce)                \
-  X(gather, linear, LinearGather)                  \
-  X(gather, direct, DirectGather)                  \
-  X(gather, inplace, InPlaceGather)                \
-  X(scatter, linear, LinearScatter)                \
-  X(scatter, direct, DirectScatter)                \
-  X(scatter, inplace, InPlaceScatter)              \
-  X(all_to_all, pairwise, PairwiseAllToAll)        \
-  X(all_to_all, direct, DirectAllToAll)            \
-  X(all_to_all, inplace, InPlaceAllToAll)          \
-  X(all_to_all, pull, PullAllToAll)                \
-  X(barrier, dissemination, DisseminationBarrier)  \
+#define OURO_FLOWS(X)                                \
+  X(all_reduce, ring, RingAllReduce)                 \
+  X(all_reduce, chain, ChainAllReduce)               \
+  X(all_reduce, tree, TreeAllReduce)                 \
+  X(all_reduce, halving, HalvingAllReduce)           \
+  X(all_reduce, inlined, InlineAllReduce)            \
+  X(all_reduce, oneshot, OneShotAllReduce)           \
+  X(all_reduce, direct, DirectAllReduce)             \
+  X(all_reduce, zerocopy, ZeroCopyAllReduce)         \
+  X(all_reduce, pull, PullAllReduce)                 \
+  X(reduce_scatter, ring, RingReduceScatter)         \
+  X(reduce_scatter, chain, ChainReduceScatter)       \
+  X(reduce_scatter, direct, DirectReduceScatter)     \
+  X(reduce_scatter, zerocopy, ZeroCopyReduceScatter) \
+  X(reduce_scatter, pull, PullReduceScatter)         \
+  X(all_gather, ring, RingAllGather)                 \
+  X(all_gather, direct, DirectAllGather)             \
+  X(all_gather, zerocopy, ZeroCopyAllGather)         \
+  X(all_gather, pull, PullAllGather)                 \
+  X(broadcast, chain, ChainBroadcast)                \
+  X(broadcast, tree, TreeBroadcast)                  \
+  X(broadcast, inlined, InlineBroadcast)             \
+  X(broadcast, direct, DirectBroadcast)              \
+  X(broadcast, zerocopy, ZeroCopyBroadcast)          \
+  X(broadcast, pull, PullBroadcast)                  \
+  X(reduce, chain, ChainReduce)                      \
+  X(reduce, tree, TreeReduce)                        \
+  X(reduce, direct, DirectReduce)                    \
+  X(reduce, zerocopy, ZeroCopyReduce)                \
+  X(gather, linear, LinearGather)                    \
+  X(gather, direct, DirectGather)                    \
+  X(gather, zerocopy, ZeroCopyGather)                \
+  X(scatter, linear, LinearScatter)                  \
+  X(scatter, direct, DirectScatter)                  \
+  X(scatter, zerocopy, ZeroCopyScatter)              \
+  X(all_to_all, pairwise, PairwiseAllToAll)          \
+  X(all_to_all, direct, DirectAllToAll)              \
+  X(all_to_all, zerocopy, ZeroCopyAllToAll)          \
+  X(all_to_all, pull, PullAllToAll)                  \
+  X(barrier, dissemination, DisseminationBarrier)    \
   X(barrier, direct, DirectBarrier)
 
 enum class Algorithm : std::uint8_t {
-#define OURO_X(a) a,
+#define OURO_X(a, text, former) a,
   OURO_ALGORITHMS(OURO_X)
 #undef OURO_X
 };
 
-#define OURO_X(a) +1
+#define OURO_X(a, text, former) +1
 inline constexpr int kAlgorithms = OURO_ALGORITHMS(OURO_X);
 #undef OURO_X
 static_assert(kAlgorithms < 31, "signatures have five bits for them");
 
 constexpr std::string_view name(Algorithm algorithm) {
   switch (algorithm) {
-#define OURO_X(a)    \
-  case Algorithm::a: \
-    return #a;
+#define OURO_X(a, text, former) \
+  case Algorithm::a:            \
+    return text;
     OURO_ALGORITHMS(OURO_X)
 #undef OURO_X
   }
   return "?";
 }
 
-constexpr std::optional<Algorithm> parse_algorithm(std::string_view text) {
-#define OURO_X(a) \
-  if (text == #a) return Algorithm::a;
+constexpr std::optional<Algorithm> parse_algorithm(std::string_view name) {
+#define OURO_X(a, text, former) \
+  if (!name.empty() && (name == text || name == former)) return Algorithm::a;
   OURO_ALGORITHMS(OURO_X)
 #undef OURO_X
   return std::nullopt;
@@ -124,7 +125,7 @@ constexpr bool visit(Collective collective, Algorithm algorithm, F&& f) {
 struct Buffers {
   bool inputs = false, root_input_only = false, outputs = false;
 };
-constexpr Buffers in_place_buffers(Collective c) {
+constexpr Buffers zero_copy_buffers(Collective c) {
   return {
       .inputs = c != Collective::all_gather,
       .root_input_only = c == Collective::broadcast || c == Collective::scatter,

@@ -15,7 +15,7 @@ struct RingAllReduce : Traits {
     if (n == 1) return step(store_input(0));
     int c = at.rank;
     auto back = [&] { return c = wrap(c - 1, n); };
-    step(lift(c, next));
+    step(send_widened(c, next));
     for (int i = 2; i < n; ++i) step(reduce_forward(back(), prev, next));
     step(reduce_keep_forward(back(), prev, next));
     for (int i = 2; i < n; ++i) step(forward(back(), prev, next));
@@ -33,7 +33,7 @@ struct RingReduceScatter : Traits {
     if (n == 1) return step(store_input(0));
     int c = prev;
     auto back = [&] { return c = wrap(c - 1, n); };
-    step(lift(c, next));
+    step(send_widened(c, next));
     for (int i = 2; i < n; ++i) step(reduce_forward(back(), prev, next));
     step(reduce_keep(back(), prev));
   }

@@ -19,21 +19,21 @@ struct Place {
 /// where both are there, they are reduced; the value leaves (store, keep, send, post, spread).
 /// *Wide* values are in the accumulation type and not rounded; *narrow* ones are in the element type.
 enum Verb : std::uint32_t {
-  kRecv = 1u << 0,      // take the next message of the link from `from`
-  kPosted = 1u << 1,    // take chunk `at` of the board of `from`; kEveryone: fold all n in rank order
-  kInput = 1u << 2,     // mine: chunk of my input
-  kAcc = 1u << 3,       // mine: my accumulator of this chunk (wide)
-  kResult = 1u << 4,    // mine: chunk of my output (narrow)
-  kKeep = 1u << 5,      // leave the value in the accumulator (wide)
-  kStore = 1u << 6,     // round, finish (avg divides) and leave the value in the output
-  kSend = 1u << 7,      // send the value to `to`
-  kPost = 1u << 8,      // put `span` chunks, from `chunk` on, on my board, and say so
-  kSpread = 1u << 9,    // store the value into the output of every rank (needs registered outputs)
-  kMeet = 1u << 10,     // wait until everyone has come to this step
-  kWideIn = 1u << 11,   // what comes in is wide
-  kWideOut = 1u << 12,  // what is sent is wide
-  kRelease = 1u << 13,  // the oldest round that is still open is read: its pages may be used again
-  kAfter = 1u << 14,    // what comes in is reduced as the second operand, after mine
+  kRecv = 1u << 0,    // take the next message of the link from `from`
+  kPosted = 1u << 1,  // take chunk `at` of the staging buffer of `from`; kEveryone: fold all n in rank order
+  kInput = 1u << 2,   // mine: chunk of my input
+  kAcc = 1u << 3,     // mine: my accumulator of this chunk (wide)
+  kResult = 1u << 4,  // mine: chunk of my output (narrow)
+  kKeep = 1u << 5,    // leave the value in the accumulator (wide)
+  kStore = 1u << 6,   // round, finish (avg divides) and leave the value in the output
+  kSend = 1u << 7,    // send the value to `to`
+  kPost = 1u << 8,    // put `span` chunks, from `chunk` on, into my staging buffer, and publish them
+  kMulticast = 1u << 9,  // store the value into the output of every rank (needs registered outputs)
+  kBarrier = 1u << 10,   // wait until everyone has come to this step
+  kWideIn = 1u << 11,    // what comes in is wide
+  kWideOut = 1u << 12,   // what is sent is wide
+  kRelease = 1u << 13,   // the oldest round that is still open is read: its slots may be used again
+  kAfter = 1u << 14,     // what comes in is reduced as the second operand, after mine
 };
 
 inline constexpr int kNobody = -1, kEveryone = -2;
@@ -43,7 +43,7 @@ struct Step {
   int chunk = 0;  // of input, accumulator and output
   int from = kNobody;
   int to = kNobody;
-  int at = 0;         // kPosted: chunk index on the board
+  int at = 0;         // kPosted: chunk index in the staging buffer
   int span = 1;       // kPost: number of chunks; they wrap within their round
   double weight = 1;  // what comes in is multiplied by this (in the accumulation type) before it is reduced
 };
@@ -55,7 +55,7 @@ OURO_HD constexpr Step recv(int c, int from) { return {kRecv | kStore, c, from};
 OURO_HD constexpr Step forward(int c, int from, int to) { return {kRecv | kStore | kSend, c, from, to}; }
 OURO_HD constexpr Step copy(int c) { return {kInput | kStore, c}; }
 /// Sends my input, widened: the first contribution to a reduction.
-OURO_HD constexpr Step lift(int c, int to) { return {kInput | kSend | kWideOut, c, kNobody, to}; }
+OURO_HD constexpr Step send_widened(int c, int to) { return {kInput | kSend | kWideOut, c, kNobody, to}; }
 OURO_HD constexpr Step send_partial(int c, int to) { return {kAcc | kSend | kWideOut, c, kNobody, to}; }
 OURO_HD constexpr Step reduce_forward(int c, int from, int to) {
   return {kRecv | kWideIn | kInput | kSend | kWideOut, c, from, to};
@@ -91,9 +91,9 @@ OURO_HD constexpr Step store(int c) { return {kAcc | kStore, c}; }
 /// Rounds and finishes my own input into the output: a reduction over one rank.
 OURO_HD constexpr Step store_input(int c) { return {kInput | kStore | kWideIn, c}; }
 
-// Boards: what a rank posts, every rank of its node can read (staged copy or registered buffer in place).
-// A round has at most two posts a rank: first inputs (post), then results (post_result). The chunks of a
-// round are numbered on from those of the round before; flows that are not pipelined have one round at a
+// Staging buffers: what a rank posts, every rank of its host can read (staged copy or registered buffer in
+// place). A round has at most two posts a rank: first inputs (post), then results (post_result). The chunks
+// of a round are numbered on from those of the round before; flows that are not pipelined have one round at a
 // time, which ends by itself, all others say release(). Posts come in the order of rounds. What one rank
 // posts is either one chunk, or the n-1 chunks of the others, from that of rank+1 on.
 OURO_HD constexpr Step post(int c, int span) { return {kInput | kPost, c, kNobody, kNobody, 0, span}; }
@@ -101,25 +101,27 @@ OURO_HD constexpr Step post(int c, int span) { return {kInput | kPost, c, kNobod
 OURO_HD constexpr Step refer() { return post(0, 1); }
 OURO_HD constexpr Step post_result(int c) { return {kResult | kPost, c}; }
 /// Folds chunk c of all n inputs, in rank order, in the accumulation type; rounds once; stores. The others'
-/// are on their boards, mine is at hand.
+/// are in their staging buffer, mine is at hand.
 OURO_HD constexpr Step reduce_posted(int c, int at) {
   return {kPosted | kWideIn | kStore, c, kEveryone, kNobody, at};
 }
 /// The same, stored into the output of every rank in place.
-OURO_HD constexpr Step reduce_spread(int c, int at) {
-  return {kPosted | kWideIn | kSpread, c, kEveryone, kNobody, at};
+OURO_HD constexpr Step reduce_multicast(int c, int at) {
+  return {kPosted | kWideIn | kMulticast, c, kEveryone, kNobody, at};
 }
 /// Copies chunk `at` of the inputs posted by `from` into my output chunk c.
 OURO_HD constexpr Step fetch(int c, int from, int at) { return {kPosted | kStore, c, from, kNobody, at}; }
 /// Copies chunk c of the input of `from` into the output of every rank in place.
-OURO_HD constexpr Step fetch_spread(int c, int from) { return {kPosted | kSpread, c, from, kNobody, c}; }
+OURO_HD constexpr Step fetch_multicast(int c, int from) {
+  return {kPosted | kMulticast, c, from, kNobody, c};
+}
 /// Copies chunk c of my input into the output of every rank in place.
-OURO_HD constexpr Step spread(int c) { return {kInput | kSpread, c}; }
+OURO_HD constexpr Step multicast(int c) { return {kInput | kMulticast, c}; }
 /// Copies the result posted by `from` (its second post of the round) into my output chunk c.
 OURO_HD constexpr Step fetch_result(int c, int from) {
   return {kPosted | kResult | kStore, c, from, kNobody, c};
 }
-OURO_HD constexpr Step meet() { return {kMeet}; }
+OURO_HD constexpr Step barrier() { return {kBarrier}; }
 OURO_HD constexpr Step release() { return {kRelease}; }
 
 OURO_HD constexpr int wrap(int i, int n) { return i < 0 ? i + n : i >= n ? i - n : i; }

@@ -21,19 +21,20 @@ struct Traits {
   static constexpr bool kKeeps = false;
   /// Every reduction is ((x0 + x1) + x2) + ..., in rank order. True as well where nothing is reduced.
   static constexpr bool kCanonical = true;
-  /// Posts on boards or meets; all others use links only.
-  static constexpr bool kBoards = false;
+  /// Posts in staging buffers or barriers; all others use links only.
+  static constexpr bool kStaging = false;
   /// How many chunks a rank posts in a round: one, or those of all others; and whether it posts a result too.
   static constexpr bool kPostsOthers = false, kPostsResult = false;
   /// Ranks post without waiting for all others in between: they may run far ahead of who reads.
   static constexpr bool kRooted = false;
   /// By reference to buffers that need not be registered: what others have is copied out of their processes.
   static constexpr bool kPulls = false;
-  /// Serves inputs of at most Card::kInline bytes only.
-  static constexpr bool kInLine = false;
+  /// Serves inputs of at most Arrival::kInline bytes only.
+  static constexpr bool kInline = false;
   /// Writes into the outputs of others: needs registered outputs on all ranks.
-  static constexpr bool kSpread = false;
-  /// Boards refer to registered buffers in place of copies; closes with meet(), after which they are free.
+  static constexpr bool kMulticast = false;
+  /// Staging buffers refer to registered buffers in place of copies; closes with barrier(), after which they
+  /// are free.
   static constexpr bool kByReference = false;
   /// Right where the output aliases the input.
   static constexpr bool kInPlace = true;
@@ -43,9 +44,10 @@ struct Traits {
 /// one to hide latency. With two slots a link, four would deadlock.
 inline constexpr int kLagPerHop = 3;
 
-/// How many rounds a rank posts ahead of those that it reads: what comes next is on the boards already when
-/// the last reader of a round turns to it. Below the number of pages of a board less the stages of a flow.
-inline constexpr int kBoardLag = 1;
+/// How many rounds a rank posts ahead of those that it reads: what comes next is in the staging buffer
+/// already when the last reader of a round turns to it. Below the number of slots of a staging buffer less
+/// the stages of a flow.
+inline constexpr int kStagingLag = 1;
 
 /// Says up(0..rounds-1) and, `lag` chunks behind, down(0..rounds-1), so that both directions are busy at
 /// once.

@@ -32,7 +32,7 @@ struct Binomial {
 template <class Listener>
 OURO_HD void tree_up(const Binomial& tree, int c, Listener&& step) {
   const int top = tree.top();
-  if (top == 0) return step(lift(c, tree.parent()));
+  if (top == 0) return step(send_widened(c, tree.parent()));
   const bool is_root = tree.v == 0;
   const int last = tree.rank_of(tree.v + top);
   if (top == 1 && is_root) return step(reduce_keep(c, last));

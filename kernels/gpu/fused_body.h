@@ -11,9 +11,9 @@ namespace ouro::gpu::collect {
 
 // ---- Pieces of a collective.
 
-OURO_HD bool spreads(Collective c) { return c == Collective::broadcast || c == Collective::all_gather; }
+OURO_HD bool multicasts(Collective c) { return c == Collective::broadcast || c == Collective::all_gather; }
 OURO_HD bool moves(Collective c) {
-  return spreads(c) || c == Collective::gather || c == Collective::scatter || c == Collective::all_to_all;
+  return multicasts(c) || c == Collective::gather || c == Collective::scatter || c == Collective::all_to_all;
 }
 OURO_HD int pieces_of(const FusedArgs& a) {
   switch (a.collective) {
@@ -72,7 +72,7 @@ OURO_HD std::uint64_t elements(const FusedArgs& a) {
 template <class Block>
 OURO_HD void copy(const Share<Block>& share, std::byte* to, const std::byte* from, std::uint64_t bytes) {
   if (to == nullptr || to == from) return;
-  sweep_bytes<kMoveDepth>(share, address(to) ^ address(from), from, bytes, Spread{from, &to, 1, 0});
+  sweep_bytes<kMoveDepth>(share, address(to) ^ address(from), from, bytes, Multicast{from, &to, 1, 0});
 }
 
 /// Pair k of an all_to_all.
@@ -114,7 +114,7 @@ OURO_HD void fused_move(const FusedArgs& a, const Block& at) {
     if (a.collective == Collective::scatter) return copy(share, a.out[k], a.in[a.root] + shift, bytes_in(k));
     const std::byte* const from = a.in[a.collective == Collective::broadcast ? a.root : k];
     sweep_bytes<kMoveDepth>(share, differ | (address(from) ^ (address(out) + shift)), from, bytes_in(k),
-                            Spread{from, a.out, a.ranks, shift});
+                            Multicast{from, a.out, a.ranks, shift});
   };
   share_out(at, depth_for(at, elements(a) * size, kMoveDepth), pieces_of(a), !a.uneven, bytes_in, run);
 }

@@ -46,7 +46,7 @@ OURO_HD void hop_move(const HopArgs& a, const Block& at) {
   share_out(
       at, depth_for(at, bytes, kMoveDepth), 1, true, [&](int) { return bytes; },
       [&](int, const Share<Block>& share) {
-        sweep_bytes<kMoveDepth>(share, differ, from, bytes, Spread{from, to, 3, 0});
+        sweep_bytes<kMoveDepth>(share, differ, from, bytes, Multicast{from, to, 3, 0});
       });
 }
 

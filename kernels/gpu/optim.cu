@@ -8,15 +8,15 @@ namespace {
 template <class V>
 __global__ void __launch_bounds__(kOptimThreads, V::kResident)
     optim_update(const __grid_constant__ UpdateArgs args) {
-  using Place = Room<typename V::L::Computed>;
-  __shared__ alignas(Place) unsigned char room[sizeof(Place)];
-  update_body<V>(DeviceBlock{}, args, *reinterpret_cast<Place*>(room));
+  using Place = BlockScratch<typename V::L::Computed>;
+  __shared__ alignas(Place) unsigned char scratch[sizeof(Place)];
+  update_body<V>(DeviceBlock{}, args, *reinterpret_cast<Place*>(scratch));
 }
 
 template <class T>
 __global__ void __launch_bounds__(kSurveyThreads, 4) optim_survey(const __grid_constant__ SurveyArgs args) {
-  __shared__ SurveyRoom room;
-  survey_body<T>(DeviceBlock{}, args, room);
+  __shared__ SurveyScratch scratch;
+  survey_body<T>(DeviceBlock{}, args, scratch);
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ static_assert(arith::Update::accum_middle < arith::Update::accum_last &&
 
 /// What one thread finds out for its block. Plain bytes to the compiler: shared memory has no constructors.
 template <class C>
-struct Room {
+struct BlockScratch {
   static constexpr std::size_t kRuleBytes = 16 * sizeof(C);
   arith::Update update;
   bool skip;
@@ -109,34 +109,36 @@ OURO_BODY void with_rule(arith::Update update, F&& f) {
 
 /// The coefficients of a step cost two powers, in fp64: one thread makes them for its block.
 template <class L, Family kFamily, Form kForm, class Block>
-OURO_BODY void enter(const Block& block, const UpdateArgs& args, Room<typename L::Computed>& room) {
+OURO_BODY void enter(const Block& block, const UpdateArgs& args,
+                     BlockScratch<typename L::Computed>& scratch) {
   using C = typename L::Computed;
   if constexpr (kForm == Form::leader) {
     for (int k = block.thread(); k < args.ranks * args.ranks; k += block.threads()) {
       const int r = k / args.ranks, s = k % args.ranks;
-      room.matrix[r][s] = static_cast<C>(args.matrix_at != nullptr ? args.matrix_at[k] : args.matrix[r][s]);
+      scratch.matrix[r][s] =
+          static_cast<C>(args.matrix_at != nullptr ? args.matrix_at[k] : args.matrix[r][s]);
     }
   }
   if (block.thread() == 0) {
     for (int r = 0; r < args.ranks; ++r)
-      room.scale[r] = args.scale_at != nullptr ? args.scale_at[r] : args.scale[r];
+      scratch.scale[r] = args.scale_at != nullptr ? args.scale_at[r] : args.scale[r];
     if constexpr (kForm == Form::exchange)
-      room.weights = args.weights_at != nullptr ? *args.weights_at : args.weights;
-    room.skip = args.skip != nullptr && *args.skip != 0;
+      scratch.weights = args.weights_at != nullptr ? *args.weights_at : args.weights;
+    scratch.skip = args.skip != nullptr && *args.skip != 0;
     arith::Recipe recipe = args.recipe;
     recipe.step = args.control->step + 1;
     recipe.sgd.lr = recipe.adam.lr = args.control->lr;
-    room.update = choose<kFamily>(args, recipe.step);
-    with_rule<kFamily>(room.update, [&](auto tag) {
+    scratch.update = choose<kFamily>(args, recipe.step);
+    with_rule<kFamily>(scratch.update, [&](auto tag) {
       using Rule = typename decltype(tag)::template Rule<C>;
       const Rule rule = [&] {
         if constexpr (kFamily == Family::accum_adam)
-          return Rule(recipe, room.update);
+          return Rule(recipe, scratch.update);
         else
           return Rule(recipe);
       }();
-      static_assert(sizeof rule <= sizeof room.rule && std::is_trivially_copyable_v<Rule>);
-      __builtin_memcpy(room.rule, &rule, sizeof rule);
+      static_assert(sizeof rule <= sizeof scratch.rule && std::is_trivially_copyable_v<Rule>);
+      __builtin_memcpy(scratch.rule, &rule, sizeof rule);
     });
   }
   block.sync();
@@ -236,7 +238,7 @@ OURO_BODY void each_chunk(const Block& block, const UpdateArgs& args, F&& f) {
 
 template <class V, template <class> class RuleOf, class Block>
 OURO_BODY bool update_chunks(const Block& block, const UpdateArgs& args,
-                             Room<typename V::L::Computed>& room) {
+                             BlockScratch<typename V::L::Computed>& scratch) {
   using L = typename V::L;
   using C = typename L::Computed;
   using Rule = RuleOf<C>;
@@ -245,10 +247,10 @@ OURO_BODY bool update_chunks(const Block& block, const UpdateArgs& args,
   struct Bytes {
     unsigned char at[sizeof(Rule)];
   } bytes;
-  __builtin_memcpy(&bytes, room.rule, sizeof bytes);
+  __builtin_memcpy(&bytes, scratch.rule, sizeof bytes);
   const Rule rule = __builtin_bit_cast(Rule, bytes);
   constexpr int n = V::kBytes / static_cast<int>(sizeof(C));
-  Worker<L, RuleOf, kForm, n> worker{rule, arith::Scale<C>(room.scale[0]), arith::Mix<C>(room.weights)};
+  Worker<L, RuleOf, kForm, n> worker{rule, arith::Scale<C>(scratch.scale[0]), arith::Mix<C>(scratch.weights)};
   const std::uint64_t stride = static_cast<std::uint64_t>(n) * static_cast<unsigned>(block.threads());
   arith::Mask<C> all_finite = -1;
 
@@ -262,32 +264,32 @@ OURO_BODY bool update_chunks(const Block& block, const UpdateArgs& args,
       }
     } else {
       block.sync();  // nobody still looks at the last one's
-      for (int r = block.thread(); r < args.ranks; r += block.threads()) room.tensor[r] = tensor[r];
+      for (int r = block.thread(); r < args.ranks; r += block.threads()) scratch.tensor[r] = tensor[r];
       block.sync();
       bool aligned = true;
-      for (int r = 0; r < args.ranks; ++r) aligned &= worker.aligned(room.tensor[r]);
+      for (int r = 0; r < args.ranks; ++r) aligned &= worker.aligned(scratch.tensor[r]);
       for (std::uint64_t at = begin; at < end; at += stride) {
         const Span span(block, at, end, stride, aligned);
         C x[kRanks][n];
         OURO_UNROLLED
         for (int s = 0; s < kRanks; ++s)
           if (s == 0 || s < args.ranks)
-            load<typename L::Param, Access::plain>(span, worker.param(room.tensor[s]), x[s]);
+            load<typename L::Param, Access::plain>(span, worker.param(scratch.tensor[s]), x[s]);
         OURO_ROLLED
         for (int r = 0; r < args.ranks; ++r) {
           C p[n];
           OURO_UNROLLED
           for (int s = 0; s < kRanks; ++s)
             if (s == 0 || s < args.ranks) {
-              const C weight = room.matrix[r][s];
+              const C weight = scratch.matrix[r][s];
               OURO_UNROLLED
               for (int i = 0; i < n; ++i)
                 p[i] = arith::add_term(s == 0 ? C{0} : p[i], weight, x[s][i], s == 0);
             }
           OURO_UNROLLED
           for (int i = 0; i < n; ++i) p[i] = L::stored(p[i]);
-          worker.scale = arith::Scale<C>(room.scale[r]);
-          all_finite &= worker(room.tensor[r], span, p);
+          worker.scale = arith::Scale<C>(scratch.scale[r]);
+          all_finite &= worker(scratch.tensor[r], span, p);
         }
       }
     }
@@ -297,16 +299,17 @@ OURO_BODY bool update_chunks(const Block& block, const UpdateArgs& args,
 
 /// V: a Variant of optim_list.h.
 template <class V, class Block>
-OURO_BODY void update_body(const Block& block, const UpdateArgs& args, Room<typename V::L::Computed>& room) {
-  enter<typename V::L, V::kFamily, V::kForm>(block, args, room);
-  const bool skip = room.skip;
+OURO_BODY void update_body(const Block& block, const UpdateArgs& args,
+                           BlockScratch<typename V::L::Computed>& scratch) {
+  enter<typename V::L, V::kFamily, V::kForm>(block, args, scratch);
+  const bool skip = scratch.skip;
   bool strange = false;
   if (!skip)
-    with_rule<V::kFamily>(room.update, [&](auto tag) {
-      strange = update_chunks<V, decltype(tag)::template Rule>(block, args, room);
+    with_rule<V::kFamily>(scratch.update, [&](auto tag) {
+      strange = update_chunks<V, decltype(tag)::template Rule>(block, args, scratch);
     });
   else if constexpr (V::kForm != Form::plain)
-    update_chunks<V, Rest>(block, args, room);
+    update_chunks<V, Rest>(block, args, scratch);
   leave(block, args.control, skip, strange);
 }
 

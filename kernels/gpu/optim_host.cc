@@ -14,13 +14,13 @@ using namespace optim;
 
 template <class V>
 void run_update(const void* args, int block, int blocks) {
-  Room<typename V::L::Computed> room;
-  update_body<V>(HostBlock{block, blocks}, *static_cast<const UpdateArgs*>(args), room);
+  BlockScratch<typename V::L::Computed> scratch;
+  update_body<V>(HostBlock{block, blocks}, *static_cast<const UpdateArgs*>(args), scratch);
 }
 template <class T>
 void run_survey(const void* args, int block, int blocks) {
-  SurveyRoom room;
-  survey_body<T>(HostBlock{block, blocks}, *static_cast<const SurveyArgs*>(args), room);
+  SurveyScratch scratch;
+  survey_body<T>(HostBlock{block, blocks}, *static_cast<const SurveyArgs*>(args), scratch);
 }
 
 /// What an update needs of a kernel.
@@ -164,9 +164,9 @@ Result<Launch> update(const UpdateArgs& a, int multiprocessors) {
   const std::uint64_t chunks =
       flat ? chunks_of(a.one[0].count, chunk_elements(a.one[0].count)) : a.list.chunk_count;
   // As many as fit: more would only repeat what each block does first.
-  const std::uint64_t room =
+  const std::uint64_t scratch =
       static_cast<std::uint64_t>(found->resident) * static_cast<std::uint64_t>(std::max(multiprocessors, 1));
-  const int blocks = static_cast<int>(std::clamp<std::uint64_t>(chunks, 1, room));
+  const int blocks = static_cast<int>(std::clamp<std::uint64_t>(chunks, 1, scratch));
   return Launch{&all.kernels[static_cast<std::size_t>(found - all.keys.begin())], {blocks, kOptimThreads}};
 }
 

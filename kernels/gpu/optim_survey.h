@@ -13,7 +13,7 @@ namespace ouro::gpu::optim {
 
 /// Threads of a block: each group of kSurveyLanes has a chain of its own.
 inline constexpr std::uint32_t kSurveyThreads = 256, kSurveyGroups = kSurveyThreads / arith::kSurveyLanes;
-struct SurveyRoom {
+struct SurveyScratch {
   double sum[kSurveyThreads];
   bool last;
 };
@@ -57,7 +57,7 @@ OURO_BODY double lane_sum(const T* from, std::uint64_t count, const arith::Scale
 }
 
 template <class T, class Block>
-OURO_BODY void survey_body(const Block& block, const SurveyArgs& args, SurveyRoom& room) {
+OURO_BODY void survey_body(const Block& block, const SurveyArgs& args, SurveyScratch& scratch) {
   using C = std::conditional_t<std::is_same_v<T, double>, double, float>;
   const bool flat = args.list.tensors == nullptr;
   const double inverse = args.scale_at != nullptr ? args.scale_at->inverse : args.inverse;
@@ -71,7 +71,7 @@ OURO_BODY void survey_body(const Block& block, const SurveyArgs& args, SurveyRoo
     for (std::uint32_t k = block.thread(); k < kSurveyThreads; k += block.threads()) {
       const std::uint64_t b = round + k / arith::kSurveyLanes;
       const std::uint32_t lane = k % arith::kSurveyLanes;
-      room.sum[k] = 0;
+      scratch.sum[k] = 0;
       if (b >= blocks) continue;
       const void* gradient = args.gradient;
       std::uint64_t count = args.count, begin = b * arith::kSurveyBlock;
@@ -83,13 +83,13 @@ OURO_BODY void survey_body(const Block& block, const SurveyArgs& args, SurveyRoo
       }
       begin += lane;
       if (begin < count)
-        room.sum[k] =
+        scratch.sum[k] =
             lane_sum<T, C>(static_cast<const T*>(gradient) + begin, count - begin, scale, all_finite);
     }
-    fold(block, room.sum, arith::kSurveyLanes);
+    fold(block, scratch.sum, arith::kSurveyLanes);
     if (block.thread() == 0) {
       OURO_UNROLLED
-      for (std::uint32_t k = 0; k < kSurveyGroups; ++k) chain[k] += room.sum[k * arith::kSurveyLanes];
+      for (std::uint32_t k = 0; k < kSurveyGroups; ++k) chain[k] += scratch.sum[k * arith::kSurveyLanes];
     }
     block.sync();
   }
@@ -101,9 +101,9 @@ OURO_BODY void survey_body(const Block& block, const SurveyArgs& args, SurveyRoo
       if (first + k < chains) state->chain[first + k] = chain[k];
   }
   block.sync();
-  if (block.thread() == 0) room.last = is_last(&state->ended, block.blocks());
+  if (block.thread() == 0) scratch.last = is_last(&state->ended, block.blocks());
   block.sync();
-  if (!room.last) return;
+  if (!scratch.last) return;
 
   constexpr std::uint32_t kRows = arith::kSurveyChains / kSurveyThreads;
   for (std::uint32_t k = block.thread(); k < kSurveyThreads; k += block.threads()) {
@@ -116,11 +116,11 @@ OURO_BODY void survey_body(const Block& block, const SurveyArgs& args, SurveyRoo
     OURO_UNROLLED
     for (std::uint32_t half = kRows / 2; half > 0; half /= 2)
       for (std::uint32_t row = 0; row < half; ++row) sum[row] += sum[row + half];
-    room.sum[k] = sum[0];
+    scratch.sum[k] = sum[0];
   }
-  fold(block, room.sum, kSurveyThreads);
+  fold(block, scratch.sum, kSurveyThreads);
   if (block.thread() != 0) return;
-  state->squares = arith::settle(room.sum[0]);
+  state->squares = arith::settle(scratch.sum[0]);
   state->nonfinite = take(&state->pending);
   state->ended = 0;
   if (args.scale_at != nullptr)

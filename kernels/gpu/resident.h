@@ -15,31 +15,31 @@ namespace ouro::gpu {
 /// How large the parts of an arena are. All ranks of a group use the same.
 struct ResidentSizes {
   int ranks = 1;
-  int channels = 8;                       ///< blocks of a launch, at most
-  int slots = 4;                          ///< of a link: a power of two; two suffice for every flow
-  std::uint64_t slot_bytes = 64 << 10;    ///< payload; a multiple of 128, at least 2 KiB
-  std::uint64_t page_bytes = 256 << 10;   ///< of a board; a multiple of 128, at least 128 a rank
-  std::uint64_t packet_bytes = 16 << 10;  ///< payload of one channel by packets; a multiple of 128
+  int channels = 8;                         ///< blocks of a launch, at most
+  int slots = 4;                            ///< of a link: a power of two; two suffice for every flow
+  std::uint64_t slot_bytes = 64 << 10;      ///< payload; a multiple of 128, at least 2 KiB
+  std::uint64_t staging_bytes = 256 << 10;  ///< of a staging buffer; a multiple of 128, at least 128 a rank
+  std::uint64_t packet_bytes = 16 << 10;    ///< payload of one channel by packets; a multiple of 128
 };
 
 /// Where things lie in an arena: the memory of one rank, on its device, that all ranks of the group map, and
 /// that is all zero before the first launch. It has a header and then one part a channel. A part begins with
 /// the state that outlives a launch, so that a captured launch can be replayed. Then, each indexed by the
 /// peer that writes it (a line of 128 bytes a peer): `full` (a word a slot) and `slots` of the link from it,
-/// `freed` of the link to it, `cards` (its posts) and `done` (the rounds it has released); then this rank's
-/// own `pages` that all read, packets from each peer (two parities), and private scratch. There is a link for
-/// each ordered pair: with n ranks one channel takes about
-///   n (slots slot_bytes + 4 packet_bytes + 512) + 4 page_bytes + max(p slot_bytes, n packet_bytes)
+/// `freed` of the link to it, `arrival records` (its posts) and `done` (the rounds it has released); then
+/// this rank's own `staging` slots that all read, packets from each peer (two parities), and private scratch.
+/// There is a link for each ordered pair: with n ranks one channel takes about
+///   n (slots slot_bytes + 4 packet_bytes + 512) + 4 staging_bytes + max(p slot_bytes, n packet_bytes)
 /// bytes, p the largest power of two up to n: 3.7 MiB for 8 ranks with the defaults above.
 struct ResidentLayout {
   static constexpr int kMaxRanks = 64, kMaxChannels = 64, kMaxSlots = 16;
-  static constexpr int kPages = 4;  ///< as on the host: flows are proved with this depth
+  static constexpr int kStagingSlots = 4;  ///< as on the host: flows are proved with this depth
   static constexpr std::uint64_t kLine = 128;
   static constexpr std::uint64_t kHeaderBytes = kLine;  ///< the word that says that this rank has failed
   int ranks = 0, channels = 0, slots = 0;
-  std::uint64_t slot_bytes = 0, page_bytes = 0, packet_bytes = 0;
+  std::uint64_t slot_bytes = 0, staging_bytes = 0, packet_bytes = 0;
   /// Offsets within the part of a channel.
-  std::uint64_t full_at = 0, freed_at = 0, cards_at = 0, done_at = 0, slots_at = 0, pages_at = 0,
+  std::uint64_t full_at = 0, freed_at = 0, arrivals_at = 0, done_at = 0, slots_at = 0, pages_at = 0,
                 packets_at = 0, scratch_at = 0;
   std::uint64_t channel_bytes = 0;
   /// Of the packets from one rank: eight bytes each in sixteen, and a few that say what they belong to.
@@ -92,7 +92,7 @@ struct ResidentArgs {
   ResidentError* error = nullptr;  ///< mapped from the host
   ResidentLayout layout = {};
   std::byte* arena[kMaxRanks] = {};  ///< of all ranks
-  /// inplace only: the buffers of all ranks, where flow::in_place_buffers says that others touch them.
+  /// zerocopy only: the buffers of all ranks, where flow::zero_copy_buffers says that others touch them.
   const std::byte* in_of[kMaxRanks] = {};
   std::byte* out_of[kMaxRanks] = {};
 };

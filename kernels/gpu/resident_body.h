@@ -28,7 +28,7 @@ class Resident : private ResidentChannel<Block> {
     cut_.cut<Flow>(a_, collective, b_.block(), numbers_.element(), numbers_.accumulator());
     by_reference_ = Flow::kByReference && n_ > 1;
     posts_others_ = Flow::kPostsOthers;
-    ahead_ = Flow::kPipelined ? (Flow::kPostsResult ? 2 : 1) * flow::kBoardLag : 0;
+    ahead_ = Flow::kPipelined ? (Flow::kPostsResult ? 2 : 1) * flow::kStagingLag : 0;
     base_ = shared_.state.round;
   }
 
@@ -43,7 +43,7 @@ class Resident : private ResidentChannel<Block> {
     } else {
       for (cut_.turn = 0; cut_.turn < cut_.rounds && !failed_; ++cut_.turn) {
         Flow{}(at, listen);
-        if (Flow::kBoards && n_ > 1 && !failed_) end_round();
+        if (Flow::kStaging && n_ > 1 && !failed_) end_round();
       }
     }
   }
@@ -54,8 +54,8 @@ class Resident : private ResidentChannel<Block> {
     ++this->step_;
     if (s.verb & flow::kPost) return post(s);
     if (s.verb & flow::kRelease) return end_round();
-    if (s.verb & flow::kMeet) return meet();
-    if (s.verb & (flow::kPosted | flow::kSpread)) return read_boards(s);
+    if (s.verb & flow::kBarrier) return barrier();
+    if (s.verb & (flow::kPosted | flow::kMulticast)) return read_staging(s);
     if (s.verb & (flow::kRecv | flow::kSend)) return hop_link(s);
     local(s);
   }
@@ -65,8 +65,9 @@ class Resident : private ResidentChannel<Block> {
   using Channel::b_;
   using Channel::n_;
   using Channel::shared_;
-  /// How far a rank has come in a round k: its card says 4k + Phase (as BoardView::Phase on the host).
-  enum Phase : std::uint64_t { kPosted = 2, kResult = 3, kMetAgain = 4 };
+  /// How far a rank has come in a round k: its arrival record says 4k + Phase (as StagingView::Phase on the
+  /// host).
+  enum Phase : std::uint64_t { kPosted = 2, kResult = 3, kSecondBarrier = 4 };
   // No lambda: the compiler would not put a step that is said twice in line.
   template <class Hop>
   struct Listener {
@@ -176,19 +177,20 @@ class Resident : private ResidentChannel<Block> {
     if (s.verb & flow::kKeep) job.keep = {acc_at(s.chunk), true};
   }
 
-  // ---- boards -------------------------------------------------------------------------------------
+  // ---- staging buffers
+  // -------------------------------------------------------------------------------------
 
   template <class F>
   OURO_HD void each_peer(F&& f) const {
     for (int p = b_.thread(); p < n_; p += b_.threads())
       if (p != a_.rank) f(p);
   }
-  /// Before anything of this round is written: everyone has released the round that used its page last.
+  /// Before anything of this round is written: everyone has released the round that used its slot last.
   OURO_HD bool open(std::uint64_t round) {
     bool failed = false;
-    if (round >= ResidentLayout::kPages)
+    if (round >= ResidentLayout::kStagingSlots)
       each_peer([&](int p) {
-        const std::uint64_t need = round + 1 - ResidentLayout::kPages;
+        const std::uint64_t need = round + 1 - ResidentLayout::kStagingSlots;
         if (shared_.state.known[p] >= need) return;
         failed |= this->await(this->line(a_.rank, a_.layout.done_at, p), need, p);
         shared_.state.known[p] = need;
@@ -198,14 +200,14 @@ class Resident : private ResidentChannel<Block> {
   OURO_HD void announce(std::uint64_t round, Phase phase) const {
     b_.sync();
     each_peer([&](int p) {
-      ResidentCard& card = this->card(a_.rank, p);
-      if (phase == kPosted) card.premul[round % ResidentLayout::kPages] = a_.premul;
-      this->publish_tagged(&card.word[round % ResidentLayout::kPages], 4 * round + phase);
+      ResidentArrival& arrival = this->arrival(a_.rank, p);
+      if (phase == kPosted) arrival.premul[round % ResidentLayout::kStagingSlots] = a_.premul;
+      this->publish_tagged(&arrival.word[round % ResidentLayout::kStagingSlots], 4 * round + phase);
     });
   }
   OURO_HD bool hear(int p, std::uint64_t round, Phase phase) {
-    const bool failed = this->await_tagged(&this->card(p, a_.rank).word[round % ResidentLayout::kPages],
-                                           4 * round + phase, p);
+    const bool failed = this->await_tagged(
+        &this->arrival(p, a_.rank).word[round % ResidentLayout::kStagingSlots], 4 * round + phase, p);
     // Who has come to this round has released those that lie far enough behind, and all of earlier
     // operations.
     const std::uint64_t released = round - base_ > ahead_ ? round - ahead_ : base_;
@@ -234,7 +236,7 @@ class Resident : private ResidentChannel<Block> {
     if (by_reference_) hear_all(round, kPosted);  // from here on all buffers may be touched
   }
   OURO_HD std::byte* piece(int rank, std::uint64_t round, int position) const {
-    return this->page(rank, round) + static_cast<std::uint64_t>(position) * cut_.stride_bytes;
+    return this->staging(rank, round) + static_cast<std::uint64_t>(position) * cut_.stride_bytes;
   }
 
   OURO_HD void end_round() {
@@ -246,10 +248,10 @@ class Resident : private ResidentChannel<Block> {
     if (b_.thread() == 0) shared_.state.round = released;
   }
 
-  OURO_HD void meet() {
+  OURO_HD void barrier() {
     b_.sync();
     const std::uint64_t round = shared_.state.round;
-    const Phase phase = met_ ? kMetAgain : kResult;
+    const Phase phase = met_ ? kSecondBarrier : kResult;
     met_ = true;
     if (!open(round)) return;
     announce(round, phase);
@@ -279,13 +281,13 @@ class Resident : private ResidentChannel<Block> {
       }
       if (!by_reference_) failed |= hear(p, round, kPosted);
       shared_.source[p] = posted(p, s, at);
-      shared_.factor[p] = this->card(p, a_.rank).premul[round % ResidentLayout::kPages];
+      shared_.factor[p] = this->arrival(p, a_.rank).premul[round % ResidentLayout::kStagingSlots];
     }
     return !(failed_ = b_.any(failed));
   }
 
   /// Folds all inputs, or copies one; into my output or those of all ranks.
-  OURO_HD void read_boards(const Step& s) {
+  OURO_HD void read_staging(const Step& s) {
     const Extent out = cut_.out(s.chunk), at = cut_.blocks ? cut_.in(s.at) : out;
     const std::uint64_t place = out.offset * numbers_.element(), bytes = out.count * numbers_.element();
     if (s.verb & flow::kPosted && s.from == flow::kEveryone) {
@@ -294,10 +296,10 @@ class Resident : private ResidentChannel<Block> {
       job.many = shared_.source;
       job.many_count = n_;
       job.factor = shared_.factor;
-      job.spread = a_.out_of;
-      job.spread_at = place;
-      job.spreads = (s.verb & flow::kSpread) != 0;
-      job.store = {out_at(out), !job.spreads};
+      job.multicast = a_.out_of;
+      job.multicast_at = place;
+      job.multicasts = (s.verb & flow::kMulticast) != 0;
+      job.store = {out_at(out), !job.multicasts};
       reduce(job);
     } else {
       if (s.verb & flow::kPosted && !by_reference_) {
@@ -306,7 +308,7 @@ class Resident : private ResidentChannel<Block> {
         if (failed_) return;
       }
       const std::byte* const source = s.verb & flow::kInput ? in_at(cut_.in(s.chunk)) : posted(s.from, s, at);
-      if (!(s.verb & flow::kSpread)) {
+      if (!(s.verb & flow::kMulticast)) {
         copy_bytes(b_, out_at(out), nullptr, source, bytes);
       } else {
         for (int d = 0; d < n_; ++d)
@@ -321,7 +323,7 @@ class Resident : private ResidentChannel<Block> {
   bool failed_ = false;
   bool by_reference_ = false, posts_others_ = false;
   bool met_ = false;         // in the round at hand
-  std::uint64_t base_ = 0;   // first round of the boards in this operation
+  std::uint64_t base_ = 0;   // first round of the staging buffers in this operation
   std::uint64_t ahead_ = 0;  // rounds between posting a round and having released it, at most
 };
 
@@ -350,7 +352,7 @@ OURO_HD void run_hot(const ResidentArgs& args, const Block& block, ResidentShare
 
 /// Any flow that resident kernels serve.
 template <class Flow>
-inline constexpr bool kResident = !Flow::kInLine && !Flow::kPulls;
+inline constexpr bool kResident = !Flow::kInline && !Flow::kPulls;
 
 /// Any operation, chosen at run time: one copy of the steps for all flows.
 template <class Block>

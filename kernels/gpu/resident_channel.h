@@ -11,16 +11,16 @@ namespace ouro::gpu {
 struct ResidentState {
   std::uint64_t sent[ResidentLayout::kMaxRanks], received[ResidentLayout::kMaxRanks];  // messages, by link
   std::uint64_t known[ResidentLayout::kMaxRanks];  // rounds that each rank is known to have released
-  std::uint64_t round;                             // of the boards
+  std::uint64_t round;                             // of the staging buffers
   std::uint64_t operations;                        // by packets
 };
 
-/// A rank's posts as one reader sees them. A page has a word and this rank's factor (premulsum).
-struct alignas(ResidentLayout::kLine) ResidentCard {
-  std::uint64_t word[ResidentLayout::kPages];
-  Scalar premul[ResidentLayout::kPages];
+/// A rank's posts as one reader sees them. A staging slot has a word and this rank's factor (premulsum).
+struct alignas(ResidentLayout::kLine) ResidentArrival {
+  std::uint64_t word[ResidentLayout::kStagingSlots];
+  Scalar premul[ResidentLayout::kStagingSlots];
 };
-static_assert(sizeof(ResidentCard) == ResidentLayout::kLine);
+static_assert(sizeof(ResidentArrival) == ResidentLayout::kLine);
 
 /// What the threads of a block share: in shared memory on a device.
 struct ResidentShared {
@@ -92,11 +92,11 @@ class ResidentChannel {
         static_cast<std::uint64_t>(from) * static_cast<std::uint64_t>(a_.layout.slots) + slot_index(message);
     return part(to) + a_.layout.slots_at + index * a_.layout.slot_bytes;
   }
-  OURO_HD ResidentCard& card(int writer, int reader) const {
-    return *reinterpret_cast<ResidentCard*>(line(reader, a_.layout.cards_at, writer));
+  OURO_HD ResidentArrival& arrival(int writer, int reader) const {
+    return *reinterpret_cast<ResidentArrival*>(line(reader, a_.layout.arrivals_at, writer));
   }
-  OURO_HD std::byte* page(int rank, std::uint64_t round) const {
-    return part(rank) + a_.layout.pages_at + round % ResidentLayout::kPages * a_.layout.page_bytes;
+  OURO_HD std::byte* staging(int rank, std::uint64_t round) const {
+    return part(rank) + a_.layout.pages_at + round % ResidentLayout::kStagingSlots * a_.layout.staging_bytes;
   }
 
   /// Spins until arrived(); true if the block has to leave instead.

@@ -59,10 +59,10 @@ struct ResidentCut {
     const std::uint64_t line = kLine / element;
     if (n == 1 || Flow::kByReference) {
       capacity = blocks ? total : round_up((total + chunks - 1) / chunks, line);
-    } else if (Flow::kBoards) {
+    } else if (Flow::kStaging) {
       result_piece = Flow::kPostsOthers ? n - 1 : 1;
       const auto pieces = static_cast<std::uint64_t>(result_piece + Flow::kPostsResult);
-      stride_bytes = a.layout.page_bytes / pieces / kLine * kLine;
+      stride_bytes = a.layout.staging_bytes / pieces / kLine * kLine;
       capacity = stride_bytes / element;
     } else {
       capacity = a.layout.slot_bytes / (element > accumulator ? element : accumulator) / line * line;

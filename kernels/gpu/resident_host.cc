@@ -12,7 +12,7 @@
 namespace ouro::gpu {
 namespace {
 
-static_assert(ResidentLayout::kPages == BoardView::kPages, "the depth with which flows are proved");
+static_assert(ResidentLayout::kStagingSlots == StagingView::kSlots, "the depth with which flows are proved");
 
 #define OURO_X(name, ...)                                                                             \
   void name(const void* args, int block, int blocks) {                                                \
@@ -84,7 +84,7 @@ Status check_references(const ResidentArgs& a) {
   if (a.collective == Collective::all_to_all && a.in == a.out)
     return invalid(
         "all_to_all by reference cannot run in place: a block would be overwritten before it is read");
-  const flow::Buffers needs = flow::in_place_buffers(a.collective);
+  const flow::Buffers needs = flow::zero_copy_buffers(a.collective);
   for (int r = 0; r < a.layout.ranks; ++r) {
     if (needs.inputs && (!needs.root_input_only || r == a.root) && a.in_of[r] == nullptr)
       return invalid(fmt::format("{} by reference needs the input of rank {}", name(a.collective), r));
@@ -108,13 +108,13 @@ Result<ResidentLayout> resident_layout(const ResidentSizes& s) {
   if (s.slot_bytes % L::kLine != 0 || s.slot_bytes < 2048)
     return wrong("slot_bytes", s.slot_bytes, "a multiple of 128, at least 2048");
   const auto n = static_cast<std::uint64_t>(s.ranks);
-  if (s.page_bytes % L::kLine != 0 || s.page_bytes < n * L::kLine)
-    return wrong("page_bytes", s.page_bytes, "a multiple of 128, at least 128 a rank");
+  if (s.staging_bytes % L::kLine != 0 || s.staging_bytes < n * L::kLine)
+    return wrong("staging_bytes", s.staging_bytes, "a multiple of 128, at least 128 a rank");
   if (s.packet_bytes % L::kLine != 0 || s.packet_bytes == 0)
     return wrong("packet_bytes", s.packet_bytes, "a multiple of 128, not 0");
   L l;
   l.ranks = s.ranks, l.channels = s.channels, l.slots = s.slots;
-  l.slot_bytes = s.slot_bytes, l.page_bytes = s.page_bytes, l.packet_bytes = s.packet_bytes;
+  l.slot_bytes = s.slot_bytes, l.staging_bytes = s.staging_bytes, l.packet_bytes = s.packet_bytes;
   std::uint64_t at = 0;
   const auto take = [&](std::uint64_t bytes) {
     const std::uint64_t here = at;
@@ -124,10 +124,10 @@ Result<ResidentLayout> resident_layout(const ResidentSizes& s) {
   take(sizeof(ResidentState));
   l.full_at = take(n * L::kLine);
   l.freed_at = take(n * L::kLine);
-  l.cards_at = take(n * sizeof(ResidentCard));
+  l.arrivals_at = take(n * sizeof(ResidentArrival));
   l.done_at = take(n * L::kLine);
   l.slots_at = take(n * static_cast<std::uint64_t>(s.slots) * s.slot_bytes);
-  l.pages_at = take(L::kPages * s.page_bytes);
+  l.pages_at = take(L::kStagingSlots * s.staging_bytes);
   l.packets_at = take(2 * n * l.packet_set_bytes());
   // Accumulators of the halving flow, a slot each; or unpacked packets.
   l.scratch_at = take(std::max(std::bit_floor(n) * s.slot_bytes, n * s.packet_bytes));
@@ -165,7 +165,7 @@ Result<Launch> resident(const ResidentArgs& a) {
     return unsupported(fmt::format("resident: {} elements are more than one launch can number", a.count));
   OURO_TRY(check_flow(a));
   if (a.packets) OURO_TRY(check_packets(a));
-  if (a.algorithm == flow::Algorithm::inplace && n > 1) OURO_TRY(check_references(a));
+  if (a.algorithm == flow::Algorithm::zerocopy && n > 1) OURO_TRY(check_references(a));
   const Kernel& kernel = kernels()[static_cast<std::size_t>(kernel_for(a))];
   return Launch{&kernel, Shape{a.channels, kResidentThreads}};
 }

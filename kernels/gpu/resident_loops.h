@@ -37,9 +37,9 @@ struct ResidentJob {
   Sink keep;      // wide
   Sink send;      // wide or narrow
   bool send_wide = false;
-  std::byte* const* spread = nullptr;  // narrow: at this offset of the buffers of all ranks
-  bool spreads = false;
-  std::uint64_t spread_at = 0;
+  std::byte* const* multicast = nullptr;  // narrow: at this offset of the buffers of all ranks
+  bool multicasts = false;
+  std::uint64_t multicast_at = 0;
   std::uint64_t count = 0;
 };
 
@@ -160,13 +160,13 @@ OURO_HD void reduce_groups(const Block& b, const ResidentJob& job, std::uint64_t
       });
       if (++k < inputs) load_input(k);
     }
-    if (job.store.there || job.spreads || send_narrow) {
+    if (job.store.there || job.multicasts || send_narrow) {
       values([&](int u, int i) { x[u].value[i] = collect::finish<R>(sum[u].value[i], job.ranks); });
       groups([&](int u, std::uint64_t at) {
         if (job.store.there) x[u].store(job.store.at, at);
         if (send_narrow) x[u].store(job.send.at, at);
-        if (job.spreads)
-          for (int r = 0; r < job.ranks; ++r) x[u].store(job.spread[r] + job.spread_at, at);
+        if (job.multicasts)
+          for (int r = 0; r < job.ranks; ++r) x[u].store(job.multicast[r] + job.multicast_at, at);
       });
     }
     if (job.keep.there || send_wide) {
@@ -191,7 +191,7 @@ OURO_HD void reduce_elements(const Block& b, const ResidentJob& job) {
   look(job.narrow.at, job.narrow.there);
   for (int k = 0; k < job.many_count; ++k) look(job.many[k], true);
   look(job.store.at, job.store.there), look(job.keep.at, job.keep.there), look(job.send.at, job.send.there);
-  for (int r = 0; job.spreads && r < job.ranks; ++r) look(job.spread[r] + job.spread_at, true);
+  for (int r = 0; job.multicasts && r < job.ranks; ++r) look(job.multicast[r] + job.multicast_at, true);
   const std::uint64_t groups = bits % 16 == 0 ? job.count / kWidth : 0;
   reduce_groups<R, kWidth, kAtOnce>(b, job, 0, groups);
   reduce_groups<R, 1, 1>(b, job, groups * kWidth, job.count);

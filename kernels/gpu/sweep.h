@@ -109,7 +109,7 @@ OURO_HD void sweep_bytes(const Share<Block>& share, std::uintptr_t differ, const
 }
 
 /// From one array to several; those that are missing, or are the source itself, are left alone.
-struct Spread {
+struct Multicast {
   const std::byte* from;
   std::byte* const* to;
   int n;

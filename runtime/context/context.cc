@@ -61,7 +61,7 @@ std::optional<std::size_t> read_remarks(const wire::Bytes& all, ControlPage* pag
   if (count > std::size(page->cpus) || all.size() < gpu_at + sizeof page->gpu) return std::nullopt;
   std::memcpy(page->cpus, all.data() + sizeof count, cpus);
   std::memcpy(&page->gpu, all.data() + gpu_at, sizeof page->gpu);
-  page->gpu.reach_count = std::min<std::uint32_t>(page->gpu.reach_count, GpuSeat::kReach);
+  page->gpu.reach_count = std::min<std::uint32_t>(page->gpu.reach_count, GpuRecord::kReach);
   return gpu_at + sizeof page->gpu;
 }
 
@@ -91,7 +91,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   for (const int cpu : affinity_of(0))
     if (cpu < kMaxCpus) page->cpus[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
   page->self = reinterpret_cast<std::uint64_t>(page);
-  if (spec.gpu >= 0) OURO_TRY(take_seat(spec.gpu, &page->gpu));
+  if (spec.gpu >= 0) OURO_TRY(survey_gpu(spec.gpu, &page->gpu));
   page->state.set(static_cast<std::uint32_t>(ContextState::active));
 
   Fd server;

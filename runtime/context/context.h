@@ -61,12 +61,12 @@ struct ContextSpec {
   JoinOptions join;
   int local_rank = 0, local_size = 1;
   int gpu = -1;  ///< this rank's device, or none
-  std::string gpu_way = "auto";
+  std::string gpu_path = "auto";
   std::chrono::milliseconds deadline{600'000};
   bool deadline_chosen = false;  ///< by the user, not this default
   Numerics numerics = Numerics::fast;
   std::uint32_t slot_bytes = 128 << 10;  ///< of a link
-  std::size_t page_bytes = 0;            ///< of a board; 0: by the number of ranks
+  std::size_t page_bytes = 0;            ///< of a staging buffer; 0: by the number of ranks
   Rules rules = built_in_rules();
   std::optional<NetworkOptions>
       network;  ///< of a job on several hosts; its rank, world and job are those of `join`
@@ -116,7 +116,7 @@ class Context : public std::enable_shared_from_this<Context> {
   GroupRecord* find_record(int r, std::uint64_t key) const;
   /// Something on this rank's page that others wait for has changed: those on other hosts are told at once.
   void tell() {
-    if (network_) network_->nudge();
+    if (network_) network_->kick();
   }
   /// Publishes a group's first error on this rank's page, for its peers to adopt.
   void publish(GroupRecord&, const Failure&, Collective op);
@@ -140,7 +140,7 @@ class Context : public std::enable_shared_from_this<Context> {
   };
   Result<Resolved> resolve(int r, MemoryRef, std::size_t bytes);
   // Memory of GPUs.
-  const GpuSeat& gpu_seat(int r) const { return page(r).gpu; }
+  const GpuRecord& gpu_record(int r) const { return page(r).gpu; }
   transport::GpuExports& gpu_exports() { return gpu_exports_; }
   /// The address here of device memory of rank r (of the job): within its process its own.
   Result<std::byte*> resolve_gpu(int r, const transport::GpuRef&, std::size_t bytes);
@@ -167,7 +167,7 @@ class Context : public std::enable_shared_from_this<Context> {
   Result<Fd> fetch(int r, const wire::Fetch&, std::uint64_t* bytes);
   Result<transport::GpuOffer> fetch_gpu(int r, wire::Fetch::Kind, std::uint64_t key, std::uint64_t bytes);
   Status serve_gpu(int line, const wire::Fetch&);
-  static Status take_seat(int device, GpuSeat*);
+  static Status survey_gpu(int device, GpuRecord*);
   /// Fills in, on the copies of pages, what ranks of other hosts have said of themselves when they joined.
   Status read_remarks();
   /// Whether ranks of this process that are other threads find this one.

@@ -22,23 +22,23 @@ Neighbours& neighbours() {
 }  // namespace
 
 /// Which GPU this rank has, and which it can map.
-Status Context::take_seat(int device, GpuSeat* seat) {
+Status Context::survey_gpu(int device, GpuRecord* record) {
   gpu::Gpu& gpu = gpu::gpu();
   if (device >= gpu.devices())
     return invalid(fmt::format("GPU {}; this process sees {} ({})", device, gpu.devices(), gpu.version()));
   auto mine = gpu.properties(device);
   if (!mine.ok()) return mine.status();
-  seat->device = device;
-  seat->uuid = mine->uuid;
-  seat->stream_values = mine->stream_values;
-  seat->multiprocessors = static_cast<std::uint32_t>(mine->multiprocessors);
-  for (int d = 0; d < gpu.devices() && seat->reach_count < GpuSeat::kReach; ++d) {
+  record->device = device;
+  record->uuid = mine->uuid;
+  record->stream_values = mine->stream_values;
+  record->multiprocessors = static_cast<std::uint32_t>(mine->multiprocessors);
+  for (int d = 0; d < gpu.devices() && record->reach_count < GpuRecord::kReach; ++d) {
     if (d == device || !gpu.peer_access(device, d)) continue;
     auto other = gpu.properties(d);
     if (!other.ok()) return other.status();
-    seat->reach[seat->reach_count++] = other->uuid;
+    record->reach[record->reach_count++] = other->uuid;
   }
-  seat->present = 1;
+  record->present = 1;
   return {};
 }
 

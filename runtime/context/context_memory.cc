@@ -127,7 +127,7 @@ Result<std::shared_ptr<device::Segment>> Context::segment(std::uint64_t key, std
       return made.status();
     }
     segment = std::move(*made);
-    OURO_INFO(SHM, "{} bytes of shared memory for links or boards", bytes);
+    OURO_INFO(SHM, "{} bytes of shared memory for links or staging buffers", bytes);
   }
   return segment;
 }

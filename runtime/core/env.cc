@@ -44,8 +44,9 @@ struct Files {
 };
 
 const Parameter* find(std::string_view name) {
-  const auto* it = std::find_if(std::begin(kParameters), std::end(kParameters),
-                                [&](const Parameter& p) { return p.name == name; });
+  const auto* it = std::find_if(std::begin(kParameters), std::end(kParameters), [&](const Parameter& p) {
+    return p.name == name || (!p.former.empty() && p.former == name);
+  });
   return it == std::end(kParameters) ? nullptr : it;
 }
 
@@ -81,10 +82,11 @@ void read_file(const std::string& path, bool must_exist, Files& files) {
       continue;
     }
     const std::string key(trim(body.substr(0, eq)));
-    if (find(key) == nullptr) {
+    const Parameter* const p = find(key);
+    if (p == nullptr) {
       files.complaints.push_back(fmt::format("{}: {}", where, unknown_name(key)));
     } else {
-      files.values[key] = {std::string(trim(body.substr(eq + 1))), where};
+      files.values[std::string(p->name)] = {std::string(trim(body.substr(eq + 1))), where};
     }
   }
 }
@@ -112,6 +114,10 @@ std::optional<Value> lookup(const Parameter& p) {
   const std::string key(p.name);
   if (const char* set = std::getenv(key.c_str()); set != nullptr && *set != '\0')
     return Value{set, std::string(kEnvironment)};
+  const std::string former(p.former);
+  if (const char* set = former.empty() ? nullptr : std::getenv(former.c_str());
+      set != nullptr && *set != '\0')
+    return Value{set, fmt::format("{}, as {}", kEnvironment, former)};
   if (const auto it = files().values.find(key); it != files().values.end()) return it->second;
   if (!p.fallback.empty()) return Value{std::string(p.fallback), std::string(kDefault)};
   return std::nullopt;
@@ -253,7 +259,7 @@ std::string origin(std::string_view name) {
 }
 }  // namespace
 
-bool in_environment(std::string_view name) { return origin(name) == kEnvironment; }
+bool in_environment(std::string_view name) { return origin(name).starts_with(kEnvironment); }
 bool chosen(std::string_view name) { return origin(name) != kDefault; }
 
 std::vector<Setting> settings() {

@@ -26,6 +26,7 @@ struct Parameter {
   std::string_view fallback;  ///< "": no value unless set
   std::string_view accepts;   ///< text: "a|b" (empty: anything); numbers: "low..high"
   std::string_view doc;
+  std::string_view former = "";  ///< an older name, which is read where the name itself is not set
 };
 
 inline constexpr Parameter kParameters[] = {
@@ -62,8 +63,9 @@ inline constexpr Parameter kParameters[] = {
     {"OURO_SPIN_US", Type::integer, "", "0..1000000",
      "microseconds to spin before yielding; unset: 50 if each local rank can have its core, else about a "
      "quarter"},
-    {"OURO_PAGE_BYTES", Type::integer, "", "4096..67108864",
-     "bytes of one page of a board; unset: 131072, of groups of 3 to 16 ranks 262144"},
+    {"OURO_STAGING_SLOT_BYTES", Type::integer, "", "4096..67108864",
+     "bytes of one slot of a staging buffer; unset: 131072, in groups of 3 to 16 ranks 262144",
+     "OURO_PAGE_BYTES"},
     {"OURO_SELECT", Type::text, "", "",
      "rows put before the selection table: collective[@private|@registered][<=bytes]:algorithm, "
      "comma-separated"},
@@ -75,10 +77,11 @@ inline constexpr Parameter kParameters[] = {
      "the last-level cache"},
     {"OURO_BIND", Type::text, "none", "core|cache|numa|none",
      "what ouro-run and ouro-perf bind each rank to: a core, an outermost cache, a NUMA node, or nothing"},
-    {"OURO_GPU_WAY", Type::text, "auto", "auto|leader|resident|stream|staged",
+    {"OURO_GPU_PATH", Type::text, "auto", "auto|leader|resident|stream|staged",
      "how operations on GPU memory run, where that can serve: one kernel for all ranks of a GPU, a kernel a "
      "rank, "
-     "flows on streams, through the host"},
+     "flows on streams, through the host",
+     "OURO_GPU_WAY"},
     {"OURO_FAKE_GPUS", Type::integer, "0", "0..16",
      "GPUs made of host objects, for tests and for trying device code without a GPU"},
     {"OURO_RENDEZVOUS", Type::text, "", "",

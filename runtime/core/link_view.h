@@ -1,5 +1,5 @@
-// LinkView and BoardView: the waist between transports and executors. Plain data over memory that both sides
-// reach. Filled in by transports, used by the host executor (and by device executors later).
+// LinkView and StagingView: the waist between transports and executors. Plain data over memory that both
+// sides reach. Filled in by transports, used by the host executor (and by device executors later).
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -11,12 +11,12 @@
 namespace ouro {
 
 /// Where a message that is about to come goes in place of its slots, if it begins with chunk `first` of the
-/// link, has `tag`, and at most `room` bytes. Its chunks name the first of them as `seq`, and all but the
+/// link, has `tag`, and at most `capacity` bytes. Its chunks name the first of them as `seq`, and all but the
 /// last fill a slot.
-struct Landing {
+struct PostedReceive {
   std::uint64_t first = 0;
   std::byte* to = nullptr;
-  std::size_t room = 0;
+  std::size_t capacity = 0;
   std::int32_t tag = 0;
 };
 
@@ -60,64 +60,66 @@ struct MemoryRef {
   std::uint64_t offset;
 };
 
-/// What a rank says when it posts, one a page. A post is published by one release store of `word`, so that
+/// What a rank says when it posts, one a round. A post is published by one release store of `word`, so that
 /// its reader learns of the arrival, sees a disagreement and, of small posts, has the payload with one cache
 /// miss.
-struct alignas(128) Card {
+struct alignas(128) Arrival {
   static constexpr std::size_t kInline = 56;
   /// Low half: the serial number 4 * round + Phase. High half: the tag of the operation (its signature and
   /// sequence number, folded).
   std::uint64_t word;
-  std::byte payload[kInline];  // of posts that fit; others lie in the page
+  std::byte payload[kInline];  // of posts that fit; others lie in the slot
   // The second line is written, and read, by operations that need it only.
   double premul_real;
   std::int64_t premul_integer;
   MemoryRef in, out;
 };
-static_assert(sizeof(Card) == 128);
+static_assert(sizeof(Arrival) == 128);
 
-/// A rank's board: pages that it writes and all ranks of the node read. Round k uses card k mod kCards and,
-/// for what does not fit into it, page k mod kPages. Where a rank posts without waiting for others (rooted
-/// operations), small posts lie in note k mod kCards instead, so that it can run further ahead. `done` is the
-/// number of rounds that this rank has finished reading.
-struct BoardView {
-  static constexpr int kPages = 4, kCards = 64;
-  /// Rounds after which a rank renews the cards that it has not used: see renew().
+/// A rank's staging buffer: slots that it writes and all ranks of the host read. Round k uses arrival record
+/// k mod kArrivals and, for what does not fit into it, slot k mod kSlots. Where a rank posts without waiting
+/// for others (rooted operations), small posts lie in eager slot k mod kArrivals instead, so that it can run
+/// further ahead. `done` is the number of rounds that this rank has finished reading.
+struct StagingView {
+  static constexpr int kSlots = 4, kArrivals = 64;
+  /// Rounds after which a rank renews the arrival records that it has not used: see renew().
   static constexpr std::uint64_t kRenewal = 1 << 20;
-  /// How far a rank has come in a round: it has said where its buffers lie; its input is on the board; its
-  /// result is, or it has come to a meeting; to a second one.
-  enum Phase : std::uint32_t { kReferred = 1, kPosted = 2, kResult = 3, kMetAgain = 4 };
-  std::byte* pages = nullptr;
-  std::size_t page_bytes = 0, note_bytes = 0;
-  std::byte* notes = nullptr;  // kCards of them
-  Card* cards = nullptr;       // kCards of them
+  /// How far a rank has come in a round: it has said where its buffers lie; its input is in the staging
+  /// buffer; its result is, or it has come to a barrier; to a second one.
+  enum Phase : std::uint32_t { kReferred = 1, kPosted = 2, kResult = 3, kSecondBarrier = 4 };
+  std::byte* slots = nullptr;
+  std::size_t slot_bytes = 0, eager_bytes = 0;
+  std::byte* eager_slots = nullptr;  // kArrivals of them
+  Arrival* arrivals = nullptr;       // kArrivals of them
   Counter* done = nullptr;
-  std::uint32_t* sleepers = nullptr;  // those who wait for any of the cards
+  std::uint32_t* sleepers = nullptr;  // those who wait for any of the arrival records
 
-  std::byte* page(std::uint64_t round) const { return pages + (round % kPages) * page_bytes; }
-  std::byte* note(std::uint64_t round) const { return notes + (round % kCards) * note_bytes; }
-  Card& card(std::uint64_t round) const { return cards[round % kCards]; }
+  std::byte* slot(std::uint64_t round) const { return slots + (round % kSlots) * slot_bytes; }
+  std::byte* eager(std::uint64_t round) const { return eager_slots + (round % kArrivals) * eager_bytes; }
+  Arrival& arrival(std::uint64_t round) const { return arrivals[round % kArrivals]; }
   static std::uint32_t serial(std::uint64_t round, Phase p) {
     return static_cast<std::uint32_t>(4 * round + p);
   }
   void publish(std::uint64_t round, Phase p, std::uint32_t tag) const {
-    std::uint64_t& word = card(round).word;
+    std::uint64_t& word = arrival(round).word;
     std::atomic_ref(word).store(static_cast<std::uint64_t>(tag) << 32 | serial(round, p),
                                 std::memory_order_release);
     if (std::atomic_ref(*sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers({&word, sleepers});
   }
-  /// Serial numbers come round after 2^30 rounds, and a card that is half as old would look as if its rank
-  /// had come to a round ahead. A rank that only reads (whoever receives a broadcast, the root of a reduce)
-  /// writes no card, so it makes those that were not used for more than a lap look as if
+  /// Serial numbers come round after 2^30 rounds, and an arrival record that is half as old would look as if
+  /// its rank had come to a round ahead. A rank that only reads (whoever receives a broadcast, the root of a
+  /// reduce) writes no arrival record, so it makes those that were not used for more than a lap look as if
   /// they were of the lap before. At the end of
   /// every kRenewal-th round, the `round`-th; called by the owner. By then everybody has released what stood
-  /// on such a card: each round has a rank that posts, which has waited for the one kCards before.
+  /// on such an arrival record: each round has a rank that posts, which has waited for the one kArrivals
+  /// before.
   void renew(std::uint64_t round) const {
-    for (std::uint64_t i = 0; i < kCards; ++i) {
-      const std::atomic_ref word(cards[i].word);
+    for (std::uint64_t i = 0; i < kArrivals; ++i) {
+      const std::atomic_ref word(arrivals[i].word);
       const auto age = static_cast<std::int32_t>(
           serial(round, Phase{}) - static_cast<std::uint32_t>(word.load(std::memory_order_relaxed)));
-      if (age > 4 * kCards) word.store(serial(round - 2 * kCards + i, Phase{}), std::memory_order_relaxed);
+      if (age > 4 * kArrivals)
+        word.store(serial(round - 2 * kArrivals + i, Phase{}), std::memory_order_relaxed);
     }
   }
 };

@@ -14,10 +14,10 @@ enum class Level : std::uint8_t { version, warn, info, abort, trace };
 
 /// X(name): the one list of subsystems; INFO, ABORT and TRACE lines belong to one each. The names are those
 /// of NCCL_DEBUG_SUBSYS, so that settings carry over: INIT contexts, COLL errors of groups, P2P messages, SHM
-/// boards and links, NET connections, GRAPH the machine, TUNING which algorithm a call takes, ENV settings
-/// that were made, ALLOC and REG memory that ouro gave and that others map, CALL each operation (TRACE),
-/// PROXY threads of streams and networks, BOOTSTRAP joining, RAS ranks that went, DESTROY what ends. PROFILE
-/// has no lines.
+/// staging buffers and links, NET connections, GRAPH the machine, TUNING which algorithm a call takes, ENV
+/// settings that were made, ALLOC and REG memory that ouro gave and that others map, CALL each operation
+/// (TRACE), PROXY threads of streams and networks, BOOTSTRAP joining, RAS ranks that went, DESTROY what ends.
+/// PROFILE has no lines.
 // clang-format off
 #define OURO_SUBSYSTEMS(X)                                                     \
   X(INIT) X(COLL) X(P2P) X(SHM) X(NET) X(GRAPH) X(TUNING) X(ENV) X(ALLOC)      \

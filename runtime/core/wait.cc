@@ -160,17 +160,17 @@ Status Waiter::climb(Signal s, There there) {
   }
 }
 
-Status Waiter::until_pumped(Counter& c, std::uint64_t at_least, bool by_pump) {
+Status Waiter::until_driven(Counter& c, std::uint64_t at_least, bool by_engine) {
   struct Driving {
-    explicit Driving(Pump& p) : pump(p) { pump.enter(); }
+    explicit Driving(ProgressEngine& p) : engine(p) { engine.enter(); }
     ~Driving() { stop(); }
     void stop() {
-      if (on) pump.leave();
+      if (on) engine.leave();
       on = false;
     }
-    Pump& pump;
+    ProgressEngine& engine;
     bool on = true;
-  } driving(*pump_);
+  } driving(*engine_);
   const Signal signal{&c.value, &c.sleepers};
   const auto start = Clock::now();
   auto next_look = start + kLookEvery;
@@ -181,7 +181,7 @@ Status Waiter::until_pumped(Counter& c, std::uint64_t at_least, bool by_pump) {
     const std::uint64_t seen = load(c);
     if (seen >= at_least) return {};
     if (driving.on) {
-      pump_->progress();
+      engine_->progress();
       if (load(c) >= at_least) return {};
     }
     const auto now = Clock::now();
@@ -191,14 +191,14 @@ Status Waiter::until_pumped(Counter& c, std::uint64_t at_least, bool by_pump) {
       next_look = now + kLookEvery;
     }
     const bool may = busy.may();
-    if (may && now - start < (by_pump ? kFarther * spin_ : spin_)) {
+    if (may && now - start < (by_engine ? kFarther * spin_ : spin_)) {
       relax();
     } else if (may && yields++ < kYields) {
       sched_yield();
-    } else if (by_pump) {
-      pump_->rest(std::chrono::microseconds(kParkNs / 1000));
+    } else if (by_engine) {
+      engine_->rest(std::chrono::microseconds(kParkNs / 1000));
     } else {
-      driving.stop();  // another rank of this host moves the counter, and the pump's own thread the rest
+      driving.stop();  // another rank of this host moves the counter, and the engine's own thread the rest
       park(signal, seen);
     }
   }

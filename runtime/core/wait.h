@@ -1,5 +1,5 @@
 // Counters in shared memory and the one way to wait for them: spin, yield, park on a futex, always bounded.
-// Used by links, boards, the host executor and messages. Plain data, so that a segment can hold it.
+// Used by links, staging buffers, the host executor and messages. Plain data, so that a segment can hold it.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -55,14 +55,15 @@ void wait_patiently(Counter& c, std::uint64_t at_least);
 
 /// What moves counters that no other thread or process moves by itself: those of links between hosts. Any
 /// thread may call it.
-class Pump {
+class ProgressEngine {
  public:
-  virtual ~Pump() = default;
+  virtual ~ProgressEngine() = default;
   /// Moves what can move, without waiting.
   virtual void progress() = 0;
   /// Sleeps until something may move, `at_most` that long.
   virtual void rest(std::chrono::microseconds at_most) = 0;
-  /// From now on, until it leaves, the caller moves things; a thread of the pump's own keeps out of its way.
+  /// From now on, until it leaves, the caller moves things; a thread of the engine's own keeps out of its
+  /// way.
   virtual void enter() = 0;
   virtual void leave() = 0;
 };
@@ -92,14 +93,14 @@ class Waiter {
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
 
-  /// Waits drive `pump` from now on; nullptr: there is nothing to drive.
-  void drive(Pump* pump) { pump_ = pump; }
+  /// Waits drive `engine` from now on; nullptr: there is nothing to drive.
+  void drive(ProgressEngine* engine) { engine_ = engine; }
 
-  /// Returns when c >= at_least, or with the failure that ended the wait. `by_pump`: what is waited for can
-  /// come through the pump only.
-  Status until(Counter& c, std::uint64_t at_least, bool by_pump = false) {
+  /// Returns when c >= at_least, or with the failure that ended the wait. `by_engine`: what is waited for can
+  /// come through the progress engine only.
+  Status until(Counter& c, std::uint64_t at_least, bool by_engine = false) {
     if (load(c) >= at_least) return {};
-    if (pump_) return until_pumped(c, at_least, by_pump);
+    if (engine_) return until_driven(c, at_least, by_engine);
     return until_counted(c, at_least);
   }
   /// Returns when the low half of the word has come to `at_least`, or with the failure that ended the wait.
@@ -112,14 +113,14 @@ class Waiter {
 
  private:
   Status until_counted(Counter&, std::uint64_t at_least);
-  Status until_pumped(Counter&, std::uint64_t at_least, bool by_pump);
+  Status until_driven(Counter&, std::uint64_t at_least, bool by_engine);
   /// `there`: whether the word, as it was seen, is what is waited for.
   template <class There>
   Status climb(Signal, There there);
   const std::uint32_t* abort_;
   std::chrono::microseconds spin_;
   bool crowded_;
-  Pump* pump_ = nullptr;
+  ProgressEngine* engine_ = nullptr;
 };
 
 }  // namespace ouro

@@ -56,9 +56,9 @@ Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::s
   return {};
 }
 
-/// What is decided here decides what all ranks put on their boards, and a rank knows of the others only what
-/// they pass alike: the shapes of the operations of this group, in their order. Not what else is in its
-/// batch.
+/// What is decided here decides what all ranks put in their staging buffer, and a rank knows of the others
+/// only what they pass alike: the shapes of the operations of this group, in their order. Not what else is in
+/// its batch.
 std::vector<Batch::Run> Batch::runs() const {
   std::vector<Run> all;
   std::vector<std::pair<const Group*, std::size_t>> latest;  // of each group, its last run
@@ -71,7 +71,7 @@ std::vector<Batch::Run> Batch::runs() const {
       last = latest.insert(last, {group, all.size()});
     } else {
       const Operation& first = items_[all[last->second].items.front()].operation->get();
-      if (group->size() > 1 && group->one_host() &&  // as one they go over boards
+      if (group->size() > 1 && group->one_host() &&  // as one they go over staging buffers
           fusible(first, i.operation->get(), group->rank(), group->size())) {
         all[last->second].items.push_back(k);
         continue;

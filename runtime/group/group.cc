@@ -22,9 +22,9 @@ namespace ouro::rt {
 namespace {
 
 constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
-// Long messages land in the receiver's memory: more of their chunks under way fill no cache.
+// Long messages arrive in the receiver's memory: more of their chunks under way fill no cache.
 constexpr transport::NetSlots kFarMessageSlots{128 << 10, 16};
-enum SegmentOf : std::uint64_t { kLinksOf = 1, kBoardsOf = 2, kMessagesOf = 3 };
+enum SegmentOf : std::uint64_t { kLinksOf = 1, kStagingOf = 2, kMessagesOf = 3 };
 
 std::uint64_t segment_key(std::uint64_t group, SegmentOf p) {
   const std::uint64_t words[] = {group, p};
@@ -42,7 +42,7 @@ std::size_t stream_bytes(const Rules& rules) {
 }
 
 /// Two ranks have what they need in their caches with 128 KiB. More of them wait longer for each other in a
-/// round, so fewer and larger rounds pay (measured with four: 1 MiB in 0.7 of the time); of many, pages would
+/// round, so fewer and larger rounds pay (measured with four: 1 MiB in 0.7 of the time); of many, slots would
 /// fill memory.
 std::size_t page_bytes(std::size_t wanted, int n) {
   if (wanted > 0) return wanted;
@@ -159,7 +159,7 @@ Group::~Group() {
   context_->dismiss(*this);
   gpu_.reset();
   if (keeps_segments())
-    for (SegmentOf p : {kLinksOf, kBoardsOf, kMessagesOf}) context_->drop_segment(segment_key(spec_.key, p));
+    for (SegmentOf p : {kLinksOf, kStagingOf, kMessagesOf}) context_->drop_segment(segment_key(spec_.key, p));
 }
 
 std::optional<int> Group::from_global(int world_rank) const {
@@ -333,24 +333,25 @@ Status Group::need_links() {
     lanes_.in.push_back({lanes_.links->inbound(r), 0, remote});
     lanes_.out.push_back({lanes_.links->outbound(r), 0, remote});
   }
-  return await_all(*waiter_, rank_, local_, [&](int r) { return lanes_.links->bell(r); });
+  return await_all(*waiter_, rank_, local_, [&](int r) { return lanes_.links->doorbell(r); });
 }
 
-Status Group::need_boards() {
-  if (lanes_.boards) return {};
-  const auto layout = transport::ShmBoardLayout::of(size(), page_bytes(context_->spec().page_bytes, size()));
-  auto segment = context_->segment(segment_key(spec_.key, kBoardsOf), layout.bytes, spec_.ranks[0]);
+Status Group::need_staging() {
+  if (lanes_.staging) return {};
+  const auto layout =
+      transport::ShmStagingLayout::of(size(), page_bytes(context_->spec().page_bytes, size()));
+  auto segment = context_->segment(segment_key(spec_.key, kStagingOf), layout.bytes, spec_.ranks[0]);
   if (!segment.ok()) return segment.status();
-  lanes_.boards = std::make_unique<transport::ShmBoards>(std::move(*segment), layout, size());
-  for (int r = 0; r < size(); ++r) lanes_.board.push_back(lanes_.boards->board(r));
+  lanes_.staging = std::make_unique<transport::ShmStaging>(std::move(*segment), layout, size());
+  for (int r = 0; r < size(); ++r) lanes_.staging_of.push_back(lanes_.staging->staging(r));
   lanes_.known_done.assign(spec_.ranks.size(), 0);
-  return await_all(*waiter_, rank_, local_, [&](int r) { return lanes_.boards->present(r); });
+  return await_all(*waiter_, rank_, local_, [&](int r) { return lanes_.staging->present(r); });
 }
 
 Waiter& Group::waiter() { return *waiter_; }
 void Group::expect(int peer, bool sends) {
-  waiter_->doing().peer = peer;
-  waiter_->doing().peer_sends = sends;
+  waiter_->in_flight().peer = peer;
+  waiter_->in_flight().peer_sends = sends;
 }
 
 // ---- messages -------------------------------------------------------------------------------------

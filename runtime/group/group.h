@@ -107,7 +107,7 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
   class OpWaiter;
   class MessageWaiter;
   /// What is being waited for, for messages about it.
-  struct Doing {
+  struct InFlight {
     const Plan* plan = nullptr;  // of the operation, which is under way
     std::uint64_t seq = 0;
     Clock::time_point start = {};
@@ -135,16 +135,16 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
   Status end_turn(Status outcome, std::uint64_t next);
   /// `wait`: until the operation has ended.
   Status submit_gpu(const Operation&, Stream*, std::shared_ptr<WorkState>*, bool wait);
-  Status execute_gpu(const Plan&, GpuExecutor::Way, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
+  Status execute_gpu(const Plan&, GpuExecutor::Path, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
                      std::shared_ptr<WorkState>*);
   /// What a turn is: calls f with the sequence number if the group is still whole, else returns its error.
   template <class F>
   Status take_turn(const Plan&, std::uint64_t ticket, F&& f);
   GpuExecutor& gpu_executor();
   Result<std::string> explain_gpu(const Operation&);
-  Status look(Doing&);
-  Status look_for_mismatch(const Doing&);
-  Status fail(Failure, const Doing*, bool tell_peers);
+  Status look(InFlight&);
+  Status look_for_mismatch(const InFlight&);
+  Status fail(Failure, const InFlight*, bool tell_peers);
   GroupRecord* record_of(int r);
   // What shrink() comes to, on one host and between hosts.
   Result<Verdict> agree_here();
@@ -158,12 +158,12 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
   static constexpr std::chrono::milliseconds kCauseFirst{100};
 
   Status need_links() override;
-  Status need_boards() override;
+  Status need_staging() override;
   Waiter& waiter() override;
   Status disagreement(int with, const char* where) override;
   void expect(int peer, bool sends) override;
   const std::vector<int>& world_ranks() const override { return spec_.ranks; }
-  flow::Nodes nodes() const override { return map_->view(); }
+  flow::HostLayout nodes() const override { return map_->view(); }
   int world_rank(int r) const override { return spec_.ranks[static_cast<std::size_t>(r)]; }
   /// Links for one purpose, over shared memory and, if there are members on other hosts, over the network
   /// (with slots as `far` says; 0 bytes: as many as within the host).
@@ -180,7 +180,7 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
   std::shared_ptr<Context> context_;
   GroupSpec spec_;
   int rank_;
-  std::optional<flow::NodeMap> map_;
+  std::optional<flow::HostMap> map_;
   int nodes_ = 1;           // hosts that the members are on
   std::vector<int> local_;  // of each member, its index among those of this host, or -1
   GroupRecord& record_;     // mine, on my control page

@@ -24,17 +24,17 @@ Status Group::status() const {
 }
 
 /// The first error wins: completes it with what the group knows, keeps it, raises the abort word.
-Status Group::fail(Failure f, const Doing* doing, bool tell_peers) {
+Status Group::fail(Failure f, const InFlight* in_flight, bool tell_peers) {
   // Who left because of an error has said so first, and the error is the cause of what was found out here.
   if (tell_peers && f.reason == Reason::peer_dead) adopt_errors();
   // What the context found out on a control socket names a rank of the job.
   if (f.detector == "socket" && f.rank >= 0) f.rank = from_global(f.rank).value_or(-1);
   if (f.group.empty()) f.group = spec_.name;
   f.generation = spec_.generation;
-  if (doing && f.op.empty() && doing->seq > 0) {
-    f.op = name(doing->plan->op.collective);
-    f.seq = doing->seq;
-    if (f.elapsed_s == 0 && doing->start != Clock::time_point{}) f.elapsed_s = doing->elapsed();
+  if (in_flight && f.op.empty() && in_flight->seq > 0) {
+    f.op = name(in_flight->plan->op.collective);
+    f.seq = in_flight->seq;
+    if (f.elapsed_s == 0 && in_flight->start != Clock::time_point{}) f.elapsed_s = in_flight->elapsed();
   }
   if (f.rank >= 0 && f.rank < size() && f.pid == 0) {
     const Peer& p = context_->peer(world_rank(f.rank));
@@ -44,7 +44,7 @@ Status Group::fail(Failure f, const Doing* doing, bool tell_peers) {
   if (f.dead.empty())
     for (int r = 0; r < size(); ++r)
       if (context_->is_dead(world_rank(r))) f.dead.push_back(r);
-  const Collective op = doing ? doing->plan->op.collective : Collective::none;
+  const Collective op = in_flight ? in_flight->plan->op.collective : Collective::none;
   {
     std::lock_guard lock(error_mutex_);
     if (!error_.ok()) return error_;
@@ -134,61 +134,63 @@ void Group::abort(const std::string& why) {
 }
 
 /// Asked from time to time while an operation waits.
-Status Group::look(Doing& doing) {
+Status Group::look(InFlight& in_flight) {
   adopt_errors();
   OURO_TRY(status());
-  OURO_TRY(look_for_mismatch(doing));
+  OURO_TRY(look_for_mismatch(in_flight));
   std::vector<int> absent;
   for (int r = 0; r < size(); ++r) {
     GroupRecord* record = r == rank_ ? nullptr : record_of(r);
-    if (r == rank_ || (record && record->key.get() == spec_.key && record->entered.get() >= doing.seq))
+    if (r == rank_ || (record && record->key.get() == spec_.key && record->entered.get() >= in_flight.seq))
       continue;
     absent.push_back(r);
     if (!has_left(r, record)) continue;
-    if (doing.left_since == Clock::time_point{}) doing.left_since = Clock::now();
-    if (Clock::now() - doing.left_since >= kCauseFirst)
+    if (in_flight.left_since == Clock::time_point{}) in_flight.left_since = Clock::now();
+    if (Clock::now() - in_flight.left_since >= kCauseFirst)
       return fail({.reason = Reason::peer_dead,
                    .text = "it left the group before it entered this operation",
                    .rank = r,
                    .detector = "control page"},
-                  &doing, true);
+                  &in_flight, true);
   }
-  const double elapsed = doing.elapsed();
-  if (!doing.late_said && !absent.empty() && elapsed >= std::chrono::duration<double>(late_after_).count()) {
-    doing.late_said = true;
+  const double elapsed = in_flight.elapsed();
+  if (!in_flight.late_said && !absent.empty() &&
+      elapsed >= std::chrono::duration<double>(late_after_).count()) {
+    in_flight.late_said = true;
     OURO_WARN("ranks {{{}}} have not entered {} seq {} of group {}; {} ranks wait, {:.1f} s",
-              fmt::join(absent, ","), name(doing.plan->op.collective), doing.seq, spec_.name,
+              fmt::join(absent, ","), name(in_flight.plan->op.collective), in_flight.seq, spec_.name,
               size() - static_cast<int>(absent.size()), elapsed);
   }
   if (elapsed < std::chrono::duration<double>(spec_.deadline).count()) return {};
-  if (absent.empty() && doing.plan->op.collective == Collective::mix)
-    return fail({.reason = Reason::deadline,
-                 .text = fmt::format(
-                     "all ranks entered, and this one {} rank {}: their rows do not match, or it "
-                     "is slow",
-                     doing.peer_sends ? "got no vector of" : "could not give its vector to", doing.peer),
-                 .rank = doing.peer,
-                 .detector = "deadline"},
-                &doing, true);
+  if (absent.empty() && in_flight.plan->op.collective == Collective::mix)
+    return fail(
+        {.reason = Reason::deadline,
+         .text = fmt::format("all ranks entered, and this one {} rank {}: their rows do not match, or it "
+                             "is slow",
+                             in_flight.peer_sends ? "got no vector of" : "could not give its vector to",
+                             in_flight.peer),
+         .rank = in_flight.peer,
+         .detector = "deadline"},
+        &in_flight, true);
   return fail(
       {.reason = Reason::deadline,
        .text = absent.empty() ? "all ranks entered, and it did not end in time"
                               : fmt::format("ranks {{{}}} have not entered it", fmt::join(absent, ",")),
        .rank = absent.empty() ? -1 : absent.front(),
        .detector = "deadline"},
-      &doing, true);
+      &in_flight, true);
 }
 
 /// Compares what all ranks entered as this operation; prints both sides, the minority named.
-Status Group::look_for_mismatch(const Doing& doing) {
+Status Group::look_for_mismatch(const InFlight& in_flight) {
   const auto gather = [&](std::map<int, Signature>* seen) {
     bool differ = false;
     for (int r = 0; r < size(); ++r) {
       GroupRecord* record = record_of(r);
       if (!record || record->key.get() != spec_.key) continue;
-      if (const auto s = entered_as(*record, doing.seq)) {
+      if (const auto s = entered_as(*record, in_flight.seq)) {
         (*seen)[r] = *s;
-        differ |= *s != doing.plan->signature;
+        differ |= *s != in_flight.plan->signature;
       }
     }
     return differ;
@@ -225,25 +227,25 @@ Status Group::look_for_mismatch(const Doing& doing) {
                .text = text,
                .rank = sides.back().ranks.front(),
                .detector = "control page"},
-              &doing, true);
+              &in_flight, true);
 }
 
 Status Group::disagreement(int with, const char* where) {
-  const Doing& doing = waiter_->doing();
+  const InFlight& in_flight = waiter_->in_flight();
   for (const auto until = Clock::now() + kExplainMismatch; Clock::now() < until;
        std::this_thread::sleep_for(1ms)) {
     adopt_errors();
     OURO_TRY(status());
-    OURO_TRY(look_for_mismatch(doing));
+    OURO_TRY(look_for_mismatch(in_flight));
   }
   GroupRecord* record = record_of(with);
   return fail({.reason = Reason::mismatch,
                .text = fmt::format(
                    "this rank is in operation {}, {}; rank {} is in another, and has come to operation {}",
-                   doing.seq, doing.plan->signature.text(), with, record ? record->entered.get() : 0),
+                   in_flight.seq, in_flight.plan->signature.text(), with, record ? record->entered.get() : 0),
                .rank = with,
                .detector = where},
-              &doing, true);
+              &in_flight, true);
 }
 
 // ---- the end of a group ---------------------------------------------------------------------------
@@ -304,7 +306,7 @@ void Group::leave() {
   const auto gone = [record = &record_, page = context_->peer(context_->rank()).control,
                      network = context_->network()](void*) {
     record->state.set(static_cast<std::uint32_t>(GroupState::closed));
-    if (network) network->nudge();
+    if (network) network->kick();
   };
   if (nodes_ == 1) return gone(nullptr);
   // To others this rank has left when they have what it sent.

@@ -60,19 +60,19 @@ Status Group::submit_gpu(const Operation& op, Stream* stream, std::shared_ptr<Wo
   if (!known) OURO_TRY(make_plan(op, &fresh));
   const Plan plan = known ? *known : fresh;
   GpuExecutor& executor = gpu_executor();
-  auto way = executor.way(plan.op, plan.choice);
-  if (!way.ok()) return way.status();
+  auto path = executor.path(plan.op, plan.choice);
+  if (!path.ok()) return path.status();
   std::shared_ptr<WorkState> mine;
   if (!work) work = &mine;
-  OURO_TRY(execute_gpu(plan, *way, take_ticket(), on, work));
+  OURO_TRY(execute_gpu(plan, *path, take_ticket(), on, work));
   if (!wait) return {};
   (*work)->wait();
   return (*work)->outcome();
 }
 
-Status Group::execute_gpu(const Plan& plan, GpuExecutor::Way way, std::uint64_t ticket,
+Status Group::execute_gpu(const Plan& plan, GpuExecutor::Path path, std::uint64_t ticket,
                           const std::shared_ptr<GpuStream>& stream, std::shared_ptr<WorkState>* work) {
-  if (way == GpuExecutor::Way::staged && !plan.idle) {
+  if (path == GpuExecutor::Path::staged && !plan.idle) {
     // The host's part takes the turn when the device has come to it; or it never comes, and the turn is let
     // go here.
     const auto taken = std::make_shared<std::atomic<bool>>(false);
@@ -98,7 +98,7 @@ Status Group::execute_gpu(const Plan& plan, GpuExecutor::Way way, std::uint64_t 
   }
   *work = std::make_shared<WorkState>();
   Status outcome =
-      take_turn(plan, ticket, [&](std::uint64_t seq) { return gpu_->run(plan, way, seq, stream, work); });
+      take_turn(plan, ticket, [&](std::uint64_t seq) { return gpu_->run(plan, path, seq, stream, work); });
   if (plan.idle || !outcome.ok()) (*work)->complete(outcome);
   publish(turn_, ticket + 1);
   return outcome;
@@ -167,8 +167,8 @@ Result<std::string> Group::explain_gpu(const Operation& op) {
   Choice choice;
   OURO_TRY(selector_->select(op, rank_, op.numerics == Numerics::canonical, &choice));
   std::string why;
-  auto way = gpu_executor().way(op, choice, &why);
-  if (!way.ok()) return way.status();
+  auto path = gpu_executor().path(op, choice, &why);
+  if (!path.ok()) return path.status();
   return why;
 }
 
@@ -177,9 +177,9 @@ void Group::look_at_gpu() {
   if (status().ok())
     if (auto fault = gpu_->resident_fault()) (void)fail(std::move(*fault), nullptr, true);
   const std::uint64_t ended = gpu_->with_oldest([this](GpuExecutor::Pending& p) {
-    Doing doing{&p.plan, p.seq, p.start, p.late_said, p.left_since};
-    (void)look(doing);  // a failure is the group's from then on, and releases the streams
-    p.late_said = doing.late_said, p.left_since = doing.left_since;
+    InFlight in_flight{&p.plan, p.seq, p.start, p.late_said, p.left_since};
+    (void)look(in_flight);  // a failure is the group's from then on, and releases the streams
+    p.late_said = in_flight.late_said, p.left_since = in_flight.left_since;
   });
   if (ended > record_.completed.get()) record_.completed.set(ended);
 }

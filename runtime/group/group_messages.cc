@@ -40,16 +40,16 @@ Status Group::complete(const std::vector<Message*>& messages, std::chrono::milli
   if (!engine.ok()) return engine.status();
   MessageWaiter waiter(*this, messages, deadline.count() > 0 ? deadline : spec_.deadline);
   if (nodes_ > 1) waiter.drive(&context_->network()->fabric());
-  // Where no other member is on this host, the network alone rings the bell.
+  // Where no other member is on this host, the network alone rings the doorbell.
   const bool by_network = nodes_ > 1 && std::count(local_.begin(), local_.end(), -1) == size() - 1;
   Status outcome;
   for (;;) {
-    const std::uint64_t heard = load((*engine)->bell());
+    const std::uint64_t heard = load((*engine)->doorbell());
     outcome = (*engine)->progress();
     if (!outcome.ok()) break;
     if (std::all_of(messages.begin(), messages.end(), [&](const Message* m) { return (*engine)->done(*m); }))
       break;
-    outcome = waiter.until((*engine)->bell(), heard + 1, by_network);
+    outcome = waiter.until((*engine)->doorbell(), heard + 1, by_network);
     if (!outcome.ok()) break;
   }
   bool torn = false, all_done = true;

@@ -15,26 +15,26 @@ class Group::OpWaiter final : public Waiter {
   explicit OpWaiter(Group& g)
       : Waiter(&g.abort_word_, g.context_->spin(), g.context_->crowded()), group_(g) {}
   void begin(const Plan& plan, std::uint64_t seq) {
-    doing_.plan = &plan;
-    doing_.seq = seq;
+    in_flight_.plan = &plan;
+    in_flight_.seq = seq;
     looked_ = false;
   }
-  Doing& doing() { return doing_; }
+  InFlight& in_flight() { return in_flight_; }
 
  protected:
   Status look(Clock::duration elapsed) override {
     if (!looked_) {  // the clock is read on the slow path only
-      doing_.start = Clock::now() - elapsed;
-      doing_.late_said = false;
-      doing_.left_since = {};
+      in_flight_.start = Clock::now() - elapsed;
+      in_flight_.late_said = false;
+      in_flight_.left_since = {};
       looked_ = true;
     }
-    return group_.look(doing_);
+    return group_.look(in_flight_);
   }
 
  private:
   Group& group_;
-  Doing doing_;
+  InFlight in_flight_;
   bool looked_ = false;
 };
 
@@ -97,7 +97,7 @@ Status Group::take_turn(const Plan& plan, std::uint64_t ticket, F&& f) {
       }
     }
     if (!outcome.ok() && outcome.reason() != Reason::invalid && outcome.reason() != Reason::unsupported)
-      outcome = fail(*outcome.failure(), &waiter_->doing(), true);
+      outcome = fail(*outcome.failure(), &waiter_->in_flight(), true);
   }
   return outcome;
 }

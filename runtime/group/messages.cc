@@ -10,12 +10,12 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::size_t kWorthLanding = 4096;  // telling the link costs less than copying so much
+constexpr std::size_t kWorthPosting = 4096;  // telling the link costs less than copying so much
 
-Status too_long(const Envelope& e, std::size_t room) {
+Status too_long(const Envelope& e, std::size_t link_set) {
   return invalid(
       fmt::format("the message from rank {} with tag {} has {} bytes; room for {} (it stays queued)",
-                  e.source, e.tag, e.bytes, room));
+                  e.source, e.tag, e.bytes, link_set));
 }
 
 void put(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -52,7 +52,7 @@ void Messages::post(Message& m) {
   Message& receiver = **wanted;
   wanted_.erase(wanted);
   claim(receiver);
-  bump(bell());
+  bump(doorbell());
 }
 
 /// Matches a new receive against what has arrived, in order of arrival; else queues it.
@@ -80,19 +80,19 @@ void Messages::expect(int source) {
   if (!i.link.view.elsewhere || i.within || i.expected) return;
   const auto first =
       std::find_if(wanted_.begin(), wanted_.end(), [&](const Message* w) { return w->peer == source; });
-  if (first == wanted_.end() || (*first)->bytes < kWorthLanding) return;
+  if (first == wanted_.end() || (*first)->bytes < kWorthPosting) return;
   // Whoever takes from anybody may take this message, or that of another source and leave this one to the
   // next.
   const auto open = [&](const Message* w) { return w->peer == Message::kAny && w->tag == (*first)->tag; };
   if (std::any_of(wanted_.begin(), first, open)) return;
   i.expected = *first;
-  land(i, source, {i.link.next, i.expected->data, i.expected->bytes, i.expected->tag});
+  post_receive(i, source, {i.link.next, i.expected->data, i.expected->bytes, i.expected->tag});
 }
 
-void Messages::land(Inbound& i, int source, const Landing& where) {
-  if (!where.to && !i.lands) return;
-  links_->land(source, where);
-  i.lands = where.to != nullptr;
+void Messages::post_receive(Inbound& i, int source, const PostedReceive& where) {
+  if (!where.to && !i.posted) return;
+  links_->post_receive(source, where);
+  i.posted = where.to != nullptr;
 }
 
 void Messages::deliver(Arrival& a, Message& m) {
@@ -121,7 +121,7 @@ void Messages::push(Outbound& o, int to) {
   const auto tell = [&] {  // once for all chunks at hand, so that they go together
     if (!rang) return;
     if (links_->remote(to)) links_->sent(to);
-    bump(*links_->bell(to));
+    bump(*links_->doorbell(to));
   };
   while (!o.queue.empty() && !o.torn) {
     Message& m = *o.queue.front();
@@ -195,7 +195,7 @@ Status Messages::pull(Inbound& i, int source) {
     if (i.link.next == i.first) {
       Message* const expected = std::exchange(i.expected, nullptr);
       if ((!i.target || i.target != expected) && i.envelope.bytes > h.bytes)
-        land(i, source, {i.first, to, i.envelope.bytes, i.envelope.tag});
+        post_receive(i, source, {i.first, to, i.envelope.bytes, i.envelope.tag});
     }
     const std::byte* const found = i.link.view.found(i.link.next);
     if (found != to + i.got) put(to + i.got, found, h.bytes);
@@ -213,9 +213,9 @@ Status Messages::pull(Inbound& i, int source) {
       arrivals_.erase(i.arrival);
     }
     expect(source);
-    if (!i.expected) land(i, source, {});  // the memory is its owner's again
+    if (!i.expected) post_receive(i, source, {});  // the memory is its owner's again
   }
-  if (freed) bump(*links_->bell(source));  // a sender may wait for room
+  if (freed) bump(*links_->doorbell(source));  // a sender may wait for room
   return {};
 }
 

@@ -63,7 +63,7 @@ class Messages {
   /// See transport::Links.
   void linger(std::shared_ptr<void> after) { links_->linger(std::move(after)); }
   /// What to wait on between two calls of progress(): read it before the call.
-  Counter& bell() { return *links_->bell(rank_); }
+  Counter& doorbell() { return *links_->doorbell(rank_); }
 
  private:
   struct Arrival {  // a message that nobody had asked for when it began
@@ -80,7 +80,7 @@ class Messages {
     std::uint64_t first = 0;  // of its slots
     std::size_t got = 0;
     Message* target = nullptr;
-    bool lands = false;           // the link has been told of some memory
+    bool posted = false;          // the link has been told of some memory
     Message* expected = nullptr;  // the link has been told that the next message is probably for this one
     std::list<Arrival>::iterator arrival;
   };
@@ -97,7 +97,7 @@ class Messages {
   void push(Outbound&, int to);
   void give_back(Outbound&);
   void expect(int source);
-  void land(Inbound&, int source, const Landing&);
+  void post_receive(Inbound&, int source, const PostedReceive&);
   void deliver(Arrival&, Message&);
   void claim(Message&);
 

@@ -53,7 +53,7 @@ std::string Signature::how_text() const {
   return fmt::format("{}{}{}",
                      a == 0 ? "no algorithm of the host"
                             : fmt::format("algorithm {}", flow::name(static_cast<flow::Algorithm>(a - 1))),
-                     how & kInPlace ? ", inplace where all buffers are registered" : "",
+                     how & kZeroCopy ? ", zerocopy where all buffers are registered" : "",
                      how & kPull ? ", pull where all buffers allow it" : "");
 }
 

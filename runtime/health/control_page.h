@@ -26,7 +26,7 @@ struct Signature {
   /// How the host carries it out, which every rank chooses by itself from what all of them know: the
   /// algorithm + 1 (0: there is no choice, or it is not the host's), and whether buffers are asked about.
   static constexpr int kRootBits = 24, kHowShift = 56;
-  static constexpr std::uint8_t kInPlace = 32, kPull = 64;
+  static constexpr std::uint8_t kZeroCopy = 32, kPull = 64;
 
   static Signature of(Collective c, DType t, OpKind op, std::uint8_t flags, int root, std::uint64_t count) {
     return {static_cast<std::uint64_t>(c) | static_cast<std::uint64_t>(t) << 8 |
@@ -35,11 +35,11 @@ struct Signature {
             count};
   }
   Signature by(std::uint8_t how) const { return {what | std::uint64_t{how} << kHowShift, count}; }
-  /// 64 bits for headers and cards.
+  /// 64 bits for headers and arrival records.
   std::uint64_t folded() const;
   /// "all_reduce(float, sum, count 1024)", in the user's terms.
   std::string text() const;
-  /// "algorithm ring, inplace where all buffers are registered", which is not the user's business.
+  /// "algorithm ring, zerocopy where all buffers are registered", which is not the user's business.
   std::string how_text() const;
   friend bool operator==(const Signature&, const Signature&) = default;
 };
@@ -141,7 +141,7 @@ struct ErrorRecord {
 
 /// The GPU of a rank, and which others it can map; written before the rank joins, so that all members of a
 /// group come to the same choice of executor.
-struct GpuSeat {
+struct GpuRecord {
   static constexpr int kReach = 16;
   using Uuid = std::array<unsigned char, 16>;
   std::uint32_t present;  // 0: this rank has no GPU
@@ -160,7 +160,7 @@ struct ControlPage {
   Shared<std::uint32_t> errors_used;  // grows; a reader that saw this value need not look again
   std::uint64_t self;                 // address of this page in its owner, to try to read it from there
   std::uint64_t cpus[kMaxCpus / 64];  // that this rank may run on when it joined; bits
-  GpuSeat gpu;
+  GpuRecord gpu;
   Shared<std::uint64_t> gpu_freed;  // grows with each export of device memory that has ended
   Shared<std::uint64_t> freed;      // grows with each freed allocation; peers then drop stale mappings
   ErrorRecord errors[kErrors];

@@ -7,8 +7,8 @@
 namespace ouro::rt {
 
 Admission::Admission(const wire::Nonce& job, int world, std::string settings, std::string host, int pid)
-    : job_(job), settings_(std::move(settings)), seats_(static_cast<std::size_t>(world)) {
-  seats_[0] = {true, std::move(host), pid};
+    : job_(job), settings_(std::move(settings)), entries_(static_cast<std::size_t>(world)) {
+  entries_[0] = {true, std::move(host), pid};
 }
 
 std::string Admission::describe(int rank, const std::string& host, int pid) const {
@@ -19,7 +19,7 @@ std::string Admission::describe(int rank, const std::string& host, int pid) cons
 Admission::Decision Admission::consider(const wire::Join& join) {
   const int rank = static_cast<int>(join.rank);
   const std::string who = describe(rank, join.host, join.pid);
-  const std::string me = describe(0, seats_[0].host, seats_[0].pid);
+  const std::string me = describe(0, entries_[0].host, entries_[0].pid);
   const auto refuse = [](std::string text) {
     return Decision{Verdict::turn_away, Status(Reason::refused, std::move(text))};
   };
@@ -27,54 +27,54 @@ Admission::Decision Admission::consider(const wire::Join& join) {
     return Decision{Verdict::give_up, Status(Reason::mismatch, std::move(text))};
   };
   if (join.job != job_) return refuse("wrong-job: this id names another job");
-  if (join.world != seats_.size())
+  if (join.world != entries_.size())
     return give_up(
-        fmt::format("world sizes differ: {} says {}, {} says {}", who, join.world, me, seats_.size()));
+        fmt::format("world sizes differ: {} says {}, {} says {}", who, join.world, me, entries_.size()));
   if (join.rank >= join.world) return refuse(fmt::format("rank-range: rank {} of {}", join.rank, join.world));
-  Seat& seat = seats_[join.rank];
-  if (seat.taken)
-    return refuse(
-        fmt::format("duplicate-rank: {} joined first; refused {}", describe(rank, seat.host, seat.pid), who));
+  Entry& entry = entries_[join.rank];
+  if (entry.taken)
+    return refuse(fmt::format("duplicate-rank: {} joined first; refused {}",
+                              describe(rank, entry.host, entry.pid), who));
   if (join.settings != settings_)
     return give_up(
         fmt::format("settings differ: {} has '{}', {} has '{}'", who, join.settings, me, settings_));
-  seat = {true, join.host, join.pid};
-  ++seated_;
+  entry = {true, join.host, join.pid};
+  ++admitted_;
   return {};
 }
 
 void Admission::vacate(int rank) {
-  Seat& seat = seats_[static_cast<std::size_t>(rank)];
-  if (rank != 0 && seat.taken) --seated_, seat = {};
+  Entry& entry = entries_[static_cast<std::size_t>(rank)];
+  if (rank != 0 && entry.taken) --admitted_, entry = {};
 }
 
 Status Admission::lost(int rank) const {
-  const Seat& seat = seats_[static_cast<std::size_t>(rank)];
+  const Entry& entry = entries_[static_cast<std::size_t>(rank)];
   return Status(Failure{.reason = Reason::peer_dead,
                         .text = "it ended while the job was forming",
                         .rank = rank,
-                        .host = seat.host,
-                        .pid = seat.pid,
+                        .host = entry.host,
+                        .pid = entry.pid,
                         .detector = "socket"});
 }
 
 Status Admission::absent(int rank, int code) const {
   return Status(Failure{.reason = Reason::never_joined,
                         .text = fmt::format("it ended with exit code {} before it joined; joined {}/{}", code,
-                                            seated_, seats_.size()),
+                                            admitted_, entries_.size()),
                         .rank = rank,
                         .detector = "launcher"});
 }
 
 Status Admission::expired(double seconds) const {
   return {Reason::never_joined, fmt::format("ranks {{{}}} never joined; {}/{} did within {} s",
-                                            fmt::join(missing(), ","), seated_, seats_.size(), seconds)};
+                                            fmt::join(missing(), ","), admitted_, entries_.size(), seconds)};
 }
 
 std::vector<int> Admission::missing() const {
   std::vector<int> ranks;
-  for (std::size_t r = 0; r < seats_.size(); ++r)
-    if (!seats_[r].taken) ranks.push_back(static_cast<int>(r));
+  for (std::size_t r = 0; r < entries_.size(); ++r)
+    if (!entries_[r].taken) ranks.push_back(static_cast<int>(r));
   return ranks;
 }
 

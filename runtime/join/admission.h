@@ -1,4 +1,4 @@
-// Admission: who may join a job, as a pure state machine without sockets or clocks. Rank 0's hub
+// Admission: who may join a job, as a pure state machine without sockets or clocks. Rank 0's process
 // (bootstrap.cc) feeds it; tests drive it through every state.
 #pragma once
 #include <string>
@@ -12,20 +12,20 @@ namespace ouro::rt {
 class Admission {
  public:
   enum class Verdict {
-    seat,       ///< the rank is in
+    admitted,   ///< the rank is in
     turn_away,  ///< this one is refused, the job goes on forming
     give_up,    ///< the job cannot form: everybody is told why
   };
   struct Decision {
-    Verdict verdict = Verdict::seat;
-    Status why;  ///< not ok unless seated
+    Verdict verdict = Verdict::admitted;
+    Status why;  ///< not ok unless admitted
   };
 
   /// `host` and `pid` are rank 0's own; it is seated from the start.
   Admission(const wire::Nonce& job, int world, std::string settings, std::string host, int pid);
 
   Decision consider(const wire::Join&);
-  /// Takes a seat back: what came with the request was not usable after all.
+  /// Takes an admission back: what came with the request was not usable after all.
   void vacate(int rank);
   /// A seated rank ended before the job was complete.
   Status lost(int rank) const;
@@ -33,12 +33,12 @@ class Admission {
   Status absent(int rank, int code) const;
   /// The time to join is over.
   Status expired(double seconds) const;
-  bool complete() const { return seated_ == static_cast<int>(seats_.size()); }
-  int seated() const { return seated_; }
+  bool complete() const { return admitted_ == static_cast<int>(entries_.size()); }
+  int admitted() const { return admitted_; }
   std::vector<int> missing() const;
 
  private:
-  struct Seat {
+  struct Entry {
     bool taken = false;
     std::string host;
     int pid = 0;
@@ -46,8 +46,8 @@ class Admission {
   std::string describe(int rank, const std::string& host, int pid) const;
   wire::Nonce job_;
   std::string settings_;
-  std::vector<Seat> seats_;
-  int seated_ = 1;
+  std::vector<Entry> entries_;
+  int admitted_ = 1;
 };
 
 }  // namespace ouro::rt

@@ -1,4 +1,5 @@
-// Joining: rank 0 is the hub that gathers all ranks and hands the table out; the others ask. See bootstrap.h.
+// Joining: rank 0 is the root that gathers all ranks and hands the table out; the others ask. See
+// bootstrap.h.
 #include "runtime/join/bootstrap.h"
 
 #include <fmt/format.h>
@@ -149,7 +150,7 @@ class Hub {
     late_.async_wait([this](error_code e) {
       if (e) return;
       OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", fmt::join(admission_.missing(), ","),
-                admission_.seated(), options_.world);
+                admission_.admitted(), options_.world);
       warn_later();
     });
   }
@@ -164,10 +165,10 @@ class Hub {
   void consider(const Line& line, wire::Join& join, std::vector<Fd> fds) {
     if (!outcome_.ok()) return listener_.refuse(line, outcome_);
     Admission::Decision decision = admission_.consider(join);
-    if (decision.verdict == Admission::Verdict::seat) {
+    if (decision.verdict == Admission::Verdict::admitted) {
       auto peer = make_peer(join.pid, std::move(join.host), std::move(join.server), std::move(fds),
                             peers_[0].control->bytes());
-      if (peer.ok()) return seat(static_cast<int>(join.rank), line, std::move(*peer));
+      if (peer.ok()) return member(static_cast<int>(join.rank), line, std::move(*peer));
       admission_.vacate(static_cast<int>(join.rank));
       decision = {Admission::Verdict::turn_away, peer.status()};
     }
@@ -175,7 +176,7 @@ class Hub {
     if (decision.verdict == Admission::Verdict::give_up && outcome_.ok()) outcome_ = decision.why;
   }
 
-  void seat(int rank, const Line& line, Peer peer) {
+  void member(int rank, const Line& line, Peer peer) {
     peers_[static_cast<std::size_t>(rank)] = std::move(peer);
     lines_[static_cast<std::size_t>(rank)] = line;
     // Until the table goes out a rank has nothing to say: what comes now is its end.
@@ -209,7 +210,7 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
   // The verdict of whoever gathers comes at his deadline, and that of another host has a way to go.
   const auto verdict_by = end + (options.network ? 3 : 1) * kPatience;
   const std::string hub_name = options.network ? "the first rank of this host" : "rank 0";
-  const auto dead_hub = [&](int pid) {
+  const auto dead_root = [&](int pid) {
     return Status(Failure{.reason = Reason::peer_dead,
                           .text = options.network ? hub_name + " ended while the job was forming"
                                                   : "it ended while the job was forming",
@@ -223,8 +224,8 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
   // Who gathers, as the launcher counts hosts.
   const int gatherer = options.network && options.roll ? options.roll->first() : 0;
   Fd line;
-  int hub = 0;  // pid, once it has listened
-  // A hub that hangs up without a word has either ended, or become complete meanwhile: the next attempt
+  int root = 0;  // pid, once it has listened
+  // A root that hangs up without a word has either ended, or become complete meanwhile: the next attempt
   // tells.
   std::optional<Incoming> first;
   for (auto pause = 1ms; !first; pause = std::min<std::chrono::milliseconds>(pause * 2, 20ms)) {
@@ -232,9 +233,9 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
     if (!line && descriptors_lack(errno)) return no_descriptor("joining");
     if (line) {
       OURO_TRY(check_peer(line.get()));
-      hub = credentials(line.get()).pid;
+      root = credentials(line.get()).pid;
       auto answer = send_frame(line.get(), join, fds).ok() ? recv_frame(line.get(), verdict_by)
-                                                           : Result<Incoming>(dead_hub(hub));
+                                                           : Result<Incoming>(dead_root(root));
       if (answer.ok()) {
         first = std::move(*answer);
         break;
@@ -242,8 +243,8 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
       if (answer.status().reason() == Reason::deadline)
         return Status(Reason::never_joined, hub_name + " waits for other ranks, and not all joined in time");
       if (answer.status().reason() != Reason::peer_dead) return answer.status();
-    } else if (hub != 0) {
-      return dead_hub(hub);
+    } else if (root != 0) {
+      return dead_root(root);
     }
     if (const auto code = options.roll ? options.roll->code(gatherer) : std::nullopt)
       return Status(Failure{.reason = Reason::never_joined,
@@ -262,7 +263,7 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
     auto incoming = i == 0 ? Result<Incoming>(std::move(*first)) : recv_frame(line.get(), verdict_by);
     if (!incoming.ok()) {
       const Reason why = incoming.status().reason();
-      return why == Reason::refused || why == Reason::resource ? incoming.status() : dead_hub(hub);
+      return why == Reason::refused || why == Reason::resource ? incoming.status() : dead_root(root);
     }
     if (auto* no = std::get_if<wire::Refuse>(&incoming->frame))
       return Status(Failure{

@@ -23,26 +23,26 @@ using namespace std::chrono_literals;
 constexpr auto kGatherPatience = 2s;
 
 /// The two ends of the rendezvous, seen from the first rank of a host.
-class Meeting {
+class HostRendezvous {
  public:
-  static Result<Meeting> open(Network& net, RendezvousOptions options) {
-    Meeting m;
+  static Result<HostRendezvous> open(Network& net, RendezvousOptions options) {
+    HostRendezvous m;
     if (options.identity.rank == 0) {
       auto server = RendezvousServer::open(net.io(), std::move(options));
       if (!server.ok()) return server.status();
       m.server_ = std::move(*server);
     } else {
-      NetSeat own = options.self;
+      MemberRecord own = options.self;
       m.client_ = std::make_shared<RendezvousClient>(net.io(), std::move(options));
       m.client_->bring(std::move(own));
     }
     return m;
   }
-  void bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t world) {
+  void bring(MemberRecord member, std::function<void(Status)> refused, std::uint32_t world) {
     if (server_)
-      server_->bring(std::move(seat), std::move(refused), world);
+      server_->bring(std::move(member), std::move(refused), world);
     else
-      client_->bring(std::move(seat), std::move(refused), world);
+      client_->bring(std::move(member), std::move(refused), world);
   }
   void lost(int rank) { server_ ? server_->lost(rank) : client_->lost(rank); }
   void absent(int rank, int code) {
@@ -70,20 +70,20 @@ class Meeting {
   std::shared_ptr<RendezvousClient> client_;
 };
 
-class HostHub {
+class HostRoot {
  public:
-  HostHub(const JoinOptions& options, Fd listener, Peer self, Meeting meeting)
+  HostRoot(const JoinOptions& options, Fd listener, Peer self, HostRendezvous rendezvous)
       : options_(options),
         net_(*options.network),
         listener_(net_.io(), std::move(listener),
                   [this](const Line& line, Incoming said) { hear(line, std::move(said)); }),
         self_(std::move(self)),
-        meeting_(std::move(meeting)) {}
+        rendezvous_(std::move(rendezvous)) {}
 
   Result<Joined> run() {
-    meeting_.hand_to(net_);
-    std::optional<Result<std::vector<NetSeat>>> table;
-    meeting_.async_table([&](Result<std::vector<NetSeat>> t) { table.emplace(std::move(t)); });
+    rendezvous_.hand_to(net_);
+    std::optional<Result<std::vector<MemberRecord>>> table;
+    rendezvous_.async_table([&](Result<std::vector<MemberRecord>> t) { table.emplace(std::move(t)); });
     // The rendezvous has the deadline; a little patience beyond it, should its answer be on its way.
     const auto end = deadline_after(options_.deadline) + kGatherPatience;
     while (!table && Clock::now() < end) {
@@ -109,7 +109,7 @@ class HostHub {
     next_call_ = Clock::now() + 100ms;
     for (int rank = 0; rank < options_.world; ++rank)
       if (const auto code = options_.roll->code(rank); code && told_.insert(rank).second)
-        meeting_.absent(rank, *code);
+        rendezvous_.absent(rank, *code);
   }
 
   struct Guest {
@@ -125,7 +125,7 @@ class HostHub {
     if (Status s = objection(*join); !s.ok()) return listener_.refuse(line, s);
     auto peer = make_peer(join->pid, join->host, join->server, std::move(said.fds), self_.control->bytes());
     if (!peer.ok()) return listener_.refuse(line, peer.status());
-    seat(line, *join, std::move(*peer));
+    member(line, *join, std::move(*peer));
   }
 
   /// What can be judged on this host. World sizes, settings and ranks out of range are judged by rank 0,
@@ -145,11 +145,11 @@ class HostHub {
                                          who(first.host, first.pid), who(join.host, join.pid))};
   }
 
-  void seat(const Line& line, const wire::Join& join, Peer peer) {
+  void member(const Line& line, const wire::Join& join, Peer peer) {
     const int rank = static_cast<int>(join.rank);
     guests_[rank] = {line, std::move(peer)};
-    NetSeat seat{rank,          join.pid,      join.host,   net_.options().host_id,
-                 join.endpoint, join.settings, join.address};
+    MemberRecord member{rank,          join.pid,      join.host,   net_.options().host_id,
+                        join.endpoint, join.settings, join.address};
     auto refused = [this, rank, alive = std::weak_ptr(alive_)](const Status& why) {
       if (alive.expired()) return;
       const auto it = guests_.find(rank);
@@ -157,18 +157,18 @@ class HostHub {
       listener_.refuse(it->second.line, why);
       guests_.erase(it);
     };
-    meeting_.bring(std::move(seat), std::move(refused), join.world);
+    rendezvous_.bring(std::move(member), std::move(refused), join.world);
     // Until the table goes out a rank has nothing to say: what comes now is its end.
     when_readable(*line, [this, rank, alive = std::weak_ptr(alive_)](error_code e) {
-      if (!e && !alive.expired() && guests_.contains(rank)) meeting_.lost(rank);
+      if (!e && !alive.expired() && guests_.contains(rank)) rendezvous_.lost(rank);
     });
   }
 
-  Result<Joined> use(const std::vector<NetSeat>& table) {
+  Result<Joined> use(const std::vector<MemberRecord>& table) {
     const std::size_t control_bytes = self_.control->bytes();
     std::vector<std::string> hosts;
     Joined joined;
-    for (const NetSeat& s : table) {
+    for (const MemberRecord& s : table) {
       auto host = std::find(hosts.begin(), hosts.end(), s.host_id);
       if (host == hosts.end()) host = hosts.insert(hosts.end(), s.host_id);
       const auto node = static_cast<std::uint32_t>(host - hosts.begin());
@@ -202,7 +202,7 @@ class HostHub {
   Network& net_;
   LocalListener listener_;
   Peer self_;
-  Meeting meeting_;
+  HostRendezvous rendezvous_;
   std::map<int, Guest> guests_;
   Status outcome_;      // a failure that those hear who come now
   std::set<int> told_;  // of whom the launcher says that they have ended
@@ -215,17 +215,17 @@ class HostHub {
 
 Result<Joined> gather_host(const JoinOptions& options, Fd listener, Peer self) {
   Network& net = *options.network;
-  RendezvousOptions meet;
-  meet.identity = net.identity();
-  meet.place = net.meeting_place();
-  meet.self = {options.rank,   self.pid,         self.host,    net.options().host_id,
-               net.endpoint(), options.settings, net.address()};
-  meet.deadline = options.deadline;
-  meet.late_after = options.late_after;
-  auto meeting = Meeting::open(net, std::move(meet));
-  if (!meeting.ok()) return meeting.status();
-  HostHub hub(options, std::move(listener), std::move(self), std::move(*meeting));
-  return hub.run();
+  RendezvousOptions how;
+  how.identity = net.identity();
+  how.place = net.rendezvous_place();
+  how.self = {options.rank,   self.pid,         self.host,    net.options().host_id,
+              net.endpoint(), options.settings, net.address()};
+  how.deadline = options.deadline;
+  how.late_after = options.late_after;
+  auto rendezvous = HostRendezvous::open(net, std::move(how));
+  if (!rendezvous.ok()) return rendezvous.status();
+  HostRoot root(options, std::move(listener), std::move(self), std::move(*rendezvous));
+  return root.run();
 }
 
 }  // namespace ouro::rt

@@ -368,7 +368,7 @@ Result<std::string> rendezvous_of(const Reader& env, const Launch& l) {
 }
 
 /// What completes a job over several hosts, beside ranks and sizes.
-Status check_meeting(Launch& l) {
+Status check_rendezvous(Launch& l) {
   if (l.rendezvous.empty()) {
     return invalid(fmt::format(
         "{} ranks on several hosts, and {} does not say where they meet: set OURO_RENDEZVOUS=ADDRESS:PORT "
@@ -426,7 +426,7 @@ Result<Launch> discover(const Environment& environment, const Identity& who) {
   Result<std::string> rendezvous = rendezvous_of(env, *launch);
   if (!rendezvous.ok()) return rendezvous.status();
   launch->rendezvous = std::move(*rendezvous);
-  if (launch->several_hosts()) OURO_TRY(check_meeting(*launch));
+  if (launch->several_hosts()) OURO_TRY(check_rendezvous(*launch));
   if (launch->job_key.empty()) launch->job_key = "parent:" + who.parent;
   return launch;
 }

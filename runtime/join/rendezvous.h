@@ -1,6 +1,6 @@
-// The meeting of hosts: rank 0 gathers the seats of all ranks, each host's leader brings those of its own,
-// and the table of all spreads along a tree of hosts. Used by bootstrap. Everything runs on the thread that
-// runs the io_context; callbacks come from there, never from inside a call.
+// The rendezvous of hosts: rank 0 gathers the member records of all ranks, each host's leader brings those of
+// its own, and the table of all spreads along a tree of hosts. Used by bootstrap. Everything runs on the
+// thread that runs the io_context; callbacks come from there, never from inside a call.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,13 +12,13 @@
 
 namespace ouro::rt {
 
-using wire::NetSeat;
-using TableCallback = std::function<void(Result<std::vector<NetSeat>>)>;
+using wire::MemberRecord;
+using TableCallback = std::function<void(Result<std::vector<MemberRecord>>)>;
 
 struct RendezvousOptions {
   Identity identity;
   std::string place;  ///< server: "ip:port" to bind; client: where to dial; both: or "file:PATH"
-  NetSeat self;       ///< server: rank 0's own seat, whose settings count
+  MemberRecord self;  ///< server: rank 0's own member record, whose settings count
   std::chrono::milliseconds deadline{300'000};
   std::chrono::milliseconds late_after{10'000};  ///< and as often again: a warning says who is missing
   int arity = 8;                                 ///< of the tree; how many copies of the table a host sends
@@ -31,14 +31,14 @@ inline constexpr std::chrono::milliseconds kTellLatecomers{200};
 class RendezvousServer {
  public:
   /// With "file:PATH" it listens on `options.self.endpoint`'s address, port 0, and writes where atomically
-  /// (mode 0600). Errors: those of LineListener; invalid (the seat, the place); resource (the file).
+  /// (mode 0600). Errors: those of LineListener; invalid (the member record, the place); resource (the file).
   static Result<std::unique_ptr<RendezvousServer>> open(asio::io_context&, RendezvousOptions);
   ~RendezvousServer();
 
   const std::string& endpoint() const;
   /// Another rank of this host, and how many there are as it says (default: as this rank says). `refused`
   /// hears why it was not taken; without it that ends the job.
-  void bring(NetSeat, std::function<void(Status)> refused = {}, std::uint32_t world = 0);
+  void bring(MemberRecord, std::function<void(Status)> refused = {}, std::uint32_t world = 0);
   /// A rank of this host has ended before the job was complete.
   void lost(int rank);
   /// A rank of any host has ended, as the launcher says: if it has not joined it will not.
@@ -65,7 +65,7 @@ class RendezvousClient {
   ~RendezvousClient();
 
   /// As of the server; a rank that is refused ends this client unless `refused` is there to hear it.
-  void bring(NetSeat, std::function<void(Status)> refused = {}, std::uint32_t world = 0);
+  void bring(MemberRecord, std::function<void(Status)> refused = {}, std::uint32_t world = 0);
   void lost(int rank);
   /// Rank 0 has ended, as the launcher says.
   void root_absent(int code);

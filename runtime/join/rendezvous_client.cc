@@ -58,24 +58,24 @@ class RendezvousClient::State : public RendezvousSide {
     for (auto& child : std::exchange(children_, {})) child->close();
   }
 
-  void bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t said) {
-    post([this, said = said == 0 ? world() : said, seat = std::move(seat), refused = std::move(refused)] {
+  void bring(MemberRecord member, std::function<void(Status)> refused, std::uint32_t said) {
+    post([this, said = said == 0 ? world() : said, member = std::move(member), refused = std::move(refused)] {
       if (over()) return;
-      if (Status s = check(seat, wire::kMaxWorld); !s.ok()) return refused ? refused(s) : fail(s);
-      const auto [at, fresh] = seats_.try_emplace(seat.rank, Mine{seat, said, refused});
+      if (Status s = check(member, wire::kMaxWorld); !s.ok()) return refused ? refused(s) : fail(s);
+      const auto [at, fresh] = members_.try_emplace(member.rank, Mine{member, said, refused});
       if (!fresh) {
         const Status twice(Reason::refused,
-                           fmt::format("duplicate-rank: rank {} twice on {} (pids {} and {})", seat.rank,
-                                       seat.host, at->second.seat.pid, seat.pid));
+                           fmt::format("duplicate-rank: rank {} twice on {} (pids {} and {})", member.rank,
+                                       member.host, at->second.member.pid, member.pid));
         return refused ? refused(twice) : fail(twice);
       }
-      if (root_) root_->send(wire::Seat{said, seat});
+      if (root_) root_->send(wire::MemberOffer{said, member});
     });
   }
   void lost(int rank) {
     post([this, rank] {
-      if (over() || !seats_.count(rank)) return;
-      const wire::NetRefuse word{Reason::peer_dead, rank, seats_.at(rank).seat.pid, true, {}, "it ended"};
+      if (over() || !members_.count(rank)) return;
+      const wire::NetRefuse word{Reason::peer_dead, rank, members_.at(rank).member.pid, true, {}, "it ended"};
       lost_.push_back(word);
       if (root_) root_->send(word);
     });
@@ -106,7 +106,7 @@ class RendezvousClient::State : public RendezvousSide {
 
  private:
   struct Mine {
-    NetSeat seat;
+    MemberRecord member;
     std::uint32_t world;
     std::function<void(Status)> refused;
   };
@@ -156,7 +156,7 @@ class RendezvousClient::State : public RendezvousSide {
     root_->start(while_open([this](Result<wire::NetFrame> frame) {
       frame.ok() ? hear(std::move(*frame)) : broken(frame.status());
     }));
-    for (const auto& [rank, mine] : seats_) root_->send(wire::Seat{mine.world, mine.seat});
+    for (const auto& [rank, mine] : members_) root_->send(wire::MemberOffer{mine.world, mine.member});
     for (const auto& word : lost_) root_->send(word);
   }
   void try_again() {
@@ -206,10 +206,10 @@ class RendezvousClient::State : public RendezvousSide {
                        .rank = f.rank,
                        .host = wire::printable(wire::view(f.host)),
                        .pid = f.pid});
-    const auto mine = f.seat_only ? seats_.find(f.rank) : seats_.end();
-    if (mine == seats_.end() || !mine->second.refused) return fail(why);
+    const auto mine = f.member_only ? members_.find(f.rank) : members_.end();
+    if (mine == members_.end() || !mine->second.refused) return fail(why);
     const auto hear_it = std::move(mine->second.refused);
-    seats_.erase(mine);
+    members_.erase(mine);
     hear_it(why);
   }
 
@@ -256,13 +256,13 @@ class RendezvousClient::State : public RendezvousSide {
       return source_ ? ask_root(s.failure()->text) : fail(s);
     if (bytes) pieces_.push_back(std::move(bytes));
     if (!reader_.complete()) return;
-    auto seats = reader_.take();
-    if (!seats.ok()) return source_ ? ask_root(seats.status().failure()->text) : fail(seats.status());
-    for (const auto& [rank, mine] : seats_) {
-      const NetSeat* s = static_cast<std::size_t>(rank) < seats->size()
-                             ? &(*seats)[static_cast<std::size_t>(rank)]
-                             : nullptr;
-      if (!s || s->pid != mine.seat.pid || s->endpoint != mine.seat.endpoint)
+    auto members = reader_.take();
+    if (!members.ok()) return source_ ? ask_root(members.status().failure()->text) : fail(members.status());
+    for (const auto& [rank, mine] : members_) {
+      const MemberRecord* s = static_cast<std::size_t>(rank) < members->size()
+                                  ? &(*members)[static_cast<std::size_t>(rank)]
+                                  : nullptr;
+      if (!s || s->pid != mine.member.pid || s->endpoint != mine.member.endpoint)
         return fail(
             {Reason::refused,
              fmt::format("the table of ranks names another process as rank {} than the one that was brought",
@@ -274,7 +274,7 @@ class RendezvousClient::State : public RendezvousSide {
     if (root_) root_->send(wire::Got{});
     for (const auto& child : children_) hand_on(*child);
     if (children_expected_ > 0) at(serving_, kServe, [this] { all_have_it_ = true; });
-    table_ = std::move(*seats);
+    table_ = std::move(*members);
     deliver();
   }
 
@@ -306,7 +306,7 @@ class RendezvousClient::State : public RendezvousSide {
   RendezvousOptions options_;
   Clock::time_point end_;
   asio::steady_timer deadline_, late_, again_, patience_, serving_;
-  std::map<int, Mine> seats_;  // of this host
+  std::map<int, Mine> members_;  // of this host
   std::vector<wire::NetRefuse> lost_;
   std::shared_ptr<FrameStream> root_, source_;
   std::vector<std::shared_ptr<FrameStream>> children_;
@@ -326,8 +326,8 @@ RendezvousClient::RendezvousClient(asio::io_context& io, RendezvousOptions optio
   state_->start();
 }
 RendezvousClient::~RendezvousClient() { state_->close(); }
-void RendezvousClient::bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t world) {
-  state_->bring(std::move(seat), std::move(refused), world);
+void RendezvousClient::bring(MemberRecord member, std::function<void(Status)> refused, std::uint32_t world) {
+  state_->bring(std::move(member), std::move(refused), world);
 }
 void RendezvousClient::lost(int rank) { state_->lost(rank); }
 void RendezvousClient::root_absent(int code) { state_->root_absent(code); }

@@ -57,7 +57,7 @@ class RendezvousSide : public std::enable_shared_from_this<RendezvousSide> {
   }
 
   asio::io_context& io_;
-  std::vector<NetSeat> table_;  // by rank
+  std::vector<MemberRecord> table_;  // by rank
   TableCallback callback_;
   Status outcome_;
   bool complete_ = false, closed_ = false;

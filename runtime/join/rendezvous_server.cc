@@ -106,17 +106,17 @@ class RendezvousServer::State : public RendezvousSide {
     return endpoint_;
   }
 
-  void bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t world) {
+  void bring(MemberRecord member, std::function<void(Status)> refused, std::uint32_t world) {
     if (world == 0) world = static_cast<std::uint32_t>(world_);
-    auto judge = [this, world, seat = std::move(seat), refused = std::move(refused)]() mutable {
+    auto judge = [this, world, member = std::move(member), refused = std::move(refused)]() mutable {
       if (over()) return;
-      Status why = check(seat, wire::kMaxWorld);
+      Status why = check(member, wire::kMaxWorld);
       if (why.ok()) {
-        const auto decision = consider(seat, world);
+        const auto decision = consider(member, world);
         why = decision.why;
         if (decision.verdict == Admission::Verdict::give_up) return fail(why);
       }
-      if (why.ok()) return take(std::move(seat), nullptr);
+      if (why.ok()) return take(std::move(member), nullptr);
       refused ? refused(why) : fail(why);
     };
     post(std::move(judge));
@@ -148,14 +148,14 @@ class RendezvousServer::State : public RendezvousSide {
   };
   using HostPtr = std::shared_ptr<Host>;
 
-  Admission::Decision consider(const NetSeat& seat, std::uint32_t world) {
+  Admission::Decision consider(const MemberRecord& member, std::uint32_t world) {
     return admission_.consider({options_.identity.job,
-                                static_cast<std::uint32_t>(seat.rank),
+                                static_cast<std::uint32_t>(member.rank),
                                 world,
-                                seat.pid,
-                                seat.host,
+                                member.pid,
+                                member.host,
                                 {},
-                                seat.settings});
+                                member.settings});
   }
 
   void greet(Line line) {
@@ -170,7 +170,7 @@ class RendezvousServer::State : public RendezvousSide {
   }
 
   void hear(const HostPtr& host, wire::NetFrame frame) {
-    if (auto* f = std::get_if<wire::Seat>(&frame)) return join(host, std::move(*f));
+    if (auto* f = std::get_if<wire::MemberOffer>(&frame)) return join(host, std::move(*f));
     if (auto* f = std::get_if<wire::NetRefuse>(&frame)) {  // a rank of that host has ended
       if (!over() && std::find(host->ranks.begin(), host->ranks.end(), f->rank) != host->ranks.end())
         fail(admission_.lost(f->rank));
@@ -186,45 +186,45 @@ class RendezvousServer::State : public RendezvousSide {
     broken(host, {});
   }
 
-  void join(const HostPtr& host, wire::Seat request) {
-    NetSeat& seat = request.seat;
-    const auto rank = static_cast<std::size_t>(seat.rank);
-    const auto refuse = [&](const Status& why, bool seat_only) {
-      OURO_INFO(BOOTSTRAP, "refused rank {} (pid {}): {}", seat.rank, seat.pid, why.failure()->text);
+  void join(const HostPtr& host, wire::MemberOffer request) {
+    MemberRecord& member = request.member;
+    const auto rank = static_cast<std::size_t>(member.rank);
+    const auto refuse = [&](const Status& why, bool member_only) {
+      OURO_INFO(BOOTSTRAP, "refused rank {} (pid {}): {}", member.rank, member.pid, why.failure()->text);
       host->stream->send(
-          wire::NetRefuse{why.reason(), seat.rank, seat.pid, seat_only, {}, why.failure()->text});
+          wire::NetRefuse{why.reason(), member.rank, member.pid, member_only, {}, why.failure()->text});
     };
     if (!outcome_.ok()) return refuse(outcome_, false);
-    const auto before = taken_.find(seat.rank);
+    const auto before = taken_.find(member.rank);
     const bool again = before != taken_.end() && before->second == host->stream->line().peer_started &&
-                       table_[rank].pid == seat.pid && table_[rank].host == seat.host &&
-                       table_[rank].host_id == seat.host_id;
+                       table_[rank].pid == member.pid && table_[rank].host == member.host &&
+                       table_[rank].host_id == member.host_id;
     if (again) {  // its line broke and it has come back on a new one
       for (auto* list : {&hosts_, &limbo_})
-        for (auto& other : *list) std::erase(other->ranks, seat.rank);
+        for (auto& other : *list) std::erase(other->ranks, member.rank);
       std::erase_if(limbo_, [](const auto& other) { return other->ranks.empty(); });
-      host->ranks.push_back(seat.rank);
+      host->ranks.push_back(member.rank);
       if (complete_ && !host->direct) hand_table(*host, 0);
       after_admission();
       return;
     }
     if (complete_)
       return refuse(
-          {Reason::refused, fmt::format("closed: the job is complete; rank {} came too late", seat.rank)},
+          {Reason::refused, fmt::format("closed: the job is complete; rank {} came too late", member.rank)},
           false);
-    const auto decision = consider(seat, request.world);
-    if (decision.verdict == Admission::Verdict::seat) return take(std::move(seat), host);
+    const auto decision = consider(member, request.world);
+    if (decision.verdict == Admission::Verdict::admitted) return take(std::move(member), host);
     if (decision.verdict == Admission::Verdict::turn_away) return refuse(decision.why, true);
     fail(decision.why);
   }
 
-  void take(NetSeat seat, const HostPtr& host) {
-    const int rank = seat.rank;
+  void take(MemberRecord member, const HostPtr& host) {
+    const int rank = member.rank;
     if (host) {
       host->ranks.push_back(rank);
       taken_[rank] = host->stream->line().peer_started;
     }
-    table_[static_cast<std::size_t>(rank)] = std::move(seat);
+    table_[static_cast<std::size_t>(rank)] = std::move(member);
     after_admission();
   }
 
@@ -236,7 +236,7 @@ class RendezvousServer::State : public RendezvousSide {
   void spread() {
     complete_ = true;
     deadline_.cancel(), late_.cancel();
-    for (NetSeat& s : table_) s.settings.clear();
+    for (MemberRecord& s : table_) s.settings.clear();
     for (auto& bytes : wire::encode_table(table_))
       pieces_.push_back(std::make_shared<const wire::Bytes>(std::move(bytes)));
     std::vector<HostPtr> order;
@@ -302,7 +302,7 @@ class RendezvousServer::State : public RendezvousSide {
   void tell_waiting() {
     if (over()) return;
     const auto missing = admission_.missing();
-    const wire::Waiting waiting{static_cast<std::uint32_t>(admission_.seated()),
+    const wire::Waiting waiting{static_cast<std::uint32_t>(admission_.admitted()),
                                 static_cast<std::uint32_t>(world_), listed(missing)};
     OURO_WARN("waiting for ranks {{{}}}; joined {}/{}", waiting.missing, waiting.joined, waiting.world);
     for (auto& h : hosts_) h->stream->send(waiting);
@@ -351,8 +351,8 @@ RendezvousServer::~RendezvousServer() {
   state_->close();
 }
 const std::string& RendezvousServer::endpoint() const { return state_->endpoint(); }
-void RendezvousServer::bring(NetSeat seat, std::function<void(Status)> refused, std::uint32_t world) {
-  state_->bring(std::move(seat), std::move(refused), world);
+void RendezvousServer::bring(MemberRecord member, std::function<void(Status)> refused, std::uint32_t world) {
+  state_->bring(std::move(member), std::move(refused), world);
 }
 void RendezvousServer::lost(int rank) { state_->lost(rank); }
 void RendezvousServer::absent(int rank, int code) { state_->absent(rank, code); }

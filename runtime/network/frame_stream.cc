@@ -8,7 +8,7 @@
 
 #include <boost/asio/post.hpp>
 
-#include "runtime/network/greeting.h"
+#include "runtime/network/handshake_session.h"
 
 namespace ouro::rt {
 namespace {

@@ -198,7 +198,7 @@ Result<std::vector<NetAddress>> resolve(const std::string& name, const std::stri
   return all;
 }
 
-Status check_meeting(const std::string& place) {
+Status check_rendezvous(const std::string& place) {
   constexpr std::string_view kFile = "file:";
   if (place.starts_with(kFile) && place.size() > kFile.size()) return {};
   if (parse_address(place).ok()) return {};
@@ -213,9 +213,9 @@ Status check_meeting(const std::string& place) {
       fmt::format("rendezvous '{}': expected HOST:PORT, with a port of 1 to 65535, or file:PATH", place));
 }
 
-Result<std::string> meeting_address(const std::string& place, const Resolve& resolve_name) {
+Result<std::string> rendezvous_address(const std::string& place, const Resolve& resolve_name) {
   if (parse_address(place).ok()) return place;
-  OURO_TRY(check_meeting(place));
+  OURO_TRY(check_rendezvous(place));
   const std::size_t colon = place.rfind(':');
   const std::string name = place.substr(0, colon), port = place.substr(colon + 1);
   auto all = resolve_name(name, port);

@@ -65,10 +65,10 @@ using Resolve =
 Result<std::vector<NetAddress>> resolve(const std::string& name, const std::string& port);
 /// Whether that is a place where ranks of several hosts can meet: HOST:PORT or file:PATH. Nobody is asked for
 /// the name. Errors: invalid.
-Status check_meeting(const std::string& place);
+Status check_rendezvous(const std::string& place);
 /// "HOST:PORT", where ranks of several hosts meet, in numbers. A name that leads to a loopback address (other
 /// than "localhost") is this host's own: then it is the address that other hosts use, if there is one.
 /// Errors: invalid.
-Result<std::string> meeting_address(const std::string& place, const Resolve& = resolve);
+Result<std::string> rendezvous_address(const std::string& place, const Resolve& = resolve);
 
 }  // namespace ouro::rt

@@ -1,4 +1,4 @@
-// The listener, and what else belongs to lines. Dialling is in greeting.cc. See net_line.h.
+// The listener, and what else belongs to lines. Dialling is in handshake_session.cc. See net_line.h.
 #include "runtime/network/net_line.h"
 
 #include <fcntl.h>
@@ -19,8 +19,8 @@
 #include "runtime/core/fork.h"
 #include "runtime/core/log.h"
 #include "runtime/network/fd_shortage.h"
-#include "runtime/network/greeting.h"
 #include "runtime/network/half_open.h"
+#include "runtime/network/handshake_session.h"
 
 namespace ouro::rt {
 namespace {
@@ -97,7 +97,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     listener_.close(ignored);
     rest_.cancel(), door_.cancel();
     waiting_.clear(), held_up_ = {};
-    for (auto& h : std::exchange(half_, {})) h->timer.cancel(), h->greeting->close();
+    for (auto& h : std::exchange(half_, {})) h->timer.cancel(), h->session->close();
     taken_ = nullptr;
   }
   const std::string& endpoint() const { return endpoint_; }
@@ -113,7 +113,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     Clock::time_point since = Clock::now();
     Clock::duration patience{};
     asio::steady_timer timer;
-    std::shared_ptr<Greeting> greeting;
+    std::shared_ptr<HandshakeSession> session;
   };
   struct Stranger {
     Fd fd;
@@ -215,7 +215,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     if (v.evict) {
       const auto victim = half_.begin() + static_cast<std::ptrdiff_t>(*v.evict);
       (*victim)->timer.cancel();
-      (*victim)->greeting->close(RefuseCode::busy, kBusy);
+      (*victim)->session->close(RefuseCode::busy, kBusy);
       half_.erase(victim);
       ++counts_.evicted;
     }
@@ -238,28 +238,28 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     h->spared_until = h->since + grace(round);
     set(s.fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
     h->patience = 4 * round;
-    h->greeting =
-        std::make_shared<Greeting>(io_, std::move(s.fd), Handshake::server(self_),
-                                   [self = shared_from_this(), weak = std::weak_ptr(h)](Greeting::Outcome o) {
-                                     if (auto half = weak.lock()) self->over(*half, std::move(o));
-                                   });
+    h->session = std::make_shared<HandshakeSession>(
+        io_, std::move(s.fd), Handshake::server(self_),
+        [self = shared_from_this(), weak = std::weak_ptr(h)](HandshakeSession::Outcome o) {
+          if (auto half = weak.lock()) self->over(*half, std::move(o));
+        });
     half_.push_back(h);
     expect(h, h->since + std::min(options_.first_frame, options_.handshake) + h->patience, true);
-    h->greeting->start(true);
+    h->session->start(true);
   }
   void expect(const std::shared_ptr<Half>& h, Clock::time_point end, bool first) {
     h->timer.expires_at(end);
     h->timer.async_wait([self = shared_from_this(), weak = std::weak_ptr(h), first](error_code e) {
       auto half = weak.lock();
       if (e || !half || self->closed_) return;
-      if (first && !half->greeting->silent())
+      if (first && !half->session->silent())
         return self->expect(half, half->since + self->options_.handshake + half->patience, false);
       ++self->counts_.silent;
-      half->greeting->close();
+      half->session->close();
       self->over(*half, {unresponsive("it did not say who it is in time", "no answer"), {}, {}});
     });
   }
-  void over(Half& h, Greeting::Outcome o) {
+  void over(Half& h, HandshakeSession::Outcome o) {
     h.timer.cancel();
     o.line.peer_address = h.endpoint;
     if (o.status.ok()) {

@@ -1,4 +1,4 @@
-// Lines between hosts: signs of life, mirrors, and who makes the fabric's connections. See network.h.
+// Lines between hosts: signs of life, replicas, and who makes the fabric's connections. See network.h.
 #include "runtime/network/network.h"
 
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ std::vector<FrameStream::Payload> payloads(const std::vector<wire::Note>& notes)
 }  // namespace
 
 /// What this rank knows of one on another host.
-struct Network::Far {
+struct Network::RemotePeer {
   Remote remote;
   std::vector<std::shared_ptr<FrameStream>> lines;  // all are read, the newest is written to
   Clock::time_point heard{};
@@ -91,20 +91,20 @@ void Network::keep(std::function<bool()> served, std::function<void(Line)> table
 
 void Network::start(const ControlPage& mine, std::vector<Remote> remotes, Events events) {
   events_ = std::move(events);
-  teller_ = std::make_unique<PageTeller>(mine);
+  publisher_ = std::make_unique<ReplicaPublisher>(mine);
   const auto now = Clock::now();
   for (Remote& r : remotes) {
-    auto far = std::make_unique<Far>();
-    far->heard = now;
+    auto peer = std::make_unique<RemotePeer>();
+    peer->heard = now;
     const int rank = r.rank;
-    far->remote = std::move(r);
-    if (ucx_) ucx_->connect(rank, far->remote.address);
-    remotes_[rank] = std::move(far);
+    peer->remote = std::move(r);
+    if (ucx_) ucx_->connect(rank, peer->remote.address);
+    remotes_[rank] = std::move(peer);
   }
   asio::post(io_, [this] {
     started_ = true;
     for (Line& line : std::exchange(early_, {})) taken(std::move(line));
-    for (auto& [rank, far] : remotes_)
+    for (auto& [rank, peer] : remotes_)
       if (rank < options_.rank) dial_control(rank);
     last_tick_ = Clock::now();
     tick();
@@ -130,21 +130,21 @@ void Network::taken(Line line) {
   }
   const auto it = remotes_.find(line.peer_rank);
   if (it == remotes_.end()) return;
-  Far& far = *it->second;
+  RemotePeer& peer = *it->second;
   if (line.purpose == Purpose::data) {
-    if (tcp_ && !far.lost) adopt_data(far, std::move(line), false);
+    if (tcp_ && !peer.lost) adopt_data(peer, std::move(line), false);
     return;
   }
-  if (line.purpose == Purpose::control) adopt(far, std::move(line), false);
+  if (line.purpose == Purpose::control) adopt(peer, std::move(line), false);
 }
 
 void Network::dial_control(int rank) {
-  Far& far = *remotes_.at(rank);
-  if (far.dialing || far.lost || far.closed()) return;
-  far.dialing = true;
-  dial(io_, far.remote.endpoint, Purpose::control, identity_, rank, attempt(far),
+  RemotePeer& peer = *remotes_.at(rank);
+  if (peer.dialing || peer.lost || peer.closed()) return;
+  peer.dialing = true;
+  dial(io_, peer.remote.endpoint, Purpose::control, identity_, rank, attempt(peer),
        [this, rank](Result<Line> line) {
-         Far& to = *remotes_.at(rank);
+         RemotePeer& to = *remotes_.at(rank);
          to.dialing = false;
          note_attempt(to, line.status());
          if (line.ok()) return adopt(to, std::move(*line), true);
@@ -161,39 +161,39 @@ void Network::dial_control(int rank) {
 
 /// Until when an attempt to connect may take; longer ones after those that have failed, for paths that are
 /// slow.
-Clock::time_point Network::attempt(const Far& far) const {
+Clock::time_point Network::attempt(const RemotePeer& peer) const {
   const auto longest = std::max<Clock::duration>(kSlowest, options_.silent_fail);
-  return Clock::now() + std::min<Clock::duration>(kAttempt * (1 << std::min(far.failed, 8)), longest);
+  return Clock::now() + std::min<Clock::duration>(kAttempt * (1 << std::min(peer.failed, 8)), longest);
 }
 
-void Network::note_attempt(Far& far, const Status& outcome) {
+void Network::note_attempt(RemotePeer& peer, const Status& outcome) {
   if (outcome.ok()) {
-    far.failed = 0;
-    far.last_failure.clear();
+    peer.failed = 0;
+    peer.last_failure.clear();
     return;
   }
-  ++far.failed;
+  ++peer.failed;
   const std::string& why = outcome.failure()->text;
-  if (outcome.reason() == Reason::resource && why != far.last_failure)
-    OURO_WARN("no connection to {}: {}; trying again", far.who(), why);
-  far.last_failure = why;
+  if (outcome.reason() == Reason::resource && why != peer.last_failure)
+    OURO_WARN("no connection to {}: {}; trying again", peer.who(), why);
+  peer.last_failure = why;
 }
 
-void Network::adopt(Far& far, Line line, bool dialled) {
-  if (far.lost && !far.fenced) return;  // it may be that nobody has agreed to that yet
+void Network::adopt(RemotePeer& peer, Line line, bool dialled) {
+  if (peer.lost && !peer.fenced) return;  // it may be that nobody has agreed to that yet
   (void)watch_link(line.socket.get()).ok();
-  const int rank = far.remote.rank;
+  const int rank = peer.remote.rank;
   auto pipe = transport::Pipe::open(line.socket.get(), encrypted(options_.tls, dialled, line));
   if (!pipe.ok()) {
-    OURO_WARN("no line to {}: {}", far.who(), pipe.status().failure()->text);
+    OURO_WARN("no line to {}: {}", peer.who(), pipe.status().failure()->text);
     return;
   }
   auto control =
       std::make_shared<FrameStream>(io_, std::move(line), wire::kMaxControl, std::move(*pipe), kMostQueued);
-  control->start([this, &far, weak = std::weak_ptr(control)](const Result<wire::NetFrame>& frame) {
-    frame.ok() ? heard(far, *frame) : hung_up(far, weak.lock(), frame.status());
+  control->start([this, &peer, weak = std::weak_ptr(control)](const Result<wire::NetFrame>& frame) {
+    frame.ok() ? heard(peer, *frame) : hung_up(peer, weak.lock(), frame.status());
   });
-  if (far.lost) {
+  if (peer.lost) {
     // The others have gone on without it, and it does not know.
     control->send(wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, 0, {}});
     control->last_words();
@@ -201,77 +201,77 @@ void Network::adopt(Far& far, Line line, bool dialled) {
     return;
   }
   tell();
-  far.lines.push_back(control);
-  if (far.lines.size() > 2) {
-    far.lines.front()->close();
-    far.lines.erase(far.lines.begin());
+  peer.lines.push_back(control);
+  if (peer.lines.size() > 2) {
+    peer.lines.front()->close();
+    peer.lines.erase(peer.lines.begin());
   }
-  far.heard = Clock::now();
-  control->send(payloads(teller_->everything()));
+  peer.heard = Clock::now();
+  control->send(payloads(publisher_->everything()));
 }
 
 /// What the kernel cannot get across for seconds is dropped, made anew and sent again, though the control
 /// line lives: between the two there may be a firewall that has forgotten this connection.
-void Network::adopt_data(Far& far, Line line, bool dialled) {
+void Network::adopt_data(RemotePeer& peer, Line line, bool dialled) {
   (void)watch_link(line.socket.get(), kDataIdle).ok();
-  tcp_->adopt(far.remote.rank, std::move(line.socket), encrypted(options_.tls, dialled, line));
+  tcp_->adopt(peer.remote.rank, std::move(line.socket), encrypted(options_.tls, dialled, line));
 }
 
-void Network::heard(Far& far, const wire::NetFrame& frame) {
-  if (far.lost) return;
-  far.heard = Clock::now();
-  far.spoke = true;
-  far.warned = false;
+void Network::heard(RemotePeer& peer, const wire::NetFrame& frame) {
+  if (peer.lost) return;
+  peer.heard = Clock::now();
+  peer.spoke = true;
+  peer.warned = false;
   const auto* note = std::get_if<wire::Note>(&frame);
   if (!note) return;
-  if (note->kind == static_cast<std::uint16_t>(NoteKind::fenced)) return events_.fenced(far.remote.rank);
-  if (note->order < far.newest) return;  // of an older line: what came since says it all
-  far.newest = note->order;
-  if (Status s = apply(*note, *far.remote.copy); !s.ok()) {
-    OURO_WARN("{} sent what cannot be: {}", far.who(), s.failure()->text);
+  if (note->kind == static_cast<std::uint16_t>(NoteKind::fenced)) return events_.fenced(peer.remote.rank);
+  if (note->order < peer.newest) return;  // of an older line: what came since says it all
+  peer.newest = note->order;
+  if (Status s = apply(*note, *peer.remote.copy); !s.ok()) {
+    OURO_WARN("{} sent what cannot be: {}", peer.who(), s.failure()->text);
     return;
   }
-  if (far.state() > ContextState::active) fabric_->exchange().forgive(far.remote.rank);
+  if (peer.state() > ContextState::active) fabric_->exchange().forgive(peer.remote.rank);
   events_.news();
 }
 
-void Network::hung_up(Far& far, const std::shared_ptr<FrameStream>& line, const Status& how) {
-  std::erase(far.lines, line);
-  if (far.lost || far.closed()) return;
+void Network::hung_up(RemotePeer& peer, const std::shared_ptr<FrameStream>& line, const Status& how) {
+  std::erase(peer.lines, line);
+  if (peer.lost || peer.closed()) return;
   if (how.reason() != Reason::peer_unresponsive)
-    OURO_WARN("the line to {} is cut: {}", far.who(), how.failure()->text);
+    OURO_WARN("the line to {} is cut: {}", peer.who(), how.failure()->text);
   // What was on its way on the other is lost.
-  if (!far.lines.empty()) return far.lines.back()->send(payloads(teller_->everything()));
-  OURO_INFO(NET, "the line to rank {} broke ({}); asking whether it lives", far.remote.rank,
+  if (!peer.lines.empty()) return peer.lines.back()->send(payloads(publisher_->everything()));
+  OURO_INFO(NET, "the line to rank {} broke ({}); asking whether it lives", peer.remote.rank,
             how.failure()->text);
   // One that is hung up on as soon as it is there is tried again with the next beat.
-  if (Clock::now() - line->since() > kBrief) dial_control(far.remote.rank);
+  if (Clock::now() - line->since() > kBrief) dial_control(peer.remote.rank);
 }
 
 void Network::tell() {
-  nudged_ = false;
-  const std::vector<wire::Note> notes = teller_->changes();
+  kicked_ = false;
+  const std::vector<wire::Note> notes = publisher_->changes();
   if (notes.empty()) return;
   const std::vector<FrameStream::Payload> news = payloads(notes);
-  for (auto& [rank, far] : remotes_)
-    if (!far->lines.empty()) far->lines.back()->send(news);
+  for (auto& [rank, peer] : remotes_)
+    if (!peer->lines.empty()) peer->lines.back()->send(news);
 }
 
 void Network::fence(int rank) {
   asio::post(io_, [this, rank] {
-    if (const auto far = remotes_.find(rank); far != remotes_.end()) far->second->fenced = true;
+    if (const auto peer = remotes_.find(rank); peer != remotes_.end()) peer->second->fenced = true;
   });
 }
 
-void Network::nudge() {
-  if (!nudged_.exchange(true)) asio::post(io_, [this] { tell(); });
+void Network::kick() {
+  if (!kicked_.exchange(true)) asio::post(io_, [this] { tell(); });
 }
 
 void Network::tick() {
   const auto now = Clock::now();
   // After a stop of this process nobody else is dead.
   if (now - last_tick_ > kStalled + kBeat)
-    for (auto& [rank, far] : remotes_) far->heard = now;
+    for (auto& [rank, peer] : remotes_) peer->heard = now;
   last_tick_ = now;
   tick_.expires_after(kBeat);
   tick_.async_wait([this](error_code e) {
@@ -279,17 +279,18 @@ void Network::tick() {
   });
   tell();
   const FrameStream::Payload beat = FrameStream::payload(wire::Beat{});
-  for (auto& [rank, far] : remotes_) {
-    if (far->lost || far->closed()) continue;
-    if (far->lines.empty()) {
+  for (auto& [rank, peer] : remotes_) {
+    if (peer->lost || peer->closed()) continue;
+    if (peer->lines.empty()) {
       dial_control(rank);
     } else {
-      far->lines.back()->send(beat);
+      peer->lines.back()->send(beat);
     }
-    const auto silent = now - far->heard;
+    const auto silent = now - peer->heard;
     const double seconds = std::chrono::duration<double>(silent).count();
     // One that has not spoken yet may still be joining.
-    const auto fail_after = far->spoke ? options_.silent_fail : std::max(options_.silent_fail, options_.join);
+    const auto fail_after =
+        peer->spoke ? options_.silent_fail : std::max(options_.silent_fail, options_.join);
     if (silent >= fail_after) {
       const bool link = !runs(interface_);
       lose(rank, link ? Reason::link_lost : Reason::peer_unresponsive,
@@ -297,22 +298,22 @@ void Network::tick() {
                               seconds)
                 : fmt::format(
                       "no sign of life for {:.1f} s{}{}", seconds,
-                      far->last_failure.empty() ? "" : "; connecting to it failed: ", far->last_failure),
+                      peer->last_failure.empty() ? "" : "; connecting to it failed: ", peer->last_failure),
            "heartbeat");
-    } else if (silent >= options_.silent_warn && !far->warned) {
-      far->warned = true;
-      OURO_WARN("{} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", far->who(), seconds,
+    } else if (silent >= options_.silent_warn && !peer->warned) {
+      peer->warned = true;
+      OURO_WARN("{} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", peer->who(), seconds,
                 std::chrono::duration<double>(fail_after).count());
     }
   }
 }
 
 void Network::lose(int rank, Reason reason, std::string text, std::string detector) {
-  Far& far = *remotes_.at(rank);
-  if (far.lost) return;
-  far.lost = true;
-  for (auto& line : far.lines) line->close();
-  far.lines.clear();
+  RemotePeer& peer = *remotes_.at(rank);
+  if (peer.lost) return;
+  peer.lost = true;
+  for (auto& line : peer.lines) line->close();
+  peer.lines.clear();
   fabric_->drop(rank);
   fabric_->exchange().forgive(rank);
   losses_.push_back({rank, reason, std::move(text), std::move(detector)});
@@ -324,23 +325,24 @@ void Network::lose(int rank, Reason reason, std::string text, std::string detect
 }
 
 void Network::on_fabric_failure(int peer, const Status& why) {
-  const auto far = remotes_.find(peer);
+  const auto found = remotes_.find(peer);
   // A connection ends with a rank that has left in good order, too.
-  if (far == remotes_.end() || far->second->closed()) return;
+  if (found == remotes_.end() || found->second->closed()) return;
   lose(peer, why.reason(), why.failure()->text, why.failure()->detector);
 }
 
 void Network::dial_data(int rank) {
   const auto it = remotes_.find(rank);
   if (it == remotes_.end()) return;
-  Far& far = *it->second;
+  RemotePeer& peer = *it->second;
   // The higher rank dials; the other takes.
-  if (rank > options_.rank || far.lost || far.closed() || far.dialing_data || tcp_->wanted(rank) <= 0) return;
-  far.dialing_data = true;
+  if (rank > options_.rank || peer.lost || peer.closed() || peer.dialing_data || tcp_->wanted(rank) <= 0)
+    return;
+  peer.dialing_data = true;
   dial(
-      io_, far.remote.endpoint, Purpose::data, identity_, rank, attempt(far),
+      io_, peer.remote.endpoint, Purpose::data, identity_, rank, attempt(peer),
       [this, rank](Result<Line> line) {
-        Far& to = *remotes_.at(rank);
+        RemotePeer& to = *remotes_.at(rank);
         to.dialing_data = false;
         note_attempt(to, line.status());
         if (to.lost) return;

@@ -1,4 +1,4 @@
-// The network of a rank: its lines to ranks of other hosts. One control line to each (signs of life, mirrors
+// The network of a rank: its lines to ranks of other hosts. One control line to each (signs of life, replicas
 // of control pages), and the fabric that carries the data. Made before the rank joins; used by bootstrap,
 // context and groups.
 #pragma once
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/core/thread.h"
-#include "runtime/health/mirror.h"
+#include "runtime/health/replica.h"
 #include "runtime/network/net_line.h"
 #include "transport/net/fabric.h"
 
@@ -62,7 +62,7 @@ class Network {
     address_.insert(address_.begin(), bytes.begin(), bytes.end());
   }
   /// The rendezvous with names resolved: "ip:port" or "file:PATH".
-  const std::string& meeting_place() const { return place_; }
+  const std::string& rendezvous_place() const { return place_; }
   /// What goes on running after the job has formed, to hand the table to others and to turn latecomers away:
   /// whether all have it, and who takes lines that ask for it.
   void keep(std::function<bool()> served, std::function<void(Line)> table_line);
@@ -81,7 +81,7 @@ class Network {
   /// The job has formed: from here on a thread runs the lines.
   void start(const ControlPage& mine, std::vector<Remote>, Events);
   /// Something on the page of this rank should be known to others soon.
-  void nudge();
+  void kick();
   /// The others have agreed to go on without `rank`: it is told so if it comes back.
   void fence(int rank);
   /// Tells the last news and hangs up.
@@ -89,18 +89,18 @@ class Network {
   transport::Fabric& fabric() { return *fabric_; }
 
  private:
-  struct Far;
+  struct RemotePeer;
   explicit Network(NetworkOptions);
   void taken(Line);
   Status make_fabric();
-  Clock::time_point attempt(const Far&) const;
-  static void note_attempt(Far&, const Status&);
+  Clock::time_point attempt(const RemotePeer&) const;
+  static void note_attempt(RemotePeer&, const Status&);
   void dial_control(int rank);
   void dial_data(int rank);
-  void adopt(Far&, Line, bool dialled);
-  void adopt_data(Far&, Line, bool dialled);
-  void hung_up(Far&, const std::shared_ptr<FrameStream>&, const Status& how);
-  void heard(Far&, const wire::NetFrame&);
+  void adopt(RemotePeer&, Line, bool dialled);
+  void adopt_data(RemotePeer&, Line, bool dialled);
+  void hung_up(RemotePeer&, const std::shared_ptr<FrameStream>&, const Status& how);
+  void heard(RemotePeer&, const wire::NetFrame&);
   void tick();
   void tell();
   void on_fabric_failure(int peer, const Status& why);
@@ -119,12 +119,12 @@ class Network {
   bool started_ = false;
   std::function<bool()> served_;
   std::function<void(Line)> table_line_;
-  std::unique_ptr<PageTeller> teller_;
-  std::map<int, std::unique_ptr<Far>> remotes_;
+  std::unique_ptr<ReplicaPublisher> publisher_;
+  std::map<int, std::unique_ptr<RemotePeer>> remotes_;
   Events events_;
   std::vector<Loss> losses_;
   Clock::time_point last_tick_{};
-  std::atomic<bool> nudged_{false};
+  std::atomic<bool> kicked_{false};
   std::shared_ptr<transport::Fabric> fabric_;
   transport::TcpFabric* tcp_ = nullptr;  // one of the two
   transport::UcxFabric* ucx_ = nullptr;

@@ -30,10 +30,10 @@ std::string interface_of(const std::string& address) {
 }
 
 /// Name services learn of a cluster's hosts as they start, so a name may come later than this rank.
-Result<std::string> meeting_in_time(const NetworkOptions& o) {
+Result<std::string> rendezvous_in_time(const NetworkOptions& o) {
   const auto end = deadline_after(std::min(o.join, kNameComes));
   for (bool said = false;;) {
-    auto place = meeting_address(o.rendezvous);
+    auto place = rendezvous_address(o.rendezvous);
     const bool unknown = !place.ok() && place.status().reason() == Reason::peer_unresponsive;
     if (!unknown || Clock::now() >= end) return place;
     if (!std::exchange(said, true))
@@ -58,7 +58,7 @@ Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
         invalid("OURO_SECURITY=tls takes its keys from the job's secret, and with OURO_INSECURE=1 there is "
                 "none: give one (OURO_SECRET_FILE)"));
   const bool in_file = o.rendezvous.starts_with("file:");
-  auto place = in_file ? Result<std::string>(o.rendezvous) : meeting_in_time(o);
+  auto place = in_file ? Result<std::string>(o.rendezvous) : rendezvous_in_time(o);
   if (!place.ok()) return place.status();
   net->place_ = std::move(*place);
   auto address = local_address(in_file ? "" : net->place_, false);

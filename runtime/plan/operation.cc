@@ -73,13 +73,13 @@ Status check_row(const Operation& o, int rank, int size) {
   if (!std::isfinite(o.op.scalar.real))
     return invalid(fmt::format("mix: weight {} of this rank's own", o.op.scalar.real));
   int before = -1;
-  for (const auto& [from, weight] : o.takes) {
+  for (const auto& [from, weight] : o.in_neighbours) {
     OURO_TRY(check_rank("takes from", from, before));
     if (!std::isfinite(weight)) return invalid(fmt::format("mix: weight {} of rank {}", weight, from));
     before = from;
   }
   before = -1;
-  for (const int to : o.gives) {
+  for (const int to : o.out_neighbours) {
     OURO_TRY(check_rank("gives to", to, before));
     before = to;
   }
@@ -102,13 +102,13 @@ KeptOperation::KeptOperation(const Operation& o)
       algorithm_(o.algorithm),
       in_counts_(o.in_counts.begin(), o.in_counts.end()),
       out_counts_(o.out_counts.begin(), o.out_counts.end()),
-      takes_(o.takes.begin(), o.takes.end()),
-      gives_(o.gives.begin(), o.gives.end()) {
+      in_neighbours_(o.in_neighbours.begin(), o.in_neighbours.end()),
+      out_neighbours_(o.out_neighbours.begin(), o.out_neighbours.end()) {
   operation_.algorithm = algorithm_;
   operation_.in_counts = in_counts_;
   operation_.out_counts = out_counts_;
-  operation_.takes = takes_;
-  operation_.gives = gives_;
+  operation_.in_neighbours = in_neighbours_;
+  operation_.out_neighbours = out_neighbours_;
 }
 
 FusedOperation::FusedOperation(std::span<const Operation* const> operations, int rank, int size)

@@ -41,8 +41,8 @@ struct Operation {
       {};  ///< elements of each output block (all_gather_v, all_to_all_v)
   /// mix: whose vectors are added to mine and by which weight, and who needs mine; sorted. `op` is premul(my
   /// weight).
-  std::span<const std::pair<int, double>> takes = {};
-  std::span<const int> gives = {};
+  std::span<const std::pair<int, double>> in_neighbours = {};
+  std::span<const int> out_neighbours = {};
 
   /// Not empty: small operations that differ in their buffers only, run as one over their concatenation. The
   /// counts of `in` and `out` are the sums, their pointers those of the first.
@@ -92,8 +92,8 @@ class KeptOperation {
   Operation operation_;
   std::string algorithm_;
   std::vector<std::size_t> in_counts_, out_counts_;
-  std::vector<std::pair<int, double>> takes_;
-  std::vector<int> gives_;
+  std::vector<std::pair<int, double>> in_neighbours_;
+  std::vector<int> out_neighbours_;
 };
 
 /// Operations of a batch that may run as one. Each was checked.

@@ -120,13 +120,14 @@ Rules built_in_rules() {
                       const char* why) { return Rule{c, b, Cores::any, min, max, bytes, a, why}; };
   constexpr Buffers any = Buffers::any, registered = Buffers::registered;
   Rules rules;
-  // Registered buffers: two meetings and no copy, against one meeting and a copy through the boards.
+  // Registered buffers: two barriers and no copy, against one hand-off and a copy through the staging
+  // buffers.
   rules.rows = {
-      row(Collective::all_reduce, any, 2, 64, Card::kInline, Algorithm::line,
+      row(Collective::all_reduce, any, 2, 64, Arrival::kInline, Algorithm::inlined,
           "the input fits into the line that says that it is there"),
       row(Collective::all_reduce, registered, 2, 2, 32 * KiB, Algorithm::oneshot, "one hand-off"),
       row(Collective::all_reduce, registered, 3, kMany, 16 * KiB, Algorithm::oneshot, "one hand-off"),
-      row(Collective::all_reduce, registered, 2, kMany, kAny, Algorithm::inplace,
+      row(Collective::all_reduce, registered, 2, kMany, kAny, Algorithm::zerocopy,
           "each rank reduces its slice of all inputs and writes it to all outputs"),
       row(Collective::all_reduce, any, 2, 2, 128 * KiB, Algorithm::oneshot,
           "one hand-off; everyone reduces everything"),
@@ -137,12 +138,12 @@ Rules built_in_rules() {
       row(Collective::all_reduce, any, 3, kMany, 64 * KiB, Algorithm::oneshot,
           "one hand-off; everyone reduces everything"),
       row(Collective::all_reduce, any, 3, kMany, kAny, Algorithm::direct,
-          "each rank reduces its slice from all boards"),
+          "each rank reduces its slice from all staging buffers"),
   };
-  rules.rows.push_back(row(Collective::broadcast, any, 2, kMany, Card::kInline, Algorithm::line,
+  rules.rows.push_back(row(Collective::broadcast, any, 2, kMany, Arrival::kInline, Algorithm::inlined,
                            "the input fits into the line that says that it is there"));
-  // Bytes of a block up to which the boards' one hand-off is ahead of meeting twice without a copy.
-  const auto boards_up_to = [](Collective c) {
+  // Bytes of a block up to which the staging buffers' one hand-off is ahead of two barriers without a copy.
+  const auto staging_up_to = [](Collective c) {
     switch (c) {
       case Collective::broadcast:  // whose root runs ahead
         return 256 * KiB;
@@ -157,12 +158,13 @@ Rules built_in_rules() {
   };
   for (const Collective c : kAll) {
     if (c == Collective::all_reduce) continue;
-    const char* why = c == Collective::barrier ? "all meet" : "read from boards, one hand-off";
-    // A root that reads or is read by all others in place gains nothing over the boards.
+    const char* why =
+        c == Collective::barrier ? "a barrier of all" : "read from staging buffers, one hand-off";
+    // A root that reads or is read by all others in place gains nothing over the staging buffers.
     if (c != Collective::barrier && c != Collective::gather && c != Collective::scatter) {
-      rules.rows.push_back(row(c, registered, 2, kMany, boards_up_to(c), Algorithm::direct, why));
+      rules.rows.push_back(row(c, registered, 2, kMany, staging_up_to(c), Algorithm::direct, why));
       rules.rows.push_back(
-          row(c, registered, 2, kMany, kAny, Algorithm::inplace, "no copy through the boards"));
+          row(c, registered, 2, kMany, kAny, Algorithm::zerocopy, "no copy through the staging buffers"));
     }
     rules.rows.push_back(row(c, any, 1, kMany, kAny, Algorithm::direct, why));
   }
@@ -191,7 +193,7 @@ Rules built_in_rules() {
   far(Collective::gather, kAny, Algorithm::linear, "between hosts");
   far(Collective::scatter, kAny, Algorithm::linear, "between hosts");
   far(Collective::barrier, kAny, Algorithm::hierarchy, "hosts first, then between them");
-  // Uneven pairs, which boards cannot serve, and pairs of different hosts.
+  // Uneven pairs, which staging buffers cannot serve, and pairs of different hosts.
   rules.rows.push_back(row(Collective::all_to_all, any, 1, kMany, kAny, Algorithm::pairwise, "pair by pair"));
   return rules;
 }

@@ -35,11 +35,11 @@ struct Rule {
   int min_ranks = 1, max_ranks = std::numeric_limits<int>::max();
   /// Of one rank's region (all_reduce, broadcast, reduce), or of one block.
   std::size_t max_bytes = ~std::size_t{0};
-  /// For registered buffers: inplace, or any other name for "as for private ones", whose rows then choose.
+  /// For registered buffers: zerocopy, or any other name for "as for private ones", whose rows then choose.
   flow::Algorithm algorithm{};
   std::string reason = {};
-  Hosts hosts =
-      Hosts::any;  ///< rows for several say which flows over links; others over boards serve one only
+  Hosts hosts = Hosts::any;  ///< rows for several say which flows over links; others over staging buffers
+                             ///< serve one only
 };
 
 struct Rules {
@@ -54,7 +54,7 @@ struct Rules {
 
 Rules built_in_rules();
 
-/// "all_reduce<=64K:oneshot,all_reduce@registered:inplace": rows separated by commas, each
+/// "all_reduce<=64K:oneshot,all_reduce@registered:zerocopy": rows separated by commas, each
 /// collective[@private|@registered][<=bytes]:algorithm. Errors: invalid, with the row and what is accepted.
 Result<std::vector<Rule>> parse_rules(std::string_view text);
 /// A row in the form that parse_rules reads; the numbers of ranks and cores are not in it.

@@ -16,7 +16,7 @@ using flow::Algorithm;
 
 /// What the flow of a (collective, algorithm) can do.
 struct Ability {
-  bool exists = false, canonical = false, boards = false, by_reference = false, in_place = false,
+  bool exists = false, canonical = false, staging = false, by_reference = false, in_place = false,
        in_line = false;
 };
 struct Abilities {
@@ -27,10 +27,10 @@ constexpr Abilities list_abilities() {
 #define OURO_X(c, a, F)                                                                             \
   all.of[static_cast<int>(Collective::c)][static_cast<int>(Algorithm::a)] = {true,                  \
                                                                              flow::F::kCanonical,   \
-                                                                             flow::F::kBoards,      \
+                                                                             flow::F::kStaging,     \
                                                                              flow::F::kByReference, \
                                                                              flow::F::kInPlace,     \
-                                                                             flow::F::kInLine};
+                                                                             flow::F::kInline};
   OURO_FLOWS(OURO_X)
   OURO_HIERARCHIES(OURO_X)
 #undef OURO_X
@@ -61,13 +61,13 @@ bool Selector::serves(const Operation& o, std::size_t bytes, bool canonical, Alg
                       bool aliased) const {
   const Ability& a = ability(o.collective, algorithm);
   if (!a.exists || (canonical && o.reduces() && !a.canonical) || (aliased && !a.in_place)) return false;
-  if (hosts_ > 1 && a.boards) return false;  // boards are memory that all ranks share
+  if (hosts_ > 1 && a.staging) return false;  // staging buffers are memory that all ranks share
   if (hosts_ == 1 && flow::between_hosts(algorithm)) return false;
-  if (!o.segments.empty() && (!a.boards || a.by_reference || a.in_line)) return false;
-  if (a.in_line && bytes > Card::kInline) return false;
+  if (!o.segments.empty() && (!a.staging || a.by_reference || a.in_line)) return false;
+  if (a.in_line && bytes > Arrival::kInline) return false;
   // Pages are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
   // And a block read in place is found by the size of one's own.
-  return !o.uneven || (!a.by_reference && !(a.boards && o.collective == Collective::all_to_all));
+  return !o.uneven || (!a.by_reference && !(a.staging && o.collective == Collective::all_to_all));
 }
 
 Selector::Selector(const Rules& rules, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
@@ -79,7 +79,7 @@ Selector::Selector(const Rules& rules, int size, int hosts, bool enough_cores, s
     if (r.cores != Cores::any && (r.cores == Cores::enough) != enough_cores) continue;
     Rows& rows = rows_[static_cast<std::size_t>(r.collective)];
     const Row row{r.max_bytes, r.algorithm, r.reason};
-    if (r.buffers != Buffers::registered && r.algorithm != Algorithm::inplace) {
+    if (r.buffers != Buffers::registered && r.algorithm != Algorithm::zerocopy) {
       rows.others.push_back(row);
       if (r.algorithm != Algorithm::pull) rows.staged.push_back(row);
     }
@@ -116,7 +116,7 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     reason = "forced by the caller";
   } else if (!job_algorithm_.empty()) {
     const auto a = flow::parse_algorithm(job_algorithm_);
-    if (a && *a != Algorithm::inplace && *a != Algorithm::pull && serves(o, bytes, canonical, *a, aliased)) {
+    if (a && *a != Algorithm::zerocopy && *a != Algorithm::pull && serves(o, bytes, canonical, *a, aliased)) {
       choice->algorithm = *a, choice->forced = true;
       reason = "OURO_ALGO";
     }
@@ -130,16 +130,16 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     if (size_ > 1 && !o.uneven && o.segments.empty()) {
       // Ranks whose buffers alias decline when asked, so this does not depend on `aliased`.
       registered = find(rows.registered, o, bytes, canonical, false);
-      const bool asked_for = job_algorithm_ == flow::name(Algorithm::inplace) &&
-                             serves(o, bytes, canonical, Algorithm::inplace, false);
+      const bool asked_for = job_algorithm_ == flow::name(Algorithm::zerocopy) &&
+                             serves(o, bytes, canonical, Algorithm::zerocopy, false);
       const Row* other = find(rows.others, o, bytes, canonical, false);
       choice->try_pull = (other && other->algorithm == Algorithm::pull) ||
                          (job_algorithm_ == flow::name(Algorithm::pull) &&
                           serves(o, bytes, canonical, Algorithm::pull, false));
-      choice->try_in_place = asked_for || (registered && registered->algorithm == Algorithm::inplace);
+      choice->try_zero_copy = asked_for || (registered && registered->algorithm == Algorithm::zerocopy);
     }
   }
-  choice->boards = ability(o.collective, choice->algorithm).boards;
+  choice->staging = ability(o.collective, choice->algorithm).staging;
   // Where this rank has read its output as input, its lines are in the cache when they are written.
   const bool reads = o.reads(rank);
   const std::size_t touched = aliased || !reads ? o.out.bytes() : o.in.bytes() + o.out.bytes();
@@ -148,12 +148,12 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     *why = fmt::format("{} over {}: {} ranks on {}, {} bytes; {}", flow::name(choice->algorithm),
                        hosts_ > 1 ? "shared-memory and network" : "shared-memory", size_,
                        hosts_ > 1 ? fmt::format("{} hosts", hosts_) : "one node", bytes, reason);
-    if (choice->try_in_place)
-      *why += fmt::format("; inplace where all buffers are registered{}",
+    if (choice->try_zero_copy)
+      *why += fmt::format("; zerocopy where all buffers are registered{}",
                           registered && !registered->reason.empty() ? ": " + registered->reason : "");
     if (choice->try_pull)
       *why += "; pull where all buffers lie on huge pages and ranks may read each other's memory";
-    const bool asked = (choice->try_in_place && job_algorithm_ == flow::name(Algorithm::inplace)) ||
+    const bool asked = (choice->try_zero_copy && job_algorithm_ == flow::name(Algorithm::zerocopy)) ||
                        (choice->try_pull && job_algorithm_ == flow::name(Algorithm::pull));
     if (!job_algorithm_.empty() && !choice->forced && !asked)
       *why += fmt::format("; OURO_ALGO={} cannot serve this call", job_algorithm_);

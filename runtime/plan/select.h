@@ -13,9 +13,9 @@ namespace ouro::rt {
 
 struct Choice {
   flow::Algorithm algorithm{};
-  bool boards = false;  ///< its flow runs over boards
+  bool staging = false;  ///< its flow runs over staging buffers
   /// Use the in-place flow instead where all buffers turn out to be registered.
-  bool try_in_place = false;
+  bool try_zero_copy = false;
   /// Pull instead where all buffers lie on huge pages and all ranks may read each other's memory.
   bool try_pull = false;
   bool streams = false;  ///< outputs are written past the caches
@@ -23,7 +23,7 @@ struct Choice {
   /// What all ranks must have chosen alike, as signatures have it.
   std::uint8_t code() const {
     return static_cast<std::uint8_t>((static_cast<int>(algorithm) + 1) |
-                                     (try_in_place ? Signature::kInPlace : 0) |
+                                     (try_zero_copy ? Signature::kZeroCopy : 0) |
                                      (try_pull ? Signature::kPull : 0));
   }
 };

@@ -43,7 +43,7 @@ struct World {
                         .channels = channels,
                         .slots = slots,
                         .slot_bytes = 2048,
-                        .page_bytes = 2304,
+                        .staging_bytes = 2304,
                         .packet_bytes = 4096};
     layout = resident_layout(sizes).value();
     for (int r = 0; r < n; ++r) ranks.push_back(std::make_unique<RankMemory>(layout.bytes()));
@@ -290,7 +290,7 @@ struct Row {
 inline std::vector<Row> rows() {
   std::vector<Row> all;
   flow::for_each_flow([&]<class Flow>(Collective c, Algorithm a, Flow) {
-    if (!Flow::kInLine && !Flow::kPulls) all.push_back({c, a, false, Flow::kInPlace});
+    if (!Flow::kInline && !Flow::kPulls) all.push_back({c, a, false, Flow::kInPlace});
   });
   all.push_back({Collective::all_reduce, Algorithm::oneshot, true, true});
   return all;

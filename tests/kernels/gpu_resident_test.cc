@@ -1,5 +1,5 @@
 // Tests of the resident kernels: ranks and channels as host threads, each a block, that run the kernels' own
-// bodies over the same slots, flags, boards and packets as on a device.
+// bodies over the same slots, flags, staging buffers and packets as on a device.
 #include <atomic>
 #include <chrono>
 
@@ -240,7 +240,7 @@ TEST(ResidentFailure, Abort) {
   }
 }
 
-/// Ranks in different operations find out at the first chunk, by links, boards and packets.
+/// Ranks in different operations find out at the first chunk, by links, staging buffers and packets.
 TEST(ResidentFailure, Mismatch) {
   constexpr int kRanks = 2;
   for (const Row& row : rows()) {
@@ -272,7 +272,7 @@ TEST(ResidentArguments, Layout) {
   EXPECT_EQ(reason({.slots = 3}), Reason::invalid);
   EXPECT_EQ(reason({.slot_bytes = 2049}), Reason::invalid);
   EXPECT_EQ(reason({.slot_bytes = 1024}), Reason::invalid);
-  EXPECT_EQ(reason({.ranks = 64, .page_bytes = 4096}), Reason::invalid);
+  EXPECT_EQ(reason({.ranks = 64, .staging_bytes = 4096}), Reason::invalid);
   EXPECT_EQ(reason({.packet_bytes = 0}), Reason::invalid);
   // 64 KiB by packets, over four channels of the default layout.
   EXPECT_EQ(resident_packet_limit(resident_layout({}).value(), 4), 65536u);
@@ -283,7 +283,7 @@ TEST(ResidentArguments, Layout) {
 
 TEST(ResidentArguments, Refusals) {
   World w(2, 2, 2);
-  const auto good = make(w, {Collective::all_reduce, Algorithm::inplace, DType::f32, OpKind::sum, 10}, 2);
+  const auto good = make(w, {Collective::all_reduce, Algorithm::zerocopy, DType::f32, OpKind::sum, 10}, 2);
   ASSERT_NE(good, nullptr);
   const auto reason = [&](auto&& change) {
     ResidentArgs a = good->args[0];
@@ -291,7 +291,7 @@ TEST(ResidentArguments, Refusals) {
     return resident(a).status().reason();
   };
   EXPECT_EQ(reason([](ResidentArgs&) {}), Reason::none);
-  EXPECT_EQ(reason([](ResidentArgs& a) { a.algorithm = Algorithm::line; }), Reason::unsupported);
+  EXPECT_EQ(reason([](ResidentArgs& a) { a.algorithm = Algorithm::inlined; }), Reason::unsupported);
   EXPECT_EQ(reason([](ResidentArgs& a) { a.algorithm = Algorithm::pull; }), Reason::unsupported);
   EXPECT_EQ(reason([](ResidentArgs& a) { a.algorithm = Algorithm::pairwise; }), Reason::unsupported);
   EXPECT_EQ(reason([](ResidentArgs& a) { a.op = OpKind::band; }), Reason::invalid);

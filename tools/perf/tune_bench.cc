@@ -242,7 +242,7 @@ std::vector<flow::Algorithm> TuneBench::able(const rt::Operation& o, bool regist
   std::vector<flow::Algorithm> list;
   for (int i = 0; i < flow::kAlgorithms; ++i) {
     const auto a = static_cast<flow::Algorithm>(i);
-    if (a == flow::Algorithm::inplace && !registered) continue;
+    if (a == flow::Algorithm::zerocopy && !registered) continue;
     rt::Operation forced = o;
     forced.algorithm = flow::name(a);
     rt::Choice choice;
@@ -283,7 +283,7 @@ Result<std::size_t> TuneBench::best(const Call& call, const Pair& p,
 }
 
 /// Registered buffers change one thing only, whether a call is done in place; what serves them otherwise is
-/// chosen as for private ones. So there the race is between the winner there and inplace.
+/// chosen as for private ones. So there the race is between the winner there and zerocopy.
 Result<Winner> TuneBench::winner_at(Kind kind, std::size_t bytes, bool registered,
                                     std::span<const Winner> staged) {
   const Pair& pair = registered ? *registered_ : *private_;
@@ -297,8 +297,8 @@ Result<Winner> TuneBench::winner_at(Kind kind, std::size_t bytes, bool registere
   if (registered) {
     const auto at =
         std::find_if(staged.begin(), staged.end(), [&](const Winner& w) { return w.bytes >= unit; });
-    candidates = {at == staged.end() ? usual.algorithm : at->algorithm, flow::Algorithm::inplace};
-    first = usual.try_in_place ? flow::Algorithm::inplace : candidates[0];
+    candidates = {at == staged.end() ? usual.algorithm : at->algorithm, flow::Algorithm::zerocopy};
+    first = usual.try_zero_copy ? flow::Algorithm::zerocopy : candidates[0];
   }
   const auto at = std::find(candidates.begin(), candidates.end(), first);
   const auto found = best(call, pair, candidates, static_cast<std::size_t>(at - candidates.begin()));

@@ -15,9 +15,9 @@
 #include "tools/run/guardian.h"
 #include "tools/run/guards.h"
 #include "tools/run/job.h"
-#include "tools/run/meeting.h"
 #include "tools/run/messages.h"
 #include "tools/run/outlet.h"
+#include "tools/run/rendezvous.h"
 
 namespace ouro::run {
 namespace {
@@ -143,7 +143,7 @@ Result<std::vector<Environment>> Agent::environments(const Orders& o) {
                     .local_size = o.local_size,
                     .node = o.node,
                     .nodes = o.nodes};
-    for (const auto& [key, value] : rank_environment(seat, o.meeting)) e[key] = value;
+    for (const auto& [key, value] : rank_environment(seat, o.rendezvous)) e[key] = value;
     e.erase("OURO_SECRET");  // the job has its own
     e["OURO_SECRET_FILE"] = fmt::format("/proc/self/fd/{}", secret_.get());
     e["OURO_HOSTID"] = o.host;
@@ -182,7 +182,7 @@ void Agent::obey(const Orders& orders, Signals& signals) {
   if (::chdir(orders.directory.c_str()) != 0)
     return refuse(1, fmt::format("cannot work in {} here: {}", orders.directory, std::strerror(errno)));
   Result<std::shared_ptr<rt::Roll>> roll =
-      rt::Roll::create(orders.meeting.job, orders.size, orders.first_rank);
+      rt::Roll::create(orders.rendezvous.job, orders.size, orders.first_rank);
   if (!roll.ok()) return refuse(1, roll.status().failure()->text);
   roll_ = std::move(*roll);
   Result<std::vector<Environment>> variables = environments(orders);

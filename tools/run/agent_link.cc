@@ -91,7 +91,7 @@ void AgentLink::drain() {
       const std::optional<std::string> line = reader_.next_line();
       if (!line) break;
       if (*line == kGreeting) {
-        state = State::greeted;
+        state = State::connected;
         break;
       }
       if (!line->empty()) last_error_line = *line;  // what the remote shell says

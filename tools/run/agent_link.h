@@ -18,7 +18,7 @@ namespace ouro::run {
 
 class AgentLink {
  public:
-  enum class State { called, greeted, ready, running, over };
+  enum class State { called, connected, ready, running, over };
 
   /// Who hears what comes from an agent. `heard` may close the link.
   class Audience {

@@ -107,14 +107,14 @@ Result<int> run_here(const RunOptions& options, const std::vector<std::string>& 
   if (!console.ok()) return console.status();
   const auto roll = rt::Roll::create(*id, options.ranks, 0);
   if (!roll.ok()) return roll.status();
-  const Meeting meeting{.job = *id, .port = *port, .rendezvous = {}};
+  const Rendezvous rendezvous{.job = *id, .port = *port, .rendezvous = {}};
   Job::Spec spec{.argv = argv, .environments = {}, .bind = options.bind};
   const Environment mine = own_environment();
   for (int r = 0; r < options.ranks; ++r) {
     Environment variables = mine;
     for (const auto& [key, value] : options.extra) variables[key] = value;
     const Seat seat{.rank = r, .size = options.ranks, .local_rank = r, .local_size = options.ranks};
-    for (const auto& [key, value] : rank_environment(seat, meeting)) variables[key] = value;
+    for (const auto& [key, value] : rank_environment(seat, rendezvous)) variables[key] = value;
     variables["OURO_ROLL"] = (*roll)->place();
     spec.environments.push_back(std::move(variables));
   }
@@ -157,7 +157,7 @@ std::string interfaces_of(const RunOptions& options) {
   return "";
 }
 
-Environment rank_environment(const Seat& seat, const Meeting& meeting) {
+Environment rank_environment(const Seat& seat, const Rendezvous& rendezvous) {
   const std::string rank = std::to_string(seat.rank), size = std::to_string(seat.size);
   const std::string local_rank = std::to_string(seat.local_rank),
                     local_size = std::to_string(seat.local_size);
@@ -171,18 +171,18 @@ Environment rank_environment(const Seat& seat, const Meeting& meeting) {
       {"GROUP_WORLD_SIZE", std::to_string(seat.nodes)},
       {"ROLE_RANK", rank},
       {"ROLE_WORLD_SIZE", size},
-      {"MASTER_ADDR", meeting.address},
-      {"MASTER_PORT", std::to_string(meeting.port)},
+      {"MASTER_ADDR", rendezvous.address},
+      {"MASTER_PORT", std::to_string(rendezvous.port)},
       {"TORCHELASTIC_RESTART_COUNT", "0"},
       {"TORCHELASTIC_MAX_RESTARTS", "0"},
-      {"TORCHELASTIC_RUN_ID", meeting.job},
+      {"TORCHELASTIC_RUN_ID", rendezvous.job},
       {"OURO_RANK", rank},
       {"OURO_WORLD_SIZE", size},
       {"OURO_LOCAL_RANK", local_rank},
       {"OURO_LOCAL_SIZE", local_size},
-      {"OURO_JOB_ID", meeting.job},
+      {"OURO_JOB_ID", rendezvous.job},
   };
-  if (!meeting.rendezvous.empty()) e["OURO_RENDEZVOUS"] = meeting.rendezvous;
+  if (!rendezvous.rendezvous.empty()) e["OURO_RENDEZVOUS"] = rendezvous.rendezvous;
   return e;
 }
 

@@ -70,7 +70,7 @@ struct Seat {
 };
 
 /// What all ranks of a job know.
-struct Meeting {
+struct Rendezvous {
   std::string job;                    ///< the job's id
   std::string address = "127.0.0.1";  ///< of the host of rank 0
   int port = 0;                       ///< free there, for programs that use MASTER_PORT
@@ -86,6 +86,6 @@ Environment exported(const RunOptions& options);
 /// OURO_SOCKET_IFNAME as the ranks will see it; "": what the first host itself says.
 std::string interfaces_of(const RunOptions& options);
 /// The variables that a rank gets on top of its parent's.
-Environment rank_environment(const Seat& seat, const Meeting& meeting);
+Environment rank_environment(const Seat& seat, const Rendezvous& rendezvous);
 
 }  // namespace ouro::run

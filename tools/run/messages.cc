@@ -84,8 +84,8 @@ Message to_message(const Orders& o) {
   Message m{Kind::start,
             {o.directory, o.host, o.secret, rt::name(o.bind), std::to_string(o.first_rank),
              std::to_string(o.local_size), std::to_string(o.size), std::to_string(o.node),
-             std::to_string(o.nodes), o.meeting.job, o.meeting.address, std::to_string(o.meeting.port),
-             o.meeting.rendezvous, std::to_string(o.variables.size())}};
+             std::to_string(o.nodes), o.rendezvous.job, o.rendezvous.address,
+             std::to_string(o.rendezvous.port), o.rendezvous.rendezvous, std::to_string(o.variables.size())}};
   for (const auto& [key, value] : o.variables) {
     m.fields.push_back(key);
     m.fields.push_back(value);
@@ -113,15 +113,15 @@ Result<Orders> to_orders(const Message& m) {
   int variables = 0;
   for (const Number& n : {Number{4, &o.first_rank, 0, kMaxRanks - 1}, Number{5, &o.local_size, 1, kMaxRanks},
                           Number{6, &o.size, 1, kMaxRanks}, Number{7, &o.node, 0, kMaxHosts - 1},
-                          Number{8, &o.nodes, 1, kMaxHosts}, Number{11, &o.meeting.port, 0, 65535},
+                          Number{8, &o.nodes, 1, kMaxHosts}, Number{11, &o.rendezvous.port, 0, 65535},
                           Number{13, &variables, 0, kMany}}) {
     const Result<int> value = number_of(m, n.field, n.low, n.high);
     if (!value.ok()) return value.status();
     *n.target = *value;
   }
-  o.meeting.job = m.fields[9];
-  o.meeting.address = m.fields[10];
-  o.meeting.rendezvous = m.fields[12];
+  o.rendezvous.job = m.fields[9];
+  o.rendezvous.address = m.fields[10];
+  o.rendezvous.rendezvous = m.fields[12];
   if (static_cast<std::size_t>(variables) > (m.fields.size() - kFixed) / 2)
     return garbled("variables are missing");
   std::size_t at = kFixed;

@@ -11,7 +11,7 @@
 #include "runtime/core/env.h"
 #include "runtime/core/status.h"
 #include "tools/run/launcher.h"
-#include "tools/run/meeting.h"
+#include "tools/run/rendezvous.h"
 
 namespace ouro::run {
 
@@ -68,7 +68,7 @@ struct Orders {
   std::string secret;     ///< of the job
   rt::Bind bind = rt::Bind::none;
   int first_rank = 0, local_size = 1, size = 1, node = 0, nodes = 1;
-  Meeting meeting;
+  Rendezvous rendezvous;
   Environment variables;  ///< on top of the agent's own
   std::vector<std::string> argv;
 };

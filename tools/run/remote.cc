@@ -14,8 +14,8 @@
 #include "tools/run/agent_link.h"
 #include "tools/run/console.h"
 #include "tools/run/job.h"
-#include "tools/run/meeting_place.h"
 #include "tools/run/open_files.h"
+#include "tools/run/rendezvous_choice.h"
 
 namespace ouro::run {
 namespace {
@@ -58,7 +58,7 @@ class HostsJob : public AgentLink::Audience {
   const std::vector<std::string>& argv_;
   std::deque<AgentLink> agents_;
   Console* console_ = nullptr;  // call() has it from its caller
-  MeetingPlace place_;
+  RendezvousChoice place_;
   std::string token_, id_, secret_;
   enum class Phase { calling, offering, reaching, running } phase_ = Phase::calling;
   struct Culprit {
@@ -220,10 +220,10 @@ void HostsJob::order(const Offer& place) {
            .bind = options_.bind,
            .size = options_.ranks,
            .nodes = static_cast<int>(agents_.size()),
-           .meeting = {.job = id_, .address = place.address, .port = place.second_port, .rendezvous = {}},
+           .rendezvous = {.job = id_, .address = place.address, .port = place.second_port, .rendezvous = {}},
            .variables = exported(options_),
            .argv = argv_};
-  if (agents_.size() > 1) o.meeting.rendezvous = endpoint_text(place.address, place.port);
+  if (agents_.size() > 1) o.rendezvous.rendezvous = endpoint_text(place.address, place.port);
   for (AgentLink& a : agents_) {
     o.host = a.host.name;
     o.first_rank = a.first_rank;

@@ -60,13 +60,13 @@ class Clock {
     double now = 0, egress = 0, ingress = 0;  // seconds; ports are busy until then
     std::size_t step = 0;
     int round = 0, meets = 0;
-    bool at_meet = false, stuck = false;  // stuck: it waits for a step of another
+    bool at_barrier = false, stuck = false;  // stuck: it waits for a step of another
     int released = 0;
     struct Page {
       double posted = 0, result = 0;  // when
       int posted_round = -1, result_round = -1;
     };
-    std::array<Page, BoardView::kPages> pages;
+    std::array<Page, StagingView::kSlots> slots;
     double folded = 0;         // bytes that folds have read from each other rank
     double near = 0, far = 0;  // other ranks on its node, and elsewhere
     std::size_t node = 0;
@@ -94,9 +94,9 @@ class Clock {
     return gates[index(i)];
   }
   bool alike() const { return s_.symmetry.kind != Symmetry::Kind::none; }
-  double board_alpha() const { return s_.nodes > 1 ? c_.inter.alpha : c_.board.alpha; }
+  double staging_alpha() const { return s_.nodes > 1 ? c_.inter.alpha : c_.staging.alpha; }
   double from_everyone(const Class& me, double bytes) const {
-    return me.near * c_.board.busy(bytes) + me.far * c_.inter.busy(bytes);
+    return me.near * c_.staging.busy(bytes) + me.far * c_.inter.busy(bytes);
   }
   void account(int pair, double bytes) {
     const Pair& p = s_.pairs[index(pair)];
@@ -159,12 +159,12 @@ class Clock {
     if (s_.programs[i].empty()) return advance(me, i), true;
     const Op& op = s_.programs[i][me.step];
     const auto has = [&](std::uint32_t verbs) { return (op.verb & verbs) != 0; };
-    const bool went = has(kMeet)      ? meet(me)
-                      : has(kPost)    ? post(me, op)
-                      : has(kPosted)  ? read_boards(me, op)
-                      : has(kSpread)  ? spread(me)
-                      : has(kRelease) ? release(me)
-                                      : exchange(me, op);
+    const bool went = has(kBarrier)     ? barrier(me)
+                      : has(kPost)      ? post(me, op)
+                      : has(kPosted)    ? read_staging(me, op)
+                      : has(kMulticast) ? multicast(me)
+                      : has(kRelease)   ? release(me)
+                                        : exchange(me, op);
     if (went) advance(me, i);
     return went;
   }
@@ -213,19 +213,19 @@ class Clock {
     return to.in;
   }
 
-  bool meet(Class& me) {
-    if (!me.at_meet) gate(met_, me.meets).come(me.now);
-    me.at_meet = true;
+  bool barrier(Class& me) {
+    if (!me.at_barrier) gate(met_, me.meets).come(me.now);
+    me.at_barrier = true;
     const Gate& all = gate(met_, me.meets);
     if (all.count < classes_.size()) return false;
-    me.at_meet = false;
+    me.at_barrier = false;
     ++me.meets;
-    me.now = std::max(me.now, all.last + board_alpha());
+    me.now = std::max(me.now, all.last + staging_alpha());
     return true;
   }
 
   static int round_of(const Class& me, const Op& op) { return op.round < 0 ? me.round : op.round; }
-  static auto& page_of(auto& k, int round) { return k.pages[index(round % BoardView::kPages)]; }
+  static auto& page_of(auto& k, int round) { return k.slots[index(round % StagingView::kSlots)]; }
 
   bool release(Class& me) {
     gate(ended_, me.released++).come(me.now);
@@ -233,53 +233,53 @@ class Clock {
   }
 
   /// Mine, into the outputs of all, once all have said where those lie.
-  bool spread(Class& me) {
+  bool multicast(Class& me) {
     double when = 0;
     for (const Class& k : classes_) {
       if (page_of(k, me.round).posted_round != me.round) return false;
       when = std::max(when, page_of(k, me.round).posted);
     }
-    me.now = std::max(me.now, when + board_alpha()) + from_everyone(me, s_.chunk_bytes);
+    me.now = std::max(me.now, when + staging_alpha()) + from_everyone(me, s_.chunk_bytes);
     me.folded += s_.chunk_bytes;
     return true;
   }
 
   bool post(Class& me, const Op& op) {
     const int round = round_of(me, op);
-    if (round >= BoardView::kPages) {
-      const Gate& free = gate(ended_, round - BoardView::kPages);
+    if (round >= StagingView::kSlots) {
+      const Gate& free = gate(ended_, round - StagingView::kSlots);
       if (free.count < classes_.size()) return false;
-      me.now = std::max(me.now, free.last + board_alpha());
+      me.now = std::max(me.now, free.last + staging_alpha());
     }
-    if (!s_.by_reference) me.now += c_.board.busy(op.span * s_.chunk_bytes);
+    if (!s_.by_reference) me.now += c_.staging.busy(op.span * s_.chunk_bytes);
     const bool is_result = (op.verb & kResult) != 0;
-    auto& page = page_of(me, round);
-    (is_result ? page.result : page.posted) = me.now;
-    (is_result ? page.result_round : page.posted_round) = round;
+    auto& slot = page_of(me, round);
+    (is_result ? slot.result : slot.posted) = me.now;
+    (is_result ? slot.result_round : slot.posted_round) = round;
     return true;
   }
 
-  bool read_boards(Class& me, const Op& op) {
+  bool read_staging(Class& me, const Op& op) {
     const int round = round_of(me, op);
     // By reference a result lies in an output; the meet before this step has waited for it.
     const bool is_result = (op.verb & kResult) != 0 && !s_.by_reference, all = op.from < 0;
     const std::size_t first = all ? 0 : index(op.from), last = all ? classes_.size() - 1 : first;
     double when = 0;
     for (std::size_t q = first; q <= last; ++q) {
-      const auto& page = page_of(classes_[q], round);
+      const auto& slot = page_of(classes_[q], round);
       if (&classes_[q] == &me && s_.weight[q] == 1 && all && !s_.by_reference) continue;  // mine is at hand
-      if ((is_result ? page.result_round : page.posted_round) != round) return false;
-      when = std::max(when, is_result ? page.result : page.posted);
+      if ((is_result ? slot.result_round : slot.posted_round) != round) return false;
+      when = std::max(when, is_result ? slot.result : slot.posted);
     }
     if (!all) {
       const Wire& wire = s_.pairs[index(op.in)].wire;
       me.now = std::max(me.now, when + wire.alpha) + wire.busy(s_.chunk_bytes);
-      if (op.verb & kSpread) me.now += from_everyone(me, s_.chunk_bytes), me.folded += s_.chunk_bytes;
+      if (op.verb & kMulticast) me.now += from_everyone(me, s_.chunk_bytes), me.folded += s_.chunk_bytes;
       account(op.in, s_.chunk_bytes);
       return true;
     }
-    const double passes = (op.verb & kSpread) != 0 ? 2 : 1;  // a spread writes as much as it reads
-    me.now = std::max(me.now, when + board_alpha()) + passes * from_everyone(me, s_.chunk_bytes) +
+    const double passes = (op.verb & kMulticast) != 0 ? 2 : 1;  // a multicast writes as much as it reads
+    me.now = std::max(me.now, when + staging_alpha()) + passes * from_everyone(me, s_.chunk_bytes) +
              (s_.ranks - 1) * s_.chunk_bytes * c_.gamma;
     me.folded += passes * s_.chunk_bytes;
     return true;

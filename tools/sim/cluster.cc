@@ -71,7 +71,7 @@ Status read_nodes(const Json& list, std::vector<int>& out) {
 
 Status read_cluster(const Json& json, Cluster& out) {
   OURO_TRY(only_keys(json,
-                     {"name", "ranks_per_node", "nodes", "intra", "inter", "board", "node_port",
+                     {"name", "ranks_per_node", "nodes", "intra", "inter", "staging", "board", "node_port",
                       "local_gb_per_s", "slots", "slot_bytes"},
                      "the cluster"));
   if (json.contains("name") && !json["name"].is_string())
@@ -90,7 +90,7 @@ Status read_cluster(const Json& json, Cluster& out) {
   out.node_port = json.value("node_port", false);
   OURO_TRY(read_wire(json, "intra", out.intra));
   OURO_TRY(read_wire(json, "inter", out.inter));
-  OURO_TRY(read_wire(json, "board", out.board));
+  OURO_TRY(read_wire(json, json.contains("board") ? "board" : "staging", out.staging));  // the older name
   OURO_TRY(read_number(json, "local_gb_per_s", kLeastRate, rate));
   if (json.contains("slots")) OURO_TRY(read_whole(json, "slots", 2, 1024, slots));
   if (json.contains("slot_bytes")) OURO_TRY(read_whole(json, "slot_bytes", 1, 1e12, out.slot_bytes));
@@ -107,20 +107,20 @@ std::span<const Cluster> known_clusters() {
       {.name = "host",
        .intra = wire(0.25, 0.05, 20),
        .inter = wire(25, 2, 2.5),
-       .board = wire(0.25, 0.05, 40),
+       .staging = wire(0.25, 0.05, 40),
        .gamma = 1e-9 / 50},
       {.name = "nvlink-ndr",
        .ranks_per_node = 8,
        .intra = wire(2, 0.1, 370),
        .inter = wire(5, 0.2, 47),
-       .board = wire(2, 0.1, 370),
+       .staging = wire(2, 0.1, 370),
        .gamma = 1e-9 / 2000,
        .slot_bytes = 524288},
       {.name = "tcp-lan",
        .ranks_per_node = 1,
        .intra = wire(0.25, 0.05, 20),
        .inter = wire(25, 2, 2.5),
-       .board = wire(0.25, 0.05, 40),
+       .staging = wire(0.25, 0.05, 40),
        .gamma = 1e-9 / 50},
   }};
   return clusters;

@@ -1,5 +1,5 @@
-// A described cluster: what links, boards and reductions cost. Input of the simulator, from a name or a JSON
-// file.
+// A described cluster: what links, staging buffers and reductions cost. Input of the simulator, from a name
+// or a JSON file.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -25,7 +25,7 @@ struct Cluster {
   int ranks_per_node = 0;
   std::vector<int> nodes;  // where not empty: the ranks of each node, in place of ranks_per_node
   Wire intra, inter;       // links in a node and between nodes
-  Wire board;              // reading what another rank of the node posted; between nodes, `inter` stands in
+  Wire staging;            // reading what another rank of the node posted; between nodes, `inter` stands in
   bool node_port = false;  // between nodes: one port a node, which its ranks share, in place of one a rank
   double gamma = 0;        // seconds a byte of a local pass: reduction or copy
   int slots = 4;           // of each link
@@ -52,7 +52,7 @@ Result<Cluster> parse_shape(const std::string& text);
 
 /// A known cluster by name, else a shape if there is an '@', else the JSON file at this path. Errors: invalid
 /// (no such name or file, or what is wrong in it). Keys: name, ranks_per_node or nodes (an array), intra,
-/// inter, board (each {"alpha_us", "gap_us", "gb_per_s"}, gap 0 by default), node_port, local_gb_per_s,
+/// inter, staging (each {"alpha_us", "gap_us", "gb_per_s"}, gap 0 by default), node_port, local_gb_per_s,
 /// slots, slot_bytes; unknown keys are refused.
 Result<Cluster> find_cluster(const std::string& name_or_path);
 Result<Cluster> parse_cluster(const std::string& json_text);

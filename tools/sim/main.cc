@@ -40,7 +40,7 @@ nodes with one network port each, 2x4@1gbit (two nodes of four ranks) or 7+8@25g
 or a JSON file, where "nodes": [7, 8] may stand in place of "ranks_per_node", and "node_port": true says that
 the ranks of a node share a port:
   {"name": "mine", "ranks_per_node": 4, "intra": {"alpha_us": 1, "gap_us": 0.1, "gb_per_s": 100},
-   "inter": {"alpha_us": 4, "gb_per_s": 25}, "board": {"alpha_us": 1, "gb_per_s": 100},
+   "inter": {"alpha_us": 4, "gb_per_s": 25}, "staging": {"alpha_us": 1, "gb_per_s": 100},
    "local_gb_per_s": 500, "slots": 4, "slot_bytes": 262144}
 Where an algorithm reads boards across nodes, the links between nodes stand in for them.
 

@@ -24,7 +24,7 @@ constexpr Symmetry::Kind symmetry_of(Collective c) {
       std::is_same_v<Flow, RingAllGather> || std::is_same_v<Flow, DisseminationBarrier>) {
     return Symmetry::Kind::shift;
   }
-  return Flow::kBoards && !rooted ? Symmetry::Kind::shift : Symmetry::Kind::none;
+  return Flow::kStaging && !rooted ? Symmetry::Kind::shift : Symmetry::Kind::none;
 }
 
 /// Every rank of one node stands for its likes on the others; on a single node, one rank for all.
@@ -91,11 +91,11 @@ void record(const Cluster& cluster, const Job& job, const Flow& flow, int rounds
     const int me = s.members[i];
     flow(Place{me, job.ranks, job.root, rounds}, [&](const Step& step) {
       Op op{step.verb, -1, -1, -1, step.span};
-      const bool board = (step.verb & kPosted) != 0;
-      if (Flow::kPipelined) op.round = (board ? step.at : step.chunk) / per_round;
-      if (step.from >= 0) op.in = s.pair_index(cluster, step.from, me, board);
+      const bool staging = (step.verb & kPosted) != 0;
+      if (Flow::kPipelined) op.round = (staging ? step.at : step.chunk) / per_round;
+      if (step.from >= 0) op.in = s.pair_index(cluster, step.from, me, staging);
       if (step.to >= 0) op.out = s.pair_index(cluster, me, step.to, false);
-      if (board && step.from >= 0) op.from = s.symmetry.class_of(step.from);
+      if (staging && step.from >= 0) op.from = s.symmetry.class_of(step.from);
       s.programs[i].push_back(op);
     });
   }
@@ -118,8 +118,8 @@ Result<Prediction> predict_flow(const Cluster& cluster, const Job& job, Method m
   if (likes.members.empty()) likes = everyone(n);
   likes.node_of = cluster.node_of(n);
   likes.nodes = likes.node_of.back() + 1;
-  if (Flow::kBoards && cluster.node_port && likes.nodes > 1)
-    return invalid("boards do not reach from node to node");
+  if (Flow::kStaging && cluster.node_port && likes.nodes > 1)
+    return invalid("staging buffers do not reach from node to node");
 
   const double set = flow.chunks(Place{0, n, job.root, 1});  // chunks of one round
   const double per_round = Flow::kByReference ? job.bytes : set * cluster.slot_bytes;
@@ -184,7 +184,7 @@ Result<Prediction> predict(const Cluster& cluster, const Job& job, Method method
     visit(job.collective, job.algorithm, predicted);
     return out;
   }
-  const NodeMap map(cluster.node_of(job.ranks));
+  const HostMap map(cluster.node_of(job.ranks));
   for_each_hierarchy(map.view(), [&](Collective c, std::string_view name, const auto& flow) {
     if (c == job.collective && name == job.hierarchy) predicted(flow);
   });

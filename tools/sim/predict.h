@@ -36,19 +36,19 @@ struct Prediction {
 
 /// The model: a message starts when its sender is there, the slot is free and the sender's port is free, and
 /// arrives alpha later; it keeps both ports busy for gap + bytes*beta (the receiver's in the order in which
-/// it receives). A receiver waits; a reduction or local copy takes bytes*gamma. Posting copies to the board
-/// (not by reference); reading a chunk of a board takes gap + bytes*beta of the reader's time, and alpha once
-/// it is there.
+/// it receives). A receiver waits; a reduction or local copy takes bytes*gamma. Posting copies to the staging
+/// buffer (not by reference); reading a chunk of a staging buffer takes gap + bytes*beta of the reader's
+/// time, and alpha once it is there.
 ///
 /// With node_port, messages between nodes keep the ports of the two nodes busy in place of those of the
-/// ranks, in the order in which they are sent; boards do not reach there (elsewhere the links between nodes
-/// stand in for them).
+/// ranks, in the order in which they are sent; staging buffers do not reach there (elsewhere the links
+/// between nodes stand in for them).
 ///
 /// Representatives are exact where the flow looks the same after moving all ranks by whole nodes (rings,
-/// dissemination, unrooted boards) or flipping the upper bits of their numbers (halving, powers of two).
-/// Extra ranks of halving are an upper bound: every node is then taken to have them. Errors: invalid (ranks,
-/// bytes, no such flow, too large for this flow and method).
-/// `run_rounds` rounds in steady state are run, the last three quarters of them stand for all further ones.
+/// dissemination, unrooted staging buffers) or flipping the upper bits of their numbers (halving, powers of
+/// two). Extra ranks of halving are an upper bound: every node is then taken to have them. Errors: invalid
+/// (ranks, bytes, no such flow, too large for this flow and method). `run_rounds` rounds in steady state are
+/// run, the last three quarters of them stand for all further ones.
 Result<Prediction> predict(const Cluster&, const Job&, Method = Method::automatic,
                            int run_rounds = kRunRounds);
 

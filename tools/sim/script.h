@@ -32,13 +32,13 @@ struct Symmetry {
 struct Op {
   std::uint32_t verb = 0;
   std::int32_t in = -1, out = -1;  // links; `in` also names the pair of a fetch
-  std::int32_t from = -1;          // class whose board is read
+  std::int32_t from = -1;          // class whose staging buffer is read
   std::int32_t span = 1;
-  std::int32_t round = -1;  // of boards, in pipelined flows; else the rank's own
+  std::int32_t round = -1;  // of staging buffers, in pipelined flows; else the rank's own
 };
 
 struct Pair {
-  Wire wire;  // of the link; of boards for a fetch
+  Wire wire;  // of the link; of staging buffers for a fetch
   bool inside = true;
   double weight = 1;                       // how many pairs of ranks it stands for
   std::size_t from_node = 0, to_node = 0;  // 0 where all nodes are alike
@@ -57,7 +57,7 @@ struct Script {
   std::vector<int> node_of;               // by rank of the job
   int nodes = 1;
 
-  int pair_index(const Cluster& cluster, int from, int to, bool board) {
+  int pair_index(const Cluster& cluster, int from, int to, bool staging) {
     const auto key = static_cast<std::uint64_t>(symmetry.class_of(from)) << 32 |
                      static_cast<std::uint64_t>(symmetry.bearing(from, to));
     const auto [at, fresh] = index_.try_emplace(key, static_cast<int>(pairs.size()));
@@ -66,9 +66,9 @@ struct Script {
       const bool inside = a == b, alike = symmetry.kind != Symmetry::Kind::none;
       const double likes =
           std::min(weight[index(symmetry.class_of(from))], weight[index(symmetry.class_of(to))]);
-      pairs.push_back({!inside ? cluster.inter
-                       : board ? cluster.board
-                               : cluster.intra,
+      pairs.push_back({!inside   ? cluster.inter
+                       : staging ? cluster.staging
+                                 : cluster.intra,
                        inside, likes, alike ? 0 : a, alike ? 0 : b});
     }
     return at->second;

@@ -31,64 +31,65 @@ NetLink::NetLink(std::uint32_t slot_bytes, std::uint32_t slot_count)
   out_elsewhere_ = std::make_unique<const std::byte*[]>(slot_count);
 }
 
-std::byte* NetLink::landing(const NetHeader& h) const {
-  if (!landing_.to || h.seq != landing_.first || h.tag != landing_.tag || h.total > landing_.room)
+std::byte* NetLink::posted(const NetHeader& h) const {
+  if (!posted_.to || h.seq != posted_.first || h.tag != posted_.tag || h.total > posted_.capacity)
     return nullptr;
   if (h.index < h.seq || h.index - h.seq >= h.total / slot_bytes_ + 1) return nullptr;
   const std::uint64_t at = (h.index - h.seq) * slot_bytes_;
   if (h.bytes == 0 || h.bytes != std::min<std::uint64_t>(slot_bytes_, h.total - at)) return nullptr;
-  return landing_.to + at;
+  return posted_.to + at;
 }
 
-void Exchange::add(std::shared_ptr<NetRoom> room) {
+void Exchange::add(std::shared_ptr<LinkSet> link_set) {
   std::lock_guard lock(mutex_);
-  for (const auto& [rank, link] : room->links)
-    peers_[static_cast<std::size_t>(rank)].links.push_back({room, link.get()});
-  rooms_[room->key] = std::move(room);
+  for (const auto& [rank, link] : link_set->links)
+    peers_[static_cast<std::size_t>(rank)].links.push_back({link_set, link.get()});
+  link_sets_[link_set->key] = std::move(link_set);
 }
 
-void Exchange::drop(const std::shared_ptr<NetRoom>& room) {
-  for (const auto& entry : room->links)
+void Exchange::drop(const std::shared_ptr<LinkSet>& link_set) {
+  for (const auto& entry : link_set->links)
     std::erase_if(peers_[static_cast<std::size_t>(entry.first)].links,
-                  [&](const Entry& e) { return e.room == room; });
-  rooms_.erase(room->key);
+                  [&](const Entry& e) { return e.link_set == link_set; });
+  link_sets_.erase(link_set->key);
 }
 
 void Exchange::remove(std::uint64_t key, bool lingers) {
   std::lock_guard lock(mutex_);
-  const auto it = rooms_.find(key);
-  if (it == rooms_.end()) return;
-  const std::shared_ptr<NetRoom> room = it->second;
-  room->bell = nullptr;
-  for (const auto& [rank, link] : room->links) {
+  const auto it = link_sets_.find(key);
+  if (it == link_sets_.end()) return;
+  const std::shared_ptr<LinkSet> link_set = it->second;
+  link_set->doorbell = nullptr;
+  for (const auto& [rank, link] : link_set->links) {
     Peer& p = peers_[static_cast<std::size_t>(rank)];
     if (p.gone) continue;
     p.ended.push_back({key, load(link->in_freed_), link->gone_});
     ++p.untold;
   }
-  if (!lingers) return drop(room);
+  if (!lingers) return drop(link_set);
   ++lingering_;
   std::vector<int> gone;
-  for (auto& [rank, link] : room->links) {
+  for (auto& [rank, link] : link_set->links) {
     link->say_ask_ = !link->drained();
     if (peers_[static_cast<std::size_t>(rank)].gone) gone.push_back(rank);
   }
-  for (const int rank : gone) forget(rank, room);
-  drop_if_drained(room);
+  for (const int rank : gone) forget(rank, link_set);
+  drop_if_drained(link_set);
 }
 
-void Exchange::forget(int peer, const std::shared_ptr<NetRoom>& room) {
-  std::erase_if(peers_[static_cast<std::size_t>(peer)].links, [&](const Entry& e) { return e.room == room; });
-  room->links.at(peer)->gone_ = true;  // what is on its way may still lie in its slots
+void Exchange::forget(int peer, const std::shared_ptr<LinkSet>& link_set) {
+  std::erase_if(peers_[static_cast<std::size_t>(peer)].links,
+                [&](const Entry& e) { return e.link_set == link_set; });
+  link_set->links.at(peer)->gone_ = true;  // what is on its way may still lie in its slots
 }
 
-void Exchange::drop_if_drained(const std::shared_ptr<NetRoom>& room) {
-  const auto it = rooms_.find(room->key);
-  if (it == rooms_.end() || it->second != room) return;
-  for (const auto& [rank, link] : room->links)
+void Exchange::drop_if_drained(const std::shared_ptr<LinkSet>& link_set) {
+  const auto it = link_sets_.find(link_set->key);
+  if (it == link_sets_.end() || it->second != link_set) return;
+  for (const auto& [rank, link] : link_set->links)
     if (!link->drained()) return;
   --lingering_;
-  drop(room);
+  drop(link_set);
 }
 
 std::size_t Exchange::lingering() {
@@ -102,18 +103,18 @@ void Exchange::forgive(int peer) {
   p.gone = true;
   p.ended.clear();
   p.untold = 0;
-  std::vector<std::shared_ptr<NetRoom>> left;
+  std::vector<std::shared_ptr<LinkSet>> left;
   for (const Entry& e : p.links)
-    if (!e.room->bell) left.push_back(e.room);
-  for (const auto& room : left) {
-    forget(peer, room);
-    drop_if_drained(room);
+    if (!e.link_set->doorbell) left.push_back(e.link_set);
+  for (const auto& link_set : left) {
+    forget(peer, link_set);
+    drop_if_drained(link_set);
   }
 }
 
-NetLink* Exchange::find(int peer, std::uint64_t room, std::shared_ptr<NetRoom>* keep) {
-  const auto it = rooms_.find(room);
-  if (it == rooms_.end()) return nullptr;
+NetLink* Exchange::find(int peer, std::uint64_t link_set, std::shared_ptr<LinkSet>* keep) {
+  const auto it = link_sets_.find(link_set);
+  if (it == link_sets_.end()) return nullptr;
   const auto link = it->second->links.find(peer);
   if (link == it->second->links.end()) return nullptr;
   if (keep) *keep = it->second;
@@ -132,12 +133,12 @@ std::uint64_t Exchange::check_of(NetHeader h, const std::byte* payload) const {
   return sum == 0 ? 1 : sum;
 }
 
-bool Exchange::next(NetLink& l, std::uint64_t room, Outgoing* out) {
+bool Exchange::next(NetLink& l, std::uint64_t link_set, Outgoing* out) {
   const std::uint64_t freed = load(l.in_freed_);
   out->header = {};
   out->payload = nullptr;
   NetHeader& h = out->header;
-  h.room = room;
+  h.link_set = link_set;
   h.freed = freed;
   const auto say = [&](bool& wanted, NetHeader::Kind kind) {
     if (!wanted) return false;
@@ -196,14 +197,14 @@ bool Exchange::next(int peer, Outgoing* out) {
     e.told = true;
     --p.untold;
     *out = {};
-    out->header = {.kind = NetHeader::kGone, .room = e.room, .index = e.theirs, .freed = e.freed};
+    out->header = {.kind = NetHeader::kGone, .link_set = e.link_set, .index = e.theirs, .freed = e.freed};
     if (checks_) out->header.head_check = head_check_of(out->header);
     return true;
   }
   for (std::size_t i = 0; i < p.links.size(); ++i) {
     Entry& e = p.links[p.turn++ % p.links.size()];
-    if (!next(*e.link, e.room->key, out)) continue;
-    out->keep = e.room;
+    if (!next(*e.link, e.link_set->key, out)) continue;
+    out->keep = e.link_set;
     if (checks_) out->header.head_check = head_check_of(out->header);
     return true;
   }
@@ -212,7 +213,7 @@ bool Exchange::next(int peer, Outgoing* out) {
 
 bool Exchange::given_back(int peer, const NetHeader& h) {
   if (h.kind != NetHeader::kChunk) return false;
-  const NetLink* const l = find(peer, h.room);
+  const NetLink* const l = find(peer, h.link_set);
   return l && h.index < load(l->out_freed_);
 }
 
@@ -233,8 +234,8 @@ Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h, bool anywh
   if (h.bytes > kMaxPayload)
     return corrupt(fmt::format("a chunk of {} bytes; at most {}", h.bytes, kMaxPayload));
   Place place;
-  NetLink* const l = find(peer, h.room, &place.keep);
-  if (!l || h.kind != NetHeader::kChunk || !place.keep->bell) return place;
+  NetLink* const l = find(peer, h.link_set, &place.keep);
+  if (!l || h.kind != NetHeader::kChunk || !place.keep->doorbell) return place;
   if (h.bytes > l->slot_bytes_)
     return corrupt(fmt::format("a chunk of {} bytes for slots of {}", h.bytes, l->slot_bytes_));
   const std::uint64_t full = load(l->in_full_), end = load(l->in_freed_) + l->slot_count_;
@@ -242,15 +243,15 @@ Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h, bool anywh
   const std::uint64_t here = bit(h.index, l->slot_count_);
   if (h.index < full || ((l->got_ | l->coming_) & here)) return Place{};  // it comes twice
   l->coming_ |= here;
-  std::byte* const landing = anywhere ? l->landing(h) : nullptr;
-  l->in_elsewhere_[h.index % l->slot_count_] = landing;
-  place.to = landing ? landing : l->in().payload(h.index);
-  place.ends = landing && landing + h.bytes == l->landing_.to + h.total;
+  std::byte* const posted = anywhere ? l->posted(h) : nullptr;
+  l->in_elsewhere_[h.index % l->slot_count_] = posted;
+  place.to = posted ? posted : l->in().payload(h.index);
+  place.ends = posted && posted + h.bytes == l->posted_.to + h.total;
   return place;
 }
 
 void Exchange::recall_inbound(NetLink& l, const Moved& moved) {
-  l.landing_ = {};
+  l.posted_ = {};
   const std::uint64_t freed = load(l.in_freed_);
   for (std::uint64_t i = freed; i < freed + l.slot_count_; ++i) {
     const std::byte*& at = l.in_elsewhere_[i % l.slot_count_];
@@ -276,7 +277,7 @@ void Exchange::recall_outbound(NetLink& l, const Moved& moved) {
 
 void Exchange::abandon(int peer, const NetHeader& h) {
   if (h.kind != NetHeader::kChunk) return;
-  NetLink* const l = find(peer, h.room);
+  NetLink* const l = find(peer, h.link_set);
   if (!l || h.index < load(l->in_full_)) return;
   const std::uint64_t here = bit(h.index, l->slot_count_);
   if (!(l->coming_ & here)) return;
@@ -284,18 +285,18 @@ void Exchange::abandon(int peer, const NetHeader& h) {
   l->ask_again_ |= here;
 }
 
-void Exchange::landed(int peer, const NetHeader& h, const Place& place) {
-  std::shared_ptr<NetRoom> room;
-  NetLink* const l = find(peer, h.room, &room);
+void Exchange::received(int peer, const NetHeader& h, const Place& place) {
+  std::shared_ptr<LinkSet> link_set;
+  NetLink* const l = find(peer, h.link_set, &link_set);
   if (!l) return hear_of_ended(peer, h);
   // What the other side has given back; never more than was sent, whatever it says.
   if (h.freed > load(l->out_freed_) && h.freed <= l->sent_) {
     for (std::uint64_t i = load(l->out_freed_); i < h.freed; ++i) l->again_ &= ~bit(i, l->slot_count_);
     publish(l->out_freed_, h.freed);
-    if (room->bell)
-      bump(*room->bell);
+    if (link_set->doorbell)
+      bump(*link_set->doorbell);
     else if (l->drained())
-      drop_if_drained(room);
+      drop_if_drained(link_set);
     else
       l->say_ask_ = true;
   }
@@ -316,10 +317,10 @@ void Exchange::landed(int peer, const NetHeader& h, const Place& place) {
     case NetHeader::kGone:
       l->gone_ = true;
       hear_of_ended(peer, h);  // its owner here may have gone, too
-      if (room->bell)
-        bump(*room->bell);
+      if (link_set->doorbell)
+        bump(*link_set->doorbell);
       else if (l->drained())
-        drop_if_drained(room);
+        drop_if_drained(link_set);
       return;
     case NetHeader::kCredit:
       return;
@@ -350,15 +351,15 @@ void Exchange::landed(int peer, const NetHeader& h, const Place& place) {
   for (; l->got_ & bit(now, l->slot_count_); ++now) l->got_ &= ~bit(now, l->slot_count_);
   if (now == full) return;
   publish(l->in_full_, now);
-  if (room->bell) bump(*room->bell);
+  if (link_set->doorbell) bump(*link_set->doorbell);
 }
 
-/// Of a room whose end here has gone, if it ever was here: the peer learns so from whatever it says, unless
-/// it knows.
+/// Of a link set whose end here has gone, if it ever was here: the peer learns so from whatever it says,
+/// unless it knows.
 void Exchange::hear_of_ended(int peer, const NetHeader& h) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
   const auto e =
-      std::find_if(p.ended.begin(), p.ended.end(), [&](const Ended& x) { return x.room == h.room; });
+      std::find_if(p.ended.begin(), p.ended.end(), [&](const Ended& x) { return x.link_set == h.link_set; });
   if (e == p.ended.end() || h.kind == NetHeader::kOpened || h.kind == NetHeader::kCredit) return;
   if (h.kind != NetHeader::kGone) return tell_again(p, *e);
   e->theirs = true;
@@ -380,14 +381,14 @@ void Exchange::resume(int peer) {
     NetLink& l = *e.link;
     for (std::uint64_t i = load(l.out_freed_); i < l.sent_; ++i) l.again_ |= bit(i, l.slot_count_);
     l.say_open_ = l.say_credit_ = true;
-    if (!e.room->bell) l.say_ask_ = !l.drained();
+    if (!e.link_set->doorbell) l.say_ask_ = !l.drained();
   }
 }
 
-std::vector<int> Exchange::owing(NetRoom& room) {
+std::vector<int> Exchange::owing(LinkSet& link_set) {
   std::lock_guard lock(mutex_);
   std::vector<int> ranks;
-  for (auto& [rank, link] : room.links) {
+  for (auto& [rank, link] : link_set.links) {
     if (link->drained()) continue;
     link->say_ask_ = true;
     ranks.push_back(rank);

@@ -21,8 +21,8 @@ namespace ouro::transport {
 /// What precedes each frame between two ranks, little-endian as it lies in memory.
 struct NetHeader {
   enum Kind : std::uint32_t {
-    kOpen =
-        0x6f75726f,  ///< the sender has its end of the room's link; answered by kOpened if the other has, too
+    kOpen = 0x6f75726f,  ///< the sender has its end of the link set's link; answered by kOpened if the other
+                         ///< has, too
     kOpened,
     kChunk,   ///< payload follows
     kCredit,  ///< `freed` is the message
@@ -31,7 +31,7 @@ struct NetHeader {
     kGone,  ///< the sender has given up its end: it takes nothing more; `index` is 1 if it has heard the same
   };
   std::uint32_t kind, bytes;  ///< bytes of payload that follow
-  std::uint64_t room, index;
+  std::uint64_t link_set, index;
   std::uint64_t freed;  ///< chunks of the other direction that the sender of this has given back
   std::uint64_t seq, signature, total;
   std::int32_t tag;
@@ -56,8 +56,8 @@ class NetLink {
 
  private:
   friend class Exchange;
-  /// Where a chunk lands if not in its slot, else nullptr.
-  std::byte* landing(const NetHeader&) const;
+  /// Where a chunk goes if not in its slot, else nullptr.
+  std::byte* posted(const NetHeader&) const;
 
   std::unique_ptr<std::byte[]> memory_;
   std::byte *in_slots_, *out_slots_;
@@ -65,7 +65,7 @@ class NetLink {
   std::unique_ptr<const std::byte*[]> in_elsewhere_, out_elsewhere_;
   Counter in_full_{}, in_freed_{}, out_full_{}, out_freed_{};
   // Under the exchange's lock.
-  Landing landing_;
+  PostedReceive posted_;
   std::uint64_t sent_ = 0;       // chunks handed to the fabric
   std::uint64_t told_ = 0;       // inbound chunks that the other side knows to be given back
   std::uint64_t got_ = 0;        // inbound: bit i mod slot_count of chunks above in_full_ that are here
@@ -80,10 +80,11 @@ class NetLink {
 };
 
 /// The links of one group over the network, by rank of the job.
-struct NetRoom {
+struct LinkSet {
   std::uint64_t key = 0;
   std::map<int, std::unique_ptr<NetLink>> links;
-  Counter* bell = nullptr;  ///< of this rank, rung with each chunk that arrives; nullptr once nobody listens
+  Counter* doorbell =
+      nullptr;  ///< of this rank, rung with each chunk that arrives; nullptr once nobody listens
   std::shared_ptr<void> after;  ///< let go of once all that was sent has been taken
 };
 
@@ -93,7 +94,7 @@ class Exchange {
   Exchange(int world, bool checks, std::function<void(int, std::string)> damaged)
       : peers_(static_cast<std::size_t>(world)), checks_(checks), damaged_(std::move(damaged)) {}
 
-  void add(std::shared_ptr<NetRoom>);
+  void add(std::shared_ptr<LinkSet>);
   /// Its owner has gone. What it has sent and was not taken yet stays until it is, if `lingers`; what still
   /// comes is discarded.
   void remove(std::uint64_t key, bool lingers);
@@ -107,7 +108,7 @@ class Exchange {
   struct Outgoing {
     NetHeader header;
     const std::byte* payload = nullptr;
-    std::shared_ptr<NetRoom> keep;
+    std::shared_ptr<LinkSet> keep;
   };
   /// The next frame for `peer`, if there is any.
   bool next(int peer, Outgoing*);
@@ -115,44 +116,44 @@ class Exchange {
   /// have freed it. After a broken connection chunks go again that had arrived.
   bool given_back(int peer, const NetHeader&);
   /// What an owner says of its links (NetLinks), under lock(), too.
-  void land(NetLink& l, const Landing& where) { l.landing_ = where; }
+  void post_receive(NetLink& l, const PostedReceive& where) { l.posted_ = where; }
   /// The payload of a chunk that is under way is read from, or written to, another place from now on.
   struct Move {
-    std::uint64_t room = 0;  ///< filled in by the owner of the link
+    std::uint64_t link_set = 0;  ///< filled in by the owner of the link
     std::uint64_t index = 0;
     const std::byte* from = nullptr;
     std::byte* to = nullptr;
   };
   using Moved = std::function<void(Move)>;
-  /// Nothing lands in the owner's memory any more, nothing is sent from there: what has, and what is to be,
-  /// is copied into slots. `moved` for each chunk that may be under way from or to where it was.
+  /// Nothing is received into the owner's memory any more, nothing is sent from there: what has, and what is
+  /// to be, is copied into slots. `moved` for each chunk that may be under way from or to where it was.
   void recall_inbound(NetLink&, const Moved&);
   void recall_outbound(NetLink&, const Moved&);
   struct Place {
     std::byte* to = nullptr;  ///< nullptr: discard the payload
     bool ends = false;        ///< a message ends there: its owner may then say where the next one goes
-    std::shared_ptr<NetRoom> keep;
+    std::shared_ptr<LinkSet> keep;
   };
   /// Checks a header that came from `peer`; `anywhere`: its payload may go into memory that can be recalled.
   /// Errors: data-corrupt (it was damaged on its way: nothing in it can be believed, the frame's length
   /// included), ring-corrupt (nothing that an honest peer sends).
   Result<Place> place(int peer, const NetHeader&, bool anywhere = true);
   /// The frame is complete, its payload in its place, or discarded if it had none.
-  void landed(int peer, const NetHeader&, const Place&);
+  void received(int peer, const NetHeader&, const Place&);
   /// The rest of a frame that was placed will not come: it is asked for again.
   void abandon(int peer, const NetHeader&);
   /// A connection to `peer` is gone, and nobody knows what of it has arrived: all chunks that have not been
-  /// given back, and all that was said of rooms, go again; what comes twice is discarded.
+  /// given back, and all that was said of link sets, go again; what comes twice is discarded.
   void resume(int peer);
   /// The ranks that have not taken all that was sent to them, as far as is known; they are asked.
-  std::vector<int> owing(NetRoom&);
+  std::vector<int> owing(LinkSet&);
   /// Whether there is, or will be, something to say to `peer`.
   bool talks_to(int peer) const {
     const Peer& p = peers_[static_cast<std::size_t>(peer)];
     return !p.links.empty() || p.untold > 0;
   }
-  /// Of how many rooms whose end here has gone `peer` would still be told if it asked. At most kFarewells
-  /// more than rooms that are open there.
+  /// Of how many link sets whose end here has gone `peer` would still be told if it asked. At most kFarewells
+  /// more than link sets that are open there.
   std::size_t remembered(int peer) {
     std::lock_guard lock(mutex_);
     return peers_[static_cast<std::size_t>(peer)].ended.size();
@@ -165,12 +166,12 @@ class Exchange {
 
  private:
   struct Entry {
-    std::shared_ptr<NetRoom> room;
+    std::shared_ptr<LinkSet> link_set;
     NetLink* link;
   };
   struct Ended {
-    std::uint64_t room, freed;  // freed: the last word on what was taken
-    bool theirs;                // the peer has said that it has ended its room
+    std::uint64_t link_set, freed;  // freed: the last word on what was taken
+    bool theirs;                    // the peer has said that it has ended its link set
     bool told = false;
   };
   struct Peer {
@@ -179,26 +180,27 @@ class Exchange {
     bool gone = false;  // takes nothing more
     // Rooms whose end here has gone: the peer is told, again after each loss and whenever it asks, until it
     // says that it has heard. A key is not used twice, and of one that is neither here nor in this list
-    // nothing is said: its room is still to be opened here. So what the peer may ask about is never dropped;
-    // where it has ended its room, too, only its repeated farewell can come, and the last kFarewells suffice.
+    // nothing is said: its link set is still to be opened here. So what the peer may ask about is never
+    // dropped; where it has ended its link set, too, only its repeated farewell can come, and the last
+    // kFarewells suffice.
     std::deque<Ended> ended;
     std::size_t untold = 0;  // of them
   };
-  NetLink* find(int peer, std::uint64_t room, std::shared_ptr<NetRoom>* keep = nullptr);
-  bool next(NetLink&, std::uint64_t room, Outgoing*);
-  void drop(const std::shared_ptr<NetRoom>&);
-  void forget(int peer, const std::shared_ptr<NetRoom>&);
+  NetLink* find(int peer, std::uint64_t link_set, std::shared_ptr<LinkSet>* keep = nullptr);
+  bool next(NetLink&, std::uint64_t link_set, Outgoing*);
+  void drop(const std::shared_ptr<LinkSet>&);
+  void forget(int peer, const std::shared_ptr<LinkSet>&);
   static void tell_again(Peer& p, Ended& e) {
     if (std::exchange(e.told, false)) ++p.untold;
   }
   void hear_of_ended(int peer, const NetHeader&);
-  void drop_if_drained(const std::shared_ptr<NetRoom>&);
+  void drop_if_drained(const std::shared_ptr<LinkSet>&);
   std::uint64_t check_of(NetHeader, const std::byte* payload) const;
   static std::uint32_t head_check_of(NetHeader);
 
   std::mutex mutex_;
   std::vector<Peer> peers_;  // by rank of the job
-  std::unordered_map<std::uint64_t, std::shared_ptr<NetRoom>> rooms_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<LinkSet>> link_sets_;
   bool checks_;
   std::function<void(int, std::string)> damaged_;
   std::size_t lingering_ = 0;

@@ -10,14 +10,14 @@
 
 namespace ouro::transport {
 
-/// Whoever waits drives it (Pump); a thread of its own takes over where nobody does.
-class Fabric : public Pump {
+/// Whoever waits drives it (ProgressEngine); a thread of its own takes over where nobody does.
+class Fabric : public ProgressEngine {
  public:
   virtual const char* name() const = 0;
   virtual Exchange& exchange() = 0;
   /// There are links to `peer` from now on, or something is waiting to be sent without anybody waiting. It is
   /// sent, or the fabric's own thread sees to it.
-  virtual void nudge(int peer) = 0;
+  virtual void kick(int peer) = 0;
   static constexpr int kEveryone = -1;
   /// For a chunk from or to `peer` that may be under way, under the exchange's lock. With the return nobody
   /// reads or writes where it was.

@@ -13,25 +13,25 @@ NetLinks::NetLinks(Fabric& fabric, std::uint64_t key, std::vector<int> ranks, st
       rank_(rank),
       slot_bytes_(slots.bytes),
       shm_(std::move(shm)),
-      room_(std::make_shared<NetRoom>()),
+      link_set_(std::make_shared<LinkSet>()),
       spare_(std::make_unique<Spare>()) {
-  room_->key = key;
-  room_->bell = bell(rank_);
+  link_set_->key = key;
+  link_set_->doorbell = doorbell(rank_);
   for (std::size_t r = 0; r < ranks_.size(); ++r)
-    if (local_[r] < 0) room_->links[ranks_[r]] = std::make_unique<NetLink>(slots.bytes, slots.count);
-  fabric_.exchange().add(room_);
+    if (local_[r] < 0) link_set_->links[ranks_[r]] = std::make_unique<NetLink>(slots.bytes, slots.count);
+  fabric_.exchange().add(link_set_);
   for (std::size_t r = 0; r < ranks_.size(); ++r)
-    if (local_[r] < 0) fabric_.nudge(ranks_[r]);
+    if (local_[r] < 0) fabric_.kick(ranks_[r]);
 }
 
 NetLinks::~NetLinks() {
-  fabric_.exchange().remove(room_->key, lingers_);
-  if (lingers_) fabric_.nudge(Fabric::kEveryone);
+  fabric_.exchange().remove(link_set_->key, lingers_);
+  if (lingers_) fabric_.kick(Fabric::kEveryone);
 }
 
 void NetLinks::linger(std::shared_ptr<void> after) {
   std::lock_guard lock(fabric_.exchange().lock());
-  room_->after = std::move(after);
+  link_set_->after = std::move(after);
   lingers_ = true;
 }
 
@@ -47,22 +47,22 @@ LinkView NetLinks::outbound(int to) const {
   return nothing();
 }
 
-Counter* NetLinks::bell(int rank) const {
-  if (remote(rank)) return &spare_->others_bell;  // the other side rings its own when a chunk arrives
-  return shm_ ? shm_->bell(local_[static_cast<std::size_t>(rank)]) : &spare_->own_bell;
+Counter* NetLinks::doorbell(int rank) const {
+  if (remote(rank)) return &spare_->others_doorbell;  // the other side rings its own when a chunk arrives
+  return shm_ ? shm_->doorbell(local_[static_cast<std::size_t>(rank)]) : &spare_->own_doorbell;
 }
 
-void NetLinks::land(int from, const Landing& where) {
+void NetLinks::post_receive(int from, const PostedReceive& where) {
   if (!remote(from)) return;
   std::lock_guard lock(fabric_.exchange().lock());
-  fabric_.exchange().land(link(from), where);
+  fabric_.exchange().post_receive(link(from), where);
 }
 
 void NetLinks::recall_inbound(int from) {
   if (!remote(from)) return;
   std::lock_guard lock(fabric_.exchange().lock());
   fabric_.exchange().recall_inbound(link(from), [&](Exchange::Move m) {
-    m.room = room_->key;
+    m.link_set = link_set_->key;
     fabric_.moved(ranks_[static_cast<std::size_t>(from)], m);
   });
 }
@@ -71,13 +71,13 @@ void NetLinks::recall_outbound(int to) {
   if (!remote(to)) return;
   std::lock_guard lock(fabric_.exchange().lock());
   fabric_.exchange().recall_outbound(link(to), [&](Exchange::Move m) {
-    m.room = room_->key;
+    m.link_set = link_set_->key;
     fabric_.moved(ranks_[static_cast<std::size_t>(to)], m);
   });
 }
 
 std::vector<int> NetLinks::owing() {
-  const std::vector<int> owe = fabric_.exchange().owing(*room_);
+  const std::vector<int> owe = fabric_.exchange().owing(*link_set_);
   if (!owe.empty()) settle();
   std::vector<int> ranks;
   for (std::size_t r = 0; r < ranks_.size(); ++r)

@@ -20,18 +20,18 @@ class NetLinks final : public Links {
   const char* name() const override { return fabric_.name(); }
   LinkView inbound(int from) const override;
   LinkView outbound(int to) const override;
-  Counter* bell(int rank) const override;
+  Counter* doorbell(int rank) const override;
   bool remote(int rank) const override { return local_[static_cast<std::size_t>(rank)] < 0; }
-  void sent(int to) override { fabric_.nudge(ranks_[static_cast<std::size_t>(to)]); }
-  void settle() override { fabric_.nudge(Fabric::kEveryone); }
-  void land(int from, const Landing&) override;
+  void sent(int to) override { fabric_.kick(ranks_[static_cast<std::size_t>(to)]); }
+  void settle() override { fabric_.kick(Fabric::kEveryone); }
+  void post_receive(int from, const PostedReceive&) override;
   void recall_inbound(int from) override;
   void recall_outbound(int to) override;
   void linger(std::shared_ptr<void> after) override;
   std::vector<int> owing() override;
 
  private:
-  NetLink& link(int rank) const { return *room_->links.at(ranks_[static_cast<std::size_t>(rank)]); }
+  NetLink& link(int rank) const { return *link_set_->links.at(ranks_[static_cast<std::size_t>(rank)]); }
   /// Of a rank that is alone on its host, to itself: nothing ever goes there.
   LinkView nothing() const { return {nullptr, slot_bytes_, 2, &spare_->full, &spare_->freed}; }
   Fabric& fabric_;
@@ -39,10 +39,10 @@ class NetLinks final : public Links {
   int rank_;
   std::uint32_t slot_bytes_;
   std::unique_ptr<ShmLinks> shm_;
-  std::shared_ptr<NetRoom> room_;
+  std::shared_ptr<LinkSet> link_set_;
   bool lingers_ = false;
   struct Spare {
-    Counter own_bell{}, others_bell{}, full{}, freed{};
+    Counter own_doorbell{}, others_doorbell{}, full{}, freed{};
   };
   std::unique_ptr<Spare> spare_;
 };

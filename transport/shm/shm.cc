@@ -1,4 +1,4 @@
-// Layout of links and boards in a segment. See shm.h.
+// Layout of links and staging buffers in a segment. See shm.h.
 #include "transport/shm/shm.h"
 
 #include <algorithm>
@@ -9,16 +9,16 @@ namespace {
 constexpr std::size_t kLinkBudget = std::size_t{32}
                                     << 20;  // bytes of all links of a group; slots shrink above it
 constexpr std::uint32_t kSlots = 4, kMinSlotBytes = 1024;
-constexpr std::size_t kBoardBudget = std::size_t{64} << 20;
-constexpr std::size_t kMinPageBytes = 16 << 10;
-constexpr std::size_t kNoteBudget = std::size_t{16} << 20,
-                      kNoteBytes = 4096;  // of all notes, and of one at most
+constexpr std::size_t kStagingBudget = std::size_t{64} << 20;
+constexpr std::size_t kMinSlotOfStaging = 16 << 10;
+constexpr std::size_t kEagerBudget = std::size_t{16} << 20,
+                      kEagerBytes = 4096;  // of all eager slots, and of one at most
 
 constexpr std::size_t round_up(std::size_t x, std::size_t to) { return (x + to - 1) / to * to; }
 
 }  // namespace
 
-// Segment: n*n pairs of counters (full, freed), n bells, n*n rings of slots. Link (from, to) has index
+// Segment: n*n pairs of counters (full, freed), n doorbells, n*n rings of slots. Link (from, to) has index
 // from*n+to.
 ShmLinkLayout ShmLinkLayout::of(int n, std::uint32_t slot_bytes) {
   const std::size_t links = static_cast<std::size_t>(n) * static_cast<std::size_t>(n);
@@ -40,44 +40,46 @@ LinkView ShmLinks::link(int from, int to) const {
   return {slots + i * ring, layout_.slot_bytes, layout_.slot_count, counters + 2 * i, counters + 2 * i + 1};
 }
 
-Counter* ShmLinks::bell(int rank) const {
+Counter* ShmLinks::doorbell(int rank) const {
   const std::size_t links = static_cast<std::size_t>(n_) * static_cast<std::size_t>(n_);
   return reinterpret_cast<Counter*>(segment_->data()) + 2 * links + rank;
 }
 
-// Segment: a rank's block is its cards, its count of rounds, its sleepers, its mark of presence, then its
-// notes and its pages on page boundaries.
+// Segment: a rank's block is its arrival records, its count of rounds, its sleepers, its mark of presence,
+// then its eager slots and its slots on page boundaries.
 namespace {
-constexpr std::size_t kHeadBytes = round_up(BoardView::kCards * sizeof(Card) + 3 * sizeof(Counter), 4096);
+constexpr std::size_t kHeadBytes =
+    round_up(StagingView::kArrivals * sizeof(Arrival) + 3 * sizeof(Counter), 4096);
 }  // namespace
 
-ShmBoardLayout ShmBoardLayout::of(int n, std::size_t page_bytes) {
+ShmStagingLayout ShmStagingLayout::of(int n, std::size_t slot_bytes) {
   const auto ranks = static_cast<std::size_t>(n);
-  const std::size_t fair = kBoardBudget / (ranks * BoardView::kPages) / 4096 * 4096;
-  // A page is cut into up to n+1 pieces of at least a line each.
-  const std::size_t least = std::max(kMinPageBytes, round_up((ranks + 1) * 128, 4096));
-  const std::size_t page = std::max(least, std::min(round_up(page_bytes, 4096), fair));
-  const std::size_t note =
-      std::clamp(kNoteBudget / (ranks * BoardView::kCards) / 64 * 64, std::size_t{64}, kNoteBytes);
-  return {page, note,
-          ranks * (kHeadBytes + round_up(BoardView::kCards * note, 4096) + BoardView::kPages * page)};
+  const std::size_t fair = kStagingBudget / (ranks * StagingView::kSlots) / 4096 * 4096;
+  // A slot is cut into up to n+1 pieces of at least a line each.
+  const std::size_t least = std::max(kMinSlotOfStaging, round_up((ranks + 1) * 128, 4096));
+  const std::size_t slot = std::max(least, std::min(round_up(slot_bytes, 4096), fair));
+  const std::size_t eager =
+      std::clamp(kEagerBudget / (ranks * StagingView::kArrivals) / 64 * 64, std::size_t{64}, kEagerBytes);
+  return {slot, eager,
+          ranks * (kHeadBytes + round_up(StagingView::kArrivals * eager, 4096) + StagingView::kSlots * slot)};
 }
 
-BoardView ShmBoards::board(int rank) const {
-  const std::size_t notes = round_up(BoardView::kCards * layout_.note_bytes, 4096);
-  std::byte* block = segment_->data() + static_cast<std::size_t>(rank) *
-                                            (kHeadBytes + notes + BoardView::kPages * layout_.page_bytes);
-  auto* cards = reinterpret_cast<Card*>(block);
-  auto* counters = reinterpret_cast<Counter*>(cards + BoardView::kCards);
-  return {.pages = block + kHeadBytes + notes,
-          .page_bytes = layout_.page_bytes,
-          .note_bytes = layout_.note_bytes,
-          .notes = block + kHeadBytes,
-          .cards = cards,
+StagingView ShmStaging::staging(int rank) const {
+  const std::size_t eager_slots = round_up(StagingView::kArrivals * layout_.eager_bytes, 4096);
+  std::byte* block =
+      segment_->data() +
+      static_cast<std::size_t>(rank) * (kHeadBytes + eager_slots + StagingView::kSlots * layout_.slot_bytes);
+  auto* arrivals = reinterpret_cast<Arrival*>(block);
+  auto* counters = reinterpret_cast<Counter*>(arrivals + StagingView::kArrivals);
+  return {.slots = block + kHeadBytes + eager_slots,
+          .slot_bytes = layout_.slot_bytes,
+          .eager_bytes = layout_.eager_bytes,
+          .eager_slots = block + kHeadBytes,
+          .arrivals = arrivals,
           .done = counters,
           .sleepers = &counters[1].sleepers};
 }
 
-Counter* ShmBoards::present(int rank) const { return board(rank).done + 2; }
+Counter* ShmStaging::present(int rank) const { return staging(rank).done + 2; }
 
 }  // namespace ouro::transport

@@ -1,4 +1,4 @@
-// Shared memory inside a node: links and boards laid out in one sealed segment a group.
+// Shared memory inside a node: links and staging buffers laid out in one sealed segment a group.
 // Used by the runtime's group; the segment itself is made and passed on by the context.
 #pragma once
 #include <cstddef>
@@ -15,10 +15,10 @@ struct ShmLinkLayout {
   std::size_t bytes;  ///< of the whole segment
   static ShmLinkLayout of(int n, std::uint32_t slot_bytes);
 };
-struct ShmBoardLayout {
-  std::size_t page_bytes, note_bytes;
+struct ShmStagingLayout {
+  std::size_t slot_bytes, eager_bytes;
   std::size_t bytes;
-  static ShmBoardLayout of(int n, std::size_t page_bytes);
+  static ShmStagingLayout of(int n, std::size_t slot_bytes);
 };
 
 class ShmLinks final : public Links {
@@ -28,7 +28,7 @@ class ShmLinks final : public Links {
   const char* name() const override { return "shared-memory"; }
   LinkView inbound(int from) const override { return link(from, rank_); }
   LinkView outbound(int to) const override { return link(rank_, to); }
-  Counter* bell(int rank) const override;
+  Counter* doorbell(int rank) const override;
 
  private:
   LinkView link(int from, int to) const;
@@ -37,16 +37,16 @@ class ShmLinks final : public Links {
   int rank_, n_;
 };
 
-class ShmBoards final : public Boards {
+class ShmStaging final : public StagingBuffers {
  public:
-  ShmBoards(std::shared_ptr<device::Segment> segment, ShmBoardLayout layout, int n)
+  ShmStaging(std::shared_ptr<device::Segment> segment, ShmStagingLayout layout, int n)
       : segment_(std::move(segment)), layout_(layout), n_(n) {}
-  BoardView board(int rank) const override;
+  StagingView staging(int rank) const override;
   Counter* present(int rank) const override;
 
  private:
   std::shared_ptr<device::Segment> segment_;
-  ShmBoardLayout layout_;
+  ShmStagingLayout layout_;
   int n_;
 };
 

@@ -139,7 +139,7 @@ Handshake Handshake::client(Identity self, Purpose purpose, int to_rank, Handsha
   Handshake h(std::move(self), std::move(options), false);
   h.peer_.purpose = purpose;
   h.to_rank_ = to_rank;
-  h.greeted_ = true;
+  h.hello_seen_ = true;
   return h;
 }
 
@@ -156,7 +156,7 @@ Handshake::Step Handshake::step(View in) {
   spoken_ = spoken_ || !in.empty();
   kept_.insert(kept_.end(), in.begin(), in.end());
   Step done;
-  if (!greeted_) {
+  if (!hello_seen_) {
     done = hello();
     if (done.state != State::going) return done;
   }
@@ -168,7 +168,7 @@ Handshake::Step Handshake::step(View in) {
 }
 
 Handshake::Step Handshake::hello() {
-  greeted_ = true;
+  hello_seen_ = true;
   std::array<std::uint8_t, 32> nonce;
   if (Status s = options_.random(nonce); !s.ok()) return give_up(s);
   Writer w;

@@ -118,7 +118,7 @@ class Handshake {
 
   Identity self_;
   HandshakeOptions options_;
-  bool server_, spoken_ = false, over_ = false, greeted_ = false;
+  bool server_, spoken_ = false, over_ = false, hello_seen_ = false;
   int to_rank_ = 0;
   Bytes kept_, hello_, prove_;  // the frame that is coming; payloads of the transcript
   Key key_{};                   // K

@@ -12,10 +12,10 @@ namespace {
 
 constexpr std::size_t kMaxNote = kMaxControl - 64;
 constexpr std::size_t kPieceBytes = 48 << 10;  // a piece is closed once it is longer; it stays in a cache
-constexpr std::size_t kMinSeat = 4 + 4 + 5 * 2;
-constexpr std::size_t kMaxSeat = kMinSeat + 2 * kMaxName + kMaxEndpoint + kMaxText + kMaxBlob;
+constexpr std::size_t kMinMember = 4 + 4 + 5 * 2;
+constexpr std::size_t kMaxMember = kMinMember + 2 * kMaxName + kMaxEndpoint + kMaxText + kMaxBlob;
 
-void put_seat(Writer& w, const NetSeat& s) {
+void put_member(Writer& w, const MemberRecord& s) {
   w.number(static_cast<std::uint32_t>(s.rank)), w.number(static_cast<std::int32_t>(s.pid));
   w.text(s.host, kMaxName), w.text(s.host_id, kMaxName), w.text(s.endpoint, kMaxEndpoint);
   w.text(s.settings, kMaxText);
@@ -23,8 +23,8 @@ void put_seat(Writer& w, const NetSeat& s) {
   w.number(static_cast<std::uint16_t>(n));
   w.raw(View(s.blob).first(n));
 }
-NetSeat take_seat(Reader& r) {
-  NetSeat s;
+MemberRecord take_member_record(Reader& r) {
+  MemberRecord s;
   const auto rank = r.number<std::uint32_t>();
   r.expect(rank < kMaxWorld, "the rank is out of range");
   s.rank = static_cast<int>(rank);
@@ -51,19 +51,19 @@ std::size_t take_count(Reader& r, std::size_t most, std::size_t bytes) {
   return r.good() ? n : 0;
 }
 
-void put(Writer& w, const Seat& f) { w.number(f.world), put_seat(w, f.seat); }
+void put(Writer& w, const MemberOffer& f) { w.number(f.world), put_member(w, f.member); }
 void put(Writer& w, const Waiting& f) { w.number(f.joined), w.number(f.world), w.text(f.missing, kMaxText); }
 void put(Writer& w, const Source& f) {
   w.number(f.rank), w.number(f.children), w.text(f.endpoint, kMaxEndpoint);
 }
 void put(Writer& w, const TablePiece& f) {
-  w.number(f.total), w.number(f.first), w.number(f.count), w.raw(f.seats);
+  w.number(f.total), w.number(f.first), w.number(f.count), w.raw(f.members);
 }
 void put(Writer&, const Want&) {}
 void put(Writer&, const Got&) {}
 void put(Writer& w, const NetRefuse& f) {
   put_reason(w, f.reason), w.number(f.rank), w.number(f.pid);
-  w.number(static_cast<std::uint8_t>(f.seat_only));
+  w.number(static_cast<std::uint8_t>(f.member_only));
   w.text(f.host, kMaxName), w.text(f.text, kMaxText);
 }
 void put(Writer&, const Beat&) {}
@@ -74,11 +74,11 @@ void put(Writer& w, const Note& f) {
   w.raw(View(f.body).first(n));
 }
 
-NetFrame take_seat_frame(Reader& r) {
-  Seat f;
+NetFrame take_member_offer(Reader& r) {
+  MemberOffer f;
   f.world = r.number<std::uint32_t>();
   r.expect(f.world >= 1 && f.world <= kMaxWorld, "the world size is out of range");
-  f.seat = take_seat(r);
+  f.member = take_member_record(r);
   return f;
 }
 NetFrame take_waiting(Reader& r) {
@@ -94,10 +94,10 @@ NetFrame take_source(Reader& r) {
 NetFrame take_piece(Reader& r) {
   TablePiece f{r.number<std::uint32_t>(), r.number<std::uint32_t>(), 0, {}};
   r.expect(f.total >= 1 && f.total <= kMaxWorld && f.first < f.total, "the table's size is out of range");
-  f.count = static_cast<std::uint32_t>(r.good() ? take_count(r, f.total - f.first, kMinSeat) : 0);
-  r.expect(r.left() <= f.count * kMaxSeat, "seats are too long");
-  const View seats = r.bytes(r.left());
-  f.seats.assign(seats.begin(), seats.end());
+  f.count = static_cast<std::uint32_t>(r.good() ? take_count(r, f.total - f.first, kMinMember) : 0);
+  r.expect(r.left() <= f.count * kMaxMember, "member records are too long");
+  const View members = r.bytes(r.left());
+  f.members.assign(members.begin(), members.end());
   return f;
 }
 NetFrame take_want(Reader&) { return Want{}; }
@@ -109,7 +109,7 @@ NetFrame take_net_refuse(Reader& r) {
   r.expect(f.rank >= -1 && f.rank < static_cast<std::int32_t>(kMaxWorld), "the rank is out of range");
   const auto only = r.number<std::uint8_t>();
   r.expect(only <= 1, "a flag is neither 0 nor 1");
-  f.seat_only = only == 1;
+  f.member_only = only == 1;
   f.host = r.text(kMaxName), f.text = r.text(kMaxText);
   return f;
 }
@@ -122,14 +122,14 @@ NetFrame take_note(Reader& r) {
   return f;
 }
 
-constexpr NetFrame (*kTakeNet[])(Reader&) = {take_seat_frame, take_waiting, take_source,     take_piece,
-                                             take_want,       take_got,     take_net_refuse, take_beat,
-                                             take_bye,        take_note};
+constexpr NetFrame (*kTakeNet[])(Reader&) = {take_member_offer, take_waiting, take_source,     take_piece,
+                                             take_want,         take_got,     take_net_refuse, take_beat,
+                                             take_bye,          take_note};
 static_assert(std::size(kTakeNet) == std::variant_size_v<NetFrame>);
 
 }  // namespace
 
-Status check(const NetSeat& s, std::uint32_t world) {
+Status check(const MemberRecord& s, std::uint32_t world) {
   const auto fits = [](const char* what, std::size_t size, std::size_t limit) -> Status {
     return size <= limit ? Status() : invalid(fmt::format("{} of {} bytes; at most {}", what, size, limit));
   };
@@ -161,16 +161,16 @@ Result<NetFrame> decode_net(View bytes) {
   return frame;
 }
 
-std::vector<Bytes> encode_table(const std::vector<NetSeat>& table) {
+std::vector<Bytes> encode_table(const std::vector<MemberRecord>& table) {
   std::vector<Bytes> pieces;
   const auto total = static_cast<std::uint32_t>(table.size());
   for (std::uint32_t first = 0; first < total;) {
-    Writer seats;
+    Writer members;
     std::uint32_t next = first;
-    while (next < total && seats.bytes.size() < kPieceBytes) put_seat(seats, table[next++]);
+    while (next < total && members.bytes.size() < kPieceBytes) put_member(members, table[next++]);
     Writer w;
     w.number(static_cast<std::uint16_t>(NetFrame(TablePiece{}).index()));
-    w.number(total), w.number(first), w.number(next - first), w.raw(seats.bytes);
+    w.number(total), w.number(first), w.number(next - first), w.raw(members.bytes);
     pieces.push_back(std::move(w.bytes));
     first = next;
   }
@@ -185,23 +185,23 @@ Status TableReader::add(TablePiece piece) {
   return {};
 }
 
-Result<std::vector<NetSeat>> TableReader::take() {
-  std::vector<NetSeat> seats(world_);
+Result<std::vector<MemberRecord>> TableReader::take() {
+  std::vector<MemberRecord> members(world_);
   std::vector<bool> seen(world_);
   for (const TablePiece& piece : std::exchange(pieces_, {})) {
-    Reader r(piece.seats);
+    Reader r(piece.members);
     for (std::uint32_t i = 0; i < piece.count && r.good(); ++i) {
-      NetSeat s = take_seat(r);
+      MemberRecord s = take_member_record(r);
       const auto rank = static_cast<std::size_t>(s.rank);
       r.expect(rank < world_ && !seen[rank], "a rank stands twice or is out of range");
       if (!r.good()) break;
       seen[rank] = true;
-      seats[rank] = std::move(s);
+      members[rank] = std::move(s);
     }
     if (const char* why = r.finish())
       return Status(Reason::refused, fmt::format("the table of ranks is malformed: {}", why));
   }
-  return seats;
+  return members;
 }
 
 }  // namespace ouro::wire

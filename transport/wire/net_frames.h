@@ -12,21 +12,21 @@ namespace ouro::wire {
 inline constexpr std::size_t kMaxEndpoint = 100, kMaxBlob = 2048;
 
 /// One rank as the others see it.
-struct NetSeat {
+struct MemberRecord {
   int rank = 0, pid = 0;
   std::string host, host_id;       ///< at most kMaxName bytes each
   std::string endpoint;            ///< "ip:port" of the rank's own listener, at most kMaxEndpoint bytes
   std::string settings;            ///< must be equal on all ranks, at most kMaxText bytes; empty in a table
   std::vector<std::uint8_t> blob;  ///< opaque, at most kMaxBlob bytes
-  bool operator==(const NetSeat&) const = default;
+  bool operator==(const MemberRecord&) const = default;
 };
-/// Whether a seat keeps its limits; invalid with the name of what is too long.
-Status check(const NetSeat&, std::uint32_t world);
+/// Whether a member record keeps its limits; invalid with the name of what is too long.
+Status check(const MemberRecord&, std::uint32_t world);
 
 /// A host brings one of its ranks.
-struct Seat {
+struct MemberOffer {
   std::uint32_t world = 0;
-  NetSeat seat;
+  MemberRecord member;
 };
 /// What the root says while ranks are missing.
 struct Waiting {
@@ -39,21 +39,21 @@ struct Source {
   std::uint32_t rank = 0, children = 0;
   std::string endpoint;
 };
-/// `count` seats of the table, which has `total`, starting with the `first`-th. They stay encoded until all
-/// have come: who only hands them on need not understand them.
+/// `count` member records of the table, which has `total`, starting with the `first`-th. They stay encoded
+/// until all have come: who only hands them on need not understand them.
 struct TablePiece {
   std::uint32_t total = 0, first = 0, count = 0;
-  Bytes seats;
+  Bytes members;
 };
 /// The table did not come from where it should: the root itself is asked.
 struct Want {};
 /// The table has arrived whole.
 struct Got {};
-/// The end, and why. Also for one seat (`rank`) of those that a host brought, if `seat_only`.
+/// The end, and why. Also for one member record (`rank`) of those that a host brought, if `member_only`.
 struct NetRefuse {
   Reason reason = Reason::refused;
   std::int32_t rank = -1, pid = 0;
-  bool seat_only = false;
+  bool member_only = false;
   std::string host, text;
 };
 /// A sign of life.
@@ -68,7 +68,8 @@ struct Note {
   Bytes body;  ///< at most kMaxControl - 64 bytes
 };
 
-using NetFrame = std::variant<Seat, Waiting, Source, TablePiece, Want, Got, NetRefuse, Beat, Bye, Note>;
+using NetFrame =
+    std::variant<MemberOffer, Waiting, Source, TablePiece, Want, Got, NetRefuse, Beat, Bye, Note>;
 
 /// The payload of one sealed frame: type u16 | fields. Texts and lists beyond their limits are cut.
 Bytes encode_net(const NetFrame&);
@@ -76,7 +77,7 @@ Bytes encode_net(const NetFrame&);
 Result<NetFrame> decode_net(View);
 
 /// The table in payloads of TablePieces, each well below kMaxControl.
-std::vector<Bytes> encode_table(const std::vector<NetSeat>&);
+std::vector<Bytes> encode_table(const std::vector<MemberRecord>&);
 /// Puts the pieces of a table together; they come in order.
 class TableReader {
  public:
@@ -85,7 +86,7 @@ class TableReader {
   Status add(TablePiece);
   bool complete() const { return world_ != 0 && taken_ == world_; }
   /// By rank, once complete. Error refused: malformed, a rank twice or out of range.
-  Result<std::vector<NetSeat>> take();
+  Result<std::vector<MemberRecord>> take();
 
  private:
   std::uint32_t world_, taken_ = 0;

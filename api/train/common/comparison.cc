@@ -77,7 +77,7 @@ Status explain_params(Group& g, std::string_view call, std::span<const Param> pa
 }
 
 /// Ok: the ranks have come and none refuses; `found` is what they have.
-Status meet(Group& g, std::string_view call, Comparison& found, const Status& mine) {
+Status gather_words(Group& g, std::string_view call, Comparison& found, const Status& mine) {
   const View words = found.view();
   Status exchanged = all_reduce(g, words, words, ReduceOp::max);
   if (!mine.ok()) return mine;  // of the two the one that can be mended here
@@ -160,7 +160,7 @@ Status compare(Group& g, std::string_view call, std::span<const Claim> claims, c
   OURO_TRY(not_in_batch(call));
   if (g.size() <= 1) return mine;
   Comparison found = start(g, claims, mine);
-  OURO_TRY(meet(g, call, found, mine));
+  OURO_TRY(gather_words(g, call, found, mine));
   return found.agreed() ? Status{} : explain_claims(g, call, claims);
 }
 
@@ -170,7 +170,7 @@ Status compare(Group& g, std::string_view call, std::span<const Param> params, s
   OURO_TRY(not_in_batch(call));
   if (g.size() <= 1) return mine;
   Comparison lists = start(g, own, mine);
-  OURO_TRY(meet(g, call, lists, mine));
+  OURO_TRY(gather_words(g, call, lists, mine));
   return lists.agreed() ? compare(g, call, claims) : explain_params(g, call, params);
 }
 

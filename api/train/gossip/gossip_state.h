@@ -67,7 +67,7 @@ struct GossipTrainer::State : StepGuard, TrainerGroups {
   Result<std::vector<StepScale>> survey_all();
   Result<GradientSurvey> survey_global();
   /// Updates buckets whose gradients (and neighbours) are there, or waits for both.
-  Status pump(bool wait, std::span<const StepScale> decided = {});
+  Status advance(bool wait, std::span<const StepScale> decided = {});
   Status update(GossipBucket&, const StepScale*);
   Result<StepScale> look(GossipBucket&);
   Status update_pair(GossipBucket&, const StepOptions&, std::span<const Param> without_gradients, bool skip);

@@ -41,7 +41,7 @@ Status GossipTrainer::grad_ready(int param, const Stream& stream) {
   if (s.buckets.empty()) return {};
   --s.buckets[s.bucket_of[static_cast<std::size_t>(param)]].unready;
   if (s.defers()) return {};
-  if (Status done = s.pump(false); !done.ok()) return s.fail(std::move(done));
+  if (Status done = s.advance(false); !done.ok()) return s.fail(std::move(done));
   return {};
 }
 
@@ -61,7 +61,7 @@ Status GossipTrainer::end_backward(const Stream& stream) {
       OURO_TRY(surveyed.status());
       decided = std::move(*surveyed);
     }
-    return s.pump(true, decided);
+    return s.advance(true, decided);
   };
   if (Status done = finish(); !done.ok()) return s.fail(std::move(done));
   if (s.options.scaler && s.options.scaler->scope == ScalerScope::local)

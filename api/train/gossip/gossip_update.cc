@@ -100,7 +100,7 @@ Result<GradientSurvey> State::survey_global() {
 
 // ---- mixing and updating --------------------------------------------------------------------------
 
-Status State::pump(bool wait, std::span<const StepScale> decided) {
+Status State::advance(bool wait, std::span<const StepScale> decided) {
   const auto there = [&](const GossipBucket& b) {
     return b.exchange.test() && std::all_of(b.layout.params.begin(), b.layout.params.end(), [&](int p) {
              return events[static_cast<std::size_t>(p)].query();

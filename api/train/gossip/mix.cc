@@ -18,8 +18,8 @@ Result<rt::Operation> operation(const Group& g, const Row& row, CView x, View y)
   o.collective = Collective::mix;
   o.in = x, o.out = y;
   o.op = ReduceOp::premul(row.self);
-  o.takes = row.in;
-  o.gives = row.out;
+  o.in_neighbours = row.in;
+  o.out_neighbours = row.out;
   return o;
 }
 

@@ -21,7 +21,7 @@ std::string words(Device d) {
 
 /// What the updates of a device need besides the parameters. Lives as long as the process: graphs may replay
 /// launches that refer to it.
-struct DeviceRoom {
+struct DeviceScratch {
   int multiprocessors = 1;
   gpu::Stream stream;             // for calls without one of this device
   std::uint32_t* skip = nullptr;  // holds 1
@@ -34,36 +34,37 @@ struct DeviceRoom {
 };
 constexpr std::size_t kSlab = 2048;  // controls
 
-Status make_room(int device, DeviceRoom& room) {
+Status make_scratch(int device, DeviceScratch& scratch) {
   auto properties = gpu::gpu().properties(device);
   OURO_TRY(properties.status());
   auto stream = gpu::gpu().create_stream(device, properties->high_priority);
   OURO_TRY(stream.status());
-  auto word = gpu::gpu().alloc(device, sizeof *room.skip);
+  auto word = gpu::gpu().alloc(device, sizeof *scratch.skip);
   OURO_TRY(word.status());
   const std::uint32_t one = 1;
   OURO_TRY(gpu::gpu().copy(*word, &one, sizeof one, *stream));
   OURO_TRY(gpu::gpu().synchronize(*stream));
-  room.multiprocessors = properties->multiprocessors;
-  room.stream = *stream;
-  room.skip = static_cast<std::uint32_t*>(*word);
+  scratch.multiprocessors = properties->multiprocessors;
+  scratch.stream = *stream;
+  scratch.skip = static_cast<std::uint32_t*>(*word);
   return {};
 }
 
-std::mutex& rooms_mutex() {
+std::mutex& scratch_mutex() {
   static std::mutex mutex;
   return mutex;
 }
-Result<DeviceRoom*> room_of(int device) {
-  static auto* rooms = new std::map<int, std::unique_ptr<DeviceRoom>>;  // never freed, see DeviceRoom
-  std::lock_guard lock(rooms_mutex());
-  auto& room = (*rooms)[device];
-  if (!room) {
-    auto made = std::make_unique<DeviceRoom>();
-    OURO_TRY(make_room(device, *made));
-    room = std::move(made);
+Result<DeviceScratch*> scratch_of(int device) {
+  static auto* scratches =
+      new std::map<int, std::unique_ptr<DeviceScratch>>;  // never freed, see DeviceScratch
+  std::lock_guard lock(scratch_mutex());
+  auto& scratch = (*scratches)[device];
+  if (!scratch) {
+    auto made = std::make_unique<DeviceScratch>();
+    OURO_TRY(make_scratch(device, *made));
+    scratch = std::move(made);
   }
-  return room.get();
+  return scratch.get();
 }
 
 gpu::UpdateArgs args_of(const Update& u, gpu::Control* control) {
@@ -85,8 +86,8 @@ gpu::UpdateArgs args_of(const Update& u, gpu::Control* control) {
                  .count = u.run.count};
   return args;
 }
-Status launch(const gpu::UpdateArgs& args, const DeviceRoom& room, gpu::Stream s) {
-  auto made = gpu::update(args, room.multiprocessors);
+Status launch(const gpu::UpdateArgs& args, const DeviceScratch& scratch, gpu::Stream s) {
+  auto made = gpu::update(args, scratch.multiprocessors);
   OURO_TRY(made.status());
   return gpu::gpu().launch(*made->kernel, made->shape, &args, s);
 }
@@ -146,9 +147,9 @@ Status update_host(const Update& u, std::int64_t* step) {
 }
 
 Status update_device(const Update& u, gpu::Control* control, gpu::Stream s) {
-  auto room = room_of(s.device);
-  OURO_TRY(room.status());
-  return launch(args_of(u, control), **room, s);
+  auto scratch = scratch_of(s.device);
+  OURO_TRY(scratch.status());
+  return launch(args_of(u, control), **scratch, s);
 }
 Status check_device(const Update& u) {
   gpu::Control unused;
@@ -169,11 +170,11 @@ Status mix_host(const Update& u) {
   return kernels::pack(u.run, u.exchange);
 }
 Status mix_device(const Update& u, gpu::Control* control, gpu::Stream s) {
-  auto room = room_of(s.device);
-  OURO_TRY(room.status());
+  auto scratch = scratch_of(s.device);
+  OURO_TRY(scratch.status());
   gpu::UpdateArgs args = args_of(u, control);
-  args.skip = (*room)->skip;
-  return launch(args, **room, s);
+  args.skip = (*scratch)->skip;
+  return launch(args, **scratch, s);
 }
 
 Status on_host(const Stream& stream, std::function<Status()> f) {
@@ -197,29 +198,29 @@ Status check_stream(Device device, const Stream& stream) {
 Status on_device(Device device, const Stream& stream, std::function<Status(gpu::Stream)> f) {
   if (stream.valid() && stream.device() == device) return f(stream.impl()->gpu()->get());
   OURO_TRY(check_stream(device, stream));
-  auto room = room_of(device.index);
-  OURO_TRY(room.status());
-  return on_host(stream, [f = std::move(f), own = (*room)->stream] {
+  auto scratch = scratch_of(device.index);
+  OURO_TRY(scratch.status());
+  return on_host(stream, [f = std::move(f), own = (*scratch)->stream] {
     OURO_TRY(f(own));
     return gpu::gpu().synchronize(own);
   });
 }
 
 Result<gpu::Control*> control_of(int device, const void* address) {
-  auto found = room_of(device);
+  auto found = scratch_of(device);
   OURO_TRY(found.status());
-  DeviceRoom& room = **found;
-  std::lock_guard lock(rooms_mutex());
-  gpu::Control*& control = room.controls[address];
+  DeviceScratch& scratch = **found;
+  std::lock_guard lock(scratch_mutex());
+  gpu::Control*& control = scratch.controls[address];
   if (control != nullptr) return control;
-  if (room.left == 0) {
+  if (scratch.left == 0) {
     auto slab = ZeroedBytes::make({Device::Kind::cuda, device}, kSlab * sizeof(gpu::Control));
     OURO_TRY(slab.status());
-    room.free = reinterpret_cast<gpu::Control*>(slab->release());
-    room.left = kSlab;
+    scratch.free = reinterpret_cast<gpu::Control*>(slab->release());
+    scratch.left = kSlab;
   }
-  --room.left;
-  return control = room.free++;
+  --scratch.left;
+  return control = scratch.free++;
 }
 
 Result<kernels::Survey> survey_host(std::span<const CView> gradients, double inverse) {
@@ -229,29 +230,29 @@ Result<kernels::Survey> survey_host(std::span<const CView> gradients, double inv
 }
 
 Result<kernels::Survey> survey_device(std::span<const CView> gradients, double inverse, gpu::Stream s) {
-  auto found = room_of(s.device);
+  auto found = scratch_of(s.device);
   OURO_TRY(found.status());
-  DeviceRoom& room = **found;
+  DeviceScratch& scratch = **found;
   std::vector<gpu::Tensor> tensors;
   for (const CView& g : gradients)
     tensors.push_back({.value = const_cast<void*>(g.data), .gradient = g.data, .count = g.count});
   constexpr std::size_t kListAt = (sizeof(gpu::SurveyState) + 15) / 16 * 16;
   const std::size_t bytes = kListAt + gpu::list_bytes(tensors);
-  std::lock_guard lock(room.survey_mutex);
-  if (room.survey_bytes < bytes) {
+  std::lock_guard lock(scratch.survey_mutex);
+  if (scratch.survey_bytes < bytes) {
     auto memory = ZeroedBytes::make({Device::Kind::cuda, s.device}, bytes);
     OURO_TRY(memory.status());
-    room.survey = std::move(*memory);
-    room.survey_bytes = bytes;
+    scratch.survey = std::move(*memory);
+    scratch.survey_bytes = bytes;
   }
   std::vector<gpu::Tensor> staging(bytes / sizeof(gpu::Tensor) + 1);  // for its alignment
   auto* const copy = reinterpret_cast<std::byte*>(staging.data());
   const gpu::SurveyState clean;
   std::memcpy(copy, &clean, sizeof clean);
   auto list = gpu::lay_out({.family = gpu::Family::sgd, .dtype = gradients[0].dtype}, tensors, copy + kListAt,
-                           room.survey.data() + kListAt);
+                           scratch.survey.data() + kListAt);
   OURO_TRY(list.status());
-  auto* const state = reinterpret_cast<gpu::SurveyState*>(room.survey.data());
+  auto* const state = reinterpret_cast<gpu::SurveyState*>(scratch.survey.data());
   const gpu::SurveyArgs args{.dtype = gradients[0].dtype, .inverse = inverse, .state = state, .list = *list};
   auto launch = gpu::survey(args);
   OURO_TRY(launch.status());
@@ -295,10 +296,10 @@ ZeroedBytes::~ZeroedBytes() {
 }
 
 Status copy_and_wait(int device, void* to, const void* from, std::size_t bytes) {
-  auto room = room_of(device);
-  OURO_TRY(room.status());
-  OURO_TRY(gpu::gpu().copy(to, from, bytes, (*room)->stream));
-  return gpu::gpu().synchronize((*room)->stream);
+  auto scratch = scratch_of(device);
+  OURO_TRY(scratch.status());
+  OURO_TRY(gpu::gpu().copy(to, from, bytes, (*scratch)->stream));
+  return gpu::gpu().synchronize((*scratch)->stream);
 }
 
 Status copy_view(const View& to, const CView& from) {

@@ -1,5 +1,5 @@
-// The GPU executor: choice of the way, order, cards, marks and release. See gpu_executor.h. The ways are in
-// gpu_leader.cc, gpu_resident.cc, gpu_flow.cc and gpu_staged.cc.
+// The GPU executor: choice of the path, order, arrival records, marks and release. See gpu_executor.h. The
+// paths are in gpu_leader.cc, gpu_resident.cc, gpu_flow.cc and gpu_staged.cc.
 #include "runtime/exec/gpu/gpu_executor.h"
 
 #include <fmt/format.h>
@@ -17,14 +17,14 @@ using gpu::MemOp;
 using transport::GpuRef;
 
 // Tell what a group has apart: host segments, device memory.
-constexpr std::uint64_t kBoardOf = 0x6770752d626f6172, kStopOf = 0x6770752d73746f70;
+constexpr std::uint64_t kStagingOf = 0x6770752d626f6172, kStopOf = 0x6770752d73746f70;
 
 }  // namespace
 
 // ---- marks ----------------------------------------------------------------------------------------
 
-/// Passed with its event, unless the board was spoiled by then: then it fails, when this rank has learned
-/// why.
+/// Passed with its event, unless the staging buffer was poisoned by then: then it fails, when this rank has
+/// learned why.
 class GpuExecutor::OpMark final : public Mark {
  public:
   /// `doubtful`: whether something may have gone wrong that the group is about to learn of.
@@ -41,7 +41,7 @@ class GpuExecutor::OpMark final : public Mark {
   gpu::Event event() const override { return event_->get(); }
   HostStream& watcher() override { return stream_->watcher(); }
   /// What has not passed by now ends with `why`.
-  void spoil(const Status& why) {
+  void poison(const Status& why) {
     std::lock_guard lock(mutex_);
     if (passed_) return;
     explain(why);
@@ -82,12 +82,12 @@ GpuExecutor::GpuExecutor(Context& context, Host& host, int rank, int size, std::
   Topology& t = topology_;
   std::uint32_t fewest = gpu::ResidentLayout::kMaxChannels;
   for (int r = 0; r < n_; ++r) {
-    const GpuSeat& a = context_.gpu_seat(host_.world_rank(r));
+    const GpuRecord& a = context_.gpu_record(host_.world_rank(r));
     if (!a.present && t.without < 0) t.without = r;
     t.values &= a.stream_values != 0;
     std::uint32_t share = 0;
     for (int q = 0; q < n_; ++q) {
-      const GpuSeat& b = context_.gpu_seat(host_.world_rank(q));
+      const GpuRecord& b = context_.gpu_record(host_.world_rank(q));
       const bool near = context_.peer(host_.world_rank(r)).node == context_.peer(host_.world_rank(q)).node;
       const bool same = near && a.uuid == b.uuid;
       t.one &= same;
@@ -116,8 +116,8 @@ GpuExecutor::~GpuExecutor() {
     if (b->id != 0) context_.gpu_exports().withdraw(b->id);
   if (!slots_.empty()) context_.drop_gpu_block(key_ + static_cast<std::uint64_t>(rank_) + 1);
   drop_resident();
-  if (rank_ == 0 && board_) {
-    context_.drop_segment(key_ ^ kBoardOf);
+  if (rank_ == 0 && staging_) {
+    context_.drop_segment(key_ ^ kStagingOf);
     context_.drop_gpu_block(key_ ^ kStopOf);
   }
 }
@@ -154,10 +154,10 @@ void GpuExecutor::release(const Status& why) {
   released_ = true;
   error_ = why;
   for (Entry& e : entries_) (void)e.mark->passed();  // these have ended well
-  if (board_) board_->spoil();
+  if (staging_) staging_->poison();
   abort_resident();
-  for (Entry& e : entries_) e.mark->spoil(why);
-  if (entries_.empty() || !board_) return;
+  for (Entry& e : entries_) e.mark->poison(why);
+  if (entries_.empty() || !staging_) return;
   // Each pass over the words ends at least one wait of every stream, whichever value it waits for. Streams
   // come to their next waits within microseconds.
   releaser_ = Thread("ouro-release", [this] {
@@ -169,7 +169,7 @@ void GpuExecutor::release(const Status& why) {
       for (const auto soon = Clock::now() + 200ms; Clock::now() < soon; std::this_thread::sleep_for(10us))
         if (auto told = gpu().query(stop_stream_->get()); !told.ok() || *told) break;
     for (std::uint32_t value = 1; !stop_.load() && Clock::now() < end; value ^= 1) {
-      board_->set_all(value);
+      staging_->set_all(value);
       std::this_thread::sleep_for(20us);
       std::lock_guard all(mutex_);
       if (std::all_of(entries_.begin(), entries_.end(), [](Entry& e) { return e.mark->passed(); })) break;
@@ -179,7 +179,8 @@ void GpuExecutor::release(const Status& why) {
 
 // ---- choice ---------------------------------------------------------------------------------------
 
-Result<GpuExecutor::Way> GpuExecutor::way(const Operation& op, const Choice& choice, std::string* why) const {
+Result<GpuExecutor::Path> GpuExecutor::path(const Operation& op, const Choice& choice,
+                                            std::string* why) const {
   const Topology& t = topology_;
   if (t.without >= 0)
     return unsupported(
@@ -189,24 +190,25 @@ Result<GpuExecutor::Way> GpuExecutor::way(const Operation& op, const Choice& cho
   const bool fused = t.one && n_ <= (pairs ? gpu::FusedArgs::kMaxUnevenPairs : gpu::FusedArgs::kMaxRanks);
   // Rank order over links is the chain's alone.
   const bool ordered = op.numerics == Numerics::canonical && op.collective == Collective::reduce_scatter;
-  const bool flows = t.reach && n_ <= GpuBoard::kMaxRanks && !ordered;
+  const bool flows = t.reach && n_ <= GpuStaging::kMaxRanks && !ordered;
   const bool resident = t.reach && t.concurrent && t.channels > 0 && !op.uneven && n_ > 1 &&
                         n_ <= gpu::ResidentLayout::kMaxRanks;
-  const auto say = [&](Way w, std::string_view text) {
+  const auto say = [&](Path w, std::string_view text) {
     if (why) *why = text;
     return w;
   };
-  const std::string& wanted = context_.spec().gpu_way;
-  if (wanted == "leader" && fused) return say(Way::leader, "leader: OURO_GPU_WAY");
-  if (wanted == "resident" && resident) return say(Way::resident, "resident: OURO_GPU_WAY");
-  if (wanted == "stream" && flows) return say(Way::stream, "stream-ordered: OURO_GPU_WAY");
-  if (wanted == "staged") return say(Way::staged, "staged: OURO_GPU_WAY");
-  if (choice.forced && !choice.boards && flows)
-    return say(Way::stream, fmt::format("stream-ordered {}: asked for by name", name(choice.algorithm)));
-  if (fused) return say(Way::leader, "leader: all ranks have one GPU, one kernel serves them all");
-  if (resident && t.apart) return say(Way::resident, "resident: each rank has a GPU and can map the others'");
-  if (flows) return say(Way::stream, "stream-ordered: each rank can map the others' GPUs");
-  return say(Way::staged, "staged through the host: GPUs that cannot map each other");
+  const std::string& wanted = context_.spec().gpu_path;
+  if (wanted == "leader" && fused) return say(Path::leader, "leader: OURO_GPU_PATH");
+  if (wanted == "resident" && resident) return say(Path::resident, "resident: OURO_GPU_PATH");
+  if (wanted == "stream" && flows) return say(Path::stream, "stream-ordered: OURO_GPU_PATH");
+  if (wanted == "staged") return say(Path::staged, "staged: OURO_GPU_PATH");
+  if (choice.forced && !choice.staging && flows)
+    return say(Path::stream, fmt::format("stream-ordered {}: asked for by name", name(choice.algorithm)));
+  if (fused) return say(Path::leader, "leader: all ranks have one GPU, one kernel serves them all");
+  if (resident && t.apart)
+    return say(Path::resident, "resident: each rank has a GPU and can map the others'");
+  if (flows) return say(Path::stream, "stream-ordered: each rank can map the others' GPUs");
+  return say(Path::staged, "staged through the host: GPUs that cannot map each other");
 }
 
 // ---- running --------------------------------------------------------------------------------------
@@ -232,13 +234,13 @@ Status GpuExecutor::enqueue(std::span<const MemOp> ops, const gpu::Stream& s) {
   return ops.empty() ? Status() : gpu().enqueue(ops, s);
 }
 
-Status GpuExecutor::open_board() {
-  if (board_) return {};
-  // Not a meeting: ranks that come to two groups in different orders would wait for each other.
-  auto segment = context_.segment(key_ ^ kBoardOf, GpuBoard::bytes(n_), host_.world_rank(0));
+Status GpuExecutor::open_staging() {
+  if (staging_) return {};
+  // Not a rendezvous: ranks that come to two groups in different orders would wait for each other.
+  auto segment = context_.segment(key_ ^ kStagingOf, GpuStaging::bytes(n_), host_.world_rank(0));
   if (!segment.ok()) return segment.status();
-  auto board = GpuBoard::open(std::move(*segment), n_);
-  if (!board.ok()) return board.status();
+  auto staging = GpuStaging::open(std::move(*segment), n_);
+  if (!staging.ok()) return staging.status();
   constexpr std::size_t kBytes = 4096;
   auto stop = context_.gpu_block(host_.world_rank(0), key_ ^ kStopOf, kBytes);
   if (!stop.ok()) return stop.status();
@@ -248,7 +250,7 @@ Status GpuExecutor::open_board() {
   std::lock_guard lock(mutex_);
   stop_stream_ = std::move(*stream);
   stop_word_ = reinterpret_cast<std::uint32_t*>(stop->data);
-  board_ = std::move(*board);
+  staging_ = std::move(*staging);
   return {};
 }
 
@@ -274,22 +276,23 @@ Status GpuExecutor::finish(const Plan* plan, std::uint64_t seq, const std::share
   last_stream_ = stream;
   last_mark_ = *work;
   std::lock_guard lock(mutex_);
-  if (released_) mark->spoil(error_);
+  if (released_) mark->poison(error_);
   if (plan) entries_.push_back({{seq, *plan, Clock::now()}, mark});
   return {};
 }
 
-Status GpuExecutor::run(const Plan& plan, Way way, std::uint64_t seq,
+Status GpuExecutor::run(const Plan& plan, Path path, std::uint64_t seq,
                         const std::shared_ptr<GpuStream>& stream, std::shared_ptr<WorkState>* work) {
   auto capture = gpu().capturing(stream->get());
   if (!capture.ok()) return capture.status();
   const bool capturing = *capture != 0;
-  if (way != Way::leader || n_ == 1) OURO_TRY(check_buffers(plan.op, plan.id));  // a leader maps them anyway
+  if (path != Path::leader || n_ == 1)
+    OURO_TRY(check_buffers(plan.op, plan.id));  // a leader maps them anyway
   OURO_TRY(order(*stream, capturing));
-  Status s = n_ == 1                ? run_alone(plan, *stream)
-             : way == Way::leader   ? run_leader(plan, seq, *stream, capturing)
-             : way == Way::resident ? run_resident(plan, seq, *stream, capturing)
-                                    : run_flow(plan, seq, *stream, capturing);
+  Status s = n_ == 1                  ? run_alone(plan, *stream)
+             : path == Path::leader   ? run_leader(plan, seq, *stream, capturing)
+             : path == Path::resident ? run_resident(plan, seq, *stream, capturing)
+                                      : run_flow(plan, seq, *stream, capturing);
   // What was enqueued before an error has to be waited for as well.
   Status marked = finish(&plan, seq, stream, capturing, work);
   return s.ok() ? marked : s;
@@ -297,49 +300,51 @@ Status GpuExecutor::run(const Plan& plan, Way way, std::uint64_t seq,
 
 Status GpuExecutor::post(const Plan& plan, std::uint64_t seq, bool capturing, GpuRef in, GpuRef out,
                          bool* last) {
-  OURO_TRY(open_board());
-  if (ops_ >= GpuBoard::kCards) OURO_TRY(host_.waiter().until(board_->led(), ops_ - GpuBoard::kCards + 1));
+  OURO_TRY(open_staging());
+  if (ops_ >= GpuStaging::kArrivals)
+    OURO_TRY(host_.waiter().until(staging_->led(), ops_ - GpuStaging::kArrivals + 1));
   const Operation& op = plan.op;
-  GpuCard& card = board_->card(rank_, ops_);
-  card = {.seq = seq,
-          .signature = plan.folded,
-          .captured = capturing,
-          .in = in,
-          .out = out,
-          .premul = op.op.scalar};
-  if (op.uneven && op.collective == Collective::all_to_all && n_ <= GpuCard::kPairs) {
-    std::copy(op.in_counts.begin(), op.in_counts.end(), card.send_counts);
-    std::copy(op.out_counts.begin(), op.out_counts.end(), card.recv_counts);
+  GpuArrival& arrival = staging_->arrival(rank_, ops_);
+  arrival = {.seq = seq,
+             .signature = plan.folded,
+             .captured = capturing,
+             .in = in,
+             .out = out,
+             .premul = op.op.scalar};
+  if (op.uneven && op.collective == Collective::all_to_all && n_ <= GpuArrival::kPairs) {
+    std::copy(op.in_counts.begin(), op.in_counts.end(), arrival.send_counts);
+    std::copy(op.out_counts.begin(), op.out_counts.end(), arrival.recv_counts);
   }
-  *last = board_->arrive(ops_++);
+  *last = staging_->arrive(ops_++);
   if (!*last) return {};
-  return compare_cards(plan, seq, capturing);
+  return compare_arrivals(plan, seq, capturing);
 }
 
-Status GpuExecutor::compare_cards(const Plan& plan, std::uint64_t seq, bool capturing) {
+Status GpuExecutor::compare_arrivals(const Plan& plan, std::uint64_t seq, bool capturing) {
   const std::uint64_t k = ops_ - 1;
   for (int r = 0; r < n_; ++r) {
-    const GpuCard& card = board_->card(r, k);
-    if (card.seq != seq || card.signature != plan.folded) return host_.disagreement(r, "gpu card");
-    if ((card.captured != 0) != capturing)
+    const GpuArrival& arrival = staging_->arrival(r, k);
+    if (arrival.seq != seq || arrival.signature != plan.folded)
+      return host_.disagreement(r, "gpu arrival record");
+    if ((arrival.captured != 0) != capturing)
       return Status(Failure{.reason = Reason::mismatch,
-                            .text = card.captured
+                            .text = arrival.captured
                                         ? "it captures this operation into a graph; this rank runs it"
                                         : "it runs this operation; this rank captures it into a graph",
                             .rank = r,
-                            .detector = "gpu card"});
+                            .detector = "gpu arrival record"});
   }
-  if (plan.op.uneven && plan.op.collective == Collective::all_to_all && n_ <= GpuCard::kPairs)
+  if (plan.op.uneven && plan.op.collective == Collective::all_to_all && n_ <= GpuArrival::kPairs)
     for (int a = 0; a < n_; ++a)
       for (int b = 0; b < n_; ++b) {
-        const std::uint64_t sent = board_->card(a, k).send_counts[b],
-                            awaited = board_->card(b, k).recv_counts[a];
+        const std::uint64_t sent = staging_->arrival(a, k).send_counts[b],
+                            awaited = staging_->arrival(b, k).recv_counts[a];
         if (sent != awaited)
           return Status(Failure{
               .reason = Reason::mismatch,
               .text = fmt::format("it sends {} elements to rank {}, which expects {}", sent, b, awaited),
               .rank = a,
-              .detector = "gpu card"});
+              .detector = "gpu arrival record"});
       }
   return {};
 }

@@ -1,4 +1,4 @@
-// The GPU executor: puts operations on device memory into streams. Three ways: one rank launches a kernel
+// The GPU executor: puts operations on device memory into streams. Three paths: one rank launches a kernel
 // over the buffers of all (leader), flows as waits, copies and writes of streams (stream-ordered), or through
 // pinned memory of the host (staged). Nothing spins on a device. Used by group.
 #pragma once
@@ -13,7 +13,7 @@
 #include "kernels/gpu/collect.h"
 #include "runtime/context/context.h"
 #include "runtime/core/thread.h"
-#include "runtime/exec/gpu/gpu_board.h"
+#include "runtime/exec/gpu/gpu_staging.h"
 #include "runtime/exec/host/host_executor.h"
 #include "runtime/plan/plan.h"
 #include "runtime/stream/gpu_stream.h"
@@ -24,7 +24,7 @@ class GpuExecutor {
  public:
   /// leader: all ranks have one GPU. resident: each has its own and can map the others', and the collective
   /// is even. stream: each can map the others' GPUs. staged: otherwise.
-  enum class Way : std::uint8_t { leader, resident, stream, staged };
+  enum class Path : std::uint8_t { leader, resident, stream, staged };
   using RunOnHost = std::function<Status(const Operation&)>;
 
   /// `key` names the group's memory on all ranks.
@@ -34,13 +34,13 @@ class GpuExecutor {
   GpuExecutor& operator=(const GpuExecutor&) = delete;
 
   /// How an operation would run: the same on all ranks that agree on it. `why`, if given, is filled in.
-  /// Error unsupported: it has no way (a rank without a GPU).
-  Result<Way> way(const Operation&, const Choice&, std::string* why = nullptr) const;
+  /// Error unsupported: it has no path (a rank without a GPU).
+  Result<Path> path(const Operation&, const Choice&, std::string* why = nullptr) const;
   /// Enqueues; operations of a group run in the order of these calls, on whichever streams. `work` ends with
   /// it. A group's operations are enqueued by one thread at a time.
-  Status run(const Plan&, Way, std::uint64_t seq, const std::shared_ptr<GpuStream>&,
+  Status run(const Plan&, Path, std::uint64_t seq, const std::shared_ptr<GpuStream>&,
              std::shared_ptr<WorkState>* work);
-  /// The staged way: `on_host` runs the same operation over memory of the host, on a thread of the stream's.
+  /// The staged path: `on_host` runs the same operation over memory of the host, on a thread of the stream's.
   Status run_staged(const Operation&, const std::shared_ptr<GpuStream>&, RunOnHost on_host,
                     std::shared_ptr<WorkState>* work);
 
@@ -76,15 +76,16 @@ class GpuExecutor {
   }
   /// That the buffers of a call are memory of this rank's GPU; asked once for calls that are alike.
   Status check_buffers(const Operation&, std::uint64_t plan);
-  Status open_board();
+  Status open_staging();
   Status order(GpuStream&, bool capturing);
   /// Marks the end of the operation in the stream. Plan null: somebody else watches it.
   Status finish(const Plan*, std::uint64_t seq, const std::shared_ptr<GpuStream>&, bool capturing,
                 std::shared_ptr<WorkState>* work);
-  /// Writes my card, counts me in; true in *last for who comes last. Cards were compared then.
+  /// Writes my arrival record, counts me in; true in *last for who comes last. Arrival records were compared
+  /// then.
   Status post(const Plan&, std::uint64_t seq, bool capturing, transport::GpuRef in, transport::GpuRef out,
               bool* last);
-  Status compare_cards(const Plan&, std::uint64_t seq, bool capturing);
+  Status compare_arrivals(const Plan&, std::uint64_t seq, bool capturing);
   Status enqueue(std::span<const gpu::MemOp>, const gpu::Stream&);
   int multiprocessors();
 
@@ -117,7 +118,7 @@ class GpuExecutor {
   std::uint64_t key_;
   int device_;
   std::chrono::milliseconds deadline_;
-  /// Of the group; seats do not change, so all ranks find the same.
+  /// Of the group; member records do not change, so all ranks find the same.
   struct Topology {
     int without = -1;        // a rank that has no GPU
     bool one = true;         // GPU for all
@@ -127,7 +128,7 @@ class GpuExecutor {
     bool apart = true;       // each rank has a GPU of its own
     int channels = 0;        // blocks of a rank that fit at the same time
   } topology_;
-  std::shared_ptr<GpuBoard> board_;
+  std::shared_ptr<GpuStaging> staging_;
   std::uint32_t* stop_word_ = nullptr;  // in device memory of rank 0: tells kernels to touch nothing
   std::shared_ptr<GpuStream> stop_stream_;
   bool abroad_ = false;                     // a member is another process

@@ -1,5 +1,5 @@
-// The stream-ordered way: a listener that turns each step of a flow into waits, a kernel and writes on a
-// stream. Slots lie in the receiver's device memory, the words that guard them on the board. See
+// The stream-ordered path: a listener that turns each step of a flow into waits, a kernel and writes on a
+// stream. Slots lie in the receiver's device memory, the words that guard them in the staging buffer. See
 // gpu_executor.h.
 #include <fmt/format.h>
 
@@ -135,7 +135,7 @@ class GpuFlow {
       auto at = slot(s.from, e_.rank_, i);
       if (!at.ok()) return at.status();
       a.incoming = *at;
-      void* word = e_.board_->full(s.from, e_.rank_, static_cast<int>(i++ % kSlots)).device;
+      void* word = e_.staging_->full(s.from, e_.rank_, static_cast<int>(i++ % kSlots)).device;
       before.push_back({MemOp::Kind::wait_equal, 1, word});
       after.push_back({MemOp::Kind::write, 0, word});
     }
@@ -144,7 +144,7 @@ class GpuFlow {
       auto at = slot(e_.rank_, s.to, i);
       if (!at.ok()) return at.status();
       a.send = *at;
-      void* word = e_.board_->full(e_.rank_, s.to, static_cast<int>(i++ % kSlots)).device;
+      void* word = e_.staging_->full(e_.rank_, s.to, static_cast<int>(i++ % kSlots)).device;
       before.push_back({MemOp::Kind::wait_equal, 0, word});
       after.push_back({MemOp::Kind::write, 1, word});
     }
@@ -204,18 +204,18 @@ flow::Algorithm by_links(Collective c) {
 Status GpuExecutor::run_flow(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
   bool last = false;
   OURO_TRY(post(plan, seq, capturing, {}, {}, &last));
-  if (last) publish(board_->led(), ops_);
+  if (last) publish(staging_->led(), ops_);
   if (slots_.empty()) slots_.resize(static_cast<std::size_t>(n_));
   const Operation& op = plan.op;
   // Rank order needs the chain, where nobody asked for another flow that has it.
   const bool chain = op.numerics == Numerics::canonical && op.reduces();
-  const flow::Algorithm algorithm = plan.choice.forced && !plan.choice.boards ? plan.choice.algorithm
+  const flow::Algorithm algorithm = plan.choice.forced && !plan.choice.staging ? plan.choice.algorithm
                                     : chain && op.collective == Collective::all_reduce
                                         ? flow::Algorithm::chain
                                         : by_links(op.collective);
   Status outcome = invalid(fmt::format("{}: no flow '{}' over links", name(op.collective), name(algorithm)));
   flow::visit(op.collective, algorithm, [&]<class Flow>(Flow) {
-    if constexpr (!Flow::kBoards) outcome = GpuFlow(*this, plan, stream).run<Flow>();
+    if constexpr (!Flow::kStaging) outcome = GpuFlow(*this, plan, stream).run<Flow>();
   });
   return outcome;
 }

@@ -71,16 +71,16 @@ Status GpuExecutor::run_leader(const Plan& plan, std::uint64_t seq, GpuStream& s
 }
 
 Status GpuExecutor::follow(GpuStream& stream) {
-  const MemOp ops[] = {{MemOp::Kind::write, 1, board_->ready(rank_).device},
-                       {MemOp::Kind::wait_equal, 1, board_->done(rank_).device},
-                       {MemOp::Kind::write, 0, board_->done(rank_).device}};
+  const MemOp ops[] = {{MemOp::Kind::write, 1, staging_->ready(rank_).device},
+                       {MemOp::Kind::wait_equal, 1, staging_->done(rank_).device},
+                       {MemOp::Kind::write, 0, staging_->done(rank_).device}};
   return enqueue(ops, stream.get());
 }
 
 Status GpuExecutor::lead(const Plan& plan, GpuStream& stream) {
   gpu::FusedArgs args;
   OURO_TRY(fill(plan, &args));
-  publish(board_->led(), ops_);
+  publish(staging_->led(), ops_);
   // Where other ranks are threads here, their streams wait for this one's word, and a device gives streams of
   // a process a limited number of queues: the kernel goes to a stream of high priority, whose queue is
   // another.
@@ -101,9 +101,9 @@ Status GpuExecutor::lead(const Plan& plan, GpuStream& stream) {
   std::vector<MemOp> before, after;
   for (int r = 0; r < n_; ++r) {
     if (r == rank_) continue;
-    before.push_back({MemOp::Kind::wait_equal, 1, board_->ready(r).device});
-    before.push_back({MemOp::Kind::write, 0, board_->ready(r).device});
-    after.push_back({MemOp::Kind::write, 1, board_->done(r).device});
+    before.push_back({MemOp::Kind::wait_equal, 1, staging_->ready(r).device});
+    before.push_back({MemOp::Kind::write, 0, staging_->ready(r).device});
+    after.push_back({MemOp::Kind::write, 1, staging_->done(r).device});
   }
   OURO_TRY(enqueue(before, on));
   OURO_TRY(launch(args, on));
@@ -122,7 +122,7 @@ Status GpuExecutor::launch(const gpu::FusedArgs& args, const gpu::Stream& on) {
   return l.kernel ? gpu().launch(*l.kernel, l.shape, &args, on) : Status();
 }
 
-/// The arguments of one launch for all ranks, from their cards.
+/// The arguments of one launch for all ranks, from their arrival records.
 Status GpuExecutor::fill(const Plan& plan, gpu::FusedArgs* a) {
   const Operation& op = plan.op;
   const std::uint64_t k = ops_ - 1;
@@ -149,9 +149,10 @@ Status GpuExecutor::fill(const Plan& plan, gpu::FusedArgs* a) {
     for (int r = 0; r < n_; ++r)
       for (int b = 0; b < n_; ++b) {
         const auto i = static_cast<std::size_t>(r), j = static_cast<std::size_t>(b);
-        a->send_offsets[r][b + 1] = a->send_offsets[r][b] + board_->card(r, k).send_counts[b];
-        a->recv_offsets[r][b + 1] = a->recv_offsets[r][b] + board_->card(r, k).recv_counts[b];
-        in_counts[i] += board_->card(r, k).send_counts[j], out_counts[i] += board_->card(r, k).recv_counts[j];
+        a->send_offsets[r][b + 1] = a->send_offsets[r][b] + staging_->arrival(r, k).send_counts[b];
+        a->recv_offsets[r][b + 1] = a->recv_offsets[r][b] + staging_->arrival(r, k).recv_counts[b];
+        in_counts[i] += staging_->arrival(r, k).send_counts[j],
+            out_counts[i] += staging_->arrival(r, k).recv_counts[j];
       }
   } else {
     const bool gathers = op.collective == Collective::all_gather;
@@ -165,23 +166,23 @@ Status GpuExecutor::fill(const Plan& plan, gpu::FusedArgs* a) {
   for (int r = 0; r < n_; ++r)  // mappings that are about to be renewed may still be in use
     if (context_.gpu_stale(host_.world_rank(r)) && last_mark_) last_mark_->wait();
   for (int r = 0; r < n_; ++r) {
-    const GpuCard card = board_->card(r, k);  // a copy: a peer could change it under us
+    const GpuArrival arrival = staging_->arrival(r, k);  // a copy: a peer could change it under us
     const auto resolve = [&](const GpuRef& ref, std::size_t count) {
       return r == rank_ ? Result<std::byte*>(reinterpret_cast<std::byte*>(ref.address))
                         : context_.resolve_gpu(host_.world_rank(r), ref, count * elem);
     };
     const auto i = static_cast<std::size_t>(r);
     if (op.reads(r) && in_counts[i] > 0) {
-      auto at = resolve(card.in, in_counts[i]);
+      auto at = resolve(arrival.in, in_counts[i]);
       if (!at.ok()) return at.status();
       a->in[r] = *at;
     }
     if (op.writes(r) && out_counts[i] > 0) {
-      auto at = resolve(card.out, out_counts[i]);
+      auto at = resolve(arrival.out, out_counts[i]);
       if (!at.ok()) return at.status();
       a->out[r] = *at;
     }
-    a->premul[r] = card.premul;
+    a->premul[r] = arrival.premul;
   }
   return {};
 }

@@ -1,5 +1,6 @@
-// The resident way: each rank launches a kernel that carries a flow out by itself, over memory and flags that
-// all ranks map. It spins, so all ranks' blocks must be able to run at the same time. See gpu_executor.h.
+// The resident path: each rank launches a kernel that carries a flow out by itself, over memory and flags
+// that all ranks map. It spins, so all ranks' blocks must be able to run at the same time. See
+// gpu_executor.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,8 +27,8 @@ gpu::ResidentSizes sizes(int n) {
 }
 
 /// Start values, for GPUs that reach each other by load and store; none has been measured. Of flows over
-/// boards each rank reads what the others posted, once, and adds in rank order; the ring moves as little and
-/// waits more often.
+/// staging buffers each rank reads what the others posted, once, and adds in rank order; the ring moves as
+/// little and waits more often.
 Algorithm resident_algorithm(const Operation& op, std::size_t bytes) {
   constexpr std::size_t kOneShot = 64 << 10, kRing = 2 << 20;
   const bool ordered = op.numerics == Numerics::canonical && op.reduces();
@@ -61,8 +62,8 @@ struct GpuExecutor::Resident {
 };
 
 std::function<bool()> GpuExecutor::doubts() const {
-  return [board = board_, resident = resident_] {
-    return (board && board->spoiled()) ||
+  return [staging = staging_, resident = resident_] {
+    return (staging && staging->poisoned()) ||
            (resident && std::atomic_ref(resident->error->fault).load(std::memory_order_acquire) !=
                             gpu::ResidentFault::none);
   };
@@ -121,10 +122,10 @@ Status GpuExecutor::open_resident() {
     if (!loaded.ok()) return loaded.status();
   }
   for (int q = 0; q < n_; ++q) {
-    const GpuSeat& seat = context_.gpu_seat(host_.world_rank(q));
-    if (seat.uuid != context_.gpu_seat(host_.world_rank(rank_)).uuid &&
+    const GpuRecord& record = context_.gpu_record(host_.world_rank(q));
+    if (record.uuid != context_.gpu_record(host_.world_rank(rank_)).uuid &&
         context_.peer(host_.world_rank(q)).pid == context_.peer(host_.world_rank(rank_)).pid)
-      OURO_TRY(gpu().enable_peer(device_, seat.device));
+      OURO_TRY(gpu().enable_peer(device_, record.device));
     auto arena = context_.gpu_block(host_.world_rank(q), key_ ^ (kArena + static_cast<std::uint64_t>(q)),
                                     r->layout.bytes());
     if (!arena.ok()) return arena.status();
@@ -140,7 +141,7 @@ Status GpuExecutor::run_resident(const Plan& plan, std::uint64_t seq, GpuStream&
   OURO_TRY(open_resident());
   bool last = false;
   OURO_TRY(post(plan, seq, capturing, {}, {}, &last));
-  if (last) publish(board_->led(), ops_);
+  if (last) publish(staging_->led(), ops_);
   const Operation& op = plan.op;
   ResidentArgs a;
   a.collective = op.collective;

@@ -1,4 +1,4 @@
-// The staged way: down into pinned memory of the host, the host's own operation, up again. See
+// The staged path: down into pinned memory of the host, the host's own operation, up again. See
 // gpu_executor.h.
 #include <algorithm>
 #include <bit>

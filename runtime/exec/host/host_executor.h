@@ -1,12 +1,12 @@
-// The host executor: the listener that carries flows out with loads and stores over links and boards.
-// Used by group, one operation at a time; it keeps its buffers between operations.
+// The host executor: the listener that carries flows out with loads and stores over links and staging
+// buffers. Used by group, one operation at a time; it keeps its buffers between operations.
 #pragma once
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
 
-#include "kernels/flow/nodes.h"
+#include "kernels/flow/hosts.h"
 #include "kernels/flow/step.h"
 #include "kernels/host/host_loops.h"
 #include "runtime/context/context.h"
@@ -28,10 +28,10 @@ struct LinkEnd {
 struct Lanes {
   std::unique_ptr<transport::Links> links;
   std::vector<LinkEnd> in, out;  // by rank
-  std::unique_ptr<transport::Boards> boards;
-  std::vector<BoardView> board;           // by rank
+  std::unique_ptr<transport::StagingBuffers> staging;
+  std::vector<StagingView> staging_of;    // by rank
   std::vector<std::uint64_t> known_done;  // rounds that each rank is known to have released
-  std::uint64_t round = 0;                // of the boards; the same on all ranks between operations
+  std::uint64_t round = 0;                // of the staging buffers; the same on all ranks between operations
   std::vector<std::byte> scratch;         // accumulators of one round
 };
 
@@ -39,17 +39,17 @@ struct Lanes {
 class Host {
  public:
   virtual ~Host() = default;
-  virtual Status need_links() = 0;   ///< fills in Lanes::links, in, out
-  virtual Status need_boards() = 0;  ///< fills in Lanes::boards, board, known_done
+  virtual Status need_links() = 0;    ///< fills in Lanes::links, in, out
+  virtual Status need_staging() = 0;  ///< fills in Lanes::staging, staging_of, known_done
   virtual Waiter& waiter() = 0;
-  /// A peer's header or card shows another operation: finds out who disagrees and fails the group.
+  /// A peer's header or arrival record shows another operation: finds out who disagrees and fails the group.
   virtual Status disagreement(int with, const char* where) = 0;
   /// Whom the next wait is for, where peers alone know whether they come (mix): named if nobody does.
   virtual void expect(int peer, bool sends) = 0;
   virtual int world_rank(int rank) const = 0;
   virtual const std::vector<int>& world_ranks() const = 0;
   /// Where the ranks are, for flows between hosts.
-  virtual flow::Nodes nodes() const = 0;
+  virtual flow::HostLayout nodes() const = 0;
 };
 
 class HostExecutor {
@@ -85,8 +85,8 @@ class HostExecutor {
   Status hop(const flow::Step& s) {
     if (s.verb & flow::kPost) return post(s);
     if (s.verb & flow::kRelease) return end_round();
-    if (s.verb & flow::kMeet) return meet();
-    if (s.verb & flow::kSpread) return spread(s);
+    if (s.verb & flow::kBarrier) return barrier();
+    if (s.verb & flow::kMulticast) return multicast(s);
     if (s.verb & flow::kPosted) return s.from == flow::kEveryone ? reduce(s) : fetch(s);
     return hop_link(s);
   }
@@ -138,45 +138,45 @@ class HostExecutor {
     if (to != from && bytes > 0) std::memcpy(to, from, bytes);
   }
 
-  // Boards.
+  // Staging buffers.
   Status fetch(const flow::Step&);
   Status reduce(const flow::Step&);
   Status post(const flow::Step&);
-  Status meet();
-  Status spread(const flow::Step&);
+  Status barrier();
+  Status multicast(const flow::Step&);
   Status gather_sources(const flow::Step&, Extent at);
-  Status open_page(std::uint64_t round);
-  Status wait_for(int from, std::uint64_t round, BoardView::Phase phase) {
-    const BoardView& b = lanes_.board[static_cast<std::size_t>(from)];
-    const std::atomic_ref word(b.card(round).word);
+  Status open_slot(std::uint64_t round);
+  Status wait_for(int from, std::uint64_t round, StagingView::Phase phase) {
+    const StagingView& b = lanes_.staging_of[static_cast<std::size_t>(from)];
+    const std::atomic_ref word(b.arrival(round).word);
     const std::uint64_t seen = word.load(std::memory_order_acquire);
-    if (!reached(static_cast<std::uint32_t>(seen), BoardView::serial(round, phase)))
+    if (!reached(static_cast<std::uint32_t>(seen), StagingView::serial(round, phase)))
       return wait_long(from, round, phase);
     return heard(from, round, seen);
   }
-  Status wait_long(int from, std::uint64_t round, BoardView::Phase);
-  /// What `seen`, the word of a card of this round, tells.
+  Status wait_long(int from, std::uint64_t round, StagingView::Phase);
+  /// What `seen`, the word of an arrival record of this round, tells.
   Status heard(int from, std::uint64_t round, std::uint64_t seen) {
     // Who has come to this round has released those that lie far enough behind: no need to ask for its
     // `done`.
     auto& known = lanes_.known_done[static_cast<std::size_t>(from)];
     known = std::max({known, base_, round - std::min(round, ahead_)});
-    if (static_cast<std::uint32_t>(seen >> 32) != tag_) return host_.disagreement(from, "card");
+    if (static_cast<std::uint32_t>(seen >> 32) != tag_) return host_.disagreement(from, "arrival record");
     return {};
   }
   Status posted_at(int from, const flow::Step&, Extent at, const void** where);
-  std::byte* piece_on(const BoardView&, std::uint64_t round, std::size_t position) const;
+  std::byte* piece_on(const StagingView&, std::uint64_t round, std::size_t position) const;
   /// Whether all ranks have registered what an in-place flow reads and writes: they all come to the same
   /// answer.
-  enum class Way : std::uint8_t { staged, in_place, pull };
-  Status refer(bool must, Way*);
+  enum class Path : std::uint8_t { staged, zero_copy, pull };
+  Status refer(bool must, Path*);
   Status agree(bool* all_can);
-  bool refers(Card&) const;
-  bool offers(Card&) const;
+  bool refers(Arrival&) const;
+  bool offers(Arrival&) const;
   Status resolve_all();
   Status bring(int from, bool result, std::size_t offset, void* to, std::size_t bytes) const;
   Status reduce_remote(const flow::Step&);
-  bool posts_on_board() const;
+  bool posts_in_staging() const;
   Status end_round();
   void deliver(void* to, const void* from, std::size_t bytes) const;
   void fold(std::byte* out, std::size_t count);
@@ -186,11 +186,11 @@ class HostExecutor {
   Lanes& lanes_;
   const int rank_, n_;
 
-  // Of the operation at hand; all but the first three lines, and those of boards, stay for the next one if it
-  // has the same plan.
+  // Of the operation at hand; all but the first three lines, and those of staging buffers, stay for the next
+  // one if it has the same plan.
   const Operation* op_ = nullptr;
   std::uint64_t seq_ = 0, signature_ = 0;
-  std::uint32_t tag_ = 0;                        // of this operation on cards
+  std::uint32_t tag_ = 0;                        // of this operation on arrival records
   std::uint64_t prepared_ = 0;                   // the plan, or 0
   Status (HostExecutor::*runner_)() = nullptr;   // the flow that was selected
   Status (HostExecutor::*cut_for_)() = nullptr;  // the flow that what follows was worked out for
@@ -206,28 +206,28 @@ class HostExecutor {
   bool blocks_ = false, pipelined_ = false, by_reference_ = false;
   bool streams_ = false;  // outputs go past the caches
 
-  // Of the boards in it.
+  // Of the staging buffers in it.
   // In place of the id of an allocation: nothing to refer to; an address in the rank's process; this rank can
   // run a batch's operations as one.
   static constexpr std::uint64_t kNotRegistered = ~std::uint64_t{0}, kAddress = ~std::uint64_t{0} - 1,
                                  kAsOne = ~std::uint64_t{0} - 2;
-  std::uint64_t base_ = 0;                   // its first round
-  std::uint64_t opened_ = 0;                 // rounds below have their page open
-  std::uint64_t all_released_ = 0;           // all others have released the rounds below
-  std::size_t stride_ = 0;                   // bytes between the pieces of a post
-  int last_piece_ = 0;                       // where the result lies
-  std::uint64_t ahead_ = 0;                  // rounds between posting a round and having released it, at most
-  std::uint64_t depth_ = BoardView::kPages;  // rounds until what a post uses is used again
-  enum class On : std::uint8_t { card, note, page } on_ = On::page;  // where posts lie
+  std::uint64_t base_ = 0;          // its first round
+  std::uint64_t opened_ = 0;        // rounds below have their slot open
+  std::uint64_t all_released_ = 0;  // all others have released the rounds below
+  std::size_t stride_ = 0;          // bytes between the pieces of a post
+  int last_piece_ = 0;              // where the result lies
+  std::uint64_t ahead_ = 0;         // rounds between posting a round and having released it, at most
+  std::uint64_t depth_ = StagingView::kSlots;  // rounds until what a post uses is used again
+  enum class On : std::uint8_t { arrival, eager, slot } on_ = On::slot;  // where posts lie
   bool posts_others_ = false;
   // Of a flow that runs by hand: whether this rank posts and copies its own block, of how many it reads posts
   // (all others, the root or none), and bytes from block to block.
   bool posts_ = false, copies_own_ = false;
   int sources_to_hear_ = 0;
   std::size_t in_step_ = 0, out_step_ = 0;
-  bool staged_ = false;  // the flow that was selected runs over boards
+  bool staged_ = false;  // the flow that was selected runs over staging buffers
   // By reference, if all buffers allow: in place, or by pulling; either of them.
-  bool may_place_ = false, may_pull_ = false, candidate_ = false;
+  bool may_refer_ = false, may_pull_ = false, candidate_ = false;
   bool forced_pull_ = false;
   bool pulls_ = false;  // the flow at hand
   bool met_ = false;    // in the round at hand

@@ -17,7 +17,7 @@ inline const char* name(Kind k) {
   return kNames[static_cast<int>(k)];
 }
 
-/// `expr` names a node of Expressions (in barriers: the set of ranks that the value has heard of).
+/// `expr` names a host of Expressions (in barriers: the set of ranks that the value has heard of).
 struct Value {
   std::int64_t expr = -1;
   Kind kind = Kind::none;

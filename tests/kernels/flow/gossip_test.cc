@@ -17,8 +17,8 @@ using Terms = std::vector<std::pair<int, double>>;
 
 struct Graph {
   std::vector<double> self;
-  std::vector<Terms> takes;
-  std::vector<std::vector<int>> gives;
+  std::vector<Terms> in_neighbours;
+  std::vector<std::vector<int>> out_neighbours;
 };
 
 /// Each possible link with this probability; weights are all different. Some ranks keep nothing of their own.
@@ -31,8 +31,8 @@ Graph random_graph(int n, double density, unsigned seed) {
     const auto me = static_cast<std::size_t>(r);
     for (int from = 0; from < n; ++from) {
       if (from == r || unit(random) >= density) continue;
-      g.takes[me].emplace_back(from, unit(random));
-      g.gives[static_cast<std::size_t>(from)].push_back(r);
+      g.in_neighbours[me].emplace_back(from, unit(random));
+      g.out_neighbours[static_cast<std::size_t>(from)].push_back(r);
     }
     const double kind = unit(random);
     g.self[me] = kind < 0.2 ? 0 : kind < 0.4 ? 1 : unit(random);
@@ -48,11 +48,11 @@ Program record(const Graph& g, int rounds) {
   p.pipelined = Gossip::kPipelined;
   p.keeps = Gossip::kKeeps;
   p.self = g.self;
-  p.takes = g.takes;
+  p.in_neighbours = g.in_neighbours;
   p.steps.resize(g.self.size());
   for (std::size_t r = 0; r < g.self.size(); ++r) {
     Gossip flow;
-    flow.self = g.self[r], flow.takes = g.takes[r], flow.gives = g.gives[r];
+    flow.self = g.self[r], flow.in_neighbours = g.in_neighbours[r], flow.out_neighbours = g.out_neighbours[r];
     const Place at{static_cast<int>(r), p.size, 0, rounds};
     EXPECT_EQ(flow.chunks(at), rounds);
     flow(at, [&](const Step& s) { p.steps[r].push_back(s); });
@@ -68,7 +68,7 @@ TEST(Gossip, RandomDirectedGraphs) {
     for (const double density : kDensities) {
       for (unsigned seed = 0; seed < 8; ++seed) {
         const Graph g = random_graph(n, density, 1000 * seed + static_cast<unsigned>(n));
-        for (const Terms& takes : g.takes) links += static_cast<int>(takes.size());
+        for (const Terms& in_neighbours : g.in_neighbours) links += static_cast<int>(in_neighbours.size());
         for (const int rounds : {1, 2, 3, 7}) {
           const Program p = record(g, rounds);
           ASSERT_EQ(aliasings(p).size(), 2u);  // x may be y
@@ -93,10 +93,10 @@ TEST(Gossip, OneSlotDeadlocks) {
 
 TEST(Gossip, RowsThatDoNotMatch) {
   Graph deaf = random_graph(4, 1, 2);
-  deaf.gives[1].pop_back();  // rank 3 waits for rank 1
+  deaf.out_neighbours[1].pop_back();  // rank 3 waits for rank 1
   EXPECT_NE(refusal(record(deaf, 1)).find("deadlock (rank 3"), std::string::npos);
   Graph chatty = random_graph(4, 0, 3);
-  chatty.gives[1].push_back(0);  // rank 0 takes nothing
+  chatty.out_neighbours[1].push_back(0);  // rank 0 takes nothing
   EXPECT_EQ(refusal(record(chatty, 1)), "messages left in flight");
 }
 

@@ -1,5 +1,5 @@
-// Proofs of the hierarchical flows: all ways to lay up to eight ranks on nodes, selected ones up to 64, ranks
-// in any order, every root; the values that cross each node's network link, against the least; planted
+// Proofs of the hierarchical flows: all ways to lay up to eight ranks on hosts, selected ones up to 64, ranks
+// in any order, every root; the values that cross each host's network link, against the least; planted
 // mutants.
 #include "kernels/flow/hierarchy.h"
 
@@ -26,12 +26,12 @@ std::string text(const Sizes& sizes) {
   return out;
 }
 
-/// By rank: its node, where ranks of a node follow each other.
+/// By rank: its host, where ranks of a host follow each other.
 std::vector<int> in_order(const Sizes& sizes) {
-  std::vector<int> node_of;
+  std::vector<int> host_of;
   for (std::size_t m = 0; m < sizes.size(); ++m)
-    node_of.insert(node_of.end(), static_cast<std::size_t>(sizes[m]), static_cast<int>(m));
-  return node_of;
+    host_of.insert(host_of.end(), static_cast<std::size_t>(sizes[m]), static_cast<int>(m));
+  return host_of;
 }
 
 std::vector<Sizes> compositions(int n) {
@@ -69,9 +69,9 @@ const Sizes kSelected[] = {{7, 8},
 bool rooted(Collective c) { return c == Collective::broadcast || c == Collective::reduce; }
 
 /// Proves all flows for ranks that lie so; the number of cases.
-int prove(const std::vector<int>& node_of, const std::vector<int>& roots, const std::string& what) {
-  const NodeMap map(node_of);
-  const int n = static_cast<int>(node_of.size());
+int prove(const std::vector<int>& host_of, const std::vector<int>& roots, const std::string& what) {
+  const HostMap map(host_of);
+  const int n = static_cast<int>(host_of.size());
   int cases = 0;
   for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
     for (const int root : rooted(c) ? roots : std::vector<int>{0}) {
@@ -119,48 +119,48 @@ TEST(Hierarchy, SelectedShapesOfUpTo64Ranks) {
 TEST(Hierarchy, RanksInAnyOrder) {
   std::mt19937 random(5);
   for (const Sizes& sizes : {Sizes{2, 2}, {3, 1, 2}, {4, 4}, {1, 5, 2}, {7, 8}, {5, 6, 5}}) {
-    std::vector<int> node_of = in_order(sizes);
+    std::vector<int> host_of = in_order(sizes);
     for (int shuffle = 0; shuffle < 8; ++shuffle) {
-      std::shuffle(node_of.begin(), node_of.end(), random);
-      prove(node_of, all_ranks(static_cast<int>(node_of.size())), text(sizes) + " shuffled");
+      std::shuffle(host_of.begin(), host_of.end(), random);
+      prove(host_of, all_ranks(static_cast<int>(host_of.size())), text(sizes) + " shuffled");
     }
   }
 }
 
 TEST(Hierarchy, WithoutNodesAllRanksShareOne) {
-  for_each_hierarchy(Nodes{}, [&](Collective c, std::string_view algorithm, auto flow) {
+  for_each_hierarchy(HostLayout{}, [&](Collective c, std::string_view algorithm, auto flow) {
     for (int n = 1; n <= 9; ++n) EXPECT_EQ(refusal(record(c, flow, n, n / 2, 3)), "") << name(c) << algorithm;
   });
 }
 
-TEST(Nodes, NamesAreAnyNumbers) {
+TEST(HostLayout, NamesAreAnyNumbers) {
   const std::vector<int> names = {70, -3, 70, 5, -3, 70};
-  const NodeMap map(names);
-  const Nodes nodes = map.view();
-  EXPECT_EQ(Sizes(nodes.order.begin(), nodes.order.end()), (Sizes{0, 2, 5, 1, 4, 3}));
-  EXPECT_EQ(Sizes(nodes.first.begin(), nodes.first.end()), (Sizes{0, 3, 5, 6}));
-  EXPECT_EQ(Sizes(nodes.node.begin(), nodes.node.end()), (Sizes{0, 1, 0, 2, 1, 0}));
-  EXPECT_EQ(Sizes(nodes.index.begin(), nodes.index.end()), (Sizes{0, 0, 1, 0, 1, 2}));
-  EXPECT_EQ(nodes.smallest, 1);
-  const Site here(nodes, Place{4, 6});
+  const HostMap map(names);
+  const HostLayout hosts = map.view();
+  EXPECT_EQ(Sizes(hosts.order.begin(), hosts.order.end()), (Sizes{0, 2, 5, 1, 4, 3}));
+  EXPECT_EQ(Sizes(hosts.first.begin(), hosts.first.end()), (Sizes{0, 3, 5, 6}));
+  EXPECT_EQ(Sizes(hosts.host.begin(), hosts.host.end()), (Sizes{0, 1, 0, 2, 1, 0}));
+  EXPECT_EQ(Sizes(hosts.index.begin(), hosts.index.end()), (Sizes{0, 0, 1, 0, 1, 2}));
+  EXPECT_EQ(hosts.smallest, 1);
+  const Site here(hosts, Place{4, 6});
   EXPECT_EQ(here.ranks_on(0, 3), 6);
   EXPECT_EQ(here.ranks_on(2, 2), 4);
   EXPECT_EQ(here.ranks_on(1, 0), 0);
   EXPECT_EQ(here.mate(1), 1);
 }
 
-/// Chunks that leave and enter each node in all rounds.
+/// Chunks that leave and enter each host in all rounds.
 struct Crossings {
   Sizes out, in;
   int total() const { return std::accumulate(out.begin(), out.end(), 0); }
 };
-Crossings crossings(const Program& p, const std::vector<int>& node_of) {
-  const auto nodes = static_cast<std::size_t>(*std::max_element(node_of.begin(), node_of.end()) + 1);
-  Crossings x{Sizes(nodes), Sizes(nodes)};
+Crossings crossings(const Program& p, const std::vector<int>& host_of) {
+  const auto hosts = static_cast<std::size_t>(*std::max_element(host_of.begin(), host_of.end()) + 1);
+  Crossings x{Sizes(hosts), Sizes(hosts)};
   for (std::size_t r = 0; r < p.steps.size(); ++r) {
     for (const Step& s : p.steps[r]) {
       if ((s.verb & kSend) == 0) continue;
-      const int from = node_of[r], to = node_of[static_cast<std::size_t>(s.to)];
+      const int from = host_of[r], to = host_of[static_cast<std::size_t>(s.to)];
       if (from == to) continue;
       x.out[static_cast<std::size_t>(from)] += p.pipelined ? 1 : p.rounds;
       x.in[static_cast<std::size_t>(to)] += p.pipelined ? 1 : p.rounds;
@@ -169,23 +169,23 @@ Crossings crossings(const Program& p, const std::vector<int>& node_of) {
   return x;
 }
 
-/// What each node must send and receive, in chunks, is the least that there is; of trees, in the sum of all
-/// nodes.
+/// What each host must send and receive, in chunks, is the least that there is; of trees, in the sum of all
+/// hosts.
 TEST(Hierarchy, CrossesNetworkLinksAsSeldomAsPossible) {
   constexpr int kRounds = 3;
   int shapes = 0;
   const auto count = [&](const Sizes& sizes) {
-    const std::vector<int> node_of = in_order(sizes);
-    const NodeMap map(node_of);
-    const int n = static_cast<int>(node_of.size()), m = static_cast<int>(sizes.size());
+    const std::vector<int> host_of = in_order(sizes);
+    const HostMap map(host_of);
+    const int n = static_cast<int>(host_of.size()), m = static_cast<int>(sizes.size());
     for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
       SCOPED_TRACE(std::string(name(c)) + " " + std::string(algorithm) + " on " + text(sizes));
       const int root = n / 2, chunks = flow.chunks(Place{0, n, root, 1});
       const bool tree = algorithm == "hierarchy_tree";
-      const Crossings x = crossings(record(c, flow, n, root, kRounds), node_of);
-      const std::size_t nodes = sizes.size(),
-                        home = static_cast<std::size_t>(node_of[static_cast<std::size_t>(root)]);
-      for (std::size_t q = 0; q < nodes; ++q) {
+      const Crossings x = crossings(record(c, flow, n, root, kRounds), host_of);
+      const std::size_t hosts = sizes.size(),
+                        home = static_cast<std::size_t>(host_of[static_cast<std::size_t>(root)]);
+      for (std::size_t q = 0; q < hosts; ++q) {
         const int others = kRounds * (n - sizes[q]), away = q == home ? 0 : kRounds;
         if (algorithm == "exchange") {  // each rank's data to each rank
           EXPECT_EQ(x.out[q], kRounds * sizes[q] * (n - sizes[q]));
@@ -225,52 +225,52 @@ TEST(Hierarchy, CrossesNetworkLinksAsSeldomAsPossible) {
   EXPECT_EQ(shapes, 255 + 21);
 }
 
-/// No node receives the same block twice, no block comes back.
+/// No host receives the same block twice, no block comes back.
 TEST(Hierarchy, AllGatherBringsEachBlockToEachNodeOnce) {
   for (const Sizes& sizes : {Sizes{7, 8}, {1, 5, 2}, {3, 3, 3}, {2, 1, 6, 4}}) {
-    const std::vector<int> node_of = in_order(sizes);
-    const NodeMap map(node_of);
+    const std::vector<int> host_of = in_order(sizes);
+    const HostMap map(host_of);
     const Program p = record(Collective::all_gather, HierarchyAllGather{{}, map.view()},
-                             static_cast<int>(node_of.size()), 0, 1);
-    std::set<std::pair<int, int>> seen;  // block, node
+                             static_cast<int>(host_of.size()), 0, 1);
+    std::set<std::pair<int, int>> seen;  // block, host
     for (std::size_t r = 0; r < p.steps.size(); ++r) {
       for (const Step& s : p.steps[r]) {
         if ((s.verb & kSend) == 0) continue;
-        const int to = node_of[static_cast<std::size_t>(s.to)];
-        if (to == node_of[r]) continue;
-        EXPECT_NE(to, node_of[static_cast<std::size_t>(s.chunk)]);
+        const int to = host_of[static_cast<std::size_t>(s.to)];
+        if (to == host_of[r]) continue;
+        EXPECT_NE(to, host_of[static_cast<std::size_t>(s.chunk)]);
         EXPECT_TRUE(seen.insert({s.chunk, to}).second);
       }
     }
   }
 }
 
-/// All ranks of a node talk to other nodes, not only as many as the smallest node has.
+/// All ranks of a host talk to other hosts, not only as many as the smallest host has.
 TEST(Hierarchy, LargeNodesShareTheWork) {
   for (const Sizes& sizes : {Sizes{7, 8}, {1, 5, 2}, {2, 6}}) {
-    const std::vector<int> node_of = in_order(sizes);
-    const NodeMap map(node_of);
+    const std::vector<int> host_of = in_order(sizes);
+    const HostMap map(host_of);
     const Program p = record(Collective::all_reduce, HierarchyAllReduce{{}, map.view()},
-                             static_cast<int>(node_of.size()), 0, 8);
+                             static_cast<int>(host_of.size()), 0, 8);
     for (std::size_t r = 0; r < p.steps.size(); ++r) {
       EXPECT_TRUE(std::any_of(p.steps[r].begin(), p.steps[r].end(),
                               [&](const Step& s) {
                                 return (s.verb & kSend) != 0 &&
-                                       node_of[static_cast<std::size_t>(s.to)] != node_of[r];
+                                       host_of[static_cast<std::size_t>(s.to)] != host_of[r];
                               }))
           << text(sizes) << " rank " << r;
     }
   }
 }
 
-/// What flows without nodes do: a ring enters and leaves each node once if ranks are sorted by node, and then
-/// carries 2(n-1)/n of the data over each node's link; dealt out in turn, k times as much.
+/// What flows without hosts do: a ring enters and leaves each host once if ranks are sorted by host, and then
+/// carries 2(n-1)/n of the data over each host's link; dealt out in turn, k times as much.
 TEST(Hierarchy, PlainRingDependsOnTheOrderOfRanks) {
   const std::vector<int> sorted = in_order({4, 4}), dealt = {0, 1, 0, 1, 0, 1, 0, 1};
   const Program ring = record(Collective::all_reduce, RingAllReduce{}, 8, 0, 1);
   EXPECT_EQ(crossings(ring, sorted).out, (Sizes{14, 14}));
   EXPECT_EQ(crossings(ring, dealt).out, (Sizes{4 * 14, 4 * 14}));
-  const NodeMap map(sorted);
+  const HostMap map(sorted);
   const HierarchyAllReduce flow{{}, map.view()};
   EXPECT_EQ(flow.chunks(Place{0, 8}), 8);
   EXPECT_EQ(crossings(record(Collective::all_reduce, flow, 8, 0, 1), sorted).out, (Sizes{8, 8}));
@@ -279,7 +279,7 @@ TEST(Hierarchy, PlainRingDependsOnTheOrderOfRanks) {
 /// The documented precondition: rounds overlap.
 TEST(Hierarchy, OneSlotDeadlocks) {
   for (const Sizes& sizes : {Sizes{2, 2}, {1, 1, 1}, {4, 4, 4}}) {
-    const NodeMap map(in_order(sizes));
+    const HostMap map(in_order(sizes));
     const int n = std::accumulate(sizes.begin(), sizes.end(), 0);
     const Program p = record(Collective::all_reduce, HierarchyAllReduce{{}, map.view()}, n, 0, 3);
     EXPECT_NE(verify(p, {1}).find("deadlock"), std::string::npos) << text(sizes);
@@ -287,15 +287,15 @@ TEST(Hierarchy, OneSlotDeadlocks) {
   }
 }
 
-/// One rank believes in other nodes than all others do.
+/// One rank believes in other hosts than all others do.
 TEST(Hierarchy, RanksThatDisagreeOnTheNodesAreRefused) {
-  const NodeMap map(in_order({2, 3})), other(in_order({3, 2}));
+  const HostMap map(in_order({2, 3})), other(in_order({3, 2}));
   int refused = 0;
   for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
     if (algorithm != "hierarchy" || rooted(c) || c == Collective::barrier)
       return;  // some ranks do the same in both
     auto deviant = flow;
-    if constexpr (requires { deviant.nodes; }) deviant.nodes = other.view();
+    if constexpr (requires { deviant.hosts; }) deviant.hosts = other.view();
     const Program wrong = record(c, deviant, 5, 0, 2);
     for (std::size_t r = 0; r < 5; ++r) {
       Program p = record(c, flow, 5, 0, 2);
@@ -382,7 +382,7 @@ void PrintTo(const Mutation& m, std::ostream* out) { *out << m.name; }
 TEST_P(HierarchyMutants, AllRefused) {
   int planted = 0;
   for (const Sizes& sizes : {Sizes{2, 3}, {1, 2}, {2, 1, 2}, {3}, {1, 1, 1, 1}}) {
-    const NodeMap map(in_order(sizes));
+    const HostMap map(in_order(sizes));
     const int n = std::accumulate(sizes.begin(), sizes.end(), 0);
     for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
       const Program proven = record(c, flow, n, n / 2, 2);

@@ -60,9 +60,9 @@ class Memory {
       key -= r;
     return cells_[index(r * keys_ + key)];
   }
-  /// Rank `by` reads or writes a cell: between two meets, no other rank may then write it.
+  /// Rank `by` reads or writes a cell: between two barriers, no other rank may then write it.
   bool touch(Cell& cell, int by, bool write) {
-    const int epoch = ranks_[index(by)].meets;
+    const int epoch = ranks_[index(by)].barriers;
     if (cell.writer != kNobody && cell.write_epoch == epoch && cell.writer != by) return broken(by, "race");
     if (write && cell.reader != kNobody && cell.read_epoch == epoch && cell.reader != by)
       return broken(by, "race");
@@ -97,14 +97,14 @@ class Memory {
     return true;
   }
 
-  /// Remote accesses must lie before a meet that their owner has passed. "" if all do.
+  /// Remote accesses must lie before a barrier that their owner has passed. "" if all do.
   std::string check_lifetimes() const {
-    for (int r = 0; r < n_; ++r) {  // remote accesses must lie before a meet that their owner has passed
+    for (int r = 0; r < n_; ++r) {  // remote accesses must lie before a barrier that their owner has passed
       for (int half = 0; half < 2; ++half) {
         for (int key = 0; key < keys_; ++key) {
           const Cell& cell = cells_[index((half * n_ + r) * keys_ + key)];
-          if ((cell.reader != kNobody && cell.reader != r && cell.read_epoch >= ranks_[index(r)].meets) ||
-              (cell.writer != kNobody && cell.writer != r && cell.write_epoch >= ranks_[index(r)].meets)) {
+          if ((cell.reader != kNobody && cell.reader != r && cell.read_epoch >= ranks_[index(r)].barriers) ||
+              (cell.writer != kNobody && cell.writer != r && cell.write_epoch >= ranks_[index(r)].barriers)) {
             return "memory of rank " + std::to_string(r) + " is used after it may have left";
           }
         }

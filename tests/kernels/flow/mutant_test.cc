@@ -60,9 +60,11 @@ const Operator kOperators[] = {
     {"SendOmitted",
      [](const Program&, Steps& s, int i) { return flip(at(s, i), kSend, has(at(s, i), kSend)); }},
     {"SpreadOmitted",
-     [](const Program&, Steps& s, int i) { return flip(at(s, i), kSpread, has(at(s, i), kSpread)); }},
-    {"SpreadToMyselfOnly", [](const Program&, Steps& s,
-                              int i) { return flip(at(s, i), kSpread | kStore, has(at(s, i), kSpread)); }},
+     [](const Program&, Steps& s, int i) { return flip(at(s, i), kMulticast, has(at(s, i), kMulticast)); }},
+    {"SpreadToMyselfOnly",
+     [](const Program&, Steps& s, int i) {
+       return flip(at(s, i), kMulticast | kStore, has(at(s, i), kMulticast));
+     }},
     {"ReduceDropped",
      [](const Program&, Steps& s, int i) {
        return flip(at(s, i), kInput, has(at(s, i), kRecv) && has(at(s, i), kInput));
@@ -148,13 +150,13 @@ const Operator kOperators[] = {
     {"PostedAhead",  // as far as pages let it, and one further
      [](const Program& p, Steps& s, int i) {
        if (!has(at(s, i), kPost) || p.by_reference) return false;
-       at(s, i).chunk += kPages * p.per_round();
+       at(s, i).chunk += kSlots * p.per_round();
        return true;
      }},
     {"MeetForStep",
      [](const Program&, Steps& s, int i) {
-       if (has(at(s, i), kMeet)) return false;
-       at(s, i) = meet();
+       if (has(at(s, i), kBarrier)) return false;
+       at(s, i) = barrier();
        return true;
      }},
     {"Weighted", [](const Program&, Steps& s, int i) { return at(s, i).weight = 0.5, true; }},

@@ -1,4 +1,4 @@
-// What the verifier's machine consists of: memory cells, links, boards and ranks.
+// What the verifier's machine consists of: memory cells, links, staging buffers and ranks.
 // Used by memory.h and verifier.cc.
 #pragma once
 #include <cstddef>
@@ -15,7 +15,7 @@ struct Cell {
   Value value;
   bool stored = false;
   std::int16_t reader = kNobody, writer = kNobody;  // last ones; kEveryone: several readers
-  int read_epoch = -1, write_epoch = -1;            // meets that they had passed
+  int read_epoch = -1, write_epoch = -1;            // barriers that they had passed
 };
 
 struct Link {
@@ -23,9 +23,9 @@ struct Link {
   int head = 0, count = 0;
 };
 
-struct Board {
-  Board() = default;
-  explicit Board(int r, int f = 0, std::vector<Value> v = {}) : round(r), first(f), inputs(std::move(v)) {}
+struct Staging {
+  Staging() = default;
+  explicit Staging(int r, int f = 0, std::vector<Value> v = {}) : round(r), first(f), inputs(std::move(v)) {}
   int round = -1, first = 0;
   std::vector<Value> inputs;
   int result_chunk = kNobody;
@@ -34,11 +34,11 @@ struct Board {
 
 struct Rank {
   std::size_t step = 0;
-  int round = 0, meets = 0;
+  int round = 0, barriers = 0;
   int posted = -1, released = 0;  // the newest round with a post, and how many are released
-  bool at_meet = false;
+  bool at_barrier = false;
   std::uint64_t heard = 0;
-  Board pages[kPages];
+  Staging slots[kSlots];
 };
 
 /// Whether block c of a round is an input (output) of rank r.

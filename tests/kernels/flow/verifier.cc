@@ -1,18 +1,19 @@
-// The machine behind verify(): steps, links and what they amount to; memory and boards are beside it. Used by
-// the flow tests.
+// The machine behind verify(): steps, links and what they amount to; memory and staging buffers are beside
+// it. Used by the flow tests.
 #include "tests/kernels/flow/verifier.h"
 
 #include <algorithm>
 #include <cstdint>
 
-#include "tests/kernels/flow/boards.h"
+#include "tests/kernels/flow/staging.h"
 
 namespace ouro::flow {
 namespace {
 
-class Machine : private Boards {
+class Machine : private StagingBuffers {
  public:
-  Machine(const Program& p, Setting s) : Boards(p, s), acc_(index(n_ * keys_)), link_of_(index(n_ * n_), -1) {
+  Machine(const Program& p, Setting s)
+      : StagingBuffers(p, s), acc_(index(n_ * keys_)), link_of_(index(n_ * n_), -1) {
     for (int r = 0; r < n_; ++r) ranks_[index(r)].heard = bit(r);
   }
 
@@ -51,7 +52,7 @@ class Machine : private Boards {
     if (me.step < p_.steps[index(r)].size()) return;
     if (p_.collective == Collective::barrier && me.heard != everyone()) fail(r, "leaves a barrier too early");
     if (p_.pipelined) {
-      if (p_.boards && n_ > 1 && me.released != p_.rounds) fail(r, "keeps a round open");
+      if (p_.staging && n_ > 1 && me.released != p_.rounds) fail(r, "keeps a round open");
     } else {
       ++released_[index(me.round)];
     }
@@ -69,21 +70,21 @@ class Machine : private Boards {
     if (s.chunk < 0 || s.chunk >= p_.chunks) return broken(r, "no such chunk");
     const bool mixes = p_.collective == Collective::mix;
     if (s.weight != 1 && !(mixes && has(kRecv))) return broken(r, "a weighted sum");
-    if (!p_.boards && has(kPosted | kPost | kMeet | kSpread | kRelease))
-      return broken(r, "undeclared use of boards");
-    if (!p_.spread && has(kSpread)) return broken(r, "undeclared use of registered outputs");
+    if (!p_.staging && has(kPosted | kPost | kBarrier | kMulticast | kRelease))
+      return broken(r, "undeclared use of staging buffers");
+    if (!p_.multicast && has(kMulticast)) return broken(r, "undeclared use of registered outputs");
     if (has(kRecv) && has(kPosted)) return broken(r, "a step with two sources");
     if (!p_.keeps && has(kKeep)) return broken(r, "undeclared use of accumulators");
-    if (has(kMeet)) return meet(r);
+    if (has(kBarrier)) return barrier(r);
     if (has(kPost)) {
       if (!post(r, s)) return false;
       advance(r);
       return true;
     }
     if (has(kRelease)) return release(r);
-    if (has(kSpread)) {  // outputs are open once their owners have said where they lie
+    if (has(kMulticast)) {  // outputs are open once their owners have said where they lie
       for (int q = 0; q < n_; ++q) {
-        if (ranks_[index(q)].pages[board_round(r, s.chunk) % kPages].round != board_round(r, s.chunk))
+        if (ranks_[index(q)].slots[staging_round(r, s.chunk) % kSlots].round != staging_round(r, s.chunk))
           return false;
       }
     }
@@ -169,7 +170,7 @@ class Machine : private Boards {
     }
     const Value finished{v.expr, v.kind == Kind::wide ? Kind::rounded : v.kind};
     if (has(kStore) && !store(r, r, s.chunk, finished)) return false;
-    for (int owner = 0; has(kSpread) && owner < n_; ++owner) {
+    for (int owner = 0; has(kMulticast) && owner < n_; ++owner) {
       if (!store(r, owner, s.chunk, finished)) return false;
     }
     return true;
@@ -203,28 +204,28 @@ class Machine : private Boards {
     return !has(kStore) || store(r, r, s.chunk, {v.expr, Kind::rounded});
   }
   std::int64_t mixed(int r, int key) {
-    const auto& takes = p_.takes[index(r)];
+    const auto& in_neighbours = p_.in_neighbours[index(r)];
     const double self = p_.self[index(r)];
-    std::int64_t sum = self != 0 || takes.empty() ? expr_.scale(expr_.leaf(r, key), self) : -1;
-    for (const auto& [from, weight] : takes) {
+    std::int64_t sum = self != 0 || in_neighbours.empty() ? expr_.scale(expr_.leaf(r, key), self) : -1;
+    for (const auto& [from, weight] : in_neighbours) {
       const std::int64_t term = expr_.scale(expr_.leaf(from, key), weight);
       sum = sum < 0 ? term : expr_.add(sum, term);
     }
     return sum;
   }
 
-  bool meet(int r) {
+  bool barrier(int r) {
     Rank& me = ranks_[index(r)];
     if (p_.by_reference && me.posted != me.round)
       return broken(r, "meets before it has said where its buffers lie");
-    if (!me.at_meet) {
-      me.at_meet = true;
-      if (met_.size() <= index(me.meets)) met_.push_back(0);
-      ++met_[index(me.meets)];
+    if (!me.at_barrier) {
+      me.at_barrier = true;
+      if (met_.size() <= index(me.barriers)) met_.push_back(0);
+      ++met_[index(me.barriers)];
     }
-    if (met_[index(me.meets)] < n_) return false;
-    me.at_meet = false;
-    ++me.meets;
+    if (met_[index(me.barriers)] < n_) return false;
+    me.at_barrier = false;
+    ++me.barriers;
     me.heard = everyone();
     advance(r);
     return true;

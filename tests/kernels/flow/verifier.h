@@ -15,14 +15,14 @@ namespace ouro::flow {
 struct Program {
   Collective collective = Collective::none;
   int size = 1, root = 0, rounds = 1, chunks = 1;
-  bool pipelined = false, canonical = false, boards = false, spread = false, by_reference = false,
+  bool pipelined = false, canonical = false, staging = false, multicast = false, by_reference = false,
        in_place = true, posts_others = false, posts_result = false, keeps = false;
   /// Chunks of one round.
   int per_round() const { return pipelined ? chunks / rounds : chunks; }
   std::vector<std::vector<Step>> steps;  // by rank
   /// mix, by rank: the weight of its own input, and the terms that follow it, in this order.
   std::vector<double> self;
-  std::vector<std::vector<std::pair<int, double>>> takes;
+  std::vector<std::vector<std::pair<int, double>>> in_neighbours;
 };
 
 template <class Flow>
@@ -35,8 +35,8 @@ Program record(Collective collective, const Flow& flow, int size, int root, int 
   p.chunks = flow.chunks(Place{0, size, root, rounds});
   p.pipelined = Flow::kPipelined;
   p.canonical = Flow::kCanonical;
-  p.boards = Flow::kBoards;
-  p.spread = Flow::kSpread;
+  p.staging = Flow::kStaging;
+  p.multicast = Flow::kMulticast;
   p.by_reference = Flow::kByReference;
   p.in_place = Flow::kInPlace;
   p.posts_others = Flow::kPostsOthers;
@@ -60,7 +60,7 @@ struct Setting {
   Aliasing aliasing = Aliasing::separate;
 };
 inline constexpr int kMaxWindow = 8, kMaxRanks = 64;
-inline constexpr int kPages = BoardView::kPages;
+inline constexpr int kSlots = StagingView::kSlots;
 
 /// Empty if all of this holds, else the first violation found:
 ///  - every rank ends, links hold at most `window` messages, and nothing is left in flight;
@@ -71,12 +71,12 @@ inline constexpr int kPages = BoardView::kPages;
 ///  - inputs are intact when they are read; nobody reads or writes another rank's registered memory while it
 ///  may
 ///    change or after that rank has left;
-///  - boards: at most one post and then one result a round, in the order of rounds, in pages that are used
-///  again
+///  - staging buffers: at most one post and then one result a round, in the order of rounds, in pages that
+///  are used again
 ///    when all ranks have released them; nobody touches a round that it has released, all rounds are
 ///    released.
-/// Links and boards are deterministic (one writer, blocking reads), so one interleaving stands for all of
-/// them.
+/// Links and staging buffers are deterministic (one writer, blocking reads), so one interleaving stands for
+/// all of them.
 std::string verify(const Program&, Setting);
 
 /// The ways in which a user may lay out the buffers of this program.

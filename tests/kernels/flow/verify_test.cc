@@ -12,7 +12,7 @@ namespace {
 struct Row {
   std::string name;
   std::function<Program(int size, int root, int rounds)> record;
-  bool boards;
+  bool staging;
 };
 
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
@@ -37,7 +37,7 @@ std::vector<Row> rows() {
   for_each_flow([&](Collective c, Algorithm a, auto flow) {
     all.push_back({collective_name(c) + "_" + std::string(name(a)),
                    [c, flow](int size, int root, int rounds) { return record(c, flow, size, root, rounds); },
-                   decltype(flow)::kBoards});
+                   decltype(flow)::kStaging});
   });
   return all;
 }
@@ -55,11 +55,11 @@ TEST_P(Flows, Proved) {
     for (int root = 0; root < n; ++root) {
       if (n > 16 && root > 1 && root != n / 2 && root != n - 1) continue;
       for (const int rounds : {1, 2, 3, 7, 40}) {
-        if (rounds == 40 && n > 16 && GetParam().boards) continue;
+        if (rounds == 40 && n > 16 && GetParam().staging) continue;
         Program p = GetParam().record(n, root, rounds);
         if (!p.pipelined && rounds != 1 && rounds != 3) continue;
         for (const int window : {2, 8}) {
-          if (p.boards && window == 8) continue;  // no links
+          if (p.staging && window == 8) continue;  // no links
           for (const Aliasing aliasing : aliasings(p)) {
             const std::string wrong = verify(p, {window, aliasing});
             ASSERT_EQ(wrong, "") << "n " << n << " root " << root << " rounds " << rounds << " window "

@@ -50,7 +50,7 @@ TEST(WrongFlows, TreePassedOffAsCanonical) {
 TEST(WrongFlows, EachRankAddsInItsOwnOrder) {
   const auto flow = [](Place at, Steps& out) {
     for (int d = 1; d < at.size; ++d) {
-      out.push_back(lift(0, wrap(at.rank + d, at.size)));
+      out.push_back(send_widened(0, wrap(at.rank + d, at.size)));
       const int from = wrap(at.rank - d, at.size);
       out.push_back(d == 1 ? accumulate_input(0, from) : accumulate(0, from));
     }
@@ -64,7 +64,7 @@ TEST(WrongFlows, EachRankAddsInItsOwnOrder) {
 /// Adds up rounded partial sums: the classic loss of bits with 16-bit floats.
 TEST(WrongFlows, ReduceOfRoundedSums) {
   const auto flow = [](Place at, Steps& out) {
-    if (at.rank == 0) out.push_back(lift(0, 1));
+    if (at.rank == 0) out.push_back(send_widened(0, 1));
     if (at.rank == 1) out.push_back({kRecv | kWideIn | kInput | kSend, 0, 0, 2});  // rounds here ...
     if (at.rank == 2) out.push_back({kRecv | kInput | kStore, 0, 1});              // ... and again
   };
@@ -87,33 +87,35 @@ TEST(WrongFlows, ShiftedAllToAllIsWrongInPlaceOnly) {
   EXPECT_NE(verify(p, {2, Aliasing::exact}).find("overwritten"), std::string::npos);
 }
 
-TEST(WrongFlows, InPlaceAllToAllByReference) {
-  Program p = record(Collective::all_to_all, InPlaceAllToAll{}, 4, 0, 1);
+TEST(WrongFlows, ZeroCopyAllToAllByReference) {
+  Program p = record(Collective::all_to_all, ZeroCopyAllToAll{}, 4, 0, 1);
   p.in_place = true;
   EXPECT_NE(refusal(p), "");
 }
 
 /// One-shot on references, in place: a rank overwrites the input that another still adds up.
-TEST(WrongFlows, InPlaceOneShotByReference) {
-  const auto flow = [](Place, Steps& out) { out.insert(out.end(), {refer(), reduce_posted(0, 0), meet()}); };
-  Program p = wrong_flow<InPlaceReduce>(Collective::all_reduce, 3, flow);
+TEST(WrongFlows, ZeroCopyOneShotByReference) {
+  const auto flow = [](Place, Steps& out) {
+    out.insert(out.end(), {refer(), reduce_posted(0, 0), barrier()});
+  };
+  Program p = wrong_flow<ZeroCopyReduce>(Collective::all_reduce, 3, flow);
   EXPECT_EQ(verify(p, {2, Aliasing::separate}), "");
   EXPECT_NE(verify(p, {2, Aliasing::exact}), "");
 }
 
-TEST(WrongFlows, InPlaceAllReduceWithoutMeet) {
+TEST(WrongFlows, ZeroCopyAllReduceWithoutBarrier) {
   const auto flow = [](Place at, Steps& out) {
-    out.insert(out.end(), {refer(), reduce_spread(at.rank, at.rank)});
+    out.insert(out.end(), {refer(), reduce_multicast(at.rank, at.rank)});
   };
-  EXPECT_NE(refusal(wrong_flow<InPlaceAllReduce>(Collective::all_reduce, 4, flow)).find("left"),
+  EXPECT_NE(refusal(wrong_flow<ZeroCopyAllReduce>(Collective::all_reduce, 4, flow)).find("left"),
             std::string::npos);
 }
 
-TEST(WrongFlows, MeetBeforeTheReads) {
+TEST(WrongFlows, BarrierBeforeTheReads) {
   const auto flow = [](Place at, Steps& out) {
-    out.insert(out.end(), {refer(), meet(), reduce_posted(at.rank, at.rank)});
+    out.insert(out.end(), {refer(), barrier(), reduce_posted(at.rank, at.rank)});
   };
-  const Program p = wrong_flow<InPlaceReduceScatter>(Collective::reduce_scatter, 4, flow);
+  const Program p = wrong_flow<ZeroCopyReduceScatter>(Collective::reduce_scatter, 4, flow);
   EXPECT_NE(refusal(p).find("left"), std::string::npos);
 }
 
@@ -129,10 +131,10 @@ TEST(WrongFlows, GatherThatCopiesLast) {
 
 TEST(WrongFlows, ScatterThatCopiesBeforeTheMeet) {
   const auto flow = [](Place at, Steps& out) {
-    InPlaceScatter{}(at, [&](Step s) { out.push_back(s); });
+    ZeroCopyScatter{}(at, [&](Step s) { out.push_back(s); });
     if (at.rank == at.root) std::swap(out[out.size() - 1], out[out.size() - 2]);
   };
-  const Program p = wrong_flow<InPlaceScatter>(Collective::scatter, 4, flow);
+  const Program p = wrong_flow<ZeroCopyScatter>(Collective::scatter, 4, flow);
   EXPECT_EQ(verify(p, {2, Aliasing::separate}), "");
   EXPECT_NE(verify(p, {2, Aliasing::first_block}), "");
 }
@@ -155,7 +157,7 @@ TEST(WrongFlows, ChainWithALagOfFour) {
     if (r == last) return ChainAllReduce{}(at, [&](Step s) { out.push_back(s); });
     pipeline(
         at.rounds, (kLagPerHop + 1) * (last - r),
-        [&](int c) { out.push_back(r == 0 ? lift(c, 1) : reduce_forward(c, r - 1, r + 1)); },
+        [&](int c) { out.push_back(r == 0 ? send_widened(c, 1) : reduce_forward(c, r - 1, r + 1)); },
         [&](int c) { out.push_back(r == 0 ? recv(c, 1) : forward(c, r + 1, r - 1)); });
   };
   const Program p = wrong_flow<ChainAllReduce>(Collective::all_reduce, 8, flow, 40);
@@ -193,7 +195,7 @@ TEST(WrongFlows, BarrierWithOneExchangeTooFew) {
             std::string::npos);
 }
 
-TEST(WrongFlows, BarrierThatOnlyNudges) {
+TEST(WrongFlows, BarrierThatOnlyKicks) {
   const auto flow = [](Place at, Steps& out) {
     for (int d = 1; d < at.size; d *= 2) {
       out.push_back(send(0, wrap(at.rank + 1, at.size)));
@@ -222,19 +224,19 @@ TEST(WrongFlows, TwoRanksSwapped) {
     std::swap(p.steps[1], p.steps[2]);
     // Whoever reduces (copies) a slice in place stores it everywhere; the other two do the same on all ranks.
     const bool alike =
-        a == Algorithm::oneshot || (c == Collective::all_reduce && a == Algorithm::line) ||
+        a == Algorithm::oneshot || (c == Collective::all_reduce && a == Algorithm::inlined) ||
         (c == Collective::barrier && a == Algorithm::direct) ||
-        ((c == Collective::all_reduce || c == Collective::broadcast) && a == Algorithm::inplace);
+        ((c == Collective::all_reduce || c == Collective::broadcast) && a == Algorithm::zerocopy);
     EXPECT_EQ(refusal(p) == "", alike) << name(a) << " " << static_cast<int>(c);
   });
 }
 
-TEST(WrongFlows, UndeclaredBoards) {
+TEST(WrongFlows, UndeclaredStaging) {
   Program p = record(Collective::all_reduce, DirectAllReduce{}, 3, 0, 1);
-  p.boards = false;
+  p.staging = false;
   EXPECT_NE(refusal(p).find("undeclared"), std::string::npos);
-  p = record(Collective::all_reduce, InPlaceAllReduce{}, 3, 0, 1);
-  p.spread = false;
+  p = record(Collective::all_reduce, ZeroCopyAllReduce{}, 3, 0, 1);
+  p.multicast = false;
   EXPECT_NE(refusal(p).find("undeclared"), std::string::npos);
 }
 
@@ -255,15 +257,17 @@ TEST(WrongFlows, PostsAllRoundsFirst) {
     for (int i = 0; i < at.rounds; ++i) out.push_back(post(i, 1));
     for (int i = 0; i < at.rounds; ++i) out.insert(out.end(), {reduce_posted(i, i), release()});
   };
-  EXPECT_EQ(refusal(wrong_flow<OneShotAllReduce>(Collective::all_reduce, 3, flow, kPages)), "");
+  EXPECT_EQ(refusal(wrong_flow<OneShotAllReduce>(Collective::all_reduce, 3, flow, kSlots)), "");
   EXPECT_NE(
-      refusal(wrong_flow<OneShotAllReduce>(Collective::all_reduce, 3, flow, kPages + 1)).find("deadlock"),
+      refusal(wrong_flow<OneShotAllReduce>(Collective::all_reduce, 3, flow, kSlots + 1)).find("deadlock"),
       std::string::npos);
 }
 
-TEST(WrongFlows, SpreadBeforeTheOutputsAreOpen) {
-  const auto flow = [](Place at, Steps& out) { out.insert(out.end(), {spread(at.rank), refer(), meet()}); };
-  EXPECT_NE(refusal(wrong_flow<InPlaceAllGather>(Collective::all_gather, 3, flow)), "");
+TEST(WrongFlows, MulticastBeforeTheOutputsAreOpen) {
+  const auto flow = [](Place at, Steps& out) {
+    out.insert(out.end(), {multicast(at.rank), refer(), barrier()});
+  };
+  EXPECT_NE(refusal(wrong_flow<ZeroCopyAllGather>(Collective::all_gather, 3, flow)), "");
 }
 
 TEST(WrongFlows, OwnInputReadAfterTheStore) {
@@ -274,7 +278,7 @@ TEST(WrongFlows, OwnInputReadAfterTheStore) {
   // The copy stores the same value, so that this is harmless; a reduction that stores first is not.
   EXPECT_EQ(refusal(wrong_flow<ChainBroadcast>(Collective::broadcast, 3, flow)), "");
   const auto finish_first = [](Place at, Steps& out) {
-    if (at.rank == 0) out = {lift(0, 1), recv(0, 1), lift(0, 1)};
+    if (at.rank == 0) out = {send_widened(0, 1), recv(0, 1), send_widened(0, 1)};
     if (at.rank == 1) out = {reduce_keep_forward(0, 0, 0), recv_total(0, 0)};
   };
   EXPECT_NE(refusal(wrong_flow<OneShotAllReduce>(Collective::all_reduce, 2, finish_first, 1)), "");

@@ -14,7 +14,7 @@ struct TestAccess {
   /// number, and whatever the executor did at the end of a round of a certain number. All ranks, at rest.
   static Status only_read_until(Group& g, std::uint64_t round) {
     while (g.lanes_.round < round) {
-      const std::uint64_t renewed = (g.lanes_.round / BoardView::kRenewal + 1) * BoardView::kRenewal;
+      const std::uint64_t renewed = (g.lanes_.round / StagingView::kRenewal + 1) * StagingView::kRenewal;
       g.lanes_.round = std::min(renewed, round) - 1;
       OURO_TRY(g.executor_.end_round());
     }

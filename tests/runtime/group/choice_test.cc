@@ -40,7 +40,7 @@ std::string explained(Group& g) {
 
 /// A job over hosts that are names only: rank r is on host `hosts[r]`, whose ranks follow one another. All of
 /// it runs on one processor, so that only a host with a single rank has enough of them.
-Result<std::vector<Context>> on_hosts(const std::vector<int>& hosts, const std::string& meeting) {
+Result<std::vector<Context>> on_hosts(const std::vector<int>& hosts, const std::string& rendezvous) {
   const auto id = UniqueId::create();
   if (!id.ok()) return id.status();
   const auto n = hosts.size();
@@ -62,7 +62,7 @@ Result<std::vector<Context>> on_hosts(const std::vector<int>& hosts, const std::
       o.local_rank = static_cast<int>(
           std::count(hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(r), hosts[r]));
       o.host_id = fmt::format("host-{}", hosts[r]);
-      o.rendezvous = "file:" + meeting;
+      o.rendezvous = "file:" + rendezvous;
       auto c = Context::create(o);
       if (c.ok())
         contexts[r] = std::move(*c);
@@ -129,15 +129,15 @@ INSTANTIATE_TEST_SUITE_P(
     Unlike, Choices,
     testing::Values(
         Case{"links", "all_reduce:ring", "all_reduce:halving", "algorithm ring", "algorithm halving"},
-        Case{"boards", "all_reduce:line", "all_reduce:oneshot", "algorithm line", "algorithm oneshot"},
+        Case{"staging", "all_reduce:inline", "all_reduce:oneshot", "algorithm inline", "algorithm oneshot"},
         Case{"both", "all_reduce:direct", "all_reduce:chain", "algorithm direct", "algorithm chain"},
-        Case{"asking", "all_reduce@registered:inplace", "all_reduce@registered:ring",
-             ", inplace where all buffers are registered", ""}),
+        Case{"asking", "all_reduce@registered:zerocopy", "all_reduce@registered:ring",
+             ", zerocopy where all buffers are registered", ""}),
     [](const auto& info) { return std::string(info.param.name); });
 
 /// Calls that are equal, on a rank that has been made to choose for itself.
 TEST_P(Choices, ThatDifferAreAMismatchThatNamesBoth) {
-  if (hosts_of(2) > 1) GTEST_SKIP() << "boards need one host";
+  if (hosts_of(2) > 1) GTEST_SKIP() << "staging buffers need one host";
   const std::string outcome = run_threads(3, [](Context& c) -> std::string {
     Group& g = c.world();
     std::vector<float> in(8, 1.0f), out(8);

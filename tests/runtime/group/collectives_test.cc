@@ -41,7 +41,7 @@ std::string label(const Param& p) {
 std::ostream& operator<<(std::ostream& o, const Param& p) { return o << label(p); }
 
 /// Room for one buffer with its guards, in memory of this rank and in registered memory.
-class Room {
+class Arena {
  public:
   Status make(Context& c, std::size_t bytes) {
     own_.resize(bytes + 2 * kGuard + 64);
@@ -74,8 +74,8 @@ float load_float(const std::byte* p, std::size_t i) {
 }
 
 /// One call with one layout, and everything about it that this rank can see.
-std::string check_call(Group& g, const Exchange& x, const std::string& algorithm, Layout layout, Room& large,
-                       Room& small) {
+std::string check_call(Group& g, const Exchange& x, const std::string& algorithm, Layout layout, Arena& large,
+                       Arena& small) {
   const int r = g.rank();
   const std::size_t in_count = x.in_count(r), out_count = x.out_count(r);
   const bool reads = x.reads(r), writes = x.writes(r), aliased = layout.in_place && reads && writes;
@@ -100,7 +100,7 @@ std::string check_call(Group& g, const Exchange& x, const std::string& algorithm
 
   const Status s = x.call(g, reads ? CView(in, in_count, DType::f32) : CView(),
                           writes ? View(out, out_count, DType::f32) : View(), {.algorithm = algorithm});
-  if ((algorithm == "inplace" || algorithm == "pull") && x.count > 0) {  // they ask something of the memory
+  if ((algorithm == "zerocopy" || algorithm == "pull") && x.count > 0) {  // they ask something of the memory
     bool can = x.form.collective != Collective::all_to_all || !layout.in_place;
     const bool root_only = x.form.collective == Collective::scatter;
     for (int q = 0; x.n > 1 && q < x.n; ++q)
@@ -158,8 +158,8 @@ TEST_P(Collectives, Exact) {
       const bool blocks = Exchange{p.form, n}.blocks_in() || Exchange{p.form, n}.blocks_out();
       const std::size_t large_count = blocks ? kLargeBlock : kLargeRegion;
       std::set<std::size_t> counts{0, 1, several - 1, several, 7, 1000, large_count};
-      if (p.algorithm == "line") counts = {0, 1, 2, 7, 14};  // 56 bytes
-      Room large, small;
+      if (p.algorithm == "inline") counts = {0, 1, 2, 7, 14};  // 56 bytes
+      Arena large, small;
       const std::size_t most = 4 * (blocks ? several * (large_count + 40) : large_count);
       OURO_RANK_OK(large.make(c, most));
       OURO_RANK_OK(small.make(c, most));
@@ -206,7 +206,7 @@ std::vector<Param> all_params() {
       if (has_uneven) add({c, true}, "");
     }
     add({c}, std::string(name(a)));
-    const bool serves_uneven = !f.kByReference && (c != Collective::all_to_all || !f.kBoards);
+    const bool serves_uneven = !f.kByReference && (c != Collective::all_to_all || !f.kStaging);
     if (has_uneven && serves_uneven) add({c, true}, std::string(name(a)));
   });
   // Of several hosts only: the build gives these to runs that have them.
@@ -267,14 +267,14 @@ TEST(Refused, AlgorithmsThatCannotServe) {
     const std::span<float> i(in), o(out);
     const std::size_t mine = counts[static_cast<std::size_t>(g.rank())];
     std::string said = refused(all_reduce(g, i, o, ReduceOp::sum, {.algorithm = "linear"}),
-                               "ring, chain, tree, halving, line, oneshot, direct, inplace, pull");
+                               "ring, chain, tree, halving, inline, oneshot, direct, zerocopy, pull");
     if (said.empty())
       said = refused(broadcast(g, i, o, 0, {.algorithm = "nonsense"}),
-                     "chain, tree, line, direct, inplace, pull");
+                     "chain, tree, inline, direct, zerocopy, pull");
     if (said.empty())
-      said = refused(all_gather_v(g, i.first(mine), o, counts, {.algorithm = "inplace"}), "ring, direct");
+      said = refused(all_gather_v(g, i.first(mine), o, counts, {.algorithm = "zerocopy"}), "ring, direct");
     if (said.empty())
-      said = refused(reduce_scatter_v(g, i, o.first(mine), counts, ReduceOp::sum, {.algorithm = "inplace"}),
+      said = refused(reduce_scatter_v(g, i, o.first(mine), counts, ReduceOp::sum, {.algorithm = "zerocopy"}),
                      "ring, chain, direct");
     if (said.empty()) OURO_RANK_OK(all_reduce(g, i, o));
     return said;

@@ -14,7 +14,7 @@ INSTANTIATE_TEST_SUITE_P(All, Fused, testing::Values(Mode::threads, Mode::proces
                          [](const auto& info) { return name(info.param); });
 
 // Elements; empty ones and those that are too large to be fused among them. Together several rounds of the
-// boards.
+// staging buffers.
 const std::size_t kCounts[] = {1, 3, 0, 1000, 17, 5, 30'000, 64, 2, 20'011, 7, 40'000, 9, 13};
 
 float value(int rank, std::size_t tensor, std::size_t i) {

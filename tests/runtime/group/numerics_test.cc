@@ -62,10 +62,10 @@ TEST_P(NumericsOf, CanonicalIsTheSerialSum) {
       };
       for (Range range : {Range{0, 1}, Range{3, 17}, Range{1, 1000}, Range{777, 40'000 / 3},
                           Range{5, kCount - 5}, Range{0, kCount}})
-        for (const char* algorithm : {"", "oneshot", "direct", "chain", "inplace"})
+        for (const char* algorithm : {"", "oneshot", "direct", "chain", "zerocopy"})
           for (bool registered : {false, true}) {
             if (!serves_here(Collective::all_reduce, algorithm)) continue;
-            if (!registered && algorithm == std::string_view("inplace")) continue;
+            if (!registered && algorithm == std::string_view("zerocopy")) continue;
             const auto cut = [&](std::span<float> all) { return all.subspan(range.offset, range.count); };
             const std::span<float> out = cut(registered ? to->as<float>() : own);
             std::fill(out.begin(), out.end(), 0.f);
@@ -158,7 +158,7 @@ TEST(Numerics, CanonicalRefusesOtherOrders) {
     for (const char* algorithm : {"ring", "tree", "halving"}) {
       const Status refused = all_reduce(c.world(), s, s, ReduceOp::sum, {Numerics::canonical, algorithm});
       OURO_RANK_CHECK(refused.reason() == Reason::invalid, "{}", refused.message());
-      for (const char* other : {"chain", "oneshot", "direct", "inplace"})
+      for (const char* other : {"chain", "oneshot", "direct", "zerocopy"})
         if (serves_here(Collective::all_reduce, other))
           OURO_RANK_CHECK(refused.message().find(other) != std::string::npos, "'{}' lacks {}",
                           refused.message(), other);

@@ -55,20 +55,20 @@ std::string guarded(const Body& body, Context& c) {
 }
 
 /// A name that nobody else uses, for rank 0 to write its address to.
-std::string new_meeting() {
+std::string new_rendezvous() {
   static std::atomic<int> count{0};
   return fmt::format("file:{}/ouro-test-{}-{}", std::filesystem::temp_directory_path().string(), ::getpid(),
                      count++);
 }
-void forget_meeting(const std::string& meeting) {
+void forget_rendezvous(const std::string& rendezvous) {
   std::error_code ignored;
-  std::filesystem::remove(meeting.substr(5), ignored);
+  std::filesystem::remove(rendezvous.substr(5), ignored);
 }
 
 Result<std::vector<Context>> several_hosts(int n, const InitOptions& o) {
   auto id = UniqueId::create();
   if (!id.ok()) return id.status();
-  const std::string meeting = new_meeting();
+  const std::string rendezvous = new_rendezvous();
   std::vector<Context> contexts(static_cast<std::size_t>(n));
   std::vector<Status> outcomes(contexts.size());
   std::vector<std::thread> joiners;
@@ -76,7 +76,7 @@ Result<std::vector<Context>> several_hosts(int n, const InitOptions& o) {
     joiners.emplace_back([&, r] {
       InitOptions mine = o;
       mine.rank = r, mine.world_size = n, mine.id = *id;
-      take_place(&mine, r, n, meeting);
+      take_place(&mine, r, n, rendezvous);
       auto c = Context::create(mine);
       const auto i = static_cast<std::size_t>(r);
       if (c.ok())
@@ -85,16 +85,16 @@ Result<std::vector<Context>> several_hosts(int n, const InitOptions& o) {
         outcomes[i] = c.status();
     });
   for (auto& t : joiners) t.join();
-  forget_meeting(meeting);
+  forget_rendezvous(rendezvous);
   for (const Status& s : outcomes)
     if (!s.ok()) return s;
   return contexts;
 }
 
 std::string child_main(int rank, int n, const UniqueId& id, const Body& body, InitOptions o,
-                       const std::string& meeting) {
+                       const std::string& rendezvous) {
   o.rank = rank, o.world_size = n, o.id = id;
-  take_place(&o, rank, n, meeting);
+  take_place(&o, rank, n, rendezvous);
   auto context = Context::create(o);
   if (!context.ok()) return context.status().message();
   std::string said = guarded(body, *context);
@@ -143,13 +143,13 @@ int hosts_of(int n) {
 }
 
 bool serves_here(Collective c, std::string_view algorithm) {
-  bool boards = false;
+  bool staging = false;
   if (const auto a = flow::parse_algorithm(algorithm))
-    flow::visit(c, *a, [&]<class Flow>(Flow) { boards = Flow::kBoards; });
-  return !boards || hosts_of(2) == 1;
+    flow::visit(c, *a, [&]<class Flow>(Flow) { staging = Flow::kStaging; });
+  return !staging || hosts_of(2) == 1;
 }
 
-void take_place(InitOptions* o, int rank, int n, const std::string& meeting) {
+void take_place(InitOptions* o, int rank, int n, const std::string& rendezvous) {
   const int hosts = hosts_of(n);
   if (hosts < 2) return;
   const bool in_turn = std::strchr(std::getenv("TEST_HOSTS"), 'i') != nullptr;
@@ -162,7 +162,7 @@ void take_place(InitOptions* o, int rank, int n, const std::string& meeting) {
     ++*o->local_size;
   }
   o->host_id = fmt::format("host-{}", host_of(rank));
-  o->rendezvous = meeting;
+  o->rendezvous = rendezvous;
 }
 
 std::string run_threads(int n, const Body& body, const InitOptions& o) {
@@ -206,7 +206,7 @@ std::string run_processes(int n, const Body& body, const InitOptions& o) {
   if (!id.ok()) return id.status().message();
   std::fflush(nullptr);
   const pid_t parent = ::getpid();
-  const std::string meeting = new_meeting();
+  const std::string rendezvous = new_rendezvous();
   std::string all;
   std::vector<Child> children;
   for (int r = 0; r < n; ++r) {
@@ -221,7 +221,7 @@ std::string run_processes(int n, const Body& body, const InitOptions& o) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(2);  // died before the line above
       ::close(ends[0]);
-      const std::string said = child_main(r, n, *id, body, o, meeting);
+      const std::string said = child_main(r, n, *id, body, o, rendezvous);
       for (std::size_t at = 0; at < said.size();) {
         const ssize_t put = ::write(ends[1], said.data() + at, said.size() - at);
         if (put <= 0) break;
@@ -235,7 +235,7 @@ std::string run_processes(int n, const Body& body, const InitOptions& o) {
   const auto until = Clock::now() + kProcessesDeadline;
   for (std::size_t r = 0; r < children.size(); ++r)
     all += line(static_cast<int>(r), hear(children[r], until));
-  forget_meeting(meeting);
+  forget_rendezvous(rendezvous);
   return all;
 }
 

@@ -30,12 +30,12 @@ inline InitOptions quick_options() {
 /// Where TEST_HOSTS is H, ranks are spread over H hosts that do not share memory, one after the other and
 /// unevenly, or in turn (Hi), over UCX (Hu), encrypted (Ht): gives rank r of n its place. `meeting` is the
 /// same for all.
-void take_place(InitOptions*, int rank, int n, const std::string& meeting);
+void take_place(InitOptions*, int rank, int n, const std::string& rendezvous);
 /// 1 if it is not set.
 int hosts_of(int n);
 
-/// Whether an algorithm can serve where the ranks of this run are: those over boards need memory that all
-/// share.
+/// Whether an algorithm can serve where the ranks of this run are: those over staging buffers need memory
+/// that all share.
 bool serves_here(Collective, std::string_view algorithm);
 
 /// All that the ranks had to say, one line each; "" if all went well. Ends the program if the ranks do not

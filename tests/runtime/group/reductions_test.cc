@@ -69,10 +69,10 @@ TEST_P(Reductions, EveryTypeByEveryOp) {
         for (bool exact : {false, true}) {
           const Sample sample(t, op, exact);
           const auto& mine = sample.in[static_cast<std::size_t>(r)];
-          for (const char* algorithm : {"line", "oneshot", "direct", "pull", "chain", "ring"}) {
+          for (const char* algorithm : {"inline", "oneshot", "direct", "pull", "chain", "ring"}) {
             if (!serves_here(Collective::all_reduce, algorithm)) continue;
             if (!exact && std::string_view(algorithm) == "ring") continue;  // another order, other bits
-            const std::size_t count = std::string_view(algorithm) == "line" ? 7 : kCount;
+            const std::size_t count = std::string_view(algorithm) == "inline" ? 7 : kCount;
             std::fill(out.begin(), out.end(), std::byte{0xCD});
             OURO_RANK_OK(all_reduce(c.world(), CView(mine.data(), count, t), View(out.data(), count, t),
                                     op_of(op, r), {.algorithm = algorithm}));

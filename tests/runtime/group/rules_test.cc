@@ -68,7 +68,7 @@ std::string refusal(const std::string& text) {
 
 TEST(RuleText, EveryPartOfARowIsRead) {
   const auto rules = parsed(
-      "all_reduce<=64K:oneshot,broadcast@registered:inplace,barrier:direct,"
+      "all_reduce<=64K:oneshot,broadcast@registered:zerocopy,barrier:direct,"
       "all_gather@private<=3M:ring,reduce@any<=1G:tree,scatter<=7:linear");
   ASSERT_EQ(rules.size(), 6u);
   EXPECT_EQ(rules[0].collective, Collective::all_reduce);
@@ -110,7 +110,7 @@ TEST(RuleText, WhatIsWrongIsNamed) {
 
 TEST(RuleText, WhatIsWrittenIsReadBack) {
   for (const char* text : {"all_reduce:ring", "all_reduce<=65536:oneshot", "broadcast@private<=1:tree",
-                           "all_gather@registered:inplace", "barrier:dissemination"}) {
+                           "all_gather@registered:zerocopy", "barrier:dissemination"}) {
     const auto rules = parsed(text);
     ASSERT_EQ(rules.size(), 1u);
     EXPECT_EQ(to_text(rules[0]), text);

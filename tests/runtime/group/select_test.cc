@@ -115,16 +115,16 @@ TEST(Selection, RowsHoldForTheirBuffers) {
   const Operation small = operation(Collective::all_gather, 64),
                   large = operation(Collective::all_gather, 1 << 20);
   const auto in_place = [](const std::string& rows, const Operation& o) {
-    return choose({rows}, o).choice.try_in_place;
+    return choose({rows}, o).choice.try_zero_copy;
   };
-  EXPECT_TRUE(in_place("all_gather@registered:inplace", small));
-  EXPECT_TRUE(in_place("all_gather:inplace", small));
+  EXPECT_TRUE(in_place("all_gather@registered:zerocopy", small));
+  EXPECT_TRUE(in_place("all_gather:zerocopy", small));
   EXPECT_FALSE(in_place("all_gather@registered:direct", large));
   EXPECT_EQ(in_place("all_gather@private:ring", large), in_place("", large))
       << "private rows say nothing of registered buffers";
   EXPECT_EQ(chosen({"all_gather@private:ring"}, small), "ring");
   EXPECT_EQ(chosen({"all_gather@registered:ring,all_gather:direct"}, small), "direct");
-  EXPECT_EQ(chosen({"all_gather@private:inplace,all_gather:ring"}, small), "ring")
+  EXPECT_EQ(chosen({"all_gather@private:zerocopy,all_gather:ring"}, small), "ring")
       << "not possible with those";
 }
 
@@ -134,9 +134,9 @@ TEST(Selection, WhatTheCallerForcesBeatsRows) {
   Chosen x = choose({"all_reduce:ring", 2, true, kAny, "tree"}, o);
   EXPECT_EQ(x.choice.algorithm, Algorithm::chain);
   EXPECT_TRUE(x.choice.forced);
-  EXPECT_FALSE(x.choice.try_in_place);
+  EXPECT_FALSE(x.choice.try_zero_copy);
   EXPECT_THAT(x.why, AllOf(StartsWith("chain"), HasSubstr("forced by the caller")));
-  for (const char* wrong : {"rong", "pairwise", "line"}) {  // 4096 bytes do not fit into a line
+  for (const char* wrong : {"rong", "pairwise", "inline"}) {  // 4096 bytes do not fit into a line
     o.algorithm = wrong;
     x = choose({}, o);
     EXPECT_EQ(x.status.reason(), Reason::invalid);
@@ -153,9 +153,9 @@ TEST(Selection, TheJobsAlgorithmIsUsedWhereItCanServe) {
   EXPECT_THAT(x.why, HasSubstr("OURO_ALGO"));
   EXPECT_EQ(chosen(c, operation(Collective::broadcast, 4096)),
             chosen({}, operation(Collective::broadcast, 4096)));
-  const Chosen in_place = choose({"", 2, true, kAny, "inplace"}, operation(Collective::all_reduce, 8));
-  EXPECT_TRUE(in_place.choice.try_in_place);
-  EXPECT_NE(in_place.choice.algorithm, Algorithm::inplace) << "something must serve private buffers";
+  const Chosen in_place = choose({"", 2, true, kAny, "zerocopy"}, operation(Collective::all_reduce, 8));
+  EXPECT_TRUE(in_place.choice.try_zero_copy);
+  EXPECT_NE(in_place.choice.algorithm, Algorithm::zerocopy) << "something must serve private buffers";
 }
 
 TEST(Selection, RowsThatCannotServeArePassedOver) {
@@ -164,19 +164,19 @@ TEST(Selection, RowsThatCannotServeArePassedOver) {
       << "a ring does not reduce in rank order";
   EXPECT_EQ(chosen({"all_gather:ring"}, operation(Collective::all_gather, 4096), true), "ring")
       << "nothing is reduced";
-  EXPECT_EQ(chosen({"all_reduce:line,all_reduce:tree"}, operation(Collective::all_reduce, 56)), "line");
-  EXPECT_EQ(chosen({"all_reduce:line,all_reduce:tree"}, operation(Collective::all_reduce, 60)), "tree");
+  EXPECT_EQ(chosen({"all_reduce:inline,all_reduce:tree"}, operation(Collective::all_reduce, 56)), "inline");
+  EXPECT_EQ(chosen({"all_reduce:inline,all_reduce:tree"}, operation(Collective::all_reduce, 60)), "tree");
 
   Operation uneven = operation(Collective::all_to_all, 4096);
   const std::vector<std::size_t> counts = {1024, 1024};
   uneven.uneven = true, uneven.in_counts = uneven.out_counts = counts;
   EXPECT_EQ(chosen({"all_to_all:direct"}, operation(Collective::all_to_all, 4096)), "direct");
   EXPECT_EQ(chosen({"all_to_all:direct"}, uneven), "pairwise");
-  EXPECT_FALSE(choose({"all_to_all@registered:inplace"}, uneven).choice.try_in_place);
+  EXPECT_FALSE(choose({"all_to_all@registered:zerocopy"}, uneven).choice.try_zero_copy);
 
-  Operation aliased = operation(Collective::all_to_all, 4096);  // out of place for inplace alone
+  Operation aliased = operation(Collective::all_to_all, 4096);  // out of place for zerocopy alone
   aliased.in.data = aliased.out.data;
-  aliased.algorithm = "inplace";
+  aliased.algorithm = "zerocopy";
   EXPECT_EQ(choose({}, aliased).status.reason(), Reason::invalid);
   aliased.algorithm = "pairwise";
   EXPECT_EQ(chosen({}, aliased), "pairwise");

@@ -1,5 +1,5 @@
 // Sequences of unlike operations: small and large ones, roots that run ahead and readers that lag share the
-// same boards, and after billions of rounds their serial numbers come round.
+// same staging buffers, and after billions of rounds their serial numbers come round.
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -77,7 +77,7 @@ class Sequences : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, Sequences, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return std::string(name(info.param)); });
 
-/// Cards, notes and pages in turn, every root; each rank lags now and then.
+/// Arrival records, notes and pages in turn, every root; each rank lags now and then.
 TEST_P(Sequences, OfUnlikeOperations) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   for (const int n : {2, 3, 4}) {
@@ -101,8 +101,8 @@ TEST_P(Sequences, OfUnlikeOperations) {
   }
 }
 
-/// A root that does not wait for anybody fills all cards, and goes on when a reader that came late has made
-/// room.
+/// A root that does not wait for anybody fills all arrival records, and goes on when a reader that came late
+/// has made room.
 TEST_P(Sequences, OfBroadcastsThatRunAhead) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   for (const std::size_t count : {std::size_t{2}, std::size_t{256}}) {
@@ -119,19 +119,21 @@ TEST_P(Sequences, OfBroadcastsThatRunAhead) {
   }
 }
 
-/// 2^k: where the serial numbers of cards, four a round in 32 bits, come to a power of two, or round again.
+/// 2^k: where the serial numbers of arrival records, four a round in 32 bits, come to a power of two, or
+/// round again.
 class Rounds : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Wrap, Rounds, testing::Values(20, 27, 28, 29, 30, 31, 32, 40));
 
-/// Cards that were written at the beginning, or never, must not look as if their rank had come.
+/// Arrival records that were written at the beginning, or never, must not look as if their rank had come.
 TEST_P(Rounds, ManyAreCountedByRanksThatOnlyRead) {
-  if (hosts_of(2) > 1) GTEST_SKIP() << "hosts share no boards";
+  if (hosts_of(2) > 1) GTEST_SKIP() << "hosts share no staging buffers";
   constexpr int kRanks = 3;
   const std::uint64_t around = std::uint64_t{1} << GetParam();
-  for (const int first : {1, 70}) {  // rounds in which all post: some cards are never written, or none
+  for (const int first :
+       {1, 70}) {  // rounds in which all post: some arrival records are never written, or none
     std::barrier<> rest(kRanks);
     const std::string outcome = run_threads(kRanks, [&](Context& c) -> std::string {
-      constexpr std::size_t kCounts[] = {3, 300, 30'000};  // cards, notes, pages
+      constexpr std::size_t kCounts[] = {3, 300, 30'000};  // arrival records, notes, pages
       Group& g = c.world();
       std::vector<float> in(kRanks * kCounts[2] + 1), out(in.size());
       std::string said;

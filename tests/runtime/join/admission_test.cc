@@ -18,15 +18,15 @@ wire::Join request(std::uint32_t rank, std::uint32_t world = 4) {
 }
 Admission four() { return {kJob, 4, kSettings, "node0", 100}; }
 
-TEST(Admission, SeatsAnyOrderOfRanks) {
+TEST(Admission, AdmitsAnyOrderOfRanks) {
   std::mt19937 random(7);
   std::vector<std::uint32_t> ranks{1, 2, 3};
   do {
     Admission a = four();
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       EXPECT_FALSE(a.complete());
-      EXPECT_EQ(a.consider(request(ranks[i])).verdict, Admission::Verdict::seat);
-      EXPECT_EQ(a.seated(), static_cast<int>(i) + 2);
+      EXPECT_EQ(a.consider(request(ranks[i])).verdict, Admission::Verdict::admitted);
+      EXPECT_EQ(a.admitted(), static_cast<int>(i) + 2);
       EXPECT_EQ(a.missing().size(), 2 - i);
     }
     EXPECT_TRUE(a.complete());
@@ -37,7 +37,7 @@ TEST(Admission, OneRankIsCompleteAtOnce) { EXPECT_TRUE((Admission{kJob, 1, "", "
 
 TEST(Admission, TurnsAwayAndGoesOn) {
   Admission a = four();
-  ASSERT_EQ(a.consider(request(2)).verdict, Admission::Verdict::seat);
+  ASSERT_EQ(a.consider(request(2)).verdict, Admission::Verdict::admitted);
   struct Case {
     wire::Join join;
     const char* words;
@@ -72,20 +72,20 @@ TEST(Admission, GivesUpWhereRanksDisagreeAndNamesBoth) {
   EXPECT_NE(settings.why.message().find("'A=1 B=2'"), std::string::npos);
 }
 
-TEST(Admission, AVacatedSeatCanBeTakenAgain) {
+TEST(Admission, AVacatedPlaceCanBeTakenAgain) {
   Admission a = four();
-  ASSERT_EQ(a.consider(request(2)).verdict, Admission::Verdict::seat);
+  ASSERT_EQ(a.consider(request(2)).verdict, Admission::Verdict::admitted);
   a.vacate(2);
   EXPECT_EQ(a.missing(), (std::vector<int>{1, 2, 3}));
   a.vacate(2);
-  a.vacate(0);  // rank 0 never leaves its own hub
-  EXPECT_EQ(a.seated(), 1);
-  EXPECT_EQ(a.consider(request(2)).verdict, Admission::Verdict::seat);
+  a.vacate(0);  // rank 0 never leaves its own root
+  EXPECT_EQ(a.admitted(), 1);
+  EXPECT_EQ(a.consider(request(2)).verdict, Admission::Verdict::admitted);
 }
 
 TEST(Admission, NamesTheLostAndTheMissing) {
   Admission a = four();
-  ASSERT_EQ(a.consider(request(3)).verdict, Admission::Verdict::seat);
+  ASSERT_EQ(a.consider(request(3)).verdict, Admission::Verdict::admitted);
   const Status lost = a.lost(3);
   EXPECT_EQ(lost.reason(), Reason::peer_dead);
   EXPECT_EQ(lost.failure()->rank, 3);
@@ -96,7 +96,7 @@ TEST(Admission, NamesTheLostAndTheMissing) {
       << expired.message();
 }
 
-TEST(Admission, RandomRequestsNeverSeatTwiceOrOverfill) {
+TEST(Admission, RandomRequestsNeverAdmitTwiceOrOverfill) {
   std::mt19937 random(42);
   for (int round = 0; round < 2000; ++round) {
     Admission a = four();
@@ -108,10 +108,10 @@ TEST(Admission, RandomRequestsNeverSeatTwiceOrOverfill) {
       const bool fits = join.job == kJob && join.world == 4 && join.rank < 4 && !taken[join.rank] &&
                         join.settings == kSettings;
       const auto d = a.consider(join);
-      ASSERT_EQ(d.verdict == Admission::Verdict::seat, fits);
+      ASSERT_EQ(d.verdict == Admission::Verdict::admitted, fits);
       ASSERT_EQ(d.why.ok(), fits);
       if (fits) taken[join.rank] = true;
-      ASSERT_EQ(a.seated(), std::count(taken.begin(), taken.end(), true));
+      ASSERT_EQ(a.admitted(), std::count(taken.begin(), taken.end(), true));
     }
   }
 }

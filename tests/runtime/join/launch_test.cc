@@ -200,7 +200,7 @@ TEST(DiscoverErrors, SayWhatIsWrongInWords) {
   }
 }
 
-struct Meeting {
+struct Rendezvous {
   const char* what;
   Environment env;
   const char* rendezvous;
@@ -209,7 +209,7 @@ struct Meeting {
 };
 
 TEST(DiscoverHosts, WhereTheyMeetWhichOneThisIsAndHowOftenTheJobStarted) {
-  const Meeting cases[] = {
+  const Rendezvous cases[] = {
       {"ouro-run", with(kOuro, {{"GROUP_RANK", "1"}, {"TORCHELASTIC_RESTART_COUNT", "0"}}), "10.0.0.1:7000",
        1, 0},
       {"torchrun", kTorchrun, "node0:29501", 1, 1},
@@ -232,7 +232,7 @@ TEST(DiscoverHosts, WhereTheyMeetWhichOneThisIsAndHowOftenTheJobStarted) {
        0},
       {"a plain list", with(kSrun, {{"SLURM_JOB_NODELIST", "b.example,a"}}), "b.example:24056", 2, 0},
   };
-  for (const Meeting& c : cases) {
+  for (const Rendezvous& c : cases) {
     const Result<Launch> got = discover(c.env, kWho);
     ASSERT_TRUE(got.ok()) << c.what << ": " << got.status().message();
     EXPECT_EQ(got->rendezvous, c.rendezvous) << c.what;

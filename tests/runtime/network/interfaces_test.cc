@@ -102,8 +102,8 @@ TEST(ThisHost, ListsAndRoutes) {
   EXPECT_EQ(local_address("localhost", true).status().reason(), Reason::invalid) << "names are not resolved";
 }
 
-std::string meeting(const std::string& place, std::vector<const char*> means) {
-  const auto where = meeting_address(place, [&](const std::string&, const std::string& port) {
+std::string rendezvous(const std::string& place, std::vector<const char*> means) {
+  const auto where = rendezvous_address(place, [&](const std::string&, const std::string& port) {
     std::vector<NetAddress> all;
     for (const char* a : means) all.push_back(*parse_address(fmt::format("{}:{}", a, port)));
     return Result<std::vector<NetAddress>>(all);
@@ -111,28 +111,28 @@ std::string meeting(const std::string& place, std::vector<const char*> means) {
   return where.ok() ? *where : where.status().message();
 }
 
-TEST(MeetingAddress, NumbersStayAndNamesAreResolved) {
-  EXPECT_EQ(meeting("10.0.0.7:29500", {}), "10.0.0.7:29500");
-  EXPECT_EQ(meeting("127.0.1.1:29500", {}), "127.0.1.1:29500") << "who writes it means it";
-  EXPECT_EQ(meeting("[fd00::7]:29500", {}), "[fd00::7]:29500");
-  EXPECT_EQ(meeting("node7:29500", {"10.0.0.7"}), "10.0.0.7:29500");
-  EXPECT_EQ(meeting("node7:29500", {"[fd00::7]", "10.0.0.7"}), "[fd00::7]:29500");
-  EXPECT_THAT(meeting("node7", {}), HasSubstr("expected HOST:PORT"));
-  EXPECT_THAT(meeting("node7:1", {}), HasSubstr("no address"));
-  EXPECT_EQ(meeting_address("no.such.name.invalid:1").status().reason(), Reason::peer_unresponsive);
+TEST(RendezvousAddress, NumbersStayAndNamesAreResolved) {
+  EXPECT_EQ(rendezvous("10.0.0.7:29500", {}), "10.0.0.7:29500");
+  EXPECT_EQ(rendezvous("127.0.1.1:29500", {}), "127.0.1.1:29500") << "who writes it means it";
+  EXPECT_EQ(rendezvous("[fd00::7]:29500", {}), "[fd00::7]:29500");
+  EXPECT_EQ(rendezvous("node7:29500", {"10.0.0.7"}), "10.0.0.7:29500");
+  EXPECT_EQ(rendezvous("node7:29500", {"[fd00::7]", "10.0.0.7"}), "[fd00::7]:29500");
+  EXPECT_THAT(rendezvous("node7", {}), HasSubstr("expected HOST:PORT"));
+  EXPECT_THAT(rendezvous("node7:1", {}), HasSubstr("no address"));
+  EXPECT_EQ(rendezvous_address("no.such.name.invalid:1").status().reason(), Reason::peer_unresponsive);
 }
 
 /// Debian maps a host's own name to 127.0.1.1: rank 0 would listen where nobody else comes.
-TEST(MeetingAddress, OnesOwnNameIsNoLoopback) {
-  EXPECT_EQ(meeting("node7:29500", {"127.0.1.1", "10.0.0.7"}), "10.0.0.7:29500");
-  EXPECT_EQ(meeting("localhost:29500", {"127.0.0.1"}), "127.0.0.1:29500") << "who writes it means it";
+TEST(RendezvousAddress, OnesOwnNameIsNoLoopback) {
+  EXPECT_EQ(rendezvous("node7:29500", {"127.0.1.1", "10.0.0.7"}), "10.0.0.7:29500");
+  EXPECT_EQ(rendezvous("localhost:29500", {"127.0.0.1"}), "127.0.0.1:29500") << "who writes it means it";
   setenv("OURO_SOCKET_IFNAME", "nosuch", 1);
-  EXPECT_EQ(meeting("node7:29500", {"127.0.1.1"}), "127.0.1.1:29500") << "where nothing else is left";
+  EXPECT_EQ(rendezvous("node7:29500", {"127.0.1.1"}), "127.0.1.1:29500") << "where nothing else is left";
   EXPECT_THAT(log::last_warning(), HasSubstr("127.0.1.1:29500"));
   unsetenv("OURO_SOCKET_IFNAME");
   const auto own = local_address("", false);
   if (!own.ok()) GTEST_SKIP() << "this host has the loopback interface only";
-  EXPECT_THAT(meeting("node7:29500", {"127.0.1.1"}),
+  EXPECT_THAT(rendezvous("node7:29500", {"127.0.1.1"}),
               testing::AllOf(HasSubstr(*own), testing::EndsWith(":29500")));
 }
 

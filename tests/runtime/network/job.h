@@ -12,7 +12,7 @@
 
 namespace ouro::rt {
 
-using Table = Result<std::vector<NetSeat>>;
+using Table = Result<std::vector<MemberRecord>>;
 
 /// A rank with its own listener; as the leader of a host it has a client, too.
 struct Node {
@@ -23,17 +23,17 @@ struct Node {
     });
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     listener = std::move(*opened);
-    seat = {identity.rank,
-            identity.pid,
-            identity.host,
-            identity.host_id,
-            listener->endpoint(),
-            settings,
-            {1, 2, static_cast<std::uint8_t>(identity.rank)}};
+    member = {identity.rank,
+              identity.pid,
+              identity.host,
+              identity.host_id,
+              listener->endpoint(),
+              settings,
+              {1, 2, static_cast<std::uint8_t>(identity.rank)}};
   }
   Identity identity;
   std::unique_ptr<LineListener> listener;
-  NetSeat seat;
+  MemberRecord member;
   std::unique_ptr<RendezvousClient> client;
   bool serves = true;
   int fetched = 0;
@@ -57,7 +57,7 @@ class Job {
     RendezvousOptions o;
     o.identity = n.identity;
     o.place = server ? server->endpoint() : place;
-    o.self = n.seat;
+    o.self = n.member;
     o.deadline = 10s, o.late_after = 5s, o.arity = 2;
     if (change_) change_(o);
     return o;
@@ -72,7 +72,7 @@ class Job {
   /// Joins as the leader of its host.
   Node& join(Node& n) {
     n.client = std::make_unique<RendezvousClient>(io, options(n));
-    n.client->bring(n.seat);
+    n.client->bring(n.member);
     n.client->async_table([&n](Table t) { n.table = std::move(t); });
     return n;
   }
@@ -106,7 +106,7 @@ inline void expect_whole(const std::optional<Table>& t, int world) {
   ASSERT_TRUE(t && t->ok()) << (t ? t->status().message() : "nothing");
   ASSERT_EQ((*t)->size(), static_cast<std::size_t>(world));
   for (int r = 0; r < world; ++r) {
-    const NetSeat& s = (**t)[static_cast<std::size_t>(r)];
+    const MemberRecord& s = (**t)[static_cast<std::size_t>(r)];
     EXPECT_EQ(s.rank, r);
     EXPECT_EQ(s.pid, 1000 + r);
     EXPECT_EQ(s.host, fmt::format("node{}", r));

@@ -11,12 +11,12 @@
 namespace ouro::wire {
 namespace {
 
-NetSeat seat(int rank) {
+MemberRecord member(int rank) {
   return {rank, 100 + rank, "node", "id", fmt::format("10.0.0.1:{}", rank), "", {1, 2, 3}};
 }
 
 std::vector<NetFrame> all() {
-  return {Seat{4, seat(1)},
+  return {MemberOffer{4, member(1)},
           Waiting{1, 4, "2,3"},
           Source{3, 2, "10.0.0.1:2"},
           TablePiece{4, 1, 2, Bytes(80, 1)},
@@ -35,14 +35,15 @@ TEST(NetFrames, RoundTripAndEveryTruncation) {
     ASSERT_TRUE(back.ok()) << f.index() << back.status().message();
     EXPECT_EQ(back->index(), f.index());
     EXPECT_EQ(encode_net(*back), b);
-    const bool open_ended = std::holds_alternative<TablePiece>(f);  // its seats are judged with the table
+    const bool open_ended =
+        std::holds_alternative<TablePiece>(f);  // its member records are judged with the table
     for (std::size_t n = 0; n < b.size() && !open_ended; ++n)
       EXPECT_EQ(decode_net(View(b).first(n)).status().reason(), Reason::refused) << f.index() << " " << n;
     Bytes longer = b;
     longer.push_back(0);
     EXPECT_EQ(decode_net(longer).ok(), open_ended) << f.index();
   }
-  EXPECT_EQ(std::get<Seat>(*decode_net(encode_net(all()[0]))).seat, seat(1));
+  EXPECT_EQ(std::get<MemberOffer>(*decode_net(encode_net(all()[0]))).member, member(1));
   const Note note = std::get<Note>(*decode_net(encode_net(all()[9])));
   EXPECT_EQ(note.order, 7u);
   EXPECT_EQ(note.body, (Bytes{5, 6}));
@@ -60,9 +61,9 @@ TEST(NetFrames, GoldenBytes) {
 
 TEST(NetFrames, OutOfRangeIsRefused) {
   const auto refused = [](NetFrame f) { return !decode_net(encode_net(f)).ok(); };
-  EXPECT_TRUE(refused(Seat{0, seat(1)}));
-  EXPECT_TRUE(refused(Seat{kMaxWorld + 1, seat(1)}));
-  EXPECT_TRUE(refused(Seat{4, seat(static_cast<int>(kMaxWorld))}));
+  EXPECT_TRUE(refused(MemberOffer{0, member(1)}));
+  EXPECT_TRUE(refused(MemberOffer{kMaxWorld + 1, member(1)}));
+  EXPECT_TRUE(refused(MemberOffer{4, member(static_cast<int>(kMaxWorld))}));
   EXPECT_TRUE(refused(Waiting{5, 4, ""}));
   EXPECT_TRUE(refused(TablePiece{4, 4, 1, Bytes(80, 1)}));
   EXPECT_TRUE(refused(TablePiece{4, 0, 4, Bytes(20, 1)})) << "more seats than bytes";
@@ -77,17 +78,17 @@ TEST(NetFrames, OutOfRangeIsRefused) {
 }
 
 TEST(NetFrames, SeatsAreCheckedBeforeTheyTravel) {
-  EXPECT_TRUE(check(seat(1), 2).ok());
-  EXPECT_FALSE(check(seat(2), 2).ok());
-  EXPECT_FALSE(check(seat(-1), 2).ok());
-  NetSeat s = seat(1);
+  EXPECT_TRUE(check(member(1), 2).ok());
+  EXPECT_FALSE(check(member(2), 2).ok());
+  EXPECT_FALSE(check(member(-1), 2).ok());
+  MemberRecord s = member(1);
   s.blob.resize(kMaxBlob + 1);
   EXPECT_THAT(check(s, 2).message(), testing::HasSubstr("blob of 2049 bytes; at most 2048"));
 }
 
 TEST(Table, ComesTogetherFromPieces) {
-  std::vector<NetSeat> table;
-  for (int r = 0; r < 3000; ++r) table.push_back(seat(r));
+  std::vector<MemberRecord> table;
+  for (int r = 0; r < 3000; ++r) table.push_back(member(r));
   const auto pieces = encode_table(table);
   EXPECT_GT(pieces.size(), 1u);
   TableReader reader(3000), reversed(3000), other(2999);
@@ -105,9 +106,10 @@ TEST(Table, ComesTogetherFromPieces) {
 }
 
 TEST(Table, ARankTwiceIsRefused) {
-  for (const auto& seats : {std::vector<NetSeat>{seat(0), seat(0)}, std::vector<NetSeat>{seat(0), seat(2)}}) {
+  for (const auto& members :
+       {std::vector<MemberRecord>{member(0), member(0)}, std::vector<MemberRecord>{member(0), member(2)}}) {
     TableReader reader(2);
-    ASSERT_TRUE(reader.add(std::get<TablePiece>(*decode_net(encode_table(seats).at(0)))).ok());
+    ASSERT_TRUE(reader.add(std::get<TablePiece>(*decode_net(encode_table(members).at(0)))).ok());
     EXPECT_EQ(reader.take().status().reason(), Reason::refused);
   }
 }

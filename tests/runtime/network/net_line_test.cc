@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "runtime/core/log.h"
-#include "runtime/network/greeting.h"
+#include "runtime/network/handshake_session.h"
 #include "tests/runtime/network/lab.h"
 
 namespace ouro::rt {

@@ -50,7 +50,7 @@ TEST(Rendezvous, ADuplicateIsRefusedAndTheJobGoesOn) {
   job.join(1);
   job.settle(50ms);
   Node& twin = job.node(1);
-  twin.identity.pid = twin.seat.pid = 777, twin.identity.host = twin.seat.host = "elsewhere";
+  twin.identity.pid = twin.member.pid = 777, twin.identity.host = twin.member.host = "elsewhere";
   job.join(twin);
   ASSERT_TRUE(run_until(
       job.io, [&] { return twin.table.has_value(); }, 1s));
@@ -67,8 +67,8 @@ TEST(Rendezvous, ARefusedRankOfAHostNeedNotEndTheHost) {
   job.serve();
   Node& leader = job.join(1);
   Node& twin = job.node(0);
-  twin.seat.pid = 777;
-  leader.client->bring(twin.seat, [&](Status s) { twin.refused.push_back(s); });
+  twin.member.pid = 777;
+  leader.client->bring(twin.member, [&](Status s) { twin.refused.push_back(s); });
   ASSERT_TRUE(run_until(
       job.io, [&] { return !twin.refused.empty(); }, 1s));
   EXPECT_THAT(twin.refused[0].message(),
@@ -99,7 +99,8 @@ TEST(Rendezvous, DisagreementIsToldToAllWithBothSides) {
   };
   outcome([](Node& n) { n.identity.world = 5; },
           {"world sizes differ", "rank 2 (node2, pid 1002) says 5", "rank 0 (node0, pid 1000) says 4"});
-  outcome([](Node& n) { n.seat.settings = "A=2"; }, {"settings differ", "'A=1'", "'A=2'", "node2", "node0"});
+  outcome([](Node& n) { n.member.settings = "A=2"; },
+          {"settings differ", "'A=1'", "'A=2'", "node2", "node0"});
 }
 
 TEST(Rendezvous, StrangersOfOurOwnKindAreRefusedAtBothEnds) {
@@ -132,7 +133,7 @@ TEST(Rendezvous, LatecomersHearClosed) {
   job.join(1);
   ASSERT_TRUE(job.all_told());
   Node& late = job.node(1);
-  late.seat.pid = 4;
+  late.member.pid = 4;
   job.join(late);
   ASSERT_TRUE(job.all_told(1s));
   EXPECT_EQ(late.table->status().reason(), Reason::refused);
@@ -164,7 +165,7 @@ TEST(Rendezvous, ADeathThatALeaderReportsIsNamedEverywhere) {
   job.serve();
   Node& leader = job.join(1);
   Node& victim = job.node(2);
-  leader.client->bring(victim.seat);
+  leader.client->bring(victim.member);
   job.settle(50ms);
   leader.client->lost(2);
   ASSERT_TRUE(run_until(

@@ -13,9 +13,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 /// A file in which ranks find rank 0, gone with the test.
-struct Meeting {
-  Meeting() : path(std::filesystem::temp_directory_path() / fmt::format("ouro-stale-{}", getpid())) {}
-  ~Meeting() {
+struct Rendezvous {
+  Rendezvous() : path(std::filesystem::temp_directory_path() / fmt::format("ouro-stale-{}", getpid())) {}
+  ~Rendezvous() {
     std::error_code ignored;
     std::filesystem::remove(path, ignored);
   }
@@ -32,7 +32,7 @@ TEST(Rendezvous, RankZeroMayDieRightAfterItsWelcome) {
   ASSERT_TRUE(dying.ok());
   job.place = (*dying)->endpoint();
   Node& leader = job.join(1);
-  for (int r : {2, 3}) leader.client->bring(job.node(r).seat);
+  for (int r : {2, 3}) leader.client->bring(job.node(r).member);
   ASSERT_TRUE(run_until(job.io, [&] { return welcomed >= 5; }));
   EXPECT_FALSE(leader.table) << leader.table->status().message();
   dying->reset();
@@ -74,7 +74,7 @@ TEST(Rendezvous, DamageIsNoVerdict) {
   RendezvousOptions options = job.options(n);
   options.place = relay.endpoint();
   n.client = std::make_unique<RendezvousClient>(job.io, options);
-  n.client->bring(n.seat);
+  n.client->bring(n.member);
   n.client->async_table([&n](Table t) { n.table = std::move(t); });
   ASSERT_TRUE(job.all_told());
   for (const auto& node : job.nodes) expect_whole(node->table, 2);
@@ -83,14 +83,14 @@ TEST(Rendezvous, DamageIsNoVerdict) {
 }
 
 TEST(Rendezvous, AFileOfAnEarlierJobIsReadAgain) {
-  Meeting meeting;
-  Job job(2, [&](RendezvousOptions& o) { o.place = "file:" + meeting.path.string(); });
+  Rendezvous rendezvous;
+  Job job(2, [&](RendezvousOptions& o) { o.place = "file:" + rendezvous.path.string(); });
   Identity other = who(0);
   other.job[7] = 1;
   int strangers = 0;
   auto stale = LineListener::open(job.io, other, {.bind = "127.0.0.1"}, [&](const Line&) { ++strangers; });
   ASSERT_TRUE(stale.ok());
-  std::ofstream(meeting.path) << (*stale)->endpoint() << "\n";
+  std::ofstream(rendezvous.path) << (*stale)->endpoint() << "\n";
   Node& n = job.join(1);
   ASSERT_TRUE(run_until(job.io, [&] { return (*stale)->counts().refused >= 2; }));
   EXPECT_FALSE(n.table) << n.table->status().message();
@@ -101,8 +101,8 @@ TEST(Rendezvous, AFileOfAnEarlierJobIsReadAgain) {
 }
 
 TEST(Rendezvous, AWrongSecretIsFinalByAFileToo) {
-  Meeting meeting;
-  Job job(2, [&](RendezvousOptions& o) { o.place = "file:" + meeting.path.string(); });
+  Rendezvous rendezvous;
+  Job job(2, [&](RendezvousOptions& o) { o.place = "file:" + rendezvous.path.string(); });
   job.serve();
   Node& n = job.node(1);
   n.identity.secret = secret(9);
@@ -160,7 +160,7 @@ TEST(Rendezvous, ARankThatALeaderBringsMayKnowAnotherWorld) {
     Job job(4);
     job.serve();
     Node& leader = job.join(1);
-    const NetSeat odd = job.node(2).seat;
+    const MemberRecord odd = job.node(2).member;
     const auto ignore = [](const Status&) {};
     by_root ? job.server->bring(odd, ignore, 5) : leader.client->bring(odd, ignore, 5);
     ASSERT_TRUE(job.all_told(1s));

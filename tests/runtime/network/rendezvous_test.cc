@@ -41,13 +41,13 @@ TEST(Rendezvous, RanksOfAHostComeOneByOne) {
   Node& three = job.node(3);
   Node& five = job.node(5);
   job.settle(50ms);
-  leader.client->bring(two.seat);
+  leader.client->bring(two.member);
   job.settle(50ms);
-  job.server->bring(five.seat);  // on rank 0's host
+  job.server->bring(five.member);  // on rank 0's host
   job.join(4);
   job.settle(50ms);
   EXPECT_FALSE(leader.table);
-  leader.client->bring(three.seat);
+  leader.client->bring(three.member);
   ASSERT_TRUE(run_until(job.io, [&] { return leader.table && job.root->table; }));
   expect_whole(leader.table, 6);
   expect_whole(job.root->table, 6);

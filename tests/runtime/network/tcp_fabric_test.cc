@@ -23,8 +23,8 @@ class TwoFabrics : public testing::TestWithParam<bool> {
  protected:
   struct End {
     std::unique_ptr<TcpFabric> fabric;
-    std::shared_ptr<NetRoom> room = std::make_shared<NetRoom>();
-    Counter bell{};
+    std::shared_ptr<LinkSet> link_set = std::make_shared<LinkSet>();
+    Counter doorbell{};
     NetLink* link = nullptr;
     std::uint64_t sent = 0, taken = 0;
     LinkView in() const { return link->in(); }
@@ -41,10 +41,10 @@ class TwoFabrics : public testing::TestWithParam<bool> {
                              .need = [](int) {},
                              .failed = [&](int, Status why) { lose(why.message()); },
                              .lost = [&](int, std::string how) { lose(std::move(how)); }});
-      e.room->key = 5;
-      e.room->bell = &e.bell;
-      e.link = (e.room->links[peer] = std::make_unique<NetLink>(kSlot, kSlots)).get();
-      e.fabric->exchange().add(e.room);
+      e.link_set->key = 5;
+      e.link_set->doorbell = &e.doorbell;
+      e.link = (e.link_set->links[peer] = std::make_unique<NetLink>(kSlot, kSlots)).get();
+      e.fabric->exchange().add(e.link_set);
       adopt(r, std::move(r == 0 ? s.a : s.b));
       if (r == 0) e.fabric->enter();
     }
@@ -101,7 +101,7 @@ TEST_P(TwoFabrics, CarryManyChunksBothWays) {
         e.out().header(e.sent) = {.seq = 1, .bytes = static_cast<std::uint32_t>(what.size())};
         publish(*e.out().full, e.sent + 1);
       }
-      e.fabric->nudge(1 - r);
+      e.fabric->kick(1 - r);
       for (; e.taken < load(*e.in().full); ++e.taken) {
         const Bytes what = chunk(1 - r, e.taken);
         ASSERT_EQ(e.in().header(e.taken).bytes, what.size());
@@ -129,14 +129,14 @@ TEST_P(TwoFabrics, MessagesInARowAllLandWhereTheyAreWanted) {
   int sending = 0, taking = -1, in_slots = 0;
   std::size_t moved = 0, taken = 0;
   std::uint64_t first = 0;
-  const auto land = [&] {
+  const auto post_receive = [&] {
     taken = 0;
     if (++taking == kMessages) return;
     Bytes& where = got[static_cast<std::size_t>(taking)];
     std::lock_guard lock(to.fabric->exchange().lock());
-    to.fabric->exchange().land(*to.link, {to.taken, where.data(), where.size(), taking});
+    to.fabric->exchange().post_receive(*to.link, {to.taken, where.data(), where.size(), taking});
   };
-  land();
+  post_receive();
   for (const auto until = Clock::now() + 30s; taking < kMessages && Clock::now() < until;) {
     for (; sending < kMessages && from.sent - load(*from.out().freed) < kSlots;) {
       const Bytes& what = sent[static_cast<std::size_t>(sending)];
@@ -147,7 +147,7 @@ TEST_P(TwoFabrics, MessagesInARowAllLandWhereTheyAreWanted) {
       publish(*from.out().full, ++from.sent);
       if ((moved += n) == what.size()) moved = 0, ++sending;
     }
-    from.fabric->nudge(0);
+    from.fabric->kick(0);
     drive();
     while (taking < kMessages && to.taken < load(*to.in().full)) {
       const std::uint32_t n = to.in().header(to.taken).bytes;
@@ -155,7 +155,7 @@ TEST_P(TwoFabrics, MessagesInARowAllLandWhereTheyAreWanted) {
       const std::byte* const at = to.in().found(to.taken);
       if (at != where.data() + taken) ++in_slots, std::memcpy(where.data() + taken, at, n);
       publish(*to.in().freed, ++to.taken);
-      if ((taken += n) == where.size()) land();
+      if ((taken += n) == where.size()) post_receive();
     }
   }
   EXPECT_EQ(taking, kMessages);
@@ -177,7 +177,7 @@ TEST_P(TwoFabrics, WhatWasGivenBackIsNotReadAgain) {
     from.out().header(from.sent) = {0, 0, kBytes, kSlot, 0};
     publish(*from.out().full, from.sent + 1);
   }
-  from.fabric->nudge(1);
+  from.fabric->kick(1);
   ASSERT_TRUE(drive_until([&] { return load(*to.in().full) == kSlots; }));
   for (int r : {0, 1}) {
     Sockets s;
@@ -196,7 +196,7 @@ TEST_P(TwoFabrics, WhatWasGivenBackIsNotReadAgain) {
   std::copy(last.begin(), last.end(), from.out().payload(from.sent));
   from.out().header(from.sent) = {from.sent, 0, last.size(), 1000, 0};
   publish(*from.out().full, ++from.sent);
-  from.fabric->nudge(1);
+  from.fabric->kick(1);
   EXPECT_TRUE(drive_until([&] { return load(*to.in().full) == from.sent; }));
   EXPECT_TRUE(std::equal(last.begin(), last.end(), to.in().found(kSlots)));
   munmap(memory, kBytes);

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "runtime/health/mirror.h"
+#include "runtime/health/replica.h"
 #include "tests/system/fuzz/targets.h"
 #include "transport/net/exchange.h"
 
@@ -17,7 +17,7 @@ using wire::Bytes;
 using wire::View;
 
 constexpr std::uint32_t kSlotBytes = 256, kSlots = 4;
-constexpr std::uint64_t kRoom = 77;
+constexpr std::uint64_t kLinkSet = 77;
 
 void require(bool promise) {
   if (!promise) __builtin_trap();
@@ -25,7 +25,7 @@ void require(bool promise) {
 
 // What the first byte of a record asks for, and which of a header's fields are put right.
 constexpr std::uint8_t kDeliver = 0, kAbandon = 1, kTake = 2, kPublish = 3, kRecall = 4, kReconnect = 5;
-constexpr std::uint8_t kKind = 8, kItsRoom = 16, kIndex = 32, kBytes = 64, kCheck = 128;
+constexpr std::uint8_t kKind = 8, kItsLinkSet = 16, kIndex = 32, kBytes = 64, kCheck = 128;
 
 }  // namespace
 
@@ -33,15 +33,15 @@ constexpr std::uint8_t kKind = 8, kItsRoom = 16, kIndex = 32, kBytes = 64, kChec
 /// counters move as counters do.
 void chunks(View in) {
   Exchange exchange(2, true, [](int, const std::string&) {});
-  Counter bell{};
-  auto mine = std::make_shared<transport::NetRoom>();
-  mine->key = kRoom;
-  mine->bell = &bell;
+  Counter doorbell{};
+  auto mine = std::make_shared<transport::LinkSet>();
+  mine->key = kLinkSet;
+  mine->doorbell = &doorbell;
   mine->links[1] = std::make_unique<transport::NetLink>(kSlotBytes, kSlots);
   exchange.add(mine);
   transport::NetLink& link = *mine->links.at(1);
   const LinkView inbound = link.in(), outbound = link.out();
-  std::byte landing[3 * kSlotBytes];
+  std::byte posted[3 * kSlotBytes];
   const auto within = [](const std::byte* at, std::size_t n, const std::byte* begin, std::size_t size) {
     return at >= begin && n <= size && at + n <= begin + size;
   };
@@ -58,13 +58,13 @@ void chunks(View in) {
       case kPublish:
         if (sent - load(*outbound.freed) < kSlots) {
           outbound.header(sent) = {0, 0, 0, kSlotBytes, 0};
-          outbound.elsewhere[sent % kSlots] = first & kKind ? landing : nullptr;
+          outbound.elsewhere[sent % kSlots] = first & kKind ? posted : nullptr;
           publish(*outbound.full, ++sent);
         }
         break;
       case kRecall:
         if (first & kKind)
-          exchange.land(link, {taken, landing, sizeof landing});
+          exchange.post_receive(link, {taken, posted, sizeof posted});
         else
           exchange.recall_inbound(link, [](const transport::Exchange::Move&) {});
         break;
@@ -77,7 +77,7 @@ void chunks(View in) {
         std::memcpy(&h, in.data(), n);
         in = in.subspan(n);
         if (first & kKind) h.kind = NetHeader::kOpen + h.kind % 7;
-        if (first & kItsRoom) h.room = kRoom;
+        if (first & kItsLinkSet) h.link_set = kLinkSet;
         if (first & kIndex) h.index = taken + h.index % kSlots, h.seq = taken, h.total %= 1024;
         if (first & kBytes) h.bytes = h.kind == NetHeader::kChunk ? h.bytes % (kSlotBytes + 1) : 0;
         if (first & kCheck) h.check = h.head_check = 0;
@@ -87,13 +87,13 @@ void chunks(View in) {
         if (!place.ok()) break;
         if (place->to) {
           require(within(place->to, h.bytes, inbound.slots, ring) ||
-                  within(place->to, h.bytes, landing, sizeof landing));
+                  within(place->to, h.bytes, posted, sizeof posted));
           std::memset(place->to, first, h.bytes);
         }
         if (first % 8 == kAbandon)
           exchange.abandon(1, h);
         else
-          exchange.landed(1, h, *place);
+          exchange.received(1, h, *place);
       }
     }
     const std::uint64_t now = load(*inbound.full);
@@ -103,7 +103,7 @@ void chunks(View in) {
     Exchange::Outgoing out;
     for (int i = 0; i < 64 && exchange.next(1, &out); ++i)
       require(out.header.bytes == 0 || within(out.payload, out.header.bytes, outbound.slots, ring) ||
-              out.payload == landing);
+              out.payload == posted);
   }
 }
 
@@ -115,7 +115,7 @@ std::vector<Bytes> chunks_seeds() {
     talk.insert(talk.end(), raw, raw + sizeof h);
   };
   NetHeader h{};
-  h.room = kRoom;
+  h.link_set = kLinkSet;
   h.kind = NetHeader::kOpen, say(kDeliver, h);
   h.kind = NetHeader::kOpened, say(kDeliver, h);
   h.kind = NetHeader::kChunk;
@@ -134,7 +134,7 @@ std::vector<Bytes> chunks_seeds() {
   }
   Bytes helped = talk;
   for (std::uint8_t& b : helped)
-    if (b == kDeliver) b = kDeliver | kKind | kItsRoom | kIndex | kBytes | kCheck;
+    if (b == kDeliver) b = kDeliver | kKind | kItsLinkSet | kIndex | kBytes | kCheck;
   return {talk, helped};
 }
 
@@ -158,7 +158,7 @@ void notes(View in) {
 
 std::vector<Bytes> notes_seeds() {
   auto page = std::make_unique<rt::ControlPage>();
-  rt::PageTeller teller(*page);
+  rt::ReplicaPublisher publisher(*page);
   page->groups[0].key.set(9), page->groups[0].entered.set(3), page->groups[0].state.set(1);
   page->groups[1].key.set(10), page->groups[1].history[0].tag.set(4);
   page->errors[0].rank = 1, page->errors_used.set(1), page->groups[0].error.set(1);
@@ -166,7 +166,7 @@ std::vector<Bytes> notes_seeds() {
   page->state.set(1);
   Bytes all;
   std::vector<Bytes> seeds;
-  for (const wire::Note& n : teller.changes()) {
+  for (const wire::Note& n : publisher.changes()) {
     Bytes one = {static_cast<std::uint8_t>(n.kind), static_cast<std::uint8_t>(n.key >> 8),
                  static_cast<std::uint8_t>(n.key), static_cast<std::uint8_t>(n.body.size() >> 8),
                  static_cast<std::uint8_t>(n.body.size())};

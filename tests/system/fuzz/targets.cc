@@ -124,16 +124,16 @@ std::vector<Bytes> client_seeds() {
 }
 
 std::vector<Bytes> net_seeds() {
-  const NetSeat seat{1, 2, "host", "id", "10.0.0.1:1", "A=1", {1, 2, 3}},
+  const MemberRecord member{1, 2, "host", "id", "10.0.0.1:1", "A=1", {1, 2, 3}},
       other{0, 3, "host", "id", "10.0.0.1:2", "", {}};
   std::vector<Bytes> seeds;
-  const Bytes table = encode_table({seat, other}).at(0);
-  const Bytes both = std::get<TablePiece>(*decode_net(table)).seats;
+  const Bytes table = encode_table({member, other}).at(0);
+  const Bytes both = std::get<TablePiece>(*decode_net(table)).members;
   for (const NetFrame& f :
-       {NetFrame(Seat{4, seat}), NetFrame(Waiting{1, 4, "2,3"}), NetFrame(Source{3, 2, "10.0.0.1:2"}),
-        NetFrame(TablePiece{2, 0, 2, both}), NetFrame(Want{}), NetFrame(Got{}),
-        NetFrame(NetRefuse{Reason::refused, 1, 2, true, "host", "no"}), NetFrame(Beat{}), NetFrame(Bye{}),
-        NetFrame(Note{3, 7, 4, {5, 6}})})
+       {NetFrame(MemberOffer{4, member}), NetFrame(Waiting{1, 4, "2,3"}),
+        NetFrame(Source{3, 2, "10.0.0.1:2"}), NetFrame(TablePiece{2, 0, 2, both}), NetFrame(Want{}),
+        NetFrame(Got{}), NetFrame(NetRefuse{Reason::refused, 1, 2, true, "host", "no"}), NetFrame(Beat{}),
+        NetFrame(Bye{}), NetFrame(Note{3, 7, 4, {5, 6}})})
     seeds.push_back(encode_net(f));
   return seeds;
 }

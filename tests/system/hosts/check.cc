@@ -101,7 +101,7 @@ std::string check_call(Group& g, const Exchange& x, DType t, const std::string& 
 std::vector<std::string> algorithms(Collective c, int hosts) {
   std::vector<std::string> all{""};
   flow::for_each_flow([&](Collective of, flow::Algorithm a, auto f) {
-    if (of == c && !f.kBoards && a != flow::Algorithm::line) all.emplace_back(name(a));
+    if (of == c && !f.kStaging && a != flow::Algorithm::inlined) all.emplace_back(name(a));
   });
   if (hosts > 1)
     flow::for_each_hierarchy({}, [&](Collective of, std::string_view a, auto) {

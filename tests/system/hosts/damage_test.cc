@@ -14,7 +14,7 @@ namespace ouro::transport {
 namespace {
 
 constexpr std::uint32_t kSlotBytes = 512, kSlots = 8;
-constexpr std::uint64_t kRoom = 77;
+constexpr std::uint64_t kLinkSet = 77;
 
 std::byte content(std::uint64_t index, std::size_t at) {
   return static_cast<std::byte>(index * 37 + at * 11 + (index >> 8));
@@ -24,15 +24,15 @@ std::byte content(std::uint64_t index, std::size_t at) {
 struct End {
   explicit End(bool checks)
       : exchange(2, checks, [this](int, std::string why) { damaged = std::move(why); }),
-        room(std::make_shared<NetRoom>()) {
-    room->key = kRoom;
-    room->bell = &bell;
-    link = (room->links[1] = std::make_unique<NetLink>(kSlotBytes, kSlots)).get();
-    exchange.add(room);
+        link_set(std::make_shared<LinkSet>()) {
+    link_set->key = kLinkSet;
+    link_set->doorbell = &doorbell;
+    link = (link_set->links[1] = std::make_unique<NetLink>(kSlotBytes, kSlots)).get();
+    exchange.add(link_set);
   }
   Exchange exchange;
-  Counter bell{};
-  std::shared_ptr<NetRoom> room;
+  Counter doorbell{};
+  std::shared_ptr<LinkSet> link_set;
   NetLink* link;
   std::deque<std::vector<std::byte>> wire;
   std::uint64_t sent = 0, taken = 0, wrong = 0;
@@ -110,7 +110,7 @@ class Wire {
       }
       if (place->to) std::memcpy(place->to, to.wire.front().data() + sizeof h, h.bytes);
       to.wire.pop_front();
-      to.exchange.landed(1, h, *place);
+      to.exchange.received(1, h, *place);
     }
   }
   void reconnect() {

@@ -1,5 +1,5 @@
 // The measuring loop on GPUs: every collective is right, a wrong byte anywhere is seen, clocks and graphs
-// run. Run by ctest on fake devices; by hand, without OURO_FAKE_GPUS, on the card that is there.
+// run. Run by ctest on fake devices; by hand, without OURO_FAKE_GPUS, on the arrival record that is there.
 #include "tools/perf/device.h"
 
 #include <gtest/gtest.h>
@@ -90,11 +90,11 @@ TEST(PerfDevice, ChecksSeeEveryByte) {
     call.in = in->at(0), call.out = out->at(0);
     call.device = c.device();
     call.shape = layout(Kind::all_reduce, kBytes, 4, 1);
-    const auto wrong = [&](std::byte* spoilt) {
+    const auto wrong = [&](std::byte* damaged) {
       const auto perform = [&]() -> Status {
         OURO_TRY(issue(c.world(), call, 1, {}));
         const std::byte bad{0x5a};
-        return spoilt ? mover->write(spoilt, &bad, 1) : Status();
+        return damaged ? mover->write(damaged, &bad, 1) : Status();
       };
       const auto found = check_call(c.world(), call, OpKind::sum, false, out->at(0), 7, perform, *mover);
       EXPECT_TRUE(found) << found.status().message();

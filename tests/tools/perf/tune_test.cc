@@ -57,10 +57,12 @@ TEST(Winner, RatiosAreOfTheSameRound) {  // the machine was slow in two rounds
 
 TEST(Rows, ChangeHalfWayBetweenSizes) {
   const Scope scope{Collective::all_reduce, rt::Buffers::private_, rt::Cores::enough, 4};
-  const std::vector<Winner> winners = {
-      {8, Algorithm::line}, {64, Algorithm::oneshot}, {256, Algorithm::oneshot}, {1024, Algorithm::direct}};
+  const std::vector<Winner> winners = {{8, Algorithm::inlined},
+                                       {64, Algorithm::oneshot},
+                                       {256, Algorithm::oneshot},
+                                       {1024, Algorithm::direct}};
   const auto rows = rows_of(scope, winners);
-  EXPECT_THAT(texts(rows), ElementsAre("all_reduce@private<=22:line", "all_reduce@private<=512:oneshot",
+  EXPECT_THAT(texts(rows), ElementsAre("all_reduce@private<=22:inline", "all_reduce@private<=512:oneshot",
                                        "all_reduce@private<=1024:direct"));
   for (const rt::Rule& r : rows) {
     EXPECT_EQ(r.min_ranks, 4);
@@ -97,20 +99,20 @@ rt::Rule row(const char* text, int ranks, rt::Cores cores) {
 
 TEST(Merge, ReplacesItsOwnRowsAndKeepsTheOthers) {
   const auto enough = rt::Cores::enough, fewer = rt::Cores::fewer;
-  const std::vector<rt::Rule> fresh = {row("all_reduce@private<=8:line", 2, enough)};
+  const std::vector<rt::Rule> fresh = {row("all_reduce@private<=8:inline", 2, enough)};
   const std::vector<rt::Rule> old = {
       row("all_reduce@private<=16:ring", 2, enough),  // replaced
       row("all_reduce<=32:ring", 2, enough),          // replaced: would have hidden nothing else
-      row("all_reduce@registered<=64:inplace", 2, enough),
+      row("all_reduce@registered<=64:zerocopy", 2, enough),
       row("all_reduce@private<=128:chain", 4, enough),
       row("all_reduce@private<=256:tree", 2, fewer),
       row("reduce@private<=512:tree", 2, enough),
   };
   EXPECT_THAT(texts(merge(fresh, old)),
-              ElementsAre("all_reduce@private<=8:line", "all_reduce@registered<=64:inplace",
+              ElementsAre("all_reduce@private<=8:inline", "all_reduce@registered<=64:zerocopy",
                           "all_reduce@private<=128:chain", "all_reduce@private<=256:tree",
                           "reduce@private<=512:tree"));
-  EXPECT_THAT(texts(merge(fresh, {})), ElementsAre("all_reduce@private<=8:line"));
+  EXPECT_THAT(texts(merge(fresh, {})), ElementsAre("all_reduce@private<=8:inline"));
 }
 
 TEST(Existing, IsReadUnlessItIsOfAnotherMachine) {
@@ -120,11 +122,11 @@ TEST(Existing, IsReadUnlessItIsOfAnotherMachine) {
   EXPECT_TRUE(none->rows.empty());
   rt::Rules rules;
   rules.stream_bytes = 5;
-  rules.rows = {row("all_reduce<=8:line", 2, rt::Cores::enough)};
+  rules.rows = {row("all_reduce<=8:inline", 2, rt::Cores::enough)};
   std::ofstream(file) << rt::to_json(rules, "this machine");
   const auto same = existing_rules(file, "this machine");
   ASSERT_TRUE(same) << same.status().message();
-  EXPECT_THAT(texts(same->rows), ElementsAre("all_reduce<=8:line"));
+  EXPECT_THAT(texts(same->rows), ElementsAre("all_reduce<=8:inline"));
   EXPECT_EQ(same->stream_bytes, 5u);
   const auto other = existing_rules(file, "that machine");
   ASSERT_FALSE(other);

@@ -7,8 +7,8 @@
 #include <thread>
 #include <tuple>
 
-#include "tools/run/meeting_place.h"
 #include "tools/run/messages.h"
+#include "tools/run/rendezvous_choice.h"
 
 namespace ouro::run {
 namespace {
@@ -113,7 +113,7 @@ Orders orders() {
           .size = 5,
           .node = 1,
           .nodes = 2,
-          .meeting = {.job = "j", .address = "fd77::1", .port = 7001, .rendezvous = "[fd77::1]:7000"},
+          .rendezvous = {.job = "j", .address = "fd77::1", .port = 7001, .rendezvous = "[fd77::1]:7000"},
           .variables = {{"A", "1"}, {"B", ""}},
           .argv = {"sh", "-c", ""}};
 }
@@ -128,8 +128,10 @@ TEST(Messages, OrdersArriveAsTheyWereGiven) {
   EXPECT_EQ(got->bind, sent.bind);
   EXPECT_EQ(std::tie(got->first_rank, got->local_size, got->size, got->node, got->nodes),
             std::tie(sent.first_rank, sent.local_size, sent.size, sent.node, sent.nodes));
-  EXPECT_EQ(std::tie(got->meeting.job, got->meeting.address, got->meeting.port, got->meeting.rendezvous),
-            std::tie(sent.meeting.job, sent.meeting.address, sent.meeting.port, sent.meeting.rendezvous));
+  EXPECT_EQ(std::tie(got->rendezvous.job, got->rendezvous.address, got->rendezvous.port,
+                     got->rendezvous.rendezvous),
+            std::tie(sent.rendezvous.job, sent.rendezvous.address, sent.rendezvous.port,
+                     sent.rendezvous.rendezvous));
   EXPECT_EQ(got->variables, sent.variables);
   EXPECT_EQ(got->argv, sent.argv);
 }
@@ -154,7 +156,7 @@ TEST(AgentCommand, HasToNameTheHost) {
   EXPECT_EQ(check_agent("ssh node1").code(), Code::invalid);
 }
 
-TEST(Meeting, AddressesFollowTheListOfInterfaces) {
+TEST(Rendezvous, AddressesFollowTheListOfInterfaces) {
   const auto addresses = [](const std::string& interfaces) {
     std::vector<std::string> all;
     const Result<Listeners> listeners = Listeners::open("", "token", interfaces);
@@ -167,8 +169,8 @@ TEST(Meeting, AddressesFollowTheListOfInterfaces) {
   EXPECT_THAT(addresses("none-such"), ElementsAre(HasSubstr("OURO_SOCKET_IFNAME")));
 }
 
-TEST(Meeting, TakesTheFirstOfferThatAllHaveReached) {
-  MeetingPlace place({"a", "b", "c"});
+TEST(Rendezvous, TakesTheFirstOfferThatAllHaveReached) {
+  RendezvousChoice place({"a", "b", "c"});
   EXPECT_FALSE(place.complete());
   place.offer({{"127.0.0.1", 1, 2}, {"10.0.0.1", 3, 4}, {"10.1.0.1", 5, 6}});
   place.reached(1, {2, 1, 77, -1});
@@ -179,8 +181,8 @@ TEST(Meeting, TakesTheFirstOfferThatAllHaveReached) {
   EXPECT_EQ(place.choose()->address, "10.0.0.1");
 }
 
-TEST(Meeting, SaysWhoReachedWhatWhereNoOfferServesAll) {
-  MeetingPlace place({"a", "b", "c"});
+TEST(Rendezvous, SaysWhoReachedWhatWhereNoOfferServesAll) {
+  RendezvousChoice place({"a", "b", "c"});
   place.offer({{"127.0.0.1", 1, 2}, {"10.0.0.1", 3, 4}});
   place.reached(1, {1});
   place.reached(2, {});
@@ -188,7 +190,7 @@ TEST(Meeting, SaysWhoReachedWhatWhereNoOfferServesAll) {
               HasSubstr("no address of host a is reached by all others: 127.0.0.1 by none; 10.0.0.1 by b"));
 }
 
-TEST(Meeting, WhoListensIsReachedAndProvesIt) {
+TEST(Rendezvous, WhoListensIsReachedAndProvesIt) {
   Result<Listeners> listeners = Listeners::open("localhost", "token", "");
   ASSERT_TRUE(listeners.ok()) << listeners.status().message();
   std::vector<Offer> offers = listeners->offers();

@@ -18,7 +18,7 @@ Cluster plain(int ranks_per_node = 0) {
   c.ranks_per_node = ranks_per_node;
   c.intra = {1e-3, 0, 1e-9};
   c.inter = {5e-3, 1e-5, 2e-9};
-  c.board = {2e-3, 0, 0.5e-9};
+  c.staging = {2e-3, 0, 0.5e-9};
   c.gamma = 0.25e-9;
   c.slots = 4;
   c.slot_bytes = 1e12;
@@ -155,7 +155,7 @@ Job over_nodes(Collective c, std::string_view name, int ranks, double bytes) {
 /// carry what stays inside as well).
 TEST(NodePorts, AreSharedByTheRanksOfANode) {
   Cluster c = plain(4);
-  c.intra = c.board = {0, 0, 1e-15};
+  c.intra = c.staging = {0, 0, 1e-15};
   c.inter = {0, 0, 1e-9};
   c.gamma = 0;
   const Job lanes = over_nodes(Collective::all_reduce, "hierarchy", 8, 8e9);
@@ -184,7 +184,7 @@ TEST(NodePorts, HierarchyCarriesTheLeastAndNearlyReachesTheLimit) {
   }
 }
 
-TEST(NodePorts, BoardsDoNotReachOtherNodes) {
+TEST(NodePorts, StagingDoesNotReachOtherHosts) {
   const Result<Cluster> c = find_cluster("2x4@1gbit");
   ASSERT_TRUE(c.ok());
   EXPECT_FALSE(predict(*c, job(Collective::all_reduce, Algorithm::oneshot, 8, 8)).ok());

@@ -13,7 +13,7 @@ expect(2 "^ouro-sim: .*--nonsense.*Try: ouro-sim --help" --nonsense)
 expect(2 "nothing could be predicted" all_to_all --ranks 16384 --algorithms pairwise)
 expect(0 "Examples:" --help)
 expect(0 "64 +1048576 tree .*fastest" all_reduce --ranks 8:64 --bytes 1K,1M --algorithms ring,tree --cluster nvlink-ndr)
-expect(0 " pull +[0-9.]+ .* inplace" all_reduce --algorithms pull,inplace)
+expect(0 " pull +[0-9.]+ .* zerocopy" all_reduce --algorithms pull,zerocopy)
 expect(0 "ring .* as fast as any\n.*chain .* as fast as any\n" all_reduce --ranks 1 --algorithms ring,chain)
 
 # What is named twice is predicted once.

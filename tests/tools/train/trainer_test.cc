@@ -101,7 +101,7 @@ TEST(TrainSharded, RepeatsBitForBit) {
   }
 }
 
-/// On fake devices in ctest; on the card that is there when run by hand.
+/// On fake devices in ctest; on the arrival record that is there when run by hand.
 TEST(TrainDevice, HasTheLossesOfTheHost) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
   for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp})

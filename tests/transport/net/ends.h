@@ -1,5 +1,5 @@
-// Two ranks with an exchange each and one room between them, and the way of frames from one to the other by
-// hand. Used by the tests of the exchange.
+// Two ranks with an exchange each and one link set between them, and the way of frames from one to the other
+// by hand. Used by the tests of the exchange.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -14,21 +14,21 @@
 namespace ouro::transport {
 
 inline constexpr std::uint32_t kSlotBytes = 256, kSlots = 8;
-constexpr std::uint64_t kRoom = 77;
+constexpr std::uint64_t kLinkSet = 77;
 
-/// One rank: its exchange, its end of the room, and an executor that fills and reads slots.
+/// One rank: its exchange, its end of the link set, and an executor that fills and reads slots.
 struct End {
   explicit End(int me, bool checks = true)
       : rank(me), exchange(2, checks, [this](int, std::string why) { damaged = std::move(why); }) {}
   void open() {
-    room = std::make_shared<NetRoom>();
-    room->key = kRoom;
-    room->bell = &bell;
-    room->links[1 - rank] = std::make_unique<NetLink>(kSlotBytes, kSlots);
-    exchange.add(room);
+    link_set = std::make_shared<LinkSet>();
+    link_set->key = kLinkSet;
+    link_set->doorbell = &doorbell;
+    link_set->links[1 - rank] = std::make_unique<NetLink>(kSlotBytes, kSlots);
+    exchange.add(link_set);
   }
-  NetLink& link() { return *room->links.at(1 - rank); }
-  /// Puts a chunk whose bytes follow from its number, if there is room.
+  NetLink& link() { return *link_set->links.at(1 - rank); }
+  /// Puts a chunk whose bytes follow from its number, if there is link set.
   bool put() {
     const LinkView out = link().out();
     if (sent - load(*out.freed) >= out.slot_count) return false;
@@ -52,8 +52,8 @@ struct End {
   }
   int rank;
   Exchange exchange;
-  Counter bell{};
-  std::shared_ptr<NetRoom> room;
+  Counter doorbell{};
+  std::shared_ptr<LinkSet> link_set;
   std::string damaged;
   std::uint64_t sent = 0, taken = 0;
 };
@@ -75,7 +75,7 @@ inline Status give(End& to, const Frame& f) {
   auto place = to.exchange.place(1 - to.rank, f.header);
   if (!place.ok()) return place.status();
   if (place->to && !f.payload.empty()) std::memcpy(place->to, f.payload.data(), f.payload.size());
-  to.exchange.landed(1 - to.rank, f.header, *place);
+  to.exchange.received(1 - to.rank, f.header, *place);
   return {};
 }
 

@@ -26,7 +26,7 @@ TEST(Exchange, SurvivesTheWire) {
       if (!b_is_open && chance(5)) b.open(), b_is_open = true;
       const int i = static_cast<int>(random() % 2);
       End& e = *ends[i];
-      if (e.room) {
+      if (e.link_set) {
         if (e.sent < kChunks && chance(50)) e.put();
         if (chance(50)) {
           ASSERT_TRUE(e.take()) << "seed " << seed << " chunk " << e.taken;
@@ -62,7 +62,7 @@ TEST(Exchange, SurvivesTheWire) {
 
 /// One message out of its sender's memory into its receiver's, each of which is wanted back at some moment.
 TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
-  int landed = 0, lent = 0;
+  int received = 0, lent = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {
     std::mt19937 random(seed);
     const auto chance = [&](unsigned percent) { return random() % 100 < percent; };
@@ -74,7 +74,7 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
     for (std::byte& x : message) x = static_cast<std::byte>(random());
     std::vector<std::byte> source = message;
     std::byte* to = mine.data();
-    bool lends = true, lands = true;
+    bool lends = true, posted = true;
     const auto give_up_at = random() % 2000, recall_at = random() % 2000;
     struct Coming {
       Frame frame;
@@ -85,7 +85,7 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
     const auto half = [](const Frame& f) { return f.payload.size() / 2; };
     if (chance(80)) {
       std::lock_guard lock(b.exchange.lock());
-      b.exchange.land(b.link(), {0, to, kBytes});
+      b.exchange.post_receive(b.link(), {0, to, kBytes});
     }
     for (unsigned step = 0; step < 100'000 && b.taken < kChunks; ++step) {
       if (step == give_up_at) {
@@ -103,7 +103,7 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
         theirs = mine;
         to = theirs.data();
         std::fill(mine.begin(), mine.end(), std::byte{0xee});
-        lands = false;
+        posted = false;
       }
       const LinkView out = a.link().out();
       if (a.sent < kChunks && a.sent - load(*out.freed) < kSlots && chance(30)) {
@@ -143,20 +143,20 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
         if (c.place.to)
           std::memcpy(c.place.to + half(c.frame), c.frame.payload.data() + half(c.frame),
                       c.frame.payload.size() - half(c.frame));
-        b.exchange.landed(0, c.frame.header, c.place);
+        b.exchange.received(0, c.frame.header, c.place);
       }
       const LinkView in = b.link().in();
       if (load(*in.full) > b.taken && chance(40)) {
         std::byte* const here = to + b.taken * kSlotBytes;
         const std::byte* const found = in.found(b.taken);
-        landed += found == here;
+        received += found == here;
         if (found != here) std::memcpy(here, found, in.header(b.taken).bytes);
         publish(*in.freed, ++b.taken);
       }
     }
     ASSERT_EQ(b.taken, kChunks) << "seed " << seed;
     ASSERT_EQ(std::memcmp(to, message.data(), kBytes), 0) << "seed " << seed;
-    if (!lands) {
+    if (!posted) {
       ASSERT_EQ(std::count(mine.begin(), mine.end(), std::byte{0xee}), std::ssize(mine)) << "seed " << seed;
     }
     // Its sender hears without being asked that the last chunk, out of its own memory, was taken.
@@ -167,7 +167,7 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
       ASSERT_EQ(load(*a.link().out().freed), kChunks) << "seed " << seed;
     }
   }
-  EXPECT_GT(landed, 1000);
+  EXPECT_GT(received, 1000);
   EXPECT_GT(lent, 1000);
 }
 
@@ -193,7 +193,7 @@ TEST(Exchange, RefusesWhatCannotBe) {
   a.open(), b.open();
   NetHeader h{};
   h.kind = NetHeader::kChunk;
-  h.room = kRoom;
+  h.link_set = kLinkSet;
   const auto refused = [&](NetHeader wrong, const char* what) {
     std::lock_guard lock(b.exchange.lock());
     const auto place = b.exchange.place(0, wrong);
@@ -211,14 +211,14 @@ TEST(Exchange, RefusesWhatCannotBe) {
   refused(wrong, "slots of 256");
   wrong = h, wrong.index = kSlots;
   refused(wrong, "room up to 8");
-  // Of a room that is not there, or from a rank that is not in it: read and discarded, nothing more.
+  // Of a link set that is not there, or from a rank that is not in it: read and discarded, nothing more.
   std::lock_guard lock(b.exchange.lock());
-  wrong = h, wrong.room = 1, wrong.bytes = 4;
+  wrong = h, wrong.link_set = 1, wrong.bytes = 4;
   EXPECT_EQ(b.exchange.place(0, wrong)->to, nullptr);
   EXPECT_EQ(b.exchange.place(1, h)->to, nullptr);
   // A credit for more than was sent counts for nothing.
   wrong = h, wrong.kind = NetHeader::kCredit, wrong.freed = 100;
-  b.exchange.landed(0, wrong, {});
+  b.exchange.received(0, wrong, {});
   EXPECT_EQ(load(*b.link().out().freed), 0u);
 }
 
@@ -227,9 +227,9 @@ TEST(Exchange, LingersUntilTaken) {
   a.open();
   a.put();
   auto after = std::make_shared<int>();
-  a.room->after = after;
-  a.exchange.remove(kRoom, true);
-  a.room.reset();
+  a.link_set->after = after;
+  a.exchange.remove(kLinkSet, true);
+  a.link_set.reset();
   EXPECT_EQ(a.exchange.lingering(), 1u);
   b.open();
   for (int turn = 0; turn < 20 && a.exchange.lingering() > 0; ++turn) {
@@ -275,7 +275,7 @@ TEST(Exchange, ForgivesWhoHasGone) {
   a.open();
   a.put();
   a.exchange.forgive(1);
-  a.exchange.remove(kRoom, true);
+  a.exchange.remove(kLinkSet, true);
   EXPECT_EQ(a.exchange.lingering(), 0u);
 }
 

@@ -1,4 +1,4 @@
-// How rooms end: each side hears that the other takes nothing more, whatever is lost on the way.
+// How link sets end: each side hears that the other takes nothing more, whatever is lost on the way.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ TEST(Exchange, TellsThatItTakesNothingMore) {
     }
   }
   a.put(), b.put();
-  a.exchange.remove(kRoom, true);
+  a.exchange.remove(kLinkSet, true);
   EXPECT_EQ(a.exchange.lingering(), 1u);
   EXPECT_FALSE(b.link().drained());
   for (int turn = 0; turn < 6; ++turn)
@@ -30,7 +30,7 @@ TEST(Exchange, TellsThatItTakesNothingMore) {
       ASSERT_TRUE(give(b, *f).ok());
     }
   EXPECT_TRUE(b.link().drained());
-  b.exchange.remove(kRoom, true);
+  b.exchange.remove(kLinkSet, true);
   EXPECT_EQ(b.exchange.lingering(), 0u);
   for (int turn = 0; turn < 6; ++turn)
     if (auto f = next(b)) {
@@ -54,13 +54,13 @@ TEST(Exchange, AFarewellTellsWhatWasTaken) {
   a.put();
   ASSERT_TRUE(give(b, *next(a)).ok());
   ASSERT_TRUE(b.take());
-  b.exchange.remove(kRoom, true);
-  b.room.reset();
+  b.exchange.remove(kLinkSet, true);
+  b.link_set.reset();
   ASSERT_TRUE(give(a, *next(b)).ok());
   EXPECT_EQ(load(*a.link().out().freed), 1u);
 }
 
-/// What was said of a room before the connection broke is said again.
+/// What was said of a link set before the connection broke is said again.
 TEST(Exchange, AFarewellSurvivesItsConnection) {
   End a(0), b(1);
   a.open(), b.open();
@@ -70,7 +70,7 @@ TEST(Exchange, AFarewellSurvivesItsConnection) {
     ASSERT_TRUE(a.exchange.next(1, &burst[0]));
     ASSERT_EQ(burst[0].header.kind, NetHeader::kOpen);
   }
-  a.exchange.remove(kRoom, false);
+  a.exchange.remove(kLinkSet, false);
   {
     std::lock_guard lock(a.exchange.lock());
     EXPECT_TRUE(a.exchange.talks_to(1));
@@ -82,7 +82,7 @@ TEST(Exchange, AFarewellSurvivesItsConnection) {
   const auto again = next(a);
   ASSERT_TRUE(again);
   EXPECT_EQ(again->header.kind, NetHeader::kGone);
-  EXPECT_EQ(again->header.room, kRoom);
+  EXPECT_EQ(again->header.link_set, kLinkSet);
 }
 
 /// Both ends close, at any moment, before or after the other opens; the connection breaks at any moment, and
@@ -103,8 +103,8 @@ TEST(Exchange, NoFarewellIsLostWithItsConnection) {
           };
           for (int at = 0; at < kEnough; ++at) {
             if (at == second_opens) b.open(), b.put();
-            if (at == first_closes) a.exchange.remove(kRoom, true);
-            if (at == second_closes) b.exchange.remove(kRoom, true);
+            if (at == first_closes) a.exchange.remove(kLinkSet, true);
+            if (at == second_closes) b.exchange.remove(kLinkSet, true);
             if (auto f = next(a)) to_b.push_back(std::move(*f));
             if (auto f = next(b)) to_a.push_back(std::move(*f));
             if (at == breaks) {
@@ -123,7 +123,7 @@ TEST(Exchange, NoFarewellIsLostWithItsConnection) {
         }
 }
 
-/// However many rooms come and go, what is kept of them is bounded, whether connections break or not.
+/// However many link sets come and go, what is kept of them is bounded, whether connections break or not.
 TEST(Exchange, FarewellsAreForgotten) {
   for (const bool breaks : {false, true}) {
     End a(0), b(1);
@@ -140,10 +140,10 @@ TEST(Exchange, FarewellsAreForgotten) {
     };
     for (std::uint64_t key = 1; key <= 2000; ++key) {
       for (End* end : {&a, &b}) {
-        auto room = std::make_shared<NetRoom>();
-        room->key = key;
-        room->links[1 - end->rank] = std::make_unique<NetLink>(64, 2);
-        end->exchange.add(room);
+        auto link_set = std::make_shared<LinkSet>();
+        link_set->key = key;
+        link_set->links[1 - end->rank] = std::make_unique<NetLink>(64, 2);
+        end->exchange.add(link_set);
       }
       a.exchange.remove(key, false), b.exchange.remove(key, false);
       const bool lost = breaks && key % 3 == 0;
@@ -162,8 +162,9 @@ TEST(Exchange, FarewellsAreForgotten) {
   }
 }
 
-/// Who opens a room that its peer has opened and ended meanwhile, and the one that still uses it, are told.
-TEST(Exchange, AnEndedRoomIsToldToWhoAsks) {
+/// Who opens a link set that its peer has opened and ended meanwhile, and the one that still uses it, are
+/// told.
+TEST(Exchange, AnEndedLinkSetIsToldToWhoAsks) {
   for (const bool opened_before : {false, true}) {
     End a(0), b(1);
     b.open();
@@ -178,11 +179,11 @@ TEST(Exchange, AnEndedRoomIsToldToWhoAsks) {
         }
       }
     }
-    b.exchange.remove(kRoom, false);
+    b.exchange.remove(kLinkSet, false);
     while (next(b)) continue;  // nobody hears it
     if (!opened_before) a.open();
     a.put();
-    EXPECT_EQ(a.exchange.owing(*a.room), std::vector<int>{1});  // asks
+    EXPECT_EQ(a.exchange.owing(*a.link_set), std::vector<int>{1});  // asks
     for (int turn = 0; turn < 8; ++turn) {
       if (auto f = next(a)) {
         ASSERT_TRUE(give(b, *f).ok());
@@ -193,10 +194,10 @@ TEST(Exchange, AnEndedRoomIsToldToWhoAsks) {
     }
     EXPECT_TRUE(a.link().drained()) << opened_before;
   }
-  End never(1);  // a room that is still to be opened here has not ended
+  End never(1);  // a link set that is still to be opened here has not ended
   NetHeader ask{};
   ask.kind = NetHeader::kOpen;
-  ask.room = kRoom;
+  ask.link_set = kLinkSet;
   ASSERT_TRUE(give(never, {ask, {}}).ok());
   EXPECT_FALSE(next(never));
 }

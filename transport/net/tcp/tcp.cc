@@ -129,7 +129,7 @@ void TcpFabric::adopt(int peer, Fd socket, const std::optional<TlsEnd>& tls) {
     }
     all.push_back(std::make_shared<Connection>(peer, std::move(socket), std::move(*pipe)));
   }
-  nudge(peer);
+  kick(peer);
   s.look();
 }
 
@@ -142,7 +142,7 @@ int TcpFabric::wanted(int peer) {
 }
 
 void TcpFabric::moved(int peer, const Exchange::Move& m) {
-  const auto is = [&](const NetHeader& h) { return h.room == m.room && h.index == m.index; };
+  const auto is = [&](const NetHeader& h) { return h.link_set == m.link_set && h.index == m.index; };
   for (auto& c : state_->connections[static_cast<std::size_t>(peer)]) {
     for (Exchange::Outgoing& out : c->out)
       if (out.payload == m.from && is(out.header)) out.payload = m.to;
@@ -171,7 +171,7 @@ void TcpFabric::left() {
   if (state_->paused) state_->look();
 }
 
-void TcpFabric::nudge(int peer) {
+void TcpFabric::kick(int peer) {
   State& s = *state_;
   bool left = false;
   {
@@ -366,7 +366,7 @@ bool TcpFabric::State::take_staged(Connection& c) {
 }
 
 void TcpFabric::State::finish(Connection& c) {
-  exchange.landed(c.peer, c.in, c.place);
+  exchange.received(c.peer, c.in, c.place);
   damaged[static_cast<std::size_t>(c.peer)] = 0;
   // Else what follows, already here perhaps, would go to a slot and have to be copied from there.
   c.paused = c.place.ends;

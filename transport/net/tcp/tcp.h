@@ -35,7 +35,7 @@ class TcpFabric final : public Fabric {
   Exchange& exchange() override;
   void progress() override;
   void rest(std::chrono::microseconds at_most) override;
-  void nudge(int peer) override;
+  void kick(int peer) override;
   void moved(int peer, const Exchange::Move&) override;
   void drop(int peer) override;
 

@@ -109,7 +109,7 @@ void Ucx::progress() {
   bury();
 }
 
-void Ucx::nudge(int peer) {
+void Ucx::kick(int peer) {
   std::lock_guard lock(exchange_.lock());
   if (peer == kEveryone)
     push_all();
@@ -213,7 +213,7 @@ ucs_status_t Ucx::take(const void* header, std::size_t header_bytes, void* data,
   }
   if (rendezvous && place->to) return receive(p.rank, h, std::move(*place), data) ? UCS_INPROGRESS : UCS_OK;
   if (place->to) std::memcpy(place->to, data, bytes);
-  exchange_.landed(p.rank, h, *place);
+  exchange_.received(p.rank, h, *place);
   return UCS_OK;
 }
 
@@ -236,7 +236,7 @@ bool Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* des
     Ucx& fabric = *done.fabric;
     fabric.ucx_->ucp_request_free(request);
     if (how != UCS_OK) return fabric.exchange_.abandon(done.peer, done.header);
-    fabric.exchange_.landed(done.peer, done.header, done.place);
+    fabric.exchange_.received(done.peer, done.header, done.place);
     fabric.receives_.erase(done.self);
   };
   void* const request = ucx_->ucp_am_recv_data_nbx(ucx_, descriptor, r.place.to, h.bytes, &param);

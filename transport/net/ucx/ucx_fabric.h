@@ -25,7 +25,7 @@ class Ucx final : public UcxFabric {
   Exchange& exchange() override { return exchange_; }
   void progress() override;
   void rest(std::chrono::microseconds at_most) override;
-  void nudge(int peer) override;
+  void kick(int peer) override;
   void moved(int peer, const Exchange::Move&) override;
   void drop(int peer) override;
 

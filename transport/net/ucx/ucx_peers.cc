@@ -19,7 +19,7 @@ void Ucx::connect(int peer, std::span<const std::uint8_t> address) {
     std::lock_guard lock(exchange_.lock());
     peers_[static_cast<std::size_t>(peer)].address.assign(address.begin(), address.end());
   }
-  nudge(peer);
+  kick(peer);
 }
 
 void Ucx::drop(int peer) {

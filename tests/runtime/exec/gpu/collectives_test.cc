@@ -1,11 +1,11 @@
 // Every collective on device memory: each way, ranks as threads and as processes, out of place and in place,
-// memory of ouro and of the driver, several sizes, uneven forms. On fake devices, or on the card that is
-// there.
+// memory of ouro and of the driver, several sizes, uneven forms. On fake devices, or on the arrival record
+// that is there.
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "tests/runtime/exec/gpu/device_room.h"
+#include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/group/exchange.h"
 
 namespace ouro::test {
@@ -16,28 +16,28 @@ constexpr std::byte kCanary{0xA5}, kUnwritten{0xCD};
 
 struct Param {
   Form form;
-  std::string way;
+  std::string path;
   std::string algorithm;
   Mode mode;
 };
 std::string label(const Param& p) {
-  return fmt::format("{}{}_{}{}_{}", name(p.form.collective), p.form.uneven ? "_v" : "", p.way, p.algorithm,
+  return fmt::format("{}{}_{}{}_{}", name(p.form.collective), p.form.uneven ? "_v" : "", p.path, p.algorithm,
                      name(p.mode));
 }
 std::ostream& operator<<(std::ostream& o, const Param& p) { return o << label(p); }
 
-void put(std::vector<std::byte>& room, std::size_t at, std::size_t i, float v) {
-  std::memcpy(&room[at + 4 * i], &v, 4);
+void put(std::vector<std::byte>& arena, std::size_t at, std::size_t i, float v) {
+  std::memcpy(&arena[at + 4 * i], &v, 4);
 }
-float get(const std::vector<std::byte>& room, std::size_t at, std::size_t i) {
+float get(const std::vector<std::byte>& arena, std::size_t at, std::size_t i) {
   float v;
-  std::memcpy(&v, &room[at + 4 * i], 4);
+  std::memcpy(&v, &arena[at + 4 * i], 4);
   return v;
 }
 
 /// One call, and everything about it that this rank can see. Both buffers lie in one room, out of place one
 /// behind the other, guards around them.
-std::string check_call(Context& c, const Exchange& x, const Param& p, bool in_place, DeviceRoom& room) {
+std::string check_call(Context& c, const Exchange& x, const Param& p, bool in_place, DeviceArena& arena) {
   Group& g = c.world();
   const int r = g.rank();
   const std::size_t in_count = x.in_count(r), out_count = x.out_count(r);
@@ -50,12 +50,12 @@ std::string check_call(Context& c, const Exchange& x, const Param& p, bool in_pl
   for (std::size_t i = 0; i < 4 * out_count && writes; ++i) before[out + i] = kUnwritten;
   for (std::size_t i = 0; i < in_count && reads; ++i) put(before, in, i, Exchange::value(r, i));
 
-  OURO_RANK_OK(room.write(before));
-  const CView input = reads ? CView(room.data() + in, in_count, DType::f32, c.device()) : CView();
-  const View output = writes ? View(room.data() + out, out_count, DType::f32, c.device()) : View();
+  OURO_RANK_OK(arena.write(before));
+  const CView input = reads ? CView(arena.data() + in, in_count, DType::f32, c.device()) : CView();
+  const View output = writes ? View(arena.data() + out, out_count, DType::f32, c.device()) : View();
   OURO_RANK_OK(x.call(g, input, output, {.algorithm = p.algorithm}));
 
-  auto after = room.read(before.size());
+  auto after = arena.read(before.size());
   OURO_RANK_OK(after);
   std::vector<std::byte> expected = before;
   if (writes) {
@@ -77,7 +77,7 @@ TEST_P(GpuCollectives, Exact) {
   OURO_NEEDS_GPU();
   const Param& p = GetParam();
   OURO_SKIP_PROCESSES_UNDER_TSAN(p.mode);
-  const ForcedWay way(p.way, p.mode);
+  const ForcedPath path(p.path, p.mode);
   std::vector<int> sizes{1, 2, 3, 8};
   if (OURO_TEST_TSAN || p.mode == Mode::processes) sizes = {3};
   for (int n : sizes) {
@@ -87,9 +87,9 @@ TEST_P(GpuCollectives, Exact) {
       // Made once: the driver may wait for all work of a process when memory is freed, and ranks that are
       // threads are then waiting for each other.
       const std::size_t most = 8 * static_cast<std::size_t>(n) * (kLarge + 40) + 8 * kGuard;
-      DeviceRoom rooms[2];
-      OURO_RANK_OK(rooms[0].make(c, most, From::ouro));
-      OURO_RANK_OK(rooms[1].make(c, most, From::driver));
+      DeviceArena arenas[2];
+      OURO_RANK_OK(arenas[0].make(c, most, From::ouro));
+      OURO_RANK_OK(arenas[1].make(c, most, From::driver));
       for (std::size_t count : counts)
         for (int root : {0, n - 1}) {
           const Exchange x{p.form, n, count, root};
@@ -99,7 +99,7 @@ TEST_P(GpuCollectives, Exact) {
             for (bool in_place : {false, true}) {
               if (in_place && p.form.uneven && p.form.collective == Collective::all_to_all)
                 continue;  // not legal
-              const std::string said = check_call(c, x, p, in_place, rooms[from == From::driver]);
+              const std::string said = check_call(c, x, p, in_place, arenas[from == From::driver]);
               if (!said.empty())
                 return fmt::format("count {} root {} {} in_place {}: {}", count, root, name(from), in_place,
                                    said);
@@ -113,16 +113,16 @@ TEST_P(GpuCollectives, Exact) {
 
 std::vector<Param> all_params() {
   std::vector<Param> all;
-  const auto add = [&](Form form, const char* way, const char* algorithm = "") {
-    for (Mode mode : {Mode::threads, Mode::processes}) all.push_back({form, way, algorithm, mode});
+  const auto add = [&](Form form, const char* path, const char* algorithm = "") {
+    for (Mode mode : {Mode::threads, Mode::processes}) all.push_back({form, path, algorithm, mode});
   };
   for (int i = 1; i < static_cast<int>(Collective::barrier); ++i) {
     const auto c = static_cast<Collective>(i);
     const bool has_uneven =
         c == Collective::reduce_scatter || c == Collective::all_gather || c == Collective::all_to_all;
-    for (const char* way : {"leader", "resident", "stream", "staged"}) {
-      add({c}, way);
-      if (has_uneven) add({c, true}, way);
+    for (const char* path : {"leader", "resident", "stream", "staged"}) {
+      add({c}, path);
+      if (has_uneven) add({c, true}, path);
     }
   }
   for (const char* flow : {"chain", "tree", "halving"}) add({Collective::all_reduce}, "auto", flow);
@@ -138,7 +138,7 @@ class GpuReductions : public testing::TestWithParam<const char*> {};
 
 TEST_P(GpuReductions, SameBitsAsOnTheHost) {
   OURO_NEEDS_GPU();
-  const ForcedWay way(GetParam());
+  const ForcedPath path(GetParam());
   constexpr std::size_t kCount = 1003;
   ASSERT_EQ(
       run_threads(3,
@@ -157,12 +157,12 @@ TEST_P(GpuReductions, SameBitsAsOnTheHost) {
                         const CallOptions exact{.numerics = Numerics::canonical};
                         OURO_RANK_OK(all_reduce(g, CView(in.data(), kCount, type),
                                                 View(expected.data(), kCount, type), op, exact));
-                        DeviceRoom room;
-                        OURO_RANK_OK(room.make(c, in.size(), From::ouro));
-                        OURO_RANK_OK(room.write(in));
-                        OURO_RANK_OK(all_reduce(g, CView(room.data(), kCount, type, c.device()),
-                                                View(room.data(), kCount, type, c.device()), op, exact));
-                        auto out = room.read(in.size());
+                        DeviceArena arena;
+                        OURO_RANK_OK(arena.make(c, in.size(), From::ouro));
+                        OURO_RANK_OK(arena.write(in));
+                        OURO_RANK_OK(all_reduce(g, CView(arena.data(), kCount, type, c.device()),
+                                                View(arena.data(), kCount, type, c.device()), op, exact));
+                        auto out = arena.read(in.size());
                         OURO_RANK_OK(out);
                         OURO_RANK_CHECK(*out == expected, "{} {}", name(type), name(kind));
                       }

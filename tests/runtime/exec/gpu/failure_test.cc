@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "kernels/device/fake/fake_gpu.h"
-#include "tests/runtime/exec/gpu/device_room.h"
+#include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
 
 namespace ouro::test {
@@ -21,7 +21,7 @@ constexpr std::size_t kCount = 50'000;
 
 /// A stream, and room for an all-reduce in place on it.
 struct Bench {
-  DeviceRoom room;
+  DeviceArena arena;
   Stream stream;
   Device device;
   Status make(Context& c) {
@@ -29,9 +29,9 @@ struct Bench {
     auto s = Stream::create(device);
     if (!s.ok()) return s.status();
     stream = *s;
-    return room.make(c, 4 * kCount, From::ouro);
+    return arena.make(c, 4 * kCount, From::ouro);
   }
-  View view(std::size_t count = kCount) const { return View(room.data(), count, DType::f32, device); }
+  View view(std::size_t count = kCount) const { return View(arena.data(), count, DType::f32, device); }
   Result<Work> reduce(Group& g, std::size_t count = kCount) {
     return all_reduce(g, view(count), view(count), ReduceOp::max, stream);
   }
@@ -61,7 +61,7 @@ bool drains(const Stream& s) {
 TEST_P(GpuFailure, KilledInMidCollective) {
   OURO_NEEDS_GPU();
   OURO_NEEDS_PROCESSES();
-  const ForcedWay way(GetParam(), Mode::processes);
+  const ForcedPath path(GetParam(), Mode::processes);
   Watchdog watchdog;
   const UniqueId id = new_id();
   Processes ranks(4, [&](int rank, Board& board) {
@@ -103,7 +103,7 @@ TEST_P(GpuFailure, KilledInMidCollective) {
 
 TEST_P(GpuFailure, DisagreementNamesBothSides) {
   OURO_NEEDS_GPU();
-  const ForcedWay way(GetParam());
+  const ForcedPath path(GetParam());
   Watchdog watchdog;
   auto contexts = thread_contexts(3);
   on_threads(3, [&](int rank) {
@@ -121,7 +121,7 @@ TEST_P(GpuFailure, DisagreementNamesBothSides) {
 
 TEST_P(GpuFailure, WhoDoesNotComeIsNamed) {
   OURO_NEEDS_GPU();
-  const ForcedWay way(GetParam());
+  const ForcedPath path(GetParam());
   Watchdog watchdog;
   InitOptions o;
   o.deadline = Milliseconds(300);
@@ -144,7 +144,7 @@ TEST_P(GpuFailure, WhoDoesNotComeIsNamed) {
 
 TEST_P(GpuFailure, AbortAndDestructionEndWhatIsInFlight) {
   OURO_NEEDS_GPU();
-  const ForcedWay way(GetParam());
+  const ForcedPath path(GetParam());
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   for (bool abort : {true, false})
@@ -190,7 +190,7 @@ INSTANTIATE_TEST_SUITE_P(All, FakeLoss, testing::Values("leader", "resident", "s
                          [](const auto& info) { return info.param; });
 
 TEST_P(FakeLoss, NamesTheDevice) {
-  const ForcedWay way(GetParam());
+  const ForcedPath path(GetParam());
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   on_threads(2, [&](int rank) {
@@ -212,12 +212,12 @@ TEST_F(FakeFaults, SlowAndUnsteadyDevicesChangeNothing) {
   fake_->jitter(7);
   fake_->delay(gpu::FakeOp::kernel, std::chrono::microseconds(300));
   for (const char* name : {"leader", "resident", "stream", "staged"}) {
-    const ForcedWay way(name);
+    const ForcedPath path(name);
     auto contexts = thread_contexts(3);
     on_threads(3, [&](int rank) {
       Context& c = contexts[static_cast<std::size_t>(rank)];
-      DeviceRoom room;
-      ASSERT_TRUE(room.make(c, 4000, From::ouro).ok());
+      DeviceArena arena;
+      ASSERT_TRUE(arena.make(c, 4000, From::ouro).ok());
       auto s = Stream::create(c.device());
       ASSERT_TRUE(s.ok());
       std::vector<std::byte> bytes(4000);
@@ -225,11 +225,11 @@ TEST_F(FakeFaults, SlowAndUnsteadyDevicesChangeNothing) {
         const std::int32_t v = i + rank;
         std::memcpy(&bytes[4 * static_cast<std::size_t>(i)], &v, 4);
       }
-      ASSERT_TRUE(room.write(bytes).ok());
-      const View v(room.data(), 1000, DType::i32, c.device());
+      ASSERT_TRUE(arena.write(bytes).ok());
+      const View v(arena.data(), 1000, DType::i32, c.device());
       for (int k = 0; k < 5; ++k) ASSERT_TRUE(all_reduce(c.world(), v, v, ReduceOp::sum, *s).ok());
       ASSERT_TRUE(s->synchronize().ok());
-      auto after = room.read();
+      auto after = arena.read();
       ASSERT_TRUE(after.ok());
       for (std::int32_t i = 0; i < 1000; ++i) {
         std::int32_t x;
@@ -255,7 +255,7 @@ TEST_F(FakeFaults, NoMemory) {
 TEST_F(FakeFaults, NothingLeaks) {
   Watchdog watchdog;
   for (const char* name : {"leader", "resident", "stream", "staged"}) {
-    const ForcedWay way(name);
+    const ForcedPath path(name);
     gpu::FakeLive first, later;
     for (gpu::FakeLive* live : {&first, &later}) {
       for (int turn = 0; turn < 3; ++turn) {

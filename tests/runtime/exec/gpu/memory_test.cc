@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/device/fake/fake_gpu.h"
-#include "tests/runtime/exec/gpu/device_room.h"
+#include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
 
 namespace ouro::test {
@@ -23,7 +23,7 @@ constexpr std::size_t kCount = 3001;
 void exchange(Context& c, From from) {
   Group& g = c.world();
   for (int turn = 0; turn < 3; ++turn) {
-    DeviceRoom in, out;
+    DeviceArena in, out;
     ASSERT_TRUE(in.make(c, 4 * kCount, from).ok());
     ASSERT_TRUE(out.make(c, 4 * kCount * 3, from).ok());
     std::vector<std::byte> bytes(4 * kCount);
@@ -101,9 +101,9 @@ TEST(Sharing, WhatCannotBeSharedSaysSo) {
     gpu::install(new gpu::FakeGpu({.shareable_memory = false, .ipc = false}));
     auto c = Context::create(options(rank, 2, id));
     ASSERT_TRUE(c.ok()) << c.status().message();
-    DeviceRoom room;
-    ASSERT_TRUE(room.make(*c, 400, From::driver).ok());
-    const View v(room.data(), 100, DType::f32, c->device());
+    DeviceArena arena;
+    ASSERT_TRUE(arena.make(*c, 400, From::driver).ok());
+    const View v(arena.data(), 100, DType::f32, c->device());
     const Status s = all_reduce(c->world(), v, v);
     EXPECT_THAT(s, Fails(Reason::unsupported));
     EXPECT_TRUE(has(s.message(), "cannot be shared between processes")) << s.message();

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "tests/runtime/exec/gpu/device_room.h"
+#include "tests/runtime/exec/gpu/device_arena.h"
 
 namespace ouro::test {
 namespace {
@@ -13,22 +13,22 @@ using gpu::gpu;
 
 /// Floats on a device, written and read in the order of a stream.
 struct Floats {
-  DeviceRoom room;
+  DeviceArena arena;
   std::size_t count = 0;
   Device device;
   Status make(Context& c, std::size_t n, From from = From::ouro) {
     count = n, device = c.device();
-    return room.make(c, 4 * n, from);
+    return arena.make(c, 4 * n, from);
   }
-  View view() const { return View(room.data(), count, DType::f32, device); }
+  View view() const { return View(arena.data(), count, DType::f32, device); }
   Status fill(float v) {
     std::vector<std::byte> bytes(4 * count);
     for (std::size_t i = 0; i < count; ++i) std::memcpy(&bytes[4 * i], &v, 4);
-    return room.write(bytes);
+    return arena.write(bytes);
   }
   /// "" if all are v.
   std::string expect(float v) {
-    auto bytes = room.read();
+    auto bytes = arena.read();
     if (!bytes.ok()) return bytes.status().message();
     for (std::size_t i = 0; i < count; ++i) {
       float x;
@@ -44,13 +44,13 @@ struct Floats {
       return fmt::format("{}:{}: {}", __FILE__, __LINE__, said);  \
   } while (0)
 
-class Ways : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(All, Ways, testing::Values("leader", "resident", "stream", "staged"),
+class Paths : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, Paths, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(Ways, OperationsOfOneStreamFollowEachOther) {
+TEST_P(Paths, OperationsOfOneStreamFollowEachOther) {
   OURO_NEEDS_GPU();
-  const ForcedWay way(GetParam());
+  const ForcedPath path(GetParam());
   EXPECT_EQ(run_threads(3,
                         [](Context& c) -> std::string {
                           auto s = Stream::create(c.device());
@@ -77,9 +77,9 @@ TEST_P(Ways, OperationsOfOneStreamFollowEachOther) {
             "");
 }
 
-TEST_P(Ways, OneGroupOnChangingStreamsKeepsItsOrder) {
+TEST_P(Paths, OneGroupOnChangingStreamsKeepsItsOrder) {
   OURO_NEEDS_GPU();
-  const ForcedWay way(GetParam());
+  const ForcedPath path(GetParam());
   EXPECT_EQ(run_threads(2,
                         [](Context& c) -> std::string {
                           auto pool = StreamPool::create(3, Priority::normal, c.device());
@@ -104,9 +104,9 @@ TEST_P(Ways, OneGroupOnChangingStreamsKeepsItsOrder) {
 
 /// Threads that use several groups in different orders, each on a stream of its own, do not wait for each
 /// other.
-TEST_P(Ways, GroupsInOppositeOrderDoNotDeadlock) {
+TEST_P(Paths, GroupsInOppositeOrderDoNotDeadlock) {
   OURO_NEEDS_GPU();
-  const ForcedWay way(GetParam());
+  const ForcedPath path(GetParam());
   for (int groups : {2, 3})
     ASSERT_EQ(run_threads(2,
                           [&](Context& c) -> std::string {
@@ -141,9 +141,9 @@ TEST_P(Ways, GroupsInOppositeOrderDoNotDeadlock) {
 }
 
 /// What is captured on all ranks can be replayed, between operations that are not.
-TEST_P(Ways, GraphsReplay) {
+TEST_P(Paths, GraphsReplay) {
   OURO_NEEDS_GPU();
-  const ForcedWay way(GetParam());
+  const ForcedPath path(GetParam());
   const bool staged = std::string(GetParam()) == "staged";
   for (Mode mode : {Mode::processes, Mode::threads})  // a process with threads cannot fork ranks
   {
@@ -314,7 +314,7 @@ TEST(GpuMessages, TravelBetweenDevicesAndTheHost) {
                       auto got = recv(g, b.view(), 0);
                       OURO_RANK_OK(got);
                       OURO_RANK_CHECK(got->bytes == 40 && got->source == 0, "{} bytes", got->bytes);
-                      auto bytes = b.room.read();
+                      auto bytes = b.arena.read();
                       OURO_RANK_OK(bytes);
                       float in, out;
                       std::memcpy(&in, &(*bytes)[36], 4);
@@ -329,13 +329,13 @@ TEST(GpuMessages, TravelBetweenDevicesAndTheHost) {
   }
 }
 
-class GpuRefused : public Ways {};
+class GpuRefused : public Paths {};
 INSTANTIATE_TEST_SUITE_P(All, GpuRefused, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(GpuRefused, InWords) {
   OURO_NEEDS_GPU();
-  const ForcedWay way(GetParam());
+  const ForcedPath path(GetParam());
   EXPECT_EQ(run_threads(2,
                         [](Context& c) -> std::string {
                           Group& g = c.world();

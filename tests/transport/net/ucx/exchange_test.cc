@@ -60,16 +60,16 @@ TEST_P(Ucx, ChunksLargerThanASegmentComeByRendezvous) {
   other.join();
 }
 
-TEST_P(Ucx, ManyRoomsAtOnce) {
-  constexpr std::uint64_t kRooms = 6;
+TEST_P(Ucx, ManyLinkSetsAtOnce) {
+  constexpr std::uint64_t kLinkSets = 6;
   const auto bytes = sizes(4096 << 2, 120, 4);
   std::vector<NetLink*> la, lb;
-  for (std::uint64_t k = 0; k < kRooms; ++k) {
+  for (std::uint64_t k = 0; k < kLinkSets; ++k) {
     la.push_back(&a_.open(100 + k, 1, 4096 << 4, 2 + static_cast<std::uint32_t>(k)));
     lb.push_back(&b_.open(100 + k, 0, 4096 << 4, 2 + static_cast<std::uint32_t>(k)));
   }
   std::vector<std::thread> threads;
-  for (std::uint64_t k = 0; k < kRooms; ++k) {
+  for (std::uint64_t k = 0; k < kLinkSets; ++k) {
     threads.emplace_back([&, k] { send_all(a_, *la[k], 100 + k, bytes, 1); });
     threads.emplace_back([&, k] { receive_all(b_, *lb[k], 100 + k, bytes); });
   }
@@ -84,7 +84,7 @@ TEST_P(Ucx, ArrivesWhileNobodyDrives) {
   }
   // What is given back goes along, too.
   publish(*lb.in().freed, 8);
-  b_.fabric().nudge(0);
+  b_.fabric().kick(0);
   EXPECT_TRUE(eventually([&] { return load(*la.out().freed) == 8; }, 2s));
 }
 
@@ -117,7 +117,7 @@ TEST_P(Ucx, AChunkLargerThanItsSlotIsRefused) {
   EXPECT_EQ(b_.failure(0).failure()->rank, 0);
 }
 
-TEST_P(Ucx, NothingOfARoomIsKeptOnceItIsSent) {
+TEST_P(Ucx, NothingOfALinkSetIsKeptOnceItIsSent) {
   const auto bytes = sizes(kSlot, 60, 5);
   NetLink &la = a_.open(7, 1, kSlot), &lb = b_.open(7, 0, kSlot);
   std::thread other([&] { receive_all(b_, lb, 7, bytes); });

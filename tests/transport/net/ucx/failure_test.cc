@@ -106,8 +106,8 @@ TEST_F(UcxFailure, APeerThatDiesInTheMiddleOfMuch) {
   const auto start = Clock::now();
   EXPECT_TRUE(eventually([&] { return !me.failure(1).ok(); }));
   EXPECT_LT(Clock::now() - start, 2s);
-  const auto room = me.close(7);
-  EXPECT_TRUE(eventually([&] { return room.expired(); }, 2s)) << "a dead peer's frames keep their memory";
+  const auto link_set = me.close(7);
+  EXPECT_TRUE(eventually([&] { return link_set.expired(); }, 2s)) << "a dead peer's frames keep their memory";
 }
 
 TEST_F(UcxFailure, APeerThatDiedBeforeItWasUsed) {

@@ -1,5 +1,5 @@
-// What the tests of the ucx fabric share: a rank with a fabric and rooms, chunks whose content tells where
-// they belong, waiting with a limit.
+// What the tests of the ucx fabric share: a rank with a fabric and link sets, chunks whose content tells
+// where they belong, waiting with a limit.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -27,8 +27,8 @@ bool eventually(Done&& done, std::chrono::milliseconds limit = 10s) {
   return true;
 }
 
-inline std::byte content(std::uint64_t room, std::uint64_t index, std::size_t at) {
-  return static_cast<std::byte>(room * 31 + index * 7 + at + (at >> 8));
+inline std::byte content(std::uint64_t link_set, std::uint64_t index, std::size_t at) {
+  return static_cast<std::byte>(link_set * 31 + index * 7 + at + (at >> 8));
 }
 
 class Rank {
@@ -48,27 +48,27 @@ class Rank {
     if (made.ok()) fabric_ = std::move(*made);
   }
   ~Rank() {
-    for (const auto& [key, room] : rooms_) fabric_->exchange().remove(key, false);
+    for (const auto& [key, link_set] : link_sets_) fabric_->exchange().remove(key, false);
   }
   const Status& status() const { return status_; }
   UcxFabric& fabric() { return *fabric_; }
   void knows(const Rank& other) { fabric_->connect(other.rank_, other.fabric_->address()); }
 
   NetLink& open(std::uint64_t key, int peer, std::uint32_t slot_bytes, std::uint32_t slots = 8) {
-    auto room = std::make_shared<NetRoom>();
-    room->key = key;
-    room->bell = &bell_;
-    NetLink& link = *(room->links[peer] = std::make_unique<NetLink>(slot_bytes, slots));
-    fabric_->exchange().add(room);
-    rooms_[key] = std::move(room);
-    fabric_->nudge(peer);
+    auto link_set = std::make_shared<LinkSet>();
+    link_set->key = key;
+    link_set->doorbell = &doorbell_;
+    NetLink& link = *(link_set->links[peer] = std::make_unique<NetLink>(slot_bytes, slots));
+    fabric_->exchange().add(link_set);
+    link_sets_[key] = std::move(link_set);
+    fabric_->kick(peer);
     return link;
   }
-  std::weak_ptr<NetRoom> close(std::uint64_t key) {
+  std::weak_ptr<LinkSet> close(std::uint64_t key) {
     fabric_->exchange().remove(key, false);
-    const std::weak_ptr<NetRoom> room = rooms_.at(key);
-    rooms_.erase(key);
-    return room;
+    const std::weak_ptr<LinkSet> link_set = link_sets_.at(key);
+    link_sets_.erase(key);
+    return link_set;
   }
 
   /// Until c >= at_least, driving the fabric as a rank does that waits.
@@ -89,7 +89,7 @@ class Rank {
     out.header(index) = {index, key, bytes, static_cast<std::uint32_t>(bytes),
                          static_cast<std::int32_t>(index)};
     publish(*out.full, index + 1);
-    fabric_->nudge(peer);
+    fabric_->kick(peer);
     return true;
   }
   /// "": the chunk came as it was sent.
@@ -113,8 +113,8 @@ class Rank {
  private:
   const int rank_;
   Status status_;
-  Counter bell_{};
-  std::map<std::uint64_t, std::shared_ptr<NetRoom>> rooms_;
+  Counter doorbell_{};
+  std::map<std::uint64_t, std::shared_ptr<LinkSet>> link_sets_;
   std::mutex mutex_;
   std::map<int, Status> failures_;
   std::unique_ptr<UcxFabric> fabric_;  // goes first: it calls back

@@ -1,5 +1,5 @@
-// Mirrors: how the control page of a rank gets to ranks of other hosts. Its owner sends what has changed, the
-// others keep a copy that everything else reads as if it were the page. Pure but for the pages. Used by
+// Replicas: how the control page of a rank gets to ranks of other hosts. Its owner sends what has changed,
+// the others keep a copy that everything else reads as if it were the page. Pure but for the pages. Used by
 // network.
 #pragma once
 #include <vector>
@@ -10,12 +10,12 @@
 namespace ouro::rt {
 
 /// The owner's side: what has been sent of a page.
-class PageTeller {
+class ReplicaPublisher {
  public:
-  explicit PageTeller(const ControlPage& page);
-  ~PageTeller();
-  PageTeller(const PageTeller&) = delete;
-  PageTeller& operator=(const PageTeller&) = delete;
+  explicit ReplicaPublisher(const ControlPage& page);
+  ~ReplicaPublisher();
+  ReplicaPublisher(const ReplicaPublisher&) = delete;
+  ReplicaPublisher& operator=(const ReplicaPublisher&) = delete;
   /// What has changed since the last call, in notes; what a note points to comes before it.
   std::vector<wire::Note> changes();
   /// All that a new reader has to know, as of the last call of changes().

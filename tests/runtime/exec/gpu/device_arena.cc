@@ -1,5 +1,5 @@
-// See device_room.h.
-#include "tests/runtime/exec/gpu/device_room.h"
+// See device_arena.h.
+#include "tests/runtime/exec/gpu/device_arena.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

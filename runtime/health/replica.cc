@@ -1,5 +1,5 @@
-// Mirrors of control pages. See mirror.h.
-#include "runtime/health/mirror.h"
+// Replicas of control pages. See replica.h.
+#include "runtime/health/replica.h"
 
 #include <fmt/format.h>
 
@@ -24,7 +24,7 @@ wire::Note note(NoteKind kind, std::uint64_t key = 0) {
 }  // namespace
 
 /// A GroupRecord as it travels (little-endian), each part of it whole.
-struct PageTeller::Record {
+struct ReplicaPublisher::Record {
   std::uint32_t index, state = 0, error = 0, shrinking = 0, decided = 0, vote = 0;
   std::uint64_t key = 0, entered = 0, completed = 0, resume = 0;
   struct {
@@ -33,10 +33,10 @@ struct PageTeller::Record {
   std::uint64_t dead[kMaxRanks / 64] = {};
 };
 
-PageTeller::PageTeller(const ControlPage& page) : page_(page) {}
-PageTeller::~PageTeller() = default;
+ReplicaPublisher::ReplicaPublisher(const ControlPage& page) : page_(page) {}
+ReplicaPublisher::~ReplicaPublisher() = default;
 
-PageTeller::Record PageTeller::read(const GroupRecord& r, std::uint32_t index) {
+ReplicaPublisher::Record ReplicaPublisher::read(const GroupRecord& r, std::uint32_t index) {
   Record now{index};
   // What others are told to look at is read first, then what they will find there.
   now.key = r.key.get();
@@ -61,18 +61,18 @@ PageTeller::Record PageTeller::read(const GroupRecord& r, std::uint32_t index) {
   return now;
 }
 
-PageTeller::Head PageTeller::read_head() const {
+ReplicaPublisher::Head ReplicaPublisher::read_head() const {
   return {page_.state.get(), std::min<std::uint32_t>(page_.errors_used.get(), kErrors), page_.gpu_freed.get(),
           page_.freed.get()};
 }
 
-wire::Note PageTeller::error_note(std::uint32_t index) const {
+wire::Note ReplicaPublisher::error_note(std::uint32_t index) const {
   wire::Note n = note(NoteKind::error, index);
   put(&n.body, &page_.errors[index], 1);
   return n;
 }
 
-bool PageTeller::vote_changed(std::size_t index, wire::Note* out) {
+bool ReplicaPublisher::vote_changed(std::size_t index, wire::Note* out) {
   const VoteRegister& r = page_.votes[index];
   const std::uint64_t key = r.key.get();
   if (key == 0) return false;
@@ -87,20 +87,20 @@ bool PageTeller::vote_changed(std::size_t index, wire::Note* out) {
   return true;
 }
 
-wire::Note PageTeller::vote_note(std::size_t index) const {
+wire::Note ReplicaPublisher::vote_note(std::size_t index) const {
   wire::Note n = note(NoteKind::vote, index);
   put(&n.body, &told_votes_[index], 1);
   return n;
 }
 
-void PageTeller::pack(const std::vector<Record>& records, std::vector<wire::Note>* notes) {
+void ReplicaPublisher::pack(const std::vector<Record>& records, std::vector<wire::Note>* notes) {
   for (std::size_t i = 0; i < records.size(); i += kRecordsPerNote) {
     notes->push_back(note(NoteKind::records));
     put(&notes->back().body, &records[i], std::min(kRecordsPerNote, records.size() - i));
   }
 }
 
-std::vector<wire::Note> PageTeller::changes() {
+std::vector<wire::Note> ReplicaPublisher::changes() {
   std::vector<wire::Note> notes;
   // Records first: an error or a state that they refer to is then surely seen below, and sent before them.
   std::vector<Record> changed;
@@ -134,7 +134,7 @@ std::vector<wire::Note> PageTeller::changes() {
   return notes;
 }
 
-std::vector<wire::Note> PageTeller::everything() const {
+std::vector<wire::Note> ReplicaPublisher::everything() const {
   std::vector<wire::Note> notes;
   for (std::uint32_t i = 0; i < head_.errors_used; ++i) notes.push_back(error_note(i));
   for (std::size_t i = 0; i < told_votes_.size(); ++i)
@@ -156,7 +156,7 @@ Status apply(const wire::Note& n, ControlPage& copy) {
   };
   switch (static_cast<NoteKind>(n.kind)) {
     case NoteKind::head: {
-      PageTeller::Head head;
+      ReplicaPublisher::Head head;
       if (n.body.size() != sizeof head) return wrong("not a head");
       std::memcpy(&head, n.body.data(), sizeof head);
       if (head.state > static_cast<std::uint32_t>(ContextState::leaving) || head.errors_used > kErrors)
@@ -174,9 +174,9 @@ Status apply(const wire::Note& n, ControlPage& copy) {
       return {};
     }
     case NoteKind::records: {
-      if (n.body.size() % sizeof(PageTeller::Record) != 0) return wrong("no whole number of records");
-      for (std::size_t at = 0; at < n.body.size(); at += sizeof(PageTeller::Record)) {
-        PageTeller::Record in{0};
+      if (n.body.size() % sizeof(ReplicaPublisher::Record) != 0) return wrong("no whole number of records");
+      for (std::size_t at = 0; at < n.body.size(); at += sizeof(ReplicaPublisher::Record)) {
+        ReplicaPublisher::Record in{0};
         std::memcpy(&in, n.body.data() + at, sizeof in);
         if (in.index >= kRecords || in.state > static_cast<std::uint32_t>(GroupState::open) ||
             in.error > kErrors || in.shrinking > static_cast<std::uint32_t>(Shrinking::fenced) ||
@@ -206,7 +206,7 @@ Status apply(const wire::Note& n, ControlPage& copy) {
       return {};
     }
     case NoteKind::vote: {
-      PageTeller::ToldVote in;
+      ReplicaPublisher::ToldVote in;
       if (n.body.size() != sizeof in || n.key >= kVotes) return wrong("not a vote");
       std::memcpy(&in, n.body.data(), sizeof in);
       VoteRegister& r = copy.votes[n.key];

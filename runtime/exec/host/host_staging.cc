@@ -1,4 +1,5 @@
-// The host executor's hops over boards. See host_executor.h; the steps' meaning is in kernels/flow/step.h.
+// The host executor's hops over staging buffers. See host_executor.h; the steps' meaning is in
+// kernels/flow/step.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,8 +25,8 @@ void look_seldom(const Counter& done, std::uint64_t at_least) {
 }
 }  // namespace
 
-/// Before anything is written to the page of this round: everyone has released the round that used it last.
-Status HostExecutor::open_page(std::uint64_t round) {
+/// Before anything is written to the slot of this round: everyone has released the round that used it last.
+Status HostExecutor::open_slot(std::uint64_t round) {
   if (round < opened_) return {};
   if (round >= all_released_ + depth_) {
     std::uint64_t least = round;
@@ -34,8 +35,8 @@ Status HostExecutor::open_page(std::uint64_t round) {
       const std::uint64_t need = round + 1 - depth_;
       if (r == rank_) continue;
       if (known < need) {
-        Counter& done = *lanes_.board[static_cast<std::size_t>(r)].done;
-        if (depth_ == BoardView::kCards && context_.enough_cores())
+        Counter& done = *lanes_.staging_of[static_cast<std::size_t>(r)].done;
+        if (depth_ == StagingView::kArrivals && context_.enough_cores())
           look_seldom(done, std::min(base_, need + depth_ / 2));
         OURO_TRY(host_.waiter().until(done, need));
         known = load(done);
@@ -45,26 +46,26 @@ Status HostExecutor::open_page(std::uint64_t round) {
     all_released_ = least;
   }
   opened_ = round + 1;
-  Card& card = lanes_.board[static_cast<std::size_t>(rank_)].card(round);
+  Arrival& arrival = lanes_.staging_of[static_cast<std::size_t>(rank_)].arrival(round);
   if (reduction_.op == OpKind::premulsum) {
-    card.premul_real = op_->op.scalar.real;
-    card.premul_integer = op_->op.scalar.integer;
+    arrival.premul_real = op_->op.scalar.real;
+    arrival.premul_integer = op_->op.scalar.integer;
   }
   return {};
 }
 
-Status HostExecutor::wait_long(int from, std::uint64_t round, BoardView::Phase phase) {
-  const BoardView& b = lanes_.board[static_cast<std::size_t>(from)];
-  std::uint64_t& word = b.card(round).word;
-  OURO_TRY(host_.waiter().until({&word, b.sleepers}, BoardView::serial(round, phase)));
+Status HostExecutor::wait_long(int from, std::uint64_t round, StagingView::Phase phase) {
+  const StagingView& b = lanes_.staging_of[static_cast<std::size_t>(from)];
+  std::uint64_t& word = b.arrival(round).word;
+  OURO_TRY(host_.waiter().until({&word, b.sleepers}, StagingView::serial(round, phase)));
   return heard(from, round, std::atomic_ref(word).load(std::memory_order_acquire));
 }
 
 Status HostExecutor::end_round() {
   met_ = false;
-  const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
+  const StagingView& mine = lanes_.staging_of[static_cast<std::size_t>(rank_)];
   const std::uint64_t round = ++lanes_.round;
-  if (round % BoardView::kRenewal == 0) [[unlikely]]
+  if (round % StagingView::kRenewal == 0) [[unlikely]]
     mine.renew(round);
   publish(*mine.done, round);
   return {};
@@ -73,18 +74,18 @@ Status HostExecutor::end_round() {
 // ---- by reference ---------------------------------------------------------------------------------
 
 /// Fills in where this rank's buffers lie; false if they are not registered, or must not be used in place.
-bool HostExecutor::refers(Card& card) const {
+bool HostExecutor::refers(Arrival& arrival) const {
   const Operation& o = *op_;
   if (o.collective == Collective::all_to_all && o.in.data == o.out.data) return false;
-  const flow::Buffers needs = flow::in_place_buffers(o.collective);
+  const flow::Buffers needs = flow::zero_copy_buffers(o.collective);
   const bool in = needs.inputs && (!needs.root_input_only || rank_ == o.root);
-  if (in) card.in = context_.find(o.in.data, o.in.bytes());
-  if (needs.outputs) card.out = context_.find(o.out.data, o.out.bytes());
-  return (!in || card.in.id != 0) && (!needs.outputs || card.out.id != 0);
+  if (in) arrival.in = context_.find(o.in.data, o.in.bytes());
+  if (needs.outputs) arrival.out = context_.find(o.out.data, o.out.bytes());
+  return (!in || arrival.in.id != 0) && (!needs.outputs || arrival.out.id != 0);
 }
 
 /// Whether the staged flow that follows has this rank post inputs in its first round.
-bool HostExecutor::posts_on_board() const {
+bool HostExecutor::posts_in_staging() const {
   switch (op_->collective) {
     case Collective::broadcast:
     case Collective::scatter:
@@ -99,54 +100,55 @@ bool HostExecutor::posts_on_board() const {
 
 /// Fills in the addresses of this rank's buffers for others to copy from; false if that is not worth it, or
 /// not allowed.
-bool HostExecutor::offers(Card& card) const {
+bool HostExecutor::offers(Arrival& arrival) const {
   const Operation& o = *op_;
   if (!may_pull_ || (o.collective == Collective::all_to_all && o.in.data == o.out.data)) return false;
   const flow::Buffers needs = flow::pull_buffers(o.collective);
   const bool in = needs.inputs && (!needs.root_input_only || rank_ == o.root);
-  // Copying between processes pins every page that it touches: with small ones the boards are faster.
+  // Copying between processes pins every page that it touches: with small ones the staging buffers are
+  // faster.
   if (!forced_pull_ && ((in && !device::on_huge_pages(o.in.data, o.in.bytes())) ||
                         (o.out.count > 0 && !device::on_huge_pages(o.out.data, o.out.bytes()))))
     return false;
   if (!context_.reaches(host_.world_ranks())) return false;
-  card.in = {kAddress, reinterpret_cast<std::uint64_t>(o.in.data)};
-  card.out = {kAddress, reinterpret_cast<std::uint64_t>(o.out.data)};
+  arrival.in = {kAddress, reinterpret_cast<std::uint64_t>(o.in.data)};
+  arrival.out = {kAddress, reinterpret_cast<std::uint64_t>(o.out.data)};
   return true;
 }
 
 /// A rank with buffers that others can reach says where they lie and waits to hear it of all others. One
 /// without goes on at once: its first post of the staged flow, in this same round, says that there is nothing
 /// to refer to.
-Status HostExecutor::refer(bool must, Way* way) {
-  OURO_TRY(host_.need_boards());
-  OURO_TRY(open_page(lanes_.round));
-  const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
-  Card& card = mine.card(lanes_.round);
-  card.in = card.out = {};
-  const bool reachable = (may_place_ && refers(card)) || offers(card);
-  if (!reachable) card.in = card.out = {kNotRegistered, 0};
-  if (reachable || must || !staged_ || !posts_on_board())
-    mine.publish(lanes_.round, BoardView::kReferred, tag_);
+Status HostExecutor::refer(bool must, Path* path) {
+  OURO_TRY(host_.need_staging());
+  OURO_TRY(open_slot(lanes_.round));
+  const StagingView& mine = lanes_.staging_of[static_cast<std::size_t>(rank_)];
+  Arrival& arrival = mine.arrival(lanes_.round);
+  arrival.in = arrival.out = {};
+  const bool reachable = (may_refer_ && refers(arrival)) || offers(arrival);
+  if (!reachable) arrival.in = arrival.out = {kNotRegistered, 0};
+  if (reachable || must || !staged_ || !posts_in_staging())
+    mine.publish(lanes_.round, StagingView::kReferred, tag_);
   if (!reachable && !must) return {};
   bool all_registered = true, all_addresses = true;
   for (int r = 0; r < n_; ++r) {
-    if (r != rank_) OURO_TRY(wait_for(r, lanes_.round, BoardView::kReferred));
-    const std::uint64_t id = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round).in.id;
+    if (r != rank_) OURO_TRY(wait_for(r, lanes_.round, StagingView::kReferred));
+    const std::uint64_t id = lanes_.staging_of[static_cast<std::size_t>(r)].arrival(lanes_.round).in.id;
     all_registered &= id != kNotRegistered && id != kAddress;
     all_addresses &= id == kAddress;
   }
-  // Where some are registered and some are not, all go through the boards.
-  if (all_addresses) *way = Way::pull;
+  // Where some are registered and some are not, all go through the staging buffers.
+  if (all_addresses) *path = Path::pull;
   if (!all_registered) return {};
-  *way = Way::in_place;
+  *path = Path::zero_copy;
   return resolve_all();
 }
 
 /// Copies out of the input of another rank, or its output, in its process; `offset` in bytes. What a peer
-/// wrote on its card is used to read that peer only.
+/// wrote on its arrival record is used to read that peer only.
 Status HostExecutor::bring(int from, bool result, std::size_t offset, void* to, std::size_t bytes) const {
-  const Card& card = lanes_.board[static_cast<std::size_t>(from)].card(lanes_.round);
-  const std::uint64_t at = (result ? card.out : card.in).offset + offset;
+  const Arrival& arrival = lanes_.staging_of[static_cast<std::size_t>(from)].arrival(lanes_.round);
+  const std::uint64_t at = (result ? arrival.out : arrival.in).offset + offset;
   const Peer& peer = context_.peer(host_.world_rank(from));
   Status s = device::read_process(peer.pid, peer.pidfd.get(), at, to, bytes);
   if (s.ok()) return s;
@@ -167,8 +169,8 @@ Status HostExecutor::reduce_remote(const Step& s) {
       const auto i = static_cast<std::size_t>(r);
       const Extent part{in.offset + done, count};
       if (reduction_.op == OpKind::premulsum) {
-        const Card& card = lanes_.board[i].card(lanes_.round);
-        factors_[i] = r == rank_ ? op_->op.scalar : Scalar{card.premul_real, card.premul_integer};
+        const Arrival& arrival = lanes_.staging_of[i].arrival(lanes_.round);
+        factors_[i] = r == rank_ ? op_->op.scalar : Scalar{arrival.premul_real, arrival.premul_integer};
       }
       if (r == rank_) {
         sources_[i] = in_at(part);
@@ -185,7 +187,7 @@ Status HostExecutor::reduce_remote(const Step& s) {
 
 Status HostExecutor::resolve_all() {
   const Operation& o = *op_;
-  const flow::Buffers needs = flow::in_place_buffers(o.collective);
+  const flow::Buffers needs = flow::zero_copy_buffers(o.collective);
   const auto n = static_cast<std::size_t>(n_);
   inputs_.assign(n, {});
   outputs_.assign(n, {});
@@ -194,9 +196,10 @@ Status HostExecutor::resolve_all() {
   const std::size_t in_bytes = total_ * elem_ * (in_blocks ? n : 1);
   const std::size_t out_bytes = total_ * elem_ * (o.collective == Collective::all_gather ? n : 1);
   for (int r = 0; r < n_; ++r) {
-    // References, not the card: its owner may come to the meeting, and say so, while this rank still looks.
-    const Card& card = lanes_.board[static_cast<std::size_t>(r)].card(lanes_.round);
-    const MemoryRef in = card.in, out = card.out;
+    // References, not the arrival record: its owner may come to the barrier, and say so, while this rank
+    // still looks.
+    const Arrival& arrival = lanes_.staging_of[static_cast<std::size_t>(r)].arrival(lanes_.round);
+    const MemoryRef in = arrival.in, out = arrival.out;
     const auto take = [&](MemoryRef ref, std::size_t bytes, Context::Resolved& into) -> Status {
       auto resolved = context_.resolve(host_.world_rank(r), ref, bytes);
       if (!resolved.ok()) return resolved.status();
@@ -213,10 +216,10 @@ Status HostExecutor::resolve_all() {
 // ---- steps ----------------------------------------------------------------------------------------
 
 /// Piece `position` of what was posted in a round.
-std::byte* HostExecutor::piece_on(const BoardView& b, std::uint64_t round, std::size_t position) const {
-  std::byte* const first = on_ == On::page   ? b.page(round)
-                           : on_ == On::card ? b.card(round).payload
-                                             : b.note(round);
+std::byte* HostExecutor::piece_on(const StagingView& b, std::uint64_t round, std::size_t position) const {
+  std::byte* const first = on_ == On::slot      ? b.slot(round)
+                           : on_ == On::arrival ? b.arrival(round).payload
+                                                : b.eager(round);
   return first + position * stride_;
 }
 
@@ -229,14 +232,14 @@ Status HostExecutor::posted_at(int from, const Step& s, Extent at, const void** 
   }
   const std::uint64_t round = base_ + round_of(s.at);
   const bool result = (s.verb & flow::kResult) != 0;
-  OURO_TRY(wait_for(from, round, result ? BoardView::kResult : BoardView::kPosted));
+  OURO_TRY(wait_for(from, round, result ? StagingView::kResult : StagingView::kPosted));
   std::size_t position = 0;
   if (result)
     position = static_cast<std::size_t>(last_piece_);
   else if (posts_others_)
     position = static_cast<std::size_t>(
         flow::wrap(static_cast<int>(static_cast<std::size_t>(s.at) % per_round_) - from - 1, n_));
-  *where = piece_on(lanes_.board[i], round, position);
+  *where = piece_on(lanes_.staging_of[i], round, position);
   return {};
 }
 
@@ -267,14 +270,14 @@ void HostExecutor::fold(std::byte* out, std::size_t count) {
 Status HostExecutor::post(const Step& s) {
   if (by_reference_) return {};  // posted when the group was asked
   const std::uint64_t round = base_ + round_of(s.chunk);
-  OURO_TRY(open_page(round));
-  const BoardView& mine = lanes_.board[static_cast<std::size_t>(rank_)];
+  OURO_TRY(open_slot(round));
+  const StagingView& mine = lanes_.staging_of[static_cast<std::size_t>(rank_)];
   if (s.verb & flow::kResult) {
     std::byte* const piece = piece_on(mine, round, static_cast<std::size_t>(last_piece_));
     parts(out_extent(s.chunk), [&](const std::byte*, std::byte* out, std::size_t done, std::size_t count) {
       kernels::copy_shared(piece + done * elem_, out, count * elem_);
     });
-    mine.publish(round, BoardView::kResult, tag_);
+    mine.publish(round, StagingView::kResult, tag_);
     return {};
   }
   for (int j = 0; j < s.span; ++j) {
@@ -285,17 +288,17 @@ Status HostExecutor::post(const Step& s) {
         kernels::copy_shared(piece + done * elem_, in, count * elem_);
       });
   }
-  mine.publish(round, BoardView::kPosted, tag_);
+  mine.publish(round, StagingView::kPosted, tag_);
   return {};
 }
 
-Status HostExecutor::meet() {
+Status HostExecutor::barrier() {
   const std::uint64_t round = lanes_.round;
-  OURO_TRY(open_page(round));
+  OURO_TRY(open_slot(round));
   if (streams_) kernels::stream_fence();
-  const BoardView::Phase phase = met_ ? BoardView::kMetAgain : BoardView::kResult;
+  const StagingView::Phase phase = met_ ? StagingView::kSecondBarrier : StagingView::kResult;
   met_ = true;
-  lanes_.board[static_cast<std::size_t>(rank_)].publish(round, phase, tag_);
+  lanes_.staging_of[static_cast<std::size_t>(rank_)].publish(round, phase, tag_);
   for (int r = 0; r < n_; ++r)
     if (r != rank_) OURO_TRY(wait_for(r, round, phase));
   return {};
@@ -312,14 +315,15 @@ Status HostExecutor::gather_sources(const Step& s, Extent at) {
     }
     OURO_TRY(posted_at(r, s, at, &sources_[i]));
     if (reduction_.op != OpKind::premulsum) continue;
-    const Card& card = lanes_.board[i].card(by_reference_ ? lanes_.round : base_ + round_of(s.at));
-    factors_[i] = {card.premul_real, card.premul_integer};
+    const Arrival& arrival =
+        lanes_.staging_of[i].arrival(by_reference_ ? lanes_.round : base_ + round_of(s.at));
+    factors_[i] = {arrival.premul_real, arrival.premul_integer};
   }
   return {};
 }
 
 /// Block by block, so that what is written to all outputs is still in the first-level cache.
-Status HostExecutor::spread(const Step& s) {
+Status HostExecutor::multicast(const Step& s) {
   const Extent out = out_extent(s.chunk);
   const bool reduces = (s.verb & flow::kPosted) != 0 && s.from == flow::kEveryone;
   const std::byte* source = nullptr;
@@ -352,7 +356,7 @@ Status HostExecutor::spread(const Step& s) {
   return {};
 }
 
-/// Copies from one board, or from the input that it refers to.
+/// Copies from one staging buffer, or from the input that it refers to.
 Status HostExecutor::fetch(const Step& s) {
   const Extent out = out_extent(s.chunk);
   if (pulls_) {
@@ -362,8 +366,8 @@ Status HostExecutor::fetch(const Step& s) {
   const void* source = nullptr;
   OURO_TRY(posted_at(s.from, s, blocks_ ? in_extent(s.at) : out, &source));
   // A root that has run ahead has written the next line already: have it come while this one is copied.
-  if (on_ != On::page && !by_reference_)
-    __builtin_prefetch(&lanes_.board[static_cast<std::size_t>(s.from)].card(lanes_.round + 1));
+  if (on_ != On::slot && !by_reference_)
+    __builtin_prefetch(&lanes_.staging_of[static_cast<std::size_t>(s.from)].arrival(lanes_.round + 1));
   parts(out, [&](const std::byte*, std::byte* to, std::size_t done, std::size_t count) {
     deliver(to, static_cast<const std::byte*>(source) + done * elem_, count * elem_);
   });

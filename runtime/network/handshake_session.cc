@@ -1,6 +1,6 @@
-// The two ways to a line: a handshake on a socket that is connected, and dialling. See greeting.h,
+// The two ways to a line: a handshake on a socket that is connected, and dialling. See handshake_session.h,
 // net_line.h.
-#include "runtime/network/greeting.h"
+#include "runtime/network/handshake_session.h"
 
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -30,22 +30,22 @@ Status unresponsive(std::string text, const char* detector) {
   return Status(Failure{.reason = Reason::peer_unresponsive, .text = std::move(text), .detector = detector});
 }
 
-void Greeting::start(bool server) {
+void HandshakeSession::start(bool server) {
   if (server) take({});
   if (done_) read();
 }
 
-void Greeting::close(RefuseCode code, std::string_view why) {
+void HandshakeSession::close(RefuseCode code, std::string_view why) {
   done_ = nullptr;
   hang_up(wire::refusal(code, why));
 }
 
-void Greeting::close() {
+void HandshakeSession::close() {
   done_ = nullptr;
   hang_up({});
 }
 
-void Greeting::read() {
+void HandshakeSession::read() {
   when_readable(descriptor_, [self = shared_from_this()](error_code e) {
     if (e || !self->done_) return;
     std::uint8_t bytes[wire::kMaxHandshake];
@@ -68,7 +68,7 @@ void Greeting::read() {
   });
 }
 
-void Greeting::take(wire::View bytes) {
+void HandshakeSession::take(wire::View bytes) {
   Handshake::Step step = handshake_.step(bytes);
   if (step.state == Handshake::State::refused) {
     hang_up(step.out);
@@ -92,12 +92,12 @@ void Greeting::take(wire::View bytes) {
 }
 
 /// All of it at once: the buffer of a new connection holds more than a whole handshake.
-bool Greeting::send(const wire::Bytes& bytes) {
+bool HandshakeSession::send(const wire::Bytes& bytes) {
   return bytes.empty() || ::send(descriptor_.native_handle(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
                               static_cast<ssize_t>(bytes.size());
 }
 
-void Greeting::hang_up(const wire::Bytes& last_words) {
+void HandshakeSession::hang_up(const wire::Bytes& last_words) {
   if (!descriptor_.is_open()) return;
   if (!last_words.empty()) {
     // What is left unread would turn the close into a reset, which can overtake the words.
@@ -110,14 +110,14 @@ void Greeting::hang_up(const wire::Bytes& last_words) {
   descriptor_.close(ignored);
 }
 
-void Greeting::finish(Outcome outcome) {
+void HandshakeSession::finish(Outcome outcome) {
   if (!outcome.status.ok()) hang_up({});
   if (auto done = std::exchange(done_, nullptr)) done(std::move(outcome));
 }
 
 namespace {
 
-constexpr auto kGreet = 5s;  // and four round trips: two, and a packet that is sent again
+constexpr auto kHandshake = 5s;  // and four round trips: two, and a packet that is sent again
 
 /// One attempt to connect and greet.
 struct Attempt : std::enable_shared_from_this<Attempt> {
@@ -167,11 +167,11 @@ struct Attempt : std::enable_shared_from_this<Attempt> {
     getpeername(fd, reinterpret_cast<sockaddr*>(&peer.at), &peer.length);
     // A port that nobody listens on can be one's own: TCP connects it to itself.
     if (to_string(own) == to_string(peer)) return finish(failure(ECONNREFUSED));
-    expect_until(std::min<Clock::time_point>(deadline, Clock::now() + kGreet + 4 * round_trip(fd)),
+    expect_until(std::min<Clock::time_point>(deadline, Clock::now() + kHandshake + 4 * round_trip(fd)),
                  "handshake");
-    greeting = std::make_shared<Greeting>(
+    session = std::make_shared<HandshakeSession>(
         io, Fd(connecting.release()), Handshake::client(std::move(identity), purpose, peer_rank),
-        [weak = weak_from_this()](Greeting::Outcome o) {
+        [weak = weak_from_this()](HandshakeSession::Outcome o) {
           const auto self = weak.lock();
           if (!self) return;
           if (o.status.ok()) {
@@ -185,7 +185,7 @@ struct Attempt : std::enable_shared_from_this<Attempt> {
           f.text = fmt::format("{}: {}", self->endpoint, f.text);
           self->finish(Status(std::move(f)));
         });
-    greeting->start(false);
+    session->start(false);
   }
 
   Status failure(int error) const {
@@ -213,15 +213,15 @@ struct Attempt : std::enable_shared_from_this<Attempt> {
   void finish(Result<Line> result) {
     timer.cancel();
     if (connecting.is_open()) connecting.close();
-    if (greeting) greeting->close();
+    if (session) session->close();
     if (auto f = std::exchange(done, nullptr)) f(std::move(result));
-    greeting.reset();
+    session.reset();
   }
 
   asio::io_context& io;
   asio::steady_timer timer;
   Descriptor connecting;
-  std::shared_ptr<Greeting> greeting;
+  std::shared_ptr<HandshakeSession> session;
   std::string endpoint;
   Clock::time_point deadline;
   std::function<void(Result<Line>)> done;

@@ -1,6 +1,6 @@
-// The board of a group's GPU operations: cards on which ranks say what they called and where their buffers
-// lie, and words that streams wait for. In a sealed segment of the node, pinned, so that processors and GPUs
-// see it. Used by the GPU executor.
+// The staging buffer of a group's GPU operations: arrival records on which ranks say what they called and
+// where their buffers lie, and words that streams wait for. In a sealed segment of the node, pinned, so that
+// processors and GPUs see it. Used by the GPU executor.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -17,7 +17,7 @@
 namespace ouro::rt {
 
 /// What a rank says about one operation, before it counts itself in.
-struct GpuCard {
+struct GpuArrival {
   static constexpr int kPairs = gpu::FusedArgs::kMaxUnevenPairs;
   std::uint64_t seq, signature;
   std::uint32_t captured;  // whether its stream is recording a graph
@@ -34,51 +34,51 @@ struct GpuWord {
   void* device = nullptr;
 };
 
-class GpuBoard {
+class GpuStaging {
  public:
-  static constexpr int kCards = 64;      // operations that a rank may run ahead of the slowest one
+  static constexpr int kArrivals = 64;   // operations that a rank may run ahead of the slowest one
   static constexpr int kLinkWords = 16;  // slots of a link, at most
   static constexpr int kMaxRanks = 256;
   static std::size_t bytes(int n);
   /// Pins the segment, once a process.
-  static Result<std::shared_ptr<GpuBoard>> open(std::shared_ptr<device::Segment>, int n);
-  ~GpuBoard();
-  GpuBoard(const GpuBoard&) = delete;
-  GpuBoard& operator=(const GpuBoard&) = delete;
+  static Result<std::shared_ptr<GpuStaging>> open(std::shared_ptr<device::Segment>, int n);
+  ~GpuStaging();
+  GpuStaging(const GpuStaging&) = delete;
+  GpuStaging& operator=(const GpuStaging&) = delete;
 
-  GpuCard& card(int rank, std::uint64_t op) const {
-    return cards_[rank * kCards + static_cast<int>(op % kCards)];
+  GpuArrival& arrival(int rank, std::uint64_t op) const {
+    return arrivals_[rank * kArrivals + static_cast<int>(op % kArrivals)];
   }
-  /// Counts a rank in; true for the last one, which sees all cards.
+  /// Counts a rank in; true for the last one, which sees all arrival records.
   bool arrive(std::uint64_t op) const {
     // Pairs with itself: who comes last has acquired what all others released.
     const std::uint64_t before =
-        std::atomic_ref(head_->arrived[op % kCards]).fetch_add(1, std::memory_order_acq_rel);
+        std::atomic_ref(head_->arrived[op % kArrivals]).fetch_add(1, std::memory_order_acq_rel);
     return before % static_cast<std::uint64_t>(n_) == static_cast<std::uint64_t>(n_ - 1);
   }
-  /// Operations whose cards have been read for the last time.
+  /// Operations whose arrival records have been read for the last time.
   Counter& led() const { return head_->led; }
 
   GpuWord ready(int rank) const { return word(rank * kLine); }
   GpuWord done(int rank) const { return word(rank * kLine + 1); }
   GpuWord full(int from, int to, int slot) const { return word((n_ + from * n_ + to) * kLine + slot); }
   /// From now on waits may end that nobody has answered, on all ranks: what passes afterwards proves nothing.
-  void spoil() const { std::atomic_ref(head_->spoiled).store(1, std::memory_order_release); }
-  /// Pairs with spoil(): whoever sees a word that was set after it sees it, too.
-  bool spoiled() const { return std::atomic_ref(head_->spoiled).load(std::memory_order_acquire) != 0; }
-  /// Sets all words of the board, after spoil(): ends waits for `value`, on all ranks.
+  void poison() const { std::atomic_ref(head_->poisoned).store(1, std::memory_order_release); }
+  /// Pairs with poison(): whoever sees a word that was set after it sees it, too.
+  bool poisoned() const { return std::atomic_ref(head_->poisoned).load(std::memory_order_acquire) != 0; }
+  /// Sets all words of the staging buffer, after poison(): ends waits for `value`, on all ranks.
   void set_all(std::uint32_t value) const;
 
  private:
   static constexpr int kLine = 16;  // words
   static_assert(kLinkWords <= kLine);
   struct Head {
-    std::uint32_t spoiled;
+    std::uint32_t poisoned;
     Counter led;
-    std::uint64_t arrived[kCards];
+    std::uint64_t arrived[kArrivals];
   };
   struct Pin;
-  GpuBoard() = default;
+  GpuStaging() = default;
   GpuWord word(int i) const {
     return {words_ + i,
             static_cast<std::byte*>(device_words_) + static_cast<std::size_t>(i) * sizeof(std::uint32_t)};
@@ -89,7 +89,7 @@ class GpuBoard {
   std::shared_ptr<device::Segment> segment_;
   std::shared_ptr<Pin> pin_;
   Head* head_ = nullptr;
-  GpuCard* cards_ = nullptr;
+  GpuArrival* arrivals_ = nullptr;
   std::uint32_t* words_ = nullptr;
   void* device_words_ = nullptr;
 };

@@ -1,5 +1,5 @@
-// Boards of all ranks as the verifier sees them: pages, what is posted on them and who may read it. Used by
-// verifier.cc.
+// Staging buffers of all ranks as the verifier sees them: pages, what is posted on them and who may read it.
+// Used by verifier.cc.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,29 +8,29 @@
 
 namespace ouro::flow {
 
-class Boards : protected Memory {
+class StagingBuffers : protected Memory {
  protected:
-  Boards(const Program& p, Setting s) : Memory(p, s), released_(index(p.rounds)) {}
+  StagingBuffers(const Program& p, Setting s) : Memory(p, s), released_(index(p.rounds)) {}
 
-  /// Of the boards. Flows that are not pipelined are in one round at a time.
-  int board_round(int r, int chunk) const {
+  /// Of the staging buffers. Flows that are not pipelined are in one round at a time.
+  int staging_round(int r, int chunk) const {
     return p_.pipelined ? chunk / per_round_ : ranks_[index(r)].round;
   }
 
   bool post(int r, const Step& s) {
     Rank& me = ranks_[index(r)];
-    const int k = board_round(r, s.chunk);
+    const int k = staging_round(r, s.chunk);
     if (p_.pipelined && k < me.released) return broken(r, "posts to a round that it has released");
-    if (k >= kPages && released_[index(k - kPages)] < n_) return false;
-    Board& page = me.pages[k % kPages];
+    if (k >= kSlots && released_[index(k - kSlots)] < n_) return false;
+    Staging& slot = me.slots[k % kSlots];
     if ((s.verb & kResult) != 0) {
       if (!p_.posts_result) return broken(r, "undeclared result");
-      if (page.round == k && page.result_chunk != kNobody) return broken(r, "posts a result twice");
-      if (page.round != k) page = Board{k};
-      page.result_chunk = s.chunk;
+      if (slot.round == k && slot.result_chunk != kNobody) return broken(r, "posts a result twice");
+      if (slot.round != k) slot = Staging{k};
+      slot.result_chunk = s.chunk;
       const Cell& cell = output(r, key_of(r, s.chunk));
       if (!cell.stored) return broken(r, "posts a result that is not there");
-      page.result = cell.value;
+      slot.result = cell.value;
     } else {
       if (k <= me.posted) return broken(r, "posts after it has posted");
       if (p_.by_reference && (s.chunk != 0 || s.span != 1))
@@ -39,16 +39,16 @@ class Boards : protected Memory {
         return broken(r, "posts another number of chunks than declared");
       if (p_.posts_others && s.chunk % per_round_ != wrap(r + 1, n_)) return broken(r, "posts its own chunk");
       me.posted = k;
-      page = Board{k, s.chunk, std::vector<Value>(index(s.span))};
+      slot = Staging{k, s.chunk, std::vector<Value>(index(s.span))};
       for (int j = 0; j < s.span && !p_.by_reference; ++j) {
-        if (!read_input(r, r, nth(s.chunk, j, per_round_), page.inputs[index(j)])) return false;
+        if (!read_input(r, r, nth(s.chunk, j, per_round_), slot.inputs[index(j)])) return false;
       }
     }
     return true;
   }
 
-  bool read_board(int r, int from, const Step& s, Value& v) {
-    const Board& page = ranks_[index(from)].pages[board_round(r, s.at) % kPages];
+  bool read_staging(int r, int from, const Step& s, Value& v) {
+    const Staging& slot = ranks_[index(from)].slots[staging_round(r, s.at) % kSlots];
     if ((s.verb & kResult) != 0 && p_.by_reference) {  // out of its output, which must be there
       Cell& cell = output(from, key_of(r, s.at));
       if (!touch(cell, r, false)) return false;
@@ -57,14 +57,14 @@ class Boards : protected Memory {
       return true;
     }
     if ((s.verb & kResult) != 0) {
-      if (page.result_chunk != s.at) return broken(r, "fetches another result than was posted");
-      v = page.result;
+      if (slot.result_chunk != s.at) return broken(r, "fetches another result than was posted");
+      v = slot.result;
       return true;
     }
     if (p_.by_reference || (from == r && s.from == kEveryone)) return read_input(r, from, s.at, v);
-    for (std::size_t j = 0; j < page.inputs.size(); ++j) {
-      if (nth(page.first, static_cast<int>(j), per_round_) != s.at) continue;
-      v = page.inputs[j];
+    for (std::size_t j = 0; j < slot.inputs.size(); ++j) {
+      if (nth(slot.first, static_cast<int>(j), per_round_) != s.at) continue;
+      v = slot.inputs[j];
       return true;
     }
     return broken(r, "takes a chunk that was not posted");
@@ -73,14 +73,14 @@ class Boards : protected Memory {
   /// False without an error: somebody has not posted yet.
   bool take_posted(int r, const Step& s, Value& v) {
     if (s.at < 0 || s.at >= p_.chunks) return broken(r, "no such chunk on a board");
-    const int round = board_round(r, s.at);
+    const int round = staging_round(r, s.at);
     if (p_.pipelined && round < ranks_[index(r)].released)
       return broken(r, "reads a round that it has released");
     const auto posted = [&](int q) {
-      const Board& page = ranks_[index(q)].pages[round % kPages];
+      const Staging& slot = ranks_[index(q)].slots[round % kSlots];
       if (q == r && s.from == kEveryone && !p_.by_reference) return true;  // mine is at hand
-      return page.round == round &&
-             (p_.by_reference || (s.verb & kResult) == 0 || page.result_chunk != kNobody);
+      return slot.round == round &&
+             (p_.by_reference || (s.verb & kResult) == 0 || slot.result_chunk != kNobody);
     };
     const int first = s.from == kEveryone ? 0 : s.from, last = s.from == kEveryone ? n_ - 1 : s.from;
     if (first < 0 || last >= n_) return broken(r, "no such peer");
@@ -89,7 +89,7 @@ class Boards : protected Memory {
     }
     for (int q = first; q <= last; ++q) {
       Value next;
-      if (!read_board(r, q, s, next)) return false;
+      if (!read_staging(r, q, s, next)) return false;
       if (s.from == kEveryone) next.kind = next.kind == Kind::raw ? Kind::wide : next.kind;
       v = q == first ? next : Value{expr_.add(v.expr, next.expr), Kind::wide};
     }

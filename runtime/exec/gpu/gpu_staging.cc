@@ -1,5 +1,5 @@
-// The board of GPU operations. See gpu_board.h.
-#include "runtime/exec/gpu/gpu_board.h"
+// The staging buffer of GPU operations. See gpu_staging.h.
+#include "runtime/exec/gpu/gpu_staging.h"
 
 #include <map>
 #include <mutex>
@@ -12,7 +12,7 @@ std::mutex g_pins_mutex;
 }  // namespace
 
 /// A segment is mapped once a process, so it can be pinned only once too: ranks that are threads share this.
-struct GpuBoard::Pin {
+struct GpuStaging::Pin {
   std::byte* host = nullptr;
   void* device = nullptr;
   ~Pin() {
@@ -36,35 +36,35 @@ struct GpuBoard::Pin {
   }
 };
 
-std::size_t GpuBoard::bytes(int n) {
+std::size_t GpuStaging::bytes(int n) {
   return whole_pages(sizeof(Head)) + whole_pages(words(n) * sizeof(std::uint32_t)) +
-         whole_pages(static_cast<std::size_t>(n) * kCards * sizeof(GpuCard));
+         whole_pages(static_cast<std::size_t>(n) * kArrivals * sizeof(GpuArrival));
 }
 
-Result<std::shared_ptr<GpuBoard>> GpuBoard::open(std::shared_ptr<device::Segment> segment, int n) {
-  auto board = std::shared_ptr<GpuBoard>(new GpuBoard);
+Result<std::shared_ptr<GpuStaging>> GpuStaging::open(std::shared_ptr<device::Segment> segment, int n) {
+  auto staging = std::shared_ptr<GpuStaging>(new GpuStaging);
   std::byte* at = segment->data();
-  board->n_ = n;
-  board->head_ = reinterpret_cast<Head*>(at);
+  staging->n_ = n;
+  staging->head_ = reinterpret_cast<Head*>(at);
   at += whole_pages(sizeof(Head));
-  board->words_ = reinterpret_cast<std::uint32_t*>(at);
+  staging->words_ = reinterpret_cast<std::uint32_t*>(at);
   const std::size_t word_bytes = whole_pages(words(n) * sizeof(std::uint32_t));
-  board->cards_ = reinterpret_cast<GpuCard*>(at + word_bytes);
+  staging->arrivals_ = reinterpret_cast<GpuArrival*>(at + word_bytes);
   auto pin = Pin::get(at, word_bytes);
   if (!pin.ok()) return pin.status();
-  board->pin_ = *pin;
-  board->device_words_ = (*pin)->device;
-  board->segment_ = std::move(segment);
-  return board;
+  staging->pin_ = *pin;
+  staging->device_words_ = (*pin)->device;
+  staging->segment_ = std::move(segment);
+  return staging;
 }
 
-GpuBoard::~GpuBoard() {
+GpuStaging::~GpuStaging() {
   // The last pin goes under the lock, so that nobody finds it while it is taken down.
   std::lock_guard lock(g_pins_mutex);
   pin_.reset();
 }
 
-void GpuBoard::set_all(std::uint32_t value) const {
+void GpuStaging::set_all(std::uint32_t value) const {
   for (std::size_t i = 0; i < words(n_); ++i)
     std::atomic_ref(words_[i]).store(value, std::memory_order_release);
 }

@@ -1,5 +1,5 @@
-// Choosing among offers. Used through meeting_place.h.
-#include "tools/run/meeting_place.h"
+// Choosing among offers. Used through rendezvous_place.h.
+#include "tools/run/rendezvous_choice.h"
 
 #include <fmt/format.h>
 
@@ -9,11 +9,11 @@
 
 namespace ouro::run {
 
-MeetingPlace::MeetingPlace(std::vector<std::string> hosts) {
+RendezvousChoice::RendezvousChoice(std::vector<std::string> hosts) {
   for (std::string& host : hosts) answers_.push_back({.host = std::move(host), .reached = {}});
 }
 
-void MeetingPlace::offer(std::vector<Offer> offers) {
+void RendezvousChoice::offer(std::vector<Offer> offers) {
   offers_ = std::move(offers);
   for (Answer& a : answers_) a.reached.assign(offers_.size(), 0);
   std::vector<int> all(offers_.size());
@@ -21,18 +21,18 @@ void MeetingPlace::offer(std::vector<Offer> offers) {
   reached(0, all);
 }
 
-void MeetingPlace::reached(std::size_t host, const std::vector<int>& indexes) {
+void RendezvousChoice::reached(std::size_t host, const std::vector<int>& indexes) {
   answers_[host].given = true;
   for (const int i : indexes)
     if (i >= 0 && i < static_cast<int>(offers_.size()))
       answers_[host].reached[static_cast<std::size_t>(i)] = 1;
 }
 
-bool MeetingPlace::complete() const {
+bool RendezvousChoice::complete() const {
   return std::all_of(answers_.begin(), answers_.end(), [](const Answer& a) { return a.given; });
 }
 
-Result<Offer> MeetingPlace::choose() const {
+Result<Offer> RendezvousChoice::choose() const {
   for (std::size_t i = 0; i < offers_.size(); ++i)
     if (std::all_of(answers_.begin(), answers_.end(), [i](const Answer& a) { return a.reached[i] != 0; }))
       return offers_[i];

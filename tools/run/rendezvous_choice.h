@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "runtime/core/status.h"
-#include "tools/run/meeting.h"
+#include "tools/run/rendezvous.h"
 
 namespace ouro::run {
 
-class MeetingPlace {
+class RendezvousChoice {
  public:
-  explicit MeetingPlace(std::vector<std::string> hosts);
+  explicit RendezvousChoice(std::vector<std::string> hosts);
   /// Of the first host, which reaches its own addresses.
   void offer(std::vector<Offer> offers);
   const std::vector<Offer>& offers() const { return offers_; }

@@ -1,5 +1,5 @@
-// Sockets of the search for a meeting place. Used through meeting.h.
-#include "tools/run/meeting.h"
+// Sockets of the search for a meeting place. Used through rendezvous.h.
+#include "tools/run/rendezvous.h"
 
 #include <fmt/format.h>
 #include <netdb.h>

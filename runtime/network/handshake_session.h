@@ -10,7 +10,7 @@
 namespace ouro::rt {
 
 /// Keeps itself alive until it has called `done` or was closed.
-class Greeting : public std::enable_shared_from_this<Greeting> {
+class HandshakeSession : public std::enable_shared_from_this<HandshakeSession> {
  public:
   struct Outcome {
     Status status;
@@ -20,7 +20,7 @@ class Greeting : public std::enable_shared_from_this<Greeting> {
   using Done = std::function<void(Outcome)>;
 
   /// The socket is connected and non-blocking. Throws, and closes it, where it cannot be waited for.
-  Greeting(asio::io_context& io, Fd fd, wire::Handshake handshake, Done done)
+  HandshakeSession(asio::io_context& io, Fd fd, wire::Handshake handshake, Done done)
       : descriptor_(watched(io, fd)), handshake_(std::move(handshake)), done_(std::move(done)) {}
 
   void start(bool server);

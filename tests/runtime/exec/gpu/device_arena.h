@@ -15,15 +15,15 @@ enum class From { ouro, driver };
 inline const char* name(From f) { return f == From::ouro ? "ouro" : "driver"; }
 
 /// Bytes on the GPU of a rank. Copies to and from it wait for a stream of its own.
-class DeviceRoom {
+class DeviceArena {
  public:
-  DeviceRoom() = default;
-  ~DeviceRoom() {
+  DeviceArena() = default;
+  ~DeviceArena() {
     if (own_) (void)gpu::gpu().free(own_).ok();
     if (stream_.device >= 0) (void)gpu::gpu().destroy_stream(stream_).ok();
   }
-  DeviceRoom(const DeviceRoom&) = delete;
-  DeviceRoom& operator=(const DeviceRoom&) = delete;
+  DeviceArena(const DeviceArena&) = delete;
+  DeviceArena& operator=(const DeviceArena&) = delete;
 
   Status make(Context& c, std::size_t bytes, From from) {
     bytes_ = bytes;
@@ -70,16 +70,16 @@ class DeviceRoom {
 /// Whether there is one. Asked in a process of its own, since a process that has used CUDA cannot fork ranks.
 bool has_gpu();
 
-/// Sets the way that operations take (OURO_GPU_WAY) until it goes. Kernels that spin need a device for each
+/// Sets the way that operations take (OURO_GPU_PATH) until it goes. Kernels that spin need a device for each
 /// process: fake ones are given when no process has used any yet.
-class ForcedWay {
+class ForcedPath {
  public:
-  explicit ForcedWay(const std::string& way, Mode mode = Mode::threads) {
-    setenv("OURO_GPU_WAY", way.c_str(), 1);
-    if (way == "resident" && mode == Mode::processes && std::getenv("OURO_FAKE_GPUS"))
+  explicit ForcedPath(const std::string& path, Mode mode = Mode::threads) {
+    setenv("OURO_GPU_PATH", path.c_str(), 1);
+    if (path == "resident" && mode == Mode::processes && std::getenv("OURO_FAKE_GPUS"))
       setenv("OURO_FAKE_GPUS", "8", 1);
   }
-  ~ForcedWay() { unsetenv("OURO_GPU_WAY"); }
+  ~ForcedPath() { unsetenv("OURO_GPU_PATH"); }
 };
 
 }  // namespace ouro::test
