@@ -159,11 +159,9 @@ Result<std::string> Group::explain(Collective c, std::size_t count, DType t, Red
       __builtin_mul_overflow(all, size_of(t), &bytes) || bytes > rt::kMaxBytes)
     return invalid(
         fmt::format("explain: {} elements for each of {} ranks overflow an address", count, size()));
-  const bool many_in =
-      c == Collective::all_to_all || c == Collective::reduce_scatter || c == Collective::scatter;
-  const bool many_out = c == Collective::all_to_all || c == Collective::all_gather || c == Collective::gather;
-  o.in = {&in, many_in ? all : count, t, device};
-  o.out = {const_cast<char*>(&out), many_out ? all : count, t, device};
+  const CollectiveTraits traits = traits_of(c);
+  o.in = {&in, traits.in.many() ? all : count, t, device};
+  o.out = {const_cast<char*>(&out), traits.out.many() ? all : count, t, device};
   return impl_->explain(o);
 }
 

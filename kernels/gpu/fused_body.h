@@ -6,34 +6,19 @@
 #include "kernels/arith/cases.h"
 #include "kernels/gpu/collect.h"
 #include "kernels/gpu/sweep.h"
+#include "runtime/core/collectives.h"
 
 namespace ouro::gpu::collect {
 
 // ---- Pieces of a collective.
 
-OURO_HD bool multicasts(Collective c) { return c == Collective::broadcast || c == Collective::all_gather; }
-OURO_HD bool moves(Collective c) {
-  return multicasts(c) || c == Collective::gather || c == Collective::scatter || c == Collective::all_to_all;
-}
+OURO_HD bool moves(Collective c) { return traits_of(c).moves() && !traits_of(c).reduces(); }
 OURO_HD int pieces_of(const FusedArgs& a) {
-  switch (a.collective) {
-    case Collective::all_reduce:
-    case Collective::reduce:
-    case Collective::broadcast:
-      return 1;
-    case Collective::all_to_all:
-      return a.ranks * (a.ranks + 1) / 2;  // pairs, each rank with itself included
-    case Collective::reduce_scatter:
-    case Collective::all_gather:
-    case Collective::gather:
-    case Collective::scatter:
-      return a.ranks;
-    case Collective::none:
-    case Collective::barrier:
-    case Collective::mix:  // of hosts only
-      return 0;
-  }
-  return 0;
+  const CollectiveTraits traits = traits_of(a.collective);
+  if (!traits.moves() || traits.neighbours()) return 0;  // neighbours: of hosts only
+  if (!traits.blocks()) return 1;
+  const bool pairs = traits.in.many() && traits.out.many();  // each rank with itself included
+  return pairs ? a.ranks * (a.ranks + 1) / 2 : a.ranks;
 }
 /// What an all_to_all's rank p sends to q: where it begins in p's input and in q's output, and how much it
 /// is.

@@ -14,7 +14,7 @@ template <class Numbers, class Block>
 class Resident : private ResidentChannel<Block> {
   using Channel = ResidentChannel<Block>;
   using Step = flow::Step;
-  using Extent = ResidentCut::Extent;
+  using Extent = flow::Extent;
 
  public:
   OURO_HD Resident(const ResidentArgs& args, const Block& block, ResidentShared& shared, Numbers numbers)
@@ -221,7 +221,7 @@ class Resident : private ResidentChannel<Block> {
   }
 
   OURO_HD void post(const Step& s) {
-    const std::uint64_t round = base_ + cut_.round_of(s.chunk), elem = numbers_.element();
+    const std::uint64_t round = round_of(s.chunk), elem = numbers_.element();
     if (s.verb & flow::kResult) {
       const Extent out = cut_.out(s.chunk);
       copy_bytes(b_, piece(a_.rank, round, cut_.result_piece), nullptr, out_at(out), out.count * elem);
@@ -234,6 +234,10 @@ class Resident : private ResidentChannel<Block> {
     }
     announce(round, kPosted);
     if (by_reference_) hear_all(round, kPosted);  // from here on all buffers may be touched
+  }
+  /// Of the staging buffers.
+  OURO_HD std::uint64_t round_of(int chunk) const {
+    return base_ + static_cast<std::uint64_t>(cut_.round_of(chunk));
   }
   OURO_HD std::byte* piece(int rank, std::uint64_t round, int position) const {
     return this->staging(rank, round) + static_cast<std::uint64_t>(position) * cut_.stride_bytes;
@@ -265,13 +269,13 @@ class Resident : private ResidentChannel<Block> {
     if (s.verb & flow::kResult)
       position = cut_.result_piece;
     else if (posts_others_)
-      position = flow::wrap(cut_.within_round(s.at) - from - 1, n_);
-    return piece(from, base_ + cut_.round_of(s.at), position);
+      position = flow::piece_for(cut_.within_round(s.at), from, n_);
+    return piece(from, round_of(s.at), position);
   }
 
   /// Finds chunk `s.at` of all inputs, once they are there; mine is at hand, posted or not.
   OURO_HD bool find_sources(const Step& s, Extent at) {
-    const std::uint64_t round = base_ + cut_.round_of(s.at);
+    const std::uint64_t round = round_of(s.at);
     bool failed = false;
     for (int p = b_.thread(); p < n_; p += b_.threads()) {
       if (p == a_.rank) {
@@ -304,7 +308,7 @@ class Resident : private ResidentChannel<Block> {
     } else {
       if (s.verb & flow::kPosted && !by_reference_) {
         const Phase phase = s.verb & flow::kResult ? kResult : kPosted;
-        failed_ = b_.any(b_.thread() == 0 && hear(s.from, base_ + cut_.round_of(s.at), phase));
+        failed_ = b_.any(b_.thread() == 0 && hear(s.from, round_of(s.at), phase));
         if (failed_) return;
       }
       const std::byte* const source = s.verb & flow::kInput ? in_at(cut_.in(s.chunk)) : posted(s.from, s, at);

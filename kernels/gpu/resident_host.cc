@@ -55,10 +55,6 @@ ResidentKernel kernel_for(const ResidentArgs& a) {
   return ResidentKernel::any;
 }
 
-bool reduces(Collective c) {
-  return c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter;
-}
-
 Status check_flow(const ResidentArgs& a) {
   bool resident = false;
   const bool found =
@@ -66,7 +62,7 @@ Status check_flow(const ResidentArgs& a) {
   if (!found || !resident)
     return unsupported(
         fmt::format("the resident executor has no {} by {}", name(a.collective), flow::name(a.algorithm)));
-  if (reduces(a.collective) && !applies(a.op, a.dtype))
+  if (traits_of(a.collective).reduces_all() && !applies(a.op, a.dtype))
     return invalid(fmt::format("{} is not defined on {}", name(a.op), name(a.dtype)));
   return {};
 }

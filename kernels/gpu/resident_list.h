@@ -68,9 +68,7 @@ struct ResidentEntries {
 
  private:
   static OURO_HD Cold cold(const ResidentArgs& args) {
-    const bool reduces = args.collective == Collective::all_reduce || args.collective == Collective::reduce ||
-                         args.collective == Collective::reduce_scatter;
-    return {args.dtype, args.op, !reduces};
+    return {args.dtype, args.op, !traits_of(args.collective).reduces_all()};
   }
 };
 

@@ -21,9 +21,9 @@ class ResidentPackets : private ResidentChannel<Block> {
   OURO_HD ResidentPackets(const ResidentArgs& args, const Block& block, ResidentShared& shared,
                           std::uint64_t element)
       : Channel(args, block, shared) {
-    const ResidentShare share = resident_share(args.count, args.channels, block.block(), element);
-    in_ = args.in + share.first * element;
-    out_ = args.out + share.first * element;
+    const flow::Extent share = resident_share(args.count, args.channels, block.block(), element);
+    in_ = args.in + share.offset * element;
+    out_ = args.out + share.offset * element;
     bytes_ = share.count * element;
     packets_ = (bytes_ + 7) / 8;
   }

@@ -5,6 +5,8 @@
 #include <array>
 #include <utility>
 
+#include "runtime/core/collectives.h"
+
 namespace ouro {
 namespace {
 
@@ -67,28 +69,11 @@ const char* name(Numerics n) {
 
 const char* name(Collective c) {
   switch (c) {
-    case Collective::none:
-      return "none";
-    case Collective::all_reduce:
-      return "all_reduce";
-    case Collective::reduce_scatter:
-      return "reduce_scatter";
-    case Collective::all_gather:
-      return "all_gather";
-    case Collective::broadcast:
-      return "broadcast";
-    case Collective::reduce:
-      return "reduce";
-    case Collective::gather:
-      return "gather";
-    case Collective::scatter:
-      return "scatter";
-    case Collective::all_to_all:
-      return "all_to_all";
-    case Collective::barrier:
-      return "barrier";
-    case Collective::mix:
-      return "mix";
+#define OURO_X(e, ...) \
+  case Collective::e:  \
+    return #e;
+    OURO_COLLECTIVES(OURO_X)
+#undef OURO_X
   }
   return "?";
 }

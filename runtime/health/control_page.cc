@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/flow/list.h"
+#include "runtime/core/collectives.h"
 
 namespace ouro::rt {
 namespace {
@@ -14,14 +15,6 @@ std::uint64_t mix(std::uint64_t x) {  // finaliser of splitmix64 (Steele, Lea, F
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
   return x ^ (x >> 31);
-}
-
-bool rooted(Collective c) {
-  return c == Collective::broadcast || c == Collective::reduce || c == Collective::gather ||
-         c == Collective::scatter;
-}
-bool reduces(Collective c) {
-  return c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter;
 }
 
 }  // namespace
@@ -37,10 +30,10 @@ std::string Signature::text() const {
                               : flags & kFused ? " batch"
                                                : "",
                               name(static_cast<DType>(what >> 8 & 0xff)));
-  if (reduces(c)) s += fmt::format(", {}", name(static_cast<OpKind>(what >> 16 & 0xff)));
+  if (traits_of(c).reduces_all()) s += fmt::format(", {}", name(static_cast<OpKind>(what >> 16 & 0xff)));
   s += flags & (kUneven | kFused) ? fmt::format(", counts #{:08x}", static_cast<std::uint32_t>(count))
                                   : fmt::format(", count {}", count);
-  if (rooted(c)) s += fmt::format(", root {}", what >> 32 & ((1u << kRootBits) - 1));
+  if (traits_of(c).rooted()) s += fmt::format(", root {}", what >> 32 & ((1u << kRootBits) - 1));
   if (flags & kCanonical) s += ", canonical";
   if (const int a = flags >> kAlgorithmShift & kAlgorithmMask; a != 0)
     s += fmt::format(", algorithm {}", flow::name(static_cast<flow::Algorithm>(a - 1)));

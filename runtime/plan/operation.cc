@@ -59,23 +59,25 @@ Status check_overlap(const Operation& o, const void* legal_in, const void* legal
                   name(o.collective)));
 }
 
-/// The row of a mix: neighbours in ascending order, weights that are numbers.
+/// The row of a neighbour collective: neighbours in ascending order, weights that are numbers.
 Status check_row(const Operation& o, int rank, int size) {
+  const char* who = name(o.collective);
   const auto check_rank = [&](const char* what, int peer, int before) {
     if (peer < 0 || peer >= size)
-      return invalid(fmt::format("mix: {} rank {}, which is not in the group (0..{})", what, peer, size - 1));
-    if (peer == rank) return invalid(fmt::format("mix: {} this rank itself ({})", what, peer));
-    if (peer <= before)
       return invalid(
-          fmt::format("mix: {} rank {} after rank {}; expected them sorted, once each", what, peer, before));
+          fmt::format("{}: {} rank {}, which is not in the group (0..{})", who, what, peer, size - 1));
+    if (peer == rank) return invalid(fmt::format("{}: {} this rank itself ({})", who, what, peer));
+    if (peer <= before)
+      return invalid(fmt::format("{}: {} rank {} after rank {}; expected them sorted, once each", who, what,
+                                 peer, before));
     return Status{};
   };
   if (!std::isfinite(o.op.scalar.real))
-    return invalid(fmt::format("mix: weight {} of this rank's own", o.op.scalar.real));
+    return invalid(fmt::format("{}: weight {} of this rank's own", who, o.op.scalar.real));
   int before = -1;
   for (const auto& [from, weight] : o.in_neighbours) {
     OURO_TRY(check_rank("takes from", from, before));
-    if (!std::isfinite(weight)) return invalid(fmt::format("mix: weight {} of rank {}", weight, from));
+    if (!std::isfinite(weight)) return invalid(fmt::format("{}: weight {} of rank {}", who, weight, from));
     before = from;
   }
   before = -1;
@@ -83,16 +85,7 @@ Status check_row(const Operation& o, int rank, int size) {
     OURO_TRY(check_rank("gives to", to, before));
     before = to;
   }
-  switch (o.in.dtype) {
-    case DType::f16:
-    case DType::bf16:
-    case DType::f32:
-    case DType::f64:
-      return {};
-    default:
-      return invalid(fmt::format("mix: it is not defined on {}; expected half, bfloat16, float or double",
-                                 name(o.in.dtype)));
-  }
+  return {};
 }
 
 }  // namespace
@@ -169,24 +162,14 @@ bool on_device(const Operation& o) {
 }
 
 std::size_t unit_count(const Operation& o, int rank, int size) {
-  switch (o.collective) {
-    case Collective::all_reduce:
-    case Collective::reduce:
-    case Collective::mix:
-      return o.in.count;
-    case Collective::broadcast:
-      return rank == o.root ? o.in.count : o.out.count;
-    case Collective::reduce_scatter:
-    case Collective::scatter:
-      return o.out.count;
-    case Collective::all_gather:
-    case Collective::gather:
-      return o.in.count;
-    case Collective::all_to_all:
-      return o.in.count / static_cast<std::size_t>(size);
-    default:
-      return 0;
-  }
+  using Shape = CollectiveTraits::Shape;
+  const CollectiveTraits traits = o.traits();
+  const auto is_unit = [](CollectiveTraits::Side side) {
+    return side.shape == Shape::region || side.shape == Shape::block;
+  };
+  if (is_unit(traits.in) && o.reads(rank)) return o.in.count;
+  if (is_unit(traits.out)) return o.out.count;
+  return traits.moves() ? o.in.count / static_cast<std::size_t>(size) : 0;
 }
 
 bool moves_nothing(const Operation& o, int rank, int size) {
@@ -244,15 +227,16 @@ Status check(const Operation& o, int rank, int size) {
     return Status{};
   };
   std::size_t expected = 0;
-  if (o.collective == Collective::mix) OURO_TRY(check_row(o, rank, size));
+  if (o.traits().neighbours()) OURO_TRY(check_row(o, rank, size));
+  if (reads && !o.traits().takes(o.in.dtype))
+    return invalid(fmt::format("{}: it is not defined on {}; expected half, bfloat16, float or double", who,
+                               name(o.in.dtype)));
+  if (o.traits().in.shape == CollectiveTraits::Shape::region) {
+    if (!reads || !writes) return {};
+    OURO_TRY(check_count(who, "output", o.out.count, o.in.count, "as many as the input"));
+    return check_overlap(o, in, out);
+  }
   switch (o.collective) {
-    case Collective::all_reduce:
-    case Collective::reduce:
-    case Collective::broadcast:
-    case Collective::mix:
-      if (reads && writes)
-        OURO_TRY(check_count(who, "output", o.out.count, o.in.count, "as many as the input"));
-      return reads && writes ? check_overlap(o, in, out) : Status{};
     case Collective::reduce_scatter: {
       std::size_t before = 0;
       if (o.uneven) {

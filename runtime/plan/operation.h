@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/collectives.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
 #include "runtime/health/control_page.h"
@@ -39,8 +40,8 @@ struct Operation {
       {};  ///< elements of each input block (reduce_scatter_v, all_to_all_v)
   std::span<const std::size_t> out_counts =
       {};  ///< elements of each output block (all_gather_v, all_to_all_v)
-  /// mix: whose vectors are added to mine and by which weight, and who needs mine; sorted. `op` is premul(my
-  /// weight).
+  /// Neighbour collectives, this rank's row: whose vectors are added to mine and by which weight, and who
+  /// needs mine; sorted. `op` is premul(my weight).
   std::span<const std::pair<int, double>> in_neighbours = {};
   std::span<const int> out_neighbours = {};
 
@@ -48,30 +49,16 @@ struct Operation {
   /// counts of `in` and `out` are the sums, their pointers those of the first.
   std::span<const Segment> segments = {};
 
-  bool reduces() const {
-    return collective == Collective::all_reduce || collective == Collective::reduce ||
-           collective == Collective::reduce_scatter || collective == Collective::mix;
-  }
+  CollectiveTraits traits() const { return traits_of(collective); }
+  bool reduces() const { return traits().reduces(); }
   /// Whether the blocks, not one divisible region, are what flows name by chunk.
-  bool blocks() const {
-    return collective == Collective::reduce_scatter || collective == Collective::all_gather ||
-           collective == Collective::all_to_all || collective == Collective::gather ||
-           collective == Collective::scatter;
-  }
+  bool blocks() const { return traits().blocks(); }
   /// Whether the input, or the output, of a rank counts: of rooted operations that of the root alone may.
-  bool reads(int rank) const {
-    return (collective != Collective::broadcast && collective != Collective::scatter) || rank == root;
-  }
-  bool writes(int rank) const {
-    return (collective != Collective::reduce && collective != Collective::gather) || rank == root;
-  }
+  bool reads(int rank) const { return traits().in.counts(rank, root); }
+  bool writes(int rank) const { return traits().out.counts(rank, root); }
   /// Bytes of the buffers of a rank that count.
-  std::size_t read_bytes(int rank) const {
-    return collective != Collective::barrier && reads(rank) ? in.bytes() : 0;
-  }
-  std::size_t written_bytes(int rank) const {
-    return collective != Collective::barrier && writes(rank) ? out.bytes() : 0;
-  }
+  std::size_t read_bytes(int rank) const { return traits().moves() && reads(rank) ? in.bytes() : 0; }
+  std::size_t written_bytes(int rank) const { return traits().moves() && writes(rank) ? out.bytes() : 0; }
   /// Of the buffers that count on this rank: where broadcast and scatter ignore the input, it may be
   /// anything.
   DType dtype(int rank) const {

@@ -1,21 +1,21 @@
-// Which elements a chunk of a flow is: operations are cut into rounds, rounds into chunks that fit into
-// slots. Used by the executors of host (its blocks) and GPU (flows over links).
+// Where the chunks of an operation lie in its input and output, in elements: the geometry of flows, applied
+// to blocks of any lengths. Used by the executors of host and GPU.
 #pragma once
 #include <algorithm>
 #include <cstddef>
 #include <span>
 #include <vector>
 
+#include "kernels/flow/geometry.h"
+#include "runtime/core/collectives.h"
 #include "runtime/plan/operation.h"
 
 namespace ouro::rt {
 
-struct Extent {
-  std::size_t offset = 0, count = 0;  // elements
-};
+using flow::Extent;
 
-/// The blocks of an operation's input and output, in elements. A side that has one block of this rank's only
-/// begins with it, whichever it is.
+/// What the host executor still cuts by, until it has a Partition: the blocks of an operation's input and
+/// output, in elements. A side that has one block of this rank's only begins with it, whichever it is.
 struct BlockSides {
   struct Side {
     std::vector<std::size_t> offsets, counts;
@@ -50,44 +50,77 @@ struct BlockSides {
   }
 };
 
+/// Where the chunks of an operation lie. It is cut once for a flow, and does not change then.
 class Partition {
  public:
-  Partition(const Operation& o, int rank, int n) : total_(unit_count(o, rank, n)), blocks_(o.blocks()) {
-    if (blocks_) sides_.lay_out(o, static_cast<std::size_t>(n), total_);
+  Partition() = default;
+  Partition(const Operation& o, int rank, int n) {
+    const CollectiveTraits traits = traits_of(o.collective);
+    unit_ = unit_count(o, rank, n);
+    cut_ = {.blocks = traits.blocks(), .total = unit_};
+    in_.many = traits.in.many(), out_.many = traits.out.many();
+    if (!cut_.blocks || !o.uneven) return;
+    // One side may have lengths for both.
+    in_.lay_out(o.in_counts.empty() ? o.out_counts : o.in_counts);
+    out_.lay_out(o.out_counts.empty() ? o.in_counts : o.out_counts);
+    cut_.total = std::max(in_.longest(), out_.longest());
   }
 
-  /// Cuts for a flow of `chunks` chunks a round, each of at most `capacity` elements (at least 1). Pieces
-  /// begin on multiples of `line` elements.
-  void cut(std::size_t chunks, std::size_t capacity, bool pipelined, std::size_t line) {
-    per_round_ = chunks, capacity_ = capacity, pipelined_ = pipelined;
-    const std::size_t longest = blocks_ ? sides_.longest() : total_;
-    const std::size_t at_once = blocks_ ? capacity : chunks * capacity;
-    rounds_ = longest <= at_once ? 1 : static_cast<int>((longest + at_once - 1) / at_once);
-    const std::size_t parts = chunks * static_cast<std::size_t>(rounds_);
-    piece_ = std::min(capacity, ((total_ + parts - 1) / parts + line - 1) / line * line);
+  /// For a flow of `chunks` chunks a round, each of at most `capacity` elements (at least 1). See flow::Cut
+  /// for `line`.
+  void cut(int chunks, std::size_t capacity, bool pipelined, std::size_t line) {
+    cut_.per_round = chunks, cut_.capacity = capacity, cut_.pipelined = pipelined;
+    cut_.cut(line);
   }
-  int rounds() const { return rounds_; }
-  std::size_t round = 0;  ///< of flows that are called once a round
-  Extent in(int chunk) const { return blocks_ ? piece_of(sides_.in, chunk) : region(chunk); }
-  Extent out(int chunk) const { return blocks_ ? piece_of(sides_.out, chunk) : region(chunk); }
+
+  bool blocks() const { return cut_.blocks; }
+  std::size_t unit() const { return unit_; }          ///< elements of the region, or of one even block
+  std::size_t longest() const { return cut_.total; }  ///< of the region, or of the longest block
+  std::size_t capacity() const { return cut_.capacity; }
+  bool pipelined() const { return cut_.pipelined; }
+  int per_round() const { return cut_.per_round; }
+  int rounds() const { return cut_.rounds; }
+  int round_of(int chunk, int round) const { return cut_.round_of(chunk, round); }
+  int within_round(int chunk) const { return cut_.within_round(chunk); }
+  /// Elements of block b of the input, and of the output.
+  std::size_t in_count(int b) const { return in_.count(b, unit_); }
+  std::size_t out_count(int b) const { return out_.count(b, unit_); }
+
+  /// `round`: of flows that are called once a round; else 0.
+  Extent in(int chunk, int round) const { return of(in_, chunk, round); }
+  Extent out(int chunk, int round) const { return of(out_, chunk, round); }
 
  private:
-  Extent piece_of(const BlockSides::Side& s, int chunk) const {
-    const auto c = static_cast<std::size_t>(chunk);
-    return pipelined_ ? s.piece(c % per_round_, (round + c / per_round_) * capacity_, capacity_)
-                      : s.piece(c, round * capacity_, capacity_);
-  }
-  Extent region(int chunk) const {
-    const std::size_t from =
-        std::min(total_, (round * per_round_ + static_cast<std::size_t>(chunk)) * piece_);
-    return {from, std::min(piece_, total_ - from)};
+  /// The blocks of one side: of as many elements each, or of lengths of their own. A side with one block,
+  /// that of this rank, begins with it, whichever it is.
+  struct Side {
+    bool many = false;
+    std::vector<std::size_t> offsets, counts;  // uneven blocks only
+    void lay_out(std::span<const std::size_t> lengths) {
+      counts.assign(lengths.begin(), lengths.end());
+      offsets.assign(counts.size(), 0);
+      for (std::size_t b = 1; many && b < counts.size(); ++b) offsets[b] = offsets[b - 1] + counts[b - 1];
+    }
+    std::size_t longest() const {
+      return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+    }
+    std::size_t offset(int b, std::size_t each) const {
+      if (!counts.empty()) return offsets[static_cast<std::size_t>(b)];
+      return many ? static_cast<std::size_t>(b) * each : 0;
+    }
+    std::size_t count(int b, std::size_t each) const {
+      return counts.empty() ? each : counts[static_cast<std::size_t>(b)];
+    }
+  };
+  Extent of(const Side& side, int chunk, int round) const {
+    if (!cut_.blocks) return cut_.region(chunk, round);
+    const int b = cut_.within_round(chunk);
+    return cut_.block_part(side.offset(b, unit_), side.count(b, unit_), chunk, round);
   }
 
-  std::size_t total_;
-  bool blocks_, pipelined_ = false;
-  BlockSides sides_;
-  std::size_t per_round_ = 1, capacity_ = 1, piece_ = 1;
-  int rounds_ = 1;
+  std::size_t unit_ = 0;
+  flow::Cut cut_;
+  Side in_, out_;
 };
 
 }  // namespace ouro::rt

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "kernels/flow/hierarchy.h"
+#include "runtime/core/collectives.h"
 #include "tools/cli/errors.h"
 #include "tools/cli/files.h"
 #include "tools/cli/numbers.h"
@@ -190,10 +191,9 @@ int simulate(const Options& o) {
   const std::vector<Collective> known = predictable();
   if (!collective || std::find(known.begin(), known.end(), *collective) == known.end())
     return refuse(fmt::format("{}: no such collective; one of: {}", o.collective, predictable_names()));
-  const bool rooted = *collective == Collective::broadcast || *collective == Collective::reduce ||
-                      *collective == Collective::gather || *collective == Collective::scatter;
   const char* const name = ouro::name(*collective);
-  if (!rooted && o.root != 0) return refuse(fmt::format("--root {}: {} has no root", o.root, name));
+  if (!ouro::traits_of(*collective).rooted() && o.root != 0)
+    return refuse(fmt::format("--root {}: {} has no root", o.root, name));
   const Result<Cluster> cluster = ouro::sim::find_cluster(o.cluster);
   if (!cluster) return refuse(cluster.status().failure()->text);
   const Result<std::vector<Job>> algorithms = parse_algorithms(*collective, o.algorithms);

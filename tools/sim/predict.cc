@@ -5,7 +5,9 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/flow/geometry.h"
 #include "kernels/flow/hierarchy.h"
+#include "runtime/core/collectives.h"
 #include "tools/sim/script.h"
 
 namespace ouro::sim {
@@ -17,14 +19,12 @@ constexpr double kMostSteps = 1e7;  // in one script; each takes 20 bytes
 
 template <class Flow>
 constexpr Symmetry::Kind symmetry_of(Collective c) {
-  const bool rooted = c == Collective::broadcast || c == Collective::reduce || c == Collective::gather ||
-                      c == Collective::scatter;
   if (std::is_same_v<Flow, HalvingAllReduce>) return Symmetry::Kind::flip;
   if (std::is_same_v<Flow, RingAllReduce> || std::is_same_v<Flow, RingReduceScatter> ||
       std::is_same_v<Flow, RingAllGather> || std::is_same_v<Flow, DisseminationBarrier>) {
     return Symmetry::Kind::shift;
   }
-  return Flow::kStaging && !rooted ? Symmetry::Kind::shift : Symmetry::Kind::none;
+  return Flow::kStaging && !traits_of(c).rooted() ? Symmetry::Kind::shift : Symmetry::Kind::none;
 }
 
 /// Every rank of one node stands for its likes on the others; on a single node, one rank for all.
@@ -83,7 +83,7 @@ void record(const Cluster& cluster, const Job& job, const Flow& flow, int rounds
   s.ranks = job.ranks;
   s.by_reference = Flow::kByReference;
   s.pipelined = Flow::kPipelined;
-  const int per_round = flow.chunks(Place{0, job.ranks, job.root, 1});
+  const Cut cut{.pipelined = Flow::kPipelined, .per_round = flow.chunks(Place{0, job.ranks, job.root, 1})};
   s.wide_ratio = job.wide_ratio;
   s.program_rounds = Flow::kPipelined ? 1 : rounds;
   s.programs.assign(s.members.size(), {});
@@ -92,7 +92,7 @@ void record(const Cluster& cluster, const Job& job, const Flow& flow, int rounds
     flow(Place{me, job.ranks, job.root, rounds}, [&](const Step& step) {
       Op op{step.verb, -1, -1, -1, step.span};
       const bool staging = (step.verb & kPosted) != 0;
-      if (Flow::kPipelined) op.round = (staging ? step.at : step.chunk) / per_round;
+      if (Flow::kPipelined) op.round = cut.round_of(staging ? step.at : step.chunk, 0);
       if (step.from >= 0) op.in = s.pair_index(cluster, step.from, me, staging);
       if (step.to >= 0) op.out = s.pair_index(cluster, me, step.to, false);
       if (staging && step.from >= 0) op.from = s.symmetry.class_of(step.from);
@@ -122,9 +122,12 @@ Result<Prediction> predict_flow(const Cluster& cluster, const Job& job, Method m
     return invalid("staging buffers do not reach from node to node");
 
   const double set = flow.chunks(Place{0, n, job.root, 1});  // chunks of one round
-  const double per_round = Flow::kByReference ? job.bytes : set * cluster.slot_bytes;
+  const auto whole = [](double bytes) { return static_cast<std::uint64_t>(std::ceil(bytes)); };
   Prediction out;
-  out.rounds = job.bytes <= per_round ? 1 : std::ceil(job.bytes / per_round);
+  out.rounds = 1;
+  if (!Flow::kByReference)
+    out.rounds = static_cast<double>(
+        rounds_of(whole(job.bytes), std::max<std::uint64_t>(1, whole(set * cluster.slot_bytes))));
   out.simulated_ranks = static_cast<int>(likes.members.size());
   const int fill = fill_of(flow, n), most = fill + run_rounds, fewer = fill + run_rounds / 4;
   out.extrapolated = out.rounds > most;

@@ -48,7 +48,8 @@ class GpuFlow {
   Status run() {
     const std::size_t capacity = slot_bytes(e_.n_) / std::max(elem_, acc_);
     const auto chunks = static_cast<std::size_t>(Flow{}.chunks({e_.rank_, e_.n_, op_.root, 1}));
-    partition_.cut(chunks, capacity, Flow::kPipelined, std::max<std::size_t>(1, kLine / elem_));
+    partition_.cut(static_cast<int>(chunks), capacity, Flow::kPipelined,
+                   std::max<std::size_t>(1, kLine / elem_));
     capacity_ = capacity, pipelined_ = Flow::kPipelined;
     if constexpr (Flow::kKeeps) OURO_TRY(need_scratch((pipelined_ ? 1 : chunks) * capacity * acc_));
     Status outcome;
@@ -59,9 +60,7 @@ class GpuFlow {
     if constexpr (Flow::kPipelined) {
       Flow{}(at, listen);
     } else {
-      for (; partition_.round < static_cast<std::size_t>(partition_.rounds()) && outcome.ok();
-           ++partition_.round)
-        Flow{}(at, listen);
+      for (; round_ < partition_.rounds() && outcome.ok(); ++round_) Flow{}(at, listen);
     }
     return outcome;
   }
@@ -97,14 +96,14 @@ class GpuFlow {
   }
 
   Status hop(const Step& s) {
-    const Extent in = s.verb & flow::kInput ? partition_.in(s.chunk) : Extent{};
-    const Extent out = s.verb & (flow::kStore | flow::kResult) ? partition_.out(s.chunk) : Extent{};
+    const Extent in = s.verb & flow::kInput ? partition_.in(s.chunk, round_) : Extent{};
+    const Extent out = s.verb & (flow::kStore | flow::kResult) ? partition_.out(s.chunk, round_) : Extent{};
     const bool receives = s.verb & flow::kRecv, sends = s.verb & flow::kSend;
     std::size_t count = s.verb & (flow::kStore | flow::kResult) ? out.count
                         : s.verb & flow::kInput                 ? in.count
-                                                                : partition_.in(s.chunk).count;
+                                                                : partition_.in(s.chunk, round_).count;
     // Uneven pairs run for different numbers of rounds: both ends know that an empty piece does not travel.
-    if (pairs_ && partition_.round > 0 && count == 0) return {};
+    if (pairs_ && round_ > 0 && count == 0) return {};
 
     gpu::HopArgs a;
     a.dtype = op_.collective == Collective::barrier ? DType::u8 : op_.dtype(e_.rank_);
@@ -172,6 +171,7 @@ class GpuFlow {
   const Operation& op_;
   gpu::Stream stream_;
   Partition partition_;
+  int round_ = 0;                             // the one at hand, where the flow is called once a round
   std::vector<std::size_t> sent_, received_;  // slots of this operation; each begins again with slot 0
   std::size_t elem_ = 1, acc_ = 1, capacity_ = 1;
   bool pairs_ = false, pipelined_ = false, finishes_ = false;

@@ -139,12 +139,8 @@ Status GpuExecutor::fill(const Plan& plan, gpu::FusedArgs* a) {
   std::vector<std::size_t> in_counts(n), out_counts(n);
   if (!op.uneven) {
     a->count = unit_count(op, rank_, n_);
-    const bool many_in = op.collective == Collective::reduce_scatter ||
-                         op.collective == Collective::all_to_all || op.collective == Collective::scatter;
-    const bool many_out = op.collective == Collective::all_gather ||
-                          op.collective == Collective::all_to_all || op.collective == Collective::gather;
-    in_counts.assign(n, many_in ? n * a->count : a->count);
-    out_counts.assign(n, many_out ? n * a->count : a->count);
+    in_counts.assign(n, op.traits().in.elements(a->count, n_));
+    out_counts.assign(n, op.traits().out.elements(a->count, n_));
   } else if (op.collective == Collective::all_to_all) {
     for (int r = 0; r < n_; ++r)
       for (int b = 0; b < n_; ++b) {

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "kernels/flow/list.h"
+#include "runtime/core/collectives.h"
 #include "tests/kernels/flow/verifier.h"
 
 namespace ouro::flow {
@@ -66,15 +67,13 @@ const Sizes kSelected[] = {{7, 8},
                            Sizes(32, 2),
                            Sizes(13, 4)};
 
-bool rooted(Collective c) { return c == Collective::broadcast || c == Collective::reduce; }
-
 /// Proves all flows for ranks that lie so; the number of cases.
 int prove(const std::vector<int>& host_of, const std::vector<int>& roots, const std::string& what) {
   const HostMap map(host_of);
   const int n = static_cast<int>(host_of.size());
   int cases = 0;
   for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
-    for (const int root : rooted(c) ? roots : std::vector<int>{0}) {
+    for (const int root : traits_of(c).rooted() ? roots : std::vector<int>{0}) {
       for (const int rounds : {1, 2, 3, 7}) {
         const Program p = record(c, flow, n, root, rounds);
         if (!p.pipelined && rounds != 1 && rounds != 3) continue;
@@ -292,7 +291,7 @@ TEST(Hierarchy, RanksThatDisagreeOnTheNodesAreRefused) {
   const HostMap map(in_order({2, 3})), other(in_order({3, 2}));
   int refused = 0;
   for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
-    if (algorithm != "hierarchy" || rooted(c) || c == Collective::barrier)
+    if (algorithm != "hierarchy" || traits_of(c).rooted() || c == Collective::barrier)
       return;  // some ranks do the same in both
     auto deviant = flow;
     if constexpr (requires { deviant.hosts; }) deviant.hosts = other.view();

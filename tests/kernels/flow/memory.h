@@ -18,7 +18,7 @@ class Memory {
         n_(p.size),
         rounds_(p.pipelined ? 1 : p.rounds),
         keys_(rounds_ * p.chunks),
-        per_round_(p.per_round()),
+        cut_(p.cut()),
         expr_(n_, keys_),
         ranks_(index(n_)),
         cells_(index(2 * n_ * keys_)) {
@@ -45,8 +45,9 @@ class Memory {
     return false;
   }
 
-  bool has_input(int r, int c) const { return flow::has_input(p_, r, c % per_round_); }
-  bool has_output(int r, int c) const { return flow::has_output(p_, r, c % per_round_); }
+  // By key or chunk: keys are numbered on from round to round.
+  bool has_input(int r, int key) const { return flow::has_input(p_, r, key % cut_.per_round); }
+  bool has_output(int r, int key) const { return flow::has_output(p_, r, key % cut_.per_round); }
   int key_of(int r, int c) const { return ranks_[index(r)].round * p_.chunks + c; }
 
   // The first half of the cells are inputs, and outputs too where they share memory.
@@ -115,7 +116,8 @@ class Memory {
 
   const Program& p_;
   const Setting s_;
-  const int n_, rounds_, keys_, per_round_;
+  const int n_, rounds_, keys_;
+  const Cut cut_;
   Expressions expr_;
   std::vector<Rank> ranks_;
   std::string error_;  // the first

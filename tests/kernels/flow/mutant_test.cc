@@ -150,7 +150,7 @@ const Operator kOperators[] = {
     {"PostedAhead",  // as far as pages let it, and one further
      [](const Program& p, Steps& s, int i) {
        if (!has(at(s, i), kPost) || p.by_reference) return false;
-       at(s, i).chunk += kSlots * p.per_round();
+       at(s, i).chunk += kSlots * p.cut().per_round;
        return true;
      }},
     {"MeetForStep",

@@ -13,9 +13,7 @@ class StagingBuffers : protected Memory {
   StagingBuffers(const Program& p, Setting s) : Memory(p, s), released_(index(p.rounds)) {}
 
   /// Of the staging buffers. Flows that are not pipelined are in one round at a time.
-  int staging_round(int r, int chunk) const {
-    return p_.pipelined ? chunk / per_round_ : ranks_[index(r)].round;
-  }
+  int staging_round(int r, int chunk) const { return cut_.round_of(chunk, ranks_[index(r)].round); }
 
   bool post(int r, const Step& s) {
     Rank& me = ranks_[index(r)];
@@ -35,13 +33,14 @@ class StagingBuffers : protected Memory {
       if (k <= me.posted) return broken(r, "posts after it has posted");
       if (p_.by_reference && (s.chunk != 0 || s.span != 1))
         return broken(r, "refers to a part of its buffers");
-      if (s.span != (p_.posts_others ? n_ - 1 : 1))
+      if (s.span != input_pieces(p_.posts_others, n_))
         return broken(r, "posts another number of chunks than declared");
-      if (p_.posts_others && s.chunk % per_round_ != wrap(r + 1, n_)) return broken(r, "posts its own chunk");
+      if (p_.posts_others && piece_for(cut_.within_round(s.chunk), r, n_) != 0)
+        return broken(r, "posts its own chunk");
       me.posted = k;
       slot = Staging{k, s.chunk, std::vector<Value>(index(s.span))};
       for (int j = 0; j < s.span && !p_.by_reference; ++j) {
-        if (!read_input(r, r, nth(s.chunk, j, per_round_), slot.inputs[index(j)])) return false;
+        if (!read_input(r, r, nth(s.chunk, j, cut_.per_round), slot.inputs[index(j)])) return false;
       }
     }
     return true;
@@ -63,7 +62,7 @@ class StagingBuffers : protected Memory {
     }
     if (p_.by_reference || (from == r && s.from == kEveryone)) return read_input(r, from, s.at, v);
     for (std::size_t j = 0; j < slot.inputs.size(); ++j) {
-      if (nth(slot.first, static_cast<int>(j), per_round_) != s.at) continue;
+      if (nth(slot.first, static_cast<int>(j), cut_.per_round) != s.at) continue;
       v = slot.inputs[j];
       return true;
     }

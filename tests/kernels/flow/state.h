@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/collectives.h"
 #include "tests/kernels/flow/expressions.h"
 #include "tests/kernels/flow/verifier.h"
 
@@ -42,37 +43,12 @@ struct Rank {
 };
 
 /// Whether block c of a round is an input (output) of rank r.
-inline bool has_input(const Program& p, int r, int c) {
-  switch (p.collective) {
-    case Collective::broadcast:
-    case Collective::scatter:
-      return r == p.root;
-    case Collective::all_gather:
-    case Collective::gather:
-      return c == r;
-    case Collective::barrier:
-      return false;
-    default:
-      return true;
-  }
+inline bool has(CollectiveTraits::Side side, const Program& p, int r, int c) {
+  using Shape = CollectiveTraits::Shape;
+  return side.shape != Shape::nothing && side.counts(r, p.root) && (side.shape != Shape::block || c == r);
 }
-inline bool has_output(const Program& p, int r, int c) {
-  switch (p.collective) {
-    case Collective::reduce:
-    case Collective::gather:
-      return r == p.root;
-    case Collective::reduce_scatter:
-    case Collective::scatter:
-      return c == r;
-    case Collective::barrier:
-      return false;
-    default:
-      return true;
-  }
-}
-inline bool reduces(const Program& p) {
-  return p.collective == Collective::all_reduce || p.collective == Collective::reduce ||
-         p.collective == Collective::reduce_scatter;
-}
+inline bool has_input(const Program& p, int r, int c) { return has(traits_of(p.collective).in, p, r, c); }
+inline bool has_output(const Program& p, int r, int c) { return has(traits_of(p.collective).out, p, r, c); }
+inline bool reduces(const Program& p) { return traits_of(p.collective).reduces_all(); }
 
 }  // namespace ouro::flow

@@ -263,7 +263,7 @@ class Machine : private StagingBuffers {
           if (sum.key != key || sum.ranks != everyone()) return "incomplete or repeated terms" + where;
           if (want < 0) want = cell.value.expr;
         } else {
-          want = meaning(r, key, c % per_round_);
+          want = meaning(r, key, cut_.within_round(c));
         }
         if (cell.value.expr != want) return (reduces(p_) ? "another association" : "wrong block") + where;
       }

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/flow/step.h"
+#include "kernels/flow/geometry.h"
 #include "runtime/core/link_view.h"
 #include "runtime/core/types.h"
 
@@ -17,8 +17,8 @@ struct Program {
   int size = 1, root = 0, rounds = 1, chunks = 1;
   bool pipelined = false, canonical = false, staging = false, multicast = false, by_reference = false,
        in_place = true, posts_others = false, posts_result = false, keeps = false;
-  /// Chunks of one round.
-  int per_round() const { return pipelined ? chunks / rounds : chunks; }
+  /// Which round and block a chunk belongs to; sizes mean nothing here.
+  Cut cut() const { return {.pipelined = pipelined, .per_round = pipelined ? chunks / rounds : chunks}; }
   std::vector<std::vector<Step>> steps;  // by rank
   /// mix, by rank: the weight of its own input, and the terms that follow it, in this order.
   std::vector<double> self;

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "kernels/flow/list.h"
+#include "runtime/core/collectives.h"
 #include "tests/kernels/flow/verifier.h"
 
 namespace ouro::flow {
@@ -17,34 +18,14 @@ struct Row {
 
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
 
-std::string collective_name(Collective c) {
-  switch (c) {
-#define OURO_X(e)     \
-  case Collective::e: \
-    return #e;
-    OURO_X(all_reduce)
-    OURO_X(reduce_scatter)
-    OURO_X(all_gather)
-    OURO_X(broadcast)
-    OURO_X(reduce) OURO_X(gather) OURO_X(scatter) OURO_X(all_to_all) OURO_X(barrier) OURO_X(mix) OURO_X(none)
-#undef OURO_X
-  }
-  return "?";
-}
-
 std::vector<Row> rows() {
   std::vector<Row> all;
   for_each_flow([&](Collective c, Algorithm a, auto flow) {
-    all.push_back({collective_name(c) + "_" + std::string(name(a)),
+    all.push_back({std::string(name(c)) + "_" + std::string(name(a)),
                    [c, flow](int size, int root, int rounds) { return record(c, flow, size, root, rounds); },
                    decltype(flow)::kStaging});
   });
   return all;
-}
-
-bool rooted(Collective c) {
-  return c == Collective::broadcast || c == Collective::reduce || c == Collective::gather ||
-         c == Collective::scatter;
 }
 
 class Flows : public testing::TestWithParam<Row> {};
@@ -68,7 +49,7 @@ TEST_P(Flows, Proved) {
           }
         }
       }
-      if (!rooted(GetParam().record(n, 0, 1).collective)) break;
+      if (!traits_of(GetParam().record(n, 0, 1).collective).rooted()) break;
     }
   }
   RecordProperty("cases", cases);

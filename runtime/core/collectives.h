@@ -1,0 +1,97 @@
+// What each collective is: the shapes of its buffers, whose they are, what it adds up, which elements it
+// takes. Read by plans, executors, device code, the verifier and the simulator; a collective is added by a
+// row.
+#pragma once
+#include <cstdint>
+
+#include "runtime/core/hd.h"
+#include "runtime/core/types.h"
+
+namespace ouro {
+
+/// X(collective, shape and owner of the input, shape and owner of the output, terms, elements), in the order
+/// of the enumerators. The values are explained in CollectiveTraits.
+// clang-format off
+#define OURO_COLLECTIVES(X)                                         \
+  X(none,           nothing, all,   nothing, all,   none,  any)     \
+  X(all_reduce,     region,  all,   region,  all,   ranks, any)     \
+  X(reduce_scatter, blocks,  all,   block,   all,   ranks, any)     \
+  X(all_gather,     block,   all,   blocks,  all,   none,  any)     \
+  X(broadcast,      region,  root,  region,  all,   none,  any)     \
+  X(reduce,         region,  all,   region,  root,  ranks, any)     \
+  X(gather,         block,   all,   blocks,  root,  none,  any)     \
+  X(scatter,        blocks,  root,  block,   all,   none,  any)     \
+  X(all_to_all,     blocks,  all,   blocks,  all,   none,  any)     \
+  X(barrier,        nothing, all,   nothing, all,   none,  any)     \
+  X(mix,            region,  all,   region,  all,   row,   wide_floats)
+// clang-format on
+
+struct CollectiveTraits {
+  /// Of a side, in units (unit_count of an operation): no buffer; one region, which flows cut as they like;
+  /// one block, that of this rank; a block for each rank, one after the other.
+  enum class Shape : std::uint8_t { nothing, region, block, blocks };
+  /// On which ranks a side counts.
+  enum class Owner : std::uint8_t { all, root };
+  /// What a result is a sum of: nothing is added up; the inputs of all ranks; those that this rank's row
+  /// names, each with a weight. A *neighbour collective* has rows: they are data of the call and differ from
+  /// rank to rank, so that peers alone know who takes part in what, and no result is the same on all ranks.
+  enum class Terms : std::uint8_t { none, ranks, row };
+  /// Which element types it is defined on: all; floats of 16 bits and more.
+  enum class Elements : std::uint8_t { any, wide_floats };
+
+  struct Side {
+    Shape shape = Shape::nothing;
+    Owner owner = Owner::all;
+    /// Whether it counts on a rank.
+    OURO_HD constexpr bool counts(int rank, int root) const { return owner == Owner::all || rank == root; }
+    /// Whether it has a block for each rank.
+    OURO_HD constexpr bool many() const { return shape == Shape::blocks; }
+    /// Elements, where a region or block has `unit`.
+    OURO_HD constexpr std::uint64_t elements(std::uint64_t unit, int ranks) const {
+      if (shape == Shape::nothing) return 0;
+      return many() ? unit * static_cast<std::uint64_t>(ranks) : unit;
+    }
+  };
+
+  Side in, out;
+  Terms terms = Terms::none;
+  Elements elements = Elements::any;
+
+  /// Whether it adds up, so that a reduction is part of a call.
+  OURO_HD constexpr bool reduces() const { return terms != Terms::none; }
+  /// Whether every result is a reduction of the inputs of all ranks.
+  OURO_HD constexpr bool reduces_all() const { return terms == Terms::ranks; }
+  OURO_HD constexpr bool neighbours() const { return terms == Terms::row; }
+  OURO_HD constexpr bool rooted() const { return in.owner == Owner::root || out.owner == Owner::root; }
+  /// Whether flows name blocks by chunk, not pieces of one region.
+  OURO_HD constexpr bool blocks() const {
+    return in.shape == Shape::block || in.shape == Shape::blocks || out.shape == Shape::block;
+  }
+  /// Whether anything moves at all.
+  OURO_HD constexpr bool moves() const { return in.shape != Shape::nothing || out.shape != Shape::nothing; }
+  constexpr bool takes(DType t) const {
+    return elements == Elements::any || (is_float(t) && size_of(t) >= 2);
+  }
+};
+
+/// The row of a collective; of a value that is none, that of `none`.
+OURO_HD constexpr CollectiveTraits traits_of(Collective c) {
+  using Traits = CollectiveTraits;
+  switch (c) {
+#define OURO_X(name, in, in_owner, out, out_owner, terms, elements) \
+  case Collective::name:                                            \
+    return {{Traits::Shape::in, Traits::Owner::in_owner},           \
+            {Traits::Shape::out, Traits::Owner::out_owner},         \
+            Traits::Terms::terms,                                   \
+            Traits::Elements::elements};
+    OURO_COLLECTIVES(OURO_X)
+#undef OURO_X
+  }
+  return {};
+}
+
+#define OURO_X(...) +1
+static_assert(0 OURO_COLLECTIVES(OURO_X) == kCollectives, "a row for each collective");
+#undef OURO_X
+
+}  // namespace ouro
