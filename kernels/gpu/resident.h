@@ -101,6 +101,10 @@ static_assert(sizeof(ResidentArgs) <= 4096, "one kernel parameter");
 /// Channels that are worth their flags for this many bytes of a region or block, at most those of the layout.
 int resident_channels(const ResidentLayout&, std::uint64_t bytes);
 
+/// Whether resident kernels carry out an algorithm of a collective with what a rank knows by itself: not by
+/// zerocopy, which needs the buffers of all ranks.
+bool has_resident(Collective, flow::Algorithm);
+
 /// The largest region, in bytes, that all_reduce can carry by packets over so many channels.
 std::uint64_t resident_packet_limit(const ResidentLayout&, int channels);
 

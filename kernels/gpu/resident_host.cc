@@ -138,6 +138,12 @@ int resident_channels(const ResidentLayout& layout, std::uint64_t bytes) {
   return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, most));
 }
 
+bool has_resident(Collective c, flow::Algorithm algorithm) {
+  bool has = false;
+  flow::visit(c, algorithm, [&]<class Flow>(Flow) { has = kResident<Flow> && !Flow::kByReference; });
+  return has;
+}
+
 std::uint64_t resident_packet_limit(const ResidentLayout& layout, int channels) {
   return layout.packet_bytes * static_cast<std::uint64_t>(channels);
 }

@@ -145,7 +145,7 @@ bool Group::busy() {
   std::unique_lock lock(gpu_mutex_);
   GpuExecutor* const gpu = gpu_.get();
   lock.unlock();  // looking at operations may end them, and the group
-  return gpu && !gpu->idle();
+  return gpu && !gpu->pending().idle();
 }
 
 /// A destructor waits for no peer: what is still under way ends here and, told so, on the other ranks too.

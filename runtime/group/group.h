@@ -78,6 +78,9 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
                                                 const std::shared_ptr<GpuStream>& stream,
                                                 std::function<void(const Status&)> done = {});
 
+  /// How many operations on device memory this rank has enqueued on a path.
+  std::uint64_t gpu_ran(GpuPath);
+
   Status status() const;
   void abort(const std::string& why);
   Status close();
@@ -135,8 +138,9 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
   Status end_turn(Status outcome, std::uint64_t next);
   /// `wait`: until the operation has ended.
   Status submit_gpu(const Operation&, Stream*, std::shared_ptr<WorkState>*, bool wait);
-  Status execute_gpu(const Plan&, GpuExecutor::Path, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
-                     std::shared_ptr<WorkState>*);
+  Status check_device(const Operation&, Stream*) const;
+  Status submit_staged(const Operation&, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
+                       std::shared_ptr<WorkState>*);
   /// What a turn is: calls f with the sequence number if the group is still whole, else returns its error.
   template <class F>
   Status take_turn(const Plan&, std::uint64_t ticket, F&& f);

@@ -53,7 +53,7 @@ Status Group::fail(Failure f, const InFlight* in_flight, bool tell_peers) {
   std::atomic_ref(abort_word_).store(1, std::memory_order_release);
   {
     std::lock_guard lock(gpu_mutex_);
-    if (gpu_) gpu_->release(Status(f));
+    if (gpu_) gpu_->pending().release(Status(f));
   }
   if (tell_peers) context_->publish(record_, f, op);
   OURO_INFO(COLL, "{}", Status(f).message());
@@ -266,7 +266,7 @@ void Group::await_rest() {
     std::lock_guard lock(gpu_mutex_);
     gpu = gpu_.get();
   }
-  if (gpu) gpu->drain();
+  if (gpu) gpu->pending().drain();
 }
 
 /// The first rank's messages lie in a segment that goes with it: it waits until they are taken, or nobody

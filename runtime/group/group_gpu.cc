@@ -28,8 +28,8 @@ Result<std::shared_ptr<GpuStream>> Group::own_gpu_stream() {
   return own_gpu_stream_;
 }
 
-Status Group::submit_gpu(const Operation& op, Stream* stream, std::shared_ptr<WorkState>* work, bool wait) {
-  if (!find_plan(serial_, op)) OURO_TRY(rt::check(op, rank_, size()));
+/// Which GPU a call is for: that of this rank, for its buffers and its stream.
+Status Group::check_device(const Operation& op, Stream* stream) const {
   const int device = context_->spec().gpu;
   const bool reads = op.in.device.kind == Device::Kind::cuda;
   const int found = !on_device(op) ? stream->gpu()->device()
@@ -38,7 +38,16 @@ Status Group::submit_gpu(const Operation& op, Stream* stream, std::shared_ptr<Wo
   if (found != device)
     return invalid(fmt::format("{}: a buffer or stream on GPU {}; this rank {}", name(op.collective), found,
                                device < 0 ? "has no GPU" : fmt::format("has GPU {}", device)));
+  if (stream && stream->gpu() && stream->gpu()->device() != device)
+    return invalid(fmt::format("{}: a stream of GPU {} for a buffer on GPU {}", name(op.collective),
+                               stream->gpu()->device(), device));
+  return {};
+}
+
+Status Group::submit_gpu(const Operation& op, Stream* stream, std::shared_ptr<WorkState>* work, bool wait) {
+  OURO_TRY(check_device(op, stream));
   if (stream && !stream->gpu()) {  // in the order of the host's stream, and waited for there
+    OURO_TRY(rt::check(op, rank_, size()));
     const auto kept = std::make_shared<const KeptOperation>(op);
     *work = stream->enqueue(
         [self = shared_from_this(), kept] { return self->submit(kept->get(), nullptr, nullptr); });
@@ -46,62 +55,68 @@ Status Group::submit_gpu(const Operation& op, Stream* stream, std::shared_ptr<Wo
   }
   std::shared_ptr<GpuStream> on;
   if (stream) {
-    if (stream->gpu()->device() != device)
-      return invalid(fmt::format("{}: a stream of GPU {} for a buffer on GPU {}", name(op.collective),
-                                 stream->gpu()->device(), device));
     on = stream->gpu()->shared_from_this();
   } else {
     auto own = own_gpu_stream();
     if (!own.ok()) return own.status();
-    on = *own;
+    on = std::move(*own);
   }
   Plan fresh;
-  const Plan* known = find_plan(serial_, op);
-  if (!known) OURO_TRY(make_plan(op, &fresh));
-  const Plan plan = known ? *known : fresh;
+  const Plan* plan = find_plan(serial_, op);
+  if (!plan) {
+    OURO_TRY(make_plan(op, &fresh));
+    plan = &fresh;
+  }
   GpuExecutor& executor = gpu_executor();
-  auto path = executor.path(plan.op, plan.choice);
+  const auto path = executor.path(plan->op, plan->choice);
   if (!path.ok()) return path.status();
   std::shared_ptr<WorkState> mine;
   if (!work) work = &mine;
-  OURO_TRY(execute_gpu(plan, *path, take_ticket(), on, work));
-  if (!wait) return {};
+  const std::uint64_t ticket = take_ticket();
+  Status outcome;
+  if (*path == GpuPath::staged && !plan->idle) {
+    outcome = submit_staged(plan->op, ticket, on, work);
+  } else {
+    *work = std::make_shared<WorkState>();
+    outcome = take_turn(*plan, ticket,
+                        [&](std::uint64_t seq) { return executor.run(*plan, *path, seq, on, work); });
+    if (plan->idle || !outcome.ok()) (*work)->complete(outcome);
+    publish(turn_, ticket + 1);
+  }
+  if (!outcome.ok() || !wait) return outcome;
   (*work)->wait();
   return (*work)->outcome();
 }
 
-Status Group::execute_gpu(const Plan& plan, GpuExecutor::Path path, std::uint64_t ticket,
-                          const std::shared_ptr<GpuStream>& stream, std::shared_ptr<WorkState>* work) {
-  if (path == GpuExecutor::Path::staged && !plan.idle) {
-    // The host's part takes the turn when the device has come to it; or it never comes, and the turn is let
-    // go here.
-    const auto taken = std::make_shared<std::atomic<bool>>(false);
-    const auto let_go = [this, ticket] {
-      wait_patiently(turn_, ticket);
-      publish(turn_, ticket + 1);
-    };
-    const Status enqueued = gpu_->run_staged(
-        plan.op, stream,
-        [this, ticket, taken, let_go](const Operation& host) {
-          if (taken->exchange(true)) return status();
-          Plan here;
-          Status planned = make_plan(host, &here);
-          if (planned.ok()) return execute(here, ticket);
-          let_go();
-          return planned;
-        },
-        work);
-    if (enqueued.ok()) return {};
-    if (!taken->exchange(true)) let_go();
-    if (enqueued.reason() == Reason::invalid || enqueued.reason() == Reason::unsupported) return enqueued;
-    return fail(*enqueued.failure(), nullptr, true);
-  }
-  *work = std::make_shared<WorkState>();
-  Status outcome =
-      take_turn(plan, ticket, [&](std::uint64_t seq) { return gpu_->run(plan, path, seq, stream, work); });
-  if (plan.idle || !outcome.ok()) (*work)->complete(outcome);
-  publish(turn_, ticket + 1);
-  return outcome;
+/// The host's part takes the turn when the device has come to it; or it never comes, and the turn is let go
+/// here.
+Status Group::submit_staged(const Operation& op, std::uint64_t ticket,
+                            const std::shared_ptr<GpuStream>& stream, std::shared_ptr<WorkState>* work) {
+  const auto taken = std::make_shared<std::atomic<bool>>(false);
+  const auto let_go = [this, ticket] {
+    wait_patiently(turn_, ticket);
+    publish(turn_, ticket + 1);
+  };
+  const Status enqueued = gpu_->run_staged(
+      op, stream,
+      [this, ticket, taken, let_go](const Operation& host) {
+        if (taken->exchange(true)) return status();
+        Plan here;
+        Status planned = make_plan(host, &here);
+        if (planned.ok()) return execute(here, ticket);
+        let_go();
+        return planned;
+      },
+      work);
+  if (enqueued.ok()) return {};
+  if (!taken->exchange(true)) let_go();
+  if (enqueued.reason() == Reason::invalid || enqueued.reason() == Reason::unsupported) return enqueued;
+  return fail(*enqueued.failure(), nullptr, true);
+}
+
+std::uint64_t Group::gpu_ran(GpuPath path) {
+  std::lock_guard lock(gpu_mutex_);
+  return gpu_ ? gpu_->ran(path) : 0;
 }
 
 Result<std::shared_ptr<WorkState>> Group::run_on_gpu(std::vector<std::shared_ptr<Message>> messages,
@@ -176,7 +191,7 @@ Result<std::string> Group::explain_gpu(const Operation& op) {
 void Group::look_at_gpu() {
   if (status().ok())
     if (auto fault = gpu_->resident_fault()) (void)fail(std::move(*fault), nullptr, true);
-  const std::uint64_t ended = gpu_->with_oldest([this](GpuExecutor::Pending& p) {
+  const std::uint64_t ended = gpu_->pending().with_oldest([this](GpuPending::Operation& p) {
     InFlight in_flight{&p.plan, p.seq, p.start, p.late_said, p.left_since};
     (void)look(in_flight);  // a failure is the group's from then on, and releases the streams
     p.late_said = in_flight.late_said, p.left_since = in_flight.left_since;

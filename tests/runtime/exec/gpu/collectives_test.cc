@@ -77,6 +77,7 @@ TEST_P(GpuCollectives, Exact) {
   OURO_NEEDS_GPU();
   const Param& p = GetParam();
   OURO_SKIP_PROCESSES_UNDER_TSAN(p.mode);
+  OURO_NEEDS_GPU_EACH(p.path, p.mode, 3);
   const ForcedPath path(p.path, p.mode);
   std::vector<int> sizes{1, 2, 3, 8};
   if (OURO_TEST_TSAN || p.mode == Mode::processes) sizes = {3};
@@ -105,7 +106,8 @@ TEST_P(GpuCollectives, Exact) {
                                    said);
             }
         }
-      return "";
+      // What is named is a flow over links.
+      return only_ran(c.world(), p.path != "auto" ? p.path : n == 1 ? "alone" : "stream");
     };
     ASSERT_EQ(run(p.mode, n, body), "") << n << " ranks";
   }
@@ -122,7 +124,7 @@ std::vector<Param> all_params() {
         c == Collective::reduce_scatter || c == Collective::all_gather || c == Collective::all_to_all;
     for (const char* path : {"leader", "resident", "stream", "staged"}) {
       add({c}, path);
-      if (has_uneven) add({c, true}, path);
+      if (has_uneven && path != std::string("resident")) add({c, true}, path);  // Refused, below
     }
   }
   for (const char* flow : {"chain", "tree", "halving"}) add({Collective::all_reduce}, "auto", flow);
@@ -166,12 +168,72 @@ TEST_P(GpuReductions, SameBitsAsOnTheHost) {
                         OURO_RANK_OK(out);
                         OURO_RANK_CHECK(*out == expected, "{} {}", name(type), name(kind));
                       }
-                    return "";
+                    return only_ran(g, GetParam());
                   }),
       "");
 }
 INSTANTIATE_TEST_SUITE_P(All, GpuReductions, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
+
+/// A forced path that cannot serve a call is an error of that call, on all ranks alike, and of it alone.
+TEST(GpuForcedPath, ThatCannotServeACallSaysWhyAndWhatCan) {
+  OURO_NEEDS_GPU();
+  const ForcedPath path("resident");
+  ASSERT_EQ(run_threads(3,
+                        [](Context& c) -> std::string {
+                          Group& g = c.world();
+                          DeviceArena a;
+                          OURO_RANK_OK(a.make(c, 64, From::ouro));
+                          const std::vector<std::size_t> counts{1, 2, 3};
+                          const auto mine = static_cast<std::size_t>(c.rank()) + 1;
+                          const CView in(a.data(), mine, DType::f32, c.device());
+                          const View all(a.data() + 32, 6, DType::f32, c.device());
+                          for (bool on_a_stream : {false, true}) {
+                            auto s = Stream::create(c.device());
+                            OURO_RANK_OK(s);
+                            const Status said = on_a_stream ? all_gather_v(g, in, all, counts, *s).status()
+                                                            : all_gather_v(g, in, all, counts);
+                            OURO_RANK_CHECK(said.reason() == Reason::unsupported, "{}", said.message());
+                            for (const char* part : {"all_gather on device memory: OURO_GPU_PATH=resident",
+                                                     "even blocks only", "these can: leader, stream, staged"})
+                              OURO_RANK_CHECK(said.message().find(part) != std::string::npos, "no '{}' in {}",
+                                              part, said.message());
+                          }
+                          OURO_RANK_OK(g.status());
+                          OURO_RANK_OK(all_reduce(g, all, all));
+                          return only_ran(g, "resident");
+                        }),
+            "");
+}
+
+/// So is one that cannot carry out the algorithm which the call names; a path that can is taken otherwise.
+TEST(GpuForcedPath, ThatHasNoSuchAlgorithmSaysSo) {
+  OURO_NEEDS_GPU();
+  for (const char* forced : {"leader", "stream", "auto"}) {
+    const ForcedPath path(forced);
+    ASSERT_EQ(run_threads(3,
+                          [&](Context& c) -> std::string {
+                            Group& g = c.world();
+                            DeviceArena a;
+                            OURO_RANK_OK(a.make(c, 4000, From::ouro));
+                            const View v(a.data(), 1000, DType::f32, c.device());
+                            const Status said =
+                                all_reduce(g, v, v, ReduceOp::sum, {.algorithm = "direct"});  // over staging
+                            if (forced == std::string("auto")) {
+                              OURO_RANK_OK(said);
+                              return only_ran(g, "staged");
+                            }
+                            OURO_RANK_CHECK(said.reason() == Reason::unsupported, "{}", said.message());
+                            OURO_RANK_CHECK(
+                                said.message().find("these can: resident, staged") != std::string::npos, "{}",
+                                said.message());
+                            OURO_RANK_OK(all_reduce(g, v, v));
+                            return only_ran(g, forced);
+                          }),
+              "")
+        << forced;
+  }
+}
 
 }  // namespace
 }  // namespace ouro::test

@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/group/group.h"
+
 #if OURO_TEST_TSAN
 /// Fake devices live as long as the process, and so do their threads.
 extern "C" const char* __tsan_default_options() { return "report_thread_leaks=0"; }
@@ -11,15 +13,30 @@ extern "C" const char* __tsan_default_options() { return "report_thread_leaks=0"
 
 namespace ouro::test {
 
-bool has_gpu() {
-  static const bool has = [] {
-    if (std::getenv("OURO_FAKE_GPUS")) return true;
+int gpus() {
+  static const int many = [] {
+    if (const char* emulated = std::getenv("OURO_FAKE_GPUS")) return std::atoi(emulated);
     const pid_t child = fork();
-    if (child == 0) _exit(gpu::gpu().devices() > 0 ? 0 : 1);
-    int state = 1;
-    return child > 0 && waitpid(child, &state, 0) == child && WIFEXITED(state) && WEXITSTATUS(state) == 0;
+    if (child == 0) _exit(gpu::gpu().devices());
+    int state = 0;
+    return child > 0 && waitpid(child, &state, 0) == child && WIFEXITED(state) ? WEXITSTATUS(state) : 0;
   }();
-  return has;
+  return many;
+}
+
+bool has_gpu() { return gpus() > 0; }
+
+std::string only_ran(Group& g, std::string_view path) {
+  const std::string_view expected = g.size() == 1 && path != "staged" ? "alone" : path;
+  std::string ran;
+  bool right = true;
+  for (int i = 0; i < rt::kGpuPaths; ++i) {
+    const auto p = static_cast<rt::GpuPath>(i);
+    const std::uint64_t times = g.impl()->gpu_ran(p);
+    right &= (times > 0) == (rt::name(p) == expected);
+    if (times > 0) ran += fmt::format(" {} x {}", times, rt::name(p));
+  }
+  return right ? "" : fmt::format("expected path {} alone, ran:{}", expected, ran.empty() ? " nothing" : ran);
 }
 
 }  // namespace ouro::test

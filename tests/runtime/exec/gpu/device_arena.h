@@ -3,6 +3,8 @@
 #pragma once
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/device/gpu.h"
@@ -69,9 +71,16 @@ class DeviceArena {
   if (!::ouro::test::has_gpu()) GTEST_SKIP() << "SKIP (no CUDA device)"
 /// Whether there is one. Asked in a process of its own, since a process that has used CUDA cannot fork ranks.
 bool has_gpu();
+/// How many there are, asked in the same manner.
+int gpus();
+/// Among processes each resident kernel needs a GPU of its own. Emulated ones are given (ForcedPath).
+#define OURO_NEEDS_GPU_EACH(path, mode, ranks)                                           \
+  if (std::string_view(path) == "resident" && (mode) == ::ouro::test::Mode::processes && \
+      !std::getenv("OURO_FAKE_GPUS") && ::ouro::test::gpus() < (ranks))                  \
+  GTEST_SKIP() << "SKIP (resident kernels of processes need a GPU each)"
 
-/// Sets the way that operations take (OURO_GPU_PATH) until it goes. Kernels that spin need a device for each
-/// process: fake ones are given when no process has used any yet.
+/// Forces the path that operations take (OURO_GPU_PATH) until it goes. Kernels that spin need a device for
+/// each process: emulated ones are given when no process has used any yet. Tests ask only_ran() afterwards.
 class ForcedPath {
  public:
   explicit ForcedPath(const std::string& path, Mode mode = Mode::threads) {
@@ -81,5 +90,9 @@ class ForcedPath {
   }
   ~ForcedPath() { unsetenv("OURO_GPU_PATH"); }
 };
+
+/// "" if this rank has enqueued operations of the group on `path`, and on no other; else what it has done. A
+/// group of one rank is alone on every path but the staged one.
+std::string only_ran(Group&, std::string_view path);
 
 }  // namespace ouro::test

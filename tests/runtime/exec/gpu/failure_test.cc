@@ -61,6 +61,7 @@ bool drains(const Stream& s) {
 TEST_P(GpuFailure, KilledInMidCollective) {
   OURO_NEEDS_GPU();
   OURO_NEEDS_PROCESSES();
+  OURO_NEEDS_GPU_EACH(GetParam(), Mode::processes, 4);
   const ForcedPath path(GetParam(), Mode::processes);
   Watchdog watchdog;
   const UniqueId id = new_id();
@@ -91,6 +92,7 @@ TEST_P(GpuFailure, KilledInMidCollective) {
     auto w = b.reduce(*rest);
     ASSERT_TRUE(w.ok()) << w.status().message();
     EXPECT_TRUE(w->wait().ok()) << w->wait().message();
+    for (Group* g : {&joined->world(), &*rest}) EXPECT_EQ(only_ran(*g, GetParam()), "");
     EXPECT_TRUE(rest->close().ok());
   });
   ASSERT_TRUE(ranks.all_reach(1));
@@ -114,6 +116,7 @@ TEST_P(GpuFailure, DisagreementNamesBothSides) {
     Status s = w.ok() ? w->wait() : w.status();
     EXPECT_THAT(s, Fails(Reason::mismatch));
     EXPECT_TRUE(has(s.message(), "count 100") && has(s.message(), "count 99")) << s.message();
+    EXPECT_EQ(only_ran(c.world(), GetParam()), "");
     EXPECT_TRUE(drains(b.stream)) << "a stream waits on";
     expect_free(c);
   });
@@ -136,6 +139,7 @@ TEST_P(GpuFailure, WhoDoesNotComeIsNamed) {
     const Status s = w->wait();
     EXPECT_THAT(s, Fails(Reason::deadline));
     EXPECT_TRUE(has(s.message(), "ranks {1} have not entered")) << s.message();
+    EXPECT_EQ(only_ran(c.world(), GetParam()), "");
     EXPECT_TRUE(drains(b.stream)) << "a stream waits on";
     EXPECT_THAT(b.stream.synchronize(), Fails(Reason::deadline));  // and keeps what failed there
     EXPECT_TRUE(b.stream.synchronize().ok());
@@ -166,6 +170,7 @@ TEST_P(GpuFailure, AbortAndDestructionEndWhatIsInFlight) {
       }
       auto w = b.reduce(*g);
       ASSERT_TRUE(w.ok()) << w.status().message();
+      EXPECT_EQ(only_ran(*g, GetParam()), "");
       if (!abort) g.reset();
       EXPECT_THAT(w->wait(), Fails(Reason::revoked));
       EXPECT_TRUE(drains(b.stream)) << "a stream waits on";
@@ -199,6 +204,7 @@ TEST_P(FakeLoss, NamesTheDevice) {
     ASSERT_TRUE(b.make(c).ok());
     ASSERT_TRUE(b.reduce(c.world())->wait().ok());
     ASSERT_TRUE(barrier(c.world()).ok());
+    EXPECT_EQ(only_ran(c.world(), GetParam()), "");
     if (rank == 0) fake_->lose(0);
     ASSERT_TRUE(barrier(c.world()).ok());
     auto w = b.reduce(c.world());
@@ -227,7 +233,10 @@ TEST_F(FakeFaults, SlowAndUnsteadyDevicesChangeNothing) {
       }
       ASSERT_TRUE(arena.write(bytes).ok());
       const View v(arena.data(), 1000, DType::i32, c.device());
-      for (int k = 0; k < 5; ++k) ASSERT_TRUE(all_reduce(c.world(), v, v, ReduceOp::sum, *s).ok());
+      for (int k = 0; k < 5; ++k) {
+        auto w = all_reduce(c.world(), v, v, ReduceOp::sum, *s);
+        ASSERT_TRUE(w.ok()) << w.status().message();
+      }
       ASSERT_TRUE(s->synchronize().ok());
       auto after = arena.read();
       ASSERT_TRUE(after.ok());
@@ -236,6 +245,7 @@ TEST_F(FakeFaults, SlowAndUnsteadyDevicesChangeNothing) {
         std::memcpy(&x, &(*after)[4 * static_cast<std::size_t>(i)], 4);
         ASSERT_EQ(x, (3 * i + 3) * 81) << name;
       }
+      EXPECT_EQ(only_ran(c.world(), name), "");
       ASSERT_TRUE(barrier(c.world()).ok());
     });
   }
@@ -266,6 +276,7 @@ TEST_F(FakeFaults, NothingLeaks) {
           ASSERT_TRUE(b.make(c).ok());
           for (int k = 0; k < 4; ++k) ASSERT_TRUE(b.reduce(c.world()).ok());
           ASSERT_TRUE(b.stream.synchronize().ok());
+          EXPECT_EQ(only_ran(c.world(), name), "");
           ASSERT_TRUE(barrier(c.world()).ok());
           ASSERT_TRUE(c.close().ok());
         });

@@ -72,7 +72,7 @@ TEST_P(Paths, OperationsOfOneStreamFollowEachOther) {
                           OURO_EXPECT_ALL(a, 59049.0f);
                           OURO_RANK_OK(s->synchronize());
                           OURO_RANK_OK(barrier(c.world()));
-                          return "";
+                          return only_ran(c.world(), GetParam());
                         }),
             "");
 }
@@ -97,7 +97,7 @@ TEST_P(Paths, OneGroupOnChangingStreamsKeepsItsOrder) {
                           OURO_EXPECT_ALL(a, 4096.0f);
                           OURO_RANK_OK(pool->synchronize());
                           OURO_RANK_OK(barrier(c.world()));
-                          return "";
+                          return only_ran(c.world(), GetParam());
                         }),
             "");
 }
@@ -133,6 +133,8 @@ TEST_P(Paths, GroupsInOppositeOrderDoNotDeadlock) {
                               }
                             for (Stream& s : stream) OURO_RANK_OK(s.synchronize());
                             for (auto& d : data) OURO_EXPECT_ALL(*d, 1.0f);
+                            for (Group& g : group)
+                              if (std::string said = only_ran(g, GetParam()); !said.empty()) return said;
                             for (Group& g : group) OURO_RANK_OK(g.close());
                             OURO_RANK_OK(barrier(c.world()));
                             return "";
@@ -143,11 +145,12 @@ TEST_P(Paths, GroupsInOppositeOrderDoNotDeadlock) {
 /// What is captured on all ranks can be replayed, between operations that are not.
 TEST_P(Paths, GraphsReplay) {
   OURO_NEEDS_GPU();
-  const ForcedPath path(GetParam());
+  const ForcedPath path(GetParam(), Mode::processes);
   const bool staged = std::string(GetParam()) == "staged";
   for (Mode mode : {Mode::processes, Mode::threads})  // a process with threads cannot fork ranks
   {
     if (OURO_TEST_TSAN && mode == Mode::processes) continue;
+    OURO_NEEDS_GPU_EACH(GetParam(), mode, 3);
     ASSERT_EQ(run(mode, 3,
                   [&](Context& c) -> std::string {
                     auto made = gpu().create_stream(c.device().index, 0);
@@ -194,7 +197,7 @@ TEST_P(Paths, GraphsReplay) {
                       OURO_RANK_OK(barrier(c.world()));
                     }
                     OURO_RANK_OK(gpu().destroy_stream(*made));
-                    return "";
+                    return only_ran(c.world(), GetParam());
                   }),
               "")
         << name(mode);
@@ -360,6 +363,7 @@ TEST_P(GpuRefused, InWords) {
                           if (said.empty())
                             said = refused(Stream::create({Device::Kind::cuda, 99}).status(), "99");
                           if (said.empty()) OURO_RANK_OK(all_reduce(g, a.view(), a.view()));
+                          if (said.empty()) said = only_ran(g, GetParam());
                           OURO_RANK_OK(barrier(g));
                           return said;
                         }),

@@ -1,5 +1,5 @@
-// The staging buffer of GPU operations. See gpu_staging.h.
-#include "runtime/exec/gpu/gpu_staging.h"
+// Layout and pinning of the words of GPU operations. See gpu_words.h.
+#include "runtime/exec/gpu/gpu_words.h"
 
 #include <map>
 #include <mutex>
@@ -12,7 +12,7 @@ std::mutex g_pins_mutex;
 }  // namespace
 
 /// A segment is mapped once a process, so it can be pinned only once too: ranks that are threads share this.
-struct GpuStaging::Pin {
+struct GpuWords::Pin {
   std::byte* host = nullptr;
   void* device = nullptr;
   ~Pin() {
@@ -36,36 +36,36 @@ struct GpuStaging::Pin {
   }
 };
 
-std::size_t GpuStaging::bytes(int n) {
-  return whole_pages(sizeof(Head)) + whole_pages(words(n) * sizeof(std::uint32_t)) +
+std::size_t GpuWords::bytes(int n) {
+  return whole_pages(sizeof(Head)) + whole_pages(count(n) * sizeof(std::uint32_t)) +
          whole_pages(static_cast<std::size_t>(n) * kArrivals * sizeof(GpuArrival));
 }
 
-Result<std::shared_ptr<GpuStaging>> GpuStaging::open(std::shared_ptr<device::Segment> segment, int n) {
-  auto staging = std::shared_ptr<GpuStaging>(new GpuStaging);
+Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment> segment, int n) {
+  auto words = std::shared_ptr<GpuWords>(new GpuWords);
   std::byte* at = segment->data();
-  staging->n_ = n;
-  staging->head_ = reinterpret_cast<Head*>(at);
+  words->n_ = n;
+  words->head_ = reinterpret_cast<Head*>(at);
   at += whole_pages(sizeof(Head));
-  staging->words_ = reinterpret_cast<std::uint32_t*>(at);
-  const std::size_t word_bytes = whole_pages(words(n) * sizeof(std::uint32_t));
-  staging->arrivals_ = reinterpret_cast<GpuArrival*>(at + word_bytes);
+  words->words_ = reinterpret_cast<std::uint32_t*>(at);
+  const std::size_t word_bytes = whole_pages(count(n) * sizeof(std::uint32_t));
+  words->arrivals_ = reinterpret_cast<GpuArrival*>(at + word_bytes);
   auto pin = Pin::get(at, word_bytes);
   if (!pin.ok()) return pin.status();
-  staging->pin_ = *pin;
-  staging->device_words_ = (*pin)->device;
-  staging->segment_ = std::move(segment);
-  return staging;
+  words->pin_ = *pin;
+  words->device_words_ = (*pin)->device;
+  words->segment_ = std::move(segment);
+  return words;
 }
 
-GpuStaging::~GpuStaging() {
+GpuWords::~GpuWords() {
   // The last pin goes under the lock, so that nobody finds it while it is taken down.
   std::lock_guard lock(g_pins_mutex);
   pin_.reset();
 }
 
-void GpuStaging::set_all(std::uint32_t value) const {
-  for (std::size_t i = 0; i < words(n_); ++i)
+void GpuWords::set_all(std::uint32_t value) const {
+  for (std::size_t i = 0; i < count(n_); ++i)
     std::atomic_ref(words_[i]).store(value, std::memory_order_release);
 }
 

@@ -1,6 +1,5 @@
-// The staging buffer of a group's GPU operations: arrival records on which ranks say what they called and
-// where their buffers lie, and words that streams wait for. In a sealed segment of the node, pinned, so that
-// processors and GPUs see it. Used by the GPU executor.
+// The words of a group's GPU operations, which streams wait for, and beside them the arrival records, by
+// which ranks announce what they called and where their buffers lie. Used by the GPU executor.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -21,7 +20,6 @@ struct GpuArrival {
   static constexpr int kPairs = gpu::FusedArgs::kMaxUnevenPairs;
   std::uint64_t seq, signature;
   std::uint32_t captured;  // whether its stream is recording a graph
-  std::uint32_t leads_alone;
   transport::GpuRef in, out;
   Scalar premul;
   std::uint64_t send_counts[kPairs], recv_counts[kPairs];  // uneven all_to_all
@@ -34,17 +32,19 @@ struct GpuWord {
   void* device = nullptr;
 };
 
-class GpuStaging {
+/// The memory that all ranks of a host share for operations on GPUs: a sealed segment, pinned, so that
+/// processors and GPUs see it.
+class GpuWords {
  public:
   static constexpr int kArrivals = 64;   // operations that a rank may run ahead of the slowest one
   static constexpr int kLinkWords = 16;  // slots of a link, at most
   static constexpr int kMaxRanks = 256;
   static std::size_t bytes(int n);
   /// Pins the segment, once a process.
-  static Result<std::shared_ptr<GpuStaging>> open(std::shared_ptr<device::Segment>, int n);
-  ~GpuStaging();
-  GpuStaging(const GpuStaging&) = delete;
-  GpuStaging& operator=(const GpuStaging&) = delete;
+  static Result<std::shared_ptr<GpuWords>> open(std::shared_ptr<device::Segment>, int n);
+  ~GpuWords();
+  GpuWords(const GpuWords&) = delete;
+  GpuWords& operator=(const GpuWords&) = delete;
 
   GpuArrival& arrival(int rank, std::uint64_t op) const {
     return arrivals_[rank * kArrivals + static_cast<int>(op % kArrivals)];
@@ -66,7 +66,7 @@ class GpuStaging {
   void poison() const { std::atomic_ref(head_->poisoned).store(1, std::memory_order_release); }
   /// Pairs with poison(): whoever sees a word that was set after it sees it, too.
   bool poisoned() const { return std::atomic_ref(head_->poisoned).load(std::memory_order_acquire) != 0; }
-  /// Sets all words of the staging buffer, after poison(): ends waits for `value`, on all ranks.
+  /// Sets all words, after poison(): ends waits for `value`, on all ranks.
   void set_all(std::uint32_t value) const;
 
  private:
@@ -78,12 +78,12 @@ class GpuStaging {
     std::uint64_t arrived[kArrivals];
   };
   struct Pin;
-  GpuStaging() = default;
+  GpuWords() = default;
   GpuWord word(int i) const {
     return {words_ + i,
             static_cast<std::byte*>(device_words_) + static_cast<std::size_t>(i) * sizeof(std::uint32_t)};
   }
-  static std::size_t words(int n) { return static_cast<std::size_t>(n + n * n) * kLine; }
+  static std::size_t count(int n) { return static_cast<std::size_t>(n + n * n) * kLine; }
 
   int n_ = 0;
   std::shared_ptr<device::Segment> segment_;

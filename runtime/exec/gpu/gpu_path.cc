@@ -1,0 +1,143 @@
+// The choice of a path. See gpu_path.h.
+#include "runtime/exec/gpu/gpu_path.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "kernels/gpu/collect.h"
+#include "kernels/gpu/resident.h"
+#include "runtime/exec/gpu/gpu_words.h"
+
+namespace ouro::rt {
+namespace {
+
+constexpr std::string_view kPathNames[kGpuPaths] = {"alone", "leader", "resident", "stream", "staged"};
+constexpr const char* kReasons[kGpuPaths] = {"alone: a group of one rank",
+                                             "leader: all ranks have one GPU, one kernel serves them all",
+                                             "resident: each rank has a GPU and can map the others'",
+                                             "stream-ordered: each rank can map the others' GPUs",
+                                             "staged through the host: GPUs that cannot map each other"};
+
+}  // namespace
+
+std::string_view name(GpuPath p) { return kPathNames[static_cast<std::size_t>(p)]; }
+
+GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) {
+  GpuTopology t;
+  t.ranks = static_cast<int>(world.size());
+  std::uint32_t fewest = gpu::ResidentLayout::kMaxChannels;
+  for (int r = 0; r < t.ranks; ++r) {
+    const int w = world[static_cast<std::size_t>(r)];
+    const GpuRecord& a = context.gpu_record(w);
+    if (!a.present && t.without < 0) t.without = r;
+    t.values &= a.stream_values != 0;
+    std::uint32_t share = 0;
+    for (const int v : world) {
+      const GpuRecord& b = context.gpu_record(v);
+      const bool near = context.peer(w).node == context.peer(v).node;
+      const bool same = near && a.uuid == b.uuid;
+      t.one &= same;
+      t.apart &= !same || w == v;
+      t.concurrent &= !same || context.peer(w).pid == context.peer(v).pid;
+      t.reach &=
+          same || (near && std::find(a.reach, a.reach + a.reach_count, b.uuid) != a.reach + a.reach_count);
+      share += same;
+    }
+    // One block a multiprocessor, whatever else they could hold, and half of them for others.
+    fewest = std::min(fewest, a.multiprocessors / 2 / std::max(1u, share));
+  }
+  t.channels = static_cast<int>(fewest);
+  return t;
+}
+
+GpuPathChooser::GpuPathChooser(GpuTopology t, std::string_view forced) : topology_(t) {
+  for (int i = 0; i < kGpuPaths; ++i)
+    if (const auto p = static_cast<GpuPath>(i); p != GpuPath::alone && name(p) == forced) forced_ = p;
+  // A rank that is alone has nobody to exchange with: only the host can still be told to do its copy.
+  if (t.ranks == 1 && forced_ != GpuPath::staged) forced_.reset();
+}
+
+const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Choice& choice) const {
+  const GpuTopology& t = topology_;
+  switch (path) {
+    case GpuPath::alone:
+      return t.ranks == 1 ? nullptr : "the group has several ranks";
+    case GpuPath::leader: {
+      const bool pairs = op.uneven && op.collective == Collective::all_to_all;
+      if (!t.one) return "its ranks have different GPUs";
+      if (t.ranks > gpu::FusedArgs::kMaxRanks) return "its kernel serves at most 32 ranks";
+      static_assert(gpu::FusedArgs::kMaxRanks == 32 && gpu::FusedArgs::kMaxUnevenPairs == 8);
+      if (pairs && t.ranks > gpu::FusedArgs::kMaxUnevenPairs)
+        return "its kernel serves at most 8 ranks of an uneven all_to_all";
+      return choice.forced ? "its kernel carries out no algorithm that has been named" : nullptr;
+    }
+    case GpuPath::resident:
+      if (t.ranks == 1) return "the group has one rank";
+      if (!t.reach) return "not all ranks' GPUs can map each other";
+      if (!t.concurrent)
+        return "ranks of one GPU are in different processes, whose kernels do not run at the same time";
+      if (t.channels <= 0) return "a GPU has too few multiprocessors for a block of each rank";
+      static_assert(gpu::ResidentLayout::kMaxRanks == 64);
+      if (t.ranks > gpu::ResidentLayout::kMaxRanks) return "its kernels serve at most 64 ranks";
+      if (op.uneven) return "its kernels take even blocks only";
+      return choice.forced && !gpu::has_resident(op.collective, choice.algorithm)
+                 ? "it has no kernel for the algorithm that has been named"
+                 : nullptr;
+    case GpuPath::stream:
+      static_assert(GpuWords::kMaxRanks == 256);
+      if (!t.reach) return "not all ranks' GPUs can map each other";
+      if (t.ranks > GpuWords::kMaxRanks) return "it serves at most 256 ranks";
+      // Rank order over links is the chain's alone.
+      if (op.numerics == Numerics::canonical && op.collective == Collective::reduce_scatter)
+        return "none of its flows reduces and scatters in rank order (canonical)";
+      return choice.forced && choice.staging ? "it carries out flows over links only" : nullptr;
+    case GpuPath::staged:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+Status GpuPathChooser::refuse(GpuPath path, const char* obstacle_found, const Operation& op,
+                              const Choice& choice) const {
+  std::vector<std::string_view> able;
+  for (int i = 0; i < kGpuPaths; ++i)
+    if (const auto p = static_cast<GpuPath>(i); !obstacle(p, op, choice)) able.push_back(name(p));
+  return unsupported(
+      fmt::format("{} on device memory: OURO_GPU_PATH={} cannot serve this call: {}; these can: {}",
+                  ouro::name(op.collective), name(path), obstacle_found, fmt::join(able, ", ")));
+}
+
+Result<GpuPath> GpuPathChooser::choose(const Operation& op, const Choice& choice, std::string* why) const {
+  const GpuTopology& t = topology_;
+  if (t.without >= 0)
+    return unsupported(
+        fmt::format("rank {} has no GPU; operations on device memory need one on every rank", t.without));
+  if (!t.values) return unsupported("this GPU's streams cannot wait for values in memory");
+  if (forced_) {
+    if (const char* found = obstacle(*forced_, op, choice)) return refuse(*forced_, found, op, choice);
+    if (why)
+      *why =
+          fmt::format("{}: OURO_GPU_PATH", *forced_ == GpuPath::stream ? "stream-ordered" : name(*forced_));
+    return *forced_;
+  }
+  const auto say = [&](GpuPath p) {
+    if (!why) return p;
+    *why = kReasons[static_cast<std::size_t>(p)];
+    if (choice.forced && p == GpuPath::stream)
+      *why = fmt::format("stream-ordered {}: asked for by name", flow::name(choice.algorithm));
+    else if (choice.forced && p != GpuPath::alone)
+      *why = fmt::format("{} {}: asked for by name", name(p), flow::name(choice.algorithm));
+    return p;
+  };
+  if (t.ranks == 1) return say(GpuPath::alone);
+  // What has been named is carried out where there are flows; the leader has none.
+  if (choice.forced && !obstacle(GpuPath::stream, op, choice)) return say(GpuPath::stream);
+  if (!obstacle(GpuPath::leader, op, choice)) return say(GpuPath::leader);
+  if (t.apart && !obstacle(GpuPath::resident, op, choice)) return say(GpuPath::resident);
+  if (!obstacle(GpuPath::stream, op, choice)) return say(GpuPath::stream);
+  return say(GpuPath::staged);
+}
+
+}  // namespace ouro::rt

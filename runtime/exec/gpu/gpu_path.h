@@ -1,0 +1,56 @@
+// Which path an operation on device memory takes: from what all ranks have said of their GPUs, and from what
+// the user forces. Used by the GPU executor; a pure function, so all ranks that agree on a call agree on it.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/context/context.h"
+#include "runtime/plan/operation.h"
+#include "runtime/plan/select.h"
+
+namespace ouro::rt {
+
+/// alone: a group of one rank. leader: all ranks have one GPU. resident: each has its own and can map the
+/// others', and the collective is even. stream: each can map the others' GPUs. staged: through the host.
+enum class GpuPath : std::uint8_t { alone, leader, resident, stream, staged };
+inline constexpr int kGpuPaths = 5;
+/// As OURO_GPU_PATH spells them.
+std::string_view name(GpuPath);
+
+/// The GPUs of a group's ranks, as the control pages show them: the same on all ranks.
+struct GpuTopology {
+  int ranks = 1;
+  int without = -1;        ///< a rank that has no GPU
+  bool one = true;         ///< GPU for all
+  bool reach = true;       ///< each can map the others'
+  bool values = true;      ///< streams can wait for values
+  bool concurrent = true;  ///< ranks on one GPU are of one process: their kernels can run at the same time
+  bool apart = true;       ///< each rank has a GPU of its own
+  int channels = 0;        ///< blocks of a rank that fit at the same time
+};
+GpuTopology gpu_topology(const Context&, const std::vector<int>& world_ranks);
+
+/// Decides which path serves an operation; what is forced and cannot serve is an error.
+class GpuPathChooser {
+ public:
+  /// `forced`: a path by name, which then takes all operations of groups of two ranks and more; or "auto".
+  GpuPathChooser(GpuTopology, std::string_view forced);
+
+  /// `why`, if given, is filled in. Errors: `unsupported`, where a rank has no GPU, or where the forced path
+  /// cannot serve this call: the text says why, and which paths can.
+  Result<GpuPath> choose(const Operation&, const Choice&, std::string* why = nullptr) const;
+  const GpuTopology& topology() const { return topology_; }
+
+ private:
+  /// Why a path cannot serve a call; nullptr if it can.
+  const char* obstacle(GpuPath, const Operation&, const Choice&) const;
+  Status refuse(GpuPath, const char* obstacle, const Operation&, const Choice&) const;
+
+  GpuTopology topology_;
+  std::optional<GpuPath> forced_;
+};
+
+}  // namespace ouro::rt

@@ -1,0 +1,156 @@
+// Marks, order and release of operations on a GPU. See gpu_pending.h.
+#include "runtime/exec/gpu/gpu_pending.h"
+
+#include <algorithm>
+
+namespace ouro::rt {
+
+using namespace std::chrono_literals;
+
+/// Passed with its event, unless the words were poisoned by then: then it fails, when this rank has learned
+/// why.
+class GpuPending::Mark final : public rt::Mark {
+ public:
+  /// `doubtful`: whether something may have gone wrong that the group is about to learn of.
+  Mark(std::shared_ptr<GpuStream> s, std::shared_ptr<PooledEvent> e, std::function<bool()> doubtful)
+      : stream_(std::move(s)), event_(std::move(e)), doubtful_(std::move(doubtful)) {}
+  bool passed() override {
+    std::lock_guard lock(mutex_);
+    return passed_locked();
+  }
+  Status outcome() override {
+    std::lock_guard lock(mutex_);
+    return outcome_;
+  }
+  gpu::Event event() const override { return event_->get(); }
+  HostStream& watcher() override { return stream_->watcher(); }
+  /// What has not passed by now ends with `why`.
+  void fail(const Status& why) {
+    std::lock_guard lock(mutex_);
+    if (!passed_) explain(why);
+  }
+
+ private:
+  bool passed_locked() {
+    if (passed_) return true;
+    auto there = gpu::gpu().query(event_->get());
+    if (there.ok() && !*there) return false;
+    if (!there.ok() && !explained_) explain(there.status());
+    if (!explained_ && doubtful_ && doubtful_()) return false;
+    doubtful_ = nullptr;
+    return passed_ = true;
+  }
+  void explain(const Status& why) {
+    outcome_ = why;
+    explained_ = true;
+    stream_->note(why);
+  }
+  std::shared_ptr<GpuStream> stream_;
+  std::shared_ptr<PooledEvent> event_;
+  std::function<bool()> doubtful_;
+  std::mutex mutex_;
+  bool passed_ = false, explained_ = false;
+  Status outcome_;
+};
+
+GpuPending::~GpuPending() {
+  stop_.store(true);
+  if (releaser_.joinable()) releaser_.join();
+}
+
+Status GpuPending::order(GpuStream& stream, bool capturing) const {
+  if (!last_mark_ || last_stream_.get() == &stream || last_stream_->get() == stream.get()) return {};
+  if (capturing) return {};  // what a graph depends on is said where it is launched
+  return gpu::gpu().wait(stream.get(), last_mark_->mark()->event());
+}
+
+Status GpuPending::mark(const Plan* plan, std::uint64_t seq, const std::shared_ptr<GpuStream>& stream,
+                        bool capturing, std::shared_ptr<WorkState>* work) {
+  if (capturing) {  // nothing runs yet, and what runs later reports through the group
+    *work = std::make_shared<WorkState>();
+    (*work)->complete({});
+    return {};
+  }
+  auto event = PooledEvent::take(team_.device);
+  if (!event.ok()) return event.status();
+  OURO_TRY(gpu::gpu().record((*event)->get(), stream->get()));
+  std::function<bool()> doubtful;
+  if (plan)
+    doubtful = [words = arrivals_.words(), arena = resident_.arena()] {
+      return (words && words->poisoned()) || (arena && arena->faulted());
+    };
+  auto mark = std::make_shared<Mark>(stream, std::move(*event), std::move(doubtful));
+  *work = std::make_shared<WorkState>(mark);
+  last_stream_ = stream;
+  last_mark_ = *work;
+  std::lock_guard lock(mutex_);
+  if (failed_) mark->fail(error_);
+  if (plan) entries_.push_back({{seq, *plan, Clock::now()}, mark});
+  if (plan && failed_) end_waits();  // it was enqueued while the group failed
+  return {};
+}
+
+std::uint64_t GpuPending::with_oldest(const std::function<void(Operation&)>& f) {
+  std::unique_lock lock(mutex_);
+  while (!entries_.empty() && entries_.front().mark->passed()) {
+    ended_ = entries_.front().operation.seq;
+    entries_.pop_front();
+  }
+  const std::uint64_t ended = ended_;
+  if (entries_.empty() || failed_) return ended;
+  Operation copy = entries_.front().operation;
+  lock.unlock();  // f may fail the group, which comes back to release()
+  f(copy);
+  lock.lock();
+  if (!entries_.empty() && entries_.front().operation.seq == copy.seq) entries_.front().operation = copy;
+  return ended;
+}
+
+bool GpuPending::idle() {
+  (void)with_oldest([](Operation&) {});
+  std::lock_guard lock(mutex_);
+  return entries_.empty();
+}
+
+void GpuPending::drain() {
+  while (!idle()) std::this_thread::sleep_for(100us);
+}
+
+void GpuPending::release(const Status& why) {
+  std::lock_guard lock(mutex_);
+  if (failed_) return;
+  failed_ = true;
+  error_ = why;
+  for (Entry& e : entries_) (void)e.mark->passed();  // these have ended well
+  arrivals_.poison();
+  resident_.abort();
+  for (Entry& e : entries_) e.mark->fail(why);
+  if (!entries_.empty()) end_waits();
+}
+
+/// Streams come to their next waits within microseconds, so the words are set over and over.
+void GpuPending::end_waits() {
+  const bool open = arrivals_.poison();  // what has been made since release() is of no use either
+  resident_.abort();
+  if (ending_ || !open) return;
+  if (releaser_.joinable()) releaser_.join();  // an earlier one, which has let go of mutex_ for the last time
+  ending_ = true;
+  releaser_ = Thread("ouro-release", [this] {
+    const auto end = Clock::now() + 10s;
+    // First what has not begun is told to touch nothing: buffers may go once their owners have heard of the
+    // failure.
+    arrivals_.stop_kernels();
+    for (std::uint32_t value = 1;; value ^= 1) {
+      arrivals_.set_all(value);
+      std::this_thread::sleep_for(20us);
+      std::lock_guard all(mutex_);
+      if (!stop_.load() && Clock::now() < end &&
+          !std::all_of(entries_.begin(), entries_.end(), [](Entry& e) { return e.mark->passed(); }))
+        continue;
+      ending_ = false;
+      return;
+    }
+  });
+}
+
+}  // namespace ouro::rt

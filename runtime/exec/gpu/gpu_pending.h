@@ -1,0 +1,77 @@
+// The operations of a group that its GPU has not ended yet. Used by the GPU executor, by the group that looks
+// after them, and by the threads that wait for them.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "runtime/core/thread.h"
+#include "runtime/exec/gpu/gpu_arrivals.h"
+#include "runtime/exec/gpu/resident_path.h"
+#include "runtime/plan/plan.h"
+#include "runtime/stream/gpu_stream.h"
+
+namespace ouro::rt {
+
+/// Keeps the operations under way in their order, each with a mark of its end, and ends them when the group
+/// fails.
+class GpuPending {
+ public:
+  struct Operation {
+    std::uint64_t seq = 0;
+    Plan plan;  ///< what its spans refer to may be gone
+    Clock::time_point start, left_since = {};
+    bool late_said = false;
+  };
+  GpuPending(GpuTeam& team, GpuArrivals& arrivals, ResidentPath& resident)
+      : team_(team), arrivals_(arrivals), resident_(resident) {}
+  ~GpuPending();
+  GpuPending(const GpuPending&) = delete;
+  GpuPending& operator=(const GpuPending&) = delete;
+
+  // By whoever enqueues operations.
+  /// What follows on the stream starts after the last operation, also where that is on another stream.
+  Status order(GpuStream&, bool capturing) const;
+  /// Marks the end of an operation in the stream. Plan null: somebody else watches it.
+  Status mark(const Plan*, std::uint64_t seq, const std::shared_ptr<GpuStream>&, bool capturing,
+              std::shared_ptr<WorkState>* work);
+  void wait_for_last() const {
+    if (last_mark_) last_mark_->wait();
+  }
+
+  // Thread-safe.
+  /// The oldest that has not ended, in f; and the number of the last that has, or 0.
+  std::uint64_t with_oldest(const std::function<void(Operation&)>& f);
+  bool idle();
+  /// Returns when all have ended; each does, within its deadline.
+  void drain();
+  /// The group has failed: ends all waits in streams; what is under way ends with `why`.
+  void release(const Status& why);
+
+ private:
+  class Mark;
+  struct Entry {
+    Operation operation;
+    std::shared_ptr<Mark> mark;
+  };
+  void end_waits();  ///< with mutex_ held
+
+  GpuTeam& team_;
+  GpuArrivals& arrivals_;
+  ResidentPath& resident_;
+  std::shared_ptr<GpuStream> last_stream_;  // of the last operation
+  std::shared_ptr<WorkState> last_mark_;
+
+  std::mutex mutex_;
+  std::deque<Entry> entries_;
+  std::uint64_t ended_ = 0;
+  bool failed_ = false, ending_ = false;
+  Status error_;
+  Thread releaser_;
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace ouro::rt

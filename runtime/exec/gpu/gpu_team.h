@@ -1,0 +1,63 @@
+// What all parts of the GPU executor know of their group. Used by the files of runtime/exec/gpu only.
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/device/gpu.h"
+#include "runtime/context/context.h"
+#include "runtime/exec/host/host_executor.h"
+
+namespace ouro::rt {
+
+/// The ranks of a group, the GPU of this one, and what its parts keep until the group ends.
+struct GpuTeam {
+  Context& context;
+  Host& host;
+  int rank, size;
+  std::uint64_t key;  ///< names the group's memory on all ranks
+  std::chrono::milliseconds deadline;
+  int device = context.spec().gpu;
+  bool abroad = false;          ///< a member is another process
+  bool shares_process = false;  ///< with another member
+
+  int world_rank(int r) const { return host.world_rank(r); }
+  const Peer& peer(int r) const { return context.peer(world_rank(r)); }
+  const GpuRecord& record(int r) const { return context.gpu_record(world_rank(r)); }
+  void find_neighbours() {
+    for (int r = 0; r < size; ++r) {
+      const bool here = !context.is_remote(world_rank(r)) && peer(r).pid == peer(rank).pid;
+      (here ? shares_process : abroad) |= r != rank;
+    }
+  }
+  /// Asked for the first time when a kernel is about to be launched.
+  int multiprocessors() {
+    if (multiprocessors_ == 0) {
+      const auto p = gpu::gpu().properties(device);
+      multiprocessors_ = p.ok() ? std::max(1, p->multiprocessors) : 1;
+    }
+    return multiprocessors_;
+  }
+  /// Keeps what may still be in use, and what must not be freed now: a driver may wait for all work of the
+  /// process then, that of ranks which are threads and wait for this one among it.
+  void retire(std::shared_ptr<void> p) {
+    if (p) retired_.push_back(std::move(p));
+  }
+
+  int multiprocessors_ = 0;
+  std::vector<std::shared_ptr<void>> retired_;
+};
+
+/// Whether two buffers have bytes in common.
+inline bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
+  return a_bytes > 0 && b_bytes > 0 && a + a_bytes > b && b + b_bytes > a;
+}
+
+/// Enqueues operations on words, if there are any.
+inline Status enqueue(std::span<const gpu::MemOp> ops, const gpu::Stream& s) {
+  return ops.empty() ? Status() : gpu::gpu().enqueue(ops, s);
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,143 @@
+// Announcing buffers, leading and following. See leader_path.h; the arguments of a launch are in
+// leader_args.cc.
+#include "runtime/exec/gpu/leader_path.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace ouro::rt {
+
+using gpu::MemOp;
+using transport::GpuBlock;
+using transport::GpuRef;
+
+namespace {
+/// What `later` is given from now on starts after what `earlier` has been given.
+Status follows(const gpu::Stream& later, const gpu::Stream& earlier) {
+  auto event = PooledEvent::take(earlier.device);
+  if (!event.ok()) return event.status();
+  OURO_TRY(gpu::gpu().record((*event)->get(), earlier));
+  return gpu::gpu().wait(later, (*event)->get());
+}
+}  // namespace
+
+LeaderPath::~LeaderPath() {
+  for (const StandIn* s : {&in_, &out_})
+    if (s->id != 0) team_.context.gpu_exports().withdraw(s->id);
+}
+
+/// Where others find a buffer of mine: itself, or a stand-in.
+Status LeaderPath::refer(const void* p, std::size_t bytes, bool capturing, StandIn* stand_in, GpuRef* ref,
+                         bool* stands_in) {
+  if (bytes == 0) return {};
+  auto found = team_.context.gpu_exports().find(p, bytes, team_.device);
+  if (!found.ok()) return found.status();
+  *ref = *found;
+  if (found->id != 0 || !team_.abroad) return {};
+  if (capturing)
+    return unsupported(
+        "a graph needs memory that other processes can map: from Context::alloc, or from cudaMalloc where "
+        "legacy IPC works");
+  if (!stand_in->block || stand_in->block->bytes() < bytes) {
+    auto block = GpuBlock::create(team_.device, std::bit_ceil(bytes));
+    if (!block.ok()) return block.status();
+    team_.retire(stand_in->block);
+    *stand_in = {*block, team_.context.gpu_exports().add(*block)};
+  }
+  if (stand_in->id == 0) return unsupported("this GPU's memory cannot be shared between processes");
+  *ref = {stand_in->id, 0, reinterpret_cast<std::uint64_t>(stand_in->block->data())};
+  *stands_in = true;
+  return {};
+}
+
+Status LeaderPath::refer(const Operation& op, bool capturing, Buffers* b) {
+  const std::size_t in_bytes = op.read_bytes(team_.rank), out_bytes = op.written_bytes(team_.rank);
+  const auto* in_begin = static_cast<const std::byte*>(op.in.data);
+  const auto* out_begin = static_cast<const std::byte*>(op.out.data);
+  if (!overlap(in_begin, in_bytes, out_begin, out_bytes)) {
+    OURO_TRY(refer(op.in.data, in_bytes, capturing, &in_, &b->in, &b->in_stands));
+    return refer(op.out.data, out_bytes, capturing, &out_, &b->out, &b->out_stands);
+  }
+  // In place: one stand-in serves both, at the same distance.
+  const auto* outer = in_bytes >= out_bytes ? in_begin : out_begin;
+  GpuRef both;
+  OURO_TRY(refer(outer, std::max(in_bytes, out_bytes), capturing, &in_, &both, &b->in_stands));
+  b->out_stands = b->in_stands;
+  const auto at = [&](const std::byte* p) {
+    const auto by = static_cast<std::uint64_t>(p - outer);
+    return GpuRef{both.id, both.offset + by, both.address + by};
+  };
+  b->in = at(in_begin), b->out = at(out_begin);
+  return {};
+}
+
+Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
+  const Operation& op = plan.op;
+  Buffers b;
+  OURO_TRY(refer(op, capturing, &b));
+  if (b.in_stands)
+    OURO_TRY(gpu::gpu().copy(reinterpret_cast<void*>(b.in.address), op.in.data, op.read_bytes(team_.rank),
+                             stream.get()));
+  bool last = false;
+  OURO_TRY(arrivals_.announce(plan, seq, capturing, b.in, b.out, &last));
+  OURO_TRY(last ? lead(plan, stream) : follow(stream));
+  if (b.out_stands)
+    OURO_TRY(gpu::gpu().copy(op.out.data, reinterpret_cast<void*>(b.out.address),
+                             op.written_bytes(team_.rank), stream.get()));
+  return {};
+}
+
+Status LeaderPath::follow(GpuStream& stream) {
+  const GpuWords& words = *arrivals_.words();
+  const MemOp ops[] = {{MemOp::Kind::write, 1, words.ready(team_.rank).device},
+                       {MemOp::Kind::wait_equal, 1, words.done(team_.rank).device},
+                       {MemOp::Kind::write, 0, words.done(team_.rank).device}};
+  return gpu::gpu().enqueue(ops, stream.get());
+}
+
+Status LeaderPath::lead(const Plan& plan, GpuStream& stream) {
+  gpu::FusedArgs args;
+  OURO_TRY(fill(plan, &args));
+  arrivals_.release_records();
+  // Where other ranks are threads here, their streams wait for this one's word, and a device gives streams of
+  // a process a limited number of queues: the kernel goes to a stream of high priority, whose queue is
+  // another.
+  const bool apart = team_.shares_process;
+  if (apart && !launches_) {
+    auto made = GpuStream::create(team_.device, 1);
+    if (!made.ok()) return made.status();
+    launches_ = std::move(*made);
+  }
+  const gpu::Stream on = apart ? launches_->get() : stream.get();
+  if (apart) OURO_TRY(follows(on, stream.get()));
+  std::vector<MemOp> before, after;
+  for (int r = 0; r < team_.size; ++r) {
+    if (r == team_.rank) continue;
+    const GpuWord ready = arrivals_.words()->ready(r), done = arrivals_.words()->done(r);
+    before.push_back({MemOp::Kind::wait_equal, 1, ready.device});
+    before.push_back({MemOp::Kind::write, 0, ready.device});
+    after.push_back({MemOp::Kind::write, 1, done.device});
+  }
+  OURO_TRY(enqueue(before, on));
+  if (const gpu::Launch l = gpu::fused(args, team_.multiprocessors()); l.kernel)
+    OURO_TRY(gpu::gpu().launch(*l.kernel, l.shape, &args, on));
+  OURO_TRY(enqueue(after, on));
+  return apart ? follows(stream.get(), on) : Status();
+}
+
+Status LeaderPath::run_alone(const Plan& plan, GpuStream& stream) {
+  const Operation& op = plan.op;
+  if (op.collective == Collective::barrier) return {};
+  gpu::FusedArgs a;
+  a.collective = op.collective;
+  a.dtype = op.dtype(team_.rank);
+  a.op = op.reduces() ? op.op.kind : OpKind::sum;
+  a.count = op.uneven ? op.in.count : unit_count(op, team_.rank, 1);
+  a.in[0] = static_cast<const std::byte*>(op.in.data);
+  a.out[0] = static_cast<std::byte*>(op.out.data);
+  a.premul[0] = op.op.scalar;
+  const gpu::Launch l = gpu::fused(a, team_.multiprocessors());
+  return l.kernel ? gpu::gpu().launch(*l.kernel, l.shape, &a, stream.get()) : Status();
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,54 @@
+// The leader's path: whoever comes last launches one kernel over the buffers of all ranks, between waits for
+// their words. Used by the GPU executor.
+#pragma once
+#include <memory>
+
+#include "kernels/gpu/collect.h"
+#include "runtime/exec/gpu/gpu_arrivals.h"
+#include "runtime/exec/gpu/gpu_pending.h"
+#include "runtime/exec/gpu/gpu_team.h"
+
+namespace ouro::rt {
+
+/// Runs an operation of ranks that share a GPU as one kernel, which the last of them launches for all.
+class LeaderPath {
+ public:
+  LeaderPath(GpuTeam& team, GpuArrivals& arrivals, GpuPending& pending)
+      : team_(team), arrivals_(arrivals), pending_(pending) {}
+  ~LeaderPath();
+  LeaderPath(const LeaderPath&) = delete;
+  LeaderPath& operator=(const LeaderPath&) = delete;
+
+  Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing);
+  /// A group of one rank: the kernel over its own buffers.
+  Status run_alone(const Plan&, GpuStream&);
+
+ private:
+  /// Stand-in for a buffer that others cannot map. Kept from operation to operation, which follow each other.
+  struct StandIn {
+    std::shared_ptr<transport::GpuBlock> block;
+    std::uint64_t id = 0;
+  };
+  /// How others find the buffers of a call.
+  struct Buffers {
+    transport::GpuRef in, out;
+    bool in_stands = false, out_stands = false;  ///< a stand-in is copied to before, and from after
+  };
+  Status refer(const Operation&, bool capturing, Buffers*);
+  Status refer(const void* p, std::size_t bytes, bool capturing, StandIn*, transport::GpuRef*,
+               bool* stands_in);
+  Status lead(const Plan&, GpuStream&);
+  Status follow(GpuStream&);
+  // leader_args.cc
+  Status fill(const Plan&, gpu::FusedArgs*);
+  Status find_buffers(const Plan&, gpu::FusedArgs*, const std::vector<std::size_t>& in_counts,
+                      const std::vector<std::size_t>& out_counts);
+
+  GpuTeam& team_;
+  GpuArrivals& arrivals_;
+  GpuPending& pending_;
+  StandIn in_, out_;
+  std::shared_ptr<GpuStream> launches_;  // where ranks that share a process launch
+};
+
+}  // namespace ouro::rt

@@ -1,0 +1,154 @@
+// Arenas, launches and faults of resident kernels. See resident_path.h.
+#include "runtime/exec/gpu/resident_path.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace ouro::rt {
+namespace {
+
+using flow::Algorithm;
+
+constexpr std::uint64_t kArenaOf = 0x7265736964656e74;  // tells arenas from other device memory of a group
+
+gpu::ResidentSizes sizes(int n) {
+  gpu::ResidentSizes s{.ranks = n};
+  if (n > 8)
+    s.slot_bytes =
+        std::max<std::uint64_t>(2048, (s.slot_bytes * 8 / static_cast<std::uint64_t>(n)) / 128 * 128);
+  return s;
+}
+
+/// Start values, for GPUs that reach each other by load and store; none has been measured. Of flows over
+/// staging buffers each rank reads what the others posted, once, and adds in rank order; the ring moves as
+/// little and waits more often.
+Algorithm resident_algorithm(const Operation& op, std::size_t bytes) {
+  constexpr std::size_t kOneShot = 64 << 10, kRing = 2 << 20;
+  const bool ordered = op.numerics == Numerics::canonical && op.reduces();
+  const bool large = bytes > kRing && !ordered;
+  switch (op.collective) {
+    case Collective::all_reduce:
+      return bytes <= kOneShot ? Algorithm::oneshot : large ? Algorithm::ring : Algorithm::direct;
+    case Collective::reduce_scatter:
+    case Collective::all_gather:
+      return large ? Algorithm::ring : Algorithm::direct;
+    case Collective::broadcast:
+      return large ? Algorithm::chain : Algorithm::direct;
+    default:
+      return Algorithm::direct;
+  }
+}
+
+}  // namespace
+
+ResidentArena::~ResidentArena() {
+  if (error) (void)gpu::gpu().free_pinned(error).ok();
+}
+
+gpu::ResidentFault ResidentArena::fault() const {
+  return std::atomic_ref(error->fault).load(std::memory_order_acquire);
+}
+
+ResidentPath::~ResidentPath() {
+  if (!arena_) return;
+  arena_.reset();
+  team_.context.drop_gpu_block(team_.key ^ (kArenaOf + static_cast<std::uint64_t>(team_.rank)));
+}
+
+void ResidentPath::abort() {
+  std::lock_guard lock(mutex_);
+  if (arena_) std::atomic_ref(*arena_->abort).store(1, std::memory_order_release);
+}
+
+std::optional<Failure> ResidentPath::fault() {
+  constexpr const char* kDetector = "resident kernel";
+  std::lock_guard lock(mutex_);
+  if (!arena_) return std::nullopt;
+  const auto fault = arena_->fault();
+  if (fault == gpu::ResidentFault::none) return std::nullopt;  // the rest may be being written
+  const int peer = arena_->error->peer;
+  const auto at = fmt::format("step {} of channel {}", arena_->error->step, arena_->error->channel);
+  switch (fault) {
+    case gpu::ResidentFault::none:
+    case gpu::ResidentFault::aborted:  // the group knows why
+      return std::nullopt;
+    case gpu::ResidentFault::deadline:
+      return Failure{.reason = Reason::deadline,
+                     .text = fmt::format("rank {} did not come in time to {}", peer, at),
+                     .rank = peer,
+                     .detector = kDetector};
+    case gpu::ResidentFault::mismatch:
+      return Failure{.reason = Reason::mismatch,
+                     .text = fmt::format("rank {} is in another operation, at {}", peer, at),
+                     .rank = peer,
+                     .detector = kDetector};
+  }
+  return Failure{.reason = Reason::ring_corrupt, .text = "an unknown fault", .detector = kDetector};
+}
+
+Status ResidentPath::open() {
+  if (arena_) return {};
+  auto a = std::make_shared<ResidentArena>();
+  auto layout = gpu::resident_layout(sizes(team_.size));
+  if (!layout.ok()) return layout.status();
+  a->layout = *layout;
+  constexpr std::size_t kLineBytes = 128;
+  auto pinned = gpu::gpu().alloc_pinned(2 * kLineBytes);
+  if (!pinned.ok()) return pinned.status();
+  std::memset(*pinned, 0, 2 * kLineBytes);
+  a->error = static_cast<gpu::ResidentError*>(*pinned);
+  a->abort = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(*pinned) + kLineBytes);
+  // Loading a kernel may wait for those that run, and these run until their peers have come.
+  for (const gpu::Kernel* k : gpu::resident_kernels()) OURO_TRY(gpu::gpu().info(*k, team_.device).status());
+  for (int q = 0; q < team_.size; ++q) {
+    if (team_.record(q).uuid != team_.record(team_.rank).uuid &&
+        team_.peer(q).pid == team_.peer(team_.rank).pid)
+      OURO_TRY(gpu::gpu().enable_peer(team_.device, team_.record(q).device));
+    auto block = team_.context.gpu_block(
+        team_.world_rank(q), team_.key ^ (kArenaOf + static_cast<std::uint64_t>(q)), a->layout.bytes());
+    if (!block.ok()) return block.status();
+    a->arena.push_back(block->data);
+    a->keep.push_back(block->keep);
+  }
+  std::lock_guard lock(mutex_);
+  arena_ = std::move(a);
+  return {};
+}
+
+Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
+  OURO_TRY(open());
+  bool last = false;
+  OURO_TRY(arrivals_.announce(plan, seq, capturing, {}, {}, &last));
+  if (last) arrivals_.release_records();
+  const Operation& op = plan.op;
+  gpu::ResidentArgs a;
+  a.collective = op.collective;
+  a.dtype = op.collective == Collective::barrier ? DType::u8 : op.dtype(team_.rank);
+  a.op = op.reduces() ? op.op.kind : OpKind::sum;
+  a.rank = team_.rank, a.root = op.root;
+  a.count = unit_count(op, team_.rank, team_.size);
+  const std::size_t bytes = a.count * size_of(a.dtype);
+  a.algorithm = plan.choice.forced ? plan.choice.algorithm : resident_algorithm(op, bytes);
+  a.channels = std::min(topology_.channels, gpu::resident_channels(arena_->layout, bytes));
+  a.packets = op.collective == Collective::all_reduce && a.algorithm == Algorithm::oneshot &&
+              bytes <= gpu::resident_packet_limit(arena_->layout, a.channels);
+  a.tag = static_cast<std::uint16_t>(plan.folded ^ plan.folded >> 16 ^ plan.folded >> 32 ^ plan.folded >> 48);
+  a.one_device = topology_.one && !team_.abroad;
+  a.in = static_cast<const std::byte*>(op.in.data);
+  a.out = static_cast<std::byte*>(op.out.data);
+  a.premul = op.op.scalar;
+  // The host, which can say who is late, comes first; then the abort word ends the kernel.
+  constexpr std::chrono::seconds kGrace{1};
+  a.deadline_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(team_.deadline + kGrace).count());
+  a.abort = arena_->abort;
+  a.error = arena_->error;
+  a.layout = arena_->layout;
+  std::copy(arena_->arena.begin(), arena_->arena.end(), a.arena);
+  const auto l = gpu::resident(a);
+  if (!l.ok()) return l.status();
+  return gpu::gpu().launch(*l->kernel, l->shape, &a, stream.get());
+}
+
+}  // namespace ouro::rt

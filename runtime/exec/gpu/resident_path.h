@@ -1,0 +1,65 @@
+// The resident path: each rank launches a kernel that carries a flow out by itself, over memory and flags
+// that all ranks map. It spins, so all ranks' blocks must be able to run at the same time. Used by the GPU
+// executor.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "kernels/gpu/resident.h"
+#include "runtime/exec/gpu/gpu_arrivals.h"
+#include "runtime/exec/gpu/gpu_path.h"
+#include "runtime/exec/gpu/gpu_team.h"
+
+namespace ouro::rt {
+
+/// The memory that resident kernels of a group share, and the words by which they and the host speak.
+struct ResidentArena {
+  gpu::ResidentLayout layout;
+  std::vector<std::byte*> arena;  ///< by rank
+  /// Peers write their last words after the owner has left.
+  std::vector<std::shared_ptr<transport::GpuBlock>> keep;
+  gpu::ResidentError* error = nullptr;  ///< pinned
+  std::uint32_t* abort = nullptr;       ///< pinned, a line further
+
+  ResidentArena() = default;
+  ~ResidentArena();
+  ResidentArena(const ResidentArena&) = delete;
+  ResidentArena& operator=(const ResidentArena&) = delete;
+  /// What a kernel of this rank has found out; `none` while the rest may be being written.
+  gpu::ResidentFault fault() const;
+  bool faulted() const { return fault() != gpu::ResidentFault::none; }
+};
+
+/// Launches, for each operation, this rank's kernel that carries out the flow together with those of the
+/// others.
+class ResidentPath {
+ public:
+  ResidentPath(GpuTeam& team, GpuArrivals& arrivals, const GpuTopology& topology)
+      : team_(team), arrivals_(arrivals), topology_(topology) {}
+  ~ResidentPath();
+  ResidentPath(const ResidentPath&) = delete;
+  ResidentPath& operator=(const ResidentPath&) = delete;
+
+  Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing);
+  /// Null before the first operation.
+  const std::shared_ptr<ResidentArena>& arena() const { return arena_; }
+
+  // Thread-safe.
+  /// Ends kernels that wait for a peer.
+  void abort();
+  /// What a kernel of this rank has found out and the group does not know yet.
+  std::optional<Failure> fault();
+
+ private:
+  Status open();
+
+  GpuTeam& team_;
+  GpuArrivals& arrivals_;
+  const GpuTopology& topology_;
+  std::mutex mutex_;  // while arena_ is being set
+  std::shared_ptr<ResidentArena> arena_;
+};
+
+}  // namespace ouro::rt

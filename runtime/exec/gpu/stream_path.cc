@@ -1,0 +1,239 @@
+// The listener that turns each step of a flow into work of a stream. See stream_path.h.
+#include "runtime/exec/gpu/stream_path.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/flow/list.h"
+#include "kernels/flow/step.h"
+#include "kernels/gpu/collect.h"
+#include "kernels/host/host_loops.h"
+#include "runtime/plan/partition.h"
+
+namespace ouro::rt {
+namespace {
+
+using flow::Step;
+using gpu::MemOp;
+
+constexpr int kSlots = 4;                        // a link; at least two, see LinkView
+constexpr std::size_t kSlotBytes = 1 << 20;      // of groups up to 8 ranks
+constexpr std::size_t kInboundBytes = 64 << 20;  // of a rank in larger ones, about
+constexpr std::size_t kBoundary = 256;           // where pieces begin, for wide accesses
+
+std::size_t slot_bytes(int n) {
+  if (n <= 8) return kSlotBytes;
+  return std::max<std::size_t>(4096,
+                               kInboundBytes / static_cast<std::size_t>(n * kSlots) / kBoundary * kBoundary);
+}
+
+/// What is told by no rule: on device memory links are all there is.
+flow::Algorithm by_links(Collective c) {
+  switch (c) {
+    case Collective::all_reduce:
+    case Collective::reduce_scatter:
+    case Collective::all_gather:
+      return flow::Algorithm::ring;
+    case Collective::broadcast:
+    case Collective::reduce:
+      return flow::Algorithm::chain;
+    case Collective::gather:
+    case Collective::scatter:
+      return flow::Algorithm::linear;
+    case Collective::all_to_all:
+      return flow::Algorithm::pairwise;
+    default:
+      return flow::Algorithm::dissemination;
+  }
+}
+
+flow::Algorithm algorithm_for(const Plan& plan) {
+  if (plan.choice.forced && !plan.choice.staging) return plan.choice.algorithm;
+  // Rank order needs the chain, where nobody asked for another flow that has it.
+  if (plan.op.numerics == Numerics::canonical && plan.op.collective == Collective::all_reduce)
+    return flow::Algorithm::chain;
+  return by_links(plan.op.collective);
+}
+
+}  // namespace
+
+/// Carries one operation out: a wait, a kernel and a write of the stream for each step.
+class StreamFlow {
+ public:
+  StreamFlow(StreamPath& path, const Plan& plan, GpuStream& stream)
+      : path_(path),
+        team_(path.team_),
+        words_(*path.arrivals_.words()),
+        op_(plan.op),
+        stream_(stream.get()),
+        partition_(plan.op, team_.rank, team_.size),
+        sent_(static_cast<std::size_t>(team_.size)),
+        received_(static_cast<std::size_t>(team_.size)) {
+    elem_ = op_.collective == Collective::barrier ? 1 : size_of(op_.dtype(team_.rank));
+    acc_ = op_.reduces() ? kernels::accumulator_bytes(op_.dtype(team_.rank), op_.op.kind) : elem_;
+    pairs_ = op_.uneven && op_.collective == Collective::all_to_all;
+  }
+
+  template <class Flow>
+  Status run() {
+    const std::size_t capacity = slot_bytes(team_.size) / std::max(elem_, acc_);
+    const auto chunks = static_cast<std::size_t>(Flow{}.chunks({team_.rank, team_.size, op_.root, 1}));
+    partition_.cut(static_cast<int>(chunks), capacity, Flow::kPipelined,
+                   std::max<std::size_t>(1, kBoundary / elem_));
+    capacity_ = capacity, pipelined_ = Flow::kPipelined;
+    if constexpr (Flow::kKeeps)
+      OURO_TRY(path_.scratch((pipelined_ ? 1 : chunks) * capacity * acc_, &scratch_));
+    Status outcome;
+    const auto listen = [&](const Step& s) {
+      if (outcome.ok()) outcome = hop(s);
+    };
+    const flow::Place at{team_.rank, team_.size, op_.root, partition_.rounds()};
+    if constexpr (Flow::kPipelined) {
+      Flow{}(at, listen);
+    } else {
+      for (; round_ < partition_.rounds() && outcome.ok(); ++round_) Flow{}(at, listen);
+    }
+    return outcome;
+  }
+
+ private:
+  std::byte* accumulator(int chunk) const {
+    return scratch_ + (pipelined_ ? 0 : static_cast<std::size_t>(chunk)) * capacity_ * acc_;
+  }
+  const std::byte* in_at(Extent x) const {
+    return static_cast<const std::byte*>(op_.in.data) + x.offset * elem_;
+  }
+  std::byte* out_at(Extent x) const { return static_cast<std::byte*>(op_.out.data) + x.offset * elem_; }
+
+  Status hop(const Step& s) {
+    const Extent in = s.verb & flow::kInput ? partition_.in(s.chunk, round_) : Extent{};
+    const Extent out = s.verb & (flow::kStore | flow::kResult) ? partition_.out(s.chunk, round_) : Extent{};
+    const bool receives = s.verb & flow::kRecv, sends = s.verb & flow::kSend;
+    const std::size_t count = s.verb & (flow::kStore | flow::kResult) ? out.count
+                              : s.verb & flow::kInput                 ? in.count
+                                                                      : partition_.in(s.chunk, round_).count;
+    // Uneven pairs run for different numbers of rounds: both ends know that an empty piece does not travel.
+    if (pairs_ && round_ > 0 && count == 0) return {};
+
+    gpu::HopArgs a;
+    a.dtype = op_.collective == Collective::barrier ? DType::u8 : op_.dtype(team_.rank);
+    a.op = op_.reduces() ? op_.op.kind : OpKind::sum;
+    a.ranks = team_.size;
+    a.premul = op_.op.scalar;
+    a.weight = s.weight;
+    a.stop = path_.arrivals_.stop_word();
+    a.count = count;
+    a.incoming_wide = s.verb & flow::kWideIn && receives;
+    a.send_wide = s.verb & flow::kWideOut;
+    if (s.verb & flow::kAcc) {
+      a.mine = accumulator(s.chunk);
+      a.mine_wide = true;
+    } else if (s.verb & flow::kInput) {
+      a.mine = in_at(in);
+    } else if (s.verb & flow::kResult) {
+      a.mine = out_at(out);
+    }
+    if (s.verb & flow::kStore) a.store = out_at(out);
+    if (s.verb & flow::kKeep) a.keep = accumulator(s.chunk);
+
+    std::vector<MemOp> before, after;
+    if (receives) {
+      auto& i = received_[static_cast<std::size_t>(s.from)];
+      auto at = path_.slot(s.from, team_.rank, i);
+      if (!at.ok()) return at.status();
+      a.incoming = *at;
+      void* word = words_.full(s.from, team_.rank, static_cast<int>(i++ % kSlots)).device;
+      before.push_back({MemOp::Kind::wait_equal, 1, word});
+      after.push_back({MemOp::Kind::write, 0, word});
+    }
+    if (sends) {
+      auto& i = sent_[static_cast<std::size_t>(s.to)];
+      auto at = path_.slot(team_.rank, s.to, i);
+      if (!at.ok()) return at.status();
+      a.send = *at;
+      void* word = words_.full(team_.rank, s.to, static_cast<int>(i++ % kSlots)).device;
+      before.push_back({MemOp::Kind::wait_equal, 0, word});
+      after.push_back({MemOp::Kind::write, 1, word});
+    }
+    OURO_TRY(enqueue(before, stream_));
+    // store_input(): a reduction over this rank alone, which still finishes.
+    OURO_TRY(!receives && (s.verb & flow::kWideIn) ? finish(a) : move(a));
+    return enqueue(after, stream_);
+  }
+
+  /// One rank's input by the fused kernel's rules: widened, finished.
+  Status finish(const gpu::HopArgs& a) {
+    gpu::FusedArgs f;
+    f.collective = Collective::all_reduce;
+    f.dtype = a.dtype, f.op = a.op, f.ranks = 1, f.count = a.count, f.stop = a.stop;
+    f.in[0] = a.mine, f.out[0] = a.store, f.premul[0] = a.premul;
+    return launch(gpu::fused(f, team_.multiprocessors()), &f);
+  }
+  Status move(const gpu::HopArgs& a) {
+    if (a.count == 0) return {};
+    if (!a.incoming && !a.mine_wide && a.mine && a.mine == a.store && !a.send && !a.keep) return {};
+    return launch(gpu::hop(a, team_.multiprocessors()), &a);
+  }
+  Status launch(const gpu::Launch& l, const void* args) {
+    return l.kernel ? gpu::gpu().launch(*l.kernel, l.shape, args, stream_) : Status();
+  }
+
+  StreamPath& path_;
+  GpuTeam& team_;
+  const GpuWords& words_;
+  const Operation& op_;
+  gpu::Stream stream_;
+  Partition partition_;
+  int round_ = 0;                             // the one at hand, where the flow is called once a round
+  std::vector<std::size_t> sent_, received_;  // slots of this operation; each begins again with slot 0
+  std::size_t elem_ = 1, acc_ = 1, capacity_ = 1;
+  std::byte* scratch_ = nullptr;
+  bool pairs_ = false, pipelined_ = false;
+};
+
+StreamPath::~StreamPath() {
+  if (!slots_.empty()) team_.context.drop_gpu_block(team_.key + static_cast<std::uint64_t>(team_.rank) + 1);
+}
+
+Status StreamPath::scratch(std::size_t bytes, std::byte** at) {
+  if (!scratch_ || scratch_->bytes() < bytes) {
+    auto made = transport::GpuBlock::create(team_.device, std::bit_ceil(bytes));
+    if (!made.ok()) return made.status();
+    team_.retire(scratch_);
+    scratch_ = std::move(*made);
+  }
+  *at = scratch_->data();
+  return {};
+}
+
+Result<std::byte*> StreamPath::slot(int from, int to, std::size_t i) {
+  std::byte*& base = slots_[static_cast<std::size_t>(to)];
+  const std::size_t one = slot_bytes(team_.size),
+                    inbound = static_cast<std::size_t>(team_.size * kSlots) * one;
+  if (!base) {
+    auto block = team_.context.gpu_block(team_.world_rank(to), team_.key + static_cast<std::uint64_t>(to) + 1,
+                                         inbound);
+    if (!block.ok()) return block.status();
+    base = block->data;
+    team_.retire(block->keep);  // the owner may leave first
+  }
+  return base + (static_cast<std::size_t>(from * kSlots) + i % kSlots) * one;
+}
+
+Status StreamPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
+  bool last = false;
+  OURO_TRY(arrivals_.announce(plan, seq, capturing, {}, {}, &last));
+  if (last) arrivals_.release_records();
+  slots_.resize(static_cast<std::size_t>(team_.size));
+  const Collective c = plan.op.collective;
+  const flow::Algorithm algorithm = algorithm_for(plan);
+  Status outcome = invalid(fmt::format("{}: no flow '{}' over links", ouro::name(c), flow::name(algorithm)));
+  flow::visit(c, algorithm, [&]<class Flow>(Flow) {
+    if constexpr (!Flow::kStaging) outcome = StreamFlow(*this, plan, stream).run<Flow>();
+  });
+  return outcome;
+}
+
+}  // namespace ouro::rt

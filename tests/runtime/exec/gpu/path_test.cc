@@ -1,0 +1,115 @@
+// Which path serves which call, on GPUs of every kind: what is chosen, and what a forced path that cannot
+// serve says. No device is touched.
+#include "runtime/exec/gpu/gpu_path.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace ouro::rt {
+namespace {
+
+using flow::Algorithm;
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+
+GpuTopology one_gpu(int ranks) { return {.ranks = ranks, .apart = ranks == 1, .channels = 8}; }
+GpuTopology a_gpu_each(int ranks) { return {.ranks = ranks, .one = ranks == 1, .channels = 8}; }
+GpuTopology unreachable(int ranks) { return {.ranks = ranks, .one = false, .reach = false, .channels = 8}; }
+GpuTopology processes_on_one_gpu(int ranks) {
+  return {.ranks = ranks, .concurrent = false, .apart = false, .channels = 8};
+}
+
+Operation call(Collective c, bool uneven = false, Numerics n = Numerics::fast) {
+  Operation o;
+  o.collective = c, o.uneven = uneven, o.numerics = n;
+  return o;
+}
+Choice named(Algorithm a, bool staging) {
+  Choice c;
+  c.algorithm = a, c.staging = staging, c.forced = true;
+  return c;
+}
+/// The path that is chosen, or what is wrong.
+std::string chosen(const GpuTopology& t, std::string_view forced, const Operation& o, const Choice& c = {}) {
+  std::string why;
+  const auto path = GpuPathChooser(t, forced).choose(o, c, &why);
+  if (!path.ok()) {
+    EXPECT_EQ(path.status().reason(), Reason::unsupported);
+    return path.status().message();
+  }
+  EXPECT_EQ(why.rfind(name(*path), 0), 0u) << why;
+  return std::string(name(*path));
+}
+
+const Operation kSum = call(Collective::all_reduce), kUneven = call(Collective::all_gather, true);
+
+TEST(GpuPathChoice, FollowsTheGpusOfAllRanks) {
+  EXPECT_EQ(chosen(one_gpu(1), "auto", kSum), "alone");
+  EXPECT_EQ(chosen(one_gpu(4), "auto", kSum), "leader");
+  EXPECT_EQ(chosen(one_gpu(32), "auto", kSum), "leader");
+  EXPECT_EQ(chosen(one_gpu(33), "auto", kSum), "stream") << "resident kernels wait for ranks of one GPU";
+  EXPECT_EQ(chosen(processes_on_one_gpu(4), "auto", kSum), "leader");
+  EXPECT_EQ(chosen(a_gpu_each(4), "auto", kSum), "resident");
+  EXPECT_EQ(chosen(a_gpu_each(4), "auto", kUneven), "stream");
+  EXPECT_EQ(chosen(unreachable(4), "auto", kSum), "staged");
+  GpuTopology few = a_gpu_each(4);
+  few.channels = 0;
+  EXPECT_EQ(chosen(few, "auto", kSum), "stream");
+  EXPECT_EQ(chosen(few, "auto", call(Collective::reduce_scatter, false, Numerics::canonical)), "staged");
+  GpuTopology lacking = one_gpu(4);
+  lacking.without = 2;
+  EXPECT_THAT(chosen(lacking, "auto", kSum), HasSubstr("rank 2 has no GPU"));
+}
+
+TEST(GpuPathChoice, AForcedPathServesOrSaysWhyNotAndWhatCan) {
+  for (const char* path : {"leader", "resident", "stream", "staged"})
+    EXPECT_EQ(chosen(one_gpu(4), path, kSum), path);
+  EXPECT_THAT(
+      chosen(a_gpu_each(4), "leader", kSum),
+      AllOf(HasSubstr("all_reduce on device memory: OURO_GPU_PATH=leader cannot serve this call"),
+            HasSubstr("its ranks have different GPUs"), HasSubstr("these can: resident, stream, staged")));
+  EXPECT_THAT(chosen(one_gpu(33), "leader", kSum), HasSubstr("at most 32 ranks; these can: resident"));
+  const Operation pairs = call(Collective::all_to_all, true);
+  EXPECT_EQ(chosen(one_gpu(8), "leader", pairs), "leader");
+  EXPECT_THAT(chosen(one_gpu(9), "leader", pairs), HasSubstr("at most 8 ranks of an uneven all_to_all"));
+  EXPECT_THAT(chosen(one_gpu(4), "resident", kUneven),
+              HasSubstr("even blocks only; these can: leader, stream"));
+  EXPECT_THAT(chosen(processes_on_one_gpu(4), "resident", kSum), HasSubstr("in different processes"));
+  EXPECT_THAT(chosen(unreachable(4), "resident", kSum), HasSubstr("can map each other; these can: staged"));
+  EXPECT_THAT(chosen(unreachable(4), "stream", kSum), HasSubstr("can map each other; these can: staged"));
+  EXPECT_THAT(chosen(a_gpu_each(257), "stream", kSum), HasSubstr("at most 256 ranks"));
+  EXPECT_THAT(chosen(one_gpu(4), "stream", call(Collective::reduce_scatter, false, Numerics::canonical)),
+              HasSubstr("rank order"));
+  GpuTopology few = a_gpu_each(4);
+  few.channels = 0;
+  EXPECT_THAT(chosen(few, "resident", kSum), HasSubstr("too few multiprocessors"));
+}
+
+/// There is nobody to exchange with: no path is the right one, and a job's setting must not stop its ranks'
+/// groups of one.
+TEST(GpuPathChoice, AGroupOfOneRankIsAloneWhateverIsForced) {
+  for (const char* path : {"auto", "leader", "resident", "stream"})
+    EXPECT_EQ(chosen(one_gpu(1), path, kUneven), "alone") << path;
+  EXPECT_EQ(chosen(one_gpu(1), "staged", kSum), "staged");
+}
+
+TEST(GpuPathChoice, WhatIsNamedIsCarriedOutByAPathThatHasIt) {
+  const Choice ring = named(Algorithm::ring, false), direct = named(Algorithm::direct, true),
+               tree = named(Algorithm::tree, false);
+  EXPECT_EQ(chosen(one_gpu(4), "auto", kSum, ring), "stream") << "the leader has no ring";
+  EXPECT_EQ(chosen(a_gpu_each(4), "auto", kSum, ring), "stream");
+  EXPECT_EQ(chosen(a_gpu_each(4), "auto", kSum, direct), "resident");
+  EXPECT_EQ(chosen(one_gpu(4), "auto", kSum, direct), "staged")
+      << "neither the leader nor a stream has staging buffers";
+  EXPECT_EQ(chosen(unreachable(4), "auto", kSum, tree), "staged");
+  EXPECT_EQ(chosen(one_gpu(4), "resident", kSum, direct), "resident");
+  EXPECT_THAT(chosen(one_gpu(4), "leader", kSum, ring),
+              AllOf(HasSubstr("no algorithm that has been named"), EndsWith("resident, stream, staged")));
+  EXPECT_THAT(chosen(one_gpu(4), "stream", kSum, direct), HasSubstr("over links only"));
+}
+
+}  // namespace
+}  // namespace ouro::rt
