@@ -162,7 +162,7 @@ bool Context::enough_cores(const std::vector<int>& ranks) const {
 }
 
 void Context::start_network() {
-  std::vector<Network::Remote> remotes;
+  std::vector<RemoteRank> remotes;
   for (int r = 0; r < size(); ++r)
     if (is_remote(r)) remotes.push_back({r, peer(r).endpoint, peer(r).address, &page(r)});
   network_->start(page(rank()), std::move(remotes),

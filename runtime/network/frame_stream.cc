@@ -20,6 +20,12 @@ Status hung_up(const std::string& how) { return unresponsive("hung up: " + how, 
 
 }  // namespace
 
+std::optional<transport::TlsEnd> tls_end(bool tls, bool dialled, const Line& line) {
+  using Role = transport::TlsEnd::Role;
+  if (!tls) return {};
+  return transport::TlsEnd{.role = dialled ? Role::client : Role::server, .keys = line.keys};
+}
+
 FrameStream::FrameStream(asio::io_context& io, Line line, std::size_t max_payload,
                          std::optional<transport::Pipe> pipe, std::size_t max_queued)
     : line_(std::move(line)),

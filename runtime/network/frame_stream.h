@@ -14,6 +14,9 @@
 
 namespace ouro::rt {
 
+/// This rank's end of a line, if there is TLS; the one that has dialled is the client.
+std::optional<transport::TlsEnd> tls_end(bool tls, bool dialled, const Line&);
+
 class FrameStream : public std::enable_shared_from_this<FrameStream> {
  public:
   using Payload = std::shared_ptr<const wire::Bytes>;

@@ -6,6 +6,7 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -128,6 +129,15 @@ Result<std::vector<Interface>> list_interfaces() {
       at->addresses.emplace_back(text);
   }
   return all;
+}
+
+bool is_running(const std::string& interface) {
+  if (interface.empty()) return true;
+  const Fd any(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  interface.copy(request.ifr_name, IFNAMSIZ - 1);
+  if (!any || ioctl(any.get(), SIOCGIFFLAGS, &request) != 0) return false;
+  return (request.ifr_flags & IFF_UP) && (request.ifr_flags & IFF_RUNNING);
 }
 
 Result<std::string> route_to(const std::string& address) {

@@ -51,6 +51,8 @@ Result<std::string> choose_address(const std::vector<Interface>&, const AddressQ
 
 /// Of this host. Error resource.
 Result<std::vector<Interface>> list_interfaces();
+/// Whether the interface is there, up, and has a carrier; "" is.
+bool is_running(const std::string& interface);
 /// The local address from which the system would reach `address` (numeric, a port is ignored). Nothing is
 /// sent. Errors: invalid, peer-unresponsive (no route).
 Result<std::string> route_to(const std::string& address);

@@ -76,7 +76,7 @@ Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
   LineListener::Options listening;
   listening.bind = address->find(':') == std::string::npos ? *address : fmt::format("[{}]", *address);
   auto listener = LineListener::open(net->io_, net->identity_, std::move(listening),
-                                     [n = net.get()](Line line) { n->taken(std::move(line)); });
+                                     [n = net.get()](Line line) { n->take(std::move(line)); });
   if (!listener.ok()) return listener.status();
   net->listener_ = std::move(*listener);
   OURO_TRY(net->make_fabric());
@@ -87,7 +87,7 @@ Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
 
 Status Network::make_fabric() {
   const auto failed = [this](int peer, Status why) {
-    asio::post(io_, [this, peer, why = std::move(why)] { on_fabric_failure(peer, why); });
+    asio::post(io_, [this, peer, why = std::move(why)] { peers_->fabric_failed(peer, why); });
   };
   if (options_.fabric == "ucx") {
     auto ucx = transport::UcxFabric::create(
@@ -99,23 +99,25 @@ Status Network::make_fabric() {
          .failed = failed});
     if (!ucx.ok()) return ucx.status();
     OURO_WARN("fabric ucx: whoever reaches interface {} can write into this process", interface_);
-    ucx_ = ucx->get();
-    address_.assign(ucx_->address().begin(), ucx_->address().end());
     fabric_ = std::move(*ucx);
+    address_.assign(fabric_->address().begin(), fabric_->address().end());
+    peers_ = std::make_unique<RemotePeers>(io_, *fabric_);
     return {};
   }
-  auto tcp = std::make_shared<transport::TcpFabric>(transport::TcpFabric::Options{
+  auto tcp = std::make_unique<transport::TcpFabric>(transport::TcpFabric::Options{
       .world = options_.world,
       .connections = options_.connections,
       .checks = options_.checksums && !options_.tls,  // whose own are stronger
-      .need = [this](int peer) { asio::post(io_, [this, peer] { dial_data(peer); }); },
+      .need = [this](int peer) { asio::post(io_, [this, peer] { data_->dial_peer(peer); }); },
       .failed = failed,
       .lost =
           [peer_of = options_.rank](int peer, std::string how) {
             OURO_INFO(NET, "a data connection of rank {} to rank {} has ended: {}", peer_of, peer, how);
           }});
-  tcp_ = tcp.get();
+  transport::TcpFabric& fabric = *tcp;
   fabric_ = std::move(tcp);
+  peers_ = std::make_unique<RemotePeers>(io_, *fabric_);
+  data_ = std::make_unique<DataLines>(io_, options_, identity_, *peers_, fabric);
   return {};
 }
 

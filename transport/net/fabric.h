@@ -3,6 +3,8 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "runtime/core/wait.h"
@@ -15,6 +17,11 @@ class Fabric : public ProgressEngine {
  public:
   virtual const char* name() const = 0;
   virtual Exchange& exchange() = 0;
+  /// What others have to know to connect to this rank, if the fabric makes its connections itself: to be
+  /// carried to connect() of theirs, by a path that proves who speaks.
+  virtual std::span<const std::uint8_t> address() const { return {}; }
+  /// Nothing goes to `peer` before this.
+  virtual void connect(int peer, std::span<const std::uint8_t> address) { (void)peer, (void)address; }
   /// There are links to `peer` from now on, or something is waiting to be sent without anybody waiting. It is
   /// sent, or the fabric's own thread sees to it.
   virtual void kick(int peer) = 0;

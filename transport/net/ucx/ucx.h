@@ -4,13 +4,13 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 
 #include "transport/net/fabric.h"
 
 namespace ouro::transport {
 
+/// Connects by itself, with the first frame to a peer.
 class UcxFabric : public Fabric {
  public:
   struct Options {
@@ -28,11 +28,6 @@ class UcxFabric : public Fabric {
   /// Errors: unsupported (a build or a machine without UCX), resource.
   static Result<std::unique_ptr<UcxFabric>> create(Options);
   const char* name() const final { return "ucx"; }
-
-  /// Where other ranks reach this one: to be carried to connect() of theirs, by a way that proves who speaks.
-  virtual std::span<const std::uint8_t> address() const = 0;
-  /// Nothing goes to `peer` before this. Connects with the first frame.
-  virtual void connect(int peer, std::span<const std::uint8_t> address) = 0;
 };
 
 }  // namespace ouro::transport

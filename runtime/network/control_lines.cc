@@ -1,0 +1,200 @@
+// Control lines between hosts. See control_lines.h.
+#include "runtime/network/control_lines.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "runtime/core/log.h"
+#include "runtime/network/interfaces.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kBeat = 250ms;
+constexpr auto kStalled = 500ms;  // a beat so late says something about this process, not about its peers
+constexpr auto kBrief = 1s;       // a line that breaks sooner is not dialled again at once
+constexpr std::size_t kMostQueued = 4 << 20;  // on a line; on the next one everything is said anew
+
+/// Encoded once, for as many ranks as hear them.
+std::vector<FrameStream::Payload> payloads(const std::vector<wire::Note>& notes) {
+  std::vector<FrameStream::Payload> all;
+  for (const wire::Note& n : notes) all.push_back(FrameStream::payload(n));
+  return all;
+}
+
+}  // namespace
+
+ControlLines::ControlLines(asio::io_context& io, const NetworkOptions& options, const Identity& identity,
+                           std::string interface, RemotePeers& peers, transport::Exchange& exchange,
+                           const ControlPage& mine, Events events)
+    : io_(io),
+      options_(options),
+      identity_(identity),
+      interface_(std::move(interface)),
+      peers_(peers),
+      exchange_(exchange),
+      publisher_(mine),
+      events_(std::move(events)),
+      timer_(io) {}
+
+void ControlLines::start() {
+  for (auto& [rank, peer] : peers_.all())
+    if (rank < options_.rank) dial_peer(*peer);
+  last_beat_ = Clock::now();
+  beat();
+}
+
+void ControlLines::dial_peer(RemotePeer& peer) {
+  if (peer.dialing || peer.lost || peer.closed()) return;
+  peer.dialing = true;
+  dial(io_, peer.remote.endpoint, Purpose::control, identity_, peer.remote.rank,
+       peer.attempts.end(options_.silent_fail), [this, &peer](Result<Line> line) {
+         peer.dialing = false;
+         peer.attempts.note(line.status(), peer.who());
+         if (line.ok()) return adopt(peer, std::move(*line), true);
+         if (!peer.lines.empty() || peer.lost || peer.closed()) return;
+         // Nobody listens where it listened, or a stranger does: it has gone. No answer is left to the clock.
+         if (line.status().reason() == Reason::peer_dead)
+           peers_.lose(peer.remote.rank, Reason::peer_dead, "its process ended without close (cause unknown)",
+                       "connection refused");
+         else if (line.status().reason() == Reason::refused)
+           peers_.lose(peer.remote.rank, Reason::peer_dead,
+                       "another program answers on its address: " + line.status().failure()->text,
+                       "handshake");
+       });
+}
+
+void ControlLines::adopt(RemotePeer& peer, Line line, bool dialled) {
+  if (peer.lost && !peer.fenced) return;  // it may be that nobody has agreed to that yet
+  (void)watch_link(line.socket.get()).ok();
+  const int rank = peer.remote.rank;
+  auto pipe = transport::Pipe::open(line.socket.get(), tls_end(options_.tls, dialled, line));
+  if (!pipe.ok()) {
+    OURO_WARN("no line to {}: {}", peer.who(), pipe.status().failure()->text);
+    return;
+  }
+  auto control =
+      std::make_shared<FrameStream>(io_, std::move(line), wire::kMaxControl, std::move(*pipe), kMostQueued);
+  control->start([this, &peer, weak = std::weak_ptr(control)](const Result<wire::NetFrame>& frame) {
+    frame.ok() ? heard(peer, *frame) : hung_up(peer, weak.lock(), frame.status());
+  });
+  if (peer.lost) {
+    // The others have gone on without it, and it does not know.
+    control->send(wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, 0, {}});
+    control->last_words();
+    OURO_INFO(NET, "rank {} came back after it was given up; it is told so", rank);
+    return;
+  }
+  tell();
+  peer.lines.push_back(control);
+  if (peer.lines.size() > 2) {
+    peer.lines.front()->close();
+    peer.lines.erase(peer.lines.begin());
+  }
+  peer.heard = Clock::now();
+  control->send(payloads(publisher_.everything()));
+}
+
+void ControlLines::heard(RemotePeer& peer, const wire::NetFrame& frame) {
+  if (peer.lost) return;
+  peer.heard = Clock::now();
+  peer.spoke = true;
+  peer.warned = false;
+  const auto* note = std::get_if<wire::Note>(&frame);
+  if (!note) return;
+  if (note->kind == static_cast<std::uint16_t>(NoteKind::fenced)) return events_.fenced(peer.remote.rank);
+  if (note->order < peer.newest) return;  // of an older line: what came since says it all
+  peer.newest = note->order;
+  if (Status s = apply(*note, *peer.remote.copy); !s.ok()) {
+    OURO_WARN("{} sent what cannot be: {}", peer.who(), s.failure()->text);
+    return;
+  }
+  if (peer.state() > ContextState::active) exchange_.forgive(peer.remote.rank);
+  events_.news();
+}
+
+void ControlLines::hung_up(RemotePeer& peer, const std::shared_ptr<FrameStream>& line, const Status& how) {
+  std::erase(peer.lines, line);
+  if (peer.lost || peer.closed()) return;
+  if (how.reason() != Reason::peer_unresponsive)
+    OURO_WARN("the line to {} is cut: {}", peer.who(), how.failure()->text);
+  // What was on its way on the other is lost.
+  if (!peer.lines.empty()) return peer.lines.back()->send(payloads(publisher_.everything()));
+  OURO_INFO(NET, "the line to rank {} broke ({}); asking whether it lives", peer.remote.rank,
+            how.failure()->text);
+  // One that is hung up on as soon as it is there is tried again with the next beat.
+  if (Clock::now() - line->since() > kBrief) dial_peer(peer);
+}
+
+void ControlLines::tell() {
+  kicked_ = false;
+  const std::vector<wire::Note> notes = publisher_.changes();
+  if (notes.empty()) return;
+  const std::vector<FrameStream::Payload> news = payloads(notes);
+  for (auto& [rank, peer] : peers_.all())
+    if (!peer->lines.empty()) peer->lines.back()->send(news);
+}
+
+void ControlLines::kick() {
+  if (!kicked_.exchange(true)) asio::post(io_, [this] { tell(); });
+}
+
+void ControlLines::beat() {
+  const auto now = Clock::now();
+  // After a stop of this process nobody else is dead.
+  if (now - last_beat_ > kStalled + kBeat)
+    for (auto& [rank, peer] : peers_.all()) peer->heard = now;
+  last_beat_ = now;
+  timer_.expires_after(kBeat);
+  timer_.async_wait([this](error_code e) {
+    if (!e) beat();
+  });
+  tell();
+  const FrameStream::Payload sign_of_life = FrameStream::payload(wire::Beat{});
+  for (auto& [rank, peer] : peers_.all()) {
+    if (peer->lost || peer->closed()) continue;
+    if (peer->lines.empty())
+      dial_peer(*peer);
+    else
+      peer->lines.back()->send(sign_of_life);
+    judge_silence(*peer, now);
+  }
+}
+
+void ControlLines::judge_silence(RemotePeer& peer, Clock::time_point now) {
+  const auto silent = now - peer.heard;
+  const double seconds = std::chrono::duration<double>(silent).count();
+  // One that has not spoken yet may still be joining.
+  const auto fail_after = peer.spoke ? options_.silent_fail : std::max(options_.silent_fail, options_.join);
+  if (silent >= fail_after) {
+    const bool link = !is_running(interface_);
+    const std::string& failed = peer.attempts.last_failure();
+    peers_.lose(peer.remote.rank, link ? Reason::link_lost : Reason::peer_unresponsive,
+                link ? fmt::format("interface {} of this host is down; no sign of life for {:.1f} s",
+                                   interface_, seconds)
+                     : fmt::format("no sign of life for {:.1f} s{}{}", seconds,
+                                   failed.empty() ? "" : "; connecting to it failed: ", failed),
+                "heartbeat");
+  } else if (silent >= options_.silent_warn && !peer.warned) {
+    peer.warned = true;
+    OURO_WARN("{} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", peer.who(), seconds,
+              std::chrono::duration<double>(fail_after).count());
+  }
+}
+
+bool ControlLines::say_goodbye() {
+  tell();
+  // With unread beats in it a socket that is closed takes back what was sent: it goes out before.
+  return std::all_of(peers_.all().begin(), peers_.all().end(), [](const auto& entry) {
+    const auto& lines = entry.second->lines;
+    if (lines.empty()) return true;
+    lines.back()->last_words();
+    return lines.back()->delivered();
+  });
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,59 @@
+// Control lines: signs of life of the ranks on other hosts, and news of control pages both ways. Used by
+// Network, on its thread.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <string>
+
+#include "runtime/health/replica.h"
+#include "runtime/network/network_options.h"
+#include "runtime/network/remote_peers.h"
+
+namespace ouro::rt {
+
+/// One authenticated line to each rank of another host. A heartbeat runs over it, what changes on this rank's
+/// control page is sent, and what others send is applied to the replicas of theirs. A rank is given up when
+/// its silence has lasted too long, or when nobody or somebody else listens where it did.
+class ControlLines {
+ public:
+  struct Events {
+    std::function<void()> news;       ///< a replica has changed
+    std::function<void(int)> fenced;  ///< this rank has gone on without us
+  };
+  /// `interface`: by which this host reaches the others, for what is said when it is down; "" if not known.
+  /// `mine`: the page that the others hear of.
+  ControlLines(asio::io_context&, const NetworkOptions&, const Identity&, std::string interface, RemotePeers&,
+               transport::Exchange&, const ControlPage& mine, Events);
+  /// Dials the ranks below this one; the others dial.
+  void start();
+  /// One heartbeat now, and one each 250 ms from then on.
+  void beat();
+  /// A line that a peer has dialled.
+  void take(RemotePeer& peer, Line line) { adopt(peer, std::move(line), false); }
+  /// From any thread: something on the page should be known to others soon.
+  void kick();
+  /// The last news and the end of all lines, called again and again; true once all has arrived.
+  bool say_goodbye();
+
+ private:
+  void dial_peer(RemotePeer&);
+  void adopt(RemotePeer&, Line, bool dialled);
+  void hung_up(RemotePeer&, const std::shared_ptr<FrameStream>&, const Status& how);
+  void heard(RemotePeer&, const wire::NetFrame&);
+  void judge_silence(RemotePeer&, Clock::time_point now);
+  void tell();
+
+  asio::io_context& io_;
+  const NetworkOptions& options_;
+  const Identity& identity_;
+  const std::string interface_;
+  RemotePeers& peers_;
+  transport::Exchange& exchange_;
+  ReplicaPublisher publisher_;
+  const Events events_;
+  asio::steady_timer timer_;
+  Clock::time_point last_beat_{};
+  std::atomic<bool> kicked_{false};
+};
+
+}  // namespace ouro::rt

@@ -1,0 +1,60 @@
+// Connections of the tcp fabric. See data_lines.h.
+#include "runtime/network/data_lines.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kIdle = 2s;      // control lines show a dead link before data connections do
+constexpr auto kAgain = 100ms;  // between attempts
+
+}  // namespace
+
+void DataLines::dial_peer(int rank) {
+  RemotePeer* const peer = peers_.find(rank);
+  if (!peer || rank > options_.rank || peer->lost || peer->closed()) return;
+  if (dialing_[rank].now || fabric_.wanted(rank) <= 0) return;
+  dialing_[rank].now = true;
+  dial(io_, peer->remote.endpoint, Purpose::data, identity_, rank, peer->attempts.end(options_.silent_fail),
+       [this, rank](Result<Line> line) { dialled(rank, std::move(line)); });
+}
+
+void DataLines::dialled(int rank, Result<Line> line) {
+  RemotePeer& peer = *peers_.find(rank);
+  Dialing& d = dialing_[rank];
+  d.now = false;
+  peer.attempts.note(line.status(), peer.who());
+  if (peer.lost) return;
+  if (line.ok()) {
+    d.failing_since = {};
+    adopt(peer, std::move(*line), true);
+    return dial_peer(rank);
+  }
+  // Its control line may live on by a path that lets nothing new through.
+  if (d.failing_since == Clock::time_point{}) d.failing_since = Clock::now();
+  if (Clock::now() - d.failing_since > 2 * options_.silent_fail)
+    return peers_.lose(
+        rank, Reason::link_lost,
+        fmt::format("it gives signs of life, but no connection for data could be made for {:.1f} s: {}",
+                    std::chrono::duration<double>(Clock::now() - d.failing_since).count(),
+                    line.status().failure()->text),
+        "connection");
+  auto again = std::make_shared<asio::steady_timer>(io_, kAgain);
+  again->async_wait([this, rank, again](error_code e) {
+    if (!e) dial_peer(rank);
+  });
+}
+
+/// What the kernel cannot get across for seconds is dropped, made anew and sent again, though the control
+/// line lives: between the two there may be a firewall that has forgotten this connection.
+void DataLines::adopt(RemotePeer& peer, Line line, bool dialled) {
+  (void)watch_link(line.socket.get(), kIdle).ok();
+  fabric_.adopt(peer.remote.rank, std::move(line.socket), tls_end(options_.tls, dialled, line));
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,25 @@
+// How a rank reaches other hosts, as its user has asked for it. Used by Network and its parts.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "transport/wire/keys.h"
+
+namespace ouro::rt {
+
+struct NetworkOptions {
+  wire::Nonce job{};
+  int rank = 0, world = 1;
+  std::uint32_t generation = 0;
+  std::string rendezvous;      ///< "host:port", "ip:port" or "file:PATH"
+  std::string host_id;         ///< ranks with the same share memory
+  std::string fabric = "tcp";  ///< or ucx
+  bool tls = false;
+  int connections = 1;  ///< of the tcp fabric, to each peer
+  bool checksums = true;
+  std::chrono::milliseconds silent_warn{1000}, silent_fail{5000};
+  std::chrono::milliseconds join{0};  ///< within which all ranks start
+};
+
+}  // namespace ouro::rt

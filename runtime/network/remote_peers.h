@@ -1,0 +1,84 @@
+// What this rank knows of the ranks on other hosts, and whom it has given up. Used by the parts of Network,
+// on its thread.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/health/control_page.h"
+#include "runtime/network/frame_stream.h"
+#include "transport/net/fabric.h"
+
+namespace ouro::rt {
+
+/// A rank of another host, as the table of the job has it.
+struct RemoteRank {
+  int rank = 0;
+  std::string endpoint;         ///< where it listens
+  wire::Bytes address;          ///< of its fabric
+  ControlPage* copy = nullptr;  ///< the replica of its page here
+};
+
+/// What happened to a rank of another host.
+struct Loss {
+  int rank = -1;
+  Reason reason = Reason::peer_dead;
+  std::string text, detector;
+};
+
+/// Attempts to connect to one rank, one after the other. Each may take longer than the one that failed before
+/// it, for paths that are slow.
+class Attempts {
+ public:
+  /// When the next one is given up; none takes longer than `longest`, or 20 s if that is more.
+  Clock::time_point end(std::chrono::milliseconds longest) const;
+  /// `who` is for the log: a lack of resources here is warned about, once.
+  void note(const Status& outcome, const std::string& who);
+  const std::string& last_failure() const { return last_failure_; }  ///< "" after a success
+
+ private:
+  int failed_ = 0;
+  std::string last_failure_;
+};
+
+/// One rank of another host: its control lines and its signs of life.
+struct RemotePeer {
+  RemoteRank remote;
+  std::vector<std::shared_ptr<FrameStream>> lines;  ///< control lines; all are read, the newest is written to
+  Clock::time_point heard{};
+  bool spoke = false;  ///< something has come since it started: from then on its silence means something
+  bool warned = false, lost = false, fenced = false, dialing = false;
+  std::uint64_t newest = 0;  ///< of its notes
+  Attempts attempts;
+  std::string who() const;  ///< "rank 3 (10.0.0.7:4711)"
+  ContextState state() const { return static_cast<ContextState>(remote.copy->state.get()); }
+  bool closed() const { return state() == ContextState::closed; }
+};
+
+/// All ranks of other hosts, and the one place where one of them is given up: losses that come together are
+/// reported together.
+class RemotePeers {
+ public:
+  RemotePeers(asio::io_context& io, transport::Fabric& fabric) : fabric_(fabric), gather_(io) {}
+
+  void add(RemoteRank);
+  void when_lost(std::function<void(std::vector<Loss>)> report) { report_ = std::move(report); }
+  /// nullptr: it is on this host, or no rank of the job.
+  RemotePeer* find(int rank);
+  std::map<int, std::unique_ptr<RemotePeer>>& all() { return peers_; }
+  /// Gives a rank up, for good: its lines are closed and its data is dropped.
+  void lose(int rank, Reason, std::string text, std::string detector);
+  /// What the fabric has found out. A connection ends with a rank that has left in good order, too.
+  void fabric_failed(int rank, const Status& why);
+
+ private:
+  transport::Fabric& fabric_;
+  std::map<int, std::unique_ptr<RemotePeer>> peers_;
+  std::function<void(std::vector<Loss>)> report_;
+  std::vector<Loss> losses_;
+  asio::steady_timer gather_;
+};
+
+}  // namespace ouro::rt
