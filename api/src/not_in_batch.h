@@ -1,4 +1,4 @@
-// What calls of the C++ interface and of the trainers refuse alike.
+// What calls of the C++ interface refuse alike. Used by its operations and groups.
 #pragma once
 #include <string>
 #include <string_view>

@@ -6,6 +6,7 @@
 #include "api/src/not_in_batch.h"
 #include "runtime/group/batch.h"
 #include "runtime/group/group.h"
+#include "runtime/group/matched_message.h"
 
 namespace ouro {
 namespace {
@@ -23,6 +24,18 @@ Operation make_v(Collective c, CView in, View out, Counts in_counts, Counts out_
   x.in_counts = in_counts;
   x.out_counts = out_counts;
   return x;
+}
+
+Result<Operation> make_mix(CView in, View out, double self,
+                           std::span<const std::pair<int, double>> in_neighbours,
+                           std::span<const int> out_neighbours) {
+  if (in.device.kind != Device::Kind::host || out.device.kind != Device::Kind::host)
+    return unsupported(
+        "mix: its vectors are on a GPU; expected them on the host: only hosts sum up neighbours so far");
+  Operation o = make(Collective::mix, in, out, {}, ReduceOp::premul(self));
+  o.in_neighbours = in_neighbours;
+  o.out_neighbours = out_neighbours;
+  return o;
 }
 
 Status run(Group& g, const Operation& o) {
@@ -121,6 +134,18 @@ Result<Work> all_to_all_v(Group& g, CView in, View out, Counts send_counts, Coun
 Status barrier(Group& g) { return run(g, make(Collective::barrier, {}, {}, {})); }
 Result<Work> barrier(Group& g, const Stream& s) {
   return enqueue(g, make(Collective::barrier, {}, {}, {}), s);
+}
+
+Status mix(Group& g, CView in, View out, double self, std::span<const std::pair<int, double>> in_neighbours,
+           std::span<const int> out_neighbours) {
+  OURO_ASSIGN(const Operation o, make_mix(in, out, self, in_neighbours, out_neighbours));
+  return run(g, o);
+}
+Result<Work> mix(Group& g, CView in, View out, double self,
+                 std::span<const std::pair<int, double>> in_neighbours, std::span<const int> out_neighbours,
+                 const Stream& s) {
+  OURO_ASSIGN(const Operation o, make_mix(in, out, self, in_neighbours, out_neighbours));
+  return enqueue(g, o, s);
 }
 
 // ---- messages -------------------------------------------------------------------------------------
@@ -231,6 +256,27 @@ Result<std::optional<Received>> probe(Group& g, int src, int tag) {
   return std::optional<Received>(Received{(*e)->source, (*e)->tag, (*e)->bytes});
 }
 
+Result<std::optional<Matched>> match(Group& g, int src, int tag) {
+  if (!g.valid()) return empty_group();
+  OURO_ASSIGN(const auto found, g.impl()->match(src, tag));
+  if (!found) return std::optional<Matched>();
+  const auto& [e, key] = *found;
+  return std::optional<Matched>(
+      {{e.source, e.tag, e.bytes}, std::make_shared<rt::MatchedMessage>(g.impl(), key)});
+}
+Result<Received> recv(Group& g, const Matched& matched, View out, Milliseconds deadline) {
+  if (!matched) return invalid("recv: the matched message is an empty handle");
+  OURO_TRY(not_in_batch("recv of a matched message"));
+  if (!matched.impl()->is_of(g.impl())) return invalid("recv: the message was matched in another group");
+  auto m = message(g, false, out.data, out.count, out.dtype, out.device, matched.about().source,
+                   matched.about().tag);
+  if (m.ok()) (*m)->matched = matched.impl()->key();
+  Received received;
+  OURO_TRY(run(g, std::move(m), deadline, &received));
+  return received;
+}
+
+bool in_batch() { return rt::Batch::current() != nullptr; }
 void group_start() { rt::Batch::start(); }
 Status group_end() { return rt::Batch::end(); }
 

@@ -8,17 +8,73 @@
 
 #include "api/src/not_in_batch.h"
 #include "runtime/context/context.h"
+#include "runtime/core/deadline.h"
+#include "runtime/core/log.h"
 #include "runtime/group/group.h"
 
 namespace ouro {
 
 const char* version() { return "0.1.0"; }
+void log_warning(std::string_view text) { OURO_WARN("{}", text); }
 
 // ---- memory ---------------------------------------------------------------------------------------
 
-void* Memory::data() const { return impl_ ? impl_->data() : nullptr; }
-std::size_t Memory::bytes() const { return impl_ ? impl_->bytes() : 0; }
-Device Memory::device() const { return impl_ ? impl_->device() : Device{}; }
+namespace {
+
+Memory handle(std::shared_ptr<rt::Allocation> a) {
+  std::byte* const data = a->data();
+  const std::size_t bytes = a->bytes();
+  const Device device = a->device();
+  return Memory(std::move(a), data, bytes, device);
+}
+
+/// Collective. Whether all ranks are well; if not, what ails this one, or who is not.
+Status all_well(Group& g, const Status& mine) {
+  const std::int32_t well = mine.ok() ? g.size() : g.rank();
+  std::int32_t first = 0;
+  OURO_TRY(all_reduce(g, std::span<const std::int32_t>(&well, 1), std::span(&first, 1), ReduceOp::min));
+  if (!mine.ok() || first == g.size()) return mine;
+  return {Reason::resource,
+          fmt::format("alloc_shared: rank {} could not have or map the memory; its own error says why",
+                      g.ranks()[static_cast<std::size_t>(first)])};
+}
+
+}  // namespace
+
+Result<std::vector<Memory>> Group::alloc_shared(std::size_t bytes) {
+  if (!impl_) return empty_group();
+  OURO_TRY(not_in_batch("alloc_shared"));
+  if (!impl_->one_host())
+    return unsupported(fmt::format(
+        "alloc_shared: the ranks of group '{}' are on several hosts, which share no memory", name()));
+  rt::Context& context = *impl_->context();
+  std::shared_ptr<rt::Allocation> mine;
+  const Status allocated = [&]() -> Status {
+    if (bytes == 0) return {};
+    OURO_ASSIGN(mine, context.allocate(bytes));
+    return {};
+  }();
+  OURO_TRY(all_well(*this, allocated));
+  const MemoryRef ref = mine ? context.find(mine->data(), bytes) : MemoryRef{};
+  const std::uint64_t words[] = {ref.id, ref.offset, bytes};
+  std::vector<std::uint64_t> all(std::size(words) * static_cast<std::size_t>(size()));
+  OURO_TRY(all_gather(*this, std::span<const std::uint64_t>(words), std::span(all)));
+  std::vector<Memory> shared;
+  const Status mapped = [&]() -> Status {
+    for (std::size_t r = 0; r < ranks().size(); ++r) {
+      const std::uint64_t* const of = &all[std::size(words) * r];
+      if (static_cast<int>(r) == rank() || of[2] == 0) {
+        shared.push_back(of[2] == 0 ? Memory() : Memory(mine, mine->data(), bytes));  // pages may be longer
+        continue;
+      }
+      OURO_ASSIGN(auto at, context.resolve(ranks()[r], {of[0], of[1]}, of[2]));
+      shared.emplace_back(std::move(at.keep), at.data, of[2]);
+    }
+    return {};
+  }();
+  OURO_TRY(all_well(*this, mapped));
+  return shared;
+}
 
 // ---- contexts -------------------------------------------------------------------------------------
 
@@ -54,6 +110,17 @@ int Context::local_world_size() const { return impl_ ? impl_->spec().local_size 
 Device Context::device() const {
   return impl_ && impl_->spec().gpu >= 0 ? Device{Device::Kind::cuda, impl_->spec().gpu} : Device{};
 }
+int Context::hosts() const {
+  int hosts = 1;
+  for (int r = 0; r < world_size(); ++r) hosts = std::max(hosts, host(r) + 1);
+  return hosts;
+}
+int Context::host(int world_rank) const {
+  if (world_rank < 0 || world_rank >= world_size()) return -1;
+  return impl_ ? impl_->peer(world_rank).node : 0;
+}
+Milliseconds Context::deadline() const { return impl_ ? impl_->spec().deadline : InitOptions{}.deadline; }
+bool Context::deadline_chosen() const { return impl_ && impl_->spec().deadline_chosen; }
 Group& Context::world() {
   if (!world_) world_ = std::make_unique<Group>();  // every call on it says that it is empty
   return *world_;
@@ -77,7 +144,7 @@ Result<Memory> Context::alloc(std::size_t bytes, Device device) {
   if (!impl_) return invalid("an empty context has no memory");
   auto a = impl_->allocate(bytes, device);
   if (!a.ok()) return a.status();
-  return Memory(std::move(*a));
+  return handle(std::move(*a));
 }
 bool Context::active() const { return impl_ && impl_->active(); }
 Status Context::close() {
@@ -87,12 +154,6 @@ Status Context::close() {
 }
 
 // ---- groups ---------------------------------------------------------------------------------------
-
-Group::Group() = default;
-Group::Group(Group&&) noexcept = default;
-Group& Group::operator=(Group&&) noexcept = default;
-Group::Group(std::shared_ptr<rt::Group> impl) : impl_(std::move(impl)) {}
-Group::~Group() = default;
 
 int Group::rank() const { return impl_ ? impl_->rank() : -1; }
 int Group::size() const { return impl_ ? impl_->size() : 0; }
@@ -107,6 +168,7 @@ std::span<const int> Group::ranks() const {
 std::optional<int> Group::from_global(int world_rank) const {
   return impl_ ? impl_->from_global(world_rank) : std::nullopt;
 }
+Milliseconds Group::deadline() const { return impl_ ? bounded(impl_->spec().deadline) : Milliseconds(0); }
 Status Group::status() const { return impl_ ? impl_->status() : empty_group(); }
 void Group::abort(std::string why) {
   if (impl_) impl_->abort(why);

@@ -68,6 +68,9 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
   /// deadline.
   Status complete(const std::vector<Message*>& messages, std::chrono::milliseconds deadline);
   Result<std::optional<Envelope>> probe(int source, int tag);
+  /// As probe; what is found is set aside. See Messages::match.
+  Result<std::optional<Messages::Match>> match(int source, int tag);
+  void put_back(std::uint64_t key);
   /// What is wrong with a message's arguments.
   Status check(const Message&) const;
   /// Posts and completes, in stream order, messages some of which lie on this rank's GPU: through pinned

@@ -79,4 +79,15 @@ Result<std::optional<Envelope>> Group::probe(int source, int tag) {
   return (*engine)->peek(source, tag);
 }
 
+Result<std::optional<Messages::Match>> Group::match(int source, int tag) {
+  OURO_ASSIGN(const auto here, probe(source, tag));
+  if (!here) return std::optional<Messages::Match>();
+  OURO_ASSIGN(Messages* const engine, messages());
+  return engine->match(source, tag);
+}
+
+void Group::put_back(std::uint64_t key) {
+  if (const auto engine = messages(); engine.ok()) (*engine)->put_back(key);
+}
+
 }  // namespace ouro::rt

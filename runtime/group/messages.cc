@@ -43,11 +43,15 @@ void Messages::post(Message& m) {
   std::lock_guard lock(mutex_);
   if (!m.sends) return claim(m);
   if (m.peer != rank_) return out_[static_cast<std::size_t>(m.peer)].queue.push_back(&m);
-  arrivals_.push_back(
-      {{rank_, m.tag, m.bytes}, std::vector<std::byte>(m.data, m.data + m.bytes), m.bytes, nullptr});
+  arrivals_.push_back({{rank_, m.tag, m.bytes}, std::vector<std::byte>(m.data, m.data + m.bytes), m.bytes});
   m.done = true;
-  auto wanted = std::find_if(wanted_.begin(), wanted_.end(),
-                             [&](Message* w) { return matches(*w, arrivals_.back().envelope); });
+  offer(arrivals_.back().envelope);
+}
+
+/// For a message that waits from now on: the receive that was posted first, if one wants it.
+void Messages::offer(const Envelope& e) {
+  const auto wanted =
+      std::find_if(wanted_.begin(), wanted_.end(), [&](Message* w) { return matches(*w, e); });
   if (wanted == wanted_.end()) return;
   Message& receiver = **wanted;
   wanted_.erase(wanted);
@@ -55,23 +59,32 @@ void Messages::post(Message& m) {
   bump(doorbell());
 }
 
-/// Matches a new receive against what has arrived, in order of arrival; else queues it.
+/// Matches a new receive against what has arrived, in order of arrival, or was set aside for it; else queues
+/// it.
 void Messages::claim(Message& m) {
-  for (auto a = arrivals_.begin(); a != arrivals_.end(); ++a) {
-    if (a->claimed || !matches(m, a->envelope)) continue;
-    if (a->envelope.bytes > m.bytes) {
-      m.outcome = too_long(a->envelope, m.bytes);
-      m.done = true;
-    } else if (a->complete()) {
-      deliver(*a, m);
-      arrivals_.erase(a);
-    } else {
-      a->claimed = &m;
-    }
+  const auto found = std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& a) {
+    return m.matched != 0 ? a.matched == m.matched : a.waits() && matches(m, a.envelope);
+  });
+  if (found != arrivals_.end()) return take(*found, m);
+  if (m.matched != 0) {
+    m.outcome = invalid("recv: the matched message was received before");
+    m.done = true;
     return;
   }
   wanted_.push_back(&m);
   if (m.peer != Message::kAny && m.peer != rank_) expect(m.peer);
+}
+
+void Messages::take(Arrival& a, Message& m) {
+  if (a.envelope.bytes > m.bytes) {
+    m.outcome = too_long(a.envelope, m.bytes);
+    m.done = true;
+  } else if (a.complete()) {
+    deliver(a, m);
+    arrivals_.remove_if([&](const Arrival& other) { return &other == &a; });
+  } else {
+    a.claimed = &m;
+  }
 }
 
 /// Tells the link where the next message of `source` goes if it is the one that is asked for first.
@@ -179,7 +192,7 @@ Status Messages::pull(Inbound& i, int source) {
           wanted_.erase(wanted);
         }
         try {
-          arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), 0, nullptr});
+          arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes)});
         } catch (const std::exception&) {
           return Status(
               Reason::resource,
@@ -237,15 +250,22 @@ bool Messages::withdraw(Message& m) {
       links_->recall_inbound(static_cast<int>(source));
       in_[source].expected = nullptr;
     }
-  for (Arrival& a : arrivals_)
-    if (a.claimed == &m) a.claimed = nullptr;
+  for (Arrival& a : arrivals_) {
+    if (a.claimed != &m) continue;
+    a.claimed = nullptr;
+    if (a.waits()) {
+      offer(a.envelope);
+      break;  // `a` may be gone; a receive claims one message
+    }
+  }
   for (Inbound& i : in_)
     if (i.within && i.target == &m) {  // the rest goes into a buffer of our own, with what has come already
       links_->recall_inbound(i.envelope.source);
-      arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), i.got, nullptr});
+      arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), i.got});
       i.arrival = std::prev(arrivals_.end());
       put(i.arrival->data.data(), m.data, i.got);
       i.target = nullptr;
+      offer(i.envelope);
     }
   return true;
 }
@@ -267,9 +287,27 @@ std::vector<int> Messages::owing() {
 std::optional<Envelope> Messages::peek(int source, int tag) const {
   std::lock_guard lock(mutex_);
   for (const Arrival& a : arrivals_)
-    if (!a.claimed && (source == Message::kAny || source == a.envelope.source) && a.envelope.tag == tag)
-      return a.envelope;
+    if (a.waits() && matches({.peer = source, .tag = tag}, a.envelope)) return a.envelope;
   return std::nullopt;
+}
+
+std::optional<Messages::Match> Messages::match(int source, int tag) {
+  std::lock_guard lock(mutex_);
+  for (Arrival& a : arrivals_) {
+    if (!a.waits() || !matches({.peer = source, .tag = tag}, a.envelope)) continue;
+    a.matched = ++last_key_;
+    return Match{a.envelope, a.matched};
+  }
+  return std::nullopt;
+}
+
+void Messages::put_back(std::uint64_t key) {
+  std::lock_guard lock(mutex_);
+  for (Arrival& a : arrivals_) {
+    if (a.matched != key) continue;
+    a.matched = 0;
+    return offer(a.envelope);
+  }
 }
 
 }  // namespace ouro::rt

@@ -29,6 +29,8 @@ struct Message {
   std::byte* data = nullptr;  ///< read only for sends
   std::size_t bytes = 0;      ///< of the message, or room for one
   static constexpr int kAny = -1;
+  std::uint64_t matched =
+      0;  ///< receives: the key of the message that match() has set aside; 0: the next one
   /// Where the message really lies, if on a GPU; `data` is then pinned memory that stands for it.
   void* on_device = nullptr;
   std::shared_ptr<void> pinned = nullptr;
@@ -60,6 +62,15 @@ class Messages {
   /// Ranks that have not yet taken all that was sent to them.
   std::vector<int> owing();
   std::optional<Envelope> peek(int source, int tag) const;
+  /// A message that was set aside, and the key by which it is received.
+  struct Match {
+    Envelope envelope;
+    std::uint64_t key = 0;
+  };
+  /// Sets aside what peek finds: only a receive with its key gets it.
+  std::optional<Match> match(int source, int tag);
+  /// What was set aside is in the queue again, at its place; nothing if it was received.
+  void put_back(std::uint64_t key);
   /// See transport::Links.
   void linger(std::shared_ptr<void> after) { links_->linger(std::move(after)); }
   /// What to wait on between two calls of progress(): read it before the call.
@@ -71,6 +82,8 @@ class Messages {
     std::vector<std::byte> data;
     std::size_t got = 0;
     Message* claimed = nullptr;
+    std::uint64_t matched = 0;  // its key, if it is set aside
+    bool waits() const { return !claimed && matched == 0; }
     bool complete() const { return got == envelope.bytes; }
   };
   struct Inbound {
@@ -100,6 +113,8 @@ class Messages {
   void post_receive(Inbound&, int source, const PostedReceive&);
   void deliver(Arrival&, Message&);
   void claim(Message&);
+  void take(Arrival&, Message&);
+  void offer(const Envelope&);
 
   std::unique_ptr<transport::Links> links_;
   int rank_;
@@ -108,6 +123,7 @@ class Messages {
   std::vector<Outbound> out_;
   std::list<Message*> wanted_;   // posted receives, in order
   std::list<Arrival> arrivals_;  // in order of their first slot
+  std::uint64_t last_key_ = 0;   // of the messages that were set aside
 };
 
 }  // namespace ouro::rt

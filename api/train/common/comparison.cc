@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "api/src/not_in_batch.h"
+#include "api/train/common/not_in_batch.h"
 #include "api/train/common/param_checks.h"
 
 namespace ouro::train {

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "api/src/not_in_batch.h"
+#include "api/train/common/not_in_batch.h"
 #include "api/train/common/param_checks.h"
 
 namespace ouro::train {

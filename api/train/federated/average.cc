@@ -7,8 +7,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "api/src/not_in_batch.h"
 #include "api/train/common/comparison.h"
+#include "api/train/common/not_in_batch.h"
 #include "api/train/common/param_checks.h"
 #include "api/train/federated/outer_state.h"
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "api/src/not_in_batch.h"
+#include "api/train/common/not_in_batch.h"
 #include "api/train/common/param_checks.h"
 #include "api/train/federated/federation_state.h"
 
@@ -31,8 +31,6 @@ const Traits* traits_of(Strategy s) {
   const auto i = static_cast<std::size_t>(s);
   return i < std::size(kStrategies) ? &kStrategies[i] : nullptr;
 }
-
-Group handle(const Group& g) { return Group(g.impl()); }
 
 /// Sites' weights as this rank's own factor.
 Result<ReduceOp> weighting(const ParallelLayout& layout, const std::vector<double>& weights) {
@@ -191,7 +189,7 @@ AggregationLane lane_of(const LayoutGroups& groups, std::size_t s) {
   AggregationLane lane;
   const ParallelLayout& l = groups.layout;
   const auto at = [&](const std::vector<Group>& all) {
-    return s < all.size() && all[s].size() > 1 ? handle(all[s]) : Group();
+    return s < all.size() && all[s].size() > 1 ? all[s] : Group();
   };
   if (!l.federation) {
     lane.across = at(groups.replica_average);

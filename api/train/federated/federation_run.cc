@@ -6,9 +6,9 @@
 #include <cstring>
 #include <mutex>
 
-#include "api/src/not_in_batch.h"
+#include "api/train/common/not_in_batch.h"
 #include "api/train/federated/federation_state.h"
-#include "runtime/stream/gpu_stream.h"
+#include "kernels/device/gpu.h"
 
 namespace ouro::train {
 namespace {
@@ -186,8 +186,8 @@ Status enqueue_lane(State& state, AggregationLane& lane, const Stream& across, c
         const Result<Work> work = all_reduce(lane.across, v, v, state.op, across);
         if (!work.ok()) return pass_on(lane, work.status());
         state.began(*work);
-        work->then([members = lane.inside.impl()](const Status& s) {
-          if (members && !s.ok()) members->abort("the mean across sites failed: " + s.message());
+        work->then([members = lane.inside](const Status& s) mutable {
+          if (members.valid() && !s.ok()) members.abort("the mean across sites failed: " + s.message());
         });
         return Status{};
       }));
@@ -262,13 +262,13 @@ Status agree_on_layout(State& s, const Status& refused) {
 void set_comparison(State& s, const LayoutGroups& groups) {
   const ParallelLayout& l = groups.layout;
   s.world_rank = l.rank;
-  if (!groups.federated.empty()) s.column_across = Group(groups.federated[0].impl());
+  if (!groups.federated.empty()) s.column_across = groups.federated[0];
   if (!groups.replica_average.empty()) {
-    s.column_inside = Group(groups.replica_average[0].impl());
+    s.column_inside = groups.replica_average[0];
     const int sender = l.receive_from.value_or(l.rank);
     s.column_root = s.column_inside.from_global(sender).value_or(0);
   }
-  if (groups.shard) s.row = Group(groups.shard->impl());
+  if (groups.shard) s.row = *groups.shard;
 }
 
 Status AggregationPlan::compare() {

@@ -6,17 +6,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 #include <thread>
 #include <vector>
 
-#include "api/src/not_in_batch.h"
 #include "api/train/common/comparison.h"
+#include "api/train/common/not_in_batch.h"
 #include "kernels/host/host_loops.h"
-#include "runtime/core/deadline.h"
-#include "runtime/group/group.h"
 
 namespace ouro::train {
 namespace {
@@ -62,14 +61,13 @@ struct Window::State {
   struct Shown {
     Front* front = nullptr;
     std::byte* data = nullptr;
-    std::shared_ptr<device::Segment> keep;
   };
   explicit State(Group g) : group(std::move(g)) {}
   Group group;
   std::size_t count = 0;
   DType dtype = DType::f32;
-  std::shared_ptr<rt::Allocation> mine;
-  std::vector<Shown> shown;  // by rank
+  std::vector<Memory> memory;
+  std::vector<Shown> shown;  // by rank, in `memory`
 
   Status lock(int rank, bool writes) const;
   void unlock(int rank, bool writes) const {
@@ -88,14 +86,15 @@ struct Window::State {
 };
 
 Status Window::State::lock(int rank, bool writes) const {
+  using Clock = std::chrono::steady_clock;
   constexpr int kSpins = 200;
   constexpr std::chrono::microseconds kSleep{50};
   Front& f = *shown[static_cast<std::size_t>(rank)].front;
   const auto start = Clock::now();
-  const auto end = deadline_after(group.impl()->spec().deadline, start);
+  const auto end = start + group.deadline();
   for (int turn = 0; !try_lock(f, writes); ++turn) {
     if (turn < kSpins) {
-      relax();
+      std::this_thread::yield();
       continue;
     }
     Status over = group.status();
@@ -131,38 +130,23 @@ Status Window::State::check(int rank, const void* data, std::size_t elements, DT
 Result<Window> Window::create(Group& g, CView initial) {
   if (!g.valid()) return invalid("window: the group is an empty handle");
   OURO_TRY(not_in_batch("window"));
-  rt::Context& context = *g.impl()->context();
-  auto state = std::make_shared<State>(Group(g.impl()));
+  auto state = std::make_shared<State>(g);
   state->count = initial.count;
   state->dtype = initial.dtype;
-  const std::size_t bytes = sizeof(Front) + initial.bytes();
-  MemoryRef ref;
-  const auto prepare = [&]() -> Status {
-    if (!on_host(initial.device)) return gpu_memory();
-    if (initial.data == nullptr && initial.count > 0) return invalid("window: a null pointer");
-    auto made = context.allocate(bytes);
-    OURO_TRY(made.status());
-    state->mine = std::move(*made);
-    if (initial.bytes() > 0) std::memcpy(state->mine->data() + sizeof(Front), initial.data, initial.bytes());
-    ref = context.find(state->mine->data(), bytes);
-    return {};
-  };
+  Status mine;
+  if (!on_host(initial.device)) mine = gpu_memory();
+  if (initial.data == nullptr && initial.count > 0) mine = invalid("window: a null pointer");
   const Claim claims[] = {{"an array of another type", static_cast<std::uint64_t>(initial.dtype)},
                           {"an array of another length", initial.count, true}};
-  OURO_TRY(compare(g, "window", claims, prepare()));
-
-  const std::uint64_t words[] = {ref.id, ref.offset};
-  std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(g.size()));
-  OURO_TRY(all_gather(g, std::span<const std::uint64_t>(words), std::span<std::uint64_t>(all)));
-  Status mapped;
-  for (std::size_t r = 0; r < static_cast<std::size_t>(g.size()) && mapped.ok(); ++r) {
-    auto at = context.resolve(g.ranks()[r], {all[2 * r], all[2 * r + 1]}, bytes);
-    mapped = at.status();
-    if (mapped.ok())
-      state->shown.push_back(
-          {reinterpret_cast<Front*>(at->data), at->data + sizeof(Front), std::move(at->keep)});
+  OURO_TRY(compare(g, "window", claims, mine));
+  OURO_ASSIGN(state->memory, g.alloc_shared(sizeof(Front) + initial.bytes()));
+  for (const Memory& m : state->memory) {
+    auto* const at = static_cast<std::byte*>(m.data());
+    state->shown.push_back({reinterpret_cast<Front*>(at), at + sizeof(Front)});
   }
-  OURO_TRY(compare(g, "window", {}, mapped));
+  if (initial.bytes() > 0)
+    std::memcpy(state->shown[static_cast<std::size_t>(g.rank())].data, initial.data, initial.bytes());
+  OURO_TRY(barrier(g));  // all arrays are there
   return Window(std::move(state));
 }
 

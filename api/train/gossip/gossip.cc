@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "api/src/not_in_batch.h"
 #include "api/train/common/comparison.h"
+#include "api/train/common/not_in_batch.h"
 #include "api/train/common/param_checks.h"
 #include "api/train/gossip/gossip_state.h"
 

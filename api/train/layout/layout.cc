@@ -11,8 +11,6 @@
 #include <limits>
 #include <numeric>
 
-#include "runtime/context/context.h"
-
 namespace ouro::train {
 
 // ---- meshes ---------------------------------------------------------------------------------------
@@ -197,8 +195,7 @@ constexpr Milliseconds kDeadline = std::chrono::hours(1);
 }  // namespace
 
 GroupOptions patient(const Context& context, GroupOptions options, Milliseconds deadline) {
-  if (options.deadline.count() == 0 && context.impl() && !context.impl()->spec().deadline_chosen)
-    options.deadline = deadline;
+  if (options.deadline.count() == 0 && !context.deadline_chosen()) options.deadline = deadline;
   return options;
 }
 

@@ -8,28 +8,19 @@
 #include <new>
 #include <set>
 
-#include "api/src/not_in_batch.h"
 #include "api/train/common/comparison.h"
+#include "api/train/common/not_in_batch.h"
 #include "api/train/common/patient.h"
-#include "runtime/context/context.h"
-#include "runtime/plan/operation.h"
+#include "api/train/layout/most_bytes.h"
 
 namespace ouro::train {
 namespace {
 
 constexpr int kRequestTag = 0, kScoreTag = 0, kMetadataTag = 1;
 
-/// What tells the hosts of all ranks apart: the identity under which their context joined. A job of one host
-/// has none.
-Result<std::vector<std::string>> exchange_hosts(Context& c) {
-  const auto& network = c.impl()->spec().network;
-  Digest mine;
-  mine.add(std::string_view(network ? network->host_id : ""));
-  const std::uint64_t word = mine.value();
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(c.world_size()));
-  OURO_TRY(all_gather(c.world(), std::span<const std::uint64_t>(&word, 1), std::span(all)));
+std::vector<std::string> hosts_of(const Context& c) {
   std::vector<std::string> hosts;
-  for (const std::uint64_t host : all) hosts.push_back(fmt::format("{:016x}", host));
+  for (int r = 0; r < c.world_size(); ++r) hosts.push_back(fmt::format("host {}", c.host(r)));
   return hosts;
 }
 
@@ -65,11 +56,7 @@ Result<Roles> make_roles(Context& c, RankLayoutOptions options, GroupOptions gro
   if (n > 1) {
     const Claim claim{"other options", digest_of(options)};
     OURO_TRY(compare(c.world(), "roles", {&claim, 1}, mine));
-    if (options.hosts.empty()) {
-      auto hosts = exchange_hosts(c);
-      OURO_TRY(hosts.status());
-      options.hosts = std::move(*hosts);
-    }
+    if (options.hosts.empty()) options.hosts = hosts_of(c);
   }
   OURO_TRY(mine);
   auto layout = RankLayout::make(options);  // from the same numbers, so that all ranks refuse or none
@@ -152,7 +139,7 @@ Result<ReplayReport> serve_replay(Mailbox& mail, int clients, const ReplayHandle
 }
 
 Status ReplayClient::request(ReplayRequest kind, CBytes payload) {
-  if (payload.size() >= rt::kMaxBytes)
+  if (payload.size() >= kMostBytes)
     return invalid(fmt::format("a request of {} bytes overflows an address", payload.size()));
   Bytes data;
   try {

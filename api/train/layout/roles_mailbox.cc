@@ -10,10 +10,9 @@
 #include <new>
 #include <thread>
 
-#include "api/src/not_in_batch.h"
+#include "api/train/common/not_in_batch.h"
+#include "api/train/layout/most_bytes.h"
 #include "ouro/train/roles.hpp"
-#include "runtime/core/deadline.h"
-#include "runtime/group/group.h"
 
 namespace ouro::train {
 
@@ -21,20 +20,20 @@ struct Mailbox::State {
   explicit State(Group g) : group(std::move(g)) {}
   /// Nobody waits for a peer here: what is still under way ends, on all ranks.
   ~State() {
-    const bool busy = std::any_of(streams.begin(), streams.end(), [](const auto& s) {
-      const auto last = s.second.impl()->last();
-      return last && !last->done();
-    });
+    const bool busy =
+        std::any_of(outgoing.begin(), outgoing.end(), [](const auto& o) { return !o.second.last.test(); });
     if (busy) group.abort("a mailbox ended with messages under way");
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   Group group;
-  /// Held from finding a message to claiming it, not while the rest of it comes.
-  std::mutex receive_mutex;
+  struct Outgoing {
+    Stream stream;
+    Work last;  // that was enqueued there
+  };
   std::mutex send_mutex;
-  std::map<int, Stream>
-      streams;  // one a destination, made by its first isend: keeps the order of its messages
+  std::map<int, Outgoing>
+      outgoing;  // by destination, made by its first isend: keeps the order of its messages
 
   Result<std::optional<Message>> take(int src, int tag, Milliseconds deadline);
 };
@@ -58,7 +57,7 @@ Status Mailbox::send(CBytes data, int dst, int tag) {
   bool queued = false;
   {
     std::lock_guard lock(state_->send_mutex);
-    queued = state_->streams.contains(dst);
+    queued = state_->outgoing.contains(dst);
   }
   if (!queued) return ouro::send(state_->group, CView(data.data(), data.size(), DType::u8), dst, tag);
   const auto work = isend(data, dst, tag);  // behind what is under way to that rank
@@ -70,7 +69,7 @@ Result<Work> Mailbox::isend(CBytes data, int dst, int tag) {
   if (dst < 0 || dst >= size() || tag < 0)
     return invalid(fmt::format("isend: rank {} and tag {}; expected a rank of 0..{} and a tag of 0 at least",
                                dst, tag, size() - 1));
-  if (data.size() > rt::kMaxBytes)
+  if (data.size() > kMostBytes)
     return invalid(fmt::format("isend: {} bytes overflow an address", data.size()));
   Bytes bytes;
   try {
@@ -79,39 +78,31 @@ Result<Work> Mailbox::isend(CBytes data, int dst, int tag) {
     return Status(Reason::resource, fmt::format("isend: no memory for a copy of {} bytes", data.size()));
   }
   std::lock_guard lock(state_->send_mutex);
-  Stream& stream = state_->streams[dst];
-  if (!stream.valid()) {
-    auto made = Stream::create(Priority::normal, fmt::format("mail to {}", dst));
-    if (!made.ok()) state_->streams.erase(dst);
-    OURO_TRY(made.status());
-    stream = std::move(*made);
+  auto to = state_->outgoing.find(dst);
+  if (to == state_->outgoing.end()) {
+    OURO_ASSIGN(auto stream, Stream::create(Priority::normal, fmt::format("mail to {}", dst)));
+    to = state_->outgoing.emplace(dst, State::Outgoing{std::move(stream), Work()}).first;
   }
   // The group, not the state: a state that ended on its own stream's thread would join it.
-  return stream.run([group = state_->group.impl(), bytes = std::move(bytes), dst, tag] {
-    Group g(group);
-    return ouro::send(g, CView(bytes.data(), bytes.size(), DType::u8), dst, tag);
-  });
+  to->second.last =
+      to->second.stream.run([group = state_->group, bytes = std::move(bytes), dst, tag]() mutable {
+        return ouro::send(group, CView(bytes.data(), bytes.size(), DType::u8), dst, tag);
+      });
+  return to->second.last;
 }
 
 Result<std::optional<Message>> Mailbox::State::take(int src, int tag, Milliseconds deadline) {
+  OURO_ASSIGN(const auto found, ouro::match(group, src, tag));
+  if (!found) return std::optional<Message>();
   Message m;
-  rt::Message claim;
-  {
-    std::lock_guard lock(receive_mutex);
-    const auto found = ouro::probe(group, src, tag);
-    OURO_TRY(found.status());
-    if (!*found) return std::optional<Message>();
-    m.source = (*found)->source, m.tag = tag;
-    try {
-      m.data.resize((*found)->bytes);
-    } catch (const std::exception&) {  // its length is the sender's choice; it stays where it is
-      return Status(Reason::resource, fmt::format("recv: no memory for a message of {} bytes from rank {}",
-                                                  (*found)->bytes, m.source));
-    }
-    claim = {.sends = false, .peer = m.source, .tag = tag, .data = m.data.data(), .bytes = m.data.size()};
-    OURO_TRY(group.impl()->post({&claim}));
+  m.source = found->about().source, m.tag = tag;
+  try {
+    m.data.resize(found->about().bytes);
+  } catch (const std::exception&) {  // its length is the sender's choice; it stays where it is
+    return Status(Reason::resource, fmt::format("recv: no memory for a message of {} bytes from rank {}",
+                                                found->about().bytes, m.source));
   }
-  OURO_TRY(group.impl()->complete({&claim}, deadline));
+  OURO_TRY(ouro::recv(group, *found, View(m.data.data(), m.data.size(), DType::u8), deadline).status());
   return std::optional(std::move(m));
 }
 
@@ -119,23 +110,25 @@ Result<Message> Mailbox::recv(std::optional<int> src, int tag, Milliseconds dead
   constexpr int kYields = 400;
   constexpr std::chrono::microseconds kLongest{500};
   OURO_TRY(not_in_batch("mailbox"));
-  const Milliseconds limit = bounded(deadline.count() > 0 ? deadline : state_->group.impl()->spec().deadline);
-  const auto start = Clock::now();
+  const Milliseconds limit = deadline.count() > 0 ? deadline : state_->group.deadline();
+  const auto start = std::chrono::steady_clock::now();
+  const auto waited = [start] {
+    return std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now() - start);
+  };
   std::chrono::microseconds pause{10};
   for (int turn = 0;; ++turn) {
-    const auto left = limit - std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
-    auto taken = state_->take(src.value_or(kAnySource), tag, std::max(left, Milliseconds(1)));
-    OURO_TRY(taken.status());
-    if (*taken) return std::move(**taken);
-    const auto waited = Clock::now() - start;
-    if (waited >= limit)
+    OURO_ASSIGN(auto taken,
+                state_->take(src.value_or(kAnySource), tag, std::max(limit - waited(), Milliseconds(1))));
+    if (taken) return std::move(*taken);
+    const Milliseconds so_far = waited();
+    if (so_far >= limit)
       return Status(Failure{.reason = Reason::deadline,
                             .text = fmt::format("no message with tag {} came {}", tag,
                                                 src ? fmt::format("from rank {}", *src) : "from anybody"),
                             .rank = src.value_or(-1),
                             .group = state_->group.name(),
                             .op = "recv",
-                            .elapsed_s = std::chrono::duration<double>(waited).count()});
+                            .elapsed_s = std::chrono::duration<double>(so_far).count()});
     if (turn < kYields) {
       std::this_thread::yield();
       continue;
@@ -146,19 +139,18 @@ Result<Message> Mailbox::recv(std::optional<int> src, int tag, Milliseconds dead
 }
 
 Result<std::optional<Received>> Mailbox::probe(std::optional<int> src, int tag) {
-  std::lock_guard lock(state_->receive_mutex);
   return ouro::probe(state_->group, src.value_or(kAnySource), tag);
 }
 
 Status Mailbox::drain(Milliseconds deadline) {
-  std::map<int, Stream> streams;
+  std::map<int, State::Outgoing> outgoing;
   {
     std::lock_guard lock(state_->send_mutex);
-    streams = state_->streams;
+    outgoing = state_->outgoing;
   }
   Status first;
-  for (const auto& [dst, stream] : streams)
-    if (Status s = stream.synchronize(deadline); first.ok()) first = s;
+  for (const auto& [dst, to] : outgoing)
+    if (Status s = to.stream.synchronize(deadline); first.ok()) first = s;
   return first;
 }
 

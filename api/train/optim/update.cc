@@ -9,9 +9,6 @@
 #include <mutex>
 #include <new>
 
-#include "runtime/core/log.h"
-#include "runtime/stream/gpu_stream.h"
-
 namespace ouro::train {
 namespace {
 
@@ -183,7 +180,7 @@ Status on_host(const Stream& stream, std::function<Status()> f) {
   // and here.
   (void)stream.run([f = std::move(f)] {
     Status s = f();
-    if (!s.ok()) OURO_WARN("an optimiser step on a stream failed: {}", s.message());
+    if (!s.ok()) log_warning("an optimiser step on a stream failed: " + s.message());
     return s;
   });
   return {};
@@ -196,7 +193,7 @@ Status check_stream(Device device, const Stream& stream) {
 }
 
 Status on_device(Device device, const Stream& stream, std::function<Status(gpu::Stream)> f) {
-  if (stream.valid() && stream.device() == device) return f(stream.impl()->gpu()->get());
+  if (stream.valid() && stream.device() == device) return f({device.index, stream.cuda_handle()});
   OURO_TRY(check_stream(device, stream));
   auto scratch = scratch_of(device.index);
   OURO_TRY(scratch.status());

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/src/not_in_batch.h"
 #include "api/train/common/comparison.h"
+#include "api/train/common/not_in_batch.h"
 #include "api/train/common/param_checks.h"
 #include "api/train/optim/update.h"
 #include "api/train/sharded/shard_state.h"

@@ -30,7 +30,7 @@ TEST(RolesGolden, FloatsTravelAsTheyAre) {
   const auto payload = golden["send_float_payload"].at("payload").get<std::vector<float>>();
   cases.add("payloads");
   EXPECT_EQ("", run_threads(2, [&](Context& c) -> std::string {
-              auto mail = Mailbox::create(Group(c.world().impl()));
+              auto mail = Mailbox::create(c.world());
               OURO_RANK_OK(mail);
               if (c.rank() == 0) {
                 OURO_RANK_OK(mail->send(as_bytes(std::span<const float>(payload)), 1));
@@ -48,7 +48,7 @@ TEST(RolesGolden, FloatsTravelAsTheyAre) {
 
 TEST(Mailbox, TakesFromAnySourceInAnyOrder) {
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
-              auto mail = Mailbox::create(Group(c.world().impl()));
+              auto mail = Mailbox::create(c.world());
               OURO_RANK_OK(mail);
               if (c.rank() < 2) {
                 Bytes data;
@@ -81,7 +81,7 @@ TEST(Mailbox, KeepsOrderOfEveryLengthBesideCollectives) {
                 for (int tag = 0; tag < 2; ++tag)
                   for (const std::size_t n : kLengths) {
                     auto m = mail->recv(tag == 0 ? std::optional(before) : std::nullopt, tag);
-                    if (!m.ok() || m->data.size() != n || m->source != before || m->tag != tag)
+                    if (!m.ok() || m->data != Bytes(n, std::byte{7}) || m->source != before || m->tag != tag)
                       trouble +=
                           m.ok() ? fmt::format("{} bytes for {}", m->data.size(), n) : m.status().message();
                   }
@@ -114,20 +114,23 @@ TEST(Mailbox, KeepsOrderOfEveryLengthBesideCollectives) {
             }));
 }
 
+/// Message k of a rank.
+Bytes payload(int k) {
+  return Bytes(static_cast<std::size_t>(k * 37 % 900), static_cast<std::byte>(k % 256));
+}
+
 TEST(Mailbox, ManyThreadsReceiveFromAnySource) {
   constexpr int kEach = 200, kThreads = 3;
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
-              auto mail = Mailbox::create(Group(c.world().impl()));
+              auto mail = Mailbox::create(c.world());
               OURO_RANK_OK(mail);
               if (c.rank() > 0) {
-                for (int k = 0; k < kEach; ++k)
-                  OURO_RANK_OK(mail->isend(
-                      Bytes(static_cast<std::size_t>(k * 37 % 900), static_cast<std::byte>(k % 256)), 0));
+                for (int k = 0; k < kEach; ++k) OURO_RANK_OK(mail->isend(payload(k), 0));
                 OURO_RANK_OK(mail->drain());
                 OURO_RANK_OK(barrier(c.world()));
                 return "";
               }
-              std::atomic<int> got{0}, wrong{0};
+              std::atomic<int> got{0}, wrong{0}, seen[2][kEach] = {};
               {
                 std::vector<std::jthread> threads;
                 for (int t = 0; t < kThreads; ++t)
@@ -138,19 +141,24 @@ TEST(Mailbox, ManyThreadsReceiveFromAnySource) {
                         ++wrong;
                         continue;
                       }
-                      for (const std::byte b : m->data) wrong += b != m->data[0];
+                      const int k = m->data.empty() ? 0 : std::to_integer<int>(m->data[0]);
+                      if (k < kEach && m->data == payload(k)) ++seen[m->source - 1][k];
                     }
                   });
               }
               OURO_RANK_OK(barrier(c.world()));
-              OURO_RANK_CHECK(wrong == 0, "{} messages are wrong", wrong.load());
+              OURO_RANK_CHECK(wrong == 0, "{} receives failed", wrong.load());
+              for (int r = 0; r < 2; ++r)
+                for (int k = 0; k < kEach; ++k)
+                  OURO_RANK_CHECK(seen[r][k] == 1, "message {} of rank {} came {} times", k, r + 1,
+                                  seen[r][k].load());
               return "";
             }));
 }
 
 TEST(Mailbox, RefusesAndTimesOut) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
-              auto mail = Mailbox::create(Group(c.world().impl()));
+              auto mail = Mailbox::create(c.world());
               OURO_RANK_OK(mail);
               const auto invalid_code = [](const Status& s) { return s.code() == Code::invalid; };
               OURO_RANK_CHECK(invalid_code(mail->send({}, 2)) && invalid_code(mail->send({}, -1)), "rank");
@@ -168,6 +176,7 @@ TEST(Mailbox, RefusesAndTimesOut) {
               OURO_RANK_OK(mail->send(bytes_of({1, 2}), 1 - c.rank(), 9));
               auto m = mail->recv(1 - c.rank(), 9);
               OURO_RANK_OK(m);
+              OURO_RANK_CHECK(ints(m->data) == (std::vector{1, 2}), "{}", ints(m->data));
               return "";
             }));
 }
@@ -177,7 +186,7 @@ TEST(Mailbox, AHalfMessageHoldsUpNobodyElse) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(test::Mode::processes);
   EXPECT_EQ("", test::run_processes(3, [](Context& c) -> std::string {
               constexpr std::size_t kLarge = 32 << 20;
-              auto mail = Mailbox::create(Group(c.world().impl()));
+              auto mail = Mailbox::create(c.world());
               OURO_RANK_OK(mail);
               const std::int64_t pid = ::getpid();
               std::vector<std::int64_t> pids(3);

@@ -152,7 +152,7 @@ TEST(Replay, ClientsOfEveryKindAndTwoManagers) {
 /// Who says EXIT twice has left once; who leaves twice says it once.
 TEST(Replay, CountsWhoHasLeftNotHowOften) {
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
-              auto mail = Mailbox::create(Group(c.world().impl()));
+              auto mail = Mailbox::create(c.world());
               OURO_RANK_OK(mail);
               if (c.rank() == 0) {
                 auto report = serve_replay(*mail, 2, {.store = [](int, CBytes) { return 1.0; }});
@@ -182,7 +182,7 @@ TEST(Replay, CountsWhoHasLeftNotHowOften) {
 TEST(Replay, RefusesWhatIsNoRequest) {
   EXPECT_EQ(
       "", run_threads(2, [](Context& c) -> std::string {
-        auto mail = Mailbox::create(Group(c.world().impl()));
+        auto mail = Mailbox::create(c.world());
         OURO_RANK_OK(mail);
         const ReplayHandlers handlers{.store = [](int, CBytes) { return 0.0; }};
         if (c.rank() == 0) {
@@ -208,7 +208,7 @@ TEST(Replay, RefusesWhatIsNoRequest) {
 TEST(Replay, AKilledClientEndsTheService) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(test::Mode::processes);
   const std::string said = test::run_processes(3, [](Context& c) -> std::string {
-    auto mail = Mailbox::create(Group(c.world().impl()));
+    auto mail = Mailbox::create(c.world());
     OURO_RANK_OK(mail);
     if (c.rank() == 2) {
       OURO_RANK_OK(mail->send(bytes_of({static_cast<int>(ReplayRequest::data)}), 0));

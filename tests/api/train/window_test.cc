@@ -17,6 +17,10 @@ using test::run_threads;
 bool refused(const Status& s) { return s.code() == Code::invalid; }
 std::string text(const Status& s) { return s.ok() ? "ok" : s.message(); }
 
+bool uniform(const std::vector<double>& y) {
+  return std::all_of(y.begin(), y.end(), [&](double v) { return v == y[0]; });
+}
+
 class Windows : public ::testing::TestWithParam<test::Mode> {};
 
 TEST_P(Windows, GetPutAccumulateAndAverage) {
@@ -53,27 +57,51 @@ TEST_P(Windows, GetPutAccumulateAndAverage) {
 INSTANTIATE_TEST_SUITE_P(All, Windows, ::testing::Values(test::Mode::threads, test::Mode::processes),
                          [](const auto& mode) { return test::name(mode.param); });
 
-bool uniform(const std::vector<double>& y) {
-  return std::all_of(y.begin(), y.end(), [&](double v) { return v == y[0]; });
-}
-
-/// Owners publish while others read: every array that is seen is one that was published, never half of two.
-TEST(Window, ShowsWholeArraysToThoseWhoDoNotWait) {
-  EXPECT_EQ("", run_threads(4, [](Context& c) -> std::string {
+/// Owners publish while others read: every array that is seen is one that was published, never half of two,
+/// and never an older one than was seen before. In the end everybody has seen everything.
+TEST_P(Windows, ShowWholeArraysToThoseWhoDoNotWait) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  EXPECT_EQ("", run(GetParam(), 4, [](Context& c) -> std::string {
+              constexpr int kTurns = 100;
               std::vector<double> x(4096, 0), y(4096);
               auto w = Window::create(c.world(), std::span<const double>(x));
               OURO_RANK_OK(w);
-              for (int t = 1; t <= 100; ++t) {
-                std::fill(x.begin(), x.end(), static_cast<double>(t));
-                OURO_RANK_OK(w->publish(std::span<const double>(x)));
-                const int other = (c.rank() + t) % 4;
+              const int donors[] = {0, 1, 2, 3};
+              const double weights[] = {1, 1, 1, 1};
+              double seen[4] = {}, least = 0;
+              const auto look = [&](int other) -> std::string {
                 OURO_RANK_OK(w->get(other, std::span<double>(y)));
                 OURO_RANK_CHECK(uniform(y), "half of two arrays from rank {}", other);
-                const int donors[] = {0, 1, 2, 3};
-                const double weights[] = {1, 1, 1, 1};
+                OURO_RANK_CHECK(y[0] >= seen[other] && y[0] <= kTurns, "{} after {} from rank {}", y[0],
+                                seen[other], other);
+                seen[other] = y[0];
+                return "";
+              };
+              for (int t = 1; t <= kTurns; ++t) {
+                std::fill(x.begin(), x.end(), static_cast<double>(t));
+                OURO_RANK_OK(w->publish(std::span<const double>(x)));
+                if (auto wrong = look(c.rank()); !wrong.empty()) return wrong;
+                OURO_RANK_CHECK(seen[c.rank()] == t, "{} is the last that was published, {} is shown", t,
+                                seen[c.rank()]);
+                if (auto wrong = look((c.rank() + t) % 4); !wrong.empty()) return wrong;
                 OURO_RANK_OK(average_donors(*w, donors, weights, std::span<double>(y)));
                 OURO_RANK_CHECK(uniform(y), "a mean of half arrays");
+                double sum = 0;
+                for (const double s : seen) sum += s;
+                OURO_RANK_CHECK(y[0] >= std::max(sum / 4, least) && y[0] <= kTurns,
+                                "a mean of {} after {} and {}", y[0], sum / 4, least);
+                least = y[0];
               }
+              OURO_RANK_OK(w->fence());
+              for (int r = 0; r < 4; ++r) {
+                if (auto wrong = look(r); !wrong.empty()) return wrong;
+                OURO_RANK_CHECK(seen[r] == kTurns, "rank {} shows {} in the end", r, seen[r]);
+                auto version = w->version(r);
+                OURO_RANK_OK(version);
+                OURO_RANK_CHECK(*version == kTurns, "version {} of rank {}", *version, r);
+              }
+              OURO_RANK_OK(average_donors(*w, donors, weights, std::span<double>(y)));
+              OURO_RANK_CHECK(y == std::vector<double>(4096, kTurns), "a mean of {} in the end", y[0]);
               return "";
             }));
 }
