@@ -141,6 +141,7 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   spec.join.deadline = pick(o.join_deadline, defaults.join_deadline, *joining, "OURO_JOIN_DEADLINE");
   if (spec.deadline.count() <= 0 || spec.join.deadline.count() <= 0)
     return invalid("deadlines must be positive");
+  spec.join.cancel = o.cancel;
   spec.numerics = o.numerics != Numerics::inherit ? o.numerics
                   : **numerics == "canonical"     ? Numerics::canonical
                                                   : Numerics::fast;

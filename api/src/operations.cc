@@ -239,14 +239,26 @@ Status send(Group& g, CView data, int dst, int tag) {
 Result<Work> send(Group& g, CView data, int dst, int tag, const Stream& s) {
   return enqueue(g, message(g, true, data.data, data.count, data.dtype, data.device, dst, tag), s);
 }
+namespace {
+Result<std::unique_ptr<rt::Message>> receive(const Group& g, View out, int src, int tag, bool exact) {
+  auto m = message(g, false, out.data, out.count, out.dtype, out.device, src, tag);
+  if (m.ok()) (*m)->exact = exact;
+  return m;
+}
+}  // namespace
 Result<Received> recv(Group& g, View out, int src, int tag, Milliseconds deadline) {
+  return recv(g, out, src, tag, RecvOptions{.deadline = deadline});
+}
+Result<Received> recv(Group& g, View out, int src, int tag, const RecvOptions& o) {
   Received received;
-  OURO_TRY(
-      run(g, message(g, false, out.data, out.count, out.dtype, out.device, src, tag), deadline, &received));
+  OURO_TRY(run(g, receive(g, out, src, tag, o.exact), o.deadline, &received));
   return received;
 }
 Result<Work> recv(Group& g, View out, int src, int tag, const Stream& s) {
-  return enqueue(g, message(g, false, out.data, out.count, out.dtype, out.device, src, tag), s);
+  return recv(g, out, src, tag, s, RecvOptions{});
+}
+Result<Work> recv(Group& g, View out, int src, int tag, const Stream& s, const RecvOptions& o) {
+  return enqueue(g, receive(g, out, src, tag, o.exact), s);
 }
 Result<std::optional<Received>> probe(Group& g, int src, int tag) {
   if (!g.valid()) return empty_group();

@@ -169,6 +169,7 @@ std::optional<int> Group::from_global(int world_rank) const {
   return impl_ ? impl_->from_global(world_rank) : std::nullopt;
 }
 Milliseconds Group::deadline() const { return impl_ ? bounded(impl_->spec().deadline) : Milliseconds(0); }
+bool Group::failed() const { return impl_ && impl_->failed(); }
 Status Group::status() const { return impl_ ? impl_->status() : empty_group(); }
 void Group::abort(std::string why) {
   if (impl_) impl_->abort(why);

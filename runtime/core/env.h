@@ -84,6 +84,10 @@ inline constexpr Parameter kParameters[] = {
      "OURO_GPU_WAY"},
     {"OURO_FAKE_GPUS", Type::integer, "0", "0..16",
      "GPUs made of host objects, for tests and for trying device code without a GPU"},
+    {"OURO_NCCL_HOST", Type::flag, "0", "",
+     "1: libnccl.so.2 works on memory of the host, even where there are GPUs"},
+    {"OURO_NCCL_VERSION", Type::integer, "", "20000..99999",
+     "version of NCCL that libnccl.so.2 says it has the interface of; unset: that of its nccl.h"},
     {"OURO_RENDEZVOUS", Type::text, "", "",
      "where the hosts of a job meet: HOST:PORT on which rank 0 listens, or file:PATH to which it writes its "
      "address"},

@@ -85,6 +85,10 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
   std::uint64_t gpu_ran(GpuPath);
 
   Status status() const;
+  /// Whether status() is a failure: one load.
+  bool failed() const {
+    return std::atomic_ref(const_cast<std::uint32_t&>(abort_word_)).load(std::memory_order_acquire) != 0;
+  }
   void abort(const std::string& why);
   Status close();
   /// Whether the caller is a thread of a stream, and operations are in flight: they may be queued behind the

@@ -12,10 +12,21 @@ namespace {
 
 constexpr std::size_t kWorthPosting = 4096;  // telling the link costs less than copying so much
 
-Status too_long(const Envelope& e, std::size_t link_set) {
+bool fits(const Message& m, const Envelope& e) { return m.exact ? e.bytes == m.bytes : e.bytes <= m.bytes; }
+
+/// What a receive ends with that a message does not fit.
+Status misfit(const Message& m, const Envelope& e) {
+  if (m.exact)
+    return Status(Failure{
+        .reason = Reason::mismatch,
+        .text = fmt::format("the message from rank {} with tag {} has {} bytes; expected {} (it stays "
+                            "queued)",
+                            e.source, e.tag, e.bytes, m.bytes),
+        .rank = e.source,
+        .detector = "message"});
   return invalid(
       fmt::format("the message from rank {} with tag {} has {} bytes; room for {} (it stays queued)",
-                  e.source, e.tag, e.bytes, link_set));
+                  e.source, e.tag, e.bytes, m.bytes));
 }
 
 void put(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -76,8 +87,8 @@ void Messages::claim(Message& m) {
 }
 
 void Messages::take(Arrival& a, Message& m) {
-  if (a.envelope.bytes > m.bytes) {
-    m.outcome = too_long(a.envelope, m.bytes);
+  if (!fits(m, a.envelope)) {
+    m.outcome = misfit(m, a.envelope);
     m.done = true;
   } else if (a.complete()) {
     deliver(a, m);
@@ -179,7 +190,7 @@ Status Messages::pull(Inbound& i, int source) {
       i.arrival = arrivals_.end();
       auto wanted =
           std::find_if(wanted_.begin(), wanted_.end(), [&](Message* w) { return matches(*w, i.envelope); });
-      if (wanted != wanted_.end() && (*wanted)->bytes >= i.envelope.bytes) {
+      if (wanted != wanted_.end() && fits(**wanted, i.envelope)) {
         i.target = *wanted;
         i.target->begun = true;
         wanted_.erase(wanted);
@@ -187,7 +198,7 @@ Status Messages::pull(Inbound& i, int source) {
         if (wanted !=
             wanted_.end()) {  // the one who asked has too little room: told so, and the message is kept
           Message& w = **wanted;
-          w.outcome = too_long(i.envelope, w.bytes);
+          w.outcome = misfit(w, i.envelope);
           w.done = true;
           wanted_.erase(wanted);
         }

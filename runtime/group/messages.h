@@ -28,6 +28,7 @@ struct Message {
   int tag = 0;
   std::byte* data = nullptr;  ///< read only for sends
   std::size_t bytes = 0;      ///< of the message, or room for one
+  bool exact = false;         ///< receives: `bytes` is the length that is expected, not only the room
   static constexpr int kAny = -1;
   std::uint64_t matched =
       0;  ///< receives: the key of the message that match() has set aside; 0: the next one

@@ -34,6 +34,7 @@ namespace {
 // Beyond one's own deadline, for a verdict that says more.
 constexpr std::chrono::milliseconds kPatience{1000};
 constexpr std::chrono::milliseconds kRollCall{200};
+constexpr std::chrono::milliseconds kLookAtCancel{100};
 
 }  // namespace
 
@@ -97,6 +98,8 @@ Status check_limits(const JoinOptions& o) {
                              fmt::format("a job of {} ranks", o.world).c_str());
 }
 
+Status cancelled() { return {Reason::revoked, "joining was cancelled by the program"}; }
+
 /// The sockets around Admission.
 class Hub {
  public:
@@ -118,15 +121,20 @@ class Hub {
       if (Clock::now() >= end)
         outcome_ = admission_.expired(std::chrono::duration<double>(options_.deadline).count());
       else
-        io_.run_one_until(std::min(end, Clock::now() + (options_.roll ? kRollCall : 1s)));
+        io_.run_one_until(std::min(end, Clock::now() + (options_.cancel ? kLookAtCancel
+                                                        : options_.roll ? kRollCall
+                                                                        : 1s)));
       if (outcome_.ok() && options_.roll) call_roll();
+      if (outcome_.ok() && options_.cancelled()) outcome_ = cancelled();
     }
     if (outcome_.ok()) outcome_ = hand_out();
     if (!outcome_.ok()) {
       for (auto& line : lines_)
         if (line) listener_.refuse(line, outcome_);
       // Who comes a moment later hears the same reason, not a hang-up.
-      const auto until = Clock::now() + (outcome_.reason() == Reason::never_joined ? 0ms : kTellLatecomers);
+      const auto until =
+          Clock::now() +
+          (outcome_.reason() == Reason::never_joined || options_.cancelled() ? 0ms : kTellLatecomers);
       while (listener_.refused() + 1 < options_.world && Clock::now() < until) io_.run_one_until(until);
       return outcome_;
     }
@@ -218,6 +226,14 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
                           .pid = pid,
                           .detector = "socket"});
   };
+  const auto hear = [&](int line) -> Result<Incoming> {
+    for (;;) {
+      if (options.cancelled()) return cancelled();
+      auto said =
+          recv_frame(line, options.cancel ? std::min(verdict_by, Clock::now() + kLookAtCancel) : verdict_by);
+      if (said.ok() || said.status().reason() != Reason::deadline || Clock::now() >= verdict_by) return said;
+    }
+  };
   const Fd pidfd = self_pidfd();
   std::vector<int> fds{self.control->fd()};
   if (pidfd) fds.push_back(pidfd.get());
@@ -234,8 +250,8 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
     if (line) {
       OURO_TRY(check_peer(line.get()));
       root = credentials(line.get()).pid;
-      auto answer = send_frame(line.get(), join, fds).ok() ? recv_frame(line.get(), verdict_by)
-                                                           : Result<Incoming>(dead_root(root));
+      auto answer =
+          send_frame(line.get(), join, fds).ok() ? hear(line.get()) : Result<Incoming>(dead_root(root));
       if (answer.ok()) {
         first = std::move(*answer);
         break;
@@ -251,6 +267,7 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
                             .text = fmt::format("it ended with exit code {} before all had joined", *code),
                             .rank = gatherer,
                             .detector = "launcher"});
+    if (options.cancelled()) return cancelled();
     if (Clock::now() >= end)
       return Status(Reason::never_joined,
                     fmt::format("{} did not open the rendezvous within {} s (never started, "

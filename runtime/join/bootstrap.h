@@ -1,6 +1,7 @@
 // Bootstrap: the ranks of a job find each other. Those of one host exchange control segments and pidfds; over
 // several hosts, the first of each brings its host's ranks to the rendezvous. Used by the context, once.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,8 +34,10 @@ struct JoinOptions {
   int rank = 0, world = 1;
   std::string settings;  ///< must be equal on all ranks
   std::chrono::milliseconds deadline{300'000}, late_after{10'000};
-  Network* network = nullptr;             ///< of a job on several hosts
-  bool leads_host = true;                 ///< the first rank of its host; so is rank 0
+  Network* network = nullptr;                            ///< of a job on several hosts
+  bool leads_host = true;                                ///< the first rank of its host; so is rank 0
+  std::shared_ptr<const std::atomic<bool>> cancel = {};  ///< true: joining ends, `revoked`
+  bool cancelled() const { return cancel && cancel->load(std::memory_order_relaxed); }
   std::shared_ptr<const Roll> roll = {};  ///< of the launcher that started exactly this job, if it has one
 };
 

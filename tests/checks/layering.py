@@ -54,6 +54,7 @@ ALLOWED = {
     "api/train/federated": {"api/include", "api/train/common", "api/train/optim", "kernels/arith", "kernels/device",
                             "kernels/host"},
     "api/train/layout": {"api/include", "api/train/common"},
+    "api/nccl": {"api/include", "kernels/arith"},
     "api/examples": {"api/include"},
 }
 INNERMOST = sorted(ALLOWED, key=len, reverse=True)

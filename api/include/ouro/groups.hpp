@@ -1,6 +1,7 @@
 /// Contexts, groups and the memory that ranks of a host share. For users, who include ouro/ouro.hpp.
 /// @file
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -41,6 +42,9 @@ struct InitOptions {
   Milliseconds deadline = std::chrono::minutes(10);      ///< of each operation
   Milliseconds late_after = std::chrono::seconds(10);    ///< late ranks of an operation are named after this
   Numerics numerics = Numerics::inherit;                 ///< of the job; inherit: OURO_NUMERICS, else fast
+  /// Set to true by any thread, it ends joining on all ranks (`revoked`): on one host within a second, between
+  /// hosts while the ranks of this host come together. Afterwards it means nothing.
+  std::shared_ptr<const std::atomic<bool>> cancel = {};
   /// This rank's GPU, as its process counts them; -1: none. Default: local rank modulo the number of GPUs.
   /// Several ranks may have the same one.
   std::optional<int> gpu = {};
@@ -186,6 +190,7 @@ class OURO_API Group {
   Result<std::vector<Memory>> alloc_shared(std::size_t bytes);
   /// The first error that struck this group, or ok. Never blocks.
   Status status() const;
+  bool failed() const;  ///< is status() a failure? One load; false for an empty handle
   /// Ends all pending and later operations of this group on every rank within a second. From any thread.
   void abort(std::string why = "");
   /// Drains what was submitted and leaves. Idempotent. Errors: invalid (an empty handle; called by the thread

@@ -35,6 +35,14 @@ OURO_API Result<Work> send(Group&, CView data, int dst, int tag, const Stream&);
 OURO_API Result<Received> recv(Group&, View out, int src, int tag = 0,
                                Milliseconds deadline = Milliseconds(0));
 OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&);  ///< the same on a stream
+/// How a message is received.
+struct RecvOptions {
+  Milliseconds deadline{0};  ///< 0: the group's
+  bool exact = false;  ///< true: a message of another length than `out` is a `mismatch`, and stays queued
+};
+OURO_API Result<Received> recv(Group&, View out, int src, int tag, const RecvOptions&);  ///< the same
+OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&,
+                           const RecvOptions&);  ///< the same on a stream, under the group's deadline
 /// The next message that recv(src, tag) would take, if one is here. Never blocks. Errors: as recv.
 OURO_API Result<std::optional<Received>> probe(Group&, int src, int tag = 0);
 

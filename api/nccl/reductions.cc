@@ -1,0 +1,137 @@
+// Element types, reductions of NCCL and of users. See arguments.h, and nccl.h, section "Reductions of the
+// user's".
+#include <cstring>
+
+#include "api/nccl/arguments.h"
+#include "kernels/arith/floats.h"
+
+namespace ouro::nccl {
+namespace {
+
+template <class T>
+T load(const void* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+std::optional<DType> dtype_of(ncclDataType_t type) {
+  static constexpr DType kTypes[] = {DType::i8,  DType::u8,   DType::i32,    DType::u32,
+                                     DType::i64, DType::u64,  DType::f16,    DType::f32,
+                                     DType::f64, DType::bf16, DType::f8e4m3, DType::f8e5m2};
+  static_assert(std::size(kTypes) == ncclNumTypes);
+  const auto i = static_cast<unsigned>(type);
+  return i < std::size(kTypes) ? std::optional<DType>(kTypes[i]) : std::nullopt;
+}
+
+ReduceOp premultiplied(const void* from, DType type) {
+  switch (type) {
+    case DType::i8:
+      return ReduceOp::premul(std::int64_t{load<std::int8_t>(from)});
+    case DType::u8:
+      return ReduceOp::premul(std::int64_t{load<std::uint8_t>(from)});
+    case DType::i32:
+      return ReduceOp::premul(std::int64_t{load<std::int32_t>(from)});
+    case DType::u32:
+      return ReduceOp::premul(std::int64_t{load<std::uint32_t>(from)});
+    case DType::i64:
+      return ReduceOp::premul(load<std::int64_t>(from));
+    case DType::u64:
+      return ReduceOp::premul(static_cast<std::int64_t>(load<std::uint64_t>(from)));
+    case DType::f32:
+      return ReduceOp::premul(static_cast<double>(load<float>(from)));
+    case DType::f64:
+      return ReduceOp::premul(load<double>(from));
+    case DType::f16:
+      return ReduceOp::premul(static_cast<double>(arith::widen(load<arith::Half>(from))));
+    case DType::bf16:
+      return ReduceOp::premul(static_cast<double>(arith::widen(load<arith::BFloat16>(from))));
+    case DType::f8e4m3:
+      return ReduceOp::premul(static_cast<double>(arith::widen(load<arith::F8E4M3>(from))));
+    case DType::f8e5m2:
+      return ReduceOp::premul(static_cast<double>(arith::widen(load<arith::F8E5M2>(from))));
+    default:
+      return ReduceOp::premul(1.0);  // nccl.h has no other types
+  }
+}
+
+ncclResult_t set_reduction(const char* function, ncclRedOp_t op, ncclDataType_t type, Call* call) {
+  switch (static_cast<int>(op)) {
+    case ncclSum:
+      call->op = ReduceOp::sum;
+      return ncclSuccess;
+    case ncclProd:
+      call->op = ReduceOp::prod;
+      return ncclSuccess;
+    case ncclMax:
+      call->op = ReduceOp::max;
+      return ncclSuccess;
+    case ncclMin:
+      call->op = ReduceOp::min;
+      return ncclSuccess;
+    case ncclAvg:
+      call->op = ReduceOp::avg;
+      return ncclSuccess;
+    default:
+      break;
+  }
+  const ncclComm_t comm = call->comm;
+  const auto i = static_cast<std::size_t>(static_cast<unsigned>(op)) - ncclNumOps;
+  std::lock_guard lock(comm->ops_mutex);
+  if (static_cast<int>(op) < 0 || i >= comm->ops.size() || !comm->ops[i].used)
+    return invalid_argument(comm, function, "reduction {} does not exist on this communicator",
+                            static_cast<int>(op));
+  const UserOp& mine = comm->ops[i];
+  if (mine.type != type)
+    return invalid_argument(comm, function, "reduction {} was made for type {}; the operation is on type {}",
+                            static_cast<int>(op), static_cast<int>(mine.type), static_cast<int>(type));
+  call->op = mine.op;
+  call->factor = mine.read_when_run;
+  return ncclSuccess;
+}
+
+}  // namespace ouro::nccl
+
+using namespace ouro::nccl;
+
+OURO_NCCL(ncclResult_t, RedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
+          ncclScalarResidence_t residence, ncclComm_t comm) {
+  constexpr const char* me = "ncclRedOpCreatePreMulSum";
+  return told(guarded(comm, me, [&]() -> ncclResult_t {
+    if (const ncclResult_t wrong = check_open(comm, me); wrong != ncclSuccess) return wrong;
+    if (!op || !scalar) return invalid_argument(comm, me, "{} is null", op ? "scalar" : "op");
+    const auto type = dtype_of(datatype);
+    if (!type) return invalid_argument(comm, me, "type {} does not exist", static_cast<int>(datatype));
+    if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
+      return invalid_argument(comm, me, "residence {}; expected 0 or 1", static_cast<int>(residence));
+    UserOp made{true, datatype, {}, nullptr};
+    if (residence == ncclScalarDevice)
+      made.read_when_run = scalar;
+    else
+      made.op = premultiplied(scalar, *type);
+    std::lock_guard lock(comm->ops_mutex);
+    std::size_t i = 0;
+    while (i < comm->ops.size() && comm->ops[i].used) ++i;
+    if (i == comm->ops.size()) comm->ops.emplace_back();
+    comm->ops[i] = made;
+    *op = static_cast<ncclRedOp_t>(ncclNumOps + static_cast<int>(i));
+    return ncclSuccess;
+  }));
+}
+
+OURO_NCCL(ncclResult_t, RedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
+  constexpr const char* me = "ncclRedOpDestroy";
+  return told(guarded(comm, me, [&]() -> ncclResult_t {
+    if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
+    const int number = static_cast<int>(op);
+    if (number < ncclNumOps) return invalid_argument(comm, me, "reduction {} is built in", number);
+    const auto i = static_cast<std::size_t>(number - ncclNumOps);
+    std::lock_guard lock(comm->ops_mutex);
+    if (i >= comm->ops.size() || !comm->ops[i].used)
+      return invalid_argument(comm, me, "reduction {} does not exist on this communicator", number);
+    comm->ops[i] = {};
+    return ncclSuccess;
+  }));
+}

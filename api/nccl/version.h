@@ -1,0 +1,9 @@
+// Which version of NCCL's interface this library says that it is. Used by ncclGetVersion.
+#pragma once
+
+namespace ouro::nccl {
+
+/// NCCL_VERSION_CODE of nccl.h, or the number in OURO_NCCL_VERSION.
+int reported_version();
+
+}  // namespace ouro::nccl

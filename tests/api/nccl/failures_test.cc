@@ -1,0 +1,148 @@
+// Ranks that die, do not come, or are aborted: errors in bounded time, and the way on.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "ranks.h"
+
+namespace ouro::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+/// Rank 1 is killed. The others hear of it, shrink, and go on.
+int killed(int rank, int size, ncclUniqueId id, const std::string&) {
+  ncclComm_t comm = nullptr, rest = nullptr;
+  if (ncclCommInitRank(&comm, size, id, rank) != ncclSuccess) return 2;
+  int x = 1, y = 0;
+  if (ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comm, nullptr) != ncclSuccess || y != size) return 3;
+  if (rank == 1) kill(getpid(), SIGKILL);
+  const auto begin = Clock::now();
+  if (ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comm, nullptr) != ncclRemoteError) return 4;
+  if (since(begin) > 5 || std::string(ncclGetLastError(comm)).find("rank 1") == std::string::npos) return 5;
+  ncclResult_t state = ncclSuccess;
+  if (ncclCommGetAsyncError(comm, &state) != ncclSuccess || state != ncclRemoteError) return 6;
+  int gone = 1;
+  if (ncclCommShrink(comm, &gone, 1, &rest, nullptr, NCCL_SHRINK_ABORT) != ncclSuccess) {
+    std::fprintf(stderr, "%s\n", ncclGetLastError(comm));
+    return 7;
+  }
+  if (ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, rest, nullptr) != ncclSuccess || y != size - 1) return 8;
+  const auto end = Clock::now();
+  if (ncclCommAbort(comm) != ncclSuccess || ncclCommDestroy(rest) != ncclSuccess) return 9;
+  return since(end) > 2 ? 10 : 0;
+}
+const KnownScenario kKilled("killed", killed);
+
+TEST(Failure, OfAKilledRankIsNamedAndTheOthersGoOn) {
+  EXPECT_THAT(spawn(4, "killed"), ElementsAre(0, -SIGKILL, 0, 0));
+}
+
+/// Rank 0 dies without a word while nobody communicates: the others' communicators tell.
+int watched(int rank, int size, ncclUniqueId id, const std::string&) {
+  ncclComm_t comm = nullptr;
+  if (ncclCommInitRank(&comm, size, id, rank) != ncclSuccess) return 2;
+  if (rank == 0) _exit(0);
+  ncclResult_t state = ncclSuccess;
+  for (const auto begin = Clock::now(); state == ncclSuccess && since(begin) < 5;
+       std::this_thread::sleep_for(std::chrono::milliseconds(5)))
+    if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) return 3;
+  return state == ncclRemoteError && ncclCommDestroy(comm) == ncclSuccess ? 0 : 4;
+}
+const KnownScenario kWatched("watched", watched);
+
+TEST(Failure, OfAnIdleCommunicatorIsToldByItsState) {
+  EXPECT_THAT(spawn(3, "watched"), ElementsAre(0, 0, 0));
+}
+
+TEST(Abort, FromAnotherThreadEndsACallThatWaits) {
+  std::atomic<ncclComm_t> waiting{nullptr};
+  in_threads(2, [&](int rank, ncclComm_t& comm) {
+    int x = 1, y = 0;
+    EXPECT_OK(ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comm, nullptr));
+    if (rank == 1) {
+      while (!waiting) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      // What is aborted on rank 0 is heard here.
+      EXPECT_EQ(ncclAllReduce(&x, &y, 0, ncclInt32, ncclSum, comm, nullptr), ncclSuccess);
+      ncclResult_t state = ncclSuccess;
+      for (const auto begin = Clock::now(); state == ncclSuccess && since(begin) < 5;)
+        EXPECT_OK(ncclCommGetAsyncError(comm, &state));
+      EXPECT_EQ(state, ncclRemoteError);
+      return;
+    }
+    waiting = comm;
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      const auto begin = Clock::now();
+      EXPECT_OK(ncclCommAbort(comm));
+      EXPECT_LT(since(begin), 1);
+    });
+    const auto begin = Clock::now();
+    std::vector<int> big(1 << 20), out(1 << 20);
+    EXPECT_EQ(ncclAllReduce(&x, &y, 0, ncclInt32, ncclSum, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(ncclAllReduce(big.data(), out.data(), big.size(), ncclInt32, ncclSum, comm, nullptr),
+              ncclRemoteError);
+    EXPECT_LT(since(begin), 2);
+    other.join();
+    comm = nullptr;
+  });
+}
+
+TEST(Abort, EndsJoiningThatWaitsForOthers) {
+  ncclUniqueId id;
+  OURO_OK(ncclGetUniqueId(&id));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  for (const int rank : {0, 1}) {
+    ncclComm_t comm = nullptr;
+    ASSERT_EQ(ncclCommInitRankConfig(&comm, 2, id, rank, &config), ncclInProgress);
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    ncclResult_t state = ncclSuccess;
+    EXPECT_OK(ncclCommGetAsyncError(comm, &state));
+    EXPECT_EQ(state, ncclInProgress);
+    int x = 1, y = 0;
+    EXPECT_EQ(ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comm, nullptr), ncclInvalidArgument);
+    const auto begin = Clock::now();
+    EXPECT_OK(ncclCommAbort(comm));
+    EXPECT_LT(since(begin), 1);
+  }
+}
+
+TEST(Abort, OfAllCommunicatorsOfAThreadInAGroup) {
+  ncclComm_t comms[3];
+  OURO_OK(ncclCommInitAll(comms, 3, nullptr));
+  int x = 1, y = 0;
+  OURO_OK(ncclGroupStart());
+  OURO_OK(ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comms[0], nullptr));
+  for (auto c : comms) EXPECT_OK(ncclCommAbort(c));
+  EXPECT_OK(ncclGroupEnd());  // what was deferred went with it
+  EXPECT_EQ(y, 0);
+}
+
+TEST(Fork, AChildIsToldThatTheCommunicatorIsItsParents) {
+  in_threads(1, [](int, ncclComm_t comm) {
+    const pid_t child = fork();
+    if (child == 0) {
+      int x = 1, y = 0;
+      const bool told = ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comm, nullptr) == ncclInvalidUsage;
+      _exit(told ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    int x = 1, y = 0;
+    EXPECT_OK(ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comm, nullptr));
+  });
+}
+
+}  // namespace
+}  // namespace ouro::test

@@ -1,0 +1,109 @@
+// Memory of the library's, registration and windows in host mode.
+#include <cstdint>
+#include <cstring>
+
+#include "ranks.h"
+
+namespace ouro::test {
+namespace {
+
+TEST(Memory, IsAlignedZeroAndUsable) {
+  void* p = reinterpret_cast<void*>(8);
+  OURO_OK(ncclMemAlloc(&p, 0));
+  EXPECT_EQ(p, nullptr);
+  EXPECT_OK(ncclMemFree(nullptr));
+  in_threads(2, [](int, ncclComm_t comm) {
+    void* data = nullptr;
+    OURO_OK(ncclGroupStart());
+    OURO_OK(ncclMemAlloc(&data, 10'000 * sizeof(int)));  // at once, in a group, too
+    EXPECT_NE(data, nullptr);
+    OURO_OK(ncclGroupEnd());
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 4096, 0u);
+    int* const x = static_cast<int*>(data);
+    EXPECT_EQ(x[9999], 0);
+    x[9999] = 5;
+    OURO_OK(ncclAllReduce(x, x, 10'000, ncclInt32, ncclSum, comm, nullptr));
+    EXPECT_EQ(x[9999], 10);
+    EXPECT_EQ(ncclMemFree(x + 1), ncclInvalidArgument);
+    EXPECT_OK(ncclMemFree(data));
+    EXPECT_EQ(ncclMemFree(data), ncclInvalidArgument);
+  });
+}
+
+TEST(Memory, RegistrationIsAHint) {
+  in_threads(1, [](int, ncclComm_t comm) {
+    int x[4];
+    void* handle = x;
+    EXPECT_OK(ncclCommRegister(comm, x, sizeof x, &handle));
+    EXPECT_EQ(handle, nullptr);
+    EXPECT_OK(ncclCommDeregister(comm, handle));
+    EXPECT_EQ(ncclCommRegister(comm, x, 0, &handle), ncclInvalidArgument);
+    EXPECT_EQ(ncclCommDeregister(comm, x), ncclInvalidArgument);
+  });
+}
+
+TEST(Memory, AWindowKnowsItsMemory) {
+  in_threads(2, [](int, ncclComm_t comm) {
+    void *data = nullptr, *back = nullptr;
+    OURO_OK(ncclMemAlloc(&data, 8192));
+    ncclWindow_t window = nullptr;
+    EXPECT_EQ(ncclCommWindowRegister(comm, nullptr, 8192, &window, 0), ncclInvalidArgument);
+    EXPECT_EQ(ncclCommWindowRegister(comm, data, 0, &window, 0), ncclInvalidArgument);
+    EXPECT_EQ(ncclCommWindowRegister(comm, static_cast<char*>(data) + 8, 8, &window, 0), ncclInvalidArgument);
+    OURO_OK(ncclCommWindowRegister(comm, data, 8192, &window, NCCL_WIN_COLL_SYMMETRIC));
+    EXPECT_OK(ncclWinGetUserPtr(comm, window, &back));
+    EXPECT_EQ(back, data);
+    EXPECT_EQ(ncclGetPeerDevicePointer(window, 0, 1, &back), ncclInvalidUsage);
+    EXPECT_EQ(back, nullptr);
+    EXPECT_OK(ncclCommWindowDeregister(comm, window));
+    EXPECT_EQ(ncclCommWindowDeregister(comm, window), ncclInvalidArgument);
+    EXPECT_OK(ncclCommWindowDeregister(comm, nullptr));
+    EXPECT_OK(ncclMemFree(data));
+  });
+}
+
+TEST(Memory, SuspendAndStatistics) {
+  in_threads(2, [](int, ncclComm_t comm) {
+    std::uint64_t value = 99;
+    EXPECT_OK(ncclCommMemStats(comm, ncclStatGpuMemTotal, &value));
+    EXPECT_EQ(value, 0u);
+    EXPECT_EQ(ncclCommResume(comm), ncclInvalidUsage);
+    EXPECT_OK(ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
+    EXPECT_OK(ncclCommMemStats(comm, ncclStatGpuMemSuspended, &value));
+    EXPECT_EQ(value, 1u);
+    int x = 1, y = 0;
+    EXPECT_EQ(ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comm, nullptr), ncclInvalidUsage);
+    EXPECT_OK(ncclCommResume(comm));
+    EXPECT_OK(ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comm, nullptr));
+    EXPECT_EQ(ncclCommMemStats(comm, beyond<ncclCommMemStat_t>(4), &value), ncclInvalidArgument);
+  });
+}
+
+TEST(Parameters, AreThoseOfOuro) {
+  const char** keys = nullptr;
+  int many = 0;
+  OURO_OK(ncclParamGetAllParameterKeys(&keys, &many));
+  EXPECT_GT(many, 10);
+  ncclParamHandle_t h = nullptr;
+  OURO_OK(ncclParamBind(&h, "OURO_SLOT_BYTES"));
+  std::int32_t number = 0;
+  std::int8_t small = 0;
+  EXPECT_OK(ncclParamGetI32(h, &number));
+  EXPECT_EQ(number, 131072);
+  EXPECT_EQ(ncclParamGetI8(h, &small), ncclInvalidArgument);
+  const char* text = nullptr;
+  int length = 0;
+  EXPECT_OK(ncclParamGetParameter("OURO_NUMERICS", &text, &length));
+  EXPECT_STREQ(text, "fast");
+  EXPECT_EQ(length, 4);
+  char room[8];
+  OURO_OK(ncclParamBind(&h, "OURO_NUMERICS"));
+  EXPECT_EQ(ncclParamGet(h, room, 4, &length), ncclInvalidArgument);
+  EXPECT_EQ(length, 5);
+  EXPECT_OK(ncclParamGet(h, room, 8, &length));
+  EXPECT_STREQ(room, "fast");
+  EXPECT_EQ(ncclParamBind(&h, "NCCL_NO_SUCH_THING"), ncclInvalidArgument);
+}
+
+}  // namespace
+}  // namespace ouro::test
