@@ -14,6 +14,13 @@ struct NetSlots {
   std::uint32_t bytes = 0, count = 8;
 };
 
+/// One end of a link and how far this rank has come on it.
+struct LinkEnd {
+  LinkView view;
+  std::uint64_t next = 0;
+  bool remote = false;  ///< the other end is on another host
+};
+
 /// All links of one rank in one group, over one medium. Made on first use; views live as long as this does.
 class Links {
  public:

@@ -1,11 +1,10 @@
-// Groups: order of operations, execution, wiring. Failures are in group_failure.cc. See group.h.
+// Groups: order of operations and their execution. Failures are in group_failure.cc. See group.h.
 #include "runtime/group/group.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <new>
-#include <set>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -14,22 +13,11 @@
 #include "runtime/core/deadline.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
+#include "runtime/exec/host/by_reference.h"
 #include "runtime/group/group_waiters.h"
-#include "transport/net/net_links.h"
-#include "transport/shm/shm.h"
 
 namespace ouro::rt {
 namespace {
-
-constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
-// Long messages arrive in the receiver's memory: more of their chunks under way fill no cache.
-constexpr transport::NetSlots kFarMessageSlots{128 << 10, 16};
-enum SegmentOf : std::uint64_t { kLinksOf = 1, kStagingOf = 2, kMessagesOf = 3 };
-
-std::uint64_t segment_key(std::uint64_t group, SegmentOf p) {
-  const std::uint64_t words[] = {group, p};
-  return XXH3_64bits(words, sizeof words);
-}
 
 std::atomic<std::uint64_t> g_groups{0};
 
@@ -41,24 +29,11 @@ std::size_t stream_bytes(const Rules& rules) {
   return (cache > 0 ? cache : kUnknownCache) / 4 * 3;
 }
 
-/// Two ranks have what they need in their caches with 128 KiB. More of them wait longer for each other in a
-/// round, so fewer and larger rounds pay (measured with four: 1 MiB in 0.7 of the time); of many, slots would
-/// fill memory.
-std::size_t page_bytes(std::size_t wanted, int n) {
-  if (wanted > 0) return wanted;
-  return n > 2 && n <= 16 ? 256 << 10 : 128 << 10;
-}
-
-/// The first rank of a host keeps the segment: it goes on when all others there have mapped it, so that it
-/// can leave at any time after. In an operation of all ranks only, which all of them begin in this way.
-/// `local`: of each rank, its index on this host, or -1.
-template <class Mark>
-Status await_all(Waiter& waiter, int rank, const std::vector<int>& local, Mark&& mark) {
-  bump(*mark(rank));
-  if (local[static_cast<std::size_t>(rank)] != 0) return {};
-  for (std::size_t r = 0; r < local.size(); ++r)
-    if (local[r] > 0) OURO_TRY(waiter.until(*mark(static_cast<int>(r)), 1));
-  return {};
+/// The host of each of these ranks of the job.
+std::vector<int> hosts_of(const Context& context, const std::vector<int>& ranks) {
+  std::vector<int> hosts;
+  for (const int r : ranks) hosts.push_back(context.peer(r).node);
+  return hosts;
 }
 
 }  // namespace
@@ -101,7 +76,7 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
     return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm", wanted));
   const Rules& rules = context->spec().rules;
   group->selector_ =
-      std::make_unique<Selector>(rules, group->size(), group->nodes_,
+      std::make_unique<Selector>(rules, group->size(), group->members_.hosts(),
                                  context->enough_cores(group->spec_.ranks), stream_bytes(rules), wanted);
   group->late_after_ = context->spec().join.late_after;
   context->enrol(*group);
@@ -112,21 +87,14 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, GroupRe
     : context_(std::move(context)),
       spec_(std::move(spec)),
       rank_(rank),
+      members_(rank, spec_.ranks, hosts_of(*context_, spec_.ranks)),
       record_(record),
       records_(spec_.ranks.size(), nullptr),
       serial_(g_groups.fetch_add(1, std::memory_order_relaxed) + 1),
-      executor_(*context_, *this, lanes_, rank, size()),
-      waiter_(std::make_unique<OpWaiter>(*this)) {
+      waiter_(std::make_unique<OpWaiter>(*this)),
+      host_(*context_, members_, spec_.key, *waiter_) {
   records_[static_cast<std::size_t>(rank)] = &record_;
-  std::vector<int> node_of;
-  int here = 0;
-  for (const int w : spec_.ranks) {
-    node_of.push_back(context_->peer(w).node);
-    local_.push_back(context_->is_remote(w) ? -1 : here++);
-  }
-  nodes_ = static_cast<int>(std::set<int>(node_of.begin(), node_of.end()).size());
-  map_.emplace(node_of);
-  if (nodes_ > 1) waiter_->drive(&context_->network()->fabric());
+  if (!one_host()) waiter_->drive(&context_->network()->fabric());
 }
 
 void Group::end(Group* g) {
@@ -158,14 +126,6 @@ Group::~Group() {
   leave();
   context_->dismiss(*this);
   gpu_.reset();
-  if (keeps_segments())
-    for (SegmentOf p : {kLinksOf, kStagingOf, kMessagesOf}) context_->drop_segment(segment_key(spec_.key, p));
-}
-
-std::optional<int> Group::from_global(int world_rank) const {
-  const auto it = std::find(spec_.ranks.begin(), spec_.ranks.end(), world_rank);
-  return it == spec_.ranks.end() ? std::nullopt
-                                 : std::optional<int>(static_cast<int>(it - spec_.ranks.begin()));
 }
 
 HostStream& Group::own_stream() {
@@ -193,6 +153,8 @@ Status Group::make_plan(const Operation& op, Plan* plan) const {
     plan->signature = plan->signature.by(plan->choice.code());
   plan->folded = plan->signature.folded();
   plan->idle = moves_nothing(op, rank_, size());
+  if (!plan->idle && !on_device(op))
+    plan->host = make_execution_plan(*plan, members_, host_.wiring.slot_bytes(), host_.single_rounds);
   keep_plan(serial_, op, plan);
   if (!why.empty()) OURO_INFO(TUNING, "{} in group {}: {}", name(op.collective), spec_.name, why);
   return {};
@@ -256,24 +218,52 @@ void Group::enqueue(std::uint64_t tickets, Stream& stream, std::shared_ptr<WorkS
   });
 }
 
+Status Group::begin_turn(const Plan& plan, std::uint64_t ticket) {
+  // Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
+  if (load(turn_) != ticket) {
+    const LentCore lent;
+    wait_patiently(turn_, ticket);
+  }
+  if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) return status();
+  waiter_->begin(plan, ticket + 1);
+  enter(record_, ticket + 1, plan.signature);
+  return {};
+}
+
 /// `next`: the ticket whose turn it is then.
 Status Group::end_turn(Status outcome, std::uint64_t next) {
-  if (outcome.ok()) record_.completed.set(next);
-  if (nodes_ > 1 && lanes_.links) lanes_.links->settle();
+  if (outcome.ok())
+    record_.completed.set(next);
+  else
+    outcome = stick(std::move(outcome));
+  host_.wiring.settle();
   publish(turn_, next);
   return outcome;
 }
 
 Status Group::execute(const Plan& plan, std::uint64_t ticket) {
-  return end_turn(take_turn(plan, ticket, [&](std::uint64_t seq) { return executor_.run(plan, seq); }),
-                  ticket + 1);
+  Status outcome = begin_turn(plan, ticket);
+  if (outcome.ok() && !plan.idle) {
+    try {
+      outcome = plan.host->run(host_, waiter_->in_flight());
+    } catch (const std::bad_alloc&) {
+      outcome = no_memory();
+    }
+  }
+  return end_turn(std::move(outcome), ticket + 1);
 }
 
 Status Group::execute(const FusedOperation& fused, const Plan& plan, bool can, std::uint64_t ticket) {
   const std::uint64_t many = fused.parts().size();
   bool as_one = can;
-  Status outcome =
-      take_turn(plan, ticket, [&](std::uint64_t seq) { return executor_.run_as_one(plan, seq, &as_one); });
+  Status outcome = begin_turn(plan, ticket);
+  if (outcome.ok() && !plan.idle) {
+    try {
+      outcome = run_as_one(host_, waiter_->in_flight(), &as_one);
+    } catch (const std::bad_alloc&) {
+      outcome = no_memory();
+    }
+  }
   if (!can) return end_turn(outcome, ticket + 1);  // the others follow on their own
   if (as_one || !outcome.ok()) return end_turn(outcome, ticket + 1 + many);
   (void)end_turn({}, ++ticket);
@@ -299,70 +289,14 @@ Result<std::string> Group::explain(const Operation& asked) {
   return why;
 }
 
-// ---- wiring, on first use -------------------------------------------------------------------------
-
-Result<std::unique_ptr<transport::Links>> Group::make_links(std::uint64_t key, std::uint32_t slot_bytes,
-                                                            transport::NetSlots far) {
-  using transport::ShmLinkLayout, transport::ShmLinks;
-  const auto whole = ShmLinkLayout::of(size(), slot_bytes);
-  const int here =
-      static_cast<int>(std::count_if(local_.begin(), local_.end(), [](int i) { return i >= 0; }));
-  const int me = local_[static_cast<std::size_t>(rank_)];
-  std::unique_ptr<ShmLinks> shm;
-  if (here > 1 || nodes_ == 1) {
-    // Slots of all links of a group have one size.
-    const auto layout = nodes_ == 1 ? whole : ShmLinkLayout::of(here, whole.slot_bytes);
-    const auto first = static_cast<std::size_t>(std::find(local_.begin(), local_.end(), 0) - local_.begin());
-    auto segment = context_->segment(key, layout.bytes, spec_.ranks[first]);
-    if (!segment.ok()) return segment.status();
-    shm = std::make_unique<ShmLinks>(std::move(*segment), layout, me, here);
-  }
-  if (nodes_ == 1) return std::unique_ptr<transport::Links>(std::move(shm));
-  if (far.bytes == 0) far.bytes = whole.slot_bytes;
-  return std::unique_ptr<transport::Links>(std::make_unique<transport::NetLinks>(
-      context_->network()->fabric(), key, spec_.ranks, local_, rank_, far, std::move(shm)));
-}
-
-Status Group::need_links() {
-  if (lanes_.links) return {};
-  auto links = make_links(segment_key(spec_.key, kLinksOf), context_->spec().slot_bytes);
-  if (!links.ok()) return links.status();
-  lanes_.links = std::move(*links);
-  for (int r = 0; r < size(); ++r) {
-    const bool remote = lanes_.links->remote(r);
-    lanes_.in.push_back({lanes_.links->inbound(r), 0, remote});
-    lanes_.out.push_back({lanes_.links->outbound(r), 0, remote});
-  }
-  return await_all(*waiter_, rank_, local_, [&](int r) { return lanes_.links->doorbell(r); });
-}
-
-Status Group::need_staging() {
-  if (lanes_.staging) return {};
-  const auto layout =
-      transport::ShmStagingLayout::of(size(), page_bytes(context_->spec().page_bytes, size()));
-  auto segment = context_->segment(segment_key(spec_.key, kStagingOf), layout.bytes, spec_.ranks[0]);
-  if (!segment.ok()) return segment.status();
-  lanes_.staging = std::make_unique<transport::ShmStaging>(std::move(*segment), layout, size());
-  for (int r = 0; r < size(); ++r) lanes_.staging_of.push_back(lanes_.staging->staging(r));
-  lanes_.known_done.assign(spec_.ranks.size(), 0);
-  return await_all(*waiter_, rank_, local_, [&](int r) { return lanes_.staging->present(r); });
-}
-
-Waiter& Group::waiter() { return *waiter_; }
-void Group::expect(int peer, bool sends) {
-  waiter_->in_flight().peer = peer;
-  waiter_->in_flight().peer_sends = sends;
-}
-
 // ---- messages -------------------------------------------------------------------------------------
 
 Result<Messages*> Group::messages() {
   std::lock_guard lock(messages_mutex_);
   if (!messages_) {
-    auto links = make_links(segment_key(spec_.key, kMessagesOf), kMessageSlotBytes, kFarMessageSlots);
-    if (!links.ok()) return links.status();
-    messages_ = std::make_unique<Messages>(std::move(*links), rank_, size());
-    OURO_INFO(P2P, "group {} opens its links for messages, {} bytes a slot", spec_.name, kMessageSlotBytes);
+    OURO_ASSIGN(auto links, host_.wiring.make_message_links());
+    messages_ = std::make_unique<Messages>(std::move(links), rank_, size());
+    OURO_INFO(P2P, "group {} opens its links for messages", spec_.name);
   }
   return messages_.get();
 }

@@ -12,7 +12,7 @@
 #include "runtime/context/context.h"
 #include "runtime/core/log.h"
 #include "runtime/exec/gpu/gpu_executor.h"
-#include "runtime/exec/host/host_executor.h"
+#include "runtime/exec/host/host_resources.h"
 #include "runtime/group/messages.h"
 #include "runtime/health/agreement.h"
 #include "runtime/plan/operation.h"
@@ -37,19 +37,19 @@ struct ShrinkOutcome {
   std::uint64_t resume_seq = 0;
 };
 
-class Group final : public std::enable_shared_from_this<Group>, private Host, public MemberObserver {
+class Group final : public std::enable_shared_from_this<Group>, public MemberObserver {
   friend struct TestAccess;
 
  public:
   static Result<std::shared_ptr<Group>> create(std::shared_ptr<Context>, GroupSpec);
-  ~Group() override;
+  ~Group();
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(spec_.ranks.size()); }
   const GroupSpec& spec() const { return spec_; }
   const std::shared_ptr<Context>& context() const { return context_; }
-  bool one_host() const { return nodes_ == 1; }
-  std::optional<int> from_global(int world_rank) const;
+  bool one_host() const { return members_.one_host(); }
+  std::optional<int> from_global(int world_rank) const { return members_.find(world_rank); }
 
   /// Checks, orders and runs one operation: in the caller (stream == nullptr; *work stays untouched), or on
   /// the stream. Errors of the arguments are returned at once and do not stick. Operations on device memory
@@ -116,17 +116,6 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
  private:
   class OpWaiter;
   class MessageWaiter;
-  /// What is being waited for, for messages about it.
-  struct InFlight {
-    const Plan* plan = nullptr;  // of the operation, which is under way
-    std::uint64_t seq = 0;
-    Clock::time_point start = {};
-    bool late_said = false;
-    Clock::time_point left_since = {};  // when a rank that is needed was first seen to have left
-    int peer = -1;                      // of a mix: who is to send, or to take
-    bool peer_sends = false;
-    double elapsed() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
-  };
   Group(std::shared_ptr<Context>, GroupSpec, int rank, GroupRecord&);
 
   static void end(Group*);  ///< the last handle has gone
@@ -148,9 +137,13 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
   Status check_device(const Operation&, Stream*) const;
   Status submit_staged(const Operation&, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
                        std::shared_ptr<WorkState>*);
-  /// What a turn is: calls f with the sequence number if the group is still whole, else returns its error.
-  template <class F>
-  Status take_turn(const Plan&, std::uint64_t ticket, F&& f);
+  /// Waits until it is the ticket's turn, and says on the control page what this rank begins. The group's
+  /// error, if it has one.
+  Status begin_turn(const Plan&, std::uint64_t ticket);
+  /// The error of an operation becomes the group's, unless it leaves the group usable (invalid, unsupported).
+  Status stick(Status outcome);
+  /// Finds out who disagrees with whom, where an executor suspects that a peer is in another operation.
+  Status resolve(const Failure& suspected);
   GpuExecutor& gpu_executor();
   Result<std::string> explain_gpu(const Operation&);
   Status look(InFlight&);
@@ -168,20 +161,7 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
   /// named.
   static constexpr std::chrono::milliseconds kCauseFirst{100};
 
-  Status need_links() override;
-  Status need_staging() override;
-  Waiter& waiter() override;
-  Status disagreement(int with, const char* where) override;
-  void expect(int peer, bool sends) override;
-  const std::vector<int>& world_ranks() const override { return spec_.ranks; }
-  flow::HostLayout nodes() const override { return map_->view(); }
-  int world_rank(int r) const override { return spec_.ranks[static_cast<std::size_t>(r)]; }
-  /// Links for one purpose, over shared memory and, if there are members on other hosts, over the network
-  /// (with slots as `far` says; 0 bytes: as many as within the host).
-  Result<std::unique_ptr<transport::Links>> make_links(std::uint64_t key, std::uint32_t slot_bytes,
-                                                       transport::NetSlots far = {});
-  /// The first of the members on this host, who keeps their segments.
-  bool keeps_segments() const { return local_[static_cast<std::size_t>(rank_)] == 0; }
+  int world_rank(int r) const { return members_.world_rank(r); }
   Result<Messages*> messages();
   Status check_wait(const char* what);  ///< whether the caller may wait for what is in flight
   void await_rest();
@@ -191,10 +171,8 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
   std::shared_ptr<Context> context_;
   GroupSpec spec_;
   int rank_;
-  std::optional<flow::HostMap> map_;
-  int nodes_ = 1;           // hosts that the members are on
-  std::vector<int> local_;  // of each member, its index among those of this host, or -1
-  GroupRecord& record_;     // mine, on my control page
+  const Members members_;
+  GroupRecord& record_;  // mine, on my control page
   std::mutex records_mutex_;
   std::vector<GroupRecord*> records_;  // of the members, found on demand
   std::unique_ptr<Selector> selector_;
@@ -212,9 +190,8 @@ class Group final : public std::enable_shared_from_this<Group>, private Host, pu
   mutable std::mutex error_mutex_;
   Status error_;  // the first one
 
-  Lanes lanes_;  // whose turn it is uses them
-  HostExecutor executor_;
   std::unique_ptr<OpWaiter> waiter_;  // of the operation at hand
+  HostResources host_;                // whose turn it is uses them
   std::mutex gpu_mutex_;
   std::unique_ptr<GpuExecutor> gpu_;
   std::mutex messages_mutex_;

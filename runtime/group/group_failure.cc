@@ -109,7 +109,7 @@ void Group::on_losses(const std::vector<Loss>& losses) {
     }
   }
   // On one host every member sees it by a pidfd of its own; between hosts some hear of it before others.
-  (void)fail(std::move(f), nullptr, nodes_ > 1);
+  (void)fail(std::move(f), nullptr, !one_host());
 }
 
 void Group::on_fenced(int by) {
@@ -167,9 +167,9 @@ Status Group::look(InFlight& in_flight) {
         {.reason = Reason::deadline,
          .text = fmt::format("all ranks entered, and this one {} rank {}: their rows do not match, or it "
                              "is slow",
-                             in_flight.peer_sends ? "got no vector of" : "could not give its vector to",
-                             in_flight.peer),
-         .rank = in_flight.peer,
+                             in_flight.awaited.sends ? "got no vector of" : "could not give its vector to",
+                             in_flight.awaited.peer),
+         .rank = in_flight.awaited.peer,
          .detector = "deadline"},
         &in_flight, true);
   return fail(
@@ -230,8 +230,17 @@ Status Group::look_for_mismatch(const InFlight& in_flight) {
               &in_flight, true);
 }
 
-Status Group::disagreement(int with, const char* where) {
+Status Group::stick(Status outcome) {
+  if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) return status();
+  if (outcome.ok() || outcome.reason() == Reason::invalid || outcome.reason() == Reason::unsupported)
+    return outcome;
+  const Failure& f = *outcome.failure();
+  return is_suspicion(f) ? resolve(f) : fail(f, &waiter_->in_flight(), true);
+}
+
+Status Group::resolve(const Failure& suspected) {
   const InFlight& in_flight = waiter_->in_flight();
+  const int with = suspected.rank;
   for (const auto until = Clock::now() + kExplainMismatch; Clock::now() < until;
        std::this_thread::sleep_for(1ms)) {
     adopt_errors();
@@ -244,7 +253,7 @@ Status Group::disagreement(int with, const char* where) {
                    "this rank is in operation {}, {}; rank {} is in another, and has come to operation {}",
                    in_flight.seq, in_flight.plan->signature.text(), with, record ? record->entered.get() : 0),
                .rank = with,
-               .detector = where},
+               .detector = suspected.detector},
               &in_flight, true);
 }
 
@@ -286,7 +295,7 @@ Status Group::close() {
   if (!context_->inherited()) {
     OURO_TRY(check_wait("close()"));
     await_rest();
-    if (keeps_segments()) await_receivers();
+    if (members_.keeps_segments()) await_receivers();
   }
   leave();
   return {};
@@ -308,15 +317,15 @@ void Group::leave() {
     record->state.set(static_cast<std::uint32_t>(GroupState::closed));
     if (network) network->kick();
   };
-  if (nodes_ == 1) return gone(nullptr);
+  if (one_host()) return gone(nullptr);
   // To others this rank has left when they have what it sent.
   const std::shared_ptr<void> after(nullptr, gone);
   if (status().ok()) {
-    if (lanes_.links) lanes_.links->linger(after);
+    host_.wiring.linger(after);
     std::lock_guard lock(messages_mutex_);
     if (messages_) messages_->linger(after);
   }
-  lanes_.links.reset();
+  host_.wiring.drop_links();
   std::lock_guard lock(messages_mutex_);
   messages_.reset();
 }

@@ -9,8 +9,7 @@ namespace ouro::rt {
 GpuExecutor& Group::gpu_executor() {
   std::unique_lock lock(gpu_mutex_);
   if (!gpu_) {
-    gpu_.reset(
-        new GpuExecutor(*context_, *this, rank_, size(), spec_.key, spec_.deadline));  // a Host to it alone
+    gpu_ = std::make_unique<GpuExecutor>(*context_, members_, *waiter_, spec_.key, spec_.deadline);
     lock.unlock();
     context_->enrol_gpu(*this);
   }
@@ -78,8 +77,15 @@ Status Group::submit_gpu(const Operation& op, Stream* stream, std::shared_ptr<Wo
     outcome = submit_staged(plan->op, ticket, on, work);
   } else {
     *work = std::make_shared<WorkState>();
-    outcome = take_turn(*plan, ticket,
-                        [&](std::uint64_t seq) { return executor.run(*plan, *path, seq, on, work); });
+    outcome = begin_turn(*plan, ticket);
+    if (outcome.ok() && !plan->idle) {
+      try {
+        outcome = executor.run(*plan, *path, ticket + 1, on, work);
+      } catch (const std::bad_alloc&) {
+        outcome = no_memory();
+      }
+    }
+    outcome = stick(std::move(outcome));
     if (plan->idle || !outcome.ok()) (*work)->complete(outcome);
     publish(turn_, ticket + 1);
   }

@@ -39,9 +39,9 @@ Status Group::complete(const std::vector<Message*>& messages, std::chrono::milli
   auto engine = this->messages();
   if (!engine.ok()) return engine.status();
   MessageWaiter waiter(*this, messages, deadline.count() > 0 ? deadline : spec_.deadline);
-  if (nodes_ > 1) waiter.drive(&context_->network()->fabric());
+  if (!one_host()) waiter.drive(&context_->network()->fabric());
   // Where no other member is on this host, the network alone rings the doorbell.
-  const bool by_network = nodes_ > 1 && std::count(local_.begin(), local_.end(), -1) == size() - 1;
+  const bool by_network = !one_host() && members_.here() == 1;
   Status outcome;
   for (;;) {
     const std::uint64_t heard = load((*engine)->doorbell());

@@ -52,7 +52,7 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
   std::atomic_ref(record_.shrinking.value)
       .compare_exchange_strong(no, static_cast<std::uint32_t>(Shrinking::called));
   context_->tell();
-  auto verdict = nodes_ == 1 ? agree_here() : agree_between_hosts();
+  auto verdict = one_host() ? agree_here() : agree_between_hosts();
   if (!verdict.ok()) return verdict.status();
   std::vector<int> members;
   ShrinkOutcome result{{}, verdict->resume};
@@ -115,7 +115,7 @@ Result<Verdict> Group::agree_here() {
 void Group::look_at_member(int r, Agreement::Member* m) {
   using Standing = Agreement::Standing;
   const int world = world_rank(r);
-  const bool here = local_[static_cast<std::size_t>(r)] >= 0, lost = r != rank_ && context_->is_dead(world);
+  const bool here = members_.local(r) >= 0, lost = r != rank_ && context_->is_dead(world);
   GroupRecord* record = record_of(r);
   const bool closed = context_->page(world).state.get() == static_cast<std::uint32_t>(ContextState::closed);
   bool ended = closed || (here && lost);

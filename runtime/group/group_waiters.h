@@ -3,8 +3,6 @@
 #pragma once
 #include <fmt/format.h>
 
-#include <new>
-
 #include "runtime/core/deadline.h"
 #include "runtime/group/group.h"
 
@@ -75,31 +73,7 @@ class Group::MessageWaiter final : public Waiter {
   std::chrono::milliseconds deadline_;
 };
 
-template <class F>
-Status Group::take_turn(const Plan& plan, std::uint64_t ticket, F&& f) {
-  // Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
-  if (load(turn_) != ticket) {
-    const LentCore lent;
-    wait_patiently(turn_, ticket);
-  }
-  const std::uint64_t seq = ticket + 1;
-  Status outcome;
-  if (std::atomic_ref(abort_word_).load(std::memory_order_acquire) != 0) {
-    outcome = status();
-  } else {
-    waiter_->begin(plan, seq);
-    enter(record_, seq, plan.signature);
-    if (!plan.idle) {
-      try {
-        outcome = f(seq);
-      } catch (const std::bad_alloc&) {
-        outcome = Status(Reason::resource, "no memory for an operation's scratch space");
-      }
-    }
-    if (!outcome.ok() && outcome.reason() != Reason::invalid && outcome.reason() != Reason::unsupported)
-      outcome = fail(*outcome.failure(), &waiter_->in_flight(), true);
-  }
-  return outcome;
-}
+/// An operation that runs out of memory fails; nothing is thrown through the interface.
+inline Status no_memory() { return {Reason::resource, "no memory for an operation's scratch space"}; }
 
 }  // namespace ouro::rt

@@ -11,7 +11,6 @@
 
 #include "runtime/core/types.h"
 #include "runtime/core/wait.h"
-#include "runtime/exec/host/host_executor.h"
 #include "transport/transport.h"
 
 namespace ouro::rt {
@@ -88,7 +87,7 @@ class Messages {
     bool complete() const { return got == envelope.bytes; }
   };
   struct Inbound {
-    LinkEnd link;
+    transport::LinkEnd link;
     bool within = false;  // between the first and the last slot of a message
     Envelope envelope;
     std::uint64_t first = 0;  // of its slots
@@ -99,7 +98,7 @@ class Messages {
     std::list<Arrival>::iterator arrival;
   };
   struct Outbound {
-    LinkEnd link;
+    transport::LinkEnd link;
     std::deque<Message*> queue;
     std::deque<Message*> lent;  // sent out of their own memory, not taken yet
     bool torn = false;          // a message was given up in its middle: nothing can follow

@@ -14,42 +14,6 @@ namespace ouro::rt {
 
 using flow::Extent;
 
-/// What the host executor still cuts by, until it has a Partition: the blocks of an operation's input and
-/// output, in elements. A side that has one block of this rank's only begins with it, whichever it is.
-struct BlockSides {
-  struct Side {
-    std::vector<std::size_t> offsets, counts;
-    /// Of block b what comes after `skip` elements, at most `capacity`.
-    Extent piece(std::size_t b, std::size_t skip, std::size_t capacity) const {
-      skip = std::min(counts[b], skip);
-      return {offsets[b] + skip, std::min(counts[b] - skip, capacity)};
-    }
-  };
-  Side in, out;
-
-  /// Of n ranks, each block `total` elements unless the operation is uneven. Memory is kept from call to
-  /// call.
-  void lay_out(const Operation& o, std::size_t n, std::size_t total) {
-    const auto side = [&](Side* s, std::span<const std::size_t> own, std::span<const std::size_t> other,
-                          bool many) {
-      if (const auto given = own.empty() ? other : own; o.uneven)
-        s->counts.assign(given.begin(), given.end());
-      else
-        s->counts.assign(n, total);
-      s->offsets.assign(n, 0);
-      for (std::size_t b = 1; many && b < n; ++b) s->offsets[b] = s->offsets[b - 1] + s->counts[b - 1];
-    };
-    side(&in, o.in_counts, o.out_counts,
-         o.collective != Collective::all_gather && o.collective != Collective::gather);
-    side(&out, o.out_counts, o.in_counts,
-         o.collective != Collective::reduce_scatter && o.collective != Collective::scatter);
-  }
-  std::size_t longest() const {
-    return std::max(*std::max_element(in.counts.begin(), in.counts.end()),
-                    *std::max_element(out.counts.begin(), out.counts.end()));
-  }
-};
-
 /// Where the chunks of an operation lie. It is cut once for a flow, and does not change then.
 class Partition {
  public:

@@ -2,19 +2,23 @@
 // alike, as the loops of a trainer make them. Used by group and the executor.
 #pragma once
 #include <cstdint>
+#include <memory>
 
 #include "runtime/plan/operation.h"
 #include "runtime/plan/select.h"
 
 namespace ouro::rt {
 
+struct ExecutionPlan;  // runtime/exec/host/execution_plan.h
+
 struct Plan {
   std::uint64_t id = 0;  ///< never used twice; 0: of one call only
   Operation op;          ///< its numerics are the ones in force
   Choice choice;
   Signature signature;
-  std::uint64_t folded = 0;  ///< the signature, folded
-  bool idle = false;         ///< nothing moves
+  std::uint64_t folded = 0;                   ///< the signature, folded
+  bool idle = false;                          ///< nothing moves
+  std::shared_ptr<const ExecutionPlan> host;  ///< how it runs on the host, unless it is idle or on a device
 };
 
 /// The plan that this thread has kept for such a call of group `group`, or nullptr. Buffers, counts and all

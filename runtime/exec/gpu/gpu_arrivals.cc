@@ -48,7 +48,7 @@ Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, bool capturing
                              transport::GpuRef out, bool* last) {
   OURO_TRY(open());
   if (ops_ >= GpuWords::kArrivals)
-    OURO_TRY(team_.host.waiter().until(words_->led(), ops_ - GpuWords::kArrivals + 1));
+    OURO_TRY(team_.waiter.until(words_->led(), ops_ - GpuWords::kArrivals + 1));
   const Operation& op = plan.op;
   GpuArrival& arrival = words_->arrival(team_.rank, ops_);
   arrival = {.seq = seq,
@@ -69,7 +69,7 @@ Status GpuArrivals::compare(const Plan& plan, std::uint64_t seq, bool capturing)
   const std::uint64_t k = ops_ - 1;
   for (int r = 0; r < team_.size; ++r) {
     const GpuArrival& arrival = words_->arrival(r, k);
-    if (arrival.seq != seq || arrival.signature != plan.folded) return team_.host.disagreement(r, kDetector);
+    if (arrival.seq != seq || arrival.signature != plan.folded) return suspicion(r, kDetector);
     if ((arrival.captured != 0) != capturing)
       return Status(Failure{.reason = Reason::mismatch,
                             .text = arrival.captured

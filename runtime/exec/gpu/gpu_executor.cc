@@ -3,10 +3,10 @@
 
 namespace ouro::rt {
 
-GpuExecutor::GpuExecutor(Context& context, Host& host, int rank, int size, std::uint64_t key,
+GpuExecutor::GpuExecutor(Context& context, const Members& members, Waiter& waiter, std::uint64_t key,
                          std::chrono::milliseconds deadline)
-    : team_{context, host, rank, size, key, deadline},
-      chooser_(gpu_topology(context, host.world_ranks()), context.spec().gpu_path),
+    : team_{context, members, waiter, members.rank(), members.size(), key, deadline},
+      chooser_(gpu_topology(context, members.world_ranks()), context.spec().gpu_path),
       arrivals_(team_),
       resident_(team_, arrivals_, chooser_.topology()),
       pending_(team_, arrivals_, resident_),

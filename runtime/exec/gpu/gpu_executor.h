@@ -22,7 +22,7 @@ namespace ouro::rt {
 class GpuExecutor {
  public:
   /// `key` names the group's memory on all ranks.
-  GpuExecutor(Context&, Host&, int rank, int size, std::uint64_t key, std::chrono::milliseconds deadline);
+  GpuExecutor(Context&, const Members&, Waiter&, std::uint64_t key, std::chrono::milliseconds deadline);
   GpuExecutor(const GpuExecutor&) = delete;
   GpuExecutor& operator=(const GpuExecutor&) = delete;
 

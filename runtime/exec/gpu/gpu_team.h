@@ -8,14 +8,16 @@
 
 #include "kernels/device/gpu.h"
 #include "runtime/context/context.h"
-#include "runtime/exec/host/host_executor.h"
+#include "runtime/plan/in_flight.h"
+#include "runtime/plan/members.h"
 
 namespace ouro::rt {
 
 /// The ranks of a group, the GPU of this one, and what its parts keep until the group ends.
 struct GpuTeam {
   Context& context;
-  Host& host;
+  const Members& members;
+  Waiter& waiter;  ///< of operations
   int rank, size;
   std::uint64_t key;  ///< names the group's memory on all ranks
   std::chrono::milliseconds deadline;
@@ -23,7 +25,7 @@ struct GpuTeam {
   bool abroad = false;          ///< a member is another process
   bool shares_process = false;  ///< with another member
 
-  int world_rank(int r) const { return host.world_rank(r); }
+  int world_rank(int r) const { return members.world_rank(r); }
   const Peer& peer(int r) const { return context.peer(world_rank(r)); }
   const GpuRecord& record(int r) const { return context.gpu_record(world_rank(r)); }
   void find_neighbours() {

@@ -4,21 +4,30 @@
 #include <algorithm>
 #include <string_view>
 
+#include "runtime/exec/host/single_round.h"
 #include "runtime/group/group.h"
 
 namespace ouro::rt {
 
 struct TestAccess {
-  static std::uint64_t round(const Group& g) { return g.lanes_.round; }
+  static std::uint64_t round(const Group& g) { return g.host_.rounds.round_; }
   /// What is left of so many rounds in which this rank has posted nothing, when round `round` is next: their
   /// number, and whatever the executor did at the end of a round of a certain number. All ranks, at rest.
   static Status only_read_until(Group& g, std::uint64_t round) {
-    while (g.lanes_.round < round) {
-      const std::uint64_t renewed = (g.lanes_.round / StagingView::kRenewal + 1) * StagingView::kRenewal;
-      g.lanes_.round = std::min(renewed, round) - 1;
-      OURO_TRY(g.executor_.end_round());
+    while (g.host_.rounds.round_ < round) {
+      const std::uint64_t renewed =
+          (g.host_.rounds.round_ / StagingView::kRenewal + 1) * StagingView::kRenewal;
+      g.host_.rounds.round_ = std::min(renewed, round) - 1;
+      g.host_.rounds.release();
     }
     return {};
+  }
+  /// Whether staged flows of one round run by hand. All ranks alike, at rest; calls that name an algorithm,
+  /// since others are planned once.
+  static void single_rounds(Group& g, bool on) { g.host_.single_rounds = on; }
+  static bool runs_single_round(const Group& g, const Operation& op) {
+    Plan plan;
+    return g.make_plan(op, &plan).ok() && plan.host && plan.host->run == run_single_round;
   }
   /// From now on this rank of the group selects by `rows` before those that are built in.
   static Status select_by(Group& g, std::string_view rows) {
@@ -26,7 +35,7 @@ struct TestAccess {
     const auto first = parse_rules(rows);
     OURO_TRY(first.status());
     rules.rows.insert(rules.rows.begin(), first->begin(), first->end());
-    g.selector_ = std::make_unique<Selector>(rules, g.size(), g.nodes_, true, ~std::size_t{0}, "");
+    g.selector_ = std::make_unique<Selector>(rules, g.size(), g.members_.hosts(), true, ~std::size_t{0}, "");
     return {};
   }
 };

@@ -1,0 +1,70 @@
+// Chunks: where the chunks of a running flow lie in the buffers of its caller, and what a rank does with them
+// alone. Used by the host executors.
+#pragma once
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/flow/step.h"
+#include "kernels/host/copy.h"
+#include "runtime/exec/host/host_resources.h"
+
+namespace ouro::rt {
+
+inline void place(void* to, const void* from, std::size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
+
+/// The elements of a caller's buffers that the chunks of a running flow name, and the way they are read and
+/// written.
+class Chunks {
+ public:
+  Chunks(const InFlight& f, const FlowPlan& flow, Scratch& scratch)
+      : op(f.plan->op), plan(*f.plan->host), cut(flow.cut), scratch_(scratch) {}
+
+  const Operation& op;
+  const ExecutionPlan& plan;
+  const Partition& cut;
+  int round = 0;  ///< of a flow that is called once a round
+
+  Extent in(int chunk) const { return cut.in(chunk, round); }
+  Extent out(int chunk) const { return cut.out(chunk, round); }
+  const std::byte* in_at(Extent e) const {
+    return static_cast<const std::byte*>(op.in.data) + e.offset * plan.elem;
+  }
+  std::byte* out_at(Extent e) const { return static_cast<std::byte*>(op.out.data) + e.offset * plan.elem; }
+  /// Calls f(in, out, done, count) for each part of an extent that lies in one buffer; `done` elements
+  /// precede it.
+  template <class F>
+  void parts(Extent e, F&& f) const {
+    if (op.segments.empty()) return f(in_at(e), out_at(e), std::size_t{0}, e.count);
+    const auto& all = op.segments;
+    auto s = std::upper_bound(all.begin(), all.end(), e.offset,
+                              [](std::size_t offset, const Segment& x) { return offset < x.offset; });
+    --s;
+    for (std::size_t done = 0; done < e.count; ++s) {
+      const std::size_t skip = e.offset + done - s->offset;
+      const std::size_t count = std::min(s->count - skip, e.count - done);
+      f(s->in ? s->in + skip * plan.elem : nullptr, s->out ? s->out + skip * plan.elem : nullptr, done,
+        count);
+      done += count;
+    }
+  }
+
+  /// A copy to the output, past the caches where the caller does not read it soon.
+  void deliver(void* to, const void* from, std::size_t bytes) const {
+    if (to == from || bytes == 0) return;
+    if (plan.streams)
+      kernels::copy_stream(to, from, bytes);
+    else
+      std::memcpy(to, from, bytes);
+  }
+  /// Folds Scratch::sources into `out`, and moves them on by `count` elements if it goes past the caches.
+  void fold(std::byte* out, std::size_t count) const;
+  /// A step with what this rank has: its input to its output.
+  void local(const flow::Step&) const;
+
+ private:
+  Scratch& scratch_;
+};
+
+}  // namespace ouro::rt

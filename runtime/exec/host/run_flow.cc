@@ -1,0 +1,87 @@
+// Flows and their executors: each flow is compiled once, for the executor that its traits name. See
+// run_flow.h.
+#include "runtime/exec/host/run_flow.h"
+
+#include "kernels/flow/gossip.h"
+#include "kernels/flow/hierarchy.h"
+#include "runtime/exec/host/link_executor.h"
+#include "runtime/exec/host/pull_executor.h"
+#include "runtime/exec/host/staging_executor.h"
+#include "runtime/exec/host/zero_copy_executor.h"
+
+namespace ouro::rt {
+namespace {
+
+template <class Flow>
+using ExecutorOf =
+    std::conditional_t<Flow::kPulls, PullExecutor,
+                       std::conditional_t<Flow::kByReference, ZeroCopyExecutor,
+                                          std::conditional_t<Flow::kStaging, StagingExecutor, LinkExecutor>>>;
+
+template <class Flow>
+const FlowPlan& part_of(const ExecutionPlan& plan) {
+  return Flow::kPulls ? plan.pull : Flow::kByReference ? plan.zero_copy : plan.flow;
+}
+
+/// A flow with its data.
+template <class Flow>
+Flow make(const Operation& op, const Members& members) {
+  Flow made;
+  if constexpr (std::is_same_v<Flow, flow::Gossip>)
+    made.self = op.op.scalar.real, made.in_neighbours = op.in_neighbours,
+    made.out_neighbours = op.out_neighbours;
+  if constexpr (requires { made.hosts; }) made.hosts = members.layout();
+  return made;
+}
+
+template <class Flow>
+Status run_flow(HostResources& h, InFlight& f) {
+  const Operation& op = f.plan->op;
+  const FlowPlan& part = part_of<Flow>(*f.plan->host);
+  const bool alone = h.members.size() == 1;
+  ExecutorOf<Flow> executor(h, f, part);
+  if (!alone) OURO_TRY(executor.begin(f));
+  if constexpr (Flow::kKeeps) h.scratch.need(part.accumulators);
+  Status outcome;
+  const auto listen = [&](const flow::Step& s) {
+    if (!outcome.ok()) return;
+    if (Status hopped = executor.hop(s); !hopped.ok()) outcome = std::move(hopped);
+  };
+  const flow::Place at{h.members.rank(), h.members.size(), op.root, part.cut.rounds()};
+  const Flow flow = make<Flow>(op, h.members);
+  if constexpr (Flow::kPipelined) {
+    flow(at, listen);
+  } else {
+    for (int& round = executor.chunks.round; round < part.cut.rounds() && outcome.ok(); ++round) {
+      flow(at, listen);
+      if (!alone && outcome.ok()) outcome = executor.end_round();
+    }
+  }
+  if (f.plan->host->streams) kernels::stream_fence();
+  return outcome;
+}
+
+}  // namespace
+
+HostFlow host_flow(const Operation& op, flow::Algorithm algorithm, const Members& members) {
+  HostFlow found;
+  const auto describe = [&]<class Flow>(Flow) {
+    found = {.run = run_flow<Flow>,
+             .chunks = make<Flow>(op, members).chunks({members.rank(), members.size(), op.root, 1}),
+             .pipelined = Flow::kPipelined,
+             .keeps = Flow::kKeeps,
+             .stages = Flow::kStaging,
+             .by_reference = Flow::kByReference,
+             .rooted = Flow::kRooted,
+             .posts_others = Flow::kPostsOthers,
+             .posts_result = Flow::kPostsResult,
+             .single_round = std::is_base_of_v<flow::Staged, Flow> && !Flow::kPostsResult};
+  };
+  if (op.collective == Collective::mix)
+    describe(flow::Gossip{});
+  else
+    flow::visit_all(op.collective, algorithm, describe);
+  return found;
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,106 @@
+// Wiring of a group. See wiring.h.
+#include "runtime/exec/host/wiring.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "transport/net/net_links.h"
+#include "transport/shm/shm.h"
+
+namespace ouro::rt {
+namespace {
+
+constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
+// Long messages go to the receiver's memory: more of their chunks under way fill no cache.
+constexpr transport::NetSlots kFarMessageSlots{128 << 10, 16};
+
+/// Two ranks have what they need in their caches with 128 KiB. More of them wait longer for each other in a
+/// round, so fewer and larger rounds pay (measured with four: 1 MiB in 0.7 of the time); of many, slots would
+/// fill memory.
+std::size_t staging_bytes(std::size_t wanted, int n) {
+  if (wanted > 0) return wanted;
+  return n > 2 && n <= 16 ? 256 << 10 : 128 << 10;
+}
+
+transport::ShmStagingLayout staging_layout(const Context& context, int n) {
+  return transport::ShmStagingLayout::of(n, staging_bytes(context.spec().page_bytes, n));
+}
+
+}  // namespace
+
+Wiring::Wiring(Context& context, const Members& members, std::uint64_t key, Waiter& waiter)
+    : context_(context), members_(members), key_(key), waiter_(waiter) {
+  const int n = members.size();
+  const auto staging = staging_layout(context, n);
+  bytes_ = {transport::ShmLinkLayout::of(n, context.spec().slot_bytes).slot_bytes, staging.slot_bytes,
+            staging.eager_bytes};
+}
+
+Wiring::~Wiring() {
+  if (!members_.keeps_segments()) return;
+  for (const Purpose p : {kLinks, kStaging, kMessages}) context_.drop_segment(segment_key(p));
+}
+
+std::uint64_t Wiring::segment_key(Purpose p) const {
+  const std::uint64_t words[] = {key_, p};
+  return XXH3_64bits(words, sizeof words);
+}
+
+Result<std::unique_ptr<transport::Links>> Wiring::make_links(Purpose purpose, std::uint32_t slot_bytes,
+                                                             transport::NetSlots far) {
+  using transport::ShmLinkLayout, transport::ShmLinks;
+  const std::uint64_t key = segment_key(purpose);
+  const bool one_host = members_.one_host();
+  const auto whole = ShmLinkLayout::of(members_.size(), slot_bytes);
+  std::unique_ptr<ShmLinks> shm;
+  if (members_.here() > 1 || one_host) {
+    // Slots of all links of a group have one size.
+    const auto layout = one_host ? whole : ShmLinkLayout::of(members_.here(), whole.slot_bytes);
+    OURO_ASSIGN(auto segment, context_.segment(key, layout.bytes, members_.keeper()));
+    shm = std::make_unique<ShmLinks>(std::move(segment), layout, members_.local(members_.rank()),
+                                     members_.here());
+  }
+  if (one_host) return std::unique_ptr<transport::Links>(std::move(shm));
+  if (far.bytes == 0) far.bytes = whole.slot_bytes;
+  return std::unique_ptr<transport::Links>(
+      std::make_unique<transport::NetLinks>(context_.network()->fabric(), key, members_.world_ranks(),
+                                            members_.local(), members_.rank(), far, std::move(shm)));
+}
+
+Result<std::unique_ptr<transport::Links>> Wiring::make_message_links() {
+  return make_links(kMessages, kMessageSlotBytes, kFarMessageSlots);
+}
+
+/// The first rank of a host keeps the segment: it goes on when all others there have mapped it, so that it
+/// can leave at any time after.
+template <class Mark>
+Status Wiring::await_all(Mark&& mark) {
+  bump(*mark(members_.rank()));
+  if (!members_.keeps_segments()) return {};
+  for (int r = 0; r < members_.size(); ++r)
+    if (members_.local(r) > 0) OURO_TRY(waiter_.until(*mark(r), 1));
+  return {};
+}
+
+Status Wiring::need_links() {
+  if (ends_.links) return {};
+  OURO_ASSIGN(ends_.links, make_links(kLinks, context_.spec().slot_bytes));
+  for (int r = 0; r < members_.size(); ++r) {
+    const bool remote = ends_.links->remote(r);
+    ends_.in.push_back({ends_.links->inbound(r), 0, remote});
+    ends_.out.push_back({ends_.links->outbound(r), 0, remote});
+  }
+  return await_all([this](int r) { return ends_.links->doorbell(r); });
+}
+
+Status Wiring::need_staging() {
+  if (staging_) return {};
+  const int n = members_.size();
+  const auto layout = staging_layout(context_, n);
+  OURO_ASSIGN(auto segment, context_.segment(segment_key(kStaging), layout.bytes, members_.keeper()));
+  staging_ = std::make_unique<transport::ShmStaging>(std::move(segment), layout, n);
+  for (int r = 0; r < n; ++r) views_.push_back(staging_->staging(r));
+  return await_all([this](int r) { return staging_->present(r); });
+}
+
+}  // namespace ouro::rt

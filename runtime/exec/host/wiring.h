@@ -1,0 +1,76 @@
+// Wiring: the links and staging buffers of a group over shared memory and the network. Owned by group; used
+// by the host executors and, for links of their own, by messages.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "runtime/context/context.h"
+#include "runtime/plan/members.h"
+#include "transport/transport.h"
+
+namespace ouro::rt {
+
+/// The links of a group, and how far this rank has come on them.
+struct LinkEnds {
+  std::unique_ptr<transport::Links> links;
+  std::vector<transport::LinkEnd> in, out;  ///< by rank
+};
+
+/// Payload bytes of one slot of a link, of one staging slot and of one eager slot: the same on all members.
+struct SlotBytes {
+  std::size_t link = 0, staging = 0, eager = 0;
+};
+
+/// Makes the links and the staging buffers of a group when they are first used, and owns them.
+class Wiring {
+ public:
+  /// `key` names the group's memory on all members; `waiter` is the one of their operations.
+  Wiring(Context&, const Members&, std::uint64_t key, Waiter& waiter);
+  ~Wiring();
+  Wiring(const Wiring&) = delete;
+  Wiring& operator=(const Wiring&) = delete;
+
+  const SlotBytes& slot_bytes() const { return bytes_; }
+  /// Make what is asked for unless it is there. In the first operation that needs it, which is the same on
+  /// all members: they wait for each other.
+  Status need_links();
+  Status need_staging();
+  LinkEnds& links() { return ends_; }  ///< empty before need_links()
+  const std::vector<StagingView>& staging() const {
+    return views_;
+  }  ///< by rank; empty before need_staging()
+
+  /// Links for messages; the first rank of each host keeps their memory until close().
+  Result<std::unique_ptr<transport::Links>> make_message_links();
+
+  /// An operation has ended: lets other hosts know what has been given back to them.
+  void settle() {
+    if (ends_.links && !members_.one_host()) ends_.links->settle();
+  }
+  /// What other hosts have not taken yet still gets there when the links end; `after` is let go of then.
+  void linger(const std::shared_ptr<void>& after) {
+    if (ends_.links) ends_.links->linger(after);
+  }
+  void drop_links() { ends_ = {}; }
+
+ private:
+  enum Purpose : std::uint64_t { kLinks = 1, kStaging = 2, kMessages = 3 };
+  std::uint64_t segment_key(Purpose) const;
+  /// Over shared memory and, if there are members on other hosts, over the network (with slots as `far` says;
+  /// 0 bytes: as many as within the host).
+  Result<std::unique_ptr<transport::Links>> make_links(Purpose, std::uint32_t slot_bytes,
+                                                       transport::NetSlots far = {});
+  template <class Mark>
+  Status await_all(Mark&& mark);
+
+  Context& context_;
+  const Members& members_;
+  const std::uint64_t key_;
+  Waiter& waiter_;
+  SlotBytes bytes_;
+  LinkEnds ends_;
+  std::unique_ptr<transport::StagingBuffers> staging_;
+  std::vector<StagingView> views_;
+};
+
+}  // namespace ouro::rt

@@ -1,0 +1,31 @@
+// InFlight: the operation that a rank is in, for those who run it and for messages about it; and the
+// suspicion that a peer is in another. Used by executors and group.
+#pragma once
+#include "runtime/core/wait.h"
+#include "runtime/plan/plan.h"
+
+namespace ouro::rt {
+
+struct InFlight {
+  const Plan* plan = nullptr;
+  std::uint64_t seq = 0;  ///< of the operation in its group, from 1; 0: none
+  Clock::time_point start = {};
+  bool late_said = false;
+  Clock::time_point left_since = {};  ///< when a rank that is needed was first seen to have left
+  /// Whom this rank waits for where peers alone know whether they come (mix), and whether they send or take;
+  /// -1: all. Written by the executor.
+  struct Awaited {
+    int peer = -1;
+    bool sends = false;
+  } awaited = {};
+  double elapsed() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
+};
+
+/// What rank `rank` shows, `where`, belongs to another operation. An executor knows no more: the group finds
+/// out who disagrees with whom, and writes the text that this failure has not.
+inline Status suspicion(int rank, const char* where) {
+  return Status(Failure{.reason = Reason::mismatch, .rank = rank, .detector = where});
+}
+inline bool is_suspicion(const Failure& f) { return f.reason == Reason::mismatch && f.text.empty(); }
+
+}  // namespace ouro::rt

@@ -1,0 +1,144 @@
+// Execution plans: what runs an operation, where its posts lie, and how it is cut, at the edges between two
+// choices.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "runtime/exec/host/by_reference.h"
+#include "runtime/exec/host/execution_plan.h"
+#include "runtime/exec/host/single_round.h"
+
+namespace ouro::rt {
+namespace {
+
+using flow::Algorithm;
+using On = StagingUse::On;
+constexpr SlotBytes kSlots{4096, 8192, 512};  // of a link, of a staging slot, of an eager slot
+
+/// The plan of rank `rank` of `n` on one host, for `count` floats a region or block.
+struct Case {
+  Collective collective = Collective::all_reduce;
+  Algorithm algorithm = Algorithm::oneshot;
+  std::size_t count = 2;
+  int n = 2, rank = 0;
+  Choice also = {};  // options beside the algorithm
+  bool single_rounds = true;
+  OpKind op = OpKind::sum;
+
+  std::shared_ptr<const ExecutionPlan> make() const {
+    const std::vector<int> hosts(static_cast<std::size_t>(n), 0);
+    std::vector<int> world(static_cast<std::size_t>(n));
+    for (int r = 0; r < n; ++r) world[static_cast<std::size_t>(r)] = r;
+    const Members members(rank, world, hosts);
+    const CollectiveTraits traits = traits_of(collective);
+    float data = 0;
+    Plan plan;
+    plan.op.collective = collective;
+    plan.op.in = CView(&data, traits.in.elements(count, n), DType::f32);
+    plan.op.out = View(&data, traits.out.elements(count, n), DType::f32);
+    plan.op.op.kind = op;
+    plan.choice = also;
+    plan.choice.algorithm = algorithm;
+    return make_execution_plan(plan, members, kSlots, single_rounds);
+  }
+};
+
+TEST(ExecutionPlans, RunASingleRoundByHandWhereThereIsOne) {
+  EXPECT_EQ(Case{}.make()->run, run_single_round);
+  EXPECT_EQ((Case{.count = 2048}.make()->run), run_single_round) << "a whole slot";
+  const auto two_rounds = Case{.count = 2049}.make();
+  EXPECT_NE(two_rounds->run, run_single_round);
+  EXPECT_EQ(two_rounds->run, two_rounds->flow.run);
+  EXPECT_EQ(two_rounds->flow.cut.rounds(), 2);
+  const auto posts_results = Case{.algorithm = Algorithm::direct}.make();
+  EXPECT_EQ(posts_results->run, posts_results->flow.run);
+  const auto by_flow = Case{.single_rounds = false}.make();
+  EXPECT_EQ(by_flow->run, by_flow->flow.run);
+  Choice streams;
+  streams.streams = true;
+  const auto past_caches = Case{.also = streams}.make();
+  EXPECT_EQ(past_caches->run, past_caches->flow.run);
+  const auto alone = Case{.n = 1}.make();
+  EXPECT_EQ(alone->run, alone->flow.run);
+}
+
+TEST(ExecutionPlans, AskForReferencesWhereARowSaysSo) {
+  Choice asks;
+  asks.try_zero_copy = true;
+  const auto asked = Case{.also = asks}.make();
+  EXPECT_EQ(asked->run, run_by_reference);
+  EXPECT_NE(asked->zero_copy.run, nullptr);
+  EXPECT_NE(asked->flow.run, nullptr) << "where buffers are not registered";
+  EXPECT_EQ(asked->pull.run, nullptr);
+  const auto forced = Case{.algorithm = Algorithm::zerocopy}.make();
+  EXPECT_EQ(forced->run, run_by_reference);
+  EXPECT_EQ(forced->flow.run, nullptr) << "there is nothing to fall back to";
+  const auto alone = Case{.algorithm = Algorithm::zerocopy, .n = 1}.make();
+  EXPECT_EQ(alone->run, alone->zero_copy.run) << "nobody to ask";
+  EXPECT_EQ((Case{.algorithm = Algorithm::pull}.make()->pull.cut.rounds()), 1);
+}
+
+TEST(ExecutionPlans, PlacePostsBySize) {
+  const auto staging = [](const Case& c) { return c.make()->flow.staging; };
+  EXPECT_EQ(staging({.count = 14}).on, On::arrival) << "56 bytes";
+  EXPECT_EQ(staging({.count = 15}).on, On::slot) << "all post and hear of each other";
+  EXPECT_EQ(staging({.count = 14}).depth, std::uint64_t{StagingView::kArrivals});
+  EXPECT_EQ(staging({.count = 15}).depth, std::uint64_t{StagingView::kSlots});
+  const Case broadcast{.collective = Collective::broadcast, .algorithm = Algorithm::direct};
+  const auto of = [&](std::size_t count, int n = 2) {
+    Case c = broadcast;
+    c.count = count, c.n = n;
+    return staging(c);
+  };
+  EXPECT_EQ(of(15).on, On::eager) << "the root runs ahead";
+  EXPECT_EQ(of(128).on, On::eager) << "512 bytes";
+  EXPECT_EQ(of(129).on, On::slot);
+  // The root of a scatter posts a piece for each of the others.
+  const auto scatter = [&](std::size_t count, int n) {
+    return staging(
+        {.collective = Collective::scatter, .algorithm = Algorithm::direct, .count = count, .n = n});
+  };
+  EXPECT_EQ(scatter(7, 3).on, On::arrival);
+  EXPECT_EQ(scatter(8, 3).on, On::eager);
+  EXPECT_EQ(scatter(7, 3).stride, 28u);
+  EXPECT_EQ(scatter(8, 3).stride, 64u);
+  EXPECT_TRUE(scatter(8, 3).others);
+}
+
+TEST(ExecutionPlans, SayWhoPostsAndWhoReads) {
+  struct Row {
+    Collective collective;
+    int rank;
+    bool posts, copies_own;
+    int sources;
+  };
+  for (const Row& row :
+       {Row{Collective::broadcast, 0, true, true, 0}, Row{Collective::broadcast, 2, false, false, 1},
+        Row{Collective::reduce, 0, false, false, 2}, Row{Collective::reduce, 1, true, false, 0},
+        Row{Collective::gather, 0, false, true, 2}, Row{Collective::gather, 2, true, false, 0},
+        Row{Collective::scatter, 0, true, true, 0}, Row{Collective::scatter, 1, false, false, 1},
+        Row{Collective::all_gather, 1, true, true, 2}, Row{Collective::all_to_all, 1, true, true, 2},
+        Row{Collective::reduce_scatter, 1, true, false, 2}}) {
+    const auto plan =
+        Case{.collective = row.collective, .algorithm = Algorithm::direct, .n = 3, .rank = row.rank}.make();
+    const std::string what = std::string(name(row.collective)) + ", rank " + std::to_string(row.rank);
+    EXPECT_EQ(plan->run, run_single_round) << what;
+    EXPECT_EQ(plan->once.posts, row.posts) << what;
+    EXPECT_EQ(plan->once.copies_own, row.copies_own) << what;
+    EXPECT_EQ(plan->once.sources, row.sources) << what;
+    EXPECT_EQ(plan->once.bytes, 8u) << what;
+  }
+}
+
+TEST(ExecutionPlans, CutLinksByTheWiderType) {
+  const auto narrow =
+      Case{.collective = Collective::all_gather, .algorithm = Algorithm::ring, .count = 5000}.make();
+  EXPECT_EQ(narrow->flow.cut.capacity(), 1024u) << "a slot of 4 KiB";
+  EXPECT_EQ(narrow->flow.accumulators, 0u);
+  const auto tree = Case{.algorithm = Algorithm::tree, .count = 5000, .n = 4}.make();
+  EXPECT_EQ(tree->flow.accumulators, tree->flow.cut.capacity() * tree->acc_bytes)
+      << "a pipelined flow has one at a time";
+}
+
+}  // namespace
+}  // namespace ouro::rt
