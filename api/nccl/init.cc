@@ -1,6 +1,7 @@
 // Making communicators from unique ids. See nccl.h, section "Making communicators".
 #include <vector>
 
+#include "api/nccl/environment.h"
 #include "api/nccl/joining.h"
 #include "api/nccl/mode.h"
 #include "api/nccl/unique_id.h"
@@ -76,6 +77,7 @@ using namespace ouro::nccl;
 OURO_NCCL(ncclResult_t, GetUniqueId, ncclUniqueId* uniqueId) {
   constexpr const char* me = "ncclGetUniqueId";
   return guarded(nullptr, me, [&]() -> ncclResult_t {
+    read_environment();
     if (!uniqueId) return invalid_argument(nullptr, me, "uniqueId is null");
     auto id = make_unique_id();
     if (!id.ok()) return fail(nullptr, me, id.status());

@@ -6,6 +6,7 @@
 #define NCCL_H_
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 /* CUDA's types where there are any: programs expect them from here. OURO_NCCL_WITHOUT_CUDA leaves them out.
@@ -58,26 +59,13 @@ typedef enum {
   ncclNumResults = 9
 } ncclResult_t;
 
+/* clang-format off */
 typedef enum {
-  ncclInt8 = 0,
-  ncclChar = 0,
-  ncclUint8 = 1,
-  ncclInt32 = 2,
-  ncclInt = 2,
-  ncclUint32 = 3,
-  ncclInt64 = 4,
-  ncclUint64 = 5,
-  ncclFloat16 = 6,
-  ncclHalf = 6,
-  ncclFloat32 = 7,
-  ncclFloat = 7,
-  ncclFloat64 = 8,
-  ncclDouble = 8,
-  ncclBfloat16 = 9,
-  ncclFloat8e4m3 = 10,
-  ncclFloat8e5m2 = 11,
-  ncclNumTypes = 12
+  ncclInt8 = 0, ncclChar = 0, ncclUint8 = 1, ncclInt32 = 2, ncclInt = 2, ncclUint32 = 3, ncclInt64 = 4, ncclUint64 = 5,
+  ncclFloat16 = 6, ncclHalf = 6, ncclFloat32 = 7, ncclFloat = 7, ncclFloat64 = 8, ncclDouble = 8,
+  ncclBfloat16 = 9, ncclFloat8e4m3 = 10, ncclFloat8e5m2 = 11, ncclNumTypes = 12
 } ncclDataType_t;
+/* clang-format on */
 
 typedef enum {
   ncclSum = 0,
@@ -195,19 +183,13 @@ typedef struct ncclCollConfig_v23100 {
 #define OURO_NCCL_VENDOR 0x6F7572
 #define OURO_NCCL_OPTION_NUMERICS 2 /* val.i: 0 fast, 1 canonical */
 
+/* clang-format off */
 typedef enum {
-  ncclStatGpuMemSuspend = 0,
-  ncclStatGpuMemSuspended = 1,
-  ncclStatGpuMemPersist = 2,
-  ncclStatGpuMemTotal = 3
+  ncclStatGpuMemSuspend = 0, ncclStatGpuMemSuspended = 1, ncclStatGpuMemPersist = 2, ncclStatGpuMemTotal = 3
 } ncclCommMemStat_t;
 
-typedef struct {
-  int opCnt;
-  int peer;
-  int sigIdx;
-  int ctx;
-} ncclWaitSignalDesc_t;
+typedef struct { int opCnt, peer, sigIdx, ctx; } ncclWaitSignalDesc_t;
+/* clang-format on */
 
 /* A team of ranks: rank i of it is rank first + i * stride of the communicator. */
 typedef struct ncclTeam {
@@ -220,6 +202,29 @@ typedef struct ncclMultimemHandle {
   void* mcBasePtr;
 } ncclMultimemHandle_t;
 
+/* What a communicator can do. Fill it by NCCL_COMM_PROPERTIES_INITIALIZER; no more than `size` bytes are
+ * written. */
+typedef struct ncclCommProperties {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int rank;
+  int nRanks;
+  int cudaDev;
+  int nvmlDev;
+  bool deviceApiSupport;
+  bool multimemSupport;
+  int ginType;
+  int nLsaTeams;
+  bool hostRmaSupport;
+  int railedGinType;
+} ncclCommProperties_t;
+#define NCCL_COMM_PROPERTIES_INITIALIZER                                                                    \
+  {                                                                                                         \
+    sizeof(ncclCommProperties_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, 0, 0, 0, 0, false, false, 0, 0, false, \
+        0                                                                                                   \
+  }
+
 /* Of the device interface, which is not offered: only pointers to them are passed. */
 struct ncclDevComm;
 struct ncclDevCommRequirements;
@@ -227,7 +232,6 @@ struct ncclDevResourceRequirements;
 struct ncclLsaBarrierHandle;
 struct ncclGinBarrierHandle;
 struct ncclLLA2AHandle;
-struct ncclCommProperties;
 
 /* ---- functions -------------------------------------------------------------------------------- */
 
@@ -272,7 +276,7 @@ OURO_NCCL_DECLARE(ncclResult_t, CommCount, (const ncclComm_t comm, int* count));
 OURO_NCCL_DECLARE(ncclResult_t, CommCuDevice, (const ncclComm_t comm, int* device));
 OURO_NCCL_DECLARE(ncclResult_t, CommUserRank, (const ncclComm_t comm, int* rank));
 OURO_NCCL_DECLARE(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t* asyncError));
-OURO_NCCL_DECLARE(ncclResult_t, CommQueryProperties, (ncclComm_t comm, struct ncclCommProperties* props));
+OURO_NCCL_DECLARE(ncclResult_t, CommQueryProperties, (ncclComm_t comm, ncclCommProperties_t* props));
 OURO_NCCL_DECLARE(ncclResult_t, CommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value));
 OURO_NCCL_DECLARE(ncclResult_t, CommSuspend, (ncclComm_t comm, int flags));
 OURO_NCCL_DECLARE(ncclResult_t, CommResume, (ncclComm_t comm));

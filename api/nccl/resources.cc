@@ -1,4 +1,8 @@
 // What a communicator holds, and giving it back for a while. See nccl.h, section "Asking them".
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
 #include "api/nccl/group_calls.h"
 
 using namespace ouro::nccl;
@@ -42,12 +46,25 @@ OURO_NCCL(ncclResult_t, CommResume, ncclComm_t comm) {
   }));
 }
 
-OURO_NCCL(ncclResult_t, CommQueryProperties, ncclComm_t comm, struct ncclCommProperties*) {
+OURO_NCCL(ncclResult_t, CommQueryProperties, ncclComm_t comm, ncclCommProperties_t* props) {
   constexpr const char* me = "ncclCommQueryProperties";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
     if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
-    return not_supported(comm, me, "the structure of properties",
-                         "what it tells is of devices and their networks, which host mode has not",
-                         "ask ncclCommCount, ncclCommUserRank and ncclCommCuDevice");
+    if (!props) return invalid_argument(comm, me, "the pointer for the answer is null");
+    constexpr std::size_t kHead = offsetof(ncclCommProperties_t, rank);
+    if (props->size < kHead || props->magic != NCCL_API_MAGIC)
+      return invalid_argument(
+          comm, me, "size {} and magic number {:#x}; expected those of NCCL_COMM_PROPERTIES_INITIALIZER",
+          props->size, props->magic);
+    ncclCommProperties_t answer = NCCL_COMM_PROPERTIES_INITIALIZER;
+    answer.rank = comm->rank, answer.nRanks = comm->size;
+    answer.cudaDev = answer.nvmlDev = comm->device;
+    answer.nLsaTeams = 1;
+    // Newer versions have more fields: what is beyond these says no to everything.
+    char* const to = reinterpret_cast<char*>(props);
+    std::memset(to + kHead, 0, props->size - kHead);
+    std::memcpy(to + kHead, reinterpret_cast<const char*>(&answer) + kHead,
+                std::min(props->size, sizeof answer) - kHead);
+    return ncclSuccess;
   }));
 }

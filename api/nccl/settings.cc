@@ -1,5 +1,6 @@
 // What the environment says about this library: the version that it reports, and where buffers lie. See
 // version.h and mode.h.
+#include "api/nccl/environment.h"
 #include "api/nccl/error.h"
 #include "api/nccl/mode.h"
 #include "api/nccl/version.h"
@@ -20,6 +21,7 @@ bool host_mode() {
 }
 
 ncclResult_t check_mode(const char* function) {
+  read_environment();
   if (auto forced = env::flag("OURO_NCCL_HOST"); !forced.ok())
     return fail(nullptr, function, forced.status());
   if (host_mode()) {

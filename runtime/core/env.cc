@@ -12,6 +12,7 @@
 #include <mutex>
 #include <utility>
 
+#include "runtime/core/env_supply.h"
 #include "runtime/core/log.h"
 
 extern char** environ;
@@ -110,6 +111,22 @@ Files& files() {
 }
 
 /// An empty variable counts as unset, as `OURO_X= program` means in a shell.
+struct Supplied {
+  std::mutex mutex;
+  std::map<std::string, Value, std::less<>> values;
+};
+/// Never destroyed: parameters are read while the program ends.
+Supplied& supplies() {
+  static Supplied& all = *new Supplied;
+  return all;
+}
+std::optional<Value> supplied(std::string_view key) {
+  Supplied& all = supplies();
+  std::lock_guard lock(all.mutex);
+  const auto it = all.values.find(key);
+  return it == all.values.end() ? std::nullopt : std::optional<Value>(it->second);
+}
+
 std::optional<Value> lookup(const Parameter& p) {
   const std::string key(p.name);
   if (const char* set = std::getenv(key.c_str()); set != nullptr && *set != '\0')
@@ -118,6 +135,7 @@ std::optional<Value> lookup(const Parameter& p) {
   if (const char* set = former.empty() ? nullptr : std::getenv(former.c_str());
       set != nullptr && *set != '\0')
     return Value{set, fmt::format("{}, as {}", kEnvironment, former)};
+  if (std::optional<Value> v = supplied(key)) return v;
   if (const auto it = files().values.find(key); it != files().values.end()) return it->second;
   if (!p.fallback.empty()) return Value{std::string(p.fallback), std::string(kDefault)};
   return std::nullopt;
@@ -312,6 +330,12 @@ void report() {
       if (s.value && s.origin != kDefault)
         OURO_INFO(ENV, "{}={} ({})", s.parameter->name, *s.value, s.origin);
   });
+}
+
+void supply(std::string_view name, std::string value, std::string origin) {
+  Supplied& all = supplies();
+  std::lock_guard lock(all.mutex);
+  all.values.insert_or_assign(std::string(name), Value{std::move(value), std::move(origin)});
 }
 
 void reload() { files() = read_files(); }

@@ -13,6 +13,7 @@
 #include "tools/run/agent.h"
 #include "tools/run/hosts.h"
 #include "tools/run/launcher.h"
+#include "tools/run/preload.h"
 
 namespace {
 constexpr int kUsage = 2;
@@ -86,7 +87,7 @@ int main(int argc, char** argv) {
   ouro::tools::name_in_errors(app);
   app.set_version_flag("--version", OURO_VERSION);
   ouro::run::RunOptions options;
-  bool no_prefix = false;
+  bool no_prefix = false, nccl = false;
   std::string bind, hosts, hostfile;
   std::vector<std::string> program, variables;
   CLI::Option* ranks =
@@ -103,6 +104,8 @@ int main(int argc, char** argv) {
       app.add_option("--timeout", options.timeout_s, "end the job after so many seconds (default: never)");
   app.add_option("--bind", bind, "bind each rank: core, cache, numa or none (default: OURO_BIND, else none)");
   app.add_flag("--no-prefix", no_prefix, "do not put \"[rank] \" before each line of output");
+  app.add_flag("--nccl", nccl,
+               "preload ouro's libnccl.so.2 into the ranks: programs written for NCCL run on ouro");
   app.add_option("program", program, "the program and its arguments")->required();
   app.positionals_at_end();
   try {
@@ -121,6 +124,16 @@ int main(int argc, char** argv) {
     return usage(ok.failure()->text);
   for (const std::string& v : variables)
     if (!set_variable(options.extra, v)) return usage("-x " + v + ": not set here, and no NAME=VALUE");
+  if (nccl) {
+    if (!hosts.empty() || !hostfile.empty())
+      return usage(
+          "--nccl: with hosts; libnccl.so.2 works with all ranks on this one, for which -n is enough");
+    const char* const before = options.extra.contains("LD_PRELOAD") ? options.extra["LD_PRELOAD"].c_str()
+                                                                    : std::getenv("LD_PRELOAD");
+    auto preload = ouro::run::preload_nccl(before ? before : "");
+    if (!preload.ok()) return usage("--nccl: " + preload.status().failure()->text);
+    options.extra["LD_PRELOAD"] = *preload;
+  }
   if (!hosts.empty() || !hostfile.empty()) {
     auto parsed = hosts.empty() ? ouro::run::read_hostfile(hostfile) : ouro::run::parse_hosts(hosts);
     if (!parsed.ok()) return usage(parsed.status().failure()->text);

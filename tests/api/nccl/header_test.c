@@ -30,6 +30,7 @@ HOLDS(coll_ext, offsetof(ncclCollConfig_t, ext) == 16);
 HOLDS(coll_alg,
       offsetof(ncclCollConfig_t, algSelection) == 40 && offsetof(ncclCollConfig_t, CTAPolicy) == 52);
 HOLDS(coll_tag, offsetof(ncclCollConfig_t, userProfilerTag) == 56);
+HOLDS(properties, sizeof(ncclCommProperties_t) == 56 && offsetof(ncclCommProperties_t, nLsaTeams) == 40);
 HOLDS(team, sizeof(ncclTeam_t) == 12);
 HOLDS(codes, ncclInProgress == 7 && ncclRemoteError == 6 && ncclInvalidUsage == 5);
 HOLDS(types,

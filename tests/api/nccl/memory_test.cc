@@ -79,6 +79,29 @@ TEST(Memory, SuspendAndStatistics) {
   });
 }
 
+TEST(Properties, AreWrittenAsFarAsTheCallerHasRoom) {
+  in_threads(3, [](int rank, ncclComm_t comm) {
+    struct {
+      ncclCommProperties_t known = NCCL_COMM_PROPERTIES_INITIALIZER;
+      char more[64];
+    } p;
+    std::memset(p.more, 0x5a, sizeof p.more);
+    OURO_OK(ncclCommQueryProperties(comm, &p.known));
+    EXPECT_TRUE(p.known.rank == rank && p.known.nRanks == 3 && p.known.nLsaTeams == 1 &&
+                !p.known.deviceApiSupport);
+    EXPECT_EQ(p.more[0], 0x5a);
+    p.known.size = sizeof p;  // of a later version
+    OURO_OK(ncclCommQueryProperties(comm, &p.known));
+    EXPECT_EQ(p.more[63], 0);
+    p.known.size = 20;  // rank alone
+    p.known.nRanks = 77;
+    OURO_OK(ncclCommQueryProperties(comm, &p.known));
+    EXPECT_EQ(p.known.nRanks, 77);
+    p.known.magic = 0;
+    EXPECT_EQ(ncclCommQueryProperties(comm, &p.known), ncclInvalidArgument);
+  });
+}
+
 TEST(Parameters, AreThoseOfOuro) {
   const char** keys = nullptr;
   int many = 0;

@@ -51,6 +51,7 @@ TEST(Misuse, NullArgumentsOfEveryFunction) {
         ncclCommGetAsyncError(none, reinterpret_cast<ncclResult_t*>(&x)),
         ncclCommGetAsyncError(comm, nullptr),
         ncclCommQueryProperties(none, nullptr),
+        ncclCommQueryProperties(comm, nullptr),
         ncclCommMemStats(none, ncclStatGpuMemTotal, &u),
         ncclCommMemStats(comm, ncclStatGpuMemTotal, nullptr),
         ncclCommSuspend(none, NCCL_SUSPEND_MEM),
@@ -174,7 +175,6 @@ TEST(Misuse, WhatIsNotThereSaysSo) {
     refused(ncclPutSignal(&x, 1, ncclInt32, 0, nullptr, 0, 0, 0, 0, comm, nullptr));
     refused(ncclSignal(0, 0, 0, 0, comm, nullptr));
     refused(ncclWaitSignal(0, nullptr, comm, nullptr));
-    refused(ncclCommQueryProperties(comm, nullptr));
     ncclSimInfo_t sim = NCCL_SIM_INFO_INITIALIZER;
     OURO_OK(ncclGroupStart());
     refused(ncclGroupSimulateEnd(&sim));

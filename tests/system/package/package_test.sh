@@ -50,6 +50,31 @@ echo "-- find_package"
 "$cmake" --build "$work/by-cmake" >"$work/build.log" || { cat "$work/build.log"; fail "build by CMake"; }
 run "$work/by-cmake/consumer"
 
+echo "-- libnccl.so.2, which nothing finds unasked: find_package(NCCL) and pkg-config"
+nccl=$libdir/ouro/nccl
+[[ $(readelf -dW "$nccl/libnccl.so.2") == *"[libnccl.so.2]"* ]] || fail "libnccl.so.2 is not in its place"
+for other in "$libdir/libnccl.so.2" "$libdir/cmake/NCCL" "$libdir/pkgconfig/nccl.pc" "$prefix/include/nccl.h"; do
+  [[ ! -e $other ]] || fail "$other: a program that wants NVIDIA's would find it"
+done
+mkdir "$work/nccl"
+cp "$source/tests/api/nccl/header_test.c" "$work/nccl/program.c"
+cat >"$work/nccl/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.20)
+project(program C)
+find_package(NCCL 2.20 REQUIRED)
+add_executable(program program.c)
+target_link_libraries(program PRIVATE NCCL::nccl)
+END
+{ "$cmake" -S "$work/nccl" -B "$work/nccl/build" -DCMAKE_PREFIX_PATH="$nccl/cmake" && "$cmake" --build "$work/nccl/build"; } \
+  >"$work/nccl.log" || { cat "$work/nccl.log"; fail "find_package(NCCL)"; }
+env -u LD_LIBRARY_PATH "$work/nccl/build/program" | grep -F "$nccl/libnccl.so.2" || fail "a program by find_package(NCCL)"
+export PKG_CONFIG_PATH=$libdir/pkgconfig:$nccl/pkgconfig
+for name in ouro-nccl nccl; do
+  # shellcheck disable=SC2046
+  cc "$work/nccl/program.c" $(pkg-config --cflags --libs $name) -o "$work/nccl/$name" || fail "build by $name.pc"
+  LD_LIBRARY_PATH=$nccl "$work/nccl/$name" || fail "a program by $name.pc"
+done
+
 echo "-- pkg-config, by the command line of the README"
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 line=$(grep -m1 '^g++ -std=c++20 program\.cc ' "$source/README.md") || fail "the README has no such line"
