@@ -1,5 +1,5 @@
 // The exchange: everyone sends its input to everyone and adds up all of them in rank order: one hop. Used
-// through hierarchy.h by the host executor, where few ranks share no memory.
+// through list.h by the host executor, where few ranks share no memory.
 #pragma once
 #include "kernels/flow/halving.h"
 
@@ -8,7 +8,7 @@ namespace ouro::flow {
 /// Of two ranks it moves as many bytes as a ring in half of the hops; of more, (n-1)/2 times as many, which
 /// is worth it where a hop costs more than the bytes. Everyone does all the sums, in rank order.
 struct ExchangeAllReduce : Traits {
-  static constexpr bool kKeeps = true, kPipelined = true;
+  static constexpr bool kKeeps = true, kPipelined = true, kBetweenHosts = true;
 
   int chunks(Place at) const { return at.rounds; }
   template <class Listener>

@@ -1,16 +1,10 @@
-// Hierarchical flows: inside a host in one hop over links, between hosts as few bytes as possible; and the
-// list of all flows between hosts. Made by the host executor and the simulator from a group's hosts, proved
-// in tests/flow; not in list.h, whose flows run within a host and on devices.
+// Hierarchical flows: inside a host in one hop over links, between hosts as few bytes as possible.
+// Used through list.h by the host executor, the verifier and the simulator.
 #pragma once
 #include <algorithm>
-#include <string_view>
 
 #include "kernels/flow/chain.h"
-#include "kernels/flow/exchange.h"
-#include "kernels/flow/hierarchy_tree.h"
 #include "kernels/flow/hosts.h"
-#include "kernels/flow/list.h"
-#include "runtime/core/types.h"
 
 namespace ouro::flow {
 
@@ -30,7 +24,7 @@ namespace ouro::flow {
 /// Each host sends and receives 2(M-1)/M of the data, the least that there is, and two hops inside hosts are
 /// added to the 2(M-1) between them. Rounds follow each other without a gap: while one goes round, inputs of
 /// the next turn are on their way to their owners and results of the last one to all.
-struct HierarchyAllReduce : Traits {
+struct HierarchyAllReduce : OverHosts {
   static constexpr bool kCanonical = false, kKeeps = true;
   static constexpr bool kPipelined = true;
   HostLayout hosts = {};
@@ -115,7 +109,7 @@ inline int turn_of(const Site& here, int root, int c, int q) {
 
 /// Each chunk goes down the line of hosts that begins with the root's, and on each host from its owner to the
 /// others. Owners pass on a chunk before they take the one before it from a mate.
-struct HierarchyBroadcast : Traits {
+struct HierarchyBroadcast : OverHosts {
   static constexpr bool kPipelined = true;
   HostLayout hosts = {};
 
@@ -155,7 +149,7 @@ struct HierarchyBroadcast : Traits {
 
 /// The broadcast backwards: owners add up their hosts, and the sums go up the line of hosts to the root's,
 /// whose owner passes the total, wide, to the root.
-struct HierarchyReduce : Traits {
+struct HierarchyReduce : OverHosts {
   static constexpr bool kCanonical = false, kKeeps = true;
   static constexpr bool kPipelined = true;
   HostLayout hosts = {};
@@ -196,7 +190,7 @@ struct HierarchyReduce : Traits {
 
 /// Blocks go round the hosts, and on each host from their owners to the others: each host receives each block
 /// of the others once. In stage t a host has the blocks of the t-th host before it.
-struct HierarchyAllGather : Traits {
+struct HierarchyAllGather : OverHosts {
   HostLayout hosts = {};
 
   int chunks(Place at) const { return at.size; }
@@ -244,7 +238,7 @@ struct HierarchyAllGather : Traits {
 /// The all-gather backwards: sums of the blocks of host q go round from host q+1 to q, each host adds its
 /// own, and sends each block of another host once. In stage t a host has the blocks of the t+1-th host before
 /// it, in the last stage its own.
-struct HierarchyReduceScatter : Traits {
+struct HierarchyReduceScatter : OverHosts {
   static constexpr bool kCanonical = false, kKeeps = true;
   HostLayout hosts = {};
 
@@ -293,7 +287,7 @@ struct HierarchyReduceScatter : Traits {
 
 /// The first rank of each host hears from its mates, then from the hosts, 1, 2, 4, ... before its own, then
 /// tells its mates.
-struct HierarchyBarrier : Traits {
+struct HierarchyBarrier : OverHosts {
   HostLayout hosts = {};
 
   int chunks(Place) const { return 1; }
@@ -313,48 +307,5 @@ struct HierarchyBarrier : Traits {
     for (int d = 1; d < here.size; ++d) step(send(0, here.mate(d)));
   }
 };
-
-/// X(collective, name, struct): all flows between hosts.
-#define OURO_HIERARCHIES(X)                             \
-  X(all_reduce, exchange, ExchangeAllReduce)            \
-  X(all_reduce, hierarchy, HierarchyAllReduce)          \
-  X(all_reduce, hierarchy_tree, HierarchyTreeAllReduce) \
-  X(reduce_scatter, hierarchy, HierarchyReduceScatter)  \
-  X(all_gather, hierarchy, HierarchyAllGather)          \
-  X(broadcast, hierarchy, HierarchyBroadcast)           \
-  X(broadcast, hierarchy_tree, HierarchyTreeBroadcast)  \
-  X(reduce, hierarchy, HierarchyReduce)                 \
-  X(reduce, hierarchy_tree, HierarchyTreeReduce)        \
-  X(barrier, hierarchy, HierarchyBarrier)
-
-/// Calls f(Collective, name, flow) for each of them, on these hosts.
-template <class F>
-void for_each_hierarchy(const HostLayout& hosts, F&& f) {
-  const auto on_hosts = [&](auto flow) {
-    if constexpr (requires { flow.hosts; }) flow.hosts = hosts;
-    return flow;
-  };
-#define OURO_X(c, a, F_) f(Collective::c, std::string_view(#a), on_hosts(F_{}));
-  OURO_HIERARCHIES(OURO_X)
-#undef OURO_X
-}
-
-constexpr bool between_hosts(Algorithm a) {
-  return a == Algorithm::exchange || a == Algorithm::hierarchy || a == Algorithm::hierarchy_tree;
-}
-
-/// Calls f(flow) for the row of this list, or of the other (list.h), that says `collective` and `algorithm`;
-/// false if there is none.
-template <class F>
-bool visit_all(Collective collective, Algorithm algorithm, F&& f) {
-#define OURO_X(c, a, F_)                                          \
-  if (collective == Collective::c && algorithm == Algorithm::a) { \
-    f(F_{});                                                      \
-    return true;                                                  \
-  }
-  OURO_HIERARCHIES(OURO_X)
-#undef OURO_X
-  return visit(collective, algorithm, f);
-}
 
 }  // namespace ouro::flow

@@ -1,5 +1,5 @@
 // Hierarchical flows for small data on many hosts: inside a host through one rank, between hosts along a
-// binomial tree. Used through hierarchy.h.
+// binomial tree. Used through list.h.
 #pragma once
 #include "kernels/flow/hosts.h"
 #include "kernels/flow/tree.h"
@@ -48,7 +48,7 @@ class HostTree {
   const int rank_;
 };
 
-struct HierarchyTreeAllReduce : Traits {
+struct HierarchyTreeAllReduce : OverHosts {
   static constexpr bool kCanonical = false, kKeeps = true;
   HostLayout hosts = {};
 
@@ -62,7 +62,7 @@ struct HierarchyTreeAllReduce : Traits {
   }
 };
 
-struct HierarchyTreeReduce : Traits {
+struct HierarchyTreeReduce : OverHosts {
   static constexpr bool kCanonical = false, kKeeps = true;
   HostLayout hosts = {};
 
@@ -74,7 +74,7 @@ struct HierarchyTreeReduce : Traits {
   }
 };
 
-struct HierarchyTreeBroadcast : Traits {
+struct HierarchyTreeBroadcast : OverHosts {
   HostLayout hosts = {};
 
   int chunks(Place) const { return 1; }

@@ -47,6 +47,12 @@ class HostMap {
   int smallest_ = 0;
 };
 
+/// Of the flows that know where ranks lie.
+struct OverHosts : Traits {
+  using Data = HostLayout;
+  static constexpr bool kBetweenHosts = true;
+};
+
 /// The hosts as one rank sees them.
 class Site {
  private:

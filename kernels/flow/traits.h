@@ -5,6 +5,8 @@
 
 namespace ouro::flow {
 
+struct NoData {};
+
 /// A flow is a struct with `chunks(Place)`, the number of chunks of one round, and `operator()(Place,
 /// Listener&&)`, which says the steps of one rank in order. It hides those of these constants that do not fit
 /// it.
@@ -13,6 +15,10 @@ namespace ouro::flow {
 /// all; the one-block side (input of all_gather and gather, output of reduce_scatter and scatter) has chunk
 /// `rank` only. Chunk c of an all_to_all's input goes to rank c, chunk c of its output comes from rank c.
 struct Traits {
+  /// What the flow is made of, besides its type. It has this as its only member; see FlowData (list.h).
+  using Data = NoData;
+  /// Serves groups on several hosts only: over links, with a hop inside a host in mind.
+  static constexpr bool kBetweenHosts = false;
   /// Called once for all rounds and interleaves them itself: its chunks are those of round 0, then those of
   /// round 1, ... All chunks share one accumulator: a chunk is done with it before another chunk's first
   /// kKeep.

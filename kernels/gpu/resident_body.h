@@ -2,7 +2,7 @@
 // body for device and host; the steps' meaning is in kernels/flow/step.h. Used by resident_host.cc and
 // resident.cu.
 #pragma once
-#include "kernels/flow/traits.h"
+#include "kernels/flow/list.h"
 #include "kernels/gpu/resident_channel.h"
 #include "kernels/gpu/resident_cut.h"
 #include "kernels/gpu/resident_loops.h"
@@ -356,7 +356,7 @@ OURO_HD void run_hot(const ResidentArgs& args, const Block& block, ResidentShare
 
 /// Any flow that resident kernels serve.
 template <class Flow>
-inline constexpr bool kResident = !Flow::kInline && !Flow::kPulls;
+inline constexpr bool kResident = flow::kOnDevices<Flow> && !Flow::kInline && !Flow::kPulls;
 
 /// Any operation, chosen at run time: one copy of the steps for all flows.
 template <class Block>

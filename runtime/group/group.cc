@@ -141,16 +141,13 @@ Status Group::make_plan(const Operation& op, Plan* plan) const {
   plan->op = op;
   if (op.numerics == Numerics::inherit) plan->op.numerics = spec_.numerics;
   const bool canonical = plan->op.numerics == Numerics::canonical;
-  // A mix has one flow, made from its row.
   std::string why;
   const bool tell = log::enabled(log::Level::info, log::Subsystem::TUNING);
-  if (op.collective != Collective::mix)
-    OURO_TRY(selector_->select(op, rank_, canonical, &plan->choice, tell ? &why : nullptr));
+  OURO_TRY(selector_->select(op, rank_, canonical, &plan->choice, tell ? &why : nullptr));
   plan->signature = signature(op, rank_, size(), canonical,
                               op.algorithm.empty() ? 0 : static_cast<int>(plan->choice.algorithm) + 1);
   // On a device the host's choice counts only where the call has named it.
-  if (op.collective != Collective::mix && !on_device(op))
-    plan->signature = plan->signature.by(plan->choice.code());
+  if (!on_device(op)) plan->signature = plan->signature.by(plan->choice.code());
   plan->folded = plan->signature.folded();
   plan->idle = moves_nothing(op, rank_, size());
   if (!plan->idle && !on_device(op))

@@ -162,7 +162,7 @@ Status Group::look(InFlight& in_flight) {
               size() - static_cast<int>(absent.size()), elapsed);
   }
   if (elapsed < std::chrono::duration<double>(spec_.deadline).count()) return {};
-  if (absent.empty() && in_flight.plan->op.collective == Collective::mix)
+  if (absent.empty() && in_flight.plan->op.traits().neighbours())
     return fail(
         {.reason = Reason::deadline,
          .text = fmt::format("all ranks entered, and this one {} rank {}: their rows do not match, or it "

@@ -12,7 +12,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "kernels/flow/hierarchy.h"
+#include "kernels/flow/list.h"
 #include "runtime/core/env.h"
 
 namespace ouro::rt {
@@ -32,13 +32,13 @@ constexpr std::string_view kBuffersNames[] = {"any", "private", "registered"};
 constexpr std::string_view kCoresNames[] = {"any", "enough", "fewer"};
 constexpr std::string_view kHostsNames[] = {"any", "one", "several"};
 
-/// Of those that have rows: not mix, which has one flow, made from its arguments.
+/// Of those that have rows: not neighbour collectives, which have one flow each.
 std::optional<Collective> parse_ruled(std::string_view text) {
   const auto c = parse_collective(text);
   return c && std::find(std::begin(kAll), std::end(kAll), *c) != std::end(kAll) ? c : std::nullopt;
 }
 bool exists(Collective c, Algorithm a) {
-  return flow::visit_all(c, a, [](auto) {});
+  return flow::visit(c, a, [](auto) {});
 }
 std::string algorithms_of(Collective c) {
   std::string all;

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/flow/hierarchy.h"
+#include "kernels/flow/list.h"
 
 namespace ouro::rt {
 namespace {
@@ -32,13 +32,24 @@ constexpr Abilities list_abilities() {
                                                                              flow::F::kInPlace,     \
                                                                              flow::F::kInline};
   OURO_FLOWS(OURO_X)
-  OURO_HIERARCHIES(OURO_X)
 #undef OURO_X
   return all;
 }
 constexpr Abilities kAbilities = list_abilities();
 const Ability& ability(Collective c, Algorithm a) {
   return kAbilities.of[static_cast<int>(c)][static_cast<int>(a)];
+}
+
+/// The flow of a collective that has a single one, so that there is nothing to choose.
+std::optional<Algorithm> only_flow(Collective c) {
+  std::optional<Algorithm> only;
+  for (int i = 0; i < flow::kAlgorithms; ++i) {
+    const auto a = static_cast<Algorithm>(i);
+    if (!ability(c, a).exists) continue;
+    if (only) return std::nullopt;
+    only = a;
+  }
+  return only;
 }
 
 /// The same on all ranks, whatever their own share is.
@@ -100,6 +111,10 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
   const std::size_t bytes = unit_bytes(o, rank, size_);
   const Rows& rows = rows_[static_cast<std::size_t>(o.collective)];
   *choice = {};
+  if (const auto only = only_flow(o.collective)) {
+    choice->algorithm = *only;
+    return {};
+  }
   const char* reason = nullptr;
   if (!o.algorithm.empty()) {
     const auto a = flow::parse_algorithm(o.algorithm);

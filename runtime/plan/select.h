@@ -38,7 +38,8 @@ class Selector {
 
   /// Errors: invalid, when the caller forced an algorithm that does not exist for this collective or breaks
   /// its contract; the text lists those that do. The same choice on all ranks that agree on the call, but for
-  /// `streams`, which is each rank's own. `why`, if given, is filled in.
+  /// `streams`, which is each rank's own. `why`, if given, is filled in,
+  /// but not where the collective has a single flow.
   Status select(const Operation&, int rank, bool canonical, Choice*, std::string* why = nullptr) const;
 
  private:

@@ -290,7 +290,8 @@ struct Row {
 inline std::vector<Row> rows() {
   std::vector<Row> all;
   flow::for_each_flow([&]<class Flow>(Collective c, Algorithm a, Flow) {
-    if (!Flow::kInline && !Flow::kPulls) all.push_back({c, a, false, Flow::kInPlace});
+    if (flow::kOnDevices<Flow> && !Flow::kInline && !Flow::kPulls)
+      all.push_back({c, a, false, Flow::kInPlace});
   });
   all.push_back({Collective::all_reduce, Algorithm::oneshot, true, true});
   return all;

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "kernels/flow/hierarchy.h"
+#include "kernels/flow/list.h"
 #include "runtime/core/collectives.h"
 #include "tools/cli/errors.h"
 #include "tools/cli/files.h"
@@ -110,7 +110,9 @@ Result<std::vector<std::int64_t>> parse_list(const std::string& option, const st
 /// Those that have a flow, in the order of the list of flows.
 std::vector<Collective> predictable() {
   std::vector<Collective> all;
-  ouro::flow::for_each_flow([&](Collective c, Algorithm, auto) { all.push_back(c); });
+  ouro::flow::for_each_flow([&](Collective c, Algorithm, auto) {
+    if (!ouro::traits_of(c).neighbours()) all.push_back(c);  // its rows are in no job
+  });
   return unique(std::move(all));
 }
 
@@ -121,18 +123,13 @@ std::string predictable_names() {
   return names;
 }
 
-std::string_view algorithm_of(const Job& job) {
-  return job.hierarchy.empty() ? ouro::flow::name(job.algorithm) : job.hierarchy;
-}
+std::string_view algorithm_of(const Job& job) { return ouro::flow::name(job.algorithm); }
 
 /// Jobs without sizes, one an algorithm.
 Result<std::vector<Job>> parse_algorithms(Collective collective, const std::string& text) {
   std::vector<Job> known, out;
   ouro::flow::for_each_flow([&](Collective c, Algorithm a, auto) {
     if (c == collective) known.push_back({.collective = c, .algorithm = a});
-  });
-  ouro::flow::for_each_hierarchy({}, [&](Collective c, std::string_view name, auto) {
-    if (c == collective) known.push_back({.collective = c, .hierarchy = name});
   });
   if (text == "all") return known;
   std::string names;

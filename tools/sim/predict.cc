@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "kernels/flow/geometry.h"
-#include "kernels/flow/hierarchy.h"
+#include "kernels/flow/list.h"
 #include "runtime/core/collectives.h"
 #include "tools/sim/script.h"
 
@@ -65,7 +65,8 @@ Script everyone(int ranks) {
 /// Chunks that a pipelined flow has under way before all ranks are in steady state.
 template <class Flow>
 int fill_of([[maybe_unused]] const Flow& flow, int ranks) {
-  if constexpr (requires { flow.nodes; }) return kLagPerHop * static_cast<int>(flow.nodes.first.size());
+  if constexpr (std::is_same_v<typename Flow::Data, HostLayout>)
+    return kLagPerHop * static_cast<int>(flow.hosts.first.size());
   if (std::is_same_v<Flow, ChainAllReduce> || std::is_same_v<Flow, ChainReduce>) return kLagPerHop * ranks;
   return Flow::kPipelined ? kLagPerHop * std::bit_width(static_cast<unsigned>(ranks)) : 0;
 }
@@ -180,17 +181,15 @@ Result<Prediction> predict(const Cluster& cluster, const Job& job, Method method
   if (!(job.wide_ratio >= 1 && job.wide_ratio <= 16)) return invalid("the wide ratio must be 1 to 16");
   if (run_rounds < 4 || run_rounds > 1'000'000) return invalid("rounds to run must be 4 to 1000000");
   Result<Prediction> out = invalid("there is no such algorithm for this collective");
-  const auto predicted = [&](const auto& flow) {
-    out = predict_flow(cluster, job, method, run_rounds, flow);
-  };
-  if (job.hierarchy.empty()) {
-    visit(job.collective, job.algorithm, predicted);
-    return out;
-  }
   const HostMap map(cluster.node_of(job.ranks));
-  for_each_hierarchy(map.view(), [&](Collective c, std::string_view name, const auto& flow) {
-    if (c == job.collective && name == job.hierarchy) predicted(flow);
-  });
+  visit(job.collective, job.algorithm,
+        [&]<class Flow>(const Flow& flow) {
+          if constexpr (std::is_same_v<typename Flow::Data, NeighbourRow>)
+            out = invalid("flows among neighbours cannot be predicted: a job has no rows");
+          else
+            out = predict_flow(cluster, job, method, run_rounds, flow);
+        },
+        {.hosts = map.view()});
   return out;
 }
 

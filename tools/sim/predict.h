@@ -1,7 +1,6 @@
 // Predicts what a flow of the list costs on a described cluster, by running its steps against a clock.
 // Used by ouro-sim and its tests.
 #pragma once
-#include <string_view>
 
 #include "kernels/flow/list.h"
 #include "tools/sim/cluster.h"
@@ -11,7 +10,6 @@ namespace ouro::sim {
 struct Job {
   Collective collective = Collective::all_reduce;
   flow::Algorithm algorithm = flow::Algorithm::ring;
-  std::string_view hierarchy = {};  // a flow over nodes by its name in hierarchy.h, in place of `algorithm`
   int ranks = 8;
   int root = 0;
   double bytes = 0;       // of the whole buffer: where one side is a block, of the side with all n blocks

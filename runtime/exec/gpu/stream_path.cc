@@ -231,7 +231,8 @@ Status StreamPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   const flow::Algorithm algorithm = algorithm_for(plan);
   Status outcome = invalid(fmt::format("{}: no flow '{}' over links", ouro::name(c), flow::name(algorithm)));
   flow::visit(c, algorithm, [&]<class Flow>(Flow) {
-    if constexpr (!Flow::kStaging) outcome = StreamFlow(*this, plan, stream).run<Flow>();
+    if constexpr (!Flow::kStaging && flow::kOnDevices<Flow>)
+      outcome = StreamFlow(*this, plan, stream).run<Flow>();
   });
   return outcome;
 }

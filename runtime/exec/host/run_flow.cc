@@ -2,8 +2,6 @@
 // run_flow.h.
 #include "runtime/exec/host/run_flow.h"
 
-#include "kernels/flow/gossip.h"
-#include "kernels/flow/hierarchy.h"
 #include "runtime/exec/host/link_executor.h"
 #include "runtime/exec/host/pull_executor.h"
 #include "runtime/exec/host/staging_executor.h"
@@ -26,12 +24,10 @@ const FlowPlan& part_of(const ExecutionPlan& plan) {
 /// A flow with its data.
 template <class Flow>
 Flow make(const Operation& op, const Members& members) {
-  Flow made;
-  if constexpr (std::is_same_v<Flow, flow::Gossip>)
-    made.self = op.op.scalar.real, made.in_neighbours = op.in_neighbours,
-    made.out_neighbours = op.out_neighbours;
-  if constexpr (requires { made.hosts; }) made.hosts = members.layout();
-  return made;
+  if constexpr (std::is_same_v<typename Flow::Data, flow::NoData>)
+    return {};
+  else
+    return flow::made<Flow>({members.layout(), {op.op.scalar.real, op.in_neighbours, op.out_neighbours}});
 }
 
 template <class Flow>
@@ -77,10 +73,7 @@ HostFlow host_flow(const Operation& op, flow::Algorithm algorithm, const Members
              .posts_result = Flow::kPostsResult,
              .single_round = std::is_base_of_v<flow::Staged, Flow> && !Flow::kPostsResult};
   };
-  if (op.collective == Collective::mix)
-    describe(flow::Gossip{});
-  else
-    flow::visit_all(op.collective, algorithm, describe);
+  flow::visit(op.collective, algorithm, describe);
   return found;
 }
 

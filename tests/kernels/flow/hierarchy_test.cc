@@ -1,6 +1,5 @@
-// Proofs of the hierarchical flows: all ways to lay up to eight ranks on hosts, selected ones up to 64, ranks
-// in any order, every root; the values that cross each host's network link, against the least; planted
-// mutants.
+// Hierarchical flows: the values that cross the network link of each host, against the least; planted
+// mutants. Their proofs are in verify_test.cc.
 #include "kernels/flow/hierarchy.h"
 
 #include <gtest/gtest.h>
@@ -11,126 +10,13 @@
 #include <random>
 #include <set>
 
-#include "kernels/flow/list.h"
 #include "runtime/core/collectives.h"
-#include "tests/kernels/flow/verifier.h"
+#include "tests/kernels/flow/worlds.h"
 
 namespace ouro::flow {
 namespace {
 
 using Steps = std::vector<Step>;
-using Sizes = std::vector<int>;
-
-std::string text(const Sizes& sizes) {
-  std::string out;
-  for (const int k : sizes) out += (out.empty() ? "" : "+") + std::to_string(k);
-  return out;
-}
-
-/// By rank: its host, where ranks of a host follow each other.
-std::vector<int> in_order(const Sizes& sizes) {
-  std::vector<int> host_of;
-  for (std::size_t m = 0; m < sizes.size(); ++m)
-    host_of.insert(host_of.end(), static_cast<std::size_t>(sizes[m]), static_cast<int>(m));
-  return host_of;
-}
-
-std::vector<Sizes> compositions(int n) {
-  std::vector<Sizes> all;
-  for (int cuts = 0; cuts < 1 << (n - 1); ++cuts) {
-    Sizes sizes = {1};
-    for (int r = 0; r < n - 1; ++r) (cuts >> r & 1) != 0 ? sizes.push_back(1) : void(++sizes.back());
-    all.push_back(sizes);
-  }
-  return all;
-}
-
-const Sizes kSelected[] = {{7, 8},
-                           {8, 7},
-                           {1, 5, 2},
-                           {5, 1, 1, 5},
-                           {8, 8, 8, 8},
-                           {16, 16, 16, 16},
-                           {32, 32},
-                           {64},
-                           {1, 63},
-                           {63, 1},
-                           {31, 33},
-                           {2, 3, 5, 7, 11, 13, 17},
-                           {13, 17, 19},
-                           {1, 2, 4, 8, 16, 32},
-                           {9, 1, 9, 1, 9, 1},
-                           {1, 1, 1, 30, 1, 30},
-                           Sizes(31, 1),
-                           Sizes(64, 1),
-                           Sizes(37, 1),
-                           Sizes(32, 2),
-                           Sizes(13, 4)};
-
-/// Proves all flows for ranks that lie so; the number of cases.
-int prove(const std::vector<int>& host_of, const std::vector<int>& roots, const std::string& what) {
-  const HostMap map(host_of);
-  const int n = static_cast<int>(host_of.size());
-  int cases = 0;
-  for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
-    for (const int root : traits_of(c).rooted() ? roots : std::vector<int>{0}) {
-      for (const int rounds : {1, 2, 3, 7}) {
-        const Program p = record(c, flow, n, root, rounds);
-        if (!p.pipelined && rounds != 1 && rounds != 3) continue;
-        EXPECT_EQ(refusal(p), "") << name(c) << " " << algorithm << ", nodes " << what << ", root " << root
-                                  << ", rounds " << rounds;
-        ++cases;
-      }
-    }
-  });
-  return cases;
-}
-
-std::vector<int> all_ranks(int n) {
-  std::vector<int> ranks(static_cast<std::size_t>(n));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-TEST(Hierarchy, AllShapesOfUpToEightRanks) {
-  int shapes = 0, cases = 0;
-  for (int n = 1; n <= 8; ++n) {
-    for (const Sizes& sizes : compositions(n)) {
-      cases += prove(in_order(sizes), all_ranks(n), text(sizes));
-      ++shapes;
-    }
-  }
-  RecordProperty("cases", cases);
-  EXPECT_EQ(shapes, 255);
-  EXPECT_GT(cases, 255 * 25);
-}
-
-TEST(Hierarchy, SelectedShapesOfUpTo64Ranks) {
-  int cases = 0;
-  for (const Sizes& sizes : kSelected) {
-    const int n = std::accumulate(sizes.begin(), sizes.end(), 0);
-    const std::vector<int> roots = n <= 16 ? all_ranks(n) : std::vector<int>{0, 1, n / 2, n - 1};
-    cases += prove(in_order(sizes), roots, text(sizes));
-  }
-  RecordProperty("cases", cases);
-}
-
-TEST(Hierarchy, RanksInAnyOrder) {
-  std::mt19937 random(5);
-  for (const Sizes& sizes : {Sizes{2, 2}, {3, 1, 2}, {4, 4}, {1, 5, 2}, {7, 8}, {5, 6, 5}}) {
-    std::vector<int> host_of = in_order(sizes);
-    for (int shuffle = 0; shuffle < 8; ++shuffle) {
-      std::shuffle(host_of.begin(), host_of.end(), random);
-      prove(host_of, all_ranks(static_cast<int>(host_of.size())), text(sizes) + " shuffled");
-    }
-  }
-}
-
-TEST(Hierarchy, WithoutNodesAllRanksShareOne) {
-  for_each_hierarchy(HostLayout{}, [&](Collective c, std::string_view algorithm, auto flow) {
-    for (int n = 1; n <= 9; ++n) EXPECT_EQ(refusal(record(c, flow, n, n / 2, 3)), "") << name(c) << algorithm;
-  });
-}
 
 TEST(HostLayout, NamesAreAnyNumbers) {
   const std::vector<int> names = {70, -3, 70, 5, -3, 70};
@@ -177,7 +63,7 @@ TEST(Hierarchy, CrossesNetworkLinksAsSeldomAsPossible) {
     const std::vector<int> host_of = in_order(sizes);
     const HostMap map(host_of);
     const int n = static_cast<int>(host_of.size()), m = static_cast<int>(sizes.size());
-    for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
+    for_each_between_hosts(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
       SCOPED_TRACE(std::string(name(c)) + " " + std::string(algorithm) + " on " + text(sizes));
       const int root = n / 2, chunks = flow.chunks(Place{0, n, root, 1});
       const bool tree = algorithm == "hierarchy_tree";
@@ -290,7 +176,7 @@ TEST(Hierarchy, OneSlotDeadlocks) {
 TEST(Hierarchy, RanksThatDisagreeOnTheNodesAreRefused) {
   const HostMap map(in_order({2, 3})), other(in_order({3, 2}));
   int refused = 0;
-  for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
+  for_each_between_hosts(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
     if (algorithm != "hierarchy" || traits_of(c).rooted() || c == Collective::barrier)
       return;  // some ranks do the same in both
     auto deviant = flow;
@@ -383,7 +269,7 @@ TEST_P(HierarchyMutants, AllRefused) {
   for (const Sizes& sizes : {Sizes{2, 3}, {1, 2}, {2, 1, 2}, {3}, {1, 1, 1, 1}}) {
     const HostMap map(in_order(sizes));
     const int n = std::accumulate(sizes.begin(), sizes.end(), 0);
-    for_each_hierarchy(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
+    for_each_between_hosts(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
       const Program proven = record(c, flow, n, n / 2, 2);
       for (std::size_t r = 0; r < proven.steps.size(); ++r) {
         for (std::size_t i = 0; i < proven.steps[r].size(); ++i) {

@@ -7,7 +7,7 @@
 #include <iostream>
 
 #include "kernels/flow/list.h"
-#include "tests/kernels/flow/verifier.h"
+#include "tests/kernels/flow/worlds.h"
 
 namespace ouro::flow {
 namespace {
@@ -166,7 +166,7 @@ class StepMutants : public testing::TestWithParam<Operator> {};
 
 TEST_P(StepMutants, AllRefused) {
   int planted = 0;
-  for_each_flow([&](Collective c, Algorithm a, auto flow) {
+  for_each_plain_flow([&](Collective c, Algorithm a, auto flow) {
     for (const int n : {3, 4, 5, 8}) {
       const Program proven = record(c, flow, n, n / 2, 2);
       for (int r = 0; r < n; ++r) {

@@ -71,7 +71,7 @@ class StagingBuffers : protected Memory {
 
   /// False without an error: somebody has not posted yet.
   bool take_posted(int r, const Step& s, Value& v) {
-    if (s.at < 0 || s.at >= p_.chunks) return broken(r, "no such chunk on a board");
+    if (s.at < 0 || s.at >= p_.chunks) return broken(r, "no such chunk in a staging buffer");
     const int round = staging_round(r, s.at);
     if (p_.pipelined && round < ranks_[index(r)].released)
       return broken(r, "reads a round that it has released");

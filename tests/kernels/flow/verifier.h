@@ -25,14 +25,16 @@ struct Program {
   std::vector<std::vector<std::pair<int, double>>> in_neighbours;
 };
 
-template <class Flow>
-Program record(Collective collective, const Flow& flow, int size, int root, int rounds) {
+/// What all ranks do where flow_of(r) is the flow of rank r, all of one type.
+template <class FlowOf>
+Program record_each(Collective collective, int size, int root, int rounds, const FlowOf& flow_of) {
+  using Flow = decltype(flow_of(0));
   Program p;
   p.collective = collective;
   p.size = size;
   p.root = root;
   p.rounds = rounds;
-  p.chunks = flow.chunks(Place{0, size, root, rounds});
+  p.chunks = flow_of(0).chunks(Place{0, size, root, rounds});
   p.pipelined = Flow::kPipelined;
   p.canonical = Flow::kCanonical;
   p.staging = Flow::kStaging;
@@ -44,11 +46,16 @@ Program record(Collective collective, const Flow& flow, int size, int root, int 
   p.keeps = Flow::kKeeps;
   p.steps.resize(static_cast<std::size_t>(size));
   for (int r = 0; r < size; ++r) {
+    const Flow flow = flow_of(r);
     flow(Place{r, size, root, rounds},
          [&](const Step& s) { p.steps[static_cast<std::size_t>(r)].push_back(s); });
     if (flow.chunks(Place{r, size, root, rounds}) != p.chunks) p.chunks = -1;
   }
   return p;
+}
+template <class Flow>
+Program record(Collective collective, const Flow& flow, int size, int root, int rounds) {
+  return record_each(collective, size, root, rounds, [&](int) { return flow; });
 }
 
 /// separate: input and output do not share memory. exact: chunk c of the input lies where chunk c of the

@@ -6,8 +6,8 @@
 #include <set>
 #include <thread>
 
-#include "kernels/flow/hierarchy.h"
 #include "kernels/flow/list.h"
+#include "runtime/core/collectives.h"
 #include "tests/runtime/group/exchange.h"
 #include "tests/runtime/group/ranks.h"
 
@@ -132,9 +132,7 @@ std::string check_call(Group& g, const Exchange& x, const std::string& algorithm
 
 std::vector<int> roots(const Exchange& x) {
   const Collective c = x.form.collective;
-  const bool rooted = c == Collective::reduce || c == Collective::broadcast || c == Collective::gather ||
-                      c == Collective::scatter;
-  if (!rooted) return {0};
+  if (!traits_of(c).rooted()) return {0};
   std::set<int> some{0, x.n / 2, x.n - 1};
   return {some.begin(), some.end()};
 }
@@ -190,7 +188,8 @@ TEST_P(Collectives, Exact) {
   }
 }
 
-/// The list of algorithms is the table: a new one is tested as soon as it is listed.
+/// The list of algorithms is the table: a new one is tested as soon as it is listed. The build gives those of
+/// several hosts only to runs that have them.
 std::vector<Param> all_params() {
   std::vector<Param> all;
   std::set<Collective> seen;
@@ -198,7 +197,7 @@ std::vector<Param> all_params() {
     for (Mode mode : {Mode::threads, Mode::processes}) all.push_back({form, algorithm, mode});
   };
   flow::for_each_flow([&](Collective c, flow::Algorithm a, auto f) {
-    if (c == Collective::barrier) return;
+    if (c == Collective::barrier || traits_of(c).neighbours()) return;  // tested apart
     const bool has_uneven =
         c == Collective::reduce_scatter || c == Collective::all_gather || c == Collective::all_to_all;
     if (seen.insert(c).second) {
@@ -208,12 +207,6 @@ std::vector<Param> all_params() {
     add({c}, std::string(name(a)));
     const bool serves_uneven = !f.kByReference && (c != Collective::all_to_all || !f.kStaging);
     if (has_uneven && serves_uneven) add({c, true}, std::string(name(a)));
-  });
-  // Of several hosts only: the build gives these to runs that have them.
-  flow::for_each_hierarchy({}, [&](Collective c, std::string_view a, auto) {
-    if (c == Collective::barrier) return;
-    add({c}, std::string(a));
-    if (c == Collective::reduce_scatter || c == Collective::all_gather) add({c, true}, std::string(a));
   });
   return all;
 }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "kernels/arith/floats.h"
-#include "kernels/flow/hierarchy.h"
 #include "kernels/flow/list.h"
 #include "tests/runtime/group/exchange.h"
 
@@ -101,12 +100,8 @@ std::string check_call(Group& g, const Exchange& x, DType t, const std::string& 
 std::vector<std::string> algorithms(Collective c, int hosts) {
   std::vector<std::string> all{""};
   flow::for_each_flow([&](Collective of, flow::Algorithm a, auto f) {
-    if (of == c && !f.kStaging && a != flow::Algorithm::inlined) all.emplace_back(name(a));
+    if (of == c && !f.kStaging && (hosts > 1 || !f.kBetweenHosts)) all.emplace_back(name(a));
   });
-  if (hosts > 1)
-    flow::for_each_hierarchy({}, [&](Collective of, std::string_view a, auto) {
-      if (of == c) all.emplace_back(a);
-    });
   return all;
 }
 
