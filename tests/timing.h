@@ -7,6 +7,6 @@ namespace ouro::test {
 
 /// Nothing that ends at all takes so long, however slow or busy the processor is: what does hangs. Shorter
 /// than the time after which ctest ends a test, so that the test can say what hangs.
-inline constexpr std::chrono::seconds kHang{30};
+inline constexpr std::chrono::seconds kHang{20};
 
 }  // namespace ouro::test

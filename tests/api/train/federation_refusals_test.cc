@@ -9,6 +9,7 @@
 #include "ouro/train/federation.hpp"
 #include "tests/api/train/federation_cases.h"
 #include "tests/runtime/group/ranks.h"
+#include "tests/timing.h"
 
 namespace ouro::train {
 namespace {
@@ -65,7 +66,7 @@ TEST(AggregateFailure, OfOneSiteIsToldToTheOther) {
                 OURO_RANK_CHECK(s.message().find("rank") != std::string::npos, "{}", s.message());
                 return "";
               }));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, test::kHang);
 }
 
 TEST(AggregateRefuses, ArgumentsOfOneRank) {

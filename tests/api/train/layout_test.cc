@@ -326,7 +326,7 @@ TEST(LayoutGroups, WaitForAnHourUnlessTold) {
 }
 
 /// Groups cost next to nothing before they are used: 33 of them less than a millisecond, at best of 20 times.
-TEST(LayoutGroups, AreMadeInNoTime) {
+TEST(TimedLayoutGroups, AreMadeInNoTime) {
   if (OURO_TEST_TSAN) GTEST_SKIP() << "instrumented code has times of its own";
   EXPECT_EQ("", test::run_threads(4, [](Context& c) -> std::string {
               const auto layout = ParallelLayout::make(

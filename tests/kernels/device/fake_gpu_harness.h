@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "kernels/device/fake/fake_gpu.h"
+#include "tests/timing.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define OURO_NEEDS_PROCESSES() GTEST_SKIP() << "ThreadSanitizer sees nothing across processes"
@@ -62,7 +63,7 @@ inline MemOp at_least(void* word, std::uint32_t v) { return {MemOp::Kind::wait_a
 inline MemOp equal(void* word, std::uint32_t v) { return {MemOp::Kind::wait_equal, v, word}; }
 
 /// False if it did not come true in time.
-inline bool eventually(const std::function<bool()>& f, std::chrono::milliseconds limit = 10s) {
+inline bool eventually(const std::function<bool()>& f, std::chrono::milliseconds limit = ouro::test::kHang) {
   for (const auto until = Clock::now() + limit; Clock::now() < until; std::this_thread::sleep_for(200us))
     if (f()) return true;
   return f();

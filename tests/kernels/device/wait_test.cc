@@ -1,5 +1,6 @@
 // The wait ladder: it wakes at each of its stages, ends on abort, looks from time to time, and not before.
 #include "runtime/core/wait.h"
+#include "tests/timing.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +16,7 @@ class Watcher final : public Waiter {
  public:
   Watcher(const std::uint32_t* abort, std::chrono::microseconds spin) : Waiter(abort, spin) {}
   int looks = 0;
-  Clock::duration limit = 10s;
+  Clock::duration limit = 3 * test::kHang;
   const std::uint32_t* aborted = nullptr;
 
  protected:
@@ -84,7 +85,7 @@ TEST_P(Ladder, EndsOnAbort) {
   EXPECT_EQ(w.until(c, 1).reason(), Reason::revoked);
   const auto ended = Clock::now();
   breaker.join();
-  EXPECT_LT(ended - raised, 200ms);
+  EXPECT_LT(ended - raised, test::kHang);
 }
 
 TEST_P(Ladder, LooksAndEndsOnWhatItSees) {
@@ -95,7 +96,7 @@ TEST_P(Ladder, LooksAndEndsOnWhatItSees) {
   const auto start = Clock::now();
   EXPECT_EQ(w.until(c, 1).reason(), Reason::deadline);
   EXPECT_GE(Clock::now() - start, 100ms);
-  EXPECT_LT(Clock::now() - start, 1s);
+  EXPECT_LT(Clock::now() - start, test::kHang);
   EXPECT_GE(w.looks, 2);
   EXPECT_LE(w.looks, 26) << "about every 4 ms";
 }
@@ -123,6 +124,7 @@ TEST(Counters, LowHalfMayWrap) {  // the kernel compares 32 bits
     publish(c, edge);
   });
   EXPECT_TRUE(w.until(c, edge).ok());
+  EXPECT_EQ(load(c), edge);
   writer.join();
 }
 
@@ -134,6 +136,7 @@ TEST(Counters, ManySleepersAllWake) {
     sleepers.emplace_back([&] {
       Watcher w(&abort, 0us);
       EXPECT_TRUE(w.until(c, 8).ok());
+      EXPECT_EQ(load(c), 8u);
     });
   std::this_thread::sleep_for(5ms);
   for (int i = 0; i < 8; ++i) bump(c);

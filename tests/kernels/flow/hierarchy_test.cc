@@ -127,6 +127,7 @@ TEST(Hierarchy, AllGatherBringsEachBlockToEachNodeOnce) {
         EXPECT_TRUE(seen.insert({s.chunk, to}).second);
       }
     }
+    EXPECT_EQ(seen.size(), host_of.size() * (sizes.size() - 1)) << "each block to each other host";
   }
 }
 

@@ -53,7 +53,10 @@ TEST_P(WaitLadder, SeesWhatIsThereAndWhatComes) {
   std::thread writer([&] {
     for (std::uint64_t v = 4; v <= 2000; ++v) publish(*c, v);
   });
-  for (std::uint64_t v = 4; v <= 2000; v += 7) EXPECT_TRUE(waiter.until(*c, v).ok());
+  for (std::uint64_t v = 4; v <= 2000; v += 7) {
+    EXPECT_TRUE(waiter.until(*c, v).ok());
+    EXPECT_GE(load(*c), v);
+  }
   writer.join();
 }
 
@@ -79,6 +82,7 @@ TEST_P(WaitLadder, SleepersAreWoken) {
   });
   TestWaiter waiter(&abort, std::chrono::microseconds(GetParam()), 1000);
   EXPECT_TRUE(waiter.until(*c, 1).ok());
+  EXPECT_EQ(load(*c), 1u);
   EXPECT_GT(waiter.looks(), 0);  // it waited long enough to be asked
   writer.join();
   EXPECT_EQ(c->sleepers, 0u);
@@ -107,7 +111,7 @@ std::chrono::nanoseconds cost_of_wait(bool crowded, bool of_stream) {
   return cost;
 }
 
-TEST(Wait, AStreamsThreadSpinsOnACoreThatACallerLeaves) {
+TEST(TimedWait, AStreamsThreadSpinsOnACoreThatACallerLeaves) {
   // The others spin all the time that the system gives them.
   const auto spun = std::min({cost_of_wait(false, true), cost_of_wait(true, false), [] {
                                 const LentCore lent;

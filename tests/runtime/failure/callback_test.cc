@@ -45,8 +45,8 @@ class Queued {
       called_.set_value();
     });
     gate_.set_value();
-    EXPECT_EQ(called_.get_future().wait_for(10s), std::future_status::ready) << "the callback hangs";
-    for (Work& w : works) (void)w.wait(10s);
+    EXPECT_EQ(called_.get_future().wait_for(kHang), std::future_status::ready) << "the callback hangs";
+    for (Work& w : works) (void)w.wait(kHang);
     for (const Work& w : works) EXPECT_TRUE(w.test()) << "an operation has not ended";
     return peer_.get();
   }
@@ -86,7 +86,7 @@ struct Pair {
   }
 };
 
-TEST(Callback, DestroysItsGroup) {
+TEST(TimedCallback, DestroysItsGroup) {
   Watchdog watchdog;
   Pair pair;
   Queued q(pair.group());
@@ -94,7 +94,7 @@ TEST(Callback, DestroysItsGroup) {
   const auto theirs = q.then([&] { pair.groups[0].reset(); });
   EXPECT_LT(std::chrono::nanoseconds(now_ns() - start), 2 * kHardBound);
   expect_revoked(q, theirs);
-  EXPECT_TRUE(q.stream.run([] { return Status{}; }).wait(5s).ok()) << "the stream goes on";
+  EXPECT_TRUE(q.stream.run([] { return Status{}; }).wait(kHang).ok()) << "the stream goes on";
   on_threads(2, [&](int r) {
     EXPECT_TRUE(exact_all_reduce(pair.contexts[static_cast<std::size_t>(r)].world()).ok());
   });
@@ -159,7 +159,7 @@ TEST(Callback, OfTheCInterfaceDestroys) {
                               nullptr, nullptr),
               0)
         << ouro_last_error();
-    EXPECT_EQ(last.called.get_future().wait_for(10s), std::future_status::ready) << "the callback hangs";
+    EXPECT_EQ(last.called.get_future().wait_for(kHang), std::future_status::ready) << "the callback hangs";
     for (int k = 0; k < 3; ++k) {
       const int code = ouro_work_wait(works[k], 10'000);
       EXPECT_EQ(code, static_cast<int>(k == 0 ? Code::ok : Code::aborted)) << ouro_last_error();
@@ -231,7 +231,7 @@ TEST(Callback, OfTheLastOperationMayCloseAndDestroy) {
     gate.set_value();
     EXPECT_TRUE(all_reduce(*pair.groups[1], other, other).ok());
     auto said = ended.get_future();
-    ASSERT_EQ(said.wait_for(10s), std::future_status::ready) << "the callback hangs";
+    ASSERT_EQ(said.wait_for(kHang), std::future_status::ready) << "the callback hangs";
     const Status outcome = said.get();
     EXPECT_TRUE(outcome.ok()) << outcome.message();
     EXPECT_EQ(mine[0], 2);
@@ -254,7 +254,7 @@ TEST(Callback, GroupGoesAsItsLastOperationEnds) {
           all_reduce(*groups[r], CView(&x, 1, DType::f32), View(&x, 1, DType::f32), ReduceOp::sum, *stream);
       groups[r].reset();
       if (!work.ok()) return;  // the other rank has ended the group already
-      (void)work->wait(5s);
+      (void)work->wait(kHang);
       EXPECT_TRUE(work->test());
     });
   }

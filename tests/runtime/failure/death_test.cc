@@ -71,9 +71,9 @@ void survive(int rank, Board& board, const Case& c, const UniqueId& id) {
   EXPECT_TRUE(joined->close().ok());
 }
 
-class Death : public testing::TestWithParam<Case> {};
+class TimedDeath : public testing::TestWithParam<Case> {};
 
-TEST_P(Death, EverySurvivorNamesIt) {
+TEST_P(TimedDeath, EverySurvivorNamesIt) {
   Watchdog watchdog;
   const Case& c = GetParam();
   const UniqueId id = new_id();
@@ -96,7 +96,7 @@ TEST_P(Death, EverySurvivorNamesIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    , Death,
+    , TimedDeath,
     testing::Values(Case{"running", Phase::running, {3}}, Case{"running_rank_0", Phase::running, {0}},
                     Case{"running_two", Phase::running, {1, 2}},
                     Case{"running_with_child", Phase::running, {1}, true}, Case{"ring", Phase::ring, {2}},
@@ -189,7 +189,7 @@ TEST(Leaving, ReceiveFromARankThatDiesOrLeaves) {
 
 /// The first operation of a group fetches memory from its first rank: that one's death must end the fetch as
 /// well.
-TEST(DeathOfTheOwner, WhileMemoryIsFetchedFromARankWhoseChildLives) {
+TEST(TimedDeathOfTheOwner, WhileMemoryIsFetchedFromARankWhoseChildLives) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   OURO_NEEDS_PROCESSES();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ouro/ouro.hpp"
+#include "tests/timing.h"
 
 namespace ouro::test {
 
@@ -25,7 +26,7 @@ inline constexpr auto kHardBound = 1000ms;  // no survivor may learn of a death,
 /// Ends the program, with a line that says so, if a test lasts too long: a hang is a failure, not a wait.
 class Watchdog {
  public:
-  explicit Watchdog(std::chrono::seconds limit = 20s);
+  explicit Watchdog(std::chrono::seconds limit = 2 * kHang);
   ~Watchdog();
 
  private:
@@ -47,7 +48,7 @@ struct Board {
 };
 std::int64_t now_ns();
 /// False if it did not come true in time.
-bool eventually(const std::function<bool()>& f, std::chrono::milliseconds limit = 10s);
+bool eventually(const std::function<bool()>& f, std::chrono::milliseconds limit = kHang);
 
 /// Skips a test that forks ranks where ThreadSanitizer is in: it sees nothing across processes, and its
 /// threads do not survive a fork.

@@ -58,7 +58,7 @@ TEST(Join, ForeignId) {
   EXPECT_THAT(Context::create(options(1, 2, UniqueId{})).status(), Fails(Reason::invalid));
 }
 
-TEST(Join, DuplicateRankNamesBothAndTheFirstStays) {
+TEST(TimedJoin, DuplicateRankNamesBothAndTheFirstStays) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   std::vector<Status> outcomes(4);
@@ -75,7 +75,7 @@ TEST(Join, DuplicateRankNamesBothAndTheFirstStays) {
   EXPECT_NE(text.find(me), text.rfind(me)) << text;
 }
 
-TEST(Join, DuplicateRankZero) {
+TEST(TimedJoin, DuplicateRankZero) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   std::vector<Status> outcomes(3);
@@ -91,7 +91,7 @@ TEST(Join, DuplicateRankZero) {
   EXPECT_TRUE(has(outcomes[1].message(), "duplicate-rank: rank 0")) << outcomes[1].message();
 }
 
-TEST(Join, TwoWorldSizes) {
+TEST(TimedJoin, TwoWorldSizes) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   const std::int64_t start = now_ns();
@@ -114,7 +114,7 @@ TEST(Join, SettingsDiffer) {
   }
 }
 
-TEST(Join, MissingRanksAreNamed) {
+TEST(TimedJoin, MissingRanksAreNamed) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   auto a = options(0, 4, id), b = options(2, 4, id);
@@ -132,7 +132,7 @@ TEST(Join, MissingRanksAreNamed) {
   EXPECT_TRUE(has(alone.status().message(), "rank 0")) << alone.status().message();
 }
 
-TEST(Join, LatecomerIsTurnedAway) {
+TEST(TimedJoin, LatecomerIsTurnedAway) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   std::vector<Context> contexts(2);
@@ -152,7 +152,7 @@ TEST(Join, LatecomerIsTurnedAway) {
       2, [&](int r) { EXPECT_TRUE(exact_all_reduce(contexts[static_cast<std::size_t>(r)].world()).ok()); });
 }
 
-TEST(Join, ARankThatDiesWhileTheJobForms) {
+TEST(TimedJoin, ARankThatDiesWhileTheJobForms) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   OURO_NEEDS_PROCESSES();
@@ -177,7 +177,7 @@ TEST(Join, ARankThatDiesWhileTheJobForms) {
               kHardBound + 200ms);
 }
 
-TEST(Join, TheHubDiesWhileTheJobForms) {
+TEST(TimedJoin, TheHubDiesWhileTheJobForms) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   OURO_NEEDS_PROCESSES();

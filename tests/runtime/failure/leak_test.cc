@@ -75,12 +75,12 @@ TEST(Leaks, NoneAfterFiftyJobs) {
   for (int i = 0; i < 5; ++i) cycle(i % 2 == 1);
   // A thread that has been joined may be listed for a moment more.
   Holdings before = holdings();
-  EXPECT_TRUE(eventually([&] { return (before = holdings()).tasks == 2; }, 1s))
+  EXPECT_TRUE(eventually([&] { return (before = holdings()).tasks == 2; }))
       << before;  // this one and the watchdog
   EXPECT_EQ(before.segments, 0);
   for (int i = 0; i < 50; ++i) cycle(i % 10 == 9);
   Holdings after{};
-  EXPECT_TRUE(eventually([&] { return (after = holdings()) == before; }, 1s))
+  EXPECT_TRUE(eventually([&] { return (after = holdings()) == before; }))
       << "before: " << before << "; after: " << after;
 }
 

@@ -105,7 +105,7 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-class Mismatch : public testing::TestWithParam<std::tuple<Case, int>> {};
+class TimedMismatch : public testing::TestWithParam<std::tuple<Case, int>> {};
 
 /// The first error: of the call, or, where this rank could finish, of the barrier after it.
 Status outcome(const Call& f, Group& g, Buffers& b) {
@@ -113,7 +113,7 @@ Status outcome(const Call& f, Group& g, Buffers& b) {
   return s.ok() ? barrier(g) : s;
 }
 
-TEST_P(Mismatch, IsNamedOnEveryRankAndSurvived) {
+TEST_P(TimedMismatch, IsNamedOnEveryRankAndSurvived) {
   Watchdog watchdog;
   const auto& [c, odd] = GetParam();
   auto contexts = thread_contexts(4);
@@ -146,7 +146,7 @@ TEST_P(Mismatch, IsNamedOnEveryRankAndSurvived) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, Mismatch, testing::Combine(testing::ValuesIn(cases()), testing::Values(0, 3)),
+INSTANTIATE_TEST_SUITE_P(, TimedMismatch, testing::Combine(testing::ValuesIn(cases()), testing::Values(0, 3)),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param).name) + "_rank_" +
                                   std::to_string(std::get<1>(info.param));
@@ -168,7 +168,7 @@ TEST(MismatchOf, TwoSidesOfTwo) {
   }
 }
 
-TEST(MismatchOf, UnevenPairs) {
+TEST(TimedMismatchOf, UnevenPairs) {
   Watchdog watchdog;
   auto contexts = thread_contexts(3);
   std::vector<Status> said(3);
@@ -190,7 +190,7 @@ TEST(MismatchOf, UnevenPairs) {
 }
 
 /// The rank that disagrees comes late: the bound runs from its arrival.
-TEST(MismatchOf, ALateArrival) {
+TEST(TimedMismatchOf, ALateArrival) {
   Watchdog watchdog;
   auto contexts = thread_contexts(3);
   std::vector<std::int64_t> end(3);

@@ -13,18 +13,15 @@ TEST(Late, IsSaidOnceAndHarmless) {
   on_threads(3, [&](int rank) {
     Group& g = contexts[static_cast<std::size_t>(rank)].world();
     if (rank == 1) {
-      EXPECT_TRUE(eventually(
-          [] {
-            return has(log::last_warning(), "ranks {1} have not entered all_reduce seq 1 of group world");
-          },
-          5s))
-          << log::last_warning();
+      EXPECT_TRUE(eventually([] {
+        return has(log::last_warning(), "ranks {1} have not entered all_reduce seq 1 of group world");
+      })) << log::last_warning();
     }
     EXPECT_TRUE(exact_all_reduce(g).ok());
   });
 }
 
-TEST(Deadline, NamesWhoDidNotCome) {
+TEST(TimedDeadline, NamesWhoDidNotCome) {
   Watchdog watchdog;
   InitOptions o;
   o.deadline = 500ms;
@@ -71,7 +68,7 @@ TEST(Deadline, OfAReceiveDoesNotStick) {
   });
 }
 
-TEST(Abort, EndsEverythingEverywhere) {
+TEST(TimedAbort, EndsEverythingEverywhere) {
   Watchdog watchdog;
   auto contexts = thread_contexts(4);
   const int all[] = {0, 1, 2, 3};
@@ -189,7 +186,7 @@ TEST(Ending, ContextBeforeGroupsAndMemory) {
 }
 
 /// Destruction never waits for peers: what is in flight ends with an error, on all ranks.
-TEST(Ending, DestructionWithAnOperationInFlight) {
+TEST(TimedEnding, DestructionWithAnOperationInFlight) {
   Watchdog watchdog;
   for (const bool context_first : {true, false}) {
     auto contexts = thread_contexts(2);

@@ -38,16 +38,17 @@ TEST(Deadlines, OfStreamsWorkAndEvents) {
   for (const Milliseconds wait : {kMax, kMax - 1ms, Milliseconds::min(), Milliseconds(-1)}) {
     auto stream = Stream::create();
     ASSERT_TRUE(stream.ok()) << stream.status().message();
-    const Status waited = sleeper(*stream).wait(wait);
-    EXPECT_TRUE(waited.ok()) << waited.message();
-    (void)sleeper(*stream);
+    const Work first = sleeper(*stream);
+    const Status waited = first.wait(wait);
+    EXPECT_TRUE(waited.ok() && first.test()) << waited.message();
+    const Work second = sleeper(*stream);
     const Status synchronized = stream->synchronize(wait);
-    EXPECT_TRUE(synchronized.ok()) << synchronized.message();
-    (void)sleeper(*stream);
+    EXPECT_TRUE(synchronized.ok() && second.test()) << synchronized.message();
+    const Work third = sleeper(*stream);
     Event mark;
     mark.record(*stream);
     const Status marked = mark.synchronize(wait);
-    EXPECT_TRUE(marked.ok()) << marked.message();
+    EXPECT_TRUE(marked.ok() && third.test()) << marked.message();
   }
 }
 

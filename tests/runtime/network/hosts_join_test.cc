@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ouro/ouro.hpp"
+#include "tests/timing.h"
 
 namespace ouro {
 namespace {
@@ -77,7 +78,7 @@ TEST_F(HostsJoin, LatecomersOfAFailedJobHearWhy) {
     EXPECT_EQ(s.reason(), Reason::mismatch) << s.message();
     EXPECT_THAT(s.message(), AllOf(HasSubstr("=fast"), HasSubstr("=canonical")));
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, test::kHang);
 }
 
 TEST_F(HostsJoin, AnotherWorldSizeOnAHostIsToldToAll) {
@@ -89,7 +90,8 @@ TEST_F(HostsJoin, AnotherWorldSizeOnAHostIsToldToAll) {
   }
 }
 
-TEST_F(HostsJoin, ADuplicateOnAHostIsNamedWithWhoCameFirst) {
+using TimedHostsJoin = HostsJoin;
+TEST_F(TimedHostsJoin, ADuplicateOnAHostIsNamedWithWhoCameFirst) {
   start(rank(0, 3, "a", 0, 2)), start(rank(1, 3, "a", 1, 2));
   std::this_thread::sleep_for(300ms);
   start(rank(1, 3, "a", 1, 2));

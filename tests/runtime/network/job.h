@@ -77,7 +77,7 @@ class Job {
     return n;
   }
   Node& join(int rank) { return join(node(rank)); }
-  bool all_told(std::chrono::milliseconds limit = 10s) {
+  bool all_told(std::chrono::milliseconds limit = test::kHang) {
     return run_until(
         io,
         [&] {

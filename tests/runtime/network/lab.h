@@ -8,6 +8,7 @@
 #include <string>
 
 #include "runtime/network/net_line.h"
+#include "tests/timing.h"
 
 namespace ouro::rt {
 
@@ -40,7 +41,7 @@ inline void reset(Fd& socket) {
 
 /// Runs the context until `done` or for at most `limit`; whether it was done.
 inline bool run_until(asio::io_context& io, const std::function<bool()>& done,
-                      std::chrono::milliseconds limit = 10s) {
+                      std::chrono::milliseconds limit = test::kHang) {
   const auto end = Clock::now() + limit;
   while (!done() && Clock::now() < end) {
     io.restart();

@@ -64,7 +64,7 @@ bool hung_up(const Fd& fd) {
   }
 }
 Result<Line> dialled(asio::io_context& io, const std::string& endpoint, Identity self = who(1), int to = 2,
-                     std::chrono::milliseconds limit = 3s, Purpose purpose = Purpose::data) {
+                     std::chrono::milliseconds limit = test::kHang, Purpose purpose = Purpose::data) {
   std::optional<Result<Line>> result;
   dial(io, endpoint, purpose, std::move(self), to, Clock::now() + limit,
        [&](Result<Line> r) { result = std::move(r); });
@@ -145,7 +145,7 @@ TEST(NetLine, RefusedIsDeathAndSilenceIsNot) {
   const Status silent = dialled(io, mute.endpoint, who(1), 2, 200ms).status();
   EXPECT_EQ(silent.reason(), Reason::peer_unresponsive);
   EXPECT_EQ(silent.failure()->detector, "no answer");
-  EXPECT_LT(Clock::now() - start, 1s);
+  EXPECT_LT(Clock::now() - start, test::kHang);
 }
 
 TEST(NetLine, RefusalsAreToldToTheDialler) {
@@ -156,7 +156,7 @@ TEST(NetLine, RefusalsAreToldToTheDialler) {
     const Status s = dialled(io, port.listener->endpoint(), std::move(self), to).status();
     EXPECT_EQ(s.reason(), Reason::refused) << s.message();
     EXPECT_THAT(s.message(), HasSubstr(word));
-    EXPECT_LT(Clock::now() - start, 1s);
+    EXPECT_LT(Clock::now() - start, test::kHang);
   };
   Identity other = who(1);
   other.secret = secret(7);
@@ -212,9 +212,8 @@ TEST(NetLine, GarbageIsRefusedAtOnceAndLoggedOnce) {
        {"GET / HTTP/1.1\r\n\r\n and more than a header", "SSH-2.0-x\r\n", "\r\n", "\x16\x03\x01"})
     strangers.push_back(stranger(port.listener->endpoint(), text));
   const auto start = Clock::now();
-  EXPECT_TRUE(run_until(
-      io, [&] { return port.listener->counts().refused == 4; }, 900ms));
-  EXPECT_LT(Clock::now() - start, 900ms) << "not only when their time was over";
+  EXPECT_TRUE(run_until(io, [&] { return port.listener->counts().refused == 4; }));
+  EXPECT_EQ(port.listener->counts().silent, 0u) << "not only when their time was over";
   EXPECT_TRUE(std::all_of(strangers.begin(), strangers.end(), hung_up));
   EXPECT_EQ(port.listener->counts().half_open, 0u);
 }
@@ -223,16 +222,14 @@ TEST(NetLine, SilentAndSlowOnesGoInTime) {
   asio::io_context io;
   LineListener::Options options;
   options.bind = "127.0.0.1";
-  options.first_frame = 100ms, options.handshake = 400ms;
+  options.first_frame = 100ms, options.handshake = 2s;
   Port port(io, who(2), std::move(options));
   const Fd silent = stranger(port.listener->endpoint());
   const Fd slow = stranger(port.listener->endpoint(), std::string_view("OURO\x01", 5));
-  EXPECT_TRUE(run_until(
-      io, [&] { return hung_up(silent); }, 1s));
+  EXPECT_TRUE(run_until(io, [&] { return hung_up(silent); }));
   EXPECT_FALSE(hung_up(slow));
   EXPECT_EQ(port.listener->counts().silent, 1u);
-  EXPECT_TRUE(run_until(
-      io, [&] { return hung_up(slow); }, 2s));
+  EXPECT_TRUE(run_until(io, [&] { return hung_up(slow); }));
   EXPECT_EQ(port.listener->counts().half_open, 0u);
 }
 
@@ -246,7 +243,7 @@ TEST(NetLine, ACrowdOfSilentOnesIsBoundedAndKeepsNobodyOut) {
     const auto start = Clock::now();
     const auto line = dialled(io, port.listener->endpoint());
     EXPECT_TRUE(line.ok() || line.status().failure()->detector == "busy") << line.status().message();
-    EXPECT_LT(Clock::now() - start, 2s);
+    EXPECT_LT(Clock::now() - start, test::kHang);
     most = std::max(most, port.listener->counts().half_open);
   }
   EXPECT_LE(most, 16u);
@@ -279,8 +276,7 @@ TEST(NetLine, OutOfDescriptorsItShedsAndRests) {
   EXPECT_LT(polls, 100) << "no busy loop";
   setrlimit(RLIMIT_NOFILE, &old);
   holes.clear();
-  EXPECT_TRUE(run_until(
-      io, [&] { return port.listener->counts().accepted > 1; }, 3s));
+  EXPECT_TRUE(run_until(io, [&] { return port.listener->counts().accepted > 1; }));
   clients.clear();
   EXPECT_TRUE(dialled(io, port.listener->endpoint()).ok()) << "and serves on";
 }

@@ -22,15 +22,16 @@ int cut_lines_to(const std::string& endpoint) {
 }
 
 TEST(Rendezvous, WhoNeverJoinsIsNamedEverywhere) {
-  Job job(5, [](RendezvousOptions& o) { o.deadline = 400ms, o.late_after = 100ms; });
+  Job job(5, [](RendezvousOptions& o) { o.deadline = 2s, o.late_after = 100ms; });
   job.serve();
   job.join(1), job.join(4);
-  job.settle(250ms);
-  EXPECT_THAT(log::last_warning(), HasSubstr("waiting for ranks {2,3}; joined 3/5"));
-  ASSERT_TRUE(job.all_told(2s));
+  EXPECT_TRUE(run_until(job.io, [] {
+    return log::last_warning().find("waiting for ranks {2,3}; joined 3/5") != std::string::npos;
+  })) << log::last_warning();
+  ASSERT_TRUE(job.all_told());
   for (const auto& n : job.nodes) {
     EXPECT_EQ(n->table->status().reason(), Reason::never_joined);
-    EXPECT_THAT(n->table->status().message(), HasSubstr("ranks {2,3} never joined; 3/5 did within 0.4 s"));
+    EXPECT_THAT(n->table->status().message(), HasSubstr("ranks {2,3} never joined; 3/5 did within 2 s"));
   }
 }
 
@@ -38,13 +39,13 @@ TEST(Rendezvous, NobodyAnswers) {
   Job job(2, [](RendezvousOptions& o) { o.deadline = 200ms; });
   job.place = "127.0.0.1:1";
   job.join(1);
-  ASSERT_TRUE(job.all_told(3s));
+  ASSERT_TRUE(job.all_told());
   const Status s = job.nodes[0]->table->status();
   EXPECT_EQ(s.reason(), Reason::never_joined);
   EXPECT_THAT(s.message(), AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("Connection refused")));
 }
 
-TEST(Rendezvous, ADuplicateIsRefusedAndTheJobGoesOn) {
+TEST(TimedRendezvous, ADuplicateIsRefusedAndTheJobGoesOn) {
   Job job(3);
   job.serve();
   job.join(1);
@@ -52,8 +53,7 @@ TEST(Rendezvous, ADuplicateIsRefusedAndTheJobGoesOn) {
   Node& twin = job.node(1);
   twin.identity.pid = twin.member.pid = 777, twin.identity.host = twin.member.host = "elsewhere";
   job.join(twin);
-  ASSERT_TRUE(run_until(
-      job.io, [&] { return twin.table.has_value(); }, 1s));
+  ASSERT_TRUE(run_until(job.io, [&] { return twin.table.has_value(); }));
   EXPECT_EQ(twin.table->status().reason(), Reason::refused);
   EXPECT_THAT(twin.table->status().message(), AllOf(HasSubstr("duplicate-rank"), HasSubstr("node1, pid 1001"),
                                                     HasSubstr("elsewhere, pid 777")));
@@ -69,8 +69,7 @@ TEST(Rendezvous, ARefusedRankOfAHostNeedNotEndTheHost) {
   Node& twin = job.node(0);
   twin.member.pid = 777;
   leader.client->bring(twin.member, [&](Status s) { twin.refused.push_back(s); });
-  ASSERT_TRUE(run_until(
-      job.io, [&] { return !twin.refused.empty(); }, 1s));
+  ASSERT_TRUE(run_until(job.io, [&] { return !twin.refused.empty(); }));
   EXPECT_THAT(twin.refused[0].message(),
               AllOf(HasSubstr("duplicate-rank"), HasSubstr("pid 777"), HasSubstr("pid 1000")));
   job.join(2);
@@ -78,7 +77,7 @@ TEST(Rendezvous, ARefusedRankOfAHostNeedNotEndTheHost) {
   expect_whole(leader.table, 3);
 }
 
-TEST(Rendezvous, DisagreementIsToldToAllWithBothSides) {
+TEST(TimedRendezvous, DisagreementIsToldToAllWithBothSides) {
   const auto outcome = [](const std::function<void(Node&)>& change, std::vector<const char*> words) {
     Job job(4);
     job.serve();
@@ -87,9 +86,9 @@ TEST(Rendezvous, DisagreementIsToldToAllWithBothSides) {
     Node& odd = job.node(2);
     change(odd);
     job.join(odd);
-    ASSERT_TRUE(job.all_told(1s));
+    ASSERT_TRUE(job.all_told());
     Node& late = job.join(3);  // a moment later: the same reason, not a hang-up
-    ASSERT_TRUE(job.all_told(1s));
+    ASSERT_TRUE(job.all_told());
     EXPECT_TRUE(late.table);
     for (const auto& n : job.nodes) {
       EXPECT_EQ(n->table->status().reason(), Reason::mismatch) << n->identity.rank;
@@ -116,9 +115,7 @@ TEST(Rendezvous, StrangersOfOurOwnKindAreRefusedAtBothEnds) {
     Node& n = job.node(2);
     change(n.identity);
     job.join(n);
-    ASSERT_TRUE(run_until(
-        job.io, [&] { return n.table.has_value(); }, 1s))
-        << word;
+    ASSERT_TRUE(run_until(job.io, [&] { return n.table.has_value(); })) << word;
     EXPECT_EQ(n.table->status().reason(), Reason::refused);
     EXPECT_THAT(n.table->status().message(), HasSubstr(word));
   }
@@ -135,12 +132,12 @@ TEST(Rendezvous, LatecomersHearClosed) {
   Node& late = job.node(1);
   late.member.pid = 4;
   job.join(late);
-  ASSERT_TRUE(job.all_told(1s));
+  ASSERT_TRUE(job.all_told());
   EXPECT_EQ(late.table->status().reason(), Reason::refused);
   EXPECT_THAT(late.table->status().message(), HasSubstr("closed"));
 }
 
-TEST(Rendezvous, ARankThatDiesWhileJoiningIsNamedEverywhere) {
+TEST(TimedRendezvous, ARankThatDiesWhileJoiningIsNamedEverywhere) {
   Job job(4);
   job.serve();
   job.join(1);
@@ -148,7 +145,7 @@ TEST(Rendezvous, ARankThatDiesWhileJoiningIsNamedEverywhere) {
   job.settle(100ms);
   victim.client.reset();
   const auto start = Clock::now();
-  ASSERT_TRUE(job.all_told(1s));
+  ASSERT_TRUE(job.all_told());
   EXPECT_LT(Clock::now() - start, 900ms);
   for (const auto& n : job.nodes) {
     if (n.get() == &victim) continue;
@@ -160,7 +157,7 @@ TEST(Rendezvous, ARankThatDiesWhileJoiningIsNamedEverywhere) {
   }
 }
 
-TEST(Rendezvous, ADeathThatALeaderReportsIsNamedEverywhere) {
+TEST(TimedRendezvous, ADeathThatALeaderReportsIsNamedEverywhere) {
   Job job(4);
   job.serve();
   Node& leader = job.join(1);
@@ -168,29 +165,27 @@ TEST(Rendezvous, ADeathThatALeaderReportsIsNamedEverywhere) {
   leader.client->bring(victim.member);
   job.settle(50ms);
   leader.client->lost(2);
-  ASSERT_TRUE(run_until(
-      job.io, [&] { return leader.table && job.root->table; }, 1s));
+  ASSERT_TRUE(run_until(job.io, [&] { return leader.table && job.root->table; }));
   for (const Node* n : {&leader, job.root}) {
     EXPECT_EQ(n->table->status().reason(), Reason::peer_dead);
     EXPECT_EQ(n->table->status().failure()->rank, 2);
   }
 }
 
-TEST(Rendezvous, TheDeathOfRankZeroIsToldAsSuch) {
+TEST(TimedRendezvous, TheDeathOfRankZeroIsToldAsSuch) {
   Job job(3);
   job.serve();
   job.join(1);
   job.settle(100ms);
   job.server.reset();
-  ASSERT_TRUE(run_until(
-      job.io, [&] { return job.nodes[1]->table.has_value(); }, 1s));
+  ASSERT_TRUE(run_until(job.io, [&] { return job.nodes[1]->table.has_value(); }));
   const Status s = job.nodes[1]->table->status();
   EXPECT_EQ(s.reason(), Reason::peer_dead);
   EXPECT_EQ(s.failure()->rank, 0);
   EXPECT_EQ(s.failure()->pid, 1000);
 }
 
-TEST(Rendezvous, ABrokenLineIsNoDeath) {
+TEST(TimedRendezvous, ABrokenLineIsNoDeath) {
   Job job(4);
   job.serve();
   job.join(1), job.join(2);
@@ -209,11 +204,11 @@ TEST(Rendezvous, AParentThatDoesNotServeIsGoneAround) {
   Job job(16);
   job.serve();
   for (int r = 1; r < 16; ++r) job.join(r).serves = r % 3 == 0;
-  ASSERT_TRUE(job.all_told(5s));
+  ASSERT_TRUE(job.all_told());
   for (const auto& n : job.nodes) expect_whole(n->table, 16);
 }
 
-TEST(Rendezvous, AFloodOfGarbageDelaysNobodyMuch) {
+TEST(TimedRendezvous, AFloodOfGarbageDelaysNobodyMuch) {
   Job job(16);
   job.serve();
   const auto to = *parse_address(job.server->endpoint());
@@ -247,7 +242,7 @@ TEST(Rendezvous, AFloodOfGarbageDelaysNobodyMuch) {
   RecordProperty("milliseconds", static_cast<int>(took / 1ms));
 }
 
-TEST(Rendezvous, AThousandSilentClientsKeepNobodyOut) {
+TEST(TimedRendezvous, AThousandSilentClientsKeepNobodyOut) {
   Job job(16);
   job.serve();
   const auto to = *parse_address(job.server->endpoint());

@@ -36,13 +36,12 @@ TEST(Rendezvous, RankZeroMayDieRightAfterItsWelcome) {
   ASSERT_TRUE(run_until(job.io, [&] { return welcomed >= 5; }));
   EXPECT_FALSE(leader.table) << leader.table->status().message();
   dying->reset();
-  ASSERT_TRUE(run_until(
-      job.io, [&] { return leader.table.has_value(); }, 2s));
+  ASSERT_TRUE(run_until(job.io, [&] { return leader.table.has_value(); }));
   EXPECT_EQ(leader.table->status().reason(), Reason::peer_dead);
   EXPECT_EQ(leader.table->status().failure()->rank, 0);
 }
 
-TEST(Rendezvous, WhoCannotBeToldDoesNotKeepTheReasonFromOthers) {
+TEST(TimedRendezvous, WhoCannotBeToldDoesNotKeepTheReasonFromOthers) {
   Job job(9);
   job.serve();
   std::vector<Line> lost;
@@ -57,7 +56,7 @@ TEST(Rendezvous, WhoCannotBeToldDoesNotKeepTheReasonFromOthers) {
   job.settle(100ms);
   for (Line& line : lost) reset(line.socket);
   job.server->lost(0);  // told to all in one go, before any of the resets is heard of
-  ASSERT_TRUE(job.all_told(2s));
+  ASSERT_TRUE(job.all_told());
   for (const auto& n : job.nodes)
     EXPECT_EQ(n->table->status().reason(), Reason::peer_dead) << n->identity.rank;
 }
@@ -107,13 +106,12 @@ TEST(Rendezvous, AWrongSecretIsFinalByAFileToo) {
   Node& n = job.node(1);
   n.identity.secret = secret(9);
   job.join(n);
-  ASSERT_TRUE(run_until(
-      job.io, [&] { return n.table.has_value(); }, 1s));
+  ASSERT_TRUE(run_until(job.io, [&] { return n.table.has_value(); }));
   EXPECT_EQ(n.table->status().reason(), Reason::refused);
   EXPECT_THAT(n.table->status().message(), HasSubstr("bad-mac"));
 }
 
-TEST(Rendezvous, WhoReachesNobodySaysSoAgainAndAgain) {
+TEST(TimedRendezvous, WhoReachesNobodySaysSoAgainAndAgain) {
   Job job(2, [](RendezvousOptions& o) { o.late_after = 50ms; });
   job.place = "127.0.0.1:1";
   job.join(1);
@@ -125,7 +123,7 @@ TEST(Rendezvous, WhoReachesNobodySaysSoAgainAndAgain) {
   }
 }
 
-TEST(Rendezvous, WhoIsMissingIsSaidAgainAndAgain) {
+TEST(TimedRendezvous, WhoIsMissingIsSaidAgainAndAgain) {
   Job job(3, [](RendezvousOptions& o) { o.late_after = 50ms; });
   job.serve();
   for (int joined = 1; joined < 3; ++joined) {
@@ -137,7 +135,7 @@ TEST(Rendezvous, WhoIsMissingIsSaidAgainAndAgain) {
 }
 
 /// In containers a new process often has the old one's pid.
-TEST(Rendezvous, ANewProcessWithAnOldPidHasNotComeBack) {
+TEST(TimedRendezvous, ANewProcessWithAnOldPidHasNotComeBack) {
   Job job(3);
   job.serve();
   Node& first = job.node(1);
@@ -147,8 +145,7 @@ TEST(Rendezvous, ANewProcessWithAnOldPidHasNotComeBack) {
   Node& second = job.node(1);
   second.identity.started = 6;
   job.join(second);
-  ASSERT_TRUE(run_until(
-      job.io, [&] { return second.table.has_value(); }, 1s));
+  ASSERT_TRUE(run_until(job.io, [&] { return second.table.has_value(); }));
   EXPECT_THAT(second.table->status().message(), HasSubstr("duplicate-rank"));
   job.join(2);
   ASSERT_TRUE(run_until(job.io, [&] { return first.table.has_value(); }));
@@ -163,7 +160,7 @@ TEST(Rendezvous, ARankThatALeaderBringsMayKnowAnotherWorld) {
     const MemberRecord odd = job.node(2).member;
     const auto ignore = [](const Status&) {};
     by_root ? job.server->bring(odd, ignore, 5) : leader.client->bring(odd, ignore, 5);
-    ASSERT_TRUE(job.all_told(1s));
+    ASSERT_TRUE(job.all_told());
     for (const Node* n : {job.root, &leader}) {
       EXPECT_EQ(n->table->status().reason(), Reason::mismatch);
       EXPECT_THAT(n->table->status().message(), AllOf(HasSubstr("rank 2 (node2, pid 1002) says 5"),

@@ -15,6 +15,8 @@
 #include <string>
 #include <thread>
 
+#include "tests/timing.h"
+
 #ifndef OURO_RUN  // the launcher under test; the build says where it is
 #define OURO_RUN "ouro-run"
 #endif
@@ -43,10 +45,11 @@ inline bool alive(pid_t pid) {
   return bracket != std::string::npos && all.substr(bracket + 2, 1) != "Z";
 }
 
-/// True as soon as `done` is, false if it is not within ten seconds.
+/// True as soon as `done` is, false if that hangs.
 template <class F>
 bool eventually(F&& done) {
-  for (int i = 0; i < 1000; ++i) {
+  for (const auto end = std::chrono::steady_clock::now() + test::kHang;
+       std::chrono::steady_clock::now() < end;) {
     if (done()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -71,7 +74,7 @@ class OuroRun : public testing::Test {
   struct Outcome {
     int code = -1;
     std::string out, err;
-    double seconds = 0;
+    std::chrono::duration<double> took{};
   };
   /// `arguments` is shell text; the program of the ranks usually is `sh script`.
   Outcome run(const std::string& arguments, const std::string& input = "/dev/null") {
@@ -83,7 +86,7 @@ class OuroRun : public testing::Test {
     o.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     o.out = slurp(dir_ / "out");
     o.err = slurp(dir_ / "err");
-    o.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    o.took = std::chrono::steady_clock::now() - start;
     return o;
   }
   /// Without waiting for it. The caller ends and reaps it.

@@ -122,7 +122,7 @@ TEST_F(Hosts, AFailingRankOfTheSecondHostEndsAll) {
       run(std::string("-H a:2,b:2 ") + kHere +
           script("[ $RANK = 3 ] || exec sleep 60\necho 'h:1:1 a.cc:2 OURO WARN disk full' >&2; exit 42"));
   EXPECT_EQ(o.code, 42);
-  EXPECT_LT(o.seconds, 6);
+  EXPECT_LT(o.took, test::kHang);
   EXPECT_NE(o.err.find("ouro-run: host b: rank 3 (pid "), std::string::npos) << o.err;
   EXPECT_NE(o.err.find("exited with code 42; its last warning: disk full\n"), std::string::npos) << o.err;
 }
@@ -143,8 +143,8 @@ TEST_F(Hosts, WhoIgnoresSigtermElsewhereIsKilled) {
       run(std::string("-H a,b ") + kHere +
           script("if [ $RANK = 0 ]; then exit 7; fi\ntrap '' TERM; while :; do sleep 0.1; done"));
   EXPECT_EQ(o.code, 7);
-  EXPECT_GT(o.seconds, 2.5);
-  EXPECT_LT(o.seconds, 9);
+  EXPECT_GT(o.took, std::chrono::milliseconds(2500));
+  EXPECT_LT(o.took, test::kHang);
 }
 
 TEST_F(Hosts, AnAgentThatDiesTakesItsRanksAndEndsTheOthers) {
@@ -191,14 +191,14 @@ TEST_F(Hosts, TimeoutNamesWhoWasRunningAnywhere) {
   const Outcome o = run(std::string("-H a:2,b:2 --timeout 0.6 ") + kHere +
                         script("[ $RANK = 1 ] || [ $RANK = 2 ] || exec sleep 60"));
   EXPECT_EQ(o.code, 124);
-  EXPECT_LT(o.seconds, 6);
+  EXPECT_LT(o.took, test::kHang);
   EXPECT_NE(o.err.find("timeout after 0.6 s; still running: rank 0, 3\n"), std::string::npos) << o.err;
 }
 
 TEST_F(Hosts, TimeoutCoversAgentsThatNeverAnswer) {
   const Outcome o = run("-H a,b --timeout 0.3 " + agent("exec sleep 60") + "true");
   EXPECT_EQ(o.code, 124);
-  EXPECT_LT(o.seconds, 8);
+  EXPECT_LT(o.took, test::kHang);
 }
 
 TEST_F(Hosts, PassesSignalsOn) {
@@ -226,7 +226,7 @@ TEST_F(Hosts, EndsWhenNobodyReadsItsOutput) {
   const std::string command = fmt::format("{} -H a,b {} yes 2>/dev/null | head -n 1", OURO_RUN, kHere);
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(std::system(command.c_str()), 0);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, test::kHang);
 }
 
 TEST_F(Hosts, WhatARemoteShellSaysIsPassedOn) {
@@ -258,7 +258,7 @@ TEST_F(Hosts, AnAgentOfAnotherProtocolIsRefused) {
   const Outcome o = run(
       "-H a " + agent("echo 'ouro-run agent, protocol 3'; printf 'HTTP/1.1 400'; exec sleep 60") + "true");
   EXPECT_EQ(o.code, 1);
-  EXPECT_LT(o.seconds, 9);
+  EXPECT_LT(o.took, test::kHang);
   EXPECT_NE(o.err.find("host a: no message of ouro-run and its agents"), std::string::npos) << o.err;
 }
 

@@ -82,7 +82,7 @@ TEST_F(OuroRun, NamesTheFirstRankThatFailedWithItsLastWarning) {
                            "echo 'h:1:1 a.cc:1 OURO WARN old' >&2\n"
                            "echo 'h:1:1 a.cc:2 OURO WARN disk full' >&2; echo more >&2; exit 42"));
   EXPECT_EQ(o.code, 42);
-  EXPECT_LT(o.seconds, 10);
+  EXPECT_LT(o.took, test::kHang);
   EXPECT_NE(o.err.find("ouro-run: rank 1 (pid "), std::string::npos) << o.err;
   EXPECT_NE(o.err.find("exited with code 42; its last warning: disk full\n"), std::string::npos) << o.err;
 }
@@ -108,14 +108,14 @@ TEST_F(OuroRun, SigkillsWhoIgnoresSigterm) {
   const Outcome o =
       run("-n 2 " + script("if [ $RANK = 1 ]; then exit 7; fi\ntrap '' TERM; while :; do sleep 0.1; done"));
   EXPECT_EQ(o.code, 7);
-  EXPECT_GT(o.seconds, 2.5);
-  EXPECT_LT(o.seconds, 20);
+  EXPECT_GT(o.took, std::chrono::milliseconds(2500));
+  EXPECT_LT(o.took, test::kHang);
 }
 
 TEST_F(OuroRun, TimeoutEndsTheJobAndNamesWhoWasRunning) {
   const Outcome o = run("-n 3 --timeout 0.5 " + script("[ $RANK = 1 ] || exec sleep 60"));
   EXPECT_EQ(o.code, 124);
-  EXPECT_LT(o.seconds, 10);
+  EXPECT_LT(o.took, test::kHang);
   EXPECT_EQ(run("-n 1 --timeout 1e9 true").code, 0);
   EXPECT_NE(o.err.find("timeout after 0.5 s; still running: rank 0, 2\n"), std::string::npos) << o.err;
 }
@@ -125,7 +125,7 @@ TEST_F(OuroRun, LeavesNoProcessBehind) {
   const Outcome o = run("-n 1 " + script("sleep 60 & echo $! >a\n setsid sleep 60 & \n"
                                          "sh -c 'setsid sleep 60 & echo $! >b'\n exit 0"));
   EXPECT_EQ(o.code, 0);
-  EXPECT_LT(o.seconds, 10);
+  EXPECT_LT(o.took, test::kHang);
   EXPECT_FALSE(alive(pid_in("a")));
   EXPECT_FALSE(alive(pid_in("b")));
 }
@@ -164,7 +164,7 @@ TEST_F(OuroRun, EndsWhenNobodyReadsItsOutput) {
   const std::string command = fmt::format("{} -n 2 yes 2>/dev/null | head -n 1", OURO_RUN);
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(std::system(command.c_str()), 0);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, test::kHang);
 }
 
 TEST_F(OuroRun, OversubscribesTheMachine) {

@@ -14,7 +14,10 @@ namespace {
 using gpu::gpu;
 
 class GpuFailure : public testing::TestWithParam<const char*> {};
+class TimedGpuFailure : public GpuFailure {};
 INSTANTIATE_TEST_SUITE_P(All, GpuFailure, testing::Values("leader", "resident", "stream", "staged"),
+                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(All, TimedGpuFailure, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
 constexpr std::size_t kCount = 50'000;
@@ -58,7 +61,7 @@ bool drains(const Stream& s) {
   return mark.synchronize(5s).ok();
 }
 
-TEST_P(GpuFailure, KilledInMidCollective) {
+TEST_P(TimedGpuFailure, KilledInMidCollective) {
   OURO_NEEDS_GPU();
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_GPU_EACH(GetParam(), Mode::processes, 4);

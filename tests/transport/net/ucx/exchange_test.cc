@@ -1,6 +1,7 @@
 // The ucx fabric between two ranks of one process: every chunk arrives once and as it was sent.
 #include <random>
 
+#include "tests/timing.h"
 #include "tests/transport/net/ucx/lab.h"
 #include "transport/net/ucx/ucx_api.h"
 
@@ -80,12 +81,12 @@ TEST_P(Ucx, ArrivesWhileNobodyDrives) {
   NetLink &la = a_.open(7, 1, kSlot), &lb = b_.open(7, 0, kSlot);
   for (std::uint64_t i = 0; i < 8; ++i) {
     a_.send(la, 7, i, kSlot, 1);
-    EXPECT_TRUE(eventually([&] { return load(*lb.in().full) >= i + 1; }, 2s)) << i;
+    EXPECT_TRUE(eventually([&] { return load(*lb.in().full) >= i + 1; })) << i;
   }
   // What is given back goes along, too.
   publish(*lb.in().freed, 8);
   b_.fabric().kick(0);
-  EXPECT_TRUE(eventually([&] { return load(*la.out().freed) == 8; }, 2s));
+  EXPECT_TRUE(eventually([&] { return load(*la.out().freed) == 8; }));
 }
 
 TEST_P(Ucx, RestEndsWhenSomethingComes) {
@@ -102,7 +103,7 @@ TEST_P(Ucx, RestEndsWhenSomethingComes) {
     b_.fabric().rest(5s);
     b_.fabric().progress();
   }
-  EXPECT_LT(Clock::now() - start, 2s);
+  EXPECT_LT(Clock::now() - start, test::kHang);
   EXPECT_EQ(load(*lb.in().full), 2u);
   later.join();
   b_.fabric().leave();

@@ -10,6 +10,7 @@
 #include <span>
 #include <thread>
 
+#include "tests/timing.h"
 #include "transport/net/ucx/ucx.h"
 
 namespace ouro::transport {
@@ -18,7 +19,7 @@ using namespace std::chrono_literals;
 
 /// Until `done`, at most `limit`; whether it came to that.
 template <class Done>
-bool eventually(Done&& done, std::chrono::milliseconds limit = 10s) {
+bool eventually(Done&& done, std::chrono::milliseconds limit = test::kHang) {
   const auto end = Clock::now() + limit;
   while (!done()) {
     if (Clock::now() > end) return false;
@@ -72,7 +73,7 @@ class Rank {
   }
 
   /// Until c >= at_least, driving the fabric as a rank does that waits.
-  bool await(const Counter& c, std::uint64_t at_least, std::chrono::milliseconds limit = 10s) {
+  bool await(const Counter& c, std::uint64_t at_least, std::chrono::milliseconds limit = test::kHang) {
     const auto end = Clock::now() + limit;
     fabric_->enter();
     for (int i = 0; load(c) < at_least && Clock::now() < end; ++i) {
