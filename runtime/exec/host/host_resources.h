@@ -28,6 +28,7 @@ struct Scratch {
   alignas(64) std::byte tile[kTile];               // what is reduced on its way past the caches
 };
 
+/// What an operation uses to run on the host; whose turn it is has all of it.
 struct HostResources {
   HostResources(Context& c, const Members& m, std::uint64_t key, Waiter& w)
       : context(c),
@@ -42,8 +43,8 @@ struct HostResources {
   Wiring wiring;
   StagingRounds rounds;
   Scratch scratch;
-  bool single_rounds =
-      true;  ///< false: flows in place of their single rounds by hand, so that both can be compared
+  /// Whether plans may name run_single_round. Tests clear it to compare it with the flow.
+  bool single_rounds = true;
 };
 
 }  // namespace ouro::rt
