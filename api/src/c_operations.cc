@@ -170,9 +170,8 @@ int ouro_reduce_scatter(ouro_group_t group, const void* in, void* out, size_t co
   return guarded([&]() -> Status {
     const Call c("reduce_scatter", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto all = c.all_blocks(count);
-    OURO_TRY(all.status());
-    const auto b = c.buffers(in, *all, out, count);
+    OURO_ASSIGN(const auto all, c.all_blocks(count));
+    const auto b = c.buffers(in, all, out, count);
     const auto reduction = reduction_of(op, "reduce_scatter");
     OURO_TRY(first_error(b, reduction));
     return issue(stream, work, [&](const Stream& s) {
@@ -187,13 +186,12 @@ int ouro_reduce_scatter_v(ouro_group_t group, const void* in, void* out, const s
   return guarded([&]() -> Status {
     const Call c("reduce_scatter_v", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto n = c.counts(counts, "counts");
-    OURO_TRY(n.status());
-    const auto b = c.buffers(in, total(*n), out, counts[c.group().rank()]);
+    OURO_ASSIGN(const auto n, c.counts(counts, "counts"));
+    const auto b = c.buffers(in, total(n), out, counts[c.group().rank()]);
     const auto reduction = reduction_of(op, "reduce_scatter_v");
     OURO_TRY(first_error(b, reduction));
     return issue(stream, work, [&](const Stream& s) {
-      return reduce_scatter_v(c.group(), b->in, b->out, *n, *reduction, s, c.options());
+      return reduce_scatter_v(c.group(), b->in, b->out, n, *reduction, s, c.options());
     });
   });
 }
@@ -203,12 +201,10 @@ int ouro_all_gather(ouro_group_t group, const void* in, void* out, size_t count,
   return guarded([&]() -> Status {
     const Call c("all_gather", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto all = c.all_blocks(count);
-    OURO_TRY(all.status());
-    const auto b = c.buffers(in, count, out, *all);
-    OURO_TRY(b.status());
+    OURO_ASSIGN(const auto all, c.all_blocks(count));
+    OURO_ASSIGN(const auto b, c.buffers(in, count, out, all));
     return issue(stream, work,
-                 [&](const Stream& s) { return all_gather(c.group(), b->in, b->out, s, c.options()); });
+                 [&](const Stream& s) { return all_gather(c.group(), b.in, b.out, s, c.options()); });
   });
 }
 
@@ -217,12 +213,10 @@ int ouro_all_gather_v(ouro_group_t group, const void* in, void* out, const size_
   return guarded([&]() -> Status {
     const Call c("all_gather_v", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto n = c.counts(counts, "counts");
-    OURO_TRY(n.status());
-    const auto b = c.buffers(in, counts[c.group().rank()], out, total(*n));
-    OURO_TRY(b.status());
+    OURO_ASSIGN(const auto n, c.counts(counts, "counts"));
+    OURO_ASSIGN(const auto b, c.buffers(in, counts[c.group().rank()], out, total(n)));
     return issue(stream, work,
-                 [&](const Stream& s) { return all_gather_v(c.group(), b->in, b->out, *n, s, c.options()); });
+                 [&](const Stream& s) { return all_gather_v(c.group(), b.in, b.out, n, s, c.options()); });
   });
 }
 
@@ -231,10 +225,9 @@ int ouro_broadcast(ouro_group_t group, const void* in, void* out, size_t count, 
   return guarded([&]() -> Status {
     const Call c("broadcast", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto b = c.buffers(in, c.at(root) ? count : 0, out, count);
-    OURO_TRY(b.status());
+    OURO_ASSIGN(const auto b, c.buffers(in, c.at(root) ? count : 0, out, count));
     return issue(stream, work,
-                 [&](const Stream& s) { return broadcast(c.group(), b->in, b->out, root, s, c.options()); });
+                 [&](const Stream& s) { return broadcast(c.group(), b.in, b.out, root, s, c.options()); });
   });
 }
 
@@ -243,12 +236,10 @@ int ouro_gather(ouro_group_t group, const void* in, void* out, size_t count, our
   return guarded([&]() -> Status {
     const Call c("gather", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto all = c.all_blocks(count);
-    OURO_TRY(all.status());
-    const auto b = c.buffers(in, count, out, c.at(root) ? *all : 0);
-    OURO_TRY(b.status());
+    OURO_ASSIGN(const auto all, c.all_blocks(count));
+    OURO_ASSIGN(const auto b, c.buffers(in, count, out, c.at(root) ? all : 0));
     return issue(stream, work,
-                 [&](const Stream& s) { return gather(c.group(), b->in, b->out, root, s, c.options()); });
+                 [&](const Stream& s) { return gather(c.group(), b.in, b.out, root, s, c.options()); });
   });
 }
 
@@ -257,12 +248,10 @@ int ouro_scatter(ouro_group_t group, const void* in, void* out, size_t count, ou
   return guarded([&]() -> Status {
     const Call c("scatter", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto all = c.all_blocks(count);
-    OURO_TRY(all.status());
-    const auto b = c.buffers(in, c.at(root) ? *all : 0, out, count);
-    OURO_TRY(b.status());
+    OURO_ASSIGN(const auto all, c.all_blocks(count));
+    OURO_ASSIGN(const auto b, c.buffers(in, c.at(root) ? all : 0, out, count));
     return issue(stream, work,
-                 [&](const Stream& s) { return scatter(c.group(), b->in, b->out, root, s, c.options()); });
+                 [&](const Stream& s) { return scatter(c.group(), b.in, b.out, root, s, c.options()); });
   });
 }
 
@@ -271,12 +260,10 @@ int ouro_all_to_all(ouro_group_t group, const void* in, void* out, size_t count,
   return guarded([&]() -> Status {
     const Call c("all_to_all", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto all = c.all_blocks(count);
-    OURO_TRY(all.status());
-    const auto b = c.buffers(in, *all, out, *all);
-    OURO_TRY(b.status());
+    OURO_ASSIGN(const auto all, c.all_blocks(count));
+    OURO_ASSIGN(const auto b, c.buffers(in, all, out, all));
     return issue(stream, work,
-                 [&](const Stream& s) { return all_to_all(c.group(), b->in, b->out, s, c.options()); });
+                 [&](const Stream& s) { return all_to_all(c.group(), b.in, b.out, s, c.options()); });
   });
 }
 
@@ -289,10 +276,9 @@ int ouro_all_to_all_v(ouro_group_t group, const void* in, void* out, const size_
     const auto sent = c.counts(send_counts, "send_counts");
     const auto received = c.counts(recv_counts, "recv_counts");
     OURO_TRY(first_error(sent, received));
-    const auto b = c.buffers(in, total(*sent), out, total(*received));
-    OURO_TRY(b.status());
+    OURO_ASSIGN(const auto b, c.buffers(in, total(*sent), out, total(*received)));
     return issue(stream, work, [&](const Stream& s) {
-      return all_to_all_v(c.group(), b->in, b->out, *sent, *received, s, c.options());
+      return all_to_all_v(c.group(), b.in, b.out, *sent, *received, s, c.options());
     });
   });
 }
@@ -309,9 +295,8 @@ int ouro_send(ouro_group_t group, const void* data, size_t count, ouro_dtype_t d
   return guarded([&]() -> Status {
     const Call c("send", group, dtype, nullptr, stream);
     OURO_TRY(c.status());
-    const auto view = c.view(const_cast<void*>(data), count, "data");
-    OURO_TRY(view.status());
-    return issue(stream, work, [&](const Stream& s) { return send(c.group(), *view, dst, tag, s); });
+    OURO_ASSIGN(const auto view, c.view(const_cast<void*>(data), count, "data"));
+    return issue(stream, work, [&](const Stream& s) { return send(c.group(), view, dst, tag, s); });
   });
 }
 
@@ -320,18 +305,17 @@ int ouro_recv(ouro_group_t group, void* data, size_t count, ouro_dtype_t dtype, 
   return guarded([&]() -> Status {
     const Call c("recv", group, dtype, nullptr, stream);
     OURO_TRY(c.status());
-    const auto view = c.view(data, count, "data");
-    OURO_TRY(view.status());
+    OURO_ASSIGN(const auto view, c.view(data, count, "data"));
     if (deadline_ms < 0) return invalid("recv: deadline_ms is negative");
     if (stream) {
       if (received)
         return invalid("recv: received must be null with a stream; the call returns before the message");
       if (deadline_ms)
         return invalid("recv: deadline_ms must be 0 with a stream; wait for the work with a deadline");
-      return issue(stream, work, [&](const Stream& s) { return recv(c.group(), *view, src, tag, s); });
+      return issue(stream, work, [&](const Stream& s) { return recv(c.group(), view, src, tag, s); });
     }
     std::unique_ptr<ouro_work> handle = work ? std::make_unique<ouro_work>() : nullptr;  // already complete
-    const Result<Received> got = recv(c.group(), *view, src, tag, Milliseconds(deadline_ms));
+    const Result<Received> got = recv(c.group(), view, src, tag, Milliseconds(deadline_ms));
     if (!got) return got.status();
     if (received) *received = {got->source, got->tag, got->bytes};
     if (work) *work = handle.release();

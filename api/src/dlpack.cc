@@ -101,10 +101,8 @@ Result<Place> place_of(DLDevice d) {
 }
 
 Status read(const DLTensor& t, Imported::State* to) {
-  auto dtype = dtype_of(t.dtype);
-  OURO_TRY(dtype.status());
-  auto place = place_of(t.device);
-  OURO_TRY(place.status());
+  OURO_ASSIGN(auto dtype, dtype_of(t.dtype));
+  OURO_ASSIGN(auto place, place_of(t.device));
   if (t.ndim < 0) return invalid(fmt::format("a DLPack tensor of {} dimensions", t.ndim));
   const auto dims = static_cast<std::size_t>(t.ndim);
   if (dims > kMaxDims)
@@ -112,25 +110,22 @@ Status read(const DLTensor& t, Imported::State* to) {
   if (dims > 0 && t.shape == nullptr)
     return invalid(fmt::format("a DLPack tensor of {} dimensions without a shape", dims));
   to->shape.assign(t.shape, t.shape + dims);
-  auto count = count_of(to->shape);
-  OURO_TRY(count.status());
+  OURO_ASSIGN(auto count, count_of(to->shape));
   const Numbers strides = t.strides == nullptr ? Numbers{} : Numbers{t.strides, dims};
-  auto order = order_of(to->shape, strides);
-  OURO_TRY(order.status());
+  OURO_ASSIGN(auto order, order_of(to->shape, strides));
 
   std::uintptr_t at = 0;
-  if (*count > 0) {
-    if (t.data == nullptr) return invalid(fmt::format("a DLPack tensor of {} elements without data", *count));
+  if (count > 0) {
+    if (t.data == nullptr) return invalid(fmt::format("a DLPack tensor of {} elements without data", count));
     if (__builtin_add_overflow(reinterpret_cast<std::uintptr_t>(t.data), t.byte_offset, &at))
       return invalid(fmt::format(
           "a DLPack tensor that begins {} bytes behind its data, beyond the last address", t.byte_offset));
   }
-  auto view = view_at(at, *count, *dtype, place->device);
-  OURO_TRY(view.status());
-  to->strides = strides_of(to->shape, *order);
-  to->view = *view;
-  to->order = *order;
-  to->space = place->space;
+  OURO_ASSIGN(auto view, view_at(at, count, dtype, place.device));
+  to->strides = strides_of(to->shape, order);
+  to->view = view;
+  to->order = order;
+  to->space = place.space;
   return {};
 }
 
@@ -164,10 +159,9 @@ struct Export {
 template <class T>
 Result<std::unique_ptr<Export<T>>> make_export(const View& v, Numbers shape,
                                                std::shared_ptr<const void> owner, Order order) try {
-  auto count = count_of(shape);
-  OURO_TRY(count.status());
-  if (*count != v.count)
-    return invalid(fmt::format("shape {} has {} elements, the view {}", shape, *count, v.count));
+  OURO_ASSIGN(auto count, count_of(shape));
+  if (count != v.count)
+    return invalid(fmt::format("shape {} has {} elements, the view {}", shape, count, v.count));
   if (order == Order::channels_last && shape.size() != kChannelsLastDims)
     return invalid(fmt::format("channels_last with {} dimensions; expected 4", shape.size()));
   if (v.data == nullptr && v.count > 0) return invalid(fmt::format("no data for {} elements", v.count));
@@ -230,29 +224,25 @@ Result<Imported> from_dlpack(DLManagedTensor* tensor, Access access) {
 
 Result<DLManagedTensorVersioned*> to_dlpack(View v, Numbers shape, std::shared_ptr<const void> owner,
                                             const ExportOptions& o) {
-  auto made = make_export<DLManagedTensorVersioned>(v, shape, std::move(owner), o.order);
-  OURO_TRY(made.status());
-  DLManagedTensorVersioned& t = (*made)->tensor;
+  OURO_ASSIGN(auto made, make_export<DLManagedTensorVersioned>(v, shape, std::move(owner), o.order));
+  DLManagedTensorVersioned& t = made->tensor;
   t.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
   t.flags = o.read_only ? DLPACK_FLAG_BITMASK_READ_ONLY : 0;
-  return &made->release()->tensor;
+  return &made.release()->tensor;
 }
 Result<DLManagedTensorVersioned*> to_dlpack(const train::Array& a) {
-  auto owner = keeper(a);
-  OURO_TRY(owner.status());
-  return to_dlpack(a.view(), a.shape(), std::move(*owner));
+  OURO_ASSIGN(auto owner, keeper(a));
+  return to_dlpack(a.view(), a.shape(), std::move(owner));
 }
 Result<DLManagedTensor*> to_dlpack_unversioned(View v, Numbers shape, std::shared_ptr<const void> owner,
                                                const ExportOptions& o) {
   if (o.read_only) return unsupported("a DLPack tensor without a version cannot be for reading only");
-  auto made = make_export<DLManagedTensor>(v, shape, std::move(owner), o.order);
-  OURO_TRY(made.status());
-  return &made->release()->tensor;
+  OURO_ASSIGN(auto made, make_export<DLManagedTensor>(v, shape, std::move(owner), o.order));
+  return &made.release()->tensor;
 }
 Result<DLManagedTensor*> to_dlpack_unversioned(const train::Array& a) {
-  auto owner = keeper(a);
-  OURO_TRY(owner.status());
-  return to_dlpack_unversioned(a.view(), a.shape(), std::move(*owner));
+  OURO_ASSIGN(auto owner, keeper(a));
+  return to_dlpack_unversioned(a.view(), a.shape(), std::move(owner));
 }
 
 }  // namespace ouro

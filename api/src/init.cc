@@ -205,13 +205,10 @@ Result<Context> Context::create(const InitOptions& o) {
   if (spec->local_size < 1 || spec->local_rank < 0 || spec->local_rank >= spec->local_size)
     return invalid(fmt::format("local rank {} of {}", spec->local_rank, spec->local_size));
   if (o.id) {
-    auto nonce = nonce_of(*o.id);
-    if (!nonce.ok()) return nonce.status();
-    spec->join.job = *nonce;
+    OURO_ASSIGN(spec->join.job, nonce_of(*o.id));
   } else if (spec->join.world == 1) {
-    auto id = UniqueId::create();
-    if (!id.ok()) return id.status();
-    spec->join.job = *nonce_of(*id);
+    OURO_ASSIGN(auto id, UniqueId::create());
+    spec->join.job = *nonce_of(id);
   } else if (!o.address.empty()) {
     spec->join.job =
         nonce_of(o.port > 0 ? "address:" + place_of(o) : "parent:" + identity().parent + o.address);
@@ -225,14 +222,12 @@ Result<Context> Context::create(const InitOptions& o) {
       roll && roll->world() == spec->join.world && nonce_of("ouro:" + roll->job()) == spec->join.job)
     spec->join.roll = std::move(roll);
   try {
-    auto impl = rt::Context::create(*spec);
-    if (!impl.ok()) return impl.status();
-    Context c(std::move(*impl));
+    OURO_ASSIGN(auto impl, rt::Context::create(*spec));
+    Context c(std::move(impl));
     std::vector<int> all(static_cast<std::size_t>(c.world_size()));
     for (int r = 0; r < c.world_size(); ++r) all[static_cast<std::size_t>(r)] = r;
-    auto world = c.group(all, "world");
-    if (!world.ok()) return world.status();
-    c.world_ = std::make_unique<Group>(std::move(*world));
+    OURO_ASSIGN(auto world, c.group(all, "world"));
+    c.world_ = std::make_unique<Group>(std::move(world));
     return c;
   } catch (const std::exception& e) {
     return Status(Reason::resource, fmt::format("joining failed: {}", e.what()));
@@ -241,17 +236,16 @@ Result<Context> Context::create(const InitOptions& o) {
 
 Result<Context> Context::from_env(const InitOptions& o) {
   if (o.rank || o.world_size) return create(o);
-  auto launch = discover();
-  if (!launch.ok()) return launch.status();
+  OURO_ASSIGN(auto launch, discover());
   InitOptions full = o;
-  full.rank = launch->rank, full.world_size = launch->size;
-  if (full.rendezvous.empty()) full.rendezvous = launch->rendezvous;
-  if (full.generation == 0) full.generation = static_cast<std::uint32_t>(launch->generation);
-  if (!full.local_rank) full.local_rank = launch->local_rank;
-  if (!full.local_size) full.local_size = launch->local_size;
-  if (!full.id && launch->size > 1) {
+  full.rank = launch.rank, full.world_size = launch.size;
+  if (full.rendezvous.empty()) full.rendezvous = launch.rendezvous;
+  if (full.generation == 0) full.generation = static_cast<std::uint32_t>(launch.generation);
+  if (!full.local_rank) full.local_rank = launch.local_rank;
+  if (!full.local_size) full.local_size = launch.local_size;
+  if (!full.id && launch.size > 1) {
     full.id.emplace();
-    const wire::Nonce n = nonce_of(launch->job_key);
+    const wire::Nonce n = nonce_of(launch.job_key);
     std::memcpy(full.id->bytes, kIdMagic, sizeof kIdMagic);
     std::memcpy(full.id->bytes + sizeof kIdMagic, n.data(), n.size());
   }
@@ -261,8 +255,7 @@ Result<Context> Context::from_env(const InitOptions& o) {
 Result<std::vector<Context>> Context::threads(int n, const InitOptions& o) {
   if (n < 1 || n > 256) return invalid(fmt::format("{} ranks as threads; expected 1 to 256", n));
   if (n > 1) OURO_TRY(rt::provide_descriptors(rt::descriptors_of_threads(n), "ranks that are threads"));
-  auto id = UniqueId::create();
-  if (!id.ok()) return id.status();
+  OURO_ASSIGN(auto id, UniqueId::create());
   std::vector<Context> contexts(static_cast<std::size_t>(n));
   std::vector<Status> outcomes(static_cast<std::size_t>(n));
   // Joining is collective, all at once: nobody begins before there is a thread for each.
@@ -272,7 +265,7 @@ Result<std::vector<Context>> Context::threads(int n, const InitOptions& o) {
     here.wait();
     if (!complete) return;
     InitOptions mine = o;
-    mine.rank = r, mine.world_size = n, mine.id = *id;
+    mine.rank = r, mine.world_size = n, mine.id = id;
     mine.local_rank.reset(), mine.local_size.reset();
     auto c = create(mine);
     const auto i = static_cast<std::size_t>(r);

@@ -179,13 +179,11 @@ Status run(Group& g, Result<std::unique_ptr<rt::Message>> m, Milliseconds deadli
   }
   if ((*m)->on_device) {
     std::shared_ptr<rt::Message> shared = std::move(*m);
-    auto stream = g.impl()->own_gpu_stream();
-    if (!stream.ok()) return stream.status();
-    auto work = g.impl()->run_on_gpu({shared}, *stream);
-    if (!work.ok()) return work.status();
-    (*work)->wait();
+    OURO_ASSIGN(auto stream, g.impl()->own_gpu_stream());
+    OURO_ASSIGN(auto work, g.impl()->run_on_gpu({shared}, stream));
+    work->wait();
     if (received) *received = {shared->envelope.source, shared->envelope.tag, shared->envelope.bytes};
-    return (*work)->outcome();
+    return work->outcome();
   }
   OURO_TRY(g.impl()->post({m->get()}));
   OURO_TRY(g.impl()->complete({m->get()}, deadline));
@@ -207,9 +205,7 @@ Result<Work> enqueue(Group& g, Result<std::unique_ptr<rt::Message>> m, const Str
     if (s.valid() && s.impl()->gpu()) {
       stream = s.impl()->gpu()->shared_from_this();
     } else {
-      auto own = g.impl()->own_gpu_stream();
-      if (!own.ok()) return own.status();
-      stream = std::move(*own);
+      OURO_ASSIGN(stream, g.impl()->own_gpu_stream());
     }
     if (!s.valid() || s.impl()->gpu()) {
       auto work = g.impl()->run_on_gpu({shared}, stream);
@@ -218,10 +214,9 @@ Result<Work> enqueue(Group& g, Result<std::unique_ptr<rt::Message>> m, const Str
       return Work(std::move(*work));
     }
     return s.run([group = g.impl(), shared, stream]() -> Status {
-      auto work = group->run_on_gpu({shared}, stream);
-      if (!work.ok()) return work.status();
-      (*work)->wait();
-      return (*work)->outcome();
+      OURO_ASSIGN(auto work, group->run_on_gpu({shared}, stream));
+      work->wait();
+      return work->outcome();
     });
   }
   return s.run([group = g.impl(), shared] {
@@ -262,10 +257,9 @@ Result<Work> recv(Group& g, View out, int src, int tag, const Stream& s, const R
 }
 Result<std::optional<Received>> probe(Group& g, int src, int tag) {
   if (!g.valid()) return empty_group();
-  auto e = g.impl()->probe(src, tag);
-  if (!e.ok()) return e.status();
-  if (!*e) return std::optional<Received>();
-  return std::optional<Received>(Received{(*e)->source, (*e)->tag, (*e)->bytes});
+  OURO_ASSIGN(auto e, g.impl()->probe(src, tag));
+  if (!e) return std::optional<Received>();
+  return std::optional<Received>(Received{e->source, e->tag, e->bytes});
 }
 
 Result<std::optional<Matched>> match(Group& g, int src, int tag) {

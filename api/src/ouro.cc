@@ -135,16 +135,14 @@ Result<Group> Context::group(std::span<const int> ranks, std::string tag, const 
   spec.key = rt::group_key(impl_->spec().join.job, spec.ranks, spec.name, 0, 1 + impl_->instance(h));
   spec.deadline = o.deadline.count() > 0 ? o.deadline : impl_->spec().deadline;
   spec.numerics = o.numerics == Numerics::inherit ? impl_->spec().numerics : o.numerics;
-  auto g = rt::Group::create(impl_, std::move(spec));
-  if (!g.ok()) return g.status();
-  return Group(std::move(*g));
+  OURO_ASSIGN(auto g, rt::Group::create(impl_, std::move(spec)));
+  return Group(std::move(g));
 }
 
 Result<Memory> Context::alloc(std::size_t bytes, Device device) {
   if (!impl_) return invalid("an empty context has no memory");
-  auto a = impl_->allocate(bytes, device);
-  if (!a.ok()) return a.status();
-  return handle(std::move(*a));
+  OURO_ASSIGN(auto a, impl_->allocate(bytes, device));
+  return handle(std::move(a));
 }
 bool Context::active() const { return impl_ && impl_->active(); }
 Status Context::close() {
@@ -195,19 +193,17 @@ Result<Group> Group::split(int color, int key, const GroupOptions& o) {
   for (int m : members) world.push_back(impl_->spec().ranks[static_cast<std::size_t>(m)]);
   const std::uint64_t h =
       rt::group_key(impl_->context()->spec().join.job, world, child, impl_->spec().key, 0);
-  auto g = impl_->derive(members, child, 1 + impl_->context()->instance(h), impl_->spec().generation,
-                         o.deadline, o.numerics);
-  if (!g.ok()) return g.status();
-  return Group(std::move(*g));
+  OURO_ASSIGN(auto g, impl_->derive(members, child, 1 + impl_->context()->instance(h),
+                                    impl_->spec().generation, o.deadline, o.numerics));
+  return Group(std::move(g));
 }
 
 Result<Group> Group::shrink(ShrinkReport* report) {
   if (!impl_) return empty_group();
   rt::ShrinkOutcome outcome;
-  auto g = impl_->shrink(&outcome);
-  if (!g.ok()) return g.status();
+  OURO_ASSIGN(auto g, impl_->shrink(&outcome));
   if (report) *report = {std::move(outcome.dead), outcome.resume_seq};
-  return Group(std::move(*g));
+  return Group(std::move(g));
 }
 
 Result<std::string> Group::explain(Collective c, std::size_t count, DType t, ReduceOp op, Numerics numerics,

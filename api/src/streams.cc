@@ -37,14 +37,12 @@ Result<Stream> Stream::create(Priority priority, std::string name) {
 Result<Stream> Stream::create(Device device, Priority priority, std::string name) {
   if (device.kind == Device::Kind::host) return create(priority, std::move(name));
   const int level = priority == Priority::low ? -1 : priority == Priority::high ? 1 : 0;
-  auto made = rt::GpuStream::create(device.index, level);
-  if (!made.ok()) return made.status();
-  return Stream(std::move(*made));
+  OURO_ASSIGN(auto made, rt::GpuStream::create(device.index, level));
+  return Stream(std::move(made));
 }
 Result<Stream> Stream::cuda(void* cuda_stream, int device) {
-  auto wrapped = rt::GpuStream::wrap(device, cuda_stream);
-  if (!wrapped.ok()) return wrapped.status();
-  return Stream(std::move(*wrapped));
+  OURO_ASSIGN(auto wrapped, rt::GpuStream::wrap(device, cuda_stream));
+  return Stream(std::move(wrapped));
 }
 Device Stream::device() const {
   return impl_ && impl_->gpu() ? Device{Device::Kind::cuda, impl_->gpu()->device()} : Device{};
@@ -98,9 +96,8 @@ Result<StreamPool> StreamPool::create(int size, Priority priority, Device device
   if (size < 1 || size > 256) return invalid(fmt::format("a pool of {} streams; expected 1 to 256", size));
   StreamPool pool;
   for (int i = 0; i < size; ++i) {
-    auto s = Stream::create(device, priority, fmt::format("ouro-pool-{}", i));
-    if (!s.ok()) return s.status();
-    pool.streams_.push_back(std::move(*s));
+    OURO_ASSIGN(auto s, Stream::create(device, priority, fmt::format("ouro-pool-{}", i)));
+    pool.streams_.push_back(std::move(s));
   }
   return pool;
 }

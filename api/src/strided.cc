@@ -72,12 +72,11 @@ Result<View> view_at(std::uintptr_t at, std::size_t count, DType dtype, Device d
 }
 
 Result<Order> order_of(Numbers shape, Numbers strides) {
-  auto count = count_of(shape);
-  OURO_TRY(count.status());
+  OURO_ASSIGN(auto count, count_of(shape));
   if (strides.empty()) return Order::row_major;
   if (strides.size() != shape.size())
     return invalid(fmt::format("{} strides for {} dimensions", strides.size(), shape.size()));
-  if (*count == 0 || lies_in(Order::row_major, shape, strides)) return Order::row_major;
+  if (count == 0 || lies_in(Order::row_major, shape, strides)) return Order::row_major;
   if (lies_in(Order::channels_last, shape, strides)) return Order::channels_last;
   return unsupported(fmt::format(
       "an array of shape {} with strides {}: neither row-major nor channels_last without gaps; copy it first",

@@ -121,14 +121,13 @@ class Transformer : public Network {
 };
 
 Result<std::string> load_text() {
-  const auto path = find_data_file("GPL-3.txt");
-  OURO_TRY(path.status());
-  std::ifstream file(*path, std::ios::binary);
+  OURO_ASSIGN(const auto path, find_data_file("GPL-3.txt"));
+  std::ifstream file(path, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file) return Status(Reason::resource, fmt::format("{}: cannot be read", path->string()));
+  if (!file) return Status(Reason::resource, fmt::format("{}: cannot be read", path.string()));
   constexpr std::size_t kLeast = CharLm::kLength + 2, kMost = std::size_t{1} << 30;
   if (text.size() < kLeast || text.size() > kMost)
-    return invalid(fmt::format("{}: expected {} to {} bytes of text, found {}", path->string(), kLeast, kMost,
+    return invalid(fmt::format("{}: expected {} to {} bytes of text, found {}", path.string(), kLeast, kMost,
                                text.size()));
   return text;
 }
@@ -137,15 +136,13 @@ Result<std::string> load_text() {
 
 Result<std::unique_ptr<Network>> make_network(NetworkKind kind) {
   if (kind == NetworkKind::text) {
-    auto text = load_text();
-    OURO_TRY(text.status());
-    return std::unique_ptr<Network>(std::make_unique<Transformer>(std::move(*text)));
+    OURO_ASSIGN(auto text, load_text());
+    return std::unique_ptr<Network>(std::make_unique<Transformer>(std::move(text)));
   }
-  auto digits = load_digits();
-  OURO_TRY(digits.status());
+  OURO_ASSIGN(auto digits, load_digits());
   if (kind == NetworkKind::mlp)
-    return std::unique_ptr<Network>(std::make_unique<Perceptron>(std::move(*digits)));
-  return std::unique_ptr<Network>(std::make_unique<Convolutional>(std::move(*digits)));
+    return std::unique_ptr<Network>(std::make_unique<Perceptron>(std::move(digits)));
+  return std::unique_ptr<Network>(std::make_unique<Convolutional>(std::move(digits)));
 }
 
 }  // namespace ouro::models

@@ -130,9 +130,7 @@ void Agent::help(const Message& request) {
 }
 
 Result<std::vector<Environment>> Agent::environments(const Orders& o) {
-  Result<Fd> secret = secret_memory(o.secret);
-  if (!secret.ok()) return secret.status();
-  secret_ = std::move(*secret);
+  OURO_ASSIGN(secret_, secret_memory(o.secret));
   std::vector<Environment> all;
   for (int i = 0; i < o.local_size; ++i) {
     Environment e = own_environment();
@@ -240,10 +238,9 @@ int agent_main() {
       ::dup2(empty.get(), STDIN_FILENO) < 0)
     return 1;
   const Result<int> code = guarded("ouro-run", [&](int above) -> Result<int> {
-    Result<std::unique_ptr<Outlet>> outlet = Outlet::open(out.get());
-    if (!outlet.ok()) return outlet.status();
+    OURO_ASSIGN(auto outlet, Outlet::open(out.get()));
     out.reset();
-    return Agent(std::move(in), std::move(*outlet)).run(above);
+    return Agent(std::move(in), std::move(outlet)).run(above);
   });
   return code.ok() ? *code : 1;
 }

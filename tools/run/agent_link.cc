@@ -33,10 +33,9 @@ Result<std::optional<int>> AgentLink::call(const std::vector<std::string>& comma
   in = Fd(ends[1]);
   ::fcntl(in.get(), F_SETFL, O_NONBLOCK);
   // SIGTERM, not SIGKILL, should this process die: an agent ends its ranks and ssh its connection.
-  auto started = spawn(command, process_environment(), read_end.get(), {}, SIGTERM, patience);
-  if (!started.ok()) return started.status();
-  if (const StartError* failed = std::get_if<StartError>(&*started)) return std::optional<int>(failed->error);
-  child = std::move(std::get<Child>(*started));
+  OURO_ASSIGN(auto started, spawn(command, process_environment(), read_end.get(), {}, SIGTERM, patience));
+  if (const StartError* failed = std::get_if<StartError>(&started)) return std::optional<int>(failed->error);
+  child = std::move(std::get<Child>(started));
   return std::optional<int>();
 }
 

@@ -23,15 +23,12 @@ bool same_file(int a, int b) {
 }  // namespace
 
 Result<std::unique_ptr<Console>> Console::open(const RunOptions& options) {
-  Result<std::unique_ptr<Outlet>> err = Outlet::open(STDERR_FILENO);
-  if (!err.ok()) return err.status();
+  OURO_ASSIGN(auto err, Outlet::open(STDERR_FILENO));
   std::unique_ptr<Outlet> own;
   if (!same_file(STDOUT_FILENO, STDERR_FILENO)) {
-    Result<std::unique_ptr<Outlet>> out = Outlet::open(STDOUT_FILENO);
-    if (!out.ok()) return out.status();
-    own = std::move(*out);
+    OURO_ASSIGN(own, Outlet::open(STDOUT_FILENO));
   }
-  return std::unique_ptr<Console>(new Console(options, std::move(own), std::move(*err)));
+  return std::unique_ptr<Console>(new Console(options, std::move(own), std::move(err)));
 }
 
 void Console::close_line(bool is_error) {

@@ -73,9 +73,8 @@ Result<std::vector<Host>> parse_hosts(std::string_view list) {
   std::vector<Host> hosts;
   for (;;) {
     const std::size_t comma = list.find(',');
-    Result<Host> host = parse_host(list.substr(0, comma));
-    if (!host.ok()) return host.status();
-    OURO_TRY(add(hosts, std::move(*host)));
+    OURO_ASSIGN(auto host, parse_host(list.substr(0, comma)));
+    OURO_TRY(add(hosts, std::move(host)));
     if (comma == std::string_view::npos) return hosts;
     list.remove_prefix(comma + 1);
   }

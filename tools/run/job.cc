@@ -47,9 +47,8 @@ Result<std::optional<int>> Job::start(Signals& signals, When limit) {
     const rt::Place place = place_of(i);
     if (bound()) variables["OURO_BIND"] = name(rt::Bind::none);
     const int input = i == 0 && spec_.input >= 0 ? spec_.input : empty.get();
-    auto child = spawn(spec_.argv, variables, input, place, SIGKILL, {&signals, limit});
-    if (!child.ok()) return child.status();
-    if (const StartError* failed = std::get_if<StartError>(&*child)) {
+    OURO_ASSIGN(auto child, spawn(spec_.argv, variables, input, place, SIGKILL, {&signals, limit}));
+    if (const StartError* failed = std::get_if<StartError>(&child)) {
       if (failed->binding)
         return Status(Reason::resource,
                       fmt::format("cannot bind rank {} to hardware threads {}: {}", rank_of(r),
@@ -67,7 +66,7 @@ Result<std::optional<int>> Job::start(Signals& signals, When limit) {
       audience_.say(fmt::format("cannot run {}: {}", spec_.argv[0], std::strerror(failed->error)));
       return std::optional<int>(failed->error == ENOENT ? 127 : 126);
     }
-    r.child = std::move(std::get<Child>(*child));
+    r.child = std::move(std::get<Child>(child));
     if (r.child.memory_error != 0 && !std::exchange(memory_told, true))
       audience_.say(fmt::format("memory of NUMA node {} cannot be preferred for rank {}: {}", place.node,
                                 rank_of(r), std::strerror(r.child.memory_error)));

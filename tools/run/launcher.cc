@@ -103,10 +103,8 @@ Result<int> run_here(const RunOptions& options, const std::vector<std::string>& 
   const Result<int> port = free_port();
   if (!id.ok()) return id.status();
   if (!port.ok()) return port.status();
-  const Result<std::unique_ptr<Console>> console = Console::open(options);
-  if (!console.ok()) return console.status();
-  const auto roll = rt::Roll::create(*id, options.ranks, 0);
-  if (!roll.ok()) return roll.status();
+  OURO_ASSIGN(const auto console, Console::open(options));
+  OURO_ASSIGN(const auto roll, rt::Roll::create(*id, options.ranks, 0));
   const Rendezvous rendezvous{.job = *id, .port = *port, .rendezvous = {}};
   Job::Spec spec{.argv = argv, .environments = {}, .bind = options.bind};
   const Environment mine = own_environment();
@@ -115,17 +113,16 @@ Result<int> run_here(const RunOptions& options, const std::vector<std::string>& 
     for (const auto& [key, value] : options.extra) variables[key] = value;
     const Seat seat{.rank = r, .size = options.ranks, .local_rank = r, .local_size = options.ranks};
     for (const auto& [key, value] : rank_environment(seat, rendezvous)) variables[key] = value;
-    variables["OURO_ROLL"] = (*roll)->place();
+    variables["OURO_ROLL"] = roll->place();
     spec.environments.push_back(std::move(variables));
   }
   if (reads_input()) spec.input = STDIN_FILENO;
-  Printer printer(**console, **roll);
+  Printer printer(*console, *roll);
   Job job(std::move(spec), printer);
   const When timeout = after(options.timeout_s);
-  const Result<std::optional<int>> refused = job.start(signals, timeout);
-  if (!refused.ok()) return refused.status();
-  if (*refused) return (*console)->drain(**refused, true, {}, signals);
-  return supervise(options, job, printer, **console, timeout, signals);
+  OURO_ASSIGN(const auto refused, job.start(signals, timeout));
+  if (refused) return console->drain(*refused, true, {}, signals);
+  return supervise(options, job, printer, *console, timeout, signals);
 }
 
 }  // namespace

@@ -115,9 +115,7 @@ Result<Orders> to_orders(const Message& m) {
                           Number{6, &o.size, 1, kMaxRanks}, Number{7, &o.node, 0, kMaxHosts - 1},
                           Number{8, &o.nodes, 1, kMaxHosts}, Number{11, &o.rendezvous.port, 0, 65535},
                           Number{13, &variables, 0, kMany}}) {
-    const Result<int> value = number_of(m, n.field, n.low, n.high);
-    if (!value.ok()) return value.status();
-    *n.target = *value;
+    OURO_ASSIGN(*n.target, number_of(m, n.field, n.low, n.high));
   }
   o.rendezvous.job = m.fields[9];
   o.rendezvous.address = m.fields[10];

@@ -93,26 +93,22 @@ Result<std::optional<int>> HostsJob::call(Console& console, Signals& signals) {
       make_room(kEach * agents_.size() + kWhileStarting, fmt::format("calling {} hosts", agents_.size())));
   timeout_ = after(options_.timeout_s);
   for (std::string* text : {&token_, &id_, &secret_}) {
-    Result<std::string> random = random_hex(text == &secret_ ? 32 : 16);
-    if (!random.ok()) return random.status();
-    *text = std::move(*random);
+    OURO_ASSIGN(*text, random_hex(text == &secret_ ? 32 : 16));
   }
-  const Result<std::string> program = agent_program();
-  if (!program.ok()) return program.status();
+  OURO_ASSIGN(const auto program, agent_program());
   for (AgentLink& a : agents_) {
     std::vector<std::string> command = agent_command(options_.agent, a.host.name);
-    command.push_back(*program);
+    command.push_back(program);
     command.push_back(kAgentCommand);
-    const Result<std::optional<int>> error = a.call(command, {&signals, timeout_});
-    if (!error.ok()) return error.status();
-    if (*error && (**error == EINTR || **error == ETIME)) {
-      const int number = **error == EINTR ? signals.take() : 0;
+    OURO_ASSIGN(const auto error, a.call(command, {&signals, timeout_}));
+    if (error && (*error == EINTR || *error == ETIME)) {
+      const int number = *error == EINTR ? signals.take() : 0;
       say(fmt::format("{} is not executed yet: given up", command[0]));
       return std::optional<int>(number != 0 ? 128 + number : kTimeoutCode);
     }
-    if (*error) {
-      say(fmt::format("cannot run {}: {}", command[0], std::strerror(**error)));
-      return std::optional<int>(**error == ENOENT ? 127 : 126);
+    if (error) {
+      say(fmt::format("cannot run {}: {}", command[0], std::strerror(*error)));
+      return std::optional<int>(*error == ENOENT ? 127 : 126);
     }
   }
   call_limit_ = Clock::now() + kCall;
@@ -386,14 +382,11 @@ int HostsJob::run(Signals& signals) {
 }  // namespace
 
 Result<int> run_on_hosts(const RunOptions& options, const std::vector<std::string>& argv, Signals& signals) {
-  Result<std::vector<Host>> hosts = place(options.hosts, options.ranks);
-  if (!hosts.ok()) return hosts.status();
-  const Result<std::unique_ptr<Console>> console = Console::open(options);
-  if (!console.ok()) return console.status();
-  HostsJob job(options, argv, *hosts);
-  const Result<std::optional<int>> refused = job.call(**console, signals);
-  if (!refused.ok()) return refused.status();
-  if (*refused) return (*console)->drain(**refused, true, {}, signals);
+  OURO_ASSIGN(auto hosts, place(options.hosts, options.ranks));
+  OURO_ASSIGN(const auto console, Console::open(options));
+  HostsJob job(options, argv, hosts);
+  OURO_ASSIGN(const auto refused, job.call(*console, signals));
+  if (refused) return console->drain(*refused, true, {}, signals);
   return job.run(signals);
 }
 

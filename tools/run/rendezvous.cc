@@ -46,24 +46,21 @@ std::string source_towards(const std::string& peer) {
 Result<std::vector<std::string>> own_addresses(const std::string& peer, const std::string& interfaces) {
   rt::AddressQuestion question{.filter = interfaces, .route = source_towards(peer)};
   if (interfaces.empty()) {
-    Result<std::string> filter = rt::interface_filter();
-    if (!filter.ok()) return filter.status();
-    question.filter = std::move(*filter);
+    OURO_ASSIGN(question.filter, rt::interface_filter());
   }
-  auto all = rt::list_interfaces();
-  if (!all.ok()) return all.status();
+  OURO_ASSIGN(auto all, rt::list_interfaces());
   std::vector<std::string> addresses;
   const rt::NameFilter filter(question.filter);
   if (!filter.chooses() || filter.takes("lo")) addresses.push_back("127.0.0.1");
   // Each round takes the best address out of the list, so this ends.
   for (;;) {
-    const Result<std::string> best = rt::choose_address(*all, question);
+    const Result<std::string> best = rt::choose_address(all, question);
     if (!best.ok() && addresses.empty()) return best.status();
     if (!best.ok()) return addresses;
     const bool scoped = best->find('%') != best->npos;  // says something to this host only
     if (!scoped && std::find(addresses.begin(), addresses.end(), *best) == addresses.end())
       addresses.push_back(*best);
-    for (rt::Interface& i : *all) std::erase(i.addresses, *best);
+    for (rt::Interface& i : all) std::erase(i.addresses, *best);
   }
 }
 
@@ -74,10 +71,9 @@ Result<std::pair<Fd, int>> bound_socket(const std::string& address) {
   std::uniform_int_distribution ports(12'000, 32'000);
   for (int attempt = 1;; ++attempt) {
     const int port = ports(random);
-    Result<rt::NetAddress> at = rt::parse_address(endpoint_text(address, port));
-    if (!at.ok()) return at.status();
-    Fd socket(::socket(at->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (socket && ::bind(socket.get(), socket_address(*at), at->length) == 0)
+    OURO_ASSIGN(auto at, rt::parse_address(endpoint_text(address, port)));
+    Fd socket(::socket(at.at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (socket && ::bind(socket.get(), socket_address(at), at.length) == 0)
       return std::pair(std::move(socket), port);
     if (!socket || errno != EADDRINUSE || attempt == kPortsTried)
       return system_error(fmt::format("cannot bind to {}", address));
@@ -92,23 +88,21 @@ std::string endpoint_text(const std::string& address, int port) {
 }
 
 Status Listeners::listen_on(const std::string& address) {
-  Result<std::pair<Fd, int>> first = bound_socket(address), second = bound_socket(address);
-  if (!first.ok()) return first.status();
-  if (!second.ok()) return second.status();
-  if (::listen(first->first.get(), SOMAXCONN) != 0)
+  OURO_ASSIGN(auto first, bound_socket(address));
+  OURO_ASSIGN(auto second, bound_socket(address));
+  if (::listen(first.first.get(), SOMAXCONN) != 0)
     return system_error(fmt::format("cannot listen on {}", address));
-  offers_.push_back({address, first->second, second->second});
-  sockets_.push_back(std::move(first->first));
+  offers_.push_back({address, first.second, second.second});
+  sockets_.push_back(std::move(first.first));
   return {};
 }
 
 Result<Listeners> Listeners::open(const std::string& peer, std::string token, const std::string& interfaces) {
   Listeners l;
   l.token_ = std::move(token);
-  const Result<std::vector<std::string>> addresses = own_addresses(peer, interfaces);
-  if (!addresses.ok()) return addresses.status();
+  OURO_ASSIGN(const auto addresses, own_addresses(peer, interfaces));
   Status last;
-  for (const std::string& address : *addresses) {
+  for (const std::string& address : addresses) {
     if (l.offers_.size() == kMaxOffers) break;
     if (Status s = l.listen_on(address); !s.ok()) last = std::move(s);
   }

@@ -26,15 +26,10 @@ Status Bridge::prepare(Context& c) {
   const auto padded = [](const View& v) { return (v.bytes() + kAlign - 1) / kAlign * kAlign; };
   std::size_t half = 0;
   for (const train::Param& p : here_) half += padded(p.value);
-  auto stream = Stream::create(c.device());
-  OURO_TRY(stream.status());
-  stream_ = std::move(*stream);
-  auto memory = c.alloc(2 * half, c.device());
-  OURO_TRY(memory.status());
-  memory_ = std::move(*memory);
-  auto pinned = gpu::gpu().alloc_pinned(2 * half);
-  OURO_TRY(pinned.status());
-  pinned_ = static_cast<std::byte*>(*pinned);
+  OURO_ASSIGN(stream_, Stream::create(c.device()));
+  OURO_ASSIGN(memory_, c.alloc(2 * half, c.device()));
+  OURO_ASSIGN(auto pinned, gpu::gpu().alloc_pinned(2 * half));
+  pinned_ = static_cast<std::byte*>(pinned);
   auto* device = static_cast<std::byte*>(memory_.data());
   std::size_t at = 0;
   for (std::size_t i = 0; i < here_.size(); ++i) {

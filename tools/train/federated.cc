@@ -49,15 +49,14 @@ struct Parts {
 
   /// Sites are equal when they are saved, and what LocalSteps keeps is then the parameters themselves.
   Result<Checkpoint> save(Task& task, std::int64_t step, train::Optimizer& outer) {
-    auto mine = inner->save(), theirs = outer.save();
-    OURO_TRY(mine.status());
-    OURO_TRY(theirs.status());
+    OURO_ASSIGN(auto mine, inner->save());
+    OURO_ASSIGN(auto theirs, outer.save());
     Bytes values;
     for (const train::Param& p : params) {
       const auto* at = static_cast<const std::byte*>(p.value.data);
       values.insert(values.end(), at, at + p.value.bytes());
     }
-    return Checkpoint{step, {std::move(values), std::move(*mine), std::move(*theirs), task.statistics()}};
+    return Checkpoint{step, {std::move(values), std::move(mine), std::move(theirs), task.statistics()}};
   }
   Status load(Task& task, const Checkpoint& state) {
     std::size_t bytes = 0;
@@ -98,72 +97,60 @@ Result<TrainReport> train_federated(Context& c, TrainOptions options) {
   options.strategy = options.server == Server::nesterov || options.strategy == Strategy::diloco
                          ? Strategy::diloco
                          : Strategy::federated;
-  const auto settled = settle(std::move(options), c.world_size());
-  OURO_TRY(settled.status());
-  const TrainOptions& o = *settled;
+  OURO_ASSIGN(const auto settled, settle(std::move(options), c.world_size()));
+  const TrainOptions& o = settled;
   Group& world = c.world();
-  const auto sizes = sizes_of(o, c.world_size());
-  OURO_TRY(sizes.status());
-  const auto layout = train::ParallelLayout::make(
-      {.rank = c.rank(), .world_size = c.world_size(), .federations = *sizes, .hsdp = 1});
-  OURO_TRY(layout.status());
-  const auto schedule = schedule_of(o);
-  OURO_TRY(schedule.status());
-  auto groups = create_groups(c, *layout, {.deadline = Milliseconds(0), .numerics = o.numerics});
-  OURO_TRY(groups.status());
-  auto task = Task::make(c, o);
-  OURO_TRY(task.status());
+  OURO_ASSIGN(const auto sizes, sizes_of(o, c.world_size()));
+  OURO_ASSIGN(const auto layout,
+              train::ParallelLayout::make(
+                  {.rank = c.rank(), .world_size = c.world_size(), .federations = sizes, .hsdp = 1}));
+  OURO_ASSIGN(const auto schedule, schedule_of(o));
+  OURO_ASSIGN(auto groups, create_groups(c, layout, {.deadline = Milliseconds(0), .numerics = o.numerics}));
+  OURO_ASSIGN(auto task, Task::make(c, o));
 
-  Parts parts{.params = task->params(), .inner = {}, .server = {}};
+  Parts parts{.params = task.params(), .inner = {}, .server = {}};
   const std::span<const train::Param> params = parts.params;
-  auto inner = optimizer_of(o)(params);
-  OURO_TRY(inner.status());
-  parts.inner = std::move(*inner);
-  auto server = make_server(o.server);
-  OURO_TRY(server.status());
-  parts.server = std::move(*server);
-  TrainReport report{.options = o, .ranks = c.world_size(), .sites = *sizes};
+  OURO_ASSIGN(parts.inner, optimizer_of(o)(params));
+  OURO_ASSIGN(parts.server, make_server(o.server));
+  TrainReport report{.options = o, .ranks = c.world_size(), .sites = sizes};
   if (!o.resume.empty()) {
-    const auto state = load_checkpoint(world, o, 4);
-    OURO_TRY(state.status());
-    OURO_TRY(agree(world, parts.load(*task, *state)));
-    report.first_step = static_cast<int>(state->step);
+    OURO_ASSIGN(const auto state, load_checkpoint(world, o, 4));
+    OURO_TRY(agree(world, parts.load(task, state)));
+    report.first_step = static_cast<int>(state.step);
   }
   train::Optimizer& outer_rule = *parts.server;
   train::LocalStepsOptions local{.inner_steps = o.local_steps, .delta = o.delta};
-  if (o.weigh_by_ranks) local.aggregate.site_weights.assign(sizes->begin(), sizes->end());
-  auto outer = train::LocalSteps::create(*groups, params, std::move(parts.server), local);
-  OURO_TRY(outer.status());
+  if (o.weigh_by_ranks) local.aggregate.site_weights.assign(sizes.begin(), sizes.end());
+  OURO_ASSIGN(auto outer, train::LocalSteps::create(groups, params, std::move(parts.server), local));
 
-  const Share share(*task, *layout, o);
+  const Share share(task, layout, o);
   const auto start = std::chrono::steady_clock::now();
   for (int t = report.first_step; t < end_of(o); ++t) {
-    const double loss = task->gradients(params, share.of_step(t), 1);
-    OURO_TRY(train::average_gradients(*groups->federation, params));
-    OURO_TRY(parts.inner->step(params, {.lr = schedule->at(t)}));
-    OURO_TRY(outer->step().status());
-    const auto all = measure(world, task->flat(params), loss);
-    OURO_TRY(all.status());
-    OURO_TRY(finite(o, t, all->loss));
-    report.losses.push_back(all->loss);
-    report.consensus.push_back(all->consensus);
-    report.rates.push_back(schedule->at(t));
-    if (o.on_step) o.on_step(t, all->loss, all->consensus);
+    const double loss = task.gradients(params, share.of_step(t), 1);
+    OURO_TRY(train::average_gradients(*groups.federation, params));
+    OURO_TRY(parts.inner->step(params, {.lr = schedule.at(t)}));
+    OURO_TRY(outer.step().status());
+    OURO_ASSIGN(const auto all, measure(world, task.flat(params), loss));
+    OURO_TRY(finite(o, t, all.loss));
+    report.losses.push_back(all.loss);
+    report.consensus.push_back(all.consensus);
+    report.rates.push_back(schedule.at(t));
+    if (o.on_step) o.on_step(t, all.loss, all.consensus);
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  report.rounds = outer->rounds() + report.first_step / o.local_steps;
-  std::size_t across = c.rank() == 0 ? outer->traffic().across : 0;  // rank 0 is its site's only sender
+  report.rounds = outer.rounds() + report.first_step / o.local_steps;
+  std::size_t across = c.rank() == 0 ? outer.traffic().across : 0;  // rank 0 is its site's only sender
   const View bytes(&across, 1, DType::u64);
   OURO_TRY(broadcast(world, bytes, bytes, 0));
   report.bytes_across = across;
   if (!o.save.empty()) {
-    const auto state = parts.save(*task, end_of(o), outer_rule);
+    const auto state = parts.save(task, end_of(o), outer_rule);
     OURO_TRY(agree(world, state.status()));
     OURO_TRY(save_checkpoint(world, o, *state));
   }
-  report.parameters = task->flat(params);
-  OURO_TRY(train::aggregate(*groups, params, local.aggregate));
-  OURO_TRY(task->test(world, params, report));
+  report.parameters = task.flat(params);
+  OURO_TRY(train::aggregate(groups, params, local.aggregate));
+  OURO_TRY(task.test(world, params, report));
   return report;
 }
 

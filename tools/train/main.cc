@@ -48,10 +48,9 @@ Status run(Context& context, CommandLine line) {
   OURO_TRY(agree(world, speaks ? try_outputs(line.outputs) : Status{}));
   OURO_TRY(try_checkpoint(world, line.options));
   if (speaks && !line.quiet) line.options.on_step = Progress(end_of(line.options));
-  const auto report = train_by_strategy(context, line.options);
-  OURO_TRY(report.status());
-  if (speaks) OURO_TRY(write_outputs(line.outputs, *report));
-  const std::string last = summary(*report, line.options.device ? gpu_name(context) : "");
+  OURO_ASSIGN(const auto report, train_by_strategy(context, line.options));
+  if (speaks) OURO_TRY(write_outputs(line.outputs, report));
+  const std::string last = summary(report, line.options.device ? gpu_name(context) : "");
   OURO_TRY(context.close());
   if (speaks) print("{}\n", last);  // the other ranks do not wait for whoever reads this
   return {};

@@ -25,9 +25,8 @@ Result<train::LayoutGroups> make_groups(Context& c, const TrainOptions& o) {
       return invalid(fmt::format("--shards {}: does not divide the {} ranks", o.shards, c.world_size()));
     layout.hsdp = o.shards;
   }
-  const auto made = train::ParallelLayout::make(layout);
-  OURO_TRY(made.status());
-  return create_groups(c, *made, {.deadline = Milliseconds(0), .numerics = o.numerics});
+  OURO_ASSIGN(const auto made, train::ParallelLayout::make(layout));
+  return create_groups(c, made, {.deadline = Milliseconds(0), .numerics = o.numerics});
 }
 
 Result<ShardedTrainer> make_trainer(train::LayoutGroups& groups, const TrainOptions& o, Task& task,
@@ -48,9 +47,8 @@ Result<ShardedTrainer> make_trainer(train::LayoutGroups& groups, const TrainOpti
 Result<double> step_once(ShardedTrainer& t, Task& task, Bridge& bridge,
                          std::span<const std::uint32_t> samples, double scale) {
   OURO_TRY(t.begin_step());
-  const auto here = bridge.down(t.params());
-  OURO_TRY(here.status());
-  const double loss = task.gradients(*here, samples, scale);
+  OURO_ASSIGN(const auto here, bridge.down(t.params()));
+  const double loss = task.gradients(here, samples, scale);
   for (const int p : task.network().ready_order()) {
     OURO_TRY(bridge.up(t.params(), static_cast<std::size_t>(p)));
     OURO_TRY(t.grad_ready(p, bridge.stream()));
@@ -68,26 +66,20 @@ std::vector<std::int64_t> numbers_of_step(int step, int batch, int rank, int ran
 }
 
 Result<TrainReport> train_sharded(Context& c, TrainOptions options) {
-  const auto settled = settle(std::move(options), c.world_size());
-  OURO_TRY(settled.status());
-  const TrainOptions& o = *settled;
+  OURO_ASSIGN(const auto settled, settle(std::move(options), c.world_size()));
+  const TrainOptions& o = settled;
   Group& world = c.world();
-  auto groups = make_groups(c, o);
-  OURO_TRY(groups.status());
-  const auto schedule = schedule_of(o);
-  OURO_TRY(schedule.status());
-  auto task = Task::make(c, o);
-  OURO_TRY(task.status());
-  auto made = Bridge::make(c, *task, o.device);
-  OURO_TRY(made.status());
-  Bridge& bridge = **made;
-  auto trainer = make_trainer(*groups, o, *task, bridge.params());
-  OURO_TRY(trainer.status());
-  ShardedTrainer& t = *trainer;
-  OURO_TRY(resume_from_file(world, o, t, *task));
+  OURO_ASSIGN(auto groups, make_groups(c, o));
+  OURO_ASSIGN(const auto schedule, schedule_of(o));
+  OURO_ASSIGN(auto task, Task::make(c, o));
+  OURO_ASSIGN(auto made, Bridge::make(c, task, o.device));
+  Bridge& bridge = *made;
+  OURO_ASSIGN(auto trainer, make_trainer(groups, o, task, bridge.params()));
+  ShardedTrainer& t = trainer;
+  OURO_TRY(resume_from_file(world, o, t, task));
 
   TrainReport report{.options = o, .ranks = c.world_size(), .first_step = static_cast<int>(t.steps())};
-  const Pool pool(task->network().samples(), o.seed, 0, 1);
+  const Pool pool(task.network().samples(), o.seed, 0, 1);
   const auto start = std::chrono::steady_clock::now();
   for (int step = report.first_step; step < end_of(o); ++step) {
     std::vector<std::uint32_t> samples;
@@ -95,21 +87,19 @@ Result<TrainReport> train_sharded(Context& c, TrainOptions options) {
       samples.push_back(pool[k]);
     const double scale = static_cast<double>(samples.size()) * static_cast<double>(c.world_size()) /
                          static_cast<double>(*o.batch);
-    auto loss = step_once(t, *task, bridge, samples, scale);
-    OURO_TRY(loss.status());
-    const View mean(&*loss, 1, DType::f64);
+    OURO_ASSIGN(auto loss, step_once(t, task, bridge, samples, scale));
+    const View mean(&loss, 1, DType::f64);
     OURO_TRY(all_reduce(world, mean, mean, ReduceOp::avg));
-    OURO_TRY(finite(o, step, *loss));
-    report.losses.push_back(*loss);
-    report.rates.push_back(schedule->at(step));
-    if (o.on_step) o.on_step(step, *loss, 0);
+    OURO_TRY(finite(o, step, loss));
+    report.losses.push_back(loss);
+    report.rates.push_back(schedule.at(step));
+    if (o.on_step) o.on_step(step, loss, 0);
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  OURO_TRY(save_to_file(world, o, t, *task));
+  OURO_TRY(save_to_file(world, o, t, task));
   for (const train::BucketLayout& b : t.buckets()) report.blocks.push_back(b.length);
-  const auto last = bridge.down(t.params());
-  OURO_TRY(last.status());
-  OURO_TRY(task->test(world, *last, report));
+  OURO_ASSIGN(const auto last, bridge.down(t.params()));
+  OURO_TRY(task.test(world, last, report));
   OURO_TRY(t.close());
   return report;
 }

@@ -6,10 +6,9 @@
 namespace ouro::train {
 
 Result<Block> Block::make(DType dtype, Device device, std::size_t count) {
-  auto memory = ZeroedBytes::make(device, std::max<std::size_t>(count, 1) * size_of(dtype));
-  OURO_TRY(memory.status());
+  OURO_ASSIGN(auto memory, ZeroedBytes::make(device, std::max<std::size_t>(count, 1) * size_of(dtype)));
   Block block;
-  block.memory_ = std::move(*memory);
+  block.memory_ = std::move(memory);
   block.whole_ = {block.memory_.data(), count, dtype, device};
   return block;
 }

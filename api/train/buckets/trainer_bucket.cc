@@ -4,9 +4,7 @@
 namespace ouro::train {
 
 Status TrainerBucket::make(Block& block) const {
-  auto memory = Block::make(layout.dtype, layout.device, layout.length);
-  OURO_TRY(memory.status());
-  block = std::move(*memory);
+  OURO_ASSIGN(block, Block::make(layout.dtype, layout.device, layout.length));
   return {};
 }
 
@@ -19,13 +17,9 @@ Status TrainerBucket::move(View& view, const Block& to, std::size_t i) const {
 
 Status TrainerBucket::make_rule(const OptimizerFactory& factory, std::span<const Param> updated,
                                 const ScheduleFactory& schedules) {
-  auto made = make_optimizer(factory, updated);
-  OURO_TRY(made.status());
-  optimizer = std::move(*made);
+  OURO_ASSIGN(optimizer, make_optimizer(factory, updated));
   if (!schedules) return {};
-  auto planned = schedules(params);
-  OURO_TRY(planned.status());
-  schedule = std::move(*planned);
+  OURO_ASSIGN(schedule, schedules(params));
   return {};
 }
 

@@ -5,9 +5,7 @@ namespace ouro::train {
 
 Status TrainerGroups::connect(Group& group) {
   const auto split = [&](Group& to) -> Status {
-    auto made = group.split(0, group.rank());
-    OURO_TRY(made.status());
-    to = std::move(*made);
+    OURO_ASSIGN(to, group.split(0, group.rank()));
     return {};
   };
   OURO_TRY(split(control));

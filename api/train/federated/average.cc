@@ -209,15 +209,14 @@ Result<Array> all_reduce_list(Group& g, std::span<const CView> inputs, ReduceOp 
     mine = out.status();
   }
   OURO_TRY(compare(g, kCall, tensor_claims(digest.value(), inputs.size(), elements), mine));
-  auto stream = stream_for(inputs[0].device);
-  OURO_TRY(stream.status());
+  OURO_ASSIGN(auto stream, stream_for(inputs[0].device));
   const View all = out->view();
   std::size_t at = 0;
   for (const CView& v : inputs) {
-    OURO_TRY(copy({static_cast<std::byte*>(all.data) + at, v.count, v.dtype, v.device}, v, *stream));
+    OURO_TRY(copy({static_cast<std::byte*>(all.data) + at, v.count, v.dtype, v.device}, v, stream));
     at += v.bytes();
   }
-  OURO_TRY(stream->synchronize());
+  OURO_TRY(stream.synchronize());
   OURO_TRY(all_reduce(g, all, all, op));
   return out;
 }
@@ -226,14 +225,13 @@ Result<Array> all_reduce_list(Group& g, std::span<const View> inputs, ReduceOp o
   const std::vector<CView> read(inputs.begin(), inputs.end());
   Result<Array> out = all_reduce_list(g, read, op);
   if (!out.ok() || !o.unflatten) return out;
-  auto stream = stream_for(inputs[0].device);
-  OURO_TRY(stream.status());
+  OURO_ASSIGN(auto stream, stream_for(inputs[0].device));
   const auto* at = static_cast<const std::byte*>(out->view().data);
   for (const View& v : inputs) {
-    OURO_TRY(copy(v, {at, v.count, v.dtype, v.device}, *stream));
+    OURO_TRY(copy(v, {at, v.count, v.dtype, v.device}, stream));
     at += v.bytes();
   }
-  OURO_TRY(stream->synchronize());
+  OURO_TRY(stream.synchronize());
   return out;
 }
 

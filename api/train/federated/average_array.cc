@@ -22,9 +22,8 @@ Result<Array> Array::make(std::span<const std::int64_t> shape, DType dtype, Devi
   a.view_ = {nullptr, count, dtype, device};
   a.shape_.assign(shape.begin(), shape.end());
   if (bytes == 0) return a;
-  auto made = ZeroedBytes::make(device, bytes);
-  OURO_TRY(made.status());
-  auto owner = std::make_shared<ZeroedBytes>(std::move(*made));
+  OURO_ASSIGN(auto made, ZeroedBytes::make(device, bytes));
+  auto owner = std::make_shared<ZeroedBytes>(std::move(made));
   a.view_.data = owner->data();
   a.memory_ = std::move(owner);
   return a;

@@ -67,9 +67,7 @@ Result<FlatCopy> flat_copy(std::vector<View> layers) {
   for (const View& v : layers) count += v.count;
   copy.flat = {nullptr, count, layers[0].dtype, layers[0].device};
   copy.layers = std::move(layers);
-  auto made = ZeroedBytes::make(copy.flat.device, copy.flat.bytes());
-  OURO_TRY(made.status());
-  copy.memory = std::move(*made);
+  OURO_ASSIGN(copy.memory, ZeroedBytes::make(copy.flat.device, copy.flat.bytes()));
   copy.flat.data = copy.memory.data();
   return copy;
 }
@@ -106,10 +104,9 @@ Status fill(AggregationLane& lane, const Bucket& bucket, std::span<const Param> 
   if (bucket.flat) {
     parts.clear();
     for (auto& [dtype, views] : by_type) {
-      auto copy = flat_copy(std::move(views));
-      OURO_TRY(copy.status());
-      parts.push_back(copy->flat);
-      lane.copies.push_back(std::move(*copy));
+      OURO_ASSIGN(auto copy, flat_copy(std::move(views)));
+      parts.push_back(copy.flat);
+      lane.copies.push_back(std::move(copy));
     }
   }
   if (whole)
@@ -129,9 +126,8 @@ bool two_stages(const ParallelLayout& l) {
 Status make_streams(AggregationPlan::State& s) {
   const auto make = [&](std::vector<Stream>& all, const char* name) -> Status {
     for (std::size_t k = 0; k < s.lanes.size(); ++k) {
-      auto stream = Stream::create(s.device, Priority::high, fmt::format("{} {}", name, k));
-      OURO_TRY(stream.status());
-      all.push_back(std::move(*stream));
+      OURO_ASSIGN(auto stream, Stream::create(s.device, Priority::high, fmt::format("{} {}", name, k)));
+      all.push_back(std::move(stream));
     }
     return {};
   };
@@ -151,11 +147,10 @@ Status build(AggregationPlan::State& s, const LayoutGroups& groups, std::span<co
   if (o.streams < 1 || o.streams > groups.layout.streams)
     return invalid(fmt::format("{}: {} streams; the layout has groups for 1 to {} (LayoutOptions::streams)",
                                kCall, o.streams, groups.layout.streams));
-  auto op = weighting(groups.layout, o.site_weights);
-  OURO_TRY(op.status());
+  OURO_ASSIGN(auto op, weighting(groups.layout, o.site_weights));
   const std::vector<Param> layers = select(params, o.filter);
   OURO_TRY(check_tensors(kCall, layers));
-  s.op = groups.layout.federation ? *op : ReduceOp::avg;
+  s.op = groups.layout.federation ? op : ReduceOp::avg;
 
   Digest digest;
   std::vector<std::size_t> elements;

@@ -212,9 +212,7 @@ Status run_on_gpu(const std::shared_ptr<State>& state, const Stream& stream) {
                                state->device.index));
   Stream own = stream;
   if (!own.valid()) {
-    auto made = Stream::create(state->device);
-    OURO_TRY(made.status());
-    own = std::move(*made);
+    OURO_ASSIGN(own, Stream::create(state->device));
   }
   Event before;
   before.record(own);
@@ -333,9 +331,8 @@ Result<double> mean_loss(Group& site, double loss, std::int64_t length, const St
   const bool wrong = length < 0;  // told to all: a length that cannot be poisons the sum
   double sums[] = {loss, static_cast<double>(length), wrong ? 1.0 : 0.0};
   const View all = std::span<double>(sums);
-  const Result<Work> work = all_reduce(site, all, all, ReduceOp::sum, stream);
-  OURO_TRY(work.status());
-  OURO_TRY(work->wait());
+  OURO_ASSIGN(const auto work, all_reduce(site, all, all, ReduceOp::sum, stream));
+  OURO_TRY(work.wait());
   if (wrong) return invalid(fmt::format("mean_loss: length {}; expected 0 at least", length));
   if (sums[2] > 0) return invalid("mean_loss: another rank has a length below 0");
   if (sums[1] == 0) return invalid("mean_loss: no rank has any length");

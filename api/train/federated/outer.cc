@@ -74,9 +74,8 @@ Status OuterOptimizer::State::apply(const Stream& stream) {
     double squares = 0;  // types of one list are one type, parameters' may differ
     for (const Param& p : params) {
       const CView g = p.grad;
-      auto survey = survey_gradients({&g, 1}, 1, here);
-      OURO_TRY(survey.status());
-      squares += survey->norm * survey->norm;
+      OURO_ASSIGN(auto survey, survey_gradients({&g, 1}, 1, here));
+      squares += survey.norm * survey.norm;
     }
     step.scale.clip =
         GradientSurvey{std::isfinite(squares), std::sqrt(squares)}.clip_factor(options.clip_norm);
@@ -101,17 +100,13 @@ Result<OuterOptimizer> OuterOptimizer::create(std::span<const Param> params,
   state->optimizer = std::move(optimizer);
   state->options = std::move(options);
   if (!params.empty() && on_gpu(params[0].value)) {
-    auto own = Stream::create(params[0].value.device);
-    OURO_TRY(own.status());
-    state->own = std::move(*own);
+    OURO_ASSIGN(state->own, Stream::create(params[0].value.device));
   }
   for (const Param& p : params) {
     const Device device = state->options.on_host ? Device{} : p.value.device;
     State::Item item{.param = p, .before = {}, .delta = {}};
     for (Array* a : {&item.before, &item.delta}) {
-      auto made = like(p.value, device);
-      OURO_TRY(made.status());
-      *a = std::move(*made);
+      OURO_ASSIGN(*a, like(p.value, device));
     }
     OURO_TRY(copy(item.before.view(), p.value, state->own));
     state->items.push_back(std::move(item));
@@ -154,22 +149,19 @@ Status outer_step_from_models(std::span<const Param> base, std::span<const std::
   }
   std::unique_ptr<Optimizer> own;
   if (optimizer == nullptr) {
-    auto made =
-        make_optimizer(AdamOptions{.lr = 0.1, .beta1 = .9, .beta2 = .99, .eps = 1e-8, .decoupled = true});
-    OURO_TRY(made.status());
-    own = std::move(*made);
+    OURO_ASSIGN(own, make_optimizer(
+                         AdamOptions{.lr = 0.1, .beta1 = .9, .beta2 = .99, .eps = 1e-8, .decoupled = true}));
     optimizer = own.get();
   }
   std::vector<Param> params(base.begin(), base.end());
   std::vector<Array> deltas;
   double squares = 0;
   for (std::size_t k = 0; k < params.size(); ++k) {
-    auto delta = like(params[k].value, {});
-    OURO_TRY(delta.status());
+    OURO_ASSIGN(auto delta, like(params[k].value, {}));
     const View& x = params[k].value;
     with_float_type(x.dtype, [&]<class T>(T) {
       const T* from = static_cast<const T*>(x.data);
-      T* to = static_cast<T*>(delta->view().data);
+      T* to = static_cast<T*>(delta.view().data);
       for (std::size_t i = 0; i < x.count; ++i) {
         auto sum = load_wide(from[i]) * 0;
         for (const auto& model : models)
@@ -177,12 +169,11 @@ Status outer_step_from_models(std::span<const Param> base, std::span<const std::
         to[i] = store_wide<T>(sum / static_cast<decltype(sum)>(models.size()));
       }
     });
-    params[k].grad = delta->view();
+    params[k].grad = delta.view();
     const CView g = params[k].grad;
-    auto survey = survey_gradients({&g, 1});
-    OURO_TRY(survey.status());
-    squares += survey->norm * survey->norm;
-    deltas.push_back(std::move(*delta));
+    OURO_ASSIGN(auto survey, survey_gradients({&g, 1}));
+    squares += survey.norm * survey.norm;
+    deltas.push_back(std::move(delta));
   }
   const GradientSurvey all{std::isfinite(squares), std::sqrt(squares)};
   return optimizer->step(params, {.lr = {}, .scale = {.clip = all.clip_factor(1)}, .exchange = nullptr});

@@ -154,18 +154,16 @@ Result<LocalSteps> LocalSteps::create(const LayoutGroups& groups, std::span<cons
                                    options.aggregate.streams));
   auto plan = plan_aggregation(groups, selected, options.aggregate);
   OURO_TRY(plan.status());
-  auto outer = OuterOptimizer::create(selected, std::move(optimizer), options.outer);
-  OURO_TRY(outer.status());
+  OURO_ASSIGN(auto outer, OuterOptimizer::create(selected, std::move(optimizer), options.outer));
 
   auto state = std::make_shared<State>();
   if (options.delta == DeltaFormat::bf16) {
     std::vector<Param> shadows = selected;
     for (Param& p : shadows) {
       const std::int64_t shape[] = {static_cast<std::int64_t>(p.value.count)};
-      auto made = Array::make(shape, DType::bf16);
-      OURO_TRY(made.status());
-      p.value = made->view();
-      state->rounded.push_back(std::move(*made));
+      OURO_ASSIGN(auto made, Array::make(shape, DType::bf16));
+      p.value = made.view();
+      state->rounded.push_back(std::move(made));
     }
     plan = plan_aggregation(groups, shadows, options.aggregate);
     OURO_TRY(plan.status());
@@ -196,11 +194,11 @@ Result<LocalSteps> LocalSteps::create(const LayoutGroups& groups, std::span<cons
   rule.add(options.outer.clip_norm);
   rule.add(options.outer.schedule.has_value());
   if (options.outer.schedule) rule.add(options.outer.schedule->lr());
-  rule.add(outer->optimizer().digest());
+  rule.add(outer.optimizer().digest());
   state->rule = rule.value();
   state->options = std::move(options);
   state->plan = std::move(*plan);
-  state->outer = std::move(*outer);
+  state->outer = std::move(outer);
   state->tensors = state->plan->state_->claims;
   state->claim();
   return LocalSteps(std::move(state));

@@ -100,9 +100,8 @@ class ServerOptimizer final : public Optimizer {
 Result<std::shared_ptr<OptimizerState>> ServerOptimizer::state_of(const Param& p) {
   auto slot = states_.contains(p.name) ? states_.at(p.name) : nullptr;
   if (!slot) {
-    auto made = OptimizerState::make(p.value, kArrays, false);
-    OURO_TRY(made.status());
-    states_[p.name] = slot = std::move(*made);
+    OURO_ASSIGN(auto made, OptimizerState::make(p.value, kArrays, false));
+    states_[p.name] = slot = std::move(made);
   }
   if (slot->count != p.value.count || slot->dtype != p.value.dtype)
     return invalid(fmt::format("parameter {} has {} elements of type {}, its state {} of type {}", p.name,
@@ -126,9 +125,8 @@ Status ServerOptimizer::step(std::span<const Param> params, const StepOptions& o
       return unsupported(fmt::format(
           "server rules run on the host, parameter {} is on a GPU; OuterOptions::on_host steps there",
           p.name));
-    auto state = state_of(p);
-    OURO_TRY(state.status());
-    items.push_back({p, std::move(*state)});
+    OURO_ASSIGN(auto state, state_of(p));
+    items.push_back({p, std::move(state)});
   }
   if (o.lr) options_.lr = *o.lr;
   if (!(stream == used_)) OURO_TRY(settle());

@@ -82,13 +82,12 @@ Status OuterOptimizer::load(CBytes in) {
 
 Result<Bytes> LocalSteps::save() {
   try {
-    auto outer = state_->outer->save();
-    OURO_TRY(outer.status());
+    OURO_ASSIGN(auto outer, state_->outer->save());
     Writer w;
     w.number(kLocalMagic);
     w.number(state_->rule);
     w.number(state_->taken);
-    w.bytes(*outer);
+    w.bytes(outer);
     return w.take();
   } catch (const std::bad_alloc&) {
     return no_memory("save");

@@ -58,9 +58,8 @@ Result<Bytes> write(State& s) {
     for (const int p : s.trainable) OURO_TRY(write_contents(w, s.params[static_cast<std::size_t>(p)].value));
   for (GossipBucket& b : s.buckets) {
     for (const Param& p : b.params) OURO_TRY(write_contents(w, p.value));
-    auto optimizer = b.optimizer->save();
-    OURO_TRY(optimizer.status());
-    w.bytes(*optimizer);
+    OURO_ASSIGN(auto optimizer, b.optimizer->save());
+    w.bytes(optimizer);
     w.number(b.schedule ? b.schedule->position() : std::int64_t{0});
     w.number(static_cast<std::uint8_t>(b.pending));
     write_row(w, b.row);

@@ -57,9 +57,7 @@ Status GossipTrainer::end_backward(const Stream& stream) {
       OURO_TRY(zero_missing(std::span(s.buckets), s.ready, s.options.find_unused, s.steps));
     std::vector<StepScale> decided;
     if (s.defers()) {
-      auto surveyed = s.survey_all();
-      OURO_TRY(surveyed.status());
-      decided = std::move(*surveyed);
+      OURO_ASSIGN(decided, s.survey_all());
     }
     return s.advance(true, decided);
   };
@@ -113,22 +111,20 @@ Status State::trace() {
 }
 
 Status State::make_buckets(std::span<const int> order) {
-  auto plan = plan_buckets(params, order, options.bucket_mb);
-  OURO_TRY(plan.status());
-  auto streams = StreamPool::create(static_cast<int>(std::min(plan->size(), lanes.size())));
-  OURO_TRY(streams.status());
-  std::vector<GossipBucket> made(plan->size());
+  OURO_ASSIGN(auto plan, plan_buckets(params, order, options.bucket_mb));
+  OURO_ASSIGN(auto streams, StreamPool::create(static_cast<int>(std::min(plan.size(), lanes.size()))));
+  std::vector<GossipBucket> made(plan.size());
   bucket_of.resize(params.size());
   for (std::size_t k = 0; k < made.size(); ++k) {
-    made[k].layout = (*plan)[k];
+    made[k].layout = plan[k];
     for (const int p : made[k].layout.params) bucket_of[static_cast<std::size_t>(p)] = k;
     OURO_TRY(fill(made[k]));
   }
   for (const GossipBucket& b : made)
     for (std::size_t i = 0; i < b.params.size(); ++i)
       params[static_cast<std::size_t>(b.layout.params[i])] = b.params[i];
-  pool = std::move(*streams);
-  layouts = std::move(*plan);
+  pool = std::move(streams);
+  layouts = std::move(plan);
   buckets = std::move(made);
   return {};
 }

@@ -43,11 +43,11 @@ bool State::defers() const {
 Result<StepScale> State::look(GossipBucket& b) {
   const bool clips = options.clip_norm > 0 && options.clip_scope == ClipScope::bucket;
   if (!clips && !options.scaler) return StepScale{};
-  const auto survey = survey_gradients(gradients(b), options.scaler ? 1 / options.scaler->scale : 1);
-  OURO_TRY(survey.status());
-  b.finite = survey->finite;
-  return StepScale{.skip = options.scaler.has_value() && !survey->finite,
-                   .clip = clips ? survey->clip_factor(options.clip_norm) : 1};
+  OURO_ASSIGN(const auto survey,
+              survey_gradients(gradients(b), options.scaler ? 1 / options.scaler->scale : 1));
+  b.finite = survey.finite;
+  return StepScale{.skip = options.scaler.has_value() && !survey.finite,
+                   .clip = clips ? survey.clip_factor(options.clip_norm) : 1};
 }
 
 Result<std::vector<StepScale>> State::survey_all() {
@@ -55,16 +55,14 @@ Result<std::vector<StepScale>> State::survey_all() {
   std::vector<StepScale> decided(buckets.size());
   bool finite = true;
   if (options.clip_norm > 0 && options.clip_scope == ClipScope::global) {
-    auto all = survey_global();
-    OURO_TRY(all.status());
-    finite = all->finite;
-    for (StepScale& d : decided) d.clip = all->clip_factor(options.clip_norm);
+    OURO_ASSIGN(auto all, survey_global());
+    finite = all.finite;
+    for (StepScale& d : decided) d.clip = all.clip_factor(options.clip_norm);
   } else {
     for (std::size_t k = 0; k < buckets.size(); ++k) {
-      auto one = look(buckets[k]);
-      OURO_TRY(one.status());
-      decided[k].clip = one->clip;
-      finite &= !one->skip;
+      OURO_ASSIGN(auto one, look(buckets[k]));
+      decided[k].clip = one.clip;
+      finite &= !one.skip;
     }
   }
   if (!options.scaler) return decided;
@@ -89,10 +87,9 @@ Result<GradientSurvey> State::survey_global() {
   GradientSurvey all;
   double squares = 0;
   for (const std::vector<CView>& kind : kinds) {
-    const auto one = survey_gradients(kind, options.scaler ? 1 / options.scaler->scale : 1);
-    OURO_TRY(one.status());
-    all.finite &= one->finite;
-    squares += one->norm * one->norm;
+    OURO_ASSIGN(const auto one, survey_gradients(kind, options.scaler ? 1 / options.scaler->scale : 1));
+    all.finite &= one.finite;
+    squares += one.norm * one.norm;
   }
   all.norm = std::sqrt(squares);
   return all;
@@ -122,8 +119,7 @@ Status State::advance(bool wait, std::span<const StepScale> decided) {
 
 Status State::update(GossipBucket& b, const StepScale* decided) {
   OURO_TRY(b.exchange.wait());
-  auto scale = decided != nullptr ? Result<StepScale>(*decided) : look(b);
-  OURO_TRY(scale.status());
+  OURO_ASSIGN(auto scale, decided != nullptr ? Result<StepScale>(*decided) : look(b));
   if (b.pending && options.pre_mix)
     OURO_TRY(options.pre_mix(static_cast<int>(&b - buckets.data()), b.row, b.message.view(), b.value.view()));
 
@@ -136,15 +132,15 @@ Status State::update(GossipBucket& b, const StepScale* decided) {
                     .next_messages = messages};
   StepOptions step;
   if (b.schedule) step.lr = b.schedule->lr();
-  step.scale = {.inverse = options.scaler ? 1 / options.scaler->scale : 1, .clip = scale->clip};
+  step.scale = {.inverse = options.scaler ? 1 / options.scaler->scale : 1, .clip = scale.clip};
   step.exchange = &exchange;
   std::vector<Param> mixed_only = b.params;
   for (Param& p : mixed_only) p.grad.data = nullptr;
   if (b.second)
-    OURO_TRY(update_pair(b, step, mixed_only, scale->skip));
+    OURO_TRY(update_pair(b, step, mixed_only, scale.skip));
   else
-    OURO_TRY(b.optimizer->step(scale->skip ? mixed_only : b.params, step));
-  if (b.schedule && !scale->skip) b.schedule->step();
+    OURO_TRY(b.optimizer->step(scale.skip ? mixed_only : b.params, step));
+  if (b.schedule && !scale.skip) b.schedule->step();
   b.pending = false;
   return {};
 }
@@ -180,9 +176,7 @@ Status State::launch(std::size_t k) {
   const std::int64_t round = round_of(steps + 1);
   b.row = options.topology.row(round, control.rank());
   if (b.second) {
-    auto pair = options.topology.pair(round, control.rank());
-    OURO_TRY(pair.status());
-    b.pair = *pair;
+    OURO_ASSIGN(b.pair, options.topology.pair(round, control.rank()));
     const std::vector<View> message = b.pieces(b.message), second = b.pieces(b.second);
     for (std::size_t i = 0; i < b.params.size(); ++i)
       OURO_TRY(copy_view(message[i], b.pair.send_x ? b.params[i].value : second[i]));
@@ -203,9 +197,7 @@ Status State::launch(std::size_t k) {
     });
     return {};
   }
-  auto work = mix(*lane, neighbours, message, message, stream);
-  OURO_TRY(work.status());
-  b.exchange = *work;
+  OURO_ASSIGN(b.exchange, mix(*lane, neighbours, message, message, stream));
   return {};
 }
 

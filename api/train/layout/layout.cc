@@ -129,8 +129,7 @@ Result<std::optional<int>> check(const LayoutOptions& o, std::span<const int> si
 
 Result<ParallelLayout> ParallelLayout::make(const LayoutOptions& o) {
   const std::vector<int> sizes = o.federations.empty() ? std::vector<int>{o.world_size} : o.federations;
-  const auto checked = check(o, sizes);
-  OURO_TRY(checked.status());
+  OURO_ASSIGN(const auto checked, check(o, sizes));
   const int federations = static_cast<int>(sizes.size());
   std::vector<int> first(sizes.size(), 0);  // o_f
   std::partial_sum(sizes.begin(), sizes.end() - 1, first.begin() + 1);
@@ -143,13 +142,13 @@ Result<ParallelLayout> ParallelLayout::make(const LayoutOptions& o) {
   layout.node = o.node;
   if (!o.federations.empty()) layout.federation = Federation{l, sizes, static_cast<int>(mine), federations};
   layout.site = range(first[mine], sizes[mine]);
-  if (!*checked) {
+  if (!checked) {
     layout.fsdp = Mesh{layout.site, {sizes[mine]}, {"shard"}};
     for (const int start : first) layout.federated_group.push_back(start + l);
     return layout;
   }
 
-  const int width = **checked, p = l % width, q = l / width;
+  const int width = *checked, p = l % width, q = l / width;
   layout.replica = Replica{p, width, q, {}};
   for (const int n : sizes) layout.replica->world_size.push_back(n / width);
   const int replicas = sizes[mine] / width;
@@ -207,35 +206,32 @@ Result<LayoutGroups> create_groups(Context& context, const ParallelLayout& layou
   LayoutGroups groups;
   groups.layout = layout;
   for (const NamedRanks& entry : group_plan(layout)) {
-    auto group = context.group(entry.ranks, entry.label, patient(context, options, kDeadline));
-    OURO_TRY(group.status());
+    OURO_ASSIGN(auto group, context.group(entry.ranks, entry.label, patient(context, options, kDeadline)));
     if (entry.label == "replica")
-      groups.replica = std::move(*group);
+      groups.replica = std::move(group);
     else if (entry.label == "shard")
-      groups.shard = std::move(*group);
+      groups.shard = std::move(group);
     else if (entry.label == "federation")
-      groups.federation = std::move(*group);
+      groups.federation = std::move(group);
     else
       (entry.label.starts_with("federated/") ? groups.federated : groups.replica_average)
-          .push_back(std::move(*group));
+          .push_back(std::move(group));
   }
   return groups;
 }
 
 Result<Group> create_group(Context& context, const Mesh& mesh, std::string_view axis, std::string_view tag,
                            const GroupOptions& options) {
-  auto ranks = mesh.along(axis, context.rank());
-  OURO_TRY(ranks.status());
-  return context.group(*ranks, fmt::format("{}/{}", tag, axis), patient(context, options, kDeadline));
+  OURO_ASSIGN(auto ranks, mesh.along(axis, context.rank()));
+  return context.group(ranks, fmt::format("{}/{}", tag, axis), patient(context, options, kDeadline));
 }
 
 Result<std::vector<Group>> create_groups(Context& context, const Mesh& mesh, std::string_view tag,
                                          const GroupOptions& options) {
   std::vector<Group> groups;
   for (const std::string& axis : mesh.axes) {
-    auto group = create_group(context, mesh, axis, tag, options);
-    OURO_TRY(group.status());
-    groups.push_back(std::move(*group));
+    OURO_ASSIGN(auto group, create_group(context, mesh, axis, tag, options));
+    groups.push_back(std::move(group));
   }
   return groups;
 }

@@ -92,9 +92,8 @@ Result<RankLayout> RankLayout::make(const RankLayoutOptions& o) {
   layout.group_size_ = training / o.agent_groups;
   if (o.coordinator) layout.coordinator_ = o.world_size - 1;
   if (o.rule == RankRule::interleaved && o.buffers > 0) {
-    auto chunks = chunks_of(o, training);
-    OURO_TRY(chunks.status());
-    for (std::vector<int>& chunk : *chunks) {
+    OURO_ASSIGN(auto chunks, chunks_of(o, training));
+    for (std::vector<int>& chunk : chunks) {
       const int buffer = chunk.back();
       chunk.pop_back();
       layout.training_.insert(layout.training_.end(), chunk.begin(), chunk.end());

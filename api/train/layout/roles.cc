@@ -64,9 +64,7 @@ Result<Roles> make_roles(Context& c, RankLayoutOptions options, GroupOptions gro
   Roles roles{.layout = *layout, .train = {}, .agents = {}, .buffers = {}, .mail = {}};
   const auto join = [&](std::span<const int> ranks, const char* tag, std::optional<Group>* where) -> Status {
     if (std::find(ranks.begin(), ranks.end(), r) == ranks.end()) return {};
-    auto group = c.group(ranks, tag, group_options);
-    OURO_TRY(group.status());
-    *where = std::move(*group);
+    OURO_ASSIGN(*where, c.group(ranks, tag, group_options));
     return {};
   };
   for (const std::vector<int>& agents : layout->agent_groups())
@@ -76,11 +74,8 @@ Result<Roles> make_roles(Context& c, RankLayoutOptions options, GroupOptions gro
   if (n == 1) return roles;
   std::vector<int> all(static_cast<std::size_t>(n));
   for (int k = 0; k < n; ++k) all[static_cast<std::size_t>(k)] = k;
-  auto group = c.group(all, "mail", group_options);
-  OURO_TRY(group.status());
-  auto mail = Mailbox::create(std::move(*group));
-  OURO_TRY(mail.status());
-  roles.mail = std::move(*mail);
+  OURO_ASSIGN(auto group, c.group(all, "mail", group_options));
+  OURO_ASSIGN(roles.mail, Mailbox::create(std::move(group)));
   return roles;
 }
 
@@ -100,39 +95,37 @@ Result<ReplayReport> serve_replay(Mailbox& mail, int clients, const ReplayHandle
       return true;
     });
     OURO_TRY(failed);
-    auto work = mail.isend(data, to, tag);
-    OURO_TRY(work.status());
-    answers.push_back(std::move(*work));
+    OURO_ASSIGN(auto work, mail.isend(data, to, tag));
+    answers.push_back(std::move(work));
     return {};
   };
   std::set<int> gone;
   while (gone.size() < static_cast<std::size_t>(clients)) {
-    const auto m = mail.recv({}, kRequestTag, deadline);
-    OURO_TRY(m.status());
-    const auto kind = m->data.empty() ? ReplayRequest{} : static_cast<ReplayRequest>(m->data[0]);
-    const CBytes payload = CBytes(m->data).subspan(m->data.empty() ? 0 : 1);
+    OURO_ASSIGN(const auto m, mail.recv({}, kRequestTag, deadline));
+    const auto kind = m.data.empty() ? ReplayRequest{} : static_cast<ReplayRequest>(m.data[0]);
+    const CBytes payload = CBytes(m.data).subspan(m.data.empty() ? 0 : 1);
     switch (kind) {
       case ReplayRequest::data: {
-        const double score[] = {handlers.store(m->source, payload)};
+        const double score[] = {handlers.store(m.source, payload)};
         ++report.stored;
-        OURO_TRY(answer(as_bytes(std::span<const double>(score)), m->source, kScoreTag));
+        OURO_TRY(answer(as_bytes(std::span<const double>(score)), m.source, kScoreTag));
         continue;
       }
       case ReplayRequest::get_metadata:
         ++report.metadata;
-        OURO_TRY(answer(handlers.metadata ? handlers.metadata(m->source) : Bytes(), m->source, kMetadataTag));
+        OURO_TRY(answer(handlers.metadata ? handlers.metadata(m.source) : Bytes(), m.source, kMetadataTag));
         continue;
       case ReplayRequest::baseline_sync:
         ++report.syncs;
-        if (handlers.baseline_sync) handlers.baseline_sync(m->source, payload);
+        if (handlers.baseline_sync) handlers.baseline_sync(m.source, payload);
         continue;
       case ReplayRequest::exit:
-        gone.insert(m->source);
+        gone.insert(m.source);
         continue;
     }
     return invalid(
         fmt::format("serve_replay: rank {} sent {} bytes that begin with {}; expected a request of 1 to 4",
-                    m->source, m->data.size(), static_cast<int>(kind)));
+                    m.source, m.data.size(), static_cast<int>(kind)));
   }
   for (const Work& w : answers) OURO_TRY(w.wait());
   return report;
@@ -153,13 +146,12 @@ Status ReplayClient::request(ReplayRequest kind, CBytes payload) {
 }
 
 Result<double> ReplayClient::score(Milliseconds deadline) {
-  const auto m = mail_.recv(manager_, kScoreTag, deadline);
-  OURO_TRY(m.status());
+  OURO_ASSIGN(const auto m, mail_.recv(manager_, kScoreTag, deadline));
   double value = 0;
-  if (m->data.size() != sizeof value)
+  if (m.data.size() != sizeof value)
     return invalid(
-        fmt::format("a score of {} bytes from rank {}; expected {}", m->data.size(), manager_, sizeof value));
-  std::memcpy(&value, m->data.data(), sizeof value);
+        fmt::format("a score of {} bytes from rank {}; expected {}", m.data.size(), manager_, sizeof value));
+  std::memcpy(&value, m.data.data(), sizeof value);
   --pending_;
   return value;
 }
@@ -167,31 +159,26 @@ Result<double> ReplayClient::score(Milliseconds deadline) {
 Result<std::optional<double>> ReplayClient::submit(CBytes data) {
   if (left_) return invalid("submit: this client has left");
   const auto one = [&]() -> Result<std::optional<double>> {
-    const auto s = score(Milliseconds(0));
-    OURO_TRY(s.status());
-    return std::optional(*s);
+    OURO_ASSIGN(const auto s, score(Milliseconds(0)));
+    return std::optional(s);
   };
   std::optional<double> before;
   if (scoring_ == Scoring::deferred && pending_ > 0) {
-    const auto s = one();
-    OURO_TRY(s.status());
-    before = *s;
+    OURO_ASSIGN(before, one());
   }
   OURO_TRY(request(ReplayRequest::data, data));
   ++pending_;
   if (scoring_ == Scoring::synchronous) return one();
   if (scoring_ == Scoring::deferred) return before;
-  const auto here = mail_.probe(manager_, kScoreTag);
-  OURO_TRY(here.status());
-  if (*here) return one();
+  OURO_ASSIGN(const auto here, mail_.probe(manager_, kScoreTag));
+  if (here) return one();
   return std::optional<double>();
 }
 
 Result<Bytes> ReplayClient::metadata() {
   OURO_TRY(request(ReplayRequest::get_metadata, {}));
-  auto m = mail_.recv(manager_, kMetadataTag);
-  OURO_TRY(m.status());
-  return std::move(m->data);
+  OURO_ASSIGN(auto m, mail_.recv(manager_, kMetadataTag));
+  return std::move(m.data);
 }
 Status ReplayClient::baseline_sync(CBytes data) { return request(ReplayRequest::baseline_sync, data); }
 

@@ -53,9 +53,8 @@ Status perform(const Update& u, const View& step, const Stream& stream) {
     return on_host(stream, [u, at = static_cast<std::int64_t*>(step.data)] { return update_host(u, at); });
   }
   OURO_TRY(check_device(u));
-  auto control = control_of(u.device.index, step.data);
-  OURO_TRY(control.status());
-  return on_device(u.device, stream, [u, step, c = *control](gpu::Stream s) {
+  OURO_ASSIGN(auto control, control_of(u.device.index, step.data));
+  return on_device(u.device, stream, [u, step, c = control](gpu::Stream s) {
     OURO_TRY(gpu::gpu().copy(&c->step, step.data, sizeof c->step, s));
     OURO_TRY(write_rate(c, rate_of(u), s));
     OURO_TRY(update_device(u, c, s));
@@ -72,48 +71,44 @@ struct Mixing {
 };
 Status add_mixing(Update& u, const View& p, const Mixing* m) {
   if (m == nullptr) return {};
-  auto exchange = exchange_of(p, m->row, m->neighbours, m->adaptive, m->next_message);
-  OURO_TRY(exchange.status());
+  OURO_ASSIGN(auto exchange, exchange_of(p, m->row, m->neighbours, m->adaptive, m->next_message));
   u.mixes = true;
-  u.exchange = *exchange;
+  u.exchange = exchange;
   return {};
 }
 
 Status run_sgd(const View& p, const CView& g, SgdState& s, const SgdOptions& o, const Mixing* mixing,
                const Stream& stream) {
-  auto u = update_of(p, g, s.master, o.scale);
-  OURO_TRY(u.status());
-  u->family = gpu::Family::sgd;
-  u->recipe.sgd = arith_of(o);
-  if (o.momentum != 0) OURO_TRY(add_state(*u, 0, "momentum", s.momentum));
-  OURO_TRY(add_mixing(*u, p, mixing));
-  return perform(*u, s.step, stream);
+  OURO_ASSIGN(auto u, update_of(p, g, s.master, o.scale));
+  u.family = gpu::Family::sgd;
+  u.recipe.sgd = arith_of(o);
+  if (o.momentum != 0) OURO_TRY(add_state(u, 0, "momentum", s.momentum));
+  OURO_TRY(add_mixing(u, p, mixing));
+  return perform(u, s.step, stream);
 }
 
 Status run_adam(const View& p, const CView& g, AdamState& s, const AdamOptions& o, const Mixing* mixing,
                 const Stream& stream) {
-  auto u = update_of(p, g, s.master, o.scale);
-  OURO_TRY(u.status());
-  u->recipe.adam = adam_of(o);
-  OURO_TRY(add_state(*u, 0, "exp_avg", s.exp_avg));
-  OURO_TRY(add_state(*u, 1, "exp_avg_sq", s.exp_avg_sq));
-  OURO_TRY(add_mixing(*u, p, mixing));
-  return perform(*u, s.step, stream);
+  OURO_ASSIGN(auto u, update_of(p, g, s.master, o.scale));
+  u.recipe.adam = adam_of(o);
+  OURO_TRY(add_state(u, 0, "exp_avg", s.exp_avg));
+  OURO_TRY(add_state(u, 1, "exp_avg_sq", s.exp_avg_sq));
+  OURO_TRY(add_mixing(u, p, mixing));
+  return perform(u, s.step, stream);
 }
 
 Status run_accum(const View& p, const CView& g, AccumAdamState& s, const AccumAdamOptions& o,
                  const Mixing* mixing, const Stream& stream) {
-  auto u = update_of(p, g, s.master, o.scale);
-  OURO_TRY(u.status());
-  u->family = gpu::Family::accum_adam;
-  u->recipe.adam = adam_of(o);
-  u->recipe.accum_iter = o.accum_iter;
-  u->lazy_zero = o.lazy_zero;
-  OURO_TRY(add_state(*u, 0, "exp_avg", s.exp_avg));
-  OURO_TRY(add_state(*u, 1, "exp_avg_sq", s.exp_avg_sq));
-  OURO_TRY(add_state(*u, 2, "accum_grad", s.accum_grad));
-  OURO_TRY(add_mixing(*u, p, mixing));
-  return perform(*u, s.step, stream);
+  OURO_ASSIGN(auto u, update_of(p, g, s.master, o.scale));
+  u.family = gpu::Family::accum_adam;
+  u.recipe.adam = adam_of(o);
+  u.recipe.accum_iter = o.accum_iter;
+  u.lazy_zero = o.lazy_zero;
+  OURO_TRY(add_state(u, 0, "exp_avg", s.exp_avg));
+  OURO_TRY(add_state(u, 1, "exp_avg_sq", s.exp_avg_sq));
+  OURO_TRY(add_state(u, 2, "accum_grad", s.accum_grad));
+  OURO_TRY(add_mixing(u, p, mixing));
+  return perform(u, s.step, stream);
 }
 
 AdamOptions decoupled(AdamOptions o) {
@@ -174,9 +169,8 @@ Status sgd(View p, CView g, View momentum, const SgdOptions& o, const Stream& st
     });
   }
   OURO_TRY(check_device(*u));
-  auto control = control_of(u->device.index, p.data);
-  OURO_TRY(control.status());
-  return on_device(u->device, stream, [u = *u, c = *control](gpu::Stream s) {
+  OURO_ASSIGN(auto control, control_of(u->device.index, p.data));
+  return on_device(u->device, stream, [u = *u, c = control](gpu::Stream s) {
     // The low word of the count: the launch before left 2.
     const gpu::MemOp later{gpu::MemOp::Kind::write, 1, &c->step};
     OURO_TRY(gpu::gpu().enqueue({&later, 1}, s));
@@ -194,9 +188,8 @@ Status mix_and_pack(View p, std::optional<View> master, const Row& row, CView ne
   OURO_TRY(add_mixing(*u, p, &mixing));
   if (u->device.kind == Device::Kind::host) return on_host(stream, [u = *u] { return mix_host(u); });
   OURO_TRY(check_device(*u));
-  auto control = control_of(u->device.index, p.data);
-  OURO_TRY(control.status());
-  return on_device(u->device, stream, [u = *u, c = *control](gpu::Stream s) { return mix_device(u, c, s); });
+  OURO_ASSIGN(auto control, control_of(u->device.index, p.data));
+  return on_device(u->device, stream, [u = *u, c = control](gpu::Stream s) { return mix_device(u, c, s); });
 }
 
 double GradientSurvey::clip_factor(double limit) const { return arith::clip_factor(norm, limit); }

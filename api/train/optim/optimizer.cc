@@ -94,13 +94,12 @@ Result<std::shared_ptr<OptimizerState>> RuleOptimizer::state_of(const Param& p, 
   auto slot = states_.contains(p.name) ? states_.at(p.name) : nullptr;
   if (!slot) {
     const bool master = options_.master && size_of(p.value.dtype) == 2;
-    auto made = OptimizerState::make(p.value, arrays_, master);
-    OURO_TRY(made.status());
+    OURO_ASSIGN(auto made, OptimizerState::make(p.value, arrays_, master));
     if (master) {
       OURO_TRY(stream.synchronize());  // whatever writes the parameter
-      OURO_TRY((*made)->start_master(p.value));
+      OURO_TRY(made->start_master(p.value));
     }
-    states_[p.name] = slot = std::move(*made);
+    states_[p.name] = slot = std::move(made);
   }
   if (slot->count != p.value.count || slot->dtype != p.value.dtype)
     return invalid(fmt::format("parameter {} has {} elements of type {}, its state {} of type {}", p.name,
@@ -121,11 +120,10 @@ Result<RuleOptimizer::Item> RuleOptimizer::item_of(const Param& p, std::size_t i
   u.device = p.value.device;
   u.run = {p.value.dtype, p.value.data, g.data, nullptr, p.value.count};
   if (item.updates || states_.contains(p.name)) {
-    auto state = state_of(p, stream);
-    OURO_TRY(state.status());
-    if ((*state)->master) u.run.master = reinterpret_cast<float*>((*state)->array(arrays_));
-    for (int k = 0; k < arrays_; ++k) u.state[k] = (*state)->array(k);
-    item.state = *state;
+    OURO_ASSIGN(auto state, state_of(p, stream));
+    if (state->master) u.run.master = reinterpret_cast<float*>(state->array(arrays_));
+    for (int k = 0; k < arrays_; ++k) u.state[k] = state->array(k);
+    item.state = state;
   }
   if (!item.updates) {  // the rule with no options and no state
     u.family = gpu::Family::sgd;
@@ -137,11 +135,10 @@ Result<RuleOptimizer::Item> RuleOptimizer::item_of(const Param& p, std::size_t i
   u.scale = {scale_.inverse * o.scale.inverse, scale_.clip * o.scale.clip};
   if (o.exchange != nullptr) {
     if (o.exchange->row == nullptr) return invalid("an exchange needs a row of a mixing matrix");
-    auto exchange = exchange_of(p.value, *o.exchange->row, o.exchange->neighbours[index],
-                                o.exchange->adaptive, o.exchange->next_messages[index]);
-    OURO_TRY(exchange.status());
+    OURO_ASSIGN(auto exchange, exchange_of(p.value, *o.exchange->row, o.exchange->neighbours[index],
+                                           o.exchange->adaptive, o.exchange->next_messages[index]));
     u.mixes = true;
-    u.exchange = *exchange;
+    u.exchange = exchange;
   }
   return item;
 }
@@ -164,9 +161,8 @@ Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, 
     for (std::size_t i = 0; i < params.size(); ++i) {
       if (params[i].grad.data == nullptr && o.exchange == nullptr) continue;
       if (!states_.contains(params[i].name)) begun.push_back(params[i].name);
-      auto item = item_of(params[i], i, o, stream);
-      OURO_TRY(item.status());
-      items->push_back(std::move(*item));
+      OURO_ASSIGN(auto item, item_of(params[i], i, o, stream));
+      items->push_back(std::move(item));
     }
     if (items->empty() || params[0].value.device.kind == Device::Kind::host) return {};
     OURO_TRY(check_stream(params[0].value.device, stream));
@@ -189,9 +185,8 @@ Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, 
   return on_device(params[0].value.device, stream, [items, lr = lr_](gpu::Stream s) {
     for (const Item& i : *items) {
       if (!i.updates) {
-        auto control = control_of(s.device, i.update.run.value);
-        OURO_TRY(control.status());
-        OURO_TRY(mix_device(i.update, *control, s));
+        OURO_ASSIGN(auto control, control_of(s.device, i.update.run.value));
+        OURO_TRY(mix_device(i.update, control, s));
         continue;
       }
       // Each time: a graph that was replayed in between has left its own.

@@ -14,9 +14,7 @@ namespace ouro::train {
 static_assert(sizeof(gpu::Control) <= 64);
 
 Status OptimizerState::allocate(Device d) {
-  auto memory = ZeroedBytes::make(d, bytes());
-  OURO_TRY(memory.status());
-  memory_ = std::move(*memory);
+  OURO_ASSIGN(memory_, ZeroedBytes::make(d, bytes()));
   device = d;
   host_step = 0;
   return {};
@@ -176,14 +174,13 @@ Status read_states(CBytes in, const OptimizerState::Kind& kind, double* lr, Opti
     const auto dtype = static_cast<DType>(entry.dtype);
     if (entry.dtype >= kDTypes || entry.step < 0) return damaged;
     if (kind.arrays + entry.master > 0 && entry.count > in.size()) return damaged;  // before it is multiplied
-    auto state =
-        OptimizerState::make({nullptr, entry.count, dtype}, static_cast<int>(kind.arrays), entry.master != 0);
-    OURO_TRY(state.status());
-    const std::size_t bytes = (kind.arrays + (entry.master ? 1u : 0u)) * (*state)->array_bytes();
+    OURO_ASSIGN(auto state, OptimizerState::make({nullptr, entry.count, dtype}, static_cast<int>(kind.arrays),
+                                                 entry.master != 0));
+    const std::size_t bytes = (kind.arrays + (entry.master ? 1u : 0u)) * state->array_bytes();
     if (in.size() < bytes) return damaged;
-    OURO_TRY((*state)->write(entry.step, in.first(bytes)));
+    OURO_TRY(state->write(entry.step, in.first(bytes)));
     in = in.subspan(bytes);
-    (*states)[std::move(name)] = std::move(*state);
+    (*states)[std::move(name)] = std::move(state);
   }
   if (!in.empty()) return damaged;
   *lr = head.lr;

@@ -32,18 +32,15 @@ struct DeviceScratch {
 constexpr std::size_t kSlab = 2048;  // controls
 
 Status make_scratch(int device, DeviceScratch& scratch) {
-  auto properties = gpu::gpu().properties(device);
-  OURO_TRY(properties.status());
-  auto stream = gpu::gpu().create_stream(device, properties->high_priority);
-  OURO_TRY(stream.status());
-  auto word = gpu::gpu().alloc(device, sizeof *scratch.skip);
-  OURO_TRY(word.status());
+  OURO_ASSIGN(auto properties, gpu::gpu().properties(device));
+  OURO_ASSIGN(auto stream, gpu::gpu().create_stream(device, properties.high_priority));
+  OURO_ASSIGN(auto word, gpu::gpu().alloc(device, sizeof *scratch.skip));
   const std::uint32_t one = 1;
-  OURO_TRY(gpu::gpu().copy(*word, &one, sizeof one, *stream));
-  OURO_TRY(gpu::gpu().synchronize(*stream));
-  scratch.multiprocessors = properties->multiprocessors;
-  scratch.stream = *stream;
-  scratch.skip = static_cast<std::uint32_t*>(*word);
+  OURO_TRY(gpu::gpu().copy(word, &one, sizeof one, stream));
+  OURO_TRY(gpu::gpu().synchronize(stream));
+  scratch.multiprocessors = properties.multiprocessors;
+  scratch.stream = stream;
+  scratch.skip = static_cast<std::uint32_t*>(word);
   return {};
 }
 
@@ -84,9 +81,8 @@ gpu::UpdateArgs args_of(const Update& u, gpu::Control* control) {
   return args;
 }
 Status launch(const gpu::UpdateArgs& args, const DeviceScratch& scratch, gpu::Stream s) {
-  auto made = gpu::update(args, scratch.multiprocessors);
-  OURO_TRY(made.status());
-  return gpu::gpu().launch(*made->kernel, made->shape, &args, s);
+  OURO_ASSIGN(auto made, gpu::update(args, scratch.multiprocessors));
+  return gpu::gpu().launch(*made.kernel, made.shape, &args, s);
 }
 
 }  // namespace
@@ -126,7 +122,7 @@ Result<kernels::Exchange> exchange_of(const View& p, const Row& row, const CView
 Status update_host(const Update& u, std::int64_t* step) {
   const kernels::Fused fused{u.scale, u.mixes ? &u.exchange : nullptr};
   const std::int64_t next = *step + 1;
-  const auto done = [&]() -> Result<kernels::Report> {
+  OURO_ASSIGN(const auto done, [&]() -> Result<kernels::Report> {
     switch (u.family) {
       case gpu::Family::sgd:
         return kernels::sgd(u.run, u.state[0], u.recipe.sgd, next, fused);
@@ -137,16 +133,14 @@ Status update_host(const Update& u, std::int64_t* step) {
                                    {u.recipe.adam, u.recipe.accum_iter, u.lazy_zero}, next, fused);
     }
     return invalid("no such optimiser");
-  }();
-  OURO_TRY(done.status());
+  }());
   *step = next;
   return {};
 }
 
 Status update_device(const Update& u, gpu::Control* control, gpu::Stream s) {
-  auto scratch = scratch_of(s.device);
-  OURO_TRY(scratch.status());
-  return launch(args_of(u, control), **scratch, s);
+  OURO_ASSIGN(auto scratch, scratch_of(s.device));
+  return launch(args_of(u, control), *scratch, s);
 }
 Status check_device(const Update& u) {
   gpu::Control unused;
@@ -167,11 +161,10 @@ Status mix_host(const Update& u) {
   return kernels::pack(u.run, u.exchange);
 }
 Status mix_device(const Update& u, gpu::Control* control, gpu::Stream s) {
-  auto scratch = scratch_of(s.device);
-  OURO_TRY(scratch.status());
+  OURO_ASSIGN(auto scratch, scratch_of(s.device));
   gpu::UpdateArgs args = args_of(u, control);
-  args.skip = (*scratch)->skip;
-  return launch(args, **scratch, s);
+  args.skip = scratch->skip;
+  return launch(args, *scratch, s);
 }
 
 Status on_host(const Stream& stream, std::function<Status()> f) {
@@ -195,25 +188,22 @@ Status check_stream(Device device, const Stream& stream) {
 Status on_device(Device device, const Stream& stream, std::function<Status(gpu::Stream)> f) {
   if (stream.valid() && stream.device() == device) return f({device.index, stream.cuda_handle()});
   OURO_TRY(check_stream(device, stream));
-  auto scratch = scratch_of(device.index);
-  OURO_TRY(scratch.status());
-  return on_host(stream, [f = std::move(f), own = (*scratch)->stream] {
+  OURO_ASSIGN(auto scratch, scratch_of(device.index));
+  return on_host(stream, [f = std::move(f), own = scratch->stream] {
     OURO_TRY(f(own));
     return gpu::gpu().synchronize(own);
   });
 }
 
 Result<gpu::Control*> control_of(int device, const void* address) {
-  auto found = scratch_of(device);
-  OURO_TRY(found.status());
-  DeviceScratch& scratch = **found;
+  OURO_ASSIGN(auto found, scratch_of(device));
+  DeviceScratch& scratch = *found;
   std::lock_guard lock(scratch_mutex());
   gpu::Control*& control = scratch.controls[address];
   if (control != nullptr) return control;
   if (scratch.left == 0) {
-    auto slab = ZeroedBytes::make({Device::Kind::cuda, device}, kSlab * sizeof(gpu::Control));
-    OURO_TRY(slab.status());
-    scratch.free = reinterpret_cast<gpu::Control*>(slab->release());
+    OURO_ASSIGN(auto slab, ZeroedBytes::make({Device::Kind::cuda, device}, kSlab * sizeof(gpu::Control)));
+    scratch.free = reinterpret_cast<gpu::Control*>(slab.release());
     scratch.left = kSlab;
   }
   --scratch.left;
@@ -227,9 +217,8 @@ Result<kernels::Survey> survey_host(std::span<const CView> gradients, double inv
 }
 
 Result<kernels::Survey> survey_device(std::span<const CView> gradients, double inverse, gpu::Stream s) {
-  auto found = scratch_of(s.device);
-  OURO_TRY(found.status());
-  DeviceScratch& scratch = **found;
+  OURO_ASSIGN(auto found, scratch_of(s.device));
+  DeviceScratch& scratch = *found;
   std::vector<gpu::Tensor> tensors;
   for (const CView& g : gradients)
     tensors.push_back({.value = const_cast<void*>(g.data), .gradient = g.data, .count = g.count});
@@ -237,24 +226,20 @@ Result<kernels::Survey> survey_device(std::span<const CView> gradients, double i
   const std::size_t bytes = kListAt + gpu::list_bytes(tensors);
   std::lock_guard lock(scratch.survey_mutex);
   if (scratch.survey_bytes < bytes) {
-    auto memory = ZeroedBytes::make({Device::Kind::cuda, s.device}, bytes);
-    OURO_TRY(memory.status());
-    scratch.survey = std::move(*memory);
+    OURO_ASSIGN(scratch.survey, ZeroedBytes::make({Device::Kind::cuda, s.device}, bytes));
     scratch.survey_bytes = bytes;
   }
   std::vector<gpu::Tensor> staging(bytes / sizeof(gpu::Tensor) + 1);  // for its alignment
   auto* const copy = reinterpret_cast<std::byte*>(staging.data());
   const gpu::SurveyState clean;
   std::memcpy(copy, &clean, sizeof clean);
-  auto list = gpu::lay_out({.family = gpu::Family::sgd, .dtype = gradients[0].dtype}, tensors, copy + kListAt,
-                           scratch.survey.data() + kListAt);
-  OURO_TRY(list.status());
+  OURO_ASSIGN(auto list, gpu::lay_out({.family = gpu::Family::sgd, .dtype = gradients[0].dtype}, tensors,
+                                      copy + kListAt, scratch.survey.data() + kListAt));
   auto* const state = reinterpret_cast<gpu::SurveyState*>(scratch.survey.data());
-  const gpu::SurveyArgs args{.dtype = gradients[0].dtype, .inverse = inverse, .state = state, .list = *list};
-  auto launch = gpu::survey(args);
-  OURO_TRY(launch.status());
+  const gpu::SurveyArgs args{.dtype = gradients[0].dtype, .inverse = inverse, .state = state, .list = list};
+  OURO_ASSIGN(auto launch, gpu::survey(args));
   OURO_TRY(gpu::gpu().copy(state, copy, bytes, s));
-  OURO_TRY(gpu::gpu().launch(*launch->kernel, launch->shape, &args, s));
+  OURO_TRY(gpu::gpu().launch(*launch.kernel, launch.shape, &args, s));
   gpu::SurveyState result;
   OURO_TRY(gpu::gpu().copy(&result, state, sizeof result, s));
   OURO_TRY(gpu::gpu().synchronize(s));
@@ -274,9 +259,7 @@ Result<ZeroedBytes> ZeroedBytes::make(Device device, std::size_t bytes) {
     std::memset(made.data_, 0, bytes);
     return made;
   }
-  auto memory = gpu::gpu().alloc(device.index, bytes);
-  OURO_TRY(memory.status());
-  made.data_ = *memory;
+  OURO_ASSIGN(made.data_, gpu::gpu().alloc(device.index, bytes));
   auto stream = gpu::gpu().create_stream(device.index, 0);
   OURO_TRY(stream.status());
   Status s = gpu::gpu().set(made.data_, 0, bytes, *stream);
@@ -293,10 +276,9 @@ ZeroedBytes::~ZeroedBytes() {
 }
 
 Status copy_and_wait(int device, void* to, const void* from, std::size_t bytes) {
-  auto scratch = scratch_of(device);
-  OURO_TRY(scratch.status());
-  OURO_TRY(gpu::gpu().copy(to, from, bytes, (*scratch)->stream));
-  return gpu::gpu().synchronize((*scratch)->stream);
+  OURO_ASSIGN(auto scratch, scratch_of(device));
+  OURO_TRY(gpu::gpu().copy(to, from, bytes, scratch->stream));
+  return gpu::gpu().synchronize(scratch->stream);
 }
 
 Status copy_view(const View& to, const CView& from) {

@@ -114,12 +114,8 @@ Status State::make_buckets() {
   std::vector<int> order = options.order;
   for (std::size_t i = params.size(); i-- > 0 && options.order.empty();)
     if (!frozen(params[i])) order.push_back(static_cast<int>(i));
-  auto plan = plan_buckets(params, order, options.bucket_mb);
-  OURO_TRY(plan.status());
-  layouts = std::move(*plan);
-  auto streams = StreamPool::create(std::min(static_cast<int>(layouts.size()), StreamPool::kDefaultSize));
-  OURO_TRY(streams.status());
-  pool = std::move(*streams);
+  OURO_ASSIGN(layouts, plan_buckets(params, order, options.bucket_mb));
+  OURO_ASSIGN(pool, StreamPool::create(std::min(static_cast<int>(layouts.size()), StreamPool::kDefaultSize)));
   expect(params.size());
   bucket_of.resize(params.size());
   buckets.resize(layouts.size());

@@ -46,12 +46,11 @@ Result<Saved> read(const State& s, CBytes in) {
       saved.values.push_back(r.bytes());
       if (saved.values.back().size() != p.value.bytes()) return contradicts;
     }
-    auto optimizer = make_optimizer(s.options.optimizer, b.mine);
-    OURO_TRY(optimizer.status());
+    OURO_ASSIGN(auto optimizer, make_optimizer(s.options.optimizer, b.mine));
     const CBytes state = r.bytes();
     if (!r.whole) return contradicts;
-    OURO_TRY((*optimizer)->load(state));
-    saved.optimizers.push_back(std::move(*optimizer));
+    OURO_TRY(optimizer->load(state));
+    saved.optimizers.push_back(std::move(optimizer));
     saved.positions.push_back(r.number<std::int64_t>());
   }
   if (!r.whole || !r.empty()) return contradicts;
@@ -74,9 +73,8 @@ Result<Bytes> write(State& s) {
       OURO_TRY(read_view(p.value, value));
       w.bytes(value);
     }
-    auto optimizer = b.optimizer->save();
-    OURO_TRY(optimizer.status());
-    w.bytes(*optimizer);
+    OURO_ASSIGN(auto optimizer, b.optimizer->save());
+    w.bytes(optimizer);
     w.number(b.schedule ? b.schedule->position() : std::int64_t{0});
   }
   return w.take();

@@ -56,12 +56,11 @@ Status ShardedTrainer::end_backward(const Stream& stream) {
     while (s.launched < s.buckets.size()) s.launch(s.launched++);
     OURO_TRY(s.wait_for_buckets());
     if (!s.defers()) return {};
-    const auto decided = s.decide();
-    OURO_TRY(decided.status());
-    skipped = decided->skip;
+    OURO_ASSIGN(const auto decided, s.decide());
+    skipped = decided.skip;
     if (skipped) return {};
     for (std::size_t k = 0; k < s.buckets.size(); ++k) {
-      s.buckets[k].step.scale.clip = decided->clip;
+      s.buckets[k].step.scale.clip = decided.clip;
       s.buckets[k].work = s.pool->by_key(k).run([&s, k] { return s.update(k); });
     }
     return s.wait_for_buckets();
@@ -134,9 +133,7 @@ Status State::reduce(std::size_t k) {
   if (!defers()) return {};
   std::vector<CView> gradients_here;
   for (const Param& p : b.mine) gradients_here.push_back(p.grad);
-  auto survey = survey_gradients(gradients_here, b.step.scale.inverse);
-  OURO_TRY(survey.status());
-  b.survey = *survey;
+  OURO_ASSIGN(b.survey, survey_gradients(gradients_here, b.step.scale.inverse));
   return {};
 }
 

@@ -88,9 +88,8 @@ Result<std::vector<Round>> call(const TopologyRule& rule, std::string_view name,
 Result<Topology> Topology::make(std::string_view name, int n, const TopologyOptions& o) {
   if (const Builtin* b = find_builtin(name)) {
     OURO_TRY(check(name, n, o));
-    Result<Plan> plan = b->rule(n, o);
-    if (!plan.ok()) return plan.status();
-    return finish(n, std::move(*plan));
+    OURO_ASSIGN(auto plan, b->rule(n, o));
+    return finish(n, std::move(plan));
   }
   std::optional<TopologyRule> rule;
   {
@@ -104,9 +103,8 @@ Result<Topology> Topology::make(std::string_view name, int n, const TopologyOpti
     return invalid(fmt::format("topology '{}' is not known; known: {}", name, fmt::join(names, ", ")));
   }
   OURO_TRY(check(name, n, o));
-  Result<std::vector<Round>> rounds = call(*rule, name, n, o);
-  if (!rounds.ok()) return rounds.status();
-  return from_rounds(n, std::move(*rounds));
+  OURO_ASSIGN(auto rounds, call(*rule, name, n, o));
+  return from_rounds(n, std::move(rounds));
 }
 
 std::vector<TopologyInfo> topologies() {
