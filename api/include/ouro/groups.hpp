@@ -42,8 +42,8 @@ struct InitOptions {
   Milliseconds deadline = std::chrono::minutes(10);      ///< of each operation
   Milliseconds late_after = std::chrono::seconds(10);    ///< late ranks of an operation are named after this
   Numerics numerics = Numerics::inherit;                 ///< of the job; inherit: OURO_NUMERICS, else fast
-  /// Set to true by any thread, it ends joining on all ranks (`revoked`): on one host within a second, between
-  /// hosts while the ranks of this host come together. Afterwards it means nothing.
+  /// Set to true by any thread, it ends joining on all ranks (`revoked`): on one host within a second,
+  /// between hosts while the ranks of this host come together. Afterwards it means nothing.
   std::shared_ptr<const std::atomic<bool>> cancel = {};
   /// This rank's GPU, as its process counts them; -1: none. Default: local rank modulo the number of GPUs.
   /// Several ranks may have the same one.
