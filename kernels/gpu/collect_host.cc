@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/flow/specialisations.h"
 #include "kernels/gpu/collect_body.h"
 
 namespace ouro::gpu {
@@ -93,7 +94,8 @@ Launch fused(const FusedArgs& a, int multiprocessors) {
   assert(!a.uneven || a.collective != Collective::all_to_all || a.ranks <= FusedArgs::kMaxUnevenPairs);
   const std::size_t size = size_of(a.dtype);
   const std::uint64_t bytes = elements(a) * size;
-  if (bytes == 0) return {nullptr, {0, 0}};
+  if (bytes == 0 || !flow::specialised(flow::Specialisation::fused, a.collective, flow::kAllReached))
+    return {nullptr, {0, 0}};
   const Kernels& k = kernels();
   const int pieces = pieces_of(a);
   if (moves(a.collective)) return launch(k.fused_move, bytes, pieces, multiprocessors);

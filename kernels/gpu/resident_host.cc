@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 
+#include "kernels/flow/specialisations.h"
 #include "kernels/gpu/resident_list.h"
 #include "runtime/core/link_view.h"
 
@@ -68,7 +69,7 @@ Status check_flow(const ResidentArgs& a) {
 }
 
 Status check_packets(const ResidentArgs& a) {
-  if (a.collective != Collective::all_reduce || a.algorithm != flow::Algorithm::oneshot)
+  if (!flow::specialised(flow::Specialisation::packets, a.collective, a.algorithm, flow::kFits))
     return invalid("packets are for all_reduce by oneshot");
   const std::uint64_t bytes = a.count * size_of(a.dtype), limit = resident_packet_limit(a.layout, a.channels);
   if (bytes > limit) return invalid(fmt::format("{} bytes by packets where {} have room", bytes, limit));

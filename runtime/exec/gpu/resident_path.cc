@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/flow/specialisations.h"
+
 namespace ouro::rt {
 namespace {
 
@@ -132,8 +134,9 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   const std::size_t bytes = a.count * size_of(a.dtype);
   a.algorithm = plan.choice.forced ? plan.choice.algorithm : resident_algorithm(op, bytes);
   a.channels = std::min(topology_.channels, gpu::resident_channels(arena_->layout, bytes));
-  a.packets = op.collective == Collective::all_reduce && a.algorithm == Algorithm::oneshot &&
-              bytes <= gpu::resident_packet_limit(arena_->layout, a.channels);
+  const bool fits = bytes <= gpu::resident_packet_limit(arena_->layout, a.channels);
+  a.packets = flow::specialised(flow::Specialisation::packets, op.collective, a.algorithm,
+                                fits ? std::uint32_t{flow::kFits} : 0u);
   a.tag = static_cast<std::uint16_t>(plan.folded ^ plan.folded >> 16 ^ plan.folded >> 32 ^ plan.folded >> 48);
   a.one_device = topology_.one && !team_.abroad;
   a.in = static_cast<const std::byte*>(op.in.data);

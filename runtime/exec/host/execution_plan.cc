@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/flow/specialisations.h"
 #include "runtime/exec/host/by_reference.h"
 #include "runtime/exec/host/run_flow.h"
 #include "runtime/exec/host/single_round.h"
@@ -33,7 +34,7 @@ kernels::Reduction reduction_of(const Operation& op, DType t, int n) {
 /// Small posts lie in the arrival record itself; those of ranks that may run far ahead in eager slots.
 StagingUse staging_use(const HostFlow& flow, std::size_t bytes, int n, const SlotBytes& slots) {
   StagingUse use;
-  const std::size_t posted = flow.posts_others ? static_cast<std::size_t>(n - 1) : 1;
+  const auto posted = static_cast<std::size_t>(flow::input_pieces(flow.posts_others, n));
   use.others = flow.posts_others;
   use.result = posted;
   if (flow.pipelined) use.ahead = static_cast<std::uint64_t>((flow.posts_result ? 2 : 1) * flow::kStagingLag);
@@ -74,14 +75,19 @@ FlowPlan plan_flow(const Operation& op, flow::Algorithm algorithm, const Executi
   return part;
 }
 
-/// Where the flow is a single round of even blocks in one buffer, and nothing asks for more.
-bool plan_single_round(const Operation& op, const Members& members, const HostFlow& flow,
+/// Where the flow is registered for it, and the conditions hold under which it may run.
+bool plan_single_round(const Operation& op, const Members& members, flow::Algorithm algorithm,
                        ExecutionPlan* plan) {
   const FlowPlan& part = plan->flow;
   const int n = members.size(), rank = members.rank();
-  if (!flow.single_round || n == 1 || part.cut.rounds() > 1 || plan->streams || op.uneven ||
-      !op.segments.empty())
-    return false;
+  std::uint32_t holds = 0;
+  if (n > 1) holds |= flow::kSeveralRanks;
+  if (part.cut.rounds() == 1) holds |= flow::kOneRound;
+  if (!op.uneven) holds |= flow::kEven;
+  if (op.segments.empty()) holds |= flow::kOneBuffer;
+  if (!plan->streams) holds |= flow::kCached;
+  if (!flow::specialised(flow::Specialisation::single_round, op.collective, algorithm, holds)) return false;
+  const HostFlow flow = host_flow(op, algorithm, members);
   const CollectiveTraits traits = traits_of(op.collective);
   const bool root = rank == op.root,
              all_read = !flow.rooted || (root && traits.out.owner == CollectiveTraits::Owner::root);
@@ -121,8 +127,7 @@ std::shared_ptr<const ExecutionPlan> make_execution_plan(const Plan& from, const
     plan->run = zero_copy ? plan->zero_copy.run : pull ? plan->pull.run : plan->flow.run;
   else if (plan->zero_copy.run || plan->pull.run)
     plan->run = run_by_reference;
-  else if (single_rounds &&
-           plan_single_round(op, members, host_flow(op, choice.algorithm, members), plan.get()))
+  else if (single_rounds && plan_single_round(op, members, choice.algorithm, plan.get()))
     plan->run = run_single_round;
   else
     plan->run = plan->flow.run;

@@ -70,8 +70,7 @@ HostFlow host_flow(const Operation& op, flow::Algorithm algorithm, const Members
              .by_reference = Flow::kByReference,
              .rooted = Flow::kRooted,
              .posts_others = Flow::kPostsOthers,
-             .posts_result = Flow::kPostsResult,
-             .single_round = std::is_base_of_v<flow::Staged, Flow> && !Flow::kPostsResult};
+             .posts_result = Flow::kPostsResult};
   };
   flow::visit(op.collective, algorithm, describe);
   return found;

@@ -12,7 +12,6 @@ struct HostFlow {
   int chunks = 1;  ///< of a round
   bool pipelined = false, keeps = false, stages = false, by_reference = false, rooted = false;
   bool posts_others = false, posts_result = false;
-  bool single_round = false;  ///< run_single_round() does the same where there is one round
 };
 
 /// The flow of this name for the collective of an operation.

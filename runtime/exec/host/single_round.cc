@@ -32,7 +32,7 @@ Status run_single_round(HostResources& h, InFlight& f) {
     const int from = all ? flow::wrap(rank + d, n) : op.root;
     const auto i = static_cast<std::size_t>(from);
     OURO_TRY(rounds.wait_for(from, round, StagingView::kPosted));
-    const int position = use.others ? flow::wrap(rank - from - 1, n) : 0;
+    const int position = use.others ? flow::piece_for(rank, from, n) : 0;
     const std::byte* const piece = piece_at(use, rounds.of(from), round, static_cast<std::size_t>(position));
     if (plan.reduces)
       h.scratch.sources[i] = piece;

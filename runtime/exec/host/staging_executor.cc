@@ -42,7 +42,7 @@ Status StagingExecutor::await_post(int from, const Step& s, const void** where) 
   if (result)
     position = use_.result;
   else if (use_.others)
-    position = static_cast<std::size_t>(flow::wrap(s.at % chunks.cut.per_round() - from - 1, n_));
+    position = static_cast<std::size_t>(flow::piece_for(chunks.cut.within_round(s.at), from, n_));
   *where = piece_at(use_, rounds_.of(from), round, position);
   return {};
 }

@@ -1,0 +1,84 @@
+// Loops written by hand in place of a flow: which flow each stands for, by name, and what must hold where it
+// runs. Executors choose by this table; tests/runtime/exec/host/specialisations_test.cc compares each entry
+// with its flow.
+#pragma once
+#include "kernels/flow/list.h"
+
+namespace ouro::flow {
+
+/// single_round: run_single_round of the host executor (runtime/exec/host/single_round.h).
+/// fused: the kernel that reads and writes the buffers of all ranks (kernels/gpu/fused_body.h).
+/// packets: data and flags in the same 16 bytes (kernels/gpu/resident_packets.h).
+enum class Specialisation : std::uint8_t { single_round, fused, packets };
+constexpr std::string_view name(Specialisation s) {
+  constexpr std::string_view kNames[] = {"single_round", "fused", "packets"};
+  return kNames[static_cast<int>(s)];
+}
+
+/// What an executor says of an operation.
+enum Condition : std::uint32_t {
+  kSeveralRanks = 1u << 0,
+  kOneRound = 1u << 1,    // all fits into the slots at once
+  kEven = 1u << 2,        // blocks are of equal lengths
+  kOneBuffer = 1u << 3,   // it is no batch that runs as one
+  kCached = 1u << 4,      // outputs go through the caches
+  kAllReached = 1u << 5,  // one device reaches the buffers of all ranks
+  kFits = 1u << 6,        // the packets of a channel have room for its share
+};
+inline constexpr std::uint32_t kHandRound = kSeveralRanks | kOneRound | kEven | kOneBuffer | kCached;
+
+/// X(specialisation, collective, algorithm, conditions). A staged flow whose ranks post inputs only is served
+/// by single_round; where two flows mean the same, the fused kernel stands for the one that names no medium.
+#define OURO_SPECIALISATIONS(X)                       \
+  X(single_round, all_reduce, inlined, kHandRound)    \
+  X(single_round, all_reduce, oneshot, kHandRound)    \
+  X(single_round, reduce_scatter, direct, kHandRound) \
+  X(single_round, all_gather, direct, kHandRound)     \
+  X(single_round, broadcast, inlined, kHandRound)     \
+  X(single_round, broadcast, direct, kHandRound)      \
+  X(single_round, reduce, direct, kHandRound)         \
+  X(single_round, gather, direct, kHandRound)         \
+  X(single_round, scatter, direct, kHandRound)        \
+  X(single_round, all_to_all, direct, kHandRound)     \
+  X(fused, all_reduce, oneshot, kAllReached)          \
+  X(fused, reduce_scatter, direct, kAllReached)       \
+  X(fused, all_gather, direct, kAllReached)           \
+  X(fused, broadcast, direct, kAllReached)            \
+  X(fused, reduce, direct, kAllReached)               \
+  X(fused, gather, direct, kAllReached)               \
+  X(fused, scatter, direct, kAllReached)              \
+  X(fused, all_to_all, direct, kAllReached)           \
+  X(packets, all_reduce, oneshot, kFits)
+
+/// Calls f(Specialisation, Collective, Algorithm, conditions) for every entry.
+template <class F>
+constexpr void for_each_specialisation(F&& f) {
+#define OURO_X(s, c, a, conditions) \
+  f(Specialisation::s, Collective::c, Algorithm::a, std::uint32_t{conditions});
+  OURO_SPECIALISATIONS(OURO_X)
+#undef OURO_X
+}
+
+/// Whether `s` stands for this flow where the conditions `holds` hold.
+constexpr bool specialised(Specialisation s, Collective c, Algorithm a, std::uint32_t holds) {
+  bool found = false;
+  for_each_specialisation(
+      [&](Specialisation of, Collective collective, Algorithm algorithm, std::uint32_t needs) {
+        found |= of == s && collective == c && algorithm == a && (needs & ~holds) == 0;
+      });
+  return found;
+}
+/// The same for a specialisation that needs no algorithm to be chosen: it has one entry a collective.
+constexpr bool specialised(Specialisation s, Collective c, std::uint32_t holds) {
+  bool found = false;
+  for_each_specialisation([&](Specialisation of, Collective collective, Algorithm, std::uint32_t needs) {
+    found |= of == s && collective == c && (needs & ~holds) == 0;
+  });
+  return found;
+}
+
+#define OURO_X(s, c, a, conditions) &&visit(Collective::c, Algorithm::a, [](auto) {})
+static_assert(true OURO_SPECIALISATIONS(OURO_X), "each stands for a flow of the list");
+#undef OURO_X
+
+}  // namespace ouro::flow
