@@ -8,7 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -144,6 +147,71 @@ TEST(Init, ThreadsThatCannotBeHad) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+/// A rank that waits for another one, whether it gathers or asks, stops when the program says so, and the
+/// ranks that have come hear it at once.
+TEST(TimedInit, JoiningCanBeCancelled) {
+  for (const int rank : {0, 1}) {
+    auto id = UniqueId::create();
+    ASSERT_TRUE(id.ok());
+    const auto cancel = std::make_shared<std::atomic<bool>>(false);
+    std::vector<Status> ends(2);
+    const auto join = [&](int r, bool cancels) {
+      InitOptions o;
+      o.rank = r, o.world_size = 3, o.id = *id, o.gpu = -1;
+      if (cancels) o.cancel = cancel;
+      ends[static_cast<std::size_t>(r)] = Context::create(o).status();
+    };
+    std::thread first(join, rank, true), other(join, 1 - rank, false);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const auto begin = std::chrono::steady_clock::now();
+    cancel->store(true);
+    first.join(), other.join();
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_EQ(ends[static_cast<std::size_t>(rank)].reason(), Reason::revoked);
+    EXPECT_FALSE(ends[static_cast<std::size_t>(1 - rank)].ok());
+  }
+}
+
+TEST(Init, AGroupTellsInOneLoadWhetherItHasFailed) {
+  auto contexts = Context::threads(2);
+  ASSERT_TRUE(contexts.ok());
+  Group &one = (*contexts)[0].world(), &two = (*contexts)[1].world();
+  EXPECT_FALSE(one.failed() || two.failed() || Group().failed());
+  one.abort("for the test");
+  EXPECT_TRUE(one.failed());
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+       !two.failed() && std::chrono::steady_clock::now() < end;)
+    std::this_thread::yield();
+  EXPECT_TRUE(two.failed());
+}
+
+/// A receive that expects its length exactly is told of any other, here and on a stream; the message stays.
+TEST(Messages, CanBeExpectedExactly) {
+  auto contexts = Context::threads(2);
+  ASSERT_TRUE(contexts.ok());
+  Group &one = (*contexts)[0].world(), &two = (*contexts)[1].world();
+  const int data[] = {1, 2, 3};
+  int room[4] = {};
+  auto stream = Stream::create();
+  ASSERT_TRUE(stream.ok());
+  for (const bool unexpected : {true, false}) {  // already in the queue, or on its way
+    ASSERT_TRUE(send(one, std::span<const int>(data), 1).ok());
+    if (unexpected)
+      while (!probe(two, 0)->has_value()) std::this_thread::yield();
+    for (const std::size_t count : {2, 4}) {
+      const View out(room, count, DType::i32);
+      const Status s = recv(two, out, 0, 0, RecvOptions{.exact = true}).status();
+      EXPECT_EQ(s.reason(), Reason::mismatch);
+      EXPECT_NE(s.message().find("12 bytes"), std::string::npos) << s.message();
+      auto work = recv(two, out, 0, 0, *stream, RecvOptions{.exact = true});
+      ASSERT_TRUE(work.ok());
+      EXPECT_EQ(work->wait().reason(), Reason::mismatch);
+    }
+    EXPECT_TRUE(recv(two, View(room, 3, DType::i32), 0, 0, RecvOptions{.exact = true}).ok());
+    EXPECT_EQ(room[2], 3);
+  }
 }
 
 }  // namespace

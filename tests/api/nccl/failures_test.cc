@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "ranks.h"
 
@@ -42,7 +43,7 @@ int killed(int rank, int size, ncclUniqueId id, const std::string&) {
 }
 const KnownScenario kKilled("killed", killed);
 
-TEST(Failure, OfAKilledRankIsNamedAndTheOthersGoOn) {
+TEST(TimedFailure, OfAKilledRankIsNamedAndTheOthersGoOn) {
   EXPECT_THAT(spawn(4, "killed"), ElementsAre(0, -SIGKILL, 0, 0));
 }
 
@@ -52,18 +53,41 @@ int watched(int rank, int size, ncclUniqueId id, const std::string&) {
   if (ncclCommInitRank(&comm, size, id, rank) != ncclSuccess) return 2;
   if (rank == 0) _exit(0);
   ncclResult_t state = ncclSuccess;
-  for (const auto begin = Clock::now(); state == ncclSuccess && since(begin) < 5;
+  for (const auto begin = Clock::now(); state == ncclSuccess && since(begin) < 20;
        std::this_thread::sleep_for(std::chrono::milliseconds(5)))
     if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) return 3;
   return state == ncclRemoteError && ncclCommDestroy(comm) == ncclSuccess ? 0 : 4;
 }
 const KnownScenario kWatched("watched", watched);
 
-TEST(Failure, OfAnIdleCommunicatorIsToldByItsState) {
+TEST(TimedFailure, OfAnIdleCommunicatorIsToldByItsState) {
   EXPECT_THAT(spawn(3, "watched"), ElementsAre(0, 0, 0));
 }
 
-TEST(Abort, FromAnotherThreadEndsACallThatWaits) {
+/// The first rank sends, destroys its communicator and ends its process before the receiver looks for the
+/// message.
+int last_word(int rank, int size, ncclUniqueId id, const std::string&) {
+  ncclComm_t comm = nullptr;
+  if (ncclCommInitRank(&comm, size, id, rank) != ncclSuccess) return 2;
+  std::vector<int> data(10'000, rank == 0 ? 7 : 0);
+  if (rank == 0) {
+    const auto begin = Clock::now();
+    if (ncclSend(data.data(), data.size(), ncclInt32, 1, comm, nullptr) != ncclSuccess) return 3;
+    if (ncclCommDestroy(comm) != ncclSuccess) return 4;
+    return since(begin) < 0.2 ? 0 : 5;  // nobody waited; the end of the process does
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  if (ncclRecv(data.data(), data.size(), ncclInt32, 0, comm, nullptr) != ncclSuccess) {
+    std::fprintf(stderr, "%s\n", ncclGetLastError(comm));
+    return 6;
+  }
+  return data.front() == 7 && data.back() == 7 && ncclCommDestroy(comm) == ncclSuccess ? 0 : 7;
+}
+const KnownScenario kLastWord("last_word", last_word);
+
+TEST(TimedMessage, OfAProcessThatEndsAtOnceArrives) { EXPECT_THAT(spawn(2, "last_word"), ElementsAre(0, 0)); }
+
+TEST(TimedAbort, FromAnotherThreadEndsACallThatWaits) {
   std::atomic<ncclComm_t> waiting{nullptr};
   in_threads(2, [&](int rank, ncclComm_t& comm) {
     int x = 1, y = 0;
@@ -97,7 +121,7 @@ TEST(Abort, FromAnotherThreadEndsACallThatWaits) {
   });
 }
 
-TEST(Abort, EndsJoiningThatWaitsForOthers) {
+TEST(TimedAbort, EndsJoiningThatWaitsForOthers) {
   ncclUniqueId id;
   OURO_OK(ncclGetUniqueId(&id));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -117,7 +141,7 @@ TEST(Abort, EndsJoiningThatWaitsForOthers) {
   }
 }
 
-TEST(Abort, OfAllCommunicatorsOfAThreadInAGroup) {
+TEST(TimedAbort, OfAllCommunicatorsOfAThreadInAGroup) {
   ncclComm_t comms[3];
   OURO_OK(ncclCommInitAll(comms, 3, nullptr));
   int x = 1, y = 0;

@@ -160,7 +160,7 @@ TEST(Message, OfAnotherLengthIsAnErrorThatNamesBoth) {
     });
 }
 
-TEST(Message, SentJustBeforeItsSenderEndsArrives) {
+TEST(TimedMessage, SentJustBeforeItsSenderEndsArrives) {
   in_threads(2, [](int rank, ncclComm_t comm) {
     std::vector<int> data(20'000, 7);
     if (rank == 0) {

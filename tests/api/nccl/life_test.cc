@@ -179,7 +179,7 @@ TEST(NonBlocking, AllCallsReturnAtOnceAndArePolled) {
   for (auto c : comms) EXPECT_OK(ncclCommDestroy(c));
 }
 
-TEST(Revoke, EndsWhatIsUnderWayAndLeavesSplitAndShrink) {
+TEST(TimedRevoke, EndsWhatIsUnderWayAndLeavesSplitAndShrink) {
   std::atomic<int> waiting{0};
   in_threads(3, [&](int rank, ncclComm_t comm) {
     EXPECT_EQ(sum_of(comm, 1), 3);

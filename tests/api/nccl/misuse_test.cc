@@ -210,7 +210,7 @@ void expect_mismatch(const std::function<ncclResult_t(bool odd, ncclComm_t)>& ca
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
-TEST(Mismatch, OfOperationCountTypeReductionAndRoot) {
+TEST(TimedMismatch, OfOperationCountTypeReductionAndRoot) {
   static thread_local int x[16], y[16];
   expect_mismatch(
       [](bool odd, ncclComm_t c) {
