@@ -55,7 +55,7 @@ Result<std::vector<Memory>> Group::alloc_shared(std::size_t bytes) {
     return {};
   }();
   OURO_TRY(all_well(*this, allocated));
-  const MemoryRef ref = mine ? context.find(mine->data(), bytes) : MemoryRef{};
+  const MemoryRef ref = mine ? context.host_memory().find(mine->data(), bytes) : MemoryRef{};
   const std::uint64_t words[] = {ref.id, ref.offset, bytes};
   std::vector<std::uint64_t> all(std::size(words) * static_cast<std::size_t>(size()));
   OURO_TRY(all_gather(*this, std::span<const std::uint64_t>(words), std::span(all)));
@@ -67,7 +67,7 @@ Result<std::vector<Memory>> Group::alloc_shared(std::size_t bytes) {
         shared.push_back(of[2] == 0 ? Memory() : Memory(mine, mine->data(), bytes));  // pages may be longer
         continue;
       }
-      OURO_ASSIGN(auto at, context.resolve(ranks()[r], {of[0], of[1]}, of[2]));
+      OURO_ASSIGN(auto at, context.host_memory().resolve(ranks()[r], {of[0], of[1]}, of[2]));
       shared.emplace_back(std::move(at.keep), at.data, of[2]);
     }
     return {};
@@ -117,7 +117,7 @@ int Context::hosts() const {
 }
 int Context::host(int world_rank) const {
   if (world_rank < 0 || world_rank >= world_size()) return -1;
-  return impl_ ? impl_->peer(world_rank).node : 0;
+  return impl_ ? impl_->members().peer(world_rank).node : 0;
 }
 Milliseconds Context::deadline() const { return impl_ ? impl_->spec().deadline : InitOptions{}.deadline; }
 bool Context::deadline_chosen() const { return impl_ && impl_->spec().deadline_chosen; }
@@ -132,7 +132,8 @@ Result<Group> Context::group(std::span<const int> ranks, std::string tag, const 
   spec.ranks.assign(ranks.begin(), ranks.end());
   spec.name = std::move(tag);
   const std::uint64_t h = rt::group_key(impl_->spec().join.job, spec.ranks, spec.name, 0, 0);
-  spec.key = rt::group_key(impl_->spec().join.job, spec.ranks, spec.name, 0, 1 + impl_->instance(h));
+  spec.key =
+      rt::group_key(impl_->spec().join.job, spec.ranks, spec.name, 0, 1 + impl_->records().instance(h));
   spec.deadline = o.deadline.count() > 0 ? o.deadline : impl_->spec().deadline;
   spec.numerics = o.numerics == Numerics::inherit ? impl_->spec().numerics : o.numerics;
   OURO_ASSIGN(auto g, rt::Group::create(impl_, std::move(spec)));
@@ -193,7 +194,7 @@ Result<Group> Group::split(int color, int key, const GroupOptions& o) {
   for (int m : members) world.push_back(impl_->spec().ranks[static_cast<std::size_t>(m)]);
   const std::uint64_t h =
       rt::group_key(impl_->context()->spec().join.job, world, child, impl_->spec().key, 0);
-  OURO_ASSIGN(auto g, impl_->derive(members, child, 1 + impl_->context()->instance(h),
+  OURO_ASSIGN(auto g, impl_->derive(members, child, 1 + impl_->context()->records().instance(h),
                                     impl_->spec().generation, o.deadline, o.numerics));
   return Group(std::move(g));
 }

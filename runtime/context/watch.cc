@@ -7,8 +7,6 @@
 #include <fstream>
 #include <utility>
 
-#include "runtime/context/context.h"
-
 namespace ouro::rt {
 namespace {
 
@@ -24,8 +22,13 @@ bool readable(int fd) {
 
 }  // namespace
 
-Watch::Watch(Context& context, Fd server, Fd rendezvous)
-    : context_(context), pidfds_(static_cast<std::size_t>(context.size())), gather_(io_), tick_(io_) {
+Watch::Watch(JobMembers& members, Observers& observers, Serve serve_fetch, Fd server, Fd rendezvous)
+    : members_(members),
+      observers_(observers),
+      serve_(std::move(serve_fetch)),
+      pidfds_(static_cast<std::size_t>(members.size())),
+      gather_(io_),
+      tick_(io_) {
   if (server)
     server_.emplace(io_, std::move(server),
                     [this](const auto& line, const Incoming& said) { serve(line, said); });
@@ -35,7 +38,7 @@ Watch::Watch(Context& context, Fd server, Fd rendezvous)
     rendezvous_.emplace(io_, std::move(rendezvous), [this](const auto& line, const Incoming&) {
       rendezvous_->refuse(line, {Reason::refused, "closed: all ranks of this job have joined already"});
     });
-  for (int r = 0; r < context.size(); ++r) watch_peer(r);
+  for (int r = 0; r < members.size(); ++r) watch_peer(r);
   tick();
   thread_ = Thread("ouro-watch", [this] {
     bool again = false;
@@ -57,12 +60,12 @@ Watch::~Watch() {
 void Watch::serve(const LocalListener::Line& line, const Incoming& said) {
   const auto* fetch = std::get_if<wire::Fetch>(&said.frame);
   Status s(Reason::refused, "this socket serves descriptors only");
-  if (fetch) s = context_.serve(line->native_handle(), *fetch);
+  if (fetch) s = serve_(line->native_handle(), *fetch);
   if (!s.ok()) server_->refuse(line, s);
 }
 
 void Watch::watch_peer(int rank) {
-  const int pidfd = context_.peer(rank).pidfd.get();
+  const int pidfd = members_.peer(rank).pidfd.get();
   if (pidfd < 0) return;
   auto& slot = pidfds_[static_cast<std::size_t>(rank)];
   slot.reset(new Descriptor(io_, pidfd));
@@ -77,12 +80,12 @@ void Watch::watch_peer(int rank) {
 }
 
 void Watch::gather_deaths() {
-  for (int r = 0; r < context_.size(); ++r)
-    if (const int pidfd = context_.peer(r).pidfd.get(); pidfd >= 0 && readable(pidfd))
+  for (int r = 0; r < members_.size(); ++r)
+    if (const int pidfd = members_.peer(r).pidfd.get(); pidfd >= 0 && readable(pidfd))
       fresh_deaths_.insert(r);
   const std::vector<int> ranks(fresh_deaths_.begin(), fresh_deaths_.end());
   fresh_deaths_.clear();
-  context_.on_deaths(ranks);
+  observers_.report_deaths(ranks);
 }
 
 void Watch::tick() {
@@ -92,15 +95,15 @@ void Watch::tick() {
     tick();
     // Where the kernel has no pidfd, a peer's end is seen by asking whether its process is still there.
     std::vector<int> gone;
-    for (int r = 0; r < context_.size(); ++r) {
-      const Peer& p = context_.peer(r);
-      if (!p.pidfd && !p.remote() && p.pid != getpid() && !context_.is_dead(r) &&
+    for (int r = 0; r < members_.size(); ++r) {
+      const Peer& p = members_.peer(r);
+      if (!p.pidfd && !p.remote() && p.pid != getpid() && !members_.is_dead(r) &&
           !std::ifstream(fmt::format("/proc/{}/stat", p.pid)))
         gone.push_back(r);
     }
-    if (!gone.empty()) context_.on_deaths(gone);
-    context_.scan_errors();
-    context_.scan_gpu();
+    if (!gone.empty()) observers_.report_deaths(gone);
+    observers_.scan_errors();
+    observers_.look_at_gpu();
   });
 }
 

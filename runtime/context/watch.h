@@ -1,11 +1,12 @@
-// Watch: the one control thread of a context. It sees deaths (pidfd), serves descriptors to peers, refuses
-// latecomers, and scans the peers' pages for errors. Used by Context.
+// Watch: the control thread of a context. Used by Context.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
 #include <vector>
 
+#include "runtime/context/observers.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/thread.h"
 #include "runtime/core/wait.h"
@@ -14,12 +15,14 @@
 
 namespace ouro::rt {
 
-class Context;
-
+/// The one control thread of a context: it sees deaths (pidfd), serves memory to peers, refuses latecomers,
+/// and scans the peers' pages for errors.
 class Watch {
  public:
-  /// `server` hands out descriptors, `rendezvous` (rank 0) turns latecomers away; either may be invalid.
-  Watch(Context& context, Fd server, Fd rendezvous);
+  /// Answers a request for memory on a connected socket; what it returns is said to the peer.
+  using Serve = std::function<Status(int line, const wire::Fetch&)>;
+  /// `server` takes requests for memory, `rendezvous` (rank 0) turns latecomers away; either may be invalid.
+  Watch(JobMembers&, Observers&, Serve, Fd server, Fd rendezvous);
   ~Watch();  ///< stops and joins
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -37,7 +40,9 @@ class Watch {
   void gather_deaths();
   void tick();
 
-  Context& context_;
+  JobMembers& members_;
+  Observers& observers_;
+  const Serve serve_;
   asio::io_context io_;
   std::optional<LocalListener> server_, rendezvous_;
   std::vector<std::unique_ptr<Descriptor, Return>> pidfds_;  // borrowed: the peers own them

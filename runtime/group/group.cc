@@ -32,7 +32,7 @@ std::size_t stream_bytes(const Rules& rules) {
 /// The host of each of these ranks of the job.
 std::vector<int> hosts_of(const Context& context, const std::vector<int>& ranks) {
   std::vector<int> hosts;
-  for (const int r : ranks) hosts.push_back(context.peer(r).node);
+  for (const int r : ranks) hosts.push_back(context.members().peer(r).node);
   return hosts;
 }
 
@@ -65,7 +65,7 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
     return invalid(fmt::format("group '{}': this rank ({}) is not a member; only members make a group",
                                spec.name, context->rank()));
   const int rank = static_cast<int>(me - spec.ranks.begin());
-  auto record = context->claim_record(spec.key);
+  auto record = context->records().claim(spec.key);
   if (!record.ok()) return record.status();
   spec.deadline = bounded(spec.deadline);
   auto group = std::shared_ptr<Group>(new Group(context, std::move(spec), rank, **record), &Group::end);
@@ -75,11 +75,11 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   if (!wanted.empty() && !flow::parse_algorithm(wanted))
     return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm", wanted));
   const Rules& rules = context->spec().rules;
-  group->selector_ =
-      std::make_unique<Selector>(rules, group->size(), group->members_.hosts(),
-                                 context->enough_cores(group->spec_.ranks), stream_bytes(rules), wanted);
+  group->selector_ = std::make_unique<Selector>(rules, group->size(), group->members_.hosts(),
+                                                context->cores().enough_for(group->spec_.ranks),
+                                                stream_bytes(rules), wanted);
   group->late_after_ = context->spec().join.late_after;
-  context->enrol(*group);
+  context->observers().enrol(*group);
   return group;
 }
 
@@ -124,7 +124,7 @@ void Group::abort_in_flight() {
 Group::~Group() {
   if (busy()) abort_in_flight();
   leave();
-  context_->dismiss(*this);
+  context_->observers().dismiss(*this);
   gpu_.reset();
 }
 

@@ -37,13 +37,13 @@ Status Group::fail(Failure f, const InFlight* in_flight, bool tell_peers) {
     if (f.elapsed_s == 0 && in_flight->start != Clock::time_point{}) f.elapsed_s = in_flight->elapsed();
   }
   if (f.rank >= 0 && f.rank < size() && f.pid == 0) {
-    const Peer& p = context_->peer(world_rank(f.rank));
+    const Peer& p = context_->members().peer(world_rank(f.rank));
     f.host = p.host;
     f.pid = p.pid;
   }
   if (f.dead.empty())
     for (int r = 0; r < size(); ++r)
-      if (context_->is_dead(world_rank(r))) f.dead.push_back(r);
+      if (context_->members().is_dead(world_rank(r))) f.dead.push_back(r);
   const Collective op = in_flight ? in_flight->plan->op.collective : Collective::none;
   {
     std::lock_guard lock(error_mutex_);
@@ -55,7 +55,7 @@ Status Group::fail(Failure f, const InFlight* in_flight, bool tell_peers) {
     std::lock_guard lock(gpu_mutex_);
     if (gpu_) gpu_->pending().release(Status(f));
   }
-  if (tell_peers) context_->publish(record_, f, op);
+  if (tell_peers && context_->records().publish(record_, f, op)) context_->tell();
   OURO_INFO(COLL, "{}", Status(f).message());
   return Status(std::move(f));
 }
@@ -63,12 +63,12 @@ Status Group::fail(Failure f, const InFlight* in_flight, bool tell_peers) {
 GroupRecord* Group::record_of(int r) {
   std::lock_guard lock(records_mutex_);
   GroupRecord*& record = records_[static_cast<std::size_t>(r)];
-  if (!record) record = context_->find_record(world_rank(r), spec_.key);
+  if (!record) record = context_->members().find_record(world_rank(r), spec_.key);
   return record;
 }
 
 bool Group::has_left(int r, GroupRecord* record) const {
-  if (context_->page(world_rank(r)).state.get() == static_cast<std::uint32_t>(ContextState::closed))
+  if (context_->members().page(world_rank(r)).state.get() == static_cast<std::uint32_t>(ContextState::closed))
     return true;
   return record && (record->key.get() != spec_.key ||
                     record->state.get() != static_cast<std::uint32_t>(GroupState::open));
@@ -81,7 +81,7 @@ void Group::adopt_errors() {
     if (!record || record->key.get() != spec_.key) continue;
     const std::uint32_t i = record->error.get();
     if (i == 0 || i > kErrors) continue;
-    const ErrorRecord& e = context_->page(world_rank(r)).errors[i - 1];
+    const ErrorRecord& e = context_->members().page(world_rank(r)).errors[i - 1];
     Failure f;
     f.reason = e.reason <= Reason::device ? e.reason : Reason::ring_corrupt;
     f.rank = e.rank >= 0 && e.rank < size() ? e.rank : -1;
@@ -312,7 +312,7 @@ void Group::leave() {
     own_stream_.reset();
   }
   // It runs under the lock of the fabric, which the network owns: it must not be what ends the context.
-  const auto gone = [record = &record_, page = context_->peer(context_->rank()).control,
+  const auto gone = [record = &record_, page = context_->members().peer(context_->rank()).control,
                      network = context_->network()](void*) {
     record->state.set(static_cast<std::uint32_t>(GroupState::closed));
     if (network) network->kick();

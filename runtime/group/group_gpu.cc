@@ -11,7 +11,7 @@ GpuExecutor& Group::gpu_executor() {
   if (!gpu_) {
     gpu_ = std::make_unique<GpuExecutor>(*context_, members_, *waiter_, spec_.key, spec_.deadline);
     lock.unlock();
-    context_->enrol_gpu(*this);
+    context_->observers().enrol_gpu(*this);
   }
   return *gpu_;
 }

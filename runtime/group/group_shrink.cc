@@ -86,7 +86,7 @@ Result<Verdict> Group::agree_here() {
     // First who is gone, then who has decided: a decision that its author left behind is then surely seen.
     std::vector<bool> gone;
     for (int r = 0; r < size(); ++r)
-      gone.push_back(context_->is_dead(world_rank(r)) || has_left(r, record_of(r)));
+      gone.push_back(context_->members().is_dead(world_rank(r)) || has_left(r, record_of(r)));
     for (int r = 0; r < size(); ++r) {
       GroupRecord* record = record_of(r);
       const bool mine = record && record->key.get() == spec_.key;
@@ -115,9 +115,10 @@ Result<Verdict> Group::agree_here() {
 void Group::look_at_member(int r, Agreement::Member* m) {
   using Standing = Agreement::Standing;
   const int world = world_rank(r);
-  const bool here = members_.local(r) >= 0, lost = r != rank_ && context_->is_dead(world);
+  const bool here = members_.local(r) >= 0, lost = r != rank_ && context_->members().is_dead(world);
   GroupRecord* record = record_of(r);
-  const bool closed = context_->page(world).state.get() == static_cast<std::uint32_t>(ContextState::closed);
+  const bool closed =
+      context_->members().page(world).state.get() == static_cast<std::uint32_t>(ContextState::closed);
   bool ended = closed || (here && lost);
   if (!record && ended) record = record_of(r);
   if (record && record->key.get() != spec_.key) {  // another group's by now, with its last vote
@@ -132,7 +133,7 @@ void Group::look_at_member(int r, Agreement::Member* m) {
     m->called = said == Shrinking::called;
     m->completed = record->completed.get();
     if (const std::uint32_t i = record->vote.get(); i > 0 && i <= kVotes) {
-      const auto vote = read(context_->page(world).votes[i - 1], spec_.key);
+      const auto vote = read(context_->members().page(world).votes[i - 1], spec_.key);
       last_vote_seen = vote.has_value();
       if (vote) m->vote = *vote;
     }
@@ -148,7 +149,7 @@ void Group::look_at_member(int r, Agreement::Member* m) {
 Result<Verdict> Group::agree_between_hosts() {
   if (shrinking_of(record_) == Shrinking::resigned)
     return Status(Reason::no_quorum, "this rank has found no quorum before, and takes no part any more");
-  VoteRegister* ballot = claim_vote(context_->page(context_->rank()), record_);
+  VoteRegister* ballot = claim_vote(context_->members().page(context_->rank()), record_);
   if (!ballot)
     return Status(Reason::resource,
                   fmt::format("{} groups of this rank are in shrink(), which is the limit", kVotes));

@@ -11,7 +11,7 @@ namespace ouro::rt {
 class Group::OpWaiter final : public Waiter {
  public:
   explicit OpWaiter(Group& g)
-      : Waiter(&g.abort_word_, g.context_->spin(), g.context_->crowded()), group_(g) {}
+      : Waiter(&g.abort_word_, g.context_->cores().spin(), g.context_->cores().crowded()), group_(g) {}
   void begin(const Plan& plan, std::uint64_t seq) {
     in_flight_.plan = &plan;
     in_flight_.seq = seq;
@@ -39,7 +39,7 @@ class Group::OpWaiter final : public Waiter {
 class Group::MessageWaiter final : public Waiter {
  public:
   MessageWaiter(Group& g, const std::vector<Message*>& messages, std::chrono::milliseconds deadline)
-      : Waiter(&g.abort_word_, g.context_->spin(), g.context_->crowded()),
+      : Waiter(&g.abort_word_, g.context_->cores().spin(), g.context_->cores().crowded()),
         group_(g),
         messages_(messages),
         end_(deadline_after(deadline)),

@@ -55,7 +55,7 @@ class TuneBench {
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
-  bool enough_cores() const { return context_->impl()->enough_cores(); }
+  bool enough_cores() const { return context_->impl()->cores().enough_here(); }
   int size() const { return outer_.world_size(); }
   template <class... A>
   void print(fmt::format_string<A...> text, A&&... a) const {

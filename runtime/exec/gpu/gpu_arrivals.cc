@@ -19,20 +19,21 @@ bool pairs_are_told(const Operation& op, int n) {
 
 GpuArrivals::~GpuArrivals() {
   if (team_.rank != 0 || !words_) return;
-  team_.context.drop_segment(team_.key ^ kWordsOf);
-  team_.context.drop_gpu_block(team_.key ^ kStopOf);
+  team_.context.host_memory().drop_segment(team_.key ^ kWordsOf);
+  team_.context.device_memory().drop_block(team_.key ^ kStopOf);
 }
 
 Status GpuArrivals::open() {
   if (words_) return {};
   // Not a barrier: ranks that come to two groups in different orders would wait for each other.
   const int owner = team_.world_rank(0);
-  auto segment = team_.context.segment(team_.key ^ kWordsOf, GpuWords::bytes(team_.size), owner);
+  auto segment =
+      team_.context.host_memory().segment(team_.key ^ kWordsOf, GpuWords::bytes(team_.size), owner);
   if (!segment.ok()) return segment.status();
   auto words = GpuWords::open(std::move(*segment), team_.size);
   if (!words.ok()) return words.status();
   constexpr std::size_t kBytes = 4096;
-  auto stop = team_.context.gpu_block(owner, team_.key ^ kStopOf, kBytes);
+  auto stop = team_.context.device_memory().block(owner, team_.key ^ kStopOf, kBytes);
   if (!stop.ok()) return stop.status();
   team_.retire(stop->keep);
   auto stream = GpuStream::create(team_.device, 1);

@@ -19,7 +19,7 @@ GpuExecutor::GpuExecutor(Context& context, const Members& members, Waiter& waite
 Status GpuExecutor::check_buffers(const Operation& op, std::uint64_t plan) {
   if (plan != 0 && plan == checked_plan_) return {};
   const std::size_t in = op.read_bytes(team_.rank), out = op.written_bytes(team_.rank);
-  transport::GpuExports& exports = team_.context.gpu_exports();
+  transport::GpuExports& exports = team_.context.device_memory().exports();
   if (in > 0) OURO_TRY(exports.find(op.in.data, in, team_.device).status());
   if (out > 0) OURO_TRY(exports.find(op.out.data, out, team_.device).status());
   checked_plan_ = plan;

@@ -30,17 +30,17 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
   std::uint32_t fewest = gpu::ResidentLayout::kMaxChannels;
   for (int r = 0; r < t.ranks; ++r) {
     const int w = world[static_cast<std::size_t>(r)];
-    const GpuRecord& a = context.gpu_record(w);
+    const GpuRecord& a = context.members().page(w).gpu;
     if (!a.present && t.without < 0) t.without = r;
     t.values &= a.stream_values != 0;
     std::uint32_t share = 0;
     for (const int v : world) {
-      const GpuRecord& b = context.gpu_record(v);
-      const bool near = context.peer(w).node == context.peer(v).node;
+      const GpuRecord& b = context.members().page(v).gpu;
+      const bool near = context.members().peer(w).node == context.members().peer(v).node;
       const bool same = near && a.uuid == b.uuid;
       t.one &= same;
       t.apart &= !same || w == v;
-      t.concurrent &= !same || context.peer(w).pid == context.peer(v).pid;
+      t.concurrent &= !same || context.members().peer(w).pid == context.members().peer(v).pid;
       t.reach &=
           same || (near && std::find(a.reach, a.reach + a.reach_count, b.uuid) != a.reach + a.reach_count);
       share += same;

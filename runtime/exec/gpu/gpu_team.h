@@ -26,11 +26,11 @@ struct GpuTeam {
   bool shares_process = false;  ///< with another member
 
   int world_rank(int r) const { return members.world_rank(r); }
-  const Peer& peer(int r) const { return context.peer(world_rank(r)); }
-  const GpuRecord& record(int r) const { return context.gpu_record(world_rank(r)); }
+  const Peer& peer(int r) const { return context.members().peer(world_rank(r)); }
+  const GpuRecord& record(int r) const { return context.device_memory().record(world_rank(r)); }
   void find_neighbours() {
     for (int r = 0; r < size; ++r) {
-      const bool here = !context.is_remote(world_rank(r)) && peer(r).pid == peer(rank).pid;
+      const bool here = !context.members().is_remote(world_rank(r)) && peer(r).pid == peer(rank).pid;
       (here ? shares_process : abroad) |= r != rank;
     }
   }

@@ -48,12 +48,12 @@ Status LeaderPath::find_buffers(const Plan& plan, gpu::FusedArgs* a,
   const Operation& op = plan.op;
   const std::size_t elem = size_of(op.dtype(team_.rank));
   for (int r = 0; r < team_.size; ++r)  // mappings that are about to be renewed may still be in use
-    if (team_.context.gpu_stale(team_.world_rank(r))) pending_.wait_for_last();
+    if (team_.context.device_memory().stale(team_.world_rank(r))) pending_.wait_for_last();
   for (int r = 0; r < team_.size; ++r) {
     const GpuArrival arrival = arrivals_.record(r);
     const auto resolve = [&](const transport::GpuRef& ref, std::size_t count) {
       return r == team_.rank ? Result<std::byte*>(reinterpret_cast<std::byte*>(ref.address))
-                             : team_.context.resolve_gpu(team_.world_rank(r), ref, count * elem);
+                             : team_.context.device_memory().resolve(team_.world_rank(r), ref, count * elem);
     };
     const auto i = static_cast<std::size_t>(r);
     if (op.reads(r) && in_counts[i] > 0) {

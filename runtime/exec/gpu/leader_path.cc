@@ -23,14 +23,14 @@ Status follows(const gpu::Stream& later, const gpu::Stream& earlier) {
 
 LeaderPath::~LeaderPath() {
   for (const StandIn* s : {&in_, &out_})
-    if (s->id != 0) team_.context.gpu_exports().withdraw(s->id);
+    if (s->id != 0) team_.context.device_memory().exports().withdraw(s->id);
 }
 
 /// Where others find a buffer of mine: itself, or a stand-in.
 Status LeaderPath::refer(const void* p, std::size_t bytes, bool capturing, StandIn* stand_in, GpuRef* ref,
                          bool* stands_in) {
   if (bytes == 0) return {};
-  auto found = team_.context.gpu_exports().find(p, bytes, team_.device);
+  auto found = team_.context.device_memory().exports().find(p, bytes, team_.device);
   if (!found.ok()) return found.status();
   *ref = *found;
   if (found->id != 0 || !team_.abroad) return {};
@@ -42,7 +42,7 @@ Status LeaderPath::refer(const void* p, std::size_t bytes, bool capturing, Stand
     auto block = GpuBlock::create(team_.device, std::bit_ceil(bytes));
     if (!block.ok()) return block.status();
     team_.retire(stand_in->block);
-    *stand_in = {*block, team_.context.gpu_exports().add(*block)};
+    *stand_in = {*block, team_.context.device_memory().exports().add(*block)};
   }
   if (stand_in->id == 0) return unsupported("this GPU's memory cannot be shared between processes");
   *ref = {stand_in->id, 0, reinterpret_cast<std::uint64_t>(stand_in->block->data())};

@@ -56,7 +56,7 @@ gpu::ResidentFault ResidentArena::fault() const {
 ResidentPath::~ResidentPath() {
   if (!arena_) return;
   arena_.reset();
-  team_.context.drop_gpu_block(team_.key ^ (kArenaOf + static_cast<std::uint64_t>(team_.rank)));
+  team_.context.device_memory().drop_block(team_.key ^ (kArenaOf + static_cast<std::uint64_t>(team_.rank)));
 }
 
 void ResidentPath::abort() {
@@ -108,7 +108,7 @@ Status ResidentPath::open() {
     if (team_.record(q).uuid != team_.record(team_.rank).uuid &&
         team_.peer(q).pid == team_.peer(team_.rank).pid)
       OURO_TRY(gpu::gpu().enable_peer(team_.device, team_.record(q).device));
-    auto block = team_.context.gpu_block(
+    auto block = team_.context.device_memory().block(
         team_.world_rank(q), team_.key ^ (kArenaOf + static_cast<std::uint64_t>(q)), a->layout.bytes());
     if (!block.ok()) return block.status();
     a->arena.push_back(block->data);

@@ -194,7 +194,8 @@ class StreamFlow {
 };
 
 StreamPath::~StreamPath() {
-  if (!slots_.empty()) team_.context.drop_gpu_block(team_.key + static_cast<std::uint64_t>(team_.rank) + 1);
+  if (!slots_.empty())
+    team_.context.device_memory().drop_block(team_.key + static_cast<std::uint64_t>(team_.rank) + 1);
 }
 
 Status StreamPath::scratch(std::size_t bytes, std::byte** at) {
@@ -213,8 +214,8 @@ Result<std::byte*> StreamPath::slot(int from, int to, std::size_t i) {
   const std::size_t one = slot_bytes(team_.size),
                     inbound = static_cast<std::size_t>(team_.size * kSlots) * one;
   if (!base) {
-    auto block = team_.context.gpu_block(team_.world_rank(to), team_.key + static_cast<std::uint64_t>(to) + 1,
-                                         inbound);
+    auto block = team_.context.device_memory().block(team_.world_rank(to),
+                                                     team_.key + static_cast<std::uint64_t>(to) + 1, inbound);
     if (!block.ok()) return block.status();
     base = block->data;
     team_.retire(block->keep);  // the owner may leave first

@@ -21,11 +21,11 @@ struct Scratch {
     if (bytes.size() < size) bytes.resize(size);
     return bytes.data();
   }
-  std::vector<std::byte> bytes;                    // accumulators, or what was pulled
-  std::vector<const void*> sources, posted;        // by rank: what is folded, and where its first part lies
-  std::vector<Scalar> factors;                     // by rank, of premulsum
-  std::vector<Context::Resolved> inputs, outputs;  // by rank: registered buffers
-  alignas(64) std::byte tile[kTile];               // what is reduced on its way past the caches
+  std::vector<std::byte> bytes;              // accumulators, or what was pulled
+  std::vector<const void*> sources, posted;  // by rank: what is folded, and where its first part lies
+  std::vector<Scalar> factors;               // by rank, of premulsum
+  std::vector<HostMemory::Resolved> inputs, outputs;  // by rank: registered buffers
+  alignas(64) std::byte tile[kTile];                  // what is reduced on its way past the caches
 };
 
 /// What an operation uses to run on the host; whose turn it is has all of it.
@@ -35,7 +35,7 @@ struct HostResources {
         members(m),
         waiter(w),
         wiring(c, m, key, w),
-        rounds(wiring, m, w, c.enough_cores()),
+        rounds(wiring, m, w, c.cores().enough_here()),
         scratch(m.size()) {}
   Context& context;
   const Members& members;

@@ -17,7 +17,7 @@ bool PullExecutor::offer(Context& context, const Members& members, const Operati
   if (!forced && ((in && !device::on_huge_pages(o.in.data, o.in.bytes())) ||
                   (o.out.count > 0 && !device::on_huge_pages(o.out.data, o.out.bytes()))))
     return false;
-  if (!context.reaches(members.world_ranks())) return false;
+  if (!context.host_memory().reaches(members.world_ranks())) return false;
   record.in = {kAddress, reinterpret_cast<std::uint64_t>(o.in.data)};
   record.out = {kAddress, reinterpret_cast<std::uint64_t>(o.out.data)};
   return true;
@@ -27,7 +27,7 @@ bool PullExecutor::offer(Context& context, const Members& members, const Operati
 Status PullExecutor::bring(int from, bool result, std::size_t offset, void* to, std::size_t bytes) const {
   const Arrival& record = h_.rounds.of(from).arrival(h_.rounds.current());
   const std::uint64_t at = (result ? record.out : record.in).offset + offset;
-  const Peer& peer = h_.context.peer(h_.members.world_rank(from));
+  const Peer& peer = h_.context.members().peer(h_.members.world_rank(from));
   Status s = device::read_process(peer.pid, peer.pidfd.get(), at, to, bytes);
   if (s.ok()) return s;
   Failure f = *s.failure();

@@ -38,7 +38,7 @@ Wiring::Wiring(Context& context, const Members& members, std::uint64_t key, Wait
 
 Wiring::~Wiring() {
   if (!members_.keeps_segments()) return;
-  for (const Purpose p : {kLinks, kStaging, kMessages}) context_.drop_segment(segment_key(p));
+  for (const Purpose p : {kLinks, kStaging, kMessages}) context_.host_memory().drop_segment(segment_key(p));
 }
 
 std::uint64_t Wiring::segment_key(Purpose p) const {
@@ -56,7 +56,7 @@ Result<std::unique_ptr<transport::Links>> Wiring::make_links(Purpose purpose, st
   if (members_.here() > 1 || one_host) {
     // Slots of all links of a group have one size.
     const auto layout = one_host ? whole : ShmLinkLayout::of(members_.here(), whole.slot_bytes);
-    OURO_ASSIGN(auto segment, context_.segment(key, layout.bytes, members_.keeper()));
+    OURO_ASSIGN(auto segment, context_.host_memory().segment(key, layout.bytes, members_.keeper()));
     shm = std::make_unique<ShmLinks>(std::move(segment), layout, members_.local(members_.rank()),
                                      members_.here());
   }
@@ -97,7 +97,8 @@ Status Wiring::need_staging() {
   if (staging_) return {};
   const int n = members_.size();
   const auto layout = staging_layout(context_, n);
-  OURO_ASSIGN(auto segment, context_.segment(segment_key(kStaging), layout.bytes, members_.keeper()));
+  OURO_ASSIGN(auto segment,
+              context_.host_memory().segment(segment_key(kStaging), layout.bytes, members_.keeper()));
   staging_ = std::make_unique<transport::ShmStaging>(std::move(segment), layout, n);
   for (int r = 0; r < n; ++r) views_.push_back(staging_->staging(r));
   return await_all([this](int r) { return staging_->present(r); });

@@ -14,8 +14,8 @@ bool ZeroCopyExecutor::offer(const Context& context, const Operation& o, int ran
   if (o.collective == Collective::all_to_all && o.in.data == o.out.data) return false;
   const flow::Buffers needs = flow::zero_copy_buffers(o.collective);
   const bool in = needs.inputs && (!needs.root_input_only || rank == o.root);
-  if (in) record.in = context.find(o.in.data, o.in.bytes());
-  if (needs.outputs) record.out = context.find(o.out.data, o.out.bytes());
+  if (in) record.in = context.host_memory().find(o.in.data, o.in.bytes());
+  if (needs.outputs) record.out = context.host_memory().find(o.out.data, o.out.bytes());
   return (!in || record.in.id != 0) && (!needs.outputs || record.out.id != 0);
 }
 
@@ -35,10 +35,10 @@ Status ZeroCopyExecutor::begin(const InFlight&) {
     const auto i = static_cast<std::size_t>(r);
     const int world = h_.members.world_rank(r);
     if (needs.inputs && (!needs.root_input_only || r == o.root)) {
-      OURO_ASSIGN(scratch_.inputs[i], h_.context.resolve(world, in, in_bytes));
+      OURO_ASSIGN(scratch_.inputs[i], h_.context.host_memory().resolve(world, in, in_bytes));
     }
     if (needs.outputs) {
-      OURO_ASSIGN(scratch_.outputs[i], h_.context.resolve(world, out, out_bytes));
+      OURO_ASSIGN(scratch_.outputs[i], h_.context.host_memory().resolve(world, out, out_bytes));
     }
   }
   return {};

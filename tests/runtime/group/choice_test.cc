@@ -102,7 +102,7 @@ TEST(Choice, IsTheSameOnHostsWithAndWithoutEnoughCores) {
   ASSERT_TRUE(contexts.ok()) << contexts.status().message();
   const auto body = [](Context& c) -> std::string {
     const bool alone = c.rank() == 0 || c.rank() == 3;
-    OURO_RANK_CHECK(c.impl()->enough_cores() == alone, "on this host");
+    OURO_RANK_CHECK(c.impl()->cores().enough_here() == alone, "on this host");
     OURO_RANK_CHECK(explained(c.world()).starts_with("halving"), "{}", explained(c.world()));
     std::vector<float> in(1000, static_cast<float>(c.rank() + 1)), out(1000);
     OURO_RANK_OK(all_reduce(c.world(), std::span(in), std::span(out)));

@@ -278,7 +278,7 @@ TEST(RulesInForce, TheEnvironmentComesFirstThenTheFileThenTheTable) {
                       large = explained(c.world(), 1025);
     OURO_RANK_CHECK(small.starts_with("tree") && small.find("OURO_SELECT") != small.npos, "{}", small);
     const bool ring = middle.starts_with("ring") && middle.find(file.path()) != middle.npos;
-    OURO_RANK_CHECK(ring == c.impl()->enough_cores(), "{}", middle);
+    OURO_RANK_CHECK(ring == c.impl()->cores().enough_here(), "{}", middle);
     OURO_RANK_CHECK(large.find("OURO_SELECT") == large.npos && large.find(file.path()) == large.npos, "{}",
                     large);
     OURO_RANK_CHECK(large.find("4097 bytes or more") != large.npos, "{}", large);

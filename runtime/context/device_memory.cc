@@ -1,0 +1,170 @@
+// Memory of GPUs between the ranks of a host. See device_memory.h.
+#include "runtime/context/device_memory.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "runtime/join/local_socket.h"
+
+namespace ouro::rt {
+namespace {
+
+/// The ranks of this process that have a GPU.
+struct Neighbours {
+  std::mutex mutex;
+  std::map<std::pair<wire::Nonce, int>, DeviceMemory*> ranks;
+};
+Neighbours& neighbours() {
+  static auto* const all = new Neighbours;  // contexts may outlive static objects
+  return *all;
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(JobMembers& members, const MemoryRequests& requests, int device)
+    : members_(members),
+      requests_(requests),
+      device_(device),
+      exports_([this] { members_.own_page().gpu_freed.set(members_.own_page().gpu_freed.get() + 1); }) {
+  for (int r = 0; r < members.size(); ++r) imported_.push_back(std::make_unique<Imported>());
+}
+
+Status DeviceMemory::survey(int device, GpuRecord* record) {
+  gpu::Gpu& gpu = gpu::gpu();
+  if (device >= gpu.devices())
+    return invalid(fmt::format("GPU {}; this process sees {} ({})", device, gpu.devices(), gpu.version()));
+  auto mine = gpu.properties(device);
+  if (!mine.ok()) return mine.status();
+  record->device = device;
+  record->uuid = mine->uuid;
+  record->stream_values = mine->stream_values;
+  record->multiprocessors = static_cast<std::uint32_t>(mine->multiprocessors);
+  for (int d = 0; d < gpu.devices() && record->reach_count < GpuRecord::kReach; ++d) {
+    if (d == device || !gpu.peer_access(device, d)) continue;
+    auto other = gpu.properties(d);
+    if (!other.ok()) return other.status();
+    record->reach[record->reach_count++] = other->uuid;
+  }
+  record->present = 1;
+  return {};
+}
+
+void DeviceMemory::be_neighbour(bool on) {
+  if (device_ < 0) return;
+  std::lock_guard lock(neighbours().mutex);
+  if (on)
+    neighbours().ranks[{requests_.job(), members_.rank()}] = this;
+  else
+    neighbours().ranks.erase({requests_.job(), members_.rank()});
+}
+
+Result<DeviceMemory::OwnBlock> DeviceMemory::own_block(std::uint64_t key, std::size_t bytes) {
+  std::lock_guard lock(blocks_mutex_);
+  OwnBlock& known = blocks_[key];
+  if (!known.block) {
+    auto made = transport::GpuBlock::create(device_, bytes);
+    if (!made.ok()) {
+      blocks_.erase(key);
+      return made.status();
+    }
+    known = {*made, exports_.add(*made)};
+  }
+  return known;
+}
+
+void DeviceMemory::drop_block(std::uint64_t key) {
+  OwnBlock gone;
+  {
+    std::lock_guard lock(blocks_mutex_);
+    const auto it = blocks_.find(key);
+    if (it == blocks_.end()) return;
+    gone = std::move(it->second);
+    blocks_.erase(it);
+  }
+  exports_.withdraw(gone.id);
+}
+
+Status DeviceMemory::serve(int line, const wire::Fetch& request) {
+  if (device_ < 0) return {Reason::refused, "this rank has no GPU"};
+  std::uint64_t id = request.key;
+  if (request.kind == wire::Fetch::Kind::gpu_group) {
+    if (request.bytes == 0 || request.bytes > MemoryRequests::kMaxSegment)
+      return {Reason::refused,
+              fmt::format("a group's device memory is at most {} bytes", MemoryRequests::kMaxSegment)};
+    auto mine = own_block(request.key, request.bytes);
+    if (!mine.ok()) return mine.status();
+    if (mine->block->bytes() != request.bytes)
+      return {Reason::mismatch,
+              fmt::format("ranks computed different sizes for a group's device memory: {} and {}",
+                          mine->block->bytes(), request.bytes)};
+    id = mine->id;
+  }
+  auto offer = exports_.offer(id);
+  if (!offer.ok()) return offer.status();
+  if (offer->fd) return send_frame(line, wire::Grant{offer->bytes}, {offer->fd.get()});
+  wire::Loan loan{.bytes = offer->bytes};
+  std::memcpy(loan.handle.data(), offer->handle.data(), loan.handle.size());
+  return send_frame(line, loan);
+}
+
+Result<transport::GpuOffer> DeviceMemory::fetch(int r, wire::Fetch::Kind kind, std::uint64_t key,
+                                                std::uint64_t bytes) {
+  std::vector<Fd> fds;
+  auto answer = requests_.ask(r, kind, key, bytes, &fds);
+  if (!answer.ok()) return answer.status();
+  transport::GpuOffer offer;
+  if (auto* grant = std::get_if<wire::Grant>(&*answer); grant && fds.size() == 1) {
+    offer.bytes = grant->bytes;
+    offer.fd = std::move(fds[0]);
+  } else if (auto* loan = std::get_if<wire::Loan>(&*answer); loan && fds.empty()) {
+    offer.bytes = loan->bytes;
+    std::memcpy(offer.handle.data(), loan->handle.data(), loan->handle.size());
+  } else {
+    return Status(Reason::refused, fmt::format("rank {} answered with something else than device memory", r));
+  }
+  return offer;
+}
+
+bool DeviceMemory::stale(int r) {
+  std::lock_guard lock(imported_mutex_);
+  return members_.page(r).gpu_freed.get() != imported_[static_cast<std::size_t>(r)]->freed_seen;
+}
+
+Result<std::byte*> DeviceMemory::resolve(int r, const transport::GpuRef& ref, std::size_t bytes) {
+  if (members_.peer(r).pid == members_.self().pid) return reinterpret_cast<std::byte*>(ref.address);
+  if (ref.id == 0)
+    return Status(Reason::ring_corrupt, fmt::format("rank {} posted memory that nobody can map", r));
+  std::lock_guard lock(imported_mutex_);
+  Imported& from = *imported_[static_cast<std::size_t>(r)];
+  if (const std::uint64_t freed = members_.page(r).gpu_freed.get(); freed != from.freed_seen) {
+    from.exports.clear();
+    from.freed_seen = freed;
+  }
+  return from.exports.map(device_, ref, bytes, [&] { return fetch(r, wire::Fetch::Kind::gpu, ref.id, 0); });
+}
+
+Result<DeviceMemory::BlockAt> DeviceMemory::block(int r, std::uint64_t key, std::size_t bytes) {
+  if (r == members_.rank()) {
+    auto mine = own_block(key, bytes);
+    if (!mine.ok()) return mine.status();
+    return BlockAt{mine->block->data(), mine->block};
+  }
+  if (members_.peer(r).pid == members_.self().pid) {  // a rank that is another thread here
+    Neighbours& all = neighbours();
+    std::lock_guard lock(all.mutex);
+    const auto it = all.ranks.find({requests_.job(), r});
+    if (it == all.ranks.end())
+      return Status(Failure{.reason = Reason::peer_dead, .text = "it has left the job", .rank = r});
+    auto theirs = it->second->own_block(key, bytes);
+    if (!theirs.ok()) return theirs.status();
+    return BlockAt{theirs->block->data(), theirs->block};
+  }
+  std::lock_guard lock(imported_mutex_);
+  auto at = imported_[static_cast<std::size_t>(r)]->blocks.map(
+      device_, {key, 0, 0}, bytes, [&] { return fetch(r, wire::Fetch::Kind::gpu_group, key, bytes); });
+  if (!at.ok()) return at.status();
+  return BlockAt{*at, nullptr};
+}
+
+}  // namespace ouro::rt

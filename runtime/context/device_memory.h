@@ -1,0 +1,68 @@
+// Memory of GPUs between the ranks of a host. Used by Context and the GPU executor.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "runtime/context/job_members.h"
+#include "runtime/context/memory_requests.h"
+#include "transport/cuda_ipc/cuda_ipc.h"
+
+namespace ouro::rt {
+
+/// Device memory between the ranks of a host: what this rank exports, what it has mapped of its peers, and
+/// the blocks of groups. Thread-safe.
+class DeviceMemory {
+ public:
+  /// `device`: of this rank, or -1.
+  DeviceMemory(JobMembers&, const MemoryRequests&, int device);
+  /// What a rank publishes of its GPU: which one, and which others it can map.
+  static Status survey(int device, GpuRecord*);
+
+  const GpuRecord& record(int r) const { return members_.page(r).gpu; }
+  transport::GpuExports& exports() { return exports_; }
+  /// The address here of device memory of rank r (of the job): within its process its own.
+  Result<std::byte*> resolve(int r, const transport::GpuRef&, std::size_t bytes);
+  /// Whether anything that rank r exported has ended since the last resolve(): mappings are then renewed by
+  /// the next, before which no work that uses them may be in flight.
+  bool stale(int r);
+  /// The block `key` of rank r's device memory, made there on first demand, as this rank can reach it.
+  struct BlockAt {
+    std::byte* data;
+    std::shared_ptr<transport::GpuBlock> keep;  ///< of this process: mapped at least as long as this
+  };
+  Result<BlockAt> block(int r, std::uint64_t key, std::size_t bytes);
+  void drop_block(std::uint64_t key);
+
+  /// Whether ranks of this process that are other threads find this one. No more, before it goes.
+  void be_neighbour(bool on);
+  /// Answers a peer's request; on the watch thread.
+  Status serve(int line, const wire::Fetch&);
+
+ private:
+  struct Imported {
+    std::uint64_t freed_seen = 0;
+    transport::GpuImports exports, blocks;
+  };
+  struct OwnBlock {
+    std::shared_ptr<transport::GpuBlock> block;
+    std::uint64_t id = 0;  // of its export
+  };
+  Result<OwnBlock> own_block(std::uint64_t key, std::size_t bytes);
+  Result<transport::GpuOffer> fetch(int r, wire::Fetch::Kind, std::uint64_t key, std::uint64_t bytes);
+
+  JobMembers& members_;
+  const MemoryRequests& requests_;
+  const int device_;
+  transport::GpuExports exports_;
+  std::mutex imported_mutex_;
+  std::vector<std::unique_ptr<Imported>> imported_;  // by rank
+  std::mutex blocks_mutex_;
+  std::map<std::uint64_t, OwnBlock> blocks_;
+};
+
+}  // namespace ouro::rt

@@ -1,0 +1,79 @@
+// Memory that the ranks of a host share. Used by Context, groups and the host executor.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "runtime/context/job_members.h"
+#include "runtime/context/memory_requests.h"
+#include "runtime/core/link_view.h"
+#include "runtime/core/segment.h"
+
+namespace ouro::rt {
+
+/// Host memory between the ranks of a host: segments of groups, registered allocations of this rank and of
+/// its peers, and private memory that may be read. Thread-safe.
+class HostMemory {
+ public:
+  HostMemory(JobMembers& members, const MemoryRequests& requests)
+      : members_(members), requests_(requests), imported_(static_cast<std::size_t>(members.size())) {}
+
+  /// The segment `key` of `bytes` bytes, which lives with rank `owner` and is made on first demand.
+  Result<std::shared_ptr<device::Segment>> segment(std::uint64_t key, std::size_t bytes, int owner);
+  void drop_segment(std::uint64_t key);
+
+  /// Registered memory of this rank, until forget(id).
+  struct Registered {
+    std::uint64_t id;
+    std::shared_ptr<device::Segment> segment;
+  };
+  Result<Registered> allocate(std::size_t bytes);
+  void forget(std::uint64_t id);
+  /// Where [p, p + bytes) lies, if it is all registered memory of this rank; id 0 if not.
+  MemoryRef find(const void* p, std::size_t bytes) const;
+  /// The address here of a rank's registered memory; checked against its size.
+  struct Resolved {
+    std::byte* data;
+    std::shared_ptr<device::Segment> keep;  ///< mapped at least as long as this
+  };
+  Result<Resolved> resolve(int r, MemoryRef, std::size_t bytes);
+  /// Whether this rank may read the private memory of all the given ranks; tried once for each of them.
+  bool reaches(const std::vector<int>& ranks);
+
+  /// Answers a peer's request for a segment or an allocation; on the watch thread.
+  Status serve(int line, const wire::Fetch&);
+
+ private:
+  JobMembers& members_;
+  const MemoryRequests& requests_;
+
+  std::mutex segments_mutex_;
+  std::map<std::uint64_t, std::shared_ptr<device::Segment>> segments_;  // that this rank owns
+
+  struct Exported {
+    std::byte* base;
+    std::size_t bytes;
+    std::shared_ptr<device::Segment> segment;
+  };
+  mutable std::shared_mutex exported_mutex_;
+  std::atomic<std::size_t> exported_count_{0};
+  std::map<std::uint64_t, Exported> exported_;  // by id
+  std::uint64_t next_allocation_ = 1;
+
+  struct Imported {
+    std::uint64_t freed_seen = 0;
+    std::map<std::uint64_t, std::shared_ptr<device::Segment>> segments;
+  };
+  std::mutex imported_mutex_;
+  std::vector<Imported> imported_;  // by rank
+
+  std::mutex reach_mutex_;
+  std::map<int, bool> reach_;  // by rank
+};
+
+}  // namespace ouro::rt

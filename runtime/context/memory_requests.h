@@ -1,0 +1,35 @@
+// Asking ranks of this host for memory, over their sockets. Used by HostMemory and DeviceMemory.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/context/job_members.h"
+#include "runtime/core/fd.h"
+#include "transport/wire/frames.h"
+
+namespace ouro::rt {
+
+/// The asking side: one connection to the watch thread of the rank that has the memory, one request, one
+/// answer.
+class MemoryRequests {
+ public:
+  using Kind = wire::Fetch::Kind;
+  static constexpr std::size_t kMaxSegment = std::size_t{16} << 30;  ///< links of kMaxRanks ranks stay below
+
+  MemoryRequests(const JobMembers& members, const wire::Nonce& job) : members_(members), job_(job) {}
+  const wire::Nonce& job() const { return job_; }
+
+  /// Errors: unsupported (a rank of another host), peer-dead, refused and others that the rank has answered,
+  /// deadline (10 s), resource.
+  Result<wire::Frame> ask(int r, Kind, std::uint64_t key, std::uint64_t bytes, std::vector<Fd>* fds) const;
+  /// Asks for one descriptor; *got: bytes of what it is for.
+  Result<Fd> fetch(int r, Kind, std::uint64_t key, std::uint64_t bytes, std::uint64_t* got) const;
+
+ private:
+  Result<wire::Frame> ask_once(int r, const wire::Fetch&, std::vector<Fd>* fds) const;
+  const JobMembers& members_;
+  const wire::Nonce job_;
+};
+
+}  // namespace ouro::rt

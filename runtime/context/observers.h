@@ -1,0 +1,56 @@
+// Who is told what happens to the members of a job. Used by Context, its threads and groups.
+#pragma once
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "runtime/context/job_members.h"
+#include "runtime/network/remote_peers.h"
+
+namespace ouro::rt {
+
+/// What those who depend on the members of a job, its groups, are told, on the watch and network threads.
+class MemberObserver {
+ public:
+  virtual void on_losses(
+      const std::vector<Loss>&) = 0;   ///< ranks that have gone; those of others are ignored
+  virtual void on_fenced(int by) = 0;  ///< rank `by` goes on without this one
+  virtual void adopt_errors() = 0;     ///< a peer has published an error
+  virtual void look_at_gpu() = 0;      ///< time to look after operations on devices
+
+ protected:
+  ~MemberObserver() = default;
+};
+
+/// Tells the groups of this rank of losses, fences and published errors of members. Thread-safe; with
+/// dismiss() a group is told nothing more.
+class Observers {
+ public:
+  explicit Observers(JobMembers& members)
+      : members_(members), errors_seen_(static_cast<std::size_t>(members.size())) {}
+
+  /// It is told of earlier losses at once.
+  void enrol(MemberObserver&);
+  /// From now on the watch thread looks after this group's operations on devices, too.
+  void enrol_gpu(MemberObserver&);
+  void dismiss(MemberObserver&);
+
+  /// Processes of this host that have ended.
+  void report_deaths(const std::vector<int>& ranks);
+  void report_losses(const std::vector<Loss>&);
+  void report_fence(int by);
+  /// Looks for errors on pages that were not there the last time.
+  void scan_errors();
+  void look_at_gpu();
+
+ private:
+  JobMembers& members_;
+  std::mutex errors_mutex_;  // taken before mutex_
+  std::vector<std::uint32_t> errors_seen_;
+  std::mutex mutex_;
+  std::vector<MemberObserver*> groups_;
+  std::mutex gpu_mutex_;  // taken before mutex_, held while those groups are looked after
+  std::vector<MemberObserver*> gpu_groups_;
+};
+
+}  // namespace ouro::rt

@@ -1,0 +1,30 @@
+// What this rank publishes of its groups. Used by Context and groups.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "runtime/health/control_page.h"
+
+namespace ouro::rt {
+
+/// The records of this rank's groups on its control page, and their first errors. Thread-safe.
+class OwnRecords {
+ public:
+  explicit OwnRecords(ControlPage& mine) : page_(mine) {}
+  /// A fresh record, open from here on. Errors: resource (all are open).
+  Result<GroupRecord*> claim(std::uint64_t key);
+  /// Publishes a group's first error for its peers to adopt. False: no room, or peers find out by their own
+  /// deadlines and detectors.
+  bool publish(GroupRecord&, const Failure&, Collective op);
+  /// How many groups of this name and membership this rank has made before.
+  std::uint64_t instance(std::uint64_t name_hash);
+
+ private:
+  ControlPage& page_;
+  std::mutex mutex_, publish_mutex_;
+  std::map<std::uint64_t, std::uint64_t> instances_;
+  std::uint32_t next_ = 0;
+};
+
+}  // namespace ouro::rt

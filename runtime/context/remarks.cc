@@ -1,0 +1,37 @@
+// What ranks say of themselves when they join. See remarks.h.
+#include "runtime/context/remarks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+namespace ouro::rt {
+
+wire::Bytes remarks(const ControlPage& page) {
+  std::size_t words = std::size(page.cpus);
+  while (words > 0 && page.cpus[words - 1] == 0) --words;
+  const auto count = static_cast<std::uint16_t>(words);
+  wire::Bytes all;
+  const auto add = [&](const void* data, std::size_t bytes) {
+    const auto* from = static_cast<const std::uint8_t*>(data);
+    all.insert(all.end(), from, from + bytes);
+  };
+  add(&count, sizeof count);
+  add(page.cpus, words * sizeof page.cpus[0]);
+  add(&page.gpu, sizeof page.gpu);
+  return all;
+}
+
+std::optional<std::size_t> read_remarks(const wire::Bytes& all, ControlPage* page) {
+  std::uint16_t count = 0;
+  if (all.size() < sizeof count) return std::nullopt;
+  std::memcpy(&count, all.data(), sizeof count);
+  const std::size_t cpus = count * sizeof page->cpus[0], gpu_at = sizeof count + cpus;
+  if (count > std::size(page->cpus) || all.size() < gpu_at + sizeof page->gpu) return std::nullopt;
+  std::memcpy(page->cpus, all.data() + sizeof count, cpus);
+  std::memcpy(&page->gpu, all.data() + gpu_at, sizeof page->gpu);
+  page->gpu.reach_count = std::min<std::uint32_t>(page->gpu.reach_count, GpuRecord::kReach);
+  return gpu_at + sizeof page->gpu;
+}
+
+}  // namespace ouro::rt
