@@ -16,8 +16,8 @@ int maker(std::uint64_t ballot) { return static_cast<int>(ballot & ((1u << kRank
 
 }  // namespace
 
-Agreement::Agreement(int rank, int size, Clock::duration patience, const Vote& mine, Flaw flaw)
-    : rank_(rank), size_(size), patience_(patience), vote_(mine), flaw_(flaw) {}
+Agreement::Agreement(int rank, int size, Clock::duration patience, const Vote& mine)
+    : rank_(rank), size_(size), patience_(patience), vote_(mine) {}
 
 const Vote& Agreement::vote_of(const std::vector<Member>& members, int r) const {
   return r == rank_ ? vote_ : members[static_cast<std::size_t>(r)].vote;
@@ -26,12 +26,12 @@ const Vote& Agreement::vote_of(const std::vector<Member>& members, int r) const 
 bool Agreement::is_quorum(const RankSet& voters, const RankSet& gone) const {
   int all = 0, yes = 0, first = -1;
   for (int r = 0; r < size_; ++r) {
-    if (gone.has(r) && flaw_ != Flaw::counts_the_dead) continue;
+    if (gone.has(r)) continue;
     if (first < 0) first = r;
     ++all;
-    yes += voters.has(r) && !gone.has(r);
+    yes += voters.has(r);
   }
-  if (2 * yes == all) return flaw_ == Flaw::half_is_quorum || (first >= 0 && voters.has(first));
+  if (2 * yes == all) return first >= 0 && voters.has(first);
   return 2 * yes > all;
 }
 
@@ -130,8 +130,8 @@ void Agreement::propose(const std::vector<Member>& members, const RankSet& gone,
   const bool mine = vote_.promised > 0 && maker(vote_.promised) == rank_;
   if (mine && vote_.accepted == vote_.promised) return;
   if (mine) {
-    if (!is_quorum(promises, gone) && flaw_ != Flaw::skips_promises) return;
-    if (newest->accepted > 0 && flaw_ != Flaw::forgets_accepted) {
+    if (!is_quorum(promises, gone)) return;
+    if (newest->accepted > 0) {
       vote_.value = newest->value;
     } else if (all_called && settled_) {
       vote_.value = {{}, ~std::uint64_t{0}};
@@ -164,8 +164,7 @@ void Agreement::propose(const std::vector<Member>& members, const RankSet& gone,
   if (now - moved_ < wait) return;
   ++attempts_;
   const std::uint64_t round = (vote_.promised >> kRankBits) + 1;
-  vote_.promised = round << kRankBits;
-  if (flaw_ != Flaw::shares_ballots) vote_.promised |= static_cast<std::uint64_t>(rank_);
+  vote_.promised = round << kRankBits | static_cast<std::uint64_t>(rank_);
   newest_ = vote_.promised;
   moved_ = now;
 }

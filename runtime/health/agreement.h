@@ -49,19 +49,9 @@ class Agreement {
     std::vector<int>
         waiting;  ///< going: who has yet to call, or else to vote; no_quorum: who cannot be reached
   };
-  /// What tests plant, to show that they would find it.
-  enum class Flaw {
-    none,
-    half_is_quorum,    // any half
-    forgets_accepted,  // a new ballot begins with a value of its own
-    shares_ballots,    // two proposers can take the same number
-    counts_the_dead,   // as members that could still vote
-    skips_promises,    // proposes before a quorum has promised
-  };
-
   /// Goes on from `mine`, the vote that this rank gave before. After `patience` without the members for a
   /// quorum it gives up.
-  Agreement(int rank, int size, Clock::duration patience, const Vote& mine = {}, Flaw = Flaw::none);
+  Agreement(int rank, int size, Clock::duration patience, const Vote& mine = {});
 
   /// `members` by rank; of this rank `called` and `completed` are looked at. Before anything is done about
   /// the outcome vote() has to be where others see it.
@@ -80,7 +70,6 @@ class Agreement {
   int rank_, size_;
   Clock::duration patience_;
   Vote vote_;
-  Flaw flaw_;
   std::uint64_t newest_ = 0;   // ballot that anybody has promised
   Clock::time_point moved_{};  // when that, or whether all have called, last changed
   bool ready_ = false;

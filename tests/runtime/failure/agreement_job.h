@@ -22,7 +22,7 @@ namespace ouro::rt::played {
 
 using namespace std::chrono_literals;
 using Micros = std::chrono::microseconds;
-using Time = Agreement::Clock::time_point;
+using Time = std::chrono::steady_clock::time_point;
 
 inline constexpr Micros kPatience = 200ms, kSilence = 100ms, kPoll = 20ms, kHorizon = 10s;
 inline constexpr int kMaxEvents = 200'000;
@@ -36,10 +36,11 @@ struct Page {
 };
 
 /// One run: ranks on hosts, whose pages others of the host read as they are and others elsewhere late, in
-/// order, or never; a plan of failures; what must hold whatever happens.
+/// order, or never; a plan of failures; what must hold whatever happens. `Agreement`: the one to be played.
+template <class Agreement>
 class Job {
  public:
-  Job(std::uint64_t seed, Agreement::Flaw flaw) : random_(seed), flaw_(flaw) {
+  explicit Job(std::uint64_t seed) : random_(seed) {
     wild_ = chance(50);
     n_ = pick(2, 7);
     const int hosts = std::min(n_, pick(1, 3));
@@ -50,7 +51,7 @@ class Job {
     }
     std::shuffle(ranks_.begin(), ranks_.end(), random_);
     for (int r = 0; r < n_; ++r)
-      ranks_[at(r)].agreement.emplace(r, n_, wild_ ? kPatience / 8 : kPatience, Vote{}, flaw);
+      ranks_[at(r)].agreement.emplace(r, n_, wild_ ? kPatience / 8 : kPatience, Vote{});
     pairs_.resize(at(n_ * n_));
     for (Pair& p : pairs_) p.delay = Micros(pick(20, 1 << (wild_ ? pick(9, 16) : pick(5, 14))));
     for (int i = 0; i < n_; ++i)
@@ -197,9 +198,9 @@ class Job {
   void step(int r) {
     Rank& me = ranks_[at(r)];
     if (ended(r) || me.stopped) return;
-    std::vector<Agreement::Member> view(at(n_));
+    std::vector<typename Agreement::Member> view(at(n_));
     for (int o = 0; o < n_; ++o) {
-      Agreement::Member& m = view[at(o)];
+      typename Agreement::Member& m = view[at(o)];
       const Page& page = near(r, o) ? ranks_[at(o)].page : pair(r, o).copy;
       const bool dead = near(r, o) && (pair(r, o).known_dead || page.out);
       m.standing = dead              ? Agreement::Standing::dead
@@ -354,7 +355,6 @@ class Job {
   }
 
   std::mt19937_64 random_;
-  Agreement::Flaw flaw_;
   int n_ = 0, order_ = 0, cut_ = -1;
   bool quiet_ = true, wild_ = false;  // wild: so slow, and so impatient, that several propose at a time
   Time now_{};
