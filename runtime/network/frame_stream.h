@@ -9,7 +9,7 @@
 #include <span>
 
 #include "runtime/network/net_line.h"
-#include "transport/net/tls/tls.h"
+#include "transport/net/tls/pipe.h"
 #include "transport/wire/net_frames.h"
 
 namespace ouro::rt {

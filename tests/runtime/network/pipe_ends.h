@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/core/fd.h"
-#include "transport/net/tls/tls.h"
+#include "transport/net/tls/pipe.h"
 
 namespace ouro::transport {
 

@@ -1,6 +1,6 @@
 // Lines under TLS: what is on the wire, what tampering and strangers come to, odd sizes and narrow sockets,
 // and whole jobs.
-#include "transport/net/tls/tls.h"
+#include "transport/net/tls/pipe.h"
 
 #include <gmock/gmock.h>
 #include <openssl/ssl.h>

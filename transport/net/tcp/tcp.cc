@@ -50,8 +50,11 @@ struct TcpFabric::State {
   Thread thread;
 
   void move_all();
-  bool push(int peer);
-  void send(TcpConnection&);
+  /// Where there are several connections, what one takes the others cannot send.
+  std::size_t burst() const { return options.connections > 1 ? 1 : TcpConnection::kBurst; }
+  void judge(TcpConnection& c, const Status& sent) {
+    if (!sent.ok()) fail(c, sent);
+  }
   bool receive(TcpConnection&);
   void fail(TcpConnection&, const Status&);
   void look() { (void)eventfd_write(wake.get(), 1); }
@@ -124,14 +127,20 @@ void TcpFabric::left() {
 
 void TcpFabric::kick(int peer) {
   State& s = *state_;
-  bool left = false;
+  const int first = peer == kEveryone ? 0 : peer, last = peer == kEveryone ? s.options.world - 1 : peer;
+  bool left = false;  // some of it cannot go yet
   {
     std::lock_guard lock(s.exchange.lock());
-    if (peer != kEveryone) {
-      left = s.push(peer);
-    } else {
-      for (int p = 0; p < s.options.world; ++p)
-        if (s.exchange.talks_to(p)) left |= s.push(p);
+    for (int p = first; p <= last; ++p) {
+      if (peer == kEveryone && !s.exchange.talks_to(p)) continue;
+      auto& all = s.connections[static_cast<std::size_t>(p)];
+      for (auto& c : all) {
+        s.judge(*c, c->send(s.burst()));
+        left |= c->blocked();
+      }
+      std::erase_if(all, [](const auto& c) { return c->broken(); });
+      if (static_cast<int>(all.size()) < s.options.connections && !s.dropped[static_cast<std::size_t>(p)])
+        s.options.need(p);
     }
   }
   if (left) s.look();
@@ -157,33 +166,14 @@ void TcpFabric::State::move_all() {
   for (auto& all : connections) {
     bool broke = false;
     for (auto& c : all) {
-      send(*c);
-      if (receive(*c)) send(*c);  // what came may have to be answered
+      judge(*c, c->send(burst()));
+      if (receive(*c)) judge(*c, c->send(burst()));  // what came may have to be answered
       broke |= c->broken();
       any_paused |= c->paused() && !c->broken();
     }
     if (broke) std::erase_if(all, [](const auto& c) { return c->broken(); });
   }
   paused = any_paused;
-}
-
-/// Sends what waits for `peer`; whether some of it could not go yet.
-bool TcpFabric::State::push(int peer) {
-  const auto i = static_cast<std::size_t>(peer);
-  bool left = false;
-  for (auto& c : connections[i]) {
-    send(*c);
-    left |= c->blocked();
-  }
-  std::erase_if(connections[i], [](const auto& c) { return c->broken(); });
-  if (static_cast<int>(connections[i].size()) < options.connections && !dropped[i]) options.need(peer);
-  return left;
-}
-
-void TcpFabric::State::send(TcpConnection& c) {
-  if (c.broken()) return;
-  // Where there are several connections, what one takes the others cannot send.
-  if (Status s = c.send(options.connections > 1 ? 1 : TcpConnection::kBurst); !s.ok()) fail(c, s);
 }
 
 /// Whether anything moved, or can move now.

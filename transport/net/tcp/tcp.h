@@ -7,7 +7,7 @@
 
 #include "runtime/core/fd.h"
 #include "transport/net/fabric.h"
-#include "transport/net/tls/tls.h"
+#include "transport/net/tls/pipe.h"
 
 namespace ouro::transport {
 

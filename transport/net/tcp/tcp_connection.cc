@@ -10,6 +10,7 @@ constexpr std::size_t kPerTurn = 4 << 20;  // bytes moved on one connection befo
 }  // namespace
 
 Status TcpConnection::send(std::size_t burst) {
+  if (broken()) return {};
   std::size_t moved = 0;
   OURO_TRY(pipe_.flush());
   while (moved < kPerTurn && pipe_.ready() && !pipe_.blocked()) {

@@ -11,7 +11,7 @@
 
 #include "runtime/core/fd.h"
 #include "transport/net/exchange.h"
-#include "transport/net/tls/tls.h"
+#include "transport/net/tls/pipe.h"
 
 namespace ouro::transport {
 

@@ -1,16 +1,13 @@
-// Pipe: plain sockets, and TLS 1.3 by OpenSSL. See tls.h.
-#include "transport/net/tls/tls.h"
+// TLS sessions of pipes. See tls_session.h.
+#include "transport/net/tls/tls_session.h"
 
 #include <fmt/format.h>
 #include <openssl/err.h>
-#include <openssl/ssl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
 namespace ouro::transport {
 namespace {
@@ -21,11 +18,6 @@ constexpr std::size_t kAhead = std::size_t{128} << 10;     // and received
 constexpr std::string_view kIdentity = "ouro";  // there is one key a connection, so it needs no name
 constexpr std::array<unsigned char, 2> kSuite{0x13, 0x02};  // TLS_AES_256_GCM_SHA384
 
-Status ended(std::string how) { return {Reason::link_lost, std::move(how)}; }
-Status ended(int error) { return ended(error == 0 ? "closed by the other end" : std::strerror(error)); }
-
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
-
 /// What the library has to say about its last failure on this thread.
 std::string last_words() {
   const unsigned long e = ERR_peek_error();
@@ -34,52 +26,7 @@ std::string last_words() {
   return text ? text : "no reason given";
 }
 
-ssize_t send_some(int socket, std::span<const iovec> parts) {
-  msghdr m{};
-  m.msg_iov = const_cast<iovec*>(parts.data());
-  m.msg_iovlen = parts.size();
-  return ::sendmsg(socket, &m, MSG_NOSIGNAL);
-}
-
 }  // namespace
-
-/// One TLS connection. What the library writes is collected in `sealed`, so that it never has to wait and
-/// many records go with one call of the kernel; what it reads it takes from the socket by itself.
-struct Pipe::Tls {
-  Tls(int fd, const TlsEnd& end) : socket(fd), records_per_key(end.records_per_key) {}
-  ~Tls() {
-    SSL_free(ssl);
-    wire::wipe(key);
-  }
-  Tls(const Tls&) = delete;
-  Tls& operator=(const Tls&) = delete;
-
-  const int socket;
-  SSL* ssl = nullptr;
-  wire::Key key{};  // until the handshake is over
-  bool ready = false, ask_socket = true;
-  std::vector<char> sealed;
-  std::size_t sent = 0;  // of sealed
-  std::uint64_t records = 0, records_per_key;
-  int socket_error = -1;  // 0: the end of the stream
-  Status broken;
-  std::array<std::byte, kRecord> gathered;
-
-  static SSL_CTX* context();
-  static BIO_METHOD* method();
-  static Tls& of(BIO* b) { return *static_cast<Tls*>(BIO_get_data(b)); }
-  static Tls& of(const SSL* s) { return *static_cast<Tls*>(SSL_get_app_data(s)); }
-  SSL_SESSION* session();
-
-  Status open(TlsEnd::Role);
-  Status fail(Status why) { return broken = std::move(why); }
-  Status judge(int returned);
-  Status shake();
-  Status flush(bool* blocked);
-  Result<std::size_t> write(std::span<const iovec> parts, bool* blocked);
-  Result<std::size_t> read(std::span<const iovec> parts, From, bool* blocked);
-  std::span<const std::byte> next_record(std::span<const iovec> parts, std::size_t from);
-};
 
 BIO_METHOD* Pipe::Tls::method() {
   static BIO_METHOD* const made = [] {
@@ -286,59 +233,6 @@ Result<std::size_t> Pipe::Tls::read(std::span<const iovec> parts, From from, boo
   if (!sealed.empty())
     if (Status s = flush(blocked); !s.ok() && got == 0) return s;
   return got;
-}
-
-Pipe::Pipe(int socket, std::unique_ptr<Tls> tls) : socket_(socket), tls_(std::move(tls)) {}
-Pipe::Pipe(Pipe&&) noexcept = default;
-Pipe& Pipe::operator=(Pipe&&) noexcept = default;
-Pipe::~Pipe() = default;
-
-Result<Pipe> Pipe::open(int socket, const std::optional<TlsEnd>& end) {
-  if (!end) return Pipe(socket, nullptr);
-  auto tls = std::make_unique<Tls>(socket, *end);
-  const bool client = end->role == TlsEnd::Role::client;
-  const wire::Key &up = client ? end->keys.out : end->keys.in, &down = client ? end->keys.in : end->keys.out;
-  constexpr std::string_view kLabel = "ouro tls psk";
-  auto key = wire::hkdf(up, {{reinterpret_cast<const std::uint8_t*>(kLabel.data()), kLabel.size()}, down});
-  if (!key.ok()) return key.status();
-  tls->key = *key;
-  wire::wipe(*key);
-  OURO_TRY(tls->open(end->role));
-  return Pipe(socket, std::move(tls));
-}
-
-bool Pipe::ready() const { return !tls_ || tls_->ready; }
-
-Status Pipe::flush() {
-  if (!tls_) {
-    blocked_ = false;
-    return {};
-  }
-  if (!tls_->ready && tls_->broken.ok()) {
-    tls_->ask_socket = true;
-    OURO_TRY(tls_->shake());
-  }
-  return tls_->flush(&blocked_);
-}
-
-Result<std::size_t> Pipe::write(std::span<const iovec> parts) {
-  if (tls_) {
-    if (!tls_->ready) OURO_TRY(flush());
-    return tls_->write(parts, &blocked_);
-  }
-  const ssize_t n = send_some(socket_, parts);
-  blocked_ = n < 0 && would_block(errno);
-  if (n < 0 && !blocked_) return ended(errno);
-  return n < 0 ? 0 : static_cast<std::size_t>(n);
-}
-
-Result<std::size_t> Pipe::read(std::span<const iovec> parts, From from) {
-  if (tls_) return tls_->read(parts, from, &blocked_);
-  if (from == From::kept) return std::size_t{0};
-  const ssize_t n = ::readv(socket_, parts.data(), static_cast<int>(parts.size()));
-  if (n == 0) return ended(0);
-  if (n < 0 && !would_block(errno)) return ended(errno);
-  return n < 0 ? 0 : static_cast<std::size_t>(n);
 }
 
 }  // namespace ouro::transport

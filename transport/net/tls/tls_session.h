@@ -1,0 +1,63 @@
+// TLS 1.3 by OpenSSL, under a pipe. Part of Pipe (pipe.h), included by its two files alone.
+#pragma once
+#include <openssl/ssl.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/net/tls/pipe.h"
+
+namespace ouro::transport {
+
+inline Status ended(std::string how) { return {Reason::link_lost, std::move(how)}; }
+inline Status ended(int error) {
+  return ended(error == 0 ? "closed by the other end" : std::strerror(error));
+}
+inline bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+/// One TLS connection. What the library writes is collected in `sealed`, so that it never has to wait and
+/// many records go with one call of the kernel; what it reads it takes from the socket by itself.
+struct Pipe::Tls {
+  Tls(int fd, const TlsEnd& end) : socket(fd), records_per_key(end.records_per_key) {}
+  ~Tls() {
+    SSL_free(ssl);
+    wire::wipe(key);
+  }
+  Tls(const Tls&) = delete;
+  Tls& operator=(const Tls&) = delete;
+
+  const int socket;
+  SSL* ssl = nullptr;
+  wire::Key key{};  // until the handshake is over
+  bool ready = false, ask_socket = true;
+  std::vector<char> sealed;
+  std::size_t sent = 0;  // of sealed
+  std::uint64_t records = 0, records_per_key;
+  int socket_error = -1;  // 0: the end of the stream
+  Status broken;
+  std::array<std::byte, SSL3_RT_MAX_PLAIN_LENGTH> gathered;
+
+  static SSL_CTX* context();
+  static BIO_METHOD* method();
+  static Tls& of(BIO* b) { return *static_cast<Tls*>(BIO_get_data(b)); }
+  static Tls& of(const SSL* s) { return *static_cast<Tls*>(SSL_get_app_data(s)); }
+  SSL_SESSION* session();
+
+  Status open(TlsEnd::Role);
+  Status fail(Status why) { return broken = std::move(why); }
+  Status judge(int returned);
+  Status shake();
+  Status flush(bool* blocked);
+  Result<std::size_t> write(std::span<const iovec> parts, bool* blocked);
+  Result<std::size_t> read(std::span<const iovec> parts, From, bool* blocked);
+  std::span<const std::byte> next_record(std::span<const iovec> parts, std::size_t from);
+};
+
+}  // namespace ouro::transport
