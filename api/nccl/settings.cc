@@ -1,5 +1,7 @@
 // What the environment says about this library: the version that it reports, and where buffers lie. See
 // version.h and mode.h.
+#include <dlfcn.h>
+
 #include "api/nccl/environment.h"
 #include "api/nccl/error.h"
 #include "api/nccl/mode.h"
@@ -15,9 +17,27 @@ int reported_version() {
   return version.ok() && *version ? static_cast<int>(**version) : NCCL_VERSION_CODE;
 }
 
+namespace {
+
+/// Whether the driver of this machine has GPUs. It is asked itself, as this library has nothing of CUDA's in
+/// it.
+bool driver_has_gpus() {
+  static const bool answer = [] {
+    void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!driver) return false;
+    const auto init = reinterpret_cast<int (*)(unsigned)>(::dlsym(driver, "cuInit"));
+    const auto count = reinterpret_cast<int (*)(int*)>(::dlsym(driver, "cuDeviceGetCount"));
+    int devices = 0;
+    return init && count && init(0) == 0 && count(&devices) == 0 && devices > 0;
+  }();
+  return answer;
+}
+
+}  // namespace
+
 bool host_mode() {
   auto forced = env::flag("OURO_NCCL_HOST");
-  return (forced.ok() && **forced) || ouro_device_count() == 0;
+  return (forced.ok() && **forced) || (ouro_device_count() == 0 && !driver_has_gpus());
 }
 
 ncclResult_t check_mode(const char* function) {

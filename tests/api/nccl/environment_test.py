@@ -1,4 +1,4 @@
-# NCCL's environment variables. Usage: environment_test.py LIBRARY
+# The surroundings of libnccl.so.2: NCCL's variables, and a driver with GPUs. Usage: environment_test.py LIBRARY DRIVER_FOLDER
 import os
 import pathlib
 import subprocess
@@ -46,5 +46,9 @@ assert "result 7" in out, out
 out, log = run(OURO_NCCL_HOST="0", OURO_FAKE_GPUS="1")
 assert "result 5" in out, out
 out, _ = run(OURO_NCCL_HOST="1", OURO_FAKE_GPUS="1")
+assert "result 0" in out, out
+out, _ = run(OURO_NCCL_HOST="0", LD_LIBRARY_PATH=sys.argv[2])
+assert "result 5" in out, out
+out, _ = run(OURO_NCCL_HOST="1", LD_LIBRARY_PATH=sys.argv[2])
 assert "result 0" in out, out
 print("all as it should be")
