@@ -45,7 +45,8 @@ inline constexpr Parameter kParameters[] = {
      "fast: quickest algorithm; canonical: reduced in rank order, the bits depend on inputs and rank count "
      "only"},
     {"OURO_ALGO", Type::text, "", "",
-     "algorithm to use wherever it can serve, by name; unset: selected per call"},
+     "algorithm, by name, of all collectives that have it; a call that it cannot serve is an error; unset: "
+     "selected per call"},
     {"OURO_DEADLINE", Type::real, "600", "0.001..1e9", "seconds until an operation that has not ended fails"},
     {"OURO_LATE", Type::real, "10", "0.001..1e9",
      "seconds until ranks that have not entered an operation are named"},
@@ -78,9 +79,9 @@ inline constexpr Parameter kParameters[] = {
     {"OURO_BIND", Type::text, "none", "core|cache|numa|none",
      "what ouro-run and ouro-perf bind each rank to: a core, an outermost cache, a NUMA node, or nothing"},
     {"OURO_GPU_PATH", Type::text, "auto", "auto|leader|resident|stream|staged",
-     "how operations on GPU memory run, where that can serve: one kernel for all ranks of a GPU, a kernel a "
-     "rank, "
-     "flows on streams, through the host",
+     "how operations on GPU memory run: one kernel for all ranks of a GPU, a kernel a rank, flows on "
+     "streams, "
+     "through the host; a call that it cannot serve is an error",
      "OURO_GPU_WAY"},
     {"OURO_FAKE_GPUS", Type::integer, "0", "0..16",
      "GPUs made of host objects, for tests and for trying device code without a GPU"},

@@ -72,8 +72,12 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   auto algorithm = env::text("OURO_ALGO");
   if (!algorithm.ok()) return algorithm.status();
   const std::string wanted = algorithm->value_or("");
-  if (!wanted.empty() && !flow::parse_algorithm(wanted))
-    return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm", wanted));
+  if (!wanted.empty() && !flow::parse_algorithm(wanted)) {
+    std::string names;
+    for (int i = 0; i < flow::kAlgorithms; ++i)
+      names += fmt::format("{}{}", i ? ", " : "", flow::name(static_cast<flow::Algorithm>(i)));
+    return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm; expected {}", wanted, names));
+  }
   const Rules& rules = context->spec().rules;
   group->selector_ = std::make_unique<Selector>(rules, group->size(), group->members_.hosts(),
                                                 context->cores().enough_for(group->spec_.ranks),

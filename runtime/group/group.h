@@ -49,6 +49,8 @@ class Group final : public std::enable_shared_from_this<Group>, public MemberObs
   const GroupSpec& spec() const { return spec_; }
   const std::shared_ptr<Context>& context() const { return context_; }
   bool one_host() const { return members_.one_host(); }
+  /// Whether OURO_ALGO names the algorithm of this collective.
+  bool forces(Collective c) const { return selector_->forces(c); }
   std::optional<int> from_global(int world_rank) const { return members_.find(world_rank); }
 
   /// Checks, orders and runs one operation: in the caller (stream == nullptr; *work stays untouched), or on

@@ -14,6 +14,10 @@
 
 namespace ouro::rt {
 
+/// Whether this build and this machine have a fabric, and it can be as secure as is asked. Errors:
+/// unsupported.
+Status fabric_usable(const std::string& fabric, bool tls);
+
 /// The connections of one rank to the ranks of other hosts: a listener, control lines, a fabric that carries
 /// the data, and the thread that serves them.
 class Network {

@@ -45,12 +45,18 @@ Result<std::string> rendezvous_in_time(const NetworkOptions& o) {
 
 }  // namespace
 
+Status fabric_usable(const std::string& fabric, bool tls) {
+  if (fabric == "tcp") return {};
+  OURO_TRY(transport::ucx_usable());
+  return tls ? unsupported(fmt::format(
+                   "OURO_SECURITY=tls: the fabric {} does not encrypt; expected OURO_FABRIC=tcp", fabric))
+             : Status();
+}
+
 Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
   std::unique_ptr<Network> net(new Network(std::move(options)));
   const NetworkOptions& o = net->options_;
-  if (o.tls && o.fabric != "tcp")
-    return Status(unsupported(
-        fmt::format("OURO_SECURITY=tls: the fabric {} does not encrypt; expected tcp", o.fabric)));
+  OURO_TRY(fabric_usable(o.fabric, o.tls));
   auto secret = job_secret();
   if (!secret.ok()) return secret.status();
   if (o.tls && !*secret)

@@ -66,24 +66,50 @@ std::size_t unit_bytes(const Operation& o, int rank, int size) {
 
 }  // namespace
 
-/// Whether an algorithm can serve this call, of `bytes` a region or block: it is in the list, keeps the
-/// numerics, and copes with uneven blocks and, where input and output are the same memory, with that.
-bool Selector::serves(const Operation& o, std::size_t bytes, bool canonical, Algorithm algorithm,
-                      bool aliased) const {
+/// It is in the list, keeps the numerics, and copes with uneven blocks and, where input and output are the
+/// same memory, with that.
+const char* Selector::obstacle(const Operation& o, std::size_t bytes, bool canonical, Algorithm algorithm,
+                               bool aliased) const {
   const Ability& a = ability(o.collective, algorithm);
-  if (!a.exists || (canonical && o.reduces() && !a.canonical) || (aliased && !a.in_place)) return false;
-  if (hosts_ > 1 && a.staging) return false;  // staging buffers are memory that all ranks share
-  if (hosts_ == 1 && flow::between_hosts(algorithm)) return false;
-  if (!o.segments.empty() && (!a.staging || a.by_reference || a.in_line)) return false;
-  if (a.in_line && bytes > Arrival::kInline) return false;
-  // Pages are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
+  if (!a.exists) return "the collective has no such algorithm";
+  if (canonical && o.reduces() && !a.canonical) return "it does not reduce in rank order (canonical)";
+  if (aliased && !a.in_place) return "input and output are the same memory";
+  if (hosts_ > 1 && a.staging)
+    return "the group's ranks are on several hosts, which share no staging buffers";
+  if (hosts_ == 1 && flow::between_hosts(algorithm)) return "the group's ranks are on one host";
+  if (!o.segments.empty() && (!a.staging || a.by_reference || a.in_line))
+    return "it does not carry out several operations as one";
+  static_assert(Arrival::kInline == 56);
+  if (a.in_line && bytes > Arrival::kInline) return "more than 56 bytes do not fit into an arrival record";
+  // Slots are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
   // And a block read in place is found by the size of one's own.
-  return !o.uneven || (!a.by_reference && !(a.staging && o.collective == Collective::all_to_all));
+  if (o.uneven && (a.by_reference || (a.staging && o.collective == Collective::all_to_all)))
+    return "its blocks are uneven";
+  return nullptr;
+}
+
+Status Selector::refuse(const std::string& forced, const char* why, const Operation& o, std::size_t bytes,
+                        bool canonical, bool aliased) const {
+  std::vector<std::string_view> able;
+  for (int i = 0; i < flow::kAlgorithms; ++i)
+    if (const auto a = static_cast<Algorithm>(i); serves(o, bytes, canonical, a, aliased))
+      able.push_back(flow::name(a));
+  return invalid(fmt::format("{}: {} cannot serve this call: {}; these can: {}", name(o.collective), forced,
+                             why, fmt::join(able, ", ")));
+}
+
+/// Of one rank all algorithms are the same, and those that need several hosts must not stop it.
+bool Selector::forces(Collective c) const {
+  return job_algorithm_ && ability(c, *job_algorithm_).exists &&
+         !(size_ == 1 && flow::between_hosts(*job_algorithm_));
 }
 
 Selector::Selector(const Rules& rules, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
                    std::string job_algorithm)
-    : size_(size), hosts_(hosts), stream_bytes_(stream_bytes), job_algorithm_(std::move(job_algorithm)) {
+    : size_(size),
+      hosts_(hosts),
+      stream_bytes_(stream_bytes),
+      job_algorithm_(flow::parse_algorithm(job_algorithm)) {
   for (const Rule& r : rules.rows) {
     if (size < r.min_ranks || size > r.max_ranks) continue;
     if (r.hosts != Hosts::any && (r.hosts == Hosts::several) != (hosts > 1)) continue;
@@ -118,23 +144,17 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
   const char* reason = nullptr;
   if (!o.algorithm.empty()) {
     const auto a = flow::parse_algorithm(o.algorithm);
-    if (!a || !serves(o, bytes, canonical, *a, aliased)) {
-      std::vector<std::string_view> names;
-      for (int i = 0; i < flow::kAlgorithms; ++i)
-        if (serves(o, bytes, canonical, static_cast<Algorithm>(i), aliased))
-          names.push_back(flow::name(static_cast<Algorithm>(i)));
-      return invalid(fmt::format("{}: algorithm '{}' cannot serve this call{}; these can: {}",
-                                 name(o.collective), o.algorithm, canonical ? " (canonical)" : "",
-                                 fmt::join(names, ", ")));
-    }
+    const char* found = a ? obstacle(o, bytes, canonical, *a, aliased) : "there is no such algorithm";
+    if (found) return refuse(fmt::format("algorithm '{}'", o.algorithm), found, o, bytes, canonical, aliased);
     choice->algorithm = *a, choice->forced = true;
     reason = "forced by the caller";
-  } else if (!job_algorithm_.empty()) {
-    const auto a = flow::parse_algorithm(job_algorithm_);
-    if (a && *a != Algorithm::zerocopy && *a != Algorithm::pull && serves(o, bytes, canonical, *a, aliased)) {
-      choice->algorithm = *a, choice->forced = true;
-      reason = "OURO_ALGO";
-    }
+  } else if (forces(o.collective)) {
+    // Whether buffers alias is one rank's own affair: it declines when asked, and all end with one error.
+    if (const char* found = obstacle(o, bytes, canonical, *job_algorithm_, false))
+      return refuse(fmt::format("OURO_ALGO={}", flow::name(*job_algorithm_)), found, o, bytes, canonical,
+                    false);
+    choice->algorithm = *job_algorithm_, choice->forced = true;
+    reason = "OURO_ALGO";
   }
   const Row* registered = nullptr;
   if (!choice->forced) {
@@ -145,13 +165,9 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     if (size_ > 1 && !o.uneven && o.segments.empty()) {
       // Ranks whose buffers alias decline when asked, so this does not depend on `aliased`.
       registered = find(rows.registered, o, bytes, canonical, false);
-      const bool asked_for = job_algorithm_ == flow::name(Algorithm::zerocopy) &&
-                             serves(o, bytes, canonical, Algorithm::zerocopy, false);
       const Row* other = find(rows.others, o, bytes, canonical, false);
-      choice->try_pull = (other && other->algorithm == Algorithm::pull) ||
-                         (job_algorithm_ == flow::name(Algorithm::pull) &&
-                          serves(o, bytes, canonical, Algorithm::pull, false));
-      choice->try_zero_copy = asked_for || (registered && registered->algorithm == Algorithm::zerocopy);
+      choice->try_pull = other && other->algorithm == Algorithm::pull;
+      choice->try_zero_copy = registered && registered->algorithm == Algorithm::zerocopy;
     }
   }
   choice->staging = ability(o.collective, choice->algorithm).staging;
@@ -168,10 +184,9 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
                           registered && !registered->reason.empty() ? ": " + registered->reason : "");
     if (choice->try_pull)
       *why += "; pull where all buffers lie on huge pages and ranks may read each other's memory";
-    const bool asked = (choice->try_zero_copy && job_algorithm_ == flow::name(Algorithm::zerocopy)) ||
-                       (choice->try_pull && job_algorithm_ == flow::name(Algorithm::pull));
-    if (!job_algorithm_.empty() && !choice->forced && !asked)
-      *why += fmt::format("; OURO_ALGO={} cannot serve this call", job_algorithm_);
+    if (job_algorithm_ && !choice->forced)
+      *why +=
+          fmt::format("; OURO_ALGO={} does not concern {}", flow::name(*job_algorithm_), name(o.collective));
     if (choice->streams)
       *why += fmt::format("; non-temporal stores, as {} bytes or more are touched", stream_bytes_);
   }

@@ -1,6 +1,7 @@
 // Selection: which algorithm serves a call, and why. Used by group (each call) and explain.
 #pragma once
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,15 +33,17 @@ struct Choice {
 class Selector {
  public:
   /// `enough_cores`: the same on all ranks, on whatever host. `stream_bytes`: see Rules. `job_algorithm`:
-  /// OURO_ALGO, used where it can serve.
+  /// OURO_ALGO, for all collectives that have an algorithm of this name; or "".
   Selector(const Rules&, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
            std::string job_algorithm);
 
-  /// Errors: invalid, when the caller forced an algorithm that does not exist for this collective or breaks
-  /// its contract; the text lists those that do. The same choice on all ranks that agree on the call, but for
-  /// `streams`, which is each rank's own. `why`, if given, is filled in,
+  /// Errors: invalid, where the caller names an algorithm, or the job one that this collective has, which
+  /// cannot serve the call; the text says why, and which can. The same choice on all ranks that agree on the
+  /// call, but for `streams`, which is each rank's own. `why`, if given, is filled in,
   /// but not where the collective has a single flow.
   Status select(const Operation&, int rank, bool canonical, Choice*, std::string* why = nullptr) const;
+  /// Whether the job names the algorithm of a collective: its calls are then carried out one by one.
+  bool forces(Collective) const;
 
  private:
   struct Row {
@@ -54,11 +57,18 @@ class Selector {
   };
   const Row* find(const std::vector<Row>&, const Operation&, std::size_t bytes, bool canonical,
                   bool aliased) const;
-  bool serves(const Operation&, std::size_t bytes, bool canonical, flow::Algorithm, bool aliased) const;
+  /// Why an algorithm cannot serve a call of `bytes` a region or block; nullptr if it can.
+  const char* obstacle(const Operation&, std::size_t bytes, bool canonical, flow::Algorithm,
+                       bool aliased) const;
+  bool serves(const Operation& o, std::size_t bytes, bool canonical, flow::Algorithm a, bool aliased) const {
+    return obstacle(o, bytes, canonical, a, aliased) == nullptr;
+  }
+  Status refuse(const std::string& forced, const char* why, const Operation&, std::size_t bytes,
+                bool canonical, bool aliased) const;
   std::array<Rows, kCollectives> rows_;
   int size_, hosts_;
   std::size_t stream_bytes_;
-  std::string job_algorithm_;
+  std::optional<flow::Algorithm> job_algorithm_;
 };
 
 }  // namespace ouro::rt

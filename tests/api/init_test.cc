@@ -21,6 +21,7 @@
 #include "kernels/device/gpu.h"
 #include "runtime/core/fd.h"
 #include "tests/runtime/group/ranks.h"
+#include "transport/net/ucx/ucx.h"
 
 namespace ouro {
 namespace {
@@ -107,6 +108,18 @@ TEST(Init, RefusesWhatOnlySeveralHostsWouldRead) {
     const std::string said = alone({{name, value}});
     EXPECT_NE(said.find(name), said.npos) << name << '=' << value << ": " << said;
     EXPECT_NE(said.find(says), said.npos) << name << '=' << value << ": " << said;
+  }
+  const std::string fabric = alone({{"OURO_FABRIC", "ucx"}});
+  if (const Status ucx = transport::ucx_usable(); ucx.ok()) {
+    EXPECT_EQ("joined", fabric);
+    EXPECT_NE(alone({{"OURO_FABRIC", "ucx"}, {"OURO_SECURITY", "tls"}}).find("does not encrypt"),
+              std::string::npos);
+  } else {
+    EXPECT_EQ(ucx.reason(), Reason::unsupported);
+    EXPECT_EQ(fabric, ucx.message());
+    EXPECT_EQ(fabric, alone({{"OURO_FABRIC", "trusted"}}));
+    EXPECT_NE(fabric.find("OURO_FABRIC=ucx: "), fabric.npos) << fabric;
+    EXPECT_NE(fabric.find("expected tcp"), fabric.npos) << fabric;
   }
   const std::string late = alone({{"OURO_SILENT_WARN", "6"}});
   EXPECT_NE(late.find("OURO_SILENT_WARN=6 and OURO_SILENT_FAIL=5"), late.npos) << late;

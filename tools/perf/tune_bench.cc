@@ -9,6 +9,7 @@
 #include "tools/perf/measure.h"
 #include "tools/perf/probe.h"
 #include "tools/perf/report.h"
+#include "transport/shm/reach.h"
 
 namespace ouro::perf {
 namespace {
@@ -132,6 +133,14 @@ Status TuneBench::enter(std::size_t stream_bytes) {
     if (!pair) return pair.status();
     (registered ? registered_ : private_) = std::move(*pair);
   }
+  // A group whose algorithm is forced reads by reference or fails; rows with `pull` ask for this as well.
+  bool able = context_->impl()->host_memory().reaches(all);
+  for (const Buffer* b : {&private_->send, &private_->recv})
+    able = able && device::on_huge_pages(b->at(0), options_.max_bytes);
+  const std::uint8_t mine = able;
+  const auto may = collect(outer_.world(), &mine);
+  if (!may) return may.status();
+  pulls_ = std::find(may->begin(), may->end(), 0) == may->end();
   built_in_.emplace(rt::built_in_rules(), size(), 1, enough_cores(), ~std::size_t{0}, "");
   return {};
 }
@@ -243,6 +252,7 @@ std::vector<flow::Algorithm> TuneBench::able(const rt::Operation& o, bool regist
   for (int i = 0; i < flow::kAlgorithms; ++i) {
     const auto a = static_cast<flow::Algorithm>(i);
     if (a == flow::Algorithm::zerocopy && !registered) continue;
+    if (a == flow::Algorithm::pull && (registered || !pulls_)) continue;
     rt::Operation forced = o;
     forced.algorithm = flow::name(a);
     rt::Choice choice;

@@ -90,6 +90,7 @@ class TuneBench {
   std::optional<Context> context_;
   std::map<int, Group> groups_;  ///< by algorithm: OURO_ALGO was its name when the group was made
   std::optional<Pair> private_, registered_;
+  bool pulls_ = false;  ///< all ranks may read each other's private buffers, which lie on huge pages
   std::optional<rt::Selector> built_in_;
   std::size_t wrong_ = 0;
   int races_ = 0, disturbed_ = 0;

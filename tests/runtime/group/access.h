@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "runtime/exec/host/run_flow.h"
 #include "runtime/exec/host/single_round.h"
 #include "runtime/group/group.h"
 
@@ -28,6 +29,16 @@ struct TestAccess {
   static bool runs_single_round(const Group& g, const Operation& op) {
     Plan plan;
     return g.make_plan(op, &plan).ok() && plan.host && plan.host->run == run_single_round;
+  }
+  /// Whether a call is carried out by the flow of this algorithm and by no other, as its plan has it.
+  static bool carries_out(const Group& g, const Operation& op, flow::Algorithm algorithm) {
+    Plan plan;
+    if (!g.make_plan(op, &plan).ok() || !plan.host) return false;
+    const HostRun expected = host_flow(plan.op, algorithm, g.members_).run;
+    int found = 0, others = 0;
+    for (const FlowPlan* f : {&plan.host->flow, &plan.host->zero_copy, &plan.host->pull})
+      if (f->run) ++(f->run == expected ? found : others);
+    return expected && found == 1 && others == 0;
   }
   /// From now on this rank of the group selects by `rows` before those that are built in.
   static Status select_by(Group& g, std::string_view rows) {

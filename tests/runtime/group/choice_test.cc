@@ -168,5 +168,54 @@ TEST(Choices, AreNoneOfTheUsersBusinessWhereCallsDiffer) {
   EXPECT_EQ(outcome, "");
 }
 
+/// The job's algorithm serves all calls of the collectives that have it, one by one in a batch too, and where
+/// it cannot serve one, that call fails on all ranks, and only that.
+TEST(JobAlgorithm, ServesOrSaysWhyNot) {
+  if (hosts_of(2) > 1) GTEST_SKIP() << "staging buffers need one host";
+  for (const char* algorithm : {"ring", "chain", "tree", "halving", "oneshot", "direct", "zerocopy"}) {
+    const Variable job("OURO_ALGO", algorithm);
+    const std::string outcome = run_threads(3, [&](Context& c) -> std::string {
+      Group& g = c.world();
+      OURO_RANK_CHECK(explained(g).starts_with(algorithm), "{}", explained(g));
+      const bool registered = algorithm == std::string("zerocopy");
+      auto memory = c.alloc(4 * 3000);
+      OURO_RANK_OK(memory);
+      std::vector<float> heap(3000);
+      float* const x = registered ? static_cast<float*>(static_cast<void*>(memory->data())) : heap.data();
+      std::fill_n(x, 3000, static_cast<float>(c.rank() + 1));
+      const std::span<float> a(x, 1000), b(x + 1000, 1000), d(x + 2000, 1000);
+      group_start();
+      for (const auto& part : {a, b, d}) OURO_RANK_OK(all_reduce(g, part, part));
+      OURO_RANK_OK(group_end());
+      OURO_RANK_CHECK(x[0] == 6 && x[1500] == 6 && x[2999] == 6, "{} {} {}", x[0], x[1500], x[2999]);
+      rt::Operation o;
+      o.collective = Collective::all_reduce;
+      o.in = {x, 1000, DType::f32}, o.out = {x, 1000, DType::f32};
+      OURO_RANK_CHECK(rt::TestAccess::carries_out(*g.impl(), o, *flow::parse_algorithm(algorithm)),
+                      "the plan has another flow than {}", algorithm);
+      const std::string_view with = algorithm;
+      const bool ordered = with != "ring" && with != "tree" && with != "halving";
+      const Status exact = all_reduce(g, a, a, ReduceOp::sum, {.numerics = Numerics::canonical});
+      if (ordered) {
+        OURO_RANK_OK(exact);
+      } else {
+        OURO_RANK_CHECK(exact.reason() == Reason::invalid, "{}", exact.message());
+        const auto says =
+            fmt::format("OURO_ALGO={} cannot serve this call: it does not reduce in rank order", algorithm);
+        OURO_RANK_CHECK(exact.message().find(says) != std::string::npos, "{}", exact.message());
+      }
+      if (registered) {
+        const Status s = all_reduce(g, std::span(heap), std::span(heap));
+        OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
+        OURO_RANK_CHECK(s.message().find("Context::alloc") != std::string::npos, "{}", s.message());
+      }
+      OURO_RANK_OK(g.status());
+      OURO_RANK_OK(barrier(g));
+      return "";
+    });
+    EXPECT_EQ(outcome, "") << algorithm;
+  }
+}
+
 }  // namespace
 }  // namespace ouro::test

@@ -8,6 +8,7 @@
 
 #include "kernels/flow/list.h"
 #include "runtime/core/collectives.h"
+#include "tests/runtime/group/access.h"
 #include "tests/runtime/group/exchange.h"
 #include "tests/runtime/group/ranks.h"
 
@@ -73,6 +74,20 @@ float load_float(const std::byte* p, std::size_t i) {
   return f;
 }
 
+/// Whether the plan of such a call has the flow of its algorithm, and no other.
+bool carried_out(Group& g, const Exchange& x, const std::string& algorithm, const std::byte* in,
+                 std::byte* out) {
+  const auto sent = x.sent(g.rank()), received = x.received(g.rank());
+  const Collective c = x.form.collective;
+  rt::Operation o;
+  o.collective = c, o.root = x.root, o.algorithm = algorithm, o.uneven = x.form.uneven;
+  if (in) o.in = {in, x.in_count(g.rank()), DType::f32};
+  if (out) o.out = {out, x.out_count(g.rank()), DType::f32};
+  if (o.uneven && c != Collective::all_gather) o.in_counts = sent;
+  if (o.uneven && c != Collective::reduce_scatter) o.out_counts = received;
+  return rt::TestAccess::carries_out(*g.impl(), o, *flow::parse_algorithm(algorithm));
+}
+
 /// One call with one layout, and everything about it that this rank can see.
 std::string check_call(Group& g, const Exchange& x, const std::string& algorithm, Layout layout, Arena& large,
                        Arena& small) {
@@ -112,6 +127,9 @@ std::string check_call(Group& g, const Exchange& x, const std::string& algorithm
     }
   }
   OURO_RANK_OK(s);
+  if (!algorithm.empty() && x.count > 0)
+    OURO_RANK_CHECK(carried_out(g, x, algorithm, reads ? in : nullptr, writes ? out : nullptr),
+                    "another flow than {} has run", algorithm);
 
   if (writes) {
     const std::vector<float> expected = x.expected(r);

@@ -146,16 +146,57 @@ TEST(Selection, WhatTheCallerForcesBeatsRows) {
   }
 }
 
-TEST(Selection, TheJobsAlgorithmIsUsedWhereItCanServe) {
+TEST(Selection, TheJobsAlgorithmServesAllCollectivesThatHaveIt) {
   const Case c{"all_reduce:chain", 2, true, kAny, "ring"};
-  const Chosen x = choose(c, operation(Collective::all_reduce, 4096));
-  EXPECT_EQ(x.choice.algorithm, Algorithm::ring);
-  EXPECT_THAT(x.why, HasSubstr("OURO_ALGO"));
-  EXPECT_EQ(chosen(c, operation(Collective::broadcast, 4096)),
-            chosen({}, operation(Collective::broadcast, 4096)));
-  const Chosen in_place = choose({"", 2, true, kAny, "zerocopy"}, operation(Collective::all_reduce, 8));
-  EXPECT_TRUE(in_place.choice.try_zero_copy);
-  EXPECT_NE(in_place.choice.algorithm, Algorithm::zerocopy) << "something must serve private buffers";
+  for (const Collective has : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
+    const Chosen x = choose(c, operation(has, 4096));
+    EXPECT_EQ(x.choice.algorithm, Algorithm::ring);
+    EXPECT_TRUE(x.choice.forced);
+    EXPECT_FALSE(x.choice.try_zero_copy);
+    EXPECT_THAT(x.why, AllOf(StartsWith("ring"), HasSubstr("OURO_ALGO")));
+  }
+  const Chosen other = choose(c, operation(Collective::broadcast, 4096));
+  EXPECT_EQ(other.choice.algorithm, choose({}, operation(Collective::broadcast, 4096)).choice.algorithm);
+  EXPECT_FALSE(other.choice.forced);
+  EXPECT_THAT(other.why, HasSubstr("OURO_ALGO=ring does not concern broadcast"));
+  for (const char* by_reference : {"zerocopy", "pull"}) {
+    const Case forced{"", 2, true, kAny, by_reference};
+    EXPECT_EQ(chosen(forced, operation(Collective::all_reduce, 8)), by_reference);
+    EXPECT_TRUE(choose(forced, operation(Collective::all_reduce, 8)).choice.forced);
+  }
+}
+
+/// Not something else without a word.
+TEST(Selection, TheJobsAlgorithmThatCannotServeACallIsAnError) {
+  const auto refused = [](const char* algorithm, const Operation& o, bool canonical = false, int ranks = 2) {
+    const Chosen x = choose({"", ranks, true, kAny, algorithm}, o, canonical);
+    EXPECT_EQ(x.status.reason(), Reason::invalid)
+        << flow::name(x.choice.algorithm) << " served " << algorithm;
+    return x.status.message();
+  };
+  EXPECT_THAT(refused("ring", operation(Collective::all_reduce, 4096), true),
+              AllOf(HasSubstr("all_reduce: OURO_ALGO=ring cannot serve this call: it does not reduce in rank "
+                              "order (canonical); these can: "),
+                    HasSubstr("chain")));
+  EXPECT_THAT(refused("inline", operation(Collective::all_reduce, 60)), HasSubstr("more than 56 bytes"));
+  EXPECT_EQ(chosen({"", 2, true, kAny, "inline"}, operation(Collective::all_reduce, 56)), "inline");
+  Operation uneven = operation(Collective::all_to_all, 4096);
+  const std::vector<std::size_t> counts = {1024, 1024};
+  uneven.uneven = true, uneven.in_counts = uneven.out_counts = counts;
+  EXPECT_THAT(refused("direct", uneven), HasSubstr("uneven; these can: pairwise"));
+  for (const char* name : {"hierarchy", "hierarchy_tree"}) {
+    EXPECT_THAT(refused(name, operation(Collective::all_reduce, 8)), HasSubstr("on one host"));
+    EXPECT_NE(chosen({"", 1, true, kAny, name}, operation(Collective::all_reduce, 8, 1)), name)
+        << "a rank that is alone needs none";
+  }
+  const Chosen far = [&] {
+    const Rules rules = built_in_rules();
+    Chosen x;
+    x.status = Selector(rules, 4, 2, true, kAny, "direct")
+                   .select(operation(Collective::all_reduce, 8, 4), 0, false, &x.choice, &x.why);
+    return x;
+  }();
+  EXPECT_THAT(far.status.message(), HasSubstr("on several hosts, which share no staging buffers"));
 }
 
 TEST(Selection, RowsThatCannotServeArePassedOver) {

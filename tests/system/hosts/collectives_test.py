@@ -11,7 +11,7 @@ import lab
 # What carries the data, and how a build says that it cannot.
 WAYS = {"tcp": {}, "ucx": {"OURO_FABRIC": "ucx"}, "tls": {"OURO_SECURITY": "tls"},
         "four": {"OURO_TCP_CONNECTIONS": "4"}}
-CANNOT = {"ucx": "OURO_FABRIC=ucx: this build has tcp only", "tls": "OURO_SECURITY=tls: this build does not encrypt"}
+CANNOT = {"ucx": "OURO_FABRIC=ucx: this build has no UCX"}
 
 
 def hashes(events):

@@ -46,8 +46,10 @@ endforeach()
 expect(2 "257 not in range" all_reduce -t 257)
 expect(0 "NCCL_TESTS_SPLIT_MASK" --help)
 set(ENV{OURO_ALGO} halving)
-expect(0 "OURO_ALGO=halving cannot serve this call" all_gather -t 2 -b 64 -e 64 -n 2 --explain)
+expect(0 "OURO_ALGO=halving does not concern all_gather" all_gather -t 2 -b 64 -e 64 -n 2 --explain)
 expect(0 "halving over shared-memory[^\n]*OURO_ALGO" all_reduce -t 2 -b 64 -e 64 -n 2 --explain)
+set(ENV{OURO_ALGO} inline)
+expect(1 "OURO_ALGO=inline cannot serve this call: more than 56 bytes" all_reduce -t 2 -b 64 -e 64 -n 2)
 unset(ENV{OURO_ALGO})
 
 # The names of nccl-tests come with the program's own target.

@@ -10,6 +10,9 @@
 
 namespace ouro::transport {
 
+/// Whether this build and this machine have UCX, which is loaded. Errors: unsupported.
+Status ucx_usable();
+
 /// Connects by itself, with the first frame to a peer.
 class UcxFabric : public Fabric {
  public:

@@ -3,8 +3,10 @@
 
 namespace ouro::transport {
 
-Result<std::unique_ptr<UcxFabric>> UcxFabric::create(Options) {
-  return Status(unsupported("OURO_FABRIC=ucx: this build has no UCX (configure with -DOURO_UCX=on)"));
+Status ucx_usable() {
+  return unsupported("OURO_FABRIC=ucx: this build has no UCX (configure with -DOURO_UCX=on); expected tcp");
 }
+
+Result<std::unique_ptr<UcxFabric>> UcxFabric::create(Options) { return ucx_usable(); }
 
 }  // namespace ouro::transport

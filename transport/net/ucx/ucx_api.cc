@@ -13,6 +13,7 @@
 #include <set>
 
 #include "runtime/core/log.h"
+#include "transport/net/ucx/ucx.h"
 
 namespace ouro::transport {
 namespace {
@@ -91,6 +92,12 @@ Result<UcxApi> open() {
 std::string UcxApi::version() const { return fmt::format("{}.{}.{}", major, minor, release); }
 
 std::string UcxApi::header_version() { return fmt::format("{}.{}", UCP_API_MAJOR, UCP_API_MINOR); }
+
+Status ucx_usable() {
+  const auto api = UcxApi::load();
+  if (api.ok()) return {};
+  return unsupported(fmt::format("OURO_FABRIC=ucx: {}; expected tcp", api.status().failure()->text));
+}
 
 Result<const UcxApi*> UcxApi::load() {
   static const Result<UcxApi>& api =
