@@ -64,6 +64,7 @@ def parse(argv):
     p = argparse.ArgumentParser(prog="bench/compare", description="ouro beside Open MPI, MPICH and Gloo on this machine.",
                                 epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--build", default=str(ROOT / "build"), help="build directory with bin/compare_* (default: build/)")
+    p.add_argument("--against", metavar="BUILD", help="the only peer is ouro of this build directory, named `other`: old beside new")
     p.add_argument("--quick", action="store_true", help="method A, float32, up to 16 MiB, the fastest peers, short blocks: minutes")
     p.add_argument("--sweep", action="store_true", help="all powers of two from 8 B to 256 MiB")
     p.add_argument("--only", action="append", default=[], metavar="NAME=VALUES", help="see below")
@@ -76,8 +77,10 @@ def parse(argv):
     p.add_argument("--csv", metavar="FILE")
     p.add_argument("--plot", metavar="FILE.svg", help="latency and bus bandwidth over size")
     args = p.parse_args(argv)
-    if args.transport and (args.sweep or args.only or args.plot):
-        p.error("--transport goes without --sweep, --only and --plot")
+    if args.transport and (args.sweep or args.only or args.plot or args.against):
+        p.error("--transport goes without --sweep, --only, --plot and --against")
+    if args.against and any(text.startswith("peers=") for text in args.only):
+        p.error("--against goes without --only peers")
     try:
         args.filters = Filters(args.only)
     except ValueError as e:
@@ -101,10 +104,15 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def build_of(setting, args):
+    return args.against if setting.name == settings.OTHER.name else args.build
+
+
 def available(args):
     """Settings that can run, and a line for each family that cannot."""
-    bin_ = pathlib.Path(args.build) / "bin"
     wanted = [s for s in settings.SETTINGS if not args.quick or s.quick]
+    if args.against:
+        wanted = [s for s in wanted if s.name == "ouro"] + [settings.OTHER]
     if "peers" in args.filters.wanted:
         names = args.filters.wanted["peers"]
         wanted = [s for s in settings.SETTINGS if s.name in (*names, "ouro") or s.family == "gloo" and "gloo" in names]
@@ -112,7 +120,7 @@ def available(args):
         wanted = [s for s in wanted if s.name != "ouro-4k"]
     missing = {}
     for s in wanted:
-        program, launcher = bin_ / f"compare_{s.family}", settings.LAUNCHERS.get(s.family)
+        program, launcher = pathlib.Path(build_of(s, args)) / "bin" / f"compare_{s.family}", settings.LAUNCHERS.get(s.family)
         if launcher and not shutil.which(launcher) or not program.exists():
             install = settings.PACKAGES.get(s.family)
             missing[s.family] = f"without {s.family}: no {program}" + (
@@ -170,7 +178,7 @@ class Run:
             a = self.args
             every = [*arguments, "--ranks", str(ranks), "--cores", ",".join(map(str, self.cores)),
                      "--blocks", str(a.blocks), "--block-ms", str(a.block_ms)]
-            return settings.commands(setting, a.build, ranks, self.cores, every)
+            return settings.commands(setting, build_of(setting, a), ranks, self.cores, every)
 
         load = machine.Load()
         why = launch.run(make, settings.environment(setting, os.environ), [t.line for t in tasks],

@@ -93,7 +93,7 @@ def _rows_of(key, buffer, samples, probes, cores, l3):
         return []
     if any(s.wrong for s in mine):
         return [Row(key, buffer, mine[-1].modes[1], None, None, verdict="void", marks=["ouro's result was wrong"])]
-    theirs = [s for s in samples if not s.peer.startswith("ouro")]
+    theirs = [s for s in samples if not s.peer.startswith("ouro") and (s.peer != settings.OTHER.name or s.buffer == kind)]
     if buffer == "private-4k":
         theirs = [s for s in theirs if not settings.keeps(s.peer)]
     void = sorted({s.peer for s in theirs if s.wrong})
@@ -124,7 +124,8 @@ def _row(key, buffer, mode, mine, theirs, marks, probes, cores, l3):
         row.ratio = statistics.median(row.ratios) if row.ratios else None
     floor = limits.floor_us(key, buffer, probes.get(mode), cores, l3)
     row.limit_share = floor / us if floor and us > 0 else None
-    row.target, row.limit_target = targets.ratio(key, buffer), targets.share(key, buffer)
+    if row.best_peer != settings.OTHER.name:
+        row.target, row.limit_target = targets.ratio(key, buffer), targets.share(key, buffer)
     row.verdict = verdict(row)
     return row
 

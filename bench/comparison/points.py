@@ -49,7 +49,7 @@ def tasks(setting, wanted, buffers):
     found = []
     for key in wanted:
         kinds = ["private"]
-        if setting.name == "ouro":
+        if setting.name in ("ouro", "other"):
             kinds = [b for b in ("private", "registered") if b in buffers]
         elif setting.name == "ouro-4k":
             kinds = kinds if key.dtype == "float32" and "private-4k" in buffers else []

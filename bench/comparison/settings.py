@@ -50,6 +50,9 @@ SETTINGS = (
     Setting("gloo", "gloo", True, quick=True),  # everything but all-reduce
 )
 
+# ouro of another build directory, to see what a change did.
+OTHER = Setting("other", "ouro", True)
+
 # What to install (Debian) where a family is missing.
 PACKAGES = {
     "ompi": "openmpi-bin libopenmpi-dev",

@@ -41,6 +41,13 @@ class Rows(unittest.TestCase):
         (row,) = here.rows([here.sample("ouro", 0, 10), here.sample("mpich", 0, 20, modes=here.FAR)])
         self.assertIsNone(row.best_peer)
 
+    def test_another_build_is_compared_with_the_same_buffers_and_has_no_target(self):
+        samples = [here.sample(peer, 0, us, buffer=b) for peer, b, us in
+                   (("ouro", "private", 1000), ("ouro", "registered", 500), ("other", "private", 900), ("other", "registered", 1000))]
+        private, registered = here.rows(samples)
+        self.assertEqual((private.ratio, private.verdict, private.target), (0.9, "slower", None))
+        self.assertEqual((registered.ratio, registered.verdict, registered.limit_target), (2.0, "no target", None))
+
     def test_disturbed_samples_do_not_count(self):
         samples = [here.sample("ouro", 0, 10), here.sample("ouro", 1, 90, others=0.07), here.sample("ouro", 2, 80, modes=("near", "far"))]
         (row,) = here.rows(samples)
