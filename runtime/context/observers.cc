@@ -17,18 +17,19 @@ void Observers::enrol(MemberObserver& g) {
   if (!gone.empty()) g.on_losses(gone);
 }
 
-void Observers::enrol_gpu(MemberObserver& g) {
+void Observers::enrol(DeviceObserver& g) {
   std::lock_guard lock(gpu_mutex_);
   gpu_groups_.push_back(&g);
 }
 
 void Observers::dismiss(MemberObserver& g) {
-  {
-    std::lock_guard lock(gpu_mutex_);
-    std::erase(gpu_groups_, &g);
-  }
   std::lock_guard lock(mutex_);
   std::erase(groups_, &g);
+}
+
+void Observers::dismiss(DeviceObserver& g) {
+  std::lock_guard lock(gpu_mutex_);
+  std::erase(gpu_groups_, &g);
 }
 
 void Observers::report_deaths(const std::vector<int>& ranks) {
@@ -70,7 +71,7 @@ void Observers::scan_errors() {
 
 void Observers::look_at_gpu() {
   std::lock_guard lock(gpu_mutex_);
-  for (MemberObserver* g : gpu_groups_) g->look_at_gpu();
+  for (DeviceObserver* g : gpu_groups_) g->look_at_gpu();
 }
 
 }  // namespace ouro::rt

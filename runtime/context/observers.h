@@ -16,10 +16,18 @@ class MemberObserver {
       const std::vector<Loss>&) = 0;   ///< ranks that have gone; those of others are ignored
   virtual void on_fenced(int by) = 0;  ///< rank `by` goes on without this one
   virtual void adopt_errors() = 0;     ///< a peer has published an error
-  virtual void look_at_gpu() = 0;      ///< time to look after operations on devices
 
  protected:
   ~MemberObserver() = default;
+};
+
+/// Who has operations on devices under way, which nobody waits for on the host.
+class DeviceObserver {
+ public:
+  virtual void look_at_gpu() = 0;  ///< time to look after them
+
+ protected:
+  ~DeviceObserver() = default;
 };
 
 /// Tells the groups of this rank of losses, fences and published errors of members. Thread-safe; with
@@ -31,9 +39,10 @@ class Observers {
 
   /// It is told of earlier losses at once.
   void enrol(MemberObserver&);
-  /// From now on the watch thread looks after this group's operations on devices, too.
-  void enrol_gpu(MemberObserver&);
+  /// From now on the watch thread looks after these operations.
+  void enrol(DeviceObserver&);
   void dismiss(MemberObserver&);
+  void dismiss(DeviceObserver&);
 
   /// Processes of this host that have ended.
   void report_deaths(const std::vector<int>& ranks);
@@ -49,8 +58,8 @@ class Observers {
   std::vector<std::uint32_t> errors_seen_;
   std::mutex mutex_;
   std::vector<MemberObserver*> groups_;
-  std::mutex gpu_mutex_;  // taken before mutex_, held while those groups are looked after
-  std::vector<MemberObserver*> gpu_groups_;
+  std::mutex gpu_mutex_;  // held while those groups are looked after
+  std::vector<DeviceObserver*> gpu_groups_;
 };
 
 }  // namespace ouro::rt

@@ -11,29 +11,29 @@
 namespace ouro::rt {
 
 struct TestAccess {
-  static std::uint64_t round(const Group& g) { return g.host_.rounds.round_; }
+  static std::uint64_t round(const Group& g) { return g.resources_.rounds.round_; }
   /// What is left of so many rounds in which this rank has posted nothing, when round `round` is next: their
   /// number, and whatever the executor did at the end of a round of a certain number. All ranks, at rest.
   static Status only_read_until(Group& g, std::uint64_t round) {
-    while (g.host_.rounds.round_ < round) {
+    while (g.resources_.rounds.round_ < round) {
       const std::uint64_t renewed =
-          (g.host_.rounds.round_ / StagingView::kRenewal + 1) * StagingView::kRenewal;
-      g.host_.rounds.round_ = std::min(renewed, round) - 1;
-      g.host_.rounds.release();
+          (g.resources_.rounds.round_ / StagingView::kRenewal + 1) * StagingView::kRenewal;
+      g.resources_.rounds.round_ = std::min(renewed, round) - 1;
+      g.resources_.rounds.release();
     }
     return {};
   }
   /// Whether staged flows of one round run by hand. All ranks alike, at rest; calls that name an algorithm,
   /// since others are planned once.
-  static void single_rounds(Group& g, bool on) { g.host_.single_rounds = on; }
+  static void single_rounds(Group& g, bool on) { g.resources_.single_rounds = on; }
   static bool runs_single_round(const Group& g, const Operation& op) {
     Plan plan;
-    return g.make_plan(op, &plan).ok() && plan.host && plan.host->run == run_single_round;
+    return g.planner_.make(op, &plan).ok() && plan.host && plan.host->run == run_single_round;
   }
   /// Whether a call is carried out by the flow of this algorithm and by no other, as its plan has it.
   static bool carries_out(const Group& g, const Operation& op, flow::Algorithm algorithm) {
     Plan plan;
-    if (!g.make_plan(op, &plan).ok() || !plan.host) return false;
+    if (!g.planner_.make(op, &plan).ok() || !plan.host) return false;
     const HostRun expected = host_flow(plan.op, algorithm, g.members_).run;
     int found = 0, others = 0;
     for (const FlowPlan* f : {&plan.host->flow, &plan.host->zero_copy, &plan.host->pull})
@@ -46,7 +46,8 @@ struct TestAccess {
     const auto first = parse_rules(rows);
     OURO_TRY(first.status());
     rules.rows.insert(rules.rows.begin(), first->begin(), first->end());
-    g.selector_ = std::make_unique<Selector>(rules, g.size(), g.members_.hosts(), true, ~std::size_t{0}, "");
+    g.planner_.selector_ =
+        std::make_unique<Selector>(rules, g.size(), g.members_.hosts(), true, ~std::size_t{0}, "");
     return {};
   }
 };

@@ -1,0 +1,208 @@
+// How a group fails. See failure_detector.h.
+#include "runtime/group/failure_detector.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/core/log.h"
+#include "runtime/group/mismatch.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kExplainMismatch = 500ms;
+
+double in_seconds(std::chrono::milliseconds t) { return std::chrono::duration<double>(t).count(); }
+
+}  // namespace
+
+Status FailureDetector::status() const {
+  std::lock_guard lock(mutex_);
+  return error_;
+}
+
+int FailureDetector::from_world(int world_rank) const {
+  for (int r = 0; r < members_.size(); ++r)
+    if (members_.world_rank(r) == world_rank) return r;
+  return -1;
+}
+
+/// Adds to an error what is known of the group, of the operation and of the rank that is named.
+void FailureDetector::complete(Failure* f, const InFlight* op) {
+  // What the context found out on a control socket names a rank of the job.
+  if (f->detector == "socket" && f->rank >= 0) f->rank = from_world(f->rank);
+  if (f->group.empty()) f->group = settings_.group;
+  f->generation = settings_.generation;
+  if (op && f->op.empty() && op->seq > 0) {
+    f->op = name(op->plan->op.collective);
+    f->seq = op->seq;
+    if (f->elapsed_s == 0 && op->start != Clock::time_point{}) f->elapsed_s = op->elapsed();
+  }
+  if (f->rank >= 0 && f->rank < members_.size() && f->pid == 0) {
+    const Peer& p = members_.peer(f->rank);
+    f->host = p.host;
+    f->pid = p.pid;
+  }
+  if (f->dead.empty())
+    for (int r = 0; r < members_.size(); ++r)
+      if (members_.is_dead(r)) f->dead.push_back(r);
+}
+
+Status FailureDetector::fail(Failure f, const InFlight* op, bool tell_peers) {
+  // Who left because of an error has said so first, and the error is the cause of what was found out here.
+  if (tell_peers && f.reason == Reason::peer_dead) adopt_errors();
+  complete(&f, op);
+  {
+    std::lock_guard lock(mutex_);
+    if (!error_.ok()) return error_;
+    error_ = Status(f);
+  }
+  std::atomic_ref(abort_word_).store(1, std::memory_order_release);
+  {
+    std::lock_guard lock(release_mutex_);
+    if (release_) release_(Status(f));
+  }
+  const Collective collective = op ? op->plan->op.collective : Collective::none;
+  if (tell_peers && context_.records().publish(members_.mine(), f, collective)) context_.tell();
+  OURO_INFO(COLL, "{}", Status(f).message());
+  return Status(std::move(f));
+}
+
+void FailureDetector::when_failed(std::function<void(const Status&)> release) {
+  std::lock_guard lock(release_mutex_);
+  release_ = std::move(release);
+  if (const Status s = status(); release_ && !s.ok()) release_(s);
+}
+
+void FailureDetector::adopt_errors() {
+  if (!status().ok()) return;
+  for (int r = 0; r < members_.size(); ++r) {
+    const GroupRecord* const record = r == members_.rank() ? nullptr : members_.find_ours(r);
+    if (!record) continue;
+    const std::uint32_t i = record->error.get();
+    if (i == 0 || i > kErrors) continue;
+    const ErrorRecord& e = members_.page(r).errors[i - 1];
+    Failure f;
+    f.reason = e.reason <= Reason::device ? e.reason : Reason::ring_corrupt;
+    f.rank = e.rank >= 0 && e.rank < members_.size() ? e.rank : -1;
+    f.seq = e.seq;
+    if (e.op != Collective::none && static_cast<int>(e.op) < kCollectives) f.op = name(e.op);
+    f.elapsed_s = e.elapsed_s;
+    f.detector.assign(e.detector, strnlen(e.detector, sizeof e.detector));
+    f.text.assign(e.text, strnlen(e.text, sizeof e.text));
+    (void)fail(std::move(f), nullptr, false);
+    return;
+  }
+}
+
+void FailureDetector::on_losses(const std::vector<Loss>& losses) {
+  const Loss* first = nullptr;
+  int rank = -1;
+  for (const Loss& loss : losses)
+    if (const int r = from_world(loss.rank); r >= 0 && (!first || r < rank)) first = &loss, rank = r;
+  if (!first) return;
+  Failure f{.reason = first->reason, .text = first->text, .rank = rank, .detector = first->detector};
+  const GroupRecord& mine = members_.mine();
+  if (const std::uint64_t seq = mine.entered.get(); seq > mine.completed.get() && seq > 0) {
+    if (const auto s = entered_as(mine, seq)) {
+      f.op = name(static_cast<Collective>(s->what & 0xff));
+      f.seq = seq;
+    }
+  }
+  // On one host every member sees it by a pidfd of its own; between hosts some hear of it before others.
+  (void)fail(std::move(f), nullptr, !settings_.one_host);
+}
+
+void FailureDetector::on_fenced(int by) {
+  if (from_world(by) < 0) return;
+  std::atomic_ref(members_.mine().shrinking.value).store(static_cast<std::uint32_t>(Shrinking::fenced));
+  (void)fail({.reason = Reason::fenced,
+              .text = "the others gave this rank up and have gone on without it",
+              .rank = members_.rank(),
+              .detector = "peer"},
+             nullptr, false);
+}
+
+Status FailureDetector::look(InFlight& op) {
+  adopt_errors();
+  OURO_TRY(status());
+  OURO_TRY(look_for_mismatch(op));
+  std::vector<int> absent;
+  for (int r = 0; r < members_.size(); ++r) {
+    if (r == members_.rank()) continue;
+    const GroupRecord* const ours = members_.find_ours(r);
+    if (ours && ours->entered.get() >= op.seq) continue;
+    absent.push_back(r);
+    if (!members_.has_left(r)) continue;
+    if (op.left_since == Clock::time_point{}) op.left_since = Clock::now();
+    if (Clock::now() - op.left_since >= kCauseFirst)
+      return fail({.reason = Reason::peer_dead,
+                   .text = "it left the group before it entered this operation",
+                   .rank = r,
+                   .detector = "control page"},
+                  &op, true);
+  }
+  const Collective collective = op.plan->op.collective;
+  const double elapsed = op.elapsed();
+  if (!op.late_said && !absent.empty() && elapsed >= in_seconds(settings_.late_after)) {
+    op.late_said = true;
+    OURO_WARN("ranks {{{}}} have not entered {} seq {} of group {}; {} ranks wait, {:.1f} s",
+              fmt::join(absent, ","), name(collective), op.seq, settings_.group,
+              members_.size() - static_cast<int>(absent.size()), elapsed);
+  }
+  if (elapsed < in_seconds(settings_.deadline)) return {};
+  if (absent.empty() && op.plan->op.traits().neighbours())
+    return fail({.reason = Reason::deadline,
+                 .text = fmt::format(
+                     "all ranks entered, and this one {} rank {}: their rows do not match, or it is slow",
+                     op.awaited.sends ? "got no vector of" : "could not give its vector to", op.awaited.peer),
+                 .rank = op.awaited.peer,
+                 .detector = "deadline"},
+                &op, true);
+  return fail(
+      {.reason = Reason::deadline,
+       .text = absent.empty() ? "all ranks entered, and it did not end in time"
+                              : fmt::format("ranks {{{}}} have not entered it", fmt::join(absent, ",")),
+       .rank = absent.empty() ? -1 : absent.front(),
+       .detector = "deadline"},
+      &op, true);
+}
+
+Status FailureDetector::look_for_mismatch(const InFlight& op) {
+  auto found = find_mismatch(members_, op.seq, op.plan->signature);
+  return found ? fail(std::move(*found), &op, true) : Status();
+}
+
+Status FailureDetector::stick(Status outcome, const InFlight& op) {
+  if (!ok()) return status();
+  if (outcome.ok() || outcome.reason() == Reason::invalid || outcome.reason() == Reason::unsupported)
+    return outcome;
+  const Failure& f = *outcome.failure();
+  return is_suspicion(f) ? resolve(f, op) : fail(f, &op, true);
+}
+
+Status FailureDetector::resolve(const Failure& suspected, const InFlight& op) {
+  const int with = suspected.rank;
+  for (const auto until = Clock::now() + kExplainMismatch; Clock::now() < until;
+       std::this_thread::sleep_for(1ms)) {
+    adopt_errors();
+    OURO_TRY(status());
+    OURO_TRY(look_for_mismatch(op));
+  }
+  const GroupRecord* const record = members_.find(with);
+  return fail({.reason = Reason::mismatch,
+               .text = fmt::format(
+                   "this rank is in operation {}, {}; rank {} is in another, and has come to operation {}",
+                   op.seq, op.plan->signature.text(), with, record ? record->entered.get() : 0),
+               .rank = with,
+               .detector = suspected.detector},
+              &op, true);
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,108 @@
+// How a group fails. Used by Group and its parts.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "runtime/context/context.h"
+#include "runtime/core/wait.h"
+#include "runtime/group/member_records.h"
+#include "runtime/plan/in_flight.h"
+
+namespace ouro::rt {
+
+/// The first error of a group, and how it is found: by the look of a waiting rank (late, dead, departed and
+/// disagreeing members, errors of peers, the deadline), by the context's threads, or by whoever reports it.
+/// Thread-safe.
+class FailureDetector final : public MemberObserver {
+ public:
+  struct Settings {
+    std::string group;  ///< its name, for messages
+    std::uint64_t generation = 0;
+    std::chrono::milliseconds deadline{0}, late_after{0};
+    bool one_host = true;
+  };
+  FailureDetector(Context& context, MemberRecords& members, Settings settings)
+      : context_(context), members_(members), settings_(std::move(settings)) {}
+
+  /// Whether the group is whole; one load.
+  bool ok() const {
+    return std::atomic_ref(const_cast<std::uint32_t&>(abort_word_)).load(std::memory_order_acquire) == 0;
+  }
+  Status status() const;
+  /// Non-zero once the group has failed; every wait watches it.
+  const std::uint32_t* abort_word() const { return &abort_word_; }
+  const Settings& settings() const { return settings_; }
+
+  /// The first error wins: completes it with what is known here and of `op`, if it belongs to one, keeps it,
+  /// and raises the abort word. Returns the error that the group has.
+  Status fail(Failure, const InFlight* op, bool tell_peers);
+  /// `release` is called with the first error, which may have come before; by one thread at a time.
+  void when_failed(std::function<void(const Status&)> release);
+
+  /// Asked from time to time while an operation waits. Errors: what has ended the group.
+  Status look(InFlight&);
+  /// The error of an operation becomes the group's, unless it leaves the group usable (invalid, unsupported).
+  Status stick(Status outcome, const InFlight&);
+
+  // Called by the context, possibly from its threads.
+  void on_losses(const std::vector<Loss>&) override;
+  /// World rank `by` and others have gone on without this rank.
+  void on_fenced(int by) override;
+  /// Takes over an error that a peer has published.
+  void adopt_errors() override;
+  /// A rank leaves early because of an error, too: the cause gets this long to be seen before the leaver is
+  /// named.
+  static constexpr std::chrono::milliseconds kCauseFirst{100};
+
+ private:
+  /// Finds out who disagrees with whom, where an executor suspects that a peer is in another operation.
+  Status resolve(const Failure& suspected, const InFlight&);
+  /// The error if what the members entered as this operation differs.
+  Status look_for_mismatch(const InFlight&);
+  void complete(Failure*, const InFlight*);
+  int from_world(int world_rank) const;  // or -1
+
+  Context& context_;
+  MemberRecords& members_;
+  const Settings settings_;
+  std::uint32_t abort_word_ = 0;
+  mutable std::mutex mutex_;
+  Status error_;  // the first one
+  std::mutex release_mutex_;
+  std::function<void(const Status&)> release_;
+};
+
+/// How an operation waits: the detector looks around in its place.
+class OperationWaiter final : public Waiter {
+ public:
+  OperationWaiter(FailureDetector& detector, const CoreShare& cores)
+      : Waiter(detector.abort_word(), cores.spin(), cores.crowded()), detector_(detector) {}
+  void begin(const Plan& plan, std::uint64_t seq) {
+    in_flight_.plan = &plan;
+    in_flight_.seq = seq;
+    looked_ = false;
+  }
+  InFlight& in_flight() { return in_flight_; }
+
+ protected:
+  Status look(Clock::duration elapsed) override {
+    if (!looked_) {  // the clock is read on the slow path only
+      in_flight_.start = Clock::now() - elapsed;
+      in_flight_.late_said = false;
+      in_flight_.left_since = {};
+      looked_ = true;
+    }
+    return detector_.look(in_flight_);
+  }
+
+ private:
+  FailureDetector& detector_;
+  InFlight in_flight_;
+  bool looked_ = false;
+};
+
+}  // namespace ouro::rt

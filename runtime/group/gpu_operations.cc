@@ -1,0 +1,211 @@
+// Operations on the memory of this rank's GPU. See gpu_operations.h.
+#include "runtime/group/gpu_operations.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <new>
+#include <utility>
+
+namespace ouro::rt {
+
+GpuOperations::~GpuOperations() {
+  context_.observers().dismiss(static_cast<DeviceObserver&>(*this));
+  detector_.when_failed({});
+  executor_.reset();
+}
+
+GpuExecutor* GpuOperations::made() {
+  std::lock_guard lock(mutex_);
+  return executor_.get();
+}
+
+GpuExecutor& GpuOperations::executor() {
+  std::unique_lock lock(mutex_);
+  if (!executor_) {
+    executor_ =
+        std::make_unique<GpuExecutor>(context_, members_, waiter_, key_, detector_.settings().deadline);
+    lock.unlock();
+    detector_.when_failed([gpu = executor_.get()](const Status& why) { gpu->pending().release(why); });
+    context_.observers().enrol(static_cast<DeviceObserver&>(*this));
+  }
+  return *executor_;
+}
+
+bool GpuOperations::idle() {
+  GpuExecutor* const gpu = made();  // looking at operations may end them, and the group: not under the lock
+  return !gpu || gpu->pending().idle();
+}
+
+void GpuOperations::drain() {
+  if (GpuExecutor* const gpu = made()) gpu->pending().drain();
+}
+
+std::uint64_t GpuOperations::ran(GpuPath path) {
+  GpuExecutor* const gpu = made();
+  return gpu ? gpu->ran(path) : 0;
+}
+
+Result<std::shared_ptr<GpuStream>> GpuOperations::own_stream() {
+  std::lock_guard lock(stream_mutex_);
+  if (!own_stream_) {
+    if (context_.spec().gpu < 0) return invalid("this rank has no GPU");
+    auto made = GpuStream::create(context_.spec().gpu, 0);
+    if (!made.ok()) return made.status();
+    own_stream_ = std::move(*made);
+  }
+  return own_stream_;
+}
+
+Status GpuOperations::check(const Operation& op, Stream* stream) const {
+  const int device = context_.spec().gpu;
+  const bool reads = op.in.device.kind == Device::Kind::cuda;
+  const int found = !on_device(op) ? stream->gpu()->device()
+                    : reads        ? op.in.device.index
+                                   : op.out.device.index;
+  if (found != device)
+    return invalid(fmt::format("{}: a buffer or stream on GPU {}; this rank {}", name(op.collective), found,
+                               device < 0 ? "has no GPU" : fmt::format("has GPU {}", device)));
+  if (stream && stream->gpu() && stream->gpu()->device() != device)
+    return invalid(fmt::format("{}: a stream of GPU {} for a buffer on GPU {}", name(op.collective),
+                               stream->gpu()->device(), device));
+  return {};
+}
+
+Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared_ptr<WorkState>* work,
+                             bool wait) {
+  std::shared_ptr<GpuStream> on;
+  if (stream) {
+    on = stream->shared_from_this();
+  } else {
+    auto own = own_stream();
+    if (!own.ok()) return own.status();
+    on = std::move(*own);
+  }
+  Plan fresh;
+  const Plan* plan = planner_.find(op);
+  if (!plan) {
+    OURO_TRY(planner_.make(op, &fresh));
+    plan = &fresh;
+  }
+  GpuExecutor& gpu = executor();
+  const auto path = gpu.path(plan->op, plan->choice);
+  if (!path.ok()) return path.status();
+  std::shared_ptr<WorkState> mine;
+  if (!work) work = &mine;
+  const std::uint64_t ticket = sequencer_.take_ticket();
+  Status outcome;
+  if (*path == GpuPath::staged && !plan->idle) {
+    outcome = submit_staged(plan->op, ticket, on, work);
+  } else {
+    *work = std::make_shared<WorkState>();
+    outcome = sequencer_.begin(*plan, ticket);
+    if (outcome.ok() && !plan->idle) {
+      try {
+        outcome = gpu.run(*plan, *path, ticket + 1, on, work);
+      } catch (const std::bad_alloc&) {
+        outcome = no_memory();
+      }
+    }
+    outcome = detector_.stick(std::move(outcome), waiter_.in_flight());
+    if (plan->idle || !outcome.ok()) (*work)->complete(outcome);
+    sequencer_.pass(ticket + 1);
+  }
+  if (!outcome.ok() || !wait) return outcome;
+  (*work)->wait();
+  return (*work)->outcome();
+}
+
+/// The host's part takes the turn when the device has come to it; or it never comes, and the turn is let go
+/// here.
+Status GpuOperations::submit_staged(const Operation& op, std::uint64_t ticket,
+                                    const std::shared_ptr<GpuStream>& stream,
+                                    std::shared_ptr<WorkState>* work) {
+  const auto taken = std::make_shared<std::atomic<bool>>(false);
+  const Status enqueued = executor_->run_staged(
+      op, stream,
+      [this, ticket, taken](const Operation& host) {
+        if (taken->exchange(true)) return detector_.status();
+        Plan here;
+        Status planned = planner_.make(host, &here);
+        if (planned.ok()) return host_.execute(here, ticket);
+        sequencer_.skip(ticket);
+        return planned;
+      },
+      work);
+  if (enqueued.ok()) return {};
+  if (!taken->exchange(true)) sequencer_.skip(ticket);
+  if (enqueued.reason() == Reason::invalid || enqueued.reason() == Reason::unsupported) return enqueued;
+  return detector_.fail(*enqueued.failure(), nullptr, true);
+}
+
+Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::shared_ptr<Message>> messages,
+                                                               const std::shared_ptr<GpuStream>& stream,
+                                                               Exchange exchange) const {
+  gpu::Gpu& gpu = gpu::gpu();
+  if (stream->device() != context_.spec().gpu)
+    return invalid(fmt::format("message: a stream of GPU {}; this rank has GPU {}", stream->device(),
+                               context_.spec().gpu));
+  for (const auto& m : messages) {
+    if (!m->on_device || m->bytes == 0) continue;
+    auto pinned = take_pinned(m->bytes);
+    if (!pinned.ok()) return pinned.status();
+    m->pinned = std::move(*pinned);
+    m->data = static_cast<std::byte*>(m->pinned.get());
+    // For receives too: what the message does not fill comes back as it was.
+    OURO_TRY(gpu.copy(m->data, m->on_device, m->bytes, stream->get()));
+  }
+  const auto exchanged = stream->enqueue([messages, exchange = std::move(exchange)] {
+    std::vector<Message*> raw;
+    for (const auto& m : messages) {  // a graph may replay this
+      *m = {.sends = m->sends,
+            .peer = m->peer,
+            .tag = m->tag,
+            .data = m->data,
+            .bytes = m->bytes,
+            .on_device = m->on_device,
+            .pinned = m->pinned};
+      raw.push_back(m.get());
+    }
+    return exchange(raw);
+  });
+  for (const auto& m : messages)
+    if (m->on_device && m->bytes > 0 && !m->sends)
+      OURO_TRY(gpu.copy(m->on_device, m->data, m->bytes, stream->get()));
+  auto capture = gpu.capturing(stream->get());
+  if (!capture.ok()) return capture.status();
+  auto work = std::make_shared<WorkState>();
+  if (*capture != 0) {
+    work->complete({});
+    return work;
+  }
+  auto copied = mark_now(stream);
+  if (!copied.ok()) return copied.status();
+  (*copied)->then([work, exchanged, keep = std::move(messages)](const Status& s) {
+    work->complete(s.ok() ? exchanged->outcome() : s);
+  });
+  return work;
+}
+
+Result<std::string> GpuOperations::explain(const Operation& op) {
+  if (context_.spec().gpu < 0) return invalid("this rank has no GPU");
+  Choice choice;
+  OURO_TRY(planner_.choose(op, &choice));
+  std::string why;
+  auto path = executor().path(op, choice, &why);
+  if (!path.ok()) return path.status();
+  return why;
+}
+
+void GpuOperations::look_at_gpu() {
+  if (detector_.status().ok())
+    if (auto fault = executor_->resident_fault()) (void)detector_.fail(std::move(*fault), nullptr, true);
+  const std::uint64_t ended = executor_->pending().with_oldest([this](GpuPending::Operation& p) {
+    InFlight in_flight{&p.plan, p.seq, p.start, p.late_said, p.left_since};
+    (void)detector_.look(in_flight);  // a failure is the group's from then on, and releases the streams
+    p.late_said = in_flight.late_said, p.left_since = in_flight.left_since;
+  });
+  sequencer_.complete_to(ended);
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,82 @@
+// Operations on the memory of this rank's GPU. Used by Group.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/context/context.h"
+#include "runtime/exec/gpu/gpu_executor.h"
+#include "runtime/group/host_operations.h"
+#include "runtime/group/messages.h"
+#include "runtime/stream/gpu_stream.h"
+
+namespace ouro::rt {
+
+/// Puts a group's operations and messages on device memory into streams: finds the path, takes the turn, and
+/// looks after what is under way. The executor is made on first use.
+class GpuOperations final : public DeviceObserver {
+ public:
+  GpuOperations(Context& context, const Members& members, std::uint64_t key, const Planner& planner,
+                Sequencer& sequencer, FailureDetector& detector, OperationWaiter& waiter,
+                HostOperations& host)
+      : context_(context),
+        members_(members),
+        key_(key),
+        planner_(planner),
+        sequencer_(sequencer),
+        detector_(detector),
+        waiter_(waiter),
+        host_(host) {}
+  ~GpuOperations();
+  GpuOperations(const GpuOperations&) = delete;
+  GpuOperations& operator=(const GpuOperations&) = delete;
+
+  /// That a call's buffers and stream are those of this rank's GPU. Errors: invalid.
+  Status check(const Operation&, Stream*) const;
+  /// Runs an operation in `stream`, or in one of the group's own (nullptr); `wait`: until it has ended.
+  /// *work, if it is asked for, ends with it.
+  Status submit(const Operation&, GpuStream* stream, std::shared_ptr<WorkState>* work, bool wait);
+  Result<std::string> explain(const Operation&);
+  /// For work on this rank's GPU that was given no stream of it. Errors: invalid (it has none), resource.
+  Result<std::shared_ptr<GpuStream>> own_stream();
+  /// How many operations this rank has enqueued on a path.
+  std::uint64_t ran(GpuPath);
+
+  /// Moves messages, some of which lie on this rank's GPU, in stream order: through pinned memory, which is
+  /// filled before and emptied after. `exchange` is called on a thread of the stream's and moves them on the
+  /// host; the returned work ends when the device has the data, too.
+  using Exchange = std::function<Status(const std::vector<Message*>&)>;
+  Result<std::shared_ptr<WorkState>> run_messages(std::vector<std::shared_ptr<Message>>,
+                                                  const std::shared_ptr<GpuStream>&, Exchange exchange) const;
+
+  bool idle();
+  /// Returns when all operations have ended.
+  void drain();
+  /// Called now and then from the watch thread: what streams wait for, the host looks after.
+  void look_at_gpu() override;
+
+ private:
+  GpuExecutor& executor();
+  GpuExecutor* made();  ///< or nullptr, before the first use
+  Status submit_staged(const Operation&, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
+                       std::shared_ptr<WorkState>*);
+
+  Context& context_;
+  const Members& members_;
+  const std::uint64_t key_;
+  const Planner& planner_;
+  Sequencer& sequencer_;
+  FailureDetector& detector_;
+  OperationWaiter& waiter_;
+  HostOperations& host_;
+  std::mutex mutex_;
+  std::unique_ptr<GpuExecutor> executor_;
+  std::mutex stream_mutex_;
+  std::shared_ptr<GpuStream> own_stream_;
+};
+
+}  // namespace ouro::rt

@@ -1,0 +1,179 @@
+// Messages of a group as its callers see them. See mailbox.h; how they move is in messages.cc.
+#include "runtime/group/mailbox.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/deadline.h"
+#include "runtime/core/log.h"
+#include "runtime/plan/operation.h"
+
+namespace ouro::rt {
+
+/// How somebody waits for messages: the look is for errors of peers, and for those who have left.
+class Mailbox::MessageWaiter final : public Waiter {
+ public:
+  MessageWaiter(Mailbox& mailbox, Messages& engine, const std::vector<Message*>& messages,
+                std::chrono::milliseconds deadline)
+      : Waiter(mailbox.detector_.abort_word(), mailbox.cores_.spin(), mailbox.cores_.crowded()),
+        mailbox_(mailbox),
+        engine_(engine),
+        messages_(messages),
+        end_(deadline_after(deadline)),
+        deadline_(deadline) {
+    drive(mailbox.fabric_);
+  }
+
+ protected:
+  Status look(Clock::duration) override {
+    FailureDetector& detector = mailbox_.detector_;
+    detector.adopt_errors();
+    OURO_TRY(detector.status());
+    for (const Message* m : messages_) {
+      if (m->peer == Message::kAny || m->peer == mailbox_.members_.rank() || engine_.done(*m)) continue;
+      if (!mailbox_.members_.has_left(m->peer)) continue;
+      if (left_since_ == Clock::time_point{}) left_since_ = Clock::now();
+      if (Clock::now() - left_since_ >= FailureDetector::kCauseFirst)
+        return detector.fail({.reason = Reason::peer_dead,
+                              .text = m->sends ? "it left the group before it took a message"
+                                               : "it left the group before it sent a message",
+                              .rank = m->peer,
+                              .detector = "control page"},
+                             nullptr, false);
+    }
+    if (Clock::now() < end_) return {};
+    return {Reason::deadline,
+            fmt::format("no message within {} s", std::chrono::duration<double>(deadline_).count())};
+  }
+
+ private:
+  Mailbox& mailbox_;
+  Messages& engine_;
+  const std::vector<Message*>& messages_;
+  Clock::time_point end_, left_since_{};
+  std::chrono::milliseconds deadline_;
+};
+
+Mailbox::Mailbox(const CoreShare& cores, MemberRecords& members, FailureDetector& detector,
+                 transport::Fabric* fabric, MakeLinks make_links)
+    : cores_(cores),
+      members_(members),
+      detector_(detector),
+      fabric_(fabric),
+      make_links_(std::move(make_links)) {
+  int here = 0;
+  for (int r = 0; r < members.size(); ++r) here += members.is_here(r);
+  only_remote_ = fabric && here == 1;
+}
+
+Result<Messages*> Mailbox::engine() {
+  std::lock_guard lock(mutex_);
+  if (!messages_) {
+    auto links = make_links_();
+    if (!links.ok()) return links.status();
+    messages_ = std::make_unique<Messages>(std::move(*links), members_.rank(), members_.size());
+    OURO_INFO(P2P, "group {} opens its links for messages", detector_.settings().group);
+  }
+  return messages_.get();
+}
+
+Status Mailbox::check(const Message& m) const {
+  const char* what = m.sends ? "send" : "recv";
+  const int n = members_.size();
+  if (m.tag < 0) return invalid(fmt::format("{}: tag {}; expected 0 to 2^31-1", what, m.tag));
+  if ((m.peer < 0 || m.peer >= n) && (m.sends || m.peer != Message::kAny))
+    return invalid(fmt::format("{}: rank {} is not in the group (0..{})", what, m.peer, n - 1));
+  if (m.bytes > 0 && !m.data) return invalid(fmt::format("{}: null buffer with {} bytes", what, m.bytes));
+  if (m.bytes > kMaxBytes)
+    return invalid(
+        fmt::format("{}: a message that overflows an address; expected at most {} bytes", what, kMaxBytes));
+  return {};
+}
+
+Status Mailbox::post(const std::vector<Message*>& messages) {
+  if (!detector_.ok()) return detector_.status();
+  for (const Message* m : messages) OURO_TRY(check(*m));
+  auto engine = this->engine();
+  if (!engine.ok()) return detector_.fail(*engine.status().failure(), nullptr, true);
+  // Receives first: what a send of the same batch brings then lands where it belongs.
+  for (bool sends : {false, true})
+    for (Message* m : messages)
+      if (m->sends == sends) (*engine)->post(*m);
+  return {};
+}
+
+Status Mailbox::complete(const std::vector<Message*>& messages, std::chrono::milliseconds deadline) {
+  auto made = engine();
+  if (!made.ok()) return made.status();
+  Messages& engine = **made;
+  MessageWaiter waiter(*this, engine, messages,
+                       deadline.count() > 0 ? deadline : detector_.settings().deadline);
+  Status outcome;
+  for (;;) {
+    const std::uint64_t heard = load(engine.doorbell());
+    outcome = engine.progress();
+    if (!outcome.ok()) break;
+    if (std::all_of(messages.begin(), messages.end(), [&](const Message* m) { return engine.done(*m); }))
+      break;
+    // Where no other member is on this host, the network alone rings the doorbell.
+    outcome = waiter.until(engine.doorbell(), heard + 1, only_remote_);
+    if (!outcome.ok()) break;
+  }
+  bool torn = false, all_done = true;
+  for (Message* m : messages) {
+    torn |= !engine.withdraw(*m);
+    all_done &= engine.done(*m);
+  }
+  if (outcome.reason() == Reason::deadline && all_done) outcome = {};
+  if (!outcome.ok()) {
+    // A receive that nobody answered in time leaves the group as it was; a message cut in its middle does
+    // not.
+    if (outcome.reason() == Reason::deadline && !torn && deadline.count() > 0) return outcome;
+    Status known = detector_.status();
+    return known.ok() ? detector_.fail(*outcome.failure(), nullptr, true) : known;
+  }
+  for (const Message* m : messages) OURO_TRY(m->outcome);
+  return {};
+}
+
+Result<std::optional<Envelope>> Mailbox::probe(int source, int tag) {
+  Message m{.peer = source, .tag = tag};
+  OURO_TRY(check(m));
+  OURO_TRY(post({}));
+  auto engine = this->engine();
+  if (!engine.ok()) return engine.status();
+  if (Status s = (*engine)->progress(); !s.ok()) return detector_.fail(*s.failure(), nullptr, true);
+  return (*engine)->peek(source, tag);
+}
+
+Result<std::optional<Messages::Match>> Mailbox::match(int source, int tag) {
+  OURO_ASSIGN(const auto here, probe(source, tag));
+  if (!here) return std::optional<Messages::Match>();
+  OURO_ASSIGN(Messages* const messages, engine());
+  return messages->match(source, tag);
+}
+
+void Mailbox::put_back(std::uint64_t key) {
+  if (const auto messages = engine(); messages.ok()) (*messages)->put_back(key);
+}
+
+bool Mailbox::is_settled() {
+  std::lock_guard lock(mutex_);
+  if (!messages_) return true;
+  const std::vector<int> owing = messages_->owing();
+  return std::all_of(owing.begin(), owing.end(), [&](int r) { return members_.has_left(r); });
+}
+
+void Mailbox::linger(std::shared_ptr<void> after) {
+  std::lock_guard lock(mutex_);
+  if (messages_) messages_->linger(std::move(after));
+}
+
+void Mailbox::close() {
+  std::lock_guard lock(mutex_);
+  messages_.reset();
+}
+
+}  // namespace ouro::rt
