@@ -1,4 +1,5 @@
-// Device entries of the resident kernels: a block a channel. Used by resident_host.cc.
+// Device entries of the resident kernels that have one flow each: a block a channel. Used by
+// resident_host.cc.
 #include "kernels/gpu/resident_list.h"
 
 namespace ouro::gpu {
@@ -10,7 +11,7 @@ namespace {
     __shared__ ResidentShared shared;                              \
     ResidentEntries::name(args, DeviceBlock{}, shared);            \
   }
-OURO_RESIDENT_KERNELS(OURO_X)
+OURO_RESIDENT_HOT(OURO_X)
 #undef OURO_X
 
 }  // namespace
@@ -20,7 +21,12 @@ const void* resident_entry(ResidentKernel kernel) {
 #define OURO_X(name, ...)    \
   case ResidentKernel::name: \
     return reinterpret_cast<const void*>(&resident_##name);
-    OURO_RESIDENT_KERNELS(OURO_X)
+    OURO_RESIDENT_HOT(OURO_X)
+#undef OURO_X
+#define OURO_X(name)         \
+  case ResidentKernel::name: \
+    return resident_##name##_entry();
+    OURO_RESIDENT_COLD(OURO_X)
 #undef OURO_X
   }
   return nullptr;

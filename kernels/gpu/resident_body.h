@@ -359,9 +359,10 @@ template <class Flow>
 inline constexpr bool kResident = flow::kOnDevices<Flow> && !Flow::kInline && !Flow::kPulls;
 
 /// Any operation, chosen at run time: one copy of the steps for all flows.
-template <class Block>
-OURO_HD void run_cold(const ResidentArgs& args, const Block& block, ResidentShared& shared, Cold numbers) {
-  Resident<Cold, Block> rank(args, block, shared, numbers);
+template <ColdTypes kTypes, class Block>
+OURO_HD void run_cold(const ResidentArgs& args, const Block& block, ResidentShared& shared,
+                      Cold<kTypes> numbers) {
+  Resident<Cold<kTypes>, Block> rank(args, block, shared, numbers);
   if (!rank.enter()) return;
 #define OURO_X(c, a, F)                                                             \
   if constexpr (kResident<flow::F>)                                                 \

@@ -42,7 +42,7 @@ ResidentKernel kernel_for(const ResidentArgs& a) {
   if (a.packets && a.op == OpKind::sum && a.dtype == DType::type) return ResidentKernel::name;
   OURO_RESIDENT_PACKETS(OURO_X)
 #undef OURO_X
-  if (a.packets) return ResidentKernel::any;
+  if (a.packets) return ResidentKernel::any_packets;
 #define OURO_X(name, c, al, Flow, type)                                                             \
   if (a.collective == Collective::c && a.algorithm == flow::Algorithm::al && a.op == OpKind::sum && \
       a.dtype == DType::type)                                                                       \
@@ -53,7 +53,7 @@ ResidentKernel kernel_for(const ResidentArgs& a) {
   if (a.collective == Collective::c && a.algorithm == flow::Algorithm::al) return ResidentKernel::name;
   OURO_RESIDENT_MOVES(OURO_X)
 #undef OURO_X
-  return ResidentKernel::any;
+  return is_float(a.dtype) ? ResidentKernel::any_float : ResidentKernel::any_integer;
 }
 
 Status check_flow(const ResidentArgs& a) {

@@ -59,25 +59,32 @@ struct ResidentEntries {
   OURO_RESIDENT_PACKETS(OURO_X)
 #undef OURO_X
   template <class Block>
-  static OURO_HD void any(const ResidentArgs& args, const Block& block, ResidentShared& shared) {
-    if (args.packets)
-      run_packets(args, block, shared, cold(args));
-    else
-      run_cold(args, block, shared, cold(args));
+  static OURO_HD void any_float(const ResidentArgs& args, const Block& block, ResidentShared& shared) {
+    run_cold(args, block, shared, cold<ColdTypes::floats>(args));
+  }
+  template <class Block>
+  static OURO_HD void any_integer(const ResidentArgs& args, const Block& block, ResidentShared& shared) {
+    run_cold(args, block, shared, cold<ColdTypes::integers>(args));
+  }
+  template <class Block>
+  static OURO_HD void any_packets(const ResidentArgs& args, const Block& block, ResidentShared& shared) {
+    run_packets(args, block, shared, cold<ColdTypes::all>(args));
   }
 
  private:
-  static OURO_HD Cold cold(const ResidentArgs& args) {
+  template <ColdTypes kTypes>
+  static OURO_HD Cold<kTypes> cold(const ResidentArgs& args) {
     return {args.dtype, args.op, !traits_of(args.collective).reduces_all()};
   }
 };
 
 /// X(name, ...) for every kernel.
-#define OURO_RESIDENT_KERNELS(X) \
-  OURO_RESIDENT_SUMS(X)          \
-  OURO_RESIDENT_MOVES(X)         \
-  OURO_RESIDENT_PACKETS(X)       \
-  X(any)
+#define OURO_RESIDENT_HOT(X) \
+  OURO_RESIDENT_SUMS(X)      \
+  OURO_RESIDENT_MOVES(X)     \
+  OURO_RESIDENT_PACKETS(X)
+#define OURO_RESIDENT_COLD(X) X(any_float) X(any_integer) X(any_packets)
+#define OURO_RESIDENT_KERNELS(X) OURO_RESIDENT_HOT(X) OURO_RESIDENT_COLD(X)
 
 enum class ResidentKernel : std::uint8_t {
 #define OURO_X(name, ...) name,
@@ -89,5 +96,9 @@ inline constexpr int kResidentThreads = 512;
 
 /// The device entry; nullptr in a build without a CUDA compiler.
 const void* resident_entry(ResidentKernel);
+/// Compiled in units of their own, named as they are.
+const void* resident_any_float_entry();
+const void* resident_any_integer_entry();
+const void* resident_any_packets_entry();
 
 }  // namespace ouro::gpu

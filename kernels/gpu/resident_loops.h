@@ -296,8 +296,12 @@ constexpr bool accumulators_agree(std::index_sequence<I...>) {
 }
 static_assert(accumulators_agree(std::make_index_sequence<kDTypes * kOps>()));
 
-/// Any reduction, chosen at run time; `resident` has checked that the op applies to the type. `moves`:
-/// nothing is reduced, and elements are so many bytes.
+/// Which element types a kernel is compiled for: all of them take more than a minute of build.
+enum class ColdTypes : std::uint8_t { all, floats, integers };
+
+/// Any reduction of such types, chosen at run time; `resident` has checked that the op applies to the type.
+/// `moves`: nothing is reduced, and elements are so many bytes.
+template <ColdTypes kTypes>
 struct Cold {
   static constexpr bool kReduces = true;
   DType dtype;
@@ -308,9 +312,11 @@ struct Cold {
   template <class Block>
   OURO_HD_OUTLINE void reduce(const Block& b, const ResidentJob& job) const {
     switch (dtype) {
-#define OURO_X(e, bytes, n) \
-  case DType::e:            \
-    return reduce_type<DType::e>(b, op, job);
+#define OURO_X(e, bytes, n)                                                                        \
+  case DType::e:                                                                                   \
+    if constexpr (kTypes == ColdTypes::all || is_float(DType::e) == (kTypes == ColdTypes::floats)) \
+      return reduce_type<DType::e>(b, op, job);                                                    \
+    return;
       OURO_DTYPES(OURO_X)
 #undef OURO_X
     }

@@ -93,7 +93,7 @@ class ResidentPackets : private ResidentChannel<Block> {
   }
 
   /// Any reduction: packets are unpacked into scratch, where the loops find n plain arrays.
-  OURO_HD void fold(const Cold& numbers) {
+  OURO_HD void fold(const Cold<ColdTypes::all>& numbers) {
     std::byte* const scratch = this->part(a_.rank) + a_.layout.scratch_at;
     for (int r = 0; r < n_; ++r) {
       std::byte* const array = scratch + static_cast<std::uint64_t>(r) * a_.layout.packet_bytes;
@@ -186,7 +186,7 @@ OURO_HD void run_packets(const ResidentArgs& args, const Block& block, ResidentS
 }
 template <class Block>
 OURO_HD void run_packets(const ResidentArgs& args, const Block& block, ResidentShared& shared,
-                         const Cold& numbers) {
+                         const Cold<ColdTypes::all>& numbers) {
   ResidentPackets<Block> rank(args, block, shared, numbers.element());
   if (!rank.enter()) return;
   rank.begin();

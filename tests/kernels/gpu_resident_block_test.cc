@@ -74,7 +74,7 @@ TEST(ResidentBlock, EveryFlow) {
             make(w, {row.collective, row.algorithm, DType::f32, op, count, 1, aliasing}, kChannels));
       }
     ASSERT_EQ(std::count(operations.begin(), operations.end(), nullptr), 0);
-    run_teams(operations, kRanks, kChannels, ResidentEntries::any<TeamBlock>);
+    run_teams(operations, kRanks, kChannels, ResidentEntries::any_float<TeamBlock>);
     for (const auto& o : operations) check(*o, w);
     if (HasFatalFailure()) return;
   }
@@ -99,7 +99,7 @@ TEST(ResidentBlock, PacketsHot) {
   run_packets_by(ResidentEntries::packets_bf16<TeamBlock>, DType::bf16, OpKind::sum);
 }
 TEST(ResidentBlock, PacketsCold) {
-  run_packets_by(ResidentEntries::any<TeamBlock>, DType::f64, OpKind::premulsum);
+  run_packets_by(ResidentEntries::any_packets<TeamBlock>, DType::f64, OpKind::premulsum);
 }
 
 }  // namespace

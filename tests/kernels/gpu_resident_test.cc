@@ -310,7 +310,8 @@ TEST(ResidentArguments, Refusals) {
             Reason::invalid);
 }
 
-/// Hot sums have kernels of their own; everything else shares one.
+/// Hot sums have kernels of their own; everything else shares one for floats, one for integers, and one for
+/// packets.
 TEST(ResidentArguments, Kernels) {
   World w(2, 2, 2);
   const auto kernel = [&](Case c) {
@@ -318,15 +319,17 @@ TEST(ResidentArguments, Kernels) {
     return std::string(o ? o->kernel->name : "none");
   };
   EXPECT_EQ(kernel({Collective::all_reduce, Algorithm::ring, DType::bf16}), "resident_ring_all_reduce_bf16");
-  EXPECT_EQ(kernel({Collective::all_reduce, Algorithm::ring, DType::f64}), "resident_any");
-  EXPECT_EQ(kernel({Collective::all_reduce, Algorithm::oneshot, DType::f16, OpKind::max}), "resident_any");
+  EXPECT_EQ(kernel({Collective::all_reduce, Algorithm::ring, DType::f64}), "resident_any_float");
+  EXPECT_EQ(kernel({Collective::all_reduce, Algorithm::oneshot, DType::f16, OpKind::max}),
+            "resident_any_float");
+  EXPECT_EQ(kernel({Collective::all_reduce, Algorithm::oneshot, DType::i32}), "resident_any_integer");
   EXPECT_EQ(kernel({Collective::broadcast, Algorithm::chain, DType::u8, OpKind::max}),
             "resident_chain_broadcast");
   Case c{Collective::all_reduce, Algorithm::oneshot, DType::f32};
   c.packets = true;
   EXPECT_EQ(kernel(c), "resident_packets_f32");
   c.op = OpKind::avg;
-  EXPECT_EQ(kernel(c), "resident_any");
+  EXPECT_EQ(kernel(c), "resident_any_packets");
   for (const Kernel* k : resident_kernels()) {
     EXPECT_TRUE(k->spins);
     EXPECT_NE(k->host, nullptr);

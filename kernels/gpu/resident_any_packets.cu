@@ -1,0 +1,18 @@
+// The device entry of the resident kernel that carries any type and reduction by packets. Used by
+// resident.cu.
+#include "kernels/gpu/resident_list.h"
+
+namespace ouro::gpu {
+namespace {
+
+__global__ void __launch_bounds__(kResidentThreads, 1)
+    resident_any_packets(const __grid_constant__ ResidentArgs args) {
+  __shared__ ResidentShared shared;
+  ResidentEntries::any_packets(args, DeviceBlock{}, shared);
+}
+
+}  // namespace
+
+const void* resident_any_packets_entry() { return reinterpret_cast<const void*>(&resident_any_packets); }
+
+}  // namespace ouro::gpu
