@@ -85,8 +85,6 @@ const char* name(Reason reason) {
       return "mismatch";
     case Reason::deadline:
       return "deadline";
-    case Reason::late:
-      return "late";
     case Reason::data_corrupt:
       return "data-corrupt";
     case Reason::ring_corrupt:
@@ -124,7 +122,6 @@ Code code_of(Reason reason) {
     case Reason::link_lost:
       return Code::peer_lost;
     case Reason::deadline:
-    case Reason::late:
     case Reason::never_joined:
       return Code::timeout;
     case Reason::data_corrupt:

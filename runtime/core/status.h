@@ -34,7 +34,6 @@ enum class Reason : std::uint8_t {
   link_lost,          ///< peer_lost: an interface is down, or no data gets across. Mend the network; as above
   mismatch,           ///< invalid: ranks differ in a call or a setting; the text has both. Mend the program
   deadline,           ///< timeout: not over in time. Look at the ranks that are named, or allow more time
-  late,               ///< timeout: reserved. Ranks that are late are named in a warning, no call returns it
   data_corrupt,       ///< system: what came over the network fails its check. Look at network and memory
   ring_corrupt,       ///< system: memory shared by ranks holds what none of them writes. Report it
   refused,            ///< invalid: turned away when joining, or by a peer; the text says why. Mend the launch

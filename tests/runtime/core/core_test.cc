@@ -105,14 +105,21 @@ TEST(Status, EveryReasonHasANameAndACode) {
   }
   EXPECT_EQ(names.size(), static_cast<std::size_t>(Reason::device) + 1);
   const std::pair<Reason, Code> table[] = {
-      {Reason::mismatch, Code::invalid},        {Reason::deadline, Code::timeout},
-      {Reason::never_joined, Code::timeout},    {Reason::late, Code::timeout},
-      {Reason::peer_dead, Code::peer_lost},     {Reason::link_lost, Code::peer_lost},
-      {Reason::resource, Code::system},         {Reason::ring_corrupt, Code::system},
-      {Reason::refused, Code::invalid},         {Reason::forked, Code::invalid},
-      {Reason::fenced, Code::aborted},          {Reason::no_quorum, Code::aborted},
-      {Reason::revoked, Code::aborted},         {Reason::device, Code::cuda},
-      {Reason::data_corrupt, Code::system},     {Reason::peer_unresponsive, Code::peer_lost},
+      {Reason::mismatch, Code::invalid},
+      {Reason::deadline, Code::timeout},
+      {Reason::never_joined, Code::timeout},
+      {Reason::peer_dead, Code::peer_lost},
+      {Reason::link_lost, Code::peer_lost},
+      {Reason::resource, Code::system},
+      {Reason::ring_corrupt, Code::system},
+      {Reason::refused, Code::invalid},
+      {Reason::forked, Code::invalid},
+      {Reason::fenced, Code::aborted},
+      {Reason::no_quorum, Code::aborted},
+      {Reason::revoked, Code::aborted},
+      {Reason::device, Code::cuda},
+      {Reason::data_corrupt, Code::system},
+      {Reason::peer_unresponsive, Code::peer_lost},
       {Reason::unsupported, Code::unsupported},
   };
   for (const auto& [reason, code] : table) EXPECT_EQ(code_of(reason), code) << name(reason);
