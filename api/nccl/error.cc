@@ -26,7 +26,6 @@ ncclResult_t code_of(const Status& s) {
     case Reason::peer_unresponsive:
     case Reason::link_lost:
     case Reason::deadline:
-    case Reason::late:
     case Reason::never_joined:
     case Reason::revoked:
     case Reason::fenced:
