@@ -186,7 +186,7 @@ Status run(Group& g, Result<std::unique_ptr<rt::Message>> m, Milliseconds deadli
     return work->outcome();
   }
   OURO_TRY(g.impl()->post({m->get()}));
-  OURO_TRY(g.impl()->complete({m->get()}, deadline));
+  OURO_TRY(g.impl()->mailbox().complete({m->get()}, deadline));
   if (received) *received = {(*m)->envelope.source, (*m)->envelope.tag, (*m)->envelope.bytes};
   return {};
 }
@@ -221,7 +221,7 @@ Result<Work> enqueue(Group& g, Result<std::unique_ptr<rt::Message>> m, const Str
   }
   return s.run([group = g.impl(), shared] {
     OURO_TRY(group->post({shared.get()}));
-    return group->complete({shared.get()}, Milliseconds(0));
+    return group->mailbox().complete({shared.get()}, Milliseconds(0));
   });
 }
 

@@ -59,9 +59,7 @@ class Group final : public std::enable_shared_from_this<Group> {
 
   // Messages: see Mailbox. All Message objects live until they are done or the call has returned.
   Status post(const std::vector<Message*>& messages);
-  Status complete(const std::vector<Message*>& messages, std::chrono::milliseconds deadline) {
-    return mailbox_.complete(messages, deadline);
-  }
+  Mailbox& mailbox() { return mailbox_; }
   Result<std::optional<Envelope>> probe(int source, int tag);
   /// As probe; what is found is set aside. See Messages::match.
   Result<std::optional<Messages::Match>> match(int source, int tag);

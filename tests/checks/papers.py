@@ -1,5 +1,6 @@
 # Whether the papers agree with the tree: code of the guide stands in the examples, links lead somewhere, every example
-# has its line in the tutorials. Usage: papers.py ROOT. Ends with 1 and a line for each finding.
+# has its line in the tutorials, the names of files and identifiers in ARCHITECTURE.md exist, and it and the README are as
+# short as they should be. Usage: papers.py ROOT. Ends with 1 and a line for each finding.
 import re
 import sys
 from pathlib import Path
@@ -7,6 +8,10 @@ from pathlib import Path
 BLOCK = re.compile(r"^```(?:cpp|c)\n(.*?)^```$", re.M | re.S)
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+NAMED = re.compile(r"`([^`\n]+)`")
+SOURCE = re.compile(r"\.(?:h|hpp|cc|cu|py|sh|svg)$")
+SOURCES = ("runtime", "kernels", "transport", "api", "tests", "tools", "bench")
+LONGEST = {"README.md": ("lines", 199), "ARCHITECTURE.md": ("bytes", 12 << 10)}
 HEADING = re.compile(r"^#+ (.*)$", re.M)
 
 
@@ -46,6 +51,27 @@ def broken_links(text, page, read):
             yield line_of(plain, found.start()), f"{found[1]}: there is no such heading"
 
 
+def strange_names(text, files, words):
+    """(line, what) of names in backticks that are neither files (whole path, or end of one) nor words of the sources."""
+    plain = FENCED.sub(lambda m: "\n" * m[0].count("\n"), text)
+    for found in NAMED.finditer(plain):
+        name = found[1]
+        if "*" in name or " " in name:
+            continue
+        if SOURCE.search(name) and not name.startswith("."):
+            if not any(f == name or f.endswith("/" + name) for f in files):
+                yield line_of(plain, found.start()), f"{name}: there is no such file"
+        elif re.fullmatch(r"[A-Za-z_]\w*(?:::\w+)*(?:=\w+)?", name):
+            if missing := [w for w in re.split(r"::|=", name) if w not in words]:
+                yield line_of(plain, found.start()), f"{name}: {missing[0]} is no word of the sources"
+
+
+def too_long(name, text):
+    unit, most = LONGEST.get(name, ("bytes", 1 << 30))
+    size = len(text.encode()) if unit == "bytes" else text.count("\n")
+    return [(1, f"{size} {unit}; expected at most {most}")] if size > most else []
+
+
 def self_test():
     page, tree = Path("docs/a.md"), {Path("docs/b.md"): "# A `b` page\n"}
     read = tree.get
@@ -58,6 +84,11 @@ def self_test():
                       ("[c](c.md)", True), ("[b](b.md#no)", True), ("[a](#nothing)", True)):
         if bool(list(broken_links(text, page, read))) != bad:
             wrong.append(f"link wrongly judged: {text}")
+    for text, bad in (("`ring.h` `flow/ring.h` `Group::run` `A=b`", False), ("`ing.h`", True), ("`Group::walk`", True), ("`x y`", False)):
+        if bool(list(strange_names(text, ["kernels/flow/ring.h"], {"Group", "run", "A", "b"}))) != bad:
+            wrong.append(f"name wrongly judged: {text}")
+    if not too_long("README.md", "\n" * 200) or too_long("README.md", "\n" * 199):
+        wrong.append("lengths are wrongly judged")
     return wrong
 
 
@@ -78,9 +109,18 @@ def main():
     pages = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("bench/**/*.md")]
     if len(examples) < 8 or len(pages) < 20:
         sys.exit(f"{len(examples)} examples and {len(pages)} papers: this check reads the tree wrongly")
+    files = [str(p.relative_to(root)) for top in (*SOURCES, "docs") for p in (root / top).rglob("*") if p.is_file()]
+    words = set()
+    for name in files:
+        if SOURCE.search(name):
+            words.update(re.findall(r"\w+", (root / name).read_text(errors="replace")))
     found = []
     for page in pages:
         text = page.read_text()
+        if page == root / "ARCHITECTURE.md":
+            found += [(page, *f) for f in strange_names(text, files, words)]
+        if page.parent == root:
+            found += [(page, *f) for f in too_long(page.name, text)]
         found += [(page, *f) for f in broken_links(text, page, read)]
         if page.parent == root / "docs/guide":
             found += [(page, *f) for f in strange_code(text, sources)]
