@@ -184,7 +184,7 @@ Status Batch::submit() {
         std::vector<Message*> raw;
         for (const auto& m : messages) raw.push_back(m.get());
         Status outcome = group->post(raw);
-        if (outcome.ok()) outcome = group->complete(raw, std::chrono::milliseconds(0));
+        if (outcome.ok()) outcome = group->mailbox().complete(raw, std::chrono::milliseconds(0));
         for (std::size_t k = 0; k < promised.size(); ++k)
           promised[k]->complete(outcome.ok() ? messages[k]->outcome : outcome);
         return outcome;

@@ -196,7 +196,7 @@ Result<std::shared_ptr<WorkState>> Group::run_on_gpu(std::vector<std::shared_ptr
         Status outcome =
             self ? self->post(raw)
                  : Status(Reason::revoked, "the group of a message was destroyed before it moved");
-        if (outcome.ok()) outcome = self->complete(raw, 0ms);
+        if (outcome.ok()) outcome = self->mailbox().complete(raw, 0ms);
         if (done) done(outcome);
         return outcome;
       });
