@@ -43,7 +43,7 @@ Result<Mailbox> Mailbox::create(Group g) {
   OURO_TRY(not_in_batch("mailbox"));
   auto state = std::make_shared<State>(std::move(g));
   // Makes the links of all ranks, so that nobody's first message waits for a rank that only computes.
-  OURO_ASSIGN(const auto none, ouro::probe(state->group, kAnySource));
+  OURO_TRY(ouro::probe(state->group, kAnySource).status());
   OURO_TRY(barrier(state->group));
   return Mailbox(std::move(state));
 }
