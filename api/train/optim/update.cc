@@ -122,7 +122,7 @@ Result<kernels::Exchange> exchange_of(const View& p, const Row& row, const CView
 Status update_host(const Update& u, std::int64_t* step) {
   const kernels::Fused fused{u.scale, u.mixes ? &u.exchange : nullptr};
   const std::int64_t next = *step + 1;
-  OURO_ASSIGN(const auto done, [&]() -> Result<kernels::Report> {
+  const auto run = [&]() -> Result<kernels::Report> {
     switch (u.family) {
       case gpu::Family::sgd:
         return kernels::sgd(u.run, u.state[0], u.recipe.sgd, next, fused);
@@ -133,7 +133,8 @@ Status update_host(const Update& u, std::int64_t* step) {
                                    {u.recipe.adam, u.recipe.accum_iter, u.lazy_zero}, next, fused);
     }
     return invalid("no such optimiser");
-  }());
+  };
+  OURO_TRY(run().status());
   *step = next;
   return {};
 }
