@@ -161,8 +161,9 @@ TEST(List, DataReachesTheFlows) {
   for_each_flow(
       [&]<class Flow>(Collective c, Algorithm a, const Flow& flow) {
         const auto check = [&](const Flow& same) {
-          if constexpr (std::is_same_v<typename Flow::Data, HostLayout>)
+          if constexpr (std::is_same_v<typename Flow::Data, HostLayout>) {
             EXPECT_EQ(same.hosts.order.size(), 5u);
+          }
           if constexpr (std::is_same_v<typename Flow::Data, NeighbourRow>) {
             EXPECT_EQ(same.row.self, 0.25);
             EXPECT_EQ(same.row.in_neighbours.data(), in.data());

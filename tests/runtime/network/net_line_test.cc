@@ -211,7 +211,6 @@ TEST(NetLine, GarbageIsRefusedAtOnceAndLoggedOnce) {
   for (const char* text :
        {"GET / HTTP/1.1\r\n\r\n and more than a header", "SSH-2.0-x\r\n", "\r\n", "\x16\x03\x01"})
     strangers.push_back(stranger(port.listener->endpoint(), text));
-  const auto start = Clock::now();
   EXPECT_TRUE(run_until(io, [&] { return port.listener->counts().refused == 4; }));
   EXPECT_EQ(port.listener->counts().silent, 0u) << "not only when their time was over";
   EXPECT_TRUE(std::all_of(strangers.begin(), strangers.end(), hung_up));
