@@ -107,7 +107,8 @@ Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared
         outcome = no_memory();
       }
     }
-    outcome = detector_.stick(std::move(outcome), waiter_.in_flight());
+    // What is in the stream ends there, with its mark, even if the group has failed meanwhile.
+    if (!outcome.ok()) outcome = detector_.stick(std::move(outcome), waiter_.in_flight());
     if (plan->idle || !outcome.ok()) (*work)->complete(outcome);
     sequencer_.pass(ticket + 1);
   }
@@ -163,6 +164,8 @@ Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::
             .tag = m->tag,
             .data = m->data,
             .bytes = m->bytes,
+            .exact = m->exact,
+            .matched = m->matched,
             .on_device = m->on_device,
             .pinned = m->pinned};
       raw.push_back(m.get());

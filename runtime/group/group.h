@@ -63,7 +63,9 @@ class Group final : public std::enable_shared_from_this<Group> {
   Result<std::optional<Envelope>> probe(int source, int tag);
   /// As probe; what is found is set aside. See Messages::match.
   Result<std::optional<Messages::Match>> match(int source, int tag);
-  void put_back(std::uint64_t key) { mailbox_.put_back(key); }
+  void put_back(std::uint64_t key) {
+    if (!context_->inherited()) mailbox_.put_back(key);
+  }
   Status check(const Message& m) const { return mailbox_.check(m); }
   /// Posts and completes, in stream order, messages some of which lie on this rank's GPU (GpuOperations).
   /// `stream`: of that GPU. `done` is called on a thread of the stream's with the outcome of what the host

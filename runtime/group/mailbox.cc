@@ -156,7 +156,8 @@ Result<std::optional<Messages::Match>> Mailbox::match(int source, int tag) {
 }
 
 void Mailbox::put_back(std::uint64_t key) {
-  if (const auto messages = engine(); messages.ok()) (*messages)->put_back(key);
+  std::lock_guard lock(mutex_);
+  if (messages_) messages_->put_back(key);  // closed: the message is gone
 }
 
 bool Mailbox::is_settled() {

@@ -35,6 +35,10 @@ template <class Flow>
 __global__ void say(flow::Place at, unsigned* bits) {
   Flow{}(at, Count{bits});
 }
+template <class Flow>
+void say_on_device() {
+  if constexpr (flow::kOnDevices<Flow>) say<Flow><<<1, 1>>>(flow::Place{}, nullptr);
+}
 
 }  // namespace
 
@@ -49,7 +53,7 @@ void instantiate_all() {
   instantiate<Avg, std::int8_t>();
   instantiate<Avg, std::uint64_t>();  // accumulates in 128 bits
   instantiate<BitXor, std::uint32_t>();
-#define OURO_X(collective, algorithm, Flow) say<flow::Flow><<<1, 1>>>(flow::Place{}, nullptr);
+#define OURO_X(collective, algorithm, Flow) say_on_device<flow::Flow>();
   OURO_FLOWS(OURO_X)
 #undef OURO_X
 }
