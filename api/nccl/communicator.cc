@@ -2,68 +2,25 @@
 #include "api/nccl/communicator.h"
 
 #include <chrono>
-#include <condition_variable>
-#include <cstdlib>
 #include <deque>
+#include <set>
+#include <span>
 #include <thread>
 
+#include "api/nccl/leaving.h"
 #include "runtime/core/log.h"
-#include "runtime/core/thread.h"
 
 namespace ouro::nccl {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kAbortPatience = 900ms;  // an abort returns within a second
-constexpr auto kExitPatience = 2s;
+constexpr auto kPatience = 900ms;  // for calls to end by themselves; an abort returns within a second
+constexpr auto kStopped = 5s;      // for calls that were ended by force, which takes milliseconds
 constexpr std::size_t kQuarantine = 256;
-
-/// Ends groups whose last messages have not been taken, beside the program, which waits for them when it
-/// exits.
-class Closers {
- public:
-  static Closers& all() {
-    static Closers& closers = *new Closers;
-    return closers;
-  }
-  void close(std::shared_ptr<Family> family, Group group) {
-    auto what =
-        std::make_shared<std::pair<std::shared_ptr<Family>, Group>>(std::move(family), std::move(group));
-    {
-      std::lock_guard lock(mutex_);
-      ++count_;
-    }
-    auto run = [this, what]() mutable {
-      (void)what->second.close();
-      what->second = Group();
-      what.reset();
-      std::lock_guard lock(mutex_);
-      --count_;
-      cv_.notify_all();
-    };
-    try {
-      Thread("ouro-nccl-end", run).detach();
-    } catch (const std::exception&) {
-      run();
-    }
-  }
-
- private:
-  Closers() {
-    std::atexit([] {
-      std::unique_lock lock(all().mutex_);
-      all().cv_.wait_for(lock, kExitPatience, [] { return all().count_ == 0; });
-    });
-  }
-  std::mutex mutex_;
-  std::condition_variable cv_;
-  int count_ = 0;
-};
 
 void quarantine(ncclComm_t comm) {
   static std::mutex& mutex = *new std::mutex;
   static std::deque<ncclComm_t>& gone = *new std::deque<ncclComm_t>;
-  comm->magic.store(kGone);
   std::lock_guard lock(mutex);
   gone.push_back(comm);
   if (gone.size() <= kQuarantine) return;
@@ -71,10 +28,10 @@ void quarantine(ncclComm_t comm) {
   gone.pop_front();
 }
 
-/// Whether the calls that other threads have under way end in time.
-bool await_calls(ncclComm_t comm) {
-  for (const auto end = std::chrono::steady_clock::now() + kAbortPatience;
-       comm->inside.load(std::memory_order_acquire) > 0 ||
+/// Whether the calls and operations under way end in time.
+bool await_calls(ncclComm_t comm, std::chrono::milliseconds patience) {
+  for (const auto end = std::chrono::steady_clock::now() + patience;
+       comm->inside.load(std::memory_order_seq_cst) > 0 ||
        comm->pending.load(std::memory_order_acquire) > 0;) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(200us);
@@ -82,28 +39,14 @@ bool await_calls(ncclComm_t comm) {
   return true;
 }
 
-}  // namespace
-
-ncclResult_t check(ncclComm_t comm, const char* function) {
-  if (!comm) return invalid_argument(nullptr, function, "the communicator is null");
-  const std::uint64_t magic = comm->magic.load(std::memory_order_relaxed);
-  if (magic == kAlive) return ncclSuccess;
-  return invalid_argument(
-      nullptr, function, "{}",
-      magic == kGone ? "the communicator has been destroyed or aborted" : "this is no communicator");
-}
-
 ncclResult_t check_open(ncclComm_t comm, const char* function) {
-  if (const ncclResult_t wrong = check(comm, function); wrong != ncclSuccess) return wrong;
   switch (comm->phase.load(std::memory_order_acquire)) {
-    case Phase::initialising: {
-      const ncclResult_t error = comm->error.load();
-      if (error != ncclSuccess)
-        return invalid_usage(comm, function, "the communicator could not be made: {}", comm->last_error);
+    case Phase::initialising:
+      if (comm->error.load() != ncclSuccess)
+        return invalid_usage(comm, function, "the communicator could not be made: {}", last_error_of(comm));
       return invalid_argument(
           comm, function,
           "the communicator is not complete yet; expected ncclCommGetAsyncError to say ncclSuccess first");
-    }
     case Phase::revoked:
       return invalid_usage(comm, function,
                            "the communicator is revoked; it serves split, shrink, destroy and abort");
@@ -118,13 +61,61 @@ ncclResult_t check_open(ncclComm_t comm, const char* function) {
   return ncclSuccess;
 }
 
+ncclResult_t refuse(const char* function, std::uint64_t magic) {
+  return invalid_argument(
+      nullptr, function, "{}",
+      magic == kGone ? "the communicator has been destroyed or aborted" : "this is no communicator");
+}
+
+}  // namespace
+
+ncclResult_t enter(ncclComm_t comm, const char* function, Needs needs) {
+  if (!comm) [[unlikely]]
+    return invalid_argument(nullptr, function, "the communicator is null");
+  // Looked at before anything is written: it may be no communicator at all.
+  if (const std::uint64_t magic = comm->magic.load(std::memory_order_relaxed); magic != kAlive) [[unlikely]]
+    return refuse(function, magic);
+  if (comm->forks != forks()) [[unlikely]]
+    return fail(
+        nullptr, ncclInvalidUsage,
+        fmt::format("{}: the communicator was made before this process was forked, and belongs to the "
+                    "parent alone; a child that needs one makes its own",
+                    function));
+  // First counted, then looked at again, while who ends it first takes `magic`, then looks at the count
+  // (retire): one of the two sees the other.
+  comm->inside.fetch_add(1, std::memory_order_seq_cst);
+  ncclResult_t wrong = ncclSuccess;
+  if (const std::uint64_t magic = comm->magic.load(std::memory_order_seq_cst); magic != kAlive) [[unlikely]]
+    wrong = refuse(function, magic);
+  else if (needs == Needs::open ||
+           (needs == Needs::members && comm->phase.load(std::memory_order_acquire) != Phase::revoked))
+    wrong = check_open(comm, function);
+  if (wrong != ncclSuccess) [[unlikely]]
+    comm->inside.fetch_sub(1, std::memory_order_release);
+  return wrong;
+}
+
+EndsToo::EndsToo(ncclComm_t comm, std::function<void(const char*)> end) : comm_(comm) {
+  std::lock_guard lock(comm->life);
+  if (comm->cancelled->load()) end("its communicator was aborted");
+  at_ = comm->ends_too.insert(comm->ends_too.end(), std::move(end));
+}
+EndsToo::~EndsToo() {
+  std::lock_guard lock(comm_->life);
+  comm_->ends_too.erase(at_);
+}
+
+void keep(ncclComm_t comm, ncclResult_t error) {
+  if (error == ncclSuccess || error == ncclInProgress) return;
+  ncclResult_t none = ncclSuccess;
+  comm->error.compare_exchange_strong(none, error);
+}
+
 ncclResult_t note(ncclComm_t comm, const char* function, const Status& s) {
   if (s.ok()) return ncclSuccess;
   const ncclResult_t code = fail(comm, function, s);
-  if (s.reason() == Reason::invalid || s.reason() == Reason::unsupported || s.reason() == Reason::forked)
-    return code;
-  ncclResult_t none = ncclSuccess;
-  comm->error.compare_exchange_strong(none, code);
+  const bool of_the_call = s.reason() == Reason::invalid || s.reason() == Reason::unsupported;
+  if (!of_the_call || !comm->config.blocking) keep(comm, code);
   return code;
 }
 
@@ -132,13 +123,20 @@ ncclResult_t state_of(ncclComm_t comm) {
   if (const ncclResult_t error = comm->error.load(std::memory_order_acquire); error != ncclSuccess)
     return error;
   if (comm->pending.load(std::memory_order_acquire) > 0) return ncclInProgress;
-  if (comm->phase.load(std::memory_order_acquire) != Phase::open || !comm->group.failed()) return ncclSuccess;
-  return note(comm, "ncclCommGetAsyncError", comm->group.status());
+  switch (comm->phase.load(std::memory_order_acquire)) {
+    case Phase::initialising:  // deferred by a group
+      return comm->config.blocking ? ncclSuccess : ncclInProgress;
+    case Phase::open:
+      return comm->group.failed() ? note(comm, "ncclCommGetAsyncError", comm->group.status()) : ncclSuccess;
+    default:
+      return ncclSuccess;
+  }
 }
 
-ncclComm_t make_handle(const Config& config) {
+ncclComm_t make_handle(const Config& config, int rank, int size, Device place) {
   auto comm = std::make_unique<ncclComm>();
   comm->config = config;
+  comm->rank = rank, comm->size = size, comm->place = place;
   comm->cancelled = std::make_shared<std::atomic<bool>>(false);
   if (!config.blocking) {
     auto stream = Stream::create(Priority::normal, "ouro-nccl");
@@ -148,14 +146,35 @@ ncclComm_t make_handle(const Config& config) {
   return comm.release();
 }
 
+namespace {
+
+/// How many ranks of one host stand together, if it is so for all; else 1.
+int ranks_together(const Context& context, std::span<const int> ranks) {
+  const auto host = [&](std::size_t i) { return context.host(ranks[i]); };
+  std::size_t many = 1;
+  while (many < ranks.size() && host(many) == host(0)) ++many;
+  if (ranks.size() % many != 0) return 1;
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    for (std::size_t k = 0; k < i; ++k)
+      if ((host(i) == host(k)) != (i / many == k / many)) return 1;
+  return static_cast<int>(many);
+}
+
+}  // namespace
+
 bool open(ncclComm_t comm, std::shared_ptr<Family> family, Group group) {
   std::lock_guard lock(comm->life);
   if (comm->cancelled->load()) return false;
-  comm->rank = group.rank();
-  comm->size = group.size();
+  family->open.fetch_add(1);
   comm->family = std::move(family);
   comm->group = std::move(group);
+  std::set<int> hosts;
+  for (const int r : comm->group.ranks()) hosts.insert(comm->family->context.host(r));
+  comm->hosts = static_cast<int>(hosts.size());
+  comm->lsa = ranks_together(comm->family->context, comm->group.ranks());
   comm->phase.store(Phase::open, std::memory_order_release);
+  OURO_INFO(INIT, "communicator{} of rank {} of {} is complete",
+            comm->config.name.empty() ? "" : " " + comm->config.name, comm->rank, comm->size);
   return true;
 }
 
@@ -164,24 +183,35 @@ void stop(ncclComm_t comm, const char* why) {
   comm->cancelled->store(true);
   if (comm->group.valid()) comm->group.abort(why);
   if (comm->after_revoke.valid()) comm->after_revoke.abort(why);
+  for (const auto& end : comm->ends_too) end(why);
 }
 
-void retire(ncclComm_t comm) {
-  comm->magic.store(kGone);
-  if (!await_calls(comm)) {
-    // A call that does not end keeps what it uses; nothing else is left of the communicator.
-    OURO_WARN("a communicator of rank {} of {} has gone while a call on it did not end", comm->rank,
-              comm->size);
-    return;
+bool retire(ncclComm_t comm) {
+  std::uint64_t alive = kAlive;
+  if (!comm->magic.compare_exchange_strong(alive, kGone)) return false;
+  if (comm->phase.load() == Phase::initialising) stop(comm, "destroyed while it was being made");
+  if (!await_calls(comm, kPatience)) {
+    stop(comm, "destroyed while calls on it were under way");
+    if (!await_calls(comm, kStopped)) {
+      // A call that does not end keeps what it uses; nothing else is left of the communicator.
+      OURO_WARN("a communicator of rank {} of {} has gone while a call on it did not end", comm->rank,
+                comm->size);
+      return true;
+    }
   }
   comm->stream = Stream();
   comm->after_revoke = Group();
-  if (comm->group.valid() && comm->sent.load() && !comm->group.failed())
-    Closers::all().close(std::move(comm->family), std::move(comm->group));
+  if (comm->group.valid()) {
+    // A driver may wait for all work of the process when memory is given back to it.
+    const bool aside = on_gpu(comm) || (comm->sent.load() && !comm->group.failed());
+    leave(std::move(comm->family), std::move(comm->group), std::move(comm->streams), aside);
+  }
+  comm->streams = UserStreams();
   comm->group = Group();
   comm->family.reset();
   comm->ops.clear();
   quarantine(comm);
+  return true;
 }
 
 }  // namespace ouro::nccl

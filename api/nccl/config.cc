@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 
 #include "api/nccl/error.h"
+#include "api/nccl/variables.h"
 #include "runtime/core/log.h"
 
 namespace ouro::nccl {
@@ -46,7 +46,7 @@ ncclConfig_t known_part(const ncclConfig_t* from, std::size_t size, unsigned ver
 
 Config default_config() {
   Config c;
-  if (const char* blocking = std::getenv("NCCL_COMM_BLOCKING")) c.blocking = std::strcmp(blocking, "0") != 0;
+  if (const auto blocking = variable("NCCL_COMM_BLOCKING")) c.blocking = *blocking != "0";
   return c;
 }
 
@@ -74,8 +74,7 @@ ncclResult_t parse(const char* function, const ncclConfig_t* from, const Config&
   if (c.minCTAs != NCCL_CONFIG_UNDEF_INT && c.maxCTAs != NCCL_CONFIG_UNDEF_INT && c.minCTAs > c.maxCTAs)
     return invalid_argument(nullptr, function, "config fields minCTAs {} and maxCTAs {}; expected min <= max",
                             c.minCTAs, c.maxCTAs);
-  if (c.blocking != NCCL_CONFIG_UNDEF_INT && !std::getenv("NCCL_COMM_BLOCKING"))
-    out->blocking = c.blocking != 0;
+  if (c.blocking != NCCL_CONFIG_UNDEF_INT && !variable("NCCL_COMM_BLOCKING")) out->blocking = c.blocking != 0;
   if (c.commName) out->name = c.commName;
   static std::atomic<bool> told{false};
   bool unused = c.netName != nullptr;

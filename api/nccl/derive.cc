@@ -6,6 +6,7 @@
 
 #include "api/nccl/joining.h"
 #include "api/nccl/unique_id.h"
+#include "api/src/membership.h"
 
 namespace ouro::nccl {
 namespace {
@@ -17,38 +18,38 @@ ncclResult_t parse_child(const char* function, ncclComm_t parent, const ncclConf
   return parse(function, given, inherited, config);
 }
 
-/// Also of a revoked communicator.
-ncclResult_t check_parent(ncclComm_t parent, const char* function) {
-  if (const ncclResult_t wrong = check(parent, function); wrong != ncclSuccess) return wrong;
-  return parent->phase.load() == Phase::revoked ? ncclSuccess : check_open(parent, function);
-}
-
 /// The communicator `*out` on `group`; not before it is complete does the user see it.
 ncclResult_t hand_out(ncclComm_t parent, const Config& config, Group group, ncclComm_t* out) {
-  const ncclComm_t child = make_handle(config);
-  child->device = parent->device;
+  const ncclComm_t child = make_handle(config, group.rank(), group.size(), parent->place);
   (void)open(child, parent->family, std::move(group));
   *out = child;
   return ncclSuccess;
 }
 
+/// A name that groups of other parents do not have, however alike their members are.
+std::string derived_name(const Group& parent, const char* what) {
+  return fmt::format("{}/{}-{:x}", parent.name(), what, key_of(parent));
+}
+
 /// The members' group, or, of a revoked communicator, another of the same members, which is made on first
 /// need.
-Result<Group*> working_group(ncclComm_t comm) {
-  if (comm->phase.load() != Phase::revoked) return &comm->group;
+Result<Group> working_group(ncclComm_t comm) {
+  if (comm->phase.load() != Phase::revoked) return comm->group;
+  std::lock_guard lock(comm->life);  // an abort reaches it as soon as it is there
+  if (comm->cancelled->load()) return Status(Reason::revoked, "its communicator was aborted");
   if (!comm->after_revoke.valid()) {
     const auto ranks = comm->group.ranks();
-    OURO_ASSIGN(comm->after_revoke, comm->family->context.group(ranks, comm->group.name() + "/after-revoke"));
+    OURO_ASSIGN(comm->after_revoke,
+                comm->family->context.group(ranks, derived_name(comm->group, "after-revoke")));
   }
-  return &comm->after_revoke;
+  return comm->after_revoke;
 }
 
 ncclResult_t split(const char* function, ncclComm_t parent, int color, int key, const Config& config,
                    ncclComm_t* out) {
-  const Inside inside(parent);
   auto group = working_group(parent);
   if (!group.ok()) return note(parent, function, group.status());
-  auto child = (*group)->split(color, key);
+  auto child = group->split(color, key);
   if (!child.ok()) return note(parent, function, child.status());
   if (!child->valid()) return ncclSuccess;  // no color
   return hand_out(parent, config, std::move(*child), out);
@@ -56,12 +57,12 @@ ncclResult_t split(const char* function, ncclComm_t parent, int color, int key, 
 
 ncclResult_t shrink(const char* function, ncclComm_t parent, const std::vector<int>& stay,
                     const Config& config, ncclComm_t* out) {
-  const Inside inside(parent);
   std::vector<int> ranks;
   for (const int r : stay) ranks.push_back(parent->group.ranks()[static_cast<std::size_t>(r)]);
-  auto child = parent->family->context.group(ranks, parent->group.name() + "/shrink");
+  auto child = parent->family->context.group(ranks, derived_name(parent->group, "shrink"));
   if (!child.ok()) return note(parent, function, child.status());
-  if (Status s = barrier(*child); !s.ok()) return fail(parent, function, s);
+  const EndsToo reach(parent, [&child](const char* why) { child->abort(why); });
+  if (Status s = barrier(*child, kAuto); !s.ok()) return fail(parent, function, s);
   return hand_out(parent, config, std::move(*child), out);
 }
 
@@ -74,7 +75,7 @@ Result<ncclUniqueId> agree_on_id(Group& group, const ncclUniqueId* given) {
   Word mine = {given ? 1u : 0u, given ? *given : ncclUniqueId{}};
   std::vector<Word> all(static_cast<std::size_t>(group.size()));
   OURO_TRY(all_gather(group, CView(&mine, sizeof mine, DType::u8),
-                      View(all.data(), all.size() * sizeof mine, DType::u8)));
+                      View(all.data(), all.size() * sizeof mine, DType::u8), kAuto));
   const Word* found = nullptr;
   for (const Word& w : all) {
     if (!w.has) continue;
@@ -96,17 +97,15 @@ OURO_NCCL(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncclComm
           ncclConfig_t* config) {
   constexpr const char* me = "ncclCommSplit";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check_parent(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me, Needs::members);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!newcomm) return invalid_argument(comm, me, "the pointer for the new communicator is null");
     *newcomm = nullptr;
     if (color < NCCL_SPLIT_NOCOLOR)
       return invalid_argument(comm, me, "color {}; expected 0 or more, or NCCL_SPLIT_NOCOLOR", color);
     Config child;
     if (const ncclResult_t wrong = parse_child(me, comm, config, &child); wrong != ncclSuccess) return wrong;
-    Job job;
-    job.run = [=] { return guarded(comm, me, [&] { return split(me, comm, color, key, child, newcomm); }); };
-    job.drop = [] {};
-    return begin(comm, std::move(job));
+    return begin({.comm = comm, .run = [=] { return split(me, comm, color, key, child, newcomm); }});
   }));
 }
 
@@ -114,7 +113,8 @@ OURO_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int 
           ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags) {
   constexpr const char* me = "ncclCommShrink";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check_parent(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me, Needs::members);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!newcomm) return invalid_argument(comm, me, "the pointer for the new communicator is null");
     *newcomm = nullptr;
     if (!excludeRanksList || excludeRanksCount < 1)
@@ -135,17 +135,15 @@ OURO_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int 
     for (int r = 0; r < comm->size; ++r)
       if (std::find(out.begin(), out.end(), r) == out.end()) stay.push_back(r);
     if (shrinkFlags == NCCL_SHRINK_ABORT) comm->group.abort("ncclCommShrink");
-    Job job;
-    job.run = [=] { return guarded(comm, me, [&] { return shrink(me, comm, stay, child, newcomm); }); };
-    job.drop = [] {};
-    return begin(comm, std::move(job));
+    return begin({.comm = comm, .run = [=] { return shrink(me, comm, stay, child, newcomm); }});
   }));
 }
 
 OURO_NCCL(ncclResult_t, CommGetUniqueId, ncclComm_t comm, ncclUniqueId* uniqueId) {
   constexpr const char* me = "ncclCommGetUniqueId";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check_open(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me, Needs::open);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     return pncclGetUniqueId(uniqueId);
   }));
 }
@@ -159,7 +157,8 @@ OURO_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUniqueI
     return pncclCommInitRankConfig(newcomm, nRanks, *uniqueId, rank, config);
   }
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check_open(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me, Needs::open);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!newcomm) return invalid_argument(comm, me, "the pointer for the new communicator is null");
     *newcomm = nullptr;
     if (rank != -1)
@@ -171,16 +170,10 @@ OURO_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUniqueI
     if (const ncclResult_t wrong = parse_child(me, comm, config, &child); wrong != ncclSuccess) return wrong;
     const bool has = uniqueId != nullptr;
     const ncclUniqueId given = has ? *uniqueId : ncclUniqueId{};
-    Job job;
-    job.drop = [] {};
-    job.run = [=] {
-      return guarded(comm, me, [&]() -> ncclResult_t {
-        const Inside inside(comm);
-        auto id = agree_on_id(comm->group, has ? &given : nullptr);
-        if (!id.ok()) return note(comm, me, id.status());
-        return join_as(me, comm, *id, nRanks, comm->rank, child, newcomm);
-      });
-    };
-    return begin(comm, std::move(job));
+    return begin({.comm = comm, .run = [=] {
+                    auto id = agree_on_id(comm->group, has ? &given : nullptr);
+                    if (!id.ok()) return note(comm, me, id.status());
+                    return join_as(me, comm, *id, nRanks, comm->rank, child, newcomm);
+                  }});
   }));
 }

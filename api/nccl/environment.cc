@@ -2,11 +2,15 @@
 #include "api/nccl/environment.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "api/nccl/error.h"
+#include "api/nccl/tuning.h"
+#include "api/nccl/variables.h"
 #include "runtime/core/env.h"
 #include "runtime/core/env_supply.h"
 #include "runtime/core/log.h"
@@ -20,42 +24,134 @@ struct Pair {
 constexpr Pair kLog[] = {{"NCCL_DEBUG", "OURO_DEBUG"},
                          {"NCCL_DEBUG_SUBSYS", "OURO_DEBUG_SUBSYS"},
                          {"NCCL_DEBUG_FILE", "OURO_DEBUG_FILE"}};
-/// Read elsewhere: config.cc, and the network of ouro.
-constexpr const char* kRead[] = {"NCCL_COMM_BLOCKING", "NCCL_SOCKET_IFNAME"};
+/// With the same values in both.
+constexpr Pair kSame[] = {{"NCCL_SOCKET_IFNAME", "OURO_SOCKET_IFNAME"}, {"NCCL_HOSTID", "OURO_HOSTID"}};
+/// That have an effect of their own: here, in config.cc, or none because it is always so.
+constexpr std::string_view kOwn[] = {"NCCL_CONF_FILE",  "NCCL_COMM_BLOCKING", "NCCL_CHECK_POINTERS",
+                                     "NCCL_WIN_ENABLE", "NCCL_P2P_DISABLE",   "NCCL_NET",
+                                     "NCCL_COMM_ID",    "NCCL_SOCKET_FAMILY", "NCCL_SHM_DISABLE",
+                                     "NCCL_ALGO",       "NCCL_BUFFSIZE",      "NCCL_MULTI_RANK_GPU_ENABLE"};
 
-bool means_something(const std::string& name) {
-  for (const Pair& p : kLog)
-    if (name == p.nccl) return true;
-  for (const char* k : kRead)
-    if (name == k) return true;
-  return false;
+bool g_checks_pointers = false, g_offers_windows = true;
+
+bool means_something(std::string_view name) {
+  const auto is = [name](const Pair& p) { return name == p.nccl; };
+  return std::any_of(std::begin(kLog), std::end(kLog), is) ||
+         std::any_of(std::begin(kSame), std::end(kSame), is) ||
+         std::find(std::begin(kOwn), std::end(kOwn), name) != std::end(kOwn);
 }
 
-char upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
+std::string in_case(std::string text, bool upper) {
+  for (char& c : text) {
+    if (upper && c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+    if (!upper && c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
 
-void read() {
+void supply(const char* parameter, std::string value, const char* origin) {
+  if (!env::in_environment(parameter)) env::supply(parameter, std::move(value), origin);
+}
+
+/// The settings of the log, as they are now. Whether there are any.
+bool read_log_settings() {
   bool logs = false;
   for (const Pair& p : kLog) {
-    const char* const value = std::getenv(p.nccl);
-    if (!value || *value == '\0' || env::in_environment(p.ouro)) continue;
-    std::string text = value;
-    if (&p == &kLog[0]) std::transform(text.begin(), text.end(), text.begin(), upper);  // NCCL takes either
-    env::supply(p.ouro, text, p.nccl);
+    const auto value = variable(p.nccl);
+    if (!value || env::in_environment(p.ouro)) {
+      env::withdraw(p.ouro);
+      continue;
+    }
+    env::supply(p.ouro, &p == &kLog[0] ? in_case(*value, true) : *value, p.nccl);  // NCCL takes either case
     logs = true;
   }
-  if (logs) log::reload();
+  return logs;
+}
+
+Result<bool> flag(const char* name, bool fallback) {
+  const auto value = variable(name);
+  if (!value) return fallback;
+  if (*value != "0" && *value != "1") return invalid(fmt::format("{}={}; expected 0 or 1", name, *value));
+  return *value == "1";
+}
+
+Status read_network() {
+  const auto net = variable("NCCL_NET");
+  if (!net) return {};
+  const std::string name = in_case(*net, false);
+  if (name != "socket" && name != "ib")
+    return invalid(fmt::format(
+        "NCCL_NET={}; expected Socket (ouro's tcp) or IB (UCX): plugins of NCCL cannot be loaded", *net));
+  supply("OURO_FABRIC", name == "ib" ? "ucx" : "tcp", "NCCL_NET");
+  return {};
+}
+
+/// NCCL has eight slots in a buffer.
+Status read_buffers() {
+  const auto value = variable("NCCL_BUFFSIZE");
+  if (!value) return {};
+  long long bytes = 0;
+  const auto [rest, error] = std::from_chars(value->data(), value->data() + value->size(), bytes);
+  if (error != std::errc() || rest != value->data() + value->size() || bytes < 0)
+    return invalid(fmt::format("NCCL_BUFFSIZE={}; expected a number of bytes", *value));
+  supply("OURO_SLOT_BYTES", std::to_string(std::clamp(bytes / 8, 4096LL, 67108864LL)), "NCCL_BUFFSIZE");
+  return {};
+}
+
+Status read_tuning() {
+  if (const auto algorithms = variable("NCCL_ALGO")) {
+    OURO_ASSIGN(const Choice choice, parse_algorithms(*algorithms));
+    if (!choice.rows.empty()) supply("OURO_SELECT", choice.rows, "NCCL_ALGO");
+    if (!choice.declined.empty())
+      OURO_INFO(ENV, "NCCL_ALGO={} leaves the algorithm of {} to ouro", *algorithms, choice.declined);
+  }
+  if (const auto protocols = variable("NCCL_PROTO")) {
+    OURO_TRY(check_protocols(*protocols));
+    OURO_INFO(ENV, "NCCL_PROTO={} has no effect: ouro has no protocols to choose from", *protocols);
+  }
+  return {};
+}
+
+Status read_settings() {
+  for (const Pair& p : kSame)
+    if (const auto value = variable(p.nccl)) supply(p.ouro, *value, p.nccl);
+  OURO_ASSIGN(g_checks_pointers, flag("NCCL_CHECK_POINTERS", false));
+  OURO_ASSIGN(g_offers_windows, flag("NCCL_WIN_ENABLE", true));
+  OURO_ASSIGN(const bool without_p2p, flag("NCCL_P2P_DISABLE", false));
+  if (without_p2p) supply("OURO_GPU_PATH", "staged", "NCCL_P2P_DISABLE");
+  OURO_TRY(read_network());
+  OURO_TRY(read_buffers());
+  return read_tuning();
+}
+
+Status read() {
+  const bool logs = read_log_settings();
+  if (logs) log::refresh();
   if (logs || env::in_environment("OURO_DEBUG")) OURO_LOG(version, INIT, "{}", ouro_nccl_identity());
   std::string unused;
-  for (const auto& [name, value] : process_environment())
-    if (name.starts_with("NCCL_") && !means_something(name)) unused += (unused.empty() ? "" : ", ") + name;
+  for (const auto& [name, origin] : variables_set()) {
+    if (means_something(name) || name == "NCCL_PROTO") continue;
+    unused += fmt::format("{}{}{}", unused.empty() ? "" : ", ", name,
+                          origin == "environment" ? "" : fmt::format(" ({})", origin));
+  }
   if (!unused.empty()) OURO_INFO(ENV, "variables of NCCL that mean nothing here: {}", unused);
+  return read_settings();
 }
 
 }  // namespace
 
-void read_environment() {
-  static std::once_flag once;
-  std::call_once(once, read);
+Status read_environment() {
+  static const Status& outcome = *new Status(read());
+  return outcome;
 }
+
+void reset_log() {
+  (void)read_environment();
+  (void)read_log_settings();
+  log::refresh();
+}
+
+bool checks_pointers() { return g_checks_pointers; }
+bool offers_windows() { return g_offers_windows; }
 
 }  // namespace ouro::nccl

@@ -1,6 +1,8 @@
 // Result codes and the last error. See error.h.
 #include "api/nccl/error.h"
 
+#include <pthread.h>
+
 #include <mutex>
 
 #include "api/nccl/communicator.h"
@@ -10,6 +12,9 @@ namespace ouro::nccl {
 namespace {
 
 std::mutex g_error_mutex;
+/// A forked child can tell errors, too: no other thread of the parent holds the lock while it forks.
+[[maybe_unused]] const int g_forks_unlocked = pthread_atfork(
+    [] { g_error_mutex.lock(); }, [] { g_error_mutex.unlock(); }, [] { g_error_mutex.unlock(); });
 /// Of the process. Never destroyed: other threads may fail while the program ends.
 std::string& last() {
   static std::string& text = *new std::string;
@@ -72,7 +77,13 @@ const char* name_of(ncclResult_t code) {
   }
 }
 
+std::string last_error_of(ncclComm_t comm) {
+  std::lock_guard lock(g_error_mutex);
+  return comm->last_error;
+}
+
 ncclResult_t fail(ncclComm_t comm, ncclResult_t code, std::string text) {
+  if (comm && !comm->config.name.empty()) text = fmt::format("communicator {}: {}", comm->config.name, text);
   OURO_INFO(CALL, "{}: {}", name_of(code), text);
   std::lock_guard lock(g_error_mutex);
   if (comm) comm->last_error = text;
@@ -121,6 +132,6 @@ OURO_NCCL(const char*, GetErrorString, ncclResult_t result) {
 OURO_NCCL(const char*, GetLastError, ncclComm_t comm) {
   static thread_local std::string copy;  // valid until the thread's next call
   std::lock_guard lock(g_error_mutex);
-  copy = comm && alive(comm) ? comm->last_error : last();
+  copy = comm && comm->magic.load() == kAlive ? comm->last_error : last();
   return copy.c_str();
 }

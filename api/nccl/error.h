@@ -18,7 +18,11 @@ ncclResult_t code_of(const Status&);
 /// The name of a code, as in nccl.h.
 const char* name_of(ncclResult_t);
 
-/// Keeps `text` as the last error of the process and, if there is one, of `comm`; returns `code`.
+/// The last error of a communicator.
+std::string last_error_of(ncclComm_t comm);
+
+/// Keeps `text` as the last error of the process and, if there is one, of `comm`, whose name it then begins
+/// with; returns `code`.
 ncclResult_t fail(ncclComm_t comm, ncclResult_t code, std::string text);
 /// The same for a Status: its code, and its message after the name of the function.
 ncclResult_t fail(ncclComm_t comm, const char* function, const Status&);

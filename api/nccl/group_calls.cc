@@ -2,38 +2,115 @@
 #include "api/nccl/group_calls.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
+#include <deque>
 #include <map>
 
+#include "api/nccl/environment.h"
+#include "api/nccl/estimate.h"
+#include "api/nccl/gpu_calls.h"
+#include "api/nccl/pointers.h"
 #include "runtime/core/thread.h"
 
 namespace ouro::nccl {
 namespace {
 
-/// The calls of one communicator as one batch, on the thread of its stream.
-Status run_share(const std::vector<Call>& calls) {
-  group_start();
-  Status first;
-  for (const Call& c : calls)
-    if (Status s = run(c); first.ok() && !s.ok()) first = s;
-  Status end = group_end();
-  return first.ok() ? end : first;
+/// A batch of the C++ interface, which ends with this at the latest.
+class OpenBatch {
+ public:
+  OpenBatch() { group_start(); }
+  ~OpenBatch() {
+    if (open_) (void)group_end();
+  }
+  OpenBatch(const OpenBatch&) = delete;
+  OpenBatch& operator=(const OpenBatch&) = delete;
+  Status end() {
+    open_ = false;
+    return group_end();
+  }
+
+ private:
+  bool open_ = true;
+};
+
+/// The calls as one batch, and the outcome of each. A call with wrong arguments drops them all, and alone has
+/// an outcome that is not ok.
+std::vector<Status> run_together(const std::vector<Call>& calls) {
+  std::vector<Status> outcomes(calls.size());
+  std::vector<Work> works(calls.size());
+  bool refused = false;
+  OpenBatch batch;
+  for (std::size_t k = 0; k < calls.size(); ++k) {
+    auto work = enqueue_or_defer(calls[k]);
+    if (work.ok())
+      works[k] = std::move(*work);
+    else
+      outcomes[k] = work.status(), refused = true;
+  }
+  const Status end = batch.end();
+  if (refused) return outcomes;
+  bool told = end.ok();
+  for (std::size_t k = 0; k < calls.size(); ++k) {
+    outcomes[k] = works[k].wait();
+    told = told || !outcomes[k].ok();
+  }
+  if (!told) outcomes.front() = end;
+  return outcomes;
 }
 
-/// On the communicator's own stream; ncclCommGetAsyncError tells the end.
-ncclResult_t enqueue(ncclComm_t comm, std::vector<Call> calls) {
-  comm->pending.fetch_add(1, std::memory_order_relaxed);
-  const Work work = comm->stream.run([calls = std::move(calls)] { return run_share(calls); });
-  work.then([comm](const Status& s) {
-    if (!s.ok()) (void)note(comm, "a non-blocking operation", s);
-    comm->pending.fetch_sub(1, std::memory_order_release);
+/// The first that is not ok.
+Status first_of(const std::vector<Status>& outcomes) {
+  const auto wrong = std::find_if(outcomes.begin(), outcomes.end(), [](const Status& s) { return !s.ok(); });
+  return wrong == outcomes.end() ? Status() : *wrong;
+}
+
+/// Of a non-blocking communicator, something that has been called and has not ended.
+class Pending {
+ public:
+  explicit Pending(ncclComm_t comm) : comm_(comm) { comm_->pending.fetch_add(1, std::memory_order_relaxed); }
+  ~Pending() { comm_->pending.fetch_sub(1, std::memory_order_release); }  // pairs with await_calls
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+
+ private:
+  const ncclComm_t comm_;
+};
+
+/// Runs `body` on the communicator's own stream; ncclCommGetAsyncError tells the end, and how it went.
+ncclResult_t enqueue(ncclComm_t comm, std::function<Status()> body) {
+  auto pending = std::make_shared<Pending>(comm);
+  comm->stream.run(std::move(body)).then([comm, pending](const Status& s) {
+    if (!s.ok()) (void)note(comm, "a non-blocking call", s);  // also what it threw
   });
   return ncclInProgress;
+}
+
+ncclResult_t enqueue(ncclComm_t comm, std::vector<Call> calls) {
+  return enqueue(comm, [calls = std::move(calls)] {
+    return calls.size() == 1 ? run(calls.front()) : first_of(run_together(calls));
+  });
+}
+
+/// Here, or on the stream of its communicator.
+ncclResult_t run_job(Job& job) {
+  const ncclComm_t comm = job.comm;
+  return guarded(nullptr, "ncclGroupEnd", [&]() -> ncclResult_t {
+    if (job.ends) return job.run();
+    const Entry entry(comm, "ncclGroupEnd");
+    if (entry.wrong != ncclSuccess) return entry.wrong;
+    if (comm->config.blocking) return job.run();
+    return enqueue(comm, [comm, run = std::move(job.run)] {
+      keep(comm, run());
+      return Status();
+    });
+  });
 }
 
 }  // namespace
 
 ncclResult_t submit(const char* function, const Call& call) {
+  if (checks_pointers() && !on_gpu(call.comm)) [[unlikely]]
+    if (const ncclResult_t wrong = check_pointers(function, call); wrong != ncclSuccess) return wrong;
   if (GroupCalls* group = GroupCalls::current()) {
     group->add(call);
     return ncclSuccess;
@@ -44,8 +121,11 @@ ncclResult_t submit(const char* function, const Call& call) {
                          "a message of rank {} to itself outside a group; expected its other half in "
                          "the same group",
                          comm->rank);
-  if (!comm->config.blocking) return enqueue(comm, {call});
-  const Inside inside(comm);
+  if (on_gpu(comm)) {
+    std::vector<Call> one{call};
+    return note(comm, function, enqueue_on_gpus(one).front());
+  }
+  if (!comm->config.blocking) return enqueue(comm, std::vector<Call>{call});
   if (Status s = run(call); !s.ok()) [[unlikely]]
     return note(comm, function, s);
   return ncclSuccess;
@@ -64,17 +144,36 @@ ncclResult_t GroupCalls::end() {
   return group->run_all();
 }
 
-ncclResult_t GroupCalls::drop() {
+ncclResult_t GroupCalls::simulate(float* microseconds) {
   if (!t_current) return invalid_usage(nullptr, "ncclGroupSimulateEnd", "without ncclGroupStart");
-  if (--t_current->depth_ > 0) return ncclSuccess;
+  if (--t_current->depth_ > 0) return t_current->error_;
   const std::unique_ptr<GroupCalls> group(t_current);
   t_current = nullptr;
+  std::deque<Entry> entries;
+  const ncclResult_t wrong = group->enter_all(&entries);
   for (Job& job : group->jobs_) job.drop();
-  return ncclSuccess;
+  if (wrong == ncclSuccess) *microseconds = static_cast<float>(estimate(group->calls_));
+  return wrong;
 }
 
-void GroupCalls::forget(ncclComm_t comm) {
+/// The communicators with operations, in the order of their first ones.
+std::vector<ncclComm_t> GroupCalls::communicators() const {
+  std::vector<ncclComm_t> comms;
+  for (const Call& c : calls_)
+    if (std::find(comms.begin(), comms.end(), c.comm) == comms.end()) comms.push_back(c.comm);
+  return comms;
+}
+
+/// Enters them all, as another thread may end one meanwhile, and checks what stands together.
+ncclResult_t GroupCalls::enter_all(std::deque<Entry>* entries) {
+  for (const ncclComm_t comm : communicators())
+    if (entries->emplace_back(comm, "ncclGroupEnd").wrong != ncclSuccess) refuse(entries->back().wrong);
+  return check_all();
+}
+
+void GroupCalls::forget(ncclComm_t comm, bool ends) {
   std::erase_if(calls_, [&](const Call& c) { return c.comm == comm; });
+  if (ends) std::erase_if(jobs_, [&](const Job& j) { return j.comm == comm; });
 }
 
 ncclResult_t GroupCalls::check_all() const {
@@ -101,20 +200,24 @@ ncclResult_t GroupCalls::check_all() const {
 }
 
 ncclResult_t GroupCalls::run_all() {
-  if (const ncclResult_t wrong = check_all(); wrong != ncclSuccess) {
-    for (Job& job : jobs_) job.drop();
-    return wrong;
+  const std::vector<ncclComm_t> comms = communicators();
+  ncclResult_t calls = ncclSuccess;
+  {
+    std::deque<Entry> entries;
+    if (const ncclResult_t wrong = enter_all(&entries); wrong != ncclSuccess) {
+      for (Job& job : jobs_) job.drop();
+      return wrong;
+    }
+    if (!comms.empty()) calls = run_calls(comms);
   }
-  const ncclResult_t calls = calls_.empty() ? ncclSuccess : run_calls();
   const ncclResult_t jobs = jobs_.empty() ? ncclSuccess : run_jobs();
   return calls != ncclSuccess && calls != ncclInProgress ? calls : jobs != ncclSuccess ? jobs : calls;
 }
 
-ncclResult_t GroupCalls::run_calls() {
-  std::vector<ncclComm_t> comms;
-  for (const Call& c : calls_)
-    if (std::find(comms.begin(), comms.end(), c.comm) == comms.end()) comms.push_back(c.comm);
-  if (!comms.front()->config.blocking) {
+/// Each communicator keeps its own outcome; the first error is that of the whole.
+ncclResult_t GroupCalls::run_calls(const std::vector<ncclComm_t>& comms) {
+  const bool gpus = on_gpu(comms.front());
+  if (!comms.front()->config.blocking && !gpus) {
     for (const ncclComm_t comm : comms) {
       std::vector<Call> share;
       std::copy_if(calls_.begin(), calls_.end(), std::back_inserter(share),
@@ -123,53 +226,65 @@ ncclResult_t GroupCalls::run_calls() {
     }
     return ncclInProgress;
   }
-  std::vector<std::unique_ptr<Inside>> inside;
-  for (const ncclComm_t comm : comms) inside.push_back(std::make_unique<Inside>(comm));
-  const Status outcome = run_share(calls_);
-  if (outcome.ok()) return ncclSuccess;
-  for (const ncclComm_t comm : comms)
-    if (Status s = comm->group.status(); !s.ok()) (void)note(comm, "ncclGroupEnd", s);
-  return note(comms.front(), "ncclGroupEnd", outcome);
-}
-
-/// Each may wait for the others, so there is a thread for each.
-ncclResult_t GroupCalls::run_jobs() {
-  if (jobs_.size() == 1) return jobs_.front().run();
-  std::vector<ncclResult_t> results(jobs_.size(), ncclSuccess);
-  std::vector<Thread> threads;
+  const std::vector<Status> outcomes = gpus ? enqueue_on_gpus(calls_) : run_together(calls_);
   ncclResult_t first = ncclSuccess;
-  try {
-    threads.reserve(jobs_.size());
-    for (std::size_t k = 0; k < jobs_.size(); ++k)
-      threads.emplace_back("ouro-nccl-job", [&, k] { results[k] = jobs_[k].run(); });
-  } catch (const std::exception& e) {
-    for (std::size_t k = threads.size(); k < jobs_.size(); ++k) jobs_[k].drop();
-    first = fail(nullptr, "ncclGroupEnd",
-                 Status(Reason::resource,
-                        fmt::format("{} of {} threads: {}", threads.size(), jobs_.size(), e.what())));
+  for (const ncclComm_t comm : comms) {
+    Status mine;
+    for (std::size_t k = 0; k < calls_.size() && mine.ok(); ++k)
+      if (calls_[k].comm == comm) mine = outcomes[k];
+    const ncclResult_t code = note(comm, "ncclGroupEnd", mine);
+    if (first == ncclSuccess) first = code;
   }
-  for (Thread& t : threads) t.join();
-  for (const ncclResult_t r : results)
-    if (r != ncclSuccess && (first == ncclSuccess || first == ncclInProgress)) first = r;
   return first;
 }
 
-ncclResult_t begin(ncclComm_t polled, Job job) {
-  if (!polled->config.blocking) {
-    // Begins at once in a group, too: nobody waits for it there.
-    polled->pending.fetch_add(1, std::memory_order_relaxed);
-    const Work work = polled->stream.run([run = std::move(job.run)] {
-      (void)run();
-      return Status();
-    });
-    work.then([polled](const Status&) { polled->pending.fetch_sub(1, std::memory_order_release); });
-    return ncclInProgress;
+/// Those of one communicator run in order. Each communicator may wait for the others, so there is a thread
+/// for each.
+ncclResult_t GroupCalls::run_jobs() {
+  struct Line {
+    ncclComm_t comm;
+    std::vector<Job*> jobs;
+    ncclResult_t result = ncclSuccess;
+    void run() {
+      for (Job* job : jobs)
+        if (const ncclResult_t r = run_job(*job); result == ncclSuccess || result == ncclInProgress)
+          result = r == ncclSuccess ? result : r;
+    }
+  };
+  std::vector<Line> lines;
+  for (Job& job : jobs_) {
+    auto line = std::find_if(lines.begin(), lines.end(), [&](const Line& l) { return l.comm == job.comm; });
+    if (line == lines.end()) line = lines.insert(line, Line{job.comm, {}});
+    line->jobs.push_back(&job);
   }
-  if (GroupCalls* group = GroupCalls::current()) {
-    group->add(std::move(job));
-    return ncclSuccess;
+  std::vector<Thread> threads;
+  ncclResult_t first = ncclSuccess;
+  if (lines.size() == 1) {
+    lines.front().run();
+  } else {
+    try {
+      threads.reserve(lines.size());
+      for (Line& line : lines) threads.emplace_back("ouro-nccl-job", [&line] { line.run(); });
+    } catch (const std::exception& e) {
+      for (std::size_t k = threads.size(); k < lines.size(); ++k)
+        for (Job* job : lines[k].jobs) job->drop();
+      first = fail(nullptr, "ncclGroupEnd",
+                   Status(Reason::resource,
+                          fmt::format("{} of {} threads: {}", threads.size(), lines.size(), e.what())));
+    }
   }
-  return job.run();
+  for (Thread& t : threads) t.join();
+  for (const Line& line : lines)
+    if (line.result != ncclSuccess && (first == ncclSuccess || first == ncclInProgress)) first = line.result;
+  return first;
+}
+
+ncclResult_t begin(Job job) {
+  GroupCalls* const group = GroupCalls::current();
+  if (!group) return run_job(job);
+  const bool blocking = job.comm->config.blocking;
+  group->add(std::move(job));
+  return blocking ? ncclSuccess : ncclInProgress;
 }
 
 }  // namespace ouro::nccl
@@ -188,17 +303,16 @@ OURO_NCCL(ncclResult_t, GroupEnd, void) {
 }
 
 OURO_NCCL(ncclResult_t, GroupSimulateEnd, ncclSimInfo_t* simInfo) {
-  return guarded(nullptr, "ncclGroupSimulateEnd", [&] {
-    if (!simInfo)
-      return invalid_argument(nullptr, "ncclGroupSimulateEnd", "simInfo is null; the group stays open");
-    if (simInfo->magic != 0x74685283)
+  constexpr const char* me = "ncclGroupSimulateEnd";
+  return guarded(nullptr, me, [&]() -> ncclResult_t {
+    if (!simInfo) return invalid_argument(nullptr, me, "simInfo is null; the group stays open");
+    constexpr std::size_t kLeast = offsetof(ncclSimInfo_t, estimatedTime) + sizeof simInfo->estimatedTime;
+    if (simInfo->magic != 0x74685283 || simInfo->size < kLeast)
       return invalid_argument(
-          nullptr, "ncclGroupSimulateEnd",
-          "the magic number of simInfo is {:#x}; expected that of NCCL_SIM_INFO_INITIALIZER; the "
-          "group stays open",
-          simInfo->magic);
-    if (const ncclResult_t dropped = GroupCalls::drop(); dropped != ncclSuccess) return dropped;
-    return not_supported(nullptr, "ncclGroupSimulateEnd", "an estimate of the time",
-                         "there is no cost model yet", "the group was dropped; measure it by ncclGroupEnd");
+          nullptr, me,
+          "size {} and magic number {:#x} of simInfo; expected those of NCCL_SIM_INFO_INITIALIZER; "
+          "the group stays open",
+          simInfo->size, simInfo->magic);
+    return GroupCalls::simulate(&simInfo->estimatedTime);
   });
 }

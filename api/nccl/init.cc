@@ -1,5 +1,6 @@
 // Making communicators from unique ids. See nccl.h, section "Making communicators".
-#include <vector>
+#include <algorithm>
+#include <optional>
 
 #include "api/nccl/environment.h"
 #include "api/nccl/joining.h"
@@ -9,23 +10,8 @@
 namespace ouro::nccl {
 namespace {
 
-/// Joins the job of `id` and opens `comm` on the group of all its ranks.
-ncclResult_t join(const char* function, ncclComm_t comm, int nranks, const UniqueId& id, int rank) {
-  const Inside inside(comm);
-  InitOptions o;
-  o.rank = rank, o.world_size = nranks, o.id = id, o.gpu = -1;
-  o.cancel = comm->cancelled;
-  auto context = Context::create(o);
-  if (!context.ok()) return note(comm, function, context.status());
-  auto family = std::make_shared<Family>(std::move(*context));
-  Group group = std::move(family->context.world());
-  if (!open(comm, std::move(family), std::move(group)))
-    return note(comm, function, Status(Reason::revoked, "aborted while it was being made"));
-  return ncclSuccess;
-}
-
 ncclResult_t init(const char* function, ncclComm_t* out, int nranks, const ncclUniqueId* ids, int nids,
-                  int rank, const ncclConfig_t* given, int device) {
+                  int rank, const ncclConfig_t* given, std::optional<int> device = {}) {
   if (!out) return invalid_argument(nullptr, function, "the pointer for the new communicator is null");
   *out = nullptr;
   if (nranks < 1) return invalid_argument(nullptr, function, "{} ranks; expected 1 or more", nranks);
@@ -35,40 +21,33 @@ ncclResult_t init(const char* function, ncclComm_t* out, int nranks, const ncclU
   if (const ncclResult_t wrong = parse(function, given, default_config(), &config); wrong != ncclSuccess)
     return wrong;
   if (const ncclResult_t wrong = check_mode(function); wrong != ncclSuccess) return wrong;
-  auto id = job_of(ids, nids);
-  if (!id.ok()) return fail(nullptr, function, id.status());
-  const ncclComm_t comm = make_handle(config);
-  comm->rank = rank, comm->size = nranks, comm->device = device;
+  const auto place = device_for(device);
+  if (!place.ok()) return fail(nullptr, function, place.status());
+  auto meeting = meeting_of(ids, nids);
+  if (!meeting.ok()) return fail(nullptr, function, meeting.status());
+  const ncclComm_t comm = make_handle(config, rank, nranks, *place);
   *out = comm;
   const auto drop = [out, comm] {
     *out = nullptr;
-    retire(comm);
+    (void)retire(comm);
   };
-  Job job;
-  job.run = [=, id = *id] {
-    const ncclResult_t joined = join(function, comm, nranks, id, rank);
-    if (joined != ncclSuccess && comm->config.blocking && !comm->cancelled->load()) drop();
-    return joined;
+  Job job{.comm = comm, .drop = drop};
+  job.run = [=, meeting = *meeting] {
+    const Entry entry(comm, function);  // that may have been aborted before the group ended
+    return entry.wrong != ncclSuccess ? entry.wrong : join(function, comm, nranks, meeting, rank);
   };
-  job.drop = drop;
-  return begin(comm, std::move(job));
+  if (config.blocking) {  // which disappears where it cannot be made; others tell their error when polled
+    job.run = [=, joins = std::move(job.run)] {
+      const ncclResult_t joined = joins();
+      if (joined != ncclSuccess && !comm->cancelled->load()) drop();
+      return joined;
+    };
+    job.ends = true;
+  }
+  return begin(std::move(job));
 }
 
 }  // namespace
-
-ncclResult_t join_as(const char* function, ncclComm_t parent, const ncclUniqueId& id, int nranks, int rank,
-                     const Config& config, ncclComm_t* out) {
-  auto job = job_of(&id, 1);
-  if (!job.ok()) return fail(parent, function, job.status());
-  const ncclComm_t comm = make_handle(config);
-  comm->rank = rank, comm->size = nranks, comm->device = parent->device;
-  if (const ncclResult_t joined = join(function, comm, nranks, *job, rank); joined != ncclSuccess) {
-    retire(comm);
-    return joined;
-  }
-  *out = comm;
-  return ncclSuccess;
-}
 
 }  // namespace ouro::nccl
 
@@ -77,9 +56,9 @@ using namespace ouro::nccl;
 OURO_NCCL(ncclResult_t, GetUniqueId, ncclUniqueId* uniqueId) {
   constexpr const char* me = "ncclGetUniqueId";
   return guarded(nullptr, me, [&]() -> ncclResult_t {
-    read_environment();
+    if (const ouro::Status s = read_environment(); !s.ok()) return fail(nullptr, me, s);
     if (!uniqueId) return invalid_argument(nullptr, me, "uniqueId is null");
-    auto id = make_unique_id();
+    auto id = make_unique_id(Reach::several);
     if (!id.ok()) return fail(nullptr, me, id.status());
     *uniqueId = *id;
     return ncclSuccess;
@@ -88,13 +67,13 @@ OURO_NCCL(ncclResult_t, GetUniqueId, ncclUniqueId* uniqueId) {
 
 OURO_NCCL(ncclResult_t, CommInitRank, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank) {
   constexpr const char* me = "ncclCommInitRank";
-  return told(guarded(nullptr, me, [&] { return init(me, comm, nranks, &commId, 1, rank, nullptr, 0); }));
+  return told(guarded(nullptr, me, [&] { return init(me, comm, nranks, &commId, 1, rank, nullptr); }));
 }
 
 OURO_NCCL(ncclResult_t, CommInitRankConfig, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
           ncclConfig_t* config) {
   constexpr const char* me = "ncclCommInitRankConfig";
-  return told(guarded(nullptr, me, [&] { return init(me, comm, nranks, &commId, 1, rank, config, 0); }));
+  return told(guarded(nullptr, me, [&] { return init(me, comm, nranks, &commId, 1, rank, config); }));
 }
 
 OURO_NCCL(ncclResult_t, CommInitRankScalable, ncclComm_t* newcomm, int nranks, int myrank, int nId,
@@ -105,7 +84,7 @@ OURO_NCCL(ncclResult_t, CommInitRankScalable, ncclComm_t* newcomm, int nranks, i
     if (!commIds) return invalid_argument(nullptr, me, "commIds is null");
     if (nId < 1 || nId > nranks)
       return invalid_argument(nullptr, me, "{} ids for {} ranks; expected 1 to {}", nId, nranks, nranks);
-    return init(me, newcomm, nranks, commIds, nId, myrank, config, 0);
+    return init(me, newcomm, nranks, commIds, nId, myrank, config);
   }));
 }
 
@@ -117,16 +96,22 @@ OURO_NCCL(ncclResult_t, CommInitAll, ncclComm_t* comm, int ndev, const int* devl
     for (int i = 0; devlist && i < ndev; ++i)
       if (devlist[i] < 0)
         return invalid_argument(nullptr, me, "device {} at place {}; expected 0 or more", devlist[i], i);
-    auto id = make_unique_id();
+    auto id = make_unique_id(Reach::process);
     if (!id.ok()) return fail(nullptr, me, id.status());
+    std::fill_n(comm, ndev, nullptr);
     GroupCalls::start();
     for (int i = 0; i < ndev; ++i)
-      (void)told(init(me, &comm[i], ndev, &*id, 1, i, nullptr, devlist ? devlist[i] : i));
+      (void)told(guarded(nullptr, me, [&] {
+        return init(me, &comm[i], ndev, &*id, 1, i, nullptr, devlist ? devlist[i] : i);
+      }));
     const ncclResult_t made = GroupCalls::end();
     if (made == ncclSuccess || made == ncclInProgress) return made;
     for (int i = 0; i < ndev; ++i)
-      if (ncclComm_t c = std::exchange(comm[i], nullptr))
-        stop(c, "another rank of ncclCommInitAll failed"), retire(c);
+      if (ncclComm_t c = std::exchange(comm[i], nullptr)) {
+        if (GroupCalls* group = GroupCalls::current()) group->forget(c, true);
+        stop(c, "another rank of ncclCommInitAll failed");
+        (void)retire(c);
+      }
     return made;
   }));
 }

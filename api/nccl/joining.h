@@ -2,8 +2,12 @@
 // derive.cc.
 #pragma once
 #include "api/nccl/group_calls.h"
+#include "api/nccl/unique_id.h"
 
 namespace ouro::nccl {
+
+/// Joins the job and opens `comm` on the group of all its ranks. Collective over those ranks.
+ncclResult_t join(const char* function, ncclComm_t comm, int nranks, const Meeting&, int rank);
 
 /// Makes `*out`: rank `rank` of `nranks` under a new id, with the device of `parent`. Collective over those
 /// ranks.

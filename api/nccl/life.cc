@@ -7,57 +7,60 @@ OURO_NCCL(ncclResult_t, CommFinalize, ncclComm_t comm) {
   constexpr const char* me = "ncclCommFinalize";
   if (!comm) return ncclSuccess;
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
-    const Phase phase = comm->phase.load();
-    if (phase == Phase::revoked)
-      return invalid_usage(comm, me, "the communicator is revoked; destroy or abort it");
-    if (phase != Phase::open) {
-      if (const ncclResult_t wrong = check_open(comm, me); wrong != ncclSuccess) return wrong;
+    {
+      const Entry entry(comm, me);
+      if (entry.wrong != ncclSuccess) return entry.wrong;
+      if (comm->phase.load() == Phase::revoked)
+        return invalid_usage(comm, me, "the communicator is revoked; destroy or abort it");
     }
-    Job job;
-    job.makes = false;
-    job.drop = [] {};
+    const Entry entry(comm, me, Needs::open);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
+    Job job{.comm = comm,
+            .run = [=]() -> ncclResult_t {
+              comm->streams.wait();
+              if (ouro::Status s = comm->group.close(); !s.ok()) return note(comm, me, s);
+              if (comm->group.failed())
+                return note(comm, me, comm->group.status());  // not all of it got there
+              comm->sent.store(false);                        // all of it has been taken
+              return ncclSuccess;
+            },
+            .makes = false};
     comm->phase.store(Phase::finalized);
-    job.run = [=]() -> ncclResult_t {
-      const Inside inside(comm);
-      if (ouro::Status s = comm->group.close(); !s.ok()) return note(comm, me, s);
-      comm->sent.store(false);  // all of it has been taken
-      return ncclSuccess;
-    };
-    return begin(comm, std::move(job));
+    return begin(std::move(job));
   }));
 }
 
 OURO_NCCL(ncclResult_t, CommDestroy, ncclComm_t comm) {
   constexpr const char* me = "ncclCommDestroy";
   if (!comm) return ncclSuccess;
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
-    if (comm->config.blocking) {
-      Job job;
-      job.makes = false;
-      job.drop = [] {};
-      job.run = [comm] {
-        retire(comm);
-        return ncclSuccess;
-      };
-      return begin(comm, std::move(job));
+  return told(guarded(nullptr, me, [&]() -> ncclResult_t {
+    {
+      const Entry entry(comm, me);
+      if (entry.wrong != ncclSuccess) return entry.wrong;
     }
-    if (comm->pending.load() > 0 && comm->phase.load() == Phase::initialising)
-      stop(comm, "destroyed while it was being made");
-    retire(comm);
-    return ncclSuccess;
+    Job job{.comm = comm,
+            .run = [=]() -> ncclResult_t {
+              if (retire(comm)) return ncclSuccess;
+              return invalid_argument(nullptr, me, "the communicator has been destroyed or aborted");
+            },
+            .makes = false,
+            .ends = true};
+    const ncclResult_t result = begin(std::move(job));
+    return result == ncclInProgress ? ncclSuccess : result;  // deferred: nothing is left to be polled
   }));
 }
 
 OURO_NCCL(ncclResult_t, CommAbort, ncclComm_t comm) {
   constexpr const char* me = "ncclCommAbort";
   if (!comm) return ncclSuccess;
-  return guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
-    if (GroupCalls* group = GroupCalls::current()) group->forget(comm);
-    stop(comm, "ncclCommAbort");
-    retire(comm);
+  return guarded(nullptr, me, [&]() -> ncclResult_t {
+    {
+      const Entry entry(comm, me);
+      if (entry.wrong != ncclSuccess) return entry.wrong;
+      if (GroupCalls* group = GroupCalls::current()) group->forget(comm, true);
+      stop(comm, me);
+    }
+    (void)retire(comm);  // or another thread does, from now on
     return ncclSuccess;
   });
 }
@@ -66,7 +69,8 @@ OURO_NCCL(ncclResult_t, CommRevoke, ncclComm_t comm, int revokeFlags) {
   constexpr const char* me = "ncclCommRevoke";
   if (!comm) return ncclSuccess;
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (revokeFlags != NCCL_REVOKE_DEFAULT)
       return invalid_argument(comm, me, "flags {:#x}; expected 0", revokeFlags);
     Phase open = Phase::open;
@@ -75,8 +79,8 @@ OURO_NCCL(ncclResult_t, CommRevoke, ncclComm_t comm, int revokeFlags) {
                               open == Phase::revoked     ? "revoked already"
                               : open == Phase::finalized ? "finalized"
                                                          : "not complete");
-    if (GroupCalls* group = GroupCalls::current()) group->forget(comm);
-    comm->group.abort("ncclCommRevoke");
+    if (GroupCalls* group = GroupCalls::current()) group->forget(comm, false);
+    comm->group.abort(me);
     return ncclSuccess;
   }));
 }

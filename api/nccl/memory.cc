@@ -5,8 +5,10 @@
 #include <set>
 
 #include "api/nccl/communicator.h"
+#include "api/nccl/environment.h"
 #include "api/nccl/group_calls.h"
 #include "api/nccl/mode.h"
+#include "kernels/device/gpu.h"
 #include "runtime/core/log.h"
 #include "runtime/core/segment.h"
 
@@ -22,9 +24,30 @@ namespace {
 
 std::mutex g_memory_mutex;
 /// Never destroyed: the program may free memory while it ends.
-std::map<void*, std::shared_ptr<device::Segment>>& allocations() {
-  static auto& all = *new std::map<void*, std::shared_ptr<device::Segment>>;
+struct Allocation {
+  std::shared_ptr<device::Segment> on_host;
+  gpu::Region on_gpu;
+};
+std::map<void*, Allocation>& allocations() {
+  static auto& all = *new std::map<void*, Allocation>;
   return all;
+}
+
+/// Memory that the other ranks can map, of the host or of the calling thread's GPU.
+Result<void*> allocate(std::size_t size) {
+  OURO_ASSIGN(const Device where, device_for({}));
+  Allocation made;
+  void* data = nullptr;
+  if (where.kind == Device::Kind::host) {
+    OURO_ASSIGN(made.on_host, device::Segment::create(size, "ncclMemAlloc"));
+    data = made.on_host->data();
+  } else {
+    OURO_ASSIGN(made.on_gpu, gpu::gpu().alloc_shareable(where.index, size));
+    data = made.on_gpu.data;
+  }
+  std::lock_guard lock(g_memory_mutex);
+  allocations().emplace(data, std::move(made));
+  return data;
 }
 std::set<ncclWindow_t>& windows() {
   static auto& all = *new std::set<ncclWindow_t>;
@@ -60,12 +83,9 @@ OURO_NCCL(ncclResult_t, MemAlloc, void** ptr, size_t size) {
     *ptr = nullptr;
     if (const ncclResult_t wrong = check_mode(me); wrong != ncclSuccess) return wrong;
     if (size == 0) return ncclSuccess;
-    auto segment = ouro::device::Segment::create(size, "ncclMemAlloc");
-    if (!segment.ok()) return fail(nullptr, me, segment.status());
-    void* const data = (*segment)->data();
-    std::lock_guard lock(g_memory_mutex);
-    allocations().emplace(data, std::move(*segment));
-    *ptr = data;
+    auto data = allocate(size);
+    if (!data.ok()) return fail(nullptr, me, data.status());
+    *ptr = *data;
     return ncclSuccess;
   }));
 }
@@ -74,17 +94,26 @@ OURO_NCCL(ncclResult_t, MemFree, void* ptr) {
   constexpr const char* me = "ncclMemFree";
   if (!ptr) return ncclSuccess;
   return told(guarded(nullptr, me, [&]() -> ncclResult_t {
-    std::lock_guard lock(g_memory_mutex);
-    if (allocations().erase(ptr) == 0)
-      return invalid_argument(nullptr, me, "{} is not from ncclMemAlloc, or was freed", ptr);
-    return ncclSuccess;
+    Allocation gone;
+    {
+      std::lock_guard lock(g_memory_mutex);
+      const auto found = allocations().find(ptr);
+      if (found == allocations().end())
+        return invalid_argument(nullptr, me, "{} is not from ncclMemAlloc, or was freed", ptr);
+      gone = std::move(found->second);
+      allocations().erase(found);
+    }
+    if (gone.on_gpu.data == nullptr) return ncclSuccess;
+    const ouro::Status freed = ouro::gpu::gpu().free_region(gone.on_gpu);
+    return freed.ok() ? ncclSuccess : fail(nullptr, me, freed);
   }));
 }
 
 OURO_NCCL(ncclResult_t, CommRegister, const ncclComm_t comm, void* buff, size_t size, void** handle) {
   constexpr const char* me = "ncclCommRegister";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check_open(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me, Needs::open);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!handle) return invalid_argument(comm, me, "the pointer for the handle is null");
     *handle = nullptr;
     if (!buff || size == 0) return invalid_argument(comm, me, "an empty buffer");
@@ -100,7 +129,8 @@ OURO_NCCL(ncclResult_t, CommRegister, const ncclComm_t comm, void* buff, size_t 
 OURO_NCCL(ncclResult_t, CommDeregister, const ncclComm_t comm, void* handle) {
   constexpr const char* me = "ncclCommDeregister";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (handle) return invalid_argument(comm, me, "{} is no handle of ncclCommRegister", handle);
     return ncclSuccess;
   }));
@@ -110,7 +140,8 @@ OURO_NCCL(ncclResult_t, CommWindowRegister, ncclComm_t comm, void* buff, size_t 
           int winFlags) {
   constexpr const char* me = "ncclCommWindowRegister";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check_open(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me, Needs::open);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!win) return invalid_argument(comm, me, "the pointer for the window is null");
     *win = nullptr;
     if (!buff || size == 0) return invalid_argument(comm, me, "an empty buffer");
@@ -119,6 +150,10 @@ OURO_NCCL(ncclResult_t, CommWindowRegister, ncclComm_t comm, void* buff, size_t 
     if (reinterpret_cast<std::uintptr_t>(buff) % NCCL_WIN_REQUIRED_ALIGNMENT != 0)
       return invalid_argument(comm, me, "a buffer at {}; expected a multiple of {} (ncclMemAlloc gives one)",
                               buff, NCCL_WIN_REQUIRED_ALIGNMENT);
+    if (!offers_windows()) {
+      OURO_INFO(REG, "ncclCommWindowRegister: no window, as NCCL_WIN_ENABLE=0 says");
+      return ncclSuccess;
+    }
     auto window = std::make_unique<ncclWindow_vidmem>(ncclWindow_vidmem{comm, buff, size});
     std::lock_guard lock(g_memory_mutex);
     windows().insert(window.get());
@@ -130,7 +165,8 @@ OURO_NCCL(ncclResult_t, CommWindowRegister, ncclComm_t comm, void* buff, size_t 
 OURO_NCCL(ncclResult_t, CommWindowDeregister, ncclComm_t comm, ncclWindow_t win) {
   constexpr const char* me = "ncclCommWindowDeregister";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!win) return ncclSuccess;
     std::lock_guard lock(g_memory_mutex);
     if (const ncclResult_t wrong = check_window(me, comm, win); wrong != ncclSuccess) return wrong;
@@ -143,7 +179,8 @@ OURO_NCCL(ncclResult_t, CommWindowDeregister, ncclComm_t comm, ncclWindow_t win)
 OURO_NCCL(ncclResult_t, WinGetUserPtr, ncclComm_t comm, ncclWindow_t win, void** outUserPtr) {
   constexpr const char* me = "ncclWinGetUserPtr";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!outUserPtr) return invalid_argument(comm, me, "the pointer for the answer is null");
     *outUserPtr = nullptr;
     std::lock_guard lock(g_memory_mutex);

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "api/nccl/communicator.h"
+#include "api/nccl/environment.h"
 #include "api/nccl/version.h"
-#include "runtime/core/log.h"
 
 using namespace ouro::nccl;
 
@@ -25,29 +25,38 @@ OURO_NCCL(ncclResult_t, GetVersion, int* version) {
   return guarded(nullptr, me, [&] { return tell(me, nullptr, version, reported_version()); });
 }
 
-OURO_NCCL(void, ResetDebugInit, void) { ouro::log::reload(); }
+OURO_NCCL(void, ResetDebugInit, void) {
+  (void)guarded(nullptr, "ncclResetDebugInit", [] {
+    reset_log();
+    return ncclSuccess;
+  });
+}
 
 OURO_NCCL(ncclResult_t, CommCount, const ncclComm_t comm, int* count) {
   constexpr const char* me = "ncclCommCount";
-  if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
+  const Entry entry(comm, me);
+  if (entry.wrong != ncclSuccess) return entry.wrong;
   return tell(me, comm, count, comm->size);
 }
 
 OURO_NCCL(ncclResult_t, CommCuDevice, const ncclComm_t comm, int* device) {
   constexpr const char* me = "ncclCommCuDevice";
-  if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
-  return tell(me, comm, device, comm->device);
+  const Entry entry(comm, me);
+  if (entry.wrong != ncclSuccess) return entry.wrong;
+  return tell(me, comm, device, comm->place.index);
 }
 
 OURO_NCCL(ncclResult_t, CommUserRank, const ncclComm_t comm, int* rank) {
   constexpr const char* me = "ncclCommUserRank";
-  if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
+  const Entry entry(comm, me);
+  if (entry.wrong != ncclSuccess) return entry.wrong;
   return tell(me, comm, rank, comm->rank);
 }
 
 OURO_NCCL(ncclResult_t, CommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError) {
   constexpr const char* me = "ncclCommGetAsyncError";
-  if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
+  const Entry entry(comm, me);
+  if (entry.wrong != ncclSuccess) return entry.wrong;
   if (!asyncError) return invalid_argument(comm, me, "the pointer for the answer is null");
   return guarded(comm, me, [&] {
     *asyncError = state_of(comm);

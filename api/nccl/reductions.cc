@@ -100,7 +100,8 @@ OURO_NCCL(ncclResult_t, RedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar, ncc
           ncclScalarResidence_t residence, ncclComm_t comm) {
   constexpr const char* me = "ncclRedOpCreatePreMulSum";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check_open(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me, Needs::open);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!op || !scalar) return invalid_argument(comm, me, "{} is null", op ? "scalar" : "op");
     const auto type = dtype_of(datatype);
     if (!type) return invalid_argument(comm, me, "type {} does not exist", static_cast<int>(datatype));
@@ -124,7 +125,8 @@ OURO_NCCL(ncclResult_t, RedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar, ncc
 OURO_NCCL(ncclResult_t, RedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
   constexpr const char* me = "ncclRedOpDestroy";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     const int number = static_cast<int>(op);
     if (number < ncclNumOps) return invalid_argument(comm, me, "reduction {} is built in", number);
     const auto i = static_cast<std::size_t>(number - ncclNumOps);

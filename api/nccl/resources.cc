@@ -10,12 +10,16 @@ using namespace ouro::nccl;
 OURO_NCCL(ncclResult_t, CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
   constexpr const char* me = "ncclCommMemStats";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!value) return invalid_argument(comm, me, "the pointer for the answer is null");
     switch (stat) {
       case ncclStatGpuMemSuspend:
       case ncclStatGpuMemPersist:
       case ncclStatGpuMemTotal:
+        if (on_gpu(comm))
+          return not_supported(comm, me, "a count of the GPU's memory", "what is taken of it is not counted",
+                               "ask the CUDA runtime for the memory that is left");
         *value = 0;  // in host mode no memory of a GPU is taken
         return ncclSuccess;
       case ncclStatGpuMemSuspended:
@@ -29,9 +33,13 @@ OURO_NCCL(ncclResult_t, CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, u
 OURO_NCCL(ncclResult_t, CommSuspend, ncclComm_t comm, int flags) {
   constexpr const char* me = "ncclCommSuspend";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check_open(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me, Needs::open);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (flags != NCCL_SUSPEND_MEM)
       return invalid_argument(comm, me, "flags {:#x}; expected NCCL_SUSPEND_MEM", flags);
+    if (on_gpu(comm))
+      return not_supported(comm, me, "giving memory of the GPU back for a while",
+                           "a communicator keeps it until it ends", "destroy the communicator");
     comm->suspended.store(true);
     return ncclSuccess;
   }));
@@ -40,7 +48,8 @@ OURO_NCCL(ncclResult_t, CommSuspend, ncclComm_t comm, int flags) {
 OURO_NCCL(ncclResult_t, CommResume, ncclComm_t comm) {
   constexpr const char* me = "ncclCommResume";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!comm->suspended.exchange(false)) return invalid_usage(comm, me, "the communicator is not suspended");
     return ncclSuccess;
   }));
@@ -49,7 +58,8 @@ OURO_NCCL(ncclResult_t, CommResume, ncclComm_t comm) {
 OURO_NCCL(ncclResult_t, CommQueryProperties, ncclComm_t comm, ncclCommProperties_t* props) {
   constexpr const char* me = "ncclCommQueryProperties";
   return told(guarded(comm, me, [&]() -> ncclResult_t {
-    if (const ncclResult_t wrong = check(comm, me); wrong != ncclSuccess) return wrong;
+    const Entry entry(comm, me);
+    if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!props) return invalid_argument(comm, me, "the pointer for the answer is null");
     constexpr std::size_t kHead = offsetof(ncclCommProperties_t, rank);
     if (props->size < kHead || props->magic != NCCL_API_MAGIC)
@@ -58,8 +68,8 @@ OURO_NCCL(ncclResult_t, CommQueryProperties, ncclComm_t comm, ncclCommProperties
           props->size, props->magic);
     ncclCommProperties_t answer = NCCL_COMM_PROPERTIES_INITIALIZER;
     answer.rank = comm->rank, answer.nRanks = comm->size;
-    answer.cudaDev = answer.nvmlDev = comm->device;
-    answer.nLsaTeams = 1;
+    answer.cudaDev = answer.nvmlDev = comm->place.index;
+    answer.nLsaTeams = comm->size / comm->lsa;
     // Newer versions have more fields: what is beyond these says no to everything.
     char* const to = reinterpret_cast<char*>(props);
     std::memset(to + kHead, 0, props->size - kHead);

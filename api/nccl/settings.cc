@@ -2,11 +2,13 @@
 // version.h and mode.h.
 #include <dlfcn.h>
 
+#include <mutex>
+
 #include "api/nccl/environment.h"
 #include "api/nccl/error.h"
 #include "api/nccl/mode.h"
 #include "api/nccl/version.h"
-#include "ouro/ouro.h"
+#include "kernels/device/gpu.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
 
@@ -37,22 +39,34 @@ bool driver_has_gpus() {
 
 bool host_mode() {
   auto forced = env::flag("OURO_NCCL_HOST");
-  return (forced.ok() && **forced) || (ouro_device_count() == 0 && !driver_has_gpus());
+  return (forced.ok() && **forced) || (gpu::gpu().devices() == 0 && !driver_has_gpus());
 }
 
 ncclResult_t check_mode(const char* function) {
-  read_environment();
+  if (const Status s = read_environment(); !s.ok()) return fail(nullptr, function, s);
   if (auto forced = env::flag("OURO_NCCL_HOST"); !forced.ok())
     return fail(nullptr, function, forced.status());
-  if (host_mode()) {
-    static const bool told = [] {
-      OURO_INFO(INIT, "libnccl of ouro {} in host mode: buffers are memory of the host", version());
-      return true;
-    }();
-    return told ? ncclSuccess : ncclInternalError;
+  const bool host = host_mode();
+  if (!host && gpu::gpu().devices() == 0)
+    return not_supported(nullptr, function, "memory of GPUs behind nccl.h", gpu::gpu().version().c_str(),
+                         "set OURO_NCCL_HOST=1 to work on memory of the host");
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    OURO_INFO(INIT, "libnccl of ouro {} in {}", version(),
+              host ? "host mode: buffers are memory of the host"
+                   : fmt::format("GPU mode: buffers are memory of GPUs ({})", gpu::gpu().version()));
+  });
+  return ncclSuccess;
+}
+
+Result<Device> device_for(std::optional<int> asked) {
+  if (host_mode()) return Device{Device::Kind::host, asked.value_or(0)};
+  if (!asked) {
+    OURO_ASSIGN(asked, gpu::gpu().current_device());
   }
-  return not_supported(nullptr, function, "memory of GPUs behind nccl.h", "it is not there yet",
-                       "set OURO_NCCL_HOST=1 to work on memory of the host, or use ouro's own interface");
+  if (*asked < 0 || *asked >= gpu::gpu().devices())
+    return invalid(fmt::format("GPU {}; this process sees {}", *asked, gpu::gpu().devices()));
+  return Device{Device::Kind::cuda, *asked};
 }
 
 }  // namespace ouro::nccl

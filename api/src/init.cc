@@ -2,13 +2,11 @@
 #include <fmt/format.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <latch>
 
 #include "ouro/ouro.hpp"
@@ -16,11 +14,13 @@
 #include "runtime/core/deadline.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
+#include "runtime/core/process.h"
 #include "runtime/core/thread.h"
 #include "runtime/join/descriptors.h"
 #include "runtime/join/launch.h"
 #include "runtime/join/roll.h"
 #include "runtime/network/interfaces.h"
+#include "runtime/network/net_address.h"
 #include "runtime/network/network.h"
 #include "transport/wire/keys.h"
 
@@ -28,6 +28,7 @@ namespace ouro {
 namespace {
 
 constexpr char kIdMagic[8] = {'o', 'u', 'r', 'o', '-', 'i', 'd', '1'};
+constexpr int kSecretBytes = 16;
 
 Result<wire::Nonce> nonce_of(const UniqueId& id) {
   wire::Nonce n;
@@ -36,6 +37,14 @@ Result<wire::Nonce> nonce_of(const UniqueId& id) {
         "unique id made by another library, or not made at all (expected one from UniqueId::create)");
   std::memcpy(n.data(), id.bytes + sizeof kIdMagic, n.size());
   return n;
+}
+
+/// What an id of UniqueId::create also holds: who has got the id belongs to the job. Ids that are made of a
+/// launcher's words hold none.
+Result<wire::Secret> secret_of(const UniqueId& id) {
+  const std::span<const std::uint8_t> secret(id.bytes + sizeof kIdMagic + sizeof(wire::Nonce), kSecretBytes);
+  if (std::all_of(secret.begin(), secret.end(), [](std::uint8_t b) { return b == 0; })) return wire::Secret();
+  return wire::Secret::from_bytes(secret);
 }
 
 /// A launcher's words for the job become its nonce. Only processes of one user can meet under it (peer
@@ -49,23 +58,7 @@ wire::Nonce nonce_of(const std::string& job_key) {
   return n;
 }
 
-/// "HOST:PORT" or "[ADDRESS]:PORT".
-std::string place_of(const InitOptions& o) {
-  const bool v6 = o.address.find(':') != std::string::npos && !o.address.starts_with('[');
-  return v6 ? fmt::format("[{}]:{}", o.address, o.port) : fmt::format("{}:{}", o.address, o.port);
-}
-
 Milliseconds seconds(double s) { return Milliseconds(static_cast<std::int64_t>(s * 1000)); }
-
-/// What makes this host this one: ranks that see the same can share memory.
-std::string own_host_id() {
-  std::ifstream in("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  in >> boot;
-  struct stat net {};
-  if (stat("/proc/self/ns/net", &net) != 0) net.st_ino = 0;
-  return fmt::format("{}/{}", boot, net.st_ino);
-}
 
 /// What a job on one host does not need, but would miss on several: better said where the job is tried out.
 Status check_spare(const std::string& rendezvous) {
@@ -108,6 +101,9 @@ Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
                     *o.local_size, *o.world_size));
   net.host_id = !o.host_id.empty() ? o.host_id : host->value_or("");
   if (net.host_id.empty()) net.host_id = own_host_id();
+  if (o.id) {
+    OURO_ASSIGN(net.secret, secret_of(*o.id));
+  }
   net.generation = o.generation;
   net.fabric = **fabric == "tcp" ? "tcp" : "ucx";
   net.tls = **security == "tls";
@@ -174,7 +170,7 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
 Result<UniqueId> UniqueId::create() {
   UniqueId id;
   std::memcpy(id.bytes, kIdMagic, sizeof kIdMagic);
-  if (RAND_bytes(id.bytes + sizeof kIdMagic, 16) != 1)
+  if (RAND_bytes(id.bytes + sizeof kIdMagic, sizeof(wire::Nonce) + kSecretBytes) != 1)
     return Status(Reason::resource, "no random numbers to be had");
   return id;
 }
@@ -190,7 +186,7 @@ Result<Context> Context::create(const InitOptions& o) {
     return invalid(fmt::format("address '{}' and port {}; expected an address and a port of 0 to 65535",
                                o.address, o.port));
   InitOptions options = o;
-  if (options.rendezvous.empty() && o.port > 0) options.rendezvous = place_of(o);
+  if (options.rendezvous.empty() && o.port > 0) options.rendezvous = rt::with_port(o.address, o.port);
   auto spec = spec_of(options);
   if (!spec.ok()) return spec.status();
   spec->join.rank = *o.rank;
@@ -213,8 +209,8 @@ Result<Context> Context::create(const InitOptions& o) {
     OURO_ASSIGN(auto id, UniqueId::create());
     spec->join.job = *nonce_of(id);
   } else if (!o.address.empty()) {
-    spec->join.job =
-        nonce_of(o.port > 0 ? "address:" + place_of(o) : "parent:" + identity().parent + o.address);
+    spec->join.job = nonce_of(o.port > 0 ? "address:" + rt::with_port(o.address, o.port)
+                                         : "parent:" + identity().parent + o.address);
   } else {
     return invalid(
         "a job of several ranks needs an id (UniqueId::create on one rank, handed to all), an address, or "

@@ -1,9 +1,11 @@
 // The operations of the C++ interface: each names its collective and hands the arguments to Group::submit.
 #include "ouro/ouro.hpp"
 
+#include <exception>
 #include <limits>
 
 #include "api/src/not_in_batch.h"
+#include "runtime/core/no_memory.h"
 #include "runtime/group/batch.h"
 #include "runtime/group/group.h"
 #include "runtime/group/matched_message.h"
@@ -131,9 +133,9 @@ Result<Work> all_to_all_v(Group& g, CView in, View out, Counts send_counts, Coun
                           const Stream& s, const CallOptions& o) {
   return enqueue(g, make_v(Collective::all_to_all, in, out, send_counts, recv_counts, o), s);
 }
-Status barrier(Group& g) { return run(g, make(Collective::barrier, {}, {}, {})); }
-Result<Work> barrier(Group& g, const Stream& s) {
-  return enqueue(g, make(Collective::barrier, {}, {}, {}), s);
+Status barrier(Group& g, const CallOptions& o) { return run(g, make(Collective::barrier, {}, {}, o)); }
+Result<Work> barrier(Group& g, const Stream& s, const CallOptions& o) {
+  return enqueue(g, make(Collective::barrier, {}, {}, o), s);
 }
 
 Status mix(Group& g, CView in, View out, double self, std::span<const std::pair<int, double>> in_neighbours,
@@ -153,7 +155,7 @@ Result<Work> mix(Group& g, CView in, View out, double self,
 namespace {
 
 Result<std::unique_ptr<rt::Message>> message(const Group& g, bool sends, const void* data, std::size_t count,
-                                             DType t, Device device, int peer, int tag) {
+                                             DType t, Device device, int peer, int tag) try {
   if (!g.valid()) return empty_group();
   if (static_cast<int>(t) >= kDTypes) return invalid("message: the element type does not exist");
   const int gpu = g.impl()->context()->spec().gpu;
@@ -168,9 +170,12 @@ Result<std::unique_ptr<rt::Message>> message(const Group& g, bool sends, const v
   m->data = static_cast<std::byte*>(const_cast<void*>(data));
   if (device.kind != Device::Kind::host) m->on_device = m->data;
   return m;
+} catch (const std::exception&) {
+  return no_memory();
 }
 
-Status run(Group& g, Result<std::unique_ptr<rt::Message>> m, Milliseconds deadline, Received* received) {
+/// Nothing has been posted where memory is lacking for that.
+Status run(Group& g, Result<std::unique_ptr<rt::Message>> m, Milliseconds deadline, Received* received) try {
   if (!g.valid()) return empty_group();
   if (!m.ok()) return m.status();
   if (auto* batch = rt::Batch::current()) {
@@ -185,13 +190,16 @@ Status run(Group& g, Result<std::unique_ptr<rt::Message>> m, Milliseconds deadli
     if (received) *received = {shared->envelope.source, shared->envelope.tag, shared->envelope.bytes};
     return work->outcome();
   }
-  OURO_TRY(g.impl()->post({m->get()}));
-  OURO_TRY(g.impl()->mailbox().complete({m->get()}, deadline));
+  const std::vector<rt::Message*> one{m->get()};
+  OURO_TRY(g.impl()->post(one));
+  OURO_TRY(g.impl()->mailbox().complete(one, deadline));
   if (received) *received = {(*m)->envelope.source, (*m)->envelope.tag, (*m)->envelope.bytes};
   return {};
+} catch (const std::exception&) {
+  return no_memory();
 }
 
-Result<Work> enqueue(Group& g, Result<std::unique_ptr<rt::Message>> m, const Stream& s) {
+Result<Work> enqueue(Group& g, Result<std::unique_ptr<rt::Message>> m, const Stream& s) try {
   if (!g.valid()) return empty_group();
   if (!m.ok()) return m.status();
   if (auto* batch = rt::Batch::current()) {
@@ -220,9 +228,12 @@ Result<Work> enqueue(Group& g, Result<std::unique_ptr<rt::Message>> m, const Str
     });
   }
   return s.run([group = g.impl(), shared] {
-    OURO_TRY(group->post({shared.get()}));
-    return group->mailbox().complete({shared.get()}, Milliseconds(0));
+    const std::vector<rt::Message*> one{shared.get()};
+    OURO_TRY(group->post(one));
+    return group->mailbox().complete(one, Milliseconds(0));
   });
+} catch (const std::exception&) {
+  return no_memory();
 }
 
 }  // namespace
@@ -255,20 +266,25 @@ Result<Work> recv(Group& g, View out, int src, int tag, const Stream& s) {
 Result<Work> recv(Group& g, View out, int src, int tag, const Stream& s, const RecvOptions& o) {
   return enqueue(g, receive(g, out, src, tag, o.exact), s);
 }
-Result<std::optional<Received>> probe(Group& g, int src, int tag) {
+Result<std::optional<Received>> probe(Group& g, int src, int tag) try {
   if (!g.valid()) return empty_group();
   OURO_ASSIGN(auto e, g.impl()->probe(src, tag));
   if (!e) return std::optional<Received>();
   return std::optional<Received>(Received{e->source, e->tag, e->bytes});
+} catch (const std::exception&) {
+  return no_memory();
 }
 
-Result<std::optional<Matched>> match(Group& g, int src, int tag) {
+Result<std::optional<Matched>> match(Group& g, int src, int tag) try {
   if (!g.valid()) return empty_group();
+  const auto handle = std::make_shared<rt::MatchedMessage>(g.impl());  // there before what it has to undo
   OURO_ASSIGN(const auto found, g.impl()->match(src, tag));
   if (!found) return std::optional<Matched>();
   const auto& [e, key] = *found;
-  return std::optional<Matched>(
-      {{e.source, e.tag, e.bytes}, std::make_shared<rt::MatchedMessage>(g.impl(), key)});
+  handle->hold(key);
+  return std::optional<Matched>({{e.source, e.tag, e.bytes}, handle});
+} catch (const std::exception&) {
+  return no_memory();
 }
 Result<Received> recv(Group& g, const Matched& matched, View out, Milliseconds deadline) {
   if (!matched) return invalid("recv: the matched message is an empty handle");

@@ -5,11 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "api/src/not_in_batch.h"
 #include "runtime/context/context.h"
 #include "runtime/core/deadline.h"
 #include "runtime/core/log.h"
+#include "runtime/core/no_memory.h"
 #include "runtime/group/group.h"
 
 namespace ouro {
@@ -32,7 +34,8 @@ Memory handle(std::shared_ptr<rt::Allocation> a) {
 Status all_well(Group& g, const Status& mine) {
   const std::int32_t well = mine.ok() ? g.size() : g.rank();
   std::int32_t first = 0;
-  OURO_TRY(all_reduce(g, std::span<const std::int32_t>(&well, 1), std::span(&first, 1), ReduceOp::min));
+  OURO_TRY(
+      all_reduce(g, std::span<const std::int32_t>(&well, 1), std::span(&first, 1), ReduceOp::min, kAuto));
   if (!mine.ok() || first == g.size()) return mine;
   return {Reason::resource,
           fmt::format("alloc_shared: rank {} could not have or map the memory; its own error says why",
@@ -41,7 +44,7 @@ Status all_well(Group& g, const Status& mine) {
 
 }  // namespace
 
-Result<std::vector<Memory>> Group::alloc_shared(std::size_t bytes) {
+Result<std::vector<Memory>> Group::alloc_shared(std::size_t bytes) try {
   if (!impl_) return empty_group();
   OURO_TRY(not_in_batch("alloc_shared"));
   if (!impl_->one_host())
@@ -58,7 +61,7 @@ Result<std::vector<Memory>> Group::alloc_shared(std::size_t bytes) {
   const MemoryRef ref = mine ? context.host_memory().find(mine->data(), bytes) : MemoryRef{};
   const std::uint64_t words[] = {ref.id, ref.offset, bytes};
   std::vector<std::uint64_t> all(std::size(words) * static_cast<std::size_t>(size()));
-  OURO_TRY(all_gather(*this, std::span<const std::uint64_t>(words), std::span(all)));
+  OURO_TRY(all_gather(*this, std::span<const std::uint64_t>(words), std::span(all), kAuto));
   std::vector<Memory> shared;
   const Status mapped = [&]() -> Status {
     for (std::size_t r = 0; r < ranks().size(); ++r) {
@@ -74,6 +77,8 @@ Result<std::vector<Memory>> Group::alloc_shared(std::size_t bytes) {
   }();
   OURO_TRY(all_well(*this, mapped));
   return shared;
+} catch (const std::exception&) {  // the others wait for this rank
+  return impl_->out_of_memory();
 }
 
 // ---- contexts -------------------------------------------------------------------------------------
@@ -95,12 +100,12 @@ void Context::leave() {
     world_->abort("its context was destroyed with operations in flight");
     rt::run_aside([world = std::shared_ptr<Group>(std::move(world_)), impl = std::move(impl_)]() mutable {
       world.reset();
-      impl->close();
+      impl->leave();
     });
     return;
   }
   world_.reset();  // ends what is in flight
-  if (impl_) impl_->close();
+  if (impl_) impl_->leave();
 }
 
 int Context::rank() const { return impl_ ? impl_->rank() : 0; }
@@ -126,7 +131,7 @@ Group& Context::world() {
   return *world_;
 }
 
-Result<Group> Context::group(std::span<const int> ranks, std::string tag, const GroupOptions& o) {
+Result<Group> Context::group(std::span<const int> ranks, std::string tag, const GroupOptions& o) try {
   if (!impl_) return invalid("an empty context has no groups");
   rt::GroupSpec spec;
   spec.ranks.assign(ranks.begin(), ranks.end());
@@ -138,12 +143,16 @@ Result<Group> Context::group(std::span<const int> ranks, std::string tag, const 
   spec.numerics = o.numerics == Numerics::inherit ? impl_->spec().numerics : o.numerics;
   OURO_ASSIGN(auto g, rt::Group::create(impl_, std::move(spec)));
   return Group(std::move(g));
+} catch (const std::exception&) {
+  return no_memory();
 }
 
-Result<Memory> Context::alloc(std::size_t bytes, Device device) {
+Result<Memory> Context::alloc(std::size_t bytes, Device device) try {
   if (!impl_) return invalid("an empty context has no memory");
   OURO_ASSIGN(auto a, impl_->allocate(bytes, device));
   return handle(std::move(a));
+} catch (const std::exception&) {
+  return no_memory();
 }
 bool Context::active() const { return impl_ && impl_->active(); }
 Status Context::close() {
@@ -175,13 +184,13 @@ void Group::abort(std::string why) {
 }
 Status Group::close() { return impl_ ? impl_->close() : empty_group(); }
 
-Result<Group> Group::split(int color, int key, const GroupOptions& o) {
+Result<Group> Group::split(int color, int key, const GroupOptions& o) try {
   if (!impl_) return empty_group();
   OURO_TRY(not_in_batch("split"));
   if (color < -1) return invalid(fmt::format("color {}; expected 0 or more, or -1 for no group", color));
   std::vector<std::int32_t> all(2 * static_cast<std::size_t>(size()));
   const std::int32_t mine[] = {color, key};
-  OURO_TRY(all_gather(*this, std::span<const std::int32_t>(mine), std::span<std::int32_t>(all)));
+  OURO_TRY(all_gather(*this, std::span<const std::int32_t>(mine), std::span<std::int32_t>(all), kAuto));
   if (color == -1) return Group();
   std::vector<int> members;
   for (int r = 0; r < size(); ++r)
@@ -197,18 +206,22 @@ Result<Group> Group::split(int color, int key, const GroupOptions& o) {
   OURO_ASSIGN(auto g, impl_->derive(members, child, 1 + impl_->context()->records().instance(h),
                                     impl_->spec().generation, o.deadline, o.numerics));
   return Group(std::move(g));
+} catch (const std::exception&) {  // the others wait for this rank
+  return impl_->out_of_memory();
 }
 
-Result<Group> Group::shrink(ShrinkReport* report) {
+Result<Group> Group::shrink(ShrinkReport* report) try {
   if (!impl_) return empty_group();
   rt::ShrinkOutcome outcome;
   OURO_ASSIGN(auto g, impl_->shrink(&outcome));
   if (report) *report = {std::move(outcome.dead), outcome.resume_seq};
   return Group(std::move(g));
+} catch (const std::exception&) {
+  return no_memory();
 }
 
 Result<std::string> Group::explain(Collective c, std::size_t count, DType t, ReduceOp op, Numerics numerics,
-                                   Device device) const {
+                                   Device device) const try {
   if (!impl_) return empty_group();
   rt::Operation o;
   o.collective = c, o.op = op, o.numerics = numerics;
@@ -223,6 +236,8 @@ Result<std::string> Group::explain(Collective c, std::size_t count, DType t, Red
   o.in = {&in, traits.in.many() ? all : count, t, device};
   o.out = {const_cast<char*>(&out), traits.out.many() ? all : count, t, device};
   return impl_->explain(o);
+} catch (const std::exception&) {
+  return no_memory();
 }
 
 }  // namespace ouro

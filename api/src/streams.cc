@@ -69,6 +69,10 @@ void Event::record(const Stream& s) {
   std::lock_guard lock(state_->mutex);
   state_->mark = s.valid() ? s.impl()->last() : nullptr;
 }
+void Event::record(const Work& w) {
+  std::lock_guard lock(state_->mutex);
+  state_->mark = w.impl();
+}
 void Event::wait_on(const Stream& s) const {
   std::shared_ptr<rt::WorkState> mark;
   {

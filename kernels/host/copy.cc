@@ -31,7 +31,7 @@ void stream_lines_128(std::byte* to, const std::byte* from, std::size_t lines) {
 
 }  // namespace
 
-void copy_shared(void* to, const void* from, std::size_t bytes) {
+void copy_shared_lines(void* to, const void* from, std::size_t bytes) {
   if (bytes < kRepFrom) {
     std::memcpy(to, from, bytes);
     return;
@@ -59,7 +59,7 @@ void stream_fence() { _mm_sfence(); }
 
 #else
 
-void copy_shared(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void copy_shared_lines(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 void copy_stream(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 void stream_fence() {}
 

@@ -1,12 +1,38 @@
 // Copies that say what will happen to their destination. Used by the host executor.
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 
 namespace ouro::kernels {
 
+/// Copies up to 16 bytes without a call; false, and nothing is copied, if there are more. `to` may be `from`.
+inline bool copy_few(void* to, const void* from, std::size_t bytes) {
+  // Two moves that may overlap cover all lengths from one move's on; both are read before either is written.
+  const auto two = [&]<class T>(T first, T last) {
+    std::memcpy(&first, from, sizeof(T));
+    std::memcpy(&last, static_cast<const std::byte*>(from) + bytes - sizeof(T), sizeof(T));
+    std::memcpy(to, &first, sizeof(T));
+    std::memcpy(static_cast<std::byte*>(to) + bytes - sizeof(T), &last, sizeof(T));
+  };
+  if (bytes > 16) return false;
+  if (bytes >= 8)
+    two(std::uint64_t{}, std::uint64_t{});
+  else if (bytes >= 4)
+    two(std::uint32_t{}, std::uint32_t{});
+  else if (bytes >= 2)
+    two(std::uint16_t{}, std::uint16_t{});
+  else if (bytes == 1)
+    *static_cast<std::byte*>(to) = *static_cast<const std::byte*>(from);
+  return true;
+}
+
 /// Into memory that another core has in its cache, or will read next: the core takes whole lines without
 /// fetching what they held (`rep movsb`).
-void copy_shared(void* to, const void* from, std::size_t bytes);
+void copy_shared_lines(void* to, const void* from, std::size_t bytes);
+inline void copy_shared(void* to, const void* from, std::size_t bytes) {
+  if (!copy_few(to, from, bytes)) copy_shared_lines(to, from, bytes);
+}
 
 /// Into memory that nobody reads soon: non-temporal stores, past the caches and without reading what they
 /// replace. Before anybody else is told of them: stream_fence().

@@ -179,6 +179,19 @@ bool run_in_registers(const Job& job) {
   }
 }
 
+/// Does the job if it has so few elements that to choose a loop would take longer than all of them.
+template <class R>
+bool run_few(const Job& job) {
+  constexpr std::size_t kFew = 4;
+  if (job.count > kFew || job.wides != 0 || job.wide_out) return false;
+  for (std::size_t i = 0; i < job.count; ++i) {
+    auto a = partial<R, false>(job.in[0], i);
+    for (std::size_t k = 1; k < job.ins; ++k) a = R::combine(a, partial<R, false>(job.in[k], i));
+    leave<R, false>(job.out, i, a, job.ranks);
+  }
+  return true;
+}
+
 // ---- dispatch: the one place where types and ops meet -------------------------------------------
 
 template <class R>
@@ -189,7 +202,7 @@ void run(const Job& job) {
   if constexpr (sum || avg) return run_half<avg>(job);
 #endif
   if constexpr (kHot<R>) {
-    if (run_in_registers<R>(job)) return;
+    if (run_few<R>(job) || run_in_registers<R>(job)) return;
   }
   run_blocks<R>(job);
 }

@@ -85,6 +85,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   JoinOptions joining = spec.join;
   joining.network = network->get();
   if (joining.network) joining.leads_host = spec.local_rank == 0;
+  const DeviceMemory::Coming coming(spec.join.job, spec.join.rank, spec.gpu);
   auto joined = join(joining, name, *control);
   if (!joined.ok()) return joined.status();
   auto context = std::shared_ptr<Context>(new Context(spec, std::move(joined->peers), std::move(*network)),
@@ -142,7 +143,7 @@ Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes, Device 
   return std::make_shared<Allocation>(shared_from_this(), std::move(*memory));
 }
 
-Context::~Context() { close(kFarewell); }
+Context::~Context() { leave(); }
 
 Status Context::usable() const {
   if (inherited())
@@ -153,6 +154,7 @@ Status Context::usable() const {
 }
 
 void Context::close() { close(spec_.deadline); }
+void Context::leave() { close(kFarewell); }
 
 void Context::close(std::chrono::milliseconds linger) {
   if (closed_.exchange(true) || inherited()) return;

@@ -88,6 +88,8 @@ class Context : public std::enable_shared_from_this<Context> {
   bool active() const { return !closed_.load(std::memory_order_acquire); }
   /// Waits until others have taken what was sent to them, up to the deadline of the context.
   void close();
+  /// The same for destructors, which give the others two seconds.
+  void leave();
 
   /// Something on this rank's page that others wait for has changed: those on other hosts are told at once.
   void tell() {

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 
 #include "runtime/join/local_socket.h"
@@ -10,11 +12,13 @@
 namespace ouro::rt {
 namespace {
 
-/// The ranks of this process that have a GPU.
+/// The ranks of this process that have a GPU; nullptr: it is joining.
 struct Neighbours {
   std::mutex mutex;
+  std::condition_variable changed;
   std::map<std::pair<wire::Nonce, int>, DeviceMemory*> ranks;
 };
+constexpr auto kComing = std::chrono::seconds(10);  // from joining to being found takes microseconds
 Neighbours& neighbours() {
   static auto* const all = new Neighbours;  // contexts may outlive static objects
   return *all;
@@ -50,6 +54,20 @@ Status DeviceMemory::survey(int device, GpuRecord* record) {
   return {};
 }
 
+DeviceMemory::Coming::Coming(const wire::Nonce& job, int rank, int device) : job_(job), rank_(rank) {
+  if (device < 0) return;
+  std::lock_guard lock(neighbours().mutex);
+  neighbours().ranks.emplace(std::pair(job, rank), nullptr);
+}
+
+DeviceMemory::Coming::~Coming() {
+  std::lock_guard lock(neighbours().mutex);
+  const auto it = neighbours().ranks.find({job_, rank_});
+  if (it == neighbours().ranks.end() || it->second) return;
+  neighbours().ranks.erase(it);  // it could not join
+  neighbours().changed.notify_all();
+}
+
 void DeviceMemory::be_neighbour(bool on) {
   if (device_ < 0) return;
   std::lock_guard lock(neighbours().mutex);
@@ -57,6 +75,7 @@ void DeviceMemory::be_neighbour(bool on) {
     neighbours().ranks[{requests_.job(), members_.rank()}] = this;
   else
     neighbours().ranks.erase({requests_.job(), members_.rank()});
+  neighbours().changed.notify_all();
 }
 
 Result<DeviceMemory::OwnBlock> DeviceMemory::own_block(std::uint64_t key, std::size_t bytes) {
@@ -152,8 +171,16 @@ Result<DeviceMemory::BlockAt> DeviceMemory::block(int r, std::uint64_t key, std:
   }
   if (members_.peer(r).pid == members_.self().pid) {  // a rank that is another thread here
     Neighbours& all = neighbours();
-    std::lock_guard lock(all.mutex);
-    const auto it = all.ranks.find({requests_.job(), r});
+    std::unique_lock lock(all.mutex);
+    const std::pair key_of_rank(requests_.job(), r);
+    auto it = all.ranks.end();
+    // A rank that has joined before it may call something before it can be found here.
+    const bool here = all.changed.wait_for(lock, kComing, [&] {
+      it = all.ranks.find(key_of_rank);
+      return it == all.ranks.end() || it->second;
+    });
+    if (!here)
+      return Status(Failure{.reason = Reason::never_joined, .text = "it stopped while it joined", .rank = r});
     if (it == all.ranks.end())
       return Status(Failure{.reason = Reason::peer_dead, .text = "it has left the job", .rank = r});
     auto theirs = it->second->own_block(key, bytes);

@@ -11,6 +11,7 @@
 #include "runtime/context/job_members.h"
 #include "runtime/context/memory_requests.h"
 #include "transport/cuda_ipc/cuda_ipc.h"
+#include "transport/wire/keys.h"
 
 namespace ouro::rt {
 
@@ -38,6 +39,19 @@ class DeviceMemory {
   Result<BlockAt> block(int r, std::uint64_t key, std::size_t bytes);
   void drop_block(std::uint64_t key);
 
+  /// From before a rank joins until it has become a neighbour, or has failed to: ranks of this process that
+  /// have joined before it then wait for it, and do not take it for one that has left.
+  class Coming {
+   public:
+    Coming(const wire::Nonce& job, int rank, int device);
+    ~Coming();
+    Coming(const Coming&) = delete;
+    Coming& operator=(const Coming&) = delete;
+
+   private:
+    const wire::Nonce job_;
+    const int rank_;
+  };
   /// Whether ranks of this process that are other threads find this one. No more, before it goes.
   void be_neighbour(bool on);
   /// Answers a peer's request; on the watch thread.

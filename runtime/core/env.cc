@@ -110,7 +110,7 @@ Files& files() {
   return *read;
 }
 
-/// An empty variable counts as unset, as `OURO_X= program` means in a shell.
+/// What a library on top has supplied in place of variables that are not set.
 struct Supplied {
   std::mutex mutex;
   std::map<std::string, Value, std::less<>> values;
@@ -127,6 +127,7 @@ std::optional<Value> supplied(std::string_view key) {
   return it == all.values.end() ? std::nullopt : std::optional<Value>(it->second);
 }
 
+/// An empty variable counts as unset, as `OURO_X= program` means in a shell.
 std::optional<Value> lookup(const Parameter& p) {
   const std::string key(p.name);
   if (const char* set = std::getenv(key.c_str()); set != nullptr && *set != '\0')
@@ -336,6 +337,12 @@ void supply(std::string_view name, std::string value, std::string origin) {
   Supplied& all = supplies();
   std::lock_guard lock(all.mutex);
   all.values.insert_or_assign(std::string(name), Value{std::move(value), std::move(origin)});
+}
+
+void withdraw(std::string_view name) {
+  Supplied& all = supplies();
+  std::lock_guard lock(all.mutex);
+  if (const auto it = all.values.find(name); it != all.values.end()) all.values.erase(it);
 }
 
 void reload() { files() = read_files(); }

@@ -10,7 +10,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "runtime/core/env.h"
@@ -106,23 +108,49 @@ Sink::Sink() {
     plain("version", OURO_VERSION);
 }
 
-/// Never destroyed at exit: other threads may still log. `first` is what it holds if it held nothing before.
-Sink*& slot(Sink* first = nullptr) {
-  static Sink* current = first != nullptr ? first : new Sink;
-  return current;
-}
-
 /// Level in bits 24..31, subsystem mask below; kUnread until the settings have been read, so that a line that
-/// is not wanted costs one load. Written by `sink` and `reload`, read by `enabled`; only ever set to what the
-/// settings say, so relaxed order is enough.
+/// is not wanted costs one load. Written where a sink is put in force, read by `enabled`; relaxed order is
+/// enough, as nothing else is read because of it.
 constexpr std::uint32_t kUnread = ~0u;
 std::atomic<std::uint32_t> wanted{kUnread};
 
-const Sink& sink() {
-  const Sink& s = *slot();
+/// The sink in force, which is never destroyed at exit: other threads may still log.
+std::atomic<Sink*> g_sink{nullptr};
+std::atomic<int> g_writers{0};  // that may use it
+
+void put_in_force(const Sink& s) {
   wanted.store(static_cast<std::uint32_t>(s.level) << 24 | s.mask, std::memory_order_relaxed);
-  return s;
 }
+
+/// Makes the first sink.
+void begin() {
+  static const bool begun = [] {
+    Sink* none = g_sink.load();
+    if (none) return true;
+    auto fresh = std::make_unique<Sink>();
+    if (g_sink.compare_exchange_strong(none, fresh.get())) put_in_force(*fresh.release());
+    return true;
+  }();
+  (void)begun;
+}
+
+/// The sink, which stays as long as this lives: a writer counts itself, then looks at the sink, while
+/// `refresh` replaces the sink, then looks at the count.
+class Writing {
+ public:
+  Writing() {
+    begin();
+    g_writers.fetch_add(1, std::memory_order_seq_cst);
+    sink_ = g_sink.load(std::memory_order_seq_cst);
+  }
+  ~Writing() { g_writers.fetch_sub(1, std::memory_order_release); }
+  Writing(const Writing&) = delete;
+  Writing& operator=(const Writing&) = delete;
+  const Sink* operator->() const { return sink_; }
+
+ private:
+  const Sink* sink_;
+};
 
 struct LastWarning {
   std::mutex mutex;
@@ -138,13 +166,16 @@ LastWarning& last() {
 bool enabled(Level level, Subsystem subsystem) {
   std::uint32_t now = wanted.load(std::memory_order_relaxed);
   if (now == kUnread) {
-    sink();
+    begin();
     now = wanted.load(std::memory_order_relaxed);
   }
   return static_cast<std::uint32_t>(level) <= now >> 24 && (now >> static_cast<int>(subsystem) & 1u) != 0;
 }
 
-void write(Level level, std::string_view text) { sink().plain(kLevels[static_cast<int>(level)], text); }
+void write(Level level, std::string_view text) {
+  const Writing sink;
+  sink->plain(kLevels[static_cast<int>(level)], text);
+}
 
 void warn(const char* file, int line, std::string_view text) {
   {
@@ -152,8 +183,8 @@ void warn(const char* file, int line, std::string_view text) {
     const std::lock_guard lock(kept.mutex);
     kept.text = text;
   }
-  const Sink& s = sink();
-  if (s.level >= Level::warn) s.warning(fmt::format("{}:{}", file, line), text);
+  const Writing sink;
+  if (sink->level >= Level::warn) sink->warning(fmt::format("{}:{}", file, line), text);
 }
 
 std::string last_warning() {
@@ -206,12 +237,21 @@ std::string expand_file_name(std::string_view pattern) {
   return out;
 }
 
+void refresh() {
+  using namespace std::chrono_literals;
+  auto fresh = std::make_unique<Sink>();
+  put_in_force(*fresh);
+  Sink* const old = g_sink.exchange(fresh.release(), std::memory_order_seq_cst);
+  // A line takes microseconds. In a child that was forked while one was written its writer never ends: the
+  // old sink stays.
+  for (int k = 0; k < 1000 && g_writers.load(std::memory_order_seq_cst) > 0; ++k)
+    std::this_thread::sleep_for(1ms);
+  if (g_writers.load(std::memory_order_seq_cst) == 0) delete old;
+}
+
 void reload() {
   env::reload();
-  Sink* const fresh = new Sink;
-  Sink* const old = std::exchange(slot(fresh), fresh);
-  if (old != fresh) delete old;
-  sink();
+  refresh();
 }
 
 }  // namespace ouro::log

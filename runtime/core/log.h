@@ -47,7 +47,9 @@ std::string host_name();
 std::uint32_t parse_subsystems(std::string_view list, std::string* unknown);
 /// Replaces %h by the host's name, %p by the process id and %% by %.
 std::string expand_file_name(std::string_view pattern);
-/// Reads the settings again. For tests: not while other threads log.
+/// Reads the settings again. From any thread, while others log.
+void refresh();
+/// The same after the configuration files have been read again (env::reload). For tests.
 void reload();
 
 }  // namespace ouro::log

@@ -1,6 +1,7 @@
 // Which process this is. See process.h.
 #include "runtime/core/process.h"
 
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,5 +27,13 @@ std::uint64_t process_start() {
 }
 
 Fd self_pidfd() { return Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))); }
+
+std::string own_host_id() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat net {};
+  if (stat("/proc/self/ns/net", &net) != 0) net.st_ino = 0;
+  return boot + "/" + std::to_string(net.st_ino);
+}
 
 }  // namespace ouro

@@ -1,6 +1,8 @@
-// Which process this is, for peers that watch it or tell it from an earlier one. Used where ranks join.
+// Which process this is, and which host, for peers that watch it or tell it from an earlier one. Used where
+// ranks join.
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "runtime/core/fd.h"
 
@@ -10,5 +12,8 @@ namespace ouro {
 std::uint64_t process_start();
 /// A pidfd that this process passes around names this process, whatever PID namespace the receiver lives in.
 Fd self_pidfd();
+/// What makes this host this one: processes that see the same can share memory. (The kernel's boot id and the
+/// network namespace.)
+std::string own_host_id();
 
 }  // namespace ouro

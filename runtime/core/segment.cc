@@ -111,6 +111,7 @@ Result<std::shared_ptr<Segment>> Segment::map(Fd fd, std::size_t bytes) {
   struct stat info {};
   if (fstat(fd.get(), &info) != 0)
     return Status(Reason::resource, fmt::format("fstat of shared memory failed: {}", std::strerror(errno)));
+  const auto segment = std::shared_ptr<Segment>(new Segment);  // it takes the lock where it goes
   Registry& r = registry();
   std::lock_guard lock(r.mutex);
   auto& known = r.mapped[{info.st_dev, info.st_ino}];
@@ -121,7 +122,6 @@ Result<std::shared_ptr<Segment>> Segment::map(Fd fd, std::size_t bytes) {
                   fmt::format("cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno)));
   // A forked child must not write into a live group; keys and data stay out of core dumps.
   madvise(p, bytes, MADV_DONTFORK);
-  auto segment = std::shared_ptr<Segment>(new Segment);
   segment->fd_ = std::move(fd);
   segment->data_ = static_cast<std::byte*>(p);
   segment->bytes_ = bytes;

@@ -2,7 +2,11 @@
 #include "runtime/group/batch.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <new>
 
+#include "runtime/core/no_memory.h"
 #include "runtime/core/thread_owned.h"
 
 namespace ouro::rt {
@@ -18,7 +22,15 @@ Batch::~Batch() {
 }
 
 void Batch::start() {
-  if (!t_current) t_current = t_kept ? t_kept : make_for_thread(t_kept);
+  if (!t_current) {
+    try {
+      t_current = t_kept ? t_kept : make_for_thread(t_kept);
+    } catch (
+        const std::exception&) {  // it is opened all the same: this call has no way to say that it was not
+      alignas(Batch) static constinit thread_local std::byte t_room[sizeof(Batch)] = {};
+      t_current = t_kept = new (t_room) Batch;
+    }
+  }
   ++t_current->depth_;
 }
 
@@ -27,7 +39,15 @@ Status Batch::end() {
   if (--t_current->depth_ > 0) return {};
   Batch batch = std::move(*t_current);
   t_current = nullptr;  // what runs now is no longer deferred
-  const Status outcome = batch.submit();
+  Status outcome;
+  try {
+    outcome = batch.submit();
+  } catch (const std::exception&) {  // some may be under way, and members wait for the others
+    outcome = no_memory();
+    for (const Item& i : batch.items_) (void)i.group->out_of_memory();
+    for (const auto& w : batch.waits_) w->wait();  // until nothing uses the caller's buffers any more
+    for (const Item& i : batch.items_) i.promised->complete(outcome);
+  }
   batch.items_.clear();
   return outcome;
 }
@@ -37,23 +57,43 @@ Status Batch::refuse(const Status& why) {
   return why;
 }
 
+Status Batch::defer_item(Item item, std::shared_ptr<WorkState>* work) {
+  item.promised = std::make_shared<WorkState>();
+  *work = item.promised;
+  items_.push_back(std::move(item));
+  return {};
+}
+
 Status Batch::defer(std::shared_ptr<Group> g, const Operation& o, std::shared_ptr<Stream> s,
                     std::shared_ptr<WorkState>* work) {
-  if (Status wrong = check(o, g->rank(), g->size()); !wrong.ok()) return refuse(wrong);
-  auto promised = std::make_shared<WorkState>();
-  *work = promised;
-  items_.push_back(
-      {std::move(g), std::move(s), std::make_unique<KeptOperation>(o), nullptr, std::move(promised)});
-  return {};
+  Group& group = *g;
+  try {
+    if (Status wrong = check(o, g->rank(), g->size()); !wrong.ok()) return refuse(wrong);
+    return defer_item({.group = std::move(g),
+                       .stream = std::move(s),
+                       .operation = std::make_unique<KeptOperation>(o),
+                       .message = nullptr,
+                       .promised = nullptr},
+                      work);
+  } catch (const std::exception&) {
+    return refuse(group.out_of_memory());
+  }
 }
 
 Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::shared_ptr<Stream> s,
                     std::shared_ptr<WorkState>* work) {
-  if (Status wrong = g->check(*m); !wrong.ok()) return refuse(wrong);
-  auto promised = std::make_shared<WorkState>();
-  *work = promised;
-  items_.push_back({std::move(g), std::move(s), nullptr, std::move(m), std::move(promised)});
-  return {};
+  Group& group = *g;
+  try {
+    if (Status wrong = g->check(*m); !wrong.ok()) return refuse(wrong);
+    return defer_item({.group = std::move(g),
+                       .stream = std::move(s),
+                       .operation = nullptr,
+                       .message = std::move(m),
+                       .promised = nullptr},
+                      work);
+  } catch (const std::exception&) {
+    return refuse(group.out_of_memory());
+  }
 }
 
 /// What is decided here decides what all ranks put in their staging buffer, and a rank knows of the others
@@ -156,7 +196,6 @@ Status Batch::submit() {
     if (share == shares.end()) shares.push_back({i.group, i.stream, {}}), share = std::prev(shares.end());
     share->items.push_back(&i);
   }
-  std::vector<std::shared_ptr<WorkState>> waits;
   Status first;
   const auto note = [&](const Status& s) {
     if (first.ok() && !s.ok()) first = s;
@@ -177,7 +216,7 @@ Status Batch::submit() {
         note(work.status());
         for (const auto& p : promised) p->complete(work.status());
       } else if (!share.stream) {
-        waits.push_back(std::move(*work));
+        waits_.push_back(std::move(*work));
       }
     } else if (!messages.empty()) {
       auto run = [group = share.group, messages, promised] {
@@ -192,7 +231,7 @@ Status Batch::submit() {
       if (here)
         note(run());
       else if (auto work = share.runs_on->enqueue(std::move(run)); !share.stream)
-        waits.push_back(std::move(work));
+        waits_.push_back(std::move(work));
     }
   }
   // In the order of the calls, which is what the members of a group agree on.
@@ -225,9 +264,9 @@ Status Batch::submit() {
     if (!run->done) s = item.group->submit(item.operation->get(), share->runs_on, &work);
     note(s);
     pass_on(s, work, std::move(promised));
-    if (work && !item.stream) waits.push_back(std::move(work));
+    if (work && !item.stream) waits_.push_back(std::move(work));
   }
-  for (const auto& w : waits) {
+  for (const auto& w : waits_) {
     w->wait();
     note(w->outcome());
   }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/core/thread_owned.h"
 #include "runtime/group/group.h"
 
 namespace ouro::rt {
@@ -39,12 +40,13 @@ class Batch {
     bool done = false;
   };
   // Read on every call: no guard, no call to find it.
-  [[gnu::tls_model("initial-exec")]] static inline constinit thread_local Batch* t_current = nullptr;
+  OURO_STATIC_TLS static inline constinit thread_local Batch* t_current = nullptr;
   Status submit();
   static Result<std::shared_ptr<WorkState>> run_on_gpu(Group&, const std::shared_ptr<Stream>&,
                                                        const std::vector<std::shared_ptr<Message>>&,
                                                        std::vector<std::shared_ptr<WorkState>> promised);
   Status refuse(const Status& why);
+  Status defer_item(Item, std::shared_ptr<WorkState>* work);
   std::vector<Run> runs() const;
   bool can_run_as_one(const Run&) const;
   static void pass_on(const Status& submitted, const std::shared_ptr<WorkState>& work,
@@ -52,6 +54,7 @@ class Batch {
   int depth_ = 0;
   Status error_;
   std::vector<Item> items_;
+  std::vector<std::shared_ptr<WorkState>> waits_;  // of what runs aside, and is waited for by end()
 };
 
 }  // namespace ouro::rt

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <cstring>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -55,23 +56,51 @@ void FailureDetector::complete(Failure* f, const InFlight* op) {
 }
 
 Status FailureDetector::fail(Failure f, const InFlight* op, bool tell_peers) {
-  // Who left because of an error has said so first, and the error is the cause of what was found out here.
-  if (tell_peers && f.reason == Reason::peer_dead) adopt_errors();
-  complete(&f, op);
+  const Collective collective = op ? op->plan->op.collective : Collective::none;
+  Status first;
+  try {
+    // Who left because of an error has said so first, and the error is the cause of what was found out here.
+    if (tell_peers && f.reason == Reason::peer_dead) adopt_errors();
+    complete(&f, op);
+    first = Status(std::move(f));
+  } catch (const std::bad_alloc&) {
+    first = no_memory();
+  }
+  return keep(std::move(first), collective, tell_peers);
+}
+
+Status FailureDetector::fail(const Status& s) {
+  try {
+    return fail(*s.failure(), nullptr, true);
+  } catch (const std::bad_alloc&) {
+    return out_of_memory();
+  }
+}
+
+Status FailureDetector::keep(Status first, Collective collective, bool tell_peers) noexcept {
   {
     std::lock_guard lock(mutex_);
     if (!error_.ok()) return error_;
-    error_ = Status(f);
+    error_ = first;
   }
   std::atomic_ref(abort_word_).store(1, std::memory_order_release);
-  {
+  const auto best_effort = [](auto&& f) {
+    try {
+      f();
+    } catch (const std::exception&) {
+      return;  // the beat of the lines, or the next look at a GPU, does it again
+    }
+  };
+  best_effort([&] {
     std::lock_guard lock(release_mutex_);
-    if (release_) release_(Status(f));
-  }
-  const Collective collective = op ? op->plan->op.collective : Collective::none;
-  if (tell_peers && context_.records().publish(members_.mine(), f, collective)) context_.tell();
-  OURO_INFO(COLL, "{}", Status(f).message());
-  return Status(std::move(f));
+    if (release_) release_(first);
+  });
+  best_effort([&] {
+    if (tell_peers && context_.records().publish(members_.mine(), *first.failure(), collective))
+      context_.tell();
+  });
+  best_effort([&] { OURO_INFO(COLL, "{}", first.message()); });
+  return first;
 }
 
 void FailureDetector::when_failed(std::function<void(const Status&)> release) {
@@ -183,8 +212,19 @@ Status FailureDetector::stick(Status outcome, const InFlight& op) {
   if (!ok()) return status();
   if (outcome.ok() || outcome.reason() == Reason::invalid || outcome.reason() == Reason::unsupported)
     return outcome;
-  const Failure& f = *outcome.failure();
-  return is_suspicion(f) ? resolve(f, op) : fail(f, &op, true);
+  try {
+    const Failure& f = *outcome.failure();
+    return is_suspicion(f) ? resolve(f, op) : fail(f, &op, true);
+  } catch (const std::bad_alloc&) {
+    return out_of_memory();
+  }
+}
+
+Status FailureDetector::stick(const Status& outcome) {
+  if (!ok()) return status();
+  if (outcome.ok() || outcome.reason() == Reason::invalid || outcome.reason() == Reason::unsupported)
+    return outcome;
+  return fail(outcome);
 }
 
 Status FailureDetector::resolve(const Failure& suspected, const InFlight& op) {

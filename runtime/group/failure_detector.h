@@ -8,6 +8,7 @@
 #include <string>
 
 #include "runtime/context/context.h"
+#include "runtime/core/no_memory.h"
 #include "runtime/core/wait.h"
 #include "runtime/group/member_records.h"
 #include "runtime/plan/in_flight.h"
@@ -40,6 +41,10 @@ class FailureDetector final : public MemberObserver {
   /// The first error wins: completes it with what is known here and of `op`, if it belongs to one, keeps it,
   /// and raises the abort word. Returns the error that the group has.
   Status fail(Failure, const InFlight* op, bool tell_peers);
+  /// The same for a failure that belongs to no operation under way; peers are told.
+  Status fail(const Status&);
+  /// This rank has no memory or no thread for what its members wait for.
+  Status out_of_memory() { return keep(no_memory(), Collective::none, true); }
   /// `release` is called with the first error, which may have come before; by one thread at a time.
   void when_failed(std::function<void(const Status&)> release);
 
@@ -47,6 +52,8 @@ class FailureDetector final : public MemberObserver {
   Status look(InFlight&);
   /// The error of an operation becomes the group's, unless it leaves the group usable (invalid, unsupported).
   Status stick(Status outcome, const InFlight&);
+  /// The same for one that has taken no turn.
+  Status stick(const Status& outcome);
 
   // Called by the context, possibly from its threads.
   void on_losses(const std::vector<Loss>&) override;
@@ -64,6 +71,9 @@ class FailureDetector final : public MemberObserver {
   /// The error if what the members entered as this operation differs.
   Status look_for_mismatch(const InFlight&);
   void complete(Failure*, const InFlight*);
+  /// Makes `first` the group's error, unless it has one, ends all waits and tells peers. Throws nothing: what
+  /// there is no memory for is left out.
+  Status keep(Status first, Collective, bool tell_peers) noexcept;
   int from_world(int world_rank) const;  // or -1
 
   Context& context_;

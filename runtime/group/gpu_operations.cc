@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <new>
+#include <exception>
 #include <utility>
 
 namespace ouro::rt {
@@ -85,7 +85,8 @@ Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared
   Plan fresh;
   const Plan* plan = planner_.find(op);
   if (!plan) {
-    OURO_TRY(planner_.make(op, &fresh));
+    const Status planned = planner_.make(op, &fresh);
+    if (!planned.ok()) return detector_.stick(planned);
     plan = &fresh;
   }
   GpuExecutor& gpu = executor();
@@ -93,17 +94,17 @@ Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared
   if (!path.ok()) return path.status();
   std::shared_ptr<WorkState> mine;
   if (!work) work = &mine;
+  *work = std::make_shared<WorkState>();  // what throws here has taken no ticket
   const std::uint64_t ticket = sequencer_.take_ticket();
   Status outcome;
   if (*path == GpuPath::staged && !plan->idle) {
     outcome = submit_staged(plan->op, ticket, on, work);
   } else {
-    *work = std::make_shared<WorkState>();
     outcome = sequencer_.begin(*plan, ticket);
     if (outcome.ok() && !plan->idle) {
       try {
         outcome = gpu.run(*plan, *path, ticket + 1, on, work);
-      } catch (const std::bad_alloc&) {
+      } catch (const std::exception&) {
         outcome = no_memory();
       }
     }
@@ -122,22 +123,34 @@ Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared
 Status GpuOperations::submit_staged(const Operation& op, std::uint64_t ticket,
                                     const std::shared_ptr<GpuStream>& stream,
                                     std::shared_ptr<WorkState>* work) {
-  const auto taken = std::make_shared<std::atomic<bool>>(false);
-  const Status enqueued = executor_->run_staged(
-      op, stream,
-      [this, ticket, taken](const Operation& host) {
-        if (taken->exchange(true)) return detector_.status();
-        Plan here;
-        Status planned = planner_.make(host, &here);
-        if (planned.ok()) return host_.execute(here, ticket);
-        sequencer_.skip(ticket);
-        return planned;
-      },
-      work);
+  Sequencer::Begun begun;
+  Status enqueued;
+  try {
+    begun = std::make_shared<std::atomic<bool>>(false);
+    enqueued = executor_->run_staged(
+        op, stream,
+        [this, ticket, begun](const Operation& host) {
+          if (begun->exchange(true)) return Sequencer::given_up();
+          return sequencer_.inside([&] {
+            Plan here;
+            Status planned = planner_.make(host, &here);
+            if (planned.ok()) return host_.execute(here, ticket);
+            planned = detector_.stick(planned);
+            sequencer_.skip(ticket);
+            return planned;
+          });
+        },
+        work);
+    if (enqueued.ok())  // once the operation has begun its group may go, and the sequencer with it
+      (*work)->then([sequencer = &sequencer_, begun, ticket](const Status& s) {
+        if (!s.ok() && !begun->exchange(true)) sequencer->forgo(ticket, 1, s);  // never reached
+      });
+  } catch (const std::exception&) {
+    enqueued = no_memory();
+  }
   if (enqueued.ok()) return {};
-  if (!taken->exchange(true)) sequencer_.skip(ticket);
-  if (enqueued.reason() == Reason::invalid || enqueued.reason() == Reason::unsupported) return enqueued;
-  return detector_.fail(*enqueued.failure(), nullptr, true);
+  if (!begun || !begun->exchange(true)) sequencer_.skip(ticket);
+  return detector_.stick(enqueued);
 }
 
 Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::shared_ptr<Message>> messages,
@@ -209,6 +222,8 @@ void GpuOperations::look_at_gpu() {
     p.late_said = in_flight.late_said, p.left_since = in_flight.left_since;
   });
   sequencer_.complete_to(ended);
+  // An operation that its device has not ended well: the others would wait for this rank.
+  if (Status s = executor_->pending().failure(); !s.ok() && detector_.ok()) (void)detector_.fail(s);
 }
 
 }  // namespace ouro::rt

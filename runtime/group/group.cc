@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <set>
 #include <thread>
 #include <utility>
@@ -26,6 +27,15 @@ transport::Fabric* fabric_of(const Context& context, const Members& members) {
   return members.one_host() ? nullptr : &context.network()->fabric();
 }
 
+/// Of an operation on the host, whose ticket is taken once: a graph would run it again and again.
+Status not_captured(Stream& stream) {
+  GpuStream* const on = stream.gpu();
+  if (!on) return {};
+  OURO_ASSIGN(const auto capture, gpu::gpu().capturing(on->get()));
+  if (capture == 0) return {};
+  return unsupported("an operation on memory of the host cannot be captured in a graph of a device");
+}
+
 }  // namespace
 
 Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, GroupSpec spec) {
@@ -36,10 +46,16 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   OURO_ASSIGN(auto selector, Planner::make_selector(*context, spec.ranks, static_cast<int>(distinct)));
   OURO_ASSIGN(GroupRecord* const record, context->records().claim(spec.key));
   spec.deadline = bounded(spec.deadline);
-  auto group = std::shared_ptr<Group>(
-      new Group(context, std::move(spec), rank, std::move(hosts), *record, std::move(selector)), &Group::end);
-  context->observers().enrol(group->detector_);
-  return group;
+  try {
+    auto group = std::shared_ptr<Group>(
+        new Group(context, std::move(spec), rank, std::move(hosts), *record, std::move(selector)),
+        &Group::end);
+    context->observers().enrol(group->detector_);
+    return group;
+  } catch (const std::exception&) {
+    record->state.set(static_cast<std::uint32_t>(GroupState::closed));  // another group may have it
+    return no_memory();
+  }
 }
 
 Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, std::vector<int> hosts,
@@ -107,7 +123,13 @@ Status Group::ready() const {
   return detector_.ok() ? Status() : status();
 }
 
-Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkState>* work) {
+/// What this rank has no memory to plan, its members wait for.
+Status Group::plan(const Operation& op, Plan* made) {
+  Status s = planner_.make(op, made);
+  return s.ok() ? s : detector_.stick(s);
+}
+
+Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkState>* work) try {
   OURO_TRY(ready());
   if (traced_) [[unlikely]]
     OURO_TRACE(CALL, "rank {} of group {} calls {}, {} {} in, {} out, {}", rank(), spec_.name,
@@ -126,31 +148,37 @@ Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkSt
   if (!stream) {
     if (const Plan* known = planner_.find(op)) return host_.execute(*known, sequencer_.take_ticket());
     Plan plan;
-    OURO_TRY(planner_.make(op, &plan));
+    OURO_TRY(this->plan(op, &plan));
     return host_.execute(plan, sequencer_.take_ticket());
   }
+  OURO_TRY(not_captured(*stream));
   const auto kept = std::make_shared<const KeptOperation>(op);  // the plan refers to it
   Plan plan;
-  OURO_TRY(planner_.make(kept->get(), &plan));
+  OURO_TRY(this->plan(kept->get(), &plan));
   *work = sequencer_.enqueue(
       1, *stream, [this, kept, plan](std::uint64_t ticket) { return host_.execute(plan, ticket); });
   return {};
+} catch (const std::exception&) {  // what had a turn by then has passed it on
+  return detector_.out_of_memory();
 }
 
 Status Group::submit(std::shared_ptr<const FusedOperation> fused, bool can, Stream* stream,
-                     std::shared_ptr<WorkState>* work) {
+                     std::shared_ptr<WorkState>* work) try {
   OURO_TRY(ready());
   Plan plan;
-  OURO_TRY(planner_.make(fused->get(), &plan));
+  OURO_TRY(this->plan(fused->get(), &plan));
   // One ticket for the agreement, and for them as one; one each for them one by one. The same on all ranks,
   // so that sequence numbers stay alike.
   const std::uint64_t tickets = can ? 1 + fused->parts().size() : 1;
   if (!stream) return host_.execute(*fused, plan, can, sequencer_.take_ticket(tickets));
+  OURO_TRY(not_captured(*stream));
   *work =
       sequencer_.enqueue(tickets, *stream, [this, fused = std::move(fused), plan, can](std::uint64_t ticket) {
         return host_.execute(*fused, plan, can, ticket);
       });
   return {};
+} catch (const std::exception&) {
+  return detector_.out_of_memory();
 }
 
 Result<std::string> Group::explain(const Operation& asked) {

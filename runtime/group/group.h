@@ -77,6 +77,8 @@ class Group final : public std::enable_shared_from_this<Group> {
   Status status() const { return detector_.status(); }
   /// Whether status() is a failure: one load.
   bool failed() const { return !detector_.ok(); }
+  /// For whoever finds no memory for what members wait for. See FailureDetector.
+  Status out_of_memory() { return detector_.out_of_memory(); }
   void abort(const std::string& why);
   Status close();
   /// Whether the caller is a thread of a stream, and operations are in flight: they may be queued behind the
@@ -102,7 +104,8 @@ class Group final : public std::enable_shared_from_this<Group> {
   static void end(Group*);  ///< the last handle has gone
   bool busy();              ///< operations are in flight
   void abort_in_flight();
-  Status ready() const;                 ///< for operations and messages
+  Status ready() const;  ///< for operations and messages
+  Status plan(const Operation&, Plan*);
   Status check_wait(const char* what);  ///< whether the caller may wait for what is in flight
   void await_rest();
   void await_receivers();

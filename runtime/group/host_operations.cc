@@ -1,7 +1,7 @@
 // Operations on the host. See host_operations.h.
 #include "runtime/group/host_operations.h"
 
-#include <new>
+#include <exception>
 #include <utility>
 
 #include "runtime/exec/host/by_reference.h"
@@ -9,16 +9,18 @@
 
 namespace ouro::rt {
 
-Status no_memory() { return {Reason::resource, "no memory for an operation's scratch space"}; }
-
 /// `next`: the ticket whose turn it is then.
 Status HostOperations::end(Status outcome, std::uint64_t next) {
   if (outcome.ok())
     sequencer_.complete(next);
   else
     outcome = detector_.stick(std::move(outcome), waiter_.in_flight());
-  resources_.wiring.settle();
-  sequencer_.pass(next);
+  try {
+    resources_.wiring.settle();
+  } catch (const std::exception&) {
+    outcome = detector_.out_of_memory();
+  }
+  sequencer_.pass(next);  // whatever has happened: others wait for their turns
   return outcome;
 }
 
@@ -27,7 +29,7 @@ Status HostOperations::execute(const Plan& plan, std::uint64_t ticket) {
   if (outcome.ok() && !plan.idle) {
     try {
       outcome = plan.host->run(resources_, waiter_.in_flight());
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {
       outcome = no_memory();
     }
   }
@@ -42,7 +44,7 @@ Status HostOperations::execute(const FusedOperation& fused, const Plan& plan, bo
   if (outcome.ok() && !plan.idle) {
     try {
       outcome = run_as_one(resources_, waiter_.in_flight(), &as_one);
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {
       outcome = no_memory();
     }
   }
@@ -53,8 +55,7 @@ Status HostOperations::execute(const FusedOperation& fused, const Plan& plan, bo
     Plan part;
     Status planned = planner_.make(fused.parts()[k], &part);
     // As one it has been planned, too; where that differs, the ranks have come apart.
-    Status ended = planned.ok() ? execute(part, ticket)
-                                : end(detector_.fail(*planned.failure(), nullptr, true), ticket + 1);
+    Status ended = planned.ok() ? execute(part, ticket) : end(detector_.fail(planned), ticket + 1);
     if (outcome.ok()) outcome = ended;
   }
   return outcome;

@@ -36,7 +36,4 @@ class HostOperations {
   HostResources& resources_;  // whose turn it is uses them
 };
 
-/// What an operation returns that runs out of memory; nothing is thrown through the interface.
-Status no_memory();
-
 }  // namespace ouro::rt

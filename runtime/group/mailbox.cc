@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "runtime/core/deadline.h"
@@ -95,12 +96,20 @@ Status Mailbox::check(const Message& m) const {
 Status Mailbox::post(const std::vector<Message*>& messages) {
   if (!detector_.ok()) return detector_.status();
   for (const Message* m : messages) OURO_TRY(check(*m));
-  auto engine = this->engine();
-  if (!engine.ok()) return detector_.fail(*engine.status().failure(), nullptr, true);
-  // Receives first: what a send of the same batch brings then lands where it belongs.
-  for (bool sends : {false, true})
+  Messages* engine = nullptr;
+  try {
+    auto made = this->engine();
+    if (!made.ok()) return detector_.fail(made.status());
+    engine = *made;
+    // Receives first: what a send of the same batch brings then lands where it belongs.
+    for (bool sends : {false, true})
+      for (Message* m : messages)
+        if (m->sends == sends) engine->post(*m);
+  } catch (const std::exception&) {  // their memory is their callers' again
     for (Message* m : messages)
-      if (m->sends == sends) (*engine)->post(*m);
+      if (engine) (void)engine->withdraw(*m);
+    return detector_.out_of_memory();
+  }
   return {};
 }
 
@@ -111,15 +120,19 @@ Status Mailbox::complete(const std::vector<Message*>& messages, std::chrono::mil
   MessageWaiter waiter(*this, engine, messages,
                        deadline.count() > 0 ? deadline : detector_.settings().deadline);
   Status outcome;
-  for (;;) {
-    const std::uint64_t heard = load(engine.doorbell());
-    outcome = engine.progress();
-    if (!outcome.ok()) break;
-    if (std::all_of(messages.begin(), messages.end(), [&](const Message* m) { return engine.done(*m); }))
-      break;
-    // Where no other member is on this host, the network alone rings the doorbell.
-    outcome = waiter.until(engine.doorbell(), heard + 1, only_remote_);
-    if (!outcome.ok()) break;
+  try {
+    for (;;) {
+      const std::uint64_t heard = load(engine.doorbell());
+      outcome = engine.progress();
+      if (!outcome.ok()) break;
+      if (std::all_of(messages.begin(), messages.end(), [&](const Message* m) { return engine.done(*m); }))
+        break;
+      // Where no other member is on this host, the network alone rings the doorbell.
+      outcome = waiter.until(engine.doorbell(), heard + 1, only_remote_);
+      if (!outcome.ok()) break;
+    }
+  } catch (const std::exception&) {
+    outcome = no_memory();
   }
   bool torn = false, all_done = true;
   for (Message* m : messages) {
@@ -132,7 +145,7 @@ Status Mailbox::complete(const std::vector<Message*>& messages, std::chrono::mil
     // not.
     if (outcome.reason() == Reason::deadline && !torn && deadline.count() > 0) return outcome;
     Status known = detector_.status();
-    return known.ok() ? detector_.fail(*outcome.failure(), nullptr, true) : known;
+    return known.ok() ? detector_.fail(outcome) : known;
   }
   for (const Message* m : messages) OURO_TRY(m->outcome);
   return {};
@@ -144,7 +157,13 @@ Result<std::optional<Envelope>> Mailbox::probe(int source, int tag) {
   OURO_TRY(post({}));
   auto engine = this->engine();
   if (!engine.ok()) return engine.status();
-  if (Status s = (*engine)->progress(); !s.ok()) return detector_.fail(*s.failure(), nullptr, true);
+  Status moved;
+  try {
+    moved = (*engine)->progress();
+  } catch (const std::exception&) {
+    moved = no_memory();
+  }
+  if (!moved.ok()) return detector_.fail(moved);
   return (*engine)->peek(source, tag);
 }
 

@@ -16,6 +16,8 @@ namespace ouro::rt {
 /// Posts messages and drives them to their end, by the message engine, which it makes on first use.
 /// Thread-safe.
 class Mailbox {
+  friend struct TestAccess;
+
  public:
   using MakeLinks = std::function<Result<std::unique_ptr<transport::Links>>()>;
   /// `fabric`: of a group on several hosts, or nullptr.

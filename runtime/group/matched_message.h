@@ -10,11 +10,13 @@ namespace ouro::rt {
 
 class MatchedMessage {
  public:
+  explicit MatchedMessage(std::weak_ptr<Group> group) : group_(std::move(group)) {}
   /// `key`: of Group::match.
-  MatchedMessage(std::weak_ptr<Group> group, std::uint64_t key) : group_(std::move(group)), key_(key) {}
+  void hold(std::uint64_t key) { key_ = key; }
   MatchedMessage(const MatchedMessage&) = delete;
   MatchedMessage& operator=(const MatchedMessage&) = delete;
   ~MatchedMessage() {
+    if (key_ == 0) return;
     if (const auto group = group_.lock()) group->put_back(key_);
   }
   bool is_of(const std::shared_ptr<Group>& g) const { return group_.lock() == g; }
@@ -22,7 +24,7 @@ class MatchedMessage {
 
  private:
   std::weak_ptr<Group> group_;
-  std::uint64_t key_;
+  std::uint64_t key_ = 0;
 };
 
 }  // namespace ouro::rt

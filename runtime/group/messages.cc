@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/core/no_memory.h"
+
 namespace ouro::rt {
 namespace {
 
@@ -76,12 +78,14 @@ void Messages::claim(Message& m) {
   const auto found = std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& a) {
     return m.matched != 0 ? a.matched == m.matched : a.waits() && matches(m, a.envelope);
   });
-  if (found != arrivals_.end()) return take(*found, m);
-  if (m.matched != 0) {
-    m.outcome = invalid("recv: the matched message was received before");
+  if (m.matched != 0 && (found == arrivals_.end() || found->claimed)) {
+    m.outcome = invalid(found == arrivals_.end()
+                            ? "recv: the matched message was received before"
+                            : "recv: the matched message is being received; another receive has it");
     m.done = true;
     return;
   }
+  if (found != arrivals_.end()) return take(*found, m);
   wanted_.push_back(&m);
   if (m.peer != Message::kAny && m.peer != rank_) expect(m.peer);
 }
@@ -178,6 +182,7 @@ Status Messages::pull(Inbound& i, int source) {
     return Status(
         Failure{.reason = Reason::ring_corrupt, .text = what, .rank = source, .detector = "slot header"});
   };
+  if (i.lost) return no_memory();
   bool freed = false;
   while (load(*i.link.view.full) > i.link.next) {
     const SlotHeader h = i.link.view.header(i.link.next);
@@ -205,6 +210,7 @@ Status Messages::pull(Inbound& i, int source) {
         try {
           arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes)});
         } catch (const std::exception&) {
+          i.lost = true;
           return Status(
               Reason::resource,
               fmt::format("no memory for an unexpected message of {} bytes from rank {}", h.total, source));
@@ -272,7 +278,12 @@ bool Messages::withdraw(Message& m) {
   for (Inbound& i : in_)
     if (i.within && i.target == &m) {  // the rest goes into a buffer of our own, with what has come already
       links_->recall_inbound(i.envelope.source);
-      arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), i.got});
+      try {
+        arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), i.got});
+      } catch (const std::exception&) {
+        i.lost = true;
+        break;
+      }
       i.arrival = std::prev(arrivals_.end());
       put(i.arrival->data.data(), m.data, i.got);
       i.target = nullptr;
@@ -317,7 +328,8 @@ void Messages::put_back(std::uint64_t key) {
   for (Arrival& a : arrivals_) {
     if (a.matched != key) continue;
     a.matched = 0;
-    return offer(a.envelope);
+    if (a.waits()) offer(a.envelope);  // else it is on its way to the receive that has claimed it
+    return;
   }
 }
 

@@ -96,6 +96,7 @@ class Messages {
     bool posted = false;          // the link has been told of some memory
     Message* expected = nullptr;  // the link has been told that the next message is probably for this one
     std::list<Arrival>::iterator arrival;
+    bool lost = false;  // there was no memory for the rest of a message that nobody waits for any more
   };
   struct Outbound {
     transport::LinkEnd link;

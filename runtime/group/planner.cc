@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <exception>
 #include <utility>
 
 #include "runtime/context/machine.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
+#include "runtime/core/no_memory.h"
 #include "runtime/exec/host/execution_plan.h"
 
 namespace ouro::rt {
@@ -52,6 +54,14 @@ Planner::Planner(std::unique_ptr<Selector> selector, const Members& members, con
       serial_(g_planners.fetch_add(1, std::memory_order_relaxed) + 1) {}
 
 Status Planner::make(const Operation& op, Plan* plan) const {
+  try {
+    return work_out(op, plan);
+  } catch (const std::exception&) {
+    return no_memory();
+  }
+}
+
+Status Planner::work_out(const Operation& op, Plan* plan) const {
   const int rank = members_.rank(), size = members_.size();
   if (op.segments.empty()) OURO_TRY(check(op, rank, size));
   plan->op = op;
@@ -61,7 +71,7 @@ Status Planner::make(const Operation& op, Plan* plan) const {
   const bool tell = log::enabled(log::Level::info, log::Subsystem::TUNING);
   OURO_TRY(selector_->select(op, rank, canonical, &plan->choice, tell ? &why : nullptr));
   plan->signature = signature(op, rank, size, canonical,
-                              op.algorithm.empty() ? 0 : static_cast<int>(plan->choice.algorithm) + 1);
+                              op.names_algorithm() ? static_cast<int>(plan->choice.algorithm) + 1 : 0);
   // On a device the host's choice counts only where the call has named it.
   if (!on_device(op)) plan->signature = plan->signature.by(plan->choice.code());
   plan->folded = plan->signature.folded();

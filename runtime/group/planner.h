@@ -26,7 +26,7 @@ class Planner {
 
   /// The plan that this thread has kept for such a call, or nullptr.
   const Plan* find(const Operation& op) const { return find_plan(serial_, op); }
-  /// Errors: those of check() and of the selection.
+  /// Errors: those of check() and of the selection, resource. Throws nothing.
   Status make(const Operation&, Plan*) const;
   /// What would be selected, and why if that is asked for.
   Status choose(const Operation&, Choice*, std::string* why = nullptr) const;
@@ -37,6 +37,8 @@ class Planner {
   }
 
  private:
+  Status work_out(const Operation&, Plan*) const;
+
   std::unique_ptr<Selector> selector_;
   const Members& members_;
   const HostResources& host_;

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -42,24 +43,64 @@ class Sequencer {
   }
   /// The turn is that of ticket `next`.
   void pass(std::uint64_t next) { publish(turn_, next); }
-  /// Passes a ticket's turn on, when it has come, without having used it.
-  void skip(std::uint64_t ticket) {
+  /// Passes the turn of tickets on, when it has come, without having used them.
+  void skip(std::uint64_t ticket, std::uint64_t many = 1) {
     wait_patiently(turn_, ticket);
-    pass(ticket + 1);
+    pass(ticket + many);
+  }
+
+  /// Says whether an operation that waits in a stream has begun, or never will.
+  using Begun = std::shared_ptr<std::atomic<bool>>;
+  /// Calls f() on a thread of a stream's: f passes a turn on, after which the group may go.
+  template <class F>
+  Status inside(F&& f) {
+    struct Count {
+      std::atomic<int>& n;
+      explicit Count(std::atomic<int>& c) : n(c) { n.fetch_add(1, std::memory_order_relaxed); }
+      ~Count() { n.fetch_sub(1, std::memory_order_release); }  // pairs with await_rest()
+    } const count(inside_);  // before its ticket ends, which is a release; nothing here is touched after
+    return f();
+  }
+  /// What the host's part of an operation returns whose stream comes to it too late: its group may be gone.
+  static Status given_up() {
+    return {Reason::revoked, "the operation was given up before its stream came to it"};
+  }
+  /// Of a stream that failed before it came to its operation: the turn is passed on, and the group fails,
+  /// since its members wait for this rank.
+  void forgo(std::uint64_t ticket, std::uint64_t many, const Status& why) {
+    (void)inside([&] {
+      (void)detector_.fail(why);
+      skip(ticket, many);
+      return Status();
+    });
   }
 
   /// `many` tickets and a place on the stream, taken together; the stream calls f with the first ticket.
   template <class F>
   std::shared_ptr<WorkState> enqueue(std::uint64_t many, Stream& stream, F&& f) {
+    // A stream of the host takes it or throws; one of a device may take it and never come to it.
+    const Begun begun = stream.gpu() ? std::make_shared<std::atomic<bool>>(false) : nullptr;
     std::lock_guard lock(submit_mutex_);
     const std::uint64_t ticket = take_ticket(many);
-    return stream.enqueue([this, ticket, f = std::forward<F>(f)] {
-      inside_.fetch_add(1, std::memory_order_relaxed);  // before its ticket ends, which is a release
-      Status outcome = f(ticket);
-      // Pairs with await_rest(); nothing here is touched after.
-      inside_.fetch_sub(1, std::memory_order_release);
-      return outcome;
+    std::shared_ptr<WorkState> work;
+    try {
+      work = stream.enqueue([this, ticket, begun, f = std::forward<F>(f)]() -> Status {
+        if (begun && begun->exchange(true)) return given_up();
+        return inside([&] { return f(ticket); });
+      });
+    } catch (const std::exception&) {
+      if (!begun || !begun->exchange(true)) forgo(ticket, many, no_memory());
+      throw;
+    }
+    if (!begun) return work;
+    if (work->done() && !work->outcome().ok() && !begun->exchange(true)) forgo(ticket, many, work->outcome());
+    stream.last()->then([this, begun, ticket, many, work](const Status& passed) {
+      if (passed.ok()) return;
+      // Once it has begun its group may go, and this with it.
+      if (!begun->exchange(true)) forgo(ticket, many, passed);
+      work->complete(passed);
     });
+    return work;
   }
 
   /// Whether tickets are out.

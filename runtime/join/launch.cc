@@ -16,6 +16,7 @@
 #include "runtime/core/types.h"
 #include "runtime/join/launchers.h"
 #include "runtime/join/slurm.h"
+#include "runtime/network/net_address.h"
 
 namespace ouro {
 namespace {
@@ -105,17 +106,12 @@ std::string key_of(const Variables& env, const std::string& launcher) {
   return slurm::hosts(env, launcher) ? fmt::format("slurm:{}", slurm::step_name(env)) : "";
 }
 
-std::string with_port(std::string_view host, int port) {
-  const bool ipv6 = host.find(':') != std::string_view::npos && host.front() != '[';
-  return fmt::format(fmt::runtime(ipv6 ? "[{}]:{}" : "{}:{}"), host, port);
-}
-
 /// Where the hosts of the job meet, or "" if nobody says.
 Result<std::string> rendezvous_of(const Variables& env, const Launch& l) {
   if (env.has("OURO_RENDEZVOUS")) return std::string(env.text("OURO_RENDEZVOUS"));
   if (l.launcher == "torchrun" && env.has("MASTER_ADDR") && env.has("MASTER_PORT")) {
     const Result<int> port = env.number("MASTER_PORT");
-    if (port.ok() && *port >= 1 && *port < 65535) return with_port(env.text("MASTER_ADDR"), *port + 1);
+    if (port.ok() && *port >= 1 && *port < 65535) return rt::with_port(env.text("MASTER_ADDR"), *port + 1);
     if (!l.several_hosts()) return std::string();
     return invalid(
         fmt::format("MASTER_PORT={}: expected 1 to 65534, since ranks of other hosts meet at the port "
@@ -123,12 +119,12 @@ Result<std::string> rendezvous_of(const Variables& env, const Launch& l) {
                     env.text("MASTER_PORT")));
   }
   if (const auto first = slurm::first_host(env); !first.list.empty() && slurm::hosts(env, l.launcher)) {
-    if (!first.host.empty()) return with_port(first.host, first.port);
+    if (!first.host.empty()) return rt::with_port(first.host, first.port);
     return invalid(fmt::format("{}={} names no host", first.list, env.text(first.list)));
   }
   if (env.has("MASTER_ADDR") && env.has("MASTER_PORT")) {  // set by hand, for whoever meets there
     const Result<int> port = env.number("MASTER_PORT");
-    if (port.ok() && *port >= 1 && *port <= 65535) return with_port(env.text("MASTER_ADDR"), *port);
+    if (port.ok() && *port >= 1 && *port <= 65535) return rt::with_port(env.text("MASTER_ADDR"), *port);
     if (l.several_hosts())
       return invalid(fmt::format("MASTER_PORT={}: expected 1 to 65535", env.text("MASTER_PORT")));
   }

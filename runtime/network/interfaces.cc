@@ -16,6 +16,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
 
 #include "runtime/core/env.h"
@@ -191,6 +192,11 @@ Result<std::string> local_address(const std::string& master, bool one_host) {
   return chosen;
 }
 
+Result<std::string> address_for_others() {
+  auto address = local_address("", false);
+  return address.ok() ? address : local_address("", true);
+}
+
 Result<std::vector<NetAddress>> resolve(const std::string& name, const std::string& port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
@@ -244,7 +250,7 @@ Result<std::string> rendezvous_address(const std::string& place, const Resolve& 
     return loopback;
   }
   OURO_INFO(NET, "rendezvous '{}' is {} here; other hosts reach this one as {}", place, loopback, *own);
-  return is_ipv6(*own) ? fmt::format("[{}]:{}", *own, port) : fmt::format("{}:{}", *own, port);
+  return with_port(*own, std::stoi(port));  // a number, as check_rendezvous() has found
 }
 
 }  // namespace ouro::rt

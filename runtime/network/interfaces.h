@@ -60,6 +60,9 @@ Result<std::string> route_to(const std::string& address);
 Result<std::string> interface_filter();
 /// All of it: by interface_filter(); `master` is rank 0's numeric address, "" if it is not known.
 Result<std::string> local_address(const std::string& master, bool one_host);
+/// The address of this host that others reach it by; on a machine without a network the loopback, for its own
+/// ranks.
+Result<std::string> address_for_others();
 
 /// What a name means, best first. Error peer-unresponsive: nothing, so far.
 using Resolve =

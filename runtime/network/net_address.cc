@@ -50,4 +50,9 @@ std::string to_string(const NetAddress& a, bool port) {
                                     : fmt::format("{}:{}", host, service);
 }
 
+std::string with_port(std::string_view host, int port) {
+  const bool bare = host.find(':') != std::string_view::npos && !host.starts_with('[');
+  return bare ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
 }  // namespace ouro::rt

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <string>
+#include <string_view>
 
 #include "runtime/core/status.h"
 
@@ -18,5 +19,7 @@ struct NetAddress {
 Result<NetAddress> parse_address(const std::string&);
 /// "ip:port", IPv6 in brackets; without port and brackets if `port` is false.
 std::string to_string(const NetAddress&, bool port = true);
+/// "HOST:PORT" of a name or an address; around one of IPv6 come brackets, unless it has them.
+std::string with_port(std::string_view host, int port);
 
 }  // namespace ouro::rt

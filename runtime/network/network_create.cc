@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/core/deadline.h"
+#include "runtime/core/env.h"
 #include "runtime/core/log.h"
 #include "runtime/core/process.h"
 #include "runtime/network/interfaces.h"
@@ -57,7 +58,8 @@ Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
   std::unique_ptr<Network> net(new Network(std::move(options)));
   const NetworkOptions& o = net->options_;
   OURO_TRY(fabric_usable(o.fabric, o.tls));
-  auto secret = job_secret();
+  const bool given = env::chosen("OURO_SECRET_FILE") || env::chosen("OURO_SECRET");
+  auto secret = o.secret && !given ? Result<wire::Secret>(o.secret) : job_secret();
   if (!secret.ok()) return secret.status();
   if (o.tls && !*secret)
     return Status(

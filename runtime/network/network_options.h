@@ -12,6 +12,7 @@ struct NetworkOptions {
   wire::Nonce job{};
   int rank = 0, world = 1;
   std::uint32_t generation = 0;
+  wire::Secret secret;         ///< of this job alone; none: that of the environment
   std::string rendezvous;      ///< "host:port", "ip:port" or "file:PATH"
   std::string host_id;         ///< ranks with the same share memory
   std::string fabric = "tcp";  ///< or ucx

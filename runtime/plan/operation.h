@@ -26,6 +26,9 @@ struct Segment {
   std::size_t offset, count;
 };
 
+/// The algorithm of calls that are left to the rules, whatever OURO_ALGO says.
+inline constexpr std::string_view kByRules = "auto";
+
 /// A view of one call: trivially copied, valid as long as what its caller passed.
 struct Operation {
   Collective collective = Collective::none;
@@ -34,7 +37,7 @@ struct Operation {
   ReduceOp op = {};
   int root = 0;
   Numerics numerics = Numerics::inherit;
-  std::string_view algorithm = {};  ///< forced by the caller; empty: selected
+  std::string_view algorithm = {};  ///< forced by the caller; empty: selected; kByRules: by the rules alone
   bool uneven = false;              ///< the v-form: counts below hold
   std::span<const std::size_t> in_counts =
       {};  ///< elements of each input block (reduce_scatter_v, all_to_all_v)
@@ -51,6 +54,7 @@ struct Operation {
 
   CollectiveTraits traits() const { return traits_of(collective); }
   bool reduces() const { return traits().reduces(); }
+  bool names_algorithm() const { return !algorithm.empty() && algorithm != kByRules; }
   /// Whether the blocks, not one divisible region, are what flows name by chunk.
   bool blocks() const { return traits().blocks(); }
   /// Whether the input, or the output, of a rank counts: of rooted operations that of the root alone may.

@@ -20,7 +20,7 @@ struct Table {
   std::array<Entry, kKept> entries;
 };
 // Read on every call: no guard, no call to find it.
-[[gnu::tls_model("initial-exec")]] constinit thread_local Table* t_table = nullptr;
+OURO_STATIC_TLS constinit thread_local Table* t_table = nullptr;
 
 std::size_t place_of(std::uint64_t group, const Operation& o) {
   const std::uint64_t h = (reinterpret_cast<std::uintptr_t>(o.in.data) ^ o.in.count ^ o.out.count << 20 ^

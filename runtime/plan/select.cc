@@ -142,13 +142,13 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     return {};
   }
   const char* reason = nullptr;
-  if (!o.algorithm.empty()) {
+  if (o.names_algorithm()) {
     const auto a = flow::parse_algorithm(o.algorithm);
     const char* found = a ? obstacle(o, bytes, canonical, *a, aliased) : "there is no such algorithm";
     if (found) return refuse(fmt::format("algorithm '{}'", o.algorithm), found, o, bytes, canonical, aliased);
     choice->algorithm = *a, choice->forced = true;
     reason = "forced by the caller";
-  } else if (forces(o.collective)) {
+  } else if (o.algorithm.empty() && forces(o.collective)) {
     // Whether buffers alias is one rank's own affair: it declines when asked, and all end with one error.
     if (const char* found = obstacle(o, bytes, canonical, *job_algorithm_, false))
       return refuse(fmt::format("OURO_ALGO={}", flow::name(*job_algorithm_)), found, o, bytes, canonical,
@@ -185,8 +185,8 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     if (choice->try_pull)
       *why += "; pull where all buffers lie on huge pages and ranks may read each other's memory";
     if (job_algorithm_ && !choice->forced)
-      *why +=
-          fmt::format("; OURO_ALGO={} does not concern {}", flow::name(*job_algorithm_), name(o.collective));
+      *why += fmt::format("; OURO_ALGO={} does not concern {}", flow::name(*job_algorithm_),
+                          o.algorithm.empty() ? name(o.collective) : "calls with algorithm 'auto'");
     if (choice->streams)
       *why += fmt::format("; non-temporal stores, as {} bytes or more are touched", stream_bytes_);
   }

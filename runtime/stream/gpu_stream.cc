@@ -8,6 +8,9 @@
 #include <bit>
 #include <exception>
 #include <map>
+#include <new>
+
+#include "runtime/core/no_memory.h"
 
 namespace ouro::rt {
 
@@ -15,13 +18,26 @@ namespace ouro::rt {
 
 namespace {
 
+/// Things of one kind that are not in use. Room for all that were made, so that to put one back needs no
+/// memory.
+template <class T>
+struct Shelf {
+  std::vector<T> free;
+  std::size_t made = 0;
+  void expect_one_more() {
+    if (free.capacity() <= made) free.reserve(2 * made + 16);
+    ++made;
+  }
+};
+
 /// Never given back: a driver may wait for all work of the process when it takes something back, and ranks
 /// that are threads would then wait for each other.
 struct Pool {
   std::mutex mutex;
-  std::map<int, std::vector<gpu::Event>> free;
-  std::vector<std::uint32_t*> words;                 // pinned, 0
-  std::map<std::size_t, std::vector<void*>> pinned;  // by size, a power of two
+  std::map<int, Shelf<gpu::Event>> events;
+  std::vector<std::uint32_t*> words;           // pinned, 0
+  std::size_t words_made = 0;                  // as many fit in: to put one back needs no memory
+  std::map<std::size_t, Shelf<void*>> pinned;  // by size, a power of two
 };
 Pool& pool_of_process() {
   static auto* pool = new Pool;  // marks may outlive everything else of the process
@@ -58,24 +74,28 @@ class EventMark final : public Mark {
 
 Result<std::shared_ptr<PooledEvent>> PooledEvent::take(int device) {
   Pool& pool = pool_of_process();
+  const auto event = std::shared_ptr<PooledEvent>(new PooledEvent(device));  // takes the lock where it goes
   {
     std::lock_guard lock(pool.mutex);
-    auto& free = pool.free[device];
-    if (!free.empty()) {
-      const gpu::Event e = free.back();
-      free.pop_back();
-      return std::shared_ptr<PooledEvent>(new PooledEvent(device, e));
+    Shelf<gpu::Event>& shelf = pool.events[device];
+    if (!shelf.free.empty()) {
+      event->event_ = shelf.free.back();
+      shelf.free.pop_back();
+      return event;
     }
+    shelf.expect_one_more();
   }
   auto made = gpu::gpu().create_event(device, false);
   if (!made.ok()) return made.status();
-  return std::shared_ptr<PooledEvent>(new PooledEvent(device, *made));
+  event->event_ = *made;
+  return event;
 }
 
 PooledEvent::~PooledEvent() {
+  if (!event_) return;
   Pool& pool = pool_of_process();
   std::lock_guard lock(pool.mutex);
-  pool.free[device_].push_back(event_);
+  pool.events[device_].free.push_back(*event_);
 }
 
 Result<std::shared_ptr<void>> take_pinned(std::size_t bytes) {
@@ -84,8 +104,11 @@ Result<std::shared_ptr<void>> take_pinned(std::size_t bytes) {
   void* memory = nullptr;
   {
     std::lock_guard lock(pool.mutex);
-    auto& free = pool.pinned[size];
-    if (!free.empty()) memory = free.back(), free.pop_back();
+    Shelf<void*>& shelf = pool.pinned[size];
+    if (shelf.free.empty())
+      shelf.expect_one_more();
+    else
+      memory = shelf.free.back(), shelf.free.pop_back();
   }
   if (!memory) {
     auto made = gpu::gpu().alloc_pinned(size);
@@ -94,7 +117,7 @@ Result<std::shared_ptr<void>> take_pinned(std::size_t bytes) {
   }
   return std::shared_ptr<void>(memory, [&pool, size](void* p) {
     std::lock_guard lock(pool.mutex);
-    pool.pinned[size].push_back(p);
+    pool.pinned[size].free.push_back(p);
   });
 }
 
@@ -109,8 +132,9 @@ Result<std::shared_ptr<WorkState>> mark_now(const std::shared_ptr<GpuStream>& st
 
 /// A function on its way through a stream.
 struct GpuStream::Task {
-  std::shared_ptr<GpuStream> stream;  // null if the stream keeps the task
+  std::shared_ptr<GpuStream> stream;  // null if the stream is ours and keeps the task
   GpuStream* on;
+  bool captured;
   std::function<Status()> run;
   std::shared_ptr<WorkState> state;
 };
@@ -139,7 +163,7 @@ GpuStream::~GpuStream() {
   helper_.reset();
   watcher_.reset();
   if (word_) {
-    (void)gpu::gpu().synchronize(stream_).ok();
+    (void)(owned_ ? gpu::gpu().synchronize(stream_) : gpu::gpu().synchronize(clear_->get())).ok();
     std::lock_guard lock(pool_of_process().mutex);
     pool_of_process().words.push_back(word_);
   }
@@ -162,6 +186,8 @@ void GpuStream::run(void* data) {
     Status outcome;
     try {
       outcome = task->run();
+    } catch (const std::bad_alloc&) {
+      outcome = no_memory();
     } catch (const std::exception& e) {
       outcome = Status(Reason::resource, fmt::format("a function on a stream threw: {}", e.what()));
     }
@@ -169,7 +195,7 @@ void GpuStream::run(void* data) {
     task->on->note(outcome);
     std::atomic_ref(*task->on->word_).store(1, std::memory_order_release);  // pairs with the stream's wait
     const auto keep = task->stream;
-    if (keep) {
+    if (!task->captured) {
       task->run = nullptr;
       delete task;
     }
@@ -182,6 +208,9 @@ Status GpuStream::launch(Task* task) {
   {
     std::lock_guard lock(mutex_);
     if (!word_) {
+      if (!owned_ && !clear_) {
+        OURO_ASSIGN(clear_, PooledEvent::take(device()));
+      }
       Pool& pool = pool_of_process();
       std::lock_guard pool_lock(pool.mutex);
       if (pool.words.empty()) {
@@ -190,6 +219,7 @@ Status GpuStream::launch(Task* task) {
         if (!memory.ok()) return memory.status();
         auto* words = static_cast<std::uint32_t*>(*memory);
         std::fill_n(words, kMany * kApart, 0u);
+        pool.words.reserve(pool.words_made += kMany);
         for (std::size_t i = 0; i < kMany; ++i) pool.words.push_back(words + i * kApart);
       }
       word_ = pool.words.back();
@@ -198,12 +228,13 @@ Status GpuStream::launch(Task* task) {
   }
   OURO_TRY(gpu::gpu().call_host(stream_, &GpuStream::run, task));
   const gpu::MemOp ops[] = {{gpu::MemOp::Kind::wait_equal, 1, word_}, {gpu::MemOp::Kind::write, 0, word_}};
-  return gpu::gpu().enqueue(ops, stream_);
+  OURO_TRY(gpu::gpu().enqueue(ops, stream_));
+  return owned_ || task->captured ? Status() : gpu::gpu().record(clear_->get(), stream_);
 }
 
 std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
   auto state = std::make_shared<WorkState>();
-  auto task = std::make_unique<Task>(Task{shared_from_this(), this, std::move(f), state});
+  auto task = std::make_unique<Task>(Task{shared_from_this(), this, false, std::move(f), state});
   (void)helper();  // made here, not on the driver's thread
   const auto capture = gpu::gpu().capturing(stream_);
   if (!capture.ok()) {
@@ -211,8 +242,20 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
     state->complete(capture.status());
     return state;
   }
-  if (*capture != 0) task->stream = nullptr;
-  if (Status s = launch(task.get()); !s.ok()) {
+  task->captured = *capture != 0;
+  // A graph on the user's stream may be launched as long as the process lives: what it calls stays.
+  if (task->captured && owned_) task->stream = nullptr;
+  Status s;
+  try {
+    if (task->captured) {
+      std::lock_guard lock(mutex_);
+      kept_.reserve(kept_.size() + 1);
+    }
+    s = launch(task.get());
+  } catch (const std::exception&) {
+    s = no_memory();
+  }
+  if (!s.ok()) {
     // Whether the driver took the call is not known: the task stays, the stream does not wait for it.
     task.release();
     note(s);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "kernels/device/gpu.h"
@@ -19,12 +20,12 @@ class PooledEvent {
   ~PooledEvent();
   PooledEvent(const PooledEvent&) = delete;
   PooledEvent& operator=(const PooledEvent&) = delete;
-  gpu::Event get() const { return event_; }
+  gpu::Event get() const { return *event_; }
 
  private:
-  PooledEvent(int device, gpu::Event e) : device_(device), event_(e) {}
+  explicit PooledEvent(int device) : device_(device) {}
   int device_;
-  gpu::Event event_;
+  std::optional<gpu::Event> event_;  ///< none while it is being made
 };
 
 /// Pinned memory of the host, of at least `bytes`, that goes back to a pool of this process.
@@ -34,7 +35,7 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
  public:
   /// A stream of our own. Priority: -1 low, 0 normal, 1 high.
   static Result<std::shared_ptr<GpuStream>> create(int device, int priority);
-  /// The user's, who keeps it alive longer than this.
+  /// The user's. It may be destroyed before this, but not before the last call on this.
   static Result<std::shared_ptr<GpuStream>> wrap(int device, void* handle);
   ~GpuStream() override;
 
@@ -43,8 +44,8 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   GpuStream* gpu() override { return this; }
 
   /// In stream order: what follows on the stream starts after f has returned. While the stream is capturing,
-  /// f becomes part of the graph and runs at each replay (and lives as long as this stream); the WorkState
-  /// then ends with the first.
+  /// f becomes part of the graph and runs at each replay (and lives as long as this stream; where that is the
+  /// user's, for ever, as nobody tells when the graph has gone); the WorkState then ends with the first.
   std::shared_ptr<WorkState> enqueue(std::function<Status()> f) override;
   std::shared_ptr<WorkState> last() override;
   void after(std::shared_ptr<WorkState> mark) override;
@@ -64,7 +65,8 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   bool owned_;
   std::mutex mutex_;
   std::unique_ptr<HostStream> helper_, watcher_;
-  std::uint32_t* word_ = nullptr;  // pinned: the stream waits for 1, and clears it, while the host works
+  std::uint32_t* word_ = nullptr;       // pinned: the stream waits for 1, and clears it, while the host works
+  std::shared_ptr<PooledEvent> clear_;  // of the user's stream: passed when it has cleared word_
   std::vector<std::unique_ptr<Task>> kept_;  // of captured functions
 };
 

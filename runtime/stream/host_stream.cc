@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "runtime/core/log.h"
+#include "runtime/core/no_memory.h"
 
 namespace ouro::rt {
 
@@ -22,7 +24,13 @@ void WorkState::complete(Status outcome) {
     callbacks.swap(callbacks_);
   }
   cv_.notify_all();
-  for (auto& f : callbacks) f(outcome);
+  for (auto& f : callbacks) {
+    try {
+      f(outcome);
+    } catch (const std::exception& e) {  // the thread of a stream goes on with what is queued behind it
+      OURO_WARN("a callback of an operation threw: {}", e.what());
+    }
+  }
 }
 
 bool WorkState::wait_until(Clock::time_point until) {
@@ -162,6 +170,8 @@ void HostStream::loop(Queue& queue, Failures& failures, int nice) {
     Status outcome;
     try {
       outcome = task.run();
+    } catch (const std::bad_alloc&) {
+      outcome = no_memory();
     } catch (const std::exception& e) {
       outcome = Status(Reason::resource, std::string("a function on a stream threw: ") + e.what());
     }

@@ -41,6 +41,7 @@ struct WorkState : std::enable_shared_from_this<WorkState> {
   void wait();
   bool done();
   Status outcome();
+  /// What f throws is logged, and nothing else comes of it.
   void then(std::function<void(const Status&)> f);
   const std::shared_ptr<Mark>& mark() const { return mark_; }
 

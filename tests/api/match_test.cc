@@ -8,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/runtime/group/access.h"
 #include "tests/runtime/group/ranks.h"
 #include "tests/timing.h"
 
@@ -192,32 +193,42 @@ TEST(MessagesMatchedThreads, TakeEachMessageOnce) {
             }));
 }
 
+constexpr std::size_t kMany = 8 << 20;  // elements of a message of which half fits into the links
+
+/// Rank 0 sends a message of kMany sevens, stops while half of it is under way, and goes on to its end when
+/// it is told to; then it returns. Rank 1 returns when rank 0, the process `*sender`, has stopped.
+Status send_half(Context& c, pid_t* sender) {
+  Group& g = c.world();
+  const std::int64_t pid = ::getpid();
+  std::vector<std::int64_t> pids(2);
+  OURO_TRY(all_gather(g, std::span<const std::int64_t>(&pid, 1), std::span(pids)));
+  OURO_TRY(probe(g, 1 - c.rank()).status());  // links are made here
+  OURO_TRY(barrier(g));
+  *sender = static_cast<pid_t>(pids[0]);
+  if (c.rank() == 0) {
+    const Ints data(kMany, 7);
+    auto stream = Stream::create();
+    OURO_TRY(stream.status());
+    auto work = send(g, std::span<const int>(data), 1, 0, *stream);
+    OURO_TRY(work.status());
+    std::this_thread::sleep_for(200ms);  // as much of it as nobody takes
+    ::raise(SIGSTOP);
+    return work->wait();
+  }
+  for (const auto end = std::chrono::steady_clock::now() + kHang;
+       std::chrono::steady_clock::now() < end && !stopped(*sender);)
+    std::this_thread::sleep_for(5ms);
+  return {};
+}
+
 /// Half of a long message is here when the receive that has it gives up: it goes to the receive behind it.
 TEST(MessagesThatWait, GoToTheNextReceive) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   EXPECT_EQ("", run_processes(2, [](Context& c) -> std::string {
-              constexpr std::size_t kMany = 8 << 20;
               Group& g = c.world();
-              const std::int64_t pid = ::getpid();
-              std::vector<std::int64_t> pids(2);
-              OURO_RANK_OK(all_gather(g, std::span<const std::int64_t>(&pid, 1), std::span(pids)));
-              OURO_RANK_OK(probe(g, 1 - c.rank()));  // links are made here
-              OURO_RANK_OK(barrier(g));
-              if (c.rank() == 0) {
-                const Ints data(kMany, 7);
-                auto stream = Stream::create();
-                OURO_RANK_OK(stream);
-                auto work = send(g, std::span<const int>(data), 1, 0, *stream);
-                OURO_RANK_OK(work);
-                std::this_thread::sleep_for(200ms);  // as much of it as nobody takes
-                ::raise(SIGSTOP);
-                OURO_RANK_OK(work->wait());
-                return "";
-              }
-              const auto sender = static_cast<pid_t>(pids[0]);
-              for (const auto end = std::chrono::steady_clock::now() + kHang;
-                   std::chrono::steady_clock::now() < end && !stopped(sender);)
-                std::this_thread::sleep_for(5ms);
+              pid_t sender = 0;
+              OURO_RANK_OK(send_half(c, &sender));
+              if (c.rank() == 0) return "";
               Ints first(kMany), second(kMany);
               Status gave_up, got = invalid("not received");
               std::jthread waits([&] {
@@ -231,6 +242,73 @@ TEST(MessagesThatWait, GoToTheNextReceive) {
                               gave_up.ok() ? "ok" : gave_up.message());
               OURO_RANK_OK(got);
               OURO_RANK_CHECK(second == Ints(kMany, 7), "another message");
+              return "";
+            }));
+}
+
+/// Two threads receive the same message, of which half is here: one gets it, the other is told at once.
+TEST(MessagesThatWait, AreReceivedByOneThread) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
+  EXPECT_EQ("", run_processes(2, [](Context& c) -> std::string {
+              Group& g = c.world();
+              pid_t sender = 0;
+              OURO_RANK_OK(send_half(c, &sender));
+              if (c.rank() == 0) return "";
+              auto found = next(g, 0, 0);
+              OURO_RANK_OK(found);
+              const Matched copy = *found;
+              Ints data[2] = {Ints(kMany), Ints(kMany)};
+              Status outcome[2];
+              std::atomic<int> ended{0};
+              {
+                std::vector<std::jthread> threads;
+                for (int t = 0; t < 2; ++t)
+                  threads.emplace_back([&, t] {
+                    outcome[t] = recv(g, t == 0 ? *found : copy, std::span(data[t]), kHang).status();
+                    ++ended;
+                  });
+                for (const auto end = std::chrono::steady_clock::now() + kHang / 4;
+                     std::chrono::steady_clock::now() < end && ended == 0;)
+                  std::this_thread::sleep_for(1ms);
+                const int before = ended;
+                ::kill(sender, SIGCONT);
+                if (before != 1) return fmt::format("{} receives ended while the message was coming", before);
+              }
+              const int winner = outcome[0].ok() ? 0 : 1, loser = 1 - winner;
+              OURO_RANK_OK(outcome[winner]);
+              OURO_RANK_CHECK(outcome[loser].reason() == Reason::invalid, "{}", outcome[loser].message());
+              OURO_RANK_CHECK(outcome[loser].message().find("another receive has it") != std::string::npos,
+                              "{}", outcome[loser].message());
+              OURO_RANK_CHECK(data[winner] == Ints(kMany, 7), "another message");
+              return "";
+            }));
+}
+
+/// A handle may stay longer than its group is open: it says so, and makes no links for what is gone.
+TEST_P(MessagesMatched, MayOutliveTheirGroup) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  EXPECT_EQ("", run(GetParam(), 2, [](Context& c) -> std::string {
+              const int both[] = {0, 1};
+              auto made = c.group(both, "closed early");
+              OURO_RANK_OK(made);
+              Group& g = *made;
+              const int word = 77;
+              int got = 0;
+              OURO_RANK_OK(send(g, std::span<const int>(&word, 1), 1 - c.rank()));
+              auto kept = next(g, 1 - c.rank(), 0);
+              OURO_RANK_OK(kept);
+              OURO_RANK_OK(barrier(g));
+              OURO_RANK_OK(g.close());
+              const Status late = recv(g, *kept, std::span(&got, 1)).status();
+              OURO_RANK_CHECK(late.reason() == Reason::revoked, "{}", late.message());
+              OURO_RANK_CHECK(late.message().find("group 'closed early' is closed") != std::string::npos,
+                              "{}", late.message());
+              const bool had = rt::TestAccess::has_message_links(*g.impl());
+              *kept = Matched();  // goes back to nowhere
+              const bool has = rt::TestAccess::has_message_links(*g.impl());
+              OURO_RANK_CHECK(has == had, "links made for a message that is gone");
+              OURO_RANK_CHECK(g.impl()->one_host() || !has, "a closed group has links between hosts");
+              OURO_RANK_OK(barrier(c.world()));
               return "";
             }));
 }

@@ -14,6 +14,7 @@
 #include "tools/info/doctor.h"
 #include "tools/info/facts.h"
 #include "tools/info/report.h"
+#include "tools/info/who.h"
 
 namespace {
 
@@ -28,9 +29,11 @@ constexpr const char* kExamples = R"(Examples:
   ouro-info -d -t                devices, transports and topology
   ouro-info -c                   every parameter: value, origin, meaning
   ouro-info --doctor --ranks 8   would a job of 8 ranks run here? What to fix?
+  ouro-info --who 4711           whose libnccl.so.2 does that process call?
   ouro-info --json | jq .memory
 
-Exit: 0 good; 1 the doctor finds something broken, or output could not be written; 2 wrong command line.)";
+Exit: 0 good; 1 the doctor finds something broken, the process does not use ouro's
+libnccl alone, or output could not be written; 2 wrong command line.)";
 
 /// Bytes of a slot as configured. A value that cannot be used is reported as a setting; sizes then assume the
 /// default.
@@ -49,7 +52,7 @@ void heading(const char* text) { print("\n== {} ==\n", text); }
 int run(int argc, char** argv) {
   bool brief = false, version = false, devices = false, topology = false, parameters = false, build = false;
   bool doctor = false, json = false;
-  int ranks = 0;
+  int ranks = 0, pid = 0;
   CLI::App app("What ouro finds on this machine, and what would go wrong.", "ouro-info");
   app.footer(kExamples);
   ouro::tools::name_in_errors(app);
@@ -64,6 +67,9 @@ int run(int argc, char** argv) {
                "checks for every known failure, with fixes; exit 1 if something is broken");
   app.add_option("--ranks", ranks, "ranks that the checks assume on this host (default: one a core)")
       ->check(CLI::Range(1, ouro::kMaxRanks));
+  app.add_option("--who", pid, "which libnccl process PID uses; exit 1 unless it is ouro's alone")
+      ->type_name("PID")
+      ->check(CLI::PositiveNumber);
   app.add_flag("--json", json, "everything (or, with --doctor, the checks) as JSON");
   try {
     app.parse(argc, argv);
@@ -73,6 +79,14 @@ int run(int argc, char** argv) {
 
   const bool sections = version || devices || topology || parameters || build;
   const auto refuse = [](const char* text) { return complain("ouro-info: {}\n", text), 2; };
+  if (pid != 0) {
+    if (brief || sections || doctor || json || ranks != 0) return refuse("--who goes alone");
+    const ouro::Result<info::Who> who = info::who(pid);
+    if (!who.ok()) return complain("ouro-info: {}\n", who.status().failure()->text), 1;
+    bool ours = false;
+    print_text(info::who_text(*who, &ours));
+    return ours ? 0 : 1;
+  }
   if (brief && (sections || doctor || json)) return refuse("--brief goes alone");
   if (sections && (doctor || json)) return refuse("-v -d -t -c -b do not go with --doctor or --json");
   if (ranks != 0 && (sections || (json && !doctor)))

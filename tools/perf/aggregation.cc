@@ -101,7 +101,7 @@ Result<double> AggregationBench::time_block(const std::function<Status()>& avera
                                             std::vector<double>& samples) {
   OURO_TRY(mover_.set(memory_.at(0), 0, memory_.bytes()));
   for (int i = 0; i < options_->warmup; ++i) OURO_TRY(average());
-  OURO_TRY(barrier(*world_));
+  OURO_TRY(barrier(*world_, kAuto));
   const auto begin = Clock::now();
   auto last = begin;
   for (int i = 0; i < options_->iters; ++i) {

@@ -158,7 +158,7 @@ Result<double> Bench::time_block(const Call& c, std::vector<double>& samples) {
     OURO_TRY(graph->launch());  // the first launch brings it to the device
     OURO_TRY(drain());
   }
-  OURO_TRY(barrier(*world_));
+  OURO_TRY(barrier(*world_, kAuto));
 
   const auto seconds = timed([&]() -> Status {
     if (graph) {
@@ -294,7 +294,7 @@ Result<Bench::CopyRate> Bench::device_copy_bandwidth() {
       if (!copy) return copy.status();
       mine.gbs = copy->gbs, mine.bytes = copy->bytes;
     }
-    OURO_TRY(barrier(*world_));
+    OURO_TRY(barrier(*world_, kAuto));
   }
   const auto all = collect(*world_, &mine);
   if (!all) return all.status();
@@ -312,7 +312,7 @@ Result<Bench::CopyRate> Bench::copy_bandwidth() {
   const std::size_t bytes = std::max<std::size_t>(options_->max_bytes, kGuard);
   double best = 0;
   for (int round = 0; round < kCopyRounds; ++round) {
-    OURO_TRY(barrier(*world_));
+    OURO_TRY(barrier(*world_, kAuto));
     const auto begin = Clock::now();
     double elapsed = 0;
     std::size_t copies = 0;

@@ -20,7 +20,7 @@ template <class T>
 Result<std::vector<T>> collect(Group& world, const T* mine, std::size_t count = 1) {
   std::vector<T> all(count * static_cast<std::size_t>(world.size()));
   const Status s = all_gather(world, CView(mine, count * sizeof(T), DType::u8),
-                              View(all.data(), all.size() * sizeof(T), DType::u8));
+                              View(all.data(), all.size() * sizeof(T), DType::u8), kAuto);
   if (!s) return s;
   return all;
 }

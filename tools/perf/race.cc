@@ -50,7 +50,7 @@ class Track {
 
   /// us of each of `calls` calls on this rank, or of the writing and reading alone.
   Result<double> block(const Runner& runner, int calls, bool bare = false) {
-    OURO_TRY(barrier(world_));
+    OURO_TRY(barrier(world_, kAuto));
     std::uint64_t seen = 0;
     const auto begin = Clock::now();
     for (int i = 0; i < calls; ++i) {

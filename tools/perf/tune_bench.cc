@@ -78,13 +78,13 @@ Result<Pair> Pair::make(Context& context, std::size_t bytes, bool registered) {
 Status TuneBench::with_variable(const char* name, const std::string& value,
                                 const std::function<Status()>& f) {
   const bool sets = options_.threads <= 1 || outer_.rank() == 0;
-  OURO_TRY(barrier(outer_.world()));
+  OURO_TRY(barrier(outer_.world(), kAuto));
   if (sets) ::setenv(name, value.c_str(), 1);
-  OURO_TRY(barrier(outer_.world()));
+  OURO_TRY(barrier(outer_.world(), kAuto));
   const Status s = f();
-  OURO_TRY(barrier(outer_.world()));
+  OURO_TRY(barrier(outer_.world(), kAuto));
   if (sets) ::unsetenv(name);
-  OURO_TRY(barrier(outer_.world()));
+  OURO_TRY(barrier(outer_.world(), kAuto));
   return s;
 }
 

@@ -125,9 +125,6 @@ int main(int argc, char** argv) {
   for (const std::string& v : variables)
     if (!set_variable(options.extra, v)) return usage("-x " + v + ": not set here, and no NAME=VALUE");
   if (nccl) {
-    if (!hosts.empty() || !hostfile.empty())
-      return usage(
-          "--nccl: with hosts; libnccl.so.2 works with all ranks on this one, for which -n is enough");
     const char* const before = options.extra.contains("LD_PRELOAD") ? options.extra["LD_PRELOAD"].c_str()
                                                                     : std::getenv("LD_PRELOAD");
     auto preload = ouro::run::preload_nccl(before ? before : "");

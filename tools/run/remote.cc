@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "runtime/network/net_address.h"
 #include "tools/run/agent.h"
 #include "tools/run/agent_link.h"
 #include "tools/run/console.h"
@@ -219,7 +220,7 @@ void HostsJob::order(const Offer& place) {
            .rendezvous = {.job = id_, .address = place.address, .port = place.second_port, .rendezvous = {}},
            .variables = exported(options_),
            .argv = argv_};
-  if (agents_.size() > 1) o.rendezvous.rendezvous = endpoint_text(place.address, place.port);
+  if (agents_.size() > 1) o.rendezvous.rendezvous = rt::with_port(place.address, place.port);
   for (AgentLink& a : agents_) {
     o.host = a.host.name;
     o.first_rank = a.first_rank;

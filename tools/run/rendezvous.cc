@@ -71,7 +71,7 @@ Result<std::pair<Fd, int>> bound_socket(const std::string& address) {
   std::uniform_int_distribution ports(12'000, 32'000);
   for (int attempt = 1;; ++attempt) {
     const int port = ports(random);
-    OURO_ASSIGN(auto at, rt::parse_address(endpoint_text(address, port)));
+    OURO_ASSIGN(auto at, rt::parse_address(rt::with_port(address, port)));
     Fd socket(::socket(at.at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (socket && ::bind(socket.get(), socket_address(at), at.length) == 0)
       return std::pair(std::move(socket), port);
@@ -81,11 +81,6 @@ Result<std::pair<Fd, int>> bound_socket(const std::string& address) {
 }
 
 }  // namespace
-
-std::string endpoint_text(const std::string& address, int port) {
-  return address.find(':') == address.npos ? fmt::format("{}:{}", address, port)
-                                           : fmt::format("[{}]:{}", address, port);
-}
 
 Status Listeners::listen_on(const std::string& address) {
   OURO_ASSIGN(auto first, bound_socket(address));
@@ -133,7 +128,7 @@ std::vector<int> reach(const std::vector<Offer>& offers, const std::string& toke
   };
   std::vector<Try> tries(offers.size());
   for (std::size_t i = 0; i < offers.size(); ++i) {
-    Result<rt::NetAddress> to = rt::parse_address(endpoint_text(offers[i].address, offers[i].port));
+    Result<rt::NetAddress> to = rt::parse_address(rt::with_port(offers[i].address, offers[i].port));
     if (!to.ok()) continue;
     Fd socket(::socket(to->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (socket && (::connect(socket.get(), socket_address(*to), to->length) == 0 || errno == EINPROGRESS))

@@ -41,7 +41,4 @@ class Listeners {
 /// The indexes of the offers that answer with the token, as far as they do within `limit`.
 std::vector<int> reach(const std::vector<Offer>& offers, const std::string& token, milliseconds limit);
 
-/// "10.0.0.1:7000", "[fd77::1]:7000".
-std::string endpoint_text(const std::string& address, int port);
-
 }  // namespace ouro::run

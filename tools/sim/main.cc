@@ -43,7 +43,7 @@ the ranks of a node share a port:
   {"name": "mine", "ranks_per_node": 4, "intra": {"alpha_us": 1, "gap_us": 0.1, "gb_per_s": 100},
    "inter": {"alpha_us": 4, "gb_per_s": 25}, "staging": {"alpha_us": 1, "gb_per_s": 100},
    "local_gb_per_s": 500, "slots": 4, "slot_bytes": 262144}
-Where an algorithm reads boards across nodes, the links between nodes stand in for them.
+Where an algorithm reads staging buffers across nodes, the links between nodes stand in for them.
 
 Exit: 0 predicted (points that are too large say so); 1 output could not be written; 2 wrong command line or cluster,
 or no point predicted.)";

@@ -121,7 +121,7 @@ Result<Checkpoint> load_checkpoint(Group& world, const TrainOptions& o, std::siz
   OURO_TRY(agree(world, state.status()));
   std::int64_t first = state->step;
   const View v(&first, 1, DType::i64);
-  OURO_TRY(broadcast(world, v, v, 0));
+  OURO_TRY(broadcast(world, v, v, 0, kAuto));
   Status mine;
   if (first != state->step)
     mine =

@@ -141,7 +141,7 @@ Result<TrainReport> train_federated(Context& c, TrainOptions options) {
   report.rounds = outer.rounds() + report.first_step / o.local_steps;
   std::size_t across = c.rank() == 0 ? outer.traffic().across : 0;  // rank 0 is its site's only sender
   const View bytes(&across, 1, DType::u64);
-  OURO_TRY(broadcast(world, bytes, bytes, 0));
+  OURO_TRY(broadcast(world, bytes, bytes, 0, kAuto));
   report.bytes_across = across;
   if (!o.save.empty()) {
     const auto state = parts.save(task, end_of(o), outer_rule);

@@ -120,8 +120,8 @@ Status Task::test(Group& world, std::span<const train::Param> at, TrainReport& r
   std::int64_t counts[] = {mine.correct, mine.rows};
   double loss = mine.loss;
   const View both(counts, 2, DType::i64), losses(&loss, 1, DType::f64);
-  OURO_TRY(all_reduce(world, both, both));
-  OURO_TRY(all_reduce(world, losses, losses));
+  OURO_TRY(all_reduce(world, both, both, ReduceOp::sum, kAuto));
+  OURO_TRY(all_reduce(world, losses, losses, ReduceOp::sum, kAuto));
   report.correct = counts[0], report.test_rows = counts[1];
   if (report.test_rows == 0) return {};
   report.test_loss = loss / static_cast<double>(report.test_rows);
@@ -154,7 +154,7 @@ Status agree(Group& world, const Status& mine) {
   constexpr std::int64_t kWell = std::numeric_limits<std::int64_t>::max();
   std::int64_t first = mine.ok() ? kWell : world.rank();
   const View v(&first, 1, DType::i64);
-  OURO_TRY(all_reduce(world, v, v, ReduceOp::min));
+  OURO_TRY(all_reduce(world, v, v, ReduceOp::min, kAuto));
   if (!mine.ok() || first == kWell) return mine;
   return invalid(fmt::format("rank {} cannot go on, and says why", first));
 }
@@ -173,7 +173,7 @@ Status same_options(Group& world, const TrainOptions& o) {
                                        o.save.empty(), o.resume.empty());
   const std::uint64_t hash = XXH3_64bits(text.data(), text.size());
   std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
-  OURO_TRY(all_gather(world, CView(&hash, 1, DType::u64), View(all.data(), all.size(), DType::u64)));
+  OURO_TRY(all_gather(world, CView(&hash, 1, DType::u64), View(all.data(), all.size(), DType::u64), kAuto));
   for (std::size_t r = 1; r < all.size(); ++r)
     if (all[r] != all[0]) return invalid(fmt::format("rank {} was given other options than rank 0", r));
   return {};

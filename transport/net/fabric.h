@@ -28,7 +28,7 @@ class Fabric : public ProgressEngine {
   static constexpr int kEveryone = -1;
   /// For a chunk from or to `peer` that may be under way, under the exchange's lock. With the return nobody
   /// reads or writes where it was.
-  virtual void moved(int peer, const Exchange::Move&) = 0;
+  virtual void moved(int peer, const NetLink::Move&) = 0;
   /// Nothing comes from `peer` any more: its connections are dropped.
   virtual void drop(int peer) = 0;
 

@@ -2,6 +2,7 @@
 #include "transport/net/net_links.h"
 
 #include <algorithm>
+#include <exception>
 
 namespace ouro::transport {
 
@@ -20,13 +21,23 @@ NetLinks::NetLinks(Fabric& fabric, std::uint64_t key, std::vector<int> ranks, st
   for (std::size_t r = 0; r < ranks_.size(); ++r)
     if (local_[r] < 0) link_set_->links[ranks_[r]] = std::make_unique<NetLink>(slots.bytes, slots.count);
   fabric_.exchange().add(link_set_);
-  for (std::size_t r = 0; r < ranks_.size(); ++r)
-    if (local_[r] < 0) fabric_.kick(ranks_[r]);
+  try {
+    for (std::size_t r = 0; r < ranks_.size(); ++r)
+      if (local_[r] < 0) fabric_.kick(ranks_[r]);
+  } catch (const std::exception&) {
+    fabric_.exchange().remove(key, false);  // it refers to what goes with this
+    throw;
+  }
 }
 
 NetLinks::~NetLinks() {
   fabric_.exchange().remove(link_set_->key, lingers_);
-  if (lingers_) fabric_.kick(Fabric::kEveryone);
+  if (!lingers_) return;
+  try {
+    fabric_.kick(Fabric::kEveryone);
+  } catch (const std::exception&) {
+    return;  // the fabric's own thread sends it
+  }
 }
 
 void NetLinks::linger(std::shared_ptr<void> after) {
@@ -55,13 +66,13 @@ Counter* NetLinks::doorbell(int rank) const {
 void NetLinks::post_receive(int from, const PostedReceive& where) {
   if (!remote(from)) return;
   std::lock_guard lock(fabric_.exchange().lock());
-  fabric_.exchange().post_receive(link(from), where);
+  link(from).post(where);
 }
 
 void NetLinks::recall_inbound(int from) {
   if (!remote(from)) return;
   std::lock_guard lock(fabric_.exchange().lock());
-  fabric_.exchange().recall_inbound(link(from), [&](Exchange::Move m) {
+  link(from).recall_inbound([&](NetLink::Move m) {
     m.link_set = link_set_->key;
     fabric_.moved(ranks_[static_cast<std::size_t>(from)], m);
   });
@@ -70,7 +81,7 @@ void NetLinks::recall_inbound(int from) {
 void NetLinks::recall_outbound(int to) {
   if (!remote(to)) return;
   std::lock_guard lock(fabric_.exchange().lock());
-  fabric_.exchange().recall_outbound(link(to), [&](Exchange::Move m) {
+  link(to).recall_outbound([&](NetLink::Move m) {
     m.link_set = link_set_->key;
     fabric_.moved(ranks_[static_cast<std::size_t>(to)], m);
   });

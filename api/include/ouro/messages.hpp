@@ -67,8 +67,8 @@ class OURO_API Matched {
 /// blocks; the rest of a long message may still be on its way. Errors: as recv.
 OURO_API Result<std::optional<Matched>> match(Group&, int src, int tag = 0);
 /// Receives a message of this group that was matched. `deadline` as above; after it the handle still has the
-/// message. Errors: as recv; invalid (an empty handle, of another group, received before, longer than out;
-/// inside group_start).
+/// message. Errors: as recv; invalid (an empty handle, of another group, received before or by another
+/// receive just now, longer than out; inside group_start).
 OURO_API Result<Received> recv(Group&, const Matched&, View out, Milliseconds deadline = Milliseconds(0));
 
 /// Operations called by this thread until the matching group_end are deferred and submitted together:

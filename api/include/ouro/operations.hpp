@@ -26,8 +26,12 @@ namespace ouro {
 /// Per-call choices; the defaults are the group's.
 struct CallOptions {
   Numerics numerics = Numerics::inherit;  ///< inherit: the group's
-  std::string_view algorithm = {};        ///< "ring", "direct", ...; default: OURO_ALGO, else selected
+  /// "ring", "direct", ...; default: OURO_ALGO, else selected; "auto": selected, whatever OURO_ALGO says.
+  std::string_view algorithm = {};
 };
+/// For exchanges that a library makes for itself: an algorithm that the user has forced on the job, for
+/// buffers that the user knows, need not be able to serve them. All ranks pass it, or none.
+inline constexpr CallOptions kAuto{.algorithm = "auto"};
 
 /// out[i] = in_0[i] (+) ... (+) in_{n-1}[i]; in.count == out.count.
 OURO_API Status all_reduce(Group&, CView in, View out, ReduceOp = ReduceOp::sum, const CallOptions& = {});
@@ -80,8 +84,8 @@ OURO_API Result<Work> all_to_all_v(Group&, CView in, View out, std::span<const s
                                    std::span<const std::size_t> recv_counts, const Stream&,
                                    const CallOptions& = {});  ///< the same on a stream
 /// Returns (with a stream: completes) on each rank after all ranks have entered.
-OURO_API Status barrier(Group&);
-OURO_API Result<Work> barrier(Group&, const Stream&);  ///< the same on a stream
+OURO_API Status barrier(Group&, const CallOptions& = {});
+OURO_API Result<Work> barrier(Group&, const Stream&, const CallOptions& = {});  ///< the same on a stream
 
 /// out = self * in + sum of weight * in of rank, for each (rank, weight) of `in_neighbours`: the caller's own
 /// first, then by rank. Each rank names whose vector it adds, sorted by rank, and in `out_neighbours`,

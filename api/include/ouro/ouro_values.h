@@ -179,8 +179,9 @@ typedef struct {
 typedef struct {
   size_t size;              /**< of this structure, in bytes; the initialising macro sets it */
   ouro_numerics_t numerics; /**< inherit: the group's */
-  const char* algorithm;    /**< by name ("ring", "direct", ...); null: selected */
-  ouro_memory_t memory;     /**< where the buffers are */
+  const char*
+      algorithm; /**< by name ("ring", "direct", ...); null: OURO_ALGO, else selected; "auto": selected */
+  ouro_memory_t memory; /**< where the buffers are */
 } ouro_call_options_t;
 /** All defaults of ouro_call_options_t. */
 #define OURO_CALL_OPTIONS \

@@ -43,6 +43,7 @@ class OURO_API Work {
   /// must not wait for anything that is queued behind it.
   void then(std::function<void(const Status&)> f) const;
   explicit Work(std::shared_ptr<rt::WorkState> s) : state_(std::move(s)) {}  ///< for the library
+  const std::shared_ptr<rt::WorkState>& impl() const { return state_; }      ///< for the library
 
  private:
   std::shared_ptr<rt::WorkState> state_;
@@ -89,6 +90,7 @@ class OURO_API Event {
  public:
   Event();
   void record(const Stream&);         ///< sets the mark; replaces the one before
+  void record(const Work&);           ///< the same, at the end of one operation
   void wait_on(const Stream&) const;  ///< work enqueued on the stream from now on starts after the mark
   /// The outcome of the operation before the mark, as Work::wait has it.
   Status synchronize(Milliseconds deadline = Milliseconds(-1)) const;

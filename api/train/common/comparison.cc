@@ -45,7 +45,7 @@ Status explain_claims(Group& g, std::string_view call, std::span<const Claim> cl
   const std::size_t n = claims.size();
   std::vector<std::uint64_t> mine, all(n * static_cast<std::size_t>(g.size()));
   for (const Claim& c : claims) mine.push_back(c.value);
-  OURO_TRY(all_gather(g, std::span<const std::uint64_t>(mine), std::span(all)));
+  OURO_TRY(all_gather(g, std::span<const std::uint64_t>(mine), std::span(all), kAuto));
   for (std::size_t r = 1; r < static_cast<std::size_t>(g.size()); ++r)
     for (std::size_t c = 0; c < n; ++c) {
       const std::uint64_t theirs = all[r * n + c], first = all[c];
@@ -60,15 +60,15 @@ Status explain_claims(Group& g, std::string_view call, std::span<const Claim> cl
 /// Which parameter it is that the ranks have not in common.
 Status explain_params(Group& g, std::string_view call, std::span<const Param> params) {
   std::uint64_t count = params.size();
-  OURO_TRY(broadcast(g, std::span<const std::uint64_t>(&count, 1), std::span(&count, 1), 0));
+  OURO_TRY(broadcast(g, std::span<const std::uint64_t>(&count, 1), std::span(&count, 1), 0, kAuto));
   std::vector<std::uint64_t> root(count);
   for (std::size_t i = 0; i < count && g.rank() == 0; ++i) root[i] = digest_of(params[i]);
-  OURO_TRY(broadcast(g, std::span<const std::uint64_t>(root), std::span(root), 0));
+  OURO_TRY(broadcast(g, std::span<const std::uint64_t>(root), std::span(root), 0, kAuto));
   std::uint64_t first = 0;
   while (first < std::min(root.size(), params.size()) && root[first] == digest_of(params[first])) ++first;
   if (first == root.size() && first == params.size()) first = ~std::uint64_t{0};
   std::vector<std::uint64_t> all(static_cast<std::size_t>(g.size()));
-  OURO_TRY(all_gather(g, std::span<const std::uint64_t>(&first, 1), std::span(all)));
+  OURO_TRY(all_gather(g, std::span<const std::uint64_t>(&first, 1), std::span(all), kAuto));
   const auto worst = std::min_element(all.begin(), all.end());
   return differ(call,
                 fmt::format("rank {} differs from rank {} at parameter {}; this rank has {} there",
@@ -79,7 +79,7 @@ Status explain_params(Group& g, std::string_view call, std::span<const Param> pa
 /// Ok: the ranks have come and none refuses; `found` is what they have.
 Status gather_words(Group& g, std::string_view call, Comparison& found, const Status& mine) {
   const View words = found.view();
-  Status exchanged = all_reduce(g, words, words, ReduceOp::max);
+  Status exchanged = all_reduce(g, words, words, ReduceOp::max, kAuto);
   if (!mine.ok()) return mine;  // of the two the one that can be mended here
   OURO_TRY(exchanged);
   return found.refused(call);

@@ -116,7 +116,7 @@ Result<std::optional<Array>> gather_rows(Group& g, CView rows, std::span<const s
   }
   std::vector<RowsHeader> all(n);
   OURO_TRY(all_gather(g, CView(&header, kHeaderWords, DType::i64),
-                      View(all.data(), n * kHeaderWords, DType::i64)));
+                      View(all.data(), n * kHeaderWords, DType::i64), kAuto));
   OURO_TRY(mine);
   for (std::size_t r = 0; r < n; ++r) {
     if (all[r].refuses != 0)

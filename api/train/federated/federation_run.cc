@@ -241,13 +241,13 @@ Status agree_on_layout(State& s, const Status& refused) {
   const View words = all.view();
   Status verdict = refused;
   const auto exchange = [&]() -> Status {
-    if (s.column_inside.size() > 1) OURO_TRY(all_reduce(s.column_inside, words, words, ReduceOp::max));
-    if (s.column_across.size() > 1) OURO_TRY(all_reduce(s.column_across, words, words, ReduceOp::max));
-    if (s.column_inside.size() > 1) OURO_TRY(broadcast(s.column_inside, words, words, s.column_root));
+    if (s.column_inside.size() > 1) OURO_TRY(all_reduce(s.column_inside, words, words, ReduceOp::max, kAuto));
+    if (s.column_across.size() > 1) OURO_TRY(all_reduce(s.column_across, words, words, ReduceOp::max, kAuto));
+    if (s.column_inside.size() > 1) OURO_TRY(broadcast(s.column_inside, words, words, s.column_root, kAuto));
     if (verdict.ok()) verdict = all.verdict(kRunCall, s.claims);
     if (s.row.size() < 2) return {};
     Comparison row = all.agreed() ? Comparison({}) : Comparison::refusal(0, s.world_rank);
-    OURO_TRY(all_reduce(s.row, row.view(), row.view(), ReduceOp::max));
+    OURO_TRY(all_reduce(s.row, row.view(), row.view(), ReduceOp::max, kAuto));
     if (verdict.ok() && !row.agreed())
       verdict = invalid(fmt::format("{}: the ranks of another shard differ in their tensors", kRunCall));
     return {};
@@ -331,7 +331,7 @@ Result<double> mean_loss(Group& site, double loss, std::int64_t length, const St
   const bool wrong = length < 0;  // told to all: a length that cannot be poisons the sum
   double sums[] = {loss, static_cast<double>(length), wrong ? 1.0 : 0.0};
   const View all = std::span<double>(sums);
-  OURO_ASSIGN(const auto work, all_reduce(site, all, all, ReduceOp::sum, stream));
+  OURO_ASSIGN(const auto work, all_reduce(site, all, all, ReduceOp::sum, stream, kAuto));
   OURO_TRY(work.wait());
   if (wrong) return invalid(fmt::format("mean_loss: length {}; expected 0 at least", length));
   if (sums[2] > 0) return invalid("mean_loss: another rank has a length below 0");

@@ -146,7 +146,7 @@ Result<Window> Window::create(Group& g, CView initial) {
   }
   if (initial.bytes() > 0)
     std::memcpy(state->shown[static_cast<std::size_t>(g.rank())].data, initial.data, initial.bytes());
-  OURO_TRY(barrier(g));  // all arrays are there
+  OURO_TRY(barrier(g, kAuto));  // all arrays are there
   return Window(std::move(state));
 }
 
@@ -187,7 +187,7 @@ Result<std::uint64_t> Window::version(int rank) const {
 }
 Status Window::fence() const {
   OURO_TRY(not_in_batch("fence"));
-  return barrier(state_->group);
+  return barrier(state_->group, kAuto);
 }
 
 Status average_donors(Window& window, std::span<const int> donors, std::span<const double> weights,

@@ -122,7 +122,7 @@ Status GossipTrainer::close() {
   if (s.closed) return {};
   OURO_TRY(s.usable());
   if (Status done = s.settle(); !done.ok()) return s.fail(std::move(done));
-  OURO_TRY(barrier(s.control));  // neighbours have what they want
+  OURO_TRY(barrier(s.control, kAuto));  // neighbours have what they want
   s.closed = true;
   return s.TrainerGroups::close();
 }

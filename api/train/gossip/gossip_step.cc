@@ -84,9 +84,9 @@ Status State::trace() {
   const std::uint64_t mine[] = {d.value(), missing,
                                 missing > 0 ? static_cast<std::uint64_t>(order[traced.size()]) : 0};
   std::vector<std::uint64_t> all(std::size(mine) * static_cast<std::size_t>(control.size()));
-  OURO_TRY(all_gather(control, std::span<const std::uint64_t>(mine), std::span(all)));
+  OURO_TRY(all_gather(control, std::span<const std::uint64_t>(mine), std::span(all), kAuto));
   if (options.find_unused) {
-    OURO_TRY(broadcast(control, std::span<const std::int32_t>(order), std::span(order), 0));
+    OURO_TRY(broadcast(control, std::span<const std::int32_t>(order), std::span(order), 0, kAuto));
   } else {
     for (std::size_t r = 0; r < all.size() / std::size(mine); ++r) {
       const std::uint64_t* theirs = &all[r * std::size(mine)];

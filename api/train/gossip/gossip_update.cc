@@ -68,7 +68,7 @@ Result<std::vector<StepScale>> State::survey_all() {
   if (!options.scaler) return decided;
   std::int32_t overflow = finite ? 0 : 1;
   const std::span<std::int32_t> word(&overflow, 1);
-  OURO_TRY(all_reduce(control, word, word, ReduceOp::max));
+  OURO_TRY(all_reduce(control, word, word, ReduceOp::max, kAuto));
   for (StepScale& d : decided) d.skip = overflow != 0;
   return decided;
 }

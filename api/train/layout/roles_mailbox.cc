@@ -44,7 +44,7 @@ Result<Mailbox> Mailbox::create(Group g) {
   auto state = std::make_shared<State>(std::move(g));
   // Makes the links of all ranks, so that nobody's first message waits for a rank that only computes.
   OURO_TRY(ouro::probe(state->group, kAnySource).status());
-  OURO_TRY(barrier(state->group));
+  OURO_TRY(barrier(state->group, kAuto));
   return Mailbox(std::move(state));
 }
 

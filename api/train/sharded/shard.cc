@@ -197,7 +197,7 @@ Status ShardedTrainer::close() {
   OURO_TRY(s.usable());
   OURO_TRY(s.between_steps("close"));
   for (ShardSide* side : {&s.shards, &s.replicas})
-    if (!side->alone()) OURO_TRY(barrier(side->control));
+    if (!side->alone()) OURO_TRY(barrier(side->control, kAuto));
   s.closed = true;
   for (ShardSide* side : {&s.shards, &s.replicas})
     if (!side->alone()) OURO_TRY(side->close());

@@ -97,7 +97,7 @@ Result<State::Decision> State::decide() {
   // In rank order, so that replicas, which all have the same shards, decide alike to the last bit.
   if (!shards.alone())
     OURO_TRY(all_reduce(shards.control, std::span<const double>(sums), std::span<double>(sums), ReduceOp::sum,
-                        {.numerics = Numerics::canonical}));
+                        {.numerics = Numerics::canonical, .algorithm = kAuto.algorithm}));
   const GradientSurvey all{.finite = sums[1] == 0, .norm = std::sqrt(sums[0])};
   if (options.clip_norm > 0) norm = all.norm;
   return Decision{.skip = options.scaler && !all.finite, .clip = all.clip_factor(options.clip_norm)};

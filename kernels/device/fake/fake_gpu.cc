@@ -1,11 +1,9 @@
-// FakeGpu: devices, memory, streams and what is enqueued on them. Events and graphs are in fake_capture.cc.
-// See fake_gpu.h.
+// FakeGpu: hands each call to the part of this process that serves it. See fake_gpu.h.
 #include "kernels/device/fake/fake_gpu.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "kernels/device/fake/fake_state.h"
@@ -15,164 +13,21 @@ namespace {
 
 using namespace fake;
 
-constexpr auto kReleaseLimit = std::chrono::seconds(20);
-constexpr int kThreadsOfMultiprocessor = 2048, kBlocksOfMultiprocessor = 32;
-constexpr int kPidShift = 40;  // handles are numbers: who made it, and which
-
 thread_local int t_current_device = 0;
 
-std::uintptr_t number(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
-
-bool on_stream(FakeOp kind) { return kind <= FakeOp::graph; }
-
 }  // namespace
-
-FakeGpu::State::State(const FakeOptions& o, const State* inherited)
-    : options(o),
-      pid(getpid()),
-      parent(inherited == nullptr ? 0 : inherited->pid),
-      control(inherited == nullptr ? std::make_shared<Control>(o.devices)
-                                   : std::make_shared<Control>(o.devices, *inherited->control)),
-      memory(o.devices, o.memory_bytes),
-      peers(static_cast<std::size_t>(o.devices * o.devices)) {
-  for (int d = 0; d < o.devices; ++d)
-    defaults.push_back(std::make_shared<Queue>(control, d, fmt::format("fake{} legacy", d)));
-}
-
-FakeGpu::State::~State() {
-  {
-    std::lock_guard lock(mutex);  // comes after callers who now wait without it
-    control->stop();
-    for (auto& [handle, q] : streams) q->capture = nullptr;
-  }
-  for (auto& [handle, q] : streams) q->end();
-  for (auto& q : defaults) q->end();
-  for (auto& q : retired) q->end();
-}
-
-Status FakeGpu::State::check(int device) const {
-  if (device < 0 || device >= options.devices)
-    return invalid(fmt::format("device {} does not exist; there are {}", device, options.devices));
-  return control->lost(device);
-}
-
-Status FakeGpu::State::allowed_here() const {
-  return in_host_work() ? invalid("a function on a stream of a GPU must not call the GPU") : Status();
-}
-
-Status FakeGpu::State::check_access(int device, const Block& b) {
-  if (b.device < 0 || b.device == device) return {};
-  if (b.origin == Origin::region && reaches(device, b.device)) return {};  // open to all who can map it
-  std::lock_guard lock(mutex);
-  if (peers[static_cast<std::size_t>(device * options.devices + b.device)]) return {};
-  return invalid(
-      fmt::format("device {} has no access to memory of device {}: see enable_peer", device, b.device));
-}
-
-Status FakeGpu::State::admit(FakeOp kind, int device) {
-  OURO_TRY(check(device));
-  return admit_anywhere(kind, device);
-}
-
-Status FakeGpu::State::admit_anywhere(FakeOp kind, int device) {
-  OURO_TRY(allowed_here());
-  if (!on_stream(kind)) control->hesitate(kind, device);
-  const Reason reason = control->take(kind, on_stream(kind));
-  if (reason == Reason::none) return {};
-  if (reason == Reason::device) control->lose(device, "an injected failure");
-  return {reason, "injected into a fake GPU"};
-}
-
-void* FakeGpu::State::new_handle() {
-  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pid) << kPidShift | next++);
-}
-
-Status FakeGpu::State::unknown(const char* what, const void* handle) const {
-  if (parent != 0 && number(handle) >> kPidShift == static_cast<std::uintptr_t>(parent))
-    return {Reason::forked,
-            fmt::format("a {} of process {}, which forked this one, cannot be used here", what, parent)};
-  return invalid(fmt::format("{} {} does not exist, or was destroyed", what, fmt::ptr(handle)));
-}
-
-Result<std::shared_ptr<Queue>> FakeGpu::State::find(Stream s) {
-  if (s.device < 0 || s.device >= options.devices)
-    return invalid(fmt::format("a stream of device {}; there are {}", s.device, options.devices));
-  if (s.handle == nullptr) return defaults[static_cast<std::size_t>(s.device)];
-  auto it = streams.find(s.handle);
-  if (it == streams.end()) return unknown("stream", s.handle);
-  if (it->second->device() != s.device)
-    return invalid(
-        fmt::format("a stream of device {} is used as one of device {}", it->second->device(), s.device));
-  return it->second;
-}
-
-Status FakeGpu::State::push(Queue& q, Op op, bool is_work) {
-  if (q.capture == nullptr) return q.push(std::move(op));
-  Capture& c = *q.capture;
-  if (!c.broken.empty()) return invalid("the capture of this stream is broken: " + c.broken);
-  c.recording.lanes[q.lane].ops.push_back(std::move(op));
-  if (is_work) ++c.clocks[q.lane][q.lane];
-  return {};
-}
-
-Status FakeGpu::State::enqueue(Stream s, FakeOp kind, Work work) {
-  std::lock_guard lock(mutex);
-  auto q = find(s);
-  if (!q.ok()) return q.status();
-  if (control->take_fault(kind)) work = fault_work();
-  return push(**q, {kind, std::move(work)});
-}
-
-int FakeGpu::State::resident(int threads) const {
-  return options.multiprocessors * std::clamp(kThreadsOfMultiprocessor / threads, 1, kBlocksOfMultiprocessor);
-}
-
-std::vector<std::shared_ptr<Queue>> FakeGpu::State::queues(int device) {
-  std::vector<std::shared_ptr<Queue>> all;
-  std::lock_guard lock(mutex);
-  const auto add = [&](const std::shared_ptr<Queue>& q) {
-    if (device < 0 || q->device() == device) all.push_back(q);
-  };
-  for (auto& q : defaults) add(q);
-  for (auto& [handle, q] : streams) add(q);
-  for (auto& q : retired) add(q);
-  return all;
-}
-
-Status FakeGpu::State::quiesce(int device) {
-  const auto until = Clock::now() + kReleaseLimit;
-  for (auto& q : queues(device))
-    if (!q->drain_until(until))
-      return {Reason::resource,
-              fmt::format("releasing memory waits for its device, and after {} s stream \"{}\" has "
-                          "not ended: what it waits for may need this thread",
-                          kReleaseLimit.count(), q->name())};
-  return {};
-}
-
-Status FakeGpu::State::release(Origin origin, void* base, bool at_once) {
-  if (base == nullptr) return {};
-  auto b = memory.at(origin, base);
-  if (!b.ok()) return b.status();
-  const int device = (*b)->device;
-  OURO_TRY(admit_anywhere(FakeOp::free, std::max(device, 0)));
-  if (!at_once) OURO_TRY(quiesce(device));
-  if (!memory.release(**b)) return invalid("released by two threads at once");
-  if (at_once)
-    for (auto& q : queues(device)) q->push_behind_work({FakeOp::free, [keep = *b](const Run&) {}});
-  return device < 0 ? Status() : control->lost(device);
-}
 
 FakeGpu::FakeGpu(FakeOptions options) : options_(std::move(options)), state_(new State(options_, nullptr)) {}
 
 FakeGpu::~FakeGpu() {
   State* s = state_.load(std::memory_order_acquire);
-  if (s->pid == getpid()) delete s;  // a forked child that made nothing has none of the threads to join
+  if (s->handles.pid() == getpid())
+    delete s;  // a forked child that made nothing has none of the threads to join
 }
 
 FakeGpu::State& FakeGpu::state() {
   State* s = state_.load(std::memory_order_acquire);
-  if (s->pid == getpid()) return *s;
+  if (s->handles.pid() == getpid()) return *s;
   // The parent's is left alone: its locks may have been held at the fork, its threads are not here.
   auto mine = std::make_unique<State>(options_, s);
   if (state_.compare_exchange_strong(s, mine.get(), std::memory_order_acq_rel)) return *mine.release();
@@ -188,21 +43,28 @@ void FakeGpu::jitter(std::uint64_t seed) { state().control->jitter(seed); }
 
 FakeLive FakeGpu::live() {
   State& s = state();
-  FakeLive all;
-  all.allocations = s.memory.count({Origin::legacy, Origin::region, Origin::pinned});
-  all.registrations = s.memory.count({Origin::registered});
-  all.imports = s.memory.count({Origin::import_fd, Origin::import_ipc});
-  std::lock_guard lock(s.mutex);
-  all.streams = static_cast<int>(s.streams.size());
-  all.events = static_cast<int>(s.events.size());
-  all.graphs = static_cast<int>(s.graphs.size());
-  return all;
+  return {.allocations = s.memory.count({Origin::legacy, Origin::region, Origin::pinned}),
+          .registrations = s.memory.count({Origin::registered}),
+          .imports = s.memory.count({Origin::import_fd, Origin::import_ipc}),
+          .streams = s.streams.count(),
+          .events = s.events.count(),
+          .graphs = s.graphs.count()};
+}
+
+Result<Stream> FakeGpu::create_blocking_stream(int device, int priority) {
+  return state().streams.create(device, priority, true);
+}
+Status FakeGpu::synchronize(int device) { return state().streams.synchronize_device(device); }
+Status FakeGpu::free(void* p, Stream s) { return state().submitter.free(p, s); }
+Result<std::size_t> FakeGpu::memory_left(int device) {
+  OURO_TRY(state().control->check(device));
+  return state().memory.left(device);
 }
 
 std::string FakeGpu::version() const { return fmt::format("{} fake GPUs of host objects", options_.devices); }
 
 Result<Properties> FakeGpu::properties(int device) {
-  OURO_TRY(state().check(device));
+  OURO_TRY(state().control->check(device));
   Properties p;
   p.name = "fake GPU";
   constexpr char kUuid[] = "ouro fake GPU";
@@ -223,18 +85,14 @@ Result<Properties> FakeGpu::properties(int device) {
 
 bool FakeGpu::peer_access(int device, int peer) {
   State& s = state();
-  return s.check(device).ok() && s.check(peer).ok() && s.reaches(device, peer);
+  return s.control->check(device).ok() && s.control->check(peer).ok() && s.peers.reaches(device, peer);
 }
 
 Status FakeGpu::enable_peer(int device, int peer) {
   State& s = state();
-  OURO_TRY(s.check(device));
-  OURO_TRY(s.check(peer));
-  if (!s.reaches(device, peer))
-    return unsupported(fmt::format("device {} cannot map memory of device {}", device, peer));
-  std::lock_guard lock(s.mutex);
-  s.peers[static_cast<std::size_t>(device * options_.devices + peer)] = true;
-  return {};
+  OURO_TRY(s.control->check(device));
+  OURO_TRY(s.control->check(peer));
+  return s.peers.enable(device, peer);
 }
 
 Result<int> FakeGpu::current_device() {
@@ -243,123 +101,80 @@ Result<int> FakeGpu::current_device() {
 }
 
 Status FakeGpu::set_current_device(int device) {
-  OURO_TRY(state().check(device));
+  OURO_TRY(state().control->check(device));
   t_current_device = device;
   return {};
 }
 
-namespace {
-Status no_bytes() { return invalid("an allocation of 0 bytes"); }
-}  // namespace
-
-Result<void*> FakeGpu::alloc(int device, std::size_t bytes) {
-  if (bytes == 0) return no_bytes();
-  OURO_TRY(state().admit(FakeOp::alloc, device));
-  auto b = state().memory.allocate(Origin::legacy, device, bytes);
-  return b.ok() ? Result<void*>((*b)->base) : b.status();
-}
-Status FakeGpu::free(void* p) { return state().release(Origin::legacy, p); }
-
+Result<void*> FakeGpu::alloc(int device, std::size_t bytes) { return state().allocator.alloc(device, bytes); }
+Status FakeGpu::free(void* p) { return state().allocator.release(Origin::legacy, p); }
 Result<Region> FakeGpu::alloc_shareable(int device, std::size_t bytes) {
-  if (bytes == 0) return no_bytes();
-  OURO_TRY(state().admit(FakeOp::alloc, device));
-  if (!options_.shareable_memory) return unsupported("this device has no shareable memory");
-  auto b = state().memory.allocate(Origin::region, device, bytes);
-  if (!b.ok()) return b.status();
-  return Region{device, (*b)->base, (*b)->bytes, (*b)->allocation};
+  return state().allocator.alloc_shareable(device, bytes);
 }
-
-Result<Fd> FakeGpu::export_fd(const Region& r) {
-  OURO_TRY(state().admit(FakeOp::share, r.device));
-  return state().memory.export_fd(r);
-}
-
+Result<Fd> FakeGpu::export_fd(const Region& r) { return state().allocator.export_fd(r); }
 Result<Region> FakeGpu::import_fd(int device, const Fd& fd, std::size_t bytes) {
-  OURO_TRY(state().admit(FakeOp::share, device));
-  if (!options_.shareable_memory) return unsupported("this device has no shareable memory");
-  return state().memory.import_fd(device, fd, bytes);
+  return state().allocator.import_fd(device, fd, bytes);
 }
-
-Status FakeGpu::free_region(const Region& r) {
-  State& s = state();
-  const auto b = s.memory.around(r.data);
-  if (b == nullptr || b->allocation != r.handle || b->device != r.device)
-    return invalid(fmt::format("the region at {} does not exist, or was released already", r.data));
-  return s.release(b->origin == Origin::import_fd ? Origin::import_fd : Origin::region, r.data, true);
-}
-
-Result<IpcHandle> FakeGpu::ipc_export(void* base) {
-  State& s = state();
-  if (!options_.ipc) return unsupported("this device has no IPC handles");
-  OURO_TRY(s.admit_anywhere(FakeOp::share));
-  const auto b = s.memory.around(base);
-  if (b != nullptr && b->device >= 0) {
-    OURO_TRY(s.check(b->device));
-    if (b->origin != Origin::legacy)
-      return unsupported(fmt::format("{} has no IPC handle", fake::name(b->origin)));
-  }
-  return s.memory.ipc_export(base);
-}
-
+Status FakeGpu::free_region(const Region& r) { return state().allocator.free_region(r); }
+Result<IpcHandle> FakeGpu::ipc_export(void* base) { return state().allocator.ipc_export(base); }
 Result<void*> FakeGpu::ipc_open(int device, const IpcHandle& handle) {
-  State& s = state();
-  if (!options_.ipc) return unsupported("this device has no IPC handles");
-  OURO_TRY(s.admit(FakeOp::share, device));
-  return s.memory.ipc_open(device, handle, [&](int peer) { return s.reaches(device, peer); });
+  return state().allocator.ipc_open(device, handle);
 }
-
-Status FakeGpu::ipc_close(int device, void* p) {
-  State& s = state();
-  const auto b = s.memory.around(p);
-  if (b != nullptr && b->origin == Origin::import_ipc && b->device != device)
-    return invalid(fmt::format("opened for device {}, closed for device {}", b->device, device));
-  if (p == nullptr) return invalid("no memory to close");
-  return s.release(Origin::import_ipc, p);
-}
-
-Result<PointerInfo> FakeGpu::pointer(const void* p) {
-  PointerInfo info;
-  const auto b = state().memory.around(p);
-  if (b == nullptr) {
-    info.kind = p == nullptr ? MemoryKind::unknown : MemoryKind::host;
-  } else if (b->device < 0) {
-    info.kind = MemoryKind::pinned;
-  } else {
-    info = {MemoryKind::device, b->device, b->base, b->bytes, b->allocation, b->origin == Origin::legacy};
-  }
-  return info;
-}
-
-Result<void*> FakeGpu::alloc_pinned(std::size_t bytes) {
-  if (bytes == 0) return no_bytes();
-  OURO_TRY(state().admit_anywhere(FakeOp::alloc));
-  auto b = state().memory.allocate(Origin::pinned, -1, bytes);
-  return b.ok() ? Result<void*>((*b)->base) : b.status();
-}
-Status FakeGpu::free_pinned(void* p) { return state().release(Origin::pinned, p); }
-
+Status FakeGpu::ipc_close(int device, void* p) { return state().allocator.ipc_close(device, p); }
+Result<PointerInfo> FakeGpu::pointer(const void* p) { return state().allocator.pointer(p); }
+Result<void*> FakeGpu::alloc_pinned(std::size_t bytes) { return state().allocator.alloc_pinned(bytes); }
+Status FakeGpu::free_pinned(void* p) { return state().allocator.release(Origin::pinned, p); }
 Result<void*> FakeGpu::register_host(void* p, std::size_t bytes) {
-  OURO_TRY(state().admit_anywhere(FakeOp::alloc));
-  return state().memory.register_host(p, bytes);
+  return state().allocator.register_host(p, bytes);
 }
 Status FakeGpu::unregister_host(void* p) {
   if (p == nullptr) return invalid("no memory to unregister");
-  return state().release(Origin::registered, p);
+  return state().allocator.release(Origin::registered, p);
 }
+
+Result<Stream> FakeGpu::create_stream(int device, int priority) {
+  return state().streams.create(device, priority);
+}
+Status FakeGpu::destroy_stream(Stream s) { return state().streams.destroy(s); }
+Status FakeGpu::synchronize(Stream s) { return state().streams.synchronize(s); }
+Result<bool> FakeGpu::query(Stream s) { return state().streams.query(s); }
+
+Result<Event> FakeGpu::create_event(int device, bool timing) { return state().events.create(device, timing); }
+Status FakeGpu::destroy_event(Event e) { return state().events.destroy(e); }
+Status FakeGpu::record(Event e, Stream s) { return state().events.record(e, s); }
+Status FakeGpu::wait(Stream s, Event e) { return state().events.wait(s, e); }
+Status FakeGpu::synchronize(Event e) { return state().events.synchronize(e); }
+Result<bool> FakeGpu::query(Event e) { return state().events.query(e); }
+Result<float> FakeGpu::elapsed_ms(Event from, Event to) { return state().events.elapsed_ms(from, to); }
+
+Status FakeGpu::copy(void* to, const void* from, std::size_t bytes, Stream s) {
+  return state().submitter.copy(to, from, bytes, s);
+}
+Status FakeGpu::set(void* to, std::uint8_t byte, std::size_t bytes, Stream s) {
+  return state().submitter.set(to, byte, bytes, s);
+}
+Status FakeGpu::enqueue(std::span<const MemOp> ops, Stream s) { return state().submitter.enqueue(ops, s); }
+Status FakeGpu::launch(const Kernel& kernel, Shape shape, const void* args, Stream s) {
+  return state().submitter.launch(kernel, shape, args, s);
+}
+Status FakeGpu::call_host(Stream s, void (*f)(void*), void* data) {
+  return state().submitter.call_host(s, f, data);
+}
+
+Result<std::uint64_t> FakeGpu::capturing(Stream s) { return state().graphs.capturing(s); }
+Status FakeGpu::begin_capture(Stream s) { return state().graphs.begin(s); }
+Result<Graph> FakeGpu::end_capture(Stream s) { return state().graphs.end(s); }
+Status FakeGpu::launch(Graph g, Stream s) { return state().graphs.launch(g, s); }
+Status FakeGpu::destroy_graph(Graph g) { return state().graphs.destroy(g); }
 
 Result<KernelInfo> FakeGpu::info(const Kernel& kernel, int device) {
-  OURO_TRY(state().check(device));
-  if (kernel.host == nullptr) return unsupported(fmt::format("kernel {} has no host body", kernel.name));
+  OURO_TRY(state().control->check(device));
+  OURO_TRY(state().submitter.resident_blocks(kernel, 1).status());
   return KernelInfo{.registers = 32, .max_threads = kMaxThreads};
 }
-
 Result<int> FakeGpu::resident_blocks(const Kernel& kernel, int threads, int device) {
-  OURO_TRY(state().check(device));
-  if (kernel.host == nullptr) return unsupported(fmt::format("kernel {} has no host body", kernel.name));
-  if (threads < 1 || threads > kMaxThreads) return invalid(fmt::format("{} threads in a block", threads));
-  return state().resident(threads);
+  OURO_TRY(state().control->check(device));
+  return state().submitter.resident_blocks(kernel, threads);
 }
-
-Gpu* emulated(int devices) { return new FakeGpu({.devices = devices, .multiprocessors = 16}); }
 
 }  // namespace ouro::gpu

@@ -57,6 +57,7 @@ struct FakeLive {
 /// - A forked child starts with fresh devices. Streams, events and graphs of its parent are `forked` there,
 ///   and the parent's memory is not mapped.
 /// - Priorities are checked and make no difference.
+/// - The handles 1 and 2 are the legacy default stream and that of the calling thread, as in CUDA.
 /// - On a lost device, calls that release something do so and return the error.
 ///
 /// The destructor ends all waits, drops what is enqueued and joins all threads. It waits only for what runs
@@ -79,6 +80,15 @@ class FakeGpu final : public Gpu {
   /// Half of the operations sleep up to 200 us before they run, chosen by the seed; 0 ends it.
   void jitter(std::uint64_t seed);
   FakeLive live();
+
+  // What CUDA's runtime has beyond Gpu, for the runtime of the tests.
+  /// A stream that the legacy stream of its device waits for, and that waits for it.
+  Result<Stream> create_blocking_stream(int device, int priority);
+  /// Waits for all work of a device, however long that takes.
+  Status synchronize(int device);
+  /// Frees what alloc gave when the stream comes to it. Errors: unsupported (in a capture).
+  Status free(void*, Stream);
+  Result<std::size_t> memory_left(int device);  ///< bytes that this process can still allocate
 
   const char* name() const override { return "fake"; }
   std::string version() const override;

@@ -224,9 +224,9 @@ Result<void*> Memory::register_host(void* p, std::size_t bytes) {
   alias->bytes = bytes;
   host->device_address = false;
   void* address = alias->base;
-  add(host);
-  add(alias);
   aliases_[first] = key(address);
+  add(alias);
+  add(host);  // the last: without it nothing is registered
   return address;
 }
 
@@ -282,6 +282,11 @@ Result<std::shared_ptr<const Block>> Memory::range(const void* p, std::size_t by
     return invalid(fmt::format("{} bytes at {} run into memory that is allocated behind it", bytes, p));
   if (!mapped(first, bytes)) return invalid(fmt::format("{} bytes at {} are not mapped memory", bytes, p));
   return std::shared_ptr<const Block>();
+}
+
+std::size_t Memory::left(int device) const {
+  std::lock_guard lock(mutex_);
+  return limit_ - used_[static_cast<std::size_t>(device)];
 }
 
 int Memory::count(std::initializer_list<Origin> origins) const {

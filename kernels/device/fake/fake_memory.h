@@ -1,5 +1,5 @@
 // The memory of fake GPUs: what is allocated, imported, pinned and registered, and what an address is.
-// Used by fake_gpu.cc and by the work that it enqueues.
+// Used by fake_allocator.cc and by the work that is enqueued.
 #pragma once
 #include <sys/types.h>
 
@@ -64,6 +64,7 @@ class Memory {
   Result<std::shared_ptr<const Block>> range(const void*, std::size_t bytes) const;
 
   int count(std::initializer_list<Origin>) const;
+  std::size_t left(int device) const;  ///< bytes that can still be allocated
 
  private:
   using Key = std::uintptr_t;

@@ -1,99 +1,120 @@
-// FakeGpu: streams and what is enqueued on them. See fake_gpu.h.
+// Copies, stream values, kernels, functions of the host. See fake_work.h.
+#include "kernels/device/fake/fake_work.h"
+
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
 
-#include "kernels/device/fake/fake_state.h"
+namespace ouro::gpu::fake {
+namespace {
 
-namespace ouro::gpu {
+using namespace std::chrono_literals;
 
-using namespace fake;
+constexpr int kSpins = 64, kYields = 64;
+constexpr auto kShortestSleep = 20us, kLongestSleep = 100us;
 
-Result<Stream> FakeGpu::create_stream(int device, int priority) {
-  State& s = state();
-  OURO_TRY(s.admit(FakeOp::create, device));
-  if (priority < kHighPriority || priority > kLowPriority)
-    return invalid(
-        fmt::format("priority {}; from {} (high) to {} (low)", priority, kHighPriority, kLowPriority));
-  std::lock_guard lock(s.mutex);
-  std::erase_if(s.retired, [](const auto& q) { return q->idle(); });
-  void* handle = s.new_handle();
-  s.streams[handle] =
-      std::make_shared<Queue>(s.control, device, fmt::format("fake{} stream {}", device, s.next - 1));
-  return Stream{device, handle};
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
 }
 
-Status FakeGpu::destroy_stream(Stream stream) {
-  State& s = state();
-  OURO_TRY(s.allowed_here());
-  if (stream.handle == nullptr) return invalid("the legacy stream cannot be destroyed");
-  std::lock_guard lock(s.mutex);
-  auto q = s.find(stream);
-  if (!q.ok()) return q.status();
-  if ((*q)->capture != nullptr)
-    return State::break_capture(*(*q)->capture, "a stream that is being captured cannot be destroyed");
-  (*q)->close();  // what is enqueued still runs
-  s.retired.push_back(*std::move(q));
-  s.streams.erase(stream.handle);
-  return s.control->lost(stream.device);
+bool holds(MemOp::Kind kind, std::uint32_t now, std::uint32_t value) {
+  return kind == MemOp::Kind::wait_equal ? now == value : reached(now, value);
 }
 
-Status FakeGpu::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
-  State& s = state();
-  OURO_TRY(s.admit(FakeOp::copy, stream.device));
-  if (bytes == 0) return {};
-  OURO_TRY(s.memory.range(to, bytes).status());
-  OURO_TRY(s.memory.range(from, bytes).status());
-  return s.enqueue(stream, FakeOp::copy, copy_work(s.memory, to, from, bytes));
-}
-
-Status FakeGpu::set(void* to, std::uint8_t byte, std::size_t bytes, Stream stream) {
-  State& s = state();
-  OURO_TRY(s.admit(FakeOp::set, stream.device));
-  if (bytes == 0) return {};
-  auto target = s.memory.range(to, bytes);
-  if (!target.ok()) return target.status();
-  if (*target == nullptr) return invalid(fmt::format("{} is not memory of a device, nor pinned", to));
-  return s.enqueue(stream, FakeOp::set, set_work(s.memory, to, byte, bytes));
-}
-
-Status FakeGpu::enqueue(std::span<const MemOp> ops, Stream stream) {
-  State& s = state();
-  OURO_TRY(s.admit(FakeOp::mem_op, stream.device));
-  if (!options_.stream_values) return unsupported("this device has no stream memory operations");
-  for (const MemOp& op : ops) {
-    if (reinterpret_cast<std::uintptr_t>(op.address) % sizeof op.value != 0)
-      return invalid(fmt::format("{} is not aligned to {} bytes", op.address, sizeof op.value));
-    auto block = s.memory.range(op.address, sizeof op.value);
-    if (!block.ok()) return block.status();
-    if (*block == nullptr || !(*block)->device_address)
-      return invalid(fmt::format("{} is not an address that devices know: see register_host", op.address));
-    OURO_TRY(s.check_access(stream.device, **block));
+/// Many ranks share few cores: it polls briefly, then leaves the core to those it waits for.
+void wait_for_word(const MemOp& op, const Run& run) {
+  const std::atomic_ref word(*static_cast<std::uint32_t*>(op.address));
+  auto sleep = kShortestSleep;
+  for (int i = 0; !holds(op.kind, word.load(std::memory_order_acquire), op.value); ++i) {
+    if (run.ended()) return;
+    if (i < kSpins) {
+      pause_briefly();
+    } else if (i < kSpins + kYields) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(sleep);
+      sleep = std::min(sleep * 2, kLongestSleep);
+    }
   }
-  if (ops.empty()) return {};
-  return s.enqueue(stream, FakeOp::mem_op, mem_op_work(s.memory, ops));
 }
 
-Status FakeGpu::launch(const Kernel& kernel, Shape shape, const void* args, Stream stream) {
-  State& s = state();
-  OURO_TRY(s.admit(FakeOp::kernel, stream.device));
-  if (kernel.host == nullptr) return unsupported(fmt::format("kernel {} has no host body", kernel.name));
-  if (shape.blocks < 1 || shape.threads < 1 || shape.threads > kMaxThreads)
-    return invalid(fmt::format("{} blocks of {} threads for {}", shape.blocks, shape.threads, kernel.name));
-  if (kernel.arg_bytes != 0 && args == nullptr)
-    return invalid(fmt::format("no arguments for {}", kernel.name));
-  const int capacity = s.resident(shape.threads);
-  if (kernel.spins && shape.blocks > capacity)
-    return Status(Reason::resource, fmt::format("{} spins with {} blocks of {} threads; {} fit at once",
-                                                kernel.name, shape.blocks, shape.threads, capacity));
-  return s.enqueue(stream, FakeOp::kernel, kernel_work(kernel, shape.blocks, args, capacity));
+/// The memory of an access, held until it has ended; the device is lost if it is not there.
+bool hold(const Memory& memory, const void* p, std::size_t bytes, const char* what, const Run& run,
+          std::shared_ptr<const Block>& held) {
+  auto block = memory.range(p, bytes);
+  if (block.ok()) {
+    held = *std::move(block);
+    return true;
+  }
+  run.control.lose(run.device,
+                   fmt::format("illegal address in {}: {}", what, block.status().failure()->text));
+  return false;
 }
 
-Status FakeGpu::call_host(Stream stream, void (*f)(void*), void* data) {
-  State& s = state();
-  OURO_TRY(s.admit(FakeOp::call_host, stream.device));
-  if (f == nullptr) return invalid("no function to call");
-  return s.enqueue(stream, FakeOp::call_host, host_work(f, data));
+}  // namespace
+
+Work copy_work(const Memory& memory, void* to, const void* from, std::size_t bytes) {
+  return [&memory, to, from, bytes](const Run& run) {
+    std::shared_ptr<const Block> source, target;
+    if (hold(memory, to, bytes, "copy", run, target) && hold(memory, from, bytes, "copy", run, source))
+      std::memmove(to, from, bytes);
+  };
 }
 
-}  // namespace ouro::gpu
+Work set_work(const Memory& memory, void* to, std::uint8_t byte, std::size_t bytes) {
+  return [&memory, to, byte, bytes](const Run& run) {
+    std::shared_ptr<const Block> target;
+    if (hold(memory, to, bytes, "set", run, target)) std::memset(to, byte, bytes);
+  };
+}
+
+Work mem_op_work(const Memory& memory, std::span<const MemOp> ops) {
+  return [&memory, ops = std::vector(ops.begin(), ops.end())](const Run& run) {
+    for (const MemOp& op : ops) {
+      std::shared_ptr<const Block> target;
+      if (run.ended() || !hold(memory, op.address, sizeof op.value, "a stream value", run, target)) return;
+      if (op.kind == MemOp::Kind::write)
+        std::atomic_ref(*static_cast<std::uint32_t*>(op.address)).store(op.value, std::memory_order_release);
+      else
+        wait_for_word(op, run);
+    }
+  };
+}
+
+Work kernel_work(const Kernel& kernel, int blocks, const void* args, int capacity) {
+  // Allocated by new: aligned for any argument.
+  std::vector<std::byte> copied(kernel.arg_bytes);
+  if (!copied.empty()) std::memcpy(copied.data(), args, copied.size());
+  return [kernel, blocks, capacity, copied = std::move(copied)](const Run& run) {
+    if (!kernel.spins) {
+      for (int b = 0; b < blocks && !run.ended(); ++b) kernel.host(copied.data(), b, blocks);
+      return;
+    }
+    if (!run.control.enter_spin(run.device, blocks, capacity)) return;
+    const bool all = together(blocks, [&](int b) { kernel.host(copied.data(), b, blocks); });
+    run.control.leave_spin(run.device, blocks);
+    if (!all)
+      run.control.lose(run.device, fmt::format("no threads for {} blocks of {}", blocks, kernel.name));
+  };
+}
+
+Work host_work(void (*f)(void*), void* data) {
+  return [f, data](const Run&) {
+    in_host_work() = true;
+    f(data);
+    in_host_work() = false;
+  };
+}
+Work fault_work() {
+  return [](const Run& run) { run.control.lose(run.device, "injected fault"); };
+}
+
+}  // namespace ouro::gpu::fake

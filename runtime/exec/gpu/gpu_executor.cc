@@ -1,6 +1,10 @@
 // From an operation to its path. See gpu_executor.h.
 #include "runtime/exec/gpu/gpu_executor.h"
 
+#include <exception>
+
+#include "runtime/core/no_memory.h"
+
 namespace ouro::rt {
 
 GpuExecutor::GpuExecutor(Context& context, const Members& members, Waiter& waiter, std::uint64_t key,
@@ -48,7 +52,12 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
     }
     return stream_.run(plan, seq, *stream, capturing);
   };
-  const Status ran = on_path();
+  Status ran;
+  try {
+    ran = on_path();
+  } catch (const std::exception&) {
+    ran = no_memory();
+  }
   // What was enqueued before an error has to be waited for as well.
   const Status marked = pending_.mark(&plan, seq, stream, capturing, work);
   count(path);

@@ -2,6 +2,7 @@
 #include "runtime/exec/gpu/gpu_pending.h"
 
 #include <algorithm>
+#include <exception>
 
 namespace ouro::rt {
 
@@ -94,9 +95,17 @@ std::uint64_t GpuPending::with_oldest(const std::function<void(Operation&)>& f) 
   std::unique_lock lock(mutex_);
   while (!entries_.empty() && entries_.front().mark->passed()) {
     ended_ = entries_.front().operation.seq;
+    if (!failed_ && failure_.ok()) failure_ = entries_.front().mark->outcome();
     entries_.pop_front();
   }
   const std::uint64_t ended = ended_;
+  if (failed_ && no_thread_ && !entries_.empty()) {
+    try {
+      end_waits();
+    } catch (const std::exception&) {
+      return ended;  // the next look tries again
+    }
+  }
   if (entries_.empty() || failed_) return ended;
   Operation copy = entries_.front().operation;
   lock.unlock();  // f may fail the group, which comes back to release()
@@ -104,6 +113,11 @@ std::uint64_t GpuPending::with_oldest(const std::function<void(Operation&)>& f) 
   lock.lock();
   if (!entries_.empty() && entries_.front().operation.seq == copy.seq) entries_.front().operation = copy;
   return ended;
+}
+
+Status GpuPending::failure() {
+  std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 bool GpuPending::idle() {
@@ -134,7 +148,7 @@ void GpuPending::end_waits() {
   resident_.abort();
   if (ending_ || !open) return;
   if (releaser_.joinable()) releaser_.join();  // an earlier one, which has let go of mutex_ for the last time
-  ending_ = true;
+  no_thread_ = true;                           // unless it gets one
   releaser_ = Thread("ouro-release", [this] {
     const auto end = Clock::now() + 10s;
     // First what has not begun is told to touch nothing: buffers may go once their owners have heard of the
@@ -151,6 +165,8 @@ void GpuPending::end_waits() {
       return;
     }
   });
+  ending_ = true;
+  no_thread_ = false;
 }
 
 }  // namespace ouro::rt

@@ -46,6 +46,8 @@ class GpuPending {
   /// The oldest that has not ended, in f; and the number of the last that has, or 0.
   std::uint64_t with_oldest(const std::function<void(Operation&)>& f);
   bool idle();
+  /// What the device said of the first operation that it did not end well, while the group was well.
+  Status failure();
   /// Returns when all have ended; each does, within its deadline.
   void drain();
   /// The group has failed: ends all waits in streams; what is under way ends with `why`.
@@ -69,7 +71,8 @@ class GpuPending {
   std::deque<Entry> entries_;
   std::uint64_t ended_ = 0;
   bool failed_ = false, ending_ = false;
-  Status error_;
+  bool no_thread_ = false;  ///< to end waits on: it is tried again
+  Status error_, failure_;
   Thread releaser_;
   std::atomic<bool> stop_{false};
 };

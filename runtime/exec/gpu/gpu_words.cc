@@ -1,40 +1,67 @@
 // Layout and pinning of the words of GPU operations. See gpu_words.h.
 #include "runtime/exec/gpu/gpu_words.h"
 
+#include <condition_variable>
 #include <map>
 #include <mutex>
 
 namespace ouro::rt {
 namespace {
+
 constexpr std::size_t kPage = 4096;
 std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-std::mutex g_pins_mutex;
-}  // namespace
 
-/// A segment is mapped once a process, so it can be pinned only once too: ranks that are threads share this.
-struct GpuWords::Pin {
-  std::byte* host = nullptr;
-  void* device = nullptr;
-  ~Pin() {
-    if (device) (void)gpu::gpu().unregister_host(host).ok();
+/// What is pinned in this process. A segment is mapped once a process, so it can be pinned only once too:
+/// ranks that are threads share it. A driver may wait for all work of the process when it unpins, and that
+/// work may wait for what another thread is about to enqueue: so no lock is held meanwhile.
+class Pins {
+ public:
+  static Pins& all() {
+    static auto& pins = *new Pins;  // groups may outlive static objects
+    return pins;
   }
-  static std::map<std::byte*, std::weak_ptr<Pin>>& all() {
-    static auto* const pins =
-        new std::map<std::byte*, std::weak_ptr<Pin>>;  // groups may outlive static objects
-    return *pins;
+  /// The address on the devices.
+  Result<void*> take(std::byte* host, std::size_t bytes) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !pins_[host].changing; });
+    Pin& pin = pins_[host];
+    if (pin.users == 0) {
+      pin.changing = true;
+      lock.unlock();
+      const std::shared_ptr<void> done(nullptr, [&](void*) {  // also where memory is short
+        lock.lock();
+        pin.changing = false;
+        changed_.notify_all();
+      });
+      OURO_ASSIGN(pin.device, gpu::gpu().register_host(host, bytes));
+    }
+    ++pin.users;
+    return pin.device;
   }
-  static Result<std::shared_ptr<Pin>> get(std::byte* host, std::size_t bytes) {
-    std::lock_guard lock(g_pins_mutex);
-    std::weak_ptr<Pin>& known = all()[host];
-    if (auto pin = known.lock()) return pin;
-    auto address = gpu::gpu().register_host(host, bytes);
-    if (!address.ok()) return address.status();
-    auto pin = std::make_shared<Pin>();
-    pin->host = host, pin->device = *address;
-    known = pin;
-    return pin;
+  void give_back(std::byte* host) {
+    std::unique_lock lock(mutex_);
+    Pin& pin = pins_[host];
+    if (--pin.users > 0) return;
+    pin.changing = true;
+    lock.unlock();
+    (void)gpu::gpu().unregister_host(host).ok();
+    lock.lock();
+    pins_.erase(host);
+    changed_.notify_all();
   }
+
+ private:
+  struct Pin {
+    void* device = nullptr;
+    int users = 0;
+    bool changing = false;  ///< somebody is with the driver because of it
+  };
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::byte*, Pin> pins_;
 };
+
+}  // namespace
 
 std::size_t GpuWords::bytes(int n) {
   return whole_pages(sizeof(Head)) + whole_pages(count(n) * sizeof(std::uint32_t)) +
@@ -50,18 +77,13 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment
   words->words_ = reinterpret_cast<std::uint32_t*>(at);
   const std::size_t word_bytes = whole_pages(count(n) * sizeof(std::uint32_t));
   words->arrivals_ = reinterpret_cast<GpuArrival*>(at + word_bytes);
-  auto pin = Pin::get(at, word_bytes);
-  if (!pin.ok()) return pin.status();
-  words->pin_ = *pin;
-  words->device_words_ = (*pin)->device;
+  OURO_ASSIGN(words->device_words_, Pins::all().take(at, word_bytes));
   words->segment_ = std::move(segment);
   return words;
 }
 
 GpuWords::~GpuWords() {
-  // The last pin goes under the lock, so that nobody finds it while it is taken down.
-  std::lock_guard lock(g_pins_mutex);
-  pin_.reset();
+  if (device_words_) Pins::all().give_back(reinterpret_cast<std::byte*>(words_));
 }
 
 void GpuWords::set_all(std::uint32_t value) const {

@@ -77,7 +77,6 @@ class GpuWords {
     Counter led;
     std::uint64_t arrived[kArrivals];
   };
-  struct Pin;
   GpuWords() = default;
   GpuWord word(int i) const {
     return {words_ + i,
@@ -87,7 +86,6 @@ class GpuWords {
 
   int n_ = 0;
   std::shared_ptr<device::Segment> segment_;
-  std::shared_ptr<Pin> pin_;
   Head* head_ = nullptr;
   GpuArrival* arrivals_ = nullptr;
   std::uint32_t* words_ = nullptr;

@@ -11,7 +11,7 @@
 namespace ouro::rt {
 
 inline void place(void* to, const void* from, std::size_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+  if (to != from && !kernels::copy_few(to, from, bytes)) std::memcpy(to, from, bytes);
 }
 
 /// The elements of a caller's buffers that the chunks of a running flow name, and the way they are read and

@@ -37,7 +37,7 @@ Status run_single_round(HostResources& h, InFlight& f) {
     if (plan.reduces)
       h.scratch.sources[i] = piece;
     else
-      std::memcpy(out + i * once.out_step, piece, once.bytes);
+      place(out + i * once.out_step, piece, once.bytes);
     if (premul) h.scratch.factors[i] = rounds.factor_of(from, round);
   }
   if (all) rounds.heard_all(round);

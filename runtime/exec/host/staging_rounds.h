@@ -29,7 +29,7 @@ class StagingRounds {
         known_done_(static_cast<std::size_t>(n_)) {}
 
   /// An operation begins, with the next round. Its posts lie as `use` says.
-  Status begin(const InFlight& f, const StagingUse& use) {
+  [[gnu::always_inline]] inline Status begin(const InFlight& f, const StagingUse& use) {
     if (!views_) [[unlikely]] {
       OURO_TRY(wiring_.need_staging());
       views_ = wiring_.staging().data();
@@ -50,7 +50,7 @@ class StagingRounds {
 
   /// Before anything is written to the memory of this round: everyone has released the round that used it
   /// last.
-  Status open(std::uint64_t round) {
+  [[gnu::always_inline]] inline Status open(std::uint64_t round) {
     if (round < opened_) return {};
     if (round >= all_released_ + depth_) OURO_TRY(await_room(round));
     opened_ = round + 1;

@@ -1,4 +1,4 @@
-# The binary contract of libnccl.so.2. Usage: abi_test.py LIBRARY EXPORTS. EXPORTS has the names of nccl.h, one a line.
+# The binary contract of libnccl.so.2. Usage: abi_test.py LIBRARY EXPORTS MEBIBYTES. EXPORTS has the names of nccl.h, one a line.
 import os
 import pathlib
 import subprocess
@@ -8,7 +8,7 @@ import tempfile
 library, names = sys.argv[1], pathlib.Path(sys.argv[2]).read_text().split()
 NEEDED = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libstdc++.so.6", "libgcc_s.so.1",
           "ld-linux-x86-64.so.2"}
-LIMIT = 5 << 20  # bytes, without symbols and debugging information
+LIMIT = int(sys.argv[3]) << 20  # bytes, without symbols and debugging information
 complaints = []
 
 

@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <climits>
+#include <cstdlib>
 #include <cstring>
+
+#include "place.h"
 
 namespace ouro::test {
 namespace {
@@ -17,27 +21,65 @@ bool blocks_in(Op op) { return op == Op::reduce_scatter || op == Op::all_to_all 
 bool blocks_out(Op op) { return op == Op::all_gather || op == Op::all_to_all || op == Op::gather; }
 bool reduces(Op op) { return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter; }
 
-/// Input element i of a rank. Reductions stay so small that float8 holds them, whatever is summed or
-/// multiplied: a few ranks differ from the others, and averages divide.
+bool is_signed(ncclDataType_t t) { return t != ncclUint8 && t != ncclUint32 && t != ncclUint64; }
+bool is_integer(ncclDataType_t t) { return t <= ncclUint64; }
+
+/// Every whole number up to it is exact in the type.
+int exact_up_to(ncclDataType_t t) {
+  switch (t) {
+    case ncclInt8:
+      return 127;
+    case ncclUint8:
+      return 255;
+    case ncclBfloat16:
+      return 256;
+    case ncclFloat8e4m3:
+      return 16;
+    case ncclFloat8e5m2:
+      return 8;
+    default:
+      return 2000;  // of float16 2048
+  }
+}
+
+/// A number of its own for each rank and element, without a period.
+unsigned mixed(std::size_t i, int rank) {
+  std::uint64_t x = i * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(rank + 1) * 0xc2b2ae3d27d4eb4fu;
+  x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9u;
+  return static_cast<unsigned>(x >> 33);
+}
+
+int factor_of(const Case& c, int rank) { return c.redop == ncclNumOps ? 2 - rank % 2 : 1; }
+
+/// Input element i of a rank: such that the result of the operation, which depends on every rank, is exact.
 int input(const Case& c, int size, int rank, std::size_t i) {
-  if (!reduces(c.op)) return static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 3) % 8);
-  const int wave = static_cast<int>(i % 2);
-  if (c.redop == ncclProd) return rank == static_cast<int>(i % static_cast<std::size_t>(size)) ? 2 : 1;
-  if (c.redop == ncclMax || c.redop == ncclMin)
-    return static_cast<int>((i + static_cast<std::size_t>(rank) * 5) % 8);
-  if (c.redop == ncclAvg) return 1 + wave;  // of equal numbers, the number
-  return rank < 2 ? wave + 1 : 0;           // sums of at most 4, doubled 8
+  const int most = exact_up_to(c.type);
+  const int some = static_cast<int>(mixed(i, rank)), of_all = static_cast<int>(mixed(i, -1));
+  const int sign = is_signed(c.type) && (some & 1) != 0 ? -1 : 1;
+  // A few ranks, others for each element.
+  const auto is_among = [&](int many) { return (rank + of_all) % size < many; };
+  if (!reduces(c.op) || c.redop == ncclMax || c.redop == ncclMin) return sign * (some / 2 % (most + 1));
+  if (c.redop == ncclProd) return sign * (is_among(6) ? 2 : 1);  // at most 64, with the sign of all
+  if (c.redop == ncclAvg) {
+    // Of two ranks one has as much more than the average as the other has less; of integers something is left
+    // over.
+    const int average = (3 + of_all % 3) * (is_signed(c.type) && of_all % 2 == 0 ? -1 : 1);
+    const int other = rank ^ 1, pair = std::min(rank, other);
+    const int more = other < size ? static_cast<int>(mixed(i, pair) % 3) * (rank == pair ? 1 : -1) : 0;
+    return average + more + (is_integer(c.type) && is_among(1) ? of_all / 8 % size : 0);
+  }
+  const int sum = most / 2;  // factors double it
+  if (sum < size) return is_among(sum) ? 1 : 0;
+  return sign * (some / 2 % (sum / size + 1));
 }
 
 int reduced(const Case& c, int size, std::size_t i) {
-  int sum = 0, product = 1, most = 0, least = 8;
+  int sum = 0, product = 1, most = INT_MIN, least = INT_MAX;
   for (int r = 0; r < size; ++r) {
     const int x = input(c, size, r, i);
-    sum += x, product *= x, most = std::max(most, x), least = std::min(least, x);
+    sum += factor_of(c, r) * x, product *= x, most = std::max(most, x), least = std::min(least, x);
   }
   switch (c.redop) {
-    case ncclSum:
-      return sum;
     case ncclProd:
       return product;
     case ncclMax:
@@ -47,7 +89,7 @@ int reduced(const Case& c, int size, std::size_t i) {
     case ncclAvg:
       return sum / size;
     default:
-      return 2 * sum;
+      return sum;
   }
 }
 
@@ -87,7 +129,9 @@ std::vector<int> expected(const Case& c, int size, int rank) {
 }
 
 struct Buffers {
-  std::vector<std::uint8_t> in, out;
+  std::vector<std::uint8_t> sent;
+  std::shared_ptr<std::uint8_t> in, out;
+  std::size_t out_bytes = 0;
   std::uint8_t *send = nullptr, *recv = nullptr;
 };
 
@@ -98,35 +142,45 @@ void prepare(const Case& c, int size, int rank, Buffers* b) {
   for (std::size_t i = 0; i < c.count * (blocks_in(c.op) ? n : 1); ++i)
     values.push_back(input(c, size, rank, i));
   const std::vector<std::uint8_t> data = encode(c.type, values);
-  b->in = data;
-  b->out.assign(std::max(in, out) + 2 * kMargin, kUntouched);
-  b->send = b->in.data(), b->recv = b->out.data() + kMargin;
-  if (!c.in_place && c.op != Op::bcast) return;
-  // Both are one buffer: the smaller of the two is the rank's part of the larger.
-  const auto me = static_cast<std::size_t>(rank);
-  std::uint8_t* const whole = b->recv;
-  const bool part_is_in = blocks_out(c.op), part_is_out = blocks_in(c.op);
-  b->send = whole + (part_is_in ? me * bytes : 0);
-  b->recv = whole + (part_is_out ? me * bytes : 0);
-  std::copy(data.begin(), data.end(), b->send);
+  std::vector<std::uint8_t> whole(std::max(in, out) + 2 * kMargin, kUntouched);
+  // In place both are one buffer: the smaller of the two is the rank's part of the larger.
+  const std::size_t mine = static_cast<std::size_t>(rank) * bytes;
+  const bool together = c.in_place || c.op == Op::bcast;
+  const std::size_t send = kMargin + (blocks_out(c.op) ? mine : 0),
+                    recv = kMargin + (blocks_in(c.op) ? mine : 0);
+  if (together) std::copy(data.begin(), data.end(), whole.begin() + static_cast<std::ptrdiff_t>(send));
+  b->out = place(whole, rank), b->out_bytes = whole.size();
+  if (!together) b->in = place(data, rank), b->sent = data;
+  b->send = together ? b->out.get() + send : b->in.get();
+  b->recv = b->out.get() + (together ? recv : kMargin);
 }
 
 void verify(const Case& c, int size, int rank, const Buffers& b) {
-  const std::vector<int> values = expected(c, size, rank);
-  if (values.empty()) return;
-  const std::vector<std::uint8_t> wanted = encode(c.type, values);
-  for (std::size_t k = 0; k < wanted.size(); ++k)
-    ASSERT_EQ(int{b.recv[k]}, int{wanted[k]}) << "byte " << k << " of " << wanted.size();
+  const std::vector<std::uint8_t> whole = fetch(b.out, b.out_bytes, rank);
   for (std::size_t k = 0; k < kMargin; ++k)
-    ASSERT_TRUE(b.out[k] == kUntouched && b.out[b.out.size() - 1 - k] == kUntouched) << "margin";
+    ASSERT_TRUE(whole[k] == kUntouched && whole[whole.size() - 1 - k] == kUntouched) << "margin";
+  if (b.in) {
+    ASSERT_TRUE(fetch(b.in, b.sent.size(), rank) == b.sent) << "the input has changed";
+  }
+  const std::vector<int> values = expected(c, size, rank);
+  if (values.empty() && b.in) {
+    for (const std::uint8_t byte : whole) ASSERT_EQ(byte, kUntouched) << "of who gets nothing";
+  }
+  const std::vector<std::uint8_t> wanted = encode(c.type, values);
+  const std::uint8_t* const got = whole.data() + (b.recv - b.out.get());
+  for (std::size_t k = 0; k < wanted.size(); ++k)
+    ASSERT_EQ(int{got[k]}, int{wanted[k]}) << "byte " << k << " of " << wanted.size();
 }
 
 ncclResult_t call(const Case& c, int rank, ncclComm_t comm, const Buffers& b) {
   auto redop = static_cast<ncclRedOp_t>(c.redop);
   const bool made = reduces(c.op) && c.redop == ncclNumOps;
-  std::uint64_t two = encode(c.type, 2);
+  std::uint8_t factor[16];  // no more than the type's bytes are read
+  std::fill(std::begin(factor), std::end(factor), kUntouched);
+  const std::uint64_t bits = encode(c.type, factor_of(c, rank));
+  std::memcpy(factor, &bits, bytes_of(c.type));
   if (made)
-    if (const auto s = ncclRedOpCreatePreMulSum(&redop, &two, c.type, ncclScalarHostImmediate, comm);
+    if (const auto s = ncclRedOpCreatePreMulSum(&redop, factor, c.type, ncclScalarHostImmediate, comm);
         s != ncclSuccess)
       return s;
   // Who need not have a buffer has none.
@@ -136,31 +190,31 @@ ncclResult_t call(const Case& c, int rank, ncclComm_t comm, const Buffers& b) {
   ncclResult_t result = ncclInternalError;
   switch (c.op) {
     case Op::all_reduce:
-      result = ncclAllReduce(send, recv, c.count, c.type, redop, comm, nullptr);
+      result = ncclAllReduce(send, recv, c.count, c.type, redop, comm, stream_of(rank));
       break;
     case Op::reduce:
-      result = ncclReduce(send, recv, c.count, c.type, redop, c.root, comm, nullptr);
+      result = ncclReduce(send, recv, c.count, c.type, redop, c.root, comm, stream_of(rank));
       break;
     case Op::broadcast:
-      result = ncclBroadcast(send, recv, c.count, c.type, c.root, comm, nullptr);
+      result = ncclBroadcast(send, recv, c.count, c.type, c.root, comm, stream_of(rank));
       break;
     case Op::bcast:
-      result = ncclBcast(recv, c.count, c.type, c.root, comm, nullptr);
+      result = ncclBcast(recv, c.count, c.type, c.root, comm, stream_of(rank));
       break;
     case Op::all_gather:
-      result = ncclAllGather(send, recv, c.count, c.type, comm, nullptr);
+      result = ncclAllGather(send, recv, c.count, c.type, comm, stream_of(rank));
       break;
     case Op::reduce_scatter:
-      result = ncclReduceScatter(send, recv, c.count, c.type, redop, comm, nullptr);
+      result = ncclReduceScatter(send, recv, c.count, c.type, redop, comm, stream_of(rank));
       break;
     case Op::all_to_all:
-      result = ncclAlltoAll(send, recv, c.count, c.type, comm, nullptr);
+      result = ncclAlltoAll(send, recv, c.count, c.type, comm, stream_of(rank));
       break;
     case Op::gather:
-      result = ncclGather(send, recv, c.count, c.type, c.root, comm, nullptr);
+      result = ncclGather(send, recv, c.count, c.type, c.root, comm, stream_of(rank));
       break;
     case Op::scatter:
-      result = ncclScatter(send, recv, c.count, c.type, c.root, comm, nullptr);
+      result = ncclScatter(send, recv, c.count, c.type, c.root, comm, stream_of(rank));
       break;
   }
   if (made && ncclRedOpDestroy(redop, comm) != ncclSuccess)
@@ -182,12 +236,14 @@ std::size_t bytes_of(ncclDataType_t type) {
 }
 
 std::uint64_t encode(ncclDataType_t type, int value) {
-  const auto small = [&](int mantissa,
-                         int bias) -> std::uint64_t {  // of a whole number that the format holds
+  // Of a whole number that the format holds.
+  const auto small = [&](int mantissa, int bias) -> std::uint64_t {
     if (value == 0) return 0;
-    const int exponent = std::bit_width(static_cast<unsigned>(value)) - 1;
-    const unsigned fraction = (static_cast<unsigned>(value) << mantissa >> exponent) & ((1u << mantissa) - 1);
-    return static_cast<std::uint64_t>(exponent + bias) << mantissa | fraction;
+    const auto size = static_cast<unsigned>(std::abs(value));
+    const int exponent = std::bit_width(size) - 1;
+    const unsigned fraction = (size << mantissa >> exponent) & ((1u << mantissa) - 1);
+    const std::uint64_t sign = std::uint64_t{value < 0} << (8 * bytes_of(type) - 1);
+    return sign | static_cast<std::uint64_t>(exponent + bias) << mantissa | fraction;
   };
   switch (type) {
     case ncclFloat16:
@@ -203,7 +259,7 @@ std::uint64_t encode(ncclDataType_t type, int value) {
     case ncclFloat64:
       return std::bit_cast<std::uint64_t>(static_cast<double>(value));
     default:
-      return static_cast<std::uint64_t>(value);
+      return static_cast<std::uint64_t>(std::int64_t{value});
   }
 }
 

@@ -25,7 +25,7 @@ enum class Op {
 struct Case {
   Op op = Op::all_reduce;
   ncclDataType_t type = ncclFloat32;
-  int redop = ncclSum;  ///< ncclNumOps: multiplied by 2 before it is summed
+  int redop = ncclSum;  ///< ncclNumOps: multiplied by 2, on odd ranks by 1, before it is summed
   std::size_t count = 1;
   bool in_place = false;
   int root = 0;

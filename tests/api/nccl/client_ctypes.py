@@ -23,7 +23,8 @@ def load(path):
     c.ncclBroadcast.argtypes = [p, p, s, i, i, p, p]
     c.ncclCommWindowRegister.argtypes = [p, p, s, ctypes.POINTER(p), i]
     c.ncclCommWindowDeregister.argtypes = [p, p]
-    c.ncclCommDestroy.argtypes = [p]
+    c.ncclCommDestroy.argtypes = c.ncclCommResume.argtypes = [p]
+    c.ncclCommSuspend.argtypes = [p, i]
     return c
 
 
@@ -59,6 +60,18 @@ def rank_main(path, rank, size, raw):
     assert list(y) == [(rank - 1) % size + 1] * 8
     ok(c.ncclBroadcast(x, x, 8, 7, 0, comm, None))
     assert list(x) == [1] * 8
+    # Registered memory, and giving memory back for a while, as vLLM does between batches.
+    memory, window = ctypes.c_void_p(), ctypes.c_void_p()
+    ok(c.ncclMemAlloc(ctypes.byref(memory), ctypes.c_size_t(8192)))
+    ok(c.ncclCommWindowRegister(comm, memory, 8192, ctypes.byref(window), 1))
+    ok(c.ncclAllReduce(memory, memory, 2048, 7, 0, comm, None))
+    ok(c.ncclCommWindowDeregister(comm, window))
+    ok(c.ncclMemFree(memory))
+    ok(c.ncclCommSuspend(comm, 1))
+    assert c.ncclAllReduce(x, y, 8, 7, 0, comm, None) == 5
+    ok(c.ncclCommResume(comm))
+    ok(c.ncclAllReduce(x, y, 8, 7, 0, comm, None))
+    assert list(y) == [size] * 8, list(y)
     ok(c.ncclCommDestroy(comm))
 
 

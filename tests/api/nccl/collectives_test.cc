@@ -43,23 +43,9 @@ TEST_P(Collectives, OfAllTypesAndReductions) {
 }
 TEST_P(Collectives, OfAllCounts) { run(std::get<0>(GetParam()), std::get<1>(GetParam()), "counts"); }
 
-class CollectivesOfMany : public Collectives {};
-
-TEST_P(CollectivesOfMany, OfAllTypesAndReductions) {
-  run(std::get<0>(GetParam()), std::get<1>(GetParam()), "types");
-}
-
-INSTANTIATE_TEST_SUITE_P(Host, CollectivesOfMany,
-                         ::testing::Combine(::testing::Values(How::processes, How::threads, How::one_thread),
-                                            ::testing::Values(16)),
-                         [](const auto& p) {
-                           std::ostringstream name;
-                           name << std::get<0>(p.param) << "_" << std::get<1>(p.param);
-                           return name.str();
-                         });
 INSTANTIATE_TEST_SUITE_P(Host, Collectives,
                          ::testing::Combine(::testing::Values(How::processes, How::threads, How::one_thread),
-                                            ::testing::Values(1, 2, 3, 4, 7)),
+                                            ::testing::Values(1, 2, 3, 4, 7, 16)),
                          [](const auto& p) {
                            std::ostringstream name;
                            name << std::get<0>(p.param) << "_" << std::get<1>(p.param);

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <string>
 
 #include "ranks.h"
 
@@ -64,6 +66,73 @@ TEST(Config, OfEachVersionCountsAsFarAsThatVersionKnewIt) {
     EXPECT_EQ(init(wrong.data(), &comm), ncclInvalidArgument);
     EXPECT_THAT(ncclGetLastError(nullptr), ::testing::HasSubstr("blocking is 7"));
     EXPECT_EQ(comm, nullptr);
+  }
+}
+
+struct Field {
+  const char* name;
+  std::size_t offset;
+  unsigned since;
+  int wrong;  ///< a value that it cannot have
+};
+#define OURO_FIELD(name, since, wrong) \
+  { #name, offsetof(ncclConfig_t, name), since, wrong }
+constexpr Field kFields[] = {OURO_FIELD(blocking, 21400, 2),
+                             OURO_FIELD(cgaClusterSize, 21700, 9),
+                             OURO_FIELD(minCTAs, 21700, 0),
+                             OURO_FIELD(maxCTAs, 21700, -4),
+                             OURO_FIELD(splitShare, 21800, 2),
+                             OURO_FIELD(trafficClass, 22600, -1),
+                             OURO_FIELD(collnetEnable, 22700, 2),
+                             OURO_FIELD(CTAPolicy, 22700, 4),
+                             OURO_FIELD(shrinkShare, 22700, -1),
+                             OURO_FIELD(nvlsCTAs, 22700, 0),
+                             OURO_FIELD(nChannelsPerNetPeer, 22800, 0),
+                             OURO_FIELD(nvlinkCentricSched, 22800, 2),
+                             OURO_FIELD(graphUsageMode, 22900, 3),
+                             OURO_FIELD(numRmaCtx, 22900, 0),
+                             OURO_FIELD(maxP2pPeers, 23003, 0),
+                             OURO_FIELD(graphStreamOrdering, 23007, 2)};
+
+/// A value that a field cannot have is refused, by name, from the version on that brought the field; in older
+/// configurations it is garbage that nobody reads.
+TEST(Config, EachFieldCountsFromItsVersionOn) {
+  for (const Layout& l : kLayouts)
+    for (const Field& f : kFields) {
+      SCOPED_TRACE(std::string(f.name) + " in " + std::to_string(l.version));
+      auto memory = config_of(l, INT_MIN);
+      std::memcpy(memory.data() + f.offset, &f.wrong, sizeof f.wrong);
+      ncclComm_t comm = nullptr;
+      const ncclResult_t made = init(memory.data(), &comm);
+      if (l.version < f.since) {
+        EXPECT_EQ(made, ncclSuccess);
+        EXPECT_OK(ncclCommDestroy(comm));
+      } else {
+        EXPECT_EQ(made, ncclInvalidArgument);
+        EXPECT_THAT(ncclGetLastError(nullptr),
+                    ::testing::HasSubstr(std::string(f.name) + " is " + std::to_string(f.wrong)));
+      }
+    }
+}
+
+/// A string of the caller's is copied; before 2.27 there is none, and its place is not looked at.
+TEST(Config, TheNameCountsFromItsVersionOn) {
+  for (const Layout& l : kLayouts) {
+    SCOPED_TRACE(l.version);
+    auto memory = config_of(l, INT_MIN);
+    std::string name = "pipeline";
+    const char* const at = name.c_str();
+    if (l.version >= 22700) std::memcpy(memory.data() + offsetof(ncclConfig_t, commName), &at, sizeof at);
+    ncclComm_t comm = nullptr;
+    OURO_OK(init(memory.data(), &comm));
+    name.assign(name.size(), '-');
+    EXPECT_EQ(ncclBcast(&comm, 1, ncclInt8, 1, comm, nullptr), ncclInvalidArgument);
+    const auto named = ::testing::HasSubstr("communicator pipeline");
+    if (l.version >= 22700)
+      EXPECT_THAT(ncclGetLastError(comm), named);
+    else
+      EXPECT_THAT(ncclGetLastError(comm), ::testing::Not(named));
+    EXPECT_OK(ncclCommDestroy(comm));
   }
 }
 

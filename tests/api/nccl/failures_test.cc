@@ -152,20 +152,70 @@ TEST(TimedAbort, OfAllCommunicatorsOfAThreadInAGroup) {
   EXPECT_EQ(y, 0);
 }
 
-TEST(Fork, AChildIsToldThatTheCommunicatorIsItsParents) {
-  in_threads(1, [](int, ncclComm_t comm) {
-    const pid_t child = fork();
-    if (child == 0) {
-      int x = 1, y = 0;
-      const bool told = ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comm, nullptr) == ncclInvalidUsage;
-      _exit(told ? 0 : 1);
+TEST(Fork, AChildIsToldThatTheCommunicatorsAreItsParents) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comms[2], waiting[2] = {};
+  OURO_OK(ncclCommInitAll(comms, 2, nullptr));
+  ncclUniqueId id;
+  OURO_OK(ncclGetUniqueId(&id));
+  for (int r = 0; r < 2; ++r)
+    ASSERT_EQ(ncclCommInitRankConfig(&waiting[r], 2, id, r, &config), ncclInProgress);
+  for (auto c : waiting) ASSERT_EQ(settle(c), ncclSuccess);
+  int x = 1, y[2] = {};
+  ASSERT_EQ(ncclAllReduce(&x, &y[0], 1, ncclInt32, ncclSum, waiting[0], nullptr), ncclInProgress);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    ncclResult_t state = ncclSuccess;
+    ncclComm_t made = nullptr;
+    ncclRedOp_t op;
+    std::uint64_t value = 0;
+    void* handle = nullptr;
+    ncclWindow_t window = nullptr;
+    for (const ncclComm_t c : {comms[0], waiting[0], waiting[1]}) {
+      const ncclResult_t told[] = {ncclCommGetAsyncError(c, &state),
+                                   ncclAllReduce(&x, y, 1, ncclInt32, ncclSum, c, nullptr),
+                                   ncclSend(&x, 1, ncclInt32, 1, c, nullptr),
+                                   ncclCommCount(c, y),
+                                   ncclCommUserRank(c, y),
+                                   ncclCommCuDevice(c, y),
+                                   ncclCommMemStats(c, ncclStatGpuMemTotal, &value),
+                                   ncclCommSuspend(c, NCCL_SUSPEND_MEM),
+                                   ncclCommSplit(c, 0, 0, &made, nullptr),
+                                   ncclCommShrink(c, &x, 1, &made, nullptr, 0),
+                                   ncclCommGrow(c, 3, &id, -1, &made, nullptr),
+                                   ncclRedOpCreatePreMulSum(&op, &x, ncclInt32, ncclScalarHostImmediate, c),
+                                   ncclCommRegister(c, &x, 4, &handle),
+                                   ncclCommWindowRegister(c, &x, 4, &window, 0),
+                                   ncclCommFinalize(c),
+                                   ncclCommRevoke(c, 0),
+                                   ncclCommDestroy(c),
+                                   ncclCommAbort(c)};
+      int k = 0;
+      for (const ncclResult_t t : told) {
+        if (t != ncclInvalidUsage) _exit(10 + k);
+        ++k;
+      }
+      if (!std::strstr(ncclGetLastError(nullptr), "forked")) _exit(2);
     }
-    int status = -1;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-    int x = 1, y = 0;
-    EXPECT_OK(ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comm, nullptr));
-  });
+    // A communicator of its own it may have.
+    ncclComm_t own = nullptr;
+    if (ncclGetUniqueId(&id) != ncclSuccess || ncclCommInitRank(&own, 1, id, 0) != ncclSuccess ||
+        ncclAllReduce(&x, y, 1, ncclInt32, ncclSum, own, nullptr) != ncclSuccess ||
+        ncclCommDestroy(own) != ncclSuccess)
+      _exit(3);
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  ASSERT_EQ(ncclAllReduce(&x, &y[1], 1, ncclInt32, ncclSum, waiting[1], nullptr), ncclInProgress);
+  for (auto c : waiting) EXPECT_EQ(settle(c), ncclSuccess);
+  EXPECT_EQ(y[0] + y[1], 4);
+  for (auto c : comms) EXPECT_OK(ncclCommDestroy(c));
+  for (auto c : waiting) EXPECT_OK(ncclCommDestroy(c));
 }
 
 }  // namespace

@@ -126,6 +126,125 @@ TEST(Group, EachSendsToAllAndToItselfWithEmptyMessagesBetween) {
     });
 }
 
+TEST(Group, RunsTheCallsThatDeriveOrEndACommunicatorInTheirOrder) {
+  constexpr int kRanks = 3;
+  for (int round = 0; round < 30; ++round) {
+    ncclComm_t comms[kRanks], whole[kRanks] = {}, single[kRanks] = {};
+    OURO_OK(ncclCommInitAll(comms, kRanks, nullptr));
+    OURO_OK(ncclGroupStart());
+    for (int r = 0; r < kRanks; ++r) {
+      OURO_OK(ncclCommSplit(comms[r], 0, r, &whole[r], nullptr));
+      OURO_OK(ncclCommSplit(comms[r], r, r, &single[r], nullptr));
+      OURO_OK(ncclCommFinalize(comms[r]));
+      OURO_OK(ncclCommDestroy(comms[r]));
+    }
+    OURO_OK(ncclGroupEnd());
+    for (int r = 0; r < kRanks; ++r) {
+      int n = 0;
+      EXPECT_OK(ncclCommCount(whole[r], &n));
+      ASSERT_EQ(n, kRanks);
+      EXPECT_OK(ncclCommCount(single[r], &n));
+      ASSERT_EQ(n, 1);
+    }
+    OURO_OK(ncclGroupStart());
+    for (int r = 0; r < kRanks; ++r) {
+      OURO_OK(ncclCommDestroy(whole[r]));
+      OURO_OK(ncclCommDestroy(single[r]));
+    }
+    OURO_OK(ncclGroupEnd());
+  }
+}
+
+TEST(Group, OfSeveralCommunicatorsKeepsTheErrorOfEach) {
+  ncclComm_t well[2], bad[2];
+  OURO_OK(ncclCommInitAll(well, 2, nullptr));
+  OURO_OK(ncclCommInitAll(bad, 2, nullptr));
+  int in[4] = {1, 2, 3, 4}, out[2][4] = {};
+  OURO_OK(ncclGroupStart());
+  for (int r = 0; r < 2; ++r) OURO_OK(ncclAllReduce(in, out[r], 4, ncclInt32, ncclSum, well[r], nullptr));
+  OURO_OK(ncclSend(in, 4, ncclInt32, 1, bad[0], nullptr));
+  int room[3];
+  OURO_OK(ncclRecv(room, 3, ncclInt32, 0, bad[1], nullptr));
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
+  const auto state = [](ncclComm_t comm) {
+    ncclResult_t s = ncclInternalError;
+    EXPECT_OK(ncclCommGetAsyncError(comm, &s));
+    return s;
+  };
+  EXPECT_EQ(state(well[0]), ncclSuccess);
+  EXPECT_EQ(state(well[1]), ncclSuccess);
+  EXPECT_EQ(state(bad[0]), ncclSuccess);  // who sent has no error
+  EXPECT_EQ(state(bad[1]), ncclInvalidUsage);
+  EXPECT_EQ(out[0][3] + out[1][3], 16);
+  EXPECT_STREQ(ncclGetLastError(well[0]), "");
+  EXPECT_THAT(ncclGetLastError(bad[1]), HasSubstr("16 bytes"));
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_OK(ncclCommDestroy(well[r]));
+    EXPECT_OK(ncclCommDestroy(bad[r]));
+  }
+}
+
+TEST(Simulate, TellsATimeAndRunsNothing) {
+  ncclComm_t comms[2];
+  OURO_OK(ncclCommInitAll(comms, 2, nullptr));
+  std::vector<float> in(1 << 20, 1), out[2] = {std::vector<float>(in.size()), std::vector<float>(in.size())};
+  const auto simulate = [&](std::size_t count, int times) {
+    EXPECT_OK(ncclGroupStart());
+    EXPECT_OK(ncclGroupStart());
+    for (int i = 0; i < times; ++i)
+      for (int r = 0; r < 2; ++r)
+        EXPECT_OK(ncclAllReduce(in.data(), out[r].data(), count, ncclFloat32, ncclSum, comms[r], nullptr));
+    ncclSimInfo_t sim = NCCL_SIM_INFO_INITIALIZER;
+    EXPECT_OK(ncclGroupSimulateEnd(&sim));  // an inner level
+    EXPECT_EQ(sim.estimatedTime, NCCL_UNDEF_FLOAT);
+    EXPECT_OK(ncclGroupSimulateEnd(&sim));
+    return sim.estimatedTime;
+  };
+  const float small = simulate(1, 1), large = simulate(in.size(), 1), twice = simulate(in.size(), 2);
+  EXPECT_GT(small, 0);
+  EXPECT_GT(large, small);
+  EXPECT_FLOAT_EQ(twice, 2 * large);
+  EXPECT_EQ(simulate(0, 1), 0);
+  EXPECT_EQ(out[0][0] + out[1][0], 0);
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);  // it has ended
+  // Nothing of it is left.
+  OURO_OK(ncclGroupStart());
+  for (int r = 0; r < 2; ++r)
+    OURO_OK(ncclAllReduce(in.data(), out[r].data(), 1, ncclFloat32, ncclSum, comms[r], nullptr));
+  OURO_OK(ncclGroupEnd());
+  EXPECT_EQ(out[0][0] + out[1][0], 4);
+  EXPECT_EQ(out[0][1], 0);
+  for (auto c : comms) EXPECT_OK(ncclCommDestroy(c));
+}
+
+TEST(Simulate, RefusesWhatItCannotWriteToAndWhatTheGroupWouldRefuse) {
+  in_threads(1, [](int, ncclComm_t comm) {
+    ncclSimInfo_t sim = NCCL_SIM_INFO_INITIALIZER;
+    EXPECT_EQ(ncclGroupSimulateEnd(&sim), ncclInvalidUsage);  // without a start
+    OURO_OK(ncclGroupStart());
+    EXPECT_EQ(ncclGroupSimulateEnd(nullptr), ncclInvalidArgument);
+    sim.magic = 1;
+    EXPECT_EQ(ncclGroupSimulateEnd(&sim), ncclInvalidArgument);
+    sim = NCCL_SIM_INFO_INITIALIZER;
+    sim.size = 16;
+    EXPECT_EQ(ncclGroupSimulateEnd(&sim), ncclInvalidArgument);
+    sim.size = sizeof sim;
+    int x = 1;
+    ncclComm_t made = nullptr;
+    ncclUniqueId id;
+    OURO_OK(ncclGetUniqueId(&id));
+    EXPECT_OK(ncclCommInitRank(&made, 1, id, 0));
+    EXPECT_OK(ncclGroupSimulateEnd(&sim));
+    EXPECT_EQ(made, nullptr);  // dropped, too
+    EXPECT_EQ(sim.estimatedTime, 0);
+    OURO_OK(ncclGroupStart());
+    EXPECT_EQ(ncclBcast(&x, 1, ncclInt32, 4, comm, nullptr), ncclInvalidArgument);
+    sim.estimatedTime = 7;
+    EXPECT_EQ(ncclGroupSimulateEnd(&sim), ncclInvalidArgument);
+    EXPECT_EQ(sim.estimatedTime, 7);
+  });
+}
+
 TEST(Message, ToItselfNeedsItsOtherHalfInTheSameGroup) {
   in_threads(2, [](int rank, ncclComm_t comm) {
     int x = 1, y = 0;

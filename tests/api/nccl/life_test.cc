@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "ranks.h"
+#include "tests/timing.h"
 
 namespace ouro::test {
 namespace {
@@ -96,6 +97,63 @@ TEST(Shrink, LeavesOutTheListedAndKeepsTheOrder) {
     EXPECT_EQ(sum_of(child, rank), 4);
     EXPECT_OK(ncclCommDestroy(child));
   });
+}
+
+/// Two communicators with the same members and the same name; one rank shrinks the first of them first,
+/// another the second.
+TEST(TimedShrink, OfTwoThatAreAlikeDoesNotMixThem) {
+  in_threads(3, [](int rank, ncclComm_t comm) {
+    ncclComm_t parents[2] = {}, children[2] = {};
+    for (auto& p : parents) OURO_OK(ncclCommSplit(comm, 0, rank, &p, nullptr));
+    if (rank < 2) {
+      std::vector<std::thread> threads;
+      for (int k = 0; k < 2; ++k)
+        threads.emplace_back([&, k] {
+          if (k == rank) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+          int out = 2;
+          OURO_OK(ncclCommShrink(parents[k], &out, 1, &children[k], nullptr, NCCL_SHRINK_DEFAULT));
+          EXPECT_EQ(sum_of(children[k], 10 + k), 2 * (10 + k));
+        });
+      for (auto& t : threads) t.join();
+      for (auto c : children) EXPECT_OK(ncclCommDestroy(c));
+    }
+    for (auto p : parents) EXPECT_OK(ncclCommDestroy(p));
+  });
+}
+
+TEST(TimedRevoke, OfTwoThatAreAlikeDoesNotMixThem) {
+  in_threads(2, [](int rank, ncclComm_t comm) {
+    ncclComm_t parents[2] = {}, children[2] = {};
+    for (auto& p : parents) OURO_OK(ncclCommSplit(comm, 0, rank, &p, nullptr));
+    for (auto p : parents) OURO_OK(ncclCommRevoke(p, 0));
+    std::vector<std::thread> threads;
+    for (int k = 0; k < 2; ++k)
+      threads.emplace_back([&, k] {
+        if (k == rank) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        OURO_OK(ncclCommSplit(parents[k], 0, rank, &children[k], nullptr));
+        EXPECT_EQ(sum_of(children[k], 10 + k), 2 * (10 + k));
+      });
+    for (auto& t : threads) t.join();
+    for (auto c : children) EXPECT_OK(ncclCommDestroy(c));
+    for (auto p : parents) EXPECT_OK(ncclCommDestroy(p));
+  });
+}
+
+TEST(Init, TheNameOfACommunicatorStandsInItsMessages) {
+  ncclUniqueId id;
+  OURO_OK(ncclGetUniqueId(&id));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.commName = "tensor-parallel";
+  ncclComm_t comm = nullptr;
+  OURO_OK(ncclCommInitRankConfig(&comm, 1, id, 0, &config));
+  EXPECT_EQ(ncclBcast(&id, 1, ncclInt8, 1, comm, nullptr), ncclInvalidArgument);
+  EXPECT_THAT(ncclGetLastError(comm), HasSubstr("communicator tensor-parallel: ncclBcast"));
+  ncclComm_t child = nullptr;
+  OURO_OK(ncclCommSplit(comm, 0, 0, &child, nullptr));
+  EXPECT_EQ(ncclBcast(&id, 1, ncclInt8, 1, child, nullptr), ncclInvalidArgument);
+  EXPECT_THAT(ncclGetLastError(child), ::testing::Not(HasSubstr("tensor-parallel")));
+  EXPECT_OK(ncclCommDestroy(child));
+  EXPECT_OK(ncclCommDestroy(comm));
 }
 
 TEST(Grow, MembersKeepTheirRanksAndNewOnesJoin) {
@@ -238,6 +296,46 @@ long resident_pages() {
   return resident;
 }
 
+/// `cycle(times)` leaves no descriptor, no thread and no memory behind.
+void expect_flat(const std::function<void(int times)>& cycle, int times) {
+  cycle(300);                                                   // beyond the quarantine of handles
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // what goes a moment later has gone
+  const int fds = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+  const long pages = resident_pages();
+  cycle(times);
+  // What the first rank leaves behind goes a moment after the last of the others has left.
+  for (const auto end = std::chrono::steady_clock::now() + kHang;
+       (entries("/proc/self/fd") != fds || entries("/proc/self/task") != threads) &&
+       std::chrono::steady_clock::now() < end;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_EQ(entries("/proc/self/fd"), fds);
+  EXPECT_EQ(entries("/proc/self/task"), threads);
+  EXPECT_LT(resident_pages() - pages, 512);  // 2 MiB
+}
+
+/// By unique ids, with a child, messages and a reduction of the user's, on ranks that end in any order.
+TEST(End, OfAllThatACommunicatorCanHaveLeavesNothingBehind) {
+  const auto cycle = [](int times) {
+    for (int i = 0; i < times && !::testing::Test::HasFailure(); ++i)
+      in_threads(2, [i](int rank, ncclComm_t& comm) {
+        ncclComm_t child = nullptr;
+        OURO_OK(ncclCommSplit(comm, 0, -rank, &child, nullptr));
+        int x = 1, y = 0;
+        ncclRedOp_t op;
+        OURO_OK(ncclRedOpCreatePreMulSum(&op, &x, ncclInt32, ncclScalarHostImmediate, comm));
+        OURO_OK(ncclGroupStart());
+        OURO_OK(ncclSend(&x, 1, ncclInt32, 1 - rank, child, nullptr));
+        OURO_OK(ncclRecv(&y, 1, ncclInt32, 1 - rank, child, nullptr));
+        OURO_OK(ncclGroupEnd());
+        OURO_OK(ncclAllReduce(&x, &y, 1, ncclInt32, op, comm, nullptr));
+        ASSERT_EQ(y, 2);
+        if (i % 2 == rank) OURO_OK(ncclCommFinalize(child));
+        OURO_OK(i % 3 == 0 ? ncclCommAbort(child) : ncclCommDestroy(child));
+      });
+  };
+  expect_flat(cycle, 300);
+}
+
 TEST(End, AThousandTimesLeavesNothingBehind) {
   const auto cycle = [](int times) {
     for (int i = 0; i < times; ++i) {
@@ -252,13 +350,7 @@ TEST(End, AThousandTimesLeavesNothingBehind) {
       for (auto c : comms) OURO_OK(ncclCommDestroy(c));
     }
   };
-  cycle(300);  // beyond the quarantine of handles
-  const int fds = entries("/proc/self/fd"), threads = entries("/proc/self/task");
-  const long pages = resident_pages();
-  cycle(1000);
-  EXPECT_EQ(entries("/proc/self/fd"), fds);
-  EXPECT_EQ(entries("/proc/self/task"), threads);
-  EXPECT_LT(resident_pages() - pages, 512);  // 2 MiB
+  expect_flat(cycle, 1000);
 }
 
 }  // namespace

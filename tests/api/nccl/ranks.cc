@@ -10,6 +10,8 @@
 #include <map>
 #include <thread>
 
+#include "place.h"
+
 extern char** environ;
 
 namespace ouro::test {
@@ -51,7 +53,10 @@ void go_through(const std::vector<Step>& all, int rank, ncclComm_t comm) {
   }
 }
 
+}  // namespace
+
 int run_steps(int rank, int size, ncclUniqueId id, const std::string& name) {
+  enter_device(rank);
   ncclComm_t comm = nullptr;
   if (ncclCommInitRank(&comm, size, id, rank) != ncclSuccess) {
     std::fprintf(stderr, "rank %d: %s\n", rank, ncclGetLastError(nullptr));
@@ -61,6 +66,9 @@ int run_steps(int rank, int size, ncclUniqueId id, const std::string& name) {
   if (ncclCommDestroy(comm) != ncclSuccess) return 4;
   return ::testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
 }
+
+namespace {
+
 const KnownScenario kSteps("steps", run_steps);
 
 }  // namespace
@@ -79,6 +87,7 @@ void in_threads(int size, const std::function<void(int rank, ncclComm_t&)>& body
   for (int r = 0; r < size; ++r)
     threads.emplace_back([&, r] {
       ncclComm_t comm = nullptr;
+      enter_device(r);
       OURO_OK(ncclCommInitRank(&comm, size, id, r));
       body(r, comm);
       if (comm) EXPECT_OK(ncclCommDestroy(comm));
@@ -98,7 +107,9 @@ void run(How how, int size, const std::string& name) {
     return;
   }
   std::vector<ncclComm_t> comms(static_cast<std::size_t>(size));
-  OURO_OK(ncclCommInitAll(comms.data(), size, nullptr));
+  std::vector<int> devices;
+  for (int r = 0; r < size; ++r) devices.push_back(enter_device(r));
+  OURO_OK(ncclCommInitAll(comms.data(), size, devices.data()));
   for (const Step& s : all) {
     SCOPED_TRACE(s.name);
     for (int r = 0; r < size; ++r) s.prepare(r);

@@ -48,6 +48,8 @@ using Steps = std::function<std::vector<Step>(int size)>;
 struct KnownSteps {
   KnownSteps(const char* name, Steps);
 };
+/// A child process goes through them; its exit code.
+int run_steps(int rank, int size, ncclUniqueId id, const std::string& name);
 /// All ranks go through all steps. One thread: the calls of a step stand in one group.
 void run(How, int size, const std::string& name);
 

@@ -1,14 +1,13 @@
 // Many communicators at once, and strangers where ranks meet.
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstddef>
-#include <cstdio>
+#include <cstdint>
 #include <string>
 #include <thread>
 
@@ -68,27 +67,24 @@ TEST(Stress, OperationsOfSeveralCommunicatorsEndInAnyOrder) {
     for (auto c : pair) EXPECT_OK(ncclCommDestroy(c));
 }
 
-/// Where the ranks of an id meet: a name in which its random part is written.
-std::string meeting_name(const ncclUniqueId& id) {
-  std::string name = "ouro/";
-  for (int i = 8; i < 24; ++i) {
-    char two[3];
-    std::snprintf(two, sizeof two, "%02x", static_cast<unsigned char>(id.internal[i]));
-    name += two;
-  }
-  return name;
+/// Where the ranks of an id report: "address:port" stands in it.
+sockaddr_in meeting_place(const ncclUniqueId& id) {
+  const std::string place(id.internal + 72);
+  const std::size_t colon = place.rfind(':');
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(place.substr(colon + 1))));
+  EXPECT_EQ(inet_pton(AF_INET, place.substr(0, colon).c_str(), &to.sin_addr), 1) << place;
+  return to;
 }
 
-/// Connects there, and talks nonsense. False: nobody listens yet, or any more.
-bool disturb(const std::string& name) {
-  const int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_un to = {};
-  to.sun_family = AF_UNIX;
-  std::copy(name.begin(), name.end(), to.sun_path + 1);
-  const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  const char nonsense[] = "GET / HTTP/1.1\r\n\r\n";
-  const bool spoken = connect(s, reinterpret_cast<sockaddr*>(&to), bytes) == 0 &&
-                      send(s, nonsense, sizeof nonsense, MSG_NOSIGNAL) > 0;
+/// Connects there, and talks nonsense, as long as a report or longer, or is silent.
+bool disturb(const sockaddr_in& to, int kind) {
+  const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const std::string nonsense =
+      kind % 3 == 0 ? "GET / HTTP/1.1\r\n\r\n" : std::string(kind % 3 == 1 ? 184 : 5000, 'x');
+  const bool spoken = connect(s, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 &&
+                      send(s, nonsense.data(), nonsense.size(), MSG_NOSIGNAL) > 0;
   close(s);
   return spoken;
 }
@@ -104,7 +100,7 @@ TEST(Stress, StrangersWhereRanksMeetDoNotDisturbThem) {
     EXPECT_OK(ncclCommDestroy(comm));
   });
   std::thread stranger([&] {
-    while (!done) spoken += disturb(meeting_name(id));
+    for (int kind = 0; !done; ++kind) spoken += disturb(meeting_place(id), kind);
   });
   for (int i = 0; i < 2000 && spoken < 50; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_GE(spoken, 50);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -258,6 +259,25 @@ TEST(LogFileName, PlaceholdersAreReplaced) {
   char host[256] = {};
   ::gethostname(host, sizeof host - 1);
   EXPECT_EQ(log::expand_file_name("/tmp/a.%h.%p.%%.%x%"), fmt::format("/tmp/a.{}.{}.%.%x%", host, getpid()));
+}
+
+TEST_F(Log, SettingsThatAreReadAgainLoseNoLine) {
+  log_to_file("INFO", "COLL");
+  constexpr int kThreads = 3, kLines = 2000;
+  std::atomic<int> left{kThreads};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&left, t] {
+      for (int i = 0; i < kLines; ++i) OURO_INFO(COLL, "line {} of {}", i, t);
+      --left;
+    });
+  int times = 0;
+  for (; left > 0; ++times) log::reload();
+  for (std::thread& t : threads) t.join();
+  EXPECT_GT(times, 0);
+  std::size_t written = 0;
+  for (const std::string& line : log_lines()) written += line.find("OURO INFO line") != std::string::npos;
+  EXPECT_EQ(written, std::size_t{kThreads} * kLines);
 }
 
 TEST_F(Log, ManyThreadsWriteWholeLines) {

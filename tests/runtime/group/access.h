@@ -2,6 +2,7 @@
 // of choices.
 #pragma once
 #include <algorithm>
+#include <mutex>
 #include <string_view>
 
 #include "runtime/exec/host/run_flow.h"
@@ -39,6 +40,11 @@ struct TestAccess {
     for (const FlowPlan* f : {&plan.host->flow, &plan.host->zero_copy, &plan.host->pull})
       if (f->run) ++(f->run == expected ? found : others);
     return expected && found == 1 && others == 0;
+  }
+  /// Whether this rank of the group has links for messages.
+  static bool has_message_links(Group& g) {
+    std::lock_guard lock(g.mailbox_.mutex_);
+    return g.mailbox_.messages_ != nullptr;
   }
   /// From now on this rank of the group selects by `rows` before those that are built in.
   static Status select_by(Group& g, std::string_view rows) {

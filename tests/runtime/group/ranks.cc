@@ -66,7 +66,7 @@ void forget_rendezvous(const std::string& rendezvous) {
 }
 
 Result<std::vector<Context>> several_hosts(int n, const InitOptions& o) {
-  auto id = UniqueId::create();
+  auto id = o.id ? Result<UniqueId>(*o.id) : UniqueId::create();
   if (!id.ok()) return id.status();
   const std::string rendezvous = new_rendezvous();
   std::vector<Context> contexts(static_cast<std::size_t>(n));

@@ -134,7 +134,7 @@ TEST_P(TwoFabrics, MessagesInARowAllLandWhereTheyAreWanted) {
     if (++taking == kMessages) return;
     Bytes& where = got[static_cast<std::size_t>(taking)];
     std::lock_guard lock(to.fabric->exchange().lock());
-    to.fabric->exchange().post_receive(*to.link, {to.taken, where.data(), where.size(), taking});
+    to.link->post({to.taken, where.data(), where.size(), taking});
   };
   post_receive();
   for (const auto until = Clock::now() + 30s; taking < kMessages && Clock::now() < until;) {

@@ -308,10 +308,20 @@ TEST_F(Jobs, ReduceOverTwoHosts) {
   EXPECT_EQ(said, "");
 }
 
+TEST_F(Jobs, TheSecretOfItsIdIsEnough) {
+  set("OURO_SECRET", nullptr);
+  EXPECT_EQ(test::run_threads(2, [](Context&) { return std::string(); }), "");
+}
+
 TEST_F(Jobs, WithoutASecretThereAreNoKeys) {
   set("OURO_SECRET", nullptr);
   set("OURO_INSECURE", "1");
-  const std::string said = test::run_threads(2, [](Context&) { return std::string(); });
+  InitOptions o = test::quick_options();
+  o.id = *UniqueId::create();
+  constexpr std::size_t kNamed = 24;  // bytes of an id before its secret, which the ids of launchers lack
+  std::fill(o.id->bytes + kNamed, std::end(o.id->bytes), std::uint8_t{0});
+  const std::string said = test::run_threads(
+      2, [](Context&) { return std::string(); }, o);
   EXPECT_THAT(said, testing::AllOf(HasSubstr("OURO_SECURITY=tls"), HasSubstr("OURO_SECRET_FILE")));
 }
 

@@ -64,9 +64,9 @@ void chunks(View in) {
         break;
       case kRecall:
         if (first & kKind)
-          exchange.post_receive(link, {taken, posted, sizeof posted});
+          link.post({taken, posted, sizeof posted});
         else
-          exchange.recall_inbound(link, [](const transport::Exchange::Move&) {});
+          link.recall_inbound([](const transport::NetLink::Move&) {});
         break;
       case kReconnect:
         exchange.resume(1);

@@ -7,6 +7,7 @@
 #include <thread>
 #include <tuple>
 
+#include "runtime/network/net_address.h"
 #include "tools/run/messages.h"
 #include "tools/run/rendezvous_choice.h"
 
@@ -213,8 +214,8 @@ TEST(Rendezvous, WhoListensIsReachedAndProvesIt) {
   EXPECT_THAT(right, testing::Contains(0));
   EXPECT_THAT(right, testing::Not(testing::Contains(static_cast<int>(offers.size()) - 1)));
   EXPECT_TRUE(wrong.empty());
-  EXPECT_EQ(endpoint_text("10.0.0.1", 7), "10.0.0.1:7");
-  EXPECT_EQ(endpoint_text("fd77::1", 7), "[fd77::1]:7");
+  EXPECT_EQ(rt::with_port("10.0.0.1", 7), "10.0.0.1:7");
+  EXPECT_EQ(rt::with_port("fd77::1", 7), "[fd77::1]:7");
 }
 
 }  // namespace

@@ -85,18 +85,18 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
     const auto half = [](const Frame& f) { return f.payload.size() / 2; };
     if (chance(80)) {
       std::lock_guard lock(b.exchange.lock());
-      b.exchange.post_receive(b.link(), {0, to, kBytes});
+      b.link().post({0, to, kBytes});
     }
     for (unsigned step = 0; step < 100'000 && b.taken < kChunks; ++step) {
       if (step == give_up_at) {
         std::lock_guard lock(a.exchange.lock());
-        a.exchange.recall_outbound(a.link(), [](const Exchange::Move&) {});  // the wire has copies
+        a.link().recall_outbound([](const NetLink::Move&) {});  // the wire has copies
         std::fill(source.begin(), source.end(), std::byte{0xee});
         lends = false;
       }
       if (step == recall_at) {
         std::lock_guard lock(b.exchange.lock());
-        b.exchange.recall_inbound(b.link(), [&](const Exchange::Move& m) {
+        b.link().recall_inbound([&](const NetLink::Move& m) {
           for (Coming& c : coming)
             if (c.place.to == m.from) std::memcpy(m.to, m.from, half(c.frame)), c.place.to = m.to;
         });

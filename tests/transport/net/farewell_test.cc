@@ -152,10 +152,10 @@ TEST(Exchange, FarewellsAreForgotten) {
         std::lock_guard lock(end->exchange.lock());
         if (lost) end->exchange.resume(1 - end->rank);
       }
-      if (lost) talk(2 * Exchange::kFarewells, true);
+      if (lost) talk(2 * Farewells::kKept, true);
     }
-    EXPECT_LE(a.exchange.remembered(1), Exchange::kFarewells);
-    EXPECT_LE(b.exchange.remembered(0), Exchange::kFarewells);
+    EXPECT_LE(a.exchange.remembered(1), Farewells::kKept);
+    EXPECT_LE(b.exchange.remembered(0), Farewells::kKept);
     EXPECT_FALSE(next(a) || next(b)) << "they would talk for ever";
     a.exchange.forgive(1);
     EXPECT_EQ(a.exchange.remembered(1), 0u);

@@ -102,7 +102,7 @@ int TcpFabric::wanted(int peer) {
   return s.options.connections - static_cast<int>(s.connections[i].size());
 }
 
-void TcpFabric::moved(int peer, const Exchange::Move& m) {
+void TcpFabric::moved(int peer, const NetLink::Move& m) {
   for (auto& c : state_->connections[static_cast<std::size_t>(peer)]) c->moved(m);
 }
 

@@ -140,7 +140,7 @@ void TcpConnection::finish() {
   within_ = false;
 }
 
-void TcpConnection::moved(const Exchange::Move& m) {
+void TcpConnection::moved(const NetLink::Move& m) {
   const auto is = [&](const NetHeader& h) { return h.link_set == m.link_set && h.index == m.index; };
   for (Exchange::Outgoing& out : out_)
     if (out.payload == m.from && is(out.header)) out.payload = m.to;

@@ -49,7 +49,7 @@ class TcpConnection {
   bool bad_header() const { return bad_header_; }
 
   /// A chunk has moved: what is under way on it goes on from there, or to there.
-  void moved(const Exchange::Move&);
+  void moved(const NetLink::Move&);
   void close() {
     broken_ = true;
     socket_.reset();

@@ -84,7 +84,7 @@ Ucx::~Ucx() {
 
 /// What UCX reads it cannot be told to read elsewhere: it is awaited, and if that takes long the peer takes
 /// nothing. What comes never lies where it has to be moved from (take).
-void Ucx::moved(int peer, const Exchange::Move& m) {
+void Ucx::moved(int peer, const NetLink::Move& m) {
   const auto reads = [&](const auto& s) { return s->under_way && s->out.payload == m.from; };
   const auto pending = [&] { return std::any_of(sends_.begin(), sends_.end(), reads); };
   const auto patience = Clock::now() + kRecall;

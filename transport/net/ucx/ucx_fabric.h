@@ -26,7 +26,7 @@ class Ucx final : public UcxFabric {
   void progress() override;
   void rest(std::chrono::microseconds at_most) override;
   void kick(int peer) override;
-  void moved(int peer, const Exchange::Move&) override;
+  void moved(int peer, const NetLink::Move&) override;
   void drop(int peer) override;
 
  private:

@@ -66,6 +66,39 @@ class DeviceArena {
   gpu::Stream stream_;
 };
 
+/// Floats on a device, written and read in the order of a stream.
+struct Floats {
+  DeviceArena arena;
+  std::size_t count = 0;
+  Device device;
+  Status make(Context& c, std::size_t n, From from = From::ouro) {
+    count = n, device = c.device();
+    return arena.make(c, 4 * n, from);
+  }
+  View view() const { return View(arena.data(), count, DType::f32, device); }
+  Status fill(float v) {
+    std::vector<std::byte> bytes(4 * count);
+    for (std::size_t i = 0; i < count; ++i) std::memcpy(&bytes[4 * i], &v, 4);
+    return arena.write(bytes);
+  }
+  /// "" if all are v.
+  std::string expect(float v) {
+    auto bytes = arena.read();
+    if (!bytes.ok()) return bytes.status().message();
+    for (std::size_t i = 0; i < count; ++i) {
+      float x;
+      std::memcpy(&x, &(*bytes)[4 * i], 4);
+      if (x != v) return fmt::format("element {}: {} in place of {}", i, x, v);
+    }
+    return "";
+  }
+};
+#define OURO_EXPECT_ALL(floats, value)                            \
+  do {                                                            \
+    if (std::string said = (floats).expect(value); !said.empty()) \
+      return fmt::format("{}:{}: {}", __FILE__, __LINE__, said);  \
+  } while (0)
+
 /// First statement of a test that needs a device, real or fake.
 #define OURO_NEEDS_GPU() \
   if (!::ouro::test::has_gpu()) GTEST_SKIP() << "SKIP (no CUDA device)"

@@ -1,5 +1,5 @@
 // Device streams: order with the user's own work, several groups in any order, graphs, events between host
-// and device, messages, and what is refused in words.
+// and device, and what is refused in words. Messages are in messages_test.cc.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -10,39 +10,6 @@ namespace ouro::test {
 namespace {
 
 using gpu::gpu;
-
-/// Floats on a device, written and read in the order of a stream.
-struct Floats {
-  DeviceArena arena;
-  std::size_t count = 0;
-  Device device;
-  Status make(Context& c, std::size_t n, From from = From::ouro) {
-    count = n, device = c.device();
-    return arena.make(c, 4 * n, from);
-  }
-  View view() const { return View(arena.data(), count, DType::f32, device); }
-  Status fill(float v) {
-    std::vector<std::byte> bytes(4 * count);
-    for (std::size_t i = 0; i < count; ++i) std::memcpy(&bytes[4 * i], &v, 4);
-    return arena.write(bytes);
-  }
-  /// "" if all are v.
-  std::string expect(float v) {
-    auto bytes = arena.read();
-    if (!bytes.ok()) return bytes.status().message();
-    for (std::size_t i = 0; i < count; ++i) {
-      float x;
-      std::memcpy(&x, &(*bytes)[4 * i], 4);
-      if (x != v) return fmt::format("element {}: {} in place of {}", i, x, v);
-    }
-    return "";
-  }
-};
-#define OURO_EXPECT_ALL(floats, value)                            \
-  do {                                                            \
-    if (std::string said = (floats).expect(value); !said.empty()) \
-      return fmt::format("{}:{}: {}", __FILE__, __LINE__, said);  \
-  } while (0)
 
 class Paths : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, Paths, testing::Values("leader", "resident", "stream", "staged"),
@@ -151,55 +118,64 @@ TEST_P(Paths, GraphsReplay) {
   {
     if (OURO_TEST_TSAN && mode == Mode::processes) continue;
     OURO_NEEDS_GPU_EACH(GetParam(), mode, 3);
-    ASSERT_EQ(run(mode, 3,
-                  [&](Context& c) -> std::string {
-                    auto made = gpu().create_stream(c.device().index, 0);
-                    OURO_RANK_OK(made);
-                    {
-                      auto s = Stream::cuda(made->handle, made->device);
-                      OURO_RANK_OK(s);
-                      Floats a, b;
-                      OURO_RANK_OK(a.make(c, 2000));
-                      OURO_RANK_OK(b.make(c, 2000));
-                      // Everything that is made on first use is there before the capture.
-                      OURO_RANK_OK(a.fill(1));
-                      auto first = all_reduce(c.world(), a.view(), b.view(), ReduceOp::sum, *s);
-                      OURO_RANK_OK(first);
-                      OURO_RANK_OK(first->wait());
-                      OURO_RANK_OK(barrier(c.world()));
-                      OURO_RANK_OK(gpu().begin_capture(*made));
-                      auto w = all_reduce(c.world(), a.view(), b.view(), ReduceOp::sum, *s);
-                      if (staged) {
-                        OURO_RANK_CHECK(w.status().reason() == Reason::unsupported, "{}",
-                                        w.status().message());
-                        (void)gpu().end_capture(*made).ok();
-                      } else {
-                        OURO_RANK_OK(w);
-                        group_start();
-                        OURO_RANK_OK(broadcast(c.world(), b.view(), a.view(), 1, *s));
-                        OURO_RANK_OK(all_reduce(c.world(), a.view(), a.view(), ReduceOp::max, *s));
-                        OURO_RANK_OK(group_end());
-                        auto graph = gpu().end_capture(*made);
-                        OURO_RANK_OK(graph);
-                        float v = 1;
-                        OURO_RANK_OK(a.fill(v));
-                        for (int i = 0; i < 4; ++i) {
-                          OURO_RANK_OK(gpu().launch(*graph, *made));
-                          v *= 3;
-                          auto eager = all_reduce(c.world(), a.view(), b.view(), ReduceOp::min, *s);
-                          OURO_RANK_OK(eager);
-                        }
-                        OURO_RANK_OK(s->synchronize());
-                        OURO_EXPECT_ALL(a, v);
-                        OURO_EXPECT_ALL(b, v);
-                        OURO_RANK_OK(gpu().destroy_graph(*graph));
-                      }
-                      OURO_RANK_OK(barrier(c.world()));
-                    }
-                    OURO_RANK_OK(gpu().destroy_stream(*made));
-                    return only_ran(c.world(), GetParam());
-                  }),
-              "")
+    ASSERT_EQ(
+        run(mode, 3,
+            [&](Context& c) -> std::string {
+              auto made = gpu().create_stream(c.device().index, 0);
+              OURO_RANK_OK(made);
+              {
+                auto s = Stream::cuda(made->handle, made->device);
+                OURO_RANK_OK(s);
+                Floats a, b;
+                OURO_RANK_OK(a.make(c, 2000));
+                OURO_RANK_OK(b.make(c, 2000));
+                // Everything that is made on first use is there before the capture.
+                OURO_RANK_OK(a.fill(1));
+                auto first = all_reduce(c.world(), a.view(), b.view(), ReduceOp::sum, *s);
+                OURO_RANK_OK(first);
+                OURO_RANK_OK(first->wait());
+                OURO_RANK_OK(barrier(c.world()));
+                OURO_RANK_OK(gpu().begin_capture(*made));
+                auto w = all_reduce(c.world(), a.view(), b.view(), ReduceOp::sum, *s);
+                std::vector<float> x(9, 1);  // of the host: it would run once only
+                auto host = all_reduce(c.world(), std::span(x), std::span(x), ReduceOp::sum, *s);
+                OURO_RANK_CHECK(host.status().reason() == Reason::unsupported, "{}", host.status().message());
+                std::vector<float> y(9, 1);
+                group_start();
+                OURO_RANK_OK(all_reduce(c.world(), std::span(x), std::span(x), ReduceOp::sum, *s));
+                OURO_RANK_OK(all_reduce(c.world(), std::span(y), std::span(y), ReduceOp::sum, *s));
+                const Status both = group_end();
+                OURO_RANK_CHECK(both.reason() == Reason::unsupported, "{}", both.message());
+                if (staged) {
+                  OURO_RANK_CHECK(w.status().reason() == Reason::unsupported, "{}", w.status().message());
+                  (void)gpu().end_capture(*made).ok();
+                } else {
+                  OURO_RANK_OK(w);
+                  group_start();
+                  OURO_RANK_OK(broadcast(c.world(), b.view(), a.view(), 1, *s));
+                  OURO_RANK_OK(all_reduce(c.world(), a.view(), a.view(), ReduceOp::max, *s));
+                  OURO_RANK_OK(group_end());
+                  auto graph = gpu().end_capture(*made);
+                  OURO_RANK_OK(graph);
+                  float v = 1;
+                  OURO_RANK_OK(a.fill(v));
+                  for (int i = 0; i < 4; ++i) {
+                    OURO_RANK_OK(gpu().launch(*graph, *made));
+                    v *= 3;
+                    auto eager = all_reduce(c.world(), a.view(), b.view(), ReduceOp::min, *s);
+                    OURO_RANK_OK(eager);
+                  }
+                  OURO_RANK_OK(s->synchronize());
+                  OURO_EXPECT_ALL(a, v);
+                  OURO_EXPECT_ALL(b, v);
+                  OURO_RANK_OK(gpu().destroy_graph(*graph));
+                }
+                OURO_RANK_OK(barrier(c.world()));
+              }
+              OURO_RANK_OK(gpu().destroy_stream(*made));
+              return only_ran(c.world(), GetParam());
+            }),
+        "")
         << name(mode);
   }
 }
@@ -285,51 +261,6 @@ TEST(GpuStreams, DeviceMemoryOnHostStreamsAndInBatches) {
                           return "";
                         }),
             "");
-}
-
-TEST(GpuMessages, TravelBetweenDevicesAndTheHost) {
-  OURO_NEEDS_GPU();
-  for (Mode mode : {Mode::processes, Mode::threads})  // a process with threads cannot fork ranks
-  {
-    if (OURO_TEST_TSAN && mode == Mode::processes) continue;
-    ASSERT_EQ(run(mode, 3,
-                  [](Context& c) -> std::string {
-                    Group& g = c.world();
-                    const int next = (g.rank() + 1) % 3, prev = (g.rank() + 2) % 3;
-                    auto s = Stream::create(c.device());
-                    OURO_RANK_OK(s);
-                    Floats a, b;
-                    OURO_RANK_OK(a.make(c, 30'000));
-                    OURO_RANK_OK(b.make(c, 30'000));
-                    OURO_RANK_OK(a.fill(static_cast<float>(g.rank() + 1)));
-                    OURO_RANK_OK(b.fill(-1));
-                    group_start();
-                    OURO_RANK_OK(send(g, a.view(), next, 5, *s));
-                    OURO_RANK_OK(recv(g, b.view(), prev, 5, *s));
-                    OURO_RANK_OK(group_end());
-                    OURO_RANK_OK(s->synchronize());
-                    OURO_EXPECT_ALL(b, static_cast<float>(prev + 1));
-                    // Without a stream, a short message into a long buffer, from the host.
-                    if (g.rank() == 0) {
-                      const std::vector<float> x(10, 7);
-                      OURO_RANK_OK(send(g, std::span(x), 1));
-                    } else if (g.rank() == 1) {
-                      auto got = recv(g, b.view(), 0);
-                      OURO_RANK_OK(got);
-                      OURO_RANK_CHECK(got->bytes == 40 && got->source == 0, "{} bytes", got->bytes);
-                      auto bytes = b.arena.read();
-                      OURO_RANK_OK(bytes);
-                      float in, out;
-                      std::memcpy(&in, &(*bytes)[36], 4);
-                      std::memcpy(&out, &(*bytes)[40], 4);
-                      OURO_RANK_CHECK(in == 7 && out == 1, "{} {}", in, out);
-                    }
-                    OURO_RANK_OK(barrier(g));
-                    return "";
-                  }),
-              "")
-        << name(mode);
-  }
 }
 
 class GpuRefused : public Paths {};

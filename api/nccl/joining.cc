@@ -1,0 +1,123 @@
+// From a unique id to a group of all ranks. See joining.h.
+#include "api/nccl/joining.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/core/env.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/log.h"
+#include "runtime/network/interfaces.h"
+#include "transport/wire/frames.h"
+
+namespace ouro::nccl {
+namespace {
+
+/// A port of this host that nobody else gets meanwhile: bound, and not listening, until the rendezvous
+/// listens there.
+struct KeptPort {
+  Fd socket;
+  std::string place;
+};
+
+Result<KeptPort> keep_port() {
+  OURO_ASSIGN(const std::string address, rt::address_for_others());
+  OURO_ASSIGN(const rt::NetAddress at, rt::parse_address(address));
+  KeptPort kept;
+  kept.socket = Fd(::socket(at.at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  rt::NetAddress own;
+  own.length = sizeof own.at;
+  if (!kept.socket || setsockopt(kept.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      bind(kept.socket.get(), reinterpret_cast<const sockaddr*>(&at.at), at.length) != 0 ||
+      getsockname(kept.socket.get(), reinterpret_cast<sockaddr*>(&own.at), &own.length) != 0)
+    return Status(Reason::resource, fmt::format("no port on {}: {}", address, std::strerror(errno)));
+  kept.place = rt::to_string(own);
+  return kept;
+}
+
+/// What the roll call says goes into the options: which ranks are on this host, and where the hosts meet.
+void place(const Roll& roll, int rank, InitOptions* o) {
+  const HostKey& mine = roll.hosts[static_cast<std::size_t>(rank)];
+  const auto here = std::count(roll.hosts.begin(), roll.hosts.end(), mine);
+  if (here == std::ssize(roll.hosts)) return;
+  o->local_size = static_cast<int>(here);
+  o->local_rank = static_cast<int>(std::count(roll.hosts.begin(), roll.hosts.begin() + rank, mine));
+  o->host_id = wire::hex(mine);
+  o->rendezvous = roll.place;
+}
+
+Result<Context> enter_job(ncclComm_t comm, int nranks, const Meeting& meeting, int rank) {
+  InitOptions o;
+  o.rank = rank, o.world_size = nranks, o.id = meeting.job;
+  o.gpu = on_gpu(comm) ? comm->place.index : -1;
+  o.cancel = comm->cancelled;
+  if (nranks == 1 || meeting.process_alone) return Context::create(o);
+  Report report{.rank = rank, .world = nranks};
+  std::memcpy(report.job.data(), meeting.job.bytes + 8, report.job.size());
+  OURO_ASSIGN(report.host, own_host(rank));
+  const bool made_here = report.host == meeting.made_on;  // not where it is to count as another host
+  if (meeting.roll.places.empty())
+    return made_here ? Context::create(o)
+                     : unsupported("the unique id was made on another host, which has no network");
+  OURO_TRY(env::valid());
+  OURO_ASSIGN(const auto patience, env::real("OURO_JOIN_DEADLINE"));
+  const auto deadline = std::chrono::milliseconds(static_cast<std::int64_t>(patience.value_or(300) * 1000));
+  KeptPort port;
+  if (rank == 0) {
+    OURO_ASSIGN(port, keep_port());
+    report.place = port.place;
+    if (meeting.roll.waits) OURO_TRY(expect_ranks(meeting.roll, meeting.roll.places.front()).status());
+  }
+  OURO_ASSIGN(const auto roll, call_roll(meeting.roll, report, deadline, *comm->cancelled));
+  if (roll) {
+    place(*roll, rank, &o);
+  } else if (!made_here) {
+    return Status(
+        Failure{.reason = Reason::peer_unresponsive,
+                .text = fmt::format("the process that made the unique id, at {}, has ended; between hosts it "
+                                    "has to live until all ranks have joined",
+                                    meeting.roll.places.front()),
+                .detector = "roll call"});
+  } else {
+    OURO_INFO(BOOTSTRAP,
+              "the process that made the unique id has ended; all ranks are expected on this host");
+  }
+  return Context::create(o);
+}
+
+}  // namespace
+
+ncclResult_t join(const char* function, ncclComm_t comm, int nranks, const Meeting& meeting, int rank) {
+  auto context = enter_job(comm, nranks, meeting, rank);
+  if (!context.ok()) return note(comm, function, context.status());
+  auto family = std::make_shared<Family>(std::move(*context));
+  Group group = std::move(family->context.world());
+  if (!open(comm, std::move(family), std::move(group)))
+    return note(comm, function, Status(Reason::revoked, "aborted while it was being made"));
+  return ncclSuccess;
+}
+
+ncclResult_t join_as(const char* function, ncclComm_t parent, const ncclUniqueId& id, int nranks, int rank,
+                     const Config& config, ncclComm_t* out) {
+  auto meeting = meeting_of(&id, 1);
+  if (!meeting.ok()) return fail(parent, function, meeting.status());
+  const ncclComm_t comm = make_handle(config, rank, nranks, parent->place);
+  ncclResult_t joined;
+  {
+    const EndsToo reach(parent, [comm](const char* why) { stop(comm, why); });
+    joined = join(function, comm, nranks, *meeting, rank);
+  }
+  if (joined == ncclSuccess) {
+    *out = comm;
+  } else {
+    (void)fail(parent, joined, last_error_of(comm));
+    (void)retire(comm);
+  }
+  return joined;
+}
+
+}  // namespace ouro::nccl

@@ -1,0 +1,84 @@
+// Looking at the program's mappings. See pointers.h.
+#include "api/nccl/pointers.h"
+
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <string>
+
+namespace ouro::nccl {
+namespace {
+
+/// The first address of [from, to) that is not mapped with that right; nullopt: all are.
+std::optional<std::uintptr_t> first_hole(std::uintptr_t from, std::uintptr_t to, bool write) {
+  std::ifstream maps("/proc/self/maps");
+  if (!maps) return std::nullopt;
+  for (std::string line; from < to && std::getline(maps, line);) {
+    std::uintptr_t begin = 0, end = 0;
+    char read = '-', writes = '-';
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %c%c", &begin, &end, &read, &writes) != 4)
+      continue;
+    if (end <= from) continue;
+    if (begin > from || read != 'r' || (write && writes != 'w')) return from;
+    from = end;
+  }
+  return from < to ? std::optional(from) : std::nullopt;
+}
+
+ncclResult_t check(const char* function, const Call& c, const char* which, const void* data,
+                   std::size_t blocks, bool write) {
+  std::size_t bytes = 0;
+  if (!data || __builtin_mul_overflow(c.count * size_of(c.type), blocks, &bytes) || bytes == 0)
+    return ncclSuccess;
+  const auto at = reinterpret_cast<std::uintptr_t>(data);
+  const auto hole = first_hole(at, at + bytes, write);
+  if (!hole) return ncclSuccess;
+  return invalid_argument(c.comm, function, "{} {} of {} bytes: byte {} is not memory that can be {}", which,
+                          data, bytes, *hole - at, write ? "written" : "read");
+}
+
+}  // namespace
+
+ncclResult_t check_pointers(const char* function, const Call& c) {
+  const auto n = static_cast<std::size_t>(c.comm->size);
+  const bool root = c.root == c.comm->rank;
+  std::size_t in = 1, out = 1;  // blocks
+  switch (c.kind) {
+    case Kind::all_reduce:
+      break;
+    case Kind::reduce:
+      out = root ? 1 : 0;
+      break;
+    case Kind::broadcast:
+      in = root ? 1 : 0;
+      break;
+    case Kind::all_gather:
+      out = n;
+      break;
+    case Kind::reduce_scatter:
+      in = n;
+      break;
+    case Kind::all_to_all:
+      in = out = n;
+      break;
+    case Kind::gather:
+      out = root ? n : 0;
+      break;
+    case Kind::scatter:
+      in = root ? n : 0;
+      break;
+    case Kind::send:
+      out = 0;
+      break;
+    case Kind::recv:
+      in = 0;
+      break;
+  }
+  if (const ncclResult_t wrong = check(function, c, "sendbuff", c.in, in, false); wrong != ncclSuccess)
+    return wrong;
+  return check(function, c, "recvbuff", c.out, out, true);
+}
+
+}  // namespace ouro::nccl

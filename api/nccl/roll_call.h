@@ -1,0 +1,78 @@
+// The roll call of a communicator's ranks, before they join: who is on which host, and where the hosts meet.
+// The process that made the unique id listens; each rank reports there and hears of all. Used by joining.cc.
+#pragma once
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/core/status.h"
+#include "transport/wire/keys.h"
+
+namespace ouro::nccl {
+
+/// A host's name in 16 bytes: ranks with the same share memory.
+using HostKey = std::array<std::uint8_t, 16>;
+
+/// What an id says of its roll call.
+struct RollId {
+  wire::Nonce nonce{};                 ///< of the id; of several ids the first one's
+  std::array<std::uint8_t, 16> key{};  ///< authenticates reports and answers
+  std::vector<std::string> places;     ///< "ip:port", best first
+  bool waits = false;  ///< the listener may come later, with rank 0 (NCCL_COMM_ID), and is never given up
+};
+
+/// What one rank reports.
+struct Report {
+  wire::Nonce job{};
+  int rank = 0, world = 1;
+  HostKey host{};
+  std::string place;  ///< of rank 0: "ip:port", where the hosts will meet
+};
+
+/// What all have reported: the host of each rank, and rank 0's place.
+struct Roll {
+  std::vector<HostKey> hosts;
+  std::string place;
+};
+
+/// Listens in this process for the ranks of an id, for as long as it lives, at `place` ("ip:port", port 0 is
+/// one of the system's choice). Where it listens. Errors: resource, invalid.
+Result<std::string> expect_ranks(const RollId&, const std::string& place);
+
+/// Reports, and waits until all ranks have. nullopt: nobody listens any more, because the process that made
+/// the id has ended. Errors: peer-unresponsive (no way there), never-joined (with the ranks that are
+/// missing), refused (a rank twice), mismatch (ranks that disagree about their number), revoked.
+Result<std::optional<Roll>> call_roll(const RollId&, const Report&, std::chrono::milliseconds deadline,
+                                      const std::atomic<bool>& cancelled);
+
+namespace roll {  // what both ends send; all of it is fixed and little-endian
+
+inline constexpr std::size_t kPlace = 64;
+inline constexpr std::uint32_t kMostRanks = 65'536;
+struct Hello {
+  char magic[8];
+  wire::Nonce id, job;
+  std::array<std::uint8_t, 16> random;
+  std::uint32_t rank, world, patience_ms, spare;
+  HostKey host;
+  char place[kPlace];
+  wire::Key mac;  ///< HMAC of what precedes it
+};
+static_assert(sizeof(Hello) == 8 + 3 * 16 + 16 + 16 + kPlace + 32);
+struct Answer {
+  char magic[8];
+  std::uint32_t reason, bytes;  ///< Reason; what follows: a text, or kPlace bytes and a HostKey for each rank
+  wire::Key mac;                ///< HMAC of the hello's random bytes, magic, reason, bytes and what follows
+};
+static_assert(sizeof(Answer) == 48);
+inline constexpr char kHello[8] = {'o', 'u', 'r', 'o', '-', 'r', 'o', '1'};
+inline constexpr char kAnswer[8] = {'o', 'u', 'r', 'o', '-', 'r', 'a', '1'};
+
+Result<wire::Key> mac_of(const RollId&, const Hello&);
+Result<wire::Key> mac_of(const RollId&, const Hello&, const Answer&, wire::View follows);
+
+}  // namespace roll
+}  // namespace ouro::nccl

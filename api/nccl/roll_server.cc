@@ -1,0 +1,279 @@
+// Holding the roll call: one listener of the process, for the ranks of all ids that it made. See roll_call.h.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "api/nccl/roll_call.h"
+#include "runtime/core/deadline.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/fork.h"
+#include "runtime/core/log.h"
+#include "runtime/core/thread.h"
+#include "runtime/network/net_address.h"
+
+namespace ouro::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kToSpeak = 10s;        // for a connection to say who it is
+constexpr auto kAtLeast = 1s;         // what it has of that where many wait to be accepted
+constexpr std::size_t kSilent = 256;  // connections that have yet to speak; more wait in the backlog
+using roll::kMostRanks;
+constexpr std::size_t kIds = 10'000;  // that are remembered
+
+Result<Fd> listen_at(const std::string& place) {
+  OURO_ASSIGN(const rt::NetAddress at, rt::parse_address(place));
+  Fd s(::socket(at.at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  if (s) setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (!s || bind(s.get(), reinterpret_cast<const sockaddr*>(&at.at), at.length) != 0 ||
+      listen(s.get(), 1024) != 0)
+    return Status(Reason::resource, fmt::format("cannot listen on {}: {}", place, std::strerror(errno)));
+  close_in_children(s.get());
+  return s;
+}
+
+/// A connection, from its first byte to its answer.
+struct Line {
+  Fd socket;
+  Clock::time_point until;  ///< it is given up, or its rank's patience ends
+  roll::Hello hello{};
+  std::size_t got = 0;
+  bool known() const { return got == sizeof hello; }
+};
+
+/// The ranks of one communicator that have reported.
+struct Gathering {
+  std::map<std::uint32_t, Line> ranks;
+  std::uint32_t world = 0;
+};
+
+/// The listener and its thread. One for the process; a forked child that needs one has its own.
+class RollServer {
+ public:
+  static Result<RollServer*> make(const std::string& place) {
+    OURO_ASSIGN(Fd listener, listen_at(place));
+    rt::NetAddress own;
+    own.length = sizeof own.at;
+    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&own.at), &own.length);
+    auto* const server = new RollServer(std::move(listener));
+    server->place_ = rt::to_string(own);
+    try {
+      Thread("ouro-nccl-roll", [server] {
+        persist("the roll call", [server] { server->serve(); });
+      }).detach();
+    } catch (const std::exception& e) {
+      delete server;
+      return Status(Reason::resource, fmt::format("no thread for the roll call: {}", e.what()));
+    }
+    return server;
+  }
+  void expect(const RollId& id) {
+    std::lock_guard lock(mutex_);
+    if (ids_.insert_or_assign(id.nonce, id).second) order_.push_back(id.nonce);
+    if (order_.size() <= kIds) return;
+    ids_.erase(order_.front());
+    order_.pop_front();
+  }
+  const std::string& place() const { return place_; }
+
+ private:
+  explicit RollServer(Fd listener) : listener_(std::move(listener)) {}
+
+  void serve() {
+    for (;;) {
+      std::vector<pollfd> polls{{listener_.get(), POLLIN, 0}};
+      std::vector<Line*> lines;
+      for (Line& l : silent_) lines.push_back(&l);
+      for (auto& [job, g] : gatherings_)
+        for (auto& [rank, l] : g.ranks) lines.push_back(&l);
+      auto next = Clock::now() + 60s;
+      if (!room()) polls[0].events = 0, next = silent_.front().until - kToSpeak + kAtLeast;
+      for (Line* l : lines) polls.push_back({l->socket.get(), POLLIN, 0}), next = std::min(next, l->until);
+      const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()) + 1ms;
+      poll(polls.data(), polls.size(), static_cast<int>(std::clamp<std::int64_t>(wait.count(), 1, 60'000)));
+      for (std::size_t k = 1; k < polls.size(); ++k)
+        if (polls[k].revents != 0) hear(*lines[k - 1]);
+      settle();
+      accept();
+    }
+  }
+
+  /// Whether another connection can be accepted; perhaps in the place of one that has been silent for long.
+  bool room() const {
+    return silent_.size() < kSilent || Clock::now() >= silent_.front().until - kToSpeak + kAtLeast;
+  }
+  void accept() {
+    while (room()) {
+      Fd s(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!s) {
+        if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(10ms);
+        return;
+      }
+      close_in_children(s.get());
+      if (silent_.size() >= kSilent) silent_.pop_front();
+      silent_.push_back({std::move(s), Clock::now() + kToSpeak});
+    }
+  }
+
+  /// Reads on; a line that has ended or talks too much loses its socket.
+  void hear(Line& l) {
+    char beyond;
+    void* const to = l.known() ? &beyond : reinterpret_cast<char*>(&l.hello) + l.got;
+    const ssize_t n = ::recv(l.socket.get(), to, l.known() ? 1 : sizeof l.hello - l.got, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0 || l.known()) return l.socket.reset();
+    l.got += static_cast<std::size_t>(n);
+  }
+
+  /// Moves who has spoken to where it belongs, and answers who is to be answered.
+  void settle() {
+    const auto now = Clock::now();
+    for (auto at = silent_.begin(); at != silent_.end();) {
+      const auto line = at++;
+      if (!line->socket || (!line->known() && now >= line->until)) {
+        silent_.erase(line);
+      } else if (line->known()) {
+        admit(std::move(*line));
+        silent_.erase(line);
+      }
+    }
+    for (auto at = gatherings_.begin(); at != gatherings_.end();) {
+      Gathering& g = at->second;
+      std::erase_if(g.ranks, [](const auto& r) { return !r.second.socket; });  // it went, and may come again
+      const bool late =
+          std::any_of(g.ranks.begin(), g.ranks.end(), [&](const auto& r) { return now >= r.second.until; });
+      if (!g.ranks.empty() && g.ranks.size() < g.world && !late) {
+        ++at;
+        continue;
+      }
+      if (g.ranks.size() == g.world)
+        complete(g);
+      else if (late)
+        refuse_all(g, Reason::never_joined, missing(g));
+      at = gatherings_.erase(at);
+    }
+  }
+
+  static std::string missing(const Gathering& g) {
+    std::vector<std::uint32_t> ranks;
+    for (std::uint32_t r = 0; r < g.world && ranks.size() < 32; ++r)
+      if (!g.ranks.contains(r)) ranks.push_back(r);
+    return fmt::format("{} of {} ranks have come; ranks {{{}}}{} have not", g.ranks.size(), g.world,
+                       fmt::join(ranks, ","), ranks.size() + g.ranks.size() < g.world ? " and more" : "");
+  }
+
+  void admit(Line line) {
+    const roll::Hello& h = line.hello;
+    if (std::memcmp(h.magic, roll::kHello, sizeof h.magic) != 0) return;
+    const std::optional<RollId> id = find(h.id);
+    if (!id) return refuse_unsigned(line);  // it is another's, or has yet to be made here
+    const auto mac = roll::mac_of(*id, h);
+    if (!mac.ok() || !wire::equal(*mac, h.mac)) return refuse_unsigned(line);
+    if (h.world < 1 || h.world > kMostRanks || h.rank >= h.world) return;
+    Gathering& g = gatherings_[h.job];
+    if (g.ranks.empty()) g.world = h.world;
+    if (g.world != h.world) {
+      const std::string why =
+          fmt::format("rank {} says that there are {} ranks, others {}", h.rank, h.world, g.world);
+      answer(line, Reason::mismatch, text(why));
+      return refuse_all(g, Reason::mismatch, why);
+    }
+    if (g.ranks.contains(h.rank))
+      return answer(line, Reason::refused,
+                    text(fmt::format("rank {} of {} has come twice", h.rank, h.world)));
+    line.until = Clock::now() + std::chrono::milliseconds(h.patience_ms);
+    g.ranks.emplace(h.rank, std::move(line));
+  }
+
+  /// Who does not know the id, or knows one that is not known here, can be told nothing that it could check.
+  static void refuse_unsigned(const Line& l) {
+    roll::Answer a{};
+    std::memcpy(a.magic, roll::kAnswer, sizeof a.magic);
+    a.reason = static_cast<std::uint32_t>(Reason::refused);
+    (void)!::send(l.socket.get(), &a, sizeof a, MSG_NOSIGNAL);
+  }
+
+  std::optional<RollId> find(const wire::Nonce& nonce) {
+    std::lock_guard lock(mutex_);
+    const auto it = ids_.find(nonce);
+    return it == ids_.end() ? std::nullopt : std::optional(it->second);
+  }
+
+  void complete(Gathering& g) {
+    std::vector<std::uint8_t> all(roll::kPlace + g.world * sizeof(HostKey));
+    std::memcpy(all.data(), g.ranks.at(0).hello.place, roll::kPlace - 1);
+    for (const auto& [rank, l] : g.ranks)
+      std::memcpy(all.data() + roll::kPlace + rank * sizeof(HostKey), l.hello.host.data(), sizeof(HostKey));
+    for (auto& [rank, l] : g.ranks) answer(l, Reason::none, all);
+    OURO_INFO(BOOTSTRAP, "all {} ranks of a communicator have come to the roll call", g.world);
+  }
+  void refuse_all(Gathering& g, Reason reason, const std::string& why) {
+    for (auto& [rank, l] : g.ranks) answer(l, reason, text(why));
+    g.ranks.clear();
+  }
+  static std::vector<std::uint8_t> text(const std::string& s) { return {s.begin(), s.end()}; }
+
+  /// The last word to a rank; it fits into what the kernel buffers.
+  void answer(Line& l, Reason reason, const std::vector<std::uint8_t>& follows) {
+    const std::optional<RollId> id = find(l.hello.id);
+    roll::Answer a{};
+    std::memcpy(a.magic, roll::kAnswer, sizeof a.magic);
+    a.reason = static_cast<std::uint32_t>(reason), a.bytes = static_cast<std::uint32_t>(follows.size());
+    const auto mac = id ? roll::mac_of(*id, l.hello, a, follows) : Status(Reason::refused, "");
+    if (!mac.ok()) return l.socket.reset();
+    a.mac = *mac;
+    std::vector<std::uint8_t> whole(sizeof a);
+    std::memcpy(whole.data(), &a, sizeof a);
+    whole.insert(whole.end(), follows.begin(), follows.end());
+    const int flags = fcntl(l.socket.get(), F_GETFL);
+    fcntl(l.socket.get(), F_SETFL, flags & ~O_NONBLOCK);
+    const timeval patience{2, 0};
+    setsockopt(l.socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    for (std::size_t at = 0; at < whole.size();) {
+      const ssize_t n = ::send(l.socket.get(), whole.data() + at, whole.size() - at, MSG_NOSIGNAL);
+      if (n <= 0) break;
+      at += static_cast<std::size_t>(n);
+    }
+    l.socket.reset();
+  }
+
+  const Fd listener_;
+  std::string place_;
+  std::list<Line> silent_;
+  std::map<wire::Nonce, Gathering> gatherings_;  // by job
+  std::mutex mutex_;
+  std::map<wire::Nonce, RollId> ids_;
+  std::deque<wire::Nonce> order_;  // of ids_, the oldest first
+};
+
+}  // namespace
+
+Result<std::string> expect_ranks(const RollId& id, const std::string& place) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& servers = *new std::map<std::pair<unsigned, std::string>, RollServer*>;  // by forks and place
+  std::lock_guard lock(mutex);
+  RollServer*& server = servers[{forks(), place}];
+  if (!server) {
+    auto made = RollServer::make(place);
+    if (!made.ok()) return made.status();
+    server = *made;
+  }
+  server->expect(id);
+  return server->place();
+}
+
+}  // namespace ouro::nccl

@@ -1,0 +1,109 @@
+// Memory calls of a FakeGpu. See fake_allocator.h.
+#include "kernels/device/fake/fake_allocator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ouro::gpu::fake {
+namespace {
+Status no_bytes() { return invalid("an allocation of 0 bytes"); }
+}  // namespace
+
+Result<void*> Allocator::alloc(int device, std::size_t bytes) {
+  if (bytes == 0) return no_bytes();
+  OURO_TRY(control_.admit(FakeOp::alloc, device));
+  auto b = memory_.allocate(Origin::legacy, device, bytes);
+  return b.ok() ? Result<void*>((*b)->base) : b.status();
+}
+
+Result<Region> Allocator::alloc_shareable(int device, std::size_t bytes) {
+  if (bytes == 0) return no_bytes();
+  OURO_TRY(control_.admit(FakeOp::alloc, device));
+  if (!options_.shareable_memory) return unsupported("this device has no shareable memory");
+  auto b = memory_.allocate(Origin::region, device, bytes);
+  if (!b.ok()) return b.status();
+  return Region{device, (*b)->base, (*b)->bytes, (*b)->allocation};
+}
+
+Result<void*> Allocator::alloc_pinned(std::size_t bytes) {
+  if (bytes == 0) return no_bytes();
+  OURO_TRY(control_.admit_anywhere(FakeOp::alloc));
+  auto b = memory_.allocate(Origin::pinned, -1, bytes);
+  return b.ok() ? Result<void*>((*b)->base) : b.status();
+}
+
+Result<void*> Allocator::register_host(void* p, std::size_t bytes) {
+  OURO_TRY(control_.admit_anywhere(FakeOp::alloc));
+  return memory_.register_host(p, bytes);
+}
+
+Status Allocator::release(Origin origin, void* base, bool at_once) {
+  if (base == nullptr) return {};
+  auto b = memory_.at(origin, base);
+  if (!b.ok()) return b.status();
+  const int device = (*b)->device;
+  OURO_TRY(control_.admit_anywhere(FakeOp::free, std::max(device, 0)));
+  if (!at_once) OURO_TRY(streams_.quiesce(device));
+  if (!memory_.release(**b)) return invalid("released by two threads at once");
+  if (at_once) streams_.keep_until_idle(device, *b);
+  return device < 0 ? Status() : control_.lost(device);
+}
+
+Result<Fd> Allocator::export_fd(const Region& r) {
+  OURO_TRY(control_.admit(FakeOp::share, r.device));
+  return memory_.export_fd(r);
+}
+
+Result<Region> Allocator::import_fd(int device, const Fd& fd, std::size_t bytes) {
+  OURO_TRY(control_.admit(FakeOp::share, device));
+  if (!options_.shareable_memory) return unsupported("this device has no shareable memory");
+  return memory_.import_fd(device, fd, bytes);
+}
+
+Status Allocator::free_region(const Region& r) {
+  const auto b = memory_.around(r.data);
+  if (b == nullptr || b->allocation != r.handle || b->device != r.device)
+    return invalid(fmt::format("the region at {} does not exist, or was released already", r.data));
+  return release(b->origin == Origin::import_fd ? Origin::import_fd : Origin::region, r.data, true);
+}
+
+Result<IpcHandle> Allocator::ipc_export(void* base) {
+  if (!options_.ipc) return unsupported("this device has no IPC handles");
+  OURO_TRY(control_.admit_anywhere(FakeOp::share));
+  const auto b = memory_.around(base);
+  if (b != nullptr && b->device >= 0) {
+    OURO_TRY(control_.check(b->device));
+    if (b->origin != Origin::legacy) return unsupported(fmt::format("{} has no IPC handle", name(b->origin)));
+  }
+  return memory_.ipc_export(base);
+}
+
+Result<void*> Allocator::ipc_open(int device, const IpcHandle& handle) {
+  if (!options_.ipc) return unsupported("this device has no IPC handles");
+  OURO_TRY(control_.admit(FakeOp::share, device));
+  return memory_.ipc_open(device, handle, [&](int peer) { return peers_.reaches(device, peer); });
+}
+
+Status Allocator::ipc_close(int device, void* p) {
+  const auto b = memory_.around(p);
+  if (b != nullptr && b->origin == Origin::import_ipc && b->device != device)
+    return invalid(fmt::format("opened for device {}, closed for device {}", b->device, device));
+  if (p == nullptr) return invalid("no memory to close");
+  return release(Origin::import_ipc, p);
+}
+
+PointerInfo Allocator::pointer(const void* p) const {
+  PointerInfo info;
+  const auto b = memory_.around(p);
+  if (b == nullptr) {
+    info.kind = p == nullptr ? MemoryKind::unknown : MemoryKind::host;
+  } else if (b->device < 0) {
+    info.kind = MemoryKind::pinned;
+  } else {
+    info = {MemoryKind::device, b->device, b->base, b->bytes, b->allocation, b->origin == Origin::legacy};
+  }
+  return info;
+}
+
+}  // namespace ouro::gpu::fake

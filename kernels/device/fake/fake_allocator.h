@@ -1,0 +1,36 @@
+// The calls of a FakeGpu that concern memory. Used by fake_gpu.cc.
+#pragma once
+#include "kernels/device/fake/fake_peers.h"
+#include "kernels/device/fake/fake_streams.h"
+
+namespace ouro::gpu::fake {
+
+/// Gives memory out, shares it between processes, and takes it back once the work that may use it has ended.
+class Allocator {
+ public:
+  Allocator(const FakeOptions& options, Control& control, Memory& memory, Peers& peers, Streams& streams)
+      : options_(options), control_(control), memory_(memory), peers_(peers), streams_(streams) {}
+
+  Result<void*> alloc(int device, std::size_t bytes);
+  Result<Region> alloc_shareable(int device, std::size_t bytes);
+  Result<void*> alloc_pinned(std::size_t bytes);
+  Result<void*> register_host(void*, std::size_t bytes);
+  Result<Fd> export_fd(const Region&);
+  Result<Region> import_fd(int device, const Fd&, std::size_t bytes);
+  Status free_region(const Region&);
+  Result<IpcHandle> ipc_export(void* base);
+  Result<void*> ipc_open(int device, const IpcHandle&);
+  Status ipc_close(int device, void*);
+  PointerInfo pointer(const void*) const;
+  /// Regions (`at_once`) go without a wait; work that is enqueued keeps their pages until it has ended.
+  Status release(Origin, void* base, bool at_once = false);
+
+ private:
+  const FakeOptions& options_;
+  Control& control_;
+  Memory& memory_;
+  Peers& peers_;
+  Streams& streams_;
+};
+
+}  // namespace ouro::gpu::fake

@@ -1,0 +1,94 @@
+// What is enqueued on a FakeGpu, checked. See fake_submitter.h.
+#include "kernels/device/fake/fake_submitter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ouro::gpu::fake {
+namespace {
+
+constexpr int kThreadsOfMultiprocessor = 2048, kBlocksOfMultiprocessor = 32;
+
+Status no_body(const Kernel& kernel) {
+  return unsupported(fmt::format("kernel {} has no host body", kernel.name));
+}
+
+int resident(const FakeOptions& o, int threads) {
+  return o.multiprocessors * std::clamp(kThreadsOfMultiprocessor / threads, 1, kBlocksOfMultiprocessor);
+}
+
+}  // namespace
+
+Status Submitter::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
+  OURO_TRY(control_.admit(FakeOp::copy, stream.device));
+  if (bytes == 0) return {};
+  OURO_TRY(memory_.range(to, bytes).status());
+  OURO_TRY(memory_.range(from, bytes).status());
+  return streams_.enqueue(stream, FakeOp::copy, copy_work(memory_, to, from, bytes));
+}
+
+Status Submitter::set(void* to, std::uint8_t byte, std::size_t bytes, Stream stream) {
+  OURO_TRY(control_.admit(FakeOp::set, stream.device));
+  if (bytes == 0) return {};
+  auto target = memory_.range(to, bytes);
+  if (!target.ok()) return target.status();
+  if (*target == nullptr) return invalid(fmt::format("{} is not memory of a device, nor pinned", to));
+  return streams_.enqueue(stream, FakeOp::set, set_work(memory_, to, byte, bytes));
+}
+
+Status Submitter::enqueue(std::span<const MemOp> ops, Stream stream) {
+  OURO_TRY(control_.admit(FakeOp::mem_op, stream.device));
+  if (!options_.stream_values) return unsupported("this device has no stream memory operations");
+  for (const MemOp& op : ops) {
+    if (reinterpret_cast<std::uintptr_t>(op.address) % sizeof op.value != 0)
+      return invalid(fmt::format("{} is not aligned to {} bytes", op.address, sizeof op.value));
+    auto block = memory_.range(op.address, sizeof op.value);
+    if (!block.ok()) return block.status();
+    if (*block == nullptr || !(*block)->device_address)
+      return invalid(fmt::format("{} is not an address that devices know: see register_host", op.address));
+    OURO_TRY(peers_.check_access(stream.device, **block));
+  }
+  if (ops.empty()) return {};
+  return streams_.enqueue(stream, FakeOp::mem_op, mem_op_work(memory_, ops));
+}
+
+Status Submitter::launch(const Kernel& kernel, Shape shape, const void* args, Stream stream) {
+  OURO_TRY(control_.admit(FakeOp::kernel, stream.device));
+  if (kernel.host == nullptr) return no_body(kernel);
+  if (shape.blocks < 1 || shape.threads < 1 || shape.threads > kMaxThreads)
+    return invalid(fmt::format("{} blocks of {} threads for {}", shape.blocks, shape.threads, kernel.name));
+  if (kernel.arg_bytes != 0 && args == nullptr)
+    return invalid(fmt::format("no arguments for {}", kernel.name));
+  const int capacity = resident(options_, shape.threads);
+  if (kernel.spins && shape.blocks > capacity)
+    return Status(Reason::resource, fmt::format("{} spins with {} blocks of {} threads; {} fit at once",
+                                                kernel.name, shape.blocks, shape.threads, capacity));
+  return streams_.enqueue(stream, FakeOp::kernel, kernel_work(kernel, shape.blocks, args, capacity));
+}
+
+Status Submitter::call_host(Stream stream, void (*f)(void*), void* data) {
+  OURO_TRY(control_.admit(FakeOp::call_host, stream.device));
+  if (f == nullptr) return invalid("no function to call");
+  return streams_.enqueue(stream, FakeOp::call_host, host_work(f, data));
+}
+
+Status Submitter::free(void* p, Stream stream) {
+  OURO_TRY(control_.admit(FakeOp::free, stream.device));
+  auto block = memory_.at(Origin::legacy, p);
+  if (!block.ok()) return block.status();
+  std::lock_guard lock(streams_.lock());
+  auto q = streams_.find(stream);
+  if (!q.ok()) return q.status();
+  if ((*q)->capture != nullptr) return unsupported("memory cannot be freed in a capture here");
+  return streams_.push(
+      **q, {FakeOp::free, [&memory = memory_, b = *block](const Run&) { (void)memory.release(*b); }});
+}
+
+Result<int> Submitter::resident_blocks(const Kernel& kernel, int threads) const {
+  if (kernel.host == nullptr) return no_body(kernel);
+  if (threads < 1 || threads > kMaxThreads) return invalid(fmt::format("{} threads in a block", threads));
+  return resident(options_, threads);
+}
+
+}  // namespace ouro::gpu::fake

@@ -1,0 +1,33 @@
+// The calls of a FakeGpu that enqueue work. Used by fake_gpu.cc.
+#pragma once
+#include "kernels/device/fake/fake_peers.h"
+#include "kernels/device/fake/fake_streams.h"
+#include "kernels/device/fake/fake_work.h"
+
+namespace ouro::gpu::fake {
+
+/// Checks what is to run - addresses, arguments, how much fits on the device - and puts it onto its stream.
+class Submitter {
+ public:
+  Submitter(const FakeOptions& options, Control& control, Memory& memory, Peers& peers, Streams& streams)
+      : options_(options), control_(control), memory_(memory), peers_(peers), streams_(streams) {}
+
+  Status copy(void* to, const void* from, std::size_t bytes, Stream);
+  Status set(void* to, std::uint8_t byte, std::size_t bytes, Stream);
+  Status enqueue(std::span<const MemOp>, Stream);
+  Status launch(const Kernel&, Shape, const void* args, Stream);
+  Status call_host(Stream, void (*f)(void*), void* data);
+  /// Frees device memory when the stream comes to it. Errors: unsupported (in a capture), invalid.
+  Status free(void*, Stream);
+  /// Blocks of so many threads that the device has room for at once. Errors: unsupported (no body), invalid.
+  Result<int> resident_blocks(const Kernel&, int threads) const;
+
+ private:
+  const FakeOptions& options_;
+  Control& control_;
+  Memory& memory_;
+  Peers& peers_;
+  Streams& streams_;
+};
+
+}  // namespace ouro::gpu::fake

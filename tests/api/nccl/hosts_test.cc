@@ -1,0 +1,207 @@
+// Communicators over several hosts: processes that believe to be on hosts of their own (OURO_HOSTID), and the
+// roll call of their ranks. Hosts that are network namespaces are in hosts_test.py.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "ranks.h"
+#include "tests/timing.h"
+
+namespace ouro::test {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+/// Which ranks are on one host: the first half and the second ("halves"), every other one ("mixed"), or none
+/// ("apart").
+void settle_on_host(int rank, int size, const std::string& how) {
+  if (how == "apart")
+    setenv("NCCL_SHM_DISABLE", "1", 1);
+  else
+    setenv("NCCL_HOSTID", how == "halves" ? (rank < size / 2 ? "one" : "two") : rank % 2 ? "odd" : "even", 1);
+}
+
+int collectives(int rank, int size, ncclUniqueId id, const std::string& how) {
+  settle_on_host(rank, size, how);
+  return run_steps(rank, size, id, "types");
+}
+const KnownScenario kCollectives("hosts_collectives", collectives);
+
+TEST(Hosts, EveryCollectiveOfEveryTypeAndReduction) {
+  EXPECT_THAT(spawn(4, "hosts_collectives", "halves"), Each(0));
+  EXPECT_THAT(spawn(3, "hosts_collectives", "mixed"), Each(0));
+  EXPECT_THAT(spawn(2, "hosts_collectives", "apart"), Each(0));
+}
+
+int sum_of(ncclComm_t comm, int mine) {
+  int out = -1;
+  EXPECT_OK(ncclAllReduce(&mine, &out, 1, ncclInt32, ncclSum, comm, nullptr));
+  return out;
+}
+
+/// Messages of all pairs, derived communicators, and what is told of hosts.
+int life(int rank, int size, ncclUniqueId id, const std::string& how) {
+  settle_on_host(rank, size, how);
+  ncclComm_t comm = nullptr, child = nullptr;
+  if (ncclCommInitRank(&comm, size, id, rank) != ncclSuccess) {
+    std::fprintf(stderr, "%s\n", ncclGetLastError(nullptr));
+    return 2;
+  }
+  std::vector<int> mine(static_cast<std::size_t>(size) * 50'000, rank), theirs(mine.size());
+  EXPECT_OK(ncclGroupStart());
+  for (int p = 0; p < size; ++p) {
+    EXPECT_OK(ncclSend(mine.data() + 50'000 * p, 50'000, ncclInt32, p, comm, nullptr));
+    EXPECT_OK(ncclRecv(theirs.data() + 50'000 * p, 50'000, ncclInt32, p, comm, nullptr));
+  }
+  EXPECT_OK(ncclGroupEnd());
+  for (int p = 0; p < size; ++p) EXPECT_EQ(theirs[50'000 * static_cast<std::size_t>(p) + 49'999], p);
+  EXPECT_OK(ncclCommSplit(comm, rank % 2, -rank, &child, nullptr));
+  EXPECT_EQ(sum_of(child, rank), rank % 2 ? 4 : 2);
+  EXPECT_OK(ncclCommDestroy(child));
+  const ncclTeam_t lsa = ncclTeamLsa(comm), rail = ncclTeamRail(comm);
+  ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
+  EXPECT_OK(ncclCommQueryProperties(comm, &properties));
+  if (how == "halves") {
+    EXPECT_TRUE(lsa.nRanks == 2 && lsa.rank == rank % 2 && lsa.stride == 1);
+    EXPECT_TRUE(rail.nRanks == 2 && rail.rank == rank / 2 && rail.stride == 2);
+    EXPECT_EQ(ncclTeamRankToWorld(comm, lsa, 0), rank / 2 * 2);
+    EXPECT_EQ(ncclTeamRankToWorld(comm, rail, 1), rank % 2 + 2);
+    EXPECT_EQ(ncclTeamRankToLsa(comm, ncclTeamWorld(comm), rank ^ 1), (rank ^ 1) % 2);
+    EXPECT_EQ(ncclTeamRankToLsa(comm, ncclTeamWorld(comm), (rank + 2) % 4), -1);
+    EXPECT_EQ(properties.nLsaTeams, 2);
+  } else {  // of ranks that are not next to each other none can reach the others by arithmetic
+    EXPECT_TRUE(lsa.nRanks == 1 && lsa.rank == 0);
+    EXPECT_TRUE(rail.nRanks == 4 && rail.rank == rank && rail.stride == 1);
+    EXPECT_EQ(properties.nLsaTeams, 4);
+  }
+  if (rank == 3) kill(getpid(), SIGKILL);
+  int x = 1, y = 0, gone = 3;
+  EXPECT_EQ(ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comm, nullptr), ncclRemoteError);
+  EXPECT_THAT(ncclGetLastError(comm), HasSubstr("rank 3"));
+  EXPECT_OK(ncclCommShrink(comm, &gone, 1, &child, nullptr, NCCL_SHRINK_ABORT));
+  EXPECT_EQ(sum_of(child, rank), 3);
+  EXPECT_OK(ncclCommAbort(comm));
+  EXPECT_OK(ncclCommDestroy(child));
+  return ::testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
+}
+const KnownScenario kLife("hosts_life", life);
+
+TEST(Hosts, MessagesDerivedCommunicatorsAndADeadRank) {
+  EXPECT_THAT(spawn(4, "hosts_life", "halves"), ElementsAre(0, 0, 0, -SIGKILL));
+  EXPECT_THAT(spawn(4, "hosts_life", "mixed"), ElementsAre(0, 0, 0, -SIGKILL));
+  EXPECT_THAT(spawn(4, "hosts_life", "apart"), ElementsAre(0, 0, 0, -SIGKILL));
+}
+
+/// NCCL_COMM_ID: every rank makes the id by itself, and rank 0 listens there, late.
+int by_address(int rank, int size, ncclUniqueId, const std::string& place) {
+  setenv("NCCL_COMM_ID", place.c_str(), 1);
+  if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  for (int i = 0; i < 2; ++i) {
+    ncclUniqueId id;
+    ncclComm_t comm = nullptr;
+    if (ncclGetUniqueId(&id) != ncclSuccess || ncclCommInitRank(&comm, size, id, rank) != ncclSuccess) {
+      std::fprintf(stderr, "%s\n", ncclGetLastError(nullptr));
+      return 2;
+    }
+    if (sum_of(comm, rank) != size * (size - 1) / 2 || ncclCommDestroy(comm) != ncclSuccess) return 3;
+  }
+  return 0;
+}
+const KnownScenario kByAddress("by_address", by_address);
+
+TEST(TimedRollCall, AtAnAddressThatEveryRankKnows) {
+  const std::string port = std::to_string(20'000 + getpid() % 10'000);
+  EXPECT_THAT(spawn(3, "by_address", "127.0.0.1:" + port), Each(0));
+}
+
+TEST(TimedRollCall, NamesWhoHasNotCome) {
+  setenv("OURO_JOIN_DEADLINE", "0.5", 1);
+  ncclUniqueId id;
+  OURO_OK(ncclGetUniqueId(&id));
+  std::vector<std::thread> threads;
+  for (const int r : {0, 2})
+    threads.emplace_back([&, r] {
+      ncclComm_t comm = nullptr;
+      const auto begin = Clock::now();
+      EXPECT_EQ(ncclCommInitRank(&comm, 4, id, r), ncclRemoteError);
+      EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("ranks {1,3} have not"));
+  unsetenv("OURO_JOIN_DEADLINE");
+}
+
+/// Connections to where the ranks of an id report, which say nothing.
+std::vector<int> strangers(const ncclUniqueId& id, int many) {
+  constexpr std::size_t kPlace = 72;  // of the address in an id
+  const std::string place(reinterpret_cast<const char*>(&id) + kPlace);
+  const std::size_t colon = place.rfind(':');
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(place.substr(colon + 1))));
+  EXPECT_EQ(inet_pton(AF_INET, place.substr(0, colon).c_str(), &to.sin_addr), 1) << place;
+  std::vector<int> sockets;
+  for (int k = 0; k < many; ++k) {
+    sockets.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(sockets.back(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+  }
+  return sockets;
+}
+
+TEST(TimedRollCall, NeitherStrangersNorACrowdKeepARankOut) {
+  setenv("OURO_JOIN_DEADLINE", "6", 1);
+  ncclUniqueId id;
+  OURO_OK(ncclGetUniqueId(&id));
+  const std::vector<int> silent = strangers(id, 300);
+  constexpr int kRanks = 100;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kRanks; ++r)
+    threads.emplace_back([&, r] {
+      ncclComm_t comm = nullptr;
+      EXPECT_EQ(ncclCommInitRank(&comm, kRanks + 1, id, r), ncclRemoteError);
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("100 of 101 ranks have come; ranks {100} have not"));
+  for (const int s : silent) close(s);
+  unsetenv("OURO_JOIN_DEADLINE");
+}
+
+TEST(RollCall, RefusesRanksThatDoNotFit) {
+  ncclUniqueId id;
+  OURO_OK(ncclGetUniqueId(&id));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t first = nullptr, same = nullptr, more = nullptr;
+  ASSERT_EQ(ncclCommInitRankConfig(&first, 3, id, 1, &config), ncclInProgress);
+  // The same rank again: it, or the first, is refused, whoever came later.
+  ASSERT_EQ(ncclCommInitRankConfig(&same, 3, id, 1, &config), ncclInProgress);
+  ncclResult_t states[2] = {ncclInProgress, ncclInProgress};
+  for (const auto end = Clock::now() + kHang;
+       states[0] == ncclInProgress && states[1] == ncclInProgress && Clock::now() < end;) {
+    EXPECT_OK(ncclCommGetAsyncError(first, &states[0]));
+    EXPECT_OK(ncclCommGetAsyncError(same, &states[1]));
+  }
+  const bool which = states[1] != ncclInProgress;
+  EXPECT_EQ(states[which], ncclInvalidUsage);
+  EXPECT_THAT(ncclGetLastError(which ? same : first), HasSubstr("rank 1 of 3 has come twice"));
+  // Another number of ranks: all are told.
+  ASSERT_EQ(ncclCommInitRankConfig(&more, 4, id, 2, &config), ncclInProgress);
+  const ncclComm_t waiting = which ? first : same;
+  EXPECT_EQ(settle(waiting), ncclInvalidUsage);
+  EXPECT_EQ(settle(more), ncclInvalidUsage);
+  EXPECT_THAT(ncclGetLastError(waiting), HasSubstr("rank 2 says that there are 4 ranks, others 3"));
+  for (auto c : {first, same, more}) EXPECT_OK(ncclCommAbort(c));
+}
+
+}  // namespace
+}  // namespace ouro::test

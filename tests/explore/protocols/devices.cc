@@ -1,0 +1,271 @@
+// Words between GPUs and hosts: arrival records and the words of streams on the leader's path, and the flags
+// and packets of resident kernels, whose bodies run on the host, too.
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "kernels/gpu/resident_memory.h"
+#include "runtime/exec/gpu/gpu_arrivals.h"
+#include "tests/explore/protocols/protocols.h"
+#include "tests/explore/rank/member.h"
+
+namespace explore {
+namespace devices {
+
+using namespace ouro;
+using At = Fault::At;
+using What = Fault::What;
+
+/// One writer hands chunks over by a flag, one reader gives them back by another.
+class Flags final : public Program {
+ public:
+  int fibers() const override { return 2; }
+  Rules rules() const override { return {.sleeps = false}; }
+  void set_up() override {
+    full_ = make<std::uint64_t>("flag.full");
+    freed_ = make<std::uint64_t>("flag.freed");
+    data_ = make<std::uint64_t>("flag.data", 2);
+  }
+  void run(int fiber) override {
+    for (std::uint64_t k = 1; k <= 3; ++k)
+      if (fiber == 0) {
+        await(freed_, k - 1);
+        data_[0] = k, data_[1] = 10 * k;
+        gpu::store_release(full_, k, false);
+      } else {
+        await(full_, k);
+        check(data_[0] == k && data_[1] == 10 * k, "a wrong chunk");
+        gpu::store_release(freed_, k, false);
+      }
+  }
+
+ private:
+  static void await(const std::uint64_t* flag, std::uint64_t at_least) {
+    while (gpu::load_acquire(flag, false) < at_least) gpu::pause();
+  }
+  std::uint64_t *full_ = nullptr, *freed_ = nullptr, *data_ = nullptr;
+};
+
+/// Packets that carry their own flags, in places that take turns; the answer says that a place may be reused.
+class Packets final : public Program {
+ public:
+  explicit Packets(std::uint32_t rounds) : rounds_(rounds) {}
+  int fibers() const override { return 2; }
+  Rules rules() const override { return {.sleeps = false}; }
+  void set_up() override {
+    for (int side = 0; side < 2; ++side) {
+      packets_[side] = make<gpu::Packet>("packets", 2);
+      for (int i = 0; i < 2; ++i)
+        label(&packets_[side][i].half[0], 8, "packet.first"),
+            label(&packets_[side][i].half[1], 8, "packet.second");
+    }
+  }
+  void run(int fiber) override {
+    for (std::uint32_t flag = 1; flag <= rounds_;
+         ++flag) {  // each waits for the other's, as in an all-reduce
+      gpu::store_packet(&packets_[fiber][flag % 2], value(fiber, flag), flag);
+      std::uint64_t data = 0;
+      while (!gpu::load_packet(&packets_[1 - fiber][flag % 2], flag, &data)) gpu::pause();
+      check(data == value(1 - fiber, flag), "a wrong packet");
+    }
+  }
+
+ private:
+  static std::uint64_t value(int side, std::uint32_t flag) {
+    return static_cast<std::uint64_t>(side + 1) << 60 | static_cast<std::uint64_t>(flag) << 40 | flag;
+  }
+  const std::uint32_t rounds_;
+  gpu::Packet* packets_[2] = {};
+};
+
+/// The words and records of all ranks, with their names.
+void make_device_words(int ranks) {
+  job = new Job{.ranks = ranks};
+  job->device_words = *device::Segment::create(rt::GpuWords::bytes(ranks), "device words");
+  std::memset(job->device_words->data(), 0, job->device_words->bytes());  // set_up() may count there
+  const auto open = *rt::GpuWords::open(job->device_words, ranks);
+  label(&open->arrival(0, 0),
+        sizeof(rt::GpuArrival) * rt::GpuWords::kArrivals * static_cast<std::size_t>(ranks), "gpu record");
+  for (int r = 0; r < ranks; ++r)
+    label(open->ready(r).host, 4, "ready"), label(open->done(r).host, 4, "done");
+  label(&open->led(), 8, "led");
+}
+
+rt::GpuTeam* make_team(const rt::Members& members) {
+  static rt::ControlPage no_page;
+  return new rt::GpuTeam{.context = bare_context(no_page),
+                         .members = members,
+                         .waiter = *new RankWaiter(make<std::uint32_t>("abort")),
+                         .rank = members.rank(),
+                         .size = members.size(),
+                         .key = 1,
+                         .deadline = std::chrono::hours(1)};
+}
+
+/// All-reduces on the leader's path: ranks announce them, the last one leads, and streams wait for words. A
+/// rank stands for its stream, too: words are written and waited for as streams do it.
+class Leader final : public Program {
+ public:
+  Leader(int ranks, int operations) : ranks_(ranks), operations_(operations) {
+    for (int r = 0; r < ranks; ++r) groups_.push_back(&members_of(r, ranks));
+    plan_.folded = 4711;
+    plan_.op.collective = Collective::all_reduce;
+  }
+  int fibers() const override { return ranks_; }
+  Rules rules() const override { return {.sleeps = false}; }
+  void set_up() override {
+    make_device_words(ranks_);
+    buffers_ = make<std::uint64_t>("device memory", static_cast<std::size_t>(ranks_) * 2);
+    for (int r = 0; r < ranks_; ++r)
+      arrivals_[r] = new rt::GpuArrivals(*make_team(*groups_[static_cast<std::size_t>(r)]));
+  }
+  void run(int fiber) override {
+    rt::GpuArrivals& arrivals = *arrivals_[fiber];
+    for (int k = 0; k < operations_; ++k) {
+      bool last = false;
+      const transport::GpuRef in{static_cast<std::uint64_t>(fiber + 1), static_cast<std::uint64_t>(k), 0};
+      check(arrivals.announce(plan_, static_cast<std::uint64_t>(k) + 1, false, in, in, &last).ok(),
+            "ranks of one operation disagree");
+      const rt::GpuWords& words = *arrivals.words();
+      if (last)
+        lead(fiber, k, arrivals, words);
+      else
+        follow(fiber, k, words);
+      check(output(fiber) == sum(k), "a wrong result");
+    }
+  }
+
+ private:
+  std::uint64_t& input(int r) { return buffers_[2 * r]; }
+  std::uint64_t& output(int r) { return buffers_[2 * r + 1]; }
+  static std::uint64_t value(int r, int k) { return static_cast<std::uint64_t>(100 * (r + 1) + k); }
+  std::uint64_t sum(int k) const {
+    std::uint64_t s = 0;
+    for (int r = 0; r < ranks_; ++r) s += value(r, k);
+    return s;
+  }
+  // Operations of streams on words: what comes before a write is visible to whoever has waited for it.
+  static void set(const rt::GpuWord& w, std::uint32_t v) {
+    std::atomic_ref(*w.host).store(v, std::memory_order_release);
+  }
+  static void await(const rt::GpuWord& w) {
+    while (std::atomic_ref(*w.host).load(std::memory_order_acquire) != 1) std::this_thread::yield();
+  }
+  void follow(int rank, int k, const rt::GpuWords& words) {
+    input(rank) = value(rank, k);  // by what was in the stream before
+    set(words.ready(rank), 1);
+    await(words.done(rank));
+    set(words.done(rank), 0);
+  }
+  void lead(int rank, int k, rt::GpuArrivals& arrivals, const rt::GpuWords& words) {
+    for (int r = 0; r < ranks_; ++r) {
+      const rt::GpuArrival record = arrivals.record(r);
+      check(record.in.id == static_cast<std::uint64_t>(r + 1) &&
+                record.in.offset == static_cast<std::uint64_t>(k),
+            "a record of another operation");
+    }
+    arrivals.release_records();
+    input(rank) = value(rank, k);
+    for (int r = 0; r < ranks_; ++r)
+      if (r != rank) await(words.ready(r)), set(words.ready(r), 0);
+    std::uint64_t total = 0;
+    for (int r = 0; r < ranks_; ++r) total += input(r);
+    for (int r = 0; r < ranks_; ++r) output(r) = total;
+    for (int r = 0; r < ranks_; ++r)
+      if (r != rank) set(words.done(r), 1);
+  }
+
+  const int ranks_, operations_;
+  std::vector<const rt::Members*> groups_;
+  rt::Plan plan_;
+  std::uint64_t* buffers_ = nullptr;
+  rt::GpuArrivals* arrivals_[4] = {};
+};
+
+/// Rank 0 is 64 operations ahead, and comes round to the records that rank 1, which leads them all, reads.
+class Records final : public Program {
+ public:
+  Records() {
+    plan_.folded = 4711;
+    plan_.op.collective = Collective::all_reduce;
+    for (int r = 0; r < 2; ++r) groups_.push_back(&members_of(r, 2));
+  }
+  int fibers() const override { return 2; }
+  Rules rules() const override { return {.sleeps = false}; }
+  void set_up() override {
+    make_device_words(2);
+    for (int r = 0; r < 2; ++r)
+      arrivals_[r] = new rt::GpuArrivals(*make_team(*groups_[static_cast<std::size_t>(r)]));
+    for (std::uint64_t k = 0; k < rt::GpuWords::kArrivals; ++k) announce(0, k);
+  }
+  void run(int fiber) override {
+    const std::uint64_t first = fiber == 0 ? rt::GpuWords::kArrivals : 0;
+    for (std::uint64_t k = first; k < first + 2; ++k) announce(fiber, k);
+  }
+
+ private:
+  void announce(int rank, std::uint64_t k) {
+    bool last = false;
+    const transport::GpuRef at{static_cast<std::uint64_t>(rank + 1), k, 0};
+    check(arrivals_[rank]->announce(plan_, k + 1, false, at, at, &last).ok(),
+          "ranks of one operation disagree");
+    check(last == (rank == 1), "the wrong rank leads");
+    if (!last) return;
+    check(arrivals_[1]->record(0).in.offset == k, "a record of another operation");
+    arrivals_[1]->release_records();
+  }
+  rt::Plan plan_;
+  std::vector<const rt::Members*> groups_;
+  rt::GpuArrivals* arrivals_[2] = {};
+};
+
+}  // namespace devices
+
+void add_devices(std::vector<Protocol>* all) {
+  using namespace devices;
+  all->push_back({"devices.flags",
+                  "chunks between resident kernels (load_acquire, store_release of kernels/gpu)",
+                  new Flags,
+                  true,
+                  {{"a chunk is handed over without release", "flag.full", At::store, What::relax},
+                   {"a chunk is taken without acquire", "flag.full", At::load, What::relax},
+                   {"memory is given back without release", "flag.freed", At::store, What::relax},
+                   {"memory is reused without acquire", "flag.freed", At::load, What::relax},
+                   {"memory is reused one round early", "flag.freed", At::load, What::add, 1}}});
+  all->push_back(
+      {"devices.packets",
+       "packets with flags between resident kernels (store_packet, load_packet)",
+       new Packets(2),
+       true,
+       {{"the second half is taken for there", "packet.second", At::load, What::add, std::int64_t{2} << 32},
+        {"the second half is not written", "packet.second", At::store, What::drop}}});
+  all->push_back({"devices.packets_again",
+                  "the same until the first place is used again",
+                  new Packets(3),
+                  false,
+                  {{"the second half is not written", "packet.second", At::store, What::drop}}});
+  all->push_back({"devices.leader",
+                  "two all-reduces of two ranks on the leader's path (GpuArrivals, GpuWords)",
+                  new Leader(2, 2),
+                  true,
+                  {{"ranks are counted in without order", "device words", At::change, What::relax},
+                   {"two ranks count themselves in at once", "device words", At::change, What::tear},
+                   {"a stream says it is ready without release", "ready", At::store, What::relax},
+                   {"a stream says it is done without release", "done", At::store, What::relax},
+                   {"a stream waits without acquire", "done", At::load, What::relax}}});
+  all->push_back(
+      {"devices.records",
+       "operations of a rank that is 64 ahead: it waits until its records have been read (announce, led)",
+       new Records,
+       true,
+       {{"records are released without release", "led", At::store, What::relax},
+        {"the look for room does not acquire", "led", At::load, What::relax},
+        {"records are used one operation early", "led", At::load, What::add, 1}}});
+  all->push_back({"devices.leader_three",
+                  "the same of three ranks",
+                  new Leader(3, 2),
+                  false,
+                  {{"ranks are counted in without order", "device words", At::change, What::relax}}});
+}
+
+}  // namespace explore

@@ -1,0 +1,202 @@
+// Control pages: signatures, votes and errors that others read while they change, and the decision of
+// shrink().
+#include <atomic>
+#include <optional>
+
+#include "tests/explore/protocols/protocols.h"
+#include "tests/explore/rank/member.h"
+
+namespace explore {
+namespace pages {
+
+using namespace ouro;
+using At = Fault::At;
+using What = Fault::What;
+
+rt::Signature signature_of(std::uint64_t seq) { return {seq * 1000 + 1, seq * 1000 + 2}; }
+
+/// A rank enters operations whose entries share a place; another asks for both.
+class Signatures final : public Program {
+ public:
+  int fibers() const override { return 2; }
+  void set_up() override { pages_ = new Pages(1); }
+  void run(int fiber) override {
+    rt::GroupRecord& record = pages_->page(0).groups[0];
+    constexpr std::uint64_t kSecond = 1 + rt::kHistory;
+    if (fiber == 0) {
+      rt::enter(record, 1, signature_of(1));
+      rt::enter(record, kSecond, signature_of(kSecond));
+      return;
+    }
+    const std::uint64_t entered = record.entered.get();
+    for (const std::uint64_t seq : {std::uint64_t{1}, kSecond}) {
+      const auto s = rt::entered_as(record, seq);
+      check(!s || *s == signature_of(seq), "a signature that was not entered");
+      check(s || seq != kSecond || entered != kSecond, "what was entered last is not there");
+    }
+  }
+
+ private:
+  Pages* pages_ = nullptr;
+};
+
+/// A rank votes twice while another reads its register.
+class Votes final : public Program {
+ public:
+  int fibers() const override { return 2; }
+  void set_up() override { pages_ = new Pages(1); }
+  void run(int fiber) override {
+    rt::VoteRegister& v = pages_->page(0).votes[0];
+    if (fiber == 0) {
+      for (std::uint64_t k = 1; k <= 2; ++k) rt::write(v, vote(k));
+      return;
+    }
+    const auto seen = rt::read(v, Pages::kKey);
+    check(!seen || *seen == rt::Vote{} || *seen == vote(1) || *seen == vote(2), "a vote that nobody gave");
+  }
+
+ private:
+  static rt::Vote vote(std::uint64_t k) {
+    rt::Vote v{.promised = k, .accepted = k};
+    for (std::uint64_t& w : v.value.dead.words) w = k;
+    for (std::uint64_t& w : v.suspects.words) w = k;
+    v.value.resume = k;
+    return v;
+  }
+  Pages* pages_ = nullptr;
+};
+
+/// A member fails and publishes why; another adopts it.
+class Errors final : public Program {
+ public:
+  int fibers() const override { return 2; }
+  void set_up() override {
+    job = new Job{.ranks = 2};
+    job->make_links();
+    const Pages& pages = *new Pages(2);
+    for (int r = 0; r < 2; ++r) members_[r] = new Member(pages, *groups_[r]);
+  }
+  void run(int fiber) override {
+    rt::FailureDetector& detector = members_[fiber]->detector;
+    if (fiber == 1) {
+      (void)detector.fail({.reason = Reason::data_corrupt, .text = "a checksum", .rank = 0, .seq = 5},
+                          nullptr, true);
+      return;
+    }
+    for (int look = 0; look < 2; ++look) detector.adopt_errors();
+    const Status s = detector.status();
+    check(s.ok() == detector.ok(), "the abort word and the error differ");
+    if (!s.ok())
+      check(s.reason() == Reason::data_corrupt && s.failure()->seq == 5 && s.failure()->text == "a checksum",
+            "an error that nobody published");
+  }
+
+ private:
+  const rt::Members* const groups_[2] = {&members_of(0, 2), &members_of(1, 2)};  // outlive executions
+  Member* members_[2] = {};
+};
+
+/// Members agree on who is left, while one of them, maybe the one that decides, dies at any step.
+class Shrink final : public Program {
+ public:
+  Shrink(int ranks, int dies) : ranks_(ranks), dies_(dies) {
+    for (int r = 0; r < ranks; ++r) groups_.push_back(&members_of(r, ranks));
+  }
+  int fibers() const override { return ranks_ + 1; }
+  Rules rules() const override { return {.timeouts = 40, .mortal = 1u << dies_}; }
+  void set_up() override {
+    job = new Job{.ranks = ranks_};
+    job->make_links();
+    const Pages& pages = *new Pages(ranks_);
+    for (int r = 0; r < ranks_; ++r) {
+      members_[r] = new Member(pages, *groups_[static_cast<std::size_t>(r)]);
+      members_[r]->record.completed.value = static_cast<std::uint64_t>(10 + r);
+      verdicts_[r] = nullptr;
+    }
+  }
+  void run(int fiber) override {
+    if (fiber == ranks_) return bury();
+    const auto verdict = members_[fiber]->survivors.agree(true);
+    check(verdict.ok(), "no verdict");
+    verdicts_[fiber] = new rt::Verdict(*verdict);
+  }
+  void finish() override {
+    const rt::Verdict* one = nullptr;
+    for (int r = 0; r < ranks_; ++r) {
+      const rt::Verdict* const v = verdicts_[r];
+      if (!v) {
+        check(r == dies_, "a survivor has come to no verdict");
+        continue;
+      }
+      if (!one) one = v;
+      check(*v == *one, "survivors have come to different verdicts");
+      check(!v->dead.has(r), "a survivor was given up");
+      std::uint64_t resume = ~std::uint64_t{0};
+      for (int m = 0; m < ranks_; ++m)
+        if (!v->dead.has(m)) resume = std::min<std::uint64_t>(resume, static_cast<std::uint64_t>(11 + m));
+      check(v->resume == resume && v->dead.count() <= 1 && (v->dead.count() == 0 || v->dead.has(dies_)),
+            "a wrong verdict");
+    }
+  }
+
+ private:
+  /// What the watch threads of all others do.
+  void bury() {
+    kill(dies_);
+    for (int r = 0; r < ranks_; ++r)
+      if (r != dies_) members_[r]->job_members.note_death(dies_);
+  }
+  const int ranks_, dies_;
+  std::vector<const rt::Members*> groups_;
+  Member* members_[4] = {};
+  rt::Verdict* verdicts_[4] = {};
+};
+
+}  // namespace pages
+
+void add_pages(std::vector<Protocol>* all) {
+  using namespace pages;
+  all->push_back({"pages.signatures",
+                  "two entries at one place of the history, and a reader (enter, entered_as)",
+                  new Signatures,
+                  true,
+                  {{"the tag is not cleared", "history.tag", At::store, What::drop},
+                   {"the first word is stored without release", "history.what", At::store, What::relax},
+                   {"the words are loaded without acquire", "history.count", At::load, What::relax},
+                   {"the tag is stored without release", "history.tag", At::store, What::relax},
+                   {"the tag is loaded without acquire", "history.tag", At::load, What::relax}}});
+  all->push_back({"pages.votes",
+                  "a register that is written twice, and a reader (write, read)",
+                  new Votes,
+                  false,
+                  {{"the version is stored without release", "vote.version", At::store, What::relax},
+                   {"the halves are stored without release", "vote.halves", At::store, What::relax},
+                   {"the halves are loaded without acquire", "vote.halves", At::load, What::relax},
+                   {"the version is loaded without acquire", "vote.version", At::load, What::relax}}});
+  all->push_back({"pages.errors",
+                  "an error that one member publishes and another adopts (FailureDetector, OwnRecords)",
+                  new Errors,
+                  true,
+                  {{"the error is pointed to without release", "error", At::store, What::relax},
+                   {"the error is looked up without acquire", "error", At::load, What::relax}}});
+  all->push_back({"pages.shrink",
+                  "two members agree on survivors, and the decider may die at any step (Survivors)",
+                  new Shrink(2, 0),
+                  false,
+                  {{"the decision is announced before it is written", "decided", At::store, What::relax},
+                   {"the decision is read without acquire", "decided", At::load, What::relax},
+                   {"a decision that was left behind is not seen", "who is dead", At::load, What::relax}}});
+  all->push_back({"pages.shrink_three",
+                  "three members, of which the decider may die at any step",
+                  new Shrink(3, 0),
+                  false,
+                  {{"the decision is announced before it is written", "decided", At::store, What::relax},
+                   {"the decision is read without acquire", "decided", At::load, What::relax}}});
+  all->push_back({"pages.shrink_other",
+                  "three members, of which one that does not decide may die at any step",
+                  new Shrink(3, 2),
+                  false,
+                  {{"the decision is announced before it is written", "decided", At::store, What::relax}}});
+}
+
+}  // namespace explore

@@ -1,0 +1,64 @@
+// What lies beside the protocols that are explored: memory of a host and of devices, as far as they ask for
+// it, and a log that says nothing. In place of runtime/context, runtime/network, runtime/stream and
+// kernels/device in explored programs.
+#include "runtime/context/remarks.h"
+#include "runtime/core/log.h"
+#include "runtime/exec/gpu/gpu_arrivals.h"
+#include "runtime/network/control_lines.h"
+#include "tests/explore/rank/rank.h"
+
+namespace ouro::log {
+bool enabled(Level, Subsystem) { return false; }
+void write(Level, std::string_view) {}
+void warn(const char*, int, std::string_view) {}
+}  // namespace ouro::log
+
+namespace ouro::device {
+Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes, const char* what) {
+  auto* const segment = new Segment;
+  segment->data_ = static_cast<std::byte*>(explore::place_sparse(bytes, what));
+  segment->bytes_ = bytes;
+  return std::shared_ptr<Segment>(segment);
+}
+Segment::~Segment() = default;
+}  // namespace ouro::device
+
+namespace ouro::rt {
+
+void ControlLines::kick() {}
+std::optional<std::size_t> read_remarks(const wire::Bytes&, ControlPage*) { return std::nullopt; }
+
+Result<std::shared_ptr<device::Segment>> HostMemory::segment(std::uint64_t, std::size_t, int) {
+  return explore::job->device_words;
+}
+void HostMemory::drop_segment(std::uint64_t) {}
+Result<DeviceMemory::BlockAt> DeviceMemory::block(int, std::uint64_t, std::size_t) { return BlockAt{}; }
+void DeviceMemory::drop_block(std::uint64_t) {}
+Result<std::shared_ptr<GpuStream>> GpuStream::create(int, int) { return std::shared_ptr<GpuStream>(); }
+
+std::size_t GpuWords::bytes(int n) {
+  return sizeof(Head) + count(n) * sizeof(std::uint32_t) +
+         static_cast<std::size_t>(n) * kArrivals * sizeof(GpuArrival);
+}
+/// As in gpu_words.cc, without pages and pins: words lie where processors reach them only.
+Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment> segment, int n) {
+  auto* const words = new GpuWords;
+  std::byte* at = segment->data();
+  words->n_ = n;
+  words->head_ = reinterpret_cast<Head*>(at);
+  at += sizeof(Head);
+  words->words_ = reinterpret_cast<std::uint32_t*>(at);
+  words->device_words_ = at;
+  at += count(n) * sizeof(std::uint32_t);
+  words->arrivals_ = reinterpret_cast<GpuArrival*>(at);
+  words->segment_ = std::move(segment);
+  return std::shared_ptr<GpuWords>(words);
+}
+GpuWords::~GpuWords() = default;
+void GpuWords::set_all(std::uint32_t) const {}
+
+}  // namespace ouro::rt
+
+namespace ouro::gpu {
+Gpu& gpu() { std::abort(); }
+}  // namespace ouro::gpu

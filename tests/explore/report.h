@@ -1,0 +1,23 @@
+// What the program explore does and prints. Used by main.cc.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace explore {
+
+struct Settings {
+  std::string only;
+  std::uint64_t executions = 200'000;  ///< of each search
+  std::uint64_t minutes = 0, seed = 1, fault = 0;
+  bool random_only = false;  ///< nothing exhaustive, no faults
+};
+
+// Exit codes of the program.
+int run_litmus();
+int run_protocols(const Settings&);
+int list_protocols();
+int weaken_orders(const Settings&);
+int list_sites(const char* name);
+int repeat(const char* name, const char* choices, const Settings&);
+
+}  // namespace explore

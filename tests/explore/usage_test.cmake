@@ -1,0 +1,18 @@
+# explore says what is wrong with its arguments and ends with 2, and repeats an execution step by step.
+function(expect code text)
+  execute_process(COMMAND ${EXPLORE} ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE out ERROR_VARIABLE err)
+  if(NOT got EQUAL code OR NOT "${out}${err}" MATCHES "${text}")
+    message(FATAL_ERROR "explore ${ARGN}: ended with ${got}, expected ${code} and '${text}':\n${out}${err}")
+  endif()
+endfunction()
+expect(0 "litmus" --help)
+expect(2 "no command")
+expect(2 "unknown command" fly)
+expect(2 "unknown option" protocols --fast)
+expect(2 "needs a number" protocols --executions many)
+expect(2 "no protocol begins with" protocols --only nothing)
+expect(2 "there is no protocol" repeat nothing 0)
+expect(0 "fault 1" list)
+# A planted fault shows with its place in the source.
+expect(0 "races with fiber.*" repeat links.broadcast tried --fault 1)
+expect(0 "stores full.*runtime/core/wait.h" repeat links.broadcast tried --fault 1)

@@ -1,0 +1,134 @@
+// Messages into and out of the memory of GPUs, and the terms on which they are received there.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/runtime/exec/gpu/device_arena.h"
+#include "tests/timing.h"
+
+namespace ouro::test {
+namespace {
+
+TEST(GpuMessages, TravelBetweenDevicesAndTheHost) {
+  OURO_NEEDS_GPU();
+  for (Mode mode : {Mode::processes, Mode::threads})  // a process with threads cannot fork ranks
+  {
+    if (OURO_TEST_TSAN && mode == Mode::processes) continue;
+    ASSERT_EQ(run(mode, 3,
+                  [](Context& c) -> std::string {
+                    Group& g = c.world();
+                    const int next = (g.rank() + 1) % 3, prev = (g.rank() + 2) % 3;
+                    auto s = Stream::create(c.device());
+                    OURO_RANK_OK(s);
+                    Floats a, b;
+                    OURO_RANK_OK(a.make(c, 30'000));
+                    OURO_RANK_OK(b.make(c, 30'000));
+                    OURO_RANK_OK(a.fill(static_cast<float>(g.rank() + 1)));
+                    OURO_RANK_OK(b.fill(-1));
+                    group_start();
+                    OURO_RANK_OK(send(g, a.view(), next, 5, *s));
+                    OURO_RANK_OK(recv(g, b.view(), prev, 5, *s));
+                    OURO_RANK_OK(group_end());
+                    OURO_RANK_OK(s->synchronize());
+                    OURO_EXPECT_ALL(b, static_cast<float>(prev + 1));
+                    // Without a stream, a short message into a long buffer, from the host.
+                    if (g.rank() == 0) {
+                      const std::vector<float> x(10, 7);
+                      OURO_RANK_OK(send(g, std::span(x), 1));
+                    } else if (g.rank() == 1) {
+                      auto got = recv(g, b.view(), 0);
+                      OURO_RANK_OK(got);
+                      OURO_RANK_CHECK(got->bytes == 40 && got->source == 0, "{} bytes", got->bytes);
+                      auto bytes = b.arena.read();
+                      OURO_RANK_OK(bytes);
+                      float in, out;
+                      std::memcpy(&in, &(*bytes)[36], 4);
+                      std::memcpy(&out, &(*bytes)[40], 4);
+                      OURO_RANK_CHECK(in == 7 && out == 1, "{} {}", in, out);
+                    }
+                    OURO_RANK_OK(barrier(g));
+                    return "";
+                  }),
+              "")
+        << name(mode);
+  }
+}
+
+/// Waits for a message of rank 0.
+Result<Matched> next(Group& g, int tag) {
+  for (const auto end = std::chrono::steady_clock::now() + kHang; std::chrono::steady_clock::now() < end;) {
+    auto found = match(g, 0, tag);
+    OURO_TRY(found.status());
+    if (*found) return **found;
+    std::this_thread::yield();
+  }
+  return Status(Reason::deadline, "nothing came");
+}
+
+/// A receive that wants an exact length refuses another, with and without a stream, and the message stays.
+TEST(GpuMessages, OfAnotherLengthThanIsWantedStayQueued) {
+  OURO_NEEDS_GPU();
+  EXPECT_EQ(run_threads(2,
+                        [](Context& c) -> std::string {
+                          Group& g = c.world();
+                          if (g.rank() == 0) {
+                            const std::vector<float> x(10, 7);
+                            OURO_RANK_OK(send(g, std::span(x), 1, 3));
+                            OURO_RANK_OK(barrier(g));
+                            return "";
+                          }
+                          auto s = Stream::create(c.device());
+                          OURO_RANK_OK(s);
+                          Floats longer, right;
+                          OURO_RANK_OK(longer.make(c, 11));
+                          OURO_RANK_OK(right.make(c, 10));
+                          OURO_RANK_OK(longer.fill(1));
+                          const RecvOptions exact{.exact = true};
+                          const Status first = recv(g, longer.view(), 0, 3, exact).status();
+                          OURO_RANK_CHECK(first.reason() == Reason::mismatch, "{}", first.message());
+                          auto work = recv(g, longer.view(), 0, 3, *s, exact);
+                          OURO_RANK_OK(work);
+                          const Status second = work->wait();
+                          OURO_RANK_CHECK(second.reason() == Reason::mismatch, "{}", second.message());
+                          OURO_EXPECT_ALL(longer, 1);
+                          OURO_RANK_OK(recv(g, right.view(), 0, 3, exact));
+                          OURO_EXPECT_ALL(right, 7);
+                          OURO_RANK_OK(barrier(g));
+                          return "";
+                        }),
+            "");
+}
+
+/// What was set aside is received on a GPU, and nothing else in its place.
+TEST(GpuMessages, ThatWereMatchedAreReceivedByTheirHandles) {
+  OURO_NEEDS_GPU();
+  EXPECT_EQ(run_threads(2,
+                        [](Context& c) -> std::string {
+                          Group& g = c.world();
+                          if (g.rank() == 0) {
+                            for (const float v : {1.0f, 2.0f, 3.0f}) {
+                              const std::vector<float> x(100, v);
+                              OURO_RANK_OK(send(g, std::span(x), 1, 4));
+                            }
+                            OURO_RANK_OK(barrier(g));
+                            return "";
+                          }
+                          auto first = next(g, 4), second = next(g, 4);
+                          OURO_RANK_OK(first);
+                          OURO_RANK_OK(second);
+                          Floats here;
+                          OURO_RANK_OK(here.make(c, 100));
+                          OURO_RANK_OK(recv(g, *second, here.view()));
+                          OURO_EXPECT_ALL(here, 2);
+                          OURO_RANK_OK(recv(g, *first, here.view()));
+                          OURO_EXPECT_ALL(here, 1);
+                          OURO_RANK_OK(recv(g, here.view(), 0, 4));
+                          OURO_EXPECT_ALL(here, 3);
+                          OURO_RANK_OK(barrier(g));
+                          return "";
+                        }),
+            "");
+}
+
+}  // namespace
+}  // namespace ouro::test

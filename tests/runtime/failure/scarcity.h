@@ -1,0 +1,22 @@
+// Memory and threads that run out where a test says so. Used by the tests of scarcity.
+#pragma once
+
+namespace ouro::test {
+
+/// From now on the n-th allocation of the calling thread throws std::bad_alloc, and those that follow
+/// succeed; n from 0. Until allow_memory() on the same thread.
+void refuse_memory(int n);
+/// Whether an allocation has been refused.
+bool allow_memory();
+
+/// While it lives, the calling thread can start no thread.
+class NoThreads {
+ public:
+  NoThreads();
+  ~NoThreads();
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
+  int refused() const;
+};
+
+}  // namespace ouro::test

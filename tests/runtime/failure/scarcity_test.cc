@@ -1,0 +1,322 @@
+// A rank that runs out of memory or threads anywhere in a call: nobody waits for it, and it says `resource`.
+#include "tests/runtime/failure/scarcity.h"
+
+#include <array>
+
+#include "kernels/device/gpu.h"
+#include "tests/runtime/failure/harness.h"
+#include "tests/runtime/failure/two_hosts.h"
+
+namespace ouro::test {
+namespace {
+
+constexpr int kMost = 2000;  // allocations in one call; there are far fewer
+
+/// What one rank does in a group; `starves`: for this rank, which runs out of memory at its n-th allocation.
+/// Returns the outcome, and whether an allocation was refused.
+struct Tried {
+  Status outcome;
+  bool refused = false;
+};
+using Try = std::function<Tried(Context&, Group&, int n)>;
+
+/// In the calling thread.
+Tried starve(int n, const std::function<Status()>& call) {
+  if (n >= 0) refuse_memory(n);
+  Tried t;
+  try {
+    t.outcome = call();
+  } catch (const std::exception& e) {
+    (void)allow_memory();
+    ADD_FAILURE() << "allocation " << n << ": an exception crosses the interface: " << e.what();
+  }
+  if (n >= 0) t.refused = allow_memory();
+  return t;
+}
+
+/// Rank 1 is refused each allocation of the call in turn, each time in a group of its own, until the call
+/// makes fewer. Either the call ends well on both ranks, or it fails on both, soon, and, if it `sticks`, for
+/// good.
+void each_allocation(const Try& call, bool sticks = true, bool two_hosts = false) {
+  Watchdog watchdog(4 * kHang);
+  InitOptions o;
+  o.deadline = kHang;
+  const auto join = [&] { return two_hosts ? TwoHosts::contexts() : thread_contexts(2, o); };
+  auto contexts = join();
+  int refusals = 0, failures = 0;
+  for (int n = 0; n < kMost; ++n) {
+    if (n % 100 == 99) contexts = join();  // a rank publishes 128 errors in its life
+    std::array<Tried, 2> tried;
+    std::array<Status, 2> later;
+    const auto start = Clock::now();
+    on_threads(2, [&](int rank) {
+      const auto i = static_cast<std::size_t>(rank);
+      const int both[] = {0, 1};
+      auto g = contexts[i].group(both, "scarce");
+      ASSERT_TRUE(g.ok()) << g.status().message();
+      tried[i] = call(contexts[i], *g, rank == 1 ? n : -1);
+      later[i] = exact_all_reduce(*g);
+    });
+    if (testing::Test::HasFailure()) return;
+    ASSERT_LT(Clock::now() - start, kHang) << "allocation " << n << ": " << tried[0].outcome.message();
+    for (const Status& s : {tried[0].outcome, tried[1].outcome, later[0], later[1]})
+      ASSERT_THAT(s, testing::AnyOf(Fails(Reason::none), Fails(Reason::resource))) << "allocation " << n;
+    ASSERT_EQ(later[0].ok(), later[1].ok()) << "allocation " << n;
+    if (sticks) {
+      ASSERT_EQ(later[0].ok(), tried[1].outcome.ok()) << "allocation " << n << ": " << later[0].message();
+    }
+    if (!tried[1].refused) {
+      ASSERT_TRUE(tried[1].outcome.ok()) << tried[1].outcome.message();
+      ASSERT_GT(refusals, 0) << "the call allocates nothing";
+      ASSERT_GT(failures, 0) << "no refusal has had a consequence";
+      return;
+    }
+    ++refusals;
+    failures += !tried[1].outcome.ok();
+  }
+  ADD_FAILURE() << "the call has no end of allocations";
+}
+
+struct Words {
+  std::vector<std::int32_t> in = std::vector<std::int32_t>(300, 1);
+  std::vector<std::int32_t> out = std::vector<std::int32_t>(600);
+  std::span<const std::int32_t> part(std::size_t k) const { return std::span(in).subspan(100 * k, 100); }
+  std::span<std::int32_t> room(std::size_t k) { return std::span(out).subspan(100 * k, 100); }
+};
+
+TEST(NoMemory, InACall) {
+  each_allocation([](Context&, Group& g, int n) {
+    Words w;
+    return starve(n, [&] { return all_reduce(g, w.part(0), w.room(0)); });
+  });
+}
+
+TEST(NoMemory, InACallBetweenHosts) {
+  each_allocation(
+      [](Context&, Group& g, int n) {
+        Words w;
+        return starve(n, [&] { return all_reduce(g, w.part(0), w.room(0)); });
+      },
+      true, true);
+}
+
+TEST(NoMemory, InAnUnevenCall) {
+  const std::size_t counts[] = {100, 200};
+  each_allocation([&](Context&, Group& g, int n) {
+    Words w;
+    const auto mine = std::span<const std::int32_t>(w.in).first(counts[g.rank()]);
+    return starve(n, [&] { return all_gather_v(g, mine, std::span(w.out).first(300), counts); });
+  });
+}
+
+TEST(NoMemory, WhereACallIsPutOnAStream) {
+  each_allocation([](Context&, Group& g, int n) {
+    Words w;
+    auto stream = Stream::create();
+    Result<Work> work = invalid("not called");
+    Tried t = starve(n, [&] {
+      work = all_reduce(g, w.part(0), w.room(0), ReduceOp::sum, *stream);
+      return work.status();
+    });
+    if (work.ok()) t.outcome = work->wait();
+    return t;
+  });
+}
+
+TEST(NoMemory, OnTheThreadOfAStream) {
+  each_allocation([](Context&, Group& g, int n) {
+    Words w;
+    Tried t;
+    auto stream = Stream::create();
+    if (n >= 0) (void)stream->run([n] { return refuse_memory(n), Status(); });
+    auto work = all_reduce(g, w.part(0), w.room(0), ReduceOp::sum, *stream);
+    auto end = stream->run([&] { return t.refused = n >= 0 && allow_memory(), Status(); });
+    t.outcome = work.ok() ? work->wait() : work.status();
+    EXPECT_TRUE(end.wait().ok());
+    return t;
+  });
+}
+
+TEST(NoMemory, InABatchThatRunsAsOne) {
+  each_allocation([](Context&, Group& g, int n) {
+    Words w;
+    return starve(n, [&]() -> Status {
+      group_start();
+      for (const std::size_t k : {0, 1, 2}) (void)all_reduce(g, w.part(k), w.room(k)).ok();
+      return group_end();
+    });
+  });
+}
+
+/// Rank 1 cannot run them as one, so that they are planned again, one by one.
+TEST(NoMemory, InABatchThatRunsOneByOne) {
+  each_allocation([](Context&, Group& g, int n) {
+    Words w;
+    return starve(n, [&]() -> Status {
+      group_start();
+      for (const std::size_t k : {0, 1, 2})
+        (void)all_reduce(g, w.part(k), g.rank() == 1 ? w.room(0) : w.room(k)).ok();
+      return group_end();
+    });
+  });
+}
+
+/// A message that was not posted leaves no trace; after any other failure the group has failed.
+void starve_messages(bool two_hosts) {
+  for (const bool starved_sends : {true, false}) {
+    each_allocation(
+        [&](Context&, Group& g, int n) {
+          std::vector<std::int32_t> words(20'000, 5);
+          const auto message = [&]() -> Status {
+            if ((g.rank() == 1) == starved_sends)
+              return send(g, std::span<const std::int32_t>(words), 1 - g.rank());
+            return recv(g, std::span(words), 1 - g.rank(), 0, kHang).status();
+          };
+          Tried t = starve(n, message);
+          if (t.refused && !t.outcome.ok() && g.status().ok()) t.outcome = message();  // once more
+          return t;
+        },
+        true, two_hosts);
+  }
+}
+
+TEST(NoMemory, WithMessages) { starve_messages(false); }
+TEST(NoMemory, WithMessagesBetweenHosts) { starve_messages(true); }
+
+/// Groups and memory that ranks make together: no exception, and no rank that waits for one that has none.
+TEST(NoMemory, WhereAGroupIsSplit) {
+  each_allocation([](Context&, Group& g,
+                     int n) { return starve(n, [&]() -> Status { return g.split(0, g.rank()).status(); }); },
+                  false);
+}
+
+TEST(NoMemory, WhereAGroupIsMade) {
+  each_allocation(
+      [](Context& c, Group&, int n) {
+        const int both[] = {0, 1};
+        return starve(n, [&]() -> Status { return c.group(both, "again").status(); });
+      },
+      false);
+}
+
+TEST(NoMemory, WhereMemoryIsShared) {
+  each_allocation([](Context&, Group& g, int n) {
+    return starve(n, [&]() -> Status { return g.alloc_shared(5000).status(); });
+  });
+}
+
+TEST(NoMemory, WhereAMessageIsSetAside) {
+  each_allocation(
+      [](Context&, Group& g, int n) {
+        std::vector<std::int32_t> words(100, 5);
+        if (g.rank() == 0) return Tried{send(g, std::span<const std::int32_t>(words), 1), false};
+        std::optional<Matched> found;
+        Tried t = starve(n, [&]() -> Status {
+          const auto end = Clock::now() + kHang;
+          while (!found && Clock::now() < end) {
+            auto m = match(g, 0);
+            OURO_TRY(m.status());
+            found = *m;
+          }
+          return recv(g, *found, std::span(words)).status();
+        });
+        found.reset();
+        if (!t.outcome.ok() && g.status().ok()) t.outcome = recv(g, std::span(words), 0).status();
+        return t;
+      },
+      false);
+}
+
+/// On the way through the host, and where the GPU's own part has the group's turn.
+class NoMemoryOnGpus : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+    setenv("OURO_GPU_PATH", GetParam(), 1);
+  }
+  void TearDown() override { unsetenv("OURO_GPU_PATH"); }
+};
+INSTANTIATE_TEST_SUITE_P(All, NoMemoryOnGpus, testing::Values("leader", "stream", "staged"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(NoMemoryOnGpus, WhereACallIsEnqueued) {
+  each_allocation([](Context& c, Group& g, int n) {
+    auto memory = c.alloc(4000, c.device());
+    auto stream = Stream::create(c.device());
+    if (!memory.ok() || !stream.ok()) return Tried{memory.status(), false};
+    const View v(memory->data(), 1000, DType::i32, c.device());
+    Result<Work> work = invalid("not called");
+    Tried t = starve(n, [&] {
+      work = all_reduce(g, v, v, ReduceOp::max, *stream);
+      return work.status();
+    });
+    if (work.ok()) t.outcome = work->wait();
+    (void)stream->synchronize().ok();
+    return t;
+  });
+}
+
+class NoMemoryOnAStagedPath : public NoMemoryOnGpus {};
+INSTANTIATE_TEST_SUITE_P(All, NoMemoryOnAStagedPath, testing::Values("staged"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(NoMemoryOnAStagedPath, OnTheHostsThreadOfTheStream) {
+  each_allocation([](Context& c, Group& g, int n) {
+    auto memory = c.alloc(4000, c.device());
+    auto stream = Stream::create(c.device());
+    if (!memory.ok() || !stream.ok()) return Tried{memory.status(), false};
+    const View v(memory->data(), 1000, DType::i32, c.device());
+    Tried t;
+    if (n >= 0) (void)stream->run([n] { return refuse_memory(n), Status(); });
+    auto work = all_reduce(g, v, v, ReduceOp::max, *stream);
+    auto end = stream->run([&] { return t.refused = n >= 0 && allow_memory(), Status(); });
+    t.outcome = work.ok() ? work->wait() : work.status();
+    EXPECT_TRUE(end.wait().ok());
+    (void)stream->synchronize().ok();
+    return t;
+  });
+}
+
+/// A batch over two groups needs a thread for each. Rank 1 gets none.
+TEST(NoThread, ForABatchOfTwoGroups) {
+  Watchdog watchdog;
+  auto contexts = thread_contexts(2);
+  on_threads(2, [&](int rank) {
+    Context& c = contexts[static_cast<std::size_t>(rank)];
+    const int both[] = {0, 1};
+    auto a = c.group(both, "a"), b = c.group(both, "b");
+    ASSERT_TRUE(a.ok() && b.ok());
+    Words w;
+    std::vector<Status> said;
+    const auto batch = [&] {
+      group_start();
+      for (Group* g : {&*a, &*b}) (void)all_reduce(*g, w.part(0), w.room(g == &*b)).ok();
+      said.push_back(group_end());
+    };
+    if (rank == 1) {
+      const NoThreads none;
+      batch();
+      EXPECT_GT(none.refused(), 0);
+    } else {
+      batch();
+    }
+    EXPECT_THAT(said[0], Fails(Reason::resource));
+    EXPECT_TRUE(exact_all_reduce(c.world()).ok());
+  });
+}
+
+/// A callback that throws does not end the thread of its stream, behind which operations are queued.
+TEST(Callback, MayThrow) {
+  Watchdog watchdog;
+  auto stream = Stream::create();
+  ASSERT_TRUE(stream.ok());
+  std::atomic<bool> go{false};
+  auto first = stream->run([&] { return eventually([&] { return go.load(); }), Status(); });
+  first.then([](const Status&) { throw std::runtime_error("of the user's"); });
+  auto second = stream->run([] { return Status(); });
+  go = true;
+  EXPECT_TRUE(second.wait(kHang).ok());
+}
+
+}  // namespace
+}  // namespace ouro::test

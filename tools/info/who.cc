@@ -1,0 +1,213 @@
+// Reading another process's bindings. See who.h.
+#include "tools/info/who.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string_view>
+
+#include "runtime/core/fd.h"
+
+namespace ouro::info {
+namespace {
+
+struct Mapping {
+  std::uint64_t begin = 0, end = 0, offset = 0;
+  std::string file;
+};
+
+std::vector<Mapping> mappings_of(pid_t pid) {
+  std::vector<Mapping> all;
+  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream words(line);
+    Mapping m;
+    char dash;
+    std::string rights, device, inode;
+    words >> std::hex >> m.begin >> dash >> m.end >> rights >> m.offset >> device >> inode >> std::ws;
+    std::getline(words, m.file);
+    all.push_back(std::move(m));
+  }
+  return all;
+}
+
+/// A 64-bit ELF file, mapped. What it says of itself is bounded by its size.
+class ElfFile {
+ public:
+  static std::optional<ElfFile> open(const std::string& path) {
+    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat about {};
+    if (!fd || fstat(fd.get(), &about) != 0 || !S_ISREG(about.st_mode)) return std::nullopt;
+    const auto bytes = static_cast<std::size_t>(about.st_size);
+    if (bytes < sizeof(Elf64_Ehdr)) return std::nullopt;
+    void* const data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+    if (data == MAP_FAILED) return std::nullopt;
+    ElfFile file(static_cast<const char*>(data), bytes);
+    const auto* head = file.at<Elf64_Ehdr>(0);
+    if (std::memcmp(head->e_ident, ELFMAG, SELFMAG) != 0 || head->e_ident[EI_CLASS] != ELFCLASS64)
+      return std::nullopt;
+    file.read_dynamic(*head);
+    return file;
+  }
+  ElfFile(ElfFile&& o) noexcept
+      : data_(std::exchange(o.data_, nullptr)), bytes_(o.bytes_), loads_(std::move(o.loads_)) {
+    std::copy(std::begin(o.dynamic_), std::end(o.dynamic_), std::begin(dynamic_));
+  }
+  ElfFile& operator=(ElfFile&&) = delete;
+  ~ElfFile() {
+    if (data_) munmap(const_cast<char*>(data_), bytes_);
+  }
+
+  /// Of the first loaded byte, as the file has it.
+  std::uint64_t first_address() const {
+    return loads_.empty() ? 0 : loads_.front().p_vaddr & ~std::uint64_t{4095};
+  }
+
+  /// Calls f with the place and the symbol of every word that the dynamic linker fills with a symbol's
+  /// address.
+  template <class F>
+  void for_each_reference(F&& f) const {
+    const std::pair<int, int> tables[] = {{DT_JMPREL, DT_PLTRELSZ}, {DT_RELA, DT_RELASZ}};
+    for (const auto& [table, size] : tables) {
+      if (dynamic_[table] == 0) continue;
+      for (std::uint64_t k = 0; k + sizeof(Elf64_Rela) <= dynamic_[size]; k += sizeof(Elf64_Rela)) {
+        const auto* rela = at<Elf64_Rela>(offset_of(dynamic_[table] + k));
+        if (!rela) break;
+        const auto* symbol =
+            at<Elf64_Sym>(offset_of(dynamic_[DT_SYMTAB] + ELF64_R_SYM(rela->r_info) * sizeof(Elf64_Sym)));
+        if (ELF64_R_SYM(rela->r_info) != 0 && symbol) f(rela->r_offset, *symbol, name(symbol->st_name));
+      }
+    }
+  }
+
+ private:
+  ElfFile(const char* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  template <class T>
+  const T* at(std::uint64_t offset) const {
+    return offset <= bytes_ && sizeof(T) <= bytes_ - offset ? reinterpret_cast<const T*>(data_ + offset)
+                                                            : nullptr;
+  }
+  std::uint64_t offset_of(std::uint64_t address) const {
+    for (const Elf64_Phdr& p : loads_)
+      if (address >= p.p_vaddr && address - p.p_vaddr < p.p_filesz) return address - p.p_vaddr + p.p_offset;
+    return ~std::uint64_t{0};
+  }
+  std::string_view name(std::uint32_t index) const {
+    const std::uint64_t offset = offset_of(dynamic_[DT_STRTAB] + index);
+    return offset < bytes_ ? std::string_view(data_ + offset, strnlen(data_ + offset, bytes_ - offset))
+                           : std::string_view();
+  }
+  void read_dynamic(const Elf64_Ehdr& head) {
+    const Elf64_Phdr* dynamic = nullptr;
+    for (int i = 0; i < head.e_phnum; ++i) {
+      const auto* p = at<Elf64_Phdr>(head.e_phoff + static_cast<std::uint64_t>(i) * sizeof(Elf64_Phdr));
+      if (p && p->p_type == PT_LOAD) loads_.push_back(*p);
+      if (p && p->p_type == PT_DYNAMIC) dynamic = p;
+    }
+    for (std::uint64_t k = 0; dynamic && k < dynamic->p_filesz; k += sizeof(Elf64_Dyn)) {
+      const auto* d = at<Elf64_Dyn>(dynamic->p_offset + k);
+      if (!d || d->d_tag == DT_NULL) break;
+      if (d->d_tag > 0 && d->d_tag < kTags) dynamic_[d->d_tag] = d->d_un.d_val;
+    }
+  }
+
+  static constexpr int kTags = DT_JMPREL + 1;
+  const char* data_;
+  std::size_t bytes_;
+  std::vector<Elf64_Phdr> loads_;
+  std::uint64_t dynamic_[kTags] = {};
+};
+
+bool is_nccl_name(std::string_view n) {
+  return (n.starts_with("nccl") && n.size() > 4 && n[4] >= 'A' && n[4] <= 'Z') || n.starts_with("pnccl");
+}
+bool is_copy(const std::string& file) {
+  const std::size_t slash = file.rfind('/');
+  return slash != std::string::npos && file.substr(slash + 1).starts_with("libnccl.so");
+}
+
+/// ouro's has a name that no other has; it stands among the names of the file.
+bool is_ours(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  return all.find(std::string_view("\0ouro_nccl_identity\0", 20)) != std::string::npos;
+}
+
+}  // namespace
+
+Result<Who> who(pid_t pid) {
+  const Fd memory(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!memory && errno == ENOENT) return invalid(fmt::format("there is no process {}", pid));
+  if (!memory)
+    return Status(Reason::resource, fmt::format("process {} may not be read: {}", pid, std::strerror(errno)));
+  const std::vector<Mapping> mappings = mappings_of(pid);
+  const auto seen = [&](const std::string& file) { return fmt::format("/proc/{}/root{}", pid, file); };
+  Who w{.pid = pid};
+  for (const Mapping& m : mappings)
+    if (is_copy(m.file) && !w.copies.contains(m.file)) w.copies.emplace(m.file, is_ours(seen(m.file)));
+  for (const Mapping& m : mappings) {
+    if (m.offset != 0 || !m.file.starts_with('/') || w.copies.contains(m.file)) continue;
+    const auto elf = ElfFile::open(seen(m.file));
+    if (!elf) continue;
+    const std::uint64_t base = m.begin - elf->first_address();
+    Caller caller{.file = m.file};
+    elf->for_each_reference([&](std::uint64_t place, const Elf64_Sym& symbol, std::string_view name) {
+      if (symbol.st_shndx != SHN_UNDEF || !is_nccl_name(name)) return;
+      std::uint64_t target = 0;
+      if (pread(memory.get(), &target, sizeof target, static_cast<off_t>(base + place)) != sizeof target)
+        return;
+      const auto at = std::find_if(mappings.begin(), mappings.end(),
+                                   [&](const Mapping& x) { return target >= x.begin && target < x.end; });
+      // Until the first call a word leads back into the caller's own stubs.
+      ++caller.bound_to[at == mappings.end() || at->file == m.file ? "" : at->file];
+    });
+    if (!caller.bound_to.empty()) w.callers.push_back(std::move(caller));
+  }
+  return w;
+}
+
+std::string who_text(const Who& w, bool* ours) {
+  std::string text = fmt::format("process {}\n", w.pid);
+  const auto copy = [&](const std::string& file) {
+    const auto it = w.copies.find(file);
+    return fmt::format("{} ({})", file, it != w.copies.end() && it->second ? "ouro's" : "not ouro's");
+  };
+  for (const auto& [file, mine] : w.copies) text += fmt::format("  mapped: {}\n", copy(file));
+  int to_ours = 0, to_others = 0, unbound = 0;
+  for (const Caller& c : w.callers)
+    for (const auto& [file, names] : c.bound_to) {
+      text += file.empty() ? fmt::format("  {}: {} names that the first call will bind\n", c.file, names)
+                           : fmt::format("  {}: {} names bound to {}\n", c.file, names, copy(file));
+      const auto it = w.copies.find(file);
+      (file.empty() ? unbound : it != w.copies.end() && it->second ? to_ours : to_others) += names;
+    }
+  const auto mine = std::count_if(w.copies.begin(), w.copies.end(), [](const auto& c) { return c.second; });
+  const bool only_ours = mine > 0 && mine == std::ssize(w.copies);
+  *ours = to_others == 0 && (to_ours > 0 || only_ours);
+  if (to_ours > 0 && to_others > 0)
+    text += "a mix: some names are bound to ouro's library, some to another; this cannot work\n";
+  else if (to_ours > 0)
+    text += "it calls ouro's library\n";
+  else if (to_others > 0)
+    text += "it calls another library\n";
+  else if (only_ours)
+    text += unbound > 0 ? "only ouro's library is there to be called\n"
+                        : "only ouro's library is mapped; calls by dlsym, as Python's ctypes makes them, "
+                          "leave no trace\n";
+  else if (!w.copies.empty())
+    text += "nothing is bound, and not only ouro's library is mapped; calls by dlsym leave no trace\n";
+  else
+    text += "no libnccl is mapped\n";
+  return text;
+}
+
+}  // namespace ouro::info

@@ -1,0 +1,193 @@
+// Both directions between this rank and one of another host. See net_link.h.
+#include "transport/net/net_link.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace ouro::transport {
+
+NetLink::NetLink(std::uint32_t slot_bytes, std::uint32_t slot_count)
+    : slot_bytes_(slot_bytes), slot_count_(slot_count) {
+  constexpr std::size_t kAlign = 4096;
+  const std::size_t ring = std::size_t{slot_count} * (sizeof(SlotHeader) + slot_bytes);
+  memory_ = std::make_unique_for_overwrite<std::byte[]>(2 * ring + kAlign);
+  auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
+  in_slots_ = memory_.get() + (kAlign - at % kAlign) % kAlign;
+  out_slots_ = in_slots_ + ring;
+  in_elsewhere_ = std::make_unique<const std::byte*[]>(slot_count);
+  out_elsewhere_ = std::make_unique<const std::byte*[]>(slot_count);
+}
+
+// ---- outbound -------------------------------------------------------------------------------------
+
+bool NetLink::next(std::uint64_t link_set, NetHeader* out, const std::byte** payload) {
+  const std::uint64_t freed = load(in_freed_);
+  NetHeader& h = *out = {};
+  *payload = nullptr;
+  h.link_set = link_set;
+  h.freed = freed;
+  if (std::exchange(say_open_, false)) return h.kind = NetHeader::kOpen, true;
+  if (std::exchange(say_opened_, false)) return h.kind = NetHeader::kOpened, true;
+  if (!open_) return false;
+  if (ask_again_ != 0) {
+    h.kind = NetHeader::kResend;
+    h.index = load(in_full_);
+    while (!(ask_again_ & bit(h.index))) ++h.index;
+    ask_again_ &= ~bit(h.index);
+    return true;
+  }
+  const std::uint64_t full = load(out_full_);
+  if (!next_chunk(full, &h.index)) {
+    // Nothing carries the count along: it goes by itself when half of the slots wait for it, or somebody
+    // does.
+    const bool awaited = told_ < tell_ && freed >= tell_;
+    if (!say_credit_ && !say_ask_ && !awaited && freed - told_ < slot_count_ / 2) return false;
+    h.kind = say_ask_ ? NetHeader::kAsk : NetHeader::kCredit;
+    say_ask_ = say_credit_ = false;
+    told_ = freed;
+    return true;
+  }
+  const SlotHeader& s = this->out().header(h.index);
+  h.kind = NetHeader::kChunk;
+  h.bytes = s.bytes;
+  h.seq = s.seq, h.signature = s.signature, h.total = s.total, h.tag = s.tag;
+  told_ = freed;
+  say_credit_ = false;
+  *payload = this->out().found(h.index);
+  // The owner of a lent message waits for its memory: it is told of the end of each.
+  h.tell = out_elsewhere_[h.index % slot_count_] &&
+           (h.index + 1 == full || this->out().header(h.index + 1).seq != s.seq);
+  return true;
+}
+
+bool NetLink::next_chunk(std::uint64_t full, std::uint64_t* index) {
+  if (gone_) return false;  // nobody takes chunks there, and what came from there is still given back
+  if (again_ != 0) {
+    *index = load(out_freed_);
+    while (!(again_ & bit(*index))) ++*index;
+    again_ &= ~bit(*index);
+    return true;
+  }
+  if (sent_ >= full) return false;
+  *index = sent_++;
+  return true;
+}
+
+bool NetLink::give_back(std::uint64_t freed) {
+  if (freed <= load(out_freed_) || freed > sent_) return false;
+  for (std::uint64_t i = load(out_freed_); i < freed; ++i) again_ &= ~bit(i);
+  publish(out_freed_, freed);
+  return true;
+}
+
+void NetLink::hear(const NetHeader& h) {
+  switch (h.kind) {
+    case NetHeader::kOpen:
+      say_opened_ = true;
+      open_ = true;
+      break;
+    case NetHeader::kOpened:
+      open_ = true;
+      break;
+    case NetHeader::kAsk:
+      say_credit_ = true;
+      break;
+    case NetHeader::kResend:
+      if (h.index >= load(out_freed_) && h.index < sent_) again_ |= bit(h.index);
+      break;
+    case NetHeader::kGone:
+      gone_ = true;
+      break;
+    default:
+      break;
+  }
+}
+
+void NetLink::resume() {
+  for (std::uint64_t i = load(out_freed_); i < sent_; ++i) again_ |= bit(i);
+  say_open_ = say_credit_ = true;
+}
+
+void NetLink::recall_outbound(const Moved& moved) {
+  for (std::uint64_t i = load(out_freed_); i < load(out_full_); ++i) {
+    const std::byte*& at = out_elsewhere_[i % slot_count_];
+    if (!at) continue;
+    std::memcpy(out().payload(i), at, out().header(i).bytes);
+    if (i < sent_) moved({.index = i, .from = at, .to = out().payload(i)});
+    at = nullptr;
+  }
+}
+
+// ---- inbound --------------------------------------------------------------------------------------
+
+std::byte* NetLink::posted(const NetHeader& h) const {
+  if (!posted_.to || h.seq != posted_.first || h.tag != posted_.tag || h.total > posted_.capacity)
+    return nullptr;
+  if (h.index < h.seq || h.index - h.seq >= h.total / slot_bytes_ + 1) return nullptr;
+  const std::uint64_t at = (h.index - h.seq) * slot_bytes_;
+  if (h.bytes == 0 || h.bytes != std::min<std::uint64_t>(slot_bytes_, h.total - at)) return nullptr;
+  return posted_.to + at;
+}
+
+NetLink::Place NetLink::place(const NetHeader& h, bool anywhere, std::string* wrong) {
+  const std::uint64_t full = load(in_full_), end = load(in_freed_) + slot_count_;
+  if (h.bytes > slot_bytes_)
+    *wrong = fmt::format("a chunk of {} bytes for slots of {}", h.bytes, slot_bytes_);
+  else if (h.index >= end)
+    *wrong = fmt::format("chunk {} where there is room up to {}", h.index, end);
+  if (!wrong->empty()) return {};
+  if (h.index < full || ((got_ | coming_) & bit(h.index))) return {};  // it comes twice
+  coming_ |= bit(h.index);
+  std::byte* const to = anywhere ? posted(h) : nullptr;
+  in_elsewhere_[h.index % slot_count_] = to;
+  return {.to = to ? to : in().payload(h.index), .ends = to && to + h.bytes == posted_.to + h.total};
+}
+
+NetLink::Arrived NetLink::arrive(const NetHeader& h) {
+  const std::uint64_t full = load(in_full_);
+  const std::uint64_t here = bit(h.index);
+  if (h.index < full || !(coming_ & here)) return Arrived::kNothing;
+  coming_ &= ~here;
+  const LinkView view = in();
+  if (h.check != 0 && h.check != check_of(h, view.found(h.index))) {
+    if (bad_ & here) return Arrived::kDamagedAgain;
+    bad_ |= here;
+    ask_again_ |= here;
+    return Arrived::kNothing;
+  }
+  view.header(h.index) = {h.seq, h.signature, h.total, h.bytes, h.tag};
+  if (h.tell != 0) tell_ = std::max(tell_, h.index + 1);
+  got_ |= here;
+  bad_ &= ~here;
+  ask_again_ &= ~here;
+  std::uint64_t now = full;
+  for (; got_ & bit(now); ++now) got_ &= ~bit(now);
+  if (now == full) return Arrived::kNothing;
+  publish(in_full_, now);
+  return Arrived::kNews;
+}
+
+void NetLink::abandon(std::uint64_t index) {
+  if (index < load(in_full_) || !(coming_ & bit(index))) return;
+  coming_ &= ~bit(index);
+  ask_again_ |= bit(index);
+}
+
+void NetLink::recall_inbound(const Moved& moved) {
+  posted_ = {};
+  const std::uint64_t freed = load(in_freed_);
+  for (std::uint64_t i = freed; i < freed + slot_count_; ++i) {
+    const std::byte*& at = in_elsewhere_[i % slot_count_];
+    if (!at) continue;
+    if (i < load(in_full_) || (got_ & bit(i)))
+      std::memcpy(in().payload(i), at, in().header(i).bytes);
+    else if (coming_ & bit(i))
+      moved({.index = i, .from = at, .to = in().payload(i)});
+    at = nullptr;
+  }
+}
+
+}  // namespace ouro::transport
