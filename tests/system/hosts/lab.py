@@ -31,9 +31,14 @@ def address(i):
     return f"10.77.0.{i + 1}"
 
 
+def inside(i, *command):
+    """The command, as it is run on host i; where there is no lab, on this one."""
+    return ["ip", "netns", "exec", host(i), *command] if NAME else [*command]
+
+
 def on(i, *command):
     """A command on host i, which has to succeed; what it prints."""
-    return subprocess.run(["ip", "netns", "exec", host(i), *command], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(inside(i, *command), check=True, capture_output=True, text=True).stdout
 
 
 def cable(i, state):
@@ -55,8 +60,8 @@ class Rank:
 
     def __init__(self, rank, where, command, env):
         self.rank, self.host, self.events, self.log = rank, where, [], []
-        self.process = subprocess.Popen(["ip", "netns", "exec", host(where), *command], env=env, text=True,
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.process = subprocess.Popen(inside(where, *command), env=env, text=True, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.pid = self.process.pid  # `ip` becomes the command
         self.readers = [threading.Thread(target=self.read_events), threading.Thread(target=self.read_log)]
         for reader in self.readers:
@@ -65,9 +70,12 @@ class Rank:
     def read_events(self):
         for line in self.process.stdout:
             try:
-                self.events.append(json.loads(line))
+                self.hear(json.loads(line))
             except ValueError:
                 self.log.append((time.monotonic(), "not JSON: " + line))
+
+    def hear(self, event):
+        self.events.append(event)
 
     def read_log(self):
         for line in self.process.stderr:
@@ -105,6 +113,7 @@ class Rank:
 class Job:
     """Ranks that are started one by one, so that one of them can come to harm without a launcher that ends the rest.
     `shape` is how many ranks each host has. They know of each other what a user's own launcher would tell them."""
+    kind = Rank
 
     def __init__(self, shape, arguments, env=None, of_rank=None, launcher="ouro", program=RANK):
         self.shape, self.size = shape, sum(shape)
@@ -142,8 +151,8 @@ class Job:
 
     def start(self, ranks=None):
         for rank in range(self.size) if ranks is None else ranks:
-            self.ranks.append(Rank(rank, self.place(rank)[0], [self.program, *self.arguments],
-                                   {**CLEAN, **self.variables(rank)}))
+            self.ranks.append(self.kind(rank, self.place(rank)[0], [self.program, *self.arguments],
+                                        {**CLEAN, **self.variables(rank)}))
         return self
 
     def __getitem__(self, rank):
