@@ -151,6 +151,9 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   spec.rules = std::move(*rules);
   if (*spin) spec.spin = std::chrono::microseconds(**spin);
   spec.gpu_path = **path;
+  auto faults = env::text("OURO_FAULT");
+  if (!faults.ok()) return faults.status();
+  OURO_ASSIGN(spec.faults, rt::parse_faults(faults->value_or("")));
   OURO_TRY(network_of(o, &spec));
   // Each is part of what ranks must agree on before they can read what the others write.
   spec.join.settings = fmt::format(

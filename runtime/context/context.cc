@@ -57,7 +57,8 @@ Allocation::~Allocation() {
     owner_->host_memory().forget(id_);
 }
 
-Context::Context(ContextSpec spec, std::vector<Peer> peers, std::unique_ptr<Network> network)
+Context::Context(ContextSpec spec, std::vector<Peer> peers, std::unique_ptr<Network> network,
+                 std::unique_ptr<Faults> faults)
     : spec_(std::move(spec)),
       members_(spec_.join.rank, std::move(peers)),
       observers_(members_),
@@ -65,11 +66,17 @@ Context::Context(ContextSpec spec, std::vector<Peer> peers, std::unique_ptr<Netw
       requests_(members_, spec_.join.job),
       host_memory_(members_, requests_),
       device_memory_(members_, requests_, spec_.gpu),
-      network_(std::move(network)) {}
+      faults_(std::move(faults)),
+      network_(std::move(network)) {
+  if (faults_ && network_) faults_->when_cut([this] { network_->cut(); });
+}
 
 Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   if (spec.join.world > kMaxRanks)
     return unsupported(fmt::format("{} ranks; at most {}", spec.join.world, kMaxRanks));
+  OURO_TRY(check_faults(spec.faults, spec.join.world, spec.network && spec.join.world > 1));
+  auto faults = Faults::of(spec.faults, spec.join.rank);
+  if (faults) OURO_TRY(faults->strike(Fault::At::join));
   auto control = make_page(spec);
   if (!control.ok()) return control.status();
   Fd server;
@@ -88,11 +95,10 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   const DeviceMemory::Coming coming(spec.join.job, spec.join.rank, spec.gpu);
   auto joined = join(joining, name, *control);
   if (!joined.ok()) return joined.status();
-  auto context = std::shared_ptr<Context>(new Context(spec, std::move(joined->peers), std::move(*network)),
-                                          [](Context* c) {
-                                            if (!c->inherited())
-                                              delete c;  // what a child has of it cannot be taken apart there
-                                          });
+  auto context = std::shared_ptr<Context>(
+      new Context(spec, std::move(joined->peers), std::move(*network), std::move(faults)), [](Context* c) {
+        if (!c->inherited()) delete c;  // what a child has of it cannot be taken apart there
+      });
   OURO_TRY(context->members_.read_pages());
   context->cores_.emplace(context->members_, spec.spin);
   if (context->size() > 1) {
@@ -158,6 +164,7 @@ void Context::leave() { close(kFarewell); }
 
 void Context::close(std::chrono::milliseconds linger) {
   if (closed_.exchange(true) || inherited()) return;
+  if (faults_) (void)faults_->strike(Fault::At::close);
   OURO_INFO(DESTROY, "rank {} of {} closes its context", rank(), size());
   device_memory_.be_neighbour(false);
   ControlPage& page = members_.own_page();

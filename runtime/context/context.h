@@ -7,6 +7,7 @@
 
 #include "runtime/context/core_share.h"
 #include "runtime/context/device_memory.h"
+#include "runtime/context/faults.h"
 #include "runtime/context/host_memory.h"
 #include "runtime/context/job_members.h"
 #include "runtime/context/memory_requests.h"
@@ -53,7 +54,8 @@ struct ContextSpec {
   std::size_t page_bytes = 0;            ///< of a staging buffer; 0: by the number of ranks
   Rules rules = built_in_rules();
   std::optional<NetworkOptions>
-      network;  ///< of a job on several hosts; its rank, world and job are those of `join`
+      network;                ///< of a job on several hosts; its rank, world and job are those of `join`
+  std::vector<Fault> faults;  ///< of all ranks
   std::optional<std::chrono::microseconds> spin;  ///< unset: 50 us where every local rank can have a core
 };
 
@@ -76,6 +78,8 @@ class Context : public std::enable_shared_from_this<Context> {
   HostMemory& host_memory() { return host_memory_; }
   const HostMemory& host_memory() const { return host_memory_; }
   DeviceMemory& device_memory() { return device_memory_; }
+  /// What this rank does to itself (OURO_FAULT); nullptr: nothing.
+  Faults* faults() const { return faults_.get(); }
   /// Between hosts; nullptr where all ranks are on this one.
   Network* network() const { return network_.get(); }
 
@@ -99,7 +103,7 @@ class Context : public std::enable_shared_from_this<Context> {
   Result<std::shared_ptr<Allocation>> allocate(std::size_t bytes, Device = {});
 
  private:
-  Context(ContextSpec, std::vector<Peer>, std::unique_ptr<Network>);
+  Context(ContextSpec, std::vector<Peer>, std::unique_ptr<Network>, std::unique_ptr<Faults>);
   void start_network();
   void close(std::chrono::milliseconds linger);
   /// Serves a peer's request; called on the watch thread.
@@ -114,6 +118,7 @@ class Context : public std::enable_shared_from_this<Context> {
   MemoryRequests requests_;
   HostMemory host_memory_;
   DeviceMemory device_memory_;
+  const std::unique_ptr<Faults> faults_;
   std::optional<CoreShare> cores_;  // once the pages are complete
   std::unique_ptr<Network> network_;
   std::unique_ptr<Watch> watch_;  // last: its thread uses all of the above

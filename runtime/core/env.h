@@ -113,6 +113,9 @@ inline constexpr Parameter kParameters[] = {
      "data connections of the tcp fabric between two ranks"},
     {"OURO_CHECKSUM", Type::flag, "1", "",
      "0: chunks between hosts carry no checksum (under TLS they need none)"},
+    {"OURO_FAULT", Type::text, "", "",
+     "faults that ranks bring upon themselves, to test how a program takes them: ACTION:rank=R,op=N, "
+     "semicolon-separated; docs/guide/failures.md"},
     {"OURO_SILENT_WARN", Type::real, "1", "0.3..3600",
      "seconds until a rank of another host that is silent is named"},
     {"OURO_SILENT_FAIL", Type::real, "5", "0.6..3600",

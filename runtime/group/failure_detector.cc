@@ -61,6 +61,7 @@ Status FailureDetector::fail(Failure f, const InFlight* op, bool tell_peers) {
   try {
     // Who left because of an error has said so first, and the error is the cause of what was found out here.
     if (tell_peers && f.reason == Reason::peer_dead) adopt_errors();
+    if (f.reason == Reason::resource && f.rank < 0) f.rank = members_.rank();
     complete(&f, op);
     first = Status(std::move(f));
   } catch (const std::bad_alloc&) {
@@ -120,6 +121,7 @@ void FailureDetector::adopt_errors() {
     Failure f;
     f.reason = e.reason <= Reason::device ? e.reason : Reason::ring_corrupt;
     f.rank = e.rank >= 0 && e.rank < members_.size() ? e.rank : -1;
+    if (f.rank < 0 && f.reason == Reason::resource) f.rank = r;  // which had no memory for more
     f.seq = e.seq;
     if (e.op != Collective::none && static_cast<int>(e.op) < kCollectives) f.op = name(e.op);
     f.elapsed_s = e.elapsed_s;
@@ -235,7 +237,17 @@ Status FailureDetector::resolve(const Failure& suspected, const InFlight& op) {
     OURO_TRY(status());
     OURO_TRY(look_for_mismatch(op));
   }
-  const GroupRecord* const record = members_.find(with);
+  const GroupRecord* const record = members_.find_ours(with);
+  const auto theirs = record ? entered_as(*record, op.seq) : std::nullopt;
+  // Ranks that have called the same have written the same, but for neighbours who skip each other.
+  if (theirs && *theirs == op.plan->signature && !op.plan->op.traits().neighbours())
+    return fail({.reason = Reason::ring_corrupt,
+                 .text = fmt::format("it is in the same operation as this rank, {}, and what it has written "
+                                     "there for others bears another signature",
+                                     op.plan->signature.text()),
+                 .rank = with,
+                 .detector = suspected.detector},
+                &op, true);
   return fail({.reason = Reason::mismatch,
                .text = fmt::format(
                    "this rank is in operation {}, {}; rank {} is in another, and has come to operation {}",

@@ -72,12 +72,12 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, std::ve
                  .late_after = context_->spec().join.late_after,
                  .one_host = members_.one_host()}),
       waiter_(detector_, context_->cores()),
-      sequencer_(detector_, waiter_, record),
+      sequencer_(detector_, waiter_, record, context_->faults()),
       resources_(*context_, members_, spec_.key, waiter_),
       planner_(std::move(selector), members_, resources_, spec_.numerics, spec_.name),
       host_(planner_, sequencer_, detector_, waiter_, resources_),
       gpu_(*context_, members_, spec_.key, planner_, sequencer_, detector_, waiter_, host_),
-      mailbox_(context_->cores(), records_, detector_, fabric_of(*context_, members_),
+      mailbox_(context_->cores(), records_, detector_, fabric_of(*context_, members_), context_->faults(),
                [this] { return resources_.wiring.make_message_links(); }) {
   if (!one_host()) waiter_.drive(&context_->network()->fabric());
 }
@@ -313,6 +313,7 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
                           .detector = "shrink()"},
                          nullptr, true);
   await_rest();
+  if (Faults* const faults = context_->faults()) OURO_TRY(faults->strike(Fault::At::shrink));
   Survivors survivors(*context_, records_, spec_.name, spec_.generation, spec_.deadline);
   OURO_ASSIGN(const Verdict verdict, survivors.agree(one_host()));
   std::vector<int> members;

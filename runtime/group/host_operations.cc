@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "runtime/exec/host/by_reference.h"
+#include "runtime/exec/host/damage.h"
 #include "runtime/exec/host/execution_plan.h"
 
 namespace ouro::rt {
 
 /// `next`: the ticket whose turn it is then.
 Status HostOperations::end(Status outcome, std::uint64_t next) {
+  if (!outcome.ok() && Faults::is_damage(outcome)) outcome = run_damaged();
   if (outcome.ok())
     sequencer_.complete(next);
   else
@@ -22,6 +24,15 @@ Status HostOperations::end(Status outcome, std::uint64_t next) {
   }
   sequencer_.pass(next);  // whatever has happened: others wait for their turns
   return outcome;
+}
+
+Status HostOperations::run_damaged() try {
+  bool postponed = false;
+  const Status outcome = rt::run_damaged(resources_, waiter_.in_flight(), &postponed);
+  if (postponed) resources_.context.faults()->postpone_damage();
+  return outcome;
+} catch (const std::exception&) {
+  return no_memory();
 }
 
 Status HostOperations::execute(const Plan& plan, std::uint64_t ticket) {

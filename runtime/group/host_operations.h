@@ -28,6 +28,7 @@ class HostOperations {
 
  private:
   Status end(Status outcome, std::uint64_t next);
+  Status run_damaged();  ///< the operation in flight, for OURO_FAULT
 
   const Planner& planner_;
   Sequencer& sequencer_;

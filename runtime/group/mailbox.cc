@@ -58,11 +58,12 @@ class Mailbox::MessageWaiter final : public Waiter {
 };
 
 Mailbox::Mailbox(const CoreShare& cores, MemberRecords& members, FailureDetector& detector,
-                 transport::Fabric* fabric, MakeLinks make_links)
+                 transport::Fabric* fabric, Faults* faults, MakeLinks make_links)
     : cores_(cores),
       members_(members),
       detector_(detector),
       fabric_(fabric),
+      faults_(faults),
       make_links_(std::move(make_links)) {
   int here = 0;
   for (int r = 0; r < members.size(); ++r) here += members.is_here(r);
@@ -101,6 +102,7 @@ Status Mailbox::post(const std::vector<Message*>& messages) {
     auto made = this->engine();
     if (!made.ok()) return detector_.fail(made.status());
     engine = *made;
+    if (faults_) OURO_TRY(strike(messages, *engine));
     // Receives first: what a send of the same batch brings then lands where it belongs.
     for (bool sends : {false, true})
       for (Message* m : messages)
@@ -109,6 +111,22 @@ Status Mailbox::post(const std::vector<Message*>& messages) {
     for (Message* m : messages)
       if (engine) (void)engine->withdraw(*m);
     return detector_.out_of_memory();
+  }
+  return {};
+}
+
+/// What OURO_FAULT has to say of each of them.
+Status Mailbox::strike(const std::vector<Message*>& messages, Messages& engine) {
+  for (const Message* m : messages) {
+    const Status s = faults_->strike(m->sends ? "send" : "recv");
+    if (s.ok()) continue;
+    if (!Faults::is_damage(s)) return detector_.fail(s);
+    if (!m->sends || m->peer == members_.rank())
+      faults_->postpone_damage();
+    else if (!members_.is_here(m->peer))
+      fabric_->exchange().damage_next();
+    else
+      engine.damage_link(m->peer);
   }
   return {};
 }

@@ -20,9 +20,9 @@ class Mailbox {
 
  public:
   using MakeLinks = std::function<Result<std::unique_ptr<transport::Links>>()>;
-  /// `fabric`: of a group on several hosts, or nullptr.
+  /// `fabric`: of a group on several hosts, or nullptr; `faults`: of this rank, or nullptr.
   Mailbox(const CoreShare& cores, MemberRecords& members, FailureDetector& detector,
-          transport::Fabric* fabric, MakeLinks make_links);
+          transport::Fabric* fabric, Faults* faults, MakeLinks make_links);
 
   /// What is wrong with a message's arguments. Errors: invalid.
   Status check(const Message&) const;
@@ -46,11 +46,13 @@ class Mailbox {
  private:
   class MessageWaiter;
   Result<Messages*> engine();
+  Status strike(const std::vector<Message*>&, Messages&);
 
   const CoreShare& cores_;
   MemberRecords& members_;
   FailureDetector& detector_;
   transport::Fabric* const fabric_;
+  Faults* const faults_;
   bool only_remote_ = false;  // no other member is on this host
   const MakeLinks make_links_;
   std::mutex mutex_;

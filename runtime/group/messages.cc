@@ -143,6 +143,16 @@ void Messages::give_back(Outbound& o) {
     o.lent.front()->done = true;
 }
 
+void Messages::damage_link(int to) {
+  std::lock_guard lock(mutex_);
+  Outbound& o = out_[static_cast<std::size_t>(to)];
+  // Where the link is full the next message brings on what it reads now: the number of its first slot.
+  if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) return;
+  o.link.view.header(o.link.next) = {o.link.next ^ 1, 0, 0, 0, 0};
+  publish(*o.link.view.full, ++o.link.next);
+  bump(*links_->doorbell(to));
+}
+
 void Messages::push(Outbound& o, int to) {
   give_back(o);
   bool rang = false;

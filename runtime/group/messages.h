@@ -71,6 +71,8 @@ class Messages {
   std::optional<Match> match(int source, int tag);
   /// What was set aside is in the queue again, at its place; nothing if it was received.
   void put_back(std::uint64_t key);
+  /// Puts a slot into the link to a rank of this host that no honest rank writes (OURO_FAULT).
+  void damage_link(int to);
   /// See transport::Links.
   void linger(std::shared_ptr<void> after) { links_->linger(std::move(after)); }
   /// What to wait on between two calls of progress(): read it before the call.

@@ -8,4 +8,12 @@ void Sequencer::await(std::uint64_t ticket) {
   wait_patiently(turn_, ticket);
 }
 
+Status Sequencer::begin_with_care(const Plan& plan, std::uint64_t ticket) {
+  if (!detector_.ok()) return detector_.status();
+  waiter_.begin(plan, ticket + 1);
+  Status s = faults_->strike(name(plan.op.collective));
+  enter(record_, ticket + 1, plan.signature);
+  return s;
+}
+
 }  // namespace ouro::rt

@@ -19,8 +19,9 @@ namespace ouro::rt {
 /// and passes the turn on. Sequence numbers are tickets + 1, the same on all members.
 class Sequencer {
  public:
-  Sequencer(FailureDetector& detector, OperationWaiter& waiter, GroupRecord& record)
-      : detector_(detector), waiter_(waiter), record_(record) {}
+  /// `faults`: of this rank, or nullptr.
+  Sequencer(FailureDetector& detector, OperationWaiter& waiter, GroupRecord& record, Faults* faults)
+      : detector_(detector), waiter_(waiter), record_(record), faults_(faults) {}
 
   std::uint64_t take_ticket(std::uint64_t many = 1) {
     return tickets_.fetch_add(many, std::memory_order_acq_rel);
@@ -30,7 +31,8 @@ class Sequencer {
   Status begin(const Plan& plan, std::uint64_t ticket) {
     // Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
     if (load(turn_) != ticket) await(ticket);
-    if (!detector_.ok()) return detector_.status();
+    // One cold way out of here for both, which costs the compiler's code least.
+    if (!detector_.ok() || faults_) return begin_with_care(plan, ticket);
     waiter_.begin(plan, ticket + 1);
     enter(record_, ticket + 1, plan.signature);
     return {};
@@ -113,10 +115,13 @@ class Sequencer {
 
  private:
   void await(std::uint64_t ticket);
+  /// begin() of a group that has failed, or where OURO_FAULT has something to say.
+  Status begin_with_care(const Plan&, std::uint64_t ticket);
 
   FailureDetector& detector_;
   OperationWaiter& waiter_;  // of the operation whose turn it is
   GroupRecord& record_;
+  Faults* const faults_;
   std::mutex submit_mutex_;
   std::atomic<std::uint64_t> tickets_{0};
   Counter turn_{};              // tickets that are done

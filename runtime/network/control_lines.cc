@@ -49,7 +49,7 @@ void ControlLines::start() {
 }
 
 void ControlLines::dial_peer(RemotePeer& peer) {
-  if (peer.dialing || peer.lost || peer.closed()) return;
+  if (peer.dialing || peer.lost || peer.closed() || cut_) return;
   peer.dialing = true;
   dial(io_, peer.remote.endpoint, Purpose::control, identity_, peer.remote.rank,
        peer.attempts.end(options_.silent_fail), [this, &peer](Result<Line> line) {
@@ -69,7 +69,7 @@ void ControlLines::dial_peer(RemotePeer& peer) {
 }
 
 void ControlLines::adopt(RemotePeer& peer, Line line, bool dialled) {
-  if (peer.lost && !peer.fenced) return;  // it may be that nobody has agreed to that yet
+  if (cut_) return;
   (void)watch_link(line.socket.get()).ok();
   const int rank = peer.remote.rank;
   auto pipe = transport::Pipe::open(line.socket.get(), tls_end(options_.tls, dialled, line));
@@ -83,8 +83,12 @@ void ControlLines::adopt(RemotePeer& peer, Line line, bool dialled) {
     frame.ok() ? heard(peer, *frame) : hung_up(peer, weak.lock(), frame.status());
   });
   if (peer.lost) {
-    // The others have gone on without it, and it does not know.
-    control->send(wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, 0, {}});
+    // It does not know: that the others have gone on without it, or, where they have not agreed to that yet,
+    // with which error it was given up.
+    if (peer.fenced)
+      control->send(wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, 0, {}});
+    else
+      control->send(payloads(publisher_.everything()));
     control->last_words();
     OURO_INFO(NET, "rank {} came back after it was given up; it is told so", rank);
     return;
@@ -100,7 +104,7 @@ void ControlLines::adopt(RemotePeer& peer, Line line, bool dialled) {
 }
 
 void ControlLines::heard(RemotePeer& peer, const wire::NetFrame& frame) {
-  if (peer.lost) return;
+  if (peer.lost || cut_) return;
   peer.heard = Clock::now();
   peer.spoke = true;
   peer.warned = false;
@@ -132,6 +136,7 @@ void ControlLines::hung_up(RemotePeer& peer, const std::shared_ptr<FrameStream>&
 
 void ControlLines::tell() {
   kicked_ = false;
+  if (cut_) return;
   const std::vector<wire::Note> notes = publisher_.changes();
   if (notes.empty()) return;
   const std::vector<FrameStream::Payload> news = payloads(notes);
@@ -159,7 +164,7 @@ void ControlLines::beat() {
     if (peer->lost || peer->closed()) continue;
     if (peer->lines.empty())
       dial_peer(*peer);
-    else
+    else if (!cut_)
       peer->lines.back()->send(sign_of_life);
     judge_silence(*peer, now);
   }

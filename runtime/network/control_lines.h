@@ -30,6 +30,8 @@ class ControlLines {
   void beat();
   /// A line that a peer has dialled.
   void take(RemotePeer& peer, Line line) { adopt(peer, std::move(line), false); }
+  /// From now on nothing is said or heard, and nobody is dialled.
+  void cut() { cut_ = true; }
   /// From any thread: something on the page should be known to others soon.
   void kick();
   /// The last news and the end of all lines, called again and again; true once all has arrived.
@@ -54,6 +56,7 @@ class ControlLines {
   asio::steady_timer timer_;
   Clock::time_point last_beat_{};
   std::atomic<bool> kicked_{false};
+  bool cut_ = false;
 };
 
 }  // namespace ouro::rt

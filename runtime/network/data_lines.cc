@@ -17,7 +17,7 @@ constexpr auto kAgain = 100ms;  // between attempts
 
 void DataLines::dial_peer(int rank) {
   RemotePeer* const peer = peers_.find(rank);
-  if (!peer || rank > options_.rank || peer->lost || peer->closed()) return;
+  if (!peer || rank > options_.rank || peer->lost || peer->closed() || cut_) return;
   if (dialing_[rank].now || fabric_.wanted(rank) <= 0) return;
   dialing_[rank].now = true;
   dial(io_, peer->remote.endpoint, Purpose::data, identity_, rank, peer->attempts.end(options_.silent_fail),
@@ -29,7 +29,7 @@ void DataLines::dialled(int rank, Result<Line> line) {
   Dialing& d = dialing_[rank];
   d.now = false;
   peer.attempts.note(line.status(), peer.who());
-  if (peer.lost) return;
+  if (peer.lost || cut_) return;
   if (line.ok()) {
     d.failing_since = {};
     adopt(peer, std::move(*line), true);

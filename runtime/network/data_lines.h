@@ -20,6 +20,8 @@ class DataLines {
   void dial_peer(int rank);
   /// A line that a peer has dialled.
   void take(RemotePeer& peer, Line line) { adopt(peer, std::move(line), false); }
+  /// No line is made any more.
+  void cut() { cut_ = true; }
 
  private:
   struct Dialing {
@@ -35,6 +37,7 @@ class DataLines {
   RemotePeers& peers_;
   transport::TcpFabric& fabric_;
   std::map<int, Dialing> dialing_;  // by rank
+  bool cut_ = false;
 };
 
 }  // namespace ouro::rt

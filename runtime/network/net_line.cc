@@ -88,9 +88,10 @@ class LineListener::State : public std::enable_shared_from_this<State> {
   void accept() {
     if (closed_) return;
     when_readable(listener_, [self = shared_from_this()](error_code e) {
-      if (!e) self->accept_some();
+      if (!e && !self->ignores_) self->accept_some();
     });
   }
+  void ignore() { ignores_ = true; }
   void close() {
     closed_ = true;
     error_code ignored;
@@ -313,7 +314,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
   std::map<std::string, Told> told_;
   FdShortage shortage_;
   Counts counts_;
-  bool closed_ = false;
+  bool closed_ = false, ignores_ = false;
 };
 
 Result<std::unique_ptr<LineListener>> LineListener::open(asio::io_context& io, Identity self, Options options,
@@ -328,6 +329,7 @@ Result<std::unique_ptr<LineListener>> LineListener::open(asio::io_context& io, I
 LineListener::~LineListener() { state_->close(); }
 const std::string& LineListener::endpoint() const { return state_->endpoint(); }
 const LineListener::Counts& LineListener::counts() const { return state_->counts(); }
+void LineListener::ignore() { state_->ignore(); }
 
 Status watch_link(int socket, std::chrono::seconds idle) {
   const auto slow = std::chrono::duration_cast<std::chrono::milliseconds>(4 * round_trip(socket));

@@ -55,6 +55,8 @@ class LineListener {
   /// "ip:port" under which others reach it.
   const std::string& endpoint() const;
   const Counts& counts() const;
+  /// Whoever connects from now on gets no answer.
+  void ignore();
 
  private:
   class State;

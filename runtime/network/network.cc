@@ -86,6 +86,15 @@ void Network::fence(int rank) {
   });
 }
 
+void Network::cut() {
+  fabric_->cut();
+  asio::post(io_, [this] {
+    listener_->ignore();
+    control_->cut();
+    if (data_) data_->cut();
+  });
+}
+
 void Network::close() {
   if (!thread_.joinable()) return;
   wait_for(io_, kServe, [this] { return !served_ || served_(); });

@@ -57,6 +57,8 @@ class Network {
   }
   /// The others have agreed to go on without `rank`: it is told so if it comes back.
   void fence(int rank);
+  /// From now on nothing is said and nothing is heard on any line, and none ends (OURO_FAULT).
+  void cut();
   /// Tells the last news and hangs up.
   void close();
   transport::Fabric& fabric() { return *fabric_; }

@@ -11,7 +11,7 @@ FD_CALLS = r"open|openat|socket|socketpair|accept4|pipe2|memfd_create|eventfd|ti
 RULES = [
     ("ftruncate", r"\bftruncate(64)?\s*\(", ("runtime/core/segment.cc",),
      "a sparse segment dies by SIGBUS later: only segment.cc makes segments, with fallocate behind it"),
-    ("exit", r"\b(?<!\.)(?<!->)(std::|::)?(_exit|_Exit|quick_exit|exit|terminate)\s*\(", (), "the library never ends the process"),
+    ("exit", r"\b(?<!\.)(?<!->)(std::|::)?(_exit|_Exit|quick_exit|exit|terminate)\s*\(", ("runtime/context/faults.cc",), "the library never ends the process"),
     ("abort", r"(\bstd::|(?<![\w.:>])::)abort\s*\(|\b__builtin_trap\s*\(", ("runtime/core/status.cc",),
      "the library never ends the process, unless the value of a failed Result is used"),
     ("signal handler", r"\b(std::|::)?(sigaction|signal|sigset|sigprocmask)\s*\(",

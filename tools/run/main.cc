@@ -2,6 +2,7 @@
 // launcher.h.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +10,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "runtime/context/faults.h"
 #include "tools/cli/errors.h"
 #include "tools/run/agent.h"
 #include "tools/run/hosts.h"
@@ -63,6 +65,21 @@ bool set_variable(ouro::Environment& variables, const std::string& text) {
   return true;
 }
 
+/// The faults of --fault behind those of OURO_FAULT, for all ranks. invalid if one cannot be.
+ouro::Status set_faults(ouro::Environment& variables, const std::vector<std::string>& faults, int ranks,
+                        std::size_t hosts) {
+  if (faults.empty()) return {};
+  for (const std::string& f : faults) {
+    OURO_ASSIGN(const auto parsed, ouro::rt::parse_faults(f, "--fault"));
+    OURO_TRY(ouro::rt::check_faults(parsed, ranks, hosts > 1, "--fault"));
+    if (parsed.empty()) return ouro::invalid("--fault: expected a fault, as kill:rank=2,op=100");
+  }
+  const char* const before = std::getenv("OURO_FAULT");
+  variables["OURO_FAULT"] =
+      fmt::format("{}{}{}", before ? before : "", before ? ";" : "", fmt::join(faults, ";"));
+  return {};
+}
+
 /// Where one of the three is closed, what is opened next would be taken for it. Reading or writing there
 /// fails as it did.
 void occupy_standard_descriptors() {
@@ -89,7 +106,7 @@ int main(int argc, char** argv) {
   ouro::run::RunOptions options;
   bool no_prefix = false, nccl = false;
   std::string bind, hosts, hostfile;
-  std::vector<std::string> program, variables;
+  std::vector<std::string> program, variables, faults;
   CLI::Option* ranks =
       app.add_option("-n,--ranks", options.ranks, "number of ranks")->check(CLI::Range(1, ouro::kMaxRanks));
   CLI::Option* list = app.add_option("-H,--hosts", hosts, "hosts and their slots: a:2,b,[fd77::1]:4");
@@ -99,6 +116,9 @@ int main(int argc, char** argv) {
       app.add_option("--launch-agent", options.agent, "command that runs a command on {host}")
           ->capture_default_str();
   app.add_option("-x,--export", variables, "variable for the ranks: NAME or NAME=VALUE; may be repeated")
+      ->allow_extra_args(false);
+  app.add_option("--fault", faults,
+                 "a fault that a rank brings upon itself, as OURO_FAULT: kill:rank=2,op=100; may be repeated")
       ->allow_extra_args(false);
   CLI::Option* timeout =
       app.add_option("--timeout", options.timeout_s, "end the job after so many seconds (default: never)");
@@ -142,6 +162,9 @@ int main(int argc, char** argv) {
   } else if (!*ranks) {
     return usage("say how many ranks with -n, or on which hosts with -H");
   }
+  if (const ouro::Status ok = set_faults(options.extra, faults, options.ranks, options.hosts.size());
+      !ok.ok())
+    return usage(ok.failure()->text);
   const auto chosen = ouro::rt::chosen_bind(bind);
   if (!chosen.ok()) return usage(chosen.status().failure()->text);
   options.bind = *chosen;

@@ -43,6 +43,8 @@ class Exchange {
   std::size_t lingering();
   /// Nothing will be taken by `peer` any more.
   void forgive(int peer);
+  /// The next chunk that goes has a bit flipped, and has it again when it goes again (OURO_FAULT).
+  void damage_next();
 
   // For fabrics, under lock().
   std::mutex& lock() { return mutex_; }
@@ -107,6 +109,7 @@ class Exchange {
   void drop_if_drained(const std::shared_ptr<LinkSet>&);
   /// Its owner hears of news, or it ends if its owner has gone and nothing is left to be taken.
   void ring(const std::shared_ptr<LinkSet>&, NetLink&);
+  void damage(int peer, NetHeader&);
   Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
 
   std::mutex mutex_;
@@ -115,6 +118,11 @@ class Exchange {
   bool checks_;
   std::function<void(int, std::string)> damaged_;
   std::size_t lingering_ = 0;
+  /// A chunk to be damaged, so many times; which one shows when the first goes.
+  struct Damage {
+    int times = 0, peer = -1;
+    std::uint64_t link_set = 0, index = 0;
+  } damage_;
 };
 
 }  // namespace ouro::transport

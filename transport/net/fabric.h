@@ -31,6 +31,8 @@ class Fabric : public ProgressEngine {
   virtual void moved(int peer, const NetLink::Move&) = 0;
   /// Nothing comes from `peer` any more: its connections are dropped.
   virtual void drop(int peer) = 0;
+  /// From now on nothing is sent or received, and no connection ends: silence (OURO_FAULT).
+  virtual void cut() = 0;
 
   void enter() final { drivers_.fetch_add(1, std::memory_order_relaxed); }
   void leave() final {

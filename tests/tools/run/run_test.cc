@@ -35,6 +35,27 @@ TEST_F(OuroRun, GivesEachRankItsVariables) {
                                         "[2] 2/3 2/3 2/3 2/3 0 2/3 0/0"}));
 }
 
+TEST_F(OuroRun, HandsFaultsToTheRanks) {
+  const std::string say = script("echo $OURO_FAULT");
+  EXPECT_EQ(
+      lines_of(run("-n 2 --fault kill:rank=1,op=5 --fault stop:rank=0 " + say).out),
+      (std::multiset<std::string>{"[0] kill:rank=1,op=5;stop:rank=0", "[1] kill:rank=1,op=5;stop:rank=0"}));
+  ::setenv("OURO_FAULT", "delay:rank=0,ms=1", 1);
+  EXPECT_EQ(lines_of(run("-n 1 --fault kill:rank=0 " + say).out),
+            (std::multiset<std::string>{"[0] delay:rank=0,ms=1;kill:rank=0"}));
+  ::unsetenv("OURO_FAULT");
+  const std::pair<const char*, const char*> wrong[] = {
+      {"kil:rank=1", "--fault: 'kil' in 'kil:rank=1': expected kill, stop,"},
+      {"kill:rank=2", "--fault: 'rank=2' in 'kill:rank=2': expected a rank of 0 to 1"},
+      {"cut:rank=1", "expected a job on several hosts"},
+      {"\"\"", "--fault: expected a fault"}};
+  for (const auto& [fault, text] : wrong) {
+    const Outcome o = run(fmt::format("-n 2 --fault {} {}", fault, say));
+    EXPECT_EQ(o.code, 2) << fault;
+    EXPECT_NE(o.err.find(text), std::string::npos) << o.err;
+  }
+}
+
 TEST_F(OuroRun, JobIdIsSharedByTheJobAndByNoOther) {
   const std::string program = script("echo $OURO_JOB_ID $TORCHELASTIC_RUN_ID $MASTER_ADDR $MASTER_PORT");
   std::set<std::string> ids;

@@ -41,6 +41,7 @@ struct TcpFabric::State {
   std::vector<TcpPeer> states;                                           // by peer
   std::vector<std::vector<std::shared_ptr<TcpConnection>>> connections;  // by peer
   std::vector<bool> dropped;                                             // by peer
+  std::vector<std::shared_ptr<TcpConnection>> silent;                    // open, and nobody moves them
   std::vector<std::byte> waste = std::vector<std::byte>(64 << 10);
 
   Fd wake;  // asks the own thread to look
@@ -112,6 +113,13 @@ void TcpFabric::drop(int peer) {
   s.dropped[static_cast<std::size_t>(peer)] = true;
   for (auto& c : s.connections[static_cast<std::size_t>(peer)]) c->close();
   s.connections[static_cast<std::size_t>(peer)].clear();
+}
+
+void TcpFabric::cut() {
+  State& s = *state_;
+  std::lock_guard lock(s.exchange.lock());
+  for (auto& all : s.connections)
+    for (auto& c : std::exchange(all, {})) s.silent.push_back(std::move(c));
 }
 
 void TcpFabric::progress() {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <thread>
 
 #include "transport/net/ucx/ucx_fabric.h"
 
@@ -100,9 +101,14 @@ void Ucx::moved(int peer, const NetLink::Move& m) {
   while (pending() && Clock::now() < end) ucx_.progress();
 }
 
+void Ucx::cut() {
+  std::lock_guard lock(exchange_.lock());
+  cut_ = true;
+}
+
 void Ucx::progress() {
   std::unique_lock lock(exchange_.lock(), std::try_to_lock);
-  if (!lock) return;
+  if (!lock || cut_) return;
   drives_.fetch_add(1, std::memory_order_relaxed);
   ucx_.progress();
   push_all();
@@ -111,6 +117,7 @@ void Ucx::progress() {
 
 void Ucx::kick(int peer) {
   std::lock_guard lock(exchange_.lock());
+  if (cut_) return;
   if (peer == kEveryone)
     push_all();
   else
@@ -119,6 +126,7 @@ void Ucx::kick(int peer) {
 }
 
 void Ucx::rest(std::chrono::microseconds at_most) {
+  if (cut_) return std::this_thread::sleep_for(at_most);
   {
     std::lock_guard lock(exchange_.lock());
     if (!ucx_.arm()) return;
@@ -253,7 +261,7 @@ void Ucx::watch() {
   std::uint64_t seen = 0;
   for (;;) {
     const std::uint64_t drives = drives_.load(std::memory_order_relaxed);
-    const bool aside = driven() || std::exchange(seen, drives) != drives;
+    const bool aside = cut_ || driven() || std::exchange(seen, drives) != drives;
     bool armed = false;
     if (!aside) {
       std::lock_guard lock(exchange_.lock());

@@ -28,6 +28,7 @@ class Ucx final : public UcxFabric {
   void kick(int peer) override;
   void moved(int peer, const NetLink::Move&) override;
   void drop(int peer) override;
+  void cut() override;
 
  private:
   struct Peer {
@@ -92,7 +93,8 @@ class Ucx final : public UcxFabric {
   std::list<Receive> receives_;
   std::vector<void*> closing_;
   bool any_broken_ = false;
-  UcxWorker ucx_;  // below what its callbacks use, so that it goes first
+  std::atomic<bool> cut_{false};  // written under the lock
+  UcxWorker ucx_;                 // below what its callbacks use, so that it goes first
 
   std::atomic<std::uint64_t> drives_{0};  // calls of progress by others than the own thread
   Fd stop_;

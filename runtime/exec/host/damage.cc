@@ -1,0 +1,51 @@
+// Damage on purpose. See damage.h.
+#include "runtime/exec/host/damage.h"
+
+#include "runtime/exec/host/by_reference.h"
+
+namespace ouro::rt {
+namespace {
+
+constexpr unsigned kBit = 1u << 7;  // of signatures
+
+void damage_arrival_record(HostResources& h) {
+  StagingRounds& rounds = h.rounds;
+  rounds.mine().publish(rounds.current(), StagingView::kSecondBarrier, rounds.tag() ^ kBit);
+}
+
+/// One slot for each rank of this host that has room for one.
+void damage_slots(HostResources& h, const InFlight& f) {
+  LinkEnds& ends = h.wiring.links();
+  for (std::size_t r = 0; r < ends.out.size(); ++r) {
+    transport::LinkEnd& to = ends.out[r];
+    if (static_cast<int>(r) == h.members.rank() || to.next - load(*to.view.freed) >= to.view.slot_count)
+      continue;
+    to.view.header(to.next) = {f.seq, f.plan->folded ^ kBit, 0, 0, 0};
+    publish(*to.view.full, ++to.next);
+  }
+}
+
+}  // namespace
+
+Status run_damaged(HostResources& h, InFlight& f, bool* postponed) {
+  const Plan& plan = *f.plan;
+  const bool meets = plan.op.collective == Collective::barrier;
+  const bool sends = h.members.size() > 1 && (meets || posts_input(plan.op, h.members.rank()));
+  if (*postponed = plan.idle || !sends; *postponed) return plan.idle ? Status() : plan.host->run(h, f);
+  const ExecutionPlan& how = *plan.host;
+  if (!h.members.one_host()) {
+    h.context.network()->fabric().exchange().damage_next();
+    return how.run(h, f);
+  }
+  if (how.flow.stages || how.zero_copy.run || how.pull.run) {
+    OURO_TRY(h.rounds.begin(f, how.flow.staging));
+    damage_arrival_record(h);
+  } else {
+    OURO_TRY(h.wiring.need_links());
+    damage_slots(h, f);
+  }
+  Counter never{};
+  return h.waiter.until(never, 1);
+}
+
+}  // namespace ouro::rt
