@@ -78,7 +78,7 @@ void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("yield");
+  asm volatile("isb");  // "yield" takes one cycle where a core runs one thread; this, 10 to 40 ns
 #endif
 }
 

@@ -1,5 +1,7 @@
 // The traps of collective arithmetic, one by one, with literal answers.
 #include <gtest/gtest.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <cmath>
 #include <limits>
@@ -164,6 +166,28 @@ TEST(Accumulators, HaveTheAdvertisedSize) {
   EXPECT_EQ(accumulator_bytes(DType::bf16, OpKind::max), 2u);
   EXPECT_EQ(accumulator_bytes(DType::u64, OpKind::avg), 16u);
   EXPECT_EQ(accumulator_bytes(DType::i8, OpKind::avg), 8u);
+}
+
+/// The reference is compiled for this processor, too; these numbers were computed on x86-64.
+TEST_P(Numbers, BitsAreThoseOfEveryProcessor) {
+  const std::size_t count = 4099;
+  std::uint64_t digest = 0;
+  for (DType t : reference::kAllTypes)
+    for (OpKind op : reference::kAllOps) {
+      if (!applies(op, t)) continue;
+      std::vector<std::vector<std::byte>> in;
+      std::vector<const void*> sources;
+      std::vector<Scalar> factors;
+      for (std::size_t k = 0; k < 5; ++k) {
+        in.push_back(reference::random_elements(t, count, 900 + k));
+        sources.push_back(in.back().data());
+        factors.push_back({0.3 + 0.7 * static_cast<double>(k), static_cast<std::int64_t>(5 * k + 3)});
+      }
+      std::vector<std::byte> out(count * size_of(t));
+      fold({t, op, 5, {}}, out.data(), sources, factors, count);
+      digest = XXH3_64bits_withSeed(out.data(), out.size(), digest);
+    }
+  EXPECT_EQ(digest, 4555885608725039585u);
 }
 
 }  // namespace

@@ -56,6 +56,8 @@ inline bool await(const std::atomic<int>& line, int want) {
     if (line.load(std::memory_order_acquire) == want) return true;  // pairs with the stores in handoff_ns
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb");
 #endif
   }
   return false;

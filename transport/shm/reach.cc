@@ -71,12 +71,13 @@ bool on_huge_pages(const void* p, std::size_t bytes) {
     std::uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, category_inverted,
         category_mask, category_anyof_mask, return_mask;
   };
-  constexpr std::uint64_t kHuge = 1u << 6, kPage = 4096;
+  constexpr std::uint64_t kHuge = 1u << 6;
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));  // both ends are whole ones
   // Never closed: operations may run as the program ends.
   static const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   if (pagemap < 0 || bytes == 0) return false;
-  const auto begin = reinterpret_cast<std::uint64_t>(p) / kPage * kPage;
-  const std::uint64_t end = (reinterpret_cast<std::uint64_t>(p) + bytes + kPage - 1) / kPage * kPage;
+  const auto begin = reinterpret_cast<std::uint64_t>(p) / page * page;
+  const std::uint64_t end = (reinterpret_cast<std::uint64_t>(p) + bytes + page - 1) / page * page;
   Region regions[64];
   std::uint64_t huge = 0, from = begin;
   for (int turn = 0; from < end && turn < 4096; ++turn) {

@@ -16,7 +16,6 @@
 namespace ouro::gpu::fake {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 constexpr std::size_t kGranularity = 64 << 10;  // of regions; CUDA's is 2 MiB
 constexpr int kStale = 0xa5;                    // so that nobody counts on zeros
 constexpr std::size_t kStaleBytes = 64 << 10;   // enough to be noticed
@@ -33,8 +32,11 @@ static_assert(sizeof(Exported) <= sizeof(IpcHandle));
 std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 std::uintptr_t key(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
+/// 4 KiB on x86-64; 4, 16 or 64 KiB on aarch64.
+std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+
 bool mapped(std::uintptr_t first, std::size_t bytes) {
-  const std::uintptr_t page = first / kPage * kPage;
+  const std::uintptr_t page = first / page_bytes() * page_bytes();
   return msync(reinterpret_cast<void*>(page), first + bytes - page, MS_ASYNC) == 0;
 }
 
@@ -97,7 +99,7 @@ Result<std::shared_ptr<const Block>> Memory::allocate(Origin origin, int device,
   b->device = device;
   b->bytes = origin == Origin::region ? round_up(bytes, kGranularity) : bytes;
   if (device < 0) {
-    b->base = static_cast<std::byte*>(std::aligned_alloc(kPage, round_up(bytes, kPage)));
+    b->base = static_cast<std::byte*>(std::aligned_alloc(page_bytes(), round_up(bytes, page_bytes())));
     if (b->base == nullptr) return Status(Reason::resource, fmt::format("no {} bytes of host memory", bytes));
   } else {
     std::size_t& used = used_[static_cast<std::size_t>(device)];
@@ -203,7 +205,8 @@ Result<void*> Memory::ipc_open(int device, const IpcHandle& handle,
 
 Result<void*> Memory::register_host(void* p, std::size_t bytes) {
   if (p == nullptr || bytes == 0) return invalid("no memory to register");
-  const Key first = key(p), page = first / kPage * kPage, whole = round_up(first + bytes, kPage) - page;
+  const std::size_t unit = page_bytes();
+  const Key first = key(p), page = first / unit * unit, whole = round_up(first + bytes, unit) - page;
   std::lock_guard lock(mutex_);
   if (overlaps(first, bytes)) return invalid("memory to register is pinned or device memory already");
   if (!mapped(first, bytes)) return invalid("memory to register is not mapped");

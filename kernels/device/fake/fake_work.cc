@@ -9,6 +9,8 @@
 #include <cstring>
 #include <thread>
 
+#include "runtime/core/wait.h"
+
 namespace ouro::gpu::fake {
 namespace {
 
@@ -16,14 +18,6 @@ using namespace std::chrono_literals;
 
 constexpr int kSpins = 64, kYields = 64;
 constexpr auto kShortestSleep = 20us, kLongestSleep = 100us;
-
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 bool holds(MemOp::Kind kind, std::uint32_t now, std::uint32_t value) {
   return kind == MemOp::Kind::wait_equal ? now == value : reached(now, value);
@@ -36,7 +30,7 @@ void wait_for_word(const MemOp& op, const Run& run) {
   for (int i = 0; !holds(op.kind, word.load(std::memory_order_acquire), op.value); ++i) {
     if (run.ended()) return;
     if (i < kSpins) {
-      pause_briefly();
+      relax();
     } else if (i < kSpins + kYields) {
       sched_yield();
     } else {
