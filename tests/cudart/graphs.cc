@@ -51,14 +51,18 @@ OURO_CUDART(cudaStreamIsCapturing, cudaStream_t stream, cudaStreamCaptureStatus*
   return cudaStreamGetCaptureInfo(stream, out, nullptr, nullptr, nullptr, nullptr, nullptr);
 }
 
-/// What a capture contains is not told: without a graph to look at there are no dependencies.
+/// What a capture contains is not told.
 OURO_CUDART(cudaStreamGetCaptureInfo, cudaStream_t stream, cudaStreamCaptureStatus* out,
             unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
             const cudaGraphEdgeData** edges, size_t* count) {
-  if (graph || dependencies || edges || count)
-    return not_supported("cudaStreamGetCaptureInfo", "the graph and the dependencies of a capture");
+  if (graph) *graph = nullptr;
+  if (dependencies) *dependencies = nullptr;
+  if (edges) *edges = nullptr;
+  if (count) *count = 0;
   return serve("cudaStreamGetCaptureInfo", stream, [&](FakeGpu& g, Stream s) -> Status {
     const auto capture = g.capturing(s);
+    if ((graph || dependencies || edges || count) && capture.ok() && *capture != 0)
+      return ouro::unsupported("the graph and the dependencies of a capture are not told");
     *out = !capture.ok()   ? cudaStreamCaptureStatusInvalidated
            : *capture == 0 ? cudaStreamCaptureStatusNone
                            : cudaStreamCaptureStatusActive;

@@ -1,22 +1,25 @@
-# Writes the functions of CUDA's runtime that the one of the tests has not: each says so by its name.
-# Usage: not_there.py LIBCUDART OUTPUT SOURCE...
+# Writes the functions of CUDA's runtime and driver that those of the tests have not: each says so by its name.
+# Usage: not_there.py LIBCUDART CUDA_H OUTPUT SOURCE...
 import pathlib
 import re
 import subprocess
 import sys
 
-library, output, *sources = sys.argv[1:]
+library, header, output, *sources = sys.argv[1:]
 defined = {"cudaGetErrorName", "cudaGetErrorString"}
 for source in sources:
     text = pathlib.Path(source).read_text()
-    defined |= set(re.findall(r"OURO_CUDART\((\w+)", text))
+    defined |= set(re.findall(r"OURO_CU(?:DART)?\((\w+)", text))
     defined |= set(re.findall(r"OURO_HIDDEN_CUDART\([^,]+,\s*(\w+)", text))
 names = set()
 for line in subprocess.run(["nm", "-D", "--defined-only", library], check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines():
     name = line.split()[-1].split("@")[0]
     if name.startswith(("cuda", "__cuda")):
         names.add(name)
-lines = ["// Functions of CUDA's runtime that the one of the tests has not. Written by not_there.py.",
+# The driver's: as declared, and by the names with versions that macros give them.
+declared = pathlib.Path(header).read_text()
+names |= set(re.findall(r"^CUresult CUDAAPI\s+(cu[A-Z]\w*)\(", declared, re.M)) | set(re.findall(r"\b(cu[A-Z]\w*_v\d)\b", declared))
+lines = ["// Functions of CUDA that the runtime and the driver of the tests have not. Written by not_there.py.",
          "extern \"C\" int ouro_cudart_not_there(const char* name);",
          "#define NOT_THERE(name) extern \"C\" __attribute__((visibility(\"default\"))) int name() { return ouro_cudart_not_there(#name); }"]
 lines += [f"NOT_THERE({name})" for name in sorted(names - defined)]

@@ -78,8 +78,13 @@ extern "C" __attribute__((visibility("default"))) ouro::gpu::Gpu* ouro_emulated_
   return world();
 }
 
-/// For the functions of not_there.cc.
-extern "C" int ouro_cudart_not_there(const char* name) { return not_supported(name, ""); }
+/// For the functions of not_there.cc. An error of the driver's is not the runtime's last one.
+extern "C" int ouro_cudart_not_there(const char* name) {
+  const cudaError_t before = t_last;
+  const cudaError_t error = not_supported(name, "");
+  if (std::strncmp(name, "cuda", 4) != 0 && *name != '_') t_last = before;
+  return error;
+}
 
 OURO_CUDART(cudaGetLastError, void) { return std::exchange(t_last, cudaSuccess); }
 OURO_CUDART(cudaPeekAtLastError, void) { return t_last; }

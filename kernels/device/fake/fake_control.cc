@@ -13,6 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kPidShift = 40;  // handles are numbers: who made it, and which
+constexpr int kAligned = 4;    // as those of CUDA, which are addresses: PyTorch takes an odd one for its own
 
 std::uintptr_t number_of(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
 
@@ -139,7 +140,7 @@ Status Control::admit_anywhere(FakeOp kind, int device) {
 Handles::Handles(int parent) : pid_(getpid()), parent_(parent) {}
 
 void* Handles::make(std::uint64_t number) const {
-  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pid_) << kPidShift | number);
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pid_) << kPidShift | number << kAligned);
 }
 
 Status Handles::unknown(const char* what, const void* handle) const {

@@ -6,6 +6,16 @@ namespace {
 
 void* handle(std::uintptr_t number) { return reinterpret_cast<void*>(number); }
 
+TEST(FakeGpuRuntime, HandlesAreAlignedAsAddressesOfObjectsAre) {
+  Rig rig;
+  const Stream s = value(rig.gpu.create_stream(0, 0));
+  const Event e = value(rig.gpu.create_event(0, false));
+  for (const void* handle : {s.handle, e.handle})
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(handle) % 16, 0u);
+  EXPECT_NE(s.handle, value(rig.gpu.create_stream(0, 0)).handle);
+  OK(rig.gpu.destroy_event(e));
+}
+
 TEST(FakeGpuRuntime, TheLegacyStreamAndBlockingOnesFollowEachOther) {
   Rig rig;
   const Stream blocking = value(rig.gpu.create_blocking_stream(0, 0)), legacy{0, nullptr}, same{0, handle(1)};

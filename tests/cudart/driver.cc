@@ -1,0 +1,105 @@
+// Functions of CUDA's driver, for programs that ask for libcuda.so.1 beside the runtime: which devices there
+// are, and contexts, one of each device. They stand in the library of the runtime, and libcuda.so.1 leads to
+// it.
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include "world.h"
+
+/// Defines a function of CUDA's driver, by the name that programs ask for (with the version).
+#define OURO_CU(name, ...) \
+  extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI name(__VA_ARGS__)
+
+using namespace ouro::test::cudart;
+using ouro::gpu::FakeGpu;
+
+namespace {
+
+CUresult code_of(cudaError_t error) { return static_cast<CUresult>(error); }  // their numbers are the same
+
+/// Runs `body`, which returns a Status, on the world.
+template <class Body>
+CUresult drive(const char* function, Body&& body) noexcept {
+  const cudaError_t before = cudaGetLastError();  // the runtime's, which errors of the driver do not touch
+  const cudaError_t now = serve(function, body);
+  (void)cudaGetLastError();
+  (void)keep(before);
+  return code_of(now);
+}
+
+CUresult found(bool it) { return it ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE; }
+bool is_device(int device) { return world() && device >= 0 && device < world()->devices(); }
+
+/// The context of a device is its number, plus one.
+CUcontext context_of(int device) {
+  return reinterpret_cast<CUcontext>(static_cast<std::intptr_t>(device) + 1);
+}
+int device_of(CUcontext c) { return static_cast<int>(reinterpret_cast<std::intptr_t>(c)) - 1; }
+
+}  // namespace
+
+OURO_CU(cuInit, unsigned) { return world() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE; }
+OURO_CU(cuDriverGetVersion, int* version) { return *version = CUDA_VERSION, CUDA_SUCCESS; }
+OURO_CU(cuGetErrorName, CUresult error, const char** text) {
+  return *text = cudaGetErrorName(static_cast<cudaError_t>(error)), CUDA_SUCCESS;
+}
+OURO_CU(cuGetErrorString, CUresult error, const char** text) { return cuGetErrorName(error, text); }
+
+OURO_CU(cuDeviceGetCount, int* count) { return *count = world() ? world()->devices() : 0, CUDA_SUCCESS; }
+OURO_CU(cuDeviceGet, CUdevice* device, int ordinal) { return *device = ordinal, found(is_device(ordinal)); }
+OURO_CU(cuDeviceGetAttribute, int* value, CUdevice_attribute attribute, CUdevice device) {
+  return code_of(cudaDeviceGetAttribute(value, static_cast<cudaDeviceAttr>(attribute), device));
+}
+
+OURO_CU(cuDevicePrimaryCtxGetState, CUdevice device, unsigned* flags, int* active) {
+  if (flags) *flags = 0;
+  return *active = is_device(device), found(is_device(device));
+}
+OURO_CU(cuDevicePrimaryCtxRetain, CUcontext* out, CUdevice device) {
+  return *out = context_of(device), found(is_device(device));
+}
+OURO_CU(cuDevicePrimaryCtxRelease_v2, CUdevice device) { return found(is_device(device)); }
+OURO_CU(cuCtxGetCurrent, CUcontext* out) {
+  return drive("cuCtxGetCurrent", [&](FakeGpu& g) -> ouro::Status {
+    OURO_ASSIGN(const int device, g.current_device());
+    *out = context_of(device);
+    return {};
+  });
+}
+OURO_CU(cuCtxSetCurrent, CUcontext context) {
+  return drive("cuCtxSetCurrent", [&](FakeGpu& g) { return g.set_current_device(device_of(context)); });
+}
+OURO_CU(cuCtxGetDevice, CUdevice* device) {
+  return drive("cuCtxGetDevice", [&](FakeGpu& g) -> ouro::Status {
+    OURO_ASSIGN(*device, g.current_device());
+    return {};
+  });
+}
+
+OURO_CU(cuMemGetAddressRange_v2, CUdeviceptr* base, size_t* bytes, CUdeviceptr p) {
+  return drive("cuMemGetAddressRange", [&](FakeGpu& g) -> ouro::Status {
+    OURO_ASSIGN(const auto about, g.pointer(reinterpret_cast<const void*>(p)));
+    if (about.kind != ouro::gpu::MemoryKind::device) return ouro::invalid("the address is not of a device");
+    if (base) *base = reinterpret_cast<CUdeviceptr>(about.base);
+    if (bytes) *bytes = about.bytes;
+    return {};
+  });
+}
+
+/// Of a function's versions the newest. What only answers that it is not there is found, too, and says so
+/// when called.
+OURO_CU(cuGetProcAddress_v2, const char* name, void** out, int, cuuint64_t,
+        CUdriverProcAddressQueryResult* result) {
+  *out = nullptr;
+  for (const char* version : {"_v4", "_v3", "_v2", ""})
+    if (!*out) *out = ::dlsym(RTLD_DEFAULT, (std::string(name) + version).c_str());
+  if (result) *result = *out ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  return *out ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+OURO_CUDART(cudaGetDriverEntryPointByVersion, const char* name, void** out, unsigned version,
+            unsigned long long flags, cudaDriverEntryPointQueryResult* result) {
+  CUdriverProcAddressQueryResult answer;
+  const CUresult code = cuGetProcAddress_v2(name, out, static_cast<int>(version), flags, &answer);
+  if (result) *result = static_cast<cudaDriverEntryPointQueryResult>(answer);
+  return code == CUDA_ERROR_NOT_FOUND && result ? cudaSuccess : static_cast<cudaError_t>(code);
+}
