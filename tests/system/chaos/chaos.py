@@ -58,7 +58,9 @@ def main():
         kind = TURNS[given.kind][jobs % len(TURNS[given.kind])]
         already = len(tally.found)
         job = one_job(kind, given.seed * 1_000_003 + jobs, until, tally)
-        tally.found += [f"leak: {what}" for what in chaos_leaks.Surroundings().more_than(before)]
+        left = [f"leak: {what}" for what in chaos_leaks.Surroundings().more_than(before)]
+        tally.leaks += len(left)
+        tally.found += left
         jobs += 1
         for what in tally.found[already:]:
             print(f"FOUND in job {jobs} ({job.describe()}): {what}", flush=True)

@@ -1,7 +1,6 @@
-# What a job may leave behind outside of its own ranks: processes, descriptors of whoever started it, files, sockets
-# with a name. Used by chaos.py before and after each job.
+# What a job may leave behind outside of its own ranks: processes, descriptors of whoever started it, sockets with a
+# name. Used by chaos.py before and after each job.
 import os
-import pathlib
 import subprocess
 
 import lab
@@ -10,7 +9,6 @@ import lab
 class Surroundings:
     def __init__(self):
         self.descriptors = len(os.listdir("/proc/self/fd"))
-        self.files = {str(p) for folder in ("/dev/shm", "/tmp") for p in pathlib.Path(folder).glob("ouro*")}
         self.sockets, self.processes = set(), set()
         hosts = [i for i in range(8) if lab.NAME and os.path.exists(f"/run/netns/{lab.host(i)}")]
         for i in hosts:
@@ -26,8 +24,6 @@ class Surroundings:
     def more_than(self, before):
         """A line for each thing that there was not before."""
         lines = sorted(self.processes - before.processes) + sorted(self.sockets - before.sockets)
-        if lab.NAME:  # elsewhere they may be another's
-            lines += sorted(f for f in self.files - before.files if "ouro-hosts-" in f)
         if "chaos_rank" in self.children:
             lines.append("a rank is still there")
         if self.descriptors > before.descriptors:
