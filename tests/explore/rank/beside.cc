@@ -1,6 +1,7 @@
 // What lies beside the protocols that are explored: memory of a host and of devices, as far as they ask for
 // it, and a log that says nothing. In place of runtime/context, runtime/network, runtime/stream and
 // kernels/device in explored programs.
+#include "runtime/context/faults.h"
 #include "runtime/context/remarks.h"
 #include "runtime/core/log.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
@@ -23,9 +24,15 @@ Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes, const char* 
 Segment::~Segment() = default;
 }  // namespace ouro::device
 
+namespace ouro::transport {
+void Exchange::damage_next() {}
+}  // namespace ouro::transport
+
 namespace ouro::rt {
 
 void ControlLines::kick() {}
+Status Faults::strike(std::string_view) { return {}; }  // OURO_FAULT is not set there
+bool Faults::is_damage(const Status&) { return false; }
 std::optional<std::size_t> read_remarks(const wire::Bytes&, ControlPage*) { return std::nullopt; }
 
 Result<std::shared_ptr<device::Segment>> HostMemory::segment(std::uint64_t, std::size_t, int) {
