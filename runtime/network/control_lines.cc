@@ -94,6 +94,7 @@ void ControlLines::adopt(RemotePeer& peer, Line line, bool dialled) {
     return;
   }
   tell();
+  peer.met = true;
   peer.lines.push_back(control);
   if (peer.lines.size() > 2) {
     peer.lines.front()->close();
@@ -189,6 +190,13 @@ void ControlLines::judge_silence(RemotePeer& peer, Clock::time_point now) {
     OURO_WARN("{} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", peer.who(), seconds,
               std::chrono::duration<double>(fail_after).count());
   }
+}
+
+bool ControlLines::met_all() const {
+  return std::all_of(peers_.all().begin(), peers_.all().end(), [](const auto& entry) {
+    const RemotePeer& peer = *entry.second;
+    return peer.met || peer.lost || peer.closed();
+  });
 }
 
 bool ControlLines::say_goodbye() {

@@ -34,6 +34,8 @@ class ControlLines {
   void cut() { cut_ = true; }
   /// From any thread: something on the page should be known to others soon.
   void kick();
+  /// Whether there has been a line to each rank that is still there: nobody else hears how this one leaves.
+  bool met_all() const;
   /// The last news and the end of all lines, called again and again; true once all has arrived.
   bool say_goodbye();
 

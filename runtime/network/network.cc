@@ -11,7 +11,7 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr std::chrono::milliseconds kLastWords = 500ms, kServe = 2s;
+constexpr std::chrono::milliseconds kFirstLines = 1500ms, kLastWords = 500ms, kServe = 2s;
 
 /// Asks `idle` on the thread of `io` until it says so, for `at_most` so long.
 template <class F>
@@ -98,6 +98,7 @@ void Network::cut() {
 void Network::close() {
   if (!thread_.joinable()) return;
   wait_for(io_, kServe, [this] { return !served_ || served_(); });
+  wait_for(io_, kFirstLines, [this] { return control_->met_all(); });
   wait_for(io_, kLastWords, [this] { return control_->say_goodbye(); });
   io_.stop();
   thread_.join();

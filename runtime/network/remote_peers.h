@@ -50,6 +50,7 @@ struct RemotePeer {
   Clock::time_point heard{};
   bool spoke = false;  ///< something has come since it started: from then on its silence means something
   bool warned = false, lost = false, fenced = false, dialing = false;
+  bool met = false;          ///< there has been a line to it
   std::uint64_t newest = 0;  ///< of its notes
   Attempts attempts;
   std::string who() const;  ///< "rank 3 (10.0.0.7:4711)"
