@@ -25,7 +25,7 @@ TEST(Secrets, ShortOnesAreRefused) {
   EXPECT_FALSE(Secret::from_hex("0011").ok());
   EXPECT_FALSE(Secret::from_hex("").ok());
   EXPECT_FALSE(Secret::from_hex(std::string(33, 'a')).ok()) << "an odd number of digits";
-  EXPECT_FALSE(Secret::from_hex(std::string(30, 'a') + "xy").ok());
+  EXPECT_FALSE(Secret::from_hex(std::string(30, 'a').append("xy")).ok());
   const auto s = Secret::from_hex(" \n000102030405060708090a0b0c0d0e0F\n");
   ASSERT_TRUE(s.ok());
   EXPECT_EQ(s->bytes()[15], 15);
