@@ -27,7 +27,9 @@ class Links {
   virtual ~Links() = default;
   virtual const char* name() const = 0;
   virtual LinkView inbound(int from) const = 0;  ///< this rank consumes
-  virtual LinkView outbound(int to) const = 0;   ///< this rank produces
+  virtual LinkView outbound(int to) const = 0;   ///< this rank produces; after reach(to)
+  /// Before the first chunk for `to`. May wait for an answer of that rank's process, not for its calls.
+  virtual Status reach(int /*to*/) { return {}; }
   /// Rung by every producer after each slot; for those who wait for whichever comes first.
   virtual Counter* doorbell(int rank) const = 0;
   /// Whether `rank` is on another host: its counters move while somebody drives the fabric.
@@ -46,8 +48,6 @@ class Links {
   /// With the end of this object, what remote ranks have not taken yet still gets there; `after` is let go of
   /// then.
   virtual void linger(std::shared_ptr<void> /*after*/) {}
-  /// Remote ranks that have not yet taken all that was sent to them, as far as is known; asks them.
-  virtual std::vector<int> owing() { return {}; }
 };
 
 /// The staging buffers of a group whose ranks all share memory.

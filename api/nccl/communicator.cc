@@ -165,7 +165,6 @@ int ranks_together(const Context& context, std::span<const int> ranks) {
 bool open(ncclComm_t comm, std::shared_ptr<Family> family, Group group) {
   std::lock_guard lock(comm->life);
   if (comm->cancelled->load()) return false;
-  family->open.fetch_add(1);
   comm->family = std::move(family);
   comm->group = std::move(group);
   std::set<int> hosts;

@@ -23,7 +23,6 @@ namespace ouro::nccl {
 struct Family {
   explicit Family(Context c) : context(std::move(c)) {}
   Context context;
-  std::atomic<int> open{0};  ///< communicators whose groups have not been closed
 };
 
 /// A user's reduction: the factor of this rank.

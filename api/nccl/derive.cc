@@ -6,7 +6,7 @@
 
 #include "api/nccl/joining.h"
 #include "api/nccl/unique_id.h"
-#include "api/src/membership.h"
+#include "api/src/group_key.h"
 
 namespace ouro::nccl {
 namespace {

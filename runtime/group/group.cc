@@ -256,19 +256,11 @@ void Group::await_rest() {
   gpu_.drain();
 }
 
-/// The first rank's messages lie in a segment that goes with it: it waits until they are taken, or nobody
-/// will.
-void Group::await_receivers() {
-  const auto end = deadline_after(spec_.deadline);
-  while (status().ok() && Clock::now() < end && !mailbox_.is_settled()) std::this_thread::sleep_for(500us);
-}
-
 Status Group::close() {
   if (closed_.load(std::memory_order_acquire)) return {};
   if (!context_->inherited()) {
     OURO_TRY(check_wait("close()"));
     await_rest();
-    if (members_.keeps_segments()) await_receivers();
   }
   leave();
   return {};

@@ -108,7 +108,6 @@ class Group final : public std::enable_shared_from_this<Group> {
   Status plan(const Operation&, Plan*);
   Status check_wait(const char* what);  ///< whether the caller may wait for what is in flight
   void await_rest();
-  void await_receivers();
   void leave();  ///< close() without waiting for peers
 
   const std::shared_ptr<Context> context_;

@@ -36,13 +36,7 @@ class Mailbox::MessageWaiter final : public Waiter {
       if (m->peer == Message::kAny || m->peer == mailbox_.members_.rank() || engine_.done(*m)) continue;
       if (!mailbox_.members_.has_left(m->peer)) continue;
       if (left_since_ == Clock::time_point{}) left_since_ = Clock::now();
-      if (Clock::now() - left_since_ >= FailureDetector::kCauseFirst)
-        return detector.fail({.reason = Reason::peer_dead,
-                              .text = m->sends ? "it left the group before it took a message"
-                                               : "it left the group before it sent a message",
-                              .rank = m->peer,
-                              .detector = "control page"},
-                             nullptr, false);
+      if (Clock::now() - left_since_ >= FailureDetector::kCauseFirst) return mailbox_.left(*m);
     }
     if (Clock::now() < end_) return {};
     return {Reason::deadline,
@@ -98,21 +92,43 @@ Status Mailbox::post(const std::vector<Message*>& messages) {
   if (!detector_.ok()) return detector_.status();
   for (const Message* m : messages) OURO_TRY(check(*m));
   Messages* engine = nullptr;
+  const Message* at = nullptr;
+  const auto hand_over = [&]() -> Status {
+    // Receives first: what a send of the same batch brings then lands where it belongs.
+    for (bool sends : {false, true})
+      for (Message* m : messages)
+        if (m->sends == sends) {
+          at = m;
+          OURO_TRY(engine->post(*m));
+        }
+    return {};
+  };
+  const auto take_back = [&] {  // their memory is their callers' again
+    for (Message* m : messages)
+      if (engine) (void)engine->withdraw(*m);
+  };
   try {
     auto made = this->engine();
     if (!made.ok()) return detector_.fail(made.status());
     engine = *made;
     if (faults_) OURO_TRY(strike(messages, *engine));
-    // Receives first: what a send of the same batch brings then lands where it belongs.
-    for (bool sends : {false, true})
-      for (Message* m : messages)
-        if (m->sends == sends) engine->post(*m);
-  } catch (const std::exception&) {  // their memory is their callers' again
-    for (Message* m : messages)
-      if (engine) (void)engine->withdraw(*m);
+    const Status s = hand_over();
+    if (s.ok()) return s;
+    take_back();
+    return members_.has_left(at->peer) ? left(*at) : detector_.fail(s);
+  } catch (const std::exception&) {
+    take_back();
     return detector_.out_of_memory();
   }
-  return {};
+}
+
+Status Mailbox::left(const Message& m) {
+  return detector_.fail({.reason = Reason::peer_dead,
+                         .text = m.sends ? "it left the group before it took a message"
+                                         : "it left the group before it sent a message",
+                         .rank = m.peer,
+                         .detector = "control page"},
+                        nullptr, false);
 }
 
 /// What OURO_FAULT has to say of each of them.
@@ -125,8 +141,8 @@ Status Mailbox::strike(const std::vector<Message*>& messages, Messages& engine) 
       faults_->postpone_damage();
     else if (!members_.is_here(m->peer))
       fabric_->exchange().damage_next();
-    else
-      engine.damage_link(m->peer);
+    else if (const Status reached = engine.damage_link(m->peer); !reached.ok())
+      return detector_.fail(reached);
   }
   return {};
 }
@@ -195,13 +211,6 @@ Result<std::optional<Messages::Match>> Mailbox::match(int source, int tag) {
 void Mailbox::put_back(std::uint64_t key) {
   std::lock_guard lock(mutex_);
   if (messages_) messages_->put_back(key);  // closed: the message is gone
-}
-
-bool Mailbox::is_settled() {
-  std::lock_guard lock(mutex_);
-  if (!messages_) return true;
-  const std::vector<int> owing = messages_->owing();
-  return std::all_of(owing.begin(), owing.end(), [&](int r) { return members_.has_left(r); });
 }
 
 void Mailbox::linger(std::shared_ptr<void> after) {

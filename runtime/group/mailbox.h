@@ -37,14 +37,14 @@ class Mailbox {
   Result<std::optional<Messages::Match>> match(int source, int tag);
   void put_back(std::uint64_t key);
 
-  /// Whether each rank that has not taken all that was sent to it has left.
-  bool is_settled();
   /// `after` goes when others have what was sent to them (transport::Links).
   void linger(std::shared_ptr<void> after);
   void close();
 
  private:
   class MessageWaiter;
+  /// A message's peer has gone, in good order, before it did its part.
+  Status left(const Message&);
   Result<Messages*> engine();
   Status strike(const std::vector<Message*>&, Messages&);
 

@@ -42,23 +42,37 @@ Messages::Messages(std::unique_ptr<transport::Links> links, int rank, int size)
       rank_(rank),
       in_(static_cast<std::size_t>(size)),
       out_(static_cast<std::size_t>(size)) {
-  for (int r = 0; r < size; ++r) {
-    in_[static_cast<std::size_t>(r)].link.view = links_->inbound(r);
-    out_[static_cast<std::size_t>(r)].link.view = links_->outbound(r);
-  }
+  for (int r = 0; r < size; ++r) in_[static_cast<std::size_t>(r)].link.view = links_->inbound(r);
 }
 
 Messages::~Messages() {
   for (std::size_t r = 0; r < in_.size(); ++r) links_->recall_inbound(static_cast<int>(r));
 }
 
-void Messages::post(Message& m) {
-  std::lock_guard lock(mutex_);
-  if (!m.sends) return claim(m);
-  if (m.peer != rank_) return out_[static_cast<std::size_t>(m.peer)].queue.push_back(&m);
-  arrivals_.push_back({{rank_, m.tag, m.bytes}, std::vector<std::byte>(m.data, m.data + m.bytes), m.bytes});
-  m.done = true;
-  offer(arrivals_.back().envelope);
+Status Messages::post(Message& m) {
+  std::unique_lock lock(mutex_);
+  if (!m.sends) {
+    claim(m);
+  } else if (m.peer == rank_) {
+    arrivals_.push_back({{rank_, m.tag, m.bytes}, std::vector<std::byte>(m.data, m.data + m.bytes), m.bytes});
+    m.done = true;
+    offer(arrivals_.back().envelope);
+  } else {
+    OURO_TRY(reach(m.peer, lock));
+    out_[static_cast<std::size_t>(m.peer)].queue.push_back(&m);
+  }
+  return {};
+}
+
+Status Messages::reach(int to, std::unique_lock<std::mutex>& lock) {
+  Outbound& o = out_[static_cast<std::size_t>(to)];
+  if (o.reached) return {};
+  lock.unlock();  // others go on meanwhile
+  OURO_TRY(links_->reach(to));
+  lock.lock();
+  o.link.view = links_->outbound(to);
+  o.reached = true;
+  return {};
 }
 
 /// For a message that waits from now on: the receive that was posted first, if one wants it.
@@ -143,14 +157,16 @@ void Messages::give_back(Outbound& o) {
     o.lent.front()->done = true;
 }
 
-void Messages::damage_link(int to) {
-  std::lock_guard lock(mutex_);
+Status Messages::damage_link(int to) {
+  std::unique_lock lock(mutex_);
+  OURO_TRY(reach(to, lock));
   Outbound& o = out_[static_cast<std::size_t>(to)];
   // Where the link is full the next message brings on what it reads now: the number of its first slot.
-  if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) return;
+  if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) return {};
   o.link.view.header(o.link.next) = {o.link.next ^ 1, 0, 0, 0, 0};
   publish(*o.link.view.full, ++o.link.next);
   bump(*links_->doorbell(to));
+  return {};
 }
 
 void Messages::push(Outbound& o, int to) {
@@ -305,15 +321,6 @@ bool Messages::withdraw(Message& m) {
 bool Messages::done(const Message& m) const {
   std::lock_guard lock(mutex_);
   return m.done;
-}
-
-std::vector<int> Messages::owing() {
-  std::lock_guard lock(mutex_);
-  std::vector<int> ranks = links_->owing();
-  for (std::size_t r = 0; r < out_.size(); ++r)
-    if (!links_->remote(static_cast<int>(r)) && load(*out_[r].link.view.freed) != out_[r].link.next)
-      ranks.push_back(static_cast<int>(r));
-  return ranks;
 }
 
 std::optional<Envelope> Messages::peek(int source, int tag) const {

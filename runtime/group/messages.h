@@ -51,7 +51,8 @@ class Messages {
   /// Messages up to this are done with their memory once they lie in slots.
   static constexpr std::size_t kBuffered = 128 << 10;
 
-  void post(Message&);
+  /// Errors: those of transport::Links::reach; the message is in no queue then.
+  Status post(Message&);
   /// Moves what can move. Returns ring-corrupt if a peer wrote nonsense.
   Status progress();
   /// Takes a message that is not done out of all queues; its memory is its caller's again. A send of which
@@ -59,8 +60,6 @@ class Messages {
   /// more (sends only; a half-received message goes on into the unexpected queue).
   bool withdraw(Message&);
   bool done(const Message&) const;
-  /// Ranks that have not yet taken all that was sent to them.
-  std::vector<int> owing();
   std::optional<Envelope> peek(int source, int tag) const;
   /// A message that was set aside, and the key by which it is received.
   struct Match {
@@ -72,7 +71,7 @@ class Messages {
   /// What was set aside is in the queue again, at its place; nothing if it was received.
   void put_back(std::uint64_t key);
   /// Puts a slot into the link to a rank of this host that no honest rank writes (OURO_FAULT).
-  void damage_link(int to);
+  Status damage_link(int to);
   /// See transport::Links.
   void linger(std::shared_ptr<void> after) { links_->linger(std::move(after)); }
   /// What to wait on between two calls of progress(): read it before the call.
@@ -102,6 +101,7 @@ class Messages {
   };
   struct Outbound {
     transport::LinkEnd link;
+    bool reached = false;  // its view is there
     std::deque<Message*> queue;
     std::deque<Message*> lent;  // sent out of their own memory, not taken yet
     bool torn = false;          // a message was given up in its middle: nothing can follow
@@ -109,6 +109,8 @@ class Messages {
   static bool matches(const Message& m, const Envelope& e) {
     return (m.peer == Message::kAny || m.peer == e.source) && m.tag == e.tag;
   }
+  /// The link to rank `to` is usable after; `lock` is let go of meanwhile. Errors: as post().
+  Status reach(int to, std::unique_lock<std::mutex>& lock);
   Status pull(Inbound&, int source);
   void push(Outbound&, int to);
   void give_back(Outbound&);

@@ -12,6 +12,7 @@
 
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
+#include "runtime/core/wait.h"
 
 namespace ouro::rt {
 
@@ -152,6 +153,8 @@ struct GpuRecord {
   Uuid reach[kReach];
 };
 
+inline constexpr int kDoorbells = 64;
+
 struct ControlPage {
   std::uint64_t magic;
   std::uint32_t rank;
@@ -166,10 +169,11 @@ struct ControlPage {
   ErrorRecord errors[kErrors];
   GroupRecord groups[kRecords];
   VoteRegister votes[kVotes];
+  Counter doorbells[kDoorbells];  // for messages, by the key of the group; rung by ranks of this host
 };
 /// leaving: it takes nothing more from ranks of other hosts, and what it sent is still on its way.
 enum class ContextState : std::uint32_t { joining, active, closed, leaving };
-inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637031;  // "ouro-cp1"
+inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637032;  // "ouro-cp2"
 
 /// The writer's side of one record.
 void enter(GroupRecord&, std::uint64_t seq, Signature);

@@ -43,12 +43,9 @@ class Members {
   /// Of each member, its index among those of this host, or -1.
   const std::vector<int>& local() const { return local_; }
   int local(int r) const { return local_[static_cast<std::size_t>(r)]; }
-  /// The first of the members on this host keeps the memory that they share.
+  /// The first of the members on this host keeps the memory that all of them share.
   bool keeps_segments() const { return local(rank_) == 0; }
-  /// That member's rank in the job.
-  int keeper() const {
-    return world_rank(static_cast<int>(std::find(local_.begin(), local_.end(), 0) - local_.begin()));
-  }
+  int keeper() const { return static_cast<int>(std::find(local_.begin(), local_.end(), 0) - local_.begin()); }
 
  private:
   int rank_;

@@ -21,7 +21,7 @@ ALLOWED = {
     "transport/wire": set(),
     "transport/shm": {"transport"},
     "transport/cuda_ipc": {"kernels/device"},
-    "transport/net": {"transport", "transport/shm"},
+    "transport/net": {"transport"},
     "transport/net/tls": {"transport/wire"},
     "transport/net/tcp": {"transport/net", "transport/net/tls"},
     "transport/net/ucx": {"transport/net"},

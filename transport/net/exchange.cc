@@ -200,15 +200,4 @@ void Exchange::resume(int peer) {
   }
 }
 
-std::vector<int> Exchange::owing(LinkSet& link_set) {
-  std::lock_guard lock(mutex_);
-  std::vector<int> ranks;
-  for (auto& [rank, link] : link_set.links) {
-    if (link->drained()) continue;
-    link->ask();
-    ranks.push_back(rank);
-  }
-  return ranks;
-}
-
 }  // namespace ouro::transport

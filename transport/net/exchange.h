@@ -74,8 +74,6 @@ class Exchange {
   /// A connection to `peer` is gone, and nobody knows what of it has arrived: all chunks that have not been
   /// given back, and all that was said of link sets, go again; what comes twice is discarded.
   void resume(int peer);
-  /// The ranks that have not taken all that was sent to them, as far as is known; they are asked.
-  std::vector<int> owing(LinkSet&);
   /// Whether there is, or will be, something to say to `peer`.
   bool talks_to(int peer) const {
     const Peer& p = peers_[static_cast<std::size_t>(peer)];

@@ -1,19 +1,18 @@
 // Links within and between hosts. See net_links.h.
 #include "transport/net/net_links.h"
 
-#include <algorithm>
 #include <exception>
 
 namespace ouro::transport {
 
 NetLinks::NetLinks(Fabric& fabric, std::uint64_t key, std::vector<int> ranks, std::vector<int> local,
-                   int rank, NetSlots slots, std::unique_ptr<ShmLinks> shm)
+                   int rank, NetSlots slots, std::unique_ptr<Links> here)
     : fabric_(fabric),
       ranks_(std::move(ranks)),
       local_(std::move(local)),
       rank_(rank),
       slot_bytes_(slots.bytes),
-      shm_(std::move(shm)),
+      here_(std::move(here)),
       link_set_(std::make_shared<LinkSet>()),
       spare_(std::make_unique<Spare>()) {
   link_set_->key = key;
@@ -48,19 +47,24 @@ void NetLinks::linger(std::shared_ptr<void> after) {
 
 LinkView NetLinks::inbound(int from) const {
   if (remote(from)) return link(from).in();
-  if (shm_) return shm_->inbound(local_[static_cast<std::size_t>(from)]);
+  if (here_) return here_->inbound(local_[static_cast<std::size_t>(from)]);
   return nothing();
 }
 
 LinkView NetLinks::outbound(int to) const {
   if (remote(to)) return link(to).out();
-  if (shm_) return shm_->outbound(local_[static_cast<std::size_t>(to)]);
+  if (here_) return here_->outbound(local_[static_cast<std::size_t>(to)]);
   return nothing();
+}
+
+Status NetLinks::reach(int to) {
+  if (remote(to) || !here_) return {};
+  return here_->reach(local_[static_cast<std::size_t>(to)]);
 }
 
 Counter* NetLinks::doorbell(int rank) const {
   if (remote(rank)) return &spare_->others_doorbell;  // the other side rings its own when a chunk arrives
-  return shm_ ? shm_->doorbell(local_[static_cast<std::size_t>(rank)]) : &spare_->own_doorbell;
+  return here_ ? here_->doorbell(local_[static_cast<std::size_t>(rank)]) : &spare_->own_doorbell;
 }
 
 void NetLinks::post_receive(int from, const PostedReceive& where) {
@@ -85,15 +89,6 @@ void NetLinks::recall_outbound(int to) {
     m.link_set = link_set_->key;
     fabric_.moved(ranks_[static_cast<std::size_t>(to)], m);
   });
-}
-
-std::vector<int> NetLinks::owing() {
-  const std::vector<int> owe = fabric_.exchange().owing(*link_set_);
-  if (!owe.empty()) settle();
-  std::vector<int> ranks;
-  for (std::size_t r = 0; r < ranks_.size(); ++r)
-    if (std::find(owe.begin(), owe.end(), ranks_[r]) != owe.end()) ranks.push_back(static_cast<int>(r));
-  return ranks;
 }
 
 }  // namespace ouro::transport

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "transport/net/fabric.h"
-#include "transport/shm/shm.h"
 #include "transport/transport.h"
 
 namespace ouro::transport {
@@ -13,13 +12,14 @@ namespace ouro::transport {
 class NetLinks final : public Links {
  public:
   /// `ranks`: of the job, by rank of the group; `local`: for each, its index among the group's ranks of this
-  /// host, or -1. `shm` reaches those (nullptr where this rank is alone on its host).
+  /// host, or -1. `here` reaches those (nullptr where this rank is alone on its host).
   NetLinks(Fabric& fabric, std::uint64_t key, std::vector<int> ranks, std::vector<int> local, int rank,
-           NetSlots slots, std::unique_ptr<ShmLinks> shm);
+           NetSlots slots, std::unique_ptr<Links> here);
   ~NetLinks() override;
   const char* name() const override { return fabric_.name(); }
   LinkView inbound(int from) const override;
   LinkView outbound(int to) const override;
+  Status reach(int to) override;
   Counter* doorbell(int rank) const override;
   bool remote(int rank) const override { return local_[static_cast<std::size_t>(rank)] < 0; }
   void sent(int to) override { fabric_.kick(ranks_[static_cast<std::size_t>(to)]); }
@@ -28,7 +28,6 @@ class NetLinks final : public Links {
   void recall_inbound(int from) override;
   void recall_outbound(int to) override;
   void linger(std::shared_ptr<void> after) override;
-  std::vector<int> owing() override;
 
  private:
   NetLink& link(int rank) const { return *link_set_->links.at(ranks_[static_cast<std::size_t>(rank)]); }
@@ -38,7 +37,7 @@ class NetLinks final : public Links {
   std::vector<int> ranks_, local_;
   int rank_;
   std::uint32_t slot_bytes_;
-  std::unique_ptr<ShmLinks> shm_;
+  std::unique_ptr<Links> here_;
   std::shared_ptr<LinkSet> link_set_;
   bool lingers_ = false;
   struct Spare {

@@ -2,6 +2,7 @@
 #include "transport/shm/shm.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ouro::transport {
 namespace {
@@ -18,16 +19,25 @@ constexpr std::size_t round_up(std::size_t x, std::size_t to) { return (x + to -
 
 }  // namespace
 
+namespace {
+/// Payload bytes of a slot, of `links` links in all.
+std::size_t slot_of(std::size_t links, std::uint32_t wanted) {
+  const std::size_t fair = kLinkBudget / (links * kSlots) / 64 * 64;
+  return std::clamp(std::min<std::size_t>(round_up(wanted, 64), fair), std::size_t{kMinSlotBytes},
+                    std::size_t{1} << 24);
+}
+/// Bytes of a segment with so many counters and rings.
+std::size_t segment_bytes(std::size_t counters, std::size_t rings, std::size_t slot) {
+  return round_up(counters * sizeof(Counter) + rings * kSlots * (sizeof(SlotHeader) + slot), 4096);
+}
+}  // namespace
+
 // Segment: n*n pairs of counters (full, freed), n doorbells, n*n rings of slots. Link (from, to) has index
 // from*n+to.
 ShmLinkLayout ShmLinkLayout::of(int n, std::uint32_t slot_bytes) {
-  const std::size_t links = static_cast<std::size_t>(n) * static_cast<std::size_t>(n);
-  const std::size_t fair = kLinkBudget / (links * kSlots) / 64 * 64;
-  const std::size_t slot = std::clamp(std::min<std::size_t>(round_up(slot_bytes, 64), fair),
-                                      std::size_t{kMinSlotBytes}, std::size_t{1} << 24);
-  const std::size_t counters = (2 * links + static_cast<std::size_t>(n)) * sizeof(Counter);
-  return {static_cast<std::uint32_t>(slot), kSlots,
-          round_up(counters + links * kSlots * (sizeof(SlotHeader) + slot), 4096)};
+  const auto ranks = static_cast<std::size_t>(n);
+  const std::size_t links = ranks * ranks, slot = slot_of(links, slot_bytes);
+  return {static_cast<std::uint32_t>(slot), kSlots, segment_bytes(2 * links + ranks, links, slot)};
 }
 
 LinkView ShmLinks::link(int from, int to) const {
@@ -43,6 +53,40 @@ LinkView ShmLinks::link(int from, int to) const {
 Counter* ShmLinks::doorbell(int rank) const {
   const std::size_t links = static_cast<std::size_t>(n_) * static_cast<std::size_t>(n_);
   return reinterpret_cast<Counter*>(segment_->data()) + 2 * links + rank;
+}
+
+// Segment: n pairs of counters (full, freed), n rings of slots, by producer.
+ShmInboxLayout ShmInboxLayout::of(int n, std::uint32_t slot_bytes) {
+  const auto ranks = static_cast<std::size_t>(n);
+  const std::size_t slot = slot_of(ranks * ranks, slot_bytes);
+  return {static_cast<std::uint32_t>(slot), kSlots, segment_bytes(2 * ranks, ranks, slot)};
+}
+
+ShmInboxes::ShmInboxes(std::shared_ptr<device::Segment> mine, ShmInboxLayout layout, int rank,
+                       std::vector<Counter*> doorbells, Fetch fetch)
+    : layout_(layout), rank_(rank), doorbells_(std::move(doorbells)), fetch_(std::move(fetch)) {
+  segments_.resize(doorbells_.size());
+  segments_[static_cast<std::size_t>(rank)] = std::move(mine);
+}
+
+Status ShmInboxes::reach(int to) {
+  {
+    std::lock_guard lock(mutex_);
+    if (segments_[static_cast<std::size_t>(to)]) return {};
+  }
+  OURO_ASSIGN(auto segment, fetch_(to));  // others go on meanwhile
+  std::lock_guard lock(mutex_);
+  if (auto& known = segments_[static_cast<std::size_t>(to)]; !known) known = std::move(segment);
+  return {};
+}
+
+LinkView ShmInboxes::link(int from, int to) const {
+  std::lock_guard lock(mutex_);
+  std::byte* const base = segments_[static_cast<std::size_t>(to)]->data();
+  auto* const counters = reinterpret_cast<Counter*>(base) + 2 * from;
+  const std::size_t ring = std::size_t{layout_.slot_count} * (sizeof(SlotHeader) + layout_.slot_bytes);
+  return {base + 2 * segments_.size() * sizeof(Counter) + static_cast<std::size_t>(from) * ring,
+          layout_.slot_bytes, layout_.slot_count, counters, counters + 1};
 }
 
 // Segment: a rank's block is its arrival records, its count of rounds, its sleepers, its mark of presence,

@@ -1,8 +1,12 @@
-// Shared memory inside a node: links and staging buffers laid out in one sealed segment a group.
-// Used by the runtime's group; the segment itself is made and passed on by the context.
+// Shared memory inside a node: links and staging buffers laid out in one sealed segment a group, and links
+// for messages in one segment a rank. Used by the runtime's group; segments are made and passed on by the
+// context.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "runtime/core/segment.h"
 #include "transport/transport.h"
@@ -14,6 +18,12 @@ struct ShmLinkLayout {
   std::uint32_t slot_bytes, slot_count;
   std::size_t bytes;  ///< of the whole segment
   static ShmLinkLayout of(int n, std::uint32_t slot_bytes);
+};
+/// The links from all n ranks to one of them.
+struct ShmInboxLayout {
+  std::uint32_t slot_bytes, slot_count;
+  std::size_t bytes;
+  static ShmInboxLayout of(int n, std::uint32_t slot_bytes);
 };
 struct ShmStagingLayout {
   std::size_t slot_bytes, eager_bytes;
@@ -35,6 +45,30 @@ class ShmLinks final : public Links {
   std::shared_ptr<device::Segment> segment_;
   ShmLinkLayout layout_;
   int rank_, n_;
+};
+
+/// Links of which each lives with its consumer, so that two ranks can begin at any time, whoever else has
+/// left.
+class ShmInboxes final : public Links {
+ public:
+  using Fetch = std::function<Result<std::shared_ptr<device::Segment>>(int rank)>;
+  /// `mine`: the inbox of `rank`; `fetch` gets that of another rank. `doorbells`: of all ranks.
+  ShmInboxes(std::shared_ptr<device::Segment> mine, ShmInboxLayout layout, int rank,
+             std::vector<Counter*> doorbells, Fetch fetch);
+  const char* name() const override { return "shared-memory"; }
+  LinkView inbound(int from) const override { return link(from, rank_); }
+  LinkView outbound(int to) const override { return link(rank_, to); }
+  Status reach(int to) override;
+  Counter* doorbell(int rank) const override { return doorbells_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  LinkView link(int from, int to) const;
+  ShmInboxLayout layout_;
+  int rank_;
+  std::vector<Counter*> doorbells_;
+  Fetch fetch_;
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<device::Segment>> segments_;  // by rank; those that were reached
 };
 
 class ShmStaging final : public StagingBuffers {

@@ -37,7 +37,6 @@ Wiring::Wiring(Context& context, const Members& members, std::uint64_t key, Wait
 }
 
 Wiring::~Wiring() {
-  if (!members_.keeps_segments()) return;
   for (const Purpose p : {kLinks, kStaging, kMessages}) context_.host_memory().drop_segment(segment_key(p));
 }
 
@@ -46,29 +45,44 @@ std::uint64_t Wiring::segment_key(Purpose p) const {
   return XXH3_64bits(words, sizeof words);
 }
 
-Result<std::unique_ptr<transport::Links>> Wiring::make_links(Purpose purpose, std::uint32_t slot_bytes,
+Result<std::shared_ptr<device::Segment>> Wiring::segment(Purpose purpose, std::size_t bytes, int owner) {
+  auto found = context_.host_memory().segment(segment_key(purpose), bytes, members_.world_rank(owner));
+  if (found.ok() || found.status().failure()->rank < 0) return found;
+  Failure cause = *found.status().failure();
+  cause.rank = owner;
+  return Status(std::move(cause));
+}
+
+Result<std::unique_ptr<transport::Links>> Wiring::make_links(Purpose purpose,
+                                                             std::unique_ptr<transport::Links> here,
                                                              transport::NetSlots far) {
-  using transport::ShmLinkLayout, transport::ShmLinks;
-  const std::uint64_t key = segment_key(purpose);
-  const bool one_host = members_.one_host();
-  const auto whole = ShmLinkLayout::of(members_.size(), slot_bytes);
-  std::unique_ptr<ShmLinks> shm;
-  if (members_.here() > 1 || one_host) {
-    // Slots of all links of a group have one size.
-    const auto layout = one_host ? whole : ShmLinkLayout::of(members_.here(), whole.slot_bytes);
-    OURO_ASSIGN(auto segment, context_.host_memory().segment(key, layout.bytes, members_.keeper()));
-    shm = std::make_unique<ShmLinks>(std::move(segment), layout, members_.local(members_.rank()),
-                                     members_.here());
-  }
-  if (one_host) return std::unique_ptr<transport::Links>(std::move(shm));
-  if (far.bytes == 0) far.bytes = whole.slot_bytes;
-  return std::unique_ptr<transport::Links>(
-      std::make_unique<transport::NetLinks>(context_.network()->fabric(), key, members_.world_ranks(),
-                                            members_.local(), members_.rank(), far, std::move(shm)));
+  if (members_.one_host()) return here;
+  return std::unique_ptr<transport::Links>(std::make_unique<transport::NetLinks>(
+      context_.network()->fabric(), segment_key(purpose), members_.world_ranks(), members_.local(),
+      members_.rank(), far, std::move(here)));
 }
 
 Result<std::unique_ptr<transport::Links>> Wiring::make_message_links() {
-  return make_links(kMessages, kMessageSlotBytes, kFarMessageSlots);
+  using transport::ShmInboxLayout;
+  std::unique_ptr<transport::Links> here;
+  if (members_.here() > 1 || members_.one_host()) {
+    const auto layout = ShmInboxLayout::of(members_.here(), kMessageSlotBytes);
+    std::vector<int> neighbours;  // members on this host, by their index there
+    std::vector<Counter*> doorbells;
+    for (int r = 0; r < members_.size(); ++r) {
+      if (members_.local(r) < 0) continue;
+      neighbours.push_back(r);
+      ControlPage& page = context_.members().page(members_.world_rank(r));
+      doorbells.push_back(&page.doorbells[segment_key(kMessages) % kDoorbells]);
+    }
+    const int me = members_.local(members_.rank());
+    const auto fetch = [this, layout, neighbours](int index) {
+      return segment(kMessages, layout.bytes, neighbours[static_cast<std::size_t>(index)]);
+    };
+    OURO_ASSIGN(auto mine, fetch(me));
+    here = std::make_unique<transport::ShmInboxes>(std::move(mine), layout, me, std::move(doorbells), fetch);
+  }
+  return make_links(kMessages, std::move(here), kFarMessageSlots);
 }
 
 /// The first rank of a host keeps the segment: it goes on when all others there have mapped it, so that it
@@ -84,7 +98,17 @@ Status Wiring::await_all(Mark&& mark) {
 
 Status Wiring::need_links() {
   if (ends_.links) return {};
-  OURO_ASSIGN(ends_.links, make_links(kLinks, context_.spec().slot_bytes));
+  using transport::ShmLinkLayout;
+  // Slots of all links of a group have one size.
+  const auto whole = ShmLinkLayout::of(members_.size(), context_.spec().slot_bytes);
+  std::unique_ptr<transport::Links> here;
+  if (members_.here() > 1 || members_.one_host()) {
+    const auto layout = members_.one_host() ? whole : ShmLinkLayout::of(members_.here(), whole.slot_bytes);
+    OURO_ASSIGN(auto memory, segment(kLinks, layout.bytes, members_.keeper()));
+    here = std::make_unique<transport::ShmLinks>(std::move(memory), layout, members_.local(members_.rank()),
+                                                 members_.here());
+  }
+  OURO_ASSIGN(ends_.links, make_links(kLinks, std::move(here), {.bytes = whole.slot_bytes}));
   for (int r = 0; r < members_.size(); ++r) {
     const bool remote = ends_.links->remote(r);
     ends_.in.push_back({ends_.links->inbound(r), 0, remote});
@@ -97,9 +121,8 @@ Status Wiring::need_staging() {
   if (staging_) return {};
   const int n = members_.size();
   const auto layout = staging_layout(context_, n);
-  OURO_ASSIGN(auto segment,
-              context_.host_memory().segment(segment_key(kStaging), layout.bytes, members_.keeper()));
-  staging_ = std::make_unique<transport::ShmStaging>(std::move(segment), layout, n);
+  OURO_ASSIGN(auto memory, segment(kStaging, layout.bytes, members_.keeper()));
+  staging_ = std::make_unique<transport::ShmStaging>(std::move(memory), layout, n);
   for (int r = 0; r < n; ++r) views_.push_back(staging_->staging(r));
   return await_all([this](int r) { return staging_->present(r); });
 }

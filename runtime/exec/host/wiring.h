@@ -40,7 +40,8 @@ class Wiring {
     return views_;
   }  ///< by rank; empty before need_staging()
 
-  /// Links for messages; the first rank of each host keeps their memory until close().
+  /// Links for messages. What is on its way to a rank lies in memory of that rank (of its host, the network's
+  /// buffers), so any two can begin at any time.
   Result<std::unique_ptr<transport::Links>> make_message_links();
 
   /// An operation has ended: lets other hosts know what has been given back to them.
@@ -56,10 +57,12 @@ class Wiring {
  private:
   enum Purpose : std::uint64_t { kLinks = 1, kStaging = 2, kMessages = 3 };
   std::uint64_t segment_key(Purpose) const;
-  /// Over shared memory and, if there are members on other hosts, over the network (with slots as `far` says;
-  /// 0 bytes: as many as within the host).
-  Result<std::unique_ptr<transport::Links>> make_links(Purpose, std::uint32_t slot_bytes,
-                                                       transport::NetSlots far = {});
+  /// The segment that member `owner` keeps. Errors: those of HostMemory::segment, with ranks of the group.
+  Result<std::shared_ptr<device::Segment>> segment(Purpose, std::size_t bytes, int owner);
+  /// Links to all members: those of `here` and, if there are members on other hosts, over the network with
+  /// slots as `far` says.
+  Result<std::unique_ptr<transport::Links>> make_links(Purpose, std::unique_ptr<transport::Links> here,
+                                                       transport::NetSlots far);
   template <class Mark>
   Status await_all(Mark&& mark);
 

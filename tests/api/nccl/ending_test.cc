@@ -207,11 +207,38 @@ TEST(TimedAbort, EndsAGroupThatWaits) {
 }
 
 TEST(TimedAbort, EndsAFinalizeThatWaits) {
-  expect_reached(2, [](int rank, ncclComm_t comm) {
-    if (rank != 0) return ncclSuccess;
-    static std::vector<int> x(100'000);
-    EXPECT_OK(ncclSend(x.data(), 1000, ncclInt32, 1, comm, nullptr));  // that nobody takes
-    return ncclCommFinalize(comm);
+  ncclComm_t comms[2];
+  make_two(comms);
+  const std::vector<int> x(1'000'000);  // more than there is room for on the way, and nobody takes it
+  ASSERT_EQ(ncclSend(x.data(), x.size(), ncclInt32, 1, comms[0], nullptr), ncclInProgress);
+  ASSERT_EQ(ncclCommFinalize(comms[0]), ncclInProgress);
+  std::this_thread::sleep_for(100ms);
+  ncclResult_t state = ncclSuccess;
+  EXPECT_OK(ncclCommGetAsyncError(comms[0], &state));
+  EXPECT_EQ(state, ncclInProgress);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_OK(ncclCommAbort(comms[0]));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kHang);
+  EXPECT_OK(ncclCommAbort(comms[1]));
+}
+
+/// What fits on the way to the receiver waits for it there.
+TEST(End, OfASenderLeavesItsMessagesToTheReceiver) {
+  in_threads(2, [](int rank, ncclComm_t& comm) {
+    static std::atomic<bool> gone;
+    std::vector<int> x(1000, 5), got(1000);
+    if (rank == 0) {
+      gone = false;
+      EXPECT_OK(ncclSend(x.data(), x.size(), ncclInt32, 1, comm, nullptr));
+      EXPECT_OK(ncclCommFinalize(comm));
+      EXPECT_OK(ncclCommDestroy(comm));
+      comm = nullptr;
+      gone = true;
+      return;
+    }
+    while (!gone) std::this_thread::sleep_for(1ms);
+    EXPECT_OK(ncclRecv(got.data(), got.size(), ncclInt32, 0, comm, nullptr));
+    EXPECT_EQ(got, x);
   });
 }
 

@@ -303,7 +303,7 @@ void expect_flat(const std::function<void(int times)>& cycle, int times) {
   const int fds = entries("/proc/self/fd"), threads = entries("/proc/self/task");
   const long pages = resident_pages();
   cycle(times);
-  // What the first rank leaves behind goes a moment after the last of the others has left.
+  // What ends aside goes a moment later.
   for (const auto end = std::chrono::steady_clock::now() + kHang;
        (entries("/proc/self/fd") != fds || entries("/proc/self/task") != threads) &&
        std::chrono::steady_clock::now() < end;)

@@ -183,7 +183,8 @@ TEST(Exchange, AnEndedLinkSetIsToldToWhoAsks) {
     while (next(b)) continue;  // nobody hears it
     if (!opened_before) a.open();
     a.put();
-    EXPECT_EQ(a.exchange.owing(*a.link_set), std::vector<int>{1});  // asks
+    ASSERT_FALSE(a.link().drained());
+    a.link().ask();
     for (int turn = 0; turn < 8; ++turn) {
       if (auto f = next(a)) {
         ASSERT_TRUE(give(b, *f).ok());
