@@ -9,12 +9,13 @@ import torch_ranks
 
 PARTS = {
     # What happens to rank 1; the exit codes of both, and what rank 0 says.
-    "late": ([-signal.SIGABRT, 0], r"(?i)time[d]?.?out"),
+    "late": ([-signal.SIGABRT, 0], r"Operation timed out|caught collective operation timeout"),
     "killed": ([-signal.SIGABRT, -signal.SIGKILL], r"another rank died|rank 1 \(.*its process ended"),
     "abort": ([0, 0], r"aborted after"),
 }
 # PyTorch waits for reports of what was under way before it ends the process.
-WITHOUT_REPORTS = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+WITHOUT_REPORTS = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1", "TORCH_FR_DUMP_ON_TIMEOUT": "0", "TORCH_FR_BUFFER_SIZE": "0",
+                   "TORCH_NCCL_COORD_CHECK_MILSEC": "100"}
 in_rank = torch_ranks.arguments()
 if not in_rank:
     part = sys.argv[4]
@@ -49,7 +50,9 @@ if rank == 1:
         time.sleep(0.05)
     os._exit(0)
 options = dist.AllreduceOptions()
-options.timeout = datetime.timedelta(seconds=3 if part == "late" else 90)
+if part == "late":  # which the two groups are told in different ways
+    options.timeout = datetime.timedelta(seconds=3)
+    dist.distributed_c10d._set_pg_timeout(options.timeout, dist.group.WORLD)
 work = dist.group.WORLD.allreduce([x], options)
 if part == "abort":
     time.sleep(0.5)

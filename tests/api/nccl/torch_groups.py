@@ -260,7 +260,23 @@ def groups():
     same("all_reduce in a mesh", x, reduced(torch.float32, "sum", [rank // 2 * 2 + i for i in range(min(size, 2))]))
 
 
-for part in (reductions, movements, messages, coalescing, streams, groups):
+def one_process():
+    """The older interface, for one process that drives all devices."""
+    from torch.cuda import nccl
+
+    places = range(torch.cuda.device_count())
+    if size > 1 or len(places) < 2:
+        return
+    xs = [data(torch.float32, i).to(f"cuda:{i}") for i in places]
+    nccl.all_reduce(xs)
+    total = reduced(torch.float32, "sum", places)
+    outs = [torch.empty(count * len(places), device=x.device) for x in xs]
+    nccl.all_gather(xs, outs)
+    nccl.reduce(xs, root=0)
+    same("torch.cuda.nccl", [outs[0], xs[0]], [total.repeat(len(places)), total * len(places)])
+
+
+for part in (reductions, movements, messages, coalescing, streams, groups, one_process):
     part()
     dist.barrier(device_ids=[device.index])
 dist.destroy_process_group()
