@@ -149,8 +149,9 @@ void Agreement::propose(const std::vector<Member>& members, const RankSet& gone,
     return;
   }
   // Whose turn is it? The lowest begins. Who is outbid waits, longer each time; if the maker of the newest
-  // ballot is gone nobody has to. The others wait for their turn in case that the lowest does not do its
-  // part.
+  // ballot is gone nobody has to, the first time: two that have given each other up, and whom the others
+  // hear, would outbid each other for ever. The others wait for their turn in case that the lowest does not
+  // do its part.
   const int turn = [&] {
     int before = 0;
     for (int r = 0; r < rank_; ++r) before += side.has(r);
@@ -160,7 +161,7 @@ void Agreement::propose(const std::vector<Member>& members, const RankSet& gone,
   const bool orphaned = vote_.promised > 0 && (gone.has(made) || vote_.suspects.has(made));
   Clock::duration wait = turn == 0 ? kBackOff * (1 + rank_ % 8) : patience_ / kImpatience * turn;
   wait *= 1 << std::min(attempts_, kMaxDoublings);
-  if (turn == 0 && (vote_.promised == 0 || orphaned)) wait = Clock::duration{0};
+  if (turn == 0 && (vote_.promised == 0 || (orphaned && attempts_ == 0))) wait = Clock::duration{0};
   if (now - moved_ < wait) return;
   ++attempts_;
   const std::uint64_t round = (vote_.promised >> kRankBits) + 1;

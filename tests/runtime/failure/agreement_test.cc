@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "agreement_mutants.h"  // from mutate_agreement.py
 #include "tests/runtime/failure/agreement_job.h"
@@ -37,6 +40,42 @@ TEST(Agreement, HoldsUnderEverySeed) {
     const std::string wrong = job.play();
     ASSERT_EQ(wrong, "") << "seed " << seed << ":" << job.text();
   }
+}
+
+/// Two of four hear nothing of each other, and the others hear both: each of the two proposes. All look at
+/// the same moments at what the others said at the last one, so that nobody is ahead by chance.
+TEST(Agreement, TwoThatHaveGivenEachOtherUpDoNotOutbidEachOtherForEver) {
+  using namespace std::chrono_literals;
+  constexpr int kMembers = 4;
+  std::vector<Agreement> members;
+  for (int r = 0; r < kMembers; ++r) members.emplace_back(r, kMembers, 5s);
+  std::vector<std::optional<Verdict>> decided(kMembers);
+  const auto all = [&] { return std::all_of(decided.begin(), decided.end(), [](auto& d) { return d; }); };
+  Agreement::Clock::time_point now{};
+  for (const auto end = now + 5s; now < end && !all(); now += 500us) {
+    std::vector<Vote> said;
+    for (const Agreement& a : members) said.push_back(a.vote());
+    const auto before = decided;
+    for (int r = 0; r < kMembers; ++r) {
+      std::vector<Agreement::Member> seen(kMembers);
+      for (int o = 0; o < kMembers; ++o) {
+        Agreement::Member& m = seen[static_cast<std::size_t>(o)];
+        if (o + r == 1) {
+          m.standing = Agreement::Standing::lost;
+        } else {
+          m.called = true;
+          m.vote = said[static_cast<std::size_t>(o)];
+          m.decided = before[static_cast<std::size_t>(o)];
+        }
+      }
+      const auto outcome = members[static_cast<std::size_t>(r)].step(seen, now);
+      if (outcome.state == Agreement::Outcome::decided)
+        decided[static_cast<std::size_t>(r)] = outcome.verdict;
+    }
+  }
+  ASSERT_TRUE(all()) << "within the patience of 5 s";
+  for (const auto& d : decided) EXPECT_EQ(*d, *decided[0]);
+  EXPECT_EQ(decided[0]->dead.count(), 1);
 }
 
 /// The faulty agreements are copies of the real one in which mutate_agreement.py has changed one rule each.
