@@ -1,0 +1,13 @@
+// What must be true of every run, whatever was done to the job. Used by the run.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "tests/simulate/job/rank.h"
+
+namespace simulate {
+
+/// All that is wrong, one line each.
+std::vector<std::string> judge(const Scenario&, const std::vector<std::unique_ptr<Rank>>&, Nanos end);
+
+}  // namespace simulate

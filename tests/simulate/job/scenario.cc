@@ -1,0 +1,131 @@
+// Drawing what happens. See scenario.h.
+#include "tests/simulate/job/scenario.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+namespace simulate {
+namespace {
+
+using Kind = Injection::Kind;
+// Shorter pauses of a process and of a path are nobody's affair (docs/design/between-hosts.md).
+constexpr Nanos kUnnoticedStop = 900 * kMilli, kUnnoticedCut = kSecond;
+constexpr const char* kNames[] = {"kill", "lose host", "stop", "part", "one way", "reset", "slow"};
+
+double seconds(Nanos t) { return static_cast<double>(t) / static_cast<double>(kSecond); }
+
+Injection draw(Random& random, int ranks, bool harmless) {
+  Injection i;
+  constexpr Kind kHarmless[] = {Kind::stop, Kind::part, Kind::one_way, Kind::reset, Kind::reset, Kind::slow};
+  constexpr Kind kAny[] = {Kind::kill, Kind::kill, Kind::kill,    Kind::lose,  Kind::stop, Kind::stop,
+                           Kind::part, Kind::part, Kind::one_way, Kind::reset, Kind::slow};
+  i.kind = harmless ? kHarmless[random.below(std::size(kHarmless))] : kAny[random.below(std::size(kAny))];
+  i.when = random.spread(kMilli, 12 * kSecond);
+  i.rank = static_cast<int>(random.below(static_cast<std::uint64_t>(ranks)));
+  i.other = static_cast<int>(random.below(static_cast<std::uint64_t>(ranks - 1)));
+  i.other += i.other >= i.rank;
+  const Nanos unnoticed = i.kind == Kind::stop ? kUnnoticedStop : kUnnoticedCut;
+  i.lasts = random.spread(10 * kMilli, harmless ? unnoticed : 30 * kSecond);
+  const std::uint64_t all = (std::uint64_t{1} << ranks) - 1;
+  i.side = 1 + random.below(all - 1);
+  if (i.kind == Kind::slow) i.delay = random.spread(kMilli, 300 * kMilli);
+  return i;
+}
+
+/// Some ranks stop to hear some others, all at about the same time: there are several opinions about who
+/// lives. The two lowest, each of whom others would follow, are among them as often as not.
+std::vector<Injection> draw_quarrel(Random& random, int ranks) {
+  std::vector<Injection> all;
+  const Nanos when = random.spread(20 * kMilli, 6 * kSecond),
+              lasts = random.between(8 * kSecond, 30 * kSecond);
+  if (ranks >= 3 && random.chance(0.5))
+    for (const int r : {0, 1})
+      all.push_back({.kind = Kind::one_way, .when = when, .lasts = lasts, .rank = r, .other = 1 - r});
+  for (int n = random.pick(all.empty() ? 1 : 0, all.empty() ? 4 : 1); n > 0; --n) {
+    Injection i = draw(random, ranks, false);
+    i.kind = random.chance(0.8) ? Kind::one_way : Kind::part;
+    i.when = when + random.spread(kMicro, 300 * kMilli);
+    i.lasts = lasts;
+    all.push_back(i);
+  }
+  return all;
+}
+
+}  // namespace
+
+bool Injection::serious() const {
+  switch (kind) {
+    case Kind::kill:
+    case Kind::lose:
+      return true;
+    case Kind::stop:
+      return lasts > kUnnoticedStop;
+    case Kind::part:
+    case Kind::one_way:
+      return lasts > kUnnoticedCut;
+    case Kind::reset:
+    case Kind::slow:
+      return false;
+  }
+  return false;
+}
+
+std::string Injection::text() const {
+  std::string s = fmt::format("{:.6f} s {}", seconds(when), kNames[static_cast<int>(kind)]);
+  if (kind == Kind::part)
+    s += fmt::format(" {:b}", side);
+  else
+    s += fmt::format(" {}", rank);
+  if (kind == Kind::one_way || kind == Kind::reset) s += fmt::format(" -> {}", other);
+  if (kind == Kind::slow) s += fmt::format(" by {:.3f} s", seconds(delay));
+  if (kind != Kind::kill && kind != Kind::lose && kind != Kind::reset)
+    s += fmt::format(" for {:.3f} s", seconds(lasts));
+  return s;
+}
+
+Scenario::Scenario(std::uint64_t number) : seed(number) {
+  Random random(seed ^ 0x5ce9a210);
+  // From 10 on the table of ranks spreads along a tree of hosts.
+  constexpr int kRanks[] = {2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 7, 8, 9, 9, 11};
+  ranks = kRanks[random.below(std::size(kRanks))];
+  steps = random.pick(3, 12);
+  delay = random.spread(10 * kMicro, random.chance(0.1) ? 100 * kMilli : 2 * kMilli);
+  jitter = random.chance(0.5) ? random.between(0, delay) : 0;
+  loss = random.chance(0.2) ? 0.001 * random.pick(1, 20) : 0;
+  most_latency = random.spread(2 * kMicro, random.chance(0.1) ? 5 * kMilli : 200 * kMicro);
+  preempted = random.chance(0.3) ? 0 : random.chance(0.5) ? 0.001 : 0.02;
+  pause = random.spread(kMilli, 2 * kSecond);
+  clock_error = random.chance(0.5) ? 0 : random.chance(0.5) ? 1e-4 : 0.01;
+  send_room = static_cast<std::size_t>(random.spread(8 << 10, 256 << 10));
+  receive_room = static_cast<std::size_t>(random.spread(8 << 10, 256 << 10));
+  count = static_cast<std::size_t>(random.spread(1, 4096));
+  slot_bytes = static_cast<std::uint32_t>(4096 << random.below(3));
+  connections = random.pick(1, 2);
+  silent_fail_ms = random.chance(0.7) ? 5000 : 2500;
+  for (int r = 0; r < ranks; ++r)
+    starts.push_back(random.between(0, random.chance(0.2) ? 2 * kSecond : 20 * kMilli));
+  const double kind = static_cast<double>(random.below(100)) / 100;
+  const bool harmless = kind < 0.3;
+  const int faults = kind < 0.1 ? 0 : random.pick(1, random.chance(0.3) ? 4 : 2);
+  if (kind > 0.8) injections = draw_quarrel(random, ranks);
+  for (int i = 0; i < faults && kind <= 0.8; ++i) injections.push_back(draw(random, ranks, harmless));
+}
+
+bool Scenario::serious() const {
+  return std::any_of(injections.begin(), injections.end(), [](const Injection& i) { return i.serious(); });
+}
+
+std::string Scenario::text() const {
+  std::string s = fmt::format(
+      "seed {}: {} ranks, {} steps of {} elements, a pause of {:.3f} s; delay {:.6f} s, jitter {:.6f} s, "
+      "loss {:.3f}; "
+      "latency {:.6f} s, preempted {:.3f}; clocks {:.4f}; silence {} ms; {} connections\n",
+      seed, ranks, steps, count, seconds(pause), seconds(delay), seconds(jitter), loss, seconds(most_latency),
+      preempted, clock_error, silent_fail_ms, connections);
+  for (const Injection& i : injections) s += "  " + i.text() + "\n";
+  return s;
+}
+
+}  // namespace simulate

@@ -1,0 +1,49 @@
+// What a seed stands for: a job, its hosts and paths, and what is done to them and when. Used by the run and
+// by the judge.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/simulate/engine/world.h"
+
+namespace simulate {
+
+/// One thing that is done to the job. Ranks and hosts have the same numbers.
+struct Injection {
+  enum class Kind : std::uint8_t {
+    kill,     ///< the process ends; its system tells the others
+    lose,     ///< the host ends: nobody tells anybody
+    stop,     ///< the process stands still, its system does not
+    part,     ///< nothing gets from `side` to the others, nor back
+    one_way,  ///< nothing gets from `rank` to `other`
+    reset,    ///< a connection between the two is reset by somebody else
+    slow,     ///< packets of the rank take longer
+  };
+  Kind kind = Kind::kill;
+  Nanos when = 0, lasts = 0;
+  int rank = 0, other = 0;
+  std::uint64_t side = 0;  ///< bits of ranks
+  Nanos delay = 0;
+  /// Whether calls may fail because of it; what is not serious, nobody may notice.
+  bool serious() const;
+  std::string text() const;
+};
+
+struct Scenario {
+  explicit Scenario(std::uint64_t seed);
+  std::uint64_t seed;
+  int ranks = 2, steps = 0;
+  Nanos delay = 0, jitter = 0, most_latency = 0, pause = 0;
+  double loss = 0, preempted = 0, clock_error = 0;
+  std::size_t send_room = 0, receive_room = 0, count = 0;
+  std::uint32_t slot_bytes = 0;
+  int connections = 1;
+  std::int64_t silent_fail_ms = 5000;
+  std::vector<Nanos> starts;  ///< of ranks
+  std::vector<Injection> injections;
+  bool serious() const;
+  std::string text() const;
+};
+
+}  // namespace simulate

@@ -1,0 +1,122 @@
+// The network between simulated hosts: paths that delay, lose or are cut, and TCP over them as its users see
+// it: streams that come late or end, never out of order. Used by the calls of the system and by the faults.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/simulate/os/files.h"
+
+namespace simulate {
+
+/// What packets from one host to another meet.
+struct Path {
+  bool cut = false;
+  Nanos delay = 50 * kMicro, jitter = 0;
+  double loss = 0;  ///< a segment comes after it has been sent again
+};
+
+struct Address {
+  int host = -1, port = 0;
+  auto operator<=>(const Address&) const = default;
+};
+
+class TcpSocket;
+
+/// One direction of a connection, seen from the end that sends.
+struct Flow {
+  std::string queued;  ///< taken from the program, not on its way
+  std::size_t under_way = 0, unacked = 0;
+  bool fin_asked = false, fin_sent = false;
+  Nanos since = 0;   ///< the other end has been silent about what it owes for so long
+  Nanos resend = 0;  ///< how long the next attempt is waited for; 0: none is
+  std::uint64_t timer = 0;
+  Nanos last_arrival = 0;
+};
+
+struct End {
+  Address at;
+  TcpSocket* socket = nullptr;  ///< nullptr: closed
+  Flow out;
+  std::string in;
+  std::size_t read = 0;  ///< of `in`
+  bool fin_in = false;
+  int error = 0;  ///< that the program has not been told yet
+  bool broken = false;
+  Nanos user_timeout = 0, keep_idle = 0, keep_for = 0;
+  Nanos heard = 0;
+  std::size_t unread() const { return in.size() - read; }
+};
+
+struct Connection : std::enable_shared_from_this<Connection> {
+  End ends[2];
+  std::uint64_t number = 0;
+};
+
+class TcpSocket final : public File {
+ public:
+  ~TcpSocket() override = default;
+  short ready() const override;
+  void closed() override;
+
+  Address own;
+  enum class State : std::uint8_t { fresh, listening, connecting, connected } state = State::fresh;
+  int connect_error = 0;
+  std::uint64_t attempt = 0;
+  std::size_t backlog = 0;
+  std::deque<std::shared_ptr<TcpSocket>> accepted;  ///< nobody has taken them yet
+  std::shared_ptr<Connection> connection;
+  int side = 0;
+  bool blocking = false;
+  End& end() const { return connection->ends[side]; }
+
+  int connect(Address to);
+  long send(const void* data, std::size_t bytes);
+  long receive(void* data, std::size_t bytes);
+  int finish();  ///< shutdown(SHUT_WR)
+};
+
+class Network {
+ public:
+  explicit Network(int hosts);
+  int hosts() const { return hosts_; }
+  Path& path(int from, int to) { return paths_[static_cast<std::size_t>(from * hosts_ + to)]; }
+  void cut(int from, int to, bool on);
+  /// A reset that some machine between the two has made up reaches one end, and a little later the other.
+  void forge_reset(Random&, int a, int b);
+  std::size_t connections() const { return all_.size(); }
+  /// The most bytes that lay in buffers of all connections at once.
+  std::size_t most_buffered = 0;
+
+  std::size_t send_room = 256 << 10, receive_room = 256 << 10;
+  std::map<Address, TcpSocket*> listeners;
+  int next_port = 32768;
+
+  std::shared_ptr<Connection> make(Address from, Address to);
+  void reset(Connection&, int side, int error);  ///< that end hears of it now
+  void send_reset(Connection&, int to_side);     ///< the other host says that there is nothing
+  void transmit(Connection&, int side);
+  void opened(Connection&, int side);  ///< that end has read: it has room again
+  void count();
+
+ private:
+  bool passes(int from, int to);
+  void arrive(Connection&, int from_side, std::string data, bool fin);
+  void acknowledge(Connection&, int side, std::size_t bytes);
+  static constexpr Nanos kResend = 200 * kMilli;
+  void wait_to_resend(Connection&, int side, Nanos pause = kResend);
+  void resend(Connection&, int side);
+  void look_at_idle(Connection&, int side);
+  void ask_other_end(Connection&, int side);
+
+  int hosts_;
+  std::vector<Path> paths_;
+  std::vector<std::weak_ptr<Connection>> all_;
+  std::uint64_t numbers_ = 0, arrivals_ = 0;
+};
+inline Network* network = nullptr;
+
+}  // namespace simulate

@@ -1,0 +1,93 @@
+# Writes copies of the library's sources with faults in them, each in force only if it is asked for, and the list of
+# the faults. Usage: plant.py ROOT OUTPUT. Ends with 1 if a rule is not found exactly once in its source.
+import pathlib
+import sys
+
+AGREEMENT = "runtime/health/agreement.cc"
+LINES = "runtime/network/control_lines.cc"
+SERVER = "runtime/join/rendezvous_server.cc"
+CLIENT = "runtime/join/rendezvous_client.cc"
+
+# what is wrong, the file, the rule as the source has it, what takes its place; PLANTED: whether the fault is in force
+FAULTS = [
+    ("a voter forgets its promise for an older ballot", AGREEMENT,
+     "if (v.accepted < vote_.promised) continue;",
+     "if (v.accepted < vote_.promised && !PLANTED) continue;\n    if (PLANTED) vote_.promised = v.accepted;"),
+    ("who has given up the maker of the newest ballot always outbids it at once", AGREEMENT,
+     "(orphaned && attempts_ == 0)", "(orphaned && (PLANTED || attempts_ == 0))"),
+    ("any half is a quorum", AGREEMENT,
+     "return first >= 0 && voters.has(first);", "return PLANTED || (first >= 0 && voters.has(first));"),
+    ("silent members count as proven dead", AGREEMENT,
+     "if (s == Standing::out || s == Standing::dead) gone.add(r);",
+     "if (s == Standing::out || s == Standing::dead || (PLANTED && s == Standing::lost)) gone.add(r);"),
+    ("after a pause of its own a process takes the others for silent", LINES,
+     "if (now - last_beat_ > kStalled + kBeat)", "if (!PLANTED && now - last_beat_ > kStalled + kBeat)"),
+    ("a new line begins without what was said on the one before", LINES,
+     "  peer.heard = Clock::now();\n  control->send(payloads(publisher_.everything()));",
+     "  peer.heard = Clock::now();\n  if (!PLANTED) control->send(payloads(publisher_.everything()));"),
+    ("votes are not said again on a new line", "runtime/health/replica.cc",
+     "if (told_votes_[i].key != 0) notes.push_back", "if (told_votes_[i].key != 0 && !PLANTED) notes.push_back"),
+    ("silence is never judged", LINES,
+     "if (silent >= fail_after) {", "if (!PLANTED && silent >= fail_after) {"),
+    ("a line that breaks is a death", LINES,
+     "  // One that is hung up on as soon as it is there",
+     "  if (PLANTED) return peers_.lose(peer.remote.rank, Reason::peer_dead, \"its line broke\", \"planted\");\n"
+     "  // One that is hung up on as soon as it is there"),
+    ("a refused connection is left to the clock of silence", LINES,
+     "if (line.status().reason() == Reason::peer_dead)", "if (!PLANTED && line.status().reason() == Reason::peer_dead)"),
+    ("of losses that come together one is reported", "runtime/network/remote_peers.cc",
+     "  losses_.push_back({rank,", "  if (PLANTED) losses_.clear();\n  losses_.push_back({rank,"),
+    ("after a broken connection one chunk is not sent again", "transport/net/net_link.cc",
+     "for (std::uint64_t i = load(out_freed_); i < sent_; ++i) again_ |= bit(i);",
+     "for (std::uint64_t i = load(out_freed_) + PLANTED; i < sent_; ++i) again_ |= bit(i);"),
+    ("what was received in part counts as coming", "transport/net/tcp/tcp_connection.cc",
+     "if (within_ && place_.to) exchange_.abandon", "if (!PLANTED && within_ && place_.to) exchange_.abandon"),
+    ("the first farewell of a peer counts as its answer to ours", "transport/net/farewells.h",
+     "if (h.index == 1) {", "if (h.index == 1 || PLANTED) {"),
+    ("farewells are not said again after a broken connection", "transport/net/farewells.h",
+     "for (Ended& e : ended_) tell_again(e);", "for (Ended& e : ended_)\n      if (!PLANTED) tell_again(e);"),
+    ("a data connection that could not be made is not tried again", "runtime/network/data_lines.cc",
+     "if (!e) dial_peer(rank);", "if (!e && !PLANTED) dial_peer(rank);"),
+    ("who comes back on a new line while joining is a duplicate", SERVER,
+     "const bool again = before != taken_.end() &&", "const bool again = !PLANTED && before != taken_.end() &&"),
+    ("a line that breaks while joining is a death", SERVER,
+     "at(*timer, come_back(host->stream->line()),",
+     "at(*timer, PLANTED ? Clock::duration{0} : come_back(host->stream->line()),"),
+    ("a rank gives up where rank 0 does not listen yet", CLIENT,
+     "return nobody || stale || no_verdict ? try_again() : fail(why);",
+     "return (nobody && !PLANTED) || stale || no_verdict ? try_again() : fail(why);"),
+    ("who has the table ends without handing it on", CLIENT,
+     "for (const auto& child : children_) hand_on(*child);",
+     "for (const auto& child : children_)\n      if (!PLANTED) hand_on(*child);"),
+    ("bytes that the socket has no room for are dropped", "runtime/network/frame_stream.cc",
+     "sent_ += *n;", "sent_ = PLANTED ? sealed_.size() : sent_ + *n;"),
+]
+
+
+def main():
+    root, output = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    texts = {}
+    for number, (what, file, rule, instead) in enumerate(FAULTS, 1):
+        text = texts.setdefault(file, (root / file).read_text())
+        if text.count(rule) != 1:
+            sys.exit(f"{file} has the rule of '{what}' {text.count(rule)} times; expected once: {rule}")
+        texts[file] = text.replace(rule, instead.replace("PLANTED", f"(::simulate::planted == {number})"))
+    for file, text in texts.items():
+        path = output / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        first = text.index("#include")
+        path.write_text(text[:first] + '#include "tests/simulate/planted.h"\n' + text[first:])
+    names = ",\n      ".join(f'"{what}"' for what, *_ in FAULTS)
+    (output / "faults.cc").write_text(f"""// Made by plant.py.
+#include "tests/simulate/planted.h"
+namespace simulate {{
+const std::vector<std::string_view>& faults() {{
+  static const std::vector<std::string_view> all{{
+      {names}}};
+  return all;
+}}
+}}  // namespace simulate
+""")
+
+
+main()
