@@ -69,7 +69,7 @@ std::optional<Signature> entered_as(const GroupRecord& r, std::uint64_t seq) {
 
 VoteRegister* claim_vote(ControlPage& mine, GroupRecord& record) {
   const std::uint64_t key = record.key.get();
-  if (const std::uint32_t i = record.vote.get(); i > 0) return &mine.votes[i - 1];
+  if (const std::uint32_t i = record.vote.get(); i > 0 && i <= kVotes) return &mine.votes[i - 1];
   const auto open = [&](std::uint64_t of) {
     return std::any_of(std::begin(mine.groups), std::end(mine.groups), [&](const GroupRecord& r) {
       return r.key.get() == of && r.state.get() == static_cast<std::uint32_t>(GroupState::open);

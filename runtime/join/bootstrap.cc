@@ -343,10 +343,16 @@ Result<Joined> join(const JoinOptions& options, const std::string& server,
   if (!listener.ok()) {
     if (listener.status().reason() != Reason::refused) return listener.status();
     Fd other = connect_local(name);
+    const Credentials holder = other ? credentials(other.get()) : Credentials{0, geteuid()};
+    if (holder.uid != geteuid())
+      return Status(
+          Reason::refused,
+          fmt::format("user {} (pid {}) holds the name '@{}' of this job; expected user {}. Another "
+                      "name of the job keeps it out, a random one best (UniqueId)",
+                      holder.uid, holder.pid, name, geteuid()));
     return Status(Reason::refused,
                   fmt::format("duplicate-rank: {} of this job is pid {} already; refused pid {}",
-                              net ? "the first rank on this host" : "rank 0",
-                              other ? credentials(other.get()).pid : 0, getpid()));
+                              net ? "the first rank on this host" : "rank 0", holder.pid, getpid()));
   }
   if (net) return gather_host(options, std::move(*listener), std::move(self));
   return Hub(options, std::move(*listener), std::move(self)).run();

@@ -244,5 +244,32 @@ TEST(Join, StrangersDoNotDisturb) {
   ranks.join();
 }
 
+/// Abstract names belong to whoever comes first: another user can keep a job from forming, and gets no
+/// further.
+TEST(Join, ANameThatAnotherUserHoldsIsNotJoined) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  OURO_NEEDS_PROCESSES();
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(2, [&](int rank, Board& board) {
+    if (rank == 1) {
+      ASSERT_EQ(setresuid(65'534, 65'534, 65'534), 0);
+      const auto held = rt::listen_local(rendezvous_of(id));
+      ASSERT_TRUE(held.ok()) << held.status().message();
+      board.stage[1] = 1;
+      EXPECT_TRUE(eventually([&] { return board.over.load(); }));
+      return;
+    }
+    ASSERT_TRUE(eventually([&] { return board.stage[1] == 1; }));
+    for (const int r : {0, 1}) {
+      const Status s = Context::create(options(r, 2, id)).status();
+      EXPECT_EQ(s.reason(), Reason::refused) << r;
+      EXPECT_THAT(s.message(), testing::HasSubstr("user 65534")) << r;
+    }
+    board.over = true;
+  });
+  ranks.join();
+}
+
 }  // namespace
 }  // namespace ouro::test

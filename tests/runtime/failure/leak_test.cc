@@ -1,10 +1,16 @@
 // Nothing is left behind: descriptors, threads, mappings and names after many jobs, good and failed ones.
 #include <malloc.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
 
 #include "tests/runtime/failure/harness.h"
+#include "transport/wire/frames.h"
 
 namespace ouro::test {
 namespace {
@@ -82,6 +88,35 @@ TEST(Leaks, NoneAfterFiftyJobs) {
   Holdings after{};
   EXPECT_TRUE(eventually([&] { return (after = holdings()) == before; }))
       << "before: " << before << "; after: " << after;
+}
+
+/// Killed at any moment, also while they join: no name is left, in a file system or of a socket.
+TEST(Leaks, NothingIsLeftOfKilledJobs) {
+  OURO_NEEDS_PROCESSES();
+  Watchdog watchdog;
+  for (int i = 0; i < 12; ++i) {
+    const UniqueId id = new_id();
+    Processes ranks(3, [&](int rank, Board& board) {
+      board.stage[rank] = 1;
+      auto c = Context::create(options(rank, 3, id));
+      if (c.ok()) {
+        auto memory = c->alloc(1 << 16);
+        while (exact_all_reduce(c->world()).ok()) board.stage[rank] = 2;
+      }
+      for (;;) pause();  // it is killed, whatever it has heard of the death of others
+    });
+    EXPECT_TRUE(ranks.all_reach(i % 3 == 0 ? 1 : 2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(i));
+    ranks.kill({0, 1, 2});
+    ranks.join({0, 1, 2});
+    wire::Nonce job;
+    std::memcpy(job.data(), id.bytes + 8, job.size());  // after the magic
+    std::ifstream sockets("/proc/net/unix");
+    const std::string all{std::istreambuf_iterator<char>(sockets), {}};
+    EXPECT_FALSE(all.empty());
+    EXPECT_FALSE(has(all, wire::hex(job))) << "a socket of the job";
+  }
+  EXPECT_EQ(holdings().names, 0);
 }
 
 }  // namespace

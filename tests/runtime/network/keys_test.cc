@@ -5,11 +5,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <string>
 
 #include "transport/wire/codec.h"
 
@@ -44,6 +48,29 @@ TEST(Secrets, FilesAreTheirOwnersOnly) {
   EXPECT_THAT(Secret::from_file(path).status().message(), HasSubstr(path));
   std::filesystem::remove(path);
   EXPECT_FALSE(Secret::from_file(path).ok());
+}
+
+/// The words behind VmFlags of the mapping that holds an address: proc(5).
+std::string flags_at(const void* address) {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  std::ifstream maps("/proc/self/smaps");
+  bool here = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) here = begin <= at && at < end;
+    if (here && line.starts_with("VmFlags:")) return line + ' ';
+  }
+  return "";
+}
+
+TEST(Secrets, AreInNoCoreDumpAndNoForkedChild) {
+  const Secret s = *Secret::from_bytes(Bytes(32, 7));
+  EXPECT_THAT(flags_at(s.bytes().data()), testing::AllOf(HasSubstr(" dd "), HasSubstr(" wf ")));
+  const pid_t child = fork();
+  if (child == 0) _exit(s.bytes()[0] == 0 && s.bytes()[31] == 0 ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 /// RFC 4231, case 2, and RFC 5869, case 3 (no salt, no info), cut to 32 bytes.

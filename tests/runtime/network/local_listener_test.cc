@@ -5,9 +5,17 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <variant>
+#include <vector>
 
 #include "runtime/core/log.h"
 #include "tests/runtime/network/lab.h"
@@ -52,6 +60,56 @@ TEST(LocalListener, HearsTheFirstFrameAndRefusesNonsense) {
   EXPECT_EQ(answer(fetch), "go");
   EXPECT_EQ(door.listener.refused(), 2);
   EXPECT_TRUE(run_until(io, [&] { return answer(mute) == "the peer hung up"; })) << "after a second";
+}
+
+std::ptrdiff_t open_descriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+TEST(LocalListener, RefusesAnotherUserAndTakesNothingOfIt) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  asio::io_context io;
+  Door door(io);
+  const std::ptrdiff_t before = open_descriptors();
+  const std::string here = name();
+  const pid_t stranger = fork();
+  if (stranger == 0) {
+    if (setresgid(65'534, 65'534, 65'534) != 0 || setresuid(65'534, 65'534, 65'534) != 0) _exit(2);
+    const Fd line = connect_local(here);  // abstract names have no permissions
+    if (!line) _exit(3);
+    (void)send_frame(line.get(), wire::Fetch{}, {0}).ok();  // which may come after the hang-up
+    const auto said = recv_frame(line.get(), Clock::now() + test::kHang);
+    _exit(!said.ok() || std::holds_alternative<wire::Refuse>(said->frame) ? 0 : 4);
+  }
+  EXPECT_TRUE(run_until(io, [&] { return door.listener.refused() == 1; }));
+  int status = -1;
+  ASSERT_EQ(waitpid(stranger, &status, 0), stranger);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_TRUE(door.heard.empty());
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+/// More descriptors than any frame carries: all that came are closed.
+TEST(LocalSocket, TakesNoDescriptorsThatNobodyExpects) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const Fd here(ends[0]), there(ends[1]);
+  wire::Bytes bytes = wire::encode(wire::Fetch{});
+  iovec part{bytes.data(), bytes.size()};
+  constexpr std::size_t kMany = 40;
+  alignas(cmsghdr) char control[CMSG_SPACE(kMany * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part, message.msg_iovlen = 1;
+  message.msg_control = control, message.msg_controllen = sizeof control;
+  cmsghdr* const c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(kMany * sizeof(int));
+  for (std::size_t i = 0; i < kMany; ++i) std::memcpy(CMSG_DATA(c) + i * sizeof(int), &ends[1], sizeof(int));
+  ASSERT_GT(sendmsg(there.get(), &message, MSG_NOSIGNAL), 0);
+  const std::ptrdiff_t before = open_descriptors();
+  const Status s = recv_frame(here.get(), Clock::now()).status();
+  EXPECT_EQ(s.reason(), Reason::refused);
+  EXPECT_THAT(s.message(), testing::HasSubstr("more descriptors than expected"));
+  EXPECT_EQ(open_descriptors(), before);
 }
 
 TEST(LocalListener, TheSocketGoesOnListening) {
