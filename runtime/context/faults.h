@@ -51,8 +51,10 @@ class Faults {
   Status strike(std::string_view what);
   /// This rank is about to join, shrink or close.
   Status strike(Fault::At);
-  /// What was to be damaged sends nothing: the next operation is, instead.
-  void postpone_damage() { damage_ = true; }
+  /// What was to be damaged sends nothing: the next operation is, instead. `within_host`: it sends nothing to
+  /// other hosts, so the next is damaged within this one.
+  void postpone_damage(bool within_host = false) { within_host_ = within_host, damage_ = true; }
+  bool damages_within_host() const { return within_host_; }
   static bool is_damage(const Status&);
 
   /// How the lines to other hosts are cut.
@@ -66,7 +68,7 @@ class Faults {
   std::vector<Fault> faults_;
   std::function<void()> cut_;
   std::atomic<std::uint64_t> operations_{0};
-  std::atomic<bool> damage_{false};
+  std::atomic<bool> damage_{false}, within_host_{false};
 };
 
 }  // namespace ouro::rt

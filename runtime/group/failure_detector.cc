@@ -237,6 +237,15 @@ Status FailureDetector::resolve(const Failure& suspected, const InFlight& op) {
     OURO_TRY(status());
     OURO_TRY(look_for_mismatch(op));
   }
+  // Ranks that took part in different operations of which neither had to wait for the other find out later.
+  for (std::uint64_t seq = op.seq - 1; seq > 0 && seq + kHistory > op.seq; --seq)
+    if (const auto mine = entered_as(members_.mine(), seq)) {
+      auto found = find_mismatch(members_, seq, *mine);
+      if (!found) continue;
+      found->op = name(static_cast<Collective>(mine->what & 0xff));
+      found->seq = seq;
+      return fail(std::move(*found), &op, true);
+    }
   const GroupRecord* const record = members_.find_ours(with);
   const auto theirs = record ? entered_as(*record, op.seq) : std::nullopt;
   // Ranks that have called the same have written the same, but for neighbours who skip each other.

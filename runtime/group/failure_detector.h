@@ -94,6 +94,7 @@ class OperationWaiter final : public Waiter {
   void begin(const Plan& plan, std::uint64_t seq) {
     in_flight_.plan = &plan;
     in_flight_.seq = seq;
+    in_flight_.add_to_history(plan.folded);
     looked_ = false;
   }
   InFlight& in_flight() { return in_flight_; }

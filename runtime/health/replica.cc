@@ -121,13 +121,13 @@ std::vector<wire::Note> ReplicaPublisher::changes() {
   // last.
   for (std::size_t i = 0; i < kVotes; ++i)
     if (wire::Note vote; vote_changed(i, &vote)) notes.push_back(std::move(vote));
-  const bool closed = now.state == static_cast<std::uint32_t>(ContextState::closed);
-  wire::Note head = note(NoteKind::head);
-  put(&head.body, &now, 1);
-  // A rank that has left says so after everything else.
-  if (now != head_ && !closed) notes.push_back(head);
   pack(changed, &notes);
-  if (now != head_ && closed) notes.push_back(head);
+  // After everything else: the count of errors makes others look for what the records say of them, and a rank
+  // that has left has no more to say.
+  if (now != head_) {
+    notes.push_back(note(NoteKind::head));
+    put(&notes.back().body, &now, 1);
+  }
   head_ = now;
   if (!notes.empty()) ++order_;
   for (wire::Note& n : notes) n.order = order_;

@@ -1,6 +1,8 @@
 // InFlight: the operation that a rank is in, for those who run it and for messages about it; and the
 // suspicion that a peer is in another. Used by executors and group.
 #pragma once
+#include <bit>
+
 #include "runtime/core/wait.h"
 #include "runtime/plan/plan.h"
 
@@ -18,6 +20,10 @@ struct InFlight {
     int peer = -1;
     bool sends = false;
   } awaited = {};
+  /// The signatures of all operations of the group, this one included, folded: ranks that disagreed in one in
+  /// which neither waited for the other, as two roots do, see it in the next in which they meet.
+  std::uint64_t history = 0;
+  void add_to_history(std::uint64_t signature) { history = std::rotl(history, 7) + signature; }
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
 };
 

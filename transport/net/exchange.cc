@@ -112,6 +112,13 @@ void Exchange::damage_next() {
   damage_ = {.times = 2};
 }
 
+bool Exchange::spare_next() {
+  std::lock_guard lock(mutex_);
+  if (damage_.peer >= 0 || damage_.times == 0) return false;
+  damage_ = {};
+  return true;
+}
+
 /// The payload lies in memory of the user's, or goes again: the bit is one of its checksum. Where nothing is
 /// checked here, it is one of the kind of frame, which the other side looks at first.
 void Exchange::damage(int peer, NetHeader& h) {

@@ -45,6 +45,8 @@ class Exchange {
   void forgive(int peer);
   /// The next chunk that goes has a bit flipped, and has it again when it goes again (OURO_FAULT).
   void damage_next();
+  /// Takes that back; false if one has gone.
+  bool spare_next();
 
   // For fabrics, under lock().
   std::mutex& lock() { return mutex_; }

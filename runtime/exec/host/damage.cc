@@ -18,7 +18,8 @@ void damage_slots(HostResources& h, const InFlight& f) {
   LinkEnds& ends = h.wiring.links();
   for (std::size_t r = 0; r < ends.out.size(); ++r) {
     transport::LinkEnd& to = ends.out[r];
-    if (static_cast<int>(r) == h.members.rank() || to.next - load(*to.view.freed) >= to.view.slot_count)
+    if (static_cast<int>(r) == h.members.rank() || to.remote ||
+        to.next - load(*to.view.freed) >= to.view.slot_count)
       continue;
     to.view.header(to.next) = {f.seq, f.plan->folded ^ kBit, 0, 0, 0};
     publish(*to.view.full, ++to.next);
@@ -33,9 +34,13 @@ Status run_damaged(HostResources& h, InFlight& f, bool* postponed) {
   const bool sends = h.members.size() > 1 && (meets || posts_input(plan.op, h.members.rank()));
   if (*postponed = plan.idle || !sends; *postponed) return plan.idle ? Status() : plan.host->run(h, f);
   const ExecutionPlan& how = *plan.host;
-  if (!h.members.one_host()) {
-    h.context.network()->fabric().exchange().damage_next();
-    return how.run(h, f);
+  Faults& faults = *h.context.faults();
+  if (!h.members.one_host() && !faults.damages_within_host()) {
+    transport::Exchange& exchange = h.context.network()->fabric().exchange();
+    exchange.damage_next();
+    const Status s = how.run(h, f);
+    if (s.ok() && exchange.spare_next()) faults.postpone_damage(true);  // others of this host speak for it
+    return s;
   }
   if (how.flow.stages || how.zero_copy.run || how.pull.run) {
     OURO_TRY(h.rounds.begin(f, how.flow.staging));

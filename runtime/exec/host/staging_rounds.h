@@ -34,7 +34,7 @@ class StagingRounds {
       OURO_TRY(wiring_.need_staging());
       views_ = wiring_.staging().data();
     }
-    tag_ = fold32(f.plan->folded ^ f.seq * 0x9e3779b97f4a7c15);
+    tag_ = fold32(f.history);
     first_ = opened_ = round_;
     depth_ = use.depth, ahead_ = use.ahead;
     factor_ =

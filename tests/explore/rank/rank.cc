@@ -70,7 +70,9 @@ Rank::Rank(const rt::Members& members)
       resources(no_context(), members, 1, waiter) {}
 
 Status Rank::run(const rt::Plan& plan, std::uint64_t seq) {
-  rt::InFlight f{.plan = &plan, .seq = seq};
+  rt::InFlight f{.plan = &plan, .seq = seq, .history = history};
+  f.add_to_history(plan.folded);
+  history = f.history;
   return plan.host->run(resources, f);
 }
 

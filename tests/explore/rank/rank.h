@@ -59,6 +59,7 @@ class Rank {
   ouro::Status run(const ouro::rt::Plan& plan, std::uint64_t seq);
   RankWaiter waiter;
   ouro::rt::HostResources resources;
+  std::uint64_t history = 0;  // of the operations so far, folded (InFlight)
 };
 
 /// What a call amounts to, with this algorithm; made once for all executions.

@@ -209,6 +209,24 @@ TEST(FaultOfHosts, ACutRankIsSilentAndAlone) {
   });
 }
 
+TEST(FaultOfHosts, WhoDoesNotWaitHearsOfItToo) {
+  Watchdog watchdog;
+  const Setting setting("OURO_FAULT", "error:rank=1,op=2");
+  auto contexts = TwoHosts::contexts();
+  on_threads(2, [&](int rank) {
+    Group& g = contexts[static_cast<std::size_t>(rank)].world();
+    EXPECT_TRUE(exact_all_reduce(g).ok());
+    Status s;
+    if (rank == 1) {
+      s = barrier(g);
+    } else {
+      eventually([&] { return !g.status().ok(); });
+      s = g.status();
+    }
+    EXPECT_THAT(s, Fails(Reason::resource, 1)) << "rank " << rank;
+  });
+}
+
 TEST(FaultOfHosts, ChunksThatAreDamagedTwiceAreGivenUp) {
   Watchdog watchdog;
   const std::pair<const char*, Reason> table[] = {{"auth", Reason::data_corrupt},

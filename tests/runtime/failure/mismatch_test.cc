@@ -189,6 +189,24 @@ TEST(TimedMismatchOf, UnevenPairs) {
   }
 }
 
+/// Two roots wait for nobody, and those who receive wait for one of them: the next operation shows it.
+TEST(TimedMismatchOf, TwoRoots) {
+  Watchdog watchdog;
+  auto contexts = thread_contexts(4);
+  on_threads(4, [&](int rank) {
+    Group& g = contexts[static_cast<std::size_t>(rank)].world();
+    Buffers b;
+    ASSERT_TRUE(exact_all_reduce(g).ok());
+    (void)broadcasts(256, rank == 1 ? 1 : 0)(g, b);
+    const Status s = outcome(reduces(64), g, b);
+    EXPECT_THAT(s, Fails(Reason::mismatch, 1));
+    EXPECT_TRUE(has(s.message(), "root 1") && has(s.message(), "root 0")) << s.message();
+    auto next = g.shrink();
+    ASSERT_TRUE(next.ok()) << next.status().message();
+    EXPECT_TRUE(exact_all_reduce(*next).ok());
+  });
+}
+
 /// The rank that disagrees comes late: the bound runs from its arrival.
 TEST(TimedMismatchOf, ALateArrival) {
   Watchdog watchdog;
