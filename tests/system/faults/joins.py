@@ -1,0 +1,170 @@
+# Cells of the fault matrix in which ranks come together, or do not: who is refused, with which word, how soon. Used by
+# matrix.py.
+import subprocess
+import sys
+import time
+
+from cells import Cell, Missing, Unmet, lab
+
+
+class JoinCell(Cell):
+    """`do` names what is wrong; the row's `says` is in what each rank of `victims` and each survivor is told."""
+
+    def expected(self):
+        if self.row.do.startswith("hosts_"):
+            return "what the test of hosts expects"
+        return f"{'|'.join(self.row.reasons) or 'joined'}{', ' + repr(self.row.says) if self.row.says else ''} within " \
+               f"{self.bound():.2f} s"
+
+    def run_in(self, job):
+        self.since = time.monotonic()
+        getattr(self, self.row.do)(job)
+
+    def refused(self, job, ranks):
+        """Each of the ranks is refused for the row's reasons, in its time, with its words."""
+        if not job.all_say("refused", ranks, self.bound() + 10):
+            raise Unmet("not refused:\n" + job.story())
+        self.took = max(r.first("refused")["t"] for r in ranks) - self.since
+        for r in ranks:
+            said = r.first("refused")
+            if said["reason"] not in self.row.reasons or self.row.says not in said["message"]:
+                raise Unmet(f"rank {r.rank}: {said['message']}\n" + job.story())
+        if self.took > self.bound() + 0.5:
+            raise Unmet(f"after {self.took:.2f} s\n" + job.story())
+        job.end(10)
+
+    def rest_joins(self, job, ranks):
+        """Whoever was not refused still gets its job, with the right rank in place of the wrong one."""
+        for r in ranks:
+            if r.process.poll() is not None:
+                raise Unmet(f"rank {r.rank} did not wait for the right one:\n" + job.story())
+
+    def differ(self, job):
+        """One rank has another setting: all ranks are told both values."""
+        job.start()
+        self.refused(job, job.ranks)
+
+    def one_is_refused(self, job):
+        other = job.folder / "other"
+        job.write_secret(other)
+        v = self.victims[0]
+        job.of_rank[v] = {k: x.replace("OTHER", str(other)) for k, x in self.row.odd.items()}
+        job.start([r for r in range(job.size) if r != v])
+        time.sleep(0.3)
+        self.since = time.monotonic()
+        job.start([v])
+        self.refused_alone(job, v)
+
+    def refused_alone(self, job, v):
+        rest = job.but(v)
+        bad = job[v]
+        if not job.all_say("refused", [bad], self.bound() + 10):
+            raise Unmet("not refused:\n" + job.story())
+        said = bad.first("refused")
+        self.took = said["t"] - self.since
+        if said["reason"] not in self.row.reasons or self.row.says not in said["message"]:
+            raise Unmet(said["message"] + "\n" + job.story())
+        if self.took > self.bound() + 0.5:
+            raise Unmet(f"after {self.took:.2f} s\n" + job.story())
+        self.rest_joins(job, rest)
+        bad.end(5)
+        job.ranks.remove(bad)
+        job.of_rank.pop(v, None)
+        job.start([v])
+        job.stop()
+        self.expect_end(job, job.ranks)
+
+    def twice(self, job):
+        """Two processes say that they are the same rank."""
+        v = self.victims[0]
+        missing = (v + 1) % job.size
+        job.start([r for r in range(job.size) if r != missing])
+        time.sleep(0.5)
+        self.since = time.monotonic()
+        second = lab.Rank(v, job.place(v)[0], [job.program, *job.arguments], {**lab.CLEAN, **job.variables(v)})
+        try:
+            if not lab.until(lambda: second.first("refused"), self.bound() + 10):
+                raise Unmet("the second is not refused:\n" + second.story() + job.story())
+            said = second.first("refused")
+            self.took = said["t"] - self.since
+            if said["reason"] not in self.row.reasons or self.row.says not in said["message"]:
+                raise Unmet(said["message"])
+        finally:
+            second.process.kill()
+            second.end(5)
+        job.start([missing])
+        job.stop()
+        self.expect_end(job, job.ranks)
+
+    def late(self, job):
+        """All have joined; one more comes, as one of them."""
+        job.arguments[0] = "running"
+        job.start()
+        if not job.all_say("joined"):
+            raise Unmet("the job does not come together:\n" + job.story())
+        v = self.victims[0]
+        self.since = time.monotonic()
+        second = lab.Rank(v, job.place(v)[0], [job.program, *job.arguments], {**lab.CLEAN, **job.variables(v)})
+        try:
+            if not lab.until(lambda: second.first("refused"), self.bound() + 10):
+                raise Unmet("the latecomer is not refused:\n" + second.story() + job.story())
+            said = second.first("refused")
+            self.took = said["t"] - self.since
+            if said["reason"] not in self.row.reasons or self.row.says not in said["message"]:
+                raise Unmet(said["message"])
+        finally:
+            second.process.kill()
+            second.end(5)
+        job.stop()
+        self.expect_end(job, job.ranks)
+
+    def missing(self, job):
+        job.start([r for r in range(job.size) if r not in self.victims])
+        self.refused(job, job.ranks)
+
+    def few_descriptors(self, job):
+        """One rank may open too few files, and not raise that."""
+        v = self.victims[0]
+        job.start([r for r in range(job.size) if r != v])
+        self.since = time.monotonic()
+        command = ["prlimit", "--nofile=16:16", job.program, *job.arguments]
+        job.ranks.append(lab.Rank(v, job.place(v)[0], command, {**lab.CLEAN, **job.variables(v)}))
+        bad = job[v]
+        if not job.all_say("refused", [bad], 10):
+            raise Unmet("it joined, or hangs:\n" + job.story())
+        said = bad.first("refused")
+        self.took = said["t"] - self.since
+        if said["reason"] not in self.row.reasons or self.row.says not in said["message"]:
+            raise Unmet(said["message"])
+
+    def hosts_test(self, case):
+        done = subprocess.run([sys.executable, str(lab.pathlib.Path(__file__).resolve().parent.parent / "hosts" / "join_test.py"),
+                               str(lab.BIN), case], env={k: v for k, v in lab.os.environ.items() if k != "NETLAB_NAME"},
+                              capture_output=True, text=True, timeout=120)
+        if done.returncode == 77:
+            raise Missing("network namespaces cannot be made")
+        self.took = time.monotonic() - self.since
+        self.note = f"hosts.{case}, whole"
+        if done.returncode != 0:
+            raise Unmet(done.stdout + done.stderr)
+
+    def hosts_garbage(self, job):
+        self.hosts_test("Garbage")
+
+    def hosts_crowd(self, job):
+        self.hosts_test("Crowd")
+
+    def hosts_silent(self, job):
+        self.hosts_test("Silent")
+
+    def asked(self, job):
+        """Programs that are no rank ask at the rendezvous while rank 0 waits there."""
+        job.start([0])
+        if not lab.until(lambda: f":{lab.PORT}" in lab.on(0, "ss", "-Htln")):
+            raise Unmet(job.story())
+        self.asks(job)
+        job.start(range(1, job.size))
+        job.stop()
+        self.expect_end(job, job.ranks)
+        self.took = job[1].first("joined")["seconds"]
+        self.note = "time to join"
