@@ -260,6 +260,21 @@ def groups():
     same("all_reduce in a mesh", x, reduced(torch.float32, "sum", [rank // 2 * 2 + i for i in range(min(size, 2))]))
 
 
+def pools():
+    """Tensors in memory of ncclMemAlloc, which is registered; the older group asks for multicast memory, which is not there."""
+    if os.environ.get("TORCH_DIST_USE_NCCL2") == "0":
+        return
+    backend = dist.group.WORLD._get_backend(device)
+    pool = torch.cuda.MemPool(backend.mem_allocator)
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.empty(100_000, device=device)
+    x.copy_(data(torch.float32, rank, 100_000))
+    backend.register_mem_pool(pool)
+    dist.all_reduce(x)
+    same("all_reduce in a pool", x, sum(data(torch.float32, r, 100_000) for r in range(size)))
+    backend.deregister_mem_pool(pool)
+
+
 def one_process():
     """The older interface, for one process that drives all devices."""
     from torch.cuda import nccl
@@ -276,7 +291,7 @@ def one_process():
     same("torch.cuda.nccl", [outs[0], xs[0]], [total.repeat(len(places)), total * len(places)])
 
 
-for part in (reductions, movements, messages, coalescing, streams, groups, one_process):
+for part in (reductions, movements, messages, coalescing, streams, groups, pools, one_process):
     part()
     dist.barrier(device_ids=[device.index])
 dist.destroy_process_group()
