@@ -122,6 +122,12 @@ void ControlLines::heard(RemotePeer& peer, const wire::NetFrame& frame) {
   events_.news();
 }
 
+void ControlLines::fence(RemotePeer& peer) {
+  peer.fenced = true;
+  if (!peer.lines.empty() && !cut_)
+    peer.lines.back()->send(wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, 0, {}});
+}
+
 void ControlLines::hung_up(RemotePeer& peer, const std::shared_ptr<FrameStream>& line, const Status& how) {
   std::erase(peer.lines, line);
   if (peer.lost || peer.closed()) return;

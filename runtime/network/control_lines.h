@@ -30,6 +30,9 @@ class ControlLines {
   void beat();
   /// A line that a peer has dialled.
   void take(RemotePeer& peer, Line line) { adopt(peer, std::move(line), false); }
+  /// The others have agreed to go on without it: it is told so, now if it has a line, and whenever it comes
+  /// back.
+  void fence(RemotePeer& peer);
   /// From now on nothing is said or heard, and nobody is dialled.
   void cut() { cut_ = true; }
   /// From any thread: something on the page should be known to others soon.

@@ -82,7 +82,7 @@ void Network::take(Line line) {
 
 void Network::fence(int rank) {
   asio::post(io_, [this, rank] {
-    if (RemotePeer* const peer = peers_->find(rank)) peer->fenced = true;
+    if (RemotePeer* const peer = peers_->find(rank)) control_->fence(*peer);
   });
 }
 
