@@ -137,6 +137,7 @@ struct GpuStream::Task {
   bool captured;
   std::function<Status()> run;
   std::shared_ptr<WorkState> state;
+  std::uint32_t* word = nullptr;  // that the stream waits for
 };
 
 GpuStream::GpuStream(gpu::Stream s, bool owned) : stream_(s), owned_(owned) {}
@@ -193,7 +194,7 @@ void GpuStream::run(void* data) {
     }
     const auto state = task->state;
     task->on->note(outcome);
-    std::atomic_ref(*task->on->word_).store(1, std::memory_order_release);  // pairs with the stream's wait
+    std::atomic_ref(*task->word).store(1, std::memory_order_release);  // pairs with the stream's wait
     const auto keep = task->stream;
     if (!task->captured) {
       task->run = nullptr;
@@ -225,9 +226,11 @@ Status GpuStream::launch(Task* task) {
       word_ = pool.words.back();
       pool.words.pop_back();
     }
+    task->word = word_;
   }
   OURO_TRY(gpu::gpu().call_host(stream_, &GpuStream::run, task));
-  const gpu::MemOp ops[] = {{gpu::MemOp::Kind::wait_equal, 1, word_}, {gpu::MemOp::Kind::write, 0, word_}};
+  const gpu::MemOp ops[] = {{gpu::MemOp::Kind::wait_equal, 1, task->word},
+                            {gpu::MemOp::Kind::write, 0, task->word}};
   OURO_TRY(gpu::gpu().enqueue(ops, stream_));
   return owned_ || task->captured ? Status() : gpu::gpu().record(clear_->get(), stream_);
 }
@@ -256,8 +259,13 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
     s = no_memory();
   }
   if (!s.ok()) {
-    // Whether the driver took the call is not known: the task stays, the stream does not wait for it.
+    // Whether the driver took the call is not known: the task stays, and the stream does not wait for it.
+    // Nobody else may wait for its word, which it may set at any time.
     task.release();
+    {
+      std::lock_guard lock(mutex_);
+      word_ = nullptr;
+    }
     note(s);
     state->complete(s);
     return state;

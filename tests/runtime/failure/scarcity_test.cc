@@ -4,6 +4,8 @@
 #include <array>
 
 #include "kernels/device/gpu.h"
+#include "runtime/core/no_memory.h"
+#include "runtime/stream/gpu_stream.h"
 #include "tests/runtime/failure/harness.h"
 #include "tests/runtime/failure/two_hosts.h"
 
@@ -275,6 +277,45 @@ TEST_P(NoMemoryOnAStagedPath, OnTheHostsThreadOfTheStream) {
     (void)stream->synchronize().ok();
     return t;
   });
+}
+
+/// A function that was enqueued in half does not disturb a stream that comes after, with whose functions it
+/// would share a word.
+TEST(NoMemoryOnAStream, LeavesLaterStreamsInOrder) {
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  Watchdog watchdog;
+  auto pinned = rt::take_pinned(2 * sizeof(int));
+  ASSERT_TRUE(pinned.ok());
+  int* const words = static_cast<int*>(pinned->get());
+  for (int n = 0, refused = 1; refused != 0; ++n) {
+    {
+      auto stream = rt::GpuStream::create(0, 0);
+      ASSERT_TRUE(stream.ok());
+      const auto enqueue = [&]() -> Status {
+        try {
+          auto work = (*stream)->enqueue([] { return Status(); });
+          return work->done() ? work->outcome() : Status();
+        } catch (const std::bad_alloc&) {
+          return no_memory();
+        }
+      };
+      refused = starve(n, enqueue).refused;
+      ASSERT_TRUE(gpu::gpu().synchronize((*stream)->get()).ok());
+      std::this_thread::sleep_for(1ms);  // what runs all the same has run
+    }
+    auto stream = rt::GpuStream::create(0, 0);
+    ASSERT_TRUE(stream.ok());
+    words[0] = words[1] = 0;
+    auto work = (*stream)->enqueue([&] {
+      std::this_thread::sleep_for(2ms);
+      words[0] = 7;
+      return Status();
+    });
+    ASSERT_TRUE(gpu::gpu().copy(words + 1, words, sizeof(int), (*stream)->get()).ok());
+    ASSERT_TRUE(gpu::gpu().synchronize((*stream)->get()).ok());
+    EXPECT_EQ(words[1], 7) << "after the refusal of allocation " << n;
+    work->wait();
+  }
 }
 
 /// A batch over two groups needs a thread for each. Rank 1 gets none.
