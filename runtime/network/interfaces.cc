@@ -214,8 +214,11 @@ Result<std::vector<NetAddress>> resolve(const std::string& name, const std::stri
   return all;
 }
 
+namespace {
+constexpr std::string_view kFile = "file:";
+}
+
 Status check_rendezvous(const std::string& place) {
-  constexpr std::string_view kFile = "file:";
   if (place.starts_with(kFile) && place.size() > kFile.size()) return {};
   if (parse_address(place).ok()) return {};
   const std::size_t colon = place.rfind(':');
@@ -232,6 +235,7 @@ Status check_rendezvous(const std::string& place) {
 Result<std::string> rendezvous_address(const std::string& place, const Resolve& resolve_name) {
   if (parse_address(place).ok()) return place;
   OURO_TRY(check_rendezvous(place));
+  if (place.starts_with(kFile)) return invalid(fmt::format("rendezvous '{}' has no address", place));
   const std::size_t colon = place.rfind(':');
   const std::string name = place.substr(0, colon), port = place.substr(colon + 1);
   auto all = resolve_name(name, port);

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -235,25 +236,35 @@ Result<Rules> load_rules(const std::string& file) {
   constexpr std::size_t kMostBytes = 16u << 20;
   std::ifstream in(file);
   if (!in) return invalid(fmt::format("{}: cannot be read", file));
-  std::string text(kMostBytes, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  if (text.size() == kMostBytes)  // a device may have no end
+  std::string text;
+  for (char piece[65536]; in && text.size() < kMostBytes;) {
+    in.read(piece, sizeof piece);
+    text.append(piece, static_cast<std::size_t>(in.gcount()));
+  }
+  if (text.size() >= kMostBytes)  // a device may have no end
     return invalid(fmt::format("{}: {} bytes and more are no table of rules", file, kMostBytes));
   if (in.bad()) return invalid(fmt::format("{}: cannot be read", file));
   const Json json = Json::parse(text, nullptr, false);
+  // Nothing of it is copied: that is recursive, and lists in lists may be deeper than a stack.
+  const auto field = [](const Json& object, const char* key) -> const Json* {
+    const auto it = object.find(key);
+    return it == object.end() ? nullptr : &*it;
+  };
   const auto wrong = [&](const std::string& where, const std::string& what) {
     return invalid(fmt::format("{}: {}: {} (expected what ouro-perf --tune writes)", file, where, what));
   };
   if (json.is_discarded() || !json.is_object()) return wrong("the file", "not a JSON object");
-  if (json.value("ouro_tune", Json()) != Json(1)) return wrong("ouro_tune", "not 1");
+  if (const Json* version = field(json, "ouro_tune"); !version || *version != 1)
+    return wrong("ouro_tune", "not 1");
   Rules rules;
   rules.origin = file;
-  if (const Json bytes = json.value("stream_bytes", Json(0)); bytes.is_number_unsigned() || bytes == 0)
-    rules.stream_bytes = bytes.get<std::size_t>();
-  else
-    return wrong("stream_bytes", "not a number of bytes");
-  const Json rows = json.value("rules", Json::array());
+  if (const Json* bytes = field(json, "stream_bytes")) {
+    if (!bytes->is_number_unsigned()) return wrong("stream_bytes", "not a number of bytes");
+    rules.stream_bytes = bytes->get<std::size_t>();
+  }
+  static const Json none = Json::array();
+  const Json* const given = field(json, "rules");
+  const Json& rows = given ? *given : none;
   if (!rows.is_array()) return wrong("rules", "not a list");
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Json& row = rows[i];
@@ -281,15 +292,17 @@ Result<Rules> load_rules(const std::string& file) {
     const auto hosts = index_in(kHostsNames, row.contains("hosts") ? text("hosts") : "any");
     if (!hosts) return wrong(where, fmt::format("hosts '{}' (any, one, several)", text("hosts")));
     rule.hosts = static_cast<Hosts>(*hosts);
-    const Json ranks = row.value("ranks", Json::array({1u, static_cast<unsigned>(kMany)}));
-    if (!ranks.is_array() || ranks.size() != 2 || !ranks[0].is_number_unsigned() ||
-        !ranks[1].is_number_unsigned() || ranks[1] > kMany || ranks[0] > ranks[1])
-      return wrong(where, "ranks is not [min, max]");
-    rule.min_ranks = ranks[0].get<int>(), rule.max_ranks = ranks[1].get<int>();
-    const Json bytes = row.value("max_bytes", Json());
-    if (!bytes.is_null() && !bytes.is_number_unsigned())
+    if (const Json* ranks = field(row, "ranks")) {
+      if (!ranks->is_array() || ranks->size() != 2 || !(*ranks)[0].is_number_unsigned() ||
+          !(*ranks)[1].is_number_unsigned() || !std::in_range<int>((*ranks)[1].get<std::uint64_t>()) ||
+          (*ranks)[0] > (*ranks)[1])
+        return wrong(where, "ranks is not [min, max]");
+      rule.min_ranks = (*ranks)[0].get<int>(), rule.max_ranks = (*ranks)[1].get<int>();
+    }
+    const Json* const bytes = field(row, "max_bytes");
+    if (bytes && !bytes->is_null() && !bytes->is_number_unsigned())
       return wrong(where, "max_bytes is not a number of bytes");
-    rule.max_bytes = bytes.is_null() ? kAny : bytes.get<std::size_t>();
+    rule.max_bytes = !bytes || bytes->is_null() ? kAny : bytes->get<std::size_t>();
     rule.reason = fmt::format("measured ({})", file);
     rules.rows.push_back(std::move(rule));
   }

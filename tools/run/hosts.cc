@@ -57,7 +57,7 @@ Result<Host> parse_host(std::string_view item) {
 Status add(std::vector<Host>& hosts, Host host) {
   const auto same = [&](const Host& h) { return h.name == host.name; };
   if (const auto it = std::find_if(hosts.begin(), hosts.end(), same); it != hosts.end()) {
-    it->slots += host.slots;
+    it->slots = std::min(it->slots + host.slots, kMaxRanks);  // no job has more
     it->elastic = it->elastic && host.elastic;
   } else if (hosts.size() == kMaxHosts) {
     return invalid(fmt::format("more than {} hosts", kMaxHosts));

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "tools/cli/files.h"
 
@@ -68,13 +69,22 @@ Status compare(const std::string& path, const Json& saved, const Json& here) {
 Result<Checkpoint> read_state(const std::string& path, const Json& run, std::size_t parts) {
   const auto read = read_file(path, kMostBytes);
   if (!read.ok()) return Status(Reason::resource, fmt::format("--resume {}", read.status().failure()->text));
-  const std::string& all = *read;
+  return parse_checkpoint(path, *read, run, parts);
+}
+
+}  // namespace
+
+Result<Checkpoint> parse_checkpoint(const std::string& path, std::string_view all,
+                                    const nlohmann::ordered_json& run, std::size_t parts) {
   const auto damaged = [&](const char* why) {
     return invalid(fmt::format("--resume {}: not a state of ouro-train, or damaged: {}", path, why));
   };
   const std::size_t line = all.find('\n');
-  if (line == std::string::npos) return damaged("no heading");
-  const Json head = Json::parse(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(line), nullptr, false);
+  if (line == std::string_view::npos) return damaged("no heading");
+  // What lies deeper is left out, and then the checksum is wrong: to copy or print it takes a stack as deep.
+  constexpr int kDeepest = 8;
+  const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; };
+  const Json head = Json::parse(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(line), shallow, false);
   const auto is = [&](const char* key, bool (Json::*kind)() const noexcept) {
     return head.contains(key) && (head[key].*kind)();
   };
@@ -83,9 +93,10 @@ Result<Checkpoint> read_state(const std::string& path, const Json& run, std::siz
       !is("parts", &Json::is_array) || !is("checksum", &Json::is_number_unsigned))
     return damaged("its heading");
   if (head["ouro-train state"] != kVersion) return damaged("its version");
-  const std::string_view body = std::string_view(all).substr(line + 1);
+  const std::string_view body = all.substr(line + 1);
   if (head["checksum"] != checksum(head, body)) return damaged("its checksum");
   OURO_TRY(compare(path, head["run"], run));  // only now: what was damaged would look like another run
+  if (!std::in_range<std::int64_t>(head["step"].get<std::uint64_t>())) return damaged("its step");
   Checkpoint state{.step = head["step"].get<std::int64_t>(), .parts = {}};
   std::size_t at = 0;
   for (const Json& size : head["parts"]) {
@@ -97,8 +108,6 @@ Result<Checkpoint> read_state(const std::string& path, const Json& run, std::siz
   if (at != body.size() || state.parts.size() != parts) return damaged("its sizes");
   return state;
 }
-
-}  // namespace
 
 int end_of(const TrainOptions& o) { return o.stop_after > 0 ? std::min(o.stop_after, o.steps) : o.steps; }
 

@@ -2,6 +2,9 @@
 // strategy knows. Used by the strategies of ouro-train.
 #pragma once
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,6 +29,11 @@ Status try_checkpoint(Group& world, const TrainOptions&);
 /// resource (no file), invalid (damaged; of other options than these, naming the first; of another step than
 /// rank 0's; nothing left to do).
 Result<Checkpoint> load_checkpoint(Group& world, const TrainOptions&, std::size_t parts);
+
+/// What the file at `path` holds, whose text is `all`, of a run that describes itself by `run`. Pure. Errors:
+/// invalid, as above.
+Result<Checkpoint> parse_checkpoint(const std::string& path, std::string_view all,
+                                    const nlohmann::ordered_json& run, std::size_t parts);
 
 /// Collective, where options name a file: what `trainer` (GossipTrainer or ShardedTrainer) and `task` hold
 /// comes from it, or goes there. Errors: on all ranks; those of load_checkpoint or save_checkpoint, trainer

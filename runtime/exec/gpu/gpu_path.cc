@@ -31,6 +31,8 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
   for (int r = 0; r < t.ranks; ++r) {
     const int w = world[static_cast<std::size_t>(r)];
     const GpuRecord& a = context.members().page(w).gpu;
+    // A peer can write to its page at any time, and no number there is believed to lie within an array.
+    const std::uint32_t reach = std::min<std::uint32_t>(a.reach_count, GpuRecord::kReach);
     if (!a.present && t.without < 0) t.without = r;
     t.values &= a.stream_values != 0;
     std::uint32_t share = 0;
@@ -41,8 +43,7 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
       t.one &= same;
       t.apart &= !same || w == v;
       t.concurrent &= !same || context.members().peer(w).pid == context.members().peer(v).pid;
-      t.reach &=
-          same || (near && std::find(a.reach, a.reach + a.reach_count, b.uuid) != a.reach + a.reach_count);
+      t.reach &= same || (near && std::find(a.reach, a.reach + reach, b.uuid) != a.reach + reach);
       share += same;
     }
     // One block a multiprocessor, whatever else they could hold, and half of them for others.

@@ -1,7 +1,12 @@
-// Each fuzz target over its seeds and some ten thousand mutations of them: what every build can run.
+// Each fuzz target over its corpus and some ten thousand mutations of it: what every build can run.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
+#include <string_view>
 
 #include "tests/system/fuzz/targets.h"
 
@@ -35,19 +40,59 @@ wire::Bytes mutate(wire::Bytes b, std::mt19937_64& random) {
   return b;
 }
 
+/// The files of the repository for a target, in the order of their names.
+std::vector<wire::Bytes> files_of(const char* target) {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> paths;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(fs::path(OURO_FUZZ_CORPUS) / target, none))
+    paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  std::vector<wire::Bytes> all;
+  for (const auto& path : paths) {
+    std::ifstream in(path, std::ios::binary);
+    all.emplace_back((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  }
+  return all;
+}
+
 TEST_P(Corpus, SeedsAndMutationsKeepTheParsersPromises) {
   std::mt19937_64 random(1);
-  const auto seeds = GetParam().seeds();
+  const Entry& entry = GetParam();
+  auto seeds = entry.seeds();
+  for (wire::Bytes& b : files_of(entry.name)) seeds.push_back(std::move(b));
   ASSERT_FALSE(seeds.empty());
+  // Cut off at some places, and changed: as many cases of each target, whatever its corpus.
+  const std::size_t cases = entry.slow ? 600 : 12'000, each = cases / seeds.size() + 1;
   for (const auto& seed : seeds) {
-    GetParam().target(seed);
-    for (std::size_t n = 0; n < seed.size(); ++n) GetParam().target(wire::View(seed).first(n));
-    for (int i = 0; i < 2000; ++i) GetParam().target(mutate(seed, random));
+    entry.target(seed);
+    const std::size_t cuts = std::min(seed.size(), each / 4);
+    for (std::size_t n = 0; n < cuts; ++n) entry.target(wire::View(seed).first(n * seed.size() / cuts));
+    for (std::size_t i = 0; i < each; ++i) entry.target(mutate(seed, random));
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Corpus, testing::ValuesIn(entries().begin(), entries().end()),
                          [](const auto& info) { return info.param.name; });
+
+// Deeper than a stack: mutations do not get there.
+TEST(Depth, DocumentsOfAnyDepthAreReadWithoutRecursion) {
+  constexpr std::size_t kDepth = 200'000;
+  const auto nested = [&](std::string_view before, std::string_view after) {
+    wire::Bytes b(before.begin(), before.end());
+    b.insert(b.end(), kDepth, '[');
+    b.insert(b.end(), kDepth, ']');
+    b.insert(b.end(), after.begin(), after.end());
+    return b;
+  };
+  using namespace std::string_view_literals;
+  tune(nested(R"({"ouro_tune": 1, "rules": )", "}"));
+  tune(nested(R"({"ouro_tune": )", "}"));
+  cluster(nested(R"({"nodes": )", "}"));
+  results(nested("\0{\"results\": "sv, "}"));
+  checkpoint(nested("\0{\"ouro-train state\": 3, \"run\": {\"a\": "sv,
+                    "}, \"step\": 1, \"parts\": [], \"checksum\": 1}\n"));
+}
 
 }  // namespace
 }  // namespace ouro::fuzz

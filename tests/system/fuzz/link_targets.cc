@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "runtime/health/replica.h"
+#include "tests/system/fuzz/support.h"
 #include "tests/system/fuzz/targets.h"
 #include "transport/net/exchange.h"
 
@@ -18,10 +19,6 @@ using wire::View;
 
 constexpr std::uint32_t kSlotBytes = 256, kSlots = 4;
 constexpr std::uint64_t kLinkSet = 77;
-
-void require(bool promise) {
-  if (!promise) __builtin_trap();
-}
 
 // What the first byte of a record asks for, and which of a header's fields are put right.
 constexpr std::uint8_t kDeliver = 0, kAbandon = 1, kTake = 2, kPublish = 3, kRecall = 4, kReconnect = 5;

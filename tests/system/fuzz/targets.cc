@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tests/system/fuzz/support.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/frames.h"
 #include "transport/wire/handshake.h"
@@ -13,10 +14,6 @@ namespace ouro::fuzz {
 namespace {
 
 using namespace wire;
-
-void require(bool promise) {
-  if (!promise) __builtin_trap();
-}
 
 constexpr std::uint16_t kHello = 256, kProve = 257, kWelcome = 258, kRefuse = 259;
 
@@ -145,13 +142,52 @@ std::vector<Bytes> sealed_seeds() {
   return {stream, with(mac, view("\x03one\x00\x05three")), with(header, Bytes(40, 0))};
 }
 
-constexpr Entry kEntries[] = {{"frames", frames, frames_seeds},
-                              {"handshake_server", handshake_server, server_seeds},
-                              {"handshake_client", handshake_client, client_seeds},
-                              {"net_frames", net_frames, net_seeds},
-                              {"sealed", sealed, sealed_seeds},
-                              {"chunks", chunks, chunks_seeds},
-                              {"notes", notes, notes_seeds}};
+std::vector<Bytes> local_seeds() {  // frames as they are, and descriptors with them
+  std::vector<Bytes> seeds;
+  for (const Bytes& f : frames_seeds())
+    if (f[0] == raw)
+      for (const int first : {0, 1, 2, 0x9e, 3})
+        seeds.push_back(with(static_cast<std::uint8_t>(first), wire::View(f).subspan(1)));
+  return seeds;
+}
+std::vector<Bytes> stream_seeds() {
+  Bytes all;
+  for (const Bytes& f : net_seeds()) {
+    if (f.size() > 255) continue;
+    all.push_back(static_cast<std::uint8_t>(f.size()));
+    all.insert(all.end(), f.begin(), f.end());
+  }
+  return {with(0xff, all), with(0x09, all), with(0, sealed_seeds()[0])};
+}
+std::vector<Bytes> nothing() { return {}; }
+
+constexpr Entry kEntries[] = {
+    {"frames", frames, frames_seeds},
+    {"handshake_server", handshake_server, server_seeds},
+    {"handshake_client", handshake_client, client_seeds},
+    {"net_frames", net_frames, net_seeds},
+    {"sealed", sealed, sealed_seeds},
+    {"chunks", chunks, chunks_seeds},
+    {"notes", notes, notes_seeds},
+    {"pages", pages, nothing},
+    {"local_socket", local_socket, local_seeds},
+    {"frame_stream", frame_stream, stream_seeds, true},
+    {"launch", launch, nothing},
+    {"settings", settings, nothing, true},
+    {"rules", rules, nothing},
+    {"tune", tune, nothing},
+    {"addresses", addresses, nothing},
+    {"hosts", hosts, nothing, true},
+    {"agent", agent, nothing},
+    {"cluster", cluster, nothing},
+    {"results", results, nothing},
+    {"checkpoint", checkpoint, nothing},
+    {"elf", elf, nothing},
+    {"nccl_ids", nccl_ids, nothing},
+    {"nccl_config", nccl_config, nothing},
+    {"roll_hello", roll_hello, nothing, true},
+    {"roll_answer", roll_answer, nothing, true},
+};
 
 }  // namespace
 

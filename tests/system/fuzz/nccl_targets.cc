@@ -1,0 +1,164 @@
+// Fuzz targets of libnccl.so.2: unique ids and configurations as a program passes them, and both ends of the
+// roll call. See targets.h.
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "api/nccl/config.h"
+#include "api/nccl/unique_id.h"
+#include "runtime/core/fd.h"
+#include "runtime/network/net_address.h"
+#include "tests/system/fuzz/support.h"
+#include "tests/system/fuzz/targets.h"
+
+namespace ouro::fuzz {
+namespace {
+
+using nccl::roll::Answer;
+using nccl::roll::Hello;
+
+nccl::RollId roll_id(std::string place) {
+  return {.nonce = {1}, .key = {2}, .places = {std::move(place)}, .waits = false};
+}
+
+Fd stream_to(const std::string& place) {
+  const auto to = rt::parse_address(place);
+  require(to.ok());
+  Fd s(::socket(to->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  require(s && ::connect(s.get(), reinterpret_cast<const sockaddr*>(&to->at), to->length) == 0);
+  const timeval patience{5, 0};
+  setsockopt(s.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  return s;
+}
+
+/// Listens where a rank reports, and answers with what it is told to; a MAC is put right where that is
+/// wanted.
+class Impostor {
+ public:
+  Impostor() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const auto any = rt::parse_address("127.0.0.1:0");
+    require(any.ok() && listener_ &&
+            ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&any->at), any->length) == 0 &&
+            ::listen(listener_.get(), 64) == 0);
+    rt::NetAddress own;
+    own.length = sizeof own.at;
+    getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&own.at), &own.length);
+    place_ = rt::to_string(own);
+    std::thread([this] {
+      for (;;) answer();
+    }).detach();
+  }
+  const std::string& place() const { return place_; }
+  void say(wire::Bytes what, bool signed_rightly) {
+    std::lock_guard lock(mutex_);
+    what_ = std::move(what), signed_ = signed_rightly;
+  }
+
+ private:
+  void answer() {
+    const Fd s(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    Hello hello;
+    if (::recv(s.get(), &hello, sizeof hello, MSG_WAITALL) != sizeof hello) return;
+    std::lock_guard lock(mutex_);
+    wire::Bytes out = what_;
+    if (Answer a; signed_ && out.size() >= sizeof a) {
+      std::memcpy(&a, out.data(), sizeof a);
+      std::memcpy(a.magic, nccl::roll::kAnswer, sizeof a.magic);
+      a.bytes = static_cast<std::uint32_t>(out.size() - sizeof a);
+      a.mac = *nccl::roll::mac_of(roll_id(place_), hello, a, wire::View(out).subspan(sizeof a));
+      std::memcpy(out.data(), &a, sizeof a);
+    }
+    (void)!::send(s.get(), out.data(), out.size(), MSG_NOSIGNAL);
+  }
+
+  const Fd listener_;
+  std::string place_;
+  std::mutex mutex_;
+  wire::Bytes what_;
+  bool signed_ = false;
+};
+
+}  // namespace
+
+/// Unique ids, 128 bytes each.
+void nccl_ids(wire::View in) {
+  const std::size_t many = std::min<std::size_t>(in.size() / sizeof(ncclUniqueId), 4);
+  if (many == 0) return;
+  std::vector<ncclUniqueId> ids(many);
+  std::memcpy(ids.data(), in.data(), many * sizeof ids[0]);
+  const auto m = nccl::meeting_of(ids.data(), static_cast<int>(many));
+  require(m.ok() || m.status().reason() == Reason::invalid);
+  if (!m.ok()) return;
+  for (const std::string& place : m->roll.places) require(place.size() <= 56), (void)rt::parse_address(place);
+}
+
+/// A configuration as long as it says, up to the size of the input. A first byte that is odd puts size and
+/// magic right.
+void nccl_config(wire::View in) {
+  if (in.size() < 1 + 24) return;
+  wire::Bytes all(in.begin() + 1, in.end());
+  std::size_t size = 0;
+  const unsigned magic = NCCL_API_MAGIC;
+  if (in[0] % 2 == 1) {
+    std::memcpy(all.data() + offsetof(ncclConfig_t, magic), &magic, sizeof magic);
+    size = all.size();
+    std::memcpy(all.data(), &size, sizeof size);
+  }
+  std::memcpy(&size, all.data(), sizeof size);
+  if (size > all.size()) return;  // the caller promises that there are so many
+  alignas(ncclConfig_t) std::uint8_t given[4096];
+  if (size > sizeof given) return;
+  std::memcpy(given, all.data(), size);
+  auto* const c = reinterpret_cast<ncclConfig_t*>(given);
+  if (offsetof(ncclConfig_t, netName) + sizeof c->netName <= size && c->netName) c->netName = "Socket";
+  if (offsetof(ncclConfig_t, commName) + sizeof c->commName <= size && c->commName) c->commName = "name";
+  nccl::Config out;
+  const ncclResult_t r = nccl::parse("fuzz", c, nccl::default_config(), &out);
+  require(r == ncclSuccess || r == ncclInvalidArgument);
+}
+
+/// What a stranger, or a rank (first byte odd), says to the listener of a roll call.
+void roll_hello(wire::View in) {
+  static const std::string place = *nccl::expect_ranks(roll_id(""), "127.0.0.1:0");
+  if (in.empty()) return;
+  wire::Bytes out(in.begin() + 1, in.end());
+  if (Hello h; in[0] % 2 == 1 && out.size() >= sizeof h) {
+    std::memcpy(&h, out.data(), sizeof h);
+    std::memcpy(h.magic, nccl::roll::kHello, sizeof h.magic);
+    h.id = {1};
+    h.patience_ms = std::min(h.patience_ms, 20u);
+    h.world = in[0] & 2 ? 1 + h.world % 2 : h.world;
+    h.rank = in[0] & 4 ? h.rank % 2 : h.rank;
+    h.mac = *nccl::roll::mac_of(roll_id(""), h);
+    std::memcpy(out.data(), &h, sizeof h);
+  }
+  const Fd s = stream_to(place);
+  (void)!::send(s.get(), out.data(), out.size(), MSG_NOSIGNAL);
+  ::shutdown(s.get(), SHUT_WR);
+  std::array<char, 4096> said;
+  ssize_t n = 0;
+  while ((n = ::recv(s.get(), said.data(), said.size(), 0)) > 0)
+    ;
+  require(n == 0 || errno != EAGAIN);  // it has ended the connection
+}
+
+/// What somebody answers to a rank that reports; where the first byte is odd, somebody who knows the id.
+void roll_answer(wire::View in) {
+  if (in.empty()) return;
+  static auto& impostor = *new Impostor;
+  impostor.say(wire::Bytes(in.begin() + 1, in.end()), in[0] % 2 == 1);
+  const std::atomic<bool> cancelled{false};
+  const int world = 1 + in[0] / 2 % 4;
+  const auto all =
+      nccl::call_roll(roll_id(impostor.place()), {.job = {3}, .rank = 0, .world = world, .host = {4}},
+                      std::chrono::milliseconds(0), cancelled);
+  if (!all.ok() || !*all) return;
+  require((*all)->hosts.size() == static_cast<std::size_t>(world) &&
+          (*all)->place.size() <= nccl::roll::kPlace);
+}
+
+}  // namespace ouro::fuzz
