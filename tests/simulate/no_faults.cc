@@ -2,8 +2,8 @@
 #include "tests/simulate/planted.h"
 
 namespace simulate {
-const std::vector<std::string_view>& faults() {
-  static const std::vector<std::string_view> none;
+const std::vector<Fault>& faults() {
+  static const std::vector<Fault> none;
   return none;
 }
 }  // namespace simulate

@@ -1,13 +1,18 @@
 // Which of the planted faults is in force. Used by the program and by the copies of the library's sources
 // that have faults (plant.py).
 #pragma once
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
 namespace simulate {
 
 inline int planted = 0;  ///< 0: none, else from 1
-/// What each is; empty in the program that links the library as it is.
-const std::vector<std::string_view>& faults();
+struct Fault {
+  std::string_view what;
+  std::uint64_t seed;  ///< that has found it, and is tried first
+};
+/// Empty in the program that links the library as it is.
+const std::vector<Fault>& faults();
 
 }  // namespace simulate

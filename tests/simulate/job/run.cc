@@ -95,6 +95,9 @@ class Run {
       case Kind::lose:
         for (int r = 0; r < scenario_.ranks; ++r) cut(i.rank, r, 1), cut(r, i.rank, 1);
         return world_.kill(it.process);
+      case Kind::suspend:
+        for (const auto& r : ranks_) suspend(*r, i.lasts);
+        return;
       case Kind::stop:
         if (it.process.dead || it.process.stopped) return;
         world_.stop(it.process);
@@ -111,6 +114,14 @@ class Run {
         slow(i.rank, i.delay);
         return world_.after(i.lasts, [this, &i] { slow(i.rank, -i.delay); });
     }
+  }
+  void suspend(Rank& r, Nanos lasts) {
+    const Nanos first = world_.random().between(0, 100 * kMilli);
+    world_.after(first, [this, &r, lasts] {
+      if (r.process.dead || r.process.stopped) return;
+      world_.stop(r.process);
+      world_.after(lasts + world_.random().between(0, 100 * kMilli), [this, &r] { world_.go_on(r.process); });
+    });
   }
   void part(const Injection& i, int by) {
     for (int a = 0; a < scenario_.ranks; ++a)

@@ -12,13 +12,15 @@ namespace {
 using Kind = Injection::Kind;
 // Shorter pauses of a process and of a path are nobody's affair (docs/design/between-hosts.md).
 constexpr Nanos kUnnoticedStop = 900 * kMilli, kUnnoticedCut = kSecond;
-constexpr const char* kNames[] = {"kill", "lose host", "stop", "part", "one way", "reset", "slow"};
+constexpr const char* kNames[] = {"kill", "lose host", "suspend all", "stop",
+                                  "part", "one way",   "reset",       "slow"};
 
 double seconds(Nanos t) { return static_cast<double>(t) / static_cast<double>(kSecond); }
 
 Injection draw(Random& random, int ranks, bool harmless) {
   Injection i;
-  constexpr Kind kHarmless[] = {Kind::stop, Kind::part, Kind::one_way, Kind::reset, Kind::reset, Kind::slow};
+  constexpr Kind kHarmless[] = {Kind::suspend, Kind::stop,  Kind::part, Kind::one_way,
+                                Kind::reset,   Kind::reset, Kind::slow};
   constexpr Kind kAny[] = {Kind::kill, Kind::kill, Kind::kill,    Kind::lose,  Kind::stop, Kind::stop,
                            Kind::part, Kind::part, Kind::one_way, Kind::reset, Kind::slow};
   i.kind = harmless ? kHarmless[random.below(std::size(kHarmless))] : kAny[random.below(std::size(kAny))];
@@ -28,6 +30,7 @@ Injection draw(Random& random, int ranks, bool harmless) {
   i.other += i.other >= i.rank;
   const Nanos unnoticed = i.kind == Kind::stop ? kUnnoticedStop : kUnnoticedCut;
   i.lasts = random.spread(10 * kMilli, harmless ? unnoticed : 30 * kSecond);
+  if (i.kind == Kind::suspend) i.lasts = random.spread(100 * kMilli, 20 * kSecond);
   const std::uint64_t all = (std::uint64_t{1} << ranks) - 1;
   i.side = 1 + random.below(all - 1);
   if (i.kind == Kind::slow) i.delay = random.spread(kMilli, 300 * kMilli);
@@ -53,6 +56,18 @@ std::vector<Injection> draw_quarrel(Random& random, int ranks) {
   return all;
 }
 
+/// Lines break while the ranks learn of the first thing that was done, and agree on what follows from it.
+void add_resets(Random& random, int ranks, Nanos silence, std::vector<Injection>* all) {
+  const Injection& first = all->front();
+  const Nanos news = first.when + (first.kind == Kind::kill ? 0 : silence);
+  for (int n = random.pick(1, 6); n > 0; --n) {
+    Injection i = draw(random, ranks, true);
+    i.kind = Kind::reset;
+    i.when = news + random.between(0, first.kind == Kind::kill ? 200 * kMilli : kSecond);
+    all->push_back(i);
+  }
+}
+
 }  // namespace
 
 bool Injection::serious() const {
@@ -65,6 +80,7 @@ bool Injection::serious() const {
     case Kind::part:
     case Kind::one_way:
       return lasts > kUnnoticedCut;
+    case Kind::suspend:
     case Kind::reset:
     case Kind::slow:
       return false;
@@ -111,6 +127,7 @@ Scenario::Scenario(std::uint64_t number) : seed(number) {
   const int faults = kind < 0.1 ? 0 : random.pick(1, random.chance(0.3) ? 4 : 2);
   if (kind > 0.8) injections = draw_quarrel(random, ranks);
   for (int i = 0; i < faults && kind <= 0.8; ++i) injections.push_back(draw(random, ranks, harmless));
+  if (serious() && random.chance(0.3)) add_resets(random, ranks, silent_fail_ms * kMilli, &injections);
 }
 
 bool Scenario::serious() const {

@@ -14,6 +14,7 @@ struct Injection {
   enum class Kind : std::uint8_t {
     kill,     ///< the process ends; its system tells the others
     lose,     ///< the host ends: nobody tells anybody
+    suspend,  ///< all processes stand still at about the same time, and go on
     stop,     ///< the process stands still, its system does not
     part,     ///< nothing gets from `side` to the others, nor back
     one_way,  ///< nothing gets from `rank` to `other`
