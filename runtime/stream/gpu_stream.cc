@@ -228,11 +228,12 @@ Status GpuStream::launch(Task* task) {
     }
     task->word = word_;
   }
+  std::uint32_t* const word = task->word;
+  const bool captured = task->captured;  // the task may have run and gone once the driver has it
   OURO_TRY(gpu::gpu().call_host(stream_, &GpuStream::run, task));
-  const gpu::MemOp ops[] = {{gpu::MemOp::Kind::wait_equal, 1, task->word},
-                            {gpu::MemOp::Kind::write, 0, task->word}};
+  const gpu::MemOp ops[] = {{gpu::MemOp::Kind::wait_equal, 1, word}, {gpu::MemOp::Kind::write, 0, word}};
   OURO_TRY(gpu::gpu().enqueue(ops, stream_));
-  return owned_ || task->captured ? Status() : gpu::gpu().record(clear_->get(), stream_);
+  return owned_ || captured ? Status() : gpu::gpu().record(clear_->get(), stream_);
 }
 
 std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
