@@ -4,19 +4,18 @@ import os
 import subprocess
 import sys
 
+import torch_place
+
 SIZE = 3
 if len(sys.argv) == 2:  # the parent
-    probe = subprocess.run([sys.executable, "-c", "import cupy.cuda.nccl, numpy"], capture_output=True, text=True)
-    if probe.returncode != 0:
-        print("SKIP: CuPy with NCCL is not installed:", probe.stderr.strip().splitlines()[-1:])
-        sys.exit(77)
+    python = torch_place.interpreter_with("cupy.cuda.nccl")
     environment = os.environ | {"LD_PRELOAD": os.path.abspath(sys.argv[1]), "LD_DEBUG": "bindings",
                                 "LD_DEBUG_OUTPUT": f"/tmp/ouro-nccl-cupy-{os.getpid()}"}
     unique = subprocess.run(
-        [sys.executable, "-c", "from cupy.cuda import nccl; print(repr(nccl.get_unique_id()))"],
+        [python, "-c", "from cupy.cuda import nccl; print(repr(nccl.get_unique_id()))"],
         env={k: v for k, v in environment.items() if not k.startswith("LD_DEBUG")}, check=True, stdout=subprocess.PIPE,
         text=True).stdout.strip()
-    ranks = [subprocess.Popen([sys.executable, __file__, sys.argv[1], str(r), unique], env=environment)
+    ranks = [subprocess.Popen([python, __file__, sys.argv[1], str(r), unique], env=environment)
              for r in range(SIZE)]
     codes = [r.wait(100) for r in ranks]
     # Bindings, not maps: CuPy opens its own copy, too, and nothing may bind to it.

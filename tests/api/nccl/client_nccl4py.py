@@ -5,15 +5,14 @@ import sys
 import tempfile
 import time
 
+import torch_place
+
 SIZE = 3
 if len(sys.argv) == 2:  # the parent
-    probe = subprocess.run([sys.executable, "-c", "import nccl.bindings.nccl, numpy"], capture_output=True, text=True)
-    if probe.returncode != 0:
-        print("SKIP: nccl4py is not installed:", probe.stderr.strip().splitlines()[-1:])
-        sys.exit(77)
+    python = torch_place.interpreter_with("nccl.bindings.nccl")
     environment = os.environ | {"LD_PRELOAD": os.path.abspath(sys.argv[1])}
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [subprocess.Popen([sys.executable, __file__, sys.argv[1], str(r), folder + "/id"], env=environment)
+        ranks = [subprocess.Popen([python, __file__, sys.argv[1], str(r), folder + "/id"], env=environment)
                  for r in range(SIZE)]
         codes = [r.wait(100) for r in ranks]
     assert codes == [0] * SIZE, codes

@@ -1,17 +1,21 @@
-# Where the tests find PyTorch: an environment that tools/torch-env made. Used by the tests with PyTorch in this folder.
+# Where the tests find programs of others: an environment that tools/torch-env made. Used by tests in this folder.
 import os
 import pathlib
+import subprocess
 import sys
+
+
+def place():
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return pathlib.Path(os.environ.get("OURO_TORCH_ENV") or f"{cache}/ouro/torch-env")
 
 
 def folder():
     """Its folder; where there is none the process ends, as skipped."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    place = pathlib.Path(os.environ.get("OURO_TORCH_ENV") or f"{cache}/ouro/torch-env")
-    if not (place / "torch-env.txt").exists():
-        print(f"SKIP: PyTorch is not in {place} (OURO_TORCH_ENV); tools/torch-env installs it there")
+    if not (place() / "torch-env.txt").exists():
+        print(f"SKIP: PyTorch is not in {place()} (OURO_TORCH_ENV); tools/torch-env installs it there")
         sys.exit(77)
-    return place
+    return place()
 
 
 def interpreter():
@@ -21,3 +25,14 @@ def interpreter():
 def packages():
     """The folder with PyTorch's own libraries."""
     return next(folder().glob("lib/python3*/site-packages/torch/lib"))
+
+
+def interpreter_with(module):
+    """This interpreter, or that of the environment, whichever has the module; else the process ends, as skipped."""
+    for python in sys.executable, place() / "bin/python":
+        if os.path.exists(python):
+            probe = subprocess.run([python, "-c", f"import {module}, numpy"], capture_output=True, text=True)
+            if probe.returncode == 0:
+                return str(python)
+    print(f"SKIP: {module} is installed neither here nor in {place()}; tools/torch-env --clients installs it there")
+    sys.exit(77)
