@@ -17,6 +17,7 @@ class NoGpu final : public Gpu {
   Result<Properties> properties(int) override { return none(); }
   bool peer_access(int, int) override { return false; }
   Status enable_peer(int, int) override { return none(); }
+  Result<std::vector<Uuid>> reachable(int) override { return none(); }
   Result<int> current_device() override { return none(); }
   Status set_current_device(int) override { return none(); }
 

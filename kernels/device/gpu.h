@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/core/fd.h"
 #include "runtime/core/status.h"
@@ -28,16 +29,21 @@ struct Graph {
   void* handle = nullptr;
 };
 
+using Uuid = std::array<unsigned char, 16>;  ///< the same device in all processes has the same
+
 struct Properties {
   std::string name;
-  std::array<unsigned char, 16> uuid = {};  ///< the same device in all processes has the same
-  std::string pci_bus_id;                   ///< "0000:17:00.0"
-  int major = 0, minor = 0;                 ///< compute capability
+  Uuid uuid = {};
+  std::string pci_bus_id;    ///< "0000:17:00.0"
+  int major = 0, minor = 0;  ///< compute capability
   int multiprocessors = 0;
   std::size_t memory_bytes = 0, l2_bytes = 0;
-  bool shareable_memory = false;            ///< alloc_shareable works
-  bool ipc = false;                         ///< ipc_export works
-  bool stream_values = false;               ///< enqueue(MemOp) works
+  bool shareable_memory = false;  ///< alloc_shareable works
+  bool ipc = false;               ///< ipc_export works
+  bool stream_values = false;     ///< enqueue(MemOp) works
+  /// Hardware queues that all streams of the device in this process share, in which one that waits holds up
+  /// those behind it. 0: each stream has its own.
+  int connections = 0;
   int low_priority = 0, high_priority = 0;  ///< of streams; numerically high <= low
 };
 
@@ -102,6 +108,9 @@ class Gpu {
   virtual Result<Properties> properties(int device) = 0;
   virtual bool peer_access(int device, int peer) = 0;    ///< whether `device` can map memory of `peer`
   virtual Status enable_peer(int device, int peer) = 0;  ///< idempotent
+  /// The other devices whose memory `device` can map, also those that this process does not see. Uses nothing
+  /// of them: a context on a device takes hundreds of MiB of it.
+  virtual Result<std::vector<Uuid>> reachable(int device) = 0;
   /// The device that the calling thread has current.
   virtual Result<int> current_device() = 0;
   virtual Status set_current_device(int device) = 0;

@@ -37,6 +37,16 @@ bool attribute(CUdevice_attribute which, int device) {
          driver().cuDeviceGetAttribute(&value, which, handle) == CUDA_SUCCESS && value != 0;
 }
 
+/// Makes no context.
+Result<Uuid> uuid_of(int device) {
+  cudaDeviceProp p = {};
+  OURO_CUDA(cudaGetDeviceProperties, &p, device);
+  Uuid uuid;
+  static_assert(sizeof(p.uuid.bytes) == sizeof(uuid));
+  std::memcpy(uuid.data(), p.uuid.bytes, sizeof(uuid));
+  return uuid;
+}
+
 Status no_kernel(const Kernel& k) {
   return unsupported(fmt::format("kernel {} was built without device code", k.name));
 }
@@ -93,6 +103,18 @@ class Cuda final : public CudaMemory {
     const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
     if (error == cudaErrorPeerAccessAlreadyEnabled) return (void)cudaGetLastError(), Status{};
     return check(error, "cudaDeviceEnablePeerAccess");
+  }
+
+  Result<std::vector<Uuid>> reachable(int device) override {
+    OURO_TRY(works());
+    if (device < 0 || device >= devices())
+      return invalid(fmt::format("device {}: there are {}", device, devices()));
+    std::vector<Uuid> all;
+    for (int other = 0; other < devices(); ++other)
+      if (other != device && peer_access(device, other)) {
+        OURO_ASSIGN(all.emplace_back(), uuid_of(other));
+      }
+    return all;
   }
 
   Result<int> current_device() override {

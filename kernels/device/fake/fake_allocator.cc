@@ -13,6 +13,7 @@ Status no_bytes() { return invalid("an allocation of 0 bytes"); }
 Result<void*> Allocator::alloc(int device, std::size_t bytes) {
   if (bytes == 0) return no_bytes();
   OURO_TRY(control_.admit(FakeOp::alloc, device));
+  OURO_TRY(wait_to_allocate(device));
   auto b = memory_.allocate(Origin::legacy, device, bytes);
   return b.ok() ? Result<void*>((*b)->base) : b.status();
 }
@@ -20,6 +21,7 @@ Result<void*> Allocator::alloc(int device, std::size_t bytes) {
 Result<Region> Allocator::alloc_shareable(int device, std::size_t bytes) {
   if (bytes == 0) return no_bytes();
   OURO_TRY(control_.admit(FakeOp::alloc, device));
+  OURO_TRY(wait_to_allocate(device));
   if (!options_.shareable_memory) return unsupported("this device has no shareable memory");
   auto b = memory_.allocate(Origin::region, device, bytes);
   if (!b.ok()) return b.status();
@@ -29,13 +31,19 @@ Result<Region> Allocator::alloc_shareable(int device, std::size_t bytes) {
 Result<void*> Allocator::alloc_pinned(std::size_t bytes) {
   if (bytes == 0) return no_bytes();
   OURO_TRY(control_.admit_anywhere(FakeOp::alloc));
+  OURO_TRY(wait_to_allocate(-1));
   auto b = memory_.allocate(Origin::pinned, -1, bytes);
   return b.ok() ? Result<void*>((*b)->base) : b.status();
 }
 
 Result<void*> Allocator::register_host(void* p, std::size_t bytes) {
   OURO_TRY(control_.admit_anywhere(FakeOp::alloc));
+  OURO_TRY(wait_to_allocate(-1));
   return memory_.register_host(p, bytes);
+}
+
+Status Allocator::wait_to_allocate(int device) {
+  return options_.harsh.allocation_waits ? streams_.quiesce(device, "making memory") : Status();
 }
 
 Status Allocator::release(Origin origin, void* base, bool at_once) {
@@ -44,6 +52,7 @@ Status Allocator::release(Origin origin, void* base, bool at_once) {
   if (!b.ok()) return b.status();
   const int device = (*b)->device;
   OURO_TRY(control_.admit_anywhere(FakeOp::free, std::max(device, 0)));
+  at_once &= !options_.harsh.unmapping_waits;
   if (!at_once) OURO_TRY(streams_.quiesce(device));
   if (!memory_.release(**b)) return invalid("released by two threads at once");
   if (at_once) streams_.keep_until_idle(device, *b);
@@ -82,7 +91,7 @@ Result<IpcHandle> Allocator::ipc_export(void* base) {
 Result<void*> Allocator::ipc_open(int device, const IpcHandle& handle) {
   if (!options_.ipc) return unsupported("this device has no IPC handles");
   OURO_TRY(control_.admit(FakeOp::share, device));
-  return memory_.ipc_open(device, handle, [&](int peer) { return peers_.reaches(device, peer); });
+  return memory_.ipc_open(device, handle, [&](int peer) { return peers_.maps(device, peer); });
 }
 
 Status Allocator::ipc_close(int device, void* p) {

@@ -26,6 +26,8 @@ class Allocator {
   Status release(Origin, void* base, bool at_once = false);
 
  private:
+  Status wait_to_allocate(int device);  ///< negative: all devices
+
   const FakeOptions& options_;
   Control& control_;
   Memory& memory_;

@@ -123,8 +123,18 @@ Status Control::allowed_here() {
   return in_host_work() ? invalid("a function on a stream of a GPU must not call the GPU") : Status();
 }
 
+int Control::contexts() const {
+  return static_cast<int>(std::ranges::count_if(devices_, [](const Device& d) { return d.used.load(); }));
+}
+
+Status Control::stalled(const std::string& what) {
+  stalls_.fetch_add(1, std::memory_order_relaxed);
+  return {Reason::resource, what};
+}
+
 Status Control::admit(FakeOp kind, int device) {
   OURO_TRY(check(device));
+  use(device);
   return admit_anywhere(kind, device);
 }
 

@@ -40,6 +40,13 @@ class Control {
   void lose(int device, std::string why);
   Status lost(int device) const;  ///< why, if it has ended
 
+  /// A context on the device, made by whatever uses it.
+  void use(int device) { at(device).used.store(true, std::memory_order_relaxed); }
+  int contexts() const;
+  /// A wait of the device that nothing ended in time. Error: resource.
+  Status stalled(const std::string& what);
+  int stalls() const { return stalls_.load(std::memory_order_relaxed); }
+
   void delay(FakeOp, std::chrono::microseconds);
   void fail_next(FakeOp, Reason);
   void jitter(std::uint64_t seed) { seed_.store(seed, std::memory_order_relaxed); }
@@ -55,7 +62,7 @@ class Control {
 
  private:
   struct Device {
-    std::atomic<bool> lost{false};
+    std::atomic<bool> lost{false}, used{false};
     std::mutex mutex;
     std::condition_variable room;
     std::string why;
@@ -64,6 +71,7 @@ class Control {
   Device& at(int device) const { return devices_[static_cast<std::size_t>(device)]; }
   mutable std::deque<Device> devices_;
   std::atomic<bool> stopping_{false};
+  std::atomic<int> stalls_{0};
   std::array<std::atomic<std::int64_t>, kFakeOps> delay_us_{};
   std::array<std::atomic<Reason>, kFakeOps> failure_{};
   std::atomic<std::uint64_t> seed_{0}, turn_{0};

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/device/fake/fake_state.h"
@@ -14,6 +15,15 @@ namespace {
 using namespace fake;
 
 thread_local int t_current_device = 0;
+
+/// Of a device, by its number on the host.
+Uuid uuid_of(int number) {
+  Uuid uuid = {};
+  constexpr char kUuid[] = "ouro fake GPU";
+  std::memcpy(uuid.data(), kUuid, sizeof kUuid);
+  uuid.back() = static_cast<unsigned char>(number);
+  return uuid;
+}
 
 }  // namespace
 
@@ -50,6 +60,8 @@ FakeLive FakeGpu::live() {
           .events = s.events.count(),
           .graphs = s.graphs.count()};
 }
+int FakeGpu::stalls() { return state().control->stalls(); }
+int FakeGpu::contexts() { return state().control->contexts(); }
 
 Result<Stream> FakeGpu::create_blocking_stream(int device, int priority) {
   return state().streams.create(device, priority, true);
@@ -65,12 +77,11 @@ std::string FakeGpu::version() const { return fmt::format("{} fake GPUs of host 
 
 Result<Properties> FakeGpu::properties(int device) {
   OURO_TRY(state().control->check(device));
+  state().control->use(device);  // as CUDA, which asks a context for the priorities of its streams
   Properties p;
   p.name = "fake GPU";
-  constexpr char kUuid[] = "ouro fake GPU";
-  std::memcpy(p.uuid.data(), kUuid, sizeof kUuid);
-  p.uuid.back() = static_cast<unsigned char>(device);
-  p.pci_bus_id = fmt::format("ffff:{:02x}:00.0", device);  // a domain that no machine has
+  p.uuid = uuid_of(options_.first + device);
+  p.pci_bus_id = fmt::format("ffff:{:02x}:00.0", options_.first + device);  // a domain that no machine has
   p.major = 9;
   p.multiprocessors = options_.multiprocessors;
   p.memory_bytes = options_.memory_bytes;
@@ -78,6 +89,7 @@ Result<Properties> FakeGpu::properties(int device) {
   p.shareable_memory = options_.shareable_memory;
   p.ipc = options_.ipc;
   p.stream_values = options_.stream_values;
+  p.connections = options_.harsh.connections;
   p.low_priority = kLowPriority;
   p.high_priority = kHighPriority;
   return p;
@@ -93,6 +105,15 @@ Status FakeGpu::enable_peer(int device, int peer) {
   OURO_TRY(s.control->check(device));
   OURO_TRY(s.control->check(peer));
   return s.peers.enable(device, peer);
+}
+
+Result<std::vector<Uuid>> FakeGpu::reachable(int device) {
+  State& s = state();
+  OURO_TRY(s.control->check(device));
+  std::vector<Uuid> all;
+  for (int n = 0; n < std::max(options_.host_devices, options_.first + options_.devices); ++n)
+    if (n != options_.first + device && s.peers.maps(device, n)) all.push_back(uuid_of(n));
+  return all;
 }
 
 Result<int> FakeGpu::current_device() {
@@ -169,12 +190,12 @@ Status FakeGpu::destroy_graph(Graph g) { return state().graphs.destroy(g); }
 
 Result<KernelInfo> FakeGpu::info(const Kernel& kernel, int device) {
   OURO_TRY(state().control->check(device));
-  OURO_TRY(state().submitter.resident_blocks(kernel, 1).status());
+  OURO_TRY(state().submitter.resident_blocks(kernel, 1, device).status());
   return KernelInfo{.registers = 32, .max_threads = kMaxThreads};
 }
 Result<int> FakeGpu::resident_blocks(const Kernel& kernel, int threads, int device) {
   OURO_TRY(state().control->check(device));
-  return state().submitter.resident_blocks(kernel, threads);
+  return state().submitter.resident_blocks(kernel, threads, device);
 }
 
 }  // namespace ouro::gpu

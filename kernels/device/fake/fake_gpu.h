@@ -10,12 +10,35 @@
 
 namespace ouro::gpu {
 
+/// What CUDA may do and mostly does not: a fake that does it always finds who counts on luck. A call that
+/// waits in vain fails after `patience`, and is counted as a stall.
+struct FakeHarsh {
+  /// The first launch of a kernel on a device, or the first question about it, waits for all work there.
+  bool lazy_loading = false;
+  bool allocation_waits =
+      false;  ///< alloc, alloc_shareable, alloc_pinned and register_host wait for all work
+  /// free_region and ipc_close wait for all work of their device and then unmap at once: a kernel that
+  /// touches what has gone faults.
+  bool unmapping_waits = false;
+  /// Hardware queues that the streams of a device share in turn; each runs what it holds in the order in
+  /// which it was enqueued. 0: each stream has its own.
+  int connections = 0;
+  /// Operations that a stream holds. The next call waits for room, and with it every call of the process that
+  /// enqueues. 0: no limit.
+  int depth = 0;
+  std::chrono::milliseconds patience{20'000};
+};
+
 struct FakeOptions {
   int devices = 1;
   std::size_t memory_bytes = std::size_t{4} << 30;  ///< of each device, in each process
   int multiprocessors = 4;
   bool shareable_memory = true, ipc = true, stream_values = true;
   std::function<bool(int device, int peer)> peer = {};  ///< which devices reach which; empty: all do
+  /// As CUDA_VISIBLE_DEVICES: device 0 here is number `first` of the host's `host_devices` (0: this process
+  /// sees all).
+  int first = 0, host_devices = 0;
+  FakeHarsh harsh = {};
 };
 
 /// Kinds of calls, for delays and failures. Up to `graph` they end on a stream's thread, else in the call.
@@ -47,7 +70,7 @@ struct FakeLive {
 /// Stricter than CUDA where CUDA leaves something undefined or waits for ever:
 /// - Device memory is shared memory of this host. It holds 0xa5 at first, not zeros.
 /// - Releasing memory waits for all work of its device (pinned memory: of all devices; a region: of none).
-///   After 20 s the call fails with `resource`, names the stream, and releases nothing.
+///   After `patience` the call fails with `resource`, names the stream, and releases nothing.
 /// - Copies and stream values are checked when they are enqueued (`invalid`) and again when they run (the
 ///   device is lost, as after an illegal address).
 /// - A spinning kernel with more blocks than fit is refused. Spinning kernels that fit only one after the
@@ -80,6 +103,8 @@ class FakeGpu final : public Gpu {
   /// Half of the operations sleep up to 200 us before they run, chosen by the seed; 0 ends it.
   void jitter(std::uint64_t seed);
   FakeLive live();
+  int stalls();    ///< calls that waited until patience ran out
+  int contexts();  ///< devices that more than their number and reach was asked of: CUDA has a context on each
 
   // What CUDA's runtime has beyond Gpu, for the runtime of the tests.
   /// A stream that the legacy stream of its device waits for, and that waits for it.
@@ -96,6 +121,7 @@ class FakeGpu final : public Gpu {
   Result<Properties> properties(int device) override;
   bool peer_access(int device, int peer) override;
   Status enable_peer(int device, int peer) override;
+  Result<std::vector<Uuid>> reachable(int device) override;
   Result<int> current_device() override;
   Status set_current_device(int device) override;
 

@@ -170,7 +170,7 @@ Result<IpcHandle> Memory::ipc_export(void* base) {
   struct stat info {};
   if (fstat((*b)->segment->fd(), &info) != 0)
     return Status(Reason::resource, fmt::format("fstat of device memory: {}", std::strerror(errno)));
-  Exported e{{}, getpid(), (*b)->segment->fd(), (*b)->device, info.st_dev, info.st_ino, (*b)->bytes};
+  Exported e{{}, getpid(), (*b)->segment->fd(), first_ + (*b)->device, info.st_dev, info.st_ino, (*b)->bytes};
   std::memcpy(e.magic, kMagic, sizeof kMagic);
   IpcHandle handle{};
   std::memcpy(handle.data(), &e, sizeof e);

@@ -41,14 +41,15 @@ struct Block {
 
 class Memory {
  public:
-  Memory(int devices, std::size_t bytes_each)
-      : limit_(bytes_each), used_(static_cast<std::size_t>(devices)) {}
+  /// `first`: number of device 0 among those of the host, by which handles name devices.
+  Memory(int devices, std::size_t bytes_each, int first)
+      : limit_(bytes_each), first_(first), used_(static_cast<std::size_t>(devices)) {}
 
   Result<std::shared_ptr<const Block>> allocate(Origin, int device, std::size_t bytes);
   Result<Region> import_fd(int device, const Fd&, std::size_t bytes);
   Result<Fd> export_fd(const Region&);
   Result<IpcHandle> ipc_export(void* base);
-  /// `reaches(peer)`: whether `device` can map memory of that device.
+  /// `reaches(peer)`: whether `device` can map memory of that device of the host.
   Result<void*> ipc_open(int device, const IpcHandle&, const std::function<bool(int peer)>& reaches);
   Result<void*> register_host(void*, std::size_t bytes);
 
@@ -73,6 +74,7 @@ class Memory {
   bool overlaps(Key first, std::size_t bytes) const;
 
   const std::size_t limit_;
+  const int first_;
   mutable std::mutex mutex_;
   std::vector<std::size_t> used_;
   std::map<Key, std::shared_ptr<Block>> blocks_;

@@ -16,8 +16,11 @@ class Peers {
   explicit Peers(const FakeOptions& o)
       : options_(o), enabled_(static_cast<std::size_t>(o.devices * o.devices)) {}
 
-  bool reaches(int device, int peer) const {
-    return device == peer || !options_.peer || options_.peer(device, peer);
+  bool reaches(int device, int peer) const { return maps(device, options_.first + peer); }
+  /// The same for a device of the host, seen here or not.
+  bool maps(int device, int number) const {
+    const int mine = options_.first + device;
+    return mine == number || !options_.peer || options_.peer(mine, number);
   }
   Status enable(int device, int peer) {
     if (!reaches(device, peer))

@@ -71,6 +71,28 @@ void replay(const Recording& recording, const Run& outer) {
   if (!all) outer.control.lose(outer.device, "no threads for the streams of a graph");
 }
 
+std::uint64_t Connection::take() {
+  std::lock_guard lock(mutex_);
+  return taken_++;
+}
+void Connection::wait_for(std::uint64_t place, const Control& control, int device) {
+  std::unique_lock lock(mutex_);
+  while (!cv_.wait_for(lock, kSlice, [&] { return passed_ >= place; }))
+    if (control.ended(device)) return;
+}
+void Connection::pass(std::uint64_t place) {
+  {
+    std::lock_guard lock(mutex_);
+    passed_ = std::max(passed_, place + 1);
+  }
+  cv_.notify_all();
+}
+
+void Queue::append(Op op) {
+  ops_.push_back({std::move(op), shared_ ? shared_->take() : 0});
+  ++pushed_;
+}
+
 void Queue::end() {
   close();
   if (thread_.joinable()) thread_.join();
@@ -86,8 +108,7 @@ Status Queue::push(Op op) {
         return {Reason::resource, fmt::format("no thread for a fake stream: {}", e.what())};
       }
     }
-    ops_.push_back(std::move(op));
-    ++pushed_;
+    append(std::move(op));
   }
   more_.notify_one();
   return {};
@@ -97,8 +118,7 @@ void Queue::push_behind_work(Op op) {
   {
     std::lock_guard lock(mutex_);
     if (done_ == pushed_) return;  // a closed queue's thread may have ended
-    ops_.push_back(std::move(op));
-    ++pushed_;
+    append(std::move(op));
   }
   more_.notify_one();
 }
@@ -115,6 +135,10 @@ bool Queue::drain_until(Clock::time_point until) {
   std::unique_lock lock(mutex_);
   return less_.wait_until(lock, until, [this, target = pushed_] { return done_ >= target; });
 }
+bool Queue::room_until(int depth, Clock::time_point until) {
+  std::unique_lock lock(mutex_);
+  return less_.wait_until(lock, until, [&] { return pushed_ - done_ < static_cast<std::uint64_t>(depth); });
+}
 void Queue::close() {
   {
     std::lock_guard lock(mutex_);
@@ -126,16 +150,18 @@ void Queue::close() {
 void Queue::loop() {
   const Run run{*control_, device_};
   for (;;) {
-    Op op;
+    Placed next;
     {
       std::unique_lock lock(mutex_);
       more_.wait(lock, [this] { return closed_ || !ops_.empty(); });
       if (ops_.empty()) return;
-      op = std::move(ops_.front());
+      next = std::move(ops_.front());
       ops_.pop_front();
     }
-    perform(op, run);
-    op.work = nullptr;  // releases what it holds before anybody is told
+    if (shared_) shared_->wait_for(next.place, *control_, device_);
+    perform(next.op, run);
+    next.op.work = nullptr;  // releases what it holds before anybody is told
+    if (shared_) shared_->pass(next.place);
     {
       std::lock_guard lock(mutex_);
       ++done_;

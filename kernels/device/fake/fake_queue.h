@@ -77,12 +77,32 @@ struct Capture {
   bool joined() const;                ///< has the origin waited for the work of all lanes?
 };
 
+/// A queue of the device's that several streams share: it runs what it was given in that order.
+class Connection {
+ public:
+  std::uint64_t take();  ///< a place in the order
+  /// Until all before it have ended, or the device has.
+  void wait_for(std::uint64_t place, const Control&, int device);
+  void pass(std::uint64_t place);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable cv_;
+  std::uint64_t taken_ = 0, passed_ = 0;
+};
+
 /// A stream. Its thread starts with the first operation.
 class Queue {
  public:
-  /// `blocking`: in order with the legacy stream of its device.
-  Queue(std::shared_ptr<Control> control, int device, std::string name, bool blocking = false)
-      : control_(std::move(control)), device_(device), name_(std::move(name)), blocking_(blocking) {}
+  /// `shared`: the queue of the device's that it uses, or nullptr. `blocking`: in order with the legacy
+  /// stream of its device.
+  Queue(std::shared_ptr<Control> control, int device, std::string name, std::shared_ptr<Connection> shared,
+        bool blocking = false)
+      : control_(std::move(control)),
+        device_(device),
+        name_(std::move(name)),
+        shared_(std::move(shared)),
+        blocking_(blocking) {}
   ~Queue() { end(); }
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -92,8 +112,9 @@ class Queue {
   bool idle() const;
   void drain();  ///< until what was pushed before has ended
   bool drain_until(Clock::time_point);
-  void close();  ///< the thread ends once the queue is empty
-  void end();    ///< closes, and joins the thread
+  bool room_until(int depth, Clock::time_point);  ///< until fewer than `depth` operations are there
+  void close();                                   ///< the thread ends once the queue is empty
+  void end();                                     ///< closes, and joins the thread
   int device() const { return device_; }
   const std::string& name() const { return name_; }
   bool blocking() const { return blocking_; }
@@ -103,14 +124,20 @@ class Queue {
   std::size_t lane = 0;
 
  private:
+  struct Placed {
+    Op op;
+    std::uint64_t place;  ///< in shared_
+  };
   void loop();
+  void append(Op);  ///< with mutex_ held
   const std::shared_ptr<Control> control_;
   const int device_;
   const std::string name_;
+  const std::shared_ptr<Connection> shared_;
   const bool blocking_;
   mutable std::mutex mutex_;
   std::condition_variable more_, less_;
-  std::deque<Op> ops_;
+  std::deque<Placed> ops_;
   std::uint64_t pushed_ = 0, done_ = 0;
   bool closed_ = false;
   Thread thread_;

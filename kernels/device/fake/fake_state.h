@@ -13,9 +13,9 @@ struct FakeGpu::State {
       : control(inherited == nullptr ? std::make_shared<fake::Control>(options.devices)
                                      : std::make_shared<fake::Control>(options.devices, *inherited->control)),
         handles(inherited == nullptr ? 0 : inherited->handles.pid()),
-        memory(options.devices, options.memory_bytes),
+        memory(options.devices, options.memory_bytes, options.first),
         peers(options),
-        streams(options.devices, control, handles),
+        streams(options, control, handles),
         events(control, handles, streams),
         graphs(control, handles, streams),
         allocator(options, *control, memory, peers, streams),

@@ -6,14 +6,24 @@
 #include "kernels/device/fake/fake_work.h"
 
 namespace ouro::gpu::fake {
-namespace {
-constexpr auto kReleaseLimit = std::chrono::seconds(20);
-}  // namespace
 
-Streams::Streams(int devices, std::shared_ptr<Control> control, Handles& handles)
-    : control_(std::move(control)), handles_(handles) {
-  for (int d = 0; d < devices; ++d)
-    defaults_.push_back(std::make_shared<Queue>(control_, d, fmt::format("fake{} legacy", d)));
+Streams::Streams(const FakeOptions& options, std::shared_ptr<Control> control, Handles& handles)
+    : harsh_(options.harsh),
+      control_(std::move(control)),
+      handles_(handles),
+      connections_(static_cast<std::size_t>(options.devices)),
+      made_(static_cast<std::size_t>(options.devices)) {
+  for (auto& shared : connections_)
+    for (int i = 0; i < harsh_.connections; ++i) shared.push_back(std::make_shared<Connection>());
+  for (int d = 0; d < options.devices; ++d)
+    defaults_.push_back(make(d, fmt::format("fake{} legacy", d), false));
+}
+
+std::shared_ptr<Queue> Streams::make(int device, std::string name, bool blocking) {
+  const auto d = static_cast<std::size_t>(device);
+  const auto& all = connections_[d];
+  return std::make_shared<Queue>(control_, device, std::move(name),
+                                 all.empty() ? nullptr : all[made_[d]++ % all.size()], blocking);
 }
 
 Streams::~Streams() {
@@ -38,8 +48,7 @@ Result<Stream> Streams::create(int device, int priority, bool blocking) {
   std::erase_if(retired_, [](const auto& q) { return q->idle(); });
   const std::uint64_t number = handles_.number();
   void* const handle = handles_.make(number);
-  streams_[handle] =
-      std::make_shared<Queue>(control_, device, fmt::format("fake{} stream {}", device, number), blocking);
+  streams_[handle] = make(device, fmt::format("fake{} stream {}", device, number), blocking);
   blocking_ += blocking;
   return Stream{device, handle};
 }
@@ -97,6 +106,10 @@ Status Streams::enqueue(Stream stream, FakeOp kind, Work work) {
 Status Streams::push(Queue& q, Op op, bool is_work) {
   if (q.capture == nullptr) {
     if (blocking_ > 0 || !of_threads_.empty()) OURO_TRY(keep_legacy_order(q));
+    if (harsh_.depth > 0 && !q.room_until(harsh_.depth, Clock::now() + harsh_.patience))
+      return control_->stalled(
+          fmt::format("stream \"{}\" has been full of {} operations for {} ms, and all calls wait", q.name(),
+                      harsh_.depth, harsh_.patience.count()));
     return q.push(std::move(op));
   }
   Capture& c = *q.capture;
@@ -131,8 +144,7 @@ Status Streams::keep_legacy_order(Queue& q) {
 
 std::shared_ptr<Queue> Streams::of_thread(int device) {
   auto& q = of_threads_[{std::this_thread::get_id(), device}];
-  if (q == nullptr)
-    q = std::make_shared<Queue>(control_, device, fmt::format("fake{} stream of a thread", device), true);
+  if (q == nullptr) q = make(device, fmt::format("fake{} stream of a thread", device), true);
   return q;
 }
 
@@ -184,14 +196,14 @@ Status Streams::synchronize_device(int device) {
   return control->lost(device);
 }
 
-Status Streams::quiesce(int device) {
-  const auto until = Clock::now() + kReleaseLimit;
+Status Streams::quiesce(int device, const char* why) {
+  const auto until = Clock::now() + harsh_.patience;
   for (auto& q : queues(device))
     if (!q->drain_until(until))
-      return {Reason::resource,
-              fmt::format("releasing memory waits for its device, and after {} s stream \"{}\" has "
-                          "not ended: what it waits for may need this thread",
-                          kReleaseLimit.count(), q->name())};
+      return control_->stalled(fmt::format(
+          "{} waits for its device, and after {} ms stream \"{}\" has not ended: what it waits for "
+          "may need this thread",
+          why, harsh_.patience.count(), q->name()));
   return {};
 }
 

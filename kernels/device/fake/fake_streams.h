@@ -19,7 +19,7 @@ inline bool is_legacy(const void* handle) { return handle == nullptr || handle =
 /// guards captures, events and graphs.
 class Streams {
  public:
-  Streams(int devices, std::shared_ptr<Control>, Handles&);
+  Streams(const FakeOptions&, std::shared_ptr<Control>, Handles&);
   ~Streams();  ///< ends all waits, drops what is enqueued, and joins all threads
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
@@ -32,8 +32,8 @@ class Streams {
   Status enqueue(Stream, FakeOp kind, Work);
   /// Waits for all work of a device, however long that takes; breaks captures on it.
   Status synchronize_device(int device);
-  /// Waits for all work of a device (negative: of all devices), with a limit.
-  Status quiesce(int device);
+  /// Waits for all work of a device (negative: of all devices), with a limit. `why`: what waits.
+  Status quiesce(int device, const char* why = "releasing memory");
   /// Holds something until all work that is enqueued on a device has ended.
   void keep_until_idle(int device, const std::shared_ptr<const void>&);
   int count();
@@ -51,7 +51,9 @@ class Streams {
   /// The order between the legacy stream and blocking ones, before something is pushed onto one of them.
   Status keep_legacy_order(Queue&);
   static Status follow(Queue& later, Queue& first);
+  std::shared_ptr<Queue> make(int device, std::string name, bool blocking);
 
+  const FakeHarsh harsh_;
   const std::shared_ptr<Control> control_;
   Handles& handles_;
   std::mutex mutex_;
@@ -60,6 +62,9 @@ class Streams {
   std::map<std::pair<std::thread::id, int>, std::shared_ptr<Queue>> of_threads_;  ///< their default streams
   int blocking_ = 0;                             ///< streams in order with the legacy ones; they are few
   std::vector<std::shared_ptr<Queue>> retired_;  ///< destroyed, perhaps still with work
+  /// Of each device, as many as streams share; and streams that have been made there.
+  std::vector<std::vector<std::shared_ptr<Connection>>> connections_;
+  std::vector<std::size_t> made_;
 };
 
 }  // namespace ouro::gpu::fake

@@ -60,6 +60,7 @@ Status Submitter::launch(const Kernel& kernel, Shape shape, const void* args, St
     return invalid(fmt::format("{} blocks of {} threads for {}", shape.blocks, shape.threads, kernel.name));
   if (kernel.arg_bytes != 0 && args == nullptr)
     return invalid(fmt::format("no arguments for {}", kernel.name));
+  OURO_TRY(load(kernel, stream.device));
   const int capacity = resident(options_, shape.threads);
   if (kernel.spins && shape.blocks > capacity)
     return Status(Reason::resource, fmt::format("{} spins with {} blocks of {} threads; {} fit at once",
@@ -85,9 +86,22 @@ Status Submitter::free(void* p, Stream stream) {
       **q, {FakeOp::free, [&memory = memory_, b = *block](const Run&) { (void)memory.release(*b); }});
 }
 
-Result<int> Submitter::resident_blocks(const Kernel& kernel, int threads) const {
+Status Submitter::load(const Kernel& kernel, int device) {
+  if (!options_.harsh.lazy_loading) return {};
+  {
+    std::lock_guard lock(mutex_);
+    if (loaded_.contains({kernel.name, device})) return {};
+  }
+  OURO_TRY(streams_.quiesce(device, kernel.name));
+  std::lock_guard lock(mutex_);
+  loaded_.insert({kernel.name, device});
+  return {};
+}
+
+Result<int> Submitter::resident_blocks(const Kernel& kernel, int threads, int device) {
   if (kernel.host == nullptr) return no_body(kernel);
   if (threads < 1 || threads > kMaxThreads) return invalid(fmt::format("{} threads in a block", threads));
+  OURO_TRY(load(kernel, device));
   return resident(options_, threads);
 }
 

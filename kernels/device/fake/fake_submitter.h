@@ -1,5 +1,9 @@
 // The calls of a FakeGpu that enqueue work. Used by fake_gpu.cc.
 #pragma once
+#include <mutex>
+#include <set>
+#include <utility>
+
 #include "kernels/device/fake/fake_peers.h"
 #include "kernels/device/fake/fake_streams.h"
 #include "kernels/device/fake/fake_work.h"
@@ -20,14 +24,18 @@ class Submitter {
   /// Frees device memory when the stream comes to it. Errors: unsupported (in a capture), invalid.
   Status free(void*, Stream);
   /// Blocks of so many threads that the device has room for at once. Errors: unsupported (no body), invalid.
-  Result<int> resident_blocks(const Kernel&, int threads) const;
+  Result<int> resident_blocks(const Kernel&, int threads, int device);
 
  private:
+  Status load(const Kernel&, int device);  ///< once
+
   const FakeOptions& options_;
   Control& control_;
   Memory& memory_;
   Peers& peers_;
   Streams& streams_;
+  std::mutex mutex_;
+  std::set<std::pair<const char*, int>> loaded_;  ///< kernels, by their names, and devices
 };
 
 }  // namespace ouro::gpu::fake
