@@ -1,4 +1,10 @@
 // The list of all kernels of devices, for preloading and for reports.
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <set>
+#include <tuple>
 #include <vector>
 
 #include "kernels/gpu/collect.h"
@@ -17,6 +23,19 @@ std::span<const Kernel* const> all_kernels() {
     return &list;
   }();
   return all;
+}
+
+Status load_kernels(int device) {
+  // Of each implementation (tests install others), in this process, not in one that it was forked from.
+  static auto& loaded = *new std::set<std::tuple<const Gpu*, pid_t, int>>;
+  static auto& mutex = *new std::mutex;
+  std::lock_guard lock(mutex);
+  if (loaded.contains({&gpu(), getpid(), device})) return {};
+  for (const Kernel* kernel : all_kernels())
+    if (Status s = gpu().info(*kernel, device).status(); !s.ok() && s.reason() != Reason::unsupported)
+      return s;
+  loaded.insert({&gpu(), getpid(), device});
+  return {};
 }
 
 }  // namespace ouro::gpu

@@ -67,5 +67,9 @@ Launch hop(const HopArgs&, int multiprocessors);
 std::span<const Kernel* const> collect_kernels();
 /// All kernels of this file and of the other kernels/gpu files, for preloading and for reports.
 std::span<const Kernel* const> all_kernels();
+/// Loads all of them on a device, once a process: a driver that loads one at its first launch may wait for
+/// what runs, which may wait for that launch. Kernels without code for the device are left out. Errors: those
+/// of Gpu::info.
+Status load_kernels(int device);
 
 }  // namespace ouro::gpu

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/gpu/collect.h"
 #include "runtime/context/machine.h"
 #include "runtime/context/remarks.h"
 #include "runtime/core/deadline.h"
@@ -79,6 +80,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   if (faults) OURO_TRY(faults->strike(Fault::At::join));
   auto control = make_page(spec);
   if (!control.ok()) return control.status();
+  if (spec.gpu >= 0) OURO_TRY(gpu::load_kernels(spec.gpu));  // before anybody can wait for this rank
   Fd server;
   const std::string name =
       fmt::format("ouro/{}/{}.{}.{}", wire::hex(spec.join.job), spec.join.rank, getpid(), g_serial++);

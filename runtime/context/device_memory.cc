@@ -44,12 +44,9 @@ Status DeviceMemory::survey(int device, GpuRecord* record) {
   record->uuid = mine->uuid;
   record->stream_values = mine->stream_values;
   record->multiprocessors = static_cast<std::uint32_t>(mine->multiprocessors);
-  for (int d = 0; d < gpu.devices() && record->reach_count < GpuRecord::kReach; ++d) {
-    if (d == device || !gpu.peer_access(device, d)) continue;
-    auto other = gpu.properties(d);
-    if (!other.ok()) return other.status();
-    record->reach[record->reach_count++] = other->uuid;
-  }
+  OURO_ASSIGN(const auto reach, gpu.reachable(device));
+  for (const gpu::Uuid& other : reach)
+    if (record->reach_count < GpuRecord::kReach) record->reach[record->reach_count++] = other;
   record->present = 1;
   return {};
 }

@@ -31,7 +31,7 @@ ALLOWED = {
     "runtime/network": {"transport/wire", "transport/net", "transport/net/tls", "transport/net/tcp",
                         "transport/net/ucx", "runtime/health"},
     "runtime/join": {"transport/wire", "runtime/health", "runtime/network"},
-    "runtime/context": {"transport/wire", "transport/shm", "transport/cuda_ipc", "runtime/health", "runtime/plan", "runtime/network",
+    "runtime/context": {"kernels/gpu", "transport/wire", "transport/shm", "transport/cuda_ipc", "runtime/health", "runtime/plan", "runtime/network",
                         "runtime/join"},
     "runtime/exec/host": {"kernels/flow", "kernels/host", "transport", "transport/shm", "transport/net", "runtime/plan",
                           "runtime/context"},

@@ -102,8 +102,6 @@ Status ResidentPath::open() {
   std::memset(*pinned, 0, 2 * kLineBytes);
   a->error = static_cast<gpu::ResidentError*>(*pinned);
   a->abort = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(*pinned) + kLineBytes);
-  // Loading a kernel may wait for those that run, and these run until their peers have come.
-  for (const gpu::Kernel* k : gpu::resident_kernels()) OURO_TRY(gpu::gpu().info(*k, team_.device).status());
   for (int q = 0; q < team_.size; ++q) {
     if (team_.record(q).uuid != team_.record(team_.rank).uuid &&
         team_.peer(q).pid == team_.peer(team_.rank).pid)
