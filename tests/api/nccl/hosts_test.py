@@ -1,4 +1,5 @@
-# A communicator over hosts that are network namespaces, by nothing but its unique id. Usage: hosts_test.py NETLAB LIBRARY
+# A communicator over hosts that are network namespaces, by nothing but its unique id: in host mode, or, given a runtime with
+# emulated devices and cuda_client, on device memory. Usage: hosts_test.py NETLAB LIBRARY [RUNTIME CLIENT]
 # Skipped (77) where netlab cannot make hosts.
 import ctypes
 import os
@@ -47,23 +48,33 @@ def rank_main(library, rank, place):
     print("rank", rank, "is well")
 
 
-def inside(library):
+def inside(library, runtime=None, client=None):
     hosts = os.environ["NETLAB_HOSTS"].split(",")
+    ways = ({}, {"OURO_SECURITY": "tls"}, {"NCCL_SOCKET_FAMILY": "AF_INET6"})
+    if client:  # two ranks a host share its only device, or have one each; over the network their memory is staged
+        ways = ({"OURO_FAKE_GPUS": "1"}, {"OURO_FAKE_GPUS": "2"})
     with tempfile.TemporaryDirectory() as folder:
-        for way in ({}, {"OURO_SECURITY": "tls"}, {"NCCL_SOCKET_FAMILY": "AF_INET6"}):
+        for way in ways:
             place = os.path.join(folder, "-".join(["id", *way.values()]))
             environment = {k: v for k, v in os.environ.items() if not k.startswith("OURO_")}
-            environment |= {"OURO_NCCL_HOST": "1", "OURO_JOIN_DEADLINE": "60"} | way
-            ranks = [subprocess.Popen(["ip", "netns", "exec", hosts[r * len(hosts) // RANKS], sys.executable, __file__, library,
-                                       str(r), place], env=environment) for r in range(RANKS)]
+            environment |= {"OURO_JOIN_DEADLINE": "60"} | way
+            environment |= {"LD_PRELOAD": runtime} if client else {"OURO_NCCL_HOST": "1"}
+
+            def command(rank):
+                if client:
+                    return [client, "rank", str(RANKS), way["OURO_FAKE_GPUS"], str(rank), place]
+                return [sys.executable, __file__, library, str(rank), place]
+
+            ranks = [subprocess.Popen(["ip", "netns", "exec", hosts[r * len(hosts) // RANKS], *command(r)], env=environment)
+                     for r in range(RANKS)]
             codes = [r.wait(90) for r in ranks]
             assert codes == [0] * RANKS, (way, codes)
 
 
-if len(sys.argv) == 4:
+if sys.argv[1] == "inside":
+    inside(*sys.argv[2:])
+elif len(sys.argv) == 4:
     rank_main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
-elif sys.argv[1] == "inside":
-    inside(sys.argv[2])
 else:
     sys.exit(subprocess.run([sys.argv[1], "run", "nccl", "2", "--", sys.executable, __file__, "inside",
-                             os.path.abspath(sys.argv[2])]).returncode)
+                             *(os.path.abspath(a) for a in sys.argv[2:])]).returncode)
