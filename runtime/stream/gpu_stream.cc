@@ -24,9 +24,9 @@ template <class T>
 struct Shelf {
   std::vector<T> free;
   std::size_t made = 0;
-  void expect_one_more() {
-    if (free.capacity() <= made) free.reserve(2 * made + 16);
-    ++made;
+  void expect(std::size_t more) {
+    if (free.capacity() < made + more) free.reserve(2 * made + more + 16);
+    made += more;
   }
 };
 
@@ -83,7 +83,7 @@ Result<std::shared_ptr<PooledEvent>> PooledEvent::take(int device) {
       shelf.free.pop_back();
       return event;
     }
-    shelf.expect_one_more();
+    shelf.expect(1);
   }
   auto made = gpu::gpu().create_event(device, false);
   if (!made.ok()) return made.status();
@@ -99,22 +99,23 @@ PooledEvent::~PooledEvent() {
 }
 
 Result<std::shared_ptr<void>> take_pinned(std::size_t bytes) {
+  constexpr std::size_t kSmallest = 256, kChunk = 64 << 10;  // small ones are made many at a time
   Pool& pool = pool_of_process();
-  const std::size_t size = std::bit_ceil(std::max<std::size_t>(bytes, 4096));
+  const std::size_t size = std::bit_ceil(std::max(bytes, kSmallest));
+  const std::size_t many = std::max<std::size_t>(kChunk / size, 1);
   void* memory = nullptr;
-  {
-    std::lock_guard lock(pool.mutex);
-    Shelf<void*>& shelf = pool.pinned[size];
-    if (shelf.free.empty())
-      shelf.expect_one_more();
-    else
-      memory = shelf.free.back(), shelf.free.pop_back();
+  std::unique_lock lock(pool.mutex);
+  if (Shelf<void*>& shelf = pool.pinned[size]; shelf.free.empty()) {
+    shelf.expect(many);
+    lock.unlock();  // it may take long
+    OURO_ASSIGN(memory, gpu::gpu().alloc_pinned(many * size));
+    lock.lock();
+    for (std::size_t i = 1; i < many; ++i) shelf.free.push_back(static_cast<std::byte*>(memory) + i * size);
+  } else {
+    memory = shelf.free.back();
+    shelf.free.pop_back();
   }
-  if (!memory) {
-    auto made = gpu::gpu().alloc_pinned(size);
-    if (!made.ok()) return made.status();
-    memory = *made;
-  }
+  lock.unlock();
   return std::shared_ptr<void>(memory, [&pool, size](void* p) {
     std::lock_guard lock(pool.mutex);
     pool.pinned[size].free.push_back(p);

@@ -2,6 +2,7 @@
 #include "runtime/exec/gpu/gpu_executor.h"
 
 #include <exception>
+#include <utility>
 
 #include "runtime/core/no_memory.h"
 
@@ -37,6 +38,7 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
   const bool capturing = *capture != 0;
   if (path != GpuPath::leader)
     OURO_TRY(check_buffers(plan.op, plan.id));  // the leader's path finds them anyway
+  OURO_ASSIGN(auto ahead, pending_.prepare(&plan, seq, stream, capturing));
   OURO_TRY(pending_.order(*stream, capturing));
   const auto on_path = [&]() -> Status {
     switch (path) {
@@ -59,7 +61,7 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
     ran = no_memory();
   }
   // What was enqueued before an error has to be waited for as well.
-  const Status marked = pending_.mark(&plan, seq, stream, capturing, work);
+  const Status marked = pending_.mark(std::move(ahead), work);
   count(path);
   return ran.ok() ? marked : ran;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 namespace ouro::rt {
 
@@ -12,9 +13,12 @@ using namespace std::chrono_literals;
 /// why.
 class GpuPending::Mark final : public rt::Mark {
  public:
-  /// `doubtful`: whether something may have gone wrong that the group is about to learn of.
-  Mark(std::shared_ptr<GpuStream> s, std::shared_ptr<PooledEvent> e, std::function<bool()> doubtful)
-      : stream_(std::move(s)), event_(std::move(e)), doubtful_(std::move(doubtful)) {}
+  Mark(std::shared_ptr<GpuStream> s, std::shared_ptr<PooledEvent> e)
+      : stream_(std::move(s)), event_(std::move(e)) {}
+  /// By these it is seen that something may have gone wrong that the group is about to learn of.
+  void doubt(std::shared_ptr<GpuWords> words, std::shared_ptr<ResidentArena> arena) {
+    words_ = std::move(words), arena_ = std::move(arena);
+  }
   bool passed() override {
     std::lock_guard lock(mutex_);
     return passed_locked();
@@ -37,8 +41,8 @@ class GpuPending::Mark final : public rt::Mark {
     auto there = gpu::gpu().query(event_->get());
     if (there.ok() && !*there) return false;
     if (!there.ok() && !explained_) explain(there.status());
-    if (!explained_ && doubtful_ && doubtful_()) return false;
-    doubtful_ = nullptr;
+    if (!explained_ && ((words_ && words_->poisoned()) || (arena_ && arena_->faulted()))) return false;
+    words_ = nullptr, arena_ = nullptr;
     return passed_ = true;
   }
   void explain(const Status& why) {
@@ -48,7 +52,8 @@ class GpuPending::Mark final : public rt::Mark {
   }
   std::shared_ptr<GpuStream> stream_;
   std::shared_ptr<PooledEvent> event_;
-  std::function<bool()> doubtful_;
+  std::shared_ptr<GpuWords> words_;
+  std::shared_ptr<ResidentArena> arena_;
   std::mutex mutex_;
   bool passed_ = false, explained_ = false;
   Status outcome_;
@@ -65,29 +70,37 @@ Status GpuPending::order(GpuStream& stream, bool capturing) const {
   return gpu::gpu().wait(stream.get(), last_mark_->mark()->event());
 }
 
-Status GpuPending::mark(const Plan* plan, std::uint64_t seq, const std::shared_ptr<GpuStream>& stream,
-                        bool capturing, std::shared_ptr<WorkState>* work) {
+Result<GpuPending::Ahead> GpuPending::prepare(const Plan* plan, std::uint64_t seq,
+                                              const std::shared_ptr<GpuStream>& stream, bool capturing) {
+  Ahead a;
+  a.stream = stream, a.capturing = capturing, a.watched = plan != nullptr;
   if (capturing) {  // nothing runs yet, and what runs later reports through the group
-    *work = std::make_shared<WorkState>();
-    (*work)->complete({});
+    a.work = std::make_shared<WorkState>();
+    return a;
+  }
+  OURO_ASSIGN(auto event, PooledEvent::take(team_.device));
+  auto mark = std::make_shared<Mark>(stream, std::move(event));
+  a.work = std::make_shared<WorkState>(mark);
+  a.entry.push_back({{seq, plan ? *plan : Plan(), Clock::now()}, std::move(mark)});
+  return a;
+}
+
+Status GpuPending::mark(Ahead a, std::shared_ptr<WorkState>* work) {
+  *work = a.work;
+  if (a.capturing) {
+    a.work->complete({});
     return {};
   }
-  auto event = PooledEvent::take(team_.device);
-  if (!event.ok()) return event.status();
-  OURO_TRY(gpu::gpu().record((*event)->get(), stream->get()));
-  std::function<bool()> doubtful;
-  if (plan)
-    doubtful = [words = arrivals_.words(), arena = resident_.arena()] {
-      return (words && words->poisoned()) || (arena && arena->faulted());
-    };
-  auto mark = std::make_shared<Mark>(stream, std::move(*event), std::move(doubtful));
-  *work = std::make_shared<WorkState>(mark);
-  last_stream_ = stream;
-  last_mark_ = *work;
+  const std::shared_ptr<Mark> mark = a.entry.front().mark;
+  OURO_TRY(gpu::gpu().record(mark->event(), a.stream->get()));
+  if (a.watched) mark->doubt(arrivals_.words(), resident_.arena());
+  last_stream_ = std::move(a.stream);
+  last_mark_ = std::move(a.work);
   std::lock_guard lock(mutex_);
   if (failed_) mark->fail(error_);
-  if (plan) entries_.push_back({{seq, *plan, Clock::now()}, mark});
-  if (plan && failed_) end_waits();  // it was enqueued while the group failed
+  if (!a.watched) return {};
+  entries_.splice(entries_.end(), a.entry);
+  if (failed_) end_waits();  // it was enqueued while the group failed
   return {};
 }
 
@@ -127,7 +140,15 @@ bool GpuPending::idle() {
 }
 
 void GpuPending::drain() {
-  while (!idle()) std::this_thread::sleep_for(100us);
+  bool told = false;
+  for (std::uint32_t value = 1; !idle(); value ^= 1, std::this_thread::sleep_for(100us)) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!failed_ || !no_thread_) continue;
+    }
+    if (!std::exchange(told, true)) arrivals_.stop_kernels();
+    arrivals_.set_all(value);  // there is no other thread to do it
+  }
 }
 
 void GpuPending::release(const Status& why) {

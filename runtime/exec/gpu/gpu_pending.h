@@ -3,8 +3,8 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 
@@ -35,9 +35,13 @@ class GpuPending {
   // By whoever enqueues operations.
   /// What follows on the stream starts after the last operation, also where that is on another stream.
   Status order(GpuStream&, bool capturing) const;
-  /// Marks the end of an operation in the stream. Plan null: somebody else watches it.
-  Status mark(const Plan*, std::uint64_t seq, const std::shared_ptr<GpuStream>&, bool capturing,
-              std::shared_ptr<WorkState>* work);
+  /// What marks the end of an operation. It is made before anything is enqueued: what is in a stream has a
+  /// mark, whatever runs out.
+  class Ahead;
+  /// Plan null: somebody else watches the operation. Capturing: there is nothing to make.
+  Result<Ahead> prepare(const Plan*, std::uint64_t seq, const std::shared_ptr<GpuStream>&, bool capturing);
+  /// Marks the end of the operation in the stream. Errors: those of the device.
+  Status mark(Ahead, std::shared_ptr<WorkState>* work);
   void wait_for_last() const {
     if (last_mark_) last_mark_->wait();
   }
@@ -59,6 +63,7 @@ class GpuPending {
     Operation operation;
     std::shared_ptr<Mark> mark;
   };
+  using Entries = std::list<Entry>;
   void end_waits();  ///< with mutex_ held
 
   GpuTeam& team_;
@@ -68,13 +73,21 @@ class GpuPending {
   std::shared_ptr<WorkState> last_mark_;
 
   std::mutex mutex_;
-  std::deque<Entry> entries_;
+  Entries entries_;
   std::uint64_t ended_ = 0;
   bool failed_ = false, ending_ = false;
-  bool no_thread_ = false;  ///< to end waits on: it is tried again
+  bool no_thread_ = false;  ///< to end waits on: it is tried again, and drain() does without
   Status error_, failure_;
   Thread releaser_;
   std::atomic<bool> stop_{false};
+};
+
+class GpuPending::Ahead {
+  friend class GpuPending;
+  std::shared_ptr<GpuStream> stream;
+  bool capturing = false, watched = false;
+  std::shared_ptr<WorkState> work;
+  Entries entry;  // one: to put it among the others needs no memory
 };
 
 }  // namespace ouro::rt

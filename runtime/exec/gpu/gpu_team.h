@@ -28,11 +28,12 @@ struct GpuTeam {
   int world_rank(int r) const { return members.world_rank(r); }
   const Peer& peer(int r) const { return context.members().peer(world_rank(r)); }
   const GpuRecord& record(int r) const { return context.device_memory().record(world_rank(r)); }
+  /// Whether rank r is of this process.
+  bool here(int r) const {
+    return !context.members().is_remote(world_rank(r)) && peer(r).pid == peer(rank).pid;
+  }
   void find_neighbours() {
-    for (int r = 0; r < size; ++r) {
-      const bool here = !context.members().is_remote(world_rank(r)) && peer(r).pid == peer(rank).pid;
-      (here ? shares_process : abroad) |= r != rank;
-    }
+    for (int r = 0; r < size; ++r) (here(r) ? shares_process : abroad) |= r != rank;
   }
   /// Asked for the first time when a kernel is about to be launched.
   int multiprocessors() {

@@ -13,11 +13,9 @@ using transport::GpuRef;
 
 namespace {
 /// What `later` is given from now on starts after what `earlier` has been given.
-Status follows(const gpu::Stream& later, const gpu::Stream& earlier) {
-  auto event = PooledEvent::take(earlier.device);
-  if (!event.ok()) return event.status();
-  OURO_TRY(gpu::gpu().record((*event)->get(), earlier));
-  return gpu::gpu().wait(later, (*event)->get());
+Status follows(const gpu::Stream& later, const gpu::Stream& earlier, const PooledEvent& by) {
+  OURO_TRY(gpu::gpu().record(by.get(), earlier));
+  return gpu::gpu().wait(later, by.get());
 }
 }  // namespace
 
@@ -74,6 +72,7 @@ Status LeaderPath::refer(const Operation& op, bool capturing, Buffers* b) {
 Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
   const Operation& op = plan.op;
   Buffers b;
+  OURO_TRY(prepare());
   OURO_TRY(refer(op, capturing, &b));
   if (b.in_stands)
     OURO_TRY(gpu::gpu().copy(reinterpret_cast<void*>(b.in.address), op.in.data, op.read_bytes(team_.rank),
@@ -95,6 +94,14 @@ Status LeaderPath::follow(GpuStream& stream) {
   return gpu::gpu().enqueue(ops, stream.get());
 }
 
+Status LeaderPath::prepare() {
+  if (!team_.shares_process || joins_) return {};
+  OURO_ASSIGN(launches_, GpuStream::create(team_.device, 1));
+  OURO_ASSIGN(forks_, PooledEvent::take(team_.device));
+  OURO_ASSIGN(joins_, PooledEvent::take(team_.device));
+  return {};
+}
+
 Status LeaderPath::lead(const Plan& plan, GpuStream& stream) {
   gpu::FusedArgs args;
   OURO_TRY(fill(plan, &args));
@@ -103,13 +110,8 @@ Status LeaderPath::lead(const Plan& plan, GpuStream& stream) {
   // a process a limited number of queues: the kernel goes to a stream of high priority, whose queue is
   // another.
   const bool apart = team_.shares_process;
-  if (apart && !launches_) {
-    auto made = GpuStream::create(team_.device, 1);
-    if (!made.ok()) return made.status();
-    launches_ = std::move(*made);
-  }
   const gpu::Stream on = apart ? launches_->get() : stream.get();
-  if (apart) OURO_TRY(follows(on, stream.get()));
+  if (apart) OURO_TRY(follows(on, stream.get(), *forks_));
   std::vector<MemOp> before, after;
   for (int r = 0; r < team_.size; ++r) {
     if (r == team_.rank) continue;
@@ -122,7 +124,7 @@ Status LeaderPath::lead(const Plan& plan, GpuStream& stream) {
   if (const gpu::Launch l = gpu::fused(args, team_.multiprocessors()); l.kernel)
     OURO_TRY(gpu::gpu().launch(*l.kernel, l.shape, &args, on));
   OURO_TRY(enqueue(after, on));
-  return apart ? follows(stream.get(), on) : Status();
+  return apart ? follows(stream.get(), on, *joins_) : Status();
 }
 
 Status LeaderPath::run_alone(const Plan& plan, GpuStream& stream) {

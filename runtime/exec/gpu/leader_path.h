@@ -37,6 +37,7 @@ class LeaderPath {
   Status refer(const Operation&, bool capturing, Buffers*);
   Status refer(const void* p, std::size_t bytes, bool capturing, StandIn*, transport::GpuRef*,
                bool* stands_in);
+  Status prepare();  ///< what lead() may need: it makes nothing, while the others' streams wait
   Status lead(const Plan&, GpuStream&);
   Status follow(GpuStream&);
   // leader_args.cc
@@ -48,7 +49,8 @@ class LeaderPath {
   GpuArrivals& arrivals_;
   GpuPending& pending_;
   StandIn in_, out_;
-  std::shared_ptr<GpuStream> launches_;  // where ranks that share a process launch
+  std::shared_ptr<GpuStream> launches_;         // where ranks that share a process launch
+  std::shared_ptr<PooledEvent> forks_, joins_;  // the order between that and the stream of a call
 };
 
 }  // namespace ouro::rt

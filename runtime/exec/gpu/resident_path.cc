@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/flow/specialisations.h"
+#include "runtime/stream/gpu_stream.h"
 
 namespace ouro::rt {
 namespace {
@@ -44,10 +45,6 @@ Algorithm resident_algorithm(const Operation& op, std::size_t bytes) {
 }
 
 }  // namespace
-
-ResidentArena::~ResidentArena() {
-  if (error) (void)gpu::gpu().free_pinned(error).ok();
-}
 
 gpu::ResidentFault ResidentArena::fault() const {
   return std::atomic_ref(error->fault).load(std::memory_order_acquire);
@@ -97,11 +94,10 @@ Status ResidentPath::open() {
   if (!layout.ok()) return layout.status();
   a->layout = *layout;
   constexpr std::size_t kLineBytes = 128;
-  auto pinned = gpu::gpu().alloc_pinned(2 * kLineBytes);
-  if (!pinned.ok()) return pinned.status();
-  std::memset(*pinned, 0, 2 * kLineBytes);
-  a->error = static_cast<gpu::ResidentError*>(*pinned);
-  a->abort = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(*pinned) + kLineBytes);
+  OURO_ASSIGN(a->pinned, take_pinned(2 * kLineBytes));
+  std::memset(a->pinned.get(), 0, 2 * kLineBytes);
+  a->error = static_cast<gpu::ResidentError*>(a->pinned.get());
+  a->abort = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(a->pinned.get()) + kLineBytes);
   for (int q = 0; q < team_.size; ++q) {
     if (team_.record(q).uuid != team_.record(team_.rank).uuid &&
         team_.peer(q).pid == team_.peer(team_.rank).pid)

@@ -20,13 +20,10 @@ struct ResidentArena {
   std::vector<std::byte*> arena;  ///< by rank
   /// Peers write their last words after the owner has left.
   std::vector<std::shared_ptr<transport::GpuBlock>> keep;
+  std::shared_ptr<void> pinned;         ///< of the pool: nothing is unpinned while others may spin
   gpu::ResidentError* error = nullptr;  ///< pinned
   std::uint32_t* abort = nullptr;       ///< pinned, a line further
 
-  ResidentArena() = default;
-  ~ResidentArena();
-  ResidentArena(const ResidentArena&) = delete;
-  ResidentArena& operator=(const ResidentArena&) = delete;
   /// What a kernel of this rank has found out; `none` while the rest may be being written.
   gpu::ResidentFault fault() const;
   bool faulted() const { return fault() != gpu::ResidentFault::none; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace ouro::rt {
 
@@ -46,15 +47,16 @@ Status StagedPath::run(const Operation& op, const std::shared_ptr<GpuStream>& st
   Operation host = op;
   host.in.device = host.out.device = {};
   host.in.data = in, host.out.data = out;
+  // The group's own operation, on the host, is the one that is watched.
+  OURO_ASSIGN(auto ahead, pending_.prepare(nullptr, 0, stream, false));
   if (in_bytes) OURO_TRY(gpu::gpu().copy(in, op.in.data, in_bytes, stream->get()));
   const auto kept = std::make_shared<const KeptOperation>(host);
   const auto outcome = stream->enqueue([kept, on_host = std::move(on_host)] { return on_host(kept->get()); });
   if (outcome->done() && !outcome->outcome().ok())
     return outcome->outcome();  // perhaps it was never enqueued
   if (out_bytes) OURO_TRY(gpu::gpu().copy(op.out.data, out, out_bytes, stream->get()));
-  // The group's own operation, on the host, is the one that is watched.
   std::shared_ptr<WorkState> copied;
-  OURO_TRY(pending_.mark(nullptr, 0, stream, false, &copied));
+  OURO_TRY(pending_.mark(std::move(ahead), &copied));
   *work = std::make_shared<WorkState>();
   copied->then([work = *work, outcome](const Status& s) { work->complete(s.ok() ? outcome->outcome() : s); });
   return {};

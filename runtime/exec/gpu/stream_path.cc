@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "kernels/flow/list.h"
 #include "kernels/flow/step.h"
@@ -18,10 +17,11 @@ namespace {
 using flow::Step;
 using gpu::MemOp;
 
-constexpr int kSlots = 4;                        // a link; at least two, see LinkView
-constexpr std::size_t kSlotBytes = 1 << 20;      // of groups up to 8 ranks
-constexpr std::size_t kInboundBytes = 64 << 20;  // of a rank in larger ones, about
-constexpr std::size_t kBoundary = 256;           // where pieces begin, for wide accesses
+constexpr std::uint64_t kScratchOf = 0x7363726174636800;  // tells it from the slots of a group
+constexpr int kSlots = 4;                                 // a link; at least two, see LinkView
+constexpr std::size_t kSlotBytes = 1 << 20;               // of groups up to 8 ranks
+constexpr std::size_t kInboundBytes = 64 << 20;           // of a rank in larger ones, about
+constexpr std::size_t kBoundary = 256;                    // where pieces begin, for wide accesses
 
 std::size_t slot_bytes(int n) {
   if (n <= 8) return kSlotBytes;
@@ -83,8 +83,7 @@ class StreamFlow {
     partition_.cut(static_cast<int>(chunks), capacity, Flow::kPipelined,
                    std::max<std::size_t>(1, kBoundary / elem_));
     capacity_ = capacity, pipelined_ = Flow::kPipelined;
-    if constexpr (Flow::kKeeps)
-      OURO_TRY(path_.scratch((pipelined_ ? 1 : chunks) * capacity * acc_, &scratch_));
+    scratch_ = path_.scratch_;  // room for a slot a rank, and no flow over links has more chunks than ranks
     Status outcome;
     const auto listen = [&](const Step& s) {
       if (outcome.ok()) outcome = hop(s);
@@ -193,43 +192,69 @@ class StreamFlow {
   bool pairs_ = false, pipelined_ = false;
 };
 
-StreamPath::~StreamPath() {
-  if (!slots_.empty())
-    team_.context.device_memory().drop_block(team_.key + static_cast<std::uint64_t>(team_.rank) + 1);
+void StreamPath::drop(std::uint64_t what) {
+  team_.context.device_memory().drop_block(team_.key + what + static_cast<std::uint64_t>(team_.rank) + 1);
 }
 
-Status StreamPath::scratch(std::size_t bytes, std::byte** at) {
-  if (!scratch_ || scratch_->bytes() < bytes) {
-    auto made = transport::GpuBlock::create(team_.device, std::bit_ceil(bytes));
-    if (!made.ok()) return made.status();
-    team_.retire(scratch_);
-    scratch_ = std::move(*made);
+StreamPath::~StreamPath() {
+  if (slots_.empty()) return;
+  drop(0);
+  drop(kScratchOf);
+}
+
+Result<std::byte*> StreamPath::block(std::uint64_t what, int r, std::size_t bytes) {
+  OURO_ASSIGN(const auto block,
+              team_.context.device_memory().block(
+                  team_.world_rank(r), team_.key + what + static_cast<std::uint64_t>(r) + 1, bytes));
+  team_.retire(block.keep);  // the owner may leave first
+  return block.data;
+}
+
+Result<std::byte*> StreamPath::inbound(int r) {
+  std::byte*& base = slots_[static_cast<std::size_t>(r)];
+  if (!base) {
+    OURO_ASSIGN(base, block(0, r, static_cast<std::size_t>(team_.size * kSlots) * slot_bytes(team_.size)));
   }
-  *at = scratch_->data();
+  return base;
+}
+
+Status StreamPath::prepare(const Operation& op, flow::Algorithm algorithm) {
+  if (prepared_.contains({op.collective, algorithm, op.root})) return {};
+  slots_.resize(static_cast<std::size_t>(team_.size));
+  std::vector<bool> meets(static_cast<std::size_t>(team_.size));
+  bool keeps = false;
+  for (int r = 0; r < team_.size; ++r) meets[static_cast<std::size_t>(r)] = team_.here(r);
+  flow::visit(op.collective, algorithm, [&]<class Flow>(Flow) {
+    if constexpr (!Flow::kStaging && flow::kOnDevices<Flow>) {
+      keeps = Flow::kKeeps;
+      Flow{}(flow::Place{team_.rank, team_.size, op.root, 1}, [&](const Step& s) {
+        if (s.verb & flow::kSend) meets[static_cast<std::size_t>(s.to)] = true;
+      });
+    }
+  });
+  for (int r = 0; r < team_.size; ++r) {
+    if (meets[static_cast<std::size_t>(r)]) OURO_TRY(inbound(r).status());
+    if (!keeps || !team_.here(r)) continue;
+    OURO_ASSIGN(std::byte* const room,
+                block(kScratchOf, r, static_cast<std::size_t>(team_.size) * slot_bytes(team_.size)));
+    if (r == team_.rank) scratch_ = room;
+  }
+  prepared_.insert({op.collective, algorithm, op.root});
   return {};
 }
 
 Result<std::byte*> StreamPath::slot(int from, int to, std::size_t i) {
-  std::byte*& base = slots_[static_cast<std::size_t>(to)];
-  const std::size_t one = slot_bytes(team_.size),
-                    inbound = static_cast<std::size_t>(team_.size * kSlots) * one;
-  if (!base) {
-    auto block = team_.context.device_memory().block(team_.world_rank(to),
-                                                     team_.key + static_cast<std::uint64_t>(to) + 1, inbound);
-    if (!block.ok()) return block.status();
-    base = block->data;
-    team_.retire(block->keep);  // the owner may leave first
-  }
-  return base + (static_cast<std::size_t>(from * kSlots) + i % kSlots) * one;
+  OURO_ASSIGN(std::byte* const base, inbound(to));
+  return base + (static_cast<std::size_t>(from * kSlots) + i % kSlots) * slot_bytes(team_.size);
 }
 
 Status StreamPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
+  const Collective c = plan.op.collective;
+  const flow::Algorithm algorithm = algorithm_for(plan);
+  OURO_TRY(prepare(plan.op, algorithm));
   bool last = false;
   OURO_TRY(arrivals_.announce(plan, seq, capturing, {}, {}, &last));
   if (last) arrivals_.release_records();
-  slots_.resize(static_cast<std::size_t>(team_.size));
-  const Collective c = plan.op.collective;
-  const flow::Algorithm algorithm = algorithm_for(plan);
   Status outcome = invalid(fmt::format("{}: no flow '{}' over links", ouro::name(c), flow::name(algorithm)));
   flow::visit(c, algorithm, [&]<class Flow>(Flow) {
     if constexpr (!Flow::kStaging && flow::kOnDevices<Flow>)

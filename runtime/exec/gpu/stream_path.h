@@ -1,9 +1,11 @@
 // The stream-ordered path: a flow as waits, kernels and writes of the stream. Slots lie in the receiver's
 // device memory, the words that guard them are those of the group. Used by the GPU executor.
 #pragma once
-#include <memory>
+#include <set>
+#include <tuple>
 #include <vector>
 
+#include "kernels/flow/list.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/exec/gpu/gpu_team.h"
 
@@ -23,13 +25,20 @@ class StreamPath {
   friend class StreamFlow;
   /// Slot i of the link from -> to, as this rank reaches it.
   Result<std::byte*> slot(int from, int to, std::size_t i);
-  /// At least `bytes` of device memory for accumulators, which *at then names.
-  Status scratch(std::size_t bytes, std::byte** at);
+  /// Makes all that a flow of a collective needs. Before anything is enqueued: a driver may wait for all work
+  /// of the process when it makes memory, that of ranks which are threads and wait for this one among it. So
+  /// whichever of them is first makes it for all.
+  Status prepare(const Operation&, flow::Algorithm);
+  Result<std::byte*> inbound(int r);  ///< the slots of all links to rank r
+  /// Memory of rank r that belongs to the group, as this rank reaches it.
+  Result<std::byte*> block(std::uint64_t what, int r, std::size_t bytes);
+  void drop(std::uint64_t what);
 
   GpuTeam& team_;
   GpuArrivals& arrivals_;
   std::vector<std::byte*> slots_;  // by rank: where its inbound slots lie, as this rank reaches them
-  std::shared_ptr<transport::GpuBlock> scratch_;
+  std::byte* scratch_ = nullptr;   // for accumulators
+  std::set<std::tuple<Collective, flow::Algorithm, int>> prepared_;
 };
 
 }  // namespace ouro::rt

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <atomic>
 
 #include <cstdlib>
 #include <new>
@@ -18,6 +19,7 @@ namespace {
 thread_local constinit int t_left = -1;  // allocations until one is refused; negative: none is
 thread_local constinit bool t_refused = false;
 thread_local constinit bool t_no_threads = false;
+std::atomic<bool> g_no_threads{false};
 thread_local constinit int t_threads_refused = 0;
 
 void* allocate(std::size_t bytes, std::size_t alignment) noexcept {
@@ -65,7 +67,7 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
                               void* argument) noexcept {
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static const auto next = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
-  if (t_no_threads) {
+  if (t_no_threads || g_no_threads) {
     ++t_threads_refused;
     return EAGAIN;
   }
@@ -83,11 +85,12 @@ bool allow_memory() {
   return t_refused;
 }
 
-NoThreads::NoThreads() {
+NoThreads::NoThreads(For whom) {
   t_threads_refused = 0;
   t_no_threads = true;
+  g_no_threads = whom == For::all;
 }
-NoThreads::~NoThreads() { t_no_threads = false; }
+NoThreads::~NoThreads() { t_no_threads = g_no_threads = false; }
 int NoThreads::refused() const { return t_threads_refused; }
 
 }  // namespace ouro::test

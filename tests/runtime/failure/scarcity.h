@@ -9,14 +9,15 @@ void refuse_memory(int n);
 /// Whether an allocation has been refused.
 bool allow_memory();
 
-/// While it lives, the calling thread can start no thread.
+/// While it lives, the calling thread, or every one, can start no thread.
 class NoThreads {
  public:
-  NoThreads();
+  enum class For { caller, all };
+  explicit NoThreads(For = For::caller);
   ~NoThreads();
   NoThreads(const NoThreads&) = delete;
   NoThreads& operator=(const NoThreads&) = delete;
-  int refused() const;
+  int refused() const;  ///< to the calling thread
 };
 
 }  // namespace ouro::test

@@ -346,6 +346,31 @@ TEST(NoThread, ForABatchOfTwoGroups) {
   });
 }
 
+/// A group on a GPU that fails ends its streams' waits from a thread. Where there is none to be had, whoever
+/// waits for the group's end does it.
+TEST(NoThread, ToEndTheWaitsOfStreams) {
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  Watchdog watchdog;
+  auto contexts = thread_contexts(2);
+  Context& c = contexts[0];
+  const int both[] = {0, 1};
+  auto made = c.group(both, "late"), there = contexts[1].group(both, "late");
+  ASSERT_TRUE(made.ok() && there.ok());
+  auto memory = c.alloc(4000, c.device());
+  auto stream = Stream::create(c.device());
+  ASSERT_TRUE(memory.ok() && stream.ok());
+  const View v(memory->data(), 1000, DType::f32, c.device());
+  auto work = all_reduce(*made, v, v, ReduceOp::max, *stream);  // rank 1 never comes
+  ASSERT_TRUE(work.ok()) << work.status().message();
+  {
+    const NoThreads none(NoThreads::For::all);
+    { const Group goes = std::move(*made); }
+    EXPECT_GT(none.refused(), 0);
+  }
+  EXPECT_THAT(work->wait(), Fails(Reason::revoked));
+  EXPECT_TRUE(stream->synchronize().reason() == Reason::revoked);
+}
+
 /// A callback that throws does not end the thread of its stream, behind which operations are queued.
 TEST(Callback, MayThrow) {
   Watchdog watchdog;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/device/fake/fake_gpu.h"
+#include "runtime/stream/gpu_stream.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
 
@@ -70,6 +71,40 @@ TEST_P(HarshPaths, NoKernelIsLoadedWhileOthersWait) {
   auto& fake = install({.multiprocessors = 16, .harsh = {.lazy_loading = true, .patience = kPatience}});
   expect_in_turn(GetParam());
   EXPECT_EQ(fake.stalls(), 0);
+}
+
+/// The staged path pins a buffer of each rank's (docs/limits.md).
+class HarshEnqueued : public HarshPaths {};
+INSTANTIATE_TEST_SUITE_P(All, HarshEnqueued, testing::Values("leader", "resident", "stream"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(HarshEnqueued, NoMemoryIsMadeWhileOthersWait) {
+  if (std::string_view(GetParam()) == "staged")
+    GTEST_SKIP() << "it pins a buffer of each rank's (docs/limits.md)";
+  auto& fake = install({.multiprocessors = 16, .harsh = {.allocation_waits = true, .patience = kPatience}});
+  expect_in_turn(GetParam());
+  EXPECT_EQ(fake.stalls(), 0);
+}
+
+/// What is in a stream has a mark there: what the mark needs is made before.
+TEST_F(Harsh, NothingIsEnqueuedThatCannotBeMarked) {
+  auto& fake = install({.multiprocessors = 16});
+  Watchdog watchdog;
+  auto contexts = thread_contexts(1);
+  Seat seat;
+  seat.make(contexts[0]);
+  std::vector<std::shared_ptr<rt::PooledEvent>> taken;  // so that the next has to be made
+  for (const int made = fake.live().events; fake.live().events == made;)
+    taken.push_back(*rt::PooledEvent::take(0));
+  DeviceArena out;
+  ASSERT_TRUE(out.make(contexts[0], 4 * kCount, From::ouro).ok());
+  ASSERT_TRUE(out.write(std::vector<std::byte>(4 * kCount, std::byte{7})).ok());
+  const View to(out.data(), kCount, DType::f32, contexts[0].device());
+  fake.fail_next(gpu::FakeOp::create, Reason::resource);
+  auto w = all_reduce(contexts[0].world(), seat.data.view(), to, ReduceOp::sum, seat.stream);
+  EXPECT_THAT(w.ok() ? w->wait() : w.status(), Fails(Reason::resource));
+  EXPECT_TRUE(seat.stream.synchronize().ok());
+  EXPECT_EQ(*out.read(), std::vector<std::byte>(4 * kCount, std::byte{7})) << "the device worked on";
 }
 
 TEST_F(Harsh, ARankUsesNoDeviceButItsOwn) {
