@@ -183,6 +183,8 @@ Status FakeGpu::call_host(Stream s, void (*f)(void*), void* data) {
 }
 
 Result<std::uint64_t> FakeGpu::capturing(Stream s) { return state().graphs.capturing(s); }
+Result<std::size_t> FakeGpu::nodes(Graph g) { return state().graphs.nodes(g); }
+Result<std::size_t> FakeGpu::nodes(Stream s) { return state().graphs.nodes(s); }
 Status FakeGpu::begin_capture(Stream s) { return state().graphs.begin(s); }
 Result<Graph> FakeGpu::end_capture(Stream s) { return state().graphs.end(s); }
 Status FakeGpu::launch(Graph g, Stream s) { return state().graphs.launch(g, s); }

@@ -163,6 +163,9 @@ class FakeGpu final : public Gpu {
   Result<Graph> end_capture(Stream) override;
   Status launch(Graph, Stream) override;
   Status destroy_graph(Graph) override;
+  /// Operations that a graph has, or that a stream's capture has so far (0: it is in none); events are none.
+  Result<std::size_t> nodes(Graph);
+  Result<std::size_t> nodes(Stream);
 
   Result<KernelInfo> info(const Kernel&, int device) override;
   Result<int> resident_blocks(const Kernel&, int threads, int device) override;

@@ -4,6 +4,16 @@
 #include "kernels/device/fake/fake_work.h"
 
 namespace ouro::gpu::fake {
+namespace {
+
+std::size_t nodes_of(const Recording& recording) {
+  std::size_t nodes = 0;
+  for (const auto& lane : recording.lanes)
+    for (const auto& op : lane.ops) nodes += op.kind != FakeOp::record && op.kind != FakeOp::wait;
+  return nodes;
+}
+
+}  // namespace
 
 Result<std::uint64_t> Graphs::capturing(Stream stream) {
   OURO_TRY(control_->check(stream.device));
@@ -43,6 +53,21 @@ Result<Graph> Graphs::end(Stream stream) {
   void* const handle = handles_.make(handles_.number());
   graphs_[handle].recording = std::make_shared<const Recording>(std::move(c->recording));
   return Graph{handle};
+}
+
+Result<std::size_t> Graphs::nodes(Graph graph) {
+  std::lock_guard lock(streams_.lock());
+  const auto it = graphs_.find(graph.handle);
+  if (it == graphs_.end()) return handles_.unknown("graph", graph.handle);
+  return nodes_of(*it->second.recording);
+}
+
+Result<std::size_t> Graphs::nodes(Stream stream) {
+  std::lock_guard lock(streams_.lock());
+  auto q = streams_.find(stream);
+  if (!q.ok()) return q.status();
+  const auto& capture = (*q)->capture;
+  return capture == nullptr ? 0 : nodes_of(capture->recording);
 }
 
 Status Graphs::launch(Graph graph, Stream stream) {

@@ -15,6 +15,10 @@ class Graphs {
   Result<Graph> end(Stream);
   Status launch(Graph, Stream);
   Status destroy(Graph);
+  /// Operations that the graph has, or that the stream's capture has so far (0: it is in none); events are
+  /// none.
+  Result<std::size_t> nodes(Graph);
+  Result<std::size_t> nodes(Stream);
   int count();
 
  private:
