@@ -99,7 +99,9 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   if (!joined.ok()) return joined.status();
   auto context = std::shared_ptr<Context>(
       new Context(spec, std::move(joined->peers), std::move(*network), std::move(faults)), [](Context* c) {
-        if (!c->inherited()) delete c;  // what a child has of it cannot be taken apart there
+        if (c->inherited()) return;  // what a child has of it cannot be taken apart there
+        delete c;
+        transport::release_if_quiet();
       });
   OURO_TRY(context->members_.read_pages());
   context->cores_.emplace(context->members_, spec.spin);

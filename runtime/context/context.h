@@ -33,6 +33,7 @@ class Allocation {
   Allocation& operator=(const Allocation&) = delete;
   std::byte* data() const { return block_ ? block_->data() : segment_->data(); }
   std::size_t bytes() const { return block_ ? block_->bytes() : segment_->bytes(); }
+  const std::shared_ptr<device::Segment>& segment() const { return segment_; }  ///< nullptr: of a GPU
   Device device() const { return block_ ? Device{Device::Kind::cuda, block_->device()} : Device{}; }
 
  private:

@@ -27,10 +27,12 @@ Neighbours& neighbours() {
 }  // namespace
 
 DeviceMemory::DeviceMemory(JobMembers& members, const MemoryRequests& requests, int device)
-    : members_(members),
-      requests_(requests),
-      device_(device),
-      exports_([this] { members_.own_page().gpu_freed.set(members_.own_page().gpu_freed.get() + 1); }) {
+    : members_(members), requests_(requests), device_(device), exports_([this](std::uint64_t id) {
+        ControlPage& page = members_.own_page();
+        const std::uint64_t before = page.gpu_freed.get();
+        page.gpu_gone[before % kGone].set(id);
+        page.gpu_freed.set(before + 1);
+      }) {
   for (int r = 0; r < members.size(); ++r) imported_.push_back(std::make_unique<Imported>());
 }
 
@@ -99,6 +101,7 @@ void DeviceMemory::drop_block(std::uint64_t key) {
     blocks_.erase(it);
   }
   exports_.withdraw(gone.id);
+  transport::release_when_quiet(std::move(gone.block));
 }
 
 Status DeviceMemory::serve(int line, const wire::Fetch& request) {
@@ -142,21 +145,27 @@ Result<transport::GpuOffer> DeviceMemory::fetch(int r, wire::Fetch::Kind kind, s
   return offer;
 }
 
-bool DeviceMemory::stale(int r) {
-  std::lock_guard lock(imported_mutex_);
-  return members_.page(r).gpu_freed.get() != imported_[static_cast<std::size_t>(r)]->freed_seen;
+void DeviceMemory::retire_what_ended(int r, Imported& from) {
+  const ControlPage& page = members_.page(r);
+  const std::uint64_t freed = page.gpu_freed.get();
+  if (freed == from.freed_seen) return;
+  for (std::uint64_t k = from.freed_seen; k != freed && freed - from.freed_seen <= kGone; ++k)
+    from.exports.retire(page.gpu_gone[k % kGone].get());
+  // Where it was overtaken, or is further behind than is written, nobody knows which: what is asked for again
+  // is mapped again.
+  if (page.gpu_freed.get() - from.freed_seen > kGone) from.exports.retire_all();
+  from.freed_seen = freed;
 }
 
-Result<std::byte*> DeviceMemory::resolve(int r, const transport::GpuRef& ref, std::size_t bytes) {
-  if (members_.peer(r).pid == members_.self().pid) return reinterpret_cast<std::byte*>(ref.address);
+Result<transport::GpuImports::At> DeviceMemory::resolve(int r, const transport::GpuRef& ref,
+                                                        std::size_t bytes) {
+  if (members_.peer(r).pid == members_.self().pid)
+    return transport::GpuImports::At{reinterpret_cast<std::byte*>(ref.address), nullptr};
   if (ref.id == 0)
     return Status(Reason::ring_corrupt, fmt::format("rank {} posted memory that nobody can map", r));
   std::lock_guard lock(imported_mutex_);
   Imported& from = *imported_[static_cast<std::size_t>(r)];
-  if (const std::uint64_t freed = members_.page(r).gpu_freed.get(); freed != from.freed_seen) {
-    from.exports.clear();
-    from.freed_seen = freed;
-  }
+  retire_what_ended(r, from);
   return from.exports.map(device_, ref, bytes, [&] { return fetch(r, wire::Fetch::Kind::gpu, ref.id, 0); });
 }
 
@@ -188,7 +197,7 @@ Result<DeviceMemory::BlockAt> DeviceMemory::block(int r, std::uint64_t key, std:
   auto at = imported_[static_cast<std::size_t>(r)]->blocks.map(
       device_, {key, 0, 0}, bytes, [&] { return fetch(r, wire::Fetch::Kind::gpu_group, key, bytes); });
   if (!at.ok()) return at.status();
-  return BlockAt{*at, nullptr};
+  return BlockAt{at->data, nullptr};
 }
 
 }  // namespace ouro::rt

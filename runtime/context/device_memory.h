@@ -26,11 +26,9 @@ class DeviceMemory {
 
   const GpuRecord& record(int r) const { return members_.page(r).gpu; }
   transport::GpuExports& exports() { return exports_; }
-  /// The address here of device memory of rank r (of the job): within its process its own.
-  Result<std::byte*> resolve(int r, const transport::GpuRef&, std::size_t bytes);
-  /// Whether anything that rank r exported has ended since the last resolve(): mappings are then renewed by
-  /// the next, before which no work that uses them may be in flight.
-  bool stale(int r);
+  /// The address here of device memory of rank r (of the job): within its process its own. It is good for
+  /// operations that are on the device (OnDevice) now, and beyond them as long as `keep` lives.
+  Result<transport::GpuImports::At> resolve(int r, const transport::GpuRef&, std::size_t bytes);
   /// The block `key` of rank r's device memory, made there on first demand, as this rank can reach it.
   struct BlockAt {
     std::byte* data;
@@ -66,6 +64,7 @@ class DeviceMemory {
     std::shared_ptr<transport::GpuBlock> block;
     std::uint64_t id = 0;  // of its export
   };
+  void retire_what_ended(int r, Imported&);
   Result<OwnBlock> own_block(std::uint64_t key, std::size_t bytes);
   Result<transport::GpuOffer> fetch(int r, wire::Fetch::Kind, std::uint64_t key, std::uint64_t bytes);
 

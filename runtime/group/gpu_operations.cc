@@ -160,6 +160,7 @@ Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::
   if (stream->device() != context_.spec().gpu)
     return invalid(fmt::format("message: a stream of GPU {}; this rank has GPU {}", stream->device(),
                                context_.spec().gpu));
+  const auto on_device = std::make_shared<transport::OnDevice>();
   for (const auto& m : messages) {
     if (!m->on_device || m->bytes == 0) continue;
     auto pinned = take_pinned(m->bytes);
@@ -197,7 +198,8 @@ Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::
   }
   auto copied = mark_now(stream);
   if (!copied.ok()) return copied.status();
-  (*copied)->then([work, exchanged, keep = std::move(messages)](const Status& s) {
+  (*copied)->then([work, exchanged, on_device, keep = std::move(messages)](const Status& s) {
+    on_device->end();
     work->complete(s.ok() ? exchanged->outcome() : s);
   });
   return work;

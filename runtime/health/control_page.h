@@ -153,7 +153,7 @@ struct GpuRecord {
   Uuid reach[kReach];
 };
 
-inline constexpr int kDoorbells = 64;
+inline constexpr int kDoorbells = 64, kGone = 64;
 
 struct ControlPage {
   std::uint64_t magic;
@@ -164,8 +164,9 @@ struct ControlPage {
   std::uint64_t self;                 // address of this page in its owner, to try to read it from there
   std::uint64_t cpus[kMaxCpus / 64];  // that this rank may run on when it joined; bits
   GpuRecord gpu;
-  Shared<std::uint64_t> gpu_freed;  // grows with each export of device memory that has ended
-  Shared<std::uint64_t> freed;      // grows with each freed allocation; peers then drop stale mappings
+  Shared<std::uint64_t> gpu_freed;        // grows with each export of device memory that has ended
+  Shared<std::uint64_t> gpu_gone[kGone];  // the last of these: export k, from 0, at k modulo their number
+  Shared<std::uint64_t> freed;            // grows with each freed allocation; peers then drop stale mappings
   ErrorRecord errors[kErrors];
   GroupRecord groups[kRecords];
   VoteRegister votes[kVotes];
@@ -173,7 +174,7 @@ struct ControlPage {
 };
 /// leaving: it takes nothing more from ranks of other hosts, and what it sent is still on its way.
 enum class ContextState : std::uint32_t { joining, active, closed, leaving };
-inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637032;  // "ouro-cp2"
+inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637033;  // "ouro-cp3"
 
 /// The writer's side of one record.
 void enter(GroupRecord&, std::uint64_t seq, Signature);

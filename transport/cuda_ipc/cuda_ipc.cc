@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace ouro::transport {
 
 using gpu::gpu;
@@ -53,7 +55,7 @@ std::uint64_t GpuExports::add(std::shared_ptr<GpuBlock> block) {
 
 void GpuExports::withdraw(std::uint64_t id) {
   std::lock_guard lock(mutex_);
-  if (entries_.erase(id) > 0) dropped_();
+  if (entries_.erase(id) > 0) dropped_(id);
 }
 
 Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
@@ -78,9 +80,10 @@ Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
   if (known != by_base_.end()) {
     Entry& e = entries_[known->second];
     if (e.allocation == info->allocation) return GpuRef{known->second, address - base, address};
-    entries_.erase(known->second);  // freed since, and the address given out again
+    const std::uint64_t gone = known->second;  // freed since, and the address given out again
+    entries_.erase(gone);
     by_base_.erase(known);
-    dropped_();
+    dropped_(gone);
   }
   auto handle = gpu().ipc_export(info->base);
   if (!handle.ok()) return GpuRef{0, 0, address};
@@ -113,38 +116,50 @@ Result<GpuOffer> GpuExports::offer(std::uint64_t id) const {
 
 // ---- imports --------------------------------------------------------------------------------------
 
-Result<std::byte*> GpuImports::map(int device, const GpuRef& ref, std::size_t bytes,
-                                   const std::function<Result<GpuOffer>()>& fetch) {
+Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const GpuOffer& offer) {
+  auto made = std::shared_ptr<GpuImport>(new GpuImport);
+  if (offer.fd) {
+    OURO_ASSIGN(made->region_, gpu().import_fd(device, offer.fd, offer.bytes));
+    made->data_ = static_cast<std::byte*>(made->region_.data);
+  } else {
+    OURO_ASSIGN(void* const data, gpu().ipc_open(device, offer.handle));
+    made->data_ = static_cast<std::byte*>(data);
+    made->legacy_ = true;
+  }
+  made->bytes_ = offer.bytes;
+  made->device_ = device;
+  return made;
+}
+
+GpuImport::~GpuImport() {
+  if (data_) (void)(legacy_ ? gpu().ipc_close(device_, data_) : gpu().free_region(region_)).ok();
+}
+
+Result<GpuImports::At> GpuImports::map(int device, const GpuRef& ref, std::size_t bytes,
+                                       const std::function<Result<GpuOffer>()>& fetch) {
   std::lock_guard lock(mutex_);
   auto it = mapped_.find(ref.id);
   if (it == mapped_.end()) {
-    auto offer = fetch();
-    if (!offer.ok()) return offer.status();
-    Mapping m{.bytes = offer->bytes, .device = device, .legacy = !offer->fd};
-    if (m.legacy) {
-      auto data = gpu().ipc_open(device, offer->handle);
-      if (!data.ok()) return data.status();
-      m.data = static_cast<std::byte*>(*data);
-    } else {
-      auto region = gpu().import_fd(device, offer->fd, offer->bytes);
-      if (!region.ok()) return region.status();
-      m.region = *region;
-      m.data = static_cast<std::byte*>(region->data);
-    }
-    it = mapped_.emplace(ref.id, m).first;
+    OURO_ASSIGN(const GpuOffer offer, fetch());
+    OURO_ASSIGN(auto mapped, GpuImport::map(device, offer));
+    it = mapped_.emplace(ref.id, std::move(mapped)).first;
   }
-  const Mapping& m = it->second;
+  const GpuImport& m = *it->second;
   // The reference was written by a peer: bounded by the size of what was mapped.
-  if (ref.offset > m.bytes || bytes > m.bytes - ref.offset)
+  if (ref.offset > m.bytes() || bytes > m.bytes() - ref.offset)
     return Status(Reason::ring_corrupt, fmt::format("a peer posted {} bytes at {} of device memory of {}",
-                                                    bytes, ref.offset, m.bytes));
-  return m.data + ref.offset;
+                                                    bytes, ref.offset, m.bytes()));
+  return At{m.data() + ref.offset, it->second};
 }
 
-void GpuImports::clear() {
+void GpuImports::retire(std::uint64_t id) {
   std::lock_guard lock(mutex_);
-  for (auto& [id, m] : mapped_)
-    (void)(m.legacy ? gpu().ipc_close(m.device, m.data) : gpu().free_region(m.region)).ok();
+  if (auto gone = mapped_.extract(id)) release_when_quiet(std::move(gone.mapped()));
+}
+
+void GpuImports::retire_all() {
+  std::lock_guard lock(mutex_);
+  for (auto& [id, m] : mapped_) release_when_quiet(std::move(m));
   mapped_.clear();
 }
 

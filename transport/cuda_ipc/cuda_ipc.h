@@ -11,6 +11,7 @@
 #include "kernels/device/gpu.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/status.h"
+#include "transport/cuda_ipc/quiet.h"
 
 namespace ouro::transport {
 
@@ -52,8 +53,8 @@ class GpuBlock {
 /// What this rank exports. Thread-safe: the watch thread makes offers.
 class GpuExports {
  public:
-  /// `dropped` is told whenever an export has ended, so that importers let go of it; one call at a time.
-  explicit GpuExports(std::function<void()> dropped) : dropped_(std::move(dropped)) {}
+  /// `dropped` is told of each export that has ended, so that importers let go of it; one call at a time.
+  explicit GpuExports(std::function<void(std::uint64_t id)> dropped) : dropped_(std::move(dropped)) {}
   /// Exports a block until `withdraw`.
   std::uint64_t add(std::shared_ptr<GpuBlock>);
   void withdraw(std::uint64_t id);
@@ -70,34 +71,52 @@ class GpuExports {
     std::uint64_t allocation = 0;
     gpu::IpcHandle handle = {};
   };
-  std::function<void()> dropped_;
+  std::function<void(std::uint64_t)> dropped_;
   mutable std::mutex mutex_;
   std::map<std::uint64_t, Entry> entries_;
   std::map<std::uint64_t, std::uint64_t> by_base_;  // address of a stranger's memory -> id
   std::uint64_t next_ = 1;
 };
 
+/// What another process exported, mapped here as long as this lives. A driver may wait for all work when it
+/// unmaps, and work may be using it: it goes by release_when_quiet.
+class GpuImport {
+ public:
+  static Result<std::shared_ptr<GpuImport>> map(int device, const GpuOffer&);
+  ~GpuImport();
+  GpuImport(const GpuImport&) = delete;
+  GpuImport& operator=(const GpuImport&) = delete;
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  GpuImport() = default;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  int device_ = -1;
+  bool legacy_ = false;
+  gpu::Region region_;
+};
+
 /// What this rank has mapped of one other process's exports.
 class GpuImports {
  public:
-  ~GpuImports() { clear(); }
-  /// The address here of `bytes` bytes at `ref`; asks `fetch` for an offer the first time. Bounds are checked
-  /// against what was mapped.
-  Result<std::byte*> map(int device, const GpuRef& ref, std::size_t bytes,
-                         const std::function<Result<GpuOffer>()>& fetch);
-  /// Unmaps all. No work that uses them may be in flight.
-  void clear();
+  ~GpuImports() { retire_all(); }
+  /// Where `bytes` bytes at `ref` are here; asks `fetch` for an offer the first time. Bounds are checked
+  /// against what was mapped. The address is good for the operations under way, and as long as `keep` lives.
+  struct At {
+    std::byte* data = nullptr;
+    std::shared_ptr<GpuImport> keep;
+  };
+  Result<At> map(int device, const GpuRef& ref, std::size_t bytes,
+                 const std::function<Result<GpuOffer>()>& fetch);
+  /// The export has ended: it is unmapped when nothing uses it any more, and mapped anew if it is asked for.
+  void retire(std::uint64_t id);
+  void retire_all();
 
  private:
-  struct Mapping {
-    std::byte* data = nullptr;
-    std::size_t bytes = 0;
-    int device = -1;
-    bool legacy = false;
-    gpu::Region region;
-  };
   std::mutex mutex_;
-  std::map<std::uint64_t, Mapping> mapped_;
+  std::map<std::uint64_t, std::shared_ptr<GpuImport>> mapped_;
 };
 
 }  // namespace ouro::transport

@@ -15,7 +15,7 @@ GpuExecutor::GpuExecutor(Context& context, const Members& members, Waiter& waite
       arrivals_(team_),
       resident_(team_, arrivals_, chooser_.topology()),
       pending_(team_, arrivals_, resident_),
-      leader_(team_, arrivals_, pending_),
+      leader_(team_, arrivals_),
       stream_(team_, arrivals_),
       staged_(team_, pending_) {
   team_.find_neighbours();
@@ -38,6 +38,7 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
   const bool capturing = *capture != 0;
   if (path != GpuPath::leader)
     OURO_TRY(check_buffers(plan.op, plan.id));  // the leader's path finds them anyway
+  transport::release_if_quiet();
   OURO_ASSIGN(auto ahead, pending_.prepare(&plan, seq, stream, capturing));
   OURO_TRY(pending_.order(*stream, capturing));
   const auto on_path = [&]() -> Status {
@@ -73,6 +74,7 @@ Status GpuExecutor::run_staged(const Operation& op, const std::shared_ptr<GpuStr
   if (*capture != 0)
     return unsupported("an operation that is staged through the host cannot be captured in a graph");
   OURO_TRY(check_buffers(op, 0));
+  transport::release_if_quiet();
   OURO_TRY(pending_.order(*stream, false));
   count(GpuPath::staged);
   return staged_.run(op, stream, std::move(on_host), work);

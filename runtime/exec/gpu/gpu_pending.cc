@@ -43,6 +43,7 @@ class GpuPending::Mark final : public rt::Mark {
     if (!there.ok() && !explained_) explain(there.status());
     if (!explained_ && ((words_ && words_->poisoned()) || (arena_ && arena_->faulted()))) return false;
     words_ = nullptr, arena_ = nullptr;
+    on_device_.end();
     return passed_ = true;
   }
   void explain(const Status& why) {
@@ -54,6 +55,7 @@ class GpuPending::Mark final : public rt::Mark {
   std::shared_ptr<PooledEvent> event_;
   std::shared_ptr<GpuWords> words_;
   std::shared_ptr<ResidentArena> arena_;
+  transport::OnDevice on_device_;
   std::mutex mutex_;
   bool passed_ = false, explained_ = false;
   Status outcome_;

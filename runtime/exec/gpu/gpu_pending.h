@@ -42,9 +42,6 @@ class GpuPending {
   Result<Ahead> prepare(const Plan*, std::uint64_t seq, const std::shared_ptr<GpuStream>&, bool capturing);
   /// Marks the end of the operation in the stream. Errors: those of the device.
   Status mark(Ahead, std::shared_ptr<WorkState>* work);
-  void wait_for_last() const {
-    if (last_mark_) last_mark_->wait();
-  }
 
   // Thread-safe.
   /// The oldest that has not ended, in f; and the number of the last that has, or 0.

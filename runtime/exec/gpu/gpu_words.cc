@@ -78,13 +78,13 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment
   const std::size_t word_bytes = whole_pages(count(n) * sizeof(std::uint32_t));
   words->arrivals_ = reinterpret_cast<GpuArrival*>(at + word_bytes);
   OURO_ASSIGN(words->device_words_, Pins::all().take(at, word_bytes));
-  words->segment_ = std::move(segment);
+  words->pin_ = std::shared_ptr<void>(at, [segment = std::move(segment)](void* pinned) {
+    Pins::all().give_back(static_cast<std::byte*>(pinned));
+  });
   return words;
 }
 
-GpuWords::~GpuWords() {
-  if (device_words_) Pins::all().give_back(reinterpret_cast<std::byte*>(words_));
-}
+GpuWords::~GpuWords() { transport::release_when_quiet(std::move(pin_)); }
 
 void GpuWords::set_all(std::uint32_t value) const {
   for (std::size_t i = 0; i < count(n_); ++i)

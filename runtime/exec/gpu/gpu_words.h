@@ -85,7 +85,7 @@ class GpuWords {
   static std::size_t count(int n) { return static_cast<std::size_t>(n + n * n) * kLine; }
 
   int n_ = 0;
-  std::shared_ptr<device::Segment> segment_;
+  std::shared_ptr<void> pin_;  // keeps the segment; unpinned when nothing runs
   Head* head_ = nullptr;
   GpuArrival* arrivals_ = nullptr;
   std::uint32_t* words_ = nullptr;

@@ -3,7 +3,7 @@
 
 namespace ouro::rt {
 
-Status LeaderPath::fill(const Plan& plan, gpu::FusedArgs* a) {
+Status LeaderPath::fill(const Plan& plan, bool capturing, gpu::FusedArgs* a) {
   const Operation& op = plan.op;
   a->collective = op.collective;
   a->dtype = op.dtype(team_.rank);
@@ -38,22 +38,22 @@ Status LeaderPath::fill(const Plan& plan, gpu::FusedArgs* a) {
       (gathers ? out_counts : in_counts)[b] = a->offsets[n];
     }
   }
-  return find_buffers(plan, a, in_counts, out_counts);
+  return find_buffers(plan, capturing, a, in_counts, out_counts);
 }
 
 /// Counts: elements that rank r reads and writes, at r.
-Status LeaderPath::find_buffers(const Plan& plan, gpu::FusedArgs* a,
+Status LeaderPath::find_buffers(const Plan& plan, bool capturing, gpu::FusedArgs* a,
                                 const std::vector<std::size_t>& in_counts,
                                 const std::vector<std::size_t>& out_counts) {
   const Operation& op = plan.op;
   const std::size_t elem = size_of(op.dtype(team_.rank));
-  for (int r = 0; r < team_.size; ++r)  // mappings that are about to be renewed may still be in use
-    if (team_.context.device_memory().stale(team_.world_rank(r))) pending_.wait_for_last();
   for (int r = 0; r < team_.size; ++r) {
     const GpuArrival arrival = arrivals_.record(r);
-    const auto resolve = [&](const transport::GpuRef& ref, std::size_t count) {
-      return r == team_.rank ? Result<std::byte*>(reinterpret_cast<std::byte*>(ref.address))
-                             : team_.context.device_memory().resolve(team_.world_rank(r), ref, count * elem);
+    const auto resolve = [&](const transport::GpuRef& ref, std::size_t count) -> Result<std::byte*> {
+      if (r == team_.rank) return reinterpret_cast<std::byte*>(ref.address);
+      OURO_ASSIGN(auto at, team_.context.device_memory().resolve(team_.world_rank(r), ref, count * elem));
+      if (capturing) team_.retire(std::move(at.keep));  // a replay finds it as long as the group lives
+      return at.data;
     };
     const auto i = static_cast<std::size_t>(r);
     if (op.reads(r) && in_counts[i] > 0) {

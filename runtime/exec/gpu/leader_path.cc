@@ -20,8 +20,10 @@ Status follows(const gpu::Stream& later, const gpu::Stream& earlier, const Poole
 }  // namespace
 
 LeaderPath::~LeaderPath() {
-  for (const StandIn* s : {&in_, &out_})
+  for (StandIn* s : {&in_, &out_}) {
     if (s->id != 0) team_.context.device_memory().exports().withdraw(s->id);
+    team_.retire(std::move(s->block));
+  }
 }
 
 /// Where others find a buffer of mine: itself, or a stand-in.
@@ -39,7 +41,8 @@ Status LeaderPath::refer(const void* p, std::size_t bytes, bool capturing, Stand
   if (!stand_in->block || stand_in->block->bytes() < bytes) {
     auto block = GpuBlock::create(team_.device, std::bit_ceil(bytes));
     if (!block.ok()) return block.status();
-    team_.retire(stand_in->block);
+    if (stand_in->id != 0) team_.context.device_memory().exports().withdraw(stand_in->id);
+    team_.retire(std::move(stand_in->block));
     *stand_in = {*block, team_.context.device_memory().exports().add(*block)};
   }
   if (stand_in->id == 0) return unsupported("this GPU's memory cannot be shared between processes");
@@ -79,7 +82,7 @@ Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
                              stream.get()));
   bool last = false;
   OURO_TRY(arrivals_.announce(plan, seq, capturing, b.in, b.out, &last));
-  OURO_TRY(last ? lead(plan, stream) : follow(stream));
+  OURO_TRY(last ? lead(plan, stream, capturing) : follow(stream));
   if (b.out_stands)
     OURO_TRY(gpu::gpu().copy(op.out.data, reinterpret_cast<void*>(b.out.address),
                              op.written_bytes(team_.rank), stream.get()));
@@ -102,9 +105,9 @@ Status LeaderPath::prepare() {
   return {};
 }
 
-Status LeaderPath::lead(const Plan& plan, GpuStream& stream) {
+Status LeaderPath::lead(const Plan& plan, GpuStream& stream, bool capturing) {
   gpu::FusedArgs args;
-  OURO_TRY(fill(plan, &args));
+  OURO_TRY(fill(plan, capturing, &args));
   arrivals_.release_records();
   // Where other ranks are threads here, their streams wait for this one's word, and a device gives streams of
   // a process a limited number of queues: the kernel goes to a stream of high priority, whose queue is

@@ -5,16 +5,15 @@
 
 #include "kernels/gpu/collect.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
-#include "runtime/exec/gpu/gpu_pending.h"
 #include "runtime/exec/gpu/gpu_team.h"
+#include "runtime/stream/gpu_stream.h"
 
 namespace ouro::rt {
 
 /// Runs an operation of ranks that share a GPU as one kernel, which the last of them launches for all.
 class LeaderPath {
  public:
-  LeaderPath(GpuTeam& team, GpuArrivals& arrivals, GpuPending& pending)
-      : team_(team), arrivals_(arrivals), pending_(pending) {}
+  LeaderPath(GpuTeam& team, GpuArrivals& arrivals) : team_(team), arrivals_(arrivals) {}
   ~LeaderPath();
   LeaderPath(const LeaderPath&) = delete;
   LeaderPath& operator=(const LeaderPath&) = delete;
@@ -38,16 +37,15 @@ class LeaderPath {
   Status refer(const void* p, std::size_t bytes, bool capturing, StandIn*, transport::GpuRef*,
                bool* stands_in);
   Status prepare();  ///< what lead() may need: it makes nothing, while the others' streams wait
-  Status lead(const Plan&, GpuStream&);
+  Status lead(const Plan&, GpuStream&, bool capturing);
   Status follow(GpuStream&);
   // leader_args.cc
-  Status fill(const Plan&, gpu::FusedArgs*);
-  Status find_buffers(const Plan&, gpu::FusedArgs*, const std::vector<std::size_t>& in_counts,
+  Status fill(const Plan&, bool capturing, gpu::FusedArgs*);
+  Status find_buffers(const Plan&, bool capturing, gpu::FusedArgs*, const std::vector<std::size_t>& in_counts,
                       const std::vector<std::size_t>& out_counts);
 
   GpuTeam& team_;
   GpuArrivals& arrivals_;
-  GpuPending& pending_;
   StandIn in_, out_;
   std::shared_ptr<GpuStream> launches_;         // where ranks that share a process launch
   std::shared_ptr<PooledEvent> forks_, joins_;  // the order between that and the stream of a call

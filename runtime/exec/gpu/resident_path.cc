@@ -106,7 +106,7 @@ Status ResidentPath::open() {
         team_.world_rank(q), team_.key ^ (kArenaOf + static_cast<std::uint64_t>(q)), a->layout.bytes());
     if (!block.ok()) return block.status();
     a->arena.push_back(block->data);
-    a->keep.push_back(block->keep);
+    team_.retire(block->keep);  // peers write their last words after the owner has left
   }
   std::lock_guard lock(mutex_);
   arena_ = std::move(a);

@@ -17,9 +17,7 @@ namespace ouro::rt {
 /// The memory that resident kernels of a group share, and the words by which they and the host speak.
 struct ResidentArena {
   gpu::ResidentLayout layout;
-  std::vector<std::byte*> arena;  ///< by rank
-  /// Peers write their last words after the owner has left.
-  std::vector<std::shared_ptr<transport::GpuBlock>> keep;
+  std::vector<std::byte*> arena;        ///< by rank
   std::shared_ptr<void> pinned;         ///< of the pool: nothing is unpinned while others may spin
   gpu::ResidentError* error = nullptr;  ///< pinned
   std::uint32_t* abort = nullptr;       ///< pinned, a line further

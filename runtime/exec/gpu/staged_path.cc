@@ -5,28 +5,32 @@
 #include <bit>
 #include <utility>
 
+#include "transport/cuda_ipc/quiet.h"
+
 namespace ouro::rt {
 
-/// Memory of the host, kept from operation to operation.
+/// Memory of the host, kept from operation to operation. It is unpinned when nothing runs.
 struct StagedPath::Pinned {
   std::shared_ptr<Allocation> memory;
-  bool pinned = false;  // else copies are slower
-  ~Pinned() {
-    if (pinned) (void)gpu::gpu().unregister_host(memory->data()).ok();
-  }
+  std::shared_ptr<void> pin;  // null: copies are slower
+  ~Pinned() { transport::release_when_quiet(std::move(pin)); }
 };
 
-Status StagedPath::need(std::size_t bytes, std::shared_ptr<Pinned>* p) {
+Status StagedPath::need(std::size_t bytes, std::unique_ptr<Pinned>* p) {
   if (bytes == 0 || (*p && (*p)->memory->bytes() >= bytes)) return {};
-  auto made = std::make_shared<Pinned>();
-  auto memory = team_.context.allocate(std::bit_ceil(bytes));
-  if (!memory.ok()) return memory.status();
-  made->memory = std::move(*memory);
-  made->pinned = gpu::gpu().register_host(made->memory->data(), made->memory->bytes()).ok();
-  team_.retire(std::move(*p));
+  auto made = std::make_unique<Pinned>();
+  OURO_ASSIGN(made->memory, team_.context.allocate(std::bit_ceil(bytes)));
+  if (gpu::gpu().register_host(made->memory->data(), made->memory->bytes()).ok())
+    made->pin = std::shared_ptr<void>(made->memory->data(), [segment = made->memory->segment()](void* p) {
+      (void)gpu::gpu().unregister_host(p).ok();
+    });
+  if (*p) outgrown_.push_back(std::move(*p));
   *p = std::move(made);
   return {};
 }
+
+StagedPath::StagedPath(GpuTeam& team, GpuPending& pending) : team_(team), pending_(pending) {}
+StagedPath::~StagedPath() = default;
 
 Status StagedPath::run(const Operation& op, const std::shared_ptr<GpuStream>& stream, RunOnHost on_host,
                        std::shared_ptr<WorkState>* work) {

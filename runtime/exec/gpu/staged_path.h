@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "runtime/exec/gpu/gpu_pending.h"
 #include "runtime/exec/gpu/gpu_team.h"
@@ -13,7 +14,10 @@ namespace ouro::rt {
 class StagedPath {
  public:
   using RunOnHost = std::function<Status(const Operation&)>;
-  StagedPath(GpuTeam& team, GpuPending& pending) : team_(team), pending_(pending) {}
+  StagedPath(GpuTeam&, GpuPending&);
+  ~StagedPath();
+  StagedPath(const StagedPath&) = delete;
+  StagedPath& operator=(const StagedPath&) = delete;
 
   /// `on_host` runs the same operation over memory of the host, on a thread of the stream's.
   Status run(const Operation&, const std::shared_ptr<GpuStream>&, RunOnHost on_host,
@@ -21,11 +25,12 @@ class StagedPath {
 
  private:
   struct Pinned;
-  Status need(std::size_t bytes, std::shared_ptr<Pinned>*);
+  Status need(std::size_t bytes, std::unique_ptr<Pinned>*);
 
   GpuTeam& team_;
   GpuPending& pending_;
-  std::shared_ptr<Pinned> in_, out_;
+  std::unique_ptr<Pinned> in_, out_;
+  std::vector<std::unique_ptr<Pinned>> outgrown_;  // operations under way may use them
 };
 
 }  // namespace ouro::rt

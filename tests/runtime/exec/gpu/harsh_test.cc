@@ -6,6 +6,7 @@
 #include "runtime/stream/gpu_stream.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
+#include "transport/cuda_ipc/quiet.h"
 
 namespace ouro::test {
 namespace {
@@ -83,6 +84,46 @@ TEST_P(HarshEnqueued, NoMemoryIsMadeWhileOthersWait) {
     GTEST_SKIP() << "it pins a buffer of each rank's (docs/limits.md)";
   auto& fake = install({.multiprocessors = 16, .harsh = {.allocation_waits = true, .patience = kPatience}});
   expect_in_turn(GetParam());
+  EXPECT_EQ(fake.stalls(), 0);
+}
+
+/// An operation of one group waits for a rank, which ends another group first.
+TEST_P(HarshPaths, EndingAGroupWaitsForNoOther) {
+  const ForcedPath forced(GetParam());
+  auto& fake = install({.multiprocessors = 16, .harsh = {.unmapping_waits = true, .patience = kPatience}});
+  Watchdog watchdog;
+  InitOptions o;
+  o.deadline = 5s;
+  {
+    auto contexts = thread_contexts(2, o);
+    std::vector<Seat> seats(2);
+    std::vector<Group> first, second;
+    const int both[] = {0, 1};
+    for (std::size_t r = 0; r < 2; ++r) {
+      seats[r].make(contexts[r]);
+      first.push_back(*contexts[r].group(both, "first"));
+      second.push_back(*contexts[r].group(both, "second"));
+    }
+    const auto reduce = [&](std::vector<Group>& g, std::size_t r) {
+      const View v = seats[r].data.view();
+      auto w = all_reduce(g[r], v, v, ReduceOp::sum, seats[r].stream);
+      EXPECT_TRUE(w.ok()) << w.status().message();
+    };
+    for (auto* g : {&first, &second})
+      for (std::size_t r = 0; r < 2; ++r) reduce(*g, r);
+    for (Seat& s : seats) ASSERT_TRUE(s.stream.synchronize().ok());
+    reduce(first, 0);
+    for (Group& g : second) EXPECT_TRUE(g.close().ok());
+    second.clear();
+    EXPECT_EQ(fake.stalls(), 0);
+    reduce(first, 1);
+    for (Seat& s : seats) EXPECT_TRUE(s.stream.synchronize().ok());
+    EXPECT_EQ(seats[0].data.expect(8), "");
+  }
+  EXPECT_TRUE(eventually([&] {  // the thread that ends an operation may be behind
+    transport::release_if_quiet();
+    return fake.live().registrations == 0;
+  }));
   EXPECT_EQ(fake.stalls(), 0);
 }
 

@@ -2,9 +2,14 @@
 // legacy handles, stand-ins, or the host. On fake devices that are told what they can do.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
+#include <optional>
+
 #include "kernels/device/fake/fake_gpu.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
+#include "transport/cuda_ipc/quiet.h"
 
 namespace ouro::test {
 namespace {
@@ -109,6 +114,125 @@ TEST(Sharing, WhatCannotBeSharedSaysSo) {
     EXPECT_TRUE(has(s.message(), "cannot be shared between processes")) << s.message();
     EXPECT_TRUE(c->world().status().ok());  // it does not stick
     EXPECT_TRUE(barrier(c->world()).ok());
+  });
+  ranks.join();
+}
+
+/// Two ranks that are processes on one GPU. Rank 0 comes last, so it leads, and maps what rank 1 has; its
+/// device unmaps when it has no work, at once.
+class Unmapping {
+ public:
+  Unmapping(int rank, Board& board, const UniqueId& id) : rank_(rank), board_(board) {
+    fake_ = new gpu::FakeGpu({.harsh = {.unmapping_waits = rank == 0, .patience = 1s}});
+    gpu::install(fake_);
+    auto c = Context::create(options(rank, 2, id));
+    EXPECT_TRUE(c.ok()) << c.status().message();
+    context_.emplace(*std::move(c));
+  }
+  ~Unmapping() { EXPECT_TRUE(context_->close().ok()); }
+  Context& context() { return *context_; }
+  gpu::FakeGpu& fake() { return *fake_; }
+  /// f, in rank 0 once rank 1 has done it.
+  void in_turn(const std::function<void()>& f) {
+    if (rank_ == 0) {
+      EXPECT_TRUE(eventually([&] { return board_.stage[1] > turn_; }));
+    }
+    f();
+    ++turn_;
+    board_.stage[rank_] = turn_;
+    if (rank_ == 1) {
+      EXPECT_TRUE(eventually([&] { return board_.stage[0] >= turn_; }));
+    }
+  }
+  void reduce(Group& g, Floats& on, const Stream& s) {
+    in_turn([&] {
+      auto w = all_reduce(g, on.view(), on.view(), ReduceOp::sum, s);
+      EXPECT_TRUE(w.ok()) << w.status().message();
+    });
+  }
+
+ private:
+  const int rank_;
+  Board& board_;
+  int turn_ = 0;
+  gpu::FakeGpu* fake_;
+  std::optional<Context> context_;
+};
+
+TEST(Unmapping, SparesWhatAGraphUses) {
+  OURO_NEEDS_PROCESSES();
+  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they do)";
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(2, [&](int rank, Board& board) {
+    Unmapping u(rank, board, id);
+    Context& c = u.context();
+    auto made = gpu::gpu().create_stream(c.device().index, 0);
+    ASSERT_TRUE(made.ok());
+    auto s = Stream::cuda(made->handle, made->device);
+    ASSERT_TRUE(s.ok());
+    Floats captured, stays;
+    std::optional<Floats> goes(std::in_place);
+    for (Floats* f : {&captured, &stays, &*goes}) ASSERT_TRUE(f->make(c, kCount).ok() && f->fill(1).ok());
+    u.reduce(c.world(), *goes, *s);
+    ASSERT_TRUE(s->synchronize().ok());
+    ASSERT_TRUE(gpu::gpu().begin_capture(*made).ok());
+    u.reduce(c.world(), captured, *s);
+    auto graph = gpu::gpu().end_capture(*made);
+    ASSERT_TRUE(graph.ok());
+    if (rank == 1) goes.reset();
+    u.reduce(c.world(), stays, *s);  // rank 0 hears of it, and once more when nothing is on the device
+    ASSERT_TRUE(s->synchronize().ok());
+    u.reduce(c.world(), stays, *s);
+    ASSERT_TRUE(s->synchronize().ok());
+    ASSERT_TRUE(gpu::gpu().launch(*graph, *made).ok());
+    ASSERT_TRUE(s->synchronize().ok());
+    EXPECT_EQ(captured.expect(2), "");
+    EXPECT_EQ(stays.expect(4), "");
+    EXPECT_TRUE(gpu::gpu().destroy_graph(*graph).ok());
+    EXPECT_EQ(only_ran(c.world(), "leader"), "");
+  });
+  ranks.join();
+}
+
+TEST(Unmapping, WaitsForNoOperationAndHappensOnceThereIsNone) {
+  OURO_NEEDS_PROCESSES();
+  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they do)";
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(2, [&](int rank, Board& board) {
+    Unmapping u(rank, board, id);
+    Context& c = u.context();
+    const int both[] = {0, 1};
+    auto other = c.group(both, "other");
+    auto s = Stream::create(c.device()), t = Stream::create(c.device());
+    ASSERT_TRUE(other.ok() && s.ok() && t.ok());
+    Floats held, stays;
+    std::optional<Floats> goes(std::in_place);
+    for (Floats* f : {&held, &stays, &*goes}) ASSERT_TRUE(f->make(c, kCount).ok() && f->fill(1).ok());
+    u.reduce(c.world(), *goes, *s);
+    u.reduce(*other, stays, *t);
+    ASSERT_TRUE(s->synchronize().ok() && t->synchronize().ok());
+    const int mapped = u.fake().live().imports;
+    std::atomic<bool> go{false};
+    if (rank == 1)  // it holds up what the rank has to say in the group
+      (void)s->run(
+          [&] { return eventually([&] { return go.load(); }) ? Status() : invalid("nobody said go"); });
+    u.reduce(c.world(), held, *s);
+    // Rank 0 hears that something has gone while the operation before is in its stream.
+    if (rank == 1) goes.reset();
+    u.reduce(*other, stays, *t);
+    EXPECT_TRUE(t->synchronize().ok());
+    EXPECT_EQ(u.fake().stalls(), 0);
+    go = true;
+    ASSERT_TRUE(s->synchronize().ok());
+    EXPECT_EQ(held.expect(2), "");
+    EXPECT_EQ(stays.expect(4), "");
+    EXPECT_TRUE(eventually([&] {
+      transport::release_if_quiet();
+      return u.fake().live().imports <= mapped;  // what went is unmapped, and what was new is mapped
+    }));
+    EXPECT_EQ(u.fake().stalls(), 0);
   });
   ranks.join();
 }
