@@ -15,6 +15,11 @@
 
 namespace ouro::gpu {
 
+/// Handles that CUDA gives a meaning: the legacy default stream, which is also the null handle, and that of
+/// the calling thread.
+inline void* const kLegacyStream = reinterpret_cast<void*>(1);
+inline void* const kThreadStream = reinterpret_cast<void*>(2);
+
 /// A stream of a device. `handle` is a cudaStream_t (nullptr: the legacy default stream).
 struct Stream {
   int device = -1;

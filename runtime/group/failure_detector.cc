@@ -212,7 +212,11 @@ Status FailureDetector::look_for_mismatch(const InFlight& op) {
 
 Status FailureDetector::stick(Status outcome, const InFlight& op) {
   if (!ok()) return status();
-  if (outcome.ok() || outcome.reason() == Reason::invalid || outcome.reason() == Reason::unsupported)
+  if (outcome.ok()) return outcome;
+  // A call that is wrong on its own leaves the group as it was; one that names a rank has been compared with
+  // that rank's, which waits.
+  if ((outcome.reason() == Reason::invalid || outcome.reason() == Reason::unsupported) &&
+      outcome.failure()->rank < 0)
     return outcome;
   try {
     const Failure& f = *outcome.failure();

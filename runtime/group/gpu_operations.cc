@@ -69,7 +69,7 @@ Status GpuOperations::check(const Operation& op, Stream* stream) const {
   if (stream && stream->gpu() && stream->gpu()->device() != device)
     return invalid(fmt::format("{}: a stream of GPU {} for a buffer on GPU {}", name(op.collective),
                                stream->gpu()->device(), device));
-  return {};
+  return stream && stream->gpu() ? stream->gpu()->check_thread() : Status();
 }
 
 Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared_ptr<WorkState>* work,
@@ -160,6 +160,7 @@ Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::
   if (stream->device() != context_.spec().gpu)
     return invalid(fmt::format("message: a stream of GPU {}; this rank has GPU {}", stream->device(),
                                context_.spec().gpu));
+  OURO_TRY(stream->check_thread());
   const auto on_device = std::make_shared<transport::OnDevice>();
   for (const auto& m : messages) {
     if (!m->on_device || m->bytes == 0) continue;

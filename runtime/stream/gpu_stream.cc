@@ -7,6 +7,7 @@
 #include <atomic>
 #include <bit>
 #include <exception>
+#include <functional>
 #include <map>
 #include <new>
 
@@ -123,6 +124,7 @@ Result<std::shared_ptr<void>> take_pinned(std::size_t bytes) {
 }
 
 Result<std::shared_ptr<WorkState>> mark_now(const std::shared_ptr<GpuStream>& stream) {
+  OURO_TRY(stream->check_thread());
   auto event = PooledEvent::take(stream->device());
   if (!event.ok()) return event.status();
   OURO_TRY(gpu::gpu().record((*event)->get(), stream->get()));
@@ -141,7 +143,19 @@ struct GpuStream::Task {
   std::uint32_t* word = nullptr;  // that the stream waits for
 };
 
-GpuStream::GpuStream(gpu::Stream s, bool owned) : stream_(s), owned_(owned) {}
+GpuStream::GpuStream(gpu::Stream s, bool owned) : stream_(s), owned_(owned) {
+  if (s.handle == gpu::kThreadStream) of_thread_ = std::this_thread::get_id();
+  // Handles are addresses, and even.
+  identity_ = of_thread_ == std::thread::id() ? reinterpret_cast<std::uint64_t>(s.handle)
+                                              : 2 * std::hash<std::thread::id>{}(of_thread_) + 1;
+}
+
+Status GpuStream::check_thread() const {
+  if (of_thread_ == std::thread::id() || of_thread_ == std::this_thread::get_id()) return {};
+  return invalid(
+      "the default stream of one thread (cudaStreamPerThread) is used by another, where it would be "
+      "another stream; expected a stream that was created");
+}
 
 Result<std::shared_ptr<GpuStream>> GpuStream::create(int device, int priority) {
   auto properties = gpu::gpu().properties(device);
@@ -157,6 +171,7 @@ Result<std::shared_ptr<GpuStream>> GpuStream::create(int device, int priority) {
 Result<std::shared_ptr<GpuStream>> GpuStream::wrap(int device, void* handle) {
   if (device < 0 || device >= gpu::gpu().devices())
     return invalid(fmt::format("GPU {}; this process sees {}", device, gpu::gpu().devices()));
+  if (handle == gpu::kLegacyStream) handle = nullptr;  // one stream, one handle
   return std::shared_ptr<GpuStream>(new GpuStream({device, handle}, false));
 }
 
@@ -241,7 +256,8 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
   auto state = std::make_shared<WorkState>();
   auto task = std::make_unique<Task>(Task{shared_from_this(), this, false, std::move(f), state});
   (void)helper();  // made here, not on the driver's thread
-  const auto capture = gpu::gpu().capturing(stream_);
+  const Status here = check_thread();
+  const auto capture = here.ok() ? gpu::gpu().capturing(stream_) : Result<std::uint64_t>(here);
   if (!capture.ok()) {
     note(capture.status());
     state->complete(capture.status());
@@ -290,7 +306,7 @@ std::shared_ptr<WorkState> GpuStream::last() {
 }
 
 void GpuStream::after(std::shared_ptr<WorkState> mark) {
-  if (mark->mark()) {
+  if (mark->mark() && check_thread().ok()) {
     if (gpu::gpu().wait(stream_, mark->mark()->event()).ok()) return;
   }
   (void)enqueue([mark = std::move(mark)] {

@@ -2,10 +2,12 @@
 // Used by groups and, through the public handles, by users.
 #pragma once
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "kernels/device/gpu.h"
@@ -35,13 +37,20 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
  public:
   /// A stream of our own. Priority: -1 low, 0 normal, 1 high.
   static Result<std::shared_ptr<GpuStream>> create(int device, int priority);
-  /// The user's. It may be destroyed before this, but not before the last call on this.
+  /// The user's. It may be destroyed before this, but not before the last call on this. The default stream of
+  /// a thread (cudaStreamPerThread) is that of the thread that wraps it.
   static Result<std::shared_ptr<GpuStream>> wrap(int device, void* handle);
   ~GpuStream() override;
 
   const gpu::Stream& get() const { return stream_; }
   int device() const { return stream_.device; }
   GpuStream* gpu() override { return this; }
+  /// Two objects of one stream have the same; no two streams of a process have.
+  std::uint64_t identity() const { return identity_; }
+  bool is(const GpuStream& other) const { return device() == other.device() && identity_ == other.identity_; }
+  /// Whether the calling thread may use it. Errors: invalid, for the default stream of another thread, which
+  /// CUDA would take for that of this one.
+  Status check_thread() const;
 
   /// In stream order: what follows on the stream starts after f has returned. While the stream is capturing,
   /// f becomes part of the graph and runs at each replay (and lives as long as this stream; where that is the
@@ -63,6 +72,8 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
 
   gpu::Stream stream_;
   bool owned_;
+  std::thread::id of_thread_;  // whose default stream it is, or none
+  std::uint64_t identity_;
   std::mutex mutex_;
   std::unique_ptr<HostStream> helper_, watcher_;
   std::uint32_t* word_ = nullptr;       // pinned: the stream waits for 1, and clears it, while the host works

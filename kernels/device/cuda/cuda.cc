@@ -246,7 +246,7 @@ class Cuda final : public CudaMemory {
   Result<std::uint64_t> capturing(Stream s) override {
     OURO_ON(s.device);
     // The legacy stream is never captured, and to ask it disturbs those that are.
-    if (s.handle == nullptr) return std::uint64_t{0};
+    if (s.handle == nullptr || s.handle == kLegacyStream) return std::uint64_t{0};
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     unsigned long long id = 0;
     OURO_CUDA(cudaStreamGetCaptureInfo, native(s), &status, &id);

@@ -55,7 +55,7 @@ Result<Stream> Streams::create(int device, int priority, bool blocking) {
 
 Status Streams::destroy(Stream stream) {
   OURO_TRY(Control::allowed_here());
-  if (is_legacy(stream.handle) || stream.handle == kOfThread)
+  if (is_legacy(stream.handle) || stream.handle == kThreadStream)
     return invalid("the default streams, legacy and of a thread, cannot be destroyed");
   std::lock_guard lock(mutex_);
   auto q = find(stream);
@@ -152,7 +152,7 @@ Result<std::shared_ptr<Queue>> Streams::find(Stream s) {
   if (s.device < 0 || static_cast<std::size_t>(s.device) >= defaults_.size())
     return invalid(fmt::format("a stream of device {}; there are {}", s.device, defaults_.size()));
   if (is_legacy(s.handle)) return defaults_[static_cast<std::size_t>(s.device)];
-  if (s.handle == kOfThread) return of_thread(s.device);
+  if (s.handle == kThreadStream) return of_thread(s.device);
   auto it = streams_.find(s.handle);
   if (it == streams_.end()) return handles_.unknown("stream", s.handle);
   if (it->second->device() != s.device)

@@ -9,11 +9,7 @@
 
 namespace ouro::gpu::fake {
 
-/// Handles that CUDA gives a meaning: the legacy default stream, which is also the null handle, and that of
-/// the calling thread.
-inline void* const kLegacy = reinterpret_cast<void*>(1);
-inline void* const kOfThread = reinterpret_cast<void*>(2);
-inline bool is_legacy(const void* handle) { return handle == nullptr || handle == kLegacy; }
+inline bool is_legacy(const void* handle) { return handle == nullptr || handle == kLegacyStream; }
 
 /// Makes and ends streams, puts work onto them or into their captures, and waits for them. Its lock also
 /// guards captures, events and graphs.

@@ -45,8 +45,8 @@ Status GpuArrivals::open() {
   return {};
 }
 
-Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, bool capturing, transport::GpuRef in,
-                             transport::GpuRef out, bool* last) {
+Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, const GpuStream& stream, bool capturing,
+                             transport::GpuRef in, transport::GpuRef out, bool* last) {
   OURO_TRY(open());
   if (ops_ >= GpuWords::kArrivals)
     OURO_TRY(team_.waiter.until(words_->led(), ops_ - GpuWords::kArrivals + 1));
@@ -54,6 +54,7 @@ Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, bool capturing
   GpuArrival& arrival = words_->arrival(team_.rank, ops_);
   arrival = {.seq = seq,
              .signature = plan.folded,
+             .stream = stream.identity(),
              .captured = capturing,
              .in = in,
              .out = out,
@@ -79,6 +80,7 @@ Status GpuArrivals::compare(const Plan& plan, std::uint64_t seq, bool capturing)
                             .rank = r,
                             .detector = kDetector});
   }
+  OURO_TRY(compare_streams());
   if (!pairs_are_told(plan.op, team_.size)) return {};
   for (int a = 0; a < team_.size; ++a)
     for (int b = 0; b < team_.size; ++b) {
@@ -91,6 +93,23 @@ Status GpuArrivals::compare(const Plan& plan, std::uint64_t seq, bool capturing)
             .rank = a,
             .detector = kDetector});
     }
+  return {};
+}
+
+Status GpuArrivals::compare_streams() const {
+  if (!team_.shares_process) return {};
+  for (int a = 0; a < team_.size; ++a)
+    for (int b = a + 1; b < team_.size; ++b)
+      if (team_.peer(a).pid == team_.peer(b).pid && team_.record(a).uuid == team_.record(b).uuid &&
+          record(a).stream == record(b).stream)
+        return Status(
+            Failure{.reason = Reason::invalid,
+                    .text = fmt::format("ranks {} and {}, threads of one process, are on one stream, "
+                                        "where the first waits for the second; expected a stream for "
+                                        "each rank",
+                                        a, b),
+                    .rank = b,
+                    .detector = kDetector});
   return {};
 }
 

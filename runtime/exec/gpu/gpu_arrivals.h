@@ -22,9 +22,9 @@ class GpuArrivals {
 
   /// Writes this rank's record of its next operation and counts it in. *last: all others have come before,
   /// and their records are of the same operation. Waits for a rank that is 64 operations behind.
-  /// Errors: mismatch.
-  Status announce(const Plan&, std::uint64_t seq, bool capturing, transport::GpuRef in, transport::GpuRef out,
-                  bool* last);
+  /// Errors: mismatch; invalid, if two ranks are on one stream, where the first would wait for the second.
+  Status announce(const Plan&, std::uint64_t seq, const GpuStream&, bool capturing, transport::GpuRef in,
+                  transport::GpuRef out, bool* last);
   /// A copy of rank r's record of the operation that was announced last: a peer could change it under us.
   GpuArrival record(int r) const { return words_->arrival(r, ops_ - 1); }
   /// By whoever came last: nobody reads the records of this operation any more.
@@ -45,6 +45,7 @@ class GpuArrivals {
  private:
   Status open();
   Status compare(const Plan&, std::uint64_t seq, bool capturing) const;
+  Status compare_streams() const;
   std::shared_ptr<GpuWords> opened();  ///< for other threads than the one that announces
 
   GpuTeam& team_;

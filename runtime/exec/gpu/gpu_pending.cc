@@ -67,7 +67,7 @@ GpuPending::~GpuPending() {
 }
 
 Status GpuPending::order(GpuStream& stream, bool capturing) const {
-  if (!last_mark_ || last_stream_.get() == &stream || last_stream_->get() == stream.get()) return {};
+  if (!last_mark_ || last_stream_->is(stream)) return {};
   if (capturing) return {};  // what a graph depends on is said where it is launched
   return gpu::gpu().wait(stream.get(), last_mark_->mark()->event());
 }

@@ -19,6 +19,7 @@ namespace ouro::rt {
 struct GpuArrival {
   static constexpr int kPairs = gpu::FusedArgs::kMaxUnevenPairs;
   std::uint64_t seq, signature;
+  std::uint64_t stream;    // GpuStream::identity()
   std::uint32_t captured;  // whether its stream is recording a graph
   transport::GpuRef in, out;
   Scalar premul;

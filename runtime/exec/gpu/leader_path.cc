@@ -81,7 +81,7 @@ Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
     OURO_TRY(gpu::gpu().copy(reinterpret_cast<void*>(b.in.address), op.in.data, op.read_bytes(team_.rank),
                              stream.get()));
   bool last = false;
-  OURO_TRY(arrivals_.announce(plan, seq, capturing, b.in, b.out, &last));
+  OURO_TRY(arrivals_.announce(plan, seq, stream, capturing, b.in, b.out, &last));
   OURO_TRY(last ? lead(plan, stream, capturing) : follow(stream));
   if (b.out_stands)
     OURO_TRY(gpu::gpu().copy(op.out.data, reinterpret_cast<void*>(b.out.address),

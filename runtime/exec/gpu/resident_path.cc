@@ -116,7 +116,7 @@ Status ResidentPath::open() {
 Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
   OURO_TRY(open());
   bool last = false;
-  OURO_TRY(arrivals_.announce(plan, seq, capturing, {}, {}, &last));
+  OURO_TRY(arrivals_.announce(plan, seq, stream, capturing, {}, {}, &last));
   if (last) arrivals_.release_records();
   const Operation& op = plan.op;
   gpu::ResidentArgs a;

@@ -2,6 +2,9 @@
 // work, a context on each device that is asked about.
 #include <gtest/gtest.h>
 
+#include <thread>
+#include <utility>
+
 #include "kernels/device/fake/fake_gpu.h"
 #include "runtime/stream/gpu_stream.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
@@ -146,6 +149,70 @@ TEST_F(Harsh, NothingIsEnqueuedThatCannotBeMarked) {
   EXPECT_THAT(w.ok() ? w->wait() : w.status(), Fails(Reason::resource));
   EXPECT_TRUE(seat.stream.synchronize().ok());
   EXPECT_EQ(*out.read(), std::vector<std::byte>(4 * kCount, std::byte{7})) << "the device worked on";
+}
+
+/// Ranks that are threads, on one stream: the first would wait there for the second, behind itself.
+TEST_P(HarshEnqueued, TwoRanksOnOneStreamAreRefused) {
+  const ForcedPath forced(GetParam());
+  install({.multiprocessors = 16});
+  Watchdog watchdog;
+  InitOptions o;
+  o.deadline = 5s;
+  void* const legacy = gpu::kLegacyStream;
+  void* const made = gpu::gpu().create_stream(0, 0)->handle;
+  for (const auto& [first, second] :
+       {std::pair{made, made}, std::pair{legacy, static_cast<void*>(nullptr)}}) {
+    auto contexts = thread_contexts(2, o);
+    std::vector<Seat> seats(2);
+    for (std::size_t r = 0; r < 2; ++r) {
+      seats[r].make(contexts[r]);
+      auto s = Stream::cuda(r == 0 ? first : second, 0);
+      ASSERT_TRUE(s.ok());
+      seats[r].stream = *s;
+    }
+    const auto reduce = [&](std::size_t r) {
+      const View v = seats[r].data.view();
+      return all_reduce(contexts[r].world(), v, v, ReduceOp::sum, seats[r].stream);
+    };
+    auto waits = reduce(0);
+    ASSERT_TRUE(waits.ok()) << waits.status().message();
+    const Status refused = reduce(1).status();
+    EXPECT_THAT(refused, Fails(Reason::invalid));
+    EXPECT_TRUE(has(refused.message(), "ranks 0 and 1, threads of one process, are on one stream"))
+        << refused.message();
+    EXPECT_THAT(waits->wait(), Fails(Reason::invalid));
+    EXPECT_TRUE(gpu::gpu().synchronize(gpu::Stream{0, first}).ok());
+  }
+}
+
+/// One handle, a stream for each thread: they keep the order of a group like any others, and none is used on
+/// another thread.
+TEST_F(Harsh, DefaultStreamsOfThreadsAreSeveral) {
+  auto& fake = install({.multiprocessors = 16});
+  Watchdog watchdog;
+  auto contexts = thread_contexts(1);
+  Context& c = contexts[0];
+  Seat seat;
+  seat.make(c);
+  Floats result;
+  ASSERT_TRUE(result.make(c, kCount).ok() && result.fill(0).ok());
+  const auto of_thread = [] { return *Stream::cuda(gpu::kThreadStream, 0); };
+  const Stream mine = of_thread();
+  fake.delay(gpu::FakeOp::kernel, std::chrono::milliseconds(20));
+  fake.delay(gpu::FakeOp::copy, std::chrono::milliseconds(20));
+  ASSERT_TRUE(all_reduce(c.world(), seat.data.view(), seat.data.view(), ReduceOp::sum, mine).ok());
+  ASSERT_TRUE(all_reduce(c.world(), seat.data.view(), result.view(), ReduceOp::sum, mine).ok());
+  std::thread([&] {
+    const Status wrong =
+        all_reduce(c.world(), seat.data.view(), seat.data.view(), ReduceOp::sum, mine).status();
+    EXPECT_THAT(wrong, Fails(Reason::invalid));
+    EXPECT_TRUE(has(wrong.message(), "cudaStreamPerThread")) << wrong.message();
+    Floats& twice = seat.data;
+    auto w = all_reduce(c.world(), result.view(), twice.view(), ReduceOp::sum, of_thread());
+    EXPECT_TRUE(w.ok() && w->wait().ok());
+    fake.delay(gpu::FakeOp::copy, std::chrono::milliseconds(0));
+    EXPECT_EQ(twice.expect(1), "") << "it did not wait for what the other thread had enqueued";
+  }).join();
 }
 
 TEST_F(Harsh, ARankUsesNoDeviceButItsOwn) {
