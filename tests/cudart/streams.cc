@@ -50,7 +50,7 @@ cudaError_t ready(const char* function, const Result<bool>& r) {
 }  // namespace
 
 Result<gpu::Stream> stream_of(gpu::FakeGpu& g, cudaStream_t handle) {
-  if (gpu::fake::is_legacy(handle) || handle == gpu::fake::kOfThread) {
+  if (gpu::fake::is_legacy(handle) || handle == gpu::kThreadStream) {
     OURO_ASSIGN(const int device, g.current_device());
     return gpu::Stream{device, handle};
   }
