@@ -46,6 +46,7 @@ Status DeviceMemory::survey(int device, GpuRecord* record) {
   record->uuid = mine->uuid;
   record->stream_values = mine->stream_values;
   record->multiprocessors = static_cast<std::uint32_t>(mine->multiprocessors);
+  record->connections = static_cast<std::uint32_t>(mine->connections);
   OURO_ASSIGN(const auto reach, gpu.reachable(device));
   for (const gpu::Uuid& other : reach)
     if (record->reach_count < GpuRecord::kReach) record->reach[record->reach_count++] = other;

@@ -9,6 +9,20 @@
 
 namespace ouro::rt {
 
+GpuOperations::GpuOperations(Context& context, const Members& members, std::uint64_t key,
+                             const Planner& planner, Sequencer& sequencer, FailureDetector& detector,
+                             OperationWaiter& waiter, HostOperations& host)
+    : context_(context),
+      members_(members),
+      key_(key),
+      planner_(planner),
+      sequencer_(sequencer),
+      detector_(detector),
+      waiter_(waiter),
+      host_(host) {
+  if (crowded(context, context.rank())) GpuStream::run_in_calls(context.spec().gpu);
+}
+
 GpuOperations::~GpuOperations() {
   context_.observers().dismiss(static_cast<DeviceObserver&>(*this));
   detector_.when_failed({});

@@ -22,15 +22,7 @@ class GpuOperations final : public DeviceObserver {
  public:
   GpuOperations(Context& context, const Members& members, std::uint64_t key, const Planner& planner,
                 Sequencer& sequencer, FailureDetector& detector, OperationWaiter& waiter,
-                HostOperations& host)
-      : context_(context),
-        members_(members),
-        key_(key),
-        planner_(planner),
-        sequencer_(sequencer),
-        detector_(detector),
-        waiter_(waiter),
-        host_(host) {}
+                HostOperations& host);
   ~GpuOperations();
   GpuOperations(const GpuOperations&) = delete;
   GpuOperations& operator=(const GpuOperations&) = delete;

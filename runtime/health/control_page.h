@@ -148,6 +148,7 @@ struct GpuRecord {
   std::uint32_t present;  // 0: this rank has no GPU
   std::int32_t device;    // as its process counts them
   std::uint32_t stream_values, multiprocessors;
+  std::uint32_t connections;  // hardware queues that its streams share; 0: each has its own
   std::uint32_t reach_count;
   Uuid uuid;
   Uuid reach[kReach];

@@ -58,6 +58,10 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   std::shared_ptr<WorkState> enqueue(std::function<Status()> f) override;
   std::shared_ptr<WorkState> last() override;
   void after(std::shared_ptr<WorkState> mark) override;
+  /// From now on functions on streams of this device run in the call that enqueues them, once the stream has
+  /// come to its end: a stream that waited for the host would hold up others that share its hardware queue,
+  /// which the host may need. Captured ones run as before.
+  static void run_in_calls(int device);
   /// The thread on which functions of this stream run; and one that waits for marks in it, and so cannot be
   /// the same.
   HostStream& helper() { return thread_of(helper_, "ouro-gpu-host"); }
@@ -68,6 +72,7 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   GpuStream(gpu::Stream, bool owned);
   Status launch(Task*);
   static void run(void* task);
+  static Status call(const std::function<Status()>&);
   HostStream& thread_of(std::unique_ptr<HostStream>&, const char* name);
 
   gpu::Stream stream_;

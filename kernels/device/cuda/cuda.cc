@@ -84,6 +84,7 @@ class Cuda final : public CudaMemory {
           attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device);
       // Memory handles go where event handles go; where both are missing (WSL, Tegra) only this says so.
       mine.ipc = p.unifiedAddressing != 0 && p.ipcEventSupported != 0;
+      mine.connections = connections();
       mine.stream_values = true;  // 32-bit operations: every device of a driver that this runtime accepts
       known = std::move(mine);
     }

@@ -67,7 +67,13 @@ void find(const char* name, Function& function, const std::string& version, std:
 /// whatever lies behind it in its queue, such as the very write that it waits for. Read by the driver when it
 /// starts; no effect if the program has used CUDA before. Set as this library is loaded: later, other threads
 /// may be reading the environment.
-[[maybe_unused]] const int g_queues = ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+const int g_connections = [] {
+  constexpr const char* kName = "CUDA_DEVICE_MAX_CONNECTIONS";
+  (void)::setenv(kName, "32", /*overwrite=*/0);
+  const char* const set = ::getenv(kName);
+  const int many = set ? std::atoi(set) : 0;
+  return many >= 1 && many <= 32 ? many : 8;  // as the driver takes it
+}();
 
 /// The device that was used last: where what belongs to no device runs in a thread that has none current, so
 /// that device 0 gets no context by accident (hundreds of MiB of its memory).
@@ -127,6 +133,8 @@ Driver::Driver() {
   OURO_DRIVER_CALLS(OURO_X)
 #undef OURO_X
 }
+
+int connections() { return g_connections; }
 
 const Driver& driver() {
   static const Driver* one = new Driver;  // never destroyed: streams may outlive static objects

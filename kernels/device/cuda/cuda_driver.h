@@ -57,6 +57,8 @@ struct Driver {
   Driver();
 };
 const Driver& driver();
+/// Hardware queues that the streams of a device share.
+int connections();
 /// For calls that need no context.
 inline Status works() { return driver().why.empty() ? Status{} : unsupported(driver().why); }
 inline CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }

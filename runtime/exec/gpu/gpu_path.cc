@@ -24,6 +24,19 @@ constexpr const char* kReasons[kGpuPaths] = {"alone: a group of one rank",
 
 std::string_view name(GpuPath p) { return kPathNames[static_cast<std::size_t>(p)]; }
 
+bool crowded(const Context& context, int w) {
+  constexpr std::uint32_t kOfARank =
+      4;  // its stream, those for its launches and for failures, one of the user's
+  const GpuRecord& mine = context.members().page(w).gpu;
+  std::uint32_t ranks = 0;
+  for (int v = 0; v < context.size(); ++v) {
+    const bool here = context.members().peer(v).node == context.members().peer(w).node &&
+                      context.members().peer(v).pid == context.members().peer(w).pid;
+    ranks += here && context.members().page(v).gpu.uuid == mine.uuid;
+  }
+  return mine.present && mine.connections > 0 && ranks > 1 && mine.connections < kOfARank * ranks;
+}
+
 GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) {
   GpuTopology t;
   t.ranks = static_cast<int>(world.size());
@@ -35,6 +48,7 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
     const std::uint32_t reach = std::min<std::uint32_t>(a.reach_count, GpuRecord::kReach);
     if (!a.present && t.without < 0) t.without = r;
     t.values &= a.stream_values != 0;
+    t.queues &= !crowded(context, w);
     std::uint32_t share = 0;
     for (const int v : world) {
       const GpuRecord& b = context.members().page(v).gpu;
@@ -62,6 +76,9 @@ GpuPathChooser::GpuPathChooser(GpuTopology t, std::string_view forced) : topolog
 
 const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Choice& choice) const {
   const GpuTopology& t = topology_;
+  if (!t.queues && t.ranks > 1 && path != GpuPath::staged)
+    return "ranks that are threads share too few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS): 4 for each "
+           "rank";
   switch (path) {
     case GpuPath::alone:
       return t.ranks == 1 ? nullptr : "the group has several ranks";
@@ -126,6 +143,8 @@ Result<GpuPath> GpuPathChooser::choose(const Operation& op, const Choice& choice
   const auto say = [&](GpuPath p) {
     if (!why) return p;
     *why = kReasons[static_cast<std::size_t>(p)];
+    if (p == GpuPath::staged && !t.queues)
+      *why = "staged through the host: ranks that are threads share too few hardware queues";
     if (choice.forced && p == GpuPath::stream)
       *why = fmt::format("stream-ordered {}: asked for by name", flow::name(choice.algorithm));
     else if (choice.forced && p != GpuPath::alone)

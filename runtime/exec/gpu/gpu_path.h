@@ -29,8 +29,12 @@ struct GpuTopology {
   bool values = true;      ///< streams can wait for values
   bool concurrent = true;  ///< ranks on one GPU are of one process: their kernels can run at the same time
   bool apart = true;       ///< each rank has a GPU of its own
+  bool queues = true;      ///< ranks that are threads on one GPU do not crowd its hardware queues
   int channels = 0;        ///< blocks of a rank that fit at the same time
 };
+/// Whether the streams of rank r's process share so few hardware queues of its GPU that one which waits for
+/// another rank of the process may hold up that rank.
+bool crowded(const Context&, int world_rank);
 GpuTopology gpu_topology(const Context&, const std::vector<int>& world_ranks);
 
 /// Decides which path serves an operation; what is forced and cannot serve is an error.

@@ -49,24 +49,24 @@ struct Seat {
 
 /// An all-reduce that one rank enqueues in full before the next, by one thread: whatever a later rank does
 /// that waits for the device waits for ever.
-void expect_in_turn(const std::string& path) {
+void expect_in_turn(const std::string& path, std::size_t ranks = 3) {
   const ForcedPath forced(path);
   Watchdog watchdog;
   InitOptions o;
   o.deadline = 5s;
-  auto contexts = thread_contexts(3, o);
-  std::vector<Seat> seats(3);
-  for (std::size_t r = 0; r < 3; ++r) seats[r].make(contexts[r]);
+  auto contexts = thread_contexts(static_cast<int>(ranks), o);
+  std::vector<Seat> seats(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) seats[r].make(contexts[r]);
   std::vector<Work> works;
-  for (std::size_t r = 0; r < 3; ++r) {
+  for (std::size_t r = 0; r < ranks; ++r) {
     const View v = seats[r].data.view();
     auto w = all_reduce(contexts[r].world(), v, v, ReduceOp::sum, seats[r].stream);
     ASSERT_TRUE(w.ok()) << "rank " << r << ": " << w.status().message();
     works.push_back(*w);
   }
   for (const Work& w : works) EXPECT_TRUE(w.wait().ok()) << w.wait().message();
-  for (std::size_t r = 0; r < 3; ++r) {
-    EXPECT_EQ(seats[r].data.expect(3), "");
+  for (std::size_t r = 0; r < ranks; ++r) {
+    EXPECT_EQ(seats[r].data.expect(static_cast<float>(ranks)), "");
     EXPECT_EQ(only_ran(contexts[r].world(), path), "");
   }
 }
@@ -213,6 +213,47 @@ TEST_F(Harsh, DefaultStreamsOfThreadsAreSeveral) {
     fake.delay(gpu::FakeOp::copy, std::chrono::milliseconds(0));
     EXPECT_EQ(twice.expect(1), "") << "it did not wait for what the other thread had enqueued";
   }).join();
+}
+
+/// As Megatron's users have it: all streams share one queue, where whatever waits for another rank holds up
+/// that rank. Collectives, messages and functions then run in their calls.
+TEST_F(Harsh, RanksThatAreThreadsShareOneHardwareQueue) {
+  install({.multiprocessors = 16, .harsh = {.connections = 1}});
+  Watchdog watchdog;
+  InitOptions o;
+  o.deadline = 5s;
+  auto contexts = thread_contexts(2, o);
+  on_threads(2, [&](int rank) {
+    Context& c = contexts[static_cast<std::size_t>(rank)];
+    Seat seat;
+    seat.make(c);
+    const View v = seat.data.view();
+    auto why = c.world().explain(Collective::all_reduce, kCount, DType::f32, ReduceOp::sum, Numerics::inherit,
+                                 c.device());
+    ASSERT_TRUE(why.ok());
+    EXPECT_TRUE(has(*why, "too few hardware queues")) << *why;
+    for (int k = 0; k < 3; ++k) {
+      auto w = all_reduce(c.world(), v, v, ReduceOp::sum, seat.stream);
+      ASSERT_TRUE(w.ok()) << w.status().message();
+    }
+    auto moved = rank == 0 ? send(c.world(), v, 1, 0, seat.stream) : recv(c.world(), v, 0, 0, seat.stream);
+    ASSERT_TRUE(moved.ok()) << moved.status().message();
+    std::vector<float> here(10, 1);
+    auto w = all_reduce(c.world(), std::span(here), std::span(here), ReduceOp::sum, seat.stream);
+    ASSERT_TRUE(w.ok()) << w.status().message();
+    EXPECT_TRUE(w->wait().ok()) << w->wait().message();
+    EXPECT_EQ(here[9], 2.0f);
+    EXPECT_TRUE(moved->wait().ok()) << moved->wait().message();
+    EXPECT_EQ(seat.data.expect(8), "");
+    EXPECT_EQ(only_ran(c.world(), "staged"), "");
+    ASSERT_TRUE(barrier(c.world()).ok());
+  });
+}
+
+TEST_F(Harsh, FourHardwareQueuesARankSuffice) {
+  install({.multiprocessors = 16, .harsh = {.connections = 8}});
+  Watchdog watchdog;
+  expect_in_turn("leader", 2);
 }
 
 TEST_F(Harsh, ARankUsesNoDeviceButItsOwn) {

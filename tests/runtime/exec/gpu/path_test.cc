@@ -59,6 +59,14 @@ TEST(GpuPathChoice, FollowsTheGpusOfAllRanks) {
   few.channels = 0;
   EXPECT_EQ(chosen(few, "auto", kSum), "stream");
   EXPECT_EQ(chosen(few, "auto", call(Collective::reduce_scatter, false, Numerics::canonical)), "staged");
+  GpuTopology crowded = one_gpu(4);
+  crowded.queues = false;
+
+  EXPECT_EQ(chosen(crowded, "auto", kSum), "staged");
+  for (const char* path : {"leader", "resident", "stream"})
+    EXPECT_THAT(chosen(crowded, path, kSum), HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS"));
+  crowded.ranks = 1;
+  EXPECT_EQ(chosen(crowded, "auto", kSum), "alone");
   GpuTopology lacking = one_gpu(4);
   lacking.without = 2;
   EXPECT_THAT(chosen(lacking, "auto", kSum), HasSubstr("rank 2 has no GPU"));
