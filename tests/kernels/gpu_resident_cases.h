@@ -65,6 +65,7 @@ struct Case {
   Aliasing aliasing = Aliasing::separate;
   bool packets = false;
   std::size_t shift = 0;  // elements by which buffers are off their alignment, times the rank
+  std::size_t skew = 0;   // bytes by which they are off that of their elements
 };
 
 inline std::string describe(const Case& c) {
@@ -174,7 +175,7 @@ inline void make_buffers(Operation& o, int rank) {
   Buffers& b = o.ranks[static_cast<std::size_t>(rank)];
   const std::size_t in_blocks = input_blocks(c.collective, rank, c.root, n);
   const std::size_t out_blocks = output_blocks(c.collective, rank, c.root, n);
-  const std::size_t shift = c.shift * static_cast<std::size_t>(rank) * elem;
+  const std::size_t shift = c.shift * static_cast<std::size_t>(rank) * elem + c.skew;
   const auto take = [&](Bytes& storage, std::size_t bytes) {
     storage.assign(2 * kGuard + shift + bytes, kUntouched);
     return storage.data() + kGuard + shift;

@@ -61,6 +61,23 @@ TEST_P(Resident, EveryFlow) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Resident, testing::Range(1, 10),
                          [](const auto& p) { return std::to_string(p.param); });
 
+/// Buffers that are not aligned to their elements. Accesses that would fault on a device do so here.
+TEST(ResidentTypes, AnyAddress) {
+  constexpr int kRanks = 3, kChannels = 2;
+  World w(kRanks, kChannels, 2);
+  std::vector<std::unique_ptr<Operation>> operations;
+  for (const Row& row : rows())
+    for (const DType type : {DType::f16, DType::f32, DType::f64, DType::i32})
+      for (const std::size_t skew : {1, 2, 4}) {
+        if (skew >= size_of(type) || row.collective == Collective::barrier) continue;
+        Case c{row.collective, row.algorithm, type, OpKind::sum, 333};
+        c.packets = row.packets;
+        c.skew = skew;
+        operations.push_back(make(w, c, kChannels));
+      }
+  run_and_check(w, operations, kChannels);
+}
+
 /// Every reduction that exists, by every flow that reduces.
 TEST(ResidentTypes, EveryReduction) {
   constexpr int kRanks = 3, kChannels = 2;

@@ -20,6 +20,8 @@ class GpuArrivals {
   GpuArrivals(const GpuArrivals&) = delete;
   GpuArrivals& operator=(const GpuArrivals&) = delete;
 
+  /// Makes the words, once. Others are asked for them.
+  Status open();
   /// Writes this rank's record of its next operation and counts it in. *last: all others have come before,
   /// and their records are of the same operation. Waits for a rank that is 64 operations behind.
   /// Errors: mismatch; invalid, if two ranks are on one stream, where the first would wait for the second.
@@ -43,7 +45,6 @@ class GpuArrivals {
   void set_all(std::uint32_t value);
 
  private:
-  Status open();
   Status compare(const Plan&, std::uint64_t seq, bool capturing) const;
   Status compare_streams() const;
   std::shared_ptr<GpuWords> opened();  ///< for other threads than the one that announces

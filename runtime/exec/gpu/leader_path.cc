@@ -77,16 +77,28 @@ Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   Buffers b;
   OURO_TRY(prepare());
   OURO_TRY(refer(op, capturing, &b));
+  if (b.in_stands || b.out_stands) OURO_TRY(arrivals_.open());
   if (b.in_stands)
-    OURO_TRY(gpu::gpu().copy(reinterpret_cast<void*>(b.in.address), op.in.data, op.read_bytes(team_.rank),
-                             stream.get()));
+    OURO_TRY(copy(reinterpret_cast<void*>(b.in.address), op.in.data, op.read_bytes(team_.rank), stream));
   bool last = false;
   OURO_TRY(arrivals_.announce(plan, seq, stream, capturing, b.in, b.out, &last));
   OURO_TRY(last ? lead(plan, stream, capturing) : follow(stream));
-  if (b.out_stands)
-    OURO_TRY(gpu::gpu().copy(op.out.data, reinterpret_cast<void*>(b.out.address),
-                             op.written_bytes(team_.rank), stream.get()));
-  return {};
+  return b.out_stands
+             ? copy(op.out.data, reinterpret_cast<void*>(b.out.address), op.written_bytes(team_.rank), stream)
+             : Status();
+}
+
+/// By a kernel, which looks at the stop word: a group that fails ends all waits, and what is behind them then
+/// touches no buffer, whose owner may have heard of it.
+Status LeaderPath::copy(void* to, const void* from, std::size_t bytes, GpuStream& stream) {
+  gpu::HopArgs a;
+  a.dtype = DType::u8;
+  a.count = bytes;
+  a.stop = arrivals_.stop_word();
+  a.mine = static_cast<const std::byte*>(from);
+  a.store = static_cast<std::byte*>(to);
+  const gpu::Launch l = gpu::hop(a, team_.multiprocessors());
+  return l.kernel ? gpu::gpu().launch(*l.kernel, l.shape, &a, stream.get()) : Status();
 }
 
 Status LeaderPath::follow(GpuStream& stream) {

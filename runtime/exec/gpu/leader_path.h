@@ -39,6 +39,7 @@ class LeaderPath {
   Status prepare();  ///< what lead() may need: it makes nothing, while the others' streams wait
   Status lead(const Plan&, GpuStream&, bool capturing);
   Status follow(GpuStream&);
+  Status copy(void* to, const void* from, std::size_t bytes, GpuStream&);
   // leader_args.cc
   Status fill(const Plan&, bool capturing, gpu::FusedArgs*);
   Status find_buffers(const Plan&, bool capturing, gpu::FusedArgs*, const std::vector<std::size_t>& in_counts,

@@ -237,5 +237,43 @@ TEST(Unmapping, WaitsForNoOperationAndHappensOnceThereIsNone) {
   ranks.join();
 }
 
+/// A group fails while a rank waits: the wait ends, and what is behind it, a copy out of a stand-in, leaves
+/// the buffer as it was. Its owner may have freed it by then.
+TEST(StandIns, AreNotCopiedFromAfterAFailure) {
+  OURO_NEEDS_PROCESSES();
+  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they can do)";
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(2, [&](int rank, Board& board) {
+    gpu::install(new gpu::FakeGpu({.ipc = false}));
+    auto c = Context::create(options(rank, 2, id));
+    ASSERT_TRUE(c.ok()) << c.status().message();
+    const int both[] = {0, 1};
+    auto g = c->group(both, "fails");
+    ASSERT_TRUE(g.ok());
+    Floats in, out;
+    ASSERT_TRUE(in.make(*c, kCount, From::driver).ok() && out.make(*c, kCount, From::driver).ok());
+    ASSERT_TRUE(in.fill(1).ok() && out.fill(0).ok());
+    ASSERT_TRUE(all_reduce(*g, in.view(), out.view()).ok());
+    EXPECT_EQ(out.expect(2), "");
+    ASSERT_TRUE(out.fill(7).ok());
+    if (rank == 0) {
+      auto s = Stream::create(c->device());
+      auto w = all_reduce(*g, in.view(), out.view(), ReduceOp::sum, *s);
+      ASSERT_TRUE(w.ok()) << w.status().message();
+      board.stage[0] = 1;
+      EXPECT_THAT(w->wait(), Fails(Reason::revoked));
+      EXPECT_FALSE(s->synchronize().ok());
+      EXPECT_EQ(out.expect(7), "");
+    } else {
+      EXPECT_TRUE(eventually([&] { return board.stage[0] == 1; }));
+      g->abort("enough");
+    }
+    EXPECT_TRUE(barrier(c->world()).ok());
+    EXPECT_TRUE(c->close().ok());
+  });
+  ranks.join();
+}
+
 }  // namespace
 }  // namespace ouro::test
