@@ -89,7 +89,8 @@ struct Kernel {
   const void* device = nullptr;  ///< nullptr in builds without a CUDA compiler
   void (*host)(const void* args, int block, int blocks) = nullptr;
   std::size_t arg_bytes = 0;
-  /// Its blocks wait for each other or for another rank's: all must be resident at once.
+  /// Its blocks wait for each other or for another rank's: all must be resident at once, which
+  /// resident_blocks tells ahead. It is launched with the highest priority.
   bool spins = false;
 };
 struct Shape {

@@ -108,13 +108,14 @@ bool has_resident(Collective, flow::Algorithm);
 /// The largest region, in bytes, that all_reduce can carry by packets over so many channels.
 std::uint64_t resident_packet_limit(const ResidentLayout&, int channels);
 
-/// The kernel for these arguments and its shape: a block a channel. Any alignment of elements; in place
+/// The kernel for these arguments and its shape: a block a channel. Buffers at any address; in place
 /// exactly or not at all (gather and scatter: the root's own block may also lie where block 0 does).
 /// Reductions of flows that are canonical have the bits of kernels::fold. Errors: `unsupported` for line and
 /// pull flows, for an algorithm that the collective lacks and for more elements than a launch can number;
 /// `invalid` for arguments that break a rule.
 Result<Launch> resident(const ResidentArgs&);
 
+inline constexpr int kResidentThreads = 512;  ///< of a block, at most: what the registers are planned for
 /// For preloading and for reports.
 std::span<const Kernel* const> resident_kernels();
 

@@ -91,8 +91,6 @@ enum class ResidentKernel : std::uint8_t {
   OURO_RESIDENT_KERNELS(OURO_X)
 #undef OURO_X
 };
-/// Threads of a block, at most: what the registers are planned for.
-inline constexpr int kResidentThreads = 512;
 
 /// The device entry; nullptr in a build without a CUDA compiler.
 const void* resident_entry(ResidentKernel);

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -14,6 +16,7 @@
 
 #include "kernels/device/cuda/cuda_driver.h"
 #include "kernels/device/cuda/cuda_memory.h"
+#include "kernels/device/cuda/cuda_terms.h"
 
 namespace ouro::gpu {
 namespace {
@@ -29,13 +32,6 @@ Result<bool> done(cudaError_t error, const char* call) {
 cudaStream_t native(Stream s) { return static_cast<cudaStream_t>(s.handle); }
 cudaEvent_t native(Event e) { return static_cast<cudaEvent_t>(e.handle); }
 cudaGraphExec_t native(Graph g) { return static_cast<cudaGraphExec_t>(g.handle); }
-
-bool attribute(CUdevice_attribute which, int device) {
-  CUdevice handle = 0;
-  int value = 0;
-  return driver().cuDeviceGet(&handle, device) == CUDA_SUCCESS &&
-         driver().cuDeviceGetAttribute(&value, which, handle) == CUDA_SUCCESS && value != 0;
-}
 
 /// Makes no context.
 Result<Uuid> uuid_of(int device) {
@@ -224,15 +220,13 @@ class Cuda final : public CudaMemory {
     if (k.device == nullptr) return no_kernel(k);
     if (shape.blocks < 1 || shape.threads < 1)
       return invalid(fmt::format("kernel {}: {} blocks of {} threads", k.name, shape.blocks, shape.threads));
-    cudaLaunchAttribute cooperative = {};
-    cooperative.id = cudaLaunchAttributeCooperative;
-    cooperative.val.cooperative = 1;  // refused if its blocks cannot all be resident on an idle device
+    LaunchTerms terms = launch_terms(k, k.spins ? high_priority(s.device) : 0);
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
     config.blockDim = dim3(static_cast<unsigned>(shape.threads));
     config.stream = native(s);
-    config.attrs = &cooperative;
-    config.numAttrs = k.spins ? 1 : 0;
+    config.attrs = &terms.attribute;
+    config.numAttrs = terms.count;
     void* parameters[] = {const_cast<void*>(args)};
     if (const cudaError_t error = cudaLaunchKernelExC(&config, k.device, parameters); error != cudaSuccess)
       return failed(error, "cudaLaunchKernelExC",
@@ -310,6 +304,18 @@ class Cuda final : public CudaMemory {
   }
 
  private:
+  /// Asked once; 0, the lowest, where the device does not say.
+  int high_priority(int device) {
+    std::atomic<int>& known = high_[static_cast<std::size_t>(device)];
+    int high = known.load(std::memory_order_relaxed);
+    if (high == 0) {
+      const auto p = properties(device);
+      known.store(high = p.ok() ? p->high_priority : 0, std::memory_order_relaxed);
+    }
+    return high;
+  }
+
+  std::array<std::atomic<int>, kMaxDevices> high_{};  // priorities are below 0; 0: not asked yet
   std::mutex properties_mutex_;
   std::vector<std::optional<Properties>> properties_;
 };

@@ -134,6 +134,13 @@ Driver::Driver() {
 #undef OURO_X
 }
 
+bool attribute(CUdevice_attribute which, int device) {
+  CUdevice handle = 0;
+  int value = 0;
+  return driver().cuDeviceGet(&handle, device) == CUDA_SUCCESS &&
+         driver().cuDeviceGetAttribute(&value, which, handle) == CUDA_SUCCESS && value != 0;
+}
+
 int connections() { return g_connections; }
 
 const Driver& driver() {

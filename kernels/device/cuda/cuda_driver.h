@@ -57,6 +57,8 @@ struct Driver {
   Driver();
 };
 const Driver& driver();
+/// Whether a device has something.
+bool attribute(CUdevice_attribute, int device);
 /// Hardware queues that the streams of a device share.
 int connections();
 /// For calls that need no context.

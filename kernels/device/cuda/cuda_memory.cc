@@ -12,19 +12,12 @@
 #include <vector>
 
 #include "kernels/device/cuda/cuda_driver.h"
+#include "kernels/device/cuda/cuda_terms.h"
 
 namespace ouro::gpu {
 namespace {
 
 Status no_bytes() { return invalid("an allocation of 0 bytes"); }
-
-CUmemAllocationProp shareable_on(int device) {
-  CUmemAllocationProp p = {};
-  p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  p.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-  return p;
-}
 
 /// Undoes what was done so far when map() or its caller fails.
 Status unmap(const Region& r, bool mapped) {
@@ -80,7 +73,8 @@ Result<Region> CudaMemory::alloc_shareable(int device, std::size_t bytes) {
   OURO_ON(device);
   if (bytes == 0) return no_bytes();
   const Relaxed relaxed;
-  const CUmemAllocationProp kind = shareable_on(device);
+  const CUmemAllocationProp kind =
+      shareable_terms(device, attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device));
   std::size_t grain = 0;
   OURO_DRIVER(cuMemGetAllocationGranularity, &grain, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
   Region r{.device = device, .bytes = (bytes + grain - 1) / grain * grain};

@@ -93,6 +93,14 @@ Status ResidentPath::open() {
   auto layout = gpu::resident_layout(sizes(team_.size));
   if (!layout.ok()) return layout.status();
   a->layout = *layout;
+  for (const gpu::Kernel* k : gpu::resident_kernels()) {
+    const auto fit = gpu::gpu().resident_blocks(*k, gpu::kResidentThreads, team_.device);
+    if (!fit.ok() && fit.status().reason() != Reason::unsupported)
+      return fit.status();  // no code: at its launch
+    if (fit.ok() && *fit < topology_.channels)
+      return {Reason::resource, fmt::format("kernel {} spins, and of its {} blocks only {} fit on the device",
+                                            k->name, topology_.channels, *fit)};
+  }
   constexpr std::size_t kLineBytes = 128;
   OURO_ASSIGN(a->pinned, take_pinned(2 * kLineBytes));
   std::memset(a->pinned.get(), 0, 2 * kLineBytes);

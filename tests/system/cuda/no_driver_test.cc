@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "kernels/device/cuda/cuda_gpu.h"
+#include "kernels/device/cuda/cuda_terms.h"
 
 namespace ouro::gpu {
 namespace {
@@ -35,6 +36,23 @@ TEST_F(NoDriver, SaysWhyThereIsNothing) {
 
 TEST_F(NoDriver, QueuesAreSetBeforeTheFirstCall) {
   ASSERT_NE(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), nullptr);
+}
+
+/// Cooperative grids may exclude each other, and wait until all of their blocks fit at once.
+TEST(CudaTerms, WhatSpinsIsLaunchedAheadOfOthersButNotCooperatively) {
+  const LaunchTerms spins = launch_terms({.name = "spins", .spins = true}, -5);
+  ASSERT_EQ(spins.count, 1u);
+  EXPECT_EQ(spins.attribute.id, cudaLaunchAttributePriority);
+  EXPECT_EQ(spins.attribute.val.priority, -5);
+  EXPECT_EQ(launch_terms({.name = "ends"}, -5).count, 0u);
+}
+
+TEST(CudaTerms, NetworkInterfacesMayReachSharedMemory) {
+  const CUmemAllocationProp p = shareable_terms(3, true);
+  EXPECT_EQ(p.allocFlags.gpuDirectRDMACapable, 1);
+  EXPECT_EQ(p.location.id, 3);
+  EXPECT_EQ(p.requestedHandleTypes, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  EXPECT_EQ(shareable_terms(3, false).allocFlags.gpuDirectRDMACapable, 0) << "the driver would refuse it";
 }
 
 TEST_F(NoDriver, EveryCallIsUnsupported) {

@@ -1,0 +1,38 @@
+// What CUDA is asked for when a kernel is launched or memory is made, as values that tests see without a
+// device. Used by cuda.cc and cuda_memory.cc.
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "kernels/device/gpu.h"
+
+namespace ouro::gpu {
+
+/// Attributes of a launch; `high`: the highest priority of the device's streams. What spins is launched ahead
+/// of other kernels, but not cooperatively: a cooperative grid starts when all of its blocks fit at once,
+/// which kernels of the user may prevent for as long as they like, and nothing says that two such grids run
+/// at the same time, as those of two ranks must. That all blocks fit on an idle device is seen to before.
+struct LaunchTerms {
+  cudaLaunchAttribute attribute = {};
+  unsigned count = 0;
+};
+inline LaunchTerms launch_terms(const Kernel& kernel, int high) {
+  LaunchTerms t;
+  if (!kernel.spins) return t;
+  t.attribute.id = cudaLaunchAttributePriority;
+  t.attribute.val.priority = high;
+  t.count = 1;
+  return t;
+}
+
+/// Memory that other processes can map; `rdma`: whether the device lets network interfaces reach such memory.
+inline CUmemAllocationProp shareable_terms(int device, bool rdma) {
+  CUmemAllocationProp p = {};
+  p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  p.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  p.allocFlags.gpuDirectRDMACapable = rdma ? 1 : 0;
+  return p;
+}
+
+}  // namespace ouro::gpu
