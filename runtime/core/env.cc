@@ -33,6 +33,9 @@ namespace env {
 namespace {
 
 constexpr std::string_view kSecret = "OURO_SECRET", kDefault = "default", kEnvironment = "environment";
+// Read by the Python package and by tests, not here: no typing errors.
+constexpr std::string_view kElsewhere[] = {"OURO_BUILD_DIR", "OURO_HOME", "OURO_TORCH_AS", "OURO_TORCH_CACHE",
+                                           "OURO_TORCH_ENV"};
 
 struct Value {
   std::string text;
@@ -318,7 +321,9 @@ std::string_view nearest(std::string_view unknown) {
 std::vector<std::string> complaints() {
   std::vector<std::string> lines = files().complaints;
   for (const auto& [key, value] : process_environment()) {
-    if (key.starts_with("OURO_") && find(key) == nullptr) lines.push_back(unknown_name(key));
+    const bool elsewhere =
+        std::find(std::begin(kElsewhere), std::end(kElsewhere), key) != std::end(kElsewhere);
+    if (key.starts_with("OURO_") && find(key) == nullptr && !elsewhere) lines.push_back(unknown_name(key));
   }
   return lines;
 }

@@ -55,6 +55,7 @@ ALLOWED = {
                             "kernels/host"},
     "api/train/layout": {"api/include", "api/train/common"},
     "api/nccl": {"api/include", "api/src", "kernels/arith", "kernels/device", "transport/wire", "runtime/network"},
+    "api/python/ouro/torch/adapter": {"api/include"},
     "api/examples": {"api/include"},
 }
 INNERMOST = sorted(ALLOWED, key=len, reverse=True)
@@ -63,7 +64,7 @@ OUTSIDE = ("tests", "bench", "tools")  # include anything, are included by thems
 SHARED_TOOLS = ("tools/chart", "tools/cli", "tools/measure", "tools/models", "tools/run")
 PUBLIC = pathlib.PurePosixPath("api/include/ouro")
 PUBLIC_OWN = {"runtime/core/status.h", "runtime/core/types.h"}
-USERS = ("api/train/", "api/examples")  # rooms of users of the interface: what is public, and no more of the core
+USERS = ("api/train/", "api/examples", "api/python/")  # rooms of users of the interface: what is public, and no more of the core
 CUDA_HEADERS = ("cuda", "nv/", "cub/", "thrust/", "cooperative_groups", "nvtx3/", "driver_types", "vector_types")
 
 

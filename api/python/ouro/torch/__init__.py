@@ -1,0 +1,76 @@
+"""The backend `ouro` of torch.distributed, for tensors on CPUs and on GPUs.
+
+    torch.distributed.init_process_group("ouro")
+
+An installed package needs no import for that: PyTorch finds it by its entry point. `import ouro.torch` registers it, too.
+OURO_TORCH_AS=gloo (or nccl, or several with commas), or stand_in("gloo"), makes ouro carry the groups of that name.
+
+The adapter to PyTorch is compiled when a group is first made (see ouro.torch.build), once for each version of PyTorch.
+"""
+import os
+
+_as = {}  # names of others for which ouro stands in, and what they were before
+
+
+def _creator(name):
+    def create(options, backend_options=None):
+        from ouro.torch import rendezvous
+
+        return rendezvous.create(options, backend_options, name)
+    return create
+
+
+def register():
+    """Registers the backend, and what OURO_TORCH_AS says. Again: nothing happens."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    if "OURO" not in dist.Backend._plugins:
+        dist.Backend.register_backend("ouro", _creator("ouro"), extended_api=True, devices=["cpu", "cuda"])
+    for name in filter(None, os.environ.get("OURO_TORCH_AS", "").split(",")):
+        stand_in(name.strip())
+
+
+def autoload():
+    """For PyTorch, which calls it while it is imported. It never raises: `import torch` would fail."""
+    try:
+        register()
+    except Exception as e:  # noqa: BLE001
+        import warnings
+
+        warnings.warn(f"ouro.torch could not register its backend: {e}", stacklevel=1)
+
+
+def stand_in(name):
+    """From now on ouro carries the groups of this name, such as "gloo", that are made in this process.
+
+    torch.distributed goes on saying `name`; carrier() tells who carries. All ranks must do so. Raises ValueError for a name
+    that PyTorch does not have.
+    """
+    import torch.distributed as dist
+
+    plugin = dist.Backend._plugins
+    key = name.upper()
+    if name.lower() not in dist.Backend.backend_list:
+        raise ValueError(f"ouro.torch: no backend {name!r} for which to stand in; there are {', '.join(dist.Backend.backend_list)}")
+    if key in _as or name.lower() == "ouro":
+        return
+    _as[key] = plugin.get(key)
+    plugin[key] = dist.Backend._BackendPlugin(_creator(name.lower()), True)
+
+
+def carrier(group=None, device=None):
+    """Who carries a process group (None: the default one) for a device: "ouro", or the name that PyTorch has."""
+    import torch
+    import torch.distributed as dist
+
+    from ouro.torch import build
+
+    group = group or dist.group.WORLD
+    backend = group._get_backend(torch.device(device) if device else group._device_types[0])
+    backend = getattr(backend, "wrapped_pg", backend)
+    return "ouro" if build.adapter().carries(backend) else backend.name()
+
+
+register()

@@ -1,0 +1,160 @@
+// The life of the backend: how operations run, time-outs, the end. See backend.h.
+#include "backend.h"
+
+#include <pybind11/pybind11.h>
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace ouro::adapter {
+namespace {
+
+thread_local const Backend* running_for = nullptr;  // whose stream's thread this is
+
+/// A call of PyTorch that has a time-out of its own: the shorter of that and the group's.
+std::optional<Milliseconds> limit_of(std::chrono::milliseconds timeout, std::chrono::milliseconds of_group,
+                                     const Group& group) {
+  const auto wanted = timeout.count() > 0 ? timeout : of_group;
+  return wanted.count() > 0 && wanted < group.deadline() ? std::optional<Milliseconds>(wanted) : std::nullopt;
+}
+
+void raise(const Status& s) {
+  if (!s.ok()) std::rethrow_exception(exception_of(s));
+}
+
+}  // namespace
+
+Backend::Backend(std::shared_ptr<Job> job, Group group, c10::intrusive_ptr<Options> options, std::string name)
+    : c10d::Backend(group.rank(), group.size()),
+      job_(std::move(job)),
+      group_(std::move(group)),
+      options_(std::move(options)),
+      name_(std::move(name)) {
+  init();
+}
+
+Backend::~Backend() {
+  // What is in flight ends as revoked. Its callbacks may want Python, whose lock this thread may hold.
+  std::optional<pybind11::gil_scoped_release> unlocked;
+  if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+  if (pending_ > 0 || messages_ > 0) group_.abort("its process group was destroyed");
+  stream_ = {};
+  lanes_.reset();
+}
+
+c10::intrusive_ptr<Work> Backend::make_work(const Call& c) {
+  return c10::make_intrusive<Work>(rank_, c.op, c10::str(name_, ":", c.name), c.inputs, c.outputs, group_,
+                                   ++seq_, limit_of(c.timeout, options_->timeout, group_));
+}
+
+Backend::WorkPtr Backend::start(Call call, Body body) {
+  const Tensors& any = call.inputs.empty() ? call.outputs : call.inputs;
+  if (!any.empty() && any.front().is_cuda()) return start_on_device(std::move(call), body);
+  auto work = make_work(call);
+  const bool limited = limit_of(call.timeout, options_->timeout, group_).has_value();
+  std::unique_lock lock(mutex_);
+  if (running_for == this || (!call.async && !limited && pending_ == 0 && !coalescing_)) {
+    lock.unlock();
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    work->complete(body(Stream{}));
+    return work;
+  }
+  if (!stream_.valid()) {
+    auto made = Stream::create(Priority::normal, "torch");
+    raise(made.status());
+    stream_ = *made;
+  }
+  ++pending_;
+  if (coalescing_) coalesced_.push_back(work);
+  (void)stream_.run([this, work, body = std::move(body)]() -> Status {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    running_for = this;
+    const Status s = body(Stream{});
+    --pending_;
+    work->complete(s);
+    return {};  // told by the work
+  });
+  return work;
+}
+
+Backend::WorkPtr Backend::start_on_device(Call call, const Body& body) {
+  const Tensors& any = call.inputs.empty() ? call.outputs : call.inputs;
+  const c10::Device device = any.front().device();
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const c10::Stream current = guard.getStream(device);
+  auto work = make_work(call);
+  const at::AutoDispatchBelowADInplaceOrView plain;
+  auto over = Stream::cuda(current.native_handle(), device.index());
+  raise(over.status());
+  work->complete(body(*over));
+  return work;
+}
+
+void Backend::startCoalescing() {
+  const std::lock_guard lock(mutex_);
+  coalescing_ = true;
+  coalesced_.clear();
+}
+
+Backend::WorkPtr Backend::endCoalescing() {
+  std::vector<WorkPtr> works;
+  {
+    const std::lock_guard lock(mutex_);
+    coalescing_ = false;
+    works.swap(coalesced_);
+  }
+  Tensors outputs;
+  auto all = c10::make_intrusive<Work>(rank_, c10d::OpType::COALESCED, name_ + ":coalesced", Tensors{},
+                                       Tensors{}, group_, seq_.load(), std::nullopt);
+  struct State {
+    std::atomic<std::size_t> left;
+    std::mutex mutex;
+    Status first;
+  };
+  auto state = std::make_shared<State>();
+  state->left = works.size();
+  if (works.empty()) all->complete({});
+  for (const WorkPtr& w : works)
+    static_cast<Work&>(*w).then([state, all](const Status& s) {
+      {
+        const std::lock_guard lock(state->mutex);
+        if (state->first.ok()) state->first = s;
+      }
+      if (--state->left == 0) all->complete(state->first);
+    });
+  return all;
+}
+
+c10d::ErrorType Backend::getError() {
+  const Status s = group_.status();
+  if (s.ok()) return c10d::ErrorType::SUCCESS;
+  if (s.code() == Code::timeout) return c10d::ErrorType::TIMEOUT;
+  return s.code() == Code::peer_lost ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::COMM_ERROR;
+}
+
+void Backend::abort() {
+  group_.abort("abort of its process group");
+  if (monitor_.valid()) monitor_.abort("abort of its process group");
+}
+
+void Backend::shutdown() {
+  if (stream_.valid()) (void)stream_.synchronize();
+  if (job_.use_count() == 1) (void)job_->context.close();
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::Store>&,
+                                                 const std::vector<int>& ranks,
+                                                 const c10::intrusive_ptr<Options>& options) {
+  std::vector<int> world;
+  for (const int r : ranks) {
+    TORCH_CHECK_VALUE(r >= 0 && r < size_, "ouro: split: rank ", r, " of a group of ", size_);
+    world.push_back(group_.ranks()[static_cast<std::size_t>(r)]);
+  }
+  auto made = job_->context.group(world, options->group_name, {.deadline = options->timeout});
+  raise(made.status());
+  auto own = options->clone();
+  return c10::make_intrusive<Backend>(job_, *made, std::move(own), name_);
+}
+
+}  // namespace ouro::adapter

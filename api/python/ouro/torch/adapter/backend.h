@@ -1,0 +1,147 @@
+// The backend of torch.distributed: c10d's operations as operations of a group of ouro. Used by module.cc.
+#pragma once
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lanes.h"
+#include "ouro/ouro.hpp"
+#include "work.h"
+
+namespace ouro::adapter {
+
+/// The job of a group that init_process_group or new_group has made. Groups split off share it; it is left
+/// with the last.
+struct Job {
+  explicit Job(Context c) : context(std::move(c)) {}
+  Context context;
+};
+
+class Backend final : public c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensor = at::Tensor;
+  using Tensors = std::vector<at::Tensor>;
+  using Lists = std::vector<std::vector<at::Tensor>>;
+
+  /// `name`: whose groups these are in PyTorch: "ouro", or the backend for which it stands in.
+  Backend(std::shared_ptr<Job>, Group, c10::intrusive_ptr<Options>, std::string name);
+  ~Backend() override;
+
+  const std::string getBackendName() const override { return "ouro"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+  void setTimeout(std::chrono::milliseconds t) override { options_->timeout = t; }
+  void setSequenceNumberForGroup() override {}
+  std::uint64_t getSequenceNumberForGroup() override { return seq_; }
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>&,
+                                          const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>&) override;
+
+  WorkPtr broadcast(Tensors&, const c10d::BroadcastOptions&) override;
+  WorkPtr allreduce(Tensors&, const c10d::AllreduceOptions&) override;
+  WorkPtr allreduce_coalesced(Tensors&, const c10d::AllreduceCoalescedOptions&) override;
+  WorkPtr reduce(Tensors&, const c10d::ReduceOptions&) override;
+  WorkPtr allgather(Lists&, Tensors&, const c10d::AllgatherOptions&) override;
+  WorkPtr allgather_coalesced(Lists&, Tensors&, const c10d::AllgatherOptions&) override;
+  WorkPtr gather(Lists&, Tensors&, const c10d::GatherOptions&) override;
+  WorkPtr scatter(Tensors&, Lists&, const c10d::ScatterOptions&) override;
+  WorkPtr reduce_scatter(Tensors&, Lists&, const c10d::ReduceScatterOptions&) override;
+  WorkPtr alltoall(Tensors&, Tensors&, const c10d::AllToAllOptions&) override;
+  WorkPtr barrier(const c10d::BarrierOptions&) override;
+  void monitoredBarrier(const c10d::BarrierOptions&, bool wait_all_ranks) override;
+  WorkPtr send(Tensors&, int to, int tag) override;
+  WorkPtr recv(Tensors&, int from, int tag) override;
+  WorkPtr recvAnysource(Tensors&, int tag) override;
+
+  // Since 2.15 under the first of each two names, before under the second.
+  WorkPtr gathered(Tensors outputs, Tensors inputs, const c10d::AllgatherOptions&, c10d::OpType);
+  WorkPtr scattered(Tensors outputs, Tensors inputs, const c10d::ReduceScatterOptions&, c10d::OpType);
+  WorkPtr exchanged(Tensor& out, Tensor& in, const std::vector<std::int64_t>& out_sizes,
+                    const std::vector<std::int64_t>& in_sizes, const c10d::AllToAllOptions&);
+#ifdef C10D_BACKEND_HAS_HOOKS  // 2.15
+  WorkPtr all_gather_single(Tensor& out, Tensor& in, const c10d::AllgatherOptions& o) override {
+    return gathered({out}, {in}, o, c10d::OpType::_ALLGATHER_BASE);
+  }
+  WorkPtr all_gather_single_coalesced(Tensors& out, Tensors& in, const c10d::AllgatherOptions& o) override {
+    return gathered(out, in, o, c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED);
+  }
+  WorkPtr reduce_scatter_single(Tensor& out, Tensor& in, const c10d::ReduceScatterOptions& o) override {
+    return scattered({out}, {in}, o, c10d::OpType::_REDUCE_SCATTER_BASE);
+  }
+  WorkPtr reduce_scatter_single_coalesced(Tensors& out, Tensors& in,
+                                          const c10d::ReduceScatterOptions& o) override {
+    return scattered(out, in, o, c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED);
+  }
+  WorkPtr all_to_all_single(Tensor& out, Tensor& in, std::vector<std::int64_t>& out_sizes,
+                            std::vector<std::int64_t>& in_sizes, const c10d::AllToAllOptions& o) override {
+    return exchanged(out, in, out_sizes, in_sizes, o);
+  }
+  WorkPtr gather_single(Tensor& out, Tensor& in, const c10d::GatherOptions&) override;
+#endif
+  WorkPtr _allgather_base(Tensor& out, Tensor& in, const c10d::AllgatherOptions& o) override {
+    return gathered({out}, {in}, o, c10d::OpType::_ALLGATHER_BASE);
+  }
+  WorkPtr allgather_into_tensor_coalesced(Tensors& out, Tensors& in,
+                                          const c10d::AllgatherOptions& o) override {
+    return gathered(out, in, o, c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED);
+  }
+  WorkPtr _reduce_scatter_base(Tensor& out, Tensor& in, const c10d::ReduceScatterOptions& o) override {
+    return scattered({out}, {in}, o, c10d::OpType::_REDUCE_SCATTER_BASE);
+  }
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& out, Tensors& in,
+                                          const c10d::ReduceScatterOptions& o) override {
+    return scattered(out, in, o, c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED);
+  }
+  WorkPtr alltoall_base(Tensor& out, Tensor& in, std::vector<std::int64_t>& out_sizes,
+                        std::vector<std::int64_t>& in_sizes, const c10d::AllToAllOptions& o) override {
+    return exchanged(out, in, out_sizes, in_sizes, o);
+  }
+
+ private:
+  /// What an operation does, over this stream; over none in the thread that calls it.
+  using Body = std::function<Status(const Stream&)>;
+  /// What c10d says about a call.
+  struct Call {
+    c10d::OpType op;
+    const char* name;
+    Tensors inputs, outputs;
+    std::chrono::milliseconds timeout;
+    bool async;
+  };
+  c10::intrusive_ptr<Work> make_work(const Call&);
+  WorkPtr start(Call, Body);                   ///< a collective, in the order of calls
+  WorkPtr start_on_device(Call, const Body&);  ///< the same, of tensors on a GPU
+  WorkPtr message(Call, const Lanes::Lane&, std::function<Status(const Stream&, Work&)>);
+  WorkPtr receive(Tensors&, int from, int tag, c10d::OpType, const char* name);
+  Group monitor();  ///< for the messages of monitoredBarrier
+  WorkPtr all_reduced(const char* name, c10d::OpType, Tensors, const c10d::AllreduceOptions&);
+  std::size_t ranks() const { return static_cast<std::size_t>(size_); }
+
+  std::shared_ptr<Job> job_;
+  Group group_, monitor_;
+  c10::intrusive_ptr<Options> options_;
+  std::string name_;
+  Stream stream_;     ///< made when first used
+  std::mutex mutex_;  ///< of what follows, and of submission
+  std::vector<WorkPtr> coalesced_;
+  bool coalescing_ = false;
+  std::atomic<int> pending_{0};   ///< on stream_
+  std::atomic<int> messages_{0};  ///< in lanes_
+  std::atomic<std::uint64_t> seq_{0};
+  std::unique_ptr<Lanes> lanes_ = std::make_unique<Lanes>();  ///< ends before the group does
+};
+
+}  // namespace ouro::adapter

@@ -1,0 +1,138 @@
+// Messages between two ranks, and the monitored barrier, which is made of them. See backend.h.
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "backend.h"
+#include "tensors.h"
+
+namespace ouro::adapter {
+namespace {
+
+constexpr int kReport = 1, kGo = 2;  // tags of the monitored barrier
+
+std::string list(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int r : ranks) text += c10::str(text.empty() ? "" : ", ", r);
+  return text;
+}
+
+}  // namespace
+
+Backend::WorkPtr Backend::message(Call call, const Lanes::Lane& lane,
+                                  std::function<Status(const Stream&, Work&)> body) {
+  const Tensors& any = call.inputs.empty() ? call.outputs : call.inputs;
+  auto work = make_work(call);
+  if (any.front().is_cuda()) {
+    const c10::Device device = any.front().device();
+    auto over = Stream::cuda(c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle(),
+                             device.index());
+    if (!over.ok()) std::rethrow_exception(exception_of(over.status()));
+    work->complete(body(*over, *work));
+    return work;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (coalescing_) coalesced_.push_back(work);
+  }
+  ++messages_;
+  const Status added = lanes_->add(lane, [this, work, body = std::move(body)] {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const Status s = body(Stream{}, *work);
+    --messages_;
+    work->complete(s);
+  });
+  if (!added.ok()) {
+    --messages_;
+    work->complete(added);
+  }
+  return work;
+}
+
+Backend::WorkPtr Backend::send(Tensors& tensors, int to, int tag) {
+  const at::Tensor t = only("send", tensors);
+  check("send", tensors);
+  TORCH_CHECK_VALUE(to >= 0 && to < size_ && tag >= 0, "ouro: send: to rank ", to, " of a group of ", size_,
+                    ", with tag ", tag);
+  return message({c10d::OpType::SEND, "send", tensors, {}, {}, true}, {false, to, tag},
+                 [this, t, to, tag](const Stream& s, Work&) -> Status {
+                   const at::Tensor from = to_read(t);
+                   const CView bytes(from.data_ptr(), from.nbytes(), DType::u8, view(from).device);
+                   return s.valid() ? ouro::send(group_, bytes, to, tag, s).status()
+                                    : ouro::send(group_, bytes, to, tag);
+                 });
+}
+
+Backend::WorkPtr Backend::receive(Tensors& tensors, int from, int tag, c10d::OpType type, const char* name) {
+  const at::Tensor t = only(name, tensors);
+  check(name, tensors);
+  TORCH_CHECK_VALUE(from >= kAnySource && from < size_ && tag >= 0, "ouro: ", name, ": from rank ", from,
+                    " of a group of ", size_, ", with tag ", tag);
+  return message({type, name, {}, tensors, {}, true}, {true, from, tag},
+                 [this, t, from, tag](const Stream& s, Work& work) -> Status {
+                   const Target target(t);
+                   const View bytes(target.flat().data_ptr(), target.flat().nbytes(), DType::u8,
+                                    view(target.flat()).device);
+                   const RecvOptions exact{.exact = true};
+                   if (s.valid()) return ouro::recv(group_, bytes, from, tag, s, exact).status();
+                   const Result<Received> received = ouro::recv(group_, bytes, from, tag, exact);
+                   OURO_TRY(received.status());
+                   work.received_from(received->source);
+                   target.store();
+                   return {};
+                 });
+}
+
+Backend::WorkPtr Backend::recv(Tensors& tensors, int from, int tag) {
+  TORCH_CHECK_VALUE(from >= 0, "ouro: recv: from rank ", from);
+  return receive(tensors, from, tag, c10d::OpType::RECV, "recv");
+}
+
+Backend::WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
+  return receive(tensors, kAnySource, tag, c10d::OpType::RECVANYSOURCE, "recvAnySource");
+}
+
+Group Backend::monitor() {
+  const std::lock_guard lock(mutex_);
+  if (!monitor_.valid()) {
+    auto made = job_->context.group(group_.ranks(), "monitored_barrier " + group_.name(),
+                                    {.deadline = options_->timeout});
+    if (!made.ok()) std::rethrow_exception(exception_of(made.status()));
+    monitor_ = *made;
+  }
+  return monitor_;
+}
+
+void Backend::monitoredBarrier(const c10d::BarrierOptions& o, bool wait_all_ranks) {
+  const auto limit = o.timeout.count() > 0 ? o.timeout : options_->timeout;
+  Group group = monitor();
+  std::uint64_t turn = ++seq_;
+  const auto fail = [&](const std::string& who) {
+    C10_THROW_ERROR(DistBackendError, c10::str("ouro: [Rank ", rank_, "]: ", who,
+                                               " failed to pass monitoredBarrier in ", limit.count(), " ms"));
+  };
+  const auto take = [&](int from, int tag, std::chrono::milliseconds left) {
+    std::uint64_t theirs = 0;
+    return ouro::recv(group, std::span(&theirs, 1), from, tag, std::max(left, std::chrono::milliseconds(1)))
+        .status();
+  };
+  if (rank_ != 0) {
+    Status s = ouro::send(group, std::span(&turn, 1), 0, kReport);
+    if (s.ok()) s = take(0, kGo, limit);
+    if (!s.ok()) fail(c10::str("rank 0 (", s.message(), ")"));
+    return;
+  }
+  const auto until = std::chrono::steady_clock::now() + limit;
+  std::vector<int> missing;
+  for (int r = 1; r < size_; ++r) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    if (take(r, kReport, left).ok()) continue;
+    missing.push_back(r);
+    if (!wait_all_ranks) break;
+  }
+  if (!missing.empty()) fail(c10::str(missing.size() == 1 ? "Rank " : "Ranks ", list(missing)));
+  for (int r = 1; r < size_; ++r)
+    if (const Status s = ouro::send(group, std::span(&turn, 1), r, kGo); !s.ok())
+      std::rethrow_exception(exception_of(s));
+}
+
+}  // namespace ouro::adapter

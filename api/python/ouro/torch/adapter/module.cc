@@ -1,0 +1,60 @@
+// The Python module: makes backends for ouro.torch, which registers them.
+#include <torch/csrc/utils/pybind.h>
+
+#include "backend.h"
+
+namespace ouro::adapter {
+namespace {
+
+/// A failure while a group is made, as PyTorch's exception.
+template <class T>
+T value_of(Result<T> r) {
+  if (!r.ok()) std::rethrow_exception(exception_of(r.status()));
+  return *std::move(r);
+}
+
+pybind11::bytes new_id() {
+  const UniqueId id = value_of(UniqueId::create());
+  return {reinterpret_cast<const char*>(id.bytes), sizeof id.bytes};
+}
+
+c10::intrusive_ptr<c10d::Backend> join(const std::string& id, int rank, int size, int local_rank,
+                                       int local_size, const std::string& host, const std::string& rendezvous,
+                                       std::int64_t timeout_ms, const std::string& group,
+                                       const std::string& name) {
+  InitOptions o;
+  TORCH_CHECK_VALUE(id.size() == sizeof(UniqueId::bytes), "ouro: an id of ", id.size(), " bytes");
+  o.id.emplace();
+  std::copy(id.begin(), id.end(), o.id->bytes);
+  o.rank = rank, o.world_size = size, o.local_rank = local_rank, o.local_size = local_size;
+  o.host_id = host, o.rendezvous = rendezvous;
+  o.join_deadline = o.deadline = Milliseconds(timeout_ms);
+  auto options = c10::make_intrusive<c10d::Backend::Options>("ouro", Milliseconds(timeout_ms));
+  options->group_name = group;
+  const pybind11::gil_scoped_release unlocked;
+  auto job = std::make_shared<Job>(value_of(Context::create(o)));
+  Group world = job->context.world();
+  return c10::make_intrusive<Backend>(std::move(job), std::move(world), std::move(options), name);
+}
+
+}  // namespace
+}  // namespace ouro::adapter
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.doc() = "ouro's backend of torch.distributed; ouro.torch registers it";
+  m.def("version", &ouro::version, "of the library that is loaded");
+  m.def("new_id", &ouro::adapter::new_id, "A new 128-byte name and secret of one job.");
+  m.def("join", &ouro::adapter::join,
+        "Joins a job, of which all ranks have the same id, and returns a c10d Backend. Raises "
+        "DistBackendError.",
+        pybind11::kw_only(), pybind11::arg("id"), pybind11::arg("rank"), pybind11::arg("size"),
+        pybind11::arg("local_rank"), pybind11::arg("local_size"), pybind11::arg("host"),
+        pybind11::arg("rendezvous"), pybind11::arg("timeout_ms"), pybind11::arg("group"),
+        pybind11::arg("name"));
+  m.def(
+      "carries",
+      [](const c10::intrusive_ptr<c10d::Backend>& b) {
+        return dynamic_cast<const ouro::adapter::Backend*>(b.get()) != nullptr;
+      },
+      "Whether a c10d Backend is one of ouro's.");
+}

@@ -1,0 +1,53 @@
+// What an operation of the backend gives back to PyTorch. Used by backend.cc.
+#pragma once
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ouro/ouro.hpp"
+
+namespace ouro::adapter {
+
+/// c10d's exception for a failure, with ouro's text.
+std::exception_ptr exception_of(const Status&);
+
+/// One operation. It completes in the thread that ran it; a Python thread that waits takes signals meanwhile.
+class Work final : public c10d::Work {
+ public:
+  /// `limit`: how long a waiter waits, if shorter than the group's deadline; then the group is aborted.
+  Work(int rank, c10d::OpType, const std::string& title, std::vector<at::Tensor> inputs,
+       std::vector<at::Tensor> outputs, Group group, std::uint64_t seq, std::optional<Milliseconds> limit);
+  void complete(const Status&);                     ///< ends it
+  void then(std::function<void(const Status&)> f);  ///< runs it with the outcome, at once if that is known
+  void received_from(int rank) { source_ = rank; }
+  bool wait(std::chrono::milliseconds timeout) override;
+  bool isSuccess() const override;
+  int sourceRank() const override { return source_; }
+  std::vector<at::Tensor> result() override { return outputs_; }
+  void synchronize() override {}
+  void abort() override { group_.abort("by the work of " + title_); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  std::uint64_t getSequencenumber() const override { return seq_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::vector<at::Tensor> inputs_, outputs_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_, outcome_;  ///< made when asked for
+  Group group_;
+  std::string title_;
+  std::uint64_t seq_;
+  std::optional<Clock::time_point> until_;
+  std::optional<Milliseconds> limit_;
+  std::vector<std::function<void(const Status&)>> after_;
+  Status status_;
+  std::atomic<int> source_{-1};
+};
+
+}  // namespace ouro::adapter

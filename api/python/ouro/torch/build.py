@@ -1,0 +1,127 @@
+"""The adapter between PyTorch and libouro: compiled for the PyTorch that is installed, once, and kept in a cache.
+
+The cache is OURO_TORCH_CACHE, or else ouro/torch in XDG_CACHE_HOME (~/.cache). A module in it is named by the versions and
+the ABI of PyTorch and Python, and by a hash of the adapter's sources and of ouro's headers and version: one that does not
+fit is never loaded. The compiler is CXX, else g++ or c++ or clang++; it must know C++20.
+"""
+import fcntl
+import functools
+import hashlib
+import importlib.util
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+
+import torch
+
+import ouro
+
+OLDEST = (2, 9)
+_SOURCES = pathlib.Path(__file__).parent / "adapter"
+_NAME = "ouro_torch_adapter"
+
+
+class BuildError(RuntimeError):
+    """The adapter could not be made; the text says what is missing."""
+
+
+def _check_version():
+    version = tuple(int(n) for n in torch.__version__.split("+")[0].split(".")[:2])
+    if version < OLDEST:
+        raise BuildError(f"ouro.torch: PyTorch {torch.__version__} is too old; {OLDEST[0]}.{OLDEST[1]} or newer is served")
+    if not torch.distributed.is_available():
+        raise BuildError(f"ouro.torch: this PyTorch ({torch.__version__}) was built without torch.distributed")
+
+
+def _compiler():
+    named = os.environ.get("CXX")
+    command = shlex.split(named) if named else next(([c] for c in ("g++", "c++", "clang++") if shutil.which(c)), [])
+    if not command or not shutil.which(command[0]):
+        what = f"CXX names {command[0]}, which is not there" if command else "there is none (g++, c++, clang++)"
+        raise BuildError(f"ouro.torch: the adapter for PyTorch {torch.__version__} has to be compiled once, and {what}. Install "
+                         "a C++20 compiler, or set CXX")
+    return command
+
+
+def _headers():
+    for folder in map(pathlib.Path, ouro.includes()):
+        yield from sorted(folder.glob("ouro/*.hpp"))
+        yield from sorted(folder.glob("runtime/core/[st]*.h"))
+
+
+@functools.cache
+def key():
+    """What a compiled adapter depends on, in a name for a file."""
+    _check_version()
+    digest = hashlib.sha256(ouro.version().encode())
+    for path in [*sorted(_SOURCES.iterdir()), *_headers()]:
+        digest.update(path.name.encode() + path.read_bytes())
+    return (f"torch{torch.__version__}-abi{int(torch.compiled_with_cxx11_abi())}-{sys.implementation.cache_tag}"
+            f"-ouro{ouro.version()}-{digest.hexdigest()[:12]}")
+
+
+def cache():
+    """The folder of compiled adapters."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return pathlib.Path(os.environ.get("OURO_TORCH_CACHE") or f"{base}/ouro/torch")
+
+
+def _places():
+    """Where a compiled one may lie: beside this file, in a wheel; else in the cache."""
+    name = f"{key()}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return pathlib.Path(__file__).parent / "prebuilt" / name, cache() / name
+
+
+def _run(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise BuildError(f"ouro.torch: compiling the adapter for PyTorch {torch.__version__} failed:\n{shlex.join(command)}\n"
+                         f"{(done.stderr or done.stdout)[-4000:]}")
+
+
+def _compile(target):
+    from torch.utils import cpp_extension
+
+    compiler = _compiler()
+    folders = [*ouro.includes(), *cpp_extension.include_paths(), sysconfig.get_paths()["include"]]
+    flags = ["-std=c++20", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={_NAME}",
+             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", f"-I{_SOURCES}",
+             *(f"-isystem{folder}" for folder in folders)]
+    libraries = pathlib.Path(torch.__file__).parent / "lib"
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+        whole = pathlib.Path(work) / "adapter.cc"  # at once: most of the time goes into PyTorch's headers
+        whole.write_text("".join(f'#include "{source}"\n' for source in sorted(_SOURCES.glob("*.cc"))))
+        _run([*compiler, *flags, "-shared", "-o", f"{work}/adapter.so", str(whole), ouro.library(), f"-L{libraries}", "-lc10",
+              "-ltorch_cpu", "-ltorch_python"])
+        os.replace(f"{work}/adapter.so", target)
+
+
+def _made():
+    prebuilt, cached = _places()
+    if prebuilt.exists():
+        return prebuilt
+    if not cached.exists():
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with open(cached.with_suffix(".lock"), "w") as lock:  # the ranks of a host come here at the same time
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not cached.exists():
+                _compile(cached)
+    return cached
+
+
+@functools.cache
+def adapter():
+    """The compiled module, made if there is none. Raises BuildError."""
+    import ctypes
+
+    path = _made()
+    ctypes.CDLL(ouro.library(), mode=ctypes.RTLD_GLOBAL)  # which the module finds by its name, wherever it lies
+    spec = importlib.util.spec_from_file_location(_NAME, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

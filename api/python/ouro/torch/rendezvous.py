@@ -1,0 +1,81 @@
+"""How the ranks of a process group find each other: through PyTorch's store, which carries the name and secret of ouro's job.
+
+Whoever can read the store can join. Between hosts the ranks then meet at a port of rank 0's host, which rank 0 chooses.
+"""
+import datetime
+import hashlib
+import json
+import os
+import socket
+
+from ouro.torch import build
+
+_FOREVER = datetime.timedelta(days=365)
+
+
+def _host():
+    """Equal for ranks that share memory: OURO_HOSTID, or else this boot of this machine, in this network namespace."""
+    if named := os.environ.get("OURO_HOSTID"):
+        return named
+    with open("/proc/sys/kernel/random/boot_id") as f:
+        text = f"{f.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _address(store):
+    """The address of this host by which others reach it: the one by which it reaches the store's host, or its name's."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    candidates = [getattr(store, "host", None), socket.gethostname()]
+    for host in filter(None, candidates):
+        try:
+            family, kind, _, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind) as s:
+                s.connect(place)  # sends nothing
+                own = s.getsockname()[0]
+        except OSError:
+            continue
+        if not own.startswith("127.") and own != "::1":
+            return family, own
+    raise RuntimeError("ouro.torch: rank 0 knows no address of its host that other hosts can reach; OURO_RENDEZVOUS=HOST:PORT names one")
+
+
+def _keep_port(store):
+    """A port that nobody else gets meanwhile: bound, and not listening, until ouro listens there."""
+    family, address = _address(store)
+    kept = socket.socket(family, socket.SOCK_STREAM)
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind((address, 0))
+    port = kept.getsockname()[1]
+    return kept, f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
+
+
+def _meet(adapter, store, rank, size):
+    """What all ranks must know: the id, the hosts of the ranks, where the hosts meet; and what to keep until they have."""
+    store.set(f"ouro/host/{rank}", _host())
+    kept = None
+    if rank == 0:
+        hosts = [store.get(f"ouro/host/{r}").decode() for r in range(size)]
+        place = ""
+        if len(set(hosts)) > 1 and not os.environ.get("OURO_RENDEZVOUS"):
+            kept, place = _keep_port(store)
+        store.set("ouro/meeting", json.dumps({"id": adapter.new_id().hex(), "hosts": hosts, "place": place}))
+    return json.loads(store.get("ouro/meeting")), kept
+
+
+def create(options, backend_options, name):
+    """PyTorch's creator of a backend: a c10d Backend for the options of init_process_group or new_group."""
+    adapter = build.adapter()
+    rank, size = options.group_rank, options.group_size
+    timeout = getattr(backend_options, "_timeout", None) or options.timeout or _FOREVER
+    meeting, kept = _meet(adapter, options.store, rank, size)
+    hosts = meeting["hosts"]
+    here = [r for r, host in enumerate(hosts) if host == hosts[rank]]
+    one = len(here) == size
+    try:
+        return adapter.join(id=bytes.fromhex(meeting["id"]), rank=rank, size=size, local_rank=here.index(rank), local_size=len(here),
+                            host="" if one else hosts[rank], rendezvous=meeting["place"],
+                            timeout_ms=int(timeout.total_seconds() * 1000), group=options.group_id or "", name=name)
+    finally:
+        if kept:
+            kept.close()
