@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <new>
 #include <thread>
 #include <utility>
@@ -18,7 +19,8 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-/// What a destructor gives others to take what was sent to them.
+/// What a destructor gives others to take what was sent to them. What has not even arrived by then is waited
+/// for until they would be given up: a packet that is lost shortly before the end is sent again after seconds.
 constexpr std::chrono::milliseconds kFarewell{2000};
 std::atomic<unsigned> g_serial{0};
 
@@ -175,8 +177,11 @@ void Context::close(std::chrono::milliseconds linger) {
   if (network_) {  // what groups that have gone have sent still gets there
     page.state.set(static_cast<std::uint32_t>(ContextState::leaving));
     tell();
+    transport::Exchange& sent = network_->fabric().exchange();
     const auto end = deadline_after(linger);
-    while (network_->fabric().exchange().lingering() > 0 && Clock::now() < end)
+    const auto last = std::max(end, deadline_after(network_->options().silent_fail));
+    for (auto now = Clock::now(); now < last && (now < end ? sent.lingering() : sent.undelivered()) > 0;
+         now = Clock::now())
       std::this_thread::sleep_for(200us);
   }
   page.state.set(static_cast<std::uint32_t>(ContextState::closed));

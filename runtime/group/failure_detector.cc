@@ -179,6 +179,7 @@ Status FailureDetector::look(InFlight& op) {
                    .detector = "control page"},
                   &op, true);
   }
+  OURO_TRY(look_at_awaited(op));
   const Collective collective = op.plan->op.collective;
   const double elapsed = op.elapsed();
   if (!op.late_said && !absent.empty() && elapsed >= in_seconds(settings_.late_after)) {
@@ -203,6 +204,21 @@ Status FailureDetector::look(InFlight& op) {
        .rank = absent.empty() ? -1 : absent.front(),
        .detector = "deadline"},
       &op, true);
+}
+
+/// A rank that has entered the operation may leave as soon as it has done its part: what it has sent is here,
+/// or on its way for as long as a path may be silent.
+Status FailureDetector::look_at_awaited(InFlight& op) {
+  InFlight::Awaited& awaited = op.awaited;
+  if (awaited.peer < 0 || !members_.has_closed(awaited.peer)) return {};
+  if (awaited.left_since == Clock::time_point{}) awaited.left_since = Clock::now();
+  if (Clock::now() - awaited.left_since < settings_.under_way) return {};
+  return fail({.reason = Reason::peer_dead,
+               .text = awaited.sends ? "it left, and what it had to send for this operation has not come"
+                                     : "it left before it took what this operation has for it",
+               .rank = awaited.peer,
+               .detector = "control page"},
+              &op, true);
 }
 
 Status FailureDetector::look_for_mismatch(const InFlight& op) {

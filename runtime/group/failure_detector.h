@@ -20,10 +20,14 @@ namespace ouro::rt {
 /// Thread-safe.
 class FailureDetector final : public MemberObserver {
  public:
+  /// A rank leaves early because of an error, too: the cause gets this long to be seen before the leaver is
+  /// named.
+  static constexpr std::chrono::milliseconds kCauseFirst{100};
   struct Settings {
     std::string group;  ///< its name, for messages
     std::uint64_t generation = 0;
     std::chrono::milliseconds deadline{0}, late_after{0};
+    std::chrono::milliseconds under_way{kCauseFirst};  ///< what a rank sent that has left may take so long
     bool one_host = true;
   };
   FailureDetector(Context& context, MemberRecords& members, Settings settings)
@@ -61,13 +65,12 @@ class FailureDetector final : public MemberObserver {
   void on_fenced(int by) override;
   /// Takes over an error that a peer has published.
   void adopt_errors() override;
-  /// A rank leaves early because of an error, too: the cause gets this long to be seen before the leaver is
-  /// named.
-  static constexpr std::chrono::milliseconds kCauseFirst{100};
 
  private:
   /// Finds out who disagrees with whom, where an executor suspects that a peer is in another operation.
   Status resolve(const Failure& suspected, const InFlight&);
+  /// The error if the one rank that is waited for has left.
+  Status look_at_awaited(InFlight&);
   /// The error if what the members entered as this operation differs.
   Status look_for_mismatch(const InFlight&);
   void complete(Failure*, const InFlight*);

@@ -70,6 +70,8 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, std::ve
                  .generation = spec_.generation,
                  .deadline = spec_.deadline,
                  .late_after = context_->spec().join.late_after,
+                 .under_way = members_.one_host() ? FailureDetector::kCauseFirst
+                                                  : context_->network()->options().silent_fail,
                  .one_host = members_.one_host()}),
       waiter_(detector_, context_->cores()),
       sequencer_(detector_, waiter_, record, context_->faults()),

@@ -14,11 +14,12 @@ struct InFlight {
   Clock::time_point start = {};
   bool late_said = false;
   Clock::time_point left_since = {};  ///< when a rank that is needed was first seen to have left
-  /// Whom this rank waits for where peers alone know whether they come (mix), and whether they send or take;
-  /// -1: all. Written by the executor.
+  /// Whom this rank waits for where that one alone knows whether it comes (mix; ranks of other hosts), and
+  /// whether it sends or takes; -1: all. Written by the executor.
   struct Awaited {
     int peer = -1;
     bool sends = false;
+    Clock::time_point left_since = {};  ///< when it was first seen to have left; written by who looks
   } awaited = {};
   /// The signatures of all operations of the group, this one included, folded: ranks that disagreed in one in
   /// which neither waited for the other, as two roots do, see it in the next in which they meet.

@@ -41,6 +41,9 @@ class Exchange {
   void remove(std::uint64_t key, bool lingers);
   /// Link sets whose owners have gone and which are still there.
   std::size_t lingering();
+  /// Those of them of which something is still on its way to a peer that listens: it has not said that it has
+  /// arrived. What has arrived and was not taken does not count.
+  std::size_t undelivered();
   /// Nothing will be taken by `peer` any more.
   void forgive(int peer);
   /// The next chunk that goes has a bit flipped, and has it again when it goes again (OURO_FAULT).

@@ -13,7 +13,7 @@ struct NetHeader {
                          ///< has, too
     kOpened,
     kChunk,   ///< payload follows
-    kCredit,  ///< `freed` is the message
+    kCredit,  ///< `freed` is the message, and `index`: chunks of the other direction that have arrived
     kAsk,     ///< asks for a credit
     kResend,  ///< chunk `index` did not arrive as it was sent
     kGone,  ///< the sender has given up its end: it takes nothing more; `index` is 1 if it has heard the same

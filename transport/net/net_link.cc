@@ -46,6 +46,7 @@ bool NetLink::next(std::uint64_t link_set, NetHeader* out, const std::byte** pay
     const bool awaited = told_ < tell_ && freed >= tell_;
     if (!say_credit_ && !say_ask_ && !awaited && freed - told_ < slot_count_ / 2) return false;
     h.kind = say_ask_ ? NetHeader::kAsk : NetHeader::kCredit;
+    if (!say_ask_) h.index = load(in_full_);
     say_ask_ = say_credit_ = false;
     told_ = freed;
     return true;
@@ -92,8 +93,11 @@ void NetLink::hear(const NetHeader& h) {
     case NetHeader::kOpened:
       open_ = true;
       break;
+    case NetHeader::kCredit:
+      if (h.index <= sent_) has_arrived_ = std::max(has_arrived_, h.index);
+      break;
     case NetHeader::kAsk:
-      say_credit_ = true;
+      say_credit_ = asked_ = true;
       break;
     case NetHeader::kResend:
       if (h.index >= load(out_freed_) && h.index < sent_) again_ |= bit(h.index);
@@ -167,6 +171,7 @@ NetLink::Arrived NetLink::arrive(const NetHeader& h) {
   for (; got_ & bit(now); ++now) got_ &= ~bit(now);
   if (now == full) return Arrived::kNothing;
   publish(in_full_, now);
+  say_credit_ |= asked_;
   return Arrived::kNews;
 }
 

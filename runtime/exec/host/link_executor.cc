@@ -7,10 +7,19 @@ namespace ouro::rt {
 
 using flow::Step;
 
+/// Whom this waits for is said where that rank alone knows whether it comes: the others may go on long after
+/// one has done its part and left, but what that one has not sent from another host never comes.
+Status LinkExecutor::await(const LinkEnd& link, Counter& c, std::uint64_t at_least, InFlight::Awaited whom) {
+  if (load(c) >= at_least) return {};
+  if (link.remote || traits_of(chunks.op.collective).neighbours()) f_.awaited = whom;
+  Status s = h_.waiter.until(c, at_least, link.remote);
+  f_.awaited = {};
+  return s;
+}
+
 Status LinkExecutor::await_message(LinkEnd& link, int from, std::size_t bytes, std::size_t total) {
   const bool mixes = traits_of(chunks.op.collective).neighbours();
-  if (mixes) f_.awaited = {from, true};
-  OURO_TRY(h_.waiter.until(*link.view.full, link.next + 1, link.remote));
+  OURO_TRY(await(link, *link.view.full, link.next + 1, {from, true}));
   const SlotHeader header = link.view.header(link.next);  // a copy: the peer could change it under us
   const auto fault = [from](Reason reason, std::string text) {
     return Status(
@@ -31,9 +40,9 @@ Status LinkExecutor::await_message(LinkEnd& link, int from, std::size_t bytes, s
   return {};
 }
 
-Status LinkExecutor::await_room(LinkEnd& to) {
+Status LinkExecutor::await_room(LinkEnd& to, int rank) {
   const std::uint64_t slots = to.view.slot_count;
-  return h_.waiter.until(*to.view.freed, to.next >= slots ? to.next + 1 - slots : 0, to.remote);
+  return await(to, *to.view.freed, to.next >= slots ? to.next + 1 - slots : 0, {rank, false});
 }
 
 void LinkExecutor::publish_message(LinkEnd& to, const Step& s, std::size_t count, std::size_t total) {
@@ -71,7 +80,7 @@ Status LinkExecutor::receive(const Step& s) {
       await_message(from, s.from, message_bytes(wide, count), pairs_ ? chunks.cut.out_count(s.chunk) : 0));
   const std::byte* const got = from.view.payload(from.next);
   LinkEnd* const to = s.verb & flow::kSend ? &h_.wiring.links().out[static_cast<std::size_t>(s.to)] : nullptr;
-  if (to) OURO_TRY(await_room(*to));
+  if (to) OURO_TRY(await_room(*to, s.to));
   std::byte* const slot = to ? to->view.payload(to->next) : nullptr;
   if (wide) {
     combine(s, in, out, got, slot, count);
@@ -139,8 +148,7 @@ Status LinkExecutor::send(const Step& s) {
   const std::size_t count = s.verb & flow::kResult ? chunks.out(s.chunk).count : chunks.in(s.chunk).count;
   if (skipped(count)) return {};
   LinkEnd& to = h_.wiring.links().out[static_cast<std::size_t>(s.to)];
-  if (traits_of(chunks.op.collective).neighbours()) f_.awaited = {s.to, false};
-  OURO_TRY(await_room(to));
+  OURO_TRY(await_room(to, s.to));
   std::byte* const slot = to.view.payload(to.next);
   if (s.verb & flow::kAcc)
     place(slot, accumulator(s.chunk), count * chunks.plan.acc_bytes);

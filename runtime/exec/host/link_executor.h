@@ -37,7 +37,8 @@ class LinkExecutor {
   void combine(const flow::Step&, Extent in, Extent out, const std::byte* got, std::byte* slot,
                std::size_t count);
   Status await_message(LinkEnd&, int from, std::size_t bytes, std::size_t total);
-  Status await_room(LinkEnd&);
+  Status await(const LinkEnd&, Counter&, std::uint64_t at_least, InFlight::Awaited);
+  Status await_room(LinkEnd&, int rank);
   void publish_message(LinkEnd&, const flow::Step&, std::size_t count, std::size_t total);
   std::size_t message_bytes(std::uint32_t wide, std::size_t count) const {
     return count * (wide ? chunks.plan.acc_bytes : chunks.plan.elem);

@@ -1,6 +1,9 @@
 // The last words of ranks that leave: what they sent to other hosts arrives after they have gone.
+#include <algorithm>
+#include <iterator>
 #include <optional>
 
+#include "runtime/context/context.h"
 #include "tests/runtime/failure/two_hosts.h"
 
 namespace ouro::test {
@@ -39,6 +42,40 @@ TEST(Lingering, AMessageArrivesAfterItsSenderOnAnotherHostHasGone) {
       EXPECT_EQ(words, std::vector<std::int32_t>(5000, 7));
     }
   });
+}
+
+/// A rank may leave when it has done its part of an operation that others are still in. One that says so and
+/// has sent nothing is named once what it might have sent cannot be on its way any more, not at the deadline.
+TEST(Lingering, ARankThatLeftWithoutSendingItsPartIsNamed) {
+  Watchdog watchdog(3 * kHang);
+  setenv("OURO_SILENT_FAIL", "1", 1);
+  const TwoHosts hosts;
+  on_threads(2, [&](int rank) {
+    auto joined = hosts.join(rank);
+    ASSERT_TRUE(joined.ok()) << joined.status().message();
+    std::optional<Context> context(std::move(*joined));
+    ASSERT_TRUE(exact_all_reduce(context->world()).ok());
+    if (rank == 0) {
+      const auto start = Clock::now();
+      const Status s = exact_all_reduce(context->world());
+      EXPECT_EQ(s.reason(), Reason::peer_dead) << s.message();
+      ASSERT_TRUE(s.failure());
+      EXPECT_EQ(s.failure()->rank, 1);
+      EXPECT_NE(s.message().find("it left, and what it had to send"), std::string::npos) << s.message();
+      EXPECT_LT(Clock::now() - start, kHang);
+    } else {  // it says that it is in the same operation as rank 0, and leaves
+      const auto& members = context->impl()->members();
+      const auto second = [](const rt::GroupRecord& r) { return r.entered.get() == 2; };
+      const auto& theirs = members.page(0).groups;
+      ASSERT_TRUE(eventually([&] { return std::any_of(std::begin(theirs), std::end(theirs), second); }));
+      const rt::GroupRecord& entered = *std::find_if(std::begin(theirs), std::end(theirs), second);
+      rt::GroupRecord* const mine = members.find_record(1, entered.key.get());
+      ASSERT_TRUE(mine && rt::entered_as(entered, 2));
+      rt::enter(*mine, 2, *rt::entered_as(entered, 2));
+      context.reset();
+    }
+  });
+  unsetenv("OURO_SILENT_FAIL");
 }
 
 }  // namespace

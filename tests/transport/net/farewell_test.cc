@@ -39,6 +39,47 @@ TEST(Exchange, TellsThatItTakesNothingMore) {
   EXPECT_EQ(a.exchange.lingering(), 0u);
 }
 
+/// What a rank that leaves has sent is on its way until its peer says that it has arrived, be it taken or not;
+/// a chunk that came damaged and goes again is on its way again.
+TEST(Exchange, KnowsWhatHasNotArrived) {
+  for (const bool damaged : {false, true}) {
+    End a(0), b(1);
+    a.open(), b.open();
+    const auto talk = [&] {
+      for (int turn = 0; turn < 6; ++turn) {
+        if (auto f = next(a)) {
+          ASSERT_TRUE(give(b, *f).ok());
+        }
+        if (auto f = next(b)) {
+          ASSERT_TRUE(give(a, *f).ok());
+        }
+      }
+    };
+    talk();
+    a.put(), a.put();
+    EXPECT_EQ(a.exchange.undelivered(), 0u) << "its owner is still there";
+    auto first = next(a), second = next(a);
+    ASSERT_TRUE(first && second);
+    a.exchange.remove(kLinkSet, true);
+    auto last = next(a), ask = next(a);  // the farewell, and the question
+    ASSERT_TRUE(last && ask && ask->header.kind == NetHeader::kAsk);
+    ASSERT_TRUE(give(b, *last).ok() && give(b, *ask).ok());  // on a line that is quicker
+    while (auto f = next(b)) ASSERT_TRUE(give(a, *f).ok());
+    EXPECT_EQ(a.exchange.undelivered(), 1u);
+    ASSERT_TRUE(give(b, *first).ok());
+    if (damaged) second->payload[0] ^= std::byte{1};
+    ASSERT_TRUE(give(b, *second).ok());
+    if (damaged) {
+      ASSERT_TRUE(give(a, *next(b)).ok());
+      EXPECT_EQ(a.exchange.undelivered(), 1u) << "one chunk goes once more";
+    }
+    talk();
+    EXPECT_EQ(a.exchange.undelivered(), 0u) << damaged;
+    EXPECT_EQ(a.exchange.lingering(), 1u) << "nobody has taken it";
+    ASSERT_TRUE(b.take() && b.take());
+  }
+}
+
 /// A sender that waits for its memory hears of it even from who takes the chunk and leaves at once.
 TEST(Exchange, AFarewellTellsWhatWasTaken) {
   End a(0), b(1);
