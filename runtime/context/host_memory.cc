@@ -10,6 +10,16 @@
 #include "transport/shm/reach.h"
 
 namespace ouro::rt {
+namespace {
+
+/// Of a reference in a record that any rank of the host could have written, this rank's own included.
+Status check_bounds(int rank, MemoryRef ref, std::size_t bytes, std::size_t of) {
+  if (ref.offset <= of && bytes <= of - ref.offset) return {};
+  return {Reason::ring_corrupt, fmt::format("the record of rank {} has {} bytes at {} of an allocation of {}",
+                                            rank, bytes, ref.offset, of)};
+}
+
+}  // namespace
 
 Status HostMemory::serve(int line, const wire::Fetch& request) {
   std::shared_ptr<device::Segment> segment;
@@ -119,6 +129,7 @@ Result<HostMemory::Resolved> HostMemory::resolve(int r, MemoryRef ref, std::size
     auto it = exported_.find(ref.id);
     if (it == exported_.end())
       return Status(Reason::ring_corrupt, "own memory was freed during an operation");
+    OURO_TRY(check_bounds(r, ref, bytes, it->second.bytes));
     return Resolved{it->second.base + ref.offset, it->second.segment};
   }
   std::lock_guard lock(imported_mutex_);
@@ -142,10 +153,7 @@ Result<HostMemory::Resolved> HostMemory::resolve(int r, MemoryRef ref, std::size
     segment = std::move(*attached);
     OURO_INFO(REG, "maps allocation {} of rank {}, {} bytes", ref.id, r, got);
   }
-  // The reference was written by a peer: bounded by the size of what was mapped.
-  if (ref.offset > segment->bytes() || bytes > segment->bytes() - ref.offset)
-    return Status(Reason::ring_corrupt, fmt::format("rank {} posted {} bytes at {} of an allocation of {}", r,
-                                                    bytes, ref.offset, segment->bytes()));
+  OURO_TRY(check_bounds(r, ref, bytes, segment->bytes()));
   return Resolved{segment->data() + ref.offset, segment};
 }
 
