@@ -20,7 +20,8 @@ namespace {
 
 using namespace std::chrono_literals;
 /// What a destructor gives others to take what was sent to them. What has not even arrived by then is waited
-/// for until they would be given up: a packet that is lost shortly before the end is sent again after seconds.
+/// for until they would be given up: a packet that is lost shortly before the end is sent again after
+/// seconds.
 constexpr std::chrono::milliseconds kFarewell{2000};
 std::atomic<unsigned> g_serial{0};
 

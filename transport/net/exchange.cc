@@ -72,8 +72,7 @@ std::size_t Exchange::undelivered() {
   const auto on_its_way = [](const auto& to) { return to.second->open() && !to.second->arrived(); };
   return static_cast<std::size_t>(std::count_if(link_sets_.begin(), link_sets_.end(), [&](const auto& entry) {
     const LinkSet& link_set = *entry.second;
-    return !link_set.doorbell &&
-           std::any_of(link_set.links.begin(), link_set.links.end(), on_its_way);
+    return !link_set.doorbell && std::any_of(link_set.links.begin(), link_set.links.end(), on_its_way);
   }));
 }
 

@@ -94,18 +94,18 @@ class NetLink {
   std::unique_ptr<const std::byte*[]> in_elsewhere_, out_elsewhere_;
   Counter in_full_{}, in_freed_{}, out_full_{}, out_freed_{};
   PostedReceive posted_;
-  std::uint64_t sent_ = 0;       // chunks handed to the fabric
+  std::uint64_t sent_ = 0;         // chunks handed to the fabric
   std::uint64_t has_arrived_ = 0;  // outbound chunks of which the other side has said so
-  std::uint64_t told_ = 0;       // inbound chunks that the other side knows to be given back
-  std::uint64_t got_ = 0;        // inbound: bit i mod slot_count of chunks above in_full_ that are here
-  std::uint64_t coming_ = 0;     // inbound: of chunks whose payload is being received
-  std::uint64_t again_ = 0;      // outbound: bits of chunks to be sent once more
-  std::uint64_t bad_ = 0;        // inbound: bits of chunks that came damaged once
-  std::uint64_t ask_again_ = 0;  // inbound: bits of chunks that the other side has to send once more
-  bool open_ = false;            // the other side has its end
-  bool gone_ = false;            // and it takes nothing more
-  bool asked_ = false;           // and it is about to leave: it hears of each arrival
-  std::uint64_t tell_ = 0;       // inbound: the other side waits until so many chunks are given back
+  std::uint64_t told_ = 0;         // inbound chunks that the other side knows to be given back
+  std::uint64_t got_ = 0;          // inbound: bit i mod slot_count of chunks above in_full_ that are here
+  std::uint64_t coming_ = 0;       // inbound: of chunks whose payload is being received
+  std::uint64_t again_ = 0;        // outbound: bits of chunks to be sent once more
+  std::uint64_t bad_ = 0;          // inbound: bits of chunks that came damaged once
+  std::uint64_t ask_again_ = 0;    // inbound: bits of chunks that the other side has to send once more
+  bool open_ = false;              // the other side has its end
+  bool gone_ = false;              // and it takes nothing more
+  bool asked_ = false;             // and it is about to leave: it hears of each arrival
+  std::uint64_t tell_ = 0;         // inbound: the other side waits until so many chunks are given back
   bool say_open_ = true, say_opened_ = false, say_credit_ = false, say_ask_ = false;
 };
 

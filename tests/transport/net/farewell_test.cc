@@ -39,8 +39,8 @@ TEST(Exchange, TellsThatItTakesNothingMore) {
   EXPECT_EQ(a.exchange.lingering(), 0u);
 }
 
-/// What a rank that leaves has sent is on its way until its peer says that it has arrived, be it taken or not;
-/// a chunk that came damaged and goes again is on its way again.
+/// What a rank that leaves has sent is on its way until its peer says that it has arrived, be it taken or
+/// not; a chunk that came damaged and goes again is on its way again.
 TEST(Exchange, KnowsWhatHasNotArrived) {
   for (const bool damaged : {false, true}) {
     End a(0), b(1);
