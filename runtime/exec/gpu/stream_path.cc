@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
 
 #include "kernels/flow/list.h"
 #include "kernels/flow/step.h"
@@ -62,8 +65,9 @@ flow::Algorithm algorithm_for(const Plan& plan) {
 /// Carries one operation out: a wait, a kernel and a write of the stream for each step.
 class StreamFlow {
  public:
-  StreamFlow(StreamPath& path, const Plan& plan, GpuStream& stream)
+  StreamFlow(StreamPath& path, const Plan& plan, GpuStream& stream, bool capturing)
       : path_(path),
+        capturing_(capturing),
         team_(path.team_),
         words_(*path.arrivals_.words()),
         op_(plan.op),
@@ -156,6 +160,7 @@ class StreamFlow {
       before.push_back({MemOp::Kind::wait_equal, 0, word});
       after.push_back({MemOp::Kind::write, 1, word});
     }
+    OURO_TRY(path_.enqueued(stream_, capturing_));
     OURO_TRY(enqueue(before, stream_));
     // store_input(): a reduction over this rank alone, which still finishes.
     OURO_TRY(!receives && (s.verb & flow::kWideIn) ? finish(a) : move(a));
@@ -180,6 +185,7 @@ class StreamFlow {
   }
 
   StreamPath& path_;
+  const bool capturing_;
   GpuTeam& team_;
   const GpuWords& words_;
   const Operation& op_;
@@ -248,6 +254,26 @@ Result<std::byte*> StreamPath::slot(int from, int to, std::size_t i) {
   return base + (static_cast<std::size_t>(from * kSlots) + i % kSlots) * slot_bytes(team_.size);
 }
 
+Status StreamPath::enqueued(const gpu::Stream& stream, bool capturing) {
+  constexpr int kCalls = 32;          // hops, of three calls at most each
+  constexpr std::size_t kPoints = 3;  // at once
+  if (!team_.shares_process || capturing || ++calls_ < kCalls) return {};
+  calls_ = 0;
+  OURO_ASSIGN(auto here, PooledEvent::take(team_.device));
+  OURO_TRY(gpu::gpu().record(here->get(), stream));
+  passed_.push_back(std::move(here));
+  if (passed_.size() < kPoints) return {};
+  for (const auto end = Clock::now() + team_.deadline;;
+       std::this_thread::sleep_for(std::chrono::microseconds(20))) {
+    OURO_ASSIGN(const bool there, gpu::gpu().query(passed_.front()->get()));
+    if (there || arrivals_.words()->poisoned()) break;  // the group has failed: its waits end
+    if (Clock::now() > end)
+      return {Reason::deadline, "other ranks of the process did not come to the operations before this one"};
+  }
+  passed_.pop_front();
+  return {};
+}
+
 Status StreamPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
   const Collective c = plan.op.collective;
   const flow::Algorithm algorithm = algorithm_for(plan);
@@ -258,7 +284,7 @@ Status StreamPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   Status outcome = invalid(fmt::format("{}: no flow '{}' over links", ouro::name(c), flow::name(algorithm)));
   flow::visit(c, algorithm, [&]<class Flow>(Flow) {
     if constexpr (!Flow::kStaging && flow::kOnDevices<Flow>)
-      outcome = StreamFlow(*this, plan, stream).run<Flow>();
+      outcome = StreamFlow(*this, plan, stream, capturing).run<Flow>();
   });
   return outcome;
 }

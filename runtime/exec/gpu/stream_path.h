@@ -1,6 +1,8 @@
 // The stream-ordered path: a flow as waits, kernels and writes of the stream. Slots lie in the receiver's
 // device memory, the words that guard them are those of the group. Used by the GPU executor.
 #pragma once
+#include <deque>
+#include <memory>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -8,6 +10,7 @@
 #include "kernels/flow/list.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/exec/gpu/gpu_team.h"
+#include "runtime/stream/gpu_stream.h"
 
 namespace ouro::rt {
 
@@ -34,8 +37,15 @@ class StreamPath {
   Result<std::byte*> block(std::uint64_t what, int r, std::size_t bytes);
   void drop(std::uint64_t what);
 
+  /// Counts a call that enqueues. A device's queue holds about a thousand of them, and who finds it full
+  /// waits in the driver, where other threads of the process wait for the same lock: the ranks that this one
+  /// waits for among them. So where there are such ranks it waits here, before the queue is full.
+  Status enqueued(const gpu::Stream&, bool capturing);
+
   GpuTeam& team_;
   GpuArrivals& arrivals_;
+  int calls_ = 0;                                    // since the last of these:
+  std::deque<std::shared_ptr<PooledEvent>> passed_;  // points in the streams, that have not all been passed
   std::vector<std::byte*> slots_;  // by rank: where its inbound slots lie, as this rank reaches them
   std::byte* scratch_ = nullptr;   // for accumulators
   std::set<std::tuple<Collective, flow::Algorithm, int>> prepared_;

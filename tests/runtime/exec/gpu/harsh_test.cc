@@ -2,6 +2,7 @@
 // work, a context on each device that is asked about.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -248,6 +249,39 @@ TEST_F(Harsh, RanksThatAreThreadsShareOneHardwareQueue) {
     EXPECT_EQ(only_ran(c.world(), "staged"), "");
     ASSERT_TRUE(barrier(c.world()).ok());
   });
+}
+
+/// A rank that is far ahead fills its stream. If the driver held it up there, it would hold up the rank that
+/// it waits for.
+TEST_P(HarshEnqueued, ARankThatIsAheadHoldsUpNoOther) {
+  const ForcedPath forced(GetParam());
+  auto& fake = install({.multiprocessors = 16, .harsh = {.depth = 400, .patience = kPatience}});
+  Watchdog watchdog;
+  InitOptions o;
+  o.deadline = 5s;
+  auto contexts = thread_contexts(2, o);
+  std::atomic<int> ahead{0};
+  on_threads(2, [&](int rank) {
+    Context& c = contexts[static_cast<std::size_t>(rank)];
+    Seat seat;
+    seat.make(c);
+    const View v = seat.data.view();
+    if (rank == 1) {
+      EXPECT_TRUE(eventually([&] { return ahead >= 10; }));
+      std::this_thread::sleep_for(30ms);  // for a rank that nothing holds up to come to the end of its stream
+    }
+    Work last;
+    for (int k = 0; k < 60; ++k) {
+      auto w = all_reduce(c.world(), v, v, ReduceOp::max, seat.stream);
+      ASSERT_TRUE(w.ok()) << w.status().message();
+      last = *w;
+      ahead += rank == 0;
+    }
+    EXPECT_TRUE(last.wait().ok()) << last.wait().message();
+    EXPECT_EQ(only_ran(c.world(), GetParam()), "");
+    EXPECT_EQ(seat.data.expect(1), "");
+  });
+  EXPECT_EQ(fake.stalls(), 0);
 }
 
 TEST_F(Harsh, FourHardwareQueuesARankSuffice) {
