@@ -17,6 +17,7 @@
 #include "kernels/device/cuda/cuda_driver.h"
 #include "kernels/device/cuda/cuda_memory.h"
 #include "kernels/device/cuda/cuda_terms.h"
+#include "kernels/device/cuda/nvml.h"
 
 namespace ouro::gpu {
 namespace {
@@ -106,11 +107,14 @@ class Cuda final : public CudaMemory {
     OURO_TRY(works());
     if (device < 0 || device >= devices())
       return invalid(fmt::format("device {}: there are {}", device, devices()));
-    std::vector<Uuid> all;
-    for (int other = 0; other < devices(); ++other)
-      if (other != device && peer_access(device, other)) {
-        OURO_ASSIGN(all.emplace_back(), uuid_of(other));
-      }
+    // What CUDA sees it knows itself; of the rest only the management library does.
+    std::vector<Uuid> all, seen;
+    for (int other = 0; other < devices(); ++other) {
+      OURO_ASSIGN(seen.emplace_back(), uuid_of(other));
+      if (other != device && peer_access(device, other)) all.push_back(seen.back());
+    }
+    for (const Uuid& other : reachable_by_nvml(seen[static_cast<std::size_t>(device)]))
+      if (std::ranges::find(seen, other) == seen.end()) all.push_back(other);
     return all;
   }
 

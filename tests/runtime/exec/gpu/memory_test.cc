@@ -97,6 +97,27 @@ const Kind kKinds[] = {
 INSTANTIATE_TEST_SUITE_P(All, Sharing, testing::ValuesIn(kKinds),
                          [](const auto& info) { return std::string(info.param.name); });
 
+/// Each process sees one GPU, as Slurm and Ray have it: the others are mapped all the same.
+TEST(Sharing, GpusThatAProcessDoesNotSee) {
+  OURO_NEEDS_PROCESSES();
+  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they can do)";
+  Watchdog watchdog;
+  for (const bool shareable : {true, false}) {
+    const UniqueId id = new_id();
+    Processes ranks(3, [&](int rank, Board&) {
+      gpu::install(new gpu::FakeGpu(
+          {.multiprocessors = 16, .shareable_memory = shareable, .first = rank, .host_devices = 3}));
+      auto c = Context::create(options(rank, 3, id));
+      ASSERT_TRUE(c.ok()) << c.status().message();
+      exchange(*c, From::ouro);
+      exchange(*c, From::driver);
+      EXPECT_EQ(only_ran(c->world(), "resident"), "");
+      EXPECT_TRUE(c->close().ok());
+    });
+    ranks.join();
+  }
+}
+
 TEST(Sharing, WhatCannotBeSharedSaysSo) {
   OURO_NEEDS_PROCESSES();
   if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they can do)";
