@@ -104,7 +104,7 @@ class Judge {
     const Nanos silence = s_.silent_fail_ms * kMilli;
     switch (c.kind) {
       case Call::Kind::join:
-        return s_.serious() ? c.began + kJoinDeadline + kSlack : last + kSlack;
+        return s_.serious() || may_not_come_back(c.ended) ? c.began + kJoinDeadline + kSlack : last + kSlack;
       case Call::Kind::group:
         return last + kSlack;
       case Call::Kind::reduce:
@@ -140,7 +140,7 @@ class Judge {
   }
 
   /// While ranks join, one whose line broke has 0.4 s to come back: too little if a packet of it is lost
-  /// then.
+  /// then. Who comes after rank 0 has gone finds nobody.
   bool may_not_come_back(Nanos before) const {
     bool reset = false, path = s_.loss > 0;
     for (const Injection& i : s_.injections) {
