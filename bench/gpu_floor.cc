@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -27,7 +28,8 @@ using gpu::Gpu;
 using gpu::MemOp;
 using measure::median;
 
-constexpr int kHops = 100;  // in one measurement of something short
+constexpr int kHops = 100;               // in one measurement of something short
+constexpr std::size_t kWordBytes = 384;  // two words and a gate, a line each
 constexpr std::chrono::seconds kDeadline{10};
 
 class Floor {
@@ -68,7 +70,14 @@ class Floor {
     OURO_TRY(launches());
     OURO_TRY(graphs());
     OURO_TRY(event_hand_off());
-    if (p->stream_values) OURO_TRY(value_hand_off());
+    if (p->stream_values) {
+      Result<void*> words = g_.alloc_pinned(kWordBytes);
+      OURO_TRY(words.status());
+      words_ = static_cast<std::byte*>(*words);
+      std::memset(words_, 0, kWordBytes);
+      OURO_TRY(value_hand_off("value_hand_off_device", a_));
+      OURO_TRY(value_hand_off("value_hand_off_host", words_));
+    }
     return release();
   }
 
@@ -104,13 +113,19 @@ class Floor {
   }
   Status smallest(gpu::Stream s) { return copy_by_kernel(16, s); }
 
-  /// Microseconds of what `work` enqueues on the first stream, as the device sees it.
-  Result<double> device_us(const std::function<Status()>& work) {
+  /// Microseconds of what `work` enqueues on the first stream, as the device sees it. Gated: it begins when
+  /// all of it is there.
+  Result<double> device_us(const std::function<Status()>& work, bool gated = false) {
     std::vector<double> us;
     for (int i = 0; i <= rounds_; ++i) {  // the first warms up
+      void* const gate = gated ? words_ + 256 : nullptr;
+      const MemOp closed{MemOp::Kind::wait_at_least, gated ? ++gates_ : 0, gate};
+      if (gated) OURO_TRY(g_.enqueue({&closed, 1}, s_));
       OURO_TRY(g_.record(from_, s_));
-      OURO_TRY(work());
-      OURO_TRY(g_.record(to_, s_));
+      const Status enqueued = work();
+      if (enqueued.ok()) OURO_TRY(g_.record(to_, s_));
+      if (gated) std::atomic_ref(*static_cast<std::uint32_t*>(gate)).store(gates_, std::memory_order_release);
+      OURO_TRY(enqueued);
       OURO_TRY(finish());
       Result<float> ms = g_.elapsed_ms(from_, to_);
       OURO_TRY(ms.status());
@@ -182,31 +197,32 @@ class Floor {
                 kHops);
   }
 
-  /// The same by words in device memory, without kernels. The words lie in buffer a.
-  Status value_hand_off() {
-    OURO_TRY(g_.set(a_, 0, 256, s_));
+  /// The same by words, without kernels: in device memory, and in the host's, where the leader's path has
+  /// them. All is enqueued behind a wait that the host ends last of all, or the host's calls would be
+  /// measured.
+  Status value_hand_off(const char* name, std::byte* words) {
+    OURO_TRY(g_.set(a_, 0, kWordBytes, s_));
     OURO_TRY(finish());
     std::uint32_t turn = 0;
-    void *const ping = a_, *const pong = a_ + 128;
-    return line(
-        "value_hand_off", device_us([&]() -> Status {
-          for (int i = 0; i < kHops / 2; ++i) {
-            ++turn;
-            const MemOp mine[] = {{MemOp::Kind::write, turn, ping}, {MemOp::Kind::wait_at_least, turn, pong}};
-            const MemOp theirs[] = {{MemOp::Kind::wait_at_least, turn, ping},
-                                    {MemOp::Kind::write, turn, pong}};
-            OURO_TRY(g_.enqueue(theirs, other_));
-            OURO_TRY(g_.enqueue(mine, s_));
-          }
-          return {};
-        }),
-        kHops);
+    void *const ping = words, *const pong = words + 128;
+    const auto work = [&]() -> Status {
+      for (int i = 0; i < kHops / 2; ++i) {
+        ++turn;
+        const MemOp mine[] = {{MemOp::Kind::write, turn, ping}, {MemOp::Kind::wait_at_least, turn, pong}};
+        const MemOp theirs[] = {{MemOp::Kind::wait_at_least, turn, ping}, {MemOp::Kind::write, turn, pong}};
+        OURO_TRY(g_.enqueue(theirs, other_));
+        OURO_TRY(g_.enqueue(mine, s_));
+      }
+      return {};
+    };
+    return line(name, device_us(work, /*gated=*/true), kHops);
   }
 
   Status release() {
     for (const Event e : {from_, to_, there_, back_}) OURO_TRY(g_.destroy_event(e));
     for (const gpu::Stream s : {s_, other_}) OURO_TRY(g_.destroy_stream(s));
     for (std::byte* p : {a_, b_}) OURO_TRY(g_.free(p));
+    if (words_) OURO_TRY(g_.free_pinned(words_));
     return {};
   }
 
@@ -215,7 +231,8 @@ class Floor {
   const bool quick_;
   int multiprocessors_ = 1;
   std::size_t large_ = 0;
-  std::byte *a_ = nullptr, *b_ = nullptr;
+  std::byte *a_ = nullptr, *b_ = nullptr, *words_ = nullptr;  // of the device; pinned
+  std::uint32_t gates_ = 0;                                   // that have been opened
   gpu::Stream s_, other_;
   Event from_, to_, there_, back_;
 };
