@@ -46,14 +46,18 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   OURO_ASSIGN(auto selector, Planner::make_selector(*context, spec.ranks, static_cast<int>(distinct)));
   OURO_ASSIGN(GroupRecord* const record, context->records().claim(spec.key));
   spec.deadline = bounded(spec.deadline);
+  std::unique_ptr<Group, decltype(&Group::end)> made(nullptr, &Group::end);
   try {
-    auto group = std::shared_ptr<Group>(
-        new Group(context, std::move(spec), rank, std::move(hosts), *record, std::move(selector)),
-        &Group::end);
+    made.reset(new Group(context, std::move(spec), rank, std::move(hosts), *record, std::move(selector)));
+  } catch (const std::exception&) {
+    record->state.set(static_cast<std::uint32_t>(GroupState::closed));  // another group may have it
+    return no_memory();
+  }
+  try {  // from here on the group itself closes its record, once: the next moment it may be another's
+    std::shared_ptr<Group> group = std::move(made);
     context->observers().enrol(group->detector_);
     return group;
   } catch (const std::exception&) {
-    record->state.set(static_cast<std::uint32_t>(GroupState::closed));  // another group may have it
     return no_memory();
   }
 }

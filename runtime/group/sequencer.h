@@ -96,12 +96,17 @@ class Sequencer {
     }
     if (!begun) return work;
     if (work->done() && !work->outcome().ok() && !begun->exchange(true)) forgo(ticket, many, work->outcome());
-    stream.last()->then([this, begun, ticket, many, work](const Status& passed) {
-      if (passed.ok()) return;
-      // Once it has begun its group may go, and this with it.
-      if (!begun->exchange(true)) forgo(ticket, many, passed);
-      work->complete(passed);
-    });
+    try {
+      stream.last()->then([this, begun, ticket, many, work](const Status& passed) {
+        if (passed.ok()) return;
+        // Once it has begun its group may go, and this with it.
+        if (!begun->exchange(true)) forgo(ticket, many, passed);
+        work->complete(passed);
+      });
+    } catch (const std::exception&) {  // nobody would hear of a stream that fails before it comes to it
+      if (!begun->exchange(true)) forgo(ticket, many, no_memory());
+      throw;
+    }
     return work;
   }
 
