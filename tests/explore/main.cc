@@ -26,7 +26,7 @@ sites NAME               atomic operations that a protocol comes to, by place in
 repeat NAME CHOICES      one execution, step by step; CHOICES as printed with a violation
 
   --only TEXT            protocols whose name begins so
-  --executions N         bound of each search (default 200000)
+  --executions N         bound of each search (default 250000)
   --minutes M            on top: M minutes of random executions, shared by the protocols; --seed S is their first seed
   --random               random executions only
   --fault N              with repeat: with the N-th fault of the protocol, from 1

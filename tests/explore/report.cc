@@ -13,7 +13,7 @@ namespace explore {
 namespace {
 
 constexpr std::uint64_t kForFault =
-    200'000;  // executions within which each fault is found, of each kind of search
+    250'000;  // executions within which each fault is found, of each kind of search
 constexpr std::chrono::hours kNoLimit{24};
 
 const char* name_of(Plan::Kind kind) {

@@ -7,7 +7,7 @@ namespace explore {
 
 struct Settings {
   std::string only;
-  std::uint64_t executions = 200'000;  ///< of each search
+  std::uint64_t executions = 250'000;  ///< of each search
   std::uint64_t minutes = 0, seed = 1, fault = 0;
   bool random_only = false;  ///< nothing exhaustive, no faults
 };

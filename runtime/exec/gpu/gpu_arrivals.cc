@@ -45,7 +45,7 @@ Status GpuArrivals::open() {
   return {};
 }
 
-Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, const GpuStream& stream, bool capturing,
+Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, std::uint64_t stream, bool capturing,
                              transport::GpuRef in, transport::GpuRef out, bool* last) {
   OURO_TRY(open());
   if (ops_ >= GpuWords::kArrivals)
@@ -54,7 +54,7 @@ Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, const GpuStrea
   GpuArrival& arrival = words_->arrival(team_.rank, ops_);
   arrival = {.seq = seq,
              .signature = plan.folded,
-             .stream = stream.identity(),
+             .stream = stream,
              .captured = capturing,
              .in = in,
              .out = out,

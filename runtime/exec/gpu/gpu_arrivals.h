@@ -24,8 +24,9 @@ class GpuArrivals {
   Status open();
   /// Writes this rank's record of its next operation and counts it in. *last: all others have come before,
   /// and their records are of the same operation. Waits for a rank that is 64 operations behind.
-  /// Errors: mismatch; invalid, if two ranks are on one stream, where the first would wait for the second.
-  Status announce(const Plan&, std::uint64_t seq, const GpuStream&, bool capturing, transport::GpuRef in,
+  /// `stream`: its identity(). Errors: mismatch; invalid, if two ranks are on one stream, where the first
+  /// would wait for the second.
+  Status announce(const Plan&, std::uint64_t seq, std::uint64_t stream, bool capturing, transport::GpuRef in,
                   transport::GpuRef out, bool* last);
   /// A copy of rank r's record of the operation that was announced last: a peer could change it under us.
   GpuArrival record(int r) const { return words_->arrival(r, ops_ - 1); }

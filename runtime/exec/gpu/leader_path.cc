@@ -81,7 +81,7 @@ Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   if (b.in_stands)
     OURO_TRY(copy(reinterpret_cast<void*>(b.in.address), op.in.data, op.read_bytes(team_.rank), stream));
   bool last = false;
-  OURO_TRY(arrivals_.announce(plan, seq, stream, capturing, b.in, b.out, &last));
+  OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, b.in, b.out, &last));
   OURO_TRY(last ? lead(plan, stream, capturing) : follow(stream));
   return b.out_stands
              ? copy(op.out.data, reinterpret_cast<void*>(b.out.address), op.written_bytes(team_.rank), stream)

@@ -124,7 +124,7 @@ Status ResidentPath::open() {
 Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
   OURO_TRY(open());
   bool last = false;
-  OURO_TRY(arrivals_.announce(plan, seq, stream, capturing, {}, {}, &last));
+  OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
   if (last) arrivals_.release_records();
   const Operation& op = plan.op;
   gpu::ResidentArgs a;

@@ -279,7 +279,7 @@ Status StreamPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   const flow::Algorithm algorithm = algorithm_for(plan);
   OURO_TRY(prepare(plan.op, algorithm));
   bool last = false;
-  OURO_TRY(arrivals_.announce(plan, seq, stream, capturing, {}, {}, &last));
+  OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
   if (last) arrivals_.release_records();
   Status outcome = invalid(fmt::format("{}: no flow '{}' over links", ouro::name(c), flow::name(algorithm)));
   flow::visit(c, algorithm, [&]<class Flow>(Flow) {

@@ -124,7 +124,7 @@ class Leader final : public Program {
     for (int k = 0; k < operations_; ++k) {
       bool last = false;
       const transport::GpuRef in{static_cast<std::uint64_t>(fiber + 1), static_cast<std::uint64_t>(k), 0};
-      check(arrivals.announce(plan_, static_cast<std::uint64_t>(k) + 1, false, in, in, &last).ok(),
+      check(arrivals.announce(plan_, static_cast<std::uint64_t>(k) + 1, 0, false, in, in, &last).ok(),
             "ranks of one operation disagree");
       const rt::GpuWords& words = *arrivals.words();
       if (last)
@@ -207,7 +207,7 @@ class Records final : public Program {
   void announce(int rank, std::uint64_t k) {
     bool last = false;
     const transport::GpuRef at{static_cast<std::uint64_t>(rank + 1), k, 0};
-    check(arrivals_[rank]->announce(plan_, k + 1, false, at, at, &last).ok(),
+    check(arrivals_[rank]->announce(plan_, k + 1, 0, false, at, at, &last).ok(),
           "ranks of one operation disagree");
     check(last == (rank == 1), "the wrong rank leads");
     if (!last) return;

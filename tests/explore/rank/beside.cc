@@ -58,7 +58,7 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment
   words->device_words_ = at;
   at += count(n) * sizeof(std::uint32_t);
   words->arrivals_ = reinterpret_cast<GpuArrival*>(at);
-  words->segment_ = std::move(segment);
+  words->pin_ = std::move(segment);
   return std::shared_ptr<GpuWords>(words);
 }
 GpuWords::~GpuWords() = default;
