@@ -12,12 +12,20 @@
 #include "runtime/core/deadline.h"
 #include "runtime/core/log.h"
 #include "runtime/core/no_memory.h"
+#include "runtime/core/wait.h"
 #include "runtime/group/group.h"
 
 namespace ouro {
 
 const char* version() { return "0.1.0"; }
 void log_warning(std::string_view text) { OURO_WARN("{}", text); }
+
+InterruptibleWaits::InterruptibleWaits(Status (*ask)(void*), void* data) {
+  const Question before = ask_while_waiting({ask, data});
+  before_ = before.ask;
+  data_before_ = before.data;
+}
+InterruptibleWaits::~InterruptibleWaits() { ask_while_waiting({before_, data_before_}); }
 
 // ---- memory ---------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ constexpr long kParkNs = 1'000'000;            // one slice; bounds a missed wak
 constexpr int kFarther = 20;
 
 thread_local bool serves_stream = false;
+thread_local Question question;
 std::atomic<int> cores_lent{0}, cores_borrowed{0};
 
 /// Whether a wait may keep a core busy. A thread of a stream that spins where its caller computes takes the
@@ -107,6 +108,12 @@ void wait_patiently(Counter& c, std::uint64_t at_least) {
   }
 }
 
+Question ask_while_waiting(Question q) { return std::exchange(question, q); }
+Status Waiter::ask_and_look(Clock::duration elapsed) {
+  if (question.ask) OURO_TRY(question.ask(question.data));
+  return look(elapsed);
+}
+
 Status Waiter::until(Signal s, std::uint32_t at_least) {
   return climb(
       s, [at_least](std::uint64_t seen) { return reached(static_cast<std::uint32_t>(seen), at_least); });
@@ -146,7 +153,7 @@ Status Waiter::climb(Signal s, There there) {
     if (now >= next_look || abort.load(std::memory_order_acquire) != 0) {
       // What was published before a death still counts.
       if (here()) return {};
-      OURO_TRY(look(now - start));
+      OURO_TRY(ask_and_look(now - start));
       next_look = now + kLookEvery;
     }
     const bool may = busy.may();
@@ -187,7 +194,7 @@ Status Waiter::until_driven(Counter& c, std::uint64_t at_least, bool by_engine) 
     const auto now = Clock::now();
     if (now >= next_look || abort.load(std::memory_order_acquire) != 0) {
       if (load(c) >= at_least) return {};
-      OURO_TRY(look(now - start));
+      OURO_TRY(ask_and_look(now - start));
       next_look = now + kLookEvery;
     }
     const bool may = busy.may();

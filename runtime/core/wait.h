@@ -82,6 +82,14 @@ class LentCore {
   LentCore& operator=(const LentCore&) = delete;
 };
 
+/// What a thread is asked while it waits for others; a failure that it returns ends the wait.
+struct Question {
+  Status (*ask)(void*) = nullptr;
+  void* data = nullptr;
+};
+/// The question of the calling thread; returns the one before.
+Question ask_while_waiting(Question);
+
 /// How one operation waits. `look` is asked from time to time, and at once when the abort word is raised:
 /// a failure that it returns ends the wait. There is no wait without one.
 class Waiter {
@@ -112,6 +120,7 @@ class Waiter {
   static constexpr std::chrono::milliseconds kLookEvery{4};
 
  private:
+  Status ask_and_look(Clock::duration elapsed);
   Status until_counted(Counter&, std::uint64_t at_least);
   Status until_driven(Counter&, std::uint64_t at_least, bool by_engine);
   /// `there`: whether the word, as it was seen, is what is waited for.

@@ -57,6 +57,7 @@ ALLOWED = {
     "api/nccl": {"api/include", "api/src", "kernels/arith", "kernels/device", "transport/wire", "runtime/network"},
     "api/python/ouro/torch/adapter": {"api/include"},
     "api/examples": {"api/include"},
+    "api/python/src": {"api/include"},
 }
 INNERMOST = sorted(ALLOWED, key=len, reverse=True)
 OUTSIDE = ("tests", "bench", "tools")  # include anything, are included by themselves only

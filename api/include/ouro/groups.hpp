@@ -158,6 +158,22 @@ struct ShrinkReport {
   std::uint64_t resume_seq = 0;  ///< lowest sequence number that some survivor did not complete
 };
 
+/// While it lives, `ask(data)` is called every few milliseconds while an operation without a stream, called
+/// by this thread, waits for other ranks. A failure that it returns ends the operation and strikes its group,
+/// on all ranks. For bindings to languages whose handlers of signals run between two steps of the program. It
+/// must not call operations of the group that waits. Ends in the thread that made it; the last one counts.
+class OURO_API InterruptibleWaits {
+ public:
+  InterruptibleWaits(Status (*ask)(void*), void* data);
+  ~InterruptibleWaits();
+  InterruptibleWaits(const InterruptibleWaits&) = delete;
+  InterruptibleWaits& operator=(const InterruptibleWaits&) = delete;
+
+ private:
+  Status (*before_)(void*);
+  void* data_before_;
+};
+
 /// An ordered set of ranks that communicate. One operation of a group runs at a time, in the order in which
 /// they were submitted, which must be the same on all members. Several groups are independent. Copies are
 /// handles of the same group, which ends with the last of them: operations in flight then end as `revoked`,

@@ -9,8 +9,32 @@
 The compiled part is loaded when something of it is first used, so that `import ouro` and `import ouro.torch` need no more
 than Python.
 """
+import importlib
+
+from ouro import _where
 from ouro._where import include, includes, library, version
+from ouro.errors import (AbortedError, CorruptError, DeadlineError, DeviceError, Error, ForkedError, InvalidError, JoinError,
+                         MismatchError, PeerLostError, ResourceError, UnsupportedError)
 
 __version__ = version()
 
-_OWN = ["include", "includes", "library", "version"]
+_COMPILED = ["Context", "Event", "Group", "Matched", "Received", "ReduceOp", "Row", "Stream", "Topology", "Work", "batch",
+             "init", "library_version", "log_warning", "premul", "threads", "topologies", "unique_id"]
+
+__all__ = ["AbortedError", "CorruptError", "DeadlineError", "DeviceError", "Error", "ForkedError", "InvalidError", "JoinError",
+           "MismatchError", "PeerLostError", "ResourceError", "UnsupportedError", "include", "includes", "library", "version",
+           *_COMPILED]
+
+__path__ += _where.compiled()
+
+
+def __getattr__(name):
+    if name not in _COMPILED:
+        raise AttributeError(f"module 'ouro' has no attribute {name!r}")
+    value = getattr(importlib.import_module("ouro._ouro"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

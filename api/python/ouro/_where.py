@@ -61,6 +61,12 @@ def nccl_library():
     return str(_find("libnccl.so.2", (p / lib / "ouro/nccl/libnccl.so.2" for p in _prefixes() for lib in _LIBRARY_FOLDERS)))
 
 
+def compiled():
+    """Folders that have the compiled part beside the package's own: in a source tree, the build folder's."""
+    build = _build()
+    return [str(build / "python/ouro")] if build else []
+
+
 def includes():
     """Folders for the compiler's include path: `#include <ouro/ouro.hpp>` and what that includes are found there."""
     at = pathlib.Path(include())

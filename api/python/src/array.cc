@@ -1,0 +1,207 @@
+// Memory of Python objects, without copies: the buffer protocol for arrays of the host, DLPack for all
+// others.
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+#include <string_view>
+
+#include "api/python/src/binding.h"
+#include "ouro/dlpack.hpp"
+#include "ouro/dlpack_abi.h"
+
+namespace ouro::python {
+namespace {
+
+/// The element type of a format of the struct module; nothing: not one that ouro has.
+std::optional<DType> dtype_of_format(std::string_view format, Py_ssize_t bytes) {
+  if (format.size() == 2 && (format[0] == '@' || format[0] == '=' || format[0] == '<'))
+    format.remove_prefix(1);
+  if (format.size() != 1) return std::nullopt;
+  const auto integer = [bytes](bool is_signed) -> std::optional<DType> {
+    switch (bytes) {
+      case 1:
+        return is_signed ? DType::i8 : DType::u8;
+      case 2:
+        return is_signed ? DType::i16 : DType::u16;
+      case 4:
+        return is_signed ? DType::i32 : DType::u32;
+      case 8:
+        return is_signed ? DType::i64 : DType::u64;
+    }
+    return std::nullopt;
+  };
+  switch (format[0]) {
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+    case 'n':
+      return integer(true);
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+    case 'N':
+    case 'c':
+      return integer(false);
+    case 'e':
+      return DType::f16;
+    case 'f':
+      return DType::f32;
+    case 'd':
+      return DType::f64;
+    case '?':
+      return DType::boolean;
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse(PyObject* type, const std::string& text) {
+  PyErr_SetString(type, text.c_str());
+  throw nb::python_error();
+}
+
+std::string python_type(nb::handle object) {
+  return nb::cast<std::string>(
+      nb::str(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))).attr("__name__")));
+}
+
+/// Element types of the ml_dtypes package by name, which neither protocol carries: NumPy refuses both for
+/// them.
+std::optional<DType> extended_dtype(nb::handle object) {
+  nb::object dtype = nb::getattr(object, "dtype", nb::none());
+  nb::object name = nb::getattr(dtype, "name", nb::none());
+  if (!nb::isinstance<nb::str>(name)) return std::nullopt;
+  const std::string_view text = nb::cast<const char*>(name);
+  if (text == "bfloat16") return DType::bf16;
+  if (text == "float8_e4m3fn") return DType::f8e4m3;
+  if (text == "float8_e5m2") return DType::f8e5m2;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Array::Array(nb::handle object, const char* name, bool write) {
+  if (take_buffer(object, name, write)) return;
+  if (nb::hasattr(object, "__dlpack__")) {
+    take_dlpack(object, name, write);
+    return;
+  }
+  refuse(PyExc_TypeError,
+         std::string(name) + ": an array was expected, of NumPy or any other library that speaks DLPack or " +
+             "the buffer protocol; it is " + python_type(object));
+}
+
+bool Array::take_buffer(nb::handle object, const char* name, bool write) {
+  if (!PyObject_CheckBuffer(object.ptr())) return false;
+  std::unique_ptr<Py_buffer> raw(new Py_buffer);
+  if (PyObject_GetBuffer(object.ptr(), raw.get(), PyBUF_FORMAT | PyBUF_STRIDES) != 0) {
+    const auto extended = extended_dtype(object);
+    if (!extended) throw nb::python_error();
+    PyErr_Clear();
+    *this = Array(object.attr("view")(size_of(*extended) == 2 ? "u2" : "u1"), name, write);
+    view_.dtype = *extended;
+    return true;
+  }
+  buffer_.reset(raw.release());
+  const Py_buffer& b = *buffer_;
+  const auto dtype = dtype_of_format(b.format ? b.format : "B", b.itemsize);
+  if (!dtype)
+    refuse(PyExc_TypeError,
+           std::string(name) + ": its elements are of format '" + (b.format ? b.format : "B") +
+               "'; expected integers of 8 to 64 bits, bool, or floats of 16, 32 or 64 bits in the byte "
+               "order of this machine");
+  if (write && b.readonly)
+    refuse(PyExc_ValueError, std::string(name) + ": it is for reading only, and would be written");
+  if (!PyBuffer_IsContiguous(&b, 'C'))
+    refuse(PyExc_ValueError, std::string(name) +
+                                 ": its elements do not lie in C order without gaps; pass a copy " +
+                                 "(numpy.ascontiguousarray), or the array that this is a view of");
+  view_ = View(b.buf, static_cast<std::size_t>(b.len / (b.itemsize > 0 ? b.itemsize : 1)), *dtype);
+  return true;
+}
+
+void Array::take_dlpack(nb::handle object, const char* name, bool write) {
+  // What a GPU's producer has enqueued comes before what the legacy default stream gets from now on.
+  nb::dict options;
+  const int device = nb::cast<int>(nb::object(object.attr("__dlpack_device__")()[0]));
+  const bool gpu = device == kDLCUDA || device == kDLCUDAManaged;
+  if (gpu) options["stream"] = 1;
+  options["max_version"] = nb::make_tuple(1, 1);
+  nb::object capsule;
+  try {
+    capsule = nb::borrow(object.attr("__dlpack__"))(**options);
+  } catch (nb::python_error& e) {
+    if (!e.matches(PyExc_TypeError)) throw;  // a library from before DLPack 1.0 does not know max_version
+    PyObject_DelItemString(options.ptr(), "max_version");
+    capsule = nb::borrow(object.attr("__dlpack__"))(**options);
+  }
+  const Access access = write ? Access::write : Access::read;
+  Result<Imported> imported = invalid("no tensor");
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+    imported = from_dlpack(
+        static_cast<DLManagedTensorVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned")),
+        access);
+    if (imported.ok()) PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
+  } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+    imported =
+        from_dlpack(static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor")), access);
+    if (imported.ok()) PyCapsule_SetName(capsule.ptr(), "used_dltensor");
+  }
+  if (!imported.ok())
+    refuse(imported.status().reason() == Reason::unsupported ? PyExc_TypeError : PyExc_ValueError,
+           std::string(name) + ": " + imported.status().failure()->text);
+  if (imported->order() != train::Order::row_major)
+    refuse(PyExc_ValueError,
+           std::string(name) + ": its elements do not lie in C order; pass a contiguous copy");
+  const CView read = imported->cview();
+  view_ = View(const_cast<void*>(read.data), read.count, read.dtype, read.device);
+  imported_ = std::make_shared<Imported>(*std::move(imported));
+}
+
+namespace {
+
+/// A call in flight whose Work nobody has any more, with its arrays, or its stream.
+struct Kept {
+  Work work;
+  Arrays arrays;
+  Stream stream;
+};
+/// Under the GIL; never freed, so that nothing runs after the interpreter's end.
+auto& in_flight() {
+  static auto* kept = new std::vector<Kept>;
+  return *kept;
+}
+auto& of_batch() {
+  thread_local std::vector<Arrays> kept;
+  return kept;
+}
+
+}  // namespace
+
+void let_go() {
+  // What goes may call Python, and so this again: nothing goes while the list is changed.
+  std::vector<Kept> ended;
+  auto& kept = in_flight();
+  for (std::size_t i = 0; i < kept.size();) {
+    if (!kept[i].work.test()) {
+      ++i;
+      continue;
+    }
+    std::swap(kept[i], kept.back());
+    ended.push_back(std::move(kept.back()));
+    kept.pop_back();
+  }
+}
+
+void keep_until_done(Work work, Arrays arrays, Stream stream) {
+  let_go();
+  if (!work.test()) in_flight().push_back({std::move(work), std::move(arrays), std::move(stream)});
+}
+
+void keep_until_batch_ends(Arrays arrays) { of_batch().push_back(std::move(arrays)); }
+void batch_has_ended() { of_batch().clear(); }
+
+}  // namespace ouro::python

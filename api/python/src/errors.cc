@@ -1,0 +1,83 @@
+// Failures as exceptions: the classes are in ouro/errors.py, this fills in what is known.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "api/python/src/binding.h"
+
+namespace ouro::python {
+namespace {
+
+nb::object exception(const Status& s) {
+  const Failure& f = *s.failure();
+  nb::dict known;
+  known["reason"] = name(f.reason);
+  known["code"] = name(s.code());
+  known["text"] = f.text;
+  known["rank"] = f.rank >= 0 ? nb::cast(f.rank) : nb::none();
+  std::vector<int> ranks = f.dead;
+  if (f.rank >= 0 && std::find(ranks.begin(), ranks.end(), f.rank) == ranks.end())
+    ranks.insert(ranks.begin(), f.rank);
+  known["ranks"] = nb::tuple(nb::cast(ranks));
+  known["dead"] = nb::tuple(nb::cast(f.dead));
+  known["host"] = f.host;
+  known["pid"] = f.pid;
+  known["group"] = f.group;
+  known["generation"] = f.generation;
+  known["op"] = f.op;
+  known["seq"] = f.seq;
+  known["detector"] = f.detector;
+  known["elapsed"] = f.elapsed_s;
+  return nb::module_::import_("ouro.errors").attr("_make")(s.message(), known);
+}
+
+}  // namespace
+
+Milliseconds milliseconds(std::optional<double> seconds, Milliseconds otherwise) {
+  if (!seconds) return otherwise;
+  if (!(*seconds >= 0)) throw nb::value_error("a time in seconds is expected, 0 or more");
+  return Milliseconds(static_cast<std::int64_t>(std::min(std::ceil(*seconds * 1000), 4e15)));
+}
+
+ReduceOp reduction(nb::handle op) {
+  if (nb::isinstance<ReduceOp>(op)) return nb::cast<ReduceOp>(op);
+  if (nb::isinstance<nb::str>(op))
+    if (const auto kind = parse_op(nb::cast<const char*>(op)); kind && *kind != OpKind::premulsum)
+      return {*kind, {}};
+  throw nb::value_error(
+      "op: one of 'sum', 'prod', 'max', 'min', 'avg', 'band', 'bor', 'bxor', 'land', 'lor', 'lxor' is "
+      "expected, or "
+      "ouro.premul(factor)");
+}
+
+Numerics numerics(std::optional<std::string> name) {
+  if (!name) return Numerics::inherit;
+  if (*name == "fast") return Numerics::fast;
+  if (*name == "canonical") return Numerics::canonical;
+  throw nb::value_error("numerics: 'fast', 'canonical' or None is expected");
+}
+
+DType dtype_of(const std::string& name) {
+  if (const auto t = parse_dtype(name)) return *t;
+  if (name == "float16") return DType::f16;
+  if (name == "float32") return DType::f32;
+  if (name == "float64") return DType::f64;
+  if (name == "float8_e4m3fn") return DType::f8e4m3;
+  if (name == "float8_e5m2") return DType::f8e5m2;
+  throw nb::value_error(("dtype: '" + name + "' is not an element type of ouro").c_str());
+}
+
+void bind_errors(nb::module_&) {
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    try {
+      std::rethrow_exception(p);
+    } catch (const Failed& f) {
+      const nb::object e = exception(f.status);
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(e.ptr())), e.ptr());
+    }
+  });
+}
+
+}  // namespace ouro::python

@@ -1,0 +1,85 @@
+"""Wrong arrays and arguments are refused in words, and the group goes on; and what is accepted is not copied or leaked."""
+import sys
+import threading
+
+import needs
+import numpy as np
+from needs import raises
+
+import ouro
+
+job = ouro.init()
+world = job.world
+x = np.ones((4, 6), np.float32)
+
+raises(ValueError, ["x:", "C order", "ascontiguousarray"], lambda: world.all_reduce(x[:, ::2]))
+raises(ValueError, ["x:", "C order"], lambda: world.all_reduce(x.T))
+raises(ValueError, ["out:", "C order"], lambda: world.all_reduce(x, np.ones((6, 4), np.float32).T))
+frozen = x.copy()
+frozen.flags.writeable = False
+raises(ValueError, ["x:", "reading only"], lambda: world.all_reduce(frozen))
+raises(ValueError, ["out:", "reading only"], lambda: world.all_reduce(x, frozen))
+world.all_reduce(frozen, x)  # as input it is welcome
+raises(ValueError, ["out:", "reading only"], lambda: world.all_gather(x, bytes(96)))
+raises(TypeError, ["x:", "DLPack", "list"], lambda: world.all_reduce([1.0, 2.0]))
+raises(TypeError, ["out", "None"], lambda: world.all_gather(x, None))
+raises(TypeError, ["x:", "'Zf'"], lambda: world.all_reduce(np.ones(3, np.complex64)))
+raises(TypeError, ["x:", "'>f'", "byte order"], lambda: world.all_reduce(np.ones(3, ">f4")))
+raises(TypeError, ["x:", "elements"], lambda: world.all_reduce(np.ones(3, "f4,i4")))
+error = raises(ouro.InvalidError, ["24", "23"], lambda: world.all_reduce(x, np.zeros(23, np.float32)))
+assert error.reason == "invalid" and isinstance(error, ValueError) and error.text
+raises(ouro.InvalidError, ["float", "double"], lambda: world.all_reduce(x, np.zeros(24)))
+raises(ouro.InvalidError, ["root"], lambda: world.broadcast(x, root=5))
+raises(ouro.InvalidError, ["band"], lambda: world.all_reduce(x, op="band"))
+raises(ValueError, ["op:", "'sum'"], lambda: world.all_reduce(x, op="plus"))
+raises(ValueError, ["op:", "premul"], lambda: world.all_reduce(x, op="mulsum"))
+raises(ValueError, ["numerics:", "canonical"], lambda: world.all_reduce(x, numerics="exact"))
+raises(ValueError, ["both"], lambda: world.all_to_all(x, x.copy(), [24]))
+raises(ValueError, ["dtype", "float128"], lambda: job.alloc([3], "float128"))
+raises(ValueError, ["priority"], lambda: ouro.Stream(priority="urgent"))
+raises(ValueError, ["seconds"], lambda: world.recv(x, timeout=-1.0))
+raises(ValueError, ["128 bytes"], lambda: ouro.init(0, 1, id=b"short"))
+raises(ouro.Error, ["GPU"], lambda: ouro.Stream(gpu=0))
+raises(AttributeError, ["nonsense"], lambda: ouro.nonsense)
+
+
+class OnGpu:
+    """An array of a GPU, where there is none."""
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, stream=None, max_version=None):
+        raise BufferError("no GPU here")
+
+
+raises(BufferError, ["no GPU here"], lambda: world.all_reduce(OnGpu()))
+
+# Nothing above has struck the group.
+assert not world.failed
+assert (world.all_reduce(x) == 1).all()
+
+# In place means in place, and no reference stays behind.
+before = sys.getrefcount(x)
+for _ in range(100):
+    world.all_reduce(x)
+assert sys.getrefcount(x) == before
+stream = ouro.Stream()
+for _ in range(10):
+    world.all_reduce(x, stream=stream)  # nobody has the Work
+stream.synchronize()
+world.all_reduce(x, stream=stream).wait()
+assert sys.getrefcount(x) == before
+b = bytearray(8)
+world.all_reduce(b)
+b.append(1)  # the buffer is not held
+
+# While a call waits, other threads of Python go on.
+ranks = ouro.threads(2)
+went_on = threading.Event()
+waiting = threading.Thread(target=lambda: (ranks[0].world.barrier(), went_on.wait(30)))
+waiting.start()
+went_on.set()
+ranks[1].world.barrier()
+waiting.join(30)
+assert not waiting.is_alive()
