@@ -290,6 +290,23 @@ TEST_F(Harsh, FourHardwareQueuesARankSuffice) {
   expect_in_turn("leader", 2);
 }
 
+/// A driver that is too old is no driver: ranks join without a GPU, and one that asks for a GPU is told why.
+TEST_F(Harsh, ADriverThatIsTooOldIsNamed) {
+  const auto old = gpu::no_gpu("the driver is for CUDA 12.4, older than the 13.0 that ouro was built with");
+  gpu::install(old.get());
+  Watchdog watchdog;
+  {
+    auto contexts = thread_contexts(1);
+    EXPECT_EQ(contexts[0].device(), Device());
+    EXPECT_TRUE(exact_all_reduce(contexts[0].world()).ok());
+  }
+  InitOptions asks;
+  asks.gpu = 0;
+  const Status s = Context::threads(1, asks).status();
+  EXPECT_THAT(s, Fails(Reason::invalid));
+  EXPECT_TRUE(has(s.message(), "older than the 13.0")) << s.message();
+}
+
 TEST_F(Harsh, ARankUsesNoDeviceButItsOwn) {
   auto& fake = install({.devices = 8, .multiprocessors = 16});
   auto contexts = thread_contexts(2);
