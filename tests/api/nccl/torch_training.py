@@ -21,35 +21,13 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import torch_arithmetic
+from torch_models import STEPS, network, train
 
 rank, size, store, _ = in_rank
 device = torch.device("cuda", rank % torch.cuda.device_count())
 torch.cuda.set_device(device)
 kept, replaced = torch_arithmetic.install()
 dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{store}/store", rank=rank, world_size=size)
-STEPS = 4
-
-
-def network():
-    torch.manual_seed(1)
-    layers = [torch.nn.Linear(20, 33), torch.nn.Tanh(), torch.nn.LayerNorm(33), torch.nn.Linear(33, 17), torch.nn.ReLU(), torch.nn.Linear(17, 5)]
-    return torch.nn.Sequential(*layers)
-
-
-def train(model, optimizer, where):
-    """The losses of this rank."""
-    losses = []
-    for step in range(STEPS):
-        g = torch.Generator().manual_seed(100 * step + rank)
-        x, y = torch.randn(12, 20, generator=g).to(where), torch.randint(0, 5, (12,), generator=g).to(where)
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x).float(), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def compare(name, on_host, on_device, tolerance):
     (losses, parameters), (mine, my_parameters) = on_host, on_device
     assert len(losses) == STEPS and losses[-1] != losses[0]
@@ -63,7 +41,7 @@ def compare(name, on_host, on_device, tolerance):
 
 def ddp(where, **options):
     model = DistributedDataParallel(network().to(where), bucket_cap_mb=0.002, **options)
-    losses = train(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), where)
+    losses = train(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), where, rank)
     return losses, [p.detach() for p in model.parameters()]
 
 
@@ -73,7 +51,7 @@ def fsdp(where, policy):
     for layer in (model[0], model[3]):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
-    losses = train(model, torch.optim.AdamW(model.parameters(), 0.01), where)
+    losses = train(model, torch.optim.AdamW(model.parameters(), 0.01), where, rank)
     return losses, [p.detach().to_local() for p in model.parameters()]
 
 

@@ -51,12 +51,12 @@ def arguments():
     return int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5:]
 
 
-def init(backend, **options):
-    """init_process_group of this rank; returns (rank, size, further arguments)."""
+def init(backend, store=None, **options):
+    """init_process_group of this rank, by a file store of its own; returns (rank, size, further arguments)."""
     import torch.distributed as dist
 
     import ouro.torch  # noqa: F401
 
-    rank, size, store, rest = arguments()
-    dist.init_process_group(backend, init_method=f"file://{store}/store", rank=rank, world_size=size, **options)
+    rank, size, folder, rest = arguments()
+    dist.init_process_group(backend, init_method=f"file://{store or folder + '/store'}", rank=rank, world_size=size, **options)
     return rank, size, rest

@@ -4,6 +4,7 @@ The cache is OURO_TORCH_CACHE, or else ouro/torch in XDG_CACHE_HOME (~/.cache). 
 the ABI of PyTorch and Python, and by a hash of the adapter's sources and of ouro's headers and version: one that does not
 fit is never loaded. The compiler is CXX, else g++ or c++ or clang++; it must know C++20.
 """
+import atexit
 import fcntl
 import functools
 import hashlib
@@ -124,4 +125,5 @@ def adapter():
     spec = importlib.util.spec_from_file_location(_NAME, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    atexit.register(module.end_all)  # a thread that wants Python after that would end the process
     return module

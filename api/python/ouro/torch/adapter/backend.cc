@@ -3,12 +3,15 @@
 
 #include <pybind11/pybind11.h>
 
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <set>
 
 namespace ouro::adapter {
 namespace {
+
+std::mutex alive_mutex;
+std::set<Backend*> alive;
 
 thread_local const Backend* running_for = nullptr;  // whose stream's thread this is
 
@@ -32,15 +35,30 @@ Backend::Backend(std::shared_ptr<Job> job, Group group, c10::intrusive_ptr<Optio
       options_(std::move(options)),
       name_(std::move(name)) {
   init();
+  const std::lock_guard lock(alive_mutex);
+  alive.insert(this);
 }
 
 Backend::~Backend() {
   // What is in flight ends as revoked. Its callbacks may want Python, whose lock this thread may hold.
   std::optional<pybind11::gil_scoped_release> unlocked;
   if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
-  if (pending_ > 0 || messages_ > 0) group_.abort("its process group was destroyed");
+  {
+    const std::lock_guard lock(alive_mutex);
+    alive.erase(this);
+  }
+  end("its process group was destroyed");
+}
+
+void Backend::end(const char* why) {
+  if (pending_ > 0 || messages_ > 0) group_.abort(why);
   stream_ = {};
-  lanes_.reset();
+  lanes_ = std::make_unique<Lanes>();
+}
+
+void Backend::end_all() {
+  const std::lock_guard lock(alive_mutex);
+  for (Backend* const b : alive) b->end("the interpreter of its process ended");
 }
 
 c10::intrusive_ptr<Work> Backend::make_work(const Call& c) {

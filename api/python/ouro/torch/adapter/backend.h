@@ -33,6 +33,9 @@ class Backend final : public c10d::Backend {
   /// `name`: whose groups these are in PyTorch: "ouro", or the backend for which it stands in.
   Backend(std::shared_ptr<Job>, Group, c10::intrusive_ptr<Options>, std::string name);
   ~Backend() override;
+  /// Before the interpreter ends: what is in flight in any group of this process ends as revoked, and no
+  /// thread wants Python any more. The caller does not hold the GIL.
+  static void end_all();
 
   const std::string getBackendName() const override { return "ouro"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
@@ -126,6 +129,7 @@ class Backend final : public c10d::Backend {
   WorkPtr start_on_device(Call, const Body&);  ///< the same, of tensors on a GPU
   WorkPtr message(Call, const Lanes::Lane&, std::function<Status(const Stream&, Work&)>);
   WorkPtr receive(Tensors&, int from, int tag, c10d::OpType, const char* name);
+  void end(const char* why);
   Group monitor();  ///< for the messages of monitoredBarrier
   WorkPtr all_reduced(const char* name, c10d::OpType, Tensors, const c10d::AllreduceOptions&);
   std::size_t ranks() const { return static_cast<std::size_t>(size_); }

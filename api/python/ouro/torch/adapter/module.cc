@@ -44,6 +44,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "ouro's backend of torch.distributed; ouro.torch registers it";
   m.def("version", &ouro::version, "of the library that is loaded");
   m.def("new_id", &ouro::adapter::new_id, "A new 128-byte name and secret of one job.");
+  m.def("end_all", &ouro::adapter::Backend::end_all, pybind11::call_guard<pybind11::gil_scoped_release>(),
+        "Ends what is in flight in all groups, before the interpreter does.");
   m.def("join", &ouro::adapter::join,
         "Joins a job, of which all ranks have the same id, and returns a c10d Backend. Raises "
         "DistBackendError.",

@@ -1,0 +1,165 @@
+# What goes wrong in a group: an error in words on every rank, never a hang. Usage: failures_test.py [PART]...
+import re
+import signal
+import sys
+import time
+
+import places
+
+PARTS = {  # part: exit codes, what all ranks that live say
+    "time-out": ([0, 0], r"DistBackendError: ouro: (deadline|revoked).*all_reduce"),
+    "wait": ([0, 0], r"not over after 300 ms of waiting"),
+    "abort": ([0, 0], r"aborted after 0\.\d"),
+    "killed": ([0, -signal.SIGKILL], r"DistBackendError: ouro: peer-dead: rank 1 \("),
+    "shapes": ([0, 0], r"DistBackendError: ouro: mismatch: .*"),
+    "message": ([0, 0], r"recv of another length|mismatch"),
+    "devices": ([0, 0], r"a tensor is on meta; those on cpu and cuda are served"),
+    "interrupt": ([0, 0], r"KeyboardInterrupt after 1\.|interrupted rank"),
+    "detail": ([0, 0], r"Detected mismatch between collectives"),
+    "monitored": ([0, 0], r"[Rr]ank [01].* failed to pass monitoredBarrier in 1000 ms"),
+    "forgotten": ([0, 0], r"left to the end"),
+}
+ALONE = ["detail", "forgotten", "killed"]  # the others share their processes, with a group for each
+if not places.arguments():
+    together = [part for part in PARTS if part not in ALONE]
+    for parts in [sys.argv[1:]] if sys.argv[1:] else [together, *([part] for part in ALONE)]:
+        codes = PARTS[parts[-1]][0]
+        texts = places.run(__file__, len(codes), *parts, expected=codes, seconds=100,
+                           **({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if parts == ["detail"] else {}))
+        for part in parts:
+            for rank, code in enumerate(codes):
+                own = texts[rank].partition(f"== {part}\n")[2].partition("\n== ")[0]
+                found = re.search(f"(?:{PARTS[part][1]}).*", own)
+                assert code or found, f"{part}: rank {rank} does not say {PARTS[part][1]}:\n{texts[rank][-3000:]}"
+            print(f"{part}:", re.search(f"(?:{PARTS[part][1]}).*", texts[0])[0][:200], flush=True)
+    sys.exit()
+
+import _thread
+import datetime
+import os
+import threading
+
+import torch
+import torch.distributed as dist
+
+rank, size, folder, parts = places.arguments()
+
+
+def say(e):
+    print(f"{type(e).__name__}: {e}", flush=True)
+
+
+def fails(f, *kinds):
+    try:
+        f()
+    except kinds or dist.DistBackendError as e:
+        say(e)
+    else:
+        raise SystemExit(f"{part} went through")
+
+
+def together():
+    """Not before both are here, without the group."""
+    store.set(f"here {rank}", "1")
+    store.get(f"here {1 - rank}")
+
+
+def do(part):
+    global x
+    if part == "time-out":
+        begin = time.monotonic()
+        if rank == 0:
+            fails(lambda: dist.all_reduce(x))
+            assert 1.5 < time.monotonic() - begin < 10
+        else:
+            time.sleep(3)
+            fails(lambda: dist.all_reduce(x))
+    elif part == "wait":
+        work = dist.all_reduce(x, async_op=True) if rank == 0 else None
+        if work:
+            fails(lambda: work.wait(datetime.timedelta(milliseconds=300)))
+            assert not work.is_completed()
+        else:
+            print("not over after 300 ms of waiting: the other rank")
+            store.get("waited")
+        if rank == 0:
+            store.set("waited", "1")
+            work.wait()
+        else:
+            dist.all_reduce(x)
+        assert (x == 4).all()
+    elif part == "abort":
+        if rank == 0:
+            work = dist.all_reduce(x, async_op=True)
+            time.sleep(0.2)
+            begin = time.monotonic()
+            dist.distributed_c10d._abort_process_group()
+            fails(work.wait)
+            print(f"aborted after {time.monotonic() - begin:.2f} s", flush=True)
+            together()
+        else:
+            time.sleep(0.5)
+            begin = time.monotonic()
+            fails(lambda: dist.all_reduce(x))
+            print(f"aborted after {time.monotonic() - begin:.2f} s", flush=True)
+            together()
+    elif part == "killed":
+        if rank == 1:
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        fails(lambda: dist.all_reduce(x))
+    elif part == "shapes":
+        fails(lambda: dist.all_reduce(torch.ones(10 + rank)))
+    elif part == "message":
+        if rank == 0:
+            dist.send(torch.ones(5), 1)
+            print("recv of another length")
+            together()
+        else:
+            fails(lambda: dist.recv(torch.ones(4), 0))
+            together()
+    elif part == "devices":
+        fails(lambda: dist.all_gather([torch.ones(2, device="meta")] * 2, torch.ones(2)), ValueError)
+        fails(lambda: dist.all_gather([torch.ones(2)] * 2, torch.ones(3)), ValueError)
+        fails(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND), dist.DistBackendError)
+        dist.all_reduce(x)  # the group goes on
+    elif part == "interrupt":
+        if rank == 0:
+            threading.Timer(1, _thread.interrupt_main).start()
+            begin = time.monotonic()
+            work = dist.all_reduce(x, async_op=True)
+            try:
+                work.wait()
+            except KeyboardInterrupt:
+                print(f"KeyboardInterrupt after {time.monotonic() - begin:.1f} s", flush=True)
+            store.set("interrupted", "1")
+            work.wait()  # it went on
+        else:
+            store.get("interrupted")
+            dist.all_reduce(x)
+            print("interrupted rank 0", flush=True)
+    elif part == "detail":
+        assert type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__ == "_ProcessGroupWrapper"
+        fails(lambda: dist.all_reduce(x) if rank else dist.broadcast(x, 0), RuntimeError)
+    elif part == "monitored":
+        if rank == 0:
+            fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=1)))
+            together()
+        else:
+            together()
+            print("rank 1 failed to pass monitoredBarrier in 1000 ms")
+    elif part == "forgotten":
+        work = dist.irecv(torch.ones(3), 1 - rank)  # which never comes
+        print("left to the end", flush=True)
+
+
+for part in parts:
+    print(f"== {part}", flush=True)
+    places.init("ouro", f"{folder}/{part}", timeout=datetime.timedelta(seconds=2 if part == "time-out" else 20))
+    store = dist.distributed_c10d._get_default_store()
+    x = torch.ones(1000)
+    dist.all_reduce(x)
+    assert (x == 2).all()
+    do(part)
+    if part not in ALONE and dist.is_initialized():
+        dist.destroy_process_group()

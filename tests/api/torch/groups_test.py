@@ -1,0 +1,260 @@
+# Every operation of torch.distributed over ouro gives what it gives over gloo, bit by bit where gloo has it.
+# Usage: groups_test.py RANKS, an even number
+import re
+import sys
+
+import places
+
+if not places.arguments():
+    texts = places.run(__file__, int(sys.argv[1]))
+    print(*(re.findall(r"\d+ tensors are equal", text)[0] for text in texts), sep="\n")
+    sys.exit()
+
+import torch
+import torch.distributed as dist
+
+rank, size, _ = places.init("ouro")
+gloo = dist.new_group(backend="gloo")
+count, compared = 103, 0
+OPS = {"sum": dist.ReduceOp.SUM, "prod": dist.ReduceOp.PRODUCT, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
+INTEGERS = [torch.uint8, torch.int8, torch.int32, torch.int64]
+FLOATS = [torch.float16, torch.float32, torch.float64]
+MOVED = [torch.int16, torch.bool, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.uint16]
+
+
+def data(dtype, seed, n=count):
+    """Of small numbers, whose sums and products are exact in every type."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, 4, (n,), generator=g).to(torch.float32)
+    return torch.complex(x, -x) if dtype.is_complex else x.to(dtype)
+
+
+def same(name, mine, theirs):
+    global compared
+    if isinstance(mine, (list, tuple)):
+        assert len(mine) == len(theirs)
+        for a, b in zip(mine, theirs):
+            same(name, a, b)
+        return
+    a, b = (t.contiguous().view(-1).view(torch.uint8) for t in (mine, theirs))
+    assert mine.shape == theirs.shape and torch.equal(a, b), f"{name}: {mine} is not {theirs}"
+    compared += 1
+
+
+def both(name, f, *tensors):
+    """`f(group, tensor...)` over both. It gives what to compare, or works in place."""
+    results = []
+    for group in (dist.group.WORLD, gloo):
+        own = [t.clone() for t in tensors]
+        given = f(group, *own)
+        results.append(own if given is None else given)
+    same(name, *results)
+
+
+def reductions():
+    for dtype in INTEGERS + FLOATS:
+        for name, op in OPS.items():
+            both(f"all_reduce {dtype} {name}", lambda g, x: dist.all_reduce(x, op, group=g), data(dtype, rank))
+
+            def reduce(g, x):
+                dist.reduce(x, size - 1, op, group=g)
+                return x if rank == size - 1 else x * 0
+            both(f"reduce {dtype} {name}", reduce, data(dtype, rank))
+
+            def reduce_scatter(g, x):
+                out, again = torch.empty(count, dtype=dtype), torch.empty(count, dtype=dtype)
+                dist.reduce_scatter_tensor(out, x, op, group=g)
+                if g is gloo:  # which lacks the list of some PyTorch versions
+                    return [out, out]
+                dist.reduce_scatter(again, list(x.chunk(size)), op, group=g)
+                return [out, again]
+            both(f"reduce_scatter {dtype} {name}", reduce_scatter, data(dtype, rank, count * size))
+    for op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
+        both(f"all_reduce {op}", lambda g, x: dist.all_reduce(x, op, group=g), data(torch.int32, rank))
+    both("all_reduce of complex numbers", lambda g, x: dist.all_reduce(x, group=g), data(torch.complex64, rank))
+    # What gloo has not: int16, bfloat16 under all reductions, averages, booleans as such.
+    for dtype in (torch.int16, torch.bfloat16):
+        x = data(dtype, rank)
+        dist.all_reduce(x)
+        same(f"all_reduce {dtype}", x, sum(data(torch.float32, r) for r in range(size)).to(dtype))
+    x = data(torch.float32, rank) * size
+    dist.all_reduce(x, dist.ReduceOp.AVG)
+    same("average", x, sum(data(torch.float32, r) for r in range(size)))
+    x = data(torch.float32, rank)
+    dist.all_reduce(x, dist._make_nccl_premul_sum(2.0))
+    same("premul_sum", x, 2 * sum(data(torch.float32, r) for r in range(size)))
+    x = data(torch.bool, rank)
+    dist.all_reduce(x)
+    same("booleans", x, torch.stack([data(torch.bool, r) for r in range(size)]).any(0))
+    # Neither contiguous nor of one piece.
+    for g in (dist.group.WORLD,):
+        x = data(torch.float32, rank, 12).view(3, 4).t()
+        dist.all_reduce(x, group=g)
+        same("transposed", x, sum(data(torch.float32, r, 12) for r in range(size)).view(3, 4).t())
+    try:
+        dist.all_reduce(data(torch.complex64, rank), dist.ReduceOp.MAX)
+        raise SystemExit("max of complex numbers went through")
+    except (ValueError, RuntimeError) as e:
+        assert "complex" in str(e), e
+
+
+def movements():
+    for dtype in INTEGERS + FLOATS + MOVED:
+        group = gloo if dtype in INTEGERS + FLOATS else dist.group.WORLD
+        for root in {0, size - 1}:
+            x = data(dtype, rank)
+            dist.broadcast(x, root)
+            same(f"broadcast {dtype}", x, data(dtype, root))
+        y = torch.empty(count * size, dtype=dtype)
+        dist.all_gather_into_tensor(y, data(dtype, rank))
+        same(f"all_gather_into_tensor {dtype}", y, torch.cat([data(dtype, r) for r in range(size)]))
+        y = torch.empty(count * size, dtype=dtype)
+        dist.all_to_all_single(y, torch.cat([data(dtype, rank * size + r) for r in range(size)]))
+        same(f"all_to_all_single {dtype}", y, torch.cat([data(dtype, r * size + rank) for r in range(size)]))
+        dist.barrier(group=group)
+
+    def gathers(g, x):
+        outs, first = [torch.empty_like(x) for _ in range(size)], [torch.empty_like(x) for _ in range(size)]
+        dist.all_gather(outs, x, group=g)
+        dist.gather(x, first if rank == 1 % size else None, dst=1 % size, group=g)
+        out = torch.empty_like(x)
+        dist.scatter(out, [x + r for r in range(size)] if rank == 0 else None, src=0, group=g)
+        return outs + (first if rank == 1 % size else []) + [out]
+
+    both("gathers and scatter", gathers, data(torch.float32, rank))
+    both("gathers and scatter of a matrix", gathers, data(torch.float32, rank, 12).view(3, 4))
+    uneven = [7 * r + 1 for r in range(size)]
+    outs = [torch.empty(n) for n in uneven]
+    dist.all_gather(outs, data(torch.float32, rank, uneven[rank]))
+    same("all_gather of uneven parts", outs, [data(torch.float32, r, n) for r, n in enumerate(uneven)])
+    out = torch.empty(uneven[rank])
+    dist.reduce_scatter(out, [data(torch.float32, rank, n) for n in uneven])
+    same("reduce_scatter of uneven parts", out, sum(data(torch.float32, r, uneven[rank]) for r in range(size)))
+    # Rank r sends (r + to) mod 3 rows, which may be none.
+    send = receive = [(rank + r) % 3 for r in range(size)]
+
+    def uneven_all_to_all(g, x):
+        out = torch.empty(sum(receive), 2, dtype=x.dtype)
+        dist.all_to_all_single(out, x, receive, send, group=g)
+        return out
+
+    x = torch.arange(2 * sum(send), dtype=torch.int64).view(-1, 2) + 100 * rank
+    both("all_to_all_single of uneven parts", uneven_all_to_all, x)
+    outs = [torch.empty(n, 2, dtype=x.dtype) for n in receive]
+    dist.all_to_all(outs, list(x.split(send)))
+    same("all_to_all of uneven parts", outs, list(uneven_all_to_all(gloo, x).split(receive)))
+
+
+def messages():
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for n in (1, 300_000):  # receives first: they must not keep the sends back
+        out = torch.empty(n)
+        works = [dist.irecv(out, left, tag=3), dist.isend(data(torch.float32, rank, n), right, tag=3)]
+        for w in works:
+            w.wait()
+        same("ring", out, data(torch.float32, left, n))
+        out = torch.empty(n)
+        for w in dist.batch_isend_irecv([dist.P2POp(dist.irecv, out, left), dist.P2POp(dist.isend, data(torch.float32, rank, n), right)]):
+            w.wait()
+        same("batch_isend_irecv", out, data(torch.float32, left, n))
+    # All send small messages first, in the caller.
+    dist.send(data(torch.float32, rank, 5), right)
+    out = torch.empty(5)
+    assert dist.recv(out, left) == left
+    same("all send first", out, data(torch.float32, left, 5))
+    if rank == 0:  # from any source, and who it was
+        seen = set()
+        for _ in range(size - 1):
+            x = torch.empty(4)
+            seen.add(source := dist.recv(x))
+            same("from any source", x, torch.full((4,), float(source)))
+        w = dist.irecv(y := torch.empty(4), tag=9) if size > 1 else None
+        if w:
+            w.wait()
+            assert w._source_rank() == 1 and (y == 7).all()
+        assert seen == set(range(1, size)), seen
+    else:
+        dist.send(torch.full((4,), float(rank)), 0)
+        if rank == 1:
+            dist.send(torch.full((4,), 7.0), 0, tag=9)
+
+
+def coalescing():
+    xs = [data(torch.float32, rank * 10 + i, 10 * i + 1) for i in range(4)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for x in xs:
+            dist.all_reduce(x)
+    manager.wait()
+    same("coalesced all_reduce", xs, [sum(data(torch.float32, r * 10 + i, 10 * i + 1) for r in range(size)) for i in range(4)])
+    for device in (None, torch.device("cpu")):
+        outs = [torch.empty(size * 5) for _ in range(3)]
+        with dist._coalescing_manager(device=device):
+            for i, out in enumerate(outs):
+                dist.all_gather_into_tensor(out, data(torch.float32, rank + 100 * i, 5))
+        same("coalesced all_gather", outs, [torch.cat([data(torch.float32, r + 100 * i, 5) for r in range(size)]) for i in range(3)])
+        outs = [torch.empty(5) for _ in range(3)]
+        with dist._coalescing_manager(device=device):
+            for i, out in enumerate(outs):
+                dist.reduce_scatter_tensor(out, data(torch.float32, rank + 100 * i, size * 5))
+        same("coalesced reduce_scatter", outs,
+             [sum(data(torch.float32, r + 100 * i, size * 5) for r in range(size)).view(size, 5)[rank] for i in range(3)])
+
+
+def works():
+    x = data(torch.float32, rank)
+    w = dist.all_reduce(x, async_op=True)
+    twice = w.get_future().then(lambda f: 2 * f.value()[0])
+    same("future", twice.wait(), 2 * sum(data(torch.float32, r) for r in range(size)))
+    w.wait()
+    assert w.is_completed() and w.is_success()
+    ys = [torch.full((3,), float(i)) for i in range(50)]
+    works = [dist.all_reduce(y, async_op=True) for y in ys]
+    z = torch.ones(1)
+    dist.all_reduce(z)  # behind those
+    assert z == size and all(w.is_completed() for w in works)
+    same("in order", ys, [torch.full((3,), float(i * size)) for i in range(50)])
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p:
+        dist.all_reduce(z)
+        dist.broadcast(z, 0, async_op=True).wait()
+    assert {"ouro:all_reduce", "ouro:broadcast"} <= {e.key for e in p.key_averages()}, {e.key for e in p.key_averages()}
+    before = dist.group.WORLD._get_sequence_number_for_group()
+    dist.barrier()
+    assert dist.group.WORLD._get_sequence_number_for_group() == before + 1
+
+
+def objects():
+    mine = {"rank": rank, "text": "x" * (1000 * rank)}
+    all_of, first = [None] * size, [mine if rank == 0 else None]
+    dist.all_gather_object(all_of, mine)
+    assert [len(o["text"]) for o in all_of] == [1000 * r for r in range(size)]
+    dist.broadcast_object_list(first, 0)
+    assert first == [{"rank": 0, "text": ""}], first
+    gathered = [None] * size if rank == 0 else None
+    dist.gather_object(mine, gathered, 0)
+    out = [None]
+    dist.scatter_object_list(out, [f"for {r}" for r in range(size)] if rank == 0 else None, 0)
+    assert out == [f"for {rank}"] and (rank or [g["rank"] for g in gathered] == list(range(size)))
+    dist.monitored_barrier()
+
+
+def groups():
+    evens = list(range(0, size, 2))
+    some = dist.new_group(evens)
+    if rank in evens:
+        x = data(torch.float32, rank)
+        dist.all_reduce(x, group=some)
+        same("all_reduce in a group", x, sum(data(torch.float32, r) for r in evens))
+    mesh = dist.init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("a", "b"))
+    x = data(torch.float32, rank)
+    dist.all_reduce(x, group=mesh["b"].get_group())
+    same("all_reduce in a mesh", x, sum(data(torch.float32, rank // 2 * 2 + i) for i in range(min(size, 2))))
+    world = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert world.supports_splitting and world.name() == "ouro" and world.options._timeout.total_seconds() == 1800
+
+
+for part in (reductions, movements, messages, coalescing, works, objects, groups):
+    part()
+    dist.barrier()
+print(f"{compared} tensors are equal")
+if rank % 2:  # the others leave it to the end of the process
+    dist.destroy_process_group()
