@@ -123,6 +123,13 @@ def movements():
 
     both("gathers and scatter", gathers, data(torch.float32, rank))
     both("gathers and scatter of a matrix", gathers, data(torch.float32, rank, 12).view(3, 4))
+
+    def coalesced(g, *xs):
+        outs = [[torch.empty_like(x) for x in xs] for _ in range(size)]
+        dist.all_gather_coalesced(outs, list(xs), group=g)
+        return outs
+
+    both("all_gather_coalesced", coalesced, data(torch.float32, rank), data(torch.float32, rank + 50, 7), data(torch.float32, rank + 60, 1))
     uneven = [7 * r + 1 for r in range(size)]
     outs = [torch.empty(n) for n in uneven]
     dist.all_gather(outs, data(torch.float32, rank, uneven[rank]))

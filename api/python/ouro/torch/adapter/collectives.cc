@@ -139,12 +139,15 @@ Backend::WorkPtr Backend::allgather(Lists& outputs, Tensors& inputs, const c10d:
 
 Backend::WorkPtr Backend::allgather_coalesced(Lists& lists, Tensors& inputs,
                                               const c10d::AllgatherOptions& o) {
-  // c10d's lists are those of each rank, or those of each input.
-  TORCH_CHECK_VALUE(lists.size() == inputs.size(), "ouro: all_gather_coalesced: ", lists.size(),
-                    " lists of outputs for ", inputs.size(), " inputs");
+  TORCH_CHECK_VALUE(lists.size() == ranks(), "ouro: all_gather_coalesced: ", lists.size(),
+                    " lists of outputs, of ", size_, " ranks");
+  for (const Tensors& of_rank : lists)
+    TORCH_CHECK_VALUE(of_rank.size() == inputs.size(), "ouro: all_gather_coalesced: a list of ",
+                      of_rank.size(), " outputs for ", inputs.size(), " inputs");
   startCoalescing();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    Lists outs{lists[i]};
+    Lists outs(1);
+    for (const Tensors& of_rank : lists) outs.front().push_back(of_rank[i]);
     Tensors in{inputs[i]};
     (void)allgather(outs, in, o);
   }
