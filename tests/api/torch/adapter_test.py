@@ -1,5 +1,6 @@
-# Compiles the adapter into the cache that the tests share, and tries what is said where that cannot be done.
-# Usage: adapter_test.py make | wrong
+# Compiles the adapter into the cache that the tests share, tries what is said where that cannot be done, and who carries
+# the groups of another name.
+# Usage: adapter_test.py make | stand_in | wrong
 import os
 import subprocess
 import sys
@@ -21,6 +22,17 @@ if sys.argv[1] == "make":
     sys.exit(done.returncode)
 
 with tempfile.TemporaryDirectory() as empty:
+    if sys.argv[1] == "stand_in":
+        program = f"""import ouro.torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://{empty}/store", rank=0, world_size=1)
+print(dist.get_backend(), "by", ouro.torch.carrier())
+ouro.torch.stand_in("glo")"""
+        for variables, carrier in ({"OURO_TORCH_AS": "gloo"}, "ouro"), ({}, "gloo"):
+            done = build(program=program, **variables)
+            assert f"gloo by {carrier}\n" in done.stdout and "no backend 'glo' for which to stand in" in done.stderr, done
+            os.remove(f"{empty}/store")
+        print("the groups of another name are carried where it is asked for")
+        sys.exit()
     done = build(OURO_TORCH_CACHE=empty, CXX="no-such-compiler")
     assert done.returncode == 1 and NO_COMPILER in done.stderr, done.stderr
     done = build(OURO_TORCH_CACHE=empty, CXX=sys.executable)  # which is no compiler
