@@ -91,39 +91,35 @@ OURO_HD void pause() {
 }
 
 /// Eight bytes of data with a flag beside each half, so that arrival needs no fence: both halves are there
-/// when both flags are. Each half is written at once, which is all that is needed of the 16-byte store.
+/// when both flags are. Each half is written at once, which is all that is needed of the 16-byte store: the
+/// elements of a vector are accesses of their own to the PTX model, so the halves are its elements.
 struct alignas(16) Packet {
   std::uint64_t half[2];  // data below, flag above
 };
 
 OURO_HD void store_packet(Packet* packet, std::uint64_t data, std::uint32_t flag) {
   const auto low = static_cast<std::uint32_t>(data), high = static_cast<std::uint32_t>(data >> 32);
+  const std::uint64_t above = std::uint64_t{flag} << 32, first = above | low, second = above | high;
 #if defined(__CUDA_ARCH__)
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(packet), "r"(low), "r"(flag),
-               "r"(high)
-               : "memory");
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(packet), "l"(first), "l"(second) : "memory");
 #else
-  const std::uint64_t above = std::uint64_t{flag} << 32;
-  std::atomic_ref(packet->half[0]).store(above | low, std::memory_order_relaxed);
-  std::atomic_ref(packet->half[1]).store(above | high, std::memory_order_relaxed);
+  std::atomic_ref(packet->half[0]).store(first, std::memory_order_relaxed);
+  std::atomic_ref(packet->half[1]).store(second, std::memory_order_relaxed);
 #endif
 }
 
 /// Whether the packet has come; fills in `data`.
 OURO_HD bool load_packet(const Packet* packet, std::uint32_t flag, std::uint64_t* data) {
 #if defined(__CUDA_ARCH__)
-  std::uint32_t low, first, high, second;
-  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(low), "=r"(first), "=r"(high), "=r"(second)
-               : "l"(packet)
-               : "memory");
+  std::uint64_t a, b;
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(packet) : "memory");
 #else
   Packet& p = *const_cast<Packet*>(packet);
   const std::uint64_t a = std::atomic_ref(p.half[0]).load(std::memory_order_relaxed);
   const std::uint64_t b = std::atomic_ref(p.half[1]).load(std::memory_order_relaxed);
+#endif
   const auto low = static_cast<std::uint32_t>(a), first = static_cast<std::uint32_t>(a >> 32);
   const auto high = static_cast<std::uint32_t>(b), second = static_cast<std::uint32_t>(b >> 32);
-#endif
   *data = std::uint64_t{high} << 32 | low;
   return first == flag && second == flag;
 }
