@@ -43,12 +43,13 @@ def main():
         sys.exit("torch_beside_gloo.py: --rounds takes 1 to 100, --ranks 2 to 64")
     sys.path.insert(0, str(TREE / "tests/api/nccl"))
     import torch_place
-    common = os.environ | {"PYTHONPATH": str(TREE / "api/python"), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "IN_RANK": "1"}
+    common = os.environ | {"PYTHONPATH": str(TREE / "api/python"), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
+                           "IN_RANK": "1"}
     print("| ranks | what | ouro | gloo | gloo / ouro | without DDP |\n|---|---|---|---|---|---|", flush=True)
     for n in options.ranks or [2, 4]:
         job = common | {"WORLD_SIZE": str(n), "MASTER_PORT": free_port()}
-        ranks = [subprocess.Popen([torch_place.interpreter(), __file__, "--rounds", str(options.rounds), *["--quick"] * options.quick],
-                                  env=job | {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(n)]
+        command = [torch_place.interpreter(), __file__, "--rounds", str(options.rounds), *["--quick"] * options.quick]
+        ranks = [subprocess.Popen(command, env=job | {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(n)]
         try:
             codes = [p.wait(timeout=900) for p in ranks]
         finally:
@@ -89,12 +90,14 @@ def rank_main():
 
     def say(what, t, more=""):
         if rank == 0:
-            print(f"| {size} | {what} | {t['ouro'] * 1e6:,.0f} us | {t['gloo'] * 1e6:,.0f} us | {t['gloo'] / t['ouro']:.1f} | {more} |",
+            print(f"| {size} | {what} | {t['ouro'] * 1e6:,.0f} us | {t['gloo'] * 1e6:,.0f} us | "
+                  f"{t['gloo'] / t['ouro']:.1f} | {more} |",
                   flush=True)
 
     for bytes_, repeats in list(SIZES.items())[:3 if options.quick else None]:
         x = torch.zeros(bytes_ // 4)
-        say(f"all_reduce {bytes_} B", median_of({name: lambda g=g: dist.all_reduce(x, group=g) for name, g in groups.items()}, repeats))
+        calls = {name: lambda g=g: dist.all_reduce(x, group=g) for name, g in groups.items()}
+        say(f"all_reduce {bytes_} B", median_of(calls, repeats))
 
     for what, (widths, steps) in list(NETWORKS.items())[:1 if options.quick else None]:
         layers = []
