@@ -13,11 +13,16 @@
 
 namespace ouro::gpu {
 
+/// A program that updates no parameters is linked without these kernels, half of all code for devices, as
+/// libnccl is: the reference takes nothing out of an archive.
+std::span<const Kernel> optim_kernels() __attribute__((weak));
+
 std::span<const Kernel* const> all_kernels() {
   static const auto& all = *[] {  // never destroyed: groups may outlive static objects
     const std::span<const Kernel* const> collect = collect_kernels();
     auto& list = *new std::vector<const Kernel*>(collect.begin(), collect.end());
-    for (const Kernel& kernel : optim_kernels()) list.push_back(&kernel);
+    if (optim_kernels != nullptr)
+      for (const Kernel& kernel : optim_kernels()) list.push_back(&kernel);
     const std::span<const Kernel* const> resident = resident_kernels();
     list.insert(list.end(), resident.begin(), resident.end());
     return &list;

@@ -17,6 +17,7 @@ struct Process {
   int on_device = 0;
   bool releasing = false;  // nothing begins then
   std::vector<std::shared_ptr<void>> waiting;
+  std::size_t expected = 0;      // for which there is room in `waiting`
   std::atomic<bool> any{false};  // in `waiting`
 };
 Process& process() {
@@ -29,9 +30,10 @@ void release(Process& p, std::unique_lock<std::mutex>& lock) {
   if (p.on_device > 0 || p.releasing) return;
   p.releasing = true;
   while (!p.waiting.empty()) {
-    auto going = std::exchange(p.waiting, {});
+    auto going = std::move(p.waiting.back());
+    p.waiting.pop_back();
     lock.unlock();
-    going.clear();
+    going.reset();
     lock.lock();
   }
   p.any.store(false, std::memory_order_relaxed);
@@ -54,10 +56,18 @@ void OnDevice::end() {
   --process().on_device;
 }
 
+void expect_release() {
+  Process& p = process();
+  std::lock_guard lock(p.mutex);
+  p.waiting.reserve(p.waiting.size() + p.expected + 1);
+  ++p.expected;
+}
+
 void release_when_quiet(std::shared_ptr<void> what) noexcept {
   if (!what) return;
   Process& p = process();
   std::unique_lock lock(p.mutex);
+  if (p.expected > 0) --p.expected;
   try {
     p.waiting.push_back(std::move(what));
   } catch (const std::bad_alloc&) {

@@ -21,9 +21,12 @@ class OnDevice {
   bool counted_ = true;
 };
 
+/// Makes room for one more that will be let go. Throws bad_alloc.
+void expect_release();
 /// Lets go of `what` when no operation of the process is on a device: now, or at a later call of either
 /// function. Operations that begin meanwhile wait until it has gone. It keeps no context alive, which would
 /// then leave its job late.
+/// Needs no memory if expect_release() was called for it.
 void release_when_quiet(std::shared_ptr<void> what) noexcept;
 /// Lets go of what waits for it, if no operation is on a device now.
 void release_if_quiet() noexcept;

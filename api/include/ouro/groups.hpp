@@ -164,6 +164,7 @@ struct ShrinkReport {
 /// must not call operations of the group that waits. Ends in the thread that made it; the last one counts.
 class OURO_API InterruptibleWaits {
  public:
+  /// `ask` runs on the thread that waits; `data` is passed to it as it is.
   InterruptibleWaits(Status (*ask)(void*), void* data);
   ~InterruptibleWaits();
   InterruptibleWaits(const InterruptibleWaits&) = delete;

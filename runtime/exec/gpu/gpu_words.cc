@@ -5,6 +5,8 @@
 #include <map>
 #include <mutex>
 
+#include "transport/cuda_ipc/quiet.h"
+
 namespace ouro::rt {
 namespace {
 
@@ -61,6 +63,17 @@ class Pins {
   std::map<std::byte*, Pin> pins_;
 };
 
+struct PinnedWords {
+  explicit PinnedWords(std::shared_ptr<device::Segment> of) : segment(std::move(of)) {}
+  ~PinnedWords() {
+    if (at) Pins::all().give_back(at);
+  }
+  PinnedWords(const PinnedWords&) = delete;
+  PinnedWords& operator=(const PinnedWords&) = delete;
+  const std::shared_ptr<device::Segment> segment;
+  std::byte* at = nullptr;
+};
+
 }  // namespace
 
 std::size_t GpuWords::bytes(int n) {
@@ -77,10 +90,11 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment
   words->words_ = reinterpret_cast<std::uint32_t*>(at);
   const std::size_t word_bytes = whole_pages(count(n) * sizeof(std::uint32_t));
   words->arrivals_ = reinterpret_cast<GpuArrival*>(at + word_bytes);
+  transport::expect_release();
+  const auto pin = std::make_shared<PinnedWords>(std::move(segment));  // as in staged_path.cc
   OURO_ASSIGN(words->device_words_, Pins::all().take(at, word_bytes));
-  words->pin_ = std::shared_ptr<void>(at, [segment = std::move(segment)](void* pinned) {
-    Pins::all().give_back(static_cast<std::byte*>(pinned));
-  });
+  pin->at = at;
+  words->pin_ = pin;
   return words;
 }
 

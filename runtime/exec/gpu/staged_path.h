@@ -24,6 +24,7 @@ class StagedPath {
              std::shared_ptr<WorkState>* work);
 
  private:
+  struct Pin;
   struct Pinned;
   Status need(std::size_t bytes, std::unique_ptr<Pinned>*);
 
