@@ -25,11 +25,11 @@ orders                   weakens each acquire and release of the library to rela
 sites NAME               atomic operations that a protocol comes to, by place in the source
 repeat NAME CHOICES      one execution, step by step; CHOICES as printed with a violation
 
-  --only TEXT            protocols whose name begins so
-  --executions N         bound of each search (default 250000)
-  --minutes M            on top: M minutes of random executions, shared by the protocols; --seed S is their first seed
-  --random               random executions only
-  --fault N              with repeat: with the N-th fault of the protocol, from 1
+  --only TEXT            protocols, orders: protocols whose name begins so
+  --executions N         protocols, orders: bound of each search (default 250000)
+  --minutes M            protocols, on top: M minutes of random executions, shared by them; --seed S is their first seed
+  --random               protocols: random executions only
+  --fault N              repeat: with the N-th fault of the protocol, from 1
 
 Exit code: 0 all as it must be, 1 a violation, or a fault that was not found, 2 wrong usage.
 )";
@@ -46,6 +46,18 @@ std::uint64_t number(const char* option, const char* text) {
   return n;
 }
 
+/// Ends the program at an option that the command has no use for.
+void check_use(std::string_view command, std::string_view option) {
+  const bool protocols = command == "protocols";
+  const bool bounds = option == "--only" || option == "--executions";
+  const bool random = option == "--minutes" || option == "--seed" || option == "--random";
+  const bool used = option == "--fault" ? command == "repeat"
+                    : bounds            ? protocols || command == "orders"
+                    : random            ? protocols
+                                        : true;
+  if (!used) wrong(std::string(command) + " takes no " + std::string(option));
+}
+
 int main_of(int argc, char** argv) {
   const std::string_view command = argc > 1 ? argv[1] : "";
   if (command == "-h" || command == "--help") {
@@ -58,6 +70,7 @@ int main_of(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     const std::string_view a = argv[i];
     const char* const value = i + 1 < argc ? argv[i + 1] : nullptr;
+    check_use(command, a);
     if (a == "--only") {
       if (!value) wrong("--only needs a name");
       settings.only = value, ++i;
