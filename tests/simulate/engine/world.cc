@@ -60,7 +60,7 @@ void World::load(Fiber& f) {
 
 void World::resume(Fiber& f, std::uint64_t wait) {
   if (f.over || f.process->dead || f.waits != wait) return;
-  if (f.process->stopped) {
+  if (f.process->stops > 0) {
     held_.emplace_back(&f, wait);
     return;
   }
@@ -108,10 +108,10 @@ std::size_t World::alive(const Process& p) const {
                                                 [&](const auto& f) { return f->process == &p && !f->over; }));
 }
 
-void World::stop(Process& p) { p.stopped = true; }
+void World::stop(Process& p) { ++p.stops; }
 
 void World::go_on(Process& p) {
-  p.stopped = false;
+  if (--p.stops > 0) return;
   std::vector<std::pair<Fiber*, std::uint64_t>> others;
   for (const auto& [fiber, wait] : std::exchange(held_, {})) {
     if (fiber->process != &p) {

@@ -23,8 +23,9 @@ struct Process {
   int rank = 0, host = 0, pid = 0;
   Nanos clock_offset = 0;   ///< what its clocks show at the beginning
   double clock_rate = 1.0;  ///< seconds of its clock in one of the world's
-  bool dead = false, stopped = false;
-  int calm = 0;  ///< doublings of short sleeps, while nothing happens to it
+  bool dead = false;
+  int stops = 0;  ///< in force: it stands still while there is one
+  int calm = 0;   ///< doublings of short sleeps, while nothing happens to it
   Nanos local(Nanos t) const {
     return clock_offset + static_cast<Nanos>(static_cast<double>(t) * clock_rate);
   }
@@ -75,6 +76,7 @@ class World {
   Nanos stretched(Nanos sleep);
 
   void wake(Fiber&);
+  /// Stops of a process may overlap: it goes on with the last of them.
   void stop(Process&);
   void go_on(Process&);
   /// Its threads run no more. What else belongs to its end is its caller's affair.

@@ -80,14 +80,24 @@ class Judge {
       }
   }
 
-  /// Whether something that others may notice was done to the rank before that, or its program had ended.
+  /// Whether something that others may notice was done to the rank before that, or its program had ended, or
+  /// something was done while it joined, and it had not joined yet.
   bool suspected(int rank, Nanos before) const {
+    const bool done = std::any_of(s_.injections.begin(), s_.injections.end(),
+                                  [&](const Injection& i) { return i.when <= before && i.serious(); });
+    if (done && !joined(rank, before)) return true;
     for (const Injection& i : s_.injections) {
       if (i.when > before || !i.serious()) continue;
       if (i.kind == Kind::part || i.rank == rank || (i.kind == Kind::one_way && i.other == rank)) return true;
     }
     const Rank& r = *ranks_[static_cast<std::size_t>(rank)];
     return !r.calls.empty() && r.calls.back().kind == Call::Kind::close && r.calls.back().began <= before;
+  }
+
+  bool joined(int rank, Nanos before) const {
+    const auto& calls = ranks_[static_cast<std::size_t>(rank)]->calls;
+    return !calls.empty() && calls.front().ended >= 0 && calls.front().ended <= before &&
+           calls.front().outcome.ok();
   }
 
   Nanos bound(const Call& c) const {
@@ -190,7 +200,8 @@ class Judge {
         wrong("nothing was done to rank {}: {}", c.members[static_cast<std::size_t>(m)], what());
   }
 
-  /// Where processes end and nothing else is serious, more than half go on to the end of their program.
+  /// Where processes end and nothing else is serious, more than half go on to the end of their program. Who
+  /// has left after its last step belongs neither to the half nor to those of whom it is one.
   void look_at_survivors() {
     int dead = 0;
     Nanos joined = 0;
@@ -201,11 +212,17 @@ class Judge {
     }
     for (const Injection& i : s_.injections)
       if (i.serious() && ((i.kind != Kind::kill && i.kind != Kind::lose) || i.when < joined)) return;
-    if (2 * (s_.ranks - dead) <= s_.ranks) return;
-    for (const auto& r : ranks_)
-      if (r->over && !r->complete)
-        wrong("rank {} does not go on, although {} of {} ranks live: {}", r->process.rank, s_.ranks - dead,
-              s_.ranks, r->calls[r->calls.size() - 2].outcome.message());
+    for (const auto& r : ranks_) {
+      if (!r->over || r->complete) continue;
+      const Call& last = r->calls[r->calls.size() - 2];
+      const int left = static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [&](const auto& other) {
+        return other->over && other->complete && other->calls.back().began <= last.ended;
+      }));
+      const int here = s_.ranks - left, live = here - dead;
+      if (2 * live > here)
+        wrong("rank {} does not go on, although {} of {} ranks live: {}", r->process.rank, live, here,
+              last.outcome.message());
+    }
   }
 
   const Scenario& s_;

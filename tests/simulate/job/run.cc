@@ -99,7 +99,7 @@ class Run {
         for (const auto& r : ranks_) suspend(*r, i.lasts);
         return;
       case Kind::stop:
-        if (it.process.dead || it.process.stopped) return;
+        if (it.process.dead) return;
         world_.stop(it.process);
         return world_.after(i.lasts, [this, &it] { world_.go_on(it.process); });
       case Kind::part:
@@ -118,7 +118,7 @@ class Run {
   void suspend(Rank& r, Nanos lasts) {
     const Nanos first = world_.random().between(0, 100 * kMilli);
     world_.after(first, [this, &r, lasts] {
-      if (r.process.dead || r.process.stopped) return;
+      if (r.process.dead) return;
       world_.stop(r.process);
       world_.after(lasts + world_.random().between(0, 100 * kMilli), [this, &r] { world_.go_on(r.process); });
     });

@@ -52,15 +52,20 @@ void Network::cut(int from, int to, bool on) {
 
 void Network::look_at_idle(Connection& c, int side) {
   End& e = c.ends[side];
-  if (e.keep_idle == 0 || e.broken) return;
-  world->after(e.keep_idle + e.keep_for, [this, weak = c.weak_from_this(), side, heard = e.heard] {
+  if (e.keep_idle > 0 && !e.broken) probe(c, side, e.keep_idle, e.keep_for);
+}
+
+/// The next probe of an idle end; without an answer for `left` more the connection is over.
+void Network::probe(Connection& c, int side, Nanos wait, Nanos left) {
+  world->after(wait, [this, weak = c.weak_from_this(), side, left, heard = c.ends[side].heard] {
     const auto kept = weak.lock();
     if (!kept) return;
     End& mine = kept->ends[side];
     const int a = mine.at.host, b = kept->ends[1 - side].at.host;
-    if (mine.broken || !(path(a, b).cut || path(b, a).cut)) return;
+    if (mine.broken || !(path(a, b).cut || path(b, a).cut)) return;  // the next cut looks again
     if (mine.heard != heard) return look_at_idle(*kept, side);
-    reset(*kept, side, ETIMEDOUT);
+    if (left <= 0) return reset(*kept, side, ETIMEDOUT);
+    probe(*kept, side, kSecond, left - kSecond);
   });
 }
 

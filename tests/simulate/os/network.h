@@ -110,6 +110,7 @@ class Network {
   void wait_to_resend(Connection&, int side, Nanos pause = kResend);
   void resend(Connection&, int side);
   void look_at_idle(Connection&, int side);
+  void probe(Connection&, int side, Nanos wait, Nanos left);
   void ask_other_end(Connection&, int side);
 
   int hosts_;
