@@ -93,16 +93,12 @@ Result<DeviceMemory::OwnBlock> DeviceMemory::own_block(std::uint64_t key, std::s
 }
 
 void DeviceMemory::drop_block(std::uint64_t key) {
-  OwnBlock gone;
+  decltype(blocks_)::node_type gone;
   {
     std::lock_guard lock(blocks_mutex_);
-    const auto it = blocks_.find(key);
-    if (it == blocks_.end()) return;
-    gone = std::move(it->second);
-    blocks_.erase(it);
+    gone = blocks_.extract(key);
   }
-  exports_.withdraw(gone.id);
-  transport::release_when_quiet(std::move(gone.block));
+  if (gone) exports_.withdraw(gone.mapped().id);
 }
 
 Status DeviceMemory::serve(int line, const wire::Fetch& request) {

@@ -12,7 +12,7 @@ using gpu::gpu;
 Result<std::shared_ptr<GpuBlock>> GpuBlock::create(int device, std::size_t bytes) {
   auto properties = gpu().properties(device);
   if (!properties.ok()) return properties.status();
-  auto block = std::shared_ptr<GpuBlock>(new GpuBlock);
+  const auto block = when_quiet(std::shared_ptr<GpuBlock>(new GpuBlock));
   block->bytes_ = bytes;
   if (properties->shareable_memory) {
     auto region = gpu().alloc_shareable(device, bytes);
@@ -117,7 +117,7 @@ Result<GpuOffer> GpuExports::offer(std::uint64_t id) const {
 // ---- imports --------------------------------------------------------------------------------------
 
 Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const GpuOffer& offer) {
-  auto made = std::shared_ptr<GpuImport>(new GpuImport);
+  const auto made = when_quiet(std::shared_ptr<GpuImport>(new GpuImport));
   if (offer.fd) {
     OURO_ASSIGN(made->region_, gpu().import_fd(device, offer.fd, offer.bytes));
     made->data_ = static_cast<std::byte*>(made->region_.data);
@@ -154,12 +154,11 @@ Result<GpuImports::At> GpuImports::map(int device, const GpuRef& ref, std::size_
 
 void GpuImports::retire(std::uint64_t id) {
   std::lock_guard lock(mutex_);
-  if (auto gone = mapped_.extract(id)) release_when_quiet(std::move(gone.mapped()));
+  mapped_.erase(id);
 }
 
 void GpuImports::retire_all() {
   std::lock_guard lock(mutex_);
-  for (auto& [id, m] : mapped_) release_when_quiet(std::move(m));
   mapped_.clear();
 }
 

@@ -29,7 +29,8 @@ struct GpuOffer {
   gpu::IpcHandle handle = {};
 };
 
-/// Device memory of this library's own making; freed with the last owner.
+/// Device memory of this library's own making. It is freed after the last owner, when the process is quiet
+/// (when_quiet): a driver may wait for all work when it frees.
 class GpuBlock {
  public:
   /// Zero-filled. Shareable where the device can; else ordinary memory, which legacy handles may still share.
@@ -79,7 +80,7 @@ class GpuExports {
 };
 
 /// What another process exported, mapped here as long as this lives. A driver may wait for all work when it
-/// unmaps, and work may be using it: it goes by release_when_quiet.
+/// unmaps, and work may be using it: it goes when the process is quiet (when_quiet).
 class GpuImport {
  public:
   static Result<std::shared_ptr<GpuImport>> map(int device, const GpuOffer&);
@@ -101,7 +102,6 @@ class GpuImport {
 /// What this rank has mapped of one other process's exports.
 class GpuImports {
  public:
-  ~GpuImports() { retire_all(); }
   /// Where `bytes` bytes at `ref` are here; asks `fetch` for an offer the first time. Bounds are checked
   /// against what was mapped. The address is good for the operations under way, and as long as `keep` lives.
   struct At {

@@ -4,21 +4,24 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
-#include <new>
 #include <utility>
-#include <vector>
 
 namespace ouro::transport {
 namespace {
+
+/// What will wait, with its place in the line.
+struct Kept {
+  std::shared_ptr<void> what;
+  Kept* next = nullptr;
+};
 
 struct Process {
   std::mutex mutex;
   std::condition_variable changed;
   int on_device = 0;
   bool releasing = false;  // nothing begins then
-  std::vector<std::shared_ptr<void>> waiting;
-  std::size_t expected = 0;      // for which there is room in `waiting`
-  std::atomic<bool> any{false};  // in `waiting`
+  Kept* waiting = nullptr;
+  std::atomic<bool> any{false};  // waits
 };
 Process& process() {
   static auto* const one = new Process;  // groups may outlive static objects
@@ -29,9 +32,8 @@ Process& process() {
 void release(Process& p, std::unique_lock<std::mutex>& lock) {
   if (p.on_device > 0 || p.releasing) return;
   p.releasing = true;
-  while (!p.waiting.empty()) {
-    auto going = std::move(p.waiting.back());
-    p.waiting.pop_back();
+  while (p.waiting) {
+    std::unique_ptr<Kept> going(std::exchange(p.waiting, p.waiting->next));
     lock.unlock();
     going.reset();
     lock.lock();
@@ -39,6 +41,14 @@ void release(Process& p, std::unique_lock<std::mutex>& lock) {
   p.any.store(false, std::memory_order_relaxed);
   p.releasing = false;
   p.changed.notify_all();
+}
+
+void wait_for_quiet(Kept* kept) noexcept {
+  Process& p = process();
+  std::unique_lock lock(p.mutex);
+  kept->next = std::exchange(p.waiting, kept);
+  p.any.store(true, std::memory_order_relaxed);
+  release(p, lock);
 }
 
 }  // namespace
@@ -56,26 +66,10 @@ void OnDevice::end() {
   --process().on_device;
 }
 
-void expect_release() {
-  Process& p = process();
-  std::lock_guard lock(p.mutex);
-  p.waiting.reserve(p.waiting.size() + p.expected + 1);
-  ++p.expected;
-}
-
-void release_when_quiet(std::shared_ptr<void> what) noexcept {
-  if (!what) return;
-  Process& p = process();
-  std::unique_lock lock(p.mutex);
-  if (p.expected > 0) --p.expected;
-  try {
-    p.waiting.push_back(std::move(what));
-  } catch (const std::bad_alloc&) {
-    lock.unlock();
-    return;  // it goes now, whatever its driver waits for
-  }
-  p.any.store(true, std::memory_order_relaxed);
-  release(p, lock);
+std::shared_ptr<void> when_quiet(std::shared_ptr<void> what) {
+  void* const at = what.get();
+  auto kept = std::make_unique<Kept>(Kept{std::move(what)});
+  return {std::shared_ptr<Kept>(kept.release(), wait_for_quiet), at};
 }
 
 void release_if_quiet() noexcept {

@@ -2,6 +2,7 @@
 // wait for all work over. Used by GPU executors, which wait, and by owners of what is given back.
 #pragma once
 #include <memory>
+#include <utility>
 
 namespace ouro::transport {
 
@@ -21,13 +22,17 @@ class OnDevice {
   bool counted_ = true;
 };
 
-/// Makes room for one more that will be let go. Throws bad_alloc.
-void expect_release();
-/// Lets go of `what` when no operation of the process is on a device: now, or at a later call of either
-/// function. Operations that begin meanwhile wait until it has gone. It keeps no context alive, which would
-/// then leave its job late.
-/// Needs no memory if expect_release() was called for it.
-void release_when_quiet(std::shared_ptr<void> what) noexcept;
+/// An owner of `what` that lets go of it only when no operation of the process is on a device: as the last
+/// copy of the owner goes, or at a later call of release_if_quiet(). Operations that begin meanwhile wait
+/// until it has gone. Letting go needs no memory; this call throws bad_alloc, and has then let go of `what`:
+/// so call it before the driver is asked for what `what` will hold. `what` keeps no context alive, which
+/// would then leave its job late.
+std::shared_ptr<void> when_quiet(std::shared_ptr<void> what);
+template <class T>
+std::shared_ptr<T> when_quiet(std::shared_ptr<T> what) {
+  T* const at = what.get();
+  return {when_quiet(std::shared_ptr<void>(std::move(what))), at};
+}
 /// Lets go of what waits for it, if no operation is on a device now.
 void release_if_quiet() noexcept;
 

@@ -28,6 +28,13 @@ T value_of(Result<T> r) {
   return std::move(r).value();
 }
 
+/// What `call` returns, called without the GIL.
+template <class Call>
+auto without_gil(Call&& call) {
+  const nb::gil_scoped_release release;
+  return std::forward<Call>(call)();
+}
+
 /// Milliseconds of a number of seconds; nothing: `otherwise`. Errors: ValueError (negative, not a number).
 Milliseconds milliseconds(std::optional<double> seconds, Milliseconds otherwise);
 

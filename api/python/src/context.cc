@@ -30,10 +30,7 @@ constexpr auto kInit =
 /// Joins on a stream of its own, so that signal handlers run meanwhile; what one raises ends joining on all
 /// ranks.
 Result<Context> join(InitOptions options) {
-  if (!in_main_thread()) {
-    nb::gil_scoped_release release;
-    return Context::from_env(options);
-  }
+  if (!in_main_thread()) return without_gil([&] { return Context::from_env(options); });
   const auto cancel = std::make_shared<std::atomic<bool>>(false);
   options.cancel = cancel;
   Result<Context> joined = invalid("not joined");
@@ -46,8 +43,7 @@ Result<Context> join(InitOptions options) {
     check(wait_for(joining, Milliseconds(-1)));
   } catch (const nb::python_error&) {
     cancel->store(true);
-    nb::gil_scoped_release release;
-    check(joining.wait());
+    check(without_gil([&] { return joining.wait(); }));
     throw;
   }
   return joined;
@@ -120,12 +116,10 @@ nb::ndarray<nb::array_api> alloc(Context& c, const std::vector<std::size_t>& sha
 void leave(Context& c, nb::handle type) {
   if (!type.is_none() && c.active()) {
     const auto what = nb::cast<std::string>(type.attr("__name__"));
-    nb::gil_scoped_release release;
-    c.world().abort("rank " + std::to_string(c.rank()) + " leaves the job because of " + what);
+    without_gil(
+        [&] { c.world().abort("rank " + std::to_string(c.rank()) + " leaves the job because of " + what); });
   }
-  nb::gil_scoped_release release;
-  const Status s = c.close();
-  nb::gil_scoped_acquire held;
+  const Status s = without_gil([&] { return c.close(); });
   if (type.is_none()) check(s);
 }
 
@@ -174,13 +168,7 @@ void bind_contexts(nb::module_& m) {
            "all others take\n"
            "over without a copy. Operations on it read and write it in place, without staging.")
       .def(
-          "close",
-          [](Context& c) {
-            nb::gil_scoped_release release;
-            const Status s = c.close();
-            nb::gil_scoped_acquire held;
-            check(s);
-          },
+          "close", [](Context& c) { check(without_gil([&] { return c.close(); })); },
           "Leaves the job in good order: drains the world group, then tells the peers. May be called again.")
       .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
       .def(
@@ -202,12 +190,9 @@ void bind_contexts(nb::module_& m) {
       [](int n, std::optional<double> deadline) {
         InitOptions o;
         o.deadline = milliseconds(deadline, o.deadline);
-        Result<std::vector<Context>> made = [&] {
-          nb::gil_scoped_release release;
-          return Context::threads(n, o);
-        }();
+        auto made = value_of(without_gil([&] { return Context::threads(n, o); }));
         nb::list out;
-        for (Context& c : value_of(std::move(made))) out.append(nb::cast(std::move(c)));
+        for (Context& c : made) out.append(nb::cast(std::move(c)));
         return out;
       },
       "n"_a, nb::kw_only(), "deadline"_a = nb::none(),
@@ -253,32 +238,18 @@ void bind_groups(nb::module_& m) {
           "shrink",
           [](Group& g) {
             ShrinkReport report;
-            Result<Group> made = [&] {
-              nb::gil_scoped_release release;
-              return g.shrink(&report);
-            }();
-            return nb::make_tuple(value_of(std::move(made)), report.dead, report.resume_seq);
+            Group made = value_of(without_gil([&] { return g.shrink(&report); }));
+            return nb::make_tuple(std::move(made), report.dead, report.resume_seq);
           },
           "Collective over the survivors after a failure. Returns (group without the dead, ranks of this "
           "group that are\n"
           "gone, lowest sequence number that some survivor did not complete).")
       .def(
-          "abort",
-          [](Group& g, const std::string& why) {
-            nb::gil_scoped_release release;
-            g.abort(why);
-          },
-          "why"_a = "",
+          "abort", [](Group& g, const std::string& why) { without_gil([&] { g.abort(why); }); }, "why"_a = "",
           "Ends all pending and later operations of this group on every rank within a second. From any "
           "thread.")
       .def(
-          "close",
-          [](Group& g) {
-            nb::gil_scoped_release release;
-            const Status s = g.close();
-            nb::gil_scoped_acquire held;
-            check(s);
-          },
+          "close", [](Group& g) { check(without_gil([&] { return g.close(); })); },
           "Drains what was submitted and leaves. May be called again.")
       .def(
           "alloc_shared",

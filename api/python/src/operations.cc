@@ -73,13 +73,11 @@ nb::object broadcast_of(Group& g, nb::handle x, int root, OptionalStream stream,
 
 nb::object all_gather_of(Group& g, nb::handle x, nb::handle out, std::optional<Counts> counts,
                          OptionalStream stream, Name algorithm) {
-  Arrays arrays;
-  arrays.emplace_back(x, "x", false);
-  arrays.emplace_back(out, "out", true);
-  const CView a = arrays[0].cview();
-  const View b = arrays[1].view();
+  Pair p(x, out);
+  const CView a = p.in();
+  const View b = p.out();
   const Call call({}, algorithm);
-  return submit(std::move(arrays), nb::borrow(out), stream, [&](auto&&... s) {
+  return submit(std::move(p.arrays), std::move(p.result), stream, [&](auto&&... s) {
     return counts ? all_gather_v(g, a, b, *counts, s..., call.options)
                   : all_gather(g, a, b, s..., call.options);
   });
@@ -88,14 +86,12 @@ nb::object all_gather_of(Group& g, nb::handle x, nb::handle out, std::optional<C
 nb::object reduce_scatter_of(Group& g, nb::handle x, nb::handle out, nb::handle op,
                              std::optional<Counts> counts, OptionalStream stream, Name numerics_name,
                              Name algorithm) {
-  Arrays arrays;
-  arrays.emplace_back(x, "x", false);
-  arrays.emplace_back(out, "out", true);
-  const CView a = arrays[0].cview();
-  const View b = arrays[1].view();
+  Pair p(x, out);
+  const CView a = p.in();
+  const View b = p.out();
   const Call call(numerics_name, algorithm);
   const ReduceOp how = reduction(op);
-  return submit(std::move(arrays), nb::borrow(out), stream, [&](auto&&... s) {
+  return submit(std::move(p.arrays), std::move(p.result), stream, [&](auto&&... s) {
     return counts ? reduce_scatter_v(g, a, b, *counts, how, s..., call.options)
                   : reduce_scatter(g, a, b, how, s..., call.options);
   });
@@ -129,13 +125,11 @@ nb::object all_to_all_of(Group& g, nb::handle x, nb::handle out, std::optional<C
                          std::optional<Counts> recv_counts, OptionalStream stream, Name algorithm) {
   if (send_counts.has_value() != recv_counts.has_value())
     throw nb::value_error("all_to_all: send_counts and recv_counts are passed both or not at all");
-  Arrays arrays;
-  arrays.emplace_back(x, "x", false);
-  arrays.emplace_back(out, "out", true);
-  const CView a = arrays[0].cview();
-  const View b = arrays[1].view();
+  Pair p(x, out);
+  const CView a = p.in();
+  const View b = p.out();
   const Call call({}, algorithm);
-  return submit(std::move(arrays), nb::borrow(out), stream, [&](auto&&... s) {
+  return submit(std::move(p.arrays), std::move(p.result), stream, [&](auto&&... s) {
     return send_counts ? all_to_all_v(g, a, b, *send_counts, *recv_counts, s..., call.options)
                        : all_to_all(g, a, b, s..., call.options);
   });

@@ -40,11 +40,7 @@ void wait_in_pieces(Wait wait, std::optional<double> timeout) {
   const auto end = std::chrono::steady_clock::now() + milliseconds(timeout, 100h * 24 * 365);
   for (;;) {
     const auto left = std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now());
-    Status s;
-    {
-      nb::gil_scoped_release release;
-      s = wait(std::clamp(left, 0ms, 100ms));
-    }
+    const Status s = without_gil([&] { return wait(std::clamp(left, 0ms, 100ms)); });
     if (s.ok() || s.code() != Code::timeout || left <= 100ms) {
       let_go();
       return check(s);

@@ -27,10 +27,7 @@ using OptionalStream = const PyStream*;
 /// The Work of `call(stream)`, which holds `arrays`.
 template <class Call>
 nb::object enqueue(Arrays arrays, const PyStream& stream, Call call) {
-  Result<Work> work = [&] {
-    nb::gil_scoped_release release;
-    return Result<Work>(call(stream.stream()));
-  }();
+  Result<Work> work = without_gil([&] { return Result<Work>(call(stream.stream())); });
   check(work.status());
   stream.enqueued(*work);
   return nb::cast(PyWork(*std::move(work), std::move(arrays)));

@@ -49,21 +49,14 @@ void check_interrupted(const Status& s) {
 
 Status wait_for(const Work& work, Milliseconds deadline) {
   // A wait for a stream ends nothing but itself, so it may be cut into pieces.
-  if (work.test() || !in_main_thread()) {
-    nb::gil_scoped_release release;
-    return work.wait(deadline);
-  }
+  if (work.test() || !in_main_thread()) return without_gil([&] { return work.wait(deadline); });
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {
     const auto gone = std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now() - begin);
     Milliseconds piece = kSignalsEvery;
     const bool last = deadline.count() >= 0 && deadline - gone <= piece;
     if (last) piece = std::max(deadline - gone, 0ms);
-    Status s;
-    {
-      nb::gil_scoped_release release;
-      s = work.wait(piece);
-    }
+    const Status s = without_gil([&] { return work.wait(piece); });
     if (work.test() || last) return work.test() ? work.status() : s;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }

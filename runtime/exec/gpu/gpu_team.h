@@ -25,9 +25,6 @@ struct GpuTeam {
   bool abroad = false;          ///< a member is another process
   bool shares_process = false;  ///< with another member
 
-  ~GpuTeam() {
-    for (auto& p : retired_) transport::release_when_quiet(std::move(p));
-  }
   int world_rank(int r) const { return members.world_rank(r); }
   const Peer& peer(int r) const { return context.members().peer(world_rank(r)); }
   const GpuRecord& record(int r) const { return context.device_memory().record(world_rank(r)); }
@@ -46,8 +43,7 @@ struct GpuTeam {
     }
     return multiprocessors_;
   }
-  /// Keeps until the group has ended what may still be in use; and then until it can be freed, since a driver
-  /// may wait for all work of the process, that of ranks which are threads and wait for this one among it.
+  /// Keeps until the group has ended what may still be in use.
   void retire(std::shared_ptr<void> p) {
     if (p) retired_.push_back(std::move(p));
   }

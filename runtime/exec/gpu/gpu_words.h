@@ -43,7 +43,6 @@ class GpuWords {
   static std::size_t bytes(int n);
   /// Pins the segment, once a process.
   static Result<std::shared_ptr<GpuWords>> open(std::shared_ptr<device::Segment>, int n);
-  ~GpuWords();
   GpuWords(const GpuWords&) = delete;
   GpuWords& operator=(const GpuWords&) = delete;
 
@@ -86,7 +85,7 @@ class GpuWords {
   static std::size_t count(int n) { return static_cast<std::size_t>(n + n * n) * kLine; }
 
   int n_ = 0;
-  std::shared_ptr<void> pin_;  // keeps the segment; unpinned when nothing runs
+  std::shared_ptr<void> pin_;  // keeps the segment
   Head* head_ = nullptr;
   GpuArrival* arrivals_ = nullptr;
   std::uint32_t* words_ = nullptr;

@@ -5,40 +5,22 @@
 #include <bit>
 #include <utility>
 
-#include "transport/cuda_ipc/quiet.h"
+#include "runtime/exec/gpu/pins.h"
 
 namespace ouro::rt {
 
-/// Memory of the host, kept from operation to operation. It is unpinned when nothing runs.
+/// Memory of the host, kept from operation to operation.
 struct StagedPath::Pinned {
   std::shared_ptr<Allocation> memory;
   std::shared_ptr<void> pin;  // null: copies are slower
-  ~Pinned() { transport::release_when_quiet(std::move(pin)); }
-};
-
-struct StagedPath::Pin {
-  explicit Pin(std::shared_ptr<device::Segment> of) : segment(std::move(of)) {}
-  ~Pin() {
-    if (at) (void)gpu::gpu().unregister_host(at).ok();
-  }
-  Pin(const Pin&) = delete;
-  Pin& operator=(const Pin&) = delete;
-  const std::shared_ptr<device::Segment> segment;
-  void* at = nullptr;
 };
 
 Status StagedPath::need(std::size_t bytes, std::unique_ptr<Pinned>* p) {
   if (bytes == 0 || (*p && (*p)->memory->bytes() >= bytes)) return {};
   auto made = std::make_unique<Pinned>();
   OURO_ASSIGN(made->memory, team_.context.allocate(std::bit_ceil(bytes)));
-  // All that is needed to unpin it is there before it is pinned: to unpin it at once, for want of memory,
-  // would wait for streams that wait for this rank.
-  transport::expect_release();
-  auto pin = std::make_shared<Pin>(made->memory->segment());
-  if (gpu::gpu().register_host(made->memory->data(), made->memory->bytes()).ok()) {
-    pin->at = made->memory->data();
-    made->pin = std::move(pin);
-  }
+  auto pinned = pin(made->memory->segment(), made->memory->data(), made->memory->bytes());
+  if (pinned.ok()) made->pin = std::move(*pinned);
   if (*p) outgrown_.push_back(std::move(*p));
   *p = std::move(made);
   return {};

@@ -24,7 +24,6 @@ class StagedPath {
              std::shared_ptr<WorkState>* work);
 
  private:
-  struct Pin;
   struct Pinned;
   Status need(std::size_t bytes, std::unique_ptr<Pinned>*);
 

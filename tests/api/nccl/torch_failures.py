@@ -21,8 +21,8 @@ if not in_rank:
     part = sys.argv[4]
     codes, text = PARTS[part]
     begin = time.monotonic()
-    texts = torch_ranks.run(__file__, sys.argv[1:4], 2, 2, part, expected=codes, seconds=100,
-                            environment=WITHOUT_REPORTS | dict(v.split("=") for v in sys.argv[5:]))
+    variables = torch_ranks.emulated(sys.argv[1:4], 2) | WITHOUT_REPORTS | dict(v.split("=") for v in sys.argv[5:])
+    texts = torch_ranks.run(__file__, 2, part, expected=codes, seconds=100, **variables)
     print(*(line[:240] for line in texts[0].splitlines() if re.search(text, line)), f"{time.monotonic() - begin:.1f} s", sep="\n")
     assert re.search(text, texts[0]), texts[0]
     sys.exit()

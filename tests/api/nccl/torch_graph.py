@@ -6,7 +6,7 @@ import torch_ranks
 
 in_rank = torch_ranks.arguments()
 if not in_rank:
-    texts = torch_ranks.run(__file__, sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]))
+    texts = torch_ranks.run(__file__, int(sys.argv[4]), **torch_ranks.emulated(sys.argv[1:4], int(sys.argv[5])))
     sys.exit(0 if all("replayed" in text for text in texts) else f"FAILED: {texts}")
 
 import torch

@@ -9,7 +9,8 @@ import torch_ranks
 in_rank = torch_ranks.arguments()
 if not in_rank:
     ranks, devices = int(sys.argv[4]), int(sys.argv[5])
-    texts = torch_ranks.run(__file__, sys.argv[1:4], ranks, devices, environment=dict(v.split("=") for v in sys.argv[6:]))
+    variables = torch_ranks.emulated(sys.argv[1:4], devices) | dict(v.split("=") for v in sys.argv[6:])
+    texts = torch_ranks.run(__file__, ranks, **variables)
     print("ranks compared", *(re.findall(r"(\d+) tensors are equal", text)[0] for text in texts), "tensors")
     sys.exit()
 

@@ -1,5 +1,4 @@
-# Ranks with PyTorch on emulated devices: processes with the CUDA runtime and driver of the tests and ouro's libnccl.so.2 in
-# front of the libraries that PyTorch came with. Used by the tests with process groups in this folder.
+# Ranks that are processes with PyTorch, for the tests of ouro's libnccl.so.2 in this folder and of the backend in ../torch.
 import os
 import subprocess
 import sys
@@ -8,19 +7,26 @@ import tempfile
 import torch_place
 
 
-def start(script, libraries, ranks, devices, *arguments, store, environment={}):
-    """`script` as `ranks` processes: script --rank RANK RANKS STORE ARGUMENT..."""
-    preloaded = {"LD_PRELOAD": " ".join(libraries), "OURO_FAKE_GPUS": str(devices), "OURO_DEADLINE": "60", "OMP_NUM_THREADS": "1"}
+def emulated(libraries, devices):
+    """Variables that put the CUDA runtime and driver of the tests and ouro's libnccl.so.2 in front of what PyTorch came with."""
+    return {"LD_PRELOAD": " ".join(libraries), "OURO_FAKE_GPUS": str(devices), "OURO_DEADLINE": "60"}
+
+
+def environment(**more):
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | more
+
+
+def start(script, ranks, *arguments, store, **variables):
+    """`script` as `ranks` processes: script --rank RANK RANKS STORE ARGUMENT..., with these variables of the environment."""
     command = [torch_place.interpreter(), script, "--rank"]
     return [subprocess.Popen([*command, str(rank), str(ranks), store, *map(str, arguments)], stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, text=True, env=os.environ | preloaded | environment)
-            for rank in range(ranks)]
+                             stderr=subprocess.STDOUT, text=True, env=environment(**variables)) for rank in range(ranks)]
 
 
-def run(script, libraries, ranks, devices, *arguments, environment={}, expected=None, seconds=200):
+def run(script, ranks, *arguments, expected=None, seconds=200, **variables):
     """All of them, to the end. Returns their outputs; ends the test where a rank does not end as `expected` (all with 0)."""
     with tempfile.TemporaryDirectory() as store:
-        processes = start(script, libraries, ranks, devices, *arguments, store=store, environment=environment)
+        processes = start(script, ranks, *arguments, store=store, **variables)
         try:
             texts = [p.communicate(timeout=seconds)[0] for p in processes]
         except subprocess.TimeoutExpired:
@@ -31,13 +37,13 @@ def run(script, libraries, ranks, devices, *arguments, environment={}, expected=
     codes = [p.returncode for p in processes]
     if codes != (expected or [0] * ranks):
         for rank, text in enumerate(texts):
-            print(f"==== rank {rank} of {ranks}, {devices} devices, {' '.join(map(str, arguments))}: {codes[rank]}\n{text[-6000:]}")
+            print(f"==== rank {rank} of {ranks}, {' '.join(map(str, arguments))}: {codes[rank]}\n{text[-6000:]}")
         sys.exit(f"FAILED: {codes}, expected {expected or 'zeros'}")
     return texts
 
 
 def arguments():
     """(rank, ranks, store, further arguments) in a rank; None in the test itself."""
-    if sys.argv[1] != "--rank":
+    if len(sys.argv) < 2 or sys.argv[1] != "--rank":
         return None
     return int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5:]

@@ -61,7 +61,6 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment
   words->pin_ = std::move(segment);
   return std::shared_ptr<GpuWords>(words);
 }
-GpuWords::~GpuWords() = default;
 void GpuWords::set_all(std::uint32_t) const {}
 
 }  // namespace ouro::rt

@@ -99,6 +99,10 @@ struct Floats {
       return fmt::format("{}:{}: {}", __FILE__, __LINE__, said);  \
   } while (0)
 
+/// Of tests that install fake devices of their own.
+#define OURO_NEEDS_FAKES() \
+  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they do)"
+
 /// First statement of a test that needs a device, real or fake.
 #define OURO_NEEDS_GPU() \
   if (!::ouro::test::has_gpu()) GTEST_SKIP() << "SKIP (no CUDA device)"

@@ -21,9 +21,7 @@ constexpr std::size_t kCount = 3000;
 /// A fake for the life of a test. It is never destroyed: pools of the process keep events of it.
 class Harsh : public testing::Test {
  protected:
-  void SetUp() override {
-    if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they do)";
-  }
+  void SetUp() override { OURO_NEEDS_FAKES(); }
   void TearDown() override { gpu::install(nullptr); }
   gpu::FakeGpu& install(gpu::FakeOptions o) {
     auto* fake = new gpu::FakeGpu(std::move(o));

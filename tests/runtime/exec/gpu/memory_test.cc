@@ -57,11 +57,25 @@ void exchange(Context& c, From from) {
   }
 }
 
+/// Ranks that are processes, each with a fake device of these options.
+void on_fakes(int n, const gpu::FakeOptions& fake, const std::function<void(Context&, Board&)>& run) {
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(n, [&](int rank, Board& board) {
+    gpu::install(new gpu::FakeGpu(fake));
+    auto c = Context::create(options(rank, n, id));
+    ASSERT_TRUE(c.ok()) << c.status().message();
+    run(*c, board);
+    EXPECT_TRUE(c->close().ok());
+  });
+  ranks.join();
+}
+
 class Sharing : public testing::TestWithParam<Kind> {};
 
 TEST_P(Sharing, ProcessesReachEachOther) {
   OURO_NEEDS_PROCESSES();
-  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they can do)";
+  OURO_NEEDS_FAKES();
   const Kind& kind = GetParam();
   Watchdog watchdog;
   const UniqueId id = new_id();
@@ -100,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(All, Sharing, testing::ValuesIn(kKinds),
 /// Each process sees one GPU, as Slurm and Ray have it: the others are mapped all the same.
 TEST(Sharing, GpusThatAProcessDoesNotSee) {
   OURO_NEEDS_PROCESSES();
-  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they can do)";
+  OURO_NEEDS_FAKES();
   Watchdog watchdog;
   for (const bool shareable : {true, false}) {
     const UniqueId id = new_id();
@@ -120,23 +134,17 @@ TEST(Sharing, GpusThatAProcessDoesNotSee) {
 
 TEST(Sharing, WhatCannotBeSharedSaysSo) {
   OURO_NEEDS_PROCESSES();
-  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they can do)";
-  Watchdog watchdog;
-  const UniqueId id = new_id();
-  Processes ranks(2, [&](int rank, Board&) {
-    gpu::install(new gpu::FakeGpu({.shareable_memory = false, .ipc = false}));
-    auto c = Context::create(options(rank, 2, id));
-    ASSERT_TRUE(c.ok()) << c.status().message();
+  OURO_NEEDS_FAKES();
+  on_fakes(2, {.shareable_memory = false, .ipc = false}, [](Context& c, Board&) {
     DeviceArena arena;
-    ASSERT_TRUE(arena.make(*c, 400, From::driver).ok());
-    const View v(arena.data(), 100, DType::f32, c->device());
-    const Status s = all_reduce(c->world(), v, v);
+    ASSERT_TRUE(arena.make(c, 400, From::driver).ok());
+    const View v(arena.data(), 100, DType::f32, c.device());
+    const Status s = all_reduce(c.world(), v, v);
     EXPECT_THAT(s, Fails(Reason::unsupported));
     EXPECT_TRUE(has(s.message(), "cannot be shared between processes")) << s.message();
-    EXPECT_TRUE(c->world().status().ok());  // it does not stick
-    EXPECT_TRUE(barrier(c->world()).ok());
+    EXPECT_TRUE(c.world().status().ok());  // it does not stick
+    EXPECT_TRUE(barrier(c.world()).ok());
   });
-  ranks.join();
 }
 
 /// Two ranks that are processes on one GPU. Rank 0 comes last, so it leads, and maps what rank 1 has; its
@@ -182,7 +190,7 @@ class Unmapping {
 
 TEST(Unmapping, SparesWhatAGraphUses) {
   OURO_NEEDS_PROCESSES();
-  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they do)";
+  OURO_NEEDS_FAKES();
   Watchdog watchdog;
   const UniqueId id = new_id();
   Processes ranks(2, [&](int rank, Board& board) {
@@ -218,7 +226,7 @@ TEST(Unmapping, SparesWhatAGraphUses) {
 
 TEST(Unmapping, WaitsForNoOperationAndHappensOnceThereIsNone) {
   OURO_NEEDS_PROCESSES();
-  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they do)";
+  OURO_NEEDS_FAKES();
   Watchdog watchdog;
   const UniqueId id = new_id();
   Processes ranks(2, [&](int rank, Board& board) {
@@ -262,24 +270,19 @@ TEST(Unmapping, WaitsForNoOperationAndHappensOnceThereIsNone) {
 /// the buffer as it was. Its owner may have freed it by then.
 TEST(StandIns, AreNotCopiedFromAfterAFailure) {
   OURO_NEEDS_PROCESSES();
-  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they can do)";
-  Watchdog watchdog;
-  const UniqueId id = new_id();
-  Processes ranks(2, [&](int rank, Board& board) {
-    gpu::install(new gpu::FakeGpu({.ipc = false}));
-    auto c = Context::create(options(rank, 2, id));
-    ASSERT_TRUE(c.ok()) << c.status().message();
+  OURO_NEEDS_FAKES();
+  on_fakes(2, {.ipc = false}, [](Context& c, Board& board) {
     const int both[] = {0, 1};
-    auto g = c->group(both, "fails");
+    auto g = c.group(both, "fails");
     ASSERT_TRUE(g.ok());
     Floats in, out;
-    ASSERT_TRUE(in.make(*c, kCount, From::driver).ok() && out.make(*c, kCount, From::driver).ok());
+    ASSERT_TRUE(in.make(c, kCount, From::driver).ok() && out.make(c, kCount, From::driver).ok());
     ASSERT_TRUE(in.fill(1).ok() && out.fill(0).ok());
     ASSERT_TRUE(all_reduce(*g, in.view(), out.view()).ok());
     EXPECT_EQ(out.expect(2), "");
     ASSERT_TRUE(out.fill(7).ok());
-    if (rank == 0) {
-      auto s = Stream::create(c->device());
+    if (c.rank() == 0) {
+      auto s = Stream::create(c.device());
       auto w = all_reduce(*g, in.view(), out.view(), ReduceOp::sum, *s);
       ASSERT_TRUE(w.ok()) << w.status().message();
       board.stage[0] = 1;
@@ -290,10 +293,8 @@ TEST(StandIns, AreNotCopiedFromAfterAFailure) {
       EXPECT_TRUE(eventually([&] { return board.stage[0] == 1; }));
       g->abort("enough");
     }
-    EXPECT_TRUE(barrier(c->world()).ok());
-    EXPECT_TRUE(c->close().ok());
+    EXPECT_TRUE(barrier(c.world()).ok());
   });
-  ranks.join();
 }
 
 }  // namespace

@@ -1,0 +1,17 @@
+// Memory of the host that devices see. Used by the words of a group and by the staged path.
+#pragma once
+#include <cstddef>
+#include <memory>
+
+#include "runtime/core/segment.h"
+#include "runtime/core/status.h"
+
+namespace ouro::rt {
+
+/// Pins [at, at + bytes) of a segment until the last copy of the result goes and the process is quiet
+/// (transport::when_quiet). Who pins the same `at` shares the pin. `on_device`, unless null, is where devices
+/// see it. Errors: the driver's.
+Result<std::shared_ptr<void>> pin(std::shared_ptr<device::Segment>, std::byte* at, std::size_t bytes,
+                                  void** on_device = nullptr);
+
+}  // namespace ouro::rt
