@@ -11,6 +11,7 @@
 
 #include "runtime/core/log.h"
 #include "runtime/join/admission.h"
+#include "runtime/join/host_inquiry.h"
 #include "runtime/join/rendezvous_parts.h"
 #include "runtime/network/frame_stream.h"
 
@@ -18,7 +19,7 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-// For a host whose line broke, before its ranks are taken for dead: it dials (three round trips), asks again,
+// For a host whose line broke before it has said where it listens: it dials (three round trips), asks again,
 // and a packet may be sent twice.
 Clock::duration come_back(const Line& line) { return 400ms + 8 * line.round_trip; }
 
@@ -145,6 +146,7 @@ class RendezvousServer::State : public RendezvousSide {
     std::shared_ptr<FrameStream> stream;
     std::vector<int> ranks;
     bool got = false, direct = false;
+    std::shared_ptr<HostInquiry> inquiry;  // once its line broke
   };
   using HostPtr = std::shared_ptr<Host>;
 
@@ -287,16 +289,35 @@ class RendezvousServer::State : public RendezvousSide {
       OURO_WARN("the line of {} is cut: {}", host->stream->line().peer_address, why.failure()->text);
     if (complete_) return all_served();
     if (!outcome_.ok() || host->ranks.empty()) return;
-    const int first = *std::min_element(host->ranks.begin(), host->ranks.end());
-    auto verdict = std::make_shared<Status>(admission_.lost(first));
     // A lone reset is no death: it may come back under the same names.
-    auto timer = std::make_shared<asio::steady_timer>(io_);
     limbo_.push_back(host);
-    at(*timer, come_back(host->stream->line()), [this, host, verdict, timer] {
-      std::erase(limbo_, host);
-      if (!over() && !host->ranks.empty()) return fail(*verdict);
-      after_admission();
-    });
+    const Line& line = host->stream->line();
+    const std::string& endpoint = table_[static_cast<std::size_t>(line.peer_rank)].endpoint;
+    if (endpoint.empty()) {
+      auto timer = std::make_shared<asio::steady_timer>(io_);
+      at(*timer, come_back(line), [this, host, timer] { stays_away(host, HostInquiry::Verdict::dead); });
+      return;
+    }
+    host->inquiry = std::make_shared<HostInquiry>(
+        io_, endpoint, options_.identity, line,
+        while_open([this, weak = std::weak_ptr(host)](HostInquiry::Verdict verdict) {
+          if (const auto lost = weak.lock()) stays_away(lost, verdict);
+        }));
+    host->inquiry->start();
+  }
+
+  /// Its ranks have not all come back on another line.
+  void stays_away(const HostPtr& host, HostInquiry::Verdict verdict) {
+    std::erase(limbo_, host);
+    if (over() || host->ranks.empty()) return after_admission();
+    Failure f = *admission_.lost(*std::min_element(host->ranks.begin(), host->ranks.end())).failure();
+    if (verdict == HostInquiry::Verdict::silent)
+      f.reason = Reason::peer_unresponsive, f.detector = "no answer",
+      f.text = "its line broke while the job was forming, and it does not answer";
+    if (verdict == HostInquiry::Verdict::stays_away)
+      f.reason = Reason::link_lost, f.detector = "connection",
+      f.text = "its line broke while the job was forming; it lives, and has made no new one";
+    fail(Status(std::move(f)));
   }
 
   void tell_waiting() {

@@ -70,6 +70,8 @@ void Network::take(Line line) {
     if (table_line_) table_line_(std::move(line));
     return;
   }
+  if (line.purpose == Purpose::join)
+    return;  // rank 0 asks whether this rank lives: the handshake has said so
   if (!started_) {
     if (early_.size() < 4 * static_cast<std::size_t>(options_.world)) early_.push_back(std::move(line));
     return;

@@ -50,8 +50,8 @@ FAULTS = [
     ("who comes back on a new line while joining is a duplicate", SERVER,
      "const bool again = before != taken_.end() &&", "const bool again = !PLANTED && before != taken_.end() &&"),
     ("a line that breaks while joining is a death", SERVER,
-     "at(*timer, come_back(host->stream->line()),",
-     "at(*timer, PLANTED ? Clock::duration{0} : come_back(host->stream->line()),"),
+     "    limbo_.push_back(host);\n",
+     "    limbo_.push_back(host);\n    if (PLANTED) return stays_away(host, HostInquiry::Verdict::dead);\n"),
     ("a rank gives up where rank 0 does not listen yet", CLIENT,
      "return nobody || stale || no_verdict ? try_again() : fail(why);",
      "return (nobody && !PLANTED) || stale || no_verdict ? try_again() : fail(why);"),
@@ -63,7 +63,7 @@ FAULTS = [
 ]
 
 # the seed that has found each; 0: none is known
-FOUND_BY = [0, 140, 69, 52, 0, 0, 0, 23, 0, 77, 0, 0, 0, 0, 0, 107, 78, 82, 4, 0, 0]
+FOUND_BY = [0, 87, 69, 52, 0, 0, 0, 23, 0, 77, 0, 0, 0, 0, 0, 107, 78, 82, 4, 0, 0]
 
 
 def main():

@@ -143,7 +143,7 @@ TEST(TimedRendezvous, ARankThatDiesWhileJoiningIsNamedEverywhere) {
   job.join(1);
   Node& victim = job.join(3);
   job.settle(100ms);
-  victim.client.reset();
+  victim.client.reset(), victim.listener.reset();
   const auto start = Clock::now();
   ASSERT_TRUE(job.all_told());
   EXPECT_LT(Clock::now() - start, 900ms);
@@ -198,6 +198,40 @@ TEST(TimedRendezvous, ABrokenLineIsNoDeath) {
   job.join(3);
   ASSERT_TRUE(job.all_told());
   for (const auto& n : job.nodes) expect_whole(n->table, 4);
+}
+
+/// A path that loses a few packets lets nothing new through for seconds.
+TEST(TimedRendezvous, AHostThatLivesMayComeBackLate) {
+  Job job(3);
+  job.serve();
+  Node& late = job.join(1);
+  job.settle(100ms);
+  late.client.reset();
+  job.settle(1500ms);
+  EXPECT_FALSE(job.root->table) << job.root->table->status().message();
+  job.join(late), job.join(2);
+  ASSERT_TRUE(job.all_told());
+  for (const auto& n : job.nodes) expect_whole(n->table, 3);
+}
+
+TEST(TimedRendezvous, AHostThatGivesNoAnswerIsGivenUp) {
+  Job job(4);  // one never comes
+  job.serve();
+  Node& victim = job.node(1);
+  // The system takes connections for a process that stands still.
+  asio::io_context never_run;
+  auto still = LineListener::open(never_run, victim.identity, {.bind = "127.0.0.1"}, [](const Line&) {});
+  ASSERT_TRUE(still.ok());
+  victim.member.endpoint = (*still)->endpoint();
+  job.join(victim);
+  Node& other = job.join(2);
+  job.settle(100ms);
+  victim.client.reset();
+  ASSERT_TRUE(run_until(job.io, [&] { return other.table && job.root->table; }));
+  for (const Node* n : {&other, job.root}) {
+    EXPECT_EQ(n->table->status().reason(), Reason::peer_unresponsive);
+    EXPECT_EQ(n->table->status().failure()->rank, 1);
+  }
 }
 
 TEST(Rendezvous, AParentThatDoesNotServeIsGoneAround) {

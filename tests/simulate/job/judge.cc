@@ -114,7 +114,7 @@ class Judge {
     const Nanos silence = s_.silent_fail_ms * kMilli;
     switch (c.kind) {
       case Call::Kind::join:
-        return s_.serious() || may_not_come_back(c.ended) ? c.began + kJoinDeadline + kSlack : last + kSlack;
+        return s_.serious() ? c.began + kJoinDeadline + kSlack : last + kSlack;
       case Call::Kind::group:
         return last + kSlack;
       case Call::Kind::reduce:
@@ -149,17 +149,6 @@ class Judge {
       wrong("rank {} has closed for {:.3f} s", r.process.rank, seconds(c.ended - c.began));
   }
 
-  /// While ranks join, one whose line broke has 0.4 s to come back: too little if a packet of it is lost
-  /// then. Who comes after rank 0 has gone finds nobody.
-  bool may_not_come_back(Nanos before) const {
-    bool reset = false, path = s_.loss > 0;
-    for (const Injection& i : s_.injections) {
-      if (i.when > before) continue;
-      (i.kind == Kind::reset ? reset : path) = true;
-    }
-    return reset && path;
-  }
-
   void look_at(const Rank& r, const Call& c) {
     if (c.ended < 0) return;
     look_at_times(r, c);
@@ -171,7 +160,6 @@ class Judge {
     if (!c.right) wrong("a wrong result is called success: {}", what());
     if (c.ended > bound(c)) wrong("later than {:.3f} s: {}", seconds(bound(c)), what());
     if (c.outcome.ok()) return;
-    if (c.kind == Call::Kind::join && may_not_come_back(c.ended)) return;
     if (!s_.serious()) return wrong("nothing was done that a call may fail for: {}", what());
     const ouro::Failure& f = *c.outcome.failure();
     switch (f.reason) {
