@@ -161,6 +161,22 @@ void Array::take_dlpack(nb::handle object, const char* name, bool write) {
   imported_ = std::make_shared<Imported>(*std::move(imported));
 }
 
+nb::ndarray<nb::array_api> array_over(const View& v, const std::vector<std::size_t>& shape,
+                                      const nb::capsule& owner) {
+  using nb::dlpack::dtype_code;
+  const DType t = v.dtype;
+  dtype_code code = t == DType::boolean ? dtype_code::Bool : dtype_code::UInt;
+  if (t == DType::i8 || t == DType::i16 || t == DType::i32 || t == DType::i64) code = dtype_code::Int;
+  if (t == DType::f16 || t == DType::f32 || t == DType::f64) code = dtype_code::Float;
+  if (t == DType::bf16) code = dtype_code::Bfloat;
+  if (t == DType::f8e4m3 || t == DType::f8e5m2)
+    throw nb::value_error("dtype: 8-bit floats have no array here; take 'uint8', and view it as what it is");
+  const nb::dlpack::dtype type{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(8 * size_of(t)), 1};
+  const bool gpu = v.device.kind == Device::Kind::cuda;
+  return nb::ndarray<nb::array_api>(v.data, shape.size(), shape.data(), owner, nullptr, type,
+                                    gpu ? nb::device::cuda::value : nb::device::cpu::value, v.device.index);
+}
+
 namespace {
 
 /// A call in flight whose Work nobody has any more, with its arrays, or its stream.

@@ -2,6 +2,7 @@
 // folder.
 #pragma once
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 
 #include <memory>
 #include <optional>
@@ -93,6 +94,10 @@ class PyWork {
 
 /// Waits for `work` without the GIL, and lets signal handlers of Python run meanwhile.
 Status wait_for(const Work& work, Milliseconds deadline);
+
+/// An array of Python's over memory that `owner` holds.
+nb::ndarray<nb::array_api> array_over(const View&, const std::vector<std::size_t>& shape,
+                                      const nb::capsule& owner);
 
 ReduceOp reduction(nb::handle op);
 Numerics numerics(std::optional<std::string> name);

@@ -1,5 +1,4 @@
 // Contexts and groups.
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -86,19 +85,8 @@ GroupOptions group_options(std::optional<double> deadline, std::optional<std::st
 
 /// Node-shared memory as an array that speaks DLPack and the buffer protocol.
 nb::ndarray<nb::array_api> array_of(const Memory& memory, const std::vector<std::size_t>& shape, DType t) {
-  using nb::dlpack::dtype_code;
-  dtype_code code = t == DType::boolean ? dtype_code::Bool : dtype_code::UInt;
-  if (t == DType::i8 || t == DType::i16 || t == DType::i32 || t == DType::i64) code = dtype_code::Int;
-  if (t == DType::f16 || t == DType::f32 || t == DType::f64) code = dtype_code::Float;
-  if (t == DType::bf16) code = dtype_code::Bfloat;
-  if (t == DType::f8e4m3 || t == DType::f8e5m2)
-    throw nb::value_error("dtype: 8-bit floats have no array here; take 'uint8', and view it as what it is");
-  const nb::dlpack::dtype type{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(8 * size_of(t)), 1};
   const nb::capsule owner(new Memory(memory), [](void* m) noexcept { delete static_cast<Memory*>(m); });
-  const bool gpu = memory.device().kind == Device::Kind::cuda;
-  return nb::ndarray<nb::array_api>(memory.data(), shape.size(), shape.data(), owner, nullptr, type,
-                                    gpu ? nb::device::cuda::value : nb::device::cpu::value,
-                                    memory.device().index);
+  return array_over({memory.data(), 0, t, memory.device()}, shape, owner);
 }
 std::size_t bytes_of(const std::vector<std::size_t>& shape, DType t) {
   std::size_t bytes = size_of(t);

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "api/python/src/binding.h"
+#include "api/python/src/train.h"
 #include "api/python/src/waiting.h"
 
 NB_MODULE(_ouro, m) {
@@ -31,4 +32,6 @@ NB_MODULE(_ouro, m) {
   py::bind_streams(m);
   py::bind_contexts(m);
   py::bind_groups(m);
+  py::bind_rules(m);
+  py::bind_gossip(m);
 }

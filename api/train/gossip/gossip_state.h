@@ -48,8 +48,9 @@ struct GossipTrainer::State : StepGuard, TrainerGroups {
   double adaptive = 1;
 
   // Of the step under way.
-  std::vector<int> traced;   // order in which gradients came
-  std::size_t launched = 0;  // buckets whose next exchange is under way
+  std::vector<int> traced;                       // order in which gradients came
+  std::vector<std::pair<int, void*>> elsewhere;  // parameters whose gradient is, and the memory of their own
+  std::size_t launched = 0;                      // buckets whose next exchange is under way
 
   std::vector<GossipBucket> buckets;
   std::vector<std::size_t> bucket_of;  // by parameter; of trainable ones
@@ -58,6 +59,9 @@ struct GossipTrainer::State : StepGuard, TrainerGroups {
 
   /// Keeps the first error, and ends the groups with it, so that no rank waits for this one.
   Status fail(Status);
+  /// A gradient is complete: its bucket is updated, where that can be done.
+  Status arrived(int param);
+  void point_gradient(int param, void* at);
   /// The first step's end: ranks agree on the order, buckets are made.
   Status trace();
   Status make_buckets(std::span<const int> order);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "api/train/common/comparison.h"
+#include "api/train/common/param_checks.h"
 #include "api/train/gossip/gossip_state.h"
 #include "api/train/optim/update.h"
 #include "api/train/optim/zero_missing.h"
@@ -36,13 +37,46 @@ Status GossipTrainer::begin_step(bool training) { return state_->begin_step(trai
 Status GossipTrainer::grad_ready(int param, const Stream& stream) {
   State& s = *state_;
   const Result<bool> noted = s.grad_ready(s.params, param, stream);
+  return noted.ok() && *noted ? s.arrived(param) : noted.status();
+}
+
+Status GossipTrainer::grad_ready(int param, CView grad, const Stream& stream) {
+  State& s = *state_;
+  const auto i = static_cast<std::size_t>(param);
+  if (param >= 0 && i < s.params.size() && !frozen(s.params[i])) {
+    const View& own = s.params[i].grad;
+    if (grad.count != own.count || grad.dtype != own.dtype || grad.device != own.device)
+      return invalid(fmt::format(
+          "grad_ready: the gradient of '{}' is of another count, type or device than it", s.params[i].name));
+    if (grad.data == nullptr && grad.count > 0)
+      return invalid(fmt::format("grad_ready: the gradient of '{}' is a null pointer", s.params[i].name));
+    if (s.options.grads_in_bucket)
+      return invalid("grad_ready: gradients are in buckets (grads_in_bucket), and this one lies elsewhere");
+  }
+  const Result<bool> noted = s.grad_ready(s.params, param, stream);
   if (!noted.ok() || !*noted) return noted.status();
-  s.traced.push_back(param);
-  if (s.buckets.empty()) return {};
-  --s.buckets[s.bucket_of[static_cast<std::size_t>(param)]].unready;
-  if (s.defers()) return {};
-  if (Status done = s.advance(false); !done.ok()) return s.fail(std::move(done));
+  s.elsewhere.emplace_back(param, s.params[i].grad.data);
+  s.point_gradient(param, const_cast<void*>(grad.data));  // updates do not write gradients
+  return s.arrived(param);
+}
+
+Status State::arrived(int param) {
+  traced.push_back(param);
+  if (buckets.empty()) return {};
+  --buckets[bucket_of[static_cast<std::size_t>(param)]].unready;
+  if (defers()) return {};
+  if (Status done = advance(false); !done.ok()) return fail(std::move(done));
   return {};
+}
+
+void State::point_gradient(int param, void* at) {
+  const auto i = static_cast<std::size_t>(param);
+  params[i].grad.data = at;
+  if (buckets.empty()) return;
+  GossipBucket& b = buckets[bucket_of[i]];
+  const auto place =
+      std::find(b.layout.params.begin(), b.layout.params.end(), param) - b.layout.params.begin();
+  b.params[static_cast<std::size_t>(place)].grad.data = at;
 }
 
 Status GossipTrainer::end_backward(const Stream& stream) {
@@ -66,6 +100,8 @@ Status GossipTrainer::end_backward(const Stream& stream) {
     s.options.scaler->update(
         std::all_of(s.buckets.begin(), s.buckets.end(), [](const auto& b) { return b.finite; }));
   s.end_step();
+  for (const auto& [param, own] : s.elsewhere) s.point_gradient(param, own);
+  s.elsewhere.clear();
   s.traced.clear();
   s.launched = 0;
   for (GossipBucket& b : s.buckets) b.unready = b.params.size(), b.updated = false;

@@ -2,6 +2,8 @@
 // every type, at the start and under a global average. Ranks are threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/arith/floats.h"
 #include "tests/api/train/gossip_ranks.h"
 
@@ -88,6 +90,73 @@ TEST(GossipAverage, TakesBuffersOfEveryFloatingType) {
     };
     EXPECT_EQ(run_threads(3, body), "") << average_buffers;
   }
+}
+
+/// Steps whose gradients lie elsewhere each time, and one whose own memory is used, train as steps in their
+/// own.
+TEST(GossipGradients, MayLieElsewhereInAStep) {
+  const auto trained = [](Context& c, bool elsewhere) -> Result<std::vector<double>> {
+    Model model = two_vectors();
+    OURO_ASSIGN(auto trainer,
+                GossipTrainer::create(c.world(), model.params(), {}, options(c.world_size(), "complete")));
+    for (int step = 0; step < 4; ++step) {
+      const auto gradient = [&](int p) {
+        std::vector<double> g(kCount);
+        for (std::size_t k = 0; k < kCount; ++k) g[k] = 1 + step + 2 * p + static_cast<double>(k) + c.rank();
+        return g;
+      };
+      OURO_TRY(trainer.begin_step());
+      std::vector<std::vector<double>> given;  // they are freed after the step
+      for (const int p : kOrder) {
+        if (elsewhere && step != 2) {
+          given.push_back(gradient(p));
+          OURO_TRY(trainer.grad_ready(p, std::span<const double>(given.back())));
+        } else {
+          std::ranges::copy(gradient(p), model.grads[static_cast<std::size_t>(p)].begin());
+          OURO_TRY(trainer.grad_ready(p));
+        }
+      }
+      OURO_TRY(trainer.end_backward());
+      for (std::size_t p = 0; p < 2; ++p)
+        if (trainer.params()[p].grad.data != model.grads[p].data())
+          return invalid("after a step the gradient is not in its own memory");
+    }
+    std::vector<double> x = flat(trainer);
+    OURO_TRY(trainer.close());
+    return x;
+  };
+  EXPECT_EQ(run_threads(2,
+                        [&](Context& c) -> std::string {
+                          const auto own = trained(c, false), other = trained(c, true);
+                          OURO_RANK_OK(own);
+                          OURO_RANK_OK(other);
+                          OURO_RANK_CHECK(*own == *other, "{} in place of {}", (*other)[0], (*own)[0]);
+                          return "";
+                        }),
+            "");
+}
+
+TEST(GossipGradients, ElsewhereAreOfTheParametersKind) {
+  const auto body = [](Context& c) -> std::string {
+    for (const bool in_bucket : {false, true}) {
+      Model model = two_vectors();
+      GossipOptions o = options(c.world_size());
+      o.grads_in_bucket = in_bucket;
+      auto made = GossipTrainer::create(c.world(), model.params(), {}, o);
+      OURO_RANK_OK(made);
+      OURO_RANK_OK(made->begin_step());
+      const std::vector<double> good(kCount), few(kCount - 1);
+      const std::vector<float> narrow(kCount);
+      OURO_RANK_CHECK(says(made->grad_ready(0, std::span<const double>(few)), "another count"), "count");
+      OURO_RANK_CHECK(says(made->grad_ready(0, std::span<const float>(narrow)), "another count"), "type");
+      OURO_RANK_CHECK(says(made->grad_ready(0, CView(nullptr, kCount, DType::f64)), "null"), "null");
+      OURO_RANK_CHECK(says(made->grad_ready(7, std::span<const double>(good)), "parameter 7 of 2"), "number");
+      const Status s = made->grad_ready(0, std::span<const double>(good));
+      OURO_RANK_CHECK(in_bucket ? says(s, "grads_in_bucket") : s.ok(), "{}", text(s));
+    }
+    return "";
+  };
+  EXPECT_EQ(run_threads(2, body), "");
 }
 
 }  // namespace

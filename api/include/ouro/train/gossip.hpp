@@ -109,6 +109,10 @@ class OURO_API GossipTrainer {
   /// The gradient of parameter `param` (its place in the list) is complete, or will be once what is enqueued
   /// on `stream` now has run. All of a bucket: it is updated, if its neighbours' values are there already.
   Status grad_ready(int param, const Stream& stream = {});
+  /// The same for a gradient that lies at `grad` in this step, instead of in the parameter's own memory. It
+  /// is read, by the caller's thread, until end_backward returns. invalid: another count, type or device, or
+  /// grads_in_bucket.
+  Status grad_ready(int param, CView grad, const Stream& stream = {});
   /// Collective. Updates what is left; X_{t+1} is final on return. What is enqueued on `stream` is waited
   /// for.
   Status end_backward(const Stream& stream = {});

@@ -5,10 +5,15 @@
 An installed package needs no import for that: PyTorch finds it by its entry point. `import ouro.torch` registers it, too.
 OURO_TORCH_AS=gloo (or nccl, or several with commas), or stand_in("gloo"), makes ouro carry the groups of that name.
 
+GossipDataParallel trains a module decentralised (Decent-DP's DecentralizedDataParallel), over ouro beside any backend.
+
 The adapter to PyTorch is compiled when a group is first made (see ouro.torch.build), once for each version of PyTorch.
 """
+import importlib
 import os
 
+_TRAINERS = {"GossipDataParallel": "gossip", "DecentralizedDataParallel": "gossip", "optim_fn_adam": "optim", "optim_fn_adamw": "optim",
+             "optim_fn_accum_adam": "optim", "optim_fn_accum_adamw": "optim", "lr_scheduler_fn_cosine_with_warmup": "optim"}
 _as = {}  # names of others for which ouro stands in, and what they were before
 
 
@@ -71,6 +76,14 @@ def carrier(group=None, device=None):
     backend = group._get_backend(torch.device(device) if device else group._device_types[0])
     backend = getattr(backend, "wrapped_pg", backend)
     return "ouro" if build.adapter().carries(backend) else backend.name()
+
+
+def __getattr__(name):
+    if name not in _TRAINERS:
+        raise AttributeError(f"module 'ouro.torch' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"ouro.torch.{_TRAINERS[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 register()

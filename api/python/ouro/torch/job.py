@@ -1,0 +1,58 @@
+"""The group of ouro over which a trainer works: one that is given, or a job of its own beside a process group of PyTorch."""
+import collections
+import types
+
+import torch.distributed as dist
+
+import ouro
+from ouro.torch import rendezvous
+
+_made = collections.Counter()  # by the name of the process group: all its members count alike
+
+
+def group_of(group=None):
+    """(group of ouro, what holds it) for a group of ouro, or a process group of torch.distributed (None: the default one).
+
+    Collective over the process group, whatever its backend is; the ranks meet through its store.
+    """
+    if isinstance(group, ouro.Group):
+        return group, None
+    if isinstance(group, ouro.Context):
+        return group.world, group
+    if not dist.is_available() or not dist.is_initialized():
+        raise RuntimeError("ouro.torch: there is no process group; expected init_process_group first, or group=ouro.init().world")
+    group = group or dist.group.WORLD
+    name, store = group.group_name, dist.distributed_c10d._get_default_store()
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    _made[name] += 1
+    store = dist.PrefixStore(f"ouro/trainer/{name}/{_made[name]}", store)
+    meeting, kept = rendezvous._meet(types.SimpleNamespace(new_id=ouro.unique_id), store, rank, size)
+    hosts = meeting["hosts"]
+    here = [r for r, host in enumerate(hosts) if host == hosts[rank]]
+    one = len(here) == size
+    try:
+        job = ouro.init(rank=rank, world_size=size, local_rank=here.index(rank), local_size=len(here), id=bytes.fromhex(meeting["id"]),
+                        host_id="" if one else hosts[rank], rendezvous=meeting["place"])
+    finally:
+        if kept:
+            kept.close()
+    return job.world, job
+
+
+def flat(tensor):
+    """The tensor's elements as they lie in memory, in C order (of a channels_last one: of its permutation), and whether it is
+    channels_last. The tensor is shared. Raises ValueError for any other layout."""
+    import torch
+
+    value = tensor.detach()
+    if value.is_contiguous():
+        return value, False
+    if value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last):
+        return value.permute(0, 2, 3, 1), True
+    raise ValueError(f"ouro.torch: a tensor of shape {tuple(tensor.shape)} has strides {tensor.stride()}; expected a contiguous one, "
+                     "or channels_last")
+
+
+def local(tensor):
+    """This rank's part of a DTensor; any other tensor itself."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

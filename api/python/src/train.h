@@ -1,0 +1,83 @@
+// What the bindings of the trainers share: update rules, parameters, and calls of Python from a trainer. Used
+// by this folder's train_*.cc.
+#pragma once
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/python/src/binding.h"
+#include "ouro/train/optim.hpp"
+#include "ouro/train/param.hpp"
+
+namespace ouro::python {
+
+/// How to make an optimiser, as often as it is wanted.
+struct Rule {
+  std::string name;
+  double lr = 0;
+  std::function<Result<std::unique_ptr<train::Optimizer>>()> make;
+};
+
+/// A Python object that threads without the GIL may hold.
+using Held = std::shared_ptr<nb::object>;
+Held hold(nb::object);
+
+/// Where a trainer calls Python: what was raised there is kept, and raised again when the trainer has
+/// returned.
+class Raised {
+ public:
+  /// Runs `call` under the GIL; what it raises becomes `invalid`.
+  template <class Call>
+  Status in_python(Call call) {
+    nb::gil_scoped_acquire held;
+    try {
+      call();
+      return {};
+    } catch (const Failed& f) {
+      return f.status;
+    } catch (std::exception& e) {
+      if (!first_) first_ = std::current_exception();
+      return invalid("its Python program raised " + first_line(e.what()));
+    }
+  }
+  /// Raises what was raised, else the failure, if there is one. Under the GIL.
+  void check_status(const Status&);
+
+ private:
+  static std::string first_line(std::string_view text);
+  std::exception_ptr first_;
+};
+
+/// (name, values, gradient or None[, shape[, channels last]]); `arrays` holds the memory. A gradient True:
+/// one that each grad_ready brings along.
+struct Params {
+  std::vector<train::Param> list;
+  Arrays arrays;
+  std::vector<std::shared_ptr<void>> zeros;
+};
+Params params_of(const nb::sequence&);
+
+/// One of `values` by its name; ValueError says what is expected.
+template <class T>
+T one_of(const char* argument, std::string_view name,
+         std::initializer_list<std::pair<const char*, T>> values) {
+  std::string names;
+  for (const auto& [known, value] : values) {
+    if (name == known) return value;
+    names += (names.empty() ? "'" : ", '") + std::string(known) + "'";
+  }
+  throw nb::value_error((std::string(argument) + ": '" + std::string(name) + "'; expected " + names).c_str());
+}
+
+inline nb::bytes bytes_of(const Bytes& b) { return nb::bytes(b.data(), b.size()); }
+inline CBytes view_of(const nb::bytes& b) {
+  return {reinterpret_cast<const std::byte*>(b.c_str()), b.size()};
+}
+
+void bind_rules(nb::module_&);
+void bind_gossip(nb::module_&);
+
+}  // namespace ouro::python

@@ -1,0 +1,242 @@
+// Decentralised training: ouro::train::GossipTrainer.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "api/python/src/bucket_rule.h"
+#include "api/python/src/submit.h"
+#include "api/python/src/train.h"
+#include "ouro/train/gossip.hpp"
+
+namespace ouro::python {
+namespace {
+
+using namespace nb::literals;
+using train::GossipOptions;
+using train::GossipTrainer;
+
+/// A trainer with the memory of its model. Tensors of its blocks hold it.
+struct Trainer {
+  Params params;
+  Arrays buffers;
+  Arrays gradients;  // of the step under way
+  std::shared_ptr<Raised> raised = std::make_shared<Raised>();
+  std::optional<GossipTrainer> trainer;
+  std::optional<train::Average> average;
+};
+
+class PyGossip {
+ public:
+  explicit PyGossip(std::shared_ptr<Trainer> t) : held_(std::move(t)) {}
+  GossipTrainer& operator*() const { return *held_->trainer; }
+  Trainer& held() const { return *held_; }
+
+  /// What may wait, or call Python.
+  template <class Call>
+  auto run(Call call) const {
+    auto result = [&] {
+      Waiting waiting;
+      return call(*held_->trainer);
+    }();
+    if constexpr (std::is_same_v<decltype(result), Status>) {
+      held_->raised->check_status(result);
+      if (PyErr_Occurred()) throw nb::python_error();
+    } else {
+      held_->raised->check_status(result.status());
+      return value_of(std::move(result));
+    }
+  }
+
+  void grad_ready(int param, nb::handle grad, OptionalStream stream) {
+    const Stream over = stream ? stream->stream() : Stream();
+    if (grad.is_none()) return run([&](GossipTrainer& t) { return t.grad_ready(param, over); });
+    held_->gradients.emplace_back(grad, "gradient", false);
+    const CView view = held_->gradients.back().cview();
+    run([&](GossipTrainer& t) { return t.grad_ready(param, view, over); });
+  }
+  void end_backward(OptionalStream stream) {
+    const Stream over = stream ? stream->stream() : Stream();
+    run([&](GossipTrainer& t) { return t.end_backward(over); });
+    held_->gradients.clear();
+  }
+  nb::object value(int param) const {
+    const auto params = (**this).params();
+    if (param < 0 || static_cast<std::size_t>(param) >= params.size()) throw nb::index_error("param");
+    const View& v = params[static_cast<std::size_t>(param)].value;
+    const nb::capsule owner(new std::shared_ptr<Trainer>(held_),
+                            [](void* p) noexcept { delete static_cast<std::shared_ptr<Trainer>*>(p); });
+    return nb::cast(array_over(v, {v.count}, owner));
+  }
+  double global_average(bool keep, bool distance) {
+    held_->average.reset();
+    auto made = run([&](GossipTrainer& t) { return t.global_average({.keep = keep, .distance = distance}); });
+    const double far = made.distance;
+    if (!keep) held_->average.emplace(std::move(made));
+    return far;
+  }
+  void revert() {
+    if (!held_->average) throw Failed{invalid("revert: there is no average to revert")};
+    const Status s = held_->average->revert();
+    held_->average.reset();
+    check(s);
+  }
+
+ private:
+  std::shared_ptr<Trainer> held_;
+};
+
+std::optional<train::GradScaler> scaler_of(nb::handle wanted) {
+  if (wanted.is_none()) return std::nullopt;
+  using train::ScalerScope;
+  train::GradScaler s;
+  for (const auto& [key, value] : nb::cast<nb::dict>(wanted)) {
+    const auto name = nb::cast<std::string>(key);
+    if (name == "scale")
+      s.scale = nb::cast<double>(value);
+    else if (name == "growth")
+      s.growth = nb::cast<double>(value);
+    else if (name == "backoff")
+      s.backoff = nb::cast<double>(value);
+    else if (name == "interval")
+      s.interval = nb::cast<std::int64_t>(value);
+    else if (name == "scope")
+      s.scope = one_of<ScalerScope>("scope", nb::cast<std::string>(value),
+                                    {{"all", ScalerScope::all}, {"local", ScalerScope::local}});
+    else
+      throw nb::value_error(
+          ("scaler: '" + name + "'; expected scale, growth, backoff, interval, scope").c_str());
+  }
+  return s;
+}
+
+void make(PyGossip* self, Group& group, const nb::sequence& params, const nb::sequence& buffers,
+          const train::Topology& topology, nb::object optimizer, nb::object schedule, double bucket_mb,
+          double clip_norm, const std::string& clip_scope, bool params_in_bucket, bool average_buffers,
+          bool sync_all, bool find_unused, const std::string& order, nb::handle scaler) {
+  using train::ClipScope;
+  using train::RoundOrder;
+  auto held = std::make_shared<Trainer>();
+  held->params = params_of(params);
+  std::vector<train::Buffer> others;
+  for (const nb::handle item : buffers) {
+    const auto entry = nb::cast<nb::tuple>(item);
+    const auto name = nb::cast<std::string>(entry[0]);
+    held->buffers.emplace_back(entry[1], name.c_str(), true);
+    others.push_back({name, held->buffers.back().view()});
+  }
+  GossipOptions o{
+      .topology = topology,
+      .optimizer = factory_of(std::move(optimizer), held->raised),
+      .schedule = schedules_of(std::move(schedule), held->raised),
+      .bucket_mb = bucket_mb,
+      .clip_norm = clip_norm,
+      .clip_scope = one_of<ClipScope>("clip_scope", clip_scope,
+                                      {{"bucket", ClipScope::bucket}, {"global", ClipScope::global}}),
+      .params_in_bucket = params_in_bucket,
+      .average_buffers = average_buffers,
+      .sync_all = sync_all,
+      .find_unused = find_unused,
+      .order = one_of<RoundOrder>(
+          "round_order", order, {{"sequential", RoundOrder::sequential}, {"upstream", RoundOrder::upstream}}),
+      .scaler = scaler_of(scaler)};
+  Result<GossipTrainer> made = [&] {
+    Waiting waiting;
+    return GossipTrainer::create(group, held->params.list, std::move(others), std::move(o));
+  }();
+  held->raised->check_status(made.status());
+  held->trainer.emplace(*std::move(made));
+  new (self) PyGossip(std::move(held));
+}
+
+void bind_steps(nb::class_<PyGossip>& trainer) {
+  const auto none = nb::none();
+  trainer
+      .def(
+          "begin_step",
+          [](PyGossip& t, bool training) { t.run([&](GossipTrainer& g) { return g.begin_step(training); }); },
+          "training"_a = true, "Before the forward pass, or at the latest before the first gradient.")
+      .def("grad_ready", &PyGossip::grad_ready, "param"_a, "grad"_a = none, nb::kw_only(), "stream"_a = none,
+           "The gradient of parameter `param`, its place in the list, is complete. grad: where it lies in "
+           "this "
+           "step, an array\n"
+           "that is read, and held, until end_backward. stream: on which it is computed.")
+      .def("end_backward", &PyGossip::end_backward, nb::kw_only(), "stream"_a = none,
+           "Collective. Updates what is left; the parameters are those of the next step.")
+      .def(
+          "set_accumulate", [](PyGossip& t, bool on) { (*t).set_accumulate(on); }, "on"_a,
+          "While on, steps, grad_ready and end_backward do nothing: gradients are only summed up.");
+}
+
+void bind_state(nb::class_<PyGossip>& trainer) {
+  trainer
+      .def("value", &PyGossip::value, "param"_a,
+           "The values of a parameter where they are now, flat: a view, in its bucket after the first step.")
+      .def_prop_ro(
+          "buckets",
+          [](const PyGossip& t) {
+            std::vector<std::vector<int>> list;
+            for (const auto& b : (*t).buckets()) list.push_back(b.params);
+            return list;
+          },
+          "Which parameters are in each bucket; empty before the end of the first step.")
+      .def_prop_ro(
+          "steps", [](const PyGossip& t) { return (*t).steps(); }, "Training steps that were completed.")
+      .def_prop_ro(
+          "lr", [](const PyGossip& t) { return (*t).lr(); }, "Of the next update; 0 before the first.")
+      .def_prop_ro(
+          "scale", [](const PyGossip& t) { return (*t).scale(); }, "What to multiply the loss with.")
+      .def(
+          "set_adaptive_factor", [](PyGossip& t, double a) { check((*t).set_adaptive_factor(a)); }, "a"_a,
+          "Of the mixes to come: (1 - a) of the rank's own values, a of the mix.")
+      .def("global_average", &PyGossip::global_average, nb::kw_only(), "keep"_a = false, "distance"_a = false,
+           "Collective, between steps: all parameters become the mean of all ranks, until revert(), or for "
+           "good. Returns\n"
+           "the distance of this rank's to it, where it was asked for.")
+      .def("revert", &PyGossip::revert, "The values before global_average().")
+      .def(
+          "save", [](PyGossip& t) { return bytes_of(t.run([](GossipTrainer& g) { return g.save(); })); },
+          "All that the next steps depend on, values included; on each rank for itself.")
+      .def(
+          "load",
+          [](PyGossip& t, const nb::bytes& state) {
+            const CBytes view = view_of(state);
+            t.run([&](GossipTrainer& g) { return g.load(view); });
+          },
+          "state"_a, "Collective: what save gave, into a trainer that was made alike and has taken no step.")
+      .def(
+          "close", [](PyGossip& t) { t.run([](GossipTrainer& g) { return g.close(); }); },
+          "Collective: waits until neighbours have what they want, and ends. May be called again.");
+}
+
+}  // namespace
+
+void bind_gossip(nb::module_& m) {
+  const auto none = nb::none();
+  nb::class_<PyGossip> trainer(
+      m, "GossipTrainer",
+      "Decentralised data parallel: each rank trains its own copy of a model and averages it with those of "
+      "its neighbours,\n"
+      "while it computes the next gradient. For PyTorch modules: ouro.torch.GossipDataParallel.");
+  trainer.def(
+      "__init__", &make, "group"_a, "params"_a, "buffers"_a, "topology"_a, "optimizer"_a, nb::kw_only(),
+      "schedule"_a = none, "bucket_mb"_a = 25.0, "clip_norm"_a = 0.0, "clip_scope"_a = "bucket",
+      "params_in_bucket"_a = true, "average_buffers"_a = false, "sync_all"_a = true, "find_unused"_a = false,
+      "round_order"_a = "sequential", "scaler"_a = none, nb::keep_alive<1, 2>(),
+      "Collective over the group; all take rank 0's values.\n\n"
+      "params: a list of (name, values, gradient, shape, channels_last), the last two if wanted; values: an "
+      "array, used where\n"
+      "it lies; gradient: an array alike, True where grad_ready brings one along in each step, None: frozen. "
+      "buffers: a list\n"
+      "of (name, values). optimizer: a Rule, or a callable that returns one for the names of a bucket's "
+      "parameters.\n"
+      "schedule: a Schedule, or a callable alike. params_in_bucket: after the first step values are in "
+      "buckets, see value().\n"
+      "round_order: 'sequential', or 'upstream' as Decent-DP counts. scaler: a dict of scale, growth, "
+      "backoff, "
+      "interval, scope.");
+  bind_steps(trainer);
+  bind_state(trainer);
+}
+
+}  // namespace ouro::python

@@ -1,0 +1,64 @@
+"""The trainers of ouro.train on NumPy's arrays, with 4 ranks, beside their formulas."""
+import needs
+import numpy as np
+from needs import raises
+
+import ouro
+from ouro import train
+
+job = ouro.init()
+rank, n = job.rank, job.world_size
+
+
+def centre(r):
+    return np.sin(1 + 1.3 * r + 0.5 * np.arange(6.0))
+
+
+# Decentralised: 0.5 ||x - centre||^2, in two parameters; the gradient of one is brought along.
+x, frozen, y, gradient = np.zeros((2, 2)), np.full(3, rank), np.zeros(2), np.zeros((2, 2))
+topology = train.Topology("ring", n)
+trainer = train.GossipTrainer(job.world, [("x", x, gradient, [2, 2]), ("frozen", frozen, None), ("y", y, True)], [],
+                              topology, lambda names: train.sgd(0.1), params_in_bucket=False)
+assert (frozen == 0).all(), "not rank 0's"
+all_x = np.zeros((n, 6))
+for step in range(6):
+    trainer.begin_step()
+    gradient[:] = (x - centre(rank)[:4].reshape(2, 2))
+    trainer.grad_ready(2, y - centre(rank)[4:])
+    trainer.grad_ready(0)
+    trainer.end_backward()
+    slopes = all_x - [centre(r) for r in range(n)]
+    mixed = np.array(topology.matrix(step - 1)) @ all_x if step else all_x
+    all_x = mixed - 0.1 * slopes
+    assert np.allclose(np.concatenate([x.ravel(), y]), all_x[rank], atol=1e-13), step
+assert trainer.steps == 6 and trainer.lr == 0.1 and trainer.buckets == [[2, 0]]
+assert np.shares_memory(np.asarray(trainer.value(0)), x)
+far = trainer.global_average(distance=True)
+assert np.allclose(x.ravel(), all_x.mean(0)[:4]) and abs(far - np.linalg.norm(all_x.mean(0) - all_x[rank])) < 1e-12
+trainer.revert()
+assert np.allclose(x.ravel(), all_x[rank][:4])
+raises(ouro.InvalidError, ["no average"], trainer.revert)
+raises(ouro.InvalidError, ["another count"], lambda: (trainer.begin_step(), trainer.grad_ready(0, np.zeros(5))))
+raises(ValueError, ["'both'", "'bucket', 'global'"], lambda: train.GossipTrainer(job.world, [("x", x, True)], [], topology,
+                                                                                 train.sgd(), clip_scope="both"))
+
+# An optimiser alone: Adam's formula; its state goes into another.
+p, g = np.linspace(-1, 1, 5), np.cos(np.arange(5.0))
+first = train.Optimizer(train.adam(0.01, eps=1e-7))
+m, v, want = 0, 0, p.copy()
+for t in range(1, 4):
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    want -= 0.01 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-7)
+    first.step([("p", p, g)])
+assert np.allclose(p, want, atol=1e-14)
+second, q = train.Optimizer(train.adam(eps=1e-7)), p.copy()
+second.load(first.save())
+assert second.lr == 0.01
+for optimiser, values in ((first, p), (second, q)):
+    optimiser.step([("p", values, g)], lr=0.5)
+assert (p == q).all() and abs(p - want).max() > 0.1
+raises(ouro.InvalidError, ["beta1"], lambda: train.adam(beta1=2))
+schedule = train.cosine_with_warmup(1.0, 10, 4, eta_min=0, warmup_decay=0)
+assert [schedule.at(u) for u in (0, 2, 4, 14)] == [0, 0.5, 1, 0] and train.Schedule(lambda u: 2 * u).at(4) == 8
+trainer = None
+job.close()

@@ -1,0 +1,203 @@
+# GossipDataParallel beside the formula of decentralised training, computed for all ranks in one process by PyTorch alone; and
+# what its users do besides: schedules, accumulation, averages, state. Usage: gossip_test.py RANKS (a power of two)
+import sys
+
+import places
+
+if not places.arguments():
+    print("".join(places.run(__file__, int(sys.argv[1]))))
+    sys.exit()
+
+import torch
+import torch.distributed as dist
+
+import ouro
+from ouro import train
+from ouro.torch import DecentralizedDataParallel, GossipDataParallel, optim_fn_adamw
+
+rank, size, folder, _ = places.arguments()
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+torch.set_default_dtype(torch.float64)
+assert DecentralizedDataParallel is GossipDataParallel
+
+
+def network(channels_last=False):
+    torch.manual_seed(4)
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(12, 7), torch.nn.Tanh(),
+                                torch.nn.Linear(7, 2))
+    return model.to(memory_format=torch.channels_last) if channels_last else model
+
+
+def loss_of(model, r, step, part=0):
+    g = torch.Generator().manual_seed(1000 * r + 10 * step + part)
+    x, y = torch.randn(6, 2, 4, 4, generator=g), torch.randn(6, 2, generator=g)
+    return ((model(x) - y) ** 2).mean()
+
+
+def formula(optim_fn, steps, topology, order, schedule=None, factor=1.0, micro=1, clip=None):
+    """Parameters of this rank after `steps`, and all losses of it."""
+    models = [network() for _ in range(size)]
+    optimisers = [optim_fn(list(m.named_parameters())) for m in models]
+    schedules = [schedule(o) for o in optimisers] if schedule else []
+    losses = []
+    for t in range(steps):
+        for r, m in enumerate(models):
+            for part in range(micro):
+                loss = loss_of(m, r, t, part)
+                loss.backward()
+                losses += [loss.item()] if r == rank else []
+        if t > 0:
+            w = torch.tensor(topology.matrix(t - 1 if order == "sequential" else 1 if t == 1 else t + 1))
+            for values in zip(*(m.parameters() for m in models)):
+                mixed = torch.einsum("ij,j...->i...", w, torch.stack([v.detach() for v in values]))
+                for v, y in zip(values, mixed):
+                    v.data = (1 - factor) * v.data + factor * y
+        for o, m in zip(optimisers, models):
+            if clip:
+                torch.nn.utils.clip_grad_norm_(m.parameters(), clip)
+            o.step()
+            o.zero_grad()
+        for s in schedules:
+            s.step()
+    return [p.detach() for p in models[rank].parameters()], losses
+
+
+def trained(wrapped, steps, micro=1):
+    losses = []
+    for t in range(steps):
+        for part in range(micro):
+            wrapped.set_accumulate_grad(part < micro - 1)
+            loss = loss_of(wrapped, rank, t, part)
+            loss.backward()
+            losses.append(loss.item())
+    return losses
+
+
+def far(a, b):
+    return max((x.detach() - y).abs().max().item() for x, y in zip(a, b))
+
+
+def groups(make):
+    """Two groups of parameters, with and without decay."""
+    return lambda params: make([{"params": [p for n, p in params if "bias" in n], "weight_decay": 0.0},
+                                {"params": [p for n, p in params if "bias" not in n], "weight_decay": 0.05}])
+
+
+def plain(make):
+    return lambda params: make([p for _, p in params])
+
+
+def decays(optimiser):
+    return torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.8)
+
+
+adamw = groups(lambda g: torch.optim.AdamW(g, lr=0.02))
+sgd = plain(lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True))
+rmsprop = plain(lambda p: torch.optim.RMSprop(p, lr=0.01))  # ouro has no such rule
+CASES = [  # name, optim_fn, options of the trainer, of the formula and the loop, channels_last
+    ("adamw", adamw, {}, {}, False),
+    ("adamw-ring", adamw, {"topology": "ring", "round_order": "upstream", "bucket_size_in_mb": 0}, {}, True),
+    ("scheduled", adamw, {"topology": "ring", "lr_scheduler_fn": decays}, {"schedule": decays}, False),
+    ("sgd", sgd, {"topology": "one-peer-exp", "param_as_bucket_view": False}, {}, True),
+    ("accumulated", sgd, {"topology": "ring", "bucket_size_in_mb": 0.0005}, {"micro": 3}, False),
+    ("adaptive", sgd, {"topology": "ring"}, {"factor": 0.4}, False),
+    ("rmsprop", rmsprop, {"topology": "ring", "bucket_size_in_mb": 0}, {}, True),
+    ("rmsprop-clipped", rmsprop, {"grad_clip_norm": 0.03, "clip_scope": "global"}, {"clip": 0.03}, False),
+    ("rmsprop-scheduled", rmsprop, {"param_as_bucket_view": False, "lr_scheduler_fn": decays}, {"schedule": decays}, False),
+]
+for name, optim_fn, options, more, last in CASES:
+    model = network(last)
+    before = [p.data_ptr() for p in model.parameters()]
+    wrapped = GossipDataParallel(model, optim_fn, **options)
+    wrapped.set_adaptive_factor(more.get("factor", 1.0))
+    micro = more.get("micro", 1)
+    losses = trained(wrapped, 7, micro)
+    topology = ouro.Topology(options.get("topology", "complete"), size)
+    wanted, wanted_losses = formula(optim_fn, 7, topology, options.get("round_order", "sequential"), **more)
+    assert far(wrapped.parameters(), wanted) < 1e-12, (name, rank, far(wrapped.parameters(), wanted))
+    assert max(abs(a - b) for a, b in zip(losses, wanted_losses)) < 1e-12 and len(losses) == len(wanted_losses), name
+    assert all(p.grad is None for p in model.parameters()) and wrapped.steps == 7
+    stayed = [p.data_ptr() == b for p, b in zip(model.parameters(), before)]
+    assert all(stayed) if options.get("param_as_bucket_view") is False else not any(stayed), (name, stayed)
+    assert model[0].weight.is_contiguous() != last
+    if "lr_scheduler_fn" in options:
+        assert abs(wrapped.get_lr() - (0.02 if optim_fn is adamw else 0.01) * 0.8**7) < 1e-12, wrapped.get_lr()
+    wrapped.close()
+    if rank == 0:
+        print(f"{name}: 7 steps as the formula")
+
+# The mean of all, and back; state under Decent-DP's names, and into a plain module.
+wrapped = GossipDataParallel(network(), sgd, topology="ring")
+trained(wrapped, 3)
+mine = [p.detach().clone() for p in wrapped.parameters()]
+mean = [p.clone() for p in mine]
+for p in mean:
+    dist.all_reduce(p)
+    p /= size
+distance = wrapped.global_avg(return_d2c=True)
+assert far(wrapped.parameters(), mean) < 1e-14
+assert abs(distance - sum((a - b).pow(2).sum() for a, b in zip(mine, mean)).sqrt().item()) < 1e-12
+wrapped.revert_global_avg()
+assert far(wrapped.parameters(), mine) == 0
+state = wrapped.state_dict()
+assert list(state) == [f"_model.{n}" for n in network().state_dict()]
+other = network()
+other.load_state_dict({n.removeprefix("_model."): v for n, v in state.items()})
+assert far(other.parameters(), mine) == 0
+wrapped.load_state_dict({n: torch.full_like(v, 0.25) for n, v in state.items()})
+assert all((p == 0.25).all() for p in wrapped.parameters())
+wrapped.close()
+
+# What save gives goes on with the same bits, whoever updates.
+for optim_fn in (adamw, rmsprop):
+    def make():
+        return GossipDataParallel(network(), optim_fn, lr_scheduler_fn=decays, topology="ring", bucket_size_in_mb=0)
+
+    first = make()
+    trained(first, 3)
+    saved = first.save()
+    second = make()
+    second.load(saved)
+    for t in (8, 9):
+        for w in (first, second):
+            loss_of(w, rank, t).backward()
+    assert far(first.parameters(), list(second.parameters())) == 0 and first.get_lr() == second.get_lr()
+    first.close()
+    second.close()
+
+# ouro's own rules; a loss scale on which all agree; parameters that a step does not use; clipping.
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+wrapped = GossipDataParallel(network(), optim_fn_adamw, lr_scheduler_fn=lambda rule: train.cosine_with_warmup(rule.lr, 10, 2),
+                             topology="ring", scaler=scaler, grad_clip_norm=0.1, clip_scope="global")
+assert wrapped.get_lr() == 0
+for t in range(4):
+    loss = loss_of(wrapped, rank, t) * (float("inf") if t == 1 and rank == 1 else 1)
+    scaler.scale(loss).backward()
+assert scaler.get_scale() == 1024, scaler.get_scale()  # halved once, doubled once
+assert all(p.isfinite().all() for p in wrapped.parameters()) and 0 < wrapped.get_lr() < 1e-3
+wrapped.close()
+model = network()
+wrapped = GossipDataParallel(model, sgd, find_unused=True)
+for t in range(2):
+    (loss_of(wrapped, rank, t) if rank or t == 0 else model[:4](torch.randn(6, 2, 4, 4)).sum()).backward()
+wrapped.close()
+
+# Mistakes are errors on every rank, and what an optim_fn raises is raised.
+def raises(kind, words, call):
+    try:
+        call()
+    except kind as e:
+        assert words in str(e), e
+        return
+    raise AssertionError(f"{kind.__name__} with {words!r} was not raised")
+
+
+model = network()
+wrapped = GossipDataParallel(model, sgd)
+use = model if rank else model[:4]
+raises(ouro.InvalidError, "no gradient of parameter '5.", lambda: use(torch.randn(6, 2, 4, 4)).sum().backward())
+wrapped = GossipDataParallel(network(), lambda params: 7 if rank == 0 else sgd(params))
+raises(TypeError if rank == 0 else ouro.Error, "returned int" if rank == 0 else "", lambda: loss_of(wrapped, rank, 0).backward())
+raises(ouro.InvalidError, "no-such", lambda: GossipDataParallel(network(), sgd, topology="no-such"))
+dist.destroy_process_group()
+print("rank is well")
