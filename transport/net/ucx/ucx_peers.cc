@@ -10,7 +10,10 @@ namespace ouro::transport {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kFirstAgain = 10ms, kLastAgain = 500ms;  // between attempts to connect anew
+// Before an attempt to connect anew. Mostly a connection ends because the peer has died, which control lines
+// find out within half a second: by then it is dropped, and no second endpoint was made, which would cost the
+// worker (UcxWorker::abandon).
+constexpr auto kAgain = 1s;
 
 }  // namespace
 
@@ -78,7 +81,7 @@ void Ucx::resume(Peer& p) {
   p.resumed = true;
   const auto now = Clock::now();
   if (p.pause == Clock::duration{}) p.failing = now;
-  p.pause = std::clamp<Clock::duration>(2 * p.pause, kFirstAgain, kLastAgain);
+  p.pause = kAgain;
   p.again = now + p.pause;
   if (now - p.failing > options_.patience && exchange_.talks_to(p.rank))
     break_with(
