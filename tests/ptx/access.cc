@@ -128,6 +128,7 @@ bool decode_access(const std::string& opcode, std::vector<Operand>& operands, In
     if (!old && parts[1] != "sc" && parts[1] != "acq_rel") unknown(opcode);
     i.access.order = old || parts[1] == "sc" ? Order::sc : Order::acq_rel;
     i.access.scope = level == "cta" ? Scope::cta : level == "sys" ? Scope::sys : Scope::gpu;
+    i.strong = true;
     i.run = run_fence;
     return true;
   }
@@ -142,6 +143,7 @@ bool decode_access(const std::string& opcode, std::vector<Operand>& operands, In
   if ((what == "ld" && m.a.order > Order::acquire) || (what == "st" && m.a.order == Order::acquire))
     unknown(opcode);
   i.access = m.a;
+  i.strong = strong;
   const std::size_t address = what == "ld" || what == "atom" ? 1 : 0;
   if (operands.at(address).kind != Operand::Kind::address) throw Violation(opcode + " has no address");
   i.offset = operands[address].offset;

@@ -49,7 +49,8 @@ struct Instr {
   std::int64_t offset = 0;  ///< of an address
   Access access;
   Atomic atomic = Atomic::add;
-  int which = 0;  ///< what else tells instructions of one `run` apart
+  bool strong = false;  ///< others may see it, or through it
+  int which = 0;        ///< what else tells instructions of one `run` apart
   int target = -1;
   const Function* callee = nullptr;
   std::vector<int> arguments;  ///< of a call: addresses of parameters

@@ -2,11 +2,14 @@
 #include "tests/ptx/kernels.h"
 
 #include <cxxabi.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <typeinfo>
 
 #include "kernels/gpu/collect_body.h"
@@ -68,6 +71,11 @@ Totals& totals() {
   return all;
 }
 
+std::uint64_t first_seed() {
+  const char* text = std::getenv("OURO_PTX_FIRST");
+  return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
+}
+
 std::string read_ptx(const std::string& name) {
   const char* folder = std::getenv("OURO_PTX");
   if (folder == nullptr) return {};
@@ -81,27 +89,6 @@ const Function* entry_of(Module& module, const ouro::gpu::Kernel& kernel) {
   auto& ran = totals().kernels;
   if (std::find(ran.begin(), ran.end(), name) == ran.end()) ran.push_back(name);
   return &module.function(name);
-}
-
-bool edit(std::string& text, std::string_view kernel, const Edit& e) {
-  const Module module(text);
-  for (const std::string& name : module.entries()) {
-    if (demangled(name.c_str()).find(kernel) == std::string::npos) continue;
-    auto [at, end] = module.extent(name);
-    bool changed = false;
-    for (int n = 0; (at = text.find(e.from, at)) < end; ++n) {
-      if (e.which >= 0 && n != e.which) {
-        at += e.from.size();
-        continue;
-      }
-      text.replace(at, e.from.size(), e.to);
-      end += e.to.size() - e.from.size();
-      at += e.to.size();
-      changed = true;
-    }
-    return changed;
-  }
-  return false;
 }
 
 void run_streams(std::uint64_t seed, const std::vector<Stream>& streams,
@@ -125,6 +112,57 @@ void run_streams(std::uint64_t seed, const std::vector<Stream>& streams,
     throw;
   }
   count();
+}
+
+namespace {
+
+/// The text with the fault in it, or nothing where there is none of what it changes.
+std::optional<std::string> planted(const std::string& text, const Fault& fault) {
+  const Module module(text);
+  std::string entry;
+  for (const ouro::gpu::Kernel* k : ouro::gpu::all_kernels())
+    if (fault.kernel == k->name) entry = entry_name(module, *k);
+  if (entry.empty()) return std::nullopt;
+  const auto [begin, end] = module.extent(entry);
+  const std::string before = text.substr(begin, end - begin);
+  const std::regex from(fault.from);
+  std::string after;
+  auto rest = before.cbegin();
+  int n = 0, changes = 0;
+  for (std::sregex_iterator m(before.cbegin(), before.cend(), from), none; m != none; ++m, ++n) {
+    after.append(rest, (*m)[0].first);
+    const bool here = fault.which < 0 || fault.which == n;
+    after += here ? m->format(fault.to) : m->str();
+    changes += here;
+    rest = (*m)[0].second;
+  }
+  after.append(rest, before.cend());
+  if (changes == 0) return std::nullopt;
+  return text.substr(0, begin) + after + text.substr(end);
+}
+
+}  // namespace
+
+void expect_found(const std::string& text, const Fault& fault,
+                  const std::function<std::optional<std::string>(Module&, std::uint64_t seed)>& run,
+                  std::uint64_t seeds) {
+  ++totals().planted;
+  std::optional<std::string> changed = planted(text, fault);
+  if (!changed) {
+    ADD_FAILURE() << "nothing to change in " << fault.kernel << ": " << fault.what;
+    return;
+  }
+  Module module(std::move(*changed));
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    const std::optional<std::string> wrong = run(module, seed);
+    if (!wrong) continue;
+    ++totals().found;
+    std::string line = wrong->substr(0, 160);
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    std::printf("found: %s: %s: %s\n", fault.kernel.c_str(), fault.what, line.c_str());
+    return;
+  }
+  ADD_FAILURE() << "not found in " << fault.kernel << ": " << fault.what;
 }
 
 }  // namespace ptx

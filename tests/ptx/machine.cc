@@ -70,7 +70,12 @@ void Machine::run(const std::vector<Stream>& streams) {
   ends_.assign(streams.size(), host_);
   begun_ = executed_;
   for (std::size_t s = 0; s < streams.size(); ++s) start(static_cast<int>(s));
-  while (!running_.empty()) {
+  for (std::uint64_t turn = 0; !running_.empty() || !asleep_.empty(); ++turn) {
+    if (!asleep_.empty() && (running_.empty() || asleep_.begin()->first <= turn)) {
+      running_.push_back(asleep_.begin()->second);
+      asleep_.erase(asleep_.begin());
+    }
+    now_ = turn;
     const std::size_t which = static_cast<std::size_t>(chooser_.pick(static_cast<int>(running_.size())));
     Lane& lane = *running_[which];
     const int span = chooser_.pick(4) == 0 ? 1 + chooser_.pick(8) : 1 + chooser_.pick(200);
@@ -203,6 +208,17 @@ void Machine::finish_block(Block& b) {
     start_blocks(grid);
 }
 
+/// What others do between two strong accesses or fences is what finds faults: now and then a lane stands
+/// still there for long, the more rarely the more of them it has made.
+bool Machine::pause(Lane& lane) {
+  if (chooser_.pick(4 + lane.strong++) == 0) {
+    asleep_.emplace(now_ + 1 + static_cast<std::uint64_t>(chooser_.pick(3000)), &lane);
+    stop(lane);
+    return true;
+  }
+  return chooser_.pick(3) == 0;
+}
+
 void Machine::step(Lane& lane, int instructions) {
   const Instr* i = nullptr;
   try {
@@ -213,6 +229,7 @@ void Machine::step(Lane& lane, int instructions) {
       const bool last = i->run == run_return;
       i->run(lane, *i);
       if (last || lane.state != Lane::State::runs) return;
+      if (i->strong && pause(lane)) return;
       if (lane.yields) {
         lane.yields = false;
         return;

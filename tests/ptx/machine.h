@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ struct Lane {
   int pc = 0;
   std::deque<Frame> frames;
   Observer observer;
+  int strong = 0;  ///< accesses and fences that it has made
   // At a barrier.
   const Instr* barrier = nullptr;
   bool said = false;
@@ -107,6 +109,7 @@ class Machine {
   void finish_block(Block&);
   void meet(Block&);
   void stop(Lane&);
+  bool pause(Lane&);
   void step(Lane&, int instructions);
 
   Chooser& chooser_;
@@ -118,6 +121,8 @@ class Machine {
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Lane*> running_;
+  std::multimap<std::uint64_t, Lane*> asleep_;  // by the turn in which they go on
+  std::uint64_t now_ = 0;
   Observer host_;
   int ids_ = 1, block_ids_ = 0, grid_numbers_ = 0, capacity_;
   std::uint64_t executed_ = 0, begun_ = 0;

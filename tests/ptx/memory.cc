@@ -90,7 +90,7 @@ void Memory::weak_read(Observer& o, Region& r, std::uint64_t address, const Acce
     if (cell.location >= 0 && cell.location != location) {
       location = cell.location;
       for (const Seen& w : locations_[static_cast<std::size_t>(location)]->writes)
-        if (!o.covers(w.place.id, w.tick))
+        if (!before(o, *locations_[static_cast<std::size_t>(location)], w))
           race(o, r, address + i, "a weak read", "a strong write", w.place.id);
     }
     if (cell.reader == -2) {
@@ -129,12 +129,10 @@ void Memory::weak_write(Observer& o, Region& r, std::uint64_t address, const Acc
 void Memory::forget(Observer& o, Region& r, int location, bool writes) {
   Location& l = *locations_[static_cast<std::size_t>(location)];
   for (const Seen& w : l.writes)
-    if (!o.covers(w.place.id, w.tick))
-      race(o, r, l.address, "an access of another kind", "a strong write", w.place.id);
+    if (!before(o, l, w)) race(o, r, l.address, "an access of another kind", "a strong write", w.place.id);
   if (writes)
     for (const Seen& x : l.reads)
-      if (!o.covers(x.place.id, x.tick))
-        race(o, r, l.address, "a write of another kind", "a strong read", x.place.id);
+      if (!before(o, l, x)) race(o, r, l.address, "a write of another kind", "a strong read", x.place.id);
   Cell* const c = cells(r, l.address);
   for (int i = 0; i < l.bytes; ++i) {
     c[i].location = -1;
@@ -182,6 +180,18 @@ int Memory::index_of(const Location& l, int store) {
   for (std::size_t i = 0; i < l.stores.size(); ++i)
     if (l.stores[i].number == store) return static_cast<int>(i);
   return 0;
+}
+bool Memory::before(const Observer& o, const Location& l, const Seen& x) {
+  if (o.covers(x.place.id, x.tick)) return true;
+  int at = -1;
+  for (const Seen& s : l.reads)
+    if (s.place.id == o.place.id) at = std::max(at, index_of(l, s.store));
+  for (; at >= 0; --at) {
+    const Store& s = l.stores[static_cast<std::size_t>(at)];
+    if (s.thread == x.place.id && s.tick == x.tick) return true;
+    if (!s.atomic) break;
+  }
+  return false;
 }
 /// The oldest store that a thread may still read.
 int Memory::oldest(const Observer& o, const Location& l) const {
@@ -246,8 +256,8 @@ std::uint64_t Memory::load(Observer& o, std::uint64_t address, const Access& a) 
 }
 
 void Memory::insert(Observer& o, Location& l, int at, std::uint64_t value, const Access& a,
-                    const Messages& inherited) {
-  Store s{numbers_++, o.place.id, o.tick, value, inherited};
+                    const Messages& inherited, bool is_atomic) {
+  Store s{numbers_++, o.place.id, o.tick, value, inherited, is_atomic};
   note(l.writes, o, a.scope, s.number);
   if (o.fenced != nullptr) s.messages.push_back(o.fenced);
   std::erase_if(l.released,
@@ -270,7 +280,7 @@ void Memory::store(Observer& o, std::uint64_t address, std::uint64_t value, cons
   }
   Location& l = strong_at(o, r, address, a, true);
   if (a.bytes < 8) value &= (std::uint64_t{1} << (8 * a.bytes)) - 1;
-  insert(o, l, static_cast<int>(l.stores.size()), value, a, {});
+  insert(o, l, static_cast<int>(l.stores.size()), value, a, {}, false);
 }
 
 std::uint64_t Memory::change(Observer& o, std::uint64_t address, const Access& a, Atomic op, std::uint64_t by,
@@ -288,7 +298,8 @@ std::uint64_t Memory::change(Observer& o, std::uint64_t address, const Access& a
   else
     o.pending.insert(o.pending.end(), inherited.begin(), inherited.end());
   if (op != Atomic::cas || old == (by & mask))
-    insert(o, l, static_cast<int>(l.stores.size()), apply(op, old, by & mask, desired) & mask, a, inherited);
+    insert(o, l, static_cast<int>(l.stores.size()), apply(op, old, by & mask, desired) & mask, a, inherited,
+           true);
   return old;
 }
 

@@ -84,6 +84,7 @@ class Memory {
     Tick tick;
     std::uint64_t value;
     Messages messages;
+    bool atomic = false;  ///< whoever reads it has observed the one before it
   };
   /// The last access of a thread by a scope.
   struct Seen {
@@ -119,12 +120,16 @@ class Memory {
   Location& strong_at(Observer&, Region&, std::uint64_t address, const Access&, bool writes);
   void forget(Observer&, Region&, int location, bool writes);
   int oldest(const Observer&, const Location&) const;
+  /// Whether an access comes before what the thread does next: by its clock, or since the thread has read the
+  /// store that it made, or one that atomic operations made of that.
+  static bool before(const Observer&, const Location&, const Seen&);
   static int index_of(const Location&, int store);
   void note(std::vector<Seen>&, const Observer&, Scope, int store);
   void acquire(Observer&, const Messages&, Scope);
   void join(Observer&, const Clock&);
   std::shared_ptr<const Message> message(Observer&, Scope);
-  void insert(Observer&, Location&, int at, std::uint64_t value, const Access&, const Messages& inherited);
+  void insert(Observer&, Location&, int at, std::uint64_t value, const Access&, const Messages& inherited,
+              bool is_atomic);
   [[noreturn]] void race(const Observer&, const Region&, std::uint64_t address, const char* what,
                          const char* with, int thread) const;
 

@@ -188,6 +188,28 @@ TEST(PtxMemory, AtomicsCountAllLanes) {
   EXPECT_NE(race->find("scopes"), std::string::npos);
 }
 
+/// Who has read what an atomic operation made of a store comes after that store: the last one may reset the
+/// count. A store that was only overwritten is a race.
+TEST(PtxMemory, TheLastOneResets) {
+  const std::string end = "setp.ne.s32 %p1, %r3, 2;\n@%p1 bra done;\nst.global.u32 [%rd1], 7;\ndone:";
+  int races = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    std::array<std::uint64_t, 64> words = {};
+    const auto wrong =
+        run("membar.gl;\natom.global.add.u32 %r3, [%rd1], 1;\nmembar.gl;\n" + end, words, 3, 1, seed);
+    ASSERT_FALSE(wrong) << *wrong;
+    ASSERT_EQ(words[0], 7u);
+    std::array<std::uint64_t, 64> other = {};
+    races += run("setp.eq.s32 %p2, %r2, 2;\n@%p2 bra look;\nadd.s32 %r4, %r2, 1;\n"
+                 "st.relaxed.gpu.global.u32 [%rd1], %r4;\nmov.u32 %r3, 0;\nbra there;\nlook:\n"
+                 "ld.relaxed.gpu.global.u32 %r3, [%rd1];\nthere:\n" +
+                     end,
+                 other, 3, 1, seed)
+                 .has_value();
+  }
+  EXPECT_GT(races, 0);
+}
+
 TEST(PtxMemory, BoundsAndAlignment) {
   std::array<std::uint64_t, 64> words = {};
   EXPECT_NE(run("ld.global.u32 %r3, [%rd1+512];", words, 1, 1).value_or("").find("outside all memory"),

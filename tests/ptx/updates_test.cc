@@ -1,0 +1,293 @@
+// Runs the optimiser kernels and surveys as nvcc made them, beside their host halves, and plants faults in
+// them. Used by tools/gate ptx.
+#include "tests/kernels/gpu_optim.h"
+#include "tests/ptx/kernels.h"
+
+namespace ptx {
+namespace {
+
+using namespace ouro;
+using namespace ouro::gpu;
+using kernels::optim::all_calls;
+
+struct Case {
+  Call call;
+  kernels::optim::Layout layout;
+  Form form = Form::plain;
+  std::size_t ranks = 1;
+  std::vector<std::size_t> counts;  ///< one: a flat run; more: a list
+  std::size_t shift = 0;
+  bool skip = false;
+  bool odd = true;         ///< infinities and the like among the values
+  bool in_memory = false;  ///< scales, weights and the matrix are read from device memory
+};
+
+/// All that one launch reads and writes.
+struct World {
+  std::vector<Arrays> arrays;  // of each tensor, ranks side by side
+  Control control;
+  std::uint32_t skip;
+  double matrix[UpdateArgs::kMaxRanks * UpdateArgs::kMaxRanks] = {};
+  arith::GradientScale scale[UpdateArgs::kMaxRanks];
+  arith::MixWeights weights = {.keep = 0.3, .take = 0.7, .send = 0.35};
+  Metadata metadata;
+  UpdateArgs args;
+
+  World(const Case& c, std::uint64_t seed) : skip(c.skip) {
+    args = args_of(c.call, c.layout, control);
+    args.form = c.form;
+    args.ranks = static_cast<int>(c.ranks);
+    args.skip = &skip;
+    for (std::size_t r = 0; r < c.ranks; ++r) {
+      args.scale[r] = scale[r] = {.inverse = 1.0 / static_cast<double>(r + 1), .clip = 0.9};
+      for (std::size_t s = 0; s < c.ranks; ++s)
+        args.matrix[r][s] = matrix[r * c.ranks + s] =
+            (1 + static_cast<double>((3 * r + s) % 5)) / (3.0 * static_cast<double>(c.ranks));
+    }
+    args.weights = weights;
+    if (c.in_memory) args.scale_at = scale, args.weights_at = &weights, args.matrix_at = matrix;
+    for (std::size_t t = 0; t < c.counts.size(); ++t)
+      for (std::size_t r = 0; r < c.ranks; ++r)
+        arrays.emplace_back(c.layout, c.counts[t], (t + r) % 2 == 0 ? c.shift : 0, seed + 10 * t + r, c.odd);
+    std::vector<Tensor> records;
+    for (Arrays& a : arrays) records.push_back(tensor_of(a));
+    if (c.counts.size() == 1)
+      std::copy(records.begin(), records.end(), args.one);
+    else
+      args.list = metadata.lay_out(args, records);
+  }
+  World(const World&) = delete;
+
+  void name_memory(Memory& m) {
+    m.add(&control, sizeof control, Space::global, "control");
+    m.add(&skip, sizeof skip, Space::global, "the skip word");
+    m.add(matrix, sizeof matrix, Space::global, "the matrix");
+    m.add(scale, sizeof scale, Space::global, "scales");
+    m.add(&weights, sizeof weights, Space::global, "weights");
+    if (args.list.tensors != nullptr) {
+      const auto* const end = args.list.blocks + args.list.block_count;
+      m.add(const_cast<Tensor*>(args.list.tensors),
+            static_cast<std::size_t>(reinterpret_cast<const std::byte*>(end) -
+                                     reinterpret_cast<const std::byte*>(args.list.tensors)),
+            Space::global, "a list");
+    }
+    for (Arrays& a : arrays)
+      for (Bytes* b : {&a.value, &a.gradient, &a.master, &a.state[0], &a.state[1], &a.state[2], &a.neighbours,
+                       &a.message})
+        m.add(b->data(), b->size(), Space::global, "an array");
+  }
+};
+
+/// What was wrong, or nothing.
+std::optional<std::string> run_update(Module& module, const Case& c, std::uint64_t seed) {
+  World wanted(c, seed), got(c, seed);
+  const Result<gpu::Launch> launch = update(got.args, 3);
+  if (!launch.ok()) return launch.status().message();
+  run(*launch, &wanted.args);
+  const Function* f = entry_of(module, *launch->kernel);
+  if (f == nullptr) return std::string("no entry for ") + launch->kernel->name;
+  try {
+    run_streams(seed, {{0, {{f, launch->shape.blocks, launch->shape.threads, bytes_of(got.args), false}}}},
+                [&](Memory& m) { got.name_memory(m); });
+  } catch (const Violation& v) {
+    return v.what();
+  }
+  for (std::size_t i = 0; i < got.arrays.size(); ++i)
+    if (!(wanted.arrays[i] == got.arrays[i]))
+      return std::string("wrong bits of ") + launch->kernel->name + " in tensor " + std::to_string(i);
+  const Control &a = wanted.control, &b = got.control;
+  if (a.step != b.step || a.nonfinite != b.nonfinite || b.pending != 0 || b.ended != 0)
+    return "another control word";
+  return std::nullopt;
+}
+std::string text_of(const Case& c) {
+  std::string text = std::string(c.call.name) + ", " + kernels::optim::label(c.layout) + ", form " +
+                     std::to_string(static_cast<int>(c.form)) + ", ranks " + std::to_string(c.ranks) +
+                     (c.skip ? ", skipped" : "") + ", counts";
+  for (const std::size_t n : c.counts) text += " " + std::to_string(n);
+  return text;
+}
+
+#define OURO_NEEDS_PTX(text)            \
+  std::string text = read_ptx("optim"); \
+  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with optim.ptx"
+
+TEST(PtxUpdates, Runs) {
+  OURO_NEEDS_PTX(text);
+  Module module(std::move(text));
+  const std::uint64_t seed = first_seed();
+  std::uint64_t turn = seed;
+  for (const auto& call : all_calls())
+    for (const auto& layout : kLayouts)
+      for (Form form : {Form::plain, Form::exchange, Form::leader})
+        for (std::size_t count : {std::size_t{1}, std::size_t{517}}) {
+          ++turn;
+          const Case c{.call = call,
+                       .layout = layout,
+                       .form = form,
+                       .ranks = form == Form::leader ? 1 + turn % 8 : 1,
+                       .counts = {count},
+                       .shift = count == 1 ? std::size_t{8} : 0,
+                       .skip = turn % 17 == 0,
+                       .in_memory = turn % 2 == 0};
+          const auto wrong = run_update(module, c, seed);
+          ASSERT_FALSE(wrong) << text_of(c) << ": " << *wrong;
+        }
+}
+
+/// Every kernel has several chunks and several blocks; leaders have few ranks and many.
+TEST(PtxUpdates, Lists) {
+  OURO_NEEDS_PTX(text);
+  Module module(std::move(text));
+  const std::uint64_t seed = first_seed();
+  const auto calls = all_calls();
+  std::uint64_t turn = seed * 3;
+  for (const auto& layout : kLayouts)
+    for (Family family : {Family::sgd, Family::adam, Family::accum_adam}) {
+      std::vector<Call> of;
+      for (const Call& call : calls)
+        if (gpu::family_of(call.update) == family) of.push_back(call);
+      for (std::size_t ranks : {0, 1, 3, 6}) {  // 0: an exchange
+        const Call& call = of[static_cast<std::size_t>(++turn) % of.size()];
+        const Form form = ranks == 0 ? Form::exchange : ranks == 1 ? Form::plain : Form::leader;
+        const Case c{.call = call,
+                     .layout = layout,
+                     .form = form,
+                     .ranks = std::max<std::size_t>(ranks, 1),
+                     .counts = {33, 0, ranks > 3 ? std::size_t{1300} : std::size_t{2500}, 1, 260},
+                     .shift = 8,
+                     .in_memory = turn % 2 == 0};
+        const auto wrong = run_update(module, c, seed + turn);
+        ASSERT_FALSE(wrong) << text_of(c) << ": " << *wrong;
+      }
+    }
+}
+
+// ---- Surveys.
+
+std::optional<std::string> run_survey(Module& module, DType t, const std::vector<std::size_t>& counts,
+                                      std::uint64_t seed) {
+  const Case c{.call = all_calls()[8], .layout = {t, false}, .counts = counts, .odd = counts[0] % 4 == 1};
+  World w(c, seed);
+  SurveyState states[2];
+  arith::GradientScale scales[2] = {{.inverse = 0.3}, {.inverse = 0.3}};
+  SurveyArgs args[2];
+  for (int k = 0; k < 2; ++k) {
+    args[k] = {
+        .dtype = t, .scale_at = &scales[k], .clip_norm = 0.5, .state = &states[k], .list = w.args.list};
+    if (counts.size() == 1) args[k].gradient = w.args.one[0].gradient, args[k].count = counts[0];
+  }
+  const Result<gpu::Launch> launch = survey(args[0]);
+  if (!launch.ok()) return launch.status().message();
+  run(*launch, &args[0]);
+  const Function* f = entry_of(module, *launch->kernel);
+  if (f == nullptr) return std::string("no entry for ") + launch->kernel->name;
+  try {
+    run_streams(seed, {{0, {{f, launch->shape.blocks, launch->shape.threads, bytes_of(args[1]), false}}}},
+                [&](Memory& m) {
+                  w.name_memory(m);
+                  m.add(&states[1], sizeof states[1], Space::global, "the survey's state");
+                  m.add(&scales[1], sizeof scales[1], Space::global, "the survey's scale");
+                });
+  } catch (const Violation& v) {
+    return v.what();
+  }
+  const double clip = scales[0].clip, other = scales[1].clip;  // no payload of a NaN is promised
+  if (std::memcmp(&states[0], &states[1], offsetof(SurveyState, chain)) != 0 ||
+      (clip != other && !(std::isnan(clip) && std::isnan(other))))
+    return std::string("wrong bits of ") + launch->kernel->name;
+  return std::nullopt;
+}
+TEST(PtxUpdates, Surveys) {
+  OURO_NEEDS_PTX(text);
+  Module module(std::move(text));
+  for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (const auto& counts : std::vector<std::vector<std::size_t>>{
+             {0}, {1}, {63}, {65}, {4095}, {4097}, {40002}, {4, 1013, 0, 9000, 5000, 63, 8192}}) {
+      const auto wrong = run_survey(module, t, counts, first_seed());
+      ASSERT_FALSE(wrong) << name(t) << ", " << counts.size() << " tensors from " << counts[0]
+                          << " on: " << *wrong;
+    }
+}
+
+TEST(PtxUpdates, PlantedFaultsAreFound) {
+  OURO_NEEDS_PTX(text);
+  struct Planted {
+    Fault fault;
+    Case c;
+  };
+  const auto calls = all_calls();
+  const Case adam{.call = calls[8], .layout = kLayouts[1], .counts = {33, 2500, 260}, .odd = false},
+      leader{.call = calls[10],
+             .layout = kLayouts[3],
+             .form = Form::leader,
+             .ranks = 6,
+             .counts = {33, 1300},
+             .odd = false},
+      small{.call = calls[10],
+            .layout = kLayouts[3],
+            .form = Form::leader,
+            .ranks = 6,
+            .counts = {33, 1, 2, 3, 40, 5, 7, 9, 10, 11},
+            .odd = false},
+      sgd{.call = calls[4],
+          .layout = kLayouts[4],
+          .form = Form::exchange,
+          .counts = {700, 900},
+          .odd = false};
+  const std::string fence = "membar\\.gl;", barrier = "bar\\.sync \t0;",
+                    accum = "accum_adam bfloat16 master leader 8",
+                    four = "\\{(%r\\d+), ?(%r\\d+), ?(%r\\d+), ?(%r\\d+)\\}";
+  const Planted faults[] = {
+      {{"the fence before the count dropped", "adam float", fence, "", 0}, adam},
+      {{"the fence after the count dropped", "adam float", fence, "", 1}, adam},
+      {{"the scope of fences too narrow", "adam float", fence, "membar.cta;"}, adam},
+      {{"the count's scope too narrow", "adam float", "atom\\.global\\.add", "atom.cta.global.add"}, adam},
+      {{"no barriers", "adam float", barrier, ""}, adam},
+      {{"no barrier after the coefficients", "adam float", barrier, "", 0}, adam},
+      {{"parameters by the read-only path", "adam float", "ld\\.global\\.L1::no_allocate",
+        "ld.global.nc.L1::no_allocate"},
+       adam},
+      {{"two words of loads swapped", "adam float", "L1::no_allocate\\.v4\\.u32 " + four,
+        "L1::no_allocate.v4.u32 {$2,$1,$3,$4}"},
+       adam},
+      {{"stores of two words", "adam float", "st\\.global\\.cs\\.v4\\.u32 (\\S+) " + four,
+        "st.global.cs.v2.u32 $1 {$2,$3}"},
+       adam},
+      {{"the fence before the count dropped", accum, fence, "", 0}, small},
+      {{"no barriers", accum, barrier, ""}, small},
+      {{"no barrier before the next tensor", accum, barrier, "", 3}, small},
+      {{"no barrier after the next tensor's records", accum, barrier, "", 4}, small},
+      {{"two words of stores swapped", accum, "st\\.global\\.cs\\.v4\\.u32 (\\S+) " + four,
+        "st.global.cs.v4.u32 $1 {$3,$2,$4,$5}"},
+       leader},
+      {{"the scope of fences too narrow", "sgd half exchange", fence, "membar.cta;"}, sgd},
+      {{"no barrier after the coefficients", "sgd half exchange", barrier, "", 0}, sgd},
+      {{"operands of conversions swapped", "sgd half exchange", "cvt\\.f32\\.f16 (%f\\d+), (%rs\\d+)",
+        "cvt.f32.f16 $1, 0"},
+       sgd},
+  };
+  for (const Planted& f : faults)
+    expect_found(text, f.fault,
+                 [&](Module& module, std::uint64_t seed) { return run_update(module, f.c, seed); });
+
+  const Fault surveys[] = {
+      {"the fence before the count dropped", "survey float", fence, "", 0},
+      {"the fence after the count dropped", "survey float", fence, "", 1},
+      {"the scope of fences too narrow", "survey bfloat16", fence, "membar.cta;"},
+      {"no barriers", "survey float", barrier, ""},
+      {"no barrier in the last fold", "survey float", barrier, "", 12},
+      {"operands of a sum exchanged", "survey double", "add\\.rn\\.f64 *\t(%fd\\d+), (%fd\\d+), (%fd\\d+)",
+       "sub.rn.f64 \t$1, $3, $2"},
+  };
+  for (const Fault& f : surveys)
+    expect_found(text, f, [&](Module& module, std::uint64_t seed) {
+      const DType t = f.kernel.ends_with("double")  ? DType::f64
+                      : f.kernel.ends_with("float") ? DType::f32
+                                                    : DType::bf16;
+      return run_survey(module, t, {20000}, seed);
+    });
+}
+
+}  // namespace
+}  // namespace ptx
