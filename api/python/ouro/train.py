@@ -1,9 +1,13 @@
-"""Training: update rules, schedules, topologies and the trainers, on arrays of any library.
+"""Training: update rules, schedules, topologies, layouts and the trainers, on arrays of any library.
 
-For PyTorch modules see ouro.torch: GossipDataParallel.
+For PyTorch modules see ouro.torch: GossipDataParallel, FederatedAverage, DiLoCo.
 """
-from ouro._ouro import (GossipTrainer, Optimizer, Row, Rule, Schedule, Topology, accum_adam, adam, cosine_with_warmup, diloco, fed_avg,
-                        server, sgd, topologies, warmup_cosine_decay)
+from ouro._ouro import (AggregationPlan, Federation, GossipTrainer, LayoutGroups, LocalSteps, Mesh, Optimizer, ParallelLayout, Replica,
+                        Row, Rule, Schedule, Topology, accum_adam, adam, cosine_with_warmup, create_groups, diloco, fed_avg,
+                        federation_sizes, federation_sizes_from_env, mean_loss, server, sgd, strategies, topologies,
+                        warmup_cosine_decay)
 
-__all__ = ["GossipTrainer", "Optimizer", "Row", "Rule", "Schedule", "Topology", "accum_adam", "adam", "cosine_with_warmup", "diloco",
-           "fed_avg", "server", "sgd", "topologies", "warmup_cosine_decay"]
+__all__ = ["AggregationPlan", "Federation", "GossipTrainer", "LayoutGroups", "LocalSteps", "Mesh", "Optimizer", "ParallelLayout",
+           "Replica", "Row", "Rule", "Schedule", "Topology", "accum_adam", "adam", "cosine_with_warmup", "create_groups", "diloco",
+           "fed_avg", "federation_sizes", "federation_sizes_from_env", "mean_loss", "server", "sgd", "strategies", "topologies",
+           "warmup_cosine_decay"]

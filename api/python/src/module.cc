@@ -34,4 +34,5 @@ NB_MODULE(_ouro, m) {
   py::bind_groups(m);
   py::bind_rules(m);
   py::bind_gossip(m);
+  py::bind_federated(m);
 }

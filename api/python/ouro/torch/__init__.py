@@ -5,7 +5,8 @@
 An installed package needs no import for that: PyTorch finds it by its entry point. `import ouro.torch` registers it, too.
 OURO_TORCH_AS=gloo (or nccl, or several with commas), or stand_in("gloo"), makes ouro carry the groups of that name.
 
-GossipDataParallel trains a module decentralised (Decent-DP's DecentralizedDataParallel), over ouro beside any backend.
+GossipDataParallel trains a module decentralised (Decent-DP's DecentralizedDataParallel), FederatedAverage (xFFL's strategies) and
+DiLoCo train it site by site; all over ouro, beside any backend.
 
 The adapter to PyTorch is compiled when a group is first made (see ouro.torch.build), once for each version of PyTorch.
 """
@@ -13,7 +14,8 @@ import importlib
 import os
 
 _TRAINERS = {"GossipDataParallel": "gossip", "DecentralizedDataParallel": "gossip", "optim_fn_adam": "optim", "optim_fn_adamw": "optim",
-             "optim_fn_accum_adam": "optim", "optim_fn_accum_adamw": "optim", "lr_scheduler_fn_cosine_with_warmup": "optim"}
+             "optim_fn_accum_adam": "optim", "optim_fn_accum_adamw": "optim", "lr_scheduler_fn_cosine_with_warmup": "optim",
+             "FederatedAverage": "federated", "DiLoCo": "federated"}
 _as = {}  # names of others for which ouro stands in, and what they were before
 
 

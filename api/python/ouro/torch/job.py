@@ -11,16 +11,22 @@ _made = collections.Counter()  # by the name of the process group: all its membe
 
 
 def group_of(group=None):
-    """(group of ouro, what holds it) for a group of ouro, or a process group of torch.distributed (None: the default one).
+    """(group of ouro, what holds it) for a group or job of ouro, or as job_of."""
+    if isinstance(group, ouro.Group):
+        return group, None
+    job = job_of(group)
+    return job.world, job
+
+
+def job_of(group=None):
+    """A job of ouro beside a process group of torch.distributed (None: the default one); a job of ouro is given back.
 
     Collective over the process group, whatever its backend is; the ranks meet through its store.
     """
-    if isinstance(group, ouro.Group):
-        return group, None
     if isinstance(group, ouro.Context):
-        return group.world, group
+        return group
     if not dist.is_available() or not dist.is_initialized():
-        raise RuntimeError("ouro.torch: there is no process group; expected init_process_group first, or group=ouro.init().world")
+        raise RuntimeError("ouro.torch: there is no process group; expected init_process_group first, or group=ouro.init()")
     group = group or dist.group.WORLD
     name, store = group.group_name, dist.distributed_c10d._get_default_store()
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -31,12 +37,11 @@ def group_of(group=None):
     here = [r for r, host in enumerate(hosts) if host == hosts[rank]]
     one = len(here) == size
     try:
-        job = ouro.init(rank=rank, world_size=size, local_rank=here.index(rank), local_size=len(here), id=bytes.fromhex(meeting["id"]),
-                        host_id="" if one else hosts[rank], rendezvous=meeting["place"])
+        return ouro.init(rank=rank, world_size=size, local_rank=here.index(rank), local_size=len(here), id=bytes.fromhex(meeting["id"]),
+                         host_id="" if one else hosts[rank], rendezvous=meeting["place"])
     finally:
         if kept:
             kept.close()
-    return job.world, job
 
 
 def flat(tensor):
