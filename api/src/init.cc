@@ -149,6 +149,7 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   auto rules = rt::rules_in_force();
   if (!rules.ok()) return rules.status();
   spec.rules = std::move(*rules);
+  OURO_ASSIGN(spec.calibration, rt::calibration_mode());
   if (*spin) spec.spin = std::chrono::microseconds(**spin);
   spec.gpu_path = **path;
   auto faults = env::text("OURO_FAULT");
@@ -158,9 +159,9 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   // Each is part of what ranks must agree on before they can read what the others write.
   spec.join.settings = fmt::format(
       "OURO_SLOT_BYTES={} OURO_STAGING_SLOT_BYTES={} OURO_NUMERICS={} OURO_ALGO={} OURO_GPU_PATH={} "
-      "rules={:016x}",
+      "OURO_CALIBRATION={} rules={:016x}",
       spec.slot_bytes, spec.page_bytes, name(spec.numerics), algorithm->value_or(""), spec.gpu_path,
-      spec.rules.digest());
+      spec.calibration.setting(), spec.rules.digest());
   if (spec.network)
     spec.join.settings +=
         fmt::format(" OURO_FABRIC={} OURO_SECURITY={} OURO_TCP_CONNECTIONS={}", spec.network->fabric,

@@ -1,6 +1,7 @@
 // Copies by kind of destination. See copy.h.
 #include "kernels/host/copy.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #if defined(__x86_64__)
@@ -8,6 +9,11 @@
 #endif
 
 namespace ouro::kernels {
+
+const char* name(CopyKind kind) {
+  constexpr const char* kNames[kCopyKinds] = {"plain", "rep", "stream", "prefetch"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
 
 #if defined(__x86_64__)
 namespace {
@@ -29,14 +35,52 @@ void stream_lines_128(std::byte* to, const std::byte* from, std::size_t lines) {
                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + part)));
 }
 
+void copy_by_rep(void* to, const void* from, std::size_t bytes) {
+  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+}
+
+// Blocks, each asked for while the one before is copied: that many lines are on their way at a time.
+void copy_prefetched(std::byte* to, const std::byte* from, std::size_t bytes) {
+  constexpr std::size_t kBlock = 16 * kLine;
+  const auto ask = [](const std::byte* at, std::size_t block) {
+    for (std::size_t i = 0; i < block; i += kLine) asm volatile("prefetchw %0" : : "m"(at[i]));
+  };
+  ask(to, std::min(bytes, kBlock));
+  while (bytes > 0) {
+    const std::size_t now = std::min(bytes, kBlock);
+    bytes -= now;
+    ask(to + now, std::min(bytes, kBlock));
+    std::memcpy(to, from, now);
+    to += now, from += now;
+  }
+}
+
 }  // namespace
+
+void copy_as(CopyKind kind, void* to, const void* from, std::size_t bytes) {
+  switch (kind) {
+    case CopyKind::plain:
+      std::memcpy(to, from, bytes);
+      return;
+    case CopyKind::rep:
+      copy_by_rep(to, from, bytes);
+      return;
+    case CopyKind::stream:
+      copy_stream(to, from, bytes);
+      stream_fence();
+      return;
+    case CopyKind::prefetch:
+      copy_prefetched(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+      return;
+  }
+}
 
 void copy_shared_lines(void* to, const void* from, std::size_t bytes) {
   if (bytes < kRepFrom) {
     std::memcpy(to, from, bytes);
     return;
   }
-  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+  copy_by_rep(to, from, bytes);
 }
 
 void copy_stream(void* to_, const void* from_, std::size_t bytes) {
@@ -59,6 +103,7 @@ void stream_fence() { _mm_sfence(); }
 
 #else
 
+void copy_as(CopyKind, void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 void copy_shared_lines(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 void copy_stream(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 void stream_fence() {}

@@ -1,5 +1,6 @@
 // Copies that say what will happen to their destination. Used by the host executor.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,6 +27,16 @@ inline bool copy_few(void* to, const void* from, std::size_t bytes) {
     *static_cast<std::byte*>(to) = *static_cast<const std::byte*>(from);
   return true;
 }
+
+/// How a copy writes: by ordinary stores; by `rep movsb`, which takes whole lines without fetching what they
+/// held; by non-temporal stores, past the caches; or by ordinary stores into lines asked for ahead.
+enum class CopyKind : std::uint8_t { plain, rep, stream, prefetch };
+inline constexpr std::size_t kCopyKinds = 4;
+const char* name(CopyKind);
+/// Copies that way. Whoever is told of it afterwards sees it, as with any other store.
+void copy_as(CopyKind, void* to, const void* from, std::size_t bytes);
+/// Sizes, in bytes, at which the kinds are measured.
+inline constexpr std::array<std::size_t, 4> kCopySizes = {4 << 10, 64 << 10, 256 << 10, 1 << 20};
 
 /// Into memory that another core has in its cache, or will read next: the core takes whole lines without
 /// fetching what they held (`rep movsb`).

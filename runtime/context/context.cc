@@ -36,6 +36,8 @@ Result<std::shared_ptr<device::Segment>> make_page(const ContextSpec& spec) {
   for (const int cpu : affinity_of(0))
     if (cpu < kMaxCpus) page->cpus[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
   page->self = reinterpret_cast<std::uint64_t>(page);
+  if (spec.local_rank == 0 && spec.local_size > 1)
+    page->calibration = host_calibration(spec.calibration).record;
   if (spec.gpu >= 0) OURO_TRY(DeviceMemory::survey(spec.gpu, &page->gpu));
   page->state.set(static_cast<std::uint32_t>(ContextState::active));
   return control;
@@ -109,6 +111,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   OURO_TRY(context->members_.read_pages());
   context->cores_.emplace(context->members_, spec.spin);
   if (context->size() > 1) {
+    context->calibration_ = calibration_of_host(context->members_);
     const auto serve = [c = context.get()](int line, const wire::Fetch& f) { return c->serve(line, f); };
     context->watch_ = std::make_unique<Watch>(context->members_, context->observers_, serve,
                                               std::move(server), std::move(joined->rendezvous));

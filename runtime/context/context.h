@@ -8,6 +8,7 @@
 #include "runtime/context/core_share.h"
 #include "runtime/context/device_memory.h"
 #include "runtime/context/faults.h"
+#include "runtime/context/host_calibration.h"
 #include "runtime/context/host_memory.h"
 #include "runtime/context/job_members.h"
 #include "runtime/context/memory_requests.h"
@@ -54,6 +55,7 @@ struct ContextSpec {
   std::uint32_t slot_bytes = 128 << 10;  ///< of a link
   std::size_t page_bytes = 0;            ///< of a staging buffer; 0: by the number of ranks
   Rules rules = built_in_rules();
+  CalibrationMode calibration;
   std::optional<NetworkOptions>
       network;                ///< of a job on several hosts; its rank, world and job are those of `join`
   std::vector<Fault> faults;  ///< of all ranks
@@ -76,6 +78,8 @@ class Context : public std::enable_shared_from_this<Context> {
   Observers& observers() { return observers_; }
   OwnRecords& records() { return records_; }
   const CoreShare& cores() const { return *cores_; }
+  /// Of this host, the same on all of its ranks.
+  const Calibration& calibration() const { return calibration_; }
   HostMemory& host_memory() { return host_memory_; }
   const HostMemory& host_memory() const { return host_memory_; }
   DeviceMemory& device_memory() { return device_memory_; }
@@ -120,7 +124,8 @@ class Context : public std::enable_shared_from_this<Context> {
   HostMemory host_memory_;
   DeviceMemory device_memory_;
   const std::unique_ptr<Faults> faults_;
-  std::optional<CoreShare> cores_;  // once the pages are complete
+  std::optional<CoreShare> cores_;  // once the pages are complete, as is the next
+  Calibration calibration_{};
   std::unique_ptr<Network> network_;
   std::unique_ptr<Watch> watch_;  // last: its thread uses all of the above
 };

@@ -76,6 +76,10 @@ inline constexpr Parameter kParameters[] = {
      "bytes touched by all ranks of an operation from which outputs are written past the caches; unset: 3/4 "
      "of "
      "the last-level cache"},
+    {"OURO_CALIBRATION", Type::text, "", "",
+     "off: copies and algorithms are chosen by what is built in; else a file that ouro-info --calibration "
+     "--json "
+     "wrote; unset: measured, once, and kept in ~/.cache/ouro"},
     {"OURO_BIND", Type::text, "none", "core|cache|numa|none",
      "what ouro-run and ouro-perf bind each rank to: a core, an outermost cache, a NUMA node, or nothing"},
     {"OURO_GPU_PATH", Type::text, "auto", "auto|leader|resident|stream|staged",

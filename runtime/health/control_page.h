@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/calibration/record.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
 #include "runtime/core/wait.h"
@@ -165,6 +166,7 @@ struct ControlPage {
   std::uint64_t self;                 // address of this page in its owner, to try to read it from there
   std::uint64_t cpus[kMaxCpus / 64];  // that this rank may run on when it joined; bits
   GpuRecord gpu;
+  Calibration calibration;                // of its host, as the first rank there knew it; else all zero
   Shared<std::uint64_t> gpu_freed;        // grows with each export of device memory that has ended
   Shared<std::uint64_t> gpu_gone[kGone];  // the last of these: export k, from 0, at k modulo their number
   Shared<std::uint64_t> freed;            // grows with each freed allocation; peers then drop stale mappings
@@ -175,7 +177,7 @@ struct ControlPage {
 };
 /// leaving: it takes nothing more from ranks of other hosts, and what it sent is still on its way.
 enum class ContextState : std::uint32_t { joining, active, closed, leaving };
-inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637033;  // "ouro-cp3"
+inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637034;  // "ouro-cp4"
 
 /// The writer's side of one record.
 void enter(GroupRecord&, std::uint64_t seq, Signature);

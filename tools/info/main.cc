@@ -11,6 +11,7 @@
 #include "runtime/core/types.h"
 #include "tools/cli/errors.h"
 #include "tools/cli/output.h"
+#include "tools/info/calibration.h"
 #include "tools/info/doctor.h"
 #include "tools/info/facts.h"
 #include "tools/info/report.h"
@@ -29,6 +30,7 @@ constexpr const char* kExamples = R"(Examples:
   ouro-info -d -t                devices, transports and topology
   ouro-info -c                   every parameter: value, origin, meaning
   ouro-info --doctor --ranks 8   would a job of 8 ranks run here? What to fix?
+  ouro-info --calibration        what the processors do, as ranks that join now reckon
   ouro-info --who 4711           whose libnccl.so.2 does that process call?
   ouro-info --json | jq .memory
 
@@ -47,11 +49,24 @@ void print_json(const nlohmann::ordered_json& json) {
   print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+int show_calibration(bool json) {
+  const ouro::Result<ouro::rt::CalibrationMode> mode = ouro::rt::calibration_mode();
+  if (!mode.ok()) return complain("ouro-info: {}\n", mode.status().failure()->text), 1;
+  const ouro::rt::HostCalibration h = ouro::rt::host_calibration(*mode);
+  if (!json) {
+    print_text(info::calibration_text(h));
+    return 0;
+  }
+  if (!h.record.known()) return complain("ouro-info: no calibration: {}\n", h.origin), 1;
+  print_text(ouro::rt::to_json(h.record, h.key));
+  return 0;
+}
+
 void heading(const char* text) { print("\n== {} ==\n", text); }
 
 int run(int argc, char** argv) {
   bool brief = false, version = false, devices = false, topology = false, parameters = false, build = false;
-  bool doctor = false, json = false;
+  bool doctor = false, json = false, calibration = false;
   int ranks = 0, pid = 0;
   CLI::App app("What ouro finds on this machine, and what would go wrong.", "ouro-info");
   app.footer(kExamples);
@@ -70,6 +85,8 @@ int run(int argc, char** argv) {
   app.add_option("--who", pid, "which libnccl process PID uses; exit 1 unless it is ouro's alone")
       ->type_name("PID")
       ->check(CLI::PositiveNumber);
+  app.add_flag("--calibration", calibration,
+               "what copies and hand-offs take here; with --json as a file for OURO_CALIBRATION");
   app.add_flag("--json", json, "everything (or, with --doctor, the checks) as JSON");
   try {
     app.parse(argc, argv);
@@ -86,6 +103,10 @@ int run(int argc, char** argv) {
     bool ours = false;
     print_text(info::who_text(*who, &ours));
     return ours ? 0 : 1;
+  }
+  if (calibration) {
+    if (brief || sections || doctor || ranks != 0) return refuse("--calibration goes alone or with --json");
+    return show_calibration(json);
   }
   if (brief && (sections || doctor || json)) return refuse("--brief goes alone");
   if (sections && (doctor || json)) return refuse("-v -d -t -c -b do not go with --doctor or --json");

@@ -1,0 +1,41 @@
+// Which figures make a record, and how many tries each takes. What is asked, and what time it is, comes from
+// outside, so that tests bring their own. Used where a host is calibrated.
+#pragma once
+#include <functional>
+#include <optional>
+
+#include "runtime/calibration/record.h"
+#include "runtime/core/wait.h"
+
+namespace ouro::rt {
+
+/// Two cores that can be asked. Each answer is of one try, in nanoseconds; nullopt: the other core did not
+/// answer in time, or the system forbids it.
+class Probe {
+ public:
+  virtual ~Probe() = default;
+  virtual std::optional<std::uint32_t> handoff() = 0;
+  virtual std::optional<CopyCost> copy(kernels::CopyKind, std::size_t bytes) = 0;
+  virtual std::optional<std::uint32_t> pull(std::size_t bytes, bool huge_pages) = 0;
+  /// From one thread to the other by sched_yield, on one core.
+  virtual std::optional<std::uint32_t> context_switch() = 0;
+};
+
+using TimeOf = std::function<Clock::time_point()>;
+
+/// Of each figure the least of several tries, all of them in turn, until `end` or until there are enough. A
+/// figure of fewer than three tries is not known: other work may have been in each. Distance and cores are
+/// the caller's to fill in.
+PairCosts measure(Probe&, const TimeOf& now, Clock::time_point end);
+
+/// The least of a few tries; 0: no answer before `end`.
+std::uint32_t measure_handoff(Probe&, const TimeOf& now, Clock::time_point end);
+
+/// Likewise, of a context switch.
+std::uint32_t measure_context_switch(Probe&, const TimeOf& now, Clock::time_point end);
+
+/// Whether a hand-off that is measured now may be that of a record. Twice as long or half as long: the
+/// processors are farther apart or nearer than they were.
+bool same_mode(std::uint32_t recorded, std::uint32_t now);
+
+}  // namespace ouro::rt

@@ -1,0 +1,214 @@
+// Threads that answer each other. See pair_probe.h.
+#include "runtime/calibration/pair_probe.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/core/thread.h"
+
+namespace ouro::rt {
+namespace {
+
+using kernels::CopyKind;
+
+constexpr std::size_t kMost = kernels::kCopySizes.back(), kHuge = std::size_t{2} << 20;
+constexpr std::uint32_t kRoundTrips = 100;  // of one try, from core to core
+constexpr std::uint32_t kSwitches = 50;     // round trips of one try, on one core
+
+/// Memory of this process, with pages of one kind, touched.
+class Block {
+ public:
+  /// Of kMost bytes; a huge page is taken whole.
+  explicit Block(bool huge) : bytes_(huge ? 2 * kHuge : kMost) {
+    void* const p = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return;
+    whole_ = static_cast<std::byte*>(p);
+    const auto address = reinterpret_cast<std::uintptr_t>(p);
+    data_ = whole_ + (huge ? (kHuge - address % kHuge) % kHuge : 0);
+    (void)::madvise(data_, huge ? kHuge : kMost, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    std::memset(data_, 1, kMost);
+  }
+  ~Block() {
+    if (whole_) ::munmap(whole_, bytes_);
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  std::byte* data() const { return data_; }
+  explicit operator bool() const { return whole_ != nullptr; }
+
+ private:
+  std::byte *whole_ = nullptr, *data_ = nullptr;
+  std::size_t bytes_;
+};
+
+bool go_to(int cpu) {
+  if (cpu < 0 || cpu >= CPU_SETSIZE) return cpu < 0;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  return ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set) == 0;
+}
+
+std::uint32_t between(Clock::time_point from, Clock::time_point to) {
+  return static_cast<std::uint32_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(to - from).count());
+}
+
+struct Blocks {
+  const Block source{false}, source_huge{true}, shared{true}, taken{false};
+  explicit operator bool() const { return source && source_huge && shared && taken; }
+};
+
+/// A word on a line of its own.
+struct alignas(128) Word {
+  std::atomic<std::uint32_t> value{0};
+};
+
+enum class Task : std::uint8_t { handoff, read, pull, come, leave, stop };
+
+class PairProbe final : public Probe {
+ public:
+  explicit PairProbe(Clock::time_point end) : end_(end) {}
+  ~PairProbe() override {
+    if (!peer_.joinable()) return;
+    task_.store(Task::stop, std::memory_order_relaxed);
+    asked_.value.store(++serial_, std::memory_order_release);
+    peer_.join();
+  }
+
+  Status start(int here, int there) {
+    here_ = here;
+    try {
+      peer_ = Thread("ouro-calibrate", [this, there] { serve(there); });
+    } catch (const std::exception& e) {
+      return {Reason::resource, std::string("no thread to calibrate with: ") + e.what()};
+    }
+    if (!go_to(here) || !await(answered_, 1) || refused_)
+      return {Reason::resource, "a hardware thread to calibrate with cannot be had, or others keep it busy"};
+    return {};
+  }
+
+  std::optional<std::uint32_t> handoff() override {
+    const auto begin = Clock::now();
+    for (std::uint32_t i = 0; i < kRoundTrips; ++i)
+      if (!ask(Task::handoff)) return std::nullopt;
+    return between(begin, Clock::now()) / (2 * kRoundTrips);
+  }
+
+  std::optional<std::uint32_t> context_switch() override {
+    if (here_ < 0) return std::nullopt;
+    together_.store(true, std::memory_order_relaxed);  // before the first wait on one core and until the last
+    bool all = ask(Task::come) && took_ != 0;
+    const auto begin = Clock::now();
+    for (std::uint32_t i = 0; i < kSwitches && all; ++i) all = ask(Task::handoff);
+    const std::uint32_t took = between(begin, Clock::now()) / (2 * kSwitches);
+    all = ask(Task::leave) && all;
+    together_.store(false, std::memory_order_relaxed);
+    return all ? std::optional(took) : std::nullopt;
+  }
+
+  std::optional<CopyCost> copy(CopyKind kind, std::size_t bytes) override {
+    if (!need_blocks()) return std::nullopt;
+    const auto begin = Clock::now();
+    kernels::copy_as(kind, blocks_->shared.data(), blocks_->source.data(), bytes);
+    const std::uint32_t wrote = between(begin, Clock::now());
+    from_ = blocks_->shared.data(), bytes_ = bytes;
+    if (!ask(Task::read)) return std::nullopt;
+    return CopyCost{wrote, took_};
+  }
+
+  std::optional<std::uint32_t> pull(std::size_t bytes, bool huge_pages) override {
+    if (!need_blocks()) return std::nullopt;
+    from_ = (huge_pages ? blocks_->source_huge : blocks_->source).data(), bytes_ = bytes;
+    std::memset(from_, static_cast<int>(serial_ & 0xFF), bytes);  // as an application has just written it
+    if (!ask(Task::pull) || took_ == 0) return std::nullopt;
+    return took_;
+  }
+
+ private:
+  /// Made when first needed: a hand-off alone, which says whether a kept record holds, needs none.
+  bool need_blocks() {
+    if (gave_up_) return false;
+    if (!blocks_) blocks_ = std::make_unique<Blocks>();
+    return static_cast<bool>(*blocks_);
+  }
+  /// Has the peer do it; false: it did not answer before the end, and will not be asked again.
+  bool ask(Task task) {
+    if (gave_up_) return false;
+    task_.store(task, std::memory_order_relaxed);
+    asked_.value.store(++serial_, std::memory_order_release);  // pairs with serve
+    gave_up_ = !await(answered_, serial_);
+    return !gave_up_;
+  }
+  /// Spins until the word has come to `serial`; false: not before the end.
+  bool await(const Word& word, std::uint32_t serial) const {
+    for (std::uint32_t spins = 1; !reached(word.value.load(std::memory_order_acquire), serial); ++spins) {
+      together_.load(std::memory_order_relaxed) ? void(::sched_yield()) : relax();
+      if (spins % 256 == 0 && Clock::now() >= end_) return false;
+    }
+    return true;
+  }
+
+  /// The peer: does what it is asked until it is told to stop, or past the end until the prober goes.
+  void serve(int cpu) {
+    refused_ = !go_to(cpu);
+    answered_.value.store(1, std::memory_order_release);
+    for (std::uint32_t serial = 2;; ++serial) {
+      while (!await(asked_, serial)) ::sched_yield();  // past the end
+      const Task task = task_.load(std::memory_order_relaxed);
+      if (task == Task::stop) return;
+      if (task == Task::come || task == Task::leave)
+        took_ = go_to(task == Task::come ? here_ : cpu) ? 1 : 0;
+      else if (task != Task::handoff)
+        took_ = work(task);
+      answered_.value.store(serial, std::memory_order_release);  // pairs with await
+    }
+  }
+  /// Nanoseconds; 0: the system refuses.
+  std::uint32_t work(Task task) {
+    std::byte* const taken = blocks_->taken.data();
+    const auto begin = Clock::now();
+    if (task == Task::read) {
+      std::memcpy(taken, from_, bytes_);
+    } else {
+      const iovec to{taken, bytes_}, from{from_, bytes_};
+      if (::process_vm_readv(::getpid(), &to, 1, &from, 1, 0) != static_cast<ssize_t>(bytes_)) return 0;
+    }
+    return between(begin, Clock::now());
+  }
+
+  const Clock::time_point end_;
+  Word asked_, answered_;
+  std::uint32_t serial_ = 1;  // of the newest question
+  bool gave_up_ = false;
+  int here_ = -1;                      // where the prober is; written before the peer starts
+  std::atomic<bool> together_{false};  // both are on one core: who waits has to yield
+  bool refused_ = false;               // written by the peer before its first answer
+  // Written before a question and read by the peer after it; a peer that is late may find `stop` already.
+  std::atomic<Task> task_{Task::handoff};
+  std::unique_ptr<Blocks> blocks_;
+  std::byte* from_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::uint32_t took_ = 0;  // written by the peer before an answer
+  Thread peer_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Probe>> make_pair_probe(int here, int there, Clock::time_point end) {
+  auto probe = std::make_unique<PairProbe>(end);
+  OURO_TRY(probe->start(here, there));
+  return std::unique_ptr<Probe>(std::move(probe));
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,191 @@
+// The record as numbers, as JSON and back. See record.h.
+#include "runtime/calibration/record.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace ouro::rt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using kernels::kCopyKinds, kernels::kCopySizes;
+
+constexpr int kSchema = 1;
+const char* kind_name(std::size_t k) { return kernels::name(static_cast<kernels::CopyKind>(k)); }
+constexpr const char* kDistanceNames[kDistances] = {"cache", "node", "machine"};
+
+/// A line takes 5 ns to 20 us from core to core.
+bool sane_handoff(std::uint32_t ns) { return ns >= 5 && ns <= 20'000; }
+/// A change from one thread of a core to another takes 50 ns to 1 ms.
+bool sane_switch(std::uint32_t ns) { return ns >= 50 && ns <= 1'000'000; }
+/// Between 1000 GB/s and 20 MB/s.
+bool sane_time(std::uint32_t ns, std::size_t bytes) { return ns >= bytes / 1000 && ns / 50 <= bytes; }
+
+/// A nanosecond figure in an object; nullopt: something else stands there. Absent: 0.
+std::optional<std::uint32_t> figure(const Json& value) {
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > std::numeric_limits<std::uint32_t>::max())
+    return std::nullopt;
+  return value.get<std::uint32_t>();
+}
+bool read_figure(const Json& object, const char* key, std::uint32_t* to) {
+  const auto it = object.find(key);
+  if (it == object.end()) return true;
+  const auto found = figure(*it);
+  if (found) *to = *found;
+  return found.has_value();
+}
+/// Two numbers; absent: nothing is written.
+template <class T>
+bool read_two(const Json& object, const char* key, T* first, T* second) {
+  const auto it = object.find(key);
+  if (it == object.end()) return true;
+  if (!it->is_array() || it->size() != 2) return false;
+  const auto a = figure((*it)[0]), b = figure((*it)[1]);
+  if (!a || !b || *a > static_cast<std::uint64_t>(std::numeric_limits<T>::max()) ||
+      *b > static_cast<std::uint64_t>(std::numeric_limits<T>::max()))
+    return false;
+  *first = static_cast<T>(*a), *second = static_cast<T>(*b);
+  return true;
+}
+
+/// nullptr, or what is wrong.
+const char* read_copies(const Json& row, PairCosts* pair) {
+  if (!row.is_object()) return "a row of copies is not an object";
+  std::uint32_t bytes = 0;
+  if (!read_figure(row, "bytes", &bytes)) return "bytes is not a number";
+  const auto size = std::find(kCopySizes.begin(), kCopySizes.end(), bytes);
+  if (size == kCopySizes.end()) return "bytes is none of the sizes that are measured";
+  const auto i = static_cast<std::size_t>(size - kCopySizes.begin());
+  for (std::size_t k = 0; k < kCopyKinds; ++k)
+    if (CopyCost& c = pair->copies[i][k]; !read_two(row, kind_name(k), &c.write, &c.read))
+      return "a copy is not [write, read] in nanoseconds";
+  if (!read_figure(row, "pull", &pair->pull[i]) || !read_figure(row, "pull_huge", &pair->pull_huge[i]))
+    return "pull is not a number of nanoseconds";
+  return nullptr;
+}
+
+const char* read_pair(const Json& from, PairCosts* pair) {
+  if (!from.is_object()) return "a pair is not an object";
+  const auto distance = from.find("distance");
+  const auto* const known = distance == from.end() || !distance->is_string()
+                                ? std::end(kDistanceNames)
+                                : std::find(std::begin(kDistanceNames), std::end(kDistanceNames),
+                                            distance->get_ref<const std::string&>());
+  if (known == std::end(kDistanceNames)) return "distance is not cache, node or machine";
+  pair->distance = static_cast<Distance>(known - std::begin(kDistanceNames));
+  if (!read_two(from, "cpus", &pair->cpus[0], &pair->cpus[1])) return "cpus is not two numbers";
+  if (!read_figure(from, "handoff_ns", &pair->handoff) || !sane_handoff(pair->handoff))
+    return "handoff_ns is not 5 to 20000";
+  const auto copies = from.find("copies");
+  if (copies == from.end()) return nullptr;
+  if (!copies->is_array()) return "copies is not a list";
+  for (const Json& row : *copies)
+    if (const char* wrong = read_copies(row, pair)) return wrong;
+  return nullptr;
+}
+
+}  // namespace
+
+const char* name(Distance d) { return kDistanceNames[static_cast<std::size_t>(d)]; }
+
+bool Calibration::complete() const {
+  for (std::uint32_t i = 0; i < pairs; ++i)
+    for (const auto& size : pair[i].copies)
+      if (!std::all_of(std::begin(size), std::end(size), [](const CopyCost& c) { return c.known(); }))
+        return false;
+  return known();
+}
+
+std::uint64_t Calibration::digest() const {
+  std::uint64_t h = context_switch;
+  for (std::uint32_t i = 0; i < pairs; ++i) {
+    PairCosts p = pair[i];
+    p.cpus[0] = p.cpus[1] = 0;  // which two of those that are alike were measured is of no account
+    static_assert(sizeof p % sizeof(std::uint32_t) == 0 &&
+                  std::has_unique_object_representations_v<PairCosts>);
+    h = XXH3_64bits_withSeed(&p, sizeof p, h);
+  }
+  return h;
+}
+
+Calibration without_absurd(const Calibration& measured) {
+  Calibration out{};
+  if (sane_switch(measured.context_switch)) out.context_switch = measured.context_switch;
+  for (std::uint32_t i = 0; i < std::min<std::uint32_t>(measured.pairs, kDistances); ++i) {
+    if (!sane_handoff(measured.pair[i].handoff)) continue;
+    PairCosts& p = out.pair[out.pairs++] = measured.pair[i];
+    for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
+      for (CopyCost& c : p.copies[s])
+        if (!sane_time(c.write, kCopySizes[s]) || !sane_time(c.read, kCopySizes[s])) c = {};
+      for (std::uint32_t* pull : {&p.pull[s], &p.pull_huge[s]})
+        if (!sane_time(*pull, kCopySizes[s])) *pull = 0;
+    }
+  }
+  return out;
+}
+
+std::string to_json(const Calibration& c, const std::string& key) {
+  Json json = {{"ouro_calibration", kSchema}, {"key", key}, {"pairs", Json::array()}};
+  for (std::uint32_t i = 0; i < c.pairs; ++i) {
+    const PairCosts& p = c.pair[i];
+    Json pair = {{"distance", name(p.distance)}};
+    if (p.cpus[0] != p.cpus[1]) pair["cpus"] = {p.cpus[0], p.cpus[1]};
+    pair["handoff_ns"] = p.handoff;
+    pair["copies"] = Json::array();
+    for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
+      Json row = {{"bytes", kCopySizes[s]}};
+      for (std::size_t k = 0; k < kCopyKinds; ++k)
+        if (p.copies[s][k].known()) row[kind_name(k)] = {p.copies[s][k].write, p.copies[s][k].read};
+      if (p.pull[s]) row["pull"] = p.pull[s];
+      if (p.pull_huge[s]) row["pull_huge"] = p.pull_huge[s];
+      pair["copies"].push_back(std::move(row));
+    }
+    json["pairs"].push_back(std::move(pair));
+  }
+  if (c.context_switch) json["context_switch_ns"] = c.context_switch;
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<Calibration> parse_calibration(const std::string& text, std::string* key) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded() || !json.is_object()) return invalid("not a JSON object");
+  if (const auto version = json.find("ouro_calibration"); version == json.end() || *version != kSchema)
+    return invalid(fmt::format("\"ouro_calibration\": {} is missing", kSchema));
+  if (const auto k = json.find("key"); key && k != json.end() && k->is_string()) *key = k->get<std::string>();
+  const auto pairs = json.find("pairs");
+  if (pairs == json.end() || !pairs->is_array() || pairs->empty() || pairs->size() > kDistances)
+    return invalid(fmt::format("pairs is not a list of 1 to {}", kDistances));
+  Calibration c{};
+  for (const Json& from : *pairs) {
+    if (const char* wrong = read_pair(from, &c.pair[c.pairs]))
+      return invalid(fmt::format("pair {}: {}", c.pairs, wrong));
+    ++c.pairs;
+  }
+  if (!read_figure(json, "context_switch_ns", &c.context_switch))
+    return invalid("context_switch_ns is not a number of nanoseconds");
+  return without_absurd(c);
+}
+
+Result<Calibration> load_calibration(const std::string& file, std::string* key) {
+  constexpr std::size_t kMostBytes = 1u << 20;
+  std::ifstream in(file);
+  std::string text(kMostBytes, '\0');
+  if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  const auto had = static_cast<std::size_t>(in.gcount());
+  if (in.bad() || (!in && had == 0)) return invalid(fmt::format("{}: cannot be read, or is empty", file));
+  if (had == kMostBytes) return invalid(fmt::format("{}: {} bytes and more are no calibration", file, had));
+  text.resize(had);
+  auto parsed = parse_calibration(text, key);
+  if (!parsed.ok()) return invalid(fmt::format("{}: {}", file, parsed.status().failure()->text));
+  return parsed;
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,219 @@
+// Gets a host's record. See host_calibration.h.
+#include "runtime/context/host_calibration.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <vector>
+
+#include "runtime/calibration/cache.h"
+#include "runtime/calibration/pair_probe.h"
+#include "runtime/context/machine.h"
+#include "runtime/core/env.h"
+#include "runtime/core/log.h"
+#include "runtime/core/thread.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+
+// With what threads and pages take before and after, within 30 ms and 1 ms where nobody else works.
+constexpr auto kToMeasure = 23ms;
+constexpr auto kToSwitch = 2ms;
+constexpr auto kToValidate = 800us;
+
+struct Pair {
+  Distance distance;
+  int here, there;
+};
+
+/// A core of this process and the first one at each distance that there is, nearest first. Where launchers
+/// have bound each rank to one core, the others are those of other ranks.
+std::vector<Pair> pairs_of(const Machine& mine, const Machine& all) {
+  std::optional<Pair> found[kDistances];
+  const auto own = [&](const Core& c) {
+    return !mine.cores.empty() && c.cpus.front() == mine.cores.front().cpus.front();
+  };
+  const auto first = std::find_if(all.cores.begin(), all.cores.end(), own);
+  if (first == all.cores.end()) return {};
+  const auto a = static_cast<std::size_t>(first - all.cores.begin());
+  for (std::size_t b = 0; b < all.cores.size(); ++b) {
+    if (b == a) continue;
+    const Core &x = all.cores[a], &y = all.cores[b];
+    const Distance d = all.same_cache(a, b) ? Distance::cache
+                       : x.node == y.node   ? Distance::node
+                                            : Distance::machine;
+    if (auto& pair = found[static_cast<std::size_t>(d)]; !pair)
+      pair = Pair{d, x.cpus.front(), y.cpus.front()};
+  }
+  std::vector<Pair> pairs;
+  for (const auto& p : found)
+    if (p) pairs.push_back(*p);
+  return pairs;
+}
+
+std::vector<Pair> pairs_here() {
+  const Machine& mine = machine();
+  if (mine.cores.size() > 1 || mine.invented)
+    return mine.invented ? std::vector<Pair>{} : pairs_of(mine, mine);
+  const auto all = read_machine();
+  return all.ok() && !all->invented ? pairs_of(mine, *all) : std::vector<Pair>{};
+}
+
+bool holds(const Calibration& c, Distance d) {
+  for (std::uint32_t i = 0; i < c.pairs; ++i)
+    if (c.pair[i].distance == d) return true;
+  return false;
+}
+
+/// On threads of their own, as they bind themselves: the caller stays where it is.
+template <class F>
+bool aside(F&& f) {
+  try {
+    Thread thread("ouro-calibrate", std::forward<F>(f));
+    thread.join();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+/// Whether the nearest cores of a kept record are still as near. Where no answer comes in time, other work is
+/// in the way, which is no sign of a move.
+bool still_holds(const Calibration& kept, const std::vector<Pair>& pairs) {
+  std::uint32_t now = 0;
+  aside([&] {
+    const auto end = Clock::now() + kToValidate;
+    if (auto probe = make_pair_probe(pairs[0].here, pairs[0].there, end); probe.ok())
+      now = measure_handoff(**probe, Clock::now, end);
+  });
+  return now == 0 || same_mode(kept.pair[0].handoff, now);
+}
+
+Calibration measure_pairs(const std::vector<Pair>& pairs, std::string* why) {
+  Calibration c{};
+  const auto begin = Clock::now();
+  const bool ran = aside([&] {
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      const auto end = begin + kToMeasure * (i + 1) / pairs.size();
+      auto probe = make_pair_probe(pairs[i].here, pairs[i].there, end);
+      if (!probe.ok()) {
+        *why = probe.status().failure()->text;
+        continue;
+      }
+      PairCosts& costs = c.pair[c.pairs] = measure(**probe, Clock::now, end);
+      costs.distance = pairs[i].distance, costs.cpus[0] = pairs[i].here, costs.cpus[1] = pairs[i].there;
+      if (costs.handoff != 0) ++c.pairs;
+    }
+    // Last, as a core that others want, too, takes milliseconds for it.
+    const auto end = Clock::now() + kToSwitch;
+    if (auto probe = make_pair_probe(pairs[0].here, pairs[0].there, end); probe.ok())
+      c.context_switch = measure_context_switch(**probe, Clock::now, end);
+  });
+  if (!ran) *why = "no thread to calibrate with";
+  c = without_absurd(c);
+  if (c.complete()) return c;
+  if (why->empty()) *why = "other work is on the processors: figures could not be trusted";
+  return {};
+}
+
+HostCalibration find() {
+  HostCalibration h;
+  const std::vector<Pair> pairs = pairs_here();
+  h.key = calibration_key(
+      fmt::format("{} processors, outermost cache {}", ::sysconf(_SC_NPROCESSORS_CONF), machine().l3_bytes));
+  const CalibrationCache cache(calibration_cache_directory(), h.key);
+  h.file = cache.file();
+  auto kept = cache.load();
+  if (!kept.ok()) OURO_WARN("calibration: {}: measured anew", kept.status().failure()->text);
+  const std::optional<Calibration> record = kept.ok() ? *kept : std::nullopt;
+  if (pairs.empty()) {
+    h.origin = "there is one core only, and it takes two to measure";
+    if (record) h.record = *record, h.origin = fmt::format("kept in {}; {}", h.file, h.origin);
+    return h;
+  }
+  bool complete = record.has_value();
+  for (const Pair& p : pairs) complete = complete && holds(*record, p.distance);
+  if (complete && still_holds(*record, pairs)) {
+    h.record = *record, h.origin = fmt::format("kept in {}", h.file);
+    return h;
+  }
+  std::string why;
+  h.record = measure_pairs(pairs, &why);
+  if (!h.record.known()) {
+    h.origin = why;
+    return h;
+  }
+  h.origin = record ? "measured: what was kept does not hold any more" : "measured";
+  if (const Status s = cache.store(h.record); !s.ok()) OURO_WARN("calibration: {}", s.failure()->text);
+  return h;
+}
+
+}  // namespace
+
+std::string CalibrationMode::setting() const {
+  switch (kind) {
+    case Kind::measured:
+      return "measured";
+    case Kind::off:
+      return "off";
+    case Kind::pinned:
+      return fmt::format("{:016x}", pinned.digest());
+  }
+  return "?";
+}
+
+Result<CalibrationMode> calibration_mode() {
+  OURO_ASSIGN(const auto text, env::text("OURO_CALIBRATION"));
+  CalibrationMode mode;
+  if (text && *text == "off") return mode;
+  if (!text || text->empty()) {
+    mode.kind = CalibrationMode::Kind::measured;
+    return mode;
+  }
+  auto record = load_calibration(*text, &mode.key);
+  if (!record.ok())
+    return invalid(
+        fmt::format("OURO_CALIBRATION: {}; expected off, or a file that ouro-info --calibration "
+                    "--json has written",
+                    record.status().failure()->text));
+  mode.kind = CalibrationMode::Kind::pinned, mode.pinned = *record, mode.file = *text;
+  return mode;
+}
+
+HostCalibration host_calibration(const CalibrationMode& mode) {
+  HostCalibration h;
+  switch (mode.kind) {
+    case CalibrationMode::Kind::off:
+      h.origin = "off, by OURO_CALIBRATION";
+      return h;
+    case CalibrationMode::Kind::pinned:
+      h.record = mode.pinned, h.origin = fmt::format("pinned: {}", mode.file), h.key = mode.key;
+      return h;
+    case CalibrationMode::Kind::measured:
+      break;
+  }
+  // Never destroyed: programs may join a job as they end.
+  static const auto* const found = [] {
+    const auto begin = Clock::now();
+    auto* here = new HostCalibration(find());
+    here->milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+    OURO_INFO(INIT, "calibration: {} ({:.1f} ms)", here->origin, here->milliseconds);
+    return here;
+  }();
+  return *found;
+}
+
+Calibration calibration_of_host(const JobMembers& members) {
+  for (int r = 0; r < members.size(); ++r)
+    if (members.peer(r).node == members.self().node && members.page(r).calibration.known())
+      return without_absurd(members.page(r).calibration);  // never believed as it stands
+  return {};
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,117 @@
+// What ranks that join agree on: pinned, off, measured, and what they may not have unlike.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "runtime/context/context.h"
+#include "tests/runtime/calibration/invented.h"
+#include "tests/runtime/group/ranks.h"
+
+namespace ouro {
+namespace {
+
+using testing::HasSubstr;
+
+class Calibrated : public testing::Test {
+ protected:
+  Calibrated() {
+    std::string pattern = testing::TempDir() + "ouro-calibrated-XXXXXX";
+    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+    ::setenv("XDG_CACHE_HOME", root_.c_str(), 1);
+  }
+  ~Calibrated() override {
+    ::unsetenv("OURO_CALIBRATION");
+    ::unsetenv("XDG_CACHE_HOME");
+    std::filesystem::remove_all(root_);
+  }
+  std::string pin(const rt::Calibration& c, const char* name = "record") {
+    const std::string file = root_ + "/" + name;
+    std::ofstream(file) << rt::to_json(c, "invented");
+    ::setenv("OURO_CALIBRATION", file.c_str(), 1);
+    return file;
+  }
+  /// The digests that the ranks came to.
+  static std::set<std::uint64_t> digests(int n) {
+    std::mutex mutex;
+    std::set<std::uint64_t> all;
+    EXPECT_EQ("", test::run_threads(n, [&](Context& c) -> std::string {
+                const std::lock_guard lock(mutex);
+                all.insert(c.impl()->calibration().digest());
+                return "";
+              }));
+    return all;
+  }
+  std::string root_;
+};
+
+TEST_F(Calibrated, AllRanksHaveWhatIsPinned) {
+  pin(rt::invented_record());
+  EXPECT_EQ(digests(4), std::set{rt::invented_record().digest()});
+}
+
+TEST_F(Calibrated, OffIsNoRecord) {
+  ::setenv("OURO_CALIBRATION", "off", 1);
+  EXPECT_EQ(digests(3), std::set<std::uint64_t>{0});
+}
+
+TEST_F(Calibrated, MeasuredOrNotAllRanksAgree) { EXPECT_EQ(digests(4).size(), 1u); }
+
+/// Only what the first rank of a host says counts, so others that found something else change nothing.
+TEST_F(Calibrated, ProcessesReadTheFirstOfTheirHost) {
+  const std::uint64_t pinned = rt::invented_record().digest();
+  pin(rt::invented_record());
+  const auto outcome = test::run_processes(3, [=](Context& c) -> std::string {
+    OURO_RANK_CHECK(c.impl()->calibration().digest() == pinned, "{:x}", c.impl()->calibration().digest());
+    const bool first = c.rank() == 0;
+    OURO_RANK_CHECK(c.impl()->members().page(c.rank()).calibration.known() == first, "rank {}", c.rank());
+    return "";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
+TEST_F(Calibrated, FilesThatAreNoRecordAreErrors) {
+  const auto refused = [] {
+    const auto c = Context::create({.rank = 0, .world_size = 1});
+    return c.ok() ? std::string("joined") : c.status().message();
+  };
+  ::setenv("OURO_CALIBRATION", "/nowhere/record.json", 1);
+  EXPECT_THAT(refused(), HasSubstr("OURO_CALIBRATION: /nowhere/record.json: cannot be read"));
+  EXPECT_THAT(refused(), HasSubstr("expected off, or a file"));
+  std::ofstream(pin({})) << "{}";
+  EXPECT_THAT(refused(), HasSubstr("\"ouro_calibration\": 1 is missing"));
+}
+
+TEST_F(Calibrated, RanksWithOtherRecordsDoNotJoin) {
+  rt::Calibration other = rt::invented_record();
+  other.pair[0].handoff += 1;
+  const std::string one = pin(rt::invented_record(), "one"), two = pin(other, "two");
+  InitOptions o = test::quick_options();
+  o.id = *UniqueId::create(), o.world_size = 2;
+  const auto join = [&](int rank, const std::string& file) {
+    ::setenv("OURO_CALIBRATION", file.c_str(), 1);
+    o.rank = rank;
+    const auto c = Context::create(o);
+    return c.ok() ? std::string("joined") : c.status().message();
+  };
+  const pid_t first = ::fork();
+  if (first == 0) ::_exit(join(0, one) == "joined");
+  const std::string outcome = join(1, two);
+  int ended = 0;
+  ASSERT_EQ(::waitpid(first, &ended, 0), first);
+  EXPECT_EQ(ended, 0);
+  EXPECT_THAT(outcome, HasSubstr(fmt::format("OURO_CALIBRATION={:016x}", other.digest())));
+}
+
+}  // namespace
+}  // namespace ouro

@@ -1,0 +1,118 @@
+// What makes a figure, by a probe and a clock of the test's own; then what this machine answers.
+#include "runtime/calibration/measure.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+
+#include "runtime/calibration/pair_probe.h"
+#include "runtime/context/machine.h"
+#include "runtime/core/thread.h"
+
+namespace ouro::rt {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Answers by size and kind; each question takes a microsecond of the test's time.
+class FakeProbe final : public Probe {
+ public:
+  std::optional<std::uint32_t> handoff() override { return answer(60); }
+  std::optional<CopyCost> copy(kernels::CopyKind kind, std::size_t bytes) override {
+    const auto ns = answer(static_cast<std::uint32_t>(bytes / 16) + static_cast<std::uint32_t>(kind));
+    return ns ? std::optional(CopyCost{*ns, *ns + 7}) : std::nullopt;
+  }
+  std::optional<std::uint32_t> pull(std::size_t bytes, bool huge) override {
+    return pulls ? answer(static_cast<std::uint32_t>(bytes / (huge ? 32 : 8))) : std::nullopt;
+  }
+  std::optional<std::uint32_t> context_switch() override { return answer(1100); }
+
+  TimeOf clock() {
+    return [this] { return now; };
+  }
+  /// Every fifth answer is that of a core that others use.
+  std::optional<std::uint32_t> answer(std::uint32_t ns) {
+    now += 1us, ++asked;
+    if (silent_from >= 0 && asked > silent_from) return std::nullopt;
+    return disturbed && asked % 5 == 0 ? ns * 50 : ns;
+  }
+  Clock::time_point now{};
+  int asked = 0, silent_from = -1;
+  bool disturbed = false, pulls = true;
+};
+
+TEST(Measure, TakesTheLeastOfSeveralTries) {
+  FakeProbe probe;
+  probe.disturbed = true;
+  const PairCosts costs = measure(probe, probe.clock(), probe.now + 1s);
+  EXPECT_EQ(costs.handoff, 60u);
+  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
+    const auto bytes = static_cast<std::uint32_t>(kernels::kCopySizes[s]);
+    for (std::uint32_t k = 0; k < kernels::kCopyKinds; ++k)
+      EXPECT_EQ(costs.copies[s][k], (CopyCost{bytes / 16 + k, bytes / 16 + k + 7}));
+    EXPECT_EQ(costs.pull[s], bytes / 8);
+    EXPECT_EQ(costs.pull_huge[s], bytes / 32);
+  }
+  EXPECT_EQ(measure_context_switch(probe, probe.clock(), probe.now + 1s), 1100u);
+}
+
+TEST(Measure, EndsInTimeAndLeavesOutWhatWasTriedTooRarely) {
+  FakeProbe probe;
+  const PairCosts costs = measure(probe, probe.clock(), probe.now + 30us);  // two turns of some sizes
+  EXPECT_LE(probe.asked, 33);
+  EXPECT_EQ(costs.handoff, 60u);
+  for (const auto& size : costs.copies)
+    for (const CopyCost& c : size) EXPECT_FALSE(c.known());
+}
+
+TEST(Measure, WithoutAnAnswerNothingIsKnown) {
+  FakeProbe probe;
+  probe.silent_from = 0;
+  EXPECT_EQ(measure(probe, probe.clock(), probe.now + 1s), PairCosts{});
+  EXPECT_EQ(measure_context_switch(probe, probe.clock(), probe.now + 1s), 0u);
+}
+
+TEST(Measure, SystemsThatForbidPullsHaveCopies) {
+  FakeProbe probe;
+  probe.pulls = false;
+  Calibration c{.pairs = 1, .pair = {measure(probe, probe.clock(), probe.now + 1s)}, .context_switch = 0};
+  EXPECT_TRUE(c.complete());
+  EXPECT_EQ(c.pair[0].pull[3], 0u);
+}
+
+TEST(Measure, ModesAreAFactorOfTwoApart) {
+  EXPECT_TRUE(same_mode(50, 99));
+  EXPECT_FALSE(same_mode(50, 100));
+  EXPECT_FALSE(same_mode(200, 100));
+  EXPECT_TRUE(same_mode(200, 101));
+}
+
+/// Whatever else runs here: an answer comes or not, in time, and what comes is a time.
+TEST(PairProbe, AnswersUntilItsEnd) {
+  const auto& cores = machine().cores;
+  if (cores.size() < 2) GTEST_SKIP() << "one core only";
+  Thread("prober",
+         [&] {  // as it goes to a core and stays there
+           const auto end = Clock::now() + 2s;
+           const auto probe = make_pair_probe(cores[0].cpus[0], cores[1].cpus[0], end);
+           ASSERT_TRUE(probe.ok()) << probe.status().message();
+           int answers = 0;
+           while (answers < 5 && Clock::now() < end) {
+             const auto handoff = (*probe)->handoff();
+             const auto copy = (*probe)->copy(kernels::CopyKind::rep, 4096);
+             const auto together = (*probe)->context_switch();
+             if (!handoff || !copy || !together) continue;
+             EXPECT_GT(*handoff, 0u);
+             EXPECT_GT(copy->write, 0u);
+             EXPECT_GT(copy->read, 0u);
+             EXPECT_GT(*together, 0u);
+             ++answers;
+           }
+         })
+      .join();
+}
+
+}  // namespace
+}  // namespace ouro::rt

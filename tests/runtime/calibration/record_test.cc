@@ -1,0 +1,110 @@
+// The record as JSON and back, and what is no record.
+#include "runtime/calibration/record.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "tests/runtime/calibration/invented.h"
+
+namespace ouro::rt {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Record, ComesBackFromItsText) {
+  const Calibration c = invented_record();
+  EXPECT_TRUE(c.complete());
+  std::string key;
+  const auto back = parse_calibration(to_json(c, "a machine"), &key);
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_EQ(*back, c);
+  EXPECT_EQ(key, "a machine");
+}
+
+TEST(Record, WhatIsNotKnownIsLeftOut) {
+  Calibration c = invented_record();
+  c.pairs = 1, c.pair[1] = {}, c.context_switch = 0;
+  c.pair[0].copies[2][1] = {}, c.pair[0].pull[3] = 0;
+  EXPECT_FALSE(c.complete());
+  const auto back = parse_calibration(to_json(c, ""));
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_EQ(*back, c);
+}
+
+TEST(Record, AllZeroIsNone) {
+  EXPECT_FALSE(Calibration{}.known());
+  EXPECT_FALSE(Calibration{}.complete());
+  EXPECT_EQ(Calibration{}.digest(), 0u);
+}
+
+TEST(Record, DigestIsOfTheFigures) {
+  const Calibration c = invented_record();
+  Calibration other = c;
+  other.pair[1].cpus[1] = 77;
+  EXPECT_EQ(other.digest(), c.digest());
+  other.pair[1].copies[3][2].read += 1;
+  EXPECT_NE(other.digest(), c.digest());
+  other = c, other.context_switch += 1;
+  EXPECT_NE(other.digest(), c.digest());
+}
+
+TEST(Record, AbsurdFiguresBecomeUnknown) {
+  Calibration c = invented_record();
+  c.pair[0].copies[3][0].write = 1;    // a MiB in a nanosecond
+  c.pair[0].pull[0] = 4'000'000'000u;  // 4 KiB in four seconds
+  c.pair[1].handoff = 1'000'000;       // a line in a millisecond
+  c.context_switch = 3;
+  const Calibration sane = without_absurd(c);
+  EXPECT_EQ(sane.pairs, 1u);
+  EXPECT_FALSE(sane.pair[0].copies[3][0].known());
+  EXPECT_TRUE(sane.pair[0].copies[3][1].known());
+  EXPECT_EQ(sane.pair[0].pull[0], 0u);
+  EXPECT_EQ(sane.pair[0].pull[1], c.pair[0].pull[1]);
+  EXPECT_EQ(sane.context_switch, 0u);
+  c.pairs = 4'000'000'000u;  // of a page that somebody has overwritten
+  EXPECT_LE(without_absurd(c).pairs, static_cast<std::uint32_t>(kDistances));
+}
+
+TEST(Record, WhatIsNoneIsRefusedWithThePlace) {
+  const auto pair = [](const std::string& rest) {
+    return R"({"ouro_calibration": 1, "pairs": [{"distance": "cache", )" + rest + "}]}";
+  };
+  for (
+      const auto& [text, says] : {
+          std::tuple{std::string("nonsense"), "not a JSON object"},
+          {"[]", "not a JSON object"},
+          {"{}", "\"ouro_calibration\": 1 is missing"},
+          {R"({"ouro_calibration": 2, "pairs": []})", "\"ouro_calibration\": 1 is missing"},
+          {R"({"ouro_calibration": 1})", "pairs is not a list of 1 to 3"},
+          {R"({"ouro_calibration": 1, "pairs": []})", "pairs is not a list of 1 to 3"},
+          {R"({"ouro_calibration": 1, "pairs": [5]})", "pair 0: a pair is not an object"},
+          {R"({"ouro_calibration": 1, "pairs": [{"distance": "far"}]})", "pair 0: distance is not"},
+          {pair(R"("handoff_ns": -3)"), "pair 0: handoff_ns is not 5 to 20000"},
+          {pair(R"("handoff_ns": 50, "cpus": [1])"), "cpus is not two numbers"},
+          {pair(R"("handoff_ns": 50, "copies": 3)"), "copies is not a list"},
+          {pair(R"("handoff_ns": 50, "copies": [{"bytes": 5}])"), "none of the sizes"},
+          {pair(R"("handoff_ns": 50, "copies": [{"bytes": 4096, "rep": [1, "x"]}])"), "not [write, read]"},
+          {pair(R"("handoff_ns": 50, "copies": [{"bytes": 4096, "pull": 1e99}])"), "pull is not"},
+          {R"({"ouro_calibration": 1, "pairs": [{"distance": "cache", "handoff_ns": 50}], "context_switch_ns": []})",
+           "context_switch_ns is not"},
+      }) {
+    const auto parsed = parse_calibration(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_THAT(parsed.status().message(), HasSubstr(says)) << text;
+  }
+}
+
+TEST(Record, FilesThatCannotBeReadAreNamed) {
+  const auto none = load_calibration("/nowhere/record.json");
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(none.status().message(), HasSubstr("/nowhere/record.json: cannot be read"));
+  const auto endless = load_calibration("/dev/zero");
+  ASSERT_FALSE(endless.ok());
+  EXPECT_THAT(endless.status().message(), HasSubstr("/dev/zero: "));
+}
+
+}  // namespace
+}  // namespace ouro::rt

@@ -1,0 +1,39 @@
+// Rendering of a record. Used through calibration.h.
+#include "tools/info/calibration.h"
+
+#include <fmt/format.h>
+
+#include "tools/info/machine.h"
+
+namespace ouro::info {
+namespace {
+
+std::string micros(std::uint32_t ns) { return ns == 0 ? "-" : fmt::format("{:.2f}", ns / 1e3); }
+
+}  // namespace
+
+std::string calibration_text(const rt::HostCalibration& h) {
+  std::string text = fmt::format("calibration  {} ({:.1f} ms)\n", h.origin, h.milliseconds);
+  if (!h.key.empty()) text += fmt::format("of           {}\n", h.key);
+  if (!h.file.empty()) text += fmt::format("kept in      {}\n", h.file);
+  if (!h.record.known()) return text + "             none: what is built in serves\n";
+  if (h.record.context_switch)
+    text += fmt::format("switch       {} ns from thread to thread of one core\n", h.record.context_switch);
+  for (std::uint32_t i = 0; i < h.record.pairs; ++i) {
+    const rt::PairCosts& p = h.record.pair[i];
+    text += fmt::format("same {:<8}{} ns a line from core to core\n", rt::name(p.distance), p.handoff);
+    text += fmt::format("  {:<9}", "us");
+    for (std::size_t k = 0; k < kernels::kCopyKinds; ++k)
+      text += fmt::format(" {:>16}", kernels::name(static_cast<kernels::CopyKind>(k)));
+    text += fmt::format(" {:>16} {:>9}\n", "pull 4 KiB pages", "2 MiB");
+    for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
+      text += fmt::format("  {:<9}", human_bytes(kernels::kCopySizes[s]));
+      for (const rt::CopyCost& c : p.copies[s])
+        text += fmt::format(" {:>16}", fmt::format("{} + {}", micros(c.write), micros(c.read)));
+      text += fmt::format(" {:>16} {:>9}\n", micros(p.pull[s]), micros(p.pull_huge[s]));
+    }
+  }
+  return text;
+}
+
+}  // namespace ouro::info
