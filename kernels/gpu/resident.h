@@ -98,12 +98,16 @@ struct ResidentArgs {
 };
 static_assert(sizeof(ResidentArgs) <= 4096, "one kernel parameter");
 
-/// Channels that are worth their flags for this many bytes of a region or block, at most those of the layout.
-int resident_channels(const ResidentLayout&, std::uint64_t bytes);
+/// Channels that are worth their flags for this many bytes of a region or block, at most those of the layout:
+/// a packet a thread, or 16 KiB.
+int resident_channels(const ResidentLayout&, std::uint64_t bytes, bool packets);
 
 /// Whether resident kernels carry out an algorithm of a collective with what a rank knows by itself: not by
 /// zerocopy, which needs the buffers of all ranks.
 bool has_resident(Collective, flow::Algorithm);
+
+/// Bytes of an element of a partial result, which flows over slots send: sums of 16 bits travel in 32.
+std::uint64_t resident_accumulator(DType, OpKind);
 
 /// The largest region, in bytes, that all_reduce can carry by packets over so many channels.
 std::uint64_t resident_packet_limit(const ResidentLayout&, int channels);

@@ -99,9 +99,9 @@ class ResidentChannel {
     return part(rank) + a_.layout.pages_at + round % ResidentLayout::kStagingSlots * a_.layout.staging_bytes;
   }
 
-  /// Spins until arrived(); true if the block has to leave instead.
+  /// Spins until arrived(), which may change for whom; true if the block has to leave instead.
   template <class Arrived>
-  OURO_HD bool spin(int peer, Arrived&& arrived) {
+  OURO_HD bool spin(const int& peer, Arrived&& arrived) {
     constexpr std::uint32_t kGate =
         128;  // looks at the flag for each at what ends a wait: those are far away
     for (std::uint32_t polls = 1; !arrived(); ++polls) {

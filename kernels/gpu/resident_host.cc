@@ -132,10 +132,9 @@ Result<ResidentLayout> resident_layout(const ResidentSizes& s) {
   return l;
 }
 
-int resident_channels(const ResidentLayout& layout, std::uint64_t bytes) {
-  constexpr std::uint64_t kEach = 32 << 10;
-  const std::uint64_t wanted = (bytes + kEach - 1) / kEach,
-                      most = static_cast<std::uint64_t>(layout.channels);
+int resident_channels(const ResidentLayout& layout, std::uint64_t bytes, bool packets) {
+  const std::uint64_t each = packets ? 8 * kResidentThreads : 16 << 10;
+  const std::uint64_t wanted = (bytes + each - 1) / each, most = static_cast<std::uint64_t>(layout.channels);
   return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, most));
 }
 
@@ -144,6 +143,8 @@ bool has_resident(Collective c, flow::Algorithm algorithm) {
   flow::visit(c, algorithm, [&]<class Flow>(Flow) { has = kResident<Flow> && !Flow::kByReference; });
   return has;
 }
+
+std::uint64_t resident_accumulator(DType t, OpKind op) { return accumulator_size(t, op); }
 
 std::uint64_t resident_packet_limit(const ResidentLayout& layout, int channels) {
   return layout.packet_bytes * static_cast<std::uint64_t>(channels);

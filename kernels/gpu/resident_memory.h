@@ -108,20 +108,31 @@ OURO_HD void store_packet(Packet* packet, std::uint64_t data, std::uint32_t flag
 #endif
 }
 
-/// Whether the packet has come; fills in `data`.
-OURO_HD bool load_packet(const Packet* packet, std::uint32_t flag, std::uint64_t* data) {
+/// A packet as it is now, come or not.
+OURO_HD Packet look_at(const Packet* packet) {
 #if defined(__CUDA_ARCH__)
-  std::uint64_t a, b;
-  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(packet) : "memory");
+  Packet seen;
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(seen.half[0]), "=l"(seen.half[1])
+               : "l"(packet)
+               : "memory");
+  return seen;
 #else
   Packet& p = *const_cast<Packet*>(packet);
-  const std::uint64_t a = std::atomic_ref(p.half[0]).load(std::memory_order_relaxed);
-  const std::uint64_t b = std::atomic_ref(p.half[1]).load(std::memory_order_relaxed);
+  const std::uint64_t first = std::atomic_ref(p.half[0]).load(std::memory_order_relaxed);
+  return {{first, std::atomic_ref(p.half[1]).load(std::memory_order_relaxed)}};
 #endif
-  const auto low = static_cast<std::uint32_t>(a), first = static_cast<std::uint32_t>(a >> 32);
-  const auto high = static_cast<std::uint32_t>(b), second = static_cast<std::uint32_t>(b >> 32);
-  *data = std::uint64_t{high} << 32 | low;
-  return first == flag && second == flag;
+}
+
+/// Whether it had come; fills in `data`.
+OURO_HD bool has_come(const Packet& seen, std::uint32_t flag, std::uint64_t* data) {
+  const std::uint64_t low = seen.half[0] & 0xffffffff;
+  *data = seen.half[1] << 32 | low;
+  return static_cast<std::uint32_t>(seen.half[0] >> 32) == flag &&
+         static_cast<std::uint32_t>(seen.half[1] >> 32) == flag;
+}
+OURO_HD bool load_packet(const Packet* packet, std::uint32_t flag, std::uint64_t* data) {
+  return has_come(look_at(packet), flag, data);
 }
 
 }  // namespace ouro::gpu

@@ -74,22 +74,7 @@ class ResidentPackets : private ResidentChannel<Block> {
   /// Each thread folds what it has given; in place, nobody else reads that part of the input.
   template <class R>
   OURO_HD void fold() {
-    using T = typename R::Element;
-    constexpr int kCount = 8 / static_cast<int>(sizeof(T));
-    for (std::uint64_t j = first(); j < packets_; j += stride()) {
-      typename R::Acc sum[kCount] = {};
-      for (int r = 0; r < n_; ++r) {
-        const Eight<T> x{r == a_.rank ? mine(j) : take(r, kData + j)};
-        if (failed_) return;
-        unrolled<kCount>([&](int i) {
-          const auto lifted = collect::lift<R>(x.at(i), {});
-          sum[i] = r == 0 ? lifted : R::combine(sum[i], lifted);
-        });
-      }
-      Eight<T> result{0};
-      unrolled<kCount>([&](int i) { result.put(i, collect::finish<R>(sum[i], n_)); });
-      leave_result(j, result.bits);
-    }
+    n_ <= 2 ? fold_of<R, 2>() : n_ <= 4 ? fold_of<R, 4>() : fold_of<R, 8>();
   }
 
   /// Any reduction: packets are unpacked into scratch, where the loops find n plain arrays.
@@ -117,6 +102,7 @@ class ResidentPackets : private ResidentChannel<Block> {
   using Channel::b_;
   using Channel::n_;
   using Channel::shared_;
+
   static constexpr std::uint64_t kRefresh = 1 << 20;
   /// What the packets are: the operation's tag, this rank's factor in two, then data.
   static constexpr std::uint64_t kTag = 0, kFactor = 1, kData = 3;
@@ -159,12 +145,63 @@ class ResidentPackets : private ResidentChannel<Block> {
     for (int i = 0; i < 8 && 8 * j + static_cast<std::uint64_t>(i) < bytes_; ++i)
       store_at(out_ + 8 * j + i, static_cast<std::uint8_t>(data >> (8 * i)));
   }
-  /// Packet j from rank r, when it has come.
+  /// Packet j from rank r.
+  OURO_HD const Packet* packet(int r, std::uint64_t j) const {
+    return reinterpret_cast<const Packet*>(this->part(a_.rank) + place(r)) + j;
+  }
+  /// Whether packets j of kAtOnce ranks have come: loads that nothing stands between, so that all are on
+  /// their way at the same time. `late`: one whose packet has not.
+  template <int kAtOnce>
+  OURO_HD bool look(int base, std::uint64_t j, std::uint64_t* data, int* late) const {
+    Packet seen[kAtOnce];
+    unrolled<kAtOnce>([&](int u) {
+      const int r = base + u < n_ ? base + u : n_ - 1;
+      seen[u] = look_at(packet(r, kData + j));
+    });
+    bool all = true;
+    unrolled<kAtOnce>([&](int u) {
+      const int r = base + u;
+      const bool came = has_come(seen[u], flag(), &data[u]);
+      if (came || r == a_.rank || r >= n_) return;
+      all = false;
+      *late = r;
+    });
+    return all;
+  }
+  /// What is in it, when it has come.
   OURO_HD std::uint64_t take(int r, std::uint64_t j) {
-    const Packet* const packet = reinterpret_cast<const Packet*>(this->part(a_.rank) + place(r)) + j;
+    const Packet* const from = packet(r, j);
     std::uint64_t data = 0;
-    failed_ |= this->spin(r, [&] { return load_packet(packet, flag(), &data); });
+    failed_ |= this->spin(r, [&] { return load_packet(from, flag(), &data); });
     return data;
+  }
+
+  template <class R, int kAtOnce>
+  OURO_HD void fold_of() {
+    using T = typename R::Element;
+    constexpr int kCount = 8 / static_cast<int>(sizeof(T));
+    for (std::uint64_t j = first(); j < packets_; j += stride()) {
+      const std::uint64_t own = mine(j);
+      typename R::Acc sum[kCount] = {};
+      for (int base = 0; base < n_; base += kAtOnce) {
+        std::uint64_t data[kAtOnce] = {};
+        int late = base;
+        failed_ |= this->spin(late, [&] { return look<kAtOnce>(base, j, data, &late); });
+        if (failed_) return;
+        unrolled<kAtOnce>([&](int u) {
+          const int r = base + u;
+          if (r >= n_) return;
+          const Eight<T> x{r == a_.rank ? own : data[u]};
+          unrolled<kCount>([&](int i) {
+            const auto lifted = collect::lift<R>(x.at(i), {});
+            sum[i] = r == 0 ? lifted : R::combine(sum[i], lifted);
+          });
+        });
+      }
+      Eight<T> result{0};
+      unrolled<kCount>([&](int i) { result.put(i, collect::finish<R>(sum[i], n_)); });
+      leave_result(j, result.bits);
+    }
   }
 
   const std::byte* in_;

@@ -289,9 +289,12 @@ TEST(ResidentArguments, Layout) {
   EXPECT_EQ(reason({.packet_bytes = 0}), Reason::invalid);
   // 64 KiB by packets, over four channels of the default layout.
   EXPECT_EQ(resident_packet_limit(resident_layout({}).value(), 4), 65536u);
-  EXPECT_EQ(resident_channels(resident_layout({}).value(), 0), 1);
-  EXPECT_EQ(resident_channels(resident_layout({}).value(), 65537), 3);
-  EXPECT_EQ(resident_channels(resident_layout({}).value(), 1 << 30), 8);
+  const ResidentLayout layout = resident_layout({.channels = 32}).value();
+  EXPECT_EQ(resident_channels(layout, 0, false), 1);
+  EXPECT_EQ(resident_channels(layout, 65537, false), 5);
+  EXPECT_EQ(resident_channels(layout, 1 << 30, false), 32);
+  EXPECT_EQ(resident_channels(layout, 4096, true), 1);
+  EXPECT_EQ(resident_channels(layout, 65536, true), 16);
 }
 
 TEST(ResidentArguments, Refusals) {

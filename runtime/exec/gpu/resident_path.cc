@@ -16,21 +16,30 @@ using flow::Algorithm;
 
 constexpr std::uint64_t kArenaOf = 0x7265736964656e74;  // tells arenas from other device memory of a group
 
-gpu::ResidentSizes sizes(int n) {
-  gpu::ResidentSizes s{.ranks = n};
+/// 32 blocks of 512 threads with 64 bytes under way each are 1 MiB on its way: at 450 GB/s of NVLink, what is
+/// read in 2.3 us. Packets have room for 64 KiB in all, and for one a thread at least.
+gpu::ResidentSizes sizes(int n, int channels) {
+  gpu::ResidentSizes s{.ranks = n, .channels = std::min(channels, 32)};
+  s.packet_bytes =
+      std::max<std::uint64_t>(4 << 10, std::bit_ceil((64u << 10) / static_cast<unsigned>(s.channels)));
   if (n > 8)
     s.slot_bytes =
         std::max<std::uint64_t>(2048, (s.slot_bytes * 8 / static_cast<std::uint64_t>(n)) / 128 * 128);
   return s;
 }
 
+}  // namespace
+
 /// Start values, for GPUs that reach each other by load and store; none has been measured. Of flows over
 /// staging buffers each rank reads what the others posted, once, and adds in rank order; the ring moves as
-/// little and waits more often.
+/// little and waits more often. Its partial sums are accumulators, though: of 16 bits and less they are twice
+/// as long and longer, which staging buffers are not.
 Algorithm resident_algorithm(const Operation& op, std::size_t bytes) {
   constexpr std::size_t kOneShot = 64 << 10, kRing = 2 << 20;
   const bool ordered = op.numerics == Numerics::canonical && op.reduces();
-  const bool large = bytes > kRing && !ordered;
+  const bool widens =
+      op.reduces() && gpu::resident_accumulator(op.dtype(0), op.op.kind) > size_of(op.dtype(0));
+  const bool large = bytes > kRing && !ordered && !widens;
   switch (op.collective) {
     case Collective::all_reduce:
       return bytes <= kOneShot ? Algorithm::oneshot : large ? Algorithm::ring : Algorithm::direct;
@@ -43,8 +52,6 @@ Algorithm resident_algorithm(const Operation& op, std::size_t bytes) {
       return Algorithm::direct;
   }
 }
-
-}  // namespace
 
 gpu::ResidentFault ResidentArena::fault() const {
   return std::atomic_ref(error->fault).load(std::memory_order_acquire);
@@ -90,16 +97,16 @@ std::optional<Failure> ResidentPath::fault() {
 Status ResidentPath::open() {
   if (arena_) return {};
   auto a = std::make_shared<ResidentArena>();
-  auto layout = gpu::resident_layout(sizes(team_.size));
+  auto layout = gpu::resident_layout(sizes(team_.size, topology_.channels));
   if (!layout.ok()) return layout.status();
   a->layout = *layout;
   for (const gpu::Kernel* k : gpu::resident_kernels()) {
     const auto fit = gpu::gpu().resident_blocks(*k, gpu::kResidentThreads, team_.device);
     if (!fit.ok() && fit.status().reason() != Reason::unsupported)
       return fit.status();  // no code: at its launch
-    if (fit.ok() && *fit < topology_.channels)
+    if (fit.ok() && *fit < a->layout.channels)
       return {Reason::resource, fmt::format("kernel {} spins, and of its {} blocks only {} fit on the device",
-                                            k->name, topology_.channels, *fit)};
+                                            k->name, a->layout.channels, *fit)};
   }
   constexpr std::size_t kLineBytes = 128;
   OURO_ASSIGN(a->pinned, take_pinned(2 * kLineBytes));
@@ -135,10 +142,10 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   a.count = unit_count(op, team_.rank, team_.size);
   const std::size_t bytes = a.count * size_of(a.dtype);
   a.algorithm = plan.choice.forced ? plan.choice.algorithm : resident_algorithm(op, bytes);
-  a.channels = std::min(topology_.channels, gpu::resident_channels(arena_->layout, bytes));
-  const bool fits = bytes <= gpu::resident_packet_limit(arena_->layout, a.channels);
+  const bool fits = bytes <= gpu::resident_packet_limit(arena_->layout, arena_->layout.channels);
   a.packets = flow::specialised(flow::Specialisation::packets, op.collective, a.algorithm,
                                 fits ? std::uint32_t{flow::kFits} : 0u);
+  a.channels = gpu::resident_channels(arena_->layout, bytes, a.packets);
   a.tag = static_cast<std::uint16_t>(plan.folded ^ plan.folded >> 16 ^ plan.folded >> 32 ^ plan.folded >> 48);
   a.one_device = topology_.one && !team_.abroad;
   a.in = static_cast<const std::byte*>(op.in.data);

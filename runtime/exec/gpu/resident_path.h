@@ -27,6 +27,9 @@ struct ResidentArena {
   bool faulted() const { return fault() != gpu::ResidentFault::none; }
 };
 
+/// The flow for an operation of so many bytes of a region or block that names none.
+flow::Algorithm resident_algorithm(const Operation&, std::size_t bytes);
+
 /// Launches, for each operation, this rank's kernel that carries out the flow together with those of the
 /// others.
 class ResidentPath {

@@ -1,6 +1,7 @@
 // Which path serves which call, on GPUs of every kind: what is chosen, and what a forced path that cannot
 // serve says. No device is touched.
 #include "runtime/exec/gpu/gpu_path.h"
+#include "runtime/exec/gpu/resident_path.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -117,6 +118,30 @@ TEST(GpuPathChoice, WhatIsNamedIsCarriedOutByAPathThatHasIt) {
   EXPECT_THAT(chosen(one_gpu(4), "leader", kSum, ring),
               AllOf(HasSubstr("no algorithm that has been named"), EndsWith("resident, stream, staged")));
   EXPECT_THAT(chosen(one_gpu(4), "stream", kSum, direct), HasSubstr("over links only"));
+}
+
+/// Flows over slots send partial results, those over staging buffers send elements.
+TEST(ResidentAlgorithm, FollowsSizeOrderAndWhatTravels) {
+  const auto of = [](DType t, OpKind kind, Numerics n, std::size_t bytes,
+                     Collective c = Collective::all_reduce) {
+    Operation o = call(c, false, n);
+    o.in.dtype = o.out.dtype = t;
+    o.op.kind = kind;
+    return resident_algorithm(o, bytes);
+  };
+  constexpr std::size_t kSmall = 64 << 10, kMiddle = 2 << 20, kLarge = (2 << 20) + 4;
+  EXPECT_EQ(of(DType::f32, OpKind::sum, Numerics::fast, kSmall), Algorithm::oneshot);
+  EXPECT_EQ(of(DType::f32, OpKind::sum, Numerics::fast, kMiddle), Algorithm::direct);
+  EXPECT_EQ(of(DType::f32, OpKind::sum, Numerics::fast, kLarge), Algorithm::ring);
+  EXPECT_EQ(of(DType::f32, OpKind::sum, Numerics::canonical, kLarge), Algorithm::direct);
+  EXPECT_EQ(of(DType::bf16, OpKind::sum, Numerics::fast, kLarge), Algorithm::direct);
+  EXPECT_EQ(of(DType::f16, OpKind::avg, Numerics::fast, kLarge), Algorithm::direct);
+  EXPECT_EQ(of(DType::bf16, OpKind::max, Numerics::fast, kLarge), Algorithm::ring)
+      << "is as long as elements";
+  EXPECT_EQ(of(DType::i32, OpKind::avg, Numerics::fast, kLarge), Algorithm::direct);
+  EXPECT_EQ(of(DType::bf16, OpKind::sum, Numerics::fast, kLarge, Collective::reduce_scatter),
+            Algorithm::direct);
+  EXPECT_EQ(of(DType::bf16, OpKind::sum, Numerics::fast, kLarge, Collective::all_gather), Algorithm::ring);
 }
 
 }  // namespace
