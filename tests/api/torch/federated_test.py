@@ -3,9 +3,10 @@
 import sys
 
 import places
+import trainers
 
 if not places.arguments():
-    print("".join(places.run(__file__, 4)))
+    trainers.run(__file__, 4)
     sys.exit()
 
 import torch

@@ -1,0 +1,55 @@
+"""A quick tour of the package: groups, collectives, messages, streams, failures, a trainer. Needs NumPy alone.
+
+Run: ouro-run -n 4 python quick_tour.py
+"""
+import numpy as np
+
+import ouro
+from ouro import train
+
+with ouro.init() as job:
+    rank, size, world = job.rank, job.world_size, job.world
+
+    def tell(text):
+        if rank == 0:
+            print(text)
+
+    # Collectives work on arrays where they lie, and return them.
+    tell(f"sum of the ranks: {world.all_reduce(np.array([rank]))[0]}")
+    rows = world.all_gather(np.array([rank, rank**2], float), out=np.empty((size, 2)))
+    tell(f"everybody's row: {rows.tolist()}")
+
+    # Groups: by colour, or named by their ranks; here the even and the odd ones.
+    half = world.split(rank % 2)
+    tell(f"largest among {half.ranks}: {half.all_reduce(np.array([rank]), op='max')[0]}")
+
+    # Messages: to a neighbour, and from anybody.
+    before, after = (rank - 1) % size, (rank + 1) % size
+    world.send(np.full(3, rank), after)
+    inbox = np.empty(3, int)
+    world.recv(inbox, before)
+    tell(f"rank {before} sent {inbox.tolist()}")
+
+    # Streams: operations beside the program, one after the other.
+    stream = ouro.Stream()
+    work = world.all_reduce(np.ones(1 << 16), stream=stream)
+    mean = np.mean(np.arange(1000))  # meanwhile
+    work.wait()
+
+    # Mistakes are errors on every rank, with the culprit's number; the group goes on.
+    try:
+        world.all_reduce(np.zeros(4), op="no such")
+    except ValueError as mistake:
+        tell(f"refused: {mistake}")
+
+    # Training: each rank pulls x to its own target, and averages with a neighbour in each step.
+    x, target = np.zeros(3), np.full(3, float(rank))
+    trainer = train.GossipTrainer(world, [("x", x, True)], [], train.Topology("ring", size), train.sgd(0.1), params_in_bucket=False)
+    for _ in range(100):
+        trainer.begin_step()
+        trainer.grad_ready(0, x - target)
+        trainer.end_backward()
+    trainer.global_average(keep=True)
+    assert np.allclose(x, (size - 1) / 2, atol=1e-3), x
+    tell(f"the mean of all targets: {x[0]:.3f}")
+    trainer.close()

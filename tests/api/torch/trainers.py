@@ -1,0 +1,15 @@
+# What tests of the trainers of modules need besides PyTorch: the compiled part of the package, for the same interpreter.
+import subprocess
+import sys
+
+import places
+
+
+def run(script, ranks, *arguments):
+    """`script` as `ranks` processes, to the end, with what they said; where something is missing the test ends as skipped."""
+    python = places.interpreter()
+    probe = subprocess.run([python, "-c", "import ouro._ouro"], capture_output=True, text=True)
+    if "No module named 'ouro._ouro'" in probe.stderr:
+        print(f"SKIP: the compiled part of the Python package is not built for {python} (nanobind, the headers of Python)")
+        sys.exit(77)
+    print("".join(places.run(script, ranks, *arguments)))
