@@ -191,10 +191,12 @@ void ControlLines::judge_silence(RemotePeer& peer, Clock::time_point now) {
                      : fmt::format("no sign of life for {:.1f} s{}{}", seconds,
                                    failed.empty() ? "" : "; connecting to it failed: ", failed),
                 "heartbeat");
-  } else if (silent >= options_.silent_warn && !peer.warned) {
-    peer.warned = true;
-    OURO_WARN("{} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", peer.who(), seconds,
-              std::chrono::duration<double>(fail_after).count());
+  } else if (silent >= options_.silent_warn) {
+    // After a cut the system of the other end sends again later and later: a new line may be there before.
+    dial_peer(peer);
+    if (!std::exchange(peer.warned, true))
+      OURO_WARN("{} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", peer.who(), seconds,
+                std::chrono::duration<double>(fail_after).count());
   }
 }
 

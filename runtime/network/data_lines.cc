@@ -12,6 +12,8 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kIdle = 2s;      // control lines show a dead link before data connections do
 constexpr auto kAgain = 100ms;  // between attempts
+// A peer that has given this rank up hangs up on each connection at once, until it says so on a control line.
+constexpr int kMostASecond = 8;
 
 }  // namespace
 
@@ -19,7 +21,11 @@ void DataLines::dial_peer(int rank) {
   RemotePeer* const peer = peers_.find(rank);
   if (!peer || rank > options_.rank || peer->lost || peer->closed() || cut_) return;
   if (dialing_[rank].now || fabric_.wanted(rank) <= 0) return;
-  dialing_[rank].now = true;
+  Dialing& d = dialing_[rank];
+  const auto now = Clock::now();
+  if (now - d.second >= 1s) d.second = now, d.attempts = 0;
+  d.now = true;
+  if (++d.attempts > kMostASecond) return dial_later(rank, d.second + 1s);
   dial(io_, peer->remote.endpoint, Purpose::data, identity_, rank, peer->attempts.end(options_.silent_fail),
        [this, rank](Result<Line> line) { dialled(rank, std::move(line)); });
 }
@@ -44,9 +50,16 @@ void DataLines::dialled(int rank, Result<Line> line) {
                     std::chrono::duration<double>(Clock::now() - d.failing_since).count(),
                     line.status().failure()->text),
         "connection");
-  auto again = std::make_shared<asio::steady_timer>(io_, kAgain);
+  d.now = true;
+  dial_later(rank, Clock::now() + kAgain);
+}
+
+void DataLines::dial_later(int rank, Clock::time_point when) {
+  auto again = std::make_shared<asio::steady_timer>(io_, when);
   again->async_wait([this, rank, again](error_code e) {
-    if (!e) dial_peer(rank);
+    if (e) return;
+    dialing_[rank].now = false;
+    dial_peer(rank);
   });
 }
 

@@ -25,9 +25,12 @@ class DataLines {
 
  private:
   struct Dialing {
-    bool now = false;
+    bool now = false;                   // or soon
     Clock::time_point failing_since{};  // no connection could be made
+    Clock::time_point second{};         // in which `attempts` began
+    int attempts = 0;
   };
+  void dial_later(int rank, Clock::time_point when);
   void adopt(RemotePeer&, Line, bool dialled);
   void dialled(int rank, Result<Line>);
 
