@@ -23,14 +23,15 @@ if sys.argv[1] == "make":
 
 with tempfile.TemporaryDirectory() as empty:
     if sys.argv[1] == "stand_in":
-        program = f"""import ouro.torch, torch.distributed as dist
-dist.init_process_group("gloo", init_method="file://{empty}/store", rank=0, world_size=1)
+        program = f"""import os, ouro.torch, torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://{empty}/store" + os.environ.get("OURO_TORCH_AS", ""), rank=0, world_size=1)
 print(dist.get_backend(), "by", ouro.torch.carrier())
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+print(model._get_ddp_logging_data()["gloo_num_threads"], "threads")  # which PyTorch reads out of what it takes for gloo's
 ouro.torch.stand_in("glo")"""
         for variables, carrier in ({"OURO_TORCH_AS": "gloo"}, "ouro"), ({}, "gloo"):
             done = build(program=program, **variables)
-            assert f"gloo by {carrier}\n" in done.stdout and "no backend 'glo' for which to stand in" in done.stderr, done
-            os.remove(f"{empty}/store")
+            assert f"gloo by {carrier}\n2 threads\n" in done.stdout and "no backend 'glo' for which to stand in" in done.stderr, done
         print("the groups of another name are carried where it is asked for")
         sys.exit()
     done = build(OURO_TORCH_CACHE=empty, CXX="no-such-compiler")

@@ -7,7 +7,7 @@ import time
 import places
 
 PARTS = {  # part: exit codes, what all ranks that live say
-    "time-out": ([0, 0], r"DistBackendError: ouro: (deadline|revoked).*all_reduce"),
+    "time-out": ([0, 0], r"DistBackendError: ouro: (deadline: .* the timeout of its|revoked).*"),
     "wait": ([0, 0], r"not over after 300 ms of waiting"),
     "abort": ([0, 0], r"aborted after 0\.\d"),
     "killed": ([0, -signal.SIGKILL], r"DistBackendError: ouro: peer-dead: rank 1 \("),
@@ -15,8 +15,10 @@ PARTS = {  # part: exit codes, what all ranks that live say
     "message": ([0, 0], r"recv of another length|mismatch"),
     "devices": ([0, 0], r"a tensor is on meta; those on cpu and cuda are served"),
     "interrupt": ([0, 0], r"KeyboardInterrupt after 1\.|interrupted rank"),
+    "interrupt-blocking": ([0, 0], r"KeyboardInterrupt after [12]\.|revoked: .*a signal handler of its Python program"),
+    "no memory": ([0, 0], r"DistBackendError: ouro: revoked: .*(allocate|memory)"),
     "detail": ([0, 0], r"Detected mismatch between collectives"),
-    "monitored": ([0, 0], r"[Rr]ank [01].* failed to pass monitoredBarrier in 1000 ms"),
+    "monitored": ([0, 0], r"Rank 1 failed to pass monitoredBarrier in 1000 ms"),
     "forgotten": ([0, 0], r"left to the end"),
 }
 ALONE = ["detail", "forgotten", "killed"]  # the others share their processes, with a group for each
@@ -41,6 +43,8 @@ import threading
 
 import torch
 import torch.distributed as dist
+
+import ouro.torch
 
 rank, size, folder, parts = places.arguments()
 
@@ -138,16 +142,36 @@ def do(part):
             store.get("interrupted")
             dist.all_reduce(x)
             print("interrupted rank 0", flush=True)
+    elif part == "interrupt-blocking":
+        if rank == 0:
+            threading.Timer(1, _thread.interrupt_main).start()
+            begin = time.monotonic()
+            try:
+                dist.all_reduce(x)
+            except KeyboardInterrupt:
+                print(f"KeyboardInterrupt after {time.monotonic() - begin:.1f} s", flush=True)
+        else:
+            store.get("interrupted")
+            fails(lambda: [dist.all_reduce(x) for _ in range(2)])  # rank 0 has given its part to the first
+        store.set("interrupted", "1")
+    elif part == "no memory":  # for the copy that a transposed tensor needs, on one rank
+        if rank == 0:
+            too_large = torch.ones(1, 1).expand(1 << 22, 1 << 22)
+            fails(lambda: dist.broadcast(too_large, 0))
+        else:
+            fails(lambda: dist.broadcast(x, 0))
     elif part == "detail":
         assert type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__ == "_ProcessGroupWrapper"
         fails(lambda: dist.all_reduce(x) if rank else dist.broadcast(x, 0), RuntimeError)
     elif part == "monitored":
         if rank == 0:
+            fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(0)))
             fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=1)))
             together()
         else:
             together()
-            print("rank 1 failed to pass monitoredBarrier in 1000 ms")
+            fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=1)))
+            print("Rank 1 failed to pass monitoredBarrier in 1000 ms, as rank 0 has said")
     elif part == "forgotten":
         work = dist.irecv(torch.ones(3), 1 - rank)  # which never comes
         print("left to the end", flush=True)
@@ -155,7 +179,10 @@ def do(part):
 
 for part in parts:
     print(f"== {part}", flush=True)
-    places.init("ouro", f"{folder}/{part}", timeout=datetime.timedelta(seconds=2 if part == "time-out" else 20))
+    old = part == "monitored" and torch.__version__ < "2.15"  # which has it for gloo only
+    if old:
+        ouro.torch.stand_in("gloo")
+    places.init("gloo" if old else "ouro", f"{folder}/{part}", timeout=datetime.timedelta(seconds=2 if part == "time-out" else 20))
     store = dist.distributed_c10d._get_default_store()
     x = torch.ones(1000)
     dist.all_reduce(x)

@@ -53,8 +53,9 @@ def stand_in(name):
     """From now on ouro carries the groups of this name, such as "gloo", that are made in this process.
 
     torch.distributed goes on saying `name`; carrier() tells who carries. All ranks must do so. Raises ValueError for a name
-    that PyTorch does not have.
+    that PyTorch does not have, and for nccl before PyTorch 2.15.
     """
+    import torch
     import torch.distributed as dist
 
     plugin = dist.Backend._plugins
@@ -63,6 +64,12 @@ def stand_in(name):
         raise ValueError(f"ouro.torch: no backend {name!r} for which to stand in; there are {', '.join(dist.Backend.backend_list)}")
     if key in _as or name.lower() == "ouro":
         return
+    if name.lower() in ("gloo", "nccl") and key not in plugin:  # before 2.15
+        if key != "GLOO":
+            raise ValueError(f"ouro.torch: with PyTorch {torch.__version__} ouro stands in for gloo, not for {name.lower()}")
+        from ouro.torch import old
+
+        old.stand_in_for_gloo(_creator("gloo"))
     _as[key] = plugin.get(key)
     plugin[key] = dist.Backend._BackendPlugin(_creator(name.lower()), True)
 

@@ -3,9 +3,10 @@
 
 #include <pybind11/pybind11.h>
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <set>
+
+#include "signals.h"
+#include "tensors.h"
 
 namespace ouro::adapter {
 namespace {
@@ -28,11 +29,12 @@ void raise(const Status& s) {
 
 }  // namespace
 
-Backend::Backend(std::shared_ptr<Job> job, Group group, c10::intrusive_ptr<Options> options, std::string name)
+Backend::Backend(std::shared_ptr<Job> job, Group group, c10::intrusive_ptr<OptionsAsGloo> options,
+                 std::string name)
     : c10d::Backend(group.rank(), group.size()),
       job_(std::move(job)),
-      group_(std::move(group)),
       options_(std::move(options)),
+      group_(std::move(group)),
       name_(std::move(name)) {
   init();
   const std::lock_guard lock(alive_mutex);
@@ -66,6 +68,18 @@ c10::intrusive_ptr<Work> Backend::make_work(const Call& c) {
                                    ++seq_, limit_of(c.timeout, options_->timeout, group_));
 }
 
+Status Backend::run(const Body& body) {
+  const at::AutoDispatchBelowADInplaceOrView plain;
+  try {
+    return body(Stream{});
+  } catch (const c10::Error& e) {  // such as no memory for a copy: the others must not wait for this rank
+    group_.abort(e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    group_.abort(e.what());
+  }
+  return group_.status();
+}
+
 Backend::WorkPtr Backend::start(Call call, Body body) {
   const Tensors& any = call.inputs.empty() ? call.outputs : call.inputs;
   if (!any.empty() && any.front().is_cuda()) return start_on_device(std::move(call), body);
@@ -74,8 +88,9 @@ Backend::WorkPtr Backend::start(Call call, Body body) {
   std::unique_lock lock(mutex_);
   if (running_for == this || (!call.async && !limited && pending_ == 0 && !coalescing_)) {
     lock.unlock();
-    const at::AutoDispatchBelowADInplaceOrView plain;
-    work->complete(body(Stream{}));
+    const TakingSignals signals;
+    work->complete(run(body));
+    signals.rethrow();
     return work;
   }
   if (!stream_.valid()) {
@@ -86,9 +101,8 @@ Backend::WorkPtr Backend::start(Call call, Body body) {
   ++pending_;
   if (coalescing_) coalesced_.push_back(work);
   (void)stream_.run([this, work, body = std::move(body)]() -> Status {
-    const at::AutoDispatchBelowADInplaceOrView plain;
     running_for = this;
-    const Status s = body(Stream{});
+    const Status s = run(body);
     --pending_;
     work->complete(s);
     return {};  // told by the work
@@ -97,15 +111,10 @@ Backend::WorkPtr Backend::start(Call call, Body body) {
 }
 
 Backend::WorkPtr Backend::start_on_device(Call call, const Body& body) {
-  const Tensors& any = call.inputs.empty() ? call.outputs : call.inputs;
-  const c10::Device device = any.front().device();
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  const c10::Stream current = guard.getStream(device);
+  const Stream over = current_stream((call.inputs.empty() ? call.outputs : call.inputs).front());
   auto work = make_work(call);
   const at::AutoDispatchBelowADInplaceOrView plain;
-  auto over = Stream::cuda(current.native_handle(), device.index());
-  raise(over.status());
-  work->complete(body(*over));
+  work->complete(body(over));
   return work;
 }
 
@@ -171,7 +180,8 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
   }
   auto made = job_->context.group(world, options->group_name, {.deadline = options->timeout});
   raise(made.status());
-  auto own = options->clone();
+  auto own = c10::make_intrusive<OptionsAsGloo>(options->timeout, options->group_name);
+  own->global_ranks_in_group = options->global_ranks_in_group;
   return c10::make_intrusive<Backend>(job_, *made, std::move(own), name_);
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lanes.h"
+#include "options.h"
 #include "ouro/ouro.hpp"
 #include "work.h"
 
@@ -23,7 +24,16 @@ struct Job {
   Context context;
 };
 
+#ifdef C10D_BACKEND_HAS_HOOKS  // 2.15
+constexpr auto kGatheredTogether = c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED;
+constexpr auto kScatteredTogether = c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED;
+#else
+constexpr auto kGatheredTogether = c10d::OpType::COALESCED, kScatteredTogether = c10d::OpType::COALESCED;
+#endif
+
 class Backend final : public c10d::Backend {
+  using Options = c10d::Backend::Options;
+
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensor = at::Tensor;
@@ -31,7 +41,7 @@ class Backend final : public c10d::Backend {
   using Lists = std::vector<std::vector<at::Tensor>>;
 
   /// `name`: whose groups these are in PyTorch: "ouro", or the backend for which it stands in.
-  Backend(std::shared_ptr<Job>, Group, c10::intrusive_ptr<Options>, std::string name);
+  Backend(std::shared_ptr<Job>, Group, c10::intrusive_ptr<OptionsAsGloo>, std::string name);
   ~Backend() override;
   /// Before the interpreter ends: what is in flight in any group of this process ends as revoked, and no
   /// thread wants Python any more. The caller does not hold the GIL.
@@ -79,14 +89,14 @@ class Backend final : public c10d::Backend {
     return gathered({out}, {in}, o, c10d::OpType::_ALLGATHER_BASE);
   }
   WorkPtr all_gather_single_coalesced(Tensors& out, Tensors& in, const c10d::AllgatherOptions& o) override {
-    return gathered(out, in, o, c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED);
+    return gathered(out, in, o, kGatheredTogether);
   }
   WorkPtr reduce_scatter_single(Tensor& out, Tensor& in, const c10d::ReduceScatterOptions& o) override {
     return scattered({out}, {in}, o, c10d::OpType::_REDUCE_SCATTER_BASE);
   }
   WorkPtr reduce_scatter_single_coalesced(Tensors& out, Tensors& in,
                                           const c10d::ReduceScatterOptions& o) override {
-    return scattered(out, in, o, c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED);
+    return scattered(out, in, o, kScatteredTogether);
   }
   WorkPtr all_to_all_single(Tensor& out, Tensor& in, std::vector<std::int64_t>& out_sizes,
                             std::vector<std::int64_t>& in_sizes, const c10d::AllToAllOptions& o) override {
@@ -99,14 +109,14 @@ class Backend final : public c10d::Backend {
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& out, Tensors& in,
                                           const c10d::AllgatherOptions& o) override {
-    return gathered(out, in, o, c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED);
+    return gathered(out, in, o, kGatheredTogether);
   }
   WorkPtr _reduce_scatter_base(Tensor& out, Tensor& in, const c10d::ReduceScatterOptions& o) override {
     return scattered({out}, {in}, o, c10d::OpType::_REDUCE_SCATTER_BASE);
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& out, Tensors& in,
                                           const c10d::ReduceScatterOptions& o) override {
-    return scattered(out, in, o, c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED);
+    return scattered(out, in, o, kScatteredTogether);
   }
   WorkPtr alltoall_base(Tensor& out, Tensor& in, std::vector<std::int64_t>& out_sizes,
                         std::vector<std::int64_t>& in_sizes, const c10d::AllToAllOptions& o) override {
@@ -130,13 +140,15 @@ class Backend final : public c10d::Backend {
   WorkPtr message(Call, const Lanes::Lane&, std::function<Status(const Stream&, Work&)>);
   WorkPtr receive(Tensors&, int from, int tag, c10d::OpType, const char* name);
   void end(const char* why);
-  Group monitor();  ///< for the messages of monitoredBarrier
+  Group monitor();          ///< for the messages of monitoredBarrier
+  Status run(const Body&);  ///< in this thread
+  WorkPtr sparse_reduced(const at::Tensor&, const c10d::AllreduceOptions&);
   WorkPtr all_reduced(const char* name, c10d::OpType, Tensors, const c10d::AllreduceOptions&);
   std::size_t ranks() const { return static_cast<std::size_t>(size_); }
 
   std::shared_ptr<Job> job_;
+  c10::intrusive_ptr<OptionsAsGloo> options_;  ///< PyTorch looks for it here: after one shared_ptr
   Group group_, monitor_;
-  c10::intrusive_ptr<Options> options_;
   std::string name_;
   Stream stream_;     ///< made when first used
   std::mutex mutex_;  ///< of what follows, and of submission

@@ -94,6 +94,7 @@ Backend::WorkPtr Backend::all_reduced(const char* name, c10d::OpType type, Tenso
 }
 
 Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& o) {
+  if (const at::Tensor& t = only("all_reduce", tensors); t.is_sparse()) return sparse_reduced(t, o);
   return all_reduced("all_reduce", c10d::OpType::ALLREDUCE, {only("all_reduce", tensors)}, o);
 }
 
@@ -141,17 +142,24 @@ Backend::WorkPtr Backend::allgather_coalesced(Lists& lists, Tensors& inputs,
                                               const c10d::AllgatherOptions& o) {
   TORCH_CHECK_VALUE(lists.size() == ranks(), "ouro: all_gather_coalesced: ", lists.size(),
                     " lists of outputs, of ", size_, " ranks");
-  for (const Tensors& of_rank : lists)
+  TORCH_CHECK_VALUE(!inputs.empty(), "ouro: all_gather_coalesced: no tensors");
+  Tensors outs;  // rank 0's, then rank 1's, and so on, as they come if each rank sends its own as one
+  for (const Tensors& of_rank : lists) {
     TORCH_CHECK_VALUE(of_rank.size() == inputs.size(), "ouro: all_gather_coalesced: a list of ",
                       of_rank.size(), " outputs for ", inputs.size(), " inputs");
-  startCoalescing();
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    Lists outs(1);
-    for (const Tensors& of_rank : lists) outs.front().push_back(of_rank[i]);
-    Tensors in{inputs[i]};
-    (void)allgather(outs, in, o);
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      same_count("all_gather_coalesced", "an output", of_rank[i].numel(), "its input", inputs[i].numel());
+    outs.insert(outs.end(), of_rank.begin(), of_rank.end());
   }
-  return endCoalescing();
+  check("all_gather_coalesced", joined(inputs, outs));
+  return start({c10d::OpType::ALLGATHER_COALESCED, "all_gather", inputs, outs, o.timeout, o.asyncOp},
+               [this, ins = inputs, outs](const Stream& s) -> Status {
+                 const Packed from(ins), all(outs);
+                 from.load();
+                 OURO_TRY(ouro::all_gather(group_, view(from.flat()), view(all.flat()), s).status());
+                 all.store();
+                 return {};
+               });
 }
 
 Backend::WorkPtr Backend::gathered(Tensors outputs, Tensors inputs, const c10d::AllgatherOptions& o,

@@ -1,7 +1,6 @@
 // Messages between two ranks, and the monitored barrier, which is made of them. See backend.h.
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include "backend.h"
+#include "signals.h"
 #include "tensors.h"
 
 namespace ouro::adapter {
@@ -22,11 +21,7 @@ Backend::WorkPtr Backend::message(Call call, const Lanes::Lane& lane,
   const Tensors& any = call.inputs.empty() ? call.outputs : call.inputs;
   auto work = make_work(call);
   if (any.front().is_cuda()) {
-    const c10::Device device = any.front().device();
-    auto over = Stream::cuda(c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle(),
-                             device.index());
-    if (!over.ok()) std::rethrow_exception(exception_of(over.status()));
-    work->complete(body(*over, *work));
+    work->complete(body(current_stream(any.front()), *work));
     return work;
   }
   {
@@ -35,8 +30,7 @@ Backend::WorkPtr Backend::message(Call call, const Lanes::Lane& lane,
   }
   ++messages_;
   const Status added = lanes_->add(lane, [this, work, body = std::move(body)] {
-    const at::AutoDispatchBelowADInplaceOrView plain;
-    const Status s = body(Stream{}, *work);
+    const Status s = run([&](const Stream& over) { return body(over, *work); });
     --messages_;
     work->complete(s);
   });
@@ -102,34 +96,42 @@ Group Backend::monitor() {
 }
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& o, bool wait_all_ranks) {
-  const auto limit = o.timeout.count() > 0 ? o.timeout : options_->timeout;
+  using Clock = std::chrono::steady_clock;
+  const auto limit = o.timeout.count() >= 0 ? o.timeout : options_->timeout;
   Group group = monitor();
   std::uint64_t turn = ++seq_;
-  const auto fail = [&](const std::string& who) {
-    C10_THROW_ERROR(DistBackendError, c10::str("ouro: [Rank ", rank_, "]: ", who,
-                                               " failed to pass monitoredBarrier in ", limit.count(), " ms"));
+  const TakingSignals signals;
+  const auto fail = [&](const std::string& text) {
+    signals.rethrow();
+    C10_THROW_ERROR(DistBackendError, "ouro: [Rank " + std::to_string(rank_) + "]: " + text);
   };
-  const auto take = [&](int from, int tag, std::chrono::milliseconds left) {
+  const auto take = [&](int from, int tag, Clock::time_point until) {
     std::uint64_t theirs = 0;
-    return ouro::recv(group, std::span(&theirs, 1), from, tag, std::max(left, std::chrono::milliseconds(1)))
-        .status();
+    const auto left = std::chrono::duration_cast<Milliseconds>(until - Clock::now());
+    return ouro::recv(group, std::span(&theirs, 1), from, tag, std::max(left, Milliseconds(1))).status();
   };
+  const auto until = Clock::now() + limit;
   if (rank_ != 0) {
     Status s = ouro::send(group, std::span(&turn, 1), 0, kReport);
-    if (s.ok()) s = take(0, kGo, limit);
-    if (!s.ok()) fail(c10::str("rank 0 (", s.message(), ")"));
+    if (s.ok()) s = take(0, kGo, until);
+    if (!s.ok())
+      fail(c10::str("Rank ", rank_,
+                    " successfully reached monitoredBarrier, but received errors while waiting for send/recv",
+                    " from rank 0. Please check rank 0 logs for faulty rank. (", s.message(), ")"));
     return;
   }
-  const auto until = std::chrono::steady_clock::now() + limit;
-  std::vector<int> missing;
+  std::vector<int> missing, passed;
   for (int r = 1; r < size_; ++r) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-    if (take(r, kReport, left).ok()) continue;
-    missing.push_back(r);
-    if (!wait_all_ranks) break;
+    if (Clock::now() >= until && missing.empty())
+      fail(c10::str("Rank 0 timed out in monitoredBarrier after ", limit.count(),
+                    " ms. Ranks that it has processed: ", passed.empty() ? "none" : list(passed)));
+    const bool here = take(r, kReport, until).ok();
+    (here ? passed : missing).push_back(r);
+    if (!here && !wait_all_ranks) break;
   }
-  if (!missing.empty()) fail(c10::str(missing.size() == 1 ? "Rank " : "Ranks ", list(missing)));
+  if (!missing.empty())
+    fail(c10::str(missing.size() == 1 ? "Rank " : "Ranks ", list(missing),
+                  " failed to pass monitoredBarrier in ", limit.count(), " ms"));
   for (int r = 1; r < size_; ++r)
     if (const Status s = ouro::send(group, std::span(&turn, 1), r, kGo); !s.ok())
       std::rethrow_exception(exception_of(s));

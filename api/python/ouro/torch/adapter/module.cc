@@ -1,4 +1,5 @@
 // The Python module: makes backends for ouro.torch, which registers them.
+#include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "backend.h"
@@ -29,8 +30,7 @@ c10::intrusive_ptr<c10d::Backend> join(const std::string& id, int rank, int size
   o.rank = rank, o.world_size = size, o.local_rank = local_rank, o.local_size = local_size;
   o.host_id = host, o.rendezvous = rendezvous;
   o.join_deadline = o.deadline = Milliseconds(timeout_ms);
-  auto options = c10::make_intrusive<c10d::Backend::Options>("ouro", Milliseconds(timeout_ms));
-  options->group_name = group;
+  auto options = c10::make_intrusive<OptionsAsGloo>(Milliseconds(timeout_ms), group);
   const pybind11::gil_scoped_release unlocked;
   auto job = std::make_shared<Job>(value_of(Context::create(o)));
   Group world = job->context.world();
@@ -42,6 +42,12 @@ c10::intrusive_ptr<c10d::Backend> join(const std::string& id, int rank, int size
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "ouro's backend of torch.distributed; ouro.torch registers it";
+#ifndef C10D_BACKEND_HAS_HOOKS  // before 2.15 only backends of PyTorch's own have these
+  using ouro::adapter::Backend;
+  pybind11::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(m, "Backend")
+      .def_property_readonly("options", &Backend::getBackendOptions)
+      .def("_set_default_timeout", &Backend::setTimeout);
+#endif
   m.def("version", &ouro::version, "of the library that is loaded");
   m.def("new_id", &ouro::adapter::new_id, "A new 128-byte name and secret of one job.");
   m.def("end_all", &ouro::adapter::Backend::end_all, pybind11::call_guard<pybind11::gil_scoped_release>(),

@@ -1,6 +1,13 @@
 // Views of tensors, and checks of arguments. See tensors.h.
 #include "tensors.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <pybind11/pybind11.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "work.h"
+
 namespace ouro::adapter {
 namespace {
 
@@ -57,7 +64,7 @@ Elements elements(const at::Tensor& t, Use use) {
   const Elements e = elements(t.scalar_type());
   if (e.count != 0) return e;
   TORCH_CHECK_TYPE(use == Use::move, "ouro: tensors of type ", t.scalar_type(), " cannot be reduced");
-  return {DType::u8, t.element_size()};
+  return {DType::u8, static_cast<std::size_t>(t.element_size())};
 }
 
 Device place(const at::Tensor& t) {
@@ -75,6 +82,20 @@ View view(const at::Tensor& t, Use use) {
 }
 
 std::size_t per_element(const at::Tensor& t, Use use) { return elements(t, use).count; }
+
+Stream current_stream(const at::Tensor& t) {
+  const c10::Device device = t.device();
+#ifdef C10D_BACKEND_HAS_HOOKS  // 2.15
+  void* const handle = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+#else  // without CUDA's headers only Python tells it
+  const pybind11::gil_scoped_acquire held;
+  const auto get = pybind11::module_::import("torch._C").attr("_cuda_getCurrentRawStream");
+  void* const handle = PyLong_AsVoidPtr(get(static_cast<int>(device.index())).ptr());
+#endif
+  Result<Stream> made = Stream::cuda(handle, device.index());
+  if (!made.ok()) std::rethrow_exception(exception_of(made.status()));
+  return *std::move(made);
+}
 
 ReduceOp reduction(const c10d::ReduceOp& op, at::ScalarType type) {
   TORCH_CHECK_VALUE(!c10::isComplexType(type) || c10d::isComplexViewAsRealAllowed(op),
@@ -97,7 +118,7 @@ ReduceOp reduction(const c10d::ReduceOp& op, at::ScalarType type) {
     case c10d::ReduceOp::BXOR:
       return ReduceOp::bxor;
     case c10d::ReduceOp::PREMUL_SUM: {
-      const auto* const factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+      const auto* const factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
       TORCH_CHECK_VALUE(factor != nullptr, "ouro: PREMUL_SUM without its factor");
       return ReduceOp::premul(factor->tensor_factor.defined() ? factor->tensor_factor.item<double>()
                                                               : factor->double_factor);

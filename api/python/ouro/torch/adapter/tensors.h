@@ -22,6 +22,9 @@ View view(const at::Tensor&, Use = Use::move);
 /// Elements of ouro in one of the tensor's.
 std::size_t per_element(const at::Tensor&, Use = Use::move);
 
+/// PyTorch's current stream of the tensor's GPU. Throws DistBackendError.
+Stream current_stream(const at::Tensor&);
+
 /// The reduction, for tensors of this type. Throws ValueError where there is none.
 ReduceOp reduction(const c10d::ReduceOp&, at::ScalarType);
 

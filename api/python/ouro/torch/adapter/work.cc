@@ -3,31 +3,21 @@
 
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
-#include <pybind11/pybind11.h>
+
+#include "signals.h"
 
 namespace ouro::adapter {
-namespace {
-
-constexpr auto kSlice = std::chrono::milliseconds(100);  // between two looks for Ctrl-C
-
-/// Runs Python's handlers of signals that have come, and throws what they raised. The caller does not hold
-/// the GIL.
-void take_signals() {
-  if (!Py_IsInitialized()) return;
-  const pybind11::gil_scoped_acquire held;
-  if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
-}
-
-}  // namespace
 
 std::exception_ptr exception_of(const Status& s) {
-  return std::make_exception_ptr(
-      c10::DistBackendError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, s.message()));
+  // Programs look for the word: c10d's backends have it.
+  const char* const more = s.code() == Code::timeout ? "; the timeout of its process group or call" : "";
+  return std::make_exception_ptr(c10::DistBackendError(
+      {__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, c10::str(s.message(), more)));
 }
 
 Work::Work(int rank, c10d::OpType op, const std::string& title, std::vector<at::Tensor> inputs,
            std::vector<at::Tensor> outputs, Group group, std::uint64_t seq, std::optional<Milliseconds> limit)
-    : c10d::Work(rank, op, title.c_str(), inputs),
+    : c10d::Work(rank, op, title.c_str(), inputs.empty() ? outputs : inputs),  // what profilers show
       inputs_(std::move(inputs)),
       outputs_(std::move(outputs)),
       group_(std::move(group)),
@@ -84,7 +74,7 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   const auto own =
       timeout > std::chrono::milliseconds(0) ? std::optional(Clock::now() + timeout) : std::nullopt;
   while (!completed_) {
-    auto next = Clock::now() + kSlice;
+    auto next = Clock::now() + kSignalsEvery;
     if (own) next = std::min(next, *own);
     if (until_) next = std::min(next, *until_);
     if (cv_.wait_until(lock, next, [this] { return completed_; })) break;
