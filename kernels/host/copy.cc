@@ -2,6 +2,7 @@
 #include "kernels/host/copy.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #if defined(__x86_64__)
@@ -9,6 +10,28 @@
 #endif
 
 namespace ouro::kernels {
+namespace {
+
+// A byte for each class, so that one load tells.
+constexpr std::uint32_t packed(const CopyKinds& kinds) {
+  std::uint32_t word = 0;
+  for (std::size_t i = 0; i < kinds.size(); ++i) word |= static_cast<std::uint32_t>(kinds[i]) << (8 * i);
+  return word;
+}
+constexpr CopyKind kind_for(std::uint32_t word, std::size_t size_class) {
+  return static_cast<CopyKind>(word >> (8 * size_class) & 0xFF);
+}
+std::atomic<std::uint32_t> g_kinds{packed(kDefaultCopyKinds)};
+
+}  // namespace
+
+void set_copy_kinds(const CopyKinds& kinds) { g_kinds.store(packed(kinds), std::memory_order_relaxed); }
+CopyKinds copy_kinds() {
+  const std::uint32_t word = g_kinds.load(std::memory_order_relaxed);
+  CopyKinds kinds{};
+  for (std::size_t i = 0; i < kinds.size(); ++i) kinds[i] = kind_for(word, i);
+  return kinds;
+}
 
 const char* name(CopyKind kind) {
   constexpr const char* kNames[kCopyKinds] = {"plain", "rep", "stream", "prefetch"};
@@ -19,7 +42,8 @@ const char* name(CopyKind kind) {
 namespace {
 
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kRepFrom = 1024;  // bytes; below, the start of `rep movsb` costs more than it saves
+// Bytes. Below, the start of `rep movsb` costs more than it saves; up to twice as many, a choice costs more.
+constexpr std::size_t kRepFrom = 1024;
 
 // Whole lines, `to` aligned to one. Two builds of one loop: one store a line where there are 64-byte
 // registers.
@@ -76,11 +100,12 @@ void copy_as(CopyKind kind, void* to, const void* from, std::size_t bytes) {
 }
 
 void copy_shared_lines(void* to, const void* from, std::size_t bytes) {
+  if (bytes - kRepFrom < kRepFrom) return copy_by_rep(to, from, bytes);
   if (bytes < kRepFrom) {
     std::memcpy(to, from, bytes);
     return;
   }
-  copy_by_rep(to, from, bytes);
+  copy_as(kind_for(g_kinds.load(std::memory_order_relaxed), copy_size_class(bytes)), to, from, bytes);
 }
 
 void copy_stream(void* to_, const void* from_, std::size_t bytes) {

@@ -35,15 +35,24 @@ inline constexpr std::size_t kCopyKinds = 4;
 const char* name(CopyKind);
 /// Copies that way. Whoever is told of it afterwards sees it, as with any other store.
 void copy_as(CopyKind, void* to, const void* from, std::size_t bytes);
-/// Sizes, in bytes, at which the kinds are measured.
+/// Sizes, in bytes, at which the kinds are measured, and that one is chosen for each: a class reaches to the
+/// geometric mean of its size and the next.
 inline constexpr std::array<std::size_t, 4> kCopySizes = {4 << 10, 64 << 10, 256 << 10, 1 << 20};
+using CopyKinds = std::array<CopyKind, kCopySizes.size()>;
+/// What was fastest on the machine that ouro was written on, near and far.
+inline constexpr CopyKinds kDefaultCopyKinds = {CopyKind::rep, CopyKind::rep, CopyKind::rep, CopyKind::rep};
+constexpr std::size_t copy_size_class(std::size_t bytes) {
+  return std::size_t{bytes >= (16 << 10)} + (bytes >= (128 << 10)) + (bytes >= (512 << 10));
+}
 
-/// Into memory that another core has in its cache, or will read next: the core takes whole lines without
-/// fetching what they held (`rep movsb`).
+/// Into memory that another core has in its cache, or will read next. From 2 KiB on by the kind in force.
 void copy_shared_lines(void* to, const void* from, std::size_t bytes);
 inline void copy_shared(void* to, const void* from, std::size_t bytes) {
   if (!copy_few(to, from, bytes)) copy_shared_lines(to, from, bytes);
 }
+/// The kinds that copy_shared takes in this process from now on. Safe at any time: all kinds copy the same.
+void set_copy_kinds(const CopyKinds&);
+CopyKinds copy_kinds();
 
 /// Into memory that nobody reads soon: non-temporal stores, past the caches and without reading what they
 /// replace. Before anybody else is told of them: stream_fence().

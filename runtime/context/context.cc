@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "kernels/gpu/collect.h"
+#include "kernels/host/copy.h"
+#include "runtime/calibration/choose.h"
 #include "runtime/context/machine.h"
 #include "runtime/context/remarks.h"
 #include "runtime/core/deadline.h"
@@ -112,6 +114,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   context->cores_.emplace(context->members_, spec.spin);
   if (context->size() > 1) {
     context->calibration_ = calibration_of_host(context->members_);
+    kernels::set_copy_kinds(copy_kinds_by(context->calibration_));
     const auto serve = [c = context.get()](int line, const wire::Fetch& f) { return c->serve(line, f); };
     context->watch_ = std::make_unique<Watch>(context->members_, context->observers_, serve,
                                               std::move(server), std::move(joined->rendezvous));

@@ -32,7 +32,7 @@ ALLOWED = {
     "runtime/network": {"transport/wire", "transport/net", "transport/net/tls", "transport/net/tcp",
                         "transport/net/ucx", "runtime/health"},
     "runtime/join": {"transport/wire", "runtime/health", "runtime/network"},
-    "runtime/context": {"kernels/gpu", "transport/wire", "transport/shm", "transport/cuda_ipc", "runtime/calibration",
+    "runtime/context": {"kernels/host", "kernels/gpu", "transport/wire", "transport/shm", "transport/cuda_ipc", "runtime/calibration",
                         "runtime/health", "runtime/plan", "runtime/network", "runtime/join"},
     "runtime/exec/host": {"kernels/flow", "kernels/host", "transport", "transport/shm", "transport/net", "runtime/plan",
                           "runtime/context"},

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace ouro::kernels {
@@ -39,6 +40,31 @@ TEST_P(Copies, AroundTheBorders) {
   for (const std::size_t bytes : {1023, 1024, 1025, 4095, 4096, 4097, 65'536, 131'073})
     for (const std::size_t to : {0, 1, 32})
       for (const std::size_t from : {0, 5}) check(GetParam(), bytes, to, from);
+}
+
+/// What copy_shared does with each kind in force, at sizes of all classes and around their borders.
+TEST(CopyKinds, EachCopiesTheSame) {
+  for (std::size_t k = 0; k < kCopyKinds; ++k) {
+    CopyKinds kinds;
+    kinds.fill(static_cast<CopyKind>(k));
+    set_copy_kinds(kinds);
+    EXPECT_EQ(copy_kinds(), kinds);
+    for (const std::size_t border : {1u << 10, 2u << 10, 16u << 10, 128u << 10, 512u << 10})
+      for (const std::size_t bytes : {border - 1, border + 0, border + 65}) check(copy_shared, bytes, 3, 1);
+  }
+  set_copy_kinds(kDefaultCopyKinds);
+}
+TEST(CopyKinds, AClassReachesToTheMeanOfTwoSizes) {
+  for (std::size_t i = 0; i < kCopySizes.size(); ++i) EXPECT_EQ(copy_size_class(kCopySizes[i]), i);
+  for (const auto& [bytes, expected] :
+       {std::pair{16'383, 0}, {16'384, 1}, {131'071, 1}, {131'072, 2}, {524'287, 2}, {524'288, 3}})
+    EXPECT_EQ(copy_size_class(static_cast<std::size_t>(bytes)), static_cast<std::size_t>(expected)) << bytes;
+}
+TEST(CopyKinds, AreKeptByClass) {
+  const CopyKinds mixed = {CopyKind::rep, CopyKind::stream, CopyKind::plain, CopyKind::prefetch};
+  set_copy_kinds(mixed);
+  EXPECT_EQ(copy_kinds(), mixed);
+  set_copy_kinds(kDefaultCopyKinds);
 }
 
 }  // namespace

@@ -6,13 +6,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "kernels/host/copy.h"
 #include "runtime/context/context.h"
 #include "tests/runtime/calibration/invented.h"
 #include "tests/runtime/group/ranks.h"
@@ -66,6 +70,24 @@ TEST_F(Calibrated, OffIsNoRecord) {
 }
 
 TEST_F(Calibrated, MeasuredOrNotAllRanksAgree) { EXPECT_EQ(digests(4).size(), 1u); }
+
+/// The figures say that plain stores are the fastest at one size; built in is `rep movsb` at all.
+TEST_F(Calibrated, CopiesAreOfTheKindThatTheRecordSays) {
+  rt::Calibration c = rt::invented_record();
+  for (rt::CopyCost& cost : c.pair[1].copies[2]) cost = {90'000, 90'000};
+  c.pair[1].copies[2][0] = {20'000, 20'000};
+  pin(c);
+  const auto outcome = test::run_processes(3, [](Context& context) -> std::string {
+    using kernels::CopyKind;
+    const kernels::CopyKinds expected = {CopyKind::rep, CopyKind::rep, CopyKind::plain, CopyKind::rep};
+    OURO_RANK_CHECK(kernels::copy_kinds() == expected, "rank {}", context.rank());
+    std::vector<int> in(100'000, context.rank() + 1), out(in.size());  // of that size, staged
+    OURO_RANK_OK(all_reduce(context.world(), std::span<const int>(in), std::span(out)));
+    OURO_RANK_CHECK(std::count(out.begin(), out.end(), 6) == 100'000, "{} and others", out[0]);
+    return "";
+  });
+  EXPECT_EQ(outcome, "");
+}
 
 /// Only what the first rank of a host says counts, so others that found something else change nothing.
 TEST_F(Calibrated, ProcessesReadTheFirstOfTheirHost) {

@@ -1,0 +1,67 @@
+// What follows from figures.
+#include "runtime/calibration/choose.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/runtime/calibration/invented.h"
+
+namespace ouro::rt {
+namespace {
+
+using kernels::CopyKind, kernels::CopyKinds, kernels::kDefaultCopyKinds;
+
+constexpr auto kRep = static_cast<std::size_t>(CopyKind::rep),
+               kStream = static_cast<std::size_t>(CopyKind::stream);
+
+/// Two far cores of a Zen 3: `rep movsb` into lines that the other has read is
+/// four times slower than non-temporal stores.
+Calibration far_zen3() {
+  Calibration c{};
+  c.pairs = 1, c.pair[0].distance = Distance::cache, c.pair[0].handoff = 190;
+  const std::uint32_t rep[] = {700, 10'900, 43'000, 190'000}, stream[] = {800, 2'700, 12'000, 48'000};
+  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
+    const auto read = static_cast<std::uint32_t>(kernels::kCopySizes[s] / 13);
+    for (CopyCost& cost : c.pair[0].copies[s]) cost = {rep[s] + rep[s] / 2, read};
+    c.pair[0].copies[s][kRep] = {rep[s], read};
+    c.pair[0].copies[s][kStream] = {stream[s], read};
+  }
+  return c;
+}
+
+TEST(Choose, WhereRepIsSlowStoresGoPastTheCaches) {
+  EXPECT_EQ(copy_kinds_by(far_zen3()),
+            (CopyKinds{CopyKind::rep, CopyKind::stream, CopyKind::stream, CopyKind::stream}));
+}
+
+TEST(Choose, WhatTheReaderPaysCounts) {
+  Calibration c = far_zen3();
+  for (auto& size : c.pair[0].copies) size[kStream].read *= 4;  // out of memory, not out of a cache
+  EXPECT_EQ(copy_kinds_by(c)[1], CopyKind::rep);
+}
+
+TEST(Choose, LessThanAFifthMayBeNoise) {
+  Calibration c = far_zen3();
+  c.pair[0].copies[1][kRep] = {1000, 1000};
+  c.pair[0].copies[1][kStream] = {600, 1000};
+  EXPECT_EQ(copy_kinds_by(c)[1], CopyKind::rep);
+  c.pair[0].copies[1][kStream] = {599, 1000};
+  EXPECT_EQ(copy_kinds_by(c)[1], CopyKind::stream);
+}
+
+TEST(Choose, TheFarthestCoresDecide) {
+  Calibration c = invented_record();
+  c.pair[0].copies[1][kStream] = {1, 1};  // near, where nobody asks
+  EXPECT_EQ(copy_kinds_by(c), kDefaultCopyKinds);
+  c.pair[1].copies[1][kStream] = {1, 1};
+  EXPECT_EQ(copy_kinds_by(c)[1], CopyKind::stream);
+}
+
+TEST(Choose, WithoutFiguresWhatIsBuiltInStays) {
+  EXPECT_EQ(copy_kinds_by({}), kDefaultCopyKinds);
+  Calibration c = far_zen3();
+  for (auto& size : c.pair[0].copies) size[kRep] = {};  // nothing to compare with
+  EXPECT_EQ(copy_kinds_by(c), kDefaultCopyKinds);
+}
+
+}  // namespace
+}  // namespace ouro::rt
