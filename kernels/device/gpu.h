@@ -74,8 +74,8 @@ struct Region {
 
 using IpcHandle = std::array<std::byte, 64>;
 
-/// An operation of the stream itself on a 32-bit word, in device or registered host memory, aligned to 4
-/// bytes.
+/// An operation of the stream itself on a 32-bit word ("at least" counts cyclically), in device or registered
+/// host memory, aligned to 4 bytes.
 struct MemOp {
   enum class Kind : std::uint8_t { wait_equal, wait_at_least, write } kind = Kind::write;
   std::uint32_t value = 0;

@@ -134,7 +134,9 @@ void GpuArrivals::stop_kernels() {
 }
 
 void GpuArrivals::set_all(std::uint32_t value) {
-  if (const auto words = opened()) words->set_all(value);
+  // Further than any rank can be ahead, and less than half of all numbers.
+  constexpr std::uint32_t kBeyond = 1u << 30;
+  if (const auto words = opened()) words->set_all(value, numbers_.load(std::memory_order_relaxed) + kBeyond);
 }
 
 }  // namespace ouro::rt

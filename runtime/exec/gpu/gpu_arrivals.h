@@ -1,6 +1,7 @@
 // Arrivals: how a rank announces an operation on its GPU and learns that it came last; and how all waits of a
 // group that has failed are ended. Used by the paths of the GPU executor.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,8 @@ class GpuArrivals {
                   transport::GpuRef out, bool* last);
   /// A copy of rank r's record of the operation that was announced last: a peer could change it under us.
   GpuArrival record(int r) const { return words_->arrival(r, ops_ - 1); }
+  /// Of the next operation on the leader's path that is not captured; all ranks count the same.
+  std::uint32_t next_number() { return numbers_.fetch_add(1, std::memory_order_relaxed) + 1; }
   /// By whoever came last: nobody reads the records of this operation any more.
   void release_records() { publish(words_->led(), ops_); }
   /// Once an operation has been announced.
@@ -52,7 +55,8 @@ class GpuArrivals {
 
   GpuTeam& team_;
   std::uint64_t ops_ = 0;  // that were announced
-  std::mutex mutex_;       // while the three below are being set
+  std::atomic<std::uint32_t> numbers_{0};
+  std::mutex mutex_;  // while the three below are being set
   std::shared_ptr<GpuWords> words_;
   std::uint32_t* stop_word_ = nullptr;
   std::shared_ptr<GpuStream> stop_stream_;

@@ -31,9 +31,15 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment
   return words;
 }
 
-void GpuWords::set_all(std::uint32_t value) const {
-  for (std::size_t i = 0; i < count(n_); ++i)
-    std::atomic_ref(words_[i]).store(value, std::memory_order_release);
+void GpuWords::set_all(std::uint32_t value, std::uint32_t number) const {
+  const auto set = [](const GpuWord& w, std::uint32_t v) {
+    std::atomic_ref(*w.host).store(v, std::memory_order_release);
+  };
+  const auto many = static_cast<int>(count(n_));
+  for (int i = kLine; i < many; ++i)
+    if (i / kLine > n_ || i % kLine != kNumber) set(word(i), value);
+  set(finished(), number);
+  for (int r = 0; r < n_; ++r) set(come_to(r), number);
 }
 
 }  // namespace ouro::rt

@@ -26,8 +26,9 @@ struct GpuArrival {
   std::uint64_t send_counts[kPairs], recv_counts[kPairs];  // uneven all_to_all
 };
 
-/// A word that one stream sets to 1 and another waits for and clears: it is 0 whenever nothing is under way,
-/// so that a graph which was captured from such pairs can be replayed. The host sets it to end a wait.
+/// A word that streams write and wait for. Some are set to 1 by one stream, and waited for and cleared by
+/// another: they are 0 whenever nothing is under way, so that a graph which was captured from such pairs can
+/// be replayed. The others hold the numbers of operations. The host sets them to end a wait.
 struct GpuWord {
   std::uint32_t* host = nullptr;
   void* device = nullptr;
@@ -59,18 +60,23 @@ class GpuWords {
   /// Operations whose arrival records have been read for the last time.
   Counter& led() const { return head_->led; }
 
-  GpuWord ready(int rank) const { return word(rank * kLine); }
-  GpuWord done(int rank) const { return word(rank * kLine + 1); }
-  GpuWord full(int from, int to, int slot) const { return word((n_ + from * n_ + to) * kLine + slot); }
+  /// The number of the last operation that is done on the leader's path.
+  GpuWord finished() const { return word(0); }
+  /// The number of the last operation to which a rank's stream has come.
+  GpuWord come_to(int rank) const { return word((1 + rank) * kLine + kNumber); }
+  GpuWord ready(int rank) const { return word((1 + rank) * kLine); }
+  GpuWord done(int rank) const { return word((1 + rank) * kLine + 1); }
+  GpuWord full(int from, int to, int slot) const { return word((1 + n_ + from * n_ + to) * kLine + slot); }
   /// From now on waits may end that nobody has answered, on all ranks: what passes afterwards proves nothing.
   void poison() const { std::atomic_ref(head_->poisoned).store(1, std::memory_order_release); }
   /// Pairs with poison(): whoever sees a word that was set after it sees it, too.
   bool poisoned() const { return std::atomic_ref(head_->poisoned).load(std::memory_order_acquire) != 0; }
-  /// Sets all words, after poison(): ends waits for `value`, on all ranks.
-  void set_all(std::uint32_t value) const;
+  /// Sets all words, after poison(): ends waits for `value`, and for the numbers up to `number`, on all
+  /// ranks.
+  void set_all(std::uint32_t value, std::uint32_t number) const;
 
  private:
-  static constexpr int kLine = 16;  // words
+  static constexpr int kLine = 16, kNumber = 2;  // words
   static_assert(kLinkWords <= kLine);
   struct Head {
     std::uint32_t poisoned;
@@ -82,7 +88,7 @@ class GpuWords {
     return {words_ + i,
             static_cast<std::byte*>(device_words_) + static_cast<std::size_t>(i) * sizeof(std::uint32_t)};
   }
-  static std::size_t count(int n) { return static_cast<std::size_t>(n + n * n) * kLine; }
+  static std::size_t count(int n) { return static_cast<std::size_t>(1 + n + n * n) * kLine; }
 
   int n_ = 0;
   std::shared_ptr<void> pin_;  // keeps the segment

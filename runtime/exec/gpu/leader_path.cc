@@ -7,7 +7,6 @@
 
 namespace ouro::rt {
 
-using gpu::MemOp;
 using transport::GpuBlock;
 using transport::GpuRef;
 
@@ -82,7 +81,8 @@ Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
     OURO_TRY(copy(reinterpret_cast<void*>(b.in.address), op.in.data, op.read_bytes(team_.rank), stream));
   bool last = false;
   OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, b.in, b.out, &last));
-  OURO_TRY(last ? lead(plan, stream, capturing) : follow(stream));
+  const LeaderWords words(*arrivals_.words(), team_.size, capturing, capturing ? 0 : arrivals_.next_number());
+  OURO_TRY(last ? lead(plan, words, stream, capturing) : follow(words, stream));
   return b.out_stands
              ? copy(op.out.data, reinterpret_cast<void*>(b.out.address), op.written_bytes(team_.rank), stream)
              : Status();
@@ -101,12 +101,10 @@ Status LeaderPath::copy(void* to, const void* from, std::size_t bytes, GpuStream
   return l.kernel ? gpu::gpu().launch(*l.kernel, l.shape, &a, stream.get()) : Status();
 }
 
-Status LeaderPath::follow(GpuStream& stream) {
-  const GpuWords& words = *arrivals_.words();
-  const MemOp ops[] = {{MemOp::Kind::write, 1, words.ready(team_.rank).device},
-                       {MemOp::Kind::wait_equal, 1, words.done(team_.rank).device},
-                       {MemOp::Kind::write, 0, words.done(team_.rank).device}};
-  return gpu::gpu().enqueue(ops, stream.get());
+Status LeaderPath::follow(const LeaderWords& words, GpuStream& stream) {
+  before_.clear();
+  words.follow(team_.rank, &before_);
+  return enqueue(before_, stream.get());
 }
 
 Status LeaderPath::prepare() {
@@ -117,7 +115,7 @@ Status LeaderPath::prepare() {
   return {};
 }
 
-Status LeaderPath::lead(const Plan& plan, GpuStream& stream, bool capturing) {
+Status LeaderPath::lead(const Plan& plan, const LeaderWords& words, GpuStream& stream, bool capturing) {
   gpu::FusedArgs args;
   OURO_TRY(fill(plan, capturing, &args));
   arrivals_.release_records();
@@ -127,18 +125,13 @@ Status LeaderPath::lead(const Plan& plan, GpuStream& stream, bool capturing) {
   const bool apart = team_.shares_process;
   const gpu::Stream on = apart ? launches_->get() : stream.get();
   if (apart) OURO_TRY(follows(on, stream.get(), *forks_));
-  std::vector<MemOp> before, after;
-  for (int r = 0; r < team_.size; ++r) {
-    if (r == team_.rank) continue;
-    const GpuWord ready = arrivals_.words()->ready(r), done = arrivals_.words()->done(r);
-    before.push_back({MemOp::Kind::wait_equal, 1, ready.device});
-    before.push_back({MemOp::Kind::write, 0, ready.device});
-    after.push_back({MemOp::Kind::write, 1, done.device});
-  }
-  OURO_TRY(enqueue(before, on));
+  before_.clear(), after_.clear();
+  words.gather(team_.rank, &before_);
+  words.release(team_.rank, &after_);
+  OURO_TRY(enqueue(before_, on));
   if (const gpu::Launch l = gpu::fused(args, team_.multiprocessors()); l.kernel)
     OURO_TRY(gpu::gpu().launch(*l.kernel, l.shape, &args, on));
-  OURO_TRY(enqueue(after, on));
+  OURO_TRY(enqueue(after_, on));
   return apart ? follows(stream.get(), on, *joins_) : Status();
 }
 

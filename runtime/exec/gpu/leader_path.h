@@ -6,6 +6,7 @@
 #include "kernels/gpu/collect.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/exec/gpu/gpu_team.h"
+#include "runtime/exec/gpu/leader_words.h"
 #include "runtime/stream/gpu_stream.h"
 
 namespace ouro::rt {
@@ -13,7 +14,10 @@ namespace ouro::rt {
 /// Runs an operation of ranks that share a GPU as one kernel, which the last of them launches for all.
 class LeaderPath {
  public:
-  LeaderPath(GpuTeam& team, GpuArrivals& arrivals) : team_(team), arrivals_(arrivals) {}
+  LeaderPath(GpuTeam& team, GpuArrivals& arrivals) : team_(team), arrivals_(arrivals) {
+    before_.reserve(2 * static_cast<std::size_t>(team.size) + 1);
+    after_.reserve(static_cast<std::size_t>(team.size) + 1);
+  }
   ~LeaderPath();
   LeaderPath(const LeaderPath&) = delete;
   LeaderPath& operator=(const LeaderPath&) = delete;
@@ -37,8 +41,8 @@ class LeaderPath {
   Status refer(const void* p, std::size_t bytes, bool capturing, StandIn*, transport::GpuRef*,
                bool* stands_in);
   Status prepare();  ///< what lead() may need: it makes nothing, while the others' streams wait
-  Status lead(const Plan&, GpuStream&, bool capturing);
-  Status follow(GpuStream&);
+  Status lead(const Plan&, const LeaderWords&, GpuStream&, bool capturing);
+  Status follow(const LeaderWords&, GpuStream&);
   Status copy(void* to, const void* from, std::size_t bytes, GpuStream&);
   // leader_args.cc
   Status fill(const Plan&, bool capturing, gpu::FusedArgs*);
@@ -48,7 +52,8 @@ class LeaderPath {
   GpuTeam& team_;
   GpuArrivals& arrivals_;
   StandIn in_, out_;
-  std::shared_ptr<GpuStream> launches_;         // where ranks that share a process launch
+  std::vector<gpu::MemOp> before_, after_;  // of the call at hand; no memory is taken once it is announced
+  std::shared_ptr<GpuStream> launches_;     // where ranks that share a process launch
   std::shared_ptr<PooledEvent> forks_, joins_;  // the order between that and the stream of a call
 };
 

@@ -3,9 +3,11 @@
 #include <atomic>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "kernels/gpu/resident_memory.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
+#include "runtime/exec/gpu/leader_words.h"
 #include "tests/explore/protocols/protocols.h"
 #include "tests/explore/rank/member.h"
 
@@ -87,7 +89,9 @@ void make_device_words(int ranks) {
   label(&open->arrival(0, 0),
         sizeof(rt::GpuArrival) * rt::GpuWords::kArrivals * static_cast<std::size_t>(ranks), "gpu record");
   for (int r = 0; r < ranks; ++r)
-    label(open->ready(r).host, 4, "ready"), label(open->done(r).host, 4, "done");
+    label(open->ready(r).host, 4, "ready"), label(open->done(r).host, 4, "done"),
+        label(open->come_to(r).host, 4, "come to");
+  label(open->finished().host, 4, "finished");
   label(&open->led(), 8, "led");
 }
 
@@ -106,7 +110,9 @@ rt::GpuTeam* make_team(const rt::Members& members) {
 /// rank stands for its stream, too: words are written and waited for as streams do it.
 class Leader final : public Program {
  public:
-  Leader(int ranks, int operations) : ranks_(ranks), operations_(operations) {
+  /// Without capture, `before` operations have been numbered.
+  Leader(int ranks, int operations, bool captured, std::uint32_t before = 0)
+      : ranks_(ranks), operations_(operations), captured_(captured), before_(before) {
     for (int r = 0; r < ranks; ++r) groups_.push_back(&members_of(r, ranks));
     plan_.folded = 4711;
     plan_.op.collective = Collective::all_reduce;
@@ -115,6 +121,9 @@ class Leader final : public Program {
   Rules rules() const override { return {.sleeps = false}; }
   void set_up() override {
     make_device_words(ranks_);
+    const auto words = *rt::GpuWords::open(job->device_words, ranks_);
+    *words->finished().host = before_;
+    for (int r = 0; r < ranks_; ++r) *words->come_to(r).host = before_;
     buffers_ = make<std::uint64_t>("device memory", static_cast<std::size_t>(ranks_) * 2);
     for (int r = 0; r < ranks_; ++r)
       arrivals_[r] = new rt::GpuArrivals(*make_team(*groups_[static_cast<std::size_t>(r)]));
@@ -126,7 +135,8 @@ class Leader final : public Program {
       const transport::GpuRef in{static_cast<std::uint64_t>(fiber + 1), static_cast<std::uint64_t>(k), 0};
       check(arrivals.announce(plan_, static_cast<std::uint64_t>(k) + 1, 0, false, in, in, &last).ok(),
             "ranks of one operation disagree");
-      const rt::GpuWords& words = *arrivals.words();
+      const rt::LeaderWords words(*arrivals.words(), ranks_, captured_,
+                                  before_ + static_cast<std::uint32_t>(k) + 1);
       if (last)
         lead(fiber, k, arrivals, words);
       else
@@ -145,19 +155,26 @@ class Leader final : public Program {
     return s;
   }
   // Operations of streams on words: what comes before a write is visible to whoever has waited for it.
-  static void set(const rt::GpuWord& w, std::uint32_t v) {
-    std::atomic_ref(*w.host).store(v, std::memory_order_release);
+  static void run(const std::vector<gpu::MemOp>& ops) {
+    using Kind = gpu::MemOp::Kind;
+    for (const gpu::MemOp& op : ops) {
+      const std::atomic_ref word(*static_cast<std::uint32_t*>(op.address));
+      const auto there = [&](std::uint32_t now) {
+        return op.kind == Kind::wait_equal ? now == op.value : static_cast<std::int32_t>(now - op.value) >= 0;
+      };
+      if (op.kind == Kind::write)
+        word.store(op.value, std::memory_order_release);
+      else
+        while (!there(word.load(std::memory_order_acquire))) std::this_thread::yield();
+    }
   }
-  static void await(const rt::GpuWord& w) {
-    while (std::atomic_ref(*w.host).load(std::memory_order_acquire) != 1) std::this_thread::yield();
-  }
-  void follow(int rank, int k, const rt::GpuWords& words) {
+  void follow(int rank, int k, const rt::LeaderWords& words) {
+    std::vector<gpu::MemOp> ops;
+    words.follow(rank, &ops);
     input(rank) = value(rank, k);  // by what was in the stream before
-    set(words.ready(rank), 1);
-    await(words.done(rank));
-    set(words.done(rank), 0);
+    run(ops);
   }
-  void lead(int rank, int k, rt::GpuArrivals& arrivals, const rt::GpuWords& words) {
+  void lead(int rank, int k, rt::GpuArrivals& arrivals, const rt::LeaderWords& words) {
     for (int r = 0; r < ranks_; ++r) {
       const rt::GpuArrival record = arrivals.record(r);
       check(record.in.id == static_cast<std::uint64_t>(r + 1) &&
@@ -166,16 +183,19 @@ class Leader final : public Program {
     }
     arrivals.release_records();
     input(rank) = value(rank, k);
-    for (int r = 0; r < ranks_; ++r)
-      if (r != rank) await(words.ready(r)), set(words.ready(r), 0);
+    std::vector<gpu::MemOp> before, after;
+    words.gather(rank, &before);
+    words.release(rank, &after);
+    run(before);
     std::uint64_t total = 0;
     for (int r = 0; r < ranks_; ++r) total += input(r);
     for (int r = 0; r < ranks_; ++r) output(r) = total;
-    for (int r = 0; r < ranks_; ++r)
-      if (r != rank) set(words.done(r), 1);
+    run(after);
   }
 
   const int ranks_, operations_;
+  const bool captured_;
+  const std::uint32_t before_;
   std::vector<const rt::Members*> groups_;
   rt::Plan plan_;
   std::uint64_t* buffers_ = nullptr;
@@ -245,14 +265,27 @@ void add_devices(std::vector<Protocol>* all) {
                   false,
                   {{"the second half is not written", "packet.second", At::store, What::drop}}});
   all->push_back({"devices.leader",
-                  "two all-reduces of two ranks on the leader's path (GpuArrivals, GpuWords)",
-                  new Leader(2, 2),
+                  "two all-reduces of two ranks on the leader's path (GpuArrivals, GpuWords, LeaderWords)",
+                  new Leader(2, 2, false),
                   true,
                   {{"ranks are counted in without order", "device words", At::change, What::relax},
                    {"two ranks count themselves in at once", "device words", At::change, What::tear},
-                   {"a stream says it is ready without release", "ready", At::store, What::relax},
+                   {"a stream says where it is without release", "come to", At::store, What::relax},
+                   {"a stream waits for another too briefly", "come to", At::load, What::add, 1},
+                   {"a stream says it is done without release", "finished", At::store, What::relax},
+                   {"a stream waits without acquire", "finished", At::load, What::relax}}});
+  all->push_back({"devices.leader_captured",
+                  "the same, captured: words are set and cleared",
+                  new Leader(2, 2, true),
+                  true,
+                  {{"a stream says it is ready without release", "ready", At::store, What::relax},
                    {"a stream says it is done without release", "done", At::store, What::relax},
                    {"a stream waits without acquire", "done", At::load, What::relax}}});
+  all->push_back({"devices.leader_round",
+                  "the same, not captured, where numbers begin again at 0",
+                  new Leader(2, 2, false, 0xfffffffe),
+                  true,
+                  {{"a stream says it is done without release", "finished", At::store, What::relax}}});
   all->push_back(
       {"devices.records",
        "operations of a rank that is 64 ahead: it waits until its records have been read (announce, led)",
@@ -263,7 +296,7 @@ void add_devices(std::vector<Protocol>* all) {
         {"records are used one operation early", "led", At::load, What::add, 1}}});
   all->push_back({"devices.leader_three",
                   "the same of three ranks",
-                  new Leader(3, 2),
+                  new Leader(3, 2, false),
                   false,
                   {{"ranks are counted in without order", "device words", At::change, What::relax}}});
 }

@@ -61,7 +61,7 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment
   words->pin_ = std::move(segment);
   return std::shared_ptr<GpuWords>(words);
 }
-void GpuWords::set_all(std::uint32_t) const {}
+void GpuWords::set_all(std::uint32_t, std::uint32_t) const {}
 
 }  // namespace ouro::rt
 
