@@ -1,6 +1,6 @@
 // Runs the optimiser kernels and surveys as nvcc made them, beside their host halves, and plants faults in
 // them. Used by tools/gate ptx.
-#include "tests/kernels/gpu_optim.h"
+#include "tests/kernels/gpu_optim_world.h"
 #include "tests/ptx/kernels.h"
 
 namespace ptx {
@@ -10,77 +10,28 @@ using namespace ouro;
 using namespace ouro::gpu;
 using kernels::optim::all_calls;
 
-struct Case {
-  Call call;
-  kernels::optim::Layout layout;
-  Form form = Form::plain;
-  std::size_t ranks = 1;
-  std::vector<std::size_t> counts;  ///< one: a flat run; more: a list
-  std::size_t shift = 0;
-  bool skip = false;
-  bool odd = true;         ///< infinities and the like among the values
-  bool in_memory = false;  ///< scales, weights and the matrix are read from device memory
-};
-
-/// All that one launch reads and writes.
-struct World {
-  std::vector<Arrays> arrays;  // of each tensor, ranks side by side
-  Control control;
-  std::uint32_t skip;
-  double matrix[UpdateArgs::kMaxRanks * UpdateArgs::kMaxRanks] = {};
-  arith::GradientScale scale[UpdateArgs::kMaxRanks];
-  arith::MixWeights weights = {.keep = 0.3, .take = 0.7, .send = 0.35};
-  Metadata metadata;
-  UpdateArgs args;
-
-  World(const Case& c, std::uint64_t seed) : skip(c.skip) {
-    args = args_of(c.call, c.layout, control);
-    args.form = c.form;
-    args.ranks = static_cast<int>(c.ranks);
-    args.skip = &skip;
-    for (std::size_t r = 0; r < c.ranks; ++r) {
-      args.scale[r] = scale[r] = {.inverse = 1.0 / static_cast<double>(r + 1), .clip = 0.9};
-      for (std::size_t s = 0; s < c.ranks; ++s)
-        args.matrix[r][s] = matrix[r * c.ranks + s] =
-            (1 + static_cast<double>((3 * r + s) % 5)) / (3.0 * static_cast<double>(c.ranks));
-    }
-    args.weights = weights;
-    if (c.in_memory) args.scale_at = scale, args.weights_at = &weights, args.matrix_at = matrix;
-    for (std::size_t t = 0; t < c.counts.size(); ++t)
-      for (std::size_t r = 0; r < c.ranks; ++r)
-        arrays.emplace_back(c.layout, c.counts[t], (t + r) % 2 == 0 ? c.shift : 0, seed + 10 * t + r, c.odd);
-    std::vector<Tensor> records;
-    for (Arrays& a : arrays) records.push_back(tensor_of(a));
-    if (c.counts.size() == 1)
-      std::copy(records.begin(), records.end(), args.one);
-    else
-      args.list = metadata.lay_out(args, records);
+void name_memory(UpdateWorld& w, Memory& m) {
+  m.add(&w.control, sizeof w.control, Space::global, "control");
+  m.add(&w.skip, sizeof w.skip, Space::global, "the skip word");
+  m.add(w.matrix, sizeof w.matrix, Space::global, "the matrix");
+  m.add(w.scale, sizeof w.scale, Space::global, "scales");
+  m.add(&w.weights, sizeof w.weights, Space::global, "weights");
+  if (w.args.list.tensors != nullptr) {
+    const auto* const end = w.args.list.blocks + w.args.list.block_count;
+    m.add(const_cast<Tensor*>(w.args.list.tensors),
+          static_cast<std::size_t>(reinterpret_cast<const std::byte*>(end) -
+                                   reinterpret_cast<const std::byte*>(w.args.list.tensors)),
+          Space::global, "a list");
   }
-  World(const World&) = delete;
-
-  void name_memory(Memory& m) {
-    m.add(&control, sizeof control, Space::global, "control");
-    m.add(&skip, sizeof skip, Space::global, "the skip word");
-    m.add(matrix, sizeof matrix, Space::global, "the matrix");
-    m.add(scale, sizeof scale, Space::global, "scales");
-    m.add(&weights, sizeof weights, Space::global, "weights");
-    if (args.list.tensors != nullptr) {
-      const auto* const end = args.list.blocks + args.list.block_count;
-      m.add(const_cast<Tensor*>(args.list.tensors),
-            static_cast<std::size_t>(reinterpret_cast<const std::byte*>(end) -
-                                     reinterpret_cast<const std::byte*>(args.list.tensors)),
-            Space::global, "a list");
-    }
-    for (Arrays& a : arrays)
-      for (Bytes* b : {&a.value, &a.gradient, &a.master, &a.state[0], &a.state[1], &a.state[2], &a.neighbours,
-                       &a.message})
-        m.add(b->data(), b->size(), Space::global, "an array");
-  }
-};
+  for (Arrays& a : w.arrays)
+    for (Bytes* b :
+         {&a.value, &a.gradient, &a.master, &a.state[0], &a.state[1], &a.state[2], &a.neighbours, &a.message})
+      m.add(b->data(), b->size(), Space::global, "an array");
+}
 
 /// What was wrong, or nothing.
-std::optional<std::string> run_update(Module& module, const Case& c, std::uint64_t seed) {
-  World wanted(c, seed), got(c, seed);
+std::optional<std::string> run_update(Module& module, const UpdateCase& c, std::uint64_t seed) {
+  UpdateWorld wanted(c, seed), got(c, seed);
   const Result<gpu::Launch> launch = update(got.args, 3);
   if (!launch.ok()) return launch.status().message();
   run(*launch, &wanted.args);
@@ -88,26 +39,13 @@ std::optional<std::string> run_update(Module& module, const Case& c, std::uint64
   if (f == nullptr) return std::string("no entry for ") + launch->kernel->name;
   try {
     run_streams(seed, {{0, {{f, launch->shape.blocks, launch->shape.threads, bytes_of(got.args), false}}}},
-                [&](Memory& m) { got.name_memory(m); });
+                [&](Memory& m) { name_memory(got, m); });
   } catch (const Violation& v) {
     return v.what();
   }
-  for (std::size_t i = 0; i < got.arrays.size(); ++i)
-    if (!(wanted.arrays[i] == got.arrays[i]))
-      return std::string("wrong bits of ") + launch->kernel->name + " in tensor " + std::to_string(i);
-  const Control &a = wanted.control, &b = got.control;
-  if (a.step != b.step || a.nonfinite != b.nonfinite || b.pending != 0 || b.ended != 0)
-    return "another control word";
+  if (const auto wrong = got.differs(wanted)) return *wrong + " of " + launch->kernel->name;
   return std::nullopt;
 }
-std::string text_of(const Case& c) {
-  std::string text = std::string(c.call.name) + ", " + kernels::optim::label(c.layout) + ", form " +
-                     std::to_string(static_cast<int>(c.form)) + ", ranks " + std::to_string(c.ranks) +
-                     (c.skip ? ", skipped" : "") + ", counts";
-  for (const std::size_t n : c.counts) text += " " + std::to_string(n);
-  return text;
-}
-
 #define OURO_NEEDS_PTX(text)            \
   std::string text = read_ptx("optim"); \
   if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with optim.ptx"
@@ -122,14 +60,14 @@ TEST(PtxUpdates, Runs) {
       for (Form form : {Form::plain, Form::exchange, Form::leader})
         for (std::size_t count : {std::size_t{1}, std::size_t{517}}) {
           ++turn;
-          const Case c{.call = call,
-                       .layout = layout,
-                       .form = form,
-                       .ranks = form == Form::leader ? 1 + turn % 8 : 1,
-                       .counts = {count},
-                       .shift = count == 1 ? std::size_t{8} : 0,
-                       .skip = turn % 17 == 0,
-                       .in_memory = turn % 2 == 0};
+          const UpdateCase c{.call = call,
+                             .layout = layout,
+                             .form = form,
+                             .ranks = form == Form::leader ? 1 + turn % 8 : 1,
+                             .counts = {count},
+                             .shift = count == 1 ? std::size_t{8} : 0,
+                             .skip = turn % 17 == 0,
+                             .in_memory = turn % 2 == 0};
           const auto wrong = run_update(module, c, seed);
           ASSERT_FALSE(wrong) << text_of(c) << ": " << *wrong;
         }
@@ -150,13 +88,13 @@ TEST(PtxUpdates, Lists) {
       for (std::size_t ranks : {0, 1, 3, 6}) {  // 0: an exchange
         const Call& call = of[static_cast<std::size_t>(++turn) % of.size()];
         const Form form = ranks == 0 ? Form::exchange : ranks == 1 ? Form::plain : Form::leader;
-        const Case c{.call = call,
-                     .layout = layout,
-                     .form = form,
-                     .ranks = std::max<std::size_t>(ranks, 1),
-                     .counts = {33, 0, ranks > 3 ? std::size_t{1300} : std::size_t{2500}, 1, 260},
-                     .shift = 8,
-                     .in_memory = turn % 2 == 0};
+        const UpdateCase c{.call = call,
+                           .layout = layout,
+                           .form = form,
+                           .ranks = std::max<std::size_t>(ranks, 1),
+                           .counts = {33, 0, ranks > 3 ? std::size_t{1300} : std::size_t{2500}, 1, 260},
+                           .shift = 8,
+                           .in_memory = turn % 2 == 0};
         const auto wrong = run_update(module, c, seed + turn);
         ASSERT_FALSE(wrong) << text_of(c) << ": " << *wrong;
       }
@@ -167,8 +105,9 @@ TEST(PtxUpdates, Lists) {
 
 std::optional<std::string> run_survey(Module& module, DType t, const std::vector<std::size_t>& counts,
                                       std::uint64_t seed) {
-  const Case c{.call = all_calls()[8], .layout = {t, false}, .counts = counts, .odd = counts[0] % 4 == 1};
-  World w(c, seed);
+  const UpdateCase c{
+      .call = all_calls()[8], .layout = {t, false}, .counts = counts, .odd = counts[0] % 4 == 1};
+  UpdateWorld w(c, seed);
   SurveyState states[2];
   arith::GradientScale scales[2] = {{.inverse = 0.3}, {.inverse = 0.3}};
   SurveyArgs args[2];
@@ -185,7 +124,7 @@ std::optional<std::string> run_survey(Module& module, DType t, const std::vector
   try {
     run_streams(seed, {{0, {{f, launch->shape.blocks, launch->shape.threads, bytes_of(args[1]), false}}}},
                 [&](Memory& m) {
-                  w.name_memory(m);
+                  name_memory(w, m);
                   m.add(&states[1], sizeof states[1], Space::global, "the survey's state");
                   m.add(&scales[1], sizeof scales[1], Space::global, "the survey's scale");
                 });
@@ -214,10 +153,10 @@ TEST(PtxUpdates, PlantedFaultsAreFound) {
   OURO_NEEDS_PTX(text);
   struct Planted {
     Fault fault;
-    Case c;
+    UpdateCase c;
   };
   const auto calls = all_calls();
-  const Case adam{.call = calls[8], .layout = kLayouts[1], .counts = {33, 2500, 260}, .odd = false},
+  const UpdateCase adam{.call = calls[8], .layout = kLayouts[1], .counts = {33, 2500, 260}, .odd = false},
       leader{.call = calls[10],
              .layout = kLayouts[3],
              .form = Form::leader,

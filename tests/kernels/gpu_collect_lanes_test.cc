@@ -1,0 +1,96 @@
+// The bodies of the fused and hop kernels with many lanes, in shuffled order, on the cases of one lane: what
+// a lane takes for its own, and what it reads after others have written.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kernels/gpu/collect_body.h"
+#include "tests/kernels/gpu_hop_cases.h"
+#include "tests/kernels/lanes.h"
+
+namespace ouro::gpu {
+namespace {
+
+using Body = void (*)(const void* args, const LaneBlock&);
+template <class Args, void (*kBody)(const Args&, const LaneBlock&)>
+void entry(const void* args, const LaneBlock& at) {
+  kBody(*static_cast<const Args*>(args), at);
+}
+/// By name, each kernel of collect_kernels().
+const std::map<std::string, Body>& bodies() {
+  static const std::map<std::string, Body> all = [] {
+    std::map<std::string, Body> m = {{"fused_move", entry<FusedArgs, collect::fused_move<LaneBlock>>},
+                                     {"fused_generic", entry<FusedArgs, collect::fused_generic<LaneBlock>>},
+                                     {"hop_move", entry<HopArgs, collect::hop_move<LaneBlock>>},
+                                     {"hop_generic", entry<HopArgs, collect::hop_generic<LaneBlock>>}};
+#define OURO_X(t, op)                                                                    \
+  {                                                                                      \
+    using R = arith::ReductionFor<DType::t, OpKind::op>;                                 \
+    m["fused_" #t "_" #op "_2"] = entry<FusedArgs, collect::fused_hot<R, 2, LaneBlock>>; \
+    m["fused_" #t "_" #op "_4"] = entry<FusedArgs, collect::fused_hot<R, 4, LaneBlock>>; \
+    m["fused_" #t "_" #op "_8"] = entry<FusedArgs, collect::fused_hot<R, 8, LaneBlock>>; \
+    m["fused_" #t "_" #op "_n"] = entry<FusedArgs, collect::fused_hot<R, 0, LaneBlock>>; \
+    m["hop_" #t "_" #op] = entry<HopArgs, collect::hop_hot<R, LaneBlock>>;               \
+  }
+    OURO_HOT_REDUCTIONS(OURO_X)
+#undef OURO_X
+    return m;
+  }();
+  return all;
+}
+
+class LaneRunner : public Runner {
+ public:
+  LaneRunner() : memory_(static_cast<std::byte*>(std::aligned_alloc(64, kImageBytes))) {}
+  std::byte* base() override { return memory_.get(); }
+  void run(const Kernel& kernel, Shape shape, const void* args, Bytes& image) override {
+    const Body body = bodies().at(kernel.name);
+    std::memcpy(base(), image.data(), image.size());
+    const int threads = kLanes[turn_++ % std::size(kLanes)];
+    std::vector<int> blocks(static_cast<std::size_t>(shape.blocks));
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::shuffle(blocks.begin(), blocks.end(), random_);
+    for (const int b : blocks)
+      run_lanes(threads, b, shape.blocks, random_, [&](const LaneBlock& at) { body(args, at); });
+    std::memcpy(image.data(), base(), image.size());
+  }
+  int multiprocessors() const override { return 2; }
+  std::vector<std::size_t> sizes() const override { return {7, 261}; }
+
+ private:
+  static constexpr int kLanes[] = {2, 7, 32, 5, 64, 3, 17};
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::mt19937_64 random_{7};
+  std::size_t turn_ = 0;
+};
+
+class GpuCollectLanes : public testing::Test {
+ protected:
+  LaneRunner runner;
+};
+
+TEST_F(GpuCollectLanes, AllReduce) { every_reduction(runner, Collective::all_reduce); }
+TEST_F(GpuCollectLanes, ReduceScatter) { every_reduction(runner, Collective::reduce_scatter); }
+TEST_F(GpuCollectLanes, Broadcast) { every_movement(runner, Collective::broadcast); }
+TEST_F(GpuCollectLanes, AllGather) { every_movement(runner, Collective::all_gather); }
+TEST_F(GpuCollectLanes, AllToAll) { every_movement(runner, Collective::all_to_all); }
+TEST_F(GpuCollectLanes, UnevenReduceScatter) { every_uneven(runner, Collective::reduce_scatter); }
+TEST_F(GpuCollectLanes, UnevenAllToAll) { every_uneven_pair(runner); }
+TEST_F(GpuCollectLanes, ManyRanksAndMissingOutputs) { many_ranks(runner); }
+TEST_F(GpuCollectLanes, LargeCounts) { large_counts(runner, 20011); }
+TEST_F(GpuCollectLanes, Hops) { every_hop(runner); }
+
+/// No kernel is without lanes.
+TEST_F(GpuCollectLanes, EveryKernelHasABody) {
+  for (const Kernel* k : collect_kernels()) EXPECT_TRUE(bodies().contains(k->name)) << k->name;
+  EXPECT_EQ(bodies().size(), collect_kernels().size());
+}
+
+}  // namespace
+}  // namespace ouro::gpu
