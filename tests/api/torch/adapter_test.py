@@ -41,4 +41,13 @@ ouro.torch.stand_in("glo")"""
     done = build(program="import torch; torch.__version__ = '2.4.1'; from ouro.torch import build; build.adapter()")
     assert done.returncode == 1 and "PyTorch 2.4.1 is too old; 2.9 or newer" in done.stderr, done.stderr
     assert not [f for f in os.listdir(empty) if f.endswith(".so")]
+    # Nobody says who the ranks are; a rank that never comes.
+    done = build(program=f"""import ouro.torch, datetime, torch.distributed as dist
+for options in ({{}}, dict(init_method="file://{empty}/store", rank=0, world_size=3, timeout=datetime.timedelta(seconds=1))):
+    try:
+        dist.init_process_group("ouro", **options)
+    except Exception as e:
+        print(type(e).__name__, e)""", **{name: "" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")})
+    assert "environment variable RANK expected" in done.stdout, done
+    assert "the ranks do not come together: ranks [1, 2] of 3 have not come" in done.stdout, done
 print("what is missing is named")

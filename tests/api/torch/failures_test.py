@@ -19,6 +19,8 @@ PARTS = {  # part: exit codes, what all ranks that live say
     "no memory": ([0, 0], r"DistBackendError: ouro: revoked: .*(allocate|memory)"),
     "detail": ([0, 0], r"Detected mismatch between collectives"),
     "monitored": ([0, 0], r"Rank 1 failed to pass monitoredBarrier in 1000 ms"),
+    "fork": ([0, 0], r"children ended with \[0, 0, 0\], and the group goes on"),
+    "in a child": ([0, 0], r"the child: DistBackendError: ouro: forked: "),
     "forgotten": ([0, 0], r"left to the end"),
 }
 ALONE = ["detail", "forgotten", "killed"]  # the others share their processes, with a group for each
@@ -66,6 +68,16 @@ def together():
     """Not before both are here, without the group."""
     store.set(f"here {rank}", "1")
     store.get(f"here {1 - rank}")
+
+
+def wait_for(child):
+    """Its exit code; that of a killed one after 10 s."""
+    for _ in range(100):
+        if (ended := os.waitpid(child, os.WNOHANG))[0]:
+            return os.waitstatus_to_exitcode(ended[1])
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def do(part):
@@ -160,6 +172,35 @@ def do(part):
             fails(lambda: dist.broadcast(too_large, 0))
         else:
             fails(lambda: dist.broadcast(x, 0))
+    elif part == "fork":  # with a thread of a stream, and one that waits for a message
+        work, waiting = dist.all_reduce(x, async_op=True), dist.irecv(y := torch.ones(3), 1 - rank, tag=5)
+        work.wait()
+        loader = torch.utils.data.DataLoader(list(range(8)), num_workers=2, multiprocessing_context="fork")
+        assert [int(i) for i in loader] == list(range(8))
+        children = []
+        for end in (os._exit, sys.exit, lambda code: None):
+            child = os.fork()
+            if child == 0:
+                dist.is_initialized()
+                end(0)
+                sys.exit(0)
+            children.append(wait_for(child))
+        dist.send(torch.full((3,), 7.0), 1 - rank, tag=5)
+        waiting.wait()
+        dist.all_reduce(x)
+        assert (y == 7).all() and (x == 8).all()
+        print(f"children ended with {children}, and the group goes on", flush=True)
+    elif part == "in a child":
+        child = os.fork()
+        if child == 0:
+            try:
+                dist.all_reduce(x)
+            except dist.DistBackendError as e:
+                print(f"the child: DistBackendError: {e}", flush=True)
+                os._exit(0)
+            os._exit(1)
+        assert wait_for(child) == 0
+        dist.all_reduce(x)
     elif part == "detail":
         assert type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__ == "_ProcessGroupWrapper"
         fails(lambda: dist.all_reduce(x) if rank else dist.broadcast(x, 0), RuntimeError)

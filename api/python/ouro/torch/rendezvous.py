@@ -50,17 +50,30 @@ def _keep_port(store):
     return kept, f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
 
 
+def _get(store, key, size):
+    """What the store has under a key, when it is there; in time, or an error that names the ranks that are missing."""
+    try:
+        return store.get(key)
+    except Exception as e:
+        try:
+            missing = [r for r in range(size) if not store.check([f"ouro/host/{r}"])]
+        except Exception:  # noqa: BLE001
+            raise e from None  # the store itself is gone
+        late = f"ranks {missing} of {size} have not come" if missing else "rank 0 has not said where to meet"
+        raise RuntimeError(f"ouro.torch: the ranks do not come together: {late} ({e})") from e
+
+
 def _meet(adapter, store, rank, size):
     """What all ranks must know: the id, the hosts of the ranks, where the hosts meet; and what to keep until they have."""
     store.set(f"ouro/host/{rank}", _host())
     kept = None
     if rank == 0:
-        hosts = [store.get(f"ouro/host/{r}").decode() for r in range(size)]
+        hosts = [_get(store, f"ouro/host/{r}", size).decode() for r in range(size)]
         place = ""
         if len(set(hosts)) > 1 and not os.environ.get("OURO_RENDEZVOUS"):
             kept, place = _keep_port(store)
         store.set("ouro/meeting", json.dumps({"id": adapter.new_id().hex(), "hosts": hosts, "place": place}))
-    return json.loads(store.get("ouro/meeting")), kept
+    return json.loads(_get(store, "ouro/meeting", size)), kept
 
 
 def create(options, backend_options, name):
