@@ -87,6 +87,7 @@ Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
         "OURO_SILENT_WARN={} and OURO_SILENT_FAIL={}: a rank would be given up before it is named; "
         "expected a warning before the failure",
         **warn, **fail));
+  spec->silent_fail = seconds(**fail);
   // Said on one host, too, where nothing would use it: what is forced is there, or joining fails.
   OURO_TRY(rt::fabric_usable(**fabric == "tcp" ? "tcp" : "ucx", **security == "tls"));
   if (!o.world_size || o.local_size.value_or(*o.world_size) >= *o.world_size)

@@ -50,7 +50,8 @@ struct ContextSpec {
   int gpu = -1;  ///< this rank's device, or none
   std::string gpu_path = "auto";
   std::chrono::milliseconds deadline{600'000};
-  bool deadline_chosen = false;  ///< by the user, not this default
+  bool deadline_chosen = false;                 ///< by the user, not this default
+  std::chrono::milliseconds silent_fail{5000};  ///< on this host; between hosts: NetworkOptions
   Numerics numerics = Numerics::fast;
   std::uint32_t slot_bytes = 128 << 10;  ///< of a link
   std::size_t page_bytes = 0;            ///< of a staging buffer; 0: by the number of ranks

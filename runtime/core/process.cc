@@ -12,13 +12,20 @@
 
 namespace ouro {
 namespace {
+
 constexpr int kStatStart = 22;  // field of /proc/PID/stat: ticks from the boot of the system to the start
+
+/// /proc/PID/stat behind the name, which may hold anything: from field 3 on.
+std::istringstream stat_of(const std::string& pid) {
+  std::string stat;
+  std::getline(std::ifstream("/proc/" + pid + "/stat"), stat);
+  return std::istringstream(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
+}
+
 }  // namespace
 
 std::uint64_t process_start() {
-  std::string stat;
-  std::getline(std::ifstream("/proc/self/stat"), stat);
-  std::istringstream after_name(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
+  std::istringstream after_name = stat_of("self");
   std::string field;
   for (int i = 3; i < kStatStart; ++i) after_name >> field;
   std::uint64_t ticks = 0;
@@ -27,6 +34,18 @@ std::uint64_t process_start() {
 }
 
 Fd self_pidfd() { return Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))); }
+
+bool is_stopped(const Fd& pidfd) {
+  if (!pidfd) return false;
+  std::ifstream info("/proc/self/fdinfo/" + std::to_string(pidfd.get()));
+  std::string word, pid, state;
+  while (info >> word)
+    if (word == "Pid:") info >> pid;
+  if (pid.empty() || pid[0] == '-' || pid == "0")
+    return false;  // it has ended, or lives in another namespace
+  stat_of(pid) >> state;
+  return state == "T";
+}
 
 std::string own_host_id() {
   std::string boot;

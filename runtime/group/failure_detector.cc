@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/core/log.h"
+#include "runtime/core/process.h"
 #include "runtime/group/mismatch.h"
 
 namespace ouro::rt {
@@ -18,6 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kExplainMismatch = 500ms;
+constexpr auto kLookAtProcesses = 250ms, kStalled = 750ms;
 
 double in_seconds(std::chrono::milliseconds t) { return std::chrono::duration<double>(t).count(); }
 
@@ -180,6 +182,7 @@ Status FailureDetector::look(InFlight& op) {
                   &op, true);
   }
   OURO_TRY(look_at_awaited(op));
+  OURO_TRY(look_at_stopped(op));
   const Collective collective = op.plan->op.collective;
   const double elapsed = op.elapsed();
   if (!op.late_said && !absent.empty() && elapsed >= in_seconds(settings_.late_after)) {
@@ -218,6 +221,33 @@ Status FailureDetector::look_at_awaited(InFlight& op) {
                                      : "it left before it took what this operation has for it",
                .rank = awaited.peer,
                .detector = "control page"},
+              &op, true);
+}
+
+/// The system answers for a process that stands still, so nothing else shows it on its own host.
+Status FailureDetector::look_at_stopped(InFlight& op) {
+  InFlight::Stopped& stopped = op.stopped;
+  const auto now = Clock::now(), before = stopped.looked;
+  if (now - before < kLookAtProcesses) return {};
+  stopped.looked = now;
+  // After a stop of this process nobody else has stood still for long; nor where operations end.
+  if (now - before > kStalled || stopped.seq != op.seq) stopped.rank = -1;
+  stopped.seq = op.seq;
+  int found = -1;
+  for (int r = 0; r < members_.size() && found < 0; ++r)
+    if (r != members_.rank() && members_.is_here(r) && !members_.is_dead(r) &&
+        is_stopped(members_.peer(r).pidfd))
+      found = r;
+  if (found < 0 || found != stopped.rank) {
+    stopped.rank = found, stopped.since = now;
+    return {};
+  }
+  if (now - stopped.since < settings_.silent_fail) return {};
+  return fail({.reason = Reason::peer_unresponsive,
+               .text = fmt::format("its process has stood still (state T) for {:.1f} s",
+                                   std::chrono::duration<double>(now - stopped.since).count()),
+               .rank = found,
+               .detector = "/proc"},
               &op, true);
 }
 

@@ -28,6 +28,7 @@ class FailureDetector final : public MemberObserver {
     std::uint64_t generation = 0;
     std::chrono::milliseconds deadline{0}, late_after{0};
     std::chrono::milliseconds under_way{kCauseFirst};  ///< what a rank sent that has left may take so long
+    std::chrono::milliseconds silent_fail{5000};       ///< a process of this host may stand still so long
     bool one_host = true;
   };
   FailureDetector(Context& context, MemberRecords& members, Settings settings)
@@ -71,6 +72,8 @@ class FailureDetector final : public MemberObserver {
   Status resolve(const Failure& suspected, const InFlight&);
   /// The error if the one rank that is waited for has left.
   Status look_at_awaited(InFlight&);
+  /// The error if a process of this host has stood still for too long.
+  Status look_at_stopped(InFlight&);
   /// The error if what the members entered as this operation differs.
   Status look_for_mismatch(const InFlight&);
   void complete(Failure*, const InFlight*);

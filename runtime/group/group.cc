@@ -76,6 +76,7 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, std::ve
                  .late_after = context_->spec().join.late_after,
                  .under_way = members_.one_host() ? FailureDetector::kCauseFirst
                                                   : context_->network()->options().silent_fail,
+                 .silent_fail = context_->spec().silent_fail,
                  .one_host = members_.one_host()}),
       waiter_(detector_, context_->cores()),
       sequencer_(detector_, waiter_, record, context_->faults()),
@@ -312,7 +313,12 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
                          nullptr, true);
   await_rest();
   if (Faults* const faults = context_->faults()) OURO_TRY(faults->strike(Fault::At::shrink));
-  Survivors survivors(*context_, records_, spec_.name, spec_.generation, spec_.deadline);
+  Survivors survivors(*context_, records_,
+                      {.group = spec_.name,
+                       .generation = spec_.generation,
+                       .deadline = spec_.deadline,
+                       .patience = context_->spec().silent_fail,
+                       .why = status()});
   OURO_ASSIGN(const Verdict verdict, survivors.agree(one_host()));
   std::vector<int> members;
   ShrinkOutcome result{{}, verdict.resume};

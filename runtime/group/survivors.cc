@@ -48,11 +48,21 @@ Result<Verdict> Survivors::agree(bool one_host) {
   return verdict;
 }
 
+/// A rank that was late until the deadline, or that stood still for as long as a rank may be silent. It is
+/// told when it comes, by the decision.
+bool Survivors::left_behind(int r, const GroupRecord* record) {
+  if (r == members_.rank() || settings_.why.ok()) return false;
+  const Failure& f = *settings_.why.failure();
+  if (f.reason == Reason::peer_unresponsive) return f.rank == r && members_.is_here(r);
+  if (f.reason != Reason::deadline || f.seq == 0 || (record && record->entered.get() >= f.seq)) return false;
+  return Clock::now() - start_ >= std::min(settings_.patience, settings_.deadline);
+}
+
 Status Survivors::timed_out(const std::vector<int>& waiting, const char* for_what) const {
   return Status(Failure{.reason = Reason::deadline,
                         .text = fmt::format("ranks {{{}}} have not {}", fmt::join(waiting, ","), for_what),
-                        .group = group_,
-                        .generation = generation_,
+                        .group = settings_.group,
+                        .generation = settings_.generation,
                         .op = "shrink"});
 }
 
@@ -60,7 +70,7 @@ Status Survivors::timed_out(const std::vector<int>& waiting, const char* for_wha
 /// writes the dead set with one release store. Who takes over after its death first adopts a decision that it
 /// may have left behind. All deaths on a node are proven (pidfd), so no quorum is asked for.
 Result<Verdict> Survivors::agree_here() {
-  const auto end = deadline_after(deadline_);
+  const auto end = deadline_after(settings_.deadline);
   std::vector<int> waiting;
   for (;; std::this_thread::sleep_for(kLookAgain)) {
     if (fenced()) return gone_on();
@@ -74,7 +84,12 @@ Result<Verdict> Survivors::agree_here() {
       if (record && record->decided.get()) return verdict_of(*record);
       if (gone[static_cast<std::size_t>(r)]) continue;
       if (lowest < 0) lowest = r;
-      if (!record || shrinking_of(*record) != Shrinking::called) waiting.push_back(r);
+      if (record && shrinking_of(*record) == Shrinking::called) continue;
+      // Only who decides may leave somebody behind, and never the lowest, who alone decides when it comes.
+      if (r != lowest && left_behind(r, record))
+        gone[static_cast<std::size_t>(r)] = true;
+      else
+        waiting.push_back(r);
     }
     if (lowest == members_.rank() && waiting.empty()) {
       Verdict v{{}, ~std::uint64_t{0}};
@@ -121,7 +136,7 @@ void Survivors::look_at(int r, Agreement::Member* m) {
   else if (ended && last_vote_seen)
     m->standing = here ? Standing::dead : Standing::out;
   else
-    m->standing = ended || lost ? Standing::lost : Standing::live;
+    m->standing = ended || lost || (!m->called && left_behind(r, record)) ? Standing::lost : Standing::live;
 }
 
 Result<Verdict> Survivors::agree_between_hosts() {
@@ -135,7 +150,7 @@ Result<Verdict> Survivors::agree_between_hosts() {
                       read(*ballot, members_.key()).value_or(Vote{}));
   std::vector<Agreement::Member> members(static_cast<std::size_t>(members_.size()));
   Vote told = agreement.vote();
-  const auto end = deadline_after(deadline_);
+  const auto end = deadline_after(settings_.deadline);
   for (;; std::this_thread::sleep_for(kLookAgain)) {
     if (fenced()) return gone_on();
     for (int r = 0; r < members_.size(); ++r) look_at(r, &members[static_cast<std::size_t>(r)]);
@@ -160,8 +175,8 @@ Result<Verdict> Survivors::agree_between_hosts() {
           .text = fmt::format(
               "ranks {{{}}} cannot be reached and are not proven dead; the others are too few to go on",
               fmt::join(outcome.waiting, ",")),
-          .group = group_,
-          .generation = generation_,
+          .group = settings_.group,
+          .generation = settings_.generation,
           .op = "shrink"});
     }
     if (Clock::now() > end) {

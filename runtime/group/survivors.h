@@ -14,14 +14,15 @@ namespace ouro::rt {
 /// one host over pages that all see as they are, between hosts by Agreement.
 class Survivors {
  public:
-  /// `group`, `generation`: for messages.
-  Survivors(Context& context, MemberRecords& members, std::string group, std::uint64_t generation,
-            std::chrono::milliseconds deadline)
-      : context_(context),
-        members_(members),
-        group_(std::move(group)),
-        generation_(generation),
-        deadline_(deadline) {}
+  struct Settings {
+    std::string group;             ///< its name, for messages
+    std::uint64_t generation = 0;  ///< likewise
+    std::chrono::milliseconds deadline{0};
+    std::chrono::milliseconds patience{5000};  ///< with those because of whom the group failed, who live
+    Status why = {};                           ///< the group's error
+  };
+  Survivors(Context& context, MemberRecords& members, Settings settings)
+      : context_(context), members_(members), settings_(std::move(settings)) {}
 
   /// Collective over those who are left; this rank's part of the group is at rest. Errors: fenced (the others
   /// have gone on without this rank), deadline (who has not called, or voted), no-quorum, resource.
@@ -33,12 +34,13 @@ class Survivors {
   void look_at(int r, Agreement::Member*);
   Status timed_out(const std::vector<int>& waiting, const char* for_what) const;
   bool fenced() const;
+  /// Whether rank r lives, is the reason for the group's error, and has been waited for.
+  bool left_behind(int r, const GroupRecord*);
 
   Context& context_;
   MemberRecords& members_;
-  const std::string group_;
-  const std::uint64_t generation_;
-  const std::chrono::milliseconds deadline_;
+  const Settings settings_;
+  const Clock::time_point start_ = Clock::now();
 };
 
 }  // namespace ouro::rt

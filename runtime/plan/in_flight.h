@@ -21,6 +21,12 @@ struct InFlight {
     bool sends = false;
     Clock::time_point left_since = {};  ///< when it was first seen to have left; written by who looks
   } awaited = {};
+  /// A rank of this host whose process stands still, since when, and when that was looked at; -1: none.
+  struct Stopped {
+    int rank = -1;
+    std::uint64_t seq = 0;  ///< of the operation meanwhile
+    Clock::time_point since = {}, looked = {};
+  } stopped = {};
   /// The signatures of all operations of the group, this one included, folded: ranks that disagreed in one in
   /// which neither waited for the other, as two roots do, see it in the next in which they meet.
   std::uint64_t history = 0;

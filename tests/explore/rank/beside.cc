@@ -65,6 +65,10 @@ void GpuWords::set_all(std::uint32_t, std::uint32_t) const {}
 
 }  // namespace ouro::rt
 
+namespace ouro {
+bool is_stopped(const Fd&) { return false; }  // no process is
+}  // namespace ouro
+
 namespace ouro::gpu {
 Gpu& gpu() { std::abort(); }
 }  // namespace ouro::gpu

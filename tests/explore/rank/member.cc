@@ -80,7 +80,7 @@ Member::Member(const Pages& pages, const rt::Members& members)
           "detector", context, records,
           rt::FailureDetector::Settings{
               .group = "explored", .deadline = std::chrono::hours(1), .late_after = std::chrono::hours(1)})),
-      survivors(context, records, "explored", 0, std::chrono::hours(1)),
+      survivors(context, records, {.group = "explored", .deadline = std::chrono::hours(1)}),
       mailbox(context.cores(), records, detector, nullptr, nullptr,
               [rank = members.rank()] { return Result<std::unique_ptr<transport::Links>>(links_of(rank)); }) {
   label(detector.abort_word(), sizeof *detector.abort_word(), "abort");

@@ -135,6 +135,13 @@ class Cell:
     def long_flap(self, job):
         self.unplug(job, SILENT + 1.5)
 
+    def clocks(self, job):
+        """They are apart from the beginning; the ranks say so."""
+        self.since = time.monotonic()
+        said = [r.first("ready")["t"] for r in job.ranks]
+        if max(said) - min(said) < int(self.row.env["FAULTS_CLOCK"]) / 2:
+            raise Unmet(f"the clocks are alike: {said}")
+
     def reset(self, job):
         self.since = time.monotonic()
         for control in (False, True):
@@ -166,6 +173,8 @@ class Cell:
         r = self.row
         if r.shape(self.way) == ():
             raise Missing("not of this transport")
+        if "FAULTS_CLOCK" in r.env and subprocess.run(["unshare", "-T", "true"], capture_output=True).returncode != 0:
+            raise Missing("no namespace for time")
         with lab.Job(r.shape(self.way), [self.phase, r.count, "STOP"], env=self.variables(), program=RANK) as job:
             self.job = job.name
             for v in self.victims:

@@ -60,6 +60,8 @@ class Rank:
 
     def __init__(self, rank, where, command, env):
         self.rank, self.host, self.events, self.log = rank, where, [], []
+        if "FAULTS_CLOCK" in env:  # each host's monotonic clock is ahead by so many seconds more than the one before
+            command = ["unshare", "-T", "--monotonic", str(int(env["FAULTS_CLOCK"]) * (where + 1)), *command]
         self.process = subprocess.Popen(inside(where, *command), env=env, text=True, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.pid = self.process.pid  # `ip` becomes the command
