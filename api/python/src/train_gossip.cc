@@ -55,6 +55,20 @@ class PyGossip {
     const CView view = held_->gradients.back().cview();
     run([&](GossipTrainer& t) { return t.grad_ready(param, view, over); });
   }
+  void grads_ready(const std::vector<int>& params, const nb::sequence& grads, OptionalStream stream) {
+    const Stream over = stream ? stream->stream() : Stream();
+    std::vector<CView> views;
+    for (const nb::handle grad : grads) {
+      held_->gradients.emplace_back(grad, "gradient", false);
+      views.push_back(held_->gradients.back().cview());
+    }
+    if (views.size() != params.size()) throw nb::value_error("grads_ready: as many gradients as parameters");
+    run([&](GossipTrainer& t) -> Status {
+      for (std::size_t k = 0; k < params.size(); ++k)
+        if (Status s = t.grad_ready(params[k], views[k], over); !s.ok()) return s;
+      return {};
+    });
+  }
   void end_backward(OptionalStream stream) {
     const Stream over = stream ? stream->stream() : Stream();
     run([&](GossipTrainer& t) { return t.end_backward(over); });
@@ -161,6 +175,8 @@ void bind_steps(nb::class_<PyGossip>& trainer) {
            "this "
            "step, an array\n"
            "that is read, and held, until end_backward. stream: on which it is computed.")
+      .def("grads_ready", &PyGossip::grads_ready, "params"_a, "grads"_a, nb::kw_only(), "stream"_a = none,
+           "grad_ready for several parameters, in this order.")
       .def("end_backward", &PyGossip::end_backward, nb::kw_only(), "stream"_a = none,
            "Collective. Updates what is left; the parameters are those of the next step.")
       .def(

@@ -45,8 +45,8 @@ class GossipDataParallel(torch.nn.Module):
         self._by_name = dict(named)
         self._optim_fn, self._lr_scheduler_fn = optim_fn, lr_scheduler_fn
         self._optims = {}  # by the names of a bucket's parameters
-        self._in_bucket, self._bound = param_as_bucket_view, not param_as_bucket_view
-        self._accumulating = self._in_backward = False
+        self._in_bucket = param_as_bucket_view
+        self._step, self._buckets = _Step(), []
         # What the trainer calls must not hold this module, which holds the trainer.
         this = weakref.ref(self)
         group, self._job = job.group_of(group)
@@ -73,26 +73,45 @@ class GossipDataParallel(torch.nn.Module):
     def forward(self, *args, **kwargs):
         return self._model(*args, **kwargs)
 
-    @torch.no_grad()
-    def _ready(self, i, param):
-        if self._accumulating:
+    def _ready(self, i):
+        step = self._step
+        if step.accumulating:
             return
-        if not self._in_backward:
-            self._in_backward = True
+        if not step.open:
+            step.open = True
             Variable._execution_engine.queue_callback(self._end_backward)
             self._trainer.begin_step()
-        if param.grad.is_sparse:
-            raise NotImplementedError("ouro.torch.GossipDataParallel: sparse gradients; expected dense ones")
-        grad, last = param.grad, not param.is_contiguous()
-        if not grad.is_contiguous(memory_format=torch.channels_last if last else torch.contiguous_format):
-            grad = param.grad = torch.empty_like(param).copy_(grad)
-        self._trainer.grad_ready(i, grad.permute(0, 2, 3, 1) if last else grad, stream=self._stream(param))
+        step.arrived.append(i)
+        if step.left:
+            step.left[step.bucket_of[i]] -= 1
+            if step.left[step.bucket_of[i]] == 0:
+                self._hand_over()
+
+    @torch.no_grad()
+    def _hand_over(self):
+        """The trainer gets the gradients that have arrived."""
+        arrived, self._step.arrived = self._step.arrived, []
+        grads = []
+        for i in arrived:
+            param = self._params[i]
+            grad, last = param.grad, not param.is_contiguous()
+            if grad.is_sparse:
+                raise NotImplementedError("ouro.torch.GossipDataParallel: sparse gradients; expected dense ones")
+            if not grad.is_contiguous(memory_format=torch.channels_last if last else torch.contiguous_format):
+                grad = param.grad = torch.empty_like(param).copy_(grad)
+            grad = grad.permute(0, 2, 3, 1) if last else grad
+            grads.append(grad.detach() if grad.requires_grad else grad)
+        self._trainer.grads_ready(arrived, grads, stream=self._stream(self._params[0]))
 
     @torch.no_grad()
     def _end_backward(self):
-        self._in_backward = False
+        step = self._step
+        step.open = False
+        if step.arrived:
+            self._hand_over()
         self._trainer.end_backward(stream=self._stream(self._params[0]))
         self._bind()
+        step.left = [len(b) for b in self._buckets]
         for p in self._params:
             p.grad = None
         if self._scaler is not None:
@@ -107,11 +126,13 @@ class GossipDataParallel(torch.nn.Module):
         return ouro.Stream.cuda(torch.cuda.current_stream(tensor.device).cuda_stream, tensor.device.index)
 
     def _bind(self):
-        """Parameters become views of their buckets, once these are there."""
-        if self._bound or not self._trainer.buckets:
+        """Once buckets are there: parameters become views of them."""
+        if self._buckets:
             return
-        self._bound = True
-        for i in (i for bucket in self._trainer.buckets for i in bucket):
+        self._buckets = self._trainer.buckets
+        self._step.bucket_of = {i: k for k, bucket in enumerate(self._buckets) for i in bucket}
+        self._step.left = [len(b) for b in self._buckets]
+        for i in self._step.bucket_of if self._in_bucket else ():
             p, value = self._params[i], torch.from_dlpack(self._trainer.value(i))
             if not p.is_contiguous():
                 n, c, h, w = p.shape
@@ -147,7 +168,7 @@ class GossipDataParallel(torch.nn.Module):
 
     def set_accumulate_grad(self, enable=True):
         """While on, gradients are only summed up. Turn it off before the last micro-batch."""
-        self._accumulating = enable
+        self._step.accumulating = enable
 
     def train(self, mode=True):
         self._model.train(mode)
@@ -195,6 +216,15 @@ class GossipDataParallel(torch.nn.Module):
         self._trainer.close()
 
 
+class _Step:
+    """Where a step stands."""
+
+    def __init__(self):
+        self.accumulating = self.open = False
+        self.arrived = []  # parameters whose gradients the trainer has not got yet
+        self.bucket_of, self.left = {}, []  # by parameter; gradients that each bucket lacks
+
+
 class _Hook:
     def __init__(self, module, i):
         self.module, self.i = module, i
@@ -202,7 +232,7 @@ class _Hook:
     def __call__(self, param):
         module = self.module()
         if module is not None:  # or the model is used without it again
-            module._ready(self.i, param)
+            module._ready(self.i)
 
 
 class _Bucket:
