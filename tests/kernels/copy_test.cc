@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace ouro::kernels {
+bool use_stream_loop(std::string_view set);
+
 namespace {
 
 using Copy = void (*)(void*, const void*, std::size_t);
@@ -41,6 +45,26 @@ TEST_P(Copies, AroundTheBorders) {
     for (const std::size_t to : {0, 1, 32})
       for (const std::size_t from : {0, 5}) check(GetParam(), bytes, to, from);
 }
+
+/// Every loop of the streaming copy, on a processor that has it.
+class StreamLoops : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!use_stream_loop(GetParam())) GTEST_SKIP() << "this processor has no " << GetParam();
+  }
+  void TearDown() override {
+    if (!use_stream_loop("avx512") && !use_stream_loop("avx2")) use_stream_loop("baseline");
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, StreamLoops, testing::Values("baseline", "avx2", "avx512"),
+                         [](const auto& info) { return std::string(info.param); });
+TEST_P(StreamLoops, CopyEveryLengthAndAlignment) {
+  for (std::size_t bytes = 0; bytes < 1200; bytes += bytes < 600 ? 1 : 29)
+    for (const std::size_t to : {0, 1, 32, 63})
+      for (const std::size_t from : {0, 3, 32}) check(copy_stream, bytes, to, from);
+  check(copy_stream, 131'073, 17, 5);
+}
+TEST(StreamLoop, UnknownIsRefused) { EXPECT_FALSE(use_stream_loop("neon9")); }
 
 /// What copy_shared does with each kind in force, at sizes of all classes and around their borders.
 TEST(CopyKinds, EachCopiesTheSame) {
