@@ -102,6 +102,8 @@ std::string calibration_key(const std::string& topology) {
   return fmt::format("processor{}; kernel {} {}; {}", processor, system.release, system.machine, topology);
 }
 
+bool is_native(const std::string& key) { return key.starts_with("processor AuthenticAMD 26 "); }
+
 std::string calibration_cache_directory() {
   const char* cache = ::secure_getenv("XDG_CACHE_HOME");
   if (cache && *cache == '/') return std::string(cache) + "/ouro";

@@ -9,6 +9,8 @@ namespace ouro::rt {
 
 /// What the figures are of: processor, stepping, microcode, kernel, and `topology`, in the caller's words.
 std::string calibration_key(const std::string& topology);
+/// Whether that key is of a processor such as the built-in table of algorithms was measured on: AMD Zen 5.
+bool is_native(const std::string& key);
 
 /// $XDG_CACHE_HOME/ouro, else $HOME/.cache/ouro; "": there is neither, and nothing is kept.
 std::string calibration_cache_directory();

@@ -105,7 +105,7 @@ bool Calibration::complete() const {
 }
 
 std::uint64_t Calibration::digest() const {
-  std::uint64_t h = context_switch;
+  std::uint64_t h = context_switch | std::uint64_t{native} << 32;
   for (std::uint32_t i = 0; i < pairs; ++i) {
     PairCosts p = pair[i];
     p.cpus[0] = p.cpus[1] = 0;  // which two of those that are alike were measured is of no account
@@ -118,6 +118,7 @@ std::uint64_t Calibration::digest() const {
 
 Calibration without_absurd(const Calibration& measured) {
   Calibration out{};
+  out.native = measured.native == 1 ? 1 : 0;
   if (sane_switch(measured.context_switch)) out.context_switch = measured.context_switch;
   for (std::uint32_t i = 0; i < std::min<std::uint32_t>(measured.pairs, kDistances); ++i) {
     if (!sane_handoff(measured.pair[i].handoff)) continue;
@@ -151,6 +152,7 @@ std::string to_json(const Calibration& c, const std::string& key) {
     json["pairs"].push_back(std::move(pair));
   }
   if (c.context_switch) json["context_switch_ns"] = c.context_switch;
+  if (c.native) json["native"] = true;
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -171,6 +173,10 @@ Result<Calibration> parse_calibration(const std::string& text, std::string* key)
   }
   if (!read_figure(json, "context_switch_ns", &c.context_switch))
     return invalid("context_switch_ns is not a number of nanoseconds");
+  if (const auto native = json.find("native"); native != json.end()) {
+    if (!native->is_boolean()) return invalid("native is not true or false");
+    c.native = native->get<bool>() ? 1 : 0;
+  }
   return without_absurd(c);
 }
 

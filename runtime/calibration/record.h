@@ -42,6 +42,7 @@ struct Calibration {
   std::uint32_t pairs;  ///< how many of `pair` there are, nearest first
   PairCosts pair[kDistances];
   std::uint32_t context_switch;  ///< of two threads of one core by sched_yield, in nanoseconds; 0: not known
+  std::uint32_t native;  ///< 1: of a processor such as the built-in table of algorithms was measured on
   bool known() const { return pairs != 0; }
   /// Every pair has every copy. Pulls and context switches may be missing: systems forbid them.
   bool complete() const;
@@ -57,8 +58,8 @@ struct Calibration {
 Calibration without_absurd(const Calibration&);
 
 /// {"ouro_calibration": 1, "key", "pairs": [{"distance", "cpus": [a, b], "handoff_ns", "copies": [{"bytes",
-/// "plain": [write, read], "rep", "stream", "prefetch", "pull", "pull_huge"}]}], "context_switch_ns"}, times
-/// in nanoseconds; what is not known is left out. `key`: of which machine and system.
+/// "plain": [write, read], "rep", "stream", "prefetch", "pull", "pull_huge"}]}], "context_switch_ns",
+/// "native"}, times in nanoseconds; what is not known is left out. `key`: of which machine and system.
 std::string to_json(const Calibration&, const std::string& key);
 /// Errors: invalid, with the place, of what is not such a record. `*key`, if given, is filled in.
 Result<Calibration> parse_calibration(const std::string& text, std::string* key = nullptr);

@@ -195,6 +195,8 @@ Result<std::string> Group::explain(const Operation& asked) {
   Choice choice;
   std::string why;
   OURO_TRY(planner_.choose(op, &choice, &why));
+  if (const std::string took = planner_.predicted(context_->calibration(), op, choice); !took.empty())
+    why += "; predicted: " + took;
   return why;
 }
 

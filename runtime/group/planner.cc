@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <cstddef>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "runtime/context/machine.h"
@@ -12,6 +14,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/no_memory.h"
 #include "runtime/exec/host/execution_plan.h"
+#include "runtime/plan/cost.h"
 
 namespace ouro::rt {
 namespace {
@@ -39,9 +42,17 @@ Result<std::unique_ptr<Selector>> Planner::make_selector(const Context& context,
       names += fmt::format("{}{}", i ? ", " : "", flow::name(static_cast<flow::Algorithm>(i)));
     return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm; expected {}", wanted, names));
   }
-  const Rules& rules = context.spec().rules;
-  return std::make_unique<Selector>(rules, static_cast<int>(world_ranks.size()), hosts,
-                                    context.cores().enough_for(world_ranks), stream_bytes(rules), wanted);
+  Rules rules = context.spec().rules;
+  const int size = static_cast<int>(world_ranks.size());
+  const bool enough = context.cores().enough_for(world_ranks);
+  if (hosts == 1 && enough) {  // the record is that of this host, as all of its ranks read it
+    constexpr std::size_t kStagingSlot = 128 << 10;
+    const std::size_t chosen = context.spec().page_bytes;
+    auto rows = rows_by_cost(context.calibration(), size, chosen > 0 ? chosen : kStagingSlot);
+    const auto before = rules.rows.begin() + static_cast<std::ptrdiff_t>(rules.chosen_rows);
+    rules.rows.insert(before, std::make_move_iterator(rows.begin()), std::make_move_iterator(rows.end()));
+  }
+  return std::make_unique<Selector>(rules, size, hosts, enough, stream_bytes(rules), wanted);
 }
 
 Planner::Planner(std::unique_ptr<Selector> selector, const Members& members, const HostResources& host,
@@ -85,6 +96,22 @@ Status Planner::work_out(const Operation& op, Plan* plan) const {
 
 Status Planner::choose(const Operation& op, Choice* choice, std::string* why) const {
   return selector_->select(op, members_.rank(), numerics_of(op) == Numerics::canonical, choice, why);
+}
+
+std::string Planner::predicted(const Calibration& c, const Operation& op, const Choice& choice) const {
+  std::string text;
+  const auto add = [&](flow::Algorithm a) {
+    const auto ns = predicted_ns(c, {.collective = op.collective,
+                                     .algorithm = a,
+                                     .ranks = members_.size(),
+                                     .bytes = unit_bytes(op, members_.rank(), members_.size()),
+                                     .staging_slot = host_.wiring.slot_bytes().staging});
+    if (ns) text += fmt::format("{}{} {:.2f} us", text.empty() ? "" : ", ", flow::name(a), *ns / 1e3);
+  };
+  add(choice.algorithm);
+  if (choice.try_zero_copy) add(flow::Algorithm::zerocopy);
+  if (choice.try_pull) add(flow::Algorithm::pull);
+  return text;
 }
 
 }  // namespace ouro::rt

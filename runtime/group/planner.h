@@ -30,6 +30,8 @@ class Planner {
   Status make(const Operation&, Plan*) const;
   /// What would be selected, and why if that is asked for.
   Status choose(const Operation&, Choice*, std::string* why = nullptr) const;
+  /// What the flows of a choice take by a host's record, in words; "" where the record does not say.
+  std::string predicted(const Calibration&, const Operation&, const Choice&) const;
   /// Whether OURO_ALGO names the algorithm of this collective.
   bool forces(Collective c) const { return selector_->forces(c); }
   Numerics numerics_of(const Operation& op) const {

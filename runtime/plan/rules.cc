@@ -333,12 +333,14 @@ Result<Rules> rules_in_force() {
   if (const std::string name = file->value_or(""); !name.empty()) {
     auto measured = load_rules(name);
     if (!measured.ok()) return measured.status();
+    measured->chosen_rows = measured->rows.size();
     measured->rows.insert(measured->rows.end(), rules.rows.begin(), rules.rows.end());
     rules = std::move(*measured);
   }
   auto given = parse_rules(rows->value_or(""));
   if (!given.ok()) return invalid(fmt::format("OURO_SELECT: {}", given.status().failure()->text));
   rules.rows.insert(rules.rows.begin(), given->begin(), given->end());
+  rules.chosen_rows += given->size();
   if (*stream) rules.stream_bytes = static_cast<std::size_t>(**stream);
   return rules;
 }

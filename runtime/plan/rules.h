@@ -44,6 +44,9 @@ struct Rule {
 
 struct Rules {
   std::vector<Rule> rows;  ///< the first that fits a call, and can serve it, wins
+  /// The first so many are those of OURO_SELECT and OURO_TUNE; what a host's calibration says comes behind
+  /// them.
+  std::size_t chosen_rows = 0;
   /// Bytes of input and output of all ranks from which outputs are written past the caches. 0: from the size
   /// of the last-level cache.
   std::size_t stream_bytes = 0;

@@ -52,7 +52,8 @@ std::optional<Algorithm> only_flow(Collective c) {
   return only;
 }
 
-/// The same on all ranks, whatever their own share is.
+}  // namespace
+
 std::size_t unit_bytes(const Operation& o, int rank, int size) {
   std::size_t count = 0;
   if (!o.uneven) {
@@ -63,8 +64,6 @@ std::size_t unit_bytes(const Operation& o, int rank, int size) {
   }
   return count * size_of(o.dtype(rank));
 }
-
-}  // namespace
 
 /// It is in the list, keeps the numerics, and copes with uneven blocks and, where input and output are the
 /// same memory, with that.

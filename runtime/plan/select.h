@@ -29,6 +29,10 @@ struct Choice {
   }
 };
 
+/// Bytes of a call's region or block, the largest where blocks are uneven: the same on all ranks, whatever
+/// their own share is.
+std::size_t unit_bytes(const Operation&, int rank, int size);
+
 /// The rules that concern a group of `size` ranks on one host, or on several.
 class Selector {
  public:

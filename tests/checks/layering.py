@@ -28,7 +28,7 @@ ALLOWED = {
     "runtime/calibration": {"kernels/host"},
     "runtime/stream": {"kernels/device"},
     "runtime/health": {"kernels/flow", "transport/wire", "runtime/calibration"},
-    "runtime/plan": {"kernels/flow", "runtime/health"},
+    "runtime/plan": {"kernels/flow", "runtime/calibration", "runtime/health"},
     "runtime/network": {"transport/wire", "transport/net", "transport/net/tls", "transport/net/tcp",
                         "transport/net/ucx", "runtime/health"},
     "runtime/join": {"transport/wire", "runtime/health", "runtime/network"},

@@ -13,21 +13,6 @@ using kernels::CopyKind, kernels::CopyKinds, kernels::kDefaultCopyKinds;
 constexpr auto kRep = static_cast<std::size_t>(CopyKind::rep),
                kStream = static_cast<std::size_t>(CopyKind::stream);
 
-/// Two far cores of a Zen 3: `rep movsb` into lines that the other has read is
-/// four times slower than non-temporal stores.
-Calibration far_zen3() {
-  Calibration c{};
-  c.pairs = 1, c.pair[0].distance = Distance::cache, c.pair[0].handoff = 190;
-  const std::uint32_t rep[] = {700, 10'900, 43'000, 190'000}, stream[] = {800, 2'700, 12'000, 48'000};
-  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
-    const auto read = static_cast<std::uint32_t>(kernels::kCopySizes[s] / 13);
-    for (CopyCost& cost : c.pair[0].copies[s]) cost = {rep[s] + rep[s] / 2, read};
-    c.pair[0].copies[s][kRep] = {rep[s], read};
-    c.pair[0].copies[s][kStream] = {stream[s], read};
-  }
-  return c;
-}
-
 TEST(Choose, WhereRepIsSlowStoresGoPastTheCaches) {
   EXPECT_EQ(copy_kinds_by(far_zen3()),
             (CopyKinds{CopyKind::rep, CopyKind::stream, CopyKind::stream, CopyKind::stream}));

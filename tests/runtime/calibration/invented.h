@@ -22,4 +22,22 @@ inline Calibration invented_record() {
   return c;
 }
 
+/// Two far cores of a Zen 3: `rep movsb` into lines that the other has read is four times slower than
+/// non-temporal stores, and one copy out of a process faster than either.
+inline Calibration far_zen3() {
+  using kernels::CopyKind;
+  Calibration c{};
+  c.pairs = 1, c.pair[0].distance = Distance::cache, c.pair[0].handoff = 190;
+  constexpr std::uint32_t kRep[] = {700, 10'900, 43'000, 190'000}, kStream[] = {800, 2'700, 12'000, 48'000},
+                          kPull[] = {1'300, 5'500, 15'000, 57'000};
+  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
+    const auto read = static_cast<std::uint32_t>(kernels::kCopySizes[s] / 13);
+    for (CopyCost& cost : c.pair[0].copies[s]) cost = {kRep[s] + kRep[s] / 2, read};
+    c.pair[0].copies[s][static_cast<std::size_t>(CopyKind::rep)] = {kRep[s], read};
+    c.pair[0].copies[s][static_cast<std::size_t>(CopyKind::stream)] = {kStream[s], read};
+    c.pair[0].pull[s] = c.pair[0].pull_huge[s] = kPull[s];
+  }
+  return c;
+}
+
 }  // namespace ouro::rt

@@ -18,6 +18,7 @@
 
 #include "kernels/host/copy.h"
 #include "runtime/context/context.h"
+#include "runtime/group/group.h"
 #include "tests/runtime/calibration/invented.h"
 #include "tests/runtime/group/ranks.h"
 
@@ -87,6 +88,40 @@ TEST_F(Calibrated, CopiesAreOfTheKindThatTheRecordSays) {
     return "";
   });
   EXPECT_EQ(outcome, "");
+}
+
+/// What a rank would run for a broadcast of a MiB.
+std::string explained(Context& context) {
+  rt::Operation op;
+  op.collective = Collective::broadcast;
+  std::vector<float> buffer(1 << 18);
+  op.in = op.out = {buffer.data(), buffer.size(), DType::f32};
+  const auto text = context.world().impl()->explain(op);
+  return text ? *text : text.status().message();
+}
+
+TEST_F(Calibrated, AlgorithmsAreThoseThatTheRecordMakesCheapest) {
+  pin(rt::far_zen3());
+  const auto run = [](const char* says, bool there) {
+    return test::run_processes(2, [=](Context& c) -> std::string {
+      if (!c.impl()->cores().enough_here()) return "";  // one core: the table's rows stay
+      const std::string text = explained(c);
+      OURO_RANK_CHECK((text.find(says) != text.npos) == there, "{}", text);
+      std::vector<float> data(1 << 18, c.rank() == 0 ? 7.0f : 0.0f);
+      OURO_RANK_OK(broadcast(c.world(), std::span<const float>(data), std::span(data), 0));
+      OURO_RANK_CHECK(std::count(data.begin(), data.end(), 7.0f) == 1 << 18, "{}", data[0]);
+      return "";
+    });
+  };
+  EXPECT_EQ(run("pull where all buffers", true), "");
+  EXPECT_EQ(run("predicted: direct ", true), "");
+  ::setenv("OURO_SELECT", "broadcast:direct", 1);  // a row of the user's comes first
+  EXPECT_EQ(run("pull where all buffers", false), "");
+  ::unsetenv("OURO_SELECT");
+  rt::Calibration native = rt::far_zen3();
+  native.native = 1;
+  pin(native);
+  EXPECT_EQ(run("pull where all buffers", false), "");
 }
 
 /// Only what the first rank of a host says counts, so others that found something else change nothing.

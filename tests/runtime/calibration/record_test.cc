@@ -47,6 +47,9 @@ TEST(Record, DigestIsOfTheFigures) {
   EXPECT_EQ(other.digest(), c.digest());
   other.pair[1].copies[3][2].read += 1;
   EXPECT_NE(other.digest(), c.digest());
+  other = c, other.native = 1;
+  EXPECT_NE(other.digest(), c.digest());
+  EXPECT_EQ(*parse_calibration(to_json(other, "")), other);
   other = c, other.context_switch += 1;
   EXPECT_NE(other.digest(), c.digest());
 }
@@ -90,6 +93,8 @@ TEST(Record, WhatIsNoneIsRefusedWithThePlace) {
           {pair(R"("handoff_ns": 50, "copies": [{"bytes": 4096, "pull": 1e99}])"), "pull is not"},
           {R"({"ouro_calibration": 1, "pairs": [{"distance": "cache", "handoff_ns": 50}], "context_switch_ns": []})",
            "context_switch_ns is not"},
+          {R"({"ouro_calibration": 1, "pairs": [{"distance": "cache", "handoff_ns": 50}], "native": 5})",
+           "native is not"},
       }) {
     const auto parsed = parse_calibration(text);
     ASSERT_FALSE(parsed.ok()) << text;

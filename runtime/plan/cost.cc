@@ -1,0 +1,211 @@
+// A listener that charges steps. See cost.h.
+#include "runtime/plan/cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/flow/geometry.h"
+#include "runtime/calibration/choose.h"
+#include "runtime/core/collectives.h"
+
+namespace ouro::rt {
+namespace {
+
+using flow::Algorithm, flow::Place, flow::Step;
+using kernels::kCopySizes;
+
+constexpr std::size_t kLine = 64;
+constexpr double kSaves = 0.8;  // of what the table's choice takes; less may be the model's error
+
+/// Nanoseconds by bytes, from what was measured at kCopySizes.
+class Curve {
+ public:
+  template <class F>
+  explicit Curve(F&& at) {
+    for (std::size_t s = 0; s < kCopySizes.size(); ++s) ns_[s] = at(s);
+  }
+  bool known() const {
+    return std::all_of(ns_.begin(), ns_.end(), [](double ns) { return ns > 0; });
+  }
+  double operator()(double bytes) const {
+    const auto x = [](std::size_t s) { return static_cast<double>(kCopySizes[s]); };
+    if (bytes <= x(0)) return ns_[0] * bytes / x(0);
+    for (std::size_t s = 1; s < kCopySizes.size(); ++s)
+      if (bytes <= x(s)) return ns_[s - 1] + (ns_[s] - ns_[s - 1]) * (bytes - x(s - 1)) / (x(s) - x(s - 1));
+    return ns_.back() * bytes / x(kCopySizes.size() - 1);
+  }
+  /// With what a call costs however little it moves: that of the smallest size.
+  double with_start(double bytes) const { return std::max((*this)(bytes), ns_[0]); }
+
+ private:
+  std::array<double, kCopySizes.size()> ns_{};
+};
+
+struct Prices {
+  double handoff;
+  Curve write, read, pull, local;
+};
+
+Prices prices_of(const Calibration& c, bool huge_pages) {
+  const PairCosts& far = c.farthest();
+  const kernels::CopyKinds kinds = copy_kinds_by(c);
+  const auto cost = [&](std::size_t s) { return far.copies[s][static_cast<std::size_t>(kinds[s])]; };
+  return {.handoff = double(far.handoff),
+          .write = Curve([&](std::size_t s) { return double(cost(s).write); }),
+          .read = Curve([&](std::size_t s) { return double(cost(s).read); }),
+          .pull = Curve([&](std::size_t s) { return double(huge_pages ? far.pull_huge[s] : far.pull[s]); }),
+          // Of the nearest cores, half: what lies in the own cache was nowhere measured.
+          .local = Curve([&](std::size_t s) {
+            return double(c.pair[0].copies[s][static_cast<std::size_t>(kinds[s])].read) / 2;
+          })};
+}
+
+/// What one rank pays for the steps that it is told.
+template <class Flow>
+class Charge {
+ public:
+  Charge(const Prices& prices, int ranks, double chunk) : p_(prices), n_(ranks), chunk_(chunk) {}
+  void operator()(const Step& s) {
+    const double sources = s.from == flow::kEveryone ? n_ - 1 : 1;
+    if (s.verb & flow::kBarrier) ns += wait(n_ - 1);
+    if (s.verb & flow::kPost) {
+      if (!Flow::kByReference || (s.verb & flow::kResult)) ns += p_.write(chunk_ * s.span);
+      return;
+    }
+    if (s.verb & flow::kPosted) {
+      ns += wait(sources);
+      if (Flow::kPulls)
+        ns += sources * p_.pull.with_start(chunk_);
+      else
+        ns += sources * p_.read(chunk_);
+      if (s.from == flow::kEveryone) ns += p_.local(chunk_);
+    } else if (s.verb & flow::kInput) {
+      ns += p_.local(chunk_);
+    }
+    if (s.verb & flow::kMulticast) ns += (n_ - 1) * p_.write(chunk_);
+  }
+  double ns = 0;
+
+ private:
+  /// Lines of others are asked for one after the other, but are on their way together.
+  double wait(double others) const { return p_.handoff * (1 + (others - 1) / 2); }
+  const Prices& p_;
+  const int n_;
+  const double chunk_;
+};
+
+template <class Flow>
+double walk(const Flow& flow, const Prices& p, int ranks, int rounds, double chunk) {
+  double most = 0, least = 0;
+  for (int r = 0; r < std::min(ranks, 2); ++r) {  // a root and one that is none; else all are alike
+    Charge<Flow> charge(p, ranks, chunk);
+    flow(Place{r, ranks, 0, rounds}, charge);
+    most = std::max(most, charge.ns);
+    least = r == 0 ? charge.ns : std::min(least, charge.ns);
+  }
+  // Of a root and its readers one side is a round behind the other.
+  return Flow::kRooted ? most + least / rounds : most;
+}
+
+template <class Flow>
+std::optional<double> cost_of(const Flow& flow, const Calibration& c, const CostQuery& q) {
+  if constexpr (!Flow::kStaging || !std::is_same_v<typename Flow::Data, flow::NoData>) {
+    return std::nullopt;
+  } else {
+    if (!c.known() || q.ranks < 2) return std::nullopt;
+    const Prices p = prices_of(c, q.huge_pages);
+    if (!p.write.known() || !p.read.known() || (Flow::kPulls && !p.pull.known())) return std::nullopt;
+    const auto n = static_cast<std::size_t>(q.ranks);
+    const auto per_round = static_cast<std::size_t>(flow.chunks(Place{0, q.ranks, 0, 1}));
+    const bool blocks = traits_of(q.collective).blocks();
+    const double longest = static_cast<double>(q.bytes) / static_cast<double>(blocks ? 1 : per_round);
+    if (Flow::kByReference) return walk(flow, p, q.ranks, 1, longest);
+    const std::size_t pieces = (Flow::kPostsOthers ? n - 1 : 1) + (Flow::kPostsResult ? 1 : 0);
+    const auto capacity = static_cast<double>(std::max(kLine, q.staging_slot / pieces / kLine * kLine));
+    const auto rounds = static_cast<std::uint64_t>(std::max(1.0, std::ceil(longest / capacity)));
+    const double chunk = longest / static_cast<double>(rounds);
+    constexpr int kFew = 4, kMore = 8;
+    if (rounds <= kMore) return walk(flow, p, q.ranks, static_cast<int>(rounds), chunk);
+    const double few = walk(flow, p, q.ranks, kFew, chunk), more = walk(flow, p, q.ranks, kMore, chunk);
+    return more + (more - few) / (kMore - kFew) * static_cast<double>(rounds - kMore);
+  }
+}
+
+/// The row of the built-in table for such a call, by its place; staged: leaving those out that ask about
+/// buffers.
+Algorithm table_choice(const Rules& table, Collective c, Buffers buffers, int ranks, std::size_t bytes,
+                       bool staged) {
+  for (const Rule& r : table.rows) {
+    if (r.collective != c || ranks < r.min_ranks || ranks > r.max_ranks || bytes > r.max_bytes) continue;
+    if (r.hosts == Hosts::several || (r.buffers != Buffers::any && r.buffers != buffers)) continue;
+    if (staged && (r.algorithm == Algorithm::zerocopy || r.algorithm == Algorithm::pull)) continue;
+    return r.algorithm;
+  }
+  return Algorithm::direct;
+}
+
+}  // namespace
+
+std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
+  std::optional<double> ns;
+  flow::visit(q.collective, q.algorithm, [&](const auto& flow) { ns = cost_of(flow, c, q); });
+  return ns;
+}
+
+std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t staging_slot) {
+  constexpr std::size_t kFrom = 4 << 10, kTo = 256 << 20;
+  constexpr int kMostRanks = 64;  // of more, walking the flows takes milliseconds a group
+  constexpr Collective kChosen[] = {Collective::all_reduce, Collective::reduce_scatter,
+                                    Collective::all_gather, Collective::broadcast, Collective::all_to_all};
+  std::vector<Rule> rows;
+  if (!c.known() || c.native || ranks < 2 || ranks > kMostRanks) return rows;
+  const Rules table = built_in_rules();
+  for (const Collective collective : kChosen)
+    for (const Buffers buffers : {Buffers::registered, Buffers::private_}) {
+      std::vector<Rule> found;
+      std::size_t differs = 0;  // rows up to the last that does
+      for (std::size_t bytes = kFrom; bytes <= kTo; bytes *= 2) {
+        const auto cost = [&](Algorithm a) {
+          return predicted_ns(c, {collective, a, ranks, bytes, staging_slot, true});
+        };
+        const auto better = [&](Algorithm than, std::initializer_list<Algorithm> others) {
+          const auto known = cost(than);
+          Algorithm best = than;
+          double least = known.value_or(0) * kSaves;
+          for (const Algorithm a : others)
+            if (const auto ns = cost(a); ns && *ns < least) least = *ns, best = a;
+          return best;
+        };
+        const Algorithm staged_before = table_choice(table, collective, buffers, ranks, bytes, true),
+                        before = table_choice(table, collective, buffers, ranks, bytes, false),
+                        staged = better(staged_before, {Algorithm::oneshot, Algorithm::direct}),
+                        by_reference = buffers == Buffers::registered ? Algorithm::zerocopy : Algorithm::pull,
+                        best = before == by_reference ? better(before, {staged})
+                                                      : better(staged, {by_reference});
+        const auto put = [&](Algorithm a) {
+          Rule row{collective, buffers, Cores::enough, ranks, ranks, bytes, a, "", Hosts::one};
+          if (const auto ns = cost(a), was = cost(before); ns && was && a != before)
+            row.reason = fmt::format("by the host's calibration: {:.1f} us at {} bytes, {} {:.1f}", *ns / 1e3,
+                                     bytes, flow::name(before), *was / 1e3);
+          else
+            row.reason = "the built-in table's, by the host's calibration, too";
+          found.push_back(std::move(row));
+        };
+        put(best);
+        if (best == Algorithm::pull) put(staged);  // where buffers cannot be pulled
+        if (best != before) differs = found.size();
+      }
+      found.resize(differs);
+      rows.insert(rows.end(), found.begin(), found.end());
+    }
+  return rows;
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,40 @@
+// What a flow takes on one host, by the host's record: its steps are walked, and each is charged. Used where
+// rows of the selection table are made for a processor that nobody has measured, by explain, and by tests.
+#pragma once
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "kernels/flow/list.h"
+#include "runtime/calibration/record.h"
+#include "runtime/plan/rules.h"
+
+namespace ouro::rt {
+
+struct CostQuery {
+  Collective collective = Collective::none;
+  flow::Algorithm algorithm{};
+  int ranks = 2;                         ///< each on a core of its own
+  std::size_t bytes = 0;                 ///< of one rank's region, or of one block
+  std::size_t staging_slot = 128 << 10;  ///< bytes
+  bool huge_pages = true;                ///< private buffers lie on them
+};
+
+/// Nanoseconds until the last rank is done, between the farthest cores of the record. nullopt: figures are
+/// missing, or the flow is not one of a single host's staging buffers and references.
+///
+/// A post takes what writing its bytes takes by the kind of copy that the record chooses; reading a post, or
+/// a registered buffer, what reading them takes; a pull what one copy out of a process takes; a step that
+/// waits for others, and a barrier, a hand-off and half of one for each rank beyond two. Between sizes that
+/// were measured times are interpolated, beyond them they grow with the bytes. Of many rounds the first are
+/// walked and the rest are like them. Compute time of reductions, and memory that all caches together cannot
+/// hold, are not in the model.
+std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
+
+/// Rows to put before the built-in table for a group of `ranks` on one host, each on a core of its own: where
+/// the model says that another algorithm saves a fifth of what the table's takes. None if the table was
+/// measured on such a processor, or figures are missing. A function of its arguments alone: ranks that have
+/// one record have one table.
+std::vector<Rule> rows_by_cost(const Calibration&, int ranks, std::size_t staging_slot);
+
+}  // namespace ouro::rt

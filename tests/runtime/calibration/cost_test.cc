@@ -1,0 +1,103 @@
+// What flows take by a record, and the rows that follow from it.
+#include "runtime/plan/cost.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "tests/runtime/calibration/invented.h"
+
+namespace ouro::rt {
+namespace {
+
+using flow::Algorithm;
+
+constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
+
+/// A byte takes a nanosecond to write and two to read, whatever the kind; half of that to read one's own.
+Calibration simple() {
+  Calibration c{};
+  c.pairs = 1, c.pair[0].handoff = 100;
+  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
+    const auto bytes = static_cast<std::uint32_t>(kernels::kCopySizes[s]);
+    for (CopyCost& cost : c.pair[0].copies[s]) cost = {bytes, 2 * bytes};
+    c.pair[0].pull[s] = 10'000 + 2 * bytes, c.pair[0].pull_huge[s] = 5'000 + bytes;
+  }
+  return c;
+}
+
+double ns(const Calibration& c, Collective op, Algorithm a, int ranks, std::size_t bytes) {
+  return predicted_ns(c, {.collective = op, .algorithm = a, .ranks = ranks, .bytes = bytes}).value_or(-1);
+}
+
+TEST(Cost, ChargesEachStep) {
+  const Calibration c = simple();
+  // Post, hand-off, read of the other, one's own.
+  EXPECT_DOUBLE_EQ(ns(c, Collective::all_reduce, Algorithm::oneshot, 2, 4096), 4096 + 100 + 8192 + 4096);
+  // The same of three others, whose lines come half as fast again.
+  EXPECT_DOUBLE_EQ(ns(c, Collective::all_reduce, Algorithm::oneshot, 4, 4096), 4096 + 200 + 3 * 8192 + 4096);
+  // The other half posted, mine reduced and posted, the other half fetched.
+  EXPECT_DOUBLE_EQ(ns(c, Collective::all_reduce, Algorithm::direct, 2, 8192),
+                   4096 + (100 + 8192 + 4096) + 4096 + (100 + 8192));
+  // Pull: the start of a call, and two barriers.
+  EXPECT_DOUBLE_EQ(ns(c, Collective::all_reduce, Algorithm::pull, 2, 128 * KiB),
+                   2 * (100 + 5'000 + 64.0 * KiB) + 64 * KiB + 2 * 100);
+}
+
+TEST(Cost, RoundsOverlapBetweenRootAndReaders) {
+  const Calibration c = simple();
+  const double one = ns(c, Collective::broadcast, Algorithm::direct, 2, 128 * KiB),
+               eight = ns(c, Collective::broadcast, Algorithm::direct, 2, MiB),
+               hundreds = ns(c, Collective::broadcast, Algorithm::direct, 2, 64 * MiB);
+  EXPECT_LT(eight, 8 * one * 0.7);
+  EXPECT_LT(hundreds, 64 * eight);
+  EXPECT_GT(hundreds, 50 * eight);
+}
+
+TEST(Cost, IsKnownOnlyWhereFiguresAre) {
+  EXPECT_LT(ns({}, Collective::all_reduce, Algorithm::oneshot, 2, 4096), 0);
+  EXPECT_LT(ns(simple(), Collective::all_reduce, Algorithm::ring, 2, 4096), 0);       // over links
+  EXPECT_LT(ns(simple(), Collective::all_reduce, Algorithm::hierarchy, 2, 4096), 0);  // between hosts
+  EXPECT_LT(ns(simple(), Collective::broadcast, Algorithm::oneshot, 2, 4096), 0);     // no such flow
+  Calibration forbidden = simple();
+  for (std::uint32_t& p : forbidden.pair[0].pull_huge) p = 0;
+  EXPECT_LT(ns(forbidden, Collective::broadcast, Algorithm::pull, 2, MiB), 0);
+  EXPECT_GT(ns(forbidden, Collective::broadcast, Algorithm::direct, 2, MiB), 0);
+}
+
+std::optional<Rule> row_for(const std::vector<Rule>& rows, Collective c, Buffers b, std::size_t bytes,
+                            bool pulls = true) {
+  for (const Rule& r : rows)
+    if (r.collective == c && r.buffers == b && bytes <= r.max_bytes &&
+        (pulls || r.algorithm != Algorithm::pull))
+      return r;
+  return std::nullopt;
+}
+
+TEST(CostRows, PullIsChosenWhereItSavesAFifth) {
+  const auto rows = rows_by_cost(far_zen3(), 2, 128 * KiB);
+  const auto small = row_for(rows, Collective::broadcast, Buffers::private_, 8 * KiB),
+             large = row_for(rows, Collective::broadcast, Buffers::private_, MiB),
+             beside = row_for(rows, Collective::broadcast, Buffers::private_, MiB, false);
+  ASSERT_TRUE(small && large && beside);
+  EXPECT_EQ(small->algorithm, Algorithm::direct);
+  EXPECT_EQ(large->algorithm, Algorithm::pull);
+  EXPECT_EQ(beside->algorithm, Algorithm::direct);  // where buffers cannot be pulled
+  EXPECT_EQ(large->hosts, Hosts::one);
+  EXPECT_EQ(large->cores, Cores::enough);
+  Calibration slow = far_zen3();
+  for (std::uint32_t& p : slow.pair[0].pull_huge) p *= 4;
+  EXPECT_FALSE(row_for(rows_by_cost(slow, 2, 128 * KiB), Collective::broadcast, Buffers::private_, MiB));
+}
+
+TEST(CostRows, NoneForTheTablesOwnProcessorOrWithoutFigures) {
+  Calibration c = far_zen3();
+  c.native = 1;
+  EXPECT_TRUE(rows_by_cost(c, 2, 128 * KiB).empty());
+  EXPECT_TRUE(rows_by_cost({}, 2, 128 * KiB).empty());
+  EXPECT_TRUE(rows_by_cost(far_zen3(), 1, 128 * KiB).empty());
+}
+
+}  // namespace
+}  // namespace ouro::rt
