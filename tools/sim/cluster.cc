@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "runtime/calibration/choose.h"
 #include "tools/cli/files.h"
 
 namespace ouro::sim {
@@ -100,6 +101,24 @@ Status read_cluster(const Json& json, Cluster& out) {
   return {};
 }
 
+/// One host, by the figures that its copies and algorithms are chosen by: those of 64 KiB, of the farthest
+/// cores.
+Cluster cluster_of(const rt::Calibration& c) {
+  constexpr std::size_t kSize = 1;
+  const rt::PairCosts& far = c.farthest();
+  const rt::CopyCost& copy = far.copies[kSize][static_cast<std::size_t>(rt::copy_kinds_by(c)[kSize])];
+  const auto bytes = static_cast<double>(kernels::kCopySizes[kSize]);
+  constexpr double kNano = 1e-9;
+  Cluster out = *find_cluster("host");
+  out.name = "calibration";
+  out.intra.alpha = out.staging.alpha = far.handoff * kNano;
+  out.intra.gap = out.staging.gap = 0;
+  out.staging.beta = copy.read * kNano / bytes;
+  out.intra.beta = (copy.read + copy.write) * kNano / bytes;
+  out.gamma = copy.write * kNano / bytes;
+  return out;
+}
+
 }  // namespace
 
 std::span<const Cluster> known_clusters() {
@@ -129,6 +148,11 @@ std::span<const Cluster> known_clusters() {
 Result<Cluster> parse_cluster(const std::string& json_text) {
   const Json json = Json::parse(json_text, nullptr, false);
   if (json.is_discarded()) return invalid("cluster: not valid JSON");
+  if (json.is_object() && json.contains("ouro_calibration")) {
+    OURO_ASSIGN(const rt::Calibration record, rt::parse_calibration(json_text));
+    if (!record.complete()) return invalid("cluster: the calibration lacks figures");
+    return cluster_of(record);
+  }
   Cluster cluster;
   OURO_TRY(read_cluster(json, cluster));
   return cluster;

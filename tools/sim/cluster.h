@@ -50,10 +50,11 @@ std::span<const Cluster> known_clusters();
 /// invalid.
 Result<Cluster> parse_shape(const std::string& text);
 
-/// A known cluster by name, else a shape if there is an '@', else the JSON file at this path. Errors: invalid
-/// (no such name or file, or what is wrong in it). Keys: name, ranks_per_node or nodes (an array), intra,
-/// inter, staging (each {"alpha_us", "gap_us", "gb_per_s"}, gap 0 by default), node_port, local_gb_per_s,
-/// slots, slot_bytes; unknown keys are refused.
+/// A known cluster by name, else a shape if there is an '@', else the JSON file at this path: a cluster, or
+/// what `ouro-info --calibration --json` writes, which stands for that host. Errors: invalid (no such name or
+/// file, or what is wrong in it). Keys: name, ranks_per_node or nodes (an array), intra, inter, staging (each
+/// {"alpha_us", "gap_us", "gb_per_s"}, gap 0 by default), node_port, local_gb_per_s, slots, slot_bytes;
+/// unknown keys are refused.
 Result<Cluster> find_cluster(const std::string& name_or_path);
 Result<Cluster> parse_cluster(const std::string& json_text);
 

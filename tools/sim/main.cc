@@ -38,6 +38,7 @@ constexpr const char* kExamples = R"(Examples:
 
 Clusters: host, nvlink-ndr, tcp-lan (planning values, not measurements);
 nodes with one network port each, 2x4@1gbit (two nodes of four ranks) or 7+8@25gbit;
+a file of ouro-info --calibration --json, which stands for that host;
 or a JSON file, where "nodes": [7, 8] may stand in place of "ranks_per_node", and "node_port": true says that
 the ranks of a node share a port:
   {"name": "mine", "ranks_per_node": 4, "intra": {"alpha_us": 1, "gap_us": 0.1, "gb_per_s": 100},

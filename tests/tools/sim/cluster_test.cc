@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/runtime/calibration/invented.h"
+
 namespace ouro::sim {
 namespace {
 
@@ -93,6 +95,19 @@ TEST(ClusterFile, NodesOfDifferentSizes) {
         "\"nodes\": [4], \"ranks_per_node\": 4", "\"ranks_per_node\": 4, \"node_port\": 1"}) {
     EXPECT_FALSE(parse_cluster(with("\"ranks_per_node\": 4", wrong)).ok()) << wrong;
   }
+}
+
+/// 64 KiB of the farthest cores, by the kind of copy that is chosen there: what the host's ranks reckon with.
+TEST(ClusterFile, ACalibrationIsItsHost) {
+  rt::Calibration c = rt::far_zen3();
+  const Result<Cluster> host = parse_cluster(rt::to_json(c, "invented"));
+  ASSERT_TRUE(host.ok()) << host.status().message();
+  EXPECT_DOUBLE_EQ(host->staging.alpha, 190e-9);
+  EXPECT_DOUBLE_EQ(host->staging.beta, 65536 / 13 * 1e-9 / 65536);
+  EXPECT_DOUBLE_EQ(host->gamma, 2700e-9 / 65536);
+  c.pair[0].copies[1][0] = {};
+  EXPECT_FALSE(parse_cluster(rt::to_json(c, "invented")).ok());
+  EXPECT_FALSE(parse_cluster(R"({"ouro_calibration": 1})").ok());
 }
 
 }  // namespace

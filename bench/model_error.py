@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""How near the cost model comes: what it predicts for each algorithm beside what ouro-perf measures, in turn.
+
+Usage: bench/model_error.py [--build DIR] [--ranks N] [--rounds R] [--calibration FILE]
+
+Without --calibration this host is calibrated first, and all runs are pinned to that record. A round measures every algorithm
+of a collective, one after the other; the order is reversed every other round. Printed: the median of the rounds, the
+prediction, their ratio, and which algorithm each would choose. The record says whether copies are as they were: run it on a
+machine that does nothing else. Buffers are registered for zerocopy, else private.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ALGORITHMS = {"all_reduce": ("oneshot", "direct", "pull", "zerocopy"), "all_gather": ("direct", "pull", "zerocopy"),
+              "reduce_scatter": ("direct", "pull", "zerocopy"), "broadcast": ("direct", "pull", "zerocopy")}
+
+
+def measured(build, record, ranks, collective, algorithm):
+    """size -> (microseconds, predicted microseconds)"""
+    command = [build / "bin/ouro-perf", collective, "--ranks", str(ranks), "--bind", "core", "-b", "4K", "-e", "4M", "-f", "4",
+               "-n", "30", "-w", "5", "--json", "--explain", "-R", "1" if algorithm == "zerocopy" else "0"]
+    environment = os.environ | {"OURO_CALIBRATION": record, "OURO_ALGO": algorithm}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        sys.exit(f"model_error.py: {collective} by {algorithm}: {done.stderr.strip()}")
+    out = {}
+    for row in json.loads(done.stdout)["results"]:
+        said = re.search(rf"predicted: .*?{algorithm} ([0-9.]+) us", row["explain"])
+        if said:
+            out[row["size"]] = (row["out_of_place"]["time"], float(said[1]))
+    return out
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent / "build")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calibration")
+    o = parser.parse_args()
+    if not 2 <= o.ranks <= 64 or not 1 <= o.rounds <= 100:
+        sys.exit("model_error.py: --ranks takes 2 to 64, --rounds 1 to 100")
+    record = o.calibration
+    if record is None:
+        made = subprocess.run([o.build / "bin/ouro-info", "--calibration", "--json"], capture_output=True, text=True)
+        if made.returncode != 0:
+            sys.exit(f"model_error.py: {made.stderr.strip()}")
+        with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as f:
+            f.write(made.stdout)
+        record = f.name
+    print("| collective, bytes | algorithm | measured us | predicted us | predicted / measured |\n|---|---|---|---|---|", flush=True)
+    errors, agree, points = [], 0, 0
+    for collective, algorithms in ALGORITHMS.items():
+        rounds = []
+        for r in range(o.rounds):
+            order = algorithms if r % 2 == 0 else algorithms[::-1]
+            rounds.append({a: measured(o.build, record, o.ranks, collective, a) for a in order})
+        for size in sorted(set.intersection(*(set(rounds[0][a]) for a in algorithms))):
+            took = {a: statistics.median(r[a][size][0] for r in rounds) for a in algorithms}
+            said = {a: rounds[0][a][size][1] for a in algorithms}
+            for a in algorithms:
+                errors.append(said[a] / took[a])
+                print(f"| {collective}, {size} | {a} | {took[a]:.2f} | {said[a]:.2f} | {said[a] / took[a]:.2f} |", flush=True)
+            private = [a for a in algorithms if a != "zerocopy"]
+            points += 1
+            agree += min(private, key=took.get) == min(private, key=said.get)
+    errors.sort()
+    print(f"\npredicted / measured: median {statistics.median(errors):.2f}, middle half {errors[len(errors) // 4]:.2f} to "
+          f"{errors[3 * len(errors) // 4]:.2f}; of private buffers' algorithms the model names the fastest at {agree} of {points} sizes")
+    if o.calibration is None:
+        os.unlink(record)
+
+
+if __name__ == "__main__":
+    main()
