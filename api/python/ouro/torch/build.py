@@ -1,6 +1,6 @@
 """The adapter between PyTorch and libouro: compiled for the PyTorch that is installed, once, and kept in a cache.
 
-The cache is OURO_TORCH_CACHE, or else ouro/torch in XDG_CACHE_HOME (~/.cache). A module in it is named by the versions and
+A wheel may hold compiled ones for some versions of PyTorch. The cache is OURO_TORCH_CACHE, or else ouro/torch in XDG_CACHE_HOME (~/.cache). A module in it is named by the versions and
 the ABI of PyTorch and Python, and by a hash of the adapter's sources and of ouro's headers and version: one that does not
 fit is never loaded. The compiler is CXX, else g++ or c++ or clang++; it must know C++20.
 """
@@ -102,10 +102,16 @@ def _compile(target):
         os.replace(f"{work}/adapter.so", target)
 
 
-def _made():
-    prebuilt, cached = _places()
-    if prebuilt.exists():
-        return prebuilt
+def prebuild():
+    """Compiles the adapter for this PyTorch into the package itself, for tools/wheel. Returns its path."""
+    prebuilt = _places()[0]
+    prebuilt.parent.mkdir(exist_ok=True)
+    _compile(prebuilt)
+    return prebuilt
+
+
+def _cached():
+    cached = _places()[1]
     if not cached.exists():
         cached.parent.mkdir(parents=True, exist_ok=True)
         with open(cached.with_suffix(".lock"), "w") as lock:  # the ranks of a host come here at the same time
@@ -115,15 +121,25 @@ def _made():
     return cached
 
 
+def _load(path):
+    spec = importlib.util.spec_from_file_location(_NAME, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @functools.cache
 def adapter():
     """The compiled module, made if there is none. Raises BuildError."""
     import ctypes
 
-    path = _made()
     ctypes.CDLL(ouro.library(), mode=ctypes.RTLD_GLOBAL)  # which the module finds by its name, wherever it lies
-    spec = importlib.util.spec_from_file_location(_NAME, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    prebuilt = _places()[0]
+    try:
+        module = _load(prebuilt) if prebuilt.exists() else _load(_cached())
+    except ImportError:  # made for a newer C++ library than this machine's
+        if not prebuilt.exists():
+            raise
+        module = _load(_cached())
     atexit.register(module.end_all)  # a thread that wants Python after that would end the process
     return module
