@@ -260,7 +260,7 @@ OURO_BODY bool update_chunks(const Block& block, const UpdateArgs& args,
       const bool aligned = worker.aligned(t);
       for (std::uint64_t at = begin; at < end; at += stride) {
         C p[n];
-        all_finite &= worker(t, Span(block, at, end, stride, aligned), p);
+        all_finite &= worker(t, Span(block, at, end, stride, aligned, kUnit<C>), p);
       }
     } else {
       block.sync();  // nobody still looks at the last one's
@@ -269,7 +269,7 @@ OURO_BODY bool update_chunks(const Block& block, const UpdateArgs& args,
       bool aligned = true;
       for (int r = 0; r < args.ranks; ++r) aligned &= worker.aligned(scratch.tensor[r]);
       for (std::uint64_t at = begin; at < end; at += stride) {
-        const Span span(block, at, end, stride, aligned);
+        const Span span(block, at, end, stride, aligned, kUnit<C>);
         C x[kRanks][n];
         OURO_UNROLLED
         for (int s = 0; s < kRanks; ++s)

@@ -41,21 +41,28 @@ OURO_HD constexpr std::uint64_t chunks_of(std::uint64_t count, std::uint64_t siz
   return count / size + (count % size != 0);
 }
 
-/// Where a thread's n elements of a tile lie: side by side, or, where not all arrays are aligned or the end
-/// is near, one in each row of the block, so that neighbours in a warp still share their accesses.
+/// Elements that lie side by side of what a thread moves at once: 16 bytes of what is computed in.
+template <class C>
+inline constexpr int kUnit = 16 / static_cast<int>(sizeof(C));
+
+/// Where a thread's n elements of a tile lie: one unit in each row of the block, so that what a warp moves by
+/// one instruction lies side by side, or, where not all arrays are aligned or the end is near, one element.
 struct Span {
   std::uint64_t first, end;
-  std::uint32_t pitch;  // between this thread's elements; 1: side by side
+  std::uint32_t pitch;  // from a unit to this thread's next one
   bool vector;
 
+  /// `unit`: elements of one; `stride`: of a tile.
   template <class Block>
-  OURO_BODY Span(const Block& block, std::uint64_t at, std::uint64_t last, std::uint64_t stride, bool aligned)
-      : first(at), end(last), pitch(1) {
+  OURO_BODY Span(const Block& block, std::uint64_t at, std::uint64_t last, std::uint64_t stride, bool aligned,
+                 std::uint32_t unit)
+      : first(at), end(last) {
     const auto thread = static_cast<unsigned>(block.thread()),
                threads = static_cast<unsigned>(block.threads());
     vector = aligned && last - at >= stride;
-    first += vector ? stride / threads * thread : thread;
-    if (!vector) pitch = threads;
+    const std::uint32_t each = vector ? unit : 1;
+    first += each * thread;
+    pitch = each * threads;
   }
 };
 
@@ -64,14 +71,15 @@ struct Span {
 template <class T, Access kAccess, class C, int n>
 OURO_BODY void load(const Span& span, const void* array, C (&to)[n]) {
   const T* const from = static_cast<const T*>(array) + span.first;
-  constexpr int kBytes = n * sizeof(T) < 16 ? n * sizeof(T) : 16,
-                kEach = kBytes / static_cast<int>(sizeof(T));
+  constexpr int kEach = kUnit<C>, kBytes = kEach * static_cast<int>(sizeof(T));
+  static_assert(n % kEach == 0);
   T x[n];
   if (span.vector) {
     Bits bits[n / kEach];
     OURO_UNROLLED
     for (int k = 0; k < n / kEach; ++k)
-      collect::load<kBytes, kAccess>(bits[k], reinterpret_cast<const std::byte*>(from + k * kEach));
+      collect::load<kBytes, kAccess>(
+          bits[k], reinterpret_cast<const std::byte*>(from + static_cast<unsigned>(k) * span.pitch));
     OURO_UNROLLED
     for (int i = 0; i < n; ++i) x[i] = get<T>(bits[i / kEach], i % kEach);
   } else {
@@ -90,8 +98,7 @@ OURO_BODY void load(const Span& span, const void* array, C (&to)[n]) {
 template <class T, class C, int n>
 OURO_BODY void store(const Span& span, void* array, const C (&what)[n]) {
   T* const to = static_cast<T*>(array) + span.first;
-  constexpr int kBytes = n * sizeof(T) < 16 ? n * sizeof(T) : 16,
-                kEach = kBytes / static_cast<int>(sizeof(T));
+  constexpr int kEach = kUnit<C>, kBytes = kEach * static_cast<int>(sizeof(T));
   T x[n];
   OURO_UNROLLED
   for (int i = 0; i < n; ++i) x[i] = finish<arith::Sum<T>>(what[i], 1);
@@ -101,7 +108,8 @@ OURO_BODY void store(const Span& span, void* array, const C (&what)[n]) {
       Bits bits;
       OURO_UNROLLED
       for (int i = 0; i < kEach; ++i) set(bits, i, x[k * kEach + i]);
-      collect::store<kBytes, Access::plain>(reinterpret_cast<std::byte*>(to + k * kEach), bits);
+      collect::store<kBytes, Access::plain>(
+          reinterpret_cast<std::byte*>(to + static_cast<unsigned>(k) * span.pitch), bits);
     }
   } else {
     OURO_UNROLLED

@@ -9,6 +9,7 @@ namespace {
 
 void run_load(Lane& l, const Instr& i) {
   const std::uint64_t address = l.r[i.from[0]] + static_cast<std::uint64_t>(i.offset);
+  if (l.machine->watch) l.machine->watch(l, i, address);
   for (int k = 0; k < i.access.width; ++k) {
     std::uint64_t value = l.machine->memory().load(
         l.observer, address + static_cast<std::uint64_t>(k * i.access.bytes), i.access);
@@ -24,6 +25,7 @@ void run_load(Lane& l, const Instr& i) {
 }
 void run_store(Lane& l, const Instr& i) {
   const std::uint64_t address = l.r[i.to[0]] + static_cast<std::uint64_t>(i.offset);
+  if (l.machine->watch) l.machine->watch(l, i, address);
   for (int k = 0; k < i.access.width; ++k)
     l.machine->memory().store(l.observer, address + static_cast<std::uint64_t>(k * i.access.bytes),
                               l.r[i.from[k]], i.access);

@@ -92,13 +92,15 @@ const Function* entry_of(Module& module, const ouro::gpu::Kernel& kernel) {
 }
 
 void run_streams(std::uint64_t seed, const std::vector<Stream>& streams,
-                 const std::function<void(Memory&)>& lay_out, std::uint64_t limit) {
+                 const std::function<void(Memory&)>& lay_out, std::uint64_t limit,
+                 const std::function<void(const Lane&, const Instr&, std::uint64_t)>& watch) {
   int lanes = 0;
   for (const Stream& s : streams)
     for (const Launch& l : s.launches) lanes += l.blocks * l.threads;
   RandomChooser chooser(seed);
   Machine machine(chooser, lanes);
   machine.limit = limit;
+  machine.watch = watch;
   lay_out(machine.memory());
   const auto count = [&] {
     totals().instructions += machine.executed();

@@ -37,7 +37,8 @@ const Function* entry_of(Module&, const ouro::gpu::Kernel&);
 
 /// One run of streams over memory that `lay_out` names; adds to the totals. A Violation comes through.
 void run_streams(std::uint64_t seed, const std::vector<Stream>&, const std::function<void(Memory&)>& lay_out,
-                 std::uint64_t limit = 400'000'000);
+                 std::uint64_t limit = 400'000'000,
+                 const std::function<void(const Lane&, const Instr&, std::uint64_t)>& watch = {});
 
 /// A change of one kernel's text: `from`, a regular expression, becomes `to`.
 struct Fault {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <random>
 #include <string>
@@ -98,6 +99,8 @@ class Machine {
 
   std::uint64_t executed() const { return executed_; }
   std::uint64_t limit = 400'000'000;  ///< instructions of one run; more is a hang
+  /// If set, is told of each load and store: the lane, the instruction, the address of its first byte.
+  std::function<void(const Lane&, const Instr&, std::uint64_t)> watch;
 
   void arrive(Lane&, const Instr&);
   void end(Lane&);

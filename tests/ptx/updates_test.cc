@@ -1,5 +1,9 @@
 // Runs the optimiser kernels and surveys as nvcc made them, beside their host halves, and plants faults in
 // them. Used by tools/gate ptx.
+#include <map>
+#include <set>
+#include <tuple>
+
 #include "tests/kernels/gpu_optim_world.h"
 #include "tests/ptx/kernels.h"
 
@@ -99,6 +103,54 @@ TEST(PtxUpdates, Lists) {
         ASSERT_FALSE(wrong) << text_of(c) << ": " << *wrong;
       }
     }
+}
+
+/// What the 32 lanes of a warp move by one instruction fills all sectors of 32 bytes that it touches.
+TEST(PtxUpdates, WarpsMoveWholeSectors) {
+  OURO_NEEDS_PTX(text);
+  Module module(std::move(text));
+  for (const Call& call : {all_calls()[5], all_calls()[8], all_calls()[10]})
+    for (const auto& layout : kLayouts)
+      for (Form form : {Form::plain, Form::exchange, Form::leader}) {
+        const UpdateCase c{.call = call,
+                           .layout = layout,
+                           .form = form,
+                           .ranks = form == Form::leader ? std::size_t{3} : 1,
+                           .counts = {4096}};
+        UpdateWorld w(c, 1);
+        for (Arrays& a : w.arrays) ASSERT_EQ(reinterpret_cast<std::uintptr_t>(a.at(a.value)) % 16, 0u);
+        const Result<gpu::Launch> launch = update(w.args, 1);
+        ASSERT_TRUE(launch.ok());
+        const Function* f = entry_of(module, *launch->kernel);
+        ASSERT_NE(f, nullptr);
+        // By instruction, warp, and how often the lane has come there.
+        std::map<std::tuple<const Instr*, int, int, int>, std::pair<std::set<std::uint64_t>, std::uint64_t>>
+            seen;
+        std::map<std::tuple<const Instr*, int, int>, int> times;
+        run_streams(
+            1, {{0, {{f, launch->shape.blocks, launch->shape.threads, bytes_of(w.args), false}}}},
+            [&](Memory& m) { name_memory(w, m); }, 400'000'000,
+            [&](const Lane& l, const Instr& i, std::uint64_t address) {
+              const std::uint64_t bytes = std::uint64_t{i.access.bytes} * i.access.width;
+              if (i.access.space != Space::global || bytes * 32 < 256)
+                return;  // control words, single elements
+              auto& [sectors, moved] =
+                  seen[{&i, l.block->index, l.thread / 32, times[{&i, l.block->index, l.thread}]++}];
+              moved += bytes;
+              for (std::uint64_t at = address / 32; at <= (address + bytes - 1) / 32; ++at)
+                sectors.insert(at);
+            });
+        std::uint64_t touched = 0, moved = 0, requests = 0;
+        for (const auto& [key, what] : seen) {
+          if (what.second < 256) continue;  // one lane's
+          touched += 32 * what.first.size();
+          moved += what.second;
+          ++requests;
+        }
+        EXPECT_GT(requests, 0u) << launch->kernel->name;
+        // An array begins at 16 bytes: half a sector more at each end of a request.
+        EXPECT_LE(touched, moved + 32 * requests) << launch->kernel->name;
+      }
 }
 
 // ---- Surveys.
