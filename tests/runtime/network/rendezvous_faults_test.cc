@@ -1,4 +1,6 @@
 // The rendezvous where something goes wrong: who is refused, who is missing, what everybody hears, strangers.
+#include <sys/resource.h>
+
 #include "runtime/core/log.h"
 #include "tests/runtime/network/job.h"
 
@@ -240,6 +242,28 @@ TEST(Rendezvous, AParentThatDoesNotServeIsGoneAround) {
   for (int r = 1; r < 16; ++r) job.join(r).serves = r % 3 == 0;
   ASSERT_TRUE(job.all_told());
   for (const auto& n : job.nodes) expect_whole(n->table, 16);
+}
+
+/// F47: of one address, so that no more than 16 are greeted at a time, and many are turned away and try
+/// again.
+TEST(TimedRendezvous, TwoThousandHostsJoinAtOnce) {
+  constexpr int kHosts = 2000;
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max < 6 * kHosts) GTEST_SKIP() << "no more than " << limit.rlim_max << " descriptors";
+  const rlimit before = limit;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  {
+    Job job(kHosts);
+    job.serve();
+    const auto start = Clock::now();
+    for (int r = 1; r < kHosts; ++r) job.join(r);
+    ASSERT_TRUE(run_until(job.io, [&] { return job.root->table.has_value(); }));
+    EXPECT_LT(Clock::now() - start, 10s);
+    expect_whole(job.root->table, kHosts);
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST(TimedRendezvous, AFloodOfGarbageDelaysNobodyMuch) {

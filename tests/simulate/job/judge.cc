@@ -128,8 +128,8 @@ class Judge {
   }
 
   /// Where a process ends and nothing else is done, on paths and processors that are quick, its end is news
-  /// within half a second; and where nothing that takes long is done, nobody waits for what others never
-  /// take.
+  /// within half a second; and where nothing that takes long is done, ranks that are all there join within
+  /// two, and nobody waits for what others never take.
   void look_at_times(const Rank& r, const Call& c) {
     if (s_.delay + s_.jitter > 2 * kMilli || s_.most_latency > kMilli || s_.loss > 0) return;
     Nanos last = -1;
@@ -145,6 +145,12 @@ class Judge {
         last > joined + kSecond && c.ended > std::max(last, c.began) + kSecond)
       wrong("rank {} learns of a death at {:.3f} s at {:.3f} s only", r.process.rank, seconds(last),
             seconds(c.ended));
+    if (c.kind == Call::Kind::join && s_.injections.empty()) {
+      const Nanos all_there = std::max(c.began, *std::max_element(s_.starts.begin(), s_.starts.end()));
+      if (c.ended - all_there > 2 * kSecond)
+        wrong("rank {} has joined {:.3f} s after all were there", r.process.rank,
+              seconds(c.ended - all_there));
+    }
     if (c.kind == Call::Kind::close && s_.injections.empty() && c.ended - c.began > kSecond)
       wrong("rank {} has closed for {:.3f} s", r.process.rank, seconds(c.ended - c.began));
   }

@@ -15,6 +15,10 @@ constexpr Nanos kUnnoticedStop = 900 * kMilli, kUnnoticedCut = kSecond;
 constexpr const char* kNames[] = {"kill", "lose host", "suspend all", "stop",
                                   "part", "one way",   "reset",       "slow"};
 
+// What seeds from 2^40, 2^41 and 3 * 2^40 on stand for, beside what all do: sockets that take less than most
+// frames have, and break; ranks that give each other up while their lines break; a tree of hosts in quiet.
+constexpr std::uint64_t kNarrow = 1, kQuarrels = 2, kQuiet = 3;
+
 double seconds(Nanos t) { return static_cast<double>(t) / static_cast<double>(kSecond); }
 
 Injection draw(Random& random, int ranks, bool harmless) {
@@ -106,6 +110,8 @@ Scenario::Scenario(std::uint64_t number) : seed(number) {
   // From 10 on the table of ranks spreads along a tree of hosts.
   constexpr int kRanks[] = {2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 7, 8, 9, 9, 11};
   ranks = kRanks[random.below(std::size(kRanks))];
+  const std::uint64_t family = seed >> 40;
+  if (family == kQuarrels) ranks = std::clamp(ranks, 3, 5);
   steps = random.pick(3, 12);
   delay = random.spread(10 * kMicro, random.chance(0.1) ? 100 * kMilli : 2 * kMilli);
   jitter = random.chance(0.5) ? random.between(0, delay) : 0;
@@ -116,18 +122,29 @@ Scenario::Scenario(std::uint64_t number) : seed(number) {
   clock_error = random.chance(0.5) ? 0 : random.chance(0.5) ? 1e-4 : 0.01;
   send_room = static_cast<std::size_t>(random.spread(8 << 10, 256 << 10));
   receive_room = static_cast<std::size_t>(random.spread(8 << 10, 256 << 10));
+  if (family == kNarrow) send_room = 600, receive_room = 900, pause = std::min(pause, 20 * kMilli);
+  if (family == kQuiet)
+    ranks = 11, loss = 0, jitter = 0, delay = std::min(delay, kMilli), most_latency = 20 * kMicro;
   count = static_cast<std::size_t>(random.spread(1, 4096));
   slot_bytes = static_cast<std::uint32_t>(4096 << random.below(3));
   connections = random.pick(1, 2);
   silent_fail_ms = random.chance(0.7) ? 5000 : 2500;
   for (int r = 0; r < ranks; ++r)
     starts.push_back(random.between(0, random.chance(0.2) ? 2 * kSecond : 20 * kMilli));
-  const double kind = static_cast<double>(random.below(100)) / 100;
+  const double drawn = static_cast<double>(random.below(100)) / 100, kind = family == kQuarrels ? 0.9
+                                                                            : family == kQuiet  ? 0
+                                                                                                : drawn;
   const bool harmless = kind < 0.3;
   const int faults = kind < 0.1 ? 0 : random.pick(1, random.chance(0.3) ? 4 : 2);
   if (kind > 0.8) injections = draw_quarrel(random, ranks);
   for (int i = 0; i < faults && kind <= 0.8; ++i) injections.push_back(draw(random, ranks, harmless));
-  if (serious() && random.chance(0.3)) add_resets(random, ranks, silent_fail_ms * kMilli, &injections);
+  for (int i = 0; i < 8 && family == kNarrow; ++i) {
+    injections.push_back(draw(random, ranks, true));
+    injections.back().kind = Kind::reset;
+    injections.back().when = random.spread(20 * kMilli, 6 * kSecond);
+  }
+  if (serious() && random.chance(family == kQuarrels ? 1 : 0.3))
+    add_resets(random, ranks, silent_fail_ms * kMilli, &injections);
 }
 
 bool Scenario::serious() const {

@@ -126,7 +126,7 @@ NOT_DONE = {
     "F35": "nothing is pinned without RDMA hardware and GPUs: a limit of locked memory changes nothing",
     "F36, the wall clock": "libfaketime is not among the packages of the tests; the offset of the monotonic clock is a row",
     "F45, F46": "no GPU; device errors of emulated ones are in tests/runtime/exec/gpu/failure_test.cc",
-    "F47": "2,000 processes do not fit; bench_join brings 4,096 together in four processes",
+    "F47": "2,000 processes do not fit; net.TimedRendezvous.TwoThousandHostsJoinAtOnce has 2,000 hosts in one",
     "F18 over ucx by flipping bits of packets": "UCX does not check its own headers",
     "F13, F14 20 % over ucx": "UCX 1.13 ends a process whose connection goes while it is being made",
     "F17: the late warning names the link; F12: the direction; F14: a slow link": "the library does not say it (docs/limits.md)",
