@@ -143,6 +143,7 @@ class Backend final : public c10d::Backend {
   Group monitor();          ///< for the messages of monitoredBarrier
   Status run(const Body&);  ///< in this thread
   WorkPtr sparse_reduced(const at::Tensor&, const c10d::AllreduceOptions&);
+  Status as_long_as_roots(at::Tensor* in, int root);  ///< by zeros; collective
   WorkPtr all_reduced(const char* name, c10d::OpType, Tensors, const c10d::AllreduceOptions&);
   std::size_t ranks() const { return static_cast<std::size_t>(size_); }
 

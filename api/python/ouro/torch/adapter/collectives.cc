@@ -185,6 +185,17 @@ Backend::WorkPtr Backend::gathered(Tensors outputs, Tensors inputs, const c10d::
                });
 }
 
+Status Backend::as_long_as_roots(at::Tensor* in, int root) {
+  std::int64_t wanted = in->numel();
+  const std::span<std::int64_t> word(&wanted, 1);
+  OURO_TRY(ouro::broadcast(group_, word, word, root));
+  if (in->numel() >= wanted) return {};  // longer ones are refused by all ranks
+  at::Tensor longer = at::zeros({wanted}, in->options());
+  longer.narrow(0, 0, in->numel()).copy_(in->reshape({-1}));
+  *in = std::move(longer);
+  return {};
+}
+
 Backend::WorkPtr Backend::gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& o) {
   const at::Tensor in = only("gather", inputs);
   check_root("gather", o.rootRank, size_);
@@ -198,7 +209,9 @@ Backend::WorkPtr Backend::gather(Lists& outputs, Tensors& inputs, const c10d::Ga
       {c10d::OpType::GATHER, "gather", inputs, outs, o.timeout, o.asyncOp},
       [this, in, outs, root](const Stream& s) -> Status {
         const Packed packed(outs);
-        const at::Tensor from = to_read(in);
+        at::Tensor from = to_read(in);
+        // gloo takes inputs shorter than root's, and fills up with zeros; torchgfn relies on that.
+        if (name_ == "gloo" && !in.is_cuda()) OURO_TRY(as_long_as_roots(&from, root));
         OURO_TRY(
             ouro::gather(group_, view(from), outs.empty() ? View() : view(packed.flat()), root, s).status());
         packed.store();
