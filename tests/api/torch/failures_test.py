@@ -211,8 +211,18 @@ def do(part):
             together()
         else:
             together()
+            fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(0)))
             fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=1)))
             print("Rank 1 failed to pass monitoredBarrier in 1000 ms, as rank 0 has said")
+            store.set("both failed", "1")
+        if rank == 0:  # what rank 1 sent for those that failed is not taken for its arrival
+            store.get("both failed")
+            fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=1)))
+            store.set("alone", "1")
+        else:
+            store.get("alone")
+            fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=1)))
+        dist.monitored_barrier()
     elif part == "forgotten":
         work = dist.irecv(torch.ones(3), 1 - rank)  # which never comes
         print("left to the end", flush=True)

@@ -155,9 +155,9 @@ class Backend final : public c10d::Backend {
   std::mutex mutex_;  ///< of what follows, and of submission
   std::vector<WorkPtr> coalesced_;
   bool coalescing_ = false;
-  std::atomic<int> pending_{0};   ///< on stream_
-  std::atomic<int> messages_{0};  ///< in lanes_
-  std::atomic<std::uint64_t> seq_{0};
+  std::atomic<int> pending_{0};                               ///< on stream_
+  std::atomic<int> messages_{0};                              ///< in lanes_
+  std::atomic<std::uint64_t> seq_{0}, barriers_{0};           ///< operations; monitored barriers among them
   std::unique_ptr<Lanes> lanes_ = std::make_unique<Lanes>();  ///< ends before the group does
 };
 

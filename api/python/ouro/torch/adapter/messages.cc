@@ -99,16 +99,20 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& o, bool wait_all_rank
   using Clock = std::chrono::steady_clock;
   const auto limit = o.timeout.count() >= 0 ? o.timeout : options_->timeout;
   Group group = monitor();
-  std::uint64_t turn = ++seq_;
+  ++seq_;
+  std::uint64_t turn = ++barriers_;
   const TakingSignals signals;
   const auto fail = [&](const std::string& text) {
     signals.rethrow();
     C10_THROW_ERROR(DistBackendError, "ouro: [Rank " + std::to_string(rank_) + "]: " + text);
   };
-  const auto take = [&](int from, int tag, Clock::time_point until) {
-    std::uint64_t theirs = 0;
-    const auto left = std::chrono::duration_cast<Milliseconds>(until - Clock::now());
-    return ouro::recv(group, std::span(&theirs, 1), from, tag, std::max(left, Milliseconds(1))).status();
+  const auto take = [&](int from, int tag, Clock::time_point until) -> Status {
+    for (;;) {  // what a barrier that failed has left behind does not count
+      std::uint64_t theirs = 0;
+      const auto left = std::chrono::duration_cast<Milliseconds>(until - Clock::now());
+      OURO_TRY(ouro::recv(group, std::span(&theirs, 1), from, tag, std::max(left, Milliseconds(1))).status());
+      if (theirs >= turn) return Status();
+    }
   };
   const auto until = Clock::now() + limit;
   if (rank_ != 0) {
