@@ -67,75 +67,74 @@ Prices prices_of(const Calibration& c, bool huge_pages) {
           })};
 }
 
+class Charge;
+/// What is asked of a flow, so that all but its steps is compiled once.
+struct Facts {
+  bool by_reference = false, pulls = false, rooted = false, posts_others = false, posts_result = false;
+  int (*chunks)(Place) = nullptr;
+  void (*run)(Place, Charge&) = nullptr;
+};
+
 /// What one rank pays for the steps that it is told.
-template <class Flow>
 class Charge {
  public:
-  Charge(const Prices& prices, int ranks, double chunk) : p_(prices), n_(ranks), chunk_(chunk) {}
-  void operator()(const Step& s) {
-    const double sources = s.from == flow::kEveryone ? n_ - 1 : 1;
-    if (s.verb & flow::kBarrier) ns += wait(n_ - 1);
-    if (s.verb & flow::kPost) {
-      if (!Flow::kByReference || (s.verb & flow::kResult)) ns += p_.write(chunk_ * s.span);
-      return;
-    }
-    if (s.verb & flow::kPosted) {
-      ns += wait(sources);
-      if (Flow::kPulls)
-        ns += sources * p_.pull.with_start(chunk_);
-      else
-        ns += sources * p_.read(chunk_);
-      if (s.from == flow::kEveryone) ns += p_.local(chunk_);
-    } else if (s.verb & flow::kInput) {
-      ns += p_.local(chunk_);
-    }
-    if (s.verb & flow::kMulticast) ns += (n_ - 1) * p_.write(chunk_);
-  }
+  Charge(const Facts& flow, const Prices& prices, int ranks, double chunk)
+      : flow_(flow), p_(prices), n_(ranks), chunk_(chunk) {}
+  void operator()(const Step& s) { pay(s); }
   double ns = 0;
 
  private:
+  [[gnu::noinline]] void pay(const Step&);
   /// Lines of others are asked for one after the other, but are on their way together.
   double wait(double others) const { return p_.handoff * (1 + (others - 1) / 2); }
+  const Facts& flow_;
   const Prices& p_;
   const int n_;
   const double chunk_;
 };
 
-template <class Flow>
-double walk(const Flow& flow, const Prices& p, int ranks, int rounds, double chunk) {
+void Charge::pay(const Step& s) {
+  const double sources = s.from == flow::kEveryone ? n_ - 1 : 1;
+  if (s.verb & flow::kBarrier) ns += wait(n_ - 1);
+  if (s.verb & flow::kPost) {
+    if (!flow_.by_reference || (s.verb & flow::kResult)) ns += p_.write(chunk_ * s.span);
+    return;
+  }
+  if (s.verb & flow::kPosted) {
+    ns += wait(sources) + sources * (flow_.pulls ? p_.pull.with_start(chunk_) : p_.read(chunk_));
+    if (s.from == flow::kEveryone) ns += p_.local(chunk_);
+  } else if (s.verb & flow::kInput) {
+    ns += p_.local(chunk_);
+  }
+  if (s.verb & flow::kMulticast) ns += (n_ - 1) * p_.write(chunk_);
+}
+
+double walk(const Facts& flow, const Prices& p, int ranks, int rounds, double chunk) {
   double most = 0, least = 0;
   for (int r = 0; r < std::min(ranks, 2); ++r) {  // a root and one that is none; else all are alike
-    Charge<Flow> charge(p, ranks, chunk);
-    flow(Place{r, ranks, 0, rounds}, charge);
+    Charge charge(flow, p, ranks, chunk);
+    flow.run(Place{r, ranks, 0, rounds}, charge);
     most = std::max(most, charge.ns);
     least = r == 0 ? charge.ns : std::min(least, charge.ns);
   }
   // Of a root and its readers one side is a round behind the other.
-  return Flow::kRooted ? most + least / rounds : most;
+  return flow.rooted ? most + least / rounds : most;
 }
 
-template <class Flow>
-std::optional<double> cost_of(const Flow& flow, const Calibration& c, const CostQuery& q) {
-  if constexpr (!Flow::kStaging || !std::is_same_v<typename Flow::Data, flow::NoData>) {
-    return std::nullopt;
-  } else {
-    if (!c.known() || q.ranks < 2) return std::nullopt;
-    const Prices p = prices_of(c, q.huge_pages);
-    if (!p.write.known() || !p.read.known() || (Flow::kPulls && !p.pull.known())) return std::nullopt;
-    const auto n = static_cast<std::size_t>(q.ranks);
-    const auto per_round = static_cast<std::size_t>(flow.chunks(Place{0, q.ranks, 0, 1}));
-    const bool blocks = traits_of(q.collective).blocks();
-    const double longest = static_cast<double>(q.bytes) / static_cast<double>(blocks ? 1 : per_round);
-    if (Flow::kByReference) return walk(flow, p, q.ranks, 1, longest);
-    const std::size_t pieces = (Flow::kPostsOthers ? n - 1 : 1) + (Flow::kPostsResult ? 1 : 0);
-    const auto capacity = static_cast<double>(std::max(kLine, q.staging_slot / pieces / kLine * kLine));
-    const auto rounds = static_cast<std::uint64_t>(std::max(1.0, std::ceil(longest / capacity)));
-    const double chunk = longest / static_cast<double>(rounds);
-    constexpr int kFew = 4, kMore = 8;
-    if (rounds <= kMore) return walk(flow, p, q.ranks, static_cast<int>(rounds), chunk);
-    const double few = walk(flow, p, q.ranks, kFew, chunk), more = walk(flow, p, q.ranks, kMore, chunk);
-    return more + (more - few) / (kMore - kFew) * static_cast<double>(rounds - kMore);
-  }
+/// Of flows over one host's staging buffers and references.
+std::optional<Facts> facts_of(Collective c, Algorithm a) {
+  std::optional<Facts> facts;
+  flow::visit(c, a, [&]<class Flow>(const Flow&) {
+    if constexpr (Flow::kStaging && std::is_same_v<typename Flow::Data, flow::NoData>)
+      facts = Facts{.by_reference = Flow::kByReference,
+                    .pulls = Flow::kPulls,
+                    .rooted = Flow::kRooted,
+                    .posts_others = Flow::kPostsOthers,
+                    .posts_result = Flow::kPostsResult,
+                    .chunks = [](Place at) { return static_cast<int>(Flow{}.chunks(at)); },
+                    .run = [](Place at, Charge& charge) { Flow{}(at, charge); }};
+  });
+  return facts;
 }
 
 /// The row of the built-in table for such a call, by its place; staged: leaving those out that ask about
@@ -154,9 +153,21 @@ Algorithm table_choice(const Rules& table, Collective c, Buffers buffers, int ra
 }  // namespace
 
 std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
-  std::optional<double> ns;
-  flow::visit(q.collective, q.algorithm, [&](const auto& flow) { ns = cost_of(flow, c, q); });
-  return ns;
+  const auto flow = facts_of(q.collective, q.algorithm);
+  if (!flow || !c.known() || q.ranks < 2) return std::nullopt;
+  const Prices p = prices_of(c, q.huge_pages);
+  if (!p.write.known() || !p.read.known() || (flow->pulls && !p.pull.known())) return std::nullopt;
+  const auto n = static_cast<std::size_t>(q.ranks);
+  const bool blocks = traits_of(q.collective).blocks();
+  const double longest = static_cast<double>(q.bytes) / (blocks ? 1 : flow->chunks(Place{0, q.ranks, 0, 1}));
+  if (flow->by_reference) return walk(*flow, p, q.ranks, 1, longest);
+  const std::size_t pieces = (flow->posts_others ? n - 1 : 1) + (flow->posts_result ? 1 : 0);
+  const auto capacity = static_cast<double>(std::max(kLine, q.staging_slot / pieces / kLine * kLine));
+  const double rounds = std::max(1.0, std::ceil(longest / capacity)), chunk = longest / rounds;
+  constexpr int kFew = 4, kMore = 8;
+  if (rounds <= kMore) return walk(*flow, p, q.ranks, static_cast<int>(rounds), chunk);
+  const double few = walk(*flow, p, q.ranks, kFew, chunk), more = walk(*flow, p, q.ranks, kMore, chunk);
+  return more + (more - few) / (kMore - kFew) * (rounds - kMore);
 }
 
 std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t staging_slot) {
