@@ -1,6 +1,7 @@
 // Communicators over several hosts: processes that believe to be on hosts of their own (OURO_HOSTID), and the
 // roll call of their ranks. Hosts that are network namespaces are in hosts_test.py.
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -119,9 +120,25 @@ int by_address(int rank, int size, ncclUniqueId, const std::string& place) {
 }
 const KnownScenario kByAddress("by_address", by_address);
 
+/// A port on which nobody listens, and which the system gives to nobody who does not ask for it.
+int free_port() {
+  for (int i = 0; i < 1000; ++i) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    at.sin_port = htons(static_cast<std::uint16_t>(20'000 + (getpid() + i) % 10'000));
+    const int s = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool free = bind(s, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0;
+    close(s);
+    if (free) return ntohs(at.sin_port);
+  }
+  return 0;
+}
+
 TEST(TimedRollCall, AtAnAddressThatEveryRankKnows) {
-  const std::string port = std::to_string(20'000 + getpid() % 10'000);
-  EXPECT_THAT(spawn(3, "by_address", "127.0.0.1:" + port), Each(0));
+  const int port = free_port();
+  ASSERT_NE(port, 0);
+  EXPECT_THAT(spawn(3, "by_address", fmt::format("127.0.0.1:{}", port)), Each(0));
 }
 
 TEST(TimedRollCall, NamesWhoHasNotCome) {
