@@ -35,6 +35,8 @@ check=elsewhere/${bundle}gpu-check
 expect 2 "unknown option" "$check" --nonsense
 expect 77 "SKIP \(no CUDA device\)" env -u OURO_FAKE_GPUS CUDA_VISIBLE_DEVICES= "$check" --out none
 expect 0 "all that ran passed" env OURO_FAKE_GPUS=1 "$check" --quick --out results
+table=$(grep -c '^| ' results/gpu-status.md)  # with its head
+(($(wc -l <results/rows) == table - 1)) || fail "rows were not written as they came"
 grep -q '^## FAKE' results/gpu-status.md || fail "a fake GPU must be called one"
 grep -qE '^\| 2 ranks as threads \| [1-9]' results/gpu-status.md || fail "no collective was checked"
 grep -qE '^\| copy_kernel \| 1 \| 1 \|' results/gpu-status.md || fail "no copy was timed"
