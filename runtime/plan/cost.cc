@@ -42,7 +42,8 @@ class Curve {
     return ns_.back() * bytes / x(kCopySizes.size() - 1);
   }
   /// With what a call costs however little it moves: that of the smallest size.
-  double with_start(double bytes) const { return std::max((*this)(bytes), ns_[0]); }
+  double with_start(double bytes) const { return std::max((*this)(bytes), start()); }
+  double start() const { return ns_[0]; }
 
  private:
   std::array<double, kCopySizes.size()> ns_{};
@@ -97,6 +98,7 @@ void Charge::pay(const Step& s) {
   const double sources = s.from == flow::kEveryone ? n_ - 1 : 1;
   if (s.verb & flow::kBarrier) ns += wait(n_ - 1);
   if (s.verb & flow::kPost) {
+    if (flow_.pulls && !(s.verb & flow::kResult)) ns += 2 * p_.pull.start();  // pages and peers are asked for
     if (!flow_.by_reference || (s.verb & flow::kResult)) ns += p_.write(chunk_ * s.span);
     return;
   }

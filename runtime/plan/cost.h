@@ -24,17 +24,17 @@ struct CostQuery {
 /// missing, or the flow is not one of a single host's staging buffers and references.
 ///
 /// A post takes what writing its bytes takes by the kind of copy that the record chooses; reading a post, or
-/// a registered buffer, what reading them takes; a pull what one copy out of a process takes; a step that
-/// waits for others, and a barrier, a hand-off and half of one for each rank beyond two. Between sizes that
-/// were measured times are interpolated, beyond them they grow with the bytes. Of many rounds the first are
-/// walked and the rest are like them. Compute time of reductions, and memory that all caches together cannot
-/// hold, are not in the model.
+/// a registered buffer, what reading them takes; a pull what one copy out of a process takes, and twice the
+/// smallest one to ask for pages and peers; a step that waits for others, and a barrier, a hand-off and half
+/// of one for each rank beyond two. Between sizes that were measured times are interpolated, beyond them they
+/// grow with the bytes. Of many rounds the first are walked and the rest are like them. Compute time of
+/// reductions, and memory that all caches together cannot hold, are not in the model.
 std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 
 /// Rows to put before the built-in table for a group of `ranks` on one host, each on a core of its own: where
 /// the model says that another algorithm saves a fifth of what the table's takes. None if the table was
-/// measured on such a processor, or figures are missing. A function of its arguments alone: ranks that have
-/// one record have one table.
+/// measured on such a processor, for more than 64 ranks, or where figures are missing. A function of its
+/// arguments alone: ranks that have one record have one table.
 std::vector<Rule> rows_by_cost(const Calibration&, int ranks, std::size_t staging_slot);
 
 }  // namespace ouro::rt
