@@ -39,5 +39,23 @@ table=$(grep -c '^| ' results/gpu-status.md)  # with its head
 (($(wc -l <results/rows) == table - 1)) || fail "rows were not written as they came"
 grep -q '^## FAKE' results/gpu-status.md || fail "a fake GPU must be called one"
 grep -qE '^\| 2 ranks as threads \| [1-9]' results/gpu-status.md || fail "no collective was checked"
+grep -qE '^\| probe: words serve each replay of a graph \| 1 \| 1 ' results/gpu-status.md || fail "nothing was probed"
 grep -qE '^\| copy_kernel \| 1 \| 1 \|' results/gpu-status.md || fail "no copy was timed"
 cat results/gpu-status.md
+
+# A test that hangs is named and tried alone, and those behind it run.
+mkdir -p mock/bin
+cp -r "elsewhere/$bundle"{lib,gpu,gpu-check,bundle.txt} mock/
+cp "elsewhere/${bundle}bin/ouro-info" mock/bin/
+cat >mock/bin/test_hanging <<'END'
+#!/bin/sh
+for test in First Second Third; do
+  case $1 in *-*$test*) continue ;; *Suite.$test* | *=\**) ;; *) continue ;; esac
+  echo "[ RUN      ] Suite.$test"
+  [ $test != Second ] || [ "$CUDA_MODULE_LOADING" = EAGER ] || exec sleep 30
+  echo "[       OK ] Suite.$test (1 ms)"
+done
+END
+chmod +x mock/bin/test_hanging
+expect 1 "test_hanging: ran 3, passed 2, skipped 0 hangs: Suite.Second \(not alone with eager loading\)" \
+  env OURO_FAKE_GPUS=1 mock/gpu-check --limit 2 --out mocked

@@ -1,0 +1,248 @@
+// The questions. See probe.h.
+#include "tests/system/cuda/probe.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "kernels/gpu/collect.h"
+#include "kernels/gpu/resident.h"
+
+namespace ouro::gpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// A word in pinned memory that streams wait for; it is let go of at the latest when this goes.
+class Gate {
+ public:
+  static Result<std::unique_ptr<Gate>> make(Gpu& g) {
+    OURO_ASSIGN(void* const memory, g.alloc_pinned(sizeof(std::uint32_t)));
+    auto gate = std::unique_ptr<Gate>(new Gate(static_cast<std::uint32_t*>(memory)));
+    std::atomic_ref(*gate->word_).store(0, std::memory_order_release);
+    return gate;
+  }
+  ~Gate() { open(); }  // the memory stays: a stream may still look at it
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  void open() const { std::atomic_ref(*word_).store(1, std::memory_order_release); }
+  MemOp wait() const { return {MemOp::Kind::wait_equal, 1, word_}; }
+  MemOp write(std::uint32_t value) const { return {MemOp::Kind::write, value, word_}; }
+
+ private:
+  explicit Gate(std::uint32_t* word) : word_(word) {}
+  std::uint32_t* const word_;
+};
+
+/// A stream that waits at a gate.
+Result<Stream> held(Gpu& g, int device, const Gate& gate) {
+  OURO_ASSIGN(const Stream s, g.create_stream(device, 0));
+  const MemOp wait = gate.wait();
+  OURO_TRY(g.enqueue({&wait, 1}, s));
+  return s;
+}
+
+/// Whether all that is in the stream ends within `patience`.
+Result<bool> ends(Gpu& g, Stream s, milliseconds patience) {
+  for (const auto end = Clock::now() + patience;;) {
+    OURO_ASSIGN(const bool done, g.query(s));
+    if (done || Clock::now() > end) return done;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+double ms_since(Clock::time_point t) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
+}
+Answer within(bool good, Clock::time_point begin, milliseconds patience) {
+  return {good, good ? fmt::format("yes, {:.2f} ms", ms_since(begin))
+                     : fmt::format("no, not within {} ms", patience.count())};
+}
+
+/// Whether the call comes back while a stream waits.
+Result<Answer> beside_a_wait(Gpu& g, int device, milliseconds patience, auto&& call) {
+  OURO_ASSIGN(const auto gate, Gate::make(g));
+  OURO_TRY(held(g, device, *gate).status());
+  const auto begin = Clock::now();
+  auto called = std::async(std::launch::async, call);
+  const Answer answer = within(called.wait_for(patience) == std::future_status::ready, begin, patience);
+  gate->open();
+  OURO_TRY(called.get());
+  return answer;
+}
+
+/// A small kernel on a stream of its own.
+Status start_kernel(Gpu& g, int device, Stream s, bool load_first, std::byte* memory) {
+  FusedArgs args;
+  args.collective = Collective::broadcast;
+  args.dtype = DType::u8;
+  args.ranks = 2;
+  args.count = 64;
+  args.in[0] = args.out[0] = memory;
+  args.out[1] = memory + 64;
+  const Launch l = fused(args, 1);
+  if (load_first) return g.info(*l.kernel, device).status();
+  return g.launch(*l.kernel, l.shape, &args, s);
+}
+
+Result<Answer> launch_beside_wait(Gpu& g, int device, milliseconds patience, bool loaded) {
+  OURO_ASSIGN(void* const memory, g.alloc(device, 128));
+  OURO_ASSIGN(const Stream s, g.create_stream(device, 0));
+  auto* const at = static_cast<std::byte*>(memory);
+  if (loaded) OURO_TRY(start_kernel(g, device, s, true, at));
+  return beside_a_wait(g, device, patience, [&g, device, s, at]() -> Status {
+    OURO_TRY(start_kernel(g, device, s, false, at));
+    return g.synchronize(s);
+  });
+}
+
+Result<Answer> first_launch(Gpu& g, int device, milliseconds patience) {
+  return launch_beside_wait(g, device, patience, false);
+}
+Result<Answer> loaded_launch(Gpu& g, int device, milliseconds patience) {
+  return launch_beside_wait(g, device, patience, true);
+}
+Result<Answer> allocation(Gpu& g, int device, milliseconds patience) {
+  return beside_a_wait(g, device, patience, [&g, device] { return g.alloc(device, 1 << 20).status(); });
+}
+Result<Answer> release(Gpu& g, int device, milliseconds patience) {
+  OURO_ASSIGN(void* const memory, g.alloc(device, 1 << 20));
+  return beside_a_wait(g, device, patience, [&g, memory] { return g.free(memory); });
+}
+Result<Answer> pinning(Gpu& g, int device, milliseconds patience) {
+  static std::vector<std::byte> memory(1 << 20);
+  return beside_a_wait(g, device, patience,
+                       [&g] { return g.register_host(memory.data(), memory.size()).status(); });
+}
+Result<Answer> unpinning(Gpu& g, int device, milliseconds patience) {
+  static std::vector<std::byte> memory(1 << 20);
+  OURO_TRY(g.register_host(memory.data(), memory.size()).status());
+  return beside_a_wait(g, device, patience, [&g] { return g.unregister_host(memory.data()); });
+}
+
+/// How many streams can wait before the next one no longer gets ahead.
+Result<Answer> waiting_streams(Gpu& g, int device, milliseconds patience) {
+  constexpr int kMost = 64, kNeeded = 4;  // of a rank
+  OURO_ASSIGN(const auto gate, Gate::make(g));
+  OURO_ASSIGN(const auto passed, Gate::make(g));
+  int waiting = 0;
+  for (; waiting < kMost; ++waiting) {
+    OURO_ASSIGN(const Stream next, g.create_stream(device, 0));
+    const MemOp write = passed->write(1);
+    OURO_TRY(g.enqueue({&write, 1}, next));
+    OURO_ASSIGN(const bool ahead, ends(g, next, std::min(patience, milliseconds(200))));
+    if (!ahead) break;
+    const MemOp wait = gate->wait();
+    OURO_TRY(g.enqueue({&wait, 1}, next));
+  }
+  return Answer{waiting >= kNeeded,
+                fmt::format("{}{} streams can wait", waiting == kMost ? "at least " : "", waiting)};
+}
+
+/// Whether kernels of two ranks that wait for each other run at the same time.
+Result<Answer> spinning_kernels(Gpu& g, int device, milliseconds patience) {
+  OURO_ASSIGN(const ResidentLayout layout, resident_layout({.ranks = 2, .channels = 1}));
+  OURO_ASSIGN(void* const words, g.alloc_pinned(4096));
+  std::memset(words, 0, 4096);
+  ResidentArgs args;
+  args.collective = Collective::barrier;
+  args.algorithm = flow::Algorithm::direct;
+  args.dtype = DType::u8;
+  args.one_device = true;
+  args.layout = layout;
+  args.deadline_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(patience).count());
+  args.abort = static_cast<const std::uint32_t*>(words);
+  auto* const errors = reinterpret_cast<ResidentError*>(static_cast<std::byte*>(words) + 128);
+  Stream streams[2];
+  OURO_ASSIGN(const Properties p, g.properties(device));
+  for (int r = 0; r < 2; ++r) {
+    OURO_ASSIGN(streams[r], g.create_stream(device, p.high_priority));
+    OURO_ASSIGN(void* const arena, g.alloc(device, layout.bytes()));
+    OURO_TRY(g.set(arena, 0, layout.bytes(), streams[r]));
+    OURO_TRY(g.synchronize(streams[r]));
+    args.arena[r] = static_cast<std::byte*>(arena);
+  }
+  const auto begin = Clock::now();
+  for (int r = 0; r < 2; ++r) {
+    args.rank = r;
+    args.error = errors + r;
+    OURO_ASSIGN(const Launch l, resident(args));
+    OURO_TRY(g.launch(*l.kernel, l.shape, &args, streams[r]));
+  }
+  bool together = true;
+  for (int r = 0; r < 2; ++r) {
+    OURO_ASSIGN(const bool ended, ends(g, streams[r], 2 * patience));
+    together &= ended && std::atomic_ref(errors[r].fault).load() == ResidentFault::none;
+  }
+  return within(together, begin, patience);
+}
+
+/// Whether words that a graph waits for and clears serve each replay.
+Result<Answer> captured_words(Gpu& g, int device, milliseconds patience) {
+  OURO_ASSIGN(const auto gate, Gate::make(g));
+  OURO_ASSIGN(const Stream s, g.create_stream(device, 0));
+  OURO_TRY(g.begin_capture(s));
+  const MemOp ops[] = {gate->wait(), gate->write(0)};
+  const Status captured = g.enqueue(ops, s);
+  const auto graph = g.end_capture(s);
+  OURO_TRY(captured);
+  OURO_TRY(graph.status());
+  const auto begin = Clock::now();
+  for (int replay = 0; replay < 3; ++replay) {
+    OURO_TRY(g.launch(*graph, s));
+    OURO_ASSIGN(const bool early, ends(g, s, milliseconds(20)));
+    if (early) return Answer{false, "no: a replay did not wait"};
+    gate->open();
+    OURO_ASSIGN(const bool passed, ends(g, s, patience));
+    if (!passed) return within(false, begin, patience);
+  }
+  return Answer{true, "yes, three replays"};
+}
+
+/// Whether the host that sees a word sees what the stream wrote before it.
+Result<Answer> order_of_words(Gpu& g, int device, milliseconds patience) {
+  constexpr std::uint32_t kTimes = 1000;
+  OURO_ASSIGN(void* const memory, g.alloc_pinned(2 * 4096));
+  auto* const data = static_cast<std::uint32_t*>(memory);
+  std::uint32_t* const word = data + 1024;
+  *data = *word = 0;
+  OURO_ASSIGN(void* const source, g.alloc(device, sizeof(std::uint32_t)));
+  OURO_ASSIGN(const Stream s, g.create_stream(device, 0));
+  for (std::uint32_t i = 1; i <= kTimes; ++i) {
+    const MemOp ops[] = {{MemOp::Kind::write, i, source}, {MemOp::Kind::write, i, word}};
+    OURO_TRY(g.enqueue({ops, 1}, s));
+    OURO_TRY(g.copy(data, source, sizeof i, s));
+    OURO_TRY(g.enqueue({ops + 1, 1}, s));
+    for (const auto end = Clock::now() + patience;
+         std::atomic_ref(*word).load(std::memory_order_acquire) != i;)
+      if (Clock::now() > end) return Answer{false, "no: a word did not come"};
+    if (const std::uint32_t seen = std::atomic_ref(*data).load(std::memory_order_relaxed); seen != i)
+      return Answer{false, fmt::format("no: with word {} the data of {} was there", i, seen)};
+  }
+  return Answer{true, fmt::format("yes, {} times", kTimes)};
+}
+
+constexpr Question kQuestions[] = {
+    {"order-of-words", "a processor that sees a word sees what came before it", &order_of_words},
+    {"loaded-launch", "a loaded kernel runs beside a stream that waits", &loaded_launch},
+    {"first-launch", "a kernel that was not loaded does, too", &first_launch},
+    {"waiting-streams", "streams that can wait before another is held up", &waiting_streams},
+    {"spinning-kernels", "kernels of two ranks run at the same time", &spinning_kernels},
+    {"captured-words", "words serve each replay of a graph", &captured_words},
+    {"allocation", "memory is allocated beside a stream that waits", &allocation},
+    {"release", "memory is freed beside a stream that waits", &release},
+    {"pinning", "memory of the host is pinned beside a stream that waits", &pinning},
+    {"unpinning", "memory of the host is unpinned beside a stream that waits", &unpinning},
+};
+
+}  // namespace
+
+std::span<const Question> questions() { return kQuestions; }
+
+}  // namespace ouro::gpu

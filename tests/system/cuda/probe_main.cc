@@ -1,0 +1,32 @@
+// gpu_probe --list: a line "name text" a question. gpu_probe NAME: asks it on device 0, and prints the
+// answer. Run by gpu-check before everything else. Exit code: 0 good, 1 not as ouro would have it, 2 wrong
+// usage, 3 an error, 77 no GPU.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "tests/system/cuda/probe.h"
+
+int main(int argc, char** argv) {
+  using namespace ouro::gpu;
+  const std::string_view name = argc == 2 ? argv[1] : "";
+  if (name == "--list") {
+    for (const Question& q : questions()) fmt::print("{} {}\n", q.name, q.text);
+    return 0;
+  }
+  for (const Question& q : questions()) {
+    if (name != q.name) continue;
+    if (gpu().devices() == 0) {
+      fmt::print("no GPU: {}\n", gpu().version());
+      return 77;
+    }
+    const auto answer = q.ask(gpu(), 0, std::chrono::seconds(2));
+    fmt::print("{}\n", answer.ok() ? answer->text : answer.status().message());
+    std::fflush(stdout);
+    // What is in the streams of a device that held something up is not waited for.
+    std::_Exit(!answer.ok() ? 3 : answer->good ? 0 : 1);
+  }
+  fmt::print(stderr, "gpu_probe: expected --list or the name of a question, got '{}'\n", name);
+  return 2;
+}

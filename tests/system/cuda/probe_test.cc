@@ -1,0 +1,76 @@
+// The probe on fake devices: a kind one, and harsh ones that make each answer another.
+#include "tests/system/cuda/probe.h"
+
+#include <gtest/gtest.h>
+
+#include <string_view>
+
+#include "kernels/device/fake/fake_gpu.h"
+
+namespace ouro::gpu {
+namespace {
+
+/// Asks a new device, which is never destroyed: what it holds up may still be there.
+std::string ask(std::string_view name, FakeHarsh harsh, bool* good) {
+  auto* const fake = new FakeGpu({.harsh = harsh});
+  install(fake);
+  for (const Question& q : questions()) {
+    if (name != q.name) continue;
+    const auto answer = q.ask(*fake, 0, std::chrono::milliseconds(300));
+    install(nullptr);
+    *good = answer.ok() && answer->good;
+    return answer.ok() ? answer->text : answer.status().message();
+  }
+  install(nullptr);
+  return "no such question";
+}
+
+struct Case {
+  const char* name;
+  FakeHarsh harsh;  ///< that makes the answer "no"
+};
+std::ostream& operator<<(std::ostream& os, const Case& c) { return os << c.name; }
+class Probe : public testing::TestWithParam<Case> {};
+
+TEST_P(Probe, TellsAKindDeviceFromAHarshOne) {
+  bool good = false;
+  const std::string kind = ask(GetParam().name, {}, &good);
+  EXPECT_TRUE(good) << kind;
+  const std::string harsh = ask(GetParam().name, GetParam().harsh, &good);
+  EXPECT_FALSE(good) << harsh;
+}
+
+const Case kCases[] = {
+    {"first-launch", {.lazy_loading = true}},
+    {"waiting-streams", {.connections = 2}},
+    {"allocation", {.allocation_waits = true}},
+    {"pinning", {.allocation_waits = true}},
+};
+INSTANTIATE_TEST_SUITE_P(All, Probe, testing::ValuesIn(kCases), [](const auto& info) {
+  std::string name = info.param.name;
+  for (char& c : name)
+    if (c == '-') c = '_';
+  return name;
+});
+
+TEST(ProbeAlone, WhatNoFakeRefuses) {
+  for (const char* name : {"order-of-words", "spinning-kernels", "captured-words"}) {
+    bool good = false;
+    const std::string text = ask(name, {}, &good);
+    EXPECT_TRUE(good) << name << ": " << text;
+  }
+  bool good = false;
+  EXPECT_TRUE((ask("loaded-launch", {.lazy_loading = true}, &good), good)) << "it is loaded before";
+}
+
+/// As CUDA may: memory that is released waits for all work.
+TEST(ProbeAlone, WhatAllFakesWaitFor) {
+  for (const char* name : {"release", "unpinning"}) {
+    bool good = true;
+    const std::string text = ask(name, {}, &good);
+    EXPECT_FALSE(good) << name << ": " << text;
+  }
+}
+
+}  // namespace
+}  // namespace ouro::gpu

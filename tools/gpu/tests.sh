@@ -1,0 +1,108 @@
+# The probe and the tests of a bundle. Read by gpu-check, which has say, row, not_run, attempt, out_of_time and reason.
+#
+# A test that hangs is told from what comes after it: the program goes on behind it, and the test is tried alone, first with
+# eager loading of kernels, then under a debugger.
+
+# What the driver does, a process a question: an answer may be a hang, and is then one, too. Nothing here is a failure.
+probe() {
+  say "probe"
+  if ! program gpu_probe; then not_run "probe" "not in the bundle"; return; fi
+  local name text code
+  while read -r name text; do
+    ask "$name" "$text"
+  done < <(LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$here/bin/gpu_probe" --list)
+  [[ -z ${OURO_FAKE_GPUS:-} ]] || return
+  for code in 1 8 32; do
+    CUDA_DEVICE_MAX_CONNECTIONS=$code ask waiting-streams "the same with $code connections" "-$code"
+  done
+}
+ask() { # NAME TEXT [SUFFIX]
+  local log=probe-$1${3:-} code=0 answer
+  attempt "$log" 15 "$here/bin/gpu_probe" "$1" || code=$?
+  out_of_time $code "probe: $2" && return
+  answer=$(tail -1 "$out/logs/$log.log" | tr '|' '/' | cut -c1-120)
+  ((code != 124 && code != 137)) || answer="no: the driver did not come back"
+  row "probe: $2" 1 "$((code == 0))" 0 "$answer" "-"
+}
+
+# The test that a log ends in, if the program did not end it.
+under_way() { awk '/^\[ RUN/ { t = $4 } /^\[       OK|^\[  FAILED|^\[  SKIPPED/ { t = "" } END { print t }' "$1"; }
+
+# Tries a test that hung alone, and adds to `hangs` of the caller what came out.
+examine() { # NAME FILE TEST
+  local log=$1-hang-$((++hung)) code=0
+  attempt "$log" 20 env CUDA_MODULE_LOADING=EAGER "$2" --gtest_filter="$3" || code=$?
+  hangs+="${hangs:+, }$3"
+  if ((code == 0)); then hangs+=" (not alone with eager loading)"; return; fi
+  if ((code != 124 && code != 137)); then hangs+=" (alone: exit $code)"; return; fi
+  local debugger pid
+  debugger=$(command -v cuda-gdb || ls /usr/local/cuda/bin/cuda-gdb 2>/dev/null || command -v gdb)
+  if [[ -z $debugger ]] || (($(remaining) < 60)); then hangs+=" (also alone)"; return; fi
+  LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$2" --gtest_filter="$3" >/dev/null 2>&1 </dev/null &
+  pid=$!
+  sleep 8
+  local questions=(-ex 'thread apply all backtrace')
+  [[ $debugger != *cuda-gdb ]] || questions=(-ex 'info cuda kernels' -ex 'info cuda warps' "${questions[@]}")
+  timeout -k 5 40 "$debugger" -batch -p "$pid" "${questions[@]}" >"$out/logs/$log-stacks.log" 2>&1 </dev/null
+  kill -KILL "$pid" 2>/dev/null
+  wait "$pid" 2>/dev/null
+  hangs+=" (also alone: $log-stacks.log)"
+}
+
+# Runs the tests of one program into its log. Ranks that are processes are forked from one that has not used a GPU
+# yet: such tests have a process each, all others share one, until one of them hangs. Sets `hangs` of the caller.
+all_tests_of() { # NAME FILE
+  local name=$1 file=$2 code=0 one part=0 own=() some='*' hung=0 log
+  if [[ $name == test_gpu ]]; then
+    mapfile -t own < <("$file" --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^ / { print suite $1 }' |
+      grep -E 'processes|Sharing|GpuMessages|KilledInMid|GraphsReplay')
+  fi
+  if [[ $quick == yes ]]; then
+    own=("${own[@]:0:2}")
+    case $name in
+      test_gpu) some='GpuStreams.*:*all_reduce*_threads' ;;
+      # All reductions in all shapes are minutes of work for a processor that stands in for a GPU.
+      test_collect_device) some='*Broadcast:*HopWeights:*KernelsLoad*' ;;
+    esac
+  fi
+  local not worst=0
+  not=$(IFS=:; echo "${own[*]}")
+  : >"$out/logs/$name.log"
+  while true; do
+    log=$name-$((++part)) code=0
+    attempt "$log" "$limit" "$file" --gtest_filter="$some${not:+-$not}" || code=$?
+    cat "$out/logs/$log.log" >>"$out/logs/$name.log"
+    ((code == 0)) || worst=$code
+    one=$(under_way "$out/logs/$log.log")
+    ((code == 124 || code == 137)) && [[ -n $one ]] && ((part < 5)) || break
+    not+=$(sed -n 's/^\[ RUN      \] \([^ ]*\).*/:\1/p' "$out/logs/$log.log" | tr -d '\n')
+    examine "$name" "$file" "$one"
+  done
+  for one in "${own[@]}"; do
+    log=$name-own-$((++part)) code=0
+    attempt "$log" 30 "$file" --gtest_filter="$one" || code=$?
+    cat "$out/logs/$log.log" >>"$out/logs/$name.log"
+    ((code == 0)) || worst=$code
+    ((code != 124 && code != 137)) || examine "$name" "$file" "$one"
+  done
+  return $worst
+}
+
+unit_tests() {
+  say "tests"
+  local file name code ran passed skipped hangs
+  for file in "$here"/bin/test_*; do
+    [[ -x $file ]] || { not_run "tests" "none in the bundle"; return; }
+    name=$(basename "$file")
+    [[ $name != test_nccl_gpu || -z $no_runtime ]] || { not_run "$name" "$no_runtime"; continue; }
+    if ((SECONDS > TEST_UNTIL)); then not_run "$name" "no time left"; continue; fi
+    code=0 hangs=''
+    all_tests_of "$name" "$file" || code=$?
+    out_of_time $code "$name" && continue
+    ran=$(grep -c '^\[ RUN' "$out/logs/$name.log")
+    passed=$(grep -c '^\[       OK' "$out/logs/$name.log")
+    skipped=$(grep -c '^\[  SKIPPED \].*(.* ms)$' "$out/logs/$name.log")
+    if ((code == 0 || code == 77)); then row "$name" "$ran" "$passed" "$skipped" "" "all"
+    else failed=1; row "$name" "$ran" "$passed" "$skipped" "${hangs:+hangs: }${hangs:-$(reason $code "$name")}" "all"; fi
+  done
+}
