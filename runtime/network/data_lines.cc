@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -12,8 +13,9 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kIdle = 2s;      // control lines show a dead link before data connections do
 constexpr auto kAgain = 100ms;  // between attempts
-// A peer that has given this rank up hangs up on each connection at once, until it says so on a control line.
-constexpr int kMostASecond = 8;
+// A peer that has given this rank up hangs up on each connection at once, until it says so on a control line:
+// one every kEach, and kBurst / kEach at once for paths that cut many.
+constexpr auto kEach = 125ms, kBurst = 32 * kEach;
 
 }  // namespace
 
@@ -22,10 +24,10 @@ void DataLines::dial_peer(int rank) {
   if (!peer || rank > options_.rank || peer->lost || peer->closed() || cut_) return;
   if (dialing_[rank].now || fabric_.wanted(rank) <= 0) return;
   Dialing& d = dialing_[rank];
-  const auto now = Clock::now();
-  if (now - d.second >= 1s) d.second = now, d.attempts = 0;
+  const auto now = Clock::now(), due = std::max(d.due, now);
   d.now = true;
-  if (++d.attempts > kMostASecond) return dial_later(rank, d.second + 1s);
+  if (due - now > kBurst) return dial_later(rank, due - kBurst);
+  d.due = due + kEach;
   dial(io_, peer->remote.endpoint, Purpose::data, identity_, rank, peer->attempts.end(options_.silent_fail),
        [this, rank](Result<Line> line) { dialled(rank, std::move(line)); });
 }

@@ -27,8 +27,7 @@ class DataLines {
   struct Dialing {
     bool now = false;                   // or soon
     Clock::time_point failing_since{};  // no connection could be made
-    Clock::time_point second{};         // in which `attempts` began
-    int attempts = 0;
+    Clock::time_point due{};            // of the next one, were they kEach apart
   };
   void dial_later(int rank, Clock::time_point when);
   void adopt(RemotePeer&, Line, bool dialled);

@@ -228,16 +228,20 @@ class Reset(Case):
         gone = lambda: not set(ports) & {p for _, _, p in sockets.connections(job[rank].pid)}
         self.assertTrue(lab.until(gone, 5), job.story())
 
+    def until_there(self, job, rank, control):
+        """What was cut may still be on its way back."""
+        lab.until(lambda: any(c == control for _, c, _ in sockets.connections(job[rank].pid)), 5)
+
     def cut_again_and_again(self, control, count, env=None):
         job = lab.Job((2, 2), ["loop", count, 10**9, "STOP"], env={**SHORT, **self.way, **(env or {})})
         self.enterContext(job).start()
         self.assertTrue(job.all_say("round"), job.story())
-        for rank in (0, 2, 3, 0, 2) * 2:
-            # What was cut may still be on its way back.
-            lab.until(lambda: any(c == control for _, c, _ in sockets.connections(job[rank].pid)), 5)
+        slow = self.way == WAYS["ucx"] and not control
+        for rank in (0, 2, 3, 0, 2) * (1 if slow else 2):
+            self.until_there(job, rank, control)
             self.cut(job, rank, control, 1)
-            if self.way == WAYS["ucx"] and not control:
-                time.sleep(0.3)  # UCX 1.13 ends the process if a connection goes that is still being made
+            if slow:  # UCX 1.13 ends the process if a connection goes that is still being made, and that begins after a second
+                time.sleep(1.5)
         time.sleep(0.5)
         print(f"longest round: {self.expect_nothing(job):.2f} s")
 
@@ -248,6 +252,8 @@ class Reset(Case):
         self.cut_again_and_again(control=False, count=500_000)
 
     def test_of_one_of_four_data_connections_is_nothing(self):
+        if self.way == WAYS["ucx"]:
+            self.skipTest("UCX makes one connection")
         self.cut_again_and_again(control=False, count=500_000, env={"OURO_TCP_CONNECTIONS": "4"})
 
     def test_of_control_lines_is_nothing(self):
@@ -257,8 +263,9 @@ class Reset(Case):
         job = self.looping((2, 2))
         for _ in range(3):
             for control in (False, True):
+                self.until_there(job, 2, control)
                 self.cut(job, 2, control, 100)
-            time.sleep(0.3)
+            time.sleep(1.5 if self.way == WAYS["ucx"] else 0.3)
         print(f"longest round: {self.expect_nothing(job):.2f} s")
 
 
