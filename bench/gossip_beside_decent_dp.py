@@ -11,14 +11,11 @@ same in the first steps. Needs PyTorch and Decent-DP: tools/torch-env --packages
 import argparse
 import functools
 import os
-import pathlib
-import socket
 import statistics
-import subprocess
 import sys
 import time
 
-TREE = pathlib.Path(__file__).resolve().parent.parent
+import torch_job
 
 
 def parse():
@@ -35,27 +32,12 @@ def main():
     options = parse()
     if not 1 <= options.rounds <= 100 or not 1 <= options.batch <= 4096 or any(not 2 <= n <= 64 for n in options.ranks or []):
         sys.exit("gossip_beside_decent_dp.py: --rounds takes 1 to 100, --batch 1 to 4096, --ranks 2 to 64")
-    sys.path.insert(0, str(TREE / "tests/api/nccl"))
-    import torch_place
-    python = torch_place.interpreter()
-    packages = torch_place.folder() / "packages"
+    packages = torch_job.torch_place.folder() / "packages"
     if not (packages / "decent_dp").is_dir():
         sys.exit(f"gossip_beside_decent_dp.py: Decent-DP is not in {packages}; tools/torch-env --packages installs it")
-    paths = [TREE / "api/python", TREE / "api/python/examples", packages]
-    common = os.environ | {"PYTHONPATH": ":".join(map(str, paths)), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "IN_RANK": "1"}
     print("| ranks | network | ouro | Decent-DP, gloo | Decent-DP / ouro | alone |\n|---|---|---|---|---|---|", flush=True)
     for n in options.ranks or [2, 4]:
-        with socket.create_server(("127.0.0.1", 0)) as s:
-            job = common | {"WORLD_SIZE": str(n), "MASTER_PORT": str(s.getsockname()[1])}
-        ranks = [subprocess.Popen([python, __file__, *sys.argv[1:]], env=job | {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(n)]
-        try:
-            codes = [p.wait(timeout=900) for p in ranks]
-        finally:
-            for p in ranks:
-                if p.poll() is None:
-                    p.kill()
-        if any(codes):
-            sys.exit(f"gossip_beside_decent_dp.py: ranks ended with {codes}")
+        torch_job.run(__file__, sys.argv[1:], n, torch_job.TREE / "api/python/examples", packages)
 
 
 def rank_main():

@@ -11,22 +11,14 @@ other things, too, only the ratios say something. --quick: fewer and smaller cas
 import argparse
 import copy
 import os
-import pathlib
-import socket
 import statistics
-import subprocess
 import sys
 import time
 
-TREE = pathlib.Path(__file__).resolve().parent.parent
+import torch_job
+
 SIZES = {8: 300, 1 << 10: 300, 64 << 10: 100, 1 << 20: 30, 16 << 20: 4}  # bytes -> calls of a round
 NETWORKS = {"MLP, 0.1 M": ((64, 256, 256, 10), 20), "MLP, 25 M": ((1024, 4096, 4096, 1000), 2)}  # widths, steps of a round
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
 
 
 def parse():
@@ -41,23 +33,9 @@ def main():
     options = parse()
     if not 1 <= options.rounds <= 100 or any(not 2 <= n <= 64 for n in options.ranks or []):
         sys.exit("torch_beside_gloo.py: --rounds takes 1 to 100, --ranks 2 to 64")
-    sys.path.insert(0, str(TREE / "tests/api/nccl"))
-    import torch_place
-    common = os.environ | {"PYTHONPATH": str(TREE / "api/python"), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
-                           "IN_RANK": "1"}
     print("| ranks | what | ouro | gloo | gloo / ouro | of the shortest | without DDP |\n|---|---|---|---|---|---|---|", flush=True)
     for n in options.ranks or [2, 4]:
-        job = common | {"WORLD_SIZE": str(n), "MASTER_PORT": free_port()}
-        command = [torch_place.interpreter(), __file__, "--rounds", str(options.rounds), *["--quick"] * options.quick]
-        ranks = [subprocess.Popen(command, env=job | {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(n)]
-        try:
-            codes = [p.wait(timeout=900) for p in ranks]
-        finally:
-            for p in ranks:
-                if p.poll() is None:
-                    p.kill()
-        if any(codes):
-            sys.exit(f"torch_beside_gloo.py: ranks ended with {codes}")
+        torch_job.run(__file__, ["--rounds", str(options.rounds), *["--quick"] * options.quick], n)
 
 
 def rank_main():

@@ -17,6 +17,7 @@
 #include "runtime/context/watch.h"
 #include "runtime/core/fork.h"
 #include "runtime/network/network.h"
+#include "runtime/plan/cost.h"
 #include "runtime/plan/rules.h"
 
 namespace ouro::rt {
@@ -81,6 +82,7 @@ class Context : public std::enable_shared_from_this<Context> {
   const CoreShare& cores() const { return *cores_; }
   /// Of this host, the same on all of its ranks.
   const Calibration& calibration() const { return calibration_; }
+  CostRows& cost_rows() const { return cost_rows_; }
   HostMemory& host_memory() { return host_memory_; }
   const HostMemory& host_memory() const { return host_memory_; }
   DeviceMemory& device_memory() { return device_memory_; }
@@ -127,6 +129,7 @@ class Context : public std::enable_shared_from_this<Context> {
   const std::unique_ptr<Faults> faults_;
   std::optional<CoreShare> cores_;  // once the pages are complete, as is the next
   Calibration calibration_{};
+  mutable CostRows cost_rows_;
   std::unique_ptr<Network> network_;
   std::unique_ptr<Watch> watch_;  // last: its thread uses all of the above
 };

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
-#include <iterator>
 #include <utility>
 
 #include "runtime/context/machine.h"
@@ -46,11 +45,9 @@ Result<std::unique_ptr<Selector>> Planner::make_selector(const Context& context,
   const int size = static_cast<int>(world_ranks.size());
   const bool enough = context.cores().enough_for(world_ranks);
   if (hosts == 1 && enough) {  // the record is that of this host, as all of its ranks read it
-    constexpr std::size_t kStagingSlot = 128 << 10;
-    const std::size_t chosen = context.spec().page_bytes;
-    auto rows = rows_by_cost(context.calibration(), size, chosen > 0 ? chosen : kStagingSlot);
+    const auto& rows = context.cost_rows().of(context.calibration(), size, slot_bytes(context, size).staging);
     const auto before = rules.rows.begin() + static_cast<std::ptrdiff_t>(rules.chosen_rows);
-    rules.rows.insert(before, std::make_move_iterator(rows.begin()), std::make_move_iterator(rows.end()));
+    rules.rows.insert(before, rows.begin(), rows.end());
   }
   return std::make_unique<Selector>(rules, size, hosts, enough, stream_bytes(rules), wanted);
 }

@@ -221,4 +221,11 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
   return rows;
 }
 
+const std::vector<Rule>& CostRows::of(const Calibration& c, int ranks, std::size_t staging_slot) {
+  std::lock_guard lock(mutex_);
+  auto it = rows_.find(ranks);
+  if (it == rows_.end()) it = rows_.emplace(ranks, rows_by_cost(c, ranks, staging_slot)).first;
+  return it->second;
+}
+
 }  // namespace ouro::rt

@@ -2,6 +2,8 @@
 // rows of the selection table are made for a processor that nobody has measured, by explain, and by tests.
 #pragma once
 #include <cstddef>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -36,5 +38,17 @@ std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 /// measured on such a processor, for more than 64 ranks, or where figures are missing. A function of its
 /// arguments alone: ranks that have one record have one table.
 std::vector<Rule> rows_by_cost(const Calibration&, int ranks, std::size_t staging_slot);
+
+/// Those rows, reckoned once for each number of ranks: it takes from a third of a millisecond to six.
+/// Thread-safe.
+class CostRows {
+ public:
+  /// With one record and one size of slots for each number of ranks. Good as long as this lives.
+  const std::vector<Rule>& of(const Calibration&, int ranks, std::size_t staging_slot);
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::vector<Rule>> rows_;  // by ranks
+};
 
 }  // namespace ouro::rt

@@ -27,16 +27,14 @@ train::OptimizerOptions options_of(const Name& decay_rule, bool master) {
 }
 
 /// Options are checked at once, by making one.
-template <class... Options>
-Rule rule(const char* name, double lr, const Options&... options) {
-  Rule r{name, lr, [=] { return train::make_optimizer(options...); }};
-  (void)value_of(r.make());
-  return r;
-}
 Rule rule_of(const char* name, double lr, std::function<Result<std::unique_ptr<train::Optimizer>>()> make) {
   Rule r{name, lr, std::move(make)};
   (void)value_of(r.make());
   return r;
+}
+template <class... Options>
+Rule rule(const char* name, double lr, const Options&... options) {
+  return rule_of(name, lr, [=] { return train::make_optimizer(options...); });
 }
 
 Rule sgd(double lr, double momentum, double dampening, double weight_decay, bool nesterov,

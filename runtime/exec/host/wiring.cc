@@ -28,13 +28,18 @@ transport::ShmStagingLayout staging_layout(const Context& context, int n) {
 
 }  // namespace
 
-Wiring::Wiring(Context& context, const Members& members, std::uint64_t key, Waiter& waiter)
-    : context_(context), members_(members), key_(key), waiter_(waiter) {
-  const int n = members.size();
-  const auto staging = staging_layout(context, n);
-  bytes_ = {transport::ShmLinkLayout::of(n, context.spec().slot_bytes).slot_bytes, staging.slot_bytes,
-            staging.eager_bytes};
+SlotBytes slot_bytes(const Context& context, int ranks) {
+  const auto staging = staging_layout(context, ranks);
+  return {transport::ShmLinkLayout::of(ranks, context.spec().slot_bytes).slot_bytes, staging.slot_bytes,
+          staging.eager_bytes};
 }
+
+Wiring::Wiring(Context& context, const Members& members, std::uint64_t key, Waiter& waiter)
+    : context_(context),
+      members_(members),
+      key_(key),
+      waiter_(waiter),
+      bytes_(rt::slot_bytes(context, members.size())) {}
 
 Wiring::~Wiring() {
   for (const Purpose p : {kLinks, kStaging, kMessages}) context_.host_memory().drop_segment(segment_key(p));

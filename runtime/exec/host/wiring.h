@@ -21,6 +21,9 @@ struct SlotBytes {
   std::size_t link = 0, staging = 0, eager = 0;
 };
 
+/// Of a group of so many ranks of one host.
+SlotBytes slot_bytes(const Context&, int ranks);
+
 /// Makes the links and the staging buffers of a group when they are first used, and owns them.
 class Wiring {
  public:

@@ -184,21 +184,12 @@ for t in range(2):
 wrapped.close()
 
 # Mistakes are errors on every rank, and what an optim_fn raises is raised.
-def raises(kind, words, call):
-    try:
-        call()
-    except kind as e:
-        assert words in str(e), e
-        return
-    raise AssertionError(f"{kind.__name__} with {words!r} was not raised")
-
-
 model = network()
 wrapped = GossipDataParallel(model, sgd)
 use = model if rank else model[:4]
-raises(ouro.InvalidError, "no gradient of parameter '5.", lambda: use(torch.randn(6, 2, 4, 4)).sum().backward())
+places.raises(ouro.InvalidError, "no gradient of parameter '5.", lambda: use(torch.randn(6, 2, 4, 4)).sum().backward())
 wrapped = GossipDataParallel(network(), lambda params: 7 if rank == 0 else sgd(params))
-raises(TypeError if rank == 0 else ouro.Error, "returned int" if rank == 0 else "", lambda: loss_of(wrapped, rank, 0).backward())
-raises(ouro.InvalidError, "no-such", lambda: GossipDataParallel(network(), sgd, topology="no-such"))
+places.raises(TypeError if rank == 0 else ouro.Error, "returned int" if rank == 0 else "", lambda: loss_of(wrapped, rank, 0).backward())
+places.raises(ouro.InvalidError, "no-such", lambda: GossipDataParallel(network(), sgd, topology="no-such"))
 dist.destroy_process_group()
 print("rank is well")

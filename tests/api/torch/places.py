@@ -16,3 +16,13 @@ def init(backend, store=None, **options):
     rank, size, folder, rest = arguments()
     dist.init_process_group(backend, init_method=f"file://{store or folder + '/store'}", rank=rank, world_size=size, **options)
     return rank, size, rest
+
+
+def raises(kind, words, call):
+    """Ends the rank unless call() raises an error of that kind, with those words."""
+    try:
+        call()
+    except kind as e:
+        assert words in str(e), e
+        return
+    raise AssertionError(f"{kind.__name__} with {words!r} was not raised")

@@ -99,5 +99,13 @@ TEST(CostRows, NoneForTheTablesOwnProcessorOrWithoutFigures) {
   EXPECT_TRUE(rows_by_cost(far_zen3(), 1, 128 * KiB).empty());
 }
 
+TEST(CostRows, AreReckonedOnceForEachNumberOfRanks) {
+  rt::CostRows rows;
+  const auto& two = rows.of(far_zen3(), 2, 128 << 10);
+  EXPECT_EQ(two.size(), rows_by_cost(far_zen3(), 2, 128 << 10).size());
+  EXPECT_NE(&two, &rows.of(far_zen3(), 4, 256 << 10));
+  EXPECT_EQ(&two, &rows.of(far_zen3(), 2, 128 << 10));
+}
+
 }  // namespace
 }  // namespace ouro::rt
