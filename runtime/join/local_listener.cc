@@ -94,7 +94,12 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
   void hear(const Line& line) {
     if (!heard_) return;
     auto incoming = recv_frame(line->native_handle(), Clock::now());
-    if (!incoming.ok()) return refuse(line, incoming.status());
+    if (!incoming.ok()) {
+      if (incoming.status().reason() == Reason::refused)
+        OURO_WARN("pid {} of this host speaks to this job and is refused: {}",
+                  credentials(line->native_handle()).pid, incoming.status().failure()->text);
+      return refuse(line, incoming.status());
+    }
     const Heard f = heard_;  // a copy: the callee may release()
     f(line, std::move(*incoming));
   }

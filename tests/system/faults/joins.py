@@ -1,5 +1,6 @@
 # Cells of the fault matrix in which ranks come together, or do not: who is refused, with which word, how soon. Used by
 # matrix.py.
+import re
 import subprocess
 import sys
 import time
@@ -54,6 +55,41 @@ class JoinCell(Cell):
         self.since = time.monotonic()
         job.start([v])
         self.refused_alone(job, v)
+
+    def start_version(self, job, step):
+        """The victim is of a build with another version of the protocol, the others of this one."""
+        v = self.victims[0]
+        job.start([r for r in range(job.size) if r != v])
+        time.sleep(0.3)
+        self.since = time.monotonic()
+        job.program, usual = f"{job.program}_{step}", job.program
+        job.start([v])
+        job.program = usual
+        return v
+
+    def major(self, job):
+        """Both ends name both versions."""
+        v = self.start_version(job, "major")
+        if not job.all_say("refused", [job[v]], self.bound() + 10):
+            raise Unmet("not refused:\n" + job.story())
+        version = r"(?<![\d.])\d+\.0(?![\d.])"
+        said = set(re.findall(version, job[v].first("refused")["message"]))
+        heard = lambda: [line for r in job.but(v) for _, line in list(r.log) if set(re.findall(version, line)) >= said]
+        if len(said) != 2 or not lab.until(heard, 1):
+            raise Unmet("not both versions at both ends:\n" + job.story())
+        self.refused_alone(job, v)
+
+    def minor(self, job):
+        """They agree on what both speak."""
+        job.arguments[0] = "running"
+        v = self.start_version(job, "minor")
+        if not job.all_say("ready"):
+            raise Unmet("the job does not come together:\n" + job.story())
+        self.took = job[v].first("joined")["seconds"]
+        self.note = "time to join"
+        time.sleep(0.3)
+        job.stop()
+        self.expect_end(job, job.ranks)
 
     def refused_alone(self, job, v):
         rest = job.but(v)

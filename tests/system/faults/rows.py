@@ -104,6 +104,9 @@ JOINS = [
         says="bad-mac", shapes={"net": (1, 1)}),
     Row("F28", "another job", NET, "init", do="one_is_refused", odd={"OURO_JOB_ID": "another"}, reasons=("refused",),
         says="wrong-job", shapes={"net": (1, 1)}),
+    Row("F29", "a rank of the next major version", ALL, "init", do="major", victims=(1,), reasons=("refused",), says="speaks",
+        shapes={"net": (1, 1)}),
+    Row("F29", "a rank of the next minor version", ALL, "init", do="minor", victims=(1,), shapes={"net": (1, 1)}),
     Row("F30", "a setting differs", "shm tcp ucx tls", "init", do="differ", odd={"OURO_SLOT_BYTES": "65536"},
         reasons=("mismatch", "refused"), says="65536"),
     Row("F31", "a rank twice", "shm tcp tls", "init", do="twice", victims=(1,), reasons=("refused",), says="duplicate"),
@@ -122,7 +125,6 @@ JOINS = [
 
 # What is not done here, and why.
 NOT_DONE = {
-    "F29": "it takes two builds of different versions; net.HandshakeTest.VersionsAreNegotiated plays it",
     "F35": "nothing is pinned without RDMA hardware and GPUs: a limit of locked memory changes nothing",
     "F36, the wall clock": "libfaketime is not among the packages of the tests; the offset of the monotonic clock is a row",
     "F45, F46": "no GPU; device errors of emulated ones are in tests/runtime/exec/gpu/failure_test.cc",
