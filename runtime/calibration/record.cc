@@ -121,8 +121,9 @@ Calibration without_absurd(const Calibration& measured) {
   out.native = measured.native == 1 ? 1 : 0;
   if (sane_switch(measured.context_switch)) out.context_switch = measured.context_switch;
   for (std::uint32_t i = 0; i < std::min<std::uint32_t>(measured.pairs, kDistances); ++i) {
-    if (!sane_handoff(measured.pair[i].handoff)) continue;
+    if (!sane_handoff(measured.pair[i].handoff) || measured.pair[i].distance > Distance::machine) continue;
     PairCosts& p = out.pair[out.pairs++] = measured.pair[i];
+    if (p.cpus[0] < 0 || p.cpus[1] < 0) p.cpus[0] = p.cpus[1] = 0;
     for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
       for (CopyCost& c : p.copies[s])
         if (!sane_time(c.write, kCopySizes[s]) || !sane_time(c.read, kCopySizes[s])) c = {};

@@ -1,11 +1,13 @@
 # Lines of each parser (parsers.txt) that a run has reached, from what llvm-cov exports. Usage: coverage.py ROOT PARSERS
-# FUNCTIONS.json LINES.lcov [--missed]. --missed lists the lines that were not.
+# FUNCTIONS.json LINES.lcov [--missed]. --missed lists the lines that were not. Exit code 1: less than GOAL of a parser.
 import collections
 import json
 import pathlib
 import re
 import subprocess
 import sys
+
+GOAL = 0.95
 
 
 def lines_of(lcov):
@@ -35,7 +37,7 @@ def functions_of(exported):
 def main():
     root, parsers, exported, lcov = sys.argv[1:5]
     lines, functions = lines_of(lcov), functions_of(exported)
-    reached_in_all = total = 0
+    reached_in_all = total = below = 0
     print(f"{'lines':>6} {'reached':>8} {'':>7}  parser")
     for line in pathlib.Path(parsers).read_text().splitlines():
         if not line or line.startswith("#"):
@@ -51,10 +53,13 @@ def main():
         missed = sorted(n for n, c in counts.items() if c == 0)
         reached = len(counts) - len(missed)
         reached_in_all, total = reached_in_all + reached, total + len(counts)
+        below += reached < GOAL * len(counts)
         print(f"{len(counts):6} {reached:8} {reached / len(counts):7.1%}  {path}")
         if "--missed" in sys.argv:
             print("       not:", *missed)
     print(f"{total:6} {reached_in_all:8} {reached_in_all / total:7.1%}  all parsers")
+    if below:
+        sys.exit(f"{below} parsers have less than {GOAL:.0%} of their lines reached")
 
 
 if __name__ == "__main__":

@@ -31,19 +31,30 @@ Fd passed(std::uint8_t kind) {
 
 }  // namespace
 
-/// One packet; the first byte says how many descriptors come with it, and of what kind.
+/// One packet; the first byte says how many descriptors come with it, and of what kind. Or nothing comes, or
+/// what was given is no socket between ranks.
 void local_socket(wire::View in) {
   if (in.empty()) return;
   const std::uint8_t first = in[0];
+  constexpr std::uint8_t kSilent = 0x7d, kNoSocket = 0x7e, kTooMany = 0x7f;
   in = in.subspan(1);
+  if (first == kNoSocket) {
+    const Fd other(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    require(!rt::check_peer(other.get()).ok() && !rt::recv_frame(other.get(), Clock::now()).ok());
+    return require(!device::Segment::attach(Fd(), kSegment).ok());
+  }
   int ends[2];
   require(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
   const Fd mine(ends[0]);
   Fd theirs(ends[1]);
   require(rt::check_peer(mine.get()).ok());
-  constexpr std::size_t kMost = 3;
+  if (first == kSilent)
+    return require(
+        rt::recv_frame(mine.get(), Clock::now() + std::chrono::milliseconds(1)).status().reason() ==
+        Reason::deadline);
+  constexpr std::size_t kMost = 8;
   std::vector<Fd> fds;
-  for (std::size_t i = 0; i < first % (kMost + 1); ++i)
+  for (std::size_t i = 0; i < (first == kTooMany ? kMost : first % 4u); ++i)
     fds.push_back(passed(static_cast<std::uint8_t>(first >> 2 >> i)));
   iovec part{const_cast<std::uint8_t*>(in.data()), in.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(kMost * sizeof(int))] = {};

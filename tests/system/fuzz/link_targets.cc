@@ -62,6 +62,8 @@ void chunks(View in) {
       case kRecall:
         if (first & kKind)
           link.post({taken, posted, sizeof posted});
+        else if (first & kItsLinkSet)
+          link.recall_outbound([](const transport::NetLink::Move&) {});
         else
           link.recall_inbound([](const transport::NetLink::Move&) {});
         break;
@@ -129,10 +131,37 @@ std::vector<Bytes> chunks_seeds() {
     say(kDeliver, h);
     talk.push_back(kReconnect);
   }
+  // A message of three chunks and a half that was posted, two of them out of order and one cut off; all is
+  // recalled.
+  Bytes lent;
+  std::swap(talk, lent);
+  h = {};
+  h.link_set = kLinkSet;
+  h.kind = NetHeader::kOpen, say(kDeliver, h);
+  h.kind = NetHeader::kChunk, h.total = 2 * kSlotBytes + kSlotBytes / 2;
+  talk.push_back(kRecall | kKind);
+  for (const std::uint64_t i : {0u, 2u, 1u}) {
+    h.index = i, h.bytes = i < 2 ? kSlotBytes : kSlotBytes / 2;
+    say(i == 1 ? kAbandon : kDeliver, h);
+  }
+  talk.push_back(kRecall);
+  for (const int act :
+       {kPublish | kKind, kPublish | 0, kPublish | kKind, kRecall | kItsLinkSet, kReconnect | 0})
+    talk.push_back(static_cast<std::uint8_t>(act));
+  std::swap(talk, lent);
+  // A chunk that does not fit, and one that comes damaged, twice.
+  Bytes damaged;
+  std::swap(talk, damaged);
+  h = {};
+  h.link_set = kLinkSet;
+  h.kind = NetHeader::kOpen, say(kDeliver, h);
+  h.kind = NetHeader::kChunk, h.bytes = kSlotBytes + 1, say(kDeliver, h);
+  h.bytes = kSlotBytes, h.check = 1, say(kDeliver, h), say(kDeliver, h);
+  std::swap(talk, damaged);
   Bytes helped = talk;
   for (std::uint8_t& b : helped)
     if (b == kDeliver) b = kDeliver | kKind | kItsLinkSet | kIndex | kBytes | kCheck;
-  return {talk, helped};
+  return {talk, helped, lent, damaged};
 }
 
 /// One note after the other into one copy: a byte for the kind, two for the key, two for the length, the

@@ -121,7 +121,9 @@ void nccl_config(wire::View in) {
   require(r == ncclSuccess || r == ncclInvalidArgument);
 }
 
-/// What a stranger, or a rank (first byte odd), says to the listener of a roll call.
+/// What a stranger, or a rank (first byte odd), says to the listener of a roll call. Bits of the first byte:
+/// the world and the rank are put right (2, 4), it says so twice, as a rank of another world (8) or as the
+/// same one (16), and it waits for the others as long as it has the patience (32).
 void roll_hello(wire::View in) {
   static const std::string place = *nccl::expect_ranks(roll_id(""), "127.0.0.1:0");
   if (in.empty()) return;
@@ -136,9 +138,18 @@ void roll_hello(wire::View in) {
     h.mac = *nccl::roll::mac_of(roll_id(""), h);
     std::memcpy(out.data(), &h, sizeof h);
   }
-  const Fd s = stream_to(place);
+  const Fd before = in[0] & (8 | 16) ? stream_to(place) : Fd(), s = stream_to(place);
+  if (before) {
+    (void)!::send(before.get(), out.data(), out.size(), MSG_NOSIGNAL);
+    if (Hello h; in[0] % 2 == 1 && out.size() >= sizeof h && in[0] & 8) {
+      std::memcpy(&h, out.data(), sizeof h);
+      ++h.world;
+      h.mac = *nccl::roll::mac_of(roll_id(""), h);
+      std::memcpy(out.data(), &h, sizeof h);
+    }
+  }
   (void)!::send(s.get(), out.data(), out.size(), MSG_NOSIGNAL);
-  ::shutdown(s.get(), SHUT_WR);
+  if (!(in[0] & 32) || out.size() < sizeof(Hello)) ::shutdown(s.get(), SHUT_WR);
   std::array<char, 4096> said;
   ssize_t n = 0;
   while ((n = ::recv(s.get(), said.data(), said.size(), 0)) > 0)
@@ -146,16 +157,22 @@ void roll_hello(wire::View in) {
   require(n == 0 || errno != EAGAIN);  // it has ended the connection
 }
 
-/// What somebody answers to a rank that reports; where the first byte is odd, somebody who knows the id.
+/// What somebody answers to a rank that reports; where the first byte is odd, somebody who knows the id. Bits
+/// of the first byte: nobody listens (16), the rank waits for who will listen (32), it has been told to give
+/// up (64).
 void roll_answer(wire::View in) {
   if (in.empty()) return;
   static auto& impostor = *new Impostor;
   impostor.say(wire::Bytes(in.begin() + 1, in.end()), in[0] % 2 == 1);
-  const std::atomic<bool> cancelled{false};
+  const std::atomic<bool> cancelled{(in[0] & 64) != 0};
   const int world = 1 + in[0] / 2 % 4;
+  const bool nobody = in[0] & 16;
+  auto id = roll_id(nobody ? "127.0.0.1:1" : impostor.place());
+  id.waits = in[0] & 32;
+  // Where nothing but this byte is there, the rank also tries again; that takes time.
+  const std::chrono::milliseconds deadline(in.size() == 1 && in[0] & 128 ? 150 : 0);
   const auto all =
-      nccl::call_roll(roll_id(impostor.place()), {.job = {3}, .rank = 0, .world = world, .host = {4}},
-                      std::chrono::milliseconds(0), cancelled);
+      nccl::call_roll(id, {.job = {3}, .rank = 0, .world = world, .host = {4}}, deadline, cancelled);
   if (!all.ok() || !*all) return;
   require((*all)->hosts.size() == static_cast<std::size_t>(world) &&
           (*all)->place.size() <= nccl::roll::kPlace);

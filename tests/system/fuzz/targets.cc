@@ -79,6 +79,15 @@ Bytes with(std::uint8_t first, wire::View rest) {
   return b;
 }
 
+/// The same payload once for each of `places`, with the byte there changed.
+void add_changed(Mode mode, wire::View payload, std::initializer_list<std::size_t> places,
+                 std::vector<Bytes>* seeds) {
+  for (const std::size_t at : places) {
+    seeds->push_back(with(mode, payload));
+    seeds->back().at(1 + at) ^= 8;
+  }
+}
+
 std::vector<Bytes> frames_seeds() {
   std::vector<Bytes> seeds;
   for (const Frame& f : {Frame(Join{{1}, 1, 2, 3, "host", "server", "A=1"}),
@@ -100,12 +109,15 @@ std::vector<Bytes> server_seeds() {
   const wire::View payload = payload_of(prove);
   Bytes version_too_new = prove;
   version_too_new[4] = 9;
-  return {with(raw, prove),
-          with(header, payload),
-          with(mac, payload.first(payload.size() - 32)),
-          with(raw, refusal(RefuseCode::busy, "busy")),
-          with(raw, version_too_new),
-          with(raw, view("GET / HTTP/1.1\r\n"))};
+  std::vector<Bytes> seeds{with(raw, prove),
+                           with(header, payload),
+                           with(mac, payload.first(payload.size() - 32)),
+                           with(raw, refusal(RefuseCode::busy, "busy")),
+                           with(raw, version_too_new),
+                           with(raw, view("GET / HTTP/1.1\r\n"))};
+  // Another job, generation, version, rank, number of ranks, and rank that is looked for.
+  add_changed(mac, payload.first(payload.size() - 32), {32, 48, 53, 56, 60, 64}, &seeds);
+  return seeds;
 }
 
 std::vector<Bytes> client_seeds() {
@@ -116,8 +128,13 @@ std::vector<Bytes> client_seeds() {
   Bytes both = hello;
   both.insert(both.end(), welcome.begin(), welcome.end());
   const wire::View payload = payload_of(welcome);
-  return {with(raw, both), with(header, payload_of(hello)), with(mac, payload.first(payload.size() - 32)),
-          with(raw, refusal(RefuseCode::wrong_job, "no")), with(raw, framed(kRefuse, {}))};
+  std::vector<Bytes> seeds{with(raw, both), with(header, payload_of(hello)),
+                           with(mac, payload.first(payload.size() - 32)),
+                           with(raw, refusal(RefuseCode::wrong_job, "no")), with(raw, framed(kRefuse, {}))};
+  // Another job, generation, secret, version, and rank that answers.
+  add_changed(header, payload_of(hello), {32, 48, 52, 54, 55}, &seeds);
+  add_changed(mac, payload.first(payload.size() - 32), {0}, &seeds);
+  return seeds;
 }
 
 std::vector<Bytes> net_seeds() {
@@ -177,6 +194,7 @@ constexpr Entry kEntries[] = {
     {"rules", rules, nothing},
     {"tune", tune, nothing},
     {"addresses", addresses, nothing},
+    {"calibration", calibration, nothing},
     {"hosts", hosts, nothing, true},
     {"agent", agent, nothing},
     {"cluster", cluster, nothing},
@@ -199,6 +217,7 @@ void frames(wire::View in) {
   const auto frame = decode(b);
   require(frame.ok() || frame.status().reason() == Reason::refused);
   if (!frame.ok()) return;
+  if (const auto* join = std::get_if<Join>(&*frame)) require(check(*join).ok());
   const Bytes again = encode(*frame);
   require(again.size() == b.size() && equal(payload_of(again), payload_of(b)));
 }
@@ -244,6 +263,8 @@ void net_frames(wire::View in) {
   if (!frame.ok()) return;
   const Bytes again = encode_net(*frame);
   require(equal(again, in));
+  if (const auto* offer = std::get_if<MemberOffer>(&*frame))
+    require(check(offer->member, kMaxWorld).ok() && !check(offer->member, 0).ok());
   if (auto* piece = std::get_if<TablePiece>(&*frame); piece && piece->total <= 1024) {
     TableReader reader(piece->total);
     const std::uint32_t total = piece->total;
@@ -261,7 +282,8 @@ void sealed(wire::View in) {
   FrameOpener opener(Key{3}, kMost);
   Bytes stream(in.begin(), in.end());
   if (mode_of(first) == mac) {  // payloads of the lengths that the input names, rightly sealed
-    FrameSealer sealer(Key{3});
+    FrameSealer fresh(Key{3}), sealer = std::move(fresh);
+    fresh = FrameSealer(Key{4});
     stream.clear();
     while (!in.empty()) {
       const std::size_t n = std::min<std::size_t>(in[0], in.size() - 1);
@@ -269,6 +291,8 @@ void sealed(wire::View in) {
       in = in.subspan(1 + n);
     }
   }
+  FrameOpener moved = std::move(opener);  // as lines do that are handed on
+  opener = std::move(moved);
   wire::View rest = stream;
   bool failed = false;
   while (!rest.empty()) {

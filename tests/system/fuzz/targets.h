@@ -27,11 +27,12 @@ void pages(wire::View);         ///< a control page as a peer leaves it
 void local_socket(wire::View);  ///< packets with descriptors between ranks of a host
 void frame_stream(wire::View);  ///< control lines
 // text_targets.cc
-void launch(wire::View);     ///< launchers' variables
-void settings(wire::View);   ///< files of parameters, and their variables
-void rules(wire::View);      ///< OURO_SELECT
-void tune(wire::View);       ///< OURO_TUNE
-void addresses(wire::View);  ///< addresses, places, interfaces
+void launch(wire::View);       ///< launchers' variables
+void settings(wire::View);     ///< files of parameters, and their variables
+void rules(wire::View);        ///< OURO_SELECT
+void tune(wire::View);         ///< OURO_TUNE
+void addresses(wire::View);    ///< addresses, places, interfaces
+void calibration(wire::View);  ///< records of a host's processors, as text and as a peer leaves them
 // tool_targets.cc
 void hosts(wire::View);       ///< lists and files of hosts
 void agent(wire::View);       ///< what agents of ouro-run say

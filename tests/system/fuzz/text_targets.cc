@@ -1,7 +1,10 @@
 // Fuzz targets of text that users and launchers write: variables, files of parameters, selection rules,
-// addresses. See targets.h.
+// addresses, records of processors. See targets.h.
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
+#include "runtime/calibration/choose.h"
 #include "runtime/core/env.h"
 #include "runtime/join/launch.h"
 #include "runtime/network/interfaces.h"
@@ -88,6 +91,24 @@ void tune(wire::View in) {
   file.fill(rt::to_json(*rules, "a machine"));
   const auto again = rt::load_rules(file.path());
   require(again.ok() && again->digest() == rules->digest());
+}
+
+/// OURO_CALIBRATION, and what a rank has left on its control page. What is read is written and read again.
+void calibration(wire::View in) {
+  static const MemoryFile file;
+  file.fill(text_of(in));
+  std::string key;
+  const auto read = rt::load_calibration(file.path(), &key);
+  require(read.ok() || read.status().reason() == Reason::invalid);
+  rt::Calibration left{};
+  std::memcpy(&left, in.data(), std::min(in.size(), sizeof left));
+  for (const rt::Calibration& c : {read.ok() ? *read : rt::Calibration{}, rt::without_absurd(left)}) {
+    require(c.pairs <= rt::kDistances);
+    (void)rt::copy_kinds_by(c);
+    const auto again = rt::parse_calibration(rt::to_json(c, key));
+    require(again.ok() == c.known());
+    require(!again.ok() || (again->digest() == c.digest() && again->complete() == c.complete()));
+  }
 }
 
 /// The first line chooses an interface, the second is an address or a place; then come interfaces, a line

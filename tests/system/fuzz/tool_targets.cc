@@ -91,14 +91,21 @@ void agent(wire::View in) {
   require(shown_in_all <= in.size());
 }
 
-/// A description of a cluster, or, after '@', a shape.
+/// A description of a cluster in a file, or, after '@', a shape; after '!', a name.
 void cluster(wire::View in) {
+  static const MemoryFile file;
   const std::string text(text_of(in));
-  const auto found = text.starts_with('@') ? sim::parse_shape(text.substr(1)) : sim::parse_cluster(text);
+  const bool shape = text.starts_with('@'), name = text.starts_with('!');
+  if (name && text.find('/') != text.npos) return;  // files of the system
+  file.fill(text);
+  const auto found = shape  ? sim::parse_shape(text.substr(1))
+                     : name ? sim::find_cluster(text.substr(1))
+                            : sim::find_cluster(file.path());
   require(found.ok() || found.status().reason() == Reason::invalid);
   if (!found.ok()) return;
-  for (const int n : found->nodes) require(n >= 1);
-  if (found->nodes.empty()) require(found->node_of(16).size() == 16);
+  std::size_t ranks = 0;
+  for (const int n : found->nodes) require(n >= 1), ranks += static_cast<std::size_t>(n);
+  if (ranks <= 10'000) require(found->node_of(16).size() == (found->nodes.empty() ? 16 : ranks));
   (void)found->even();
 }
 
