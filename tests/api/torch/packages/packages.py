@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Research packages that train with torch.distributed, unmodified, over ouro beside gloo: every function of their distributed modules.
 
-Usage: tools/gate packages [--ranks N]... [--build DIRECTORY] [decent_dp|helios|torchgfn]...   (default: 2 and 4 ranks, all)
+Usage: tools/gate packages [--ranks N]... [--build DIRECTORY] [decent_dp|helios|torchgfn|xffl]...   (default: 2 and 4 ranks, all)
 
 Each package runs over gloo, and then over ouro, which stands in for gloo. A row is one function; its values, or the kind of
 its failure, are compared on every rank. A table says how they agree:
@@ -10,14 +10,17 @@ its failure, are compared on every rank. A table says how they agree:
   both fail  the package fails over either, in the same way
 decent_dp's rows "GossipDataParallel" run ouro.torch's in its place. torchgfn's ring, in which all ranks send first, hangs
 over gloo: there it is given twenty seconds. Where a package is missing it is skipped by name: tools/torch-env --packages
-installs decent-dp 0.2.3, torchgfn 2.4.1 and helios-ml 2.0.1. xFFL is not in the registry, and not here.
+installs decent-dp 0.2.3, torchgfn 2.4.1 and helios-ml 2.0.1. xFFL is not in the registry: OURO_XFFL names a folder that holds
+its package `xffl`, such as a checkout.
 
   --build    a build folder (build), with the Python module; what is missing is built in it
 
 Exit code: 0; 1 if a row differs; 2 wrong usage or no build; 77 if nothing could run.
 """
 import argparse
+import collections
 import json
+import math
 import os
 import pathlib
 import socket
@@ -31,14 +34,24 @@ import places
 
 HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[3]
-MODULES = {"decent_dp": ["decent_dp", "loguru"], "helios": ["helios"], "torchgfn": ["gfn", "tensordict", "torch_geometric", "dill"]}
+MODULES = {"decent_dp": ["decent_dp", "loguru"], "helios": ["helios"], "torchgfn": ["gfn", "tensordict", "torch_geometric", "dill"],
+           "xffl": ["xffl", "tqdm"]}
 EXPECTED = {"gather_distributed_data torch.float32":
             "fails over either: the package broadcasts a float32 into int64s, which ouro reports as a mismatch on all ranks"}
 FLOAT_BOUND = 2e-5  # parameters of float32 after 8 steps
 
 
-def folder():
-    return pathlib.Path(places.interpreter()).parents[1] / "packages"
+def folders():
+    """Where the packages are."""
+    installed = [pathlib.Path(places.interpreter()).parents[1] / "packages"]
+    return installed + [pathlib.Path(d).absolute() for d in [os.environ.get("OURO_XFFL")] if d]
+
+
+def skipped(package):
+    """Why it cannot run here; empty where it can."""
+    missing = [m for m in MODULES[package] if not any((f / m / "__init__.py").is_file() for f in folders())]
+    remedy = "OURO_XFFL names its folder" if missing == ["xffl"] else "tools/torch-env --packages installs it"
+    return f"{', '.join(missing)} not in {' or '.join(map(str, folders()))}; {remedy}" if missing else ""
 
 
 def free_port():
@@ -48,7 +61,8 @@ def free_port():
 
 def run(package, ranks, backend, scratch, *arguments, patience=0):
     """Its ranks' rows; None: they did not end in time, which is `patience` seconds after all have begun, where it is given."""
-    environment = places.environment(PYTHONPATH=f"{folder()}:{TREE}/api/python", PYTHONDONTWRITEBYTECODE="1", MASTER_PORT=str(free_port()),
+    environment = places.environment(PYTHONPATH=":".join(map(str, [*folders(), TREE / "api/python"])),
+                                     PYTHONDONTWRITEBYTECODE="1", MASTER_PORT=str(free_port()),
                                      OURO_TORCH_AS="gloo" if backend == "ouro" else "")
     command = [places.interpreter(), HERE / f"{package}_rows.py", "--rank"]
     processes = [subprocess.Popen([*command, str(r), str(ranks), scratch, backend, *arguments], stdout=subprocess.PIPE,
@@ -76,10 +90,11 @@ def judge(mine, theirs):
         return ("both fail", True) if any(v[:1] == ["fails"] for v in mine) else ("equal", True)
     far = 0.0
     for a, b in zip(mine, theirs):
-        if len(a) != len(b) or any(isinstance(x, str) or isinstance(y, str) for x, y in zip(a, b)):
+        pairs = [(x, y) for x, y in zip(a, b) if x != y]
+        if len(a) != len(b) or any(isinstance(v, str) or not math.isfinite(v) for pair in pairs for v in pair):
             return f"differs: {a[:3]}, over gloo {b[:3]}", False
-        scale = max([abs(y) for y in b] + [1e-30])
-        far = max([far, *(abs(x - y) / scale for x, y in zip(a, b))])
+        scale = max([abs(y) for y in b if not isinstance(y, str)] + [1e-30])
+        far = max([far, *(abs(x - y) / scale for x, y in pairs)])
     return (f"to {far:.0e}", True) if far < FLOAT_BOUND else (f"differs by {far:.1e}", False)
 
 
@@ -128,16 +143,19 @@ def main():
     os.environ["OURO_BUILD_DIR"] = str(build)
     good, some = True, False
     for package in options.packages or MODULES:
-        missing = [m for m in MODULES[package] if not (folder() / m).is_dir()]
-        if missing:
-            print(f"SKIP {package}: {', '.join(missing)} not in {folder()}; tools/torch-env --packages installs it")
+        if why := skipped(package):
+            print(f"SKIP {package}: {why}")
             continue
         some = True
         for ranks in options.ranks or (2, 4):
             rows = compare(package, ranks) + (ring(ranks) if package == "torchgfn" else [])
             print(f"\n{package}, {ranks} ranks\n" + "\n".join(f"  {name:44} {verdict}" for name, verdict, _ in rows), flush=True)
+            kinds = collections.Counter("to " if v.startswith("to ") else v if v in ("equal", "both fail") else "other" for _, v, _ in rows)
+            print(f"  {len(rows)} rows: {kinds['equal']} equal, {kinds['to ']} within rounding, {kinds['both fail']} fail over either, "
+                  f"{kinds['other']} others, of them {sum(not ok for *_, ok in rows)} bad", flush=True)
             good &= all(ok for *_, ok in rows)
     sys.exit(77 if not some else 0 if good else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()

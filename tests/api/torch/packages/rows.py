@@ -52,6 +52,12 @@ def without_its_init(*packages):
         sys.modules[name] = module
 
 
+def stands_in(name, **what):
+    """A module with these names, in place of one that is imported and not used."""
+    sys.modules[name] = types.ModuleType(name)
+    vars(sys.modules[name]).update(what)
+
+
 def carried():
     """At the end of a group: that ouro did carry it, where it should."""
     give("carried", ouro.torch.carrier() == backend)
