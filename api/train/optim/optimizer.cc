@@ -8,8 +8,7 @@
 
 #include "api/train/common/comparison.h"
 #include "api/train/common/param_checks.h"
-#include "api/train/optim/optimizer_state.h"
-#include "api/train/optim/update.h"
+#include "api/train/optim/step_launches.h"
 
 namespace ouro::train {
 namespace {
@@ -58,12 +57,7 @@ class RuleOptimizer final : public Optimizer {
   Status load(CBytes) override;
 
  private:
-  struct Item {
-    Update update;
-    std::shared_ptr<OptimizerState> state;  // null: the parameter has had no gradient yet
-    bool updates = false;                   // else only mixed
-  };
-  Result<Item> item_of(const Param&, std::size_t index, const StepOptions&, const Stream&);
+  Result<StepItem> item_of(const Param&, std::size_t index, const StepOptions&, const Stream&);
   Result<std::shared_ptr<OptimizerState>> state_of(const Param&, const Stream&);
   OptimizerState::Kind kind() const {
     return {static_cast<std::uint32_t>(prototype_.family),
@@ -79,6 +73,7 @@ class RuleOptimizer final : public Optimizer {
   double lr_ = 0;
   std::uint64_t digest_ = 0;  // of the rule and the options it was made with
   StateMap states_;
+  StepLaunches launches_;  // on devices
   std::vector<Stream> used_;
 };
 
@@ -111,9 +106,9 @@ Result<std::shared_ptr<OptimizerState>> RuleOptimizer::state_of(const Param& p, 
   return slot;
 }
 
-Result<RuleOptimizer::Item> RuleOptimizer::item_of(const Param& p, std::size_t index, const StepOptions& o,
-                                                   const Stream& stream) {
-  Item item{.update = prototype_, .state = nullptr, .updates = p.grad.data != nullptr};
+Result<StepItem> RuleOptimizer::item_of(const Param& p, std::size_t index, const StepOptions& o,
+                                        const Stream& stream) {
+  StepItem item{.update = prototype_, .state = nullptr, .updates = p.grad.data != nullptr};
   Update& u = item.update;
   const CView g = item.updates ? CView(p.grad) : CView(p.value);
   OURO_TRY(check_run(p.value, g, {}));
@@ -155,8 +150,15 @@ Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, 
       return invalid("the parameters of a step must be on one device");
   const double before = lr_;
   if (o.lr) lr_ = *o.lr;
-  auto items = std::make_shared<std::vector<Item>>();
+  auto items = std::make_shared<std::vector<StepItem>>();
+  std::vector<StepLaunch> launches;
+  bool captured = false;
   std::vector<std::string> begun;  // parameters whose state this step makes
+  const auto name_of = [&](const OptimizerState& s) {
+    return std::find_if(states_.begin(), states_.end(),
+                        [&](const auto& one) { return one.second.get() == &s; })
+        ->first;
+  };
   const auto prepare = [&]() -> Status {
     for (std::size_t i = 0; i < params.size(); ++i) {
       if (params[i].grad.data == nullptr && o.exchange == nullptr) continue;
@@ -166,35 +168,36 @@ Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, 
     }
     if (items->empty() || params[0].value.device.kind == Device::Kind::host) return {};
     OURO_TRY(check_stream(params[0].value.device, stream));
-    for (const Item& i : *items) OURO_TRY(check_device(i.update));
+    for (const StepItem& i : *items) OURO_TRY(check_device(i.update));
+    if (stream.valid() && stream.device() == params[0].value.device) {
+      OURO_ASSIGN(auto capture, gpu::gpu().capturing({stream.device().index, stream.cuda_handle()}));
+      captured = capture != 0;
+    }
+    OURO_ASSIGN(launches, launches_.of(*items, captured, name_of));
     return {};
   };
   if (Status refused = prepare(); !refused.ok()) {
     lr_ = before;
-    for (const std::string& name : begun) states_.erase(name);
+    for (const std::string& name : begun) {
+      if (states_.contains(name)) states_.at(name)->leave();
+      states_.erase(name);
+    }
     return refused;
   }
   if (items->empty()) return {};
   if (stream.valid() && std::find(used_.begin(), used_.end(), stream) == used_.end()) used_.push_back(stream);
   if (params[0].value.device.kind == Device::Kind::host)
     return on_host(stream, [items] {
-      for (const Item& i : *items)
+      for (const StepItem& i : *items)
         OURO_TRY(i.updates ? update_host(i.update, &i.state->host_step) : mix_host(i.update));
       return Status{};
     });
-  return on_device(params[0].value.device, stream, [items, lr = lr_](gpu::Stream s) {
-    for (const Item& i : *items) {
-      if (!i.updates) {
-        OURO_ASSIGN(auto control, control_of(s.device, i.update.run.value));
-        OURO_TRY(mix_device(i.update, control, s));
-        continue;
-      }
-      // Each time: a graph that was replayed in between has left its own.
-      OURO_TRY(write_rate(i.state->control(), lr, s));
-      OURO_TRY(update_device(i.update, i.state->control(), s));
-    }
-    return Status{};
-  });
+  return on_device(params[0].value.device, stream,
+                   [launches = std::move(launches), lr = lr_, captured](gpu::Stream s) {
+                     for (const StepLaunch& l : launches)
+                       OURO_TRY(l.cohort->enqueue(l.updates, l.begin, lr, l.counts, captured, s));
+                     return Status{};
+                   });
 }
 
 Result<Bytes> RuleOptimizer::save() {
@@ -215,6 +218,7 @@ Status RuleOptimizer::load(CBytes bytes) {
   } catch (const std::bad_alloc&) {
     return {Reason::resource, "no memory to load the state of an optimiser"};
   }
+  for (const auto& [name, state] : states_) state->leave();
   states_ = std::move(read);
   lr_ = lr;
   return {};

@@ -11,13 +11,24 @@
 
 namespace ouro::train {
 
-static_assert(sizeof(gpu::Control) <= 64);
-
 Status OptimizerState::allocate(Device d) {
   OURO_ASSIGN(memory_, ZeroedBytes::make(d, bytes()));
   device = d;
+  leave();
   host_step = 0;
   return {};
+}
+
+void OptimizerState::join(std::shared_ptr<Cohort> cohort) {
+  leave();
+  cohort_ = std::move(cohort);
+  ++cohort_->members;
+}
+void OptimizerState::leave() {
+  if (!cohort_) return;
+  host_step = cohort_->steps;
+  --cohort_->members;
+  cohort_.reset();
 }
 
 Result<std::shared_ptr<OptimizerState>> OptimizerState::make(const View& parameter, int arrays, bool master) {
@@ -57,14 +68,14 @@ Status OptimizerState::move_to(Device to) {
 Status OptimizerState::read(std::int64_t* step, Bytes* contents) const {
   contents->resize(static_cast<std::size_t>(all_arrays()) * array_bytes());
   std::byte* to = contents->data();
+  *step = host_step;
+  if (cohort_) {
+    OURO_ASSIGN(*step, cohort_->count());
+  }
   if (device.kind == Device::Kind::host) {
-    *step = host_step;
     for (int k = 0; k < all_arrays(); ++k) to = std::copy_n(array(k), array_bytes(), to);
     return {};
   }
-  gpu::Control now;
-  OURO_TRY(copy_and_wait(device.index, &now, control(), sizeof now));
-  *step = now.step;
   for (int k = 0; k < all_arrays(); ++k, to += array_bytes())
     OURO_TRY(copy_and_wait(device.index, to, array(k), array_bytes()));
   return {};
@@ -72,14 +83,12 @@ Status OptimizerState::read(std::int64_t* step, Bytes* contents) const {
 
 Status OptimizerState::write(std::int64_t step, CBytes contents) {
   const std::byte* from = contents.data();
+  leave();
+  host_step = step;
   if (device.kind == Device::Kind::host) {
-    host_step = step;
     for (int k = 0; k < all_arrays(); ++k, from += array_bytes()) std::copy_n(from, array_bytes(), array(k));
     return {};
   }
-  gpu::Control control_then;
-  control_then.step = step;
-  OURO_TRY(copy_and_wait(device.index, control(), &control_then, sizeof control_then));
   for (int k = 0; k < all_arrays(); ++k, from += array_bytes())
     OURO_TRY(copy_and_wait(device.index, array(k), from, array_bytes()));
   return {};

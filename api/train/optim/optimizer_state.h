@@ -1,15 +1,16 @@
 // The state of one parameter of an optimiser, on the host or on a device, and how all of them are saved.
 // Used by optimizer.cc.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
 
-#include "api/train/optim/update.h"
+#include "api/train/optim/cohort.h"
 
 namespace ouro::train {
 
-/// A block of memory: a Control (devices), then the rule's arrays and the master copy, each 64-byte aligned.
+/// A block of memory: the rule's arrays and the master copy, each 64-byte aligned.
 struct OptimizerState {
   using Map = std::map<std::string, std::shared_ptr<OptimizerState>>;  // by parameter name
   /// What a saved state must share with the optimiser that reads it: family, window, number of arrays.
@@ -23,7 +24,7 @@ struct OptimizerState {
   int arrays = 0;
   bool master = false;
   Device device;
-  std::int64_t host_step = 0;  // on the host; on a device the Control counts
+  std::int64_t host_step = 0;  // steps taken, unless a cohort counts them
 
   /// All zero, on the parameter's device.
   static Result<std::shared_ptr<OptimizerState>> make(const View& parameter, int arrays, bool master);
@@ -31,22 +32,28 @@ struct OptimizerState {
   Status start_master(const View& parameter);
   Status move_to(Device);
   /// k = arrays: the master copy.
-  std::byte* array(int k) const { return base() + kHeader + static_cast<std::size_t>(k) * stride(); }
+  std::byte* array(int k) const { return memory_.data() + static_cast<std::size_t>(k) * stride(); }
   std::size_t array_bytes() const { return count * size_of(wide(dtype)); }
-  gpu::Control* control() const { return reinterpret_cast<gpu::Control*>(base()); }
+  /// Who counts the steps on a device, from the first one there. Touched by the optimiser's own thread only.
+  const std::shared_ptr<Cohort>& cohort() const { return cohort_; }
+  void join(std::shared_ptr<Cohort>);
+  /// The state counts alone again, from where its cohort stands.
+  void leave();
   /// Steps taken, and a copy of the arrays and the master, one after the other without gaps.
   Status read(std::int64_t* step, Bytes* arrays) const;
   Status write(std::int64_t step, CBytes arrays);
 
  private:
-  static constexpr std::size_t kHeader = 64, kAlign = 64;
+  static constexpr std::size_t kAlign = 64;
   std::size_t stride() const { return (array_bytes() + kAlign - 1) / kAlign * kAlign; }
   int all_arrays() const { return arrays + (master ? 1 : 0); }
-  std::size_t bytes() const { return kHeader + static_cast<std::size_t>(all_arrays()) * stride(); }
-  std::byte* base() const { return memory_.data(); }
+  std::size_t bytes() const {
+    return std::max(kAlign, static_cast<std::size_t>(all_arrays()) * stride());  // none is not asked for
+  }
   Status allocate(Device);
 
   ZeroedBytes memory_;
+  std::shared_ptr<Cohort> cohort_;
 };
 
 /// Nothing may be running. An accumulator that counts as zero is written as zeros.

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -28,6 +30,7 @@ struct DeviceScratch {
   std::mutex survey_mutex;
   ZeroedBytes survey;  // state and list of the survey under way
   std::size_t survey_bytes = 0;
+  std::vector<Upload> uploads;  // of nobody
 };
 constexpr std::size_t kSlab = 2048;  // controls
 
@@ -61,28 +64,14 @@ Result<DeviceScratch*> scratch_of(int device) {
   return scratch.get();
 }
 
-gpu::UpdateArgs args_of(const Update& u, gpu::Control* control) {
-  gpu::UpdateArgs args{.family = u.family,
-                       .form = u.mixes ? gpu::Form::exchange : gpu::Form::plain,
-                       .dtype = u.run.dtype,
-                       .master = u.run.master != nullptr,
-                       .lazy_zero = u.lazy_zero,
-                       .recipe = u.recipe,
-                       .control = control};
-  args.scale[0] = u.scale;
-  args.weights = u.exchange.weights;
-  args.one[0] = {.value = u.run.value,
-                 .gradient = u.run.gradient,
-                 .master = u.run.master,
-                 .state = {u.state[0], u.state[1], u.state[2]},
-                 .neighbours = u.exchange.neighbours,
-                 .message = u.exchange.message,
-                 .count = u.run.count};
-  return args;
-}
-Status launch(const gpu::UpdateArgs& args, const DeviceScratch& scratch, gpu::Stream s) {
-  OURO_ASSIGN(auto made, gpu::update(args, scratch.multiprocessors));
-  return gpu::gpu().launch(*made.kernel, made.shape, &args, s);
+/// By value, so that nothing has to outlive the call and a graph keeps its own: two words, low one first.
+template <class T>
+Status write_words(T* to, T value, gpu::Stream s) {
+  const auto half = std::bit_cast<std::array<std::uint32_t, 2>>(value);
+  auto* at = reinterpret_cast<std::uint32_t*>(to);
+  const gpu::MemOp ops[] = {{gpu::MemOp::Kind::write, half[0], at},
+                            {gpu::MemOp::Kind::write, half[1], at + 1}};
+  return gpu::gpu().enqueue(ops, s);
 }
 
 }  // namespace
@@ -139,22 +128,47 @@ Status update_host(const Update& u, std::int64_t* step) {
   return {};
 }
 
-Status update_device(const Update& u, gpu::Control* control, gpu::Stream s) {
+gpu::Tensor tensor_of(const Update& u) {
+  return {.value = u.run.value,
+          .gradient = u.run.gradient,
+          .master = u.run.master,
+          .state = {u.state[0], u.state[1], u.state[2]},
+          .neighbours = u.exchange.neighbours,
+          .message = u.exchange.message,
+          .count = u.run.count};
+}
+gpu::UpdateArgs args_of(const Update& u, gpu::Control* control) {
+  gpu::UpdateArgs args{.family = u.family,
+                       .form = u.mixes ? gpu::Form::exchange : gpu::Form::plain,
+                       .dtype = u.run.dtype,
+                       .master = u.run.master != nullptr,
+                       .lazy_zero = u.lazy_zero,
+                       .recipe = u.recipe,
+                       .control = control};
+  args.scale[0] = u.scale;
+  args.weights = u.exchange.weights;
+  args.one[0] = tensor_of(u);
+  return args;
+}
+Status launch_update(gpu::UpdateArgs args, bool rests, gpu::Stream s) {
   OURO_ASSIGN(auto scratch, scratch_of(s.device));
-  return launch(args_of(u, control), *scratch, s);
+  if (rests) args.skip = scratch->skip;
+  OURO_ASSIGN(auto made, gpu::update(args, scratch->multiprocessors));
+  return gpu::gpu().launch(*made.kernel, made.shape, &args, s);
+}
+
+Status update_device(const Update& u, gpu::Control* control, gpu::Stream s) {
+  return launch_update(args_of(u, control), false, s);
 }
 Status check_device(const Update& u) {
   gpu::Control unused;
   return gpu::update(args_of(u, &unused), 1).status();
 }
 Status write_rate(gpu::Control* control, double lr, gpu::Stream s) {
-  // By value, so that nothing has to outlive the call and a graph keeps its own: two words, low one first.
-  std::uint32_t half[2];
-  std::memcpy(half, &lr, sizeof lr);
-  auto* at = reinterpret_cast<std::uint32_t*>(&control->lr);
-  const gpu::MemOp ops[] = {{gpu::MemOp::Kind::write, half[0], at},
-                            {gpu::MemOp::Kind::write, half[1], at + 1}};
-  return gpu::gpu().enqueue(ops, s);
+  return write_words(&control->lr, lr, s);
+}
+Status write_steps(gpu::Control* control, std::int64_t steps, gpu::Stream s) {
+  return write_words(&control->step, steps, s);
 }
 
 Status mix_host(const Update& u) {
@@ -162,10 +176,7 @@ Status mix_host(const Update& u) {
   return kernels::pack(u.run, u.exchange);
 }
 Status mix_device(const Update& u, gpu::Control* control, gpu::Stream s) {
-  OURO_ASSIGN(auto scratch, scratch_of(s.device));
-  gpu::UpdateArgs args = args_of(u, control);
-  args.skip = scratch->skip;
-  return launch(args, *scratch, s);
+  return launch_update(args_of(u, control), true, s);
 }
 
 Status on_host(const Stream& stream, std::function<Status()> f) {
@@ -209,6 +220,33 @@ Result<gpu::Control*> control_of(int device, const void* address) {
   }
   --scratch.left;
   return control = scratch.free++;
+}
+
+Result<Upload> take_upload(int device, std::size_t bytes) {
+  OURO_ASSIGN(auto scratch, scratch_of(device));
+  {
+    std::lock_guard lock(scratch_mutex());
+    auto& free = scratch->uploads;
+    const auto fits =
+        std::find_if(free.begin(), free.end(), [&](const Upload& u) { return u.bytes >= bytes; });
+    if (fits != free.end()) {
+      const Upload found = *fits;
+      free.erase(fits);
+      return found;
+    }
+  }
+  Upload made{.bytes = std::bit_ceil(std::max<std::size_t>(bytes, 4096))};
+  OURO_ASSIGN(made.copied, gpu::gpu().create_event(device, false));
+  OURO_ASSIGN(auto memory, gpu::gpu().alloc_pinned(made.bytes));
+  made.staging = static_cast<std::byte*>(memory);
+  return made;
+}
+void give_upload(int device, const Upload& u) {
+  if (u.staging == nullptr) return;
+  auto scratch = scratch_of(device);
+  if (!scratch.ok()) return;
+  std::lock_guard lock(scratch_mutex());
+  (*scratch)->uploads.push_back(u);
 }
 
 Result<kernels::Survey> survey_host(std::span<const CView> gradients, double inverse) {

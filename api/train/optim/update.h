@@ -40,9 +40,27 @@ Status update_device(const Update&, gpu::Control* control, gpu::Stream);
 /// What update_device would refuse, without a control.
 Status check_device(const Update&);
 Status write_rate(gpu::Control*, double lr, gpu::Stream);
+Status write_steps(gpu::Control*, std::int64_t steps, gpu::Stream);
 /// A mix and its message.
 Status mix_host(const Update&);
 Status mix_device(const Update&, gpu::Control*, gpu::Stream);
+
+/// The parts of the two calls on devices above: what their kernel reads, of which `list` may be set, and its
+/// launch. `rests`: no update, but the mix and its message.
+gpu::Tensor tensor_of(const Update&);
+gpu::UpdateArgs args_of(const Update&, gpu::Control*);
+Status launch_update(gpu::UpdateArgs, bool rests, gpu::Stream);
+
+/// Pinned memory from which a stream copies, and the event after its last copy. None is freed: a driver may
+/// wait for all work to do that.
+struct Upload {
+  std::byte* staging = nullptr;
+  std::size_t bytes = 0;
+  gpu::Event copied;
+};
+/// Of at least that many bytes; its event may be still to come.
+Result<Upload> take_upload(int device, std::size_t bytes);
+void give_upload(int device, const Upload&);
 
 /// Runs f in the caller, or enqueues it.
 Status on_host(const Stream&, std::function<Status()> f);

@@ -169,6 +169,13 @@ class OURO_API Optimizer {
   /// One step of each parameter that has a gradient: one flat run, or the tensors of a model. Others are
   /// mixed if there is an exchange, and else not touched. Streams and errors as for the functions above;
   /// after an error of a device the state is undefined.
+  ///
+  /// On a GPU one launch steps all parameters of the call that have the same dtype, decay and number of steps
+  /// taken; the bits are those of steps one by one. Arrays may be elsewhere in each call. A graph that has
+  /// captured a step counts, at each replay, for all parameters of its launches, so these step together from
+  /// then on: a call outside the graph, or in another one, that has gradients of some of them only is
+  /// `invalid` and changes nothing. Gradients may be elsewhere in it, the graph keeps those it was captured
+  /// with.
   virtual Status step(std::span<const Param>, const StepOptions& = {}, const Stream& = {}) = 0;
   virtual double lr() const = 0;  ///< of the next step
   /// Of the rule and the options it was made with: ranks that must have the same optimiser compare it. 0: not

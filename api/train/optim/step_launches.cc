@@ -1,0 +1,111 @@
+// Parts of a step that share a launch. See step_launches.h.
+#include "api/train/optim/step_launches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ouro::train {
+
+std::vector<StepLaunches::Part> StepLaunches::parts_of(const std::vector<StepItem>& items) {
+  std::vector<Part> parts;
+  for (const StepItem& i : items) {
+    const Update& u = i.update;
+    Part one;
+    one.kin = {i.updates, u.run.master != nullptr, u.run.dtype,
+               u.family == gpu::Family::sgd ? u.recipe.sgd.weight_decay : u.recipe.adam.weight_decay,
+               u.device};
+    if (i.updates) {
+      one.cohort = i.state->cohort();
+      one.steps = one.cohort ? one.cohort->steps : i.state->host_step;
+    }
+    auto at = std::find_if(parts.begin(), parts.end(), [&](const Part& p) {
+      return p.kin == one.kin && p.cohort == one.cohort && p.steps == one.steps;
+    });
+    if (at == parts.end()) at = parts.insert(parts.end(), std::move(one));
+    at->items.push_back(&i);
+  }
+  return parts;
+}
+
+/// Parts of one kin at the same step become one, but for what graphs count.
+void StepLaunches::merge(std::vector<Part>& parts) {
+  const auto fixed = [](const Part& p) { return p.items.empty() || (p.cohort && p.cohort->captured); };
+  for (std::size_t k = 0; k < parts.size(); ++k)
+    for (std::size_t other = k + 1; other < parts.size(); ++other) {
+      Part &p = parts[k], &q = parts[other];
+      if (fixed(p) || fixed(q) || !(p.kin == q.kin) || p.steps != q.steps) continue;
+      if (!p.cohort) p.cohort = q.cohort;  // one goes on, if there is one
+      p.items.insert(p.items.end(), q.items.begin(), q.items.end());
+      q.items.clear();
+    }
+  std::erase_if(parts, [](const Part& p) { return p.items.empty(); });
+}
+
+Result<std::shared_ptr<Cohort>> StepLaunches::counter(const Part& p, bool captured,
+                                                      std::optional<std::int64_t>* begin) {
+  const auto idle = [&](const auto& c) {
+    return c->members == 0 && !c->captured && c->device() == p.kin.device;
+  };
+  auto at = captured ? made_.end() : std::find_if(made_.begin(), made_.end(), idle);
+  if (at == made_.end()) {
+    // A graph would set the count at each replay; it is set now. Else it is set in stream order.
+    OURO_ASSIGN(auto made, Cohort::make(p.kin.device, captured ? p.steps : 0));
+    at = made_.insert(made_.end(), std::move(made));
+  }
+  if (!captured) *begin = p.steps;
+  (*at)->steps = p.steps;
+  return *at;
+}
+
+Result<StepLaunch> StepLaunches::launch_of(Part& p, bool captured) {
+  StepLaunch launch{.counts = p.kin.updates};
+  if (p.kin.updates && !p.cohort) {
+    OURO_ASSIGN(p.cohort, counter(p, captured, &launch.begin));
+  } else if (!p.kin.updates) {
+    const auto at =
+        std::find_if(mixed_.begin(), mixed_.end(), [&](const auto& one) { return one.first == p.kin; });
+    if (at != mixed_.end()) {
+      p.cohort = at->second;
+    } else {
+      OURO_ASSIGN(p.cohort, Cohort::make(p.kin.device, 0));
+      mixed_.emplace_back(p.kin, p.cohort);
+    }
+  }
+  launch.cohort = p.cohort;
+  for (const StepItem* i : p.items) {
+    if (p.kin.updates && i->state->cohort() != p.cohort) i->state->join(p.cohort);
+    launch.updates.push_back(i->update);
+    launch.states.push_back(i->state);
+  }
+  return launch;
+}
+
+Result<std::vector<StepLaunch>> StepLaunches::of(
+    const std::vector<StepItem>& items, bool captured,
+    const std::function<std::string(const OptimizerState&)>& name) {
+  std::vector<Part> parts = parts_of(items);
+  const auto partial = [](const Part& p) { return p.cohort && p.items.size() < p.cohort->members; };
+  for (const Part& p : parts)
+    if (partial(p) && p.cohort->captured)
+      return invalid(
+          fmt::format("a captured graph steps {} parameters together, this step has {} of them, such as {}: "
+                      "step all of them, or give an optimiser of its own to what steps apart",
+                      p.cohort->members, p.items.size(), name(*p.items[0]->state)));
+  for (Part& p : parts)
+    if (partial(p)) p.cohort.reset();  // they leave it for the one that they join below
+  merge(parts);
+  std::vector<StepLaunch> launches;
+  for (Part& p : parts) {
+    OURO_ASSIGN(auto launch, launch_of(p, captured));
+    launches.push_back(std::move(launch));
+  }
+  for (const StepLaunch& l : launches) {
+    if (!l.counts) continue;
+    l.cohort->captured |= captured;
+    l.cohort->steps += !captured;
+  }
+  return launches;
+}
+
+}  // namespace ouro::train
