@@ -127,8 +127,10 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
        spin = env::integer("OURO_SPIN_US");
   auto numerics = env::text("OURO_NUMERICS"), algorithm = env::text("OURO_ALGO"),
        path = env::text("OURO_GPU_PATH");
-  for (const Status& s : {deadline.status(), late.status(), joining.status(), slot.status(), page.status(),
-                          spin.status(), numerics.status(), algorithm.status(), path.status()})
+  auto copies = env::integer("OURO_GPU_COPY_BYTES");
+  for (const Status& s :
+       {deadline.status(), late.status(), joining.status(), slot.status(), page.status(), spin.status(),
+        numerics.status(), algorithm.status(), path.status(), copies.status()})
     OURO_TRY(s);
   const InitOptions defaults;
   const auto pick = [](Milliseconds option, Milliseconds fallback, const std::optional<double>& value,
@@ -153,6 +155,7 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   OURO_ASSIGN(spec.calibration, rt::calibration_mode());
   if (*spin) spec.spin = std::chrono::microseconds(**spin);
   spec.gpu_path = **path;
+  if (*copies) spec.gpu_copy_bytes = static_cast<std::size_t>(**copies);
   auto faults = env::text("OURO_FAULT");
   if (!faults.ok()) return faults.status();
   OURO_ASSIGN(spec.faults, rt::parse_faults(faults->value_or("")));
@@ -160,9 +163,9 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   // Each is part of what ranks must agree on before they can read what the others write.
   spec.join.settings = fmt::format(
       "OURO_SLOT_BYTES={} OURO_STAGING_SLOT_BYTES={} OURO_NUMERICS={} OURO_ALGO={} OURO_GPU_PATH={} "
-      "OURO_CALIBRATION={} rules={:016x}",
+      "OURO_GPU_COPY_BYTES={} OURO_CALIBRATION={} rules={:016x}",
       spec.slot_bytes, spec.page_bytes, name(spec.numerics), algorithm->value_or(""), spec.gpu_path,
-      spec.calibration.setting(), spec.rules.digest());
+      spec.gpu_copy_bytes, spec.calibration.setting(), spec.rules.digest());
   if (spec.network)
     spec.join.settings +=
         fmt::format(" OURO_FABRIC={} OURO_SECURITY={} OURO_TCP_CONNECTIONS={}", spec.network->fabric,

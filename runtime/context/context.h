@@ -50,6 +50,7 @@ struct ContextSpec {
   int local_rank = 0, local_size = 1;
   int gpu = -1;  ///< this rank's device, or none
   std::string gpu_path = "auto";
+  std::size_t gpu_copy_bytes = std::size_t{256} << 20;  ///< OURO_GPU_COPY_BYTES
   std::chrono::milliseconds deadline{600'000};
   bool deadline_chosen = false;                 ///< by the user, not this default
   std::chrono::milliseconds silent_fail{5000};  ///< on this host; between hosts: NetworkOptions

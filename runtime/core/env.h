@@ -82,11 +82,13 @@ inline constexpr Parameter kParameters[] = {
      "wrote; unset: measured, once, and kept in ~/.cache/ouro"},
     {"OURO_BIND", Type::text, "none", "core|cache|numa|none",
      "what ouro-run and ouro-perf bind each rank to: a core, an outermost cache, a NUMA node, or nothing"},
-    {"OURO_GPU_PATH", Type::text, "auto", "auto|leader|resident|stream|staged",
-     "how operations on GPU memory run: one kernel for all ranks of a GPU, a kernel a rank, flows on "
-     "streams, "
+    {"OURO_GPU_PATH", Type::text, "auto", "auto|leader|resident|copies|stream|staged",
+     "how operations on GPU memory run: one kernel for all ranks of a GPU, a kernel a rank, copy engines, "
+     "flows on streams, "
      "through the host; a call that it cannot serve is an error",
      "OURO_GPU_WAY"},
+    {"OURO_GPU_COPY_BYTES", Type::integer, "268435456", "4096..1099511627776",
+     "bytes of the result from which all_gather and broadcast between GPUs run on copy engines"},
     {"OURO_FAKE_GPUS", Type::integer, "0", "0..16",
      "GPUs made of host objects, for tests and for trying device code without a GPU"},
     {"OURO_NCCL_HOST", Type::flag, "0", "",

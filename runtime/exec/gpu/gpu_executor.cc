@@ -11,7 +11,8 @@ namespace ouro::rt {
 GpuExecutor::GpuExecutor(Context& context, const Members& members, Waiter& waiter, std::uint64_t key,
                          std::chrono::milliseconds deadline)
     : team_{context, members, waiter, members.rank(), members.size(), key, deadline},
-      chooser_(gpu_topology(context, members.world_ranks()), context.spec().gpu_path),
+      chooser_(gpu_topology(context, members.world_ranks()), context.spec().gpu_path,
+               context.spec().gpu_copy_bytes),
       arrivals_(team_),
       resident_(team_, arrivals_, chooser_.topology()),
       pending_(team_, arrivals_, resident_),
@@ -49,11 +50,12 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
         return leader_.run(plan, seq, *stream, capturing);
       case GpuPath::resident:
         return resident_.run(plan, seq, *stream, capturing);
+      case GpuPath::copies:
       case GpuPath::stream:
       case GpuPath::staged:
         break;
     }
-    return stream_.run(plan, seq, *stream, capturing);
+    return stream_.run(plan, seq, *stream, capturing, path == GpuPath::copies);
   };
   Status ran;
   try {

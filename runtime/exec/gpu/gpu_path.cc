@@ -13,14 +13,20 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::string_view kPathNames[kGpuPaths] = {"alone", "leader", "resident", "stream", "staged"};
+constexpr std::string_view kPathNames[kGpuPaths] = {"alone",  "leader", "resident",
+                                                    "copies", "stream", "staged"};
 constexpr const char* kReasons[kGpuPaths] = {"alone: a group of one rank",
                                              "leader: all ranks have one GPU, one kernel serves them all",
                                              "resident: each rank has a GPU and can map the others'",
+                                             "copies: much to be moved between GPUs, by their copy engines",
                                              "stream-ordered: each rank can map the others' GPUs",
                                              "staged through the host: GPUs that cannot map each other"};
 
 }  // namespace
+
+flow::Algorithm copies_algorithm(Collective c) {
+  return c == Collective::broadcast ? flow::Algorithm::chain : flow::Algorithm::ring;
+}
 
 std::string_view name(GpuPath p) { return kPathNames[static_cast<std::size_t>(p)]; }
 
@@ -67,7 +73,8 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
   return t;
 }
 
-GpuPathChooser::GpuPathChooser(GpuTopology t, std::string_view forced) : topology_(t) {
+GpuPathChooser::GpuPathChooser(GpuTopology t, std::string_view forced, std::size_t copy_bytes)
+    : topology_(t), copy_bytes_(copy_bytes) {
   for (int i = 0; i < kGpuPaths; ++i)
     if (const auto p = static_cast<GpuPath>(i); p != GpuPath::alone && name(p) == forced) forced_ = p;
   // A rank that is alone has nobody to exchange with: only the host can still be told to do its copy.
@@ -102,6 +109,15 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
       if (op.uneven) return "its kernels take even blocks only";
       return choice.forced && !gpu::has_resident(op.collective, choice.algorithm)
                  ? "it has no kernel for the algorithm that has been named"
+                 : nullptr;
+    case GpuPath::copies:
+      if (t.ranks == 1) return "the group has one rank";
+      if (op.collective != Collective::all_gather && op.collective != Collective::broadcast)
+        return "copy engines carry out all_gather and broadcast alone";
+      if (!t.reach) return "not all ranks' GPUs can map each other";
+      if (t.ranks > GpuWords::kMaxRanks) return "it serves at most 256 ranks";
+      return choice.forced && choice.algorithm != copies_algorithm(op.collective)
+                 ? "it carries out the ring of all_gather and the chain of broadcast alone"
                  : nullptr;
     case GpuPath::stream:
       static_assert(GpuWords::kMaxRanks == 256);
@@ -155,6 +171,9 @@ Result<GpuPath> GpuPathChooser::choose(const Operation& op, const Choice& choice
   // What has been named is carried out where there are flows; the leader has none.
   if (choice.forced && !obstacle(GpuPath::stream, op, choice)) return say(GpuPath::stream);
   if (!obstacle(GpuPath::leader, op, choice)) return say(GpuPath::leader);
+  // op.out: all that each rank has in the end, in both collectives.
+  if (t.apart && op.out.bytes() >= copy_bytes_ && !obstacle(GpuPath::copies, op, choice))
+    return say(GpuPath::copies);
   if (t.apart && !obstacle(GpuPath::resident, op, choice)) return say(GpuPath::resident);
   if (!obstacle(GpuPath::stream, op, choice)) return say(GpuPath::stream);
   return say(GpuPath::staged);

@@ -14,11 +14,14 @@
 namespace ouro::rt {
 
 /// alone: a group of one rank. leader: all ranks have one GPU. resident: each has its own and can map the
-/// others', and the collective is even. stream: each can map the others' GPUs. staged: through the host.
-enum class GpuPath : std::uint8_t { alone, leader, resident, stream, staged };
-inline constexpr int kGpuPaths = 5;
+/// others', and the collective is even. copies: the same, for all_gather and broadcast of many bytes.
+/// stream: each can map the others' GPUs. staged: through the host.
+enum class GpuPath : std::uint8_t { alone, leader, resident, copies, stream, staged };
+inline constexpr int kGpuPaths = 6;
 /// As OURO_GPU_PATH spells them.
 std::string_view name(GpuPath);
+/// What is carried out on the path `copies`: each rank writes to the one after it alone.
+flow::Algorithm copies_algorithm(Collective);
 
 /// The GPUs of a group's ranks, as the control pages show them: the same on all ranks.
 struct GpuTopology {
@@ -41,7 +44,8 @@ GpuTopology gpu_topology(const Context&, const std::vector<int>& world_ranks);
 class GpuPathChooser {
  public:
   /// `forced`: a path by name, which then takes all operations of groups of two ranks and more; or "auto".
-  GpuPathChooser(GpuTopology, std::string_view forced);
+  /// `copy_bytes`: of a result, from which on the path `copies` is chosen.
+  GpuPathChooser(GpuTopology, std::string_view forced, std::size_t copy_bytes = SIZE_MAX);
 
   /// `why`, if given, is filled in. Errors: `unsupported`, where a rank has no GPU, or where the forced path
   /// cannot serve this call: the text says why, and which paths can.
@@ -55,6 +59,7 @@ class GpuPathChooser {
 
   GpuTopology topology_;
   std::optional<GpuPath> forced_;
+  std::size_t copy_bytes_;
 };
 
 }  // namespace ouro::rt

@@ -10,6 +10,7 @@
 #include "runtime/context/context.h"
 #include "runtime/plan/in_flight.h"
 #include "runtime/plan/members.h"
+#include "runtime/stream/gpu_stream.h"
 
 namespace ouro::rt {
 
@@ -55,6 +56,12 @@ struct GpuTeam {
 /// Whether two buffers have bytes in common.
 inline bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
   return a_bytes > 0 && b_bytes > 0 && a + a_bytes > b && b + b_bytes > a;
+}
+
+/// What `later` is given from now on starts after what `earlier` has been given.
+inline Status follows(const gpu::Stream& later, const gpu::Stream& earlier, const PooledEvent& by) {
+  OURO_TRY(gpu::gpu().record(by.get(), earlier));
+  return gpu::gpu().wait(later, by.get());
 }
 
 /// Enqueues operations on words, if there are any.

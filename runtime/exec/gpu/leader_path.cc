@@ -10,14 +10,6 @@ namespace ouro::rt {
 using transport::GpuBlock;
 using transport::GpuRef;
 
-namespace {
-/// What `later` is given from now on starts after what `earlier` has been given.
-Status follows(const gpu::Stream& later, const gpu::Stream& earlier, const PooledEvent& by) {
-  OURO_TRY(gpu::gpu().record(by.get(), earlier));
-  return gpu::gpu().wait(later, by.get());
-}
-}  // namespace
-
 LeaderPath::~LeaderPath() {
   for (StandIn* s : {&in_, &out_}) {
     if (s->id != 0) team_.context.device_memory().exports().withdraw(s->id);

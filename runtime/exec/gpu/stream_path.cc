@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "kernels/flow/step.h"
 #include "kernels/gpu/collect.h"
 #include "kernels/host/host_loops.h"
+#include "runtime/exec/gpu/gpu_path.h"
 #include "runtime/plan/partition.h"
 
 namespace ouro::rt {
@@ -21,10 +23,11 @@ using flow::Step;
 using gpu::MemOp;
 
 constexpr std::uint64_t kScratchOf = 0x7363726174636800;  // tells it from the slots of a group
-constexpr int kSlots = 4;                                 // a link; at least two, see LinkView
-constexpr std::size_t kSlotBytes = 1 << 20;               // of groups up to 8 ranks
-constexpr std::size_t kInboundBytes = 64 << 20;           // of a rank in larger ones, about
-constexpr std::size_t kBoundary = 256;                    // where pieces begin, for wide accesses
+constexpr std::uint64_t kCopiesOf = 0x636f706965730000;
+constexpr int kSlots = 4;                        // a link; at least two, see LinkView
+constexpr std::size_t kSlotBytes = 1 << 20;      // of groups up to 8 ranks
+constexpr std::size_t kInboundBytes = 64 << 20;  // of a rank in larger ones, about
+constexpr std::size_t kBoundary = 256;           // where pieces begin, for wide accesses
 
 std::size_t slot_bytes(int n) {
   if (n <= 8) return kSlotBytes;
@@ -65,9 +68,10 @@ flow::Algorithm algorithm_for(const Plan& plan) {
 /// Carries one operation out: a wait, a kernel and a write of the stream for each step.
 class StreamFlow {
  public:
-  StreamFlow(StreamPath& path, const Plan& plan, GpuStream& stream, bool capturing)
+  StreamFlow(StreamPath& path, const Plan& plan, GpuStream& stream, bool capturing, bool copies)
       : path_(path),
         capturing_(capturing),
+        copies_(copies),
         team_(path.team_),
         words_(*path.arrivals_.words()),
         op_(plan.op),
@@ -82,7 +86,8 @@ class StreamFlow {
 
   template <class Flow>
   Status run() {
-    const std::size_t capacity = slot_bytes(team_.size) / std::max(elem_, acc_);
+    const std::size_t slot = copies_ ? path_.copy_slot_bytes() : slot_bytes(team_.size);
+    const std::size_t capacity = slot / std::max(elem_, acc_);
     const auto chunks = static_cast<std::size_t>(Flow{}.chunks({team_.rank, team_.size, op_.root, 1}));
     partition_.cut(static_cast<int>(chunks), capacity, Flow::kPipelined,
                    std::max<std::size_t>(1, kBoundary / elem_));
@@ -144,7 +149,7 @@ class StreamFlow {
     std::vector<MemOp> before, after;
     if (receives) {
       auto& i = received_[static_cast<std::size_t>(s.from)];
-      auto at = path_.slot(s.from, team_.rank, i);
+      auto at = copies_ ? path_.copy_slot(team_.rank, i) : path_.slot(s.from, team_.rank, i);
       if (!at.ok()) return at.status();
       a.incoming = *at;
       void* word = words_.full(s.from, team_.rank, static_cast<int>(i++ % kSlots)).device;
@@ -153,17 +158,20 @@ class StreamFlow {
     }
     if (sends) {
       auto& i = sent_[static_cast<std::size_t>(s.to)];
-      auto at = path_.slot(team_.rank, s.to, i);
+      auto at = copies_ ? path_.copy_slot(s.to, i) : path_.slot(team_.rank, s.to, i);
       if (!at.ok()) return at.status();
       a.send = *at;
       void* word = words_.full(team_.rank, s.to, static_cast<int>(i++ % kSlots)).device;
       before.push_back({MemOp::Kind::wait_equal, 0, word});
       after.push_back({MemOp::Kind::write, 1, word});
     }
-    OURO_TRY(path_.enqueued(stream_, capturing_));
+    OURO_TRY(path_.enqueued(stream_, capturing_, copies_ ? 3 : 1));
     OURO_TRY(enqueue(before, stream_));
     // store_input(): a reduction over this rank alone, which still finishes.
-    OURO_TRY(!receives && (s.verb & flow::kWideIn) ? finish(a) : move(a));
+    if (copies_)
+      OURO_TRY(copy(a));
+    else
+      OURO_TRY(!receives && (s.verb & flow::kWideIn) ? finish(a) : move(a));
     return enqueue(after, stream_);
   }
 
@@ -180,12 +188,26 @@ class StreamFlow {
     if (!a.incoming && !a.mine_wide && a.mine && a.mine == a.store && !a.send && !a.keep) return {};
     return launch(gpu::hop(a, team_.multiprocessors()), &a);
   }
+  /// What moves and is not reduced: from the one source that a step of these flows has, to the next rank, and
+  /// beside that to this rank's own output. No copy looks at the stop word. It need not: none touches memory
+  /// of another rank's user, and this rank's operation ends behind them.
+  Status copy(const gpu::HopArgs& a) {
+    const std::byte* const from = a.incoming ? a.incoming : a.mine;
+    const std::size_t bytes = a.count * elem_;
+    if (bytes == 0) return {};
+    const bool stores = a.store && a.store != from, both = stores && a.send;
+    const gpu::Stream other = both ? path_.beside_->get() : stream_;
+    if (both) OURO_TRY(follows(other, stream_, *path_.forks_));
+    if (stores) OURO_TRY(gpu::gpu().copy(a.store, from, bytes, other));
+    if (a.send) OURO_TRY(gpu::gpu().copy(a.send, from, bytes, stream_));
+    return both ? follows(stream_, other, *path_.joins_) : Status();
+  }
   Status launch(const gpu::Launch& l, const void* args) {
     return l.kernel ? gpu::gpu().launch(*l.kernel, l.shape, args, stream_) : Status();
   }
 
   StreamPath& path_;
-  const bool capturing_;
+  const bool capturing_, copies_;
   GpuTeam& team_;
   const GpuWords& words_;
   const Operation& op_;
@@ -203,6 +225,7 @@ void StreamPath::drop(std::uint64_t what) {
 }
 
 StreamPath::~StreamPath() {
+  if (!copy_slots_.empty()) drop(kCopiesOf);
   if (slots_.empty()) return;
   drop(0);
   drop(kScratchOf);
@@ -254,10 +277,33 @@ Result<std::byte*> StreamPath::slot(int from, int to, std::size_t i) {
   return base + (static_cast<std::size_t>(from * kSlots) + i % kSlots) * slot_bytes(team_.size);
 }
 
-Status StreamPath::enqueued(const gpu::Stream& stream, bool capturing) {
+/// An operation at the threshold has 32 pieces, enough to overlap; a slot of 8 MiB takes 22 us at 370 GB/s,
+/// where the calls around a copy take some.
+std::size_t StreamPath::copy_slot_bytes() const {
+  return std::clamp<std::size_t>(std::bit_floor(team_.context.spec().gpu_copy_bytes / 32), 4096, 8 << 20);
+}
+
+Result<std::byte*> StreamPath::copy_slot(int to, std::size_t i) {
+  return copy_slots_[static_cast<std::size_t>(to)] + i % kSlots * copy_slot_bytes();
+}
+
+Status StreamPath::prepare_copies() {
+  if (joins_) return {};
+  copy_slots_.resize(static_cast<std::size_t>(team_.size));
+  for (int r = 0; r < team_.size; ++r)
+    if (team_.here(r) || r == (team_.rank + 1) % team_.size) {
+      OURO_ASSIGN(copy_slots_[static_cast<std::size_t>(r)], block(kCopiesOf, r, kSlots * copy_slot_bytes()));
+    }
+  OURO_ASSIGN(beside_, GpuStream::create(team_.device, 0));
+  OURO_ASSIGN(forks_, PooledEvent::take(team_.device));
+  OURO_ASSIGN(joins_, PooledEvent::take(team_.device));
+  return {};
+}
+
+Status StreamPath::enqueued(const gpu::Stream& stream, bool capturing, int hops) {
   constexpr int kCalls = 32;          // hops, of three calls at most each
   constexpr std::size_t kPoints = 3;  // at once
-  if (!team_.shares_process || capturing || ++calls_ < kCalls) return {};
+  if (!team_.shares_process || capturing || (calls_ += hops) < kCalls) return {};
   calls_ = 0;
   OURO_ASSIGN(auto here, PooledEvent::take(team_.device));
   OURO_TRY(gpu::gpu().record(here->get(), stream));
@@ -274,17 +320,17 @@ Status StreamPath::enqueued(const gpu::Stream& stream, bool capturing) {
   return {};
 }
 
-Status StreamPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
+Status StreamPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing, bool copies) {
   const Collective c = plan.op.collective;
-  const flow::Algorithm algorithm = algorithm_for(plan);
-  OURO_TRY(prepare(plan.op, algorithm));
+  const flow::Algorithm algorithm = copies ? copies_algorithm(c) : algorithm_for(plan);
+  OURO_TRY(copies ? prepare_copies() : prepare(plan.op, algorithm));
   bool last = false;
   OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
   if (last) arrivals_.release_records();
   Status outcome = invalid(fmt::format("{}: no flow '{}' over links", ouro::name(c), flow::name(algorithm)));
   flow::visit(c, algorithm, [&]<class Flow>(Flow) {
     if constexpr (!Flow::kStaging && flow::kOnDevices<Flow>)
-      outcome = StreamFlow(*this, plan, stream, capturing).run<Flow>();
+      outcome = StreamFlow(*this, plan, stream, capturing, copies).run<Flow>();
   });
   return outcome;
 }

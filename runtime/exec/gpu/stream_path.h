@@ -1,5 +1,5 @@
-// The stream-ordered path: a flow as waits, kernels and writes of the stream. Slots lie in the receiver's
-// device memory, the words that guard them are those of the group. Used by the GPU executor.
+// The stream-ordered path: a flow as waits, kernels or copies, and writes of the stream. Slots lie in the
+// receiver's device memory, the words that guard them are those of the group. Used by the GPU executor.
 #pragma once
 #include <deque>
 #include <memory>
@@ -22,12 +22,17 @@ class StreamPath {
   StreamPath(const StreamPath&) = delete;
   StreamPath& operator=(const StreamPath&) = delete;
 
-  Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing);
+  /// `copies`: by the copy engines of the devices, through larger slots; see copies_algorithm.
+  Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing, bool copies);
 
  private:
   friend class StreamFlow;
   /// Slot i of the link from -> to, as this rank reaches it.
   Result<std::byte*> slot(int from, int to, std::size_t i);
+  /// The same where a rank has one link to it, for copies.
+  Result<std::byte*> copy_slot(int to, std::size_t i);
+  std::size_t copy_slot_bytes() const;
+  Status prepare_copies();
   /// Makes all that a flow of a collective needs. Before anything is enqueued: a driver may wait for all work
   /// of the process when it makes memory, that of ranks which are threads and wait for this one among it. So
   /// whichever of them is first makes it for all.
@@ -40,14 +45,17 @@ class StreamPath {
   /// Counts a call that enqueues. A device's queue holds about a thousand of them, and who finds it full
   /// waits in the driver, where other threads of the process wait for the same lock: the ranks that this one
   /// waits for among them. So where there are such ranks it waits here, before the queue is full.
-  Status enqueued(const gpu::Stream&, bool capturing);
+  Status enqueued(const gpu::Stream&, bool capturing, int hops = 1);
 
   GpuTeam& team_;
   GpuArrivals& arrivals_;
   int calls_ = 0;                                    // since the last of these:
   std::deque<std::shared_ptr<PooledEvent>> passed_;  // points in the streams, that have not all been passed
   std::vector<std::byte*> slots_;  // by rank: where its inbound slots lie, as this rank reaches them
-  std::byte* scratch_ = nullptr;   // for accumulators
+  std::vector<std::byte*> copy_slots_;
+  std::shared_ptr<GpuStream> beside_;           // copies that run beside those to the next rank
+  std::shared_ptr<PooledEvent> forks_, joins_;  // the order between that and the stream of a call
+  std::byte* scratch_ = nullptr;                // for accumulators
   std::set<std::tuple<Collective, flow::Algorithm, int>> prepared_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "runtime/group/group.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/group/exchange.h"
 
@@ -127,6 +128,9 @@ std::vector<Param> all_params() {
       if (has_uneven && path != std::string("resident")) add({c, true}, path);  // Refused, below
     }
   }
+  for (const auto& form :
+       {Form{Collective::all_gather}, {Collective::all_gather, true}, {Collective::broadcast}})
+    add(form, "copies");
   for (const char* flow : {"chain", "tree", "halving"}) add({Collective::all_reduce}, "auto", flow);
   for (const char* flow : {"tree"}) add({Collective::broadcast}, "auto", flow);
   return all;
@@ -194,8 +198,9 @@ TEST(GpuForcedPath, ThatCannotServeACallSaysWhyAndWhatCan) {
                             const Status said = on_a_stream ? all_gather_v(g, in, all, counts, *s).status()
                                                             : all_gather_v(g, in, all, counts);
                             OURO_RANK_CHECK(said.reason() == Reason::unsupported, "{}", said.message());
-                            for (const char* part : {"all_gather on device memory: OURO_GPU_PATH=resident",
-                                                     "even blocks only", "these can: leader, stream, staged"})
+                            for (const char* part :
+                                 {"all_gather on device memory: OURO_GPU_PATH=resident", "even blocks only",
+                                  "these can: leader, copies, stream, staged"})
                               OURO_RANK_CHECK(said.message().find(part) != std::string::npos, "no '{}' in {}",
                                               part, said.message());
                           }
@@ -203,6 +208,87 @@ TEST(GpuForcedPath, ThatCannotServeACallSaysWhyAndWhatCan) {
                           OURO_RANK_OK(all_reduce(g, all, all));
                           return only_ran(g, "resident");
                         }),
+            "");
+}
+
+/// Copies of many slots, which go round several times; which sizes take that path, on GPUs of their own; and
+/// what a graph has captured of it.
+TEST(GpuCopies, FromTheirSizeOn) {
+  OURO_NEEDS_FAKES();
+  OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
+  struct Settings {
+    Settings() {
+      setenv("OURO_FAKE_GPUS", "3", 1);
+      setenv("OURO_GPU_COPY_BYTES", "240000", 1);
+    }
+    ~Settings() {
+      setenv("OURO_FAKE_GPUS", "1", 1);
+      unsetenv("OURO_GPU_COPY_BYTES");
+    }
+  } settings;
+  const auto ran = [](Group& g, rt::GpuPath p) { return g.impl()->gpu_ran(p); };
+  // "" if part r of n floats is first + r.
+  const auto parts_of = [](Floats& all, std::size_t n, int first) -> std::string {
+    auto bytes = all.arena.read();
+    OURO_RANK_OK(bytes);
+    for (std::size_t i = 0; i < 3 * n; ++i) {
+      float x;
+      std::memcpy(&x, &(*bytes)[4 * i], 4);
+      const auto expected = static_cast<float>(first) + static_cast<float>(i / n);
+      OURO_RANK_CHECK(x == expected, "element {}: {} in place of {}", i, x, expected);
+    }
+    return "";
+  };
+  ASSERT_EQ(run_processes(
+                3,
+                [&](Context& c) -> std::string {
+                  Group& g = c.world();
+                  constexpr std::size_t kEnough = 20'000;  // floats a rank: 240,000 bytes in all
+                  Floats all;
+                  OURO_RANK_OK(all.make(c, 3 * kEnough));
+                  for (int round = 0; round < 3; ++round)
+                    for (const std::size_t n : {kEnough, kEnough - 1}) {
+                      const auto mark = static_cast<float>(10 * round + g.rank());
+                      OURO_RANK_OK(all.fill(mark));
+                      View out = all.view();
+                      out.count = 3 * n;
+                      const CView in(static_cast<float*>(out.data) + n * static_cast<std::size_t>(g.rank()),
+                                     n, DType::f32, c.device());
+                      const auto before = ran(g, rt::GpuPath::copies);
+                      OURO_RANK_OK(all_gather(g, in, out));
+                      OURO_RANK_CHECK(ran(g, rt::GpuPath::copies) == before + (n == kEnough), "{}", n);
+                      if (const auto said = parts_of(all, n, 10 * round); !said.empty()) return said;
+                      OURO_RANK_OK(all.fill(mark));
+                      OURO_RANK_OK(broadcast(g, all.view(), all.view(), 1));
+                      OURO_EXPECT_ALL(all, static_cast<float>(10 * round + 1));
+                    }
+                  OURO_RANK_CHECK(ran(g, rt::GpuPath::copies) == 9, "broadcasts");
+                  OURO_RANK_CHECK(ran(g, rt::GpuPath::resident) == 3, "small ones");
+                  auto made = gpu::gpu().create_stream(c.device().index, 0);
+                  OURO_RANK_OK(made);
+                  {
+                    auto s = Stream::cuda(made->handle, made->device);
+                    OURO_RANK_OK(s);
+                    OURO_RANK_OK(gpu::gpu().begin_capture(*made));
+                    const View out = all.view();
+                    const CView in(
+                        static_cast<float*>(out.data) + kEnough * static_cast<std::size_t>(g.rank()), kEnough,
+                        DType::f32, c.device());
+                    OURO_RANK_OK(all_gather(g, in, out, *s));
+                    auto graph = gpu::gpu().end_capture(*made);
+                    OURO_RANK_OK(graph);
+                    for (int replay = 1; replay < 4; ++replay) {
+                      OURO_RANK_OK(all.fill(static_cast<float>(100 * replay + g.rank())));
+                      OURO_RANK_OK(gpu::gpu().launch(*graph, *made));
+                      OURO_RANK_OK(s->synchronize());
+                      if (const auto said = parts_of(all, kEnough, 100 * replay); !said.empty()) return said;
+                    }
+                    OURO_RANK_OK(gpu::gpu().destroy_graph(*graph));
+                    OURO_RANK_OK(barrier(g));
+                  }
+                  OURO_RANK_OK(gpu::gpu().destroy_stream(*made));
+                  return "";
+                }),
             "");
 }
 

@@ -17,9 +17,10 @@ using gpu::gpu;
 
 class GpuFailure : public testing::TestWithParam<const char*> {};
 class TimedGpuFailure : public GpuFailure {};
-INSTANTIATE_TEST_SUITE_P(All, GpuFailure, testing::Values("leader", "resident", "stream", "staged"),
+INSTANTIATE_TEST_SUITE_P(All, GpuFailure, testing::Values("leader", "resident", "copies", "stream", "staged"),
                          [](const auto& info) { return info.param; });
-INSTANTIATE_TEST_SUITE_P(All, TimedGpuFailure, testing::Values("leader", "resident", "stream", "staged"),
+INSTANTIATE_TEST_SUITE_P(All, TimedGpuFailure,
+                         testing::Values("leader", "resident", "copies", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
 constexpr std::size_t kCount = 50'000;
@@ -37,7 +38,15 @@ struct Bench {
     return arena.make(c, 4 * kCount, From::ouro);
   }
   View view(std::size_t count = kCount) const { return View(arena.data(), count, DType::f32, device); }
+  /// On the path of copies an all-gather: each rank needs all others there, too.
   Result<Work> reduce(Group& g, std::size_t count = kCount) {
+    const char* const path = std::getenv("OURO_GPU_PATH");
+    if (path != nullptr && path == std::string_view("copies")) {
+      const std::size_t part = std::min(count, kCount / static_cast<std::size_t>(g.size()));
+      const CView mine(arena.data() + 4 * part * static_cast<std::size_t>(g.rank()), part, DType::f32,
+                       device);
+      return all_gather(g, mine, view(part * static_cast<std::size_t>(g.size())), stream);
+    }
     return all_reduce(g, view(count), view(count), ReduceOp::max, stream);
   }
 };

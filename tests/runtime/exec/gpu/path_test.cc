@@ -85,7 +85,7 @@ TEST(GpuPathChoice, AForcedPathServesOrSaysWhyNotAndWhatCan) {
   EXPECT_EQ(chosen(one_gpu(8), "leader", pairs), "leader");
   EXPECT_THAT(chosen(one_gpu(9), "leader", pairs), HasSubstr("at most 8 ranks of an uneven all_to_all"));
   EXPECT_THAT(chosen(one_gpu(4), "resident", kUneven),
-              HasSubstr("even blocks only; these can: leader, stream"));
+              HasSubstr("even blocks only; these can: leader, copies, stream"));
   EXPECT_THAT(chosen(processes_on_one_gpu(4), "resident", kSum), HasSubstr("in different processes"));
   EXPECT_THAT(chosen(unreachable(4), "resident", kSum), HasSubstr("can map each other; these can: staged"));
   EXPECT_THAT(chosen(unreachable(4), "stream", kSum), HasSubstr("can map each other; these can: staged"));
@@ -95,6 +95,39 @@ TEST(GpuPathChoice, AForcedPathServesOrSaysWhyNotAndWhatCan) {
   GpuTopology few = a_gpu_each(4);
   few.channels = 0;
   EXPECT_THAT(chosen(few, "resident", kSum), HasSubstr("too few multiprocessors"));
+}
+
+/// Much that is only moved, between GPUs of their own, is left to copy engines.
+TEST(GpuPathChoice, CopyEnginesMoveWhatIsLarge) {
+  const auto chosen_of = [](const GpuTopology& t, std::string_view forced, Operation o, std::size_t bytes,
+                            const Choice& c = {}) {
+    o.out.count = bytes, o.out.dtype = DType::u8;
+    const auto path = GpuPathChooser(t, forced, 1000).choose(o, c);
+    return path.ok() ? std::string(name(*path)) : path.status().message();
+  };
+  for (const bool uneven : {false, true})
+    EXPECT_EQ(chosen_of(a_gpu_each(4), "auto", call(Collective::all_gather, uneven), 1000), "copies");
+  EXPECT_EQ(chosen_of(a_gpu_each(4), "auto", call(Collective::broadcast), 1000), "copies");
+  EXPECT_EQ(chosen_of(a_gpu_each(4), "auto", call(Collective::broadcast), 999), "resident");
+  EXPECT_EQ(chosen_of(a_gpu_each(4), "auto", kSum, 1000), "resident");
+  EXPECT_EQ(chosen_of(one_gpu(4), "auto", call(Collective::broadcast), 1000), "leader");
+  EXPECT_EQ(chosen_of(unreachable(4), "auto", call(Collective::broadcast), 1000), "staged");
+  EXPECT_EQ(chosen_of(a_gpu_each(4), "copies", call(Collective::broadcast), 1), "copies");
+  EXPECT_EQ(
+      chosen_of(a_gpu_each(4), "auto", call(Collective::all_gather), 1000, named(Algorithm::ring, false)),
+      "stream")
+      << "what is named is carried out by kernels";
+  EXPECT_EQ(
+      chosen_of(a_gpu_each(4), "copies", call(Collective::all_gather), 1, named(Algorithm::ring, false)),
+      "copies");
+  EXPECT_THAT(
+      chosen_of(a_gpu_each(4), "copies", call(Collective::broadcast), 1, named(Algorithm::tree, false)),
+      HasSubstr(
+          "the ring of all_gather and the chain of broadcast alone; these can: resident, stream, staged"));
+  EXPECT_THAT(chosen_of(a_gpu_each(4), "copies", kSum, 1000),
+              HasSubstr("all_gather and broadcast alone; these can: resident, stream, staged"));
+  EXPECT_THAT(chosen_of(unreachable(4), "copies", call(Collective::broadcast), 1),
+              HasSubstr("can map each other"));
 }
 
 /// There is nobody to exchange with: no path is the right one, and a job's setting must not stop its ranks'
