@@ -76,6 +76,13 @@ std::size_t Exchange::undelivered() {
   }));
 }
 
+std::size_t Exchange::unanswered() {
+  std::lock_guard lock(mutex_);
+  std::size_t sum = 0;
+  for (const Peer& p : peers_) sum += p.farewells.unanswered();
+  return sum;
+}
+
 void Exchange::forgive(int peer) {
   std::lock_guard lock(mutex_);
   Peer& p = at(peer);

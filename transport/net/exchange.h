@@ -44,6 +44,9 @@ class Exchange {
   /// Those of them of which something is still on its way to a peer that listens: it has not said that it has
   /// arrived. What has arrived and was not taken does not count.
   std::size_t undelivered();
+  /// What is remembered of link sets that have ended here, for peers that have not said that they ended
+  /// theirs.
+  std::size_t unanswered();
   /// Nothing will be taken by `peer` any more.
   void forgive(int peer);
   /// The next chunk that goes has a bit flipped, and has it again when it goes again (OURO_FAULT).

@@ -60,6 +60,11 @@ class Farewells {
     untold_ = 0;
   }
   std::size_t size() const { return ended_.size(); }
+  /// Of link sets that the peer has not ended, as far as it has said.
+  std::size_t unanswered() const {
+    return static_cast<std::size_t>(
+        std::count_if(ended_.begin(), ended_.end(), [](const Ended& e) { return !e.theirs; }));
+  }
 
  private:
   struct Ended {

@@ -58,6 +58,9 @@ class Judge {
       } else if (r->descriptors_left > 0 || r->threads_left > 0) {
         wrong("rank {} has left {} descriptors and {} threads", r->process.rank, r->descriptors_left,
               r->threads_left);
+      } else if (r->lingering > 0 || r->unanswered > 0) {
+        wrong("rank {} keeps {} link sets of groups that have ended, and waits for {} farewells",
+              r->process.rank, r->lingering, r->unanswered);
       }
     }
   }
@@ -133,10 +136,11 @@ class Judge {
   void look_at_times(const Rank& r, const Call& c) {
     if (s_.delay + s_.jitter > 2 * kMilli || s_.most_latency > kMilli || s_.loss > 0) return;
     Nanos last = -1;
-    bool only_ends = true;
+    bool only_ends = true, only_cuts = !s_.serious();
     for (const Injection& i : s_.injections) {
       last = std::max(last, i.when);
       only_ends &= i.kind == Kind::kill;
+      only_cuts &= i.kind == Kind::one_way;
     }
     Nanos joined = 0;
     for (const auto& other : ranks_)
@@ -145,8 +149,9 @@ class Judge {
         last > joined + kSecond && c.ended > std::max(last, c.began) + kSecond)
       wrong("rank {} learns of a death at {:.3f} s at {:.3f} s only", r.process.rank, seconds(last),
             seconds(c.ended));
-    if (c.kind == Call::Kind::join && s_.injections.empty()) {
-      const Nanos all_there = std::max(c.began, *std::max_element(s_.starts.begin(), s_.starts.end()));
+    if (c.kind == Call::Kind::join && only_cuts) {
+      Nanos all_there = std::max(c.began, *std::max_element(s_.starts.begin(), s_.starts.end()));
+      for (const Injection& i : s_.injections) all_there = std::max(all_there, i.when + i.lasts);
       if (c.ended - all_there > 2 * kSecond)
         wrong("rank {} has joined {:.3f} s after all were there", r.process.rank,
               seconds(c.ended - all_there));

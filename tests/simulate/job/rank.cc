@@ -35,10 +35,34 @@ rt::ContextSpec spec_of(const Scenario& s, int rank) {
   return spec;
 }
 
+constexpr Nanos kSettled = 4 * kSecond;  // after it nothing of a group that has ended is under way
+
 /// What a rank brings to a step: different for all of them, and sums are exact.
 std::uint32_t element(int rank, int step, std::size_t i) {
   return static_cast<std::uint32_t>(rank + 1) * 1000003u + static_cast<std::uint32_t>(step) * 8191u +
          static_cast<std::uint32_t>(i);
+}
+
+/// Makes groups of all members, uses them, and drops them.
+Status churn(const std::shared_ptr<rt::Context>& context, const std::vector<int>& members, int step) {
+  constexpr int kGroups = 3;
+  std::vector<std::shared_ptr<rt::Group>> groups;
+  for (int g = 0; g < kGroups; ++g) {
+    rt::GroupSpec spec;
+    spec.ranks = members, spec.name = fmt::format("{}.{}", step, g), spec.deadline = 90s;
+    spec.key = rt::group_key(context->spec().join.job, members, spec.name, 0, 0);
+    auto made = rt::Group::create(context, std::move(spec));
+    if (!made.ok()) return made.status();
+    groups.push_back(std::move(*made));
+  }
+  for (const auto& group : groups) {
+    std::uint32_t in = 1, out = 0;
+    rt::Operation op;
+    op.collective = Collective::all_reduce;
+    op.in = CView(&in, 1, DType::u32), op.out = View(&out, 1, DType::u32);
+    if (Status s = group->submit(op, nullptr, nullptr); !s.ok()) return s;
+  }
+  return {};
 }
 
 }  // namespace
@@ -111,6 +135,9 @@ void Rank::run() {
       }
       return done;
     });
+    if (s.ok() && scenario_.groups &&
+        !call(Call::Kind::group, 0, members, [&](Call&) { return churn(context, members, step); }).ok())
+      return leave();
     if (s.ok()) {
       ++step;
       world->pass(process.global(scenario_.pause));
@@ -130,6 +157,12 @@ void Rank::run() {
     step = first;
   }
   complete = true;
+  if (scenario_.groups) {
+    world->pass(process.global(kSettled));
+    transport::Exchange& exchange = context->network()->fabric().exchange();
+    lingering = exchange.lingering(), unanswered = exchange.unanswered();
+    world->pass(process.global(kSettled));
+  }
   (void)call(Call::Kind::close, group->spec().generation, members, [&](Call&) { return group->close(); });
   leave();
 }

@@ -31,6 +31,7 @@ class Rank {
   bool over = false;
   bool complete = false;                               ///< all steps were made
   std::size_t descriptors_left = 0, threads_left = 0;  ///< at the end of the program
+  std::size_t lingering = 0, unanswered = 0;           ///< of groups that have ended everywhere, long after
 
  private:
   template <class F>

@@ -113,6 +113,9 @@ class Run {
       case Kind::slow:
         slow(i.rank, i.delay);
         return world_.after(i.lasts, [this, &i] { slow(i.rank, -i.delay); });
+      case Kind::far:
+        far(i.rank, i.other, i.delay);
+        return world_.after(i.lasts, [this, &i] { far(i.rank, i.other, -i.delay); });
     }
   }
   void suspend(Rank& r, Nanos lasts) {
@@ -139,6 +142,8 @@ class Run {
     for (int r = 0; r < scenario_.ranks; ++r)
       if (r != of) network_.path(of, r).delay += by, network_.path(r, of).delay += by;
   }
+
+  void far(int a, int b, Nanos by) { network_.path(a, b).delay += by, network_.path(b, a).delay += by; }
 
   const Scenario scenario_;
   World world_;

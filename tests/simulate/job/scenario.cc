@@ -12,12 +12,14 @@ namespace {
 using Kind = Injection::Kind;
 // Shorter pauses of a process and of a path are nobody's affair (docs/design/between-hosts.md).
 constexpr Nanos kUnnoticedStop = 900 * kMilli, kUnnoticedCut = kSecond;
-constexpr const char* kNames[] = {"kill", "lose host", "suspend all", "stop",
-                                  "part", "one way",   "reset",       "slow"};
+constexpr const char* kNames[] = {"kill",    "lose host", "suspend all", "stop", "part",
+                                  "one way", "reset",     "slow",        "far"};
 
-// What seeds from 2^40, 2^41 and 3 * 2^40 on stand for, beside what all do: sockets that take less than most
-// frames have, and break; ranks that give each other up while their lines break; a tree of hosts in quiet.
-constexpr std::uint64_t kNarrow = 1, kQuarrels = 2, kQuiet = 3;
+// What seeds from 2^40, 2 * 2^40, ... on stand for, beside what all do: sockets that take less than most
+// frames have, and break; ranks that give each other up while their lines break; a tree of hosts in quiet;
+// groups that come and go while connections break; a tree of hosts of which some get the table of ranks late;
+// two ranks that give each other up and whom all others hear, from different distances.
+constexpr std::uint64_t kNarrow = 1, kQuarrels = 2, kQuiet = 3, kChurn = 4, kTree = 5, kRivals = 6;
 
 double seconds(Nanos t) { return static_cast<double>(t) / static_cast<double>(kSecond); }
 
@@ -87,6 +89,7 @@ bool Injection::serious() const {
     case Kind::suspend:
     case Kind::reset:
     case Kind::slow:
+    case Kind::far:
       return false;
   }
   return false;
@@ -98,8 +101,8 @@ std::string Injection::text() const {
     s += fmt::format(" {:b}", side);
   else
     s += fmt::format(" {}", rank);
-  if (kind == Kind::one_way || kind == Kind::reset) s += fmt::format(" -> {}", other);
-  if (kind == Kind::slow) s += fmt::format(" by {:.3f} s", seconds(delay));
+  if (kind == Kind::one_way || kind == Kind::reset || kind == Kind::far) s += fmt::format(" -> {}", other);
+  if (kind == Kind::slow || kind == Kind::far) s += fmt::format(" by {:.3f} s", seconds(delay));
   if (kind != Kind::kill && kind != Kind::lose && kind != Kind::reset)
     s += fmt::format(" for {:.3f} s", seconds(lasts));
   return s;
@@ -112,6 +115,8 @@ Scenario::Scenario(std::uint64_t number) : seed(number) {
   ranks = kRanks[random.below(std::size(kRanks))];
   const std::uint64_t family = seed >> 40;
   if (family == kQuarrels) ranks = std::clamp(ranks, 3, 5);
+  if (family == kChurn) ranks = std::clamp(ranks, 2, 4);
+  if (family == kRivals) ranks = 5;
   steps = random.pick(3, 12);
   delay = random.spread(10 * kMicro, random.chance(0.1) ? 100 * kMilli : 2 * kMilli);
   jitter = random.chance(0.5) ? random.between(0, delay) : 0;
@@ -123,14 +128,20 @@ Scenario::Scenario(std::uint64_t number) : seed(number) {
   send_room = static_cast<std::size_t>(random.spread(8 << 10, 256 << 10));
   receive_room = static_cast<std::size_t>(random.spread(8 << 10, 256 << 10));
   if (family == kNarrow) send_room = 600, receive_room = 900, pause = std::min(pause, 20 * kMilli);
-  if (family == kQuiet)
-    ranks = 11, loss = 0, jitter = 0, delay = std::min(delay, kMilli), most_latency = 20 * kMicro;
+  if (family >= kQuiet) loss = 0, jitter = 0, delay = std::min(delay, kMilli), most_latency = 20 * kMicro;
+  if (family == kQuiet || family == kTree) ranks = 11;
   count = static_cast<std::size_t>(random.spread(1, 4096));
   slot_bytes = static_cast<std::uint32_t>(4096 << random.below(3));
   connections = random.pick(1, 2);
   silent_fail_ms = random.chance(0.7) ? 5000 : 2500;
   for (int r = 0; r < ranks; ++r)
     starts.push_back(random.between(0, random.chance(0.2) ? 2 * kSecond : 20 * kMilli));
+  if (family >= kChurn) {
+    if (family == kChurn) draw_churn(random);
+    if (family == kTree) draw_tree(random);
+    if (family == kRivals) draw_rivals(random);
+    return;
+  }
   const double drawn = static_cast<double>(random.below(100)) / 100, kind = family == kQuarrels ? 0.9
                                                                             : family == kQuiet  ? 0
                                                                                                 : drawn;
@@ -145,6 +156,48 @@ Scenario::Scenario(std::uint64_t number) : seed(number) {
   }
   if (serious() && random.chance(family == kQuarrels ? 1 : 0.3))
     add_resets(random, ranks, silent_fail_ms * kMilli, &injections);
+}
+
+/// Connections break, most of them while groups end.
+void Scenario::draw_churn(Random& random) {
+  groups = true;
+  connections = 1;
+  steps = 12;
+  pause = std::min(pause, 20 * kMilli);
+  count = std::min<std::size_t>(count, 64);
+  for (int n = random.pick(4, 40); n > 0; --n) {
+    injections.push_back(draw(random, ranks, true));
+    injections.back().kind = Kind::reset;
+    injections.back().when = random.between(20 * kMilli, 600 * kMilli);
+  }
+}
+
+/// Hosts that others are to have the table of ranks from do not hear rank 0 while it spreads.
+void Scenario::draw_tree(Random& random) {
+  const Nanos all_there = *std::max_element(starts.begin(), starts.end());
+  for (int n = random.pick(1, 4); n > 0; --n)
+    injections.push_back({.kind = Kind::one_way,
+                          .when = std::max(kMilli, all_there + random.between(-5 * kMilli, 20 * kMilli)),
+                          .lasts = random.between(100 * kMilli, kUnnoticedCut - 50 * kMilli),
+                          .rank = 0,
+                          .other = random.pick(1, ranks - 1)});
+}
+
+/// Ranks 0 and 1 lose each other and ask the other three, to whom 0 is nearer, but not by so much that they
+/// hear of its success before they are asked by 1; and of each other they hear last.
+void Scenario::draw_rivals(Random& random) {
+  const Nanos when = random.between(50 * kMilli, 3 * kSecond), lasts = 40 * kSecond;
+  pause = std::min(pause, 100 * kMilli), steps = 200;
+  const auto add = [&](Kind kind, int a, int b, Nanos delayed) {
+    injections.push_back(
+        {.kind = kind, .when = when, .lasts = lasts, .rank = a, .other = b, .delay = delayed});
+  };
+  add(Kind::one_way, 0, 1, 0), add(Kind::one_way, 1, 0, 0);
+  const Nanos near = random.between(100 * kMilli, 300 * kMilli);
+  for (int r = 2; r < ranks; ++r) {
+    add(Kind::far, 0, r, near), add(Kind::far, 1, r, random.between(near, 2 * near));
+    for (int other = 2; other < r; ++other) add(Kind::far, other, r, random.between(near, 2 * near));
+  }
 }
 
 bool Scenario::serious() const {

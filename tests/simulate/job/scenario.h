@@ -20,6 +20,7 @@ struct Injection {
     one_way,  ///< nothing gets from `rank` to `other`
     reset,    ///< a connection between the two is reset by somebody else
     slow,     ///< packets of the rank take longer
+    far,      ///< packets between the two take longer, both ways
   };
   Kind kind = Kind::kill;
   Nanos when = 0, lasts = 0;
@@ -43,8 +44,14 @@ struct Scenario {
   std::int64_t silent_fail_ms = 5000;
   std::vector<Nanos> starts;  ///< of ranks
   std::vector<Injection> injections;
+  bool groups = false;  ///< each step also makes groups, uses them, and drops them
   bool serious() const;
   std::string text() const;
+
+ private:
+  void draw_churn(Random&);
+  void draw_tree(Random&);
+  void draw_rivals(Random&);
 };
 
 }  // namespace simulate
