@@ -1,21 +1,23 @@
 # Collectives of PyTorch's process group over NCCL in a torch.cuda.graph, replayed on new data, on emulated devices.
-# Usage: torch_graph.py RUNTIME DRIVER LIBRARY RANKS DEVICES
+# Usage: torch_graph.py RUNTIME DRIVER LIBRARY RANKS DEVICES [VARIABLE=VALUE]...
 import sys
 
 import torch_ranks
 
 in_rank = torch_ranks.arguments()
 if not in_rank:
-    texts = torch_ranks.run(__file__, int(sys.argv[4]), **torch_ranks.emulated(sys.argv[1:4], int(sys.argv[5])))
+    variables = torch_ranks.emulated(sys.argv[1:4], int(sys.argv[5])) | dict(v.split("=") for v in sys.argv[6:])
+    texts = torch_ranks.run(__file__, int(sys.argv[4]), **variables)
     sys.exit(0 if all("replayed" in text for text in texts) else f"FAILED: {texts}")
 
 import torch
 import torch.distributed as dist
 
 rank, size, store, _ = in_rank
+carrier = torch_ranks.device_backend()
 device = torch.device("cuda", rank % torch.cuda.device_count())
 torch.cuda.set_device(device)
-dist.init_process_group("nccl", init_method=f"file://{store}/store", rank=rank, world_size=size, device_id=device)
+dist.init_process_group(carrier, init_method=f"file://{store}/store", rank=rank, world_size=size, device_id=device)
 numbers = torch.arange(1003, dtype=torch.float32)
 summed, gathered, shard = (torch.empty(n, device=device) for n in (1003, 1003 * size, 1003))
 summed.copy_(numbers)

@@ -14,15 +14,18 @@ if not in_rank:
     print("ranks compared", *(re.findall(r"(\d+) tensors are equal", text)[0] for text in texts), "tensors")
     sys.exit()
 
+import functools
+import operator
 import os
 
 import torch
 import torch.distributed as dist
 
 rank, size, store, _ = in_rank
+carrier = torch_ranks.device_backend()
 device = torch.device("cuda", rank % torch.cuda.device_count())
 torch.cuda.set_device(device)
-dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{store}/store", rank=rank, world_size=size,
+dist.init_process_group(f"cpu:gloo,cuda:{carrier}", init_method=f"file://{store}/store", rank=rank, world_size=size,
                         **({"device_id": device} if "EAGER" in os.environ else {}))
 count, compared = 1003, 0
 OPS = {"sum": dist.ReduceOp.SUM, "prod": dist.ReduceOp.PRODUCT, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
@@ -106,6 +109,13 @@ def reductions():
     same("all_reduce of bools", x, torch.stack([data(torch.bool, r) for r in range(size)]).any(0))
     both("all_reduce of complex numbers", dist.all_reduce, data(torch.complex64, rank))
     for dtype, op in ((torch.int32, dist.ReduceOp.BAND), (torch.int16, dist.ReduceOp.SUM)):  # NCCL has neither
+        if carrier == "ouro":
+            x = torch.full((4,), 7 << rank, dtype=dtype).to(device)
+            dist.all_reduce(x, op)
+            parts = [7 << r for r in range(size)]
+            wanted = sum(parts) if op == dist.ReduceOp.SUM else functools.reduce(operator.and_, parts)
+            same(f"all_reduce {dtype} {op}", x, torch.full((4,), wanted, dtype=dtype))
+            continue
         try:
             dist.all_reduce(torch.ones(4, dtype=dtype).to(device), op)
             raise SystemExit(f"{dtype} {op} went through")
@@ -184,6 +194,7 @@ def messages():
     x = data(torch.float32, rank)
     if size > 1:
         both("batch_isend_irecv", ring, x)
+        both("batch_isend_irecv of what does not wait in buffers", ring, torch.arange(3_000_000, dtype=torch.int32) + rank)
         # One after the other, over a communicator of two ranks each.
         y = x.to(device)
         if rank == 0:
@@ -242,6 +253,41 @@ def streams():
         assert (back == sum(r + i for r in range(size))).all(), (i, back)
 
 
+def futures():
+    """What follows a future is in a stream of its own, behind the operation; and so is who waits for it."""
+    side, third = torch.cuda.Stream(device), torch.cuda.Stream(device)
+    for i in range(20):
+        source, copied = torch.full((100_000,), float(rank + i)).pin_memory(), torch.empty(100_000, device=device)
+        with torch.cuda.stream(side):
+            x = torch.empty(100_000, device=device)
+            x.copy_(source, non_blocking=True)
+            future = dist.all_reduce(x, async_op=True).get_future().then(lambda f: copied.copy_(f.value()[0]))
+        with torch.cuda.stream(third):
+            future.wait()
+            back = torch.empty(100_000).pin_memory()
+            back.copy_(copied, non_blocking=True)
+        third.synchronize()
+        assert (back == sum(r + i for r in range(size))).all(), (i, back)
+
+
+def strided():
+    """NCCL refuses them. Copies of columns would be kernels: tensors of one column in two."""
+    if carrier == "nccl" or size == 1:
+        return
+    import torch_arithmetic
+
+    kept = torch_arithmetic.install()
+    wide = torch.zeros(50, 2).to(device)
+    column = wide[:, rank % 2]
+    for w in dist.batch_isend_irecv([dist.P2POp(dist.isend, (data(torch.float32, rank, 100).view(50, 2).to(device)[:, 1]), (rank + 1) % size),
+                                     dist.P2POp(dist.irecv, column, (rank - 1) % size)]):
+        w.wait()
+    same("receive into a column", column, data(torch.float32, (rank - 1) % size, 100).view(50, 2)[:, 1])
+    dist.all_reduce(column)
+    same("all_reduce of a column", column, sum(data(torch.float32, r, 100).view(50, 2)[:, 1] for r in range(size)))
+    del kept
+
+
 def groups():
     evens = list(range(0, size, 2))
     some = dist.new_group(evens)
@@ -263,7 +309,7 @@ def groups():
 
 def pools():
     """Tensors in memory of ncclMemAlloc, which is registered; the older group asks for multicast memory, which is not there."""
-    if os.environ.get("TORCH_DIST_USE_NCCL2") == "0":
+    if os.environ.get("TORCH_DIST_USE_NCCL2") == "0" or carrier != "nccl":
         return
     backend = dist.group.WORLD._get_backend(device)
     pool = torch.cuda.MemPool(backend.mem_allocator)
@@ -281,7 +327,7 @@ def one_process():
     from torch.cuda import nccl
 
     places = range(torch.cuda.device_count())
-    if size > 1 or len(places) < 2:
+    if size > 1 or len(places) < 2 or carrier != "nccl":
         return
     xs = [data(torch.float32, i).to(f"cuda:{i}") for i in places]
     nccl.all_reduce(xs)
@@ -292,7 +338,7 @@ def one_process():
     same("torch.cuda.nccl", [outs[0], xs[0]], [total.repeat(len(places)), total * len(places)])
 
 
-for part in (reductions, movements, messages, coalescing, streams, groups, pools, one_process):
+for part in (reductions, movements, messages, coalescing, streams, futures, groups, pools, one_process, strided):
     part()
     dist.barrier(device_ids=[device.index])
 dist.destroy_process_group()

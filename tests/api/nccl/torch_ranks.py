@@ -42,6 +42,14 @@ def run(script, ranks, *arguments, expected=None, seconds=200, **variables):
     return texts
 
 
+def device_backend():
+    """Of tensors on GPUs: nccl, or ouro's own, for which the tests in ../torch have BACKEND=ouro."""
+    name = os.environ.get("BACKEND", "nccl")
+    if name == "ouro":
+        import ouro.torch  # noqa: F401
+    return name
+
+
 def arguments():
     """(rank, ranks, store, further arguments) in a rank; None in the test itself."""
     if len(sys.argv) < 2 or sys.argv[1] != "--rank":

@@ -25,10 +25,11 @@ import torch_arithmetic
 from torch_models import STEPS, network, train
 
 rank, size, store, _ = in_rank
+carrier = torch_ranks.device_backend()
 device = torch.device("cuda", rank % torch.cuda.device_count())
 torch.cuda.set_device(device)
 kept, replaced = torch_arithmetic.install()
-dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{store}/store", rank=rank, world_size=size)
+dist.init_process_group(f"cpu:gloo,cuda:{carrier}", init_method=f"file://{store}/store", rank=rank, world_size=size)
 def compare(name, on_host, on_device, tolerance):
     (losses, parameters), (mine, my_parameters) = on_host, on_device
     assert len(losses) == STEPS and losses[-1] != losses[0]

@@ -16,6 +16,7 @@ PARTS = {  # part: exit codes, what all ranks that live say
     "devices": ([0, 0], r"a tensor is on meta; those on cpu and cuda are served"),
     "interrupt": ([0, 0], r"KeyboardInterrupt after 1\.|interrupted rank"),
     "interrupt-blocking": ([0, 0], r"KeyboardInterrupt after [12]\.|revoked: .*a signal handler of its Python program"),
+    "joining": ([0, 0], r"KeyboardInterrupt after 0\.\d s in the store, 0\.\d s in ouro|not interrupted rank"),
     "no memory": ([0, 0], r"DistBackendError: ouro: revoked: .*(allocate|memory)"),
     "detail": ([0, 0], r"Detected mismatch between collectives"),
     "monitored": ([0, 0], r"Rank 1 failed to pass monitoredBarrier in 1000 ms"),
@@ -42,11 +43,13 @@ import _thread
 import datetime
 import os
 import threading
+import types
 
 import torch
 import torch.distributed as dist
 
 import ouro.torch
+from ouro.torch import rendezvous
 
 rank, size, folder, parts = places.arguments()
 
@@ -166,6 +169,24 @@ def do(part):
             store.get("interrupted")
             fails(lambda: [dist.all_reduce(x) for _ in range(2)])  # rank 0 has given its part to the first
         store.set("interrupted", "1")
+    elif part == "joining":  # with ranks that never come
+        if rank == 0:
+            after = []
+            for came in (False, True):  # as far as the store goes
+                alone = dist.HashStore()
+                if came:
+                    alone.set("ouro/host/1", rendezvous._host())
+                options = types.SimpleNamespace(store=alone, group_rank=0, group_size=2, timeout=datetime.timedelta(seconds=60), group_id="")
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+                begin = time.monotonic()
+                try:
+                    rendezvous.create(options, None, "ouro")
+                    raise SystemExit("joined")
+                except KeyboardInterrupt:
+                    after.append(time.monotonic() - begin - 0.3)
+            print("KeyboardInterrupt after {:.1f} s in the store, {:.1f} s in ouro".format(*after), flush=True)
+        else:
+            print("not interrupted rank", flush=True)
     elif part == "no memory":  # for the copy that a transposed tensor needs, on one rank
         if rank == 0:
             too_large = torch.ones(1, 1).expand(1 << 22, 1 << 22)

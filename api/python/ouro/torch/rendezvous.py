@@ -7,9 +7,14 @@ import hashlib
 import json
 import os
 import socket
+import time
+
+import torch
+import torch.distributed as dist
 
 from ouro.torch import build
 
+_PIECE = 0.25  # seconds
 _FOREVER = datetime.timedelta(days=365)
 
 
@@ -50,9 +55,20 @@ def _keep_port(store):
     return kept, f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
 
 
+def _wait(store, key):
+    """In pieces, between which handlers of signals run: Ctrl-C ends it."""
+    end = time.monotonic() + store.timeout.total_seconds()
+    while end - time.monotonic() > _PIECE:
+        try:
+            return store.wait([key], datetime.timedelta(seconds=_PIECE))
+        except dist.DistError:
+            store.check([key])  # raises where the store itself is gone
+
+
 def _get(store, key, size):
     """What the store has under a key, when it is there; in time, or an error that names the ranks that are missing."""
     try:
+        _wait(store, key)
         return store.get(key)
     except Exception as e:
         try:
@@ -76,6 +92,11 @@ def _meet(adapter, store, rank, size):
     return json.loads(_get(store, "ouro/meeting", size)), kept
 
 
+def _gpu():
+    """The GPU that is current, where PyTorch uses one; else None: ouro takes one by the rank on its host."""
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+
 def create(options, backend_options, name):
     """PyTorch's creator of a backend: a c10d Backend for the options of init_process_group or new_group."""
     adapter = build.adapter()
@@ -87,7 +108,7 @@ def create(options, backend_options, name):
     one = len(here) == size
     try:
         return adapter.join(id=bytes.fromhex(meeting["id"]), rank=rank, size=size, local_rank=here.index(rank), local_size=len(here),
-                            host="" if one else hosts[rank], rendezvous=meeting["place"],
+                            gpu=_gpu(), host="" if one else hosts[rank], rendezvous=meeting["place"],
                             timeout_ms=int(timeout.total_seconds() * 1000), group=options.group_id or "", name=name)
     finally:
         if kept:

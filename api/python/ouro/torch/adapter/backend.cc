@@ -111,11 +111,32 @@ Backend::WorkPtr Backend::start(Call call, Body body) {
 }
 
 Backend::WorkPtr Backend::start_on_device(Call call, const Body& body) {
-  const Stream over = current_stream((call.inputs.empty() ? call.outputs : call.inputs).front());
+  const at::Tensor any = (call.inputs.empty() ? call.outputs : call.inputs).front();
+  const Stream over = current_stream(any);
   auto work = make_work(call);
   const at::AutoDispatchBelowADInplaceOrView plain;
-  work->complete(body(over));
+  const Status s = body(over);
+  const std::lock_guard lock(mutex_);
+  work->enqueued(any.device(), call.async || coalescing_);
+  work->complete(s);
+  if (coalescing_) coalesced_.push_back(work);
   return work;
+}
+
+void Backend::submit(const std::vector<Deferred>& messages) {
+  if (messages.empty()) return;
+  const at::AutoDispatchBelowADInplaceOrView plain;
+  std::vector<Status> outcomes;
+  group_start();
+  for (const Deferred& m : messages) outcomes.push_back(m.body(m.over, *m.work));
+  const Status all = group_end();
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Deferred& m = messages[i];
+    const Status& s = outcomes[i].ok() ? all : outcomes[i];
+    if (s.ok()) m.store();
+    m.work->enqueued(m.device, true);
+    m.work->complete(s);
+  }
 }
 
 void Backend::startCoalescing() {
@@ -126,11 +147,14 @@ void Backend::startCoalescing() {
 
 Backend::WorkPtr Backend::endCoalescing() {
   std::vector<WorkPtr> works;
+  std::vector<Deferred> messages;
   {
     const std::lock_guard lock(mutex_);
     coalescing_ = false;
     works.swap(coalesced_);
+    messages.swap(deferred_);
   }
+  submit(messages);
   Tensors outputs;
   auto all = c10::make_intrusive<Work>(rank_, c10d::OpType::COALESCED, name_ + ":coalesced", Tensors{},
                                        Tensors{}, group_, seq_.load(), std::nullopt);
@@ -141,6 +165,7 @@ Backend::WorkPtr Backend::endCoalescing() {
   };
   auto state = std::make_shared<State>();
   state->left = works.size();
+  for (const WorkPtr& w : works) all->enqueued_with(static_cast<Work&>(*w));
   if (works.empty()) all->complete({});
   for (const WorkPtr& w : works)
     static_cast<Work&>(*w).then([state, all](const Status& s) {

@@ -137,7 +137,9 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<Work> make_work(const Call&);
   WorkPtr start(Call, Body);                   ///< a collective, in the order of calls
   WorkPtr start_on_device(Call, const Body&);  ///< the same, of tensors on a GPU
-  WorkPtr message(Call, const Lanes::Lane&, std::function<Status(const Stream&, Work&)>);
+  /// Sends or receives: `body` over a stream, or in a lane over none; then `store`, behind it in the stream.
+  WorkPtr message(Call, const Lanes::Lane&, std::function<Status(const Stream&, Work&)> body,
+                  std::function<void()> store);
   WorkPtr receive(Tensors&, int from, int tag, c10d::OpType, const char* name);
   void end(const char* why);
   Group monitor();          ///< for the messages of monitoredBarrier
@@ -153,7 +155,18 @@ class Backend final : public c10d::Backend {
   std::string name_;
   Stream stream_;     ///< made when first used
   std::mutex mutex_;  ///< of what follows, and of submission
+  /// A message of tensors on a GPU between startCoalescing and endCoalescing. All are submitted together, as
+  /// in one stream a receive would wait behind a send that waits for its receiver.
+  struct Deferred {
+    c10::intrusive_ptr<Work> work;
+    c10::Device device;
+    Stream over;
+    std::function<Status(const Stream&, Work&)> body;
+    std::function<void()> store;
+  };
+  static void submit(const std::vector<Deferred>&);
   std::vector<WorkPtr> coalesced_;
+  std::vector<Deferred> deferred_;
   bool coalescing_ = false;
   std::atomic<int> pending_{0};                               ///< on stream_
   std::atomic<int> messages_{0};                              ///< in lanes_

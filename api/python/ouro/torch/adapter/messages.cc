@@ -17,11 +17,20 @@ std::string list(const std::vector<int>& ranks) {
 }  // namespace
 
 Backend::WorkPtr Backend::message(Call call, const Lanes::Lane& lane,
-                                  std::function<Status(const Stream&, Work&)> body) {
+                                  std::function<Status(const Stream&, Work&)> body,
+                                  std::function<void()> store) {
   const Tensors& any = call.inputs.empty() ? call.outputs : call.inputs;
   auto work = make_work(call);
   if (any.front().is_cuda()) {
-    work->complete(body(current_stream(any.front()), *work));
+    Deferred m{work, any.front().device(), current_stream(any.front()), std::move(body), std::move(store)};
+    std::unique_lock lock(mutex_);
+    if (coalescing_) {
+      coalesced_.push_back(work);
+      deferred_.push_back(std::move(m));
+      return work;
+    }
+    lock.unlock();
+    submit({m});
     return work;
   }
   {
@@ -29,8 +38,12 @@ Backend::WorkPtr Backend::message(Call call, const Lanes::Lane& lane,
     if (coalescing_) coalesced_.push_back(work);
   }
   ++messages_;
-  const Status added = lanes_->add(lane, [this, work, body = std::move(body)] {
-    const Status s = run([&](const Stream& over) { return body(over, *work); });
+  const Status added = lanes_->add(lane, [this, work, body = std::move(body), store = std::move(store)] {
+    const Status s = run([&](const Stream& over) -> Status {
+      OURO_TRY(body(over, *work));
+      store();
+      return {};
+    });
     --messages_;
     work->complete(s);
   });
@@ -46,13 +59,16 @@ Backend::WorkPtr Backend::send(Tensors& tensors, int to, int tag) {
   check("send", tensors);
   TORCH_CHECK_VALUE(to >= 0 && to < size_ && tag >= 0, "ouro: send: to rank ", to, " of a group of ", size_,
                     ", with tag ", tag);
-  return message({c10d::OpType::SEND, "send", tensors, {}, {}, true}, {false, to, tag},
-                 [this, t, to, tag](const Stream& s, Work&) -> Status {
-                   const at::Tensor from = to_read(t);
-                   const CView bytes(from.data_ptr(), from.nbytes(), DType::u8, view(from).device);
-                   return s.valid() ? ouro::send(group_, bytes, to, tag, s).status()
-                                    : ouro::send(group_, bytes, to, tag);
-                 });
+  const auto from = std::make_shared<at::Tensor>();  // until it is sent
+  return message(
+      {c10d::OpType::SEND, "send", tensors, {}, {}, true}, {false, to, tag},
+      [this, t, from, to, tag](const Stream& s, Work&) -> Status {
+        *from = to_read(t);
+        const CView bytes(from->data_ptr(), from->nbytes(), DType::u8, view(*from).device);
+        return s.valid() ? ouro::send(group_, bytes, to, tag, s).status()
+                         : ouro::send(group_, bytes, to, tag);
+      },
+      [] {});
 }
 
 Backend::WorkPtr Backend::receive(Tensors& tensors, int from, int tag, c10d::OpType type, const char* name) {
@@ -60,19 +76,20 @@ Backend::WorkPtr Backend::receive(Tensors& tensors, int from, int tag, c10d::OpT
   check(name, tensors);
   TORCH_CHECK_VALUE(from >= kAnySource && from < size_ && tag >= 0, "ouro: ", name, ": from rank ", from,
                     " of a group of ", size_, ", with tag ", tag);
-  return message({type, name, {}, tensors, {}, true}, {true, from, tag},
-                 [this, t, from, tag](const Stream& s, Work& work) -> Status {
-                   const Target target(t);
-                   const View bytes(target.flat().data_ptr(), target.flat().nbytes(), DType::u8,
-                                    view(target.flat()).device);
-                   const RecvOptions exact{.exact = true};
-                   if (s.valid()) return ouro::recv(group_, bytes, from, tag, s, exact).status();
-                   const Result<Received> received = ouro::recv(group_, bytes, from, tag, exact);
-                   OURO_TRY(received.status());
-                   work.received_from(received->source);
-                   target.store();
-                   return {};
-                 });
+  const auto target = std::make_shared<const Target>(t);
+  return message(
+      {type, name, {}, tensors, {}, true}, {true, from, tag},
+      [this, target, from, tag](const Stream& s, Work& work) -> Status {
+        const View bytes(target->flat().data_ptr(), target->flat().nbytes(), DType::u8,
+                         view(target->flat()).device);
+        const RecvOptions exact{.exact = true};
+        if (s.valid()) return ouro::recv(group_, bytes, from, tag, s, exact).status();
+        const Result<Received> received = ouro::recv(group_, bytes, from, tag, exact);
+        OURO_TRY(received.status());
+        work.received_from(received->source);
+        return {};
+      },
+      [target] { target->store(); });
 }
 
 Backend::WorkPtr Backend::recv(Tensors& tensors, int from, int tag) {

@@ -1,8 +1,12 @@
 // The Python module: makes backends for ouro.torch, which registers them.
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
+
 #include "backend.h"
+#include "signals.h"
 
 namespace ouro::adapter {
 namespace {
@@ -19,20 +23,42 @@ pybind11::bytes new_id() {
   return {reinterpret_cast<const char*>(id.bytes), sizeof id.bytes};
 }
 
+/// Joins on a stream of its own, so that Python's handlers of signals run meanwhile; what one raises ends
+/// joining, on all ranks.
+Result<Context> interruptibly(InitOptions o) {
+  const auto cancel = std::make_shared<std::atomic<bool>>(false);
+  o.cancel = cancel;
+  Result<Context> joined = Status(Reason::invalid, "not joined");
+  const Stream stream = value_of(Stream::create(Priority::normal, "join"));
+  const ouro::Work joining = stream.run([&] {
+    joined = Context::create(o);
+    return Status();
+  });
+  try {
+    for (; !joining.test(); (void)joining.wait(kSignalsEvery)) take_signals();
+  } catch (...) {
+    cancel->store(true);
+    (void)joining.wait();
+    throw;
+  }
+  return joined;
+}
+
 c10::intrusive_ptr<c10d::Backend> join(const std::string& id, int rank, int size, int local_rank,
-                                       int local_size, const std::string& host, const std::string& rendezvous,
-                                       std::int64_t timeout_ms, const std::string& group,
-                                       const std::string& name) {
+                                       int local_size, std::optional<int> gpu, const std::string& host,
+                                       const std::string& rendezvous, std::int64_t timeout_ms,
+                                       const std::string& group, const std::string& name) {
   InitOptions o;
   TORCH_CHECK_VALUE(id.size() == sizeof(UniqueId::bytes), "ouro: an id of ", id.size(), " bytes");
   o.id.emplace();
   std::copy(id.begin(), id.end(), o.id->bytes);
   o.rank = rank, o.world_size = size, o.local_rank = local_rank, o.local_size = local_size;
+  o.gpu = gpu;
   o.host_id = host, o.rendezvous = rendezvous;
   o.join_deadline = o.deadline = Milliseconds(timeout_ms);
   auto options = c10::make_intrusive<OptionsAsGloo>(Milliseconds(timeout_ms), group);
   const pybind11::gil_scoped_release unlocked;
-  auto job = std::make_shared<Job>(value_of(Context::create(o)));
+  auto job = std::make_shared<Job>(value_of(interruptibly(std::move(o))));
   Group world = job->context.world();
   return c10::make_intrusive<Backend>(std::move(job), std::move(world), std::move(options), name);
 }
@@ -42,12 +68,15 @@ c10::intrusive_ptr<c10d::Backend> join(const std::string& id, int rank, int size
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "ouro's backend of torch.distributed; ouro.torch registers it";
-#ifndef C10D_BACKEND_HAS_HOOKS  // before 2.15 only backends of PyTorch's own have these
   using ouro::adapter::Backend;
   pybind11::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(m, "Backend")
+#ifndef C10D_BACKEND_HAS_HOOKS  // before 2.15 only backends of PyTorch's own have these
       .def_property_readonly("options", &Backend::getBackendOptions)
-      .def("_set_default_timeout", &Backend::setTimeout);
+      .def("_set_default_timeout", &Backend::setTimeout)
 #endif
+      .def(
+          "perform_nocolor_split", [](const Backend&, const pybind11::object&) {},
+          "Of a rank that is not in a new group, which only its members make: nothing to do.");
   m.def("version", &ouro::version, "of the library that is loaded");
   m.def("new_id", &ouro::adapter::new_id, "A new 128-byte name and secret of one job.");
   m.def("end_all", &ouro::adapter::Backend::end_all, pybind11::call_guard<pybind11::gil_scoped_release>(),
@@ -56,7 +85,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         "Joins a job, of which all ranks have the same id, and returns a c10d Backend. Raises "
         "DistBackendError.",
         pybind11::kw_only(), pybind11::arg("id"), pybind11::arg("rank"), pybind11::arg("size"),
-        pybind11::arg("local_rank"), pybind11::arg("local_size"), pybind11::arg("host"),
+        pybind11::arg("local_rank"), pybind11::arg("local_size"), pybind11::arg("gpu"), pybind11::arg("host"),
         pybind11::arg("rendezvous"), pybind11::arg("timeout_ms"), pybind11::arg("group"),
         pybind11::arg("name"));
   m.def(

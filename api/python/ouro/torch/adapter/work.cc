@@ -2,6 +2,8 @@
 #include "work.h"
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include "signals.h"
@@ -27,6 +29,54 @@ Work::Work(int rank, c10d::OpType op, const std::string& title, std::vector<at::
   if (limit) until_ = Clock::now() + *limit;
 }
 
+Work::~Work() {
+  // Its tensors may go back to the stream in which they were made, which has not waited for the operation.
+  for (const auto& e : enqueued_) {
+    if (e->waited) continue;
+    const c10::impl::VirtualGuardImpl guard(e->over.device_type());
+    for (const auto* const tensors : {&inputs_, &outputs_})
+      for (const at::Tensor& t : *tensors)
+        if (t.device() == e->over.device()) try {
+            guard.recordDataPtrOnStream(t.storage().data_ptr(), e->over);
+          } catch (const std::exception&) {  // the device is lost, and the tensor with it
+          }
+  }
+}
+
+void Work::enqueued(c10::Device device, bool async) {
+  const c10::Stream over = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  enqueued_.emplace_back(new Enqueued{over, c10::Event(device.type())});
+  if (async) enqueued_.back()->end.record(over);
+}
+
+void Work::enqueued_with(const Work& part) {
+  if (part.enqueued_.empty()) return;
+  enqueued_.insert(enqueued_.end(), part.enqueued_.begin(), part.enqueued_.end());
+  for (const auto* const tensors : {&part.inputs_, &part.outputs_})
+    inputs_.insert(inputs_.end(), tensors->begin(), tensors->end());
+}
+
+void Work::let_wait() {
+  if (enqueued_.empty()) return;
+  for (const auto& e : enqueued_) {
+    e->waited = true;
+    const c10::Stream current =
+        c10::impl::VirtualGuardImpl(e->over.device_type()).getStream(e->over.device());
+    if (current == e->over) continue;
+    if (!e->end.was_marked_for_recording()) e->end.record(e->over);
+    e->end.block(current);
+  }
+  const std::lock_guard lock(mutex_);
+  inputs_.clear();
+}
+
+void Work::mark(c10::ivalue::Future& future) {
+  std::vector<c10::Stream> streams;
+  for (const auto& e : enqueued_) streams.push_back(e->over);
+  const c10::MultiStreamGuard guard(streams);  // whose end is the future's
+  future.markCompleted(c10::IValue(outputs_));
+}
+
 void Work::complete(const Status& s) {
   c10::intrusive_ptr<c10::ivalue::Future> future, outcome;
   std::vector<std::function<void(const Status&)>> after;
@@ -39,7 +89,7 @@ void Work::complete(const Status& s) {
     status_ = s;
     after.swap(after_);
     future = future_, outcome = outcome_;
-    inputs_.clear();
+    if (enqueued_.empty()) inputs_.clear();  // else they are kept until somebody waits
     if (recordFunctionEndCallback_) {
       recordFunctionEndCallback_();
       recordFunctionEndCallback_ = nullptr;
@@ -47,7 +97,7 @@ void Work::complete(const Status& s) {
   }
   cv_.notify_all();
   for (const auto& f : after) f(s);
-  if (future) error ? future->setError(error) : future->markCompleted(c10::IValue(outputs_));
+  if (future) error ? future->setError(error) : mark(*future);
   if (outcome)
     outcome->markCompleted(c10::IValue(
         static_cast<std::int64_t>(error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
@@ -92,15 +142,19 @@ bool Work::wait(std::chrono::milliseconds timeout) {
     lock.lock();
   }
   if (exception_) std::rethrow_exception(exception_);
+  lock.unlock();
+  let_wait();
   return true;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   const std::lock_guard lock(mutex_);
   if (!future_) {
-    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    if (completed_)
-      exception_ ? future_->setError(exception_) : future_->markCompleted(c10::IValue(outputs_));
+    std::vector<c10::Device> devices;
+    if (!outputs_.empty() && outputs_.front().is_cuda()) devices.push_back(outputs_.front().device());
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                       std::move(devices));
+    if (completed_) exception_ ? future_->setError(exception_) : mark(*future_);
   }
   return future_;
 }
