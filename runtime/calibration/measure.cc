@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "runtime/calibration/choose.h"
+
 namespace ouro::rt {
 namespace {
 
@@ -18,6 +20,13 @@ struct Least {
   void add(std::uint32_t v) { value = tries++ == 0 ? v : std::min(value, v); }
   std::uint32_t known() const { return tries >= kFewest ? value : 0; }
 };
+
+/// `value`, changed by the factor from `before` to `after`; unchanged where that is not known.
+std::uint32_t scaled(std::uint32_t value, std::uint32_t before, std::uint32_t after) {
+  if (before == 0 || after == 0) return value;
+  constexpr std::uint64_t kMost = ~std::uint32_t{0};
+  return static_cast<std::uint32_t>(std::min(kMost, std::uint64_t{value} * after / before));
+}
 
 }  // namespace
 
@@ -61,5 +70,45 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
 }
 
 bool same_mode(std::uint32_t recorded, std::uint32_t now) { return now < 2 * recorded && recorded < 2 * now; }
+
+bool moved(const Calibration& record, const PairCosts& now) {
+  const auto off = [](std::uint32_t was, std::uint32_t is) { return was && is && !same_mode(was, is); };
+  const PairCosts& then = record.farthest();
+  if (off(then.handoff, now.handoff)) return true;
+  const kernels::CopyKinds kinds = copy_kinds_by(record);
+  for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
+    const auto k = static_cast<std::size_t>(kinds[s]);
+    if (now.copies[s][k].known() && off(then.copies[s][k].both(), now.copies[s][k].both())) return true;
+  }
+  return false;
+}
+
+Calibration revised(const Calibration& record, const PairCosts& now) {
+  Calibration out = record;
+  PairCosts& p = out.pair[out.pairs - 1];
+  const PairCosts& was = record.farthest();
+  if (now.handoff) p.handoff = now.handoff;
+  // By size, the smallest first: what is not measured changes as the size before it has.
+  const auto renew = [](std::uint32_t* value, std::uint32_t is, const std::uint32_t* before,
+                        const std::uint32_t* after) {
+    if (is != 0)
+      *value = is;
+    else if (before)
+      *value = scaled(*value, *before, *after);
+  };
+  for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
+    const std::size_t t = s > 0 ? s - 1 : 0;
+    const bool smaller = s > 0;
+    for (std::size_t k = 0; k < kCopyKinds; ++k) {
+      renew(&p.copies[s][k].write, now.copies[s][k].write, smaller ? &was.copies[t][k].write : nullptr,
+            &p.copies[t][k].write);
+      renew(&p.copies[s][k].read, now.copies[s][k].read, smaller ? &was.copies[t][k].read : nullptr,
+            &p.copies[t][k].read);
+    }
+    renew(&p.pull[s], now.pull[s], smaller ? &was.pull[t] : nullptr, &p.pull[t]);
+    renew(&p.pull_huge[s], now.pull_huge[s], smaller ? &was.pull_huge[t] : nullptr, &p.pull_huge[t]);
+  }
+  return out;
+}
 
 }  // namespace ouro::rt

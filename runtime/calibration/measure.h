@@ -38,4 +38,12 @@ std::uint32_t measure_context_switch(Probe&, const TimeOf& now, Clock::time_poin
 /// processors are farther apart or nearer than they were.
 bool same_mode(std::uint32_t recorded, std::uint32_t now);
 
+/// Whether figures of the farthest cores, measured in mid-run, say that a record does not hold any more: the
+/// hand-off, or a copy by the kind in force, takes twice as long or half as long. Figures that `now` lacks
+/// say nothing.
+bool moved(const Calibration& record, const PairCosts& now);
+/// The record with its farthest cores as they are now. Of sizes that `now` lacks, each figure changes as that
+/// of the next smaller size did. Only of a record that is known.
+Calibration revised(const Calibration& record, const PairCosts& now);
+
 }  // namespace ouro::rt

@@ -75,6 +75,7 @@ Context::Context(ContextSpec spec, std::vector<Peer> peers, std::unique_ptr<Netw
       host_memory_(members_, requests_),
       device_memory_(members_, requests_, spec_.gpu),
       faults_(std::move(faults)),
+      probes_(members_.own_page()),
       network_(std::move(network)) {
   if (faults_ && network_) faults_->when_cut([this] { network_->cut(); });
 }

@@ -14,6 +14,7 @@
 #include "runtime/context/memory_requests.h"
 #include "runtime/context/observers.h"
 #include "runtime/context/own_records.h"
+#include "runtime/context/peer_probe.h"
 #include "runtime/context/watch.h"
 #include "runtime/core/fork.h"
 #include "runtime/network/network.h"
@@ -84,6 +85,7 @@ class Context : public std::enable_shared_from_this<Context> {
   /// Of this host, the same on all of its ranks.
   const Calibration& calibration() const { return calibration_; }
   CostRows& cost_rows() const { return cost_rows_; }
+  PeerProbes& probes() { return probes_; }
   HostMemory& host_memory() { return host_memory_; }
   const HostMemory& host_memory() const { return host_memory_; }
   DeviceMemory& device_memory() { return device_memory_; }
@@ -131,6 +133,7 @@ class Context : public std::enable_shared_from_this<Context> {
   std::optional<CoreShare> cores_;  // once the pages are complete, as is the next
   Calibration calibration_{};
   mutable CostRows cost_rows_;
+  PeerProbes probes_;
   std::unique_ptr<Network> network_;
   std::unique_ptr<Watch> watch_;  // last: its thread uses all of the above
 };

@@ -114,6 +114,7 @@ Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared
   if (*path == GpuPath::staged && !plan->idle) {
     outcome = submit_staged(plan->op, ticket, on, work);
   } else {
+    sequencer_.await_turn(ticket);
     outcome = sequencer_.begin(*plan, ticket);
     if (outcome.ok() && !plan->idle) {
       try {

@@ -43,7 +43,8 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   OURO_ASSIGN(const int rank, index_in(spec, context->rank(), context->size()));
   auto hosts = hosts_of(*context, spec.ranks);
   const auto distinct = std::set<int>(hosts.begin(), hosts.end()).size();
-  OURO_ASSIGN(auto selector, Planner::make_selector(*context, spec.ranks, static_cast<int>(distinct)));
+  OURO_ASSIGN(auto selector, Planner::make_selector(*context, context->calibration(), spec.ranks,
+                                                    static_cast<int>(distinct)));
   OURO_ASSIGN(GroupRecord* const record, context->records().claim(spec.key));
   spec.deadline = bounded(spec.deadline);
   std::unique_ptr<Group, decltype(&Group::end)> made(nullptr, &Group::end);
@@ -82,7 +83,8 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, std::ve
       sequencer_(detector_, waiter_, record, context_->faults()),
       resources_(*context_, members_, spec_.key, waiter_),
       planner_(std::move(selector), members_, resources_, spec_.numerics, spec_.name),
-      host_(planner_, sequencer_, detector_, waiter_, resources_),
+      adaptation_(*context_, members_, records_, planner_),
+      host_(planner_, adaptation_, sequencer_, detector_, waiter_, resources_),
       gpu_(*context_, members_, spec_.key, planner_, sequencer_, detector_, waiter_, host_),
       mailbox_(context_->cores(), records_, detector_, fabric_of(*context_, members_), context_->faults(),
                [this] { return resources_.wiring.make_message_links(); }) {
@@ -100,7 +102,7 @@ void Group::end(Group* g) {
 }
 
 bool Group::busy() {
-  if (closed_.load(std::memory_order_acquire)) return false;
+  if (closed()) return false;
   return sequencer_.busy() || !gpu_.idle();
 }
 
@@ -125,8 +127,7 @@ HostStream& Group::own_stream() {
 
 Status Group::ready() const {
   if (!context_->ready()) return context_->usable();
-  if (closed_.load(std::memory_order_acquire))
-    return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
+  if (closed()) return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
   return detector_.ok() ? Status() : status();
 }
 
@@ -137,11 +138,13 @@ Status Group::plan(const Operation& op, Plan* made) {
 }
 
 Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkState>* work) try {
-  OURO_TRY(ready());
-  if (traced_) [[unlikely]]
+  const auto unusual = unusual_.load(std::memory_order_acquire);
+  if (unusual != 0 || !context_->ready() || failed()) [[unlikely]] {
+    OURO_TRY(ready());
     OURO_TRACE(CALL, "rank {} of group {} calls {}, {} {} in, {} out, {}", rank(), spec_.name,
                name(op.collective), op.in.count, name(op.in.dtype), op.out.count,
                stream ? "on a stream" : "blocking");
+  }
   if (on_device(op) || (stream && stream->gpu() && op.collective == Collective::barrier)) {
     OURO_TRY(gpu_.check(op, stream));
     if (!stream || stream->gpu()) return gpu_.submit(op, stream ? stream->gpu() : nullptr, work, !stream);
@@ -195,8 +198,9 @@ Result<std::string> Group::explain(const Operation& asked) {
   Choice choice;
   std::string why;
   OURO_TRY(planner_.choose(op, &choice, &why));
-  if (const std::string took = planner_.predicted(context_->calibration(), op, choice); !took.empty())
+  if (const std::string took = planner_.predicted(adaptation_.record(), op, choice); !took.empty())
     why += "; predicted: " + took;
+  if (const std::string since = adaptation_.since(); !since.empty()) why += "; " + since;
   return why;
 }
 
@@ -266,7 +270,7 @@ void Group::await_rest() {
 }
 
 Status Group::close() {
-  if (closed_.load(std::memory_order_acquire)) return {};
+  if (closed()) return {};
   if (!context_->inherited()) {
     OURO_TRY(check_wait("close()"));
     await_rest();
@@ -276,7 +280,7 @@ Status Group::close() {
 }
 
 void Group::leave() {
-  if (closed_.exchange(true)) return;
+  if ((unusual_.fetch_or(kClosed) & kClosed) != 0) return;
   if (context_->inherited()) return;
   OURO_INFO(DESTROY, "rank {} of {} leaves group {} after {} operations", rank(), size(), spec_.name,
             record_.completed.get());
@@ -304,8 +308,7 @@ void Group::leave() {
 
 Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
   OURO_TRY(context_->usable());
-  if (closed_.load(std::memory_order_acquire))
-    return Status(Reason::revoked, fmt::format("group '{}' is closed", spec_.name));
+  if (closed()) return Status(Reason::revoked, fmt::format("group '{}' is closed", spec_.name));
   OURO_TRY(check_wait("shrink()"));
   if (status().ok())
     (void)detector_.fail({.reason = Reason::revoked,

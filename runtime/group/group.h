@@ -1,6 +1,7 @@
 // Groups. Used by the API (ouro::Group is a handle on one).
 #pragma once
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "runtime/context/context.h"
 #include "runtime/core/log.h"
 #include "runtime/exec/host/host_resources.h"
+#include "runtime/group/adaptation.h"
 #include "runtime/group/failure_detector.h"
 #include "runtime/group/gpu_operations.h"
 #include "runtime/group/group_spec.h"
@@ -114,8 +116,11 @@ class Group final : public std::enable_shared_from_this<Group> {
   const GroupSpec spec_;
   const Members members_;
   GroupRecord& record_;  // mine, on my control page
-  const bool traced_ = log::enabled(log::Level::trace, log::Subsystem::CALL);
-  std::atomic<bool> closed_{false};
+  // One word, as every call looks at both.
+  static constexpr std::uint8_t kTraced = 1, kClosed = 2;
+  std::atomic<std::uint8_t> unusual_{log::enabled(log::Level::trace, log::Subsystem::CALL) ? kTraced
+                                                                                           : std::uint8_t{0}};
+  bool closed() const { return (unusual_.load(std::memory_order_acquire) & kClosed) != 0; }
 
   // In the order in which they rely on each other.
   MemberRecords records_;
@@ -124,6 +129,7 @@ class Group final : public std::enable_shared_from_this<Group> {
   Sequencer sequencer_;
   HostResources resources_;
   Planner planner_;
+  Adaptation adaptation_;
   HostOperations host_;
   GpuOperations gpu_;
   Mailbox mailbox_;

@@ -35,21 +35,52 @@ Status HostOperations::run_damaged() try {
   return no_memory();
 }
 
-Status HostOperations::execute(const Plan& plan, std::uint64_t ticket) {
-  Status outcome = sequencer_.begin(plan, ticket);
-  if (outcome.ok() && !plan.idle) {
-    try {
-      outcome = plan.host->run(resources_, waiter_.in_flight());
-    } catch (const std::exception&) {
-      outcome = no_memory();
-    }
+inline Status HostOperations::carry_out(const Plan& plan) {
+  try {
+    return plan.host->run(resources_, waiter_.in_flight());
+  } catch (const std::exception&) {
+    return no_memory();
   }
+}
+
+Status HostOperations::execute(const Plan& plan, std::uint64_t ticket) {
+  sequencer_.await_turn(ticket);
+  if (ticket >= due_ || plan.table != table_) [[unlikely]]
+    return execute_with_care(plan, ticket);
+  Status outcome = sequencer_.begin_unharmed(plan, ticket);
+  if (outcome.ok() && !plan.idle) outcome = carry_out(plan);
+  return end(std::move(outcome), ticket + 1);
+}
+
+Status HostOperations::execute_with_care(const Plan& made, std::uint64_t ticket) {
+  Plan again;
+  const Plan* plan = &made;
+  if (planner_.outdated(made)) {
+    const Operation op = made.op;  // `made` may be what is kept, in place of which `again` is kept
+    if (const Status planned = planner_.make(op, &again); !planned.ok())
+      return end(detector_.fail(planned), ticket + 1);
+    plan = &again;
+  }
+  const bool meets = adaptation_.meets(*plan, ticket);
+  if (meets) adaptation_.before(ticket + 1);
+  const auto begin = meets ? Clock::now() : Clock::time_point{};
+  Status outcome = sequencer_.begin(*plan, ticket);
+  if (outcome.ok() && !plan->idle) outcome = carry_out(*plan);
+  if (meets) outcome = adaptation_.after(*plan, ticket + 1, Clock::now() - begin, std::move(outcome));
+  look_again();
   return end(std::move(outcome), ticket + 1);
 }
 
 Status HostOperations::execute(const FusedOperation& fused, const Plan& plan, bool can,
                                std::uint64_t ticket) {
   const std::uint64_t many = fused.parts().size();
+  sequencer_.await_turn(ticket);
+  if (planner_.outdated(plan)) {
+    Plan again;
+    const Status planned = planner_.make(fused.get(), &again);
+    if (planned.ok()) return execute(fused, again, can, ticket);
+    return end(detector_.fail(planned), ticket + (can ? 1 + many : 1));
+  }
   bool as_one = can;
   Status outcome = sequencer_.begin(plan, ticket);
   if (outcome.ok() && !plan.idle) {

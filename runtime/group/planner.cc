@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <exception>
@@ -18,7 +19,7 @@
 namespace ouro::rt {
 namespace {
 
-std::atomic<std::uint64_t> g_planners{0};
+std::atomic<std::uint64_t> g_tables{0};
 
 /// Where the last-level cache is no longer worth writing to: 3/4 of it, if nobody has measured.
 std::size_t stream_bytes(const Rules& rules) {
@@ -30,7 +31,7 @@ std::size_t stream_bytes(const Rules& rules) {
 
 }  // namespace
 
-Result<std::unique_ptr<Selector>> Planner::make_selector(const Context& context,
+Result<std::unique_ptr<Selector>> Planner::make_selector(const Context& context, const Calibration& record,
                                                          const std::vector<int>& world_ranks, int hosts) {
   auto algorithm = env::text("OURO_ALGO");
   if (!algorithm.ok()) return algorithm.status();
@@ -45,21 +46,36 @@ Result<std::unique_ptr<Selector>> Planner::make_selector(const Context& context,
   const int size = static_cast<int>(world_ranks.size());
   const bool enough = context.cores().enough_for(world_ranks);
   if (hosts == 1 && enough) {  // the record is that of this host, as all of its ranks read it
-    const auto& rows = context.cost_rows().of(context.calibration(), size, slot_bytes(context, size).staging);
-    const auto before = rules.rows.begin() + static_cast<std::ptrdiff_t>(rules.chosen_rows);
-    rules.rows.insert(before, rows.begin(), rows.end());
+    const auto put = [&](const std::vector<Rule>& rows) {
+      const auto before = rules.rows.begin() + static_cast<std::ptrdiff_t>(rules.chosen_rows);
+      rules.rows.insert(before, rows.begin(), rows.end());
+    };
+    const std::size_t slot = slot_bytes(context, size).staging;
+    record == context.calibration() ? put(context.cost_rows().of(record, size, slot))
+                                    : put(rows_by_cost(record, size, slot));
   }
   return std::make_unique<Selector>(rules, size, hosts, enough, stream_bytes(rules), wanted);
 }
 
 Planner::Planner(std::unique_ptr<Selector> selector, const Members& members, const HostResources& host,
                  Numerics numerics, std::string group)
-    : selector_(std::move(selector)),
-      members_(members),
-      host_(host),
-      numerics_(numerics),
-      group_(std::move(group)),
-      serial_(g_planners.fetch_add(1, std::memory_order_relaxed) + 1) {}
+    : members_(members), host_(host), numerics_(numerics), group_(std::move(group)) {
+  select_by(std::move(selector));
+}
+
+/// The selector before its serial: who plans by an older one than the serial says is told that the plan is
+/// outdated; who plans by a newer one likewise.
+void Planner::select_by(std::unique_ptr<const Selector> selector) {
+  selectors_.push_back(std::move(selector));
+  selector_.store(selectors_.back().get(), std::memory_order_release);
+  serial_.store(g_tables.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+Status Planner::reckon_with(const Context& context, const Calibration& record) {
+  OURO_ASSIGN(auto selector, make_selector(context, record, members_.world_ranks(), members_.hosts()));
+  select_by(std::move(selector));
+  return {};
+}
 
 Status Planner::make(const Operation& op, Plan* plan) const {
   try {
@@ -71,13 +87,15 @@ Status Planner::make(const Operation& op, Plan* plan) const {
 
 Status Planner::work_out(const Operation& op, Plan* plan) const {
   const int rank = members_.rank(), size = members_.size();
+  const std::uint64_t serial = serial_.load(std::memory_order_acquire);  // before the selector is
+  plan->table = static_cast<std::uint32_t>(serial);
   if (op.segments.empty()) OURO_TRY(check(op, rank, size));
   plan->op = op;
   plan->op.numerics = numerics_of(op);
   const bool canonical = plan->op.numerics == Numerics::canonical;
   std::string why;
   const bool tell = log::enabled(log::Level::info, log::Subsystem::TUNING);
-  OURO_TRY(selector_->select(op, rank, canonical, &plan->choice, tell ? &why : nullptr));
+  OURO_TRY(selector().select(op, rank, canonical, &plan->choice, tell ? &why : nullptr));
   plan->signature = signature(op, rank, size, canonical,
                               op.names_algorithm() ? static_cast<int>(plan->choice.algorithm) + 1 : 0);
   // On a device the host's choice counts only where the call has named it.
@@ -86,29 +104,44 @@ Status Planner::work_out(const Operation& op, Plan* plan) const {
   plan->idle = moves_nothing(op, rank, size);
   if (!plan->idle && !on_device(op))
     plan->host = make_execution_plan(*plan, members_, host_.wiring.slot_bytes(), host_.single_rounds);
-  keep_plan(serial_, op, plan);
+  keep_plan(serial, op, plan);
   if (!why.empty()) OURO_INFO(TUNING, "{} in group {}: {}", name(op.collective), group_, why);
   return {};
 }
 
 Status Planner::choose(const Operation& op, Choice* choice, std::string* why) const {
-  return selector_->select(op, members_.rank(), numerics_of(op) == Numerics::canonical, choice, why);
+  return selector().select(op, members_.rank(), numerics_of(op) == Numerics::canonical, choice, why);
 }
 
-std::string Planner::predicted(const Calibration& c, const Operation& op, const Choice& choice) const {
-  std::string text;
+template <class F>
+void Planner::each_prediction(const Calibration& c, const Operation& op, const Choice& choice,
+                              F&& prediction) const {
   const auto add = [&](flow::Algorithm a) {
-    const auto ns = predicted_ns(c, {.collective = op.collective,
-                                     .algorithm = a,
-                                     .ranks = members_.size(),
-                                     .bytes = unit_bytes(op, members_.rank(), members_.size()),
-                                     .staging_slot = host_.wiring.slot_bytes().staging});
-    if (ns) text += fmt::format("{}{} {:.2f} us", text.empty() ? "" : ", ", flow::name(a), *ns / 1e3);
+    const auto ns = rt::predicted_ns(c, {.collective = op.collective,
+                                         .algorithm = a,
+                                         .ranks = members_.size(),
+                                         .bytes = unit_bytes(op, members_.rank(), members_.size()),
+                                         .staging_slot = host_.wiring.slot_bytes().staging});
+    if (ns) prediction(a, *ns);
   };
   add(choice.algorithm);
   if (choice.try_zero_copy) add(flow::Algorithm::zerocopy);
   if (choice.try_pull) add(flow::Algorithm::pull);
+}
+
+std::string Planner::predicted(const Calibration& c, const Operation& op, const Choice& choice) const {
+  std::string text;
+  each_prediction(c, op, choice, [&](flow::Algorithm a, double ns) {
+    text += fmt::format("{}{} {:.2f} us", text.empty() ? "" : ", ", flow::name(a), ns / 1e3);
+  });
   return text;
+}
+
+double Planner::predicted_ns(const Calibration& c, const Operation& op, const Choice& choice) const {
+  double least = 0;
+  each_prediction(c, op, choice,
+                  [&](flow::Algorithm, double ns) { least = least > 0 ? std::min(least, ns) : ns; });
+  return least;
 }
 
 }  // namespace ouro::rt

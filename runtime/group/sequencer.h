@@ -26,13 +26,17 @@ class Sequencer {
   std::uint64_t take_ticket(std::uint64_t many = 1) {
     return tickets_.fetch_add(many, std::memory_order_acq_rel);
   }
-  /// Waits until it is the ticket's turn, and says on the control page what this rank begins. The group's
-  /// error, if it has one.
-  Status begin(const Plan& plan, std::uint64_t ticket) {
-    // Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
+  /// Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
+  void await_turn(std::uint64_t ticket) {
     if (load(turn_) != ticket) await(ticket);
-    // One cold way out of here for both, which costs the compiler's code least.
-    if (!detector_.ok() || faults_) return begin_with_care(plan, ticket);
+  }
+  /// In the ticket's turn: says on the control page what this rank begins. The group's error, if it has one.
+  Status begin(const Plan& plan, std::uint64_t ticket) {
+    return faults_ ? begin_with_care(plan, ticket) : begin_unharmed(plan, ticket);
+  }
+  /// The same where OURO_FAULT says nothing.
+  Status begin_unharmed(const Plan& plan, std::uint64_t ticket) {
+    if (!detector_.ok()) return begin_with_care(plan, ticket);
     waiter_.begin(plan, ticket + 1);
     enter(record_, ticket + 1, plan.signature);
     return {};

@@ -17,6 +17,31 @@ std::uint64_t mix(std::uint64_t x) {  // finaliser of splitmix64 (Steele, Lea, F
   return x ^ (x >> 31);
 }
 
+/// The register that `place` names, or else one that no open group has, emptied.
+template <class Register, std::size_t N, class Empty>
+Register* claim(ControlPage& mine, Register (&registers)[N], std::uint64_t key, Shared<std::uint32_t>& place,
+                Empty&& empty) {
+  if (const std::uint32_t i = place.get(); i > 0 && i <= N) return &registers[i - 1];
+  const auto open = [&](std::uint64_t of) {
+    return std::any_of(std::begin(mine.groups), std::end(mine.groups), [&](const GroupRecord& r) {
+      return r.key.get() == of && r.state.get() == static_cast<std::uint32_t>(GroupState::open);
+    });
+  };
+  constexpr std::uint64_t kTaken = ~std::uint64_t{0};
+  for (const bool fresh : {true, false})
+    for (std::uint32_t i = 0; i < N; ++i) {
+      Register& r = registers[i];
+      std::uint64_t old = r.key.get();
+      if (fresh ? old != 0 : old == kTaken || open(old)) continue;
+      if (!std::atomic_ref(r.key.value).compare_exchange_strong(old, kTaken)) continue;
+      empty(r);
+      r.key.set(key);
+      place.set(i + 1);
+      return &r;
+    }
+  return nullptr;
+}
+
 }  // namespace
 
 std::uint64_t Signature::folded() const { return mix(what + 0x9e3779b97f4a7c15) ^ mix(count); }
@@ -68,26 +93,12 @@ std::optional<Signature> entered_as(const GroupRecord& r, std::uint64_t seq) {
 }
 
 VoteRegister* claim_vote(ControlPage& mine, GroupRecord& record) {
-  const std::uint64_t key = record.key.get();
-  if (const std::uint32_t i = record.vote.get(); i > 0 && i <= kVotes) return &mine.votes[i - 1];
-  const auto open = [&](std::uint64_t of) {
-    return std::any_of(std::begin(mine.groups), std::end(mine.groups), [&](const GroupRecord& r) {
-      return r.key.get() == of && r.state.get() == static_cast<std::uint32_t>(GroupState::open);
-    });
-  };
-  constexpr std::uint64_t kTaken = ~std::uint64_t{0};
-  for (const bool fresh : {true, false})
-    for (std::uint32_t i = 0; i < kVotes; ++i) {
-      VoteRegister& v = mine.votes[i];
-      std::uint64_t old = v.key.get();
-      if (fresh ? old != 0 : old == kTaken || open(old)) continue;
-      if (!std::atomic_ref(v.key.value).compare_exchange_strong(old, kTaken)) continue;
-      write(v, Vote{});
-      v.key.set(key);
-      record.vote.set(i + 1);
-      return &v;
-    }
-  return nullptr;
+  return claim(mine, mine.votes, record.key.get(), record.vote, [](VoteRegister& v) { write(v, Vote{}); });
+}
+
+RevisionRegister* claim_revision(ControlPage& mine, GroupRecord& record) {
+  return claim(mine, mine.revisions, record.key.get(), record.revised,
+               [](RevisionRegister& r) { r.made[0].set(0), r.made[1].set(0); });
 }
 
 void write(VoteRegister& r, const Vote& vote) {

@@ -77,7 +77,8 @@ struct alignas(64) GroupRecord {
   Shared<std::uint32_t> decided;    // 1: `dead` below is final (written once, between hosts by all)
   Shared<std::uint64_t> resume;     // with `decided`: lowest sequence number that a survivor did not complete
   Shared<std::uint64_t> dead[kMaxRanks / 64];
-  Shared<std::uint32_t> vote;  // 0: it has not voted, else index + 1 into votes
+  Shared<std::uint32_t> vote;     // 0: it has not voted, else index + 1 into votes
+  Shared<std::uint32_t> revised;  // 0: it has proposed no record, else index + 1 into revisions
 };
 /// called: the group of this rank is at rest in shrink(). The others are for good, and after its last vote:
 /// it found no quorum, or it was told that others have gone on without it.
@@ -129,6 +130,33 @@ struct VoteRegister {
 };
 inline constexpr int kVotes = 64;  // groups of a rank that can be in an agreement at the same time
 
+/// Records that the first member of a group has measured in mid-run, for all members to reckon with: the
+/// newest revision and the one before, each by its parity. See runtime/health/revision.h.
+struct RevisionRegister {
+  static constexpr std::size_t kWords = (sizeof(Calibration) + 7) / 8;
+  Shared<std::uint64_t> key;      // of the group; 0: never used
+  Shared<std::uint64_t> made[2];  // revision << 48 | the operation with which it may be taken; 0: none
+  Shared<std::uint64_t> records[2][kWords];
+};
+inline constexpr int kRevising = 32;  // groups of a rank that can have revisions at the same time
+
+/// Where one rank measures copies with another in mid-run. See runtime/context/peer_probe.h.
+struct ProbePage {
+  static constexpr std::size_t kBytes = 64 << 10;
+  struct alignas(128) Question {
+    Shared<std::uint64_t> serial;      // grows with each question; the words below are written before it
+    Shared<std::uint64_t> group, seq;  // whose operation the other rank has just ended; 0: nobody is asked
+    Shared<std::uint32_t> rank;        // who is asked, in that group
+    Shared<std::uint32_t> task, bytes;
+    Shared<std::uint64_t> from;  // what is to be read, in the process of who asks
+  } question;
+  struct alignas(128) Answer {
+    Shared<std::uint64_t> serial;  // of the question << 1 | 1 if this rank answers no more
+    Shared<std::uint32_t> took;    // nanoseconds; 0: the system refuses
+  } answer;
+  alignas(128) std::byte block[kBytes];
+};
+
 /// A published error: the fields of a Failure that peers need. Written once, then pointed to.
 struct ErrorRecord {
   Reason reason;
@@ -173,11 +201,13 @@ struct ControlPage {
   ErrorRecord errors[kErrors];
   GroupRecord groups[kRecords];
   VoteRegister votes[kVotes];
+  RevisionRegister revisions[kRevising];
+  ProbePage probe;
   Counter doorbells[kDoorbells];  // for messages, by the key of the group; rung by ranks of this host
 };
 /// leaving: it takes nothing more from ranks of other hosts, and what it sent is still on its way.
 enum class ContextState : std::uint32_t { joining, active, closed, leaving };
-inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637034;  // "ouro-cp4"
+inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637035;  // "ouro-cp5"
 
 /// The writer's side of one record.
 void enter(GroupRecord&, std::uint64_t seq, Signature);
@@ -186,6 +216,8 @@ std::optional<Signature> entered_as(const GroupRecord&, std::uint64_t seq);
 
 /// The vote of an open group on its owner's page, made on first demand. nullptr: all are in use.
 VoteRegister* claim_vote(ControlPage& mine, GroupRecord&);
+/// Likewise, where its owner proposes records.
+RevisionRegister* claim_revision(ControlPage& mine, GroupRecord&);
 void write(VoteRegister&, const Vote&);
 /// nullopt: the register has gone to another group, or changes faster than it can be read.
 std::optional<Vote> read(const VoteRegister&, std::uint64_t key);

@@ -16,8 +16,9 @@ struct Plan {
   Operation op;          ///< its numerics are the ones in force
   Choice choice;
   Signature signature;
-  std::uint64_t folded = 0;                   ///< the signature, folded
-  bool idle = false;                          ///< nothing moves
+  std::uint64_t folded = 0;  ///< the signature, folded
+  bool idle = false;         ///< nothing moves
+  std::uint32_t table = 0;   ///< by which it was selected, of all in this process, modulo 2^32
   std::shared_ptr<const ExecutionPlan> host;  ///< how it runs on the host, unless it is idle or on a device
 };
 

@@ -38,7 +38,7 @@ ALLOWED = {
                           "runtime/context"},
     "runtime/exec/gpu": {"kernels/flow", "kernels/device", "kernels/host", "kernels/gpu", "transport/cuda_ipc",
                          "runtime/stream", "runtime/plan", "runtime/context"},
-    "runtime/group": {"transport", "transport/wire", "runtime/stream", "runtime/health",
+    "runtime/group": {"transport", "transport/wire", "runtime/calibration", "runtime/stream", "runtime/health",
                       "runtime/plan", "runtime/context", "runtime/exec/host", "runtime/exec/gpu"},
     "api/include": set(),
     "api/src": {"api/include", "kernels/device", "transport/wire", "runtime/stream", "runtime/network", "runtime/join",

@@ -2,7 +2,9 @@
 // shrink().
 #include <atomic>
 #include <optional>
+#include <thread>
 
+#include "runtime/health/revision.h"
 #include "tests/explore/protocols/protocols.h"
 #include "tests/explore/rank/member.h"
 
@@ -152,6 +154,55 @@ class Shrink final : public Program {
   rt::Verdict* verdicts_[4] = {};
 };
 
+/// The first member proposes records, and all take them: with one operation, and the record that was meant.
+class Revisions final : public Program {
+ public:
+  explicit Revisions(int ranks) : ranks_(ranks) {}
+  int fibers() const override { return ranks_; }
+  void set_up() override {
+    pages_ = new Pages(1);
+    rt::RevisionRegister& r = pages_->page(0).revisions[0];
+    r.key.value = Pages::kKey;
+    met_ = make<Counter>("met", static_cast<std::size_t>(ranks_));
+    for (auto& of_rank : taken_)
+      for (int& t : of_rank) t = -1;
+  }
+  void run(int fiber) override {
+    rt::RevisionRegister& r = pages_->page(0).revisions[0];
+    std::uint64_t revision = 0;
+    for (std::uint64_t n = 1; n <= kMeetings; ++n) {
+      if (fiber == 0 && n != 2) rt::propose(r, revision + 1, n, record(revision + 1));
+      publish(met_[fiber], n);
+      for (int other = 0; other < ranks_; ++other)
+        while (other != fiber && load(met_[other]) < n) std::this_thread::yield();
+      if (const auto taken = rt::proposed(r, Pages::kKey, revision + 1, n)) {
+        ++revision;
+        check(*taken == record(revision), "another record than the one that was proposed");
+      }
+      taken_[fiber][n - 1] = static_cast<int>(revision);
+    }
+  }
+  void finish() override {
+    constexpr int kExpected[kMeetings] = {1, 1, 2, 3};
+    for (int rank = 0; rank < ranks_; ++rank)
+      for (std::uint64_t n = 0; n < kMeetings; ++n)
+        check(taken_[rank][n] == kExpected[n], "a record is taken with another operation");
+  }
+
+ private:
+  static constexpr std::uint64_t kMeetings = 4;  // the third record lies where the first did
+  static rt::Calibration record(std::uint64_t revision) {
+    rt::Calibration c{};
+    c.pairs = 1, c.native = static_cast<std::uint32_t>(revision);
+    c.pair[0].handoff = static_cast<std::uint32_t>(100 * revision);
+    return c;
+  }
+  const int ranks_;
+  Pages* pages_ = nullptr;
+  Counter* met_ = nullptr;
+  int taken_[3][kMeetings] = {};
+};
+
 }  // namespace pages
 
 void add_pages(std::vector<Protocol>* all) {
@@ -173,6 +224,12 @@ void add_pages(std::vector<Protocol>* all) {
                    {"the halves are stored without release", "vote.halves", At::store, What::relax},
                    {"the halves are loaded without acquire", "vote.halves", At::load, What::relax},
                    {"the version is loaded without acquire", "vote.version", At::load, What::relax}}});
+  const std::vector<Fault> unmet = {{"an operation is begun without release", "met", At::store, What::relax},
+                                    {"an operation is ended without acquire", "met", At::load, What::relax}};
+  all->push_back({"pages.revisions",
+                  "records that the first member proposes and both take (propose, proposed)",
+                  new Revisions(2), false, unmet});
+  all->push_back({"pages.revisions_three", "the same of three members", new Revisions(3), false, unmet});
   all->push_back({"pages.errors",
                   "an error that one member publishes and another adopts (FailureDetector, OwnRecords)",
                   new Errors,

@@ -10,6 +10,7 @@
 #include "runtime/calibration/pair_probe.h"
 #include "runtime/context/machine.h"
 #include "runtime/core/thread.h"
+#include "tests/runtime/calibration/invented.h"
 
 namespace ouro::rt {
 namespace {
@@ -42,6 +43,44 @@ class FakeProbe final : public Probe {
   int asked = 0, silent_from = -1;
   bool disturbed = false, pulls = true;
 };
+
+/// What the model of `factor` times slower cores is, up to `bytes`.
+PairCosts slower(const PairCosts& than, std::uint32_t factor, std::size_t bytes) {
+  PairCosts p = than;
+  p.handoff *= factor;
+  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
+    const std::uint32_t by = kernels::kCopySizes[s] <= bytes ? factor : 0;
+    for (CopyCost& c : p.copies[s]) c.write *= by, c.read *= by;
+    p.pull[s] *= by, p.pull_huge[s] *= by;
+  }
+  return p;
+}
+
+TEST(Revised, WhatIsNotMeasuredChangesAsTheSizeBeforeIt) {
+  const Calibration before = invented_record();
+  const Calibration after = revised(before, slower(before.farthest(), 3, 64 << 10));
+  EXPECT_EQ(after.farthest(), slower(before.farthest(), 3, 1 << 20));
+  EXPECT_EQ(after.pair[0], before.pair[0]) << "near cores are as near as they were";
+  EXPECT_EQ(revised(before, PairCosts{}), before) << "nothing was measured";
+}
+
+TEST(Revised, OnlyFactorsAreAMove) {
+  const Calibration c = invented_record();
+  const PairCosts& p = c.farthest();
+  EXPECT_FALSE(moved(c, p));
+  EXPECT_FALSE(moved(c, PairCosts{}));
+  EXPECT_TRUE(moved(c, slower(p, 3, 64 << 10)));
+  PairCosts other = p;
+  other.handoff = p.handoff * 19 / 10;
+  EXPECT_FALSE(moved(c, other));
+  other.handoff = p.handoff / 2;
+  EXPECT_TRUE(moved(c, other));
+  other = p;
+  other.copies[1][static_cast<std::size_t>(kernels::CopyKind::plain)] = {1, 1};
+  EXPECT_FALSE(moved(c, other)) << "a kind that is not in force";
+  other.copies[1][static_cast<std::size_t>(kernels::CopyKind::rep)] = {1, 1};
+  EXPECT_TRUE(moved(c, other));
+}
 
 TEST(Measure, TakesTheLeastOfSeveralTries) {
   FakeProbe probe;

@@ -2,8 +2,12 @@
 // of choices.
 #pragma once
 #include <algorithm>
+#include <functional>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "runtime/exec/host/run_flow.h"
 #include "runtime/exec/host/single_round.h"
@@ -52,10 +56,25 @@ struct TestAccess {
     const auto first = parse_rules(rows);
     OURO_TRY(first.status());
     rules.rows.insert(rules.rows.begin(), first->begin(), first->end());
-    g.planner_.selector_ =
-        std::make_unique<Selector>(rules, g.size(), g.members_.hosts(), true, ~std::size_t{0}, "");
+    g.planner_.select_by(
+        std::make_unique<Selector>(rules, g.size(), g.members_.hosts(), true, ~std::size_t{0}, ""));
+    g.host_.look_again();
     return {};
   }
+  /// From now on this rank of the group reckons with `record`, watches its operations, and asks `probe` where
+  /// it would measure with another rank. All ranks alike, at rest.
+  static Status adapt(Group& g, const Calibration& record,
+                      std::function<std::optional<PairCosts>(int partner)> probe) {
+    g.adaptation_.record_ = record;
+    g.adaptation_.probe_ = std::move(probe);
+    g.adaptation_.watches_ = true, g.adaptation_.due_ = 64;
+    OURO_TRY(g.planner_.reckon_with(*g.context_, record));
+    g.host_.look_again();
+    return {};
+  }
+  static Calibration record(const Group& g) { return g.adaptation_.record(); }
+  static std::string since(const Group& g) { return g.adaptation_.since(); }
+  static bool watched(const Group& g) { return g.adaptation_.watches_; }
 };
 
 }  // namespace ouro::rt

@@ -1,0 +1,187 @@
+// Questions on one control page, answers on the other. See peer_probe.h.
+#include "runtime/context/peer_probe.h"
+
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace ouro::rt {
+namespace {
+
+using kernels::CopyKind;
+
+enum Task : std::uint32_t { handoff, read, pull };
+constexpr std::uint32_t kRoundTrips = 16;
+constexpr auto kPatience =
+    std::chrono::microseconds(500);  // without a question: pages are touched in between
+constexpr auto kLongest = std::chrono::milliseconds(2);
+
+std::uint32_t since(Clock::time_point begin) {
+  return static_cast<std::uint32_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
+}
+
+/// Spins until done() holds; false: not before `end`.
+template <class Done>
+bool spin(Clock::time_point end, Done&& done) {
+  for (std::uint32_t spins = 1; !done(); ++spins) {
+    relax();
+    if (spins % 64 == 0 && Clock::now() >= end) return false;
+  }
+  return true;
+}
+
+/// The blocks of an asker or of one who answers: the former's are read by another process.
+struct Blocks {
+  explicit Blocks(bool huge) : bytes(huge ? std::size_t{4} << 20 : ProbePage::kBytes) {
+    void* const p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return;
+    whole = static_cast<std::byte*>(p);
+    constexpr std::size_t kHuge = std::size_t{2} << 20;
+    data = whole + (huge ? (kHuge - reinterpret_cast<std::uintptr_t>(p) % kHuge) % kHuge : 0);
+    (void)::madvise(data, huge ? kHuge : bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    std::memset(data, 1, ProbePage::kBytes);
+  }
+  ~Blocks() {
+    if (whole) ::munmap(whole, bytes);
+  }
+  Blocks(const Blocks&) = delete;
+  Blocks& operator=(const Blocks&) = delete;
+  std::size_t bytes;
+  std::byte *whole = nullptr, *data = nullptr;
+};
+
+class PeerProbe final : public Probe {
+ public:
+  PeerProbe(ControlPage& mine, const ProbePage::Answer& answer, Clock::time_point end)
+      : mine_(mine.probe), answer_(answer), first_serial_(std::uint64_t{mine.rank + 1} << 40), end_(end) {}
+
+  std::optional<std::uint32_t> handoff() override {
+    if (!ask(Task::handoff)) return std::nullopt;  // it may have to come first
+    const auto begin = Clock::now();
+    for (std::uint32_t i = 0; i < kRoundTrips; ++i)
+      if (!ask(Task::handoff)) return std::nullopt;
+    return since(begin) / (2 * kRoundTrips);
+  }
+  std::optional<CopyCost> copy(CopyKind kind, std::size_t bytes) override {
+    if (bytes > ProbePage::kBytes || gave_up_ || !small_.data) return std::nullopt;
+    const auto begin = Clock::now();
+    kernels::copy_as(kind, mine_.block, small_.data, bytes);
+    const std::uint32_t wrote = since(begin);
+    if (!ask(Task::read, bytes)) return std::nullopt;
+    return CopyCost{wrote, answer_.took.get()};
+  }
+  std::optional<std::uint32_t> pull(std::size_t bytes, bool huge_pages) override {
+    const Blocks& from = huge_pages ? huge_ : small_;
+    if (bytes > ProbePage::kBytes || gave_up_ || !from.data) return std::nullopt;
+    std::memset(from.data, ++fill_, bytes);  // as an application has just written it
+    if (!ask(Task::pull, bytes, from.data)) return std::nullopt;
+    const std::uint32_t took = answer_.took.get();
+    return took ? std::optional(took) : std::nullopt;
+  }
+  std::optional<std::uint32_t> context_switch() override { return std::nullopt; }
+
+ private:
+  bool ask(Task task, std::size_t bytes = 0, const std::byte* from = nullptr) {
+    if (gave_up_) return false;
+    ProbePage::Question& q = mine_.question;
+    constexpr auto relaxed = std::memory_order_relaxed;
+    q.task.set(task, relaxed), q.bytes.set(static_cast<std::uint32_t>(bytes), relaxed);
+    q.from.set(reinterpret_cast<std::uint64_t>(from), relaxed);
+    // Of no other rank: who answers has one word for all that ask.
+    const std::uint64_t serial = std::max(q.serial.get(relaxed), first_serial_) + 1;
+    q.serial.set(serial);  // pairs with answer_probe
+    std::uint64_t answer = 0;
+    const bool came = spin(end_, [&] {
+      answer = answer_.serial.get();
+      return answer >> 1 == serial || (met_ && answer & 1);
+    });
+    met_ = came && answer == serial << 1;
+    gave_up_ = !met_;
+    return met_;
+  }
+
+  ProbePage& mine_;
+  const ProbePage::Answer& answer_;
+  const std::uint64_t first_serial_;
+  const Clock::time_point end_;
+  const Blocks small_{false}, huge_{true};
+  bool met_ = false, gave_up_ = false;  // met: it has come, and had not left when it last answered
+  unsigned char fill_ = 0;
+};
+
+}  // namespace
+
+bool PeerProbes::invite(const ProbeMeeting& at, const ControlPage& peer) {
+  if (busy_.exchange(true, std::memory_order_acquire)) return false;
+  ProbePage::Question& q = mine_.probe.question;
+  // One that was asked to read the block and is late may be reading it still.
+  if (peer_ && q.task.get() == Task::read) {
+    const std::uint64_t answer = peer_->probe.answer.serial.get();
+    if (answer != q.serial.get() << 1 && (answer & 1) == 0) {
+      busy_.store(false, std::memory_order_release);
+      return false;
+    }
+  }
+  peer_ = &peer;
+  q.group.set(at.group), q.rank.set(static_cast<std::uint32_t>(at.rank)), q.seq.set(at.seq);
+  return true;
+}
+
+std::unique_ptr<Probe> PeerProbes::meet(Clock::time_point end) {
+  return std::make_unique<PeerProbe>(mine_, peer_->probe.answer, end);
+}
+
+void PeerProbes::withdraw() {
+  mine_.probe.question.seq.set(0);
+  busy_.store(false, std::memory_order_release);
+}
+
+void answer_probe(const ControlPage& asker, ControlPage& mine, const ProbeMeeting& at) {
+  const ProbePage::Question& q = asker.probe.question;
+  ProbePage::Answer& a = mine.probe.answer;
+  if (q.seq.get() != at.seq || q.group.get() != at.group ||
+      q.rank.get() != static_cast<std::uint32_t>(at.rank))
+    return;
+  const Clock::time_point end = Clock::now() + kLongest;
+  std::vector<std::byte> taken(ProbePage::kBytes);
+  const auto work = [&]() -> std::uint32_t {
+    const std::size_t bytes = std::min<std::size_t>(q.bytes.get(), taken.size());
+    const auto begin = Clock::now();
+    if (q.task.get() == Task::read) {
+      std::memcpy(taken.data(), asker.probe.block, bytes);
+    } else {
+      const iovec to{taken.data(), bytes}, from{reinterpret_cast<void*>(q.from.get()), bytes};
+      if (::process_vm_readv(asker.pid, &to, 1, &from, 1, 0) != static_cast<ssize_t>(bytes)) return 0;
+    }
+    return since(begin);
+  };
+  /// The next question; the last one again if there is none.
+  const auto next = [&](std::uint64_t last) {
+    Clock::time_point quiet{};
+    std::uint64_t serial = last;
+    for (std::uint32_t spins = 1; (serial = q.serial.get()) == last && q.seq.get() == at.seq; ++spins) {
+      relax();
+      if (spins % 64 != 0) continue;
+      const auto now = Clock::now();
+      if (quiet == Clock::time_point{}) quiet = now;
+      if (now >= end || now - quiet >= kPatience) break;
+    }
+    return serial;
+  };
+  std::uint64_t last = a.serial.get() >> 1;
+  for (std::uint64_t serial; (serial = next(last)) != last; last = serial) {
+    if (q.task.get() != Task::handoff) a.took.set(work());
+    a.serial.set(serial << 1);  // pairs with ask
+  }
+  a.serial.set(last << 1 | 1);
+}
+
+}  // namespace ouro::rt
