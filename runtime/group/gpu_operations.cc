@@ -177,6 +177,12 @@ Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::
                                context_.spec().gpu));
   OURO_TRY(stream->check_thread());
   const auto on_device = std::make_shared<transport::OnDevice>();
+  struct Back {
+    void* to;
+    const std::byte* from;
+    std::size_t bytes;
+  };
+  std::vector<Back> received;  // messages are the stream's as soon as it has them
   for (const auto& m : messages) {
     if (!m->on_device || m->bytes == 0) continue;
     auto pinned = take_pinned(m->bytes);
@@ -185,6 +191,7 @@ Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::
     m->data = static_cast<std::byte*>(m->pinned.get());
     // For receives too: what the message does not fill comes back as it was.
     OURO_TRY(gpu.copy(m->data, m->on_device, m->bytes, stream->get()));
+    if (!m->sends) received.push_back({m->on_device, m->data, m->bytes});
   }
   const auto exchanged = stream->enqueue([messages, exchange = std::move(exchange)] {
     std::vector<Message*> raw;
@@ -202,9 +209,7 @@ Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::
     }
     return exchange(raw);
   });
-  for (const auto& m : messages)
-    if (m->on_device && m->bytes > 0 && !m->sends)
-      OURO_TRY(gpu.copy(m->on_device, m->data, m->bytes, stream->get()));
+  for (const Back& b : received) OURO_TRY(gpu.copy(b.to, b.from, b.bytes, stream->get()));
   auto capture = gpu.capturing(stream->get());
   if (!capture.ok()) return capture.status();
   auto work = std::make_shared<WorkState>();

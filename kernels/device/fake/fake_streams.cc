@@ -64,7 +64,8 @@ Status Streams::destroy(Stream stream) {
     return (*q)->capture->break_off("a stream that is being captured cannot be destroyed");
   (*q)->close();  // what is enqueued still runs
   blocking_ -= (*q)->blocking();
-  retired_.push_back(*std::move(q));
+  if (!(*q)->idle())
+    retired_.push_back(*std::move(q));  // else its thread ends here, with the last who has it
   streams_.erase(stream.handle);
   return control_->lost(stream.device);
 }
