@@ -1,7 +1,8 @@
 // Optimisers of a bucket that Python names: rules of ouro's, or an optimiser of another library. Used by
-// train_gossip.cc.
+// train_gossip.cc and train_sharded.cc.
 #pragma once
 #include "api/python/src/train.h"
+#include "ouro/train/scaler.hpp"
 #include "ouro/train/schedule.hpp"
 
 namespace ouro::python {
@@ -16,5 +17,8 @@ train::OptimizerFactory factory_of(nb::object made, std::shared_ptr<Raised>);
 
 /// `made`: None, a Schedule, or a callable as above that returns one.
 train::ScheduleFactory schedules_of(nb::object made, std::shared_ptr<Raised>);
+
+/// None, or a dict of scale, growth, backoff, interval, scope. Errors: ValueError (another key).
+std::optional<train::GradScaler> scaler_of(nb::handle wanted);
 
 }  // namespace ouro::python

@@ -35,4 +35,6 @@ NB_MODULE(_ouro, m) {
   py::bind_rules(m);
   py::bind_gossip(m);
   py::bind_federated(m);
+  py::bind_sharded(m);
+  py::bind_windows(m);
 }

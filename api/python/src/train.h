@@ -80,5 +80,7 @@ inline CBytes view_of(const nb::bytes& b) {
 void bind_rules(nb::module_&);
 void bind_federated(nb::module_&);
 void bind_gossip(nb::module_&);
+void bind_sharded(nb::module_&);
+void bind_windows(nb::module_&);
 
 }  // namespace ouro::python

@@ -100,30 +100,6 @@ class PyGossip {
   std::shared_ptr<Trainer> held_;
 };
 
-std::optional<train::GradScaler> scaler_of(nb::handle wanted) {
-  if (wanted.is_none()) return std::nullopt;
-  using train::ScalerScope;
-  train::GradScaler s;
-  for (const auto& [key, value] : nb::cast<nb::dict>(wanted)) {
-    const auto name = nb::cast<std::string>(key);
-    if (name == "scale")
-      s.scale = nb::cast<double>(value);
-    else if (name == "growth")
-      s.growth = nb::cast<double>(value);
-    else if (name == "backoff")
-      s.backoff = nb::cast<double>(value);
-    else if (name == "interval")
-      s.interval = nb::cast<std::int64_t>(value);
-    else if (name == "scope")
-      s.scope = one_of<ScalerScope>("scope", nb::cast<std::string>(value),
-                                    {{"all", ScalerScope::all}, {"local", ScalerScope::local}});
-    else
-      throw nb::value_error(
-          ("scaler: '" + name + "'; expected scale, growth, backoff, interval, scope").c_str());
-  }
-  return s;
-}
-
 void make(PyGossip* self, Group& group, const nb::sequence& params, const nb::sequence& buffers,
           const train::Topology& topology, nb::object optimizer, nb::object schedule, double bucket_mb,
           double clip_norm, const std::string& clip_scope, bool params_in_bucket, bool average_buffers,
@@ -226,6 +202,30 @@ void bind_state(nb::class_<PyGossip>& trainer) {
 }
 
 }  // namespace
+
+std::optional<train::GradScaler> scaler_of(nb::handle wanted) {
+  if (wanted.is_none()) return std::nullopt;
+  using train::ScalerScope;
+  train::GradScaler s;
+  for (const auto& [key, value] : nb::cast<nb::dict>(wanted)) {
+    const auto name = nb::cast<std::string>(key);
+    if (name == "scale")
+      s.scale = nb::cast<double>(value);
+    else if (name == "growth")
+      s.growth = nb::cast<double>(value);
+    else if (name == "backoff")
+      s.backoff = nb::cast<double>(value);
+    else if (name == "interval")
+      s.interval = nb::cast<std::int64_t>(value);
+    else if (name == "scope")
+      s.scope = one_of<ScalerScope>("scope", nb::cast<std::string>(value),
+                                    {{"all", ScalerScope::all}, {"local", ScalerScope::local}});
+    else
+      throw nb::value_error(
+          ("scaler: '" + name + "'; expected scale, growth, backoff, interval, scope").c_str());
+  }
+  return s;
+}
 
 void bind_gossip(nb::module_& m) {
   const auto none = nb::none();
