@@ -258,9 +258,11 @@ TEST(PtxUpdates, PlantedFaultsAreFound) {
         "cvt.f32.f16 $1, 0"},
        sgd},
   };
+  // Few orders of blocks show that of several one read too late: more seeds than elsewhere.
   for (const Planted& f : faults)
-    expect_found(text, f.fault,
-                 [&](Module& module, std::uint64_t seed) { return run_update(module, f.c, seed); });
+    expect_found(
+        text, f.fault, [&](Module& module, std::uint64_t seed) { return run_update(module, f.c, seed); },
+        200);
 
   const Fault surveys[] = {
       {"the fence before the count dropped", "survey float", fence, "", 0},
