@@ -121,7 +121,10 @@ void Planner::each_prediction(const Calibration& c, const Operation& op, const C
                                          .algorithm = a,
                                          .ranks = members_.size(),
                                          .bytes = unit_bytes(op, members_.rank(), members_.size()),
-                                         .staging_slot = host_.wiring.slot_bytes().staging});
+                                         .staging_slot = host_.wiring.slot_bytes().staging,
+                                         // The rules choose pull for huge pages only; who forces it may not
+                                         // have them.
+                                         .huge_pages = a != choice.algorithm});
     if (ns) prediction(a, *ns);
   };
   add(choice.algorithm);

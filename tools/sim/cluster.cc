@@ -116,6 +116,7 @@ Cluster cluster_of(const rt::Calibration& c) {
   out.staging.beta = copy.read * kNano / bytes;
   out.intra.beta = (copy.read + copy.write) * kNano / bytes;
   out.gamma = copy.write * kNano / bytes;
+  out.record = c;
   return out;
 }
 

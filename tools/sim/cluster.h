@@ -3,10 +3,12 @@
 #pragma once
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "runtime/calibration/record.h"
 #include "runtime/core/status.h"
 
 namespace ouro::sim {
@@ -30,6 +32,8 @@ struct Cluster {
   double gamma = 0;        // seconds a byte of a local pass: reduction or copy
   int slots = 4;           // of each link
   double slot_bytes = 131072;
+  /// Of a host that was calibrated: flows that the library's cost model knows take what that says.
+  std::optional<rt::Calibration> record = {};
 
   /// Of the first node.
   int node_size(int ranks) const {
@@ -51,8 +55,9 @@ std::span<const Cluster> known_clusters();
 Result<Cluster> parse_shape(const std::string& text);
 
 /// A known cluster by name, else a shape if there is an '@', else the JSON file at this path: a cluster, or
-/// what `ouro-info --calibration --json` writes, which stands for that host. Errors: invalid (no such name or
-/// file, or what is wrong in it). Keys: name, ranks_per_node or nodes (an array), intra, inter, staging (each
+/// what `ouro-info --calibration --json` writes, which stands for that host (Cluster::record). Errors:
+/// invalid (no such name or file, or what is wrong in it). Keys: name, ranks_per_node or nodes (an array),
+/// intra, inter, staging (each
 /// {"alpha_us", "gap_us", "gb_per_s"}, gap 0 by default), node_port, local_gb_per_s, slots, slot_bytes;
 /// unknown keys are refused.
 Result<Cluster> find_cluster(const std::string& name_or_path);

@@ -169,6 +169,7 @@ nlohmann::ordered_json point_json(const Job& job, const Result<Prediction>& p) {
   json["inter_node_bytes"] = p->inter;
   json["simulated_ranks"] = p->simulated_ranks;
   json["extrapolated"] = p->extrapolated;
+  if (p->by_record) json["by_record"] = true;
   return json;
 }
 
@@ -181,7 +182,11 @@ void print_point(const Job& job, const Result<Prediction>& p, std::string_view r
   }
   tools::print("{:>7} {:>12.0f} {:<14} {:>12.2f} {:>12.4g} {:>12.4g} {:>12.4g} {:>12.4g} {:>8}{}{}\n",
                job.ranks, job.bytes, algorithm, p->seconds * 1e6, p->busiest, p->busiest_node, p->intra,
-               p->inter, p->simulated_ranks, p->extrapolated ? "+" : " ", remark);
+               p->inter, p->simulated_ranks,
+               p->by_record      ? "*"
+               : p->extrapolated ? "+"
+                                 : " ",
+               remark);
 }
 
 int simulate(const Options& o) {
@@ -217,7 +222,8 @@ int simulate(const Options& o) {
   const bool quiet = o.json == "-";
   if (!quiet) {
     tools::print(
-        "# {} on {}; bytes of the whole buffer; simulated: ranks that were run (+: steady state continued)\n",
+        "# {} on {}; bytes of the whole buffer; simulated: ranks that were run (+: steady state continued; "
+        "*: the time is the library's model of this host)\n",
         name, cluster->name);
     tools::print("{:>7} {:>12} {:<14} {:>12} {:>12} {:>12} {:>12} {:>12} {:>9}\n", "ranks", "bytes",
                  "algorithm", "time_us", "pair_max_B", "node_max_B", "intra_B", "inter_B", "simulated");

@@ -27,6 +27,7 @@ struct Prediction {
   double rounds = 0;            // how often the chunk set recurs
   int simulated_ranks = 0;      // fewer than the job's: representatives
   bool extrapolated = false;    // many rounds: the steady state of the first ones is continued
+  bool by_record = false;       // `seconds` is what the library predicts by the host's record
   double busiest = 0;           // bytes over the directed pair of ranks that carries most
   double busiest_node = 0;      // bytes that the busiest node sends to, or receives from, all others
   double intra = 0, inter = 0;  // bytes in all, inside nodes and between them
@@ -41,6 +42,10 @@ struct Prediction {
 /// With node_port, messages between nodes keep the ports of the two nodes busy in place of those of the
 /// ranks, in the order in which they are sent; staging buffers do not reach there (elsewhere the links
 /// between nodes stand in for them).
+///
+/// A host with a record has one more model, the library's (runtime/plan/cost.h), which chooses algorithms and
+/// stands in Group::explain: flows that it knows take the time that it says, and bytes are as here. Wide
+/// values are not in it.
 ///
 /// Representatives are exact where the flow looks the same after moving all ranks by whole nodes (rings,
 /// dissemination, unrooted staging buffers) or flipping the upper bits of their numbers (halving, powers of

@@ -124,6 +124,26 @@ TEST_F(Calibrated, AlgorithmsAreThoseThatTheRecordMakesCheapest) {
   EXPECT_EQ(run("pull where all buffers", false), "");
 }
 
+/// The rules choose it for huge pages only; a buffer on which it is forced is likely to have none.
+TEST_F(Calibrated, PullThatIsForcedIsPredictedForSmallPages) {
+  pin(rt::invented_record());
+  ::setenv("OURO_ALGO", "pull", 1);
+  const auto outcome = test::run_processes(2, [](Context& c) -> std::string {
+    const auto says = [](bool huge_pages) {
+      const auto ns = rt::predicted_ns(rt::invented_record(), {.collective = Collective::broadcast,
+                                                               .algorithm = flow::Algorithm::pull,
+                                                               .bytes = 1 << 20,
+                                                               .huge_pages = huge_pages});
+      return fmt::format("predicted: pull {:.2f} us", ns.value_or(0) / 1e3);
+    };
+    const std::string text = explained(c);
+    OURO_RANK_CHECK(says(false) != says(true) && text.find(says(false)) != text.npos, "{}", text);
+    return "";
+  });
+  ::unsetenv("OURO_ALGO");
+  EXPECT_EQ(outcome, "");
+}
+
 /// Only what the first rank of a host says counts, so others that found something else change nothing.
 TEST_F(Calibrated, ProcessesReadTheFirstOfTheirHost) {
   const std::uint64_t pinned = rt::invented_record().digest();

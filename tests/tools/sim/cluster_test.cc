@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/plan/cost.h"
 #include "tests/runtime/calibration/invented.h"
+#include "tools/sim/predict.h"
 
 namespace ouro::sim {
 namespace {
@@ -108,6 +110,27 @@ TEST(ClusterFile, ACalibrationIsItsHost) {
   c.pair[0].copies[1][0] = {};
   EXPECT_FALSE(parse_cluster(rt::to_json(c, "invented")).ok());
   EXPECT_FALSE(parse_cluster(R"({"ouro_calibration": 1})").ok());
+}
+
+/// One model: what ouro-sim says of a calibrated host is what chooses algorithms there.
+TEST(ClusterFile, ACalibratedHostTakesWhatTheLibraryPredicts) {
+  const rt::Calibration c = rt::far_zen3();
+  const Result<Cluster> host = parse_cluster(rt::to_json(c, "invented"));
+  ASSERT_TRUE(host.ok());
+  for (const auto algorithm : {flow::Algorithm::direct, flow::Algorithm::pull, flow::Algorithm::zerocopy})
+    for (const auto collective : {Collective::all_gather, Collective::broadcast}) {
+      const Job job{.collective = collective, .algorithm = algorithm, .ranks = 4, .bytes = 1 << 20};
+      const bool blocks = collective == Collective::all_gather;
+      const auto ns = rt::predicted_ns(c, {collective, algorithm, 4, blocks ? 1u << 18 : 1u << 20});
+      const Result<Prediction> p = predict(*host, job);
+      ASSERT_TRUE(p.ok() && ns);
+      EXPECT_TRUE(p->by_record);
+      EXPECT_DOUBLE_EQ(p->seconds, *ns * 1e-9) << flow::name(algorithm);
+    }
+  const Result<Prediction> ring =
+      predict(*host, {.algorithm = flow::Algorithm::ring, .ranks = 4, .bytes = 1 << 20});
+  ASSERT_TRUE(ring.ok());
+  EXPECT_FALSE(ring->by_record) << "links are not in the library's model";
 }
 
 }  // namespace
