@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <list>
@@ -69,12 +72,13 @@ class RollServer {
     rt::NetAddress own;
     own.length = sizeof own.at;
     getsockname(listener.get(), reinterpret_cast<sockaddr*>(&own.at), &own.length);
-    auto* const server = new RollServer(std::move(listener));
+    Fd stop(eventfd(0, EFD_CLOEXEC));
+    if (!stop) return Status(Reason::resource, fmt::format("eventfd: {}", std::strerror(errno)));
+    auto* const server = new RollServer(std::move(listener), std::move(stop));
     server->place_ = rt::to_string(own);
     try {
-      Thread("ouro-nccl-roll", [server] {
-        persist("the roll call", [server] { server->serve(); });
-      }).detach();
+      server->thread_ =
+          Thread("ouro-nccl-roll", [server] { persist("the roll call", [server] { server->serve(); }); });
     } catch (const std::exception& e) {
       delete server;
       return Status(Reason::resource, fmt::format("no thread for the roll call: {}", e.what()));
@@ -89,13 +93,19 @@ class RollServer {
     order_.pop_front();
   }
   const std::string& place() const { return place_; }
+  /// Ends the thread; who is being answered has the answer.
+  void end() {
+    ending_.store(true);
+    (void)eventfd_write(stop_.get(), 1);
+    thread_.join();
+  }
 
  private:
-  explicit RollServer(Fd listener) : listener_(std::move(listener)) {}
+  RollServer(Fd listener, Fd stop) : listener_(std::move(listener)), stop_(std::move(stop)) {}
 
   void serve() {
-    for (;;) {
-      std::vector<pollfd> polls{{listener_.get(), POLLIN, 0}};
+    while (!ending_.load()) {
+      std::vector<pollfd> polls{{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
       std::vector<Line*> lines;
       for (Line& l : silent_) lines.push_back(&l);
       for (auto& [job, g] : gatherings_)
@@ -105,8 +115,8 @@ class RollServer {
       for (Line* l : lines) polls.push_back({l->socket.get(), POLLIN, 0}), next = std::min(next, l->until);
       const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()) + 1ms;
       poll(polls.data(), polls.size(), static_cast<int>(std::clamp<std::int64_t>(wait.count(), 1, 60'000)));
-      for (std::size_t k = 1; k < polls.size(); ++k)
-        if (polls[k].revents != 0) hear(*lines[k - 1]);
+      for (std::size_t k = 0; k < lines.size(); ++k)
+        if (polls[k + 2].revents != 0) hear(*lines[k]);
       settle();
       accept();
     }
@@ -251,7 +261,9 @@ class RollServer {
     l.socket.reset();
   }
 
-  const Fd listener_;
+  const Fd listener_, stop_;
+  std::atomic<bool> ending_{false};
+  Thread thread_;
   std::string place_;
   std::list<Line> silent_;
   std::map<wire::Nonce, Gathering> gatherings_;  // by job
@@ -260,17 +272,42 @@ class RollServer {
   std::deque<wire::Nonce> order_;  // of ids_, the oldest first
 };
 
+/// The servers of this process and its ancestors. It stays, as threads may be in it when the process ends.
+struct Servers {
+  std::mutex mutex;
+  std::map<std::pair<unsigned, std::string>, RollServer*> all;  // by forks and place
+  std::atomic<unsigned> newest{0};                              // the forks of whoever made one last
+  bool ends = false;                                            // end_servers has been told to come
+
+  static Servers& get() {
+    static Servers& one = *new Servers;
+    return one;
+  }
+};
+
+/// As the process exits, or lets go of the library: what the threads use goes after it.
+void end_servers() {
+  Servers& servers = Servers::get();
+  if (servers.newest.load() != forks())
+    return;  // a child has none of its parent's threads, and perhaps its lock
+  std::lock_guard lock(servers.mutex);
+  for (const auto& [key, server] : servers.all)
+    if (key.first == forks() && server) server->end();
+}
+
 }  // namespace
 
 Result<std::string> expect_ranks(const RollId& id, const std::string& place) {
-  static std::mutex& mutex = *new std::mutex;
-  static auto& servers = *new std::map<std::pair<unsigned, std::string>, RollServer*>;  // by forks and place
-  std::lock_guard lock(mutex);
-  RollServer*& server = servers[{forks(), place}];
+  Servers& servers = Servers::get();
+  std::lock_guard lock(servers.mutex);
+  RollServer*& server = servers.all[{forks(), place}];
   if (!server) {
-    auto made = RollServer::make(place);
-    if (!made.ok()) return made.status();
-    server = *made;
+    OURO_TRY(
+        roll::mac_of(id, roll::Hello{}).status());  // OpenSSL begins before end_servers, and so goes after it
+    if (!servers.ends && std::atexit(end_servers) != 0) return Status(Reason::resource, "no room for atexit");
+    servers.ends = true;
+    OURO_ASSIGN(server, RollServer::make(place));
+    servers.newest = forks();
   }
   server->expect(id);
   return server->place();

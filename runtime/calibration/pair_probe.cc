@@ -7,8 +7,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -61,7 +63,9 @@ bool go_to(int cpu) {
 }
 
 std::uint32_t between(Clock::time_point from, Clock::time_point to) {
-  return static_cast<std::uint32_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(to - from).count());
+  constexpr std::int64_t kMost = ~std::uint32_t{0};  // a stopped process is away for longer
+  return static_cast<std::uint32_t>(
+      std::min<std::int64_t>(kMost, std::chrono::nanoseconds(to - from).count()));
 }
 
 struct Blocks {
