@@ -97,7 +97,7 @@ class PeerProbe final : public Probe {
     q.from.set(reinterpret_cast<std::uint64_t>(from), relaxed);
     // Of no other rank: who answers has one word for all that ask.
     const std::uint64_t serial = std::max(q.serial.get(relaxed), first_serial_) + 1;
-    q.serial.set(serial);  // pairs with answer_probe
+    q.serial.set(serial);  // pairs with answer()
     std::uint64_t answer = 0;
     const bool came = spin(end_, [&] {
       answer = answer_.serial.get();
@@ -119,11 +119,12 @@ class PeerProbe final : public Probe {
 
 }  // namespace
 
-bool PeerProbes::invite(const ProbeMeeting& at, const ControlPage& peer) {
+bool PeerProbes::invite(const ProbeMeeting& at, const ControlPage& peer,
+                        const std::function<bool(int)>& is_dead) {
   if (busy_.exchange(true, std::memory_order_acquire)) return false;
   ProbePage::Question& q = mine_.probe.question;
   // One that was asked to read the block and is late may be reading it still.
-  if (peer_ && q.task.get() == Task::read) {
+  if (peer_ && q.task.get() == Task::read && !is_dead(static_cast<int>(peer_->rank))) {
     const std::uint64_t answer = peer_->probe.answer.serial.get();
     if (answer != q.serial.get() << 1 && (answer & 1) == 0) {
       busy_.store(false, std::memory_order_release);
@@ -144,14 +145,15 @@ void PeerProbes::withdraw() {
   busy_.store(false, std::memory_order_release);
 }
 
-void answer_probe(const ControlPage& asker, ControlPage& mine, const ProbeMeeting& at) {
+void PeerProbes::answer(const ControlPage& asker, pid_t process, const ProbeMeeting& at) {
   const ProbePage::Question& q = asker.probe.question;
-  ProbePage::Answer& a = mine.probe.answer;
+  ProbePage::Answer& a = mine_.probe.answer;
   if (q.seq.get() != at.seq || q.group.get() != at.group ||
       q.rank.get() != static_cast<std::uint32_t>(at.rank))
     return;
-  const Clock::time_point end = Clock::now() + kLongest;
   std::vector<std::byte> taken(ProbePage::kBytes);
+  if (answers_.exchange(true, std::memory_order_acquire)) return;  // there is one word for all answers
+  const Clock::time_point end = Clock::now() + kLongest;
   const auto work = [&]() -> std::uint32_t {
     const std::size_t bytes = std::min<std::size_t>(q.bytes.get(), taken.size());
     const auto begin = Clock::now();
@@ -159,7 +161,7 @@ void answer_probe(const ControlPage& asker, ControlPage& mine, const ProbeMeetin
       std::memcpy(taken.data(), asker.probe.block, bytes);
     } else {
       const iovec to{taken.data(), bytes}, from{reinterpret_cast<void*>(q.from.get()), bytes};
-      if (::process_vm_readv(asker.pid, &to, 1, &from, 1, 0) != static_cast<ssize_t>(bytes)) return 0;
+      if (::process_vm_readv(process, &to, 1, &from, 1, 0) != static_cast<ssize_t>(bytes)) return 0;
     }
     return since(begin);
   };
@@ -182,6 +184,7 @@ void answer_probe(const ControlPage& asker, ControlPage& mine, const ProbeMeetin
     a.serial.set(serial << 1);  // pairs with ask
   }
   a.serial.set(last << 1 | 1);
+  answers_.store(false, std::memory_order_release);
 }
 
 }  // namespace ouro::rt

@@ -61,6 +61,7 @@ Adaptation::Adaptation(Context& context, const Members& members, MemberRecords& 
                       context.cores().enough_for(members.world_ranks());
   const bool measured = context.spec().calibration.kind == CalibrationMode::Kind::measured && record_.known();
   watches_ = serves && measured, next_ = kStride;
+  covers_host_ = members.size() == context.spec().local_size;
   // Whoever harms itself does so in any operation, so all of them are carried out with care.
   due_ = context.faults() ? 0 : watches_ ? kStride : ~std::uint64_t{0};
   if (members.rank() == 0) partners_ = partners_of(members.size());
@@ -88,7 +89,8 @@ void Adaptation::before(std::uint64_t seq) {
     proposal_.reset();
   } else if (asking_ < partners_.size() && !probe_) {
     const int partner = partners_[asking_];
-    invited_ = context_.probes().invite({records_.key(), seq, partner}, records_.page(partner));
+    invited_ = context_.probes().invite({records_.key(), seq, partner}, records_.page(partner),
+                                        [this](int r) { return context_.members().is_dead(r); });
   }
 }
 
@@ -116,7 +118,7 @@ Status Adaptation::after(const Plan& plan, std::uint64_t seq, std::chrono::nanos
 
 void Adaptation::look(const Plan& plan, std::uint64_t seq, std::chrono::nanoseconds took) {
   if (members_.rank() != 0)
-    answer_probe(records_.page(0), records_.page(members_.rank()), {records_.key(), seq, members_.rank()});
+    context_.probes().answer(records_.page(0), records_.peer(0).pid, {records_.key(), seq, members_.rank()});
   else if (asking_ < partners_.size())
     check_with(partners_[asking_]);
   else
@@ -174,8 +176,9 @@ Status Adaptation::take(const Calibration& record, std::uint64_t seq) {
   if (!record.known()) return {};
   known_.clear();
   misses_.record_changed();
-  OURO_TRY(planner_.reckon_with(context_, record_));
-  kernels::set_copy_kinds(copy_kinds_by(record_));
+  planner_.reckon_with(context_, record_);
+  // They are the whole process's: what some near ranks find is not so for all.
+  if (covers_host_) kernels::set_copy_kinds(copy_kinds_by(record_));
   OURO_INFO(TUNING,
             "group {}: the processors have moved; calibration {:016x} from operation {} on: a hand-off {} ns",
             planner_.group(), record_.digest(), seq + 1, record_.farthest().handoff);

@@ -54,7 +54,7 @@ class Adaptation {
   const Members& members_;
   MemberRecords& records_;
   Planner& planner_;
-  bool watches_ = false;
+  bool watches_ = false, covers_host_ = false;
   std::uint64_t due_, next_;
   const GroupRecord* first_ = nullptr;  // the first member's, once it was found
 

@@ -43,8 +43,9 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   OURO_ASSIGN(const int rank, index_in(spec, context->rank(), context->size()));
   auto hosts = hosts_of(*context, spec.ranks);
   const auto distinct = std::set<int>(hosts.begin(), hosts.end()).size();
-  OURO_ASSIGN(auto selector, Planner::make_selector(*context, context->calibration(), spec.ranks,
-                                                    static_cast<int>(distinct)));
+  OURO_ASSIGN(std::string algorithm, Planner::job_algorithm());
+  auto selector = Planner::make_selector(*context, context->calibration(), spec.ranks,
+                                         static_cast<int>(distinct), std::move(algorithm));
   OURO_ASSIGN(GroupRecord* const record, context->records().claim(spec.key));
   spec.deadline = bounded(spec.deadline);
   std::unique_ptr<Group, decltype(&Group::end)> made(nullptr, &Group::end);

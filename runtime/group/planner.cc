@@ -31,17 +31,22 @@ std::size_t stream_bytes(const Rules& rules) {
 
 }  // namespace
 
-Result<std::unique_ptr<Selector>> Planner::make_selector(const Context& context, const Calibration& record,
-                                                         const std::vector<int>& world_ranks, int hosts) {
+Result<std::string> Planner::job_algorithm() {
   auto algorithm = env::text("OURO_ALGO");
   if (!algorithm.ok()) return algorithm.status();
-  const std::string wanted = algorithm->value_or("");
+  std::string wanted = algorithm->value_or("");
   if (!wanted.empty() && !flow::parse_algorithm(wanted)) {
     std::string names;
     for (int i = 0; i < flow::kAlgorithms; ++i)
       names += fmt::format("{}{}", i ? ", " : "", flow::name(static_cast<flow::Algorithm>(i)));
     return invalid(fmt::format("OURO_ALGO={}: there is no such algorithm; expected {}", wanted, names));
   }
+  return wanted;
+}
+
+std::unique_ptr<Selector> Planner::make_selector(const Context& context, const Calibration& record,
+                                                 const std::vector<int>& world_ranks, int hosts,
+                                                 std::string job_algorithm) {
   Rules rules = context.spec().rules;
   const int size = static_cast<int>(world_ranks.size());
   const bool enough = context.cores().enough_for(world_ranks);
@@ -54,7 +59,8 @@ Result<std::unique_ptr<Selector>> Planner::make_selector(const Context& context,
     record == context.calibration() ? put(context.cost_rows().of(record, size, slot))
                                     : put(rows_by_cost(record, size, slot));
   }
-  return std::make_unique<Selector>(rules, size, hosts, enough, stream_bytes(rules), wanted);
+  return std::make_unique<Selector>(rules, size, hosts, enough, stream_bytes(rules),
+                                    std::move(job_algorithm));
 }
 
 Planner::Planner(std::unique_ptr<Selector> selector, const Members& members, const HostResources& host,
@@ -71,10 +77,9 @@ void Planner::select_by(std::unique_ptr<const Selector> selector) {
   serial_.store(g_tables.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
-Status Planner::reckon_with(const Context& context, const Calibration& record) {
-  OURO_ASSIGN(auto selector, make_selector(context, record, members_.world_ranks(), members_.hosts()));
-  select_by(std::move(selector));
-  return {};
+void Planner::reckon_with(const Context& context, const Calibration& record) {
+  select_by(
+      make_selector(context, record, members_.world_ranks(), members_.hosts(), selector().job_algorithm()));
 }
 
 Status Planner::make(const Operation& op, Plan* plan) const {

@@ -19,9 +19,13 @@ class Planner {
   friend struct TestAccess;
 
  public:
-  /// By the rules of the context and by OURO_ALGO. Errors: invalid (OURO_ALGO names no algorithm).
-  static Result<std::unique_ptr<Selector>> make_selector(const Context&, const Calibration&,
-                                                         const std::vector<int>& world_ranks, int hosts);
+  /// OURO_ALGO, or "". It is read when a group is made, and then never: ranks compare it as they join, and a
+  /// program may change it afterwards. Errors: invalid (it names no algorithm).
+  static Result<std::string> job_algorithm();
+  /// By the rules of the context. Throws where there is no memory.
+  static std::unique_ptr<Selector> make_selector(const Context&, const Calibration&,
+                                                 const std::vector<int>& world_ranks, int hosts,
+                                                 std::string job_algorithm);
   /// `numerics`: of calls that choose none; `group`: its name, for messages.
   Planner(std::unique_ptr<Selector>, const Members&, const HostResources&, Numerics numerics,
           std::string group);
@@ -32,8 +36,8 @@ class Planner {
   bool outdated(const Plan& plan) const { return plan.table != table(); }
   std::uint32_t table() const { return static_cast<std::uint32_t>(serial()); }
   /// Selects by the rows of another record from now on, while other threads plan: those of whose plans the
-  /// turn has not come plan again. By whose turn it is. Errors: resource.
-  Status reckon_with(const Context&, const Calibration&);
+  /// turn has not come plan again. By whose turn it is. Throws where there is no memory.
+  void reckon_with(const Context&, const Calibration&);
   /// Errors: those of check() and of the selection, resource. Throws nothing.
   Status make(const Operation&, Plan*) const;
   /// What would be selected, and why if that is asked for.

@@ -16,8 +16,8 @@ void propose(RevisionRegister& r, std::uint64_t revision, std::uint64_t seq, con
   std::array<std::uint64_t, RevisionRegister::kWords> words{};
   std::memcpy(words.data(), &record, sizeof record);
   auto& half = r.records[revision % 2];
-  for (std::size_t i = 0; i < words.size(); ++i) half[i].set(words[i], std::memory_order_relaxed);
-  r.made[revision % 2].set(revision << kSeqBits | seq);  // pairs with proposed()
+  for (std::size_t i = 0; i < words.size(); ++i) half[i].set(words[i]);  // behind the key of its group
+  r.made[revision % 2].set(revision << kSeqBits | seq);                  // pairs with proposed()
 }
 
 std::optional<Calibration> proposed(const RevisionRegister& r, std::uint64_t key, std::uint64_t revision,

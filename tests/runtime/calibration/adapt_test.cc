@@ -129,6 +129,23 @@ TEST_P(Adapts, ARightRecordStays) {
 INSTANTIATE_TEST_SUITE_P(, Adapts, testing::Values(test::Mode::threads, test::Mode::processes),
                          [](const auto& info) { return test::name(info.param); });
 
+/// Ranks compare OURO_ALGO as they join; one that sets it for a group of its own later does so for that one.
+TEST(Adapting, WhatAProgramSetsLaterIsForOtherGroups) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "needs processes";
+#endif
+  const auto outcome = test::run(test::Mode::processes, 2, [](Context& c) -> std::string {
+    OURO_RANK_OK(TestAccess::adapt(*c.world().impl(), too_fast(), [](int) { return as_it_is(); }));
+    OURO_RANK_OK(barrier(c.world()));
+    if (c.rank() == 0) ::setenv("OURO_ALGO", "ring", 1);
+    const Ran ran = run(c, kSoon);
+    const int switches = c.impl()->cores().enough_here() ? 1 : 0;
+    OURO_RANK_CHECK(ran.error.empty() && ran.switches == switches, "{} {} switches", ran.error, ran.switches);
+    return "";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
 /// Plans that were made long before their turn: the switch comes in between.
 TEST(Adapting, WhatWaitsInAStreamIsPlannedAgain) {
   const auto outcome = test::run_threads(2, [](Context& c) -> std::string {
