@@ -30,10 +30,14 @@ Result<gpu::List> TensorList::freeze(const gpu::UpdateArgs& kind, std::span<cons
   return list;
 }
 
-Result<gpu::List> TensorList::put(const gpu::UpdateArgs& kind, std::span<const gpu::Tensor> tensors,
-                                  gpu::Stream s, bool captured) {
-  if (captured) return freeze(kind, tensors);
-  if (std::equal(tensors.begin(), tensors.end(), contents_.begin(), contents_.end(), same)) return list_;
+Result<TensorList::Staged> TensorList::stage(const gpu::UpdateArgs& kind, std::vector<gpu::Tensor> tensors,
+                                             bool captured) {
+  if (captured) {
+    OURO_ASSIGN(const auto list, freeze(kind, tensors));
+    return Staged{list};
+  }
+  if (std::equal(tensors.begin(), tensors.end(), contents_.begin(), contents_.end(), same))
+    return Staged{list_};
   const std::size_t bytes = gpu::list_bytes(tensors);
   contents_.clear();
   if (home_bytes_ < bytes) {
@@ -49,11 +53,18 @@ Result<gpu::List> TensorList::put(const gpu::UpdateArgs& kind, std::span<const g
     OURO_ASSIGN(u, take_upload(device_.index, bytes));
   }
   OURO_TRY(gpu::gpu().synchronize(u.copied));
-  OURO_ASSIGN(auto list, gpu::lay_out(kind, tensors, u.staging, home_.data()));
-  OURO_TRY(gpu::gpu().copy(home_.data(), u.staging, bytes, s));
-  OURO_TRY(gpu::gpu().record(u.copied, s));
-  contents_.assign(tensors.begin(), tensors.end());
-  return list_ = list;
+  OURO_ASSIGN(const auto list, gpu::lay_out(kind, tensors, u.staging, home_.data()));
+  return Staged{list, std::move(tensors), &u};
+}
+
+Status TensorList::send(const Staged& staged, gpu::Stream s) {
+  if (staged.upload == nullptr) return {};
+  const std::size_t bytes = gpu::list_bytes(staged.contents);
+  OURO_TRY(gpu::gpu().copy(home_.data(), staged.upload->staging, bytes, s));
+  OURO_TRY(gpu::gpu().record(staged.upload->copied, s));
+  contents_ = staged.contents;
+  list_ = staged.list;
+  return {};
 }
 
 Result<std::shared_ptr<Cohort>> Cohort::make(Device device, std::int64_t steps) {
@@ -72,18 +83,21 @@ Result<std::int64_t> Cohort::count() const {
   return now.step;
 }
 
-Status Cohort::enqueue(std::span<const Update> of, std::optional<std::int64_t> begin, double lr, bool counts,
-                       bool in_capture, gpu::Stream s) {
-  auto* const control = reinterpret_cast<gpu::Control*>(control_.data());
-  if (begin) OURO_TRY(write_steps(control, *begin, s));
+Result<TensorList::Staged> Cohort::stage(std::span<const Update> of, bool in_capture) {
+  if (of.size() == 1) return TensorList::Staged{};  // in the arguments of its launch
+  std::vector<gpu::Tensor> tensors;
+  for (const Update& u : of) tensors.push_back(tensor_of(u));
+  return list_.stage(args_of(of[0], control()), std::move(tensors), in_capture);
+}
+
+Status Cohort::enqueue(std::span<const Update> of, const TensorList::Staged& staged,
+                       std::optional<std::int64_t> begin, double lr, bool counts, gpu::Stream s) {
+  if (begin) OURO_TRY(write_steps(control(), *begin, s));
   // Each time: a graph that was replayed in between has left its own.
-  if (counts) OURO_TRY(write_rate(control, lr, s));
-  gpu::UpdateArgs args = args_of(of[0], control);
-  if (of.size() > 1) {
-    std::vector<gpu::Tensor> tensors;
-    for (const Update& u : of) tensors.push_back(tensor_of(u));
-    OURO_ASSIGN(args.list, list_.put(args, tensors, s, in_capture));
-  }
+  if (counts) OURO_TRY(write_rate(control(), lr, s));
+  OURO_TRY(list_.send(staged, s));
+  gpu::UpdateArgs args = args_of(of[0], control());
+  args.list = staged.list;
   return launch_update(args, !counts, s);
 }
 

@@ -19,10 +19,16 @@ class TensorList {
   TensorList(const TensorList&) = delete;
   TensorList& operator=(const TensorList&) = delete;
 
-  /// The list for a launch that is enqueued next. Waits where four changes are under way. `kind`: as for
-  /// gpu::lay_out.
-  Result<gpu::List> put(const gpu::UpdateArgs& kind, std::span<const gpu::Tensor>, gpu::Stream,
-                        bool captured);
+  /// A list for the launch that is enqueued next, and what `send` still has to copy.
+  struct Staged {
+    gpu::List list;
+    std::vector<gpu::Tensor> contents;
+    Upload* upload = nullptr;  // null: nothing
+  };
+  /// All that can want memory: nothing is enqueued yet. Waits where four changes are under way. `kind`: as
+  /// for gpu::lay_out. Errors: resource, device.
+  Result<Staged> stage(const gpu::UpdateArgs& kind, std::vector<gpu::Tensor>, bool captured);
+  Status send(const Staged&, gpu::Stream);
 
  private:
   Result<gpu::List> freeze(const gpu::UpdateArgs& kind, std::span<const gpu::Tensor>);
@@ -45,23 +51,28 @@ class Cohort {
   Cohort(Device d, ZeroedBytes control, std::int64_t steps)
       : device_(d), control_(std::move(control)), list_(d), steps(steps) {}
 
+  /// What `enqueue` of these needs. The updates differ in their arrays alone. Errors: resource, device.
+  Result<TensorList::Staged> stage(std::span<const Update>, bool captured);
   /// Enqueues the step of all members, in one launch, as the one after `begin` if that is given; or what
-  /// remains of steps without gradients, which counts nothing. The updates differ in their arrays alone.
-  Status enqueue(std::span<const Update>, std::optional<std::int64_t> begin, double lr, bool counts,
-                 bool captured, gpu::Stream);
+  /// remains of steps without gradients, which counts nothing.
+  Status enqueue(std::span<const Update>, const TensorList::Staged&, std::optional<std::int64_t> begin,
+                 double lr, bool counts, gpu::Stream);
   /// Steps taken, those of graphs too. Waits for a copy.
   Result<std::int64_t> count() const;
   Device device() const { return device_; }
 
  private:
+  gpu::Control* control() const { return reinterpret_cast<gpu::Control*>(control_.data()); }
+
   const Device device_;
   const ZeroedBytes control_;
   TensorList list_;
 
  public:
-  std::int64_t steps = 0;   ///< enqueued; what graphs did is not in it
-  std::size_t members = 0;  ///< states that count here
-  bool captured = false;    ///< by a graph, which steps all members whenever it is replayed
+  std::int64_t steps = 0;     ///< enqueued; what graphs did is not in it
+  std::size_t members = 0;    ///< states that count here
+  bool captured = false;      ///< by a graph, which steps all members whenever it is replayed
+  std::optional<Queue> last;  ///< where its last launch was enqueued, and may be still to come
 };
 
 }  // namespace ouro::train

@@ -173,7 +173,8 @@ Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, 
       OURO_ASSIGN(auto capture, gpu::gpu().capturing({stream.device().index, stream.cuda_handle()}));
       captured = capture != 0;
     }
-    OURO_ASSIGN(launches, launches_.of(*items, captured, name_of));
+    OURO_TRY(make_ready(params[0].value.device));
+    OURO_ASSIGN(launches, launches_.of(*items, stream, captured, name_of));
     return {};
   };
   if (Status refused = prepare(); !refused.ok()) {
@@ -192,12 +193,16 @@ Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, 
         OURO_TRY(i.updates ? update_host(i.update, &i.state->host_step) : mix_host(i.update));
       return Status{};
     });
-  return on_device(params[0].value.device, stream,
-                   [launches = std::move(launches), lr = lr_, captured](gpu::Stream s) {
-                     for (const StepLaunch& l : launches)
-                       OURO_TRY(l.cohort->enqueue(l.updates, l.begin, lr, l.counts, captured, s));
-                     return Status{};
-                   });
+  return on_device(params[0].value.device, stream, [launches = std::move(launches), lr = lr_](gpu::Stream s) {
+    for (const StepLaunch& l : launches) {
+      TensorList::Staged late;
+      if (!l.staged) {
+        OURO_ASSIGN(late, l.cohort->stage(l.updates, false));
+      }
+      OURO_TRY(l.cohort->enqueue(l.updates, l.staged ? *l.staged : late, l.begin, lr, l.counts, s));
+    }
+    return Status{};
+  });
 }
 
 Result<Bytes> RuleOptimizer::save() {

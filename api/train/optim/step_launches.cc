@@ -42,10 +42,10 @@ void StepLaunches::merge(std::vector<Part>& parts) {
   std::erase_if(parts, [](const Part& p) { return p.items.empty(); });
 }
 
-Result<std::shared_ptr<Cohort>> StepLaunches::counter(const Part& p, bool captured,
+Result<std::shared_ptr<Cohort>> StepLaunches::counter(const Part& p, Queue queue, bool captured,
                                                       std::optional<std::int64_t>* begin) {
   const auto idle = [&](const auto& c) {
-    return c->members == 0 && !c->captured && c->device() == p.kin.device;
+    return c->members == 0 && !c->captured && c->device() == p.kin.device && c->last.value_or(queue) == queue;
   };
   auto at = captured ? made_.end() : std::find_if(made_.begin(), made_.end(), idle);
   if (at == made_.end()) {
@@ -58,19 +58,21 @@ Result<std::shared_ptr<Cohort>> StepLaunches::counter(const Part& p, bool captur
   return *at;
 }
 
-Result<StepLaunch> StepLaunches::launch_of(Part& p, bool captured) {
+Result<std::shared_ptr<Cohort>> StepLaunches::mixer(const Kin& kin, Queue queue, bool captured) {
+  const auto at = std::find_if(mixed_.begin(), mixed_.end(),
+                               [&](const Mixer& m) { return !captured && m.kin == kin && m.queue == queue; });
+  if (at != mixed_.end()) return at->cohort;
+  OURO_ASSIGN(auto made, Cohort::make(kin.device, 0));
+  mixed_.push_back({kin, captured ? std::nullopt : std::optional(queue), made});
+  return made;
+}
+
+Result<StepLaunch> StepLaunches::launch_of(Part& p, const Stream& stream, bool captured) {
   StepLaunch launch{.counts = p.kin.updates};
-  if (p.kin.updates && !p.cohort) {
-    OURO_ASSIGN(p.cohort, counter(p, captured, &launch.begin));
-  } else if (!p.kin.updates) {
-    const auto at =
-        std::find_if(mixed_.begin(), mixed_.end(), [&](const auto& one) { return one.first == p.kin; });
-    if (at != mixed_.end()) {
-      p.cohort = at->second;
-    } else {
-      OURO_ASSIGN(p.cohort, Cohort::make(p.kin.device, 0));
-      mixed_.emplace_back(p.kin, p.cohort);
-    }
+  if (!p.kin.updates) {
+    OURO_ASSIGN(p.cohort, mixer(p.kin, queue_of(stream), captured));
+  } else if (!p.cohort) {
+    OURO_ASSIGN(p.cohort, counter(p, queue_of(stream), captured, &launch.begin));
   }
   launch.cohort = p.cohort;
   for (const StepItem* i : p.items) {
@@ -78,11 +80,24 @@ Result<StepLaunch> StepLaunches::launch_of(Part& p, bool captured) {
     launch.updates.push_back(i->update);
     launch.states.push_back(i->state);
   }
+  if (!stream.valid() || stream.device() == p.kin.device) {
+    OURO_ASSIGN(launch.staged, p.cohort->stage(launch.updates, captured));
+  }
   return launch;
 }
 
+Result<std::vector<StepLaunch>> StepLaunches::launches_of(std::vector<Part>& parts, const Stream& stream,
+                                                          bool captured) {
+  std::vector<StepLaunch> launches;
+  for (Part& p : parts) {
+    OURO_ASSIGN(auto launch, launch_of(p, stream, captured));
+    launches.push_back(std::move(launch));
+  }
+  return launches;
+}
+
 Result<std::vector<StepLaunch>> StepLaunches::of(
-    const std::vector<StepItem>& items, bool captured,
+    const std::vector<StepItem>& items, const Stream& stream, bool captured,
     const std::function<std::string(const OptimizerState&)>& name) {
   std::vector<Part> parts = parts_of(items);
   const auto partial = [](const Part& p) { return p.cohort && p.items.size() < p.cohort->members; };
@@ -95,12 +110,14 @@ Result<std::vector<StepLaunch>> StepLaunches::of(
   for (Part& p : parts)
     if (partial(p)) p.cohort.reset();  // they leave it for the one that they join below
   merge(parts);
-  std::vector<StepLaunch> launches;
-  for (Part& p : parts) {
-    OURO_ASSIGN(auto launch, launch_of(p, captured));
-    launches.push_back(std::move(launch));
+  auto launches = launches_of(parts, stream, captured);
+  if (!launches.ok()) {  // no device is told where the counts of these begin
+    for (const StepItem& i : items)
+      if (i.updates && i.state->cohort() && !i.state->cohort()->captured) i.state->leave();
+    return launches.status();
   }
-  for (const StepLaunch& l : launches) {
+  for (const StepLaunch& l : *launches) {
+    if (!captured) l.cohort->last = queue_of(stream);
     if (!l.counts) continue;
     l.cohort->captured |= captured;
     l.cohort->steps += !captured;

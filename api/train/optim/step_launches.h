@@ -22,6 +22,7 @@ struct StepLaunch {
   std::shared_ptr<Cohort> cohort;
   bool counts = false;  // as StepItem::updates
   std::optional<std::int64_t> begin = {};
+  std::optional<TensorList::Staged> staged = {};  // else `enqueue` runs later, on a thread of the host
   std::vector<Update> updates;
   std::vector<std::shared_ptr<OptimizerState>> states;
 };
@@ -31,9 +32,9 @@ class StepLaunches {
  public:
   /// One launch for all items that have the same type, decay and count of steps; they are one cohort from
   /// here on. What a graph has captured together stays together, and by itself: the graph counts for all of
-  /// it, so a part of it is `invalid`, told with the name of one. The steps count as enqueued, unless they
-  /// are captured. Errors besides: resource, device.
-  Result<std::vector<StepLaunch>> of(const std::vector<StepItem>&, bool captured,
+  /// it, so a part of it is `invalid`, told with the name of one. The steps count as enqueued on the stream,
+  /// unless they are captured. Errors besides: resource, device; no step has been counted then.
+  Result<std::vector<StepLaunch>> of(const std::vector<StepItem>&, const Stream&, bool captured,
                                      const std::function<std::string(const OptimizerState&)>& name);
 
  private:
@@ -52,12 +53,23 @@ class StepLaunches {
   };
   static std::vector<Part> parts_of(const std::vector<StepItem>&);
   static void merge(std::vector<Part>&);
-  Result<StepLaunch> launch_of(Part&, bool captured);
-  /// One that nobody counts by any more, or a new one. Nothing is freed while a stream may use it.
-  Result<std::shared_ptr<Cohort>> counter(const Part&, bool captured, std::optional<std::int64_t>* begin);
+  Result<std::vector<StepLaunch>> launches_of(std::vector<Part>&, const Stream&, bool captured);
+  Result<StepLaunch> launch_of(Part&, const Stream&, bool captured);
+  /// One that nobody counts by any more and no other stream may still use, or a new one. Nothing is freed
+  /// while a stream may use it.
+  Result<std::shared_ptr<Cohort>> counter(const Part&, Queue, bool captured,
+                                          std::optional<std::int64_t>* begin);
+  /// One for each queue, whose launches follow each other, and one for each launch in a graph, which may be
+  /// replayed anywhere.
+  Result<std::shared_ptr<Cohort>> mixer(const Kin&, Queue, bool captured);
 
+  struct Mixer {
+    Kin kin;
+    std::optional<Queue> queue;  // none: of a graph
+    std::shared_ptr<Cohort> cohort;
+  };
   std::vector<std::shared_ptr<Cohort>> made_;
-  std::vector<std::pair<Kin, std::shared_ptr<Cohort>>> mixed_;
+  std::vector<Mixer> mixed_;
 };
 
 }  // namespace ouro::train

@@ -197,6 +197,13 @@ Status check_stream(Device device, const Stream& stream) {
       fmt::format("the stream is of {}, the parameters are on {}", words(stream.device()), words(device)));
 }
 
+Queue queue_of(const Stream& s) {
+  if (!s.valid()) return {};
+  return {s.device(), s.device().kind == Device::Kind::host ? s.impl().get() : s.cuda_handle()};
+}
+
+Status make_ready(Device device) { return scratch_of(device.index).status(); }
+
 Status on_device(Device device, const Stream& stream, std::function<Status(gpu::Stream)> f) {
   if (stream.valid() && stream.device() == device) return f({device.index, stream.cuda_handle()});
   OURO_TRY(check_stream(device, stream));

@@ -66,6 +66,15 @@ void give_upload(int device, const Upload&);
 Status on_host(const Stream&, std::function<Status()> f);
 /// `invalid`: a stream of another device than the parameters'.
 Status check_stream(Device, const Stream&);
+/// Which queue a stream is: streams that wrap one CUDA stream are one, and "no stream" is one too.
+struct Queue {
+  Device device;
+  const void* handle = nullptr;
+  friend bool operator==(const Queue&, const Queue&) = default;
+};
+Queue queue_of(const Stream&);
+/// What all launches on a device need is made, so that none fails for want of it. Errors: resource, device.
+Status make_ready(Device);
 /// f(stream) with a stream of `device`: the given one; else one of the library's own, which is then waited
 /// for, in the caller or on the host's stream.
 Status on_device(Device, const Stream&, std::function<Status(gpu::Stream)> f);

@@ -71,6 +71,16 @@ struct OptimizerLists : ::testing::Test {
     ASSERT_TRUE(ok(stream.synchronize()));
     ASSERT_EQ(got.contents(), want.contents()) << "step " << t;
   }
+  static std::vector<Param> some(const Tensors& of, const std::vector<std::size_t>& indices) {
+    std::vector<Param> list;
+    for (const std::size_t i : indices) list.push_back(of.params[i]);
+    return list;
+  }
+  /// Until the next call, 0 ends it: kernels take so long, where the device is emulated.
+  static void slow_kernels(int milliseconds) {
+    if (auto* const fake = dynamic_cast<gpu::FakeGpu*>(&gpu::gpu()))
+      fake->delay(gpu::FakeOp::kernel, std::chrono::milliseconds(milliseconds));
+  }
   Result<gpu::Graph> capture(Optimizer& one, std::span<const Param> params) {
     OURO_TRY(gpu::gpu().begin_capture(handle));
     const Status stepped = one.step(params, {}, stream);
@@ -152,6 +162,89 @@ TEST_F(OptimizerLists, WhatHasCaughtUpIsOfTheListAgain) {
     }
     EXPECT_EQ(launches(*one, all), level ? 1 : 2);
   }
+}
+
+/// Weight 4 joins 2, so that the count which it leaves belongs to nobody while its launches are still to
+/// come. What steps on another stream meanwhile takes none of it.
+TEST_F(OptimizerLists, StatesOnTwoStreamsCountApart) {
+  auto one = make(), other = make();
+  const Stream second = *Stream::create(kGpu);
+  got.set_gradients(1), want.set_gradients(1);
+  slow_kernels(10);
+  const std::vector<std::vector<std::size_t>> steps = {{2, 4}, {2}, {4}, {2, 4}, {8}, {8, 10}};
+  for (const auto& indices : steps) {
+    const bool apart = indices[0] == 8;
+    const StepOptions options{.lr = apart ? 0.5 : 0.01};
+    ASSERT_TRUE(ok(one->step(some(got, indices), options, apart ? second : stream)));
+    ASSERT_TRUE(ok(other->step(some(want, indices), options)));
+  }
+  ASSERT_TRUE(ok(stream.synchronize()));
+  ASSERT_TRUE(ok(second.synchronize()));
+  slow_kernels(0);
+  EXPECT_EQ(got.contents(), want.contents());
+  EXPECT_EQ(*one->save(), *other->save());
+}
+
+/// Nobody counts what is only mixed; two streams that mix at once have a list each.
+TEST_F(OptimizerLists, MixesOnTwoStreamsHaveTheirOwnLists) {
+  const Row row{.self = 0.25, .in = {{1, 0.75}}, .out = {1}};
+  auto one = make(), other = make();
+  const Stream second = *Stream::create(kGpu);
+  const Tensors in(kGpu), in_want({}), out(kGpu), out_want({});
+  const auto mix = [&](Optimizer& by, const Tensors& values, const Tensors& sums, const Tensors& messages,
+                       const std::vector<std::size_t>& indices, const Stream& on) {
+    std::vector<Param> params = some(values, indices);
+    std::vector<CView> neighbours;
+    std::vector<View> next;
+    for (Param& p : params) p.grad.data = nullptr;
+    for (const Param& p : some(sums, indices)) neighbours.push_back(p.value);
+    for (const Param& p : some(messages, indices)) next.push_back(p.value);
+    const ouro::train::Exchange exchange{&row, 0.5, neighbours, next};
+    return by.step(params, {.exchange = &exchange}, on);
+  };
+  slow_kernels(10);
+  for (const bool first : {true, false}) {  // the longer list first: the other one fits into its place
+    std::vector<std::size_t> indices = {2, 4};
+    if (first) indices = {8, 10};
+    ASSERT_TRUE(ok(mix(*one, got, in, out, indices, first ? stream : second)));
+    ASSERT_TRUE(ok(mix(*other, want, in_want, out_want, indices, {})));
+  }
+  ASSERT_TRUE(ok(stream.synchronize()));
+  ASSERT_TRUE(ok(second.synchronize()));
+  slow_kernels(0);
+  EXPECT_EQ(got.contents(), want.contents());
+  EXPECT_EQ(out.contents(), out_want.contents());
+}
+
+/// A step that finds no memory, for the second of its counts or for a list, has counted nothing and has
+/// forgotten no count.
+TEST_F(OptimizerLists, AStepWithoutMemoryIsNoStep) {
+  auto* const fake = dynamic_cast<gpu::FakeGpu*>(&gpu::gpu());
+  if (fake == nullptr) GTEST_SKIP() << "SKIP (no emulated device)";
+  auto one = make(), other = make();
+  got.set_gradients(1), want.set_gradients(1);
+  const auto step = [&](const std::vector<std::size_t>& indices) {
+    ASSERT_TRUE(ok(one->step(some(got, indices), {}, stream)));
+    ASSERT_TRUE(ok(other->step(some(want, indices))));
+  };
+  const auto refused = [&](const std::vector<std::size_t>& indices) {
+    fake->fail_next(gpu::FakeOp::alloc, Reason::resource);
+    EXPECT_EQ(one->step(some(got, indices), {}, stream).reason(), Reason::resource);
+    EXPECT_EQ(*one->save(), *other->save());
+  };
+  // Weight 4 takes the count that 4 and 8 have left; the bf16 of its step finds none.
+  for (const auto& indices : std::vector<std::vector<std::size_t>>{{1, 2, 4, 5, 8}, {2}, {4, 8}, {2, 4, 8}})
+    step(indices);
+  refused({4, 1});
+  for (const auto& indices : std::vector<std::vector<std::size_t>>{{4, 1}, {1, 2, 4, 5, 8}}) step(indices);
+  EXPECT_EQ(*one->save(), *other->save());
+  // Two that have counted alone, each without a list.
+  one = make(), other = make();
+  step({2}), step({4});
+  refused({2, 4});
+  step({2}), step({4}), step({2, 4});
+  EXPECT_EQ(*one->save(), *other->save());
+  EXPECT_EQ(got.contents(), want.contents());
 }
 
 /// A graph steps its list and counts for all of it, with the addresses that it was captured with, whatever
