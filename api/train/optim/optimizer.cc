@@ -42,10 +42,10 @@ class RuleOptimizer final : public Optimizer {
   ~RuleOptimizer() override {
     // Queues of the host hold the state themselves; a device must be done with it before it is freed. What
     // failed there is left for the user's own synchronize().
-    for (const Stream& s : used_) {
-      if (s.device().kind == Device::Kind::host) continue;
+    for (const Used& u : used_) {
+      if (u.stream.device().kind == Device::Kind::host) continue;
       Event mark;
-      mark.record(s);
+      mark.record(u.stream);
       (void)mark.synchronize().ok();
     }
   }
@@ -63,7 +63,8 @@ class RuleOptimizer final : public Optimizer {
     return {static_cast<std::uint32_t>(prototype_.family),
             static_cast<std::uint32_t>(prototype_.recipe.accum_iter), static_cast<std::uint32_t>(arrays_)};
   }
-  /// Waits for the streams on which steps were enqueued.
+  /// Waits for the streams on which steps were enqueued since the last time, and for those that captured any,
+  /// where these may have been replayed.
   Status settle();
 
   const OptimizerOptions options_;
@@ -74,14 +75,18 @@ class RuleOptimizer final : public Optimizer {
   std::uint64_t digest_ = 0;  // of the rule and the options it was made with
   StateMap states_;
   StepLaunches launches_;  // on devices
-  std::vector<Stream> used_;
+  struct Used {
+    Stream stream;
+    bool captured;
+  };
+  std::vector<Used> used_;
 };
 
 Status RuleOptimizer::settle() {
   Status first;
-  for (const Stream& s : used_)
-    if (Status one = s.synchronize(); first.ok()) first = one;
-  used_.clear();
+  for (const Used& u : used_)
+    if (Status one = u.stream.synchronize(); first.ok()) first = one;
+  std::erase_if(used_, [](const Used& u) { return !u.captured; });
   return first;
 }
 
@@ -186,7 +191,11 @@ Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, 
     return refused;
   }
   if (items->empty()) return {};
-  if (stream.valid() && std::find(used_.begin(), used_.end(), stream) == used_.end()) used_.push_back(stream);
+  if (stream.valid()) {
+    auto at = std::find_if(used_.begin(), used_.end(), [&](const Used& u) { return u.stream == stream; });
+    if (at == used_.end()) at = used_.insert(at, {stream, false});
+    at->captured |= captured;
+  }
   if (params[0].value.device.kind == Device::Kind::host)
     return on_host(stream, [items] {
       for (const StepItem& i : *items)
@@ -225,6 +234,7 @@ Status RuleOptimizer::load(CBytes bytes) {
   }
   for (const auto& [name, state] : states_) state->leave();
   states_ = std::move(read);
+  used_.clear();  // nothing that was captured may be replayed on these states
   lr_ = lr;
   return {};
 }

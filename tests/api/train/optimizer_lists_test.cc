@@ -303,5 +303,22 @@ TEST_F(OptimizerLists, CapturedBeforeAnyStep) {
   EXPECT_TRUE(ok(gpu::gpu().destroy_graph(*graph)));
 }
 
+/// What was captured before a save is waited for by the next one, when it is replayed.
+TEST_F(OptimizerLists, SaveWaitsForReplays) {
+  auto one = make(), other = make();
+  both(*one, *other, 1);
+  auto graph = capture(*one, got.params);
+  ASSERT_TRUE(ok(graph));
+  for (int k = 0; k < 2; ++k) {
+    EXPECT_EQ(*one->save(), *other->save());
+    slow_kernels(10);
+    ASSERT_TRUE(ok(gpu::gpu().launch(*graph, handle)));
+    ASSERT_TRUE(ok(other->step(want.params)));
+  }
+  EXPECT_EQ(*one->save(), *other->save());
+  slow_kernels(0);
+  EXPECT_TRUE(ok(gpu::gpu().destroy_graph(*graph)));
+}
+
 }  // namespace
 }  // namespace ouro::train

@@ -175,14 +175,19 @@ class OURO_API Optimizer {
   /// captured a step counts, at each replay, for all parameters of its launches, so these step together from
   /// then on: a call outside the graph, or in another one, that has gradients of some of them only is
   /// `invalid` and changes nothing. Gradients may be elsewhere in it, the graph keeps those it was captured
-  /// with.
+  /// with. It must not be replayed after load(), after a step with these parameters on another device, or
+  /// once the optimiser has gone.
+  ///
+  /// Steps of different parameters may be on several streams at once. Steps of one parameter follow each
+  /// other, and a call follows the earlier steps of all its parameters, on whatever streams these were.
   virtual Status step(std::span<const Param>, const StepOptions& = {}, const Stream& = {}) = 0;
   virtual double lr() const = 0;  ///< of the next step
   /// Of the rule and the options it was made with: ranks that must have the same optimiser compare it. 0: not
   /// told.
   virtual std::uint64_t digest() const { return 0; }
   /// All that a step depends on besides parameters and gradients, the learning rate included, in a form that
-  /// does not depend on device, order of parameters or lazy_zero. Waits for what is enqueued.
+  /// does not depend on device, order of parameters or lazy_zero. Waits for what is enqueued, replays on the
+  /// stream that captured them included; replays on another stream are waited for by the caller.
   virtual Result<Bytes> save() = 0;
   /// Replaces the state by what `save` gave for the same kind of optimiser; the next steps then have the same
   /// bits. Errors: invalid (other kind, damaged), and nothing is changed.
