@@ -93,6 +93,9 @@ class StreamFlow {
                    std::max<std::size_t>(1, kBoundary / elem_));
     capacity_ = capacity, pipelined_ = Flow::kPipelined;
     scratch_ = path_.scratch_;  // room for a slot a rank, and no flow over links has more chunks than ranks
+    if (copies_) {
+      OURO_ASSIGN(beside_, path_.beside(stream_, capturing_));
+    }
     Status outcome;
     const auto listen = [&](const Step& s) {
       if (outcome.ok()) outcome = hop(s);
@@ -196,7 +199,7 @@ class StreamFlow {
     const std::size_t bytes = a.count * elem_;
     if (bytes == 0) return {};
     const bool stores = a.store && a.store != from, both = stores && a.send;
-    const gpu::Stream other = both ? path_.beside_->get() : stream_;
+    const gpu::Stream other = both ? beside_ : stream_;
     if (both) OURO_TRY(follows(other, stream_, *path_.forks_));
     if (stores) OURO_TRY(gpu::gpu().copy(a.store, from, bytes, other));
     if (a.send) OURO_TRY(gpu::gpu().copy(a.send, from, bytes, stream_));
@@ -211,7 +214,7 @@ class StreamFlow {
   GpuTeam& team_;
   const GpuWords& words_;
   const Operation& op_;
-  gpu::Stream stream_;
+  gpu::Stream stream_, beside_;
   Partition partition_;
   int round_ = 0;                             // the one at hand, where the flow is called once a round
   std::vector<std::size_t> sent_, received_;  // slots of this operation; each begins again with slot 0
@@ -298,6 +301,18 @@ Status StreamPath::prepare_copies() {
   OURO_ASSIGN(forks_, PooledEvent::take(team_.device));
   OURO_ASSIGN(joins_, PooledEvent::take(team_.device));
   return {};
+}
+
+Result<gpu::Stream> StreamPath::beside(const gpu::Stream& stream, bool capturing) {
+  if (!capturing) return beside_->get();
+  OURO_ASSIGN(const auto capture, gpu::gpu().capturing(stream));
+  for (const auto& s : captured_beside_) {
+    const auto now = gpu::gpu().capturing(s->get());  // an error: its capture has failed and is not over
+    if (now.ok() && (*now == 0 || *now == capture)) return s->get();
+  }
+  OURO_ASSIGN(auto made, GpuStream::create(team_.device, 0));
+  captured_beside_.push_back(std::move(made));
+  return captured_beside_.back()->get();
 }
 
 Status StreamPath::enqueued(const gpu::Stream& stream, bool capturing, int hops) {

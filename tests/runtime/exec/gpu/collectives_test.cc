@@ -265,18 +265,31 @@ TEST(GpuCopies, FromTheirSizeOn) {
                   OURO_RANK_CHECK(ran(g, rt::GpuPath::copies) == 9, "broadcasts");
                   OURO_RANK_CHECK(ran(g, rt::GpuPath::resident) == 3, "small ones");
                   auto made = gpu::gpu().create_stream(c.device().index, 0);
+                  auto second = gpu::gpu().create_stream(c.device().index, 0);
                   OURO_RANK_OK(made);
+                  OURO_RANK_OK(second);
                   {
                     auto s = Stream::cuda(made->handle, made->device);
+                    auto t = Stream::cuda(second->handle, second->device);
                     OURO_RANK_OK(s);
+                    OURO_RANK_OK(t);
                     OURO_RANK_OK(gpu::gpu().begin_capture(*made));
                     const View out = all.view();
                     const CView in(
                         static_cast<float*>(out.data) + kEnough * static_cast<std::size_t>(g.rank()), kEnough,
                         DType::f32, c.device());
                     OURO_RANK_OK(all_gather(g, in, out, *s));
+                    // Meanwhile, one that is in no graph, and one in another.
+                    OURO_RANK_OK(all.fill(static_cast<float>(50 + g.rank())));
+                    OURO_RANK_OK(all_gather(g, in, out));
+                    if (const auto said = parts_of(all, kEnough, 50); !said.empty()) return said;
+                    OURO_RANK_OK(gpu::gpu().begin_capture(*second));
+                    OURO_RANK_OK(all_gather(g, in, out, *t));
                     auto graph = gpu::gpu().end_capture(*made);
                     OURO_RANK_OK(graph);
+                    auto another = gpu::gpu().end_capture(*second);
+                    OURO_RANK_OK(another);
+                    OURO_RANK_OK(gpu::gpu().destroy_graph(*another));
                     for (int replay = 1; replay < 4; ++replay) {
                       OURO_RANK_OK(all.fill(static_cast<float>(100 * replay + g.rank())));
                       OURO_RANK_OK(gpu::gpu().launch(*graph, *made));
@@ -287,6 +300,7 @@ TEST(GpuCopies, FromTheirSizeOn) {
                     OURO_RANK_OK(barrier(g));
                   }
                   OURO_RANK_OK(gpu::gpu().destroy_stream(*made));
+                  OURO_RANK_OK(gpu::gpu().destroy_stream(*second));
                   return "";
                 }),
             "");
