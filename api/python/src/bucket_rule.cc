@@ -171,11 +171,11 @@ std::vector<std::string> names_of(std::span<const Param> params) {
 
 }  // namespace
 
-train::OptimizerFactory factory_of(nb::object made, std::shared_ptr<Raised> raised) {
+train::OptimizerFactory factory_of(nb::object made, std::shared_ptr<Raised> raised, bool rules_only) {
   if (nb::isinstance<Rule>(made)) return [rule = nb::cast<Rule>(made)](auto) { return rule.make(); };
   if (!PyCallable_Check(made.ptr())) throw nb::type_error("optimizer: a Rule or a callable is expected");
-  return [f = hold(std::move(made)),
-          raised](std::span<const Param> params) -> Result<std::unique_ptr<Optimizer>> {
+  return [f = hold(std::move(made)), raised,
+          rules_only](std::span<const Param> params) -> Result<std::unique_ptr<Optimizer>> {
     std::optional<Rule> rule;
     Held object;
     BucketOptimizer::Groups groups;
@@ -185,6 +185,7 @@ train::OptimizerFactory factory_of(nb::object made, std::shared_ptr<Raised> rais
         rule = nb::cast<Rule>(given);
         return;
       }
+      if (rules_only) throw nb::type_error("optimizer: a Rule is expected, which steps parts of parameters");
       groups = nb::cast<BucketOptimizer::Groups>(given.attr("groups"));
       object = hold(std::move(given));
     });

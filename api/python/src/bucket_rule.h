@@ -13,7 +13,7 @@ namespace ouro::python {
 ///   rates()         the learning rate of each group, for the next step
 ///   stepped()       after each update
 ///   save(), load()  of what it has besides, as bytes
-train::OptimizerFactory factory_of(nb::object made, std::shared_ptr<Raised>);
+train::OptimizerFactory factory_of(nb::object made, std::shared_ptr<Raised>, bool rules_only = false);
 
 /// `made`: None, a Schedule, or a callable as above that returns one.
 train::ScheduleFactory schedules_of(nb::object made, std::shared_ptr<Raised>);

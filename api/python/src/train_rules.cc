@@ -184,6 +184,7 @@ std::string Raised::first_line(std::string_view text) {
   return std::string(text.substr(text.rfind('\n') + 1));  // of a traceback: the exception
 }
 void Raised::check_status(const Status& s) {
+  if (PyErr_Occurred()) throw nb::python_error();  // of a signal, which may have ended what waited
   if (first_) std::rethrow_exception(std::exchange(first_, nullptr));
   check(s);
 }

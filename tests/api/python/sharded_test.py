@@ -69,6 +69,15 @@ raises(ValueError, ["shards, replicas"], lambda: train.ShardedTrainer([("x", x, 
 raises(ValueError, ["an array, or None"], lambda: train.ShardedTrainer([("x", x, True)], train.sgd(), shards=world))
 raises(ouro.InvalidError, ["begin_step"], lambda: trainer.end_backward())
 
+
+class Stepper:
+    """Steps whole parameters, where a shard has a part of one."""
+
+    groups = []
+
+
+raises(TypeError, ["a Rule is expected"], lambda: train.ShardedTrainer([("x", x, x.copy())], lambda names: Stepper(), shards=world))
+
 # A window: others read, write and add while its owner does nothing.
 shown = train.Window(world, np.arange(4.0) + 10 * rank)
 right = (rank + 1) % n

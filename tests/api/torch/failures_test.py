@@ -42,6 +42,7 @@ if not places.arguments():
 import _thread
 import datetime
 import os
+import tempfile
 import threading
 import types
 
@@ -184,6 +185,17 @@ def do(part):
                     raise SystemExit("joined")
                 except KeyboardInterrupt:
                     after.append(time.monotonic() - begin - 0.3)
+            late = dist.FileStore(tempfile.mktemp(), 2)  # whose wait() fails otherwise than that of other stores
+            threading.Timer(1.5, late.set, ("ouro/meeting", "here")).start()
+            assert rendezvous._get(late, "ouro/meeting", 2) == b"here"
+            late.set_timeout(datetime.timedelta(seconds=0.3))
+            begin = time.monotonic()
+            try:
+                rendezvous._get(late, "never", 1)
+                raise SystemExit("got it")
+            except RuntimeError as e:
+                assert "the ranks do not come together: ranks [0] of 1 have not come (waited for" in str(e), e
+            assert time.monotonic() - begin < 5
             print("KeyboardInterrupt after {:.1f} s in the store, {:.1f} s in ouro".format(*after), flush=True)
         else:
             print("not interrupted rank", flush=True)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ouro.torch import build
 
-_PIECE = 0.25  # seconds
+_PAUSES = (0.001, 0.05)  # seconds between looks at the store: the first, and the longest
 _FOREVER = datetime.timedelta(days=365)
 
 
@@ -56,13 +56,14 @@ def _keep_port(store):
 
 
 def _wait(store, key):
-    """In pieces, between which handlers of signals run: Ctrl-C ends it."""
+    """Handlers of signals run between looks: Ctrl-C ends it. Store.wait cannot be asked in pieces: what it raises differs by store."""
     end = time.monotonic() + store.timeout.total_seconds()
-    while end - time.monotonic() > _PIECE:
-        try:
-            return store.wait([key], datetime.timedelta(seconds=_PIECE))
-        except dist.DistError:
-            store.check([key])  # raises where the store itself is gone
+    pause, longest = _PAUSES
+    while not store.check([key]):
+        if time.monotonic() > end:
+            raise RuntimeError(f"waited for {store.timeout}")
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
 
 
 def _get(store, key, size):

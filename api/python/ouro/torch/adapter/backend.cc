@@ -1,6 +1,7 @@
 // The life of the backend: how operations run, time-outs, the end. See backend.h.
 #include "backend.h"
 
+#include <c10/core/StreamGuard.h>
 #include <pybind11/pybind11.h>
 
 #include <set>
@@ -68,10 +69,10 @@ c10::intrusive_ptr<Work> Backend::make_work(const Call& c) {
                                    ++seq_, limit_of(c.timeout, options_->timeout, group_));
 }
 
-Status Backend::run(const Body& body) {
+Status Backend::run(const Body& body, const Stream& over) {
   const at::AutoDispatchBelowADInplaceOrView plain;
   try {
-    return body(Stream{});
+    return body(over);
   } catch (const c10::Error& e) {  // such as no memory for a copy: the others must not wait for this rank
     group_.abort(e.what_without_backtrace());
   } catch (const std::exception& e) {
@@ -114,8 +115,7 @@ Backend::WorkPtr Backend::start_on_device(Call call, const Body& body) {
   const at::Tensor any = (call.inputs.empty() ? call.outputs : call.inputs).front();
   const Stream over = current_stream(any);
   auto work = make_work(call);
-  const at::AutoDispatchBelowADInplaceOrView plain;
-  const Status s = body(over);
+  const Status s = run(body, over);
   const std::lock_guard lock(mutex_);
   work->enqueued(any.device(), call.async || coalescing_);
   work->complete(s);
@@ -125,24 +125,38 @@ Backend::WorkPtr Backend::start_on_device(Call call, const Body& body) {
 
 void Backend::submit(const std::vector<Deferred>& messages) {
   if (messages.empty()) return;
-  const at::AutoDispatchBelowADInplaceOrView plain;
-  std::vector<Status> outcomes;
-  group_start();
-  for (const Deferred& m : messages) outcomes.push_back(m.body(m.over, *m.work));
+  std::vector<Status> outcomes(messages.size());
+  group_start();  // nothing may leave it open: all that this thread does later would be held back
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Deferred& m = messages[i];
+    const c10::StreamGuard guard(m.current);
+    outcomes[i] = run([&m](const Stream& over) { return m.body(over, *m.work); }, m.over);
+  }
   const Status all = group_end();
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const Deferred& m = messages[i];
-    const Status& s = outcomes[i].ok() ? all : outcomes[i];
-    if (s.ok()) m.store();
-    m.work->enqueued(m.device, true);
+    const c10::StreamGuard guard(m.current);
+    Status s = outcomes[i].ok() ? all : outcomes[i];
+    if (s.ok())
+      s = run([&m](const Stream&) {
+        m.store();
+        return Status();
+      });
+    m.work->enqueued(m.current.device(), true);
     m.work->complete(s);
   }
 }
 
 void Backend::startCoalescing() {
-  const std::lock_guard lock(mutex_);
-  coalescing_ = true;
-  coalesced_.clear();
+  std::vector<Deferred> left;  // by a batch that an exception has ended: PyTorch tells nobody
+  {
+    const std::lock_guard lock(mutex_);
+    coalescing_ = true;
+    coalesced_.clear();
+    left.swap(deferred_);
+  }
+  for (const Deferred& m : left)
+    m.work->complete(Status(Reason::revoked, "the batch of messages was not completed"));
 }
 
 Backend::WorkPtr Backend::endCoalescing() {

@@ -142,8 +142,8 @@ class Backend final : public c10d::Backend {
                   std::function<void()> store);
   WorkPtr receive(Tensors&, int from, int tag, c10d::OpType, const char* name);
   void end(const char* why);
-  Group monitor();          ///< for the messages of monitoredBarrier
-  Status run(const Body&);  ///< in this thread
+  Group monitor();                                   ///< for the messages of monitoredBarrier
+  Status run(const Body&, const Stream& over = {});  ///< in this thread; what it throws ends the group
   WorkPtr sparse_reduced(const at::Tensor&, const c10d::AllreduceOptions&);
   Status as_long_as_roots(at::Tensor* in, int root);  ///< by zeros; collective
   WorkPtr all_reduced(const char* name, c10d::OpType, Tensors, const c10d::AllreduceOptions&);
@@ -159,12 +159,12 @@ class Backend final : public c10d::Backend {
   /// in one stream a receive would wait behind a send that waits for its receiver.
   struct Deferred {
     c10::intrusive_ptr<Work> work;
-    c10::Device device;
-    Stream over;
+    c10::Stream current;  ///< when it was called
+    Stream over;          ///< the same
     std::function<Status(const Stream&, Work&)> body;
     std::function<void()> store;
   };
-  static void submit(const std::vector<Deferred>&);
+  void submit(const std::vector<Deferred>&);
   std::vector<WorkPtr> coalesced_;
   std::vector<Deferred> deferred_;
   bool coalescing_ = false;

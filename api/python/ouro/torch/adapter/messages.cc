@@ -1,5 +1,8 @@
 // Messages between two ranks, and the monitored barrier, which is made of them. See backend.h.
 #include "backend.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include "signals.h"
 #include "tensors.h"
 
@@ -22,7 +25,9 @@ Backend::WorkPtr Backend::message(Call call, const Lanes::Lane& lane,
   const Tensors& any = call.inputs.empty() ? call.outputs : call.inputs;
   auto work = make_work(call);
   if (any.front().is_cuda()) {
-    Deferred m{work, any.front().device(), current_stream(any.front()), std::move(body), std::move(store)};
+    const c10::Device device = any.front().device();
+    Deferred m{work, c10::impl::VirtualGuardImpl(device.type()).getStream(device),
+               current_stream(any.front()), std::move(body), std::move(store)};
     std::unique_lock lock(mutex_);
     if (coalescing_) {
       coalesced_.push_back(work);
@@ -131,7 +136,7 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& o, bool wait_all_rank
       if (theirs >= turn) return Status();
     }
   };
-  const auto until = Clock::now() + limit;
+  const auto until = after(limit);
   if (rank_ != 0) {
     Status s = ouro::send(group, std::span(&turn, 1), 0, kReport);
     if (s.ok()) s = take(0, kGo, until);

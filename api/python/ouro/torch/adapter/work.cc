@@ -6,6 +6,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "signals.h"
 
 namespace ouro::adapter {
@@ -26,7 +28,7 @@ Work::Work(int rank, c10d::OpType op, const std::string& title, std::vector<at::
       title_(title),
       seq_(seq),
       limit_(limit) {
-  if (limit) until_ = Clock::now() + *limit;
+  if (limit) until_ = after(*limit);
 }
 
 Work::~Work() {
@@ -72,7 +74,8 @@ void Work::let_wait() {
 
 void Work::mark(c10::ivalue::Future& future) {
   std::vector<c10::Stream> streams;
-  for (const auto& e : enqueued_) streams.push_back(e->over);
+  for (const auto& e : enqueued_)  // each once: the guard would leave one that comes again current
+    if (std::find(streams.begin(), streams.end(), e->over) == streams.end()) streams.push_back(e->over);
   const c10::MultiStreamGuard guard(streams);  // whose end is the future's
   future.markCompleted(c10::IValue(outputs_));
 }
@@ -121,8 +124,7 @@ bool Work::isSuccess() const {
 
 bool Work::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  const auto own =
-      timeout > std::chrono::milliseconds(0) ? std::optional(Clock::now() + timeout) : std::nullopt;
+  const auto own = timeout > std::chrono::milliseconds(0) ? std::optional(after(timeout)) : std::nullopt;
   while (!completed_) {
     auto next = Clock::now() + kSignalsEvery;
     if (own) next = std::min(next, *own);

@@ -4,6 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -16,6 +17,13 @@
 #include "ouro/ouro.hpp"
 
 namespace ouro::adapter {
+
+/// That far from now, or a century where it is more: PyTorch's callers say "for ever" with the largest
+/// number.
+inline std::chrono::steady_clock::time_point after(std::chrono::milliseconds wait) {
+  return std::chrono::steady_clock::now() +
+         std::min<std::chrono::milliseconds>(wait, std::chrono::hours(876'600));
+}
 
 /// c10d's exception for a failure, with ouro's text.
 std::exception_ptr exception_of(const Status&);
