@@ -68,7 +68,8 @@ class BucketOptimizer final : public Optimizer {
       parts.push_back(*std::move(one));
     }
     Status s = raised_->in_python([&] {
-      const CBytes saved = view_of(nb::cast<nb::bytes>(object_->attr("save")()));
+      const auto bytes = nb::cast<nb::bytes>(object_->attr("save")());  // while they are looked at
+      const CBytes saved = view_of(bytes);
       parts.emplace_back(saved.begin(), saved.end());
     });
     if (!s.ok()) return s;

@@ -11,7 +11,8 @@ PARTS = {
     # What happens to rank 1; the exit codes of both, and what rank 0 says.
     "late": ([-signal.SIGABRT, 0], r"Operation timed out|caught collective operation timeout"),
     "killed": ([-signal.SIGABRT, -signal.SIGKILL], r"another rank died|rank 1 \(.*its process ended"),
-    "abort": ([0, 0], r"aborted after"),
+    # Whether PyTorch's watchdog hears of it on rank 1, and ends that, before it leaves is a race.
+    "abort": ([0, (0, -signal.SIGABRT)], r"aborted after"),
 }
 # PyTorch waits for reports of what was under way before it ends the process.
 WITHOUT_REPORTS = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1", "TORCH_FR_DUMP_ON_TIMEOUT": "0", "TORCH_FR_BUFFER_SIZE": "0",
