@@ -6,9 +6,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "api/python/src/binding.h"
+#include "api/python/src/waiting.h"
 #include "ouro/train/optim.hpp"
 #include "ouro/train/param.hpp"
 
@@ -45,6 +48,20 @@ class Raised {
   }
   /// Raises what was raised, else the failure, if there is one. Under the GIL.
   void check_status(const Status&);
+  /// What may wait, or call Python: call(trainer) without the GIL. Its value, or as check_status.
+  template <class Trainer, class Call>
+  auto run(Trainer& trainer, Call call) {
+    auto result = [&] {
+      Waiting waiting;
+      return call(trainer);
+    }();
+    if constexpr (std::is_same_v<decltype(result), Status>) {
+      check_status(result);
+    } else {
+      check_status(result.status());
+      return *std::move(result);
+    }
+  }
 
  private:
   static std::string first_line(std::string_view text);
@@ -75,6 +92,21 @@ T one_of(const char* argument, std::string_view name,
 inline nb::bytes bytes_of(const Bytes& b) { return nb::bytes(b.data(), b.size()); }
 inline CBytes view_of(const nb::bytes& b) {
   return {reinterpret_cast<const std::byte*>(b.c_str()), b.size()};
+}
+
+/// save() and load() of a trainer that Python has as a `Py`, whose run() calls it.
+template <class Py>
+void bind_saved(nb::class_<Py>& trainer, const char* save, const char* load) {
+  trainer
+      .def(
+          "save", [](Py& t) { return bytes_of(t.run([](auto& trainer) { return trainer.save(); })); }, save)
+      .def(
+          "load",
+          [](Py& t, const nb::bytes& state) {
+            const CBytes view = view_of(state);
+            t.run([&](auto& trainer) { return trainer.load(view); });
+          },
+          nb::arg("state"), load);
 }
 
 void bind_rules(nb::module_&);

@@ -27,22 +27,7 @@ struct Working {
   /// The value of `call(*what)`, which waits without the GIL.
   template <class Call>
   auto run(Call call) {
-    auto result = [&] {
-      Waiting waiting;
-      return call(*what);
-    }();
-    if constexpr (std::is_same_v<decltype(result), Status>) {
-      told(result);
-    } else {
-      told(result.status());
-      return *std::move(result);
-    }
-  }
-
- private:
-  void told(const Status& s) {
-    raised->check_status(s);
-    if (PyErr_Occurred()) throw nb::python_error();
+    return raised->run(*what, std::move(call));
   }
 };
 using PyPlan = Working<train::AggregationPlan>;
@@ -218,10 +203,11 @@ void bind_federated(nb::module_& m) {
       .def_prop_ro(
           "traffic", [](const PyPlan& p) { return traffic_of(p.what->traffic()); },
           "Bytes of a run: (given to the mean across sites, sent or received inside the site).");
-  nb::class_<PyLocalSteps>(
+  nb::class_<PyLocalSteps> steps(
       m, "LocalSteps",
       "The loop of FedAvg and DiLoCo: inner steps of each site by itself, then an outer step "
-      "of all.")
+      "of all.");
+  steps
       .def("__init__", &make_local_steps, "groups"_a, "params"_a, "rule"_a, nb::kw_only(),
            "inner_steps"_a = 500, "delta"_a = "exact", "clip_norm"_a = 0.0, "on_host"_a = false,
            "strategy"_a = kStrategy, "streams"_a = 1, "site_weights"_a = alike, "filter"_a = none,
@@ -236,18 +222,9 @@ void bind_federated(nb::module_& m) {
           "rounds", [](const PyLocalSteps& s) { return s.what->rounds(); }, "Outer steps so far.")
       .def_prop_ro(
           "traffic", [](const PyLocalSteps& s) { return traffic_of(s.what->traffic()); },
-          "Bytes of a round, as of AggregationPlan.")
-      .def(
-          "save",
-          [](PyLocalSteps& s) { return bytes_of(s.run([](train::LocalSteps& l) { return l.save(); })); },
-          "All that the next rounds depend on, but for the parameters.")
-      .def(
-          "load",
-          [](PyLocalSteps& s, const nb::bytes& state) {
-            const CBytes view = view_of(state);
-            s.run([&](train::LocalSteps& l) { return l.load(view); });
-          },
-          "state"_a, "What save gave, into one that was made alike.");
+          "Bytes of a round, as of AggregationPlan.");
+  bind_saved(steps, "All that the next rounds depend on, but for the parameters.",
+             "What save gave, into one that was made alike.");
   m.def(
       "mean_loss",
       [](Group& site, double loss, std::int64_t length) {

@@ -35,17 +35,7 @@ class PyGossip {
   /// What may wait, or call Python.
   template <class Call>
   auto run(Call call) const {
-    auto result = [&] {
-      Waiting waiting;
-      return call(*held_->trainer);
-    }();
-    if constexpr (std::is_same_v<decltype(result), Status>) {
-      held_->raised->check_status(result);
-      if (PyErr_Occurred()) throw nb::python_error();
-    } else {
-      held_->raised->check_status(result.status());
-      return value_of(std::move(result));
-    }
+    return held_->raised->run(*held_->trainer, std::move(call));
   }
 
   void grad_ready(int param, nb::handle grad, OptionalStream stream) {
@@ -187,18 +177,10 @@ void bind_state(nb::class_<PyGossip>& trainer) {
            "the distance of this rank's to it, where it was asked for.")
       .def("revert", &PyGossip::revert, "The values before global_average().")
       .def(
-          "save", [](PyGossip& t) { return bytes_of(t.run([](GossipTrainer& g) { return g.save(); })); },
-          "All that the next steps depend on, values included; on each rank for itself.")
-      .def(
-          "load",
-          [](PyGossip& t, const nb::bytes& state) {
-            const CBytes view = view_of(state);
-            t.run([&](GossipTrainer& g) { return g.load(view); });
-          },
-          "state"_a, "Collective: what save gave, into a trainer that was made alike and has taken no step.")
-      .def(
           "close", [](PyGossip& t) { t.run([](GossipTrainer& g) { return g.close(); }); },
           "Collective: waits until neighbours have what they want, and ends. May be called again.");
+  bind_saved(trainer, "All that the next steps depend on, values included; on each rank for itself.",
+             "Collective: what save gave, into a trainer that was made alike and has taken no step.");
 }
 
 }  // namespace

@@ -30,17 +30,7 @@ class PySharded {
   /// What may wait, or call Python.
   template <class Call>
   auto run(Call call) const {
-    auto result = [&] {
-      Waiting waiting;
-      return call(*held_->trainer);
-    }();
-    if constexpr (std::is_same_v<decltype(result), Status>) {
-      held_->raised->check_status(result);
-      if (PyErr_Occurred()) throw nb::python_error();
-    } else {
-      held_->raised->check_status(result.status());
-      return value_of(std::move(result));
-    }
+    return held_->raised->run(*held_->trainer, std::move(call));
   }
 
   nb::object place(int param, bool gradient) const {
@@ -144,18 +134,10 @@ void bind_state(nb::class_<PySharded>& trainer) {
           "grad_norm", [](const PySharded& t) { return (*t).grad_norm(); },
           "Of the last step's mean gradient, before it was clipped; nan unless clip_norm is set.")
       .def(
-          "save", [](PySharded& t) { return bytes_of(t.run([](ShardedTrainer& s) { return s.save(); })); },
-          "All that the next steps depend on and this rank owns; on each rank for itself.")
-      .def(
-          "load",
-          [](PySharded& t, const nb::bytes& state) {
-            const CBytes view = view_of(state);
-            t.run([&](ShardedTrainer& s) { return s.load(view); });
-          },
-          "state"_a, "Collective: what save gave, into a trainer that was made alike and has taken no step.")
-      .def(
           "close", [](PySharded& t) { t.run([](ShardedTrainer& s) { return s.close(); }); },
           "Collective: waits until no rank needs this one any more, and ends. May be called again.");
+  bind_saved(trainer, "All that the next steps depend on and this rank owns; on each rank for itself.",
+             "Collective: what save gave, into a trainer that was made alike and has taken no step.");
 }
 
 }  // namespace
