@@ -11,7 +11,7 @@ namespace {
 using kernels::CopyKind, kernels::kCopyKinds, kernels::kCopySizes;
 
 constexpr int kEnough = 9, kFewest = 3;  // tries of a figure
-constexpr int kHandoffs = 8;
+constexpr int kHandoffs = 8, kWakes = 5, kPauses = 64;
 
 /// The least of the tries so far, and how many they were.
 struct Least {
@@ -41,6 +41,25 @@ std::uint32_t measure_context_switch(Probe& probe, const TimeOf& now, Clock::tim
   Least least;
   for (int i = 0; i < kFewest && now() < end; ++i)
     if (const auto took = probe.context_switch()) least.add(*took);
+  return least.known();
+}
+
+std::uint32_t measure_wake(Probe& probe, const TimeOf& now, Clock::time_point end) {
+  Least least;
+  for (int i = 0; i < kWakes && now() < end; ++i)
+    if (const auto took = probe.wake()) least.add(*took);
+  return least.known();
+}
+
+std::uint32_t measure_pause(const TimeOf& now) {
+  Least least;
+  for (int turn = 0; turn < kFewest; ++turn) {
+    const auto begin = now();
+    for (int i = 0; i < kPauses; ++i) relax();
+    const auto took = std::chrono::nanoseconds(now() - begin).count();
+    least.add(
+        static_cast<std::uint32_t>(std::clamp<std::int64_t>((took + kPauses - 1) / kPauses, 0, 1 << 20)));
+  }
   return least.known();
 }
 

@@ -19,6 +19,8 @@ class Probe {
   virtual std::optional<std::uint32_t> pull(std::size_t bytes, bool huge_pages) = 0;
   /// From one thread to the other by sched_yield, on one core.
   virtual std::optional<std::uint32_t> context_switch() = 0;
+  /// The other, which sleeps on a futex, until it has answered.
+  virtual std::optional<std::uint32_t> wake() = 0;
 };
 
 using TimeOf = std::function<Clock::time_point()>;
@@ -31,8 +33,11 @@ PairCosts measure(Probe&, const TimeOf& now, Clock::time_point end);
 /// The least of a few tries; 0: no answer before `end`.
 std::uint32_t measure_handoff(Probe&, const TimeOf& now, Clock::time_point end);
 
-/// Likewise, of a context switch.
+/// Likewise, of a context switch, and of waking a thread.
 std::uint32_t measure_context_switch(Probe&, const TimeOf& now, Clock::time_point end);
+std::uint32_t measure_wake(Probe&, const TimeOf& now, Clock::time_point end);
+/// Nanoseconds of one relax(), rounded up: the least of a few tries of many.
+std::uint32_t measure_pause(const TimeOf& now);
 
 /// Whether a hand-off that is measured now may be that of a record. Twice as long or half as long: the
 /// processors are farther apart or nearer than they were.

@@ -1,9 +1,11 @@
 // Threads that answer each other. See pair_probe.h.
 #include "runtime/calibration/pair_probe.h"
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -16,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "runtime/core/thread.h"
 
@@ -25,8 +28,9 @@ namespace {
 using kernels::CopyKind;
 
 constexpr std::size_t kMost = kernels::kCopySizes.back(), kHuge = std::size_t{2} << 20;
-constexpr std::uint32_t kRoundTrips = 100;  // of one try, from core to core
-constexpr std::uint32_t kSwitches = 50;     // round trips of one try, on one core
+constexpr std::uint32_t kRoundTrips = 100;                   // of one try, from core to core
+constexpr std::uint32_t kSwitches = 50;                      // round trips of one try, on one core
+constexpr auto kFallAsleep = std::chrono::microseconds(60);  // a core that waits for longer sleeps as deep
 
 /// Memory of this process, with pages of one kind, touched.
 class Block {
@@ -73,12 +77,22 @@ struct Blocks {
   explicit operator bool() const { return source && source_huge && shared && taken; }
 };
 
+/// Until the word has changed; or a millisecond: nobody is missed for longer.
+void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+  const timespec slice{0, 1'000'000};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, &slice, nullptr, 0);
+}
+/// Whether there was one.
+bool wake_one(std::atomic<std::uint32_t>& word) {
+  return ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0) == 1;
+}
+
 /// A word on a line of its own.
 struct alignas(128) Word {
   std::atomic<std::uint32_t> value{0};
 };
 
-enum class Task : std::uint8_t { handoff, read, pull, come, leave, stop };
+enum class Task : std::uint8_t { handoff, read, pull, come, leave, sleep, stop };
 
 class PairProbe final : public Probe {
  public:
@@ -119,6 +133,17 @@ class PairProbe final : public Probe {
     all = ask(Task::leave) && all;
     together_.store(false, std::memory_order_relaxed);
     return all ? std::optional(took) : std::nullopt;
+  }
+
+  std::optional<std::uint32_t> wake() override {
+    if (!ask(Task::sleep)) return std::nullopt;
+    for (const auto asleep = Clock::now() + kFallAsleep; Clock::now() < asleep;) relax();
+    const auto begin = Clock::now();
+    task_.store(Task::handoff, std::memory_order_relaxed);
+    asked_.value.store(++serial_, std::memory_order_release);
+    const bool slept = wake_one(asked_.value);
+    gave_up_ = !await(answered_, serial_);
+    return slept && !gave_up_ ? std::optional(between(begin, Clock::now())) : std::nullopt;
   }
 
   std::optional<CopyCost> copy(CopyKind kind, std::size_t bytes) override {
@@ -166,13 +191,17 @@ class PairProbe final : public Probe {
   /// The peer: does what it is asked until it is told to stop, or past the end until the prober goes.
   void serve(int cpu) {
     refused_ = !go_to(cpu);
+    bool sleeps = false;
     answered_.value.store(1, std::memory_order_release);
     for (std::uint32_t serial = 2;; ++serial) {
+      if (std::exchange(sleeps, false)) sleep_on(asked_.value, serial - 1);
       while (!await(asked_, serial)) ::sched_yield();  // past the end
       const Task task = task_.load(std::memory_order_relaxed);
       if (task == Task::stop) return;
       if (task == Task::come || task == Task::leave)
         took_ = go_to(task == Task::come ? here_ : cpu) ? 1 : 0;
+      else if (task == Task::sleep)
+        sleeps = true;
       else if (task != Task::handoff)
         took_ = work(task);
       answered_.value.store(serial, std::memory_order_release);  // pairs with await

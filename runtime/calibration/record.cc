@@ -21,11 +21,26 @@ using kernels::kCopyKinds, kernels::kCopySizes;
 constexpr int kSchema = 1;
 const char* kind_name(std::size_t k) { return kernels::name(static_cast<kernels::CopyKind>(k)); }
 constexpr const char* kDistanceNames[kDistances] = {"cache", "node", "machine"};
+/// The host's own figures.
+constexpr struct Field {
+  const char *name, *unit;
+  std::uint32_t Calibration::*figure;
+} kFields[] = {{"context_switch_ns", "nanoseconds", &Calibration::context_switch},
+               {"wake_ns", "nanoseconds", &Calibration::wake},
+               {"pause_ns", "nanoseconds", &Calibration::pause},
+               {"cache_kib", "KiB", &Calibration::cache_kib},
+               {"caches", "caches", &Calibration::caches}};
 
 /// A line takes 5 ns to 20 us from core to core.
 bool sane_handoff(std::uint32_t ns) { return ns >= 5 && ns <= 20'000; }
 /// A change from one thread of a core to another takes 50 ns to 1 ms.
 bool sane_switch(std::uint32_t ns) { return ns >= 50 && ns <= 1'000'000; }
+/// To wake a thread takes 200 ns to 10 ms, a pause up to 1 us.
+bool sane_wake(std::uint32_t ns) { return ns >= 200 && ns <= 10'000'000; }
+bool sane_pause(std::uint32_t ns) { return ns <= 1000; }
+/// A cache has 64 KiB to 16 GiB, and a host up to 4096 of them.
+bool sane_cache(std::uint32_t kib) { return kib >= 64 && kib <= 16u << 20; }
+bool sane_caches(std::uint32_t n) { return n <= 4096; }
 /// Between 1000 GB/s and 20 MB/s.
 bool sane_time(std::uint32_t ns, std::size_t bytes) { return ns >= bytes / 1000 && ns / 50 <= bytes; }
 
@@ -105,7 +120,9 @@ bool Calibration::complete() const {
 }
 
 std::uint64_t Calibration::digest() const {
-  std::uint64_t h = context_switch | std::uint64_t{native} << 32;
+  const std::uint32_t rest[] = {context_switch, wake, pause, cache_kib, caches, native};
+  std::uint64_t h = XXH3_64bits(rest, sizeof rest);
+  if (!known()) return 0;
   for (std::uint32_t i = 0; i < pairs; ++i) {
     PairCosts p = pair[i];
     p.cpus[0] = p.cpus[1] = 0;  // which two of those that are alike were measured is of no account
@@ -120,6 +137,10 @@ Calibration without_absurd(const Calibration& measured) {
   Calibration out{};
   out.native = measured.native == 1 ? 1 : 0;
   if (sane_switch(measured.context_switch)) out.context_switch = measured.context_switch;
+  if (sane_wake(measured.wake)) out.wake = measured.wake;
+  if (sane_pause(measured.pause)) out.pause = measured.pause;
+  if (sane_cache(measured.cache_kib)) out.cache_kib = measured.cache_kib;
+  if (sane_caches(measured.caches)) out.caches = measured.caches;
   for (std::uint32_t i = 0; i < std::min<std::uint32_t>(measured.pairs, kDistances); ++i) {
     if (!sane_handoff(measured.pair[i].handoff) || measured.pair[i].distance > Distance::machine) continue;
     PairCosts& p = out.pair[out.pairs++] = measured.pair[i];
@@ -152,7 +173,8 @@ std::string to_json(const Calibration& c, const std::string& key) {
     }
     json["pairs"].push_back(std::move(pair));
   }
-  if (c.context_switch) json["context_switch_ns"] = c.context_switch;
+  for (const Field& f : kFields)
+    if (c.*f.figure) json[f.name] = c.*f.figure;
   if (c.native) json["native"] = true;
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -172,8 +194,9 @@ Result<Calibration> parse_calibration(const std::string& text, std::string* key)
       return invalid(fmt::format("pair {}: {}", c.pairs, wrong));
     ++c.pairs;
   }
-  if (!read_figure(json, "context_switch_ns", &c.context_switch))
-    return invalid("context_switch_ns is not a number of nanoseconds");
+  for (const Field& f : kFields)
+    if (!read_figure(json, f.name, &(c.*f.figure)))
+      return invalid(fmt::format("{} is not a number of {}", f.name, f.unit));
   if (const auto native = json.find("native"); native != json.end()) {
     if (!native->is_boolean()) return invalid("native is not true or false");
     c.native = native->get<bool>() ? 1 : 0;

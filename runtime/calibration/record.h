@@ -42,9 +42,13 @@ struct Calibration {
   std::uint32_t pairs;  ///< how many of `pair` there are, nearest first
   PairCosts pair[kDistances];
   std::uint32_t context_switch;  ///< of two threads of one core by sched_yield, in nanoseconds; 0: not known
-  std::uint32_t native;  ///< 1: of a processor such as the built-in table of algorithms was measured on
+  std::uint32_t wake;       ///< of a thread that sleeps on another core, until it answers, in nanoseconds
+  std::uint32_t pause;      ///< of one relax(), in nanoseconds
+  std::uint32_t cache_kib;  ///< of one outermost cache, as the system says
+  std::uint32_t caches;     ///< how many of those there are
+  std::uint32_t native;     ///< 1: of a processor such as the built-in table of algorithms was measured on
   bool known() const { return pairs != 0; }
-  /// Every pair has every copy. Pulls and context switches may be missing: systems forbid them.
+  /// Every pair has every copy. The rest may be missing: systems forbid pulls, and say nothing of caches.
   bool complete() const;
   /// The cores farthest from each other: what ranks that may be anywhere reckon with. Only if known().
   const PairCosts& farthest() const { return pair[pairs - 1]; }
@@ -59,7 +63,8 @@ Calibration without_absurd(const Calibration&);
 
 /// {"ouro_calibration": 1, "key", "pairs": [{"distance", "cpus": [a, b], "handoff_ns", "copies": [{"bytes",
 /// "plain": [write, read], "rep", "stream", "prefetch", "pull", "pull_huge"}]}], "context_switch_ns",
-/// "native"}, times in nanoseconds; what is not known is left out. `key`: of which machine and system.
+/// "wake_ns", "pause_ns", "cache_kib", "caches", "native"}, times in nanoseconds; what is not known is left
+/// out. `key`: of which machine and system.
 std::string to_json(const Calibration&, const std::string& key);
 /// Errors: invalid, with the place, of what is not such a record. `*key`, if given, is filled in.
 Result<Calibration> parse_calibration(const std::string& text, std::string* key = nullptr);

@@ -37,6 +37,8 @@ Result<std::shared_ptr<device::Segment>> make_page(const ContextSpec& spec) {
   page->pid = getpid();
   for (const int cpu : affinity_of(0))
     if (cpu < kMaxCpus) page->cpus[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
+  const Machine& mine = machine();
+  if (mine.same_cache()) page->cache = mine.cores.front().domain + 1;
   page->self = reinterpret_cast<std::uint64_t>(page);
   if (spec.local_rank == 0 && spec.local_size > 1)
     page->calibration = host_calibration(spec.calibration).record;
@@ -112,9 +114,9 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
         transport::release_if_quiet();
       });
   OURO_TRY(context->members_.read_pages());
-  context->cores_.emplace(context->members_, spec.spin);
+  if (context->size() > 1) context->calibration_ = calibration_of_host(context->members_);
+  context->cores_.emplace(context->members_, context->calibration_, spec.spin);
   if (context->size() > 1) {
-    context->calibration_ = calibration_of_host(context->members_);
     kernels::set_copy_kinds(copy_kinds_by(context->calibration_));
     const auto serve = [c = context.get()](int line, const wire::Fetch& f) { return c->serve(line, f); };
     context->watch_ = std::make_unique<Watch>(context->members_, context->observers_, serve,

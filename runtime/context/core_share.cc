@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
 
+#include "runtime/calibration/choose.h"
 #include "runtime/context/machine.h"
 
 namespace ouro::rt {
@@ -25,20 +27,34 @@ bool can_have(const JobMembers& members, int host, std::size_t of_each) {
 
 }  // namespace
 
-CoreShare::CoreShare(const JobMembers& members, std::optional<std::chrono::microseconds> spin)
+CoreShare::CoreShare(const JobMembers& members, const Calibration& record,
+                     std::optional<std::chrono::microseconds> spin)
     : members_(members) {
   int hosts = 1;
   for (const Peer& p : members.peers()) hosts = std::max(hosts, p.node + 1);
   for (int host = 0; host < hosts; ++host) enough_.push_back(can_have(members, host, 1));
   const int here = members.self().node;
   enough_here_ = enough_[static_cast<std::size_t>(here)];
-  crowded_ = !spin && !can_have(members, here, 2);
-  spin_ = spin.value_or(std::chrono::microseconds(enough_here_ ? 50 : 0));
+  patience_ = patience_by(record, enough_here_);
+  patience_.crowded = !spin && !can_have(members, here, 2);
+  if (spin) patience_.spin = *spin;
 }
 
 bool CoreShare::enough_for(const std::vector<int>& ranks) const {
   return std::all_of(ranks.begin(), ranks.end(),
                      [this](int r) { return enough_[static_cast<std::size_t>(members_.peer(r).node)]; });
+}
+
+std::size_t CoreShare::caches_of(const std::vector<int>& ranks, const Calibration& record) const {
+  std::set<int> bound;
+  std::size_t anywhere = 0;
+  for (const int r : ranks) {
+    if (members_.peer(r).node != members_.self().node) continue;
+    const int cache = members_.page(r).cache;
+    cache > 0 ? void(bound.insert(cache)) : void(++anywhere);
+  }
+  const std::size_t others = record.caches > bound.size() ? record.caches - bound.size() : 0;
+  return std::max<std::size_t>(1, bound.size() + std::min(anywhere, others));
 }
 
 }  // namespace ouro::rt

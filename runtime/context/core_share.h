@@ -1,10 +1,13 @@
 // Cores and ranks. Used by Context, groups and executors.
 #pragma once
 #include <chrono>
+#include <cstddef>
 #include <optional>
 #include <vector>
 
+#include "runtime/calibration/record.h"
 #include "runtime/context/job_members.h"
+#include "runtime/core/wait.h"
 
 namespace ouro::rt {
 
@@ -13,23 +16,23 @@ namespace ouro::rt {
 /// the same answer.
 class CoreShare {
  public:
-  /// `spin`: chosen by the user.
-  CoreShare(const JobMembers&, std::optional<std::chrono::microseconds> spin);
-  /// How long waiters of this rank spin before they yield: 50 us where every rank of its host can have a
-  /// core.
-  std::chrono::microseconds spin() const { return spin_; }
-  /// Whether this host lacks cores for a caller and a stream of each of its ranks (Waiter).
-  bool crowded() const { return crowded_; }
+  /// `spin`: chosen by the user. `record`: this host's.
+  CoreShare(const JobMembers&, const Calibration& record, std::optional<std::chrono::microseconds> spin);
+  /// How waiters of this rank keep their core: by the record (patience_by).
+  const Patience& patience() const { return patience_; }
   /// Whether every rank of this host can have a core.
   bool enough_here() const { return enough_here_; }
   /// Whether that holds for every host that one of these ranks is on: all ranks give the same answer.
   bool enough_for(const std::vector<int>& ranks) const;
+  /// How many outermost caches of this host these of its ranks reach: those that they are bound to, and for
+  /// each of the others one more, as far as the record has any. At least one.
+  std::size_t caches_of(const std::vector<int>& ranks, const Calibration& record) const;
 
  private:
   const JobMembers& members_;
   std::vector<bool> enough_;  // by host
-  bool enough_here_ = false, crowded_ = false;
-  std::chrono::microseconds spin_{0};
+  bool enough_here_ = false;
+  Patience patience_;
 };
 
 }  // namespace ouro::rt

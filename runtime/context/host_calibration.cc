@@ -8,6 +8,7 @@
 #include <chrono>
 #include <exception>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "runtime/calibration/cache.h"
@@ -24,7 +25,7 @@ using namespace std::chrono_literals;
 
 // With what threads and pages take before and after, within 30 ms and 1 ms where nobody else works.
 constexpr auto kToMeasure = 23ms;
-constexpr auto kToSwitch = 2ms;
+constexpr auto kToWake = 1ms, kToSwitch = 2ms;
 constexpr auto kToValidate = 800us;
 
 struct Pair {
@@ -63,6 +64,17 @@ std::vector<Pair> pairs_here() {
     return mine.invented ? std::vector<Pair>{} : pairs_of(mine, mine);
   const auto all = read_machine();
   return all.ok() && !all->invented ? pairs_of(mine, *all) : std::vector<Pair>{};
+}
+
+/// What no measurement tells in time: to find where caches end takes passes over several times their size,
+/// tens of milliseconds. `ouro-perf --tune` does it.
+void add_caches(Calibration* c) {
+  const Machine& mine = machine();
+  std::set<int> caches;
+  for (const Core& core : mine.cores) caches.insert(core.domain);
+  caches.erase(-1);
+  c->cache_kib = static_cast<std::uint32_t>(mine.l3_bytes >> 10);
+  c->caches = static_cast<std::uint32_t>(caches.size());
 }
 
 bool holds(const Calibration& c, Distance d) {
@@ -110,10 +122,14 @@ Calibration measure_pairs(const std::vector<Pair>& pairs, std::string* why) {
       costs.distance = pairs[i].distance, costs.cpus[0] = pairs[i].here, costs.cpus[1] = pairs[i].there;
       if (costs.handoff != 0) ++c.pairs;
     }
+    const auto soon = Clock::now() + kToWake;
+    if (auto probe = make_pair_probe(pairs[0].here, pairs[0].there, soon); probe.ok())
+      c.wake = measure_wake(**probe, Clock::now, soon);
     // Last, as a core that others want, too, takes milliseconds for it.
     const auto end = Clock::now() + kToSwitch;
     if (auto probe = make_pair_probe(pairs[0].here, pairs[0].there, end); probe.ok())
       c.context_switch = measure_context_switch(**probe, Clock::now, end);
+    c.pause = measure_pause(Clock::now);
   });
   if (!ran) *why = "no thread to calibrate with";
   c = without_absurd(c);
@@ -150,6 +166,7 @@ HostCalibration find() {
     return h;
   }
   h.record.native = is_native(h.key) ? 1 : 0;
+  add_caches(&h.record);
   h.origin = record ? "measured: what was kept does not hold any more" : "measured";
   if (const Status s = cache.store(h.record); !s.ok()) OURO_WARN("calibration: {}", s.failure()->text);
   return h;

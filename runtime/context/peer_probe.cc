@@ -87,6 +87,7 @@ class PeerProbe final : public Probe {
     return took ? std::optional(took) : std::nullopt;
   }
   std::optional<std::uint32_t> context_switch() override { return std::nullopt; }
+  std::optional<std::uint32_t> wake() override { return std::nullopt; }
 
  private:
   bool ask(Task task, std::size_t bytes = 0, const std::byte* from = nullptr) {

@@ -62,8 +62,8 @@ inline constexpr Parameter kParameters[] = {
      "highest instruction set that the host loops may use"},
     {"OURO_SLOT_BYTES", Type::integer, "131072", "4096..67108864", "bytes of one slot of a link"},
     {"OURO_SPIN_US", Type::integer, "", "0..1000000",
-     "microseconds to spin before yielding; unset: 50 if each local rank can have its core, else about a "
-     "quarter"},
+     "microseconds to spin before yielding; unset: 50, or more where a wake takes long, if each local rank "
+     "can have its core, else about a quarter"},
     {"OURO_STAGING_SLOT_BYTES", Type::integer, "", "4096..67108864",
      "bytes of one slot of a staging buffer; unset: 131072, in groups of 3 to 16 ranks 262144",
      "OURO_PAGE_BYTES"},
@@ -74,8 +74,7 @@ inline constexpr Parameter kParameters[] = {
      "file of rows put before the selection table, as ouro-perf --tune writes it"},
     {"OURO_STREAM_BYTES", Type::integer, "", "1..1099511627776",
      "bytes touched by all ranks of an operation from which outputs are written past the caches; unset: 3/4 "
-     "of "
-     "the last-level cache"},
+     "of the outermost caches that the ranks reach"},
     {"OURO_CALIBRATION", Type::text, "", "",
      "off: copies and algorithms are chosen by what is built in; else a file that ouro-info --calibration "
      "--json "

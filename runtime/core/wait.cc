@@ -19,9 +19,6 @@ namespace {
 // rank then pays.
 constexpr int kYields = 50;
 constexpr int kTightPolls = 64;
-// Ranks that share cores look a few times before they yield: a rank on another core answers within a
-// hand-off, and a context switch costs six of those. About 250 ns.
-constexpr int kPollsBeforeYield = 10;
 constexpr std::uint64_t kPausesPerClock = 32;  // a pause takes 10 to 50 ns
 constexpr long kParkNs = 1'000'000;            // one slice; bounds a missed wake-up
 
@@ -125,16 +122,16 @@ Status Waiter::until_counted(Counter& c, std::uint64_t at_least) {
 template <class There>
 Status Waiter::climb(Signal s, There there) {
   std::atomic_ref word(*s.word);
-  bool spinning = spin_.count() > 0;
+  bool spinning = patience_.spin.count() > 0;
   // Most waits are shorter than one pause, or than reading the clock.
   const auto here = [&] { return there(word.load(std::memory_order_acquire)); };
   if (spinning) {
     for (int i = kTightPolls; i > 0; --i)
       if (here()) return {};
   }
-  Busy busy(crowded_);
+  Busy busy(patience_.crowded);
   if (!spinning) {
-    for (int i = kPollsBeforeYield; i > 0; --i, relax())
+    for (int i = patience_.polls; i > 0; --i, relax())
       if (here()) return {};
     if (busy.may()) sched_yield();
   }
@@ -157,7 +154,7 @@ Status Waiter::climb(Signal s, There there) {
       next_look = now + kLookEvery;
     }
     const bool may = busy.may();
-    spinning = may && now - start < spin_;
+    spinning = may && now - start < patience_.spin;
     if (spinning)
       relax();
     else if (may && yields++ < kYields)
@@ -182,7 +179,7 @@ Status Waiter::until_driven(Counter& c, std::uint64_t at_least, bool by_engine) 
   const auto start = Clock::now();
   auto next_look = start + kLookEvery;
   std::atomic_ref abort(*const_cast<std::uint32_t*>(abort_));
-  Busy busy(crowded_);
+  Busy busy(patience_.crowded);
   int yields = 0;
   for (;;) {
     const std::uint64_t seen = load(c);
@@ -198,7 +195,7 @@ Status Waiter::until_driven(Counter& c, std::uint64_t at_least, bool by_engine) 
       next_look = now + kLookEvery;
     }
     const bool may = busy.may();
-    if (may && now - start < (by_engine ? kFarther * spin_ : spin_)) {
+    if (may && now - start < (by_engine ? kFarther * patience_.spin : patience_.spin)) {
       relax();
     } else if (may && yields++ < kYields) {
       sched_yield();

@@ -90,13 +90,22 @@ struct Question {
 /// The question of the calling thread; returns the one before.
 Question ask_while_waiting(Question);
 
+/// How long waiters keep a core before they give it to others.
+struct Patience {
+  std::chrono::microseconds spin{0};  ///< before they yield; 0: they look `polls` times
+  /// Pauses. Ranks that share cores look a few times before they yield: a rank on another core answers within
+  /// a hand-off, and a context switch costs six of those. About 250 ns.
+  int polls = 10;
+  bool crowded = false;  ///< there are too few cores for callers and streams to spin at the same time
+  /// Where each rank can have one.
+  static constexpr Patience with_own_cores() { return {.spin = std::chrono::microseconds(50)}; }
+};
+
 /// How one operation waits. `look` is asked from time to time, and at once when the abort word is raised:
 /// a failure that it returns ends the wait. There is no wait without one.
 class Waiter {
  public:
-  /// crowded: there are too few cores for callers and streams to spin at the same time.
-  Waiter(const std::uint32_t* abort, std::chrono::microseconds spin, bool crowded = false)
-      : abort_(abort), spin_(spin), crowded_(crowded) {}
+  Waiter(const std::uint32_t* abort, const Patience& patience) : abort_(abort), patience_(patience) {}
   virtual ~Waiter() = default;
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
@@ -127,8 +136,7 @@ class Waiter {
   template <class There>
   Status climb(Signal, There there);
   const std::uint32_t* abort_;
-  std::chrono::microseconds spin_;
-  bool crowded_;
+  Patience patience_;
   ProgressEngine* engine_ = nullptr;
 };
 

@@ -96,7 +96,7 @@ class FailureDetector final : public MemberObserver {
 class OperationWaiter final : public Waiter {
  public:
   OperationWaiter(FailureDetector& detector, const CoreShare& cores)
-      : Waiter(detector.abort_word(), cores.spin(), cores.crowded()), detector_(detector) {}
+      : Waiter(detector.abort_word(), cores.patience()), detector_(detector) {}
   void begin(const Plan& plan, std::uint64_t seq) {
     in_flight_.plan = &plan;
     in_flight_.seq = seq;

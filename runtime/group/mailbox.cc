@@ -18,7 +18,7 @@ class Mailbox::MessageWaiter final : public Waiter {
  public:
   MessageWaiter(Mailbox& mailbox, Messages& engine, const std::vector<Message*>& messages,
                 std::chrono::milliseconds deadline)
-      : Waiter(mailbox.detector_.abort_word(), mailbox.cores_.spin(), mailbox.cores_.crowded()),
+      : Waiter(mailbox.detector_.abort_word(), mailbox.cores_.patience()),
         mailbox_(mailbox),
         engine_(engine),
         messages_(messages),

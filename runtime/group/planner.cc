@@ -9,6 +9,7 @@
 #include <exception>
 #include <utility>
 
+#include "runtime/calibration/choose.h"
 #include "runtime/context/machine.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
@@ -21,12 +22,19 @@ namespace {
 
 std::atomic<std::uint64_t> g_tables{0};
 
-/// Where the last-level cache is no longer worth writing to: 3/4 of it, if nobody has measured.
-std::size_t stream_bytes(const Rules& rules) {
+/// Touched by all ranks: from there on the outermost caches are not worth writing to. By those that the ranks
+/// of this host reach, if nobody has measured; ranks of other hosts touch other caches.
+std::size_t stream_bytes(const Context& context, const Calibration& record,
+                         const std::vector<int>& world_ranks) {
   constexpr std::size_t kUnknownCache = 32 << 20;
-  if (rules.stream_bytes > 0) return rules.stream_bytes;
+  if (const std::size_t measured = context.spec().rules.stream_bytes; measured > 0) return measured;
+  const JobMembers& all = context.members();
+  const auto here = static_cast<std::size_t>(std::count_if(
+      world_ranks.begin(), world_ranks.end(), [&](int r) { return all.peer(r).node == all.self().node; }));
   const std::size_t cache = machine().l3_bytes;
-  return (cache > 0 ? cache : kUnknownCache) / 4 * 3;
+  const std::size_t bytes = cached_bytes(record, context.cores().caches_of(world_ranks, record))
+                                .value_or((cache > 0 ? cache : kUnknownCache) / 4 * 3);
+  return here > 0 ? bytes * world_ranks.size() / here : bytes;
 }
 
 }  // namespace
@@ -59,7 +67,7 @@ std::unique_ptr<Selector> Planner::make_selector(const Context& context, const C
     record == context.calibration() ? put(context.cost_rows().of(record, size, slot))
                                     : put(rows_by_cost(record, size, slot));
   }
-  return std::make_unique<Selector>(rules, size, hosts, enough, stream_bytes(rules),
+  return std::make_unique<Selector>(rules, size, hosts, enough, stream_bytes(context, record, world_ranks),
                                     std::move(job_algorithm));
 }
 

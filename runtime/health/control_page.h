@@ -193,6 +193,7 @@ struct ControlPage {
   Shared<std::uint32_t> errors_used;  // grows; a reader that saw this value need not look again
   std::uint64_t self;                 // address of this page in its owner, to try to read it from there
   std::uint64_t cpus[kMaxCpus / 64];  // that this rank may run on when it joined; bits
+  std::int32_t cache;  // the outermost cache of the cores that it may use, from 1 on; 0: several, or unknown
   GpuRecord gpu;
   Calibration calibration;                // of its host, as the first rank there knew it; else all zero
   Shared<std::uint64_t> gpu_freed;        // grows with each export of device memory that has ended
@@ -207,7 +208,7 @@ struct ControlPage {
 };
 /// leaving: it takes nothing more from ranks of other hosts, and what it sent is still on its way.
 enum class ContextState : std::uint32_t { joining, active, closed, leaving };
-inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637035;  // "ouro-cp5"
+inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637036;  // "ouro-cp6"
 
 /// The writer's side of one record.
 void enter(GroupRecord&, std::uint64_t seq, Signature);

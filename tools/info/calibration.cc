@@ -3,12 +3,25 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "runtime/calibration/choose.h"
 #include "tools/info/machine.h"
 
 namespace ouro::info {
 namespace {
 
 std::string micros(std::uint32_t ns) { return ns == 0 ? "-" : fmt::format("{:.2f}", ns / 1e3); }
+
+/// How ranks wait that join now.
+std::string waiting(const rt::Calibration& c) {
+  const auto ns = [](std::uint32_t n) { return n == 0 ? "-" : fmt::format("{} ns", n); };
+  const Patience own = rt::patience_by(c, true), shared = rt::patience_by(c, false);
+  return fmt::format(
+      "wake         {} until a sleeper on another core answers, {} a pause\n"
+      "waits        spin {} us where each rank has a core, else look {} times\n",
+      ns(c.wake), ns(c.pause), own.spin.count(), shared.polls);
+}
 
 }  // namespace
 
@@ -19,6 +32,11 @@ std::string calibration_text(const rt::HostCalibration& h) {
   if (!h.record.known()) return text + "             none: what is built in serves\n";
   if (h.record.context_switch)
     text += fmt::format("switch       {} ns from thread to thread of one core\n", h.record.context_switch);
+  text += waiting(h.record);
+  if (const auto bytes = rt::cached_bytes(h.record, 1))
+    text +=
+        fmt::format("past caches  outputs of which {} and more are touched for each of {} outermost caches\n",
+                    human_bytes(*bytes), std::max(h.record.caches, 1u));
   for (std::uint32_t i = 0; i < h.record.pairs; ++i) {
     const rt::PairCosts& p = h.record.pair[i];
     text += fmt::format("same {:<8}{} ns a line from core to core\n", rt::name(p.distance), p.handoff);

@@ -40,8 +40,7 @@ std::unique_ptr<ouro::transport::Links> links_of(int rank);
 /// Waits as operations do. The look finds the failure that `failed` names, if any.
 class RankWaiter final : public ouro::Waiter {
  public:
-  explicit RankWaiter(const std::uint32_t* abort)
-      : Waiter(abort, std::chrono::microseconds(0)), abort_(abort) {}
+  explicit RankWaiter(const std::uint32_t* abort) : Waiter(abort, ouro::Patience{}), abort_(abort) {}
 
  protected:
   ouro::Status look(ouro::Clock::duration) override;

@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 class Watcher final : public Waiter {
  public:
-  Watcher(const std::uint32_t* abort, std::chrono::microseconds spin) : Waiter(abort, spin) {}
+  Watcher(const std::uint32_t* abort, std::chrono::microseconds spin) : Waiter(abort, {.spin = spin}) {}
   int looks = 0;
   Clock::duration limit = 3 * test::kHang;
   const std::uint32_t* aborted = nullptr;

@@ -48,5 +48,44 @@ TEST(Choose, WithoutFiguresWhatIsBuiltInStays) {
   EXPECT_EQ(copy_kinds_by(c), kDefaultCopyKinds);
 }
 
+TEST(ChoosePatience, WithOwnCoresFourWakesAreSpun) {
+  using std::chrono::microseconds;
+  Calibration c = invented_record();
+  EXPECT_EQ(patience_by(c, true).spin, microseconds(60));
+  c.wake = 3'000;  // to spin takes the core from nobody: never less than is built in
+  EXPECT_EQ(patience_by(c, true).spin, microseconds(50));
+  c.wake = 9'000'000;
+  EXPECT_EQ(patience_by(c, true).spin, microseconds(1000));
+  EXPECT_EQ(patience_by(c, false).spin, microseconds(0));
+}
+
+TEST(ChoosePatience, WhoSharesACoreLooksForFourHandoffsOrASwitch) {
+  Calibration c = invented_record();
+  EXPECT_EQ(patience_by(c, false).polls, 4 * 200 / 20);
+  c.context_switch = 500;
+  EXPECT_EQ(patience_by(c, false).polls, 500 / 20);
+  c.context_switch = 0;  // the system forbade to ask
+  EXPECT_EQ(patience_by(c, false).polls, 4 * 200 / 20);
+  c.pair[1].handoff = 20'000;
+  EXPECT_EQ(patience_by(c, false).polls, 100);
+  c.pair[1].handoff = 5;
+  EXPECT_EQ(patience_by(c, false).polls, 4);
+}
+
+TEST(ChoosePatience, WithoutFiguresWhatIsBuiltInStays) {
+  Calibration older = invented_record();
+  older.wake = older.pause = older.cache_kib = older.caches = 0;
+  for (const Calibration& c : {Calibration{}, older}) {
+    EXPECT_EQ(patience_by(c, true).spin, Patience::with_own_cores().spin);
+    EXPECT_EQ(patience_by(c, false).polls, Patience{}.polls);
+    EXPECT_FALSE(cached_bytes(c, 2));
+  }
+}
+
+TEST(ChooseCached, ThreeQuartersOfTheCachesThatAreReached) {
+  EXPECT_EQ(cached_bytes(invented_record(), 1), std::size_t{24} << 20);
+  EXPECT_EQ(cached_bytes(invented_record(), 8), std::size_t{192} << 20);
+}
+
 }  // namespace
 }  // namespace ouro::rt

@@ -7,7 +7,7 @@ namespace ouro::rt {
 /// Two cores of one cache and two of one node, with every figure, no two alike.
 inline Calibration invented_record() {
   Calibration c{};
-  c.pairs = 2, c.context_switch = 1200;
+  c.pairs = 2, c.context_switch = 1200, c.wake = 15'000, c.pause = 20, c.cache_kib = 32 << 10, c.caches = 2;
   for (std::uint32_t i = 0; i < c.pairs; ++i) {
     PairCosts& p = c.pair[i];
     p.distance = i == 0 ? Distance::cache : Distance::node;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/host/copy.h"
+#include "runtime/calibration/choose.h"
 #include "runtime/context/context.h"
 #include "runtime/group/group.h"
 #include "tests/runtime/calibration/invented.h"
@@ -122,6 +123,39 @@ TEST_F(Calibrated, AlgorithmsAreThoseThatTheRecordMakesCheapest) {
   native.native = 1;
   pin(native);
   EXPECT_EQ(run("pull where all buffers", false), "");
+}
+
+TEST_F(Calibrated, WaitsAndOutputsAreAsTheRecordSays) {
+  rt::Calibration c = rt::invented_record();
+  c.wake = 70'000, c.cache_kib = 1024;
+  pin(c);
+  const auto run = [](std::size_t caches) {
+    return test::run_processes(3, [=](Context& context) -> std::string {
+      const rt::CoreShare& cores = context.impl()->cores();
+      const Patience expected = rt::patience_by(context.impl()->calibration(), cores.enough_here());
+      OURO_RANK_CHECK(cores.patience().spin == expected.spin && cores.patience().polls == 40, "{} us, {}",
+                      cores.patience().spin.count(), cores.patience().polls);
+      auto group = context.world().split(0, context.rank());  // whose ranks reach what their pages say now
+      if (caches > 0) {
+        context.impl()->members().own_page().cache = static_cast<int>(1 + context.rank() % caches);
+        OURO_RANK_OK(barrier(context.world()));
+        group = context.world().split(0, context.rank());
+      }
+      OURO_RANK_OK(group);
+      rt::Operation op;
+      op.collective = Collective::all_reduce;
+      std::vector<float> in(1 << 18), out(1 << 18);
+      op.in = {in.data(), in.size(), DType::f32}, op.out = {out.data(), out.size(), DType::f32};
+      const auto text = group->impl()->explain(op);
+      OURO_RANK_OK(text);
+      const std::string says =
+          fmt::format("as {} bytes or more", std::max<std::size_t>(caches, 1) * (768 << 10));
+      OURO_RANK_CHECK(text->find(says) != text->npos, "{}", *text);
+      return "";
+    });
+  };
+  EXPECT_EQ(run(1), "");
+  EXPECT_EQ(run(3), "");
 }
 
 /// The rules choose it for huge pages only; a buffer on which it is forced is likely to have none.

@@ -29,6 +29,7 @@ class FakeProbe final : public Probe {
     return pulls ? answer(static_cast<std::uint32_t>(bytes / (huge ? 32 : 8))) : std::nullopt;
   }
   std::optional<std::uint32_t> context_switch() override { return answer(1100); }
+  std::optional<std::uint32_t> wake() override { return answer(13'000); }
 
   TimeOf clock() {
     return [this] { return now; };
@@ -95,6 +96,14 @@ TEST(Measure, TakesTheLeastOfSeveralTries) {
     EXPECT_EQ(costs.pull_huge[s], bytes / 32);
   }
   EXPECT_EQ(measure_context_switch(probe, probe.clock(), probe.now + 1s), 1100u);
+  EXPECT_EQ(measure_wake(probe, probe.clock(), probe.now + 1s), 13'000u);
+}
+
+TEST(Measure, APauseIsTheLeastOfSeveralTriesRoundedUp) {
+  Clock::time_point now{};
+  auto step = 4000ns;
+  const auto clock = [&] { return now += step -= 100ns; };
+  EXPECT_EQ(measure_pause(clock), 54u);  // 3400 ns in the last of them, by 64
 }
 
 TEST(Measure, EndsInTimeAndLeavesOutWhatWasTriedTooRarely) {
@@ -111,12 +120,14 @@ TEST(Measure, WithoutAnAnswerNothingIsKnown) {
   probe.silent_from = 0;
   EXPECT_EQ(measure(probe, probe.clock(), probe.now + 1s), PairCosts{});
   EXPECT_EQ(measure_context_switch(probe, probe.clock(), probe.now + 1s), 0u);
+  EXPECT_EQ(measure_wake(probe, probe.clock(), probe.now + 1s), 0u);
 }
 
 TEST(Measure, SystemsThatForbidPullsHaveCopies) {
   FakeProbe probe;
   probe.pulls = false;
-  Calibration c{.pairs = 1, .pair = {measure(probe, probe.clock(), probe.now + 1s)}, .context_switch = 0};
+  Calibration c{};
+  c.pairs = 1, c.pair[0] = measure(probe, probe.clock(), probe.now + 1s);
   EXPECT_TRUE(c.complete());
   EXPECT_EQ(c.pair[0].pull[3], 0u);
 }
@@ -137,18 +148,22 @@ TEST(PairProbe, AnswersUntilItsEnd) {
            const auto end = Clock::now() + 2s;
            const auto probe = make_pair_probe(cores[0].cpus[0], cores[1].cpus[0], end);
            ASSERT_TRUE(probe.ok()) << probe.status().message();
-           int answers = 0;
+           int answers = 0, others = 0;
            while (answers < 5 && Clock::now() < end) {
              const auto handoff = (*probe)->handoff();
              const auto copy = (*probe)->copy(kernels::CopyKind::rep, 4096);
              const auto together = (*probe)->context_switch();
-             if (!handoff || !copy || !together) continue;
+             const auto wake = (*probe)->wake();
+             others += handoff && copy && together;
+             if (!handoff || !copy || !together || !wake) continue;
              EXPECT_GT(*handoff, 0u);
              EXPECT_GT(copy->write, 0u);
              EXPECT_GT(copy->read, 0u);
              EXPECT_GT(*together, 0u);
+             EXPECT_GT(*wake, *handoff);
              ++answers;
            }
+           EXPECT_TRUE(answers > 0 || others < 50) << "a sleeper was never woken";
          })
       .join();
 }

@@ -26,7 +26,7 @@ TEST(Record, ComesBackFromItsText) {
 
 TEST(Record, WhatIsNotKnownIsLeftOut) {
   Calibration c = invented_record();
-  c.pairs = 1, c.pair[1] = {}, c.context_switch = 0;
+  c.pairs = 1, c.pair[1] = {}, c.context_switch = 0, c.wake = 0, c.cache_kib = 0;
   c.pair[0].copies[2][1] = {}, c.pair[0].pull[3] = 0;
   EXPECT_FALSE(c.complete());
   const auto back = parse_calibration(to_json(c, ""));
@@ -50,8 +50,11 @@ TEST(Record, DigestIsOfTheFigures) {
   other = c, other.native = 1;
   EXPECT_NE(other.digest(), c.digest());
   EXPECT_EQ(*parse_calibration(to_json(other, "")), other);
-  other = c, other.context_switch += 1;
-  EXPECT_NE(other.digest(), c.digest());
+  for (const auto figure : {&Calibration::context_switch, &Calibration::wake, &Calibration::pause,
+                            &Calibration::cache_kib, &Calibration::caches}) {
+    other = c, other.*figure += 1;
+    EXPECT_NE(other.digest(), c.digest());
+  }
 }
 
 TEST(Record, AbsurdFiguresBecomeUnknown) {
@@ -59,14 +62,14 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   c.pair[0].copies[3][0].write = 1;    // a MiB in a nanosecond
   c.pair[0].pull[0] = 4'000'000'000u;  // 4 KiB in four seconds
   c.pair[1].handoff = 1'000'000;       // a line in a millisecond
-  c.context_switch = 3;
+  c.context_switch = 3, c.wake = 20'000'000, c.pause = 5'000, c.cache_kib = 3, c.caches = 5'000;
   const Calibration sane = without_absurd(c);
   EXPECT_EQ(sane.pairs, 1u);
   EXPECT_FALSE(sane.pair[0].copies[3][0].known());
   EXPECT_TRUE(sane.pair[0].copies[3][1].known());
   EXPECT_EQ(sane.pair[0].pull[0], 0u);
   EXPECT_EQ(sane.pair[0].pull[1], c.pair[0].pull[1]);
-  EXPECT_EQ(sane.context_switch, 0u);
+  EXPECT_EQ(sane.context_switch + sane.wake + sane.pause + sane.cache_kib + sane.caches, 0u);
   c.pairs = 4'000'000'000u;  // of a page that somebody has overwritten
   EXPECT_LE(without_absurd(c).pairs, static_cast<std::uint32_t>(kDistances));
 }

@@ -3,6 +3,7 @@
 #include "runtime/core/wait.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <ctime>
@@ -28,7 +29,9 @@ class TestWaiter final : public Waiter {
  public:
   TestWaiter(const std::uint32_t* abort, std::chrono::microseconds spin, int looks_allowed,
              bool crowded = false)
-      : Waiter(abort, spin, crowded), looks_left_(looks_allowed) {}
+      : TestWaiter(abort, {.spin = spin, .crowded = crowded}, looks_allowed) {}
+  TestWaiter(const std::uint32_t* abort, const Patience& patience, int looks_allowed)
+      : Waiter(abort, patience), looks_left_(looks_allowed) {}
   int looks() const { return looks_; }
 
  protected:
@@ -118,6 +121,32 @@ TEST(TimedWait, AStreamsThreadSpinsOnACoreThatACallerLeaves) {
                                 return cost_of_wait(true, true);
                               }()});
   EXPECT_LT(cost_of_wait(true, true), spun / 2);
+}
+
+/// Who shares a core looks as often as it is told before it gives the core away.
+TEST(WaitPatience, LooksAsOftenAsItIsTold) {
+  const auto gave_away = [](int polls) {
+    const std::uint32_t abort = 0;
+    const auto c = std::make_unique<Counter>();
+    long away = -1;
+    std::thread waits([&] {
+      const auto count = [] {
+        rusage used{};
+        ::getrusage(RUSAGE_THREAD, &used);
+        return used.ru_nvcsw;
+      };
+      TestWaiter waiter(&abort, {.polls = polls}, 1000);
+      const long before = count();
+      EXPECT_TRUE(waiter.until(*c, 1).ok());
+      away = count() - before;
+    });
+    std::this_thread::sleep_for(20ms);
+    publish(*c, 1);
+    waits.join();
+    return away;
+  };
+  EXPECT_GT(gave_away(10), 0);  // it slept at last
+  EXPECT_EQ(gave_away(2'000'000'000), 0);
 }
 
 TEST_P(WaitLadder, AFailureOfLookEndsIt) {

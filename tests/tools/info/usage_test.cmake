@@ -20,9 +20,10 @@ set(ENV{OURO_CALIBRATION} /nowhere/record)
 expect(1 "OURO_CALIBRATION: /nowhere/record: cannot be read" --calibration)
 set(record ${CMAKE_CURRENT_BINARY_DIR}/calibration.json)
 file(WRITE ${record} [[{"ouro_calibration": 1, "key": "invented", "pairs": [{"distance": "node", "handoff_ns": 77,
-  "copies": [{"bytes": 65536, "stream": [3000, 4500], "pull": 6000}]}], "context_switch_ns": 1500}]])
+  "copies": [{"bytes": 65536, "stream": [3000, 4500], "pull": 6000}]}], "context_switch_ns": 1500, "wake_ns": 30000, "pause_ns": 11,
+  "cache_kib": 4096}]])
 set(ENV{OURO_CALIBRATION} ${record})
-expect(0 "pinned: [^\n]*calibration.json.*of +invented.*1500 ns.*same node +77 ns.*64 KiB[^\n]*3.00 . 4.50[^\n]*6.00" --calibration)
+expect(0 "pinned: [^\n]*calibration.json.*of +invented.*1500 ns.*30000 ns.*11 ns a pause.*spin 120 us.*look 28 times.*past caches[^\n]*3 MiB.*same node +77 ns.*64 KiB[^\n]*3.00 . 4.50[^\n]*6.00" --calibration)
 expect(0 "\"handoff_ns\": 77.*\"context_switch_ns\": 1500" --calibration --json)
 file(REMOVE ${record})
 unset(ENV{OURO_CALIBRATION})
