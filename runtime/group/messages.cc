@@ -82,8 +82,18 @@ void Messages::offer(const Envelope& e) {
   if (wanted == wanted_.end()) return;
   Message& receiver = **wanted;
   wanted_.erase(wanted);
+  recall(receiver);
   claim(receiver);
   bump(doorbell());
+}
+
+/// Nothing is written any more to the memory of a receive that is in the queue no longer.
+void Messages::recall(const Message& m) {
+  for (std::size_t source = 0; source < in_.size(); ++source) {
+    if (in_[source].expected != &m) continue;
+    links_->recall_inbound(static_cast<int>(source));
+    in_[source].expected = nullptr;
+  }
 }
 
 /// Matches a new receive against what has arrived, in order of arrival, or was set aside for it; else queues
@@ -288,11 +298,7 @@ bool Messages::withdraw(Message& m) {
     return false;
   }
   wanted_.remove(&m);
-  for (std::size_t source = 0; source < in_.size(); ++source)
-    if (in_[source].expected == &m) {
-      links_->recall_inbound(static_cast<int>(source));
-      in_[source].expected = nullptr;
-    }
+  recall(m);
   for (Arrival& a : arrivals_) {
     if (a.claimed != &m) continue;
     a.claimed = nullptr;

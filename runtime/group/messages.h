@@ -116,6 +116,7 @@ class Messages {
   void give_back(Outbound&);
   void expect(int source);
   void post_receive(Inbound&, int source, const PostedReceive&);
+  void recall(const Message&);
   void deliver(Arrival&, Message&);
   void claim(Message&);
   void take(Arrival&, Message&);
