@@ -7,7 +7,7 @@
         print(job.world.all_reduce(x)[0])
 
 The compiled part is loaded when something of it is first used, so that `import ouro` and `import ouro.torch` need no more
-than Python.
+than Python. So is `ouro.train`, and `ouro.torch`, which imports PyTorch. `ouro.nccl` acts when it is imported, and only then.
 """
 import importlib
 
@@ -29,6 +29,15 @@ __path__ += _where.compiled()
 
 
 def __getattr__(name):
+    if name == "train":
+        return importlib.import_module("ouro.train")
+    if name == "torch":
+        try:
+            return importlib.import_module("ouro.torch")
+        except ImportError as error:
+            raise AttributeError(f"ouro.torch could not be imported: {error}") from error
+    if name == "nccl":
+        raise AttributeError("ouro.nccl has not been imported: `import ouro.nccl`, before PyTorch, CuPy or JAX")
     if name not in _COMPILED:
         raise AttributeError(f"module 'ouro' has no attribute {name!r}")
     value = getattr(importlib.import_module("ouro._ouro"), name)
@@ -37,4 +46,5 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted({*globals(), *__all__})
+    # Not "torch": who completes names asks for each, and PyTorch is slow to import, and before ouro.nccl too early.
+    return sorted({*globals(), *__all__, "train"})

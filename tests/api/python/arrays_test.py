@@ -8,6 +8,8 @@ from needs import raises
 
 import ouro
 
+assert "train" in dir(ouro) and "GossipTrainer" in dir(ouro.train)  # nobody has imported it
+raises(AttributeError, ["import ouro.nccl"], lambda: ouro.nccl)
 job = ouro.init()
 world = job.world
 x = np.ones((4, 6), np.float32)
