@@ -63,9 +63,14 @@ std::optional<DType> dtype_of_format(std::string_view format, Py_ssize_t bytes) 
   throw nb::python_error();
 }
 
-std::string python_type(nb::handle object) {
-  return nb::cast<std::string>(
-      nb::str(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))).attr("__name__")));
+/// Raises a `type` that has the words with which the array's library does not lend its memory.
+[[noreturn]] void not_lent(nb::python_error& said, PyObject* type, const char* name) {
+  if (!said.matches(PyExc_Exception) || said.matches(PyExc_MemoryError)) {
+    said.restore();
+    nb::raise_python_error();
+  }
+  const auto words = nb::cast<std::string>(nb::str(said.value()));
+  nb::raise_from(said, type, "%s: its library does not lend its memory: %s", name, words.c_str());
 }
 
 /// Element types of the ml_dtypes package by name, which neither protocol carries: NumPy refuses both for
@@ -89,18 +94,17 @@ Array::Array(nb::handle object, const char* name, bool write) {
     take_dlpack(object, name, write);
     return;
   }
-  refuse(PyExc_TypeError,
-         std::string(name) + ": an array was expected, of NumPy or any other library that speaks DLPack or " +
-             "the buffer protocol; it is " + python_type(object));
+  wrong_type(name, "an array of NumPy or of any other library that speaks DLPack or the buffer protocol",
+             object);
 }
 
 bool Array::take_buffer(nb::handle object, const char* name, bool write) {
   if (!PyObject_CheckBuffer(object.ptr())) return false;
   std::unique_ptr<Py_buffer> raw(new Py_buffer);
   if (PyObject_GetBuffer(object.ptr(), raw.get(), PyBUF_FORMAT | PyBUF_STRIDES) != 0) {
+    nb::python_error said;  // takes what was raised, before Python is called again
     const auto extended = extended_dtype(object);
-    if (!extended) throw nb::python_error();
-    PyErr_Clear();
+    if (!extended) not_lent(said, nb::hasattr(object, "dtype") ? PyExc_TypeError : PyExc_ValueError, name);
     *this = Array(object.attr("view")(size_of(*extended) == 2 ? "u2" : "u1"), name, write);
     view_.dtype = *extended;
     return true;
@@ -131,12 +135,18 @@ void Array::take_dlpack(nb::handle object, const char* name, bool write) {
   if (gpu) options["stream"] = 1;
   options["max_version"] = nb::make_tuple(1, 1);
   nb::object capsule;
+  const auto lend = [&] { capsule = nb::borrow(object.attr("__dlpack__"))(**options); };
   try {
-    capsule = nb::borrow(object.attr("__dlpack__"))(**options);
+    try {
+      lend();
+    } catch (nb::python_error& e) {
+      if (!e.matches(PyExc_TypeError)) throw;  // a library from before DLPack 1.0 does not know max_version
+      PyObject_DelItemString(options.ptr(), "max_version");
+      lend();
+    }
   } catch (nb::python_error& e) {
-    if (!e.matches(PyExc_TypeError)) throw;  // a library from before DLPack 1.0 does not know max_version
-    PyObject_DelItemString(options.ptr(), "max_version");
-    capsule = nb::borrow(object.attr("__dlpack__"))(**options);
+    if (!e.matches(PyExc_BufferError)) throw;
+    not_lent(e, PyExc_ValueError, name);
   }
   const Access access = write ? Access::write : Access::read;
   Result<Imported> imported = invalid("no tensor");

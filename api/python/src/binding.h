@@ -36,8 +36,20 @@ auto without_gil(Call&& call) {
   return std::forward<Call>(call)();
 }
 
+/// TypeError: what `argument` should be, and the type that it has.
+[[noreturn]] void wrong_type(const std::string& argument, const char* expected, nb::handle found);
+/// `value` as a T. Errors: as wrong_type.
+template <class T>
+T typed(const std::string& argument, const char* expected, nb::handle value) {
+  T out{};
+  if (!nb::try_cast(value, out)) wrong_type(argument, expected, value);
+  return out;
+}
+
 /// Milliseconds of a number of seconds; nothing: `otherwise`. Errors: ValueError (negative, not a number).
-Milliseconds milliseconds(std::optional<double> seconds, Milliseconds otherwise);
+Milliseconds milliseconds(const char* argument, std::optional<double> seconds, Milliseconds otherwise);
+/// The same of a deadline. Errors: ValueError, 0 included, which is C++'s word for another one's deadline.
+Milliseconds deadline_of(const char* argument, std::optional<double> seconds, Milliseconds otherwise);
 
 /// Memory of a Python object: through DLPack or the buffer protocol, held until this goes, which needs the
 /// GIL.
@@ -45,8 +57,8 @@ class Array {
  public:
   Array() = default;
   /// `name` is the argument's, for messages. `write`: refuses what is for reading only. Errors: TypeError
-  /// (neither of the protocols, an element type that ouro has not), ValueError (with gaps, for reading only),
-  /// BufferError (of the object).
+  /// (neither of the protocols, an element type that ouro has not), ValueError (with gaps, for reading only,
+  /// or its library does not lend its memory).
   Array(nb::handle object, const char* name, bool write);
   Array(Array&&) noexcept = default;
   Array& operator=(Array&&) noexcept = default;

@@ -174,7 +174,7 @@ std::vector<std::string> names_of(std::span<const Param> params) {
 
 train::OptimizerFactory factory_of(nb::object made, std::shared_ptr<Raised> raised, bool rules_only) {
   if (nb::isinstance<Rule>(made)) return [rule = nb::cast<Rule>(made)](auto) { return rule.make(); };
-  if (!PyCallable_Check(made.ptr())) throw nb::type_error("optimizer: a Rule or a callable is expected");
+  if (!PyCallable_Check(made.ptr())) wrong_type("optimizer", "a Rule, or a callable that returns one,", made);
   return [f = hold(std::move(made)), raised,
           rules_only](std::span<const Param> params) -> Result<std::unique_ptr<Optimizer>> {
     std::optional<Rule> rule;
@@ -186,8 +186,10 @@ train::OptimizerFactory factory_of(nb::object made, std::shared_ptr<Raised> rais
         rule = nb::cast<Rule>(given);
         return;
       }
-      if (rules_only) throw nb::type_error("optimizer: a Rule is expected, which steps parts of parameters");
-      groups = nb::cast<BucketOptimizer::Groups>(given.attr("groups"));
+      if (rules_only || !nb::hasattr(given, "groups"))
+        wrong_type("optimizer", "a Rule from the callable", given);
+      groups = typed<BucketOptimizer::Groups>("optimizer: groups", "a list of (names, Rule)",
+                                              given.attr("groups"));
       object = hold(std::move(given));
     });
     if (!s.ok()) return s;
@@ -199,10 +201,17 @@ train::ScheduleFactory schedules_of(nb::object made, std::shared_ptr<Raised> rai
   using train::Schedule;
   if (made.is_none()) return {};
   if (nb::isinstance<Schedule>(made)) return [s = nb::cast<Schedule>(made)](auto) { return s; };
-  if (!PyCallable_Check(made.ptr())) throw nb::type_error("schedule: a Schedule or a callable is expected");
+  if (!PyCallable_Check(made.ptr()))
+    wrong_type("schedule", "a Schedule, or a callable that returns one,", made);
   return [f = hold(std::move(made)), raised](std::span<const Param> params) -> Result<Schedule> {
     std::optional<Schedule> schedule;
-    Status s = raised->in_python([&] { schedule = nb::cast<Schedule>((*f)(names_of(params))); });
+    Status s = raised->in_python([&] {
+      const nb::object given = (*f)(names_of(params));
+      if (!nb::isinstance<Schedule>(given))
+        wrong_type("schedule", "a Schedule from the callable, such as Schedule(rate) of a rate(update)",
+                   given);
+      schedule = nb::cast<Schedule>(given);
+    });
     if (!s.ok()) return s;
     return *schedule;
   };

@@ -69,9 +69,9 @@ Context init(std::optional<int> rank, std::optional<int> world_size, std::option
   o.port = port;
   o.rendezvous = std::move(rendezvous);
   o.host_id = std::move(host_id);
-  o.join_deadline = milliseconds(join_deadline, o.join_deadline);
-  o.deadline = milliseconds(deadline, o.deadline);
-  o.late_after = milliseconds(late_after, o.late_after);
+  o.join_deadline = deadline_of("join_deadline", join_deadline, o.join_deadline);
+  o.deadline = deadline_of("deadline", deadline, o.deadline);
+  o.late_after = milliseconds("late_after", late_after, o.late_after);
   o.numerics = numerics(std::move(numerics_name));
   o.gpu = gpu;
   o.one_gpu_each = one_gpu_each;
@@ -80,7 +80,7 @@ Context init(std::optional<int> rank, std::optional<int> world_size, std::option
 }
 
 GroupOptions group_options(std::optional<double> deadline, std::optional<std::string> numerics_name) {
-  return {milliseconds(deadline, 0ms), numerics(std::move(numerics_name))};
+  return {deadline_of("deadline", deadline, 0ms), numerics(std::move(numerics_name))};
 }
 
 /// Node-shared memory as an array that speaks DLPack and the buffer protocol.
@@ -177,7 +177,7 @@ void bind_contexts(nb::module_& m) {
       "threads",
       [](int n, std::optional<double> deadline) {
         InitOptions o;
-        o.deadline = milliseconds(deadline, o.deadline);
+        o.deadline = deadline_of("deadline", deadline, o.deadline);
         auto made = value_of(without_gil([&] { return Context::threads(n, o); }));
         nb::list out;
         for (Context& c : made) out.append(nb::cast(std::move(c)));

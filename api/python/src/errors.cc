@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <typeinfo>
 
 #include "api/python/src/binding.h"
 
@@ -35,10 +36,23 @@ nb::object exception(const Status& s) {
 
 }  // namespace
 
-Milliseconds milliseconds(std::optional<double> seconds, Milliseconds otherwise) {
+void wrong_type(const std::string& argument, const char* expected, nb::handle found) {
+  const nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(found.ptr())));
+  const auto name = nb::cast<std::string>(nb::str(type.attr("__name__")));
+  throw nb::type_error((argument + ": " + expected + " is expected; it is " + name).c_str());
+}
+
+Milliseconds milliseconds(const char* argument, std::optional<double> seconds, Milliseconds otherwise) {
   if (!seconds) return otherwise;
-  if (!(*seconds >= 0)) throw nb::value_error("a time in seconds is expected, 0 or more");
+  if (!(*seconds >= 0))
+    throw nb::value_error((std::string(argument) + ": seconds are expected, 0 or more").c_str());
   return Milliseconds(static_cast<std::int64_t>(std::min(std::ceil(*seconds * 1000), 4e15)));
+}
+
+Milliseconds deadline_of(const char* argument, std::optional<double> seconds, Milliseconds otherwise) {
+  if (seconds && !(*seconds > 0))
+    throw nb::value_error((std::string(argument) + ": seconds are expected, more than 0").c_str());
+  return milliseconds(argument, seconds, otherwise);
 }
 
 ReduceOp reduction(nb::handle op) {
@@ -74,8 +88,14 @@ void bind_errors(nb::module_&) {
     try {
       std::rethrow_exception(p);
     } catch (const Failed& f) {
-      const nb::object e = exception(f.status);
-      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(e.ptr())), e.ptr());
+      try {
+        const nb::object e = exception(f.status);
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(e.ptr())), e.ptr());
+      } catch (nb::python_error& raised) {
+        raised.restore();  // the handler of a signal that has come meanwhile runs in exception(): Ctrl-C
+      }
+    } catch (const std::bad_cast&) {
+      PyErr_SetString(PyExc_TypeError, "an argument, or an item of one, has a type that is not expected");
     }
   });
 }

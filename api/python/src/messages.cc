@@ -2,6 +2,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+
 #include "api/python/src/submit.h"
 
 namespace ouro::python {
@@ -9,6 +11,11 @@ namespace {
 
 using namespace nb::literals;
 using namespace std::chrono_literals;
+
+/// C++'s 0 is the group's deadline; who does not want to wait waits for the shortest time there is.
+Milliseconds timeout_of(std::optional<double> seconds) {
+  return seconds ? std::max<Milliseconds>(milliseconds("timeout", seconds, 0ms), 1ms) : 0ms;
+}
 
 int source_of(std::optional<int> src) { return src.value_or(kAnySource); }
 
@@ -35,7 +42,7 @@ nb::object recv_from(Group& g, nb::handle out, std::optional<int> src, int tag, 
   Arrays arrays;
   arrays.emplace_back(out, "out", true);
   const View b = arrays[0].view();
-  const RecvOptions options{.deadline = milliseconds(timeout, 0ms), .exact = exact};
+  const RecvOptions options{.deadline = timeout_of(timeout), .exact = exact};
   const int from = source_of(src);
   if (stream) {
     if (timeout) throw nb::value_error("recv: on a stream the group's deadline governs; pass no timeout");
@@ -76,13 +83,14 @@ void bind_messages(nb::module_& m, nb::class_<Group>& group) {
            "Receives one message of at most the bytes of `out`, from src (None: any rank). Returns Received; "
            "with a stream a\n"
            "Work. timeout: seconds for this call; one that passes before a message has begun leaves the "
-           "group usable.\n"
-           "exact: a message of another length is a MismatchError. Inside a batch the result says nothing.")
+           "group usable; 0\n"
+           "takes what is there. exact: a message of another length is a MismatchError. Inside a batch the "
+           "result says nothing.")
       .def(
           "recv_matched",
           [](Group& g, const Matched& message, nb::handle out, std::optional<double> timeout) {
             const Array array(out, "out", true);
-            const Milliseconds deadline = milliseconds(timeout, 0ms);
+            const Milliseconds deadline = timeout_of(timeout);
             return receive([&] { return recv(g, message, array.view(), deadline); });
           },
           "message"_a, "out"_a, nb::kw_only(), "timeout"_a = none, "Receives a message that was matched.")

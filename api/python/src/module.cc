@@ -23,8 +23,10 @@ NB_MODULE(_ouro, m) {
   m.def(
       "premul",
       [](nb::handle factor) {
-        if (nb::isinstance<nb::int_>(factor)) return ouro::ReduceOp::premul(nb::cast<std::int64_t>(factor));
-        return ouro::ReduceOp::premul(nb::cast<double>(factor));
+        if (nb::isinstance<nb::int_>(factor))
+          return ouro::ReduceOp::premul(
+              py::typed<std::int64_t>("factor", "an integer of 64 bits or a float", factor));
+        return ouro::ReduceOp::premul(py::typed<double>("factor", "a number", factor));
       },
       "factor"_a,
       "A reduction that multiplies this rank's input by `factor`, then sums. Ranks may have different "

@@ -13,7 +13,7 @@ PyWork::~PyWork() {
   if (!arrays_.empty() && !work_.test()) keep_until_done(work_, std::move(arrays_));
 }
 void PyWork::wait(std::optional<double> timeout) {
-  const Status s = wait_for(work_, milliseconds(timeout, Milliseconds(-1)));
+  const Status s = wait_for(work_, milliseconds("timeout", timeout, Milliseconds(-1)));
   if (work_.test()) arrays_.clear();
   let_go();
   check(s);
@@ -37,7 +37,7 @@ PyStream make_stream(const std::string& priority, std::optional<int> gpu, const 
 /// come.
 template <class Wait>
 void wait_in_pieces(Wait wait, std::optional<double> timeout) {
-  const auto end = std::chrono::steady_clock::now() + milliseconds(timeout, 100h * 24 * 365);
+  const auto end = std::chrono::steady_clock::now() + milliseconds("timeout", timeout, 100h * 24 * 365);
   for (;;) {
     const auto left = std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now());
     const Status s = without_gil([&] { return wait(std::clamp(left, 0ms, 100ms)); });

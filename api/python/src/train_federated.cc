@@ -51,7 +51,9 @@ train::AggregateOptions options_of(const std::string& strategy, int streams, std
   if (!filter.is_none())
     o.filter = [f = hold(std::move(filter)), raised = std::move(raised)](const train::Param& p) {
       bool takes_part = false;
-      (void)raised->in_python([&] { takes_part = nb::cast<bool>((*f)(p.name)); }).ok();
+      (void)raised
+          ->in_python([&] { takes_part = typed<bool>("filter", "a bool from the callable", (*f)(p.name)); })
+          .ok();
       return takes_part;
     };
   return o;
@@ -163,8 +165,8 @@ void bind_layouts(nb::module_& m) {
   m.def(
       "create_groups",
       [](Context& job, const ParallelLayout& layout, std::optional<double> deadline) {
-        return value_of(
-            train::create_groups(job, layout, {.deadline = milliseconds(deadline, Milliseconds(0))}));
+        return value_of(train::create_groups(
+            job, layout, {.deadline = deadline_of("deadline", deadline, Milliseconds(0))}));
       },
       "job"_a, "layout"_a, nb::kw_only(), "deadline"_a = nb::none(), nb::keep_alive<0, 1>(),
       "Does not communicate. deadline: seconds; an hour where nothing says another.");

@@ -100,8 +100,10 @@ void make(PyGossip* self, Group& group, const nb::sequence& params, const nb::se
   held->params = params_of(params);
   std::vector<train::Buffer> others;
   for (const nb::handle item : buffers) {
+    if (!nb::isinstance<nb::tuple>(item) || nb::len(item) < 2)
+      wrong_type("buffers: each", "a tuple of name and values", item);
     const auto entry = nb::cast<nb::tuple>(item);
-    const auto name = nb::cast<std::string>(entry[0]);
+    const auto name = typed<std::string>("buffers: name", "a str", entry[0]);
     held->buffers.emplace_back(entry[1], name.c_str(), true);
     others.push_back({name, held->buffers.back().view()});
   }
@@ -189,18 +191,21 @@ std::optional<train::GradScaler> scaler_of(nb::handle wanted) {
   if (wanted.is_none()) return std::nullopt;
   using train::ScalerScope;
   train::GradScaler s;
+  if (!nb::isinstance<nb::dict>(wanted))
+    wrong_type("scaler", "a dict of scale, growth, backoff, interval, scope", wanted);
   for (const auto& [key, value] : nb::cast<nb::dict>(wanted)) {
-    const auto name = nb::cast<std::string>(key);
+    const auto name = typed<std::string>("scaler: each key", "a str", key);
+    const std::string argument = "scaler: " + name;
     if (name == "scale")
-      s.scale = nb::cast<double>(value);
+      s.scale = typed<double>(argument, "a number", value);
     else if (name == "growth")
-      s.growth = nb::cast<double>(value);
+      s.growth = typed<double>(argument, "a number", value);
     else if (name == "backoff")
-      s.backoff = nb::cast<double>(value);
+      s.backoff = typed<double>(argument, "a number", value);
     else if (name == "interval")
-      s.interval = nb::cast<std::int64_t>(value);
+      s.interval = typed<std::int64_t>(argument, "an integer", value);
     else if (name == "scope")
-      s.scope = one_of<ScalerScope>("scope", nb::cast<std::string>(value),
+      s.scope = one_of<ScalerScope>("scope", typed<std::string>(argument, "a str", value),
                                     {{"all", ScalerScope::all}, {"local", ScalerScope::local}});
     else
       throw nb::value_error(

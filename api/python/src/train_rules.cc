@@ -137,7 +137,7 @@ void bind_schedules(nb::module_& m) {
             const Held f = hold(std::move(rate));
             new (self) Schedule([f](std::int64_t update) {
               nb::gil_scoped_acquire held;
-              return nb::cast<double>((*f)(update));
+              return typed<double>("rate(update)", "a number", (*f)(update));
             });
           },
           "rate"_a, "rate(update) -> float; it must not raise.")
@@ -192,11 +192,12 @@ void Raised::check_status(const Status& s) {
 Params params_of(const nb::sequence& sequence) {
   Params params;
   for (const nb::handle item : sequence) {
+    constexpr auto kEntry = "a tuple of name, values, gradient, and if wanted shape and order";
+    if (!nb::isinstance<nb::tuple>(item)) wrong_type("params: each", kEntry, item);
     const auto entry = nb::cast<nb::tuple>(item);
-    if (entry.size() < 3)
-      throw nb::value_error("params: tuples of name, values, gradient, and if wanted shape and order");
+    if (entry.size() < 3) throw nb::value_error((std::string("params: each is ") + kEntry).c_str());
     train::Param p;
-    p.name = nb::cast<std::string>(entry[0]);
+    p.name = typed<std::string>("params: name", "a str", entry[0]);
     params.arrays.emplace_back(entry[1], p.name.c_str(), true);
     p.value = params.arrays.back().view();
     if (const nb::handle grad = entry[2]; nb::isinstance<nb::bool_>(grad)) {
@@ -210,8 +211,10 @@ Params params_of(const nb::sequence& sequence) {
       params.arrays.emplace_back(grad, (p.name + ": gradient").c_str(), false);
       p.grad = params.arrays.back().view();
     }
-    if (entry.size() > 3) p.shape = nb::cast<std::vector<std::int64_t>>(entry[3]);
-    if (entry.size() > 4 && nb::cast<bool>(entry[4])) p.order = train::Order::channels_last;
+    if (entry.size() > 3)
+      p.shape = typed<std::vector<std::int64_t>>(p.name + ": shape", "a list of integers", entry[3]);
+    if (entry.size() > 4 && typed<bool>(p.name + ": channels last", "a bool", entry[4]))
+      p.order = train::Order::channels_last;
     params.list.push_back(std::move(p));
   }
   return params;

@@ -47,6 +47,22 @@ def ctrl_c():
     assert error.reason == "revoked", error.reason
 
 
+def ctrl_c_and_failure():
+    """A signal that comes between the last look for signals and a failure: its KeyboardInterrupt is raised, and nothing else."""
+    def handler(*_):
+        raise KeyboardInterrupt
+
+    world = ouro.threads(2)[0].world
+    signal.signal(signal.SIGALRM, handler)
+    for _ in range(3):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            world.recv(np.zeros(1), 1, timeout=0.07)  # it looks ten times a second
+        except KeyboardInterrupt:
+            continue
+        raise AssertionError("not interrupted")
+
+
 def handler_goes_on():
     """A handler that raises nothing leaves the wait alone, and runs during it."""
     job = ouro.init()
@@ -188,7 +204,8 @@ def late():
     t.join(HANG)
 
 
-PROGRAMS = {ctrl_c: 2, handler_goes_on: 2, ctrl_c_elsewhere: 1, fork: 2, no_close: 2, exception: 2, dead: 3, late: 2}
+PROGRAMS = {ctrl_c: 2, ctrl_c_and_failure: 1, handler_goes_on: 2, ctrl_c_elsewhere: 1, fork: 2, no_close: 2, exception: 2, dead: 3,
+            late: 2}
 
 
 def main():

@@ -32,6 +32,10 @@ assert world.probe(left, tag=7) is None and world.match() is None
 error = raises(ouro.DeadlineError, ["0.02 s"], lambda: world.recv(x, left, tag=7, timeout=0.02))
 assert error.reason == "deadline" and not world.failed
 
+# A time-out of 0 takes what is there, and does not wait for what is not.
+raises(ouro.DeadlineError, ["0.001 s"], lambda: world.recv(x, left, tag=7, timeout=0))
+assert not world.failed
+
 # Matched messages; too long and inexact ones.
 world.send(np.arange(4.0), right, tag=1)
 while (message := world.match(left, tag=1)) is None:

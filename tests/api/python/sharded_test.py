@@ -76,7 +76,7 @@ class Stepper:
     groups = []
 
 
-raises(TypeError, ["a Rule is expected"], lambda: train.ShardedTrainer([("x", x, x.copy())], lambda names: Stepper(), shards=world))
+raises(TypeError, ["optimizer:", "a Rule"], lambda: train.ShardedTrainer([("x", x, x.copy())], lambda names: Stepper(), shards=world))
 
 # A window: others read, write and add while its owner does nothing.
 shown = train.Window(world, np.arange(4.0) + 10 * rank)
