@@ -17,11 +17,16 @@ namespace ouro::test {
 Watchdog::Watchdog(std::chrono::seconds limit)
     : thread_([this, limit] {
         std::unique_lock lock(mutex_);
+        watching_ = true;
+        cv_.notify_all();
         if (cv_.wait_for(lock, limit, [&] { return done_; })) return;
         std::fprintf(stderr, "watchdog: the test did not end within %lld s\n",
                      static_cast<long long>(limit.count()));
         _exit(3);  // the children have asked to die with this process
-      }) {}
+      }) {
+  std::unique_lock lock(mutex_);
+  cv_.wait(lock, [&] { return watching_; });
+}
 
 Watchdog::~Watchdog() {
   {

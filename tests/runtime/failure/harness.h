@@ -26,13 +26,15 @@ inline constexpr auto kHardBound = 1000ms;  // no survivor may learn of a death,
 /// Ends the program, with a line that says so, if a test lasts too long: a hang is a failure, not a wait.
 class Watchdog {
  public:
+  /// Returns when its thread waits: a child that is forked while that thread takes memory would find
+  /// AddressSanitizer's allocator locked for ever.
   explicit Watchdog(std::chrono::seconds limit = 2 * kHang);
   ~Watchdog();
 
  private:
   std::mutex mutex_;
   std::condition_variable cv_;
-  bool done_ = false;
+  bool watching_ = false, done_ = false;
   std::thread thread_;
 };
 
