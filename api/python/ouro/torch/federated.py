@@ -120,7 +120,10 @@ class FederatedAverage:
 
 class DiLoCo(FederatedAverage):
     """Sites train by themselves for `inner_steps` steps; then all step on the mean difference with Nesterov's momentum (Douillard et
-    al., 2023). Other arguments as of FederatedAverage."""
+    al., 2023). Other arguments as of FederatedAverage, but for `every`, which is inner_steps here, and `server`."""
 
     def __init__(self, module, sites=None, *, inner_steps=500, outer_lr=0.7, outer_momentum=0.9, **options):
+        for name, here in ("every", "inner_steps"), ("server", "outer_lr and outer_momentum"):
+            if name in options:
+                raise TypeError(f"{name}: DiLoCo has {here} instead; FederatedAverage takes any")
         super().__init__(module, sites, every=inner_steps, server=train.diloco(outer_lr, momentum=outer_momentum), **options)

@@ -38,6 +38,12 @@ class GossipDataParallel(torch.nn.Module):
                  param_as_bucket_view=True, sync_buffer_in_global_avg=False, bucket_size_in_mb=25, _local_world_size=None, *,
                  group=None, round_order="sequential", clip_scope="bucket", find_unused=False, sync_all=True, peers=1):
         super().__init__()
+        if not callable(optim_fn):
+            raise TypeError("optim_fn: a function of a bucket's [(name, parameter), ...] that returns their optimiser is expected, such as "
+                            f"lambda params: torch.optim.SGD([p for _, p in params]); it is {type(optim_fn).__name__}")
+        if lr_scheduler_fn is not None and not callable(lr_scheduler_fn):
+            raise TypeError("lr_scheduler_fn: a function of what optim_fn returned that returns a schedule is expected; it is "
+                            f"{type(lr_scheduler_fn).__name__}")
         self._model = model
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         named = list(model.named_parameters())
