@@ -36,7 +36,8 @@ with ouro.init() as job:
     mean = np.mean(np.arange(1000))  # meanwhile
     work.wait()
 
-    # Mistakes are errors on every rank, with the culprit's number; the group goes on.
+    # What is wrong in itself is refused at once, and the group goes on. Calls that differ between the ranks are a MismatchError on
+    # all of them, and end the group.
     try:
         world.all_reduce(np.zeros(4), op="no such")
     except ValueError as mistake:

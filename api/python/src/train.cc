@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "api/python/src/submit.h"
 #include "ouro/train/topology.hpp"
 
@@ -17,6 +19,40 @@ using train::Topology;
 Topology make_topology(const std::string& name, int n, int local_world_size, int peers, int rows) {
   return value_of(
       Topology::make(name, n, {.local_world_size = local_world_size, .peers = peers, .rows = rows}));
+}
+
+using Matrix = std::vector<std::vector<double>>;
+constexpr auto kMatrices =
+    "A matrix for each round, as an array or nested lists of rounds, rows, columns: row i is what rank i "
+    "takes "
+    "from each\n"
+    "rank. Each row and each column sums to 1. InvalidError names the round and the row or column.";
+
+Topology from_matrices(const std::vector<Matrix>& rounds) {
+  const std::size_t n = rounds.empty() ? 0 : rounds.front().size();
+  std::vector<double> flat;
+  for (const Matrix& w : rounds) {
+    if (w.size() != n) throw nb::value_error("matrices: rounds differ in their number of rows");
+    for (const auto& row : w) {
+      if (row.size() != n) throw nb::value_error("matrices: as many columns as rows are expected");
+      flat.insert(flat.end(), row.begin(), row.end());
+    }
+  }
+  return value_of(Topology::from_matrices(static_cast<int>(n), flat));
+}
+
+using Rounds = std::vector<std::vector<std::pair<std::vector<int>, std::optional<double>>>>;
+Topology from_rounds(int n, Rounds given) {
+  std::vector<train::Round> rounds;
+  for (auto& round : given) {
+    rounds.emplace_back();
+    for (auto& [ranks, weight] : round) {
+      std::sort(ranks.begin(), ranks.end());
+      const double alike = 1 / static_cast<double>(std::max<std::size_t>(ranks.size(), 1));
+      rounds.back().push_back({std::move(ranks), weight.value_or(alike)});
+    }
+  }
+  return value_of(Topology::from_rounds(n, std::move(rounds)));
 }
 
 nb::object mix_of(Group& g, const Row& row, nb::handle x, nb::handle out, OptionalStream stream) {
@@ -64,6 +100,15 @@ void bind_training(nb::module_& m, nb::class_<Group>& group) {
             new (self) Topology(make_topology(name, n, local_world_size, peers, rows));
           },
           "name"_a, "n"_a, nb::kw_only(), "local_world_size"_a = 1, "peers"_a = 1, "rows"_a = 0)
+      .def_static("from_matrices", &from_matrices, "matrices"_a, kMatrices)
+      .def_static(
+          "from_matrices", [](const Matrix& w) { return from_matrices({w}); }, "matrix"_a,
+          "The same with one round.")
+      .def_static(
+          "from_rounds", &from_rounds, "n"_a, "rounds"_a,
+          "For n ranks, of rounds as lists of (ranks, weight): these ranks average among themselves, and "
+          "each keeps\n"
+          "the share `weight` of its own, None: all count alike. In a round each rank is in one of them.")
       .def_prop_ro("size", &Topology::size, "Number of ranks.")
       .def_prop_ro("period", &Topology::period, "Number of rounds; that of step s is s modulo the period.")
       .def_prop_ro("vectors", &Topology::vectors, "How many vectors a rank keeps, 1 or 2.")
@@ -80,6 +125,16 @@ void bind_training(nb::module_& m, nb::class_<Group>& group) {
             return out;
           },
           "step"_a, "The mixing matrix of a step: row i is what rank i takes from each rank.")
+      .def(
+          "edge",
+          [](const Topology& t, std::int64_t step, int rank) {
+            train::Edge e = value_of(t.edge(step, rank));
+            return std::pair(std::move(e.ranks), e.weight);
+          },
+          "step"_a, "rank"_a,
+          "(ranks, weight) with whom a rank averages in a step, as of from_rounds. UnsupportedError where a "
+          "round is not\n"
+          "made of these.")
       .def("contraction", &Topology::contraction,
            "How much of the ranks' differences one period leaves: 0 none, below 1 less. Cost: n^3.");
   m.def(
