@@ -155,7 +155,9 @@ void bind_steps(nb::class_<PyGossip>& trainer) {
 void bind_state(nb::class_<PyGossip>& trainer) {
   trainer
       .def("value", &PyGossip::value, "param"_a,
-           "The values of a parameter where they are now, flat: a view, in its bucket after the first step.")
+           "The values of a parameter where they are now, flat, in its bucket after the first step. For "
+           "numpy.asarray,\n"
+           "torch.from_dlpack and the like; it is no array itself.")
       .def_prop_ro(
           "buckets",
           [](const PyGossip& t) {

@@ -112,10 +112,11 @@ void bind_state(nb::class_<PySharded>& trainer) {
   trainer
       .def(
           "value", [](const PySharded& t, int param) { return t.place(param, false); }, "param"_a,
-          "The values of a parameter where they are, whole and flat: a view.")
+          "The values of a parameter where they are, whole and flat. For numpy.asarray,\n"
+          "torch.from_dlpack and the like; it is no array itself.")
       .def(
           "gradient", [](const PySharded& t, int param) { return t.place(param, true); }, "param"_a,
-          "Where its gradient is to be, flat: a view; None for what is frozen.")
+          "Where its gradient is to be, flat, as value(); None for what is frozen.")
       .def_prop_ro(
           "shard",
           [](const PySharded& t) {
