@@ -15,16 +15,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr unsigned kVersion = 3;
+constexpr unsigned kVersion = 4;
 constexpr std::size_t kMostBytes = 256u << 20;  // of a file; larger ones are none of ours
 
 std::string file_of(const std::string& stem, int rank) { return fmt::format("{}.rank{}", stem, rank); }
 
-/// What must be the same for a run to go on; its length only where the schedule knows it, and not where it
-/// runs.
+/// What must be the same for a run to go on, the contract of its sums included; its length only where the
+/// schedule knows it, and not where it runs.
 Json identity(const TrainOptions& o, const Group& world) {
   Json run = to_json(o, world.size());
-  for (const char* free : {"device", "numerics", "adaptive"}) run.erase(free);
+  for (const char* free : {"device", "adaptive"}) run.erase(free);
   if (*o.schedule == Curve::constant) run.erase("steps");
   run["rank"] = world.rank();
   return run;

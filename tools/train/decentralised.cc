@@ -43,7 +43,7 @@ train::GossipOptions options_of(const TrainOptions& o, train::Topology topology)
 
 Result<TrainReport> train_decentralised(Context& c, TrainOptions options) {
   options.strategy = Strategy::decentralised;
-  OURO_ASSIGN(const auto settled, settle(std::move(options), c.world_size()));
+  OURO_ASSIGN(const auto settled, settle(std::move(options), c.world()));
   const TrainOptions& o = settled;
   Group& world = c.world();
   const int n = world.size();
@@ -65,7 +65,7 @@ Result<TrainReport> train_decentralised(Context& c, TrainOptions options) {
     const auto first = std::int64_t{step} * static_cast<std::int64_t>(samples.size());
     for (std::size_t k = 0; k < samples.size(); ++k) samples[k] = pool[first + static_cast<std::int64_t>(k)];
     OURO_ASSIGN(const auto loss, step_once(t, task, order, samples));
-    OURO_ASSIGN(const auto all, measure(world, task.flat(t.params()), loss));
+    OURO_ASSIGN(const auto all, measure(world, task.flat(t.params()), loss, o.numerics));
     OURO_TRY(finite(o, step, all.loss));
     report.losses.push_back(all.loss);
     report.consensus.push_back(all.consensus);

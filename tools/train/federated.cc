@@ -97,7 +97,7 @@ Result<TrainReport> train_federated(Context& c, TrainOptions options) {
   options.strategy = options.server == Server::nesterov || options.strategy == Strategy::diloco
                          ? Strategy::diloco
                          : Strategy::federated;
-  OURO_ASSIGN(const auto settled, settle(std::move(options), c.world_size()));
+  OURO_ASSIGN(const auto settled, settle(std::move(options), c.world()));
   const TrainOptions& o = settled;
   Group& world = c.world();
   OURO_ASSIGN(const auto sizes, sizes_of(o, c.world_size()));
@@ -130,7 +130,7 @@ Result<TrainReport> train_federated(Context& c, TrainOptions options) {
     OURO_TRY(train::average_gradients(*groups.federation, params));
     OURO_TRY(parts.inner->step(params, {.lr = schedule.at(t)}));
     OURO_TRY(outer.step().status());
-    OURO_ASSIGN(const auto all, measure(world, task.flat(params), loss));
+    OURO_ASSIGN(const auto all, measure(world, task.flat(params), loss, o.numerics));
     OURO_TRY(finite(o, t, all.loss));
     report.losses.push_back(all.loss);
     report.consensus.push_back(all.consensus);

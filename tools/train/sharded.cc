@@ -66,7 +66,7 @@ std::vector<std::int64_t> numbers_of_step(int step, int batch, int rank, int ran
 }
 
 Result<TrainReport> train_sharded(Context& c, TrainOptions options) {
-  OURO_ASSIGN(const auto settled, settle(std::move(options), c.world_size()));
+  OURO_ASSIGN(const auto settled, settle(std::move(options), c.world()));
   const TrainOptions& o = settled;
   Group& world = c.world();
   OURO_ASSIGN(auto groups, make_groups(c, o));
@@ -89,7 +89,7 @@ Result<TrainReport> train_sharded(Context& c, TrainOptions options) {
                          static_cast<double>(*o.batch);
     OURO_ASSIGN(auto loss, step_once(t, task, bridge, samples, scale));
     const View mean(&loss, 1, DType::f64);
-    OURO_TRY(all_reduce(world, mean, mean, ReduceOp::avg));
+    OURO_TRY(all_reduce(world, mean, mean, ReduceOp::avg, {.numerics = o.numerics}));
     OURO_TRY(finite(o, step, loss));
     report.losses.push_back(loss);
     report.rates.push_back(schedule.at(step));

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "runtime/group/group.h"
 #include "tools/models/digits.h"
 
 namespace ouro::tools {
@@ -36,8 +37,8 @@ void write(const std::vector<double>& from, double factor, const View& to) {
 
 View view_of(std::vector<std::byte>& bytes, DType t) { return {bytes.data(), bytes.size() / size_of(t), t}; }
 
-Status mean(Group& world, std::span<double> x) {
-  return all_reduce(world, std::span<const double>(x), x, ReduceOp::avg);
+Status mean(Group& world, std::span<double> x, Numerics numerics) {
+  return all_reduce(world, std::span<const double>(x), x, ReduceOp::avg, {.numerics = numerics});
 }
 
 }  // namespace
@@ -50,8 +51,8 @@ Pool::Pool(std::uint32_t samples, std::uint32_t seed, int first, int stride) {
     order_.push_back(all[i]);
 }
 
-Task::Task(std::unique_ptr<models::Network> network, DType dtype)
-    : network_(std::move(network)), tensors_(network_->tensors()), dtype_(dtype) {
+Task::Task(std::unique_ptr<models::Network> network, DType dtype, Numerics numerics)
+    : network_(std::move(network)), tensors_(network_->tensors()), dtype_(dtype), numerics_(numerics) {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     values_.push_back(models::initial_values(tensors_[i], i));
     grads_.emplace_back(values_[i].size());
@@ -68,7 +69,7 @@ Result<Task> Task::make(Context& c, const TrainOptions& o) {
     mine = invalid(fmt::format("{} samples for {} ranks: expected one each at least", (*network)->samples(),
                                c.world_size()));
   OURO_TRY(agree(c.world(), mine));
-  return Task(std::move(*network), *o.dtype);
+  return Task(std::move(*network), *o.dtype, o.numerics);
 }
 
 std::vector<train::Param> Task::params() {
@@ -114,14 +115,15 @@ std::vector<double> Task::flat(std::span<const train::Param> at) {
 }
 
 Status Task::test(Group& world, std::span<const train::Param> at, TrainReport& report) {
-  for (const auto& s : network_->statistics()) OURO_TRY(mean(world, s.values));
+  for (const auto& s : network_->statistics()) OURO_TRY(mean(world, s.values, numerics_));
   const models::Network::Score mine = network_->test(read(at), static_cast<std::uint32_t>(world.rank()),
                                                      static_cast<std::uint32_t>(world.size()));
   std::int64_t counts[] = {mine.correct, mine.rows};
   double loss = mine.loss;
   const View both(counts, 2, DType::i64), losses(&loss, 1, DType::f64);
   OURO_TRY(all_reduce(world, both, both, ReduceOp::sum, kAuto));
-  OURO_TRY(all_reduce(world, losses, losses, ReduceOp::sum, kAuto));
+  OURO_TRY(all_reduce(world, losses, losses, ReduceOp::sum,
+                      {.numerics = numerics_, .algorithm = kAuto.algorithm}));
   report.correct = counts[0], report.test_rows = counts[1];
   if (report.test_rows == 0) return {};
   report.test_loss = loss / static_cast<double>(report.test_rows);
@@ -150,6 +152,11 @@ Status Task::set_statistics(CBytes all) {
   return {};
 }
 
+Result<TrainOptions> settle(TrainOptions o, const Group& world) {
+  if (o.numerics == Numerics::inherit) o.numerics = world.impl()->numerics();
+  return settle(std::move(o), world.size());
+}
+
 Status agree(Group& world, const Status& mine) {
   constexpr std::int64_t kWell = std::numeric_limits<std::int64_t>::max();
   std::int64_t first = mine.ok() ? kWell : world.rank();
@@ -167,7 +174,7 @@ Status finite(const TrainOptions& o, int step, double loss) {
 }
 
 Status same_options(Group& world, const TrainOptions& o) {
-  const auto settled = settle(o, world.size());
+  const auto settled = settle(o, world);
   OURO_TRY(agree(world, settled.status()));
   const std::string text = fmt::format("{} {} {} {}", to_json(*settled, world.size()).dump(), o.stop_after,
                                        o.save.empty(), o.resume.empty());
@@ -179,12 +186,12 @@ Status same_options(Group& world, const TrainOptions& o) {
   return {};
 }
 
-Result<Measure> measure(Group& world, const std::vector<double>& mine, double loss) {
+Result<Measure> measure(Group& world, const std::vector<double>& mine, double loss, Numerics numerics) {
   std::vector<double> middle = mine;
-  OURO_TRY(mean(world, middle));
+  OURO_TRY(mean(world, middle, numerics));
   double both[] = {loss, 0};
   for (std::size_t i = 0; i < mine.size(); ++i) both[1] += (mine[i] - middle[i]) * (mine[i] - middle[i]);
-  OURO_TRY(mean(world, both));
+  OURO_TRY(mean(world, both, numerics));
   return Measure{both[0], std::sqrt(both[1])};
 }
 

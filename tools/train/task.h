@@ -47,16 +47,19 @@ class Task {
   Status set_statistics(CBytes);
 
  private:
-  Task(std::unique_ptr<models::Network>, DType);
+  Task(std::unique_ptr<models::Network>, DType, Numerics);
   std::vector<const double*> read(std::span<const train::Param> at);
 
   std::unique_ptr<models::Network> network_;
   std::vector<models::Tensor> tensors_;
   DType dtype_;
+  Numerics numerics_;
   std::vector<std::vector<double>> values_, grads_;   // what the network sees
   std::vector<std::vector<std::byte>> mine_, slope_;  // of type dtype_
 };
 
+/// As settle(options, ranks), and numerics that are inherited become those in force in the job of `world`.
+Result<TrainOptions> settle(TrainOptions, const Group& world);
 /// Collective: fails on all ranks if it fails on one; ranks that are well are told who is not.
 Status agree(Group& world, const Status& mine);
 /// Invalid, naming the step, where training has diverged: `loss` is no finite number. The same on all ranks,
@@ -64,10 +67,10 @@ Status agree(Group& world, const Status& mine);
 Status finite(const TrainOptions&, int step, double loss);
 /// Collective: invalid on all ranks unless all were given the same options.
 Status same_options(Group& world, const TrainOptions&);
-/// Collective: the mean over ranks of `loss`, and sqrt(mean of ||x_r - mean of x||^2).
+/// Collective: the mean over ranks of `loss`, and sqrt(mean of ||x_r - mean of x||^2), summed by `numerics`.
 struct Measure {
   double loss = 0, consensus = 0;
 };
-Result<Measure> measure(Group& world, const std::vector<double>& x, double loss);
+Result<Measure> measure(Group& world, const std::vector<double>& x, double loss, Numerics numerics);
 
 }  // namespace ouro::tools

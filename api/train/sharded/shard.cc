@@ -94,10 +94,9 @@ Result<ShardedTrainer> State::make(Group* shards, Group* replicas, std::vector<P
     side->rank = group->rank(), side->size = group->size();
     s.world_rank = group->ranks()[static_cast<std::size_t>(group->rank())];
   }
-  Digest digest;
-  for (const std::uint64_t word : {train::digest_of(s.params), digest_of(s.options)}) digest.add(word);
-  digest.add(s.shards.size);
-  s.digest = digest.value();
+  std::vector<Param> anywhere = s.params;  // a saved form may be loaded on another kind of device
+  for (Param& p : anywhere) p.value.device = {};
+  s.params_digest = train::digest_of(anywhere), s.options_digest = digest_of(s.options);
 
   Status mine = check_trainable(kCall, s.params);
   if (mine.ok()) mine = check_options(s.options, s.params);

@@ -12,7 +12,7 @@ namespace {
 
 using State = ShardedTrainer::State;
 
-constexpr std::uint64_t kMagic = 0x31647261'6873756f;  // version 1
+constexpr std::uint64_t kMagic = 0x32647261'6873756f;  // version 2
 
 /// What a state holds besides the values of the shard, which are only pointed at.
 struct Saved {
@@ -29,8 +29,13 @@ Result<Saved> read(const State& s, CBytes in) {
   if (!checked) return invalid("load: the state of the trainer is too short, or damaged");
   Reader& r = *checked;
   if (r.number<std::uint64_t>() != kMagic) return invalid("load: not the state of a sharded trainer");
-  if (r.number<std::uint64_t>() != s.digest)
-    return invalid("load: the state of a trainer with other parameters, shards or options");
+  if (const int size = r.number<int>(); size != s.shards.size)
+    return invalid(
+        fmt::format("load: the state of one of {} shards; this trainer has {}", size, s.shards.size));
+  if (r.number<std::uint64_t>() != s.params_digest)
+    return invalid("load: the state of a trainer with other parameters");
+  if (r.number<std::uint64_t>() != s.options_digest)
+    return invalid("load: the state of a trainer with other options");
   if (const int rank = r.number<int>(); rank != s.shards.rank)
     return invalid(fmt::format("load: the state of shard {}; this is shard {}", rank, s.shards.rank));
   const Status contradicts = invalid("load: the state of the trainer contradicts itself");
@@ -60,7 +65,9 @@ Result<Saved> read(const State& s, CBytes in) {
 Result<Bytes> write(State& s) {
   Writer w;
   w.number(kMagic);
-  w.number(s.digest);
+  w.number(s.shards.size);
+  w.number(s.params_digest);
+  w.number(s.options_digest);
   w.number(s.shards.rank);
   w.number(s.steps);
   if (s.options.scaler) {

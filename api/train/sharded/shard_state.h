@@ -39,7 +39,8 @@ struct ShardedTrainer::State : StepGuard {
   std::vector<Param> params;  // as params() shows them
   std::vector<Param> mine;    // as shard() shows them
   std::vector<BucketLayout> layouts;
-  std::uint64_t digest = 0;  // of what ranks agreed on
+  // Of what ranks agreed on, as the saved form has it: on whichever device the parameters are.
+  std::uint64_t params_digest = 0, options_digest = 0;
   double lr = 0, norm = std::numeric_limits<double>::quiet_NaN();
   std::size_t launched = 0;  // buckets whose reduction is under way in this step
 

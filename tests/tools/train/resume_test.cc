@@ -92,7 +92,7 @@ TEST_F(Refusal, OfDamagedFiles) {
     overwrite(second_, bad);
     expect_refused("damaged", base);
   }
-  const std::string version = "\"ouro-train state\":3";
+  const std::string version = "\"ouro-train state\":4";
   ASSERT_NE(good.find(version), std::string::npos);
   std::string older = good;
   older.replace(good.find(version), version.size(), "\"ouro-train state\":1");
@@ -103,6 +103,32 @@ TEST_F(Refusal, OfDamagedFiles) {
   fs::remove(second_);
   expect_refused("cannot be read", base);
   expect_refused("rank 1 cannot go on, and says why", base);
+}
+
+/// The contract of the sums in force counts, whoever chose it; where the run goes on does not.
+TEST(Resume, ByTheSameContractAndOnAnyDevice) {
+  const Scratch scratch;
+  const std::string n = scratch / "n", canonical = "OURO_NUMERICS=canonical", json_file = scratch / "j";
+  const auto go_on = [&](const std::string& options, const std::string& environment = "") {
+    return train(2, fmt::format("digits --steps 6 --quiet --resume {} {}", n, options), environment, 30);
+  };
+  for (const std::string strategy : {"ddp", "federated --local-steps 3", "decentralised --network mlp"}) {
+    const std::string how = "--strategy " + strategy;
+    ASSERT_EQ(train(2, fmt::format("digits --steps 6 --stop-after 3 --save {} {}", n, how), canonical).exit,
+              0);
+    const Outcome other = go_on(how, "OURO_NUMERICS=fast");
+    EXPECT_EQ(other.exit, 1) << other.text;
+    EXPECT_THAT(other.text, HasSubstr(R"(another run: numerics was "canonical" and is "fast")"));
+    EXPECT_EQ(go_on(how, canonical).exit, 0) << how;
+    if (strategy.starts_with("dec")) continue;
+    const Outcome same = go_on(fmt::format("{} --numerics canonical --json {}", how, json_file));
+    EXPECT_EQ(same.exit, 0) << same.text;
+    EXPECT_EQ(json::parse(text_of(json_file)).at("numerics"), "canonical");
+    EXPECT_EQ(go_on(how + " --numerics fast", canonical).exit, 1) << how;
+  }
+  ASSERT_EQ(train(2, fmt::format("digits --steps 6 --stop-after 3 --save {}", n)).exit, 0);
+  const Outcome device = go_on("--device cuda", "OURO_FAKE_GPUS=1");
+  EXPECT_EQ(device.exit, 0) << device.text;
 }
 
 TEST(Resume, FilesOfDifferentStepsAndRoundsThatAreNotOver) {
