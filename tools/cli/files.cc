@@ -1,4 +1,4 @@
-// Writing and reading whole files. See files.h.
+// Writing and reading files. See files.h.
 #include "tools/cli/files.h"
 
 #include <fcntl.h>
@@ -19,7 +19,6 @@ namespace ouro::tools {
 namespace {
 
 constexpr int kMaxFileNames = 10'000;
-constexpr const char* kHalf = ".part";  // of a name, while a file is being written
 
 Status unwritable(const std::string& path, int error) {
   return {Reason::resource, fmt::format("{}: cannot be written: {}", path, std::strerror(error))};
@@ -72,7 +71,7 @@ Status write_file(const std::string& path, std::string_view text) {
 
 Status replace_file(const std::string& path, std::string_view text) {
   if (is_special(path)) return write_file(path, text);
-  const std::string half = path + kHalf;
+  const std::string half = path + kPart;
   int error = fill(half, text, true);
   if (error == 0 && std::rename(half.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return {};
@@ -82,11 +81,34 @@ Status replace_file(const std::string& path, std::string_view text) {
 
 Status try_replace(const std::string& path) {
   if (is_special(path)) return try_file(path);
-  const std::string half = path + kHalf;
+  const std::string half = path + kPart;
   const int error = fill(half, "", false);
   if (error == 0 && ::unlink(half.c_str()) == 0) return {};
   return unwritable(path, error != 0 ? error : errno);
 }
+
+std::string GrowingFile::name_of_part() const { return special_ ? path_ : path_ + kPart; }
+
+void GrowingFile::add(std::string_view text) {
+  if (error_ != 0) return;
+  if (!file_) {
+    special_ = is_special(path_);
+    file_ = open_to_write(name_of_part(), O_TRUNC);
+  }
+  error_ = file_ ? write_all(file_.get(), text) : errno;
+  any_ = any_ || error_ == 0;
+  if (error_ != 0 && file_ && !any_ && !special_) (void)::unlink(name_of_part().c_str());
+}
+
+Status GrowingFile::finish() {
+  if (error_ == 0 && file_ && ::close(file_.release()) != 0) error_ = errno;
+  if (error_ == 0 && any_ && !special_ && std::rename(name_of_part().c_str(), path_.c_str()) != 0)
+    error_ = errno;
+  any_ = any_ && error_ != 0;
+  return error_ == 0 ? Status{} : unwritable(path_, error_);
+}
+
+std::string GrowingFile::where() const { return any_ && !special_ ? name_of_part() : ""; }
 
 Status try_file(const std::string& path) {
   if (!is_special(path)) return write_file(path, "");

@@ -116,9 +116,15 @@ class Words {
     if (sites_option_->count() > 0)
       if (const std::string wrong = read_sites(sites_, o_); !wrong.empty()) return wrong;
     const auto settled = settle(o_, 1);
-    return settled.ok() ? "" : settled.status().failure()->text;
+    const Status wrong = settled.ok() ? distinct(outputs_, o_) : settled.status();
+    return wrong.ok() ? "" : wrong.failure()->text;
   }
-  CommandLine take() const { return {o_, outputs_, quiet_}; }
+  CommandLine take() const {
+    CommandLine line{o_, outputs_, quiet_};
+    for (std::string* file : {&line.outputs.json, &line.outputs.csv, &line.outputs.plot})
+      if (*file == "-") *file = "/dev/stdout", line.instead = true;
+    return line;
+  }
 
  private:
   template <class T, class E>
@@ -251,9 +257,10 @@ class Words {
     file("--save", o_.save, "each rank writes its state to FILE.rank0 ... at the end");
     file("--resume", o_.resume, "each rank goes on from such a file");
     file("--csv", outputs_.csv,
-         "rank 0 writes a line a step: its number, loss, consensus distance where there is one, rate");
-    file("--json", outputs_.json, "rank 0 writes losses, accuracy and settings to this file");
-    file("--plot", outputs_.plot, "rank 0 draws loss and consensus distance, as SVG");
+         "rank 0 writes a line a step, to FILE.part until the run has ended: its number, loss, consensus "
+         "distance where there is one, rate; -: standard output in place of the last line");
+    file("--json", outputs_.json, "rank 0 writes losses, accuracy and settings at the end; -: as there");
+    file("--plot", outputs_.plot, "rank 0 draws loss and consensus distance at the end, as SVG; -: as there");
     app_.add_flag("--quiet", quiet_, "no progress")->group(kFiles);
   }
 

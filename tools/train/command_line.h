@@ -13,6 +13,7 @@ struct CommandLine {
   TrainOptions options;
   Outputs outputs;
   bool quiet = false;
+  bool instead = false;  ///< standard output has a file's text in place of the last line
 };
 
 /// Or, after saying why (help, an error), the exit code.

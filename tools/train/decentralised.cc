@@ -70,7 +70,7 @@ Result<TrainReport> train_decentralised(Context& c, TrainOptions options) {
     report.losses.push_back(all.loss);
     report.consensus.push_back(all.consensus);
     report.rates.push_back(schedule.at(step));
-    if (o.on_step) o.on_step(step, all.loss, all.consensus);
+    if (o.on_step) o.on_step({step + 1, all.loss, all.consensus, schedule.at(step)});
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   OURO_TRY(save_to_file(world, o, t, task));

@@ -135,7 +135,7 @@ Result<TrainReport> train_federated(Context& c, TrainOptions options) {
     report.losses.push_back(all.loss);
     report.consensus.push_back(all.consensus);
     report.rates.push_back(schedule.at(t));
-    if (o.on_step) o.on_step(t, all.loss, all.consensus);
+    if (o.on_step) o.on_step({t + 1, all.loss, all.consensus, schedule.at(t)});
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report.rounds = outer.rounds() + report.first_step / o.local_steps;

@@ -41,18 +41,35 @@ Result<TrainReport> train_by_strategy(Context& context, const TrainOptions& opti
   return train_decentralised(context, options);
 }
 
+/// Trains and writes what rank 0 writes; `losses` is used by it alone.
+Result<TrainReport> train_and_write(Context& context, CommandLine& line, LossFile& losses) {
+  const bool speaks = context.rank() == 0;
+  if (speaks)
+    line.options.on_step = [&losses, quiet = line.quiet,
+                            progress = Progress(end_of(line.options))](const Step& step) {
+      losses.add(step);
+      if (!quiet) progress(step);
+    };
+  OURO_ASSIGN(auto report, train_by_strategy(context, line.options));
+  if (speaks) OURO_TRY(losses.finish());
+  if (speaks) OURO_TRY(write_outputs(line.outputs, report));
+  return report;
+}
+
 Status run(Context& context, CommandLine line) {
   Group& world = context.world();
   const bool speaks = context.rank() == 0;
   OURO_TRY(same_options(world, line.options));
   OURO_TRY(agree(world, speaks ? try_outputs(line.outputs) : Status{}));
   OURO_TRY(try_checkpoint(world, line.options));
-  if (speaks && !line.quiet) line.options.on_step = Progress(end_of(line.options));
-  OURO_ASSIGN(const auto report, train_by_strategy(context, line.options));
-  if (speaks) OURO_TRY(write_outputs(line.outputs, report));
+  LossFile losses(line.outputs.csv, line.options.strategy);
+  const auto trained = train_and_write(context, line, losses);
+  if (!trained && !losses.where().empty())
+    complain("ouro-train: the losses of the steps that were taken are in {}\n", losses.where());
+  OURO_ASSIGN(const auto& report, trained);
   const std::string last = summary(report, line.options.device ? gpu_name(context) : "");
   OURO_TRY(context.close());
-  if (speaks) print("{}\n", last);  // the other ranks do not wait for whoever reads this
+  if (speaks && !line.instead) print("{}\n", last);  // the other ranks do not wait for whoever reads this
   return {};
 }
 

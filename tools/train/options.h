@@ -38,6 +38,14 @@ const char* name(Curve);
 const char* name(Server);
 const char* name(models::NetworkKind);
 
+/// What is known after a step.
+struct Step {
+  int number = 0;        ///< from 1
+  double loss = 0;       ///< mean over the samples of all ranks, before the update
+  double consensus = 0;  ///< after it; 0: ddp, fsdp
+  double rate = 0;       ///< of the update
+};
+
 /// Equal on all ranks. What is optional depends on other options unless it is given; `settle` says how.
 struct TrainOptions {
   Strategy strategy = Strategy::ddp;
@@ -79,9 +87,8 @@ struct TrainOptions {
   std::uint32_t seed = 0;  ///< order of the training samples; 0: the order of the data set itself
   /// Stems of files, ".rank0" and so on is appended: written at the end, read before the first step.
   std::string save = {}, resume = {};
-  /// Called after each step with its number (from 0), its mean loss, and the consensus after it (0 where
-  /// there is none).
-  std::function<void(int step, double loss, double consensus)> on_step = {};
+  /// Called after each step.
+  std::function<void(const Step&)> on_step = {};
 };
 
 struct TrainReport {

@@ -1,11 +1,13 @@
-// Lines, JSON, CSV and the picture of a finished run. See report.h.
+// Lines, JSON, CSV and the picture of a run. See report.h.
 #include "tools/train/report.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "tools/chart/chart.h"
 #include "tools/cli/files.h"
@@ -42,25 +44,32 @@ std::string json_text(const TrainReport& r) {
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
 }
 
-std::string csv_text(const TrainReport& r) {
-  std::string text = r.consensus.empty() ? "step,loss,lr\n" : "step,loss,consensus,lr\n";
-  for (std::size_t k = 0; k < r.losses.size(); ++k) {
-    text += fmt::format("{},{}", static_cast<std::size_t>(r.first_step) + k, r.losses[k]);
-    if (!r.consensus.empty()) text += fmt::format(",{}", r.consensus[k]);
-    text += fmt::format(",{}\n", r.rates[k]);
-  }
-  return text;
-}
-
 /// Of an option's file, with the option's name before what is wrong.
 Status named(const char* option, const Status& s) {
   return s.ok() ? Status{} : Status(Reason::resource, fmt::format("{} {}", option, s.failure()->text));
 }
 Status try_it(const char* option, const std::string& path) {
-  return path.empty() ? Status{} : named(option, try_file(path));
+  return path.empty() ? Status{} : named(option, try_replace(path));
 }
 Status write(const char* option, const std::string& path, const std::string& text) {
-  return path.empty() ? Status{} : named(option, write_file(path, text));
+  return path.empty() ? Status{} : named(option, replace_file(path, text));
+}
+
+/// By whatever name; what is special is never overwritten.
+bool same_file(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  if (a.empty() || b.empty() || is_special(a) || is_special(b)) return false;
+  std::error_code none;
+  if (fs::equivalent(a, b, none)) return true;
+  const fs::path first = fs::weakly_canonical(fs::absolute(a, none), none);
+  return !first.empty() && first == fs::weakly_canonical(fs::absolute(b, none), none);
+}
+/// Whether `file` is one of STEM.rank0, STEM.rank1, ...
+bool of_stem(const std::string& file, const std::string& stem) {
+  const std::size_t at = file.rfind(".rank");
+  return at != std::string::npos && at + 5 < file.size() &&
+         file.find_first_not_of("0123456789", at + 5) == std::string::npos &&
+         same_file(file, stem + file.substr(at));
 }
 
 const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
@@ -85,6 +94,22 @@ std::string how(const TrainReport& r) {
 
 }  // namespace
 
+Status distinct(const Outputs& out, const TrainOptions& o) {
+  const std::pair<const char*, const std::string&> files[] = {
+      {"--csv", out.csv}, {"--json", out.json}, {"--plot", out.plot}};
+  const auto refused = [](const char* a, const char* b, const std::string& file) {
+    return invalid(fmt::format("{} and {} name one file: {}", a, b, file));
+  };
+  for (const auto& [option, file] : files) {
+    for (const auto& [other, its] : files)
+      if (&file != &its && (same_file(file, its) || (!file.empty() && same_file(file + kPart, its))))
+        return refused(option, other, its);
+    if (!o.save.empty() && of_stem(file, o.save)) return refused("--save", option, file);
+    if (!o.resume.empty() && of_stem(file, o.resume)) return refused("--resume", option, file);
+  }
+  return {};
+}
+
 Status try_outputs(const Outputs& o) {
   OURO_TRY(try_it("--json", o.json));
   OURO_TRY(try_it("--csv", o.csv));
@@ -93,27 +118,42 @@ Status try_outputs(const Outputs& o) {
 
 Status write_outputs(const Outputs& o, const TrainReport& r) {
   OURO_TRY(write("--json", o.json, json_text(r)));
-  OURO_TRY(write("--csv", o.csv, csv_text(r)));
   return write("--plot", o.plot, picture(r));
 }
+
+LossFile::LossFile(const std::string& path, Strategy s)
+    : consensus_(s != Strategy::ddp && s != Strategy::fsdp) {
+  if (!path.empty()) file_.emplace(path);
+}
+
+void LossFile::add(const Step& s) {
+  if (!file_) return;
+  std::string text;
+  if (!std::exchange(begun_, true)) text = consensus_ ? "step,loss,consensus,lr\n" : "step,loss,lr\n";
+  text += fmt::format("{},{}", s.number, s.loss);
+  if (consensus_) text += fmt::format(",{}", s.consensus);
+  file_->add(text + fmt::format(",{}\n", s.rate));
+}
+
+Status LossFile::finish() { return file_ ? named("--csv", file_->finish()) : Status{}; }
 
 Progress::Progress(int steps)
     : steps_(steps), terminal_(isatty(STDERR_FILENO) != 0 && std::getenv("CI") == nullptr) {}
 
-void Progress::operator()(int step, double loss, double consensus) const {
-  const bool last = step + 1 == steps_;
-  const std::string apart = consensus > 0 ? fmt::format("  consensus {:.2e}", consensus) : "";
+void Progress::operator()(const Step& s) const {
+  const bool last = s.number == steps_;
+  const std::string apart = s.consensus > 0 ? fmt::format("  consensus {:.2e}", s.consensus) : "";
   if (terminal_)
-    complain("\rstep {}/{}  loss {:.4f}{}{}", step + 1, steps_, loss, apart, last ? "\n" : "");
-  else if (last || (step + 1) % std::max(1, steps_ / 10) == 0)
-    complain("step {}/{}  loss {:.4f}{}\n", step + 1, steps_, loss, apart);
+    complain("\rstep {}/{}  loss {:.4f}{}{}", s.number, steps_, s.loss, apart, last ? "\n" : "");
+  else if (last || s.number % std::max(1, steps_ / 10) == 0)
+    complain("step {}/{}  loss {:.4f}{}\n", s.number, steps_, s.loss, apart);
 }
 
 std::string summary(const TrainReport& r, const std::string& gpu) {
   std::string line =
       fmt::format("{}: {} rank{}{}, {}, {}, steps {}..{}, final loss {:.4f}", name(r.options.model), r.ranks,
                   plural(static_cast<std::size_t>(r.ranks)), gpu.empty() ? "" : " on " + gpu, how(r),
-                  name(*r.options.optimizer), r.first_step,
+                  name(*r.options.optimizer), r.first_step + 1,
                   static_cast<std::size_t>(r.first_step) + r.losses.size(), r.losses.back());
   if (!r.consensus.empty()) line += fmt::format(", consensus {:.2e}", r.consensus.back());
   if (r.test_rows > 0)
@@ -126,7 +166,7 @@ std::string picture(const TrainReport& r) {
       .title = fmt::format("{}: {} rank{}, {}, {}", name(r.options.model), r.ranks,
                            plural(static_cast<std::size_t>(r.ranks)), how(r), name(*r.options.optimizer)),
       .x_label = "step",
-      .first_x = r.first_step,
+      .first_x = r.first_step + 1,
       .panels = {{.y_label = "loss", .lines = {{"mean loss over ranks", r.losses}}}}};
   if (!r.consensus.empty())
     chart.panels.push_back({.y_label = "consensus distance",

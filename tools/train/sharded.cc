@@ -93,7 +93,7 @@ Result<TrainReport> train_sharded(Context& c, TrainOptions options) {
     OURO_TRY(finite(o, step, loss));
     report.losses.push_back(loss);
     report.rates.push_back(schedule.at(step));
-    if (o.on_step) o.on_step(step, loss, 0);
+    if (o.on_step) o.on_step({step + 1, loss, 0, schedule.at(step)});
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   OURO_TRY(save_to_file(world, o, t, task));

@@ -16,9 +16,9 @@ expect(1 "cannot be read" ${PROGRAM} charlm --steps 2 --resume ${SCRATCH}/no-suc
 expect(0 "accuracy" ${PROGRAM} digits --strategy decentralised --steps 2 --quiet)
 
 set(job ${RUN} -n 2 ${PROGRAM} charlm --quiet --steps 6 --topology ring)
-expect(0 "steps 0\\.\\.6" ${job} --csv ${SCRATCH}/whole.csv)
-expect(0 "steps 0\\.\\.3" ${job} --csv ${SCRATCH}/first.csv --stop-after 3 --save ${SCRATCH}/state)
-expect(0 "steps 3\\.\\.6" ${job} --csv ${SCRATCH}/second.csv --resume ${SCRATCH}/state)
+expect(0 "steps 1\\.\\.6" ${job} --csv ${SCRATCH}/whole.csv)
+expect(0 "steps 1\\.\\.3" ${job} --csv ${SCRATCH}/first.csv --stop-after 3 --save ${SCRATCH}/state)
+expect(0 "steps 4\\.\\.6" ${job} --csv ${SCRATCH}/second.csv --resume ${SCRATCH}/state)
 file(STRINGS ${SCRATCH}/whole.csv whole)
 file(STRINGS ${SCRATCH}/first.csv first)
 file(STRINGS ${SCRATCH}/second.csv second)

@@ -199,7 +199,7 @@ class Files(unittest.TestCase):
                         self.assertEqual(done.returncode, 0, done.stderr)
                         file.seek(0)
                         for text in (piped.stdout, file.read()):
-                            self.assertRegex(text, r'</svg>\n|\n *"|step,loss,lr\n0,')
+                            self.assertRegex(text, r'</svg>\n|\n *"|step,loss,lr\n1,')
                             if command[0] == "ouro-perf":
                                 self.assertTrue(text.startswith("# ouro version"), text[:80])
                 done = shell('exec "$@" >&-', [*command, "/dev/stdout"])

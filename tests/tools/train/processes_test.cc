@@ -93,7 +93,7 @@ TEST(TrainProcesses, CurvesAreWhatTheReportSays) {
   EXPECT_EQ(line, "step,loss,consensus,lr");
   for (std::size_t t = 0; t < 12; ++t) {
     std::getline(csv, line);
-    EXPECT_EQ(line, fmt::format("{},{},{},{}", t, r["losses"][t].get<double>(),
+    EXPECT_EQ(line, fmt::format("{},{},{},{}", t + 1, r["losses"][t].get<double>(),
                                 r["consensus"][t].get<double>(), r["rates"][t].get<double>()));
   }
   EXPECT_FALSE(std::getline(csv, line));
@@ -102,7 +102,28 @@ TEST(TrainProcesses, CurvesAreWhatTheReportSays) {
                            ">consensus distance (log)<", "<polyline", "</svg>"})
     EXPECT_THAT(svg, HasSubstr(part));
   report_of(1, fmt::format("digits --steps 3 --csv {}", scratch / "b.csv"));
-  EXPECT_THAT(text_of(scratch / "b.csv"), ContainsRegex("^step,loss,lr\n0,[0-9.]+,0.2\n"));
+  EXPECT_THAT(text_of(scratch / "b.csv"), ContainsRegex("^step,loss,lr\n1,[0-9.]+,0.2\n"));
+}
+
+TEST(TrainProcesses, AFailedRunLeavesItsLossesAndTheOldFiles) {
+  const Scratch scratch;
+  const std::string csv = scratch / "a.csv", report = scratch / "a.json";
+  const std::string run = fmt::format("digits --steps 30 --csv {} --json {} ", csv, report);
+  for (const std::string& file : {csv, report}) std::ofstream(file) << "old";
+  const auto expect_kept = [&](const Outcome& o) {
+    EXPECT_NE(o.exit, 0) << o.text;
+    EXPECT_EQ(text_of(csv) + text_of(report), "oldold");
+    EXPECT_THAT(text_of(csv + ".part"), ContainsRegex("^step,loss,lr\n1,[0-9.]+,[0-9.e+]+\n"));
+    fs::remove(csv + ".part");
+  };
+  const Outcome diverged = train(2, run + "--lr 1e300");
+  EXPECT_THAT(diverged.text, HasSubstr(fmt::format("are in {}.part", csv)));
+  expect_kept(diverged);
+  expect_kept(train(2, run, "OURO_FAULT=kill:rank=0,op=60"));
+  EXPECT_EQ(train(2, run).exit, 0);
+  EXPECT_THAT(text_of(csv), HasSubstr("\n30,"));
+  EXPECT_TRUE(json::parse(text_of(report), nullptr, false).contains("losses"));
+  EXPECT_FALSE(fs::exists(csv + ".part") || fs::exists(report + ".part"));
 }
 
 /// Every rank ends, with this exit code and these words.

@@ -72,7 +72,7 @@ TEST(Pool, GoesRoundItsShareOfTheSamples) {
 TEST(TrainSharded, DefaultsReachTheAccuracy) {
   TrainOptions options;
   int calls = 0;
-  options.on_step = [&](int step, double, double) { EXPECT_EQ(step, calls++); };
+  options.on_step = [&](const Step& step) { EXPECT_EQ(step.number, ++calls); };
   const TrainReport report = train_on(1, options);
   EXPECT_EQ(calls, options.steps);
   EXPECT_EQ(report.ranks, 1);
