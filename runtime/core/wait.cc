@@ -27,6 +27,7 @@ constexpr int kFarther = 20;
 
 thread_local bool serves_stream = false;
 thread_local Question question;
+thread_local int asking = 0;
 std::atomic<int> cores_lent{0}, cores_borrowed{0};
 
 /// Whether a wait may keep a core busy. A thread of a stream that spins where its caller computes takes the
@@ -106,8 +107,15 @@ void wait_patiently(Counter& c, std::uint64_t at_least) {
 }
 
 Question ask_while_waiting(Question q) { return std::exchange(question, q); }
+bool inside_question() { return asking > 0; }
 Status Waiter::ask_and_look(Clock::duration elapsed) {
-  if (question.ask) OURO_TRY(question.ask(question.data));
+  if (question.ask) {
+    struct Asking {
+      Asking() { ++asking; }
+      ~Asking() { --asking; }
+    } const now;
+    OURO_TRY(question.ask(question.data));
+  }
   return look(elapsed);
 }
 

@@ -89,6 +89,8 @@ struct Question {
 };
 /// The question of the calling thread; returns the one before.
 Question ask_while_waiting(Question);
+/// Whether the caller is called by such a question: below it on the stack an operation waits.
+bool inside_question();
 
 /// How long waiters keep a core before they give it to others.
 struct Patience {

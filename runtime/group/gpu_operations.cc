@@ -26,6 +26,7 @@ GpuOperations::GpuOperations(Context& context, const Members& members, std::uint
 GpuOperations::~GpuOperations() {
   context_.observers().dismiss(static_cast<DeviceObserver&>(*this));
   detector_.when_failed({});
+  sequencer_.watch(nullptr);
   executor_.reset();
 }
 
@@ -39,6 +40,7 @@ GpuExecutor& GpuOperations::executor() {
   if (!executor_) {
     executor_ =
         std::make_unique<GpuExecutor>(context_, members_, waiter_, key_, detector_.settings().deadline);
+    sequencer_.watch(&executor_->pending());
     lock.unlock();
     detector_.when_failed([gpu = executor_.get()](const Status& why) { gpu->pending().release(why); });
     context_.observers().enrol(static_cast<DeviceObserver&>(*this));
@@ -92,9 +94,7 @@ Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared
   if (stream) {
     on = stream->shared_from_this();
   } else {
-    auto own = own_stream();
-    if (!own.ok()) return own.status();
-    on = std::move(*own);
+    OURO_ASSIGN(on, own_stream());
   }
   Plan fresh;
   const Plan* plan = planner_.find(op);
@@ -103,34 +103,51 @@ Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared
     if (!planned.ok()) return detector_.stick(planned);
     plan = &fresh;
   }
-  GpuExecutor& gpu = executor();
-  const auto path = gpu.path(plan->op, plan->choice);
-  if (!path.ok()) return path.status();
+  OURO_ASSIGN(const GpuPath path, executor().path(plan->op, plan->choice));
   std::shared_ptr<WorkState> mine;
   if (!work) work = &mine;
   *work = std::make_shared<WorkState>();  // what throws here has taken no ticket
-  const std::uint64_t ticket = sequencer_.take_ticket();
-  Status outcome;
-  if (*path == GpuPath::staged && !plan->idle) {
-    outcome = submit_staged(plan->op, ticket, on, work);
-  } else {
-    sequencer_.await_turn(ticket);
-    outcome = sequencer_.begin(*plan, ticket);
-    if (outcome.ok() && !plan->idle) {
-      try {
-        outcome = gpu.run(*plan, *path, ticket + 1, on, work);
-      } catch (const std::exception&) {
-        outcome = no_memory();
-      }
-    }
-    // What is in the stream ends there, with its mark, even if the group has failed meanwhile.
-    if (!outcome.ok()) outcome = detector_.stick(std::move(outcome), waiter_.in_flight());
-    if (plan->idle || !outcome.ok()) (*work)->complete(outcome);
-    sequencer_.pass(ticket + 1);
-  }
-  if (!outcome.ok() || !wait) return outcome;
+  OURO_TRY(run(*plan, path, sequencer_.take_ticket(), on, work));
+  if (!wait) return {};
   (*work)->wait();
   return (*work)->outcome();
+}
+
+Status GpuOperations::submit(const Operation& op, Stream& host, std::shared_ptr<WorkState>* work) {
+  OURO_ASSIGN(const auto on, own_stream());
+  const auto kept = std::make_shared<const KeptOperation>(op);  // the plan refers to it
+  Plan plan;
+  const Status planned = planner_.make(kept->get(), &plan);
+  if (!planned.ok()) return detector_.stick(planned);
+  OURO_ASSIGN(const GpuPath path, executor().path(plan.op, plan.choice));
+  *work = sequencer_.enqueue(
+      1, host, [this, kept, plan, path, on, made = std::make_shared<WorkState>()](std::uint64_t ticket) {
+        std::shared_ptr<WorkState> ended = made;
+        OURO_TRY(run(plan, path, ticket, on, &ended));
+        ended->wait();
+        return ended->outcome();
+      });
+  return {};
+}
+
+/// In the ticket's turn, for which it waits. Where it fails the turn has been passed on all the same.
+Status GpuOperations::run(const Plan& plan, GpuPath path, std::uint64_t ticket,
+                          const std::shared_ptr<GpuStream>& on, std::shared_ptr<WorkState>* work) {
+  if (path == GpuPath::staged && !plan.idle) return submit_staged(plan.op, ticket, on, work);
+  sequencer_.await_turn(ticket);
+  Status outcome = sequencer_.begin(plan, ticket);
+  if (outcome.ok() && !plan.idle) {
+    try {
+      outcome = executor().run(plan, path, ticket + 1, on, work);
+    } catch (const std::exception&) {
+      outcome = no_memory();
+    }
+  }
+  // What is in the stream ends there, with its mark, even if the group has failed meanwhile.
+  if (!outcome.ok()) outcome = detector_.stick(std::move(outcome), waiter_.in_flight());
+  if (plan.idle || !outcome.ok()) (*work)->complete(outcome);
+  sequencer_.pass(ticket + 1);
+  return outcome;
 }
 
 /// The host's part takes the turn when the device has come to it; or it never comes, and the turn is let go
@@ -239,12 +256,12 @@ Result<std::string> GpuOperations::explain(const Operation& op) {
 void GpuOperations::look_at_gpu() {
   if (detector_.status().ok())
     if (auto fault = executor_->resident_fault()) (void)detector_.fail(std::move(*fault), nullptr, true);
-  const std::uint64_t ended = executor_->pending().with_oldest([this](GpuPending::Operation& p) {
+  executor_->pending().with_oldest([this](GpuPending::Operation& p) {
     InFlight in_flight{&p.plan, p.seq, p.start, p.late_said, p.left_since};
     (void)detector_.look(in_flight);  // a failure is the group's from then on, and releases the streams
     p.late_said = in_flight.late_said, p.left_since = in_flight.left_since;
   });
-  sequencer_.complete_to(ended);
+  sequencer_.look_at_streams();
   // An operation that its device has not ended well: the others would wait for this rank.
   if (Status s = executor_->pending().failure(); !s.ok() && detector_.ok()) (void)detector_.fail(s);
 }

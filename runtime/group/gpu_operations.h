@@ -32,6 +32,8 @@ class GpuOperations final : public DeviceObserver {
   /// Runs an operation in `stream`, or in one of the group's own (nullptr); `wait`: until it has ended.
   /// *work, if it is asked for, ends with it.
   Status submit(const Operation&, GpuStream* stream, std::shared_ptr<WorkState>* work, bool wait);
+  /// The same in the order of a stream of the host, which waits for it. Its turn is that of this call.
+  Status submit(const Operation&, Stream& host, std::shared_ptr<WorkState>* work);
   Result<std::string> explain(const Operation&);
   /// For work on this rank's GPU that was given no stream of it. Errors: invalid (it has none), resource.
   Result<std::shared_ptr<GpuStream>> own_stream();
@@ -54,6 +56,8 @@ class GpuOperations final : public DeviceObserver {
  private:
   GpuExecutor& executor();
   GpuExecutor* made();  ///< or nullptr, before the first use
+  Status run(const Plan&, GpuPath, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
+             std::shared_ptr<WorkState>*);
   Status submit_staged(const Operation&, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
                        std::shared_ptr<WorkState>*);
 

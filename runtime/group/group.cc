@@ -149,12 +149,7 @@ Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkSt
   if (on_device(op) || (stream && stream->gpu() && op.collective == Collective::barrier)) {
     OURO_TRY(gpu_.check(op, stream));
     if (!stream || stream->gpu()) return gpu_.submit(op, stream ? stream->gpu() : nullptr, work, !stream);
-    // In the order of the host's stream, and waited for there.
-    OURO_TRY(rt::check(op, rank(), size()));
-    *work = stream->enqueue([self = shared_from_this(), kept = std::make_shared<const KeptOperation>(op)] {
-      return self->submit(kept->get(), nullptr, nullptr);
-    });
-    return {};
+    return gpu_.submit(op, *stream, work);
   }
   if (!stream) {
     if (const Plan* known = planner_.find(op)) return host_.execute(*known, sequencer_.take_ticket());
@@ -310,6 +305,11 @@ void Group::leave() {
 Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
   OURO_TRY(context_->usable());
   if (closed()) return Status(Reason::revoked, fmt::format("group '{}' is closed", spec_.name));
+  if (succeeded_.load())  // what was agreed on then may hold no longer, and its group has the next generation
+    return invalid(
+        fmt::format("group '{}' of generation {} has been shrunk before; expected shrink() of the "
+                    "group that this returned",
+                    spec_.name, spec_.generation));
   OURO_TRY(check_wait("shrink()"));
   if (status().ok())
     (void)detector_.fail({.reason = Reason::revoked,
@@ -333,7 +333,9 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
   for (const int r : result.dead)
     if (context_->network()) context_->network()->fence(members_.world_rank(r));
   if (outcome) *outcome = std::move(result);
-  return derive(members, spec_.name, 0, spec_.generation + 1, spec_.deadline, spec_.numerics);
+  auto next = derive(members, spec_.name, 0, spec_.generation + 1, spec_.deadline, spec_.numerics);
+  if (next.ok()) succeeded_.store(true);
+  return next;
 }
 
 Result<std::shared_ptr<Group>> Group::derive(const std::vector<int>& members, const std::string& name,

@@ -120,6 +120,7 @@ class Group final : public std::enable_shared_from_this<Group> {
   static constexpr std::uint8_t kTraced = 1, kClosed = 2;
   std::atomic<std::uint8_t> unusual_{log::enabled(log::Level::trace, log::Subsystem::CALL) ? kTraced
                                                                                            : std::uint8_t{0}};
+  std::atomic<bool> succeeded_{false};  // shrink() has made the group that goes on
   bool closed() const { return (unusual_.load(std::memory_order_acquire) & kClosed) != 0; }
 
   // In the order in which they rely on each other.

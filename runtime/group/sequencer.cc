@@ -8,6 +8,13 @@ void Sequencer::await(std::uint64_t ticket) {
   wait_patiently(turn_, ticket);
 }
 
+/// Turns pass in the order of operations, so all before the oldest that is under way have ended.
+void Sequencer::complete_beside(GpuPending& pending, std::uint64_t next) {
+  pending.settle(next, [this](std::uint64_t all) {
+    if (all > record_.completed.get()) record_.completed.set(all);
+  });
+}
+
 Status Sequencer::begin_with_care(const Plan& plan, std::uint64_t ticket) {
   if (!detector_.ok()) return detector_.status();
   waiter_.begin(plan, ticket + 1);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/core/wait.h"
+#include "runtime/exec/gpu/gpu_pending.h"
 #include "runtime/group/failure_detector.h"
 #include "runtime/plan/plan.h"
 #include "runtime/stream/host_stream.h"
@@ -41,11 +42,17 @@ class Sequencer {
     enter(record_, ticket + 1, plan.signature);
     return {};
   }
-  /// All operations before ticket `next` have ended well.
-  void complete(std::uint64_t next) { record_.completed.set(next); }
-  /// The same, for operations that end in streams: those up to sequence number `seq`.
-  void complete_to(std::uint64_t seq) {
-    if (seq > record_.completed.get()) record_.completed.set(seq);
+  /// All operations before ticket `next` have ended well, but for those that are under way in streams.
+  void complete(std::uint64_t next) {
+    if (GpuPending* const pending = in_streams_.load(std::memory_order_relaxed)) [[unlikely]]
+      return complete_beside(*pending, next);
+    record_.completed.set(next);
+  }
+  /// Where operations are that end in streams, before the first is; nullptr: none is left.
+  void watch(GpuPending* pending) { in_streams_.store(pending, std::memory_order_relaxed); }
+  /// Takes note of those that have ended there.
+  void look_at_streams() {
+    if (GpuPending* const pending = in_streams_.load(std::memory_order_relaxed)) complete_beside(*pending, 0);
   }
   /// The turn is that of ticket `next`.
   void pass(std::uint64_t next) { publish(turn_, next); }
@@ -124,6 +131,7 @@ class Sequencer {
 
  private:
   void await(std::uint64_t ticket);
+  void complete_beside(GpuPending&, std::uint64_t next);
   /// begin() of a group that has failed, or where OURO_FAULT has something to say.
   Status begin_with_care(const Plan&, std::uint64_t ticket);
 
@@ -131,6 +139,7 @@ class Sequencer {
   OperationWaiter& waiter_;  // of the operation whose turn it is
   GroupRecord& record_;
   Faults* const faults_;
+  std::atomic<GpuPending*> in_streams_{nullptr};  // set before its first operation takes its turn
   std::mutex submit_mutex_;
   std::atomic<std::uint64_t> tickets_{0};
   Counter turn_{};              // tickets that are done

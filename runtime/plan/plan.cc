@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "runtime/core/thread_owned.h"
+#include "runtime/core/wait.h"
 
 namespace ouro::rt {
 namespace {
@@ -51,7 +52,8 @@ const Plan* find_plan(std::uint64_t group, const Operation& o) {
 }
 
 void keep_plan(std::uint64_t group, const Operation& call, Plan* plan) {
-  if (!kept(call)) return;
+  // An operation that waits further down the stack runs by the plan that is kept, in its place.
+  if (!kept(call) || inside_question()) return;
   if (t_table == nullptr) make_for_thread(t_table);
   plan->id = g_ids.fetch_add(1, std::memory_order_relaxed) + 1;
   t_table->entries[place_of(group, call)] = {group, call, *plan};

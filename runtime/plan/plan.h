@@ -26,7 +26,8 @@ struct Plan {
 /// options are the same; what they hold is not looked at.
 const Plan* find_plan(std::uint64_t group, const Operation&);
 /// Keeps `plan`, made for the call `op`, in place of another, unless such calls are not kept (uneven ones and
-/// those that name an algorithm lend memory to their plan; premulsum has a factor); gives it its id.
+/// those that name an algorithm lend memory to their plan; premulsum has a factor), or an operation of this
+/// thread waits meanwhile; gives it its id.
 void keep_plan(std::uint64_t group, const Operation& op, Plan* plan);
 
 }  // namespace ouro::rt

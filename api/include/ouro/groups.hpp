@@ -195,8 +195,9 @@ class OURO_API Group {
   Result<Group> split(int color, int key, const GroupOptions& = {});
   /// Collective over the survivors after a failure: a group without the dead, under a new generation.
   /// After a mismatch, where nobody died, it returns the same members. A group that has not failed does so
-  /// now, as revoked. Errors: deadline (survivors that have not called it), fenced, no-quorum, resource,
-  /// revoked, forked, invalid (as close()).
+  /// now, as revoked. What fails next is the group that this returns: shrink that one. Errors: deadline
+  /// (survivors that have not called it), fenced, no-quorum, resource, revoked, forked, invalid (as close(),
+  /// and of a group that has been shrunk).
   Result<Group> shrink(ShrinkReport* report = nullptr);
   /// Collective over ranks of one host: `bytes` of zero-filled host memory of each rank, as many as it says,
   /// mapped by all of them. Element r is rank r's; an empty handle if that asked for 0 bytes. What one rank

@@ -106,28 +106,36 @@ Status GpuPending::mark(Ahead a, std::shared_ptr<WorkState>* work) {
   return {};
 }
 
-std::uint64_t GpuPending::with_oldest(const std::function<void(Operation&)>& f) {
+void GpuPending::settle(std::uint64_t turn, const std::function<void(std::uint64_t)>& write) {
+  std::lock_guard lock(mutex_);
+  passed_ = std::max(passed_, turn);
+  const std::uint64_t all = entries_.empty() ? passed_ : entries_.front().operation.seq - 1;
+  write(spoiled_ == 0 ? all : std::min(all, spoiled_ - 1));
+}
+
+void GpuPending::with_oldest(const std::function<void(Operation&)>& f) {
   std::unique_lock lock(mutex_);
   while (!entries_.empty() && entries_.front().mark->passed()) {
-    ended_ = entries_.front().operation.seq;
-    if (!failed_ && failure_.ok()) failure_ = entries_.front().mark->outcome();
+    const std::uint64_t seq = entries_.front().operation.seq;
+    const Status outcome = entries_.front().mark->outcome();
+    passed_ = std::max(passed_, seq);
+    if (!outcome.ok() && spoiled_ == 0) spoiled_ = seq;
+    if (!failed_ && failure_.ok()) failure_ = outcome;
     entries_.pop_front();
   }
-  const std::uint64_t ended = ended_;
   if (failed_ && no_thread_ && !entries_.empty()) {
     try {
       end_waits();
     } catch (const std::exception&) {
-      return ended;  // the next look tries again
+      return;  // the next look tries again
     }
   }
-  if (entries_.empty() || failed_) return ended;
+  if (entries_.empty() || failed_) return;
   Operation copy = entries_.front().operation;
   lock.unlock();  // f may fail the group, which comes back to release()
   f(copy);
   lock.lock();
   if (!entries_.empty() && entries_.front().operation.seq == copy.seq) entries_.front().operation = copy;
-  return ended;
 }
 
 Status GpuPending::failure() {
@@ -136,7 +144,7 @@ Status GpuPending::failure() {
 }
 
 bool GpuPending::idle() {
-  (void)with_oldest([](Operation&) {});
+  with_oldest([](Operation&) {});
   std::lock_guard lock(mutex_);
   return entries_.empty();
 }

@@ -44,8 +44,11 @@ class GpuPending {
   Status mark(Ahead, std::shared_ptr<WorkState>* work);
 
   // Thread-safe.
-  /// The oldest that has not ended, in f; and the number of the last that has, or 0.
-  std::uint64_t with_oldest(const std::function<void(Operation&)>& f);
+  /// The oldest that has not ended, in f.
+  void with_oldest(const std::function<void(Operation&)>& f);
+  /// All operations up to number `turn` have ended, or are under way here (0: nothing is new): writes, by one
+  /// thread at a time, up to which number all have ended well.
+  void settle(std::uint64_t turn, const std::function<void(std::uint64_t)>& write);
   bool idle();
   /// What the device said of the first operation that it did not end well, while the group was well.
   Status failure();
@@ -71,7 +74,8 @@ class GpuPending {
 
   std::mutex mutex_;
   Entries entries_;
-  std::uint64_t ended_ = 0;
+  std::uint64_t passed_ = 0;   // operations up to this number have ended or are among the entries
+  std::uint64_t spoiled_ = 0;  // the first that did not end well; 0: none
   bool failed_ = false, ending_ = false;
   bool no_thread_ = false;  ///< to end waits on: it is tried again, and drain() does without
   Status error_, failure_;

@@ -136,6 +136,24 @@ TEST(Shrink, ARankThatNeverComesIsNamedAtTheDeadline) {
   EXPECT_TRUE(has(next.status().message(), "ranks {1} have not called shrink()")) << next.status().message();
 }
 
+TEST(Shrink, OfAGroupThatHasBeenShrunkIsRefused) {
+  Watchdog watchdog;
+  auto contexts = thread_contexts(2);
+  on_threads(2, [&](int rank) {
+    Group& old = contexts[static_cast<std::size_t>(rank)].world();
+    auto next = old.shrink();
+    ASSERT_TRUE(next.ok()) << next.status().message();
+    const auto again = old.shrink();  // of the same generation, over the same memory, if it were made
+    EXPECT_THAT(again.status(), Fails(Reason::invalid));
+    EXPECT_TRUE(has(again.status().message(), "has been shrunk before")) << again.status().message();
+    EXPECT_TRUE(exact_all_reduce(*next).ok());
+    auto after = next->shrink();
+    ASSERT_TRUE(after.ok()) << after.status().message();
+    EXPECT_EQ(after->generation(), 2u);
+    EXPECT_TRUE(exact_all_reduce(*after).ok());
+  });
+}
+
 TEST(Shrink, OldGroupsMayGoInAnyOrder) {
   Watchdog watchdog;
   for (int order = 0; order < 3; ++order) {

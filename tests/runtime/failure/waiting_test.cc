@@ -47,6 +47,60 @@ TEST(TimedDeadline, NamesWhoDidNotCome) {
   EXPECT_LT(std::chrono::nanoseconds(took[2]), 200ms) << "the error was known when it came";
 }
 
+/// What a rank asks while it waits: operations of a group of its own, of so many shapes that one of them
+/// takes the place of the plan of the operation that waits.
+struct Aside {
+  Group group;
+  int asked = 0;
+  static Status ask(void* data) {
+    Aside& a = *static_cast<Aside*>(data);
+    if (a.asked++ > 0) return {};
+    std::vector<float> in(1001, 7), out(1001);
+    for (std::size_t n = 1; n <= 1000; ++n) {
+      const Status s = all_reduce(a.group, std::span(in).first(n), std::span(out).first(n));
+      if (!s.ok()) return s;
+    }
+    return {};
+  }
+};
+
+TEST(Question, MayCallOperationsOfAnotherGroup) {
+  Watchdog watchdog;
+  auto contexts = thread_contexts(2);
+  std::atomic<bool> asked{false};
+  on_threads(2, [&](int rank) {
+    Context& c = contexts[static_cast<std::size_t>(rank)];
+    std::vector<float> in(100, static_cast<float>(rank + 1)), out(100);
+    const auto sum = [&] { return all_reduce(c.world(), std::span(in), std::span(out)); };
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(sum().ok());  // its plan is kept
+    std::fill(out.begin(), out.end(), 0.f);
+    if (rank == 0) {
+      EXPECT_TRUE(eventually([&] { return asked.load(); }));
+      ASSERT_TRUE(sum().ok());
+    } else {
+      const int alone[] = {1};
+      auto made = c.group(alone, "alone");
+      ASSERT_TRUE(made.ok());
+      Aside aside{*made};
+      struct Told {
+        Aside& aside;
+        std::atomic<bool>& asked;
+      } told{aside, asked};
+      const InterruptibleWaits waits(
+          [](void* data) {
+            Told& t = *static_cast<Told*>(data);
+            const Status s = Aside::ask(&t.aside);
+            t.asked.store(true);
+            return s;
+          },
+          &told);
+      const Status s = sum();
+      EXPECT_TRUE(s.ok()) << s.message();
+    }
+    EXPECT_EQ(out, std::vector<float>(100, 3.f));
+  });
+}
+
 TEST(Deadline, OfAReceiveDoesNotStick) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
