@@ -23,6 +23,10 @@ const void* resident_entry(ResidentKernel kernel) {
     return reinterpret_cast<const void*>(&resident_##name);
     OURO_RESIDENT_HOT(OURO_X)
 #undef OURO_X
+#define OURO_X(name, ...) case ResidentKernel::name:
+    OURO_RESIDENT_POINTERS(OURO_X)
+#undef OURO_X
+    return resident_pointer_entry(kernel);
 #define OURO_X(name)         \
   case ResidentKernel::name: \
     return resident_##name##_entry();

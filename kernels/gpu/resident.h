@@ -7,6 +7,7 @@
 
 #include "kernels/flow/list.h"
 #include "kernels/gpu/collect.h"
+#include "kernels/gpu/resident_ref.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
 
@@ -26,10 +27,11 @@ struct ResidentSizes {
 /// that is all zero before the first launch. It has a header and then one part a channel. A part begins with
 /// the state that outlives a launch, so that a captured launch can be replayed. Then, each indexed by the
 /// peer that writes it (a line of 128 bytes a peer): `full` (a word a slot) and `slots` of the link from it,
-/// `freed` of the link to it, `arrival records` (its posts) and `done` (the rounds it has released); then
-/// this rank's own `staging` slots that all read, packets from each peer (two parities), and private scratch.
-/// There is a link for each ordered pair: with n ranks one channel takes about
-///   n (slots slot_bytes + 4 packet_bytes + 512) + 4 staging_bytes + max(p slot_bytes, n packet_bytes)
+/// `freed` of the link to it, `arrival records` (its posts), `names` (where its buffers lie) and `done` (the
+/// rounds it has released); then this rank's own `staging` slots that all read, packets from each peer (two
+/// parities), and private scratch. Behind the channels lies the table of what this rank has mapped:
+/// ResidentRef::kListed a peer. There is a link for each ordered pair: with n ranks one channel takes about
+///   n (slots slot_bytes + 4 packet_bytes + 640) + 4 staging_bytes + max(p slot_bytes, n packet_bytes)
 /// bytes, p the largest power of two up to n: 3.7 MiB for 8 ranks with the defaults above.
 struct ResidentLayout {
   static constexpr int kMaxRanks = 64, kMaxChannels = 64, kMaxSlots = 16;
@@ -39,12 +41,17 @@ struct ResidentLayout {
   int ranks = 0, channels = 0, slots = 0;
   std::uint64_t slot_bytes = 0, staging_bytes = 0, packet_bytes = 0;
   /// Offsets within the part of a channel.
-  std::uint64_t full_at = 0, freed_at = 0, arrivals_at = 0, done_at = 0, slots_at = 0, pages_at = 0,
-                packets_at = 0, scratch_at = 0;
+  std::uint64_t full_at = 0, freed_at = 0, arrivals_at = 0, names_at = 0, done_at = 0, slots_at = 0,
+                pages_at = 0, packets_at = 0, scratch_at = 0;
   std::uint64_t channel_bytes = 0;
   /// Of the packets from one rank: eight bytes each in sixteen, and a few that say what they belong to.
   constexpr std::uint64_t packet_set_bytes() const { return 2 * packet_bytes + kLine; }
-  std::uint64_t bytes() const { return kHeaderBytes + static_cast<std::uint64_t>(channels) * channel_bytes; }
+  constexpr std::uint64_t mapped_at() const {
+    return kHeaderBytes + static_cast<std::uint64_t>(channels) * channel_bytes;
+  }
+  std::uint64_t bytes() const {
+    return mapped_at() + static_cast<std::uint64_t>(ranks) * ResidentRef::kListed * sizeof(ResidentMapping);
+  }
 };
 /// `invalid` where a size breaks a rule above.
 Result<ResidentLayout> resident_layout(const ResidentSizes&);
@@ -52,9 +59,10 @@ Result<ResidentLayout> resident_layout(const ResidentSizes&);
 /// Why a launch ended early.
 enum class ResidentFault : std::uint32_t {
   none,
-  deadline,  ///< `peer` did not come within deadline_ns
-  aborted,   ///< the abort word was raised while waiting for `peer`
-  mismatch,  ///< `peer` is in another operation: its tag differs
+  deadline,   ///< `peer` did not come within deadline_ns
+  aborted,    ///< the abort word was raised while waiting for `peer`
+  mismatch,   ///< `peer` is in another operation: its tag differs
+  reference,  ///< `peer` names a buffer that does not lie within what this rank has mapped of its memory
 };
 
 /// What a launch leaves in pinned host memory when it ends early; the first block of a rank that fails writes
@@ -95,6 +103,16 @@ struct ResidentArgs {
   /// zerocopy only: the buffers of all ranks, where flow::zero_copy_buffers says that others touch them.
   const std::byte* in_of[kMaxRanks] = {};
   std::byte* out_of[kMaxRanks] = {};
+  /// Ranks tell each other where their buffers lie. Where every rank names them, the flow is `zerocopy`, on
+  /// those; else `algorithm`. The same on all ranks.
+  bool by_pointer = false;
+  /// By pointer: this rank's buffers, or kNone in `in_ref`; of a buffer that nobody else touches anything
+  /// else.
+  std::uint64_t in_ref = ResidentRef::kNone, out_ref = ResidentRef::kNone;
+  /// What this rank has mapped since its last launch: peers may name it from the next operation on.
+  static constexpr int kLearn = 24;
+  int learned = 0;
+  ResidentEntry learn[kLearn] = {};
 };
 static_assert(sizeof(ResidentArgs) <= 4096, "one kernel parameter");
 
@@ -105,9 +123,6 @@ int resident_channels(const ResidentLayout&, std::uint64_t bytes, bool packets);
 /// Whether resident kernels carry out an algorithm of a collective with what a rank knows by itself: not by
 /// zerocopy, which needs the buffers of all ranks.
 bool has_resident(Collective, flow::Algorithm);
-
-/// Bytes of an element of a partial result, which flows over slots send: sums of 16 bits travel in 32.
-std::uint64_t resident_accumulator(DType, OpKind);
 
 /// The largest region, in bytes, that all_reduce can carry by packets over so many channels.
 std::uint64_t resident_packet_limit(const ResidentLayout&, int channels);

@@ -20,6 +20,7 @@ class Resident : private ResidentChannel<Block> {
   OURO_HD Resident(const ResidentArgs& args, const Block& block, ResidentShared& shared, Numbers numbers)
       : Channel(args, block, shared), numbers_(numbers) {}
   using Channel::enter;
+  using Channel::learn;
   using Channel::leave;
 
   /// To be called once, before run.
@@ -30,6 +31,27 @@ class Resident : private ResidentChannel<Block> {
     posts_others_ = Flow::kPostsOthers;
     ahead_ = Flow::kPipelined ? (Flow::kPostsResult ? 2 : 1) * flow::kStagingLag : 0;
     base_ = shared_.state.round;
+  }
+
+  /// Tells all ranks where my buffers lie and hears where theirs do. True if every rank reaches what all
+  /// flows by reference of this collective touch; the flow that is run next has said so then. To be called
+  /// once, before cut; all ranks find the same.
+  OURO_HD bool meet() {
+    base_ = shared_.state.round;
+    if (resident_share(a_.count, a_.channels, b_.block(), numbers_.element()).count == 0) return false;
+    ++this->step_;
+    if (!open(base_)) return false;
+    announce(base_, kPosted);
+    if (!hear_all(base_, kPosted)) return false;
+    bool reached = true, failed = false;
+    for (int p = b_.thread(); p < n_; p += b_.threads())
+      reached &= this->find_buffers(p, base_, numbers_.element(), &failed);
+    met_all_ = !b_.any(!reached);
+    if ((failed_ = b_.any(failed))) return false;
+    if (met_all_) return true;
+    end_round();
+    b_.sync();
+    return false;
   }
 
   /// Runs the flow; Hop{}(*this, step) carries one step out, in line or not.
@@ -202,6 +224,11 @@ class Resident : private ResidentChannel<Block> {
     each_peer([&](int p) {
       ResidentArrival& arrival = this->arrival(a_.rank, p);
       if (phase == kPosted) arrival.premul[round % ResidentLayout::kStagingSlots] = a_.premul;
+      if (phase == kPosted && a_.by_pointer) {
+        ResidentNames& names = this->names(a_.rank, p);
+        names.in[round % ResidentLayout::kStagingSlots] = a_.in_ref;
+        names.out[round % ResidentLayout::kStagingSlots] = a_.out_ref;
+      }
       this->publish_tagged(&arrival.word[round % ResidentLayout::kStagingSlots], 4 * round + phase);
     });
   }
@@ -222,6 +249,7 @@ class Resident : private ResidentChannel<Block> {
 
   OURO_HD void post(const Step& s) {
     const std::uint64_t round = round_of(s.chunk), elem = numbers_.element();
+    if (by_reference_ && met_all_) return;
     if (s.verb & flow::kResult) {
       const Extent out = cut_.out(s.chunk);
       copy_bytes(b_, piece(a_.rank, round, cut_.result_piece), nullptr, out_at(out), out.count * elem);
@@ -232,6 +260,9 @@ class Resident : private ResidentChannel<Block> {
       const Extent in = cut_.in(s.span == 1 ? s.chunk : flow::nth(s.chunk, j, cut_.per_round));
       copy_bytes(b_, piece(a_.rank, round, j), nullptr, in_at(in), in.count * elem);
     }
+    if (by_reference_)
+      for (int p = b_.thread(); p < n_; p += b_.threads())
+        shared_.in_of[p] = a_.in_of[p], shared_.out_of[p] = a_.out_of[p];
     announce(round, kPosted);
     if (by_reference_) hear_all(round, kPosted);  // from here on all buffers may be touched
   }
@@ -264,7 +295,7 @@ class Resident : private ResidentChannel<Block> {
 
   /// Where chunk `s.at` of what `from` posted lies; `at` is its place in a buffer that is read by reference.
   OURO_HD const std::byte* posted(int from, const Step& s, Extent at) const {
-    if (by_reference_) return a_.in_of[from] + at.offset * numbers_.element();
+    if (by_reference_) return shared_.in_of[from] + at.offset * numbers_.element();
     int position = 0;
     if (s.verb & flow::kResult)
       position = cut_.result_piece;
@@ -300,8 +331,9 @@ class Resident : private ResidentChannel<Block> {
       job.many = shared_.source;
       job.many_count = n_;
       job.factor = shared_.factor;
-      job.multicast = a_.out_of;
+      job.multicast = shared_.out_of;
       job.multicast_at = place;
+      job.multicast_first = a_.rank;
       job.multicasts = (s.verb & flow::kMulticast) != 0;
       job.store = {out_at(out), !job.multicasts};
       reduce(job);
@@ -315,8 +347,12 @@ class Resident : private ResidentChannel<Block> {
       if (!(s.verb & flow::kMulticast)) {
         copy_bytes(b_, out_at(out), nullptr, source, bytes);
       } else {
-        for (int d = 0; d < n_; ++d)
-          copy_bytes(b_, a_.out_of[flow::wrap(a_.rank + d, n_)] + place, nullptr, source, bytes);
+        auto bits = reinterpret_cast<std::uintptr_t>(source);
+        for (int p = 0; p < n_; ++p) bits |= reinterpret_cast<std::uintptr_t>(shared_.out_of[p] + place);
+        copy_to(b_, bits, bytes, source, [&](std::uint64_t i, const auto& unit) {
+          for (int d = 0; d < n_; ++d)
+            store_at(shared_.out_of[flow::wrap(a_.rank + d, n_)] + place + i, unit);
+        });
       }
     }
     b_.sync();
@@ -327,52 +363,9 @@ class Resident : private ResidentChannel<Block> {
   bool failed_ = false;
   bool by_reference_ = false, posts_others_ = false;
   bool met_ = false;         // in the round at hand
+  bool met_all_ = false;     // meet() has found the buffers of all
   std::uint64_t base_ = 0;   // first round of the staging buffers in this operation
   std::uint64_t ahead_ = 0;  // rounds between posting a round and having released it, at most
 };
-
-struct HopInLine {
-  template <class Rank>
-  OURO_HD void operator()(Rank& rank, const flow::Step& s) const {
-    rank.hop(s);
-  }
-};
-struct HopOutOfLine {
-  template <class Rank>
-  OURO_HD_OUTLINE void operator()(Rank& rank, const flow::Step& s) const {
-    rank.hop(s);
-  }
-};
-
-/// One operation with a flow and a reduction that are known here.
-template <Collective kCollective, class Flow, class Numbers, class Block>
-OURO_HD void run_hot(const ResidentArgs& args, const Block& block, ResidentShared& shared, Numbers numbers) {
-  Resident<Numbers, Block> rank(args, block, shared, numbers);
-  if (!rank.enter()) return;
-  rank.template cut<Flow>(kCollective);
-  rank.template run<Flow, HopInLine>();
-  rank.leave();
-}
-
-/// Any flow that resident kernels serve.
-template <class Flow>
-inline constexpr bool kResident = flow::kOnDevices<Flow> && !Flow::kInline && !Flow::kPulls;
-
-/// Any operation, chosen at run time: one copy of the steps for all flows.
-template <ColdTypes kTypes, class Block>
-OURO_HD void run_cold(const ResidentArgs& args, const Block& block, ResidentShared& shared,
-                      Cold<kTypes> numbers) {
-  Resident<Cold<kTypes>, Block> rank(args, block, shared, numbers);
-  if (!rank.enter()) return;
-#define OURO_X(c, a, F)                                                             \
-  if constexpr (kResident<flow::F>)                                                 \
-    if (args.collective == Collective::c && args.algorithm == flow::Algorithm::a) { \
-      rank.template cut<flow::F>(Collective::c);                                    \
-      rank.template run<flow::F, HopOutOfLine>();                                   \
-    }
-  OURO_FLOWS(OURO_X)
-#undef OURO_X
-  rank.leave();
-}
 
 }  // namespace ouro::gpu

@@ -1,9 +1,11 @@
 // One channel of one rank, as the block that runs it sees it: where its memory lies, its flags, how it waits
 // and how it fails. Used by resident_body.h and resident_packets.h.
 #pragma once
+#include "kernels/flow/list.h"
 #include "kernels/gpu/block.h"
 #include "kernels/gpu/resident.h"
 #include "kernels/gpu/resident_memory.h"
+#include "runtime/core/collectives.h"
 
 namespace ouro::gpu {
 
@@ -22,11 +24,19 @@ struct alignas(ResidentLayout::kLine) ResidentArrival {
 };
 static_assert(sizeof(ResidentArrival) == ResidentLayout::kLine);
 
+/// By pointer, beside the posts: where the writer's buffers lie.
+struct alignas(ResidentLayout::kLine) ResidentNames {
+  std::uint64_t in[ResidentLayout::kStagingSlots], out[ResidentLayout::kStagingSlots];
+};
+static_assert(sizeof(ResidentNames) == ResidentLayout::kLine);
+
 /// What the threads of a block share: in shared memory on a device.
 struct ResidentShared {
   ResidentState state;
   const std::byte* source[ResidentLayout::kMaxRanks];
   Scalar factor[ResidentLayout::kMaxRanks];
+  const std::byte* in_of[ResidentLayout::kMaxRanks];  // by reference: the buffers of all ranks
+  std::byte* out_of[ResidentLayout::kMaxRanks];
 };
 
 /// Waits end when what is waited for comes, when the deadline passes, when the abort word is raised or when
@@ -70,6 +80,31 @@ class ResidentChannel {
     }
   }
 
+  /// Enters what the host has mapped of the others' memory: for later launches, since other blocks of this
+  /// one are under way.
+  OURO_HD void learn() const {
+    if (b_.block() != 0) return;
+    for (int i = b_.thread(); i < a_.learned; i += b_.threads())
+      *mapping(a_.learn[i].peer, a_.learn[i].number) = a_.learn[i].mapping;
+  }
+  /// By pointer, once rank p has posted `round`: its buffers, as this rank reaches them. False if it says
+  /// that not all do. What it names lies within what has been mapped, or the block fails.
+  OURO_HD bool find_buffers(int p, std::uint64_t round, std::uint64_t element, bool* failed) {
+    shared_.in_of[p] = a_.in, shared_.out_of[p] = a_.out;
+    if (p == a_.rank) return a_.in_ref != ResidentRef::kNone;
+    const ResidentNames& named = names(p, a_.rank);
+    const std::uint64_t in = named.in[round % ResidentLayout::kStagingSlots];
+    const std::uint64_t out = named.out[round % ResidentLayout::kStagingSlots];
+    if (in == ResidentRef::kNone) return false;
+    const CollectiveTraits traits = traits_of(a_.collective);
+    const flow::Buffers needs = flow::zero_copy_buffers(a_.collective);
+    const std::uint64_t block = a_.count * element, all = block * static_cast<std::uint64_t>(n_);
+    if (needs.inputs && (!needs.root_input_only || p == a_.root))
+      *failed |= !reach(p, in, traits.in.many() ? all : block, &shared_.in_of[p]);
+    if (needs.outputs) *failed |= !reach(p, out, traits.out.many() ? all : block, &shared_.out_of[p]);
+    return true;
+  }
+
   // Places in the arenas, of this channel.
   OURO_HD std::byte* part(int rank) const {
     return a_.arena[rank] + ResidentLayout::kHeaderBytes +
@@ -94,6 +129,9 @@ class ResidentChannel {
   }
   OURO_HD ResidentArrival& arrival(int writer, int reader) const {
     return *reinterpret_cast<ResidentArrival*>(line(reader, a_.layout.arrivals_at, writer));
+  }
+  OURO_HD ResidentNames& names(int writer, int reader) const {
+    return *reinterpret_cast<ResidentNames*>(line(reader, a_.layout.names_at, writer));
   }
   OURO_HD std::byte* staging(int rank, std::uint64_t round) const {
     return part(rank) + a_.layout.pages_at + round % ResidentLayout::kStagingSlots * a_.layout.staging_bytes;
@@ -158,6 +196,20 @@ class ResidentChannel {
   // A flag: the tag above, below it a number that only grows (at one a microsecond for nine years).
   static constexpr int kTagShift = 48;
   static constexpr std::uint64_t kNumberMask = (std::uint64_t{1} << kTagShift) - 1;
+
+  OURO_HD ResidentMapping* mapping(int peer, std::uint64_t number) const {
+    return reinterpret_cast<ResidentMapping*>(a_.arena[a_.rank] + a_.layout.mapped_at()) +
+           static_cast<std::uint64_t>(peer) * ResidentRef::kListed + number;
+  }
+  template <class Byte>
+  OURO_HD bool reach(int p, std::uint64_t ref, std::uint64_t bytes, Byte** at) {
+    const std::uint64_t number = ResidentRef::number(ref), offset = ResidentRef::offset(ref);
+    const ResidentMapping found =
+        number < ResidentRef::kListed ? *mapping(p, number) : ResidentMapping{nullptr, 0};
+    if (offset > found.bytes || bytes > found.bytes - offset) return !fail(ResidentFault::reference, p);
+    *at = found.at + offset;
+    return true;
+  }
 
   OURO_HD std::uint32_t* failed_word() const { return reinterpret_cast<std::uint32_t*>(a_.arena[a_.rank]); }
   const std::uint64_t start_;

@@ -43,6 +43,18 @@ ResidentKernel kernel_for(const ResidentArgs& a) {
   OURO_RESIDENT_PACKETS(OURO_X)
 #undef OURO_X
   if (a.packets) return ResidentKernel::any_packets;
+  const bool over_slots = a.algorithm == flow::Algorithm::direct;
+#define OURO_X(name, c, ByPointer, Flow, type)                                              \
+  if (a.by_pointer && over_slots && a.collective == Collective::c && a.op == OpKind::sum && \
+      a.dtype == DType::type)                                                               \
+    return ResidentKernel::name;
+  OURO_RESIDENT_POINTER_SUMS(OURO_X)
+#undef OURO_X
+#define OURO_X(name, c, ByPointer, Flow) \
+  if (a.by_pointer && over_slots && a.collective == Collective::c) return ResidentKernel::name;
+  OURO_RESIDENT_POINTER_MOVES(OURO_X)
+#undef OURO_X
+  if (a.by_pointer) return is_float(a.dtype) ? ResidentKernel::any_float : ResidentKernel::any_integer;
 #define OURO_X(name, c, al, Flow, type)                                                             \
   if (a.collective == Collective::c && a.algorithm == flow::Algorithm::al && a.op == OpKind::sum && \
       a.dtype == DType::type)                                                                       \
@@ -73,6 +85,20 @@ Status check_packets(const ResidentArgs& a) {
     return invalid("packets are for all_reduce by oneshot");
   const std::uint64_t bytes = a.count * size_of(a.dtype), limit = resident_packet_limit(a.layout, a.channels);
   if (bytes > limit) return invalid(fmt::format("{} bytes by packets where {} have room", bytes, limit));
+  return {};
+}
+
+Status check_pointers(const ResidentArgs& a) {
+  if (a.packets || a.layout.ranks == 1 || a.algorithm == flow::Algorithm::zerocopy ||
+      !flow::visit(a.collective, flow::Algorithm::zerocopy, [](auto) {}))
+    return invalid("by pointer: for several ranks, over slots otherwise, by collectives with such a flow");
+  if (a.learned < 0 || a.learned > ResidentArgs::kLearn)
+    return invalid(fmt::format("{} new mappings in a launch", a.learned));
+  for (int i = 0; i < a.learned; ++i)
+    if (a.learn[i].peer < 0 || a.learn[i].peer >= a.layout.ranks ||
+        a.learn[i].number >= static_cast<std::uint32_t>(ResidentRef::kListed))
+      return invalid(
+          fmt::format("a mapping of allocation {} of rank {}", a.learn[i].number, a.learn[i].peer));
   return {};
 }
 
@@ -122,6 +148,7 @@ Result<ResidentLayout> resident_layout(const ResidentSizes& s) {
   l.full_at = take(n * L::kLine);
   l.freed_at = take(n * L::kLine);
   l.arrivals_at = take(n * sizeof(ResidentArrival));
+  l.names_at = take(n * L::kLine);
   l.done_at = take(n * L::kLine);
   l.slots_at = take(n * static_cast<std::uint64_t>(s.slots) * s.slot_bytes);
   l.pages_at = take(L::kStagingSlots * s.staging_bytes);
@@ -143,8 +170,6 @@ bool has_resident(Collective c, flow::Algorithm algorithm) {
   flow::visit(c, algorithm, [&]<class Flow>(Flow) { has = kResident<Flow> && !Flow::kByReference; });
   return has;
 }
-
-std::uint64_t resident_accumulator(DType t, OpKind op) { return accumulator_size(t, op); }
 
 std::uint64_t resident_packet_limit(const ResidentLayout& layout, int channels) {
   return layout.packet_bytes * static_cast<std::uint64_t>(channels);
@@ -169,6 +194,7 @@ Result<Launch> resident(const ResidentArgs& a) {
     return unsupported(fmt::format("resident: {} elements are more than one launch can number", a.count));
   OURO_TRY(check_flow(a));
   if (a.packets) OURO_TRY(check_packets(a));
+  if (a.by_pointer) OURO_TRY(check_pointers(a));
   if (a.algorithm == flow::Algorithm::zerocopy && n > 1) OURO_TRY(check_references(a));
   const Kernel& kernel = kernels()[static_cast<std::size_t>(kernel_for(a))];
   return Launch{&kernel, Shape{a.channels, kResidentThreads}};

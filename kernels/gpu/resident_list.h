@@ -1,8 +1,9 @@
 // The one list of resident kernels, and what each runs. Used by resident_host.cc and resident.cu, which give
 // a kernel its host and device entries.
 #pragma once
-#include "kernels/gpu/resident_body.h"
+#include "kernels/gpu/resident_many.h"
 #include "kernels/gpu/resident_packets.h"
+#include "kernels/gpu/resident_run.h"
 
 namespace ouro::gpu {
 
@@ -25,6 +26,19 @@ namespace ouro::gpu {
 #define OURO_RESIDENT_MOVES(X)                        \
   X(ring_all_gather, all_gather, ring, RingAllGather) \
   X(chain_broadcast, broadcast, chain, ChainBroadcast)
+
+/// X(name, collective, flow by pointer, flow over slots, element type): sums by pointer with a kernel of
+/// their own.
+#define OURO_RESIDENT_POINTER_SUMS(X)                                                            \
+  X(pointer_all_reduce_f32, all_reduce, ZeroCopyAllReduce, DirectAllReduce, f32)                 \
+  X(pointer_all_reduce_f16, all_reduce, ZeroCopyAllReduce, DirectAllReduce, f16)                 \
+  X(pointer_all_reduce_bf16, all_reduce, ZeroCopyAllReduce, DirectAllReduce, bf16)               \
+  X(pointer_reduce_scatter_f32, reduce_scatter, ZeroCopyReduceScatter, DirectReduceScatter, f32) \
+  X(pointer_reduce_scatter_f16, reduce_scatter, ZeroCopyReduceScatter, DirectReduceScatter, f16) \
+  X(pointer_reduce_scatter_bf16, reduce_scatter, ZeroCopyReduceScatter, DirectReduceScatter, bf16)
+
+/// X(name, collective, flow by pointer, flow over slots): movement by pointer with a kernel of its own.
+#define OURO_RESIDENT_POINTER_MOVES(X) X(pointer_all_gather, all_gather, ZeroCopyAllGather, DirectAllGather)
 
 /// X(name, element type): sums by packets with a kernel of their own.
 #define OURO_RESIDENT_PACKETS(X) \
@@ -50,6 +64,22 @@ struct ResidentEntries {
     run_hot<Collective::c, flow::Flow>(args, block, shared, Moved{size_of(args.dtype)});           \
   }
   OURO_RESIDENT_MOVES(OURO_X)
+#undef OURO_X
+#define OURO_X(name, c, ByPointer, Flow, type)                                                     \
+  template <class Block>                                                                           \
+  static OURO_HD void name(const ResidentArgs& args, const Block& block, ResidentShared& shared) { \
+    run_by_pointer<Collective::c, flow::ByPointer, flow::Flow>(args, block, shared,                \
+                                                               HotMany<SumOf<DType::type>>{});     \
+  }
+  OURO_RESIDENT_POINTER_SUMS(OURO_X)
+#undef OURO_X
+#define OURO_X(name, c, ByPointer, Flow)                                                           \
+  template <class Block>                                                                           \
+  static OURO_HD void name(const ResidentArgs& args, const Block& block, ResidentShared& shared) { \
+    run_by_pointer<Collective::c, flow::ByPointer, flow::Flow>(args, block, shared,                \
+                                                               Moved{size_of(args.dtype)});        \
+  }
+  OURO_RESIDENT_POINTER_MOVES(OURO_X)
 #undef OURO_X
 #define OURO_X(name, type)                                                                         \
   template <class Block>                                                                           \
@@ -83,8 +113,11 @@ struct ResidentEntries {
   OURO_RESIDENT_SUMS(X)      \
   OURO_RESIDENT_MOVES(X)     \
   OURO_RESIDENT_PACKETS(X)
+#define OURO_RESIDENT_POINTERS(X) \
+  OURO_RESIDENT_POINTER_SUMS(X)   \
+  OURO_RESIDENT_POINTER_MOVES(X)
 #define OURO_RESIDENT_COLD(X) X(any_float) X(any_integer) X(any_packets)
-#define OURO_RESIDENT_KERNELS(X) OURO_RESIDENT_HOT(X) OURO_RESIDENT_COLD(X)
+#define OURO_RESIDENT_KERNELS(X) OURO_RESIDENT_HOT(X) OURO_RESIDENT_POINTERS(X) OURO_RESIDENT_COLD(X)
 
 enum class ResidentKernel : std::uint8_t {
 #define OURO_X(name, ...) name,
@@ -94,7 +127,8 @@ enum class ResidentKernel : std::uint8_t {
 
 /// The device entry; nullptr in a build without a CUDA compiler.
 const void* resident_entry(ResidentKernel);
-/// Compiled in units of their own, named as they are.
+/// Compiled in units of their own, named as they are; the first for all kernels by pointer.
+const void* resident_pointer_entry(ResidentKernel);
 const void* resident_any_float_entry();
 const void* resident_any_integer_entry();
 const void* resident_any_packets_entry();

@@ -40,6 +40,7 @@ struct ResidentJob {
   std::byte* const* multicast = nullptr;  // narrow: at this offset of the buffers of all ranks
   bool multicasts = false;
   std::uint64_t multicast_at = 0;
+  int multicast_first = 0;  // where reduce_many begins, so that no rank has all at once
   std::uint64_t count = 0;
 };
 
@@ -198,10 +199,8 @@ OURO_HD void reduce_groups(const Block& b, const ResidentJob& job, std::uint64_t
   }
 }
 
-/// Groups of 16 bytes of elements where everything lies at multiples of 16 bytes, single elements elsewhere.
-template <class R, int kAtOnce, class Block>
-OURO_HD void reduce_elements(const Block& b, const ResidentJob& job) {
-  constexpr int kWidth = 16 / static_cast<int>(sizeof(typename R::Element));
+/// Whether everything lies at multiples of 16 bytes.
+OURO_HD bool lies_in_units(const ResidentJob& job) {
   std::uintptr_t bits = 0;
   const auto look = [&](const void* p, bool there) {
     if (there) bits |= reinterpret_cast<std::uintptr_t>(p);
@@ -211,7 +210,14 @@ OURO_HD void reduce_elements(const Block& b, const ResidentJob& job) {
   for (int k = 0; k < job.many_count; ++k) look(job.many[k], true);
   look(job.store.at, job.store.there), look(job.keep.at, job.keep.there), look(job.send.at, job.send.there);
   for (int r = 0; job.multicasts && r < job.ranks; ++r) look(job.multicast[r] + job.multicast_at, true);
-  const std::uint64_t groups = bits % 16 == 0 ? job.count / kWidth : 0;
+  return bits % 16 == 0;
+}
+
+/// Groups of 16 bytes of elements where everything lies at multiples of that, single elements elsewhere.
+template <class R, int kAtOnce, class Block>
+OURO_HD void reduce_elements(const Block& b, const ResidentJob& job) {
+  constexpr int kWidth = 16 / static_cast<int>(sizeof(typename R::Element));
+  const std::uint64_t groups = lies_in_units(job) ? job.count / kWidth : 0;
   reduce_groups<R, kWidth, kAtOnce>(b, job, 0, groups);
   reduce_groups<R, 1, 1>(b, job, groups * kWidth, job.count);
 }

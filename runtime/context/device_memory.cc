@@ -150,8 +150,18 @@ void DeviceMemory::retire_what_ended(int r, Imported& from) {
     from.exports.retire(page.gpu_gone[k % kGone].get());
   // Where it was overtaken, or is further behind than is written, nobody knows which: what is asked for again
   // is mapped again.
-  if (page.gpu_freed.get() - from.freed_seen > kGone) from.exports.retire_all();
+  if (page.gpu_freed.get() - from.freed_seen > kGone) {
+    from.exports.retire_all();
+    from.overtaken = true;
+  }
   from.freed_seen = freed;
+}
+
+bool DeviceMemory::let_go_of_what_ended(int r) {
+  std::lock_guard lock(imported_mutex_);
+  Imported& from = *imported_[static_cast<std::size_t>(r)];
+  retire_what_ended(r, from);
+  return !from.overtaken;
 }
 
 Result<transport::GpuImports::At> DeviceMemory::resolve(int r, const transport::GpuRef& ref,

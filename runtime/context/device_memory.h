@@ -29,6 +29,9 @@ class DeviceMemory {
   /// The address here of device memory of rank r (of the job): within its process its own. It is good for
   /// operations that are on the device (OnDevice) now, and beyond them as long as `keep` lives.
   Result<transport::GpuImports::At> resolve(int r, const transport::GpuRef&, std::size_t bytes);
+  /// Lets go of what rank r of another process has freed: only a `keep` holds it from then on. False: this
+  /// rank has been too late once, and has let go of all that r had then.
+  bool let_go_of_what_ended(int r);
   /// The block `key` of rank r's device memory, made there on first demand, as this rank can reach it.
   struct BlockAt {
     std::byte* data;
@@ -58,6 +61,7 @@ class DeviceMemory {
  private:
   struct Imported {
     std::uint64_t freed_seen = 0;
+    bool overtaken = false;
     transport::GpuImports exports, blocks;
   };
   struct OwnBlock {

@@ -62,6 +62,11 @@ std::uint64_t GpuOperations::ran(GpuPath path) {
   return gpu ? gpu->ran(path) : 0;
 }
 
+std::uint64_t GpuOperations::named() {
+  GpuExecutor* const gpu = made();
+  return gpu ? gpu->named() : 0;
+}
+
 Result<std::shared_ptr<GpuStream>> GpuOperations::own_stream() {
   std::lock_guard lock(stream_mutex_);
   if (!own_stream_) {

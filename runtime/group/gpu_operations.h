@@ -39,6 +39,8 @@ class GpuOperations final : public DeviceObserver {
   Result<std::shared_ptr<GpuStream>> own_stream();
   /// How many operations this rank has enqueued on a path.
   std::uint64_t ran(GpuPath);
+  /// In how many of them all ranks' kernels knew this rank's buffers, by the time of its call.
+  std::uint64_t named();
 
   /// Moves messages, some of which lie on this rank's GPU, in stream order: through pinned memory, which is
   /// filled before and emptied after. `exchange` is called on a thread of the stream's and moves them on the

@@ -98,6 +98,7 @@ class Group final : public std::enable_shared_from_this<Group> {
   Result<std::shared_ptr<GpuStream>> own_gpu_stream() { return gpu_.own_stream(); }
   /// How many operations on device memory this rank has enqueued on a path.
   std::uint64_t gpu_ran(GpuPath path) { return gpu_.ran(path); }
+  std::uint64_t gpu_named() { return gpu_.named(); }
 
  private:
   Group(std::shared_ptr<Context>, GroupSpec, int rank, std::vector<int> hosts, GroupRecord&,

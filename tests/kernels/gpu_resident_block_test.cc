@@ -1,5 +1,6 @@
 // Tests of the resident kernels' blocks: several host threads are one block, with the barriers that a device
-// has, so that a race detector sees what threads of a block do to each other.
+// has, so that a race detector sees what threads of a block do to each other. And of what is by pointer
+// alone.
 #include <pthread.h>
 
 #include <atomic>
@@ -70,13 +71,65 @@ TEST(ResidentBlock, EveryFlow) {
       for (const Row& row : rows()) {
         if (row.packets || (aliasing == Aliasing::exact && !row.in_place)) continue;
         const OpKind op = count == 17 ? OpKind::premulsum : OpKind::sum;
-        operations.push_back(
-            make(w, {row.collective, row.algorithm, DType::f32, op, count, 1, aliasing}, kChannels));
+        Case c{row.collective, row.algorithm, DType::f32, op, count, 1, aliasing};
+        c.pointers = row.pointers;
+        if (count == 17) c.declines = 1;
+        operations.push_back(make(w, c, kChannels));
       }
     ASSERT_EQ(std::count(operations.begin(), operations.end(), nullptr), 0);
     run_teams(operations, kRanks, kChannels, ResidentEntries::any_float<TeamBlock>);
     for (const auto& o : operations) check(*o, w);
     if (HasFatalFailure()) return;
+  }
+}
+
+/// By pointer nothing passes the staging buffers; where a rank declines all does. A launch enters what its
+/// host has mapped, for the next one.
+TEST(ResidentPointers, PastTheStagingBuffers) {
+  constexpr int kRanks = 3, kNumber = 5;
+  for (const int declines : {-1, 1})
+    for (const Collective collective : {Collective::all_reduce, Collective::reduce_scatter,
+                                        Collective::all_gather, Collective::broadcast}) {
+      World w(kRanks, 1, 2);
+      Case c{collective, Algorithm::direct, DType::f32, OpKind::sum, 500};
+      c.pointers = true, c.declines = declines;
+      std::vector<std::unique_ptr<Operation>> operations;
+      operations.push_back(make(w, c, 1));
+      ASSERT_NE(operations[0], nullptr);
+      ResidentArgs& a = operations[0]->args[2];
+      a.learned = 1;
+      a.learn[0] = {.mapping = {w.at(0).arena, 77}, .peer = 0, .number = kNumber};
+      run_and_check(w, operations, 1);
+      EXPECT_EQ(mapping(w, 2, 0, kNumber)->at, w.at(0).arena);
+      EXPECT_EQ(mapping(w, 2, 0, kNumber)->bytes, 77u);
+      bool staged = false;
+      for (int r = 0; r < kRanks; ++r) {
+        const std::byte* const pages = w.at(r).arena + ResidentLayout::kHeaderBytes + w.layout.pages_at;
+        staged |= std::any_of(pages, pages + ResidentLayout::kStagingSlots * w.layout.staging_bytes,
+                              [](std::byte b) { return b != std::byte{}; });
+      }
+      EXPECT_EQ(staged, declines >= 0) << name(collective);
+    }
+}
+
+/// A peer names what does not lie within what has been mapped of it.
+TEST(ResidentPointers, NamesAreChecked) {
+  constexpr int kRanks = 2;
+  for (const std::uint64_t wrong :
+       {ResidentRef::make(2, 0), ResidentRef::make(ResidentRef::kListed + 1, 0), ResidentRef::make(3, 4)}) {
+    World w(kRanks, 1, 2);
+    Case c{Collective::all_reduce, Algorithm::direct, DType::f32, OpKind::sum, 100};
+    c.pointers = true;
+    std::vector<std::unique_ptr<Operation>> operations;
+    operations.push_back(make(w, c, 1, 50'000'000));
+    const Buffers& theirs = operations[0]->ranks[1];
+    *mapping(w, 0, 1, 3) = {theirs.in, theirs.given.size()};
+    operations[0]->args[1].in_ref = wrong;
+    run(operations, kRanks, 1, [](int) { return false; });
+    EXPECT_EQ(w.at(0).error.fault, ResidentFault::reference);
+    EXPECT_EQ(w.at(0).error.peer, 1);
+    EXPECT_EQ(w.at(1).error.fault, ResidentFault::deadline);
+    EXPECT_EQ(w.at(1).error.peer, 0);
   }
 }
 

@@ -66,13 +66,17 @@ struct Case {
   bool packets = false;
   std::size_t shift = 0;  // elements by which buffers are off their alignment, times the rank
   std::size_t skew = 0;   // bytes by which they are off that of their elements
+  bool pointers = false;  // by pointer, and over slots where a rank declines
+  int declines = -1;
 };
 
 inline std::string describe(const Case& c) {
   return std::string(name(c.collective)) + " " + std::string(flow::name(c.algorithm)) +
-         (c.packets ? " packets " : " ") + name(c.dtype) + " " + name(c.op) + " count " +
-         std::to_string(c.count) + " root " + std::to_string(c.root) + " aliasing " +
-         std::to_string(static_cast<int>(c.aliasing));
+         (c.packets    ? " packets "
+          : c.pointers ? " by pointer, not " + std::to_string(c.declines) + " "
+                       : " ") +
+         name(c.dtype) + " " + name(c.op) + " count " + std::to_string(c.count) + " root " +
+         std::to_string(c.root) + " aliasing " + std::to_string(static_cast<int>(c.aliasing));
 }
 
 inline bool reduces(Collective c) {
@@ -198,6 +202,16 @@ inline void make_buffers(Operation& o, int rank) {
   std::copy(b.given.begin(), b.given.end(), b.in);
 }
 
+/// Every rank has mapped all that there is as allocation 1 of every other.
+constexpr std::uintptr_t kEverything = 16;
+inline std::uint64_t ref_of(const std::byte* p) {
+  return ResidentRef::make(1, p ? reinterpret_cast<std::uintptr_t>(p) - kEverything : 0);
+}
+inline ResidentMapping* mapping(World& w, int r, int peer, int number) {
+  return reinterpret_cast<ResidentMapping*>(w.at(r).arena + w.layout.mapped_at()) +
+         peer * ResidentRef::kListed + number;
+}
+
 inline std::unique_ptr<Operation> make(World& w, const Case& c, int channels,
                                        std::uint64_t deadline_ns = 120'000'000'000) {
   auto o = std::make_unique<Operation>();
@@ -225,8 +239,12 @@ inline std::unique_ptr<Operation> make(World& w, const Case& c, int channels,
     a.abort = &w.at(r).abort;
     a.error = &w.at(r).error;
     a.layout = w.layout;
+    a.by_pointer = c.pointers && n > 1;
+    if (c.pointers && c.declines != r) a.in_ref = ref_of(a.in), a.out_ref = ref_of(a.out);
     for (int p = 0; p < n; ++p) {
+      *mapping(w, r, p, 1) = {reinterpret_cast<std::byte*>(kEverything), std::uint64_t{1} << 47};
       a.arena[p] = w.at(p).arena;
+      if (c.pointers) continue;
       a.in_of[p] = o->ranks[static_cast<std::size_t>(p)].in;
       a.out_of[p] = o->ranks[static_cast<std::size_t>(p)].out;
     }
@@ -286,13 +304,15 @@ struct Row {
   Collective collective;
   Algorithm algorithm;
   bool packets, in_place;
+  bool pointers = false;
 };
-/// Every flow that resident kernels serve, and packets.
+/// Every flow that resident kernels serve, packets, and all by pointer.
 inline std::vector<Row> rows() {
   std::vector<Row> all;
   flow::for_each_flow([&]<class Flow>(Collective c, Algorithm a, Flow) {
     if (flow::kOnDevices<Flow> && !Flow::kInline && !Flow::kPulls)
       all.push_back({c, a, false, Flow::kInPlace});
+    if (a == Algorithm::zerocopy) all.push_back({c, Algorithm::direct, false, Flow::kInPlace, true});
   });
   all.push_back({Collective::all_reduce, Algorithm::oneshot, true, true});
   return all;

@@ -45,9 +45,11 @@ TEST_P(Resident, EveryFlow) {
           const Pair pair = kPairs[++turn % std::size(kPairs)];
           Case c{row.collective, row.algorithm, pair.dtype, pair.op, count};
           c.packets = row.packets;
+          c.pointers = row.pointers;
           c.root = static_cast<int>(turn / 2 % static_cast<std::size_t>(n));
           c.aliasing = aliasing;
           c.shift = turn % 4;
+          if (turn % 3 == 0) c.declines = static_cast<int>(turn % static_cast<std::size_t>(n));
           // Fewer channels than the arenas have, now and then.
           const int used = turn % 5 == 0 ? 1 : channels;
           if (c.packets && count * size_of(c.dtype) > resident_packet_limit(w.layout, used)) c.count = 512;
@@ -72,6 +74,7 @@ TEST(ResidentTypes, AnyAddress) {
         if (skew >= size_of(type) || row.collective == Collective::barrier) continue;
         Case c{row.collective, row.algorithm, type, OpKind::sum, 333};
         c.packets = row.packets;
+        c.pointers = row.pointers;
         c.skew = skew;
         operations.push_back(make(w, c, kChannels));
       }
@@ -89,6 +92,7 @@ TEST(ResidentTypes, EveryReduction) {
       for (int op = 0; op < kOps; ++op) {
         Case c{row.collective, row.algorithm, static_cast<DType>(t), static_cast<OpKind>(op), 333};
         c.packets = row.packets;
+        c.pointers = row.pointers;
         if (applies(c.op, c.dtype)) operations.push_back(make(w, c, kChannels));
       }
   }
@@ -158,6 +162,7 @@ TEST(ResidentReplay, SameArguments) {
     World w(kRanks, kChannels, 2);
     Case c{row.collective, row.algorithm, DType::f32, OpKind::sum, 1500};
     c.packets = row.packets;
+    c.pointers = row.pointers;
     std::vector<std::unique_ptr<Operation>> once;
     once.push_back(make(w, c, kChannels));
     ASSERT_NE(once[0], nullptr);
@@ -180,6 +185,7 @@ TEST(ResidentFailure, Deadline) {
     World w(kRanks, kChannels, 2);
     Case c{row.collective, row.algorithm, DType::f32, OpKind::sum, 2000};
     c.packets = row.packets;
+    c.pointers = row.pointers;
     std::vector<std::unique_ptr<Operation>> operations;
     operations.push_back(make(w, c, kChannels, 50'000'000));
     const bool rooted = row.collective == Collective::reduce || row.collective == Collective::gather;
@@ -261,6 +267,7 @@ TEST(ResidentFailure, Mismatch) {
     World w(kRanks, 1, 2);
     Case c{row.collective, row.algorithm, DType::f32, OpKind::sum, 100};
     c.packets = row.packets;
+    c.pointers = row.pointers;
     std::vector<std::unique_ptr<Operation>> operations;
     operations.push_back(make(w, c, 1, 50'000'000));
     operations[0]->args[1].tag ^= 0x8001;

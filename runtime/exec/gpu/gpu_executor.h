@@ -41,6 +41,8 @@ class GpuExecutor {
   std::uint64_t ran(GpuPath p) const {
     return ran_[static_cast<std::size_t>(p)].load(std::memory_order_relaxed);
   }
+  /// In how many all ranks' kernels knew this rank's buffers, by the time of its call.
+  std::uint64_t named() const { return resident_.named(); }
 
   // Thread-safe.
   /// Operations under way.

@@ -16,6 +16,10 @@ using flow::Algorithm;
 
 constexpr std::uint64_t kArenaOf = 0x7265736964656e74;  // tells arenas from other device memory of a group
 
+/// Of a region or block: one hop through slots or packets, where by pointer there are two. A start value, not
+/// measured.
+constexpr std::size_t kSmall = 64 << 10;
+
 /// 32 blocks of 512 threads with 64 bytes under way each are 1 MiB on its way: at 450 GB/s of NVLink, what is
 /// read in 2.3 us. Packets have room for 64 KiB in all, and for one a thread at least.
 gpu::ResidentSizes sizes(int n, int channels) {
@@ -30,26 +34,20 @@ gpu::ResidentSizes sizes(int n, int channels) {
 
 }  // namespace
 
-/// Start values, for GPUs that reach each other by load and store; none has been measured. Of flows over
-/// staging buffers each rank reads what the others posted, once, and adds in rank order; the ring moves as
-/// little and waits more often. Its partial sums are accumulators, though: of 16 bits and less they are twice
-/// as long and longer, which staging buffers are not.
 Algorithm resident_algorithm(const Operation& op, std::size_t bytes) {
-  constexpr std::size_t kOneShot = 64 << 10, kRing = 2 << 20;
-  const bool ordered = op.numerics == Numerics::canonical && op.reduces();
-  const bool widens =
-      op.reduces() && gpu::resident_accumulator(op.dtype(0), op.op.kind) > size_of(op.dtype(0));
-  const bool large = bytes > kRing && !ordered && !widens;
+  return op.collective == Collective::all_reduce && bytes <= kSmall ? Algorithm::oneshot : Algorithm::direct;
+}
+
+bool resident_by_pointer(const Operation& op, std::size_t bytes) {
   switch (op.collective) {
     case Collective::all_reduce:
-      return bytes <= kOneShot ? Algorithm::oneshot : large ? Algorithm::ring : Algorithm::direct;
     case Collective::reduce_scatter:
     case Collective::all_gather:
-      return large ? Algorithm::ring : Algorithm::direct;
     case Collective::broadcast:
-      return large ? Algorithm::chain : Algorithm::direct;
+    case Collective::all_to_all:
+      return bytes > kSmall;
     default:
-      return Algorithm::direct;
+      return false;
   }
 }
 
@@ -90,6 +88,11 @@ std::optional<Failure> ResidentPath::fault() {
                      .text = fmt::format("rank {} is in another operation, at {}", peer, at),
                      .rank = peer,
                      .detector = kDetector};
+    case gpu::ResidentFault::reference:
+      return Failure{.reason = Reason::ring_corrupt,
+                     .text = fmt::format("rank {} named memory beyond what is mapped of it, at {}", peer, at),
+                     .rank = peer,
+                     .detector = kDetector};
   }
   return Failure{.reason = Reason::ring_corrupt, .text = "an unknown fault", .detector = kDetector};
 }
@@ -128,20 +131,39 @@ Status ResidentPath::open() {
   return {};
 }
 
+Status ResidentPath::name_buffers(const Operation& op, std::uint64_t seq, bool capturing,
+                                  gpu::ResidentArgs* a) {
+  OURO_TRY(listing_.open());
+  if (capturing)
+    listing_.captured();  // a replay enters nothing: it may come late, or never
+  else
+    a->learned = listing_.learn(seq, a->learn);
+  OURO_ASSIGN(a->in_ref, listing_.refer(op.in.data, op.read_bytes(team_.rank), seq));
+  OURO_ASSIGN(a->out_ref, listing_.refer(op.out.data, op.written_bytes(team_.rank), seq));
+  const bool overwrites = op.collective == Collective::all_to_all && op.in.data == op.out.data;
+  if (overwrites || a->out_ref == gpu::ResidentRef::kNone) a->in_ref = gpu::ResidentRef::kNone;
+  named_ += a->in_ref != gpu::ResidentRef::kNone;
+  return {};
+}
+
 Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
   OURO_TRY(open());
+  const Operation& op = plan.op;
+  gpu::ResidentArgs a;
+  a.count = unit_count(op, team_.rank, team_.size);
+  a.dtype = op.collective == Collective::barrier ? DType::u8 : op.dtype(team_.rank);
+  const std::size_t bytes = a.count * size_of(a.dtype);
+  a.by_pointer = !plan.choice.forced && resident_by_pointer(op, bytes);
+  if (a.by_pointer) OURO_TRY(name_buffers(op, seq, capturing, &a));
   bool last = false;
   OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
   if (last) arrivals_.release_records();
-  const Operation& op = plan.op;
-  gpu::ResidentArgs a;
   a.collective = op.collective;
-  a.dtype = op.collective == Collective::barrier ? DType::u8 : op.dtype(team_.rank);
   a.op = op.reduces() ? op.op.kind : OpKind::sum;
   a.rank = team_.rank, a.root = op.root;
-  a.count = unit_count(op, team_.rank, team_.size);
-  const std::size_t bytes = a.count * size_of(a.dtype);
-  a.algorithm = plan.choice.forced ? plan.choice.algorithm : resident_algorithm(op, bytes);
+  a.algorithm = plan.choice.forced ? plan.choice.algorithm
+                : a.by_pointer     ? Algorithm::direct
+                                   : resident_algorithm(op, bytes);
   const bool fits = bytes <= gpu::resident_packet_limit(arena_->layout, arena_->layout.channels);
   a.packets = flow::specialised(flow::Specialisation::packets, op.collective, a.algorithm,
                                 fits ? std::uint32_t{flow::kFits} : 0u);

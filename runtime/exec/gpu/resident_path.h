@@ -9,6 +9,7 @@
 
 #include "kernels/gpu/resident.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
+#include "runtime/exec/gpu/gpu_listing.h"
 #include "runtime/exec/gpu/gpu_path.h"
 #include "runtime/exec/gpu/gpu_team.h"
 
@@ -27,15 +28,19 @@ struct ResidentArena {
   bool faulted() const { return fault() != gpu::ResidentFault::none; }
 };
 
-/// The flow for an operation of so many bytes of a region or block that names none.
+/// The flow over slots for an operation of so many bytes of a region or block that names none.
 flow::Algorithm resident_algorithm(const Operation&, std::size_t bytes);
+
+/// Whether ranks offer each other their buffers for such an operation: then its flow is `zerocopy` where
+/// every rank reaches all of them, and `direct` elsewhere, with the same bits.
+bool resident_by_pointer(const Operation&, std::size_t bytes);
 
 /// Launches, for each operation, this rank's kernel that carries out the flow together with those of the
 /// others.
 class ResidentPath {
  public:
   ResidentPath(GpuTeam& team, GpuArrivals& arrivals, const GpuTopology& topology)
-      : team_(team), arrivals_(arrivals), topology_(topology) {}
+      : team_(team), arrivals_(arrivals), topology_(topology), listing_(team) {}
   ~ResidentPath();
   ResidentPath(const ResidentPath&) = delete;
   ResidentPath& operator=(const ResidentPath&) = delete;
@@ -43,6 +48,9 @@ class ResidentPath {
   Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing);
   /// Null before the first operation.
   const std::shared_ptr<ResidentArena>& arena() const { return arena_; }
+
+  /// In how many operations all other ranks' kernels knew this rank's buffers.
+  std::uint64_t named() const { return named_; }
 
   // Thread-safe.
   /// Ends kernels that wait for a peer.
@@ -52,10 +60,13 @@ class ResidentPath {
 
  private:
   Status open();
+  Status name_buffers(const Operation&, std::uint64_t seq, bool capturing, gpu::ResidentArgs*);
 
   GpuTeam& team_;
   GpuArrivals& arrivals_;
   const GpuTopology& topology_;
+  GpuListing listing_;
+  std::uint64_t named_ = 0;
   std::mutex mutex_;  // while arena_ is being set
   std::shared_ptr<ResidentArena> arena_;
 };

@@ -138,6 +138,51 @@ std::vector<Param> all_params() {
 INSTANTIATE_TEST_SUITE_P(All, GpuCollectives, testing::ValuesIn(all_params()),
                          [](const auto& info) { return label(info.param); });
 
+/// Large ones on the resident path: over slots while somebody has not mapped the buffers of all, by pointer
+/// from then on. A call lists them, the next maps what has been listed, and names what all have mapped
+/// before.
+class GpuPointers : public testing::TestWithParam<Mode> {};
+INSTANTIATE_TEST_SUITE_P(All, GpuPointers, testing::Values(Mode::threads, Mode::processes),
+                         [](const auto& info) { return std::string(name(info.param)); });
+
+TEST_P(GpuPointers, NamedOnceAllHaveMappedThem) {
+  OURO_NEEDS_GPU();
+  const Mode mode = GetParam();
+  OURO_SKIP_PROCESSES_UNDER_TSAN(mode);
+  OURO_NEEDS_GPU_EACH("resident", mode, 3);
+  const ForcedPath path("resident", mode);
+  std::vector<int> sizes{2, 3, 8};
+  if (OURO_TEST_TSAN || mode == Mode::processes) sizes = {3};
+  for (int n : sizes) {
+    const auto body = [&](Context& c) -> std::string {
+      constexpr std::size_t kLarge = 20'003;
+      Group& g = c.world();
+      const std::size_t most = 8 * static_cast<std::size_t>(n) * (kLarge + 40) + 8 * kGuard;
+      DeviceArena arenas[2];
+      OURO_RANK_OK(arenas[0].make(c, most, From::ouro));
+      OURO_RANK_OK(arenas[1].make(c, most, From::driver));
+      for (DeviceArena& arena : arenas) {
+        int calls = 0;
+        for (const Collective of : {Collective::all_reduce, Collective::reduce_scatter,
+                                    Collective::all_gather, Collective::broadcast, Collective::all_to_all})
+          for (const bool in_place : {false, false, false, true, true}) {
+            const Param p{{of}, "resident", "", mode};
+            OURO_RANK_OK(barrier(g));
+            const std::uint64_t before = g.impl()->gpu_named();
+            const std::string said = check_call(c, Exchange{p.form, n, kLarge, n - 1}, p, in_place, arena);
+            if (!said.empty()) return fmt::format("{} in_place {}: {}", label(p), in_place, said);
+            const bool overwrites = in_place && of == Collective::all_to_all;
+            const bool named = g.impl()->gpu_named() > before;
+            if (++calls == 2) continue;  // the others' first call may have mapped it or not
+            OURO_RANK_CHECK(named == (calls > 2 && !overwrites), "{}, call {}", label(p), calls);
+          }
+      }
+      return only_ran(g, "resident");
+    };
+    ASSERT_EQ(run(mode, n, body), "") << n << " ranks";
+  }
+}
+
 /// Types and reductions take the same code on all ways; each once, against the host's own result, bit for
 /// bit.
 class GpuReductions : public testing::TestWithParam<const char*> {};

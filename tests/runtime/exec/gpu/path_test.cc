@@ -153,28 +153,20 @@ TEST(GpuPathChoice, WhatIsNamedIsCarriedOutByAPathThatHasIt) {
   EXPECT_THAT(chosen(one_gpu(4), "stream", kSum, direct), HasSubstr("over links only"));
 }
 
-/// Flows over slots send partial results, those over staging buffers send elements.
-TEST(ResidentAlgorithm, FollowsSizeOrderAndWhatTravels) {
-  const auto of = [](DType t, OpKind kind, Numerics n, std::size_t bytes,
-                     Collective c = Collective::all_reduce) {
-    Operation o = call(c, false, n);
-    o.in.dtype = o.out.dtype = t;
-    o.op.kind = kind;
-    return resident_algorithm(o, bytes);
+/// What does not go by packets goes by pointer where it can, or by flows that fold in the same order.
+TEST(ResidentAlgorithm, FollowsSize) {
+  constexpr std::size_t kSmall = 64 << 10;
+  const auto of = [](Collective c, std::size_t bytes) {
+    const Operation o = call(c, false);
+    return std::pair(resident_by_pointer(o, bytes), resident_algorithm(o, bytes));
   };
-  constexpr std::size_t kSmall = 64 << 10, kMiddle = 2 << 20, kLarge = (2 << 20) + 4;
-  EXPECT_EQ(of(DType::f32, OpKind::sum, Numerics::fast, kSmall), Algorithm::oneshot);
-  EXPECT_EQ(of(DType::f32, OpKind::sum, Numerics::fast, kMiddle), Algorithm::direct);
-  EXPECT_EQ(of(DType::f32, OpKind::sum, Numerics::fast, kLarge), Algorithm::ring);
-  EXPECT_EQ(of(DType::f32, OpKind::sum, Numerics::canonical, kLarge), Algorithm::direct);
-  EXPECT_EQ(of(DType::bf16, OpKind::sum, Numerics::fast, kLarge), Algorithm::direct);
-  EXPECT_EQ(of(DType::f16, OpKind::avg, Numerics::fast, kLarge), Algorithm::direct);
-  EXPECT_EQ(of(DType::bf16, OpKind::max, Numerics::fast, kLarge), Algorithm::ring)
-      << "is as long as elements";
-  EXPECT_EQ(of(DType::i32, OpKind::avg, Numerics::fast, kLarge), Algorithm::direct);
-  EXPECT_EQ(of(DType::bf16, OpKind::sum, Numerics::fast, kLarge, Collective::reduce_scatter),
-            Algorithm::direct);
-  EXPECT_EQ(of(DType::bf16, OpKind::sum, Numerics::fast, kLarge, Collective::all_gather), Algorithm::ring);
+  EXPECT_EQ(of(Collective::all_reduce, kSmall), std::pair(false, Algorithm::oneshot));
+  for (const Collective c : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
+                             Collective::broadcast, Collective::all_to_all}) {
+    EXPECT_EQ(of(c, kSmall + 1), std::pair(true, Algorithm::direct)) << name(c);
+    EXPECT_FALSE(of(c, kSmall).first) << name(c);
+  }
+  EXPECT_EQ(of(Collective::gather, kSmall + 1), std::pair(false, Algorithm::direct));
 }
 
 }  // namespace

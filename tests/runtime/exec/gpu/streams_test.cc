@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "runtime/group/group.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 
 namespace ouro::test {
@@ -109,14 +110,17 @@ TEST_P(Paths, GroupsInOppositeOrderDoNotDeadlock) {
               "");
 }
 
-/// What is captured on all ranks can be replayed, between operations that are not.
+/// What is captured on all ranks can be replayed, between operations that are not. Large ones go by pointer
+/// on the resident path, once all ranks have mapped the buffers of all: from the third operation on.
 TEST_P(Paths, GraphsReplay) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam(), Mode::processes);
-  const bool staged = std::string(GetParam()) == "staged";
-  for (Mode mode : {Mode::processes, Mode::threads})  // a process with threads cannot fork ranks
-  {
-    if (OURO_TEST_TSAN && mode == Mode::processes) continue;
+  const bool staged = std::string(GetParam()) == "staged", resident = std::string(GetParam()) == "resident";
+  // A process with threads cannot fork ranks.
+  for (const auto& [mode, count] :
+       {std::pair(Mode::processes, std::size_t{2000}), std::pair(Mode::processes, std::size_t{20'000}),
+        std::pair(Mode::threads, std::size_t{2000}), std::pair(Mode::threads, std::size_t{20'000})}) {
+    if ((OURO_TEST_TSAN && mode == Mode::processes) || (!resident && count > 2000)) continue;
     OURO_NEEDS_GPU_EACH(GetParam(), mode, 3);
     ASSERT_EQ(
         run(mode, 3,
@@ -127,14 +131,17 @@ TEST_P(Paths, GraphsReplay) {
                 auto s = Stream::cuda(made->handle, made->device);
                 OURO_RANK_OK(s);
                 Floats a, b;
-                OURO_RANK_OK(a.make(c, 2000));
-                OURO_RANK_OK(b.make(c, 2000));
+                OURO_RANK_OK(a.make(c, count));
+                OURO_RANK_OK(b.make(c, count));
                 // Everything that is made on first use is there before the capture.
                 OURO_RANK_OK(a.fill(1));
-                auto first = all_reduce(c.world(), a.view(), b.view(), ReduceOp::sum, *s);
-                OURO_RANK_OK(first);
-                OURO_RANK_OK(first->wait());
+                for (int k = 0; k < 3; ++k) {
+                  auto first = all_reduce(c.world(), a.view(), b.view(), ReduceOp::sum, *s);
+                  OURO_RANK_OK(first);
+                  OURO_RANK_OK(first->wait());
+                }
                 OURO_RANK_OK(barrier(c.world()));
+                const std::uint64_t named = c.world().impl()->gpu_named();
                 OURO_RANK_OK(gpu().begin_capture(*made));
                 auto w = all_reduce(c.world(), a.view(), b.view(), ReduceOp::sum, *s);
                 std::vector<float> x(9, 1);  // of the host: it would run once only
@@ -157,6 +164,8 @@ TEST_P(Paths, GraphsReplay) {
                   OURO_RANK_OK(group_end());
                   auto graph = gpu().end_capture(*made);
                   OURO_RANK_OK(graph);
+                  OURO_RANK_CHECK(c.world().impl()->gpu_named() - named == (count > 2000 ? 3u : 0u), "{}",
+                                  named);
                   float v = 1;
                   OURO_RANK_OK(a.fill(v));
                   for (int i = 0; i < 4; ++i) {

@@ -1,0 +1,74 @@
+// What resident kernels run: one flow that is known where they are compiled, or any of the list; by pointer
+// where all ranks reach all buffers. Used by resident_list.h.
+#pragma once
+#include "kernels/gpu/resident_body.h"
+
+namespace ouro::gpu {
+
+struct HopInLine {
+  template <class Rank>
+  OURO_HD void operator()(Rank& rank, const flow::Step& s) const {
+    rank.hop(s);
+  }
+};
+struct HopOutOfLine {
+  template <class Rank>
+  OURO_HD_OUTLINE void operator()(Rank& rank, const flow::Step& s) const {
+    rank.hop(s);
+  }
+};
+
+/// One operation with a flow and a reduction that are known here.
+template <Collective kCollective, class Flow, class Numbers, class Block>
+OURO_HD void run_hot(const ResidentArgs& args, const Block& block, ResidentShared& shared, Numbers numbers) {
+  Resident<Numbers, Block> rank(args, block, shared, numbers);
+  if (!rank.enter()) return;
+  rank.template cut<Flow>(kCollective);
+  rank.template run<Flow, HopInLine>();
+  rank.leave();
+}
+
+/// By pointer where every rank reaches all buffers, else over slots; both in rank order, with the same bits.
+template <Collective kCollective, class ByPointer, class Flow, class Numbers, class Block>
+OURO_HD void run_by_pointer(const ResidentArgs& args, const Block& block, ResidentShared& shared,
+                            Numbers numbers) {
+  Resident<Numbers, Block> rank(args, block, shared, numbers);
+  if (!rank.enter()) return;
+  rank.learn();
+  if (rank.meet()) {
+    rank.template cut<ByPointer>(kCollective);
+    rank.template run<ByPointer, HopInLine>();
+  } else {
+    rank.template cut<Flow>(kCollective);
+    rank.template run<Flow, HopInLine>();
+  }
+  rank.leave();
+}
+
+/// Any flow that resident kernels serve.
+template <class Flow>
+inline constexpr bool kResident = flow::kOnDevices<Flow> && !Flow::kInline && !Flow::kPulls;
+
+/// Any operation, chosen at run time: one copy of the steps for all flows.
+template <ColdTypes kTypes, class Block>
+OURO_HD void run_cold(const ResidentArgs& args, const Block& block, ResidentShared& shared,
+                      Cold<kTypes> numbers) {
+  Resident<Cold<kTypes>, Block> rank(args, block, shared, numbers);
+  if (!rank.enter()) return;
+  flow::Algorithm algorithm = args.algorithm;
+  if (args.by_pointer) {
+    rank.learn();
+    if (rank.meet()) algorithm = flow::Algorithm::zerocopy;
+  }
+#define OURO_X(c, a, F)                                                        \
+  if constexpr (kResident<flow::F>)                                            \
+    if (args.collective == Collective::c && algorithm == flow::Algorithm::a) { \
+      rank.template cut<flow::F>(Collective::c);                               \
+      rank.template run<flow::F, HopOutOfLine>();                              \
+    }
+  OURO_FLOWS(OURO_X)
+#undef OURO_X
+  rank.leave();
+}
+
+}  // namespace ouro::gpu
