@@ -28,6 +28,13 @@ std::uint32_t scaled(std::uint32_t value, std::uint32_t before, std::uint32_t af
   return static_cast<std::uint32_t>(std::min(kMost, std::uint64_t{value} * after / before));
 }
 
+/// That is in force between the farthest cores where these are they.
+CopyKind kind_of_pieces(const PairCosts& p) {
+  Calibration c{};
+  c.pairs = 1, c.pair[0] = p;
+  return copy_kinds_by(c)[kernels::copy_size_class(kLargePiece)];
+}
+
 }  // namespace
 
 std::uint32_t measure_handoff(Probe& probe, const TimeOf& now, Clock::time_point end) {
@@ -70,6 +77,18 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
   struct Size {
     Least write[kCopyKinds], read[kCopyKinds], pull, pull_huge;
   } sizes[kCopySizes.size()];
+  Least large_write, large_read;
+  const auto known = [&] {
+    PairCosts p = out;
+    for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
+      for (std::size_t k = 0; k < kCopyKinds; ++k)
+        p.copies[s][k] = {sizes[s].write[k].known(), sizes[s].read[k].known()};
+      p.pull[s] = sizes[s].pull.known();
+      p.pull_huge[s] = sizes[s].pull_huge.known();
+    }
+    p.large = {large_write.known(), large_read.known()};
+    return p;
+  };
   for (int turn = 0; turn < kEnough; ++turn)
     for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
       for (std::size_t k = 0; k < kCopyKinds && now() < end; ++k)
@@ -78,14 +97,11 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
       if (now() >= end) break;
       if (const auto took = probe.pull(kCopySizes[s], false)) sizes[s].pull.add(*took);
       if (const auto took = probe.pull(kCopySizes[s], true)) sizes[s].pull_huge.add(*took);
+      if (s + 1 < kCopySizes.size() || turn < kFewest || turn >= 2 * kFewest || now() >= end) continue;
+      if (const auto took = probe.large(kind_of_pieces(known())))
+        large_write.add(took->write), large_read.add(took->read);
     }
-  for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
-    for (std::size_t k = 0; k < kCopyKinds; ++k)
-      out.copies[s][k] = {sizes[s].write[k].known(), sizes[s].read[k].known()};
-    out.pull[s] = sizes[s].pull.known();
-    out.pull_huge[s] = sizes[s].pull_huge.known();
-  }
-  return out;
+  return known();
 }
 
 bool same_mode(std::uint32_t recorded, std::uint32_t now) { return now < 2 * recorded && recorded < 2 * now; }
@@ -123,6 +139,11 @@ Calibration revised(const Calibration& record, const PairCosts& now) {
             &p.copies[t][k].write);
       renew(&p.copies[s][k].read, now.copies[s][k].read, smaller ? &was.copies[t][k].read : nullptr,
             &p.copies[t][k].read);
+    }
+    if (kCopySizes[s] == kLargePiece) {
+      const auto kind = static_cast<std::size_t>(kind_of_pieces(was));
+      renew(&p.large.write, now.large.write, &was.copies[s][kind].write, &p.copies[s][kind].write);
+      renew(&p.large.read, now.large.read, &was.copies[s][kind].read, &p.copies[s][kind].read);
     }
     renew(&p.pull[s], now.pull[s], smaller ? &was.pull[t] : nullptr, &p.pull[t]);
     renew(&p.pull_huge[s], now.pull_huge[s], smaller ? &was.pull_huge[t] : nullptr, &p.pull_huge[t]);

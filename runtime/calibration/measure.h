@@ -16,6 +16,9 @@ class Probe {
   virtual ~Probe() = default;
   virtual std::optional<std::uint32_t> handoff() = 0;
   virtual std::optional<CopyCost> copy(kernels::CopyKind, std::size_t bytes) = 0;
+  /// kLargeBytes from one's private memory into the other's, piece after piece through one shared block: the
+  /// sums of what writing and reading that took.
+  virtual std::optional<CopyCost> large(kernels::CopyKind) = 0;
   virtual std::optional<std::uint32_t> pull(std::size_t bytes, bool huge_pages) = 0;
   /// From one thread to the other by sched_yield, on one core.
   virtual std::optional<std::uint32_t> context_switch() = 0;

@@ -27,7 +27,7 @@ namespace {
 
 using kernels::CopyKind;
 
-constexpr std::size_t kMost = kernels::kCopySizes.back(), kHuge = std::size_t{2} << 20;
+constexpr std::size_t kHuge = std::size_t{2} << 20;
 constexpr std::uint32_t kRoundTrips = 100;                   // of one try, from core to core
 constexpr std::uint32_t kSwitches = 50;                      // round trips of one try, on one core
 constexpr auto kFallAsleep = std::chrono::microseconds(60);  // a core that waits for longer sleeps as deep
@@ -35,15 +35,16 @@ constexpr auto kFallAsleep = std::chrono::microseconds(60);  // a core that wait
 /// Memory of this process, with pages of one kind, touched.
 class Block {
  public:
-  /// Of kMost bytes; a huge page is taken whole.
-  explicit Block(bool huge) : bytes_(huge ? 2 * kHuge : kMost) {
+  /// Huge pages are taken whole.
+  Block(std::size_t bytes, bool huge) : bytes_(huge ? bytes + 2 * kHuge : bytes) {
     void* const p = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return;
     whole_ = static_cast<std::byte*>(p);
     const auto address = reinterpret_cast<std::uintptr_t>(p);
     data_ = whole_ + (huge ? (kHuge - address % kHuge) % kHuge : 0);
-    (void)::madvise(data_, huge ? kHuge : kMost, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-    std::memset(data_, 1, kMost);
+    (void)::madvise(data_, huge ? (bytes + kHuge - 1) / kHuge * kHuge : bytes,
+                    huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    std::memset(data_, 1, bytes);
   }
   ~Block() {
     if (whole_) ::munmap(whole_, bytes_);
@@ -73,7 +74,9 @@ std::uint32_t between(Clock::time_point from, Clock::time_point to) {
 }
 
 struct Blocks {
-  const Block source{false}, source_huge{true}, shared{true}, taken{false};
+  static constexpr std::size_t kMost = kernels::kCopySizes.back();
+  const Block source{kLargeBytes, false}, source_huge{kMost, true}, shared{kMost, true},
+      taken{kLargeBytes, false};
   explicit operator bool() const { return source && source_huge && shared && taken; }
 };
 
@@ -156,6 +159,22 @@ class PairProbe final : public Probe {
     return CopyCost{wrote, took_};
   }
 
+  std::optional<CopyCost> large(CopyKind kind) override {
+    if (!need_blocks()) return std::nullopt;
+    CopyCost sum{};
+    bool all = true;
+    for (taken_at_ = 0; all && taken_at_ < kLargeBytes; taken_at_ += kLargePiece) {
+      const auto begin = Clock::now();
+      kernels::copy_as(kind, blocks_->shared.data(), blocks_->source.data() + taken_at_, kLargePiece);
+      sum.write += between(begin, Clock::now());
+      from_ = blocks_->shared.data(), bytes_ = kLargePiece;
+      all = ask(Task::read);
+      sum.read += took_;
+    }
+    taken_at_ = 0;
+    return all ? std::optional(sum) : std::nullopt;
+  }
+
   std::optional<std::uint32_t> pull(std::size_t bytes, bool huge_pages) override {
     if (!need_blocks()) return std::nullopt;
     from_ = (huge_pages ? blocks_->source_huge : blocks_->source).data(), bytes_ = bytes;
@@ -209,7 +228,7 @@ class PairProbe final : public Probe {
   }
   /// Nanoseconds; 0: the system refuses.
   std::uint32_t work(Task task) {
-    std::byte* const taken = blocks_->taken.data();
+    std::byte* const taken = blocks_->taken.data() + taken_at_;
     const auto begin = Clock::now();
     if (task == Task::read) {
       std::memcpy(taken, from_, bytes_);
@@ -231,7 +250,7 @@ class PairProbe final : public Probe {
   std::atomic<Task> task_{Task::handoff};
   std::unique_ptr<Blocks> blocks_;
   std::byte* from_ = nullptr;
-  std::size_t bytes_ = 0;
+  std::size_t bytes_ = 0, taken_at_ = 0;
   std::uint32_t took_ = 0;  // written by the peer before an answer
   Thread peer_;
 };

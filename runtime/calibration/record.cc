@@ -99,6 +99,8 @@ const char* read_pair(const Json& from, PairCosts* pair) {
   if (!read_two(from, "cpus", &pair->cpus[0], &pair->cpus[1])) return "cpus is not two numbers";
   if (!read_figure(from, "handoff_ns", &pair->handoff) || !sane_handoff(pair->handoff))
     return "handoff_ns is not 5 to 20000";
+  if (!read_two(from, "large", &pair->large.write, &pair->large.read))
+    return "large is not [write, read] in nanoseconds";
   const auto copies = from.find("copies");
   if (copies == from.end()) return nullptr;
   if (!copies->is_array()) return "copies is not a list";
@@ -145,6 +147,7 @@ Calibration without_absurd(const Calibration& measured) {
     if (!sane_handoff(measured.pair[i].handoff) || measured.pair[i].distance > Distance::machine) continue;
     PairCosts& p = out.pair[out.pairs++] = measured.pair[i];
     if (p.cpus[0] < 0 || p.cpus[1] < 0) p.cpus[0] = p.cpus[1] = 0;
+    if (!sane_time(p.large.write, kLargeBytes) || !sane_time(p.large.read, kLargeBytes)) p.large = {};
     for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
       for (CopyCost& c : p.copies[s])
         if (!sane_time(c.write, kCopySizes[s]) || !sane_time(c.read, kCopySizes[s])) c = {};
@@ -171,6 +174,7 @@ std::string to_json(const Calibration& c, const std::string& key) {
       if (p.pull_huge[s]) row["pull_huge"] = p.pull_huge[s];
       pair["copies"].push_back(std::move(row));
     }
+    if (p.large.known()) pair["large"] = {p.large.write, p.large.read};
     json["pairs"].push_back(std::move(pair));
   }
   for (const Field& f : kFields)

@@ -26,12 +26,16 @@ enum class Distance : std::uint32_t { cache, node, machine };  ///< outermost ca
 inline constexpr int kDistances = 3;
 const char* name(Distance);
 
+/// What does not fit into the nearer caches, and the piece by which it goes through a shared block.
+inline constexpr std::size_t kLargeBytes = std::size_t{4} << 20, kLargePiece = std::size_t{64} << 10;
+
 /// Two cores of a host. Times in nanoseconds; 0: not known.
 struct PairCosts {
   Distance distance;
   std::int32_t cpus[2];   ///< the hardware threads; the same twice: not known
   std::uint32_t handoff;  ///< of one line, one way
   CopyCost copies[kernels::kCopySizes.size()][kernels::kCopyKinds];
+  CopyCost large;  ///< kLargeBytes from private memory through a block of kLargePiece into private memory
   std::uint32_t pull[kernels::kCopySizes.size()];       ///< one copy out of a process, on small pages
   std::uint32_t pull_huge[kernels::kCopySizes.size()];  ///< the same on huge ones, if there were any
   friend bool operator==(const PairCosts&, const PairCosts&) = default;
@@ -62,9 +66,9 @@ struct Calibration {
 Calibration without_absurd(const Calibration&);
 
 /// {"ouro_calibration": 1, "key", "pairs": [{"distance", "cpus": [a, b], "handoff_ns", "copies": [{"bytes",
-/// "plain": [write, read], "rep", "stream", "prefetch", "pull", "pull_huge"}]}], "context_switch_ns",
-/// "wake_ns", "pause_ns", "cache_kib", "caches", "native"}, times in nanoseconds; what is not known is left
-/// out. `key`: of which machine and system.
+/// "plain": [write, read], "rep", "stream", "prefetch", "pull", "pull_huge"}], "large": [write, read]}],
+/// "context_switch_ns", "wake_ns", "pause_ns", "cache_kib", "caches", "native"}, times in nanoseconds; what
+/// is not known is left out. `key`: of which machine and system.
 std::string to_json(const Calibration&, const std::string& key);
 /// Errors: invalid, with the place, of what is not such a record. `*key`, if given, is filled in.
 Result<Calibration> parse_calibration(const std::string& text, std::string* key = nullptr);

@@ -29,6 +29,7 @@ class CoreShare {
   std::size_t caches_of(const std::vector<int>& ranks, const Calibration& record) const;
 
  private:
+  friend struct TestAccess;
   const JobMembers& members_;
   std::vector<bool> enough_;  // by host
   bool enough_here_ = false;

@@ -86,6 +86,7 @@ class PeerProbe final : public Probe {
     const std::uint32_t took = answer_.took.get();
     return took ? std::optional(took) : std::nullopt;
   }
+  std::optional<CopyCost> large(CopyKind) override { return std::nullopt; }  // its block is a page's
   std::optional<std::uint32_t> context_switch() override { return std::nullopt; }
   std::optional<std::uint32_t> wake() override { return std::nullopt; }
 

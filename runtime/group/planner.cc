@@ -15,6 +15,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/no_memory.h"
 #include "runtime/exec/host/execution_plan.h"
+#include "runtime/exec/host/pull_executor.h"
 #include "runtime/plan/cost.h"
 
 namespace ouro::rt {
@@ -135,9 +136,10 @@ void Planner::each_prediction(const Calibration& c, const Operation& op, const C
                                          .ranks = members_.size(),
                                          .bytes = unit_bytes(op, members_.rank(), members_.size()),
                                          .staging_slot = host_.wiring.slot_bytes().staging,
-                                         // The rules choose pull for huge pages only; who forces it may not
-                                         // have them.
-                                         .huge_pages = a != choice.algorithm});
+                                         // The rules choose pull for huge pages only; who forces it has
+                                         // the pages of the buffers at hand.
+                                         .huge_pages = a != flow::Algorithm::pull || !choice.forced ||
+                                                       PullExecutor::on_huge_pages(members_, op)});
     if (ns) prediction(a, *ns);
   };
   add(choice.algorithm);

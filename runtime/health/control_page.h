@@ -208,7 +208,7 @@ struct ControlPage {
 };
 /// leaving: it takes nothing more from ranks of other hosts, and what it sent is still on its way.
 enum class ContextState : std::uint32_t { joining, active, closed, leaving };
-inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637036;  // "ouro-cp6"
+inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637037;  // "ouro-cp7"
 
 /// The writer's side of one record.
 void enter(GroupRecord&, std::uint64_t seq, Signature);

@@ -44,6 +44,9 @@ class Curve {
   /// With what a call costs however little it moves: that of the smallest size.
   double with_start(double bytes) const { return std::max((*this)(bytes), start()); }
   double start() const { return ns_[0]; }
+  void slow_down(double factor) {
+    for (double& ns : ns_) ns *= factor;
+  }
 
  private:
   std::array<double, kCopySizes.size()> ns_{};
@@ -53,6 +56,16 @@ struct Prices {
   double handoff;
   Curve write, read, pull, local;
 };
+
+/// By what a piece takes longer that comes from, or goes into, `touched` bytes. Up to kNear the buffers lie
+/// in the caches in which single copies were measured; at twice kLargeBytes, one buffer in and one out, they
+/// lie where the large copy was measured; in between it grows with the logarithm.
+double slowed(double large, double piece, double touched) {
+  constexpr double kNear = 512 << 10, kFar = 2.0 * kLargeBytes;
+  if (large <= 0 || piece <= 0 || touched <= kNear) return 1;
+  const double ratio = large / (piece * double(kLargeBytes / kLargePiece));
+  return std::pow(std::max(1.0, ratio), std::min(1.0, std::log(touched / kNear) / std::log(kFar / kNear)));
+}
 
 Prices prices_of(const Calibration& c, bool huge_pages) {
   const PairCosts& far = c.farthest();
@@ -119,8 +132,9 @@ double walk(const Facts& flow, const Prices& p, int ranks, int rounds, double ch
     most = std::max(most, charge.ns);
     least = r == 0 ? charge.ns : std::min(least, charge.ns);
   }
-  // Of a root and its readers one side is a round behind the other.
-  return flow.rooted ? most + least / rounds : most;
+  // Of a root and its readers one side is a post behind the other.
+  if (!flow.rooted) return most;
+  return most + (flow.by_reference ? least : std::min(least, p.write(chunk)));
 }
 
 /// Of flows over one host's staging buffers and references.
@@ -157,19 +171,23 @@ Algorithm table_choice(const Rules& table, Collective c, Buffers buffers, int ra
 std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
   const auto flow = facts_of(q.collective, q.algorithm);
   if (!flow || !c.known() || q.ranks < 2) return std::nullopt;
-  const Prices p = prices_of(c, q.huge_pages);
+  Prices p = prices_of(c, q.huge_pages);
   if (!p.write.known() || !p.read.known() || (flow->pulls && !p.pull.known())) return std::nullopt;
   const auto n = static_cast<std::size_t>(q.ranks);
   const bool blocks = traits_of(q.collective).blocks();
   const double longest = static_cast<double>(q.bytes) / (blocks ? 1 : flow->chunks(Place{0, q.ranks, 0, 1}));
-  if (flow->by_reference) return walk(*flow, p, q.ranks, 1, longest);
+  if (flow->by_reference) return kCallNs + walk(*flow, p, q.ranks, 1, longest);
+  const double touched = static_cast<double>(q.bytes) * (blocks ? q.ranks + 1 : 2);
+  const double writes = slowed(c.farthest().large.write, p.write(kLargePiece), touched),
+               reads = slowed(c.farthest().large.read, p.read(kLargePiece), touched);
+  p.write.slow_down(writes), p.read.slow_down(reads), p.local.slow_down(reads);
   const std::size_t pieces = (flow->posts_others ? n - 1 : 1) + (flow->posts_result ? 1 : 0);
   const auto capacity = static_cast<double>(std::max(kLine, q.staging_slot / pieces / kLine * kLine));
   const double rounds = std::max(1.0, std::ceil(longest / capacity)), chunk = longest / rounds;
   constexpr int kFew = 4, kMore = 8;
-  if (rounds <= kMore) return walk(*flow, p, q.ranks, static_cast<int>(rounds), chunk);
+  if (rounds <= kMore) return kCallNs + walk(*flow, p, q.ranks, static_cast<int>(rounds), chunk);
   const double few = walk(*flow, p, q.ranks, kFew, chunk), more = walk(*flow, p, q.ranks, kMore, chunk);
-  return more + (more - few) / (kMore - kFew) * (rounds - kMore);
+  return kCallNs + more + (more - few) / (kMore - kFew) * (rounds - kMore);
 }
 
 std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t staging_slot) {

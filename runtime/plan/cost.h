@@ -22,6 +22,9 @@ struct CostQuery {
   bool huge_pages = true;                ///< private buffers lie on them
 };
 
+/// Nanoseconds that a call takes besides what it moves: some 750 instructions.
+inline constexpr double kCallNs = 100;
+
 /// Nanoseconds until the last rank is done, between the farthest cores of the record. nullopt: figures are
 /// missing, or the flow is not one of a single host's staging buffers and references.
 ///
@@ -29,8 +32,10 @@ struct CostQuery {
 /// a registered buffer, what reading them takes; a pull what one copy out of a process takes, and twice the
 /// smallest one to ask for pages and peers; a step that waits for others, and a barrier, a hand-off and half
 /// of one for each rank beyond two. Between sizes that were measured times are interpolated, beyond them they
-/// grow with the bytes. Of many rounds the first are walked and the rest are like them. Compute time of
-/// reductions, and memory that all caches together cannot hold, are not in the model.
+/// grow with the bytes. Of many rounds the first are walked and the rest are like them. What goes through
+/// staging buffers takes longer where a rank touches more than 512 KiB, by the factor that the record says of
+/// pieces of kLargeBytes from 8 MiB on. A call itself takes kCallNs. Compute time of reductions, and memory
+/// that all caches together cannot hold, are not in the model.
 std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 
 /// Rows to put before the built-in table for a group of `ranks` on one host, each on a core of its own: where

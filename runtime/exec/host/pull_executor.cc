@@ -8,15 +8,26 @@ namespace ouro::rt {
 
 using flow::Step;
 
+namespace {
+
+/// Of a rank's input: whether others take anything out of it.
+bool gives(const Members& members, const Operation& o) {
+  const flow::Buffers needs = flow::pull_buffers(o.collective);
+  return needs.inputs && (!needs.root_input_only || members.rank() == o.root);
+}
+
+}  // namespace
+
+bool PullExecutor::on_huge_pages(const Members& members, const Operation& o) {
+  return (!gives(members, o) || device::on_huge_pages(o.in.data, o.in.bytes())) &&
+         (o.out.count == 0 || device::on_huge_pages(o.out.data, o.out.bytes()));
+}
+
 bool PullExecutor::offer(Context& context, const Members& members, const Operation& o, bool forced,
                          Arrival& record) {
   if (o.collective == Collective::all_to_all && o.in.data == o.out.data) return false;
-  const flow::Buffers needs = flow::pull_buffers(o.collective);
-  const bool in = needs.inputs && (!needs.root_input_only || members.rank() == o.root);
   // Copying between processes pins every page that it touches: with small ones staging buffers are faster.
-  if (!forced && ((in && !device::on_huge_pages(o.in.data, o.in.bytes())) ||
-                  (o.out.count > 0 && !device::on_huge_pages(o.out.data, o.out.bytes()))))
-    return false;
+  if (!forced && !on_huge_pages(members, o)) return false;
   if (!context.host_memory().reaches(members.world_ranks())) return false;
   record.in = {kAddress, reinterpret_cast<std::uint64_t>(o.in.data)};
   record.out = {kAddress, reinterpret_cast<std::uint64_t>(o.out.data)};

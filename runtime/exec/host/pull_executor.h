@@ -16,6 +16,8 @@ class PullExecutor {
   /// Writes to this rank's arrival record the addresses of its buffers; false if others may not read them, or
   /// if that is not worth it (`forced`: do not ask).
   static bool offer(Context&, const Members&, const Operation&, bool forced, Arrival&);
+  /// Whether the buffers of this rank that are read out of it or written lie on huge pages.
+  static bool on_huge_pages(const Members&, const Operation&);
   Status begin(const InFlight&) { return {}; }
   Status hop(const flow::Step& s) {
     if (s.verb & flow::kPost) return {};  // the arrival record has said it

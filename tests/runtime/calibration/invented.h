@@ -18,6 +18,7 @@ inline Calibration invented_record() {
       for (std::uint32_t k = 0; k < kernels::kCopyKinds; ++k) p.copies[s][k] = {base + k, base + 10 + k};
       p.pull[s] = base + 1000, p.pull_huge[s] = base + 500;
     }
+    p.large = {800'000 * (i + 1), 900'000 * (i + 1)};
   }
   return c;
 }
@@ -38,6 +39,29 @@ inline Calibration far_zen3() {
     c.pair[0].pull[s] = c.pair[0].pull_huge[s] = kPull[s];
   }
   return c;
+}
+
+/// No processor is as fast: whatever is measured misses it. Pulling seems cheapest.
+inline Calibration too_fast() {
+  Calibration c{};
+  c.pairs = 1, c.pair[0].handoff = 5;
+  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
+    const auto bytes = static_cast<std::uint32_t>(kernels::kCopySizes[s]);
+    for (CopyCost& cost : c.pair[0].copies[s]) cost = {bytes / 500, bytes / 500};
+    c.pair[0].pull[s] = c.pair[0].pull_huge[s] = bytes / 1000 + 1;
+  }
+  return c;
+}
+
+/// As of two near cores: pulling does not pay.
+inline PairCosts as_near_cores() {
+  PairCosts p = too_fast().pair[0];
+  p.handoff = 60;
+  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
+    for (CopyCost& cost : p.copies[s]) cost.write *= 8, cost.read *= 8;
+    p.pull[s] = p.pull_huge[s] = 1000 + p.pull[s] * 100;
+  }
+  return p;
 }
 
 }  // namespace ouro::rt

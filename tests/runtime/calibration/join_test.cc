@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "runtime/group/group.h"
 #include "tests/runtime/calibration/invented.h"
 #include "tests/runtime/group/ranks.h"
+#include "transport/shm/reach.h"
 
 namespace ouro {
 namespace {
@@ -92,11 +94,11 @@ TEST_F(Calibrated, CopiesAreOfTheKindThatTheRecordSays) {
 }
 
 /// What a rank would run for a broadcast of a MiB.
-std::string explained(Context& context) {
+std::string explained(Context& context, void* buffer = nullptr) {
   rt::Operation op;
   op.collective = Collective::broadcast;
-  std::vector<float> buffer(1 << 18);
-  op.in = op.out = {buffer.data(), buffer.size(), DType::f32};
+  std::vector<float> other(1 << 18);
+  op.in = op.out = {buffer ? buffer : other.data(), other.size(), DType::f32};
   const auto text = context.world().impl()->explain(op);
   return text ? *text : text.status().message();
 }
@@ -158,8 +160,19 @@ TEST_F(Calibrated, WaitsAndOutputsAreAsTheRecordSays) {
   EXPECT_EQ(run(3), "");
 }
 
-/// The rules choose it for huge pages only; a buffer on which it is forced is likely to have none.
-TEST_F(Calibrated, PullThatIsForcedIsPredictedForSmallPages) {
+/// A MiB on huge pages; nullptr: the system has none.
+void* on_huge_pages() {
+  constexpr std::size_t kHuge = std::size_t{2} << 20;
+  void* const p = ::mmap(nullptr, 2 * kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+  auto* const at = static_cast<std::byte*>(p) + (kHuge - reinterpret_cast<std::uintptr_t>(p) % kHuge) % kHuge;
+  (void)::madvise(at, kHuge, MADV_HUGEPAGE);
+  std::fill_n(at, 1 << 20, std::byte{1});
+  return device::on_huge_pages(at, 1 << 20) ? at : nullptr;
+}
+
+/// The rules choose it for huge pages only; a buffer on which it is forced has these or others.
+TEST_F(Calibrated, PullThatIsForcedIsPredictedForThePagesAtHand) {
   pin(rt::invented_record());
   ::setenv("OURO_ALGO", "pull", 1);
   const auto outcome = test::run_processes(2, [](Context& c) -> std::string {
@@ -170,8 +183,12 @@ TEST_F(Calibrated, PullThatIsForcedIsPredictedForSmallPages) {
                                                                .huge_pages = huge_pages});
       return fmt::format("predicted: pull {:.2f} us", ns.value_or(0) / 1e3);
     };
-    const std::string text = explained(c);
+    std::string text = explained(c);
     OURO_RANK_CHECK(says(false) != says(true) && text.find(says(false)) != text.npos, "{}", text);
+    if (void* const huge = on_huge_pages()) {
+      text = explained(c, huge);
+      OURO_RANK_CHECK(text.find(says(true)) != text.npos, "{}", text);
+    }
     return "";
   });
   ::unsetenv("OURO_ALGO");

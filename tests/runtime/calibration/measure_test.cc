@@ -30,19 +30,25 @@ class FakeProbe final : public Probe {
   }
   std::optional<std::uint32_t> context_switch() override { return answer(1100); }
   std::optional<std::uint32_t> wake() override { return answer(13'000); }
+  std::optional<CopyCost> large(kernels::CopyKind kind) override {
+    large_kind = kind;
+    const auto ns = answer(300'000);
+    return ns ? std::optional(CopyCost{*ns, *ns + 7}) : std::nullopt;
+  }
 
   TimeOf clock() {
     return [this] { return now; };
   }
-  /// Every fifth answer is that of a core that others use.
+  /// Every seventh answer is that of a core that others use.
   std::optional<std::uint32_t> answer(std::uint32_t ns) {
     now += 1us, ++asked;
     if (silent_from >= 0 && asked > silent_from) return std::nullopt;
-    return disturbed && asked % 5 == 0 ? ns * 50 : ns;
+    return disturbed && asked % 7 == 0 ? ns * 50 : ns;
   }
   Clock::time_point now{};
   int asked = 0, silent_from = -1;
   bool disturbed = false, pulls = true;
+  kernels::CopyKind large_kind{};
 };
 
 /// What the model of `factor` times slower cores is, up to `bytes`.
@@ -54,6 +60,8 @@ PairCosts slower(const PairCosts& than, std::uint32_t factor, std::size_t bytes)
     for (CopyCost& c : p.copies[s]) c.write *= by, c.read *= by;
     p.pull[s] *= by, p.pull_huge[s] *= by;
   }
+  const std::uint32_t by = kernels::kCopySizes.back() <= bytes ? factor : 0;  // as the largest of those
+  p.large.write *= by, p.large.read *= by;
   return p;
 }
 
@@ -95,6 +103,8 @@ TEST(Measure, TakesTheLeastOfSeveralTries) {
     EXPECT_EQ(costs.pull[s], bytes / 8);
     EXPECT_EQ(costs.pull_huge[s], bytes / 32);
   }
+  EXPECT_EQ(costs.large, (CopyCost{300'000, 300'007}));
+  EXPECT_EQ(probe.large_kind, kernels::CopyKind::rep);  // that will be in force
   EXPECT_EQ(measure_context_switch(probe, probe.clock(), probe.now + 1s), 1100u);
   EXPECT_EQ(measure_wake(probe, probe.clock(), probe.now + 1s), 13'000u);
 }
@@ -154,6 +164,8 @@ TEST(PairProbe, AnswersUntilItsEnd) {
              const auto copy = (*probe)->copy(kernels::CopyKind::rep, 4096);
              const auto together = (*probe)->context_switch();
              const auto wake = (*probe)->wake();
+             const auto large = (*probe)->large(kernels::CopyKind::rep);
+             EXPECT_TRUE(!copy || !large || large->both() > copy->both());
              others += handoff && copy && together;
              if (!handoff || !copy || !together || !wake) continue;
              EXPECT_GT(*handoff, 0u);

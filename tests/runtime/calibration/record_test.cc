@@ -61,6 +61,7 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   Calibration c = invented_record();
   c.pair[0].copies[3][0].write = 1;    // a MiB in a nanosecond
   c.pair[0].pull[0] = 4'000'000'000u;  // 4 KiB in four seconds
+  c.pair[0].large.read = 400;          // 4 MiB in no time
   c.pair[1].handoff = 1'000'000;       // a line in a millisecond
   c.context_switch = 3, c.wake = 20'000'000, c.pause = 5'000, c.cache_kib = 3, c.caches = 5'000;
   const Calibration sane = without_absurd(c);
@@ -68,6 +69,7 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   EXPECT_FALSE(sane.pair[0].copies[3][0].known());
   EXPECT_TRUE(sane.pair[0].copies[3][1].known());
   EXPECT_EQ(sane.pair[0].pull[0], 0u);
+  EXPECT_FALSE(sane.pair[0].large.known());
   EXPECT_EQ(sane.pair[0].pull[1], c.pair[0].pull[1]);
   EXPECT_EQ(sane.context_switch + sane.wake + sane.pause + sane.cache_kib + sane.caches, 0u);
   c.pairs = 4'000'000'000u;  // of a page that somebody has overwritten
