@@ -77,7 +77,8 @@ int reduced(const Case& c, int size, std::size_t i) {
   int sum = 0, product = 1, most = INT_MIN, least = INT_MAX;
   for (int r = 0; r < size; ++r) {
     const int x = input(c, size, r, i);
-    sum += factor_of(c, r) * x, product *= x, most = std::max(most, x), least = std::min(least, x);
+    if (c.redop == ncclProd) product *= x;  // others have values whose product is too large
+    sum += factor_of(c, r) * x, most = std::max(most, x), least = std::min(least, x);
   }
   switch (c.redop) {
     case ncclProd:

@@ -38,7 +38,8 @@ TEST(Split, ByColorOrderedByKeyWithOutsiders) {
       EXPECT_EQ(sum_of(child, rank), rank % 2 ? 4 : 2);
     }
     EXPECT_EQ(sum_of(comm, 1), 5);
-    EXPECT_EQ(ncclCommSplit(comm, -2, 0, &child, nullptr), ncclInvalidArgument);
+    ncclComm_t none = nullptr;
+    EXPECT_EQ(ncclCommSplit(comm, -2, 0, &none, nullptr), ncclInvalidArgument);
     if (rank != 4) EXPECT_OK(ncclCommDestroy(child));
   });
 }
@@ -312,6 +313,8 @@ void expect_flat(const std::function<void(int times)>& cycle, int times) {
   EXPECT_EQ(entries("/proc/self/task"), threads);
 #if defined(__SANITIZE_THREAD__)
   constexpr long kPages = 4096;  // the sanitizer remembers what threads did that have ended
+#elif defined(__SANITIZE_ADDRESS__)
+  constexpr long kPages = 1 << 17;  // it keeps 256 MiB of what was freed; LeakSanitizer looks for the rest
 #else
   constexpr long kPages = 512;  // 2 MiB
 #endif
@@ -334,7 +337,10 @@ TEST(End, OfAllThatACommunicatorCanHaveLeavesNothingBehind) {
         OURO_OK(ncclGroupEnd());
         OURO_OK(ncclAllReduce(&x, &y, 1, ncclInt32, op, comm, nullptr));
         ASSERT_EQ(y, 2);
-        if (i % 2 == rank) OURO_OK(ncclCommFinalize(child));
+        if (i % 2 == rank) {
+          const ncclResult_t ended = ncclCommFinalize(child);
+          if (ended != ncclRemoteError || i % 3 != 0) OURO_OK(ended);  // the other may have aborted it
+        }
         OURO_OK(i % 3 == 0 ? ncclCommAbort(child) : ncclCommDestroy(child));
       });
   };
