@@ -239,6 +239,7 @@ Status Messages::pull(Inbound& i, int source) {
         if (wanted !=
             wanted_.end()) {  // the one who asked has too little room: told so, and the message is kept
           Message& w = **wanted;
+          recall(w);  // its next slots may be under way to where the link was told
           w.outcome = misfit(w, i.envelope);
           w.done = true;
           wanted_.erase(wanted);

@@ -15,15 +15,15 @@ namespace {
 
 using Ints = std::vector<int>;
 
-constexpr std::size_t kOneSlot = 1 << 12;  // elements of a message
+constexpr std::size_t kOneSlot = 1 << 12, kManySlots = 1 << 19;  // elements of a message
 
 class MessagesPosted : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, MessagesPosted, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return name(info.param); });
 
 /// From rank 0.
-rt::Message receive(Ints& to) {
-  return {.data = reinterpret_cast<std::byte*>(to.data()), .bytes = to.size() * sizeof(int)};
+rt::Message receive(Ints& to, bool exact = false) {
+  return {.data = reinterpret_cast<std::byte*>(to.data()), .bytes = to.size() * sizeof(int), .exact = exact};
 }
 
 Status complete(Group& g, rt::Message& m) { return g.impl()->mailbox().complete({&m}, kHang); }
@@ -56,7 +56,7 @@ TEST_P(MessagesPosted, ThatGetWhatIsPutBackGetNothingElse) {
     const auto key = set_aside(g);
     OURO_RANK_OK(key);
     rt::Message first = receive(data), second = receive(next);
-    OURO_RANK_OK(g.impl()->post({&first}));
+    OURO_RANK_OK(g.impl()->mailbox().post({&first}));
     g.impl()->put_back(*key);
     OURO_RANK_OK(complete(g, first));
     OURO_RANK_CHECK(data == Ints(kOneSlot, 1), "{}", data[0]);
@@ -65,10 +65,38 @@ TEST_P(MessagesPosted, ThatGetWhatIsPutBackGetNothingElse) {
     OURO_RANK_OK(set_aside(g));  // it has come, and there was nobody who waited
     OURO_RANK_CHECK(data == Ints(kOneSlot, 7), "the next message was written there");
     g.impl()->put_back(*key + 1);
-    OURO_RANK_OK(g.impl()->post({&second}));
+    OURO_RANK_OK(g.impl()->mailbox().post({&second}));
     OURO_RANK_OK(complete(g, second));
     OURO_RANK_CHECK(data == Ints(kOneSlot, 7) && next == Ints(kOneSlot, 2), "{}, {}", data[0], next[0]);
     OURO_RANK_OK(barrier(g));
+    return "";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
+/// One that expects another length ends with the first slot: the rest is not written to its memory.
+TEST_P(MessagesPosted, OfAnotherLengthEndBeforeTheRest) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
+    Group& g = c.world();
+    for (int turn = 0; turn < (g.impl()->one_host() ? 1 : 10); ++turn) {
+      Ints data(kManySlots, c.rank() == 0 ? 3 : 0), more(2 * kManySlots);
+      if (c.rank() == 0) {
+        OURO_RANK_OK(barrier(g));
+        OURO_RANK_OK(send(g, std::span<const int>(data), 1));
+      } else {
+        rt::Message other = receive(more, true);
+        OURO_RANK_OK(g.impl()->mailbox().post({&other}));
+        OURO_RANK_OK(barrier(g));
+        const Status told = complete(g, other);
+        OURO_RANK_CHECK(told.reason() == Reason::mismatch, "{}", told.message());
+        std::fill(more.begin(), more.end(), 7);
+        OURO_RANK_OK(recv(g, std::span<int>(data), 0));
+        OURO_RANK_CHECK(data == Ints(kManySlots, 3), "{} to {}", data[0], data[kManySlots - 1]);
+        OURO_RANK_CHECK(more == Ints(2 * kManySlots, 7), "the message was written there");
+      }
+      OURO_RANK_OK(barrier(g));
+    }
     return "";
   });
   EXPECT_EQ(outcome, "");
