@@ -56,7 +56,7 @@ Status Messages::post(Message& m) {
   } else if (m.peer == rank_) {
     arrivals_.push_back({{rank_, m.tag, m.bytes}, std::vector<std::byte>(m.data, m.data + m.bytes), m.bytes});
     m.done = true;
-    offer(arrivals_.back().envelope);
+    offer(arrivals_.back());
   } else {
     OURO_TRY(reach(m.peer, lock));
     out_[static_cast<std::size_t>(m.peer)].queue.push_back(&m);
@@ -75,16 +75,25 @@ Status Messages::reach(int to, std::unique_lock<std::mutex>& lock) {
   return {};
 }
 
-/// For a message that waits from now on: the receive that was posted first, if one wants it.
-void Messages::offer(const Envelope& e) {
-  const auto wanted =
-      std::find_if(wanted_.begin(), wanted_.end(), [&](Message* w) { return matches(*w, e); });
-  if (wanted == wanted_.end()) return;
-  Message& receiver = **wanted;
-  wanted_.erase(wanted);
-  recall(receiver);
-  claim(receiver);
-  bump(doorbell());
+/// The receive that was posted first of those that want this message.
+std::list<Message*>::iterator Messages::first_wanted(const Envelope& e) {
+  return std::find_if(wanted_.begin(), wanted_.end(), [&](const Message* w) { return matches(*w, e); });
+}
+
+/// For a message that waits from now on: it goes to the first receive with room, if there is one. Those
+/// before it end. `a` may be gone after.
+void Messages::offer(Arrival& a) {
+  const Envelope e = a.envelope;
+  for (bool taken = false; !taken;) {
+    const auto wanted = first_wanted(e);
+    if (wanted == wanted_.end()) return;
+    Message& receiver = **wanted;
+    wanted_.erase(wanted);
+    recall(receiver);
+    taken = fits(receiver, e);
+    take(a, receiver);
+    bump(doorbell());
+  }
 }
 
 /// Nothing is written any more to the memory of a receive that is in the queue no longer.
@@ -229,21 +238,19 @@ Status Messages::pull(Inbound& i, int source) {
       i.first = i.link.next;
       i.target = nullptr;
       i.arrival = arrivals_.end();
-      auto wanted =
-          std::find_if(wanted_.begin(), wanted_.end(), [&](Message* w) { return matches(*w, i.envelope); });
-      if (wanted != wanted_.end() && fits(**wanted, i.envelope)) {
+      auto wanted = first_wanted(i.envelope);
+      for (; wanted != wanted_.end() && !fits(**wanted, i.envelope); wanted = first_wanted(i.envelope)) {
+        Message& w = **wanted;  // told so, and the message is for the next one
+        recall(w);              // its next slots may be under way to where the link was told
+        w.outcome = misfit(w, i.envelope);
+        w.done = true;
+        wanted_.erase(wanted);
+      }
+      if (wanted != wanted_.end()) {
         i.target = *wanted;
         i.target->begun = true;
         wanted_.erase(wanted);
       } else {
-        if (wanted !=
-            wanted_.end()) {  // the one who asked has too little room: told so, and the message is kept
-          Message& w = **wanted;
-          recall(w);  // its next slots may be under way to where the link was told
-          w.outcome = misfit(w, i.envelope);
-          w.done = true;
-          wanted_.erase(wanted);
-        }
         try {
           arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes)});
         } catch (const std::exception&) {
@@ -304,7 +311,7 @@ bool Messages::withdraw(Message& m) {
     if (a.claimed != &m) continue;
     a.claimed = nullptr;
     if (a.waits()) {
-      offer(a.envelope);
+      offer(a);
       break;  // `a` may be gone; a receive claims one message
     }
   }
@@ -320,7 +327,7 @@ bool Messages::withdraw(Message& m) {
       i.arrival = std::prev(arrivals_.end());
       put(i.arrival->data.data(), m.data, i.got);
       i.target = nullptr;
-      offer(i.envelope);
+      offer(*i.arrival);
     }
   return true;
 }
@@ -352,7 +359,7 @@ void Messages::put_back(std::uint64_t key) {
   for (Arrival& a : arrivals_) {
     if (a.matched != key) continue;
     a.matched = 0;
-    if (a.waits()) offer(a.envelope);  // else it is on its way to the receive that has claimed it
+    if (a.waits()) offer(a);  // else it is on its way to the receive that has claimed it
     return;
   }
 }

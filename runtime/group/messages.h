@@ -120,7 +120,8 @@ class Messages {
   void deliver(Arrival&, Message&);
   void claim(Message&);
   void take(Arrival&, Message&);
-  void offer(const Envelope&);
+  std::list<Message*>::iterator first_wanted(const Envelope&);
+  void offer(Arrival&);
 
   std::unique_ptr<transport::Links> links_;
   int rank_;

@@ -102,5 +102,47 @@ TEST_P(MessagesPosted, OfAnotherLengthEndBeforeTheRest) {
   EXPECT_EQ(outcome, "");
 }
 
+/// A message that does not fit the first goes to the next, in order, whether it comes or is put back.
+TEST_P(MessagesPosted, ThatAMessageDoesNotFitLeaveItToTheNext) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
+    Group& g = c.world();
+    for (bool comes : {true, false})
+      for (bool exact : {false, true}) {
+        Ints data{1, 1}, next{2, 2}, other(exact ? 3 : 1), third = other;
+        if (c.rank() == 0) {
+          if (comes) OURO_RANK_OK(barrier(g));
+          OURO_RANK_OK(send(g, std::span<const int>(data), 1));
+          if (!comes) OURO_RANK_OK(barrier(g));
+          OURO_RANK_OK(send(g, std::span<const int>(next), 1));
+        } else {
+          const auto key = comes ? 0 : set_aside(g);
+          OURO_RANK_OK(key);
+          rt::Message misfits[] = {receive(other, exact), receive(third, exact)};
+          rt::Message fits = receive(data, exact);
+          data = next = {0, 0};
+          OURO_RANK_OK(g.impl()->mailbox().post({&misfits[0], &misfits[1], &fits}));
+          if (comes)
+            OURO_RANK_OK(barrier(g));
+          else
+            g.impl()->put_back(*key);
+          for (rt::Message& m : misfits) {
+            const Status told = complete(g, m);
+            OURO_RANK_CHECK(told.reason() == (exact ? Reason::mismatch : Reason::invalid), "{}",
+                            told.message());
+          }
+          OURO_RANK_OK(complete(g, fits));
+          if (!comes) OURO_RANK_OK(barrier(g));
+          OURO_RANK_OK(recv(g, std::span<int>(next), 0));
+          OURO_RANK_CHECK(data == Ints({1, 1}) && next == Ints({2, 2}) && other[0] == 0 && third[0] == 0,
+                          "{}, {}, {}, {}", data[0], next[0], other[0], third[0]);
+        }
+        OURO_RANK_OK(barrier(g));
+      }
+    return "";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
 }  // namespace
 }  // namespace ouro::test
