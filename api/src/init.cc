@@ -9,6 +9,7 @@
 #include <exception>
 #include <latch>
 
+#include "api/src/settings.h"
 #include "ouro/ouro.hpp"
 #include "runtime/context/context.h"
 #include "runtime/core/deadline.h"
@@ -16,6 +17,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/process.h"
 #include "runtime/core/thread.h"
+#include "runtime/group/planner.h"
 #include "runtime/join/descriptors.h"
 #include "runtime/join/launch.h"
 #include "runtime/join/roll.h"
@@ -72,6 +74,26 @@ Status check_spare(const std::string& rendezvous) {
   return *secret ? named("OURO_SECRET", wire::Secret::from_hex(**secret).status()) : Status();
 }
 
+Status check_silence() {
+  auto warn = env::real("OURO_SILENT_WARN"), fail = env::real("OURO_SILENT_FAIL");
+  for (const Status& s : {warn.status(), fail.status()}) OURO_TRY(s);
+  if (!env::chosen("OURO_SILENT_WARN") || **warn < **fail) return {};
+  return invalid(
+      fmt::format("OURO_SILENT_WARN={} and OURO_SILENT_FAIL={}: a rank would be given up before it is named; "
+                  "expected a warning before the failure",
+                  **warn, **fail));
+}
+
+Result<std::vector<rt::Fault>> faults_of_environment() {
+  OURO_ASSIGN(const auto faults, env::text("OURO_FAULT"));
+  return rt::parse_faults(faults.value_or(""));
+}
+
+/// What is forced is there.
+Status check_fabric(const std::string& fabric, const std::string& security) {
+  return rt::fabric_usable(fabric == "tcp" ? "tcp" : "ucx", security == "tls");
+}
+
 /// For a job on several hosts; where it is on one, it is only looked whether this could be used.
 Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
   auto rendezvous = env::text("OURO_RENDEZVOUS"), host = env::text("OURO_HOSTID"),
@@ -82,14 +104,10 @@ Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
   for (const Status& s : {rendezvous.status(), host.status(), fabric.status(), security.status(),
                           connections.status(), checks.status(), warn.status(), fail.status()})
     OURO_TRY(s);
-  if (env::chosen("OURO_SILENT_WARN") && **warn >= **fail)
-    return invalid(fmt::format(
-        "OURO_SILENT_WARN={} and OURO_SILENT_FAIL={}: a rank would be given up before it is named; "
-        "expected a warning before the failure",
-        **warn, **fail));
+  OURO_TRY(check_silence());
   spec->silent_fail = seconds(**fail);
-  // Said on one host, too, where nothing would use it: what is forced is there, or joining fails.
-  OURO_TRY(rt::fabric_usable(**fabric == "tcp" ? "tcp" : "ucx", **security == "tls"));
+  // On one host, too, where nothing would use it.
+  OURO_TRY(check_fabric(**fabric, **security));
   if (!o.world_size || o.local_size.value_or(*o.world_size) >= *o.world_size)
     return check_spare(rendezvous->value_or(""));
   rt::NetworkOptions net;
@@ -156,9 +174,7 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   if (*spin) spec.spin = std::chrono::microseconds(**spin);
   spec.gpu_path = **path;
   if (*copies) spec.gpu_copy_bytes = static_cast<std::size_t>(**copies);
-  auto faults = env::text("OURO_FAULT");
-  if (!faults.ok()) return faults.status();
-  OURO_ASSIGN(spec.faults, rt::parse_faults(faults->value_or("")));
+  OURO_ASSIGN(spec.faults, faults_of_environment());
   OURO_TRY(network_of(o, &spec));
   // Each is part of what ranks must agree on before they can read what the others write.
   spec.join.settings = fmt::format(
@@ -174,6 +190,24 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
 }
 
 }  // namespace
+
+std::vector<Status> refused_settings() {
+  std::vector<Status> refused;
+  const auto add = [&](const Status& s) {
+    const auto same = [&](const Status& other) { return other.message() == s.message(); };
+    if (!s.ok() && std::none_of(refused.begin(), refused.end(), same)) refused.push_back(s);
+  };
+  add(rt::rules_in_force().status());
+  add(rt::Planner::job_algorithm().status());
+  add(rt::calibration_mode().status());
+  add(faults_of_environment().status());
+  add(check_silence());
+  if (auto rendezvous = env::text("OURO_RENDEZVOUS"); rendezvous.ok())
+    for (const std::string& meeting : {rendezvous->value_or(""), std::string()}) add(check_spare(meeting));
+  const auto fabric = env::text("OURO_FABRIC"), security = env::text("OURO_SECURITY");
+  if (fabric.ok() && security.ok()) add(check_fabric(**fabric, **security));
+  return refused;
+}
 
 Result<UniqueId> UniqueId::create() {
   UniqueId id;

@@ -45,6 +45,7 @@ struct Value {
 struct Files {
   std::map<std::string, Value, std::less<>> values;
   std::vector<std::string> complaints;
+  bool named_is_missing = false;  // what OURO_CONF_FILE names
 };
 
 const Parameter* find(std::string_view name) {
@@ -72,7 +73,7 @@ std::string unknown_name(std::string_view name) {
 void read_file(const std::string& path, bool must_exist, Files& files) {
   std::ifstream in(path);
   if (!in) {
-    if (must_exist) files.complaints.push_back(fmt::format("OURO_CONF_FILE: cannot read {}", path));
+    files.named_is_missing = must_exist;
     return;
   }
   std::string line;
@@ -290,6 +291,8 @@ std::vector<Setting> settings() {
     Setting s{&p, std::nullopt, "", {}};
     if (std::optional<Value> v = lookup(p)) {
       s.valid = check(p, *v);
+      if (p.name == "OURO_CONF_FILE" && files().named_is_missing)
+        s.valid = refuse(p, *v, "a file that can be read");
       s.value = p.name == kSecret ? "(not shown)" : std::move(v->text);
       s.origin = std::move(v->origin);
     }

@@ -332,7 +332,7 @@ Result<Rules> rules_in_force() {
   for (const Status& s : {file.status(), rows.status(), stream.status()}) OURO_TRY(s);
   if (const std::string name = file->value_or(""); !name.empty()) {
     auto measured = load_rules(name);
-    if (!measured.ok()) return measured.status();
+    if (!measured.ok()) return invalid(fmt::format("OURO_TUNE: {}", measured.status().failure()->text));
     measured->chosen_rows = measured->rows.size();
     measured->rows.insert(measured->rows.end(), rules.rows.begin(), rules.rows.end());
     rules = std::move(*measured);

@@ -13,7 +13,9 @@ namespace ouro::tools {
 /// so, too.
 inline void name_in_errors(CLI::App& app) {
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
-    return fmt::format("{0}: {1}\nTry: {0} --help\n", a->get_name(), e.what());
+    std::string asked = a->get_name();  // with the subcommand whose options these are
+    for (const CLI::App* sub : a->get_subcommands()) asked += " " + sub->get_name();
+    return fmt::format("{}: {}\nTry: {} --help\n", a->get_name(), e.what(), asked);
   });
 }
 

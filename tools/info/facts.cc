@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "api/include/ouro/ouro.hpp"
+#include "api/src/settings.h"
 #include "kernels/host/host_loops.h"
 #include "runtime/core/env.h"
 
@@ -138,6 +139,8 @@ Facts gather(const fs::path& root) {
 
   for (const env::Setting& s : env::settings())
     if (!s.valid.ok()) f.settings_errors.push_back(s.valid.message());
+  if (f.settings_errors.empty())
+    for (const Status& s : refused_settings()) f.settings_errors.push_back(s.message());
   f.settings_warnings = env::complaints();
   return f;
 }

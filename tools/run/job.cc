@@ -92,7 +92,10 @@ void Job::line(Rank& r, bool is_error, std::string_view text, std::size_t shown,
   if (const std::size_t mark = text.find(kMark); mark != std::string_view::npos) {
     r.last_warning = text.substr(mark + kMark.size());
   }
-  if (is_error && !text.empty()) r.last_error_line = text;
+  constexpr std::string_view kHint =
+      "Try";  // "Try: x --help", "Try 'x --help' for more": what is wrong stands above
+  const bool hint = text.starts_with(kHint) && text.find("--help") != std::string_view::npos;
+  if (is_error && !text.empty() && (!hint || r.last_error_line.empty())) r.last_error_line = text;
   audience_.line(rank_of(r), is_error, text.substr(shown), end);
 }
 

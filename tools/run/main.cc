@@ -65,6 +65,18 @@ bool set_variable(ouro::Environment& variables, const std::string& text) {
   return true;
 }
 
+/// Those of -x that every rank gets a value of its own of; empty: none. Such a value would be lost.
+std::string set_by_itself(const ouro::run::RunOptions& options) {
+  ouro::Environment own = ouro::run::rank_environment({}, {});
+  own["OURO_ROLL"] = "";
+  if (!options.hosts.empty())
+    for (const char* name : {"OURO_SECRET", "OURO_SECRET_FILE", "OURO_HOSTID", "OURO_RENDEZVOUS"})
+      own[name] = "";
+  for (const auto& [name, value] : options.extra)
+    if (own.contains(name)) return name;
+  return "";
+}
+
 /// The faults of --fault behind those of OURO_FAULT, for all ranks. invalid if one cannot be.
 ouro::Status set_faults(ouro::Environment& variables, const std::vector<std::string>& faults, int ranks,
                         std::size_t hosts) {
@@ -74,9 +86,11 @@ ouro::Status set_faults(ouro::Environment& variables, const std::vector<std::str
     OURO_TRY(ouro::rt::check_faults(parsed, ranks, hosts > 1, "--fault"));
     if (parsed.empty()) return ouro::invalid("--fault: expected a fault, as kill:rank=2,op=100");
   }
-  const char* const before = std::getenv("OURO_FAULT");
-  variables["OURO_FAULT"] =
-      fmt::format("{}{}{}", before ? before : "", before ? ";" : "", fmt::join(faults, ";"));
+  const char* const outside = std::getenv("OURO_FAULT");
+  const std::string before = variables.contains("OURO_FAULT") ? variables["OURO_FAULT"]
+                             : outside                        ? outside
+                                                              : "";
+  variables["OURO_FAULT"] = fmt::format("{}{}{}", before, before.empty() ? "" : ";", fmt::join(faults, ";"));
   return {};
 }
 
@@ -162,6 +176,8 @@ int main(int argc, char** argv) {
   } else if (!*ranks) {
     return usage("say how many ranks with -n, or on which hosts with -H");
   }
+  if (const std::string name = set_by_itself(options); !name.empty())
+    return usage(fmt::format("-x {}: ouro-run sets it for each rank", name));
   if (const ouro::Status ok = set_faults(options.extra, faults, options.ranks, options.hosts.size());
       !ok.ok())
     return usage(ok.failure()->text);

@@ -100,7 +100,8 @@ TEST_F(Env, NamedFileReplacesTheOneAtHome) {
   EXPECT_EQ(**env::real("OURO_DEADLINE"), 5);
   set("OURO_CONF_FILE", (dir_ / "missing").string());
   env::reload();
-  EXPECT_THAT(env::complaints(), Contains(HasSubstr("cannot read")));
+  EXPECT_THAT(env::valid().message(),
+              HasSubstr("missing (from environment): expected a file that can be read"));
 }
 
 TEST_F(Env, UnsetWithoutDefaultIsNothing) {

@@ -114,6 +114,27 @@ TEST_F(OuroRun, WithoutAWarningTheLastLineOfStderrIsTold) {
       << o.err;
 }
 
+TEST_F(OuroRun, AHintWhereHelpIsStandsForNoError) {
+  for (const char* hint : {"Try: x --help", "Try 'x --help' for more information."}) {
+    const Outcome o = run("-n 1 " + script(fmt::format("echo 'x: no' >&2; echo \"{}\" >&2; exit 2", hint)));
+    EXPECT_NE(o.err.find("exited with code 2; its last line on stderr: x: no\n"), std::string::npos) << o.err;
+  }
+}
+
+TEST_F(OuroRun, WhatItSetsItselfIsNotExported) {
+  const char* const all[] = {"RANK=7", "OURO_RANK=9", "OURO_ROLL=x", "MASTER_PORT=1"};
+  for (const char* variable : all) {
+    const Outcome o = run(fmt::format("-x {} -n 2 true", variable));
+    EXPECT_EQ(o.code, 2) << variable;
+    const std::string name(variable, std::string_view(variable).find('='));
+    EXPECT_NE(o.err.find(fmt::format("-x {}: ouro-run sets it", name)), std::string::npos) << o.err;
+  }
+  EXPECT_EQ(run("-H a -x OURO_HOSTID=b --launch-agent 'env A={host}' true").code, 2);
+  const Outcome both = run("-x OURO_FAULT=kill:rank=1,op=9 --fault kill:rank=0,op=9 -n 2 --no-prefix " +
+                           script("echo $OURO_FAULT"));
+  EXPECT_EQ(both.out, "kill:rank=1,op=9;kill:rank=0,op=9\nkill:rank=1,op=9;kill:rank=0,op=9\n");
+}
+
 TEST_F(OuroRun, SurvivorsOfADeathHaveTimeToSpeak) {
   const Outcome o = run("-n 2 " + script("if [ $RANK = 1 ]; then kill -SEGV $$; fi\n"
                                          "sleep 0.4; echo 'peer is dead' >&2; exit 3"));

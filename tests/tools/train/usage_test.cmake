@@ -14,7 +14,7 @@ expect(0 "0\\.1\\.0" --version)
 expect(0 "digits: 1 rank, ddp, sgd, steps 1\\.\\.3, .*accuracy" digits --steps 3 --quiet)
 
 foreach(model digits charlm)
-  expect(2 "^ouro-train: .*--stepz.*Try: ouro-train --help" ${model} --stepz 3)
+  expect(2 "^ouro-train: .*--stepz.*Try: ouro-train ${model} --help" ${model} --stepz 3)
   expect(2 "--steps" ${model} --steps 0)
   expect(2 "--lr" ${model} --lr -1)
   expect(2 "--lr" ${model} --lr nan)
