@@ -231,18 +231,26 @@ Result<Group> Group::shrink(ShrinkReport* report) try {
 Result<std::string> Group::explain(Collective c, std::size_t count, DType t, ReduceOp op, Numerics numerics,
                                    Device device) const try {
   if (!impl_) return empty_group();
+  if (c == Collective::none || static_cast<int>(c) >= kCollectives)
+    return invalid(fmt::format("explain: there is no collective {}", static_cast<int>(c)));
+  if (static_cast<int>(t) >= kDTypes)
+    return invalid(fmt::format("explain: element type {} does not exist", static_cast<int>(t)));
+  if (numerics > Numerics::canonical)
+    return invalid(fmt::format("explain: numerics {} do not exist", static_cast<int>(numerics)));
   rt::Operation o;
   o.collective = c, o.op = op, o.numerics = numerics;
   // Two buffers that do not overlap, of the lengths that the collective wants; they are not touched.
-  static const char in = 0, out = 0;
+  static const char in = 0;
   std::size_t all = 0, bytes = 0;
   if (__builtin_mul_overflow(count, static_cast<std::size_t>(size()), &all) ||
       __builtin_mul_overflow(all, size_of(t), &bytes) || bytes > rt::kMaxBytes)
     return invalid(
         fmt::format("explain: {} elements for each of {} ranks overflow an address", count, size()));
   const CollectiveTraits traits = traits_of(c);
+  const auto out = reinterpret_cast<std::uintptr_t>(&in) + std::max(bytes, std::size_t{1});
   o.in = {&in, traits.in.many() ? all : count, t, device};
-  o.out = {const_cast<char*>(&out), traits.out.many() ? all : count, t, device};
+  o.out = {reinterpret_cast<void*>(out), traits.out.many() ? all : count, t, device};
+  OURO_TRY(rt::check(o, rank(), size()));
   return impl_->explain(o);
 } catch (const std::exception&) {
   return no_memory();

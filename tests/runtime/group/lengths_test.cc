@@ -32,6 +32,16 @@ TEST(Lengths, OfMessages) {
       const auto why = g.explain(Collective::all_gather, count, DType::f64);
       OURO_RANK_CHECK(why.status().reason() == Reason::invalid, "{}: {}", count, why.status().message());
     }
+    const auto refused = [&](Collective which, DType t, ReduceOp op = ReduceOp::sum) {
+      return g.explain(which, 10, t, op).status().reason() == Reason::invalid;
+    };
+    OURO_RANK_CHECK(refused(static_cast<Collective>(99), DType::f32), "no collective");
+    OURO_RANK_CHECK(refused(Collective::none, DType::f32), "none");
+    OURO_RANK_CHECK(refused(Collective::all_reduce, static_cast<DType>(99)), "no type");
+    OURO_RANK_CHECK(refused(Collective::all_reduce, DType::f32, ReduceOp::band), "bits of floats");
+    OURO_RANK_OK(g.explain(Collective::all_reduce, 1000, DType::i32, ReduceOp::band));
+    for (int which = 1; which < kCollectives; ++which)
+      OURO_RANK_OK(g.explain(static_cast<Collective>(which), 1000, DType::f32));
     auto boxes = g.split(0, c.rank());
     OURO_RANK_OK(boxes);
     auto mail = train::Mailbox::create(std::move(*boxes));
