@@ -79,17 +79,10 @@ std::optional<std::string> run_resident(Module& module, const ResidentRun& run, 
   return std::nullopt;
 }
 
-resident_test::Case case_of(Collective c, flow::Algorithm a, DType t, std::size_t count,
-                            bool packets = false) {
-  resident_test::Case x{c, a, t, OpKind::sum, count};
-  x.packets = packets;
-  x.shift = count % 4;
-  return x;
-}
 struct Flow {
   Collective collective;
   flow::Algorithm algorithm;
-  bool packets = false;
+  bool packets = false, pointers = false;
 };
 constexpr Flow kFlows[] = {{Collective::all_reduce, flow::Algorithm::ring},
                            {Collective::reduce_scatter, flow::Algorithm::ring},
@@ -98,6 +91,39 @@ constexpr Flow kFlows[] = {{Collective::all_reduce, flow::Algorithm::ring},
                            {Collective::all_gather, flow::Algorithm::ring},
                            {Collective::broadcast, flow::Algorithm::chain},
                            {Collective::all_reduce, flow::Algorithm::oneshot, true}};
+
+constexpr Flow kPointers[] = {{Collective::all_reduce, flow::Algorithm::direct, false, true},
+                              {Collective::reduce_scatter, flow::Algorithm::direct, false, true},
+                              {Collective::all_gather, flow::Algorithm::direct, false, true}};
+
+resident_test::Case case_of(const Flow& f, DType t, std::size_t count) {
+  resident_test::Case x{f.collective, f.algorithm, t, OpKind::sum, count};
+  x.packets = f.packets;
+  x.pointers = f.pointers;
+  x.shift = count % 4;
+  return x;
+}
+
+/// Units of 16 bytes, as well as single elements; over slots where one rank declines; in place.
+TEST(PtxKernels, ByPointer) {
+  std::string text = read_ptx("resident_pointer");
+  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_pointer.ptx";
+  Module module(std::move(text));
+  const std::uint64_t seed = first_seed();
+  int turn = 0;
+  for (const Flow& f : kPointers)
+    for (const DType t : {DType::f32, DType::f16, DType::bf16})
+      for (int n : {2, 3, 5, 8, 9})
+        for (std::size_t count : {7, 132, n > 3 ? 131 : 901}) {
+          resident_test::Case c = case_of(f, t, count);
+          if (++turn % 4 == 0) c.declines = turn / 4 % n;
+          if (turn % 3 == 0) c.aliasing = resident_test::Aliasing::exact;
+          const ResidentRun run{c, n, 1 + n % 2, n % 2 == 0 ? 64 : 96, 2, seed % 2 == 0};
+          const auto wrong = run_resident(module, run, seed);
+          ASSERT_FALSE(wrong) << resident_test::describe(c) << ", " << n << " ranks, seed " << seed << ": "
+                              << *wrong;
+        }
+}
 
 TEST(PtxKernels, Resident) {
   std::string text = read_ptx("resident");
@@ -108,12 +134,7 @@ TEST(PtxKernels, Resident) {
     for (const DType t : {DType::f32, DType::f16, DType::bf16})
       for (int n : {1, 2, 3, 5, 8})
         for (std::size_t count : {std::size_t{7}, n > 3 ? std::size_t{131} : std::size_t{901}}) {
-          const ResidentRun run{case_of(f.collective, f.algorithm, t, count, f.packets),
-                                n,
-                                1 + n % 2,
-                                n % 2 == 0 ? 64 : 96,
-                                2,
-                                seed % 2 == 0};
+          const ResidentRun run{case_of(f, t, count), n, 1 + n % 2, n % 2 == 0 ? 64 : 96, 2, seed % 2 == 0};
           const auto wrong = run_resident(module, run, seed);
           ASSERT_FALSE(wrong) << resident_test::describe(run.c) << ", " << n << " ranks, seed " << seed
                               << ": " << *wrong;
@@ -154,12 +175,24 @@ TEST(PtxKernels, PlantedFaultsAreFound) {
        {"a packet of four words", packets, "ld\\.volatile\\.global\\.v2\\.u64 \\{(%rd\\d+), ?(%rd\\d+)\\}",
         "ld.volatile.global.v2.u32 {$1,$2}"}},
   };
-  for (const Planted& f : faults)
-    expect_found(text, f.fault, [&](Module& module, std::uint64_t seed) {
-      return run_resident(
-          module,
-          {case_of(f.flow.collective, f.flow.algorithm, DType::f32, 301, f.flow.packets), 3, 1, 64, 2}, seed);
+  const auto look_for = [](const std::string& in, const Planted& f) {
+    expect_found(in, f.fault, [&](Module& module, std::uint64_t seed) {
+      return run_resident(module, {case_of(f.flow, DType::f32, 301), 3, 1, 64, 2}, seed);
     });
+  };
+  for (const Planted& f : faults) look_for(text, f);
+  const std::string by_pointer = read_ptx("resident_pointer"), reduce = "resident_pointer_all_reduce_f32",
+                    gathers = "resident_pointer_all_gather";
+  if (by_pointer.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_pointer.ptx";
+  for (const Planted& f :
+       {Planted{kPointers[0], {"loads relaxed", reduce, acquire, "ld.relaxed.sys"}},
+        Planted{kPointers[0], {"stores relaxed", reduce, release, "st.relaxed.sys.global.u64"}},
+        Planted{kPointers[0],
+                {"the scope of stores too narrow", reduce, release, "st.release.gpu.global.u64"}},
+        Planted{kPointers[0], {"no barriers", reduce, barrier, ""}},
+        Planted{kPointers[2], {"loads relaxed", gathers, acquire, "ld.relaxed.sys"}},
+        Planted{kPointers[2], {"stores relaxed", gathers, release, "st.relaxed.sys.global.u64"}}})
+    look_for(by_pointer, f);
 }
 
 class Report : public testing::Environment {
