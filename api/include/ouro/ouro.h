@@ -9,8 +9,10 @@
  *
  * What ouro.hpp has and this has not: hosts that meet without a launcher's help (InitOptions::address, port,
  * rendezvous, host_id, generation; the environment's OURO_RENDEZVOUS and OURO_HOSTID hold), one_gpu_each, the
- * generation of a group, functions of the caller's in streams, events, pools of streams, the device and the
- * numerics of explain, mix and all else of ouro/train.
+ * generation and the deadline of a group, the hosts of ranks, alloc_shared, matched messages and those of an
+ * exact length, waits that ask the caller or that another thread cancels, functions of the caller's in
+ * streams, events, pools of streams, in_batch, log_warning, the device and the numerics of explain, mix and
+ * all else of ouro/train.
  *
  * @file */
 #ifndef OURO_OURO_H
