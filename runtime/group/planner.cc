@@ -139,7 +139,8 @@ void Planner::each_prediction(const Calibration& c, const Operation& op, const C
                                          // The rules choose pull for huge pages only; who forces it has
                                          // the pages of the buffers at hand.
                                          .huge_pages = a != flow::Algorithm::pull || !choice.forced ||
-                                                       PullExecutor::on_huge_pages(members_, op)});
+                                                       PullExecutor::on_huge_pages(members_, op),
+                                         .forced = choice.forced});
     if (ns) prediction(a, *ns);
   };
   add(choice.algorithm);

@@ -53,7 +53,7 @@ class Curve {
 };
 
 struct Prices {
-  double handoff;
+  double handoff, ask;
   Curve write, read, pull, local;
 };
 
@@ -67,14 +67,16 @@ double slowed(double large, double piece, double touched) {
   return std::pow(std::max(1.0, ratio), std::min(1.0, std::log(touched / kNear) / std::log(kFar / kNear)));
 }
 
-Prices prices_of(const Calibration& c, bool huge_pages) {
+Prices prices_of(const Calibration& c, const CostQuery& q) {
   const PairCosts& far = c.farthest();
   const kernels::CopyKinds kinds = copy_kinds_by(c);
   const auto cost = [&](std::size_t s) { return far.copies[s][static_cast<std::size_t>(kinds[s])]; };
+  const auto pull = [&](std::size_t s) { return double(q.huge_pages ? far.pull_huge[s] : far.pull[s]); };
   return {.handoff = double(far.handoff),
+          .ask = q.forced ? 0 : 2 * pull(0),
           .write = Curve([&](std::size_t s) { return double(cost(s).write); }),
           .read = Curve([&](std::size_t s) { return double(cost(s).read); }),
-          .pull = Curve([&](std::size_t s) { return double(huge_pages ? far.pull_huge[s] : far.pull[s]); }),
+          .pull = Curve(pull),
           // Of the nearest cores, half: what lies in the own cache was nowhere measured.
           .local = Curve([&](std::size_t s) {
             return double(c.pair[0].copies[s][static_cast<std::size_t>(kinds[s])].read) / 2;
@@ -111,7 +113,7 @@ void Charge::pay(const Step& s) {
   const double sources = s.from == flow::kEveryone ? n_ - 1 : 1;
   if (s.verb & flow::kBarrier) ns += wait(n_ - 1);
   if (s.verb & flow::kPost) {
-    if (flow_.pulls && !(s.verb & flow::kResult)) ns += 2 * p_.pull.start();  // pages and peers are asked for
+    if (flow_.pulls && !(s.verb & flow::kResult)) ns += p_.ask;
     if (!flow_.by_reference || (s.verb & flow::kResult)) ns += p_.write(chunk_ * s.span);
     return;
   }
@@ -171,7 +173,7 @@ Algorithm table_choice(const Rules& table, Collective c, Buffers buffers, int ra
 std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
   const auto flow = facts_of(q.collective, q.algorithm);
   if (!flow || !c.known() || q.ranks < 2) return std::nullopt;
-  Prices p = prices_of(c, q.huge_pages);
+  Prices p = prices_of(c, q);
   if (!p.write.known() || !p.read.known() || (flow->pulls && !p.pull.known())) return std::nullopt;
   const auto n = static_cast<std::size_t>(q.ranks);
   const bool blocks = traits_of(q.collective).blocks();

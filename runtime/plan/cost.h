@@ -20,6 +20,7 @@ struct CostQuery {
   std::size_t bytes = 0;                 ///< of one rank's region, or of one block
   std::size_t staging_slot = 128 << 10;  ///< bytes
   bool huge_pages = true;                ///< private buffers lie on them
+  bool forced = false;                   ///< pull is carried out without asking whether they do
 };
 
 /// Nanoseconds that a call takes besides what it moves: some 750 instructions.
@@ -30,12 +31,12 @@ inline constexpr double kCallNs = 100;
 ///
 /// A post takes what writing its bytes takes by the kind of copy that the record chooses; reading a post, or
 /// a registered buffer, what reading them takes; a pull what one copy out of a process takes, and twice the
-/// smallest one to ask for pages and peers; a step that waits for others, and a barrier, a hand-off and half
-/// of one for each rank beyond two. Between sizes that were measured times are interpolated, beyond them they
-/// grow with the bytes. Of many rounds the first are walked and the rest are like them. What goes through
-/// staging buffers takes longer where a rank touches more than 512 KiB, by the factor that the record says of
-/// pieces of kLargeBytes from 8 MiB on. A call itself takes kCallNs. Compute time of reductions, and memory
-/// that all caches together cannot hold, are not in the model.
+/// smallest one to ask for pages and peers, unless it is forced; a step that waits for others, and a barrier,
+/// a hand-off and half of one for each rank beyond two. Between sizes that were measured times are
+/// interpolated, beyond them they grow with the bytes. Of many rounds the first are walked and the rest are
+/// like them. What goes through staging buffers takes longer where a rank touches more than 512 KiB, by the
+/// factor that the record says of pieces of kLargeBytes from 8 MiB on. A call itself takes kCallNs. Compute
+/// time of reductions, and memory that all caches together cannot hold, are not in the model.
 std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 
 /// Rows to put before the built-in table for a group of `ranks` on one host, each on a core of its own: where
