@@ -191,8 +191,7 @@ Status run(Group& g, Result<std::unique_ptr<rt::Message>> m, Milliseconds deadli
     return work->outcome();
   }
   const std::vector<rt::Message*> one{m->get()};
-  OURO_TRY(g.impl()->post(one));
-  OURO_TRY(g.impl()->mailbox().complete(one, deadline));
+  OURO_TRY(g.impl()->exchange(one, deadline));
   if (received) *received = {(*m)->envelope.source, (*m)->envelope.tag, (*m)->envelope.bytes};
   return {};
 } catch (const std::exception&) {
@@ -227,11 +226,7 @@ Result<Work> enqueue(Group& g, Result<std::unique_ptr<rt::Message>> m, const Str
       return work->outcome();
     });
   }
-  return s.run([group = g.impl(), shared] {
-    const std::vector<rt::Message*> one{shared.get()};
-    OURO_TRY(group->post(one));
-    return group->mailbox().complete(one, Milliseconds(0));
-  });
+  return s.run(g.impl()->submit({std::move(shared)}, s.impl().get()));
 } catch (const std::exception&) {
   return no_memory();
 }

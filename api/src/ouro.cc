@@ -112,7 +112,8 @@ void Context::leave() {
     });
     return;
   }
-  world_.reset();  // ends what is in flight
+  if (world_ && world_->valid() && !impl_->inherited()) world_->impl()->end_in_flight();
+  world_.reset();
   if (impl_) impl_->leave();
 }
 

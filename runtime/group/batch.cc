@@ -219,13 +219,10 @@ Status Batch::submit() {
         waits_.push_back(std::move(*work));
       }
     } else if (!messages.empty()) {
-      auto run = [group = share.group, messages, promised] {
-        std::vector<Message*> raw;
-        for (const auto& m : messages) raw.push_back(m.get());
-        Status outcome = group->post(raw);
-        if (outcome.ok()) outcome = group->mailbox().complete(raw, std::chrono::milliseconds(0));
+      auto run = [exchange = share.group->submit(messages, share.runs_on), messages, promised] {
+        Status outcome = exchange();
         for (std::size_t k = 0; k < promised.size(); ++k)
-          promised[k]->complete(outcome.ok() ? messages[k]->outcome : outcome);
+          promised[k]->complete(outcome.ok() || messages[k]->done ? messages[k]->outcome : outcome);
         return outcome;
       };
       if (here)

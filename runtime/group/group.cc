@@ -104,16 +104,15 @@ void Group::end(Group* g) {
 
 bool Group::busy() {
   if (closed()) return false;
-  return sequencer_.busy() || !gpu_.idle();
+  return sequencer_.busy() || !gpu_.idle() || mailbox_.in_flight().any();
 }
 
-/// A destructor waits for no peer: what is still under way ends here and, told so, on the other ranks too.
 void Group::abort_in_flight() {
   if (status().ok()) abort("its group was destroyed with operations in flight");
 }
 
 Group::~Group() {
-  if (busy()) abort_in_flight();
+  end_in_flight();
   leave();
   context_->observers().dismiss(detector_);
 }
@@ -128,9 +127,11 @@ HostStream& Group::own_stream() {
 
 Status Group::ready() const {
   if (!context_->ready()) return context_->usable();
-  if (closed()) return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)};
+  if (closed()) return gone();
   return detector_.ok() ? Status() : status();
 }
+
+Status Group::gone() const { return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)}; }
 
 /// What this rank has no memory to plan, its members wait for.
 Status Group::plan(const Operation& op, Plan* made) {
@@ -202,20 +203,62 @@ Result<std::string> Group::explain(const Operation& asked) {
 
 // ---- messages -------------------------------------------------------------------------------------
 
-Status Group::post(const std::vector<Message*>& messages) {
+Status Group::exchange(const std::vector<Message*>& messages, std::chrono::milliseconds deadline) {
   OURO_TRY(ready());
-  return mailbox_.post(messages);
+  const MessagesInFlight::One held(mailbox_.in_flight());
+  return held ? exchange_held(messages, deadline) : gone();
+}
+
+Status Group::exchange_held(const std::vector<Message*>& messages, std::chrono::milliseconds deadline) {
+  if (!context_->ready()) OURO_TRY(context_->usable());
+  OURO_TRY(mailbox_.post(messages));
+  return mailbox_.complete(messages, deadline);
+}
+
+Status Group::exchange_if_there(const std::weak_ptr<Group>& weak, const std::vector<Message*>& messages) {
+  auto self = weak.lock();  // a graph that was captured does not keep its group
+  if (!self) return {Reason::revoked, "the group of a message was destroyed before it moved"};
+  Group& group = *self;
+  const MessagesInFlight::One held(group.mailbox_.in_flight());
+  if (!held) return group.gone();
+  // The last handle is a user's: with it goes what is in flight. A stream whose functions run in its caller's
+  // thread keeps it, as that thread cannot wait for itself.
+  if (serving_stream()) self.reset();
+  return group.exchange_held(messages, 0ms);
+}
+
+std::function<Status()> Group::submit(std::vector<std::shared_ptr<Message>> messages, Stream* on) {
+  const auto raw = [](const std::vector<std::shared_ptr<Message>>& of) {
+    std::vector<Message*> all;
+    for (const auto& m : of) all.push_back(m.get());
+    return all;
+  };
+  if (on && on->gpu())
+    return [weak = weak_from_this(), raw, messages = std::move(messages)] {
+      return exchange_if_there(weak, raw(messages));
+    };
+  auto held = std::make_shared<MessagesInFlight::One>(mailbox_.in_flight());
+  if (!*held) return [closed = gone()] { return closed; };
+  return [this, raw, held = std::move(held), messages = std::move(messages)] {
+    Status outcome = exchange_held(raw(messages), 0ms);
+    held->end();
+    return outcome;
+  };
 }
 
 Result<std::optional<Envelope>> Group::probe(int source, int tag) {
   OURO_TRY(check({.peer = source, .tag = tag}));
   OURO_TRY(ready());
+  const MessagesInFlight::One held(mailbox_.in_flight());
+  if (!held) return gone();
   return mailbox_.probe(source, tag);
 }
 
 Result<std::optional<Messages::Match>> Group::match(int source, int tag) {
   OURO_TRY(check({.peer = source, .tag = tag}));
   OURO_TRY(ready());
+  const MessagesInFlight::One held(mailbox_.in_flight());
+  if (!held) return gone();
   return mailbox_.match(source, tag);
 }
 
@@ -229,11 +272,7 @@ Result<std::shared_ptr<WorkState>> Group::run_on_gpu(std::vector<std::shared_ptr
   return gpu_.run_messages(
       std::move(messages), stream,
       [weak = weak_from_this(), done = std::move(done)](const std::vector<Message*>& raw) {
-        const auto self = weak.lock();  // a graph that was captured does not keep its group
-        Status outcome =
-            self ? self->post(raw)
-                 : Status(Reason::revoked, "the group of a message was destroyed before it moved");
-        if (outcome.ok()) outcome = self->mailbox().complete(raw, 0ms);
+        const Status outcome = exchange_if_there(weak, raw);
         if (done) done(outcome);
         return outcome;
       });
@@ -281,6 +320,7 @@ void Group::leave() {
   OURO_INFO(DESTROY, "rank {} of {} leaves group {} after {} operations", rank(), size(), spec_.name,
             record_.completed.get());
   await_rest();
+  mailbox_.drain();
   {
     std::lock_guard lock(own_stream_mutex_);
     own_stream_.reset();

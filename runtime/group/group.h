@@ -1,7 +1,9 @@
 // Groups. Used by the API (ouro::Group is a handle on one).
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -59,8 +61,13 @@ class Group final : public std::enable_shared_from_this<Group> {
                 std::shared_ptr<WorkState>* work);
   Result<std::string> explain(const Operation&);
 
-  // Messages: see Mailbox. All Message objects live until they are done or the call has returned.
-  Status post(const std::vector<Message*>& messages);
+  // Messages: see Mailbox.
+  /// Posts them and waits for them. 0: the group's deadline.
+  Status exchange(const std::vector<Message*>&, std::chrono::milliseconds deadline);
+  /// The same when `on` comes to it, under the group's deadline. They are in flight from now on, and hold no
+  /// handle of the group: close() waits for them, and with the last handle they end as revoked. On a stream
+  /// of a device, which may never come to it or come again and again, they are in flight while it is there.
+  std::function<Status()> submit(std::vector<std::shared_ptr<Message>>, Stream* on);
   Mailbox& mailbox() { return mailbox_; }
   Result<std::optional<Envelope>> probe(int source, int tag);
   /// As probe; what is found is set aside. See Messages::match.
@@ -86,6 +93,10 @@ class Group final : public std::enable_shared_from_this<Group> {
   /// Whether the caller is a thread of a stream, and operations are in flight: they may be queued behind the
   /// caller, which thus must not wait for them.
   bool would_wait_for_itself() { return serving_stream() && busy(); }
+  /// A destructor waits for no peer: what is still under way ends and, told so, on the other ranks too.
+  void end_in_flight() {
+    if (busy()) abort_in_flight();
+  }
   Result<std::shared_ptr<Group>> shrink(ShrinkOutcome*);
   /// A group of some of this group's members, given by their ranks here, in order; `salt` tells siblings
   /// apart.
@@ -105,9 +116,13 @@ class Group final : public std::enable_shared_from_this<Group> {
         std::unique_ptr<Selector>);
 
   static void end(Group*);  ///< the last handle has gone
-  bool busy();              ///< operations are in flight
+  static Status exchange_if_there(const std::weak_ptr<Group>&, const std::vector<Message*>&);
+  bool busy();  ///< operations are in flight
   void abort_in_flight();
   Status ready() const;  ///< for operations and messages
+  Status gone() const;   ///< of what comes after close()
+  /// Of messages that are held in flight.
+  Status exchange_held(const std::vector<Message*>&, std::chrono::milliseconds deadline);
   Status plan(const Operation&, Plan*);
   Status check_wait(const char* what);  ///< whether the caller may wait for what is in flight
   void await_rest();

@@ -67,6 +67,9 @@ Mailbox::Mailbox(const CoreShare& cores, MemberRecords& members, FailureDetector
 Result<Messages*> Mailbox::engine() {
   std::lock_guard lock(mutex_);
   if (!messages_) {
+    // Other members would take what a second one sends for what the first has begun.
+    if (closed_)
+      return Status(Reason::revoked, fmt::format("group '{}' is closed", detector_.settings().group));
     auto links = make_links_();
     if (!links.ok()) return links.status();
     messages_ = std::make_unique<Messages>(std::move(*links), members_.rank(), members_.size());
@@ -148,9 +151,7 @@ Status Mailbox::strike(const std::vector<Message*>& messages, Messages& engine) 
 }
 
 Status Mailbox::complete(const std::vector<Message*>& messages, std::chrono::milliseconds deadline) {
-  auto made = engine();
-  if (!made.ok()) return made.status();
-  Messages& engine = **made;
+  Messages& engine = *messages_;  // by post(), and it stays while they are in flight
   MessageWaiter waiter(*this, engine, messages,
                        deadline.count() > 0 ? deadline : detector_.settings().deadline);
   Status outcome;
@@ -218,8 +219,14 @@ void Mailbox::linger(std::shared_ptr<void> after) {
   if (messages_) messages_->linger(std::move(after));
 }
 
+void Mailbox::drain() {
+  in_flight_.close();
+  in_flight_.await_end();
+}
+
 void Mailbox::close() {
   std::lock_guard lock(mutex_);
+  closed_ = true;
   messages_.reset();
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/group/failure_detector.h"
 #include "runtime/group/member_records.h"
 #include "runtime/group/messages.h"
+#include "runtime/group/messages_in_flight.h"
 
 namespace ouro::rt {
 
@@ -26,6 +27,8 @@ class Mailbox {
 
   /// What is wrong with a message's arguments. Errors: invalid.
   Status check(const Message&) const;
+  /// What is posted is held in flight from before post() until complete() has returned.
+  MessagesInFlight& in_flight() { return in_flight_; }
   // All Message objects live until they are done or the call has returned.
   /// Checks and hands over; does not wait.
   Status post(const std::vector<Message*>&);
@@ -39,12 +42,16 @@ class Mailbox {
 
   /// `after` goes when others have what was sent to them (transport::Links).
   void linger(std::shared_ptr<void> after);
+  /// What is in flight ends, each message within its deadline; nothing begins any more.
+  void drain();
+  /// After drain(): the links go.
   void close();
 
  private:
   class MessageWaiter;
   /// A message's peer has gone, in good order, before it did its part.
   Status left(const Message&);
+  /// Errors: those of making its links; revoked (after close()).
   Result<Messages*> engine();
   Status strike(const std::vector<Message*>&, Messages&);
 
@@ -55,7 +62,9 @@ class Mailbox {
   Faults* const faults_;
   bool only_remote_ = false;  // no other member is on this host
   const MakeLinks make_links_;
+  MessagesInFlight in_flight_;
   std::mutex mutex_;
+  bool closed_ = false;
   std::unique_ptr<Messages> messages_;
 };
 

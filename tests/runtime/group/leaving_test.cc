@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "runtime/context/context.h"
+#include "runtime/group/group.h"
 #include "tests/runtime/group/ranks.h"
+#include "tests/timing.h"
 
 namespace ouro::test {
 namespace {
@@ -70,6 +72,104 @@ TEST_P(MessagesWhenRanksLeave, ToARankThatHasLeftFail) {
     OURO_RANK_CHECK(s.reason() == Reason::peer_dead && s.failure()->rank == 1 &&
                         s.message().find("left the group before it took a message") != std::string::npos,
                     "{}", s.message());
+    return "";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
+/// Of both ranks, with a deadline that is not reached where something else ends a message.
+Result<Group> pair(Context& c, const char* name, Milliseconds deadline = 4 * kHang) {
+  const int both[] = {0, 1};
+  return c.group(both, name, {.deadline = deadline});
+}
+
+/// close() waits for what was submitted: on a stream, and by other threads. Nothing begins after it.
+TEST_P(MessagesWhenRanksLeave, AreDrainedByClose) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
+    auto g = pair(c, "drained");
+    OURO_RANK_OK(g);
+    std::vector<int> words(100'000, 7 * (1 - c.rank())), more = words;
+    OURO_RANK_OK(barrier(*g));
+    if (c.rank() == 0) {
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(50));  // until the other is in close(), most likely
+      for (int tag : {1, 2}) OURO_RANK_OK(send(*g, std::span<const int>(words), 1, tag));
+      OURO_RANK_OK(g->close());
+      return Status(barrier(c.world())).ok() ? "" : "barrier";
+    }
+    auto stream = Stream::create();
+    OURO_RANK_OK(stream);
+    Status received;
+    std::jthread other([&] { received = recv(*g, std::span<int>(more), 0, 2).status(); });
+    while (!g->impl()->mailbox().in_flight().any()) std::this_thread::yield();
+    auto work = recv(*g, View(words.data(), words.size(), DType::i32), 0, 1, *stream);
+    OURO_RANK_OK(work);
+    OURO_RANK_OK(g->close());
+    OURO_RANK_OK(work->wait(kHang));
+    OURO_RANK_CHECK(words == std::vector<int>(words.size(), 7), "{}", words[0]);
+    other.join();
+    OURO_RANK_OK(received);
+    OURO_RANK_CHECK(more == words, "{}", more[0]);
+    for (const Status& late : {recv(*g, out(words[0]), 0).status(), send(*g, in(words[0]), 0),
+                               recv(*g, out(words[0]), 0, 0, *stream)->wait(), probe(*g, 0).status()})
+      OURO_RANK_CHECK(
+          late.reason() == Reason::revoked && late.message().find("is closed") != std::string::npos, "{}",
+          late.message());
+    return Status(barrier(c.world())).ok() ? "" : "barrier";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
+/// A receive that nobody answers holds close() up for its deadline, and no longer.
+TEST_P(MessagesWhenRanksLeave, HoldCloseUpForTheirDeadline) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
+    auto g = pair(c, "unanswered", Milliseconds(300));
+    OURO_RANK_OK(g);
+    if (c.rank() == 1) {
+      int word = 0;
+      auto stream = Stream::create();
+      OURO_RANK_OK(stream);
+      auto work = recv(*g, out(word), 0, 1, *stream);
+      OURO_RANK_OK(work);
+      OURO_RANK_OK(g->close());
+      const Status s = work->wait();
+      OURO_RANK_CHECK(s.reason() == Reason::deadline, "{}", s.message());
+    }
+    return Status(barrier(c.world())).ok() ? "" : "barrier";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
+/// The last handle of a group, and its context, end what is in flight, whatever its deadline.
+TEST_P(MessagesWhenRanksLeave, EndWithTheLastHandle) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
+    auto g = pair(c, "dropped");
+    OURO_RANK_OK(g);
+    OURO_RANK_OK(barrier(c.world()));
+    int word = 0;
+    auto stream = Stream::create();
+    OURO_RANK_OK(stream);
+    const auto revoked = [](const Work& w) {
+      const Status s = w.wait(kHang);
+      return w.test() && s.reason() == Reason::revoked;
+    };
+    if (c.rank() == 1) {
+      auto work = recv(*g, out(word), 0, 1, *stream);
+      OURO_RANK_OK(work);
+      *g = Group();
+      OURO_RANK_CHECK(revoked(*work), "{}", work->wait(kHang).message());
+    }
+    (void)barrier(c.world());  // which may end with what follows
+    if (c.rank() == 1) {
+      const Group copy = c.world();
+      auto work = recv(c.world(), out(word), 0, 1, *stream);
+      OURO_RANK_OK(work);
+      c = Context();
+      OURO_RANK_CHECK(revoked(*work), "{}", work->wait(kHang).message());
+    }
     return "";
   });
   EXPECT_EQ(outcome, "");

@@ -1,0 +1,52 @@
+// How many messages of a group were submitted and have not ended: while there are any, what they need stays.
+// Used by Group and Mailbox.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <utility>
+
+namespace ouro::rt {
+
+class MessagesInFlight {
+ public:
+  /// One submission, until it ends or this goes. False: it came after close().
+  class One {
+   public:
+    explicit One(MessagesInFlight& all) : all_(all.begin() ? &all : nullptr) {}
+    One(const One&) = delete;
+    One& operator=(const One&) = delete;
+    ~One() { end(); }
+    explicit operator bool() const { return all_ != nullptr; }
+    /// The group may be gone after.
+    void end() {
+      if (MessagesInFlight* const all = std::exchange(all_, nullptr)) all->end();
+    }
+
+   private:
+    MessagesInFlight* all_;
+  };
+
+  bool any() const { return word_.load(std::memory_order_acquire) >= kOne; }
+  /// From now on none may begin.
+  void close() { word_.fetch_or(kClosed, std::memory_order_acq_rel); }
+  /// Each of them ends by itself, within its deadline.
+  void await_end() const {
+    while (any()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+
+ private:
+  bool begin() {
+    if ((word_.fetch_add(kOne, std::memory_order_acquire) & kClosed) == 0) return true;
+    end();
+    return false;
+  }
+  void end() { word_.fetch_sub(kOne, std::memory_order_release); }
+
+  // One word, so that each submission comes either before close() or after it.
+  static constexpr std::uint64_t kClosed = 1, kOne = 2;
+  std::atomic<std::uint64_t> word_{0};
+};
+
+}  // namespace ouro::rt
