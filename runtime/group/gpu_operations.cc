@@ -166,12 +166,14 @@ Status GpuOperations::submit_staged(const Operation& op, std::uint64_t ticket,
     begun = std::make_shared<std::atomic<bool>>(false);
     enqueued = executor_->run_staged(
         op, stream,
-        [this, ticket, begun](const Operation& host) {
+        [this, ticket, begun](const Operation& staged, const NextPart& next) {
           if (begun->exchange(true)) return Sequencer::given_up();
           return sequencer_.inside([&] {
             Plan here;
+            Operation host = staged;  // the host's own, wherever its parts come from
+            host.in.device = host.out.device = {};
             Status planned = planner_.make(host, &here);
-            if (planned.ok()) return host_.execute(here, ticket);
+            if (planned.ok()) return next ? host_.execute(here, next, ticket) : host_.execute(here, ticket);
             planned = detector_.stick(planned);
             sequencer_.skip(ticket);
             return planned;

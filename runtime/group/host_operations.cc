@@ -43,6 +43,35 @@ inline Status HostOperations::carry_out(const Plan& plan) {
   }
 }
 
+/// Each part is a further round, or some, of the same operation: links and staging buffers see its number and
+/// its signature, so that what ranks disagree about comes out in the first.
+Status HostOperations::carry_out(const Plan& whole, const NextPart& next, Status begun) {
+  Plan part = whole;
+  part.id = 0;
+  const Operation* op = nullptr;
+  std::size_t planned = 0;  // elements that part.host is for
+  for (bool first = true;; first = false) {
+    OURO_TRY(next(&op));
+    if (!op) return {};
+    const std::size_t count = unit_count(*op, resources_.members.rank(), resources_.members.size());
+    part.op = *op;
+    part.op.numerics = whole.op.numerics;
+    if (count != planned)
+      part.host = make_execution_plan(part, resources_.members, resources_.wiring.slot_bytes(),
+                                      resources_.single_rounds);
+    planned = count;
+    waiter_.in_flight().plan = &part;
+    const Status outcome = first && Faults::is_damage(begun) ? run_damaged() : carry_out(part);
+    waiter_.in_flight().plan = &whole;
+    OURO_TRY(outcome);
+  }
+}
+
+Status HostOperations::execute(const Plan& whole, const NextPart& next, std::uint64_t ticket) {
+  sequencer_.await_turn(ticket);
+  return execute_with_care(whole, ticket, &next);
+}
+
 Status HostOperations::execute(const Plan& plan, std::uint64_t ticket) {
   sequencer_.await_turn(ticket);
   if (ticket >= due_ || plan.table != table_) [[unlikely]]
@@ -52,7 +81,7 @@ Status HostOperations::execute(const Plan& plan, std::uint64_t ticket) {
   return end(std::move(outcome), ticket + 1);
 }
 
-Status HostOperations::execute_with_care(const Plan& made, std::uint64_t ticket) {
+Status HostOperations::execute_with_care(const Plan& made, std::uint64_t ticket, const NextPart* parts) {
   Plan again;
   const Plan* plan = &made;
   if (planner_.outdated(made)) {
@@ -66,7 +95,16 @@ Status HostOperations::execute_with_care(const Plan& made, std::uint64_t ticket)
   if (meets) adaptation_.before(ticket + 1);
   const auto begin = meets ? Clock::now() : Clock::time_point{};
   Status outcome = sequencer_.begin(*plan, ticket);
-  if (outcome.ok() && !plan->idle) outcome = carry_out(*plan);
+  if (parts && (outcome.ok() || Faults::is_damage(outcome))) {
+    try {
+      outcome = carry_out(*plan, *parts, std::move(outcome));
+    } catch (const std::exception&) {
+      waiter_.in_flight().plan = plan;
+      outcome = no_memory();
+    }
+  } else if (outcome.ok() && !plan->idle) {
+    outcome = carry_out(*plan);
+  }
   if (meets) outcome = adaptation_.after(*plan, ticket + 1, Clock::now() - begin, std::move(outcome));
   look_again();
   return end(std::move(outcome), ticket + 1);

@@ -8,6 +8,7 @@
 #include "runtime/group/planner.h"
 #include "runtime/group/sequencer.h"
 #include "runtime/plan/operation.h"
+#include "runtime/plan/parts.h"
 
 namespace ouro::rt {
 
@@ -26,6 +27,9 @@ class HostOperations {
   }
 
   Status execute(const Plan&, std::uint64_t ticket);
+  /// In parts, whose buffers are those to use: as one operation of the group, with the signature of the
+  /// whole, by the flow that was selected for the whole.
+  Status execute(const Plan& whole, const NextPart&, std::uint64_t ticket);
   /// Operations of a batch, as one if all ranks can. can: this one can, and `ticket` is the first of those of
   /// them all.
   Status execute(const FusedOperation&, const Plan&, bool can, std::uint64_t ticket);
@@ -33,11 +37,12 @@ class HostOperations {
  private:
   friend struct TestAccess;
   Status carry_out(const Plan&);
+  Status carry_out(const Plan& whole, const NextPart&, Status begun);
   /// What execute() compares with, again, after it may have changed.
   void look_again() { due_ = adaptation_.due(), table_ = planner_.table(); }
   /// An operation at which the record is looked at, or one that was planned by another, or all of them where
   /// OURO_FAULT has something to say.
-  Status execute_with_care(const Plan&, std::uint64_t ticket);
+  Status execute_with_care(const Plan&, std::uint64_t ticket, const NextPart* = nullptr);
   Status end(Status outcome, std::uint64_t next);
   Status run_damaged();  ///< the operation in flight, for OURO_FAULT
 

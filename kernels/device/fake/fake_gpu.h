@@ -39,6 +39,8 @@ struct FakeOptions {
   /// sees all).
   int first = 0, host_devices = 0;
   FakeHarsh harsh = {};
+  /// Told of each copy on a stream as it begins, by the thread of the stream.
+  std::function<void(const void* to, const void* from, std::size_t bytes)> copying = {};
 };
 
 /// Kinds of calls, for delays and failures. Up to `graph` they end on a stream's thread, else in the call.

@@ -25,7 +25,7 @@ Status Submitter::copy(void* to, const void* from, std::size_t bytes, Stream str
   if (bytes == 0) return {};
   OURO_TRY(memory_.range(to, bytes).status());
   OURO_TRY(memory_.range(from, bytes).status());
-  return streams_.enqueue(stream, FakeOp::copy, copy_work(memory_, to, from, bytes));
+  return streams_.enqueue(stream, FakeOp::copy, copy_work(options_, memory_, to, from, bytes));
 }
 
 Status Submitter::set(void* to, std::uint8_t byte, std::size_t bytes, Stream stream) {

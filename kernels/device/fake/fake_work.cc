@@ -55,11 +55,14 @@ bool hold(const Memory& memory, const void* p, std::size_t bytes, const char* wh
 
 }  // namespace
 
-Work copy_work(const Memory& memory, void* to, const void* from, std::size_t bytes) {
-  return [&memory, to, from, bytes](const Run& run) {
+Work copy_work(const FakeOptions& options, const Memory& memory, void* to, const void* from,
+               std::size_t bytes) {
+  return [&options, &memory, to, from, bytes](const Run& run) {
     std::shared_ptr<const Block> source, target;
-    if (hold(memory, to, bytes, "copy", run, target) && hold(memory, from, bytes, "copy", run, source))
-      std::memmove(to, from, bytes);
+    if (!hold(memory, to, bytes, "copy", run, target) || !hold(memory, from, bytes, "copy", run, source))
+      return;
+    if (options.copying) options.copying(to, from, bytes);
+    std::memmove(to, from, bytes);
   };
 }
 

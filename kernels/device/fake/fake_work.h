@@ -8,7 +8,7 @@
 namespace ouro::gpu::fake {
 
 // Work. Arguments are copied; addresses are checked again when it runs.
-Work copy_work(const Memory&, void* to, const void* from, std::size_t bytes);
+Work copy_work(const FakeOptions&, const Memory&, void* to, const void* from, std::size_t bytes);
 Work set_work(const Memory&, void* to, std::uint8_t byte, std::size_t bytes);
 Work mem_op_work(const Memory&, std::span<const MemOp>);
 /// `capacity`: spinning blocks that fit on the device.

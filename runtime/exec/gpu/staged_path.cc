@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/exec/gpu/pins.h"
+#include "runtime/exec/gpu/staged_cut.h"
 
 namespace ouro::rt {
 
@@ -26,11 +27,59 @@ Status StagedPath::need(std::size_t bytes, std::unique_ptr<Pinned>* p) {
   return {};
 }
 
-StagedPath::StagedPath(GpuTeam& team, GpuPending& pending) : team_(team), pending_(pending) {}
+StagedPath::StagedPath(GpuTeam& team, GpuPending& pending) : team_(team), pending_(pending), pieces_(team) {}
 StagedPath::~StagedPath() = default;
+
+/// Where ranks that are threads share the hardware queues of a GPU, a copy of one may lie behind another's
+/// wait for the host, which waits for that copy.
+bool StagedPath::has_queues() {
+  if (has_queues_) return *has_queues_;
+  has_queues_ = true;
+  for (int r = 0; r < team_.size; ++r)
+    for (int other = 0; other < r; ++other)
+      if (team_.record(r).connections > 0 && team_.record(r).uuid == team_.record(other).uuid &&
+          team_.peer(r).node == team_.peer(other).node && team_.peer(r).pid == team_.peer(other).pid)
+        has_queues_ = false;
+  return *has_queues_;
+}
+
+/// What ends when both have ended: the copies, and the host's part, whose outcome counts.
+static std::shared_ptr<WorkState> both(WorkState& copied, const std::shared_ptr<WorkState>& host) {
+  auto work = std::make_shared<WorkState>();
+  copied.then([work, host](const Status& s) {
+    if (!s.ok()) return work->complete(s);
+    host->then([work](const Status& outcome) { work->complete(outcome); });
+  });
+  return work;
+}
+
+Status StagedPath::run_in_pieces(const Operation& op, const StagedCut& cut,
+                                 const std::shared_ptr<GpuStream>& stream, RunOnHost on_host,
+                                 std::shared_ptr<WorkState>* work) {
+  const bool reads = op.reads(team_.rank), writes = op.writes(team_.rank);
+  // Where all of it is in place a piece is, too: what has been selected for the one serves the other. Not
+  // where this rank's block begins the other buffer.
+  const bool together = reads && writes && op.in.data == op.out.data && cut.in_blocks == cut.out_blocks;
+  if (reads) OURO_TRY(need(StagedCut::kSlots * cut.in_bytes(), &in_));
+  if (writes && !together) OURO_TRY(need(StagedCut::kSlots * cut.out_bytes(), &out_));
+  std::byte* const in = reads ? in_->memory->data() : nullptr;
+  std::byte* const out = !writes ? nullptr : (together ? in_ : out_)->memory->data();
+  OURO_TRY(pieces_.prepare());
+  OURO_ASSIGN(auto ahead, pending_.prepare(nullptr, 0, stream, false));
+  std::shared_ptr<WorkState> outcome, copied;
+  const Status enqueued = pieces_.enqueue(op, cut, in, out, stream, std::move(on_host), &outcome);
+  const Status marked = pending_.mark(std::move(ahead), &copied);
+  OURO_TRY(enqueued);
+  OURO_TRY(marked);
+  pieces_.follow(copied);
+  *work = both(*copied, outcome);
+  return {};
+}
 
 Status StagedPath::run(const Operation& op, const std::shared_ptr<GpuStream>& stream, RunOnHost on_host,
                        std::shared_ptr<WorkState>* work) {
+  if (const StagedCut cut(op, team_.rank, team_.size); cut.cut() && has_queues())
+    return run_in_pieces(op, cut, stream, std::move(on_host), work);
   const std::size_t in_bytes = op.read_bytes(team_.rank), out_bytes = op.written_bytes(team_.rank);
   const auto* in_begin = static_cast<const std::byte*>(op.in.data);
   auto* out_begin = static_cast<std::byte*>(op.out.data);
@@ -52,7 +101,8 @@ Status StagedPath::run(const Operation& op, const std::shared_ptr<GpuStream>& st
   OURO_ASSIGN(auto ahead, pending_.prepare(nullptr, 0, stream, false));
   if (in_bytes) OURO_TRY(gpu::gpu().copy(in, op.in.data, in_bytes, stream->get()));
   const auto kept = std::make_shared<const KeptOperation>(host);
-  const auto outcome = stream->enqueue([kept, on_host = std::move(on_host)] { return on_host(kept->get()); });
+  const auto outcome =
+      stream->enqueue([kept, on_host = std::move(on_host)] { return on_host(kept->get(), {}); });
   if (outcome->done() && !outcome->outcome().ok())
     return outcome->outcome();  // perhaps it was never enqueued
   if (out_bytes) OURO_TRY(gpu::gpu().copy(op.out.data, out, out_bytes, stream->get()));

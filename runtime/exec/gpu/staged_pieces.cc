@@ -1,0 +1,218 @@
+// Copies down, the host's part and copies up, beside each other. See staged_pieces.h.
+#include "runtime/exec/gpu/staged_pieces.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "runtime/core/no_memory.h"
+
+namespace ouro::rt {
+namespace {
+
+using gpu::MemOp;
+using namespace std::chrono_literals;
+
+constexpr std::size_t kOperations = 2;   // in the streams at a time: see StagedCut::kMostCopies
+constexpr std::size_t kWordsApart = 32;  // words, two lines
+
+}  // namespace
+
+/// One operation on its way, shared by its call and the thread that does the host's part.
+class StagedPieces::Passage : public std::enable_shared_from_this<Passage> {
+ public:
+  Passage(const Operation& op, const StagedCut& c, std::byte* in, std::byte* out,
+          std::shared_ptr<GpuStream> s, RunOnHost run)
+      : whole(op), cut(c), in_(in), out_(out), stream_(std::move(s)), on_host_(std::move(run)) {}
+
+  const KeptOperation whole;
+  const StagedCut cut;
+  std::shared_ptr<void> words;
+  std::uint32_t base = 0;  // pieces of all operations before
+  std::chrono::milliseconds deadline{};
+  gpu::Stream down;
+  const std::shared_ptr<WorkState> outcome = std::make_shared<WorkState>();
+
+  std::uint32_t* down_word() const { return static_cast<std::uint32_t*>(words.get()); }
+  std::uint32_t* up_word() const { return down_word() + kWordsApart; }
+  /// nullptr where this rank reads, or writes, nothing.
+  std::byte* in_slot(std::size_t k) const {
+    return in_ ? in_ + k % StagedCut::kSlots * cut.in_bytes() : nullptr;
+  }
+  std::byte* out_slot(std::size_t k) const {
+    return out_ ? out_ + k % StagedCut::kSlots * cut.out_bytes() : nullptr;
+  }
+  std::uint32_t number(std::size_t k) const { return base + static_cast<std::uint32_t>(k) + 1; }
+  /// Not all of it could be enqueued: what is missing is not waited for.
+  void abandon() { abandoned_.store(true, std::memory_order_release); }
+
+  /// In stream order, on a thread of the driver's.
+  static void start(void* data) {
+    auto* const held = static_cast<std::shared_ptr<Passage>*>(data);
+    (*held)->stream_->helper().enqueue([passage = *held] {
+      passage->carry();
+      return Status();
+    });
+    delete held;
+  }
+
+ private:
+  void carry() {
+    Status s;
+    try {
+      s = on_host_(whole.get(), [this](const Operation** part) { return next(part); });
+    } catch (const std::exception&) {
+      s = no_memory();
+    }
+    // Before the stream gets on: who waits for it hears of it.
+    stream_->note(s);
+    // What has not been on the network goes up as it came down, so that the stream goes on.
+    for (; at_ < cut.pieces; ++at_) {
+      (void)await_down(at_).ok();
+      release(at_);
+    }
+    on_host_ = nullptr;
+    outcome->complete(s);
+  }
+
+  Status next(const Operation** part) {
+    if (given_) release(at_++);
+    given_ = at_ < cut.pieces;
+    *part = nullptr;
+    if (!given_) return {};
+    if (Status s = await_down(at_); !s.ok()) {
+      given_ = false;
+      return s;
+    }
+    part_ = whole.get();
+    part_.in.device = part_.out.device = {};
+    const std::size_t count = cut.count(at_);
+    part_.in.data = in_slot(at_), part_.out.data = out_slot(at_);
+    part_.in.count = cut.in_blocks * count, part_.out.count = cut.out_blocks * count;
+    *part = &part_;
+    return {};
+  }
+
+  /// The copy is the device's alone and ends by itself, unless the device does.
+  Status await_down(std::size_t k) const {
+    const std::atomic_ref word(*down_word());
+    const auto end = Clock::now() + deadline;
+    constexpr int kYields = 64, kAskEvery = 256;
+    for (int i = 0; !reached(word.load(std::memory_order_acquire), number(k)); ++i) {
+      if (abandoned_.load(std::memory_order_acquire))
+        return {Reason::resource, "the device did not take all pieces"};
+      if (i % kAskEvery == kAskEvery - 1) {
+        if (auto there = gpu::gpu().query(down); !there.ok()) return there.status();
+        if (Clock::now() > end)
+          return {Reason::deadline,
+                  fmt::format("piece {} of {} did not come from the device", k, cut.pieces)};
+      }
+      if (i < kYields)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(20us);
+    }
+    return {};
+  }
+  /// Pairs with the wait of the stream that copies up.
+  void release(std::size_t k) const {
+    std::atomic_ref(*up_word()).store(number(k), std::memory_order_release);
+  }
+
+  std::byte* const in_;
+  std::byte* const out_;
+  const std::shared_ptr<GpuStream> stream_;
+  RunOnHost on_host_;
+  std::atomic<bool> abandoned_{false};
+  // Of the host's thread.
+  std::size_t at_ = 0;  // the piece that is with the host, or will be next
+  bool given_ = false;
+  Operation part_;
+};
+
+Status StagedPieces::prepare() {
+  while (!under_way_.empty() && (under_way_.size() >= kOperations || under_way_.front()->done())) {
+    under_way_.front()->wait();
+    under_way_.pop_front();
+  }
+  if (words_) return {};
+  OURO_ASSIGN(down_, GpuStream::create(team_.device, 0));
+  OURO_ASSIGN(up_, GpuStream::create(team_.device, 0));
+  for (std::shared_ptr<PooledEvent>* e : {&begun_, &ended_}) {
+    OURO_ASSIGN(*e, PooledEvent::take(team_.device));
+  }
+  for (std::shared_ptr<PooledEvent>& e : free_) {
+    OURO_ASSIGN(e, PooledEvent::take(team_.device));
+  }
+  auto words = take_pinned(2 * kWordsApart * sizeof(std::uint32_t));
+  if (!words.ok()) return words.status();
+  auto* const word = static_cast<std::uint32_t*>(words->get());
+  word[0] = word[kWordsApart] = pieces_;
+  words_ = std::move(*words);
+  return {};
+}
+
+Status StagedPieces::enqueue(const Operation& op, const StagedCut& cut, std::byte* in, std::byte* out,
+                             const std::shared_ptr<GpuStream>& stream, RunOnHost on_host,
+                             std::shared_ptr<WorkState>* outcome) {
+  const auto passage = std::make_shared<Passage>(op, cut, in, out, stream, std::move(on_host));
+  passage->words = words_, passage->base = pieces_, passage->deadline = team_.deadline,
+  passage->down = down_->get();
+  *outcome = passage->outcome;
+  pieces_ += static_cast<std::uint32_t>(cut.pieces);
+  (void)stream->helper();  // made here, not on the driver's thread
+  auto held = std::make_unique<std::shared_ptr<Passage>>(passage);
+  OURO_TRY(follows(down_->get(), stream->get(), *begun_));
+  OURO_TRY(gpu::gpu().call_host(stream->get(), &Passage::start, held.get()));
+  (void)held.release();  // start() deletes it; a device that is lost before that never does
+  Status enqueued = enqueue_pieces(*passage);
+  if (!enqueued.ok()) passage->abandon();
+  // What was enqueued before an error has to be waited for as well.
+  const Status joined = follows(stream->get(), up_->get(), *ended_);
+  return enqueued.ok() ? joined : enqueued;
+}
+
+Status StagedPieces::enqueue_pieces(Passage& p) {
+  for (std::size_t k = 0; k < p.cut.pieces + StagedCut::kSlots - 1; ++k) {
+    if (k < p.cut.pieces) OURO_TRY(copy_down(p, k));
+    if (k + 1 >= StagedCut::kSlots) OURO_TRY(copy_up(p, k + 1 - StagedCut::kSlots));
+  }
+  return {};
+}
+
+Status StagedPieces::copy_down(const Passage& p, std::size_t k) {
+  const StagedCut& cut = p.cut;
+  const Operation& op = p.whole.get();
+  const gpu::Stream& s = down_->get();
+  if (k >= StagedCut::kSlots) OURO_TRY(gpu::gpu().wait(s, free_[k % StagedCut::kSlots]->get()));
+  if (op.reads(team_.rank)) {
+    const auto* const from = static_cast<const std::byte*>(op.in.data);
+    const std::size_t bytes = cut.count(k) * cut.elem;
+    for (std::size_t b = 0; b < cut.in_blocks; ++b)
+      OURO_TRY(gpu::gpu().copy(p.in_slot(k) + b * bytes, from + (b * cut.total + k * cut.each) * cut.elem,
+                               bytes, s));
+  }
+  const MemOp said{MemOp::Kind::write, p.number(k), p.down_word()};
+  return gpu::gpu().enqueue({&said, 1}, s);
+}
+
+Status StagedPieces::copy_up(const Passage& p, std::size_t k) {
+  const StagedCut& cut = p.cut;
+  const Operation& op = p.whole.get();
+  const gpu::Stream& s = up_->get();
+  const MemOp said{MemOp::Kind::wait_at_least, p.number(k), p.up_word()};
+  OURO_TRY(gpu::gpu().enqueue({&said, 1}, s));
+  if (op.writes(team_.rank)) {
+    auto* const to = static_cast<std::byte*>(op.out.data);
+    const std::size_t bytes = cut.count(k) * cut.elem;
+    for (std::size_t b = 0; b < cut.out_blocks; ++b)
+      OURO_TRY(gpu::gpu().copy(to + (b * cut.total + k * cut.each) * cut.elem, p.out_slot(k) + b * bytes,
+                               bytes, s));
+  }
+  return gpu::gpu().record(free_[k % StagedCut::kSlots]->get(), s);
+}
+
+}  // namespace ouro::rt

@@ -1,0 +1,52 @@
+// The staged path of large operations: pieces go down, over the network and up beside each other. Used by the
+// staged path.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "runtime/exec/gpu/gpu_team.h"
+#include "runtime/exec/gpu/staged_cut.h"
+#include "runtime/plan/parts.h"
+
+namespace ouro::rt {
+
+/// Moves an operation of a group through the host piece by piece, on two streams of its own beside the
+/// caller's: copies down on one, copies up on the other, the host's part on a thread of the caller's stream.
+///
+/// All device work of an operation is enqueued by its call, in an order in which it could run one after the
+/// other if the host did its part in between: copies down to the first slots, then in turn the copy up of a
+/// piece and the copy down that takes its slot. So streams that share a hardware queue hold up each other,
+/// and never for good. The host's thread enqueues nothing: it waits for the word that says how many pieces
+/// are down, and writes the one that says how many may go up.
+class StagedPieces {
+ public:
+  using RunOnHost = std::function<Status(const Operation&, const NextPart&)>;
+  explicit StagedPieces(GpuTeam& team) : team_(team) {}
+
+  /// Makes what is missing, and waits until few enough operations are under way. Before anything is enqueued.
+  Status prepare();
+  /// Enqueues. `in` and `out` have StagedCut::kSlots slots; they are one where the operation is in place on
+  /// them. *outcome is the host's. After an error nothing of the operation goes on for ever.
+  Status enqueue(const Operation&, const StagedCut&, std::byte* in, std::byte* out,
+                 const std::shared_ptr<GpuStream>&, RunOnHost on_host, std::shared_ptr<WorkState>* outcome);
+  /// The operation that prepare() made room for ends with `work`.
+  void follow(std::shared_ptr<WorkState> work) { under_way_.push_back(std::move(work)); }
+
+ private:
+  class Passage;
+  Status enqueue_pieces(Passage&);
+  Status copy_down(const Passage&, std::size_t piece);
+  Status copy_up(const Passage&, std::size_t piece);
+
+  GpuTeam& team_;
+  // The streams go first, and with them what they do with the rest.
+  std::shared_ptr<void> words_;  // pinned: pieces that are down; pieces that may go up
+  std::shared_ptr<PooledEvent> begun_, ended_, free_[StagedCut::kSlots];
+  std::shared_ptr<GpuStream> down_, up_;
+  std::uint32_t pieces_ = 0;  // of all operations so far; it wraps
+  std::deque<std::shared_ptr<WorkState>> under_way_;
+};
+
+}  // namespace ouro::rt
