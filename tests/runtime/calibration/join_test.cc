@@ -180,7 +180,8 @@ TEST_F(Calibrated, PullThatIsForcedIsPredictedForThePagesAtHand) {
       const auto ns = rt::predicted_ns(rt::invented_record(), {.collective = Collective::broadcast,
                                                                .algorithm = flow::Algorithm::pull,
                                                                .bytes = 1 << 20,
-                                                               .huge_pages = huge_pages});
+                                                               .huge_pages = huge_pages,
+                                                               .forced = true});
       return fmt::format("predicted: pull {:.2f} us", ns.value_or(0) / 1e3);
     };
     std::string text = explained(c);
