@@ -178,8 +178,8 @@ def do(part):
                 if came:
                     alone.set("ouro/host/1", rendezvous._host())
                 options = types.SimpleNamespace(store=alone, group_rank=0, group_size=2, timeout=datetime.timedelta(seconds=60), group_id="")
-                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
                 begin = time.monotonic()
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
                 try:
                     rendezvous.create(options, None, "ouro")
                     raise SystemExit("joined")
