@@ -72,7 +72,7 @@ def run(make_commands, environment, lines, seconds, on_point):
     """One launch over the points in `lines`. make_commands(arguments) gives its processes; on_point(dict) is called
     for each JSON line. Returns what went wrong, or None."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # pages of the meeting place never go to a disk
-    with tempfile.TemporaryDirectory(prefix="ouro-compare-", dir=base) as directory:
+    with tempfile.TemporaryDirectory(prefix="compare-", dir=base) as directory:
         place = pathlib.Path(directory)
         (place / "points").write_text("\n".join(lines) + "\n")
         arguments = ["--points", str(place / "points"), "--directory", directory, "--seconds", str(int(seconds) + 5)]

@@ -94,6 +94,7 @@ TEST(Leaks, NoneAfterFiftyJobs) {
 TEST(Leaks, NothingIsLeftOfKilledJobs) {
   OURO_NEEDS_PROCESSES();
   Watchdog watchdog;
+  const std::ptrdiff_t names = holdings().names;  // what others have left there is theirs
   for (int i = 0; i < 12; ++i) {
     const UniqueId id = new_id();
     Processes ranks(3, [&](int rank, Board& board) {
@@ -116,7 +117,7 @@ TEST(Leaks, NothingIsLeftOfKilledJobs) {
     EXPECT_FALSE(all.empty());
     EXPECT_FALSE(has(all, wire::hex(job))) << "a socket of the job";
   }
-  EXPECT_EQ(holdings().names, 0);
+  EXPECT_LE(holdings().names, names);
 }
 
 }  // namespace
