@@ -47,7 +47,7 @@ constexpr std::size_t copy_size_class(std::size_t bytes) {
 
 /// Into memory that another core has in its cache, or will read next. From 2 KiB on by the kind in force.
 void copy_shared_lines(void* to, const void* from, std::size_t bytes);
-inline void copy_shared(void* to, const void* from, std::size_t bytes) {
+[[gnu::always_inline]] inline void copy_shared(void* to, const void* from, std::size_t bytes) {
   if (!copy_few(to, from, bytes)) copy_shared_lines(to, from, bytes);
 }
 /// The kinds that copy_shared takes in this process from now on. Safe at any time: all kinds copy the same.

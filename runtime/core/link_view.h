@@ -100,7 +100,7 @@ struct StagingView {
   static std::uint32_t serial(std::uint64_t round, Phase p) {
     return static_cast<std::uint32_t>(4 * round + p);
   }
-  void publish(std::uint64_t round, Phase p, std::uint32_t tag) const {
+  [[gnu::always_inline]] inline void publish(std::uint64_t round, Phase p, std::uint32_t tag) const {
     std::uint64_t& word = arrival(round).word;
     std::atomic_ref(word).store(static_cast<std::uint64_t>(tag) << 32 | serial(round, p),
                                 std::memory_order_release);

@@ -147,13 +147,17 @@ Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkSt
                name(op.collective), op.in.count, name(op.in.dtype), op.out.count,
                stream ? "on a stream" : "blocking");
   }
+  if (!stream) {
+    const Plan* const known = planner_.find(op);
+    if (known && known->host) return host_.execute(*known, sequencer_.take_ticket());
+  }
   if (on_device(op) || (stream && stream->gpu() && op.collective == Collective::barrier)) {
     OURO_TRY(gpu_.check(op, stream));
     if (!stream || stream->gpu()) return gpu_.submit(op, stream ? stream->gpu() : nullptr, work, !stream);
     return gpu_.submit(op, *stream, work);
   }
   if (!stream) {
-    if (const Plan* known = planner_.find(op)) return host_.execute(*known, sequencer_.take_ticket());
+    if (const Plan* idle = planner_.find(op)) return host_.execute(*idle, sequencer_.take_ticket());
     Plan plan;
     OURO_TRY(this->plan(op, &plan));
     return host_.execute(plan, sequencer_.take_ticket());

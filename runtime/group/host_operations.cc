@@ -78,7 +78,11 @@ Status HostOperations::execute(const Plan& plan, std::uint64_t ticket) {
     return execute_with_care(plan, ticket);
   Status outcome = sequencer_.begin_unharmed(plan, ticket);
   if (outcome.ok() && !plan.idle) outcome = carry_out(plan);
-  return end(std::move(outcome), ticket + 1);
+  if (!outcome.ok() || resources_.wiring.settles()) [[unlikely]]
+    return end(std::move(outcome), ticket + 1);
+  sequencer_.complete(ticket + 1);  // what is left of end()
+  sequencer_.pass(ticket + 1);
+  return outcome;
 }
 
 Status HostOperations::execute_with_care(const Plan& made, std::uint64_t ticket, const NextPart* parts) {

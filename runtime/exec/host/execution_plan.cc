@@ -128,7 +128,7 @@ std::shared_ptr<const ExecutionPlan> make_execution_plan(const Plan& from, const
   else if (plan->zero_copy.run || plan->pull.run)
     plan->run = run_by_reference;
   else if (single_rounds && plan_single_round(op, members, choice.algorithm, plan.get()))
-    plan->run = run_single_round;
+    plan->run = single_round(op, *plan);
   else
     plan->run = plan->flow.run;
   return plan;

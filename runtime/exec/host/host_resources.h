@@ -43,7 +43,7 @@ struct HostResources {
   Wiring wiring;
   StagingRounds rounds;
   Scratch scratch;
-  /// Whether plans may name run_single_round. Tests clear it to compare it with the flow.
+  /// Whether plans may run single rounds by hand. Tests clear it to compare it with the flow.
   bool single_rounds = true;
 };
 

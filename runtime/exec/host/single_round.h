@@ -6,7 +6,10 @@
 namespace ouro::rt {
 
 /// What the steps of a staged flow come to in a single round of even blocks in one buffer: one post, one wait
-/// for each rank that posts too, a fold or copies.
-Status run_single_round(HostResources&, InFlight&);
+/// for each rank that posts too, a fold or copies. For the part that this rank has in it, once the plan's
+/// `flow`, `once` and `reduces` are known.
+HostRun single_round(const Operation&, const ExecutionPlan&);
+/// Whether it is one of those.
+bool is_single_round(HostRun);
 
 }  // namespace ouro::rt

@@ -64,7 +64,7 @@ class StagingRounds {
   /// To all others: this rank has come so far in this round, and what it wrote before is there.
   void publish(std::uint64_t round, StagingView::Phase phase) { mine().publish(round, phase, tag_); }
   /// Until rank `from` has come so far. A suspicion if it is in another operation.
-  Status wait_for(int from, std::uint64_t round, StagingView::Phase phase) {
+  [[gnu::always_inline]] inline Status wait_for(int from, std::uint64_t round, StagingView::Phase phase) {
     const std::atomic_ref word(of(from).arrival(round).word);
     const std::uint64_t seen = word.load(std::memory_order_acquire);
     if (!reached(static_cast<std::uint32_t>(seen), StagingView::serial(round, phase)))
@@ -76,7 +76,7 @@ class StagingRounds {
   /// Until everyone has come to it; at most two in a round.
   Status barrier();
   /// The oldest round that is not released is read: its memory may be used again.
-  void release() {
+  [[gnu::always_inline]] inline void release() {
     met_ = false;
     const std::uint64_t round = ++round_;
     if (round % StagingView::kRenewal == 0) [[unlikely]]

@@ -49,8 +49,9 @@ class Wiring {
 
   /// An operation has ended: lets other hosts know what has been given back to them.
   void settle() {
-    if (ends_.links && !members_.one_host()) ends_.links->settle();
+    if (settles()) ends_.links->settle();
   }
+  bool settles() const { return ends_.links && !members_.one_host(); }
   /// What other hosts have not taken yet still gets there when the links end; `after` is let go of then.
   void linger(const std::shared_ptr<void>& after) {
     if (ends_.links) ends_.links->linger(after);

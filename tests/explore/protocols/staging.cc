@@ -34,7 +34,7 @@ void add_staging(std::vector<Protocol>* all) {
 
   all->push_back(
       {"staging.all_reduce",
-       "two all-reduces of 8 bytes (run_single_round, StagingRounds, arrival records)",
+       "two all-reduces of 8 bytes (single rounds by hand, StagingRounds, arrival records)",
        new Collectives({.calls = {sum, sum}}),
        true,
        {no_release,

@@ -44,10 +44,10 @@ struct Case {
 };
 
 TEST(ExecutionPlans, RunASingleRoundByHandWhereThereIsOne) {
-  EXPECT_EQ(Case{}.make()->run, run_single_round);
-  EXPECT_EQ((Case{.count = 2048}.make()->run), run_single_round) << "a whole slot";
+  EXPECT_TRUE(is_single_round(Case{}.make()->run));
+  EXPECT_TRUE(is_single_round(Case{.count = 2048}.make()->run)) << "a whole slot";
   const auto two_rounds = Case{.count = 2049}.make();
-  EXPECT_NE(two_rounds->run, run_single_round);
+  EXPECT_FALSE(is_single_round(two_rounds->run));
   EXPECT_EQ(two_rounds->run, two_rounds->flow.run);
   EXPECT_EQ(two_rounds->flow.cut.rounds(), 2);
   const auto posts_results = Case{.algorithm = Algorithm::direct}.make();
@@ -122,7 +122,7 @@ TEST(ExecutionPlans, SayWhoPostsAndWhoReads) {
     const auto plan =
         Case{.collective = row.collective, .algorithm = Algorithm::direct, .n = 3, .rank = row.rank}.make();
     const std::string what = std::string(name(row.collective)) + ", rank " + std::to_string(row.rank);
-    EXPECT_EQ(plan->run, run_single_round) << what;
+    EXPECT_TRUE(is_single_round(plan->run)) << what;
     EXPECT_EQ(plan->once.posts, row.posts) << what;
     EXPECT_EQ(plan->once.copies_own, row.copies_own) << what;
     EXPECT_EQ(plan->once.sources, row.sources) << what;

@@ -137,7 +137,7 @@ bool planned_by_hand(const Entry& e, const Interpreted& o, int rank) {
   plan.op.op.kind = o.op;
   plan.choice.algorithm = e.algorithm;
   const auto made = rt::make_execution_plan(plan, members, {4096, 4096, 512}, true);
-  return made->run == rt::run_single_round;
+  return rt::is_single_round(made->run);
 }
 
 std::vector<Bytes> single_round(const Entry& e, const Interpreted& o) {
