@@ -183,7 +183,12 @@ Status apply(const wire::Note& n, ControlPage& copy) {
             in.vote > kVotes)
           return wrong("numbers out of range");
         GroupRecord& r = copy.groups[in.index];
-        if (r.key.get() != in.key) r.key.set(0), r.decided.set(0), r.state.set(0);
+        if (r.key.get() != in.key) {
+          r.key.set(0), r.decided.set(0), r.state.set(0);
+          // Operations are numbered from 1 in each group: what the last one entered under a number is not
+          // what this one will.
+          for (auto& h : r.history) h.tag.set(0);
+        }
         for (int i = 0; i < kHistory; ++i) {
           auto& h = r.history[i];
           if (in.history[i].tag == 0 || h.tag.get() == in.history[i].tag) continue;

@@ -1,5 +1,9 @@
 // Ranks that disagree: every rank hears it within the bound, with both sides, and shrink() gives a working
 // group.
+#include <memory>
+
+#include "runtime/context/own_records.h"
+#include "runtime/health/replica.h"
 #include "tests/runtime/failure/harness.h"
 
 namespace ouro::test {
@@ -221,6 +225,40 @@ TEST(TimedMismatchOf, ALateArrival) {
     end[static_cast<std::size_t>(rank)] = now_ns();
   });
   for (std::int64_t e : end) EXPECT_LT(std::chrono::nanoseconds(e - arrival), kHardBound);
+}
+
+/// A rank that has made as many groups as its page has records uses the first record again. Ranks of other
+/// hosts, who read a copy, do not take what the first group entered for what the new one has.
+TEST(MismatchOf, AGroupThatHasTheRecordOfAnother) {
+  const auto page = std::make_unique<rt::ControlPage>(), copy = std::make_unique<rt::ControlPage>();
+  rt::OwnRecords own(*page);
+  rt::ReplicaPublisher publisher(*page);
+  const auto publish = [&] {
+    for (const wire::Note& note : publisher.changes()) ASSERT_TRUE(rt::apply(note, *copy).ok());
+  };
+  const auto of = [](std::uint64_t count) {
+    return rt::Signature::of(Collective::all_reduce, DType::f32, OpKind::sum, 0, 0, count);
+  };
+  rt::GroupRecord& first = **own.claim(1);
+  for (std::uint64_t seq = 1; seq <= 3; ++seq) rt::enter(first, seq, of(4));
+  publish();
+  const rt::GroupRecord& seen = copy->groups[0];
+  ASSERT_EQ(rt::entered_as(seen, 1), of(4));
+  first.state.set(static_cast<std::uint32_t>(rt::GroupState::closed));
+  std::uint64_t key = 2;
+  for (;; ++key) {
+    ASSERT_LE(key, rt::kRecords + 1u);
+    rt::GroupRecord& r = **own.claim(key);
+    if (&r == &first) break;
+    r.state.set(static_cast<std::uint32_t>(rt::GroupState::closed));
+  }
+  publish();
+  ASSERT_EQ(seen.key.get(), key);
+  EXPECT_FALSE(rt::entered_as(seen, 1)) << rt::entered_as(seen, 1)->text();
+  rt::enter(first, 1, of(8));
+  publish();
+  EXPECT_EQ(rt::entered_as(seen, 1), of(8));
+  EXPECT_FALSE(rt::entered_as(seen, 2) || rt::entered_as(seen, 3)) << "of the group before";
 }
 
 }  // namespace
