@@ -244,12 +244,7 @@ class RendezvousServer::State : public RendezvousSide {
     std::vector<HostPtr> order;
     for (const auto& h : hosts_)
       if (!h->ranks.empty()) order.push_back(h);
-    // Only a leader that has brought itself has a listener that others know.
-    const auto can_serve = [this](const HostPtr& h) {
-      const int leader = h->stream->line().peer_rank;
-      return std::find(h->ranks.begin(), h->ranks.end(), leader) != h->ranks.end() &&
-             !table_[static_cast<std::size_t>(leader)].endpoint.empty();
-    };
+    const auto can_serve = [this](const HostPtr& h) { return !endpoint_of_leader(*h).empty(); };
     const auto servers = static_cast<std::size_t>(
         std::stable_partition(order.begin(), order.end(), can_serve) - order.begin());
     const auto arity = static_cast<std::size_t>(std::max(options_.arity, 1));
@@ -263,11 +258,19 @@ class RendezvousServer::State : public RendezvousSide {
         hand_table(*order[i - 1], children(i));
         continue;
       }
-      const int leader = order[parent - 1]->stream->line().peer_rank;
-      order[i - 1]->stream->send(wire::Source{static_cast<std::uint32_t>(leader), children(i),
-                                              table_[static_cast<std::size_t>(leader)].endpoint});
+      const Host& server = *order[parent - 1];
+      order[i - 1]->stream->send(wire::Source{static_cast<std::uint32_t>(server.stream->line().peer_rank),
+                                              children(i), endpoint_of_leader(server)});
     }
     deliver();
+  }
+
+  /// Where the leader of a host listens; empty unless it has brought itself. The rank that it has said when
+  /// it greeted may be another's, or none of this job.
+  std::string endpoint_of_leader(const Host& host) const {
+    const int leader = host.stream->line().peer_rank;
+    const bool brought = std::find(host.ranks.begin(), host.ranks.end(), leader) != host.ranks.end();
+    return brought ? table_[static_cast<std::size_t>(leader)].endpoint : std::string();
   }
 
   void hand_table(Host& host, std::uint32_t children) {
@@ -292,7 +295,7 @@ class RendezvousServer::State : public RendezvousSide {
     // A lone reset is no death: it may come back under the same names.
     limbo_.push_back(host);
     const Line& line = host->stream->line();
-    const std::string& endpoint = table_[static_cast<std::size_t>(line.peer_rank)].endpoint;
+    const std::string endpoint = endpoint_of_leader(*host);
     if (endpoint.empty()) {
       auto timer = std::make_shared<asio::steady_timer>(io_);
       at(*timer, come_back(line), [this, host, timer] { stays_away(host, HostInquiry::Verdict::dead); });

@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include "runtime/core/log.h"
+#include "runtime/network/frame_stream.h"
 #include "tests/runtime/network/job.h"
 
 namespace ouro::rt {
@@ -200,6 +201,40 @@ TEST(TimedRendezvous, ABrokenLineIsNoDeath) {
   job.join(3);
   ASSERT_TRUE(job.all_told());
   for (const auto& n : job.nodes) expect_whole(n->table, 4);
+}
+
+/// Who has said that it is a rank that no job has, or was refused as the rank that it says, and brings a rank
+/// of its host: its line breaks, and the rank comes back on another.
+TEST(TimedRendezvous, ALeaderThatHasNotBroughtItselfMayComeBack) {
+  for (const int says : {60'000, 1}) {
+    Job job(4);
+    job.serve();
+    job.join(1);
+    Identity leader = who(says, 65'536);
+    leader.pid = 4711, leader.host = "elsewhere";
+    const Node& guest = job.node(2);
+    std::shared_ptr<FrameStream> line;
+    const auto bring = [&] {
+      line.reset();
+      dial(job.io, job.server->endpoint(), Purpose::join, leader, 0, Clock::now() + 5s, [&](Result<Line> to) {
+        ASSERT_TRUE(to.ok()) << to.status().message();
+        line = std::make_shared<FrameStream>(job.io, std::move(*to), wire::kMaxControl);
+        line->start([](const auto&) {});
+        line->send(wire::MemberOffer{4, guest.member});
+      });
+      ASSERT_TRUE(run_until(job.io, [&] { return line != nullptr; }));
+    };
+    bring();
+    job.settle(50ms);
+    line->close();
+    job.settle(50ms);
+    EXPECT_FALSE(job.root->table) << job.root->table->status().message();
+    bring();
+    job.join(3);
+    ASSERT_TRUE(run_until(job.io, [&] { return job.root->table.has_value(); }));
+    expect_whole(job.root->table, 4);
+    line->close();
+  }
 }
 
 /// A path that loses a few packets lets nothing new through for seconds.
