@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "runtime/health/quarrels.h"
+
 namespace ouro::rt {
 namespace {
 
@@ -73,18 +75,9 @@ RankSet Agreement::find_side(const std::vector<Member>& members, const RankSet& 
     if (!gone.has(r) && !vote_.suspects.has(r)) side.add(r);
   const auto gave_up = [&](int a, int b) { return vote_of(members, a).suspects.has(b); };
   const bool late = unsettled_since_ && now - *unsettled_since_ >= patience_;
-  for (int dropped = 0; dropped < size_; ++dropped) {
-    int worst = -1, most = 0;
-    for (int r = 0; r < size_; ++r) {
-      int quarrels = 0;
-      for (int o = 0; o < size_ && side.has(r); ++o)
-        if (o != r && side.has(o))
-          quarrels += late ? gave_up(o, r) || gave_up(r, o) : gave_up(o, r) && gave_up(r, o);
-      if (quarrels > 0 && quarrels >= most) worst = r, most = quarrels;
-    }
-    if (worst < 0) break;
-    side.remove(worst);
-  }
+  side = without_quarrels(side, size_, [&](int a, int b) {
+    return late ? gave_up(a, b) || gave_up(b, a) : gave_up(a, b) && gave_up(b, a);
+  });
   bool settled = true;
   for (int r = 0; r < size_; ++r)
     for (int o = 0; o < size_ && side.has(r); ++o) settled &= !side.has(o) || !gave_up(r, o);

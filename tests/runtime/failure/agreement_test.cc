@@ -10,11 +10,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "agreement_mutants.h"  // from mutate_agreement.py
+#include "runtime/health/quarrels.h"
 #include "tests/runtime/failure/agreement_job.h"
 
 namespace ouro::rt {
@@ -76,6 +78,54 @@ TEST(Agreement, TwoThatHaveGivenEachOtherUpDoNotOutbidEachOtherForEver) {
   ASSERT_TRUE(all()) << "within the patience of 5 s";
   for (const auto& d : decided) EXPECT_EQ(*d, *decided[0]);
   EXPECT_EQ(decided[0]->dead.count(), 1);
+}
+
+/// Who leaves, found anew from all quarrels each time.
+template <class Quarrel>
+RankSet leave_one_by_one(RankSet side, int size, const Quarrel& quarrel) {
+  for (;;) {
+    int worst = -1, most = 0;
+    for (int r = 0; r < size; ++r) {
+      int quarrels = 0;
+      for (int o = 0; o < size && side.has(r); ++o) quarrels += o != r && side.has(o) && quarrel(r, o);
+      if (quarrels > 0 && quarrels >= most) worst = r, most = quarrels;
+    }
+    if (worst < 0) return side;
+    side.remove(worst);
+  }
+}
+
+TEST(Quarrels, ThoseWithMostLeave) {
+  std::mt19937 random(1);
+  for (int graph = 0; graph < 2000; ++graph) {
+    const int size = 1 + static_cast<int>(random() % 9);
+    const unsigned part = random() % 100;
+    RankSet side, quarrels[9];
+    for (int r = 0; r < size; ++r)
+      if (random() % 5 > 0) side.add(r);
+    for (int a = 0; a < size; ++a)
+      for (int b = 0; b < a; ++b)
+        if (random() % 100 < part) quarrels[a].add(b), quarrels[b].add(a);
+    const auto quarrel = [&](int a, int b) { return quarrels[a].has(b); };
+    const RankSet left = without_quarrels(side, size, quarrel);
+    EXPECT_EQ(left, leave_one_by_one(side, size, quarrel)) << "graph " << graph;
+    for (int a = 0; a < size; ++a)
+      for (int b = 0; b < size; ++b) EXPECT_FALSE(left.has(a) && left.has(b) && quarrel(a, b));
+  }
+}
+
+/// A cut that is not clean: two thirds have given each other up, and both hear the last.
+TEST(Quarrels, OfAThousandRanksAreLookedAtTwiceAtMost) {
+  constexpr int kRanks = kMaxRanks, kThird = kRanks / 3;
+  RankSet all;
+  for (int r = 0; r < kRanks; ++r) all.add(r);
+  int asked = 0;
+  const RankSet left = without_quarrels(all, kRanks, [&](int a, int b) {
+    ++asked;
+    return (a < kThird && b >= kThird && b < 2 * kThird) || (b < kThird && a >= kThird && a < 2 * kThird);
+  });
+  EXPECT_EQ(left.count(), kRanks - kThird);
+  EXPECT_LE(asked, kRanks * kRanks);
 }
 
 /// The faulty agreements are copies of the real one in which mutate_agreement.py has changed one rule each.
