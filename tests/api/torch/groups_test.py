@@ -1,6 +1,9 @@
 # Every operation of torch.distributed over ouro gives what it gives over gloo, bit by bit where gloo has it.
 # Usage: groups_test.py RANKS, an even number
+import datetime
+import os
 import re
+import socket
 import sys
 
 import places
@@ -12,6 +15,8 @@ if not places.arguments():
 
 import torch
 import torch.distributed as dist
+
+from ouro.torch import rendezvous
 
 rank, size, _ = places.init("ouro")
 gloo = dist.new_group(backend="gloo")
@@ -294,7 +299,26 @@ def groups():
     assert world.supports_splitting and world.name() == "ouro" and world.options._timeout.total_seconds() == 1800
 
 
-for part in (reductions, movements, messages, coalescing, works, objects, groups):
+def hosts():
+    """Groups over hosts, where OURO_RENDEZVOUS names an address of one of them and a port, as it does under ouro-run."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = [f"127.0.0.1:{free.getsockname()[1]}"]
+    dist.broadcast_object_list(place, 0)
+    rendezvous._address = lambda store: (socket.AF_INET, "127.0.0.2")  # which has to be found out otherwise
+    for named, address in (("192.0.2.1:7700", "127.0.0.2"), ("localhost:7700", "127.0.0.2"), ("file:/x:1", "127.0.0.2"), (place[0], "127.0.0.1")):
+        os.environ["OURO_RENDEZVOUS"] = named
+        kept, chosen = rendezvous._keep_port(None)
+        kept.close()
+        assert chosen.rpartition(":")[0] == address, (named, chosen)
+    os.environ["OURO_HOSTID"] = f"host {rank % 2}"
+    for g in [dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=20)) for _ in range(2)]:
+        x = data(torch.float32, rank)
+        dist.all_reduce(x, group=g)
+        same("all_reduce over hosts", x, sum(data(torch.float32, r) for r in range(size)))
+
+
+for part in (reductions, movements, messages, coalescing, works, objects, groups, hosts):
     part()
     dist.barrier()
 print(f"{compared} tensors are equal")

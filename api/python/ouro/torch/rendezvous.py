@@ -27,6 +27,10 @@ def _host():
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def _loopback(address):
+    return address.startswith("127.") or address == "::1"
+
+
 def _address(store):
     """The address of this host by which others reach it: the one by which it reaches the store's host, or its name's."""
     while hasattr(store, "underlying_store"):
@@ -40,19 +44,50 @@ def _address(store):
                 own = s.getsockname()[0]
         except OSError:
             continue
-        if not own.startswith("127.") and own != "::1":
+        if not _loopback(own):
             return family, own
-    raise RuntimeError("ouro.torch: rank 0 knows no address of its host that other hosts can reach; OURO_RENDEZVOUS=HOST:PORT names one")
+    raise RuntimeError("ouro.torch: rank 0 knows no address of its host that other hosts can reach; OURO_RENDEZVOUS=ADDRESS:PORT names one")
+
+
+def _named():
+    """Addresses for the host that OURO_RENDEZVOUS names; none of a loopback that is not itself what stands there."""
+    place = os.environ.get("OURO_RENDEZVOUS", "")
+    host = place.rpartition(":")[0].strip("[]")
+    if not host or place.startswith("file:"):
+        return
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return
+    for family, _, _, _, (address, *_) in found:
+        if address == host or not _loopback(address):
+            yield family, address
+
+
+def _bind(family, address):
+    kept = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind((address, 0))
+    except OSError:
+        kept.close()
+        raise
+    return kept
 
 
 def _keep_port(store):
-    """A port that nobody else gets meanwhile: bound, and not listening, until ouro listens there."""
-    family, address = _address(store)
-    kept = socket.socket(family, socket.SOCK_STREAM)
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    kept.bind((address, 0))
-    port = kept.getsockname()[1]
-    return kept, f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
+    """A port that nobody else gets meanwhile: bound, and not listening, until ouro listens there. It is at the address of
+    OURO_RENDEZVOUS where that is this host's; the port there is no more than one group's, which keeps it."""
+    for family, address in _named():
+        try:
+            kept = _bind(family, address)
+            break
+        except OSError:
+            continue  # it is another host's
+    else:
+        kept = _bind(*_address(store))
+    address, port = kept.getsockname()[:2]
+    return kept, f"[{address}]:{port}" if kept.family == socket.AF_INET6 else f"{address}:{port}"
 
 
 def _wait(store, key):
@@ -87,7 +122,7 @@ def _meet(adapter, store, rank, size):
     if rank == 0:
         hosts = [_get(store, f"ouro/host/{r}", size).decode() for r in range(size)]
         place = ""
-        if len(set(hosts)) > 1 and not os.environ.get("OURO_RENDEZVOUS"):
+        if len(set(hosts)) > 1:
             kept, place = _keep_port(store)
         store.set("ouro/meeting", json.dumps({"id": adapter.new_id().hex(), "hosts": hosts, "place": place}))
     return json.loads(_get(store, "ouro/meeting", size)), kept
