@@ -183,6 +183,27 @@ def movements():
     same("all_to_all of uneven parts", outs, list(uneven_all_to_all(gloo, x).split(receive)))
 
 
+def parts_in_a_row():
+    """Lists whose tensors follow each other in memory of which they are a part, but for an empty one, which is elsewhere in it."""
+    others = [r for r in range(size) if r != rank]
+
+    def arena(value):
+        """Memory for 4 elements of each other rank and none of this one, with 20 elements behind it that are nobody's."""
+        whole = torch.full((4 * (size - 1) + 20,), float(value))
+        pieces = dict(zip(others, whole[:4 * (size - 1)].split(4)))
+        return whole, [pieces.get(r, whole[4 * (size - 1):][:0]) for r in range(size)]
+
+    def sent(source, to):
+        return torch.arange(4.0) + 100 * source + 10 * to
+
+    (whole, outs), (_, ins) = arena(-1), arena(-2)
+    for r in others:
+        ins[r].copy_(sent(rank, r))
+    dist.all_to_all(outs, ins)  # the empty one is the first of rank 0, the last of the last
+    same("all_to_all of parts in a row", whole[:4 * (size - 1)], torch.cat([sent(r, rank) for r in others]))
+    same("what is behind them", whole[4 * (size - 1):], torch.full((20,), -1.0))
+
+
 def messages():
     right, left = (rank + 1) % size, (rank - 1) % size
     for n in (1, 300_000):  # receives first: they must not keep the sends back
@@ -318,7 +339,7 @@ def hosts():
         same("all_reduce over hosts", x, sum(data(torch.float32, r) for r in range(size)))
 
 
-for part in (reductions, movements, messages, coalescing, works, objects, groups, hosts):
+for part in (reductions, movements, parts_in_a_row, messages, coalescing, works, objects, groups, hosts):
     part()
     dist.barrier()
 print(f"{compared} tensors are equal")

@@ -168,17 +168,19 @@ at::Tensor to_read(const at::Tensor& t) { return t.contiguous(); }
 Packed::Packed(std::vector<at::Tensor> parts) : parts_(std::move(parts)) {
   if (parts_.empty()) return;
   std::int64_t count = 0;
-  const char* next = nullptr;
+  const at::Tensor* first = nullptr;  // of those with elements: where an empty one lies says nothing
+  const void* next = nullptr;
   bool in_a_row = true;
   for (const at::Tensor& t : parts_) {
-    in_a_row = in_a_row && t.is_contiguous() && t.is_alias_of(parts_.front()) &&
-               (count == 0 || t.numel() == 0 || t.data_ptr() == next);
-    if (t.numel() != 0) next = static_cast<const char*>(t.data_ptr()) + t.nbytes();
+    if (t.numel() == 0) continue;
+    if (first == nullptr) first = &t, next = t.data_ptr();
+    in_a_row = in_a_row && t.is_contiguous() && t.is_alias_of(*first) && t.data_ptr() == next;
+    next = static_cast<const char*>(t.data_ptr()) + t.nbytes();
     count += t.numel();
   }
-  const at::Tensor& first = parts_.front();
-  own_ = !in_a_row || count == 0;
-  flat_ = own_ ? at::empty({count}, first.options()) : first.as_strided({count}, {1}, first.storage_offset());
+  own_ = first == nullptr || !in_a_row;
+  flat_ = own_ ? at::empty({count}, parts_.front().options())
+               : first->as_strided({count}, {1}, first->storage_offset());
 }
 
 void Packed::load() const {
