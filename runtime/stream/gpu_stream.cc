@@ -12,7 +12,9 @@
 #include <map>
 #include <new>
 
+#include "runtime/core/log.h"
 #include "runtime/core/no_memory.h"
+#include "runtime/stream/host_calls.h"
 
 namespace ouro::rt {
 
@@ -54,6 +56,7 @@ class EventMark final : public Mark {
   bool passed() override {
     auto passed = gpu::gpu().query(event_->get());
     if (passed.ok()) return *passed;
+    stream_->heed(passed.status());
     std::lock_guard lock(mutex_);
     failure_ = passed.status();
     return true;
@@ -127,18 +130,31 @@ Result<std::shared_ptr<void>> take_pinned(std::size_t bytes) {
 Result<std::shared_ptr<WorkState>> mark_now(const std::shared_ptr<GpuStream>& stream) {
   OURO_TRY(stream->check_thread());
   auto event = PooledEvent::take(stream->device());
-  if (!event.ok()) return event.status();
-  OURO_TRY(gpu::gpu().record((*event)->get(), stream->get()));
+  const Status s = event.ok() ? gpu::gpu().record((*event)->get(), stream->get()) : event.status();
+  if (!s.ok()) {
+    stream->heed(s);
+    return s;
+  }
   return std::make_shared<WorkState>(std::make_shared<EventMark>(stream, std::move(*event)));
 }
 
 // ---- streams --------------------------------------------------------------------------------------
 
 /// A function on its way through a stream.
-struct GpuStream::Task {
+struct GpuStream::Task final : HostCall {
+  Task(std::shared_ptr<GpuStream> s, std::function<Status()> f, std::shared_ptr<WorkState> w)
+      : stream(std::move(s)), on(stream.get()), run(std::move(f)), state(std::move(w)) {}
+  void begin() override;
+  void give_up(const Status& why) override {
+    run = nullptr;
+    state->complete(why);
+  }
+  /// Of a captured one, which the stream keeps, at each replay.
+  static void again(void* task) { static_cast<Task*>(task)->begin(); }
+
   std::shared_ptr<GpuStream> stream;  // null if the stream is ours and keeps the task
-  GpuStream* on;
-  bool captured;
+  GpuStream* const on;
+  bool captured = false;
   std::function<Status()> run;
   std::shared_ptr<WorkState> state;
   std::uint32_t* word = nullptr;  // that the stream waits for
@@ -181,9 +197,10 @@ GpuStream::~GpuStream() {
   helper_.reset();
   watcher_.reset();
   if (word_) {
-    (void)(owned_ ? gpu::gpu().synchronize(stream_) : gpu::gpu().synchronize(clear_->get())).ok();
+    const Status ended = owned_ ? gpu::gpu().synchronize(stream_) : gpu::gpu().synchronize(clear_->get());
     std::lock_guard lock(pool_of_process().mutex);
-    pool_of_process().words.push_back(word_);
+    // A device that is lost may have left it as it was: it is of no use to another stream.
+    if (ended.ok()) pool_of_process().words.push_back(word_);
   }
   if (owned_) {
     (void)gpu::gpu().synchronize(stream_).ok();
@@ -215,25 +232,31 @@ Status GpuStream::call(const std::function<Status()>& f) {
   }
 }
 
-/// On a thread of the driver's, which must not be held up and may not call the driver.
-void GpuStream::run(void* data) {
-  auto* task = static_cast<Task*>(data);
-  task->on->helper().enqueue([task] {
-    Status outcome = call(task->run);
-    const auto state = task->state;
-    task->on->note(outcome);
-    std::atomic_ref(*task->word).store(1, std::memory_order_release);  // pairs with the stream's wait
-    const auto keep = task->stream;
-    if (!task->captured) {
-      task->run = nullptr;
-      delete task;
-    }
+void GpuStream::Task::begin() {
+  on->helper().enqueue([self = shared_from_this(), this] {
+    Status outcome = call(run);
+    on->note(outcome);
+    std::atomic_ref(*word).store(1, std::memory_order_release);  // pairs with the stream's wait
+    if (!captured) run = nullptr;
     state->complete(outcome);
     return outcome;
   });
 }
 
-Status GpuStream::launch(Task* task) {
+/// On a thread of the stream's, since what the functions hold may end groups, and the caller may hold locks.
+void GpuStream::heed(const Status& of_device) {
+  if (of_device.reason() != Reason::device || calls_kept(device()) == 0) return;
+  try {
+    watcher().enqueue([self = shared_from_this(), of_device] {
+      give_up_calls(self->device(), of_device);
+      return Status();
+    });
+  } catch (const std::exception&) {
+    OURO_WARN("no thread or memory to let go of what waits in streams of GPU {}, which is lost", device());
+  }
+}
+
+Status GpuStream::launch(const std::shared_ptr<Task>& task) {
   {
     std::lock_guard lock(mutex_);
     if (!word_) {
@@ -256,12 +279,12 @@ Status GpuStream::launch(Task* task) {
     }
     task->word = word_;
   }
-  std::uint32_t* const word = task->word;
-  const bool captured = task->captured;  // the task may have run and gone once the driver has it
-  OURO_TRY(gpu::gpu().call_host(stream_, &GpuStream::run, task));
-  const gpu::MemOp ops[] = {{gpu::MemOp::Kind::wait_equal, 1, word}, {gpu::MemOp::Kind::write, 0, word}};
+  OURO_TRY(task->captured ? gpu::gpu().call_host(stream_, &Task::again, task.get())
+                          : call_later(stream_, task));
+  const gpu::MemOp ops[] = {{gpu::MemOp::Kind::wait_equal, 1, task->word},
+                            {gpu::MemOp::Kind::write, 0, task->word}};
   OURO_TRY(gpu::gpu().enqueue(ops, stream_));
-  return owned_ || captured ? Status() : gpu::gpu().record(clear_->get(), stream_);
+  return owned_ || task->captured ? Status() : gpu::gpu().record(clear_->get(), stream_);
 }
 
 std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
@@ -278,11 +301,12 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
       return state;
     }
   }
-  auto task = std::make_unique<Task>(Task{shared_from_this(), this, false, std::move(f), state});
+  const auto task = std::make_shared<Task>(shared_from_this(), std::move(f), state);
   (void)helper();  // made here, not on the driver's thread
   const Status here = check_thread();
   const auto capture = here.ok() ? gpu::gpu().capturing(stream_) : Result<std::uint64_t>(here);
   if (!capture.ok()) {
+    heed(capture.status());
     note(capture.status());
     state->complete(capture.status());
     return state;
@@ -294,29 +318,22 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
   try {
     if (task->captured) {
       std::lock_guard lock(mutex_);
-      kept_.reserve(kept_.size() + 1);
+      kept_.push_back(task);
     }
-    s = launch(task.get());
+    s = launch(task);
   } catch (const std::exception&) {
     s = no_memory();
   }
   if (!s.ok()) {
-    // Whether the driver took the call is not known: the task stays, and the stream does not wait for it.
-    // Nobody else may wait for its word, which it may set at any time.
-    task.release();
+    // The driver may have taken the call, and the stream does not wait for it. Nobody else may wait for its
+    // word, which it may set at any time.
     {
       std::lock_guard lock(mutex_);
       word_ = nullptr;
     }
+    heed(s);
     note(s);
     state->complete(s);
-    return state;
-  }
-  if (*capture != 0) {
-    std::lock_guard lock(mutex_);
-    kept_.push_back(std::move(task));
-  } else {
-    task.release();  // it deletes itself
   }
   return state;
 }

@@ -62,6 +62,9 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   /// come to its end: a stream that waited for the host would hold up others that share its hardware queue,
   /// which the host may need. Captured ones run as before.
   static void run_in_calls(int device);
+  /// What a call on the device has said: if it is lost, what waits in its streams is let go of, soon and on
+  /// another thread. Functions that have not begun then never do, and end with this.
+  void heed(const Status& of_device);
   /// The thread on which functions of this stream run; and one that waits for marks in it, and so cannot be
   /// the same.
   HostStream& helper() { return thread_of(helper_, "ouro-gpu-host"); }
@@ -70,8 +73,7 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
  private:
   struct Task;
   GpuStream(gpu::Stream, bool owned);
-  Status launch(Task*);
-  static void run(void* task);
+  Status launch(const std::shared_ptr<Task>&);
   static Status call(const std::function<Status()>&);
   HostStream& thread_of(std::unique_ptr<HostStream>&, const char* name);
 
@@ -83,7 +85,7 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   std::unique_ptr<HostStream> helper_, watcher_;
   std::uint32_t* word_ = nullptr;       // pinned: the stream waits for 1, and clears it, while the host works
   std::shared_ptr<PooledEvent> clear_;  // of the user's stream: passed when it has cleared word_
-  std::vector<std::unique_ptr<Task>> kept_;  // of captured functions
+  std::vector<std::shared_ptr<Task>> kept_;  // of captured functions
 };
 
 /// Marks what is enqueued on a stream so far.

@@ -40,7 +40,10 @@ class GpuPending::Mark final : public rt::Mark {
     if (passed_) return true;
     auto there = gpu::gpu().query(event_->get());
     if (there.ok() && !*there) return false;
-    if (!there.ok() && !explained_) explain(there.status());
+    if (!there.ok()) {
+      stream_->heed(there.status());
+      if (!explained_) explain(there.status());
+    }
     if (!explained_ && ((words_ && words_->poisoned()) || (arena_ && arena_->faulted()))) return false;
     words_ = nullptr, arena_ = nullptr;
     on_device_.end();

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/core/no_memory.h"
+#include "runtime/stream/host_calls.h"
 
 namespace ouro::rt {
 namespace {
@@ -22,7 +23,7 @@ constexpr std::size_t kWordsApart = 32;  // words, two lines
 }  // namespace
 
 /// One operation on its way, shared by its call and the thread that does the host's part.
-class StagedPieces::Passage : public std::enable_shared_from_this<Passage> {
+class StagedPieces::Passage final : public HostCall {
  public:
   Passage(const Operation& op, const StagedCut& c, std::byte* in, std::byte* out,
           std::shared_ptr<GpuStream> s, RunOnHost run)
@@ -49,14 +50,15 @@ class StagedPieces::Passage : public std::enable_shared_from_this<Passage> {
   /// Not all of it could be enqueued: what is missing is not waited for.
   void abandon() { abandoned_.store(true, std::memory_order_release); }
 
-  /// In stream order, on a thread of the driver's.
-  static void start(void* data) {
-    auto* const held = static_cast<std::shared_ptr<Passage>*>(data);
-    (*held)->stream_->helper().enqueue([passage = *held] {
-      passage->carry();
+  void begin() override {
+    stream_->helper().enqueue([self = shared_from_this(), this] {
+      carry();
       return Status();
     });
-    delete held;
+  }
+  void give_up(const Status& why) override {
+    on_host_ = nullptr;
+    outcome->complete(why);
   }
 
  private:
@@ -164,10 +166,8 @@ Status StagedPieces::enqueue(const Operation& op, const StagedCut& cut, std::byt
   *outcome = passage->outcome;
   pieces_ += static_cast<std::uint32_t>(cut.pieces);
   (void)stream->helper();  // made here, not on the driver's thread
-  auto held = std::make_unique<std::shared_ptr<Passage>>(passage);
   OURO_TRY(follows(down_->get(), stream->get(), *begun_));
-  OURO_TRY(gpu::gpu().call_host(stream->get(), &Passage::start, held.get()));
-  (void)held.release();  // start() deletes it; a device that is lost before that never does
+  OURO_TRY(call_later(stream->get(), passage));
   Status enqueued = enqueue_pieces(*passage);
   if (!enqueued.ok()) passage->abandon();
   // What was enqueued before an error has to be waited for as well.

@@ -6,6 +6,7 @@
 
 #include "kernels/device/fake/fake_gpu.h"
 #include "runtime/stream/gpu_stream.h"
+#include "runtime/stream/host_calls.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
 #include "transport/cuda_ipc/quiet.h"
@@ -299,6 +300,9 @@ TEST_P(FakeLoss, EndsWhatIsInItsStreams) {
     EXPECT_TRUE(g->close().ok());
     EXPECT_TRUE(exact_all_reduce(c.world()).ok());
   });
+  contexts.clear();
+  EXPECT_TRUE(eventually([&] { return rt::calls_kept(0) == 0 && fake_->live().streams == 0; }))
+      << rt::calls_kept(0) << " functions, " << fake_->live().streams << " streams";
 }
 
 TEST_F(FakeFaults, SlowAndUnsteadyDevicesChangeNothing) {

@@ -4,8 +4,11 @@
 
 #include <thread>
 
+#include "kernels/device/fake/fake_gpu.h"
 #include "runtime/group/group.h"
+#include "runtime/stream/host_calls.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
+#include "tests/runtime/failure/harness.h"
 
 namespace ouro::test {
 namespace {
@@ -270,6 +273,66 @@ TEST(GpuStreams, DeviceMemoryOnHostStreamsAndInBatches) {
                           return "";
                         }),
             "");
+}
+
+/// A device that can be lost.
+class LostStreams : public testing::Test {
+ protected:
+  void SetUp() override { gpu::install(&fake_); }
+  void TearDown() override { gpu::install(nullptr); }
+  gpu::FakeGpu fake_;
+};
+
+TEST_F(LostStreams, FreeTheFunctionsThatWaitInThem) {
+  auto s = Stream::create({Device::Kind::cuda, 0});
+  ASSERT_TRUE(s.ok());
+  fake_.delay(gpu::FakeOp::call_host, std::chrono::minutes(1));
+  const auto held = std::make_shared<std::atomic<int>>(0);
+  std::vector<Work> works;
+  for (int i = 0; i < 3; ++i) works.push_back(s->run([held] { return ++*held, Status(); }));
+  EXPECT_EQ(rt::calls_kept(0), 3U);
+  fake_.lose(0);
+  EXPECT_THAT(s->synchronize(), Fails(Reason::device));
+  for (const Work& w : works) EXPECT_THAT(w.wait(kHang), Fails(Reason::device));
+  *s = Stream();
+  EXPECT_TRUE(eventually([&] { return held.use_count() == 1 && fake_.live().streams == 0; }))
+      << held.use_count() - 1 << " functions, " << fake_.live().streams << " streams";
+  EXPECT_EQ(*held, 0) << "functions of a lost device ran";
+  EXPECT_EQ(rt::calls_kept(0), 0U);
+}
+
+/// A graph is a driver that calls when it likes, and again.
+TEST_F(LostStreams, ADriverThatCallsTooLateFindsNothing) {
+  struct Counted : rt::HostCall {
+    std::atomic<int>*begun, *given_up;
+    Counted(std::atomic<int>* b, std::atomic<int>* g) : begun(b), given_up(g) {}
+    void begin() override { ++*begun; }
+    void give_up(const Status&) override { ++*given_up; }
+  };
+  std::atomic<int> begun{0}, given_up{0};
+  auto stream = fake_.create_stream(0, 0);
+  ASSERT_TRUE(stream.ok() && fake_.begin_capture(*stream).ok());
+  const auto call = std::make_shared<Counted>(&begun, &given_up);
+  ASSERT_TRUE(rt::call_later(*stream, call).ok());
+  auto graph = fake_.end_capture(*stream);
+  ASSERT_TRUE(graph.ok() && fake_.launch(*graph, *stream).ok() && fake_.synchronize(*stream).ok());
+  EXPECT_EQ(begun, 1);
+  EXPECT_EQ(call.use_count(), 1) << "it is kept after it has begun";
+
+  ASSERT_TRUE(fake_.begin_capture(*stream).ok() && rt::call_later(*stream, call).ok());
+  auto late = fake_.end_capture(*stream);
+  rt::give_up_calls(1, {Reason::device, "another device"});
+  EXPECT_EQ(given_up, 0);
+  rt::give_up_calls(0, {Reason::device, "lost"});
+  EXPECT_EQ(given_up, 1);
+  EXPECT_EQ(call.use_count(), 1);
+  for (const auto& g : {*graph, *late}) ASSERT_TRUE(fake_.launch(g, *stream).ok());
+  ASSERT_TRUE(fake_.synchronize(*stream).ok());
+  EXPECT_EQ(begun, 1) << "the driver ran what it no longer owned";
+
+  fake_.fail_next(gpu::FakeOp::call_host, Reason::resource);
+  EXPECT_THAT(rt::call_later(*stream, call), Fails(Reason::resource));
+  EXPECT_EQ(call.use_count(), 1) << "what the driver refused is kept";
 }
 
 class GpuRefused : public Paths {};
