@@ -82,6 +82,7 @@ class Context : public std::enable_shared_from_this<Context> {
   Observers& observers() { return observers_; }
   OwnRecords& records() { return records_; }
   const CoreShare& cores() const { return *cores_; }
+  CoreShare& cores() { return *cores_; }
   /// Of this host, the same on all of its ranks.
   const Calibration& calibration() const { return calibration_; }
   CostRows& cost_rows() const { return cost_rows_; }

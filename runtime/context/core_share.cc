@@ -29,15 +29,27 @@ bool can_have(const JobMembers& members, int host, std::size_t of_each) {
 
 CoreShare::CoreShare(const JobMembers& members, const Calibration& record,
                      std::optional<std::chrono::microseconds> spin)
-    : members_(members) {
+    : members_(members), spin_(spin) {
   int hosts = 1;
   for (const Peer& p : members.peers()) hosts = std::max(hosts, p.node + 1);
   for (int host = 0; host < hosts; ++host) enough_.push_back(can_have(members, host, 1));
   const int here = members.self().node;
   enough_here_ = enough_[static_cast<std::size_t>(here)];
-  patience_ = patience_by(record, enough_here_);
-  patience_.crowded = !spin && !can_have(members, here, 2);
-  if (spin) patience_.spin = *spin;
+  crowded_ = !spin && !can_have(members, here, 2);
+  reckon_with(record);
+}
+
+Patience CoreShare::patience_by(const Calibration& record) const {
+  Patience p = rt::patience_by(record, enough_here_);
+  p.crowded = crowded_;
+  if (spin_) p.spin = *spin_;
+  return p;
+}
+
+void CoreShare::reckon_with(const Calibration& record) {
+  const Patience p = patience_by(record);
+  spin_us_.store(p.spin.count(), std::memory_order_relaxed);
+  polls_.store(p.polls, std::memory_order_relaxed);
 }
 
 bool CoreShare::enough_for(const std::vector<int>& ranks) const {

@@ -10,10 +10,11 @@ Result<GroupRecord*> OwnRecords::claim(std::uint64_t key) {
   for (std::uint32_t i = 0; i < kRecords; ++i) {
     GroupRecord& r = page_.groups[(next_ + i) % kRecords];
     if (r.state.get() == static_cast<std::uint32_t>(GroupState::open)) continue;
+    if (const auto* revised = find_revision(page_, r, r.key.get()); revised && revised->kept.get()) continue;
     next_ = (next_ + i + 1) % kRecords;
     r.key.set(0);
     r.error.set(0), r.entered.set(0), r.completed.set(0), r.shrinking.set(0), r.decided.set(0),
-        r.resume.set(0), r.vote.set(0), r.revised.set(0);
+        r.resume.set(0), r.vote.set(0), r.revised.set(0), r.looked.set(0);
     for (auto& h : r.history) h.tag.set(0);
     for (auto& d : r.dead) d.set(0);
     r.state.set(static_cast<std::uint32_t>(GroupState::open));

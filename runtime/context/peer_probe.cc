@@ -1,8 +1,11 @@
 // Questions on one control page, answers on the other. See peer_probe.h.
 #include "runtime/context/peer_probe.h"
 
+#include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,11 +20,13 @@ namespace {
 
 using kernels::CopyKind;
 
-enum Task : std::uint32_t { handoff, read, pull };
+enum Task : std::uint32_t { handoff, read, pull, sleep };
 constexpr std::uint32_t kRoundTrips = 16;
 constexpr auto kPatience =
     std::chrono::microseconds(500);  // without a question: pages are touched in between
 constexpr auto kLongest = std::chrono::milliseconds(2);
+constexpr auto kHeld = std::chrono::milliseconds(50);  // an invitation, while another group wants to ask
+constexpr auto kFallAsleep = std::chrono::microseconds(60);  // a core that waits for longer sleeps as deep
 
 std::uint32_t since(Clock::time_point begin) {
   return static_cast<std::uint32_t>(
@@ -37,6 +42,9 @@ bool spin(Clock::time_point end, Done&& done) {
   }
   return true;
 }
+
+/// The half of a serial number that the kernel looks at: it comes first (runtime/core/wait.cc).
+void* low_half(const Shared<std::uint64_t>& word) { return const_cast<std::uint64_t*>(&word.value); }
 
 /// The blocks of an asker or of one who answers: the former's are read by another process.
 struct Blocks {
@@ -88,10 +96,18 @@ class PeerProbe final : public Probe {
   }
   std::optional<CopyCost> large(CopyKind) override { return std::nullopt; }  // its block is a page's
   std::optional<std::uint32_t> context_switch() override { return std::nullopt; }
-  std::optional<std::uint32_t> wake() override { return std::nullopt; }
+  std::optional<std::uint32_t> wake() override {
+    if (!ask(Task::sleep)) return std::nullopt;
+    for (const auto asleep = Clock::now() + kFallAsleep; Clock::now() < asleep;) relax();
+    bool slept = false;
+    const auto begin = Clock::now();
+    if (!ask(Task::handoff, 0, nullptr, &slept) || !slept) return std::nullopt;
+    return since(begin);
+  }
 
  private:
-  bool ask(Task task, std::size_t bytes = 0, const std::byte* from = nullptr) {
+  /// woken: the other may sleep; whether it did.
+  bool ask(Task task, std::size_t bytes = 0, const std::byte* from = nullptr, bool* woken = nullptr) {
     if (gave_up_) return false;
     ProbePage::Question& q = mine_.question;
     constexpr auto relaxed = std::memory_order_relaxed;
@@ -100,6 +116,7 @@ class PeerProbe final : public Probe {
     // Of no other rank: who answers has one word for all that ask.
     const std::uint64_t serial = std::max(q.serial.get(relaxed), first_serial_) + 1;
     q.serial.set(serial);  // pairs with answer()
+    if (woken) *woken = ::syscall(SYS_futex, low_half(q.serial), FUTEX_WAKE, 1, nullptr, nullptr, 0) == 1;
     std::uint64_t answer = 0;
     const bool came = spin(end_, [&] {
       answer = answer_.serial.get();
@@ -123,34 +140,40 @@ class PeerProbe final : public Probe {
 
 bool PeerProbes::invite(const ProbeMeeting& at, const ControlPage& peer,
                         const std::function<bool(int)>& is_dead) {
-  if (busy_.exchange(true, std::memory_order_acquire)) return false;
+  std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  if (holder_ != 0 && (measures_ || now - since_ < kHeld)) return false;
   ProbePage::Question& q = mine_.probe.question;
   // One that was asked to read the block and is late may be reading it still.
   if (peer_ && q.task.get() == Task::read && !is_dead(static_cast<int>(peer_->rank))) {
     const std::uint64_t answer = peer_->probe.answer.serial.get();
-    if (answer != q.serial.get() << 1 && (answer & 1) == 0) {
-      busy_.store(false, std::memory_order_release);
-      return false;
-    }
+    if (answer != q.serial.get() << 1 && (answer & 1) == 0) return false;
   }
-  peer_ = &peer;
+  holder_ = at.group, since_ = now, peer_ = &peer;
+  q.seq.set(0);  // of a group that has lost its place
   q.group.set(at.group), q.rank.set(static_cast<std::uint32_t>(at.rank)), q.seq.set(at.seq);
   return true;
 }
 
-std::unique_ptr<Probe> PeerProbes::meet(Clock::time_point end) {
+std::unique_ptr<Probe> PeerProbes::meet(std::uint64_t group, Clock::time_point end) {
+  std::lock_guard lock(mutex_);
+  if (holder_ != group) return nullptr;
+  measures_ = true;
   return std::make_unique<PeerProbe>(mine_, peer_->probe.answer, end);
 }
 
-void PeerProbes::withdraw() {
+void PeerProbes::withdraw(std::uint64_t group) {
+  std::lock_guard lock(mutex_);
+  if (holder_ != group) return;
   mine_.probe.question.seq.set(0);
-  busy_.store(false, std::memory_order_release);
+  holder_ = 0, measures_ = false;
 }
 
 void PeerProbes::answer(const ControlPage& asker, pid_t process, const ProbeMeeting& at) {
   const ProbePage::Question& q = asker.probe.question;
   ProbePage::Answer& a = mine_.probe.answer;
-  if (q.seq.get() != at.seq || q.group.get() != at.group ||
+  const std::uint64_t from = q.seq.get();
+  if (from == 0 || from > at.seq || q.group.get() != at.group ||
       q.rank.get() != static_cast<std::uint32_t>(at.rank))
     return;
   std::vector<std::byte> taken(ProbePage::kBytes);
@@ -171,7 +194,7 @@ void PeerProbes::answer(const ControlPage& asker, pid_t process, const ProbeMeet
   const auto next = [&](std::uint64_t last) {
     Clock::time_point quiet{};
     std::uint64_t serial = last;
-    for (std::uint32_t spins = 1; (serial = q.serial.get()) == last && q.seq.get() == at.seq; ++spins) {
+    for (std::uint32_t spins = 1; (serial = q.serial.get()) == last && q.seq.get() == from; ++spins) {
       relax();
       if (spins % 64 != 0) continue;
       const auto now = Clock::now();
@@ -182,8 +205,13 @@ void PeerProbes::answer(const ControlPage& asker, pid_t process, const ProbeMeet
   };
   std::uint64_t last = a.serial.get() >> 1;
   for (std::uint64_t serial; (serial = next(last)) != last; last = serial) {
-    if (q.task.get() != Task::handoff) a.took.set(work());
+    const std::uint32_t task = q.task.get();
+    if (task == Task::read || task == Task::pull) a.took.set(work());
     a.serial.set(serial << 1);  // pairs with ask
+    if (task != Task::sleep) continue;
+    const timespec slice{0, 500'000};
+    ::syscall(SYS_futex, low_half(q.serial), FUTEX_WAIT, static_cast<std::uint32_t>(serial), &slice, nullptr,
+              0);
   }
   a.serial.set(last << 1 | 1);
   answers_.store(false, std::memory_order_release);

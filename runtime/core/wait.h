@@ -114,6 +114,8 @@ class Waiter {
 
   /// Waits drive `engine` from now on; nullptr: there is nothing to drive.
   void drive(ProgressEngine* engine) { engine_ = engine; }
+  /// The waits that begin from now on. By whoever waits.
+  void have(const Patience& patience) { patience_ = patience; }
 
   /// Returns when c >= at_least, or with the failure that ended the wait. `by_engine`: what is waited for can
   /// come through the progress engine only.

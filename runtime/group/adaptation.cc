@@ -9,7 +9,6 @@
 #include "runtime/calibration/choose.h"
 #include "runtime/core/log.h"
 #include "runtime/core/no_memory.h"
-#include "runtime/health/revision.h"
 
 namespace ouro::rt {
 namespace {
@@ -22,18 +21,22 @@ constexpr std::size_t kPartners = 3;    // of many members, spread over their ra
 constexpr int kInVain = 16;             // then other work is on the processors
 constexpr std::uint64_t kMostRevisions = 256;  // their tables are kept as long as the group
 constexpr std::size_t kKnown = 64;             // a power of two
-constexpr auto kToMeasure = std::chrono::microseconds(700);
+constexpr auto kToMeasure = std::chrono::microseconds(700), kToWake = std::chrono::microseconds(500);
 
 bool depends_on_all(Collective c) {
   return c == Collective::all_reduce || c == Collective::reduce_scatter || c == Collective::all_gather ||
          c == Collective::all_to_all;
 }
 
-std::vector<int> partners_of(int size) {
+/// Of the members on this host, without the first.
+std::vector<int> partners_of(const Members& members) {
   std::vector<int> all;
-  for (const int r : {size - 1, size / 2, 1})
-    if (r > 0 && std::find(all.begin(), all.end(), r) == all.end() && all.size() < kPartners)
+  for (const int index : {members.here() - 1, members.here() / 2, 1}) {
+    const auto at = std::find(members.local().begin(), members.local().end(), index);
+    const int r = static_cast<int>(at - members.local().begin());
+    if (index > 0 && std::find(all.begin(), all.end(), r) == all.end() && all.size() < kPartners)
       all.push_back(r);
+  }
   return all;
 }
 
@@ -51,91 +54,140 @@ bool slower(const PairCosts& a, const PairCosts& b) {
 
 }  // namespace
 
-Adaptation::Adaptation(Context& context, const Members& members, MemberRecords& records, Planner& planner)
+Adaptation::Adaptation(Context& context, const Members& members, MemberRecords& records, Planner& planner,
+                       Waiter& waiter)
     : context_(context),
       members_(members),
       records_(records),
       planner_(planner),
+      waiter_(waiter),
+      first_(members.keeper()),
       record_(context.calibration()) {
-  const bool serves = members.one_host() && members.size() > 1 && members.size() <= kMostRanks &&
-                      context.cores().enough_for(members.world_ranks());
+  const bool serves = members.here() > 1 && members.here() <= kMostRanks && context.cores().enough_here();
   const bool measured = context.spec().calibration.kind == CalibrationMode::Kind::measured && record_.known();
   watches_ = serves && measured, next_ = kStride;
-  covers_host_ = members.size() == context.spec().local_size;
+  covers_host_ = members.here() == context.spec().local_size;
   // Whoever harms itself does so in any operation, so all of them are carried out with care.
   due_ = context.faults() ? 0 : watches_ ? kStride : ~std::uint64_t{0};
-  if (members.rank() == 0) partners_ = partners_of(members.size());
+  if (members.rank() == first_) partners_ = partners_of(members);
   asking_ = partners_.size();
 }
 
-bool Adaptation::meets(const Plan& plan, std::uint64_t ticket) {
+bool Adaptation::looks(const Plan& plan, std::uint64_t ticket) {
   if (!watches_ || ticket < next_) return false;
   const Operation& op = plan.op;
-  const bool meets = depends_on_all(op.collective) && !op.uneven && op.segments.empty() &&
+  const bool looks = op.collective != Collective::mix && !op.uneven && op.segments.empty() &&
                      unit_bytes(op, members_.rank(), members_.size()) >= kFrom;
-  next_ = ticket + (meets ? kStride : kNext);
+  next_ = ticket + (looks ? kStride : kNext);
   if (due_ > 0) due_ = next_;
-  return meets;
-}
-
-void Adaptation::before(std::uint64_t seq) {
-  if (members_.rank() != 0) return;
-  if (proposal_) {
-    RevisionRegister* const to = claim_revision(records_.page(0), records_.mine());
-    if (to)
-      propose(*to, revision_ + 1, seq, *proposal_);
-    else
-      misses_.nothing_found();  // too many groups adapt
-    proposal_.reset();
-  } else if (asking_ < partners_.size() && !probe_) {
-    const int partner = partners_[asking_];
-    invited_ = context_.probes().invite({records_.key(), seq, partner}, records_.page(partner),
-                                        [this](int r) { return context_.members().is_dead(r); });
-  }
+  return looks;
 }
 
 Status Adaptation::after(const Plan& plan, std::uint64_t seq, std::chrono::nanoseconds took, Status outcome) {
-  const bool met = outcome.ok();
-  try {  // without memory for it nothing is noticed, and nobody waits for that
-    if (met) look(plan, seq, took);
-  } catch (const std::exception&) {
-    asking_ = partners_.size();
+  if (!outcome.ok()) {
+    withdraw();
+    return outcome;
   }
-  if (invited_) context_.probes().withdraw();
-  invited_ = false;
-  if (!met) return outcome;
-  if (!first_) first_ = records_.find(0);
-  const std::uint32_t place = first_ ? first_->revised.get() : 0;
-  if (place == 0 || place > kRevising) return {};
-  const auto record = proposed(records_.page(0).revisions[place - 1], records_.key(), revision_ + 1, seq);
-  if (!record) return {};
   try {
-    return take(without_absurd(*record), seq);
+    look(seq);
   } catch (const std::exception&) {
     return no_memory();
   }
+  const int rank = members_.rank();
+  try {  // without memory for it nothing is noticed, and nobody waits for that
+    if (rank == first_)
+      lead(plan, took), invite(seq + 1);
+    else
+      context_.probes().answer(records_.page(first_), records_.peer(first_).pid, {records_.key(), seq, rank});
+  } catch (const std::exception&) {
+    asking_ = partners_.size();
+  }
+  return {};
 }
 
-void Adaptation::look(const Plan& plan, std::uint64_t seq, std::chrono::nanoseconds took) {
-  if (members_.rank() != 0)
-    context_.probes().answer(records_.page(0), records_.peer(0).pid, {records_.key(), seq, members_.rank()});
-  else if (asking_ < partners_.size())
+void Adaptation::look(std::uint64_t seq) {
+  if (!register_)
+    if (const GroupRecord* const first = records_.find(first_))
+      register_ = find_revision(records_.page(first_), *first, records_.key());
+  if (!register_) return;
+  if (const auto record = rt::look(records_.mine(), *register_, records_.key(), revision_ + 1, seq))
+    take(without_absurd(*record), seq);
+}
+
+void Adaptation::lead(const Plan& plan, std::chrono::nanoseconds took) {
+  if (proposed_ > revision_) return;  // it is not sensible to judge by a record that is about to go
+  if (asking_ < partners_.size())
     check_with(partners_[asking_]);
-  else
+  else if (!proposal_)
     sample(plan, took);
+  if (!proposal_) return;
+  register_->kept.set(1);
+  const std::uint64_t at =
+      propose(*register_, revision_ + 1, last_, *proposal_, [this] { return looks_of_all(); });
+  if (at > 0) last_ = at, proposed_ = revision_ + 1, proposal_.reset();
+}
+
+Looks Adaptation::looks_of_all() {
+  Looks all;
+  for (int r = 0; r < members_.size(); ++r) {
+    if (!records_.is_here(r)) continue;
+    if (const GroupRecord* const record = records_.find_ours(r))
+      add(all, *record);
+    else
+      all.oldest = 0;
+  }
+  return all;
+}
+
+void Adaptation::leave() {
+  withdraw();
+  if (members_.rank() != first_ || !register_) return;
+  // What this member has not taken nobody will: the look has not begun.
+  bool all = true;
+  for (int r = 0; r < members_.size() && all && revision_ > 0 && revision_ == proposed_; ++r) {
+    if (!records_.is_here(r) || records_.has_left(r) || records_.is_dead(r)) continue;
+    const GroupRecord* const record = records_.find_ours(r);
+    all = record && record->looked.get() >= last_;
+  }
+  if (all) register_->kept.set(0);
 }
 
 void Adaptation::sample(const Plan& plan, std::chrono::nanoseconds took) {
-  const double ns = predicted(plan);
-  if (ns <= 0 || !misses_.add(static_cast<double>(took.count()) / ns)) return;
-  if (revision_ < kMostRevisions) asking_ = 0, in_vain_ = 0, slowest_.reset();
+  const auto ns = static_cast<double>(took.count());
+  const double expected = this->expected(plan, ns);
+  Misses& misses = misses_[depends_on_all(plan.op.collective) ? 0 : 1];
+  if (expected <= 0 || !misses.add(ns / expected)) return;
+  if (revision_ >= kMostRevisions) return;
+  heard_ = &misses;
+  if (!register_) register_ = claim_revision(records_.page(first_), records_.mine());
+  if (!register_) return misses.nothing_found();  // too many groups adapt
+  asking_ = 0, in_vain_ = 0, wake_ = 0, slowest_.reset();
 }
 
-double Adaptation::predicted(const Plan& plan) {
+/// By the model, and of what that does not know, by the first times it took.
+double Adaptation::expected(const Plan& plan, double took) {
   known_.resize(kKnown);
+  if (plan.id == 0) return planner_.predicted_ns(record_, plan.op, plan.choice);
   Known& k = known_[plan.id % kKnown];
-  if (plan.id == 0 || k.plan != plan.id) k = {plan.id, planner_.predicted_ns(record_, plan.op, plan.choice)};
-  return k.ns;
+  if (k.plan != plan.id) {
+    k = {plan.id, planner_.predicted_ns(record_, plan.op, plan.choice)};
+    if (k.ns <= 0) k = {plan.id, took, Misses::kWindow};
+  }
+  if (k.samples == 0) return k.ns;
+  k.ns = std::min(k.ns, took), --k.samples;
+  return 0;
+}
+
+void Adaptation::invite(std::uint64_t from) {
+  if (asking_ >= partners_.size() || probe_) return;
+  const int partner = partners_[asking_];
+  invited_ = context_.probes().invite({records_.key(), from, partner}, records_.page(partner),
+                                      [this](int r) { return context_.members().is_dead(r); });
+}
+
+void Adaptation::withdraw() {
+  if (invited_) context_.probes().withdraw(records_.key());
+  invited_ = false;
 }
 
 void Adaptation::check_with(int partner) {
@@ -143,13 +195,17 @@ void Adaptation::check_with(int partner) {
   if (probe_) {
     found = probe_(partner);
   } else if (invited_) {
-    const auto end = Clock::now() + kToMeasure;
-    if (const auto probe = context_.probes().meet(end)) found = measure(*probe, Clock::now, end);
+    const auto copies = Clock::now() + kToMeasure, end = copies + kToWake;
+    if (const auto probe = context_.probes().meet(records_.key(), end)) {
+      found = measure(*probe, Clock::now, copies);
+      if (found->handoff > 0) wake_ = std::max(wake_, measure_wake(*probe, Clock::now, end));
+    }
+    withdraw();
   }
   if (!found || found->handoff == 0) {
     if (++in_vain_ < kInVain) return;
     asking_ = partners_.size();
-    return misses_.nothing_found();
+    return heard_->nothing_found();
   }
   found->distance = record_.farthest().distance;
   std::copy(std::begin(record_.farthest().cpus), std::end(record_.farthest().cpus), found->cpus);
@@ -160,29 +216,34 @@ void Adaptation::check_with(int partner) {
 void Adaptation::conclude() {
   if (moved(record_, *slowest_)) {
     proposal_ = revised(record_, *slowest_);
+    if (wake_ > 0) proposal_->wake = wake_;
     return;
   }
-  OURO_INFO(TUNING, "group {}: operations miss their prediction, but the calibration holds",
+  OURO_INFO(TUNING, "group {}: operations miss what is expected, but the calibration holds",
             planner_.group());
-  misses_.record_holds();
+  heard_->record_holds();
 }
 
-Status Adaptation::take(const Calibration& record, std::uint64_t seq) {
+void Adaptation::take(const Calibration& record, std::uint64_t seq) {
   {
     std::lock_guard lock(mutex_);
     ++revision_, since_ = seq;
     if (record.known()) record_ = record;
   }
-  if (!record.known()) return {};
+  if (!record.known()) return;
   known_.clear();
-  misses_.record_changed();
-  planner_.reckon_with(context_, record_);
+  for (Misses& m : misses_) m.record_changed();
+  // Between hosts no algorithm follows a record: the hosts have one each.
+  if (members_.one_host()) planner_.reckon_with(context_, record_);
   // They are the whole process's: what some near ranks find is not so for all.
-  if (covers_host_) kernels::set_copy_kinds(copy_kinds_by(record_));
+  if (covers_host_) {
+    kernels::set_copy_kinds(copy_kinds_by(record_));
+    context_.cores().reckon_with(record_);
+  }
+  waiter_.have(context_.cores().patience_by(record_));
   OURO_INFO(TUNING,
             "group {}: the processors have moved; calibration {:016x} from operation {} on: a hand-off {} ns",
             planner_.group(), record_.digest(), seq + 1, record_.farthest().handoff);
-  return {};
 }
 
 Calibration Adaptation::record() const {

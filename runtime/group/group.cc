@@ -84,7 +84,7 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, std::ve
       sequencer_(detector_, waiter_, record, context_->faults()),
       resources_(*context_, members_, spec_.key, waiter_),
       planner_(std::move(selector), members_, resources_, spec_.numerics, spec_.name),
-      adaptation_(*context_, members_, records_, planner_),
+      adaptation_(*context_, members_, records_, planner_, waiter_),
       host_(planner_, adaptation_, sequencer_, detector_, waiter_, resources_),
       gpu_(*context_, members_, spec_.key, planner_, sequencer_, detector_, waiter_, host_),
       mailbox_(context_->cores(), records_, detector_, fabric_of(*context_, members_), context_->faults(),
@@ -324,6 +324,7 @@ void Group::leave() {
   OURO_INFO(DESTROY, "rank {} of {} leaves group {} after {} operations", rank(), size(), spec_.name,
             record_.completed.get());
   await_rest();
+  adaptation_.leave();
   mailbox_.drain();
   {
     std::lock_guard lock(own_stream_mutex_);

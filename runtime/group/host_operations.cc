@@ -95,9 +95,8 @@ Status HostOperations::execute_with_care(const Plan& made, std::uint64_t ticket,
     plan = &again;
   }
   // What moves nothing may be on memory of a device on some ranks: it counts on none.
-  const bool meets = !plan->idle && adaptation_.meets(*plan, ticket);
-  if (meets) adaptation_.before(ticket + 1);
-  const auto begin = meets ? Clock::now() : Clock::time_point{};
+  const bool looks = !plan->idle && adaptation_.looks(*plan, ticket);
+  const auto begin = looks ? Clock::now() : Clock::time_point{};
   Status outcome = sequencer_.begin(*plan, ticket);
   if (parts && (outcome.ok() || Faults::is_damage(outcome))) {
     try {
@@ -109,7 +108,7 @@ Status HostOperations::execute_with_care(const Plan& made, std::uint64_t ticket,
   } else if (outcome.ok() && !plan->idle) {
     outcome = carry_out(*plan);
   }
-  if (meets) outcome = adaptation_.after(*plan, ticket + 1, Clock::now() - begin, std::move(outcome));
+  if (looks) outcome = adaptation_.after(*plan, ticket + 1, Clock::now() - begin, std::move(outcome));
   look_again();
   return end(std::move(outcome), ticket + 1);
 }

@@ -17,6 +17,9 @@ std::uint64_t mix(std::uint64_t x) {  // finaliser of splitmix64 (Steele, Lea, F
   return x ^ (x >> 31);
 }
 
+bool kept(const VoteRegister&) { return false; }
+bool kept(const RevisionRegister& r) { return r.kept.get() != 0; }
+
 /// The register that `place` names, or else one that no open group has, emptied.
 template <class Register, std::size_t N, class Empty>
 Register* claim(ControlPage& mine, Register (&registers)[N], std::uint64_t key, Shared<std::uint32_t>& place,
@@ -32,7 +35,7 @@ Register* claim(ControlPage& mine, Register (&registers)[N], std::uint64_t key, 
     for (std::uint32_t i = 0; i < N; ++i) {
       Register& r = registers[i];
       std::uint64_t old = r.key.get();
-      if (fresh ? old != 0 : old == kTaken || open(old)) continue;
+      if (fresh ? old != 0 : old == kTaken || kept(r) || open(old)) continue;
       if (!std::atomic_ref(r.key.value).compare_exchange_strong(old, kTaken)) continue;
       empty(r);
       r.key.set(key);
@@ -99,6 +102,13 @@ VoteRegister* claim_vote(ControlPage& mine, GroupRecord& record) {
 RevisionRegister* claim_revision(ControlPage& mine, GroupRecord& record) {
   return claim(mine, mine.revisions, record.key.get(), record.revised,
                [](RevisionRegister& r) { r.made[0].set(0), r.made[1].set(0); });
+}
+
+RevisionRegister* find_revision(ControlPage& of_owner, const GroupRecord& record, std::uint64_t key) {
+  const std::uint32_t place = record.revised.get();
+  if (place == 0 || place > kRevising) return nullptr;
+  RevisionRegister& r = of_owner.revisions[place - 1];
+  return r.key.get() == key ? &r : nullptr;
 }
 
 void write(VoteRegister& r, const Vote& vote) {

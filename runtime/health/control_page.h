@@ -78,7 +78,8 @@ struct alignas(64) GroupRecord {
   Shared<std::uint64_t> resume;     // with `decided`: lowest sequence number that a survivor did not complete
   Shared<std::uint64_t> dead[kMaxRanks / 64];
   Shared<std::uint32_t> vote;     // 0: it has not voted, else index + 1 into votes
-  Shared<std::uint32_t> revised;  // 0: it has proposed no record, else index + 1 into revisions
+  Shared<std::uint32_t> revised;  // 0: it proposes no records, else index + 1 into revisions
+  Shared<std::uint64_t> looked;   // the newest look that it has come to, as a member (revision.h); 0: none
 };
 /// called: the group of this rank is at rest in shrink(). The others are for good, and after its last vote:
 /// it found no quorum, or it was told that others have gone on without it.
@@ -135,7 +136,8 @@ inline constexpr int kVotes = 64;  // groups of a rank that can be in an agreeme
 struct RevisionRegister {
   static constexpr std::size_t kWords = (sizeof(Calibration) + 7) / 8;
   Shared<std::uint64_t> key;      // of the group; 0: never used
-  Shared<std::uint64_t> made[2];  // revision << 48 | the operation with which it may be taken; 0: none
+  Shared<std::uint32_t> kept;     // 1: a record here may not have been taken by all, though its owner leaves
+  Shared<std::uint64_t> made[2];  // revision.cc
   Shared<std::uint64_t> records[2][kWords];
 };
 inline constexpr int kRevising = 32;  // groups of a rank that can have revisions at the same time
@@ -208,7 +210,7 @@ struct ControlPage {
 };
 /// leaving: it takes nothing more from ranks of other hosts, and what it sent is still on its way.
 enum class ContextState : std::uint32_t { joining, active, closed, leaving };
-inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637037;  // "ouro-cp7"
+inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637038;  // "ouro-cp8"
 
 /// The writer's side of one record.
 void enter(GroupRecord&, std::uint64_t seq, Signature);
@@ -219,6 +221,8 @@ std::optional<Signature> entered_as(const GroupRecord&, std::uint64_t seq);
 VoteRegister* claim_vote(ControlPage& mine, GroupRecord&);
 /// Likewise, where its owner proposes records.
 RevisionRegister* claim_revision(ControlPage& mine, GroupRecord&);
+/// Where the owner of the record proposes records to this group; nullptr: nowhere yet, or it has left.
+RevisionRegister* find_revision(ControlPage& of_owner, const GroupRecord&, std::uint64_t key);
 void write(VoteRegister&, const Vote&);
 /// nullopt: the register has gone to another group, or changes faster than it can be read.
 std::optional<Vote> read(const VoteRegister&, std::uint64_t key);

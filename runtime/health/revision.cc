@@ -1,35 +1,59 @@
 // Proposals on a page. See revision.h.
 #include "runtime/health/revision.h"
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 
 namespace ouro::rt {
 namespace {
 
-constexpr int kSeqBits = 48;
-constexpr std::uint64_t kSeqMask = (std::uint64_t{1} << kSeqBits) - 1;
+// A word says: the revision, whether it is in force, and from which look on; 0: nothing, or it was called
+// off.
+constexpr int kRevisionShift = 48;
+constexpr std::uint64_t kInForce = std::uint64_t{1} << 47, kLookMask = kInForce - 1;
 
 }  // namespace
 
-void propose(RevisionRegister& r, std::uint64_t revision, std::uint64_t seq, const Calibration& record) {
+std::optional<Calibration> look(GroupRecord& mine, RevisionRegister& first, std::uint64_t key,
+                                std::uint64_t revision, std::uint64_t seq) {
+  mine.looked.set(seq, std::memory_order_seq_cst);  // pairs with add()
+  Shared<std::uint64_t>& word = first.made[revision % 2];
+  std::uint64_t made = word.get(std::memory_order_seq_cst);  // pairs with propose()
+  for (bool in_force = false; !in_force;) {
+    if (made >> kRevisionShift != revision || (made & kLookMask) > seq) return std::nullopt;
+    in_force = (made & kInForce) != 0;
+    // If it is not decided yet, it is called off. Otherwise the word has become another.
+    if (!in_force && std::atomic_ref(word.value).compare_exchange_strong(made, 0)) return std::nullopt;
+  }
+  std::array<std::uint64_t, RevisionRegister::kWords> words;
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = first.records[revision % 2][i].get();
+  if (first.key.get() != key) return std::nullopt;  // it has gone to another group meanwhile
+  Calibration record;
+  std::memcpy(&record, words.data(), sizeof record);
+  return record;
+}
+
+void add(Looks& looks, const GroupRecord& member) {
+  const std::uint64_t seq = member.looked.get(std::memory_order_seq_cst);  // pairs with look()
+  looks.oldest = std::min(looks.oldest, seq), looks.newest = std::max(looks.newest, seq);
+}
+
+std::uint64_t propose(RevisionRegister& r, std::uint64_t revision, std::uint64_t last,
+                      const Calibration& record, const std::function<Looks()>& looks) {
+  const Looks now = looks();
+  if (now.oldest == 0 || now.oldest < last) return 0;
   std::array<std::uint64_t, RevisionRegister::kWords> words{};
   std::memcpy(words.data(), &record, sizeof record);
   auto& half = r.records[revision % 2];
   for (std::size_t i = 0; i < words.size(); ++i) half[i].set(words[i]);  // behind the key of its group
-  r.made[revision % 2].set(revision << kSeqBits | seq);                  // pairs with proposed()
-}
-
-std::optional<Calibration> proposed(const RevisionRegister& r, std::uint64_t key, std::uint64_t revision,
-                                    std::uint64_t seq) {
-  const std::uint64_t made = r.made[revision % 2].get();
-  if (made >> kSeqBits != revision || (made & kSeqMask) > seq) return std::nullopt;
-  std::array<std::uint64_t, RevisionRegister::kWords> words;
-  for (std::size_t i = 0; i < words.size(); ++i) words[i] = r.records[revision % 2][i].get();
-  if (r.key.get() != key) return std::nullopt;  // it has gone to another group meanwhile
-  Calibration record;
-  std::memcpy(&record, words.data(), sizeof record);
-  return record;
+  const std::uint64_t at = now.newest + 1;
+  std::uint64_t made = revision << kRevisionShift | at;
+  Shared<std::uint64_t>& word = r.made[revision % 2];
+  word.set(made, std::memory_order_seq_cst);  // pairs with look()
+  if (looks().newest >= at) return 0;
+  return std::atomic_ref(word.value).compare_exchange_strong(made, made | kInForce) ? at : 0;
 }
 
 }  // namespace ouro::rt

@@ -1,33 +1,43 @@
-// How the members of a group take a record into use in mid-run, all with the same operation and without
-// waiting for each other. Used by group.
+// How the members of a group on one host take a record into use in mid-run, all with the same operation and
+// without waiting for each other. Used by group.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "runtime/health/control_page.h"
 
 namespace ouro::rt {
 
-// A *meeting* is an operation whose result depends, on each member, on the input of every member: whoever has
-// ended it knows that all have begun it, whatever its algorithm. The first member of the group proposes
-// revision k + 1 before it begins meeting n, as one to be taken with n. Each member, when it has ended a
-// meeting n and has revision k, looks once at the word of revision k + 1:
-//   - it was proposed with n or earlier: it stood there before the first member began n, so every member
-//     finds it, and all take it between n and n + 1;
-//   - else it is not there or says a later meeting, and no member takes it: one that reads it late finds the
-//     later number.
-// So what a member decides depends on the operations of the group alone, not on when it looks. The word of
-// k + 1 stays until k + 3 is proposed in its place, which the first member does after a meeting later than
-// the one with which k + 2 was taken: all members have begun that, and are past their look for k + 1.
+// A *look* is an operation, the same on all of these members, at whose end each of them says on its page that
+// it has come so far, and then looks at the word of the revision that it has not got yet, on the page of the
+// first of them. Members may be any number of operations apart: a root runs ahead of its readers.
 //
-// All that look have to look at the same meetings.
+// The first member proposes revision k + 1 for the look after the newest that any member has come to, writes
+// that into the word, and only then looks again how far they are. If none has come to the look meanwhile, the
+// proposal is in force: whoever comes to it later says so before it reads the word, and both are sequentially
+// consistent, so one of the two sees what the other has written. A member that comes to the look while the
+// first has yet to decide calls the proposal off, by the same word, and goes on; the first tries again at its
+// next look. So with the look that the word names either all take the record or none does, and nobody waits.
+//
+// The first proposes k + 2 when all have come to the look of k + 1, so the word and the record of k + 1 stay
+// until nobody reads them.
 
-/// The first member, before it begins meeting `seq`. `revision`: from 1; the one before was taken by this
-/// rank.
-void propose(RevisionRegister&, std::uint64_t revision, std::uint64_t seq, const Calibration&);
-/// A member that has ended meeting `seq` of group `key` and has the revision before this one. nullopt: it is
-/// not to be taken now; or the first member has left the group, of which no meeting will end any more.
-std::optional<Calibration> proposed(const RevisionRegister&, std::uint64_t key, std::uint64_t revision,
-                                    std::uint64_t seq);
+/// A member, at the end of look `seq` of group `key`, with its record `mine`; it has the revision before this
+/// one. `first`: where the first member proposes. nullopt: it is not to be taken now; or the register has
+/// gone to another group.
+std::optional<Calibration> look(GroupRecord& mine, RevisionRegister& first, std::uint64_t key,
+                                std::uint64_t revision, std::uint64_t seq);
+
+/// The newest looks that members have come to since they know the register; 0: one does not know it yet.
+struct Looks {
+  std::uint64_t oldest = ~std::uint64_t{0}, newest = 0;
+};
+/// Adds the member that has this record.
+void add(Looks&, const GroupRecord&);
+/// The first member, which has the revision before this one since look `last` (0: it is the first revision).
+/// The look from which on the record is in force, or 0: not now, and it may be tried again at a later look.
+std::uint64_t propose(RevisionRegister&, std::uint64_t revision, std::uint64_t last, const Calibration&,
+                      const std::function<Looks()>& looks);
 
 }  // namespace ouro::rt

@@ -1,6 +1,8 @@
 // Control pages: signatures, votes and errors that others read while they change, and the decision of
 // shrink().
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <optional>
 #include <thread>
 
@@ -154,53 +156,57 @@ class Shrink final : public Program {
   rt::Verdict* verdicts_[4] = {};
 };
 
-/// The first member proposes records, and all take them: with one operation, and the record that was meant.
+/// The first member proposes records while the members, who wait for nobody, come to their looks: all take a
+/// record with the same look, and the one that was meant, or none takes it.
 class Revisions final : public Program {
  public:
   explicit Revisions(int ranks) : ranks_(ranks) {}
   int fibers() const override { return ranks_; }
   void set_up() override {
-    pages_ = new Pages(1);
+    pages_ = new Pages(ranks_);
     rt::RevisionRegister& r = pages_->page(0).revisions[0];
     r.key.value = Pages::kKey;
-    met_ = make<Counter>("met", static_cast<std::size_t>(ranks_));
-    for (auto& of_rank : taken_)
-      for (int& t : of_rank) t = -1;
+    label(&r.made, sizeof r.made, "made");
+    for (auto& of_rank : taken_) std::fill(std::begin(of_rank), std::end(of_rank), 0);
+    std::fill(std::begin(from_), std::end(from_), 0);
   }
   void run(int fiber) override {
     rt::RevisionRegister& r = pages_->page(0).revisions[0];
-    std::uint64_t revision = 0;
-    for (std::uint64_t n = 1; n <= kMeetings; ++n) {
-      if (fiber == 0 && n != 2) rt::propose(r, revision + 1, n, record(revision + 1));
-      publish(met_[fiber], n);
-      for (int other = 0; other < ranks_; ++other)
-        while (other != fiber && load(met_[other]) < n) std::this_thread::yield();
-      if (const auto taken = rt::proposed(r, Pages::kKey, revision + 1, n)) {
-        ++revision;
-        check(*taken == record(revision), "another record than the one that was proposed");
-      }
-      taken_[fiber][n - 1] = static_cast<int>(revision);
+    std::uint64_t revision = 0, proposed = 0;
+    for (std::uint64_t n = 1; n <= kLooks; ++n) {
+      if (const auto record = rt::look(mine(fiber), r, Pages::kKey, revision + 1, n))
+        taken_[fiber][++revision] = n, record_[fiber][revision] = *record;
+      if (fiber != 0 || proposed != revision) continue;
+      const std::uint64_t from = rt::propose(r, revision + 1, from_[revision], record(revision + 1, n), [&] {
+        rt::Looks all;
+        for (int m = 0; m < ranks_; ++m) add(all, mine(m));
+        return all;
+      });
+      if (from > 0) from_[++proposed] = from, meant_[proposed] = record(proposed, n);
     }
   }
   void finish() override {
-    constexpr int kExpected[kMeetings] = {1, 1, 2, 3};
     for (int rank = 0; rank < ranks_; ++rank)
-      for (std::uint64_t n = 0; n < kMeetings; ++n)
-        check(taken_[rank][n] == kExpected[n], "a record is taken with another operation");
+      for (std::uint64_t k = 1; k <= kLooks; ++k) {
+        const std::uint64_t expected = from_[k] <= kLooks ? from_[k] : 0;
+        check(taken_[rank][k] == expected, "a record is taken with another look");
+        check(expected == 0 || record_[rank][k] == meant_[k], "another record than the one that was meant");
+      }
   }
 
  private:
-  static constexpr std::uint64_t kMeetings = 4;  // the third record lies where the first did
-  static rt::Calibration record(std::uint64_t revision) {
+  static constexpr std::uint64_t kLooks = 5;  // the third record lies where the first did
+  static rt::Calibration record(std::uint64_t revision, std::uint64_t n) {
     rt::Calibration c{};
     c.pairs = 1, c.native = static_cast<std::uint32_t>(revision);
-    c.pair[0].handoff = static_cast<std::uint32_t>(100 * revision);
+    c.pair[0].handoff = static_cast<std::uint32_t>(100 * revision + n);
     return c;
   }
+  rt::GroupRecord& mine(int fiber) const { return pages_->page(fiber).groups[0]; }
   const int ranks_;
   Pages* pages_ = nullptr;
-  Counter* met_ = nullptr;
-  int taken_[3][kMeetings] = {};
+  std::uint64_t taken_[3][kLooks + 1] = {}, from_[kLooks + 1] = {};  // by revision, the look
+  rt::Calibration record_[3][kLooks + 1], meant_[kLooks + 1];
 };
 
 }  // namespace pages
@@ -224,12 +230,15 @@ void add_pages(std::vector<Protocol>* all) {
                    {"the halves are stored without release", "vote.halves", At::store, What::relax},
                    {"the halves are loaded without acquire", "vote.halves", At::load, What::relax},
                    {"the version is loaded without acquire", "vote.version", At::load, What::relax}}});
-  const std::vector<Fault> unmet = {{"an operation is begun without release", "met", At::store, What::relax},
-                                    {"an operation is ended without acquire", "met", At::load, What::relax}};
-  all->push_back({"pages.revisions",
-                  "records that the first member proposes and both take (propose, proposed)",
-                  new Revisions(2), false, unmet});
-  all->push_back({"pages.revisions_three", "the same of three members", new Revisions(3), false, unmet});
+  const std::vector<Fault> unheard = {
+      {"a look is said without sequential consistency", "looked", At::store, What::relax},
+      {"looks are read without it", "looked", At::load, What::relax},
+      {"a proposal is written without it", "made", At::store, What::relax},
+      {"a proposal is read without it", "made", At::load, What::relax},
+      {"a proposal is decided by two stores", "made", At::change, What::tear}};
+  all->push_back({"pages.revisions", "records that the first member proposes and both take (propose, look)",
+                  new Revisions(2), false, unheard});
+  all->push_back({"pages.revisions_three", "the same of three members", new Revisions(3), false, unheard});
   all->push_back({"pages.errors",
                   "an error that one member publishes and another adopts (FailureDetector, OwnRecords)",
                   new Errors,

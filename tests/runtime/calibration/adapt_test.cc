@@ -6,10 +6,12 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "runtime/context/machine.h"
+#include "runtime/context/own_records.h"
 #include "runtime/group/group.h"
 #include "tests/runtime/calibration/invented.h"
 #include "tests/runtime/group/access.h"
@@ -84,6 +87,114 @@ TEST_P(Adapts, AWrongRecordWithinAThousandOperations) {
     });
     EXPECT_EQ(outcome, "") << n << " ranks";
   }
+}
+
+/// One kind of operation again and again, `which` of them, rooted ones at `root`: nobody hears of all others,
+/// and roots and readers go at their own pace.
+std::string run_rooted(Context& c, int which, int root, int operations) {
+  Group& world = c.world();
+  const auto n = static_cast<std::size_t>(world.size()), piece = kCount / 4;
+  std::vector<int> in(kCount, c.rank() + 1), out(kCount), many(n * piece, 3);
+  const std::span<int> some(out.data(), piece);
+  for (int i = 0; i < operations; ++i) {
+    if (i % 97 == c.rank() * 31) ::usleep(300);  // now this one is behind, now that one
+    std::fill(out.begin(), out.end(), 0);
+    std::fill(in.begin(), in.end(), which == 0 ? i : c.rank() + 1);
+    int expected = 3;
+    Status s;
+    if (which == 0) {
+      s = broadcast(world, std::span<const int>(in), std::span(out), root), expected = i;
+    } else if (which == 1) {
+      s = reduce(world, std::span<const int>(in), std::span(out), ReduceOp::sum, root);
+      expected = c.rank() == root ? world.size() * (world.size() + 1) / 2 : 0;
+    } else {
+      s = scatter(world, std::span<const int>(many), some, root);
+    }
+    OURO_RANK_OK(s);
+    OURO_RANK_CHECK(out.front() == expected && out[piece - 1] == expected, "operation {}: {} instead of {}",
+                    i, out.front(), expected);
+  }
+  return "";
+}
+
+/// Who only posts is slow by this, too.
+rt::Calibration at_no_cost() {
+  rt::Calibration c = rt::too_fast();
+  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
+    for (rt::CopyCost& cost : c.pair[0].copies[s]) cost = {1, 1};
+    c.pair[0].pull[s] = c.pair[0].pull_huge[s] = 1;
+  }
+  return c;
+}
+
+TEST_P(Adapts, WhereNobodyHearsOfAllOthers) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  for (int which = 0; which < 3; ++which)
+    for (const int root : {0, 2}) {
+      const auto outcome = test::run(GetParam(), 3, [which, root](Context& c) -> std::string {
+        TestAccess::pretend_cores(*c.impl());
+        OURO_RANK_OK(
+            TestAccess::adapt(*c.world().impl(), at_no_cost(), [](int) { return rt::as_near_cores(); }));
+        OURO_RANK_OK(barrier(c.world()));
+        if (std::string wrong = run_rooted(c, which, root, kSoon); !wrong.empty()) return wrong;
+        // A model that knows no scatters expects of them what they took at first.
+        const std::string since = TestAccess::since(*c.world().impl());
+        OURO_RANK_CHECK(which == 2 || since.find("by revision 1 of the calibration") == 0, "'{}'", since);
+        std::vector<std::size_t> mine(1, std::hash<std::string>()(since)), first = mine;
+        OURO_RANK_OK(broadcast(c.world(), std::span<const std::size_t>(mine), std::span(first), 0));
+        OURO_RANK_CHECK(mine == first, "another record, or since another operation: {}", since);
+        return "";
+      });
+      EXPECT_EQ(outcome, "") << "operation " << which << ", root " << root;
+    }
+}
+
+/// Each host by itself: no model says how long operations take, but that they take longer than they did.
+TEST(Adapting, EachOfSeveralHostsByItself) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "needs processes";
+#endif
+  ::setenv("TEST_HOSTS", "2", 1);
+  const auto outcome = test::run(test::Mode::processes, 4, [](Context& c) -> std::string {
+    rt::Calibration before = rt::too_fast();
+    before.wake = 100'000;
+    OURO_RANK_OK(TestAccess::adapt(*c.world().impl(), before, [](int) { return rt::as_near_cores(); }));
+    if (!c.impl()->cores().enough_here()) return kBusy;
+    OURO_RANK_OK(barrier(c.world()));  // the first ticket
+    std::vector<int> in(kCount / 8, 1), out(kCount / 8);
+    for (int i = 1; i < 24 * kStride; ++i) {
+      if (i >= 9 * kStride && i % kStride == 0 && c.rank() % 2 == 1) ::usleep(20'000);
+      OURO_RANK_OK(all_reduce(c.world(), std::span<const int>(in), std::span(out)));
+      OURO_RANK_CHECK(out.front() == 4 && out.back() == 4, "operation {}: {}", i, out.front());
+    }
+    const rt::Calibration now = TestAccess::record(*c.world().impl());
+    OURO_RANK_CHECK(now.pair[0].handoff == 60, "a hand-off of {} ns", now.pair[0].handoff);
+    const auto spin = c.impl()->cores().patience().spin;
+    OURO_RANK_CHECK(spin == std::chrono::microseconds(400), "spins {} us", spin.count());
+    return "";
+  });
+  ::unsetenv("TEST_HOSTS");
+  if (outcome.find(kBusy) != outcome.npos) GTEST_SKIP() << "needs two cores";
+  EXPECT_EQ(outcome, "");
+}
+
+/// Its first member has left, and others have yet to read it.
+TEST(Adapting, ARecordThatIsReadLateGoesToNoOtherGroup) {
+  const auto page = std::make_unique<rt::ControlPage>();
+  rt::OwnRecords groups(*page);
+  const auto left = groups.claim(1);
+  ASSERT_TRUE(left.ok());
+  rt::RevisionRegister* const kept = rt::claim_revision(*page, **left);
+  kept->kept.set(1);
+  (*left)->state.set(static_cast<std::uint32_t>(rt::GroupState::closed));
+  for (std::uint64_t key = 2; key < 2 + 2 * rt::kRecords; ++key) {
+    const auto record = groups.claim(key);
+    ASSERT_TRUE(record.ok());
+    ASSERT_NE(*record, *left);
+    ASSERT_NE(rt::claim_revision(*page, **record), kept);
+    (*record)->state.set(static_cast<std::uint32_t>(rt::GroupState::closed));
+  }
+  EXPECT_EQ(rt::find_revision(*page, **left, 1), kept);
 }
 
 /// Operations take longer than the model says, and each check says that the record holds.
@@ -177,6 +288,8 @@ TEST(TimedAdapting, RanksMeasureWithEachOther) {
         OURO_RANK_CHECK(now.pair[0].handoff >= 5 &&
                             now.pair[0].copies[1][1].read > rt::too_fast().pair[0].copies[1][1].read,
                         "{} ns", now.pair[0].handoff);
+        if (now.wake == 0) return kBusy;
+        OURO_RANK_CHECK(now.wake > now.pair[0].handoff, "woken within {} ns", now.wake);
         return "";
       });
   if (outcome.find(kBusy) != outcome.npos) GTEST_SKIP() << kBusy;
