@@ -39,7 +39,7 @@ class Links {
   /// Lets remote ranks know what has been given back to them since.
   virtual void settle() {}
   /// A message from `from` goes there where that spares a copy (LinkView::elsewhere), in place of what was
-  /// said before.
+  /// said before: nothing goes there any more, whatever the peer sends.
   virtual void post_receive(int /*from*/, const PostedReceive&) {}
   /// Nothing goes there any more, and what has come lies in slots.
   virtual void recall_inbound(int /*from*/) {}

@@ -279,6 +279,9 @@ Status Messages::pull(Inbound& i, int source) {
     if (!i.target) i.arrival->got = i.got;
     if (i.got < i.envelope.bytes) continue;
     i.within = false;
+    // Before the memory is its owner's again: a peer may have more under way for it than it has said.
+    expect(source);
+    if (!i.expected) post_receive(i, source, {});
     if (i.target) {
       i.target->envelope = i.envelope;
       i.target->done = true;
@@ -286,8 +289,6 @@ Status Messages::pull(Inbound& i, int source) {
       deliver(*i.arrival, *m);
       arrivals_.erase(i.arrival);
     }
-    expect(source);
-    if (!i.expected) post_receive(i, source, {});  // the memory is its owner's again
   }
   if (freed) bump(*links_->doorbell(source));  // a sender may wait for room
   return {};

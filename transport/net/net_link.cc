@@ -181,6 +181,13 @@ void NetLink::abandon(std::uint64_t index) {
   ask_again_ |= bit(index);
 }
 
+bool NetLink::elsewhere() const {
+  const std::uint64_t freed = load(in_freed_), full = load(in_full_);
+  for (std::uint64_t i = freed; i < freed + slot_count_; ++i)
+    if (in_elsewhere_[i % slot_count_] && (i < full || ((got_ | coming_) & bit(i)))) return true;
+  return false;
+}
+
 void NetLink::recall_inbound(const Moved& moved) {
   posted_ = {};
   const std::uint64_t freed = load(in_freed_);

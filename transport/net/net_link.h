@@ -65,8 +65,11 @@ class NetLink {
   /// The rest of a chunk that was placed will not come: it is asked for again.
   void abandon(std::uint64_t index);
 
-  /// Where the next message goes in place of slots.
+  /// Where the next message goes in place of slots. Only if nothing lies or comes elsewhere.
   void post(const PostedReceive& where) { posted_ = where; }
+  /// Whether a chunk that has not been given back lies, or is coming, where its owner was to have it. Once
+  /// all of a message has been taken there is none, but of a peer that sends more than it has said.
+  bool elsewhere() const;
   /// The payload of a chunk that is under way is read from, or written to, another place from now on.
   struct Move {
     std::uint64_t link_set = 0;  ///< filled in by the owner of the link

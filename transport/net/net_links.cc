@@ -70,12 +70,17 @@ Counter* NetLinks::doorbell(int rank) const {
 void NetLinks::post_receive(int from, const PostedReceive& where) {
   if (!remote(from)) return;
   std::lock_guard lock(fabric_.exchange().lock());
+  if (link(from).elsewhere()) recall_inbound_locked(from);
   link(from).post(where);
 }
 
 void NetLinks::recall_inbound(int from) {
   if (!remote(from)) return;
   std::lock_guard lock(fabric_.exchange().lock());
+  recall_inbound_locked(from);
+}
+
+void NetLinks::recall_inbound_locked(int from) {
   link(from).recall_inbound([&](NetLink::Move m) {
     m.link_set = link_set_->key;
     fabric_.moved(ranks_[static_cast<std::size_t>(from)], m);

@@ -31,6 +31,8 @@ class NetLinks final : public Links {
 
  private:
   NetLink& link(int rank) const { return *link_set_->links.at(ranks_[static_cast<std::size_t>(rank)]); }
+  /// Under the exchange's lock.
+  void recall_inbound_locked(int from);
   /// Of a rank that is alone on its host, to itself: nothing ever goes there.
   LinkView nothing() const { return {nullptr, slot_bytes_, 2, &spare_->full, &spare_->freed}; }
   Fabric& fabric_;

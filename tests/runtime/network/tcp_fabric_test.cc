@@ -2,13 +2,16 @@
 #include "transport/net/tcp/tcp.h"
 
 #include <gmock/gmock.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
 #include <mutex>
 
+#include "runtime/group/messages.h"
 #include "tests/runtime/network/pipe_ends.h"
+#include "transport/net/net_links.h"
 
 namespace ouro::transport {
 namespace {
@@ -203,6 +206,95 @@ TEST_P(TwoFabrics, WhatWasGivenBackIsNotReadAgain) {
   std::lock_guard lock(mutex_);
   EXPECT_EQ(lost_.size(), before) << lost_.back();
   lost_.clear();
+}
+
+/// A rank and its messages, and a peer that says what it likes.
+class AgainstAHostilePeer : public testing::Test {
+ protected:
+  static constexpr std::uint32_t kChunk = 128 << 10;
+  static constexpr std::uint64_t kSet = 77;
+  static constexpr std::byte kTheirs{0x43}, kMine{0x5e};
+
+  AgainstAHostilePeer() {
+    Sockets s(200'000);
+    socket_ = s.a.get();
+    peer_ = std::move(s.b);
+    fabric_.enter();
+    fabric_.adopt(1, std::move(s.a));
+    say({.kind = NetHeader::kOpen});
+  }
+  ~AgainstAHostilePeer() override { fabric_.leave(); }
+
+  void say(NetHeader h) {
+    h.link_set = kSet;
+    send(&h, sizeof h);
+  }
+  void send(const void* bytes, std::size_t n) {
+    ASSERT_EQ(::send(peer_.get(), bytes, n, MSG_NOSIGNAL), static_cast<ssize_t>(n));
+    // All of it is in its place, once the fabric has read it.
+    for (int waiting = 1; waiting > 0;) {
+      fabric_.progress();
+      std::lock_guard lock(fabric_.exchange().lock());
+      ASSERT_EQ(ioctl(socket_, FIONREAD, &waiting), 0);
+    }
+  }
+  std::ptrdiff_t count(const std::vector<std::byte>& in, std::byte what) {
+    return std::count(in.begin(), in.end(), what);
+  }
+
+  Fd peer_;
+  int socket_ = -1;  // of the fabric
+  std::vector<std::byte> memory_ = std::vector<std::byte>(8 * kChunk);
+  TcpFabric fabric_{{.world = 2,
+                     .need = [](int) {},
+                     .failed = [](int, const Status&) {},
+                     .lost = [](int, const std::string&) {}}};
+  rt::Messages engine_{std::make_unique<NetLinks>(fabric_, kSet, std::vector<int>{0, 1},
+                                                  std::vector<int>{0, -1}, 0, NetSlots{kChunk, 16}, nullptr),
+                       0, 2};
+};
+
+/// A message that is over, by its first chunk, and whose second one says that it is longer.
+TEST_F(AgainstAHostilePeer, NothingComesToMemoryThatIsItsOwnersAgain) {
+  rt::Message m;
+  m.peer = 1, m.tag = 5, m.data = memory_.data(), m.bytes = memory_.size();
+  ASSERT_TRUE(engine_.post(m).ok());
+  const std::vector<std::byte> chunk(kChunk, kTheirs);
+  say({.kind = NetHeader::kChunk, .bytes = kChunk, .total = kChunk, .tag = 5});
+  send(chunk.data(), kChunk);
+  say({.kind = NetHeader::kChunk, .bytes = kChunk, .index = 1, .total = memory_.size(), .tag = 5});
+  send(chunk.data(), kChunk / 2);
+  ASSERT_TRUE(engine_.progress().ok());
+  ASSERT_TRUE(engine_.done(m));
+  ASSERT_EQ(m.envelope.bytes, kChunk);
+  ASSERT_EQ(count(memory_, kTheirs), kChunk + kChunk / 2);
+  std::fill(memory_.begin(), memory_.end(), kMine);
+  send(chunk.data(), kChunk / 2);
+  EXPECT_EQ(count(memory_, kMine), std::ssize(memory_));
+  EXPECT_FALSE(engine_.progress().ok()) << "what begins in the middle of a message is none";
+}
+
+/// Chunks that have been written in part are given back, and those behind them, too.
+TEST_F(AgainstAHostilePeer, NothingIsReadFromMemoryThatIsItsOwnersAgain) {
+  rt::Message m;
+  m.sends = true, m.peer = 1, m.tag = 6, m.data = memory_.data(), m.bytes = memory_.size();
+  ASSERT_TRUE(engine_.post(m).ok());
+  ASSERT_TRUE(engine_.progress().ok());
+  ASSERT_FALSE(engine_.done(m));
+  say({.kind = NetHeader::kCredit, .freed = 8});
+  ASSERT_TRUE(engine_.progress().ok());
+  ASSERT_TRUE(engine_.done(m));
+  std::fill(memory_.begin(), memory_.end(), kMine);
+  std::vector<std::byte> got(2 * memory_.size());
+  std::size_t n = 0;
+  for (int empty = 0; empty < 20;) {
+    fabric_.progress();
+    const ssize_t more = ::read(peer_.get(), got.data() + n, got.size() - n);
+    if (more > 0) n += static_cast<std::size_t>(more);
+    empty = more > 0 ? 0 : empty + 1;
+  }
+  EXPECT_GT(n, kChunk);
+  EXPECT_EQ(count(got, kMine), 0);
 }
 
 }  // namespace

@@ -13,10 +13,11 @@ Status TcpConnection::send(std::size_t burst) {
   if (broken()) return {};
   std::size_t moved = 0;
   OURO_TRY(pipe_.flush());
+  // What is not given back when this begins stays so to its end: the peer is only heard in receive().
+  if (!out_.empty()) withdraw();
   while (moved < kPerTurn && pipe_.ready() && !pipe_.blocked()) {
     for (Exchange::Outgoing out; out_.size() < burst && exchange_.next(peer_, &out);)
       out_.push_back(std::move(out));
-    if (state_.resumed) withdraw();
     if (out_.empty()) break;
     std::array<iovec, 2 * kBurst> parts;
     std::size_t used = 0, skip = written_;
@@ -44,7 +45,8 @@ Status TcpConnection::send(std::size_t burst) {
   return {};
 }
 
-/// Payloads that their owners have back, since they had arrived by an earlier connection, are not read again.
+/// Payloads that their owners have back are not read again: they had arrived by an earlier connection, or the
+/// peer has given back what it cannot have.
 void TcpConnection::withdraw() {
   for (auto out = out_.begin(); out != out_.end();) {
     if (out->payload == filler_.data() || !exchange_.given_back(peer_, out->header)) {
@@ -153,7 +155,6 @@ void TcpConnection::give_up() {
   if (within_ && place_.to) exchange_.abandon(peer_, in_);
   close();
   exchange_.resume(peer_);
-  state_.resumed = true;
 }
 
 }  // namespace ouro::transport

@@ -17,8 +17,7 @@ namespace ouro::transport {
 
 /// What all connections to one peer, also those that follow each other, have in common.
 struct TcpPeer {
-  bool resumed = false;  ///< chunks may go that have arrived
-  int damaged = 0;       ///< headers that came damaged, one after the other
+  int damaged = 0;  ///< headers that came damaged, one after the other
 };
 
 /// One TCP connection to a peer: at most one frame coming in, received straight into its slot, and a burst
