@@ -22,8 +22,12 @@ constexpr auto kEach = 125ms, kBurst = 32 * kEach;
 void DataLines::dial_peer(int rank) {
   RemotePeer* const peer = peers_.find(rank);
   if (!peer || rank > options_.rank || peer->lost || peer->closed() || cut_) return;
-  if (dialing_[rank].now || fabric_.wanted(rank) <= 0) return;
   Dialing& d = dialing_[rank];
+  if (d.now) return;
+  if (fabric_.wanted(rank) <= 0) {
+    d.failing_since = {};  // when it is wanted again it begins anew
+    return;
+  }
   const auto now = Clock::now(), due = std::max(d.due, now);
   d.now = true;
   if (due - now > kBurst) return dial_later(rank, due - kBurst);

@@ -2,6 +2,7 @@
 #include "runtime/network/network.h"
 
 #include <boost/asio/post.hpp>
+#include <exception>
 #include <future>
 #include <utility>
 
@@ -13,14 +14,22 @@ namespace {
 using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kFirstLines = 1500ms, kLastWords = 500ms, kServe = 2s;
 
-/// Asks `idle` on the thread of `io` until it says so, for `at_most` so long.
+/// Asks `idle` on the thread of `io` until it says so, for `at_most` so long. An exception says no.
 template <class F>
 void wait_for(asio::io_context& io, std::chrono::milliseconds at_most, F&& idle) {
   const auto end = Clock::now() + at_most;
   for (bool done = false; !done && Clock::now() < end;) {
     std::promise<bool> answer;
     auto said = answer.get_future();
-    asio::post(io, [&] { answer.set_value(idle()); });
+    asio::post(io, [&] {
+      bool is_idle = false;
+      try {
+        is_idle = idle();
+      } catch (const std::exception&) {
+        is_idle = false;  // no memory, perhaps: it is asked again
+      }
+      answer.set_value(is_idle);
+    });
     done = said.get();
     if (!done) std::this_thread::sleep_for(1ms);
   }
