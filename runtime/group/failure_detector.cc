@@ -121,7 +121,9 @@ void FailureDetector::adopt_errors() {
     if (i == 0 || i > kErrors) continue;
     const ErrorRecord& e = members_.page(r).errors[i - 1];
     Failure f;
-    f.reason = e.reason <= Reason::device ? e.reason : Reason::ring_corrupt;
+    // What lies there may be anything, and change. An error without a reason would be none.
+    const Reason said = e.reason;
+    f.reason = said > Reason::none && said <= Reason::device ? said : Reason::ring_corrupt;
     f.rank = e.rank >= 0 && e.rank < members_.size() ? e.rank : -1;
     if (f.rank < 0 && f.reason == Reason::resource) f.rank = r;  // which had no memory for more
     f.seq = e.seq;

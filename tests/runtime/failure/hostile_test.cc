@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/context/context.h"
 #include "runtime/core/link_view.h"
 #include "runtime/health/control_page.h"
 #include "tests/runtime/failure/harness.h"
@@ -178,6 +179,28 @@ TEST(Hostile, AnIndexOnTheOwnPageIsCompared) {
   record.vote.set(1'000'000);
   const rt::VoteRegister* const vote = rt::claim_vote(*page, record);
   EXPECT_TRUE(vote >= page->votes && vote < page->votes + rt::kVotes);
+}
+
+/// What a peer publishes as an error is one, whatever reason it gives.
+TEST(Hostile, AnErrorWithoutAReasonIsAnError) {
+  Watchdog watchdog;
+  for (const int reason : {0, 200}) {
+    auto contexts = thread_contexts(2);
+    on_threads(2, [&](int rank) {
+      Context& c = contexts[static_cast<std::size_t>(rank)];
+      ASSERT_TRUE(exact_all_reduce(c.world()).ok());
+      if (rank == 0) {
+        const Status s = barrier(c.world());
+        EXPECT_FALSE(s.ok());
+        EXPECT_EQ(s.reason(), Reason::ring_corrupt) << s.message();
+        return;
+      }
+      auto& page = const_cast<rt::ControlPage&>(c.impl()->members().page(rank));
+      page.errors[0].reason = static_cast<Reason>(reason);
+      for (rt::GroupRecord& record : page.groups)
+        if (record.key.get() != 0) record.error.set(1);
+    });
+  }
 }
 
 }  // namespace
