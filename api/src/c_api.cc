@@ -13,7 +13,8 @@
 namespace ouro::c {
 namespace {
 
-/// What a thread was told last, and the texts that the pointers handed out point to.
+/// What a thread was told last, and the texts that the pointers handed out point to: made when first asked
+/// for, and kept until another call fails.
 struct LastError {
   Status status;
   std::string text, json;
@@ -77,7 +78,12 @@ Status hand_out(Result<Group> made, ouro_group_t* out) {
 }  // namespace
 
 int finish(const Status& outcome) noexcept {
-  if (!outcome.ok()) last_error().status = outcome;
+  if (!outcome.ok()) {
+    LastError& last = last_error();
+    last.status = outcome;
+    last.text.clear();
+    last.json.clear();
+  }
   return static_cast<int>(outcome.code());
 }
 
@@ -118,7 +124,7 @@ const char* ouro_code_name(int code) {
 
 const char* ouro_last_error(void) try {
   LastError& last = last_error();
-  last.text = last.status.ok() ? std::string() : last.status.message();
+  if (last.text.empty() && !last.status.ok()) last.text = last.status.message();
   return last.text.c_str();
 } catch (const std::exception&) {
   return "out of memory while describing an error";
@@ -126,7 +132,7 @@ const char* ouro_last_error(void) try {
 
 const char* ouro_last_error_json(void) try {
   LastError& last = last_error();
-  last.json = last.status.ok() ? std::string() : last.status.json();
+  if (last.json.empty() && !last.status.ok()) last.json = last.status.json();
   return last.json.c_str();
 } catch (const std::exception&) {
   return "{}";

@@ -139,6 +139,7 @@ static void groups(ouro_context_t c, ouro_group_t world, int r) {
   int ranks[N] = {-1, -1, -1}, dead[N];
   ouro_shrink_report_t report = {NULL, N, -1, 0};
   char text[512];
+  const char *text_of_error, *json_of_error;
   options.deadline_ms = 20000;
   report.dead = dead;
   OK(ouro_group_ranks(world, ranks));
@@ -170,8 +171,12 @@ static void groups(ouro_context_t c, ouro_group_t world, int r) {
     OK(ouro_group_abort(pair, "enough of it"));
     CHECK(ouro_group_status(pair) == OURO_CODE_ABORTED);
     CHECK(ouro_barrier(pair, NULL, NULL) == OURO_CODE_ABORTED);
-    CHECK(strstr(ouro_last_error(), "enough of it") != NULL);
-    CHECK(ouro_last_error_json()[0] == '{');
+    text_of_error = ouro_last_error();
+    json_of_error = ouro_last_error_json();
+    CHECK(strstr(text_of_error, "enough of it") != NULL && json_of_error[0] == '{');
+    OK(ouro_group_status(world));
+    CHECK(ouro_last_error() == text_of_error &&
+          ouro_last_error_json() == json_of_error); /* they are valid still */
     OK(ouro_group_shrink(pair, &report, &smaller));
     CHECK(report.dead_count == 0);
     CHECK(ouro_group_size(smaller) == 2);
