@@ -307,11 +307,12 @@ int ouro_recv(ouro_group_t group, void* data, size_t count, ouro_dtype_t dtype, 
     OURO_TRY(c.status());
     OURO_ASSIGN(const auto view, c.view(data, count, "data"));
     if (deadline_ms < 0) return invalid("recv: deadline_ms is negative");
-    if (stream) {
-      if (received)
-        return invalid("recv: received must be null with a stream; the call returns before the message");
+    if (stream || in_batch()) {  // the call returns before the message
+      const char* const later = stream ? "with a stream" : "between group_start and group_end";
+      if (received) return invalid(fmt::format("recv: received must be null {}", later));
       if (deadline_ms)
-        return invalid("recv: deadline_ms must be 0 with a stream; wait for the work with a deadline");
+        return invalid(
+            fmt::format("recv: deadline_ms must be 0 {}; wait for the work with a deadline", later));
       return issue(stream, work, [&](const Stream& s) { return recv(c.group(), view, src, tag, s); });
     }
     std::unique_ptr<ouro_work> handle = work ? std::make_unique<ouro_work>() : nullptr;  // already complete

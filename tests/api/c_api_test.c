@@ -117,6 +117,7 @@ static void messages(ouro_group_t g, int r) {
   int32_t mine = r, got[2] = {-1, -1};
   int found = -1;
   ouro_received_t info = {-1, -1, 0};
+  ouro_work_t work = NULL;
   OK(ouro_send(g, &mine, 1, OURO_DTYPE_I32, next, 7, NULL, NULL));
   OK(ouro_recv(g, got, 2, OURO_DTYPE_I32, OURO_ANY_SOURCE, 7, 10000, &info, NULL, NULL));
   CHECK(got[0] == prev && got[1] == -1);
@@ -129,6 +130,18 @@ static void messages(ouro_group_t g, int r) {
   OK(ouro_send(g, &mine, 1, OURO_DTYPE_I32, prev, 9, NULL, NULL));
   OK(ouro_group_end());
   CHECK(got[0] == next);
+  OK(ouro_barrier(g, NULL, NULL));
+  OK(ouro_group_start());
+  REFUSED(ouro_recv(g, got, 1, OURO_DTYPE_I32, next, 9, 0, &info, NULL, NULL),
+          "received must be null between");
+  REFUSED(ouro_recv(g, got, 1, OURO_DTYPE_I32, next, 9, 1, NULL, NULL, NULL),
+          "deadline_ms must be 0 between");
+  OK(ouro_recv(g, got, 1, OURO_DTYPE_I32, next, 9, 0, NULL, NULL, &work));
+  CHECK(ouro_work_test(work) == 0);
+  OK(ouro_send(g, &mine, 1, OURO_DTYPE_I32, prev, 9, NULL, NULL));
+  OK(ouro_group_end());
+  CHECK(ouro_work_test(work) == 1 && ouro_work_status(work) == OURO_CODE_OK && got[0] == next);
+  ouro_work_destroy(work);
   REFUSED(ouro_send(g, &mine, 1, OURO_DTYPE_I32, N, 0, NULL, NULL), "");
 }
 

@@ -234,7 +234,8 @@ OURO_API int ouro_barrier(ouro_group_t group, ouro_stream_t stream, ouro_work_t*
 OURO_API int ouro_send(ouro_group_t group, const void* data, size_t count, ouro_dtype_t dtype, int dst,
                        int tag, ouro_stream_t stream, ouro_work_t* work);
 /** Receives one message of at most `count` elements; a longer one is invalid and stays queued. `deadline_ms`
- * 0: the group's. `received` may be null, and must be with a stream. */
+ * 0: the group's. `received` may be null. With a stream, and between ouro_group_start and ouro_group_end,
+ * `received` must be null and `deadline_ms` 0: the call returns before the message is here. */
 OURO_API int ouro_recv(ouro_group_t group, void* data, size_t count, ouro_dtype_t dtype, int src, int tag,
                        int64_t deadline_ms, ouro_received_t* received, ouro_stream_t stream,
                        ouro_work_t* work);
