@@ -43,13 +43,15 @@ Check files(const Facts& f, int ranks, const Needs& needs) {
   Check c{"open files", Verdict::ok,
           fmt::format("need {} a rank for {} ranks, have {}", needs.files, ranks, number(f.files_soft)), ""};
   if (f.files_soft >= needs.files) return c;
+  if (f.files_hard >= needs.files) {  // as provide_descriptors does when they join
+    c.found += fmt::format("; ranks raise it themselves, to {} at most", number(f.files_hard));
+    return c;
+  }
   c.verdict = Verdict::broken;
-  c.fix = f.files_hard >= needs.files
-              ? fmt::format("ulimit -n {} in the shell that starts the job", needs.files)
-              : fmt::format(
-                    "raise the hard limit ({}): LimitNOFILE= of the service, --ulimit nofile={} of the "
-                    "container, or /etc/security/limits.conf",
-                    number(f.files_hard), needs.files);
+  c.fix = fmt::format(
+      "raise the hard limit ({}): LimitNOFILE= of the service, --ulimit nofile={} of the "
+      "container, or /etc/security/limits.conf",
+      number(f.files_hard), needs.files);
   return c;
 }
 
