@@ -202,6 +202,15 @@ def messages():
         elif rank == 1:
             dist.recv(y, 0)
             same("recv", y, data(torch.float32, 0))
+        if carrier == "ouro" and rank == 0:  # from any source, which NCCL has not; and who it was
+            seen = set()
+            for _ in range(size - 1):
+                y = torch.empty(4, device=device)
+                seen.add(source := dist.recv(y, tag=5))
+                same("from any source", y, torch.full((4,), float(source)))
+            assert seen == set(range(1, size)), seen
+        elif carrier == "ouro":
+            dist.send(torch.full((4,), float(rank)).to(device), 0, tag=5)
     else:
         same("batch_isend_irecv with itself", ring(x.to(device)), x)
     if size > 2:  # everybody with everybody, itself included

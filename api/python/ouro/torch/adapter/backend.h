@@ -138,6 +138,7 @@ class Backend final : public c10d::Backend {
   WorkPtr start(Call, Body);                   ///< a collective, in the order of calls
   WorkPtr start_on_device(Call, const Body&);  ///< the same, of tensors on a GPU
   /// Sends or receives: `body` over a stream, or in a lane over none; then `store`, behind it in the stream.
+  /// Tensors on a GPU go over a stream, but for a receive from any source.
   WorkPtr message(Call, const Lanes::Lane&, std::function<Status(const Stream&, Work&)> body,
                   std::function<void()> store);
   WorkPtr receive(Tensors&, int from, int tag, c10d::OpType, const char* name);

@@ -1,6 +1,7 @@
 // Messages between two ranks, and the monitored barrier, which is made of them. See backend.h.
 #include "backend.h"
 
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "signals.h"
@@ -17,6 +18,11 @@ std::string list(const std::vector<int>& ranks) {
   return text;
 }
 
+bool from_any(const Lanes::Lane& lane) {
+  const auto& [receives, peer, tag] = lane;
+  return receives && peer == kAnySource;
+}
+
 }  // namespace
 
 Backend::WorkPtr Backend::message(Call call, const Lanes::Lane& lane,
@@ -24,10 +30,10 @@ Backend::WorkPtr Backend::message(Call call, const Lanes::Lane& lane,
                                   std::function<void()> store) {
   const Tensors& any = call.inputs.empty() ? call.outputs : call.inputs;
   auto work = make_work(call);
-  if (any.front().is_cuda()) {
-    const c10::Device device = any.front().device();
-    Deferred m{work, c10::impl::VirtualGuardImpl(device.type()).getStream(device),
-               current_stream(any.front()), std::move(body), std::move(store)};
+  const c10::Device device = any.front().device();
+  const c10::impl::VirtualGuardImpl gpu(device.type());
+  if (any.front().is_cuda() && !from_any(lane)) {
+    Deferred m{work, gpu.getStream(device), current_stream(any.front()), std::move(body), std::move(store)};
     std::unique_lock lock(mutex_);
     if (coalescing_) {
       coalesced_.push_back(work);
@@ -42,16 +48,30 @@ Backend::WorkPtr Backend::message(Call call, const Lanes::Lane& lane,
     const std::lock_guard lock(mutex_);
     if (coalescing_) coalesced_.push_back(work);
   }
+  // Who sends what may come from anybody is known when it is here, which a stream does not say. The lane
+  // starts behind what is in the stream now, and the work is over when the tensor may be used in any.
+  std::shared_ptr<c10::Event> ready;
+  if (any.front().is_cuda()) {
+    ready = std::make_shared<c10::Event>(device.type());
+    ready->record(gpu.getStream(device));
+  }
   ++messages_;
-  const Status added = lanes_->add(lane, [this, work, body = std::move(body), store = std::move(store)] {
+  auto task = [this, work, gpu, device, ready, body = std::move(body), store = std::move(store)] {
     const Status s = run([&](const Stream& over) -> Status {
+      std::optional<c10::StreamGuard> aside;
+      if (ready) {
+        ready->synchronize();
+        aside.emplace(gpu.getStreamFromGlobalPool(device));
+      }
       OURO_TRY(body(over, *work));
       store();
+      if (aside) aside->current_stream().synchronize();
       return {};
     });
     --messages_;
     work->complete(s);
-  });
+  };
+  const Status added = lanes_->add(lane, std::move(task));
   if (!added.ok()) {
     --messages_;
     work->complete(added);
