@@ -130,10 +130,11 @@ bool Work::wait(std::chrono::milliseconds timeout) {
     if (own) next = std::min(next, *own);
     if (until_) next = std::min(next, *until_);
     if (cv_.wait_until(lock, next, [this] { return completed_; })) break;
+    const bool over = until_ && Clock::now() >= *until_;
+    if (over) until_.reset();  // one waiter ends it
     lock.unlock();
-    if (until_ && Clock::now() >= *until_) {
+    if (over) {
       group_.abort(c10::str(title_, " was not over after ", limit_->count(), " ms, its time-out"));
-      until_.reset();
     } else if (own && Clock::now() >= *own) {
       C10_THROW_ERROR(DistBackendError,
                       c10::str("ouro: deadline: ", title_, " seq ", seq_, " in group ", group_.name(),
