@@ -139,6 +139,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       s.source = source_of(s.from);
       if (!enter(s)) {
         held_up_ = std::move(s);
+        accepts_ = false;
         return;
       }
     }
@@ -198,9 +199,11 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       now - s.since < kWait ? left.push_back(std::move(s)) : turn_away(s);
     }
     waiting_ = std::move(left);
-    if (held_up_.fd && enter(held_up_)) {
-      held_up_ = {};
+    if (held_up_.fd && enter(held_up_)) held_up_ = {};
+    // Also where an exception has ended the one that was held up, the last time.
+    if (!accepts_ && !held_up_.fd) {
       accept();
+      accepts_ = true;
     }
     if (!waiting_.empty()) look_again(kLook);
   } catch (const std::exception& e) {
@@ -310,6 +313,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
   std::vector<std::shared_ptr<Half>> half_;
   std::vector<Stranger> waiting_;  // in the order of their arrival
   Stranger held_up_;               // behind these; until it is one of them nobody is accepted
+  bool accepts_ = true;            // somebody is accepted, or will be
   std::set<std::string> known_;    // sources of which somebody has proved itself
   std::map<std::string, Told> told_;
   FdShortage shortage_;

@@ -84,6 +84,7 @@ bool allow_memory() {
   t_left = -1;
   return t_refused;
 }
+bool has_refused() { return t_refused; }
 
 NoThreads::NoThreads(For whom) {
   t_threads_refused = 0;

@@ -8,6 +8,7 @@ namespace ouro::test {
 void refuse_memory(int n);
 /// Whether an allocation has been refused.
 bool allow_memory();
+bool has_refused();  ///< the same, and it goes on
 
 /// While it lives, the calling thread, or every one, can start no thread.
 class NoThreads {

@@ -1,0 +1,63 @@
+// A listener that runs out of memory while strangers wait at it: it goes on to take others.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <exception>
+#include <optional>
+#include <vector>
+
+#include "tests/runtime/failure/scarcity.h"
+#include "tests/runtime/network/lab.h"
+
+namespace ouro::rt {
+namespace {
+
+constexpr int kMost = 200;  // allocations; there are far fewer
+// Places and queue of one source, and the one that is held up: those behind it are in the kernel.
+constexpr std::uint64_t kUpToHeldUp = 16 + 32 + 1;
+
+TEST(NoMemory, WhereStrangersWaitAtAListener) {
+  for (int n = 0; n < kMost; n += 2) {  // what is lost together takes more than one
+    asio::io_context io;
+    auto listener = LineListener::open(io, who(0), {.bind = "127.0.0.1"}, [](const Line&) {});
+    ASSERT_TRUE(listener.ok()) << listener.status().message();
+    const std::string& endpoint = (*listener)->endpoint();
+    const auto to = *parse_address(endpoint);
+    std::vector<Fd> strangers;
+    for (std::uint64_t i = 0; i < kUpToHeldUp + 8; ++i) {
+      strangers.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      ASSERT_EQ(connect(strangers.back().get(), reinterpret_cast<const sockaddr*>(&to.at), to.length), 0);
+    }
+    const auto run = [&](std::chrono::milliseconds time, auto&& done) {
+      for (const auto end = Clock::now() + time; !done() && Clock::now() < end;) try {
+          io.restart();
+          io.run_one_for(1ms);
+        } catch (const std::exception&) {
+          continue;  // as the thread of the network does
+        }
+      return done();
+    };
+    ASSERT_TRUE(run(test::kHang, [&] { return (*listener)->counts().accepted >= kUpToHeldUp; }));
+    // First those who wait go, so that it is the turn of the one that is held up.
+    test::refuse_memory(0);
+    (void)run(test::kHang, [] { return test::has_refused(); });
+    ASSERT_TRUE(test::allow_memory());
+    test::refuse_memory(n);
+    ASSERT_TRUE(run(test::kHang,
+                    [&] { return test::has_refused() || (*listener)->counts().accepted > kUpToHeldUp; }));
+    if (!test::allow_memory()) {
+      EXPECT_GT(n, 10) << "it is let in with next to no memory";
+      return;
+    }
+    strangers.clear();
+    std::optional<Result<Line>> line;
+    dial(io, endpoint, Purpose::control, who(1), 0, Clock::now() + 5s,
+         [&](Result<Line> made) { line = std::move(made); });
+    ASSERT_TRUE(run(test::kHang, [&] { return line.has_value(); }));
+    ASSERT_TRUE(line->ok()) << "allocation " << n << ": " << line->status().message();
+  }
+  ADD_FAILURE() << "it has no end of allocations";
+}
+
+}  // namespace
+}  // namespace ouro::rt
