@@ -112,7 +112,7 @@ Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared
   std::shared_ptr<WorkState> mine;
   if (!work) work = &mine;
   *work = std::make_shared<WorkState>();  // what throws here has taken no ticket
-  OURO_TRY(run(*plan, path, sequencer_.take_ticket(), on, work));
+  OURO_TRY(run(*plan, path, sequencer_.take_entry(), on, work));
   if (!wait) return {};
   (*work)->wait();
   return (*work)->outcome();
@@ -125,25 +125,33 @@ Status GpuOperations::submit(const Operation& op, Stream& host, std::shared_ptr<
   const Status planned = planner_.make(kept->get(), &plan);
   if (!planned.ok()) return detector_.stick(planned);
   OURO_ASSIGN(const GpuPath path, executor().path(plan.op, plan.choice));
-  *work = sequencer_.enqueue(
-      1, host, [this, kept, plan, path, on, made = std::make_shared<WorkState>()](std::uint64_t ticket) {
+  *work = sequencer_.enqueue_entry(
+      host, [this, kept, plan, path, on, made = std::make_shared<WorkState>()](Sequencer::Entry entry) {
         std::shared_ptr<WorkState> ended = made;
-        OURO_TRY(run(plan, path, ticket, on, &ended));
+        OURO_TRY(run(plan, path, entry, on, &ended));
         ended->wait();
         return ended->outcome();
       });
   return {};
 }
 
-/// In the ticket's turn, for which it waits. Where it fails the turn has been passed on all the same.
-Status GpuOperations::run(const Plan& plan, GpuPath path, std::uint64_t ticket,
+/// In its place among what enters streams. Where it fails its turn will be passed on all the same.
+Status GpuOperations::run(const Plan& plan, GpuPath path, Sequencer::Entry entry,
                           const std::shared_ptr<GpuStream>& on, std::shared_ptr<WorkState>* work) {
-  if (path == GpuPath::staged && !plan.idle) return submit_staged(plan.op, ticket, on, work);
-  sequencer_.await_turn(ticket);
-  Status outcome = sequencer_.begin(plan, ticket);
+  if (!sequencer_.entries().await(entry.place)) {
+    sequencer_.skip_aside(entry.ticket);
+    return detector_.status();
+  }
+  if (path == GpuPath::staged && !plan.idle) {
+    const Status outcome = submit_staged(plan.op, entry.ticket, on, work);
+    sequencer_.entries().leave(entry.place);
+    return outcome;
+  }
+  sequencer_.await_turn(entry.ticket);
+  Status outcome = sequencer_.begin(plan, entry.ticket);
   if (outcome.ok() && !plan.idle) {
     try {
-      outcome = executor().run(plan, path, ticket + 1, on, work);
+      outcome = executor().run(plan, path, entry.ticket + 1, on, work);
     } catch (const std::exception&) {
       outcome = no_memory();
     }
@@ -151,7 +159,8 @@ Status GpuOperations::run(const Plan& plan, GpuPath path, std::uint64_t ticket,
   // What is in the stream ends there, with its mark, even if the group has failed meanwhile.
   if (!outcome.ok()) outcome = detector_.stick(std::move(outcome), waiter_.in_flight());
   if (plan.idle || !outcome.ok()) (*work)->complete(outcome);
-  sequencer_.pass(ticket + 1);
+  sequencer_.entries().leave(entry.place);
+  sequencer_.pass(entry.ticket + 1);
   return outcome;
 }
 

@@ -58,7 +58,7 @@ class GpuOperations final : public DeviceObserver {
  private:
   GpuExecutor& executor();
   GpuExecutor* made();  ///< or nullptr, before the first use
-  Status run(const Plan&, GpuPath, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
+  Status run(const Plan&, GpuPath, Sequencer::Entry, const std::shared_ptr<GpuStream>&,
              std::shared_ptr<WorkState>*);
   Status submit_staged(const Operation&, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
                        std::shared_ptr<WorkState>*);

@@ -8,6 +8,20 @@ void Sequencer::await(std::uint64_t ticket) {
   wait_patiently(turn_, ticket);
 }
 
+void Sequencer::skip_aside(std::uint64_t ticket) {
+  const auto skips = [this, ticket] {
+    (void)inside([&] {
+      skip(ticket);
+      return Status();
+    });
+  };
+  try {
+    Thread("ouro-aside", skips).detach();
+  } catch (const std::exception&) {
+    skips();
+  }
+}
+
 /// Turns pass in the order of operations, so all before the oldest that is under way have ended.
 void Sequencer::complete_beside(GpuPending& pending, std::uint64_t next) {
   pending.settle(next, [this](std::uint64_t all) {

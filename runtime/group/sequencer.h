@@ -10,6 +10,7 @@
 
 #include "runtime/core/wait.h"
 #include "runtime/exec/gpu/gpu_pending.h"
+#include "runtime/group/entry_order.h"
 #include "runtime/group/failure_detector.h"
 #include "runtime/plan/plan.h"
 #include "runtime/stream/host_stream.h"
@@ -22,11 +23,21 @@ class Sequencer {
  public:
   /// `faults`: of this rank, or nullptr.
   Sequencer(FailureDetector& detector, OperationWaiter& waiter, GroupRecord& record, Faults* faults)
-      : detector_(detector), waiter_(waiter), record_(record), faults_(faults) {}
+      : detector_(detector), waiter_(waiter), record_(record), faults_(faults), entries_(detector) {}
 
   std::uint64_t take_ticket(std::uint64_t many = 1) {
     return tickets_.fetch_add(many, std::memory_order_acq_rel);
   }
+  /// A ticket, and the place at which its operation enters a stream of the device.
+  struct Entry {
+    std::uint64_t ticket, place;
+  };
+  Entry take_entry() {
+    std::lock_guard lock(submit_mutex_);
+    const std::uint64_t place = entries_.take(true);
+    return {take_ticket(), place};
+  }
+  EntryOrder& entries() { return entries_; }
   /// Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
   void await_turn(std::uint64_t ticket) {
     if (load(turn_) != ticket) await(ticket);
@@ -62,6 +73,9 @@ class Sequencer {
     pass(ticket + many);
   }
 
+  /// Skips a ticket whose turn may be long in coming. The group may not go before.
+  void skip_aside(std::uint64_t ticket);
+
   /// Says whether an operation that waits in a stream has begun, or never will.
   using Begun = std::shared_ptr<std::atomic<bool>>;
   /// Calls f() on a thread of a stream's: f passes a turn on, after which the group may go.
@@ -88,12 +102,28 @@ class Sequencer {
     });
   }
 
+  /// A ticket and a place on a stream of the host, taken together; the stream calls f with the entry, for an
+  /// operation that then enters a stream of the device.
+  template <class F>
+  std::shared_ptr<WorkState> enqueue_entry(Stream& host, F&& f) {
+    std::lock_guard lock(submit_mutex_);
+    const Entry entry{take_ticket(), entries_.take(false)};
+    try {
+      return host.enqueue(
+          [this, entry, f = std::forward<F>(f)]() -> Status { return inside([&] { return f(entry); }); });
+    } catch (const std::exception&) {
+      forgo(entry.ticket, 1, no_memory());
+      throw;
+    }
+  }
+
   /// `many` tickets and a place on the stream, taken together; the stream calls f with the first ticket.
   template <class F>
   std::shared_ptr<WorkState> enqueue(std::uint64_t many, Stream& stream, F&& f) {
     // A stream of the host takes it or throws; one of a device may take it and never come to it.
     const Begun begun = stream.gpu() ? std::make_shared<std::atomic<bool>>(false) : nullptr;
     std::lock_guard lock(submit_mutex_);
+    if (begun) entries_.await_calls();  // those with lower tickets go before it on this stream
     const std::uint64_t ticket = take_ticket(many);
     std::shared_ptr<WorkState> work;
     try {
@@ -141,6 +171,7 @@ class Sequencer {
   Faults* const faults_;
   std::atomic<GpuPending*> in_streams_{nullptr};  // set before its first operation takes its turn
   std::mutex submit_mutex_;
+  EntryOrder entries_;
   std::atomic<std::uint64_t> tickets_{0};
   Counter turn_{};              // tickets that are done
   std::atomic<int> inside_{0};  // threads of streams that may still touch this after the end of their tickets

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <thread>
 
+#include "kernels/device/fake/fake_gpu.h"
+#include "runtime/exec/gpu/staged_cut.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
 
@@ -50,6 +52,149 @@ TEST_P(GpuTurns, OnAStreamOfTheHostTheirTurnIsThatOfTheCall) {
     return "";
   };
   EXPECT_EQ(run_threads(2, body, o), "");
+}
+
+/// What a stream of the host has not come to enters the device before what is called later.
+TEST_P(GpuTurns, ALaterCallOnADeviceWaitsForOneOnAStreamOfTheHost) {
+  OURO_NEEDS_GPU();
+  const ForcedPath path(GetParam());
+  InitOptions o;
+  o.deadline = std::chrono::seconds(5);
+  for (const std::size_t count : {std::size_t{777}, rt::StagedCut::kPiece}) {
+    if (count > 777 && std::string_view(GetParam()) != "staged") continue;  // there in pieces
+    const auto body = [count](Context& c) -> std::string {
+      auto host = Stream::create(), device = Stream::create(c.device());
+      OURO_RANK_OK(host);
+      OURO_RANK_OK(device);
+      Floats a, b;
+      for (auto [floats, value] : {std::pair(&a, 1.0f), {&b, 10.0f}}) {
+        OURO_RANK_OK(floats->make(c, count));
+        OURO_RANK_OK(floats->fill(value));
+      }
+      for (int k = 1; k < 3; ++k) {
+        (void)host->run([] {
+          std::this_thread::sleep_for(50ms);
+          return Status();
+        });
+        auto first = all_reduce(c.world(), a.view(), a.view(), ReduceOp::sum, *host);
+        OURO_RANK_OK(first);
+        if (k == 1) {
+          auto second = all_reduce(c.world(), b.view(), b.view(), ReduceOp::sum, *device);
+          OURO_RANK_OK(second);
+          OURO_RANK_OK(second->wait());
+        } else {
+          OURO_RANK_OK(all_reduce(c.world(), b.view(), b.view()));
+        }
+        OURO_RANK_OK(first->wait());
+        OURO_EXPECT_ALL(a, static_cast<float>(1 << k));
+        OURO_EXPECT_ALL(b, static_cast<float>(10 << k));
+      }
+      return only_ran(c.world(), GetParam());
+    };
+    ASSERT_EQ(run_threads(2, body, o), "");
+  }
+}
+
+/// Ranks that share few hardware queues: what is staged runs in the calls, in the same order.
+TEST(GpuTurnsInCalls, AreThoseOfTickets) {
+  OURO_NEEDS_FAKES();
+  gpu::install(new gpu::FakeGpu({.harsh = {.connections = 4}}));  // pools of the process keep events of it
+  InitOptions o;
+  o.deadline = std::chrono::seconds(5);
+  const auto body = [](Context& c) -> std::string {
+    auto host = Stream::create(), device = Stream::create(c.device());
+    OURO_RANK_OK(host);
+    OURO_RANK_OK(device);
+    Floats a, b;
+    OURO_RANK_OK(a.make(c, 777));
+    OURO_RANK_OK(b.make(c, 777));
+    OURO_RANK_OK(a.fill(1));
+    OURO_RANK_OK(b.fill(10));
+    (void)host->run([] {
+      std::this_thread::sleep_for(50ms);
+      return Status();
+    });
+    auto first = all_reduce(c.world(), a.view(), a.view(), ReduceOp::sum, *host);
+    OURO_RANK_OK(first);
+    auto second = all_reduce(c.world(), b.view(), b.view(), ReduceOp::sum, *device);
+    OURO_RANK_OK(second);
+    OURO_RANK_OK(second->wait());
+    OURO_RANK_OK(first->wait());
+    OURO_EXPECT_ALL(a, 2);
+    OURO_EXPECT_ALL(b, 20);
+    return only_ran(c.world(), "staged");
+  };
+  EXPECT_EQ(run_threads(2, body, o), "");
+  gpu::install(nullptr);
+}
+
+/// Threads of a user may call at the same time; alike calls have alike results in whatever order.
+TEST_P(GpuTurns, ThreadsOfOneRankCallAtTheSameTime) {
+  OURO_NEEDS_GPU();
+  const ForcedPath path(GetParam());
+  InitOptions o;
+  o.deadline = std::chrono::seconds(20);
+  const auto body = [](Context& c) -> std::string {
+    auto shared = Stream::create(c.device());
+    OURO_RANK_OK(shared);
+    constexpr int kTimes = 15;
+    const auto caller = [&](bool own) -> std::string {
+      auto made = Stream::create(c.device());
+      OURO_RANK_OK(made);
+      const Stream& on = own ? *made : *shared;
+      Floats v;
+      OURO_RANK_OK(v.make(c, 777));
+      OURO_RANK_OK(v.fill(1));
+      Work last;
+      for (int k = 0; k < kTimes; ++k) {
+        auto w = all_reduce(c.world(), v.view(), v.view(), ReduceOp::max, on);
+        OURO_RANK_OK(w);
+        last = *w;
+      }
+      OURO_RANK_OK(last.wait());
+      OURO_EXPECT_ALL(v, 1);
+      return "";
+    };
+    std::string said[3];
+    std::thread others[] = {std::thread([&] { said[0] = caller(false); }),
+                            std::thread([&] { said[1] = caller(false); }),
+                            std::thread([&] { said[2] = caller(true); })};
+    for (std::thread& t : others) t.join();
+    return said[0] + said[1] + said[2];
+  };
+  EXPECT_EQ(run_threads(2, body, o), "");
+}
+
+/// The stream of the host never comes to its operation: what waits for it hears of the group's end.
+TEST_P(GpuTurns, AWaitForAStreamOfTheHostEndsWithTheGroup) {
+  OURO_NEEDS_GPU();
+  const ForcedPath path(GetParam());
+  Watchdog watchdog;
+  auto contexts = thread_contexts(2);
+  std::atomic<bool> held{true};
+  on_threads(2, [&](int rank) {
+    Context& c = contexts[static_cast<std::size_t>(rank)];
+    auto host = Stream::create();
+    ASSERT_TRUE(host.ok());
+    Floats a, b;
+    for (Floats* f : {&a, &b}) ASSERT_TRUE(f->make(c, 777).ok() && f->fill(1).ok());
+    (void)host->run([&] {
+      while (held.load()) std::this_thread::sleep_for(1ms);
+      return Status();
+    });
+    auto first = all_reduce(c.world(), a.view(), a.view(), ReduceOp::sum, *host);
+    ASSERT_TRUE(first.ok());
+    std::thread ends([&] {
+      std::this_thread::sleep_for(50ms);
+      if (rank == 0) c.world().abort("enough");
+    });
+    EXPECT_THAT(all_reduce(c.world(), b.view(), b.view()), Fails(Reason::revoked));
+    ends.join();
+    held.store(false);
+    EXPECT_THAT(first->wait(), Fails(Reason::revoked));
+    EXPECT_EQ(b.expect(1), "");
+    EXPECT_TRUE(c.world().close().ok());  // waits for all turns
+  });
 }
 
 TEST(GpuBatch, OneThreadDrivesTwoRanksByABatch) {
