@@ -157,6 +157,7 @@ struct GpuStream::Task final : HostCall {
   bool captured = false;
   std::function<Status()> run;
   std::shared_ptr<WorkState> state;
+  HostStream* helper = nullptr;   // the stream's: the driver's thread takes no lock to find it
   std::uint32_t* word = nullptr;  // that the stream waits for
 };
 
@@ -233,7 +234,7 @@ Status GpuStream::call(const std::function<Status()>& f) {
 }
 
 void GpuStream::Task::begin() {
-  on->helper().enqueue([self = shared_from_this(), this] {
+  helper->enqueue([self = shared_from_this(), this] {
     Status outcome = call(run);
     on->note(outcome);
     std::atomic_ref(*word).store(1, std::memory_order_release);  // pairs with the stream's wait
@@ -256,29 +257,54 @@ void GpuStream::heed(const Status& of_device) {
   }
 }
 
-Status GpuStream::launch(const std::shared_ptr<Task>& task) {
+/// A word of the pool. To make some may wait for the device: under no lock, as what the device runs on the
+/// host could want that.
+static Result<std::uint32_t*> take_word() {
+  Pool& pool = pool_of_process();
+  std::unique_lock lock(pool.mutex);
+  if (pool.words.empty()) {
+    constexpr std::size_t kMany = 64, kApart = 16;  // words, a line each
+    pool.words.reserve(pool.words_made += kMany);
+    lock.unlock();
+    OURO_ASSIGN(void* const memory, gpu::gpu().alloc_pinned(kMany * kApart * sizeof(std::uint32_t)));
+    auto* const words = static_cast<std::uint32_t*>(memory);
+    std::fill_n(words, kMany * kApart, 0u);
+    lock.lock();
+    for (std::size_t i = 0; i < kMany; ++i) pool.words.push_back(words + i * kApart);
+  }
+  std::uint32_t* const word = pool.words.back();
+  pool.words.pop_back();
+  return word;
+}
+static void put_back_word(std::uint32_t* word) {
+  Pool& pool = pool_of_process();
+  std::lock_guard lock(pool.mutex);
+  pool.words.push_back(word);
+}
+
+Result<std::uint32_t*> GpuStream::own_word() {
+  bool marks = false;
   {
     std::lock_guard lock(mutex_);
-    if (!word_) {
-      if (!owned_ && !clear_) {
-        OURO_ASSIGN(clear_, PooledEvent::take(device()));
-      }
-      Pool& pool = pool_of_process();
-      std::lock_guard pool_lock(pool.mutex);
-      if (pool.words.empty()) {
-        constexpr std::size_t kMany = 64, kApart = 16;  // words, a line each
-        auto memory = gpu::gpu().alloc_pinned(kMany * kApart * sizeof *word_);
-        if (!memory.ok()) return memory.status();
-        auto* words = static_cast<std::uint32_t*>(*memory);
-        std::fill_n(words, kMany * kApart, 0u);
-        pool.words.reserve(pool.words_made += kMany);
-        for (std::size_t i = 0; i < kMany; ++i) pool.words.push_back(words + i * kApart);
-      }
-      word_ = pool.words.back();
-      pool.words.pop_back();
-    }
-    task->word = word_;
+    if (word_) return word_;
+    marks = !owned_ && !clear_;
   }
+  std::shared_ptr<PooledEvent> clear;
+  if (marks) {
+    OURO_ASSIGN(clear, PooledEvent::take(device()));
+  }
+  OURO_ASSIGN(std::uint32_t* const made, take_word());
+  std::unique_lock lock(mutex_);
+  if (clear && !clear_) clear_ = std::move(clear);
+  if (!word_) return word_ = made;
+  std::uint32_t* const word = word_;
+  lock.unlock();
+  put_back_word(made);
+  return word;
+}
+
+Status GpuStream::launch(const std::shared_ptr<Task>& task) {
+  OURO_ASSIGN(task->word, own_word());
   OURO_TRY(task->captured ? gpu::gpu().call_host(stream_, &Task::again, task.get())
                           : call_later(stream_, task));
   const gpu::MemOp ops[] = {{gpu::MemOp::Kind::wait_equal, 1, task->word},
@@ -302,7 +328,7 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
     }
   }
   const auto task = std::make_shared<Task>(shared_from_this(), std::move(f), state);
-  (void)helper();  // made here, not on the driver's thread
+  task->helper = &helper();
   const Status here = check_thread();
   const auto capture = here.ok() ? gpu::gpu().capturing(stream_) : Result<std::uint64_t>(here);
   if (!capture.ok()) {

@@ -74,6 +74,8 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   struct Task;
   GpuStream(gpu::Stream, bool owned);
   Status launch(const std::shared_ptr<Task>&);
+  /// Made at first.
+  Result<std::uint32_t*> own_word();
   static Status call(const std::function<Status()>&);
   HostStream& thread_of(std::unique_ptr<HostStream>&, const char* name);
 

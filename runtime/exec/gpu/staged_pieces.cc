@@ -27,7 +27,13 @@ class StagedPieces::Passage final : public HostCall {
  public:
   Passage(const Operation& op, const StagedCut& c, std::byte* in, std::byte* out,
           std::shared_ptr<GpuStream> s, RunOnHost run)
-      : whole(op), cut(c), in_(in), out_(out), stream_(std::move(s)), on_host_(std::move(run)) {}
+      : whole(op),
+        cut(c),
+        in_(in),
+        out_(out),
+        stream_(std::move(s)),
+        helper_(stream_->helper()),
+        on_host_(std::move(run)) {}
 
   const KeptOperation whole;
   const StagedCut cut;
@@ -50,8 +56,9 @@ class StagedPieces::Passage final : public HostCall {
   /// Not all of it could be enqueued: what is missing is not waited for.
   void abandon() { abandoned_.store(true, std::memory_order_release); }
 
+  /// Takes no lock that a call may hold.
   void begin() override {
-    stream_->helper().enqueue([self = shared_from_this(), this] {
+    helper_.enqueue([self = shared_from_this(), this] {
       carry();
       return Status();
     });
@@ -127,6 +134,7 @@ class StagedPieces::Passage final : public HostCall {
   std::byte* const in_;
   std::byte* const out_;
   const std::shared_ptr<GpuStream> stream_;
+  HostStream& helper_;
   RunOnHost on_host_;
   std::atomic<bool> abandoned_{false};
   // Of the host's thread.
@@ -165,7 +173,6 @@ Status StagedPieces::enqueue(const Operation& op, const StagedCut& cut, std::byt
   passage->down = down_->get();
   *outcome = passage->outcome;
   pieces_ += static_cast<std::uint32_t>(cut.pieces);
-  (void)stream->helper();  // made here, not on the driver's thread
   OURO_TRY(follows(down_->get(), stream->get(), *begun_));
   OURO_TRY(call_later(stream->get(), passage));
   Status enqueued = enqueue_pieces(*passage);

@@ -141,6 +141,37 @@ TEST_F(StagedPieces, TheNextIsCopiedDownWhileOneIsOnTheNetwork) {
   ASSERT_EQ(run_processes(2, body), "");
 }
 
+/// Pieces begin on a thread of the driver's, behind slow work. A function that is put behind them makes
+/// pinned memory, for which the driver waits until they have ended.
+TEST_F(StagedPieces, AFunctionBehindPiecesHoldsNothingThatTheyWant) {
+  auto& fake = *new gpu::FakeGpu({.harsh = {.allocation_waits = true, .patience = 3000ms}});
+  gpu::install(&fake);
+  constexpr std::size_t kSmall = 1000;
+  const auto body = [&fake](Context& c) -> std::string {
+    Floats a, slow;
+    OURO_RANK_OK(a.make(c, 4 * kPiece));
+    OURO_RANK_OK(a.fill(1));
+    OURO_RANK_OK(slow.make(c, kSmall));
+    auto native = gpu::gpu().create_stream(c.device().index, 0);
+    OURO_RANK_OK(native);
+    auto s = Stream::cuda(native->handle, c.device().index);
+    OURO_RANK_OK(s);
+    const View v = a.view();
+    OURO_RANK_OK(all_reduce(c.world(), v, v, ReduceOp::max, *s)->wait());  // makes what pieces need
+    const int before = fake.stalls();
+    fake.delay(gpu::FakeOp::set, 300ms);
+    OURO_RANK_OK(gpu::gpu().set(slow.arena.data(), 0, 4 * kSmall, *native));
+    auto w = all_reduce(c.world(), v, v, ReduceOp::max, *s);
+    OURO_RANK_OK(w);
+    auto behind = s->run([] { return Status(); });
+    OURO_RANK_OK(w->wait());
+    OURO_RANK_OK(behind.wait());
+    OURO_RANK_CHECK(fake.stalls() == before, "the driver waited for the function, and that for the driver");
+    return only_ran(c.world(), "staged");
+  };
+  EXPECT_EQ(run_processes(2, body), "");
+}
+
 /// Rank order is that of the operation in one part, wherever pieces end; and nothing else is written.
 TEST_F(StagedPieces, GiveTheBitsOfTheHost) {
   const auto body = [](Context& c) -> std::string {
