@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <limits>
 
 #include "kernels/flow/specialisations.h"
+#include "kernels/gpu/resident_limit.h"
 #include "kernels/gpu/resident_list.h"
 #include "runtime/core/link_view.h"
 
@@ -175,6 +177,25 @@ std::uint64_t resident_packet_limit(const ResidentLayout& layout, int channels) 
   return layout.packet_bytes * static_cast<std::uint64_t>(channels);
 }
 
+bool resident_can_number(const ResidentLayout& layout, Collective c, flow::Algorithm algorithm, DType dtype,
+                         std::uint64_t count, int channels) {
+  bool can = true;
+  flow::visit(c, algorithm, [&]<class Flow>(Flow) {
+    if constexpr (kResident<Flow>) {
+      ResidentArgs a;  // of the first rank; channel 0 has most
+      a.layout = layout, a.count = count, a.channels = channels;
+      ResidentCut cut;
+      constexpr std::uint64_t kWidest = 8;  // bytes of an accumulator
+      cut.cut<Flow>(a, c, 0, size_of(dtype), kWidest);
+      const auto chunks = static_cast<std::uint64_t>(cut.per_round);
+      const std::uint64_t rounds =
+          flow::rounds_of(cut.total, cut.blocks ? cut.capacity : chunks * cut.capacity);
+      can = rounds <= static_cast<std::uint64_t>(std::numeric_limits<int>::max()) / chunks;
+    }
+  });
+  return can;
+}
+
 Result<Launch> resident(const ResidentArgs& a) {
   const int n = a.layout.ranks;
   if (n < 1 || n > ResidentLayout::kMaxRanks || a.layout.channel_bytes == 0)
@@ -188,9 +209,7 @@ Result<Launch> resident(const ResidentArgs& a) {
     return invalid("resident: a launch needs a deadline, an abort word and an error record");
   for (int r = 0; r < n; ++r)
     if (a.arena[r] == nullptr) return invalid(fmt::format("resident: the arena of rank {} is missing", r));
-  // Chunks, of 128 bytes at least, are numbered in 31 bits.
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 38;
-  if (a.count > kMost / size_of(a.dtype) / static_cast<std::uint64_t>(n))
+  if (!resident_can_number(a.layout, a.collective, a.algorithm, a.dtype, a.count, a.channels))
     return unsupported(fmt::format("resident: {} elements are more than one launch can number", a.count));
   OURO_TRY(check_flow(a));
   if (a.packets) OURO_TRY(check_packets(a));

@@ -330,7 +330,11 @@ TEST(ResidentArguments, Refusals) {
   EXPECT_EQ(reason([](ResidentArgs& a) { a.rank = 2; }), Reason::invalid);
   EXPECT_EQ(reason([](ResidentArgs& a) { a.out_of[1] = nullptr; }), Reason::invalid);
   EXPECT_EQ(reason([](ResidentArgs& a) { a.arena[1] = nullptr; }), Reason::invalid);
-  EXPECT_EQ(reason([](ResidentArgs& a) { a.count = std::uint64_t{1} << 40; }), Reason::unsupported);
+  // By reference all is one chunk; over slots chunks have numbers.
+  EXPECT_EQ(reason([](ResidentArgs& a) { a.count = std::uint64_t{1} << 60; }), Reason::none);
+  EXPECT_EQ(
+      reason([](ResidentArgs& a) { a.count = std::uint64_t{1} << 60, a.algorithm = Algorithm::direct; }),
+      Reason::unsupported);
   EXPECT_EQ(reason([](ResidentArgs& a) {
               a.collective = Collective::all_to_all, a.out = const_cast<std::byte*>(a.in);
             }),

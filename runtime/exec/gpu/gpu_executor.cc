@@ -12,7 +12,7 @@ GpuExecutor::GpuExecutor(Context& context, const Members& members, Waiter& waite
                          std::chrono::milliseconds deadline)
     : team_{context, members, waiter, members.rank(), members.size(), key, deadline},
       chooser_(gpu_topology(context, members.world_ranks()), context.spec().gpu_path,
-               context.spec().gpu_copy_bytes),
+               context.spec().gpu_copy_bytes, members.rank()),
       arrivals_(team_),
       resident_(team_, arrivals_, chooser_.topology()),
       pending_(team_, arrivals_, resident_),

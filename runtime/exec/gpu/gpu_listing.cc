@@ -54,8 +54,9 @@ Result<std::uint64_t> GpuListing::refer(const void* p, std::size_t bytes, std::u
   return Ref::make(static_cast<std::uint64_t>(number), found.offset);
 }
 
-int GpuListing::learn(std::uint64_t seq, std::span<gpu::ResidentEntry> room) {
+int GpuListing::learn(std::span<gpu::ResidentEntry> room) {
   std::size_t learned = 0;
+  learning_.clear();
   for (int q = 0; q < team_.size; ++q) {
     // Mapping memory of another process may wait for kernels of this one, which may wait for this very call
     // where its ranks are threads.
@@ -63,28 +64,34 @@ int GpuListing::learn(std::uint64_t seq, std::span<gpu::ResidentEntry> room) {
     // Where nobody knows what has ended, all stays.
     if (!team_.here(q))
       keeps_all_ |= !team_.context.device_memory().let_go_of_what_ended(team_.world_rank(q));
-    std::uint64_t& done = learnt_[static_cast<std::size_t>(q)];
     // Pairs with refer(). A peer writes the number, which is not believed to lie within the list.
     const std::uint64_t listed = std::min<std::uint64_t>(
         std::atomic_ref(list(q).listed).load(std::memory_order_acquire), Ref::kListed);
-    for (; done < listed && learned < room.size(); ++done) {
-      const Allocation a = list(q).allocation[done];
-      const auto at = team_.context.device_memory().resolve(team_.world_rank(q), {a.id, 0, a.base}, 0);
-      std::uint64_t from = Ref::kNone;  // it may have been freed meanwhile
+    for (std::uint64_t i = learnt_[static_cast<std::size_t>(q)]; i < listed && learned < room.size(); ++i) {
+      const Allocation a = list(q).allocation[i];
+      auto at = team_.context.device_memory().resolve(team_.world_rank(q), {a.id, 0, a.base}, 0);
       if (at.ok()) {
         constexpr std::uint64_t kAll = std::uint64_t{1} << Ref::kOffsetBits;
         room[learned++] = {.mapping = {at->data, at->keep ? at->keep->bytes() : kAll},
                            .peer = q,
-                           .number = static_cast<std::uint32_t>(done)};
-        if (at->keep) kept_.push_back(at->keep);
-        from = seq + 1;
+                           .number = static_cast<std::uint32_t>(i)};
       }
-      std::atomic_ref(known_from(q, static_cast<int>(done), team_.rank))
-          .store(from, std::memory_order_relaxed);
+      learning_.push_back({q, static_cast<int>(i), at.ok(), at.ok() ? std::move(at->keep) : nullptr});
     }
   }
   if (!keeps_all_) std::erase_if(kept_, [](const auto& keep) { return keep.use_count() == 1; });
+  kept_.reserve(kept_.size() + learning_.size());
   return static_cast<int>(learned);
+}
+
+void GpuListing::entered(std::uint64_t seq) {
+  for (Learning& l : learning_) {
+    learnt_[static_cast<std::size_t>(l.owner)] = static_cast<std::uint64_t>(l.number) + 1;
+    if (l.keep) kept_.push_back(std::move(l.keep));
+    std::atomic_ref(known_from(l.owner, l.number, team_.rank))
+        .store(l.mapped ? seq + 1 : Ref::kNone, std::memory_order_relaxed);
+  }
+  learning_.clear();
 }
 
 }  // namespace ouro::rt

@@ -29,9 +29,12 @@ class GpuListing {
   /// allocation is listed, and stays in the list. No bytes: 0. Errors: invalid, where this is no memory of
   /// the rank's device.
   Result<std::uint64_t> refer(const void* p, std::size_t bytes, std::uint64_t seq);
-  /// Maps what the others have listed since, as far as there is room; the launch of operation `seq` has to
-  /// enter it. Returns how many.
-  int learn(std::uint64_t seq, std::span<gpu::ResidentEntry> room);
+  /// Maps what the others have listed since, as far as there is room, for a launch to enter it. Returns how
+  /// many.
+  int learn(std::span<gpu::ResidentEntry> room);
+  /// The launch of operation `seq` enters what learn() has given last: the others are told. Without this it
+  /// is given again.
+  void entered(std::uint64_t seq);
   /// A graph captures what has been mapped by now.
   void captured() { keeps_all_ = true; }
 
@@ -45,6 +48,12 @@ class GpuListing {
     std::uint64_t listed;
     Allocation allocation[Ref::kListed];
   };
+  /// What a launch is to enter; not mapped where it has been freed meanwhile.
+  struct Learning {
+    int owner, number;
+    bool mapped;
+    std::shared_ptr<transport::GpuImport> keep;
+  };
   static std::size_t bytes(int n);
   List& list(int r) const { return reinterpret_cast<List*>(segment_->data())[r]; }
   /// The first operation in which kernels of `reader` know allocation `number` of `owner`: 0 not yet, kNone
@@ -55,6 +64,7 @@ class GpuListing {
   std::shared_ptr<device::Segment> segment_;
   std::vector<Allocation> mine_;       // a peer could change what is shared
   std::vector<std::uint64_t> learnt_;  // by rank, how many of its list
+  std::vector<Learning> learning_;
   std::vector<std::shared_ptr<transport::GpuImport>> kept_;
   bool keeps_all_ = false;
 };

@@ -7,8 +7,9 @@
 #include <algorithm>
 
 #include "kernels/gpu/collect.h"
-#include "kernels/gpu/resident.h"
+#include "kernels/gpu/resident_limit.h"
 #include "runtime/exec/gpu/gpu_words.h"
+#include "runtime/exec/gpu/resident_path.h"
 
 namespace ouro::rt {
 namespace {
@@ -73,8 +74,8 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
   return t;
 }
 
-GpuPathChooser::GpuPathChooser(GpuTopology t, std::string_view forced, std::size_t copy_bytes)
-    : topology_(t), copy_bytes_(copy_bytes) {
+GpuPathChooser::GpuPathChooser(GpuTopology t, std::string_view forced, std::size_t copy_bytes, int rank)
+    : topology_(t), copy_bytes_(copy_bytes), rank_(rank) {
   for (int i = 0; i < kGpuPaths; ++i)
     if (const auto p = static_cast<GpuPath>(i); p != GpuPath::alone && name(p) == forced) forced_ = p;
   // A rank that is alone has nobody to exchange with: only the host can still be told to do its copy.
@@ -107,9 +108,9 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
       static_assert(gpu::ResidentLayout::kMaxRanks == 64);
       if (t.ranks > gpu::ResidentLayout::kMaxRanks) return "its kernels serve at most 64 ranks";
       if (op.uneven) return "its kernels take even blocks only";
-      return choice.forced && !gpu::has_resident(op.collective, choice.algorithm)
-                 ? "it has no kernel for the algorithm that has been named"
-                 : nullptr;
+      if (choice.forced && !gpu::has_resident(op.collective, choice.algorithm))
+        return "it has no kernel for the algorithm that has been named";
+      return resident_has_numbers(op, choice) ? nullptr : "it is too large to be numbered in one launch";
     case GpuPath::copies:
       if (t.ranks == 1) return "the group has one rank";
       if (op.collective != Collective::all_gather && op.collective != Collective::broadcast)
@@ -131,6 +132,17 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
       return nullptr;
   }
   return nullptr;
+}
+
+bool GpuPathChooser::resident_has_numbers(const Operation& op, const Choice& choice) const {
+  constexpr std::uint64_t kAlways = std::uint64_t{1} << 32;  // whatever the flow and the layout
+  const std::uint64_t count = unit_count(op, rank_, topology_.ranks);
+  if (count <= kAlways) return true;
+  const auto layout = gpu::resident_layout(resident_sizes(topology_.ranks, topology_.channels));
+  const DType dtype = op.dtype(rank_);
+  const auto flow = choice.forced ? choice.algorithm : resident_algorithm(op, count * size_of(dtype));
+  return layout.ok() &&
+         gpu::resident_can_number(*layout, op.collective, flow, dtype, count, layout->channels);
 }
 
 Status GpuPathChooser::refuse(GpuPath path, const char* obstacle_found, const Operation& op,

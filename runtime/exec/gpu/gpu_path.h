@@ -44,8 +44,8 @@ GpuTopology gpu_topology(const Context&, const std::vector<int>& world_ranks);
 class GpuPathChooser {
  public:
   /// `forced`: a path by name, which then takes all operations of groups of two ranks and more; or "auto".
-  /// `copy_bytes`: of a result, from which on the path `copies` is chosen.
-  GpuPathChooser(GpuTopology, std::string_view forced, std::size_t copy_bytes = SIZE_MAX);
+  /// `copy_bytes`: of a result, from which on the path `copies` is chosen. `rank`: whose calls these are.
+  GpuPathChooser(GpuTopology, std::string_view forced, std::size_t copy_bytes = SIZE_MAX, int rank = 0);
 
   /// `why`, if given, is filled in. Errors: `unsupported`, where a rank has no GPU, or where the forced path
   /// cannot serve this call: the text says why, and which paths can.
@@ -55,11 +55,14 @@ class GpuPathChooser {
  private:
   /// Why a path cannot serve a call; nullptr if it can.
   const char* obstacle(GpuPath, const Operation&, const Choice&) const;
+  /// Whether resident kernels can number the chunks of a call.
+  bool resident_has_numbers(const Operation&, const Choice&) const;
   Status refuse(GpuPath, const char* obstacle, const Operation&, const Choice&) const;
 
   GpuTopology topology_;
   std::optional<GpuPath> forced_;
   std::size_t copy_bytes_;
+  int rank_;
 };
 
 }  // namespace ouro::rt

@@ -20,9 +20,11 @@ constexpr std::uint64_t kArenaOf = 0x7265736964656e74;  // tells arenas from oth
 /// measured.
 constexpr std::size_t kSmall = 64 << 10;
 
+}  // namespace
+
 /// 32 blocks of 512 threads with 64 bytes under way each are 1 MiB on its way: at 450 GB/s of NVLink, what is
 /// read in 2.3 us. Packets have room for 64 KiB in all, and for one a thread at least.
-gpu::ResidentSizes sizes(int n, int channels) {
+gpu::ResidentSizes resident_sizes(int n, int channels) {
   gpu::ResidentSizes s{.ranks = n, .channels = std::min(channels, 32)};
   s.packet_bytes =
       std::max<std::uint64_t>(4 << 10, std::bit_ceil((64u << 10) / static_cast<unsigned>(s.channels)));
@@ -31,8 +33,6 @@ gpu::ResidentSizes sizes(int n, int channels) {
         std::max<std::uint64_t>(2048, (s.slot_bytes * 8 / static_cast<std::uint64_t>(n)) / 128 * 128);
   return s;
 }
-
-}  // namespace
 
 Algorithm resident_algorithm(const Operation& op, std::size_t bytes) {
   return op.collective == Collective::all_reduce && bytes <= kSmall ? Algorithm::oneshot : Algorithm::direct;
@@ -100,7 +100,7 @@ std::optional<Failure> ResidentPath::fault() {
 Status ResidentPath::open() {
   if (arena_) return {};
   auto a = std::make_shared<ResidentArena>();
-  auto layout = gpu::resident_layout(sizes(team_.size, topology_.channels));
+  auto layout = gpu::resident_layout(resident_sizes(team_.size, topology_.channels));
   if (!layout.ok()) return layout.status();
   a->layout = *layout;
   for (const gpu::Kernel* k : gpu::resident_kernels()) {
@@ -137,7 +137,7 @@ Status ResidentPath::name_buffers(const Operation& op, std::uint64_t seq, bool c
   if (capturing)
     listing_.captured();  // a replay enters nothing: it may come late, or never
   else
-    a->learned = listing_.learn(seq, a->learn);
+    a->learned = listing_.learn(a->learn);
   OURO_ASSIGN(a->in_ref, listing_.refer(op.in.data, op.read_bytes(team_.rank), seq));
   OURO_ASSIGN(a->out_ref, listing_.refer(op.out.data, op.written_bytes(team_.rank), seq));
   const bool overwrites = op.collective == Collective::all_to_all && op.in.data == op.out.data;
@@ -182,7 +182,9 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   std::copy(arena_->arena.begin(), arena_->arena.end(), a.arena);
   const auto l = gpu::resident(a);
   if (!l.ok()) return l.status();
-  return gpu::gpu().launch(*l->kernel, l->shape, &a, stream.get());
+  OURO_TRY(gpu::gpu().launch(*l->kernel, l->shape, &a, stream.get()));
+  if (a.by_pointer && !capturing) listing_.entered(seq);
+  return {};
 }
 
 }  // namespace ouro::rt

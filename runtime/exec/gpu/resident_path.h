@@ -28,6 +28,9 @@ struct ResidentArena {
   bool faulted() const { return fault() != gpu::ResidentFault::none; }
 };
 
+/// How large the arenas of a group are.
+gpu::ResidentSizes resident_sizes(int ranks, int channels);
+
 /// The flow over slots for an operation of so many bytes of a region or block that names none.
 flow::Algorithm resident_algorithm(const Operation&, std::size_t bytes);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/device/fake/fake_gpu.h"
+#include "runtime/group/group.h"
 #include "runtime/stream/gpu_stream.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
@@ -60,7 +61,9 @@ void expect_in_turn(const std::string& path, std::size_t ranks = 3) {
   std::vector<Work> works;
   for (std::size_t r = 0; r < ranks; ++r) {
     const View v = seats[r].data.view();
-    if (copies && r > 0) ASSERT_TRUE(seats[r].data.fill(0).ok());
+    if (copies && r > 0) {
+      ASSERT_TRUE(seats[r].data.fill(0).ok());
+    }
     auto w = copies ? broadcast(contexts[r].world(), v, v, 0, seats[r].stream)
                     : all_reduce(contexts[r].world(), v, v, ReduceOp::sum, seats[r].stream);
     ASSERT_TRUE(w.ok()) << "rank " << r << ": " << w.status().message();
@@ -256,6 +259,37 @@ TEST_F(Harsh, RanksThatAreThreadsShareOneHardwareQueue) {
     EXPECT_EQ(only_ran(c.world(), "staged"), "");
     ASSERT_TRUE(barrier(c.world()).ok());
   });
+}
+
+/// What the second operation has mapped for its kernel, no kernel has entered: the third maps it again.
+TEST_F(Harsh, BuffersThatALaunchDidNotEnterAreNotNamed) {
+  auto& fake = install({.devices = 2, .multiprocessors = 16});
+  const ForcedPath path("resident");
+  Watchdog watchdog;
+  InitOptions o;
+  o.deadline = 5s;
+  auto contexts = thread_contexts(2, o);
+  std::vector<Floats> large(2);
+  std::vector<Stream> streams(2);
+  for (std::size_t r = 0; r < 2; ++r) {
+    ASSERT_TRUE(large[r].make(contexts[r], 40'000).ok() && large[r].fill(1).ok());
+    streams[r] = *Stream::create(contexts[r].device());
+  }
+  for (int k = 1; k <= 5; ++k) {
+    std::vector<Work> works;
+    for (std::size_t r = 0; r < 2; ++r) {
+      if (k == 2) fake.fail_next(gpu::FakeOp::kernel, Reason::unsupported);
+      auto w = all_reduce(contexts[r].world(), large[r].view(), large[r].view(), ReduceOp::sum, streams[r]);
+      EXPECT_EQ(w.ok(), k != 2) << w.status().message();
+      if (w.ok()) works.push_back(*w);
+    }
+    for (const Work& w : works) EXPECT_TRUE(w.wait().ok()) << k << ": " << w.wait().message();
+  }
+  for (std::size_t r = 0; r < 2; ++r) {
+    EXPECT_TRUE(contexts[r].world().status().ok()) << contexts[r].world().status().message();
+    EXPECT_GT(contexts[r].world().impl()->gpu_named(), 0u);
+    EXPECT_EQ(large[r].expect(16), "");
+  }
 }
 
 /// A rank that is far ahead fills its stream. If the driver held it up there, it would hold up the rank that

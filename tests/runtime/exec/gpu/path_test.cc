@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 namespace ouro::rt {
@@ -128,6 +129,29 @@ TEST(GpuPathChoice, CopyEnginesMoveWhatIsLarge) {
               HasSubstr("all_gather and broadcast alone; these can: resident, stream, staged"));
   EXPECT_THAT(chosen_of(unreachable(4), "copies", call(Collective::broadcast), 1),
               HasSubstr("can map each other"));
+}
+
+/// What a kernel cannot number is an obstacle like any other: another path takes it, the same on all ranks.
+TEST(GpuPathChoice, ResidentKernelsNumberTheChunksOfACall) {
+  Operation o = kSum;
+  o.in.dtype = o.out.dtype = DType::bf16;
+  for (const auto& [count, path] :
+       {std::pair(std::uint64_t{1} << 34, "resident"),  // 32 GiB
+        std::pair(std::uint64_t{1} << 40, "resident"), std::pair(std::uint64_t{1} << 58, "stream")}) {
+    o.in.count = o.out.count = count;
+    EXPECT_EQ(chosen(a_gpu_each(8), "auto", o), path) << count;
+    gpu::ResidentArgs a;
+    a.layout = *gpu::resident_layout(resident_sizes(8, 8));
+    a.collective = Collective::all_reduce, a.algorithm = Algorithm::direct, a.dtype = DType::bf16;
+    a.by_pointer = true, a.count = count, a.channels = 8, a.deadline_ns = 1;
+    std::uint32_t word = 0;
+    gpu::ResidentError error{};
+    std::byte arena{};
+    a.abort = &word, a.error = &error;
+    std::fill_n(a.arena, 8, &arena);
+    EXPECT_EQ(gpu::resident(a).ok(), path == std::string_view("resident")) << count;
+  }
+  EXPECT_THAT(chosen(a_gpu_each(8), "resident", o), HasSubstr("too large to be numbered in one launch"));
 }
 
 /// There is nobody to exchange with: no path is the right one, and a job's setting must not stop its ranks'
