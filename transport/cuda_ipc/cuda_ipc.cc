@@ -58,13 +58,41 @@ void GpuExports::withdraw(std::uint64_t id) {
   if (entries_.erase(id) > 0) dropped_(id);
 }
 
+GpuRef GpuExports::in_block(const std::byte* p, std::size_t bytes) const {
+  for (const auto& [id, e] : entries_)
+    if (e.block && p >= e.base && p + bytes <= e.base + e.bytes)
+      return {id, static_cast<std::uint64_t>(p - e.base), reinterpret_cast<std::uint64_t>(p)};
+  return {0, 0, reinterpret_cast<std::uint64_t>(p)};
+}
+
+Result<GpuRef> GpuExports::find_block(const void* p, std::size_t bytes) const {
+  std::lock_guard lock(mutex_);
+  return in_block(static_cast<const std::byte*>(p), bytes);
+}
+
+void GpuExports::drop(std::map<std::uint64_t, std::uint64_t>::iterator by_base) {
+  const std::uint64_t gone = by_base->second;
+  entries_.erase(gone);
+  by_base_.erase(by_base);
+  dropped_(gone);
+}
+
+void GpuExports::look_for_freed() {
+  constexpr std::uint64_t kEvery = 4;  // calls: a look costs what a call costs that finds a stranger's memory
+  if (by_base_.empty() || ++calls_ % kEvery != 0) return;
+  auto next = by_base_.upper_bound(looked_at_);
+  if (next == by_base_.end()) next = by_base_.begin();
+  looked_at_ = next->first;
+  const auto info = gpu().pointer(reinterpret_cast<const void*>(next->first));
+  if (!info.ok() || info->allocation != entries_[next->second].allocation) drop(next);
+}
+
 Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
   const auto* at = static_cast<const std::byte*>(p);
   const auto address = reinterpret_cast<std::uint64_t>(p);
   std::lock_guard lock(mutex_);
-  for (const auto& [id, e] : entries_)
-    if (e.block && at >= e.base && at + bytes <= e.base + e.bytes)
-      return GpuRef{id, static_cast<std::uint64_t>(at - e.base), address};
+  look_for_freed();
+  if (const GpuRef ours = in_block(at, bytes); ours.id != 0) return ours;
   auto info = gpu().pointer(p);
   if (!info.ok()) return info.status();
   if (info->kind != gpu::MemoryKind::device && info->kind != gpu::MemoryKind::managed)
@@ -78,12 +106,9 @@ Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
   const auto base = reinterpret_cast<std::uint64_t>(info->base);
   const auto known = by_base_.find(base);
   if (known != by_base_.end()) {
-    Entry& e = entries_[known->second];
-    if (e.allocation == info->allocation) return GpuRef{known->second, address - base, address};
-    const std::uint64_t gone = known->second;  // freed since, and the address given out again
-    entries_.erase(gone);
-    by_base_.erase(known);
-    dropped_(gone);
+    if (entries_[known->second].allocation == info->allocation)
+      return GpuRef{known->second, address - base, address};
+    drop(known);  // freed since, and the address given out again
   }
   auto handle = gpu().ipc_export(info->base);
   if (!handle.ok()) return GpuRef{0, 0, address};

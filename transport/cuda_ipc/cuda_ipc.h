@@ -62,6 +62,8 @@ class GpuExports {
   /// Finds, or makes, the export that holds [p, p + bytes): a block, or any memory that has a legacy handle.
   /// Id 0: it cannot be shared. Error invalid: not device memory of `device`, or not all of it.
   Result<GpuRef> find(const void* p, std::size_t bytes, int device);
+  /// The same among blocks only. Id 0: none holds it.
+  Result<GpuRef> find_block(const void* p, std::size_t bytes) const;
   Result<GpuOffer> offer(std::uint64_t id) const;
 
  private:
@@ -72,11 +74,19 @@ class GpuExports {
     std::uint64_t allocation = 0;
     gpu::IpcHandle handle = {};
   };
+  // With mutex_ held.
+  GpuRef in_block(const std::byte* p, std::size_t bytes) const;
+  /// Nobody says when a stranger frees his memory: a call looks now and then whether the next of it is still
+  /// what was exported.
+  void look_for_freed();
+  void drop(std::map<std::uint64_t, std::uint64_t>::iterator by_base);
+
   std::function<void(std::uint64_t)> dropped_;
   mutable std::mutex mutex_;
   std::map<std::uint64_t, Entry> entries_;
   std::map<std::uint64_t, std::uint64_t> by_base_;  // address of a stranger's memory -> id
   std::uint64_t next_ = 1;
+  std::uint64_t calls_ = 0, looked_at_ = 0;  // the address of a stranger's memory
 };
 
 /// What another process exported, mapped here as long as this lives. A driver may wait for all work when it

@@ -33,7 +33,10 @@ Status GpuListing::open() {
 
 Result<std::uint64_t> GpuListing::refer(const void* p, std::size_t bytes, std::uint64_t seq) {
   if (bytes == 0) return 0;
-  OURO_ASSIGN(const auto found, team_.context.device_memory().exports().find(p, bytes, team_.device));
+  // Other processes map what is this library's alone: of what a user frees nobody tells them before.
+  transport::GpuExports& exports = team_.context.device_memory().exports();
+  OURO_ASSIGN(const auto found,
+              team_.abroad ? exports.find_block(p, bytes) : exports.find(p, bytes, team_.device));
   if (found.id == 0 || found.offset >> Ref::kOffsetBits != 0) return Ref::kNone;
   const auto at =
       std::find_if(mine_.begin(), mine_.end(), [&](const Allocation& a) { return a.id == found.id; });

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "kernels/device/fake/fake_gpu.h"
+#include "runtime/group/group.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
 #include "transport/cuda_ipc/quiet.h"
@@ -262,6 +263,70 @@ TEST(Unmapping, WaitsForNoOperationAndHappensOnceThereIsNone) {
       return u.fake().live().imports <= mapped;  // what went is unmapped, and what was new is mapped
     }));
     EXPECT_EQ(u.fake().stalls(), 0);
+  });
+  ranks.join();
+}
+
+/// To free what others have mapped is undefined in CUDA, and a user's cudaFree is not seen before: resident
+/// kernels reach by pointer what this library has allocated, and no more.
+TEST(Unmapping, IsNotNeededOfWhatAUserMayFree) {
+  OURO_NEEDS_PROCESSES();
+  OURO_NEEDS_FAKES();
+  on_fakes(2, {.devices = 2, .multiprocessors = 16}, [](Context& c, Board&) {
+    auto& fake = static_cast<gpu::FakeGpu&>(gpu::gpu());
+    auto s = Stream::create(c.device());
+    ASSERT_TRUE(s.ok());
+    for (const From from : {From::driver, From::ouro}) {
+      Floats large;
+      ASSERT_TRUE(large.make(c, 40'000, from).ok() && large.fill(1).ok());
+      ASSERT_TRUE(all_reduce(c.world(), large.view(), large.view(), ReduceOp::max, *s)->wait().ok());
+      const int mapped = fake.live().imports;
+      const std::uint64_t named = c.world().impl()->gpu_named();
+      for (int k = 0; k < 4; ++k)
+        ASSERT_TRUE(all_reduce(c.world(), large.view(), large.view(), ReduceOp::max, *s)->wait().ok());
+      EXPECT_EQ(c.world().impl()->gpu_named() > named, from == From::ouro) << name(from);
+      if (from == From::driver) {
+        EXPECT_EQ(fake.live().imports, mapped);
+      }
+      ASSERT_TRUE(barrier(c.world()).ok());
+    }
+    EXPECT_EQ(only_ran(c.world(), "resident"), "");
+  });
+}
+
+/// The leader's path maps it: whoever has freed it says so within a few calls.
+TEST(Unmapping, OfWhatAUserHasFreedComesSoon) {
+  OURO_NEEDS_PROCESSES();
+  OURO_NEEDS_FAKES();
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(2, [&](int rank, Board& board) {
+    Unmapping u(rank, board, id);
+    Context& c = u.context();
+    auto s = Stream::create(c.device());
+    ASSERT_TRUE(s.ok());
+    Floats stays;
+    std::optional<Floats> goes(std::in_place);
+    ASSERT_TRUE(stays.make(c, kCount, From::driver).ok() && stays.fill(1).ok());
+    ASSERT_TRUE(goes->make(c, kCount, From::driver).ok() && goes->fill(1).ok());
+    u.reduce(c.world(), stays, *s);
+    ASSERT_TRUE(s->synchronize().ok());
+    const int mapped = u.fake().live().imports;
+    u.reduce(c.world(), *goes, *s);
+    ASSERT_TRUE(s->synchronize().ok());
+    if (rank == 0) {
+      EXPECT_GT(u.fake().live().imports, mapped);
+    }
+    if (rank == 1) goes.reset();
+    for (int k = 0; k < 10; ++k) {
+      u.reduce(c.world(), stays, *s);
+      ASSERT_TRUE(s->synchronize().ok());
+    }
+    EXPECT_TRUE(eventually([&] {
+      transport::release_if_quiet();
+      return u.fake().live().imports <= mapped;
+    }));
+    EXPECT_EQ(only_ran(c.world(), "leader"), "");
   });
   ranks.join();
 }
