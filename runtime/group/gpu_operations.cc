@@ -204,12 +204,32 @@ Status GpuOperations::submit_staged(const Operation& op, std::uint64_t ticket,
 Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::shared_ptr<Message>> messages,
                                                                const std::shared_ptr<GpuStream>& stream,
                                                                Exchange exchange) const {
-  gpu::Gpu& gpu = gpu::gpu();
   if (stream->device() != context_.spec().gpu)
     return invalid(fmt::format("message: a stream of GPU {}; this rank has GPU {}", stream->device(),
                                context_.spec().gpu));
   OURO_TRY(stream->check_thread());
   const auto on_device = std::make_shared<transport::OnDevice>();
+  for (const auto& m : messages) {  // before the first copy
+    if (!m->on_device || m->bytes == 0) continue;
+    OURO_ASSIGN(m->pinned, take_pinned(m->bytes));
+    m->data = static_cast<std::byte*>(m->pinned.get());
+  }
+  auto work = enqueue_messages(messages, on_device, stream, std::move(exchange));
+  if (work.ok()) return work;
+  // What has been enqueued may still come to the pinned memory.
+  const auto passed = mark_now(stream);
+  if (passed.ok())
+    (*passed)->then([on_device, keep = std::move(messages)](const Status&) { on_device->end(); });
+  else
+    (void)gpu::gpu().synchronize(stream->get()).ok();
+  return work;
+}
+
+Result<std::shared_ptr<WorkState>> GpuOperations::enqueue_messages(
+    const std::vector<std::shared_ptr<Message>>& messages,
+    const std::shared_ptr<transport::OnDevice>& on_device, const std::shared_ptr<GpuStream>& stream,
+    Exchange exchange) const {
+  gpu::Gpu& gpu = gpu::gpu();
   struct Back {
     void* to;
     const std::byte* from;
@@ -217,11 +237,7 @@ Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::
   };
   std::vector<Back> received;  // messages are the stream's as soon as it has them
   for (const auto& m : messages) {
-    if (!m->on_device || m->bytes == 0) continue;
-    auto pinned = take_pinned(m->bytes);
-    if (!pinned.ok()) return pinned.status();
-    m->pinned = std::move(*pinned);
-    m->data = static_cast<std::byte*>(m->pinned.get());
+    if (!m->pinned) continue;
     // For receives too: what the message does not fill comes back as it was.
     OURO_TRY(gpu.copy(m->data, m->on_device, m->bytes, stream->get()));
     if (!m->sends) received.push_back({m->on_device, m->data, m->bytes});
@@ -252,7 +268,7 @@ Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::
   }
   auto copied = mark_now(stream);
   if (!copied.ok()) return copied.status();
-  (*copied)->then([work, exchanged, on_device, keep = std::move(messages)](const Status& s) {
+  (*copied)->then([work, exchanged, on_device, keep = messages](const Status& s) {
     on_device->end();
     work->complete(s.ok() ? exchanged->outcome() : s);
   });

@@ -60,6 +60,11 @@ class GpuOperations final : public DeviceObserver {
   GpuExecutor* made();  ///< or nullptr, before the first use
   Status run(const Plan&, GpuPath, Sequencer::Entry, const std::shared_ptr<GpuStream>&,
              std::shared_ptr<WorkState>*);
+  /// After an error, what has been enqueued may still come to their pinned memory.
+  Result<std::shared_ptr<WorkState>> enqueue_messages(const std::vector<std::shared_ptr<Message>>&,
+                                                      const std::shared_ptr<transport::OnDevice>&,
+                                                      const std::shared_ptr<GpuStream>&,
+                                                      Exchange exchange) const;
   Status submit_staged(const Operation&, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
                        std::shared_ptr<WorkState>*);
 

@@ -1,9 +1,13 @@
 // Messages into and out of the memory of GPUs, and the terms on which they are received there.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 
+#include "kernels/device/fake/fake_gpu.h"
+#include "runtime/stream/gpu_stream.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
+#include "tests/runtime/failure/harness.h"
 #include "tests/timing.h"
 
 namespace ouro::test {
@@ -128,6 +132,41 @@ TEST(GpuMessages, ThatWereMatchedAreReceivedByTheirHandles) {
                           return "";
                         }),
             "");
+}
+
+/// The second of two messages finds no memory: the first one's goes to nobody while the device may write it.
+TEST(GpuMessages, ThatFailLeaveNoCopyBehind) {
+  OURO_NEEDS_FAKES();
+  auto& fake = *new gpu::FakeGpu;  // pools of the process keep events of it
+  gpu::install(&fake);
+  const std::shared_ptr<void> last(nullptr, [](void*) { gpu::install(nullptr); });
+  auto contexts = Context::threads(1);
+  ASSERT_TRUE(contexts.ok());
+  Context& c = (*contexts)[0];
+  constexpr std::size_t kCount = 3000, kBytes = 4 * kCount;
+  Floats small, large;
+  ASSERT_TRUE(small.make(c, kCount).ok() && small.fill(1).ok());
+  ASSERT_TRUE(large.make(c, 1 << 20).ok());
+  auto s = Stream::create(c.device());
+  ASSERT_TRUE(s.ok());
+  ASSERT_TRUE(rt::take_pinned(kBytes).ok());  // made, and put back
+  fake.delay(gpu::FakeOp::copy, 50ms);
+  fake.fail_next(gpu::FakeOp::alloc, Reason::resource);
+  group_start();
+  (void)send(c.world(), small.view(), 0, 1, *s);
+  (void)send(c.world(), large.view(), 0, 2, *s);
+  EXPECT_THAT(group_end(), Fails(Reason::resource));
+  std::vector<std::shared_ptr<void>> all;  // what is in the pool
+  for (int i = 0; i < 8; ++i) {
+    all.push_back(*rt::take_pinned(kBytes));
+    std::memset(all.back().get(), 7, kBytes);
+  }
+  EXPECT_TRUE(s->synchronize().ok());
+  fake.delay(gpu::FakeOp::copy, 0ms);
+  for (const auto& memory : all)
+    EXPECT_EQ(std::count(static_cast<const char*>(memory.get()),
+                         static_cast<const char*>(memory.get()) + kBytes, 7),
+              static_cast<std::ptrdiff_t>(kBytes));
 }
 
 }  // namespace
