@@ -60,7 +60,7 @@ void AgentLink::flush() {
 
 void AgentLink::drain_errors() {
   char buffer[16384];
-  const auto print = [&](std::string_view text, std::size_t) {
+  const auto print = [&](std::string_view text, std::size_t, LineEnd) {
     if (!text.empty()) last_error_line = text;
     audience_.error_line(*this, text);
   };

@@ -104,20 +104,20 @@ void Job::line(Rank& r, bool is_error, std::string_view text, std::size_t shown,
 void Job::drain(Rank& r, bool is_error, bool all) {
   Fd& fd = is_error ? r.child.err : r.child.out;
   LineSplitter& lines = is_error ? r.err : r.out;
+  const auto take = [&](std::string_view text, std::size_t shown, LineEnd end) {
+    line(r, is_error, text, shown, end);
+  };
   constexpr int kReads = 16;  // then the other ranks have their turn
   char buffer[16384];
   for (int i = 0; i < kReads && fd && (all || !audience_.full(is_error)); ++i) {
     const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
     if (n > 0) {
-      lines.add({buffer, static_cast<std::size_t>(n)}, [&](std::string_view text, std::size_t shown) {
-        line(r, is_error, text, shown, LineEnd::line);
-      });
+      lines.add({buffer, static_cast<std::size_t>(n)}, take);
       When& since = is_error ? r.err_since : r.out_since;
       since = lines.unfinished() ? When(Clock::now()) : When();
       if (since && !show_) show_ = *since + kUnfinished;
     } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-      lines.finish(
-          [&](std::string_view text, std::size_t shown) { line(r, is_error, text, shown, LineEnd::output); });
+      lines.finish(take);
       fd.reset();
     } else if (errno == EAGAIN) {
       return;
@@ -223,8 +223,8 @@ void Job::finish() {
   for (Rank& r : ranks_) {
     drain(r);
     for (const bool is_error : {false, true})
-      (is_error ? r.err : r.out).finish([&](std::string_view text, std::size_t shown) {
-        line(r, is_error, text, shown, LineEnd::output);
+      (is_error ? r.err : r.out).finish([&](std::string_view text, std::size_t shown, LineEnd end) {
+        line(r, is_error, text, shown, end);
       });
   }
 }

@@ -15,8 +15,8 @@ class LineSplitter {
  public:
   static constexpr std::size_t kLongest = std::size_t{1} << 20;  ///< bytes; a longer line is broken here
 
-  /// Calls line(text, shown) for each complete line, without its newline; `partial` has shown its first
-  /// `shown` bytes.
+  /// Calls line(text, shown, end) for each complete line, without its newline, and for a piece of one that is
+  /// too long; `partial` has shown its first `shown` bytes.
   template <class F>
   void add(std::string_view bytes, F&& line) {
     while (!bytes.empty()) {
@@ -28,8 +28,9 @@ class LineSplitter {
       const std::size_t room = kLongest - pending_.size();
       const std::size_t take = newline < room ? newline : room;
       pending_ += bytes.substr(0, take);
-      bytes.remove_prefix(take == newline ? take + 1 : take);
-      finish(line, true);
+      const bool ended = take == newline;
+      bytes.remove_prefix(ended ? take + 1 : take);
+      hand_out(line, ended ? LineEnd::line : LineEnd::piece);
     }
   }
 
@@ -42,15 +43,20 @@ class LineSplitter {
     shown_ = pending_.size();
   }
 
-  /// Calls line(text, shown) for what is left without a newline, if anything.
+  /// Calls line(text, shown, end) for what is left without a newline, if anything.
   template <class F>
-  void finish(F&& line, bool even_empty = false) {
-    if (!pending_.empty() || even_empty) line(std::string_view(pending_), shown_);
+  void finish(F&& line) {
+    if (!pending_.empty()) hand_out(line, LineEnd::output);
+  }
+
+ private:
+  template <class F>
+  void hand_out(F&& line, LineEnd end) {
+    line(std::string_view(pending_), shown_, end);
     pending_.clear();
     shown_ = 0;
   }
 
- private:
   std::string pending_;
   std::size_t shown_ = 0;
 };

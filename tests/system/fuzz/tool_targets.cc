@@ -52,7 +52,7 @@ void agent(wire::View in) {
   std::string_view rest = text_of(in.subspan(1));
   run::LineSplitter splitter;
   std::size_t shown_in_all = 0;
-  const auto line = [&](std::string_view text, std::size_t shown) {
+  const auto line = [&](std::string_view text, std::size_t shown, run::LineEnd) {
     require(shown <= text.size());
     shown_in_all += text.size();
   };

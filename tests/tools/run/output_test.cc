@@ -122,6 +122,13 @@ TEST_P(Output, APromptIsShownThoughItsLineHasNoEnd) {
   EXPECT_EQ(slurp(dir_ / "out"), "[0] name? me\n[0] end\n");
 }
 
+TEST_P(Output, ALineOfMegabytesIsNotBrokenWithoutPrefixes) {
+  const Outcome o =
+      run(fmt::format("{} --no-prefix {}", GetParam().arguments,
+                      script("[ $RANK = 1 ] || exit 0\nhead -c 3000000 /dev/zero | tr '\\0' x")));
+  EXPECT_EQ(o.out, std::string(3'000'000, 'x'));
+}
+
 TEST_P(Output, AnUnfinishedLineIsNotMixedWithAnotherRanks) {
   const Outcome o = run(fmt::format(
       "{} {}", GetParam().arguments,
@@ -132,7 +139,7 @@ TEST_P(Output, AnUnfinishedLineIsNotMixedWithAnotherRanks) {
 TEST(LineSplitter, ShowsWhatIsUnfinishedOnce) {
   LineSplitter s;
   std::string got;
-  const auto take = [&](std::string_view line, std::size_t shown) {
+  const auto take = [&](std::string_view line, std::size_t shown, LineEnd) {
     got += fmt::format("<{}|{}>", line.substr(0, shown), line.substr(shown));
   };
   const auto more = [&](std::string_view text) { got += fmt::format("({})", text); };

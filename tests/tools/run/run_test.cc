@@ -324,19 +324,26 @@ TEST_F(OuroRun, ArgumentsOfTheProgramAreNotItsOwn) {
 TEST(LineSplitter, JoinsPiecesAndBreaksEndlessLines) {
   LineSplitter s;
   std::vector<std::string> got;
-  const auto take = [&](std::string_view line, std::size_t) { got.emplace_back(line); };
+  std::string ends;
+  const auto take = [&](std::string_view line, std::size_t, LineEnd end) {
+    got.emplace_back(line);
+    ends += static_cast<char>(end);
+  };
   s.add("a", take);
   s.add("b\n\nc", take);
   EXPECT_EQ(got, (std::vector<std::string>{"ab", ""}));
   s.finish(take);
   EXPECT_EQ(got.back(), "c");
+  EXPECT_EQ(ends, "110") << "a newline, and the end";
   got.clear();
+  ends.clear();
   const std::string endless(LineSplitter::kLongest + 5, 'x');
   s.add(endless + "\ny\n", take);
   ASSERT_EQ(got.size(), 3u);
   EXPECT_EQ(got[0].size(), LineSplitter::kLongest);
   EXPECT_EQ(got[1], "xxxxx");
   EXPECT_EQ(got[2], "y");
+  EXPECT_EQ(ends, "211") << "where the line was broken it may go on";
 }
 
 }  // namespace
