@@ -24,6 +24,13 @@ OURO_NCCL(ncclResult_t, CommFinalize, ncclComm_t comm) {
               comm->sent.store(false);                        // all of it has been taken
               return ncclSuccess;
             },
+            .drop =
+                [=] {
+                  const Entry still(comm, me);
+                  Phase finalized = Phase::finalized;
+                  if (still.wrong == ncclSuccess)
+                    (void)comm->phase.compare_exchange_strong(finalized, Phase::open);
+                },
             .makes = false};
     comm->phase.store(Phase::finalized);
     return begin(std::move(job));

@@ -263,6 +263,23 @@ TEST(TimedRevoke, EndsWhatIsUnderWayAndLeavesSplitAndShrink) {
   });
 }
 
+TEST(End, AFinalizeThatIsDroppedWithItsGroupLeavesTheCommunicatorOpen) {
+  for (const bool simulated : {false, true})
+    in_threads(2, [&](int rank, ncclComm_t comm) {
+      OURO_OK(ncclGroupStart());
+      EXPECT_OK(ncclCommFinalize(comm));
+      if (simulated) {
+        ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+        EXPECT_OK(ncclGroupSimulateEnd(&info));
+      } else {
+        EXPECT_NE(ncclCommFinalize(comm), ncclSuccess);
+        EXPECT_NE(ncclGroupEnd(), ncclSuccess);
+      }
+      EXPECT_EQ(sum_of(comm, rank), 1);
+      EXPECT_OK(ncclCommFinalize(comm));
+    });
+}
+
 TEST(End, FinalizeThenDestroyAndNoUseAfter) {
   in_threads(2, [](int, ncclComm_t comm) {
     ncclComm_t child = nullptr;
