@@ -321,6 +321,21 @@ TEST_F(OuroRun, ArgumentsOfTheProgramAreNotItsOwn) {
   EXPECT_EQ(run("-n 1 echo -n 5 --timeout --help -- x").out, "[0] 5 --timeout --help -- x\n");
 }
 
+TEST_F(OuroRun, ALibraryWhosePathWouldBeDividedIsNotPreloaded) {
+  for (const char* prefix : {"a b", "a:b"}) {
+    const fs::path root = dir_ / prefix, program = root / "bin/ouro-run", nccl = root / "lib/ouro/nccl";
+    fs::create_directories(root / "bin");
+    fs::create_directories(nccl);
+    fs::copy_file(OURO_RUN, program);
+    std::ofstream(nccl / "libnccl.so.2") << "";
+    const std::string command =
+        fmt::format("'{}' -n 1 --nccl true >'{}/out' 2>&1", program.string(), root.string());
+    EXPECT_NE(std::system(command.c_str()), 0);
+    EXPECT_NE(slurp(root / "out").find("takes no path with a blank or a colon"), std::string::npos)
+        << slurp(root / "out");
+  }
+}
+
 TEST(LineSplitter, JoinsPiecesAndBreaksEndlessLines) {
   LineSplitter s;
   std::vector<std::string> got;
