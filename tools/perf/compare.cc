@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -21,6 +22,14 @@ double time_of(const nlohmann::json& half) {
   return half.contains("time") ? half.at("time").get<double>() : half.at("cpu_time").get<double>();
 }
 
+/// "AllReduce", as nccl-tests writes it, and "all_reduce" are one.
+std::string plain(std::string_view collective) {
+  std::string letters;
+  for (const char c : collective)
+    if (c != '_') letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return letters;
+}
+
 }  // namespace
 
 Result<Baseline> Baseline::read(const std::string& path) {
@@ -36,6 +45,10 @@ Result<Baseline> Baseline::parse(const std::string& text, const std::string& ori
   try {
     const auto j = nlohmann::json::parse(text);
     b.start_time_ = j.value("start_time", "");
+    if (j.contains("config")) {
+      b.collective_ = j.at("config").value("collective", "");
+      b.group_size_ = j.at("config").value("group_size", 0);
+    }
     for (const auto& r : j.at("results")) {
       Times t{time_of(r.at("out_of_place")), std::nullopt};
       if (r.contains("in_place") && r.at("in_place").is_object()) t.in_place = time_of(r.at("in_place"));
@@ -48,13 +61,21 @@ Result<Baseline> Baseline::parse(const std::string& text, const std::string& ori
   return b;
 }
 
-std::string Baseline::compare(std::span<const Row> rows) const {
+Status Baseline::check(std::string_view collective) const {
+  if (collective_.empty() || plain(collective_) == plain(collective)) return {};
+  return invalid(
+      fmt::format("--compare {}: it is a result of {}, this run is of {}", origin_, collective_, collective));
+}
+
+std::string Baseline::compare(std::span<const Row> rows, int group_size) const {
   std::string text = fmt::format(
       "# Compared with {} ({}): time then / time now; above 1 it is faster now. Times of another hour "
       "differ\n"
       "# by what the machine did then, so small ratios mean nothing.\n"
       "# {:>10}  {:>8}  {:>6}  {:>6}  {:>12}  {:>8}\n",
       origin_, start_time_, "size", "type", "redop", "root", "out-of-place", "in-place");
+  if (group_size_ != 0 && group_size_ != group_size)
+    text += fmt::format("# It is a result of {} ranks; these are {}.\n", group_size_, group_size);
   double logs = 0;
   std::size_t paired = 0;
   for (const Row& r : rows) {

@@ -138,6 +138,7 @@ Status RankProgram::prepare() {
   if (prints_ && !options_.base_file.empty()) {
     auto base = Baseline::read(options_.base_file);
     if (!base) return base.status();
+    OURO_TRY(base->check(options_.name()));
     base_ = std::move(*base);
   }
   Group& world = context_.world();
@@ -242,7 +243,7 @@ Result<int> RankProgram::finish() {
   std::set<int> colors;
   for (const RankInfo& r : ranks_) colors.insert(r.group);
   tell(footer(options_, summary));
-  if (base_) tell(base_->compare(rows_));
+  if (base_) tell(base_->compare(rows_, least_group_size_));
   if (options_.memory_report) tell(memory_lines(ranks_));
   const Ceiling ceiling{copy_.gbs,   copy_.bytes,   group_->size(), static_cast<int>(colors.size()),
                         host_cpus(), others_share_, copy_.gpus};

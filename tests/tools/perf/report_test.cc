@@ -219,10 +219,19 @@ TEST(Compare, RatiosOfTheRowsThatBothRunsHave) {
   rows[1].size = 8;
   const auto baseline = Baseline::parse(base, "base.json");
   ASSERT_TRUE(baseline) << baseline.status().message();
-  const std::string text = baseline->compare(rows);
+  const std::string text = baseline->compare(rows, 4);
   EXPECT_THAT(text, HasSubstr("base.json (then)"));
   EXPECT_THAT(text, HasSubstr("   float     sum      -1          2.00      1.00\n"));
   EXPECT_THAT(text, HasSubstr("1 rows: 2.00\n# Without a partner: 1 rows\n"));
+  EXPECT_THAT(text, Not(HasSubstr("ranks; these are")));
+  EXPECT_THAT(baseline->compare(rows, 8), HasSubstr("# It is a result of 4 ranks; these are 8.\n"));
+  EXPECT_TRUE(baseline->check("all_reduce"));
+  EXPECT_THAT(baseline->check("all_gather").message(),
+              HasSubstr("base.json: it is a result of all_reduce, this run is of all_gather"));
+  const auto other = Baseline::parse(R"({"config":{"collective":"AllGather"},"results":[]})", "nccl.json");
+  ASSERT_TRUE(other) << other.status().message();
+  EXPECT_TRUE(other->check("all_gather"));
+  EXPECT_FALSE(Baseline::parse(R"({"config":{"collective":1},"results":[]})", "x"));
   EXPECT_FALSE(Baseline::parse("{}", "x"));
   EXPECT_FALSE(Baseline::parse("[", "x"));
   EXPECT_FALSE(Baseline::parse(R"({"results":[{"size":"big"}]})", "x"));
