@@ -88,7 +88,7 @@ class Exchange {
     return !p.links.empty() || p.farewells.waiting();
   }
   /// Of how many link sets whose end here has gone `peer` would still be told if it asked. At most
-  /// Farewells::kKept more than link sets that are open there.
+  /// Farewells::kKept more than link sets that are open there, or have never been.
   std::size_t remembered(int peer) {
     std::lock_guard lock(mutex_);
     return peers_[static_cast<std::size_t>(peer)].farewells.size();

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <exception>
+#include <map>
+#include <unordered_map>
 
 #include "transport/net/net_header.h"
 
@@ -20,64 +22,74 @@ class Farewells {
   /// A link set has ended here; `freed` is the last word on what was taken. `theirs`: the peer has ended it,
   /// too.
   void add(std::uint64_t link_set, std::uint64_t freed, bool theirs) {
-    ended_.push_back({link_set, freed, theirs});
-    ++untold_;
+    const auto [at, fresh] = order_.emplace(link_set, next_);
+    try {
+      untold_.emplace(next_, Ended{link_set, freed, theirs});
+    } catch (const std::exception&) {
+      order_.erase(at);
+      throw;
+    }
+    ++next_;
   }
   /// Whether the peer has to be told of something.
-  bool waiting() const { return untold_ > 0; }
+  bool waiting() const { return !untold_.empty(); }
   /// What to tell next. Only if waiting().
   NetHeader next() {
-    Ended& e = *std::find_if(ended_.begin(), ended_.end(), [](const Ended& x) { return !x.told; });
-    e.told = true;
-    --untold_;
-    return {.kind = NetHeader::kGone, .link_set = e.link_set, .index = e.theirs, .freed = e.freed};
+    const Ended& e = untold_.begin()->second;
+    const NetHeader h{.kind = NetHeader::kGone, .link_set = e.link_set, .index = e.theirs, .freed = e.freed};
+    move(untold_, e.theirs ? closed_ : told_, untold_.begin());
+    return h;
   }
   /// A frame has come for a link set that is not, or no longer, open here: the peer learns so, unless it
   /// knows.
   void hear(const NetHeader& h) {
-    const auto e =
-        std::find_if(ended_.begin(), ended_.end(), [&](const Ended& x) { return x.link_set == h.link_set; });
-    if (e == ended_.end() || h.kind == NetHeader::kOpened || h.kind == NetHeader::kCredit) return;
-    if (h.kind != NetHeader::kGone) return tell_again(*e);
-    e->theirs = true;
-    if (h.index == 1) {  // both have heard
-      if (!e->told) --untold_;
-      ended_.erase(e);
-      return;
+    const auto at = order_.find(h.link_set);
+    if (at == order_.end() || h.kind == NetHeader::kOpened || h.kind == NetHeader::kCredit) return;
+    const std::uint64_t place = at->second;
+    if (h.kind == NetHeader::kGone) {
+      if (h.index == 1) {  // both have heard
+        for (List* const list : {&untold_, &told_, &closed_}) list->erase(place);
+        order_.erase(at);
+        return;
+      }
+      for (List* const list : {&untold_, &told_, &closed_})
+        if (const auto e = list->find(place); e != list->end()) e->second.theirs = true;
     }
-    tell_again(*e);
-    const auto closed = [](const Ended& x) { return x.theirs && x.told; };
-    if (std::count_if(ended_.begin(), ended_.end(), closed) > std::ptrdiff_t{kKept})
-      ended_.erase(std::find_if(ended_.begin(), ended_.end(), closed));
+    for (List* const list : {&told_, &closed_})
+      if (const auto e = list->find(place); e != list->end()) move(*list, untold_, e);
+    if (h.kind != NetHeader::kGone || closed_.size() <= kKept) return;
+    order_.erase(closed_.begin()->second.link_set);
+    closed_.erase(closed_.begin());
   }
   /// What was told may be lost: all of it goes again.
   void resume() {
-    for (Ended& e : ended_) tell_again(e);
+    for (List* const list : {&told_, &closed_}) untold_.merge(*list);
   }
   /// The peer takes nothing more.
   void clear() {
-    ended_.clear();
-    untold_ = 0;
+    for (List* const list : {&untold_, &told_, &closed_}) list->clear();
+    order_.clear();
   }
-  std::size_t size() const { return ended_.size(); }
+  std::size_t size() const { return order_.size(); }
   /// Of link sets that the peer has not ended, as far as it has said.
   std::size_t unanswered() const {
-    return static_cast<std::size_t>(
-        std::count_if(ended_.begin(), ended_.end(), [](const Ended& e) { return !e.theirs; }));
+    const auto open = [](const auto& e) { return !e.second.theirs; };
+    return told_.size() + static_cast<std::size_t>(std::count_if(untold_.begin(), untold_.end(), open));
   }
 
  private:
   struct Ended {
     std::uint64_t link_set, freed;
     bool theirs;
-    bool told = false;
   };
-  void tell_again(Ended& e) {
-    if (e.told) e.told = false, ++untold_;
-  }
+  using List = std::map<std::uint64_t, Ended>;  // in the order in which they ended
+  /// Takes no memory: what the peer has to hear is not lost for want of it.
+  static void move(List& from, List& to, List::iterator e) { to.insert(from.extract(e)); }
 
-  std::deque<Ended> ended_;
-  std::size_t untold_ = 0;
+  // Each is in one of these: still to be told, told, told and ended by the peer, too.
+  List untold_, told_, closed_;
+  std::unordered_map<std::uint64_t, std::uint64_t> order_;  // by link set: where it stands in these
+  std::uint64_t next_ = 0;
 };
 
 }  // namespace ouro::transport
