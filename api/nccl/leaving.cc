@@ -1,6 +1,7 @@
 // Leaving without being missed. See leaving.h.
 #include "api/nccl/leaving.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -27,12 +28,19 @@ struct Leaver {
   }
 };
 
-/// The groups that end beside the program. One for the process, never destroyed.
+/// The groups that end beside the program. One for the process, never destroyed; a forked child has another,
+/// as the threads are its parent's, and its lock may be held for ever.
 class Leaving {
  public:
   static Leaving& all() {
-    static Leaving& leaving = *new Leaving;
-    return leaving;
+    static std::atomic<Leaving*> newest{nullptr};
+    [[maybe_unused]] static const int waits = std::atexit([] { newest.load()->end(); });
+    Leaving* leaving = newest.load();
+    if (leaving != nullptr && leaving->forks_ == forks()) return *leaving;
+    Leaving* const own = new Leaving;
+    if (newest.compare_exchange_strong(leaving, own)) return *own;
+    delete own;  // another thread was faster
+    return *leaving;
   }
 
   void close_aside(std::shared_ptr<Leaver> leaver) {
@@ -55,9 +63,7 @@ class Leaving {
   }
 
  private:
-  Leaving() {
-    std::atexit([] { all().end(); });
-  }
+  Leaving() = default;
   void end() {
     if (forks_ != forks()) return;  // the threads are the parent's
     std::unique_lock lock(mutex_);
