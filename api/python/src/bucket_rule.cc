@@ -106,12 +106,20 @@ class BucketOptimizer final : public Optimizer {
   BucketOptimizer(Held object, std::shared_ptr<Raised> raised)
       : object_(std::move(object)), raised_(std::move(raised)) {}
 
-  /// Each group with its rule, at the rate that Python says.
+  /// Each group with its rule, at the rate and with the other options that Python says.
   Status own(std::span<const Param> params, const StepOptions& o, const Stream& stream) {
     std::vector<double> rates;
-    Status told =
-        raised_->in_python([&] { rates = nb::cast<std::vector<double>>(object_->attr("rates")()); });
+    std::vector<std::pair<std::size_t, Rule>> changed;
+    Status told = raised_->in_python([&] {
+      rates = nb::cast<std::vector<double>>(object_->attr("rates")());
+      changed = nb::cast<std::vector<std::pair<std::size_t, Rule>>>(object_->attr("changed")());
+    });
     if (!told.ok()) return told;
+    for (const auto& [k, rule] : changed) {
+      auto with = rule.make();
+      if (!with.ok()) return with.status();
+      if (Status s = inner_.at(k)->adopt_options(**with); !s.ok()) return s;
+    }
     if (rates.size() != inner_.size()) return invalid("rates: expected one of each group");
     std::vector<Part> parts(inner_.size());
     for (std::size_t i = 0; i < params.size(); ++i) {

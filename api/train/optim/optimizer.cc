@@ -52,6 +52,7 @@ class RuleOptimizer final : public Optimizer {
 
   Status step(std::span<const Param>, const StepOptions&, const Stream&) override;
   double lr() const override { return lr_; }
+  Status adopt_options(const Optimizer& other) override;
   std::uint64_t digest() const override { return digest_; }
   Result<Bytes> save() override;
   Status load(CBytes) override;
@@ -67,8 +68,8 @@ class RuleOptimizer final : public Optimizer {
   /// where these may have been replayed.
   Status settle();
 
-  const OptimizerOptions options_;
-  const GradientScale scale_;
+  OptimizerOptions options_;
+  GradientScale scale_;
   Update prototype_;
   int arrays_ = 0;
   double lr_ = 0;
@@ -212,6 +213,19 @@ Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, 
     }
     return Status{};
   });
+}
+
+Status RuleOptimizer::adopt_options(const Optimizer& other) {
+  const auto* from = dynamic_cast<const RuleOptimizer*>(&other);
+  if (from == nullptr || !(from->kind() == kind()) || from->options_.master != options_.master)
+    return invalid(
+        "the options of an optimiser with another state; expected the same rule, accum_iter and master, and "
+        "some "
+        "momentum where there was some, none where there was none");
+  options_ = from->options_, scale_ = from->scale_;
+  prototype_ = from->prototype_;
+  lr_ = from->lr_, digest_ = from->digest_;
+  return {};
 }
 
 Result<Bytes> RuleOptimizer::save() {

@@ -92,6 +92,35 @@ def decays(optimiser):
     return torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.8)
 
 
+class Cycles(torch.optim.lr_scheduler.OneCycleLR):
+    """Sets momentum (or beta1) and decay besides the rate."""
+
+    def __init__(self, optimiser):
+        super().__init__(optimiser, max_lr=0.1, total_steps=12)
+
+    def step(self, *epoch):
+        super().step(*epoch)
+        for g in self.optimizer.param_groups:
+            g["weight_decay"] = 0.01 * self.last_epoch
+
+
+def hooked(params):
+    def halve(o, *_):
+        for p in o.param_groups[0]["params"]:
+            p.grad.mul_(0.5)
+
+    optimiser = sgd(params)
+    optimiser.register_step_pre_hook(halve)
+    return optimiser
+
+
+def preloaded(params):
+    optimiser = sgd(params)
+    for _, p in params:
+        optimiser.state[p]["momentum_buffer"] = torch.full_like(p, 0.1)
+    return optimiser
+
+
 adamw = groups(lambda g: torch.optim.AdamW(g, lr=0.02))
 sgd = plain(lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True))
 rmsprop = plain(lambda p: torch.optim.RMSprop(p, lr=0.01))  # ouro has no such rule
@@ -99,6 +128,10 @@ CASES = [  # name, optim_fn, options of the trainer, of the formula and the loop
     ("adamw", adamw, {}, {}, False),
     ("adamw-ring", adamw, {"topology": "ring", "round_order": "upstream", "bucket_size_in_mb": 0}, {}, True),
     ("scheduled", adamw, {"topology": "ring", "lr_scheduler_fn": decays}, {"schedule": decays}, False),
+    ("cycled", sgd, {"topology": "ring", "lr_scheduler_fn": Cycles}, {"schedule": Cycles}, False),
+    ("cycled-adamw", adamw, {"topology": "ring", "lr_scheduler_fn": Cycles}, {"schedule": Cycles}, False),
+    ("hooked", hooked, {"topology": "ring"}, {}, False),
+    ("preloaded", preloaded, {"topology": "ring"}, {}, True),
     ("sgd", sgd, {"topology": "one-peer-exp", "param_as_bucket_view": False}, {}, True),
     ("accumulated", sgd, {"topology": "ring", "bucket_size_in_mb": 0.0005}, {"micro": 3}, False),
     ("adaptive", sgd, {"topology": "ring"}, {"factor": 0.4}, False),
@@ -121,7 +154,7 @@ for name, optim_fn, options, more, last in CASES:
     stayed = [p.data_ptr() == b for p, b in zip(model.parameters(), before)]
     assert all(stayed) if options.get("param_as_bucket_view") is False else not any(stayed), (name, stayed)
     assert model[0].weight.is_contiguous() != last
-    if "lr_scheduler_fn" in options:
+    if options.get("lr_scheduler_fn") is decays:
         assert abs(wrapped.get_lr() - (0.02 if optim_fn is adamw else 0.01) * 0.8**7) < 1e-12, wrapped.get_lr()
     wrapped.close()
     if rank == 0:
@@ -136,10 +169,16 @@ for p in mean:
     dist.all_reduce(p)
     p /= size
 distance = wrapped.global_avg(return_d2c=True)
+for _ in range(2):  # a step under it is refused, every time, and leaves nothing behind
+    places.raises(ouro.InvalidError, "in force", lambda: loss_of(wrapped, rank, 9).backward())
 assert far(wrapped.parameters(), mean) < 1e-14
 assert abs(distance - sum((a - b).pow(2).sum() for a, b in zip(mine, mean)).sqrt().item()) < 1e-12
 wrapped.revert_global_avg()
 assert far(wrapped.parameters(), mine) == 0
+for t in (3, 4):
+    loss_of(wrapped, rank, t).backward()
+assert far(wrapped.parameters(), formula(sgd, 5, ouro.Topology("ring", size), "sequential")[0]) < 1e-12 and wrapped.steps == 5
+mine = [p.detach().clone() for p in wrapped.parameters()]
 state = wrapped.state_dict()
 assert list(state) == [f"_model.{n}" for n in network().state_dict()]
 other = network()
@@ -182,6 +221,36 @@ wrapped = GossipDataParallel(model, sgd, find_unused=True)
 for t in range(2):
     (loss_of(wrapped, rank, t) if rank or t == 0 else model[:4](torch.randn(6, 2, 4, 4)).sum()).backward()
 wrapped.close()
+
+# A pass that raises in its middle ends training: none after it passes for a step.
+class Boom(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        raise RuntimeError("boom")
+
+
+model = network()
+wrapped = GossipDataParallel(model, sgd, topology="ring")
+loss_of(wrapped, rank, 0).backward()
+places.raises(RuntimeError, "boom", lambda: model[3:](Boom.apply(model[:3](torch.randn(6, 2, 4, 4)))).sum().backward())
+for t in (1, 2):
+    places.raises(RuntimeError, "did not end", lambda: loss_of(wrapped, rank, t).backward())
+assert wrapped.steps == 1
+
+# What the fused update cannot follow is told, not left out.
+for words, late in (("hooks of its step", lambda o: o.register_step_post_hook(lambda *_: None)),
+                    ("state of its parameters", lambda o: o.state.update({p: {"step": 1} for p in o.param_groups[0]["params"]})),
+                    ("maximize of parameter group 0", lambda o: o.param_groups[0].update(maximize=True)),
+                    ("momentum of parameter group 0", lambda o: o.param_groups[0].update(momentum=0.0))):
+    made = []
+    wrapped = GossipDataParallel(network(), lambda params: made.append(sgd(params)) or made[-1])
+    loss_of(wrapped, rank, 0).backward()
+    late(made[0])
+    places.raises(NotImplementedError, words, lambda: loss_of(wrapped, rank, 1).backward())
 
 # Mistakes are errors on every rank, and what an optim_fn raises is raised.
 model = network()

@@ -182,6 +182,14 @@ class OURO_API Optimizer {
   /// other, and a call follows the earlier steps of all its parameters, on whatever streams these were.
   virtual Status step(std::span<const Param>, const StepOptions& = {}, const Stream& = {}) = 0;
   virtual double lr() const = 0;  ///< of the next step
+  /// The next steps have the options of `other`, its learning rate included; the state stays. What a graph
+  /// has captured keeps its options. Errors: unsupported (not an optimiser of this library), invalid (another
+  /// rule, or options that decide what is kept of a parameter: some momentum or none, accum_iter, master),
+  /// and nothing is changed.
+  virtual Status adopt_options(const Optimizer& other) {
+    (void)other;
+    return unsupported("this optimiser's options cannot be changed");
+  }
   /// Of the rule and the options it was made with: ranks that must have the same optimiser compare it. 0: not
   /// told.
   virtual std::uint64_t digest() const { return 0; }

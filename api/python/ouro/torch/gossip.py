@@ -83,10 +83,19 @@ class GossipDataParallel(torch.nn.Module):
         step = self._step
         if step.accumulating:
             return
+        task = torch._C._current_graph_task_id()
         if not step.open:
-            step.open = True
+            try:
+                self._trainer.begin_step()
+            except BaseException:
+                for p in self._params:  # or the next pass adds to what this one has left
+                    p.grad = None
+                raise
+            step.open, step.task = True, task
             Variable._execution_engine.queue_callback(self._end_backward)
-            self._trainer.begin_step()
+        elif step.task != task:  # PyTorch calls nothing at the end of a pass that raised
+            raise RuntimeError("ouro.torch.GossipDataParallel: the backward pass before this one did not end (it raised an error, or this "
+                               "one runs within it); expected a new module, and load() of a saved state")
         step.arrived.append(i)
         if step.left:
             step.left[step.bucket_of[i]] -= 1
@@ -227,6 +236,7 @@ class _Step:
 
     def __init__(self):
         self.accumulating = self.open = False
+        self.task = None  # of the backward pass under way, by PyTorch's number
         self.arrived = []  # parameters whose gradients the trainer has not got yet
         self.bucket_of, self.left = {}, []  # by parameter; gradients that each bucket lacks
 
@@ -249,6 +259,9 @@ class _Bucket:
 
     def rates(self):
         return self._of().rates()
+
+    def changed(self):
+        return self._of().changed()
 
     def step(self, scale):
         self._of().step(scale)

@@ -1,8 +1,10 @@
 """Optimisers of a bucket: ouro's own, by Decent-DP's names, and those of torch.optim, fused where ouro has the same rule."""
+import operator
 import pickle
 import weakref
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ouro import train
 
@@ -36,43 +38,80 @@ def lr_scheduler_fn_cosine_with_warmup(optimizer, t_max, t_warmup, cosine_eta_mi
     return train.cosine_with_warmup(optimizer.lr, t_max, t_warmup, cosine_eta_min, warmup_decay, after="periodic")
 
 
-def _rule(optimizer, group):
-    """ouro's rule for a parameter group; None: it has none that is the same."""
+def _recipe(optimizer, group):
+    """How ouro's rule for a parameter group is made: a function of its rate, and the other options. None: ouro has none that is the
+    same."""
     name, g = type(optimizer).__name__, group
-    if any(g.get(k) for k in ("amsgrad", "maximize", "differentiable")) or torch.is_tensor(g["lr"]):
+    if any(g.get(k) for k in ("amsgrad", "maximize", "differentiable")):
         return None
     if type(optimizer) is torch.optim.SGD:
-        return train.sgd(g["lr"], momentum=g["momentum"], dampening=g["dampening"], weight_decay=g["weight_decay"],
-                         nesterov=g["nesterov"])
+        return train.sgd, {k: g[k] for k in ("momentum", "dampening", "weight_decay", "nesterov")}
+    options = {"eps": g.get("eps"), "weight_decay": g.get("weight_decay")}
     if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
-        decoupled = g.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW)
-        return train.adam(g["lr"], beta1=g["betas"][0], beta2=g["betas"][1], eps=g["eps"], weight_decay=g["weight_decay"],
-                          decoupled=bool(decoupled))
+        decoupled = bool(g.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW))
+        return train.adam, {**options, "beta1": g["betas"][0], "beta2": g["betas"][1], "decoupled": decoupled}
     if type(optimizer).__module__ == "decent_dp.optim" and name in ("AccumAdam", "AccumAdamW"):
-        return train.accum_adam(g["lr"], beta1=g["betas"][0], beta2=g["betas"][1], eps=g["eps"], weight_decay=g["weight_decay"],
-                                accum_iter=g["accum_iter"], decoupled=name == "AccumAdamW")
+        return train.accum_adam, {**options, "beta1": g["betas"][0], "beta2": g["betas"][1], "accum_iter": g["accum_iter"],
+                                  "decoupled": name == "AccumAdamW"}
     return None
+
+
+def _beyond(optimizer):
+    """What an optimiser's own step would do besides its rule, or None."""
+    if (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks):
+        return "hooks of its step"
+    return "state of its parameters" if any(optimizer.state.values()) else None
 
 
 class OfTorch:
     """An optimiser of torch.optim for the parameters of a bucket, and its schedule.
 
-    Where ouro has its rule the update is ouro's, fused with mixing, and the optimiser says the learning rates alone; its own
-    state stays empty. Else it updates by itself, between the mix and the next message.
+    Where ouro has its rule the update is ouro's, fused with mixing; the optimiser says the options of each step, and its own state
+    stays empty. Else, and where it has state or hooks already, it updates by itself, between the mix and the next message.
     """
 
     def __init__(self, optimizer, scheduler, names, before_step):
         self.optimizer, self.scheduler, self._before_step = optimizer, scheduler, weakref.WeakMethod(before_step)
-        rules = [_rule(optimizer, g) for g in optimizer.param_groups]
+        recipes = [_recipe(optimizer, g) for g in optimizer.param_groups]
         by_id = {id(p): n for n, p in names.items()}
         held = [[by_id[id(p)] for p in g["params"] if id(p) in by_id] for g in optimizer.param_groups]
         missing = set(names) - {n for group in held for n in group}
         if missing:
             raise ValueError(f"ouro.torch: the optimiser leaves out {', '.join(sorted(missing))}; expected all parameters of a bucket")
-        self.groups = [] if None in rules else list(zip(held, rules))
+        own = None in recipes or _beyond(optimizer) or any(torch.is_tensor(g["lr"]) for g in optimizer.param_groups)
+        self.groups = []
+        if own:
+            return
+        self._recipes = recipes  # as the rules are now
+        self._options = operator.itemgetter(*(k for k in optimizer.defaults if k != "lr"))
+        self._seen = [self._options(g) for g in optimizer.param_groups]
+        self.groups = [(names, make(g["lr"], **options)) for names, (make, options), g in zip(held, recipes, optimizer.param_groups)]
 
     def rates(self):
         return [float(g["lr"]) for g in self.optimizer.param_groups]
+
+    def changed(self):
+        """The rules of groups whose options, but for the rate, are others than at the last call: [(group, rule)]."""
+        if beyond := _beyond(self.optimizer):
+            raise NotImplementedError(f"ouro.torch: the optimiser has got {beyond}, of which the fused update knows nothing; expected them "
+                                      "when optim_fn returns it")
+        rules = []
+        for k, (g, before) in enumerate(zip(self.optimizer.param_groups, self._recipes)):
+            if (seen := self._options(g)) == self._seen[k]:  # in all steps but few
+                continue
+            now, self._seen[k] = _recipe(self.optimizer, g), seen
+            if now == before:
+                continue
+            keys = [o for o in ("amsgrad", "maximize", "differentiable") if g.get(o)] if now is None else [
+                o for o, v in now[1].items() if v != before[1][o]]
+            if now is None or now[0] is train.accum_adam and set(keys) & {"beta1", "beta2", "accum_iter"} or "decoupled" in keys or (
+                    "momentum" in keys and not (now[1]["momentum"] and before[1]["momentum"])):
+                raise NotImplementedError(f"ouro.torch: {', '.join(keys)} of parameter group {k} was changed in training, which the fused "
+                                          f"update of {type(self.optimizer).__name__} cannot follow")
+            self._recipes[k] = now
+            rules.append((k, now[0](g["lr"], **now[1])))
+        return rules
 
     def step(self, scale):
         self._before_step()()
