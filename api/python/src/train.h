@@ -3,6 +3,7 @@
 #pragma once
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -68,14 +69,14 @@ class Raised {
   std::exception_ptr first_;
 };
 
-/// (name, values, gradient or None[, shape[, channels last]]); `arrays` holds the memory. A gradient True:
-/// one that each grad_ready brings along.
+/// (name, values, gradient or None[, shape[, channels last]]); `arrays` holds the memory. A gradient True,
+/// where it `may_come` later: one that each grad_ready brings along.
 struct Params {
   std::vector<train::Param> list;
   Arrays arrays;
-  std::vector<std::shared_ptr<void>> zeros;
+  std::map<int, std::shared_ptr<void>> zeros;  // by parameter: memory of the host in such a gradient's place
 };
-Params params_of(const nb::sequence&);
+Params params_of(const nb::sequence&, bool may_come = false);
 
 /// One of `values` by its name; ValueError says what is expected.
 template <class T>

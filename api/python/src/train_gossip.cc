@@ -40,7 +40,11 @@ class PyGossip {
 
   void grad_ready(int param, nb::handle grad, OptionalStream stream) {
     const Stream over = stream ? stream->stream() : Stream();
-    if (grad.is_none()) return run([&](GossipTrainer& t) { return t.grad_ready(param, over); });
+    if (grad.is_none()) {
+      if (held_->params.zeros.contains(param))
+        throw nb::value_error("grad_ready: the gradient was to come with this call; expected an array");
+      return run([&](GossipTrainer& t) { return t.grad_ready(param, over); });
+    }
     held_->gradients.emplace_back(grad, "gradient", false);
     const CView view = held_->gradients.back().cview();
     run([&](GossipTrainer& t) { return t.grad_ready(param, view, over); });
@@ -73,17 +77,18 @@ class PyGossip {
     return nb::cast(array_over(v, {v.count}, owner));
   }
   double global_average(bool keep, bool distance) {
-    held_->average.reset();
-    auto made = run([&](GossipTrainer& t) { return t.global_average({.keep = keep, .distance = distance}); });
+    auto made = run([&](GossipTrainer& t) {
+      held_->average.reset();
+      return t.global_average({.keep = keep, .distance = distance});
+    });
     const double far = made.distance;
     if (!keep) held_->average.emplace(std::move(made));
     return far;
   }
   void revert() {
     if (!held_->average) throw Failed{invalid("revert: there is no average to revert")};
-    const Status s = held_->average->revert();
-    held_->average.reset();
-    check(s);
+    std::optional<train::Average> average = std::exchange(held_->average, std::nullopt);
+    run([&](GossipTrainer&) { return average->revert(); });
   }
 
  private:
@@ -97,7 +102,13 @@ void make(PyGossip* self, Group& group, const nb::sequence& params, const nb::se
   using train::ClipScope;
   using train::RoundOrder;
   auto held = std::make_shared<Trainer>();
-  held->params = params_of(params);
+  held->params = params_of(params, true);
+  for (const auto& [i, zeros] : held->params.zeros)
+    if (const train::Param& p = held->params.list[static_cast<std::size_t>(i)];
+        find_unused && p.value.device.kind == Device::Kind::cuda)
+      throw nb::value_error(("params: the gradient of '" + p.name +
+                             "' is True, and find_unused needs memory for it on its GPU; expected an array")
+                                .c_str());
   std::vector<train::Buffer> others;
   for (const nb::handle item : buffers) {
     if (!nb::isinstance<nb::tuple>(item) || nb::len(item) < 2)

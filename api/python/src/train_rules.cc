@@ -118,11 +118,16 @@ class PyOptimizer {
   explicit PyOptimizer(const Rule& r) : optimizer_(value_of(r.make())) {}
   void step(const nb::sequence& list, std::optional<double> lr) {
     const Params params = params_of(list);
-    check(optimizer_->step(params.list, {.lr = lr}));
+    waited([&] { return optimizer_->step(params.list, {.lr = lr}); });
   }
   double lr() const { return optimizer_->lr(); }
-  nb::bytes save() { return bytes_of(value_of(optimizer_->save())); }
-  void load(const nb::bytes& state) { check(optimizer_->load(view_of(state))); }
+  nb::bytes save() {
+    return bytes_of(waited([&] { return optimizer_->save(); }));
+  }
+  void load(const nb::bytes& state) {
+    const CBytes bytes = view_of(state);
+    waited([&] { return optimizer_->load(bytes); });
+  }
 
  private:
   std::unique_ptr<train::Optimizer> optimizer_;
@@ -189,7 +194,7 @@ void Raised::check_status(const Status& s) {
   check(s);
 }
 
-Params params_of(const nb::sequence& sequence) {
+Params params_of(const nb::sequence& sequence, bool may_come) {
   Params params;
   for (const nb::handle item : sequence) {
     constexpr auto kEntry = "a tuple of name, values, gradient, and if wanted shape and order";
@@ -202,10 +207,12 @@ Params params_of(const nb::sequence& sequence) {
     p.value = params.arrays.back().view();
     if (const nb::handle grad = entry[2]; nb::isinstance<nb::bool_>(grad)) {
       if (nb::cast<bool>(grad)) {
+        if (!may_come) throw nb::value_error("params: a gradient is an array, or None for what is frozen");
         // Untouched pages of zeroed memory take no room.
         p.grad = p.value;
-        p.grad.data = params.zeros.emplace_back(std::calloc(p.value.bytes() + 1, 1), &std::free).get();
+        p.grad.data = std::calloc(p.value.bytes() + 1, 1);
         if (p.grad.data == nullptr) throw std::bad_alloc();
+        params.zeros[static_cast<int>(params.list.size())].reset(p.grad.data, &std::free);
       }
     } else if (!grad.is_none()) {
       params.arrays.emplace_back(grad, (p.name + ": gradient").c_str(), false);

@@ -55,8 +55,6 @@ void make(PySharded* self, const nb::sequence& params, nb::object optimizer, Gro
   if (shards == nullptr && replicas == nullptr) throw nb::value_error("shards, replicas, or both");
   auto held = std::make_shared<Sharded>();
   held->params = params_of(params);
-  if (!held->params.zeros.empty())
-    throw nb::value_error("params: a gradient is an array, or None for what is frozen");
   train::ShardOptions o{.optimizer = factory_of(std::move(optimizer), held->raised, true),
                         .schedule = schedules_of(std::move(schedule), held->raised),
                         .bucket_mb = bucket_mb,

@@ -14,46 +14,30 @@ using train::Window;
 
 void make(Window* self, Group& group, nb::handle initial) {
   const Array array(initial, "initial", false);
-  Result<Window> made = [&] {
-    Waiting waiting;
-    return Window::create(group, array.cview());
-  }();
-  check_interrupted(made.status());
-  new (self) Window(*std::move(made));
-}
-
-/// `call`, without the GIL.
-template <class Call>
-void run(Call call) {
-  Status s;
-  {
-    Waiting waiting;
-    s = call();
-  }
-  check_interrupted(s);
+  new (self) Window(waited([&] { return Window::create(group, array.cview()); }));
 }
 
 nb::object get(const Window& w, int rank, nb::object out, std::size_t offset) {
   const Array array(out, "out", true);
-  run([&] { return w.get(rank, array.view(), offset); });
+  waited([&] { return w.get(rank, array.view(), offset); });
   return out;
 }
 
 void put(const Window& w, int rank, nb::handle x, std::size_t offset) {
   const Array array(x, "x", false);
-  run([&] { return w.put(rank, array.cview(), offset); });
+  waited([&] { return w.put(rank, array.cview(), offset); });
 }
 
 void accumulate(const Window& w, int rank, nb::handle x, nb::handle op, std::size_t offset) {
   const Array array(x, "x", false);
   const ReduceOp how = reduction(op);
-  run([&] { return w.accumulate(rank, array.cview(), how, offset); });
+  waited([&] { return w.accumulate(rank, array.cview(), how, offset); });
 }
 
 nb::object average(Window& w, const std::vector<int>& donors, const std::vector<double>& weights,
                    nb::object params, double keep) {
   const Array array(params, "params", true);
-  run([&] { return train::average_donors(w, donors, weights, array.view(), keep); });
+  waited([&] { return train::average_donors(w, donors, weights, array.view(), keep); });
   return params;
 }
 
@@ -78,10 +62,10 @@ void bind_windows(nb::module_& m) {
           "publish", [](const Window& w, nb::handle x) { put(w, w.rank(), x, 0); }, "x"_a,
           "put to this rank's own array.")
       .def(
-          "version", [](const Window& w, int rank) { return value_of(w.version(rank)); }, "rank"_a,
-          "How often that rank's array was written.")
+          "version", [](const Window& w, int rank) { return waited([&] { return w.version(rank); }); },
+          "rank"_a, "How often that rank's array was written.")
       .def(
-          "fence", [](const Window& w) { run([&] { return w.fence(); }); },
+          "fence", [](const Window& w) { waited([&] { return w.fence(); }); },
           "Collective: all calls before it are seen by all calls after it.")
       .def("average_donors", &average, "donors"_a, "weights"_a, "params"_a, "keep"_a = 0.0,
            "params = keep * params + (1 - keep) * the weighted mean of the donors' arrays, as one moment has "

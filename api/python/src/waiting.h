@@ -1,6 +1,8 @@
 // How calls wait: without the GIL, and so that Ctrl-C ends them. Used by this folder.
 #pragma once
 #include <chrono>
+#include <type_traits>
+#include <utility>
 
 #include "api/python/src/binding.h"
 
@@ -28,5 +30,20 @@ class Waiting {
 
 /// Raises what a signal handler has raised during a call that failed; else the failure, if there is one.
 void check_interrupted(const Status& s);
+
+/// The value of what `call` returns, a Status or a Result, called without the GIL; or its failure is raised.
+template <class Call>
+auto waited(Call call) {
+  auto result = [&] {
+    Waiting waiting;
+    return call();
+  }();
+  if constexpr (std::is_same_v<decltype(result), Status>) {
+    check_interrupted(result);
+  } else {
+    check_interrupted(result.status());
+    return *std::move(result);
+  }
+}
 
 }  // namespace ouro::python

@@ -1,4 +1,8 @@
 """The trainers of ouro.train on NumPy's arrays, with 4 ranks, beside their formulas."""
+import ctypes
+import sys
+import threading
+
 import needs
 import numpy as np
 from needs import raises
@@ -43,6 +47,30 @@ raises(ouro.InvalidError, ["another count"], lambda: (trainer.begin_step(), trai
 raises(ValueError, ["'both'", "'bucket', 'global'"], lambda: train.GossipTrainer(job.world, [("x", x, True)], [], topology,
                                                                                  train.sgd(), clip_scope="both"))
 
+raises(ValueError, ["was to come"], lambda: trainer.grad_ready(2))
+
+
+class OnGpu:
+    """An array that says it is on a GPU."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, **_):
+        capsule = self.x.__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        ctypes.c_int.from_address(pointer(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p)).value = 2
+        return capsule
+
+
+raises(ValueError, ["'g'", "find_unused needs memory"],
+       lambda: train.GossipTrainer(job.world, [("g", OnGpu(np.zeros(3)), True)], [], topology, train.sgd(), find_unused=True))
+raises(ValueError, ["an array, or None"], lambda: train.Optimizer(train.sgd()).step([("g", y, True)]))
+
 # An optimiser alone: Adam's formula; its state goes into another.
 p, g = np.linspace(-1, 1, 5), np.cos(np.arange(5.0))
 first = train.Optimizer(train.adam(0.01, eps=1e-7))
@@ -58,6 +86,27 @@ assert second.lr == 0.01
 for optimiser, values in ((first, p), (second, q)):
     optimiser.step([("p", values, g)], lr=0.5)
 assert (p == q).all() and abs(p - want).max() > 0.1
+
+# Other threads run while it computes: this one keeps the GIL but where a call gives it up.
+if rank == 0:
+    ticks, done, big = [0], threading.Event(), np.zeros(1 << 22, np.float32)
+
+    def tick():
+        while not done.wait(0.0002):
+            ticks[0] += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    sys.setswitchinterval(100)
+    before = ticks[0]
+    for _ in range(50):
+        second.step([("big", big, big)])
+        if ticks[0] > before + 3:  # once it may run anyhow, having asked before the interval was set
+            break
+    sys.setswitchinterval(0.005)
+    done.set()
+    thread.join()
+    assert ticks[0] > before + 3, "no other thread ran"
 raises(ouro.InvalidError, ["beta1"], lambda: train.adam(beta1=2))
 schedule = train.cosine_with_warmup(1.0, 10, 4, eta_min=0, warmup_decay=0)
 assert [schedule.at(u) for u in (0, 2, 4, 14)] == [0, 0.5, 1, 0] and train.Schedule(lambda u: 2 * u).at(4) == 8

@@ -62,7 +62,9 @@ class GossipDataParallel(torch.nn.Module):
         entries = []
         for name, p in named:
             value, last = job.flat(p)
-            entries.append((name, value, p.requires_grad, list(p.shape), last))
+            # Zeros stand in for gradients that do not come; memory of the host, which costs nothing, ouro has itself.
+            zeros = torch.zeros_like(value) if find_unused and p.is_cuda and p.requires_grad else p.requires_grad
+            entries.append((name, value, zeros, list(p.shape), last))
         scale = self._scaler and {"scale": self._scaler.get_scale(), "growth": self._scaler.get_growth_factor(),
                                   "backoff": self._scaler.get_backoff_factor(), "interval": self._scaler.get_growth_interval()}
         self._trainer = train.GossipTrainer(
