@@ -168,7 +168,10 @@ Result<std::optional<double>> ReplayClient::submit(CBytes data) {
   }
   OURO_TRY(request(ReplayRequest::data, data));
   ++pending_;
-  if (scoring_ == Scoring::synchronous) return one();
+  if (scoring_ == Scoring::synchronous) {
+    while (pending_ > 1) OURO_TRY(one().status());  // of submissions whose wait failed: scores come in order
+    return one();
+  }
   if (scoring_ == Scoring::deferred) return before;
   OURO_ASSIGN(const auto here, mail_.probe(manager_, kScoreTag));
   if (here) return one();
@@ -177,8 +180,11 @@ Result<std::optional<double>> ReplayClient::submit(CBytes data) {
 
 Result<Bytes> ReplayClient::metadata() {
   OURO_TRY(request(ReplayRequest::get_metadata, {}));
-  OURO_ASSIGN(auto m, mail_.recv(manager_, kMetadataTag));
-  return std::move(m.data);
+  ++metadata_owed_;
+  for (;;) {  // answers to requests whose wait failed come first
+    OURO_ASSIGN(auto m, mail_.recv(manager_, kMetadataTag));
+    if (--metadata_owed_ == 0) return std::move(m.data);
+  }
 }
 Status ReplayClient::baseline_sync(CBytes data) { return request(ReplayRequest::baseline_sync, data); }
 

@@ -214,12 +214,13 @@ Plan plan_of(int n, Schedule schedule) {
 }  // namespace
 
 Result<Plan> make_hypercuboid(int n, const TopologyOptions& o) {
-  const std::vector<int> digits = radices(n, o.peers + 1);
+  const int most = std::min(o.peers, n) + 1;
+  const std::vector<int> digits = radices(n, most);
   if (n > 1 && digits.empty())
     return invalid(
         fmt::format("hypercuboid: {} ranks have the prime factor {}; expected at most peers + 1 = {}; base-k "
                     "serves any number",
-                    n, prime_factors(n)[0], o.peers + 1));
+                    n, prime_factors(n)[0], most));
   Schedule s;
   add_hypercuboid(s, 0, ranks_between(0, n), digits);
   return plan_of(n, std::move(s));

@@ -180,6 +180,42 @@ TEST(Replay, CountsWhoHasLeftNotHowOften) {
             }));
 }
 
+/// An answer that came after its client's deadline is not taken for that of a later request.
+TEST(Replay, LateAnswersAreDropped) {
+  EXPECT_EQ(
+      "", run_threads(2, [](Context& c) -> std::string {
+        std::vector<int> both = {0, 1};
+        auto group = c.group(both, "impatient", {.deadline = 500ms});
+        OURO_RANK_OK(group);
+        auto mail = Mailbox::create(*std::move(group));
+        OURO_RANK_OK(mail);
+        if (c.rank() == 0) {
+          for (int k = 0; k < 2; ++k) OURO_RANK_OK(barrier(c.world()));  // both are late
+          int asked = 0;
+          OURO_RANK_OK(serve_replay(*mail, 1,
+                                    {.store = [](int, CBytes data) { return static_cast<double>(data[0]); },
+                                     .metadata = [&](int) { return bytes_of({++asked}); }},
+                                    20s));
+        } else {
+          ReplayClient client(*mail, 0, Scoring::synchronous);
+          OURO_RANK_CHECK(client.submit(bytes_of({1})).status().code() == Code::timeout, "in time");
+          OURO_RANK_OK(barrier(c.world()));
+          OURO_RANK_CHECK(client.metadata().status().code() == Code::timeout, "in time");
+          OURO_RANK_OK(barrier(c.world()));
+          for (const int k : {2, 3}) {
+            auto score = client.submit(bytes_of({k}));
+            OURO_RANK_OK(score);
+            OURO_RANK_CHECK(**score == k && client.pending() == 0, "{}: {}", k, **score);
+            auto about = client.metadata();
+            OURO_RANK_OK(about);
+            OURO_RANK_CHECK(ints(*about) == std::vector{k}, "{}: {}", k, ints(*about));
+          }
+          OURO_RANK_OK(client.leave());
+        }
+        return "";
+      }));
+}
+
 TEST(Replay, RefusesWhatIsNoRequest) {
   EXPECT_EQ(
       "", run_threads(2, [](Context& c) -> std::string {

@@ -126,8 +126,8 @@ class OURO_API ReplayClient {
   /// A client of the buffer on rank `manager` of the mailbox.
   ReplayClient(Mailbox mail, int manager, Scoring scoring)
       : mail_(std::move(mail)), manager_(manager), scoring_(scoring) {}
-  /// Sends DATA. Returns a score: its own (synchronous), that of the submission before (deferred; none at
-  /// first), or one that has arrived, if any (asynchronous).
+  /// Sends DATA. Returns a score: its own (synchronous; late ones of submissions that timed out are dropped),
+  /// that of the submission before (deferred; none at first), or one that has arrived, if any (asynchronous).
   Result<std::optional<double>> submit(CBytes);
   Result<Bytes> metadata();      ///< sends GET_METADATA and waits for the answer
   Status baseline_sync(CBytes);  ///< sends BASELINE_SYNC with this model
@@ -143,6 +143,7 @@ class OURO_API ReplayClient {
   int manager_;
   Scoring scoring_;
   int pending_ = 0;
+  int metadata_owed_ = 0;  // answers that a failed wait has left on their way
   bool left_ = false;
 };
 /// @}

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 
 #include "ouro/train/topology.hpp"
@@ -84,6 +85,7 @@ TEST(Refusals, Names) {
             "one-peer-exp: 6 ranks; expected a power of two; base-k and ceca-2p serve any number");
   EXPECT_EQ(made("alternating-exp-ring", 6, {.local_world_size = 2}),
             "alternating-exp-ring: 6 ranks with 2 a node make 3 nodes; expected 2, 4, 8, ...");
+  EXPECT_TRUE(Topology::make("hypercuboid", 10, {.peers = std::numeric_limits<int>::max()}).ok());
   EXPECT_EQ(made("hypercuboid", 10, {.peers = 3}),
             "hypercuboid: 10 ranks have the prime factor 5; expected at most peers + 1 = 4; base-k serves "
             "any number");
