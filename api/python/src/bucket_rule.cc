@@ -208,10 +208,23 @@ train::OptimizerFactory factory_of(nb::object made, std::shared_ptr<Raised> rais
 train::ScheduleFactory schedules_of(nb::object made, std::shared_ptr<Raised> raised) {
   using train::Schedule;
   if (made.is_none()) return {};
-  if (nb::isinstance<Schedule>(made)) return [s = nb::cast<Schedule>(made)](auto) { return s; };
+  // What a rate raises is raised again when the trainer, to which it is an error, has returned.
+  const auto heard = [raised](const Schedule& s) {
+    const auto rate = [s, raised](std::int64_t update) {
+      try {
+        return s.at(update);
+      } catch (...) {
+        nb::gil_scoped_acquire held;
+        raised->keep(std::current_exception());
+        throw;
+      }
+    };
+    return Schedule(rate, s.known());
+  };
+  if (nb::isinstance<Schedule>(made)) return [s = heard(nb::cast<Schedule>(made))](auto) { return s; };
   if (!PyCallable_Check(made.ptr()))
     wrong_type("schedule", "a Schedule, or a callable that returns one,", made);
-  return [f = hold(std::move(made)), raised](std::span<const Param> params) -> Result<Schedule> {
+  return [f = hold(std::move(made)), raised, heard](std::span<const Param> params) -> Result<Schedule> {
     std::optional<Schedule> schedule;
     Status s = raised->in_python([&] {
       const nb::object given = (*f)(names_of(params));
@@ -221,7 +234,7 @@ train::ScheduleFactory schedules_of(nb::object made, std::shared_ptr<Raised> rai
       schedule = nb::cast<Schedule>(given);
     });
     if (!s.ok()) return s;
-    return *schedule;
+    return heard(*schedule);
   };
 }
 

@@ -43,9 +43,13 @@ class Raised {
     } catch (const Failed& f) {
       return f.status;
     } catch (std::exception& e) {
-      if (!first_) first_ = std::current_exception();
+      keep(std::current_exception());
       return invalid("its Python program raised " + first_line(e.what()));
     }
+  }
+  /// Notes what a call that a trainer made has raised. Under the GIL.
+  void keep(std::exception_ptr e) {
+    if (!first_) first_ = std::move(e);
   }
   /// Raises what was raised, else the failure, if there is one. Under the GIL.
   void check_status(const Status&);
@@ -54,7 +58,13 @@ class Raised {
   auto run(Trainer& trainer, Call call) {
     auto result = [&] {
       Waiting waiting;
-      return call(trainer);
+      try {
+        return call(trainer);
+      } catch (...) {
+        nb::gil_scoped_acquire held;
+        first_ = nullptr;  // it is on its way already
+        throw;
+      }
     }();
     if constexpr (std::is_same_v<decltype(result), Status>) {
       check_status(result);

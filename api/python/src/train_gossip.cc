@@ -180,7 +180,9 @@ void bind_state(nb::class_<PyGossip>& trainer) {
       .def_prop_ro(
           "steps", [](const PyGossip& t) { return (*t).steps(); }, "Training steps that were completed.")
       .def_prop_ro(
-          "lr", [](const PyGossip& t) { return (*t).lr(); }, "Of the next update; 0 before the first.")
+          "lr",
+          [](const PyGossip& t) { return t.run([](GossipTrainer& g) { return Result<double>(g.lr()); }); },
+          "Of the next update; 0 before the first.")
       .def_prop_ro(
           "scale", [](const PyGossip& t) { return (*t).scale(); }, "What to multiply the loss with.")
       .def(

@@ -138,15 +138,20 @@ void bind_schedules(nb::module_& m) {
   nb::class_<Schedule>(m, "Schedule", "The learning rate of update 0, 1, 2, ...")
       .def(
           "__init__",
-          [](Schedule* self, nb::object rate) {
+          [](Schedule* self, nb::object rate, std::int64_t known) {
             const Held f = hold(std::move(rate));
-            new (self) Schedule([f](std::int64_t update) {
+            const auto call = [f](std::int64_t update) {
               nb::gil_scoped_acquire held;
               return typed<double>("rate(update)", "a number", (*f)(update));
-            });
+            };
+            new (self) Schedule(call, known);
           },
-          "rate"_a, "rate(update) -> float; it must not raise.")
-      .def("at", &Schedule::at, "update"_a, "Of any update.");
+          "rate"_a, nb::kw_only(), "known"_a = 1,
+          "rate(update) -> float. A trainer asks for updates 0, 1, 2, ... as it comes to them; besides for "
+          "some of the first\n"
+          "`known`, so that ranks whose schedules differ are told so. What it raises ends the trainer on all "
+          "ranks.")
+      .def("at", &Schedule::at, "update"_a, "Of any update that rate has.");
   m.def(
       "cosine_with_warmup",
       [](double lr, std::int64_t t_max, std::int64_t t_warmup, double eta_min, double warmup_decay,

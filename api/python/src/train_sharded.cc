@@ -126,7 +126,9 @@ void bind_state(nb::class_<PySharded>& trainer) {
       .def_prop_ro(
           "steps", [](const PySharded& t) { return (*t).steps(); }, "Training steps that were completed.")
       .def_prop_ro(
-          "lr", [](const PySharded& t) { return (*t).lr(); }, "Of the next update.")
+          "lr",
+          [](const PySharded& t) { return t.run([](ShardedTrainer& g) { return Result<double>(g.lr()); }); },
+          "Of the next update.")
       .def_prop_ro(
           "scale", [](const PySharded& t) { return (*t).scale(); }, "What to multiply the loss with.")
       .def_prop_ro(

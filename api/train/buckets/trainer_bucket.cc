@@ -28,7 +28,7 @@ void TrainerBucket::add_rule(Digest* d) const {
   d->add(schedule.has_value());
   if (!schedule) return;
   for (const std::int64_t update : {0, 1, 2, 5, 10, 100, 1'000, 10'000, 100'000, 1'000'000})
-    d->add(schedule->at(update));
+    if (update < schedule->known()) d->add(schedule->at(update));
 }
 
 Result<std::unique_ptr<Optimizer>> make_optimizer(const OptimizerFactory& factory,

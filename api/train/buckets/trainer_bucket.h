@@ -29,8 +29,8 @@ struct TrainerBucket {
   Status move_grad(std::size_t i) { return move(params[i].grad, grad, i); }
   /// `updated`: what the optimiser is for; the schedule is for all parameters.
   Status make_rule(const OptimizerFactory&, std::span<const Param> updated, const ScheduleFactory&);
-  /// What the optimiser and the schedule are, the latter by its first rates: ranks that differ in them do not
-  /// train one model.
+  /// What the optimiser and the schedule are, the latter by those of its rates that may be asked for: ranks
+  /// that differ in them do not train one model.
   void add_rule(Digest*) const;
   double lr() const { return schedule ? schedule->lr() : optimizer->lr(); }  ///< of the next update
 

@@ -95,8 +95,8 @@ Status StepGuard::between_steps(std::string_view call) const {
 }
 
 Status StepGuard::before_steps(std::string_view call) const {
-  if (steps == 0 && !open) return {};
-  return invalid(fmt::format("{}: this trainer has begun; expected a new one", call));
+  if (steps > 0 || open) return invalid(fmt::format("{}: this trainer has begun; expected a new one", call));
+  return between_steps(call);
 }
 
 std::string StepGuard::keep(const Status& s) {

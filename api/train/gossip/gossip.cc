@@ -46,6 +46,7 @@ Status check(const Group& g, std::span<const Param> params, std::span<const Buff
 
 std::uint64_t digest_of(const Topology& t) {
   Digest d;
+  d.add(t.vectors());
   for (int step = 0; step < t.period(); ++step)
     for (int r = 0; r < t.size(); ++r) {
       const Row row = t.row(step, r);

@@ -3,8 +3,7 @@
 
 #include <cmath>
 #include <cstring>
-#include <new>
-
+#include "api/train/common/caught.h"
 #include "api/train/common/comparison.h"
 #include "api/train/common/param_checks.h"
 #include "api/train/gossip/gossip_state.h"
@@ -93,6 +92,7 @@ Result<Average> GossipTrainer::global_average(const GlobalAverageOptions& o) {
   if (s.options.average_buffers)
     for (const Buffer& b : s.buffers) add(b.value);
 
+  bool replacing = false;
   const auto average = [&]() -> Status {
     const Claim claim{"another choice of what to keep", o.keep};
     OURO_TRY(compare(s.control, "global_average", {&claim, 1}));
@@ -101,6 +101,7 @@ Result<Average> GossipTrainer::global_average(const GlobalAverageOptions& o) {
       Bytes& old = saved->values.emplace_back(v.bytes());
       OURO_TRY(read_view(v, old));
     }
+    replacing = true;
     group_start();
     for (const View& v : saved->views)
       (void)all_reduce(s.control, v, v, ReduceOp::avg).ok();  // told by the end
@@ -130,15 +131,16 @@ Result<Average> GossipTrainer::global_average(const GlobalAverageOptions& o) {
     return {};
   };
   const auto all = [&]() -> Status {
-    try {
-      OURO_TRY(average());
-      OURO_TRY(measure());
-      return o.keep ? keep() : Status{};
-    } catch (const std::bad_alloc&) {
-      return {Reason::resource, "global_average: no memory for the values that the mean replaces"};
-    }
+    OURO_TRY(average());
+    OURO_TRY(measure());
+    return o.keep ? keep() : Status{};
   };
-  if (Status done = all(); !done.ok()) return s.fail(std::move(done));
+  Status done = caught(all, "global_average: no memory for the values that the mean replaces");
+  if (!done.ok()) {
+    // What the mean has replaced so far is written back: a model that is part mean, part own is nobody's.
+    if (replacing) (void)saved->restore().ok();
+    return s.fail(std::move(done));
+  }
   s.averaged = !o.keep;
   Average result(std::move(saved));
   if (o.distance) result.distance = std::sqrt(squares);

@@ -2,8 +2,7 @@
 // Little-endian, without gaps. See gossip.hpp.
 #include <fmt/format.h>
 
-#include <new>
-
+#include "api/train/common/caught.h"
 #include "api/train/common/comparison.h"
 #include "api/train/common/saved_form.h"
 #include "api/train/gossip/gossip_state.h"
@@ -140,23 +139,13 @@ Result<Bytes> GossipTrainer::save() {
   OURO_TRY(s.usable());
   OURO_TRY(s.between_steps("save"));
   if (Status done = s.settle(); !done.ok()) return s.fail(std::move(done));
-  try {
-    return write(s);
-  } catch (const std::bad_alloc&) {
-    return Status(Reason::resource, "save: no memory for the state of the trainer");
-  }
+  return caught([&] { return write(s); }, "save: no memory for the state of the trainer");
 }
 
 Status GossipTrainer::load(CBytes in) {
   State& s = *state_;
   OURO_TRY(s.usable());
-  Result<std::unique_ptr<Loaded>> loaded = [&]() -> Result<std::unique_ptr<Loaded>> {
-    try {
-      return read(s, in);
-    } catch (const std::bad_alloc&) {
-      return Status(Reason::resource, "load: no memory for the state of the trainer");
-    }
-  }();
+  auto loaded = caught([&] { return read(s, in); }, "load: no memory for the state of the trainer");
   Claim claims[] = {{"the state of another step", 0, true}, {"a state with another order of buckets"}};
   if (loaded.ok()) {
     claims[0].value = static_cast<std::uint64_t>((*loaded)->state.steps);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "api/train/common/caught.h"
 #include "api/train/common/comparison.h"
 #include "api/train/common/param_checks.h"
 #include "api/train/gossip/gossip_state.h"
@@ -65,7 +66,7 @@ Status State::arrived(int param) {
   if (buckets.empty()) return {};
   --buckets[bucket_of[static_cast<std::size_t>(param)]].unready;
   if (defers()) return {};
-  if (Status done = advance(false); !done.ok()) return fail(std::move(done));
+  if (Status done = caught([&] { return advance(false); }); !done.ok()) return fail(std::move(done));
   return {};
 }
 
@@ -95,7 +96,7 @@ Status GossipTrainer::end_backward(const Stream& stream) {
     }
     return s.advance(true, decided);
   };
-  if (Status done = finish(); !done.ok()) return s.fail(std::move(done));
+  if (Status done = caught(finish); !done.ok()) return s.fail(std::move(done));
   if (s.options.scaler && s.options.scaler->scope == ScalerScope::local)
     s.options.scaler->update(
         std::all_of(s.buckets.begin(), s.buckets.end(), [](const auto& b) { return b.finite; }));

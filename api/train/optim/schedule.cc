@@ -24,12 +24,14 @@ Result<Schedule> cosine_with_warmup(double lr, std::int64_t t_max, std::int64_t 
   if (!std::isfinite(lr) || !std::isfinite(eta_min) || !std::isfinite(warmup_decay))
     return invalid(
         fmt::format("lr {}, eta_min {}, warmup_decay {}; all must be finite", lr, eta_min, warmup_decay));
-  return Schedule([=](std::int64_t u) {
-    const auto d = [](std::int64_t n) { return static_cast<double>(n); };
-    if (u < t_warmup) return lr * (warmup_decay + (1 - warmup_decay) * d(u) / d(t_warmup));
-    if (after == After::hold && u - t_warmup >= t_max) return eta_min;
-    return cosine(lr, eta_min, d(u - t_warmup), d(t_max));
-  });
+  return Schedule(
+      [=](std::int64_t u) {
+        const auto d = [](std::int64_t n) { return static_cast<double>(n); };
+        if (u < t_warmup) return lr * (warmup_decay + (1 - warmup_decay) * d(u) / d(t_warmup));
+        if (after == After::hold && u - t_warmup >= t_max) return eta_min;
+        return cosine(lr, eta_min, d(u - t_warmup), d(t_max));
+      },
+      Schedule::kEvery);
 }
 
 Result<Schedule> warmup_cosine_decay(const WarmupCosineOptions& o) {
@@ -47,12 +49,14 @@ Result<Schedule> warmup_cosine_decay(const WarmupCosineOptions& o) {
       std::max(1.0, static_cast<double>(o.epochs) * static_cast<double>(o.steps_per_epoch / o.accum));
   const double warmup = std::max(1.0, std::floor(o.warmup_fraction * total));
   const double peak = o.peak, last = o.final_fraction * o.peak;
-  return Schedule([=](std::int64_t u) {
-    const double s = static_cast<double>(u) + 1;
-    if (s < warmup) return peak * s / warmup;
-    if (s >= total) return last;
-    return cosine(peak, last, s - warmup, std::max(1.0, total - warmup));
-  });
+  return Schedule(
+      [=](std::int64_t u) {
+        const double s = static_cast<double>(u) + 1;
+        if (s < warmup) return peak * s / warmup;
+        if (s >= total) return last;
+        return cosine(peak, last, s - warmup, std::max(1.0, total - warmup));
+      },
+      Schedule::kEvery);
 }
 
 }  // namespace ouro::train

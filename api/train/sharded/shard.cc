@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/train/common/caught.h"
 #include "api/train/common/comparison.h"
 #include "api/train/common/not_in_batch.h"
 #include "api/train/common/param_checks.h"
@@ -55,7 +56,7 @@ std::uint64_t digest_of_place(const ShardSide& side) {
   return d.value();
 }
 
-std::uint64_t digest_of_rules(std::span<const ShardBucket> buckets) {
+Result<std::uint64_t> digest_of_rules(std::span<const ShardBucket> buckets) {
   Digest d;
   for (const ShardBucket& b : buckets) b.add_rule(&d);
   return d.value();
@@ -64,9 +65,12 @@ std::uint64_t digest_of_rules(std::span<const ShardBucket> buckets) {
 /// First within the shard groups, then between them: a rank that nobody of its replica group could see differ
 /// has been seen by its shard group, all of whose members refuse then.
 Status compare_at_start(Group* shards, Group* replicas, const State& s, Status mine) {
+  Result<std::uint64_t> rules = std::uint64_t{0};
+  if (mine.ok()) rules = caught([&] { return digest_of_rules(s.buckets); });
+  if (mine.ok()) mine = rules.status();
   Claim claims[] = {{"another place in its replica group", digest_of_place(s.replicas)},
                     {"other options", digest_of(s.options)},
-                    {"another optimiser or schedule", mine.ok() ? digest_of_rules(s.buckets) : 0}};
+                    {"another optimiser or schedule", mine.ok() ? *rules : 0}};
   if (shards != nullptr) mine = compare(*shards, kCall, s.params, claims, mine);
   claims[0] = {"another place in its shard group", digest_of_place(s.shards)};
   if (replicas != nullptr) mine = compare(*replicas, kCall, s.params, claims, mine);
@@ -100,7 +104,7 @@ Result<ShardedTrainer> State::make(Group* shards, Group* replicas, std::vector<P
 
   Status mine = check_trainable(kCall, s.params);
   if (mine.ok()) mine = check_options(s.options, s.params);
-  if (mine.ok()) mine = s.make_buckets();
+  if (mine.ok()) mine = caught([&] { return s.make_buckets(); });
   OURO_TRY(compare_at_start(shards, replicas, s, std::move(mine)));
   if (!s.shards.alone()) OURO_TRY(s.shards.connect(*shards));
   if (!s.replicas.alone()) OURO_TRY(s.replicas.connect(*replicas));
@@ -127,7 +131,6 @@ Status State::make_buckets() {
     mine.insert(mine.end(), buckets[k].mine.begin(), buckets[k].mine.end());
   }
   for (Param& p : mine) p.grad = {};
-  lr = buckets.front().lr();
   return {};
 }
 
@@ -213,7 +216,7 @@ ShardedTrainer::~ShardedTrainer() = default;
 std::span<const Param> ShardedTrainer::params() const { return state_->params; }
 std::span<const BucketLayout> ShardedTrainer::buckets() const { return state_->layouts; }
 std::span<const Param> ShardedTrainer::shard() const { return state_->mine; }
-double ShardedTrainer::lr() const { return state_->lr; }
+double ShardedTrainer::lr() const { return state_->buckets.front().lr(); }
 double ShardedTrainer::scale() const { return state_->options.scaler ? state_->options.scaler->scale : 1; }
 double ShardedTrainer::grad_norm() const { return state_->norm; }
 std::int64_t ShardedTrainer::steps() const { return state_->steps; }

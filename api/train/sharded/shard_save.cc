@@ -1,8 +1,7 @@
 // The saved form of a sharded trainer, and its way back. See shard.hpp.
 #include <fmt/format.h>
 
-#include <new>
-
+#include "api/train/common/caught.h"
 #include "api/train/common/saved_form.h"
 #include "api/train/optim/update.h"
 #include "api/train/sharded/shard_state.h"
@@ -87,29 +86,19 @@ Result<Bytes> write(State& s) {
   return w.take();
 }
 
-/// What f gives, or that there is no memory for it.
-template <class F>
-auto or_no_memory(const char* call, F&& f) -> decltype(f()) {
-  try {
-    return f();
-  } catch (const std::bad_alloc&) {
-    return Status(Reason::resource, fmt::format("{}: no memory for the state of the trainer", call));
-  }
-}
-
 }  // namespace
 
 Result<Bytes> ShardedTrainer::save() {
   State& s = *state_;
   OURO_TRY(s.usable());
   OURO_TRY(s.between_steps("save"));
-  return or_no_memory("save", [&] { return write(s); });
+  return caught([&] { return write(s); }, "save: no memory for the state of the trainer");
 }
 
 Status ShardedTrainer::load(CBytes in) {
   State& s = *state_;
   OURO_TRY(s.usable());
-  auto saved = or_no_memory("load", [&] { return read(s, in); });
+  auto saved = caught([&] { return read(s, in); }, "load: no memory for the state of the trainer");
   const Claim claims[] = {
       {"the state of another step", saved.ok() ? static_cast<std::uint64_t>(saved->steps) : 0, true}};
   Status agreed = s.compare_all("load", claims, saved.status());
@@ -129,7 +118,6 @@ Status ShardedTrainer::load(CBytes in) {
   if (Status done = take(); !done.ok()) return s.fail(std::move(done));
   s.steps = saved->steps;
   s.options.scaler = saved->scaler;
-  s.lr = s.buckets.front().lr();
   return {};
 }
 

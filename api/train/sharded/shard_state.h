@@ -41,7 +41,7 @@ struct ShardedTrainer::State : StepGuard {
   std::vector<BucketLayout> layouts;
   // Of what ranks agreed on, as the saved form has it: on whichever device the parameters are.
   std::uint64_t params_digest = 0, options_digest = 0;
-  double lr = 0, norm = std::numeric_limits<double>::quiet_NaN();
+  double norm = std::numeric_limits<double>::quiet_NaN();
   std::size_t launched = 0;  // buckets whose reduction is under way in this step
 
   std::vector<ShardBucket> buckets;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "api/train/common/caught.h"
 #include "api/train/optim/update.h"
 #include "api/train/optim/zero_missing.h"
 #include "api/train/sharded/shard_state.h"
@@ -41,7 +42,11 @@ Status ShardedTrainer::grad_ready(int param, const Stream& stream) {
   if (!noted.ok() || !*noted) return noted.status();
   --s.buckets[s.bucket_of[static_cast<std::size_t>(param)]].unready;
   // In the order of buckets, which all ranks share.
-  while (s.launched < s.buckets.size() && s.buckets[s.launched].unready == 0) s.launch(s.launched++);
+  const auto launch = [&]() -> Status {
+    while (s.launched < s.buckets.size() && s.buckets[s.launched].unready == 0) s.launch(s.launched++);
+    return {};
+  };
+  if (Status done = caught(launch); !done.ok()) return s.fail(std::move(done));
   return {};
 }
 
@@ -65,7 +70,7 @@ Status ShardedTrainer::end_backward(const Stream& stream) {
     }
     return s.wait_for_buckets();
   };
-  if (Status done = finish(); !done.ok()) return s.fail(std::move(done));
+  if (Status done = caught(finish); !done.ok()) return s.fail(std::move(done));
   s.finish(skipped);
   return {};
 }
@@ -109,7 +114,6 @@ void State::finish(bool skipped) {
     if (b.schedule && !skipped) b.schedule->step();
     b.unready = b.params.size();
   }
-  lr = buckets.front().lr();
   launched = 0;
   end_step();
 }

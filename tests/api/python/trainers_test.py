@@ -108,6 +108,26 @@ if rank == 0:
     thread.join()
     assert ticks[0] > before + 3, "no other thread ran"
 raises(ouro.InvalidError, ["beta1"], lambda: train.adam(beta1=2))
+
+# A table of rates is asked for those of the run alone; what it raises where it ends is raised, and ends the trainer.
+rates, z = [0.5, 0.25], np.zeros(2)
+trainer = train.GossipTrainer(job.world, [("z", z, True)], [], train.Topology("complete", n), train.sgd(), params_in_bucket=False,
+                              schedule=train.Schedule(lambda update: rates[update]))
+
+
+def down():
+    trainer.begin_step()
+    trainer.grad_ready(0, np.ones(2))
+    trainer.end_backward()
+
+
+for step in range(2):
+    down()
+assert (z == -0.75).all(), z
+raises(IndexError, ["out of range"], lambda: trainer.lr)
+raises((IndexError, ouro.Error), ["out of range"], down)
+raises(ouro.Error, ["out of range"], down)
+
 schedule = train.cosine_with_warmup(1.0, 10, 4, eta_min=0, warmup_decay=0)
 assert [schedule.at(u) for u in (0, 2, 4, 14)] == [0, 0.5, 1, 0] and train.Schedule(lambda u: 2 * u).at(4) == 8
 trainer = None

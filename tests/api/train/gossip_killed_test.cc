@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -91,6 +92,39 @@ TEST(GossipKilled, ContinuesWithTheSameBits) {
     EXPECT_EQ(want.size(), 2 * kCount * sizeof(double));
     EXPECT_EQ(read_file(folder.of("resumed", r)), want) << "rank " << r;
   }
+}
+
+/// Rank 1 dies when the mean is written to its second parameter: what rank 0 has of the mean is given back.
+TEST(GossipKilled, InAnAverageTheOthersKeepTheirOwn) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
+  constexpr std::size_t kMany = 1 << 20;
+  const auto body = [](Context& c) -> std::string {
+    void* const pages =
+        ::mmap(nullptr, kMany * sizeof(float), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    OURO_RANK_CHECK(pages != MAP_FAILED, "mmap");
+    std::vector<float> a(kMany), b(kMany), grads[3];
+    const std::span<float> values[] = {a, {static_cast<float*>(pages), kMany}, b};
+    std::vector<Param> params;
+    for (std::size_t i = 0; i < 3; ++i) {
+      grads[i].resize(kMany);
+      params.push_back({fmt::format("{}", i), values[i], std::span(grads[i]), {kMany}});
+    }
+    GossipOptions o{.topology = *Topology::make("complete", 2), .optimizer = plain_sgd(0.1)};
+    auto made = GossipTrainer::create(c.world(), params, {}, o);
+    OURO_RANK_OK(made);
+    const auto own = static_cast<float>(1 + c.rank());
+    for (const std::span<float> v : values) std::fill(v.begin(), v.end(), own);
+    if (c.rank() == 1) {
+      ::signal(SIGSEGV, [](int) { ::_exit(9); });
+      OURO_RANK_CHECK(::mprotect(pages, kMany * sizeof(float), PROT_READ) == 0, "mprotect");
+    }
+    const Status s = made->global_average().status();
+    OURO_RANK_CHECK(!s.ok() && s.code() != Code::timeout, "{}", text(s));
+    for (const std::span<float> v : values)
+      OURO_RANK_CHECK(std::count(v.begin(), v.end(), own) == kMany, "{} in place of {}", v[0], own);
+    return "has its own";
+  };
+  EXPECT_THAT(run_processes(2, body), testing::HasSubstr("rank 0: has its own"));
 }
 
 }  // namespace

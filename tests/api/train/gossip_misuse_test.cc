@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <stdexcept>
 
 #include "ouro/train/average.hpp"
 #include "tests/api/train/arrays.h"
@@ -65,6 +66,22 @@ TEST(GossipMisuse, RanksThatDifferAreToldSo) {
     };
     EXPECT_EQ(run_threads(3, body), "") << d.name;
   }
+}
+
+/// The same rows, and another number of vectors: not the same training.
+TEST(GossipMisuse, TopologiesOfOtherVectorsAreToldSo) {
+  const auto body = [](Context& c) -> std::string {
+    Model model = two_vectors();
+    GossipOptions o = options(4, "ceca-2p");
+    std::vector<double> w;
+    for (int step = 0; step < o.topology.period(); ++step)
+      for (const double x : o.topology.matrix(step)) w.push_back(x);
+    if (c.rank() == 1) o.topology = *Topology::from_matrices(4, w);
+    const Status s = GossipTrainer::create(c.world(), model.params(), {}, o).status();
+    OURO_RANK_CHECK(says(s, "rank 1 has a topology with other weights than rank 0"), "{}", text(s));
+    return "";
+  };
+  EXPECT_EQ(run_threads(4, body), "");
 }
 
 TEST(GossipMisuse, ArgumentsThatNobodyAccepts) {
@@ -160,6 +177,18 @@ TEST(GossipMisuse, StepsUnderAnAverage) {
     OURO_RANK_CHECK(says(made->grad_ready(0), "in force") && says(made->end_backward(), "in force"), "");
     OURO_RANK_OK(average->revert());
     OURO_RANK_OK(train_step(*made, kOrder, loss_of(c.rank())));
+    // Nor may what is loaded be written over.
+    auto state = made->save();
+    OURO_RANK_OK(state);
+    Model again = two_vectors();
+    auto fresh = GossipTrainer::create(c.world(), again.params(), {}, options(2));
+    OURO_RANK_OK(fresh);
+    {
+      auto held = fresh->global_average();
+      OURO_RANK_CHECK(held.ok() && says(fresh->load(*state), "in force"), "load");
+    }
+    OURO_RANK_OK(fresh->load(*state));
+    OURO_RANK_CHECK(flat(*fresh) == flat(*made), "not what was saved");
     return text(made->close()) == "ok" ? "" : "close";
   };
   EXPECT_EQ(run_threads(2, body), "");
@@ -269,6 +298,29 @@ TEST(GossipMisuse, OtherRates) {
     return "";
   };
   EXPECT_EQ(run_threads(2, body), "");
+}
+
+/// A function of the user's that throws on one rank ends the trainer on all, at once.
+TEST(GossipMisuse, FunctionsThatThrow) {
+  const std::vector<std::function<void(GossipOptions&)>> all = {
+      [](GossipOptions& o) { o.optimizer = [](auto) -> Result<std::unique_ptr<Optimizer>> { throw 7; }; },
+      [](GossipOptions& o) { o.schedule = [](auto) -> Result<Schedule> { throw std::runtime_error("no"); }; },
+      [](GossipOptions& o) { o.pre_mix = [](auto&&...) -> Status { throw std::runtime_error("no"); }; }};
+  for (const auto& change : all) {
+    const auto body = [&](Context& c) -> std::string {
+      Model model = two_vectors();
+      GossipOptions o = options(2);
+      if (c.rank() == 1) change(o);
+      auto made = GossipTrainer::create(c.world(), model.params(), {}, o);
+      OURO_RANK_OK(made);
+      Status s;
+      for (int step = 0; step < 4 && s.ok(); ++step)
+        s = train_step(*made, kOrder, loss_of(c.rank())).status();
+      OURO_RANK_CHECK(says(s, "threw an exception") || says(s, "another optimiser"), "{}", text(s));
+      return "";
+    };
+    EXPECT_EQ(run_threads(2, body), "");
+  }
 }
 
 /// An average that is in force keeps what it has to give back.

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <new>
+#include <stdexcept>
 #include <thread>
 
 #include "tests/api/train/shard_ranks.h"
@@ -62,6 +63,20 @@ const std::vector<Difference>& differences() {
          o.optimizer = [](auto) -> Result<std::unique_ptr<Optimizer>> { return invalid("not today"); };
        },
        "refused its arguments", "not today"},
+      {"factory that throws",
+       [](auto&, auto& o) {
+         o.optimizer = [](auto) -> Result<std::unique_ptr<Optimizer>> {
+           throw std::runtime_error("not today");
+         };
+       },
+       "refused its arguments", "not today"},
+      {"schedule that throws",
+       [](auto&, auto& o) {
+         o.schedule = [](auto) {
+           return train::Schedule([](auto) -> double { throw std::runtime_error("not today"); });
+         };
+       },
+       "refused its arguments", "not today"},
       {"no optimiser made",
        [](auto&, auto& o) { o.optimizer = [](auto) { return Result<std::unique_ptr<Optimizer>>(nullptr); }; },
        "refused its arguments", "made none"},
@@ -74,7 +89,9 @@ std::string told_of_schedules(Context& c) {
   Model model(kTwo);
   ShardOptions o = shard_options();
   const double later = c.rank() == 1 ? 0.2 : 0.1;
-  o.schedule = [=](auto) { return train::Schedule([=](std::int64_t u) { return u < 10 ? 0.1 : later; }); };
+  o.schedule = [=](auto) {
+    return train::Schedule([=](std::int64_t u) { return u < 10 ? 0.1 : later; }, 100);
+  };
   const Status s = make_trainer(c, 1, model.params(), o).status();
   OURO_RANK_CHECK(s.code() == Code::invalid && says(s, "another optimiser or schedule"), "{}", s.message());
   return "";
@@ -108,6 +125,24 @@ TEST(ShardMisuse, RanksOfAMeshThatDifferAreToldSo) {
 }
 
 TEST(ShardMisuse, RanksWithOtherSchedulesAreToldSo) { EXPECT_EQ(run_threads(2, told_of_schedules), ""); }
+
+/// A table of rates is asked for those of the run alone; where it ends on one rank, all are told.
+std::string steps_of_a_table(Context& c) {
+  constexpr int kLong = 4;
+  Model model(kTwo);
+  ShardOptions o = shard_options();
+  const std::vector<double> rates(c.rank() == 1 ? 2 : kLong, 0.1);
+  o.schedule = [=](auto) {
+    return train::Schedule([=](std::int64_t u) { return rates.at(static_cast<std::size_t>(u)); });
+  };
+  auto made = make_trainer(c, 2, model.params(), o);
+  OURO_RANK_OK(made);
+  for (int step = 0; step < 2; ++step) OURO_RANK_OK(shard_step<float>(*made, c.rank(), step));
+  const Status s = shard_step<float>(*made, c.rank(), 2);
+  OURO_RANK_CHECK(says(s, "threw an exception") && says(made->status(), "threw an exception"), "{}", text(s));
+  return "";
+}
+TEST(ShardMisuse, SchedulesThatEnd) { EXPECT_EQ(run_threads(2, steps_of_a_table), ""); }
 
 TEST(ShardMisuse, GroupsThatAreNoMesh) {
   const auto body = [](Context& c) -> std::string {

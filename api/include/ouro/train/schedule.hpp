@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 
@@ -13,12 +14,20 @@
 namespace ouro::train {
 
 /// The rate of update u = 0, 1, 2, ..., and which update is next. Copies are independent.
+///
+/// A trainer asks for the rate of update 0 when it begins, for that of each update before it makes it, and
+/// for that of the next one when its lr() is asked; besides, so that ranks whose schedules differ are told
+/// so, for some of those below known(). What `rate` throws ends the trainer as `invalid`, on all ranks.
 class OURO_API Schedule {
  public:
-  /// `rate(u)` is the learning rate of update u.
-  explicit Schedule(std::function<double(std::int64_t)> rate)
-      : rate_(std::make_shared<const std::function<double(std::int64_t)>>(std::move(rate))) {}
-  double at(std::int64_t update) const { return (*rate_)(update); }  ///< of any update
+  /// As `known`: there is a rate for every update.
+  static constexpr std::int64_t kEvery = std::numeric_limits<std::int64_t>::max();
+  /// `rate(u)` is the learning rate of update u. `known`: how many updates it may be asked for although no
+  /// run has come to them; those of this library are known for kEvery.
+  explicit Schedule(std::function<double(std::int64_t)> rate, std::int64_t known = 1)
+      : rate_(std::make_shared<const std::function<double(std::int64_t)>>(std::move(rate))), known_(known) {}
+  double at(std::int64_t update) const { return (*rate_)(update); }  ///< of any update that `rate` has
+  std::int64_t known() const { return known_; }                      ///< how many any rank may be asked for
   double lr() const { return at(position_); }                        ///< of the next update
   void step() { ++position_; }                                       ///< once after each update
   std::int64_t position() const { return position_; }                ///< the next update
@@ -26,6 +35,7 @@ class OURO_API Schedule {
 
  private:
   std::shared_ptr<const std::function<double(std::int64_t)>> rate_;
+  std::int64_t known_ = 1;
   std::int64_t position_ = 0;
 };
 
