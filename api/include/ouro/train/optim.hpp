@@ -28,7 +28,8 @@ namespace ouro::train {
 /// the views, not to the structs. Steps of one state follow each other: they are not enqueued on two streams
 /// at once.
 ///
-/// A gradient element that is not finite leaves its parameter and state as if there had been none.
+/// A gradient element that is not finite leaves its parameter and state as they were. Its step is counted all
+/// the same: what a rule does in its first step alone (SGD: v <- g, undamped) is not made up for later.
 /// Errors: invalid (types, counts, devices, null arrays, options), before anything is written or enqueued.
 /// @{
 
