@@ -131,8 +131,8 @@ class OURO_API GossipTrainer {
   /// Collective, between steps. Waits for pending exchanges, then x <- mean of x over all parameters (frozen
   /// ones too) and, with average_buffers, buffers; integers are left alone. With `keep` the pending exchange
   /// is dropped: the next step does not mix; all ranks keep, or none. A failure ends the trainer and leaves
-  /// the values as they were. Errors: unsupported (`keep` for 16-bit parameters, whose f32 master copies would
-  /// undo it).
+  /// the values as they were. Errors: unsupported (`keep` for 16-bit parameters, whose f32 master copies
+  /// would undo it).
   Result<Average> global_average(const GlobalAverageOptions& = {});
 
   /// All that the next steps depend on: values of trainable parameters, optimisers, schedules, scaler, what
