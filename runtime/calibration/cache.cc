@@ -100,7 +100,7 @@ std::string calibration_key(const std::string& topology) {
   utsname system{};
   (void)::uname(&system);
   // With the number of the set of figures: files that lack the newer ones are not looked at.
-  return fmt::format("processor{}; kernel {} {}; {}; figures 3", processor, system.release, system.machine,
+  return fmt::format("processor{}; kernel {} {}; {}; figures 4", processor, system.release, system.machine,
                      topology);
 }
 

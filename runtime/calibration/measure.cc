@@ -77,7 +77,7 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
   struct Size {
     Least write[kCopyKinds], read[kCopyKinds], pull, pull_huge;
   } sizes[kCopySizes.size()];
-  Least large_write, large_read;
+  Least large_write, large_read, together_write, together_read, pull_together;
   const auto known = [&] {
     PairCosts p = out;
     for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
@@ -87,6 +87,8 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
       p.pull_huge[s] = sizes[s].pull_huge.known();
     }
     p.large = {large_write.known(), large_read.known()};
+    p.together = {together_write.known(), together_read.known()};
+    p.pull_together = pull_together.known();
     return p;
   };
   for (int turn = 0; turn < kEnough; ++turn)
@@ -97,9 +99,13 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
       if (now() >= end) break;
       if (const auto took = probe.pull(kCopySizes[s], false)) sizes[s].pull.add(*took);
       if (const auto took = probe.pull(kCopySizes[s], true)) sizes[s].pull_huge.add(*took);
-      if (s + 1 < kCopySizes.size() || turn < kFewest || turn >= 2 * kFewest || now() >= end) continue;
-      if (const auto took = probe.large(kind_of_pieces(known())))
-        large_write.add(took->write), large_read.add(took->read);
+      if (s + 1 < kCopySizes.size() || turn < kFewest || now() >= end) continue;
+      const CopyKind kind = kind_of_pieces(known());
+      if (const auto took = probe.together(kind))
+        together_write.add(took->write), together_read.add(took->read);
+      if (const auto took = probe.pull_together()) pull_together.add(*took);
+      if (turn >= 2 * kFewest || now() >= end) continue;
+      if (const auto took = probe.large(kind)) large_write.add(took->write), large_read.add(took->read);
     }
   return known();
 }
@@ -144,8 +150,11 @@ Calibration revised(const Calibration& record, const PairCosts& now) {
       const auto kind = static_cast<std::size_t>(kind_of_pieces(was));
       renew(&p.large.write, now.large.write, &was.copies[s][kind].write, &p.copies[s][kind].write);
       renew(&p.large.read, now.large.read, &was.copies[s][kind].read, &p.copies[s][kind].read);
+      renew(&p.together.write, now.together.write, &was.copies[s][kind].write, &p.copies[s][kind].write);
+      renew(&p.together.read, now.together.read, &was.copies[s][kind].read, &p.copies[s][kind].read);
     }
     renew(&p.pull[s], now.pull[s], smaller ? &was.pull[t] : nullptr, &p.pull[t]);
+    if (kCopySizes[s] == kLargePiece) renew(&p.pull_together, now.pull_together, &was.pull[s], &p.pull[s]);
     renew(&p.pull_huge[s], now.pull_huge[s], smaller ? &was.pull_huge[t] : nullptr, &p.pull_huge[t]);
   }
   return out;

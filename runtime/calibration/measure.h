@@ -16,8 +16,12 @@ class Probe {
   virtual ~Probe() = default;
   virtual std::optional<std::uint32_t> handoff() = 0;
   virtual std::optional<CopyCost> copy(kernels::CopyKind, std::size_t bytes) = 0;
-  /// kLargeBytes from one's private memory into the other's, piece after piece through one shared block: the
-  /// sums of what writing and reading that took.
+  /// kLargePiece as copy() and pull() on small pages, each core for the other and both at once: the means of
+  /// what the two took.
+  virtual std::optional<CopyCost> together(kernels::CopyKind) = 0;
+  virtual std::optional<std::uint32_t> pull_together() = 0;
+  /// kLargeBytes from one's private memory into the other's, piece after piece through a shared block, each
+  /// core for the other and both at once: the means of the sums of what writing and reading that took.
   virtual std::optional<CopyCost> large(kernels::CopyKind) = 0;
   virtual std::optional<std::uint32_t> pull(std::size_t bytes, bool huge_pages) = 0;
   /// From one thread to the other by sched_yield, on one core.

@@ -20,6 +20,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/calibration/stopwatch.h"
 #include "runtime/core/thread.h"
 
 namespace ouro::rt {
@@ -44,6 +45,9 @@ class Block {
     data_ = whole_ + (huge ? (kHuge - address % kHuge) % kHuge : 0);
     (void)::madvise(data_, huge ? (bytes + kHuge - 1) / kHuge * kHuge : bytes,
                     huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+#ifdef MADV_POPULATE_WRITE
+    (void)::madvise(data_, bytes, MADV_POPULATE_WRITE);  // in a third of the time, from Linux 5.14 on
+#endif
     std::memset(data_, 1, bytes);
   }
   ~Block() {
@@ -67,17 +71,15 @@ bool go_to(int cpu) {
   return ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set) == 0;
 }
 
-std::uint32_t between(Clock::time_point from, Clock::time_point to) {
-  constexpr std::int64_t kMost = ~std::uint32_t{0};  // a stopped process is away for longer
-  return static_cast<std::uint32_t>(
-      std::min<std::int64_t>(kMost, std::chrono::nanoseconds(to - from).count()));
-}
-
 struct Blocks {
   static constexpr std::size_t kMost = kernels::kCopySizes.back();
   const Block source{kLargeBytes, false}, source_huge{kMost, true}, shared{kMost, true},
       taken{kLargeBytes, false};
-  explicit operator bool() const { return source && source_huge && shared && taken; }
+  // The other way at the same time: the peer's source, and what it is written to and read into.
+  const Block back_source{kLargeBytes, false}, back_shared{kHuge, true}, back_taken{kLargeBytes, false};
+  explicit operator bool() const {
+    return source && source_huge && shared && taken && back_source && back_shared && back_taken;
+  }
 };
 
 /// Until the word has changed; or a millisecond: nobody is missed for longer.
@@ -95,7 +97,7 @@ struct alignas(128) Word {
   std::atomic<std::uint32_t> value{0};
 };
 
-enum class Task : std::uint8_t { handoff, read, pull, come, leave, sleep, stop };
+enum class Task : std::uint8_t { handoff, fill, write, read, pull, come, leave, sleep, stop };
 
 class PairProbe final : public Probe {
  public:
@@ -120,19 +122,19 @@ class PairProbe final : public Probe {
   }
 
   std::optional<std::uint32_t> handoff() override {
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     for (std::uint32_t i = 0; i < kRoundTrips; ++i)
       if (!ask(Task::handoff)) return std::nullopt;
-    return between(begin, Clock::now()) / (2 * kRoundTrips);
+    return watch.elapsed() / (2 * kRoundTrips);
   }
 
   std::optional<std::uint32_t> context_switch() override {
     if (here_ < 0) return std::nullopt;
     together_.store(true, std::memory_order_relaxed);  // before the first wait on one core and until the last
     bool all = ask(Task::come) && took_ != 0;
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     for (std::uint32_t i = 0; i < kSwitches && all; ++i) all = ask(Task::handoff);
-    const std::uint32_t took = between(begin, Clock::now()) / (2 * kSwitches);
+    const std::uint32_t took = watch.elapsed() / (2 * kSwitches);
     all = ask(Task::leave) && all;
     together_.store(false, std::memory_order_relaxed);
     return all ? std::optional(took) : std::nullopt;
@@ -141,38 +143,31 @@ class PairProbe final : public Probe {
   std::optional<std::uint32_t> wake() override {
     if (!ask(Task::sleep)) return std::nullopt;
     for (const auto asleep = Clock::now() + kFallAsleep; Clock::now() < asleep;) relax();
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     task_.store(Task::handoff, std::memory_order_relaxed);
     asked_.value.store(++serial_, std::memory_order_release);
     const bool slept = wake_one(asked_.value);
     gave_up_ = !await(answered_, serial_);
-    return slept && !gave_up_ ? std::optional(between(begin, Clock::now())) : std::nullopt;
+    return slept && !gave_up_ ? std::optional(watch.elapsed()) : std::nullopt;
   }
 
   std::optional<CopyCost> copy(CopyKind kind, std::size_t bytes) override {
     if (!need_blocks()) return std::nullopt;
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     kernels::copy_as(kind, blocks_->shared.data(), blocks_->source.data(), bytes);
-    const std::uint32_t wrote = between(begin, Clock::now());
+    const std::uint32_t wrote = watch.elapsed();
     from_ = blocks_->shared.data(), bytes_ = bytes;
     if (!ask(Task::read)) return std::nullopt;
     return CopyCost{wrote, took_};
   }
 
   std::optional<CopyCost> large(CopyKind kind) override {
-    if (!need_blocks()) return std::nullopt;
     CopyCost sum{};
-    bool all = true;
-    for (taken_at_ = 0; all && taken_at_ < kLargeBytes; taken_at_ += kLargePiece) {
-      const auto begin = Clock::now();
-      kernels::copy_as(kind, blocks_->shared.data(), blocks_->source.data() + taken_at_, kLargePiece);
-      sum.write += between(begin, Clock::now());
-      from_ = blocks_->shared.data(), bytes_ = kLargePiece;
-      all = ask(Task::read);
-      sum.read += took_;
-    }
+    std::optional<CopyCost> piece{sum};
+    for (taken_at_ = 0; piece && taken_at_ < kLargeBytes; taken_at_ += kLargePiece)
+      if (piece = exchange(kind); piece) sum.write += piece->write, sum.read += piece->read;
     taken_at_ = 0;
-    return all ? std::optional(sum) : std::nullopt;
+    return piece ? std::optional(sum) : std::nullopt;
   }
 
   std::optional<std::uint32_t> pull(std::size_t bytes, bool huge_pages) override {
@@ -183,6 +178,21 @@ class PairProbe final : public Probe {
     return took_;
   }
 
+  std::optional<CopyCost> together(CopyKind kind) override {
+    (void)exchange(kind);  // fetches the blocks into the caches
+    return exchange(kind);
+  }
+
+  std::optional<std::uint32_t> pull_together() override {
+    if (!need_blocks()) return std::nullopt;
+    const Blocks& b = *blocks_;
+    from_ = b.source.data(), bytes_ = kLargePiece;
+    std::memset(from_, static_cast<int>(serial_ & 0xFF), bytes_);
+    if (!ask(Task::fill)) return std::nullopt;
+    return both(Task::pull,
+                [&] { return pull_into(b.back_taken.data(), b.back_source.data(), kLargePiece); });
+  }
+
  private:
   /// Made when first needed: a hand-off alone, which says whether a kept record holds, needs none.
   bool need_blocks() {
@@ -190,13 +200,46 @@ class PairProbe final : public Probe {
     if (!blocks_) blocks_ = std::make_unique<Blocks>();
     return static_cast<bool>(*blocks_);
   }
+  /// A piece of each core for the other.
+  std::optional<CopyCost> exchange(CopyKind kind) {
+    if (!need_blocks()) return std::nullopt;
+    const Blocks& b = *blocks_;
+    kind_ = kind, from_ = b.shared.data(), bytes_ = kLargePiece;
+    const auto wrote = both(Task::write, [&] {
+      kernels::copy_as(kind, b.shared.data(), b.source.data() + taken_at_, kLargePiece);
+      return true;
+    });
+    const auto read = both(Task::read, [&] {
+      std::memcpy(b.back_taken.data() + taken_at_, b.back_shared.data(), kLargePiece);
+      return true;
+    });
+    return wrote && read ? std::optional(CopyCost{*wrote, *read}) : std::nullopt;
+  }
   /// Has the peer do it; false: it did not answer before the end, and will not be asked again.
-  bool ask(Task task) {
+  bool ask(Task task) { return begin(task) && finish(); }
+  bool begin(Task task) {
     if (gave_up_) return false;
     task_.store(task, std::memory_order_relaxed);
     asked_.value.store(++serial_, std::memory_order_release);  // pairs with serve
+    return true;
+  }
+  bool finish() {
     gave_up_ = !await(answered_, serial_);
     return !gave_up_;
+  }
+  /// The peer's task and, at the same time, one's own: the mean of what they took.
+  template <class F>
+  std::optional<std::uint32_t> both(Task task, F&& own) {
+    if (!begin(task)) return std::nullopt;
+    const Stopwatch watch;
+    const bool done = own();
+    const std::uint32_t took = watch.elapsed();
+    if (!finish() || !done || took_ == 0) return std::nullopt;
+    return took / 2 + took_ / 2 + (took & took_ & 1);
+  }
+  static bool pull_into(std::byte* to, std::byte* from, std::size_t bytes) {
+    const iovec into{to, bytes}, out_of{from, bytes};
+    return ::process_vm_readv(::getpid(), &into, 1, &out_of, 1, 0) == static_cast<ssize_t>(bytes);
   }
   /// Spins until the word has come to `serial`; false: not before the end.
   bool await(const Word& word, std::uint32_t serial) const {
@@ -228,15 +271,19 @@ class PairProbe final : public Probe {
   }
   /// Nanoseconds; 0: the system refuses.
   std::uint32_t work(Task task) {
-    std::byte* const taken = blocks_->taken.data() + taken_at_;
-    const auto begin = Clock::now();
-    if (task == Task::read) {
+    const Blocks& b = *blocks_;
+    std::byte* const taken = b.taken.data() + taken_at_;
+    bool done = true;
+    const Stopwatch watch;
+    if (task == Task::read)
       std::memcpy(taken, from_, bytes_);
-    } else {
-      const iovec to{taken, bytes_}, from{from_, bytes_};
-      if (::process_vm_readv(::getpid(), &to, 1, &from, 1, 0) != static_cast<ssize_t>(bytes_)) return 0;
-    }
-    return between(begin, Clock::now());
+    else if (task == Task::write)
+      kernels::copy_as(kind_, b.back_shared.data(), b.back_source.data() + taken_at_, bytes_);
+    else if (task == Task::fill)
+      std::memset(b.back_source.data(), 1, kLargePiece);
+    else
+      done = pull_into(taken, from_, bytes_);
+    return done ? watch.elapsed() : 0;
   }
 
   const Clock::time_point end_;
@@ -251,6 +298,7 @@ class PairProbe final : public Probe {
   std::unique_ptr<Blocks> blocks_;
   std::byte* from_ = nullptr;
   std::size_t bytes_ = 0, taken_at_ = 0;
+  CopyKind kind_{};
   std::uint32_t took_ = 0;  // written by the peer before an answer
   Thread peer_;
 };

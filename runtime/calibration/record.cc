@@ -101,6 +101,10 @@ const char* read_pair(const Json& from, PairCosts* pair) {
     return "handoff_ns is not 5 to 20000";
   if (!read_two(from, "large", &pair->large.write, &pair->large.read))
     return "large is not [write, read] in nanoseconds";
+  if (!read_two(from, "together", &pair->together.write, &pair->together.read))
+    return "together is not [write, read] in nanoseconds";
+  if (!read_figure(from, "pull_together", &pair->pull_together))
+    return "pull_together is not a number of nanoseconds";
   const auto copies = from.find("copies");
   if (copies == from.end()) return nullptr;
   if (!copies->is_array()) return "copies is not a list";
@@ -148,6 +152,9 @@ Calibration without_absurd(const Calibration& measured) {
     PairCosts& p = out.pair[out.pairs++] = measured.pair[i];
     if (p.cpus[0] < 0 || p.cpus[1] < 0) p.cpus[0] = p.cpus[1] = 0;
     if (!sane_time(p.large.write, kLargeBytes) || !sane_time(p.large.read, kLargeBytes)) p.large = {};
+    if (!sane_time(p.together.write, kLargePiece) || !sane_time(p.together.read, kLargePiece))
+      p.together = {};
+    if (!sane_time(p.pull_together, kLargePiece)) p.pull_together = 0;
     for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
       for (CopyCost& c : p.copies[s])
         if (!sane_time(c.write, kCopySizes[s]) || !sane_time(c.read, kCopySizes[s])) c = {};
@@ -175,6 +182,8 @@ std::string to_json(const Calibration& c, const std::string& key) {
       pair["copies"].push_back(std::move(row));
     }
     if (p.large.known()) pair["large"] = {p.large.write, p.large.read};
+    if (p.together.known()) pair["together"] = {p.together.write, p.together.read};
+    if (p.pull_together) pair["pull_together"] = p.pull_together;
     json["pairs"].push_back(std::move(pair));
   }
   for (const Field& f : kFields)

@@ -35,9 +35,13 @@ struct PairCosts {
   std::int32_t cpus[2];   ///< the hardware threads; the same twice: not known
   std::uint32_t handoff;  ///< of one line, one way
   CopyCost copies[kernels::kCopySizes.size()][kernels::kCopyKinds];
-  CopyCost large;  ///< kLargeBytes from private memory through a block of kLargePiece into private memory
+  /// kLargePiece by the kind in force, as above, but each core for the other and both at once.
+  CopyCost together;
+  /// kLargeBytes likewise, from private memory through a block of kLargePiece into private memory.
+  CopyCost large;
   std::uint32_t pull[kernels::kCopySizes.size()];       ///< one copy out of a process, on small pages
   std::uint32_t pull_huge[kernels::kCopySizes.size()];  ///< the same on huge ones, if there were any
+  std::uint32_t pull_together;  ///< kLargePiece on small pages, each core out of the other's, both at once
   friend bool operator==(const PairCosts&, const PairCosts&) = default;
 };
 
@@ -66,7 +70,8 @@ struct Calibration {
 Calibration without_absurd(const Calibration&);
 
 /// {"ouro_calibration": 1, "key", "pairs": [{"distance", "cpus": [a, b], "handoff_ns", "copies": [{"bytes",
-/// "plain": [write, read], "rep", "stream", "prefetch", "pull", "pull_huge"}], "large": [write, read]}],
+/// "plain": [write, read], "rep", "stream", "prefetch", "pull", "pull_huge"}], "large": [write, read],
+/// "together": [write, read], "pull_together"}],
 /// "context_switch_ns", "wake_ns", "pause_ns", "cache_kib", "caches", "native"}, times in nanoseconds; what
 /// is not known is left out. `key`: of which machine and system.
 std::string to_json(const Calibration&, const std::string& key);

@@ -15,6 +15,8 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/calibration/stopwatch.h"
+
 namespace ouro::rt {
 namespace {
 
@@ -27,11 +29,6 @@ constexpr auto kPatience =
 constexpr auto kLongest = std::chrono::milliseconds(2);
 constexpr auto kHeld = std::chrono::milliseconds(50);  // an invitation, while another group wants to ask
 constexpr auto kFallAsleep = std::chrono::microseconds(60);  // a core that waits for longer sleeps as deep
-
-std::uint32_t since(Clock::time_point begin) {
-  return static_cast<std::uint32_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
-}
 
 /// Spins until done() holds; false: not before `end`.
 template <class Done>
@@ -73,16 +70,16 @@ class PeerProbe final : public Probe {
 
   std::optional<std::uint32_t> handoff() override {
     if (!ask(Task::handoff)) return std::nullopt;  // it may have to come first
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     for (std::uint32_t i = 0; i < kRoundTrips; ++i)
       if (!ask(Task::handoff)) return std::nullopt;
-    return since(begin) / (2 * kRoundTrips);
+    return watch.elapsed() / (2 * kRoundTrips);
   }
   std::optional<CopyCost> copy(CopyKind kind, std::size_t bytes) override {
     if (bytes > ProbePage::kBytes || gave_up_ || !small_.data) return std::nullopt;
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     kernels::copy_as(kind, mine_.block, small_.data, bytes);
-    const std::uint32_t wrote = since(begin);
+    const std::uint32_t wrote = watch.elapsed();
     if (!ask(Task::read, bytes)) return std::nullopt;
     return CopyCost{wrote, answer_.took.get()};
   }
@@ -94,15 +91,17 @@ class PeerProbe final : public Probe {
     const std::uint32_t took = answer_.took.get();
     return took ? std::optional(took) : std::nullopt;
   }
-  std::optional<CopyCost> large(CopyKind) override { return std::nullopt; }  // its block is a page's
+  std::optional<CopyCost> large(CopyKind) override { return std::nullopt; }     // its block is a page's
+  std::optional<CopyCost> together(CopyKind) override { return std::nullopt; }  // the page of another
+  std::optional<std::uint32_t> pull_together() override { return std::nullopt; }
   std::optional<std::uint32_t> context_switch() override { return std::nullopt; }
   std::optional<std::uint32_t> wake() override {
     if (!ask(Task::sleep)) return std::nullopt;
     for (const auto asleep = Clock::now() + kFallAsleep; Clock::now() < asleep;) relax();
     bool slept = false;
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     if (!ask(Task::handoff, 0, nullptr, &slept) || !slept) return std::nullopt;
-    return since(begin);
+    return watch.elapsed();
   }
 
  private:
@@ -181,14 +180,14 @@ void PeerProbes::answer(const ControlPage& asker, pid_t process, const ProbeMeet
   const Clock::time_point end = Clock::now() + kLongest;
   const auto work = [&]() -> std::uint32_t {
     const std::size_t bytes = std::min<std::size_t>(q.bytes.get(), taken.size());
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     if (q.task.get() == Task::read) {
       std::memcpy(taken.data(), asker.probe.block, bytes);
     } else {
       const iovec to{taken.data(), bytes}, from{reinterpret_cast<void*>(q.from.get()), bytes};
       if (::process_vm_readv(process, &to, 1, &from, 1, 0) != static_cast<ssize_t>(bytes)) return 0;
     }
-    return since(begin);
+    return watch.elapsed();
   };
   /// The next question; the last one again if there is none.
   const auto next = [&](std::uint64_t last) {

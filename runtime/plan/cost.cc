@@ -47,6 +47,11 @@ class Curve {
   void slow_down(double factor) {
     for (double& ns : ns_) ns *= factor;
   }
+  /// Of what is short nothing is left before the other begins.
+  void share_caches(double factor) {
+    for (std::size_t s = 0; s < kCopySizes.size(); ++s)
+      if (kCopySizes[s] >= kLargePiece) ns_[s] *= factor;
+  }
 
  private:
   std::array<double, kCopySizes.size()> ns_{};
@@ -56,6 +61,11 @@ struct Prices {
   double handoff, ask;
   Curve write, read, pull, local;
 };
+
+/// By what a copy takes longer while the other core copies, too.
+double crowded(std::uint32_t together, std::uint32_t alone) {
+  return together == 0 || alone == 0 ? 1 : std::max(1.0, double(together) / alone);
+}
 
 /// By what a piece takes longer that comes from, or goes into, `touched` bytes. Up to kNear the buffers lie
 /// in the caches in which single copies were measured; at twice kLargeBytes, one buffer in and one out, they
@@ -67,20 +77,28 @@ double slowed(double large, double piece, double touched) {
   return std::pow(std::max(1.0, ratio), std::min(1.0, std::log(touched / kNear) / std::log(kFar / kNear)));
 }
 
-Prices prices_of(const Calibration& c, const CostQuery& q) {
+/// alone: only one core copies at a time.
+Prices prices_of(const Calibration& c, const CostQuery& q, bool alone) {
   const PairCosts& far = c.farthest();
   const kernels::CopyKinds kinds = copy_kinds_by(c);
   const auto cost = [&](std::size_t s) { return far.copies[s][static_cast<std::size_t>(kinds[s])]; };
   const auto pull = [&](std::size_t s) { return double(q.huge_pages ? far.pull_huge[s] : far.pull[s]); };
-  return {.handoff = double(far.handoff),
-          .ask = q.forced ? 0 : 2 * pull(0),
-          .write = Curve([&](std::size_t s) { return double(cost(s).write); }),
-          .read = Curve([&](std::size_t s) { return double(cost(s).read); }),
-          .pull = Curve(pull),
-          // Of the nearest cores, half: what lies in the own cache was nowhere measured.
-          .local = Curve([&](std::size_t s) {
-            return double(c.pair[0].copies[s][static_cast<std::size_t>(kinds[s])].read) / 2;
-          })};
+  Prices p{.handoff = double(far.handoff),
+           .ask = q.forced ? 0 : 2 * pull(0),
+           .write = Curve([&](std::size_t s) { return double(cost(s).write); }),
+           .read = Curve([&](std::size_t s) { return double(cost(s).read); }),
+           .pull = Curve(pull),
+           // Of the nearest cores, half: what lies in the own cache was nowhere measured.
+           .local = Curve([&](std::size_t s) {
+             return double(c.pair[0].copies[s][static_cast<std::size_t>(kinds[s])].read) / 2;
+           })};
+  if (alone) return p;
+  const std::size_t piece = kernels::copy_size_class(kLargePiece);
+  const double reads = crowded(far.together.read, cost(piece).read);
+  p.write.share_caches(crowded(far.together.write, cost(piece).write));
+  p.read.share_caches(reads), p.local.share_caches(reads);
+  p.pull.share_caches(crowded(far.pull_together, far.pull[piece]));
+  return p;
 }
 
 class Charge;
@@ -173,12 +191,13 @@ Algorithm table_choice(const Rules& table, Collective c, Buffers buffers, int ra
 std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
   const auto flow = facts_of(q.collective, q.algorithm);
   if (!flow || !c.known() || q.ranks < 2) return std::nullopt;
-  Prices p = prices_of(c, q);
+  Prices p = prices_of(c, q, flow->by_reference && traits_of(q.collective).rooted() && q.ranks == 2);
   if (!p.write.known() || !p.read.known() || (flow->pulls && !p.pull.known())) return std::nullopt;
   const auto n = static_cast<std::size_t>(q.ranks);
   const bool blocks = traits_of(q.collective).blocks();
   const double longest = static_cast<double>(q.bytes) / (blocks ? 1 : flow->chunks(Place{0, q.ranks, 0, 1}));
-  if (flow->by_reference) return kCallNs + walk(*flow, p, q.ranks, 1, longest);
+  if (flow->by_reference)
+    return kCallNs + (flow->pulls ? 0 : kReferenceNs) + walk(*flow, p, q.ranks, 1, longest);
   const double touched = static_cast<double>(q.bytes) * (blocks ? q.ranks + 1 : 2);
   const double writes = slowed(c.farthest().large.write, p.write(kLargePiece), touched),
                reads = slowed(c.farthest().large.read, p.read(kLargePiece), touched);

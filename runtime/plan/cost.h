@@ -25,6 +25,8 @@ struct CostQuery {
 
 /// Nanoseconds that a call takes besides what it moves: some 750 instructions.
 inline constexpr double kCallNs = 100;
+/// Besides that: to find registered buffers, others' too, and to tell where they are.
+inline constexpr double kReferenceNs = 100;
 
 /// Nanoseconds until the last rank is done, between the farthest cores of the record. nullopt: figures are
 /// missing, or the flow is not one of a single host's staging buffers and references.
@@ -35,8 +37,10 @@ inline constexpr double kCallNs = 100;
 /// a hand-off and half of one for each rank beyond two. Between sizes that were measured times are
 /// interpolated, beyond them they grow with the bytes. Of many rounds the first are walked and the rest are
 /// like them. What goes through staging buffers takes longer where a rank touches more than 512 KiB, by the
-/// factor that the record says of pieces of kLargeBytes from 8 MiB on. A call itself takes kCallNs. Compute
-/// time of reductions, and memory that all caches together cannot hold, are not in the model.
+/// factor that the record says of pieces of kLargeBytes from 8 MiB on. Copies of 64 KiB and more take longer
+/// by the factor that the record says of two cores that copy at once, but where one rank alone takes out of
+/// the other's buffer. A call itself takes kCallNs, and kReferenceNs with registered buffers. Compute time of
+/// reductions, and memory that all caches together cannot hold, are not in the model.
 std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 
 /// Rows to put before the built-in table for a group of `ranks` on one host, each on a core of its own: where

@@ -50,6 +50,10 @@ std::string calibration_text(const rt::HostCalibration& h) {
         text += fmt::format(" {:>16}", fmt::format("{} + {}", micros(c.write), micros(c.read)));
       text += fmt::format(" {:>16} {:>9}\n", micros(p.pull[s]), micros(p.pull_huge[s]));
     }
+    if (p.together.known())
+      text += fmt::format("  {:<9} {:>16} both cores at once, pulls {}\n", human_bytes(rt::kLargePiece),
+                          fmt::format("{} + {}", micros(p.together.write), micros(p.together.read)),
+                          micros(p.pull_together));
     if (p.large.known())
       text += fmt::format("  {:<9} {:>16} by pieces of {}\n", human_bytes(rt::kLargeBytes),
                           fmt::format("{} + {}", micros(p.large.write), micros(p.large.read)),

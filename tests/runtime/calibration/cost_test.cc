@@ -47,6 +47,27 @@ TEST(Cost, ChargesEachStep) {
                    kCallNs + 2 * 9096 + 2 * (100 + 5'000 + 64.0 * KiB) + 64 * KiB + 2 * 100);
 }
 
+TEST(Cost, CopiesOfTwoCoresAtOnceTakeLonger) {
+  const Calibration c = simple();
+  Calibration shared = c;
+  shared.pair[0].together = {2 * 64 * KiB, 3 * 2 * 64 * KiB},
+  shared.pair[0].pull_together = 20'000 + 4 * 64 * KiB;
+  const auto factor = [&](Collective op, Algorithm a, int ranks, std::size_t bytes, double without) {
+    return (ns(shared, op, a, ranks, bytes) - without) / (ns(c, op, a, ranks, bytes) - without);
+  };
+  // A byte is written in two nanoseconds for one, read in six for two, the own one in three for one.
+  EXPECT_DOUBLE_EQ(factor(Collective::all_reduce, Algorithm::oneshot, 2, 64 * KiB, kCallNs + 100), 11 / 4.0);
+  EXPECT_DOUBLE_EQ(factor(Collective::all_reduce, Algorithm::oneshot, 2, 4 * KiB, 0),
+                   1);  // done before the other
+  // One side copies out of the root's buffer, and nobody beside it where there is one reader.
+  EXPECT_DOUBLE_EQ(factor(Collective::broadcast, Algorithm::zerocopy, 2, 64 * KiB, 0), 1);
+  EXPECT_DOUBLE_EQ(factor(Collective::broadcast, Algorithm::pull, 2, 64 * KiB, 0), 1);
+  EXPECT_GT(factor(Collective::broadcast, Algorithm::zerocopy, 3, 64 * KiB, 0), 2);
+  EXPECT_GT(factor(Collective::all_gather, Algorithm::pull, 2, 64 * KiB, 0), 1.5);
+  shared.pair[0].together = {1, 1}, shared.pair[0].pull_together = 1;  // two are not faster than one
+  EXPECT_DOUBLE_EQ(factor(Collective::all_reduce, Algorithm::oneshot, 2, 64 * KiB, 0), 1);
+}
+
 TEST(Cost, RoundsOverlapBetweenRootAndReaders) {
   const Calibration c = simple();
   const double one = ns(c, Collective::broadcast, Algorithm::direct, 2, 128 * KiB),

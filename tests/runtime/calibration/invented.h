@@ -19,6 +19,7 @@ inline Calibration invented_record() {
       p.pull[s] = base + 1000, p.pull_huge[s] = base + 500;
     }
     p.large = {800'000 * (i + 1), 900'000 * (i + 1)};
+    p.together = {9'000 * (i + 1), 9'500 * (i + 1)}, p.pull_together = 11'000 * (i + 1);
   }
   return c;
 }

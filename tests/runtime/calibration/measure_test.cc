@@ -30,6 +30,12 @@ class FakeProbe final : public Probe {
   }
   std::optional<std::uint32_t> context_switch() override { return answer(1100); }
   std::optional<std::uint32_t> wake() override { return answer(13'000); }
+  std::optional<CopyCost> together(kernels::CopyKind kind) override {
+    together_kind = kind;
+    const auto ns = answer(6000);
+    return ns ? std::optional(CopyCost{*ns, *ns + 7}) : std::nullopt;
+  }
+  std::optional<std::uint32_t> pull_together() override { return pulls ? answer(9000) : std::nullopt; }
   std::optional<CopyCost> large(kernels::CopyKind kind) override {
     large_kind = kind;
     const auto ns = answer(300'000);
@@ -48,7 +54,7 @@ class FakeProbe final : public Probe {
   Clock::time_point now{};
   int asked = 0, silent_from = -1;
   bool disturbed = false, pulls = true;
-  kernels::CopyKind large_kind{};
+  kernels::CopyKind large_kind{}, together_kind{};
 };
 
 /// What the model of `factor` times slower cores is, up to `bytes`.
@@ -62,6 +68,8 @@ PairCosts slower(const PairCosts& than, std::uint32_t factor, std::size_t bytes)
   }
   const std::uint32_t by = kernels::kCopySizes.back() <= bytes ? factor : 0;  // as the largest of those
   p.large.write *= by, p.large.read *= by;
+  const std::uint32_t piece = kLargePiece <= bytes ? factor : 0;
+  p.together.write *= piece, p.together.read *= piece, p.pull_together *= piece;
   return p;
 }
 
@@ -104,7 +112,10 @@ TEST(Measure, TakesTheLeastOfSeveralTries) {
     EXPECT_EQ(costs.pull_huge[s], bytes / 32);
   }
   EXPECT_EQ(costs.large, (CopyCost{300'000, 300'007}));
+  EXPECT_EQ(costs.together, (CopyCost{6000, 6007}));
+  EXPECT_EQ(costs.pull_together, 9000u);
   EXPECT_EQ(probe.large_kind, kernels::CopyKind::rep);  // that will be in force
+  EXPECT_EQ(probe.together_kind, kernels::CopyKind::rep);
   EXPECT_EQ(measure_context_switch(probe, probe.clock(), probe.now + 1s), 1100u);
   EXPECT_EQ(measure_wake(probe, probe.clock(), probe.now + 1s), 13'000u);
 }
@@ -165,7 +176,10 @@ TEST(PairProbe, AnswersUntilItsEnd) {
              const auto together = (*probe)->context_switch();
              const auto wake = (*probe)->wake();
              const auto large = (*probe)->large(kernels::CopyKind::rep);
+             const auto both = (*probe)->together(kernels::CopyKind::rep);
+             (void)(*probe)->pull_together();  // systems may forbid it
              EXPECT_TRUE(!copy || !large || large->both() > copy->both());
+             EXPECT_TRUE(!large || !both || large->both() > both->both());
              others += handoff && copy && together;
              if (!handoff || !copy || !together || !wake) continue;
              EXPECT_GT(*handoff, 0u);

@@ -62,7 +62,8 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   c.pair[0].copies[3][0].write = 1;    // a MiB in a nanosecond
   c.pair[0].pull[0] = 4'000'000'000u;  // 4 KiB in four seconds
   c.pair[0].large.read = 400;          // 4 MiB in no time
-  c.pair[1].handoff = 1'000'000;       // a line in a millisecond
+  c.pair[0].together.read = 3, c.pair[0].pull_together = 3;
+  c.pair[1].handoff = 1'000'000;  // a line in a millisecond
   c.context_switch = 3, c.wake = 20'000'000, c.pause = 5'000, c.cache_kib = 3, c.caches = 5'000;
   const Calibration sane = without_absurd(c);
   EXPECT_EQ(sane.pairs, 1u);
@@ -70,6 +71,8 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   EXPECT_TRUE(sane.pair[0].copies[3][1].known());
   EXPECT_EQ(sane.pair[0].pull[0], 0u);
   EXPECT_FALSE(sane.pair[0].large.known());
+  EXPECT_FALSE(sane.pair[0].together.known());
+  EXPECT_EQ(sane.pair[0].pull_together, 0u);
   EXPECT_EQ(sane.pair[0].pull[1], c.pair[0].pull[1]);
   EXPECT_EQ(sane.context_switch + sane.wake + sane.pause + sane.cache_kib + sane.caches, 0u);
   c.pairs = 4'000'000'000u;  // of a page that somebody has overwritten
@@ -92,6 +95,8 @@ TEST(Record, WhatIsNoneIsRefusedWithThePlace) {
           {R"({"ouro_calibration": 1, "pairs": [{"distance": "far"}]})", "pair 0: distance is not"},
           {pair(R"("handoff_ns": -3)"), "pair 0: handoff_ns is not 5 to 20000"},
           {pair(R"("handoff_ns": 50, "cpus": [1])"), "cpus is not two numbers"},
+          {pair(R"("handoff_ns": 50, "together": [1])"), "together is not [write, read]"},
+          {pair(R"("handoff_ns": 50, "pull_together": "x")"), "pull_together is not"},
           {pair(R"("handoff_ns": 50, "copies": 3)"), "copies is not a list"},
           {pair(R"("handoff_ns": 50, "copies": [{"bytes": 5}])"), "none of the sizes"},
           {pair(R"("handoff_ns": 50, "copies": [{"bytes": 4096, "rep": [1, "x"]}])"), "not [write, read]"},

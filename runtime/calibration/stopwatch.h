@@ -1,0 +1,38 @@
+// How long something took, of which tens of nanoseconds count. Used by the probes of calibration.
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+
+#include "runtime/core/wait.h"
+
+namespace ouro::rt {
+
+class Stopwatch {
+ public:
+  Stopwatch() : begin_(Clock::now()) {}
+  /// Nanoseconds since it was made, without what reading the clock takes; at least one.
+  std::uint32_t elapsed() const {
+    const std::int64_t took = std::chrono::nanoseconds(Clock::now() - begin_).count() - reading();
+    return static_cast<std::uint32_t>(
+        std::clamp<std::int64_t>(took, 1, std::numeric_limits<std::uint32_t>::max()));
+  }
+
+ private:
+  /// The least of a few tries.
+  static std::int64_t reading() {
+    static const std::int64_t least = [] {
+      auto found = Clock::duration::max();
+      for (int i = 0; i < 32; ++i) {
+        const auto begin = Clock::now();
+        found = std::min(found, Clock::now() - begin);
+      }
+      return std::int64_t{std::chrono::nanoseconds(found).count()};
+    }();
+    return least;
+  }
+  const Clock::time_point begin_;
+};
+
+}  // namespace ouro::rt
