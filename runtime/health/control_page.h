@@ -210,7 +210,7 @@ struct ControlPage {
 };
 /// leaving: it takes nothing more from ranks of other hosts, and what it sent is still on its way.
 enum class ContextState : std::uint32_t { joining, active, closed, leaving };
-inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637038;  // "ouro-cp8"
+inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637039;  // "ouro-cp9"
 
 /// The writer's side of one record.
 void enter(GroupRecord&, std::uint64_t seq, Signature);
