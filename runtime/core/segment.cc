@@ -17,6 +17,8 @@
 #include <sstream>
 #include <string>
 
+#include "runtime/core/per_process.h"
+
 namespace ouro::device {
 namespace {
 
@@ -31,10 +33,7 @@ struct Registry {
   std::mutex mutex;
   std::map<Identity, std::weak_ptr<Segment>> mapped;
 };
-Registry& registry() {
-  static auto* r = new Registry;  // outlives static destructors of users
-  return *r;
-}
+constinit PerProcess<Registry> g_registry;  // what a parent has mapped is not mapped in its child
 
 bool read_number(const std::string& file, std::size_t& out) {
   return static_cast<bool>(std::ifstream(file) >> out);
@@ -81,7 +80,9 @@ Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes, const char* 
                   fmt::format("{}: memfd_create failed: {} (a seccomp filter may forbid it)", what,
                               std::strerror(errno)));
   // Reserves the pages now: a full memory file system is an error here, not a SIGBUS at the first write.
-  if (int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)))
+  int error = EINTR;
+  while (error == EINTR) error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  if (error != 0)
     return Status(Reason::resource, fmt::format("{}: cannot reserve {} bytes of shared memory: {}", what,
                                                 bytes, std::strerror(error)));
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
@@ -112,7 +113,7 @@ Result<std::shared_ptr<Segment>> Segment::map(Fd fd, std::size_t bytes) {
   if (fstat(fd.get(), &info) != 0)
     return Status(Reason::resource, fmt::format("fstat of shared memory failed: {}", std::strerror(errno)));
   const auto segment = std::shared_ptr<Segment>(new Segment);  // it takes the lock where it goes
-  Registry& r = registry();
+  Registry& r = *g_registry;
   std::lock_guard lock(r.mutex);
   auto& known = r.mapped[{info.st_dev, info.st_ino}];
   if (auto existing = known.lock()) return existing;
@@ -130,7 +131,8 @@ Result<std::shared_ptr<Segment>> Segment::map(Fd fd, std::size_t bytes) {
 }
 
 Segment::~Segment() {
-  Registry& r = registry();
+  if (forks_ != forks()) return;  // its pages are not here; others may lie at their addresses by now
+  Registry& r = *g_registry;
   std::lock_guard lock(r.mutex);
   struct stat info {};
   if (fstat(fd_.get(), &info) == 0)

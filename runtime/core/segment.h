@@ -5,12 +5,14 @@
 #include <memory>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/fork.h"
 #include "runtime/core/status.h"
 
 namespace ouro::device {
 
 /// A mapped segment. A process maps a segment once, however often its descriptor arrives (ranks that are
-/// threads then share addresses, and ThreadSanitizer sees them); the last owner unmaps.
+/// threads then share addresses, and ThreadSanitizer sees them); the last owner unmaps. The pages are not
+/// mapped in a forked child: there the last owner of its copy only closes the descriptor.
 class Segment {
  public:
   /// New zero-filled memory, sealed against resizing. Errors: resource (needed and available bytes in the
@@ -29,6 +31,7 @@ class Segment {
  private:
   Segment() = default;
   static Result<std::shared_ptr<Segment>> map(Fd fd, std::size_t bytes);
+  const unsigned forks_ = forks();
   Fd fd_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;

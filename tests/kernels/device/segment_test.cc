@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 namespace ouro::device {
 namespace {
@@ -154,13 +155,47 @@ TEST(Segment, LeavesNothing) {
   EXPECT_EQ(lines_of("/proc/self/maps", "memfd:"), 0);
 }
 
+/// How a forked child ends that returns what `says` does.
+int child_that(const std::function<int()>& says) {
+  const int pid = fork();
+  if (pid == 0) {
+    alarm(20);
+    _exit(says());
+  }
+  int status = 0;
+  return waitpid(pid, &status, 0) == pid ? status : -1;
+}
+
 TEST(Segment, IsNotInAForkedChild) {
   const auto s = made();
-  const int pid = fork();
-  if (pid == 0) _exit(lines_of("/proc/self/maps", "memfd:ouro") == 0 ? 0 : 1);
-  int status = 0;
-  ASSERT_EQ(waitpid(pid, &status, 0), pid);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(child_that([] { return lines_of("/proc/self/maps", "memfd:ouro") == 0 ? 0 : 1; }), 0);
+}
+
+TEST(Segment, InAForkedChildLeavesItsAddressesAlone) {
+  auto s = made();
+  EXPECT_EQ(child_that([&] {
+              void* const at = mmap(s->data(), kBytes, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+              if (at != s->data()) return 1;
+              const std::ptrdiff_t before = descriptors();
+              s.reset();
+              if (descriptors() != before - 1) return 2;
+              std::memset(at, 7, kBytes);
+              return 0;
+            }),
+            0);
+}
+
+TEST(Segment, OfAParentIsMappedAgainInAForkedChild) {
+  const auto s = made();
+  EXPECT_EQ(child_that([&] {
+              const auto mine = Segment::attach(copy_of(*s), kBytes);
+              if (!mine.ok() || mine->get() == s.get()) return 1;
+              (*mine)->data()[8] = std::byte{5};
+              return 0;
+            }),
+            0);
+  EXPECT_EQ(s->data()[8], std::byte{5});
 }
 
 }  // namespace
