@@ -161,6 +161,9 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   spec.join.deadline = pick(o.join_deadline, defaults.join_deadline, *joining, "OURO_JOIN_DEADLINE");
   if (spec.deadline.count() <= 0 || spec.join.deadline.count() <= 0)
     return invalid("deadlines must be positive");
+  if (spec.join.late_after.count() < 0) return invalid("late_after is negative");
+  if (o.numerics > Numerics::canonical)
+    return invalid(fmt::format("numerics {}; expected one of Numerics", static_cast<int>(o.numerics)));
   spec.join.cancel = o.cancel;
   spec.numerics = o.numerics != Numerics::inherit ? o.numerics
                   : **numerics == "canonical"     ? Numerics::canonical
@@ -295,6 +298,8 @@ Result<Context> Context::from_env(const InitOptions& o) {
 
 Result<std::vector<Context>> Context::threads(int n, const InitOptions& o) {
   if (n < 1 || n > 256) return invalid(fmt::format("{} ranks as threads; expected 1 to 256", n));
+  if (o.rank || o.world_size || o.local_rank || o.local_size || o.id || !o.address.empty())
+    return invalid("Context::threads numbers and names its ranks: expected no rank, size, id or address");
   if (n > 1) OURO_TRY(rt::provide_descriptors(rt::descriptors_of_threads(n), "ranks that are threads"));
   OURO_ASSIGN(auto id, UniqueId::create());
   std::vector<Context> contexts(static_cast<std::size_t>(n));

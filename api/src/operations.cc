@@ -178,14 +178,22 @@ Result<std::unique_ptr<rt::Message>> message(const Group& g, bool sends, const v
 Status run(Group& g, Result<std::unique_ptr<rt::Message>> m, Milliseconds deadline, Received* received) try {
   if (!g.valid()) return empty_group();
   if (!m.ok()) return m.status();
-  if (auto* batch = rt::Batch::current()) {
+  auto* const batch = rt::Batch::current();
+  const Status wrong = deadline.count() < 0 ? invalid("recv: the deadline is negative")
+                       : batch && deadline.count() > 0
+                           ? invalid(
+                                 "recv: a deadline of its own between group_start and group_end, where the "
+                                 "group's holds; expected 0, or a wait for the work with a deadline")
+                           : Status();
+  if (!wrong.ok()) return batch ? batch->refuse(wrong) : wrong;
+  if (batch) {
     std::shared_ptr<rt::WorkState> work;
     return batch->defer(g.impl(), std::move(*m), nullptr, &work);
   }
   if ((*m)->on_device) {
     std::shared_ptr<rt::Message> shared = std::move(*m);
     OURO_ASSIGN(auto stream, g.impl()->own_gpu_stream());
-    OURO_ASSIGN(auto work, g.impl()->run_on_gpu({shared}, stream));
+    OURO_ASSIGN(auto work, g.impl()->run_on_gpu({shared}, stream, deadline));
     work->wait();
     if (received) *received = {shared->envelope.source, shared->envelope.tag, shared->envelope.bytes};
     return work->outcome();
@@ -259,6 +267,12 @@ Result<Work> recv(Group& g, View out, int src, int tag, const Stream& s) {
   return recv(g, out, src, tag, s, RecvOptions{});
 }
 Result<Work> recv(Group& g, View out, int src, int tag, const Stream& s, const RecvOptions& o) {
+  if (o.deadline.count() != 0) {
+    const Status wrong = invalid(
+        "recv: a deadline of its own on a stream; expected 0, or a wait for the work with a deadline");
+    auto* const batch = rt::Batch::current();
+    return batch ? batch->refuse(wrong) : wrong;
+  }
   return enqueue(g, receive(g, out, src, tag, o.exact), s);
 }
 Result<std::optional<Received>> probe(Group& g, int src, int tag) try {

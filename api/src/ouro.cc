@@ -140,8 +140,19 @@ Group& Context::world() {
   return *world_;
 }
 
+namespace {
+Status check(const GroupOptions& o) {
+  if (o.deadline.count() < 0) return invalid("the deadline of a group is negative");
+  if (o.numerics > Numerics::canonical)
+    return invalid(
+        fmt::format("numerics {} of a group; expected one of Numerics", static_cast<int>(o.numerics)));
+  return {};
+}
+}  // namespace
+
 Result<Group> Context::group(std::span<const int> ranks, std::string tag, const GroupOptions& o) try {
   if (!impl_) return invalid("an empty context has no groups");
+  OURO_TRY(check(o));
   rt::GroupSpec spec;
   spec.ranks.assign(ranks.begin(), ranks.end());
   spec.name = std::move(tag);
@@ -196,6 +207,7 @@ Status Group::close() { return impl_ ? impl_->close() : empty_group(); }
 Result<Group> Group::split(int color, int key, const GroupOptions& o) try {
   if (!impl_) return empty_group();
   OURO_TRY(not_in_batch("split"));
+  OURO_TRY(check(o));
   if (color < -1) return invalid(fmt::format("color {}; expected 0 or more, or -1 for no group", color));
   std::vector<std::int32_t> all(2 * static_cast<std::size_t>(size()));
   const std::int32_t mine[] = {color, key};

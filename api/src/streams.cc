@@ -26,7 +26,15 @@ void Work::then(std::function<void(const Status&)> f) const {
     f(Status{});
 }
 
+namespace {
+Status check(Priority p) {
+  if (p >= Priority::low && p <= Priority::high) return {};
+  return invalid(fmt::format("priority {} of a stream; expected one of Priority", static_cast<int>(p)));
+}
+}  // namespace
+
 Result<Stream> Stream::create(Priority priority, std::string name) {
+  OURO_TRY(check(priority));
   const int nice = priority == Priority::low ? 10 : priority == Priority::high ? -5 : 0;
   try {
     return Stream(std::make_shared<rt::HostStream>(name.empty() ? "ouro-stream" : std::move(name), nice));
@@ -36,6 +44,7 @@ Result<Stream> Stream::create(Priority priority, std::string name) {
 }
 Result<Stream> Stream::create(Device device, Priority priority, std::string name) {
   if (device.kind == Device::Kind::host) return create(priority, std::move(name));
+  OURO_TRY(check(priority));
   const int level = priority == Priority::low ? -1 : priority == Priority::high ? 1 : 0;
   OURO_ASSIGN(auto made, rt::GpuStream::create(device.index, level));
   return Stream(std::move(made));

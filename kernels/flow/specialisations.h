@@ -6,7 +6,7 @@
 
 namespace ouro::flow {
 
-/// single_round: run_single_round of the host executor (runtime/exec/host/single_round.h).
+/// single_round: single_round of the host executor (runtime/exec/host/single_round.h).
 /// fused: the kernel that reads and writes the buffers of all ranks (kernels/gpu/fused_body.h).
 /// packets: data and flags in the same 16 bytes (kernels/gpu/resident_packets.h).
 enum class Specialisation : std::uint8_t { single_round, fused, packets };

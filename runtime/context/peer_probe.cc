@@ -4,7 +4,6 @@
 #include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -168,7 +167,7 @@ void PeerProbes::withdraw(std::uint64_t group) {
   holder_ = 0, measures_ = false;
 }
 
-void PeerProbes::answer(const ControlPage& asker, pid_t process, const ProbeMeeting& at) {
+void PeerProbes::answer(const ControlPage& asker, const ReadAsker& read, const ProbeMeeting& at) {
   const ProbePage::Question& q = asker.probe.question;
   ProbePage::Answer& a = mine_.probe.answer;
   const std::uint64_t from = q.seq.get();
@@ -184,8 +183,7 @@ void PeerProbes::answer(const ControlPage& asker, pid_t process, const ProbeMeet
     if (q.task.get() == Task::read) {
       std::memcpy(taken.data(), asker.probe.block, bytes);
     } else {
-      const iovec to{taken.data(), bytes}, from{reinterpret_cast<void*>(q.from.get()), bytes};
-      if (::process_vm_readv(process, &to, 1, &from, 1, 0) != static_cast<ssize_t>(bytes)) return 0;
+      if (!read(q.from.get(), taken.data(), bytes)) return 0;
     }
     return watch.elapsed();
   };

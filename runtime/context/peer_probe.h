@@ -1,7 +1,5 @@
 // Two ranks of a host that measure, in mid-run, what copies between their cores take. Used by group.
 #pragma once
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -20,6 +18,9 @@ struct ProbeMeeting {
   int rank = 0;
 };
 
+/// Copies from an address of the asker's process; false: its memory cannot be read.
+using ReadAsker = std::function<bool(std::uint64_t from, void* to, std::size_t bytes)>;
+
 /// Who asks. One group at a time uses a page. Thread-safe.
 class PeerProbes {
  public:
@@ -35,7 +36,7 @@ class PeerProbes {
   /// Who is asked, at the end of a look, `at`: answers until the asker, a process of this host, is done, or
   /// has nothing to ask for a while, at most 2 ms. Returns at once if it is not invited there, or answers
   /// another.
-  void answer(const ControlPage& asker, pid_t process, const ProbeMeeting& at);
+  void answer(const ControlPage& asker, const ReadAsker& read, const ProbeMeeting& at);
 
  private:
   ControlPage& mine_;

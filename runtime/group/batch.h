@@ -25,6 +25,8 @@ class Batch {
                std::shared_ptr<WorkState>* work);
   Status defer(std::shared_ptr<Group>, std::unique_ptr<Message>, std::shared_ptr<Stream>,
                std::shared_ptr<WorkState>* work);
+  /// A call that cannot be deferred: as an argument error. Returns `why`.
+  Status refuse(const Status& why);
 
  private:
   struct Item {
@@ -45,7 +47,6 @@ class Batch {
   static Result<std::shared_ptr<WorkState>> run_on_gpu(Group&, const std::shared_ptr<Stream>&,
                                                        const std::vector<std::shared_ptr<Message>>&,
                                                        std::vector<std::shared_ptr<WorkState>> promised);
-  Status refuse(const Status& why);
   Status defer_item(Item, std::shared_ptr<WorkState>* work);
   std::vector<Run> runs() const;
   bool can_run_as_one(const Run&) const;

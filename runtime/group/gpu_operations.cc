@@ -80,10 +80,7 @@ Result<std::shared_ptr<GpuStream>> GpuOperations::own_stream() {
 
 Status GpuOperations::check(const Operation& op, Stream* stream) const {
   const int device = context_.spec().gpu;
-  const bool reads = op.in.device.kind == Device::Kind::cuda;
-  const int found = !on_device(op) ? stream->gpu()->device()
-                    : reads        ? op.in.device.index
-                                   : op.out.device.index;
+  const int found = on_device(op) ? device_of(op).index : stream->gpu()->device();
   if (found != device)
     return invalid(fmt::format("{}: a buffer or stream on GPU {}; this rank {}", name(op.collective), found,
                                device < 0 ? "has no GPU" : fmt::format("has GPU {}", device)));

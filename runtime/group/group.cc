@@ -219,7 +219,8 @@ Status Group::exchange_held(const std::vector<Message*>& messages, std::chrono::
   return mailbox_.complete(messages, deadline);
 }
 
-Status Group::exchange_if_there(const std::weak_ptr<Group>& weak, const std::vector<Message*>& messages) {
+Status Group::exchange_if_there(const std::weak_ptr<Group>& weak, const std::vector<Message*>& messages,
+                                std::chrono::milliseconds deadline) {
   auto self = weak.lock();  // a graph that was captured does not keep its group
   if (!self) return {Reason::revoked, "the group of a message was destroyed before it moved"};
   Group& group = *self;
@@ -228,7 +229,7 @@ Status Group::exchange_if_there(const std::weak_ptr<Group>& weak, const std::vec
   // The last handle is a user's: with it goes what is in flight. A stream whose functions run in its caller's
   // thread keeps it, as that thread cannot wait for itself.
   if (serving_stream()) self.reset();
-  return group.exchange_held(messages, 0ms);
+  return group.exchange_held(messages, deadline);
 }
 
 std::function<Status()> Group::submit(std::vector<std::shared_ptr<Message>> messages, Stream* on) {
@@ -239,7 +240,7 @@ std::function<Status()> Group::submit(std::vector<std::shared_ptr<Message>> mess
   };
   if (on && on->gpu())
     return [weak = weak_from_this(), raw, messages = std::move(messages)] {
-      return exchange_if_there(weak, raw(messages));
+      return exchange_if_there(weak, raw(messages), 0ms);
     };
   auto held = std::make_shared<MessagesInFlight::One>(mailbox_.in_flight());
   if (!*held) return [closed = gone()] { return closed; };
@@ -268,18 +269,15 @@ Result<std::optional<Messages::Match>> Group::match(int source, int tag) {
 
 Result<std::shared_ptr<WorkState>> Group::run_on_gpu(std::vector<std::shared_ptr<Message>> messages,
                                                      const std::shared_ptr<GpuStream>& stream,
-                                                     std::function<void(const Status&)> done) {
+                                                     std::chrono::milliseconds deadline) {
   if (stream->device() != context_->spec().gpu)
     return invalid(fmt::format("message: a stream of GPU {}; this rank has GPU {}", stream->device(),
                                context_->spec().gpu));
   for (const auto& m : messages) OURO_TRY(check(*m));
-  return gpu_.run_messages(
-      std::move(messages), stream,
-      [weak = weak_from_this(), done = std::move(done)](const std::vector<Message*>& raw) {
-        const Status outcome = exchange_if_there(weak, raw);
-        if (done) done(outcome);
-        return outcome;
-      });
+  return gpu_.run_messages(std::move(messages), stream,
+                           [weak = weak_from_this(), deadline](const std::vector<Message*>& raw) {
+                             return exchange_if_there(weak, raw, deadline);
+                           });
 }
 
 // ---- the end of a group ---------------------------------------------------------------------------

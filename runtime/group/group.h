@@ -77,11 +77,10 @@ class Group final : public std::enable_shared_from_this<Group> {
   }
   Status check(const Message& m) const { return mailbox_.check(m); }
   /// Posts and completes, in stream order, messages some of which lie on this rank's GPU (GpuOperations).
-  /// `stream`: of that GPU. `done` is called on a thread of the stream's with the outcome of what the host
-  /// did.
+  /// `stream`: of that GPU. `deadline` as in exchange, from when the stream comes to them.
   Result<std::shared_ptr<WorkState>> run_on_gpu(std::vector<std::shared_ptr<Message>> messages,
                                                 const std::shared_ptr<GpuStream>& stream,
-                                                std::function<void(const Status&)> done = {});
+                                                std::chrono::milliseconds deadline = {});
 
   Status status() const { return detector_.status(); }
   /// Whether status() is a failure: one load.
@@ -116,7 +115,8 @@ class Group final : public std::enable_shared_from_this<Group> {
         std::unique_ptr<Selector>);
 
   static void end(Group*);  ///< the last handle has gone
-  static Status exchange_if_there(const std::weak_ptr<Group>&, const std::vector<Message*>&);
+  static Status exchange_if_there(const std::weak_ptr<Group>&, const std::vector<Message*>&,
+                                  std::chrono::milliseconds deadline);
   bool busy();  ///< operations are in flight
   void abort_in_flight();
   Status ready() const;  ///< for operations and messages

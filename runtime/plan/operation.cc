@@ -156,9 +156,11 @@ bool depend(std::span<const Operation* const> operations, int rank) {
   return false;
 }
 
+const Device& device_of(const Operation& o) {
+  return o.traits().out.owner == CollectiveTraits::Owner::root ? o.in.device : o.out.device;
+}
 bool on_device(const Operation& o) {
-  return o.collective != Collective::barrier &&
-         (o.in.device.kind == Device::Kind::cuda || o.out.device.kind == Device::Kind::cuda);
+  return o.collective != Collective::barrier && device_of(o).kind == Device::Kind::cuda;
 }
 
 std::size_t unit_count(const Operation& o, int rank, int size) {
@@ -201,6 +203,9 @@ Signature signature(const Operation& o, int rank, int size, bool canonical, int 
 Status check(const Operation& o, int rank, int size) {
   const auto n = static_cast<std::size_t>(size);
   const char* who = name(o.collective);
+  if (o.numerics > Numerics::canonical)
+    return invalid(
+        fmt::format("{}: numerics {}; expected one of Numerics", who, static_cast<int>(o.numerics)));
   if (o.collective == Collective::barrier) return {};
   if (o.root < 0 || o.root >= size)
     return invalid(fmt::format("{}: root {} is not a rank of the group (0..{})", who, o.root, size - 1));

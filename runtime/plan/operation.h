@@ -115,7 +115,9 @@ std::size_t unit_count(const Operation&, int rank, int size);
 bool moves_nothing(const Operation&, int rank, int size);
 /// What peers must agree on. `algorithm`: index + 1 of a forced algorithm, or 0.
 Signature signature(const Operation&, int rank, int size, bool canonical, int algorithm);
-/// Whether a buffer that counts on this rank is said to be on a GPU.
+/// Where the buffer is said to be that counts on all ranks.
+const Device& device_of(const Operation&);
+/// Whether that is a GPU.
 bool on_device(const Operation&);
 /// All that can be wrong with the arguments on this rank alone: what, found, expected. Nothing was sent yet.
 Status check(const Operation&, int rank, int size);

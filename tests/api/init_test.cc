@@ -200,6 +200,36 @@ TEST(Init, AGroupTellsInOneLoadWhetherItHasFailed) {
   EXPECT_TRUE(two.failed());
 }
 
+/// Values that no enumerator has, and options that nothing would read, are refused.
+TEST(Init, RefusesOptionsThatMeanNothing) {
+  const auto refused = [](const Status& s) { return s.reason() == Reason::invalid; };
+  const auto threads = [](auto&& change) {
+    InitOptions o;
+    change(o);
+    return Context::threads(1, o).status();
+  };
+  EXPECT_TRUE(refused(threads([](InitOptions& o) { o.late_after = std::chrono::milliseconds(-1); })));
+  EXPECT_TRUE(refused(threads([](InitOptions& o) { o.numerics = static_cast<Numerics>(7); })));
+  EXPECT_TRUE(refused(threads([](InitOptions& o) { o.rank = 0; })));
+  EXPECT_TRUE(refused(threads([](InitOptions& o) { o.local_size = 4; })));
+  EXPECT_TRUE(refused(threads([](InitOptions& o) { o.id = *UniqueId::create(); })));
+  EXPECT_TRUE(refused(Stream::create(static_cast<Priority>(9)).status()));
+  EXPECT_TRUE(refused(Stream::create(static_cast<Priority>(-1)).status()));
+  auto contexts = Context::threads(1);
+  ASSERT_TRUE(contexts.ok());
+  Context& c = (*contexts)[0];
+  const int all[] = {0};
+  EXPECT_TRUE(refused(c.group(all, "late", {.deadline = std::chrono::milliseconds(-5)}).status()));
+  EXPECT_TRUE(refused(c.group(all, "odd", {.numerics = static_cast<Numerics>(7)}).status()));
+  EXPECT_TRUE(refused(c.world().split(0, 0, {.deadline = std::chrono::milliseconds(-5)}).status()));
+  int x = 1, y = 0;
+  CallOptions odd;
+  odd.numerics = static_cast<Numerics>(7);
+  EXPECT_TRUE(
+      refused(all_reduce(c.world(), std::span<const int>(&x, 1), std::span<int>(&y, 1), ReduceOp::sum, odd)));
+  EXPECT_TRUE(c.world().status().ok());
+}
+
 /// A receive that expects its length exactly is told of any other, here and on a stream; the message stays.
 TEST(Messages, CanBeExpectedExactly) {
   auto contexts = Context::threads(2);

@@ -31,18 +31,21 @@ struct Received {
 OURO_API Status send(Group&, CView data, int dst, int tag = 0);
 OURO_API Result<Work> send(Group&, CView data, int dst, int tag, const Stream&);  ///< the same on a stream
 /// Receives one message of at most out.bytes() bytes; a longer one is `invalid` and stays queued.
-/// `deadline` 0: the group's. One of the call's own that passes before a message has begun does not stick.
+/// `deadline` 0: the group's. One of the call's own that passes before a message has begun does not stick; it
+/// counts from when the message's turn comes on the GPU where `out` lies there. Inside group_start it has to
+/// be 0, and what is returned is empty. Errors: invalid (a negative deadline, or one inside group_start), and
+/// those of all operations.
 OURO_API Result<Received> recv(Group&, View out, int src, int tag = 0,
                                Milliseconds deadline = Milliseconds(0));
 OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&);  ///< the same on a stream
 /// How a message is received.
 struct RecvOptions {
-  Milliseconds deadline{0};  ///< 0: the group's
+  Milliseconds deadline{0};  ///< 0: the group's; on a stream it has to be: a wait for the work takes one
   bool exact = false;  ///< true: a message of another length than `out` is a `mismatch`, and stays queued
 };
 OURO_API Result<Received> recv(Group&, View out, int src, int tag, const RecvOptions&);  ///< the same
 OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&,
-                           const RecvOptions&);  ///< the same on a stream, under the group's deadline
+                           const RecvOptions&);  ///< the same on a stream
 /// The next message that recv(src, tag) would take, if one is here. Never blocks. Errors: as recv.
 OURO_API Result<std::optional<Received>> probe(Group&, int src, int tag = 0);
 

@@ -122,6 +122,29 @@ TEST(Deadline, OfAReceiveDoesNotStick) {
   });
 }
 
+/// Where a receive cannot have a deadline of its own it is refused, and no message is lost.
+TEST(Deadline, OfAReceiveIsRefusedWhereItCannotHold) {
+  Watchdog watchdog;
+  auto contexts = thread_contexts(2);
+  Group &g = contexts[0].world(), &other = contexts[1].world();
+  auto stream = Stream::create();
+  ASSERT_TRUE(stream.ok());
+  int value = 0;
+  const View out(&value, 1, DType::i32);
+  EXPECT_THAT(recv(g, out, 1, 0, -5ms).status(), Fails(Reason::invalid));
+  EXPECT_THAT(recv(g, out, 1, 0, *stream, RecvOptions{.deadline = 50ms}).status(), Fails(Reason::invalid));
+  group_start();
+  EXPECT_THAT(recv(g, out, 1, 0, 50ms).status(), Fails(Reason::invalid));
+  EXPECT_THAT(group_end(), Fails(Reason::invalid));
+  group_start();
+  EXPECT_THAT(recv(g, out, 1, 0, *stream, RecvOptions{.deadline = 50ms}).status(), Fails(Reason::invalid));
+  EXPECT_THAT(group_end(), Fails(Reason::invalid));
+  const int sent = 7;
+  EXPECT_TRUE(send(other, CView(&sent, 1, DType::i32), 0).ok());
+  EXPECT_TRUE(recv(g, out, 1).ok());
+  EXPECT_EQ(value, 7);
+}
+
 TEST(TimedAbort, EndsEverythingEverywhere) {
   Watchdog watchdog;
   auto contexts = thread_contexts(4);

@@ -134,6 +134,77 @@ TEST(GpuMessages, ThatWereMatchedAreReceivedByTheirHandles) {
             "");
 }
 
+/// A receive into a GPU ends at a deadline of its own, and neither the group nor the GPU's stream does.
+TEST(GpuMessages, EndAtADeadlineOfTheirOwn) {
+  OURO_NEEDS_GPU();
+  EXPECT_EQ(run_threads(2,
+                        [](Context& c) -> std::string {
+                          Group& g = c.world();
+                          Floats here;
+                          OURO_RANK_OK(here.make(c, 100));
+                          OURO_RANK_OK(here.fill(5));
+                          if (g.rank() == 1) {
+                            const Status s =
+                                recv(g, here.view(), 0, 4, std::chrono::milliseconds(50)).status();
+                            OURO_RANK_CHECK(s.reason() == Reason::deadline, "{}", s.message());
+                            OURO_EXPECT_ALL(here, 5);
+                          }
+                          OURO_RANK_OK(g.status());
+                          OURO_RANK_OK(barrier(g));
+                          if (g.rank() == 0) {
+                            OURO_RANK_OK(here.fill(3));
+                            OURO_RANK_OK(send(g, here.view(), 1, 4));
+                          } else {
+                            OURO_RANK_OK(recv(g, here.view(), 0, 4));
+                          }
+                          OURO_EXPECT_ALL(here, 3);
+                          OURO_RANK_OK(barrier(g));
+                          return "";
+                        }),
+            "");
+}
+
+/// A buffer that does not count on a rank may be said to be anywhere: it decides no path.
+TEST(GpuMessages, AndOperationsLookAtBuffersThatCount) {
+  OURO_NEEDS_GPU();
+  EXPECT_EQ(
+      run_threads(2,
+                  [](Context& c) -> std::string {
+                    Group& g = c.world();
+                    Floats there;
+                    OURO_RANK_OK(there.make(c, 100));
+                    OURO_RANK_OK(there.fill(1));
+                    std::vector<float> in(100, 2), out(100, 0), many(200, 4);
+                    const bool root = g.rank() == 0;
+                    const CView host_in(std::span<const float>{in});
+                    const View host_out(std::span<float>{out});
+                    // On the host, the ignored side on a GPU.
+                    OURO_RANK_OK(broadcast(g, root ? host_in : CView(there.view()), host_out, 0));
+                    OURO_RANK_CHECK(out[99] == 2, "{} was broadcast", out[99]);
+                    OURO_RANK_OK(scatter(g, root ? CView(std::span<const float>{many}) : CView(there.view()),
+                                         host_out, 0));
+                    OURO_RANK_CHECK(out[99] == 4, "{} was scattered", out[99]);
+                    OURO_RANK_OK(reduce(g, host_in, root ? host_out : there.view(), ReduceOp::sum, 0));
+                    OURO_RANK_CHECK(!root || out[99] == 4, "{} is the sum", out[99]);
+                    OURO_RANK_OK(gather(g, host_in, root ? View(std::span<float>{many}) : there.view(), 0));
+                    OURO_RANK_CHECK(!root || many[199] == 2, "{} was gathered", many[199]);
+                    OURO_EXPECT_ALL(there, 1);
+                    // The other way about.
+                    OURO_RANK_OK(there.fill(root ? 6 : 0));
+                    OURO_RANK_OK(broadcast(g, root ? CView(there.view()) : host_in, there.view(), 0));
+                    OURO_EXPECT_ALL(there, 6);
+                    OURO_RANK_OK(reduce(g, there.view(), root ? there.view() : host_out, ReduceOp::sum, 0));
+                    if (root) OURO_EXPECT_ALL(there, 12);
+                    // Both count on the root: they have to be together.
+                    if (root) {
+                      const Status s = broadcast(g, host_in, there.view(), 0);
+                      OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
+                    }
+                    return "";
+                  }),
+      "");
+}
+
 /// The second of two messages finds no memory: the first one's goes to nobody while the device may write it.
 TEST(GpuMessages, ThatFailLeaveNoCopyBehind) {
   OURO_NEEDS_FAKES();
