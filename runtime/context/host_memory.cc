@@ -99,6 +99,11 @@ MemoryRef HostMemory::find(const void* p, std::size_t bytes) const {
   return {};
 }
 
+bool HostMemory::read(int rank, std::uint64_t from, void* to, std::size_t bytes) {
+  const Peer& peer = members_.peer(rank);
+  return reaches({rank}) && device::read_process(peer.pid, peer.pidfd.get(), from, to, bytes).ok();
+}
+
 bool HostMemory::reaches(const std::vector<int>& ranks) {
   std::lock_guard lock(reach_mutex_);
   for (const int r : ranks) {

@@ -44,6 +44,8 @@ class HostMemory {
   Result<Resolved> resolve(int r, MemoryRef, std::size_t bytes);
   /// Whether this rank may read the private memory of all the given ranks; tried once for each of them.
   bool reaches(const std::vector<int>& ranks);
+  /// Copies from an address of the process of a rank that this reaches; false: it does not, or cannot.
+  bool read(int rank, std::uint64_t from, void* to, std::size_t bytes);
 
   /// Answers a peer's request for a segment or an allocation; on the watch thread.
   Status serve(int line, const wire::Fetch&);

@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <exception>
-#include <optional>
 
 #include "runtime/calibration/choose.h"
 #include "runtime/core/log.h"
 #include "runtime/core/no_memory.h"
-#include "transport/shm/reach.h"
 
 namespace ouro::rt {
 namespace {
@@ -100,14 +98,12 @@ Status Adaptation::after(const Plan& plan, std::uint64_t seq, std::chrono::nanos
     if (rank == first_)
       lead(plan, took), invite(seq + 1);
     else
-      context_.probes().answer(
-          records_.page(first_),
-          [&, reaches = std::optional<bool>()](std::uint64_t from, void* to, std::size_t bytes) mutable {
-            const Peer& first = records_.peer(first_);
-            if (!reaches) reaches = context_.host_memory().reaches({records_.world_rank(first_)});
-            return *reaches && device::read_process(first.pid, first.pidfd.get(), from, to, bytes).ok();
-          },
-          {records_.key(), seq, rank});
+      context_.probes().answer(records_.page(first_),
+                               [&](std::uint64_t from, void* to, std::size_t bytes) {
+                                 return context_.host_memory().read(records_.world_rank(first_), from, to,
+                                                                    bytes);
+                               },
+                               {records_.key(), seq, rank});
   } catch (const std::exception&) {
     asking_ = partners_.size();
   }
