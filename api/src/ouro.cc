@@ -197,8 +197,11 @@ std::optional<int> Group::from_global(int world_rank) const {
   return impl_ ? impl_->from_global(world_rank) : std::nullopt;
 }
 Milliseconds Group::deadline() const { return impl_ ? bounded(impl_->spec().deadline) : Milliseconds(0); }
-bool Group::failed() const { return impl_ && impl_->failed(); }
-Status Group::status() const { return impl_ ? impl_->status() : empty_group(); }
+bool Group::failed() const { return impl_ && (impl_->failed() || impl_->context()->inherited()); }
+Status Group::status() const {
+  if (!impl_) return empty_group();
+  return impl_->context()->inherited() ? impl_->context()->usable() : impl_->status();
+}
 void Group::abort(std::string why) {
   if (impl_) impl_->abort(why);
 }

@@ -65,6 +65,7 @@ Work Stream::run(std::function<Status()> f) const {
 }
 Status Stream::synchronize(Milliseconds deadline) const {
   if (!impl_) return {};
+  OURO_TRY(impl_->usable());
   if (const auto last = impl_->last()) {
     const Status waited = Work(last).wait(deadline);
     if (!last->done()) return waited;
@@ -74,35 +75,21 @@ Status Stream::synchronize(Milliseconds deadline) const {
 }
 
 Event::Event() : state_(std::make_shared<rt::EventState>()) {}
-void Event::record(const Stream& s) {
-  std::lock_guard lock(state_->mutex);
-  state_->mark = s.valid() ? s.impl()->last() : nullptr;
-}
-void Event::record(const Work& w) {
-  std::lock_guard lock(state_->mutex);
-  state_->mark = w.impl();
-}
+void Event::record(const Stream& s) { state_->set(s.valid() ? s.impl()->last() : nullptr); }
+void Event::record(const Work& w) { state_->set(w.impl()); }
 void Event::wait_on(const Stream& s) const {
-  std::shared_ptr<rt::WorkState> mark;
-  {
-    std::lock_guard lock(state_->mutex);
-    mark = state_->mark;
-  }
+  std::shared_ptr<rt::WorkState> mark = state_->get();
   if (!mark) return;
   if (!s.valid()) return mark->wait();  // no stream: the caller is the queue
   s.impl()->after(std::move(mark));
 }
 Status Event::synchronize(Milliseconds deadline) const {
-  std::shared_ptr<rt::WorkState> mark;
-  {
-    std::lock_guard lock(state_->mutex);
-    mark = state_->mark;
-  }
+  const auto mark = state_->get();
   return mark ? Work(mark).wait(deadline) : Status{};
 }
 bool Event::query() const {
-  std::lock_guard lock(state_->mutex);
-  return !state_->mark || state_->mark->done();
+  const auto mark = state_->get();
+  return !mark || mark->done();
 }
 
 Result<StreamPool> StreamPool::create(int size, Priority priority, Device device) {

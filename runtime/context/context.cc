@@ -61,9 +61,10 @@ Result<std::unique_ptr<Network>> make_network(const ContextSpec& spec, const Con
 }  // namespace
 
 Allocation::~Allocation() {
+  if (owner_->inherited()) return;  // the page is the parent's, and not mapped here
   if (block_)
     owner_->device_memory().exports().withdraw(id_);
-  else if (!owner_->inherited())  // the page is the parent's, and not mapped here
+  else
     owner_->host_memory().forget(id_);
 }
 

@@ -14,6 +14,7 @@
 
 #include "runtime/core/log.h"
 #include "runtime/core/no_memory.h"
+#include "runtime/core/per_process.h"
 #include "runtime/stream/host_calls.h"
 
 namespace ouro::rt {
@@ -43,10 +44,8 @@ struct Pool {
   std::size_t words_made = 0;                  // as many fit in: to put one back needs no memory
   std::map<std::size_t, Shelf<void*>> pinned;  // by size, a power of two
 };
-Pool& pool_of_process() {
-  static auto* pool = new Pool;  // marks may outlive everything else of the process
-  return *pool;
-}
+constinit PerProcess<Pool> g_pool;  // a driver's things are the parent's in a forked child
+Pool& pool_of_process() { return *g_pool; }
 
 /// Passed with the event; fails if the device does.
 class EventMark final : public Mark {
@@ -97,7 +96,7 @@ Result<std::shared_ptr<PooledEvent>> PooledEvent::take(int device) {
 }
 
 PooledEvent::~PooledEvent() {
-  if (!event_) return;
+  if (!event_ || forks_ != forks()) return;  // a driver's things are its parent's in a forked child
   Pool& pool = pool_of_process();
   std::lock_guard lock(pool.mutex);
   pool.events[device_].free.push_back(*event_);
@@ -121,7 +120,8 @@ Result<std::shared_ptr<void>> take_pinned(std::size_t bytes) {
     shelf.free.pop_back();
   }
   lock.unlock();
-  return std::shared_ptr<void>(memory, [&pool, size](void* p) {
+  return std::shared_ptr<void>(memory, [&pool, size, made = forks()](void* p) {
+    if (made != forks()) return;
     std::lock_guard lock(pool.mutex);
     pool.pinned[size].free.push_back(p);
   });
@@ -169,6 +169,7 @@ GpuStream::GpuStream(gpu::Stream s, bool owned) : stream_(s), owned_(owned) {
 }
 
 Status GpuStream::check_thread() const {
+  OURO_TRY(usable());
   if (of_thread_ == std::thread::id() || of_thread_ == std::this_thread::get_id()) return {};
   return invalid(
       "the default stream of one thread (cudaStreamPerThread) is used by another, where it would be "
@@ -197,6 +198,7 @@ GpuStream::~GpuStream() {
   // Functions under way hold a handle: none is left. What the device still does needs nothing of ours.
   helper_.reset();
   watcher_.reset();
+  if (inherited()) return;
   if (word_) {
     const Status ended = owned_ ? gpu::gpu().synchronize(stream_) : gpu::gpu().synchronize(clear_->get());
     std::lock_guard lock(pool_of_process().mutex);
@@ -314,6 +316,7 @@ Status GpuStream::launch(const std::shared_ptr<Task>& task) {
 }
 
 std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
+  if (inherited()) return refused();
   auto state = std::make_shared<WorkState>();
   if (g_run_in_calls[static_cast<std::size_t>(device()) % g_run_in_calls.size()].load(
           std::memory_order_relaxed)) {

@@ -26,6 +26,7 @@ class PooledEvent {
 
  private:
   explicit PooledEvent(int device) : device_(device) {}
+  const unsigned forks_ = forks();
   int device_;
   std::optional<gpu::Event> event_;  ///< none while it is being made
 };
@@ -49,7 +50,7 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   std::uint64_t identity() const { return identity_; }
   bool is(const GpuStream& other) const { return device() == other.device() && identity_ == other.identity_; }
   /// Whether the calling thread may use it. Errors: invalid, for the default stream of another thread, which
-  /// CUDA would take for that of this one.
+  /// CUDA would take for that of this one; those of usable().
   Status check_thread() const;
 
   /// In stream order: what follows on the stream starts after f has returned. While the stream is capturing,

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/per_process.h"
+
 namespace ouro::rt {
 namespace {
 
@@ -22,10 +24,8 @@ struct Table {
   std::map<std::uint64_t, Kept> calls;
 };
 
-Table& table() {
-  static auto* const table = new Table;  // a driver may call as long as the process lives
-  return *table;
-}
+constinit PerProcess<Table> g_table;
+Table& table() { return *g_table; }  // for ever, as long as a driver may call
 
 std::uint64_t keep(int device, std::shared_ptr<HostCall> call) {
   Table& t = table();

@@ -14,7 +14,16 @@
 
 namespace ouro::rt {
 
+namespace {
+Status forked_child() {
+  return {Reason::forked,
+          "this process was forked after its parent had made the stream or begun the "
+          "operation; a child makes its own"};
+}
+}  // namespace
+
 void WorkState::complete(Status outcome) {
+  if (inherited()) return;
   std::vector<std::function<void(const Status&)>> callbacks;
   {
     std::lock_guard lock(mutex_);
@@ -34,6 +43,7 @@ void WorkState::complete(Status outcome) {
 }
 
 bool WorkState::wait_until(Clock::time_point until) {
+  if (inherited()) return true;
   const LentCore lent;
   if (mark_) {
     // Asking costs a microsecond, an operation on a device a few: ask closely at first, then now and then.
@@ -53,6 +63,7 @@ bool WorkState::wait_until(Clock::time_point until) {
 }
 
 void WorkState::wait() {  // bounded: every operation ends by its own deadline
+  if (inherited()) return;
   if (mark_) return (void)wait_until(Clock::time_point::max());
   const LentCore lent;
   std::unique_lock lock(mutex_);
@@ -60,6 +71,7 @@ void WorkState::wait() {  // bounded: every operation ends by its own deadline
 }
 
 bool WorkState::done() {
+  if (inherited()) return true;
   {
     std::lock_guard lock(mutex_);
     if (done_ || !mark_) return done_;
@@ -70,6 +82,7 @@ bool WorkState::done() {
 }
 
 Status WorkState::outcome() {
+  if (inherited()) return forked_child();
   (void)done();
   std::lock_guard lock(mutex_);
   return outcome_;
@@ -91,6 +104,13 @@ void WorkState::then(std::function<void(const Status&)> f) {
   f(outcome());
 }
 
+Status Stream::of_parent() { return forked_child(); }
+std::shared_ptr<WorkState> Stream::refused() {
+  auto state = std::make_shared<WorkState>();
+  state->complete(forked_child());
+  return state;
+}
+
 void Stream::Failures::note(const Status& outcome) {
   if (outcome.ok()) return;
   std::lock_guard lock(mutex_);
@@ -107,7 +127,7 @@ HostStream::HostStream(std::string name, int nice)
               [queue = queue_, failures = failures_, nice] { loop(*queue, *failures, nice); }) {}
 
 HostStream::~HostStream() {
-  if (forks_ != forks()) {
+  if (inherited()) {
     thread_.detach();
     new std::shared_ptr<Queue>(
         std::move(queue_));  // its lock may be held, and its condition waited for, for ever
@@ -125,6 +145,7 @@ HostStream::~HostStream() {
 }
 
 std::shared_ptr<WorkState> HostStream::enqueue(std::function<Status()> f) {
+  if (inherited()) return refused();
   auto state = std::make_shared<WorkState>();
   {
     std::lock_guard lock(queue_->mutex);
@@ -136,6 +157,7 @@ std::shared_ptr<WorkState> HostStream::enqueue(std::function<Status()> f) {
 }
 
 std::shared_ptr<WorkState> HostStream::last() {
+  if (inherited()) return refused();
   std::lock_guard lock(queue_->mutex);
   return queue_->last;
 }
@@ -145,6 +167,21 @@ void HostStream::after(std::shared_ptr<WorkState> mark) {
     mark->wait();
     return Status{};
   });
+}
+
+void EventState::set(std::shared_ptr<WorkState> mark) {
+  if (forks_ != forks()) return;
+  std::lock_guard lock(mutex_);
+  mark_ = std::move(mark);
+}
+std::shared_ptr<WorkState> EventState::get() const {
+  if (forks_ != forks()) {
+    auto of_parent = std::make_shared<WorkState>();
+    of_parent->complete(forked_child());
+    return of_parent;
+  }
+  std::lock_guard lock(mutex_);
+  return mark_;
 }
 
 void run_aside(std::function<void()> f) {

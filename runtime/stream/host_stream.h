@@ -30,7 +30,8 @@ class Mark {
   virtual class HostStream& watcher() = 0;
 };
 
-/// The outcome of one operation, to be waited for by anybody.
+/// The outcome of one operation, to be waited for by anybody. To a forked child, those of its parent have
+/// ended, with `forked`.
 struct WorkState : std::enable_shared_from_this<WorkState> {
   WorkState() = default;
   /// Done when the mark is passed.
@@ -46,9 +47,11 @@ struct WorkState : std::enable_shared_from_this<WorkState> {
   const std::shared_ptr<Mark>& mark() const { return mark_; }
 
  private:
+  bool inherited() const { return forks_ != forks(); }
   const std::shared_ptr<Mark> mark_;
   std::mutex mutex_;
   std::condition_variable cv_;
+  const unsigned forks_ = forks();
   bool done_ = false;
   Status outcome_;
   std::vector<std::function<void(const Status&)>> callbacks_;
@@ -64,12 +67,21 @@ class Stream {
   /// What is enqueued from now on starts after `mark`.
   virtual void after(std::shared_ptr<WorkState> mark) = 0;
   virtual class GpuStream* gpu() { return nullptr; }  ///< if it is one
+  /// Errors: forked, if this process is a child of the one that made it. What is enqueued ends with that.
+  Status usable() const { return inherited() ? of_parent() : Status(); }
 
   /// Keeps the first failure of what ran here until somebody takes it.
-  void note(const Status& outcome) { failures_->note(outcome); }
-  Status take_failure() { return failures_->take(); }
+  void note(const Status& outcome) {
+    if (!inherited()) failures_->note(outcome);
+  }
+  Status take_failure() { return inherited() ? of_parent() : failures_->take(); }
 
  protected:
+  bool inherited() const { return forks_ != forks(); }
+  static Status of_parent();
+  /// What enqueue() and last() return then.
+  static std::shared_ptr<WorkState> refused();
+
   /// Shared with those who tell of a failure, who may outlive the stream.
   class Failures {
    public:
@@ -81,6 +93,9 @@ class Stream {
     Status first_;
   };
   const std::shared_ptr<Failures> failures_ = std::make_shared<Failures>();
+
+ private:
+  const unsigned forks_ = forks();
 };
 
 class HostStream final : public Stream {
@@ -111,17 +126,22 @@ class HostStream final : public Stream {
   static void loop(Queue&, Failures&, int nice);
   std::shared_ptr<Queue> queue_;
   Thread thread_;
-  const unsigned forks_ = forks();
 };
 
 /// Runs f on a thread of its own, for what waits for streams and is asked for by the thread of one. If there
 /// is no thread to be had, f never runs: a warning says so.
 void run_aside(std::function<void()> f);
 
-/// The point of a stream that an event marks.
-struct EventState {
-  std::mutex mutex;
-  std::shared_ptr<WorkState> mark;
+/// The point of a stream that an event marks. In a forked child, events of its parent mark no other.
+class EventState {
+ public:
+  void set(std::shared_ptr<WorkState> mark);
+  std::shared_ptr<WorkState> get() const;  ///< nullptr: none
+
+ private:
+  const unsigned forks_ = forks();
+  mutable std::mutex mutex_;
+  std::shared_ptr<WorkState> mark_;
 };
 
 }  // namespace ouro::rt

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "runtime/core/per_process.h"
+
 namespace ouro::transport {
 namespace {
 
@@ -13,6 +15,7 @@ namespace {
 struct Kept {
   std::shared_ptr<void> what;
   Kept* next = nullptr;
+  unsigned forks = ouro::forks();
 };
 
 struct Process {
@@ -23,10 +26,8 @@ struct Process {
   Kept* waiting = nullptr;
   std::atomic<bool> any{false};  // waits
 };
-Process& process() {
-  static auto* const one = new Process;  // groups may outlive static objects
-  return *one;
-}
+constinit PerProcess<Process> g_process;
+Process& process() { return *g_process; }
 
 /// What goes may hold things that wait, too, so the lock is not held meanwhile.
 void release(Process& p, std::unique_lock<std::mutex>& lock) {
@@ -44,6 +45,7 @@ void release(Process& p, std::unique_lock<std::mutex>& lock) {
 }
 
 void wait_for_quiet(Kept* kept) noexcept {
+  if (kept->forks != forks()) return;
   Process& p = process();
   std::unique_lock lock(p.mutex);
   kept->next = std::exchange(p.waiting, kept);
@@ -61,7 +63,7 @@ OnDevice::OnDevice() {
 }
 OnDevice::~OnDevice() { end(); }
 void OnDevice::end() {
-  if (!std::exchange(counted_, false)) return;
+  if (!std::exchange(counted_, false) || forks_ != forks()) return;
   std::lock_guard lock(process().mutex);
   --process().on_device;
 }

@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include "runtime/core/fork.h"
+
 namespace ouro::transport {
 
 /// While one lives, an operation is between its call and its end on a device. It may wait there for other
@@ -12,13 +14,15 @@ class OnDevice {
  public:
   OnDevice();
   ~OnDevice();
-  OnDevice(OnDevice&& other) noexcept : counted_(other.counted_) { other.counted_ = false; }
+  OnDevice(OnDevice&& other) noexcept
+      : forks_(other.forks_), counted_(std::exchange(other.counted_, false)) {}
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
   OnDevice& operator=(OnDevice&&) = delete;
   void end();  ///< before it goes
 
  private:
+  unsigned forks_ = forks();
   bool counted_ = true;
 };
 
@@ -26,7 +30,7 @@ class OnDevice {
 /// copy of the owner goes, or at a later call of release_if_quiet(). Operations that begin meanwhile wait
 /// until it has gone. Letting go needs no memory; this call throws bad_alloc, and has then let go of `what`:
 /// so call it before the driver is asked for what `what` will hold. `what` keeps no context alive, which
-/// would then leave its job late.
+/// would then leave its job late. A forked child never lets go of what is its parent's.
 std::shared_ptr<void> when_quiet(std::shared_ptr<void> what);
 template <class T>
 std::shared_ptr<T> when_quiet(std::shared_ptr<T> what) {

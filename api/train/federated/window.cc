@@ -116,6 +116,8 @@ Status Window::State::lock(int rank, bool writes) const {
 
 Status Window::State::check(int rank, const void* data, std::size_t elements, DType t, Device d,
                             std::size_t offset) const {
+  if (group.failed())  // the memory of a group that failed stays; in a forked child it is not mapped
+    if (Status s = group.status(); s.reason() == Reason::forked) return s;
   if (rank < 0 || rank >= group.size())
     return invalid(fmt::format("window: rank {} is not in the group (0..{})", rank, group.size() - 1));
   if (!on_host(d)) return gpu_memory();
