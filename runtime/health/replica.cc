@@ -221,6 +221,7 @@ Status apply(const wire::Note& n, ControlPage& copy) {
       return {};
     }
     case NoteKind::fenced:
+    case NoteKind::filler:
       return {};
   }
   return wrong("unknown");

@@ -52,7 +52,7 @@ class ReplicaPublisher {
 /// The reader's side: one note into the copy. Errors: refused (it says what cannot be).
 Status apply(const wire::Note&, ControlPage& copy);
 
-/// Kinds of notes on control lines.
-enum class NoteKind : std::uint16_t { head = 1, error, records, fenced, vote };
+/// Kinds of notes on control lines. A filler says nothing: a sign of life as long as a packet of data.
+enum class NoteKind : std::uint16_t { head = 1, error, records, fenced, vote, filler };
 
 }  // namespace ouro::rt

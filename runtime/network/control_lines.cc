@@ -15,6 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kBeat = 250ms;
+constexpr auto kMissed = kBeat + kBeat / 2;  // the last beat of the other end has not come
 constexpr auto kStalled = 500ms;  // a beat so late says something about this process, not about its peers
 constexpr auto kBrief = 1s;       // a line that breaks sooner is not dialled again at once
 constexpr std::size_t kMostQueued = 4 << 20;  // on a line; on the next one everything is said anew
@@ -24,6 +25,11 @@ std::vector<FrameStream::Payload> payloads(const std::vector<wire::Note>& notes)
   std::vector<FrameStream::Payload> all;
   for (const wire::Note& n : notes) all.push_back(FrameStream::payload(n));
   return all;
+}
+
+/// A sign of life that gets across only where whole packets do. Older than all news, so no news to anybody.
+void fill(FrameStream& line) {
+  line.send(wire::Note{static_cast<std::uint16_t>(NoteKind::filler), 0, 0, wire::Bytes(line.packet())});
 }
 
 }  // namespace
@@ -94,13 +100,15 @@ void ControlLines::adopt(RemotePeer& peer, Line line, bool dialled) {
     return;
   }
   tell();
-  peer.met = true;
+  // Only the first is a sign of life by itself. Another may have been made because of a silence, by either
+  // end, and ends it when something comes.
+  if (!peer.met) peer.heard = Clock::now();
   peer.lines.push_back(control);
   if (peer.lines.size() > 2) {
     peer.lines.front()->close();
     peer.lines.erase(peer.lines.begin());
   }
-  peer.heard = Clock::now();
+  if (std::exchange(peer.met, true)) fill(*control);
   control->send(payloads(publisher_.everything()));
 }
 
@@ -167,10 +175,13 @@ void ControlLines::beat() {
   });
   tell();
   const FrameStream::Payload sign_of_life = FrameStream::payload(wire::Beat{});
+  const std::set<std::string_view> unanswered = peers_.unanswered();
   for (auto& [rank, peer] : peers_.all()) {
     if (peer->lost || peer->closed()) continue;
     if (peer->lines.empty())
       dial_peer(*peer);
+    else if (!cut_ && (now - peer->heard > kMissed || unanswered.contains(peer->host())))
+      fill(*peer->lines.back());
     else if (!cut_)
       peer->lines.back()->send(sign_of_life);
     judge_silence(*peer, now);
@@ -184,16 +195,20 @@ void ControlLines::judge_silence(RemotePeer& peer, Clock::time_point now) {
   const auto fail_after = peer.spoke ? options_.silent_fail : std::max(options_.silent_fail, options_.join);
   if (silent >= fail_after) {
     const bool link = !is_running(interface_);
+    const bool answers = !peer.lines.empty() && peer.lines.back()->since() - peer.heard > kMissed;
+    const std::string silence = fmt::format("no sign of life for {:.1f} s", seconds);
     const std::string& failed = peer.attempts.last_failure();
-    peers_.lose(peer.remote.rank, link ? Reason::link_lost : Reason::peer_unresponsive,
-                link ? fmt::format("interface {} of this host is down; no sign of life for {:.1f} s",
-                                   interface_, seconds)
-                     : fmt::format("no sign of life for {:.1f} s{}{}", seconds,
-                                   failed.empty() ? "" : "; connecting to it failed: ", failed),
+    peers_.lose(peer.remote.rank, link || answers ? Reason::link_lost : Reason::peer_unresponsive,
+                link ? fmt::format("interface {} of this host is down; {}", interface_, silence)
+                : answers
+                    ? silence +
+                          ", though a new connection to it could be made: small packets seem to pass, and "
+                          "large ones do not; look at the MTU of the path"
+                    : silence + (failed.empty() ? "" : "; connecting to it failed: " + failed),
                 "heartbeat");
   } else if (silent >= options_.silent_warn) {
     // After a cut the system of the other end sends again later and later: a new line may be there before.
-    dial_peer(peer);
+    if (peer.lines.empty() || now - peer.lines.back()->since() > kBrief) dial_peer(peer);
     if (!std::exchange(peer.warned, true))
       OURO_WARN("{} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", peer.who(), seconds,
                 std::chrono::duration<double>(fail_after).count());

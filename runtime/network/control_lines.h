@@ -13,7 +13,9 @@ namespace ouro::rt {
 
 /// One authenticated line to each rank of another host. A heartbeat runs over it, what changes on this rank's
 /// control page is sent, and what others send is applied to the replicas of theirs. A rank is given up when
-/// its silence has lasted too long, or when nobody or somebody else listens where it did.
+/// its silence has lasted too long, or when nobody or somebody else listens where it did. A path may let
+/// small packets through and swallow large ones, of which data is made: where data is sent again or a sign of
+/// life is missed, and on a line that follows another, signs of life fill a packet.
 class ControlLines {
  public:
   struct Events {

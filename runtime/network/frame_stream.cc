@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 
 #include "runtime/network/handshake_session.h"
@@ -13,8 +16,9 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::size_t kPiece = 64 << 10;  // read, and sealed, at once
-constexpr int kWrites = 4;                // in a row, then others on this thread have their turn
+constexpr std::size_t kPiece = 64 << 10;              // read, and sealed, at once
+constexpr int kWrites = 4;                            // in a row, then others on this thread have their turn
+constexpr int kPacket = 1500, kLargestPacket = 9000;  // of networks, the usual ones and large ones
 
 Status hung_up(const std::string& how) { return unresponsive("hung up: " + how, "hang-up"); }
 
@@ -124,6 +128,14 @@ void FrameStream::all_written() {
 void FrameStream::last_words() {
   if (after_ == After::more) after_ = After::silence;
   write();
+}
+
+std::size_t FrameStream::packet() {
+  int segment = 0;
+  socklen_t size = sizeof segment;
+  const bool known =
+      open() && getsockopt(descriptor_.native_handle(), IPPROTO_TCP, TCP_MAXSEG, &segment, &size) == 0;
+  return static_cast<std::size_t>(known ? std::clamp(segment, 0, kLargestPacket) : kPacket);
 }
 
 bool FrameStream::delivered() {

@@ -39,6 +39,8 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
   void send(std::span<const Payload>);
   /// Nothing follows: the other end is told so once all is written. It is still heard.
   void last_words();
+  /// The bytes of a whole packet of the connection, as the system makes them; at most 9,000.
+  std::size_t packet();
   /// Whether the other end's system has all of it, or there is no connection any more.
   bool delivered();
   /// What has been sent still goes out, within a second; nothing more comes in.

@@ -39,6 +39,10 @@ void Attempts::note(const Status& outcome, const std::string& who) {
 
 std::string RemotePeer::who() const { return fmt::format("rank {} ({})", remote.rank, remote.endpoint); }
 
+std::string_view RemotePeer::host() const {
+  return std::string_view(remote.endpoint).substr(0, remote.endpoint.rfind(':'));
+}
+
 void RemotePeers::add(RemoteRank r) {
   const int rank = r.rank;
   auto peer = std::make_unique<RemotePeer>();
@@ -66,6 +70,13 @@ void RemotePeers::lose(int rank, Reason reason, std::string text, std::string de
   gather_.async_wait([this](error_code e) {
     if (!e) report_(std::exchange(losses_, {}));
   });
+}
+
+std::set<std::string_view> RemotePeers::unanswered() {
+  std::set<std::string_view> hosts;
+  for (auto& [rank, peer] : peers_)
+    if (!peer->lost && !peer->closed() && fabric_.resends(rank)) hosts.insert(peer->host());
+  return hosts;
 }
 
 void RemotePeers::fabric_failed(int rank, const Status& why) {

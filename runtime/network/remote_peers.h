@@ -4,7 +4,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/health/control_page.h"
@@ -53,7 +55,8 @@ struct RemotePeer {
   bool met = false;          ///< there has been a line to it
   std::uint64_t newest = 0;  ///< of its notes
   Attempts attempts;
-  std::string who() const;  ///< "rank 3 (10.0.0.7:4711)"
+  std::string who() const;        ///< "rank 3 (10.0.0.7:4711)"
+  std::string_view host() const;  ///< "10.0.0.7"
   ContextState state() const { return static_cast<ContextState>(remote.copy->state.get()); }
   bool closed() const { return state() == ContextState::closed; }
 };
@@ -71,6 +74,8 @@ class RemotePeers {
   std::map<int, std::unique_ptr<RemotePeer>>& all() { return peers_; }
   /// Gives a rank up, for good: its lines are closed and its data is dropped.
   void lose(int rank, Reason, std::string text, std::string detector);
+  /// Hosts to which data is sent again, as nothing comes back for it: views of the peers' own.
+  std::set<std::string_view> unanswered();
   /// What the fabric has found out. A connection ends with a rank that has left in good order, too.
   void fabric_failed(int rank, const Status& why);
 

@@ -31,6 +31,12 @@ class Fabric : public ProgressEngine {
   virtual void moved(int peer, const NetLink::Move&) = 0;
   /// Nothing comes from `peer` any more: its connections are dropped.
   virtual void drop(int peer) = 0;
+  /// Whether something has to be sent to `peer` again, since nothing came back for it. False where that is
+  /// not known.
+  virtual bool resends(int peer) {
+    (void)peer;
+    return false;
+  }
   /// From now on nothing is sent or received, and no connection ends: silence (OURO_FAULT).
   virtual void cut() = 0;
 

@@ -115,6 +115,13 @@ void TcpFabric::drop(int peer) {
   s.connections[static_cast<std::size_t>(peer)].clear();
 }
 
+bool TcpFabric::resends(int peer) {
+  State& s = *state_;
+  std::lock_guard lock(s.exchange.lock());
+  return std::ranges::any_of(s.connections[static_cast<std::size_t>(peer)],
+                             [](const auto& c) { return c->resends(); });
+}
+
 void TcpFabric::cut() {
   State& s = *state_;
   std::lock_guard lock(s.exchange.lock());

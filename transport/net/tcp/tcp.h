@@ -38,6 +38,7 @@ class TcpFabric final : public Fabric {
   void kick(int peer) override;
   void moved(int peer, const NetLink::Move&) override;
   void drop(int peer) override;
+  bool resends(int peer) override;
   void cut() override;
 
  private:

@@ -1,6 +1,10 @@
 // Frames over one TCP connection. See tcp_connection.h.
 #include "transport/net/tcp/tcp_connection.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -140,6 +144,13 @@ void TcpConnection::finish() {
   paused_ = place_.ends;
   place_ = {};
   within_ = false;
+}
+
+bool TcpConnection::resends() const {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  return !broken_ && getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+         info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
 }
 
 void TcpConnection::moved(const NetLink::Move& m) {

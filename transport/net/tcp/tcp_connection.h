@@ -47,6 +47,10 @@ class TcpConnection {
   Status receive(std::span<std::byte> waste, bool* moved);
   bool bad_header() const { return bad_header_; }
 
+  /// Whether the system's time to wait for what came first has passed, at least once since anything came
+  /// back.
+  bool resends() const;
+
   /// A chunk has moved: what is under way on it goes on from there, or to there.
   void moved(const NetLink::Move&);
   void close() {
