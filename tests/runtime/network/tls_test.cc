@@ -186,10 +186,12 @@ TEST(Tls, ACertificateInsteadOfTheKeyIsRefused) {
   SSL_set_fd(stranger, s.b.get());
   SSL_set_accept_state(stranger);
   Pipe client = pipe_of(s.a, end_of(Role::client));
-  Status said;
+  Status said = client.flush();
+  char c;
+  const iovec in{&c, 1};
   for (const auto until = Clock::now() + 5s; said.ok() && Clock::now() < until;) {
-    said = client.flush();
     SSL_do_handshake(stranger);
+    said = client.read({&in, 1}).status();
   }
   EXPECT_THAT(said.message(), HasSubstr("certificate verify failed"));
   EXPECT_FALSE(client.ready());
@@ -273,6 +275,24 @@ TEST(Tls, WhatIsKeptIsReadWithoutTheSocket) {
   EXPECT_EQ(*b.read({&rest, 1}, Pipe::From::kept), 0u);
   EXPECT_TRUE(std::equal(what.begin(), what.end(), got.begin()));
   EXPECT_EQ(poll(&p, 1, 0), 1) << "what came later is still there";
+}
+
+/// The last words of the handshake and what was written behind them come together: who writes meanwhile must
+/// not take them from the socket, or whoever sleeps on it hears of them with what comes next, if anything
+/// does.
+TEST(Tls, WritingLeavesInTheSocketWhatHasCome) {
+  Sockets s;
+  Pipe a = pipe_of(s.a, end_of(Role::client)), b = pipe_of(s.b, end_of(Role::server));
+  Bytes text = noise(100, 3), room(1000);
+  const iovec out{text.data(), text.size()}, in{room.data(), room.size()};
+  ASSERT_EQ(*a.write({&out, 1}), 0u) << "the server has to answer first";
+  ASSERT_EQ(*b.read({&in, 1}), 0u);
+  ASSERT_EQ(*a.read({&in, 1}), 0u);
+  ASSERT_EQ(*a.write({&out, 1}), text.size());
+  ASSERT_TRUE(b.write({&out, 1}).ok());
+  pollfd p{s.b.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&p, 1, 0), 1);
+  EXPECT_EQ(*b.read({&in, 1}), text.size());
 }
 
 /// The environment of a job over simulated hosts, put back at the end.

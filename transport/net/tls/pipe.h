@@ -42,7 +42,8 @@ class Pipe {
   /// that were taken and not sent are kept: the parts are the caller's again at once. 0: none for now (see
   /// blocked and ready).
   Result<std::size_t> write(std::span<const iovec> parts);
-  /// Sends what is kept and takes the TLS handshake as far as it goes without waiting. Also write does this.
+  /// Sends what is kept, and the beginning of the TLS handshake; read does the rest of it. Also write does
+  /// this. Nothing is read from the socket, so whoever sleeps on it hears of all that comes.
   Status flush();
   /// Whether the socket has to become writable before anything more goes out.
   bool blocked() const { return blocked_; }
