@@ -126,7 +126,10 @@ void ControlLines::heard(RemotePeer& peer, const wire::NetFrame& frame) {
     OURO_WARN("{} sent what cannot be: {}", peer.who(), s.failure()->text);
     return;
   }
-  if (peer.state() > ContextState::active) exchange_.forgive(peer.remote.rank);
+  if (peer.closed())
+    exchange_.forgive(peer.remote.rank);
+  else if (peer.state() == ContextState::leaving)
+    exchange_.leaves(peer.remote.rank);
   events_.news();
 }
 

@@ -34,7 +34,7 @@ void Exchange::remove(std::uint64_t key, bool lingers) {
   link_set->doorbell = nullptr;
   for (const auto& [rank, link] : link_set->links) {
     try {
-      if (!at(rank).gone) at(rank).farewells.add(key, link->taken(), link->gone());
+      if (at(rank).hears) at(rank).farewells.add(key, link->taken(), link->gone());
     } catch (const std::exception&) {
       continue;  // no memory for a farewell: a peer that misses it asks
     }
@@ -79,15 +79,21 @@ std::size_t Exchange::undelivered() {
 std::size_t Exchange::unanswered() {
   std::lock_guard lock(mutex_);
   std::size_t sum = 0;
-  for (const Peer& p : peers_) sum += p.farewells.unanswered();
+  for (const Peer& p : peers_) sum += p.gone ? 0 : p.farewells.unanswered();
   return sum;
 }
 
 void Exchange::forgive(int peer) {
+  leaves(peer);
+  std::lock_guard lock(mutex_);
+  at(peer).hears = false;
+  at(peer).farewells.clear();
+}
+
+void Exchange::leaves(int peer) {
   std::lock_guard lock(mutex_);
   Peer& p = at(peer);
   p.gone = true;
-  p.farewells.clear();
   std::vector<std::shared_ptr<LinkSet>> left;
   for (const Entry& e : p.links)
     if (!e.link_set->doorbell) left.push_back(e.link_set);

@@ -47,7 +47,10 @@ class Exchange {
   /// What is remembered of link sets that have ended here, for peers that have not said that they ended
   /// theirs.
   std::size_t unanswered();
-  /// Nothing will be taken by `peer` any more.
+  /// `peer` is about to leave: it takes nothing more, and nobody waits for its answers. What ends here it is
+  /// still told, for it waits until what it has sent is taken, or nobody takes it any more.
+  void leaves(int peer);
+  /// `peer` has gone: nothing is taken there, or told, any more.
   void forgive(int peer);
   /// The next chunk that goes has a bit flipped, and has it again when it goes again (OURO_FAULT).
   void damage_next();
@@ -93,7 +96,7 @@ class Exchange {
     std::lock_guard lock(mutex_);
     return peers_[static_cast<std::size_t>(peer)].farewells.size();
   }
-  /// Whether `peer` has been forgiven.
+  /// Whether `peer` takes nothing more.
   bool gone(int peer) const { return peers_[static_cast<std::size_t>(peer)].gone; }
 
   static constexpr std::size_t kMaxPayload = std::size_t{1} << 24;
@@ -107,6 +110,7 @@ class Exchange {
     std::vector<Entry> links;
     std::size_t turn = 0;
     bool gone = false;  // takes nothing more
+    bool hears = true;  // is still told what ends here
     Farewells farewells;
   };
   NetLink* find(int peer, std::uint64_t link_set, std::shared_ptr<LinkSet>* keep = nullptr);

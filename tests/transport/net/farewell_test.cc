@@ -101,6 +101,38 @@ TEST(Exchange, AFarewellTellsWhatWasTaken) {
   EXPECT_EQ(load(*a.link().out().freed), 1u);
 }
 
+/// A rank that is about to leave waits for what it has sent: it is told of link sets that end at its peer
+/// shortly before the peer hears of that, or later, and its questions about them are answered.
+TEST(Exchange, WhoIsAboutToLeaveIsToldWhatEnds) {
+  for (const bool ends_first : {false, true}) {
+    End a(0), b(1);
+    a.open(), b.open();
+    const auto talk = [&] {
+      for (int turn = 0; turn < 6; ++turn) {
+        if (auto f = next(a)) {
+          ASSERT_TRUE(give(b, *f).ok());
+        }
+        if (auto f = next(b)) {
+          ASSERT_TRUE(give(a, *f).ok());
+        }
+      }
+    };
+    talk();
+    a.put();
+    ASSERT_TRUE(give(b, *next(a)).ok());
+    a.exchange.remove(kLinkSet, true);
+    ASSERT_EQ(a.exchange.lingering(), 1u);
+    if (ends_first) b.exchange.remove(kLinkSet, false);
+    b.exchange.leaves(0);
+    if (!ends_first) b.exchange.remove(kLinkSet, false);
+    EXPECT_EQ(b.exchange.unanswered(), 0u) << "it will not answer";
+    talk();
+    EXPECT_EQ(a.exchange.lingering(), 0u) << ends_first;
+    b.exchange.forgive(0);
+    EXPECT_EQ(b.exchange.remembered(0), 0u);
+  }
+}
+
 /// What was said of a link set before the connection broke is said again.
 TEST(Exchange, AFarewellSurvivesItsConnection) {
   End a(0), b(1);
