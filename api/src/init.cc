@@ -1,6 +1,5 @@
 // How a rank comes into a job: options and the environment become a specification. See ouro/ouro.hpp.
 #include <fmt/format.h>
-#include <openssl/rand.h>
 #include <openssl/sha.h>
 #include <unistd.h>
 
@@ -215,8 +214,7 @@ std::vector<Status> refused_settings() {
 Result<UniqueId> UniqueId::create() {
   UniqueId id;
   std::memcpy(id.bytes, kIdMagic, sizeof kIdMagic);
-  if (RAND_bytes(id.bytes + sizeof kIdMagic, sizeof(wire::Nonce) + kSecretBytes) != 1)
-    return Status(Reason::resource, "no random numbers to be had");
+  OURO_TRY(wire::random_bytes({id.bytes + sizeof kIdMagic, sizeof(wire::Nonce) + kSecretBytes}));
   return id;
 }
 

@@ -3,6 +3,7 @@
 
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
+#include "runtime/core/per_process.h"
 
 namespace ouro::gpu {
 namespace {
@@ -86,8 +87,8 @@ Gpu* installed = nullptr;
 
 Gpu& gpu() {
   if (installed != nullptr) return *installed;
-  static Gpu* const chosen = choose();
-  return *chosen;
+  static constinit MadeOnce<Gpu*> chosen;
+  return *chosen.get(choose);
 }
 
 void install(Gpu* g) { installed = g; }

@@ -1,15 +1,13 @@
 // The list of all kernels of devices, for preloading and for reports.
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <mutex>
 #include <set>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/gpu/collect.h"
 #include "kernels/gpu/optim.h"
 #include "kernels/gpu/resident.h"
+#include "runtime/core/per_process.h"
 
 namespace ouro::gpu {
 
@@ -31,15 +29,17 @@ std::span<const Kernel* const> all_kernels() {
 }
 
 Status load_kernels(int device) {
-  // Of each implementation (tests install others), in this process, not in one that it was forked from.
-  static auto& loaded = *new std::set<std::tuple<const Gpu*, pid_t, int>>;
-  static auto& mutex = *new std::mutex;
-  std::lock_guard lock(mutex);
-  if (loaded.contains({&gpu(), getpid(), device})) return {};
+  struct Loaded {
+    std::mutex mutex;
+    std::set<std::pair<const Gpu*, int>> on;  // of each implementation, as tests install others
+  };
+  static constinit PerProcess<Loaded> loaded;
+  std::lock_guard lock(loaded->mutex);
+  if (loaded->on.contains({&gpu(), device})) return {};
   for (const Kernel* kernel : all_kernels())
     if (Status s = gpu().info(*kernel, device).status(); !s.ok() && s.reason() != Reason::unsupported)
       return s;
-  loaded.insert({&gpu(), getpid(), device});
+  loaded->on.insert({&gpu(), device});
   return {};
 }
 

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+
+#include "runtime/core/per_process.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -78,13 +81,13 @@ StreamLoop stream_loop(std::string_view set) {
   if (set == "avx2") return __builtin_cpu_supports("avx2") ? stream_lines_256 : nullptr;
   return set == "baseline" ? stream_lines_128 : nullptr;
 }
+constinit MadeOnce<std::atomic<StreamLoop>> g_stream_loop;
 std::atomic<StreamLoop>& chosen_stream_loop() {
-  static std::atomic<StreamLoop> loop = [] {
+  return g_stream_loop.get([] {
     for (const char* set : {"avx512", "avx2"})
       if (const StreamLoop found = stream_loop(set)) return found;
     return &stream_lines_128;
-  }();
-  return loop;
+  });
 }
 
 void copy_by_rep(void* to, const void* from, std::size_t bytes) {

@@ -12,6 +12,7 @@
 #include "kernels/host/host_job.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
+#include "runtime/core/per_process.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -77,9 +78,9 @@ struct Choice {
     OURO_WARN("{}; the host loops use {}", why, name);
   }
 };
+constinit MadeOnce<Choice> g_choice;
 Choice& choice() {
-  static Choice c;
-  return c;
+  return g_choice.get([] { return Choice(); });
 }
 
 void run(const Reduction& r, const Job& job) {

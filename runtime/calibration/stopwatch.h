@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "runtime/core/per_process.h"
 #include "runtime/core/wait.h"
 
 namespace ouro::rt {
@@ -22,15 +23,15 @@ class Stopwatch {
  private:
   /// The least of a few tries.
   static std::int64_t reading() {
-    static const std::int64_t least = [] {
+    static constinit MadeOnce<const std::int64_t> least;
+    return least.get([] {
       auto found = Clock::duration::max();
       for (int i = 0; i < 32; ++i) {
         const auto begin = Clock::now();
         found = std::min(found, Clock::now() - begin);
       }
       return std::int64_t{std::chrono::nanoseconds(found).count()};
-    }();
-    return least;
+    });
   }
   const Clock::time_point begin_;
 };

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstring>
 
+#include "runtime/core/per_process.h"
 #include "runtime/join/local_socket.h"
 
 namespace ouro::rt {
@@ -19,10 +20,8 @@ struct Neighbours {
   std::map<std::pair<wire::Nonce, int>, DeviceMemory*> ranks;
 };
 constexpr auto kComing = std::chrono::seconds(10);  // from joining to being found takes microseconds
-Neighbours& neighbours() {
-  static auto* const all = new Neighbours;  // contexts may outlive static objects
-  return *all;
-}
+constinit PerProcess<Neighbours> g_neighbours;
+Neighbours& neighbours() { return *g_neighbours; }
 
 }  // namespace
 
@@ -54,13 +53,15 @@ Status DeviceMemory::survey(int device, GpuRecord* record) {
   return {};
 }
 
-DeviceMemory::Coming::Coming(const wire::Nonce& job, int rank, int device) : job_(job), rank_(rank) {
+DeviceMemory::Coming::Coming(const wire::Nonce& job, int rank, int device)
+    : job_(job), rank_(rank), device_(device) {
   if (device < 0) return;
   std::lock_guard lock(neighbours().mutex);
   neighbours().ranks.emplace(std::pair(job, rank), nullptr);
 }
 
 DeviceMemory::Coming::~Coming() {
+  if (device_ < 0) return;
   std::lock_guard lock(neighbours().mutex);
   const auto it = neighbours().ranks.find({job_, rank_});
   if (it == neighbours().ranks.end() || it->second) return;

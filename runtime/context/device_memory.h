@@ -51,7 +51,7 @@ class DeviceMemory {
 
    private:
     const wire::Nonce job_;
-    const int rank_;
+    const int rank_, device_;
   };
   /// Whether ranks of this process that are other threads find this one. No more, before it goes.
   void be_neighbour(bool on);

@@ -16,6 +16,7 @@
 #include "runtime/context/machine.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
+#include "runtime/core/per_process.h"
 #include "runtime/core/thread.h"
 
 namespace ouro::rt {
@@ -216,15 +217,14 @@ HostCalibration host_calibration(const CalibrationMode& mode) {
     case CalibrationMode::Kind::measured:
       break;
   }
-  // Never destroyed: programs may join a job as they end.
-  static const auto* const found = [] {
+  static constinit MadeOnce<const HostCalibration> found;
+  return found.get([] {
     const auto begin = Clock::now();
-    auto* here = new HostCalibration(find());
-    here->milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-    OURO_INFO(INIT, "calibration: {} ({:.1f} ms)", here->origin, here->milliseconds);
+    HostCalibration here = find();
+    here.milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+    OURO_INFO(INIT, "calibration: {} ({:.1f} ms)", here.origin, here.milliseconds);
     return here;
-  }();
-  return *found;
+  });
 }
 
 Calibration calibration_of_host(const JobMembers& members) {

@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 #include <hwloc.h>
 #include <linux/mempolicy.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -19,6 +21,7 @@
 
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
+#include "runtime/core/per_process.h"
 
 namespace ouro::rt {
 namespace {
@@ -27,8 +30,24 @@ constexpr Bind kBinds[] = {Bind::core, Bind::cache, Bind::numa, Bind::none};
 constexpr int kWordBits = std::numeric_limits<unsigned long>::digits;
 constexpr std::size_t kMostCpus = 1 << 16;  // beyond what any kernel is built for
 
+/// hwloc holds a lock of its own while it starts, which takes a millisecond, and ends: in a child that is
+/// forked meanwhile that lock is held for ever, and hwloc must not be called.
+std::atomic<int> g_starting{0};
+bool g_hwloc_lost = false;
+[[maybe_unused]] const int g_sees_hwloc =
+    pthread_atfork(nullptr, nullptr, [] { g_hwloc_lost = g_hwloc_lost || g_starting.exchange(0) > 0; });
+struct Starting {
+  Starting() { g_starting.fetch_add(1); }
+  ~Starting() { g_starting.fetch_sub(1); }
+  Starting(const Starting&) = delete;
+  Starting& operator=(const Starting&) = delete;
+};
+
 struct Destroy {
-  void operator()(hwloc_topology_t t) const { hwloc_topology_destroy(t); }
+  void operator()(hwloc_topology_t t) const {
+    const Starting starting;
+    hwloc_topology_destroy(t);
+  }
 };
 using Topology = std::unique_ptr<hwloc_topology, Destroy>;
 
@@ -195,8 +214,11 @@ Machine Machine::limited_to(const Cpus& mask) const {
 }
 
 Result<Machine> read_machine(const std::string& synthetic) {
+  if (g_hwloc_lost)
+    return Status(Reason::resource, "hwloc was being started by another thread as this process was forked");
   hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) return Status(Reason::resource, "hwloc cannot start");
+  if (const Starting starting; hwloc_topology_init(&raw) != 0)
+    return Status(Reason::resource, "hwloc cannot start");
   const Topology topology(raw);
   OURO_TRY(load(raw, synthetic));
   Machine m{.cores = {}, .source = "hwloc", .invented = hwloc_topology_is_thissystem(raw) == 0};
@@ -221,8 +243,12 @@ Machine flat_machine(const Cpus& mask, std::string why) {
   return m;
 }
 
+namespace {
+constinit MadeOnce<const Machine> g_machine;
+}  // namespace
+
 const Machine& machine() noexcept {
-  static const Machine& read = *[] {  // never destroyed: detached threads may ask while the process ends
+  return g_machine.get([] {
     const auto begin = std::chrono::steady_clock::now();
     const Cpus mask = affinity_of(::getpid());
     Result<Machine> found = read_machine();
@@ -230,15 +256,13 @@ const Machine& machine() noexcept {
     if (found.ok() && !found->invented) found = found->limited_to(mask);
     if (found.ok() && found->cores.empty())
       found = Status(Reason::resource, "hwloc knows none of the threads of the affinity mask");
-    auto* m =
-        new Machine(found.ok() ? std::move(*found) : flat_machine(mask, found.status().failure()->text));
+    Machine m = found.ok() ? std::move(*found) : flat_machine(mask, found.status().failure()->text);
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
     OURO_INFO(GRAPH, "{} cores, {} hardware threads, outermost cache {} KiB{}, {} NUMA nodes ({}, {:.1f} ms)",
-              m->cores.size(), m->threads(), m->l3_bytes >> 10, m->same_cache() ? " shared by all" : "",
-              m->nodes(), m->source, took.count());
+              m.cores.size(), m.threads(), m.l3_bytes >> 10, m.same_cache() ? " shared by all" : "",
+              m.nodes(), m.source, took.count());
     return m;
-  }();
-  return read;
+  });
 }
 
 Cpus affinity_of(pid_t pid) {

@@ -14,6 +14,7 @@
 
 #include "runtime/core/env_supply.h"
 #include "runtime/core/log.h"
+#include "runtime/core/per_process.h"
 
 extern char** environ;
 
@@ -109,26 +110,20 @@ Files read_files() {
   return files;
 }
 
-Files& files() {
-  static auto* const read = new Files(read_files());  // never destroyed: programs may join a job as they end
-  return *read;
+constinit CopyOnWrite<Files> g_files;
+const Files& files() {
+  if (const Files* const read = g_files.get()) return *read;
+  return g_files.change([](Files& f) { f = read_files(); });
 }
 
 /// What a library on top has supplied in place of variables that are not set.
-struct Supplied {
-  std::mutex mutex;
-  std::map<std::string, Value, std::less<>> values;
-};
-/// Never destroyed: parameters are read while the program ends.
-Supplied& supplies() {
-  static Supplied& all = *new Supplied;
-  return all;
-}
+using Supplied = std::map<std::string, Value, std::less<>>;
+constinit CopyOnWrite<Supplied> g_supplied;
 std::optional<Value> supplied(std::string_view key) {
-  Supplied& all = supplies();
-  std::lock_guard lock(all.mutex);
-  const auto it = all.values.find(key);
-  return it == all.values.end() ? std::nullopt : std::optional<Value>(it->second);
+  const Supplied* const all = g_supplied.get();
+  if (all == nullptr) return std::nullopt;
+  const auto it = all->find(key);
+  return it == all->end() ? std::nullopt : std::optional<Value>(it->second);
 }
 
 /// An empty variable counts as unset, as `OURO_X= program` means in a shell.
@@ -342,18 +337,18 @@ void report() {
 }
 
 void supply(std::string_view name, std::string value, std::string origin) {
-  Supplied& all = supplies();
-  std::lock_guard lock(all.mutex);
-  all.values.insert_or_assign(std::string(name), Value{std::move(value), std::move(origin)});
+  g_supplied.change([&](Supplied& all) { all.insert_or_assign(std::string(name), Value{value, origin}); });
 }
 
 void withdraw(std::string_view name) {
-  Supplied& all = supplies();
-  std::lock_guard lock(all.mutex);
-  if (const auto it = all.values.find(name); it != all.values.end()) all.values.erase(it);
+  g_supplied.change([&](Supplied& all) {
+    if (const auto it = all.find(name); it != all.end()) all.erase(it);
+  });
 }
 
-void reload() { files() = read_files(); }
+void reload() {
+  g_files.change([](Files& f) { f = read_files(); });
+}
 
 }  // namespace env
 }  // namespace ouro

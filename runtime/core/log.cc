@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/chrono.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "runtime/core/env.h"
+#include "runtime/core/per_process.h"
 
 namespace ouro::log {
 
@@ -116,22 +118,23 @@ std::atomic<std::uint32_t> wanted{kUnread};
 
 /// The sink in force, which is never destroyed at exit: other threads may still log.
 std::atomic<Sink*> g_sink{nullptr};
-std::atomic<int> g_writers{0};  // that may use it
+std::atomic<int> g_writers{0};  // that may use it; none of its parent's goes on in a forked child
+[[maybe_unused]] const int g_forgets_writers = pthread_atfork(nullptr, nullptr, [] { g_writers.store(0); });
 
 void put_in_force(const Sink& s) {
   wanted.store(static_cast<std::uint32_t>(s.level) << 24 | s.mask, std::memory_order_relaxed);
 }
 
 /// Makes the first sink.
+constinit MadeOnce<bool> g_begun;
 void begin() {
-  static const bool begun = [] {
+  g_begun.get([] {
     Sink* none = g_sink.load();
     if (none) return true;
     auto fresh = std::make_unique<Sink>();
     if (g_sink.compare_exchange_strong(none, fresh.get())) put_in_force(*fresh.release());
     return true;
-  }();
-  (void)begun;
+  });
 }
 
 /// The sink, which stays as long as this lives: a writer counts itself, then looks at the sink, while
@@ -156,10 +159,7 @@ struct LastWarning {
   std::mutex mutex;
   std::string text;
 };
-LastWarning& last() {
-  static LastWarning* const kept = new LastWarning;  // outlives every thread that may still log at exit
-  return *kept;
-}
+constinit PerProcess<LastWarning> g_last;
 
 }  // namespace
 
@@ -179,7 +179,7 @@ void write(Level level, std::string_view text) {
 
 void warn(const char* file, int line, std::string_view text) {
   {
-    LastWarning& kept = last();
+    LastWarning& kept = *g_last;
     const std::lock_guard lock(kept.mutex);
     kept.text = text;
   }
@@ -188,7 +188,7 @@ void warn(const char* file, int line, std::string_view text) {
 }
 
 std::string last_warning() {
-  LastWarning& kept = last();
+  LastWarning& kept = *g_last;
   const std::lock_guard lock(kept.mutex);
   return kept.text;
 }
@@ -242,8 +242,7 @@ void refresh() {
   auto fresh = std::make_unique<Sink>();
   put_in_force(*fresh);
   Sink* const old = g_sink.exchange(fresh.release(), std::memory_order_seq_cst);
-  // A line takes microseconds. In a child that was forked while one was written its writer never ends: the
-  // old sink stays.
+  // A line takes microseconds. One that hangs, on a full pipe, keeps the old sink.
   for (int k = 0; k < 1000 && g_writers.load(std::memory_order_seq_cst) > 0; ++k)
     std::this_thread::sleep_for(1ms);
   if (g_writers.load(std::memory_order_seq_cst) == 0) delete old;

@@ -2,6 +2,7 @@
 // parent is in the library finds locks that are held for ever and values that nobody finishes.
 #pragma once
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -65,6 +66,40 @@ class MadeOnce {
  private:
   std::atomic<T*> made_{nullptr};
   PerProcess<std::mutex> making_;
+};
+
+/// A value that is read without a lock and replaced as a whole. What was replaced stays, as others may read
+/// it: for what changes a few times in the life of a process. A forked child keeps its parent's.
+template <class T>
+class CopyOnWrite {
+ public:
+  constexpr CopyOnWrite() = default;
+  CopyOnWrite(const CopyOnWrite&) = delete;
+  CopyOnWrite& operator=(const CopyOnWrite&) = delete;
+
+  /// nullptr before the first change. Stays valid.
+  const T* get() const {
+    const Version* const newest = newest_.load(std::memory_order_acquire);
+    return newest == nullptr ? nullptr : &newest->value;
+  }
+  /// Puts a copy in force after `change(copy)`, which runs again if another thread was faster.
+  template <class Change>
+  const T& change(Change&& change) {
+    const Version* before = newest_.load(std::memory_order_acquire);
+    for (;;) {
+      auto next = std::make_unique<Version>(Version{before == nullptr ? T() : before->value, before});
+      change(next->value);
+      if (newest_.compare_exchange_weak(before, next.get(), std::memory_order_acq_rel))
+        return next.release()->value;
+    }
+  }
+
+ private:
+  struct Version {
+    T value;
+    const Version* before;  // kept in sight of leak checkers
+  };
+  std::atomic<const Version*> newest_{nullptr};
 };
 
 }  // namespace ouro

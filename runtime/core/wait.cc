@@ -3,6 +3,7 @@
 #include "runtime/core/wait.h"
 
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -29,6 +30,9 @@ thread_local bool serves_stream = false;
 thread_local Question question;
 thread_local int asking = 0;
 std::atomic<int> cores_lent{0}, cores_borrowed{0};
+/// Those who lend and borrow are threads of the parent.
+[[maybe_unused]] const int forgets_cores =
+    pthread_atfork(nullptr, nullptr, [] { cores_lent.store(0), cores_borrowed.store(0); });
 
 /// Whether a wait may keep a core busy. A thread of a stream that spins where its caller computes takes the
 /// core from it, and yielding takes turns with it, a slice each: it borrows the core of a caller that waits,

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "runtime/core/log.h"
+#include "runtime/core/per_process.h"
 
 namespace ouro::rt {
 namespace {
@@ -35,7 +37,8 @@ std::size_t open_now() {
   return open;
 }
 
-std::atomic<int> g_provided{0};
+std::atomic<int> g_provided{0};  // by threads of this process
+[[maybe_unused]] const int g_forgets_provided = pthread_atfork(nullptr, nullptr, [] { g_provided.store(0); });
 
 std::string text(rlim_t limit) { return limit == RLIM_INFINITY ? "unlimited" : std::to_string(limit); }
 
@@ -53,8 +56,8 @@ std::size_t descriptors_of_threads(int world) {
 
 Status provide_descriptors(std::size_t more, const char* what_for) {
   if (g_provided.load() > 0) return {};
-  static std::mutex one_at_a_time;
-  const std::lock_guard lock(one_at_a_time);
+  static constinit PerProcess<std::mutex> one_at_a_time;
+  const std::lock_guard lock(*one_at_a_time);
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
   const std::size_t open = open_now(), needed = open + more;

@@ -4,8 +4,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "ouro/train/window.hpp"
@@ -37,6 +42,12 @@ Context alone() {
 }
 
 constexpr Milliseconds kSoon{2000};
+/// It lets no child of a program with threads start one.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
 #define EXPECT_FORKED(status) EXPECT_EQ((status).reason(), Reason::forked)
 
 void uses_streams_of_its_parent(const Stream& s, const Work& ended, const Event& event) {
@@ -50,6 +61,7 @@ void uses_streams_of_its_parent(const Stream& s, const Work& ended, const Event&
   EXPECT_FORKED(told);
   EXPECT_TRUE(event.query());
   EXPECT_FORKED(event.synchronize(kSoon));
+  if (kThreadSanitizer) return;
   auto own = Stream::create();
   ASSERT_TRUE(own.ok());
   event.wait_on(*own);
@@ -111,6 +123,55 @@ TEST(ForkedChild, LetsGoOfWhatLiesOnAGpu) {
             0);
   EXPECT_TRUE(work->wait(kSoon).ok());
   EXPECT_TRUE(stream->synchronize(kSoon).ok());
+}
+
+constexpr const char* kDelay = "FORK_TEST_MICROSECONDS";
+
+/// A program that forks while a thread joins its first job; the child joins one, too. Exits with 0 if that
+/// goes well.
+[[noreturn]] void program(const char* delay) {
+  std::thread joins([] { (void)Context::threads(2).ok(); });
+  std::this_thread::sleep_for(std::chrono::microseconds(std::atoi(delay)));
+  const int status = child_that([] { EXPECT_TRUE(Context::threads(2).ok()); });
+  std::fflush(nullptr);
+  ::_exit(status == 0 ? 0 : 1);  // the thread may go on
+}
+
+/// From the first setting that is read to the calibration, with what one thread begins to make: in programs
+/// of their own, in which nothing of the library has been used.
+TEST(ForkedChild, BeginsWhateverThreadsOfItsParentWereAt) {
+  if (kThreadSanitizer) GTEST_SKIP() << "SKIP (the child starts threads)";
+  if (const char* const delay = std::getenv(kDelay)) program(delay);
+  for (const char* delay : {"0", "500", "1000", "2000", "4000", "7000", "12000", "20000", "30000", "45000"}) {
+    const pid_t started = ::fork();
+    if (started == 0) {
+      ::setenv(kDelay, delay, 1);
+      ::setenv("XDG_CACHE_HOME", "/proc/none", 1);  // it calibrates each time
+      ::unsetenv("OURO_CALIBRATION");
+      ::execl("/proc/self/exe", "test_init", "--gtest_brief=1", "--gtest_filter=ForkedChild.BeginsWhatever*",
+              nullptr);
+      ::_exit(127);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(started, &status, 0), started);
+    EXPECT_EQ(status, 0) << "forked after " << delay << " us";
+  }
+}
+
+TEST(ForkedChild, JoinsAJobWhileItsParentAllocates) {
+  if (kThreadSanitizer) GTEST_SKIP() << "SKIP (the parent's thread holds locks of the sanitizer)";
+  Context c = alone();
+  std::atomic<bool> stop{false};
+  std::thread allocates([&] {
+    while (!stop) EXPECT_TRUE(c.alloc(4096).ok());
+  });
+  for (int i = 0; i < 100; ++i)
+    if (const int status = child_that([] { (void)alone(); }); status != 0) {
+      ADD_FAILURE() << "fork " << i << ": wait status " << status;
+      break;
+    }
+  stop = true;
+  allocates.join();
 }
 
 }  // namespace

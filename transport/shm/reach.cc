@@ -12,6 +12,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/core/fd.h"
+#include "runtime/core/per_process.h"
+
 namespace ouro::device {
 
 namespace {
@@ -73,8 +76,11 @@ bool on_huge_pages(const void* p, std::size_t bytes) {
   };
   constexpr std::uint64_t kHuge = 1u << 6;
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));  // both ends are whole ones
-  // Never closed: operations may run as the program ends.
-  static const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  struct Pagemap {
+    Fd fd{open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)};
+  };
+  static constinit PerProcess<Pagemap> own;  // a descriptor names the pages of the process that opened it
+  const int pagemap = own->fd.get();
   if (pagemap < 0 || bytes == 0) return false;
   const auto begin = reinterpret_cast<std::uint64_t>(p) / page * page;
   const std::uint64_t end = (reinterpret_cast<std::uint64_t>(p) + bytes + page - 1) / page * page;

@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/per_process.h"
 #include "transport/wire/codec.h"
 
 namespace ouro::wire {
@@ -34,7 +35,8 @@ int hex_digit(char c) {
 class Hmac {
  public:
   explicit Hmac(View key) {
-    static EVP_MAC* const algorithm = EVP_MAC_fetch(nullptr, "HMAC", nullptr);
+    static constinit MadeOnce<EVP_MAC*> looked_up;
+    EVP_MAC* const algorithm = looked_up.get([] { return EVP_MAC_fetch(nullptr, "HMAC", nullptr); });
     if (!algorithm || !(context_ = EVP_MAC_CTX_new(algorithm))) return;
     char sha256[] = "SHA256";
     const OSSL_PARAM parameters[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, sha256, 0),

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/device/gpu.h"
+#include "runtime/core/per_process.h"
 #include "transport/cuda_ipc/quiet.h"
 
 namespace ouro::rt {
@@ -18,8 +19,8 @@ namespace {
 class Pins {
  public:
   static Pins& all() {
-    static auto& pins = *new Pins;  // groups may outlive static objects
-    return pins;
+    static constinit PerProcess<Pins> pins;
+    return *pins;
   }
   /// The address on the devices.
   Result<void*> take(std::byte* at, std::size_t bytes) {

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 #include <linux/sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <vector>
 
 #include "runtime/core/fd.h"
@@ -98,6 +100,31 @@ TEST_F(Reach, TheNumberOfADeadProcessIsAStrangers) {
   EXPECT_EQ(s.reason(), Reason::peer_dead) << s.message();
   EXPECT_EQ(read_process(stranger.pid(), child.pidfd(), 8, out_.data(), 1).reason(), Reason::peer_dead)
       << "it has no such memory, which says nothing of the one that is meant";
+}
+
+/// Two pages of 2 MiB, huge ones where the system has them.
+const std::byte* huge_pages(std::size_t bytes) {
+  constexpr std::size_t kPage = 2 << 20;
+  void* const at = ::mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return nullptr;
+  auto* const begin = reinterpret_cast<std::byte*>((address(at) + kPage - 1) / kPage * kPage);
+  ::madvise(begin, bytes, MADV_HUGEPAGE);
+  std::memset(begin, 1, bytes);
+  return begin;
+}
+
+TEST(HugePages, AForkedChildAsksAboutItsOwn) {
+  constexpr std::size_t kBytes = 4 << 20;
+  if (!on_huge_pages(huge_pages(kBytes), kBytes)) GTEST_SKIP() << "no huge pages, or none that can be seen";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (int k = 0; k < 8; ++k)  // somewhere the parent has none
+      if (on_huge_pages(huge_pages(kBytes), kBytes)) ::_exit(0);
+    ::_exit(1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

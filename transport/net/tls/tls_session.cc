@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/core/per_process.h"
+
 namespace ouro::transport {
 namespace {
 
@@ -29,7 +31,8 @@ std::string last_words() {
 }  // namespace
 
 BIO_METHOD* Pipe::Tls::method() {
-  static BIO_METHOD* const made = [] {
+  static constinit MadeOnce<BIO_METHOD*> made;
+  return made.get([] {
     BIO_METHOD* const m = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "ouro");
     if (!m) return m;
     BIO_meth_set_write(m, [](BIO* b, const char* from, int n) {
@@ -54,14 +57,14 @@ BIO_METHOD* Pipe::Tls::method() {
     });
     BIO_meth_set_ctrl(m, [](BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1L : 0L; });
     return m;
-  }();
-  return made;
+  });
 }
 
 /// What all connections of this process have in common; made once, and never freed, since a connection may
 /// end when the process does.
 SSL_CTX* Pipe::Tls::context() {
-  static SSL_CTX* const made = [] {
+  static constinit MadeOnce<SSL_CTX*> made;
+  return made.get([] {
     SSL_CTX* const c = SSL_CTX_new(TLS_method());
     if (!c) return c;
     const bool good = SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) &&
@@ -87,8 +90,7 @@ SSL_CTX* Pipe::Tls::context() {
     if (good) return c;
     SSL_CTX_free(c);
     return static_cast<SSL_CTX*>(nullptr);
-  }();
-  return made;
+  });
 }
 
 SSL_SESSION* Pipe::Tls::session() {

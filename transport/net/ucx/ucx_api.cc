@@ -13,6 +13,7 @@
 #include <set>
 
 #include "runtime/core/log.h"
+#include "runtime/core/per_process.h"
 #include "transport/net/ucx/ucx.h"
 
 namespace ouro::transport {
@@ -100,8 +101,8 @@ Status ucx_usable() {
 }
 
 Result<const UcxApi*> UcxApi::load() {
-  static const Result<UcxApi>& api =
-      *new Result<UcxApi>(open());  // never destroyed: jobs may outlive static objects
+  static constinit MadeOnce<const Result<UcxApi>> opened;
+  const Result<UcxApi>& api = opened.get(open);
   if (!api.ok()) return api.status();
   return &api.value();
 }
