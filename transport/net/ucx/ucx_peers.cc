@@ -39,7 +39,7 @@ bool Ucx::connected(Peer& p) {
     return false;
   }
   if (p.endpoint) return !p.ended;
-  if (p.ended || exchange_.gone(p.rank)) return false;  // who leaves would end it while it is being made
+  if (p.ended || (p.resumed && exchange_.gone(p.rank))) return false;
   if (p.pause > Clock::duration{} && Clock::now() < p.again) return false;
   p.anew |= p.resumed;
   ucp_ep_params_t params{};
