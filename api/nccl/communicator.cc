@@ -9,6 +9,7 @@
 
 #include "api/nccl/leaving.h"
 #include "runtime/core/log.h"
+#include "runtime/core/per_process.h"
 
 namespace ouro::nccl {
 namespace {
@@ -19,13 +20,16 @@ constexpr auto kStopped = 5s;      // for calls that were ended by force, which 
 constexpr std::size_t kQuarantine = 256;
 
 void quarantine(ncclComm_t comm) {
-  static std::mutex& mutex = *new std::mutex;
-  static std::deque<ncclComm_t>& gone = *new std::deque<ncclComm_t>;
-  std::lock_guard lock(mutex);
-  gone.push_back(comm);
-  if (gone.size() <= kQuarantine) return;
-  delete gone.front();
-  gone.pop_front();
+  struct Gone {
+    std::mutex mutex;
+    std::deque<ncclComm_t> comms;
+  };
+  static constinit PerProcess<Gone> gone;  // a child deletes none of its parent's
+  std::lock_guard lock(gone->mutex);
+  gone->comms.push_back(comm);
+  if (gone->comms.size() <= kQuarantine) return;
+  delete gone->comms.front();
+  gone->comms.pop_front();
 }
 
 /// Whether the calls and operations under way end in time.

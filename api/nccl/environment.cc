@@ -14,6 +14,7 @@
 #include "runtime/core/env.h"
 #include "runtime/core/env_supply.h"
 #include "runtime/core/log.h"
+#include "runtime/core/per_process.h"
 
 namespace ouro::nccl {
 namespace {
@@ -141,8 +142,8 @@ Status read() {
 }  // namespace
 
 Status read_environment() {
-  static const Status& outcome = *new Status(read());
-  return outcome;
+  static constinit MadeOnce<const Status> outcome;
+  return outcome.get(read);
 }
 
 void reset_log() {

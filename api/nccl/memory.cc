@@ -10,6 +10,7 @@
 #include "api/nccl/mode.h"
 #include "kernels/device/gpu.h"
 #include "runtime/core/log.h"
+#include "runtime/core/per_process.h"
 #include "runtime/core/segment.h"
 
 /// A registered buffer of the host.
@@ -22,16 +23,17 @@ struct ncclWindow_vidmem {
 namespace ouro::nccl {
 namespace {
 
-std::mutex g_memory_mutex;
-/// Never destroyed: the program may free memory while it ends.
 struct Allocation {
   std::shared_ptr<device::Segment> on_host;
   gpu::Region on_gpu;
 };
-std::map<void*, Allocation>& allocations() {
-  static auto& all = *new std::map<void*, Allocation>;
-  return all;
-}
+/// Memory and windows of this process; a child can use nothing of its parent's.
+struct Known {
+  std::mutex mutex;
+  std::map<void*, Allocation> allocations;
+  std::set<ncclWindow_t> windows;
+};
+constinit PerProcess<Known> g_known;
 
 /// Memory that the other ranks can map, of the host or of the calling thread's GPU.
 Result<void*> allocate(std::size_t size) {
@@ -45,17 +47,13 @@ Result<void*> allocate(std::size_t size) {
     OURO_ASSIGN(made.on_gpu, gpu::gpu().alloc_shareable(where.index, size));
     data = made.on_gpu.data;
   }
-  std::lock_guard lock(g_memory_mutex);
-  allocations().emplace(data, std::move(made));
+  std::lock_guard lock(g_known->mutex);
+  g_known->allocations.emplace(data, std::move(made));
   return data;
-}
-std::set<ncclWindow_t>& windows() {
-  static auto& all = *new std::set<ncclWindow_t>;
-  return all;
 }
 
 ncclResult_t check_window(const char* function, ncclComm_t comm, ncclWindow_t window) {
-  if (windows().contains(window) && (!comm || window->comm == comm)) return ncclSuccess;
+  if (g_known->windows.contains(window) && (!comm || window->comm == comm)) return ncclSuccess;
   return invalid_argument(comm, function, "this is no window{}", comm ? " of this communicator" : "");
 }
 
@@ -63,7 +61,7 @@ ncclResult_t no_device_pointer(const char* function, ncclWindow_t window, void**
   if (!out) return invalid_argument(nullptr, function, "the pointer for the answer is null");
   *out = nullptr;
   {
-    std::lock_guard lock(g_memory_mutex);
+    std::lock_guard lock(g_known->mutex);
     if (const ncclResult_t wrong = check_window(function, nullptr, window); wrong != ncclSuccess)
       return wrong;
   }
@@ -96,12 +94,13 @@ OURO_NCCL(ncclResult_t, MemFree, void* ptr) {
   return told(guarded(nullptr, me, [&]() -> ncclResult_t {
     Allocation gone;
     {
-      std::lock_guard lock(g_memory_mutex);
-      const auto found = allocations().find(ptr);
-      if (found == allocations().end())
-        return invalid_argument(nullptr, me, "{} is not from ncclMemAlloc, or was freed", ptr);
+      std::lock_guard lock(g_known->mutex);
+      const auto found = g_known->allocations.find(ptr);
+      if (found == g_known->allocations.end())
+        return invalid_argument(nullptr, me, "{} is not from ncclMemAlloc in this process, or was freed",
+                                ptr);
       gone = std::move(found->second);
-      allocations().erase(found);
+      g_known->allocations.erase(found);
     }
     if (gone.on_gpu.data == nullptr) return ncclSuccess;
     const ouro::Status freed = ouro::gpu::gpu().free_region(gone.on_gpu);
@@ -155,8 +154,8 @@ OURO_NCCL(ncclResult_t, CommWindowRegister, ncclComm_t comm, void* buff, size_t 
       return ncclSuccess;
     }
     auto window = std::make_unique<ncclWindow_vidmem>(ncclWindow_vidmem{comm, buff, size});
-    std::lock_guard lock(g_memory_mutex);
-    windows().insert(window.get());
+    std::lock_guard lock(g_known->mutex);
+    g_known->windows.insert(window.get());
     *win = window.release();
     return ncclSuccess;
   }));
@@ -168,9 +167,9 @@ OURO_NCCL(ncclResult_t, CommWindowDeregister, ncclComm_t comm, ncclWindow_t win)
     const Entry entry(comm, me);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!win) return ncclSuccess;
-    std::lock_guard lock(g_memory_mutex);
+    std::lock_guard lock(g_known->mutex);
     if (const ncclResult_t wrong = check_window(me, comm, win); wrong != ncclSuccess) return wrong;
-    windows().erase(win);
+    g_known->windows.erase(win);
     delete win;
     return ncclSuccess;
   }));
@@ -183,7 +182,7 @@ OURO_NCCL(ncclResult_t, WinGetUserPtr, ncclComm_t comm, ncclWindow_t win, void**
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!outUserPtr) return invalid_argument(comm, me, "the pointer for the answer is null");
     *outUserPtr = nullptr;
-    std::lock_guard lock(g_memory_mutex);
+    std::lock_guard lock(g_known->mutex);
     if (const ncclResult_t wrong = check_window(me, comm, win); wrong != ncclSuccess) return wrong;
     *outUserPtr = win->data;
     return ncclSuccess;

@@ -5,6 +5,7 @@
 
 #include "api/nccl/group_calls.h"
 #include "runtime/core/env.h"
+#include "runtime/core/per_process.h"
 
 /// A parameter that was looked up; lives as long as the process.
 struct ncclParamHandle {
@@ -14,18 +15,19 @@ struct ncclParamHandle {
 namespace ouro::nccl {
 namespace {
 
-std::mutex g_parameters_mutex;
-
 /// The handle of a parameter, with the value that it had when it was first asked for; nullptr: it does not
 /// exist.
 ncclParamHandle_t find(const char* key) {
-  static auto& known = *new std::map<std::string, std::unique_ptr<ncclParamHandle>>;
-  std::lock_guard lock(g_parameters_mutex);
-  if (known.empty())
+  using Handles = std::map<std::string, std::unique_ptr<ncclParamHandle>>;
+  static constinit MadeOnce<const Handles> made;
+  const Handles& known = made.get([] {
+    Handles all;
     for (const env::Setting& s : env::settings()) {
       const std::string name(s.parameter->name);
-      known.emplace(name, std::make_unique<ncclParamHandle>(ncclParamHandle{name, s.value.value_or("")}));
+      all.emplace(name, std::make_unique<ncclParamHandle>(ncclParamHandle{name, s.value.value_or("")}));
     }
+    return all;
+  });
   const auto it = known.find(key);
   return it == known.end() ? nullptr : it->second.get();
 }

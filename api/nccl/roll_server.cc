@@ -24,6 +24,7 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/fork.h"
 #include "runtime/core/log.h"
+#include "runtime/core/per_process.h"
 #include "runtime/core/thread.h"
 #include "runtime/network/net_address.h"
 
@@ -272,42 +273,34 @@ class RollServer {
   std::deque<wire::Nonce> order_;  // of ids_, the oldest first
 };
 
-/// The servers of this process and its ancestors. It stays, as threads may be in it when the process ends.
+/// The servers of this process.
 struct Servers {
   std::mutex mutex;
-  std::map<std::pair<unsigned, std::string>, RollServer*> all;  // by forks and place
-  std::atomic<unsigned> newest{0};                              // the forks of whoever made one last
-  bool ends = false;                                            // end_servers has been told to come
-
-  static Servers& get() {
-    static Servers& one = *new Servers;
-    return one;
-  }
+  std::map<std::string, RollServer*> all;  // by place
 };
+constinit PerProcess<Servers> g_servers;
+std::atomic<bool> g_ends{false};  // end_servers has been told to come, which a child inherits
 
 /// As the process exits, or lets go of the library: what the threads use goes after it.
 void end_servers() {
-  Servers& servers = Servers::get();
-  if (servers.newest.load() != forks())
-    return;  // a child has none of its parent's threads, and perhaps its lock
+  Servers& servers = *g_servers;
   std::lock_guard lock(servers.mutex);
-  for (const auto& [key, server] : servers.all)
-    if (key.first == forks() && server) server->end();
+  for (const auto& [place, server] : servers.all)
+    if (server) server->end();
 }
 
 }  // namespace
 
 Result<std::string> expect_ranks(const RollId& id, const std::string& place) {
-  Servers& servers = Servers::get();
+  Servers& servers = *g_servers;
   std::lock_guard lock(servers.mutex);
-  RollServer*& server = servers.all[{forks(), place}];
+  RollServer*& server = servers.all[place];
   if (!server) {
     OURO_TRY(
         roll::mac_of(id, roll::Hello{}).status());  // OpenSSL begins before end_servers, and so goes after it
-    if (!servers.ends && std::atexit(end_servers) != 0) return Status(Reason::resource, "no room for atexit");
-    servers.ends = true;
+    if (!g_ends.exchange(true) && std::atexit(end_servers) != 0)
+      return Status(Reason::resource, "no room for atexit");
     OURO_ASSIGN(server, RollServer::make(place));
-    servers.newest = forks();
   }
   server->expect(id);
   return server->place();

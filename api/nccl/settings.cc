@@ -11,6 +11,7 @@
 #include "kernels/device/gpu.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
+#include "runtime/core/per_process.h"
 
 namespace ouro::nccl {
 
@@ -24,15 +25,15 @@ namespace {
 /// Whether the driver of this machine has GPUs. It is asked itself, as this library has nothing of CUDA's in
 /// it.
 bool driver_has_gpus() {
-  static const bool answer = [] {
+  static constinit MadeOnce<const bool> answer;
+  return answer.get([] {
     void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!driver) return false;
     const auto init = reinterpret_cast<int (*)(unsigned)>(::dlsym(driver, "cuInit"));
     const auto count = reinterpret_cast<int (*)(int*)>(::dlsym(driver, "cuDeviceGetCount"));
     int devices = 0;
     return init && count && init(0) == 0 && count(&devices) == 0 && devices > 0;
-  }();
-  return answer;
+  });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "runtime/core/env.h"
+#include "runtime/core/per_process.h"
 
 namespace ouro::nccl {
 namespace {
@@ -32,7 +33,8 @@ void read_file(const std::string& path, Values* values) {
 }
 
 const Values& of_files() {
-  static const Values& values = *new Values([] {
+  static constinit MadeOnce<const Values> values;
+  return values.get([] {
     Values all;
     const char* const chosen = std::getenv("NCCL_CONF_FILE");
     const char* const home = std::getenv("HOME");
@@ -42,8 +44,7 @@ const Values& of_files() {
       read_file(std::string(home) + "/.nccl.conf", &all);
     read_file("/etc/nccl.conf", &all);
     return all;
-  }());
-  return values;
+  });
 }
 
 }  // namespace

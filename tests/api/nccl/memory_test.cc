@@ -1,4 +1,8 @@
 // Memory of the library's, registration and windows in host mode.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
 
@@ -6,6 +10,29 @@
 
 namespace ouro::test {
 namespace {
+
+/// It is not mapped in a forked child, where other memory may have its address.
+TEST(Memory, OfAParentIsNotAForkedChilds) {
+  constexpr std::size_t kBytes = 1 << 20;
+  void* memory = nullptr;
+  OURO_OK(ncclMemAlloc(&memory, kBytes));
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    if (mmap(memory, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1,
+             0) != memory)
+      _exit(1);
+    if (ncclMemFree(memory) != ncclInvalidArgument) _exit(2);
+    std::memset(memory, 7, kBytes);
+    void* own = nullptr;
+    if (ncclMemAlloc(&own, kBytes) != ncclSuccess || ncclMemFree(own) != ncclSuccess) _exit(3);
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_OK(ncclMemFree(memory));
+}
 
 TEST(Memory, IsAlignedZeroAndUsable) {
   void* p = reinterpret_cast<void*>(8);
