@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -80,6 +81,21 @@ constexpr bool applies(OpKind op, DType t) {
 struct Scalar {
   double real = 1;           ///< used for floating-point types
   std::int64_t integer = 1;  ///< used for integer types; uint64 scalars keep their bit pattern
+  /// The factor x for element types of either kind. Where x is no integer of 64 bits `integer` is the least
+  /// there is, and reductions of integer types are `invalid`.
+  static constexpr Scalar of(double x) {
+    constexpr double kHalf = 0x1p63;
+    Scalar s{x, std::numeric_limits<std::int64_t>::min()};
+    if (x >= -kHalf && x < kHalf && static_cast<double>(static_cast<std::int64_t>(x)) == x)
+      s.integer = static_cast<std::int64_t>(x);
+    else if (x >= kHalf && x < 2 * kHalf)
+      s.integer = static_cast<std::int64_t>(static_cast<std::uint64_t>(x));
+    return s;
+  }
+  /// Whether it is a factor of integers.
+  constexpr bool whole() const {
+    return integer != std::numeric_limits<std::int64_t>::min() || real == -0x1p63 || real == 0x1p63;
+  }
 };
 
 /// A reduction: `ReduceOp::sum` and so on, one constant for each OpKind, or `ReduceOp::premul(x)`, which
@@ -94,8 +110,9 @@ struct ReduceOp {
   OURO_OPS(OURO_X)
 #undef OURO_X
   /// @endcond
-  /// Multiplies this rank's input by x, then sums. Ranks may have different factors.
-  static ReduceOp premul(double x) { return {OpKind::premulsum, {x, static_cast<std::int64_t>(x)}}; }
+  /// Multiplies this rank's input by x, then sums. Ranks may have different factors. Of integer types x has
+  /// to be an integer, else the operation is `invalid`.
+  static ReduceOp premul(double x) { return {OpKind::premulsum, Scalar::of(x)}; }
   /// The same with a factor that is exact for 64-bit integers.
   static ReduceOp premul(std::int64_t x) { return {OpKind::premulsum, {static_cast<double>(x), x}}; }
 };

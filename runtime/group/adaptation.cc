@@ -144,12 +144,12 @@ Looks Adaptation::looks_of_all() {
   return all;
 }
 
-void Adaptation::leave() {
+void Adaptation::leave(bool failed) {
   withdraw();
   if (members_.rank() != first_ || !register_) return;
   // What this member has not taken nobody will: the look has not begun.
   bool all = true;
-  for (int r = 0; r < members_.size() && all && revision_ > 0 && revision_ == proposed_; ++r) {
+  for (int r = 0; r < members_.size() && all && !failed && revision_ > 0 && revision_ == proposed_; ++r) {
     if (!records_.is_here(r) || records_.has_left(r) || records_.is_dead(r)) continue;
     const GroupRecord* const record = records_.find_ours(r);
     all = record && record->looked.get() >= last_;

@@ -36,8 +36,8 @@ class Adaptation {
   /// Operation `seq`, a look, has ended so; returns that outcome. Errors: resource, where there is no memory
   /// to take a record.
   Status after(const Plan&, std::uint64_t seq, std::chrono::nanoseconds took, Status outcome);
-  /// The group leaves, at rest.
-  void leave();
+  /// The group leaves, at rest; failed: no member takes anything into use any more.
+  void leave(bool failed);
 
   /// What the group reckons with. Thread-safe.
   Calibration record() const;

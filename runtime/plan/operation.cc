@@ -222,6 +222,9 @@ Status check(const Operation& o, int rank, int size) {
       return invalid(fmt::format("{}: reduction {} does not exist", who, static_cast<int>(o.op.kind)));
     if (!applies(o.op.kind, o.in.dtype))
       return invalid(fmt::format("{}: {} is not defined on {}", who, name(o.op.kind), name(o.in.dtype)));
+    if (o.op.kind == OpKind::premulsum && !is_float(o.in.dtype) && !o.op.scalar.whole())
+      return invalid(fmt::format("{}: the factor {} of {} elements; expected an integer of 64 bits", who,
+                                 o.op.scalar.real, name(o.in.dtype)));
   }
   const auto* in = static_cast<const std::byte*>(o.in.data);
   const auto* out = static_cast<const std::byte*>(o.out.data);

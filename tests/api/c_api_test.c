@@ -46,6 +46,9 @@ static void reductions(ouro_group_t g, int r) {
   CHECK(top == N - 1);
   OK(ouro_all_reduce(g, &i, &top, 1, OURO_DTYPE_I64, ouro_op_premul_integer(2), NULL, NULL, NULL));
   CHECK(top == 6);
+  CHECK(ouro_all_reduce(g, &i, &top, 1, OURO_DTYPE_I64, ouro_op_premul(0.5), NULL, NULL, NULL) ==
+        OURO_CODE_INVALID);
+  CHECK(ouro_op_premul(-2.0).integer == -2 && ouro_op_premul(1e19).integer == (int64_t)10000000000000000000u);
   OK(ouro_all_reduce(g, y, y, 1, OURO_DTYPE_F32, ouro_op_premul(0.5), NULL, NULL, NULL));
   CHECK(y[0] == 4.5f);
   OK(ouro_reduce(g, &i, r == 1 ? &top : NULL, 1, OURO_DTYPE_I64, sum(), 1, NULL, NULL, NULL));

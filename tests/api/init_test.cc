@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -227,6 +228,22 @@ TEST(Init, RefusesOptionsThatMeanNothing) {
   odd.numerics = static_cast<Numerics>(7);
   EXPECT_TRUE(
       refused(all_reduce(c.world(), std::span<const int>(&x, 1), std::span<int>(&y, 1), ReduceOp::sum, odd)));
+  const auto times = [&](double factor) {
+    return all_reduce(c.world(), std::span<const int>(&x, 1), std::span<int>(&y, 1),
+                      ReduceOp::premul(factor));
+  };
+  EXPECT_TRUE(refused(times(0.5)));
+  EXPECT_TRUE(refused(times(1e20)));
+  EXPECT_TRUE(refused(times(std::numeric_limits<double>::quiet_NaN())));
+  EXPECT_TRUE(times(-3).ok());
+  EXPECT_EQ(y, -3);
+  EXPECT_TRUE(times(-0x1p63).ok());  // modulo 2^32
+  EXPECT_EQ(y, 0);
+  std::uint64_t one = 1, product = 0;
+  EXPECT_TRUE(all_reduce(c.world(), std::span<const std::uint64_t>(&one, 1),
+                         std::span<std::uint64_t>(&product, 1), ReduceOp::premul(0x1p63))
+                  .ok());
+  EXPECT_EQ(product, std::uint64_t{1} << 63);
   EXPECT_TRUE(c.world().status().ok());
 }
 

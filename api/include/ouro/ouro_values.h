@@ -119,7 +119,8 @@ enum {
 typedef struct {
   ouro_op_kind_t kind; /**< which reduction */
   double real;         /**< premulsum: the scalar for floating-point types */
-  int64_t integer;     /**< premulsum: the scalar for integer types */
+  int64_t integer;     /**< premulsum: the scalar for integer types; INT64_MIN: there is none, as `real` is no
+                            integer, and integer types are OURO_CODE_INVALID; unless `real` is -2^63 or 2^63 */
 } ouro_op_t;
 
 /** A reduction other than premulsum. */
@@ -127,9 +128,14 @@ static inline ouro_op_t ouro_op(ouro_op_kind_t kind) {
   ouro_op_t op = {kind, 1.0, 1};
   return op;
 }
-/** premulsum by x. */
+/** premulsum by x; of integer types x has to be an integer of 64 bits. */
 static inline ouro_op_t ouro_op_premul(double x) {
-  ouro_op_t op = {OURO_OP_PREMULSUM, x, (int64_t)x};
+  const double half = 9223372036854775808.0; /* 2^63 */
+  ouro_op_t op = {OURO_OP_PREMULSUM, x, INT64_MIN};
+  if (x >= -half && x < half && (double)(int64_t)x == x)
+    op.integer = (int64_t)x;
+  else if (x >= half && x < 2 * half)
+    op.integer = (int64_t)(uint64_t)x;
   return op;
 }
 /** premulsum by x, exact for 64-bit integers. */

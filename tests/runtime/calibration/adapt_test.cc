@@ -197,6 +197,28 @@ TEST(Adapting, ARecordThatIsReadLateGoesToNoOtherGroup) {
   EXPECT_EQ(rt::find_revision(*page, **left, 1), kept);
 }
 
+/// A register is of the page's life where some member may still read it; of a failed group none will.
+TEST(Adapting, AFailedGroupGivesItsRegisterBack) {
+  for (const bool fails : {false, true})
+    EXPECT_EQ(test::run(test::Mode::threads, 2,
+                        [fails](Context& c) -> std::string {
+                          const std::vector<int> all{0, 1};
+                          auto g = c.group(all, "adapts");
+                          OURO_RANK_OK(g);
+                          rt::RevisionRegister* const kept =
+                              c.rank() == 0 ? TestAccess::take_alone(*g->impl()) : nullptr;
+                          OURO_RANK_OK(barrier(c.world()));
+                          if (fails) g->abort("for the test");
+                          OURO_RANK_CHECK(c.rank() == 1 || kept, "no register");
+                          if (c.rank() == 0) OURO_RANK_OK(g->close());
+                          OURO_RANK_CHECK(c.rank() == 1 || (kept->kept.get() == 0) == fails, "kept: {}",
+                                          kept->kept.get());
+                          OURO_RANK_OK(barrier(c.world()));  // rank 1 has not left until here
+                          return "";
+                        }),
+              "");
+}
+
 /// Operations take longer than the model says, and each check says that the record holds.
 TEST_P(Adapts, ARightRecordStays) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());

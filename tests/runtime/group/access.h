@@ -72,6 +72,13 @@ struct TestAccess {
     g.host_.look_again();
     return {};
   }
+  /// As if this rank, the first, had taken a record that no other member has read yet.
+  static RevisionRegister* take_alone(Group& g) {
+    Adaptation& a = g.adaptation_;
+    a.register_ = claim_revision(a.records_.page(a.first_), a.records_.mine());
+    if (a.register_) a.register_->kept.set(1), a.revision_ = a.proposed_ = 1, a.last_ = 1'000'000;
+    return a.register_;
+  }
   /// What is chosen where each rank has a core is chosen from now on: for groups that are made or adapt after
   /// it. All ranks alike.
   static void pretend_cores(const Context& c) {
