@@ -36,7 +36,7 @@ void tell_violation(const Protocol& p, const Findings& f, const Fault* fault, in
 
 /// Whether a search of this kind finds the fault, and the execution shows it again.
 bool finds(const Protocol& p, const Fault& fault, Plan::Kind kind) {
-  const Findings f = explore(*p.program, {.kind = kind}, {kForFault, kNoLimit}, &fault);
+  const Findings f = explore(*p.program, {.kind = kind, .seed = fault.seed}, {kForFault, kNoLimit}, &fault);
   return !f.violation.empty() && trace(*p.program, f.again, &fault).ends_with("  " + f.violation + "\n");
 }
 

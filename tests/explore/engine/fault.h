@@ -25,6 +25,7 @@ struct Fault {
   What what;
   std::int64_t by = 0;
   const void* site = nullptr;
+  std::uint64_t seed = 1;  ///< of the random search, where one finds it sooner than others
 };
 
 /// One operation of an execution, for its trace.
