@@ -81,9 +81,9 @@ inline constexpr Parameter kParameters[] = {
      "wrote; unset: measured, once, and kept in ~/.cache/ouro"},
     {"OURO_BIND", Type::text, "none", "core|cache|numa|none",
      "what ouro-run and ouro-perf bind each rank to: a core, an outermost cache, a NUMA node, or nothing"},
-    {"OURO_GPU_PATH", Type::text, "auto", "auto|leader|resident|copies|stream|staged",
+    {"OURO_GPU_PATH", Type::text, "auto", "auto|leader|resident|copies|stream|hierarchy|staged",
      "how operations on GPU memory run: one kernel for all ranks of a GPU, a kernel a rank, copy engines, "
-     "flows on streams, "
+     "flows on streams, on the GPUs of each host and then between hosts, "
      "through the host; a call that it cannot serve is an error",
      "OURO_GPU_WAY"},
     {"OURO_GPU_COPY_BYTES", Type::integer, "268435456", "4096..1099511627776",

@@ -5,7 +5,10 @@
 
 #include <atomic>
 #include <exception>
+#include <thread>
 #include <utility>
+
+#include "runtime/group/group.h"
 
 namespace ouro::rt {
 
@@ -42,10 +45,65 @@ GpuExecutor& GpuOperations::executor() {
         std::make_unique<GpuExecutor>(context_, members_, waiter_, key_, detector_.settings().deadline);
     sequencer_.watch(&executor_->pending());
     lock.unlock();
-    detector_.when_failed([gpu = executor_.get()](const Status& why) { gpu->pending().release(why); });
+    detector_.when_failed([this](const Status& why) { release(why); });
     context_.observers().enrol(static_cast<DeviceObserver&>(*this));
   }
   return *executor_;
+}
+
+std::shared_ptr<Group> GpuOperations::between() {
+  std::lock_guard lock(mutex_);
+  return between_;
+}
+
+void GpuOperations::release(const Status& why) {
+  if (GpuExecutor* const gpu = made()) gpu->pending().release(why);
+  if (const auto group = between()) group->give_up(why);
+}
+
+/// Nobody is asked: all ranks make theirs alike, each on its first operation on this path.
+Result<std::shared_ptr<Group>> GpuOperations::make_between() {
+  if (auto made = between()) return made;
+  const flow::HostLayout ranks = members_.layout();
+  const FailureDetector::Settings& settings = detector_.settings();
+  GroupSpec spec;
+  for (int q = 0; q < members_.hosts(); ++q) {
+    const int place = ranks.first[static_cast<std::size_t>(q)] + members_.local(members_.rank());
+    spec.ranks.push_back(members_.world_rank(ranks.order[static_cast<std::size_t>(place)]));
+  }
+  spec.name = settings.group + "/between hosts";
+  spec.generation = settings.generation;
+  spec.key = group_key(context_.spec().join.job, spec.ranks, spec.name, spec.generation, key_);
+  spec.deadline = settings.deadline;
+  OURO_ASSIGN(auto made, Group::create(context_.shared_from_this(), std::move(spec)));
+  {
+    std::lock_guard lock(mutex_);
+    between_ = made;
+  }
+  if (!detector_.ok()) made->give_up(detector_.status());  // it may have failed meanwhile
+  return made;
+}
+
+Status GpuOperations::run_between_hosts(const Operation& op, const Plan& whole, const NextPart& next) {
+  using namespace std::chrono_literals;
+  const auto group = between();
+  const Status outcome = group->run_parts(op, whole, next);
+  if (outcome.ok()) return outcome;
+  // The ranks of another index know the cause where this one's partners have only given up.
+  const auto patience = outcome.reason() == Reason::revoked ? 2s : FailureDetector::kCauseFirst;
+  InFlight mine{.plan = &whole, .seq = waiter_.in_flight().seq, .start = Clock::now()};
+  for (const auto until = mine.start + patience; Clock::now() < until; std::this_thread::sleep_for(1ms))
+    OURO_TRY(detector_.look(mine));
+  Failure f = *outcome.failure();
+  f.rank = f.rank >= 0 && f.rank < group->size()
+               ? members_.find(group->spec().ranks[static_cast<std::size_t>(f.rank)]).value_or(-1)
+               : -1;
+  f.group.clear(), f.op.clear(), f.dead.clear();
+  return Status(std::move(f));
+}
+
+void GpuOperations::leave() {
+  if (const auto group = between()) (void)group->close();
 }
 
 bool GpuOperations::idle() {
@@ -139,8 +197,8 @@ Status GpuOperations::run(const Plan& plan, GpuPath path, Sequencer::Entry entry
     sequencer_.skip_aside(entry.ticket);
     return detector_.status();
   }
-  if (path == GpuPath::staged && !plan.idle) {
-    const Status outcome = submit_staged(plan.op, entry.ticket, on, work);
+  if ((path == GpuPath::staged || path == GpuPath::hierarchy) && !plan.idle) {
+    const Status outcome = submit_beside(plan, path, entry.ticket, on, work);
     sequencer_.entries().leave(entry.place);
     return outcome;
   }
@@ -163,29 +221,33 @@ Status GpuOperations::run(const Plan& plan, GpuPath path, Sequencer::Entry entry
 
 /// The host's part takes the turn when the device has come to it; or it never comes, and the turn is let go
 /// here.
-Status GpuOperations::submit_staged(const Operation& op, std::uint64_t ticket,
+Status GpuOperations::submit_beside(const Plan& plan, GpuPath path, std::uint64_t ticket,
                                     const std::shared_ptr<GpuStream>& stream,
                                     std::shared_ptr<WorkState>* work) {
   Sequencer::Begun begun;
   Status enqueued;
+  const bool hierarchy = path == GpuPath::hierarchy;
   try {
+    if (hierarchy) enqueued = make_between().status();
     begun = std::make_shared<std::atomic<bool>>(false);
-    enqueued = executor_->run_staged(
-        op, stream,
-        [this, ticket, begun](const Operation& staged, const NextPart& next) {
-          if (begun->exchange(true)) return Sequencer::given_up();
-          return sequencer_.inside([&] {
-            Plan here;
-            Operation host = staged;  // the host's own, wherever its parts come from
-            host.in.device = host.out.device = {};
-            Status planned = planner_.make(host, &here);
-            if (planned.ok()) return next ? host_.execute(here, next, ticket) : host_.execute(here, ticket);
-            planned = detector_.stick(planned);
-            sequencer_.skip(ticket);
-            return planned;
-          });
-        },
-        work);
+    const auto on_host = [this, ticket, begun, hierarchy, whole = plan](const Operation& staged,
+                                                                        const NextPart& next) {
+      if (begun->exchange(true)) return Sequencer::given_up();
+      return sequencer_.inside([&] {
+        if (hierarchy)
+          return host_.execute(
+              whole, [&] { return run_between_hosts(staged, whole, next); }, ticket);
+        Plan here;
+        Operation host = staged;  // the host's own, wherever its parts come from
+        host.in.device = host.out.device = {};
+        Status planned = planner_.make(host, &here);
+        if (planned.ok()) return next ? host_.execute(here, next, ticket) : host_.execute(here, ticket);
+        planned = detector_.stick(planned);
+        sequencer_.skip(ticket);
+        return planned;
+      });
+    };
+    if (enqueued.ok()) enqueued = executor_->run_beside(plan, path, ticket + 1, stream, on_host, work);
     if (enqueued.ok())  // once the operation has begun its group may go, and the sequencer with it
       (*work)->then([sequencer = &sequencer_, begun, ticket](const Status& s) {
         if (!s.ok() && !begun->exchange(true)) sequencer->forgo(ticket, 1, s);  // never reached
@@ -194,8 +256,15 @@ Status GpuOperations::submit_staged(const Operation& op, std::uint64_t ticket,
     enqueued = no_memory();
   }
   if (enqueued.ok()) return {};
-  if (!begun || !begun->exchange(true)) sequencer_.skip(ticket);
-  return detector_.stick(enqueued);
+  if (!begun || !begun->exchange(true)) {
+    // What a rank of this host has called instead is found on the control pages, on which this one is, too.
+    if (hierarchy)
+      return host_.execute(
+          plan, [&] { return enqueued; }, ticket);
+    sequencer_.skip(ticket);
+  }
+  return hierarchy ? detector_.stick(enqueued, {.plan = &plan, .seq = ticket + 1, .start = Clock::now()})
+                   : detector_.stick(enqueued);
 }
 
 Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::shared_ptr<Message>> messages,

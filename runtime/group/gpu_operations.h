@@ -16,6 +16,8 @@
 
 namespace ouro::rt {
 
+class Group;
+
 /// Puts a group's operations and messages on device memory into streams: finds the path, takes the turn, and
 /// looks after what is under way. The executor is made on first use.
 class GpuOperations final : public DeviceObserver {
@@ -52,6 +54,8 @@ class GpuOperations final : public DeviceObserver {
   bool idle();
   /// Returns when all operations have ended.
   void drain();
+  /// After that: no operation comes any more.
+  void leave();
   /// Called now and then from the watch thread: what streams wait for, the host looks after.
   void look_at_gpu() override;
 
@@ -65,8 +69,13 @@ class GpuOperations final : public DeviceObserver {
                                                       const std::shared_ptr<transport::OnDevice>&,
                                                       const std::shared_ptr<GpuStream>&,
                                                       Exchange exchange) const;
-  Status submit_staged(const Operation&, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
+  Status submit_beside(const Plan&, GpuPath, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
                        std::shared_ptr<WorkState>*);
+  /// The host's part of the path `hierarchy`: by the group of the ranks of this one's index on all hosts.
+  Status run_between_hosts(const Operation&, const Plan& whole, const NextPart&);
+  Result<std::shared_ptr<Group>> make_between();
+  std::shared_ptr<Group> between();
+  void release(const Status& why);  ///< the group has failed
 
   Context& context_;
   const Members& members_;
@@ -78,6 +87,7 @@ class GpuOperations final : public DeviceObserver {
   HostOperations& host_;
   std::mutex mutex_;
   std::unique_ptr<GpuExecutor> executor_;
+  std::shared_ptr<Group> between_;  // made on first use
   std::mutex stream_mutex_;
   std::shared_ptr<GpuStream> own_stream_;
 };

@@ -322,6 +322,7 @@ void Group::leave() {
   OURO_INFO(DESTROY, "rank {} of {} leaves group {} after {} operations", rank(), size(), spec_.name,
             record_.completed.get());
   await_rest();
+  gpu_.leave();
   adaptation_.leave(failed());
   mailbox_.drain();
   {

@@ -60,6 +60,20 @@ class Group final : public std::enable_shared_from_this<Group> {
   Status submit(std::shared_ptr<const FusedOperation>, bool can, Stream* stream,
                 std::shared_ptr<WorkState>* work);
   Result<std::string> explain(const Operation&);
+  /// For a group of which this one's members are a part: its operation `whole`, of which this one runs `op`,
+  /// in parts. Disagreements come out as those of `whole`.
+  Status run_parts(const Operation& op, const Plan& whole, const NextPart& next) {
+    OURO_TRY(ready());
+    Plan plan;
+    OURO_TRY(this->plan(op, &plan));
+    plan.signature = whole.signature, plan.folded = whole.folded;
+    return host_.execute(plan, next, sequencer_.take_ticket());
+  }
+  /// The group whose part this is has failed.
+  void give_up(const Status& why) {
+    (void)detector_.fail({.reason = Reason::revoked, .text = why.message(), .detector = "group"}, nullptr,
+                         true);
+  }
 
   // Messages: see Mailbox.
   /// Posts them and waits for them. 0: the group's deadline.

@@ -72,6 +72,23 @@ Status HostOperations::execute(const Plan& whole, const NextPart& next, std::uin
   return execute_with_care(whole, ticket, &next);
 }
 
+Status HostOperations::execute(const Plan& plan, const std::function<Status()>& carry, std::uint64_t ticket) {
+  sequencer_.await_turn(ticket);
+  Status outcome = sequencer_.begin(plan, ticket);
+  if (Faults::is_damage(outcome)) {  // there is nothing here to damage
+    resources_.context.faults()->postpone_damage();
+    outcome = {};
+  }
+  if (outcome.ok()) {
+    try {
+      outcome = carry();
+    } catch (const std::exception&) {
+      outcome = no_memory();
+    }
+  }
+  return end(std::move(outcome), ticket + 1);
+}
+
 Status HostOperations::execute(const Plan& plan, std::uint64_t ticket) {
   sequencer_.await_turn(ticket);
   if (ticket >= due_ || plan.table != table_) [[unlikely]]

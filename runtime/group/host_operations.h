@@ -1,6 +1,7 @@
 // Operations on the host. Used by Group and GpuOperations.
 #pragma once
 #include <cstdint>
+#include <functional>
 
 #include "runtime/exec/host/host_resources.h"
 #include "runtime/group/adaptation.h"
@@ -30,6 +31,8 @@ class HostOperations {
   /// In parts, whose buffers are those to use: as one operation of the group, with the signature of the
   /// whole, by the flow that was selected for the whole.
   Status execute(const Plan& whole, const NextPart&, std::uint64_t ticket);
+  /// In its turn as any other, but carried out by `carry`, which moves nothing by this group.
+  Status execute(const Plan&, const std::function<Status()>& carry, std::uint64_t ticket);
   /// Operations of a batch, as one if all ranks can. can: this one can, and `ticket` is the first of those of
   /// them all.
   Status execute(const FusedOperation&, const Plan&, bool can, std::uint64_t ticket);

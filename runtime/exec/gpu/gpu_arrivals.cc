@@ -71,13 +71,13 @@ Status GpuArrivals::compare(const Plan& plan, std::uint64_t seq, bool capturing)
   const std::uint64_t k = ops_ - 1;
   for (int r = 0; r < team_.size; ++r) {
     const GpuArrival& arrival = words_->arrival(r, k);
-    if (arrival.seq != seq || arrival.signature != plan.folded) return suspicion(r, kDetector);
+    if (arrival.seq != seq || arrival.signature != plan.folded) return suspicion(team_.named(r), kDetector);
     if ((arrival.captured != 0) != capturing)
       return Status(Failure{.reason = Reason::mismatch,
                             .text = arrival.captured
                                         ? "it captures this operation into a graph; this rank runs it"
                                         : "it runs this operation; this rank captures it into a graph",
-                            .rank = r,
+                            .rank = team_.named(r),
                             .detector = kDetector});
   }
   OURO_TRY(compare_streams());
@@ -107,8 +107,8 @@ Status GpuArrivals::compare_streams() const {
                     .text = fmt::format("ranks {} and {}, threads of one process, are on one stream, "
                                         "where the first waits for the second; expected a stream for "
                                         "each rank",
-                                        a, b),
-                    .rank = b,
+                                        team_.named(a), team_.named(b)),
+                    .rank = team_.named(b),
                     .detector = kDetector});
   return {};
 }

@@ -8,18 +8,39 @@
 
 namespace ouro::rt {
 
+namespace {
+
+std::unique_ptr<const Members> of_this_host(const Members& all) {
+  if (all.one_host()) return nullptr;
+  std::vector<int> world;
+  for (int r = 0; r < all.size(); ++r)
+    if (all.local(r) >= 0) world.push_back(all.world_rank(r));
+  return std::make_unique<const Members>(all.local(all.rank()), world, std::vector<int>(world.size()));
+}
+
+}  // namespace
+
 GpuExecutor::GpuExecutor(Context& context, const Members& members, Waiter& waiter, std::uint64_t key,
                          std::chrono::milliseconds deadline)
     : team_{context, members, waiter, members.rank(), members.size(), key, deadline},
+      host_members_(of_this_host(members)),
+      here_{context,        host_members_ ? *host_members_ : members,
+            waiter,         host_members_ ? host_members_->rank() : members.rank(),
+            members.here(), key,
+            deadline},
       chooser_(gpu_topology(context, members.world_ranks()), context.spec().gpu_path,
                context.spec().gpu_copy_bytes, members.rank()),
-      arrivals_(team_),
-      resident_(team_, arrivals_, chooser_.topology()),
+      here_chooser_(gpu_topology(context, here_.members.world_ranks()), "auto", SIZE_MAX, here_.rank),
+      arrivals_(here_),
+      resident_(here_, arrivals_, here_chooser_.topology()),
       pending_(team_, arrivals_, resident_),
-      leader_(team_, arrivals_),
-      stream_(team_, arrivals_),
-      staged_(team_, pending_) {
+      leader_(here_, arrivals_),
+      stream_(here_, arrivals_),
+      staged_(team_, pending_),
+      hierarchy_(team_, here_, here_chooser_, leader_, resident_, staged_) {
+  if (host_members_) here_.of_group = &members;
   team_.find_neighbours();
+  here_.find_neighbours();
 }
 
 Status GpuExecutor::check_buffers(const Operation& op, std::uint64_t plan) {
@@ -52,6 +73,7 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
         return resident_.run(plan, seq, *stream, capturing);
       case GpuPath::copies:
       case GpuPath::stream:
+      case GpuPath::hierarchy:
       case GpuPath::staged:
         break;
     }
@@ -69,17 +91,19 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
   return ran.ok() ? marked : ran;
 }
 
-Status GpuExecutor::run_staged(const Operation& op, const std::shared_ptr<GpuStream>& stream,
-                               StagedPath::RunOnHost on_host, std::shared_ptr<WorkState>* work) {
+Status GpuExecutor::run_beside(const Plan& plan, GpuPath path, std::uint64_t seq,
+                               const std::shared_ptr<GpuStream>& stream, StagedPath::RunOnHost on_host,
+                               std::shared_ptr<WorkState>* work) {
   const auto capture = gpu::gpu().capturing(stream->get());
   if (!capture.ok()) return capture.status();
   if (*capture != 0)
     return unsupported("an operation that is staged through the host cannot be captured in a graph");
-  OURO_TRY(check_buffers(op, 0));
+  OURO_TRY(check_buffers(plan.op, 0));
   transport::release_if_quiet();
   OURO_TRY(pending_.order(*stream, false));
-  count(GpuPath::staged);
-  return staged_.run(op, stream, std::move(on_host), work);
+  count(path);
+  return path == GpuPath::hierarchy ? hierarchy_.run(plan, seq, stream, std::move(on_host), work)
+                                    : staged_.run(plan.op, stream, std::move(on_host), work);
 }
 
 }  // namespace ouro::rt

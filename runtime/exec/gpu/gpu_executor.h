@@ -11,6 +11,7 @@
 #include "runtime/exec/gpu/gpu_path.h"
 #include "runtime/exec/gpu/gpu_pending.h"
 #include "runtime/exec/gpu/gpu_team.h"
+#include "runtime/exec/gpu/hierarchy_path.h"
 #include "runtime/exec/gpu/leader_path.h"
 #include "runtime/exec/gpu/resident_path.h"
 #include "runtime/exec/gpu/staged_path.h"
@@ -31,12 +32,13 @@ class GpuExecutor {
     return chooser_.choose(op, choice, why);
   }
   /// Enqueues; operations of a group run in the order of these calls, on whichever streams. `work` ends with
-  /// it. A group's operations are enqueued by one thread at a time. Not for staged ones.
+  /// it. A group's operations are enqueued by one thread at a time. Not for those that run_beside() takes.
   Status run(const Plan&, GpuPath, std::uint64_t seq, const std::shared_ptr<GpuStream>&,
              std::shared_ptr<WorkState>* work);
-  /// The staged path, whose operation on the host takes the group's turn when the stream has come to it.
-  Status run_staged(const Operation&, const std::shared_ptr<GpuStream>&, StagedPath::RunOnHost on_host,
-                    std::shared_ptr<WorkState>* work);
+  /// The paths `staged` and `hierarchy`, whose part on the host takes the group's turn when the stream has
+  /// come to it: the operation itself, or that on shares, by the ranks of equal index on all hosts.
+  Status run_beside(const Plan&, GpuPath, std::uint64_t seq, const std::shared_ptr<GpuStream>&,
+                    StagedPath::RunOnHost on_host, std::shared_ptr<WorkState>* work);
   /// How many operations have been enqueued on a path.
   std::uint64_t ran(GpuPath p) const {
     return ran_[static_cast<std::size_t>(p)].load(std::memory_order_relaxed);
@@ -57,13 +59,16 @@ class GpuExecutor {
 
   // In the order in which they rely on each other.
   GpuTeam team_;
-  GpuPathChooser chooser_;
+  const std::unique_ptr<const Members> host_members_;  // those of this host, where there are others
+  GpuTeam here_;                                       // they, or all
+  GpuPathChooser chooser_, here_chooser_;
   GpuArrivals arrivals_;
   ResidentPath resident_;
   GpuPending pending_;
   LeaderPath leader_;
   StreamPath stream_;
   StagedPath staged_;
+  HierarchyPath hierarchy_;
   std::uint64_t checked_plan_ = 0;
   std::array<std::atomic<std::uint64_t>, kGpuPaths> ran_{};
 };

@@ -5,25 +5,62 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "kernels/gpu/collect.h"
 #include "kernels/gpu/resident_limit.h"
 #include "runtime/exec/gpu/gpu_words.h"
+#include "runtime/exec/gpu/hierarchy_cut.h"
 #include "runtime/exec/gpu/resident_path.h"
 
 namespace ouro::rt {
 namespace {
 
-constexpr std::string_view kPathNames[kGpuPaths] = {"alone",  "leader", "resident",
-                                                    "copies", "stream", "staged"};
+constexpr std::string_view kPathNames[kGpuPaths] = {"alone",  "leader",    "resident", "copies",
+                                                    "stream", "hierarchy", "staged"};
 constexpr const char* kReasons[kGpuPaths] = {"alone: a group of one rank",
                                              "leader: all ranks have one GPU, one kernel serves them all",
                                              "resident: each rank has a GPU and can map the others'",
                                              "copies: much to be moved between GPUs, by their copy engines",
                                              "stream-ordered: each rank can map the others' GPUs",
+                                             "hierarchy: on the GPUs of each host first, then between hosts",
                                              "staged through the host: GPUs that cannot map each other"};
 
+/// Whether GPUs of one host carry out its part of an operation by kernels: one, or one each.
+bool has_kernels(const GpuTopology& t) {
+  Operation even;
+  even.collective = Collective::all_reduce;
+  const auto path = GpuPathChooser(t, "auto").choose(even, {});
+  return path.ok() && (*path == GpuPath::leader || *path == GpuPath::resident);
+}
+
+/// Ranks of each host, if the path `hierarchy` can serve them; else 0.
+int mates_of(const Context& context, const std::vector<int>& world) {
+  const JobMembers& members = context.members();
+  std::map<int, std::vector<int>> by_host;
+  for (const int w : world) by_host[members.peer(w).node].push_back(w);
+  const std::size_t mates = by_host.begin()->second.size();
+  if (by_host.size() < 2 || mates < 2) return 0;
+  for (const auto& [host, ranks] : by_host) {
+    if (ranks.size() != mates || !has_kernels(gpu_topology(context, ranks))) return 0;
+    for (const int w : ranks)
+      for (const int v : ranks)
+        if (w < v && tangled(context, w, v)) return 0;
+  }
+  return static_cast<int>(mates);
+}
+
+/// Whether its sums need no more than the order of ranks within hosts and of hosts.
+bool order_is_free(const Operation& op) { return !op.reduces() || op.numerics != Numerics::canonical; }
+
 }  // namespace
+
+bool tangled(const Context& context, int w, int v) {
+  const GpuRecord& a = context.members().page(w).gpu;
+  const Peer &p = context.members().peer(w), &q = context.members().peer(v);
+  return a.connections > 0 && a.uuid == context.members().page(v).gpu.uuid && p.node == q.node &&
+         p.pid == q.pid;
+}
 
 flow::Algorithm copies_algorithm(Collective c) {
   return c == Collective::broadcast ? flow::Algorithm::chain : flow::Algorithm::ring;
@@ -71,6 +108,7 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
     fewest = std::min(fewest, a.multiprocessors / 2 / std::max(1u, share));
   }
   t.channels = static_cast<int>(fewest);
+  t.mates = mates_of(context, world);
   return t;
 }
 
@@ -128,6 +166,19 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
       if (op.numerics == Numerics::canonical && op.collective == Collective::reduce_scatter)
         return "none of its flows reduces and scatters in rank order (canonical)";
       return choice.forced && choice.staging ? "it carries out flows over links only" : nullptr;
+    case GpuPath::hierarchy:
+      if (t.mates == 0)
+        return "it serves several hosts, each with as many ranks as the others, two and more, whose GPUs "
+               "reach "
+               "each other and whose kernels run at the same time";
+      if (!HierarchyCut::serves(op.collective))
+        return "it carries out all_reduce, reduce_scatter, all_gather and broadcast alone";
+      if (op.uneven) return "it takes even blocks only";
+      if (t.ranks > 256) return "it serves at most 256 ranks";
+      if (!order_is_free(op)) return "it adds up within hosts first, not in rank order (canonical)";
+      if (op.reduces() && !HierarchyCut::wide_of(op.out.dtype, op.op.kind))
+        return "no element type holds its partial results";
+      return choice.forced ? "it carries out no algorithm that has been named" : nullptr;
     case GpuPath::staged:
       return nullptr;
   }
@@ -188,6 +239,10 @@ Result<GpuPath> GpuPathChooser::choose(const Operation& op, const Choice& choice
     return say(GpuPath::copies);
   if (t.apart && !obstacle(GpuPath::resident, op, choice)) return say(GpuPath::resident);
   if (!obstacle(GpuPath::stream, op, choice)) return say(GpuPath::stream);
+  const bool apart = op.collective == Collective::reduce_scatter;  // each rank's output is a part
+  if (op.out.bytes() * (apart ? static_cast<std::size_t>(t.ranks) : 1) >= kHierarchyFrom &&
+      !obstacle(GpuPath::hierarchy, op, choice))
+    return say(GpuPath::hierarchy);
   return say(GpuPath::staged);
 }
 

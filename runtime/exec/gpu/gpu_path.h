@@ -15,9 +15,10 @@ namespace ouro::rt {
 
 /// alone: a group of one rank. leader: all ranks have one GPU. resident: each has its own and can map the
 /// others', and the collective is even. copies: the same, for all_gather and broadcast of many bytes.
-/// stream: each can map the others' GPUs. staged: through the host.
-enum class GpuPath : std::uint8_t { alone, leader, resident, copies, stream, staged };
-inline constexpr int kGpuPaths = 6;
+/// stream: each can map the others' GPUs. hierarchy: within each host on its GPUs, and what has to cross, of
+/// which each rank has its share, through the host. staged: through the host.
+enum class GpuPath : std::uint8_t { alone, leader, resident, copies, stream, hierarchy, staged };
+inline constexpr int kGpuPaths = 7;
 /// As OURO_GPU_PATH spells them.
 std::string_view name(GpuPath);
 /// What is carried out on the path `copies`: each rank writes to the one after it alone.
@@ -34,11 +35,19 @@ struct GpuTopology {
   bool apart = true;       ///< each rank has a GPU of its own
   bool queues = true;      ///< ranks that are threads on one GPU do not crowd its hardware queues
   int channels = 0;        ///< blocks of a rank that fit at the same time
+  int mates =
+      0;  ///< ranks of each of several hosts, whose GPUs do the part within it; 0: there is no such part
 };
 /// Whether the streams of rank r's process share so few hardware queues of its GPU that one which waits for
 /// another rank of the process may hold up that rank.
 bool crowded(const Context&, int world_rank);
+/// Whether ranks w and v are threads of one process that share a limited number of hardware queues of a GPU:
+/// a copy of one may lie behind a wait of the other's for the host, which waits for that copy.
+bool tangled(const Context&, int w, int v);
 GpuTopology gpu_topology(const Context&, const std::vector<int>& world_ranks);
+/// From so many bytes of a result (of reduce_scatter: of all results) the path `hierarchy` is chosen: below,
+/// two more launches take longer than copies that they save. A start value, not measured.
+inline constexpr std::size_t kHierarchyFrom = 256 << 10;
 
 /// Decides which path serves an operation; what is forced and cannot serve is an error.
 class GpuPathChooser {

@@ -29,6 +29,8 @@ struct GpuTeam {
   int world_rank(int r) const { return members.world_rank(r); }
   const Peer& peer(int r) const { return context.members().peer(world_rank(r)); }
   const GpuRecord& record(int r) const { return context.device_memory().record(world_rank(r)); }
+  /// Rank r as its group counts: of the ranks of one host, which a group has several of, not r.
+  int named(int r) const { return of_group ? of_group->find(world_rank(r)).value_or(-1) : r; }
   /// Whether rank r is of this process.
   bool here(int r) const {
     return !context.members().is_remote(world_rank(r)) && peer(r).pid == peer(rank).pid;
@@ -49,6 +51,7 @@ struct GpuTeam {
     if (p) retired_.push_back(std::move(p));
   }
 
+  const Members* of_group = nullptr;  ///< where `members` are those of one of its hosts
   int multiprocessors_ = 0;
   std::vector<std::shared_ptr<void>> retired_;
 };

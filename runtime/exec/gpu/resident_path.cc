@@ -72,7 +72,8 @@ std::optional<Failure> ResidentPath::fault() {
   if (!arena_) return std::nullopt;
   const auto fault = arena_->fault();
   if (fault == gpu::ResidentFault::none) return std::nullopt;  // the rest may be being written
-  const int peer = arena_->error->peer;
+  const int at_peer = arena_->error->peer;
+  const int peer = at_peer >= 0 && at_peer < team_.size ? team_.named(at_peer) : -1;
   const auto at = fmt::format("step {} of channel {}", arena_->error->step, arena_->error->channel);
   switch (fault) {
     case gpu::ResidentFault::none:

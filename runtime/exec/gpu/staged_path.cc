@@ -5,6 +5,7 @@
 #include <bit>
 #include <utility>
 
+#include "runtime/exec/gpu/gpu_path.h"
 #include "runtime/exec/gpu/pins.h"
 #include "runtime/exec/gpu/staged_cut.h"
 
@@ -30,16 +31,12 @@ Status StagedPath::need(std::size_t bytes, std::unique_ptr<Pinned>* p) {
 StagedPath::StagedPath(GpuTeam& team, GpuPending& pending) : team_(team), pending_(pending), pieces_(team) {}
 StagedPath::~StagedPath() = default;
 
-/// Where ranks that are threads share the hardware queues of a GPU, a copy of one may lie behind another's
-/// wait for the host, which waits for that copy.
 bool StagedPath::has_queues() {
   if (has_queues_) return *has_queues_;
   has_queues_ = true;
   for (int r = 0; r < team_.size; ++r)
     for (int other = 0; other < r; ++other)
-      if (team_.record(r).connections > 0 && team_.record(r).uuid == team_.record(other).uuid &&
-          team_.peer(r).node == team_.peer(other).node && team_.peer(r).pid == team_.peer(other).pid)
-        has_queues_ = false;
+      if (tangled(team_.context, team_.world_rank(r), team_.world_rank(other))) has_queues_ = false;
   return *has_queues_;
 }
 
@@ -53,21 +50,47 @@ static std::shared_ptr<WorkState> both(WorkState& copied, const std::shared_ptr<
   return work;
 }
 
-Status StagedPath::run_in_pieces(const Operation& op, const StagedCut& cut,
-                                 const std::shared_ptr<GpuStream>& stream, RunOnHost on_host,
+/// A piece of the region, or of every block, as it is.
+class StagedPath::Copies final : public PieceMover {
+ public:
+  Copies(const Operation& op, const StagedCut& cut) : op_(op), cut_(cut) {}
+  Status down(std::size_t k, std::byte* slot, const gpu::Stream& s) override {
+    const auto* const from = static_cast<const std::byte*>(op_.in.data);
+    const std::size_t bytes = cut_.count(k) * cut_.elem;
+    for (std::size_t b = 0; b < cut_.in_blocks; ++b)
+      OURO_TRY(
+          gpu::gpu().copy(slot + b * bytes, from + (b * cut_.total + k * cut_.each) * cut_.elem, bytes, s));
+    return {};
+  }
+  Status up(std::size_t k, const std::byte* slot, const gpu::Stream& s) override {
+    auto* const to = static_cast<std::byte*>(op_.out.data);
+    const std::size_t bytes = cut_.count(k) * cut_.elem;
+    for (std::size_t b = 0; b < cut_.out_blocks; ++b)
+      OURO_TRY(
+          gpu::gpu().copy(to + (b * cut_.total + k * cut_.each) * cut_.elem, slot + b * bytes, bytes, s));
+    return {};
+  }
+
+ private:
+  const Operation& op_;
+  const StagedCut& cut_;
+};
+
+Status StagedPath::run_in_pieces(const Pieces& p, const std::shared_ptr<GpuStream>& stream, RunOnHost on_host,
                                  std::shared_ptr<WorkState>* work) {
-  const bool reads = op.reads(team_.rank), writes = op.writes(team_.rank);
-  // Where all of it is in place a piece is, too: what has been selected for the one serves the other. Not
-  // where this rank's block begins the other buffer.
-  const bool together = reads && writes && op.in.data == op.out.data && cut.in_blocks == cut.out_blocks;
-  if (reads) OURO_TRY(need(StagedCut::kSlots * cut.in_bytes(), &in_));
-  if (writes && !together) OURO_TRY(need(StagedCut::kSlots * cut.out_bytes(), &out_));
-  std::byte* const in = reads ? in_->memory->data() : nullptr;
-  std::byte* const out = !writes ? nullptr : (together ? in_ : out_)->memory->data();
+  const bool together = p.reads && p.writes && p.in_place;
+  const std::size_t slots = std::min(p.cut.pieces, StagedCut::kSlots);
+  if (p.reads) OURO_TRY(need(slots * p.cut.in_bytes(), &in_));
+  if (p.writes && !together) OURO_TRY(need(slots * p.cut.out_bytes(), &out_));
+  std::byte* const in = p.reads ? in_->memory->data() : nullptr;
+  std::byte* const out = !p.writes ? nullptr : (together ? in_ : out_)->memory->data();
   OURO_TRY(pieces_.prepare());
-  OURO_ASSIGN(auto ahead, pending_.prepare(nullptr, 0, stream, false));
+  OURO_ASSIGN(auto ahead, pending_.prepare(p.watched, p.seq, stream, false));
   std::shared_ptr<WorkState> outcome, copied;
-  const Status enqueued = pieces_.enqueue(op, cut, in, out, stream, std::move(on_host), &outcome);
+  Operation op = p.op;  // what has no buffers of its own has those of its pieces
+  if (!op.in.data) op.in.data = in;
+  if (!op.out.data) op.out.data = out;
+  const Status enqueued = pieces_.enqueue(op, p.cut, p.mover, in, out, stream, std::move(on_host), &outcome);
   const Status marked = pending_.mark(std::move(ahead), &copied);
   OURO_TRY(enqueued);
   OURO_TRY(marked);
@@ -78,8 +101,20 @@ Status StagedPath::run_in_pieces(const Operation& op, const StagedCut& cut,
 
 Status StagedPath::run(const Operation& op, const std::shared_ptr<GpuStream>& stream, RunOnHost on_host,
                        std::shared_ptr<WorkState>* work) {
-  if (const StagedCut cut(op, team_.rank, team_.size); cut.cut() && has_queues())
-    return run_in_pieces(op, cut, stream, std::move(on_host), work);
+  if (const StagedCut cut(op, team_.rank, team_.size); cut.cut() && has_queues()) {
+    Copies copies(op, cut);
+    // Where all of it is in place a piece is, too: what has been selected for the one serves the other. Not
+    // where this rank's block begins the other buffer.
+    return run_in_pieces({.op = op,
+                          .reads = op.reads(team_.rank),
+                          .writes = op.writes(team_.rank),
+                          .in_place = op.in.data == op.out.data && cut.in_blocks == cut.out_blocks,
+                          .cut = cut,
+                          .mover = copies,
+                          .watched = nullptr,
+                          .seq = 0},
+                         stream, std::move(on_host), work);
+  }
   const std::size_t in_bytes = op.read_bytes(team_.rank), out_bytes = op.written_bytes(team_.rank);
   const auto* in_begin = static_cast<const std::byte*>(op.in.data);
   auto* out_begin = static_cast<std::byte*>(op.out.data);

@@ -25,10 +25,21 @@ class StagedPath {
   Status run(const Operation&, const std::shared_ptr<GpuStream>&, RunOnHost on_host,
              std::shared_ptr<WorkState>* work);
 
+  struct Pieces {
+    const Operation& op;   ///< of the host's part
+    bool reads, writes;    ///< whether this rank does, in it
+    bool in_place;         ///< one slot serves for the input and the output of a piece
+    const StagedCut& cut;  ///< of the host's part
+    PieceMover& mover;
+    const Plan* watched;  ///< whose waits on the device the group looks after; or nullptr
+    std::uint64_t seq;
+  };
+  Status run_in_pieces(const Pieces&, const std::shared_ptr<GpuStream>&, RunOnHost on_host,
+                       std::shared_ptr<WorkState>* work);
+
  private:
   struct Pinned;
-  Status run_in_pieces(const Operation&, const StagedCut&, const std::shared_ptr<GpuStream>&, RunOnHost,
-                       std::shared_ptr<WorkState>* work);
+  class Copies;
   /// Whether streams may wait for the host here while others run. The same on all ranks.
   bool has_queues();
   Status need(std::size_t bytes, std::unique_ptr<Pinned>*);

@@ -151,7 +151,7 @@ Status StagedPieces::prepare() {
   if (words_) return {};
   OURO_ASSIGN(down_, GpuStream::create(team_.device, 0));
   OURO_ASSIGN(up_, GpuStream::create(team_.device, 0));
-  for (std::shared_ptr<PooledEvent>* e : {&begun_, &ended_}) {
+  for (std::shared_ptr<PooledEvent>* e : {&begun_, &ended_, &ready_}) {
     OURO_ASSIGN(*e, PooledEvent::take(team_.device));
   }
   for (std::shared_ptr<PooledEvent>& e : free_) {
@@ -165,8 +165,8 @@ Status StagedPieces::prepare() {
   return {};
 }
 
-Status StagedPieces::enqueue(const Operation& op, const StagedCut& cut, std::byte* in, std::byte* out,
-                             const std::shared_ptr<GpuStream>& stream, RunOnHost on_host,
+Status StagedPieces::enqueue(const Operation& op, const StagedCut& cut, PieceMover& mover, std::byte* in,
+                             std::byte* out, const std::shared_ptr<GpuStream>& stream, RunOnHost on_host,
                              std::shared_ptr<WorkState>* outcome) {
   const auto passage = std::make_shared<Passage>(op, cut, in, out, stream, std::move(on_host));
   passage->words = words_, passage->base = pieces_, passage->deadline = team_.deadline,
@@ -175,51 +175,44 @@ Status StagedPieces::enqueue(const Operation& op, const StagedCut& cut, std::byt
   pieces_ += static_cast<std::uint32_t>(cut.pieces);
   OURO_TRY(follows(down_->get(), stream->get(), *begun_));
   OURO_TRY(call_later(stream->get(), passage));
-  Status enqueued = enqueue_pieces(*passage);
+  Status enqueued = enqueue_pieces(*passage, mover, *stream);
   if (!enqueued.ok()) passage->abandon();
   // What was enqueued before an error has to be waited for as well.
   const Status joined = follows(stream->get(), up_->get(), *ended_);
   return enqueued.ok() ? joined : enqueued;
 }
 
-Status StagedPieces::enqueue_pieces(Passage& p) {
+Status StagedPieces::enqueue_pieces(Passage& p, PieceMover& mover, GpuStream& stream) {
   for (std::size_t k = 0; k < p.cut.pieces + StagedCut::kSlots - 1; ++k) {
-    if (k < p.cut.pieces) OURO_TRY(copy_down(p, k));
-    if (k + 1 >= StagedCut::kSlots) OURO_TRY(copy_up(p, k + 1 - StagedCut::kSlots));
+    if (k < p.cut.pieces) OURO_TRY(copy_down(p, mover, k, stream));
+    if (k + 1 >= StagedCut::kSlots) OURO_TRY(copy_up(p, mover, k + 1 - StagedCut::kSlots, stream));
   }
   return {};
 }
 
-Status StagedPieces::copy_down(const Passage& p, std::size_t k) {
-  const StagedCut& cut = p.cut;
-  const Operation& op = p.whole.get();
+Status StagedPieces::copy_down(const Passage& p, PieceMover& mover, std::size_t k, GpuStream& stream) {
   const gpu::Stream& s = down_->get();
-  if (k >= StagedCut::kSlots) OURO_TRY(gpu::gpu().wait(s, free_[k % StagedCut::kSlots]->get()));
-  if (op.reads(team_.rank)) {
-    const auto* const from = static_cast<const std::byte*>(op.in.data);
-    const std::size_t bytes = cut.count(k) * cut.elem;
-    for (std::size_t b = 0; b < cut.in_blocks; ++b)
-      OURO_TRY(gpu::gpu().copy(p.in_slot(k) + b * bytes, from + (b * cut.total + k * cut.each) * cut.elem,
-                               bytes, s));
+  if (mover.in_stream()) {
+    OURO_TRY(mover.before(k, stream));
+    OURO_TRY(follows(s, stream.get(), *ready_));
+  } else if (k >= StagedCut::kSlots) {
+    OURO_TRY(gpu::gpu().wait(s, free_[k % StagedCut::kSlots]->get()));
   }
+  if (std::byte* const slot = p.in_slot(k)) OURO_TRY(mover.down(k, slot, s));
   const MemOp said{MemOp::Kind::write, p.number(k), p.down_word()};
   return gpu::gpu().enqueue({&said, 1}, s);
 }
 
-Status StagedPieces::copy_up(const Passage& p, std::size_t k) {
-  const StagedCut& cut = p.cut;
-  const Operation& op = p.whole.get();
+Status StagedPieces::copy_up(const Passage& p, PieceMover& mover, std::size_t k, GpuStream& stream) {
   const gpu::Stream& s = up_->get();
+  const PooledEvent& free = *free_[k % StagedCut::kSlots];
   const MemOp said{MemOp::Kind::wait_at_least, p.number(k), p.up_word()};
   OURO_TRY(gpu::gpu().enqueue({&said, 1}, s));
-  if (op.writes(team_.rank)) {
-    auto* const to = static_cast<std::byte*>(op.out.data);
-    const std::size_t bytes = cut.count(k) * cut.elem;
-    for (std::size_t b = 0; b < cut.out_blocks; ++b)
-      OURO_TRY(gpu::gpu().copy(to + (b * cut.total + k * cut.each) * cut.elem, p.out_slot(k) + b * bytes,
-                               bytes, s));
-  }
-  return gpu::gpu().record(free_[k % StagedCut::kSlots]->get(), s);
+  if (const std::byte* const slot = p.out_slot(k)) OURO_TRY(mover.up(k, slot, s));
+  OURO_TRY(gpu::gpu().record(free.get(), s));
+  if (!mover.in_stream()) return {};
+  OURO_TRY(gpu::gpu().wait(stream.get(), free.get()));
+  return mover.after(k, stream);
 }
 
 }  // namespace ouro::rt

@@ -12,6 +12,21 @@
 
 namespace ouro::rt {
 
+/// What is done with the pieces of an operation on the device. Nothing of it is asked for twice.
+class PieceMover {
+ public:
+  virtual ~PieceMover() = default;
+  /// Whether before() and after() do something, in the caller's stream.
+  virtual bool in_stream() const { return false; }
+  /// What comes before piece k goes down, and after it has come up.
+  virtual Status before(std::size_t, GpuStream&) { return {}; }
+  virtual Status after(std::size_t, GpuStream&) { return {}; }
+  /// Copies piece k to, or from, its slot in memory of the host. Not where this rank reads, or writes,
+  /// nothing between hosts.
+  virtual Status down(std::size_t k, std::byte* slot, const gpu::Stream&) = 0;
+  virtual Status up(std::size_t k, const std::byte* slot, const gpu::Stream&) = 0;
+};
+
 /// Moves an operation of a group through the host piece by piece, on two streams of its own beside the
 /// caller's: copies down on one, copies up on the other, the host's part on a thread of the caller's stream.
 ///
@@ -19,7 +34,8 @@ namespace ouro::rt {
 /// other if the host did its part in between: copies down to the first slots, then in turn the copy up of a
 /// piece and the copy down that takes its slot. So streams that share a hardware queue hold up each other,
 /// and never for good. The host's thread enqueues nothing: it waits for the word that says how many pieces
-/// are down, and writes the one that says how many may go up.
+/// are down, and writes the one that says how many may go up. Where a mover works in the caller's stream, all
+/// of a piece comes after that work for it, and that for the piece which takes its slot after it.
 class StagedPieces {
  public:
   using RunOnHost = std::function<Status(const Operation&, const NextPart&)>;
@@ -27,23 +43,24 @@ class StagedPieces {
 
   /// Makes what is missing, and waits until few enough operations are under way. Before anything is enqueued.
   Status prepare();
-  /// Enqueues. `in` and `out` have StagedCut::kSlots slots; they are one where the operation is in place on
-  /// them. *outcome is the host's. After an error nothing of the operation goes on for ever.
-  Status enqueue(const Operation&, const StagedCut&, std::byte* in, std::byte* out,
+  /// Enqueues the host's operation and what `mover` does around it. `in` and `out` have StagedCut::kSlots
+  /// slots, or as many as there are pieces; they are one where the operation is in place on them. *outcome is
+  /// the host's. After an error nothing of the operation goes on for ever.
+  Status enqueue(const Operation&, const StagedCut&, PieceMover& mover, std::byte* in, std::byte* out,
                  const std::shared_ptr<GpuStream>&, RunOnHost on_host, std::shared_ptr<WorkState>* outcome);
   /// The operation that prepare() made room for ends with `work`.
   void follow(std::shared_ptr<WorkState> work) { under_way_.push_back(std::move(work)); }
 
  private:
   class Passage;
-  Status enqueue_pieces(Passage&);
-  Status copy_down(const Passage&, std::size_t piece);
-  Status copy_up(const Passage&, std::size_t piece);
+  Status enqueue_pieces(Passage&, PieceMover&, GpuStream&);
+  Status copy_down(const Passage&, PieceMover&, std::size_t piece, GpuStream&);
+  Status copy_up(const Passage&, PieceMover&, std::size_t piece, GpuStream&);
 
   GpuTeam& team_;
   // The streams go first, and with them what they do with the rest.
   std::shared_ptr<void> words_;  // pinned: pieces that are down; pieces that may go up
-  std::shared_ptr<PooledEvent> begun_, ended_, free_[StagedCut::kSlots];
+  std::shared_ptr<PooledEvent> begun_, ended_, free_[StagedCut::kSlots], ready_;
   std::shared_ptr<GpuStream> down_, up_;
   std::uint32_t pieces_ = 0;  // of all operations so far; it wraps
   std::deque<std::shared_ptr<WorkState>> under_way_;

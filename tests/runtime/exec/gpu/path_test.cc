@@ -98,6 +98,40 @@ TEST(GpuPathChoice, AForcedPathServesOrSaysWhyNotAndWhatCan) {
   EXPECT_THAT(chosen(few, "resident", kSum), HasSubstr("too few multiprocessors"));
 }
 
+/// Several hosts of equal size do their parts on their GPUs, where that is worth it and keeps the contract.
+TEST(GpuPathChoice, HostsOfEqualSizeDoTheirParts) {
+  GpuTopology hosts = unreachable(8);
+  hosts.mates = 4;
+  const auto of = [](Collective c, std::size_t floats, Numerics n = Numerics::fast) {
+    Operation o = call(c, false, n);
+    o.in.count = o.out.count = floats, o.in.dtype = o.out.dtype = DType::f32;
+    return o;
+  };
+  constexpr std::size_t kEnough = kHierarchyFrom / sizeof(float);
+  for (const Collective c : {Collective::all_reduce, Collective::all_gather, Collective::broadcast}) {
+    EXPECT_EQ(chosen(hosts, "auto", of(c, kEnough)), "hierarchy");
+    EXPECT_EQ(chosen(hosts, "auto", of(c, kEnough - 1)), "staged");
+    EXPECT_EQ(chosen(hosts, "hierarchy", of(c, 1)), "hierarchy");
+    EXPECT_EQ(chosen(unreachable(8), "auto", of(c, kEnough)), "staged");
+  }
+  EXPECT_EQ(chosen(hosts, "auto", of(Collective::reduce_scatter, kEnough / 8)), "hierarchy");
+  EXPECT_EQ(chosen(hosts, "auto", of(Collective::all_to_all, kEnough)), "staged");
+  EXPECT_EQ(chosen(hosts, "auto", of(Collective::all_reduce, kEnough, Numerics::canonical)), "staged");
+  EXPECT_EQ(chosen(hosts, "auto", of(Collective::broadcast, kEnough, Numerics::canonical)), "hierarchy");
+  EXPECT_EQ(chosen(hosts, "auto", of(Collective::all_reduce, kEnough), named(Algorithm::ring, false)),
+            "staged");
+  EXPECT_THAT(chosen(hosts, "hierarchy", of(Collective::all_reduce, 1, Numerics::canonical)),
+              AllOf(HasSubstr("not in rank order"), HasSubstr("these can: staged")));
+  Operation average = of(Collective::all_reduce, kEnough);
+  average.op = ReduceOp::avg;
+  EXPECT_EQ(chosen(hosts, "auto", average), "hierarchy");
+  average.out.dtype = DType::i32;
+  EXPECT_THAT(chosen(hosts, "hierarchy", average), HasSubstr("no element type holds"));
+  EXPECT_THAT(chosen(unreachable(8), "hierarchy", of(Collective::broadcast, 1)), HasSubstr("several hosts"));
+  hosts.ranks = 257;
+  EXPECT_THAT(chosen(hosts, "hierarchy", of(Collective::broadcast, 1)), HasSubstr("at most 256 ranks"));
+}
+
 /// Much that is only moved, between GPUs of their own, is left to copy engines.
 TEST(GpuPathChoice, CopyEnginesMoveWhatIsLarge) {
   const auto chosen_of = [](const GpuTopology& t, std::string_view forced, Operation o, std::size_t bytes,
