@@ -11,10 +11,12 @@ using transport::GpuBlock;
 using transport::GpuRef;
 
 LeaderPath::~LeaderPath() {
-  for (StandIn* s : {&in_, &out_}) {
-    if (s->id != 0) team_.context.device_memory().exports().withdraw(s->id);
-    team_.retire(std::move(s->block));
-  }
+  const auto drop = [&](StandIn& s) {
+    if (s.id != 0) team_.context.device_memory().exports().withdraw(s.id);
+    team_.retire(std::move(s.block));
+  };
+  drop(in_), drop(out_);
+  for (StandIn& s : outgrown_) drop(s);
 }
 
 /// Where others find a buffer of mine: itself, or a stand-in.
@@ -32,8 +34,7 @@ Status LeaderPath::refer(const void* p, std::size_t bytes, bool capturing, Stand
   if (!stand_in->block || stand_in->block->bytes() < bytes) {
     auto block = GpuBlock::create(team_.device, std::bit_ceil(bytes));
     if (!block.ok()) return block.status();
-    if (stand_in->id != 0) team_.context.device_memory().exports().withdraw(stand_in->id);
-    team_.retire(std::move(stand_in->block));
+    if (stand_in->block) outgrown_.push_back(std::move(*stand_in));
     *stand_in = {*block, team_.context.device_memory().exports().add(*block)};
   }
   if (stand_in->id == 0) return unsupported("this GPU's memory cannot be shared between processes");

@@ -2,6 +2,7 @@
 // their words. Used by the GPU executor.
 #pragma once
 #include <memory>
+#include <vector>
 
 #include "kernels/gpu/collect.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
@@ -52,6 +53,8 @@ class LeaderPath {
   GpuTeam& team_;
   GpuArrivals& arrivals_;
   StandIn in_, out_;
+  /// Until the group ends: who leads an earlier operation, later than this rank called it, maps them then.
+  std::vector<StandIn> outgrown_;
   std::vector<gpu::MemOp> before_, after_;  // of the call at hand; no memory is taken once it is announced
   std::shared_ptr<GpuStream> launches_;     // where ranks that share a process launch
   std::shared_ptr<PooledEvent> forks_, joins_;  // the order between that and the stream of a call

@@ -331,6 +331,31 @@ TEST(Unmapping, OfWhatAUserHasFreedComesSoon) {
   ranks.join();
 }
 
+/// Who comes last leads, and maps what the others had for that operation, not what they have since.
+TEST(StandIns, OutgrownStayForThoseWhoAreLate) {
+  OURO_NEEDS_PROCESSES();
+  OURO_NEEDS_FAKES();
+  on_fakes(2, {.ipc = false}, [](Context& c, Board& board) {
+    Floats all;
+    ASSERT_TRUE(all.make(c, kCount, From::driver).ok() && all.fill(1).ok());
+    View few = all.view();
+    few.count = 10;
+    auto s = Stream::create(c.device());
+    ASSERT_TRUE(s.ok());
+    if (c.rank() == 1) {
+      EXPECT_TRUE(eventually([&] { return board.stage[0] == 1; }));
+    }
+    auto first = all_reduce(c.world(), few, few, ReduceOp::max, *s);
+    ASSERT_TRUE(first.ok()) << first.status().message();
+    auto second = all_reduce(c.world(), all.view(), all.view(), ReduceOp::max, *s);
+    ASSERT_TRUE(second.ok()) << second.status().message();
+    if (c.rank() == 0) board.stage[0] = 1;
+    EXPECT_TRUE(first->wait().ok()) << first->wait().message();
+    EXPECT_TRUE(second->wait().ok()) << second->wait().message();
+    EXPECT_EQ(all.expect(1), "");
+  });
+}
+
 /// A group fails while a rank waits: the wait ends, and what is behind it, a copy out of a stand-in, leaves
 /// the buffer as it was. Its owner may have freed it by then.
 TEST(StandIns, AreNotCopiedFromAfterAFailure) {
