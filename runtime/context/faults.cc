@@ -171,7 +171,10 @@ Status Faults::strike(std::string_view what) {
     if (f.action == Action::corrupt) damage = true;
     OURO_TRY(carry_out(f, fmt::format("operation {}, {}", n, what), n == f.op));
   }
-  if (!damage) return {};
+  return damage ? to_be_damaged() : Status();
+}
+
+Status Faults::to_be_damaged() {
   return Status(
       Failure{.reason = Reason::ring_corrupt,
               .text = "what this rank sends is to be damaged, and no host carries this operation out",

@@ -49,6 +49,8 @@ class Faults {
   /// An operation begins, or a message is posted: `what` names it. Errors: what the operation is to return;
   /// or it is to be damaged (is_damage).
   Status strike(std::string_view what);
+  /// A part of an operation begins that has begun: it is to be damaged (is_damage), or nothing.
+  Status strike_part() { return damage_.exchange(false) ? to_be_damaged() : Status(); }
   /// This rank is about to join, shrink or close.
   Status strike(Fault::At);
   /// What was to be damaged sends nothing: the next operation is, instead. `within_host`: it sends nothing to
@@ -62,6 +64,7 @@ class Faults {
 
  private:
   explicit Faults(int rank) : rank_(rank) {}
+  static Status to_be_damaged();
   Status carry_out(const Fault&, const std::string& where, bool first);
 
   const int rank_;

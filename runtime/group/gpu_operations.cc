@@ -73,8 +73,10 @@ Result<std::shared_ptr<Group>> GpuOperations::make_between() {
   }
   spec.name = settings.group + "/between hosts";
   spec.generation = settings.generation;
-  spec.key = group_key(context_.spec().join.job, spec.ranks, spec.name, spec.generation, key_);
+  constexpr std::uint64_t kBetween = 0x6265747765656e;  // tells it from groups that users make of this one
+  spec.key = group_key(context_.spec().join.job, spec.ranks, spec.name, spec.generation, key_ ^ kBetween);
   spec.deadline = settings.deadline;
+  spec.of_another = true;
   OURO_ASSIGN(auto made, Group::create(context_.shared_from_this(), std::move(spec)));
   {
     std::lock_guard lock(mutex_);
@@ -87,13 +89,15 @@ Result<std::shared_ptr<Group>> GpuOperations::make_between() {
 Status GpuOperations::run_between_hosts(const Operation& op, const Plan& whole, const NextPart& next) {
   using namespace std::chrono_literals;
   const auto group = between();
+  const auto begun = Clock::now();
   const Status outcome = group->run_parts(op, whole, next);
   if (outcome.ok()) return outcome;
-  // The ranks of another index know the cause where this one's partners have only given up.
-  const auto patience = outcome.reason() == Reason::revoked ? 2s : FailureDetector::kCauseFirst;
-  InFlight mine{.plan = &whole, .seq = waiter_.in_flight().seq, .start = Clock::now()};
-  for (const auto until = mine.start + patience; Clock::now() < until; std::this_thread::sleep_for(1ms))
-    OURO_TRY(detector_.look(mine));
+  // The ranks of another index know the cause where this one's partners have only given up, or the call that
+  // did not enqueue all of it. Who is late this group counts by its own ranks.
+  const bool given_up = outcome.reason() == Reason::revoked, late = outcome.reason() == Reason::deadline;
+  const auto now = Clock::now(), until = now + (given_up ? 2s : FailureDetector::kCauseFirst);
+  InFlight mine{.plan = &whole, .seq = waiter_.in_flight().seq, .start = late ? begun : now};
+  for (; Clock::now() < until; std::this_thread::sleep_for(1ms)) OURO_TRY(detector_.look(mine));
   Failure f = *outcome.failure();
   f.rank = f.rank >= 0 && f.rank < group->size()
                ? members_.find(group->spec().ranks[static_cast<std::size_t>(f.rank)]).value_or(-1)
@@ -352,6 +356,8 @@ Result<std::string> GpuOperations::explain(const Operation& op) {
 }
 
 void GpuOperations::look_at_gpu() {
+  if (const auto group = detector_.ok() ? nullptr : between(); group && !group->failed())
+    group->give_up(detector_.status());  // release() found no memory for it
   if (detector_.status().ok())
     if (auto fault = executor_->resident_fault()) (void)detector_.fail(std::move(*fault), nullptr, true);
   executor_->pending().with_oldest([this](GpuPending::Operation& p) {

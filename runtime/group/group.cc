@@ -81,7 +81,7 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, std::ve
                  .silent_fail = context_->spec().silent_fail,
                  .one_host = members_.one_host()}),
       waiter_(detector_, context_->cores()),
-      sequencer_(detector_, waiter_, record, context_->faults()),
+      sequencer_(detector_, waiter_, record, context_->faults(), spec_.of_another),
       resources_(*context_, members_, spec_.key, waiter_),
       planner_(std::move(selector), members_, resources_, spec_.numerics, spec_.name),
       adaptation_(*context_, members_, records_, planner_, waiter_),

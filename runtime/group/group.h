@@ -69,10 +69,10 @@ class Group final : public std::enable_shared_from_this<Group> {
     plan.signature = whole.signature, plan.folded = whole.folded;
     return host_.execute(plan, next, sequencer_.take_ticket());
   }
-  /// The group whose part this is has failed.
+  /// The group whose part this is has failed, and has told its members.
   void give_up(const Status& why) {
     (void)detector_.fail({.reason = Reason::revoked, .text = why.message(), .detector = "group"}, nullptr,
-                         true);
+                         false);
   }
 
   // Messages: see Mailbox.

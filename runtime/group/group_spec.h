@@ -18,6 +18,7 @@ struct GroupSpec {
   std::uint64_t key = 0;  ///< names this group on control pages; equal on all members, never 0
   std::chrono::milliseconds deadline{0};
   Numerics numerics = Numerics::fast;
+  bool of_another = false;  ///< its operations are parts of those of another group, and OURO_FAULT's there
 };
 
 /// The index of rank `self` of a job of `world` ranks among the members. Errors: invalid (no members, ranks

@@ -32,7 +32,7 @@ void Sequencer::complete_beside(GpuPending& pending, std::uint64_t next) {
 Status Sequencer::begin_with_care(const Plan& plan, std::uint64_t ticket) {
   if (!detector_.ok()) return detector_.status();
   waiter_.begin(plan, ticket + 1);
-  Status s = faults_->strike(name(plan.op.collective));
+  Status s = parts_ ? faults_->strike_part() : faults_->strike(name(plan.op.collective));
   enter(record_, ticket + 1, plan.signature);
   return s;
 }

@@ -21,9 +21,15 @@ namespace ouro::rt {
 /// and passes the turn on. Sequence numbers are tickets + 1, the same on all members.
 class Sequencer {
  public:
-  /// `faults`: of this rank, or nullptr.
-  Sequencer(FailureDetector& detector, OperationWaiter& waiter, GroupRecord& record, Faults* faults)
-      : detector_(detector), waiter_(waiter), record_(record), faults_(faults), entries_(detector) {}
+  /// `faults`: of this rank, or nullptr. `parts`: operations are parts of those of another group.
+  Sequencer(FailureDetector& detector, OperationWaiter& waiter, GroupRecord& record, Faults* faults,
+            bool parts)
+      : detector_(detector),
+        waiter_(waiter),
+        record_(record),
+        faults_(faults),
+        parts_(parts),
+        entries_(detector) {}
 
   std::uint64_t take_ticket(std::uint64_t many = 1) {
     return tickets_.fetch_add(many, std::memory_order_acq_rel);
@@ -169,6 +175,7 @@ class Sequencer {
   OperationWaiter& waiter_;  // of the operation whose turn it is
   GroupRecord& record_;
   Faults* const faults_;
+  const bool parts_;
   std::atomic<GpuPending*> in_streams_{nullptr};  // set before its first operation takes its turn
   std::mutex submit_mutex_;
   EntryOrder entries_;

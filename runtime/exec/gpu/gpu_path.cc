@@ -178,6 +178,8 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
       if (!order_is_free(op)) return "it adds up within hosts first, not in rank order (canonical)";
       if (op.reduces() && !HierarchyCut::wide_of(op.out.dtype, op.op.kind))
         return "no element type holds its partial results";
+      if (!HierarchyCut(op, rank_, t.ranks, t.mates).small())
+        return "over blocks of more than 85 ranks it takes as much memory of the device as the buffers";
       return choice.forced ? "it carries out no algorithm that has been named" : nullptr;
     case GpuPath::staged:
       return nullptr;

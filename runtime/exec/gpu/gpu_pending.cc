@@ -76,9 +76,10 @@ Status GpuPending::order(GpuStream& stream, bool capturing) const {
 }
 
 Result<GpuPending::Ahead> GpuPending::prepare(const Plan* plan, std::uint64_t seq,
-                                              const std::shared_ptr<GpuStream>& stream, bool capturing) {
+                                              const std::shared_ptr<GpuStream>& stream, bool capturing,
+                                              bool in_turn) {
   Ahead a;
-  a.stream = stream, a.capturing = capturing, a.watched = plan != nullptr;
+  a.stream = stream, a.capturing = capturing, a.watched = plan != nullptr, a.in_turn = in_turn;
   if (capturing) {  // nothing runs yet, and what runs later reports through the group
     a.work = std::make_shared<WorkState>();
     return a;
@@ -104,6 +105,7 @@ Status GpuPending::mark(Ahead a, std::shared_ptr<WorkState>* work) {
   std::lock_guard lock(mutex_);
   if (failed_) mark->fail(error_);
   if (!a.watched) return {};
+  if (a.in_turn) passed_ = std::max(passed_, a.entry.front().operation.seq - 1);
   entries_.splice(entries_.end(), a.entry);
   if (failed_) end_waits();  // it was enqueued while the group failed
   return {};
@@ -112,7 +114,9 @@ Status GpuPending::mark(Ahead a, std::shared_ptr<WorkState>* work) {
 void GpuPending::settle(std::uint64_t turn, const std::function<void(std::uint64_t)>& write) {
   std::lock_guard lock(mutex_);
   passed_ = std::max(passed_, turn);
-  const std::uint64_t all = entries_.empty() ? passed_ : entries_.front().operation.seq - 1;
+  // The front may have come before its turn: then not all before it have passed.
+  const std::uint64_t all =
+      entries_.empty() ? passed_ : std::min(passed_, entries_.front().operation.seq - 1);
   write(spoiled_ == 0 ? all : std::min(all, spoiled_ - 1));
 }
 
@@ -121,7 +125,7 @@ void GpuPending::with_oldest(const std::function<void(Operation&)>& f) {
   while (!entries_.empty() && entries_.front().mark->passed()) {
     const std::uint64_t seq = entries_.front().operation.seq;
     const Status outcome = entries_.front().mark->outcome();
-    passed_ = std::max(passed_, seq);
+    if (outcome.ok()) passed_ = std::max(passed_, seq);
     if (!outcome.ok() && spoiled_ == 0) spoiled_ = seq;
     if (!failed_ && failure_.ok()) failure_ = outcome;
     entries_.pop_front();

@@ -38,8 +38,10 @@ class GpuPending {
   /// What marks the end of an operation. It is made before anything is enqueued: what is in a stream has a
   /// mark, whatever runs out.
   class Ahead;
-  /// Plan null: somebody else watches the operation. Capturing: there is nothing to make.
-  Result<Ahead> prepare(const Plan*, std::uint64_t seq, const std::shared_ptr<GpuStream>&, bool capturing);
+  /// Plan null: somebody else watches the operation. Capturing: there is nothing to make. `in_turn`: all
+  /// operations before it have passed their turns, and where they have not ended they are among those here.
+  Result<Ahead> prepare(const Plan*, std::uint64_t seq, const std::shared_ptr<GpuStream>&, bool capturing,
+                        bool in_turn = true);
   /// Marks the end of the operation in the stream. Errors: those of the device.
   Status mark(Ahead, std::shared_ptr<WorkState>* work);
 
@@ -86,7 +88,7 @@ class GpuPending {
 class GpuPending::Ahead {
   friend class GpuPending;
   std::shared_ptr<GpuStream> stream;
-  bool capturing = false, watched = false;
+  bool capturing = false, watched = false, in_turn = true;
   std::shared_ptr<WorkState> work;
   Entries entry;  // one: to put it among the others needs no memory
 };

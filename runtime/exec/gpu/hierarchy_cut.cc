@@ -27,12 +27,12 @@ std::optional<DType> HierarchyCut::wide_of(DType t, OpKind kind) {
   return bytes == size_of(DType::f64) ? std::optional(DType::f64) : std::nullopt;
 }
 
-HierarchyCut::HierarchyCut(const Operation& op, const Members& members)
-    : mates(static_cast<std::size_t>(members.here())), hosts(static_cast<std::size_t>(members.hosts())) {
+HierarchyCut::HierarchyCut(const Operation& op, int rank, int size, int ranks_of_host)
+    : mates(static_cast<std::size_t>(ranks_of_host)), hosts(static_cast<std::size_t>(size / ranks_of_host)) {
   const CollectiveTraits traits = op.traits();
   region = !traits.blocks();
-  total = unit_count(op, members.rank(), members.size());
-  type = wide = op.dtype(members.rank());
+  total = unit_count(op, rank, size);
+  type = wide = op.dtype(rank);
   if (op.reduces()) {
     const bool scaled = op.op.kind == OpKind::avg || op.op.kind == OpKind::premulsum;
     wide = wide_of(type, op.op.kind).value_or(type);

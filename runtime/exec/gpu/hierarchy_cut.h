@@ -2,11 +2,11 @@
 // which operation the ranks of equal index on all hosts run with it. Used by the hierarchy path; a pure
 // function of what the signature covers and of where ranks lie.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 
 #include "runtime/exec/gpu/staged_cut.h"
-#include "runtime/plan/members.h"
 #include "runtime/plan/operation.h"
 
 namespace ouro::rt {
@@ -16,6 +16,8 @@ namespace ouro::rt {
 struct HierarchyCut {
   /// Of one operation: two of them are less than what ranks may be apart (GpuWords::kArrivals).
   static constexpr std::size_t kMostPieces = 16;
+  /// Bytes of this rank's share of blocks that are not cut.
+  static constexpr std::size_t kUncut = StagedCut::kFewest * StagedCut::kPiece;
 
   static bool serves(Collective);
   /// The element type of partial results between GPUs and between hosts; none, if no type holds them.
@@ -32,8 +34,14 @@ struct HierarchyCut {
   /// Pieces of the operation between hosts: shares, in type `wide`.
   StagedCut host;
 
-  HierarchyCut(const Operation&, const Members&);
+  /// Of the operation of a rank of `size`, `mates` of them on each host.
+  HierarchyCut(const Operation&, int rank, int size, int mates);
 
+  /// Whether what it needs of the device's memory is a part of what the operation moves, or little. Over
+  /// blocks of many ranks pieces are few.
+  bool small() const { return region || pieces > 1 || share(0) * hosts * wide_size() <= kUncut; }
+  /// What one operation takes of StagedPieces::kRoom: its pieces, or more if a piece is many copies.
+  std::size_t room() const { return std::max(pieces, region ? 0 : pieces * mates * hosts / 16); }
   std::size_t at(std::size_t k) const { return k * each; }
   std::size_t count(std::size_t k) const { return k + 1 < pieces ? each : total - k * each; }
   /// Elements of a block of piece k between hosts.

@@ -1,6 +1,8 @@
 // What becomes of a piece on the device, before it goes down and after it has come up. See hierarchy_path.h.
 #include "runtime/exec/gpu/hierarchy_path.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -187,8 +189,11 @@ Status HierarchyPath::Mover::after(std::size_t k, GpuStream& stream) {
   }
 }
 
+static_assert(2 * StagedPieces::kRoom <= GpuWords::kArrivals, "no call waits for mates who are behind");
+
 HierarchyPath::~HierarchyPath() {
   for (Scratch* s : {&shares_, &piece_, &finished_}) drop(s);
+  for (Scratch& s : outgrown_) drop(&s);
 }
 
 void HierarchyPath::drop(Scratch* s) {
@@ -200,7 +205,7 @@ void HierarchyPath::drop(Scratch* s) {
 Status HierarchyPath::need(std::size_t bytes, Scratch* s) {
   if (bytes == 0 || (s->block && s->block->bytes() >= bytes)) return {};
   OURO_ASSIGN(auto block, transport::GpuBlock::create(team_.device, std::bit_ceil(bytes)));
-  drop(s);
+  if (s->block) outgrown_.push_back(std::exchange(*s, {}));
   s->id = team_.context.device_memory().exports().add(block);
   s->block = std::move(block);
   return {};
@@ -212,14 +217,29 @@ Status HierarchyPath::within(const Plan& whole, std::uint64_t tag, const Operati
   plan.folded = whole.folded + (tag + 1) * 0x9e3779b97f4a7c15u;
   OURO_ASSIGN(const GpuPath path, chooser_.choose(op, plan.choice));
   ++number_;
-  return path == GpuPath::leader ? leader_.run(plan, number_, stream, false)
-                                 : resident_.run(plan, number_, stream, false);
+  if (path == GpuPath::leader) return leader_.run(plan, number_, stream, false);
+  if (path == GpuPath::resident) return resident_.run(plan, number_, stream, false);
+  return unsupported(fmt::format("a piece of {} elements takes the path {}", op.out.count, name(path)));
+}
+
+Status HierarchyPath::make_ready(const Operation& op, const HierarchyCut& cut) {
+  Operation even;
+  even.collective = Collective::all_reduce;
+  OURO_ASSIGN(const GpuPath path, chooser_.choose(even, {}));
+  if (path != GpuPath::leader) return resident_.make_ready();
+  // Buffers of the user that others reach: of regions, where they are not widened or filled up.
+  const bool direct = cut.region && !(cut.pieces == 1 && cut.padded(0));
+  const bool given = direct && !cut.converts && op.reads(team_.rank), in_place = op.in.data == op.out.data;
+  const bool one = in_place && op.collective == Collective::broadcast;  // one operation has both
+  return leader_.make_ready(given ? op.in.data : nullptr, direct && !(given && one) ? op.out.data : nullptr,
+                            cut.each * cut.size());
 }
 
 Status HierarchyPath::run(const Plan& plan, std::uint64_t seq, const std::shared_ptr<GpuStream>& stream,
                           StagedPath::RunOnHost between, std::shared_ptr<WorkState>* work) {
-  const HierarchyCut cut(plan.op, team_.members);
+  const HierarchyCut cut(plan.op, team_.rank, team_.size, team_.members.here());
   const Operation& op = plan.op;
+  OURO_TRY(make_ready(op, cut));
   const std::size_t slots = std::min(cut.pieces, StagedCut::kSlots);
   const std::size_t most = cut.region ? cut.mates * cut.host.each : cut.mates * cut.hosts * cut.each;
   OURO_TRY(need(slots * std::max(cut.host.in_bytes(), cut.host.out_bytes()), &shares_));
@@ -243,7 +263,8 @@ Status HierarchyPath::run(const Plan& plan, std::uint64_t seq, const std::shared
                                 .cut = cut.host,
                                 .mover = mover,
                                 .watched = &plan,
-                                .seq = seq},
+                                .seq = seq,
+                                .room = cut.room()},
                                stream, std::move(between), work);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "runtime/exec/gpu/gpu_path.h"
 #include "runtime/exec/gpu/leader_path.h"
@@ -10,6 +11,8 @@
 #include "runtime/exec/gpu/staged_path.h"
 
 namespace ouro::rt {
+
+struct HierarchyCut;
 
 /// Of each piece: ranks of a host reduce it, or leave it as it is, so that each has a share; shares go down,
 /// between hosts and up; the ranks of a host gather them. The part within a host is the leader's kernel or
@@ -39,6 +42,8 @@ class HierarchyPath {
   };
   Status need(std::size_t bytes, Scratch*);
   void drop(Scratch*);
+  /// Makes what the operations within the host need, before the first of them is in a stream.
+  Status make_ready(const Operation&, const HierarchyCut&);
   /// An operation of the ranks of this host; `tag` tells those of a call apart.
   Status within(const Plan& whole, std::uint64_t tag, const Operation&, GpuStream&);
 
@@ -52,6 +57,8 @@ class HierarchyPath {
   // Shares of the pieces in slots of the host; a piece, wide or with its blocks in the order of owners; a
   // share that is finished. Only the first is in use beside the stream of a call.
   Scratch shares_, piece_, finished_;
+  /// Until the group ends: who leads an earlier operation, later than this rank called it, maps them then.
+  std::vector<Scratch> outgrown_;
 };
 
 }  // namespace ouro::rt

@@ -64,6 +64,15 @@ Status LeaderPath::refer(const Operation& op, bool capturing, Buffers* b) {
   return {};
 }
 
+Status LeaderPath::make_ready(const void* in, const void* out, std::size_t bytes) {
+  OURO_TRY(prepare());
+  OURO_TRY(arrivals_.open());
+  GpuRef found;
+  bool stands_in = false;
+  OURO_TRY(refer(in, in ? bytes : 0, false, &in_, &found, &stands_in));
+  return refer(out, out ? bytes : 0, false, &out_, &found, &stands_in);
+}
+
 Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
   const Operation& op = plan.op;
   Buffers b;

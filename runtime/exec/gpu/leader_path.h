@@ -24,6 +24,9 @@ class LeaderPath {
   LeaderPath& operator=(const LeaderPath&) = delete;
 
   Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing);
+  /// Makes what operations may need whose buffers are parts of these, of at most `bytes`; nullptr: of none.
+  /// So they make nothing between waits of the caller's.
+  Status make_ready(const void* in, const void* out, std::size_t bytes);
   /// A group of one rank: the kernel over its own buffers.
   Status run_alone(const Plan&, GpuStream&);
 

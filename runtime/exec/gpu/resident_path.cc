@@ -132,6 +132,12 @@ Status ResidentPath::open() {
   return {};
 }
 
+Status ResidentPath::make_ready() {
+  OURO_TRY(open());
+  OURO_TRY(listing_.open());
+  return arrivals_.open();
+}
+
 Status ResidentPath::name_buffers(const Operation& op, std::uint64_t seq, bool capturing,
                                   gpu::ResidentArgs* a) {
   OURO_TRY(listing_.open());

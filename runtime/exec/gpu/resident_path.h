@@ -49,6 +49,8 @@ class ResidentPath {
   ResidentPath& operator=(const ResidentPath&) = delete;
 
   Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing);
+  /// Makes what operations may need.
+  Status make_ready();
   /// Null before the first operation.
   const std::shared_ptr<ResidentArena>& arena() const { return arena_; }
 

@@ -84,8 +84,8 @@ Status StagedPath::run_in_pieces(const Pieces& p, const std::shared_ptr<GpuStrea
   if (p.writes && !together) OURO_TRY(need(slots * p.cut.out_bytes(), &out_));
   std::byte* const in = p.reads ? in_->memory->data() : nullptr;
   std::byte* const out = !p.writes ? nullptr : (together ? in_ : out_)->memory->data();
-  OURO_TRY(pieces_.prepare());
-  OURO_ASSIGN(auto ahead, pending_.prepare(p.watched, p.seq, stream, false));
+  OURO_TRY(pieces_.prepare(p.room));
+  OURO_ASSIGN(auto ahead, pending_.prepare(p.watched, p.seq, stream, false, false));
   std::shared_ptr<WorkState> outcome, copied;
   Operation op = p.op;  // what has no buffers of its own has those of its pieces
   if (!op.in.data) op.in.data = in;
@@ -94,7 +94,7 @@ Status StagedPath::run_in_pieces(const Pieces& p, const std::shared_ptr<GpuStrea
   const Status marked = pending_.mark(std::move(ahead), &copied);
   OURO_TRY(enqueued);
   OURO_TRY(marked);
-  pieces_.follow(copied);
+  pieces_.follow(copied, p.room);
   *work = both(*copied, outcome);
   return {};
 }
@@ -112,7 +112,8 @@ Status StagedPath::run(const Operation& op, const std::shared_ptr<GpuStream>& st
                           .cut = cut,
                           .mover = copies,
                           .watched = nullptr,
-                          .seq = 0},
+                          .seq = 0,
+                          .room = StagedPieces::kRoom / 2},
                          stream, std::move(on_host), work);
   }
   const std::size_t in_bytes = op.read_bytes(team_.rank), out_bytes = op.written_bytes(team_.rank);

@@ -33,6 +33,7 @@ class StagedPath {
     PieceMover& mover;
     const Plan* watched;  ///< whose waits on the device the group looks after; or nullptr
     std::uint64_t seq;
+    std::size_t room;  ///< of StagedPieces::kRoom
   };
   Status run_in_pieces(const Pieces&, const std::shared_ptr<GpuStream>&, RunOnHost on_host,
                        std::shared_ptr<WorkState>* work);

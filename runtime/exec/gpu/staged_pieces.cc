@@ -17,7 +17,6 @@ namespace {
 using gpu::MemOp;
 using namespace std::chrono_literals;
 
-constexpr std::size_t kOperations = 2;   // in the streams at a time: see StagedCut::kMostCopies
 constexpr std::size_t kWordsApart = 32;  // words, two lines
 
 }  // namespace
@@ -53,8 +52,13 @@ class StagedPieces::Passage final : public HostCall {
     return out_ ? out_ + k % StagedCut::kSlots * cut.out_bytes() : nullptr;
   }
   std::uint32_t number(std::size_t k) const { return base + static_cast<std::uint32_t>(k) + 1; }
-  /// Not all of it could be enqueued: what is missing is not waited for.
-  void abandon() { abandoned_.store(true, std::memory_order_release); }
+  /// Not all of it could be enqueued: what is missing is not waited for. Of what is wrong with others the
+  /// call says more than this rank's thread could.
+  void abandon(const Status& why) {
+    const bool own = why.reason() == Reason::device || why.reason() == Reason::resource;
+    why_ = own ? why : Status(Reason::revoked, "the device did not take all pieces");
+    abandoned_.store(true, std::memory_order_release);
+  }
 
   /// Takes no lock that a call may hold.
   void begin() override {
@@ -111,8 +115,7 @@ class StagedPieces::Passage final : public HostCall {
     const auto end = Clock::now() + deadline;
     constexpr int kYields = 64, kAskEvery = 256;
     for (int i = 0; !reached(word.load(std::memory_order_acquire), number(k)); ++i) {
-      if (abandoned_.load(std::memory_order_acquire))
-        return {Reason::resource, "the device did not take all pieces"};
+      if (abandoned_.load(std::memory_order_acquire)) return why_;
       if (i % kAskEvery == kAskEvery - 1) {
         if (auto there = gpu::gpu().query(down); !there.ok()) return there.status();
         if (Clock::now() > end)
@@ -136,6 +139,7 @@ class StagedPieces::Passage final : public HostCall {
   const std::shared_ptr<GpuStream> stream_;
   HostStream& helper_;
   RunOnHost on_host_;
+  Status why_;  // before `abandoned_` is set
   std::atomic<bool> abandoned_{false};
   // Of the host's thread.
   std::size_t at_ = 0;  // the piece that is with the host, or will be next
@@ -143,9 +147,10 @@ class StagedPieces::Passage final : public HostCall {
   Operation part_;
 };
 
-Status StagedPieces::prepare() {
-  while (!under_way_.empty() && (under_way_.size() >= kOperations || under_way_.front()->done())) {
-    under_way_.front()->wait();
+Status StagedPieces::prepare(std::size_t room) {
+  while (!under_way_.empty() && (taken_ + room > kRoom || under_way_.front().work->done())) {
+    under_way_.front().work->wait();
+    taken_ -= under_way_.front().room;
     under_way_.pop_front();
   }
   if (words_) return {};
@@ -176,7 +181,10 @@ Status StagedPieces::enqueue(const Operation& op, const StagedCut& cut, PieceMov
   OURO_TRY(follows(down_->get(), stream->get(), *begun_));
   OURO_TRY(call_later(stream->get(), passage));
   Status enqueued = enqueue_pieces(*passage, mover, *stream);
-  if (!enqueued.ok()) passage->abandon();
+  const Reason said = enqueued.reason();
+  if ((said == Reason::invalid || said == Reason::unsupported) && enqueued.failure()->rank < 0)
+    enqueued = {Reason::resource, fmt::format("its streams have a part of it: {}", enqueued.failure()->text)};
+  if (!enqueued.ok()) passage->abandon(enqueued);
   // What was enqueued before an error has to be waited for as well.
   const Status joined = follows(stream->get(), up_->get(), *ended_);
   return enqueued.ok() ? joined : enqueued;

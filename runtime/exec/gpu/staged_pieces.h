@@ -39,17 +39,24 @@ class PieceMover {
 class StagedPieces {
  public:
   using RunOnHost = std::function<Status(const Operation&, const NextPart&)>;
+  /// What operations under way take of the streams, which hold about a thousand operations: of a mover that
+  /// works in the caller's stream the pieces; an operation of the staged path half of it.
+  static constexpr std::size_t kRoom = 32;
   explicit StagedPieces(GpuTeam& team) : team_(team) {}
 
-  /// Makes what is missing, and waits until few enough operations are under way. Before anything is enqueued.
-  Status prepare();
+  /// Makes what is missing, and waits until there is as much room. Before anything is enqueued.
+  Status prepare(std::size_t room);
   /// Enqueues the host's operation and what `mover` does around it. `in` and `out` have StagedCut::kSlots
   /// slots, or as many as there are pieces; they are one where the operation is in place on them. *outcome is
-  /// the host's. After an error nothing of the operation goes on for ever.
+  /// the host's. After an error nothing of the operation goes on for ever, and the group is of no use any
+  /// more: others may wait for what has been enqueued.
   Status enqueue(const Operation&, const StagedCut&, PieceMover& mover, std::byte* in, std::byte* out,
                  const std::shared_ptr<GpuStream>&, RunOnHost on_host, std::shared_ptr<WorkState>* outcome);
   /// The operation that prepare() made room for ends with `work`.
-  void follow(std::shared_ptr<WorkState> work) { under_way_.push_back(std::move(work)); }
+  void follow(std::shared_ptr<WorkState> work, std::size_t room) {
+    under_way_.push_back({std::move(work), room});
+    taken_ += room;
+  }
 
  private:
   class Passage;
@@ -63,7 +70,12 @@ class StagedPieces {
   std::shared_ptr<PooledEvent> begun_, ended_, free_[StagedCut::kSlots], ready_;
   std::shared_ptr<GpuStream> down_, up_;
   std::uint32_t pieces_ = 0;  // of all operations so far; it wraps
-  std::deque<std::shared_ptr<WorkState>> under_way_;
+  struct UnderWay {
+    std::shared_ptr<WorkState> work;
+    std::size_t room;
+  };
+  std::deque<UnderWay> under_way_;
+  std::size_t taken_ = 0;  // of kRoom, by those
 };
 
 }  // namespace ouro::rt

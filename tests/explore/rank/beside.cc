@@ -32,6 +32,7 @@ namespace ouro::rt {
 
 void ControlLines::kick() {}
 Status Faults::strike(std::string_view) { return {}; }  // OURO_FAULT is not set there
+Status Faults::to_be_damaged() { return {}; }
 bool Faults::is_damage(const Status&) { return false; }
 std::optional<std::size_t> read_remarks(const wire::Bytes&, ControlPage*) { return std::nullopt; }
 

@@ -1,19 +1,11 @@
 // Several hosts with several GPUs each: the GPUs of a host do its part, and shares alone go through the host.
-// Results, bytes that are copied to and from the host, their order, and what comes of errors. On emulated
-// devices, on hosts that share no memory.
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <unistd.h>
-
+// Results, bytes that are copied to and from the host, and their order. On emulated devices, on hosts that
+// share no memory; turns and failures: hierarchy_turns_test.cc.
 #include <algorithm>
-#include <filesystem>
-#include <mutex>
 #include <random>
 
-#include "kernels/device/fake/fake_gpu.h"
 #include "runtime/exec/gpu/staged_cut.h"
-#include "runtime/group/group.h"
-#include "tests/runtime/exec/gpu/device_arena.h"
+#include "tests/runtime/exec/gpu/hierarchy.h"
 #include "tests/runtime/failure/harness.h"
 #include "tests/runtime/group/exchange.h"
 
@@ -23,79 +15,6 @@ namespace {
 using rt::StagedCut;
 using namespace std::chrono_literals;
 
-constexpr int kRanks = 4, kMates = 2;
-
-/// Bytes that the devices of this process have copied down to the host, and up.
-class Crossed {
- public:
-  static Crossed& seen() {
-    static Crossed crossed;
-    return crossed;
-  }
-  void begin() {
-    std::lock_guard lock(mutex_);
-    down_ = up_ = downs_ = ups_ = 0;
-  }
-  std::size_t down() { return read(down_); }
-  std::size_t up() { return read(up_); }
-  std::size_t downs() { return read(downs_); }  ///< how many copies
-  std::size_t ups() { return read(ups_); }
-  void die_at_up(std::size_t which) {
-    std::lock_guard lock(mutex_);
-    dies_at_ = which;
-  }
-  void copying(const void* to, const void* from, std::size_t bytes) {
-    const bool into = on_device(to), out_of = on_device(from);
-    if (into == out_of) return;
-    std::lock_guard lock(mutex_);
-    (into ? up_ : down_) += bytes;
-    ++(into ? ups_ : downs_);
-    if (into && ups_ == dies_at_) raise(SIGKILL);
-  }
-
- private:
-  static bool on_device(const void* p) {
-    const auto info = gpu::gpu().pointer(p);
-    return info.ok() && info->kind == gpu::MemoryKind::device;
-  }
-  std::size_t read(const std::size_t& value) {
-    std::lock_guard lock(mutex_);
-    return value;
-  }
-  std::mutex mutex_;
-  std::size_t down_ = 0, up_ = 0, downs_ = 0, ups_ = 0, dies_at_ = 0;
-};
-
-/// `hosts`: as TEST_HOSTS; with 'i' the ranks of a host do not follow each other.
-class GpuHierarchy : public testing::TestWithParam<std::tuple<Mode, const char*>> {
- protected:
-  void SetUp() override { begin(std::get<1>(GetParam()), std::get<0>(GetParam())); }
-  void begin(const char* hosts, Mode mode) {
-    if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they do)";
-    OURO_SKIP_PROCESSES_UNDER_TSAN(mode);
-    for (const auto& [name, value] :
-         {std::pair("TEST_HOSTS", hosts), {"OURO_SOCKET_IFNAME", "lo"}, {"OURO_INSECURE", "1"}}) {
-      const char* const had = std::getenv(name);
-      before_.emplace_back(name, had ? std::optional<std::string>(had) : std::nullopt);
-      setenv(name, value, 1);
-    }
-    gpu::FakeOptions options;
-    options.devices = kRanks;
-    options.copying = [](const void* to, const void* from, std::size_t bytes) {
-      Crossed::seen().copying(to, from, bytes);
-    };
-    fake_ = std::make_unique<gpu::FakeGpu>(options);
-    gpu::install(fake_.get());
-  }
-  void TearDown() override {
-    gpu::install(nullptr);
-    for (const auto& [name, value] : before_) value ? setenv(name, value->c_str(), 1) : unsetenv(name);
-  }
-
- private:
-  std::vector<std::pair<const char*, std::optional<std::string>>> before_;
-  std::unique_ptr<gpu::FakeGpu> fake_;
-};
 INSTANTIATE_TEST_SUITE_P(All, GpuHierarchy,
                          testing::Combine(testing::Values(Mode::threads, Mode::processes),
                                           testing::Values("2", "2i")),
@@ -316,72 +235,6 @@ TEST_P(GpuHierarchyOf4, PiecesOverlapAndCallsFollowEachOther) {
     return only_ran(g, "hierarchy");
   };
   ASSERT_EQ(run_processes(kRanks, body), "");
-}
-
-/// Mates who disagree, and hosts that do: all ranks hear of it, as of the call, and streams go on.
-TEST_P(GpuHierarchyOf4, DisagreementsEndOnAllRanks) {
-  for (const bool mates : {true, false}) {
-    const auto body = [mates](Context& c) -> std::string {
-      Group& g = c.world();
-      Floats v;
-      OURO_RANK_OK(v.make(c, 200'000));
-      OURO_RANK_OK(v.fill(1));
-      auto s = Stream::create(c.device());
-      OURO_RANK_OK(s);
-      View mine = v.view();
-      if (mates ? g.rank() == 1 : g.rank() >= kMates) mine.count -= 2;
-      auto w = all_reduce(g, mine, mine, ReduceOp::sum, *s);
-      const Status said = w.ok() ? w->wait() : w.status();
-      OURO_RANK_CHECK(said.reason() == Reason::mismatch, "{}", said.message());
-      OURO_RANK_CHECK(said.message().find("199998") != std::string::npos, "{}", said.message());
-      Event mark;
-      mark.record(*s);
-      OURO_RANK_OK(mark.synchronize(Milliseconds(20'000)));
-      return "";
-    };
-    ASSERT_EQ(run_processes(kRanks, body), "") << mates;
-  }
-}
-
-/// A rank dies between two pieces. Its mate, its partner and the rank that is neither hear of it; the streams
-/// of all go on, and the three go on without it, on the path that takes hosts of unequal size.
-TEST_P(GpuHierarchyOf4, ARankThatDiesInBetweenHoldsUpNobody) {
-  OURO_NEEDS_PROCESSES();
-  Watchdog watchdog;
-  const UniqueId id = new_id();
-  const std::string meeting =
-      fmt::format("file:{}/ouro-hierarchy-{}", std::filesystem::temp_directory_path().string(), ::getpid());
-  Processes ranks(kRanks, [&](int rank, Board& board) {
-    InitOptions o = options(rank, kRanks, id);
-    take_place(&o, rank, kRanks, meeting);
-    auto joined = Context::create(o);
-    ASSERT_TRUE(joined.ok()) << joined.status().message();
-    Floats v;
-    ASSERT_TRUE(v.make(*joined, kMates * (StagedCut::kPiece / 4) * 4).ok());
-    ASSERT_TRUE(v.fill(1).ok());
-    auto s = Stream::create(joined->device());
-    ASSERT_TRUE(s.ok());
-    Crossed::seen().begin();
-    board.stage[rank] = 1;
-    if (rank == 3) Crossed::seen().die_at_up(2);
-    auto w = all_reduce(joined->world(), v.view(), v.view(), ReduceOp::sum, *s);
-    const Status said = w.ok() ? w->wait() : w.status();
-    EXPECT_THAT(said, Fails(Reason::peer_dead, 3));
-    Event mark;
-    mark.record(*s);
-    EXPECT_TRUE(mark.synchronize(20s).ok()) << "a stream waits on";
-    auto rest = joined->world().shrink();
-    ASSERT_TRUE(rest.ok()) << rest.status().message();
-    ASSERT_TRUE(v.fill(static_cast<float>(1 + rank)).ok());
-    EXPECT_TRUE(all_reduce(*rest, v.view(), v.view(), ReduceOp::sum).ok());
-    EXPECT_EQ(v.expect(6), "");
-    EXPECT_EQ(only_ran(*rest, "staged"), "");
-    EXPECT_TRUE(rest->close().ok());
-  });
-  ASSERT_TRUE(ranks.all_reach(1));
-  ranks.join({3});
-  std::error_code ignored;
-  std::filesystem::remove(meeting.substr(5), ignored);
 }
 
 }  // namespace

@@ -128,6 +128,11 @@ TEST(GpuPathChoice, HostsOfEqualSizeDoTheirParts) {
   average.out.dtype = DType::i32;
   EXPECT_THAT(chosen(hosts, "hierarchy", average), HasSubstr("no element type holds"));
   EXPECT_THAT(chosen(unreachable(8), "hierarchy", of(Collective::broadcast, 1)), HasSubstr("several hosts"));
+  // Blocks of many ranks are not cut, and what is not cut takes as much memory of the device.
+  hosts.ranks = 128;
+  EXPECT_EQ(chosen(hosts, "auto", of(Collective::all_gather, 128 * 1000)), "hierarchy");
+  EXPECT_EQ(chosen(hosts, "auto", of(Collective::all_gather, 128 * 1'000'000)), "staged");
+  EXPECT_EQ(chosen(hosts, "auto", of(Collective::all_reduce, 128 * 1'000'000)), "hierarchy");
   hosts.ranks = 257;
   EXPECT_THAT(chosen(hosts, "hierarchy", of(Collective::broadcast, 1)), HasSubstr("at most 256 ranks"));
 }
