@@ -83,7 +83,17 @@ Gpu* choose() {
 
 Gpu* installed = nullptr;
 
+Status no_multicast() { return unsupported("this GPU, or its driver, has no multicast objects"); }
+
 }  // namespace
+
+Result<Multicast> Gpu::multicast_create(int, int, std::size_t) { return no_multicast(); }
+Result<Fd> Gpu::export_fd(const Multicast&) { return no_multicast(); }
+Result<Multicast> Gpu::multicast_import(int, const Fd&, std::size_t) { return no_multicast(); }
+Status Gpu::multicast_join(const Multicast&) { return no_multicast(); }
+Status Gpu::multicast_bind(Multicast*, const Region&) { return no_multicast(); }
+Status Gpu::free_multicast(const Multicast&) { return no_multicast(); }
+int Gpu::multicast_members(const void*, std::byte**) { return 0; }
 
 Gpu& gpu() {
   if (installed != nullptr) return *installed;

@@ -46,6 +46,7 @@ struct Properties {
   bool shareable_memory = false;  ///< alloc_shareable works
   bool ipc = false;               ///< ipc_export works
   bool stream_values = false;     ///< enqueue(MemOp) works
+  bool multicast = false;         ///< multicast_create works, and so do kernels with its addresses
   /// Hardware queues that all streams of the device in this process share, in which one that waits holds up
   /// those behind it. 0: each stream has its own.
   int connections = 0;
@@ -70,6 +71,16 @@ struct Region {
   void* data = nullptr;
   std::size_t bytes = 0;  ///< rounded up to the device's granularity
   std::uint64_t handle = 0;
+};
+
+/// One device's part in a multicast object: memory of several devices at one address, from which a switch
+/// reads all of it, reduced, and to which it writes all at once. Ordinary accesses of that address fault.
+struct Multicast {
+  int device = -1;
+  std::size_t bytes = 0;  ///< rounded up to the granularity of such objects
+  std::uint64_t handle = 0;
+  Region region = {};    ///< what has been bound
+  void* data = nullptr;  ///< where it is mapped, once bound
 };
 
 using IpcHandle = std::array<std::byte, 64>;
@@ -140,6 +151,23 @@ class Gpu {
   /// Pins memory of the host and gives its address on the devices.
   virtual Result<void*> register_host(void*, std::size_t bytes) = 0;
   virtual Status unregister_host(void*) = 0;
+
+  // Multicast objects. One device makes one, for itself and so many others in all; each joins; when all have,
+  // each binds memory of its own. Only when all have bound may a kernel touch any of it. All `unsupported`
+  // where a device has none.
+  virtual Result<Multicast> multicast_create(int device, int devices, std::size_t bytes);
+  virtual Result<Fd> export_fd(const Multicast&);
+  /// What export_fd gave, in this process or another; `bytes` as there.
+  virtual Result<Multicast> multicast_import(int device, const Fd&, std::size_t bytes);
+  virtual Status multicast_join(const Multicast&);
+  /// Binds a region of the same device, of Multicast::bytes and more, and maps the object. Errors: invalid,
+  /// where a device has not joined; the driver may wait for it instead.
+  virtual Status multicast_bind(Multicast*, const Region&);
+  /// Unmaps, unbinds and lets go, however far it came. Nobody touches the device's part any more.
+  virtual Status free_multicast(const Multicast&);
+  /// Emulated devices only, for kernel bodies on the host: where `address` lies in the memory of each member.
+  /// The number of them; 0 where this is no multicast address. Ends the process where a member has not bound.
+  virtual int multicast_members(const void* address, std::byte** members);
 
   // Streams and events. Priority: low_priority..high_priority. Streams made here never wait for the legacy
   // stream.

@@ -14,6 +14,7 @@
 #include "kernels/flow/halving.h"
 #include "kernels/flow/hierarchy.h"
 #include "kernels/flow/hierarchy_tree.h"
+#include "kernels/flow/nvls.h"
 #include "kernels/flow/pairwise.h"
 #include "kernels/flow/ring.h"
 #include "kernels/flow/tree.h"
@@ -29,7 +30,7 @@ namespace ouro::flow {
   X(zerocopy, "zerocopy", "inplace") X(pull, "pull", "")                                            \
   X(pairwise, "pairwise", "") X(linear, "linear", "") X(dissemination, "dissemination", "")         \
   X(exchange, "exchange", "") X(hierarchy, "hierarchy", "") X(hierarchy_tree, "hierarchy_tree", "") \
-  X(gossip, "gossip", "")
+  X(gossip, "gossip", "") X(nvls, "nvls", "")
 // clang-format on
 
 /// X(collective, algorithm, struct)
@@ -84,7 +85,11 @@ namespace ouro::flow {
   X(reduce, hierarchy, HierarchyReduce)                 \
   X(reduce, hierarchy_tree, HierarchyTreeReduce)        \
   X(barrier, hierarchy, HierarchyBarrier)               \
-  X(mix, gossip, Gossip)
+  X(mix, gossip, Gossip)                                \
+  X(all_reduce, nvls, NvlsAllReduce)                    \
+  X(reduce_scatter, nvls, NvlsReduceScatter)            \
+  X(all_gather, nvls, NvlsAllGather)                    \
+  X(broadcast, nvls, NvlsBroadcast)
 
 enum class Algorithm : std::uint8_t {
 #define OURO_X(a, text, former) a,
@@ -161,6 +166,15 @@ constexpr bool visit(Collective collective, Algorithm algorithm, F&& f, const Fl
 constexpr bool between_hosts(Algorithm algorithm) {
 #define OURO_X(c, a, F_) \
   if (algorithm == Algorithm::a) return F_::kBetweenHosts;
+  OURO_FLOWS(OURO_X)
+#undef OURO_X
+  return false;
+}
+
+/// Whether the flows of this name run through a switch between GPUs only.
+constexpr bool switched(Algorithm algorithm) {
+#define OURO_X(c, a, F_) \
+  if (algorithm == Algorithm::a) return F_::kSwitched;
   OURO_FLOWS(OURO_X)
 #undef OURO_X
   return false;

@@ -9,21 +9,23 @@ namespace ouro::flow {
 /// single_round: single_round of the host executor (runtime/exec/host/single_round.h).
 /// fused: the kernel that reads and writes the buffers of all ranks (kernels/gpu/fused_body.h).
 /// packets: data and flags in the same 16 bytes (kernels/gpu/resident_packets.h).
-enum class Specialisation : std::uint8_t { single_round, fused, packets };
+/// multimem: through a switch that reduces and multicasts (kernels/gpu/resident_switch.h).
+enum class Specialisation : std::uint8_t { single_round, fused, packets, multimem };
 constexpr std::string_view name(Specialisation s) {
-  constexpr std::string_view kNames[] = {"single_round", "fused", "packets"};
+  constexpr std::string_view kNames[] = {"single_round", "fused", "packets", "multimem"};
   return kNames[static_cast<int>(s)];
 }
 
 /// What an executor says of an operation.
 enum Condition : std::uint32_t {
   kSeveralRanks = 1u << 0,
-  kOneRound = 1u << 1,    // all fits into the slots at once
-  kEven = 1u << 2,        // blocks are of equal lengths
-  kOneBuffer = 1u << 3,   // it is no batch that runs as one
-  kCached = 1u << 4,      // outputs go through the caches
-  kAllReached = 1u << 5,  // one device reaches the buffers of all ranks
-  kFits = 1u << 6,        // the packets of a channel have room for its share
+  kOneRound = 1u << 1,        // all fits into the slots at once
+  kEven = 1u << 2,            // blocks are of equal lengths
+  kOneBuffer = 1u << 3,       // it is no batch that runs as one
+  kCached = 1u << 4,          // outputs go through the caches
+  kAllReached = 1u << 5,      // one device reaches the buffers of all ranks
+  kFits = 1u << 6,            // the packets of a channel have room for its share
+  kMulticastBound = 1u << 7,  // all ranks have bound memory to a multicast object
 };
 inline constexpr std::uint32_t kHandRound = kSeveralRanks | kOneRound | kEven | kOneBuffer | kCached;
 
@@ -48,7 +50,11 @@ inline constexpr std::uint32_t kHandRound = kSeveralRanks | kOneRound | kEven | 
   X(fused, gather, direct, kAllReached)               \
   X(fused, scatter, direct, kAllReached)              \
   X(fused, all_to_all, direct, kAllReached)           \
-  X(packets, all_reduce, oneshot, kFits)
+  X(packets, all_reduce, oneshot, kFits)              \
+  X(multimem, all_reduce, nvls, kMulticastBound)      \
+  X(multimem, reduce_scatter, nvls, kMulticastBound)  \
+  X(multimem, all_gather, nvls, kMulticastBound)      \
+  X(multimem, broadcast, nvls, kMulticastBound)
 
 /// Calls f(Specialisation, Collective, Algorithm, conditions) for every entry.
 template <class F>

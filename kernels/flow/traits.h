@@ -42,6 +42,9 @@ struct Traits {
   /// Staging buffers refer to registered buffers in place of copies; closes with barrier(), after which they
   /// are free.
   static constexpr bool kByReference = false;
+  /// A switch between GPUs reduces and spreads: staging buffers of all ranks at one address (multicast
+  /// objects). Nothing else carries it out.
+  static constexpr bool kSwitched = false;
   /// Right where the output aliases the input.
   static constexpr bool kInPlace = true;
 };

@@ -27,6 +27,10 @@ const void* resident_entry(ResidentKernel kernel) {
     OURO_RESIDENT_POINTERS(OURO_X)
 #undef OURO_X
     return resident_pointer_entry(kernel);
+#define OURO_X(name, ...) case ResidentKernel::name:
+    OURO_RESIDENT_SWITCHED(OURO_X)
+#undef OURO_X
+    return resident_switch_entry(kernel);
 #define OURO_X(name)         \
   case ResidentKernel::name: \
     return resident_##name##_entry();

@@ -109,12 +109,22 @@ struct ResidentArgs {
   /// By pointer: this rank's buffers, or kNone in `in_ref`; of a buffer that nobody else touches anything
   /// else.
   std::uint64_t in_ref = ResidentRef::kNone, out_ref = ResidentRef::kNone;
+  /// nvls only: staging of switched_bytes() at the multicast address, and this rank's own part of it.
+  std::byte* multicast = nullptr;
+  std::byte* switched = nullptr;
   /// What this rank has mapped since its last launch: peers may name it from the next operation on.
   static constexpr int kLearn = 24;
   int learned = 0;
   ResidentEntry learn[kLearn] = {};
 };
 static_assert(sizeof(ResidentArgs) <= 4096, "one kernel parameter");
+
+/// Staging behind a multicast address, of each rank: as many slots as staging buffers have, and as large.
+constexpr std::uint64_t switched_bytes(const ResidentLayout& l) {
+  return static_cast<std::uint64_t>(l.channels) * ResidentLayout::kStagingSlots * l.staging_bytes;
+}
+/// Whether a switch carries out an operation by nvls: the reductions that multimem.h lists, and movement.
+bool has_switched(Collective, DType, OpKind);
 
 /// Channels that are worth their flags for this many bytes of a region or block, at most those of the layout:
 /// a packet a thread, or 16 KiB.

@@ -3,16 +3,16 @@
 // resident.cu.
 #pragma once
 #include "kernels/flow/list.h"
-#include "kernels/gpu/resident_channel.h"
 #include "kernels/gpu/resident_cut.h"
 #include "kernels/gpu/resident_loops.h"
+#include "kernels/gpu/resident_rounds.h"
 
 namespace ouro::gpu {
 
 /// Every step begins with the block together, and what it has written is seen by all threads of the next one.
 template <class Numbers, class Block>
-class Resident : private ResidentChannel<Block> {
-  using Channel = ResidentChannel<Block>;
+class Resident : private ResidentRounds<Block> {
+  using Channel = ResidentRounds<Block>;
   using Step = flow::Step;
   using Extent = flow::Extent;
 
@@ -84,12 +84,21 @@ class Resident : private ResidentChannel<Block> {
 
  private:
   using Channel::a_;
+  using Channel::ahead_;
+  using Channel::announce;
   using Channel::b_;
+  using Channel::base_;
+  using Channel::each_peer;
+  using Channel::end_round;
+  using Channel::failed_;
+  using Channel::hear;
+  using Channel::hear_all;
+  using Channel::met_;
   using Channel::n_;
+  using Channel::open;
   using Channel::shared_;
-  /// How far a rank has come in a round k: its arrival record says 4k + Phase (as StagingView::Phase on the
-  /// host).
-  enum Phase : std::uint64_t { kPosted = 2, kResult = 3, kSecondBarrier = 4 };
+  using Phase = ResidentPhase::Phase;
+  using enum ResidentPhase::Phase;
   // No lambda: the compiler would not put a step that is said twice in line.
   template <class Hop>
   struct Listener {
@@ -202,51 +211,6 @@ class Resident : private ResidentChannel<Block> {
   // ---- staging buffers
   // -------------------------------------------------------------------------------------
 
-  template <class F>
-  OURO_HD void each_peer(F&& f) const {
-    for (int p = b_.thread(); p < n_; p += b_.threads())
-      if (p != a_.rank) f(p);
-  }
-  /// Before anything of this round is written: everyone has released the round that used its slot last.
-  OURO_HD bool open(std::uint64_t round) {
-    bool failed = false;
-    if (round >= ResidentLayout::kStagingSlots)
-      each_peer([&](int p) {
-        const std::uint64_t need = round + 1 - ResidentLayout::kStagingSlots;
-        if (shared_.state.known[p] >= need) return;
-        failed |= this->await(this->line(a_.rank, a_.layout.done_at, p), need, p);
-        shared_.state.known[p] = need;
-      });
-    return !(failed_ = b_.any(failed));
-  }
-  OURO_HD void announce(std::uint64_t round, Phase phase) const {
-    b_.sync();
-    each_peer([&](int p) {
-      ResidentArrival& arrival = this->arrival(a_.rank, p);
-      if (phase == kPosted) arrival.premul[round % ResidentLayout::kStagingSlots] = a_.premul;
-      if (phase == kPosted && a_.by_pointer) {
-        ResidentNames& names = this->names(a_.rank, p);
-        names.in[round % ResidentLayout::kStagingSlots] = a_.in_ref;
-        names.out[round % ResidentLayout::kStagingSlots] = a_.out_ref;
-      }
-      this->publish_tagged(&arrival.word[round % ResidentLayout::kStagingSlots], 4 * round + phase);
-    });
-  }
-  OURO_HD bool hear(int p, std::uint64_t round, Phase phase) {
-    const bool failed = this->await_tagged(
-        &this->arrival(p, a_.rank).word[round % ResidentLayout::kStagingSlots], 4 * round + phase, p);
-    // Who has come to this round has released those that lie far enough behind, and all of earlier
-    // operations.
-    const std::uint64_t released = round - base_ > ahead_ ? round - ahead_ : base_;
-    if (shared_.state.known[p] < released) shared_.state.known[p] = released;
-    return failed;
-  }
-  OURO_HD bool hear_all(std::uint64_t round, Phase phase) {
-    bool failed = false;
-    each_peer([&](int p) { failed |= hear(p, round, phase); });
-    return !(failed_ = b_.any(failed));
-  }
-
   OURO_HD void post(const Step& s) {
     const std::uint64_t round = round_of(s.chunk), elem = numbers_.element();
     if (by_reference_ && met_all_) return;
@@ -272,15 +236,6 @@ class Resident : private ResidentChannel<Block> {
   }
   OURO_HD std::byte* piece(int rank, std::uint64_t round, int position) const {
     return this->staging(rank, round) + static_cast<std::uint64_t>(position) * cut_.stride_bytes;
-  }
-
-  OURO_HD void end_round() {
-    b_.sync();
-    const std::uint64_t released = shared_.state.round + 1;
-    each_peer([&](int p) { this->publish(this->line(p, a_.layout.done_at, a_.rank), released); });
-    met_ = false;
-    b_.sync();
-    if (b_.thread() == 0) shared_.state.round = released;
   }
 
   OURO_HD void barrier() {
@@ -360,12 +315,8 @@ class Resident : private ResidentChannel<Block> {
 
   const Numbers numbers_;
   ResidentCut cut_;
-  bool failed_ = false;
   bool by_reference_ = false, posts_others_ = false;
-  bool met_ = false;         // in the round at hand
-  bool met_all_ = false;     // meet() has found the buffers of all
-  std::uint64_t base_ = 0;   // first round of the staging buffers in this operation
-  std::uint64_t ahead_ = 0;  // rounds between posting a round and having released it, at most
+  bool met_all_ = false;  // meet() has found the buffers of all
 };
 
 }  // namespace ouro::gpu

@@ -41,6 +41,9 @@ struct ResidentCut : flow::Cut {
     if (n == 1 || Flow::kByReference) {
       capacity = in_one_round(blocks, total, per_round);
       if (!blocks) capacity = flow::round_up(capacity, line);
+    } else if (Flow::kSwitched) {  // a piece a rank, where each posts or reduces one
+      stride_bytes = a.layout.staging_bytes / (Flow::kRooted ? 1u : static_cast<unsigned>(n)) / kLine * kLine;
+      capacity = stride_bytes / element;
     } else if (Flow::kStaging) {
       result_piece = flow::input_pieces(Flow::kPostsOthers, n);
       const auto pieces = static_cast<std::uint64_t>(result_piece + Flow::kPostsResult);

@@ -45,6 +45,14 @@ ResidentKernel kernel_for(const ResidentArgs& a) {
   OURO_RESIDENT_PACKETS(OURO_X)
 #undef OURO_X
   if (a.packets) return ResidentKernel::any_packets;
+  if (a.algorithm == flow::Algorithm::nvls) {
+    if (!traits_of(a.collective).reduces_all()) return ResidentKernel::switch_moves;
+    if (a.op != OpKind::sum) return ResidentKernel::switch_any;
+    return a.dtype == DType::f32    ? ResidentKernel::switch_f32
+           : a.dtype == DType::f16  ? ResidentKernel::switch_f16
+           : a.dtype == DType::bf16 ? ResidentKernel::switch_bf16
+                                    : ResidentKernel::switch_any;
+  }
   const bool over_slots = a.algorithm == flow::Algorithm::direct;
 #define OURO_X(name, c, ByPointer, Flow, type)                                              \
   if (a.by_pointer && over_slots && a.collective == Collective::c && a.op == OpKind::sum && \
@@ -72,13 +80,25 @@ ResidentKernel kernel_for(const ResidentArgs& a) {
 
 Status check_flow(const ResidentArgs& a) {
   bool resident = false;
-  const bool found =
-      flow::visit(a.collective, a.algorithm, [&]<class Flow>(Flow) { resident = kResident<Flow>; });
+  const bool found = flow::visit(a.collective, a.algorithm,
+                                 [&]<class Flow>(Flow) { resident = kResident<Flow> || Flow::kSwitched; });
   if (!found || !resident)
     return unsupported(
         fmt::format("the resident executor has no {} by {}", name(a.collective), flow::name(a.algorithm)));
   if (traits_of(a.collective).reduces_all() && !applies(a.op, a.dtype))
     return invalid(fmt::format("{} is not defined on {}", name(a.op), name(a.dtype)));
+  return {};
+}
+
+Status check_switched(const ResidentArgs& a) {
+  if (!has_switched(a.collective, a.dtype, a.op))
+    return unsupported(fmt::format("a switch has no {} of {} (nvls)", name(a.op), name(a.dtype)));
+  const bool bound = a.multicast != nullptr && a.switched != nullptr;
+  if (a.by_pointer || a.packets ||
+      !flow::specialised(flow::Specialisation::multimem, a.collective, a.algorithm,
+                         bound ? std::uint32_t{flow::kMulticastBound} : 0u))
+    return invalid("nvls: by memory that all ranks have bound to a multicast object, and nothing else");
+  if (a.layout.ranks == 1) return invalid("nvls: for several ranks");
   return {};
 }
 
@@ -167,9 +187,15 @@ int resident_channels(const ResidentLayout& layout, std::uint64_t bytes, bool pa
   return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, most));
 }
 
+bool has_switched(Collective c, DType type, OpKind op) {
+  return flow::visit(c, flow::Algorithm::nvls, [](auto) {}) &&
+         (!traits_of(c).reduces_all() || has_multimem(type, op));
+}
+
 bool has_resident(Collective c, flow::Algorithm algorithm) {
   bool has = false;
-  flow::visit(c, algorithm, [&]<class Flow>(Flow) { has = kResident<Flow> && !Flow::kByReference; });
+  flow::visit(c, algorithm,
+              [&]<class Flow>(Flow) { has = (kResident<Flow> || Flow::kSwitched) && !Flow::kByReference; });
   return has;
 }
 
@@ -181,7 +207,7 @@ bool resident_can_number(const ResidentLayout& layout, Collective c, flow::Algor
                          std::uint64_t count, int channels) {
   bool can = true;
   flow::visit(c, algorithm, [&]<class Flow>(Flow) {
-    if constexpr (kResident<Flow>) {
+    if constexpr (kResident<Flow> || Flow::kSwitched) {
       ResidentArgs a;  // of the first rank; channel 0 has most
       a.layout = layout, a.count = count, a.channels = channels;
       ResidentCut cut;
@@ -213,6 +239,7 @@ Result<Launch> resident(const ResidentArgs& a) {
     return unsupported(fmt::format("resident: {} elements are more than one launch can number", a.count));
   OURO_TRY(check_flow(a));
   if (a.packets) OURO_TRY(check_packets(a));
+  if (a.algorithm == flow::Algorithm::nvls) OURO_TRY(check_switched(a));
   if (a.by_pointer) OURO_TRY(check_pointers(a));
   if (a.algorithm == flow::Algorithm::zerocopy && n > 1) OURO_TRY(check_references(a));
   const Kernel& kernel = kernels()[static_cast<std::size_t>(kernel_for(a))];

@@ -4,6 +4,7 @@
 #include "kernels/gpu/resident_many.h"
 #include "kernels/gpu/resident_packets.h"
 #include "kernels/gpu/resident_run.h"
+#include "kernels/gpu/resident_switch.h"
 
 namespace ouro::gpu {
 
@@ -45,6 +46,14 @@ namespace ouro::gpu {
   X(packets_f32, f32)            \
   X(packets_f16, f16)            \
   X(packets_bf16, bf16)
+
+/// X(name, what the switch does): sums of a type with a kernel of its own, other reductions, movement.
+#define OURO_RESIDENT_SWITCHED(X)                  \
+  X(switch_f32, (HotSwitch<DType::f32>{}))         \
+  X(switch_f16, (HotSwitch<DType::f16>{}))         \
+  X(switch_bf16, (HotSwitch<DType::bf16>{}))       \
+  X(switch_any, (ColdSwitch{args.dtype, args.op})) \
+  X(switch_moves, (SwitchMoves{size_of(args.dtype)}))
 
 /// All of them, and the one that serves whatever else there is (one, since each copy of the cold reductions
 /// costs a minute of build): each has a function entry(args, block, shared).
@@ -88,6 +97,13 @@ struct ResidentEntries {
   }
   OURO_RESIDENT_PACKETS(OURO_X)
 #undef OURO_X
+#define OURO_X(name, numbers)                                                                      \
+  template <class Block>                                                                           \
+  static OURO_HD void name(const ResidentArgs& args, const Block& block, ResidentShared& shared) { \
+    run_switched(args, block, shared, numbers);                                                    \
+  }
+  OURO_RESIDENT_SWITCHED(OURO_X)
+#undef OURO_X
   template <class Block>
   static OURO_HD void any_float(const ResidentArgs& args, const Block& block, ResidentShared& shared) {
     run_cold(args, block, shared, cold<ColdTypes::floats>(args));
@@ -117,7 +133,11 @@ struct ResidentEntries {
   OURO_RESIDENT_POINTER_SUMS(X)   \
   OURO_RESIDENT_POINTER_MOVES(X)
 #define OURO_RESIDENT_COLD(X) X(any_float) X(any_integer) X(any_packets)
-#define OURO_RESIDENT_KERNELS(X) OURO_RESIDENT_HOT(X) OURO_RESIDENT_POINTERS(X) OURO_RESIDENT_COLD(X)
+#define OURO_RESIDENT_KERNELS(X) \
+  OURO_RESIDENT_HOT(X)           \
+  OURO_RESIDENT_POINTERS(X)      \
+  OURO_RESIDENT_SWITCHED(X)      \
+  OURO_RESIDENT_COLD(X)
 
 enum class ResidentKernel : std::uint8_t {
 #define OURO_X(name, ...) name,
@@ -127,8 +147,10 @@ enum class ResidentKernel : std::uint8_t {
 
 /// The device entry; nullptr in a build without a CUDA compiler.
 const void* resident_entry(ResidentKernel);
-/// Compiled in units of their own, named as they are; the first for all kernels by pointer.
+/// Compiled in units of their own, named as they are; the first two for all kernels by pointer, and through a
+/// switch.
 const void* resident_pointer_entry(ResidentKernel);
+const void* resident_switch_entry(ResidentKernel);
 const void* resident_any_float_entry();
 const void* resident_any_integer_entry();
 const void* resident_any_packets_entry();

@@ -45,9 +45,10 @@ OURO_HD void run_by_pointer(const ResidentArgs& args, const Block& block, Reside
   rank.leave();
 }
 
-/// Any flow that resident kernels serve.
+/// Any flow that resident kernels serve, but for those through a switch, which have kernels of their own.
 template <class Flow>
-inline constexpr bool kResident = flow::kOnDevices<Flow> && !Flow::kInline && !Flow::kPulls;
+inline constexpr bool kResident =
+    flow::kOnDevices<Flow> && !Flow::kInline && !Flow::kPulls && !Flow::kSwitched;
 
 /// Any operation, chosen at run time: one copy of the steps for all flows.
 template <ColdTypes kTypes, class Block>

@@ -143,9 +143,9 @@ void Context::start_network() {
 Status Context::serve(int line, const wire::Fetch& request) {
   using Kind = wire::Fetch::Kind;
   if (request.job != spec_.join.job) return {Reason::refused, "wrong-job"};
-  if (request.kind == Kind::gpu || request.kind == Kind::gpu_group)
-    return device_memory_.serve(line, request);
-  return host_memory_.serve(line, request);
+  if (request.kind == Kind::group || request.kind == Kind::allocation)
+    return host_memory_.serve(line, request);
+  return device_memory_.serve(line, request);
 }
 
 Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes, Device device) {

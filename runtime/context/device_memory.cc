@@ -45,6 +45,7 @@ Status DeviceMemory::survey(int device, GpuRecord* record) {
   record->uuid = mine->uuid;
   record->stream_values = mine->stream_values;
   record->multiprocessors = static_cast<std::uint32_t>(mine->multiprocessors);
+  record->multicast = mine->multicast;
   record->connections = static_cast<std::uint32_t>(mine->connections);
   OURO_ASSIGN(const auto reach, gpu.reachable(device));
   for (const gpu::Uuid& other : reach)
@@ -104,8 +105,11 @@ void DeviceMemory::drop_block(std::uint64_t key) {
 
 Status DeviceMemory::serve(int line, const wire::Fetch& request) {
   if (device_ < 0) return {Reason::refused, "this rank has no GPU"};
+  using Kind = wire::Fetch::Kind;
+  if (request.kind == Kind::multicast || request.kind == Kind::join || request.kind == Kind::bind)
+    return serve_multicast(line, request);
   std::uint64_t id = request.key;
-  if (request.kind == wire::Fetch::Kind::gpu_group) {
+  if (request.kind == Kind::gpu_group) {
     if (request.bytes == 0 || request.bytes > MemoryRequests::kMaxSegment)
       return {Reason::refused,
               fmt::format("a group's device memory is at most {} bytes", MemoryRequests::kMaxSegment)};
@@ -125,10 +129,9 @@ Status DeviceMemory::serve(int line, const wire::Fetch& request) {
   return send_frame(line, loan);
 }
 
-Result<transport::GpuOffer> DeviceMemory::fetch(int r, wire::Fetch::Kind kind, std::uint64_t key,
-                                                std::uint64_t bytes) {
+Result<transport::GpuOffer> DeviceMemory::fetch(int r, const wire::Fetch& request) {
   std::vector<Fd> fds;
-  auto answer = requests_.ask(r, kind, key, bytes, &fds);
+  auto answer = requests_.ask(r, request, &fds);
   if (!answer.ok()) return answer.status();
   transport::GpuOffer offer;
   if (auto* grant = std::get_if<wire::Grant>(&*answer); grant && fds.size() == 1) {
@@ -174,7 +177,25 @@ Result<transport::GpuImports::At> DeviceMemory::resolve(int r, const transport::
   std::lock_guard lock(imported_mutex_);
   Imported& from = *imported_[static_cast<std::size_t>(r)];
   retire_what_ended(r, from);
-  return from.exports.map(device_, ref, bytes, [&] { return fetch(r, wire::Fetch::Kind::gpu, ref.id, 0); });
+  return from.exports.map(device_, ref, bytes,
+                          [&] { return fetch(r, {.kind = wire::Fetch::Kind::gpu, .key = ref.id}); });
+}
+
+Status DeviceMemory::with_neighbour(int r, const std::function<Status(DeviceMemory&)>& f) {
+  Neighbours& all = neighbours();
+  std::unique_lock lock(all.mutex);
+  const std::pair key_of_rank(requests_.job(), r);
+  auto it = all.ranks.end();
+  // A rank that has joined before it may call something before it can be found here.
+  const bool here = all.changed.wait_for(lock, kComing, [&] {
+    it = all.ranks.find(key_of_rank);
+    return it == all.ranks.end() || it->second;
+  });
+  if (!here)
+    return Status(Failure{.reason = Reason::never_joined, .text = "it stopped while it joined", .rank = r});
+  if (it == all.ranks.end())
+    return Status(Failure{.reason = Reason::peer_dead, .text = "it has left the job", .rank = r});
+  return f(*it->second);
 }
 
 Result<DeviceMemory::BlockAt> DeviceMemory::block(int r, std::uint64_t key, std::size_t bytes) {
@@ -184,26 +205,17 @@ Result<DeviceMemory::BlockAt> DeviceMemory::block(int r, std::uint64_t key, std:
     return BlockAt{mine->block->data(), mine->block};
   }
   if (members_.peer(r).pid == members_.self().pid) {  // a rank that is another thread here
-    Neighbours& all = neighbours();
-    std::unique_lock lock(all.mutex);
-    const std::pair key_of_rank(requests_.job(), r);
-    auto it = all.ranks.end();
-    // A rank that has joined before it may call something before it can be found here.
-    const bool here = all.changed.wait_for(lock, kComing, [&] {
-      it = all.ranks.find(key_of_rank);
-      return it == all.ranks.end() || it->second;
-    });
-    if (!here)
-      return Status(Failure{.reason = Reason::never_joined, .text = "it stopped while it joined", .rank = r});
-    if (it == all.ranks.end())
-      return Status(Failure{.reason = Reason::peer_dead, .text = "it has left the job", .rank = r});
-    auto theirs = it->second->own_block(key, bytes);
-    if (!theirs.ok()) return theirs.status();
+    auto theirs = Result<OwnBlock>(OwnBlock{});
+    OURO_TRY(with_neighbour(r, [&](DeviceMemory& other) {
+      theirs = other.own_block(key, bytes);
+      return theirs.status();
+    }));
     return BlockAt{theirs->block->data(), theirs->block};
   }
   std::lock_guard lock(imported_mutex_);
-  auto at = imported_[static_cast<std::size_t>(r)]->blocks.map(
-      device_, {key, 0, 0}, bytes, [&] { return fetch(r, wire::Fetch::Kind::gpu_group, key, bytes); });
+  auto at = imported_[static_cast<std::size_t>(r)]->blocks.map(device_, {key, 0, 0}, bytes, [&] {
+    return fetch(r, {.kind = wire::Fetch::Kind::gpu_group, .key = key, .bytes = bytes});
+  });
   if (!at.ok()) return at.status();
   return BlockAt{at->data, nullptr};
 }

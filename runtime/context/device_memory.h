@@ -2,15 +2,18 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "runtime/context/job_members.h"
 #include "runtime/context/memory_requests.h"
 #include "transport/cuda_ipc/cuda_ipc.h"
+#include "transport/cuda_ipc/multicast.h"
 #include "transport/wire/keys.h"
 
 namespace ouro::rt {
@@ -39,6 +42,12 @@ class DeviceMemory {
   };
   Result<BlockAt> block(int r, std::uint64_t key, std::size_t bytes);
   void drop_block(std::uint64_t key);
+  /// The multicast object `key` of these ranks of the job, this one among them, and the same order
+  /// everywhere. When it is there, all ranks have joined and bound memory, on demand: none is waited for in a
+  /// call of its own, and nothing is left to be made when it calls. Who has failed says so to all who ask.
+  Result<std::shared_ptr<transport::GpuMulticast>> multicast(std::span<const int> ranks, std::uint64_t key,
+                                                             std::size_t bytes);
+  void drop_multicast(std::uint64_t key);
 
   /// From before a rank joins until it has become a neighbour, or has failed to: ranks of this process that
   /// have joined before it then wait for it, and do not take it for one that has left.
@@ -70,7 +79,23 @@ class DeviceMemory {
   };
   void retire_what_ended(int r, Imported&);
   Result<OwnBlock> own_block(std::uint64_t key, std::size_t bytes);
-  Result<transport::GpuOffer> fetch(int r, wire::Fetch::Kind, std::uint64_t key, std::uint64_t bytes);
+  Result<transport::GpuOffer> fetch(int r, const wire::Fetch&);
+  /// Calls f with the memory of a rank that is another thread here. Errors: those of f; never-joined,
+  /// peer-dead.
+  Status with_neighbour(int r, const std::function<Status(DeviceMemory&)>& f);
+
+  // multicast.cc
+  struct MulticastKey {
+    std::uint64_t key;
+    std::size_t bytes;
+    int owner, ranks;
+  };
+  Result<transport::GpuOffer> multicast_offer(const MulticastKey&);
+  Result<std::shared_ptr<transport::GpuMulticast>> own_multicast(const MulticastKey&);
+  Status join_multicast(const MulticastKey&, const transport::GpuOffer*);
+  Status bind_multicast(const MulticastKey&);
+  Status multicast_step(int r, wire::Fetch::Kind, const MulticastKey&, const transport::GpuOffer&);
+  Status serve_multicast(int line, const wire::Fetch&);
 
   JobMembers& members_;
   const MemoryRequests& requests_;
@@ -80,6 +105,8 @@ class DeviceMemory {
   std::vector<std::unique_ptr<Imported>> imported_;  // by rank
   std::mutex blocks_mutex_;
   std::map<std::uint64_t, OwnBlock> blocks_;
+  std::mutex multicasts_mutex_;
+  std::map<std::uint64_t, std::shared_ptr<transport::GpuMulticast>> multicasts_;
 };
 
 }  // namespace ouro::rt

@@ -30,9 +30,8 @@ Status ended(int r, const Peer& peer, std::string text) {
 }  // namespace
 
 /// A connection that ends proves no death: who has died does not listen any more either.
-Result<wire::Frame> MemoryRequests::ask(int r, Kind kind, std::uint64_t key, std::uint64_t bytes,
-                                        std::vector<Fd>* fds) const {
-  const wire::Fetch request{kind, job_, key, bytes};
+Result<wire::Frame> MemoryRequests::ask(int r, wire::Fetch request, std::vector<Fd>* fds) const {
+  request.job = job_;
   for (int attempt = 1;; ++attempt) {
     auto answer = ask_once(r, request, fds);
     if (answer.ok() || answer.status().reason() != Reason::peer_dead || members_.is_dead(r) ||
@@ -71,7 +70,7 @@ Result<wire::Frame> MemoryRequests::ask_once(int r, const wire::Fetch& request, 
 Result<Fd> MemoryRequests::fetch(int r, Kind kind, std::uint64_t key, std::uint64_t bytes,
                                  std::uint64_t* got) const {
   std::vector<Fd> fds;
-  auto answer = ask(r, kind, key, bytes, &fds);
+  auto answer = ask(r, {.kind = kind, .key = key, .bytes = bytes}, &fds);
   if (!answer.ok()) return answer.status();
   auto* grant = std::get_if<wire::Grant>(&*answer);
   if (!grant || fds.size() != 1)

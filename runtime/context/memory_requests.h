@@ -22,7 +22,8 @@ class MemoryRequests {
 
   /// Errors: unsupported (a rank of another host), peer-dead, refused and others that the rank has answered,
   /// deadline (10 s), resource.
-  Result<wire::Frame> ask(int r, Kind, std::uint64_t key, std::uint64_t bytes, std::vector<Fd>* fds) const;
+  /// The job is filled in.
+  Result<wire::Frame> ask(int r, wire::Fetch request, std::vector<Fd>* fds) const;
   /// Asks for one descriptor; *got: bytes of what it is for.
   Result<Fd> fetch(int r, Kind, std::uint64_t key, std::uint64_t bytes, std::uint64_t* got) const;
 

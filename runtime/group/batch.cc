@@ -111,8 +111,7 @@ std::vector<Batch::Run> Batch::runs() const {
       last = latest.insert(last, {group, all.size()});
     } else {
       const Operation& first = items_[all[last->second].items.front()].operation->get();
-      if (group->size() > 1 && group->one_host() &&
-          !group->forces(first.collective) &&  // over staging buffers
+      if (group->size() > 1 && group->one_host() && !group->forces(first) &&  // over staging buffers
           fusible(first, i.operation->get(), group->rank(), group->size())) {
         all[last->second].items.push_back(k);
         continue;

@@ -46,7 +46,7 @@ class Group final : public std::enable_shared_from_this<Group> {
   const std::shared_ptr<Context>& context() const { return context_; }
   bool one_host() const { return members_.one_host(); }
   /// Whether OURO_ALGO names the algorithm of this collective.
-  bool forces(Collective c) const { return planner_.forces(c); }
+  bool forces(const Operation& o) const { return planner_.forces(o); }
   std::optional<int> from_global(int world_rank) const { return members_.find(world_rank); }
   Numerics numerics() const { return spec_.numerics; }
 

@@ -47,7 +47,7 @@ class Planner {
   /// Nanoseconds, of the flow that is likely to run: the fastest that the choice allows. 0: not known.
   double predicted_ns(const Calibration&, const Operation&, const Choice&) const;
   /// Whether OURO_ALGO names the algorithm of this collective.
-  bool forces(Collective c) const { return selector().forces(c); }
+  bool forces(const Operation& o) const { return selector().forces(o); }
   const std::string& group() const { return group_; }
   Numerics numerics_of(const Operation& op) const {
     return op.numerics == Numerics::inherit ? numerics_ : op.numerics;

@@ -181,6 +181,7 @@ struct GpuRecord {
   std::uint32_t stream_values, multiprocessors;
   std::uint32_t connections;  // hardware queues that its streams share; 0: each has its own
   std::uint32_t reach_count;
+  std::uint32_t multicast;  // it has multicast objects
   Uuid uuid;
   Uuid reach[kReach];
 };

@@ -161,7 +161,7 @@ double walk(const Facts& flow, const Prices& p, int ranks, int rounds, double ch
 std::optional<Facts> facts_of(Collective c, Algorithm a) {
   std::optional<Facts> facts;
   flow::visit(c, a, [&]<class Flow>(const Flow&) {
-    if constexpr (Flow::kStaging && std::is_same_v<typename Flow::Data, flow::NoData>)
+    if constexpr (Flow::kStaging && !Flow::kSwitched && std::is_same_v<typename Flow::Data, flow::NoData>)
       facts = Facts{.by_reference = Flow::kByReference,
                     .pulls = Flow::kPulls,
                     .rooted = Flow::kRooted,

@@ -17,7 +17,7 @@ using flow::Algorithm;
 /// What the flow of a (collective, algorithm) can do.
 struct Ability {
   bool exists = false, canonical = false, staging = false, by_reference = false, in_place = false,
-       in_line = false;
+       in_line = false, switched = false;
 };
 struct Abilities {
   Ability of[kCollectives][flow::kAlgorithms];
@@ -30,7 +30,8 @@ constexpr Abilities list_abilities() {
                                                                              flow::F::kStaging,     \
                                                                              flow::F::kByReference, \
                                                                              flow::F::kInPlace,     \
-                                                                             flow::F::kInline};
+                                                                             flow::F::kInline,      \
+                                                                             flow::F::kSwitched};
   OURO_FLOWS(OURO_X)
 #undef OURO_X
   return all;
@@ -71,6 +72,8 @@ const char* Selector::obstacle(const Operation& o, std::size_t bytes, bool canon
                                bool aliased) const {
   const Ability& a = ability(o.collective, algorithm);
   if (!a.exists) return "the collective has no such algorithm";
+  if (a.switched && !on_device(o))
+    return "a switch between GPUs carries it out, and this is memory of the host";
   if (canonical && o.reduces() && !a.canonical) return "it does not reduce in rank order (canonical)";
   if (aliased && !a.in_place) return "input and output are the same memory";
   if (hosts_ > 1 && a.staging)
@@ -97,10 +100,12 @@ Status Selector::refuse(const std::string& forced, const char* why, const Operat
                              why, fmt::join(able, ", ")));
 }
 
-/// Of one rank all algorithms are the same, and those that need several hosts must not stop it.
-bool Selector::forces(Collective c) const {
-  return job_algorithm_ && ability(c, *job_algorithm_).exists &&
-         !(size_ == 1 && flow::between_hosts(*job_algorithm_));
+/// Of one rank all algorithms are the same, and those that need several hosts must not stop it. What a switch
+/// between GPUs does is no wish for memory of the host.
+bool Selector::forces(const Operation& o) const {
+  return job_algorithm_ && ability(o.collective, *job_algorithm_).exists &&
+         !(size_ == 1 && flow::between_hosts(*job_algorithm_)) &&
+         (on_device(o) || !flow::switched(*job_algorithm_));
 }
 
 Selector::Selector(const Rules& rules, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
@@ -147,7 +152,7 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     if (found) return refuse(fmt::format("algorithm '{}'", o.algorithm), found, o, bytes, canonical, aliased);
     choice->algorithm = *a, choice->forced = true;
     reason = "forced by the caller";
-  } else if (o.algorithm.empty() && forces(o.collective)) {
+  } else if (o.algorithm.empty() && forces(o)) {
     // Whether buffers alias is one rank's own affair: it declines when asked, and all end with one error.
     if (const char* found = obstacle(o, bytes, canonical, *job_algorithm_, false))
       return refuse(fmt::format("OURO_ALGO={}", flow::name(*job_algorithm_)), found, o, bytes, canonical,

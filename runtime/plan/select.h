@@ -47,7 +47,7 @@ class Selector {
   /// but not where the collective has a single flow.
   Status select(const Operation&, int rank, bool canonical, Choice*, std::string* why = nullptr) const;
   /// Whether the job names the algorithm of a collective: its calls are then carried out one by one.
-  bool forces(Collective) const;
+  bool forces(const Operation&) const;
   /// OURO_ALGO as it was when the group was made, or "".
   std::string job_algorithm() const { return job_algorithm_ ? std::string(flow::name(*job_algorithm_)) : ""; }
 

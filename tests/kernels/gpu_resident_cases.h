@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/arith/floats.h"
+#include "kernels/device/fake/fake_gpu.h"
 #include "kernels/gpu/resident.h"
 #include "kernels/host/host_loops.h"
 
@@ -35,9 +36,30 @@ struct RankMemory {
   }
 };
 
+/// A device for each rank, and memory of all that is bound to one multicast object.
+class Switch {
+ public:
+  Switch(int n, std::size_t bytes) : gpus_({.devices = n, .multicast = true}) {
+    install(&gpus_);
+    const Multicast first = gpus_.multicast_create(0, n, bytes).value();
+    const Fd fd = gpus_.export_fd(first).value();
+    for (int d = 0; d < n; ++d) parts_.push_back(gpus_.multicast_import(d, fd, first.bytes).value());
+    for (const Multicast& p : parts_) EXPECT_TRUE(gpus_.multicast_join(p).ok());
+    for (Multicast& p : parts_)
+      EXPECT_TRUE(gpus_.multicast_bind(&p, gpus_.alloc_shareable(p.device, p.bytes).value()).ok());
+  }
+  ~Switch() { install(nullptr); }
+  const Multicast& part(int rank) const { return parts_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  FakeGpu gpus_;
+  std::vector<Multicast> parts_;
+};
+
 struct World {
   ResidentLayout layout;
   std::vector<std::unique_ptr<RankMemory>> ranks;
+  std::unique_ptr<Switch> between;  // for nvls
   World(int n, int channels, int slots) {
     ResidentSizes sizes{.ranks = n,
                         .channels = channels,
@@ -47,6 +69,10 @@ struct World {
                         .packet_bytes = 4096};
     layout = resident_layout(sizes).value();
     for (int r = 0; r < n; ++r) ranks.push_back(std::make_unique<RankMemory>(layout.bytes()));
+  }
+  World& with_switch() {
+    between = std::make_unique<Switch>(layout.ranks, switched_bytes(layout));
+    return *this;
   }
   RankMemory& at(int r) { return *ranks[static_cast<std::size_t>(r)]; }
 };
@@ -240,6 +266,10 @@ inline std::unique_ptr<Operation> make(World& w, const Case& c, int channels,
     a.error = &w.at(r).error;
     a.layout = w.layout;
     a.by_pointer = c.pointers && n > 1;
+    if (c.algorithm == Algorithm::nvls && w.between) {
+      a.multicast = static_cast<std::byte*>(w.between->part(r).data);
+      a.switched = static_cast<std::byte*>(w.between->part(r).region.data);
+    }
     if (c.pointers && c.declines != r) a.in_ref = ref_of(a.in), a.out_ref = ref_of(a.out);
     for (int p = 0; p < n; ++p) {
       *mapping(w, r, p, 1) = {reinterpret_cast<std::byte*>(kEverything), std::uint64_t{1} << 47};
@@ -306,11 +336,11 @@ struct Row {
   bool packets, in_place;
   bool pointers = false;
 };
-/// Every flow that resident kernels serve, packets, and all by pointer.
+/// Every flow that resident kernels serve, packets, and all by pointer. Those through a switch are apart.
 inline std::vector<Row> rows() {
   std::vector<Row> all;
   flow::for_each_flow([&]<class Flow>(Collective c, Algorithm a, Flow) {
-    if (flow::kOnDevices<Flow> && !Flow::kInline && !Flow::kPulls)
+    if (flow::kOnDevices<Flow> && !Flow::kInline && !Flow::kPulls && !Flow::kSwitched)
       all.push_back({c, a, false, Flow::kInPlace});
     if (a == Algorithm::zerocopy) all.push_back({c, Algorithm::direct, false, Flow::kInPlace, true});
   });

@@ -37,6 +37,7 @@ void run_atomic(Lane& l, const Instr& i) {
   if (i.to[0] >= 0) l.r[i.to[0]] = old;
 }
 void run_fence(Lane& l, const Instr& i) {
+  if (i.which != 0) return l.machine->memory().fence_aliases(l.observer);
   l.machine->memory().fence(l.observer, i.access.order, i.access.scope);
 }
 void run_barrier(Lane& l, const Instr& i) {
@@ -126,6 +127,12 @@ bool decode_access(const std::string& opcode, std::vector<Operand>& operands, In
     const bool old = what == "membar";
     const auto& level = parts.at(old ? 1 : 2);
     if (parts.size() != (old ? 2u : 3u)) unknown(opcode);
+    if (opcode == "fence.proxy.alias") {
+      i.which = 1;
+      i.strong = true;
+      i.run = run_fence;
+      return true;
+    }
     if (level != "cta" && level != (old ? "gl" : "gpu") && level != "sys") unknown(opcode);
     if (!old && parts[1] != "sc" && parts[1] != "acq_rel") unknown(opcode);
     i.access.order = old || parts[1] == "sc" ? Order::sc : Order::acq_rel;

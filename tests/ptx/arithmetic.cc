@@ -273,6 +273,7 @@ const Table& table() {
     t["neg.f64"] = {flip<u64>, 1};
     t["mul.wide.s32"] = {mul_wide<s32, s64>, 2};
     t["mul.wide.u32"] = {mul_wide<u32, u64>, 2};
+    t["mul.wide.u16"] = {mul_wide<u16, u32>, 2};
     t["cvt.f64.f32"] = {convert<float, double>, 1};
     t["cvt.rn.f32.f64"] = {convert<double, float>, 1};
     t["cvt.rn.f16.f32"] = {to_half, 1};

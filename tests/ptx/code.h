@@ -37,6 +37,7 @@ struct Access {
   std::uint8_t bytes = 4;  ///< of an element
   std::uint8_t width = 1;  ///< elements, each an access of its own
   bool is_signed = false;
+  bool multicast = false;  ///< by a multicast address, an alias
 };
 
 /// An operand is a register; so are constants and the addresses of symbols, which a lane gets when it starts.
@@ -112,6 +113,7 @@ void decode(const std::string& opcode, std::vector<Operand>& operands, Instr& in
 /// Parts of it: false where the opcode is none of theirs.
 bool decode_arithmetic(const std::string& opcode, std::vector<Operand>& operands, Instr& instr);
 bool decode_access(const std::string& opcode, std::vector<Operand>& operands, Instr& instr);
+bool decode_multimem(const std::string& opcode, std::vector<Operand>& operands, Instr& instr);
 void run_branch(Lane&, const Instr&);
 void run_return(Lane&, const Instr&);
 void run_call(Lane&, const Instr&);

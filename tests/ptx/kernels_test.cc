@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "runtime/core/collectives.h"
 #include "tests/kernels/gpu_resident_cases.h"
 #include "tests/ptx/kernels.h"
 
@@ -27,6 +28,7 @@ struct ResidentRun {
 std::optional<std::string> run_resident(Module& module, const ResidentRun& run, std::uint64_t seed) {
   namespace rt = resident_test;
   rt::World w(run.ranks, run.channels, 2);
+  if (run.c.algorithm == flow::Algorithm::nvls) w.with_switch();
   std::vector<std::unique_ptr<rt::Operation>> all;
   std::vector<Stream> streams(static_cast<std::size_t>(run.ranks));
   for (int k = 0; k < run.operations; ++k) {
@@ -47,6 +49,14 @@ std::optional<std::string> run_resident(Module& module, const ResidentRun& run, 
           for (int r = 0; r < run.ranks; ++r) {
             const std::string of = " of rank " + std::to_string(r);
             m.add(w.at(r).arena, w.layout.bytes(), Space::global, "the arena" + of);
+            if (w.between) {
+              const Multicast& part = w.between->part(r);
+              m.add(part.region.data, part.region.bytes, Space::global, "the bound memory" + of);
+              std::vector<std::uint64_t> all;
+              for (int p = 0; p < run.ranks; ++p)
+                all.push_back(reinterpret_cast<std::uint64_t>(w.between->part(p).region.data));
+              m.add_multicast(reinterpret_cast<std::uint64_t>(part.data), part.bytes, all);
+            }
             m.add(&w.at(r).abort, 4, Space::global, "the abort word" + of);
             m.add(&w.at(r).error, sizeof(ResidentError), Space::global, "the error record" + of);
             for (auto& o : all) {
@@ -125,6 +135,34 @@ TEST(PtxKernels, ByPointer) {
         }
 }
 
+/// Through a switch: all types and reductions that it has, and movement; in place, units that end within 16
+/// bytes, buffers anywhere.
+TEST(PtxKernels, Switched) {
+  std::string text = read_ptx("resident_switch");
+  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_switch.ptx";
+  Module module(std::move(text));
+  const std::uint64_t seed = first_seed();
+  int turn = 0, ran = 0;
+  for (const Collective of :
+       {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::broadcast})
+    for (int t = 0; t < kDTypes; ++t)
+      for (int k = 0; k < kOps; ++k) {
+        const auto type = static_cast<DType>(t);
+        const auto op = static_cast<OpKind>(k);
+        if (!has_switched(of, type, op) || (!traits_of(of).reduces_all() && op != OpKind::sum)) continue;
+        resident_test::Case c{of, flow::Algorithm::nvls, type, op, ++turn % 2 == 0 ? 133u : 901u};
+        c.root = turn % 2;
+        c.shift = static_cast<std::size_t>(turn % 4);
+        if (turn % 3 == 0) c.aliasing = resident_test::Aliasing::exact;
+        const int n = 2 + turn % 3;
+        const auto wrong = run_resident(module, {c, n, 1 + n % 2, n % 2 == 0 ? 64 : 96, 2}, seed);
+        ASSERT_FALSE(wrong) << resident_test::describe(c) << ", " << n << " ranks, seed " << seed << ": "
+                            << *wrong;
+        ++ran;
+      }
+  EXPECT_EQ(ran, 2 * 44 + 2 * kDTypes);
+}
+
 TEST(PtxKernels, Resident) {
   std::string text = read_ptx("resident");
   if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident.ptx";
@@ -193,6 +231,35 @@ TEST(PtxKernels, PlantedFaultsAreFound) {
         Planted{kPointers[2], {"loads relaxed", gathers, acquire, "ld.relaxed.sys"}},
         Planted{kPointers[2], {"stores relaxed", gathers, release, "st.relaxed.sys.global.u64"}}})
     look_for(by_pointer, f);
+}
+
+TEST(PtxKernels, FaultsPlantedInSwitchedAreFound) {
+  const std::string text = read_ptx("resident_switch");
+  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_switch.ptx";
+  const std::string sums = "resident_switch_f32", moves = "resident_switch_moves",
+                    release = "st\\.release\\.sys\\.global\\.u64", acquire = "ld\\.acquire\\.sys",
+                    fence = "fence\\.proxy\\.alias;";
+  constexpr Flow kReduces{Collective::all_reduce, flow::Algorithm::nvls},
+      kScatters{Collective::reduce_scatter, flow::Algorithm::nvls},
+      kGathers{Collective::all_gather, flow::Algorithm::nvls};
+  struct Planted {
+    Flow flow;
+    Fault fault;
+  };
+  for (const Planted& f :
+       {Planted{kReduces, {"loads relaxed", sums, acquire, "ld.relaxed.sys"}},
+        Planted{kReduces, {"the scope of stores too narrow", sums, release, "st.release.gpu.global.u64"}},
+        Planted{kReduces, {"no barriers", sums, "bar\\.sync \t0;", ""}},
+        Planted{kReduces, {"no fences of aliases", sums, fence, ""}},
+        Planted{kReduces,
+                {"stores to this rank alone", sums, "multimem\\.st\\.relaxed\\.sys\\.global\\.v4\\.f32",
+                 "st.global.v4.f32"}},
+        Planted{kScatters, {"no fences of aliases", sums, fence, ""}},
+        Planted{kGathers, {"no fences of aliases", moves, fence, ""}},
+        Planted{kGathers, {"stores relaxed", moves, release, "st.relaxed.sys.global.u64"}}})
+    expect_found(text, f.fault, [&](Module& module, std::uint64_t seed) {
+      return run_resident(module, {case_of(f.flow, DType::f32, 301), 3, 1, 64, 2}, seed);
+    });
 }
 
 class Report : public testing::Environment {

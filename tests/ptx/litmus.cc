@@ -44,7 +44,9 @@ class Reader {
       return;
     }
     Instr instr;
-    if (!decode_access(opcode, operands, instr)) throw Violation("unknown opcode " + opcode);
+    // The axioms know no proxies.
+    if (opcode.starts_with("fence.proxy") || !decode_access(opcode, operands, instr))
+      throw Violation("unknown opcode " + opcode);
     op.access = instr.access;
     op.atomic = instr.atomic;
     const bool atomic = opcode.starts_with("atom.") || opcode.starts_with("red.");

@@ -82,6 +82,7 @@ void Memory::weak_read(Observer& o, Region& r, std::uint64_t address, const Acce
   for (int i = 0; i < a.bytes; ++i) {
     Cell& cell = c[i];
     if (!o.covers(cell.writer, cell.write)) race(o, r, address + i, "a read", "a write", cell.writer);
+    check_aliases(o, r, address + i, a, false);
     if (a.read_only) {
       if (cell.writer >= 0 && (*o.launched)[static_cast<std::size_t>(cell.writer)] < cell.write)
         race(o, r, address + i, "a non-coherent read", "a write of the running grid", cell.writer);
@@ -117,6 +118,7 @@ void Memory::weak_write(Observer& o, Region& r, std::uint64_t address, const Acc
     } else if (!o.covers(cell.reader, cell.read)) {
       race(o, r, address + i, "a write", "a read", cell.reader);
     }
+    check_aliases(o, r, address + i, a, true);
     if (cell.read_only != 0 && cell.read_only == o.grid)
       race(o, r, address + i, "a write", "a non-coherent read of the same grid", cell.reader);
     if (cell.location >= 0) forget(o, r, cell.location, true);
@@ -212,24 +214,29 @@ void Memory::note(std::vector<Seen>& list, const Observer& o, Scope scope, int s
   list.push_back({o.place, scope, o.tick, store});
 }
 
-void Memory::join(Observer& o, const Clock& other) {
-  if (other == o.known || other == nothing_) return;
+void Memory::merge(Clock& into, const Clock& other) const {
+  if (other == nullptr || other == into || other == nothing_) return;
+  if (into == nullptr) {
+    into = other;
+    return;
+  }
   std::shared_ptr<std::vector<Tick>> merged;
   for (std::size_t i = 0; i < other->size(); ++i)
-    if ((*other)[i] > (*o.known)[i]) {
-      if (merged == nullptr) merged = std::make_shared<std::vector<Tick>>(*o.known);
+    if ((*other)[i] > (*into)[i]) {
+      if (merged == nullptr) merged = std::make_shared<std::vector<Tick>>(*into);
       (*merged)[i] = (*other)[i];
     }
-  if (merged != nullptr) o.known = merged;
+  if (merged != nullptr) into = merged;
 }
+void Memory::join(Observer& o, const Clock& other) { merge(o.known, other); }
 void Memory::acquire(Observer& o, const Messages& messages, Scope scope) {
   for (const auto& m : messages)
-    if (mutual(o.place, scope, m->from, m->scope)) join(o, m->clock);
+    if (mutual(o.place, scope, m->from, m->scope)) join(o, m->clock), merge(o.aliased, m->aliased);
 }
 std::shared_ptr<const Message> Memory::message(Observer& o, Scope scope) {
   auto clock = std::make_shared<std::vector<Tick>>(*o.known);
   (*clock)[static_cast<std::size_t>(o.place.id)] = o.tick++;
-  return std::make_shared<Message>(Message{clock, o.place, scope});
+  return std::make_shared<Message>(Message{clock, o.place, scope, o.aliased});
 }
 
 std::uint64_t Memory::load(Observer& o, std::uint64_t address, const Access& a) {
@@ -306,7 +313,7 @@ std::uint64_t Memory::change(Observer& o, std::uint64_t address, const Access& a
 void Memory::fence(Observer& o, Order order, Scope scope) {
   std::erase_if(o.pending, [&](const auto& m) {
     if (!mutual(o.place, scope, m->from, m->scope)) return false;
-    join(o, m->clock);
+    join(o, m->clock), merge(o.aliased, m->aliased);
     return true;
   });
   const auto domain = [&](std::vector<std::pair<int, Clock>>& of, int which) -> Clock& {
@@ -344,13 +351,16 @@ void Memory::meet(const std::vector<Observer*>& all) {
     Tick& own = (*merged)[static_cast<std::size_t>(o->place.id)];
     own = std::max(own, o->tick);
   }
-  for (Observer* o : all) o->known = merged, ++o->tick;
+  Clock aliased;
+  for (const Observer* o : all) merge(aliased, o->aliased);
+  for (Observer* o : all) o->known = merged, o->aliased = aliased, ++o->tick;
 }
 
 void Memory::follow(Observer& one, const Observer& other) {
   auto clock = std::make_shared<std::vector<Tick>>(*other.known);
   (*clock)[static_cast<std::size_t>(other.place.id)] = other.tick;
   join(one, clock);
+  if (other.aliased != nullptr) merge(one.aliased, clock);  // between launches aliases are in order
 }
 
 }  // namespace ptx

@@ -36,6 +36,7 @@ struct Message {
   Clock clock;
   Place from;
   Scope scope;
+  Clock aliased;
 };
 using Messages = std::vector<std::shared_ptr<const Message>>;
 
@@ -48,6 +49,7 @@ struct Observer {
   int grid = 0;                           ///< each launch has another number
   Messages pending;                       ///< of strong reads that have not acquired
   std::shared_ptr<const Message> fenced;  ///< of its last releasing fence
+  Clock aliased;                          ///< what came before a fence.proxy.alias that came before; or null
   bool covers(int thread, Tick t) const {
     return thread < 0 || thread == place.id || (*known)[static_cast<std::size_t>(thread)] >= t;
   }
@@ -69,6 +71,11 @@ class Memory {
   std::uint64_t change(Observer&, std::uint64_t address, const Access&, Atomic, std::uint64_t by,
                        std::uint64_t desired);
   void fence(Observer&, Order, Scope);
+  void fence_aliases(Observer&);
+  /// A multicast address: `bytes` from `at` on are those from each of `members` on.
+  void add_multicast(std::uint64_t at, std::uint64_t bytes, std::vector<std::uint64_t> members);
+  /// Where an access at a multicast address goes, member by member.
+  std::vector<std::uint64_t> members(std::uint64_t address, std::uint64_t bytes) const;
   /// A barrier: all that each did comes before what each does next.
   void meet(const std::vector<Observer*>&);
   /// `one` learns all that `other` did.
@@ -104,6 +111,11 @@ class Memory {
     int writer = -1, reader = -1;  ///< of weak accesses; reader -2: several, in readers_[read]
     Tick write = 0, read = 0;
     int location = -1, read_only = 0;
+    std::uint8_t written_by = 0, read_by = 0;  ///< 1: by its own address, 2: by a multicast one
+  };
+  struct Multicast {
+    std::uint64_t at, bytes;
+    std::vector<std::uint64_t> members;
   };
   struct Region {
     std::uint64_t begin, end;
@@ -125,8 +137,11 @@ class Memory {
   static bool before(const Observer&, const Location&, const Seen&);
   static int index_of(const Location&, int store);
   void note(std::vector<Seen>&, const Observer&, Scope, int store);
+  /// That what other aliases did to the byte has come past a fence of aliases.
+  void check_aliases(const Observer&, const Region&, std::uint64_t address, const Access&, bool writes);
   void acquire(Observer&, const Messages&, Scope);
   void join(Observer&, const Clock&);
+  void merge(Clock& into, const Clock&) const;
   std::shared_ptr<const Message> message(Observer&, Scope);
   void insert(Observer&, Location&, int at, std::uint64_t value, const Access&, const Messages& inherited,
               bool is_atomic);
@@ -138,6 +153,7 @@ class Memory {
   std::vector<std::unique_ptr<Region>> regions_;
   Region* last_ = nullptr;
   std::vector<std::unique_ptr<Location>> locations_;
+  std::vector<Multicast> multicasts_;
   std::vector<std::vector<std::pair<int, Tick>>> readers_;
   int numbers_ = 0;
   // Clocks of fence.sc by how far they reach: of a block, of a device, of the system.

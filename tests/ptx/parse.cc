@@ -327,7 +327,8 @@ void decode(const std::string& opcode, std::vector<Operand>& operands, Instr& in
   if (opcode == "ret" || opcode == "exit") {
     instr.run = run_return;
     instr.which = opcode == "exit";
-  } else if (!decode_access(opcode, operands, instr) && !decode_arithmetic(opcode, operands, instr)) {
+  } else if (!decode_multimem(opcode, operands, instr) && !decode_access(opcode, operands, instr) &&
+             !decode_arithmetic(opcode, operands, instr)) {
     throw Violation("unknown opcode " + opcode);
   }
 }

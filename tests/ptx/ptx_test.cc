@@ -55,6 +55,7 @@ TEST(PtxOpcodes, Integers) {
   EXPECT_EQ(r("shr.u32 %r9, -8, 31;"), 1u);
   EXPECT_EQ(rd("mul.wide.s32 %rd9, -3, 5;"), static_cast<std::uint64_t>(-15));
   EXPECT_EQ(rd("mul.wide.u32 %rd9, -1, -1;"), 0xfffffffe00000001u);
+  EXPECT_EQ(r("mov.u16 %h1, 65535;\nmul.wide.u16 %r9, %h1, %h1;"), 0xfffe0001u);
   EXPECT_EQ(rd("mul.hi.u64 %rd9, -1, -1;"), ~std::uint64_t{1});
   EXPECT_EQ(r("div.s32 %r9, -7, 2;"), static_cast<std::uint32_t>(-3));
   EXPECT_EQ(r("rem.s32 %r9, -7, 2;"), static_cast<std::uint32_t>(-1));
@@ -219,6 +220,93 @@ TEST(PtxMemory, BoundsAndAlignment) {
   EXPECT_NE(run("ld.global.nc.u32 %r3, [%rd1];\nst.global.u32 [%rd1], %r3;", words, 1, 1)
                 .value_or("")
                 .find("non-coherent"),
+            std::string::npos);
+}
+
+/// Three words stand for three members of the multicast address 2^40: each of its words is one of each
+/// member.
+std::optional<std::string> run_multimem(const std::string& body, std::array<std::uint64_t, 64>& words) {
+  try {
+    Module module(
+        ".entry k(\n.param .u64 words\n)\n{\n.reg .pred %p<8>;\n.reg .b32 %r<16>;\n.reg .b64 %rd<16>;\n"
+        "ld.param.u64 %rd1, [words];\ncvta.to.global.u64 %rd1, %rd1;\nmov.u64 %rd2, 1099511627776;\n" +
+        body + "\nret;\n}\n");
+    RandomChooser chooser(1);
+    Machine machine(chooser, 1);
+    machine.memory().add(words.data(), sizeof words, Space::global, "words");
+    const auto at = reinterpret_cast<std::uint64_t>(words.data());
+    machine.memory().add_multicast(std::uint64_t{1} << 40, 64, {at, at + 64, at + 128});
+    const auto* p = words.data();
+    std::vector<std::byte> arguments(8);
+    std::memcpy(arguments.data(), &p, 8);
+    machine.run({{0, {{&module.function("k"), 1, 1, arguments, true}}}});
+  } catch (const Violation& v) {
+    return v.what();
+  }
+  return std::nullopt;
+}
+
+TEST(PtxMultimem, ReducesAndSpreads) {
+  const auto reduced = [](const std::string& what, std::uint64_t a, std::uint64_t b, std::uint64_t c,
+                          const char* to = "%rd3", const char* store = "st.global.u64 [%rd1+256], %rd3;") {
+    std::array<std::uint64_t, 64> words = {};
+    words[0] = a, words[8] = b, words[16] = c;
+    const auto wrong = run_multimem(
+        "multimem.ld_reduce.relaxed.sys.global." + what + " " + to + ", [%rd2];\n" + store, words);
+    EXPECT_FALSE(wrong) << what << ": " << *wrong;
+    return words[32];
+  };
+  EXPECT_EQ(reduced("add.u64", 1, 2, ~std::uint64_t{0}), 2u);
+  EXPECT_EQ(reduced("min.s64", 1, 2, ~std::uint64_t{0}), ~std::uint64_t{0});
+  EXPECT_EQ(reduced("max.u64", 1, 2, ~std::uint64_t{0}), ~std::uint64_t{0});
+  const auto word = [&](const std::string& what, std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+    return reduced(what, a, b, c, "%r3", "st.global.u32 [%rd1+256], %r3;");
+  };
+  EXPECT_EQ(word("min.s32", 5, 0xfffffff0, 7), 0xfffffff0u);
+  EXPECT_EQ(word("and.b32", 7, 14, 6), 6u);
+  EXPECT_EQ(word("xor.b32", 1, 2, 8), 11u);
+  const std::string four = "{%r3,%r4,%r5,%r6}";
+  const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
+  EXPECT_EQ(
+      reduced("add.v4.f32", bits(1.5f), bits(2), bits(4), four.c_str(), "st.global.u32 [%rd1+256], %r3;"),
+      bits(7.5f));
+  // 2048 + 1 + 1: in fp16 alone each addition would be lost.
+  EXPECT_EQ(reduced("add.acc::f32.v4.f16x2", 0x6800, 0x3c00, 0x3c00, four.c_str(),
+                    "st.global.u32 [%rd1+256], %r3;"),
+            0x6801u);
+  EXPECT_EQ(reduced("max.v4.bf16x2", 0x3f80'0000, 0x4000'0000, 0xc000'0000, four.c_str(),
+                    "st.global.u32 [%rd1+256], %r3;"),
+            0x4000'0000u);
+  std::array<std::uint64_t, 64> words = {};
+  EXPECT_FALSE(run_multimem(
+      "mov.u32 %r3, 9;\nmultimem.st.relaxed.sys.global.v4.f32 [%rd2], {%r3,%r3,%r3,%r3};", words));
+  for (const int at : {0, 1, 8, 9, 16, 17})
+    EXPECT_EQ(words[static_cast<std::size_t>(at)], 0x9'0000'0009u) << at;
+}
+
+TEST(PtxMultimem, RefusesWhatItDoesNotKnow) {
+  std::array<std::uint64_t, 64> words = {};
+  const auto says = [&](const std::string& body) { return run_multimem(body, words).value_or(""); };
+  EXPECT_NE(says("multimem.red.relaxed.sys.global.add.u32 [%rd2], %r3;").find("unknown opcode multimem.red"),
+            std::string::npos);
+  EXPECT_NE(says("multimem.ld_reduce.relaxed.sys.global.max.v4.f32 {%r3,%r4,%r5,%r6}, [%rd2];")
+                .find("unknown opcode"),
+            std::string::npos);
+  EXPECT_NE(says("multimem.ld_reduce.relaxed.sys.global.add.u32 %r3, [%rd1];").find("not a multicast one"),
+            std::string::npos);
+  EXPECT_NE(says("ld.global.u32 %r3, [%rd2];").find("outside all memory"), std::string::npos);
+}
+
+TEST(PtxMultimem, AliasesNeedAFence) {
+  std::array<std::uint64_t, 64> words = {};
+  const std::string plain = "st.global.u32 [%rd1], %r3;\n",
+                    reduce = "multimem.ld_reduce.relaxed.sys.global.add.u32 %r4, [%rd2];\n",
+                    fence = "fence.proxy.alias;\n";
+  EXPECT_NE(run_multimem(plain + reduce, words).value_or("").find("no fence.proxy.alias"), std::string::npos);
+  EXPECT_EQ(run_multimem(plain + fence + reduce, words), std::nullopt);
+  EXPECT_NE(run_multimem(reduce + plain, words).value_or("").find("no fence.proxy.alias"), std::string::npos);
+  EXPECT_EQ(run_multimem(reduce + fence + plain, words), std::nullopt);
+  EXPECT_NE(run_multimem(fence + plain + reduce, words).value_or("").find("no fence.proxy.alias"),
             std::string::npos);
 }
 

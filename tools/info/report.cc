@@ -35,7 +35,8 @@ std::string gpu_words(const gpu::Properties& p) {
   std::string can;
   for (const auto& [there, what] : {std::pair{p.shareable_memory, "shareable memory"},
                                     {p.ipc, "IPC"},
-                                    {p.stream_values, "stream values"}})
+                                    {p.stream_values, "stream values"},
+                                    {p.multicast, "multicast"}})
     if (there) can += fmt::format("{}{}", can.empty() ? "" : ", ", what);
   return fmt::format("{} at {}, capability {}, {}, {}, L2 {}; {}", p.name, p.pci_bus_id, capability(p),
                      plural(p.multiprocessors, "multiprocessor"), human_bytes(p.memory_bytes),
@@ -116,6 +117,7 @@ nlohmann::ordered_json gpus_json(const Gpus& all) {
                 {"shareable_memory", p.shareable_memory},
                 {"ipc", p.ipc},
                 {"stream_values", p.stream_values},
+                {"multicast", p.multicast},
                 {"stream_priorities", {p.high_priority, p.low_priority}},
                 {"reaches", d.reaches},
                 {"resident", Json::array()}};

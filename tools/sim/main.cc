@@ -129,8 +129,8 @@ std::string_view algorithm_of(const Job& job) { return ouro::flow::name(job.algo
 /// Jobs without sizes, one an algorithm.
 Result<std::vector<Job>> parse_algorithms(Collective collective, const std::string& text) {
   std::vector<Job> known, out;
-  ouro::flow::for_each_flow([&](Collective c, Algorithm a, auto) {
-    if (c == collective) known.push_back({.collective = c, .algorithm = a});
+  ouro::flow::for_each_flow([&](Collective c, Algorithm a, auto flow) {
+    if (c == collective && !flow.kSwitched) known.push_back({.collective = c, .algorithm = a});
   });
   if (text == "all") return known;
   std::string names;

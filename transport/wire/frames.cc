@@ -43,6 +43,7 @@ void put(Writer& w, const Fetch& f) {
   w.number(static_cast<std::uint8_t>(f.kind));
   w.raw(f.job);
   w.number(f.key), w.number(f.bytes);
+  w.number(f.owner), w.number(f.ranks);
 }
 void put(Writer& w, const Grant& f) { w.number(f.bytes); }
 void put(Writer& w, const Loan& f) {
@@ -79,10 +80,12 @@ Frame take_refuse(Reader& r) {
 Frame take_fetch(Reader& r) {
   Fetch f;
   const auto kind = r.number<std::uint8_t>();
-  r.expect(kind <= static_cast<std::uint8_t>(Fetch::Kind::gpu_group), "the kind is not in the list");
+  r.expect(kind <= static_cast<std::uint8_t>(Fetch::Kind::bind), "the kind is not in the list");
   f.kind = static_cast<Fetch::Kind>(kind);
   f.job = r.raw<std::tuple_size_v<Nonce>>();
   f.key = r.number<std::uint64_t>(), f.bytes = r.number<std::uint64_t>();
+  f.owner = r.number<std::uint32_t>(), f.ranks = r.number<std::uint32_t>();
+  r.expect(f.owner < kMaxWorld && f.ranks <= kMaxWorld, "a rank is out of range");
   return f;
 }
 Frame take_grant(Reader& r) { return Grant{r.number<std::uint64_t>()}; }

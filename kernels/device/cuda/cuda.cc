@@ -83,6 +83,9 @@ class Cuda final : public CudaMemory {
       mine.ipc = p.unifiedAddressing != 0 && p.ipcEventSupported != 0;
       mine.connections = connections();
       mine.stream_values = true;  // 32-bit operations: every device of a driver that this runtime accepts
+      // Kernels need capability 9.0 for it (multimem), which what has NVLink switches with arithmetic has.
+      mine.multicast = mine.shareable_memory && p.major >= 9 && driver().cuMulticastCreate != nullptr &&
+                       attribute(CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device);
       known = std::move(mine);
     }
     return *known;

@@ -132,6 +132,11 @@ Driver::Driver() {
 #define OURO_X(call) find(#call, call, version, why);
   OURO_DRIVER_CALLS(OURO_X)
 #undef OURO_X
+  std::string lacks;
+#define OURO_X(call) find(#call, call, version, lacks);
+  OURO_MULTICAST_CALLS(OURO_X)
+#undef OURO_X
+  if (!lacks.empty()) cuMulticastCreate = nullptr;
 }
 
 bool attribute(CUdevice_attribute which, int device) {

@@ -41,6 +41,13 @@ inline Status check(CUresult result, const char* call) {
   X(cuMemUnmap)                     \
   X(cuPointerGetAttributes)         \
   X(cuStreamBatchMemOp)
+/// What a driver may lack: nullptr there. All of them or none.
+#define OURO_MULTICAST_CALLS(X) \
+  X(cuMulticastAddDevice)       \
+  X(cuMulticastBindMem)         \
+  X(cuMulticastCreate)          \
+  X(cuMulticastGetGranularity)  \
+  X(cuMulticastUnbind)
 
 /// What was found when CUDA was first asked; it never changes in a process. libcuda.so.1 is not linked, so
 /// the library loads where there is none.
@@ -50,6 +57,7 @@ struct Driver {
   std::string why;  ///< no use of it can be made; "" if it works
 #define OURO_X(call) decltype(&::call) call = nullptr;
   OURO_DRIVER_CALLS(OURO_X)
+  OURO_MULTICAST_CALLS(OURO_X)
 #undef OURO_X
 
  private:

@@ -20,6 +20,13 @@ class CudaMemory : public Gpu {
   Status free_pinned(void*) override;
   Result<void*> register_host(void*, std::size_t bytes) override;
   Status unregister_host(void*) override;
+  // cuda_multicast.cc
+  Result<Multicast> multicast_create(int device, int devices, std::size_t bytes) override;
+  Result<Fd> export_fd(const Multicast&) override;
+  Result<Multicast> multicast_import(int device, const Fd&, std::size_t bytes) override;
+  Status multicast_join(const Multicast&) override;
+  Status multicast_bind(Multicast*, const Region&) override;
+  Status free_multicast(const Multicast&) override;
 };
 
 }  // namespace ouro::gpu

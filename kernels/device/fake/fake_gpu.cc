@@ -89,6 +89,7 @@ Result<Properties> FakeGpu::properties(int device) {
   p.shareable_memory = options_.shareable_memory;
   p.ipc = options_.ipc;
   p.stream_values = options_.stream_values;
+  p.multicast = options_.multicast && options_.shareable_memory;
   p.connections = options_.harsh.connections;
   p.low_priority = kLowPriority;
   p.high_priority = kHighPriority;
@@ -151,6 +152,20 @@ Result<void*> FakeGpu::register_host(void* p, std::size_t bytes) {
 Status FakeGpu::unregister_host(void* p) {
   if (p == nullptr) return invalid("no memory to unregister");
   return state().allocator.release(Origin::registered, p);
+}
+
+Result<Multicast> FakeGpu::multicast_create(int device, int devices, std::size_t bytes) {
+  return state().multicasts.create(device, devices, bytes);
+}
+Result<Fd> FakeGpu::export_fd(const Multicast& m) { return state().multicasts.export_fd(m); }
+Result<Multicast> FakeGpu::multicast_import(int device, const Fd& fd, std::size_t bytes) {
+  return state().multicasts.import_fd(device, fd, bytes);
+}
+Status FakeGpu::multicast_join(const Multicast& m) { return state().multicasts.join(m); }
+Status FakeGpu::multicast_bind(Multicast* m, const Region& r) { return state().multicasts.bind(m, r); }
+Status FakeGpu::free_multicast(const Multicast& m) { return state().multicasts.free(m); }
+int FakeGpu::multicast_members(const void* address, std::byte** members) {
+  return state().multicasts.members(address, members);
 }
 
 Result<Stream> FakeGpu::create_stream(int device, int priority) {

@@ -34,6 +34,7 @@ struct FakeOptions {
   std::size_t memory_bytes = std::size_t{4} << 30;  ///< of each device, in each process
   int multiprocessors = 4;
   bool shareable_memory = true, ipc = true, stream_values = true;
+  bool multicast = false;                               ///< multicast objects, of regions of shareable memory
   std::function<bool(int device, int peer)> peer = {};  ///< which devices reach which; empty: all do
   /// As CUDA_VISIBLE_DEVICES: device 0 here is number `first` of the host's `host_devices` (0: this process
   /// sees all).
@@ -83,6 +84,9 @@ struct FakeLive {
 ///   and the parent's memory is not mapped.
 /// - Priorities are checked and make no difference.
 /// - The handles 1 and 2 are the legacy default stream and that of the calling thread, as in CUDA.
+/// - A multicast address is mapped for nobody: ordinary accesses fault. Kernels that use it before all
+/// members
+///   have bound, or while one unbinds, end the process, as a fault that no test can miss.
 /// - On a lost device, calls that release something do so and return the error.
 ///
 /// The destructor ends all waits, drops what is enqueued and joins all threads. It waits only for what runs
@@ -141,6 +145,14 @@ class FakeGpu final : public Gpu {
   Status free_pinned(void*) override;
   Result<void*> register_host(void*, std::size_t bytes) override;
   Status unregister_host(void*) override;
+
+  Result<Multicast> multicast_create(int device, int devices, std::size_t bytes) override;
+  Result<Fd> export_fd(const Multicast&) override;
+  Result<Multicast> multicast_import(int device, const Fd&, std::size_t bytes) override;
+  Status multicast_join(const Multicast&) override;
+  Status multicast_bind(Multicast*, const Region&) override;
+  Status free_multicast(const Multicast&) override;
+  int multicast_members(const void* address, std::byte** members) override;
 
   Result<Stream> create_stream(int device, int priority) override;
   Status destroy_stream(Stream) override;

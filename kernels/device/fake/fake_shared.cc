@@ -13,7 +13,7 @@ Gpu* emulated(int devices) {
   const auto owner = reinterpret_cast<fake::SharedDevices>(::dlsym(RTLD_DEFAULT, fake::kSharedDevices));
   if (owner != nullptr)
     if (Gpu* const theirs = owner(fake::shared_build())) return theirs;
-  return new FakeGpu({.devices = devices, .multiprocessors = 16});
+  return new FakeGpu({.devices = devices, .multiprocessors = 16, .multicast = true});
 }
 
 }  // namespace ouro::gpu

@@ -3,6 +3,7 @@
 #include "kernels/device/fake/fake_allocator.h"
 #include "kernels/device/fake/fake_events.h"
 #include "kernels/device/fake/fake_graphs.h"
+#include "kernels/device/fake/fake_multicast.h"
 #include "kernels/device/fake/fake_submitter.h"
 
 namespace ouro::gpu {
@@ -19,6 +20,7 @@ struct FakeGpu::State {
         events(control, handles, streams),
         graphs(control, handles, streams),
         allocator(options, *control, memory, peers, streams),
+        multicasts(options, *control, memory),
         submitter(options, *control, memory, peers, streams) {}
 
   const std::shared_ptr<fake::Control> control;
@@ -29,6 +31,7 @@ struct FakeGpu::State {
   fake::Events events;
   fake::Graphs graphs;
   fake::Allocator allocator;
+  fake::Multicasts multicasts;
   fake::Submitter submitter;
 };
 

@@ -92,6 +92,7 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
     const std::uint32_t reach = std::min<std::uint32_t>(a.reach_count, GpuRecord::kReach);
     if (!a.present && t.without < 0) t.without = r;
     t.values &= a.stream_values != 0;
+    t.multicast &= a.multicast != 0;
     t.queues &= !crowded(context, w);
     std::uint32_t share = 0;
     for (const int v : world) {
@@ -146,6 +147,8 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
       static_assert(gpu::ResidentLayout::kMaxRanks == 64);
       if (t.ranks > gpu::ResidentLayout::kMaxRanks) return "its kernels serve at most 64 ranks";
       if (op.uneven) return "its kernels take even blocks only";
+      if (choice.forced && flow::switched(choice.algorithm))
+        if (const char* const found = switch_obstacle(op)) return found;
       if (choice.forced && !gpu::has_resident(op.collective, choice.algorithm))
         return "it has no kernel for the algorithm that has been named";
       return resident_has_numbers(op, choice) ? nullptr : "it is too large to be numbered in one launch";
@@ -182,7 +185,8 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
         return "over blocks of more than 85 ranks it takes as much memory of the device as the buffers";
       return choice.forced ? "it carries out no algorithm that has been named" : nullptr;
     case GpuPath::staged:
-      return nullptr;
+      return choice.forced && flow::switched(choice.algorithm) ? "the host has no switch between GPUs"
+                                                               : nullptr;
   }
   return nullptr;
 }
@@ -196,6 +200,15 @@ bool GpuPathChooser::resident_has_numbers(const Operation& op, const Choice& cho
   const auto flow = choice.forced ? choice.algorithm : resident_algorithm(op, count * size_of(dtype));
   return layout.ok() &&
          gpu::resident_can_number(*layout, op.collective, flow, dtype, count, layout->channels);
+}
+
+const char* GpuPathChooser::switch_obstacle(const Operation& op) const {
+  const GpuTopology& t = topology_;
+  if (!t.apart) return "ranks share a GPU, which has one part in a multicast object";
+  if (!t.multicast) return "a GPU, or its driver, has no multicast objects";
+  if (!gpu::has_switched(op.collective, op.dtype(0), op.op.kind))
+    return "a switch has no such reduction of this type";
+  return nullptr;
 }
 
 Status GpuPathChooser::refuse(GpuPath path, const char* obstacle_found, const Operation& op,
@@ -233,6 +246,12 @@ Result<GpuPath> GpuPathChooser::choose(const Operation& op, const Choice& choice
     return p;
   };
   if (t.ranks == 1) return say(GpuPath::alone);
+  if (choice.forced && flow::switched(choice.algorithm)) {
+    const char* const found = obstacle(GpuPath::resident, op, choice);
+    if (!found) return say(GpuPath::resident);
+    return unsupported(
+        fmt::format("{} by {}: {}", ouro::name(op.collective), flow::name(choice.algorithm), found));
+  }
   // What has been named is carried out where there are flows; the leader has none.
   if (choice.forced && !obstacle(GpuPath::stream, op, choice)) return say(GpuPath::stream);
   if (!obstacle(GpuPath::leader, op, choice)) return say(GpuPath::leader);

@@ -34,6 +34,7 @@ struct GpuTopology {
   bool concurrent = true;  ///< ranks on one GPU are of one process: their kernels can run at the same time
   bool apart = true;       ///< each rank has a GPU of its own
   bool queues = true;      ///< ranks that are threads on one GPU do not crowd its hardware queues
+  bool multicast = true;   ///< each has multicast objects
   int channels = 0;        ///< blocks of a rank that fit at the same time
   int mates =
       0;  ///< ranks of each of several hosts, whose GPUs do the part within it; 0: there is no such part
@@ -66,6 +67,8 @@ class GpuPathChooser {
   const char* obstacle(GpuPath, const Operation&, const Choice&) const;
   /// Whether resident kernels can number the chunks of a call.
   bool resident_has_numbers(const Operation&, const Choice&) const;
+  /// Why a switch between GPUs cannot carry it out, where resident kernels can.
+  const char* switch_obstacle(const Operation&) const;
   Status refuse(GpuPath, const char* obstacle, const Operation&, const Choice&) const;
 
   GpuTopology topology_;

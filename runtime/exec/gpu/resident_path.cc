@@ -14,7 +14,8 @@ namespace {
 
 using flow::Algorithm;
 
-constexpr std::uint64_t kArenaOf = 0x7265736964656e74;  // tells arenas from other device memory of a group
+constexpr std::uint64_t kArenaOf = 0x7265736964656e74;   // tells arenas from other device memory of a group
+constexpr std::uint64_t kSwitchOf = 0x6d756c74696d656d;  // and its multicast object
 
 /// Of a region or block: one hop through slots or packets, where by pointer there are two. A start value, not
 /// measured.
@@ -57,6 +58,10 @@ gpu::ResidentFault ResidentArena::fault() const {
 
 ResidentPath::~ResidentPath() {
   if (!arena_) return;
+  if (multicast_) {
+    multicast_.reset();
+    team_.context.device_memory().drop_multicast(team_.key ^ kSwitchOf);
+  }
   arena_.reset();
   team_.context.device_memory().drop_block(team_.key ^ (kArenaOf + static_cast<std::uint64_t>(team_.rank)));
 }
@@ -138,6 +143,15 @@ Status ResidentPath::make_ready() {
   return arrivals_.open();
 }
 
+Status ResidentPath::open_switch() {
+  if (multicast_) return {};
+  std::vector<int> world;
+  for (int r = 0; r < team_.size; ++r) world.push_back(team_.world_rank(r));
+  OURO_ASSIGN(multicast_, team_.context.device_memory().multicast(world, team_.key ^ kSwitchOf,
+                                                                  gpu::switched_bytes(arena_->layout)));
+  return {};
+}
+
 Status ResidentPath::name_buffers(const Operation& op, std::uint64_t seq, bool capturing,
                                   gpu::ResidentArgs* a) {
   OURO_TRY(listing_.open());
@@ -162,6 +176,8 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   const std::size_t bytes = a.count * size_of(a.dtype);
   a.by_pointer = !plan.choice.forced && resident_by_pointer(op, bytes);
   if (a.by_pointer) OURO_TRY(name_buffers(op, seq, capturing, &a));
+  const bool switched = plan.choice.forced && flow::switched(plan.choice.algorithm);
+  if (switched) OURO_TRY(open_switch());
   bool last = false;
   OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
   if (last) arrivals_.release_records();
@@ -186,6 +202,7 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   a.abort = arena_->abort;
   a.error = arena_->error;
   a.layout = arena_->layout;
+  if (switched) a.multicast = multicast_->address(), a.switched = multicast_->own();
   std::copy(arena_->arena.begin(), arena_->arena.end(), a.arena);
   const auto l = gpu::resident(a);
   if (!l.ok()) return l.status();

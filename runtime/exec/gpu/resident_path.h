@@ -65,6 +65,8 @@ class ResidentPath {
 
  private:
   Status open();
+  /// Staging behind a multicast address, once; what has failed fails again, on all ranks alike.
+  Status open_switch();
   Status name_buffers(const Operation&, std::uint64_t seq, bool capturing, gpu::ResidentArgs*);
 
   GpuTeam& team_;
@@ -72,6 +74,7 @@ class ResidentPath {
   const GpuTopology& topology_;
   GpuListing listing_;
   std::uint64_t named_ = 0;
+  std::shared_ptr<transport::GpuMulticast> multicast_;
   std::mutex mutex_;  // while arena_ is being set
   std::shared_ptr<ResidentArena> arena_;
 };

@@ -62,7 +62,14 @@ Status run_flow(HostResources& h, InFlight& f) {
 HostFlow host_flow(const Operation& op, flow::Algorithm algorithm, const Members& members) {
   HostFlow found;
   const auto describe = [&]<class Flow>(Flow) {
-    found = {.run = run_flow<Flow>,
+    // What a switch between GPUs carries out never runs here.
+    constexpr auto run = [] {
+      if constexpr (Flow::kSwitched)
+        return nullptr;
+      else
+        return run_flow<Flow>;
+    }();
+    found = {.run = run,
              .chunks = make<Flow>(op, members).chunks({members.rank(), members.size(), op.root, 1}),
              .pipelined = Flow::kPipelined,
              .keeps = Flow::kKeeps,

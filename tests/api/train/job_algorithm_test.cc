@@ -82,7 +82,7 @@ std::string own_call(Context& c, std::string_view algorithm) {
   o.collective = Collective::all_reduce;
   o.in = {in.data(), in.size(), DType::f32}, o.out = {out.data(), out.size(), DType::f32};
   const auto forced = *flow::parse_algorithm(algorithm);
-  const bool concerned = g.impl()->forces(Collective::all_reduce);
+  const bool concerned = g.impl()->forces(o);
   const Status s = all_reduce(g, std::span<const float>(in), std::span(out));
   if (s.ok()) {
     OURO_RANK_CHECK(out == std::vector<float>(1000, 6), "{}", out[0]);

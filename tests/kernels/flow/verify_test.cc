@@ -146,7 +146,7 @@ TEST(List, NamesParseBack) {
     EXPECT_TRUE(visit(c, a, [](auto) {}));
     ++flows;
   });
-  EXPECT_EQ(flows, 51);
+  EXPECT_EQ(flows, 55);
   EXPECT_FALSE(parse_algorithm("rings").has_value());
   EXPECT_FALSE(visit(Collective::barrier, Algorithm::ring, [](auto) {}));
 }

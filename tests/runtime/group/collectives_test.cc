@@ -215,7 +215,7 @@ std::vector<Param> all_params() {
     for (Mode mode : {Mode::threads, Mode::processes}) all.push_back({form, algorithm, mode});
   };
   flow::for_each_flow([&](Collective c, flow::Algorithm a, auto f) {
-    if (c == Collective::barrier || traits_of(c).neighbours()) return;  // tested apart
+    if (c == Collective::barrier || traits_of(c).neighbours() || f.kSwitched) return;  // tested apart
     const bool has_uneven =
         c == Collective::reduce_scatter || c == Collective::all_gather || c == Collective::all_to_all;
     if (seen.insert(c).second) {

@@ -23,7 +23,8 @@ struct Named {
 std::vector<Named> all_single_rounds() {
   std::vector<Named> all;
   flow::for_each_flow([&]<class Flow>(Collective c, flow::Algorithm a, Flow) {
-    if (std::is_base_of_v<flow::Staged, Flow> && !Flow::kPostsResult) all.push_back({c, a});
+    if (std::is_base_of_v<flow::Staged, Flow> && !Flow::kPostsResult && !Flow::kSwitched)
+      all.push_back({c, a});
   });
   return all;
 }

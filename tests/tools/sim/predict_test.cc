@@ -92,7 +92,8 @@ TEST(Formulas, WideSumsCostTwiceTheBytesOnTheWayUpOnly) {
 
 TEST(Flows, EachOfTheListIsPredictedAndNoneFasterThanItsBytesAllow) {
   int predicted = 0;
-  flow::for_each_flow([&](Collective c, Algorithm a, auto) {
+  flow::for_each_flow([&](Collective c, Algorithm a, auto flow) {
+    if (flow.kSwitched) return;       // the clusters have no such switch
     if (traits_of(c).neighbours()) {  // its rows are in no job
       EXPECT_FALSE(predict(plain(), job(c, a, 4, 1e6)).ok());
       return;

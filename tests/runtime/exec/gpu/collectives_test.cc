@@ -3,6 +3,7 @@
 // that is there.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
 
 #include "runtime/group/group.h"
@@ -80,6 +81,11 @@ TEST_P(GpuCollectives, Exact) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(p.mode);
   OURO_NEEDS_GPU_EACH(p.path, p.mode, 3);
   const ForcedPath path(p.path, p.mode);
+  std::optional<FakeForEach> fakes;
+  if (p.algorithm == "nvls") {
+    OURO_NEEDS_FAKES();
+    fakes.emplace(gpu::FakeOptions{.multiprocessors = 16, .multicast = true});
+  }
   std::vector<int> sizes{1, 2, 3, 8};
   if (OURO_TEST_TSAN || p.mode == Mode::processes) sizes = {3};
   for (int n : sizes) {
@@ -131,6 +137,9 @@ std::vector<Param> all_params() {
   for (const auto& form :
        {Form{Collective::all_gather}, {Collective::all_gather, true}, {Collective::broadcast}})
     add(form, "copies");
+  for (const Collective of :
+       {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::broadcast})
+    add({of}, "resident", "nvls");
   for (const char* flow : {"chain", "tree", "halving"}) add({Collective::all_reduce}, "auto", flow);
   for (const char* flow : {"tree"}) add({Collective::broadcast}, "auto", flow);
   return all;

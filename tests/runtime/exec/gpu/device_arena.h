@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/device/gpu.h"
+#include "kernels/device/fake/fake_gpu.h"
 #include "tests/runtime/group/ranks.h"
 
 namespace ouro::test {
@@ -126,6 +126,22 @@ class ForcedPath {
       setenv("OURO_FAKE_GPUS", "8", 1);
   }
   ~ForcedPath() { unsetenv("OURO_GPU_PATH"); }
+};
+
+/// Emulated devices, one for each of eight ranks, for as long as it lives.
+class FakeForEach {
+ public:
+  explicit FakeForEach(gpu::FakeOptions options = {}) : fakes_(at_least(std::move(options))) {
+    gpu::install(&fakes_);
+  }
+  ~FakeForEach() { gpu::install(nullptr); }
+
+ private:
+  static gpu::FakeOptions at_least(gpu::FakeOptions o) {
+    o.devices = 8;
+    return o;
+  }
+  gpu::FakeGpu fakes_;
 };
 
 /// "" if this rank has enqueued operations of the group on `path`, and on no other; else what it has done. A

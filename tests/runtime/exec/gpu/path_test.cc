@@ -217,6 +217,27 @@ TEST(GpuPathChoice, WhatIsNamedIsCarriedOutByAPathThatHasIt) {
 }
 
 /// What does not go by packets goes by pointer where it can, or by flows that fold in the same order.
+/// What a switch carries out runs where each rank has a GPU with multicast objects, and nowhere else.
+TEST(GpuPathChoice, ASwitchIsAskedForByNameOrNotAtAll) {
+  const Choice nvls = named(Algorithm::nvls, true);
+  float x = 0;
+  Operation sum = call(Collective::all_reduce);
+  sum.in = CView(&x, 1, DType::f32), sum.out = View(&x, 1, DType::f32);
+  EXPECT_EQ(chosen(a_gpu_each(4), "auto", sum, nvls), "resident");
+  EXPECT_EQ(chosen(a_gpu_each(4), "resident", sum, nvls), "resident");
+  for (const char* path : {"leader", "copies", "stream", "staged"})
+    EXPECT_THAT(chosen(a_gpu_each(4), path, sum, nvls), EndsWith("these can: resident")) << path;
+  EXPECT_THAT(chosen(one_gpu(4), "auto", sum, nvls), HasSubstr("all_reduce by nvls: ranks share a GPU"));
+  EXPECT_THAT(chosen(unreachable(4), "auto", sum, nvls), HasSubstr("not all ranks' GPUs can map each other"));
+  GpuTopology without = a_gpu_each(4);
+  without.multicast = false;
+  EXPECT_THAT(chosen(without, "auto", sum, nvls), HasSubstr("has no multicast objects"));
+  EXPECT_EQ(chosen(without, "auto", sum), "resident");
+  sum.op = ReduceOp::prod;
+  EXPECT_THAT(chosen(a_gpu_each(4), "auto", sum, nvls), HasSubstr("a switch has no such reduction"));
+  EXPECT_THAT(chosen(a_gpu_each(4), "auto", kUneven, nvls), HasSubstr("even blocks only"));
+}
+
 TEST(ResidentAlgorithm, FollowsSize) {
   constexpr std::size_t kSmall = 64 << 10;
   const auto of = [](Collective c, std::size_t bytes) {

@@ -1,0 +1,49 @@
+// Multicast objects of fake GPUs: who has joined, what is bound, and where that lies in this process. Used by
+// fake_gpu.cc.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <shared_mutex>
+#include <vector>
+
+#include "kernels/device/fake/fake_control.h"
+#include "kernels/device/fake/fake_memory.h"
+
+namespace ouro::gpu::fake {
+
+/// The calls of a FakeGpu that concern multicast objects. What the processes know of one lies in a segment
+/// that they all map; what a member has bound, others open by its descriptor.
+class Multicasts {
+ public:
+  static constexpr std::size_t kGranularity = 128 << 10;  ///< more than that of regions, as it may be
+  static constexpr int kMaxDevices = 64;
+
+  Multicasts(const FakeOptions& options, Control& control, const Memory& memory)
+      : options_(options), control_(control), memory_(memory) {}
+
+  Result<Multicast> create(int device, int devices, std::size_t bytes);
+  Result<Fd> export_fd(const Multicast&);
+  Result<Multicast> import_fd(int device, const Fd&, std::size_t bytes);
+  Status join(const Multicast&);
+  Status bind(Multicast*, const Region&);
+  Status free(const Multicast&);
+  int members(const void* address, std::byte** members);
+
+ private:
+  struct Shared;
+  struct Object;
+  Status admit(FakeOp, int device);
+  Result<std::shared_ptr<Object>> find(const Multicast&);
+  Result<Multicast> add(std::shared_ptr<Object>);
+
+  const FakeOptions& options_;
+  Control& control_;
+  const Memory& memory_;
+  std::shared_mutex mutex_;  // of all below, and of what Objects of this process change
+  std::map<std::uint64_t, std::shared_ptr<Object>> objects_;
+  std::map<std::uintptr_t, std::shared_ptr<Object>> mapped_;  // by the address of the multicast
+  std::uint64_t next_ = 1;
+};
+
+}  // namespace ouro::gpu::fake

@@ -1,0 +1,27 @@
+// Device entries of the resident kernels through a switch: a block a channel. They need sm_90. Used by
+// resident.cu.
+#include "kernels/gpu/resident_list.h"
+
+namespace ouro::gpu {
+namespace {
+
+#define OURO_X(name, ...)                                          \
+  __global__ void __launch_bounds__(kResidentThreads, 1)           \
+      resident_##name(const __grid_constant__ ResidentArgs args) { \
+    __shared__ ResidentShared shared;                              \
+    ResidentEntries::name(args, DeviceBlock{}, shared);            \
+  }
+OURO_RESIDENT_SWITCHED(OURO_X)
+#undef OURO_X
+
+}  // namespace
+
+const void* resident_switch_entry(ResidentKernel kernel) {
+#define OURO_X(name, ...) \
+  if (kernel == ResidentKernel::name) return reinterpret_cast<const void*>(&resident_##name);
+  OURO_RESIDENT_SWITCHED(OURO_X)
+#undef OURO_X
+  return nullptr;
+}
+
+}  // namespace ouro::gpu

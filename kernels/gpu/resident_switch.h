@@ -1,0 +1,236 @@
+// The flows `nvls` as resident kernels carry them out: staging buffers at a multicast address, which a switch
+// reduces on their way to who asks, or fills in all ranks at once. Used by resident_list.h.
+#pragma once
+#include "kernels/gpu/multimem.h"
+#include "kernels/gpu/resident_cut.h"
+#include "kernels/gpu/resident_loops.h"
+#include "kernels/gpu/resident_rounds.h"
+
+namespace ouro::gpu {
+
+/// Sums of a type that is known where the kernel is compiled; several on their way at once.
+template <DType kType>
+struct HotSwitch {
+  static constexpr int kAhead = 4;
+  OURO_HD std::uint64_t element() const { return size_of(kType); }
+  OURO_HD void reduce(const Multimem& all, collect::Bits& b, std::uint64_t at) const {
+    all.template reduce<kType, OpKind::sum>(b, at);
+  }
+};
+/// Any other that there is.
+struct ColdSwitch {
+  static constexpr int kAhead = 1;
+  DType type;
+  OpKind op;
+  OURO_HD std::uint64_t element() const { return size_of(type); }
+  OURO_HD void reduce(const Multimem& all, collect::Bits& b, std::uint64_t at) const {
+#define OURO_X(t, o, bits, text) \
+  if (type == DType::t && op == OpKind::o) return all.template reduce<DType::t, OpKind::o>(b, at);
+    OURO_MULTIMEM_COLD(OURO_X)
+#undef OURO_X
+  }
+};
+
+/// The listener. What a rank posts to be reduced it copies to its own memory; what it posts to be read, a
+/// result or in a collective that moves, goes to the memory of all. So every rank reads its own.
+template <class Numbers, class Block>
+class Switched : private ResidentRounds<Block> {
+  using Rounds = ResidentRounds<Block>;
+  using Step = flow::Step;
+  using Extent = flow::Extent;
+  static constexpr std::uint64_t kUnit = 16;
+
+ public:
+  OURO_HD Switched(const ResidentArgs& args, const Block& block, ResidentShared& shared, Numbers numbers)
+      : Rounds(args, block, shared), numbers_(numbers) {}
+
+  template <class Flow>
+  OURO_HD void run(Collective collective) {
+    static_assert(Flow::kSwitched && Flow::kPipelined);
+    if (!this->enter()) return;
+    cut_.template cut<Flow>(a_, collective, b_.block(), numbers_.element(), numbers_.element());
+    reduces_ = traits_of(collective).reduces_all();
+    ahead_ = (Flow::kPostsResult ? 2 : 1) * flow::kStagingLag;
+    base_ = shared_.state.round;
+    if (cut_.total != 0) {
+      Flow{}(flow::Place{a_.rank, n_, a_.root, cut_.rounds}, Listener{*this});
+      // Nobody leaves while others read its memory: it may be unbound next.
+      if (reduces_ && !Flow::kPostsResult && !failed_) wait_for_readers();
+    }
+    this->leave();
+  }
+
+  OURO_HD void hop(const Step& s) {
+    ++this->step_;
+    if (s.verb & flow::kPost) return post(s);
+    if (s.verb & flow::kRelease) return release();
+    if (s.verb & flow::kPosted) return s.from == flow::kEveryone ? reduce(s) : fetch(s);
+    const Extent in = cut_.in(s.chunk), out = cut_.out(s.chunk);  // mine alone
+    copy_bytes(b_, a_.out + bytes(out.offset), nullptr, a_.in + bytes(in.offset), bytes(out.count));
+    b_.sync();
+  }
+
+ private:
+  using Rounds::a_;
+  using Rounds::ahead_;
+  using Rounds::announce;
+  using Rounds::b_;
+  using Rounds::base_;
+  using Rounds::failed_;
+  using Rounds::hear;
+  using Rounds::hear_all;
+  using Rounds::n_;
+  using Rounds::open;
+  using Rounds::shared_;
+  using enum ResidentPhase::Phase;
+  struct Listener {
+    Switched& rank;
+    OURO_HD void operator()(const Step& s) const {
+      if (!rank.failed_) rank.hop(s);
+    }
+  };
+
+  OURO_HD std::uint64_t bytes(std::uint64_t elements) const { return elements * numbers_.element(); }
+  OURO_HD std::uint64_t round_of(int chunk) const {
+    return base_ + static_cast<std::uint64_t>(cut_.round_of(chunk));
+  }
+  /// Where a chunk lies in the memory of each member: in the slot of its round, at its own place.
+  OURO_HD std::uint64_t place(int chunk) const {
+    constexpr std::uint64_t kSlots = ResidentLayout::kStagingSlots;
+    const std::uint64_t slot = static_cast<std::uint64_t>(b_.block()) * kSlots + round_of(chunk) % kSlots;
+    return slot * a_.layout.staging_bytes +
+           static_cast<std::uint64_t>(cut_.within_round(chunk)) * cut_.stride_bytes;
+  }
+
+  OURO_HD void post(const Step& s) {
+    const std::uint64_t round = round_of(s.chunk);
+    if (s.verb & flow::kResult) {  // it is with all already
+      order_aliases();
+      return announce(round, kResult);
+    }
+    if (!open(round)) return;
+    order_aliases();
+    if (reduces_) {  // mine among them: the switch reads it like the others'
+      for (int j = 0; j < n_; ++j) {
+        const int chunk = flow::nth(s.chunk, j, cut_.per_round);
+        const Extent in = cut_.in(chunk);
+        copy_bytes(b_, a_.switched + place(chunk), nullptr, a_.in + bytes(in.offset), bytes(in.count));
+      }
+    } else {
+      const Extent in = cut_.in(s.chunk);
+      spread(place(s.chunk), a_.in + bytes(in.offset), bytes(in.count));
+    }
+    order_aliases();
+    announce(round, kPosted);
+  }
+
+  /// Into the memory of all, in whole units: behind a chunk there is room for the rest of its last.
+  OURO_HD void spread(std::uint64_t to, const std::byte* from, std::uint64_t many) {
+    const Multimem all(a_.multicast + to);
+    const bool aligned = aligned_to(from, kUnit);
+    each_unit(many, [&](std::uint64_t i) {
+      collect::Bits b;
+      const std::uint64_t left = many - i;
+      if (aligned && left >= kUnit) {
+        collect::load<16, collect::Access::plain>(b, from + i);
+      } else {
+        OURO_UNROLL for (std::uint64_t k = 0; k < kUnit; ++k) if (k < left) b.word[k / 4] |=
+            static_cast<std::uint32_t>(from[i + k]) << (k % 4 * 8);
+      }
+      all.store(i, b);
+    });
+  }
+
+  OURO_HD void reduce(const Step& s) {
+    if (!hear_all(round_of(s.at), kPosted)) return;
+    order_aliases();
+    const Extent out = cut_.out(s.chunk);
+    const std::uint64_t many = bytes(out.count);
+    std::byte* const to = a_.out + bytes(out.offset);
+    const bool back = a_.collective == Collective::all_reduce;
+    const Multimem all(a_.multicast + place(s.at));
+    constexpr int kAhead = Numbers::kAhead;
+    const std::uint64_t step = kUnit * static_cast<std::uint64_t>(b_.threads());
+    for (std::uint64_t i = kUnit * static_cast<std::uint64_t>(b_.thread()); i < many; i += kAhead * step) {
+      collect::Bits b[kAhead];
+      OURO_UNROLL for (int k = 0; k < kAhead;
+                       ++k) if (const std::uint64_t at = i + static_cast<std::uint64_t>(k) * step; at < many)
+          numbers_.reduce(all, b[k], at);
+      OURO_UNROLL for (int k = 0; k < kAhead;
+                       ++k) if (const std::uint64_t at = i + static_cast<std::uint64_t>(k) * step;
+                                at < many) {
+        if (back) all.store(at, b[k]);  // where it was read: nobody else reads it
+        put(to + at, b[k], many - at);
+      }
+    }
+    b_.sync();
+  }
+
+  /// Up to 16 bytes of a result to an output, which may lie anywhere.
+  OURO_HD void put(std::byte* to, const collect::Bits& b, std::uint64_t many) const {
+    if (aligned_to(to, kUnit) && many >= kUnit) return collect::store<16, collect::Access::plain>(to, b);
+    OURO_UNROLL for (std::uint64_t k = 0; k < kUnit; ++k) if (k < many) to[k] =
+        static_cast<std::byte>(b.word[k / 4] >> (k % 4 * 8));
+  }
+
+  OURO_HD void fetch(const Step& s) {
+    const bool result = (s.verb & flow::kResult) != 0;
+    failed_ = b_.any(b_.thread() == 0 && hear(s.from, round_of(s.at), result ? kResult : kPosted));
+    if (failed_) return;
+    order_aliases();
+    const Extent out = cut_.out(s.chunk);
+    // In an all_gather a rank's own block, chunk `at`, lies where all its blocks do.
+    copy_bytes(b_, a_.out + bytes(out.offset), nullptr, a_.switched + place(s.at), bytes(out.count));
+    b_.sync();
+  }
+
+  OURO_HD void release() {
+    order_aliases();
+    this->end_round();
+  }
+  OURO_HD void wait_for_readers() {
+    bool failed = false;
+    b_.sync();  // one thread has counted the round
+    const std::uint64_t all = shared_.state.round;
+    this->each_peer([&](int p) { failed |= this->await(this->line(a_.rank, a_.layout.done_at, p), all, p); });
+    failed_ = b_.any(failed);
+  }
+
+  template <class F>
+  OURO_HD void each_unit(std::uint64_t many, F&& f) const {
+    const std::uint64_t step = kUnit * static_cast<std::uint64_t>(b_.threads());
+    for (std::uint64_t i = kUnit * static_cast<std::uint64_t>(b_.thread()); i < many; i += step) f(i);
+  }
+
+  const Numbers numbers_;
+  ResidentCut cut_;
+  bool reduces_ = false;
+};
+
+/// Elements are bytes of their size, and nothing is reduced.
+struct SwitchMoves {
+  static constexpr int kAhead = 1;
+  std::uint64_t size;
+  OURO_HD std::uint64_t element() const { return size; }
+  OURO_HD void reduce(const Multimem&, collect::Bits&, std::uint64_t) const {}
+};
+
+/// One launch of the flow `nvls` of its collective.
+template <class Numbers, class Block>
+OURO_HD void run_switched(const ResidentArgs& args, const Block& block, ResidentShared& shared,
+                          Numbers numbers) {
+  Switched<Numbers, Block> rank(args, block, shared, numbers);
+  if constexpr (std::is_same_v<Numbers, SwitchMoves>) {
+    if (args.collective == Collective::all_gather)
+      rank.template run<flow::NvlsAllGather>(Collective::all_gather);
+    else
+      rank.template run<flow::NvlsBroadcast>(Collective::broadcast);
+  } else {
+    if (args.collective == Collective::all_reduce)
+      rank.template run<flow::NvlsAllReduce>(Collective::all_reduce);
+    else
+      rank.template run<flow::NvlsReduceScatter>(Collective::reduce_scatter);
+  }
+}
+
+}  // namespace ouro::gpu

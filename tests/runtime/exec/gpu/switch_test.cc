@@ -1,0 +1,189 @@
+// The algorithm `nvls` on emulated devices with multicast objects: what it refuses, in words; graphs; a rank
+// that is killed. Its results are among those of collectives_test.cc.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "runtime/group/group.h"
+#include "tests/runtime/exec/gpu/device_arena.h"
+#include "tests/runtime/failure/harness.h"
+
+namespace ouro::test {
+namespace {
+
+using gpu::gpu;
+
+const CallOptions kSwitched{.algorithm = "nvls"};
+gpu::FakeOptions with_multicast() { return {.multiprocessors = 16, .multicast = true}; }
+
+/// What a call says that is refused, where the next one is served.
+std::string refused(Group& g, const Status& s, Reason reason, const char* part) {
+  OURO_RANK_CHECK(s.reason() == reason, "{}: {}", name(s.reason()), s.message());
+  OURO_RANK_CHECK(s.message().find(part) != std::string::npos, "no '{}' in {}", part, s.message());
+  OURO_RANK_OK(g.status());
+  return "";
+}
+#define OURO_REFUSED(...) \
+  if (std::string said = refused(__VA_ARGS__); !said.empty()) return said
+
+TEST(GpuSwitch, RefusesInWords) {
+  OURO_NEEDS_FAKES();
+  const FakeForEach fakes(with_multicast());
+  const auto body = [](Context& c) -> std::string {
+    Group& g = c.world();
+    Floats x;
+    OURO_RANK_OK(x.make(c, 600));
+    OURO_RANK_OK(x.fill(2));
+    const auto as = [&](DType t) { return View(x.arena.data(), 100, t, c.device()); };
+    OURO_REFUSED(g,
+                 all_reduce(g, x.view(), x.view(), ReduceOp::sum,
+                            {.numerics = Numerics::canonical, .algorithm = "nvls"}),
+                 Reason::invalid, "it does not reduce in rank order (canonical)");
+    OURO_REFUSED(g, all_reduce(g, x.view(), x.view(), ReduceOp::max, kSwitched), Reason::unsupported,
+                 "all_reduce by nvls: a switch has no such reduction of this type");
+    OURO_REFUSED(g, all_reduce(g, as(DType::i8), as(DType::i8), ReduceOp::sum, kSwitched),
+                 Reason::unsupported, "no such reduction");
+    OURO_REFUSED(g, all_reduce(g, as(DType::f16), as(DType::f16), ReduceOp::avg, kSwitched),
+                 Reason::unsupported, "no such reduction");
+    std::vector<float> host(8, 1);
+    OURO_REFUSED(g, all_reduce(g, std::span(host), std::span(host), ReduceOp::sum, kSwitched),
+                 Reason::invalid, "this is memory of the host");
+    const rt::Operation said{
+        .collective = Collective::all_reduce, .in = x.view(), .out = x.view(), .algorithm = "nvls"};
+    auto why = g.impl()->explain(said);
+    OURO_RANK_OK(why);
+    OURO_RANK_CHECK(*why == "resident nvls: asked for by name", "{}", *why);
+    OURO_RANK_OK(all_reduce(g, x.view(), x.view(), ReduceOp::sum, kSwitched));
+    OURO_EXPECT_ALL(x, 2.0f * static_cast<float>(g.size()));
+    return "";
+  };
+  EXPECT_EQ(run_threads(3, body), "");
+}
+
+/// OURO_ALGO=nvls is no wish for memory of the host.
+TEST(GpuSwitch, ForcedForTheJobItConcernsDevicesOnly) {
+  OURO_NEEDS_FAKES();
+  const FakeForEach fakes(with_multicast());
+  setenv("OURO_ALGO", "nvls", 1);
+  const auto body = [](Context& c) -> std::string {
+    Group& g = c.world();
+    std::vector<float> host(8, 1);
+    OURO_RANK_OK(all_reduce(g, std::span(host), std::span(host)));
+    OURO_RANK_CHECK(host[7] == 3, "{}", host[7]);
+    Floats x;
+    OURO_RANK_OK(x.make(c, 70'001));
+    OURO_RANK_OK(x.fill(1));
+    OURO_RANK_OK(all_reduce(g, x.view(), x.view()));
+    OURO_EXPECT_ALL(x, 3);
+    return only_ran(g, "resident");
+  };
+  EXPECT_EQ(run_threads(3, body), "");
+  unsetenv("OURO_ALGO");
+}
+
+std::string refuses_by(Context& c, const char* why) {
+  Group& g = c.world();
+  Floats x;
+  OURO_RANK_OK(x.make(c, 600));
+  OURO_RANK_OK(x.fill(2));
+  OURO_REFUSED(g, all_reduce(g, x.view(), x.view(), ReduceOp::sum, kSwitched), Reason::unsupported, why);
+  OURO_RANK_OK(all_reduce(g, x.view(), x.view()));
+  OURO_EXPECT_ALL(x, 2.0f * static_cast<float>(g.size()));
+  return "";
+}
+
+TEST(GpuSwitch, NeedsMulticastOnEachGpu) {
+  OURO_NEEDS_FAKES();
+  const FakeForEach fakes({.multiprocessors = 16});
+  EXPECT_EQ(run_threads(3, [](Context& c) { return refuses_by(c, "has no multicast objects"); }), "");
+}
+
+TEST(GpuSwitch, NeedsAGpuForEachRank) {
+  OURO_NEEDS_FAKES();
+  gpu::FakeGpu one({.devices = 1, .multiprocessors = 16, .multicast = true});
+  gpu::install(&one);
+  EXPECT_EQ(run_threads(2, [](Context& c) { return refuses_by(c, "ranks share a GPU"); }), "");
+  gpu::install(nullptr);
+}
+
+TEST(GpuSwitch, GraphsReplay) {
+  OURO_NEEDS_FAKES();
+  const FakeForEach fakes(with_multicast());
+  const auto body = [](Context& c) -> std::string {
+    auto made = gpu().create_stream(c.device().index, 0);
+    OURO_RANK_OK(made);
+    {
+      auto s = Stream::cuda(made->handle, made->device);
+      OURO_RANK_OK(s);
+      Floats a, b;
+      OURO_RANK_OK(a.make(c, 20'000));
+      OURO_RANK_OK(b.make(c, 20'000));
+      OURO_RANK_OK(a.fill(1));
+      const auto sum = [&] {
+        return all_reduce(c.world(), a.view(), b.view(), ReduceOp::sum, *s, kSwitched);
+      };
+      auto first = sum();
+      OURO_RANK_OK(first);
+      OURO_RANK_OK(first->wait());
+      OURO_RANK_OK(barrier(c.world()));
+      OURO_RANK_OK(gpu().begin_capture(*made));
+      OURO_RANK_OK(sum());
+      OURO_RANK_OK(broadcast(c.world(), b.view(), a.view(), 1, *s, kSwitched));
+      auto graph = gpu().end_capture(*made);
+      OURO_RANK_OK(graph);
+      float v = 1;
+      for (int i = 0; i < 4; ++i) {
+        OURO_RANK_OK(gpu().launch(*graph, *made));
+        v *= 3;
+        OURO_RANK_OK(sum());  // between replays
+        OURO_RANK_OK(s->synchronize());
+        OURO_EXPECT_ALL(b, 3 * v);
+        OURO_EXPECT_ALL(a, v);
+      }
+      OURO_RANK_OK(gpu().destroy_graph(*graph));
+      OURO_RANK_OK(barrier(c.world()));
+    }
+    OURO_RANK_OK(gpu().destroy_stream(*made));
+    return only_ran(c.world(), "resident");
+  };
+  EXPECT_EQ(run_threads(3, body), "");
+}
+
+TEST(TimedGpuSwitch, KilledInMidCollective) {
+  OURO_NEEDS_FAKES();
+  OURO_NEEDS_PROCESSES();
+  const FakeForEach fakes(with_multicast());
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(3, [&](int rank, Board& board) {
+    auto joined = Context::create(options(rank, 3, id));
+    ASSERT_TRUE(joined.ok()) << joined.status().message();
+    Floats x;
+    ASSERT_TRUE(x.make(*joined, 100'000).ok());
+    const auto sum = [&](Group& g) { return all_reduce(g, x.view(), x.view(), ReduceOp::sum, kSwitched); };
+    ASSERT_TRUE(sum(joined->world()).ok());
+    board.stage[rank] = 1;
+    Status s;
+    while (s.ok()) s = sum(joined->world());
+    board.heard_ns[rank] = now_ns();
+    EXPECT_THAT(s, Fails(Reason::peer_dead, 2));
+    EXPECT_THAT(sum(joined->world()), Fails(Reason::peer_dead, 2));  // it sticks
+    auto rest = joined->world().shrink();
+    ASSERT_TRUE(rest.ok()) << rest.status().message();
+    ASSERT_TRUE(x.fill(1).ok());
+    EXPECT_TRUE(sum(*rest).ok());
+    EXPECT_EQ(x.expect(2), "");
+    EXPECT_EQ(only_ran(*rest, "resident"), "");
+    EXPECT_TRUE(rest->close().ok());
+  });
+  ASSERT_TRUE(ranks.all_reach(1));
+  std::this_thread::sleep_for(30ms);
+  ranks.kill({2});
+  ranks.join({2});
+  for (int r : {0, 1})
+    EXPECT_LT(std::chrono::nanoseconds(ranks.board().heard_ns[r] - ranks.board().killed_ns), kHardBound);
+}
+
+}  // namespace
+}  // namespace ouro::test

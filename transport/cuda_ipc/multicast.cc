@@ -1,0 +1,54 @@
+// Parts in multicast objects. See multicast.h.
+#include "transport/cuda_ipc/multicast.h"
+
+namespace ouro::transport {
+
+using gpu::gpu;
+
+Result<std::shared_ptr<GpuMulticast>> GpuMulticast::create(int device, int ranks, std::size_t bytes) {
+  const auto part = when_quiet(std::shared_ptr<GpuMulticast>(new GpuMulticast));
+  OURO_ASSIGN(part->object_, gpu().multicast_create(device, ranks, bytes));
+  part->made_ = true;
+  return part;
+}
+
+Result<std::shared_ptr<GpuMulticast>> GpuMulticast::import(int device, const GpuOffer& offer) {
+  const auto part = when_quiet(std::shared_ptr<GpuMulticast>(new GpuMulticast));
+  OURO_ASSIGN(part->object_, gpu().multicast_import(device, offer.fd, offer.bytes));
+  part->made_ = true;
+  return part;
+}
+
+GpuMulticast::~GpuMulticast() {
+  if (made_) (void)gpu().free_multicast(object_).ok();  // before the memory that is bound
+}
+
+Status GpuMulticast::join() {
+  if (joined_ || !failed_.ok()) return failed_;
+  failed_ = gpu().multicast_join(object_);
+  joined_ = failed_.ok();
+  return failed_;
+}
+
+Status GpuMulticast::bind() {
+  if (bound_ || !failed_.ok()) return failed_;
+  if (!joined_) return invalid("a GPU binds memory to a multicast object that it has joined");
+  auto memory = GpuBlock::create(object_.device, object_.bytes);
+  failed_ = memory.status();
+  if (failed_.ok() && !(*memory)->shareable()) failed_ = unsupported("this GPU has no shareable memory");
+  if (failed_.ok()) {
+    memory_ = *memory;
+    failed_ = gpu().multicast_bind(&object_, memory_->region());
+  }
+  bound_ = failed_.ok();
+  return failed_;
+}
+
+Result<GpuOffer> GpuMulticast::offer() const {
+  GpuOffer offer;
+  offer.bytes = object_.bytes;
+  OURO_ASSIGN(offer.fd, gpu().export_fd(object_));
+  return offer;
+}
+
+}  // namespace ouro::transport
