@@ -46,7 +46,7 @@ struct Properties {
   bool shareable_memory = false;  ///< alloc_shareable works
   bool ipc = false;               ///< ipc_export works
   bool stream_values = false;     ///< enqueue(MemOp) works
-  bool multicast = false;         ///< multicast_create works, and so do kernels with its addresses
+  bool multicast = false;         ///< multicast_create works
   /// Hardware queues that all streams of the device in this process share, in which one that waits holds up
   /// those behind it. 0: each stream has its own.
   int connections = 0;
@@ -111,6 +111,7 @@ struct KernelInfo {
   int registers = 0, max_threads = 0;
   std::size_t local_bytes = 0;  ///< a thread; what was spilled
   std::size_t shared_bytes = 0;
+  int architecture = 0;  ///< whose instructions it may use: 90 for sm_90, on newer devices, too
 };
 
 /// Calls may come from any thread; each leaves the thread's current device as it was. Errors: `resource` (no

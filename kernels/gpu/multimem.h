@@ -130,9 +130,9 @@ class Multimem {
 #define OURO_REDUCE_64(text) __trap()
 #define OURO_REDUCE_32(text) __trap()
 #elif defined(__CUDACC__)
-#define OURO_REDUCE_128(text)
-#define OURO_REDUCE_64(text)
-#define OURO_REDUCE_32(text)
+#define OURO_REDUCE_128(text) static_cast<void>(b), static_cast<void>(offset)
+#define OURO_REDUCE_64(text) OURO_REDUCE_128(text)
+#define OURO_REDUCE_32(text) OURO_REDUCE_128(text)
 #endif
 template <DType kType, OpKind kOp>
 OURO_HD void Multimem::reduce(collect::Bits& b, std::uint64_t offset) const {

@@ -125,6 +125,8 @@ constexpr std::uint64_t switched_bytes(const ResidentLayout& l) {
 }
 /// Whether a switch carries out an operation by nvls: the reductions that multimem.h lists, and movement.
 bool has_switched(Collective, DType, OpKind);
+/// Whether what this device would run of these kernels was compiled for sm_90 at least, which have multimem.
+bool compiled_for_switches(int device);
 
 /// Channels that are worth their flags for this many bytes of a region or block, at most those of the layout:
 /// a packet a thread, or 16 KiB.

@@ -192,6 +192,11 @@ bool has_switched(Collective c, DType type, OpKind op) {
          (!traits_of(c).reduces_all() || has_multimem(type, op));
 }
 
+bool compiled_for_switches(int device) {
+  const auto info = gpu().info(kernels()[static_cast<std::size_t>(ResidentKernel::switch_moves)], device);
+  return info.ok() && info->architecture >= 90;
+}
+
 bool has_resident(Collective c, flow::Algorithm algorithm) {
   bool has = false;
   flow::visit(c, algorithm,

@@ -119,7 +119,9 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   context->cores_.emplace(context->members_, context->calibration_, spec.spin);
   if (context->size() > 1) {
     kernels::set_copy_kinds(copy_kinds_by(context->calibration_));
-    const auto serve = [c = context.get()](int line, const wire::Fetch& f) { return c->serve(line, f); };
+    const auto serve = [c = context.get()](int line, const wire::Fetch& f, std::span<const Fd> given) {
+      return c->serve(line, f, given);
+    };
     context->watch_ = std::make_unique<Watch>(context->members_, context->observers_, serve,
                                               std::move(server), std::move(joined->rendezvous));
   }
@@ -140,12 +142,12 @@ void Context::start_network() {
                    .fenced = [this](int by) { observers_.report_fence(by); }});
 }
 
-Status Context::serve(int line, const wire::Fetch& request) {
+Status Context::serve(int line, const wire::Fetch& request, std::span<const Fd> given) {
   using Kind = wire::Fetch::Kind;
   if (request.job != spec_.join.job) return {Reason::refused, "wrong-job"};
   if (request.kind == Kind::group || request.kind == Kind::allocation)
     return host_memory_.serve(line, request);
-  return device_memory_.serve(line, request);
+  return device_memory_.serve(line, request, given);
 }
 
 Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes, Device device) {

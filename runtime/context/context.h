@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "runtime/context/core_share.h"
@@ -119,7 +120,7 @@ class Context : public std::enable_shared_from_this<Context> {
   void start_network();
   void close(std::chrono::milliseconds linger);
   /// Serves a peer's request; called on the watch thread.
-  Status serve(int line, const wire::Fetch&);
+  Status serve(int line, const wire::Fetch&, std::span<const Fd> given);
 
   const ContextSpec spec_;
   const unsigned forks_ = forks();

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstring>
 
+#include "kernels/gpu/resident.h"
 #include "runtime/core/per_process.h"
 #include "runtime/join/local_socket.h"
 
@@ -45,7 +46,7 @@ Status DeviceMemory::survey(int device, GpuRecord* record) {
   record->uuid = mine->uuid;
   record->stream_values = mine->stream_values;
   record->multiprocessors = static_cast<std::uint32_t>(mine->multiprocessors);
-  record->multicast = mine->multicast;
+  record->multicast = mine->multicast && gpu::compiled_for_switches(device);
   record->connections = static_cast<std::uint32_t>(mine->connections);
   OURO_ASSIGN(const auto reach, gpu.reachable(device));
   for (const gpu::Uuid& other : reach)
@@ -103,11 +104,11 @@ void DeviceMemory::drop_block(std::uint64_t key) {
   if (gone) exports_.withdraw(gone.mapped().id);
 }
 
-Status DeviceMemory::serve(int line, const wire::Fetch& request) {
+Status DeviceMemory::serve(int line, const wire::Fetch& request, std::span<const Fd> given) {
   if (device_ < 0) return {Reason::refused, "this rank has no GPU"};
   using Kind = wire::Fetch::Kind;
   if (request.kind == Kind::multicast || request.kind == Kind::join || request.kind == Kind::bind)
-    return serve_multicast(line, request);
+    return serve_multicast(line, request, given);
   std::uint64_t id = request.key;
   if (request.kind == Kind::gpu_group) {
     if (request.bytes == 0 || request.bytes > MemoryRequests::kMaxSegment)

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -65,7 +66,7 @@ class DeviceMemory {
   /// Whether ranks of this process that are other threads find this one. No more, before it goes.
   void be_neighbour(bool on);
   /// Answers a peer's request; on the watch thread.
-  Status serve(int line, const wire::Fetch&);
+  Status serve(int line, const wire::Fetch&, std::span<const Fd> given);
 
  private:
   struct Imported {
@@ -85,17 +86,33 @@ class DeviceMemory {
   Status with_neighbour(int r, const std::function<Status(DeviceMemory&)>& f);
 
   // multicast.cc
+  using FetchKind = wire::Fetch::Kind;
   struct MulticastKey {
     std::uint64_t key;
     std::size_t bytes;
-    int owner, ranks;
+    int ranks;
+    wire::Fetch request(FetchKind kind) const {
+      return {.kind = kind, .key = key, .bytes = bytes, .ranks = static_cast<std::uint32_t>(ranks)};
+    }
   };
-  Result<transport::GpuOffer> multicast_offer(const MulticastKey&);
-  Result<std::shared_ptr<transport::GpuMulticast>> own_multicast(const MulticastKey&);
-  Status join_multicast(const MulticastKey&, const transport::GpuOffer*);
+  struct MulticastPart {
+    std::shared_ptr<transport::GpuMulticast> object;
+    Status failed;  // why there is none
+  };
+  struct EndedMulticast {
+    std::uint64_t key;
+    Status why;
+  };
+  static constexpr std::size_t kEndedMulticasts = 256;  // a late request makes nothing that nobody drops
+  Status multicast_ended(std::uint64_t key) const;
+  template <class Make>
+  Result<std::shared_ptr<transport::GpuMulticast>> multicast_part(std::uint64_t key, Make&& make);
+  Result<transport::GpuOffer> make_multicast(const MulticastKey&);
+  Status join_multicast(const MulticastKey&, const Fd& object);
   Status bind_multicast(const MulticastKey&);
-  Status multicast_step(int r, wire::Fetch::Kind, const MulticastKey&, const transport::GpuOffer&);
-  Status serve_multicast(int line, const wire::Fetch&);
+  Result<transport::GpuOffer> multicast_offer(int maker, const MulticastKey&);
+  Status multicast_step(int r, FetchKind, const MulticastKey&, const Fd& object);
+  Status serve_multicast(int line, const wire::Fetch&, std::span<const Fd> given);
 
   JobMembers& members_;
   const MemoryRequests& requests_;
@@ -106,7 +123,8 @@ class DeviceMemory {
   std::mutex blocks_mutex_;
   std::map<std::uint64_t, OwnBlock> blocks_;
   std::mutex multicasts_mutex_;
-  std::map<std::uint64_t, std::shared_ptr<transport::GpuMulticast>> multicasts_;
+  std::map<std::uint64_t, MulticastPart> multicasts_;
+  std::deque<EndedMulticast> ended_multicasts_;  // the last that were dropped
 };
 
 }  // namespace ouro::rt

@@ -30,10 +30,11 @@ Status ended(int r, const Peer& peer, std::string text) {
 }  // namespace
 
 /// A connection that ends proves no death: who has died does not listen any more either.
-Result<wire::Frame> MemoryRequests::ask(int r, wire::Fetch request, std::vector<Fd>* fds) const {
+Result<wire::Frame> MemoryRequests::ask(int r, wire::Fetch request, std::vector<Fd>* fds,
+                                        const std::vector<int>& give) const {
   request.job = job_;
   for (int attempt = 1;; ++attempt) {
-    auto answer = ask_once(r, request, fds);
+    auto answer = ask_once(r, request, fds, give);
     if (answer.ok() || answer.status().reason() != Reason::peer_dead || members_.is_dead(r) ||
         attempt == kAttempts)
       return answer;
@@ -41,7 +42,8 @@ Result<wire::Frame> MemoryRequests::ask(int r, wire::Fetch request, std::vector<
   }
 }
 
-Result<wire::Frame> MemoryRequests::ask_once(int r, const wire::Fetch& request, std::vector<Fd>* fds) const {
+Result<wire::Frame> MemoryRequests::ask_once(int r, const wire::Fetch& request, std::vector<Fd>* fds,
+                                             const std::vector<int>& give) const {
   if (members_.is_remote(r))
     return Status(unsupported(fmt::format("memory of rank {}, which is on another host", r)));
   const Peer& peer = members_.peer(r);
@@ -49,7 +51,7 @@ Result<wire::Frame> MemoryRequests::ask_once(int r, const wire::Fetch& request, 
   if (!line && descriptors_lack(errno)) return no_descriptor("asking a rank for its memory");
   if (!line) return ended(r, peer, "it no longer answers");
   OURO_TRY(check_peer(line.get()));
-  OURO_TRY(send_frame(line.get(), request));
+  OURO_TRY(send_frame(line.get(), request, give));
   // Its end is not always a hang-up: a process that it forked may hold the socket open.
   const auto end = Clock::now() + kFetchDeadline;
   auto incoming = recv_frame(line.get(), Clock::now() + kFetchSlice);

@@ -21,14 +21,15 @@ class MemoryRequests {
   const wire::Nonce& job() const { return job_; }
 
   /// Errors: unsupported (a rank of another host), peer-dead, refused and others that the rank has answered,
-  /// deadline (10 s), resource.
-  /// The job is filled in.
-  Result<wire::Frame> ask(int r, wire::Fetch request, std::vector<Fd>* fds) const;
+  /// deadline (10 s), resource. The job is filled in; `give`: descriptors that go with the request.
+  Result<wire::Frame> ask(int r, wire::Fetch request, std::vector<Fd>* fds,
+                          const std::vector<int>& give = {}) const;
   /// Asks for one descriptor; *got: bytes of what it is for.
   Result<Fd> fetch(int r, Kind, std::uint64_t key, std::uint64_t bytes, std::uint64_t* got) const;
 
  private:
-  Result<wire::Frame> ask_once(int r, const wire::Fetch&, std::vector<Fd>* fds) const;
+  Result<wire::Frame> ask_once(int r, const wire::Fetch&, std::vector<Fd>* fds,
+                               const std::vector<int>& give) const;
   const JobMembers& members_;
   const wire::Nonce job_;
 };

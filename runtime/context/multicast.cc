@@ -1,6 +1,9 @@
 // Multicast objects between the ranks of a host. See device_memory.h.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "runtime/context/device_memory.h"
 #include "runtime/join/local_socket.h"
 
@@ -9,114 +12,114 @@ namespace ouro::rt {
 using transport::GpuMulticast;
 using transport::GpuOffer;
 
-/// The object as its maker gives it to others.
-Result<GpuOffer> DeviceMemory::multicast_offer(const MulticastKey& k) {
-  const auto made_here = [](DeviceMemory& maker, const MulticastKey& key) -> Result<GpuOffer> {
-    std::lock_guard lock(maker.multicasts_mutex_);
-    OURO_ASSIGN(const auto part, maker.own_multicast(key));
-    return part->offer();
-  };
-  if (k.owner == members_.rank()) return made_here(*this, k);
-  if (members_.peer(k.owner).pid == members_.self().pid) {
-    auto offer = Result<GpuOffer>(GpuOffer{});
-    OURO_TRY(with_neighbour(k.owner, [&](DeviceMemory& maker) {
-      offer = made_here(maker, k);
-      return offer.status();
-    }));
-    return offer;
-  }
-  return fetch(k.owner, {.kind = wire::Fetch::Kind::multicast,
-                         .key = k.key,
-                         .bytes = k.bytes,
-                         .owner = static_cast<std::uint32_t>(k.owner),
-                         .ranks = static_cast<std::uint32_t>(k.ranks)});
+/// Why this rank takes no part any more, if its group has ended. Locked by the caller, as what follows.
+Status DeviceMemory::multicast_ended(std::uint64_t key) const {
+  const auto at = std::ranges::find(ended_multicasts_, key, &EndedMulticast::key);
+  return at == ended_multicasts_.end() ? Status() : at->why;
 }
 
-/// The maker's part; of another rank its part, if it has got one.
-Result<std::shared_ptr<GpuMulticast>> DeviceMemory::own_multicast(const MulticastKey& k) {
-  auto& known = multicasts_[k.key];
-  if (!known && k.owner == members_.rank()) {
-    OURO_ASSIGN(known, GpuMulticast::create(device_, k.ranks, k.bytes));
+/// What this rank has a part in, or gets by `make`, once: a failure is kept like a part.
+template <class Make>
+Result<std::shared_ptr<GpuMulticast>> DeviceMemory::multicast_part(std::uint64_t key, Make&& make) {
+  OURO_TRY(multicast_ended(key));
+  const auto [at, fresh] = multicasts_.try_emplace(key);
+  MulticastPart& part = at->second;
+  if (fresh) {
+    auto made = make();
+    part.failed = made.status();
+    if (made.ok()) part.object = std::move(*made);
   }
-  if (!known) return invalid("this rank has no part in the multicast object yet");
-  if (known->bytes() < k.bytes)
+  OURO_TRY(part.failed);
+  return part.object;
+}
+
+/// The object as its maker, which this rank is, gives it to others.
+Result<GpuOffer> DeviceMemory::make_multicast(const MulticastKey& k) {
+  std::lock_guard lock(multicasts_mutex_);
+  OURO_ASSIGN(const auto part,
+              multicast_part(k.key, [&] { return GpuMulticast::create(device_, k.ranks, k.bytes); }));
+  if (part->bytes() < k.bytes)
     return Status(Reason::mismatch,
                   fmt::format("ranks computed different sizes for a multicast object: {} and {}",
-                              known->bytes(), k.bytes));
-  return known;
+                              part->bytes(), k.bytes));
+  return part->offer();
 }
 
-Status DeviceMemory::join_multicast(const MulticastKey& k, const GpuOffer* offer) {
+Status DeviceMemory::join_multicast(const MulticastKey& k, const Fd& object) {
   std::lock_guard lock(multicasts_mutex_);
-  if (auto& known = multicasts_[k.key]; !known && offer) {
-    OURO_ASSIGN(known, GpuMulticast::import(device_, *offer));
-  }
-  OURO_ASSIGN(const auto part, own_multicast(k));
+  OURO_ASSIGN(const auto part,
+              multicast_part(k.key, [&] { return GpuMulticast::import(device_, object, k.bytes); }));
   return part->join();
 }
 
 Status DeviceMemory::bind_multicast(const MulticastKey& k) {
   std::lock_guard lock(multicasts_mutex_);
-  OURO_ASSIGN(const auto part, own_multicast(k));
-  return part->bind();
+  OURO_TRY(multicast_ended(k.key));
+  const auto at = multicasts_.find(k.key);
+  if (at == multicasts_.end()) return invalid("this rank has no part in the multicast object");
+  OURO_TRY(at->second.failed);
+  return at->second.object->bind();
 }
 
 /// Of any rank of this host: what it does itself, or its watch thread does for it.
-Status DeviceMemory::multicast_step(int r, wire::Fetch::Kind kind, const MulticastKey& k,
-                                    const GpuOffer& offer) {
+Result<GpuOffer> DeviceMemory::multicast_offer(int maker, const MulticastKey& k) {
+  if (maker == members_.rank()) return make_multicast(k);
+  if (members_.peer(maker).pid != members_.self().pid) return fetch(maker, k.request(FetchKind::multicast));
+  auto offer = Result<GpuOffer>(GpuOffer{});
+  OURO_TRY(with_neighbour(maker, [&](DeviceMemory& there) {
+    offer = there.make_multicast(k);
+    return offer.status();
+  }));
+  return offer;
+}
+
+Status DeviceMemory::multicast_step(int r, FetchKind kind, const MulticastKey& k, const Fd& object) {
   const auto step = [&](DeviceMemory& m) {
-    if (kind == wire::Fetch::Kind::bind) return m.bind_multicast(k);
-    return m.join_multicast(k, m.members_.rank() == k.owner ? nullptr : &offer);
+    return kind == FetchKind::bind ? m.bind_multicast(k) : m.join_multicast(k, object);
   };
   if (r == members_.rank()) return step(*this);
   if (members_.peer(r).pid == members_.self().pid) return with_neighbour(r, step);
-  std::vector<Fd> fds;
-  return requests_
-      .ask(r,
-           {.kind = kind,
-            .key = k.key,
-            .bytes = k.bytes,
-            .owner = static_cast<std::uint32_t>(k.owner),
-            .ranks = static_cast<std::uint32_t>(k.ranks)},
-           &fds)
-      .status();
+  std::vector<Fd> none;
+  return requests_.ask(r, k.request(kind), &none, {object.get()}).status();
 }
 
 Result<std::shared_ptr<GpuMulticast>> DeviceMemory::multicast(std::span<const int> ranks, std::uint64_t key,
                                                               std::size_t bytes) {
-  const MulticastKey k{key, bytes, ranks[0], static_cast<int>(ranks.size())};
-  OURO_ASSIGN(const GpuOffer offer, multicast_offer(k));
-  for (const auto kind : {wire::Fetch::Kind::join, wire::Fetch::Kind::bind})
-    for (const int r : ranks) OURO_TRY(multicast_step(r, kind, k, offer));
+  MulticastKey k{key, bytes, static_cast<int>(ranks.size())};
+  OURO_ASSIGN(const GpuOffer offer, multicast_offer(ranks[0], k));
+  k.bytes = offer.bytes;
+  for (const auto kind : {FetchKind::join, FetchKind::bind})
+    for (const int r : ranks) OURO_TRY(multicast_step(r, kind, k, offer.fd));
   std::lock_guard lock(multicasts_mutex_);
-  return own_multicast(k);
+  return multicasts_.at(key).object;
 }
 
 void DeviceMemory::drop_multicast(std::uint64_t key) {
   decltype(multicasts_)::node_type gone;
   std::lock_guard lock(multicasts_mutex_);
   gone = multicasts_.extract(key);
+  Status why(Reason::refused, "this rank has left the group");
+  if (gone) {
+    const MulticastPart& part = gone.mapped();
+    if (const Status& failed = part.object ? part.object->failed() : part.failed; !failed.ok()) why = failed;
+  }
+  ended_multicasts_.push_back({key, std::move(why)});
+  if (ended_multicasts_.size() > kEndedMulticasts) ended_multicasts_.pop_front();
 }
 
-Status DeviceMemory::serve_multicast(int line, const wire::Fetch& request) {
+/// The request brings all that a step needs: a watch thread that asked others could wait for one that asks
+/// it.
+Status DeviceMemory::serve_multicast(int line, const wire::Fetch& request, std::span<const Fd> given) {
   if (request.bytes == 0 || request.bytes > MemoryRequests::kMaxSegment || request.ranks < 2 ||
-      request.owner >= static_cast<std::uint32_t>(members_.size()) ||
       request.ranks > static_cast<std::uint32_t>(members_.size()))
     return {Reason::refused, "no such multicast object"};
-  const MulticastKey k{request.key, request.bytes, static_cast<int>(request.owner),
-                       static_cast<int>(request.ranks)};
-  const bool mine = k.owner == members_.rank();
-  if (request.kind == wire::Fetch::Kind::multicast && !mine)
-    return {Reason::refused, "another rank makes this multicast object"};
-  if (request.kind == wire::Fetch::Kind::bind) {
-    OURO_TRY(bind_multicast(k));
-    return send_frame(line, wire::Grant{k.bytes});
-  }
-  // Whoever makes an object asks nobody, so two ranks that ask each other do not wait for each other.
-  OURO_ASSIGN(const GpuOffer offer, multicast_offer(k));
-  if (request.kind == wire::Fetch::Kind::multicast)
+  const MulticastKey k{request.key, request.bytes, static_cast<int>(request.ranks)};
+  if (request.kind == FetchKind::multicast) {
+    OURO_ASSIGN(const GpuOffer offer, make_multicast(k));
     return send_frame(line, wire::Grant{offer.bytes}, {offer.fd.get()});
-  OURO_TRY(join_multicast(k, mine ? nullptr : &offer));
+  }
+  if (given.size() != 1) return {Reason::refused, "the multicast object is to come with the request"};
+  OURO_TRY(request.kind == FetchKind::bind ? bind_multicast(k) : join_multicast(k, given[0]));
   return send_frame(line, wire::Grant{k.bytes});
 }
 

@@ -60,7 +60,7 @@ Watch::~Watch() {
 void Watch::serve(const LocalListener::Line& line, const Incoming& said) {
   const auto* fetch = std::get_if<wire::Fetch>(&said.frame);
   Status s(Reason::refused, "this socket serves descriptors only");
-  if (fetch) s = serve_(line->native_handle(), *fetch);
+  if (fetch) s = serve_(line->native_handle(), *fetch, said.fds);
   if (!s.ok()) server_->refuse(line, s);
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "runtime/context/observers.h"
@@ -19,8 +20,9 @@ namespace ouro::rt {
 /// and scans the peers' pages for errors.
 class Watch {
  public:
-  /// Answers a request for memory on a connected socket; what it returns is said to the peer.
-  using Serve = std::function<Status(int line, const wire::Fetch&)>;
+  /// Answers a request for memory, with the descriptors that came with it, on a connected socket; what it
+  /// returns is said to the peer.
+  using Serve = std::function<Status(int line, const wire::Fetch&, std::span<const Fd> given)>;
   /// `server` takes requests for memory, `rendezvous` (rank 0) turns latecomers away; either may be invalid.
   Watch(JobMembers&, Observers&, Serve, Fd server, Fd rendezvous);
   ~Watch();  ///< stops and joins

@@ -181,7 +181,7 @@ struct GpuRecord {
   std::uint32_t stream_values, multiprocessors;
   std::uint32_t connections;  // hardware queues that its streams share; 0: each has its own
   std::uint32_t reach_count;
-  std::uint32_t multicast;  // it has multicast objects
+  std::uint32_t multicast;  // it has multicast objects, and kernels for them
   Uuid uuid;
   Uuid reach[kReach];
 };
@@ -211,7 +211,7 @@ struct ControlPage {
 };
 /// leaving: it takes nothing more from ranks of other hosts, and what it sent is still on its way.
 enum class ContextState : std::uint32_t { joining, active, closed, leaving };
-inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637039;  // "ouro-cp9"
+inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637061;  // "ouro-cpa"
 
 /// The writer's side of one record.
 void enter(GroupRecord&, std::uint64_t seq, Signature);

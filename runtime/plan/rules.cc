@@ -38,8 +38,9 @@ std::optional<Collective> parse_ruled(std::string_view text) {
   const auto c = parse_collective(text);
   return c && std::find(std::begin(kAll), std::end(kAll), *c) != std::end(kAll) ? c : std::nullopt;
 }
+/// Not those through a switch between GPUs: rows are for memory of the host.
 bool exists(Collective c, Algorithm a) {
-  return flow::visit(c, a, [](auto) {});
+  return !flow::switched(a) && flow::visit(c, a, [](auto) {});
 }
 std::string algorithms_of(Collective c) {
   std::string all;

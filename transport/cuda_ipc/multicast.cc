@@ -12,9 +12,9 @@ Result<std::shared_ptr<GpuMulticast>> GpuMulticast::create(int device, int ranks
   return part;
 }
 
-Result<std::shared_ptr<GpuMulticast>> GpuMulticast::import(int device, const GpuOffer& offer) {
+Result<std::shared_ptr<GpuMulticast>> GpuMulticast::import(int device, const Fd& object, std::size_t bytes) {
   const auto part = when_quiet(std::shared_ptr<GpuMulticast>(new GpuMulticast));
-  OURO_ASSIGN(part->object_, gpu().multicast_import(device, offer.fd, offer.bytes));
+  OURO_ASSIGN(part->object_, gpu().multicast_import(device, object, bytes));
   part->made_ = true;
   return part;
 }

@@ -15,7 +15,7 @@ namespace ouro::transport {
 class GpuMulticast {
  public:
   static Result<std::shared_ptr<GpuMulticast>> create(int device, int ranks, std::size_t bytes);
-  static Result<std::shared_ptr<GpuMulticast>> import(int device, const GpuOffer&);
+  static Result<std::shared_ptr<GpuMulticast>> import(int device, const Fd& object, std::size_t bytes);
   ~GpuMulticast();
   GpuMulticast(const GpuMulticast&) = delete;
   GpuMulticast& operator=(const GpuMulticast&) = delete;
@@ -24,6 +24,7 @@ class GpuMulticast {
   /// After all ranks have joined: memory is made, bound, and mapped. Only when all have bound may a kernel
   /// touch it.
   Status bind();
+  const Status& failed() const { return failed_; }  ///< of the steps above
   Result<GpuOffer> offer() const;
 
   std::byte* address() const { return static_cast<std::byte*>(object_.data); }  ///< of all ranks' memory

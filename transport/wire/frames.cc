@@ -43,7 +43,7 @@ void put(Writer& w, const Fetch& f) {
   w.number(static_cast<std::uint8_t>(f.kind));
   w.raw(f.job);
   w.number(f.key), w.number(f.bytes);
-  w.number(f.owner), w.number(f.ranks);
+  w.number(f.ranks);
 }
 void put(Writer& w, const Grant& f) { w.number(f.bytes); }
 void put(Writer& w, const Loan& f) {
@@ -84,8 +84,8 @@ Frame take_fetch(Reader& r) {
   f.kind = static_cast<Fetch::Kind>(kind);
   f.job = r.raw<std::tuple_size_v<Nonce>>();
   f.key = r.number<std::uint64_t>(), f.bytes = r.number<std::uint64_t>();
-  f.owner = r.number<std::uint32_t>(), f.ranks = r.number<std::uint32_t>();
-  r.expect(f.owner < kMaxWorld && f.ranks <= kMaxWorld, "a rank is out of range");
+  f.ranks = r.number<std::uint32_t>();
+  r.expect(f.ranks <= kMaxWorld, "more ranks than there may be");
   return f;
 }
 Frame take_grant(Reader& r) { return Grant{r.number<std::uint64_t>()}; }

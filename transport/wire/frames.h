@@ -59,14 +59,14 @@ struct Refuse {
 };
 /// Asks a rank for the descriptor of one of its segments.
 struct Fetch {
-  /// multicast: a multicast object, of the rank that makes it; join, bind: that the rank's GPU does so.
+  /// multicast: a multicast object, of the rank that makes it; join, bind: that the rank's GPU does so, to
+  /// the object whose descriptor comes with the frame.
   enum class Kind : std::uint8_t { group, allocation, gpu, gpu_group, multicast, join, bind };
   Kind kind = Kind::group;
   Nonce job{};
   std::uint64_t key = 0;    ///< of memory that is made on demand; allocation, gpu: its id
   std::uint64_t bytes = 0;  ///< its size, where it is made on demand; else ignored
-  std::uint32_t owner = 0;  ///< multicast, join, bind: the rank that makes the object,
-  std::uint32_t ranks = 0;  ///< and how many have a part in it
+  std::uint32_t ranks = 0;  ///< multicast, join, bind: how many have a part in the object
 };
 struct Grant {
   std::uint64_t bytes = 0;

@@ -83,8 +83,7 @@ class Cuda final : public CudaMemory {
       mine.ipc = p.unifiedAddressing != 0 && p.ipcEventSupported != 0;
       mine.connections = connections();
       mine.stream_values = true;  // 32-bit operations: every device of a driver that this runtime accepts
-      // Kernels need capability 9.0 for it (multimem), which what has NVLink switches with arithmetic has.
-      mine.multicast = mine.shareable_memory && p.major >= 9 && driver().cuMulticastCreate != nullptr &&
+      mine.multicast = mine.shareable_memory && driver().cuMulticastCreate != nullptr &&
                        attribute(CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device);
       known = std::move(mine);
     }
@@ -295,7 +294,8 @@ class Cuda final : public CudaMemory {
     return KernelInfo{.registers = a.numRegs,
                       .max_threads = a.maxThreadsPerBlock,
                       .local_bytes = a.localSizeBytes,
-                      .shared_bytes = a.sharedSizeBytes};
+                      .shared_bytes = a.sharedSizeBytes,
+                      .architecture = a.ptxVersion};
   }
   Result<int> resident_blocks(const Kernel& k, int threads, int device) override {
     const Result<Properties> p = properties(device);

@@ -58,7 +58,8 @@ FakeLive FakeGpu::live() {
           .imports = s.memory.count({Origin::import_fd, Origin::import_ipc}),
           .streams = s.streams.count(),
           .events = s.events.count(),
-          .graphs = s.graphs.count()};
+          .graphs = s.graphs.count(),
+          .multicasts = s.multicasts.count()};
 }
 int FakeGpu::stalls() { return state().control->stalls(); }
 int FakeGpu::contexts() { return state().control->contexts(); }
@@ -208,7 +209,7 @@ Status FakeGpu::destroy_graph(Graph g) { return state().graphs.destroy(g); }
 Result<KernelInfo> FakeGpu::info(const Kernel& kernel, int device) {
   OURO_TRY(state().control->check(device));
   OURO_TRY(state().submitter.resident_blocks(kernel, 1, device).status());
-  return KernelInfo{.registers = 32, .max_threads = kMaxThreads};
+  return KernelInfo{.registers = 32, .max_threads = kMaxThreads, .architecture = options_.architecture};
 }
 Result<int> FakeGpu::resident_blocks(const Kernel& kernel, int threads, int device) {
   OURO_TRY(state().control->check(device));

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <string_view>
 
 #include "kernels/device/gpu.h"
 
@@ -35,6 +36,7 @@ struct FakeOptions {
   int multiprocessors = 4;
   bool shareable_memory = true, ipc = true, stream_values = true;
   bool multicast = false;                               ///< multicast objects, of regions of shareable memory
+  int architecture = 90;                                ///< that kernels say they were compiled for
   std::function<bool(int device, int peer)> peer = {};  ///< which devices reach which; empty: all do
   /// As CUDA_VISIBLE_DEVICES: device 0 here is number `first` of the host's `host_devices` (0: this process
   /// sees all).
@@ -42,6 +44,9 @@ struct FakeOptions {
   FakeHarsh harsh = {};
   /// Told of each copy on a stream as it begins, by the thread of the stream.
   std::function<void(const void* to, const void* from, std::size_t bytes)> copying = {};
+  /// Asked at each step of a multicast object ("create", "export", "import", "join", "bind"): an error is the
+  /// step's.
+  std::function<Status(std::string_view step, int device)> multicasting = {};
 };
 
 /// Kinds of calls, for delays and failures. Up to `graph` they end on a stream's thread, else in the call.
@@ -66,7 +71,7 @@ inline constexpr int kFakeOps = static_cast<int>(FakeOp::capture) + 1;
 /// What has been made and not yet released in this process.
 struct FakeLive {
   int allocations = 0;  ///< alloc, alloc_shareable, alloc_pinned
-  int registrations = 0, imports = 0, streams = 0, events = 0, graphs = 0;
+  int registrations = 0, imports = 0, streams = 0, events = 0, graphs = 0, multicasts = 0;
   friend bool operator==(const FakeLive&, const FakeLive&) = default;
 };
 

@@ -76,11 +76,16 @@ struct Multicasts::Object {
   }
 };
 
-Status Multicasts::admit(FakeOp kind, int device) {
+Status Multicasts::admit(FakeOp kind, const char* step, int device) {
   OURO_TRY(control_.admit(kind, device));
-  return options_.multicast && options_.shareable_memory
-             ? Status()
-             : unsupported("this device has no multicast objects");
+  if (!options_.multicast || !options_.shareable_memory)
+    return unsupported("this device has no multicast objects");
+  return options_.multicasting ? options_.multicasting(step, device) : Status();
+}
+
+int Multicasts::count() {
+  std::shared_lock lock(mutex_);
+  return static_cast<int>(objects_.size());
 }
 
 Result<std::shared_ptr<Multicasts::Object>> Multicasts::find(const Multicast& m) {
@@ -99,7 +104,7 @@ Result<Multicast> Multicasts::add(std::shared_ptr<Object> o) {
 }
 
 Result<Multicast> Multicasts::create(int device, int devices, std::size_t bytes) {
-  OURO_TRY(admit(FakeOp::alloc, device));
+  OURO_TRY(admit(FakeOp::alloc, "create", device));
   if (devices < 2 || devices > kMaxDevices || bytes == 0)
     return invalid(fmt::format("a multicast object of {} devices, {} bytes", devices, bytes));
   auto o = std::make_shared<Object>();
@@ -113,7 +118,7 @@ Result<Multicast> Multicasts::create(int device, int devices, std::size_t bytes)
 }
 
 Result<Fd> Multicasts::export_fd(const Multicast& m) {
-  OURO_TRY(admit(FakeOp::share, m.device));
+  OURO_TRY(admit(FakeOp::share, "export", m.device));
   OURO_ASSIGN(const auto o, find(m));
   Fd copy(fcntl(o->segment->fd(), F_DUPFD_CLOEXEC, 0));
   if (!copy) return Status(Reason::resource, fmt::format("cannot export: {}", std::strerror(errno)));
@@ -121,7 +126,7 @@ Result<Fd> Multicasts::export_fd(const Multicast& m) {
 }
 
 Result<Multicast> Multicasts::import_fd(int device, const Fd& fd, std::size_t bytes) {
-  OURO_TRY(admit(FakeOp::share, device));
+  OURO_TRY(admit(FakeOp::share, "import", device));
   Fd mine(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   if (!mine) return invalid("no usable descriptor of a multicast object");
   auto o = std::make_shared<Object>();
@@ -134,7 +139,7 @@ Result<Multicast> Multicasts::import_fd(int device, const Fd& fd, std::size_t by
 }
 
 Status Multicasts::join(const Multicast& m) {
-  OURO_TRY(admit(FakeOp::alloc, m.device));
+  OURO_TRY(admit(FakeOp::alloc, "join", m.device));
   OURO_ASSIGN(const auto o, find(m));
   std::unique_lock lock(mutex_);
   Shared& s = o->shared();
@@ -155,7 +160,7 @@ Status Multicasts::join(const Multicast& m) {
 }
 
 Status Multicasts::bind(Multicast* m, const Region& r) {
-  OURO_TRY(admit(FakeOp::alloc, m->device));
+  OURO_TRY(admit(FakeOp::alloc, "bind", m->device));
   OURO_ASSIGN(const auto o, find(*m));
   OURO_ASSIGN(const auto block, memory_.at(Origin::region, r.data));
   std::unique_lock lock(mutex_);

@@ -29,11 +29,12 @@ class Multicasts {
   Status bind(Multicast*, const Region&);
   Status free(const Multicast&);
   int members(const void* address, std::byte** members);
+  int count();
 
  private:
   struct Shared;
   struct Object;
-  Status admit(FakeOp, int device);
+  Status admit(FakeOp, const char* step, int device);
   Result<std::shared_ptr<Object>> find(const Multicast&);
   Result<Multicast> add(std::shared_ptr<Object>);
 

@@ -205,7 +205,7 @@ bool GpuPathChooser::resident_has_numbers(const Operation& op, const Choice& cho
 const char* GpuPathChooser::switch_obstacle(const Operation& op) const {
   const GpuTopology& t = topology_;
   if (!t.apart) return "ranks share a GPU, which has one part in a multicast object";
-  if (!t.multicast) return "a GPU, or its driver, has no multicast objects";
+  if (!t.multicast) return "a GPU, its driver or what ouro was compiled for has no multicast objects";
   if (!gpu::has_switched(op.collective, op.dtype(0), op.op.kind))
     return "a switch has no such reduction of this type";
   return nullptr;

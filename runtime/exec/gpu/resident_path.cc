@@ -57,11 +57,9 @@ gpu::ResidentFault ResidentArena::fault() const {
 }
 
 ResidentPath::~ResidentPath() {
+  multicast_.reset();
+  team_.context.device_memory().drop_multicast(team_.key ^ kSwitchOf);  // others may have had this rank join
   if (!arena_) return;
-  if (multicast_) {
-    multicast_.reset();
-    team_.context.device_memory().drop_multicast(team_.key ^ kSwitchOf);
-  }
   arena_.reset();
   team_.context.device_memory().drop_block(team_.key ^ (kArenaOf + static_cast<std::uint64_t>(team_.rank)));
 }

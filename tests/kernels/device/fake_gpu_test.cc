@@ -219,7 +219,7 @@ TEST(FakeGpu, WhatIsLiveIsCounted) {
   const Event e = value(gpu.create_event(0, true));
   OK(gpu.begin_capture(s));
   const Graph g = value(gpu.end_capture(s));
-  EXPECT_EQ(gpu.live(), (FakeLive{3, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(gpu.live(), (FakeLive{3, 1, 1, 1, 1, 1, 0}));
   OK(gpu.free(a));
   OK(gpu.free_pinned(b));
   OK(gpu.free_region(i));

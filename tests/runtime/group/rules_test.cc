@@ -103,6 +103,8 @@ TEST(RuleText, WhatIsWrongIsNamed) {
   EXPECT_THAT(refusal("mix:ring"), HasSubstr("'mix' is no collective"));
   EXPECT_THAT(refusal("all_reduce:rong"),
               AllOf(HasSubstr("all_reduce has no algorithm 'rong'"), HasSubstr("oneshot")));
+  EXPECT_THAT(refusal("all_reduce:nvls"),  // rows are for memory of the host
+              AllOf(HasSubstr("all_reduce has no algorithm 'nvls'"), HasSubstr("oneshot")));
   EXPECT_THAT(refusal("barrier:ring"),
               AllOf(HasSubstr("barrier has no algorithm 'ring'"), HasSubstr("dissemination")));
   EXPECT_THAT(refusal("all_reduce:ring,,barrier:direct"), HasSubstr("rule ''"));

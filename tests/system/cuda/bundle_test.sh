@@ -41,6 +41,7 @@ grep -q '^## FAKE' results/gpu-status.md || fail "a fake GPU must be called one"
 grep -qE '^\| 2 ranks as threads \| [1-9]' results/gpu-status.md || fail "no collective was checked"
 grep -qE '^\| probe: words serve each replay of a graph \| 1 \| 1 ' results/gpu-status.md || fail "nothing was probed"
 grep -qE '^\| copy_kernel \| 1 \| 1 \|' results/gpu-status.md || fail "no copy was timed"
+grep -qE '^\| nvls \| 0 \| 0 .*not run: 1 GPUs with multicast objects' results/gpu-status.md || fail "nvls needs two GPUs"
 cat results/gpu-status.md
 
 # A test that hangs is named and tried alone, and those behind it run.

@@ -33,7 +33,7 @@ std::vector<Frame> frames() {
           Fetch{Fetch::Kind::group, {}, 0, ~std::uint64_t{0}},
           Fetch{Fetch::Kind::gpu, nonce(), 9, 0},
           Fetch{Fetch::Kind::gpu_group, nonce(), 1, 1 << 20},
-          Fetch{Fetch::Kind::bind, nonce(), 1, 1 << 20, kMaxWorld - 1, kMaxWorld},
+          Fetch{Fetch::Kind::bind, nonce(), 1, 1 << 20, kMaxWorld},
           Grant{std::uint64_t{1} << 40},
           Loan{std::uint64_t{1} << 33, {1, 2, 3, 255}}};
 }
@@ -63,8 +63,7 @@ bool sane(const Frame& f) {
     return m->rank < kMaxWorld && m->host.size() <= kMaxName && m->server.size() <= kMaxName;
   if (const auto* r = std::get_if<Refuse>(&f))
     return r->reason <= Reason::device && r->text.size() <= kMaxText;
-  if (const auto* x = std::get_if<Fetch>(&f))
-    return x->kind <= Fetch::Kind::bind && x->owner < kMaxWorld && x->ranks <= kMaxWorld;
+  if (const auto* x = std::get_if<Fetch>(&f)) return x->kind <= Fetch::Kind::bind && x->ranks <= kMaxWorld;
   return true;
 }
 
@@ -132,13 +131,12 @@ TEST(Frames, GoldenBytes) {
             "ffffffff"
             "0200"
             "6e6f");
-  EXPECT_EQ(hex(payload_of(encode(Fetch{Fetch::Kind::allocation, nonce(), 5, 6, 7, 8}))),
+  EXPECT_EQ(hex(payload_of(encode(Fetch{Fetch::Kind::allocation, nonce(), 5, 6, 7}))),
             "01"
             "000102030405060708090a0b0c0d0e0f"
             "0500000000000000"
             "0600000000000000"
-            "07000000"
-            "08000000");
+            "07000000");
   EXPECT_EQ(hex(payload_of(encode(Join{nonce(), 1, 2, 3, "h", "s", "", "e", {9}}))),
             "000102030405060708090a0b0c0d0e0f"
             "01000000"

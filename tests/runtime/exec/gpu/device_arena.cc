@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "kernels/gpu/resident.h"
 #include "runtime/group/group.h"
 
 #if OURO_TEST_TSAN
@@ -13,13 +14,37 @@ extern "C" const char* __tsan_default_options() { return "report_thread_leaks=0"
 
 namespace ouro::test {
 
+namespace {
+
+/// A process that has used CUDA cannot fork ranks.
+int asked_in_a_child(int (*question)()) {
+  const pid_t child = fork();
+  if (child == 0) _exit(question());
+  int state = 0;
+  return child > 0 && waitpid(child, &state, 0) == child && WIFEXITED(state) ? WEXITSTATUS(state) : 0;
+}
+
+}  // namespace
+
 int gpus() {
   static const int many = [] {
     if (const char* emulated = std::getenv("OURO_FAKE_GPUS")) return std::atoi(emulated);
-    const pid_t child = fork();
-    if (child == 0) _exit(gpu::gpu().devices());
-    int state = 0;
-    return child > 0 && waitpid(child, &state, 0) == child && WIFEXITED(state) ? WEXITSTATUS(state) : 0;
+    return asked_in_a_child([] { return gpu::gpu().devices(); });
+  }();
+  return many;
+}
+
+int multicast_gpus() {
+  static const int many = [] {
+    if (std::getenv("OURO_FAKE_GPUS")) return 8;
+    return asked_in_a_child([] {
+      int able = 0;
+      for (int d = 0; d < gpu::gpu().devices(); ++d) {
+        const auto p = gpu::gpu().properties(d);
+        able += p.ok() && p->multicast && gpu::compiled_for_switches(d);
+      }
+      return able;
+    });
   }();
   return many;
 }

@@ -128,6 +128,10 @@ class ForcedPath {
   ~ForcedPath() { unsetenv("OURO_GPU_PATH"); }
 };
 
+/// Of tests of `nvls`: how many ranks can have a GPU with multicast objects each. Eight where devices are
+/// emulated (FakeForEach).
+int multicast_gpus();
+
 /// Emulated devices, one for each of eight ranks, for as long as it lives.
 class FakeForEach {
  public:
@@ -135,6 +139,7 @@ class FakeForEach {
     gpu::install(&fakes_);
   }
   ~FakeForEach() { gpu::install(nullptr); }
+  gpu::FakeLive live() { return fakes_.live(); }
 
  private:
   static gpu::FakeOptions at_least(gpu::FakeOptions o) {

@@ -216,7 +216,6 @@ TEST(GpuPathChoice, WhatIsNamedIsCarriedOutByAPathThatHasIt) {
   EXPECT_THAT(chosen(one_gpu(4), "stream", kSum, direct), HasSubstr("over links only"));
 }
 
-/// What does not go by packets goes by pointer where it can, or by flows that fold in the same order.
 /// What a switch carries out runs where each rank has a GPU with multicast objects, and nowhere else.
 TEST(GpuPathChoice, ASwitchIsAskedForByNameOrNotAtAll) {
   const Choice nvls = named(Algorithm::nvls, true);
@@ -238,6 +237,7 @@ TEST(GpuPathChoice, ASwitchIsAskedForByNameOrNotAtAll) {
   EXPECT_THAT(chosen(a_gpu_each(4), "auto", kUneven, nvls), HasSubstr("even blocks only"));
 }
 
+/// What does not go by packets goes by pointer where it can, or by flows that fold in the same order.
 TEST(ResidentAlgorithm, FollowsSize) {
   constexpr std::size_t kSmall = 64 << 10;
   const auto of = [](Collective c, std::size_t bytes) {

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "runtime/group/group.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
+#include "transport/cuda_ipc/quiet.h"
 
 namespace ouro::test {
 namespace {
@@ -99,12 +101,116 @@ TEST(GpuSwitch, NeedsMulticastOnEachGpu) {
   EXPECT_EQ(run_threads(3, [](Context& c) { return refuses_by(c, "has no multicast objects"); }), "");
 }
 
+/// Kernels without the instructions would run on any later GPU, and trap.
+TEST(GpuSwitch, NeedsKernelsThatWereCompiledForIt) {
+  OURO_NEEDS_FAKES();
+  const FakeForEach fakes({.multiprocessors = 16, .multicast = true, .architecture = 80});
+  EXPECT_EQ(run_threads(3, [](Context& c) { return refuses_by(c, "has no multicast objects"); }), "");
+}
+
 TEST(GpuSwitch, NeedsAGpuForEachRank) {
   OURO_NEEDS_FAKES();
   gpu::FakeGpu one({.devices = 1, .multiprocessors = 16, .multicast = true});
   gpu::install(&one);
   EXPECT_EQ(run_threads(2, [](Context& c) { return refuses_by(c, "ranks share a GPU"); }), "");
   gpu::install(nullptr);
+}
+
+/// Of a group of its own, in which a step fails once on one device.
+std::string fails_alike(Context& c, Reason reason, FakeForEach& fakes) {
+  constexpr int kAll[] = {0, 1, 2};
+  {
+    auto g = c.group(kAll, "switched");
+    OURO_RANK_OK(g);
+    Floats x;
+    OURO_RANK_OK(x.make(c, 600));
+    OURO_RANK_OK(x.fill(1));
+    for (int k = 0; k < 2; ++k) {
+      const Status s = all_reduce(*g, x.view(), x.view(), ReduceOp::sum, kSwitched);
+      OURO_RANK_CHECK(s.reason() == reason && s.message().find("planted") != std::string::npos,
+                      "call {}: {}: {}", k, name(s.reason()), s.message());
+    }
+    OURO_RANK_CHECK(g->status().ok() == (reason == Reason::unsupported), "{}", g->status().message());
+    if (reason == Reason::unsupported) {
+      OURO_RANK_OK(all_reduce(*g, x.view(), x.view()));
+      OURO_EXPECT_ALL(x, 3);
+    }
+  }
+  OURO_RANK_OK(barrier(c.world()));
+  const bool back = eventually([&] {
+    transport::release_if_quiet();
+    return fakes.live().multicasts == 0;
+  });
+  OURO_RANK_CHECK(back, "{} are left", fakes.live().multicasts);
+  OURO_RANK_OK(barrier(c.world()));
+  return "";
+}
+
+struct Failing {
+  const char* step;
+  int device;
+  Reason reason;
+};
+class GpuSwitchSteps : public testing::TestWithParam<Failing> {};
+INSTANTIATE_TEST_SUITE_P(
+    All, GpuSwitchSteps,
+    testing::Values(Failing{"create", 0, Reason::unsupported}, Failing{"import", 2, Reason::unsupported},
+                    Failing{"join", 0, Reason::unsupported}, Failing{"join", 1, Reason::unsupported},
+                    Failing{"bind", 2, Reason::unsupported}, Failing{"create", 0, Reason::resource},
+                    Failing{"bind", 1, Reason::resource}),
+    [](const auto& p) {
+      return fmt::format("{}_{}_{}", p.param.step, p.param.device, name(p.param.reason));
+    });
+
+/// Whoever fails, all hear of it, though the step would succeed the next time: a rank that went on alone
+/// would wait for the others. And the memory of those that had come further is given back.
+TEST_P(GpuSwitchSteps, OneThatHasFailedHasFailedForAll) {
+  OURO_NEEDS_FAKES();
+  const Failing& p = GetParam();
+  std::atomic<bool> planted{false};
+  gpu::FakeOptions options = with_multicast();
+  options.multicasting = [&](std::string_view step, int device) {
+    const bool fails = step == p.step && device == p.device && !planted.exchange(true);
+    return fails ? Status(p.reason, "planted") : Status();
+  };
+  FakeForEach fakes(options);
+  EXPECT_EQ(run_threads(3, [&](Context& c) { return fails_alike(c, p.reason, fakes); }), "");
+  EXPECT_TRUE(planted);
+}
+
+/// Two groups whose first ranks differ make their objects at the same time. Whoever makes one serves what the
+/// others ask for meanwhile, so it must not wait for them.
+TEST(GpuSwitch, ManyGroupsBeginAtTheSameTime) {
+  OURO_NEEDS_FAKES();
+  OURO_NEEDS_PROCESSES();
+  const FakeForEach fakes(with_multicast());
+  const auto body = [](Context& c) -> std::string {
+    for (int k = 0; k < 8; ++k) {
+      std::string said[2];
+      std::vector<Group> groups;
+      for (const std::vector<int>& ranks : {std::vector<int>{0, 1, 2}, std::vector<int>{1, 0, 2}}) {
+        auto g = c.group(ranks, fmt::format("{} first, {}", ranks[0], k));
+        OURO_RANK_OK(g);
+        groups.push_back(std::move(*g));
+      }
+      OURO_RANK_OK(barrier(c.world()));
+      on_threads(2, [&](int t) {
+        const auto i = static_cast<std::size_t>(t);
+        said[i] = [&]() -> std::string {
+          Floats x;
+          OURO_RANK_OK(x.make(c, 600));
+          OURO_RANK_OK(x.fill(1));
+          OURO_RANK_OK(all_reduce(groups[i], x.view(), x.view(), ReduceOp::sum, kSwitched));
+          OURO_EXPECT_ALL(x, 3);
+          return "";
+        }();
+      });
+      OURO_RANK_CHECK(said[0].empty() && said[1].empty(), "{} {}", said[0], said[1]);
+      OURO_RANK_OK(barrier(c.world()));
+    }
+    return "";
+  };
+  EXPECT_EQ(run_processes(3, body), "");
 }
 
 TEST(GpuSwitch, GraphsReplay) {
