@@ -52,11 +52,14 @@ examine() { # NAME FILE TEST
 # Runs the tests of one program into its log. Ranks that are processes are forked from one that has not used a GPU
 # yet: such tests have a process each, all others share one, until one of them hangs. Sets `hangs` of the caller.
 all_tests_of() { # NAME FILE
-  local name=$1 file=$2 code=0 one part=0 own=() some='*' hung=0 log
+  local name=$1 file=$2 code=0 one part=0 own=() some='*' hung=0 log not worst=0
+  local alone='processes|Sharing|GpuMessages|KilledInMid|GraphsReplay'
+  [[ -z ${OURO_FAKE_GPUS:-} ]] || alone+='|nvls|Switch'  # they make fake GPUs of their own
   if [[ $name == test_gpu ]]; then
     mapfile -t own < <("$file" --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^ / { print suite $1 }' |
-      grep -E 'processes|Sharing|GpuMessages|KilledInMid|GraphsReplay')
+      grep -E "$alone")
   fi
+  not=$(IFS=:; echo "${own[*]}")
   if [[ $quick == yes ]]; then
     own=("${own[@]:0:2}")
     case $name in
@@ -65,8 +68,6 @@ all_tests_of() { # NAME FILE
       test_collect_device) some='*Broadcast:*HopWeights:*KernelsLoad*' ;;
     esac
   fi
-  local not worst=0
-  not=$(IFS=:; echo "${own[*]}")
   : >"$out/logs/$name.log"
   while true; do
     log=$name-$((++part)) code=0
