@@ -160,6 +160,7 @@ const Device& device_of(const Operation& o) {
   return o.traits().out.owner == CollectiveTraits::Owner::root ? o.in.device : o.out.device;
 }
 bool on_device(const Operation& o) {
+  if (o.in.device.kind == Device::Kind::host && o.out.device.kind == Device::Kind::host) return false;
   return o.collective != Collective::barrier && device_of(o).kind == Device::Kind::cuda;
 }
 
