@@ -1,5 +1,5 @@
-// Which reductions there are, as one switch: from a (type, op) pair of run time to its struct in reduce.h.
-// Used by the host loops and the kernels of devices.
+// All reductions as one switch: from a (type, op) pair known at run time to its struct in reduce.h. Used by
+// the host loops and the kernels of devices.
 #pragma once
 #include "kernels/arith/reduce.h"
 
@@ -10,8 +10,8 @@ struct Case {
   DType type;
   OpKind op;
 };
-/// The representative of all cases that compute the same bits: wrapping ignores the sign, booleans know three
-/// ops.
+/// The representative of all cases that compute the same bits: wrapping arithmetic ignores the sign, and
+/// booleans have only three distinct ops.
 constexpr Case same_bits(DType t, OpKind op) {
   if (t == DType::boolean) {
     if (op == OpKind::sum || op == OpKind::max || op == OpKind::lor) return {t, OpKind::bor};
@@ -50,8 +50,8 @@ OURO_HD void apply_type(OpKind op, const F& f) {
 #undef OURO_X
   }
 }
-/// f.operator()<R>() with R the reduction of (t, op); nothing where `applies` says that there is none. Types
-/// and ops come from their lists, so one without a struct does not compile.
+/// Calls f.operator()<R>() with R the reduction of (t, op); does nothing if `applies` is false for the pair.
+/// Types and ops come from their lists, so one without a struct does not compile.
 template <class F>
 OURO_HD void with_reduction(DType t, OpKind op, const F& f) {
   switch (t) {

@@ -1,5 +1,5 @@
-// The floating-point formats narrower than fp32, and their conversions from and to it: exact up, one rounding
-// to nearest even down. Used by every loop on the host and on the device; nothing here needs a library.
+// The floating-point formats narrower than fp32, and their conversions to fp32 (exact) and from it (one
+// rounding to nearest even). Used by every loop on the host and on the device; nothing here needs a library.
 #pragma once
 #include <cstdint>
 
@@ -27,9 +27,9 @@ struct F8E5M2 {
   std::uint8_t bits;
 };
 
-/// What the bits of a format mean. kLast is the magnitude of the last number; all above it are NaN, of which
-/// kNan is the canonical one. kOverflow is the least fp32 magnitude (as bits) that becomes kTop: infinity for
-/// the IEEE formats, the largest finite value for float8, which saturates.
+/// What the bits of a format mean. kLast is the magnitude of the last number; all greater magnitudes are NaN,
+/// of which kNan is the canonical one. kOverflow is the least fp32 magnitude (as bits) that becomes kTop:
+/// infinity for half, the largest finite value for float8, which saturates.
 template <class T>
 struct Format {
   static constexpr bool kFloat = false, kSmall = false;
@@ -104,9 +104,8 @@ OURO_HD constexpr bool is_nan(double x) {
   return x != x;
 }
 
-/// Exact. A NaN becomes a NaN (which one is open: `settle` makes it canonical before it is seen).
-/// Branches are selections, so that loops over it vectorise; no step depends on the subnormal mode of the
-/// CPU.
+/// Exact. A NaN becomes some NaN; `settle` makes it canonical before it becomes visible. Branches are
+/// selections, so that loops over it vectorise; no step depends on the subnormal mode of the CPU.
 template <class T>
 OURO_HD constexpr float widen(T x) {
   using F = Format<T>;
@@ -152,8 +151,8 @@ OURO_HD constexpr BFloat16 narrow(float x) {
   return {static_cast<std::uint16_t>(is_nan(x) ? Format<BFloat16>::kNan : r)};
 }
 
-/// Makes a NaN canonical. Everything that leaves a reduction passes through here or through `narrow`, so that
-/// the bits of a NaN depend neither on operand order nor on the processor.
+/// Makes a NaN canonical. Every result of a reduction passes through here or through `narrow`, so that the
+/// bits of a NaN depend neither on operand order nor on the processor.
 template <class T>
 OURO_HD constexpr T settle(T x) {
   if constexpr (Format<T>::kFloat)

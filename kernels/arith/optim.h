@@ -1,5 +1,6 @@
-// The optimiser updates, once: SGD, Adam, AdamW, their accumulating forms, and gossip mixing, for one
-// element. Used by the host loops and the device kernels, which read and write what each rule says it needs.
+// The optimiser updates, defined once, for one element: SGD, Adam, AdamW, their accumulating forms, and
+// gossip mixing. Used by the host loops and the device kernels, which load and store the states that each
+// rule declares.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -10,17 +11,18 @@
 
 namespace ouro::arith {
 
-/// PyTorch's form of momentum: the first step starts the buffer with g, undamped; the decay is added to g.
+/// PyTorch's form of momentum: the first step initialises the buffer with g, undamped; weight decay is added
+/// to g.
 struct SgdOptions {
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
 };
-/// decoupled: AdamW, the decay shrinks the parameter; otherwise it is added to g.
+/// decoupled: AdamW, where the decay shrinks the parameter; otherwise it is added to g.
 struct AdamOptions {
   double lr = 1e-3, beta1 = .9, beta2 = .999, eps = 1e-8, weight_decay = 0;
   bool decoupled = false;
 };
-/// What a rule is made from: the options of its family and the number of this step, from 1 on.
+/// What a rule is constructed from: the options of its family and the number of this step, from 1 on.
 struct Recipe {
   SgdOptions sgd;
   AdamOptions adam;
@@ -37,8 +39,9 @@ struct MixWeights {
   double keep = 1, take = 1, send = 1;
 };
 
-// Products and sums are rounded one by one: a window of one step then gives Adam's bits, processors without a
-// fused multiply-add give the bits of those with it, and loops that wait for memory gain nothing from it.
+// Products and sums are rounded one by one: a window of one step then gives Adam's bits, and processors
+// without a fused multiply-add give the same bits as those with it. Loops limited by memory gain nothing
+// from fusing.
 inline namespace OURO_ISA {
 
 OURO_HD float root(float x) {
@@ -63,12 +66,13 @@ OURO_HD double fused_multiply_add(double a, double b, double c) {
 #endif
 }
 
-/// All bits set, or none: a condition that a compiler can neither turn into a branch nor into loads that wait
-/// for it, as GCC 12 does with the operator ?: (a third of the speed).
+/// All bits set, or none: a condition that a compiler can turn neither into a branch nor into loads that wait
+/// for it, as GCC 12 does with the operator ?: (at a third of the speed).
 template <class C>
 using Mask = std::make_signed_t<typename Format<C>::Bits>;
 
-/// Whether x is neither infinite nor NaN: as a number, the bits of |x| are then below those of infinity.
+/// All bits set if x is neither infinite nor NaN: compared as integers, the bits of |x| are then below those
+/// of infinity.
 template <class C>
 OURO_HD constexpr Mask<C> finite_mask(C x) {
   constexpr Mask<C> infinity = Format<C>::kLast, magnitude = std::numeric_limits<Mask<C>>::max();
@@ -81,8 +85,8 @@ OURO_HD constexpr C select(Mask<C> which, C yes, C no) {
   return from_bits<C>((to_bits(yes) & mask) | (to_bits(no) & ~mask));
 }
 
-/// b^t for 0 <= b <= 1, t >= 0, by squaring pairs of doubles: rounded correctly in nearly
-/// all cases, and the same wherever this runs, which no library's pow promises.
+/// b^t for 0 <= b <= 1, t >= 0, by squaring pairs of doubles: correctly rounded in nearly all cases, and the
+/// same on every processor, which no library's pow guarantees.
 OURO_HD double power(double b, std::int64_t t) {
   struct Pair {
     double high, low;
@@ -107,7 +111,7 @@ OURO_HD double clip_factor(double norm, double limit) {
   return factor > 1 ? 1 : factor;
 }
 
-/// GradientScale and MixWeights, rounded to the type that is computed in.
+/// GradientScale and MixWeights, rounded to the type of the computation.
 template <class C>
 struct Scale {
   C inverse, clip;
@@ -123,22 +127,24 @@ struct Mix {
   OURO_HD C mixed(C x, C neighbours) const { return settle(keep * x + take * neighbours); }
   OURO_HD C message(C x) const { return settle(send * x); }
 };
-/// One more rank's term of a row of a mixing matrix; the first starts the sum. `settle` follows the last.
+/// Adds one more rank's term of a row of a mixing matrix; the first term starts the sum. The caller applies
+/// `settle` after the last.
 template <class C>
 OURO_HD C add_term(C sum, C weight, C x, bool first) {
   return first ? weight * x : sum + weight * x;
 }
 
-/// g + decay*p, and exactly g without decay: adding -0 changes no number. (Conditions on numbers of the rule
-/// become selections in a vectorised loop; conditions on a bool of it would stop GCC 12.)
+/// g + decay*p, and exactly g without decay: adding -0 changes no number. (In a vectorised loop, a
+/// condition on a number of the rule becomes a selection; a condition on a bool member would keep GCC 12
+/// from vectorising.)
 template <class C>
 OURO_HD C with_decay(C g, C p, C decay) {
   return g + (decay != 0 ? decay * p : -C{0});
 }
 
 // A rule updates a parameter p and its state s with a gradient g. reads(k) and writes(k) tell which states a
-// loop must load and store; the others are left alone in memory. `finite` is finite_mask(g): with any other
-// g, p and s stay as they are, as if there had been no gradient.
+// loop must load and store; the others are untouched in memory. `finite` is finite_mask(g): if g is not
+// finite, p and s stay unchanged, as if there had been no gradient.
 
 /// v <- mu v + (1-dampening) g; p <- p - lr v, Nesterov: p - lr (g + mu v). Sutskever et al., ICML 2013.
 template <class C, bool kMomentum, bool kStart>
@@ -159,7 +165,7 @@ struct Sgd {
     C d = with_decay(g, p, decay);
     if constexpr (kMomentum) {
       const C v = kStart ? d : momentum * s[0] + undamped * d;
-      // The start of a buffer has nothing to keep: without a gradient it is zero.
+      // At the start there is no old value to keep: without a finite gradient the buffer becomes zero.
       s[0] = select(finite, v, kStart ? C{0} : s[0]);
       d = ahead != 0 ? d + ahead * v : v;
     }
@@ -167,12 +173,13 @@ struct Sgd {
   }
 };
 
-/// The coefficients that Adam and its accumulating form share, computed in fp64, and what they do alike.
+/// The coefficients that Adam and its accumulating form share, computed in fp64, and the computations that
+/// they share.
 template <class C>
 struct AdamTerms {
   C l2, shrink, beta1, beta2, rest1, rest2, size, root2, eps;
 
-  /// `updates`: how often m and v have been renewed, this time included (t of the bias correction).
+  /// `updates`: how often m and v have been renewed, including this time (t of the bias correction).
   OURO_HD AdamTerms(const AdamOptions& o, std::int64_t updates)
       : l2(static_cast<C>(o.decoupled ? 0 : o.weight_decay)),
         shrink(static_cast<C>(o.decoupled ? 1 - o.lr * o.weight_decay : 1)),
@@ -210,10 +217,10 @@ struct Adam {
 };
 
 /// Adam whose moments are renewed once in K steps, by the mean gradient of the window, and are stored
-/// decayed: s = beta1 m, beta2 v, accumulator. In between each step looks at its own gradient and the old
-/// moments. kFirst: the accumulator counts as zero and is not read. kLast: the step ends the window; kZero:
-/// and clears the accumulator, for a next step that reads it. The window ends on time whatever the gradient
-/// is.
+/// decayed: s = beta1 m, beta2 v, accumulator. In between, each step uses its own gradient and the old
+/// moments. kFirst: the accumulator counts as zero and is not read. kLast: the step ends the window. kZero:
+/// the last step also clears the accumulator, for a next step that reads it. The window ends on time even if
+/// the gradient is not finite.
 template <class C, bool kFirst, bool kLast, bool kZero>
 struct AccumAdam {
   AdamTerms<C> terms;
@@ -235,7 +242,7 @@ struct AccumAdam {
     s[2] = a;
     if constexpr (kLast) close(s);
   }
-  /// Ends a window: what the last step does after all that the others do.
+  /// Ends a window: the additional work of the last step.
   OURO_HD void close(C* s) const {
     const C a = s[2];
     s[0] = (s[0] + terms.rest1 * a) * terms.beta1;
@@ -265,11 +272,12 @@ using AccumLastZero = AccumAdam<C, false, true, true>;
 
 // The order in which squares are summed, in fp64, on every processor; it depends on counts alone. Gradients
 // are cut into blocks (each tensor of a list starts one). Element i of a block belongs to lane i mod
-// kSurveyLanes, a lane adds its squares in turn, and lanes are added pairwise: 0+32, 1+33, ..., then halves
-// of that. The sum of block b goes to chain b mod kSurveyChains in turn, and chains are added pairwise too.
+// kSurveyLanes, a lane adds its squares in order, and lanes are added pairwise: 0+32, 1+33, ..., then the
+// halves of these. The sum of block b is added to chain b mod kSurveyChains, in order, and chains are added
+// pairwise too.
 inline constexpr std::uint32_t kSurveyBlock = 4096, kSurveyLanes = 64, kSurveyChains = 2048;
 
-/// X(enumerator, rule): the one list of rules. Loops on host and device are made from it.
+/// X(enumerator, rule): the one list of rules. Loops on host and device are generated from it.
 #define OURO_UPDATES(X)        \
   X(sgd, SgdPlain)             \
   X(sgd_start, SgdStart)       \
@@ -287,8 +295,9 @@ enum class Update : std::uint8_t {
 #undef OURO_X
 };
 
-/// Which rule an accumulating step is, by its number. lazy_zero: a window's first step takes the accumulator
-/// for zero instead of reading it, and its last step does not clear it: 28 instead of 30 bytes at K = 4.
+/// The rule for an accumulating step, by its number. lazy_zero: a window's first step treats the accumulator
+/// as zero instead of reading it, and its last step does not clear it. This moves 28 instead of 30 bytes per
+/// fp32 element and step at K = 4.
 constexpr Update accum_update(std::int64_t step, int accum_iter, bool lazy_zero) {
   const bool first = (step - 1) % accum_iter == 0, last = step % accum_iter == 0;
   if (!lazy_zero) return last ? Update::accum_last_zero : Update::accum_middle;

@@ -1,5 +1,6 @@
-// The reductions, once: how an element becomes a partial result, how two combine, how the last becomes an
-// element again. Used by the host loops and the device kernels. Order of operands and of calls is theirs.
+// The reductions, defined once: how an element becomes a partial result, how two of these combine, and how
+// the last becomes an element again. Used by the host loops and the device kernels, which choose the order of
+// operands and calls.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -35,17 +36,19 @@ OURO_X(f8e4m3, F8E4M3);     OURO_X(f8e5m2, F8E5M2);      OURO_X(boolean, Bool);
 __extension__ using Int128 = __int128;
 __extension__ using UInt128 = unsigned __int128;
 
-/// Sums of small floats are kept in fp32; all else in the element type (integers wrap).
+/// Sums of small floats are kept in fp32; all others in the element type (integers wrap).
 template <class T>
 using Accumulator = std::conditional_t<Format<T>::kSmall, float, T>;
-/// Sums to be divided: of integers, in twice the room, so that they are exact for 2^31 ranks.
+/// Sums that are divided at the end. Integers use a type of twice the width, so that sums are exact for
+/// 2^31 ranks.
 template <class T>
 using AverageAccumulator = std::conditional_t<
     Format<T>::kFloat, Accumulator<T>,
     std::conditional_t<sizeof(T) < 8, std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>,
                        std::conditional_t<std::is_signed_v<T>, Int128, UInt128>>>;
 
-/// The unsigned type in which T wraps: never narrower than int, so that nothing is promoted to a signed type.
+/// The unsigned type in which T wraps: never narrower than int, so that no operand is promoted to a
+/// signed type.
 template <class T>
 struct WrapOf {
   using type = std::make_unsigned_t<T>;
@@ -92,7 +95,8 @@ OURO_HD constexpr A multiply(A a, A b) {
     return static_cast<A>(static_cast<Wrap<A>>(a) * static_cast<Wrap<A>>(b));
 }
 
-/// A number that is ordered as T is, -0 before +0. For floats: the bits, negative magnitudes turned around.
+/// A number that is ordered as T is, with -0 before +0. For floats: the bits, with negative
+/// magnitudes reversed.
 template <class T>
 OURO_HD constexpr auto ordinal(T x) {
   if constexpr (Format<T>::kFloat) {
@@ -104,7 +108,7 @@ OURO_HD constexpr auto ordinal(T x) {
     return x;
   }
 }
-/// `r`, or the canonical NaN where an operand is one.
+/// `r`, or the canonical NaN if an operand is NaN.
 template <class T>
 OURO_HD constexpr T or_nan(T a, T b, T r) {
   if constexpr (Format<T>::kFloat) {
@@ -157,8 +161,8 @@ OURO_HD constexpr Bool multiply(Bool a, Bool b) { return bit_and(a, b); }
 OURO_HD constexpr Bool greater(Bool a, Bool b) { return bit_or(a, b); }
 OURO_HD constexpr Bool lesser(Bool a, Bool b) { return bit_and(a, b); }
 
-/// What every reduction is made of. `factor` is read by PremulSum alone; only there is kScaled true.
-/// kPlain: an element is its own partial result (lift changes nothing).
+/// The base of every reduction. Only PremulSum reads `factor`, and only there is kScaled true. kPlain: an
+/// element is its own partial result (lift changes nothing).
 template <class T, class A>
 struct Lifted {
   using Element = T;
@@ -192,7 +196,7 @@ struct Prod : Lifted<T, Accumulator<T>> {
   using A = Accumulator<T>;
   static OURO_HD constexpr A combine(A a, A b) { return multiply(a, b); }
 };
-/// NaN wins over everything, +0 is greater than -0.
+/// NaN wins over everything; +0 is greater than -0.
 template <class T>
 struct Max : Lifted<T, T> {
   static OURO_HD constexpr T combine(T a, T b) { return greater(a, b); }
@@ -276,8 +280,8 @@ OURO_X(land, LogicalAnd);   OURO_X(lor, LogicalOr);      OURO_X(lxor, LogicalXor
 template <DType kType, OpKind kOp>
 using ReductionFor = typename ReductionOf<kOp, typename ElementOf<kType>::type>::type;
 
-/// `weight` times a partial result that came in: of floats in the accumulation type (min and max of small
-/// floats: in fp32, rounded once); other types have no weight.
+/// `weight` times an incoming partial result: floats in the accumulation type (min and max of small floats in
+/// fp32, rounded once); other types have no weight.
 template <class A>
 OURO_HD constexpr A weigh(A a, double weight) {
   if constexpr (Format<A>::kSmall)

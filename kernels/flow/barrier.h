@@ -1,12 +1,12 @@
-// Barriers: nobody leaves before everybody has come.
-// Used through list.h by executors, the verifier and the simulator.
+// Barriers: no rank leaves before all ranks have arrived. Used through list.h by executors, the verifier and
+// the simulator.
 #pragma once
 #include "kernels/flow/traits.h"
 
 namespace ouro::flow {
 
-/// ceil(log2 n) exchanges of empty messages at distances 1, 2, 4, ...: after distance d, a rank has heard of
-/// the 2d ranks up to and including itself. Its one chunk is empty.
+/// ceil(log2 n) exchanges of empty messages at distances 1, 2, 4, ...: after distance d, a rank knows that
+/// the 2d ranks up to and including itself have arrived. Its one chunk is empty.
 struct DisseminationBarrier : Traits {
   OURO_HD int chunks(Place) const { return 1; }
   template <class Listener>

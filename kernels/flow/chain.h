@@ -1,11 +1,11 @@
-// Chain flows: reductions along the line 0, 1, ..., n-1, which is what the canonical contract asks for.
-// Used through list.h by executors, the verifier and the simulator.
+// Chain flows: reductions along the line 0, 1, ..., n-1, as the canonical contract requires. Used through
+// list.h by executors, the verifier and the simulator.
 #pragma once
 #include "kernels/flow/traits.h"
 
 namespace ouro::flow {
 
-/// Takes a finished sum that is still wide, rounds and finishes it into the output.
+/// Receives a finished sum that is still wide, rounds and finishes it into the output.
 OURO_HD constexpr Step recv_total(int c, int from) { return {kRecv | kWideIn | kStore, c, from}; }
 
 /// Sums travel up 0 -> n-1 while finished chunks travel down n-1 -> 0: a ring's bandwidth in both directions.
@@ -31,8 +31,9 @@ struct ChainAllReduce : Traits {
   }
 };
 
-/// Up the chain; rank n-1 passes the total, wide, to the root, which alone rounds it. A root before the end
-/// runs as many chunks ahead as there are hops from it round to itself, so that the chain is never empty.
+/// Sums travel up the chain; rank n-1 passes the total, wide, to the root, and only the root rounds it. A
+/// root before the end of the chain runs ahead by as many chunks as there are hops from it round to itself,
+/// so that the chain is never empty.
 struct ChainReduce : Traits {
   static constexpr bool kPipelined = true;
   OURO_HD int chunks(Place at) const { return at.rounds; }
@@ -53,7 +54,7 @@ struct ChainReduce : Traits {
   }
 };
 
-/// As many reductions up the chain as there are blocks: rank n-1 passes each total, wide, to its owner.
+/// One reduction up the chain for each block; rank n-1 passes each total, wide, to its owner.
 struct ChainReduceScatter : Traits {
   static constexpr bool kPipelined = true;
   OURO_HD int chunks(Place at) const { return at.size * at.rounds; }

@@ -1,12 +1,13 @@
 // Direct flows: ranks read each other's staging buffers, with one or two hand-offs in all. Staged ones copy
-// inputs to the staging buffers, round after round; in-place ones post references to registered buffers, in
+// inputs to the staging buffers, round after round; zero-copy ones post references to registered buffers, in
 // one round. Used through list.h by executors and the verifier.
 #pragma once
 #include "kernels/flow/traits.h"
 
 namespace ouro::flow {
 
-/// Executors may run a single round by hand; what they do then is what the flow says with one round.
+/// An executor may run an operation of one round with a hand-written loop, which must do what the flow does
+/// in one round.
 struct Staged : Traits {
   static constexpr bool kStaging = true, kPipelined = true;
 };
@@ -33,12 +34,12 @@ struct OneShotAllReduce : Staged {
   }
 };
 
-/// The same where a rank's input fits into the line that says that it is there: a name to select it by.
+/// As OneShotAllReduce, for inputs that fit into the arrival record itself: a separate name to select it by.
 struct InlineAllReduce : OneShotAllReduce {
   static constexpr bool kInline = true;
 };
 
-/// Two-shot: each rank reduces its slice of all inputs, then everyone collects the slices.
+/// Two-shot: each rank reduces its slice of all inputs, then all ranks collect the slices.
 struct DirectAllReduce : Staged {
   static constexpr bool kPostsOthers = true, kPostsResult = true;
   OURO_HD int chunks(Place at) const { return at.size * at.rounds; }
@@ -65,7 +66,8 @@ struct DirectAllReduce : Staged {
   }
 };
 
-/// Each rank reduces its slice of all inputs in place and writes it into all outputs: 2*n*S bytes in all.
+/// Each rank reduces its slice of all inputs in place and writes the result into all outputs: 2*n*S bytes
+/// in all.
 struct ZeroCopyAllReduce : ZeroCopy {
   static constexpr bool kMulticast = true;
   template <class Listener>
@@ -106,7 +108,7 @@ struct ZeroCopyReduceScatter : ZeroCopy {
   }
 };
 
-/// The others post and run ahead as far as the staging buffers let them; the root folds.
+/// The other ranks post and run ahead as far as the staging buffers allow; the root folds.
 struct DirectReduce : Staged {
   static constexpr bool kRooted = true;
   OURO_HD int chunks(Place at) const { return at.rounds; }
@@ -134,7 +136,7 @@ struct ZeroCopyReduce : ZeroCopy {
   }
 };
 
-/// The root posts, runs ahead as far as the staging buffers let it, and leaves.
+/// The root posts, runs ahead as far as the staging buffers allow, and returns.
 struct DirectBroadcast : Staged {
   static constexpr bool kRooted = true;
   OURO_HD int chunks(Place at) const { return at.rounds; }
@@ -152,7 +154,7 @@ struct DirectBroadcast : Staged {
   }
 };
 
-/// The same where the root's input fits into the line that says that it is there; see InlineAllReduce.
+/// As DirectBroadcast, for a root input that fits into the arrival record itself; see InlineAllReduce.
 struct InlineBroadcast : DirectBroadcast {
   static constexpr bool kInline = true;
 };
@@ -224,7 +226,7 @@ struct DirectAllToAll : Staged {
   }
 };
 
-/// It cannot run with output and input the same: a block from a peer would overwrite the block for that peer,
+/// Cannot run with output and input the same: a block from a peer would overwrite the block for that peer,
 /// which that peer may not have read yet.
 struct ZeroCopyAllToAll : ZeroCopy {
   static constexpr bool kInPlace = false;
@@ -242,8 +244,8 @@ struct ZeroCopyAllToAll : ZeroCopy {
   }
 };
 
-/// Calls collect for the blocks of a gather, as its root takes them. Its own first: the root's input may lie
-/// where another block will come to lie.
+/// Collects the blocks of one round of a gather at its root. The root's own block comes first, because the
+/// root's input may occupy the place of another block in the output.
 template <class Listener>
 OURO_HD void collect_blocks(Place at, int round, Listener&& step) {
   const int n = at.size, r = at.rank;
@@ -288,7 +290,7 @@ struct DirectScatter : Staged {
     for (int i = 0; i < at.rounds; ++i) {
       if (r == at.root) {
         if (n > 1) step(post(i * n + wrap(r + 1, n), n - 1));
-        step(copy(i * n + r));  // last: the root's output may lie where another block is read from
+        step(copy(i * n + r));  // last: the root's output may overlap a block that another rank reads
       } else {
         step(fetch(i * n + r, at.root, i * n + r));
       }
@@ -305,18 +307,19 @@ struct ZeroCopyScatter : ZeroCopy {
     step(refer());
     if (r != at.root) step(fetch(r, at.root, r));
     step(barrier());
-    if (r == at.root) step(copy(r));  // last: the root's output may lie where another block is read from
+    if (r == at.root) step(copy(r));  // last: the root's output may overlap a block that another rank reads
   }
 };
 
-// Pull flows: the buffers are anybody's, and each rank copies what it needs out of them: one copy in all.
+// Pull flows: buffers need not be registered, and each rank copies what it needs out of them: one copy
+// in all.
 
 struct Pull : ZeroCopy {
   static constexpr bool kPulls = true;
 };
 
-/// Two-shot: each rank reduces its slice of all inputs into its own output, then everyone collects the
-/// slices.
+/// Two-shot: each rank reduces its slice of all inputs into its own output, then all ranks collect
+/// the slices.
 struct PullAllReduce : Pull {
   static constexpr bool kPostsResult = true;
   template <class Listener>

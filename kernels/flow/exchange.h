@@ -1,12 +1,12 @@
-// The exchange: everyone sends its input to everyone and adds up all of them in rank order: one hop. Used
-// through list.h by the host executor, where few ranks share no memory.
+// The exchange: every rank sends its input to every other and adds up all of them in rank order, in one hop.
+// Used through list.h by the host executor, for a few ranks that share no memory.
 #pragma once
 #include "kernels/flow/halving.h"
 
 namespace ouro::flow {
 
-/// Of two ranks it moves as many bytes as a ring in half of the hops; of more, (n-1)/2 times as many, which
-/// is worth it where a hop costs more than the bytes. Everyone does all the sums, in rank order.
+/// With two ranks it moves as many bytes as a ring in half of the hops; with more, (n-1)/2 times as many
+/// bytes, which pays off if a hop costs more than the bytes. Every rank computes all the sums, in rank order.
 struct ExchangeAllReduce : Traits {
   static constexpr bool kKeeps = true, kPipelined = true, kBetweenHosts = true;
 

@@ -1,13 +1,13 @@
-// Recursive halving and doubling: log2(n) exchanges each way at the ring's number of bytes. An exchange still
-// has a message a chunk, two under way at a time, so that small operations among many ranks belong to the
-// tree. Used through list.h by executors, the verifier and the simulator.
+// Recursive halving and doubling: log2(n) exchanges each way, with the same number of bytes as the ring. An
+// exchange still sends one message per chunk, with two in flight at a time, so small operations among many
+// ranks are better served by the tree. Used through list.h by executors, the verifier and the simulator.
 #pragma once
 #include "kernels/flow/traits.h"
 
 namespace ouro::flow {
 
-/// Says give(0..count-1) and take(0..count-1) for two ranks that swap chunks: two are under way at a time,
-/// which is all that two slots can hold.
+/// Calls give(0..count-1) and take(0..count-1) for two ranks that swap chunks. Two chunks are in flight at a
+/// time, which is all that two slots can hold.
 template <class Give, class Take>
 OURO_HD void exchange(int count, Give&& give, Take&& take) {
   give(0);
@@ -17,9 +17,9 @@ OURO_HD void exchange(int count, Give&& give, Take&& take) {
   }
 }
 
-/// The first p ranks, p the largest power of two, halve and double over p chunks; rank p+i first hands its
-/// input to rank i and takes the outcome from it at the end. Every chunk is summed up by one rank, hence
-/// equal bits.
+/// The first p ranks, where p is the largest power of two <= n, halve and double over p chunks. Rank p+i
+/// first sends its input to rank i and receives the result from it at the end. Each chunk's sum is finished
+/// by one rank, so all ranks get the same bits.
 struct HalvingAllReduce : Traits {
   static constexpr bool kCanonical = false, kKeeps = true;
   OURO_HD int chunks(Place at) const {
@@ -36,11 +36,11 @@ struct HalvingAllReduce : Traits {
       for (int c = 0; c < p; ++c) step(recv(c, r - p));
       return;
     }
-    bool summed = twin < at.size;  // is my part in the accumulators (or only in the input)?
+    bool summed = twin < at.size;  // whether my part is in the accumulators (or only in the input)
     if (summed) {
       for (int c = 0; c < p; ++c) step(accumulate_input(c, twin));
     }
-    int lo = 0;  // of the p/half chunks that I and my group still work on
+    int lo = 0;  // first of the p/half chunks that my group and I still work on
     for (int half = p / 2; half > 0; half /= 2) {
       const int peer = r ^ half, mine = lo + (r & half), theirs = lo + (peer & half);
       const bool last = half == 1;

@@ -1,5 +1,5 @@
-// Hierarchical flows: inside a host in one hop over links, between hosts as few bytes as possible.
-// Used through list.h by the host executor, the verifier and the simulator.
+// Hierarchical flows: one hop over links inside a host, and as few bytes as possible between hosts. Used
+// through list.h by the host executor, the verifier and the simulator.
 #pragma once
 #include <algorithm>
 
@@ -8,22 +8,24 @@
 
 namespace ouro::flow {
 
-// The network link of a host is what costs: no value crosses it twice in one direction. The ranks of a host
-// take turns as those that talk to other hosts (the *owners* of chunks there), so that all of them work.
+// The network link of a host is the bottleneck: no value crosses it twice in one direction. The ranks of
+// a host take turns in communicating with other hosts (as the *owners* of chunks there), so that all of
+// them work.
 //
-// Why nobody waits for ever, with two slots a link, whatever the sizes of the hosts: a flow is a sequence of
-// turns, the same for all ranks, and a turn a sequence of phases. What a rank receives was sent in an earlier
-// phase, and what it sends goes into the slot of the last message but one on that link, which its receiver
-// has taken in an earlier phase. So whoever is furthest behind can go on.
+// Why no rank waits forever, with two slots per link, whatever the sizes of the hosts: a flow is a sequence
+// of turns, the same for all ranks, and a turn is a sequence of phases. Each message that a rank receives was
+// sent in an earlier phase. Each message that it sends goes into the slot of the last message but one on that
+// link, which the receiver took in an earlier phase. So the rank that is furthest behind can always proceed.
 
-/// A group of as many chunks as the smallest host has ranks, its *lanes*, goes round the hosts; chunk c is
-/// owned by rank c modulo the size on each host. There it is summed up, the sum of the hosts so far is added,
-/// and it goes on; finished, it goes round the other way, so that a link has one message a turn, and from
-/// each owner to its mates. Group g of a round starts on host g and ends on host g-1.
+/// Chunks travel round the hosts in groups; a group has as many chunks as the smallest host has ranks, its
+/// *lanes*. On each host, chunk c is owned by the rank with index c modulo the host's size. The owner sums up
+/// the inputs of its host, adds the sum received from the host before, and passes the result on. The finished
+/// chunk travels round in the other direction, so that a link carries one message per turn, and from each
+/// owner to its mates. Group g of a round starts on host g and ends on host g-1.
 ///
-/// Each host sends and receives 2(M-1)/M of the data, the least that there is, and two hops inside hosts are
-/// added to the 2(M-1) between them. Rounds follow each other without a gap: while one goes round, inputs of
-/// the next turn are on their way to their owners and results of the last one to all.
+/// Each host sends and receives 2(M-1)/M of the data, which is the minimum, and two hops inside hosts are
+/// added to the 2(M-1) hops between them. Rounds follow each other without a gap: while one goes round, the
+/// inputs of the next turn are in flight to their owners and the results of the last one to all ranks.
 struct HierarchyAllReduce : OverHosts {
   static constexpr bool kCanonical = false, kKeeps = true;
   static constexpr bool kPipelined = true;
@@ -65,7 +67,7 @@ struct HierarchyAllReduce : OverHosts {
     const int m = here.count;
     return turn / m * m + (here.host + turn % m + 1) % m;
   }
-  /// The chunk of a group that the i-th rank of my host owns, or kNobody.
+  /// The chunk of a group that the rank with index i on my host owns, or kNobody.
   static int chunk_of(const Site& here, int i, int group) {
     const int begin = group * here.smallest, d = wrap(i - begin % here.size, here.size);
     return d < here.smallest ? begin + d : kNobody;
@@ -74,7 +76,8 @@ struct HierarchyAllReduce : OverHosts {
     const int q = here.ring(host);
     return here.rank_of(q, c % here.size_of(q));
   }
-  /// My inputs to their owners, who add up from the rank after them on; that one serves them first.
+  /// Sends my inputs to the owners of their chunks. An owner adds up inputs beginning with that of the rank
+  /// after it, so each rank serves the owner before it first.
   template <class Listener>
   static void give(const Site& here, int turn, Listener&& step) {
     for (int d = 1; d < here.size; ++d) {
@@ -101,14 +104,15 @@ struct HierarchyAllReduce : OverHosts {
   }
 };
 
-/// Who owns chunk c on host q of a rooted flow: all in turn, beginning with the root.
+/// The owner of chunk c on host q of a rooted flow: the host's ranks in turn, beginning with the root on
+/// its host.
 inline int turn_of(const Site& here, int root, int c, int q) {
   const int begin = q == here.host_of(root) ? here.index_of(root) : 0;
   return here.rank_of(q, (c + begin) % here.size_of(q));
 }
 
-/// Each chunk goes down the line of hosts that begins with the root's, and on each host from its owner to the
-/// others. Owners pass on a chunk before they take the one before it from a mate.
+/// Each chunk travels along the line of hosts that begins with the root's host, and on each host from its
+/// owner to the other ranks. Owners pass on a chunk before they receive the previous one from a mate.
 struct HierarchyBroadcast : OverHosts {
   static constexpr bool kPipelined = true;
   HostLayout hosts = {};
@@ -136,7 +140,7 @@ struct HierarchyBroadcast : OverHosts {
           } else if (is_root) {
             step(send(c, mine));
           } else if (mine == at.root) {
-            step(recv(c, mine));  // not later: it sends me what I own, too
+            step(recv(c, mine));  // not later: the root also sends me the chunks that I own
           }
           if (is_root) step(copy(c));
         },
@@ -147,8 +151,8 @@ struct HierarchyBroadcast : OverHosts {
   }
 };
 
-/// The broadcast backwards: owners add up their hosts, and the sums go up the line of hosts to the root's,
-/// whose owner passes the total, wide, to the root.
+/// The reverse of the broadcast: owners sum up their hosts' inputs, and the sums travel up the line of hosts
+/// to the root's host, whose owner passes the total, wide, to the root.
 struct HierarchyReduce : OverHosts {
   static constexpr bool kCanonical = false, kKeeps = true;
   static constexpr bool kPipelined = true;
@@ -164,7 +168,8 @@ struct HierarchyReduce : OverHosts {
     const auto give = [&](int c) {
       if (c < at.rounds && owner(c, 0) != at.rank) step(send_widened(c, owner(c, 0)));
     };
-    // On several hosts the next inputs leave before the total, which has to wait for the network.
+    // With several hosts, a rank sends its next input before it receives a total, which has to wait for
+    // the network.
     const int behind = here.count > 1 ? 1 : 0;
     give(0);
     for (int c = 0; c < at.rounds + behind; ++c) {
@@ -183,13 +188,15 @@ struct HierarchyReduce : OverHosts {
   }
 };
 
-// Blocks of ranks, any number on each host. In stage t a host has the blocks of one host, and passes on those
-// of the stage before; in windows (turns) of as many blocks as the smallest host has ranks, so that no link
-// has two messages a phase. A block is stored or kept and passed on a turn later, not forwarded in one step,
-// which would hold its slot until there is room ahead: then the argument above would not hold for all sizes.
+// Flows with one block per rank and any number of ranks on each host. In stage t a host holds the blocks of
+// one host; it passes them on to the next host in the same stage (all-gather) or in the next one
+// (reduce-scatter). A stage consists of windows (turns) of as many blocks as the smallest host has ranks, so
+// that no link carries two messages in one phase. A block is stored or kept and passed on one turn later, not
+// forwarded in one step: a forward would hold its slot until there is room ahead, and then the argument above
+// would not hold for all sizes.
 
-/// Blocks go round the hosts, and on each host from their owners to the others: each host receives each block
-/// of the others once. In stage t a host has the blocks of the t-th host before it.
+/// Blocks travel round the hosts, and on each host from their owners to the other ranks, so that each host
+/// receives each block of the others once. In stage t a host holds the blocks of the t-th host before it.
 struct HierarchyAllGather : OverHosts {
   HostLayout hosts = {};
 
@@ -228,16 +235,16 @@ struct HierarchyAllGather : OverHosts {
   }
 
  private:
-  /// Of block x of stage t; those of a host's own blocks are the ranks themselves.
+  /// The owner of block x of stage t. A host's own blocks (t = 0) are owned by their own ranks.
   static int owner(const Site& here, int host, int t, int x) {
     const int q = here.ring(host), earlier = t == 0 ? 0 : here.ranks_on(here.ring(q - t + 1), t);
     return here.rank_of(q, (earlier + x) % here.size_of(q));
   }
 };
 
-/// The all-gather backwards: sums of the blocks of host q go round from host q+1 to q, each host adds its
-/// own, and sends each block of another host once. In stage t a host has the blocks of the t+1-th host before
-/// it, in the last stage its own.
+/// The reverse of the all-gather: sums of the blocks of host q travel round from host q+1 to q, each host
+/// adds its own inputs, and sends each block of another host once. In stage t a host holds the blocks of the
+/// (t+1)-th host before it, in the last stage its own.
 struct HierarchyReduceScatter : OverHosts {
   static constexpr bool kCanonical = false, kKeeps = true;
   HostLayout hosts = {};
@@ -277,7 +284,7 @@ struct HierarchyReduceScatter : OverHosts {
   }
 
  private:
-  /// Of block x of stage t; those of a host's own blocks, in its last stage, are the ranks themselves.
+  /// The owner of block x of stage t. A host's own blocks, in its last stage, are owned by their own ranks.
   static int owner(const Site& here, int host, int t, int x) {
     const int q = here.ring(host), size = here.size_of(q);
     const int still = here.ranks_on(here.ring(q + 1), here.count - t - 1);
@@ -285,8 +292,8 @@ struct HierarchyReduceScatter : OverHosts {
   }
 };
 
-/// The first rank of each host hears from its mates, then from the hosts, 1, 2, 4, ... before its own, then
-/// tells its mates.
+/// The first rank of each host waits for its mates, then exchanges messages with the hosts at distances 1, 2,
+/// 4, ..., then notifies its mates.
 struct HierarchyBarrier : OverHosts {
   HostLayout hosts = {};
 

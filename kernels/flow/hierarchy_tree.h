@@ -1,18 +1,18 @@
-// Hierarchical flows for small data on many hosts: inside a host through one rank, between hosts along a
-// binomial tree. Used through list.h.
+// Hierarchical flows for small data on many hosts: one rank per host communicates with its mates and, along a
+// binomial tree, with other hosts. Used through list.h.
 #pragma once
 #include "kernels/flow/hosts.h"
 #include "kernels/flow/tree.h"
 
 namespace ouro::flow {
 
-/// The tree over hosts, of which one rank each takes part: the root, elsewhere the first.
+/// The tree over hosts. One rank of each host takes part: the root on its host, the first rank on all others.
 class HostTree {
  public:
   HostTree(const Site& here, Place at, int root)
       : here_(here), root_(root), tree_(Place{here.host, here.count, here.host_of(root)}), rank_(at.rank) {}
 
-  /// Brings chunk 0 to the root.
+  /// Reduces chunk 0 to the root.
   template <class Listener>
   void up(Listener&& step) const {
     if (rank_ != leader(here_.host)) return step(send_widened(0, leader(here_.host)));
@@ -23,7 +23,7 @@ class HostTree {
     sum.add_mates(here_, top > 0 ? kKept : leave, to);
     for (int d = 1; d <= top; d *= 2) sum.add(child(d), d < top ? kKept : leave, to);
   }
-  /// Brings chunk 0 of the root's input, or of its output, to everyone else.
+  /// Broadcasts chunk 0 of the root's input, or of its output, to all others.
   template <class Listener>
   void down(bool of_input, Listener&& step) const {
     if (rank_ != leader(here_.host)) return step(recv(0, leader(here_.host)));

@@ -1,5 +1,6 @@
-// Where the ranks of a group lie, and what flows over hosts are made of. Used by hierarchy.h and
-// hierarchy_tree.h; a HostMap is made once a group by whoever runs them, tests and the simulator included.
+// The placement of a group's ranks on hosts, and the parts that flows over hosts are built from. Used by
+// hierarchy.h and hierarchy_tree.h; whoever runs these (including tests and the simulator) makes one HostMap
+// per group.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -9,19 +10,20 @@
 
 namespace ouro::flow {
 
-/// A view of a HostMap; empty: all ranks share one host. Hosts are numbered in the order of their first
-/// ranks; the ranks of a host need not follow each other.
+/// A view of a HostMap; if empty, all ranks share one host. Hosts are numbered in the order of their first
+/// ranks; the ranks of a host need not be consecutive.
 struct HostLayout {
-  std::span<const int> first = {};  // by host: ranks on the hosts before it; at the end, of all
-  std::span<const int> order = {};  // ranks, host after host, each host's in order
-  std::span<const int> host = {};   // by rank
-  std::span<const int> index = {};  // by rank: how many of its host come before it
+  std::span<const int> first =
+      {};  // by host: number of ranks on the hosts before it; one more at the end: all ranks
+  std::span<const int> order = {};  // ranks, host after host, in rank order within each host
+  std::span<const int> host = {};   // by rank: its host
+  std::span<const int> index = {};  // by rank: how many ranks of its host come before it
   int smallest = 0;                 // ranks of the smallest host
 };
 
 class HostMap {
  public:
-  /// host_of[r] names the host of rank r, by any number.
+  /// host_of[r] identifies the host of rank r, by an arbitrary number.
   explicit HostMap(std::span<const int> host_of) : host_(host_of.size()), index_(host_of.size()) {
     std::vector<int> names, sizes;
     for (std::size_t r = 0; r < host_of.size(); ++r) {
@@ -39,7 +41,7 @@ class HostMap {
     }
     smallest_ = sizes.empty() ? 0 : *std::min_element(sizes.begin(), sizes.end());
   }
-  /// Valid as long as this is not assigned to or destroyed.
+  /// Valid until this object is assigned to or destroyed.
   HostLayout view() const { return {first_, order_, host_, index_, smallest_}; }
 
  private:
@@ -47,7 +49,7 @@ class HostMap {
   int smallest_ = 0;
 };
 
-/// Of the flows that know where ranks lie.
+/// Base of the flows that know the placement of ranks.
 struct OverHosts : Traits {
   using Data = HostLayout;
   static constexpr bool kBetweenHosts = true;
@@ -70,7 +72,7 @@ class Site {
         smallest(hosts.order.empty() ? at.size : hosts.smallest) {}
 
   const int count;              // hosts
-  const int host, index, size;  // my host, which of its ranks I am, how many it has
+  const int host, index, size;  // my host, my index among its ranks, its number of ranks
   const int smallest;           // ranks of the smallest host
 
   int host_of(int r) const { return hosts_.order.empty() ? 0 : hosts_.host[static_cast<std::size_t>(r)]; }
@@ -80,11 +82,12 @@ class Site {
   int rank_of(int q, int i) const {
     return hosts_.order.empty() ? i : hosts_.order[static_cast<std::size_t>(before(q) + i)];
   }
-  /// The rank of my host that is d after me, going round; -size < d < size.
+  /// The rank d places after me on my host, wrapping around; -size < d < size.
   int mate(int d) const { return rank_of(host, wrap(index + d, size)); }
-  /// Node q, going round; -count <= q < 2*count.
+  /// Host q, wrapping around; -count <= q < 2*count.
   int ring(int q) const { return wrap(q, count); }
-  /// Ranks on the hosts q, q+1, ..., q+length-1, going round; 0 <= q < count, 0 <= length <= count.
+  /// Number of ranks on the hosts q, q+1, ..., q+length-1, wrapping around; 0 <= q < count, 0 <= length
+  /// <= count.
   int ranks_on(int q, int length) const {
     const int end = q + length;
     return end <= count ? before(end) - before(q) : ranks_ - before(q) + before(end - count);
@@ -97,21 +100,21 @@ class Site {
   }
 };
 
-/// What becomes of a sum.
+/// What a step does with a sum: keep it in the accumulator, pass it on wide, or store it into the output.
 inline constexpr std::uint32_t kKept = kKeep, kPassed = kSend | kWideOut, kStored = kStore;
 
-/// What a rank has added up of one chunk: its input so far, or what it keeps in the accumulator.
+/// The partial sum of one chunk on a rank: its input alone, or what it has accumulated.
 template <class Listener>
 class Sum {
  public:
   Sum(Listener& step, int chunk, bool kept = false)
       : step_(step), chunk_(chunk), mine_(kept ? std::uint32_t{kAcc} : std::uint32_t{kInput}) {}
-  /// What comes in is added and the sum is left: kKept, kPassed, kStored, or kStored | kSend.
+  /// Adds the incoming value and leaves the sum: kKept, kPassed, kStored, or kStored | kSend.
   void add(int from, std::uint32_t leave, int to = kNobody) {
     step_(Step{kRecv | kWideIn | mine_ | leave, chunk_, from, (leave & kSend) != 0 ? to : kNobody});
     if (leave == kKept) mine_ = kAcc;
   }
-  /// The inputs of all others of my host are added and the sum is left.
+  /// Adds the inputs of all other ranks of my host and leaves the sum.
   void add_mates(const Site& here, std::uint32_t leave, int to = kNobody) {
     for (int d = 1; d < here.size; ++d)
       d + 1 < here.size ? add(here.mate(d), kKept) : add(here.mate(d), leave, to);

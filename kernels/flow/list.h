@@ -1,5 +1,6 @@
-// The one list of flows: which one serves which collective under which name, and what it is made of. Used by
-// selection, executors, the verifier, the simulator and the bench; an algorithm exists when it is here.
+// The one list of flows: which one serves which collective under which name, and what data it is constructed
+// from. Used by selection, executors, the verifier, the simulator and the bench; an algorithm exists if it is
+// listed here.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -121,8 +122,8 @@ constexpr std::optional<Algorithm> parse_algorithm(std::string_view name) {
   return std::nullopt;
 }
 
-/// What flows are made of, beside their types. Who makes one fills in what its group and call have; what is
-/// left out stands for one host, and for a rank without neighbours.
+/// The data that flows are constructed from. The caller fills in what its group and call have; an empty
+/// layout means one host, an empty row a rank without neighbours.
 struct FlowData {
   HostLayout hosts = {};
   NeighbourRow row = {};
@@ -137,7 +138,7 @@ constexpr Flow made(const FlowData& data) {
     return Flow{};
 }
 
-/// Device code runs it: it is made of its type alone, and for one host.
+/// Whether device code can run the flow: it is constructed without data, and serves one host.
 template <class Flow>
 inline constexpr bool kOnDevices = std::is_same_v<typename Flow::Data, NoData> && !Flow::kBetweenHosts;
 
@@ -149,7 +150,7 @@ constexpr void for_each_flow(F&& f, const FlowData& data = {}) {
 #undef OURO_X
 }
 
-/// Calls f(flow) for the row of the list that says `collective` and `algorithm`; false if there is none.
+/// Calls f(flow) for the row of `collective` and `algorithm`; returns false if the list has none.
 template <class F>
 constexpr bool visit(Collective collective, Algorithm algorithm, F&& f, const FlowData& data = {}) {
 #define OURO_X(c, a, F_)                                          \
@@ -162,7 +163,7 @@ constexpr bool visit(Collective collective, Algorithm algorithm, F&& f, const Fl
   return false;
 }
 
-/// Whether the flows of this name serve groups on several hosts only.
+/// Whether the flows of this name serve only groups on several hosts.
 constexpr bool between_hosts(Algorithm algorithm) {
 #define OURO_X(c, a, F_) \
   if (algorithm == Algorithm::a) return F_::kBetweenHosts;
@@ -171,7 +172,7 @@ constexpr bool between_hosts(Algorithm algorithm) {
   return false;
 }
 
-/// Whether the flows of this name run through a switch between GPUs only.
+/// Whether the flows of this name run only through a switch between GPUs.
 constexpr bool switched(Algorithm algorithm) {
 #define OURO_X(c, a, F_) \
   if (algorithm == Algorithm::a) return F_::kSwitched;
@@ -180,7 +181,7 @@ constexpr bool switched(Algorithm algorithm) {
   return false;
 }
 
-/// Which buffers must be registered for the in-place flow of a collective.
+/// Which buffers must be registered for the zero-copy flow of a collective.
 struct Buffers {
   bool inputs = false, root_input_only = false, outputs = false;
 };
@@ -190,7 +191,7 @@ constexpr Buffers zero_copy_buffers(Collective c) {
       .root_input_only = c == Collective::broadcast || c == Collective::scatter,
       .outputs = c == Collective::all_reduce || c == Collective::broadcast || c == Collective::all_gather};
 }
-/// And which buffers a pull flow reads.
+/// Which buffers the pull flow of a collective reads.
 constexpr Buffers pull_buffers(Collective c) {
   return {
       .inputs = true, .root_input_only = c == Collective::broadcast, .outputs = c == Collective::all_reduce};

@@ -1,8 +1,8 @@
 // Flows through a switch that reduces and multicasts (NVLink SHARP, which NCCL calls NVLS). Their steps are
-// those of the direct flows; what differs is who does the work: the chunk that a rank reduces comes out of
-// the switch, reduced in an order that nobody promises, and what it posts as a result, or in a collective
-// that only moves, lands in the staging buffers of all ranks at once, where each reads its own. Used through
-// list.h.
+// those of the direct flows, but the switch does the work: it reduces the chunk that a rank reads, in an
+// unspecified order; and it multicasts what a rank posts as a result, or posts in a collective without
+// reduction, into the staging buffers of all ranks at once, where each rank reads its own copy. Used
+// through list.h.
 #pragma once
 #include "kernels/flow/direct.h"
 

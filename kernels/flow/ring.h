@@ -1,11 +1,11 @@
-// Ring flows: every rank talks to its two neighbours only. Bandwidth-optimal over links, latency grows with
-// n. Used through list.h by executors, the verifier and the simulator.
+// Ring flows: every rank communicates with its two neighbours only. Bandwidth-optimal over links; latency
+// grows with n. Used through list.h by executors, the verifier and the simulator.
 #pragma once
 #include "kernels/flow/traits.h"
 
 namespace ouro::flow {
 
-/// Chunk c starts at rank c, is whole at rank c-1, and goes round once more.
+/// The sum of chunk c starts at rank c, is complete at rank c-1, and goes round once more.
 struct RingAllReduce : Traits {
   static constexpr bool kCanonical = false;  // starts at rank c, so the association depends on the chunk
   OURO_HD int chunks(Place at) const { return at.size; }
@@ -23,7 +23,7 @@ struct RingAllReduce : Traits {
   }
 };
 
-/// Chunk c starts at rank c+1 and is whole at rank c.
+/// The sum of chunk c starts at rank c+1 and is complete at rank c.
 struct RingReduceScatter : Traits {
   static constexpr bool kCanonical = false;
   OURO_HD int chunks(Place at) const { return at.size; }
@@ -54,7 +54,7 @@ struct RingAllGather : Traits {
   }
 };
 
-/// One chunk a round down the line root, root+1, ..., root-1; rounds follow each other without a gap.
+/// One chunk per round along the line root, root+1, ..., root-1; rounds follow each other without a gap.
 struct ChainBroadcast : Traits {
   OURO_HD int chunks(Place) const { return 1; }
   template <class Listener>

@@ -1,6 +1,6 @@
-// Loops written by hand in place of a flow: which flow each stands for, by name, and what must hold where it
-// runs. Executors choose by this table; tests/runtime/exec/host/specialisations_test.cc compares each entry
-// with its flow.
+// Hand-written loops that replace flows: which flow each loop replaces, by name, and which conditions it
+// requires. Executors choose by this table; tests/runtime/exec/host/specialisations_test.cc compares each
+// entry with its flow.
 #pragma once
 #include "kernels/flow/list.h"
 
@@ -16,21 +16,22 @@ constexpr std::string_view name(Specialisation s) {
   return kNames[static_cast<int>(s)];
 }
 
-/// What an executor says of an operation.
+/// Properties of an operation, determined by the executor.
 enum Condition : std::uint32_t {
   kSeveralRanks = 1u << 0,
-  kOneRound = 1u << 1,        // all fits into the slots at once
-  kEven = 1u << 2,            // blocks are of equal lengths
-  kOneBuffer = 1u << 3,       // it is no batch that runs as one
-  kCached = 1u << 4,          // outputs go through the caches
-  kAllReached = 1u << 5,      // one device reaches the buffers of all ranks
+  kOneRound = 1u << 1,        // the whole operation fits into the slots at once
+  kEven = 1u << 2,            // all blocks have the same length
+  kOneBuffer = 1u << 3,       // the operation is not a batch that runs as one
+  kCached = 1u << 4,          // outputs are written through the caches
+  kAllReached = 1u << 5,      // one device can access the buffers of all ranks
   kFits = 1u << 6,            // the packets of a channel have room for its share
   kMulticastBound = 1u << 7,  // all ranks have bound memory to a multicast object
 };
 inline constexpr std::uint32_t kHandRound = kSeveralRanks | kOneRound | kEven | kOneBuffer | kCached;
 
-/// X(specialisation, collective, algorithm, conditions). A staged flow whose ranks post inputs only is served
-/// by single_round; where two flows mean the same, the fused kernel stands for the one that names no medium.
+/// X(specialisation, collective, algorithm, conditions). single_round serves the staged flows whose ranks
+/// post inputs only. Where two flows compute the same, the fused kernel stands for the one whose name implies
+/// no medium.
 #define OURO_SPECIALISATIONS(X)                       \
   X(single_round, all_reduce, inlined, kHandRound)    \
   X(single_round, all_reduce, oneshot, kHandRound)    \
@@ -65,7 +66,7 @@ constexpr void for_each_specialisation(F&& f) {
 #undef OURO_X
 }
 
-/// Whether `s` stands for this flow where the conditions `holds` hold.
+/// Whether `s` may replace this flow under the conditions `holds`.
 constexpr bool specialised(Specialisation s, Collective c, Algorithm a, std::uint32_t holds) {
   bool found = false;
   for_each_specialisation(
@@ -74,7 +75,7 @@ constexpr bool specialised(Specialisation s, Collective c, Algorithm a, std::uin
       });
   return found;
 }
-/// The same for a specialisation that needs no algorithm to be chosen: it has one entry a collective.
+/// The same for a specialisation that needs no chosen algorithm: it has one entry per collective.
 constexpr bool specialised(Specialisation s, Collective c, std::uint32_t holds) {
   bool found = false;
   for_each_specialisation([&](Specialisation of, Collective collective, Algorithm, std::uint32_t needs) {

@@ -1,4 +1,4 @@
-// The step vocabulary: what one rank does with one chunk, in one hop. Algorithms say steps to a listener;
+// The step vocabulary: what one rank does with one chunk in one hop. Algorithms name steps to a listener;
 // executors, the verifier and the simulator are listeners.
 #pragma once
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace ouro::flow {
 
-/// Where a flow runs. `rounds` is how often the whole chunk set recurs; only flows that declare
-/// `kPipelined` read it: they are called once and number their chunks 0..rounds-1 themselves, all others
-/// are called once a round.
+/// Where a flow runs. `rounds` is how often the whole set of chunks recurs. Only flows that declare
+/// `kPipelined` read it: they are called once and number their chunks over all rounds themselves. All others
+/// are called once per round.
 struct Place {
   int rank = 0, size = 1, root = 0;
   int rounds = 1;
 };
 
 /// What a step does, as bits. A value enters (receive, posted) and/or is mine (input, accumulator, result);
-/// where both are there, they are reduced; the value leaves (store, keep, send, post, spread).
-/// *Wide* values are in the accumulation type and not rounded; *narrow* ones are in the element type.
+/// where both exist, they are reduced. Then the value leaves (store, keep, send, post, multicast). *Wide*
+/// values are in the accumulation type and not rounded; *narrow* ones are in the element type.
 enum Verb : std::uint32_t {
   kRecv = 1u << 0,    // take the next message of the link from `from`
   kPosted = 1u << 1,  // take chunk `at` of the staging buffer of `from`; kEveryone: fold all n in rank order
@@ -29,11 +29,11 @@ enum Verb : std::uint32_t {
   kSend = 1u << 7,    // send the value to `to`
   kPost = 1u << 8,    // put `span` chunks, from `chunk` on, into my staging buffer, and publish them
   kMulticast = 1u << 9,  // store the value into the output of every rank (needs registered outputs)
-  kBarrier = 1u << 10,   // wait until everyone has come to this step
-  kWideIn = 1u << 11,    // what comes in is wide
-  kWideOut = 1u << 12,   // what is sent is wide
-  kRelease = 1u << 13,   // the oldest round that is still open is read: its slots may be used again
-  kAfter = 1u << 14,     // what comes in is reduced as the second operand, after mine
+  kBarrier = 1u << 10,   // wait until all ranks have reached this step
+  kWideIn = 1u << 11,    // the incoming value is wide
+  kWideOut = 1u << 12,   // the sent value is wide
+  kRelease = 1u << 13,   // the oldest round still open has been read: its slots may be reused
+  kAfter = 1u << 14,     // the incoming value is the second operand of the reduction, after mine
 };
 
 inline constexpr int kNobody = -1, kEveryone = -2;
@@ -45,10 +45,11 @@ struct Step {
   int to = kNobody;
   int at = 0;         // kPosted: chunk index in the staging buffer
   int span = 1;       // kPost: number of chunks; they wrap within their round
-  double weight = 1;  // what comes in is multiplied by this (in the accumulation type) before it is reduced
+  double weight = 1;  // factor on the incoming value, applied in the accumulation type before the reduction
 };
 
-// Verbs. Their bits are literals, so that a compiled listener is the hand-written loop.
+// Verbs. Their bits are literals, so that the compiler turns a listener into the same loop as if written
+// by hand.
 OURO_HD constexpr Step send(int c, int to) { return {kInput | kSend, c, kNobody, to}; }
 OURO_HD constexpr Step send_result(int c, int to) { return {kResult | kSend, c, kNobody, to}; }
 OURO_HD constexpr Step recv(int c, int from) { return {kRecv | kStore, c, from}; }
@@ -64,25 +65,25 @@ OURO_HD constexpr Step reduce_keep(int c, int from) { return {kRecv | kWideIn | 
 OURO_HD constexpr Step reduce_keep_forward(int c, int from, int to) {
   return {kRecv | kWideIn | kInput | kStore | kSend, c, from, to};
 }
-/// Reduces what comes in with my input and leaves it, wide, in the accumulator.
+/// Reduces the incoming value with my input and leaves the result, wide, in the accumulator.
 OURO_HD constexpr Step accumulate_input(int c, int from, double weight = 1) {
   return {kRecv | kWideIn | kInput | kKeep, c, from, kNobody, 0, 1, weight};
 }
-/// Reduces what comes in with the accumulator and leaves it there.
+/// Reduces the incoming value with the accumulator and leaves the result there.
 OURO_HD constexpr Step accumulate(int c, int from, double weight = 1) {
   return {kRecv | kWideIn | kAcc | kKeep, c, from, kNobody, 0, 1, weight};
 }
 OURO_HD constexpr Step accumulate_store(int c, int from) {
   return {kRecv | kWideIn | kAcc | kStore, c, from};
 }
-/// The accumulator, then what comes in, in this order; `leave` is kKeep or kStore. Host only, as the next
-/// two.
+/// Reduces the accumulator with the incoming value, in this order; `leave` is kKeep or kStore. Host only,
+/// like the next two.
 constexpr Step append(int c, int from, std::uint32_t leave) {
   return {kRecv | kWideIn | kAcc | kAfter | leave, c, from};
 }
-/// The accumulator, then my input.
+/// Reduces the accumulator with my input, in this order.
 constexpr Step append_input(int c, std::uint32_t leave) { return {kAcc | kInput | leave, c}; }
-/// Leaves what comes in in the accumulator.
+/// Leaves the incoming value in the accumulator.
 constexpr Step keep_received(int c, int from) { return {kRecv | kWideIn | kKeep, c, from}; }
 /// Leaves my input, widened, in the accumulator.
 OURO_HD constexpr Step keep(int c) { return {kInput | kKeep, c}; }
@@ -91,31 +92,31 @@ OURO_HD constexpr Step store(int c) { return {kAcc | kStore, c}; }
 /// Rounds and finishes my own input into the output: a reduction over one rank.
 OURO_HD constexpr Step store_input(int c) { return {kInput | kStore | kWideIn, c}; }
 
-// Staging buffers: what a rank posts, every rank of its host can read (staged copy or registered buffer in
-// place). A round has at most two posts a rank: first inputs (post), then results (post_result). The chunks
-// of a round are numbered on from those of the round before; flows that are not pipelined have one round at a
-// time, which ends by itself, all others say release(). Posts come in the order of rounds. What one rank
-// posts is either one chunk, or the n-1 chunks of the others, from that of rank+1 on.
+// Staging buffers: every rank of a host can read what a rank posts (a staged copy, or a registered buffer in
+// place). A rank posts at most twice in a round: first inputs (post), then results (post_result). Chunk
+// numbers continue from one round to the next. Flows that are not pipelined have one round at a time, which
+// ends by itself; all others end a round with release(). Posts are made in the order of rounds. A rank posts
+// either one chunk, or the n-1 chunks of the others, beginning with that of rank+1.
 OURO_HD constexpr Step post(int c, int span) { return {kInput | kPost, c, kNobody, kNobody, 0, span}; }
-/// Says where my buffers lie, in place of a copy.
+/// Publishes where my buffers are, in place of a copy.
 OURO_HD constexpr Step refer() { return post(0, 1); }
 OURO_HD constexpr Step post_result(int c) { return {kResult | kPost, c}; }
 /// Folds chunk c of all n inputs, in rank order, in the accumulation type; rounds once; stores. The others'
-/// are in their staging buffer, mine is at hand.
+/// inputs are read from their staging buffers, mine from my input buffer.
 OURO_HD constexpr Step reduce_posted(int c, int at) {
   return {kPosted | kWideIn | kStore, c, kEveryone, kNobody, at};
 }
-/// The same, stored into the output of every rank in place.
+/// As reduce_posted, but stores directly into the output of every rank.
 OURO_HD constexpr Step reduce_multicast(int c, int at) {
   return {kPosted | kWideIn | kMulticast, c, kEveryone, kNobody, at};
 }
 /// Copies chunk `at` of the inputs posted by `from` into my output chunk c.
 OURO_HD constexpr Step fetch(int c, int from, int at) { return {kPosted | kStore, c, from, kNobody, at}; }
-/// Copies chunk c of the input of `from` into the output of every rank in place.
+/// Copies chunk c of the input of `from` directly into the output of every rank.
 OURO_HD constexpr Step fetch_multicast(int c, int from) {
   return {kPosted | kMulticast, c, from, kNobody, c};
 }
-/// Copies chunk c of my input into the output of every rank in place.
+/// Copies chunk c of my input directly into the output of every rank.
 OURO_HD constexpr Step multicast(int c) { return {kInput | kMulticast, c}; }
 /// Copies the result posted by `from` (its second post of the round) into my output chunk c.
 OURO_HD constexpr Step fetch_result(int c, int from) {
@@ -126,7 +127,7 @@ OURO_HD constexpr Step release() { return {kRelease}; }
 
 OURO_HD constexpr int wrap(int i, int n) { return i < 0 ? i + n : i >= n ? i - n : i; }
 
-/// The j-th chunk of a post that begins with chunk c, where a round has `per_round` chunks.
+/// The j-th chunk of a post that begins with chunk c; a round has `per_round` chunks.
 OURO_HD constexpr int nth(int c, int j, int per_round) {
   const int first = c / per_round * per_round;
   return first + (c - first + j) % per_round;

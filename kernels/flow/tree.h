@@ -12,7 +12,7 @@ struct Binomial {
   OURO_HD explicit Binomial(Place at) : n(at.size), root(at.root), v(wrap(at.rank - at.root, at.size)) {}
   OURO_HD int rank_of(int u) const { return wrap(u + root, n); }
   OURO_HD int parent() const { return rank_of(v & (v - 1)); }
-  /// Smallest 2^k that is no longer a child's distance.
+  /// Smallest power of two that is too large to be a child's distance.
   OURO_HD int reach() const { return v == 0 ? n : v & -v; }
   OURO_HD bool has_child(int distance) const { return distance < reach() && v + distance < n; }
   /// Distance of the child with the largest subtree; 0 without children.
@@ -28,7 +28,7 @@ struct Binomial {
   }
 };
 
-/// Brings chunk c up to the root. Small subtrees, which are ready first, are taken first.
+/// Reduces chunk c up to the root. Small subtrees are ready first and are received first.
 template <class Listener>
 OURO_HD void tree_up(const Binomial& tree, int c, Listener&& step) {
   const int top = tree.top();
@@ -44,7 +44,7 @@ OURO_HD void tree_up(const Binomial& tree, int c, Listener&& step) {
   step(send_partial(c, tree.parent()));
 }
 
-/// Brings chunk c of the root down to everyone. Large subtrees, which take longest, are served first.
+/// Sends chunk c of the root down to all ranks. Large subtrees take longest and are served first.
 template <class Listener>
 OURO_HD void tree_down(const Binomial& tree, int c, bool from_input, Listener&& step) {
   int d = tree.top();
@@ -79,7 +79,7 @@ struct TreeReduce : Traits {
   }
 };
 
-/// Up to rank 0 and down again.
+/// Reduces to rank 0, then broadcasts from there.
 struct TreeAllReduce : Traits {
   static constexpr bool kCanonical = false, kKeeps = true;
   static constexpr bool kPipelined = true;
