@@ -16,7 +16,7 @@
 namespace ouro::kernels {
 namespace {
 
-// A byte for each class, so that one load tells.
+// One byte per size class, so that a single load reads all kinds.
 constexpr std::uint32_t packed(const CopyKinds& kinds) {
   std::uint32_t word = 0;
   for (std::size_t i = 0; i < kinds.size(); ++i) word |= static_cast<std::uint32_t>(kinds[i]) << (8 * i);
@@ -46,11 +46,12 @@ const char* name(CopyKind kind) {
 namespace {
 
 constexpr std::size_t kLine = 64;
-// Bytes. Below, the start of `rep movsb` costs more than it saves; up to twice as many, a choice costs more.
+// Bytes. Below, the start-up of `rep movsb` costs more than it saves; up to twice as many, looking up a kind
+// costs more.
 constexpr std::size_t kRepFrom = 1024;
 
-// Whole lines, `to` aligned to one, by the widest registers that there are. A line is loaded before it is
-// stored, so that its stores are not torn apart by a miss; loops over several lines at once, and with
+// Copies whole lines by the widest registers available; `to` is aligned to a line. A line is loaded before it
+// is stored, so that a miss does not separate its stores; loops over several lines at once, or with
 // prefetches, were no faster.
 __attribute__((target("avx512f"))) void stream_lines_512(std::byte* to, const std::byte* from,
                                                          std::size_t lines) {
@@ -75,7 +76,7 @@ void stream_lines_128(std::byte* to, const std::byte* from, std::size_t lines) {
 }
 
 using StreamLoop = void (*)(std::byte*, const std::byte*, std::size_t);
-/// By the name of an instruction set; nullptr if this processor lacks it.
+/// The loop for the named instruction set; nullptr if this processor lacks it.
 StreamLoop stream_loop(std::string_view set) {
   if (set == "avx512") return __builtin_cpu_supports("avx512f") ? stream_lines_512 : nullptr;
   if (set == "avx2") return __builtin_cpu_supports("avx2") ? stream_lines_256 : nullptr;
@@ -94,7 +95,8 @@ void copy_by_rep(void* to, const void* from, std::size_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
 
-// Blocks, each asked for while the one before is copied: that many lines are on their way at a time.
+// Copies in blocks, each prefetched while the block before it is copied; a block is the number of lines
+// in flight.
 void copy_prefetched(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kBlock = 16 * kLine;
   const auto ask = [](const std::byte* at, std::size_t block) {
@@ -112,7 +114,8 @@ void copy_prefetched(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-/// Of copy_stream, by the name of an instruction set; false if this processor lacks it. For tests.
+/// Sets the loop of copy_stream by the name of an instruction set; false if this processor lacks it.
+/// For tests.
 bool use_stream_loop(std::string_view set) {
   const StreamLoop loop = stream_loop(set);
   if (loop) chosen_stream_loop().store(loop, std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// Copies that say what will happen to their destination. Used by the host executor.
+// Copies that differ in how the destination will be used next. Used by the host executor.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -7,9 +7,11 @@
 
 namespace ouro::kernels {
 
-/// Copies up to 16 bytes without a call; false, and nothing is copied, if there are more. `to` may be `from`.
+/// Copies up to 16 bytes without a call; if there are more, copies nothing and returns false. `to` may
+/// be `from`.
 inline bool copy_few(void* to, const void* from, std::size_t bytes) {
-  // Two moves that may overlap cover all lengths from one move's on; both are read before either is written.
+  // Two moves that may overlap cover every length between one and two moves; both are read before either
+  // is written.
   const auto two = [&]<class T>(T first, T last) {
     std::memcpy(&first, from, sizeof(T));
     std::memcpy(&last, static_cast<const std::byte*>(from) + bytes - sizeof(T), sizeof(T));
@@ -28,34 +30,37 @@ inline bool copy_few(void* to, const void* from, std::size_t bytes) {
   return true;
 }
 
-/// How a copy writes: by ordinary stores; by `rep movsb`, which takes whole lines without fetching what they
-/// held; by non-temporal stores, past the caches; or by ordinary stores into lines asked for ahead.
+/// How a copy writes: by ordinary stores; by `rep movsb`, which writes whole lines without fetching their
+/// old contents; by non-temporal stores, which bypass the caches; or by ordinary stores into lines that
+/// were prefetched.
 enum class CopyKind : std::uint8_t { plain, rep, stream, prefetch };
 inline constexpr std::size_t kCopyKinds = 4;
 const char* name(CopyKind);
-/// Copies that way. Whoever is told of it afterwards sees it, as with any other store.
+/// Copies in the given way. The copy is ordered before a later release store, as any other store is.
 void copy_as(CopyKind, void* to, const void* from, std::size_t bytes);
-/// Sizes, in bytes, at which the kinds are measured, and that one is chosen for each: a class reaches to the
-/// geometric mean of its size and the next.
+/// Sizes, in bytes, at which the kinds are measured. One kind is chosen for each size class; a class reaches
+/// to the geometric mean of its size and the next.
 inline constexpr std::array<std::size_t, 4> kCopySizes = {4 << 10, 64 << 10, 256 << 10, 1 << 20};
 using CopyKinds = std::array<CopyKind, kCopySizes.size()>;
-/// What was fastest on the machine that ouro was written on, near and far.
+/// The fastest kinds on the machine on which ouro was developed, for near and far cores.
 inline constexpr CopyKinds kDefaultCopyKinds = {CopyKind::rep, CopyKind::rep, CopyKind::rep, CopyKind::rep};
 constexpr std::size_t copy_size_class(std::size_t bytes) {
   return std::size_t{bytes >= (16 << 10)} + (bytes >= (128 << 10)) + (bytes >= (512 << 10));
 }
 
-/// Into memory that another core has in its cache, or will read next. From 2 KiB on by the kind in force.
+/// Copies into memory that another core has in its cache, or will read next. From 2 KiB on it uses the kinds
+/// in force.
 void copy_shared_lines(void* to, const void* from, std::size_t bytes);
 [[gnu::always_inline]] inline void copy_shared(void* to, const void* from, std::size_t bytes) {
   if (!copy_few(to, from, bytes)) copy_shared_lines(to, from, bytes);
 }
-/// The kinds that copy_shared takes in this process from now on. Safe at any time: all kinds copy the same.
+/// Sets the kinds that copy_shared uses in this process from now on. Safe at any time: all kinds copy the
+/// same bytes.
 void set_copy_kinds(const CopyKinds&);
 CopyKinds copy_kinds();
 
-/// Into memory that nobody reads soon: non-temporal stores, past the caches and without reading what they
-/// replace. Before anybody else is told of them: stream_fence().
+/// Copies into memory that nobody reads soon: non-temporal stores, which bypass the caches and do not read
+/// the old contents. Call stream_fence() before publishing the data.
 void copy_stream(void* to, const void* from, std::size_t bytes);
 void stream_fence();
 

@@ -23,12 +23,12 @@ namespace {
 struct InstructionSet {
   const char* name;
   Kernel (*kernel)(DType, OpKind);
-  bool (*here)();  // does this processor, and this system, execute it?
+  bool (*here)();  // whether this processor and this operating system can execute it
 };
 
 #if defined(__x86_64__)
-// Each covers every -m flag of its unit in CMakeLists.txt. The builtins also ask whether the system saves the
-// registers; not all compilers know "f16c", which needs no registers but AVX's.
+// Each function checks every -m flag of its unit in CMakeLists.txt. The builtins also check whether the
+// system saves the registers; not all compilers know "f16c", which needs no registers but AVX's.
 bool has_avx2() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -58,12 +58,12 @@ const InstructionSet* find(std::string_view name) {
 const InstructionSet* best() {
   for (const InstructionSet& set : kSets)
     if (set.here()) return &set;
-  return nullptr;  // not reached: the last is always here
+  return nullptr;  // not reached: the last set is always available
 }
 
 struct Choice {
   std::atomic<const InstructionSet*> set;
-  std::string remark;  // what was wrong with OURO_ISA
+  std::string remark;  // why OURO_ISA was not applied
   Choice() : set(best()) {
     const Result<std::optional<std::string>> wanted = env::text("OURO_ISA");
     if (wanted.ok() && !*wanted) return;

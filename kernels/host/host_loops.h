@@ -8,8 +8,8 @@
 
 namespace ouro::kernels {
 
-/// What an array of partial results is: same element type, or fp32 for 16- and 8-bit floats (sum, prod, avg,
-/// premulsum), or a 64- (128-) bit integer for avg of integers. Bytes per element.
+/// Size of a partial result, in bytes per element. Its type is the element type, or fp32 for 16- and 8-bit
+/// floats (sum, prod, avg, premulsum), or a 64-bit or 128-bit integer for avg of integers.
 std::size_t accumulator_bytes(DType, OpKind);
 
 /// A reduction over `ranks` contributions. `premul` is this rank's own factor (premulsum only).
@@ -22,8 +22,8 @@ struct Reduction {
 
 // In all functions: `in` and `out` are arrays of dtype, `acc` arrays of the accumulation type; any alignment;
 // `count` elements; the destination may be exactly one of the sources, otherwise arrays do not overlap.
-// pre(x) widens x (and multiplies by premul); fin(a) divides (avg), rounds once and narrows.
-// `weight` multiplies what came in (floating-point types only; 1 leaves it untouched, bit for bit).
+// pre(x) widens x (and multiplies by premul); fin(a) divides (avg), rounds once and narrows. `weight`
+// multiplies the received value acc_in (floating-point types only; 1 leaves it untouched, bit for bit).
 
 /// acc = pre(in)
 void widen(const Reduction&, void* acc, const void* in, std::size_t count);
@@ -44,7 +44,7 @@ void reduce_acc_finish(const Reduction&, void* out, const void* acc_in, const vo
 void fold(const Reduction&, void* out, std::span<const void* const> in, std::span<const Scalar> premul,
           std::size_t count);
 
-/// fold() with its loop looked up once, for calls that are alike.
+/// fold() with its loop looked up once, for repeated calls with the same reduction.
 class Fold {
  public:
   Fold() = default;
@@ -57,7 +57,8 @@ class Fold {
   int ranks_ = 1;
 };
 
-/// "avx512", "avx2" or "baseline": what the loops run on here. OURO_ISA lowers it (for tests).
+/// "avx512", "avx2" or "baseline": the instruction set that the loops use. OURO_ISA lowers it (for tests). If
+/// OURO_ISA was not usable, a remark in parentheses follows the name.
 const char* instruction_set();
 
 }  // namespace ouro::kernels

@@ -1,15 +1,14 @@
-// Sum and avg of fp16 with the processor's own conversions, which compilers do not find by themselves: 4 to 8
-// times the speed of the integer arithmetic in arith/floats.h. Included by host_loops_impl.h where there is
-// F16C.
+// Sum and avg of fp16 with the processor's own conversion instructions, which compilers do not generate by
+// themselves: 4 to 8 times as fast as the integer arithmetic in arith/floats.h. Included by host_loops_impl.h
+// if the instruction set has F16C.
 #pragma once
 #include <immintrin.h>
 #include <cstddef>
 
 namespace ouro::kernels::OURO_ISA {
 
-// A pack of partial results. The conversions are exact up and round to nearest even down, subnormals
-// included, as `widen` and `narrow` do; a NaN is made canonical before it is converted, so the bits agree
-// there too.
+// A pack of partial results. Widening is exact and narrowing rounds to nearest even, subnormals included, as
+// `widen` and `narrow` do; a NaN is made canonical before it is converted, so its bits agree too.
 #if defined(__AVX512F__)
 using Pack = __m512;
 constexpr __mmask16 kAll = 0xffff;  // the unmasked intrinsics of GCC 12 warn about their own code
@@ -48,7 +47,8 @@ inline void write_narrow(void* p, Pack a) {
 #endif
 constexpr std::size_t kLanes = sizeof(Pack) / sizeof(float);
 
-/// Elements begin..begin+kLanes of the job; `read` takes (array, wide) and returns a pack of that array.
+/// Folds elements begin..begin+kLanes of the job; `read` takes (array, wide) and returns a pack of
+/// that array.
 template <bool kAvg, class Read>
 inline Pack fold_pack(const Job& job, Read read) {
   Pack a;
@@ -67,7 +67,7 @@ inline Pack fold_pack(const Job& job, Read read) {
 
 template <bool kAvg>
 void run_half(const Job& shared) {
-  const Job job = shared;  // no store through `out` can change this copy, as far as the compiler knows
+  const Job job = shared;  // the compiler can assume that no store through `out` changes this copy
   constexpr std::size_t wide = sizeof(float), narrow = sizeof(arith::Half);
   std::size_t i = 0;
   for (; i + kLanes <= job.count; i += kLanes) {

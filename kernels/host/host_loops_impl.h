@@ -1,6 +1,6 @@
 // The host loops. Included once per instruction set, by a unit that defines OURO_ISA (a namespace of its own)
-// and is compiled for it. One kernel a (type, op): the cold ones go through a block of accumulators in the
-// first-level cache, the hot ones also have loops that keep the accumulator in registers.
+// and is compiled for it. One kernel per (type, op): the cold ones go through a block of accumulators in the
+// L1 cache, the hot ones also have loops that keep the accumulator in registers.
 #pragma once
 #ifndef OURO_ISA
 #error "define OURO_ISA, the namespace of this instruction set, before including host_loops_impl.h"
@@ -48,7 +48,7 @@ inline void leave(void* out, std::size_t i, typename R::Acc a, int ranks) {
 
 // ---- any type and op: block by block ------------------------------------------------------------
 
-constexpr std::size_t kBlock = 1024;  // elements: 4 KiB of fp32, 16 KiB at most, within the first-level cache
+constexpr std::size_t kBlock = 1024;  // elements: 4 KiB of fp32, 16 KiB at most, within the L1 cache
 
 /// block (+)= source, from element `begin` on; the first source starts the block.
 template <class R, bool kWide>
@@ -65,7 +65,7 @@ inline void take(typename R::Acc* block, bool first, const void* source, std::si
 template <class R>
 void run_blocks(const Job& shared) {
   using Acc = typename R::Acc;
-  const Job job = shared;  // a copy that no store through `out` can change, as far as the compiler knows
+  const Job job = shared;  // the compiler can assume that no store through `out` changes this copy
   alignas(64) Acc block[kBlock];
   for (std::size_t begin = 0; begin < job.count; begin += kBlock) {
     const std::size_t n = job.count - begin < kBlock ? job.count - begin : kBlock;
@@ -114,8 +114,8 @@ inline constexpr bool kHot<arith::Sum<std::uint32_t>> = true;
 template <>
 inline constexpr bool kHot<arith::Sum<std::uint64_t>> = true;
 
-/// The first kWides sources are wide. Sources may be `out` itself: each element is read before it is written,
-/// and no two elements depend on each other, which the pragma says.
+/// The first kWides sources are wide. A source may be `out` itself: each element is read before it is
+/// written, and no two elements depend on each other, as the pragma states.
 template <class R, bool kWideOut, std::size_t kWides, std::size_t... K>
 void stream(const Job& job, const void* const* sources, std::index_sequence<K...>) {
   const void* const source[] = {sources[K]...};
@@ -134,7 +134,7 @@ void stream(const Job& job, const void* const* sources, std::index_sequence<K...
   }
 }
 
-/// Does the job if there is a loop for its shape: these are the shapes that executors ask for most.
+/// Executes the job and returns true if there is a loop for its shape; these are the most frequent shapes.
 template <class R>
 bool run_in_registers(const Job& job) {
   constexpr std::size_t most = 8;
@@ -149,9 +149,9 @@ bool run_in_registers(const Job& job) {
   };
   using Sum = arith::Sum<typename R::Element>;
   if (job.wide_out && !std::is_same_v<R, Sum>)
-    return run_in_registers<Sum>(job);  // avg differs at the end only
+    return run_in_registers<Sum>(job);  // avg differs only in the last division
   if constexpr (R::kPlain) {
-    wides = 0;  // there is no difference
+    wides = 0;  // wide and narrow sources have the same type
   } else if (job.wide_out) {
     if (wides == 0 && n == 1) return go.template operator()<true, 0, 1>();
     if (wides == 1 && n == 2) return go.template operator()<true, 1, 2>();
@@ -179,7 +179,8 @@ bool run_in_registers(const Job& job) {
   }
 }
 
-/// Does the job if it has so few elements that to choose a loop would take longer than all of them.
+/// Executes the job and returns true if it has so few elements that choosing a loop would take longer than
+/// all of them.
 template <class R>
 bool run_few(const Job& job) {
   constexpr std::size_t kFew = 4;

@@ -1,5 +1,5 @@
-// Checks each optimiser call, turns it into a job, and runs it on the instruction set that the host loops run
-// on. Used by the trainers; the loops themselves are in host_optim_impl.h.
+// Checks each optimiser call, turns it into a job, and runs it on the same instruction set as the host loops.
+// Used by the trainers; the loops themselves are in host_optim_impl.h.
 #include <algorithm>
 #include <cmath>
 #include <string_view>
@@ -46,7 +46,7 @@ Status check_arrays(const Parameters& p, const Exchange* e) {
 }
 
 Status check_adam(const AdamOptions& o) {
-  // Written so that NaN is refused too.
+  // The conditions are written so that NaN fails too.
   if (!std::isfinite(o.lr)) return invalid("the learning rate must be a finite number");
   if (!(o.beta1 >= 0 && o.beta1 < 1) || !(o.beta2 >= 0 && o.beta2 < 1))
     return invalid("beta1 and beta2 must be at least 0 and less than 1");
@@ -69,7 +69,7 @@ OptimJob job_of(const Parameters& p, const Fused& fused) {
   return job;
 }
 
-/// Runs `update` on `states` arrays; their number is what the rule of the job uses.
+/// Runs `update` with `states` state arrays, the number that the job's rule uses.
 Result<Report> run(arith::Update update, const Parameters& p, OptimJob& job, int states, const Fused& fused) {
   OURO_TRY(check_arrays(p, fused.exchange));
   if (job.recipe.step < 1) return invalid("steps are counted from 1");

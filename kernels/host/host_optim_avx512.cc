@@ -1,5 +1,4 @@
-// The optimiser loops for avx512. Used by host_optim.cc alone; CMakeLists.txt has the compiler
-// flags.
+// The optimiser loops for avx512. Used by host_optim.cc alone; CMakeLists.txt has the compiler flags.
 #define OURO_ISA avx512
 #include "kernels/host/host_optim_impl.h"
 

@@ -1,5 +1,6 @@
-// The optimiser loops. Included once per instruction set, by a unit that defines OURO_ISA (a namespace of its
-// own) and is compiled for it. One loop a rule in fp32 and fp64; 16-bit types go through tiles in the cache.
+// The optimiser loops. Included once per instruction set, by a unit that defines OURO_ISA (a namespace of
+// its own) and is compiled for it. One loop per rule in fp32 and fp64; 16-bit types go through tiles in
+// the cache.
 #pragma once
 #ifndef OURO_ISA
 #error "define OURO_ISA, the namespace of this instruction set, before including host_optim_impl.h"
@@ -24,7 +25,7 @@ inline void put(void* array, std::size_t i, T x) {
   __builtin_memcpy(static_cast<char*>(array) + i * sizeof(T), &x, sizeof(T));
 }
 
-/// What arithmetic is done in.
+/// The type of the arithmetic.
 template <class T>
 using Computed = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -56,7 +57,7 @@ template <class T, template <class> class RuleOf, bool kMix, bool kMaster = fals
 [[gnu::noinline]] bool stream_update(const RuleOf<Computed<T>>& shared, const OptimJob& job) {
   using C = Computed<T>;
   using Rule = RuleOf<C>;
-  const Rule rule = shared;  // local, so that no store can change it, as far as the compiler knows
+  const Rule rule = shared;  // local: the compiler can assume that no store changes it
   const arith::Scale<C> scale(job.scale);
   const arith::Mix<C> mix(job.mix);
   void* const param = kMaster ? job.master : job.param;
@@ -137,9 +138,9 @@ void run_pack(const OptimJob& job) {
   stream_pack<T, T>(job.param, job);
 }
 
-constexpr std::size_t kTile = 1024;  // elements: what a tile of AdamW touches stays in the first-level cache
+constexpr std::size_t kTile = 1024;  // elements: the arrays that a tile of AdamW uses stay in the L1 cache
 
-/// Elements begin..begin+n of a job over a 16-bit type.
+/// Elements begin..begin+n of a job of a 16-bit type.
 template <class T>
 OptimJob tile_of(const OptimJob& job, std::size_t begin, std::size_t n) {
   const auto at = [begin](auto* array, std::size_t size) -> decltype(array) {
@@ -166,7 +167,7 @@ bool run_update(const OptimJob& job) {
     if (job.neighbours != nullptr) return stream_update<T, RuleOf, true>(rule, job);
     return stream_update<T, RuleOf, false>(rule, job);
   } else {
-    if constexpr (std::is_same_v<T, arith::BFloat16>) {  // the hot one
+    if constexpr (std::is_same_v<T, arith::BFloat16>) {  // the most frequent case
       if (job.master != nullptr && job.neighbours == nullptr)
         return stream_update<T, RuleOf, false, true>(rule, job);
     }

@@ -1,4 +1,4 @@
-// What the optimiser loops of one instruction set take and offer. Used by host_optim.cc, which chooses among
+// The interface of the optimiser loops of one instruction set. Used by host_optim.cc, which chooses among
 // them, and by the units that implement them.
 #pragma once
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace ouro::kernels {
 
-/// Plain data only, as in host_job.h and for its reason.
+/// Plain data only, for the reason given in host_job.h.
 struct OptimJob {
   void* param = nullptr;
   float* master = nullptr;
@@ -23,14 +23,14 @@ struct OptimJob {
   arith::Recipe recipe;
 };
 
-/// The chains of kernels/arith/optim.h: those that `blocks` blocks have reached hold something.
+/// The chains of kernels/arith/optim.h. The first min(blocks, kSurveyChains) of them are initialised.
 struct SquareSums {
   double chain[arith::kSurveyChains];
   std::uint64_t blocks = 0;
 };
 
-/// Loops for one dtype, all over `count` elements. `update` and `survey` return whether all gradients were
-/// finite; `survey` adds blocks to the sums.
+/// Loops for one dtype; each processes `count` elements. `update` and `survey` return whether all gradients
+/// were finite; `survey` adds its blocks to the sums.
 struct OptimLoops {
   bool (*update)(arith::Update, const OptimJob&);
   void (*mix)(const OptimJob&);
