@@ -1,5 +1,5 @@
-// Memory as kernels see it: up to 16 bytes at a time between an array and registers, and the elements in
-// them. Used by the bodies of kernels/gpu; on the host an access is a copy of bytes.
+// Memory access of kernels: up to 16 bytes at a time between an array and registers, and the elements in
+// those registers. Used by the bodies of kernels/gpu; on the host an access is a copy of bytes.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -17,7 +17,7 @@
 #define OURO_UNROLL
 #define OURO_UNROLL_BY(n)
 #endif
-// As OURO_HD, but a function of its own: what many switch to stays short.
+// As OURO_HD, but not inlined, so that a switch with many cases stays short.
 #if defined(__CUDACC__)
 #define OURO_HD_OUTLINE __host__ __device__ __noinline__
 #else
@@ -26,8 +26,8 @@
 
 namespace ouro::gpu::collect {
 
-/// Whether the group of this launch has failed: its buffers may be gone. Read once a block thread, from
-/// device memory.
+/// Whether the group of this launch has failed, in which case its buffers may no longer exist. Each thread
+/// reads this once, from device memory.
 OURO_HD bool stopped(const std::uint32_t* word) {
   if (word == nullptr) return false;
 #if defined(__CUDA_ARCH__)
@@ -39,16 +39,17 @@ OURO_HD bool stopped(const std::uint32_t* word) {
 #endif
 }
 
-/// How a kernel reaches an array. constant: nothing writes it while the kernel runs, so the read-only path
-/// will do. plain: this kernel may write it, each element after it was read. any: like plain, at any address;
-/// what is not aligned goes byte by byte. On the host all are one, and each body is compiled once.
+/// How a kernel accesses an array. constant: nothing writes it while the kernel runs, so the read-only path
+/// may be used. plain: this kernel may write it, each element after it was read. any: like plain, at any
+/// address; unaligned accesses are byte by byte. On the host all are the same, so that each body is
+/// compiled once.
 #if defined(__CUDACC__)
 enum class Access : std::uint8_t { constant, plain, any };
 #else
 enum class Access : std::uint8_t { plain, constant = plain, any = plain };
 #endif
 
-/// Elements in registers; with constant indices no bit of it is ever in memory. Little-endian.
+/// Elements in registers; if all indices are constants, no part of it is ever in memory. Little-endian.
 struct Bits {
   std::uint32_t word[4] = {};
 };
@@ -69,8 +70,8 @@ struct RawOf<4> {
 };
 
 template <class To, class From>
-OURO_HD To
-same_bits_as(From x) {  // by itself: nvcc 13.0 fails on the builtin in an initialiser of a constant
+OURO_HD To same_bits_as(
+    From x) {  // a function of its own: nvcc 13.0 fails on the builtin in an initialiser of a constant
   return __builtin_bit_cast(To, x);
 }
 template <class T>
@@ -91,7 +92,7 @@ OURO_HD T get(const Bits& b, int i) {
   }
 }
 
-/// Element i of `b`, which was zero.
+/// Sets element i of `b`, which must have been zero.
 template <class T>
 OURO_HD void set(Bits& b, int i, T x) {
   constexpr int size = static_cast<int>(sizeof(T));
@@ -125,8 +126,8 @@ inline __device__ __noinline__ void store_bytes(std::byte* p, Bits b, int bytes)
 #endif
 
 #if defined(__CUDA_ARCH__)
-// Volatile keeps these in the order in which they are written: all loads of a step before its first use, and
-// before its stores. No line stays in the first-level cache: each byte is read once.
+// Volatile keeps these in source order: all loads of a step before the first use of any, and before the
+// stores. No line stays in the L1 cache, since each byte is read once.
 #define OURO_LOAD(kind)                                                                                     \
   if constexpr (kBytes == 16)                                                                               \
     asm volatile("ld.global" kind ".v4.u32 {%0,%1,%2,%3}, [%4];"                                            \
@@ -142,7 +143,7 @@ inline __device__ __noinline__ void store_bytes(std::byte* p, Bits b, int bytes)
     asm volatile("ld.global" kind ".u8 %0, [%1];" : "=r"(b.word[0]) : "l"(from))
 #endif
 
-/// kBytes (a power of two, at most 16) at `p`: aligned to that many, unless `any`.
+/// Loads kBytes (a power of two, at most 16) from `p`, which is aligned to kBytes unless the access is `any`.
 template <int kBytes, Access kAccess>
 OURO_HD void load(Bits& b, const std::byte* p) {
 #if defined(__CUDA_ARCH__)
@@ -161,7 +162,8 @@ OURO_HD void load(Bits& b, const std::byte* p) {
 #endif
 }
 
-/// The same the other way; the line is the first to leave the caches, since this kernel does not come back.
+/// Stores kBytes in the same way. The line is marked to be evicted first, since this kernel does not use
+/// it again.
 template <int kBytes, Access kAccess>
 OURO_HD void store(std::byte* p, const Bits& b) {
 #if defined(__CUDA_ARCH__)
@@ -187,9 +189,10 @@ OURO_HD void store(std::byte* p, const Bits& b) {
 }
 #undef OURO_LOAD
 
-/// Partial result and result, as R says; fp16 with the device's own conversions, which take an instruction
-/// where the integer arithmetic takes ten (as kernels/host/host_loops_half.h on the host; the bits are the
-/// same: exact up, to nearest even down, a NaN made canonical).
+/// Conversion to and from a partial result, as R defines it. For fp16 on a device, these use the
+/// conversion instructions: one instruction where integer arithmetic takes ten (like
+/// kernels/host/host_loops_half.h on the host). The bits are the same: widening is exact, narrowing rounds
+/// to nearest even, a NaN becomes canonical.
 template <class R>
 inline constexpr bool kHalf = std::is_same_v<typename R::Element, arith::Half> && !R::kPlain;
 template <class R>

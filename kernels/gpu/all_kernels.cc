@@ -1,4 +1,4 @@
-// The list of all kernels of devices, for preloading and for reports.
+// The list of all kernels of devices. Used for preloading and reports.
 #include <mutex>
 #include <set>
 #include <utility>
@@ -11,8 +11,8 @@
 
 namespace ouro::gpu {
 
-/// A program that updates no parameters is linked without these kernels, half of all code for devices, as
-/// libnccl is: the reference takes nothing out of an archive.
+/// A weak reference, which takes nothing out of an archive: a program that updates no parameters (such as
+/// libnccl) is linked without these kernels, which are half of all device code.
 std::span<const Kernel> optim_kernels() __attribute__((weak));
 
 std::span<const Kernel* const> all_kernels() {
@@ -31,7 +31,7 @@ std::span<const Kernel* const> all_kernels() {
 Status load_kernels(int device) {
   struct Loaded {
     std::mutex mutex;
-    std::set<std::pair<const Gpu*, int>> on;  // of each implementation, as tests install others
+    std::set<std::pair<const Gpu*, int>> on;  // by implementation, because tests install others
   };
   static constinit PerProcess<Loaded> loaded;
   std::lock_guard lock(loaded->mutex);

@@ -1,5 +1,5 @@
-// What a kernel body knows of where it runs: one thread of one block. Bodies are written once over this and
-// run on a device by all threads of a block, on the host by one thread that is a whole block.
+// The position of a kernel body in its launch: one thread of one block. Bodies are templates over this; on a
+// device all threads of a block run them, on the host one thread that acts as a whole block.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ouro::gpu {
 
-/// A block on the host: one thread. `sync` has nobody to wait for.
+/// A block on the host: one thread. `sync` has nothing to wait for.
 struct HostBlock {
   int block_, blocks_;
   OURO_HD int thread() const { return 0; }
@@ -26,7 +26,7 @@ struct DeviceBlock {
   __device__ __forceinline__ int block() const { return static_cast<int>(blockIdx.x); }
   __device__ __forceinline__ int blocks() const { return static_cast<int>(gridDim.x); }
   __device__ __forceinline__ void sync() const { __syncthreads(); }
-  /// sync(), and whether any thread says so: all threads learn the same.
+  /// sync(); returns to all threads whether `mine` is true on any of them.
   __device__ __forceinline__ bool any(bool mine) const { return __syncthreads_or(mine) != 0; }
 };
 #endif

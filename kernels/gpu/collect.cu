@@ -1,5 +1,5 @@
 // The device entries of collect.h: movement and the hot reductions. Those of all other reductions are in
-// fused_generic.cu and hop_generic.cu: each of the three takes a fraction of a minute to compile.
+// fused_generic.cu and hop_generic.cu, so that each of the three units compiles in a fraction of a minute.
 #include "kernels/gpu/collect_body.h"
 
 namespace ouro::gpu::collect {

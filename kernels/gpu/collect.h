@@ -11,55 +11,56 @@ namespace ouro::gpu {
 
 /// One collective over the buffers of all ranks, in one launch: 2NS bytes for an all-reduce of N ranks.
 struct FusedArgs {
-  static constexpr int kMaxRanks = 32;       ///< more ranks take another executor
+  static constexpr int kMaxRanks = 32;       ///< with more ranks, another executor runs the operation
   static constexpr int kMaxUnevenPairs = 8;  ///< ranks of an uneven all-to-all
   Collective collective = Collective::none;
-  DType dtype = DType::f32;  ///< of movement only its size counts
+  DType dtype = DType::f32;  ///< only its size matters for movement
   OpKind op = OpKind::sum;
   int ranks = 1, root = 0;
   bool uneven = false;
   std::uint64_t count = 0;  ///< elements of the region, or of one block; 0 if uneven
-  /// If set, a word of device memory: a launch that finds it non-zero touches nothing.
+  /// If set, a word of device memory: a launch that finds it non-zero accesses no buffer.
   const std::uint32_t* stop = nullptr;
-  const std::byte* in[kMaxRanks] = {};  ///< nullptr where a rank's input is not read
-  std::byte* out[kMaxRanks] = {};       ///< nullptr where a rank's output is not written
+  const std::byte* in[kMaxRanks] = {};  ///< nullptr if a rank's input is not read
+  std::byte* out[kMaxRanks] = {};       ///< nullptr if a rank's output is not written
   Scalar premul[kMaxRanks] = {};        ///< premulsum only
-  /// Uneven: elements before block b and, last, of all: [b] for all_gather and reduce_scatter (ranks + 1 of
-  /// them).
+  /// Uneven all_gather and reduce_scatter: [b] is the number of elements before block b, and [ranks]
+  /// the total.
   std::uint64_t offsets[kMaxRanks + 1] = {};
-  /// Uneven all_to_all: elements before what rank r sends to p, [r][p], and before what r receives from p.
+  /// Uneven all_to_all: [r][p] is the number of elements before those that rank r sends to p, or receives
+  /// from p.
   std::uint64_t send_offsets[kMaxUnevenPairs][kMaxUnevenPairs + 1] = {};
   std::uint64_t recv_offsets[kMaxUnevenPairs][kMaxUnevenPairs + 1] = {};
 };
 static_assert(sizeof(FusedArgs) <= 4096);
 
-/// The kernel for these arguments, and its shape on a device of `multiprocessors`. Buffers: any alignment of
-/// elements; in place exactly or not at all, each rank as it likes. Reductions fold all ranks in rank order,
-/// in registers, and round once: the canonical bits, equal to kernels::fold on the host.
+/// The kernel for given arguments, and its shape on a device with `multiprocessors` multiprocessors. Buffers
+/// may have any alignment; each rank's are either exactly in place or do not overlap. Reductions fold all
+/// ranks in rank order, in registers, and round once: the canonical bits, equal to kernels::fold on the host.
 struct Launch {
-  const Kernel* kernel;  ///< nullptr: there is nothing to launch (a barrier, no elements, no destination)
+  const Kernel* kernel;  ///< nullptr: nothing to launch (a barrier, no elements, no destination)
   Shape shape;
 };
 Launch fused(const FusedArgs&, int multiprocessors);
 
-/// One step of a flow over one chunk: value = [weight *] incoming (+) mine, or the one that is there; then it
-/// goes to every destination that is set. Wide: an array of the accumulation type (kernels::accumulator_bytes
-/// an element); narrow: of dtype. A value of narrow sources only, neither reduced nor widened, is copied bit
-/// for bit (`op` is not looked at unless something is wide or reduced).
+/// One step of a flow over one chunk: value = [weight *] incoming (+) mine, or the one of the two that is
+/// set; the value is written to every destination that is set. Wide: an array of the accumulation type
+/// (kernels::accumulator_bytes per element); narrow: of dtype. A value of narrow sources only, neither
+/// reduced nor widened, is copied bit for bit (`op` is ignored unless something is wide or reduced).
 struct HopArgs {
   DType dtype = DType::f32;
   OpKind op = OpKind::sum;
   int ranks = 1;  ///< avg divides by it when a wide value becomes narrow
   bool incoming_wide = false, mine_wide = false, send_wide = false;
-  Scalar premul = {};  ///< of `mine`, where that is an input (narrow) and is widened; premulsum only
+  Scalar premul = {};  ///< factor of `mine` if that is an input (narrow) and is widened; premulsum only
   double weight = 1;
   std::uint64_t count = 0;
   const std::uint32_t* stop = nullptr;  ///< as in FusedArgs
   const std::byte* incoming = nullptr;
   const std::byte* mine = nullptr;
-  std::byte* store = nullptr;  ///< narrow, finished
-  std::byte* keep = nullptr;   ///< wide
-  std::byte* send = nullptr;   ///< wide or narrow; narrow: finished
+  std::byte* store = nullptr;  ///< destination: narrow, finished
+  std::byte* keep = nullptr;   ///< destination: wide
+  std::byte* send = nullptr;   ///< destination: wide, or narrow and finished
 };
 Launch hop(const HopArgs&, int multiprocessors);
 
@@ -67,9 +68,9 @@ Launch hop(const HopArgs&, int multiprocessors);
 std::span<const Kernel* const> collect_kernels();
 /// All kernels of this file and of the other kernels/gpu files, for preloading and for reports.
 std::span<const Kernel* const> all_kernels();
-/// Loads all of them on a device, once a process: a driver that loads one at its first launch may wait for
-/// what runs, which may wait for that launch. Kernels without code for the device are left out. Errors: those
-/// of Gpu::info.
+/// Loads all of them on a device, once per process. A driver that loads a kernel at its first launch may wait
+/// for running work, which may in turn wait for that launch. Kernels without code for the device are skipped.
+/// Errors: those of Gpu::info.
 Status load_kernels(int device);
 
 }  // namespace ouro::gpu

@@ -1,16 +1,17 @@
-// What collect_host.cc and the .cu files beside it build the kernels of collect.h from: the bodies, the hot
-// reductions, and the table of device entries in which the two sides meet.
+// The parts that collect_host.cc and the .cu files beside it build the kernels of collect.h from: the bodies,
+// the hot reductions, and the table of device entries that connects the two sides.
 #pragma once
 #include "kernels/gpu/fused_body.h"
 #include "kernels/gpu/hop_body.h"
 
 namespace ouro::gpu::collect {
 
-/// Blocks that fit a multiprocessor at once (hence 80 registers a thread): as many as are launched.
+/// Blocks that are resident on a multiprocessor at once (hence 80 registers per thread); no more
+/// are launched.
 inline constexpr int kResidentBlocks = 3;
 
 // The hot reductions: X(DType, OpKind), the pairs with kernels of their own; fused ones for 2, 4, 8 and any
-// number.
+// number of ranks.
 
 #define OURO_HOT_REDUCTIONS(X) X(f32, sum) X(f32, avg) X(bf16, sum) X(bf16, avg) X(f16, sum) X(f16, avg)
 #define OURO_X(t, op) +1

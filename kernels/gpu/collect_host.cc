@@ -1,5 +1,5 @@
-// Which kernel serves a fused collective or a hop, in what shape, and its body by host threads. See
-// collect.h.
+// Selects the kernel for a fused collective or a hop, and its shape; the bodies that host threads run.
+// See collect.h.
 #include <algorithm>
 #include <cassert>
 #include <string>
@@ -59,7 +59,8 @@ struct Kernels {
   }
 };
 const Kernels& kernels() {
-  static const Kernels* const k = new Kernels;  // never destroyed: names are text
+  static const Kernels* const k =
+      new Kernels;  // never destroyed: kernel names are used until the process ends
   return *k;
 }
 
@@ -78,7 +79,7 @@ int hot_ranks(int ranks) {
   while (kHotRanks[i] != 0 && kHotRanks[i] != ranks) ++i;
   return i;
 }
-/// The hot kernels read and write whole elements; the others take any address.
+/// The hot kernels require addresses aligned to whole elements; the others accept any address.
 bool whole(const void* p, std::size_t size) { return address(p) % size == 0; }
 
 Launch launch(const Kernel& kernel, std::uint64_t bytes, int pieces, int multiprocessors) {

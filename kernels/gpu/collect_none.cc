@@ -1,4 +1,4 @@
-// The device entries of collect.cu where there is no CUDA compiler: none.
+// Replaces collect.cu in builds without a CUDA compiler: no device entries.
 #include "kernels/gpu/collect_body.h"
 
 namespace ouro::gpu::collect {

@@ -15,13 +15,13 @@ namespace ouro::gpu::collect {
 OURO_HD bool moves(Collective c) { return traits_of(c).moves() && !traits_of(c).reduces(); }
 OURO_HD int pieces_of(const FusedArgs& a) {
   const CollectiveTraits traits = traits_of(a.collective);
-  if (!traits.moves() || traits.neighbours()) return 0;  // neighbours: of hosts only
+  if (!traits.moves() || traits.neighbours()) return 0;  // neighbour collectives run on the host only
   if (!traits.blocks()) return 1;
-  const bool pairs = traits.in.many() && traits.out.many();  // each rank with itself included
+  const bool pairs = traits.in.many() && traits.out.many();  // includes each rank's pair with itself
   return pairs ? a.ranks * (a.ranks + 1) / 2 : a.ranks;
 }
-/// What an all_to_all's rank p sends to q: where it begins in p's input and in q's output, and how much it
-/// is.
+/// The message from rank p to q of an all_to_all: where it begins in p's input and in q's output, and its
+/// number of elements.
 struct Message {
   std::uint64_t in, out, count;
 };
@@ -30,11 +30,12 @@ OURO_HD Message message(const FusedArgs& a, int p, int q) {
     return {static_cast<std::uint64_t>(q) * a.count, static_cast<std::uint64_t>(p) * a.count, a.count};
   return {a.send_offsets[p][q], a.recv_offsets[q][p], a.send_offsets[p][q + 1] - a.send_offsets[p][q]};
 }
-/// Pair k: ranks of distance 0 first, then 1, and so on round the circle, each pair once.
+/// The ranks of pair k. Pairs are ordered by the distance between their ranks round the circle, from 0 on,
+/// each pair once.
 OURO_HD int first_of(int k, int ranks) { return k % ranks; }
 OURO_HD int second_of(int k, int ranks) { return (k % ranks + k / ranks) % ranks; }
 
-/// Elements before piece k, and in it.
+/// Number of elements before piece k, and in it.
 OURO_HD std::uint64_t before(const FusedArgs& a, int k) {
   return a.uneven ? a.offsets[k] : static_cast<std::uint64_t>(k) * a.count;
 }
@@ -70,7 +71,7 @@ OURO_HD void exchange(const FusedArgs& a, int k, const Share<Block>& share, std:
   std::byte* const to1 = a.out[p] == nullptr ? nullptr : a.out[p] + back.out * size;
   if (p == q) return copy(share, to0, from0, there.count * size);
   if (there.count != back.count || to0 == nullptr || to1 == nullptr) {
-    // Neither is in place, or what one reads is not written at all.
+    // Neither is in place, or the destination that overlaps a source is not written.
     copy(share, to0, from0, there.count * size);
     copy(share, to1, from1, back.count * size);
     return;
@@ -84,7 +85,7 @@ template <class Block>
 OURO_HD void fused_move(const FusedArgs& a, const Block& at) {
   if (stopped(a.stop)) return;
   const std::uint64_t size = bytes_of(a.dtype);
-  const std::byte* out = nullptr;  // one output; all others differ from it in these bits
+  const std::byte* out = nullptr;  // one output; all others differ from it in the bits `differ`
   std::uintptr_t differ = 0;
   for (int r = 0; r < a.ranks; ++r) {
     if (a.out[r] == nullptr) continue;
@@ -104,20 +105,20 @@ OURO_HD void fused_move(const FusedArgs& a, const Block& at) {
   share_out(at, depth_for(at, elements(a) * size, kMoveDepth), pieces_of(a), !a.uneven, bytes_in, run);
 }
 
-/// One element of each rank, or a unit of them, folded in rank order. kRanks 0: as many as the arguments say.
-/// kAhead of them are loaded before the first is used.
+/// Folds one element of each rank, or one unit of elements, in rank order. kRanks 0: the number of ranks is
+/// an argument. kAhead of them are loaded before the first is used.
 template <class R, int kRanks, int kAhead, Access kAccess>
 struct Fold {
   const FusedArgs& a;
   std::uint64_t shift;  // bytes into each input
-  int only;             // the one output, or -1: all that there are
+  int only;             // the only output to write, or -1: all outputs that are set
   template <int kPer, int kUnroll>
   OURO_HD void operator()(std::uint64_t at, std::uint64_t stride) const {
     using T = typename R::Element;
     using Acc = typename R::Acc;
     constexpr int kBytes = kPer * static_cast<int>(sizeof(T));
     constexpr int kBatch =
-        kAccess == Access::any && kPer == 1 ? 1 : kAhead;  // a few elements: short, not fast
+        kAccess == Access::any && kPer == 1 ? 1 : kAhead;  // few elements: short code rather than fast
     [[maybe_unused]] constexpr int kStores = kRanks > 0 ? kRanks : 1;
     const int n = kRanks > 0 ? kRanks : a.ranks;
     const auto place = [&](int u) { return (at + static_cast<std::uint64_t>(u) * stride) * sizeof(T); };
@@ -163,7 +164,7 @@ struct Fold {
 
 OURO_HD bool scatters(const FusedArgs& a) { return a.collective == Collective::reduce_scatter; }
 
-/// A hot reduction: all elements lie at multiples of their size.
+/// A hot reduction: all arrays are aligned to their elements.
 template <class R, int kRanks, class Block>
 OURO_HD void fused_hot(const FusedArgs& a, const Block& at) {
   if (stopped(a.stop)) return;
@@ -171,7 +172,7 @@ OURO_HD void fused_hot(const FusedArgs& a, const Block& at) {
   constexpr int kAhead = kRanks > 0 ? kRanks : 8;
   constexpr int kUnroll = kRanks > 0 ? 8 / kRanks : 1;  // eight loads in flight
   const int n = kRanks > 0 ? kRanks : a.ranks;
-  std::uintptr_t differ = 0;  // in which bits the addresses of arrays that move together differ
+  std::uintptr_t differ = 0;  // bits in which the addresses of arrays that move together differ
   bool in_place = false;
   OURO_UNROLL
   for (int r = 0; r < n; ++r) {
@@ -198,7 +199,7 @@ OURO_HD void fused_hot(const FusedArgs& a, const Block& at) {
   share_out(at, depth_for(at, elements(a) * kSize, kUnroll), pieces_of(a), !a.uneven, bytes_in, run);
 }
 
-/// A share of a piece of any other reduction, at any addresses.
+/// One block's share of a piece, for any other reduction, at any addresses.
 template <class Block>
 struct FoldGeneric {
   const FusedArgs& a;

@@ -9,7 +9,7 @@
 
 namespace ouro::gpu::collect {
 
-/// Whether a hop is a copy of bytes: one source, as it is, to destinations of its own kind.
+/// Whether a hop only copies bytes: one source, unchanged, to destinations of the same kind (wide or narrow).
 OURO_HD bool only_moves(const HopArgs& a) {
   if ((a.incoming != nullptr) == (a.mine != nullptr)) return false;
   if (a.incoming != nullptr && a.weight != 1) return false;
@@ -25,7 +25,7 @@ struct WideBytes {
     bytes = sizeof(typename R::Acc);
   }
 };
-/// Bytes of a partial result: kernels::accumulator_bytes, here for devices too.
+/// Bytes of a partial result: kernels::accumulator_bytes, available in device code too.
 OURO_HD std::size_t wide_bytes(DType t, OpKind op) {
   std::size_t bytes = 0;
   arith::with_reduction(t, op, WideBytes{bytes});
@@ -54,7 +54,7 @@ template <class R, Access kAccess>
 struct Hop {
   using T = typename R::Element;
   using Acc = typename R::Acc;
-  using Unscaled = std::conditional_t<R::kScaled, arith::Sum<T>, R>;  // premul belongs to `mine`
+  using Unscaled = std::conditional_t<R::kScaled, arith::Sum<T>, R>;  // premul applies to `mine` only
   static constexpr int kNarrow = static_cast<int>(sizeof(T)), kWide = static_cast<int>(sizeof(Acc));
   const HopArgs& a;
   Acc factor;
@@ -110,7 +110,8 @@ struct Hop {
   }
 };
 
-/// Where the arrays of a hop lie: those of narrow elements and those of wide ones in step, or not.
+/// The alignment of a hop's arrays: whether the narrow and the wide ones reach an aligned unit after the same
+/// number of elements.
 template <class T, class Acc>
 struct Lie {
   static constexpr std::size_t kPer = 16 / sizeof(Acc);
@@ -134,14 +135,14 @@ OURO_HD typename R::Acc factor_of(const Scalar& premul) {
     return {};
 }
 
-/// A hot reduction: all elements lie at multiples of their size.
+/// A hot reduction: all arrays are aligned to their elements.
 template <class R, class Block>
 OURO_HD void hop_hot(const HopArgs& a, const Block& at) {
   if (stopped(a.stop)) return;
   using T = typename R::Element;
   using Acc = typename R::Acc;
   constexpr int kSize = static_cast<int>(sizeof(Acc)), kPer = 16 / kSize,
-                kUnroll = 2;  // four loads; more spill
+                kUnroll = 2;  // four loads in flight; more would spill registers
   Lie<T, Acc> lie;
   lie.add(a.incoming, a.incoming_wide);
   lie.add(a.mine, a.mine_wide);

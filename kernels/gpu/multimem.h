@@ -1,6 +1,7 @@
-// Multicast addresses as kernels see them: reductions that a switch makes on the way from the memory of all
-// members, and stores that it makes into all of it (multimem of PTX ISA 8.1 and later, sm_90 and later). On
-// the host the same over the members' memory, which the emulated device names. Used by resident_switch.h.
+// Multicast addresses in kernels: reductions that a switch computes over the memory of all members
+// while reading, and stores that it replicates to all of them (multimem of PTX ISA 8.1 and later, sm_90
+// and later). On the host, the same over the members' memory, which the emulated device provides. Used
+// by resident_switch.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,9 +17,10 @@
 
 namespace ouro::gpu {
 
-/// X(element type, reduction, bits of a register, type and operation as PTX has them): what a switch reduces.
-/// Bitwise reductions know no elements, so all integers have them. Sums of 16-bit floats are made in fp32 and
-/// rounded once. What min and max of floats make of a NaN PTX does not say; of fp32 and fp64 it has none.
+/// X(element type, reduction, bits of a register, type and operation in PTX): the reductions that a switch
+/// supports. Bitwise reductions are independent of the element type, so all integers have them. Sums of
+/// 16-bit floats are computed in fp32 and rounded once. PTX does not specify the result of min and max of
+/// floats with a NaN; it has none for fp32 and fp64.
 #define OURO_MULTIMEM_BITWISE(X, type) \
   X(type, band, 32, "and.b32")         \
   X(type, bor, 32, "or.b32")           \
@@ -41,7 +43,7 @@ namespace ouro::gpu {
   OURO_MULTIMEM_BITWISE(X, i64) OURO_MULTIMEM_BITWISE(X, u64)
 // clang-format on
 
-/// Whether a switch has this reduction.
+/// Whether a switch supports this reduction.
 constexpr bool has_multimem(DType type, OpKind op) {
 #define OURO_X(t, o, bits, text) \
   if (type == DType::t && op == OpKind::o) return true;
@@ -51,22 +53,24 @@ constexpr bool has_multimem(DType type, OpKind op) {
   return false;
 }
 
-/// Memory of all members from a multicast address on, for as long as it is being used.
+/// The memory of all members behind a multicast address, for the duration of its use.
 class Multimem {
  public:
 #if defined(__CUDACC__)
   OURO_HD explicit Multimem(std::byte* at) : at_(at) {}
 #else
   explicit Multimem(std::byte* at) : at_(at), members_(gpu().multicast_members(at, member_)) {}
-  ~Multimem() { (void)gpu().multicast_members(at_, member_); }  // faults if it has gone meanwhile
+  ~Multimem() {
+    (void)gpu().multicast_members(at_, member_);
+  }  // faults if the memory has been released meanwhile
   Multimem(const Multimem&) = delete;
   Multimem& operator=(const Multimem&) = delete;
 #endif
 
-  /// 16 bytes at `offset`, a multiple of 16, of all members, reduced in an order that nobody promises.
+  /// Reads 16 bytes at `offset`, a multiple of 16, reduced over all members in an unspecified order.
   template <DType kType, OpKind kOp>
   OURO_HD void reduce(collect::Bits& b, std::uint64_t offset) const;
-  /// The same 16 bytes into the memory of all members.
+  /// Stores the same 16 bytes into the memory of all members.
   OURO_HD void store(std::uint64_t offset, const collect::Bits& b) const {
 #if defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ >= 900
@@ -74,7 +78,7 @@ class Multimem {
                  "r"(b.word[0]), "r"(b.word[1]), "r"(b.word[2]), "r"(b.word[3])
                  : "memory");
 #else
-    __trap();  // no such instruction; Properties::multicast says so
+    __trap();  // no such instruction; Properties::multicast is false on these devices
 #endif
 #elif !defined(__CUDACC__)
     for (int m = 0; m < members_; ++m) __builtin_memcpy(member_[m] + offset, b.word, sizeof b.word);
@@ -88,7 +92,8 @@ class Multimem {
   std::byte* member_[kMost];
   int members_;
 
-  /// From the last member to the first: whoever counts on rank order finds out.
+  /// Folds from the last member to the first, so that code which relies on rank order gives wrong results
+  /// in tests.
   template <class R>
   void fold(collect::Bits& b, std::uint64_t offset) const {
     using T = typename R::Element;
@@ -154,8 +159,8 @@ OURO_HD void Multimem::reduce(collect::Bits& b, std::uint64_t offset) const {
 #undef OURO_REDUCE_64
 #undef OURO_REDUCE_32
 
-/// Between accesses by a multicast address and others of the same memory, on the way that orders them: they
-/// are aliases of each other.
+/// Orders accesses by a multicast address and other accesses to the same memory, which are aliases of each
+/// other. Needed between the two kinds, together with the synchronisation that orders them.
 OURO_HD void order_aliases() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.alias;" ::: "memory");

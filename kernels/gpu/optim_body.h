@@ -1,5 +1,5 @@
-// The body of the update kernels, over what a block is: optim.cu runs it by blocks of threads, optim_host.cc
-// by one thread a block. kernels/arith/optim.h has the arithmetic.
+// The body of the update kernels, a template over the block: optim.cu runs it by blocks of threads,
+// optim_host.cc by one thread per block. kernels/arith/optim.h has the arithmetic.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,20 +12,21 @@
 
 namespace ouro::gpu::optim {
 
-/// How parameters are stored, what is computed in.
+/// The type in which parameters are stored, and the type of the arithmetic.
 template <class T, bool kHasMaster = false>
 struct Layout {
   using Element = T;
   using Computed = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  using Param = std::conditional_t<kHasMaster, float, T>;  // what the update reads and keeps
+  using Param =
+      std::conditional_t<kHasMaster, float, T>;  // type of the parameters that the update reads and writes
   static constexpr bool kMaster = kHasMaster;
-  /// A value as it stands between two passes of kernels::mix, the update and kernels::pack.
+  /// The value as if it had been stored and loaded again between kernels::mix, the update and kernels::pack.
   static OURO_HD Computed stored(Computed x) {
     return lift<arith::Sum<Param>>(finish<arith::Sum<Param>>(x, 1), Computed{});
   }
 };
 
-/// A skipped step: parameters and states stay.
+/// A skipped step: parameters and states are unchanged.
 template <class C>
 struct Rest {
   static constexpr bool reads(int) { return false; }
@@ -34,8 +35,8 @@ struct Rest {
   OURO_HD void operator()(C, arith::Mask<C>, C&, C*) const {}
 };
 
-/// All accumulating steps in one: which of them it is is known when a launch starts, and five loops in each
-/// kernel would be most of the library.
+/// All accumulating steps in one rule: which of them a launch performs is known only when it starts, and five
+/// loops in each kernel would be most of the library.
 template <class C>
 struct AccumAny {
   arith::AccumMiddle<C> middle;
@@ -48,7 +49,7 @@ struct AccumAny {
         first(u == arith::Update::accum_first || u == arith::Update::accum_only),
         last(u >= arith::Update::accum_last),
         zero(u == arith::Update::accum_last_zero) {}
-  /// s[2] is zero where it was not read.
+  /// s[2] must be zero if it was not read.
   OURO_HD void operator()(C g, arith::Mask<C> finite, C& p, C* s) const {
     middle(g, finite, p, s);
     if (last) middle.close(s);
@@ -59,7 +60,8 @@ static_assert(arith::Update::accum_middle < arith::Update::accum_last &&
               arith::Update::accum_last < arith::Update::accum_only &&
               arith::Update::accum_only < arith::Update::accum_last_zero);
 
-/// What one thread finds out for its block. Plain bytes to the compiler: shared memory has no constructors.
+/// Values that one thread computes for its block. Declared as plain bytes, since shared memory has
+/// no constructors.
 template <class C>
 struct BlockScratch {
   static constexpr std::size_t kRuleBytes = 16 * sizeof(C);
@@ -68,7 +70,7 @@ struct BlockScratch {
   arith::GradientScale scale[UpdateArgs::kMaxRanks];
   arith::MixWeights weights;
   alignas(16) unsigned char rule[kRuleBytes];
-  C matrix[UpdateArgs::kMaxRanks][UpdateArgs::kMaxRanks];  // leader only, as the tensors
+  C matrix[UpdateArgs::kMaxRanks][UpdateArgs::kMaxRanks];  // leader only, like the tensors
   Tensor tensor[UpdateArgs::kMaxRanks];
 };
 
@@ -85,7 +87,7 @@ OURO_BODY arith::Update choose(const UpdateArgs& args, std::int64_t step) {
   return step == 1 ? arith::Update::sgd_start : arith::Update::sgd_momentum;
 }
 
-/// Calls f with the rule of `update`, as a template.
+/// Calls f with a tag for the rule of `update`, a template.
 template <template <class> class RuleOf>
 struct RuleTag {
   template <class C>
@@ -107,7 +109,8 @@ OURO_BODY void with_rule(arith::Update update, F&& f) {
   }
 }
 
-/// The coefficients of a step cost two powers, in fp64: one thread makes them for its block.
+/// Fills the block's scratch. One thread computes the coefficients of a step for its block, since they cost
+/// two powers in fp64.
 template <class L, Family kFamily, Form kForm, class Block>
 OURO_BODY void enter(const Block& block, const UpdateArgs& args,
                      BlockScratch<typename L::Computed>& scratch) {
@@ -144,7 +147,7 @@ OURO_BODY void enter(const Block& block, const UpdateArgs& args,
   block.sync();
 }
 
-/// All blocks have read `control` before they end; the last one to end counts the step.
+/// Ends a block. Every block has read `control` before it ends; the last one to end counts the step.
 template <class Block>
 OURO_BODY void leave(const Block& block, Control* control, bool skip, bool strange) {
   if (strange) raise(&control->pending);
@@ -155,7 +158,7 @@ OURO_BODY void leave(const Block& block, Control* control, bool skip, bool stran
   if (!skip) control->step += 1;
 }
 
-/// One rank's share of a tile: everything but the mixing of ranks.
+/// One rank's share of a tile: everything except mixing the parameters of ranks.
 template <class L, template <class> class RuleOf, Form kForm, int n>
 struct Worker {
   using T = typename L::Element;
@@ -179,7 +182,8 @@ struct Worker {
     return bits % 16 == 0;
   }
 
-  /// p: the mixed parameters (leader), else it is loaded here. Returns whether all gradients are finite.
+  /// p: the mixed parameters (leader); in other forms they are loaded here. Returns all bits set if all
+  /// gradients are finite, else 0.
   OURO_BODY arith::Mask<C> operator()(const Tensor& t, const Span& span, C (&p)[n]) const {
     C g[n], neighbours[n], s[3][n];
     if constexpr (kForm != Form::leader) load<typename L::Param, Access::plain>(span, param(t), p);
@@ -220,7 +224,7 @@ struct Worker {
   }
 };
 
-/// The chunks of a block: f(records of the tensor, begin, end).
+/// Calls f(records of the tensor, begin, end) for each chunk of this block.
 template <class Block, class F>
 OURO_BODY void each_chunk(const Block& block, const UpdateArgs& args, F&& f) {
   const bool flat = args.list.tensors == nullptr;
@@ -263,7 +267,7 @@ OURO_BODY bool update_chunks(const Block& block, const UpdateArgs& args,
         all_finite &= worker(t, Span(block, at, end, stride, aligned, kUnit<C>), p);
       }
     } else {
-      block.sync();  // nobody still looks at the last one's
+      block.sync();  // no thread still reads the previous records
       for (int r = block.thread(); r < args.ranks; r += block.threads()) scratch.tensor[r] = tensor[r];
       block.sync();
       bool aligned = true;

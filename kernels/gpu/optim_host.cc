@@ -23,7 +23,7 @@ void run_survey(const void* args, int block, int blocks) {
   survey_body<T>(HostBlock{block, blocks}, *static_cast<const SurveyArgs*>(args), scratch);
 }
 
-/// What an update needs of a kernel.
+/// The properties by which an update finds its kernel.
 struct Key {
   DType dtype;
   bool master;
@@ -41,7 +41,7 @@ constexpr DType dtype_of() {
 }
 
 struct Table {
-  std::array<Key, kOptimKernels> keys = {};  // of surveys: the type alone
+  std::array<Key, kOptimKernels> keys = {};  // surveys have the dtype only
   std::array<std::string, kOptimKernels> names;
   std::array<Kernel, kOptimKernels> kernels = {};
 
@@ -71,7 +71,8 @@ struct Table {
   }
 };
 const Table& table() {
-  static const Table* const made = new Table;  // never destroyed: names are text
+  static const Table* const made =
+      new Table;  // never destroyed: kernel names are used until the process ends
   return *made;
 }
 
@@ -93,7 +94,7 @@ Status check_options(const UpdateArgs& a) {
     if (sgd.nesterov && (sgd.momentum == 0 || sgd.dampening != 0))
       return invalid("Nesterov's form needs a momentum and no dampening");
   } else {
-    // Written so that NaN is refused too.
+    // The conditions are written so that NaN fails too.
     if (!(adam.beta1 >= 0 && adam.beta1 < 1) || !(adam.beta2 >= 0 && adam.beta2 < 1))
       return invalid("beta1 and beta2 must be at least 0 and less than 1");
     if (!(adam.eps >= 0)) return invalid("eps must not be negative");
@@ -111,7 +112,7 @@ int states_of(const UpdateArgs& a) {
   return a.family == Family::adam ? 2 : 3;
 }
 
-/// `of`: the tensor's records, one a rank.
+/// `of`: the tensor's records, one per rank.
 Status check_tensor(const UpdateArgs& a, std::span<const Tensor> of) {
   const std::size_t element = size_of(a.dtype), wide = a.dtype == DType::f64 ? 8 : 4;
   for (const Tensor& t : of) {
@@ -163,7 +164,7 @@ Result<Launch> update(const UpdateArgs& a, int multiprocessors) {
   const auto found = std::find_if(all.keys.begin(), all.keys.begin() + kUpdates, fits);
   const std::uint64_t chunks =
       flat ? chunks_of(a.one[0].count, chunk_elements(a.one[0].count)) : a.list.chunk_count;
-  // As many as fit: more would only repeat what each block does first.
+  // No more blocks than are resident at once: more would only repeat the work that each block does first.
   const std::uint64_t scratch =
       static_cast<std::uint64_t>(found->resident) * static_cast<std::uint64_t>(std::max(multiprocessors, 1));
   const int blocks = static_cast<int>(std::clamp<std::uint64_t>(chunks, 1, scratch));

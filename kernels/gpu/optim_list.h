@@ -1,5 +1,5 @@
 // The one list of optimiser kernels: storage, family and form of each. Used by optim_host.cc and optim.cu,
-// which make the host and the device half of each kernel from it.
+// which generate the host and the device half of each kernel from it.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -10,7 +10,8 @@
 
 namespace ouro::gpu::optim {
 
-/// X(T, has a master, hot): hot ones move twice as much at a time and have a kernel for few ranks.
+/// X(T, has a master, hot): hot layouts move twice as much at a time and have an additional kernel for
+/// few ranks.
 #define OURO_OPTIM_LAYOUTS(X)      \
   X(double, false, false)          \
   X(float, false, true)            \
@@ -19,17 +20,17 @@ namespace ouro::gpu::optim {
   X(arith::Half, false, false)     \
   X(arith::Half, true, false)
 
-/// One kernel: its parameters are L, kFamily, kForm, kRanks, the most ranks that it serves, and kBytes: what
-/// a thread moves of an array at once, in the type that is computed in.
+/// One kernel. Its parameters are L, kFamily, kForm, kRanks (the most ranks that it serves), and kBytes: the
+/// bytes of an array that a thread moves at once, in the type of the arithmetic.
 template <class L_, Family family, Form form, int ranks, int bytes>
 struct Variant {
   using L = L_;
   static constexpr Family kFamily = family;
   static constexpr Form kForm = form;
   static constexpr int kRanks = ranks, kBytes = bytes;
-  /// Blocks on a multiprocessor: registers are kept for so many, and so many are launched. Two of AdamW in
-  /// fp32 have 64 KiB of loads in flight, where HBM asks for 24. Told nothing, the compiler aims higher and
-  /// spills.
+  /// Resident blocks per multiprocessor: registers are limited so that this many fit, and this many are
+  /// launched. Two blocks of AdamW in fp32 have 64 KiB of loads in flight; HBM needs 24. Without this bound
+  /// the compiler aims higher and spills.
   static constexpr int kResident = [] {
     constexpr bool wide = sizeof(typename L::Computed) == 8, accumulates = family == Family::accum_adam;
     if (form == Form::leader) return wide || (ranks == 4 && accumulates) ? 1 : 2;
@@ -37,7 +38,7 @@ struct Variant {
   }();
 };
 
-/// f(Variant) for all variants, in one order.
+/// Calls f(Variant) for all variants, always in the same order.
 template <class L, bool kHot, Family kFamily, class F>
 constexpr void each_form(F&& f) {
   constexpr int kBytes = kHot ? 32 : 16;
@@ -55,7 +56,7 @@ constexpr void each_variant(F&& f) {
   OURO_OPTIM_LAYOUTS(OURO_X)
 #undef OURO_X
 }
-/// f(T{}) for the element types of surveys.
+/// Calls f(T{}) for the element types of surveys.
 template <class F>
 constexpr void each_survey(F&& f) {
   f(double{});
@@ -71,7 +72,7 @@ inline constexpr std::size_t kUpdates = [] {
 }();
 inline constexpr std::size_t kSurveys = 4, kOptimKernels = kUpdates + kSurveys;
 
-/// Device entries, updates first, in the order of the list; null where no CUDA compiler made them.
+/// Device entries, updates first, in the order of the list; null in builds without a CUDA compiler.
 std::array<const void*, kOptimKernels> optim_entries();
 
 }  // namespace ouro::gpu::optim

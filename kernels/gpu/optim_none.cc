@@ -1,4 +1,4 @@
-// In place of optim.cu where there is no CUDA compiler: the optimiser kernels have a host half only.
+// Replaces optim.cu in builds without a CUDA compiler: the optimiser kernels have a host half only.
 #include "kernels/gpu/optim_list.h"
 
 namespace ouro::gpu::optim {

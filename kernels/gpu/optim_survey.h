@@ -11,14 +11,15 @@
 
 namespace ouro::gpu::optim {
 
-/// Threads of a block: each group of kSurveyLanes has a chain of its own.
+/// Threads per block: each group of kSurveyLanes threads has a chain of its own.
 inline constexpr std::uint32_t kSurveyThreads = 256, kSurveyGroups = kSurveyThreads / arith::kSurveyLanes;
 struct SurveyScratch {
   double sum[kSurveyThreads];
   bool last;
 };
 
-/// Adds pairwise, k and k + half, in each run of `width` sums, which is left in the first.
+/// Adds sums pairwise, k and k + half, within each run of `width` sums; the first of each run holds
+/// the result.
 template <class Block>
 OURO_BODY void fold(const Block& block, double (&sum)[kSurveyThreads], std::uint32_t width) {
   for (std::uint32_t half = width / 2; half > 0; half /= 2) {
@@ -29,7 +30,7 @@ OURO_BODY void fold(const Block& block, double (&sum)[kSurveyThreads], std::uint
   block.sync();
 }
 
-/// The squares of one lane of a block of kSurveyBlock elements, in turn.
+/// The sum of squares of one lane of a block of kSurveyBlock elements, added in order.
 template <class T, class C>
 OURO_BODY double lane_sum(const T* from, std::uint64_t count, const arith::Scale<C>& scale,
                           arith::Mask<C>& all_finite) {
@@ -47,7 +48,8 @@ OURO_BODY double lane_sum(const T* from, std::uint64_t count, const arith::Scale
     OURO_UNROLLED
     for (std::uint32_t i = 0; i < n; ++i) {
       C g = scale(lift<arith::Sum<T>>(get<T>(bits[i], 0), C{}));
-      // Nothing is not a number: an inverse that is infinite or NaN must not turn what is not there into one.
+      // Elements beyond the end count as 0 after scaling: an infinite or NaN inverse must not turn them
+      // into NaN.
       if (at + i * arith::kSurveyLanes >= count) g = 0;
       all_finite &= arith::finite_mask(g);
       sum += static_cast<double>(g) * static_cast<double>(g);
@@ -65,7 +67,8 @@ OURO_BODY void survey_body(const Block& block, const SurveyArgs& args, SurveyScr
   const std::uint64_t blocks = flat ? chunks_of(args.count, arith::kSurveyBlock) : args.list.block_count;
   const std::uint64_t chains = blocks < arith::kSurveyChains ? blocks : arith::kSurveyChains;
   arith::Mask<C> all_finite = -1;
-  double chain[kSurveyGroups] = {};  // of this thread's group, on a device; of all groups on the host
+  double chain[kSurveyGroups] =
+      {};  // on a device, the chain of this thread's group; on the host, those of all groups
   const std::uint64_t first = std::uint64_t{kSurveyGroups} * static_cast<unsigned>(block.block());
   for (std::uint64_t round = first; round < blocks; round += arith::kSurveyChains) {
     for (std::uint32_t k = block.thread(); k < kSurveyThreads; k += block.threads()) {

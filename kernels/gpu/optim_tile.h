@@ -1,5 +1,5 @@
-// What the optimiser kernels do with memory: tiles of n elements a thread, chunks of tensors, words that all
-// blocks share. Used by optim_body.h and, for the sizes of chunks, by optim_host.cc.
+// Memory access of the optimiser kernels: tiles of n elements per thread, chunks of tensors, and words shared
+// by all blocks. Used by optim_body.h and, for the sizes of chunks, by optim_host.cc.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,8 +29,8 @@ using collect::set;
 
 inline constexpr int kOptimThreads = 256;
 
-/// Elements of a chunk: a multiple of what a block moves at once, and small enough that thousands of chunks
-/// share out evenly.
+/// Elements per chunk: a multiple of what a block moves at once, and small enough that there are thousands of
+/// chunks, which divide evenly among blocks.
 OURO_HD constexpr std::uint32_t chunk_elements(std::uint64_t total) {
   constexpr std::uint32_t kLeast = 8 * kOptimThreads, kMost = 8 * kLeast, kEnough = 4096;
   std::uint32_t size = kMost;
@@ -41,18 +41,19 @@ OURO_HD constexpr std::uint64_t chunks_of(std::uint64_t count, std::uint64_t siz
   return count / size + (count % size != 0);
 }
 
-/// Elements that lie side by side of what a thread moves at once: 16 bytes of what is computed in.
+/// Consecutive elements that a thread moves at once: 16 bytes in the type of the arithmetic.
 template <class C>
 inline constexpr int kUnit = 16 / static_cast<int>(sizeof(C));
 
-/// Where a thread's n elements of a tile lie: one unit in each row of the block, so that what a warp moves by
-/// one instruction lies side by side, or, where not all arrays are aligned or the end is near, one element.
+/// The positions of a thread's n elements of a tile: one unit in each row of the block, so that the data that
+/// a warp moves by one instruction is contiguous. If not all arrays are aligned or the end is near, a unit is
+/// one element.
 struct Span {
   std::uint64_t first, end;
-  std::uint32_t pitch;  // from a unit to this thread's next one
+  std::uint32_t pitch;  // distance from a unit to this thread's next one
   bool vector;
 
-  /// `unit`: elements of one; `stride`: of a tile.
+  /// `unit`: elements per unit; `stride`: elements per tile.
   template <class Block>
   OURO_BODY Span(const Block& block, std::uint64_t at, std::uint64_t last, std::uint64_t stride, bool aligned,
                  std::uint32_t unit)
@@ -66,8 +67,8 @@ struct Span {
   }
 };
 
-/// A tile of an array of T, in what is computed in. Elements beyond the end are zero. A sum of one is how an
-/// element becomes what is computed in, and back; every NaN that is stored is canonical.
+/// Loads a tile of an array of T in the type of the arithmetic C. Elements beyond the end are zero.
+/// Conversions in both directions use those of a sum of one element; every NaN that is stored is canonical.
 template <class T, Access kAccess, class C, int n>
 OURO_BODY void load(const Span& span, const void* array, C (&to)[n]) {
   const T* const from = static_cast<const T*>(array) + span.first;
@@ -123,8 +124,8 @@ OURO_BODY void store(const Span& span, void* array, const C (&what)[n]) {
   }
 }
 
-// Words that all blocks of a launch share. What a block wrote before is_last is seen by the last one after
-// it.
+// Words shared by all blocks of a launch. The last block to call is_last sees everything that the others
+// wrote before they called it.
 
 OURO_BODY void raise(std::uint32_t* word) {
 #if defined(__CUDA_ARCH__)
@@ -140,7 +141,7 @@ OURO_BODY std::uint32_t take(std::uint32_t* word) {
   return __atomic_exchange_n(word, 0u, __ATOMIC_RELAXED);
 #endif
 }
-/// For one thread, after a `sync` of its block: whether it is the last of all blocks to come here.
+/// Called by one thread, after a `sync` of its block: whether its block is the last of all to arrive.
 OURO_BODY bool is_last(std::uint32_t* arrived, int blocks) {
 #if defined(__CUDA_ARCH__)
   __threadfence();
@@ -151,7 +152,7 @@ OURO_BODY bool is_last(std::uint32_t* arrived, int blocks) {
   return __atomic_add_fetch(arrived, 1u, __ATOMIC_ACQ_REL) == static_cast<unsigned>(blocks);
 #endif
 }
-/// What another block wrote.
+/// Reads a value that another block wrote.
 OURO_BODY double fresh(const double* from) {
 #if defined(__CUDA_ARCH__)
   return __ldcg(from);

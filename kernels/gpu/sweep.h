@@ -1,5 +1,5 @@
-// How arrays are shared out among blocks and gone through: pieces, tiles, units; and the loops that move
-// bytes. Used by the bodies of the collective kernels, fused_body.h and hop_body.h.
+// How arrays are divided among blocks and traversed: pieces, tiles, units; and the loops that move bytes.
+// Used by the bodies of the collective kernels, fused_body.h and hop_body.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,34 +12,35 @@ namespace ouro::gpu::collect {
 
 inline constexpr int kMoveDepth = 4;
 
-inline constexpr int kThreads = 256;  // a block, on a device
+inline constexpr int kThreads = 256;  // per block, on a device
 
 OURO_HD std::uintptr_t address(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 OURO_HD std::size_t bytes_of(DType t) { return size_of(t); }
 
-// ---- Sharing out: a piece is cut into tiles of 16 bytes a thread (times a depth, where there is enough for
-// all blocks); the tiles of all pieces, one after the other, go round the blocks.
+// ---- Sharing out: a piece is cut into tiles of 16 bytes per thread (times a depth, if there is enough data
+// for all blocks); the tiles of all pieces, one after the other, are assigned to the blocks in turn.
 
 OURO_HD std::uint64_t tiles_of(std::uint64_t bytes, int threads, int depth) {
   const std::uint64_t tile = std::uint64_t{16} * static_cast<std::uint64_t>(threads * depth);
   return (bytes + tile - 1) / tile;
 }
 
-/// What falls to one block of a piece: its tiles first, first + blocks, ... of `tiles`.
+/// One block's share of a piece: tiles first, first + blocks, ... of `tiles`.
 template <class Block>
 struct Share {
   Block at;
-  int depth;  // steps of 16 bytes a thread in a tile
+  int depth;  // steps of 16 bytes per thread in a tile
   std::uint64_t first, tiles;
 };
 
-/// `most` if `bytes` in all give every block a tile of that depth, else 1.
+/// `most` if `bytes` in total give every block a tile of that depth, else 1.
 template <class Block>
 OURO_HD int depth_for(const Block& at, std::uint64_t bytes, int most) {
   return tiles_of(bytes, at.threads(), most) >= static_cast<std::uint64_t>(at.blocks()) ? most : 1;
 }
 
-/// run(k, share) for each piece of which this block has a share. `even`: all have the same number of bytes.
+/// Calls run(k, share) for each piece of which this block has a share. `even`: all pieces have the same
+/// number of bytes.
 template <class Block, class Bytes, class Run>
 OURO_HD void share_out(const Block& at, int depth, int pieces, bool even, const Bytes& bytes_in,
                        const Run& run) {
@@ -50,7 +51,7 @@ OURO_HD void share_out(const Block& at, int depth, int pieces, bool even, const 
     if (tile < tiles) {
       run(k, Share<Block>{at, depth, tile, tiles});
       if (++k < pieces) tile += (tiles - tile + blocks - 1) / blocks * blocks - tiles;
-    } else {  // tile < blocks: that many pieces fit an int
+    } else {  // tile < blocks, so `skip` fits into an int
       const std::uint64_t skip = even && pieces > 1 && tiles > 0 ? tile / tiles : 1;
       tile -= skip * tiles;
       k += static_cast<int>(skip);
@@ -58,8 +59,9 @@ OURO_HD void share_out(const Block& at, int depth, int pieces, bool even, const 
   }
 }
 
-/// A share of a piece of `count` elements: in units of kPer elements, kSteps of them to a step, from `head`
-/// on; what is outside whole units goes one by one. f<kPer, kUnroll>(element, stride) does kUnroll units.
+/// Traverses a share of a piece of `count` elements in units of kPer elements, kSteps units per step, from
+/// element `head` on; elements outside whole units are processed one by one. f<kPer, kUnroll>(element,
+/// stride) processes kUnroll units.
 template <int kPer, int kSteps, int kUnroll, class Block, class F>
 OURO_HD void sweep(const Share<Block>& share, std::uint64_t head, std::uint64_t count, const F& f) {
   const auto thread = static_cast<std::uint64_t>(share.at.thread());
@@ -89,14 +91,15 @@ OURO_HD void sweep(const Share<Block>& share, std::uint64_t head, std::uint64_t 
   }
 }
 
-/// Elements of `size` bytes before `p` is aligned to `unit` bytes (a power of two).
+/// Number of elements of `size` bytes from `p` to the next address aligned to `unit` bytes (a power of two).
 OURO_HD std::uint64_t elements_to(std::uintptr_t p, std::size_t unit, std::size_t size) {
   return ((0 - p) & (unit - 1)) / size;
 }
 
-// ---- Movement: bytes, in the widest units in which all arrays of a piece lie alike.
+// ---- Movement: bytes, in the widest units for which all arrays of a piece have the same alignment.
 
-/// A sweep over bytes. `differ`: in which bits the addresses of the arrays differ; `any`: one of them.
+/// A sweep over bytes. `differ`: bits in which the addresses of the arrays differ; `any`: the address of one
+/// of them.
 template <int kUnroll, class Block, class F>
 OURO_HD void sweep_bytes(const Share<Block>& share, std::uintptr_t differ, const std::byte* any,
                          std::uint64_t bytes, const F& f) {
@@ -108,7 +111,7 @@ OURO_HD void sweep_bytes(const Share<Block>& share, std::uintptr_t differ, const
   return sweep<1, 16, kUnroll>(share, 0, bytes, f);
 }
 
-/// From one array to several; those that are missing, or are the source itself, are left alone.
+/// Copies one array to several; those that are null, or are the source itself, are skipped.
 struct Multicast {
   const std::byte* from;
   std::byte* const* to;
