@@ -1,5 +1,5 @@
-// Device entries of the resident kernels that have one flow each: a block a channel. Used by
-// resident_host.cc.
+// Device entries of the resident kernels that have one flow each: one block per channel. Used
+// by resident_host.cc.
 #include "kernels/gpu/resident_list.h"
 
 namespace ouro::gpu {

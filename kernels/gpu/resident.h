@@ -1,5 +1,5 @@
-// The resident executor's kernels: one launch a rank carries a flow out with loads, stores and flags in
-// memory that all ranks map. Plain interface of host code; used by the resident executor and by tests.
+// The resident executor's kernels: one launch per rank executes a whole flow with loads, stores and flags in
+// memory that all ranks map. Interface for host code; used by the resident executor and by tests.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,38 +13,39 @@
 
 namespace ouro::gpu {
 
-/// How large the parts of an arena are. All ranks of a group use the same.
+/// Sizes of the parts of an arena. All ranks of a group use the same.
 struct ResidentSizes {
   int ranks = 1;
   int channels = 8;                         ///< blocks of a launch, at most
-  int slots = 4;                            ///< of a link: a power of two; two suffice for every flow
-  std::uint64_t slot_bytes = 64 << 10;      ///< payload; a multiple of 128, at least 2 KiB
-  std::uint64_t staging_bytes = 256 << 10;  ///< of a staging buffer; a multiple of 128, at least 128 a rank
+  int slots = 4;                            ///< per link: a power of two; two suffice for every flow
+  std::uint64_t slot_bytes = 64 << 10;      ///< payload of a slot; a multiple of 128, at least 2 KiB
+  std::uint64_t staging_bytes = 256 << 10;  ///< per staging slot; a multiple of 128, at least 128 per rank
   std::uint64_t packet_bytes = 16 << 10;    ///< payload of one channel by packets; a multiple of 128
 };
 
-/// Where things lie in an arena: the memory of one rank, on its device, that all ranks of the group map, and
-/// that is all zero before the first launch. It has a header and then one part a channel. A part begins with
-/// the state that outlives a launch, so that a captured launch can be replayed. Then, each indexed by the
-/// peer that writes it (a line of 128 bytes a peer): `full` (a word a slot) and `slots` of the link from it,
-/// `freed` of the link to it, `arrival records` (its posts), `names` (where its buffers lie) and `done` (the
-/// rounds it has released); then this rank's own `staging` slots that all read, packets from each peer (two
-/// parities), and private scratch. Behind the channels lies the table of what this rank has mapped:
-/// ResidentRef::kListed a peer. There is a link for each ordered pair: with n ranks one channel takes about
+/// The layout of an arena: the memory of one rank, on its device, that all ranks of the group map, and that
+/// is all zero before the first launch. It has a header and then one part per channel. A part begins with the
+/// state that outlives a launch, so that a captured launch can be replayed. Then come, each indexed by the
+/// peer that writes it (a line of 128 bytes per peer): `full` (a word per slot) and `slots` of the link from
+/// the peer, `freed` of the link to it, `arrival records` (its posts), `names` (where its buffers are) and
+/// `done` (the rounds it has released); then this rank's own `staging` slots that all read, packets from each
+/// peer (two parities), and private scratch. After the channels comes the table of this rank's mappings:
+/// ResidentRef::kListed per peer. There is a link for each ordered pair: with n ranks one channel takes about
 ///   n (slots slot_bytes + 4 packet_bytes + 640) + 4 staging_bytes + max(p slot_bytes, n packet_bytes)
-/// bytes, p the largest power of two up to n: 3.7 MiB for 8 ranks with the defaults above.
+/// bytes, where p is the largest power of two up to n: 3.7 MiB for 8 ranks with the defaults above.
 struct ResidentLayout {
   static constexpr int kMaxRanks = 64, kMaxChannels = 64, kMaxSlots = 16;
-  static constexpr int kStagingSlots = 4;  ///< as on the host: flows are proved with this depth
+  static constexpr int kStagingSlots = 4;  ///< as on the host: flows are proved for this depth
   static constexpr std::uint64_t kLine = 128;
-  static constexpr std::uint64_t kHeaderBytes = kLine;  ///< the word that says that this rank has failed
+  static constexpr std::uint64_t kHeaderBytes = kLine;  ///< the word that is set when this rank has failed
   int ranks = 0, channels = 0, slots = 0;
   std::uint64_t slot_bytes = 0, staging_bytes = 0, packet_bytes = 0;
   /// Offsets within the part of a channel.
   std::uint64_t full_at = 0, freed_at = 0, arrivals_at = 0, names_at = 0, done_at = 0, slots_at = 0,
                 pages_at = 0, packets_at = 0, scratch_at = 0;
   std::uint64_t channel_bytes = 0;
-  /// Of the packets from one rank: eight bytes each in sixteen, and a few that say what they belong to.
+  /// Bytes of the packets from one rank: each packet of 16 bytes carries eight of payload, and a few more
+  /// carry the operation's tag and factor.
   constexpr std::uint64_t packet_set_bytes() const { return 2 * packet_bytes + kLine; }
   constexpr std::uint64_t mapped_at() const {
     return kHeaderBytes + static_cast<std::uint64_t>(channels) * channel_bytes;
@@ -53,101 +54,105 @@ struct ResidentLayout {
     return mapped_at() + static_cast<std::uint64_t>(ranks) * ResidentRef::kListed * sizeof(ResidentMapping);
   }
 };
-/// `invalid` where a size breaks a rule above.
+/// Fails with `invalid` if a size breaks a rule above.
 Result<ResidentLayout> resident_layout(const ResidentSizes&);
 
 /// Why a launch ended early.
 enum class ResidentFault : std::uint32_t {
   none,
-  deadline,   ///< `peer` did not come within deadline_ns
-  aborted,    ///< the abort word was raised while waiting for `peer`
+  deadline,   ///< `peer` did not arrive within deadline_ns
+  aborted,    ///< the abort word was set while waiting for `peer`
   mismatch,   ///< `peer` is in another operation: its tag differs
-  reference,  ///< `peer` names a buffer that does not lie within what this rank has mapped of its memory
+  reference,  ///< `peer` names a buffer outside what this rank has mapped of its memory
 };
 
-/// What a launch leaves in pinned host memory when it ends early; the first block of a rank that fails writes
-/// it, `fault` last (release). The arena is of no use from then on: later launches leave at once, their
-/// outputs untouched.
+/// The record that a launch leaves in pinned host memory when it ends early. The first block of a rank that
+/// fails writes it, `fault` last (release). The arena is unusable from then on: later launches return at once
+/// and leave their outputs untouched.
 struct alignas(64) ResidentError {
   ResidentFault fault;
-  std::int32_t peer;   ///< whom the block was waiting for
-  std::uint32_t step;  ///< how many steps of the flow this rank had begun
+  std::int32_t peer;   ///< the rank that the block was waiting for
+  std::uint32_t step;  ///< number of steps of the flow that this rank had begun
   std::int32_t channel;
 };
 
-/// One rank's part of one collective. Blocks are even; `channels`, like all that is not this rank's own, is
-/// the same on all ranks. The data is split among channels at multiples of 128 bytes of the region, or of
-/// each block.
+/// One rank's part of one collective. All blocks have equal counts. `channels`, like everything that is not
+/// specific to this rank, must be the same on all ranks. The data is split among channels at multiples of 128
+/// bytes of the region, or of each block.
 struct ResidentArgs {
   static constexpr int kMaxRanks = ResidentLayout::kMaxRanks;
   Collective collective = Collective::none;
   flow::Algorithm algorithm = flow::Algorithm::ring;
-  DType dtype = DType::f32;  ///< of movement only its size counts
+  DType dtype = DType::f32;  ///< only its size matters for movement
   OpKind op = OpKind::sum;
-  /// All ranks run in one process on one device: flags need not reach further than the device.
+  /// All ranks run in one process on one device: device scope suffices for flags.
   bool one_device = false;
-  /// all_reduce by oneshot: data and flags travel in the same 16 bytes, with one hop and half the bandwidth.
+  /// all_reduce by oneshot: data and flags are in the same 16 bytes, with one hop and half the bandwidth.
   bool packets = false;
-  std::uint16_t tag = 0;  ///< of the operation's signature: ranks that disagree find out at their first chunk
+  std::uint16_t tag =
+      0;  ///< from the operation's signature: ranks that disagree detect it at their first chunk
   int rank = 0, root = 0, channels = 1;
   std::uint64_t count = 0;  ///< elements of the region, or of one block
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   Scalar premul = {};             ///< premulsum only
   std::uint64_t deadline_ns = 0;  ///< from the start of the launch; not 0
-  /// Leave when it is not 0. In memory of the device, or mapped from the host.
+  /// The launch ends early when this word is not 0. In memory of the device, or mapped from the host.
   const std::uint32_t* abort = nullptr;
   ResidentError* error = nullptr;  ///< mapped from the host
   ResidentLayout layout = {};
-  std::byte* arena[kMaxRanks] = {};  ///< of all ranks
-  /// zerocopy only: the buffers of all ranks, where flow::zero_copy_buffers says that others touch them.
+  std::byte* arena[kMaxRanks] = {};  ///< the arenas of all ranks
+  /// zerocopy only: the buffers of all ranks, those that other ranks access according
+  /// to flow::zero_copy_buffers.
   const std::byte* in_of[kMaxRanks] = {};
   std::byte* out_of[kMaxRanks] = {};
-  /// Ranks tell each other where their buffers lie. Where every rank names them, the flow is `zerocopy`, on
-  /// those; else `algorithm`. The same on all ranks.
+  /// Ranks tell each other where their buffers are. If every rank names them, the kernel runs the flow
+  /// `zerocopy` on those buffers, otherwise `algorithm`. Must be the same on all ranks.
   bool by_pointer = false;
-  /// By pointer: this rank's buffers, or kNone in `in_ref`; of a buffer that nobody else touches anything
-  /// else.
+  /// By pointer: this rank's buffers, or kNone in `in_ref`. The value for a buffer that no other rank
+  /// accesses is arbitrary.
   std::uint64_t in_ref = ResidentRef::kNone, out_ref = ResidentRef::kNone;
-  /// nvls only: staging of switched_bytes() at the multicast address, and this rank's own part of it.
+  /// nvls only: staging of switched_bytes() at the multicast address, and this rank's own memory behind it.
   std::byte* multicast = nullptr;
   std::byte* switched = nullptr;
-  /// What this rank has mapped since its last launch: peers may name it from the next operation on.
+  /// Mappings that this rank has made since its last launch: peers may name them from the next operation on.
   static constexpr int kLearn = 24;
   int learned = 0;
   ResidentEntry learn[kLearn] = {};
 };
 static_assert(sizeof(ResidentArgs) <= 4096, "one kernel parameter");
 
-/// Staging behind a multicast address, of each rank: as many slots as staging buffers have, and as large.
+/// Bytes of staging behind a multicast address, for each rank: as many slots as a staging buffer has, of the
+/// same size.
 constexpr std::uint64_t switched_bytes(const ResidentLayout& l) {
   return static_cast<std::uint64_t>(l.channels) * ResidentLayout::kStagingSlots * l.staging_bytes;
 }
-/// Whether a switch carries out an operation by nvls: the reductions that multimem.h lists, and movement.
+/// Whether a switch can execute an operation by nvls: the reductions that multimem.h lists, and movement.
 bool has_switched(Collective, DType, OpKind);
-/// Whether what this device would run of these kernels was compiled for sm_90 at least, which have multimem.
+/// Whether the code of these kernels for this device was compiled for sm_90 or later, which has multimem.
 bool compiled_for_switches(int device);
 
-/// Channels that are worth their flags for this many bytes of a region or block, at most those of the layout:
-/// a packet a thread, or 16 KiB.
+/// Channels that pay for their flags with this many bytes of a region or block, at most those of the layout.
+/// A channel should have one packet per thread, or 16 KiB.
 int resident_channels(const ResidentLayout&, std::uint64_t bytes, bool packets);
 
-/// Whether resident kernels carry out an algorithm of a collective with what a rank knows by itself: not by
+/// Whether resident kernels can run an algorithm of a collective with what a rank knows by itself. False for
 /// zerocopy, which needs the buffers of all ranks.
 bool has_resident(Collective, flow::Algorithm);
 
-/// The largest region, in bytes, that all_reduce can carry by packets over so many channels.
+/// The largest region, in bytes, that all_reduce can move by packets over this many channels.
 std::uint64_t resident_packet_limit(const ResidentLayout&, int channels);
 
-/// The kernel for these arguments and its shape: a block a channel. Buffers at any address; in place
-/// exactly or not at all (gather and scatter: the root's own block may also lie where block 0 does).
-/// Reductions of flows that are canonical have the bits of kernels::fold. Errors: `unsupported` for line and
-/// pull flows, for an algorithm that the collective lacks and for more elements than a launch can number;
-/// `invalid` for arguments that break a rule.
+/// The kernel for these arguments and its shape: one block per channel. Buffers may have any address; they
+/// are either exactly in place or do not overlap (gather and scatter: the root's own block may also be at the
+/// place of block 0). Reductions of canonical flows have the bits of kernels::fold. Errors: `unsupported` for
+/// inline and pull flows, for an algorithm that the collective lacks and for more elements than a launch can
+/// number; `invalid` for arguments that break a rule.
 Result<Launch> resident(const ResidentArgs&);
 
-inline constexpr int kResidentThreads = 512;  ///< of a block, at most: what the registers are planned for
-/// For preloading and for reports.
+inline constexpr int kResidentThreads =
+    512;  ///< threads of a block, at most: register use is planned for this
+/// All resident kernels, for preloading and for reports.
 std::span<const Kernel* const> resident_kernels();
 
 }  // namespace ouro::gpu

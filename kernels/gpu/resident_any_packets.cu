@@ -1,5 +1,5 @@
-// The device entry of the resident kernel that carries any type and reduction by packets. Used by
-// resident.cu.
+// The device entry of the resident kernel that handles any type and reduction by packets. Used
+// by resident.cu.
 #include "kernels/gpu/resident_list.h"
 
 namespace ouro::gpu {

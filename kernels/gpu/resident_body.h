@@ -1,6 +1,6 @@
-// The resident executor: the listener that carries flows out inside one kernel launch, a block a channel. One
-// body for device and host; the steps' meaning is in kernels/flow/step.h. Used by resident_host.cc and
-// resident.cu.
+// The resident executor: the listener that executes flows inside one kernel launch, one block per
+// channel. One body for device and host; kernels/flow/step.h defines the steps. Used by resident_host.cc
+// and resident.cu.
 #pragma once
 #include "kernels/flow/list.h"
 #include "kernels/gpu/resident_cut.h"
@@ -9,7 +9,7 @@
 
 namespace ouro::gpu {
 
-/// Every step begins with the block together, and what it has written is seen by all threads of the next one.
+/// All threads of the block begin each step together, and see everything that the step before has written.
 template <class Numbers, class Block>
 class Resident : private ResidentRounds<Block> {
   using Channel = ResidentRounds<Block>;
@@ -23,7 +23,7 @@ class Resident : private ResidentRounds<Block> {
   using Channel::learn;
   using Channel::leave;
 
-  /// To be called once, before run.
+  /// Cuts the operation for `Flow`. Called once, before run.
   template <class Flow>
   OURO_HD void cut(Collective collective) {
     cut_.cut<Flow>(a_, collective, b_.block(), numbers_.element(), numbers_.accumulator());
@@ -33,9 +33,9 @@ class Resident : private ResidentRounds<Block> {
     base_ = shared_.state.round;
   }
 
-  /// Tells all ranks where my buffers lie and hears where theirs do. True if every rank reaches what all
-  /// flows by reference of this collective touch; the flow that is run next has said so then. To be called
-  /// once, before cut; all ranks find the same.
+  /// Tells all ranks where my buffers are and learns where theirs are. True if every rank can access all
+  /// buffers that the by-reference flows of this collective touch; the flow that runs next then skips its own
+  /// post. Called once, before cut; the result is the same on all ranks.
   OURO_HD bool meet() {
     base_ = shared_.state.round;
     if (resident_share(a_.count, a_.channels, b_.block(), numbers_.element()).count == 0) return false;
@@ -54,10 +54,10 @@ class Resident : private ResidentRounds<Block> {
     return false;
   }
 
-  /// Runs the flow; Hop{}(*this, step) carries one step out, in line or not.
+  /// Runs the flow; Hop{}(*this, step) executes one step, inlined or not.
   template <class Flow, class Hop>
   OURO_HD void run() {
-    if (cut_.total == 0 && a_.collective != Collective::barrier) return;  // as all other ranks find
+    if (cut_.total == 0 && a_.collective != Collective::barrier) return;  // all other ranks return here too
     const flow::Place at{a_.rank, n_, a_.root, cut_.rounds};
     const Listener<Hop> listen{*this};
     if constexpr (Flow::kPipelined) {
@@ -70,8 +70,8 @@ class Resident : private ResidentRounds<Block> {
     }
   }
 
-  /// Carries one step out. In line in a flow whose verbs are literals, what is left is the loop written by
-  /// hand.
+  /// Executes one step. Inlined into a flow whose verbs are literals, it compiles to the loop that one would
+  /// write by hand.
   OURO_HD void hop(const Step& s) {
     ++this->step_;
     if (s.verb & flow::kPost) return post(s);
@@ -99,7 +99,7 @@ class Resident : private ResidentRounds<Block> {
   using Channel::shared_;
   using Phase = ResidentPhase::Phase;
   using enum ResidentPhase::Phase;
-  // No lambda: the compiler would not put a step that is said twice in line.
+  // No lambda: the compiler would not inline a step that occurs twice.
   template <class Hop>
   struct Listener {
     Resident& rank;
@@ -110,7 +110,7 @@ class Resident : private ResidentRounds<Block> {
 
   OURO_HD const std::byte* in_at(Extent e) const { return a_.in + e.offset * numbers_.element(); }
   OURO_HD std::byte* out_at(Extent e) const { return a_.out + e.offset * numbers_.element(); }
-  /// Pipelined flows share one accumulator: they end one chunk before they begin the next (flow/traits.h).
+  /// Pipelined flows share one accumulator: they finish one chunk before they begin the next (flow/traits.h).
   OURO_HD std::byte* acc_at(int chunk) const {
     return this->part(a_.rank) + a_.layout.scratch_at +
            (cut_.pipelined ? 0 : static_cast<std::uint64_t>(chunk)) * a_.layout.slot_bytes;
@@ -127,7 +127,7 @@ class Resident : private ResidentRounds<Block> {
     return job;
   }
 
-  /// Mine alone, and nobody hears of it.
+  /// A step on local data only, which no other rank needs to know of.
   OURO_HD void local(const Step& s) {
     const Extent out = s.verb & flow::kStore ? cut_.out(s.chunk) : Extent{};
     const Extent in = s.verb & flow::kInput ? cut_.in(s.chunk) : out;
@@ -144,7 +144,8 @@ class Resident : private ResidentRounds<Block> {
     b_.sync();
   }
 
-  // Two threads, on a device of different warps, wait for, and publish to, both ends at once.
+  // Two threads, on a device of different warps, wait for both ends of a hop at once, and publish to both
+  // at once.
   OURO_HD int for_input() const { return 0; }
   OURO_HD int for_output() const { return b_.threads() > 32 ? 32 : b_.threads() - 1; }
 
@@ -174,12 +175,13 @@ class Resident : private ResidentRounds<Block> {
     b_.sync();
   }
 
-  /// From `got`, or what is mine, to `slot` and to where else the step says.
+  /// Moves or reduces from `got`, or from this rank's own data, to `slot` and to the step's
+  /// other destinations.
   OURO_HD void transfer(const Step& s, const std::byte* got, std::byte* slot) {
     const std::uint64_t elem = numbers_.element();
     const bool acc = (s.verb & flow::kAcc) != 0, receives = (s.verb & flow::kRecv) != 0;
     const Extent out = s.verb & (flow::kStore | flow::kResult) ? cut_.out(s.chunk) : Extent{};
-    // A pure forward of a reduction neither stores nor has an output here: its size is the input's.
+    // A pure forward of a reduction neither stores nor has an output here: its size is that of the input.
     const Extent in =
         s.verb & flow::kInput || !(s.verb & (flow::kStore | flow::kResult)) ? cut_.in(s.chunk) : out;
     const bool wide_in = (s.verb & flow::kWideIn) != 0, wide_out = (s.verb & flow::kWideOut) != 0;
@@ -228,9 +230,9 @@ class Resident : private ResidentRounds<Block> {
       for (int p = b_.thread(); p < n_; p += b_.threads())
         shared_.in_of[p] = a_.in_of[p], shared_.out_of[p] = a_.out_of[p];
     announce(round, kPosted);
-    if (by_reference_) hear_all(round, kPosted);  // from here on all buffers may be touched
+    if (by_reference_) hear_all(round, kPosted);  // after this, all buffers may be accessed
   }
-  /// Of the staging buffers.
+  /// The round of the staging buffers that a chunk belongs to.
   OURO_HD std::uint64_t round_of(int chunk) const {
     return base_ + static_cast<std::uint64_t>(cut_.round_of(chunk));
   }
@@ -248,7 +250,8 @@ class Resident : private ResidentRounds<Block> {
     hear_all(round, phase);
   }
 
-  /// Where chunk `s.at` of what `from` posted lies; `at` is its place in a buffer that is read by reference.
+  /// The address of chunk `s.at` of what `from` posted; `at` is its position in a buffer that is read
+  /// by reference.
   OURO_HD const std::byte* posted(int from, const Step& s, Extent at) const {
     if (by_reference_) return shared_.in_of[from] + at.offset * numbers_.element();
     int position = 0;
@@ -259,7 +262,8 @@ class Resident : private ResidentRounds<Block> {
     return piece(from, round_of(s.at), position);
   }
 
-  /// Finds chunk `s.at` of all inputs, once they are there; mine is at hand, posted or not.
+  /// Finds the addresses of chunk `s.at` of all inputs, after waiting for the posts; mine is in my
+  /// input buffer.
   OURO_HD bool find_sources(const Step& s, Extent at) {
     const std::uint64_t round = round_of(s.at);
     bool failed = false;
@@ -276,7 +280,7 @@ class Resident : private ResidentRounds<Block> {
     return !(failed_ = b_.any(failed));
   }
 
-  /// Folds all inputs, or copies one; into my output or those of all ranks.
+  /// Folds all inputs, or copies one, into my output or into those of all ranks.
   OURO_HD void read_staging(const Step& s) {
     const Extent out = cut_.out(s.chunk), at = cut_.blocks ? cut_.in(s.at) : out;
     const std::uint64_t place = out.offset * numbers_.element(), bytes = out.count * numbers_.element();
@@ -316,7 +320,7 @@ class Resident : private ResidentRounds<Block> {
   const Numbers numbers_;
   ResidentCut cut_;
   bool by_reference_ = false, posts_others_ = false;
-  bool met_all_ = false;  // meet() has found the buffers of all
+  bool met_all_ = false;  // meet() has found the buffers of all ranks
 };
 
 }  // namespace ouro::gpu

@@ -1,5 +1,5 @@
-// One channel of one rank, as the block that runs it sees it: where its memory lies, its flags, how it waits
-// and how it fails. Used by resident_body.h and resident_packets.h.
+// One channel of one rank, from the view of the block that runs it: its memory, its flags, how it waits and
+// how it fails. Used by resident_body.h and resident_packets.h.
 #pragma once
 #include "kernels/flow/list.h"
 #include "kernels/gpu/block.h"
@@ -9,28 +9,28 @@
 
 namespace ouro::gpu {
 
-/// Where a channel stands between launches, at the head of its part of the arena.
+/// The state of a channel between launches, at the start of its part of the arena.
 struct ResidentState {
   std::uint64_t sent[ResidentLayout::kMaxRanks], received[ResidentLayout::kMaxRanks];  // messages, by link
   std::uint64_t known[ResidentLayout::kMaxRanks];  // rounds that each rank is known to have released
-  std::uint64_t round;                             // of the staging buffers
-  std::uint64_t operations;                        // by packets
+  std::uint64_t round;                             // current round of the staging buffers
+  std::uint64_t operations;                        // number of operations by packets
 };
 
-/// A rank's posts as one reader sees them. A staging slot has a word and this rank's factor (premulsum).
+/// A rank's posts for one reader: for each staging slot, a word and this rank's factor (premulsum).
 struct alignas(ResidentLayout::kLine) ResidentArrival {
   std::uint64_t word[ResidentLayout::kStagingSlots];
   Scalar premul[ResidentLayout::kStagingSlots];
 };
 static_assert(sizeof(ResidentArrival) == ResidentLayout::kLine);
 
-/// By pointer, beside the posts: where the writer's buffers lie.
+/// By pointer: where the writer's buffers are, beside its posts.
 struct alignas(ResidentLayout::kLine) ResidentNames {
   std::uint64_t in[ResidentLayout::kStagingSlots], out[ResidentLayout::kStagingSlots];
 };
 static_assert(sizeof(ResidentNames) == ResidentLayout::kLine);
 
-/// What the threads of a block share: in shared memory on a device.
+/// Data that the threads of a block share; in shared memory on a device.
 struct ResidentShared {
   ResidentState state;
   const std::byte* source[ResidentLayout::kMaxRanks];
@@ -39,17 +39,17 @@ struct ResidentShared {
   std::byte* out_of[ResidentLayout::kMaxRanks];
 };
 
-/// Waits end when what is waited for comes, when the deadline passes, when the abort word is raised or when
-/// another block of this rank has failed. A wait is one thread's; the block learns of its outcome by any().
+/// A wait ends when the awaited value arrives, when the deadline passes, when the abort word is set or when
+/// another block of this rank has failed. One thread waits; the block learns the result by any().
 template <class Block>
 class ResidentChannel {
  public:
   OURO_HD ResidentChannel(const ResidentArgs& args, const Block& block, ResidentShared& shared)
       : a_(args), b_(block), shared_(shared), n_(args.layout.ranks), start_(now_ns()) {}
 
-  /// False if this rank has failed before; nothing may be touched then.
+  /// Loads the state. Returns false if this rank has failed before; then nothing may be accessed.
   OURO_HD bool enter() {
-    const bool failed = load_relaxed(failed_word()) != 0;  // under way together with what follows
+    const bool failed = load_relaxed(failed_word()) != 0;  // this load overlaps with those below
     const ResidentState& kept = *reinterpret_cast<const ResidentState*>(part(a_.rank));
     ResidentState& state = shared_.state;
     for (int p = b_.thread(); p < n_; p += b_.threads()) {
@@ -64,7 +64,7 @@ class ResidentChannel {
     return !b_.any(failed);
   }
 
-  /// Leaves the state for the next launch.
+  /// Stores the state for the next launch.
   OURO_HD void leave() {
     b_.sync();
     ResidentState& kept = *reinterpret_cast<ResidentState*>(part(a_.rank));
@@ -80,15 +80,16 @@ class ResidentChannel {
     }
   }
 
-  /// Enters what the host has mapped of the others' memory: for later launches, since other blocks of this
-  /// one are under way.
+  /// Adds the mappings of peers' memory that the host has made to the table. They are for later launches,
+  /// since other blocks of this launch may already be running.
   OURO_HD void learn() const {
     if (b_.block() != 0) return;
     for (int i = b_.thread(); i < a_.learned; i += b_.threads())
       *mapping(a_.learn[i].peer, a_.learn[i].number) = a_.learn[i].mapping;
   }
-  /// By pointer, once rank p has posted `round`: its buffers, as this rank reaches them. False if it says
-  /// that not all do. What it names lies within what has been mapped, or the block fails.
+  /// By pointer, after rank p has posted `round`: finds p's buffers in this rank's address space. Returns
+  /// false if p says that not every rank has mapped them. If p names something outside what this rank has
+  /// mapped, the block fails.
   OURO_HD bool find_buffers(int p, std::uint64_t round, std::uint64_t element, bool* failed) {
     shared_.in_of[p] = a_.in, shared_.out_of[p] = a_.out;
     if (p == a_.rank) return a_.in_ref != ResidentRef::kNone;
@@ -105,12 +106,12 @@ class ResidentChannel {
     return true;
   }
 
-  // Places in the arenas, of this channel.
+  // Addresses in the arenas, for this channel.
   OURO_HD std::byte* part(int rank) const {
     return a_.arena[rank] + ResidentLayout::kHeaderBytes +
            static_cast<std::uint64_t>(b_.block()) * a_.layout.channel_bytes;
   }
-  /// In the arena of `at`, what `peer` writes: its line of the table that begins at `table`.
+  /// In the arena of rank `at`: the line that `peer` writes in the table that begins at offset `table`.
   OURO_HD std::uint64_t* line(int at, std::uint64_t table, int peer) const {
     return reinterpret_cast<std::uint64_t*>(part(at) + table +
                                             static_cast<std::uint64_t>(peer) * ResidentLayout::kLine);
@@ -118,7 +119,7 @@ class ResidentChannel {
   OURO_HD std::uint64_t slot_index(std::uint64_t message) const {
     return message & static_cast<std::uint64_t>(a_.layout.slots - 1);
   }
-  /// The flag and the payload of a message on the link from -> to.
+  /// The flag and the payload of a message on the link from `from` to `to`.
   OURO_HD std::uint64_t* full(int from, int to, std::uint64_t message) const {
     return line(to, a_.layout.full_at, from) + slot_index(message);
   }
@@ -137,11 +138,12 @@ class ResidentChannel {
     return part(rank) + a_.layout.pages_at + round % ResidentLayout::kStagingSlots * a_.layout.staging_bytes;
   }
 
-  /// Spins until arrived(), which may change for whom; true if the block has to leave instead.
+  /// Spins until arrived() is true; `peer` is the rank to report, which arrived() may change. Returns true if
+  /// the block has to leave instead.
   template <class Arrived>
   OURO_HD bool spin(const int& peer, Arrived&& arrived) {
     constexpr std::uint32_t kGate =
-        128;  // looks at the flag for each at what ends a wait: those are far away
+        128;  // polls of the flag per check of the conditions that end a wait, which are in slow memory
     for (std::uint32_t polls = 1; !arrived(); ++polls) {
       if (polls % kGate != 0) {
         pause();
@@ -153,11 +155,11 @@ class ResidentChannel {
     }
     return false;
   }
-  /// Until the number in `word` has come to `number`.
+  /// Waits until the number in `word` is at least `number`. Returns true on failure.
   OURO_HD bool await(const std::uint64_t* word, std::uint64_t number, int peer) {
     return spin(peer, [&] { return (load_acquire(word, a_.one_device) & kNumberMask) >= number; });
   }
-  /// The same for a flag that says in which operation its writer is.
+  /// The same for a flag that also carries the tag of its writer's operation, which is checked.
   OURO_HD bool await_tagged(const std::uint64_t* word, std::uint64_t number, int peer) {
     std::uint64_t seen = 0;
     const bool failed = spin(peer, [&] {
@@ -175,7 +177,7 @@ class ResidentChannel {
   }
 
  protected:
-  /// True. The first of the rank's blocks leaves the record.
+  /// Always returns true. The first of the rank's blocks to fail writes the record.
   OURO_HD bool fail(ResidentFault fault, int peer) {
     if (claim(failed_word())) {
       a_.error->peer = peer;
@@ -193,7 +195,8 @@ class ResidentChannel {
   std::uint32_t step_ = 0;
 
  private:
-  // A flag: the tag above, below it a number that only grows (at one a microsecond for nine years).
+  // A flag: the tag in the high bits, below it a number that only grows (enough for nine years at one
+  // per microsecond).
   static constexpr int kTagShift = 48;
   static constexpr std::uint64_t kNumberMask = (std::uint64_t{1} << kTagShift) - 1;
 

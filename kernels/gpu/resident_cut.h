@@ -1,5 +1,5 @@
 // How the resident executor cuts an operation: a channel's share of it, by the geometry that all executors
-// have. Used by resident_body.h and resident_packets.h.
+// share. Used by resident_body.h and resident_packets.h.
 #pragma once
 #include "kernels/flow/geometry.h"
 #include "kernels/flow/traits.h"
@@ -8,20 +8,20 @@
 
 namespace ouro::gpu {
 
-/// What channel `c` has of `count` elements.
+/// The share of channel `c` of `count` elements.
 OURO_HD flow::Extent resident_share(std::uint64_t count, int channels, int c, std::uint64_t element) {
   return flow::share_of(count, channels, c, ResidentLayout::kLine / element);
 }
 
-/// All in elements, of one channel: how its share of the region, or of each block, is cut.
+/// The cut of one channel's share of the region, or of each block; all in elements.
 struct ResidentCut : flow::Cut {
   using Extent = flow::Extent;
-  int turn = 0;  // the round at hand, where the flow is called once a round
+  int turn = 0;  // the current round, if the flow is called once per round
   bool in_blocks = false, out_blocks = false;
-  std::uint64_t block = 0;         // from one block to the next
-  std::uint64_t first = 0;         // where the share begins in the region, or in each block
-  std::uint64_t stride_bytes = 0;  // between the pieces of a post
-  int result_piece = 0;            // where the result of a round lies
+  std::uint64_t block = 0;         // distance from one block to the next
+  std::uint64_t first = 0;         // start of the share within the region, or within each block
+  std::uint64_t stride_bytes = 0;  // distance between the pieces of a post
+  int result_piece = 0;            // index of the piece that holds the result of a round
 
   template <class Flow>
   OURO_HD void cut(const ResidentArgs& a, Collective collective, int channel, std::uint64_t element,
@@ -41,7 +41,7 @@ struct ResidentCut : flow::Cut {
     if (n == 1 || Flow::kByReference) {
       capacity = in_one_round(blocks, total, per_round);
       if (!blocks) capacity = flow::round_up(capacity, line);
-    } else if (Flow::kSwitched) {  // a piece a rank, where each posts or reduces one
+    } else if (Flow::kSwitched) {  // one piece per rank, of which each rank posts or reduces one
       stride_bytes = a.layout.staging_bytes / (Flow::kRooted ? 1u : static_cast<unsigned>(n)) / kLine * kLine;
       capacity = stride_bytes / element;
     } else if (Flow::kStaging) {

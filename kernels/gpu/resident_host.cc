@@ -1,5 +1,6 @@
-// Host side of the resident kernels: which kernel serves an operation, and the same bodies run by host
-// threads, a thread a block. Used by the resident executor, and by the fake GPU through Kernel::host.
+// Host side of the resident kernels: which kernel serves an operation, and the same bodies run by
+// host threads, one thread per block. Used by the resident executor, and by the emulated device
+// through Kernel::host.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -124,7 +125,7 @@ Status check_pointers(const ResidentArgs& a) {
   return {};
 }
 
-/// By reference: others read or write these buffers, so all ranks must know all of them.
+/// By reference: other ranks read or write these buffers, so all ranks must know all of them.
 Status check_references(const ResidentArgs& a) {
   if (a.collective == Collective::all_to_all && a.in == a.out)
     return invalid(
@@ -175,7 +176,7 @@ Result<ResidentLayout> resident_layout(const ResidentSizes& s) {
   l.slots_at = take(n * static_cast<std::uint64_t>(s.slots) * s.slot_bytes);
   l.pages_at = take(L::kStagingSlots * s.staging_bytes);
   l.packets_at = take(2 * n * l.packet_set_bytes());
-  // Accumulators of the halving flow, a slot each; or unpacked packets.
+  // Accumulators of the halving flow, one slot each; or unpacked packets.
   l.scratch_at = take(std::max(std::bit_floor(n) * s.slot_bytes, n * s.packet_bytes));
   l.channel_bytes = at;
   return l;
@@ -213,7 +214,7 @@ bool resident_can_number(const ResidentLayout& layout, Collective c, flow::Algor
   bool can = true;
   flow::visit(c, algorithm, [&]<class Flow>(Flow) {
     if constexpr (kResident<Flow> || Flow::kSwitched) {
-      ResidentArgs a;  // of the first rank; channel 0 has most
+      ResidentArgs a;  // of rank 0; channel 0 has the largest share
       a.layout = layout, a.count = count, a.channels = channels;
       ResidentCut cut;
       constexpr std::uint64_t kWidest = 8;  // bytes of an accumulator

@@ -1,4 +1,5 @@
-// How much one launch of a resident kernel can carry. Used by resident_host.cc and by the choice of a path.
+// The limit on what one launch of a resident kernel can process. Used by resident_host.cc and by the choice
+// of a path.
 #pragma once
 #include <cstdint>
 
@@ -6,8 +7,9 @@
 
 namespace ouro::gpu {
 
-/// Whether so many elements of a region, or of a block, are cut into chunks that can be numbered: a launch
-/// numbers them in 31 bits. What goes by pointer is not cut; it is asked of the flow over slots in its place.
+/// Whether the chunks of an operation on this many elements of a region, or of a block, can be numbered: a
+/// launch numbers them in 31 bits. Operations by pointer are not cut; for those, `algorithm` is the flow over
+/// slots that may run in its place.
 bool resident_can_number(const ResidentLayout&, Collective, flow::Algorithm, DType, std::uint64_t count,
                          int channels);
 

@@ -1,5 +1,5 @@
-// The one list of resident kernels, and what each runs. Used by resident_host.cc and resident.cu, which give
-// a kernel its host and device entries.
+// The one list of resident kernels, and what each runs. Used by resident_host.cc and resident.cu, which
+// generate the host and device entries of a kernel.
 #pragma once
 #include "kernels/gpu/resident_many.h"
 #include "kernels/gpu/resident_packets.h"
@@ -47,7 +47,8 @@ namespace ouro::gpu {
   X(packets_f16, f16)            \
   X(packets_bf16, bf16)
 
-/// X(name, what the switch does): sums of a type with a kernel of its own, other reductions, movement.
+/// X(name, operations of the switch): sums of types with a kernel of their own, all other
+/// reductions, movement.
 #define OURO_RESIDENT_SWITCHED(X)                  \
   X(switch_f32, (HotSwitch<DType::f32>{}))         \
   X(switch_f16, (HotSwitch<DType::f16>{}))         \
@@ -55,8 +56,8 @@ namespace ouro::gpu {
   X(switch_any, (ColdSwitch{args.dtype, args.op})) \
   X(switch_moves, (SwitchMoves{size_of(args.dtype)}))
 
-/// All of them, and the one that serves whatever else there is (one, since each copy of the cold reductions
-/// costs a minute of build): each has a function entry(args, block, shared).
+/// The body of each kernel as a function entry(args, block, shared), including those that serve all other
+/// cases. There are few of the latter because each copy of the cold reductions costs a minute of build time.
 struct ResidentEntries {
   template <DType kType>
   using SumOf = arith::ReductionFor<kType, OpKind::sum>;
@@ -147,8 +148,8 @@ enum class ResidentKernel : std::uint8_t {
 
 /// The device entry; nullptr in a build without a CUDA compiler.
 const void* resident_entry(ResidentKernel);
-/// Compiled in units of their own, named as they are; the first two for all kernels by pointer, and through a
-/// switch.
+/// Entries compiled in units of their own, which have the same names; the first two serve all kernels by
+/// pointer, and all kernels through a switch.
 const void* resident_pointer_entry(ResidentKernel);
 const void* resident_switch_entry(ResidentKernel);
 const void* resident_any_float_entry();

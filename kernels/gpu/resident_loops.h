@@ -1,4 +1,4 @@
-// Element loops of the resident kernels: what the threads of one block do with one chunk. Values and orders
+// Element loops of the resident kernels: the work of the threads of one block on one chunk. Values and orders
 // are those of kernels/host/host_loops.h. Used by resident_body.h.
 #pragma once
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace ouro::gpu {
 
-/// A place in memory that a job reads or writes, or none. The flag is apart from the address so that a
+/// A place in memory that a job reads or writes, if `there`. The flag is separate from the address so that a
 /// compiler that knows the step knows the flag.
 template <class Byte>
 struct Place {
@@ -23,24 +23,25 @@ struct Place {
 using Source = Place<const std::byte>;
 using Sink = Place<std::byte>;
 
-/// value = weight * wide (+) also_wide (+) narrow (+) many[0] (+) many[1] ..., left to right, of those that
-/// are there; it goes to all sinks that are there. Wide: accumulators, not yet rounded; narrow: elements,
-/// finished. Sources may be exactly a sink.
+/// value = weight * wide (+) also_wide (+) narrow (+) many[0] (+) many[1] ..., left to right, of those
+/// sources that are set; the value is written to all sinks that are set. Wide: accumulators, not yet rounded;
+/// narrow: elements, finished. A source may be exactly a sink.
 struct ResidentJob {
   Source wide, also_wide, narrow;
   const std::byte* const* many = nullptr;
   int many_count = 0;
   const Scalar* factor = nullptr;  // of narrow, or of many[i]; premulsum only
   double weight = 1;
-  int ranks = 1;  // avg divides by it
+  int ranks = 1;  // number of contributions; avg divides by it
   Sink store;     // narrow
   Sink keep;      // wide
   Sink send;      // wide or narrow
   bool send_wide = false;
-  std::byte* const* multicast = nullptr;  // narrow: at this offset of the buffers of all ranks
+  std::byte* const* multicast = nullptr;  // narrow: into the buffers of all ranks, at offset multicast_at
   bool multicasts = false;
   std::uint64_t multicast_at = 0;
-  int multicast_first = 0;  // where reduce_many begins, so that no rank has all at once
+  int multicast_first =
+      0;  // rank with which reduce_many begins, so that the ranks do not all write to the same one at once
   std::uint64_t count = 0;
 };
 
@@ -52,8 +53,8 @@ OURO_HD bool aligned_to(const void* p, std::size_t bytes) {
   return (reinterpret_cast<std::uintptr_t>(p) & (bytes - 1)) == 0;
 }
 
-/// Addresses are multiples of the size of T. On a device others fault; on the host they give zeros and take
-/// nothing, so that tests see them.
+/// Addresses must be multiples of the size of T. Others fault on a device; on the host, loads give zeros and
+/// stores do nothing, so that tests detect them.
 template <class T>
 OURO_HD T load_at(const std::byte* p) {
 #if defined(__CUDA_ARCH__)
@@ -73,7 +74,7 @@ OURO_HD void store_at(std::byte* p, const T& x) {
   if (aligned_to(p, sizeof(T))) __builtin_memcpy(p, &x, sizeof(T));
 #endif
 }
-/// The same at any address: what is not aligned goes byte by byte.
+/// The same at any address: unaligned values are moved byte by byte.
 template <class T>
 OURO_HD T load_anywhere(const std::byte* p) {
   if (aligned_to(p, sizeof(T))) return load_at<T>(p);
@@ -89,8 +90,7 @@ OURO_HD void store_anywhere(std::byte* p, const T& x) {
   OURO_UNROLL for (std::size_t i = 0; i < sizeof(T); ++i) p[i] = bytes[i];
 }
 
-/// kWidth values side by side, in the 16-byte units in which they lie in memory; one value as it is,
-/// wherever it is.
+/// kWidth consecutive values, moved in the 16-byte units of their memory; or one value, at any address.
 template <class T, int kWidth>
 struct Group {
   static constexpr int kUnits = kWidth * static_cast<int>(sizeof(T)) / 16;
@@ -117,14 +117,15 @@ struct Group {
   }
 };
 
-/// f(0), ..., f(kCount - 1), unrolled, so that arrays indexed by them stay in registers.
+/// Calls f(0), ..., f(kCount - 1), unrolled, so that arrays indexed by the argument stay in registers.
 template <int kCount, class F>
 OURO_HD void unrolled(F&& f) {
   OURO_UNROLL
   for (int i = 0; i < kCount; ++i) f(i);
 }
 
-/// Groups [begin, end) of the job. A thread has kAtOnce groups under way, so that their loads overlap.
+/// Processes groups [begin, end) of the job. A thread has kAtOnce groups in flight, so that their
+/// loads overlap.
 template <class R, int kWidth, int kAtOnce, class Block>
 OURO_HD void reduce_groups(const Block& b, const ResidentJob& job, std::uint64_t begin, std::uint64_t end) {
   using A = typename R::Acc;
@@ -135,7 +136,7 @@ OURO_HD void reduce_groups(const Block& b, const ResidentJob& job, std::uint64_t
        first += stride * kAtOnce) {
     Group<A, kWidth> sum[kAtOnce];
     Group<typename R::Element, kWidth> x[kAtOnce];
-    const auto groups = [&](auto&& f) {  // f(which, where)
+    const auto groups = [&](auto&& f) {  // f(index of the group in registers, its position in memory)
       unrolled<kAtOnce>([&](int u) {
         const std::uint64_t at = first + static_cast<std::uint64_t>(u) * stride;
         if (at < end) f(u, at);
@@ -154,7 +155,7 @@ OURO_HD void reduce_groups(const Block& b, const ResidentJob& job, std::uint64_t
       else
         return static_cast<void>(k), A{};
     };
-    // Each load is under way before the one before it is used.
+    // Each load is issued before the result of the one before it is used.
     int k = 0;
     if (job.wide.there) {
       groups([&](int u, std::uint64_t at) { sum[u].load(job.wide.at, at); });
@@ -199,7 +200,7 @@ OURO_HD void reduce_groups(const Block& b, const ResidentJob& job, std::uint64_t
   }
 }
 
-/// Whether everything lies at multiples of 16 bytes.
+/// Whether all addresses are multiples of 16 bytes.
 OURO_HD bool lies_in_units(const ResidentJob& job) {
   std::uintptr_t bits = 0;
   const auto look = [&](const void* p, bool there) {
@@ -213,7 +214,8 @@ OURO_HD bool lies_in_units(const ResidentJob& job) {
   return bits % 16 == 0;
 }
 
-/// Groups of 16 bytes of elements where everything lies at multiples of that, single elements elsewhere.
+/// Groups of 16 bytes of elements if all addresses are multiples of 16 bytes, single elements otherwise and
+/// for the rest.
 template <class R, int kAtOnce, class Block>
 OURO_HD void reduce_elements(const Block& b, const ResidentJob& job) {
   constexpr int kWidth = 16 / static_cast<int>(sizeof(typename R::Element));
@@ -224,7 +226,7 @@ OURO_HD void reduce_elements(const Block& b, const ResidentJob& job) {
 
 // ---- which reduction ------------------------------------------------------------------------------
 
-/// A reduction that is known where the kernel is compiled.
+/// A reduction that is known at compile time.
 template <class R>
 struct Hot {
   static constexpr bool kReduces = true;
@@ -237,7 +239,7 @@ struct Hot {
   }
 };
 
-/// Nothing is reduced; elements are so many bytes.
+/// Nothing is reduced; an element has `bytes` bytes.
 struct Moved {
   static constexpr bool kReduces = false;
   std::uint64_t bytes;
@@ -260,7 +262,7 @@ inline constexpr bool kPacked<arith::Sum<arith::Half>> = true;
 template <>
 inline constexpr bool kPacked<arith::Avg<arith::Half>> = true;
 
-/// Out of line: one copy for all flows. Packed: those that a trainer is likely to ask for.
+/// Not inlined: one copy for all flows. Packed: the reductions that training is likely to use.
 template <class R, class Block>
 OURO_HD_OUTLINE void reduce_cold(const Block& b, const ResidentJob& job) {
   if constexpr (kPacked<R>)
@@ -269,7 +271,7 @@ OURO_HD_OUTLINE void reduce_cold(const Block& b, const ResidentJob& job) {
     reduce_groups<R, 1, 1>(b, job, 0, job.count);
 }
 
-/// The representative of all types that compute the same bits: wrapping ignores the sign.
+/// The representative of all types that compute the same bits: wrapping arithmetic ignores the sign.
 constexpr DType same_bits(DType t, OpKind op) {
   if (op == OpKind::max || op == OpKind::min || op == OpKind::avg) return t;
   switch (t) {
@@ -321,11 +323,11 @@ constexpr bool accumulators_agree(std::index_sequence<I...>) {
 }
 static_assert(accumulators_agree(std::make_index_sequence<kDTypes * kOps>()));
 
-/// Which element types a kernel is compiled for: all of them take more than a minute of build.
+/// The element types that a kernel is compiled for; all of them together take more than a minute to build.
 enum class ColdTypes : std::uint8_t { all, floats, integers };
 
-/// Any reduction of such types, chosen at run time; `resident` has checked that the op applies to the type.
-/// `moves`: nothing is reduced, and elements are so many bytes.
+/// Any reduction of these types, chosen at run time; `resident` has checked that the op applies to the type.
+/// `moves`: nothing is reduced, and elements are opaque bytes.
 template <ColdTypes kTypes>
 struct Cold {
   static constexpr bool kReduces = true;
@@ -359,7 +361,7 @@ OURO_HD std::uint64_t copy_units(const Block& b, std::uint64_t begin, std::uint6
   std::uint64_t first = begin + static_cast<std::uint64_t>(b.thread()) * sizeof(Unit);
   for (; first < end; first += stride * kAtOnce) {
     Unit x[kAtOnce] = {};
-    const auto units = [&](auto&& f) {  // f(which, where)
+    const auto units = [&](auto&& f) {  // f(index of the unit in registers, its position in memory)
       unrolled<kAtOnce>([&](int u) {
         const std::uint64_t at = first + static_cast<std::uint64_t>(u) * stride;
         if (at < end) f(u, at);
@@ -371,8 +373,8 @@ OURO_HD std::uint64_t copy_units(const Block& b, std::uint64_t begin, std::uint6
   return end > begin ? end : begin;
 }
 
-/// each(offset, unit) for all units of `from`, the widest that `alignment` (of all addresses, by their lower
-/// bits) allows.
+/// Calls each(offset, unit) for all units of `from`, in the widest units that `alignment` (the addresses,
+/// ORed together) allows.
 template <class Block, class Each>
 OURO_HD void copy_to(const Block& b, std::uintptr_t alignment, std::uint64_t bytes, const std::byte* from,
                      Each&& each) {
@@ -383,7 +385,7 @@ OURO_HD void copy_to(const Block& b, std::uintptr_t alignment, std::uint64_t byt
   copy_units<std::uint8_t>(b, done, bytes, from, each);
 }
 
-/// Copies to one or two places; either may be `from`, or (the second) nowhere.
+/// Copies to one or two places. Either may be `from`; the second may be null.
 template <class Block>
 OURO_HD void copy_bytes(const Block& b, std::byte* to, std::byte* also, const std::byte* from,
                         std::uint64_t bytes) {

@@ -1,11 +1,11 @@
-// How the kernels by pointer fold the inputs of all ranks: loads of eight of them are on their way at once,
-// since each takes as long as the way to another device and back. Used by resident_list.h.
+// How the kernels by pointer fold the inputs of all ranks: the loads of eight of them are in flight at once,
+// since each takes a round trip to another device. Used by resident_list.h.
 #pragma once
 #include "kernels/gpu/resident_loops.h"
 
 namespace ouro::gpu {
 
-/// Groups [begin, end) of a job of many inputs, in rank order.
+/// Folds groups [begin, end) of a job of many inputs, in rank order.
 template <class R, int kWidth, class Block>
 OURO_HD void reduce_many(const Block& b, const ResidentJob& job, std::uint64_t begin, std::uint64_t end) {
   using A = typename R::Acc;
@@ -38,7 +38,7 @@ OURO_HD void reduce_many(const Block& b, const ResidentJob& job, std::uint64_t b
   }
 }
 
-/// A reduction that is known where the kernel is compiled, of the inputs of all ranks.
+/// A reduction, known at compile time, of the inputs of all ranks.
 template <class R>
 struct HotMany : Hot<R> {
   template <class Block>

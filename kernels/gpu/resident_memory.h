@@ -1,5 +1,5 @@
-// What resident kernels do with memory that peers write and read at the same time: flags, packets, the clock.
-// On the host the same protocol runs on atomics. Used by resident_body.h.
+// Access to memory that peers write and read at the same time: flags, packets, the clock. On the host the
+// same protocol runs on atomics. Used by resident_body.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +14,9 @@
 
 namespace ouro::gpu {
 
-/// Everything that other threads wrote before their store_release of what is read here is visible afterwards,
-/// also to the threads of the block that meet the reader at its next barrier. Pairs with store_release.
+/// Acquire load. Everything that other threads wrote before the store_release of the value read here is
+/// visible afterwards, also to the threads of the block that pass the next barrier together with the reader.
+/// Pairs with store_release.
 OURO_HD std::uint64_t load_acquire(const std::uint64_t* word, [[maybe_unused]] bool one_device) {
 #if defined(__CUDA_ARCH__)
   std::uint64_t value;
@@ -29,7 +30,8 @@ OURO_HD std::uint64_t load_acquire(const std::uint64_t* word, [[maybe_unused]] b
 #endif
 }
 
-/// Covers what the block's threads did before their last barrier: reads as well as writes.
+/// Release store. Covers the accesses of the block's threads before their last barrier: reads as well
+/// as writes.
 OURO_HD void store_release(std::uint64_t* word, std::uint64_t value, [[maybe_unused]] bool one_device) {
 #if defined(__CUDA_ARCH__)
   if (one_device)
@@ -41,7 +43,7 @@ OURO_HD void store_release(std::uint64_t* word, std::uint64_t value, [[maybe_unu
 #endif
 }
 
-/// A word of the host, or of this rank's arena, that tells to stop. No data depends on it.
+/// Loads a word, of the host or of this rank's arena, that requests a stop. No data depends on it.
 OURO_HD std::uint32_t load_relaxed(const std::uint32_t* word) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t value;
@@ -61,7 +63,7 @@ OURO_HD void store_release(std::uint32_t* word, std::uint32_t value) {
 #endif
 }
 
-/// True for the first of a rank's blocks that asks; the word is in the rank's own memory.
+/// Returns true to the first of a rank's blocks that calls it; the word is in the rank's own memory.
 OURO_HD bool claim(std::uint32_t* word) {
 #if defined(__CUDA_ARCH__)
   return atomicCAS(word, 0u, 1u) == 0;
@@ -71,7 +73,7 @@ OURO_HD bool claim(std::uint32_t* word) {
 #endif
 }
 
-/// Nanoseconds of a clock that only grows.
+/// Nanoseconds of a monotonic clock.
 OURO_HD std::uint64_t now_ns() {
 #if defined(__CUDA_ARCH__)
   std::uint64_t value;
@@ -83,18 +85,19 @@ OURO_HD std::uint64_t now_ns() {
 #endif
 }
 
-/// Between two looks at a flag. A block has its multiprocessor to itself; a host thread shares its core.
+/// Called between two polls of a flag. A block has its multiprocessor to itself; a host thread shares
+/// its core.
 OURO_HD void pause() {
 #if !defined(__CUDA_ARCH__)
   std::this_thread::yield();
 #endif
 }
 
-/// Eight bytes of data with a flag beside each half, so that arrival needs no fence: both halves are there
-/// when both flags are. Each half is written at once, which is all that is needed of the 16-byte store: the
-/// elements of a vector are accesses of their own to the PTX model, so the halves are its elements.
+/// Eight bytes of data with a flag beside each half, so that arrival needs no fence: both halves are valid
+/// when both flags match. Only each half has to be written at once, not the 16 bytes: the PTX memory model
+/// treats the elements of a vector as separate accesses, and the halves are its elements.
 struct alignas(16) Packet {
-  std::uint64_t half[2];  // data below, flag above
+  std::uint64_t half[2];  // data in the low bits, flag in the high bits
 };
 
 OURO_HD void store_packet(Packet* packet, std::uint64_t data, std::uint32_t flag) {
@@ -108,7 +111,7 @@ OURO_HD void store_packet(Packet* packet, std::uint64_t data, std::uint32_t flag
 #endif
 }
 
-/// A packet as it is now, come or not.
+/// Loads a packet in its current state, whether it has arrived or not.
 OURO_HD Packet look_at(const Packet* packet) {
 #if defined(__CUDA_ARCH__)
   Packet seen;
@@ -124,7 +127,7 @@ OURO_HD Packet look_at(const Packet* packet) {
 #endif
 }
 
-/// Whether it had come; fills in `data`.
+/// Whether the packet has arrived; sets `data`.
 OURO_HD bool has_come(const Packet& seen, std::uint32_t flag, std::uint64_t* data) {
   const std::uint64_t low = seen.half[0] & 0xffffffff;
   *data = seen.half[1] << 32 | low;

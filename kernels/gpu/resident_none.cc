@@ -1,4 +1,4 @@
-// Stands in for resident.cu where there is no CUDA compiler: the resident kernels run on host threads only.
+// Replaces resident.cu in builds without a CUDA compiler: the resident kernels run on host threads only.
 #include "kernels/gpu/resident_list.h"
 
 namespace ouro::gpu {

@@ -1,7 +1,7 @@
 // All-reduce of small regions by packets: every rank stores its input into the memory of all others, eight
-// bytes and their flags at a time, and folds what came. One hop, no fence, no barrier. Used by
-// resident_host.cc and resident.cu. Its flow twin, proof and oracle is flow::OneShotAllReduce: post, then
-// reduce_posted in rank order.
+// bytes and their flags at a time, and folds what it receives. One hop, no fence, no barrier. Used by
+// resident_host.cc and resident.cu. The equivalent flow, which is its proof and test oracle, is
+// flow::OneShotAllReduce: post, then reduce_posted in rank order.
 #pragma once
 #include "kernels/flow/step.h"
 #include "kernels/gpu/resident_channel.h"
@@ -10,9 +10,9 @@
 
 namespace ouro::gpu {
 
-/// The flag is the number of the operation, so that nothing is reset. Packets are doubled by its parity:
-/// whoever has all packets of operation s knows that all have finished s-1, whose packets those of s+1 will
-/// overwrite.
+/// The flag is the number of the operation, so nothing has to be reset. There are two sets of packets, used
+/// alternately: a rank that has received all packets of operation s knows that all ranks have finished s-1,
+/// whose packets those of s+1 will overwrite.
 template <class Block>
 class ResidentPackets : private ResidentChannel<Block> {
   using Channel = ResidentChannel<Block>;
@@ -29,7 +29,7 @@ class ResidentPackets : private ResidentChannel<Block> {
   }
   using Channel::enter;
 
-  /// Numbers the operation.
+  /// Assigns the operation its number.
   OURO_HD void begin() {
     number_ = shared_.state.operations + 1;
     b_.sync();
@@ -37,7 +37,8 @@ class ResidentPackets : private ResidentChannel<Block> {
   }
   OURO_HD void leave() { Channel::leave(); }
 
-  /// `factor`: the reduction multiplies what this rank gives.
+  /// Sends this rank's input to all others. `factor`: the reduction multiplies by this rank's factor, which
+  /// is sent too.
   OURO_HD void give(bool factor) const {
     const std::uint64_t own = place(a_.rank);
     const auto to_all = [&](std::uint64_t j, std::uint64_t data) {
@@ -47,7 +48,8 @@ class ResidentPackets : private ResidentChannel<Block> {
       }
     };
     for (std::uint64_t j = first(); j < packets_; j += stride()) to_all(kData + j, mine(j));
-    // A flag has 32 bits: no packet may keep one for as long as they take to come round again.
+    // A flag has 32 bits. All packets are rewritten from time to time, so that none still holds an old flag
+    // when the numbers wrap around to it.
     const bool refresh = number_ % kRefresh < 2;
     for (std::uint64_t j = first(); j < (factor || refresh ? kData : kFactor); j += stride())
       to_all(j, j == kTag      ? a_.tag
@@ -58,7 +60,8 @@ class ResidentPackets : private ResidentChannel<Block> {
         to_all(kData + j, 0);
   }
 
-  /// Whether all ranks are in the same operation; what does not come is in none.
+  /// Checks that all ranks are in the same operation, and collects their factors. A packet that does not
+  /// arrive fails the wait.
   OURO_HD void check(bool factor) {
     for (int r = b_.thread(); r < n_; r += b_.threads()) {
       if (factor) shared_.factor[r] = a_.premul;
@@ -71,13 +74,13 @@ class ResidentPackets : private ResidentChannel<Block> {
     }
   }
 
-  /// Each thread folds what it has given; in place, nobody else reads that part of the input.
+  /// Each thread folds the part that it has sent; in place, no other thread reads that part of the input.
   template <class R>
   OURO_HD void fold() {
     n_ <= 2 ? fold_of<R, 2>() : n_ <= 4 ? fold_of<R, 4>() : fold_of<R, 8>();
   }
 
-  /// Any reduction: packets are unpacked into scratch, where the loops find n plain arrays.
+  /// Any reduction: packets are unpacked into scratch, and the loops then process n plain arrays.
   OURO_HD void fold(const Cold<ColdTypes::all>& numbers) {
     std::byte* const scratch = this->part(a_.rank) + a_.layout.scratch_at;
     for (int r = 0; r < n_; ++r) {
@@ -104,10 +107,10 @@ class ResidentPackets : private ResidentChannel<Block> {
   using Channel::shared_;
 
   static constexpr std::uint64_t kRefresh = 1 << 20;
-  /// What the packets are: the operation's tag, this rank's factor in two, then data.
+  /// The layout of packets: the operation's tag, two with this rank's factor, then data.
   static constexpr std::uint64_t kTag = 0, kFactor = 1, kData = 3;
 
-  /// Eight bytes as elements, without a memory in between.
+  /// Eight bytes as elements, converted without going through memory.
   template <class T>
   struct Eight {
     static constexpr int kBits = 8 * static_cast<int>(sizeof(T));
@@ -127,7 +130,7 @@ class ResidentPackets : private ResidentChannel<Block> {
   OURO_HD std::uint64_t first() const { return static_cast<std::uint64_t>(b_.thread()); }
   OURO_HD std::uint64_t stride() const { return static_cast<std::uint64_t>(b_.threads()); }
   OURO_HD std::uint32_t flag() const { return static_cast<std::uint32_t>(number_); }
-  /// Of the packets from `rank`, in a part.
+  /// The offset of the packets from `rank`, in a channel's part.
   OURO_HD std::uint64_t place(int rank) const {
     const std::uint64_t set =
         (number_ & 1) * static_cast<std::uint64_t>(n_) + static_cast<std::uint64_t>(rank);
@@ -149,8 +152,8 @@ class ResidentPackets : private ResidentChannel<Block> {
   OURO_HD const Packet* packet(int r, std::uint64_t j) const {
     return reinterpret_cast<const Packet*>(this->part(a_.rank) + place(r)) + j;
   }
-  /// Whether packets j of kAtOnce ranks have come: loads that nothing stands between, so that all are on
-  /// their way at the same time. `late`: one whose packet has not.
+  /// Whether packets j of kAtOnce ranks have arrived. Nothing separates the loads, so all are in flight at
+  /// the same time. `late`: set to a rank whose packet has not arrived.
   template <int kAtOnce>
   OURO_HD bool look(int base, std::uint64_t j, std::uint64_t* data, int* late) const {
     Packet seen[kAtOnce];
@@ -168,7 +171,7 @@ class ResidentPackets : private ResidentChannel<Block> {
     });
     return all;
   }
-  /// What is in it, when it has come.
+  /// Waits for a packet and returns its data.
   OURO_HD std::uint64_t take(int r, std::uint64_t j) {
     const Packet* const from = packet(r, j);
     std::uint64_t data = 0;
@@ -206,9 +209,9 @@ class ResidentPackets : private ResidentChannel<Block> {
 
   const std::byte* in_;
   std::byte* out_;
-  std::uint64_t bytes_, packets_;  // of this channel's share
+  std::uint64_t bytes_, packets_;  // size of this channel's share
   std::uint64_t number_ = 0;
-  bool failed_ = false;  // this thread's
+  bool failed_ = false;  // state of this thread
 };
 
 template <class R, class Block>

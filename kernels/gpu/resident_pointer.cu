@@ -1,5 +1,5 @@
-// Device entries of the resident kernels that read and write the buffers of all ranks by pointer: a block a
-// channel. Used by resident.cu.
+// Device entries of the resident kernels that read and write the buffers of all ranks by pointer: one block
+// per channel. Used by resident.cu.
 #include "kernels/gpu/resident_list.h"
 
 namespace ouro::gpu {

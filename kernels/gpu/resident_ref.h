@@ -1,4 +1,4 @@
-// How ranks tell each other's resident kernels where their buffers lie: by the number of an allocation in a
+// How ranks tell each other's resident kernels where their buffers are: by the number of an allocation in a
 // list that each rank keeps, and an offset. Used by resident.h and the resident path.
 #pragma once
 #include <cstddef>
@@ -8,7 +8,8 @@
 
 namespace ouro::gpu {
 
-/// A buffer as its owner names it: the number of the allocation above, the offset in bytes below.
+/// A buffer as its owner names it: the number of the allocation in the high bits, the offset in bytes in the
+/// low bits.
 struct ResidentRef {
   static constexpr int kListed = 64;                         ///< allocations that a rank can list in a group
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};  ///< not every rank has mapped it
@@ -22,13 +23,13 @@ struct ResidentRef {
   }
 };
 
-/// Where an allocation of a peer lies for this rank's kernels; all zero: not mapped.
+/// Where an allocation of a peer is mapped for this rank's kernels; all zero: not mapped.
 struct ResidentMapping {
   std::byte* at;
   std::uint64_t bytes;
 };
 
-/// What a launch enters into its rank's table of mappings.
+/// A mapping that a launch adds to its rank's table.
 struct ResidentEntry {
   ResidentMapping mapping;
   std::int32_t peer;

@@ -1,17 +1,16 @@
-// Rounds of the staging buffers of a channel: who has posted, who has come to a barrier, who has released
-// what. Used by resident_body.h and resident_switch.h.
+// Rounds of a channel's staging buffers: which ranks have posted, reached a barrier, or released which
+// rounds. Used by resident_body.h and resident_switch.h.
 #pragma once
 #include "kernels/gpu/resident_channel.h"
 
 namespace ouro::gpu {
 
-/// How far a rank has come in a round k: its arrival record says 4k + this (as StagingView::Phase on the
-/// host).
+/// A rank's phase in a round k: its arrival record holds 4k + phase (as StagingView::Phase on the host).
 struct ResidentPhase {
   enum Phase : std::uint64_t { kPosted = 2, kResult = 3, kSecondBarrier = 4 };
 };
 
-/// Each is called by the whole block; what comes back is the same for all of its threads.
+/// The whole block calls each function; the result is the same for all of its threads.
 template <class Block>
 class ResidentRounds : protected ResidentChannel<Block>, protected ResidentPhase {
   using Channel = ResidentChannel<Block>;
@@ -28,7 +27,8 @@ class ResidentRounds : protected ResidentChannel<Block>, protected ResidentPhase
     for (int p = b_.thread(); p < n_; p += b_.threads())
       if (p != a_.rank) f(p);
   }
-  /// Before anything of this round is written: everyone has released the round that used its slot last.
+  /// Waits, before anything of this round is written, until all ranks have released the round that used its
+  /// slot last.
   OURO_HD bool open(std::uint64_t round) {
     bool failed = false;
     if (round >= ResidentLayout::kStagingSlots)
@@ -56,8 +56,8 @@ class ResidentRounds : protected ResidentChannel<Block>, protected ResidentPhase
   OURO_HD bool hear(int p, std::uint64_t round, Phase phase) {
     const bool failed = this->await_tagged(
         &this->arrival(p, a_.rank).word[round % ResidentLayout::kStagingSlots], 4 * round + phase, p);
-    // Who has come to this round has released those that lie far enough behind, and all of earlier
-    // operations.
+    // A rank that has reached this round has released every round more than `ahead_` behind it, and all
+    // rounds of earlier operations.
     const std::uint64_t released = round - base_ > ahead_ ? round - ahead_ : base_;
     if (shared_.state.known[p] < released) shared_.state.known[p] = released;
     return failed;
@@ -78,9 +78,9 @@ class ResidentRounds : protected ResidentChannel<Block>, protected ResidentPhase
   }
 
   bool failed_ = false;
-  bool met_ = false;         // in the round at hand
+  bool met_ = false;         // a barrier of the current round has been passed
   std::uint64_t base_ = 0;   // first round of the staging buffers in this operation
-  std::uint64_t ahead_ = 0;  // rounds between posting a round and having released it, at most
+  std::uint64_t ahead_ = 0;  // most rounds between posting a round and having released it
 };
 
 }  // namespace ouro::gpu

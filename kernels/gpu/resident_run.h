@@ -1,5 +1,5 @@
-// What resident kernels run: one flow that is known where they are compiled, or any of the list; by pointer
-// where all ranks reach all buffers. Used by resident_list.h.
+// The programs of resident kernels: one flow that is known at compile time, or any of the list; by pointer if
+// all ranks can access all buffers. Used by resident_list.h.
 #pragma once
 #include "kernels/gpu/resident_body.h"
 
@@ -18,7 +18,7 @@ struct HopOutOfLine {
   }
 };
 
-/// One operation with a flow and a reduction that are known here.
+/// One operation with a flow and a reduction that are known at compile time.
 template <Collective kCollective, class Flow, class Numbers, class Block>
 OURO_HD void run_hot(const ResidentArgs& args, const Block& block, ResidentShared& shared, Numbers numbers) {
   Resident<Numbers, Block> rank(args, block, shared, numbers);
@@ -28,7 +28,7 @@ OURO_HD void run_hot(const ResidentArgs& args, const Block& block, ResidentShare
   rank.leave();
 }
 
-/// By pointer where every rank reaches all buffers, else over slots; both in rank order, with the same bits.
+/// By pointer if every rank can access all buffers, else over slots; both in rank order, with the same bits.
 template <Collective kCollective, class ByPointer, class Flow, class Numbers, class Block>
 OURO_HD void run_by_pointer(const ResidentArgs& args, const Block& block, ResidentShared& shared,
                             Numbers numbers) {
@@ -45,12 +45,12 @@ OURO_HD void run_by_pointer(const ResidentArgs& args, const Block& block, Reside
   rank.leave();
 }
 
-/// Any flow that resident kernels serve, but for those through a switch, which have kernels of their own.
+/// The flows that resident kernels serve, except those through a switch, which have kernels of their own.
 template <class Flow>
 inline constexpr bool kResident =
     flow::kOnDevices<Flow> && !Flow::kInline && !Flow::kPulls && !Flow::kSwitched;
 
-/// Any operation, chosen at run time: one copy of the steps for all flows.
+/// Any operation, chosen at run time: all flows share one copy of the steps.
 template <ColdTypes kTypes, class Block>
 OURO_HD void run_cold(const ResidentArgs& args, const Block& block, ResidentShared& shared,
                       Cold<kTypes> numbers) {

@@ -1,5 +1,5 @@
-// Device entries of the resident kernels through a switch: a block a channel. They need sm_90. Used by
-// resident.cu.
+// Device entries of the resident kernels through a switch: one block per channel. They need sm_90. Used
+// by resident.cu.
 #include "kernels/gpu/resident_list.h"
 
 namespace ouro::gpu {

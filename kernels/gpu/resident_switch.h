@@ -1,5 +1,5 @@
-// The flows `nvls` as resident kernels carry them out: staging buffers at a multicast address, which a switch
-// reduces on their way to who asks, or fills in all ranks at once. Used by resident_list.h.
+// The `nvls` flows as resident kernels execute them: staging buffers at a multicast address, which a switch
+// reduces for their reader, or fills in all ranks at once. Used by resident_list.h.
 #pragma once
 #include "kernels/gpu/multimem.h"
 #include "kernels/gpu/resident_cut.h"
@@ -8,7 +8,7 @@
 
 namespace ouro::gpu {
 
-/// Sums of a type that is known where the kernel is compiled; several on their way at once.
+/// Sums of a type that is known at compile time; several are in flight at once.
 template <DType kType>
 struct HotSwitch {
   static constexpr int kAhead = 4;
@@ -17,7 +17,7 @@ struct HotSwitch {
     all.template reduce<kType, OpKind::sum>(b, at);
   }
 };
-/// Any other that there is.
+/// Any other reduction of the switch.
 struct ColdSwitch {
   static constexpr int kAhead = 1;
   DType type;
@@ -31,8 +31,9 @@ struct ColdSwitch {
   }
 };
 
-/// The listener. What a rank posts to be reduced it copies to its own memory; what it posts to be read, a
-/// result or in a collective that moves, goes to the memory of all. So every rank reads its own.
+/// The listener. A rank copies data that it posts to be reduced into its own memory. Data that it posts to be
+/// read, which is a result or belongs to a collective without reduction, goes to the memory of all members.
+/// So every rank reads only its own.
 template <class Numbers, class Block>
 class Switched : private ResidentRounds<Block> {
   using Rounds = ResidentRounds<Block>;
@@ -54,7 +55,7 @@ class Switched : private ResidentRounds<Block> {
     base_ = shared_.state.round;
     if (cut_.total != 0) {
       Flow{}(flow::Place{a_.rank, n_, a_.root, cut_.rounds}, Listener{*this});
-      // Nobody leaves while others read its memory: it may be unbound next.
+      // No rank returns while others read its memory, since the memory may be unbound next.
       if (reduces_ && !Flow::kPostsResult && !failed_) wait_for_readers();
     }
     this->leave();
@@ -65,7 +66,7 @@ class Switched : private ResidentRounds<Block> {
     if (s.verb & flow::kPost) return post(s);
     if (s.verb & flow::kRelease) return release();
     if (s.verb & flow::kPosted) return s.from == flow::kEveryone ? reduce(s) : fetch(s);
-    const Extent in = cut_.in(s.chunk), out = cut_.out(s.chunk);  // mine alone
+    const Extent in = cut_.in(s.chunk), out = cut_.out(s.chunk);  // a step on local data only
     copy_bytes(b_, a_.out + bytes(out.offset), nullptr, a_.in + bytes(in.offset), bytes(out.count));
     b_.sync();
   }
@@ -94,7 +95,7 @@ class Switched : private ResidentRounds<Block> {
   OURO_HD std::uint64_t round_of(int chunk) const {
     return base_ + static_cast<std::uint64_t>(cut_.round_of(chunk));
   }
-  /// Where a chunk lies in the memory of each member: in the slot of its round, at its own place.
+  /// The offset of a chunk in the memory of each member: in the slot of its round, at its own place.
   OURO_HD std::uint64_t place(int chunk) const {
     constexpr std::uint64_t kSlots = ResidentLayout::kStagingSlots;
     const std::uint64_t slot = static_cast<std::uint64_t>(b_.block()) * kSlots + round_of(chunk) % kSlots;
@@ -104,13 +105,13 @@ class Switched : private ResidentRounds<Block> {
 
   OURO_HD void post(const Step& s) {
     const std::uint64_t round = round_of(s.chunk);
-    if (s.verb & flow::kResult) {  // it is with all already
+    if (s.verb & flow::kResult) {  // the result is already in the memory of all members
       order_aliases();
       return announce(round, kResult);
     }
     if (!open(round)) return;
     order_aliases();
-    if (reduces_) {  // mine among them: the switch reads it like the others'
+    if (reduces_) {  // my own piece too: the switch reads it like those of the others
       for (int j = 0; j < n_; ++j) {
         const int chunk = flow::nth(s.chunk, j, cut_.per_round);
         const Extent in = cut_.in(chunk);
@@ -124,7 +125,8 @@ class Switched : private ResidentRounds<Block> {
     announce(round, kPosted);
   }
 
-  /// Into the memory of all, in whole units: behind a chunk there is room for the rest of its last.
+  /// Stores into the memory of all members, in whole units: after a chunk there is room for the rest of its
+  /// last unit.
   OURO_HD void spread(std::uint64_t to, const std::byte* from, std::uint64_t many) {
     const Multimem all(a_.multicast + to);
     const bool aligned = aligned_to(from, kUnit);
@@ -159,14 +161,14 @@ class Switched : private ResidentRounds<Block> {
       OURO_UNROLL for (int k = 0; k < kAhead;
                        ++k) if (const std::uint64_t at = i + static_cast<std::uint64_t>(k) * step;
                                 at < many) {
-        if (back) all.store(at, b[k]);  // where it was read: nobody else reads it
+        if (back) all.store(at, b[k]);  // at the place it was read from, which no other rank reads
         put(to + at, b[k], many - at);
       }
     }
     b_.sync();
   }
 
-  /// Up to 16 bytes of a result to an output, which may lie anywhere.
+  /// Stores up to 16 bytes of a result to an output at any address.
   OURO_HD void put(std::byte* to, const collect::Bits& b, std::uint64_t many) const {
     if (aligned_to(to, kUnit) && many >= kUnit) return collect::store<16, collect::Access::plain>(to, b);
     OURO_UNROLL for (std::uint64_t k = 0; k < kUnit; ++k) if (k < many) to[k] =
@@ -179,7 +181,8 @@ class Switched : private ResidentRounds<Block> {
     if (failed_) return;
     order_aliases();
     const Extent out = cut_.out(s.chunk);
-    // In an all_gather a rank's own block, chunk `at`, lies where all its blocks do.
+    // In an all_gather, chunk `at` is the block of rank `from`, at that chunk's place in the memory of
+    // all members.
     copy_bytes(b_, a_.out + bytes(out.offset), nullptr, a_.switched + place(s.at), bytes(out.count));
     b_.sync();
   }
@@ -190,7 +193,7 @@ class Switched : private ResidentRounds<Block> {
   }
   OURO_HD void wait_for_readers() {
     bool failed = false;
-    b_.sync();  // one thread has counted the round
+    b_.sync();  // so that all threads see the round that one thread has counted
     const std::uint64_t all = shared_.state.round;
     this->each_peer([&](int p) { failed |= this->await(this->line(a_.rank, a_.layout.done_at, p), all, p); });
     failed_ = b_.any(failed);
@@ -207,7 +210,7 @@ class Switched : private ResidentRounds<Block> {
   bool reduces_ = false;
 };
 
-/// Elements are bytes of their size, and nothing is reduced.
+/// Elements are opaque bytes, and nothing is reduced.
 struct SwitchMoves {
   static constexpr int kAhead = 1;
   std::uint64_t size;
