@@ -1,4 +1,4 @@
-// The transport interface: how the ranks of one group reach each other. One implementation a file pair.
+// The transport interface: how the ranks of one group exchange data. One implementation per pair of files.
 // Used by the runtime's group; views are plain data (runtime/core/link_view.h).
 #pragma once
 #include <memory>
@@ -9,44 +9,47 @@
 
 namespace ouro::transport {
 
-/// The ring of a link between hosts, at each end, one each way. At most 64 slots.
+/// Size of the rings at each end of a link between hosts, one ring per direction. At most 64 slots.
 struct NetSlots {
   std::uint32_t bytes = 0, count = 8;
 };
 
-/// One end of a link and how far this rank has come on it.
+/// One end of a link, and the number of chunks that this rank has processed on it.
 struct LinkEnd {
   LinkView view;
   std::uint64_t next = 0;
   bool remote = false;  ///< the other end is on another host
 };
 
-/// All links of one rank in one group, over one medium. Made on first use; views live as long as this does.
+/// All links of one rank in one group, over one medium. Created on first use; views are valid as long as
+/// this object.
 class Links {
  public:
   virtual ~Links() = default;
   virtual const char* name() const = 0;
   virtual LinkView inbound(int from) const = 0;  ///< this rank consumes
-  virtual LinkView outbound(int to) const = 0;   ///< this rank produces; after reach(to)
-  /// Before the first chunk for `to`. May wait for an answer of that rank's process, not for its calls.
+  virtual LinkView outbound(int to) const = 0;   ///< this rank produces; valid after reach(to)
+  /// Called before the first chunk for `to`. May wait for an answer from that rank's process, but not for
+  /// calls that it makes.
   virtual Status reach(int /*to*/) { return {}; }
-  /// Rung by every producer after each slot; for those who wait for whichever comes first.
+  /// A counter that every producer rings after each slot, for a rank that waits for several links at once.
   virtual Counter* doorbell(int rank) const = 0;
-  /// Whether `rank` is on another host: its counters move while somebody drives the fabric.
+  /// Whether `rank` is on another host: counters of its links move only while somebody drives the fabric.
   virtual bool remote(int /*rank*/) const { return false; }
-  /// Chunks for `to`, a remote rank, have been published.
+  /// Notifies the fabric that chunks for `to`, a remote rank, have been published.
   virtual void sent(int /*to*/) {}
-  /// Lets remote ranks know what has been given back to them since.
+  /// Tells remote ranks which slots have been given back to them since.
   virtual void settle() {}
-  /// A message from `from` goes there where that spares a copy (LinkView::elsewhere), in place of what was
-  /// said before: nothing goes there any more, whatever the peer sends.
+  /// Posts a receive: the next message from `from` is written there if that saves a copy
+  /// (LinkView::elsewhere). Replaces the previous receive, whose memory is not written any more, whatever the
+  /// peer sends.
   virtual void post_receive(int /*from*/, const PostedReceive&) {}
-  /// Nothing goes there any more, and what has come lies in slots.
+  /// Revokes a posted receive: its memory is not written any more, and what has arrived is moved to slots.
   virtual void recall_inbound(int /*from*/) {}
-  /// What the producer keeps elsewhere for `to` is not read any more.
+  /// Afterwards, memory that the producer keeps elsewhere for `to` is not read any more.
   virtual void recall_outbound(int /*to*/) {}
-  /// With the end of this object, what remote ranks have not taken yet still gets there; `after` is let go of
-  /// then.
+  /// When this object is destroyed, data that remote ranks have not taken yet is still delivered; `after` is
+  /// released then.
   virtual void linger(std::shared_ptr<void> /*after*/) {}
 };
 
@@ -55,7 +58,7 @@ class StagingBuffers {
  public:
   virtual ~StagingBuffers() = default;
   virtual StagingView staging(int rank) const = 0;
-  /// Bumped once by each rank that has come to reach the staging buffers.
+  /// Incremented once by each rank that has mapped the staging buffers.
   virtual Counter* present(int rank) const = 0;
 };
 

@@ -15,7 +15,7 @@ void Exchange::add(std::shared_ptr<LinkSet> link_set) {
     for (const auto& [rank, link] : link_set->links) at(rank).links.push_back({link_set, link.get()});
     link_sets_[link_set->key] = link_set;
   } catch (const std::exception&) {
-    drop(link_set);  // its owner keeps nothing here that it does not have
+    drop(link_set);  // on failure, nothing of the owner stays here
     throw;
   }
 }
@@ -50,7 +50,7 @@ void Exchange::remove(std::uint64_t key, bool lingers) {
 
 void Exchange::forget(int peer, const std::shared_ptr<LinkSet>& link_set) {
   std::erase_if(at(peer).links, [&](const Entry& e) { return e.link_set == link_set; });
-  link_set->links.at(peer)->leave();  // what is on its way may still lie in its slots
+  link_set->links.at(peer)->leave();  // data in flight may still be in its slots
 }
 
 void Exchange::drop_if_drained(const std::shared_ptr<LinkSet>& link_set) {
@@ -141,8 +141,8 @@ bool Exchange::spare_next() {
   return true;
 }
 
-/// The payload lies in memory of the user's, or goes again: the bit is one of its checksum. Where nothing is
-/// checked here, it is one of the kind of frame, which the other side looks at first.
+/// Damages a bit of the checksum, not of the payload, which may be in the user's memory and may be sent
+/// again. Without checksums it damages the kind of the frame, which the other side checks first.
 void Exchange::damage(int peer, NetHeader& h) {
   if (h.kind != NetHeader::kChunk || h.bytes == 0) return;
   if (damage_.peer < 0) damage_.peer = peer, damage_.link_set = h.link_set, damage_.index = h.index;
@@ -182,7 +182,7 @@ Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h, bool anywh
   std::string wrong;
   const NetLink::Place found = l->place(h, anywhere, &wrong);
   if (!wrong.empty()) return corrupt(std::move(wrong));
-  if (!found.to) return Place{};  // it comes twice
+  if (!found.to) return Place{};  // a duplicate
   place.to = found.to, place.ends = found.ends;
   return place;
 }
@@ -200,10 +200,10 @@ void Exchange::received(int peer, const NetHeader& h, const Place& place) {
   if (h.kind != NetHeader::kChunk) {
     l->hear(h);
     if (h.kind != NetHeader::kGone) return;
-    at(peer).farewells.hear(h);  // its owner here may have gone, too
+    at(peer).farewells.hear(h);  // the link set's owner here may have gone, too
     return ring(link_set, *l);
   }
-  if (!place.to) return;  // discarded: the place may be another's, who comes the same way
+  if (!place.to) return;  // discarded: another copy of the chunk may be arriving in the slot
   const NetLink::Arrived arrived = l->arrive(h);
   if (arrived == NetLink::Arrived::kDamagedAgain)
     damaged_(peer, fmt::format("chunk {} of {} bytes came damaged twice (checksum)", h.index, h.bytes));

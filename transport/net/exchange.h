@@ -1,5 +1,6 @@
-// Exchange: how the links between ranks of different hosts get across. No sockets: a fabric (tcp, ucx) asks
-// `next` for frames, and tells `place` and `received` of those that come. Used by fabrics and by NetLinks.
+// Exchange: the protocol of links between ranks of different hosts. No sockets: a fabric (tcp, ucx) gets
+// frames to send from `next`, and passes those that arrive to `place` and `received`. Used by fabrics and
+// by NetLinks.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,43 +19,43 @@
 
 namespace ouro::transport {
 
-/// The links of one group over the network, by rank of the job.
+/// The links of one group over the network, by rank in the job.
 struct LinkSet {
   std::uint64_t key = 0;
   std::map<int, std::unique_ptr<NetLink>> links;
   Counter* doorbell =
-      nullptr;  ///< of this rank, rung with each chunk that arrives; nullptr once nobody listens
-  std::shared_ptr<void> after;  ///< let go of once all that was sent has been taken
+      nullptr;  ///< of this rank, rung with each chunk that arrives; nullptr once its owner has gone
+  std::shared_ptr<void> after;  ///< released once all sent data has been taken
 };
 
-/// The link sets of a process, by peer: takes the frames to send from them in turn, finds the link that a
-/// frame belongs to, and keeps what lingers after its owner. Checks what peers say.
+/// The link sets of a process, by peer. It takes the frames to send from them in turn, finds the link that a
+/// frame belongs to, and keeps link sets that linger after their owner has gone. It checks everything that
+/// peers send.
 class Exchange {
  public:
-  /// `checks`: chunks carry a checksum. `damaged(peer, text)`: a chunk came damaged twice.
+  /// `checks`: chunks carry a checksum. `damaged(peer, text)`: called when a chunk arrived damaged twice.
   Exchange(int world, bool checks, std::function<void(int, std::string)> damaged)
       : peers_(static_cast<std::size_t>(world)), checks_(checks), damaged_(std::move(damaged)) {}
 
   void add(std::shared_ptr<LinkSet>);
-  /// Its owner has gone. What it has sent and was not taken yet stays until it is, if `lingers`; what still
-  /// comes is discarded.
+  /// The owner of the link set has gone. If `lingers`, sent data that was not taken yet is kept until it is;
+  /// incoming data is discarded.
   void remove(std::uint64_t key, bool lingers);
-  /// Link sets whose owners have gone and which are still there.
+  /// Number of link sets whose owners have gone and that still exist.
   std::size_t lingering();
-  /// Those of them of which something is still on its way to a peer that listens: it has not said that it has
-  /// arrived. What has arrived and was not taken does not count.
+  /// The number of those that have data in flight to a peer whose end is open, and that has not confirmed its
+  /// arrival. Data that has arrived but was not taken does not count.
   std::size_t undelivered();
-  /// What is remembered of link sets that have ended here, for peers that have not said that they ended
-  /// theirs.
+  /// Number of ended link sets that are remembered for peers that have not said that they ended theirs.
   std::size_t unanswered();
-  /// `peer` is about to leave: it takes nothing more, and nobody waits for its answers. What ends here it is
-  /// still told, for it waits until what it has sent is taken, or nobody takes it any more.
+  /// `peer` is about to leave: it takes no more data, and nobody waits for its answers. It is still told of
+  /// link sets that end here, because it waits until its sent data is taken or will never be taken.
   void leaves(int peer);
-  /// `peer` has gone: nothing is taken there, or told, any more.
+  /// `peer` has gone: it takes no more data, and is not told anything any more.
   void forgive(int peer);
-  /// The next chunk that goes has a bit flipped, and has it again when it goes again (OURO_FAULT).
+  /// Flips a bit in the next chunk that is sent, and again when that chunk is resent (OURO_FAULT).
   void damage_next();
-  /// Takes that back; false if one has gone.
+  /// Undoes damage_next(); returns false if a damaged chunk has been sent already.
   bool spare_next();
 
   // For fabrics, under lock().
@@ -64,39 +65,40 @@ class Exchange {
     const std::byte* payload = nullptr;
     std::shared_ptr<LinkSet> keep;
   };
-  /// The next frame for `peer`, if there is any.
+  /// Gets the next frame for `peer`; returns false if there is none.
   bool next(int peer, Outgoing*);
-  /// Whether the other side has given back a chunk that the fabric still holds: whose its payload was may
-  /// have freed it. After a broken connection chunks go again that had arrived.
+  /// Whether the other side has given back a chunk whose frame the fabric still holds; the owner of its
+  /// payload may then have freed it. This happens after a broken connection, when chunks that had arrived are
+  /// sent again.
   bool given_back(int peer, const NetHeader&);
   struct Place {
     std::byte* to = nullptr;  ///< nullptr: discard the payload
-    bool ends = false;        ///< a message ends there: its owner may then say where the next one goes
+    bool ends = false;        ///< the chunk ends a posted message: its owner may then post the next receive
     std::shared_ptr<LinkSet> keep;
   };
-  /// Checks a header that came from `peer`; `anywhere`: its payload may go into memory that can be recalled.
-  /// Errors: data-corrupt (it was damaged on its way: nothing in it can be believed, the frame's length
-  /// included), ring-corrupt (nothing that an honest peer sends).
+  /// Checks a header that came from `peer`. `anywhere`: the payload may go into memory that can be recalled.
+  /// Errors: data-corrupt (damaged in transit: nothing in it can be trusted, including the frame's length),
+  /// ring-corrupt (no honest peer sends this).
   Result<Place> place(int peer, const NetHeader&, bool anywhere = true);
-  /// The frame is complete, its payload in its place, or discarded if it had none.
+  /// The frame is complete: its payload is in its place, or was discarded.
   void received(int peer, const NetHeader&, const Place&);
-  /// The rest of a frame that was placed will not come: it is asked for again.
+  /// The rest of a frame that was placed will not arrive: it is requested again.
   void abandon(int peer, const NetHeader&);
-  /// A connection to `peer` is gone, and nobody knows what of it has arrived: all chunks that have not been
-  /// given back, and all that was said of link sets, go again; what comes twice is discarded.
+  /// A connection to `peer` is lost, and it is unknown what has arrived: all chunks that have not been given
+  /// back, and all messages about link sets, are sent again; the receiver discards duplicates.
   void resume(int peer);
-  /// Whether there is, or will be, something to say to `peer`.
+  /// Whether there is, or may be later, something to send to `peer`.
   bool talks_to(int peer) const {
     const Peer& p = peers_[static_cast<std::size_t>(peer)];
     return !p.links.empty() || p.farewells.waiting();
   }
-  /// Of how many link sets whose end here has gone `peer` would still be told if it asked. At most
-  /// Farewells::kKept more than link sets that are open there, or have never been.
+  /// Number of link sets whose end here has gone and about which `peer` would still be answered. It exceeds
+  /// the number of link sets that are open there, or have not been opened yet, by at most Farewells::kKept.
   std::size_t remembered(int peer) {
     std::lock_guard lock(mutex_);
     return peers_[static_cast<std::size_t>(peer)].farewells.size();
   }
-  /// Whether `peer` takes nothing more.
+  /// Whether `peer` takes no more data.
   bool gone(int peer) const { return peers_[static_cast<std::size_t>(peer)].gone; }
 
   static constexpr std::size_t kMaxPayload = std::size_t{1} << 24;
@@ -109,26 +111,26 @@ class Exchange {
   struct Peer {
     std::vector<Entry> links;
     std::size_t turn = 0;
-    bool gone = false;  // takes nothing more
-    bool hears = true;  // is still told what ends here
+    bool gone = false;  // takes no more data
+    bool hears = true;  // is still told which link sets end here
     Farewells farewells;
   };
   NetLink* find(int peer, std::uint64_t link_set, std::shared_ptr<LinkSet>* keep = nullptr);
   void drop(const std::shared_ptr<LinkSet>&);
   void forget(int peer, const std::shared_ptr<LinkSet>&);
   void drop_if_drained(const std::shared_ptr<LinkSet>&);
-  /// Its owner hears of news, or it ends if its owner has gone and nothing is left to be taken.
+  /// Rings the owner's doorbell. If the owner has gone, drops the link set once everything has been taken.
   void ring(const std::shared_ptr<LinkSet>&, NetLink&);
   void damage(int peer, NetHeader&);
   Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
 
   std::mutex mutex_;
-  std::vector<Peer> peers_;  // by rank of the job
+  std::vector<Peer> peers_;  // by rank in the job
   std::unordered_map<std::uint64_t, std::shared_ptr<LinkSet>> link_sets_;
   bool checks_;
   std::function<void(int, std::string)> damaged_;
   std::size_t lingering_ = 0;
-  /// A chunk to be damaged, so many times; which one shows when the first goes.
+  /// A chunk to be damaged `times` times; which one is decided when the first chunk is sent.
   struct Damage {
     int times = 0, peer = -1;
     std::uint64_t link_set = 0, index = 0;

@@ -1,5 +1,5 @@
-// A fabric: what carries the frames of an exchange between the ranks of different hosts. One implementation a
-// file pair. Used by the runtime's network, which makes one a context.
+// A fabric carries the frames of an exchange between the ranks of different hosts. One implementation per
+// pair of files. Used by the runtime's network, which makes one per context.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -12,32 +12,33 @@
 
 namespace ouro::transport {
 
-/// Whoever waits drives it (ProgressEngine); a thread of its own takes over where nobody does.
+/// Waiting threads drive the fabric (ProgressEngine); it has a thread of its own that takes over when
+/// nobody waits.
 class Fabric : public ProgressEngine {
  public:
   virtual const char* name() const = 0;
   virtual Exchange& exchange() = 0;
-  /// What others have to know to connect to this rank, if the fabric makes its connections itself: to be
-  /// carried to connect() of theirs, by a path that proves who speaks.
+  /// The address that others need to connect to this rank, if the fabric makes its connections itself. It
+  /// must be passed to their connect() over an authenticated path.
   virtual std::span<const std::uint8_t> address() const { return {}; }
-  /// Nothing goes to `peer` before this.
+  /// Nothing is sent to `peer` before this call.
   virtual void connect(int peer, std::span<const std::uint8_t> address) { (void)peer, (void)address; }
-  /// There are links to `peer` from now on, or something is waiting to be sent without anybody waiting. It is
-  /// sent, or the fabric's own thread sees to it.
+  /// Called when links to `peer` exist from now on, or when there is data to send that no thread waits for.
+  /// The data is sent now, or the fabric's own thread sends it.
   virtual void kick(int peer) = 0;
   static constexpr int kEveryone = -1;
-  /// For a chunk from or to `peer` that may be under way, under the exchange's lock. With the return nobody
-  /// reads or writes where it was.
+  /// Redirects a chunk from or to `peer` that may be in flight. Called under the exchange's lock. After it
+  /// returns nobody reads or writes the old place.
   virtual void moved(int peer, const NetLink::Move&) = 0;
-  /// Nothing comes from `peer` any more: its connections are dropped.
+  /// Drops the connections to `peer`: nothing is received from it any more.
   virtual void drop(int peer) = 0;
-  /// Whether something has to be sent to `peer` again, since nothing came back for it. False where that is
-  /// not known.
+  /// Whether something has to be sent to `peer` again, because it was not acknowledged. False if the fabric
+  /// does not know.
   virtual bool resends(int peer) {
     (void)peer;
     return false;
   }
-  /// From now on nothing is sent or received, and no connection ends: silence (OURO_FAULT).
+  /// From now on nothing is sent or received, and no connection ends: simulates silence (OURO_FAULT).
   virtual void cut() = 0;
 
   void enter() final { drivers_.fetch_add(1, std::memory_order_relaxed); }
@@ -46,7 +47,8 @@ class Fabric : public ProgressEngine {
   }
 
  protected:
-  /// The last driver has left: what it may have left half done is the own thread's.
+  /// Called when the last driver has left: the fabric's own thread takes over work that it may have
+  /// left unfinished.
   virtual void left() {}
   bool driven() const { return drivers_.load(std::memory_order_relaxed) > 0; }
 

@@ -1,4 +1,4 @@
-// What precedes each frame of a link between hosts, and its checksums. Used by the exchange, its links and
+// The header of each frame of a link between hosts, and its checksums. Used by the exchange, its links and
 // the fabrics.
 #pragma once
 #include <cstddef>
@@ -6,27 +6,30 @@
 
 namespace ouro::transport {
 
-/// What precedes each frame between two ranks, little-endian as it lies in memory.
+/// The header of each frame between two ranks, little-endian as in memory.
 struct NetHeader {
   enum Kind : std::uint32_t {
     kOpen = 0x6f75726f,  ///< the sender has its end of the link set's link; answered by kOpened if the other
-                         ///< has, too
+                         ///< side has its end, too
     kOpened,
     kChunk,   ///< payload follows
-    kCredit,  ///< `freed` is the message, and `index`: chunks of the other direction that have arrived
-    kAsk,     ///< asks for a credit
-    kResend,  ///< chunk `index` did not arrive as it was sent
-    kGone,  ///< the sender has given up its end: it takes nothing more; `index` is 1 if it has heard the same
+    kCredit,  ///< announces `freed`, and as `index` the number of chunks of the other direction that have
+              ///< arrived
+    kAsk,     ///< requests a credit
+    kResend,  ///< chunk `index` arrived damaged or incomplete: requests it again
+    kGone,    ///< the sender has closed its end and takes nothing more; `index` is 1 if it knows the same of
+              ///< the receiver
   };
   std::uint32_t kind, bytes;  ///< bytes of payload that follow
   std::uint64_t link_set, index;
-  std::uint64_t freed;  ///< chunks of the other direction that the sender of this has given back
+  std::uint64_t freed;  ///< chunks of the other direction that the sender of this frame has given back
   std::uint64_t seq, signature, total;
   std::int32_t tag;
-  std::uint32_t head_check;  ///< XXH3 over this header without it, looked at before all else; 0: not checked
-  std::uint64_t check;       ///< XXH3 over this header (both checks zero) and the payload; 0: not checked
-  std::uint32_t from;        ///< the sender, for fabrics that cannot tell; zero while checks are made
-  std::uint32_t tell;        ///< not 0: the sender waits until this chunk has been given back
+  std::uint32_t
+      head_check;       ///< XXH3 over this header without it, checked before anything else; 0: not checked
+  std::uint64_t check;  ///< XXH3 over this header (both checks zero) and the payload; 0: not checked
+  std::uint32_t from;   ///< the sender, for fabrics that cannot identify it; zero in checksums
+  std::uint32_t tell;   ///< not 0: the sender waits until this chunk has been given back
 };
 static_assert(sizeof(NetHeader) == 80);
 

@@ -41,8 +41,8 @@ bool NetLink::next(std::uint64_t link_set, NetHeader* out, const std::byte** pay
   }
   const std::uint64_t full = load(out_full_);
   if (!next_chunk(full, &h.index)) {
-    // Nothing carries the count along: it goes by itself when half of the slots wait for it, or somebody
-    // does.
+    // No chunk carries the count along: it is sent by itself when half of the slots, or the other side, wait
+    // for it.
     const bool awaited = told_ < tell_ && freed >= tell_;
     if (!say_credit_ && !say_ask_ && !awaited && freed - told_ < slot_count_ / 2) return false;
     h.kind = say_ask_ ? NetHeader::kAsk : NetHeader::kCredit;
@@ -58,14 +58,17 @@ bool NetLink::next(std::uint64_t link_set, NetHeader* out, const std::byte** pay
   told_ = freed;
   say_credit_ = false;
   *payload = this->out().found(h.index);
-  // The owner of a lent message waits for its memory: it is told of the end of each.
+  // The owner of a lent message waits for its memory, so it wants to be told when the last chunk has been
+  // given back.
   h.tell = out_elsewhere_[h.index % slot_count_] &&
            (h.index + 1 == full || this->out().header(h.index + 1).seq != s.seq);
   return true;
 }
 
 bool NetLink::next_chunk(std::uint64_t full, std::uint64_t* index) {
-  if (gone_) return false;  // nobody takes chunks there, and what came from there is still given back
+  if (gone_)
+    return false;  // the other side takes no chunks any more; chunks that came from there are still given
+                   // back
   if (again_ != 0) {
     *index = load(out_freed_);
     while (!(again_ & bit(*index))) ++*index;
@@ -143,7 +146,7 @@ NetLink::Place NetLink::place(const NetHeader& h, bool anywhere, std::string* wr
   else if (h.index >= end)
     *wrong = fmt::format("chunk {} where there is room up to {}", h.index, end);
   if (!wrong->empty()) return {};
-  if (h.index < full || ((got_ | coming_) & bit(h.index))) return {};  // it comes twice
+  if (h.index < full || ((got_ | coming_) & bit(h.index))) return {};  // a duplicate
   coming_ |= bit(h.index);
   std::byte* const to = anywhere ? posted(h) : nullptr;
   in_elsewhere_[h.index % slot_count_] = to;

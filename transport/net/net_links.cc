@@ -24,7 +24,7 @@ NetLinks::NetLinks(Fabric& fabric, std::uint64_t key, std::vector<int> ranks, st
     for (std::size_t r = 0; r < ranks_.size(); ++r)
       if (local_[r] < 0) fabric_.kick(ranks_[r]);
   } catch (const std::exception&) {
-    fabric_.exchange().remove(key, false);  // it refers to what goes with this
+    fabric_.exchange().remove(key, false);  // it refers to members of this object
     throw;
   }
 }
@@ -63,7 +63,8 @@ Status NetLinks::reach(int to) {
 }
 
 Counter* NetLinks::doorbell(int rank) const {
-  if (remote(rank)) return &spare_->others_doorbell;  // the other side rings its own when a chunk arrives
+  if (remote(rank))
+    return &spare_->others_doorbell;  // the other side rings its own doorbell when a chunk arrives
   return here_ ? here_->doorbell(local_[static_cast<std::size_t>(rank)]) : &spare_->own_doorbell;
 }
 

@@ -1,5 +1,5 @@
 // Links of a group whose ranks are on several hosts: over shared memory within a host, over a fabric between
-// hosts. Used by group.
+// hosts. Used by the group.
 #pragma once
 #include <memory>
 #include <vector>
@@ -11,8 +11,8 @@ namespace ouro::transport {
 
 class NetLinks final : public Links {
  public:
-  /// `ranks`: of the job, by rank of the group; `local`: for each, its index among the group's ranks of this
-  /// host, or -1. `here` reaches those (nullptr where this rank is alone on its host).
+  /// `ranks`: ranks in the job, by rank of the group. `local`: for each of these, its index among the group's
+  /// ranks on this host, or -1. `here` links those (nullptr if this rank is alone on its host).
   NetLinks(Fabric& fabric, std::uint64_t key, std::vector<int> ranks, std::vector<int> local, int rank,
            NetSlots slots, std::unique_ptr<Links> here);
   ~NetLinks() override;
@@ -31,9 +31,9 @@ class NetLinks final : public Links {
 
  private:
   NetLink& link(int rank) const { return *link_set_->links.at(ranks_[static_cast<std::size_t>(rank)]); }
-  /// Under the exchange's lock.
+  /// Requires the exchange's lock.
   void recall_inbound_locked(int from);
-  /// Of a rank that is alone on its host, to itself: nothing ever goes there.
+  /// The link of a rank that is alone on its host to itself, which carries nothing.
   LinkView nothing() const { return {nullptr, slot_bytes_, 2, &spare_->full, &spare_->freed}; }
   Fabric& fabric_;
   std::vector<int> ranks_, local_;

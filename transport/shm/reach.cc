@@ -26,7 +26,7 @@ Status failed(Reason reason, pid_t pid, std::size_t bytes, const char* why, cons
                         .detector = detector});
 }
 
-/// A pidfd is readable from the end of its process on.
+/// A pidfd becomes readable when its process ends.
 bool ended(int pidfd) {
   pollfd p{pidfd, POLLIN, 0};
   int n = 0;
@@ -42,8 +42,7 @@ Status read_process(pid_t pid, int pidfd, std::uint64_t from, void* to, std::siz
     std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
     return {};
   }
-  constexpr std::size_t kMost = std::size_t{1}
-                                << 30;  // of one call; the system moves less than 2 GiB at once
+  constexpr std::size_t kMost = std::size_t{1} << 30;  // per call; the system moves less than 2 GiB at once
   if (pidfd < 0)
     return failed(Reason::unsupported, pid, bytes, "the kernel has no descriptor of it", "pidfd");
   auto* at = static_cast<std::byte*>(to);
@@ -59,14 +58,14 @@ Status read_process(pid_t pid, int pidfd, std::uint64_t from, void* to, std::siz
     }
     at += moved, from += static_cast<std::uint64_t>(moved), left -= static_cast<std::size_t>(moved);
   }
-  // A process that still lives has had its number all the time.
+  // The check comes after the read: a process that is still alive now has had this pid all the time.
   if (error == ESRCH || ended(pidfd)) return failed(Reason::peer_dead, pid, bytes, "it has ended", "pidfd");
   if (error != 0) return failed(Reason::resource, pid, bytes, std::strerror(error), "process_vm_readv");
   return {};
 }
 
 bool on_huge_pages(const void* p, std::size_t bytes) {
-  // linux/fs.h of the build machine may be older than the kernel: the request of 6.7 in our own words.
+  // linux/fs.h of the build machine may be older than the kernel, so the request of 6.7 is declared here.
   struct Region {
     std::uint64_t start, end, categories;
   };
@@ -75,11 +74,12 @@ bool on_huge_pages(const void* p, std::size_t bytes) {
         category_mask, category_anyof_mask, return_mask;
   };
   constexpr std::uint64_t kHuge = 1u << 6;
-  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));  // both ends are whole ones
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));  // both ends must be page-aligned
   struct Pagemap {
     Fd fd{open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)};
   };
-  static constinit PerProcess<Pagemap> own;  // a descriptor names the pages of the process that opened it
+  static constinit PerProcess<Pagemap>
+      own;  // per process: the descriptor refers to the pages of the process that opened it
   const int pagemap = own->fd.get();
   if (pagemap < 0 || bytes == 0) return false;
   const auto begin = reinterpret_cast<std::uint64_t>(p) / page * page;

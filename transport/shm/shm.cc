@@ -7,26 +7,26 @@
 namespace ouro::transport {
 namespace {
 
-constexpr std::size_t kLinkBudget = std::size_t{32}
-                                    << 20;  // bytes of all links of a group; slots shrink above it
+constexpr std::size_t kLinkBudget =
+    std::size_t{32} << 20;  // bytes of all links of a group; slots are made smaller to stay below it
 constexpr std::uint32_t kSlots = 4, kMinSlotBytes = 1024;
 constexpr std::size_t kStagingBudget = std::size_t{64} << 20;
 constexpr std::size_t kMinSlotOfStaging = 16 << 10;
 constexpr std::size_t kEagerBudget = std::size_t{16} << 20,
-                      kEagerBytes = 4096;  // of all eager slots, and of one at most
+                      kEagerBytes = 4096;  // for all eager slots, and for one at most
 
 constexpr std::size_t round_up(std::size_t x, std::size_t to) { return (x + to - 1) / to * to; }
 
 }  // namespace
 
 namespace {
-/// Payload bytes of a slot, of `links` links in all.
+/// Payload bytes of a slot if there are `links` links in total.
 std::size_t slot_of(std::size_t links, std::uint32_t wanted) {
   const std::size_t fair = kLinkBudget / (links * kSlots) / 64 * 64;
   return std::clamp(std::min<std::size_t>(round_up(wanted, 64), fair), std::size_t{kMinSlotBytes},
                     std::size_t{1} << 24);
 }
-/// Bytes of a segment with so many counters and rings.
+/// Bytes of a segment with this many counters and rings.
 std::size_t segment_bytes(std::size_t counters, std::size_t rings, std::size_t slot) {
   return round_up(counters * sizeof(Counter) + rings * kSlots * (sizeof(SlotHeader) + slot), 4096);
 }
@@ -74,7 +74,7 @@ Status ShmInboxes::reach(int to) {
     std::lock_guard lock(mutex_);
     if (segments_[static_cast<std::size_t>(to)]) return {};
   }
-  OURO_ASSIGN(auto segment, fetch_(to));  // others go on meanwhile
+  OURO_ASSIGN(auto segment, fetch_(to));  // unlocked, so that other threads can proceed
   std::lock_guard lock(mutex_);
   if (auto& known = segments_[static_cast<std::size_t>(to)]; !known) known = std::move(segment);
   return {};
@@ -89,8 +89,8 @@ LinkView ShmInboxes::link(int from, int to) const {
           layout_.slot_bytes, layout_.slot_count, counters, counters + 1};
 }
 
-// Segment: a rank's block is its arrival records, its count of rounds, its sleepers, its mark of presence,
-// then its eager slots and its slots on page boundaries.
+// Segment: one block per rank, with its arrival records, its count of rounds, its sleepers, its mark of
+// presence, then its eager slots and its slots on page boundaries.
 namespace {
 constexpr std::size_t kHeadBytes =
     round_up(StagingView::kArrivals * sizeof(Arrival) + 3 * sizeof(Counter), 4096);
@@ -99,7 +99,7 @@ constexpr std::size_t kHeadBytes =
 ShmStagingLayout ShmStagingLayout::of(int n, std::size_t slot_bytes) {
   const auto ranks = static_cast<std::size_t>(n);
   const std::size_t fair = kStagingBudget / (ranks * StagingView::kSlots) / 4096 * 4096;
-  // A slot is cut into up to n+1 pieces of at least a line each.
+  // A slot is cut into up to n+1 pieces of at least one line each.
   const std::size_t least = std::max(kMinSlotOfStaging, round_up((ranks + 1) * 128, 4096));
   const std::size_t slot = std::max(least, std::min(round_up(slot_bytes, 4096), fair));
   const std::size_t eager =

@@ -1,6 +1,6 @@
-// Shared memory inside a node: links and staging buffers laid out in one sealed segment a group, and links
-// for messages in one segment a rank. Used by the runtime's group; segments are made and passed on by the
-// context.
+// Shared memory inside a host: links and staging buffers in one sealed segment per group, and links for
+// messages in one segment per rank. Used by the runtime's group; the context makes segments and passes
+// them on.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace ouro::transport {
 
-/// Sizes for n ranks, a pure function of n and the wish for a slot, so that every rank computes the same.
+/// Sizes for n ranks, a pure function of n and the desired slot size, so that every rank computes the same.
 struct ShmLinkLayout {
   std::uint32_t slot_bytes, slot_count;
   std::size_t bytes;  ///< of the whole segment
@@ -47,12 +47,12 @@ class ShmLinks final : public Links {
   int rank_, n_;
 };
 
-/// Links of which each lives with its consumer, so that two ranks can begin at any time, whoever else has
-/// left.
+/// Links each of which is in a segment of its consumer, so that two ranks can begin at any time, even after
+/// others have left.
 class ShmInboxes final : public Links {
  public:
   using Fetch = std::function<Result<std::shared_ptr<device::Segment>>(int rank)>;
-  /// `mine`: the inbox of `rank`; `fetch` gets that of another rank. `doorbells`: of all ranks.
+  /// `mine`: the inbox of `rank`; `fetch` gets the inbox of another rank. `doorbells`: those of all ranks.
   ShmInboxes(std::shared_ptr<device::Segment> mine, ShmInboxLayout layout, int rank,
              std::vector<Counter*> doorbells, Fetch fetch);
   const char* name() const override { return "shared-memory"; }
@@ -68,7 +68,7 @@ class ShmInboxes final : public Links {
   std::vector<Counter*> doorbells_;
   Fetch fetch_;
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<device::Segment>> segments_;  // by rank; those that were reached
+  std::vector<std::shared_ptr<device::Segment>> segments_;  // by rank; only those that have been reached
 };
 
 class ShmStaging final : public StagingBuffers {

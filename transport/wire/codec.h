@@ -1,5 +1,5 @@
-// How numbers and texts become bytes and back: little-endian, bounded, no padding. Used by all that is sent
-// in frames, by the handshake and by the seals.
+// Encoding of numbers and texts as bytes: little-endian, bounded, no padding. Used by all that is sent in
+// frames, by the handshake and by the seals.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -30,7 +30,7 @@ class Writer {
     bytes.resize(bytes.size() + sizeof(T));
     put_number(bytes.data() + bytes.size() - sizeof(T), v);
   }
-  /// Cut at `limit`, which is below 64 Ki.
+  /// Appends a text, cut at `limit`, which is below 64 Ki.
   void text(std::string_view s, std::size_t limit) {
     const std::size_t n = std::min(s.size(), limit);
     number(static_cast<std::uint16_t>(n));
@@ -40,7 +40,7 @@ class Writer {
   Bytes bytes;
 };
 
-/// After the first error every read gives zeros and finish() says what was wrong.
+/// After the first error every read returns zeros, and finish() returns the error.
 class Reader {
  public:
   explicit Reader(View b) : rest_(b) {}
@@ -76,7 +76,7 @@ class Reader {
   }
   std::size_t left() const { return rest_.size(); }
   bool good() const { return error_ == nullptr; }
-  /// nullptr: all was read and nothing was wrong.
+  /// Returns the error, or nullptr if everything was read without one.
   const char* finish() {
     if (!rest_.empty()) fail("bytes are left over");
     return error_;

@@ -100,7 +100,8 @@ constexpr Frame (*kTake[])(Reader&) = {take_join,  take_member, take_refuse,
                                        take_fetch, take_grant,  take_loan};
 static_assert(std::size(kTake) == std::variant_size_v<Frame>);
 
-constexpr std::size_t kSummed = kHeaderBytes - sizeof(std::uint32_t);  // of the header
+constexpr std::size_t kSummed =
+    kHeaderBytes - sizeof(std::uint32_t);  // bytes of the header that the checksum covers
 
 std::uint32_t checksum(View header, View payload) {
   return static_cast<std::uint32_t>(

@@ -1,6 +1,6 @@
 // Frames that ranks of one host exchange over local sockets, and the header that the handshake between hosts
-// shares with them: pure encoding and parsing, no sockets. What is parsed here comes from outside and is
-// never trusted. Used by bootstrap (joining), the watch thread (descriptor requests) and the handshake.
+// shares with them: pure encoding and parsing, no sockets. Parsed data comes from outside and is never
+// trusted. Used by bootstrap (joining), the watch thread (descriptor requests) and the handshake.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -16,42 +16,43 @@ namespace ouro::wire {
 
 using Nonce = std::array<std::uint8_t, 16>;
 using Bytes = std::vector<std::uint8_t>;
-/// Two digits a byte.
+/// Two digits per byte.
 std::string hex(std::span<const std::uint8_t>);
 
 /// Header, 24 bytes, little-endian: magic u32 | major u8 | minor u8 | type u16 | length u32 | seq u64 | xxh3
-/// u32 (low half of XXH3 over the payload, with XXH3 over the 20 bytes before it as the seed). The same in
-/// every version, so that two versions can tell each other from damage. A frame is at most kMaxFrame bytes in
-/// all.
+/// u32 (low half of XXH3 over the payload, with XXH3 over the 20 bytes before it as the seed). The header is
+/// the same in every version, so that a peer of another version can be distinguished from damage. A whole
+/// frame has at most kMaxFrame bytes.
 inline constexpr std::uint32_t kMagic = 0x4f52554f;  // "OURO"
 inline constexpr std::uint8_t kMajor = 1, kMinor = 0;
 inline constexpr std::size_t kHeaderBytes = 24, kMaxFrame = 4096, kMaxText = 1024, kMaxName = 100,
                              kMaxAddress = 2048;
 inline constexpr std::uint32_t kMaxWorld = 65'536;
 
-/// A rank asks to join. Carries two descriptors: its control segment, and a pidfd of itself (or none).
+/// A rank's request to join. Carries two descriptors: its control segment, and a pidfd of itself (or none).
 struct Join {
   Nonce job{};
   std::uint32_t rank = 0, world = 0;
   std::int32_t pid = 0;
   std::string host;      ///< host name
-  std::string server;    ///< abstract socket name on which this rank hands out descriptors
-  std::string settings;  ///< what must be equal on all ranks, "KEY=VALUE KEY=VALUE"
-  // Of a job on several hosts:
-  std::string endpoint;  ///< on which this rank takes connections of other hosts
-  Bytes address;         ///< opaque: where the fabric between hosts finds it, at most kMaxAddress bytes
+  std::string server;    ///< abstract socket name on which this rank serves descriptors
+  std::string settings;  ///< settings that must be equal on all ranks, "KEY=VALUE KEY=VALUE"
+  // Only in a job on several hosts:
+  std::string endpoint;  ///< address on which this rank accepts connections from other hosts
+  Bytes address;  ///< opaque: the rank's address for the fabric between hosts, at most kMaxAddress bytes
 };
-/// One member of the complete job, with its two descriptors if it is on this host; sent once for each rank to
-/// each rank.
+/// One member of the complete job, with its two descriptors if it is on this host; each rank gets one such
+/// frame for each rank.
 struct Member {
   std::uint32_t rank = 0;
   std::int32_t pid = 0;
   std::string host, server;
-  std::uint32_t node = 0;  ///< index of its host; one on this host comes with its descriptors, others without
+  std::uint32_t node =
+      0;  ///< index of its host; members on this host come with their descriptors, others without
   std::string endpoint;
   Bytes address;
 };
-/// The end of a hopeful connection, and why.
+/// Refuses a request, with the reason.
 struct Refuse {
   Reason reason = Reason::refused;
   std::int32_t rank = -1;
@@ -59,14 +60,14 @@ struct Refuse {
 };
 /// Asks a rank for the descriptor of one of its segments.
 struct Fetch {
-  /// multicast: a multicast object, of the rank that makes it; join, bind: that the rank's GPU does so, to
-  /// the object whose descriptor comes with the frame.
+  /// multicast: a multicast object, requested from the rank that makes it; join, bind: a request that the
+  /// rank's GPU joins, or binds memory to, the object whose descriptor comes with the frame.
   enum class Kind : std::uint8_t { group, allocation, gpu, gpu_group, multicast, join, bind };
   Kind kind = Kind::group;
   Nonce job{};
-  std::uint64_t key = 0;    ///< of memory that is made on demand; allocation, gpu: its id
-  std::uint64_t bytes = 0;  ///< its size, where it is made on demand; else ignored
-  std::uint32_t ranks = 0;  ///< multicast, join, bind: how many have a part in the object
+  std::uint64_t key = 0;    ///< identifies memory that is made on demand; allocation, gpu: its id
+  std::uint64_t bytes = 0;  ///< its size, if it is made on demand; otherwise ignored
+  std::uint32_t ranks = 0;  ///< multicast, join, bind: number of ranks that share the object
 };
 struct Grant {
   std::uint64_t bytes = 0;
@@ -81,15 +82,15 @@ using Frame = std::variant<Join, Member, Refuse, Fetch, Grant, Loan>;
 
 /// Texts beyond their limits are cut; see check().
 Bytes encode(const Frame&);
-/// Whether a request keeps its limits: what is cut off would be missed only later, elsewhere. Error invalid:
-/// what is too long.
+/// Checks that a request keeps its limits: otherwise encode() would cut it, and the error would show only
+/// later and elsewhere. Error invalid: names the part that is too long.
 Status check(const Join&);
-/// Errors (refused) say what was wrong: too short, bad magic (and what it looks like), version, length,
+/// Errors (refused) state the problem: too short, bad magic (and what the bytes look like), version, length,
 /// checksum, a text that is too long, a number out of range, bytes left over.
 Result<Frame> decode(std::span<const std::uint8_t>);
-/// The header, and the payload behind it.
+/// A frame: the header, followed by the payload.
 Bytes framed(std::uint16_t type, std::span<const std::uint8_t> payload);
-/// Whether a frame, which has at least a header, has come as it was sent.
+/// Whether a frame, which has at least a header, arrived undamaged (checksum).
 bool intact(std::span<const std::uint8_t> frame);
 /// Printable form of text that a peer sent: bounded, control characters escaped.
 std::string printable(std::span<const std::uint8_t> text, std::size_t limit = 64);

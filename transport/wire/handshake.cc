@@ -13,7 +13,7 @@ namespace {
 
 enum Type : std::uint16_t { kHello = 256, kProve, kWelcome, kRefuse };
 
-constexpr std::uint8_t kHasSecret = 1;  // features
+constexpr std::uint8_t kHasSecret = 1;  // a bit of features
 
 std::string text(Version v) { return fmt::format("{}.{}", v >> 8, v & 255); }
 std::string text(const std::vector<Version>& all) {
@@ -22,7 +22,7 @@ std::string text(const std::vector<Version>& all) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-/// The highest version that both speak, or 0.
+/// The highest version that both ends support, or 0.
 Version common(const std::vector<Version>& a, const std::vector<Version>& b) {
   Version best = 0;
   for (const Version x : a)
@@ -110,7 +110,7 @@ constexpr const char* kCodes[] = {"bad-version",    "wrong-job",  "busy",  "bad-
 
 Status damaged(std::string how) { return {Reason::data_corrupt, std::move(how)}; }
 
-/// A few bits of the magic have changed: no other protocol begins so.
+/// Whether at most two bits of the magic differ, as after damage: no other protocol begins like that.
 bool almost_magic(View bytes) { return std::popcount(get_number<std::uint32_t>(bytes.data()) ^ kMagic) <= 2; }
 
 }  // namespace
@@ -181,7 +181,7 @@ Handshake::Step Handshake::hello() {
   return {State::going, framed(kHello, hello_), {}, {}};
 }
 
-/// What has come of the header, as far as it has come: strangers show in their first bytes.
+/// Checks the part of the header that has arrived so far: foreign protocols differ in their first bytes.
 Handshake::Step Handshake::header() {
   Writer magic;
   magic.number(kMagic);
@@ -201,7 +201,7 @@ Handshake::Step Handshake::header() {
   const auto type = r.number<std::uint16_t>();
   const bool expected = type == kRefuse || type == (server_ ? kProve : hello_.empty() ? kHello : kWelcome);
   const auto length = r.number<std::uint32_t>();
-  // What another version says is read to its end, which tells whether it is one.
+  // A frame of another version is read to its end before it is judged: its checksum tells it from damage.
   if ((!expected && major == kMajor) || length == 0 || length > kMaxHandshake - kHeaderBytes)
     return give_up(damaged(
         fmt::format("a handshake frame of type {} and {} bytes: out of place or too long", type, length)));
@@ -281,13 +281,13 @@ Handshake::Step Handshake::on_prove(View payload) {
   const auto mac = hmac(key_, {view("ouro c1"), hello_, p.signed_part});
   if (!mac.ok()) return give_up(mac.status());
   if (!equal(*mac, p.mac)) return refuse(RefuseCode::bad_mac, "the secrets of the two ends differ");
-  // From here on the other end knows the secret, and may hear more.
+  // From here on the peer is known to have the secret, and may be told more.
   const std::string who =
       fmt::format("rank {} ({}, pid {})", p.peer.rank, printable(view(p.peer.host)), p.peer.pid);
   if (p.to_rank != self_.rank)
     return refuse(RefuseCode::rank_range,
                   fmt::format("{} looks for rank {} and found rank {}", who, p.to_rank, self_.rank));
-  if (p.peer.purpose != Purpose::join) {  // those who join are judged by Admission, which names both sides
+  if (p.peer.purpose != Purpose::join) {  // joining ranks are checked by Admission, which names both sides
     if (p.peer.world != self_.world)
       return refuse(RefuseCode::config, fmt::format("{} says {} ranks, rank {} says {}", who, p.peer.world,
                                                     self_.rank, self_.world));

@@ -1,6 +1,6 @@
 // The handshake of two ranks on a new connection: both prove that they know the job's secret, agree on a
-// version and derive the line's keys. Without sockets or clocks; driven by runtime/net_line and by the
-// fuzzers.
+// version and derive the line's keys. Without sockets or clocks; driven by
+// runtime/network/handshake_session.h and by the fuzzers.
 //
 //   HELLO    s>c  server_nonce[32] job[16] generation features versions[1..8]
 //   PROVE    c>s  client_nonce[32] job[16] generation features version purpose rank world to_rank pid started
@@ -10,12 +10,12 @@
 //   REFUSE   either way: code text
 //
 // K = HKDF(secret, "ouro job" | job | generation); the keys are HKDF(K, "ouro key" | direction | HELLO |
-// PROVE). Frames have the header of frames.h. Settings are not compared here: they travel whole in the
-// request to join, where both sides of a difference can be told.
+// PROVE). Frames have the header of frames.h. Settings are not compared here: they are sent whole in the
+// request to join, whose handler can report both sides of a difference.
 //
-// A verdict (refused) is what one end decides on a frame that has come whole, or the bytes of another
-// protocol. A frame that was damaged on its way (data-corrupt) says nothing about either end: another attempt
-// may.
+// A verdict (refused) is one end's decision on a frame that arrived whole, or on the bytes of another
+// protocol. A frame that was damaged in transit (data-corrupt) says nothing about either end: another attempt
+// may succeed.
 #pragma once
 #include <functional>
 #include <optional>
@@ -26,37 +26,39 @@
 
 namespace ouro::wire {
 
-/// What a line is for. Part of what is proved: a line cannot be used for another purpose.
+/// The purpose of a line. It is part of what is proved, so a line cannot be used for another purpose.
 enum class Purpose : std::uint8_t { join, control, data, table };
 
-/// Who this rank is to others.
+/// How this rank presents itself to others.
 struct Identity {
   Nonce job{};
   std::uint32_t generation = 0;
   int rank = 0, world = 1;
   std::string host, host_id;  ///< cut at kMaxName bytes on the wire
   int pid = 0;
-  std::uint64_t started = 0;  ///< when the process began, in the host's own unit; tells reused pids apart
-  Secret secret;              ///< none: everybody who knows the job's id is believed
+  std::uint64_t started =
+      0;          ///< start time of the process, in the host's own unit; distinguishes reused pids
+  Secret secret;  ///< if empty, everybody who knows the job's id is trusted
 };
 
 enum class RefuseCode : std::uint8_t {
   bad_version,
   wrong_job,
   busy,
-  bad_mac,         // who does not know the secret may hear so: it knows already
-  duplicate_rank,  // from here on: only to those who have proved that they know the secret
+  bad_mac,         // may be sent to a peer that does not know the secret: it learns nothing new
+  duplicate_rank,  // from here on: sent only to peers that have proved that they know the secret
   rank_range,
   config,
 };
 const char* name(RefuseCode);
 
-/// The detector of a refusal by somebody who is no part of this job: another program, another job.
+/// The detector of a refusal by something outside this job: another program, or another job.
 inline constexpr const char* kForeign = "foreign answer";
 
-/// Handshake frames: types apart from those of frames.h, at most kMaxHandshake bytes with the header.
+/// Limits of handshake frames, whose types differ from those of frames.h. They have at most kMaxHandshake
+/// bytes with the header.
 inline constexpr std::size_t kMaxHandshake = 512, kMaxHandshakeText = 200, kMaxVersions = 8;
-/// major << 8 | minor. Equal majors understand each other; the lower minor of the two is spoken.
+/// major << 8 | minor. Equal majors are compatible; the lower minor of the two is used.
 using Version = std::uint16_t;
 inline constexpr Version kVersion = Version{kMajor} << 8 | kMinor;
 
@@ -65,21 +67,22 @@ struct HandshakeOptions {
   std::vector<Version> versions{kVersion};
 };
 
-/// One end. Read at most `wants()` bytes from the socket (so that nothing behind the handshake is read), give
-/// them to step(), write `out` whatever the state is, and go on until done or refused.
+/// One end of a handshake. Read at most `wants()` bytes from the socket (so that nothing after the handshake
+/// is consumed), pass them to step(), write `out` in every state, and repeat until done or refused.
 class Handshake {
  public:
   enum class State : std::uint8_t { going, done, refused };
   struct Step {
     State state = State::going;
-    Bytes out;                       ///< to be sent, also when refused (then it tells the peer why)
-    Status why;                      ///< refused: a verdict (refused), damage (data-corrupt), or resource
-    std::optional<RefuseCode> code;  ///< refused: the peer's or ours; none if what came was no handshake
+    Bytes out;   ///< to be sent, also when refused (it then tells the peer the reason)
+    Status why;  ///< refused: a verdict (refused), damage (data-corrupt), or resource
+    std::optional<RefuseCode>
+        code;  ///< refused: the code, from the peer or from this end; none if the input was no handshake
   };
-  /// What is known of the peer when done; proved by the MAC.
+  /// The peer's identity when done; proved by the MAC.
   struct Peer {
     int rank = -1, world = 0, pid = 0;
-    std::uint64_t started = 0;  ///< as the client tells; 0 of a server
+    std::uint64_t started = 0;  ///< as the client states it; 0 for a server
     std::string host, host_id;
     Purpose purpose = Purpose::join;
     Version version = 0;
@@ -87,13 +90,13 @@ class Handshake {
   };
 
   static Handshake server(Identity, HandshakeOptions = {});
-  /// `to_rank` is who should answer; another rank refuses and is refused.
+  /// `to_rank` is the rank that should answer; if another rank answers, both ends refuse.
   static Handshake client(Identity, Purpose, int to_rank, HandshakeOptions = {});
   ~Handshake();
   Handshake(Handshake&&) noexcept = default;
   Handshake& operator=(Handshake&&) noexcept = default;
 
-  /// The first call of a server, with nothing, makes it say HELLO.
+  /// Processes received bytes. The first call of a server has none, and produces HELLO.
   Step step(View in);
   std::size_t wants() const;
   const Peer& peer() const { return peer_; }
@@ -110,9 +113,9 @@ class Handshake {
   Step on_prove(View payload);
   Step on_welcome(View payload);
   Step on_refuse(View payload);
-  Step refuse(RefuseCode, std::string text);  // and tell the peer
+  Step refuse(RefuseCode, std::string text);  // and tells the peer
   Step verdict(RefuseCode, std::string text);
-  Step give_up(Status why);  // without a word
+  Step give_up(Status why);  // without telling the peer
   Status job_key();
   Status derive();
 
@@ -120,7 +123,7 @@ class Handshake {
   HandshakeOptions options_;
   bool server_, spoken_ = false, over_ = false, hello_seen_ = false;
   int to_rank_ = 0;
-  Bytes kept_, hello_, prove_;  // the frame that is coming; payloads of the transcript
+  Bytes kept_, hello_, prove_;  // the incoming frame; payloads of the transcript
   Key key_{};                   // K
   Peer peer_;
 };
@@ -128,7 +131,8 @@ class Handshake {
 /// A REFUSE frame, for a server that has no time for a handshake.
 Bytes refusal(RefuseCode, std::string_view text);
 
-/// What strange first bytes look like: "HTTP", "TLS", "SSH", ..., or "nothing known". For the log.
+/// The protocol that unknown first bytes look like: "HTTP", "TLS", "SSH", ..., or "nothing known". For
+/// the log.
 const char* looks_like(View);
 
 }  // namespace ouro::wire

@@ -31,7 +31,8 @@ int hex_digit(char c) {
   return -1;
 }
 
-/// An HMAC-SHA256 under one key, used again and again. OpenSSL looks algorithms up slowly: once a process.
+/// An HMAC-SHA256 under one key, for repeated use. OpenSSL's lookup of algorithms is slow, so it is done once
+/// per process.
 class Hmac {
  public:
   explicit Hmac(View key) {
@@ -49,7 +50,7 @@ class Hmac {
 
   bool compute(std::initializer_list<View> parts, Key& to) {
     if (!good_) return false;
-    // No key: the same one again.
+    // A null key means: reuse the previous one.
     good_ = fresh_ || EVP_MAC_init(context_, nullptr, 0, nullptr) == 1;
     fresh_ = false;
     for (const View part : parts)
@@ -70,7 +71,7 @@ struct Secret::Page {
   explicit Page(View secret) : bytes(secret.size()) {
     at = mmap(nullptr, kMaxBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return;
-    // Precautions, each worth having alone: a system that refuses one is no reason to refuse the job.
+    // Independent precautions: the job continues even if the system refuses one.
     (void)mlock(at, kMaxBytes);
     (void)madvise(at, kMaxBytes, MADV_DONTDUMP);
     (void)madvise(at, kMaxBytes, MADV_WIPEONFORK);
@@ -122,7 +123,8 @@ Result<Secret> Secret::from_file(const std::string& path) {
   struct stat file {};
   if (!fd || fstat(fd.get(), &file) != 0)
     return invalid(fmt::format("cannot read the secret file '{}': {}", path, std::strerror(errno)));
-  // A pipe that a launcher hands down is as private as its descriptors.
+  // Mode and owner are checked for regular files only: a pipe from a launcher is as private as
+  // its descriptors.
   if (S_ISREG(file.st_mode) && ((file.st_mode & 077) != 0 || file.st_uid != geteuid()))
     return invalid(fmt::format("the secret file '{}' has mode {:03o} and owner {}; expected 600 and {}", path,
                                file.st_mode & 0777, file.st_uid, geteuid()));
@@ -167,7 +169,7 @@ Result<Key> hkdf(View key, std::initializer_list<View> info) {
   wipe(pseudorandom);
   Bytes all;
   for (const View part : info) all.insert(all.end(), part.begin(), part.end());
-  const std::uint8_t first_block = 1;  // one block is as long as a key
+  const std::uint8_t first_block = 1;  // one block has the length of a key
   if (!expand.compute({all, {&first_block, 1}}, result)) return crypto_failed();
   return result;
 }

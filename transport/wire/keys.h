@@ -1,5 +1,5 @@
-// The job's secret and what is derived from it: HMAC, HKDF, keys of a line, and frames sealed with them.
-// Used by the handshake and by whoever reads and writes an authenticated line.
+// The job's secret and what is derived from it: HMAC, HKDF, keys of a line, and frames sealed with them. Used
+// by the handshake and by the readers and writers of authenticated lines.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -17,18 +17,18 @@ namespace ouro::wire {
 using Key = std::array<std::uint8_t, 32>;
 using View = std::span<const std::uint8_t>;
 
-/// What all ranks of a job know and nobody else does. Kept on a locked page of its own, which core dumps and
-/// forked children do not get; copies share the page. It is never printed.
+/// The secret that all ranks of a job share. It is kept on a locked page of its own, which is excluded from
+/// core dumps and wiped in forked children; copies share the page. It is never printed.
 class Secret {
  public:
   static constexpr std::size_t kMinBytes = 16, kMaxBytes = 1024;
 
   Secret() = default;  ///< none
-  /// Errors: invalid (fewer than kMinBytes: whoever sees one handshake could guess it), resource.
+  /// Errors: invalid (fewer than kMinBytes: an observer of one handshake could guess it), resource.
   static Result<Secret> from_bytes(View);
-  /// Hexadecimal digits, white space around them ignored.
+  /// Parses hexadecimal digits; white space around them is ignored.
   static Result<Secret> from_hex(std::string_view);
-  /// The same out of a file. Errors: invalid, also where others than the owner may read it.
+  /// Reads hexadecimal digits from a file. Errors: invalid, also if others than the owner may read the file.
   static Result<Secret> from_file(const std::string& path);
 
   explicit operator bool() const { return page_ != nullptr; }
@@ -39,13 +39,13 @@ class Secret {
   std::shared_ptr<const Page> page_;
 };
 
-/// Takes as long for equal as for different bytes; the lengths are no secret.
+/// Compares in constant time; only the lengths are not secret.
 bool equal(View, View);
-/// HMAC-SHA256 and HKDF-SHA256 (RFC 5869, no salt) over the parts, one after the other. Should the
-/// cryptographic library fail (it does so only out of memory), the result is `resource`.
+/// HMAC-SHA256 and HKDF-SHA256 (RFC 5869, no salt) over the concatenated parts. Error resource: the
+/// cryptographic library failed, which it does only if out of memory.
 Result<Key> hmac(View key, std::initializer_list<View> parts);
 Result<Key> hkdf(View key, std::initializer_list<View> info);
-/// Cryptographically random bytes of the system.
+/// Fills with cryptographically secure random bytes from the system.
 Status random_bytes(std::span<std::uint8_t>);
 void wipe(std::span<std::uint8_t>);
 
@@ -55,10 +55,10 @@ struct LineKeys {
 };
 
 /// A sealed frame, little-endian: length u32 (of the payload) | seq u64 | payload | mac[16], the first half
-/// of HMAC-SHA256(key of the direction, length | seq | payload). seq counts from 0, so nothing can be
-/// replayed, dropped or reordered unnoticed.
+/// of HMAC-SHA256(key of the direction, length | seq | payload). seq counts from 0, so that replayed, dropped
+/// or reordered frames are detected.
 inline constexpr std::size_t kSealHead = 12, kSealMac = 16, kSealBytes = kSealHead + kSealMac;
-inline constexpr std::size_t kMaxControl = 64 << 10;  ///< a payload
+inline constexpr std::size_t kMaxControl = 64 << 10;  ///< bytes of a payload
 
 class FrameSealer {
  public:
@@ -66,7 +66,7 @@ class FrameSealer {
   FrameSealer(FrameSealer&&) noexcept;
   FrameSealer& operator=(FrameSealer&&) noexcept;
   ~FrameSealer();
-  /// Appends the sealed payload to `to`. Error resource: the line is of no use any more.
+  /// Appends the sealed payload to `to`. Error resource: the line is unusable from then on.
   Status seal(View payload, Bytes& to);
 
  private:
@@ -76,18 +76,19 @@ class FrameSealer {
   std::uint64_t seq_ = 0;
 };
 
-/// The other end: takes the stream in pieces of any size. After the first error nothing more is accepted.
+/// The receiving end: accepts the stream in pieces of any size. After the first error nothing more
+/// is accepted.
 class FrameOpener {
  public:
   FrameOpener(const Key&, std::size_t max_payload = kMaxControl);
   FrameOpener(FrameOpener&&) noexcept;
   FrameOpener& operator=(FrameOpener&&) noexcept;
   ~FrameOpener();
-  /// Keeps what came from the socket; read all frames by next() before the next push, so that no more than
-  /// one frame and one piece is ever kept.
+  /// Buffers bytes from the socket. Read all frames by next() before the next push, so that never more than
+  /// one frame and one piece is buffered.
   void push(View);
   /// The next whole payload, valid until the next push; nullopt: more bytes are needed. Errors: data-corrupt
-  /// (too long, replayed or lost, wrong MAC: a new line may do better), resource.
+  /// (too long, replayed or lost, wrong MAC: a new line may succeed), resource.
   Result<std::optional<View>> next();
 
  private:

@@ -11,7 +11,7 @@ namespace ouro::wire {
 namespace {
 
 constexpr std::size_t kMaxNote = kMaxControl - 64;
-constexpr std::size_t kPieceBytes = 48 << 10;  // a piece is closed once it is longer; it stays in a cache
+constexpr std::size_t kPieceBytes = 48 << 10;  // a piece is closed when it exceeds this; it stays in a cache
 constexpr std::size_t kMinMember = 4 + 4 + 5 * 2;
 constexpr std::size_t kMaxMember = kMinMember + 2 * kMaxName + kMaxEndpoint + kMaxText + kMaxBlob;
 
@@ -44,7 +44,8 @@ Reason take_reason(Reader& r) {
   return static_cast<Reason>(reason);
 }
 
-/// A list of at most `most` elements of at least `bytes` each: never more elements than can have come.
+/// The length of a list of at most `most` elements of at least `bytes` each: never more elements than the
+/// remaining input can hold.
 std::size_t take_count(Reader& r, std::size_t most, std::size_t bytes) {
   const std::size_t n = r.number<std::uint32_t>();
   r.expect(n <= most && n <= r.left() / bytes, "a list is too long");
