@@ -22,9 +22,10 @@ using flow::Algorithm, flow::Place, flow::Step;
 using kernels::kCopySizes;
 
 constexpr std::size_t kLine = 64;
-constexpr double kSaves = 0.8;  // of what the table's choice takes; less may be the model's error
+constexpr double kSaves = 0.8;  // another choice must take at most this fraction of the table's; a smaller
+                                // gain may be the model's error
 
-/// Nanoseconds by bytes, from what was measured at kCopySizes.
+/// Nanoseconds by number of bytes, from measurements at kCopySizes.
 class Curve {
  public:
   template <class F>
@@ -41,13 +42,13 @@ class Curve {
       if (bytes <= x(s)) return ns_[s - 1] + (ns_[s] - ns_[s - 1]) * (bytes - x(s - 1)) / (x(s) - x(s - 1));
     return ns_.back() * bytes / x(kCopySizes.size() - 1);
   }
-  /// With what a call costs however little it moves: that of the smallest size.
+  /// Includes the fixed cost of a call, however few bytes it moves: the time of the smallest size.
   double with_start(double bytes) const { return std::max((*this)(bytes), start()); }
   double start() const { return ns_[0]; }
   void slow_down(double factor) {
     for (double& ns : ns_) ns *= factor;
   }
-  /// Of what is short nothing is left before the other begins.
+  /// Slows down large copies only: a short copy ends before the other core begins.
   void share_caches(double factor) {
     for (std::size_t s = 0; s < kCopySizes.size(); ++s)
       if (kCopySizes[s] >= kLargePiece) ns_[s] *= factor;
@@ -62,14 +63,14 @@ struct Prices {
   Curve write, read, pull, local;
 };
 
-/// By what a copy takes longer while the other core copies, too.
+/// How much longer a copy takes while the other core copies, too.
 double crowded(std::uint32_t together, std::uint32_t alone) {
   return together == 0 || alone == 0 ? 1 : std::max(1.0, double(together) / alone);
 }
 
-/// By what a piece takes longer that comes from, or goes into, `touched` bytes. Up to kNear the buffers lie
+/// How much longer a piece takes that comes from, or goes into, `touched` bytes. Up to kNear the buffers are
 /// in the caches in which single copies were measured; at twice kLargeBytes, one buffer in and one out, they
-/// lie where the large copy was measured; in between it grows with the logarithm.
+/// are where the large copy was measured; in between the factor grows with the logarithm.
 double slowed(double large, double piece, double touched) {
   constexpr double kNear = 512 << 10, kFar = 2.0 * kLargeBytes;
   if (large <= 0 || piece <= 0 || touched <= kNear) return 1;
@@ -88,7 +89,7 @@ Prices prices_of(const Calibration& c, const CostQuery& q, bool alone) {
            .write = Curve([&](std::size_t s) { return double(cost(s).write); }),
            .read = Curve([&](std::size_t s) { return double(cost(s).read); }),
            .pull = Curve(pull),
-           // Of the nearest cores, half: what lies in the own cache was nowhere measured.
+           // Half of a read between the nearest cores: copies within a core's own cache were not measured.
            .local = Curve([&](std::size_t s) {
              return double(c.pair[0].copies[s][static_cast<std::size_t>(kinds[s])].read) / 2;
            })};
@@ -102,14 +103,14 @@ Prices prices_of(const Calibration& c, const CostQuery& q, bool alone) {
 }
 
 class Charge;
-/// What is asked of a flow, so that all but its steps is compiled once.
+/// The properties of a flow that the model needs, so that everything except its steps is compiled once.
 struct Facts {
   bool by_reference = false, pulls = false, rooted = false, posts_others = false, posts_result = false;
   int (*chunks)(Place) = nullptr;
   void (*run)(Place, Charge&) = nullptr;
 };
 
-/// What one rank pays for the steps that it is told.
+/// A listener that adds up what one rank pays for its steps.
 class Charge {
  public:
   Charge(const Facts& flow, const Prices& prices, int ranks, double chunk)
@@ -119,7 +120,7 @@ class Charge {
 
  private:
   [[gnu::noinline]] void pay(const Step&);
-  /// Lines of others are asked for one after the other, but are on their way together.
+  /// Cache lines of other ranks are requested one after the other, but their transfers overlap.
   double wait(double others) const { return p_.handoff * (1 + (others - 1) / 2); }
   const Facts& flow_;
   const Prices& p_;
@@ -146,18 +147,19 @@ void Charge::pay(const Step& s) {
 
 double walk(const Facts& flow, const Prices& p, int ranks, int rounds, double chunk) {
   double most = 0, least = 0;
-  for (int r = 0; r < std::min(ranks, 2); ++r) {  // a root and one that is none; else all are alike
+  for (int r = 0; r < std::min(ranks, 2);
+       ++r) {  // a root and one other rank; in collectives without a root, all are alike
     Charge charge(flow, p, ranks, chunk);
     flow.run(Place{r, ranks, 0, rounds}, charge);
     most = std::max(most, charge.ns);
     least = r == 0 ? charge.ns : std::min(least, charge.ns);
   }
-  // Of a root and its readers one side is a post behind the other.
+  // In a rooted flow, one side (the root or its readers) is one post behind the other.
   if (!flow.rooted) return most;
   return most + (flow.by_reference ? least : std::min(least, p.write(chunk)));
 }
 
-/// Of flows over one host's staging buffers and references.
+/// Only flows over one host's staging buffers and references have facts.
 std::optional<Facts> facts_of(Collective c, Algorithm a) {
   std::optional<Facts> facts;
   flow::visit(c, a, [&]<class Flow>(const Flow&) {
@@ -173,8 +175,8 @@ std::optional<Facts> facts_of(Collective c, Algorithm a) {
   return facts;
 }
 
-/// The row of the built-in table for such a call, by its place; staged: leaving those out that ask about
-/// buffers.
+/// The algorithm of the built-in table's first matching row. `staged`: rows that depend on the kind of
+/// buffers (zerocopy, pull) are skipped.
 Algorithm table_choice(const Rules& table, Collective c, Buffers buffers, int ranks, std::size_t bytes,
                        bool staged) {
   for (const Rule& r : table.rows) {
@@ -213,7 +215,7 @@ std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
 
 std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t staging_slot) {
   constexpr std::size_t kFrom = 4 << 10, kTo = 256 << 20;
-  constexpr int kMostRanks = 64;  // of more, walking the flows takes milliseconds a group
+  constexpr int kMostRanks = 64;  // with more, walking the flows takes milliseconds per group
   constexpr Collective kChosen[] = {Collective::all_reduce, Collective::reduce_scatter,
                                     Collective::all_gather, Collective::broadcast, Collective::all_to_all};
   std::vector<Rule> rows;
@@ -222,7 +224,7 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
   for (const Collective collective : kChosen)
     for (const Buffers buffers : {Buffers::registered, Buffers::private_}) {
       std::vector<Rule> found;
-      std::size_t differs = 0;  // rows up to the last that does
+      std::size_t differs = 0;  // number of rows up to the last that differs from the table
       for (std::size_t bytes = kFrom; bytes <= kTo; bytes *= 2) {
         const auto cost = [&](Algorithm a) {
           return predicted_ns(c, {collective, a, ranks, bytes, staging_slot, true});
@@ -251,7 +253,7 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
           found.push_back(std::move(row));
         };
         put(best);
-        if (best == Algorithm::pull) put(staged);  // where buffers cannot be pulled
+        if (best == Algorithm::pull) put(staged);  // for calls whose buffers cannot be pulled
         if (best != before) differs = found.size();
       }
       found.resize(differs);

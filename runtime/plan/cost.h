@@ -1,5 +1,6 @@
-// What a flow takes on one host, by the host's record: its steps are walked, and each is charged. Used where
-// rows of the selection table are made for a processor that nobody has measured, by explain, and by tests.
+// The time that a flow takes on one host, predicted from the host's record: the model walks the flow's steps
+// and charges each. Used to make rows of the selection table for a processor that nobody has measured, by
+// explain, and by tests.
 #pragma once
 #include <cstddef>
 #include <map>
@@ -17,43 +18,44 @@ struct CostQuery {
   Collective collective = Collective::none;
   flow::Algorithm algorithm{};
   int ranks = 2;                         ///< each on a core of its own
-  std::size_t bytes = 0;                 ///< of one rank's region, or of one block
+  std::size_t bytes = 0;                 ///< size of one rank's region, or of one block
   std::size_t staging_slot = 128 << 10;  ///< bytes
-  bool huge_pages = true;                ///< private buffers lie on them
-  bool forced = false;                   ///< pull is carried out without asking whether they do
+  bool huge_pages = true;                ///< private buffers are on huge pages
+  bool forced = false;                   ///< pull is used without asking whether they are
 };
 
-/// Nanoseconds that a call takes besides what it moves: some 750 instructions.
+/// Nanoseconds that a call takes in addition to moving its data: some 750 instructions.
 inline constexpr double kCallNs = 100;
-/// Besides that: to find registered buffers, others' too, and to tell where they are.
+/// In addition to that: finding registered buffers, including those of others, and publishing where they are.
 inline constexpr double kReferenceNs = 100;
 
-/// Nanoseconds until the last rank is done, between the farthest cores of the record. nullopt: figures are
-/// missing, or the flow is not one of a single host's staging buffers and references.
+/// Predicted nanoseconds until the last rank is done, between the farthest cores of the record. nullopt:
+/// figures are missing, or the flow does not use a single host's staging buffers and references.
 ///
-/// A post takes what writing its bytes takes by the kind of copy that the record chooses; reading a post, or
-/// a registered buffer, what reading them takes; a pull what one copy out of a process takes, and twice the
-/// smallest one to ask for pages and peers, unless it is forced; a step that waits for others, and a barrier,
-/// a hand-off and half of one for each rank beyond two. Between sizes that were measured times are
-/// interpolated, beyond them they grow with the bytes. Of many rounds the first are walked and the rest are
-/// like them. What goes through staging buffers takes longer where a rank touches more than 512 KiB, by the
-/// factor that the record says of pieces of kLargeBytes from 8 MiB on. Copies of 64 KiB and more take longer
-/// by the factor that the record says of two cores that copy at once, but where one rank alone takes out of
-/// the other's buffer. A call itself takes kCallNs, and kReferenceNs with registered buffers. Compute time of
-/// reductions, and memory that all caches together cannot hold, are not in the model.
+/// A post costs writing its bytes by the kind of copy that the record chooses; reading a post, or a
+/// registered buffer, costs reading its bytes; a pull costs one copy out of a process, and twice the smallest
+/// one to ask for pages and peers, unless it is forced; a step that waits for others, and a barrier, cost one
+/// hand-off and half of one for each rank beyond two. Times are interpolated between measured sizes, and grow
+/// with the bytes beyond them. Of many rounds only the first are walked; the rest are extrapolated. Transfers
+/// through staging buffers take longer if a rank touches more than 512 KiB, by a factor that grows up to 8
+/// MiB, where it is the record's factor for pieces of kLargeBytes. Copies of 64 KiB and more take longer by
+/// the record's factor for two cores that copy at once, unless only one rank copies, out of the other's
+/// buffer. A call itself takes kCallNs, and kReferenceNs more with registered buffers. The model does not
+/// include compute time of reductions, and memory beyond the size of all caches together.
 std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 
-/// Rows to put before the built-in table for a group of `ranks` on one host, each on a core of its own: where
-/// the model says that another algorithm saves a fifth of what the table's takes. None if the table was
-/// measured on such a processor, for more than 64 ranks, or where figures are missing. A function of its
-/// arguments alone: ranks that have one record have one table.
+/// Rows to put before the built-in table for a group of `ranks` on one host, each on a core of its own: those
+/// where the model predicts that another algorithm saves a fifth of the time of the table's choice. None if
+/// the table was measured on such a processor, for more than 64 ranks, or if figures are missing. A pure
+/// function of its arguments: ranks that have the same record have the same table.
 std::vector<Rule> rows_by_cost(const Calibration&, int ranks, std::size_t staging_slot);
 
-/// Those rows, reckoned once for each number of ranks: it takes from a third of a millisecond to six.
-/// Thread-safe.
+/// Caches those rows for each number of ranks, since computing them takes from a third of a millisecond to
+/// six. Thread-safe.
 class CostRows {
  public:
-  /// With one record and one size of slots for each number of ranks. Good as long as this lives.
+  /// The record and the slot size must always be the same for a given number of ranks. The result is valid as
+  /// long as this object.
   const std::vector<Rule>& of(const Calibration&, int ranks, std::size_t staging_slot);
 
  private:

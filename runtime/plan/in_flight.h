@@ -1,5 +1,5 @@
-// InFlight: the operation that a rank is in, for those who run it and for messages about it; and the
-// suspicion that a peer is in another. Used by executors and group.
+// InFlight: the operation that a rank is currently in, for the code that runs it and for messages about it;
+// and the suspicion that a peer is in another one. Used by executors and group.
 #pragma once
 #include <bit>
 
@@ -14,28 +14,31 @@ struct InFlight {
   Clock::time_point start = {};
   bool late_said = false;
   Clock::time_point left_since = {};  ///< when a rank that is needed was first seen to have left
-  /// Whom this rank waits for where that one alone knows whether it comes (mix; ranks of other hosts), and
-  /// whether it sends or takes; -1: all. Written by the executor.
+  /// The one rank that this rank waits for, if only that rank itself knows whether it will take part (mix;
+  /// ranks of other hosts), and whether this rank waits for it to send or to take; -1: all ranks. Written by
+  /// the executor.
   struct Awaited {
     int peer = -1;
     bool sends = false;
-    Clock::time_point left_since = {};  ///< when it was first seen to have left; written by who looks
+    Clock::time_point left_since =
+        {};  ///< when it was first seen to have left; written by the failure detector
   } awaited = {};
-  /// A rank of this host whose process stands still, since when, and when that was looked at; -1: none.
+  /// A rank of this host whose process is stopped, since when, and when this was last checked; -1: none.
   struct Stopped {
     int rank = -1;
-    std::uint64_t seq = 0;  ///< of the operation meanwhile
+    std::uint64_t seq = 0;  ///< sequence number of the operation at that check
     Clock::time_point since = {}, looked = {};
   } stopped = {};
-  /// The signatures of all operations of the group, this one included, folded: ranks that disagreed in one in
-  /// which neither waited for the other, as two roots do, see it in the next in which they meet.
+  /// The signatures of all operations of the group, including this one, folded. Ranks may disagree in an
+  /// operation in which neither waits for the other (such as two roots); they detect it in the next one in
+  /// which they meet.
   std::uint64_t history = 0;
   void add_to_history(std::uint64_t signature) { history = std::rotl(history, 7) + signature; }
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
 };
 
-/// What rank `rank` shows, `where`, belongs to another operation. An executor knows no more: the group finds
-/// out who disagrees with whom, and writes the text that this failure has not.
+/// What rank `rank` has published, at `where`, belongs to another operation. An executor knows no more; the
+/// group finds out which ranks disagree, and writes the text, which is empty here.
 inline Status suspicion(int rank, const char* where) {
   return Status(Failure{.reason = Reason::mismatch, .rank = rank, .detector = where});
 }

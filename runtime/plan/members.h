@@ -1,5 +1,5 @@
-// Members: who belongs to a group and on which hosts they are. Made by group; read by executors and their
-// wiring.
+// Members: the ranks of a group and the hosts that they are on. Made by group; read by executors and
+// their wiring.
 #pragma once
 #include <algorithm>
 #include <optional>
@@ -14,7 +14,8 @@ namespace ouro::rt {
 /// The members of a group, as one of them sees them; fixed when the group is made.
 class Members {
  public:
-  /// `rank` is this member. `world`: of each member, its rank in the job; `host_of`: a number for its host.
+  /// `rank` is this member. `world`: each member's rank in the job; `host_of`: a number for each
+  /// member's host.
   Members(int rank, std::vector<int> world, std::span<const int> host_of)
       : rank_(rank), world_(std::move(world)), map_(host_of) {
     for (const int host : host_of)
@@ -28,7 +29,7 @@ class Members {
   int size() const { return static_cast<int>(world_.size()); }
   int world_rank(int r) const { return world_[static_cast<std::size_t>(r)]; }
   const std::vector<int>& world_ranks() const { return world_; }
-  /// The member that is `world_rank` in the job.
+  /// The member with rank `world_rank` in the job, if there is one.
   std::optional<int> find(int world_rank) const {
     const auto it = std::find(world_.begin(), world_.end(), world_rank);
     return it == world_.end() ? std::nullopt : std::optional<int>(static_cast<int>(it - world_.begin()));
@@ -36,14 +37,14 @@ class Members {
 
   int hosts() const { return hosts_; }
   bool one_host() const { return hosts_ == 1; }
-  /// Where the members are, for flows between hosts. Valid as long as this object.
+  /// Placement of the members on hosts, for flows between hosts. Valid as long as this object.
   flow::HostLayout layout() const { return map_.view(); }
-  /// Members on this host.
+  /// Number of members on this host.
   int here() const { return here_; }
-  /// Of each member, its index among those of this host, or -1.
+  /// For each member, its index among those of this host, or -1.
   const std::vector<int>& local() const { return local_; }
   int local(int r) const { return local_[static_cast<std::size_t>(r)]; }
-  /// The first of the members on this host keeps the memory that all of them share.
+  /// The first of the members on this host owns the memory that all of them share.
   bool keeps_segments() const { return local(rank_) == 0; }
   int keeper() const { return static_cast<int>(std::find(local_.begin(), local_.end(), 0) - local_.begin()); }
 

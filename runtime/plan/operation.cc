@@ -48,7 +48,7 @@ Result<std::size_t> total(const char* who, const char* what, std::span<const std
   return sum;
 }
 
-/// in == out is in place; `at` is where the one aliases the other legally.
+/// Input and output may overlap only if `legal_in` and `legal_out` are the same address.
 Status check_overlap(const Operation& o, const void* legal_in, const void* legal_out) {
   const auto i = reinterpret_cast<std::uintptr_t>(o.in.data),
              j = reinterpret_cast<std::uintptr_t>(o.out.data);
@@ -59,7 +59,7 @@ Status check_overlap(const Operation& o, const void* legal_in, const void* legal
                   name(o.collective)));
 }
 
-/// The row of a neighbour collective: neighbours in ascending order, weights that are numbers.
+/// Checks the row of a neighbour collective: neighbours in ascending order, finite weights.
 Status check_row(const Operation& o, int rank, int size) {
   const char* who = name(o.collective);
   const auto check_rank = [&](const char* what, int peer, int before) {
@@ -119,7 +119,7 @@ FusedOperation::FusedOperation(std::span<const Operation* const> operations, int
 }
 
 bool fusible(const Operation& a, const Operation& b, int rank, int size) {
-  constexpr std::size_t kMost = 128 << 10;  // bytes; what is larger is worth an algorithm of its own
+  constexpr std::size_t kMost = 128 << 10;  // bytes; a larger operation deserves an algorithm of its own
   const auto alone = [&](const Operation& o) {
     return (o.collective != Collective::all_reduce && o.collective != Collective::broadcast &&
             o.collective != Collective::reduce) ||
@@ -147,7 +147,7 @@ bool depend(std::span<const Operation* const> operations, int rank) {
     add(o->out.data, written, true);
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  std::uintptr_t any = 0, written = 0;  // the furthest ends so far
+  std::uintptr_t any = 0, written = 0;  // the greatest end of any range so far, and of a written one
   for (const Range& r : ranges) {
     if (r.begin < written || (r.written && r.begin < any)) return true;
     any = std::max(any, r.end);
@@ -178,7 +178,7 @@ std::size_t unit_count(const Operation& o, int rank, int size) {
 bool moves_nothing(const Operation& o, int rank, int size) {
   if (o.collective == Collective::barrier) return false;
   if (!o.uneven) return unit_count(o, rank, size) == 0;
-  if (o.collective == Collective::all_to_all) return false;  // the others' counts are not known here
+  if (o.collective == Collective::all_to_all) return false;  // the counts of other ranks are not known here
   const auto& counts = o.collective == Collective::all_gather ? o.out_counts : o.in_counts;
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0}) == 0;
 }
@@ -300,7 +300,7 @@ Status check(const Operation& o, int rank, int size) {
           return invalid(fmt::format("all_to_all: this rank sends {} elements to itself and expects {}",
                                      o.in_counts[static_cast<std::size_t>(rank)],
                                      o.out_counts[static_cast<std::size_t>(rank)]));
-        // Blocks move as they come, so an aliased block could be overwritten before it has left.
+        // Blocks move in order of arrival, so an aliased block could be overwritten before it has been sent.
         return check_overlap(o, in, nullptr);
       }
       OURO_TRY(check_count(who, "output", o.out.count, o.in.count, "as many as the input"));

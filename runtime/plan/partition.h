@@ -1,4 +1,4 @@
-// Where the chunks of an operation lie in its input and output, in elements: the geometry of flows, applied
+// The positions of an operation's chunks in its input and output, in elements: the geometry of flows, applied
 // to blocks of any lengths. Used by the executors of host and GPU.
 #pragma once
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace ouro::rt {
 
 using flow::Extent;
 
-/// Where the chunks of an operation lie. It is cut once for a flow, and does not change then.
+/// The layout of an operation's chunks. It is cut once for a flow, and constant after that.
 class Partition {
  public:
   Partition() = default;
@@ -24,14 +24,14 @@ class Partition {
     cut_ = {.blocks = traits.blocks(), .total = unit_};
     in_.many = traits.in.many(), out_.many = traits.out.many();
     if (!cut_.blocks || !o.uneven) return;
-    // One side may have lengths for both.
+    // If only one side has lengths, they apply to both.
     in_.lay_out(o.in_counts.empty() ? o.out_counts : o.in_counts);
     out_.lay_out(o.out_counts.empty() ? o.in_counts : o.out_counts);
     cut_.total = std::max(in_.longest(), out_.longest());
   }
 
-  /// For a flow of `chunks` chunks a round, each of at most `capacity` elements (at least 1). See flow::Cut
-  /// for `line`.
+  /// Cuts for a flow of `chunks` chunks per round, each of at most `capacity` elements (at least 1). See
+  /// flow::Cut for `line`.
   void cut(int chunks, std::size_t capacity, bool pipelined, std::size_t line) {
     cut_.per_round = chunks, cut_.capacity = capacity, cut_.pipelined = pipelined;
     cut_.cut(line);
@@ -39,24 +39,24 @@ class Partition {
 
   bool blocks() const { return cut_.blocks; }
   std::size_t unit() const { return unit_; }          ///< elements of the region, or of one even block
-  std::size_t longest() const { return cut_.total; }  ///< of the region, or of the longest block
+  std::size_t longest() const { return cut_.total; }  ///< elements of the region, or of the longest block
   std::size_t capacity() const { return cut_.capacity; }
   bool pipelined() const { return cut_.pipelined; }
   int per_round() const { return cut_.per_round; }
   int rounds() const { return cut_.rounds; }
   int round_of(int chunk, int round) const { return cut_.round_of(chunk, round); }
   int within_round(int chunk) const { return cut_.within_round(chunk); }
-  /// Elements of block b of the input, and of the output.
+  /// Elements of block b of the input, or of the output.
   std::size_t in_count(int b) const { return in_.count(b, unit_); }
   std::size_t out_count(int b) const { return out_.count(b, unit_); }
 
-  /// `round`: of flows that are called once a round; else 0.
+  /// `round`: the round, for flows that are called once per round; else 0.
   Extent in(int chunk, int round) const { return of(in_, chunk, round); }
   Extent out(int chunk, int round) const { return of(out_, chunk, round); }
 
  private:
-  /// The blocks of one side: of as many elements each, or of lengths of their own. A side with one block,
-  /// that of this rank, begins with it, whichever it is.
+  /// The blocks of one side: of equal length, or of individual lengths. A side with a single block, that of
+  /// this rank, begins with that block, whatever its number.
   struct Side {
     bool many = false;
     std::vector<std::size_t> offsets, counts;  // uneven blocks only

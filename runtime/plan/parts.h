@@ -1,5 +1,5 @@
-// NextPart: an operation whose data comes and goes part by part. Used by the staged path, which moves the
-// parts, and by group, which carries them out.
+// NextPart: an operation whose data is processed part by part. Used by the staged path, which moves the
+// parts, and by group, which executes them.
 #pragma once
 #include <functional>
 
@@ -7,9 +7,9 @@
 
 namespace ouro::rt {
 
-/// Says that the part before has ended well, waits for the data of the next one, and gives it, in memory of
-/// the host; or nullptr after the last. Empty: the operation is in one part. Errors: device, deadline,
-/// resource.
+/// Reports that the previous part has succeeded, waits for the data of the next one, and sets the pointer to
+/// it, in memory of the host, or to nullptr after the last. An empty function: the operation has a single
+/// part. Errors: device, deadline, resource.
 using NextPart = std::function<Status(const Operation**)>;
 
 }  // namespace ouro::rt

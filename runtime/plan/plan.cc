@@ -10,7 +10,7 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::size_t kKept = 64;  // a thread; two calls of one place replace each other
+constexpr std::size_t kKept = 64;  // per thread; two calls with the same hash replace each other
 
 struct Entry {
   std::uint64_t group = 0;  // 0: empty
@@ -20,7 +20,7 @@ struct Entry {
 struct Table {
   std::array<Entry, kKept> entries;
 };
-// Read on every call: no guard, no call to find it.
+// Read on every call, so it needs no guard, and no function call to find it.
 OURO_STATIC_TLS constinit thread_local Table* t_table = nullptr;
 
 std::size_t place_of(std::uint64_t group, const Operation& o) {
@@ -52,7 +52,7 @@ const Plan* find_plan(std::uint64_t group, const Operation& o) {
 }
 
 void keep_plan(std::uint64_t group, const Operation& call, Plan* plan) {
-  // An operation that waits further down the stack runs by the plan that is kept, in its place.
+  // An operation that waits further down this thread's stack may still use the kept plan in that entry.
   if (!kept(call) || inside_question()) return;
   if (t_table == nullptr) make_for_thread(t_table);
   plan->id = g_ids.fetch_add(1, std::memory_order_relaxed) + 1;

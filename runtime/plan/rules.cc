@@ -33,12 +33,12 @@ constexpr std::string_view kBuffersNames[] = {"any", "private", "registered"};
 constexpr std::string_view kCoresNames[] = {"any", "enough", "fewer"};
 constexpr std::string_view kHostsNames[] = {"any", "one", "several"};
 
-/// Of those that have rows: not neighbour collectives, which have one flow each.
+/// Parses a collective that has rows: neighbour collectives have none, since they have one flow each.
 std::optional<Collective> parse_ruled(std::string_view text) {
   const auto c = parse_collective(text);
   return c && std::find(std::begin(kAll), std::end(kAll), *c) != std::end(kAll) ? c : std::nullopt;
 }
-/// Not those through a switch between GPUs: rows are for memory of the host.
+/// Flows through a switch between GPUs do not count: rows are for memory of the host.
 bool exists(Collective c, Algorithm a) {
   return !flow::switched(a) && flow::visit(c, a, [](auto) {});
 }
@@ -122,8 +122,8 @@ Rules built_in_rules() {
                       const char* why) { return Rule{c, b, Cores::any, min, max, bytes, a, why}; };
   constexpr Buffers any = Buffers::any, registered = Buffers::registered;
   Rules rules;
-  // Registered buffers: two barriers and no copy, against one hand-off and a copy through the staging
-  // buffers.
+  // Registered buffers: two barriers and no copy, compared with one hand-off and a copy through the
+  // staging buffers.
   rules.rows = {
       row(Collective::all_reduce, any, 2, 64, Arrival::kInline, Algorithm::inlined,
           "the input fits into the line that says that it is there"),
@@ -144,10 +144,11 @@ Rules built_in_rules() {
   };
   rules.rows.push_back(row(Collective::broadcast, any, 2, kMany, Arrival::kInline, Algorithm::inlined,
                            "the input fits into the line that says that it is there"));
-  // Bytes of a block up to which the staging buffers' one hand-off is ahead of two barriers without a copy.
+  // Bytes of a block up to which one hand-off of the staging buffers is faster than two barriers without
+  // a copy.
   const auto staging_up_to = [](Collective c) {
     switch (c) {
-      case Collective::broadcast:  // whose root runs ahead
+      case Collective::broadcast:  // its root runs ahead
         return 256 * KiB;
       case Collective::reduce_scatter:
         return 64 * KiB;
@@ -162,7 +163,7 @@ Rules built_in_rules() {
     if (c == Collective::all_reduce) continue;
     const char* why =
         c == Collective::barrier ? "a barrier of all" : "read from staging buffers, one hand-off";
-    // A root that reads or is read by all others in place gains nothing over the staging buffers.
+    // A root that reads, or is read by, all others in place is no faster than the staging buffers.
     if (c != Collective::barrier && c != Collective::gather && c != Collective::scatter) {
       rules.rows.push_back(row(c, registered, 2, kMany, staging_up_to(c), Algorithm::direct, why));
       rules.rows.push_back(
@@ -195,7 +196,7 @@ Rules built_in_rules() {
   far(Collective::gather, kAny, Algorithm::linear, "between hosts");
   far(Collective::scatter, kAny, Algorithm::linear, "between hosts");
   far(Collective::barrier, kAny, Algorithm::hierarchy, "hosts first, then between them");
-  // Uneven pairs, which staging buffers cannot serve, and pairs of different hosts.
+  // For uneven pairs, which staging buffers cannot serve, and for pairs on different hosts.
   rules.rows.push_back(row(Collective::all_to_all, any, 1, kMany, kAny, Algorithm::pairwise, "pair by pair"));
   return rules;
 }
@@ -242,11 +243,11 @@ Result<Rules> load_rules(const std::string& file) {
     in.read(piece, sizeof piece);
     text.append(piece, static_cast<std::size_t>(in.gcount()));
   }
-  if (text.size() >= kMostBytes)  // a device may have no end
+  if (text.size() >= kMostBytes)  // reading a device may never end
     return invalid(fmt::format("{}: {} bytes and more are no table of rules", file, kMostBytes));
   if (in.bad()) return invalid(fmt::format("{}: cannot be read", file));
   const Json json = Json::parse(text, nullptr, false);
-  // Nothing of it is copied: that is recursive, and lists in lists may be deeper than a stack.
+  // No part of it is copied: a copy is recursive, and lists may be nested deeper than the stack allows.
   const auto field = [](const Json& object, const char* key) -> const Json* {
     const auto it = object.find(key);
     return it == object.end() ? nullptr : &*it;

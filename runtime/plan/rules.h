@@ -1,6 +1,6 @@
-// Rules: the selection table. Which algorithm serves which collective, up to which size, for how many ranks
-// on how many cores, in which kind of memory. Built in, and overridden by a tuner's file and by OURO_SELECT.
-// Used by selection; written by ouro-perf --tune.
+// Rules: the selection table. It tells which algorithm serves which collective, up to which size, for how
+// many ranks on how many cores, in which kind of memory. Built in, and overridden by a tuner's file and by
+// OURO_SELECT. Used by selection; written by ouro-perf --tune.
 #pragma once
 #include <cstddef>
 #include <limits>
@@ -24,34 +24,35 @@ enum class Buffers : std::uint8_t {
   any,
   private_,
   registered
-};  ///< registered: by Context::alloc, on all ranks
+};  ///< registered: allocated by Context::alloc, on all ranks
 
-enum class Hosts : std::uint8_t { any, one, several };  ///< on which the group's ranks are
+enum class Hosts : std::uint8_t { any, one, several };  ///< number of hosts that the group's ranks are on
 
 struct Rule {
   Collective collective = Collective::none;
   Buffers buffers = Buffers::any;
   Cores cores = Cores::any;
   int min_ranks = 1, max_ranks = std::numeric_limits<int>::max();
-  /// Of one rank's region (all_reduce, broadcast, reduce), or of one block.
+  /// Size of one rank's region (all_reduce, broadcast, reduce), or of one block.
   std::size_t max_bytes = ~std::size_t{0};
-  /// For registered buffers: zerocopy, or any other name for "as for private ones", whose rows then choose.
+  /// In rows for registered buffers: zerocopy, or any other name, which means "as for private buffers"; then
+  /// the rows for those choose.
   flow::Algorithm algorithm{};
   std::string reason = {};
-  Hosts hosts = Hosts::any;  ///< rows for several say which flows over links; others over staging buffers
-                             ///< serve one only
+  Hosts hosts = Hosts::any;  ///< rows for several hosts name flows over links; all other rows name flows over
+                             ///< staging buffers, which serve one host only
 };
 
 struct Rules {
-  std::vector<Rule> rows;  ///< the first that fits a call, and can serve it, wins
-  /// The first so many are those of OURO_SELECT and OURO_TUNE; what a host's calibration says comes behind
-  /// them.
+  std::vector<Rule> rows;  ///< the first row that matches a call, and can serve it, wins
+  /// Number of rows at the start that come from OURO_SELECT and OURO_TUNE; rows from a host's calibration are
+  /// inserted after them.
   std::size_t chosen_rows = 0;
-  /// Bytes of input and output of all ranks from which outputs are written past the caches. 0: from the size
-  /// of the last-level cache.
+  /// Total bytes of input and output of all ranks from which outputs are written past the caches. 0: derived
+  /// from the size of the last-level cache.
   std::size_t stream_bytes = 0;
   std::string origin = "built in";
-  /// The same on ranks whose rules are the same.
+  /// Equal on ranks whose rules are equal.
   std::uint64_t digest() const;
 };
 
@@ -60,16 +61,16 @@ Rules built_in_rules();
 /// "all_reduce<=64K:oneshot,all_reduce@registered:zerocopy": rows separated by commas, each
 /// collective[@private|@registered][<=bytes]:algorithm. Errors: invalid, with the row and what is accepted.
 Result<std::vector<Rule>> parse_rules(std::string_view text);
-/// A row in the form that parse_rules reads; the numbers of ranks and cores are not in it.
+/// A row in the form that parse_rules reads; it omits the numbers of ranks and cores.
 std::string to_text(const Rule&);
 
 /// The file that ouro-perf --tune writes: JSON {"ouro_tune": 1, "stream_bytes": n, "rules": [{"collective",
 /// "buffers", "cores", "hosts", "ranks": [min, max], "max_bytes", "algorithm"}]}. Errors: invalid, with file
-/// and place.
+/// and position.
 Result<Rules> load_rules(const std::string& file);
 std::string to_json(const Rules&, const std::string& machine);
 
-/// OURO_SELECT, then the file OURO_TUNE, then what is built in.
+/// The rows of OURO_SELECT, then those of the file OURO_TUNE, then the built-in ones. Errors: invalid.
 Result<Rules> rules_in_force();
 
 }  // namespace ouro::rt

@@ -14,7 +14,7 @@ namespace {
 
 using flow::Algorithm;
 
-/// What the flow of a (collective, algorithm) can do.
+/// The abilities of the flow of a (collective, algorithm).
 struct Ability {
   bool exists = false, canonical = false, staging = false, by_reference = false, in_place = false,
        in_line = false, switched = false;
@@ -41,7 +41,7 @@ const Ability& ability(Collective c, Algorithm a) {
   return kAbilities.of[static_cast<int>(c)][static_cast<int>(a)];
 }
 
-/// The flow of a collective that has a single one, so that there is nothing to choose.
+/// The flow of a collective that has only one, so that there is no choice.
 std::optional<Algorithm> only_flow(Collective c) {
   std::optional<Algorithm> only;
   for (int i = 0; i < flow::kAlgorithms; ++i) {
@@ -66,8 +66,8 @@ std::size_t unit_bytes(const Operation& o, int rank, int size) {
   return count * size_of(o.dtype(rank));
 }
 
-/// It is in the list, keeps the numerics, and copes with uneven blocks and, where input and output are the
-/// same memory, with that.
+/// An algorithm can serve a call if it is in the list, keeps the numerics, and supports uneven blocks and
+/// aliased buffers where the call has them.
 const char* Selector::obstacle(const Operation& o, std::size_t bytes, bool canonical, Algorithm algorithm,
                                bool aliased) const {
   const Ability& a = ability(o.collective, algorithm);
@@ -83,8 +83,8 @@ const char* Selector::obstacle(const Operation& o, std::size_t bytes, bool canon
     return "it does not carry out several operations as one";
   static_assert(Arrival::kInline == 56);
   if (a.in_line && bytes > Arrival::kInline) return "more than 56 bytes do not fit into an arrival record";
-  // Slots are cut into equal pieces and rounds are counted alike on all ranks: not known for uneven pairs.
-  // And a block read in place is found by the size of one's own.
+  // Staging buffers need equal pieces and the same number of rounds on all ranks, which uneven pairs do not
+  // have. Flows by reference compute the position of a peer's block from the size of their own.
   if (o.uneven && (a.by_reference || (a.staging && o.collective == Collective::all_to_all)))
     return "its blocks are uneven";
   return nullptr;
@@ -100,8 +100,8 @@ Status Selector::refuse(const std::string& forced, const char* why, const Operat
                              why, fmt::join(able, ", ")));
 }
 
-/// Of one rank all algorithms are the same, and those that need several hosts must not stop it. What a switch
-/// between GPUs does is no wish for memory of the host.
+/// With one rank all algorithms are equivalent, so one for several hosts must not cause an error. A flow
+/// through a switch between GPUs is not forced on memory of the host.
 bool Selector::forces(const Operation& o) const {
   return job_algorithm_ && ability(o.collective, *job_algorithm_).exists &&
          !(size_ == 1 && flow::between_hosts(*job_algorithm_)) &&
@@ -153,7 +153,8 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     choice->algorithm = *a, choice->forced = true;
     reason = "forced by the caller";
   } else if (o.algorithm.empty() && forces(o)) {
-    // Whether buffers alias is one rank's own affair: it declines when asked, and all end with one error.
+    // Only this rank knows whether its buffers alias: it declines when asked, and all ranks end with the
+    // same error.
     if (const char* found = obstacle(o, bytes, canonical, *job_algorithm_, false))
       return refuse(fmt::format("OURO_ALGO={}", flow::name(*job_algorithm_)), found, o, bytes, canonical,
                     false);
@@ -175,7 +176,7 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     }
   }
   choice->staging = ability(o.collective, choice->algorithm).staging;
-  // Where this rank has read its output as input, its lines are in the cache when they are written.
+  // If this rank has read its output buffer as input, its lines are in the cache when they are written.
   const bool reads = o.reads(rank);
   const std::size_t touched = aliased || !reads ? o.out.bytes() : o.in.bytes() + o.out.bytes();
   choice->streams = !(aliased && reads) && touched * static_cast<std::size_t>(size_) >= stream_bytes_;

@@ -1,4 +1,4 @@
-// Selection: which algorithm serves a call, and why. Used by group (each call) and explain.
+// Selection: which algorithm serves a call, and why. Used by group (on each call) and explain.
 #pragma once
 #include <array>
 #include <optional>
@@ -15,13 +15,13 @@ namespace ouro::rt {
 struct Choice {
   flow::Algorithm algorithm{};
   bool staging = false;  ///< its flow runs over staging buffers
-  /// Use the in-place flow instead where all buffers turn out to be registered.
+  /// Use the zero-copy flow instead if all buffers turn out to be registered.
   bool try_zero_copy = false;
-  /// Pull instead where all buffers lie on huge pages and all ranks may read each other's memory.
+  /// Use pull instead if all buffers are on huge pages and all ranks may read each other's memory.
   bool try_pull = false;
   bool streams = false;  ///< outputs are written past the caches
   bool forced = false;
-  /// What all ranks must have chosen alike, as signatures have it.
+  /// The part of the choice that must be equal on all ranks, in the encoding of signatures.
   std::uint8_t code() const {
     return static_cast<std::uint8_t>((static_cast<int>(algorithm) + 1) |
                                      (try_zero_copy ? Signature::kZeroCopy : 0) |
@@ -29,24 +29,24 @@ struct Choice {
   }
 };
 
-/// Bytes of a call's region or block, the largest where blocks are uneven: the same on all ranks, whatever
+/// Bytes of a call's region or block, of the largest if blocks are uneven: the same on all ranks, whatever
 /// their own share is.
 std::size_t unit_bytes(const Operation&, int rank, int size);
 
-/// The rules that concern a group of `size` ranks on one host, or on several.
+/// The rules that apply to a group of `size` ranks on one host, or on several.
 class Selector {
  public:
-  /// `enough_cores`: the same on all ranks, on whatever host. `stream_bytes`: see Rules. `job_algorithm`:
+  /// `enough_cores`: must be the same on all ranks, on all hosts. `stream_bytes`: see Rules. `job_algorithm`:
   /// OURO_ALGO, for all collectives that have an algorithm of this name; or "".
   Selector(const Rules&, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
            std::string job_algorithm);
 
-  /// Errors: invalid, where the caller names an algorithm, or the job one that this collective has, which
-  /// cannot serve the call; the text says why, and which can. The same choice on all ranks that agree on the
-  /// call, but for `streams`, which is each rank's own. `why`, if given, is filled in,
-  /// but not where the collective has a single flow.
+  /// Errors: invalid, if the caller names an algorithm, or the job names one that this collective has, that
+  /// cannot serve the call; the text gives the reason, and the algorithms that can. The choice is the same on
+  /// all ranks that agree on the call, except for `streams`, which each rank chooses for itself. `why`, if
+  /// given, is set unless the collective has a single flow.
   Status select(const Operation&, int rank, bool canonical, Choice*, std::string* why = nullptr) const;
-  /// Whether the job names the algorithm of a collective: its calls are then carried out one by one.
+  /// Whether the job forces the algorithm of a collective: its calls are then executed one by one.
   bool forces(const Operation&) const;
   /// OURO_ALGO as it was when the group was made, or "".
   std::string job_algorithm() const { return job_algorithm_ ? std::string(flow::name(*job_algorithm_)) : ""; }
@@ -59,11 +59,11 @@ class Selector {
   };
   struct Rows {
     std::vector<Row> staged, registered,
-        others;  // others: for buffers that are not registered, pull among them
+        others;  // others: for buffers that are not registered, including pull
   };
   const Row* find(const std::vector<Row>&, const Operation&, std::size_t bytes, bool canonical,
                   bool aliased) const;
-  /// Why an algorithm cannot serve a call of `bytes` a region or block; nullptr if it can.
+  /// Why an algorithm cannot serve a call with `bytes` per region or block; nullptr if it can.
   const char* obstacle(const Operation&, std::size_t bytes, bool canonical, flow::Algorithm,
                        bool aliased) const;
   bool serves(const Operation& o, std::size_t bytes, bool canonical, flow::Algorithm a, bool aliased) const {

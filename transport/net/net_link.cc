@@ -66,9 +66,7 @@ bool NetLink::next(std::uint64_t link_set, NetHeader* out, const std::byte** pay
 }
 
 bool NetLink::next_chunk(std::uint64_t full, std::uint64_t* index) {
-  if (gone_)
-    return false;  // the other side takes no chunks any more; chunks that came from there are still given
-                   // back
+  if (gone_) return false;  // no chunks go there any more; chunks from there are still given back
   if (again_ != 0) {
     *index = load(out_freed_);
     while (!(again_ & bit(*index))) ++*index;

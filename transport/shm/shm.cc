@@ -32,8 +32,8 @@ std::size_t segment_bytes(std::size_t counters, std::size_t rings, std::size_t s
 }
 }  // namespace
 
-// Segment: n*n pairs of counters (full, freed), n doorbells, n*n rings of slots. Link (from, to) has index
-// from*n+to.
+// Segment: n*n pairs of counters (full, freed), n doorbells, n*n rings of slots. The index of link (from, to)
+// is from*n+to.
 ShmLinkLayout ShmLinkLayout::of(int n, std::uint32_t slot_bytes) {
   const auto ranks = static_cast<std::size_t>(n);
   const std::size_t links = ranks * ranks, slot = slot_of(links, slot_bytes);

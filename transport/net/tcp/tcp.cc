@@ -15,8 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kAside = 1ms;  // how often the own thread asks whether somebody drives
-constexpr auto kNap = 100ms;  // the longest that it sleeps
+constexpr auto kAside = 1ms;  // how often the own thread checks whether somebody drives
+constexpr auto kNap = 100ms;  // the longest time that it sleeps
 
 }  // namespace
 
@@ -37,21 +37,22 @@ struct TcpFabric::State {
 
   Options options;
   Exchange exchange;
-  // Under the exchange's lock.
+  // Protected by the exchange's lock:
   std::vector<TcpPeer> states;                                           // by peer
   std::vector<std::vector<std::shared_ptr<TcpConnection>>> connections;  // by peer
   std::vector<bool> dropped;                                             // by peer
-  std::vector<std::shared_ptr<TcpConnection>> silent;                    // open, and nobody moves them
+  std::vector<std::shared_ptr<TcpConnection>> silent;                    // open, but never moved again
   std::vector<std::byte> waste = std::vector<std::byte>(64 << 10);
 
-  Fd wake;  // asks the own thread to look
+  Fd wake;  // wakes the own thread
   std::atomic<bool> stopping{false};
-  std::atomic<std::uint64_t> drives{0};  // calls of progress by others than the own thread
-  std::atomic<bool> paused{false};       // some connection is
+  std::atomic<std::uint64_t> drives{0};  // calls of progress by other threads
+  std::atomic<bool> paused{false};       // some connection is paused
   Thread thread;
 
   void move_all();
-  /// Where there are several connections, what one takes the others cannot send.
+  /// With several connections, one takes only one frame at a time, since the others cannot send what it
+  /// has taken.
   std::size_t burst() const { return options.connections > 1 ? 1 : TcpConnection::kBurst; }
   void judge(TcpConnection& c, const Status& sent) {
     if (!sent.ok()) fail(c, sent);
@@ -83,7 +84,7 @@ void TcpFabric::adopt(int peer, Fd socket, const std::optional<TlsEnd>& tls) {
     std::lock_guard lock(s.exchange.lock());
     if (s.dropped[static_cast<std::size_t>(peer)]) return;
     auto& all = s.connections[static_cast<std::size_t>(peer)];
-    // One more than there should be: the other side has lost some, and this one has not heard of it.
+    // One connection too many: the other side has lost some that this side still considers open.
     if (static_cast<int>(all.size()) >= s.options.connections) {
       for (auto& c : all) c->give_up();
       all.clear();
@@ -143,7 +144,7 @@ void TcpFabric::left() {
 void TcpFabric::kick(int peer) {
   State& s = *state_;
   const int first = peer == kEveryone ? 0 : peer, last = peer == kEveryone ? s.options.world - 1 : peer;
-  bool left = false;  // some of it cannot go yet
+  bool left = false;  // some data cannot be sent yet
   {
     std::lock_guard lock(s.exchange.lock());
     for (int p = first; p <= last; ++p) {
@@ -174,7 +175,7 @@ void TcpFabric::rest(std::chrono::microseconds at_most) {
   ppoll(fds.data(), fds.size(), &slice, nullptr);
 }
 
-// ---- moving, under the exchange's lock -------------------------------------------------------------
+// ---- moving data, under the exchange's lock ---------------------------------------------------------
 
 void TcpFabric::State::move_all() {
   bool any_paused = false;
@@ -182,7 +183,7 @@ void TcpFabric::State::move_all() {
     bool broke = false;
     for (auto& c : all) {
       judge(*c, c->send(burst()));
-      if (receive(*c)) judge(*c, c->send(burst()));  // what came may have to be answered
+      if (receive(*c)) judge(*c, c->send(burst()));  // received frames may need an answer
       broke |= c->broken();
       any_paused |= c->paused() && !c->broken();
     }
@@ -191,13 +192,13 @@ void TcpFabric::State::move_all() {
   paused = any_paused;
 }
 
-/// Whether anything moved, or can move now.
+/// Returns whether anything moved, or can move now.
 bool TcpFabric::State::receive(TcpConnection& c) {
   if (c.broken()) return false;
   bool moved = false;
   const Status s = c.receive(waste, &moved);
   if (s.ok()) return moved;
-  // After a damaged header nobody can tell where the next frame begins: the connection is made anew.
+  // After a damaged header the start of the next frame is unknown, so the connection is made anew, once.
   const bool damaged = s.reason() == Reason::data_corrupt;
   if (!c.bad_header() || (damaged && states[static_cast<std::size_t>(c.peer())].damaged++ == 0)) {
     fail(c, s);
@@ -208,7 +209,7 @@ bool TcpFabric::State::receive(TcpConnection& c) {
   return false;
 }
 
-/// What was under way on it goes again on another.
+/// Gives the connection up; its unfinished frames are sent again on another.
 void TcpFabric::State::fail(TcpConnection& c, const Status& why) {
   c.give_up();
   options.lost(c.peer(), why.failure()->text);
@@ -217,8 +218,9 @@ void TcpFabric::State::fail(TcpConnection& c, const Status& why) {
 
 // ---- the own thread --------------------------------------------------------------------------------
 
-/// Moves what comes while nobody drives. Whoever has driven a moment ago is about to come back: until then
-/// this thread waits for no connection, since each packet would wake it, in the way of who reads the packet.
+/// Moves data while nobody drives. A thread that drove a moment ago is about to come back. Until then this
+/// thread does not wait for connections, since each packet would wake it and it would get in the way of the
+/// thread that reads the packet.
 void TcpFabric::State::watch(const TcpFabric& f) {
   std::vector<pollfd> fds;
   for (std::uint64_t seen = 0; !stopping;) {

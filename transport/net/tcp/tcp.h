@@ -1,5 +1,5 @@
-// The tcp fabric: frames of an exchange over TCP connections, several a peer, received straight into slots.
-// Used by the runtime's network, which makes the connections and proves who is at their other ends.
+// The tcp fabric: frames of an exchange over TCP connections, several per peer, received directly into slots.
+// Used by the runtime's network, which makes the connections and authenticates their other ends.
 #pragma once
 #include <functional>
 #include <memory>
@@ -16,19 +16,20 @@ class TcpFabric final : public Fabric {
   struct Options {
     int world = 1;
     int connections = 1;  ///< to each peer
-    bool checks = true;   ///< checksums over chunks
-    /// All three are called under a lock of the fabric's: they only hand on.
-    std::function<void(int peer)> need;  ///< too few connections to a peer that there are links to
+    bool checks = true;   ///< checksums of chunks
+    /// All three are called under a lock of the fabric: they must only pass the event on.
+    std::function<void(int peer)> need;  ///< there are links to a peer, but too few connections
     std::function<void(int peer, Status)>
-        failed;  ///< what came from there cannot be: data-corrupt, ring-corrupt
-    std::function<void(int peer, std::string)> lost;  ///< a connection has ended; the text says how
+        failed;  ///< the peer sent something invalid: data-corrupt, ring-corrupt
+    std::function<void(int peer, std::string)> lost;  ///< a connection has ended; the text gives the reason
   };
   explicit TcpFabric(Options);
   ~TcpFabric() override;
 
-  /// A connection whose other end is known to be `peer`; non-blocking. With `tls` all of it is encrypted.
+  /// Takes over a non-blocking connection whose other end is authenticated as `peer`. With `tls` all data
+  /// is encrypted.
   void adopt(int peer, Fd socket, const std::optional<TlsEnd>& tls = {});
-  /// Connections to `peer` that are still wanted.
+  /// Number of connections to `peer` that are still missing.
   int wanted(int peer);
 
   const char* name() const override { return "tcp"; }

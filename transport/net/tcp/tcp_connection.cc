@@ -10,14 +10,15 @@
 
 namespace ouro::transport {
 namespace {
-constexpr std::size_t kPerTurn = 4 << 20;  // bytes moved on one connection before the next has its turn
+constexpr std::size_t kPerTurn = 4 << 20;  // bytes moved on one connection in one turn
 }  // namespace
 
 Status TcpConnection::send(std::size_t burst) {
   if (broken()) return {};
   std::size_t moved = 0;
   OURO_TRY(pipe_.flush());
-  // What is not given back when this begins stays so to its end: the peer is only heard in receive().
+  // A chunk that is not given back at this point stays so during this call: frames of the peer are only
+  // handled in receive().
   if (!out_.empty()) withdraw();
   while (moved < kPerTurn && pipe_.ready() && !pipe_.blocked()) {
     for (Exchange::Outgoing out; out_.size() < burst && exchange_.next(peer_, &out);)
@@ -27,7 +28,7 @@ Status TcpConnection::send(std::size_t burst) {
     std::size_t used = 0, skip = written_;
     for (Exchange::Outgoing& out : out_) {
       const std::size_t of_head = std::min(skip, sizeof(NetHeader)), of_payload = skip - of_head;
-      // As iovec has it; nothing writes through these.
+      // iovec requires pointers to non-const; nothing writes through these.
       parts[used++] = {reinterpret_cast<std::byte*>(&out.header) + of_head, sizeof(NetHeader) - of_head};
       if (out.header.bytes > of_payload)
         parts[used++] = {const_cast<std::byte*>(out.payload) + of_payload, out.header.bytes - of_payload};
@@ -49,13 +50,14 @@ Status TcpConnection::send(std::size_t burst) {
   return {};
 }
 
-/// Payloads that their owners have back are not read again: they had arrived by an earlier connection, or the
-/// peer has given back what it cannot have.
+/// Stops reading payloads that have been given back to their owners: they had arrived by an earlier
+/// connection, or the peer gave back what it cannot have.
 void TcpConnection::withdraw() {
   for (auto out = out_.begin(); out != out_.end();) {
     if (out->payload == filler_.data() || !exchange_.given_back(peer_, out->header)) {
       ++out;
-    } else if (out == out_.begin() && written_ > 0) {  // the other side awaits the rest, and discards it
+    } else if (out == out_.begin() &&
+               written_ > 0) {  // the other side awaits the rest of this frame, and discards it
       filler_.assign(out->header.bytes, std::byte{});
       out->payload = filler_.data();
     } else {
@@ -76,14 +78,15 @@ Status TcpConnection::receive(std::span<std::byte> waste, bool* any) {
       *any = true;
       continue;
     }
-    // What the payload at hand lacks goes to its place; what follows it is staged.
+    // The rest of the current payload goes to its place; what follows is staged.
     if (begin_ > 0) {
       std::memmove(stage_.data(), stage_.data() + begin_, end_ - begin_);
       end_ -= begin_;
       begin_ = 0;
     }
     const std::size_t lacks = within_ ? in_.bytes - got_ : 0;
-    // Of a long run of chunks the next header only, so that the payload behind it goes to its place, too.
+    // If much of the payload is missing, stage only the next header, so that the payload after it goes
+    // directly to its place, too.
     const iovec stage{stage_.data() + end_, lacks > kStage ? sizeof(NetHeader) : stage_.size() - end_};
     std::array<iovec, 2> parts{stage, iovec{}};
     std::size_t direct = 0;
@@ -99,7 +102,7 @@ Status TcpConnection::receive(std::span<std::byte> waste, bool* any) {
     if (*n == 0) break;
     moved += *n;
     if (moved >= kPerTurn || (pipe_.in_clear() && *n < parts[0].iov_len + parts[1].iov_len))
-      from = Pipe::From::kept;  // a socket in clear that gives less than was asked for is empty
+      from = Pipe::From::kept;  // an unencrypted socket that returns less than requested is empty
     got_ += std::min(*n, direct);
     end_ += *n - std::min(*n, direct);
     if (within_ && got_ == in_.bytes) finish();
@@ -108,7 +111,8 @@ Status TcpConnection::receive(std::span<std::byte> waste, bool* any) {
   return {};
 }
 
-/// Uses what is staged: a header, or the beginning of a payload. Not *took: more has to come first.
+/// Processes staged data: a header, or the beginning of a payload. If *took stays false, more data has to
+/// arrive first.
 Status TcpConnection::take_staged(bool* took) {
   const std::size_t staged = end_ - begin_;
   if (!within_) {
@@ -140,7 +144,8 @@ Status TcpConnection::take_staged(bool* took) {
 void TcpConnection::finish() {
   exchange_.received(peer_, in_, place_);
   state_.damaged = 0;
-  // Else what follows, already here perhaps, would go to a slot and have to be copied from there.
+  // Pause, so that the owner can post the next receive: otherwise data that follows, and may be here already,
+  // would go to a slot and have to be copied from there.
   paused_ = place_.ends;
   place_ = {};
   within_ = false;

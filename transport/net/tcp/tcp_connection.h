@@ -15,53 +15,56 @@
 
 namespace ouro::transport {
 
-/// What all connections to one peer, also those that follow each other, have in common.
+/// State shared by all connections to one peer, including successive ones.
 struct TcpPeer {
-  int damaged = 0;  ///< headers that came damaged, one after the other
+  int damaged = 0;  ///< number of consecutive headers that arrived damaged
 };
 
-/// One TCP connection to a peer: at most one frame coming in, received straight into its slot, and a burst
-/// going out.
+/// One TCP connection to a peer: at most one incoming frame, received directly into its slot, and a burst of
+/// outgoing frames.
 class TcpConnection {
  public:
-  static constexpr std::size_t kBurst = 8;  ///< frames that go with one call of the kernel, at most
+  static constexpr std::size_t kBurst = 8;  ///< frames sent by one system call, at most
 
   TcpConnection(Exchange& exchange, int peer, TcpPeer& state, Fd socket, Pipe pipe)
       : exchange_(exchange), peer_(peer), state_(state), socket_(std::move(socket)), pipe_(std::move(pipe)) {
-    out_.reserve(kBurst);  // what the exchange has handed out must not be lost for want of memory
+    out_.reserve(kBurst);  // a frame taken from the exchange must not be lost for lack of memory
   }
 
   int peer() const { return peer_; }
   bool broken() const { return broken_; }
-  bool blocked() const { return pipe_.blocked(); }  ///< some of what is to be sent has to wait
-  bool paused() const { return paused_; }  ///< there may be more to take that the socket does not tell of
+  bool blocked() const { return pipe_.blocked(); }  ///< some data to be sent has to wait
+  bool paused() const {
+    return paused_;
+  }  ///< there may be more data to process that the socket does not report
   pollfd wanted() const {
     return {socket_.get(), static_cast<short>(pipe_.blocked() ? POLLIN | POLLOUT : POLLIN), 0};
   }
 
-  /// Sends what the exchange has for the peer, `burst` frames at a time. Error: the connection has ended.
+  /// Sends the exchange's frames for the peer, `burst` at a time. Error: the connection has ended.
   Status send(std::size_t burst);
-  /// Takes what has come, up to the end of the turn and then what is staged here or kept by the pipe: nothing
-  /// would wake anybody for that. `waste`: for payloads that nobody wants. *moved: whether anything moved, or
-  /// can move now. Errors: the connection has ended; or, with bad_header(), a frame cannot be.
+  /// Receives data until the turn ends, and then still processes data that is staged here or buffered in
+  /// the pipe, because the socket wakes nobody for that. `waste`: buffer for discarded payloads. *moved:
+  /// whether anything moved, or can move now. Errors: the connection has ended; or, with bad_header(), a
+  /// frame is invalid.
   Status receive(std::span<std::byte> waste, bool* moved);
   bool bad_header() const { return bad_header_; }
 
-  /// Whether the system's time to wait for what came first has passed, at least once since anything came
-  /// back.
+  /// Whether the system has retransmitted the oldest unacknowledged data at least once since it last received
+  /// an acknowledgement.
   bool resends() const;
 
-  /// A chunk has moved: what is under way on it goes on from there, or to there.
+  /// A chunk has moved: its transfer continues from, or to, the new place.
   void moved(const NetLink::Move&);
   void close() {
     broken_ = true;
     socket_.reset();
   }
-  /// Closes it, and has what was under way on it sent again on another.
+  /// Closes the connection; its unfinished frames are sent again on another.
   void give_up();
 
  private:
-  static constexpr std::size_t kStage = 8192;  // what is read beyond the payload at hand
+  static constexpr std::size_t kStage = 8192;  // bytes that are read beyond the current payload
   void withdraw();
   Status take_staged(bool* took);
   void finish();
@@ -69,21 +72,21 @@ class TcpConnection {
   Exchange& exchange_;
   const int peer_;
   TcpPeer& state_;
-  Fd socket_;  // to wait for; bytes go by the pipe
+  Fd socket_;  // only waited for; bytes go through the pipe
   Pipe pipe_;
   bool broken_ = false, bad_header_ = false;
 
   std::array<std::byte, kStage> stage_;
-  std::size_t begin_ = 0, end_ = 0;  // of what is staged
+  std::size_t begin_ = 0, end_ = 0;  // range of the staged data
   NetHeader in_;
-  bool within_ = false;  // between the header and the end of its payload
+  bool within_ = false;  // after a header, before the end of its payload
   Exchange::Place place_;
   std::size_t got_ = 0;
   bool paused_ = false;
 
-  std::vector<Exchange::Outgoing> out_;  // the first of them in part
-  std::size_t written_ = 0;              // bytes of the first
-  std::vector<std::byte> filler_;        // the rest of a frame whose payload is its owner's again
+  std::vector<Exchange::Outgoing> out_;  // the first of them partly written
+  std::size_t written_ = 0;              // bytes of the first that are written
+  std::vector<std::byte> filler_;        // replaces the rest of a payload that was given back to its owner
 };
 
 }  // namespace ouro::transport

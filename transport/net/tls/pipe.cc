@@ -38,7 +38,7 @@ Status Pipe::flush() {
     return {};
   }
   if (!tls_->ready && tls_->broken.ok()) {
-    tls_->ask_socket = false;  // what is read ahead here would wake nobody
+    tls_->ask_socket = false;  // data read ahead here would wake nobody
     OURO_TRY(tls_->shake());
   }
   return tls_->flush(&blocked_);

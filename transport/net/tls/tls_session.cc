@@ -15,12 +15,13 @@ namespace ouro::transport {
 namespace {
 
 constexpr std::size_t kRecord = SSL3_RT_MAX_PLAIN_LENGTH;  // 16 KiB
-constexpr std::size_t kBatch = std::size_t{128} << 10;     // records are sent by so many bytes
-constexpr std::size_t kAhead = std::size_t{128} << 10;     // and received
-constexpr std::string_view kIdentity = "ouro";  // there is one key a connection, so it needs no name
+constexpr std::size_t kBatch = std::size_t{128}
+                               << 10;  // sealed records are sent in batches of this many bytes
+constexpr std::size_t kAhead = std::size_t{128} << 10;  // and received data is read ahead by as many
+constexpr std::string_view kIdentity = "ouro";  // there is one key per connection, so it needs no name
 constexpr std::array<unsigned char, 2> kSuite{0x13, 0x02};  // TLS_AES_256_GCM_SHA384
 
-/// What the library has to say about its last failure on this thread.
+/// The library's description of its last failure on this thread.
 std::string last_words() {
   const unsigned long e = ERR_peek_error();
   const char* const text = e == 0 ? nullptr : ERR_reason_error_string(e);
@@ -60,8 +61,8 @@ BIO_METHOD* Pipe::Tls::method() {
   });
 }
 
-/// What all connections of this process have in common; made once, and never freed, since a connection may
-/// end when the process does.
+/// The context that all connections of this process share; made once, and never freed, since a connection may
+/// end together with the process.
 SSL_CTX* Pipe::Tls::context() {
   static constinit MadeOnce<SSL_CTX*> made;
   return made.get([] {
@@ -117,7 +118,8 @@ Status Pipe::Tls::open(TlsEnd::Role role) {
   SSL_set_bio(ssl, bio, bio);
   SSL_set_app_data(ssl, this);
   if (role == TlsEnd::Role::client) {
-    // A server that ignores the key and shows a certificate instead is not believed: no authority is.
+    // A server that ignores the key and presents a certificate instead is refused, since no authority
+    // is trusted.
     SSL_set_verify(ssl, SSL_VERIFY_PEER, nullptr);
     SSL_set_connect_state(ssl);
   } else {
@@ -127,15 +129,15 @@ Status Pipe::Tls::open(TlsEnd::Role role) {
   return {};
 }
 
-/// After a call of the library that did not do all it was asked for: nothing, or how the connection has
-/// ended.
+/// Evaluates a call of the library that did not finish: ok if it only has to wait, otherwise the error that
+/// ended the connection.
 Status Pipe::Tls::judge(int returned) {
   const int e = SSL_get_error(ssl, returned);
   if (e == SSL_ERROR_WANT_READ && socket_error < 0) return {};
   if (socket_error >= 0) return fail(ended(socket_error));
   if (e == SSL_ERROR_ZERO_RETURN) return fail(ended(0));
   Status why = ended("TLS: " + last_words());
-  // The other end is told by an alert, if that goes without waiting.
+  // Sends the library's alert to the other end, if that is possible without waiting.
   bool ignored = false;
   (void)flush(&ignored).ok();
   return fail(std::move(why));
@@ -169,8 +171,8 @@ Status Pipe::Tls::flush(bool* blocked) {
   return {};
 }
 
-/// The next bytes to be put into one record: as they lie, or gathered where a part alone would make a small
-/// one.
+/// The bytes of the next record: in place, or gathered from several parts if one alone would make a
+/// small record.
 std::span<const std::byte> Pipe::Tls::next_record(std::span<const iovec> parts, std::size_t from) {
   std::size_t filled = 0;
   for (const iovec& p : parts) {
@@ -223,7 +225,7 @@ Result<std::size_t> Pipe::Tls::read(std::span<const iovec> parts, From from, boo
       ERR_clear_error();
       std::size_t n = 0;
       const int done = SSL_read_ex(ssl, static_cast<std::byte*>(p.iov_base) + filled, p.iov_len - filled, &n);
-      // What came before the end counts; the next call tells of it.
+      // Bytes read before the end are returned; the next call reports the end.
       if (more = done == 1; !more)
         if (Status s = judge(done); !s.ok())
           return got > 0 ? Result<std::size_t>(got) : Result<std::size_t>(s);
@@ -231,7 +233,7 @@ Result<std::size_t> Pipe::Tls::read(std::span<const iovec> parts, From from, boo
       got += n;
     }
   }
-  // What the library has to answer with: its part of the handshake.
+  // Sends what the library has to answer: its part of the handshake.
   if (!sealed.empty())
     if (Status s = flush(blocked); !s.ok() && got == 0) return s;
   return got;

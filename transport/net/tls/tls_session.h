@@ -1,4 +1,4 @@
-// TLS 1.3 by OpenSSL, under a pipe. Part of Pipe (pipe.h), included by its two files alone.
+// TLS 1.3 by OpenSSL, for a pipe. Part of Pipe (pipe.h), included only by its two files.
 #pragma once
 #include <openssl/ssl.h>
 #include <sys/uio.h>
@@ -22,8 +22,8 @@ inline Status ended(int error) {
 }
 inline bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-/// One TLS connection. What the library writes is collected in `sealed`, so that it never has to wait and
-/// many records go with one call of the kernel; what it reads it takes from the socket by itself.
+/// One TLS connection. The library's output is collected in `sealed`, so that it never has to wait and one
+/// system call sends many records; for input it reads from the socket itself.
 struct Pipe::Tls {
   Tls(int fd, const TlsEnd& end) : socket(fd), records_per_key(end.records_per_key) {}
   ~Tls() {
@@ -35,10 +35,10 @@ struct Pipe::Tls {
 
   const int socket;
   SSL* ssl = nullptr;
-  wire::Key key{};  // until the handshake is over
+  wire::Key key{};  // until the handshake has finished
   bool ready = false, ask_socket = true;
   std::vector<char> sealed;
-  std::size_t sent = 0;  // of sealed
+  std::size_t sent = 0;  // bytes of `sealed` that are sent
   std::uint64_t records = 0, records_per_key;
   int socket_error = -1;  // 0: the end of the stream
   Status broken;

@@ -1,7 +1,8 @@
-// The ucx fabric: one context, one worker, an endpoint a peer. See ucx.h.
+// The ucx fabric: one context, one worker, one endpoint per peer. See ucx.h.
 //
-// Chunks go as eager active messages in one segment each: over TCP the rendezvous that UCX chooses by itself
-// costs a round trip a chunk and was slower at every size, in spite of the copy that eager receipt adds.
+// Chunks are sent as eager active messages in one segment each: over TCP, the rendezvous that UCX would
+// choose costs a round trip per chunk and was slower at every size, in spite of the copy that eager
+// receipt adds.
 #include "transport/net/ucx/ucx.h"
 
 #include <fmt/format.h>
@@ -20,11 +21,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kAside = 1ms;       // how often the own thread asks whether somebody drives
-constexpr auto kNap = 100ms;       // the longest that it sleeps: bounds what a missed event costs
-constexpr int kBurst = 64;         // calls of progress in a row by the own thread
-constexpr auto kFarewell = 200ms;  // for endpoints to go, at the end
-constexpr auto kRecall = 500ms;    // for a send to leave memory that its owner wants back
+constexpr auto kAside = 1ms;       // how often the own thread checks whether somebody drives
+constexpr auto kNap = 100ms;       // the longest time that it sleeps: limits the cost of a missed event
+constexpr int kBurst = 64;         // successive calls of progress by the own thread
+constexpr auto kFarewell = 200ms;  // time for endpoints to close, at the end
+constexpr auto kRecall = 500ms;    // time for a send to finish with memory that its owner wants back
 
 }  // namespace
 
@@ -68,7 +69,8 @@ Ucx::~Ucx() {
   if (!address_.empty()) {
     std::lock_guard lock(exchange_.lock());
     for (Peer& p : peers_) {
-      // A good connection that is still being made is waited for: UCX 1.13 does not survive its sudden end.
+      // A healthy connection that is still being established is closed gracefully: UCX 1.13 crashes if it is
+      // closed by force.
       const bool good = !std::exchange(p.dropped, true) && p.broken.ok() && !p.ended;
       close(p, good ? 0 : UCP_EP_CLOSE_FLAG_FORCE);
     }
@@ -77,14 +79,14 @@ Ucx::~Ucx() {
       while (ucx_.progress() && Clock::now() < end) continue;
       bury();
     } while (!closing_.empty() && Clock::now() < end);
-    // A worker must not go while somebody holds requests of it, done or not.
+    // The worker must not be destroyed while requests of it are held, finished or not.
     for (void* request : closing_) ucx_->ucp_request_free(request);
     if (std::any_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.anew; })) ucx_.abandon();
   }
 }
 
-/// What UCX reads it cannot be told to read elsewhere: it is awaited, and if that takes long the peer takes
-/// nothing. What comes never lies where it has to be moved from (take).
+/// UCX cannot be told to read a payload from another place: this waits for the send, and fails the peer if
+/// that takes too long. Incoming data is never in a place from which it would have to be moved (see take).
 void Ucx::moved(int peer, const NetLink::Move& m) {
   const auto reads = [&](const auto& s) { return s->under_way && s->out.payload == m.from; };
   const auto pending = [&] { return std::any_of(sends_.begin(), sends_.end(), reads); };
@@ -166,12 +168,12 @@ Ucx::Send* Ucx::idle() {
 
 void Ucx::send(Peer& p, Send* s) {
   NetHeader& h = s->out.header;
-  h.from = static_cast<std::uint32_t>(options_.rank);  // an active message does not say whose it is
+  h.from = static_cast<std::uint32_t>(options_.rank);  // an active message does not identify its sender
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = h.bytes <= UcxWorker::kEager ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
   param.user_data = s;
-  param.cb.send = [](void* request, ucs_status_t, void* user) {  // of an error the endpoint tells
+  param.cb.send = [](void* request, ucs_status_t, void* user) {  // the endpoint reports errors
     Send* const done = static_cast<Send*>(user);
     done->fabric->ucx_->ucp_request_free(request);
     done->fabric->sent(done);
@@ -179,7 +181,7 @@ void Ucx::send(Peer& p, Send* s) {
   s->peer = p.rank;
   s->under_way = true;
   const std::byte* payload = s->out.payload;
-  if (p.resumed && h.bytes > 0) {  // it may be given back, and freed, before it has gone this time
+  if (p.resumed && h.bytes > 0) {  // its owner may get it back, and free it, before this send has finished
     s->copy.assign(payload, payload + h.bytes);
     payload = s->copy.data();
   }
@@ -198,11 +200,11 @@ void Ucx::sent(Send* s) {
 
 // ---- receiving -------------------------------------------------------------------------------------
 
-/// UCS_OK: UCX may forget the message, whether it was taken or not.
+/// Handles a message. UCS_OK: UCX may release the message, whether it was used or not.
 ucs_status_t Ucx::take(const void* header, std::size_t header_bytes, void* data, std::size_t bytes,
                        bool rendezvous) {
   NetHeader h;
-  if (header_bytes != sizeof h) return UCS_OK;  // no rank of this job sends such
+  if (header_bytes != sizeof h) return UCS_OK;  // no rank of this job sends this
   std::memcpy(&h, header, sizeof h);
   const std::uint32_t from = std::exchange(h.from, 0);
   if (from >= peers_.size()) return UCS_OK;
@@ -225,11 +227,12 @@ ucs_status_t Ucx::take(const void* header, std::size_t header_bytes, void* data,
   return UCS_OK;
 }
 
-/// False: it has not begun, and is asked for again.
+/// Begins to receive a payload by rendezvous. Returns false if it did not begin; the chunk is then
+/// requested again.
 bool Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* descriptor) {
   try {
     receives_.push_front({this, peer, h, std::move(place), {}});
-  } catch (const std::bad_alloc&) {  // UCX, which has called this, knows nothing of exceptions
+  } catch (const std::bad_alloc&) {  // the caller is UCX, through which no exception may pass
     exchange_.abandon(peer, h);
     return false;
   }
@@ -250,13 +253,13 @@ bool Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* des
   void* const request = ucx_->ucp_am_recv_data_nbx(ucx_, descriptor, r.place.to, h.bytes, &param);
   if (UCS_PTR_IS_PTR(request)) return true;
   exchange_.abandon(peer, h);
-  receives_.erase(r.self);  // nothing can come for it
+  receives_.erase(r.self);  // nothing can arrive for it
   return false;
 }
 
 // ---- the own thread --------------------------------------------------------------------------------
 
-/// Moves what comes while nobody drives, and keeps out of the way of whoever does.
+/// Moves data while nobody drives, and stays out of the way of threads that do.
 void Ucx::watch() {
   std::uint64_t seen = 0;
   for (;;) {

@@ -1,4 +1,4 @@
-// The ucx fabric of a build without UCX: asking for it is an error. See ucx.h.
+// The ucx fabric in a build without UCX: requesting it is an error. See ucx.h.
 #include "transport/net/ucx/ucx.h"
 
 namespace ouro::transport {

@@ -26,8 +26,8 @@ std::string real_path(const char* path) {
   return realpath(path, buffer) ? buffer : path;
 }
 
-/// Files of the libucp copies in this process. Two, of different packages say, share the names of their
-/// symbols and of their settings, but not their state.
+/// Files of the libucp copies in this process. Two copies, from different packages for example, share the
+/// names of their symbols and settings, but not their state.
 std::set<std::string> copies() {
   std::set<std::string> paths;
   dl_iterate_phdr(
@@ -41,8 +41,8 @@ std::set<std::string> copies() {
   return paths;
 }
 
-/// Loads UCX without the handlers of signals that it installs for the whole process: what SIGHUP or SIGSEGV
-/// do is the program's affair. Whoever asks UCX for them by its settings gets them.
+/// Loads UCX without the signal handlers that it installs for the whole process: the effect of SIGHUP or
+/// SIGSEGV is up to the program. If the user requests them by UCX's settings, they stay.
 void* load_quietly() {
   constexpr int kSignals[] = {SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV, SIGABRT};
   struct sigaction before[std::size(kSignals)];

@@ -1,5 +1,5 @@
-// The UCX library as functions, loaded when they are first asked for: a process that does not use the fabric
-// does not load it, and a machine without it runs the rest. Used by the ucx fabric and by ouro-info.
+// The UCX library as functions, loaded on first use: a process that does not use the fabric does not load it,
+// and a machine without it can run everything else. Used by the ucx fabric and by ouro-info.
 #pragma once
 #include <ucp/api/ucp.h>
 
@@ -9,7 +9,7 @@
 
 namespace ouro::transport {
 
-/// X(function): all of libucp that is used.
+/// X(function): all functions of libucp that are used.
 // clang-format off
 #define OURO_UCP_FUNCTIONS(X) \
   X(ucp_get_version) \
@@ -39,14 +39,14 @@ struct UcxApi {
   OURO_UCP_FUNCTIONS(OURO_X)
 #undef OURO_X
   decltype(&::ucs_status_string) ucs_status_string;
-  std::string path;  ///< of the libucp in use
+  std::string path;  ///< path of the libucp in use
   unsigned major, minor, release;
 
-  /// Loads it, once in the life of the process; it stays. Errors: unsupported (there is none, it is another
-  /// major version than this was built with, or the process has two copies).
+  /// Loads UCX once per process; it is never unloaded. Errors: unsupported (not found, another major version
+  /// than this was built with, or two copies in the process).
   static Result<const UcxApi*> load();
   std::string version() const;
-  /// Of the headers that this was built with.
+  /// Version of the headers that this was built with.
   static std::string header_version();
 };
 

@@ -1,4 +1,4 @@
-// The state of the ucx fabric. Used by ucx.cc (what moves) and ucx_peers.cc (connections, and their end).
+// The state of the ucx fabric. Used by ucx.cc (data transfer) and ucx_peers.cc (connections and their end).
 #pragma once
 #include <atomic>
 #include <list>
@@ -13,7 +13,7 @@
 
 namespace ouro::transport {
 
-/// An endpoint a peer, and one worker.
+/// One endpoint per peer, and one worker.
 class Ucx final : public UcxFabric {
  public:
   explicit Ucx(Options);
@@ -37,26 +37,28 @@ class Ucx final : public UcxFabric {
     std::vector<std::uint8_t> address;
     ucp_ep_h endpoint = nullptr;
     bool dropped = false, reported = false;
-    Status broken;  // why nothing moves any more
-    // A connection that ends is made anew, until the peer is given up or nothing has come of it for too long.
-    bool ended = false;           // to be buried
-    bool resumed = false;         // chunks may go that have arrived
+    Status broken;  // why no data moves any more
+    // A connection that ends is made anew, until the peer is dropped or no connection was possible for
+    // too long.
+    bool ended = false;           // the endpoint has to be closed
+    bool resumed = false;         // chunks may be sent that have arrived already
     bool anew = false;            // a second endpoint was made
-    std::string why;              // it ended
-    Clock::duration pause{};      // before the next attempt; zero while all is well
-    Clock::time_point failing{};  // since when there has been none
-    Clock::time_point again{};    // of the next attempt
+    std::string why;              // the reason why it ended
+    Clock::duration pause{};      // before the next attempt; zero while the connection works
+    Clock::time_point failing{};  // since when no attempt has succeeded
+    Clock::time_point again{};    // time of the next attempt
   };
-  /// A frame on its way out. UCX reads the header and the payload until it says that it is done.
+  /// An outgoing frame. UCX reads the header and the payload until it reports completion.
   struct Send {
     Ucx* fabric = nullptr;
     int peer = -1;
     bool under_way = false;
     Exchange::Outgoing out;
-    std::vector<std::byte> copy;  // of what its owner may free meanwhile
+    std::vector<std::byte> copy;  // of a payload that its owner may free meanwhile
   };
-  /// A payload on its way in, by rendezvous: the peer writes it to its place, and may do so after UCX has
-  /// given it up on this side. So the room of one that failed stays until the worker has gone.
+  /// A payload that is being received by rendezvous: the peer writes it to its place, and may do so even
+  /// after UCX has given up the transfer on this side. So the memory of a failed one is kept until the worker
+  /// is destroyed.
   struct Receive {
     Ucx* fabric = nullptr;
     int peer = -1;
@@ -65,7 +67,7 @@ class Ucx final : public UcxFabric {
     std::list<Receive>::iterator self;
   };
 
-  // All of these under the exchange's lock.
+  // All of these require the exchange's lock.
   void push(Peer&);
   void push_all();
   bool connected(Peer&);
@@ -86,17 +88,17 @@ class Ucx final : public UcxFabric {
   Exchange exchange_;
   std::vector<std::uint8_t> address_;
 
-  // Under the exchange's lock.
+  // Protected by the exchange's lock:
   std::vector<Peer> peers_;                   // by rank
-  std::vector<std::unique_ptr<Send>> sends_;  // all there are
-  std::vector<Send*> idle_;                   // those not on their way
+  std::vector<std::unique_ptr<Send>> sends_;  // all that exist
+  std::vector<Send*> idle_;                   // those that are not in flight
   std::list<Receive> receives_;
   std::vector<void*> closing_;
   bool any_broken_ = false;
   std::atomic<bool> cut_{false};  // written under the lock
-  UcxWorker ucx_;                 // below what its callbacks use, so that it goes first
+  UcxWorker ucx_;                 // declared after what its callbacks use, so that it is destroyed first
 
-  std::atomic<std::uint64_t> drives_{0};  // calls of progress by others than the own thread
+  std::atomic<std::uint64_t> drives_{0};  // calls of progress by other threads
   Fd stop_;
   Thread thread_;
 };

@@ -1,4 +1,4 @@
-// Connections of the ucx fabric: how they are made, end, and are made anew. See ucx_fabric.h.
+// Connections of the ucx fabric: how they are made, end, and are made again. See ucx_fabric.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,9 +10,9 @@ namespace ouro::transport {
 namespace {
 
 using namespace std::chrono_literals;
-// Before an attempt to connect anew. Mostly a connection ends because the peer has died, which control lines
-// find out within half a second: by then it is dropped, and no second endpoint was made, which would cost the
-// worker (UcxWorker::abandon).
+// Delay before an attempt to reconnect. Mostly a connection ends because the peer has died, which control
+// lines detect within half a second. By then the peer is dropped, and no second endpoint was made, which
+// would prevent a clean end of the worker (UcxWorker::abandon).
 constexpr auto kAgain = 1s;
 
 }  // namespace
@@ -35,7 +35,7 @@ void Ucx::drop(int peer) {
 bool Ucx::connected(Peer& p) {
   if (p.dropped || p.address.empty() || !exchange_.talks_to(p.rank)) return false;
   if (!p.broken.ok()) {
-    any_broken_ |= !p.reported;  // there were no links to it when it broke
+    any_broken_ |= !p.reported;  // there were no links to it when it failed
     return false;
   }
   if (p.endpoint) return !p.ended;
@@ -60,19 +60,20 @@ bool Ucx::connected(Peer& p) {
   return true;
 }
 
-/// Called from within UCX, too: what follows is left to bury().
+/// Also called from within UCX, so bury() does the rest.
 void Ucx::break_with(Peer& p, Status why) {
   if (p.broken.ok()) p.broken = std::move(why);
   any_broken_ = true;
 }
 
-/// Called from within UCX, too. Whether the peer lives is for others to say.
+/// Also called from within UCX. Whether the peer is alive is decided elsewhere.
 void Ucx::ended(Peer& p, std::string why) {
   if (!std::exchange(p.ended, true)) p.why = std::move(why);
   any_broken_ = true;
 }
 
-/// What was under way, and may not have arrived, goes again on the next connection.
+/// Prepares to reconnect: unfinished frames, which may not have arrived, are sent again on the
+/// next connection.
 void Ucx::resume(Peer& p) {
   OURO_INFO(NET, "the UCX connection of rank {} to rank {} has ended: {}", options_.rank, p.rank, p.why);
   close(p);

@@ -15,8 +15,8 @@
 namespace ouro::transport {
 namespace {
 
-/// What is set unless the user has set `variable`; `name` is what UCX calls it in code, where a transport's
-/// settings have no prefix.
+/// A setting that applies unless the user has set `variable`. `name` is its name in UCX's interface, where
+/// settings of a transport have no prefix.
 struct Setting {
   const char *variable, *name;
   std::string value;
@@ -25,11 +25,13 @@ struct Setting {
 std::vector<Setting> settings(const std::string& transports, const std::string& devices) {
   const std::string segment = std::to_string(UcxWorker::kSegment);
   std::vector<Setting> all = {
-      {"UCX_TLS", "TLS", transports},  // and no "self": without an interface it would stand in for all
+      {"UCX_TLS", "TLS",
+       transports},  // without "self", which would replace all transports if no interface is usable
       {"UCX_TCP_TX_SEG_SIZE", "TX_SEG_SIZE", segment},
       {"UCX_TCP_RX_SEG_SIZE", "RX_SEG_SIZE", segment},
-      {"UCX_TCP_CONN_NB", "CONN_NB", "y"},                     // whoever sends must not wait for a connection
-      {"UCX_KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "inf"}  // the control line says who lives
+      {"UCX_TCP_CONN_NB", "CONN_NB", "y"},  // a sender must not wait for a connection
+      {"UCX_KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL",
+       "inf"}  // the control line monitors whether peers are alive
   };
   if (!devices.empty()) all.push_back({"UCX_NET_DEVICES", "NET_DEVICES", devices});
   return all;
@@ -54,7 +56,7 @@ std::vector<std::string> rdma_devices(const std::string& interface, const std::s
           found.push_back(device.filename().string() + ":" + port.filename().string());
       }
   std::sort(found.begin(), found.end());
-  found.erase(std::unique(found.begin(), found.end()), found.end());  // a port has many addresses
+  found.erase(std::unique(found.begin(), found.end()), found.end());  // a port has several addresses
   return found;
 }
 
@@ -111,7 +113,7 @@ Status UcxWorker::open(int world, const std::string& devices, ucp_am_recv_callba
   if (!made.ok()) OURO_TRY(make_context(world, "tcp", devices));
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // by the exchange's lock
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // serialised by the exchange's lock
   if (const ucs_status_t e = ucx_->ucp_worker_create(context_, &worker, &worker_); e != UCS_OK)
     return failed("ucp_worker_create", e);
   if (const ucs_status_t e = ucx_->ucp_worker_get_efd(worker_, &events_); e != UCS_OK)

@@ -7,34 +7,34 @@
 
 namespace ouro::transport {
 
-/// The RDMA devices behind a network interface, as UCX names them ("mlx5_0:1"), sorted: those whose ports
-/// list it below `root`.
+/// The RDMA devices behind a network interface, in UCX's notation ("mlx5_0:1"), sorted: those with a port
+/// that lists the interface below `root`.
 std::vector<std::string> rdma_devices(const std::string& interface,
                                       const std::string& root = "/sys/class/infiniband");
 
 class UcxWorker {
  public:
-  static constexpr unsigned kFrame = 0;  ///< the identifier of our active messages
-  /// Payloads up to this travel in one segment, without a rendezvous.
+  static constexpr unsigned kFrame = 0;  ///< the identifier of ouro's active messages
+  /// Payloads up to kEager are sent in one segment, without a rendezvous.
   static constexpr std::size_t kSegment = 256 << 10, kEager = kSegment - 1024;
 
   UcxWorker() = default;
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
   ~UcxWorker();
-  /// Leaves it to the end of the process: UCX 1.13 does not survive the end of a worker some of whose
-  /// connections have been made anew.
+  /// Leaves the worker to the end of the process: UCX 1.13 crashes when a worker is destroyed after some of
+  /// its connections have been made anew.
   void abandon() { worker_ = nullptr, context_ = nullptr; }
 
-  /// `take` gets `arg` and each message. By RDMA where the interface `devices` has it, else by TCP. Errors:
-  /// unsupported, resource.
+  /// `take` is called with `arg` and each message. Uses RDMA if the interface `devices` has it, else TCP.
+  /// Errors: unsupported, resource.
   Status open(int world, const std::string& devices, ucp_am_recv_callback_t take, void* arg);
   const UcxApi* operator->() const { return ucx_; }
   operator ucp_worker_h() const { return worker_; }
   std::string what(ucs_status_t s) const { return ucx_->ucs_status_string(s); }
-  /// Readable when something has come, after arm().
+  /// A descriptor that becomes readable when something has arrived, after arm().
   int events() const { return events_; }
-  /// False: there is something to move already.
+  /// Returns false if there is something to process already.
   bool arm() { return ucx_->ucp_worker_arm(worker_) == UCS_OK; }
   bool progress() { return ucx_->ucp_worker_progress(worker_) != 0; }
   std::vector<std::uint8_t> address() const;
