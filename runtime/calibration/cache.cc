@@ -35,7 +35,7 @@ Status system_error(const std::string& path, const char* what) {
   return {Reason::resource, fmt::format("{}: {}: {}", path, what, std::strerror(errno))};
 }
 
-/// Of an open file or directory: this user's, and nobody else may change it.
+/// Checks that an open file or directory belongs to this user, and that nobody else may change it.
 Status only_ours(int fd, const std::string& path, bool directory) {
   struct stat s {};
   if (::fstat(fd, &s) != 0) return system_error(path, "cannot be looked at");
@@ -49,7 +49,7 @@ Status only_ours(int fd, const std::string& path, bool directory) {
   return {};
 }
 
-/// The directory, made if it is not there, with those above it.
+/// Opens the directory; if `make`, creates it and its parents if they do not exist.
 Result<Fd> open_directory(const std::string& path, bool make) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd && errno == ENOENT && make) {
@@ -86,7 +86,7 @@ std::string calibration_key(const std::string& topology) {
                                           "microcode", "CPU implementer", "CPU part", "CPU revision"};
   std::string processor;
   std::ifstream info("/proc/cpuinfo");
-  // Of the first processor: a host of different ones differs in its topology.
+  // Fields of the first processor only: a host with different processors differs in its topology.
   for (std::string line; std::getline(info, line) && !line.empty();) {
     const std::size_t colon = line.find(':');
     if (colon == std::string::npos) continue;
@@ -95,11 +95,11 @@ std::string calibration_key(const std::string& topology) {
       processor += line.substr(colon + 1);
   }
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  processor += "; sanitized code";  // whose figures no other program should find
+  processor += "; sanitized code";  // so that no other program uses these figures
 #endif
   utsname system{};
   (void)::uname(&system);
-  // With the number of the set of figures: files that lack the newer ones are not looked at.
+  // Includes the version of the set of figures, so that files without the newer figures are ignored.
   return fmt::format("processor{}; kernel {} {}; {}; figures 4", processor, system.release, system.machine,
                      topology);
 }

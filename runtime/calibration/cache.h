@@ -1,4 +1,4 @@
-// The record that an earlier job of this user has left on this host. Used where a host is calibrated.
+// The record that an earlier job of this user has stored on this host. Used to calibrate a host.
 #pragma once
 #include <optional>
 #include <string>
@@ -7,24 +7,26 @@
 
 namespace ouro::rt {
 
-/// What the figures are of: processor, stepping, microcode, kernel, and `topology`, in the caller's words.
+/// Identifies the machine that figures belong to: processor, stepping, microcode, kernel, and `topology`, a
+/// text of the caller's choice.
 std::string calibration_key(const std::string& topology);
-/// Whether that key is of a processor such as the built-in table of algorithms was measured on: AMD Zen 5.
+/// Whether that key is of a processor like the one that the built-in table of algorithms was measured on: AMD
+/// Zen 5.
 bool is_native(const std::string& key);
 
-/// $XDG_CACHE_HOME/ouro, else $HOME/.cache/ouro; "": there is neither, and nothing is kept.
+/// $XDG_CACHE_HOME/ouro, else $HOME/.cache/ouro; "": neither is set, and nothing is stored.
 std::string calibration_cache_directory();
 
-/// One file for each key in `directory`; "": nothing is found or kept.
+/// One file for each key in `directory`. If that is "", nothing is found or stored.
 class CalibrationCache {
  public:
   CalibrationCache(std::string directory, std::string key);
-  /// "" where there is no directory.
+  /// "" if there is no directory.
   const std::string& file() const { return file_; }
-  /// nullopt: there is none. Errors: refused (the directory or the file is another user's, or others may
-  /// write to it), invalid (not a record, or of another key).
+  /// nullopt: there is none. Errors: refused (the directory or the file belongs to another user, or others
+  /// may write to it), invalid (not a complete record, or of another key), resource.
   Result<std::optional<Calibration>> load() const;
-  /// Whole or not at all, for this user alone. Errors: refused, as above; resource.
+  /// Atomic; readable by this user only. Errors: refused, as above; resource.
   Status store(const Calibration&) const;
 
  private:

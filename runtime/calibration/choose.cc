@@ -1,4 +1,4 @@
-// Choices by figures. See choose.h.
+// Choices based on figures. See choose.h.
 #include "runtime/calibration/choose.h"
 
 #include <algorithm>

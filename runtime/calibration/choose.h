@@ -1,4 +1,4 @@
-// What follows from a record. Used where copies and algorithms are chosen, and by ouro-info.
+// The choices that follow from a record. Used where copies and algorithms are chosen, and by ouro-info.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -8,19 +8,19 @@
 
 namespace ouro::rt {
 
-/// The kind of each size class that takes writer and reader together the least time. What is built in stays
-/// where figures are missing, and where another kind saves less than a fifth: such a figure may be noise.
+/// For each size class, the kind with which writer and reader together take the least time. The built-in kind
+/// is kept if figures are missing, or if another kind saves less than a fifth, which may be noise.
 kernels::CopyKinds copy_kinds_by(const Calibration&);
 
-/// How long waiters keep their core. Where each rank has one, that is taken from nobody: they spin four times
-/// as long as it takes to wake a sleeper, so that sleep makes no wait longer by more than a quarter, but at
-/// least as long as is built in, and at most a millisecond. Where ranks share cores they look as often as
-/// fits into four hand-offs, by when a rank on another core has answered, or into a context switch, if that
-/// is shorter. What is built in stays where figures are missing.
+/// How long waiters keep their core. If each rank has a core of its own, spinning takes it from nobody: they
+/// spin four times as long as waking a sleeper takes, so that sleeping makes no wait longer by more than a
+/// quarter, but at least the built-in time, and at most a millisecond. If ranks share cores, they poll as
+/// often as fits into four hand-offs, within which a rank on another core has answered, or into a context
+/// switch, if that is shorter. The built-in values are kept if figures are missing.
 Patience patience_by(const Calibration&, bool own_cores);
 
-/// Bytes that ranks may touch before they do not fit into the outermost caches any more: 3/4 of so many of
-/// these. nullopt: their size is not known.
+/// The number of bytes that ranks may touch and that still fit into the outermost caches: 3/4 of the size of
+/// `caches` of these. nullopt: their size is not known.
 std::optional<std::size_t> cached_bytes(const Calibration&, std::size_t caches);
 
 }  // namespace ouro::rt

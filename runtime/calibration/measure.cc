@@ -1,4 +1,4 @@
-// Tries in turn, least of each. See measure.h.
+// Repeats all measurements in turn and keeps the least of each. See measure.h.
 #include "runtime/calibration/measure.h"
 
 #include <algorithm>
@@ -10,10 +10,10 @@ namespace {
 
 using kernels::CopyKind, kernels::kCopyKinds, kernels::kCopySizes;
 
-constexpr int kEnough = 9, kFewest = 3;  // tries of a figure
+constexpr int kEnough = 9, kFewest = 3;  // tries per figure
 constexpr int kHandoffs = 8, kWakes = 5, kPauses = 64;
 
-/// The least of the tries so far, and how many they were.
+/// The least of the tries so far, and the number of tries.
 struct Least {
   std::uint32_t value = 0;
   int tries = 0;
@@ -21,14 +21,14 @@ struct Least {
   std::uint32_t known() const { return tries >= kFewest ? value : 0; }
 };
 
-/// `value`, changed by the factor from `before` to `after`; unchanged where that is not known.
+/// `value`, scaled by the ratio of `after` to `before`; unchanged if one of those is not known.
 std::uint32_t scaled(std::uint32_t value, std::uint32_t before, std::uint32_t after) {
   if (before == 0 || after == 0) return value;
   constexpr std::uint64_t kMost = ~std::uint32_t{0};
   return static_cast<std::uint32_t>(std::min(kMost, std::uint64_t{value} * after / before));
 }
 
-/// That is in force between the farthest cores where these are they.
+/// The kind in force for pieces, if these are the farthest cores.
 CopyKind kind_of_pieces(const PairCosts& p) {
   Calibration c{};
   c.pairs = 1, c.pair[0] = p;
@@ -129,7 +129,8 @@ Calibration revised(const Calibration& record, const PairCosts& now) {
   PairCosts& p = out.pair[out.pairs - 1];
   const PairCosts& was = record.farthest();
   if (now.handoff) p.handoff = now.handoff;
-  // By size, the smallest first: what is not measured changes as the size before it has.
+  // By size, the smallest first: a figure that was not measured changes by the same ratio as that of the size
+  // before it.
   const auto renew = [](std::uint32_t* value, std::uint32_t is, const std::uint32_t* before,
                         const std::uint32_t* after) {
     if (is != 0)

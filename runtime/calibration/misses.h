@@ -1,33 +1,33 @@
-// Whether operations keep missing what is predicted of them. Used by groups that may measure again.
+// Detects that operations keep taking other times than predicted. Used by groups that may measure again.
 #pragma once
 #include <cstdint>
 
 namespace ouro::rt {
 
-/// Looks at samples: how long operations took, by how long the model says that they take. A rank that comes
-/// late makes an operation longer, not shorter, so of a window of samples the least counts. A model is wrong
-/// by factors that stay; what tells that processors have moved is a factor that changes.
+/// Evaluates samples of measured time divided by the time that the model predicts. A late rank makes an
+/// operation longer, never shorter, so the least sample of a window counts. A wrong model is off by a
+/// constant factor; a factor that changes shows that processors have moved.
 class Misses {
  public:
   static constexpr int kWindow = 8;  ///< samples
-  /// True: they keep missing, and the record is to be checked.
+  /// Returns true if ratios keep missing, and the record should be checked.
   bool add(double ratio);
-  /// A check has shown that the record holds: such ratios are the model's, and the next check takes twice as
-  /// many windows that miss.
+  /// A check has shown that the record holds: these ratios are due to the model, and the next check needs
+  /// twice as many windows that miss.
   void record_holds();
-  /// Nothing could be measured: the next try takes twice as many windows that miss.
+  /// Nothing could be measured: the next check needs twice as many windows that miss.
   void nothing_found();
-  /// Another record is in force: nothing is known of its ratios. A record that is given up soon takes more
-  /// misses the next time.
+  /// Another record is in force, whose usual ratios are not known yet. The next check needs twice as many
+  /// misses, in case that records are replaced again and again.
   void record_changed();
 
  private:
-  static constexpr double kUnknown = 3;        // by which a ratio may be off where nothing is known of it
-  static constexpr double kChanged = 2;        // by which it may change
+  static constexpr double kUnknown = 3;  // factor by which a ratio may be off if the usual one is not known
+  static constexpr double kChanged = 2;  // factor by which the usual ratio may change
   static constexpr std::uint32_t kMost = 512;  // windows
-  static constexpr std::uint32_t kCalm = 64;   // windows without a miss after which the next is heard at once
+  static constexpr std::uint32_t kCalm = 64;   // windows without a miss after which one miss suffices again
 
-  double least_ = 0, usual_ = 0;  // 0: none
+  double least_ = 0, usual_ = 0;  // 0: not known
   int samples_ = 0;
   std::uint32_t missing_ = 0, calm_ = 0, patience_ = 1;
 };

@@ -29,14 +29,14 @@ namespace {
 using kernels::CopyKind;
 
 constexpr std::size_t kHuge = std::size_t{2} << 20;
-constexpr std::uint32_t kRoundTrips = 100;                   // of one try, from core to core
-constexpr std::uint32_t kSwitches = 50;                      // round trips of one try, on one core
-constexpr auto kFallAsleep = std::chrono::microseconds(60);  // a core that waits for longer sleeps as deep
+constexpr std::uint32_t kRoundTrips = 100;                   // per try, between cores
+constexpr std::uint32_t kSwitches = 50;                      // round trips per try, on one core
+constexpr auto kFallAsleep = std::chrono::microseconds(60);  // a core that waits for longer sleeps no deeper
 
-/// Memory of this process, with pages of one kind, touched.
+/// Memory of this process, all on one kind of pages, and already touched.
 class Block {
  public:
-  /// Huge pages are taken whole.
+  /// Rounded up to whole huge pages, if `huge`.
   Block(std::size_t bytes, bool huge) : bytes_(huge ? bytes + 2 * kHuge : bytes) {
     void* const p = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return;
@@ -46,7 +46,7 @@ class Block {
     (void)::madvise(data_, huge ? (bytes + kHuge - 1) / kHuge * kHuge : bytes,
                     huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 #ifdef MADV_POPULATE_WRITE
-    (void)::madvise(data_, bytes, MADV_POPULATE_WRITE);  // in a third of the time, from Linux 5.14 on
+    (void)::madvise(data_, bytes, MADV_POPULATE_WRITE);  // takes a third of the time, from Linux 5.14 on
 #endif
     std::memset(data_, 1, bytes);
   }
@@ -75,24 +75,25 @@ struct Blocks {
   static constexpr std::size_t kMost = kernels::kCopySizes.back();
   const Block source{kLargeBytes, false}, source_huge{kMost, true}, shared{kMost, true},
       taken{kLargeBytes, false};
-  // The other way at the same time: the peer's source, and what it is written to and read into.
+  // For the opposite direction at the same time: the peer's source, and the blocks that it is written to and
+  // read into.
   const Block back_source{kLargeBytes, false}, back_shared{kHuge, true}, back_taken{kLargeBytes, false};
   explicit operator bool() const {
     return source && source_huge && shared && taken && back_source && back_shared && back_taken;
   }
 };
 
-/// Until the word has changed; or a millisecond: nobody is missed for longer.
+/// Sleeps until the word has changed, for at most a millisecond, so that no wake-up is missed for longer.
 void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   const timespec slice{0, 1'000'000};
   ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, &slice, nullptr, 0);
 }
-/// Whether there was one.
+/// Returns whether there was a sleeper.
 bool wake_one(std::atomic<std::uint32_t>& word) {
   return ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0) == 1;
 }
 
-/// A word on a line of its own.
+/// A word on a cache line of its own.
 struct alignas(128) Word {
   std::atomic<std::uint32_t> value{0};
 };
@@ -130,7 +131,8 @@ class PairProbe final : public Probe {
 
   std::optional<std::uint32_t> context_switch() override {
     if (here_ < 0) return std::nullopt;
-    together_.store(true, std::memory_order_relaxed);  // before the first wait on one core and until the last
+    together_.store(true,
+                    std::memory_order_relaxed);  // set before the first wait on one core, and until the last
     bool all = ask(Task::come) && took_ != 0;
     const Stopwatch watch;
     for (std::uint32_t i = 0; i < kSwitches && all; ++i) all = ask(Task::handoff);
@@ -173,7 +175,7 @@ class PairProbe final : public Probe {
   std::optional<std::uint32_t> pull(std::size_t bytes, bool huge_pages) override {
     if (!need_blocks()) return std::nullopt;
     from_ = (huge_pages ? blocks_->source_huge : blocks_->source).data(), bytes_ = bytes;
-    std::memset(from_, static_cast<int>(serial_ & 0xFF), bytes);  // as an application has just written it
+    std::memset(from_, static_cast<int>(serial_ & 0xFF), bytes);  // as if an application had just written it
     if (!ask(Task::pull) || took_ == 0) return std::nullopt;
     return took_;
   }
@@ -194,13 +196,13 @@ class PairProbe final : public Probe {
   }
 
  private:
-  /// Made when first needed: a hand-off alone, which says whether a kept record holds, needs none.
+  /// Made on first use: a hand-off, which suffices to check a stored record, needs none.
   bool need_blocks() {
     if (gave_up_) return false;
     if (!blocks_) blocks_ = std::make_unique<Blocks>();
     return static_cast<bool>(*blocks_);
   }
-  /// A piece of each core for the other.
+  /// Each core writes and reads one piece for the other.
   std::optional<CopyCost> exchange(CopyKind kind) {
     if (!need_blocks()) return std::nullopt;
     const Blocks& b = *blocks_;
@@ -215,7 +217,7 @@ class PairProbe final : public Probe {
     });
     return wrote && read ? std::optional(CopyCost{*wrote, *read}) : std::nullopt;
   }
-  /// Has the peer do it; false: it did not answer before the end, and will not be asked again.
+  /// Has the peer run a task. Returns false if it did not answer before the end; it will not be asked again.
   bool ask(Task task) { return begin(task) && finish(); }
   bool begin(Task task) {
     if (gave_up_) return false;
@@ -227,7 +229,7 @@ class PairProbe final : public Probe {
     gave_up_ = !await(answered_, serial_);
     return !gave_up_;
   }
-  /// The peer's task and, at the same time, one's own: the mean of what they took.
+  /// Runs the peer's task and, at the same time, `own`; returns the mean of their times.
   template <class F>
   std::optional<std::uint32_t> both(Task task, F&& own) {
     if (!begin(task)) return std::nullopt;
@@ -241,7 +243,7 @@ class PairProbe final : public Probe {
     const iovec into{to, bytes}, out_of{from, bytes};
     return ::process_vm_readv(::getpid(), &into, 1, &out_of, 1, 0) == static_cast<ssize_t>(bytes);
   }
-  /// Spins until the word has come to `serial`; false: not before the end.
+  /// Spins until the word has reached `serial`; returns false if it does not before the end.
   bool await(const Word& word, std::uint32_t serial) const {
     for (std::uint32_t spins = 1; !reached(word.value.load(std::memory_order_acquire), serial); ++spins) {
       together_.load(std::memory_order_relaxed) ? void(::sched_yield()) : relax();
@@ -250,7 +252,8 @@ class PairProbe final : public Probe {
     return true;
   }
 
-  /// The peer: does what it is asked until it is told to stop, or past the end until the prober goes.
+  /// The peer: runs the tasks that it is given until it is told to stop; past the end it waits for the prober
+  /// to finish.
   void serve(int cpu) {
     refused_ = !go_to(cpu);
     bool sleeps = false;
@@ -269,7 +272,7 @@ class PairProbe final : public Probe {
       answered_.value.store(serial, std::memory_order_release);  // pairs with await
     }
   }
-  /// Nanoseconds; 0: the system refuses.
+  /// Returns the time in nanoseconds; 0: the system refuses.
   std::uint32_t work(Task task) {
     const Blocks& b = *blocks_;
     std::byte* const taken = b.taken.data() + taken_at_;
@@ -288,12 +291,12 @@ class PairProbe final : public Probe {
 
   const Clock::time_point end_;
   Word asked_, answered_;
-  std::uint32_t serial_ = 1;  // of the newest question
+  std::uint32_t serial_ = 1;  // number of the newest task
   bool gave_up_ = false;
-  int here_ = -1;                      // where the prober is; written before the peer starts
-  std::atomic<bool> together_{false};  // both are on one core: who waits has to yield
+  int here_ = -1;                      // the prober's hardware thread; written before the peer starts
+  std::atomic<bool> together_{false};  // both are on one core, so a waiter has to yield
   bool refused_ = false;               // written by the peer before its first answer
-  // Written before a question and read by the peer after it; a peer that is late may find `stop` already.
+  // Written before a task is published and read by the peer after it; a late peer may find `stop` already.
   std::atomic<Task> task_{Task::handoff};
   std::unique_ptr<Blocks> blocks_;
   std::byte* from_ = nullptr;

@@ -1,4 +1,4 @@
-// Two real cores that can be asked what a copy takes. Used where a host is calibrated.
+// Two real cores, between which copies can be measured. Used to calibrate a host.
 #pragma once
 #include <memory>
 
@@ -6,9 +6,9 @@
 
 namespace ouro::rt {
 
-/// The calling thread, which goes to hardware thread `here` and stays there, and one that this starts, on
-/// `there`; -1: wherever the system puts it. Both look at the clock: after `end` nothing is answered any
-/// more. Errors: resource (no memory, no thread, or the system refuses the hardware thread).
+/// A probe between the calling thread, which moves to hardware thread `here` and stays there, and a thread
+/// that this starts on `there`; -1: wherever the system puts it. Both watch the clock: nothing is measured
+/// any more after `end`. Errors: resource (no memory, no thread, or the system refuses the hardware thread).
 Result<std::unique_ptr<Probe>> make_pair_probe(int here, int there, Clock::time_point end);
 
 }  // namespace ouro::rt

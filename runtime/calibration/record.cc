@@ -1,4 +1,4 @@
-// The record as numbers, as JSON and back. See record.h.
+// Validation of the record, and its conversion to and from JSON. See record.h.
 #include "runtime/calibration/record.h"
 
 #include <fmt/format.h>
@@ -31,20 +31,20 @@ constexpr struct Field {
                {"cache_kib", "KiB", &Calibration::cache_kib},
                {"caches", "caches", &Calibration::caches}};
 
-/// A line takes 5 ns to 20 us from core to core.
+/// A cache line takes 5 ns to 20 us from core to core.
 bool sane_handoff(std::uint32_t ns) { return ns >= 5 && ns <= 20'000; }
-/// A change from one thread of a core to another takes 50 ns to 1 ms.
+/// A switch from one thread of a core to another takes 50 ns to 1 ms.
 bool sane_switch(std::uint32_t ns) { return ns >= 50 && ns <= 1'000'000; }
-/// To wake a thread takes 200 ns to 10 ms, a pause up to 1 us.
+/// Waking a thread takes 200 ns to 10 ms, a pause up to 1 us.
 bool sane_wake(std::uint32_t ns) { return ns >= 200 && ns <= 10'000'000; }
 bool sane_pause(std::uint32_t ns) { return ns <= 1000; }
 /// A cache has 64 KiB to 16 GiB, and a host up to 4096 of them.
 bool sane_cache(std::uint32_t kib) { return kib >= 64 && kib <= 16u << 20; }
 bool sane_caches(std::uint32_t n) { return n <= 4096; }
-/// Between 1000 GB/s and 20 MB/s.
+/// The rate is between 1000 GB/s and 20 MB/s.
 bool sane_time(std::uint32_t ns, std::size_t bytes) { return ns >= bytes / 1000 && ns / 50 <= bytes; }
 
-/// A nanosecond figure in an object; nullopt: something else stands there. Absent: 0.
+/// A figure; nullopt: the value is something else.
 std::optional<std::uint32_t> figure(const Json& value) {
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > std::numeric_limits<std::uint32_t>::max())
     return std::nullopt;
@@ -57,7 +57,7 @@ bool read_figure(const Json& object, const char* key, std::uint32_t* to) {
   if (found) *to = *found;
   return found.has_value();
 }
-/// Two numbers; absent: nothing is written.
+/// Two numbers; if absent, nothing is written.
 template <class T>
 bool read_two(const Json& object, const char* key, T* first, T* second) {
   const auto it = object.find(key);
@@ -71,7 +71,7 @@ bool read_two(const Json& object, const char* key, T* first, T* second) {
   return true;
 }
 
-/// nullptr, or what is wrong.
+/// Returns nullptr, or the error.
 const char* read_copies(const Json& row, PairCosts* pair) {
   if (!row.is_object()) return "a row of copies is not an object";
   std::uint32_t bytes = 0;
@@ -131,7 +131,7 @@ std::uint64_t Calibration::digest() const {
   if (!known()) return 0;
   for (std::uint32_t i = 0; i < pairs; ++i) {
     PairCosts p = pair[i];
-    p.cpus[0] = p.cpus[1] = 0;  // which two of those that are alike were measured is of no account
+    p.cpus[0] = p.cpus[1] = 0;  // ignores which of several equivalent pairs was measured
     static_assert(sizeof p % sizeof(std::uint32_t) == 0 &&
                   std::has_unique_object_representations_v<PairCosts>);
     h = XXH3_64bits_withSeed(&p, sizeof p, h);

@@ -1,4 +1,4 @@
-// How long something took, of which tens of nanoseconds count. Used by the probes of calibration.
+// A stopwatch accurate to tens of nanoseconds. Used by the probes of calibration.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -13,7 +13,7 @@ namespace ouro::rt {
 class Stopwatch {
  public:
   Stopwatch() : begin_(Clock::now()) {}
-  /// Nanoseconds since it was made, without what reading the clock takes; at least one.
+  /// Nanoseconds since construction, without the time that reading the clock takes; at least one.
   std::uint32_t elapsed() const {
     const std::int64_t took = std::chrono::nanoseconds(Clock::now() - begin_).count() - reading();
     return static_cast<std::uint32_t>(
@@ -21,7 +21,7 @@ class Stopwatch {
   }
 
  private:
-  /// The least of a few tries.
+  /// The time of reading the clock: the least of a few tries.
   static std::int64_t reading() {
     static constinit MadeOnce<const std::int64_t> least;
     return least.get([] {
