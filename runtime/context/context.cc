@@ -21,17 +21,18 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-/// What a destructor gives others to take what was sent to them. What has not even arrived by then is waited
-/// for until they would be given up: a packet that is lost shortly before the end is sent again after
-/// seconds.
+/// The time that a destructor gives others to take what was sent to them. For data that has not even arrived
+/// by then, it waits until the peers would be given up: a packet lost shortly before the end is retransmitted
+/// only after seconds.
 constexpr std::chrono::milliseconds kFarewell{2000};
 std::atomic<unsigned> g_serial{0};
 
-/// This rank's control page, as others find it when they have joined.
+/// Makes this rank's control page, complete as others find it when they have joined.
 Result<std::shared_ptr<device::Segment>> make_page(const ContextSpec& spec) {
   auto control = device::Segment::create((sizeof(ControlPage) + 4095) / 4096 * 4096, "control page");
   if (!control.ok()) return control.status();
-  auto* page = new ((*control)->data()) ControlPage;  // fresh memory is zero and stays so: trivial type
+  auto* page = new ((*control)->data())
+      ControlPage;  // the type is trivial, so fresh memory, which is zero, stays zero
   page->magic = kControlMagic;
   page->rank = static_cast<std::uint32_t>(spec.join.rank);
   page->pid = getpid();
@@ -47,7 +48,7 @@ Result<std::shared_ptr<device::Segment>> make_page(const ContextSpec& spec) {
   return control;
 }
 
-/// nullptr: all ranks are on one host.
+/// Returns nullptr if all ranks are on one host.
 Result<std::unique_ptr<Network>> make_network(const ContextSpec& spec, const ControlPage& page) {
   if (!spec.network || spec.join.world == 1) return std::unique_ptr<Network>();
   NetworkOptions o = *spec.network;
@@ -61,7 +62,7 @@ Result<std::unique_ptr<Network>> make_network(const ContextSpec& spec, const Con
 }  // namespace
 
 Allocation::~Allocation() {
-  if (owner_->inherited()) return;  // the page is the parent's, and not mapped here
+  if (owner_->inherited()) return;  // after a fork the page is the parent's, and not mapped here
   if (block_)
     owner_->device_memory().exports().withdraw(id_);
   else
@@ -91,7 +92,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   if (faults) OURO_TRY(faults->strike(Fault::At::join));
   auto control = make_page(spec);
   if (!control.ok()) return control.status();
-  if (spec.gpu >= 0) OURO_TRY(gpu::load_kernels(spec.gpu));  // before anybody can wait for this rank
+  if (spec.gpu >= 0) OURO_TRY(gpu::load_kernels(spec.gpu));  // before any rank can wait for this one
   Fd server;
   const std::string name =
       fmt::format("ouro/{}/{}.{}.{}", wire::hex(spec.join.job), spec.join.rank, getpid(), g_serial++);
@@ -110,7 +111,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   if (!joined.ok()) return joined.status();
   auto context = std::shared_ptr<Context>(
       new Context(spec, std::move(joined->peers), std::move(*network), std::move(faults)), [](Context* c) {
-        if (c->inherited()) return;  // what a child has of it cannot be taken apart there
+        if (c->inherited()) return;  // a child cannot dismantle its copy
         delete c;
         transport::release_if_quiet();
       });
@@ -187,7 +188,7 @@ void Context::close(std::chrono::milliseconds linger) {
   OURO_INFO(DESTROY, "rank {} of {} closes its context", rank(), size());
   device_memory_.be_neighbour(false);
   ControlPage& page = members_.own_page();
-  if (network_) {  // what groups that have gone have sent still gets there
+  if (network_) {  // data that closed groups have sent is still delivered
     page.state.set(static_cast<std::uint32_t>(ContextState::leaving));
     tell();
     transport::Exchange& sent = network_->fabric().exchange();

@@ -1,4 +1,4 @@
-// Context: what a job is to one of its ranks. Used by groups; the public handle is ouro::Context.
+// Context: one rank's membership in a job. Used by groups; the public handle is ouro::Context.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -24,7 +24,7 @@
 
 namespace ouro::rt {
 
-/// Registered memory, of the host or of this rank's GPU: the exporter's side. Gone with the last handle.
+/// Registered memory, of the host or of this rank's GPU: the exporter's side. Freed with the last handle.
 class Allocation {
  public:
   Allocation(std::shared_ptr<class Context> owner, HostMemory::Registered memory)
@@ -37,7 +37,7 @@ class Allocation {
   Allocation& operator=(const Allocation&) = delete;
   std::byte* data() const { return block_ ? block_->data() : segment_->data(); }
   std::size_t bytes() const { return block_ ? block_->bytes() : segment_->bytes(); }
-  const std::shared_ptr<device::Segment>& segment() const { return segment_; }  ///< nullptr: of a GPU
+  const std::shared_ptr<device::Segment>& segment() const { return segment_; }  ///< nullptr: memory of a GPU
   Device device() const { return block_ ? Device{Device::Kind::cuda, block_->device()} : Device{}; }
 
  private:
@@ -50,25 +50,25 @@ class Allocation {
 struct ContextSpec {
   JoinOptions join;
   int local_rank = 0, local_size = 1;
-  int gpu = -1;  ///< this rank's device, or none
+  int gpu = -1;  ///< this rank's device, or -1: none
   std::string gpu_path = "auto";
   std::size_t gpu_copy_bytes = std::size_t{256} << 20;  ///< OURO_GPU_COPY_BYTES
   std::chrono::milliseconds deadline{600'000};
-  bool deadline_chosen = false;                 ///< by the user, not this default
+  bool deadline_chosen = false;                 ///< chosen by the user, not this default
   std::chrono::milliseconds silent_fail{5000};  ///< on this host; between hosts: NetworkOptions
   Numerics numerics = Numerics::fast;
-  std::uint32_t slot_bytes = 128 << 10;  ///< of a link
-  std::size_t page_bytes = 0;            ///< of a staging buffer; 0: by the number of ranks
+  std::uint32_t slot_bytes = 128 << 10;  ///< per slot of a link
+  std::size_t page_bytes = 0;            ///< per slot of a staging buffer; 0: depends on the number of ranks
   Rules rules = built_in_rules();
   CalibrationMode calibration;
   std::optional<NetworkOptions>
-      network;                ///< of a job on several hosts; its rank, world and job are those of `join`
-  std::vector<Fault> faults;  ///< of all ranks
-  std::optional<std::chrono::microseconds> spin;  ///< unset: 50 us where every local rank can have a core
+      network;                ///< only for a job on several hosts; rank, world and job are taken from `join`
+  std::vector<Fault> faults;  ///< those of all ranks
+  std::optional<std::chrono::microseconds> spin;  ///< unset: 50 us if every local rank can have a core
 };
 
-/// One rank's membership in a job: it joins, leaves, and owns what the job is made of for this rank. Who
-/// needs a part only takes the part.
+/// One rank's membership in a job: it joins, leaves, and owns this rank's parts of the job. Code that needs
+/// only one part takes that part.
 class Context : public std::enable_shared_from_this<Context> {
  public:
   static Result<std::shared_ptr<Context>> create(const ContextSpec&);
@@ -84,31 +84,32 @@ class Context : public std::enable_shared_from_this<Context> {
   OwnRecords& records() { return records_; }
   const CoreShare& cores() const { return *cores_; }
   CoreShare& cores() { return *cores_; }
-  /// Of this host, the same on all of its ranks.
+  /// The record of this host, the same on all of its ranks.
   const Calibration& calibration() const { return calibration_; }
   CostRows& cost_rows() const { return cost_rows_; }
   PeerProbes& probes() { return probes_; }
   HostMemory& host_memory() { return host_memory_; }
   const HostMemory& host_memory() const { return host_memory_; }
   DeviceMemory& device_memory() { return device_memory_; }
-  /// What this rank does to itself (OURO_FAULT); nullptr: nothing.
+  /// The faults that this rank causes to itself (OURO_FAULT); nullptr: none.
   Faults* faults() const { return faults_.get(); }
-  /// Between hosts; nullptr where all ranks are on this one.
+  /// The network between hosts; nullptr if all ranks are on this one.
   Network* network() const { return network_.get(); }
 
   /// `forked` in a child of the process that joined, `revoked` after close.
   Status usable() const;
-  /// The same without the reason; two loads.
+  /// The same without the reason; costs two loads.
   bool ready() const { return !inherited() && active(); }
-  /// Whether this is a forked child's copy: its threads do not run here, and its locks may be held for ever.
+  /// Whether this is a forked child's copy: its threads do not run here, and its locks may be held forever.
   bool inherited() const { return forks_ != forks(); }
   bool active() const { return !closed_.load(std::memory_order_acquire); }
-  /// Waits until others have taken what was sent to them, up to the deadline of the context.
+  /// Waits until others have taken what was sent to them, at most until the deadline of the context.
   void close();
-  /// The same for destructors, which give the others two seconds.
+  /// The same for destructors, which wait two seconds.
   void leave();
 
-  /// Something on this rank's page that others wait for has changed: those on other hosts are told at once.
+  /// Call after changing something on this rank's page that others wait for: ranks on other hosts are
+  /// notified at once.
   void tell() {
     if (network_) network_->kick();
   }
@@ -132,12 +133,12 @@ class Context : public std::enable_shared_from_this<Context> {
   HostMemory host_memory_;
   DeviceMemory device_memory_;
   const std::unique_ptr<Faults> faults_;
-  std::optional<CoreShare> cores_;  // once the pages are complete, as is the next
+  std::optional<CoreShare> cores_;  // set once the pages are complete, like calibration_
   Calibration calibration_{};
   mutable CostRows cost_rows_;
   PeerProbes probes_;
   std::unique_ptr<Network> network_;
-  std::unique_ptr<Watch> watch_;  // last: its thread uses all of the above
+  std::unique_ptr<Watch> watch_;  // last, so that it stops first: its thread uses all members above
 };
 
 }  // namespace ouro::rt

@@ -1,4 +1,4 @@
-// Cores and ranks. See core_share.h.
+// Distribution of cores among ranks. See core_share.h.
 #include "runtime/context/core_share.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace ouro::rt {
 namespace {
 
-/// Whether every rank of a host can have that many hardware threads of its own.
+/// Whether every rank of a host can have `of_each` hardware threads of its own.
 bool can_have(const JobMembers& members, int host, std::size_t of_each) {
   std::vector<Cpus> masks;
   for (int r = 0; r < members.size(); ++r) {

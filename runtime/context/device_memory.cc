@@ -14,13 +14,13 @@
 namespace ouro::rt {
 namespace {
 
-/// The ranks of this process that have a GPU; nullptr: it is joining.
+/// The ranks of this process that have a GPU; nullptr: the rank is joining.
 struct Neighbours {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::pair<wire::Nonce, int>, DeviceMemory*> ranks;
 };
-constexpr auto kComing = std::chrono::seconds(10);  // from joining to being found takes microseconds
+constexpr auto kComing = std::chrono::seconds(10);  // it takes microseconds from joining to being found
 constinit PerProcess<Neighbours> g_neighbours;
 Neighbours& neighbours() { return *g_neighbours; }
 
@@ -153,8 +153,8 @@ void DeviceMemory::retire_what_ended(int r, Imported& from) {
   if (freed == from.freed_seen) return;
   for (std::uint64_t k = from.freed_seen; k != freed && freed - from.freed_seen <= kGone; ++k)
     from.exports.retire(page.gpu_gone[k % kGone].get());
-  // Where it was overtaken, or is further behind than is written, nobody knows which: what is asked for again
-  // is mapped again.
+  // If the reader was overtaken, or is further behind than the list is long, it does not know which were
+  // freed: it retires all, and maps again what is still needed.
   if (page.gpu_freed.get() - from.freed_seen > kGone) {
     from.exports.retire_all();
     from.overtaken = true;
@@ -187,7 +187,7 @@ Status DeviceMemory::with_neighbour(int r, const std::function<Status(DeviceMemo
   std::unique_lock lock(all.mutex);
   const std::pair key_of_rank(requests_.job(), r);
   auto it = all.ranks.end();
-  // A rank that has joined before it may call something before it can be found here.
+  // A rank that has joined earlier may call something before this rank can be found here.
   const bool here = all.changed.wait_for(lock, kComing, [&] {
     it = all.ranks.find(key_of_rank);
     return it == all.ranks.end() || it->second;
@@ -205,7 +205,7 @@ Result<DeviceMemory::BlockAt> DeviceMemory::block(int r, std::uint64_t key, std:
     if (!mine.ok()) return mine.status();
     return BlockAt{mine->block->data(), mine->block};
   }
-  if (members_.peer(r).pid == members_.self().pid) {  // a rank that is another thread here
+  if (members_.peer(r).pid == members_.self().pid) {  // a rank that is another thread of this process
     auto theirs = Result<OwnBlock>(OwnBlock{});
     OURO_TRY(with_neighbour(r, [&](DeviceMemory& other) {
       theirs = other.own_block(key, bytes);

@@ -23,35 +23,38 @@ namespace ouro::rt {
 /// the blocks of groups. Thread-safe.
 class DeviceMemory {
  public:
-  /// `device`: of this rank, or -1.
+  /// `device`: this rank's GPU, or -1.
   DeviceMemory(JobMembers&, const MemoryRequests&, int device);
-  /// What a rank publishes of its GPU: which one, and which others it can map.
+  /// Fills in what a rank publishes about its GPU: which one it is, and which others it can map. Errors:
+  /// invalid (no such device), those of the device.
   static Status survey(int device, GpuRecord*);
 
   const GpuRecord& record(int r) const { return members_.page(r).gpu; }
   transport::GpuExports& exports() { return exports_; }
-  /// The address here of device memory of rank r (of the job): within its process its own. It is good for
-  /// operations that are on the device (OnDevice) now, and beyond them as long as `keep` lives.
+  /// The local address of device memory of rank r (in the job); for ranks of this process, the memory's
+  /// own. It is valid for operations that are on the device (OnDevice) now, and beyond them as long as
+  /// `keep` lives.
   Result<transport::GpuImports::At> resolve(int r, const transport::GpuRef&, std::size_t bytes);
-  /// Lets go of what rank r of another process has freed: only a `keep` holds it from then on. False: this
-  /// rank has been too late once, and has let go of all that r had then.
+  /// Releases mappings of what rank r of another process has freed: from then on only a `keep` holds them.
+  /// Returns false if this rank has been too late once, and has released all mappings of r that it had then.
   bool let_go_of_what_ended(int r);
-  /// The block `key` of rank r's device memory, made there on first demand, as this rank can reach it.
+  /// The block `key` of rank r's device memory, made there on first demand, at an address of this rank.
   struct BlockAt {
     std::byte* data;
-    std::shared_ptr<transport::GpuBlock> keep;  ///< of this process: mapped at least as long as this
+    std::shared_ptr<transport::GpuBlock> keep;  ///< of this process: mapped at least as long as this lives
   };
   Result<BlockAt> block(int r, std::uint64_t key, std::size_t bytes);
   void drop_block(std::uint64_t key);
-  /// The multicast object `key` of these ranks of the job, this one among them, and the same order
-  /// everywhere. When it is there, all ranks have joined and bound memory, on demand: none is waited for in a
-  /// call of its own, and nothing is left to be made when it calls. Who has failed says so to all who ask.
+  /// The multicast object `key` of these ranks of the job, including this one; all ranks must pass the same
+  /// order. When this returns it, all ranks have joined and bound memory, on demand: none of them has to be
+  /// in the same call, and nothing is left to be made when they call. A rank that has failed returns its
+  /// error to all that ask.
   Result<std::shared_ptr<transport::GpuMulticast>> multicast(std::span<const int> ranks, std::uint64_t key,
                                                              std::size_t bytes);
   void drop_multicast(std::uint64_t key);
 
-  /// From before a rank joins until it has become a neighbour, or has failed to: ranks of this process that
-  /// have joined before it then wait for it, and do not take it for one that has left.
+  /// Lives from before a rank joins until it has become a neighbour, or has failed to. Meanwhile ranks of
+  /// this process that joined earlier wait for it, instead of concluding that it has left.
   class Coming {
    public:
     Coming(const wire::Nonce& job, int rank, int device);
@@ -63,9 +66,10 @@ class DeviceMemory {
     const wire::Nonce job_;
     const int rank_, device_;
   };
-  /// Whether ranks of this process that are other threads find this one. No more, before it goes.
+  /// Whether ranks that are other threads of this process can find this one. Must be turned off before this
+  /// is destroyed.
   void be_neighbour(bool on);
-  /// Answers a peer's request; on the watch thread.
+  /// Serves a peer's request; called on the watch thread.
   Status serve(int line, const wire::Fetch&, std::span<const Fd> given);
 
  private:
@@ -76,16 +80,16 @@ class DeviceMemory {
   };
   struct OwnBlock {
     std::shared_ptr<transport::GpuBlock> block;
-    std::uint64_t id = 0;  // of its export
+    std::uint64_t id = 0;  // id of its export
   };
   void retire_what_ended(int r, Imported&);
   Result<OwnBlock> own_block(std::uint64_t key, std::size_t bytes);
   Result<transport::GpuOffer> fetch(int r, const wire::Fetch&);
-  /// Calls f with the memory of a rank that is another thread here. Errors: those of f; never-joined,
-  /// peer-dead.
+  /// Calls f with the memory of a rank that is another thread of this process. Errors: those of f;
+  /// never-joined, peer-dead.
   Status with_neighbour(int r, const std::function<Status(DeviceMemory&)>& f);
 
-  // multicast.cc
+  // In multicast.cc:
   using FetchKind = wire::Fetch::Kind;
   struct MulticastKey {
     std::uint64_t key;
@@ -97,13 +101,14 @@ class DeviceMemory {
   };
   struct MulticastPart {
     std::shared_ptr<transport::GpuMulticast> object;
-    Status failed;  // why there is none
+    Status failed;  // the error, if there is no object
   };
   struct EndedMulticast {
     std::uint64_t key;
     Status why;
   };
-  static constexpr std::size_t kEndedMulticasts = 256;  // a late request makes nothing that nobody drops
+  static constexpr std::size_t kEndedMulticasts =
+      256;  // remembered, so that a late request does not make an object that nobody drops
   Status multicast_ended(std::uint64_t key) const;
   template <class Make>
   Result<std::shared_ptr<transport::GpuMulticast>> multicast_part(std::uint64_t key, Make&& make);
@@ -124,7 +129,7 @@ class DeviceMemory {
   std::map<std::uint64_t, OwnBlock> blocks_;
   std::mutex multicasts_mutex_;
   std::map<std::uint64_t, MulticastPart> multicasts_;
-  std::deque<EndedMulticast> ended_multicasts_;  // the last that were dropped
+  std::deque<EndedMulticast> ended_multicasts_;  // those dropped last
 };
 
 }  // namespace ouro::rt

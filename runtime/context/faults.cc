@@ -1,4 +1,4 @@
-// Faults that a user has asked for. See faults.h; docs/guide/failures.md has the grammar for users.
+// Faults that a user has requested. See faults.h; docs/guide/failures.md has the grammar for users.
 #include "runtime/context/faults.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace {
 using Action = Fault::Action;
 using At = Fault::At;
 
-constexpr const char* kDamage = "OURO_FAULT";  // the detector of a failure that stands for damage to be done
+constexpr const char* kDamage = "OURO_FAULT";  // the detector of a failure that requests damage
 constexpr std::uint64_t kMost = 1'000'000'000'000;
 
 constexpr std::pair<std::string_view, Action> kActions[] = {
@@ -29,7 +29,7 @@ constexpr std::pair<std::string_view, Action> kActions[] = {
 constexpr std::pair<std::string_view, At> kPlaces[] = {
     {"join", At::join}, {"shrink", At::shrink}, {"close", At::close}};
 
-/// Takes what stands before the first `separator` off `text`.
+/// Removes the text before the first `separator` from `text`, and returns it.
 std::string_view cut_off(std::string_view& text, char separator) {
   const std::size_t end = text.find(separator);
   const std::string_view first = text.substr(0, end);
@@ -51,7 +51,7 @@ std::optional<std::uint64_t> number(std::string_view text, std::uint64_t least, 
   return n;
 }
 
-/// One fault as it is read, word by word.
+/// Parses one fault, word by word.
 class Reader {
  public:
   Reader(std::string_view text, std::string_view source) : source_(source) { fault_.text = text; }
@@ -126,7 +126,7 @@ class Reader {
 
   const std::string_view source_;
   Fault fault_;
-  std::vector<std::string_view> seen_;  // keys
+  std::vector<std::string_view> seen_;  // keys read so far
 };
 
 }  // namespace
@@ -191,7 +191,7 @@ Status Faults::strike(At at) {
 
 bool Faults::is_damage(const Status& s) { return !s.ok() && s.failure()->detector == kDamage; }
 
-/// The one place where the library harms its own process, and only since it was told to.
+/// The one place where the library harms its own process, and only on request.
 Status Faults::carry_out(const Fault& f, const std::string& where, bool first) {
   const auto say = [&](std::string_view what) {
     OURO_WARN("OURO_FAULT: rank {}, {}: {} ({})", rank_, where, what, f.text);

@@ -24,7 +24,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// With what threads and pages take before and after, within 30 ms and 1 ms where nobody else works.
+// Time limits. Including the start of threads and the mapping of pages, a measurement takes at most 30 ms,
+// and a validation 1 ms, if nothing else runs.
 constexpr auto kToMeasure = 23ms;
 constexpr auto kToWake = 1ms, kToSwitch = 2ms;
 constexpr auto kToValidate = 800us;
@@ -34,8 +35,8 @@ struct Pair {
   int here, there;
 };
 
-/// A core of this process and the first one at each distance that there is, nearest first. Where launchers
-/// have bound each rank to one core, the others are those of other ranks.
+/// A core of this process paired with the first one at each distance that exists, nearest first. If launchers
+/// have bound each rank to one core, the other cores are those of other ranks.
 std::vector<Pair> pairs_of(const Machine& mine, const Machine& all) {
   std::optional<Pair> found[kDistances];
   const auto own = [&](const Core& c) {
@@ -67,8 +68,8 @@ std::vector<Pair> pairs_here() {
   return all.ok() && !all->invented ? pairs_of(mine, *all) : std::vector<Pair>{};
 }
 
-/// What no measurement tells in time: to find where caches end takes passes over several times their size,
-/// tens of milliseconds. `ouro-perf --tune` does it.
+/// Cache sizes are not measured: that takes passes over several times their size, tens of milliseconds.
+/// `ouro-perf --tune` does it.
 void add_caches(Calibration* c) {
   const Machine& mine = machine();
   std::set<int> caches;
@@ -84,7 +85,7 @@ bool holds(const Calibration& c, Distance d) {
   return false;
 }
 
-/// On threads of their own, as they bind themselves: the caller stays where it is.
+/// Runs f on a thread of its own, since probes bind themselves: the caller stays where it is.
 template <class F>
 bool aside(F&& f) {
   try {
@@ -96,7 +97,7 @@ bool aside(F&& f) {
   }
 }
 
-/// Whether the nearest cores of a kept record are still as near. Where no answer comes in time, other work is
+/// Whether the nearest cores of a stored record are still as near. No answer in time means that other work is
 /// in the way, which is no sign of a move.
 bool still_holds(const Calibration& kept, const std::vector<Pair>& pairs) {
   std::uint32_t now = 0;
@@ -126,7 +127,7 @@ Calibration measure_pairs(const std::vector<Pair>& pairs, std::string* why) {
     const auto soon = Clock::now() + kToWake;
     if (auto probe = make_pair_probe(pairs[0].here, pairs[0].there, soon); probe.ok())
       c.wake = measure_wake(**probe, Clock::now, soon);
-    // Last, as a core that others want, too, takes milliseconds for it.
+    // Last, because a core that other work also uses takes milliseconds for it.
     const auto end = Clock::now() + kToSwitch;
     if (auto probe = make_pair_probe(pairs[0].here, pairs[0].there, end); probe.ok())
       c.context_switch = measure_context_switch(**probe, Clock::now, end);
@@ -230,7 +231,7 @@ HostCalibration host_calibration(const CalibrationMode& mode) {
 Calibration calibration_of_host(const JobMembers& members) {
   for (int r = 0; r < members.size(); ++r)
     if (members.peer(r).node == members.self().node && members.page(r).calibration.known())
-      return without_absurd(members.page(r).calibration);  // never believed as it stands
+      return without_absurd(members.page(r).calibration);  // not trusted unchecked
   return {};
 }
 

@@ -1,5 +1,5 @@
-// The record of this host: pinned, kept, or measured. Used by the first rank of a host when it joins, and by
-// ouro-info.
+// The record of this host: pinned, stored, or measured. Used by the first rank of a host when it joins, and
+// by ouro-info.
 #pragma once
 #include <string>
 
@@ -9,32 +9,33 @@
 
 namespace ouro::rt {
 
-/// What OURO_CALIBRATION says.
+/// The value of OURO_CALIBRATION.
 struct CalibrationMode {
   enum class Kind : std::uint8_t { off, measured, pinned } kind = Kind::off;
   Calibration pinned = {};
-  std::string file = {}, key = {};  ///< of what is pinned
-  /// What all ranks must have alike: "measured", "off", or the digest of what is pinned.
+  std::string file = {}, key = {};  ///< file and key of the pinned record
+  /// The setting that must be equal on all ranks: "measured", "off", or the digest of the pinned record.
   std::string setting() const;
 };
-/// Errors: invalid, of a file that cannot be read or is no record.
+/// Reads OURO_CALIBRATION. Errors: invalid, for a file that cannot be read or is no record.
 Result<CalibrationMode> calibration_mode();
 
 struct HostCalibration {
-  Calibration record = {};  ///< not known(): what is built in serves
-  std::string origin = {};  ///< in words: where it is from, or why there is none
-  std::string key = {};     ///< of processor, kernel and topology
-  std::string file = {};    ///< where it is kept; "": nowhere
-  double milliseconds = 0;  ///< what it took to get
+  Calibration record = {};  ///< not known(): built-in values apply
+  std::string origin = {};  ///< in words: where the record is from, or why there is none
+  std::string key = {};     ///< identifies processor, kernel and topology
+  std::string file = {};    ///< file that it is stored in; "": none
+  double milliseconds = 0;  ///< time that it took to get the record
 };
 
-/// What the first rank of a host puts on its page. Measured: kept by an earlier job, if a hand-off takes as
-/// long as it did then (1 ms), else measured (at most 30 ms, on threads of its own) and kept. Once in a
-/// process: later calls have the same answer. Never fails: where nothing can be measured (one core only,
-/// other work on all of them) the record says so.
+/// The record that the first rank of a host puts on its page. If measured: the record stored by an earlier
+/// job, if a hand-off still takes as long (1 ms); otherwise a new measurement (at most 30 ms, on threads of
+/// its own), which is stored. Done once per process: later calls return the same result. Never fails: if
+/// nothing can be measured (one core only, other work on all of them), the record is not known() and `origin`
+/// states the reason.
 HostCalibration host_calibration(const CalibrationMode&);
 
-/// What stands on that page, as all ranks of this host read it.
+/// The record on that page, as all ranks of this host read it.
 Calibration calibration_of_host(const JobMembers&);
 
 }  // namespace ouro::rt

@@ -12,7 +12,8 @@
 namespace ouro::rt {
 namespace {
 
-/// Of a reference in a record that any rank of the host could have written, this rank's own included.
+/// Checks a reference from a record, which any rank of the host could have written, even if it is this
+/// rank's own.
 Status check_bounds(int rank, MemoryRef ref, std::size_t bytes, std::size_t of) {
   if (ref.offset <= of && bytes <= of - ref.offset) return {};
   return {Reason::ring_corrupt, fmt::format("the record of rank {} has {} bytes at {} of an allocation of {}",
@@ -110,7 +111,7 @@ bool HostMemory::reaches(const std::vector<int>& ranks) {
     if (members_.is_remote(r)) return false;
     const auto [known, fresh] = reach_.try_emplace(r, false);
     if (fresh) {
-      // What is found there says that the process number means the same process here (PID namespaces), too.
+      // The values found there also prove that the pid refers to the same process here (PID namespaces).
       std::uint64_t magic = 0;
       std::uint32_t number = 0;
       const std::uint64_t at = members_.page(r).self;
@@ -139,8 +140,8 @@ Result<HostMemory::Resolved> HostMemory::resolve(int r, MemoryRef ref, std::size
   }
   std::lock_guard lock(imported_mutex_);
   Imported& from = imported_[static_cast<std::size_t>(r)];
-  // After a peer has freed anything, all mappings of its memory go: those still alive are fetched again on
-  // demand.
+  // After a peer has freed anything, all mappings of its memory are dropped; those still alive are fetched
+  // again on demand.
   if (const std::uint64_t freed = members_.page(r).freed.get(); freed != from.freed_seen) {
     from.segments.clear();
     from.freed_seen = freed;

@@ -17,37 +17,37 @@
 namespace ouro::rt {
 
 /// Host memory between the ranks of a host: segments of groups, registered allocations of this rank and of
-/// its peers, and private memory that may be read. Thread-safe.
+/// its peers, and private memory of peers that this rank may read. Thread-safe.
 class HostMemory {
  public:
   HostMemory(JobMembers& members, const MemoryRequests& requests)
       : members_(members), requests_(requests), imported_(static_cast<std::size_t>(members.size())) {}
 
-  /// The segment `key` of `bytes` bytes, which lives with rank `owner` and is made on first demand.
+  /// The segment `key` of `bytes` bytes, which rank `owner` holds and makes on first demand.
   Result<std::shared_ptr<device::Segment>> segment(std::uint64_t key, std::size_t bytes, int owner);
   void drop_segment(std::uint64_t key);
 
-  /// Registered memory of this rank, until forget(id).
+  /// Registered memory of this rank; it exists until forget(id).
   struct Registered {
     std::uint64_t id;
     std::shared_ptr<device::Segment> segment;
   };
   Result<Registered> allocate(std::size_t bytes);
   void forget(std::uint64_t id);
-  /// Where [p, p + bytes) lies, if it is all registered memory of this rank; id 0 if not.
+  /// The reference to [p, p + bytes), if all of it is registered memory of this rank; id 0 otherwise.
   MemoryRef find(const void* p, std::size_t bytes) const;
-  /// The address here of a rank's registered memory; checked against its size.
+  /// The local address of a rank's registered memory; checked against its size.
   struct Resolved {
     std::byte* data;
-    std::shared_ptr<device::Segment> keep;  ///< mapped at least as long as this
+    std::shared_ptr<device::Segment> keep;  ///< mapped at least as long as this lives
   };
   Result<Resolved> resolve(int r, MemoryRef, std::size_t bytes);
   /// Whether this rank may read the private memory of all the given ranks; tried once for each of them.
   bool reaches(const std::vector<int>& ranks);
-  /// Copies from an address of the process of a rank that this reaches; false: it does not, or cannot.
+  /// Copies from an address in the process of a rank; false if this rank may not read it, or the copy fails.
   bool read(int rank, std::uint64_t from, void* to, std::size_t bytes);
 
-  /// Answers a peer's request for a segment or an allocation; on the watch thread.
+  /// Serves a peer's request for a segment or an allocation; called on the watch thread.
   Status serve(int line, const wire::Fetch&);
 
  private:
@@ -55,7 +55,7 @@ class HostMemory {
   const MemoryRequests& requests_;
 
   std::mutex segments_mutex_;
-  std::map<std::uint64_t, std::shared_ptr<device::Segment>> segments_;  // that this rank owns
+  std::map<std::uint64_t, std::shared_ptr<device::Segment>> segments_;  // those that this rank owns
 
   struct Exported {
     std::byte* base;

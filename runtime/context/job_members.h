@@ -10,13 +10,13 @@
 
 namespace ouro::rt {
 
-/// The ranks of the job as this one sees them: where they are, what stands on their control pages, and who
-/// has died.
+/// The ranks of the job as this one sees them: where they are, the contents of their control pages, and which
+/// have died.
 class JobMembers {
  public:
-  /// `peers`: by rank, this rank's own entry included.
+  /// `peers`: by rank, including this rank's own entry.
   JobMembers(int rank, std::vector<Peer> peers);
-  /// Checks all pages, and completes the replicas by what ranks of other hosts said when they joined
+  /// Checks all pages, and completes the replicas with what ranks of other hosts published when they joined
   /// (remarks.h). Errors: ring-corrupt.
   Status read_pages();
 
@@ -29,15 +29,16 @@ class JobMembers {
   bool is_remote(int r) const { return peer(r).remote(); }
   ControlPage& page(int r) const { return *reinterpret_cast<ControlPage*>(peer(r).control->data()); }
   ControlPage& own_page() const { return page(rank_); }
-  /// The record of group `key` on the page of rank r; nullptr while that rank has not made the group.
+  /// The record of group `key` on the page of rank r; nullptr if that rank has not made the group yet.
   GroupRecord* find_record(int r, std::uint64_t key) const;
-  /// Whether rank r has closed its context, in good order.
+  /// Whether rank r has closed its context in an orderly way.
   bool has_closed(int r) const {
     return page(r).state.get() == static_cast<std::uint32_t>(ContextState::closed);
   }
-  /// Whether rank r is known to have died, or to be out of reach for good; not those that left in good order.
+  /// Whether rank r is known to have died, or to be permanently unreachable; false for ranks that left in an
+  /// orderly way.
   bool is_dead(int r) const { return dead_[static_cast<std::size_t>(r)].load(std::memory_order_acquire); }
-  /// False: that was known.
+  /// Records the death of rank r. Returns false if it was known already.
   bool note_death(int r) { return !dead_[static_cast<std::size_t>(r)].exchange(true); }
 
  private:

@@ -30,8 +30,8 @@ constexpr Bind kBinds[] = {Bind::core, Bind::cache, Bind::numa, Bind::none};
 constexpr int kWordBits = std::numeric_limits<unsigned long>::digits;
 constexpr std::size_t kMostCpus = 1 << 16;  // beyond what any kernel is built for
 
-/// hwloc holds a lock of its own while it starts, which takes a millisecond, and ends: in a child that is
-/// forked meanwhile that lock is held for ever, and hwloc must not be called.
+/// hwloc holds a lock of its own while it starts, which takes a millisecond, and while it ends. In a child
+/// forked meanwhile that lock is held forever, and hwloc must not be called.
 std::atomic<int> g_starting{0};
 bool g_hwloc_lost = false;
 [[maybe_unused]] const int g_sees_hwloc =
@@ -61,9 +61,9 @@ std::vector<unsigned long> to_bits(const Cpus& numbers) {
   return words;
 }
 
-/// Cores, caches and memory nodes; and groups, which hold the memory nodes in place, since without one a node
-/// seems to belong to all cores. The x86 component is left out because it visits every processor with the
-/// calling thread; what it knows is in /sys, too.
+/// Loads cores, caches and memory nodes; also groups, which keep the memory nodes in place, since without one
+/// a node seems to belong to all cores. The x86 component is excluded because it visits every processor with
+/// the calling thread; its information is in /sys, too.
 Status load(hwloc_topology_t t, const std::string& synthetic) {
   if (!synthetic.empty() && hwloc_topology_set_synthetic(t, synthetic.c_str()) != 0)
     return invalid(fmt::format("hwloc does not understand the machine \"{}\"", synthetic));
@@ -89,7 +89,7 @@ Core core_of(hwloc_topology_t t, hwloc_obj_t pu) {
   return c;
 }
 
-/// Numbers the outermost caches; a machine may have cores with an L3 beside others without.
+/// Numbers the outermost caches; a machine may have both cores with an L3 and cores without.
 void find_domains(Machine& m) {
   std::map<std::pair<bool, int>, int> numbers;
   for (Core& c : m.cores) {
@@ -100,7 +100,8 @@ void find_domains(Machine& m) {
   }
 }
 
-/// One core each, in topology order, then the second threads of those that have one, and so on.
+/// The first thread of each core, in topology order, then the second threads of those that have one, and
+/// so on.
 std::vector<std::pair<int, const Core*>> threads_in_turn(const std::vector<Core>& cores) {
   std::vector<std::pair<int, const Core*>> list;
   std::size_t most = 0;
@@ -223,7 +224,7 @@ Result<Machine> read_machine(const std::string& synthetic) {
   OURO_TRY(load(raw, synthetic));
   Machine m{.cores = {}, .source = "hwloc", .invented = hwloc_topology_is_thissystem(raw) == 0};
   const int threads = hwloc_get_nbobjs_by_type(raw, HWLOC_OBJ_PU);
-  for (int i = 0; i < threads; ++i) {  // those of one core follow each other, ascending
+  for (int i = 0; i < threads; ++i) {  // threads of one core are consecutive and ascending
     const hwloc_obj_t pu = hwloc_get_obj_by_type(raw, HWLOC_OBJ_PU, static_cast<unsigned>(i));
     Core core = core_of(raw, pu);
     if (m.cores.empty() || m.cores.back().id != core.id) m.cores.push_back(std::move(core));
@@ -236,7 +237,7 @@ Result<Machine> read_machine(const std::string& synthetic) {
 Machine flat_machine(const Cpus& mask, std::string why) {
   Machine m{.cores = {}, .source = std::move(why)};
   for (const int cpu : mask) m.cores.push_back({.id = cpu, .cpus = {cpu}});
-  if (m.cores.empty()) m.cores.push_back({.id = 0, .cpus = {0}});  // whatever we run on
+  if (m.cores.empty()) m.cores.push_back({.id = 0, .cpus = {0}});  // the one that this thread runs on
   for (const int level : {_SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE})
     if (const long bytes = ::sysconf(level); m.l3_bytes == 0 && bytes > 0)
       m.l3_bytes = static_cast<std::uint64_t>(bytes);
@@ -252,7 +253,7 @@ const Machine& machine() noexcept {
     const auto begin = std::chrono::steady_clock::now();
     const Cpus mask = affinity_of(::getpid());
     Result<Machine> found = read_machine();
-    // Of an invented machine this process's mask says nothing.
+    // The mask of this process does not apply to an invented machine.
     if (found.ok() && !found->invented) found = found->limited_to(mask);
     if (found.ok() && found->cores.empty())
       found = Status(Reason::resource, "hwloc knows none of the threads of the affinity mask");
@@ -271,7 +272,7 @@ Cpus affinity_of(pid_t pid) {
     std::vector<unsigned long> words(most / kWordBits);
     const std::size_t bytes = words.size() * sizeof words[0];
     if (::sched_getaffinity(pid, bytes, reinterpret_cast<cpu_set_t*>(words.data())) != 0) {
-      if (errno == EINVAL) continue;  // this kernel has more processors than there are bits
+      if (errno == EINVAL) continue;  // this kernel has more processors than the mask has bits
       break;
     }
     for (std::size_t i = 0; i < most; ++i)
@@ -289,8 +290,8 @@ bool room_for_each(std::span<const Cpus> masks) {
     all.insert(m.begin(), m.end());
   }
   if (masks.size() > all.size()) return false;
-  // Hall's condition; for masks that are disjoint or nested it is enough to look at each of them.
-  // (An empty mask has no room for its rank.)
+  // Hall's condition; for masks that are disjoint or nested it suffices to check each of them. (An empty mask
+  // has no room for its rank.)
   for (const auto& [outer, unused] : ranks_with) {
     std::size_t inside = 0;
     for (const auto& [inner, ranks] : ranks_with)
@@ -312,7 +313,7 @@ int Binding::bind_thread() const noexcept {
 
 int Binding::prefer_memory() const noexcept {
   if (nodes_.empty()) return 0;
-  // The kernel reads one bit less than it is told.
+  // The kernel reads one bit less than the count that it is given.
   const unsigned long bits = nodes_.size() * kWordBits + 1;
   return ::syscall(SYS_set_mempolicy, MPOL_PREFERRED, nodes_.data(), bits) == 0 ? 0 : errno;
 }

@@ -1,4 +1,4 @@
-// Asking for memory. See memory_requests.h.
+// Requests for memory of other ranks. See memory_requests.h.
 #include "runtime/context/memory_requests.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,8 @@ Status ended(int r, const Peer& peer, std::string text) {
 
 }  // namespace
 
-/// A connection that ends proves no death: who has died does not listen any more either.
+/// A broken connection is no proof of death, so it is retried: a rank that has died does not listen any
+/// more either.
 Result<wire::Frame> MemoryRequests::ask(int r, wire::Fetch request, std::vector<Fd>* fds,
                                         const std::vector<int>& give) const {
   request.job = job_;
@@ -52,7 +53,7 @@ Result<wire::Frame> MemoryRequests::ask_once(int r, const wire::Fetch& request, 
   if (!line) return ended(r, peer, "it no longer answers");
   OURO_TRY(check_peer(line.get()));
   OURO_TRY(send_frame(line.get(), request, give));
-  // Its end is not always a hang-up: a process that it forked may hold the socket open.
+  // The end of the rank is not always a hang-up: a process that it forked may hold the socket open.
   const auto end = Clock::now() + kFetchDeadline;
   auto incoming = recv_frame(line.get(), Clock::now() + kFetchSlice);
   while (!incoming.ok() && incoming.status().reason() == Reason::deadline && Clock::now() < end &&

@@ -1,4 +1,4 @@
-// Asking ranks of this host for memory, over their sockets. Used by HostMemory and DeviceMemory.
+// Requests for memory of other ranks of this host, over their sockets. Used by HostMemory and DeviceMemory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,21 +10,22 @@
 
 namespace ouro::rt {
 
-/// The asking side: one connection to the watch thread of the rank that has the memory, one request, one
-/// answer.
+/// The requesting side: one connection to the watch thread of the rank that has the memory, one request,
+/// one answer.
 class MemoryRequests {
  public:
   using Kind = wire::Fetch::Kind;
-  static constexpr std::size_t kMaxSegment = std::size_t{16} << 30;  ///< links of kMaxRanks ranks stay below
+  static constexpr std::size_t kMaxSegment = std::size_t{16}
+                                             << 30;  ///< the links of kMaxRanks ranks stay below this
 
   MemoryRequests(const JobMembers& members, const wire::Nonce& job) : members_(members), job_(job) {}
   const wire::Nonce& job() const { return job_; }
 
-  /// Errors: unsupported (a rank of another host), peer-dead, refused and others that the rank has answered,
-  /// deadline (10 s), resource. The job is filled in; `give`: descriptors that go with the request.
+  /// Errors: unsupported (a rank of another host), peer-dead, refused and others that the rank answers,
+  /// deadline (10 s), resource. Fills in the job; `give`: descriptors to send with the request.
   Result<wire::Frame> ask(int r, wire::Fetch request, std::vector<Fd>* fds,
                           const std::vector<int>& give = {}) const;
-  /// Asks for one descriptor; *got: bytes of what it is for.
+  /// Requests one descriptor; *got: size of the memory, in bytes.
   Result<Fd> fetch(int r, Kind, std::uint64_t key, std::uint64_t bytes, std::uint64_t* got) const;
 
  private:

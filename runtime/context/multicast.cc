@@ -12,13 +12,14 @@ namespace ouro::rt {
 using transport::GpuMulticast;
 using transport::GpuOffer;
 
-/// Why this rank takes no part any more, if its group has ended. Locked by the caller, as what follows.
+/// The reason why this rank no longer takes part, if its group has ended. Requires multicasts_mutex_, like
+/// the next function.
 Status DeviceMemory::multicast_ended(std::uint64_t key) const {
   const auto at = std::ranges::find(ended_multicasts_, key, &EndedMulticast::key);
   return at == ended_multicasts_.end() ? Status() : at->why;
 }
 
-/// What this rank has a part in, or gets by `make`, once: a failure is kept like a part.
+/// This rank's part of the object, made once by `make`: a failure is remembered like a part.
 template <class Make>
 Result<std::shared_ptr<GpuMulticast>> DeviceMemory::multicast_part(std::uint64_t key, Make&& make) {
   OURO_TRY(multicast_ended(key));
@@ -33,7 +34,7 @@ Result<std::shared_ptr<GpuMulticast>> DeviceMemory::multicast_part(std::uint64_t
   return part.object;
 }
 
-/// The object as its maker, which this rank is, gives it to others.
+/// The object as its maker, which is this rank, offers it to others.
 Result<GpuOffer> DeviceMemory::make_multicast(const MulticastKey& k) {
   std::lock_guard lock(multicasts_mutex_);
   OURO_ASSIGN(const auto part,
@@ -61,7 +62,8 @@ Status DeviceMemory::bind_multicast(const MulticastKey& k) {
   return at->second.object->bind();
 }
 
-/// Of any rank of this host: what it does itself, or its watch thread does for it.
+/// The next two run a step of any rank of this host: in this rank, in another one of this process, or by its
+/// watch thread.
 Result<GpuOffer> DeviceMemory::multicast_offer(int maker, const MulticastKey& k) {
   if (maker == members_.rank()) return make_multicast(k);
   if (members_.peer(maker).pid != members_.self().pid) return fetch(maker, k.request(FetchKind::multicast));
@@ -107,8 +109,8 @@ void DeviceMemory::drop_multicast(std::uint64_t key) {
   if (ended_multicasts_.size() > kEndedMulticasts) ended_multicasts_.pop_front();
 }
 
-/// The request brings all that a step needs: a watch thread that asked others could wait for one that asks
-/// it.
+/// The request contains everything that a step needs: a watch thread that sent requests itself could wait for
+/// another that waits for it.
 Status DeviceMemory::serve_multicast(int line, const wire::Fetch& request, std::span<const Fd> given) {
   if (request.bytes == 0 || request.bytes > MemoryRequests::kMaxSegment || request.ranks < 2 ||
       request.ranks > static_cast<std::uint32_t>(members_.size()))

@@ -1,4 +1,4 @@
-// Who is told what happens to members. See observers.h.
+// Notification of groups about events of members. See observers.h.
 #include "runtime/context/observers.h"
 
 #include "runtime/core/log.h"
@@ -42,7 +42,8 @@ void Observers::report_deaths(const std::vector<int>& ranks) {
 void Observers::report_losses(const std::vector<Loss>& losses) {
   std::vector<Loss> fresh;
   for (const Loss& loss : losses) {
-    // A rank that closed its context left in good order; whoever still waits for it finds that out by itself.
+    // A rank that closed its context left in an orderly way; ranks that still wait for it detect
+    // that themselves.
     if (members_.has_closed(loss.rank) || !members_.note_death(loss.rank)) continue;
     OURO_INFO(RAS, "rank {} is lost: {} (detector {})", loss.rank, loss.text, loss.detector);
     fresh.push_back(loss);

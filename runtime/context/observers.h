@@ -1,4 +1,4 @@
-// Who is told what happens to the members of a job. Used by Context, its threads and groups.
+// Notification of groups about events of the members of a job. Used by Context, its threads and groups.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -9,46 +9,46 @@
 
 namespace ouro::rt {
 
-/// What those who depend on the members of a job, its groups, are told, on the watch and network threads.
+/// Events of members that a group is notified of, on the watch and network threads.
 class MemberObserver {
  public:
   virtual void on_losses(
-      const std::vector<Loss>&) = 0;   ///< ranks that have gone; those of others are ignored
-  virtual void on_fenced(int by) = 0;  ///< rank `by` goes on without this one
+      const std::vector<Loss>&) = 0;   ///< ranks that have gone; those outside the group are ignored
+  virtual void on_fenced(int by) = 0;  ///< rank `by` continues without this one
   virtual void adopt_errors() = 0;     ///< a peer has published an error
 
  protected:
   ~MemberObserver() = default;
 };
 
-/// Who has operations on devices under way, which nobody waits for on the host.
+/// An owner of operations on devices that are in flight and that no host thread waits for.
 class DeviceObserver {
  public:
-  virtual void look_at_gpu() = 0;  ///< time to look after them
+  virtual void look_at_gpu() = 0;  ///< called periodically to check these operations
 
  protected:
   ~DeviceObserver() = default;
 };
 
-/// Tells the groups of this rank of losses, fences and published errors of members. Thread-safe; with
-/// dismiss() a group is told nothing more.
+/// Notifies the groups of this rank of losses, fences and published errors of members. Thread-safe; after
+/// dismiss() a group is not notified any more.
 class Observers {
  public:
   explicit Observers(JobMembers& members)
       : members_(members), errors_seen_(static_cast<std::size_t>(members.size())) {}
 
-  /// It is told of earlier losses at once.
+  /// Reports earlier losses at once.
   void enrol(MemberObserver&);
-  /// From now on the watch thread looks after these operations.
+  /// From now on the watch thread checks these operations.
   void enrol(DeviceObserver&);
   void dismiss(MemberObserver&);
   void dismiss(DeviceObserver&);
 
-  /// Processes of this host that have ended.
+  /// Reports processes of this host that have ended.
   void report_deaths(const std::vector<int>& ranks);
   void report_losses(const std::vector<Loss>&);
   void report_fence(int by);
-  /// Looks for errors on pages that were not there the last time.
+  /// Checks all pages for errors that were not there the last time.
   void scan_errors();
   void look_at_gpu();
 
@@ -58,7 +58,7 @@ class Observers {
   std::vector<std::uint32_t> errors_seen_;
   std::mutex mutex_;
   std::vector<MemberObserver*> groups_;
-  std::mutex gpu_mutex_;  // held while those groups are looked after
+  std::mutex gpu_mutex_;  // held while those groups are checked
   std::vector<DeviceObserver*> gpu_groups_;
 };
 

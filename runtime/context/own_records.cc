@@ -1,4 +1,4 @@
-// What this rank publishes of its groups. See own_records.h.
+// The records that this rank publishes about its groups. See own_records.h.
 #include "runtime/context/own_records.h"
 
 #include <fmt/format.h>

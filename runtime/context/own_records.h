@@ -1,4 +1,4 @@
-// What this rank publishes of its groups. Used by Context and groups.
+// The records that this rank publishes about its groups. Used by Context and groups.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -8,16 +8,16 @@
 
 namespace ouro::rt {
 
-/// The records of this rank's groups on its control page, and their first errors. Thread-safe.
+/// The records of this rank's groups on its control page, and the groups' first errors. Thread-safe.
 class OwnRecords {
  public:
   explicit OwnRecords(ControlPage& mine) : page_(mine) {}
-  /// A fresh record, open from here on. Errors: resource (all are open).
+  /// Returns a fresh record, which is open from now on. Errors: resource (all are open).
   Result<GroupRecord*> claim(std::uint64_t key);
-  /// Publishes a group's first error for its peers to adopt. False: no room, or peers find out by their own
-  /// deadlines and detectors.
+  /// Publishes a group's first error for its peers to adopt. Returns false if there is no room; peers then
+  /// have to rely on their own deadlines and detectors.
   bool publish(GroupRecord&, const Failure&, Collective op);
-  /// How many groups of this name and membership this rank has made before.
+  /// Number of groups of this name and membership that this rank has made before.
   std::uint64_t instance(std::uint64_t name_hash);
 
  private:

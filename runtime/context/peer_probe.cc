@@ -1,4 +1,4 @@
-// Questions on one control page, answers on the other. See peer_probe.h.
+// Measurements between two ranks: questions on one control page, answers on the other. See peer_probe.h.
 #include "runtime/context/peer_probe.h"
 
 #include <linux/futex.h>
@@ -24,12 +24,13 @@ using kernels::CopyKind;
 enum Task : std::uint32_t { handoff, read, pull, sleep };
 constexpr std::uint32_t kRoundTrips = 16;
 constexpr auto kPatience =
-    std::chrono::microseconds(500);  // without a question: pages are touched in between
+    std::chrono::microseconds(500);  // longest pause between two questions: pages may be touched meanwhile
 constexpr auto kLongest = std::chrono::milliseconds(2);
-constexpr auto kHeld = std::chrono::milliseconds(50);  // an invitation, while another group wants to ask
-constexpr auto kFallAsleep = std::chrono::microseconds(60);  // a core that waits for longer sleeps as deep
+constexpr auto kHeld =
+    std::chrono::milliseconds(50);  // an invitation is kept for this long while another group wants to ask
+constexpr auto kFallAsleep = std::chrono::microseconds(60);  // a core that waits for longer sleeps no deeper
 
-/// Spins until done() holds; false: not before `end`.
+/// Spins until done() is true; returns false if it is not before `end`.
 template <class Done>
 bool spin(Clock::time_point end, Done&& done) {
   for (std::uint32_t spins = 1; !done(); ++spins) {
@@ -39,10 +40,10 @@ bool spin(Clock::time_point end, Done&& done) {
   return true;
 }
 
-/// The half of a serial number that the kernel looks at: it comes first (runtime/core/wait.cc).
+/// The half of a serial number that the futex uses: the first half (runtime/core/wait.cc).
 void* low_half(const Shared<std::uint64_t>& word) { return const_cast<std::uint64_t*>(&word.value); }
 
-/// The blocks of an asker or of one who answers: the former's are read by another process.
+/// The asker's private blocks: the answering process reads them.
 struct Blocks {
   explicit Blocks(bool huge) : bytes(huge ? std::size_t{4} << 20 : ProbePage::kBytes) {
     void* const p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -68,7 +69,8 @@ class PeerProbe final : public Probe {
       : mine_(mine.probe), answer_(answer), first_serial_(std::uint64_t{mine.rank + 1} << 40), end_(end) {}
 
   std::optional<std::uint32_t> handoff() override {
-    if (!ask(Task::handoff)) return std::nullopt;  // it may have to come first
+    if (!ask(Task::handoff))
+      return std::nullopt;  // the first answer may take longer, since the peer may have to arrive
     const Stopwatch watch;
     for (std::uint32_t i = 0; i < kRoundTrips; ++i)
       if (!ask(Task::handoff)) return std::nullopt;
@@ -85,13 +87,17 @@ class PeerProbe final : public Probe {
   std::optional<std::uint32_t> pull(std::size_t bytes, bool huge_pages) override {
     const Blocks& from = huge_pages ? huge_ : small_;
     if (bytes > ProbePage::kBytes || gave_up_ || !from.data) return std::nullopt;
-    std::memset(from.data, ++fill_, bytes);  // as an application has just written it
+    std::memset(from.data, ++fill_, bytes);  // as if an application had just written it
     if (!ask(Task::pull, bytes, from.data)) return std::nullopt;
     const std::uint32_t took = answer_.took.get();
     return took ? std::optional(took) : std::nullopt;
   }
-  std::optional<CopyCost> large(CopyKind) override { return std::nullopt; }     // its block is a page's
-  std::optional<CopyCost> together(CopyKind) override { return std::nullopt; }  // the page of another
+  std::optional<CopyCost> large(CopyKind) override {
+    return std::nullopt;
+  }  // its block is on a control page, which is too small
+  std::optional<CopyCost> together(CopyKind) override {
+    return std::nullopt;
+  }  // each rank writes to its own page only
   std::optional<std::uint32_t> pull_together() override { return std::nullopt; }
   std::optional<std::uint32_t> context_switch() override { return std::nullopt; }
   std::optional<std::uint32_t> wake() override {
@@ -104,14 +110,15 @@ class PeerProbe final : public Probe {
   }
 
  private:
-  /// woken: the other may sleep; whether it did.
+  /// Asks one question and waits for its answer. woken: wakes the peer, which may sleep; set to whether
+  /// it slept.
   bool ask(Task task, std::size_t bytes = 0, const std::byte* from = nullptr, bool* woken = nullptr) {
     if (gave_up_) return false;
     ProbePage::Question& q = mine_.question;
     constexpr auto relaxed = std::memory_order_relaxed;
     q.task.set(task, relaxed), q.bytes.set(static_cast<std::uint32_t>(bytes), relaxed);
     q.from.set(reinterpret_cast<std::uint64_t>(from), relaxed);
-    // Of no other rank: who answers has one word for all that ask.
+    // Serial numbers differ between ranks, because the answering rank has one word for all that ask.
     const std::uint64_t serial = std::max(q.serial.get(relaxed), first_serial_) + 1;
     q.serial.set(serial);  // pairs with answer()
     if (woken) *woken = ::syscall(SYS_futex, low_half(q.serial), FUTEX_WAKE, 1, nullptr, nullptr, 0) == 1;
@@ -130,7 +137,7 @@ class PeerProbe final : public Probe {
   const std::uint64_t first_serial_;
   const Clock::time_point end_;
   const Blocks small_{false}, huge_{true};
-  bool met_ = false, gave_up_ = false;  // met: it has come, and had not left when it last answered
+  bool met_ = false, gave_up_ = false;  // met: the peer has arrived, and had not left when it last answered
   unsigned char fill_ = 0;
 };
 
@@ -142,13 +149,13 @@ bool PeerProbes::invite(const ProbeMeeting& at, const ControlPage& peer,
   const auto now = Clock::now();
   if (holder_ != 0 && (measures_ || now - since_ < kHeld)) return false;
   ProbePage::Question& q = mine_.probe.question;
-  // One that was asked to read the block and is late may be reading it still.
+  // A late peer that was asked to read the block may still be reading it.
   if (peer_ && q.task.get() == Task::read && !is_dead(static_cast<int>(peer_->rank))) {
     const std::uint64_t answer = peer_->probe.answer.serial.get();
     if (answer != q.serial.get() << 1 && (answer & 1) == 0) return false;
   }
   holder_ = at.group, since_ = now, peer_ = &peer;
-  q.seq.set(0);  // of a group that has lost its place
+  q.seq.set(0);  // of a group that has lost its turn
   q.group.set(at.group), q.rank.set(static_cast<std::uint32_t>(at.rank)), q.seq.set(at.seq);
   return true;
 }
@@ -187,7 +194,7 @@ void PeerProbes::answer(const ControlPage& asker, const ReadAsker& read, const P
     }
     return watch.elapsed();
   };
-  /// The next question; the last one again if there is none.
+  /// The serial number of the next question; the last one again if there is none.
   const auto next = [&](std::uint64_t last) {
     Clock::time_point quiet{};
     std::uint64_t serial = last;

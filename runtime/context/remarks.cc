@@ -1,4 +1,4 @@
-// What ranks say of themselves when they join. See remarks.h.
+// What ranks publish about themselves when they join. See remarks.h.
 #include "runtime/context/remarks.h"
 
 #include <algorithm>

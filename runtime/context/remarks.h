@@ -1,5 +1,5 @@
-// What a rank tells those of other hosts of itself when it joins, before the address of its fabric. Used by
-// Context and JobMembers.
+// What a rank tells ranks of other hosts about itself when it joins; it precedes the address of its fabric.
+// Used by Context and JobMembers.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -9,10 +9,10 @@
 
 namespace ouro::rt {
 
-/// The processors that the rank may use (a count of words, u16, and so many words, little-endian), and its
-/// GPU.
+/// The processors that the rank may use (a count of words, u16, and that many words, little-endian), and
+/// its GPU.
 wire::Bytes remarks(const ControlPage&);
-/// Fills them in on a replica. How many bytes of `all` they were; nullopt: they are none.
+/// Writes them to a replica. Returns the number of bytes of `all` that they took; nullopt: malformed.
 std::optional<std::size_t> read_remarks(const wire::Bytes& all, ControlPage*);
 
 }  // namespace ouro::rt

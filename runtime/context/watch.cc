@@ -12,8 +12,8 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kTick =
-    50ms;  // bounds how late an error published by a peer is seen by a rank that does not wait
-constexpr auto kGather = 10ms;  // deaths that come together are reported together
+    50ms;  // limits the delay until a rank that does not wait sees an error published by a peer
+constexpr auto kGather = 10ms;  // deaths within this time are reported together
 
 bool readable(int fd) {
   pollfd p{fd, POLLIN, 0};
@@ -32,8 +32,8 @@ Watch::Watch(JobMembers& members, Observers& observers, Serve serve_fetch, Fd se
   if (server)
     server_.emplace(io_, std::move(server),
                     [this](const auto& line, const Incoming& said) { serve(line, said); });
-  // A latecomer is answered after it has been read: what lies unread at the end of a line costs it the
-  // answer.
+  // A latecomer is refused after its request has been read: unread data at the end of a connection would cost
+  // it the answer.
   if (rendezvous)
     rendezvous_.emplace(io_, std::move(rendezvous), [this](const auto& line, const Incoming&) {
       rendezvous_->refuse(line, {Reason::refused, "closed: all ranks of this job have joined already"});
@@ -43,7 +43,7 @@ Watch::Watch(JobMembers& members, Observers& observers, Serve serve_fetch, Fd se
   thread_ = Thread("ouro-watch", [this] {
     bool again = false;
     persist("the watch over the ranks of this host", [&] {
-      if (std::exchange(again, true)) {  // what an exception has cut short
+      if (std::exchange(again, true)) {  // resumes what an exception has interrupted
         tick();
         gather_deaths();
       }
@@ -93,7 +93,7 @@ void Watch::tick() {
   tick_.async_wait([this](error_code e) {
     if (e) return;
     tick();
-    // Where the kernel has no pidfd, a peer's end is seen by asking whether its process is still there.
+    // If the kernel has no pidfd, check whether the peer's process still exists.
     std::vector<int> gone;
     for (int r = 0; r < members_.size(); ++r) {
       const Peer& p = members_.peer(r);

@@ -16,14 +16,14 @@
 
 namespace ouro::rt {
 
-/// The one control thread of a context: it sees deaths (pidfd), serves memory to peers, refuses latecomers,
-/// and scans the peers' pages for errors.
+/// The one control thread of a context: it detects deaths (pidfd), serves memory to peers, refuses
+/// latecomers, and scans the peers' pages for errors.
 class Watch {
  public:
-  /// Answers a request for memory, with the descriptors that came with it, on a connected socket; what it
-  /// returns is said to the peer.
+  /// Serves a request for memory, with the descriptors that came with it, on a connected socket; an error
+  /// that it returns is sent to the peer.
   using Serve = std::function<Status(int line, const wire::Fetch&, std::span<const Fd> given)>;
-  /// `server` takes requests for memory, `rendezvous` (rank 0) turns latecomers away; either may be invalid.
+  /// `server` takes requests for memory, `rendezvous` (rank 0) refuses latecomers; either may be invalid.
   Watch(JobMembers&, Observers&, Serve, Fd server, Fd rendezvous);
   ~Watch();  ///< stops and joins
   Watch(const Watch&) = delete;
@@ -47,7 +47,7 @@ class Watch {
   const Serve serve_;
   asio::io_context io_;
   std::optional<LocalListener> server_, rendezvous_;
-  std::vector<std::unique_ptr<Descriptor, Return>> pidfds_;  // borrowed: the peers own them
+  std::vector<std::unique_ptr<Descriptor, Return>> pidfds_;  // borrowed: the peers own the descriptors
   std::set<int> fresh_deaths_;
   asio::steady_timer gather_, tick_;
   Thread thread_;
