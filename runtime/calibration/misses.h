@@ -18,7 +18,7 @@ class Misses {
   /// Nothing could be measured: the next check needs twice as many windows that miss.
   void nothing_found();
   /// Another record is in force, whose usual ratios are not known yet. The next check needs twice as many
-  /// misses, in case that records are replaced again and again.
+  /// windows that miss, so that records are not replaced again and again.
   void record_changed();
 
  private:

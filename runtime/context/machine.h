@@ -59,11 +59,12 @@ struct Machine {
   int threads() const noexcept;  ///< hardware threads of all cores
   int nodes() const noexcept;    ///< distinct NUMA nodes of the cores; 0: unknown
 
-  /// The place of rank `rank` of the `ranks` ranks on this host, 0 <= rank < ranks. core: each rank gets a
-  /// core with all of its threads, neighbours in rank on neighbouring cores. With more ranks than cores, each
-  /// gets one thread, second threads of a core last; with more ranks than threads, ranks take threads in turn
-  /// (`shared`). cache, numa: the ranks are spread evenly along the cores, in order; each gets all cores that
-  /// share the outermost cache, or the NUMA node, with the core at its position.
+  /// The place of rank `rank` of the `ranks` ranks on this host, 0 <= rank < ranks.
+  /// core: each rank gets a core with all of its threads, neighbours in rank on neighbouring cores. With more
+  /// ranks than cores, each gets one thread, second threads of a core last; with more ranks than threads,
+  /// ranks take threads in turn (`shared`).
+  /// cache, numa: the ranks are spread evenly along the cores, in order; each gets all cores that share the
+  /// outermost cache, or the NUMA node, with the core at its position.
   Place place(int rank, int ranks, Bind policy) const;
   /// A copy without the hardware threads that are not in `mask`, and without cores that have no other;
   /// possibly empty.
