@@ -13,8 +13,7 @@ struct NetHeader {
                          ///< side has its end, too
     kOpened,
     kChunk,   ///< payload follows
-    kCredit,  ///< announces `freed`, and as `index` the number of chunks of the other direction that have
-              ///< arrived
+    kCredit,  ///< announces `freed`; `index`: chunks of the other direction that have arrived
     kAsk,     ///< requests a credit
     kResend,  ///< chunk `index` arrived damaged or incomplete: requests it again
     kGone,    ///< the sender has closed its end and takes nothing more; `index` is 1 if it knows the same of
