@@ -1,5 +1,5 @@
-// The C interface over the C++ one: errors, contexts, memory, groups.
-// Used by C programs and other languages through ouro.h.
+// The C interface on top of the C++ one: errors, contexts, memory, groups. Used by C programs and other
+// languages through ouro.h.
 #include "api/src/c_api.h"
 
 #include <unistd.h>
@@ -13,8 +13,8 @@
 namespace ouro::c {
 namespace {
 
-/// What a thread was told last, and the texts that the pointers handed out point to: made when first asked
-/// for, and kept until another call fails.
+/// A thread's last error, and the texts that returned pointers refer to: built on the first query and kept
+/// until another call fails.
 struct LastError {
   Status status;
   std::string text, json;
@@ -22,7 +22,7 @@ struct LastError {
 constinit thread_local LastError* t_last = nullptr;
 LastError& last_error() {
   if (t_last) return *t_last;
-  // That of the main thread stays: atexit handlers ask what it was told before it called exit().
+  // The main thread's entry is never freed, because atexit handlers may still query it.
   return gettid() == getpid() ? *(t_last = new LastError) : *make_for_thread(t_last);
 }
 
@@ -64,7 +64,7 @@ Result<GroupOptions> group_options(const ouro_group_options_t* given, const char
   return GroupOptions{.deadline = Milliseconds(c->deadline_ms), .numerics = *numerics};
 }
 
-/// Moves a made group into a new handle; a group that is not valid becomes null.
+/// Moves a new group into a new handle; a group that is not valid becomes null.
 Status hand_out(Result<Group> made, ouro_group_t* out) {
   if (!made) return made.status();
   *out = nullptr;
@@ -225,7 +225,7 @@ int ouro_context_device(ouro_context_t c) {
 
 namespace {
 
-/// Memory of the host or of the rank's GPU, kept by its address until it is freed.
+/// Allocates memory of the host or of the rank's GPU, and keeps it under its address until it is freed.
 Status allocate(ouro_context_t context, size_t bytes, void** data, bool on_device, const char* call) {
   OURO_TRY(need(context, call, "context"));
   OURO_TRY(need(data, call, "data"));
@@ -257,7 +257,7 @@ int ouro_free(ouro_context_t context, void* data) {
   return guarded([&]() -> Status {
     if (!data) return {};
     OURO_TRY(need(context, "free", "context"));
-    Memory freed;  // goes after the lock
+    Memory freed;  // destroyed after the lock is released
     const std::lock_guard lock(context->mutex);
     const auto found = context->memory.find(data);
     if (found == context->memory.end())

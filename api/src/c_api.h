@@ -1,5 +1,5 @@
-// What the parts of the C interface share: handles, the error of the thread, argument checks.
-// Used by c_api.cc, c_operations.cc and c_streams.cc.
+// Shared by the parts of the C interface: handles, the thread's last error, argument checks. Used by
+// c_api.cc, c_operations.cc and c_streams.cc.
 #pragma once
 #include <fmt/format.h>
 
@@ -37,10 +37,10 @@ struct ouro_work {
 
 namespace ouro::c {
 
-/// Keeps a failure as this thread's last error; returns the code either way. Never throws.
+/// Stores a failure as this thread's last error; returns the code in either case. Never throws.
 int finish(const Status&) noexcept;
 
-/// Runs a call of the C interface: no exception leaves it.
+/// Runs the body of a C call; no exception escapes.
 template <class F>
 int guarded(F&& call) noexcept {
   try {
@@ -57,7 +57,7 @@ inline Status need(const void* pointer, const char* call, const char* what) {
   return pointer ? Status{} : invalid(fmt::format("{}: {} is null", call, what));
 }
 
-/// The value of a getter that returns a number; -1 and an error for a null handle.
+/// The value of a getter that returns a number; -1 and an error if the handle is null.
 template <class Handle, class F>
 int number(Handle handle, const char* call, F&& get) {
   int value = -1;
@@ -74,8 +74,8 @@ Result<Numerics> numerics_of(int, const char* call);
 Result<Priority> priority_of(int, const char* call);
 Result<ReduceOp> reduction_of(ouro_op_t, const char* call);
 
-/// The options that a caller compiled against this or another version passed: members that the caller's
-/// structure does not have keep the value they have in `defaults`.
+/// The options passed by a caller that may be compiled against another version: members that the caller's
+/// structure lacks keep their value in `defaults`.
 template <class Options>
 Result<Options> options_of(const Options* given, Options defaults, const char* call) {
   if (!given) return defaults;

@@ -1,5 +1,5 @@
-// The C interface over the C++ one: collectives, messages, groups of operations.
-// Used by C programs and other languages through ouro.h.
+// The C interface on top of the C++ one: collectives, messages, batches of operations. Used by C programs and
+// other languages through ouro.h.
 #include <numeric>
 
 #include "api/src/c_api.h"
@@ -12,7 +12,7 @@ using namespace ouro::c;
 
 namespace {
 
-/// Arguments that all operations have, checked, and the views that they make.
+/// The arguments that all operations share, checked, and the views made from them.
 class Call {
  public:
   Call(const char* name, ouro_group_t group, int dtype, const ouro_call_options_t* options,
@@ -27,14 +27,14 @@ class Call {
   bool at(int root) const { return group_->rank() == root; }
   const CallOptions& options() const { return options_; }
 
-  /// A buffer of `count` elements; null is an error if there are any.
+  /// A view of `count` elements at `data`; null is an error unless `count` is 0.
   Result<View> view(void* data, std::size_t count, const char* what) const {
     if (!data && count > 0) return need(data, name_, what);
     const Result<Device> device = device_of(count > 0 ? data : nullptr);
     if (!device) return device.status();
     return View(data, count, dtype_, *device);
   }
-  /// Input and output of a collective. One that is ignored or empty is wherever the other one is.
+  /// Input and output of a collective. An ignored or empty buffer takes the device of the other one.
   struct Buffers {
     CView in;
     View out;
@@ -48,7 +48,7 @@ class Call {
     if (out_count == 0 && in_count > 0) o->device = i->device;
     return Buffers{*i, *o};
   }
-  /// size * count, or `invalid` if that is no number of bytes.
+  /// size * count, or `invalid` if the size in bytes overflows.
   Result<std::size_t> all_blocks(std::size_t count) const {
     std::size_t elements = 0, bytes = 0;
     if (__builtin_mul_overflow(count, size(), &elements) ||
@@ -63,8 +63,8 @@ class Call {
   }
 
  private:
-  /// Where an address is. No address: where the stream is, for a rank with nothing to send or receive has to
-  /// join in the others' operation.
+  /// The device of an address. For a null address, the stream's device: a rank with nothing to send or
+  /// receive must still join the others' operation.
   Result<Device> device_of(const void* data) const {
     if (gpu_ < 0 || memory_ == OURO_MEMORY_HOST) return Device{};
     if (memory_ == OURO_MEMORY_DEVICE) return Device{Device::Kind::cuda, gpu_};
@@ -99,7 +99,7 @@ class Call {
   Group* group_ = nullptr;
   DType dtype_ = DType::f32;
   CallOptions options_;
-  int gpu_ = -1;  ///< this rank's
+  int gpu_ = -1;  ///< this rank's GPU; -1: none
   ouro_memory_t memory_ = OURO_MEMORY_ANY;
   Device none_;
   Status status_;
@@ -109,12 +109,12 @@ std::size_t total(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-/// Starts an operation on a stream, or on no stream, and hands its work out. A blocking operation's outcome
-/// is the call's own.
+/// Starts an operation on a stream, or on no stream, and hands out its work handle. Without a stream, returns
+/// the operation's outcome.
 template <class Start>
 Status issue(ouro_stream_t stream, ouro_work_t* work, Start&& start) {
   std::unique_ptr<ouro_work> handle =
-      work ? std::make_unique<ouro_work>() : nullptr;  // before anything starts
+      work ? std::make_unique<ouro_work>() : nullptr;  // allocated before anything starts
   const Result<Work> started = start(stream ? stream->stream : Stream());
   if (!started) return started.status();
   if (!stream) OURO_TRY(started->status());
@@ -307,7 +307,7 @@ int ouro_recv(ouro_group_t group, void* data, size_t count, ouro_dtype_t dtype, 
     OURO_TRY(c.status());
     OURO_ASSIGN(const auto view, c.view(data, count, "data"));
     if (deadline_ms < 0) return invalid("recv: deadline_ms is negative");
-    if (stream || in_batch()) {  // the call returns before the message
+    if (stream || in_batch()) {  // the call returns before the message arrives
       const char* const later = stream ? "with a stream" : "between group_start and group_end";
       if (received) return invalid(fmt::format("recv: received must be null {}", later));
       if (deadline_ms)

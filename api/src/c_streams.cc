@@ -1,5 +1,5 @@
-// The C interface over the C++ one: streams and work.
-// Used by C programs and other languages through ouro.h.
+// The C interface on top of the C++ one: streams and work. Used by C programs and other languages
+// through ouro.h.
 #include "api/src/c_api.h"
 
 using namespace ouro;

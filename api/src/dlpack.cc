@@ -1,4 +1,4 @@
-// Tensors of other libraries in and out. See ouro/dlpack.hpp.
+// Import and export of DLPack tensors. See ouro/dlpack.hpp.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,7 +15,7 @@ namespace ouro {
 
 using train::Order;
 
-/// What was read from a tensor, and the tensor, until the last user goes.
+/// The properties read from a tensor, and the tensor itself, which the destructor releases.
 struct Imported::State {
   std::vector<std::int64_t> shape, strides;
   View view;
@@ -129,7 +129,7 @@ Status read(const DLTensor& t, Imported::State* to) {
   return {};
 }
 
-/// T: either form of tensor. Takes it with the last statement, which cannot fail.
+/// T is either form of tensor. Takes ownership in the last statement, which cannot fail.
 template <class T>
 Result<Imported> take(T* tensor, bool read_only, Access access) try {
   if (read_only && access == Access::write)
@@ -148,7 +148,7 @@ Result<Imported> take(T* tensor, bool read_only, Access access) try {
   return Status(Reason::resource, "no memory to describe a DLPack tensor");
 }
 
-/// A tensor and what it refers to; manager_ctx is this.
+/// A tensor and the data it refers to; manager_ctx points to this.
 template <class T>
 struct Export {
   T tensor = {};
@@ -184,7 +184,7 @@ Result<std::unique_ptr<Export<T>>> make_export(const View& v, Numbers shape,
   return Status(Reason::resource, "no memory for a DLPack tensor");
 }
 
-/// The array itself as keeper of its memory.
+/// A copy of the array as the owner of its memory.
 Result<std::shared_ptr<const void>> keeper(const train::Array& a) try {
   return std::shared_ptr<const void>(std::make_shared<train::Array>(a));
 } catch (const std::bad_alloc&) {

@@ -1,4 +1,4 @@
-// The key of a group, for libraries on top of ouro that name things after it. Used by libnccl.
+// The key of a group, for libraries on top of ouro that derive names from it. Used by libnccl.
 #pragma once
 #include <cstdint>
 
@@ -6,7 +6,7 @@
 
 namespace ouro {
 
-/// Names this group among all groups of its job: the same number on every member. 0 for an empty handle.
+/// Identifies this group among all groups of its job: the same number on every member. 0 for an empty handle.
 std::uint64_t key_of(const Group&);
 
 }  // namespace ouro

@@ -1,4 +1,5 @@
-// How a rank comes into a job: options and the environment become a specification. See ouro/ouro.hpp.
+// How a rank joins a job: builds the context's specification from options and the environment.
+// See ouro/ouro.hpp.
 #include <fmt/format.h>
 #include <openssl/sha.h>
 #include <unistd.h>
@@ -40,16 +41,16 @@ Result<wire::Nonce> nonce_of(const UniqueId& id) {
   return n;
 }
 
-/// What an id of UniqueId::create also holds: who has got the id belongs to the job. Ids that are made of a
-/// launcher's words hold none.
+/// The secret that an id of UniqueId::create also contains: whoever has the id belongs to the job. Ids
+/// derived from a launcher's variables contain none.
 Result<wire::Secret> secret_of(const UniqueId& id) {
   const std::span<const std::uint8_t> secret(id.bytes + sizeof kIdMagic + sizeof(wire::Nonce), kSecretBytes);
   if (std::all_of(secret.begin(), secret.end(), [](std::uint8_t b) { return b == 0; })) return wire::Secret();
   return wire::Secret::from_bytes(secret);
 }
 
-/// A launcher's words for the job become its nonce. Only processes of one user can meet under it (peer
-/// credentials).
+/// Derives a job's nonce from the launcher's name for the job. Only processes of one user can meet under it
+/// (enforced by peer credentials).
 wire::Nonce nonce_of(const std::string& job_key) {
   const std::string text = fmt::format("ouro job {} of user {}", job_key, geteuid());
   unsigned char digest[SHA256_DIGEST_LENGTH];
@@ -61,7 +62,8 @@ wire::Nonce nonce_of(const std::string& job_key) {
 
 Milliseconds seconds(double s) { return Milliseconds(static_cast<std::int64_t>(s * 1000)); }
 
-/// What a job on one host does not need, but would miss on several: better said where the job is tried out.
+/// Checks settings that a job on one host does not use but one on several hosts needs, so that errors show up
+/// while the job is being tried out.
 Status check_spare(const std::string& rendezvous) {
   const auto named = [](const char* name, const Status& s) {
     return s.ok() ? Status() : Status(s.reason(), fmt::format("{}: {}", name, s.failure()->text));
@@ -88,12 +90,13 @@ Result<std::vector<rt::Fault>> faults_of_environment() {
   return rt::parse_faults(faults.value_or(""));
 }
 
-/// What is forced is there.
+/// Checks that the chosen fabric and security are usable here.
 Status check_fabric(const std::string& fabric, const std::string& security) {
   return rt::fabric_usable(fabric == "tcp" ? "tcp" : "ucx", security == "tls");
 }
 
-/// For a job on several hosts; where it is on one, it is only looked whether this could be used.
+/// Fills in spec->network for a job on several hosts; for a job on one host, only checks that the settings
+/// could be used.
 Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
   auto rendezvous = env::text("OURO_RENDEZVOUS"), host = env::text("OURO_HOSTID"),
        fabric = env::text("OURO_FABRIC"), security = env::text("OURO_SECURITY");
@@ -105,7 +108,7 @@ Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
     OURO_TRY(s);
   OURO_TRY(check_silence());
   spec->silent_fail = seconds(**fail);
-  // On one host, too, where nothing would use it.
+  // Checked on one host, too, where nothing would use it.
   OURO_TRY(check_fabric(**fabric, **security));
   if (!o.world_size || o.local_size.value_or(*o.world_size) >= *o.world_size)
     return check_spare(rendezvous->value_or(""));
@@ -127,13 +130,13 @@ Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
   net.tls = **security == "tls";
   net.connections = static_cast<int>(**connections);
   net.checksums = **checks;
-  net.silent_warn = seconds(**warn < **fail ? **warn : **fail / 2);  // the failure alone was chosen
+  net.silent_warn = seconds(**warn < **fail ? **warn : **fail / 2);  // only the failure was chosen
   net.silent_fail = seconds(**fail);
   spec->network = std::move(net);
   return {};
 }
 
-/// Options, with the environment's word where it has one.
+/// Builds the specification from the options and the environment; see InitOptions for which of the two wins.
 Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   env::report();
   OURO_TRY(env::valid());
@@ -178,7 +181,7 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   if (*copies) spec.gpu_copy_bytes = static_cast<std::size_t>(**copies);
   OURO_ASSIGN(spec.faults, faults_of_environment());
   OURO_TRY(network_of(o, &spec));
-  // Each is part of what ranks must agree on before they can read what the others write.
+  // Ranks must agree on each of these before they can read what the others write.
   spec.join.settings = fmt::format(
       "OURO_SLOT_BYTES={} OURO_STAGING_SLOT_BYTES={} OURO_NUMERICS={} OURO_ALGO={} OURO_GPU_PATH={} "
       "OURO_GPU_COPY_BYTES={} OURO_CALIBRATION={} rules={:016x}",
@@ -259,7 +262,7 @@ Result<Context> Context::create(const InitOptions& o) {
         "a job of several ranks needs an id (UniqueId::create on one rank, handed to all), an address, or "
         "from_env");
   }
-  // The launcher's roll is of its job alone; this may be another one.
+  // The launcher's roll covers only the launcher's own job; this may be another job.
   if (auto roll = spec->join.world > 1 ? rt::Roll::of_launcher() : nullptr;
       roll && roll->world() == spec->join.world && nonce_of("ouro:" + roll->job()) == spec->join.job)
     spec->join.roll = std::move(roll);
@@ -302,7 +305,7 @@ Result<std::vector<Context>> Context::threads(int n, const InitOptions& o) {
   OURO_ASSIGN(auto id, UniqueId::create());
   std::vector<Context> contexts(static_cast<std::size_t>(n));
   std::vector<Status> outcomes(static_cast<std::size_t>(n));
-  // Joining is collective, all at once: nobody begins before there is a thread for each.
+  // Joining is collective: no rank begins before every rank has its thread.
   std::latch here(1);
   bool complete = false;
   const auto join = [&](int r) {

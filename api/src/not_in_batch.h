@@ -1,4 +1,4 @@
-// What calls of the C++ interface refuse alike. Used by its operations and groups.
+// Errors that several calls of the C++ interface share. Used by its operations and groups.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,8 +9,8 @@ namespace ouro {
 
 inline Status empty_group() { return invalid("the group is an empty handle"); }
 
-/// `invalid` between group_start and group_end: a call that needs what it receives before it returns cannot
-/// be deferred.
+/// Returns `invalid` between group_start and group_end, for a call that cannot be deferred because it needs
+/// its result before it returns.
 inline Status not_in_batch(std::string_view call) {
   if (!rt::Batch::current()) return {};
   return invalid(std::string(call) + ": inside group_start, where nothing runs before group_end");

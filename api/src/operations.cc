@@ -1,4 +1,5 @@
-// The operations of the C++ interface: each names its collective and hands the arguments to Group::submit.
+// The operations of the C++ interface: each builds an Operation and passes it to Group::submit, or to the
+// open batch.
 #include "ouro/ouro.hpp"
 
 #include <exception>
@@ -174,7 +175,7 @@ Result<std::unique_ptr<rt::Message>> message(const Group& g, bool sends, const v
   return no_memory();
 }
 
-/// Nothing has been posted where memory is lacking for that.
+/// If memory runs out, nothing has been posted.
 Status run(Group& g, Result<std::unique_ptr<rt::Message>> m, Milliseconds deadline, Received* received) try {
   if (!g.valid()) return empty_group();
   if (!m.ok()) return m.status();
@@ -286,7 +287,8 @@ Result<std::optional<Received>> probe(Group& g, int src, int tag) try {
 
 Result<std::optional<Matched>> match(Group& g, int src, int tag) try {
   if (!g.valid()) return empty_group();
-  const auto handle = std::make_shared<rt::MatchedMessage>(g.impl());  // there before what it has to undo
+  const auto handle =
+      std::make_shared<rt::MatchedMessage>(g.impl());  // made first: its destructor undoes the match
   OURO_ASSIGN(const auto found, g.impl()->match(src, tag));
   if (!found) return std::optional<Matched>();
   const auto& [e, key] = *found;

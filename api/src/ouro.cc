@@ -1,5 +1,5 @@
-// The C++ interface over the runtime: contexts, memory and groups. Joining a job is in init.cc, streams are
-// in streams.cc, operations in operations.cc.
+// The C++ interface on top of the runtime: contexts, memory and groups. Joining a job is in init.cc, streams
+// are in streams.cc, operations in operations.cc.
 #include "ouro/ouro.hpp"
 
 #include <fmt/format.h>
@@ -38,7 +38,8 @@ Memory handle(std::shared_ptr<rt::Allocation> a) {
   return Memory(std::move(a), data, bytes, device);
 }
 
-/// Collective. Whether all ranks are well; if not, what ails this one, or who is not.
+/// Collective. Ok if all ranks succeeded; otherwise this rank's own error, or an error that names the lowest
+/// failed rank.
 Status all_well(Group& g, const Status& mine) {
   const std::int32_t well = mine.ok() ? g.size() : g.rank();
   std::int32_t first = 0;
@@ -75,7 +76,8 @@ Result<std::vector<Memory>> Group::alloc_shared(std::size_t bytes) try {
     for (std::size_t r = 0; r < ranks().size(); ++r) {
       const std::uint64_t* const of = &all[std::size(words) * r];
       if (static_cast<int>(r) == rank() || of[2] == 0) {
-        shared.push_back(of[2] == 0 ? Memory() : Memory(mine, mine->data(), bytes));  // pages may be longer
+        shared.push_back(of[2] == 0 ? Memory()
+                                    : Memory(mine, mine->data(), bytes));  // its pages may be longer
         continue;
       }
       OURO_ASSIGN(auto at, context.host_memory().resolve(ranks()[r], {of[0], of[1]}, of[2]));
@@ -85,7 +87,7 @@ Result<std::vector<Memory>> Group::alloc_shared(std::size_t bytes) try {
   }();
   OURO_TRY(all_well(*this, mapped));
   return shared;
-} catch (const std::exception&) {  // the others wait for this rank
+} catch (const std::exception&) {  // fails the group: the other ranks wait for this one
   return impl_->out_of_memory();
 }
 
@@ -136,7 +138,7 @@ int Context::host(int world_rank) const {
 Milliseconds Context::deadline() const { return impl_ ? impl_->spec().deadline : InitOptions{}.deadline; }
 bool Context::deadline_chosen() const { return impl_ && impl_->spec().deadline_chosen; }
 Group& Context::world() {
-  if (!world_) world_ = std::make_unique<Group>();  // every call on it says that it is empty
+  if (!world_) world_ = std::make_unique<Group>();  // empty: every call on it reports that
   return *world_;
 }
 
@@ -230,7 +232,7 @@ Result<Group> Group::split(int color, int key, const GroupOptions& o) try {
   OURO_ASSIGN(auto g, impl_->derive(members, child, 1 + impl_->context()->records().instance(h),
                                     impl_->spec().generation, o.deadline, o.numerics));
   return Group(std::move(g));
-} catch (const std::exception&) {  // the others wait for this rank
+} catch (const std::exception&) {  // fails the group: the other ranks wait for this one
   return impl_->out_of_memory();
 }
 
@@ -255,7 +257,7 @@ Result<std::string> Group::explain(Collective c, std::size_t count, DType t, Red
     return invalid(fmt::format("explain: numerics {} do not exist", static_cast<int>(numerics)));
   rt::Operation o;
   o.collective = c, o.op = op, o.numerics = numerics;
-  // Two buffers that do not overlap, of the lengths that the collective wants; they are not touched.
+  // Two buffers that do not overlap, with the lengths that the collective needs; they are never accessed.
   static const char in = 0;
   std::size_t all = 0, bytes = 0;
   if (__builtin_mul_overflow(count, static_cast<std::size_t>(size()), &all) ||

@@ -1,4 +1,4 @@
-// Which settings of this process a rank that joins would refuse. Used by ouro-info.
+// Finds the settings of this process that would make joining fail. Used by ouro-info.
 #pragma once
 #include <vector>
 
@@ -6,8 +6,9 @@
 
 namespace ouro {
 
-/// Of the values that have the right type and range (env::valid), what the parsers that run at joining say:
-/// of all of them, where joining stops at the first. Reads the files that they name.
+/// The errors of values that have the right type and range (env::valid) but are refused by the parsers
+/// that run at joining: all such errors, whereas joining stops at the first. Reads the files that the
+/// settings name.
 std::vector<Status> refused_settings();
 
 }  // namespace ouro

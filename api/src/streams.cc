@@ -1,4 +1,4 @@
-// Work, streams, events and pools of streams: handles over those of the runtime. See ouro/ouro.hpp.
+// Work, streams, events and pools of streams: handles to the runtime's objects. See ouro/ouro.hpp.
 #include <fmt/format.h>
 
 #include "ouro/ouro.hpp"
@@ -69,7 +69,7 @@ Status Stream::synchronize(Milliseconds deadline) const {
   if (const auto last = impl_->last()) {
     const Status waited = Work(last).wait(deadline);
     if (!last->done()) return waited;
-    impl_->note(waited);  // that of a device; what ran on the host has been noted
+    impl_->note(waited);  // for a GPU operation; failures of host operations have already been noted
   }
   return impl_->take_failure();
 }
@@ -80,7 +80,7 @@ void Event::record(const Work& w) { state_->set(w.impl()); }
 void Event::wait_on(const Stream& s) const {
   std::shared_ptr<rt::WorkState> mark = state_->get();
   if (!mark) return;
-  if (!s.valid()) return mark->wait();  // no stream: the caller is the queue
+  if (!s.valid()) return mark->wait();  // "no stream": the caller is the queue
   s.impl()->after(std::move(mark));
 }
 Status Event::synchronize(Milliseconds deadline) const {

@@ -1,4 +1,4 @@
-// Views of memory with strides: which orders there are, and what is refused. See ouro/dlpack.hpp.
+// Views of memory with strides: which element orders are supported, and what is refused. See ouro/dlpack.hpp.
 #include "api/src/strided.h"
 
 #include <fmt/format.h>
@@ -14,13 +14,13 @@ using train::Order;
 
 namespace {
 
-/// Which dimension lies at `depth` in memory, counted from the outermost.
+/// The dimension at `depth` in memory order, counted from the outermost.
 std::size_t axis(std::size_t depth, Order order) {
   constexpr std::array<std::size_t, kChannelsLastDims> kChannelsLast{0, 2, 3, 1};
   return order == Order::channels_last ? kChannelsLast[depth] : depth;
 }
 
-/// Whether an array with elements lies without gaps in this order.
+/// Whether an array that has elements is stored in this order without gaps.
 bool lies_in(Order order, Numbers shape, Numbers strides) {
   if (order == Order::channels_last && shape.size() != kChannelsLastDims) return false;
   std::int64_t step = 1;

@@ -1,10 +1,10 @@
-/* The structs of DLPack 1.1 (github.com/dmlc/dlpack), a binary interface by which array libraries hand arrays
-   to each other, under the standard's names. For users of ouro/dlpack.hpp who have no dlpack.h, and for
+/* The structs of DLPack 1.1 (github.com/dmlc/dlpack), a binary interface for exchanging arrays between
+   libraries, under the standard's names. For users of ouro/dlpack.hpp who have no dlpack.h, and for
    dlpack.cc; C and C++. */
-/* Beside a dlpack.h of the user's: include that first, whatever its version; what it lacks (before 1.0: the
-   versioned tensor) is added here. This header takes its guard, so included later it adds nothing: neither
-   the enumerators of devices that ouro does not know nor macros such as DLPACK_DLL. ouro/dlpack.hpp needs
-   neither. */
+/* Together with a dlpack.h of the user's, include that one first, whatever its version; this header then adds
+   what it lacks (before 1.0: the versioned tensor). This header defines dlpack.h's guard, so a dlpack.h that
+   is included later adds nothing: neither the enumerators of devices that ouro does not know nor macros such
+   as DLPACK_DLL. ouro/dlpack.hpp needs neither. */
 #ifndef OURO_DLPACK_ABI_H_
 #define OURO_DLPACK_ABI_H_
 #include <stdint.h>
@@ -44,7 +44,7 @@ typedef enum {
 typedef struct {
   uint8_t code; /* a DLDataTypeCode */
   uint8_t bits;
-  uint16_t lanes; /* of vector types; else 1 */
+  uint16_t lanes; /* for vector types; else 1 */
 } DLDataType;
 
 typedef struct {
@@ -52,21 +52,21 @@ typedef struct {
   DLDevice device;
   int32_t ndim;
   DLDataType dtype;
-  int64_t* shape;       /* ndim of them */
+  int64_t* shape;       /* ndim elements */
   int64_t* strides;     /* in elements; null: row-major without gaps */
-  uint64_t byte_offset; /* of the first element, from data */
+  uint64_t byte_offset; /* distance of the first element from data */
 } DLTensor;
 
 typedef struct DLManagedTensor {
   DLTensor dl_tensor;
-  void* manager_ctx;                             /* the producer's */
+  void* manager_ctx;                             /* the producer's private data */
   void (*deleter)(struct DLManagedTensor* self); /* the consumer calls it once; may be null */
 } DLManagedTensor;
 
 #undef OURO_DLPACK_INT32
 #endif /* DLPACK_DLPACK_H_ */
 
-#ifndef DLPACK_MAJOR_VERSION /* came with the versioned tensor */
+#ifndef DLPACK_MAJOR_VERSION /* was introduced with the versioned tensor */
 #define DLPACK_MAJOR_VERSION 1
 #define DLPACK_MINOR_VERSION 1
 
@@ -75,7 +75,7 @@ typedef struct DLManagedTensor {
 #define DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED (1UL << 2UL)
 
 typedef struct {
-  uint32_t major; /* another one: nothing behind `deleter` may be read */
+  uint32_t major; /* if another major version: nothing after `deleter` may be read */
   uint32_t minor;
 } DLPackVersion;
 

@@ -20,7 +20,7 @@ class Context;
 class Group;
 }  // namespace rt
 
-/// 128 opaque bytes that name one job. Made by one rank, handed to all others by any channel.
+/// 128 opaque bytes that name one job. One rank creates it and passes it to all others over any channel.
 struct UniqueId {
   unsigned char bytes[128] = {};              ///< opaque
   OURO_API static Result<UniqueId> create();  ///< Errors: resource (no random numbers).
@@ -29,62 +29,67 @@ struct UniqueId {
 /// @defgroup contexts Contexts and groups
 /// @{
 
-/// How a rank joins its job. OURO_JOIN_DEADLINE, OURO_DEADLINE and OURO_LATE (seconds) in the environment
-/// override the three times below; in a file of parameters (ouro.conf) they replace the defaults only.
+/// How a rank joins its job. OURO_JOIN_DEADLINE, OURO_DEADLINE and OURO_LATE (in seconds) in the environment
+/// override the three times below; in a parameter file (ouro.conf) they replace only the defaults.
 struct InitOptions {
-  std::optional<int> rank = {};  ///< in the job; set with world_size or not at all: from the environment
-  std::optional<int> world_size = {};  ///< ranks of the job
-  std::optional<int> local_rank = {};  ///< among the ranks of this host; default: rank
-  std::optional<int> local_size = {};  ///< ranks of this host; default: world_size
+  std::optional<int> rank =
+      {};  ///< rank in the job; set together with world_size, or neither: then from the environment
+  std::optional<int> world_size = {};  ///< number of ranks in the job
+  std::optional<int> local_rank = {};  ///< rank among the ranks of this host; default: rank
+  std::optional<int> local_size = {};  ///< number of ranks on this host; default: world_size
   std::optional<UniqueId> id = {};     ///< the job's name; default: derived from the launcher's variables
-  // More than a hundred years, here and in every other call that takes a deadline, are a hundred years.
-  Milliseconds join_deadline = std::chrono::minutes(5);  ///< for all ranks to come together
-  Milliseconds deadline = std::chrono::minutes(10);      ///< of each operation
-  Milliseconds late_after = std::chrono::seconds(10);    ///< late ranks of an operation are named after this
-  Numerics numerics = Numerics::inherit;                 ///< of the job; inherit: OURO_NUMERICS, else fast
-  /// Set to true by any thread, it ends joining on all ranks (`revoked`): on one host within a second,
-  /// between hosts while the ranks of this host come together. Afterwards it means nothing.
+  // Here and in every other call that takes a deadline, more than a hundred years is capped at a
+  // hundred years.
+  Milliseconds join_deadline = std::chrono::minutes(5);  ///< deadline for all ranks to join
+  Milliseconds deadline = std::chrono::minutes(10);      ///< deadline of each operation
+  Milliseconds late_after = std::chrono::seconds(
+      10);  ///< after this time, ranks that are late for an operation are reported by name
+  Numerics numerics = Numerics::inherit;  ///< numerics of the job; inherit: OURO_NUMERICS, else fast
+  /// Any thread may set it to true to cancel joining on all ranks (`revoked`): on one host within a
+  /// second; between hosts only while the ranks of this host are gathering. It has no effect once the rank
+  /// has joined.
   std::shared_ptr<const std::atomic<bool>> cancel = {};
-  /// This rank's GPU, as its process counts them; -1: none. Default: local rank modulo the number of GPUs.
-  /// Several ranks may have the same one.
+  /// Index of this rank's GPU as seen by its process; -1: none. Default: local rank modulo the number of
+  /// GPUs. Several ranks may share one.
   std::optional<int> gpu = {};
-  bool one_gpu_each = false;  ///< true: `invalid` where this process sees fewer GPUs than its host has ranks
-  /// Where rank 0 can be reached, instead of `id` and `rendezvous`: with a port the two name the job and are
-  /// where its hosts meet; with port 0 the ranks are children of one process on one host (or threads of one
-  /// process with one job of this kind), and need no port.
+  bool one_gpu_each = false;  ///< true: `invalid` if this process sees fewer GPUs than its host has ranks
+  /// The address of rank 0, in place of `id` and `rendezvous`. With a port, address and port name the job and
+  /// are where its hosts meet. With port 0, all ranks must be children of one process on one host (or threads
+  /// of one process that has one job of this kind) and need no port.
   std::string address = {};
-  int port = 0;  ///< of `address`
-  /// Where the hosts of a job meet whose local_size is below world_size: "HOST:PORT", on which rank 0
-  /// listens, or "file:PATH" on a file system that all see. Local rank 0 of each host joins for its host.
-  /// Default: OURO_RENDEZVOUS, else what the launcher tells. The job's secret comes by OURO_SECRET_FILE.
+  int port = 0;  ///< port of `address`
+  /// Where the hosts of a job with local_size < world_size meet: "HOST:PORT", on which rank 0 listens, or
+  /// "file:PATH" on a file system that all hosts see. Local rank 0 of each host joins on behalf of its host.
+  /// Default: OURO_RENDEZVOUS, else what the launcher provides. The job's secret comes from OURO_SECRET_FILE.
   std::string rendezvous = {};
-  std::string host_id = {};  ///< ranks with the same share memory; default: OURO_HOSTID, else this host's own
-  std::uint32_t generation = 0;  ///< how often the job was started again; ranks of another are refused
+  std::string host_id =
+      {};  ///< ranks with equal host_id share memory; default: OURO_HOSTID, else this host's own identity
+  std::uint32_t generation = 0;  ///< number of restarts of the job; ranks of another generation are refused
 };
 
 /// Options of a group.
 struct GroupOptions {
-  Milliseconds deadline{0};               ///< of each operation; 0: the context's
-  Numerics numerics = Numerics::inherit;  ///< of its operations; inherit: the context's
+  Milliseconds deadline{0};               ///< deadline of each operation; 0: the context's
+  Numerics numerics = Numerics::inherit;  ///< numerics of its operations; inherit: the context's
 };
 
 class Group;
 
-/// Memory that all ranks of the node can map, of the host or of this rank's GPU: operations on it read and
-/// write it in place. Zero-filled.
+/// Zero-filled memory, on the host or on this rank's GPU, that all ranks of the host can map: operations read
+/// and write it in place.
 class OURO_API Memory {
  public:
   Memory() = default;                                          ///< an empty handle
   void* data() const { return data_; }                         ///< null for an empty handle
   std::size_t bytes() const { return bytes_; }                 ///< 0 for an empty handle
-  Device device() const { return device_; }                    ///< where it is
+  Device device() const { return device_; }                    ///< the device that holds it
   explicit operator bool() const { return data_ != nullptr; }  ///< false: an empty handle
-  /// The whole of it as elements of T. Memory of a GPU must not be dereferenced on the host.
+  /// All of it as elements of T. Memory of a GPU must not be dereferenced on the host.
   template <class T>
   std::span<T> as() const {
     return {static_cast<T*>(data()), bytes() / sizeof(T)};
   }
-  /// For the library: `keep` keeps it.
+  /// For the library: `keep` owns the memory.
   Memory(std::shared_ptr<void> keep, void* data, std::size_t bytes, Device device = {})
       : keep_(std::move(keep)), data_(data), bytes_(bytes), device_(device) {}
 
@@ -96,52 +101,53 @@ class OURO_API Memory {
 };
 
 /// One rank's membership in a job. Calls are thread-safe. Destruction never waits for peers: operations of
-/// its world group that are still in flight end as `revoked`, on all ranks; close() drains them first.
+/// its world group that are still in flight end as `revoked` on all ranks; close() drains them first.
 class OURO_API Context {
  public:
   Context();                               ///< an empty handle
-  Context(Context&&) noexcept;             ///< leaves an empty handle behind
-  Context& operator=(Context&&) noexcept;  ///< as if the old one were destroyed
+  Context(Context&&) noexcept;             ///< leaves the source an empty handle
+  Context& operator=(Context&&) noexcept;  ///< also destroys the previous membership
   ~Context();
 
-  /// Rank and size from the launcher's variables: ouro-run, torchrun, Open MPI, PMIx, PMI (MPICH, Intel MPI),
-  /// MVAPICH, SLURM; else one rank. Errors: as create(), and invalid (variables that contradict each other or
-  /// are no numbers).
+  /// Joins with rank and size from the launcher's variables: ouro-run, torchrun, Open MPI, PMIx, PMI (MPICH,
+  /// Intel MPI), MVAPICH, SLURM; without any of them, a job of one rank. Errors: as create(), and invalid
+  /// (variables that contradict each other or are not numbers).
   static Result<Context> from_env(const InitOptions& = {});
   /// Collective over `world_size` ranks that share `id`. Errors: invalid (rank, size, an environment
   /// variable), refused, mismatch (settings), never-joined, peer-dead, resource, device; between hosts also
   /// peer-unresponsive, data-corrupt.
   static Result<Context> create(const InitOptions&);
-  /// n ranks in this process, 1 to 256, one Context each, to be driven by n threads. Errors: as create(), of
-  /// the first rank that has one.
+  /// Creates n ranks in this process, 1 to 256, with one Context each; drive them from n threads. Errors: as
+  /// create(); the first rank's that has one.
   static Result<std::vector<Context>> threads(int n, const InitOptions& = {});
 
-  int rank() const;              ///< of this process (or thread) in the job
+  int rank() const;              ///< rank of this process (or thread) in the job
   int world_size() const;        ///< ranks of the job
-  int local_rank() const;        ///< among the ranks of this host
-  int local_world_size() const;  ///< ranks of this host
+  int local_rank() const;        ///< rank among the ranks of this host
+  int local_world_size() const;  ///< number of ranks on this host
   Device device() const;         ///< this rank's GPU, or the host if it has none
-  int hosts() const;             ///< how many hosts the job is on
-  /// On which of them a rank is: the one of rank 0 is 0, the others follow in the order of their first ranks.
-  /// -1: no such rank.
+  int hosts() const;             ///< number of hosts in the job
+  /// Index of the host of a rank: the host of rank 0 is 0, the others follow in the order of their first
+  /// ranks. -1: no such rank.
   int host(int world_rank) const;
-  Milliseconds deadline() const;  ///< of operations, where their group has no other
-  /// Whether the user chose it (InitOptions::deadline, OURO_DEADLINE), and not the library.
+  Milliseconds deadline() const;  ///< deadline of operations of groups that set none
+  /// Whether the user chose that deadline (InitOptions::deadline, OURO_DEADLINE) or it is the
+  /// library's default.
   bool deadline_chosen() const;
   Group& world();  ///< the group of all ranks; lives as long as the context
-  /// A group over the given world ranks, in that order. Members only call this; it does not communicate.
-  /// Groups with equal ranks and tag are matched by how many of them each member has made. Errors: invalid
-  /// (no members, a rank twice or not in the job, or without the caller), resource (1024 groups), revoked,
-  /// forked.
+  /// Creates a group of the given world ranks, in that order. Only the members call this; it does not
+  /// communicate. Members match groups with equal ranks and tag by creation order. Errors: invalid (no
+  /// members, a rank twice or not in the job, the caller not among them), resource (1024 groups),
+  /// revoked, forked.
   Result<Group> group(std::span<const int> ranks, std::string tag = "", const GroupOptions& = {});
-  /// `bytes` of node-shared memory of this rank, on the host or on its GPU. Freed with the last handle.
-  /// Errors: invalid (0 bytes or above 2^46, a GPU that is not this rank's), resource, device, revoked,
-  /// forked.
+  /// Allocates `bytes` of memory of this rank that all ranks of its host can map, on the host or on its GPU.
+  /// Freed with the last handle. Errors: invalid (0 bytes or above 2^46, a GPU that is not this rank's),
+  /// resource, device, revoked, forked.
   Result<Memory> alloc(std::size_t bytes, Device = {});
-  bool active() const;  ///< joined, and not closed
-  /// Leaves the job in good order: drains the world group, then tells the peers. Idempotent. Errors: invalid,
-  /// with nothing done, where Group::close() of the world group is. Groups of this context are unusable
-  /// afterwards.
+  bool active() const;  ///< joined and not closed
+  /// Leaves the job cleanly: drains the world group, then notifies the peers. Idempotent. Groups of this
+  /// context are unusable afterwards. Errors: invalid, with nothing done, in the cases where Group::close()
+  /// of the world group is.
   Status close();
   const std::shared_ptr<rt::Context>& impl() const { return impl_; }  ///< for the library
 
@@ -152,19 +158,20 @@ class OURO_API Context {
   std::unique_ptr<Group> world_;
 };
 
-/// What shrink() says about the group that it leaves behind.
+/// What shrink() reports about the old group.
 struct ShrinkReport {
   std::vector<int> dead;         ///< ranks of the old group that are gone
   std::uint64_t resume_seq = 0;  ///< lowest sequence number that some survivor did not complete
 };
 
-/// While it lives, `ask(data)` is called every few milliseconds while an operation without a stream, called
-/// by this thread, waits for other ranks. A failure that it returns ends the operation and strikes its group,
-/// on all ranks. For bindings to languages whose handlers of signals run between two steps of the program. It
-/// must not call operations of the group that waits. Ends in the thread that made it; the last one counts.
+/// While it lives and an operation without a stream, called by this thread, waits for other ranks,
+/// `ask(data)` is called every few milliseconds. If it returns a failure, the operation ends and its group
+/// fails, on all ranks. For bindings to languages whose signal handlers run between two steps of the program.
+/// `ask` must not call operations of the waiting group. Destroy it in the thread that made it; of several,
+/// the innermost is used.
 class OURO_API InterruptibleWaits {
  public:
-  /// `ask` runs on the thread that waits; `data` is passed to it as it is.
+  /// `ask` runs on the waiting thread; `data` is passed through unchanged.
   InterruptibleWaits(Status (*ask)(void*), void* data);
   ~InterruptibleWaits();
   InterruptibleWaits(const InterruptibleWaits&) = delete;
@@ -175,50 +182,52 @@ class OURO_API InterruptibleWaits {
   void* data_before_;
 };
 
-/// An ordered set of ranks that communicate. One operation of a group runs at a time, in the order in which
-/// they were submitted, which must be the same on all members. Several groups are independent. Copies are
-/// handles of the same group, which ends with the last of them: operations in flight then end as `revoked`,
-/// on all ranks.
+/// An ordered set of ranks that communicate. A group runs one operation at a time, in the order of
+/// submission, which must be the same on all members. Different groups are independent. Copies are handles
+/// of the same group, which ends with the last of them: operations still in flight then end as `revoked` on
+/// all ranks.
 class OURO_API Group {
  public:
   Group() = default;                                     ///< an empty handle
-  int rank() const;                                      ///< of the caller in this group
+  int rank() const;                                      ///< the caller's rank in this group
   int size() const;                                      ///< number of members
-  const std::string& name() const;                       ///< as it appears in messages
-  std::uint64_t generation() const;                      ///< 0, and one more after each shrink()
+  const std::string& name() const;                       ///< the name used in messages
+  std::uint64_t generation() const;                      ///< 0, increased by one by each shrink()
   std::span<const int> ranks() const;                    ///< world rank of each member
-  std::optional<int> from_global(int world_rank) const;  ///< its rank here; nullopt: no member
-  Milliseconds deadline() const;                         ///< of each operation; at most a hundred years
-  /// Collective: members with the same color form a group, ordered by key, then rank. Color -1: no group
+  std::optional<int> from_global(int world_rank) const;  ///< its rank in this group; nullopt: not a member
+  Milliseconds deadline() const;  ///< deadline of each operation; at most a hundred years
+  /// Collective: members with the same color form a group, ordered by key, then by rank. Color -1: no group
   /// (an empty handle, `valid()` false). Errors: those of an all_gather; invalid (another negative color, or
-  /// between group_start and group_end); those of Context::group.
+  /// called between group_start and group_end); those of Context::group.
   Result<Group> split(int color, int key, const GroupOptions& = {});
-  /// Collective over the survivors after a failure: a group without the dead, under a new generation.
-  /// After a mismatch, where nobody died, it returns the same members. A group that has not failed does so
-  /// now, as revoked. What fails next is the group that this returns: shrink that one. Errors: deadline
-  /// (survivors that have not called it), fenced, no-quorum, resource, revoked, forked, invalid (as close(),
-  /// and of a group that has been shrunk).
+  /// Collective over the survivors after a failure: returns a group without the dead ranks, under a new
+  /// generation. After a mismatch, where nobody died, the new group has the same members. If this group has
+  /// not failed, the call revokes it. On a later failure, shrink the group that this call returned. Errors:
+  /// deadline (some survivors have not called it), fenced, no-quorum, resource, revoked, forked, invalid (as
+  /// close(), and if the group has already been shrunk).
   Result<Group> shrink(ShrinkReport* report = nullptr);
-  /// Collective over ranks of one host: `bytes` of zero-filled host memory of each rank, as many as it says,
-  /// mapped by all of them. Element r is rank r's; an empty handle if that asked for 0 bytes. What one rank
-  /// stores there all others can load: operations read and write the caller's own in place, and what else is
-  /// done with it is in order where atomics or a barrier put it in order. A rank's memory stays mapped as
-  /// long as this handle of it. Errors, on every rank: unsupported (ranks of several hosts), invalid (above
-  /// 2^46 bytes; inside group_start), resource.
+  /// Collective over ranks of one host: allocates `bytes` of zero-filled host memory for each rank (each may
+  /// ask for a different size) and maps all of it in every rank. Element r is rank r's memory, an empty
+  /// handle if rank r asked for 0 bytes. All ranks can load what one stores there; operations read and write
+  /// the caller's own in place; order any other access with atomics or a barrier. A rank's memory stays
+  /// mapped as long as this handle of it lives. Errors, on every rank: unsupported (ranks of several hosts),
+  /// invalid (above 2^46 bytes; inside group_start), resource.
   Result<std::vector<Memory>> alloc_shared(std::size_t bytes);
-  /// The first error that struck this group, or ok. Never blocks.
+  /// The first error of this group, or ok. Never blocks.
   Status status() const;
-  bool failed() const;  ///< is status() a failure? One load; false for an empty handle
-  /// Ends all pending and later operations of this group on every rank within a second. From any thread.
+  bool failed() const;  ///< whether status() is a failure: one load; false for an empty handle
+  /// Ends all pending and later operations of this group on every rank within a second. Callable from
+  /// any thread.
   void abort(std::string why = "");
-  /// Drains what was submitted and leaves. Idempotent. Errors: invalid (an empty handle; called by the thread
-  /// of a stream with operations in flight, which may be queued behind the caller); what struck the group is
-  /// told by its operations and by status().
+  /// Drains submitted operations and leaves the group. Idempotent. Errors: invalid (an empty handle; a call
+  /// from a stream's thread while operations are in flight, because they may be queued behind the caller). A
+  /// failure of the group itself is reported by its operations and by status().
   Status close();
   bool valid() const { return impl_ != nullptr; }  ///< false: an empty handle
-  /// "oneshot over shared-memory: 2 ranks on one node, 1024 bytes; ...": what would run, over what, and why.
-  /// `count` is of the region or, where the collective has blocks, of one. For buffers on `device`: which of
-  /// the ways of GPUs. Errors: invalid (an empty handle), unsupported (no algorithm serves the call).
+  /// Says what would run, over which transport, and why: "oneshot over shared-memory: 2 ranks on one node,
+  /// 1024 bytes; ...". `count` is that of the whole region or, for collectives with blocks, of one block. For
+  /// buffers on `device`, names the GPU path. Errors: invalid (an empty handle), unsupported (no algorithm
+  /// serves the call).
   Result<std::string> explain(Collective, std::size_t count, DType, ReduceOp = ReduceOp::sum,
                               Numerics = Numerics::inherit, Device device = {}) const;
   const std::shared_ptr<rt::Group>& impl() const { return impl_; }       ///< for the library

@@ -14,49 +14,52 @@ class MatchedMessage;
 }
 
 /// @defgroup messages Messages and batches
-/// Between two ranks of a group; not collective, not ordered against collectives. Order is kept per (source,
-/// destination, tag). Messages that nobody waits for are queued at the receiver. Tags are 0..2^31-1.
-/// Errors: invalid (rank, tag, buffer: at the call, not sticky); all else is sticky in the group.
+/// Between two ranks of a group; not collective, not ordered against collectives. Messages with equal
+/// (source, destination, tag) arrive in order. Messages without a waiting receive are queued at the receiver.
+/// Tags are 0..2^31-1. Errors: invalid (rank, tag, buffer; reported by the call, not sticky); all others are
+/// sticky in the group.
 /// @{
 
-inline constexpr int kAnySource = -1;  ///< instead of a source: a message from any rank of the group
+inline constexpr int kAnySource = -1;  ///< in place of a source rank: a message from any rank of the group
 
-/// What was received, or would be.
+/// Describes a message that was received or is waiting.
 struct Received {
-  int source = 0;         ///< its rank in the group
-  int tag = 0;            ///< as it was sent
+  int source = 0;         ///< rank of the sender in the group
+  int tag = 0;            ///< tag it was sent with
   std::size_t bytes = 0;  ///< length of the message
 };
-/// Returns once the buffer may be reused. Any length, zero included.
+/// Returns once the buffer may be reused. The message may have any length, including zero.
 OURO_API Status send(Group&, CView data, int dst, int tag = 0);
 OURO_API Result<Work> send(Group&, CView data, int dst, int tag, const Stream&);  ///< the same on a stream
-/// Receives one message of at most out.bytes() bytes; a longer one is `invalid` and stays queued.
-/// `deadline` 0: the group's. One of the call's own that passes before a message has begun does not stick; it
-/// counts from when the message's turn comes on the GPU where `out` lies there. Inside group_start it has to
-/// be 0, and what is returned is empty. Errors: invalid (a negative deadline, or one inside group_start), and
-/// those of all operations.
+/// Receives one message of at most out.bytes() bytes; a longer one is `invalid` and stays queued. `deadline`
+/// 0: the group's. If the call's own deadline passes before a message has begun, the error is not sticky; if
+/// `out` is on the GPU, this deadline counts from the message's turn on that GPU. Inside group_start, it must
+/// be 0, and the returned value is empty. Errors: invalid (a negative deadline, or one inside group_start),
+/// and those of all operations.
 OURO_API Result<Received> recv(Group&, View out, int src, int tag = 0,
                                Milliseconds deadline = Milliseconds(0));
 OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&);  ///< the same on a stream
 /// How a message is received.
 struct RecvOptions {
-  Milliseconds deadline{0};  ///< 0: the group's; on a stream it has to be: a wait for the work takes one
-  bool exact = false;  ///< true: a message of another length than `out` is a `mismatch`, and stays queued
+  Milliseconds deadline{
+      0};  ///< 0: the group's; must be 0 on a stream, where waiting for the Work takes a deadline
+  bool exact =
+      false;  ///< true: a message whose length differs from that of `out` is a `mismatch` and stays queued
 };
 OURO_API Result<Received> recv(Group&, View out, int src, int tag, const RecvOptions&);  ///< the same
 OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&,
                            const RecvOptions&);  ///< the same on a stream
-/// The next message that recv(src, tag) would take, if one is here. Never blocks. Errors: as recv.
+/// Describes the next message that recv(src, tag) would take, if one is here. Never blocks. Errors: as recv.
 OURO_API Result<std::optional<Received>> probe(Group&, int src, int tag = 0);
 
-/// A message that match() has taken out of the queue: whoever holds it, and nobody else, receives it, in any
-/// thread, once. Copies share it. Where the last one goes before it was received, it is in the queue again,
-/// at its place.
+/// A message that match() has taken out of the queue: only a holder of this handle can receive it, once, in
+/// any thread. Copies share it. If the last copy is destroyed before the message is received, the message
+/// returns to its place in the queue.
 class OURO_API Matched {
  public:
-  Matched() = default;                                         ///< an empty handle
-  const Received& about() const { return about_; }             ///< where it comes from, and its length
-  explicit operator bool() const { return impl_ != nullptr; }  ///< false: an empty handle
+  Matched() = default;                                                       ///< an empty handle
+  const Received& about() const { return about_; }                           ///< its sender, tag and length
+  explicit operator bool() const { return impl_ != nullptr; }                ///< false: an empty handle
   const std::shared_ptr<rt::MatchedMessage>& impl() const { return impl_; }  ///< for the library
   Matched(Received about, std::shared_ptr<rt::MatchedMessage> i)
       : about_(about), impl_(std::move(i)) {}  ///< for the library
@@ -65,24 +68,24 @@ class OURO_API Matched {
   Received about_;
   std::shared_ptr<rt::MatchedMessage> impl_;
 };
-/// The next message that recv(src, tag) would take, if one is here, set aside for the caller: between a probe
-/// and a receive another thread may take the message, between a match and its receive nobody can. Never
-/// blocks; the rest of a long message may still be on its way. Errors: as recv.
+/// Sets aside the next message that recv(src, tag) would take, if one is here, for the caller: between a
+/// probe and a receive another thread may take the message, between a match and its receive nobody can. Never
+/// blocks; the rest of a long message may still be in flight. Errors: as recv.
 OURO_API Result<std::optional<Matched>> match(Group&, int src, int tag = 0);
-/// Receives a message of this group that was matched. `deadline` as above; after it the handle still has the
-/// message. Errors: as recv; invalid (an empty handle, of another group, received before or by another
-/// receive just now, longer than out; inside group_start).
+/// Receives a matched message of this group. `deadline` as above; if it passes, the handle still holds the
+/// message. Errors: as recv; invalid (an empty handle, one of another group, one already received or being
+/// received by another call, a message longer than `out`; inside group_start).
 OURO_API Result<Received> recv(Group&, const Matched&, View out, Milliseconds deadline = Milliseconds(0));
 
-/// Operations called by this thread until the matching group_end are deferred and submitted together:
-/// messages progress together, and operations of different groups (several ranks in one thread) too.
+/// Operations that this thread calls until the matching group_end are deferred and submitted together:
+/// messages progress together, and so do operations of different groups (several ranks in one thread).
 /// Operations of one group keep their order, and each sees what those before it wrote, as without a batch.
 OURO_API void group_start();
-/// Submits. Blocks unless all operations were given streams. Returns the first error; an argument error drops
-/// all.
+/// Submits the deferred operations. Blocks unless every operation was given a stream. Returns the first
+/// error; an argument error drops all operations.
 OURO_API Status group_end();
-/// Whether this thread is between group_start and group_end, where nothing runs: a call of a library's own
-/// that needs a result before it returns cannot be served there.
+/// Whether this thread is between group_start and group_end, where nothing runs: a library call that needs a
+/// result before it returns cannot be served there.
 OURO_API bool in_batch();
 
 /// @}

@@ -11,41 +11,42 @@
 namespace ouro {
 
 /// @defgroup operations Operations
-/// Each is collective over the group unless it says otherwise. Without a stream: blocks, runs in the caller.
-/// With a stream: enqueued in order, returns a Work; buffers must live until it ends (an invalid Stream runs
-/// in the caller and returns a completed Work). Inside group_start/group_end: deferred, returns ok at once.
-/// Buffers on a GPU (View::device) are on this rank's own; input and output are on one device. Such an
-/// operation goes into a stream of that device, in stream order with the user's kernels, and no processor
-/// waits; without a stream it runs on a stream of the group's own, and the buffers must be ready when it is
-/// called. In place: out.data == in.data exactly (all_gather: in is the caller's block of out;
-/// reduce_scatter: out is the caller's block of in). Partial overlap is `invalid`. Zero counts are legal and
-/// do not wait. Errors: invalid (argument, at the call, not sticky); everything else is sticky in the group
-/// (see Reason).
+/// Each is collective over the group unless its comment says otherwise. Without a stream, it blocks and runs
+/// in the calling thread. With a stream, it is enqueued in order and returns a Work; buffers must live until
+/// it ends (with an invalid Stream it runs in the calling thread and returns a completed Work). Inside
+/// group_start/group_end, it is deferred and returns ok immediately. GPU buffers (View::device) must be on
+/// this rank's own GPU; input and output must be on one device. A GPU operation runs in a stream of that
+/// device, in stream order with the user's kernels, and no CPU thread waits. Without a stream, it runs on one
+/// of the group's own, and the buffers must be ready when it is called. In place: out.data == in.data exactly
+/// (all_gather: in is the caller's block of out; reduce_scatter: out is the caller's block of in). Partial
+/// overlap is `invalid`. Zero counts are legal and do not wait. Errors: invalid (bad argument; reported by
+/// the call, not sticky); all others are sticky in the group (see Reason).
 /// @{
 
 /// Per-call choices; the defaults are the group's.
 struct CallOptions {
   Numerics numerics = Numerics::inherit;  ///< inherit: the group's
-  /// "ring", "direct", ...; default: OURO_ALGO, else selected; "auto": selected, whatever OURO_ALGO says.
+  /// "ring", "direct", ...; default: OURO_ALGO if set, else selected; "auto": selected, regardless
+  /// of OURO_ALGO.
   std::string_view algorithm = {};
 };
-/// For exchanges that a library makes for itself: an algorithm that the user has forced on the job, for
-/// buffers that the user knows, need not be able to serve them. All ranks pass it, or none.
+/// For exchanges that a library makes on its own behalf: an algorithm that the user has forced on the job
+/// with the user's buffers in mind may be unable to serve them. All ranks must pass it, or none.
 inline constexpr CallOptions kAuto{.algorithm = "auto"};
 
 /// out[i] = in_0[i] (+) ... (+) in_{n-1}[i]; in.count == out.count.
 OURO_API Status all_reduce(Group&, CView in, View out, ReduceOp = ReduceOp::sum, const CallOptions& = {});
 OURO_API Result<Work> all_reduce(Group&, CView in, View out, ReduceOp, const Stream&,
                                  const CallOptions& = {});  ///< the same on a stream
-/// The reduction as all_reduce, left on `root` only; `out` is ignored elsewhere.
+/// As all_reduce, but only `root` receives the result; `out` is ignored elsewhere.
 OURO_API Status reduce(Group&, CView in, View out, ReduceOp, int root, const CallOptions& = {});
 OURO_API Result<Work> reduce(Group&, CView in, View out, ReduceOp, int root, const Stream&,
                              const CallOptions& = {});  ///< the same on a stream
-/// in.count == size * out.count; rank r gets block r of the reduction.
+/// in.count == size * out.count; rank r receives block r of the reduction.
 OURO_API Status reduce_scatter(Group&, CView in, View out, ReduceOp = ReduceOp::sum, const CallOptions& = {});
 OURO_API Result<Work> reduce_scatter(Group&, CView in, View out, ReduceOp, const Stream&,
                                      const CallOptions& = {});  ///< the same on a stream
-/// Uneven: block r has counts[r] elements (same array on all ranks); out.count == counts[rank].
+/// Uneven blocks: block r has counts[r] elements (the same array on all ranks); out.count == counts[rank].
 OURO_API Status reduce_scatter_v(Group&, CView in, View out, std::span<const std::size_t> counts,
                                  ReduceOp = ReduceOp::sum, const CallOptions& = {});
 OURO_API Result<Work> reduce_scatter_v(Group&, CView in, View out, std::span<const std::size_t> counts,
@@ -55,7 +56,7 @@ OURO_API Result<Work> reduce_scatter_v(Group&, CView in, View out, std::span<con
 OURO_API Status all_gather(Group&, CView in, View out, const CallOptions& = {});
 OURO_API Result<Work> all_gather(Group&, CView in, View out, const Stream&,
                                  const CallOptions& = {});  ///< the same on a stream
-/// Uneven: block r has counts[r] elements (same array on all ranks); in.count == counts[rank].
+/// Uneven blocks: block r has counts[r] elements (the same array on all ranks); in.count == counts[rank].
 OURO_API Status all_gather_v(Group&, CView in, View out, std::span<const std::size_t> counts,
                              const CallOptions& = {});
 OURO_API Result<Work> all_gather_v(Group&, CView in, View out, std::span<const std::size_t> counts,
@@ -72,12 +73,12 @@ OURO_API Result<Work> gather(Group&, CView in, View out, int root, const Stream&
 OURO_API Status scatter(Group&, CView in, View out, int root, const CallOptions& = {});
 OURO_API Result<Work> scatter(Group&, CView in, View out, int root, const Stream&,
                               const CallOptions& = {});  ///< the same on a stream
-/// Block j of in goes to rank j; block i of out comes from rank i. Counts equal and divisible by size.
+/// Block j of in goes to rank j; block i of out comes from rank i. in.count == out.count, divisible by size.
 OURO_API Status all_to_all(Group&, CView in, View out, const CallOptions& = {});
 OURO_API Result<Work> all_to_all(Group&, CView in, View out, const Stream&,
                                  const CallOptions& = {});  ///< the same on a stream
-/// send_counts[j] elements, in order, go to rank j; recv_counts[i] come from rank i. A pair that disagrees:
-/// mismatch.
+/// send_counts[j] elements, in order, go to rank j; recv_counts[i] elements come from rank i. If the counts
+/// of a pair disagree: mismatch.
 OURO_API Status all_to_all_v(Group&, CView in, View out, std::span<const std::size_t> send_counts,
                              std::span<const std::size_t> recv_counts, const CallOptions& = {});
 OURO_API Result<Work> all_to_all_v(Group&, CView in, View out, std::span<const std::size_t> send_counts,
@@ -87,14 +88,15 @@ OURO_API Result<Work> all_to_all_v(Group&, CView in, View out, std::span<const s
 OURO_API Status barrier(Group&, const CallOptions& = {});
 OURO_API Result<Work> barrier(Group&, const Stream&, const CallOptions& = {});  ///< the same on a stream
 
-/// out = self * in + sum of weight * in of rank, for each (rank, weight) of `in_neighbours`: the caller's own
-/// first, then by rank. Each rank names whose vector it adds, sorted by rank, and in `out_neighbours`,
-/// sorted, who adds its own; who is named in `in_neighbours` names this rank in `out_neighbours`. A rank
-/// without neighbours waits for nobody, but calls it as often as all others. Vectors of half, bfloat16, float
-/// or double on the host, of one length on all ranks; 16-bit types are summed up in float and rounded once.
-/// Where all weights are 1/n, as computed in double, out is the sum, divided by n once. Errors also:
-/// unsupported (vectors on a GPU); where the neighbours do not belong together: `deadline` or, at a later
-/// operation, `mismatch`, naming the peer.
+/// out = self * in + the sum of weight * (in of rank) over each (rank, weight) of `in_neighbours`, added in
+/// this order: the caller's own vector first, then by rank. `in_neighbours` lists the ranks whose vectors
+/// this rank adds, `out_neighbours` the ranks that add this rank's vector; both are sorted by rank. If rank a
+/// lists rank b in `in_neighbours`, rank b must list rank a in `out_neighbours`. A rank without neighbours
+/// waits for nobody, but must call mix as often as all others. Vectors are half, bfloat16, float or double,
+/// on the host, of equal length on all ranks; 16-bit types are accumulated in float and rounded once. If all
+/// weights are 1/n, as computed in double, out is the sum divided by n once. Additional errors: unsupported
+/// (vectors on a GPU); if the neighbour lists are inconsistent: `deadline` or, in a later operation,
+/// `mismatch`, which names the peer.
 OURO_API Status mix(Group&, CView in, View out, double self,
                     std::span<const std::pair<int, double>> in_neighbours,
                     std::span<const int> out_neighbours);

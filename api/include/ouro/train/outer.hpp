@@ -1,4 +1,4 @@
-/// Outer optimisers of federated training: what the server does with the mean of the sites (FedAvg, FedAdam,
+/// Outer optimisers of federated training: the server's update from the mean of the sites (FedAvg, FedAdam,
 /// FedYogi, DiLoCo's Nesterov momentum), and the loop of local steps around it. For users.
 /// @file
 #pragma once
@@ -18,11 +18,11 @@ namespace ouro::train {
 /// @{
 
 /// Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2. With the gradient g = x_o - x:
-///   m <- beta1 m - (1 - beta1) g;   x <- x + lr m / (sqrt v + tau);   v is tau^2 at first, and becomes
-///   adagrad: v + g^2;  adam: beta2 v + (1 - beta2) g^2;  yogi: v - (1 - beta2) g^2 sign(v - g^2).
-/// No correction of bias.
+/// m <- beta1 m - (1 - beta1) g;   x <- x + lr m / (sqrt v + tau);   v starts as tau^2 and becomes
+/// adagrad: v + g^2;  adam: beta2 v + (1 - beta2) g^2;  yogi: v - (1 - beta2) g^2 sign(v - g^2).
+/// No bias correction.
 enum class ServerRule : std::uint8_t { adagrad, adam, yogi };
-/// Options of a server rule, in the letters above.
+/// Options of a server rule, named as in the formulas above.
 struct ServerOptions {
   ServerRule rule = ServerRule::adam;  ///< how v is updated
   double lr = 1e-2;                    ///< learning rate of the server
@@ -30,16 +30,15 @@ struct ServerOptions {
   double beta2 = .99;                  ///< decay of v
   double tau = 1e-3;                   ///< adaptivity; above 0
 };
-/// Parameters of the host (or OuterOptions::on_host). Arithmetic, state and elements that are not finite are
-/// as in optim.hpp. Errors: invalid (a rule that does not exist; lr, betas or tau not finite; betas outside
-/// [0, 1);
-/// tau <= 0); unsupported, by step: parameters on a GPU.
+/// For parameters on the host (or OuterOptions::on_host). Arithmetic, state and the treatment of elements
+/// that are not finite are as in optim.hpp. Errors: invalid (an unknown rule; lr, betas or tau not finite;
+/// betas outside [0, 1); tau <= 0); unsupported, by step(): parameters on a GPU.
 OURO_API Result<std::unique_ptr<Optimizer>> make_optimizer(const ServerOptions&);
-/// McMahan et al., AISTATS 2017: the mean itself (SGD of rate 1); with a momentum, FedAvgM.
+/// McMahan et al., AISTATS 2017: takes the mean itself (SGD of rate 1); with a momentum, FedAvgM.
 OURO_API Result<std::unique_ptr<Optimizer>> fed_avg(double lr = 1, double momentum = 0);
-/// `rule` is set by the name.
+/// FedAdam; `rule` is overwritten.
 OURO_API Result<std::unique_ptr<Optimizer>> fed_adam(ServerOptions = {});
-/// `rule` is set by the name.
+/// FedYogi; `rule` is overwritten.
 OURO_API Result<std::unique_ptr<Optimizer>> fed_yogi(ServerOptions = {});
 /// Douillard et al., "DiLoCo", 2023: SGD with Nesterov momentum.
 OURO_API Result<std::unique_ptr<Optimizer>> diloco(double lr = 0.7, double momentum = 0.9);
@@ -50,30 +49,31 @@ OURO_API Result<std::unique_ptr<Optimizer>> diloco(double lr = 0.7, double momen
 
 /// Options of an OuterOptimizer.
 struct OuterOptions {
-  std::optional<Schedule> schedule = {};  ///< of outer steps; none: the optimiser's own rate
+  std::optional<Schedule> schedule = {};  ///< schedule of outer steps; none: the optimiser's own rate
   double clip_norm = 0;                   ///< g *= min(1, clip_norm / (||g||_2 + 1e-6)); 0: never
-  bool on_host =
-      false;  ///< parameters on a GPU: keep x_o and the optimiser's state on the host, and step there
+  /// For parameters on a GPU: keep x_o and the optimiser's state on the host, and step there.
+  bool on_host = false;
 };
 
-/// Keeps x_o, the parameters after the outer step before. One step: g = x_o - x; one step of the optimiser on
-/// x_o with g; x <- x_o. A step that the optimiser refuses changes nothing. Takes every parameter that is
-/// given to it; what is not (buffers, frozen ones) keeps its aggregated value. The same inputs give the same
-/// bits, so ranks that agree go on agreeing.
+/// Keeps x_o, the parameters after the previous outer step. One step: g = x_o - x; one step of the optimiser
+/// on x_o with g; x <- x_o. A step that the optimiser refuses changes nothing. Applies to every parameter
+/// given to it; anything else (buffers, frozen parameters) keeps its aggregated value. The same inputs give
+/// the same bits, so ranks that agree stay in agreement.
 class OURO_API OuterOptimizer {
  public:
-  /// x_o <- the parameters as they are now. Errors: invalid (no optimiser, types, twice the same name, a
-  /// negative clip_norm), resource.
+  /// x_o <- the current parameters. Errors: invalid (no optimiser, types, a name twice, a negative
+  /// clip_norm), resource.
   static Result<OuterOptimizer> create(std::span<const Param>, std::unique_ptr<Optimizer>, OuterOptions = {});
-  /// After `aggregate`. Without a stream, or with clip_norm or on_host: waits; else it is enqueued.
+  /// Call after `aggregate`. Without a stream, or with clip_norm or on_host, it waits; otherwise it
+  /// is enqueued.
   Status step(const Stream& = {});
-  std::int64_t steps() const;  ///< outer steps so far
-  Optimizer& optimizer();      ///< the one it was created with
-  /// x_o, the optimiser's state, the place in the schedule, steps; the parameters are the model's, to be
-  /// saved with it. Waits for what is enqueued.
+  std::int64_t steps() const;  ///< number of outer steps so far
+  Optimizer& optimizer();      ///< the optimiser it was created with
+  /// Saves x_o, the optimiser's state, the position in the schedule and steps; the parameters belong to the
+  /// model and must be saved with it. Waits for enqueued work.
   Result<Bytes> save();
-  /// Into one that was made alike: the next steps have the same bits. Errors: invalid (damaged, of other
-  /// parameters or options), resource; and nothing is changed.
+  /// Loads into an optimiser that was made with equal arguments: the next steps have the same bits. Errors,
+  /// with nothing changed: invalid (damaged, of other parameters or options), resource.
   Status load(CBytes);
 
   struct OURO_HIDDEN State;
@@ -84,10 +84,10 @@ class OURO_API OuterOptimizer {
   std::shared_ptr<State> state_;
 };
 
-/// An outer step from models that are at hand (files of several sites): g = base - mean of the models,
-/// clipped to norm 1, one step of the optimiser on `base`; none: AdamW of rate 0.1, betas 0.9 and 0.99, eps
-/// 1e-8, no decay. Models have base's parameters in base's order. Memory of the host. Errors: invalid, naming
-/// model and parameter.
+/// An outer step from models in memory (files of several sites): g = base - mean of the models, clipped to
+/// norm 1, then one step of the optimiser on `base`; null: AdamW with rate 0.1, betas 0.9 and 0.99, eps 1e-8,
+/// no decay. Models must have base's parameters in base's order. Host memory. Errors: invalid, naming model
+/// and parameter.
 OURO_API Status outer_step_from_models(std::span<const Param> base,
                                        std::span<const std::span<const Param>> models, Optimizer* = nullptr);
 
@@ -95,22 +95,23 @@ OURO_API Status outer_step_from_models(std::span<const Param> base,
 /// @defgroup local_steps Training: local steps
 /// @{
 
-/// What crosses the sites. exact: the parameters, as `aggregate` does. bf16: g, rounded. int8: g in blocks of
-/// 256 elements of one scale, the largest magnitude / 127, gathered in one message (whatever the strategy)
-/// and summed up in site order; memory of the host.
+/// What sites exchange. exact: the parameters, as `aggregate` does. bf16: g, rounded. int8: g in blocks of
+/// 256 elements with one scale each (largest magnitude / 127), gathered in one message (whatever the
+/// strategy) and summed in site order; host memory only.
 enum class DeltaFormat : std::uint8_t { exact, bf16, int8 };
 
 /// Options of LocalSteps; all ranks have the same.
 struct LocalStepsOptions {
-  std::int64_t inner_steps = 500;          ///< between outer ones
-  DeltaFormat delta = DeltaFormat::exact;  ///< what crosses the sites
+  std::int64_t inner_steps = 500;          ///< inner steps per outer step
+  DeltaFormat delta = DeltaFormat::exact;  ///< what sites exchange
   AggregateOptions aggregate = {};         ///< how the mean is taken
-  OuterOptions outer = {};                 ///< of the outer step
+  OuterOptions outer = {};                 ///< options of the outer step
 };
 
-/// The loop of DiLoCo and FedAvg: each site trains by itself for inner_steps steps, then all take one outer
-/// step. The first round compares, besides what `aggregate` does, inner_steps, delta, clip_norm and the
-/// optimiser (Optimizer::digest): `invalid` on every rank where they differ, and no parameter is touched.
+/// The loop of DiLoCo and FedAvg: each site trains on its own for inner_steps steps, then all take one
+/// outer step. In addition to what `aggregate` compares, the first round compares inner_steps, delta,
+/// clip_norm and the optimiser (Optimizer::digest): if they differ, every rank returns `invalid` and no
+/// parameter is touched.
 class OURO_API LocalSteps {
  public:
   /// Does not communicate. Parameters that `aggregate.filter` leaves out stay local. Errors: as
@@ -118,15 +119,15 @@ class OURO_API LocalSteps {
   /// GPU; int8 on several streams).
   static Result<LocalSteps> create(const LayoutGroups&, std::span<const Param>,
                                    std::unique_ptr<Optimizer> outer, LocalStepsOptions = {});
-  /// After each inner step. Collective over the layout in every inner_steps-th call, which returns true and
-  /// waits.
+  /// Call after each inner step. Every inner_steps-th call is collective over the layout, waits, and
+  /// returns true.
   Result<bool> step(const Stream& = {});
-  std::int64_t rounds() const;  ///< outer steps so far
-  /// As in OuterOptimizer, and the inner steps of the round under way. Each rank for itself; the next round
-  /// compares how many rounds the ranks have behind them.
+  std::int64_t rounds() const;  ///< number of outer steps so far
+  /// Saves what OuterOptimizer::save does, plus the number of inner steps in the current round. Each rank
+  /// saves on its own; the next round compares the number of rounds that the ranks have completed.
   Result<Bytes> save();
-  Status load(CBytes);               ///< into one that was made alike; errors as OuterOptimizer::load
-  AggregateTraffic traffic() const;  ///< of one round
+  Status load(CBytes);               ///< into one made with equal arguments; errors as OuterOptimizer::load
+  AggregateTraffic traffic() const;  ///< traffic of one round
 
   struct OURO_HIDDEN State;
   explicit LocalSteps(std::shared_ptr<State> s) : state_(std::move(s)) {}  ///< for the library

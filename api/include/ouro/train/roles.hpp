@@ -17,37 +17,38 @@ namespace ouro::train {
 /// @defgroup mailboxes Training: mailboxes
 /// @{
 
-/// What Mailbox::recv() returns.
+/// The result of Mailbox::recv().
 struct Message {
-  int source = 0;  ///< its rank in the group
-  int tag = 0;     ///< as it was sent
-  Bytes data;      ///< all of it
+  int source = 0;  ///< rank of the sender in the group
+  int tag = 0;     ///< tag it was sent with
+  Bytes data;      ///< the whole payload
 };
 
 /// Messages of any length between any two ranks of a group, matched whole: any number of threads may receive
-/// from any source at once, beside collectives of other threads. Order is kept for each (source, destination,
-/// tag). What nobody waits for is queued at the receiver. Payloads are bytes as they are; `as_bytes` of a
-/// span makes them from any type, never a conversion of values. Tags are 0..2^31-1. Ranks are those of the
-/// group. Thread-safe.
+/// from any source at once, concurrently with collectives in other threads. Messages with equal (source,
+/// destination, tag) arrive in order. Messages without a waiting receive are queued at the receiver. Payloads
+/// are raw bytes; `as_bytes` views a span of any type as bytes, without converting values. Tags are
+/// 0..2^31-1. Ranks are those of the group. Thread-safe.
 class OURO_API Mailbox {
  public:
-  /// Collective over the group, which nobody else uses for messages. Waits for all ranks.
+  /// Collective over the group, which nothing else may use for messages. Waits for all ranks.
   static Result<Mailbox> create(Group);
-  int rank() const;  ///< of the caller in the group
-  int size() const;  ///< ranks of the group
+  int rank() const;  ///< the caller's rank in the group
+  int size() const;  ///< number of ranks in the group
 
-  /// Returns once the bytes are on their way. Errors: invalid (rank, tag), timeout, peer_lost.
+  /// Returns once the bytes are in flight. Errors: invalid (rank, tag), timeout, peer_lost.
   Status send(CBytes, int dst, int tag = 0);
-  /// The bytes are copied. Messages to different ranks do not wait for each other.
+  /// Copies the bytes and returns. Messages to different ranks do not wait for each other.
   Result<Work> isend(CBytes, int dst, int tag = 0);
-  /// The next message with this tag, from `src` or from anybody; of any length. `deadline` 0: the group's.
-  /// Errors: invalid, timeout (the message stays where it is), peer_lost (any rank of the group died).
+  /// Receives the next message with this tag, of any length, from `src` or from any rank. `deadline` 0:
+  /// the group's. Errors: invalid, timeout (the message stays where it is), peer_lost (any rank of the
+  /// group died).
   Result<Message> recv(std::optional<int> src = {}, int tag = 0, Milliseconds deadline = Milliseconds(0));
-  /// What recv would take, if it is here. Never blocks.
+  /// Describes the message that recv would take, if it is here. Never blocks.
   Result<std::optional<Received>> probe(std::optional<int> src = {}, int tag = 0);
-  /// Waits for all that isend has begun.
+  /// Waits for all messages that isend has started.
   Status drain(Milliseconds deadline = Milliseconds(-1));
-  /// Drains and leaves. Idempotent.
+  /// Drains and leaves the group. Idempotent.
   Status close();
 
   struct OURO_HIDDEN State;
@@ -57,7 +58,7 @@ class OURO_API Mailbox {
   std::shared_ptr<State> state_;
 };
 
-/// The bytes of an array.
+/// The bytes of a span of values.
 template <class T>
 CBytes as_bytes(std::span<const T> values) {
   return std::as_bytes(values);
@@ -67,19 +68,19 @@ CBytes as_bytes(std::span<const T> values) {
 /// @defgroup roles Training: roles
 /// @{
 
-/// Groups are there on their members only.
+/// The layout and the groups; each group exists on its members only.
 struct OURO_API Roles {
-  RankLayout layout;             ///< who does what
+  RankLayout layout;             ///< the role of each rank
   std::optional<Group> train;    ///< all training ranks
-  std::optional<Group> agents;   ///< my agent group
+  std::optional<Group> agents;   ///< this rank's agent group
   std::optional<Group> buffers;  ///< all buffers
-  std::optional<Mailbox> mail;   ///< over all ranks; where there is more than one
-  /// Leaves all of them. Legal on every rank; idempotent.
+  std::optional<Mailbox> mail;   ///< over all ranks, if there is more than one
+  /// Leaves all groups. Legal on every rank; idempotent.
   Status close();
 };
-/// Collective over the context's world: exchanges the hosts' identities (InitOptions::host_id; unless
+/// Collective over the context's world: exchanges the hosts' identities (InitOptions::host_id; not if
 /// options.hosts names them), makes the layout and the groups. options.world_size is the context's, or 1 for
-/// "as it is". A deadline of 0 means 300 s. A world of one rank: one training rank, and no communication.
+/// "as it is". A deadline of 0 means 300 s. In a world of one rank: one training rank, and no communication.
 /// Errors, on every rank: invalid (options that differ between ranks, those of RankLayout::make).
 OURO_API Result<Roles> make_roles(Context&, RankLayoutOptions = {}, GroupOptions = {});
 
@@ -97,44 +98,45 @@ enum class ReplayRequest : std::uint8_t {
   exit            ///< the client's last request; not answered
 };
 
-/// What a buffer does with the requests of its clients.
+/// A buffer's handlers for the requests of its clients.
 struct ReplayHandlers {
   std::function<double(int source, CBytes)> store;             ///< returns the score
   std::function<Bytes(int source)> metadata = {};              ///< none: empty
   std::function<void(int source, CBytes)> baseline_sync = {};  ///< none: ignored
 };
-/// How many requests were served.
+/// The numbers of requests served.
 struct ReplayReport {
-  std::int64_t stored = 0;    ///< of data
-  std::int64_t metadata = 0;  ///< of metadata
-  std::int64_t syncs = 0;     ///< of baseline_sync
+  std::int64_t stored = 0;    ///< data requests
+  std::int64_t metadata = 0;  ///< metadata requests
+  std::int64_t syncs = 0;     ///< baseline_sync requests
 };
-/// Serves until `clients` different ranks have said EXIT: takes requests from anybody on tag 0, answers
-/// without waiting. Each request has to come within `deadline` (0: the group's). Errors: invalid (no clients,
-/// no `store`, a request that does not exist, naming its source), timeout, peer_lost.
+/// Serves until `clients` different ranks have sent EXIT: takes requests from any rank on tag 0 and answers
+/// without waiting. Each request must arrive within `deadline` (0: the group's). Errors: invalid (no clients,
+/// no `store`, an unknown request, naming its source), timeout, peer_lost.
 OURO_API Result<ReplayReport> serve_replay(Mailbox&, int clients, const ReplayHandlers&,
                                            Milliseconds deadline = Milliseconds(0));
 
-/// When a client waits for the score of what it sent: at once, before it sends the next, or not before its
-/// end.
+/// When a client waits for the score of a submission: immediately, before the next submission, or only when
+/// it leaves.
 enum class Scoring : std::uint8_t { synchronous, deferred, asynchronous };
 
-/// One client of one manager. Not thread-safe; other clients of the same rank need other tags, hence other
-/// managers.
+/// One client of one manager. Not thread-safe; other clients of the same rank need other tags, hence
+/// other managers.
 class OURO_API ReplayClient {
  public:
   /// A client of the buffer on rank `manager` of the mailbox.
   ReplayClient(Mailbox mail, int manager, Scoring scoring)
       : mail_(std::move(mail)), manager_(manager), scoring_(scoring) {}
-  /// Sends DATA. Returns a score: its own (synchronous; late ones of submissions that timed out are dropped),
-  /// that of the submission before (deferred; none at first), or one that has arrived, if any (asynchronous).
+  /// Sends DATA. Returns a score: that of this submission (synchronous; late scores of submissions that timed
+  /// out are dropped), that of the previous submission (deferred; none at first), or one that has arrived, if
+  /// any (asynchronous).
   Result<std::optional<double>> submit(CBytes);
   Result<Bytes> metadata();      ///< sends GET_METADATA and waits for the answer
   Status baseline_sync(CBytes);  ///< sends BASELINE_SYNC with this model
-  /// Reads the scores that are still owed, each within `deadline` (0: the group's), then says EXIT; EXIT also
-  /// after an error, which it returns. Idempotent once EXIT was said.
+  /// Reads the outstanding scores, each within `deadline` (0: the group's), then sends EXIT. If reading
+  /// fails, still sends EXIT and returns that error. Idempotent once EXIT has been sent.
   Status leave(Milliseconds deadline = Milliseconds(0));
-  int pending() const { return pending_; }  ///< scores that are owed
+  int pending() const { return pending_; }  ///< number of outstanding scores
 
  private:
   Status request(ReplayRequest, CBytes);
@@ -143,7 +145,7 @@ class OURO_API ReplayClient {
   int manager_;
   Scoring scoring_;
   int pending_ = 0;
-  int metadata_owed_ = 0;  // answers that a failed wait has left on their way
+  int metadata_owed_ = 0;  // metadata answers still in flight after a failed wait
   bool left_ = false;
 };
 /// @}

@@ -1,4 +1,4 @@
-/// Learning-rate schedules: pure functions of the number of an update, and a place in one. For users and for
+/// Learning-rate schedules: pure functions of the update number, plus a current position. For users and for
 /// the trainers.
 /// @file
 #pragma once
@@ -13,25 +13,27 @@
 
 namespace ouro::train {
 
-/// The rate of update u = 0, 1, 2, ..., and which update is next. Copies are independent.
+/// The rate of update u = 0, 1, 2, ..., and the number of the next update. Copies are independent.
 ///
-/// A trainer asks for the rate of update 0 when it begins, for that of each update before it makes it, and
-/// for that of the next one when its lr() is asked; besides, so that ranks whose schedules differ are told
-/// so, for some of those below known(). What `rate` throws ends the trainer as `invalid`, on all ranks.
+/// A trainer queries the rate of update 0 when it begins, the rate of each update before making it, and the
+/// rate of the next one when its lr() is called. In addition, it queries some updates below known() to tell
+/// ranks whose schedules differ. An exception from `rate` ends the trainer as `invalid` on all ranks.
 class OURO_API Schedule {
  public:
-  /// As `known`: there is a rate for every update.
+  /// Value of `known` for a schedule that has a rate for every update.
   static constexpr std::int64_t kEvery = std::numeric_limits<std::int64_t>::max();
-  /// `rate(u)` is the learning rate of update u. `known`: how many updates it may be asked for although no
-  /// run has come to them; those of this library are known for kEvery.
+  /// `rate(u)` is the learning rate of update u. `known`: the number of updates that may be queried before
+  /// training reaches them; kEvery for the schedules of this library.
   explicit Schedule(std::function<double(std::int64_t)> rate, std::int64_t known = 1)
       : rate_(std::make_shared<const std::function<double(std::int64_t)>>(std::move(rate))), known_(known) {}
-  double at(std::int64_t update) const { return (*rate_)(update); }  ///< of any update that `rate` has
-  std::int64_t known() const { return known_; }                      ///< how many any rank may be asked for
-  double lr() const { return at(position_); }                        ///< of the next update
-  void step() { ++position_; }                                       ///< once after each update
-  std::int64_t position() const { return position_; }                ///< the next update
-  void seek(std::int64_t position) { position_ = position; }         ///< sets the next update
+  double at(std::int64_t update) const {
+    return (*rate_)(update);
+  }                                                    ///< rate of any update for which `rate` is defined
+  std::int64_t known() const { return known_; }        ///< number of updates that may be queried on any rank
+  double lr() const { return at(position_); }          ///< rate of the next update
+  void step() { ++position_; }                         ///< call once after each update
+  std::int64_t position() const { return position_; }  ///< number of the next update
+  void seek(std::int64_t position) { position_ = position; }  ///< sets the number of the next update
 
  private:
   std::shared_ptr<const std::function<double(std::int64_t)>> rate_;
@@ -39,15 +41,15 @@ class OURO_API Schedule {
   std::int64_t position_ = 0;
 };
 
-/// Makes the schedule of one bucket from its parameters; buckets step together, so all agree.
+/// Makes the schedule of one bucket from its parameters; buckets step together, so all schedules must agree.
 using ScheduleFactory = std::function<Result<Schedule>(std::span<const Param>)>;
 
-/// After the last update of a cosine: its end value, or the cosine goes on and rises again.
+/// After the last update of a cosine: hold the end value, or continue the cosine, which rises again.
 enum class After { hold, periodic };
 
-/// u < t_warmup: lr (d + (1-d) u / t_warmup), d = warmup_decay; then
-/// eta_min + (lr-eta_min)/2 (1 + cos(pi (u-t_warmup) / t_max)); from u = t_warmup + t_max on `after`.
-/// Errors: invalid (t_max < 1, t_warmup < 0, a number that is not finite).
+/// u < t_warmup: lr (d + (1-d) u / t_warmup), d = warmup_decay; then eta_min + (lr-eta_min)/2 (1 + cos(pi
+/// (u-t_warmup) / t_max)); from u = t_warmup + t_max on as `after` says. Errors: invalid (t_max < 1, t_warmup
+/// < 0, a number that is not finite).
 OURO_API Result<Schedule> cosine_with_warmup(double lr, std::int64_t t_max, std::int64_t t_warmup,
                                              double eta_min = 1e-6, double warmup_decay = 0.01,
                                              After after = After::hold);
@@ -56,10 +58,10 @@ OURO_API Result<Schedule> cosine_with_warmup(double lr, std::int64_t t_max, std:
 struct WarmupCosineOptions {
   double peak = 1e-3;                ///< highest learning rate
   std::int64_t epochs = 1;           ///< passes over the data
-  std::int64_t steps_per_epoch = 0;  ///< micro-batches of an epoch
-  std::int64_t accum = 1;            ///< micro-batches of an update
-  double warmup_fraction = 0.01;     ///< of all updates
-  double final_fraction = 0.01;      ///< of the peak
+  std::int64_t steps_per_epoch = 0;  ///< micro-batches per epoch
+  std::int64_t accum = 1;            ///< micro-batches per update
+  double warmup_fraction = 0.01;     ///< fraction of all updates
+  double final_fraction = 0.01;      ///< end value as a fraction of the peak
 };
 /// T = max(1, epochs * (steps_per_epoch div accum)), w = max(1, floor(warmup_fraction T)), final =
 /// final_fraction peak; f(s) = peak s/w for s < w, final for s >= T, else

@@ -1,5 +1,5 @@
-/// Topologies of decentralised training: who averages with whom in which round. Pure functions of integers,
-/// and the exchange that carries one of their rows out. For users.
+/// Topologies of decentralised training: which ranks average in which round. Pure functions of integers, and
+/// the exchange that executes one of their rows. For users.
 /// @file
 #pragma once
 #include <cstdint>
@@ -16,73 +16,75 @@
 namespace ouro::train {
 
 /// Ranks that average among themselves: x_i <- weight x_i + (1 - weight) / (size - 1) sum over j != i of x_j.
-/// Where weight is 1 / size, as computed in double, all weights are this one: the mean.
+/// If weight is 1 / size, as computed in double, all weights have this value: the mean.
 struct Edge {
   std::vector<int> ranks;  ///< sorted
-  double weight = 1;       ///< the share that each member keeps, 0 to 1; 1 where there is one rank
+  double weight = 1;       ///< the share that each member keeps, 0 to 1; 1 if there is one rank
   friend bool operator==(const Edge&, const Edge&) = default;
 };
-using Round = std::vector<Edge>;  ///< each rank in exactly one edge
+using Round = std::vector<Edge>;  ///< each rank is in exactly one edge
 
-/// One row of a mixing matrix, and who needs my value.
+/// One row of a mixing matrix, and the ranks that need this rank's value.
 struct Row {
-  double self = 1;                         ///< weight of this rank's own value
-  std::vector<std::pair<int, double>> in;  ///< rank and weight, sorted by rank; neither this rank nor zeros
-  std::vector<int> out;                    ///< sorted
+  double self = 1;  ///< weight of this rank's own value
+  std::vector<std::pair<int, double>>
+      in;                ///< rank and weight, sorted by rank; excludes this rank and zero weights
+  std::vector<int> out;  ///< ranks that need this rank's value, sorted
   friend bool operator==(const Row&, const Row&) = default;
 };
 
-/// One round of a topology that keeps two vectors, x and y, a rank. With z, the vector that arrives:
-/// x <- x_self x + x_in z, y <- y_self y + y_in z.
+/// One round of a topology that keeps two vectors, x and y, per rank. With z, the vector that arrives: x <-
+/// x_self x + x_in z, y <- y_self y + y_in z.
 struct PairRow {
-  bool send_x = true;  ///< what travels in this round, on all ranks alike: x, else y
+  bool send_x = true;  ///< the vector that travels in this round, the same on all ranks: x, else y
   double x_self = 1;   ///< weight of x in the new x
   double x_in = 0;     ///< weight of z in the new x
   double y_self = 1;   ///< weight of y in the new y
   double y_in = 0;     ///< weight of z in the new y
-  int from = -1;       ///< who sends to this rank; -1: nothing travels
-  int to = -1;         ///< who receives from it; -1: nothing travels
+  int from = -1;       ///< rank that sends to this rank; -1: nothing travels
+  int to = -1;         ///< rank that receives from this rank; -1: nothing travels
 };
 
-/// What some topologies want to know.
+/// Parameters of some topologies.
 struct TopologyOptions {
-  int local_world_size = 1;  ///< ranks of a node, consecutive; divides n (alternating-exp-ring)
-  int peers = 1;  ///< messages that a rank sends and receives in a round, at most (hypercuboid, base-k)
-  int rows = 0;   ///< divides n; 0: the largest divisor not above sqrt(n) (grid, torus)
+  int local_world_size = 1;  ///< ranks per host, consecutive; divides n (alternating-exp-ring)
+  int peers =
+      1;  ///< maximum number of messages that a rank sends and receives per round (hypercuboid, base-k)
+  int rows = 0;  ///< divides n; 0: the largest divisor not above sqrt(n) (grid, torus)
 };
 
-/// What every rank does in every round. A value: copies share what is inside. Any rank can ask for any rank;
-/// round of step s is s modulo the period.
+/// The mixing of every rank in every round. A value: copies share their contents. Any rank can query any
+/// rank; the round of step s is s modulo the period.
 class OURO_API Topology {
  public:
-  /// By name, of `topologies()`. Errors: invalid (name, n < 1, options, a number of ranks that the rule
-  /// cannot serve).
+  /// Makes a topology by a name from `topologies()`. Errors: invalid (name, n < 1, options, a number of ranks
+  /// that the rule cannot serve).
   static Result<Topology> make(std::string_view name, int n, const TopologyOptions& = {});
   /// Errors: invalid, naming round and rank: no round, an empty edge, a rank outside 0..n-1, missing or named
-  /// twice, a weight outside 0..1, or other than 1 where there is one rank; ranks that never hear of each
-  /// other.
+  /// twice, a weight outside 0..1, or other than 1 for a single rank; ranks that are not connected by any
+  /// sequence of rounds.
   static Result<Topology> from_rounds(int n, std::vector<Round>);
-  /// `w`: period matrices of n * n, row-major; row i is what rank i takes from each rank. Errors: invalid,
-  /// naming round and row or column: a negative entry, a sum that is not 1 within 1e-12; ranks that never
-  /// hear of each other.
+  /// `w`: period matrices of n * n, row-major; row i holds the weights that rank i applies to each rank.
+  /// Errors: invalid, naming round and row or column: a negative entry, a sum that is not 1 within 1e-12;
+  /// ranks that are not connected by any sequence of rounds.
   static Result<Topology> from_matrices(int n, std::span<const double> w);
 
   int size() const;    ///< number of ranks
   int period() const;  ///< number of rounds
-  /// 1, or 2 where each rank keeps two vectors (ceca-2p): then `pair` has the arithmetic, and `row` is what
-  /// travels: mixed with it, what a rank sends becomes what it gets.
+  /// 1, or 2 if each rank keeps two vectors (ceca-2p). In the latter case `pair` has the arithmetic, and
+  /// `row` describes what travels: mixing the sent vector with it yields the received one.
   int vectors() const;
   Row row(std::int64_t step, int rank) const;  ///< a rank outside 0..n-1 has no neighbours
-  /// n * n, row-major.
+  /// The mixing matrix of a step: n * n, row-major.
   std::vector<double> matrix(std::int64_t step) const;
   /// Errors: unsupported (the round is not made of edges), invalid (rank).
   Result<Edge> edge(std::int64_t step, int rank) const;
   /// Errors: unsupported (the topology keeps one vector), invalid (rank).
   Result<PairRow> pair(std::int64_t step, int rank) const;
-  /// Distinct sets of ranks of the edges of all rounds, in order of appearance.
+  /// The distinct rank sets of the edges of all rounds, in order of appearance.
   std::vector<std::vector<int>> groups() const;
-  /// || product of the matrices of one period - J ||_2, J the average of all; of x where there are two
-  /// vectors. 0: every period ends in the mean; below 1: ranks come closer. Cost: n^3.
+  /// || product of the matrices of one period - J ||_2, where J averages all ranks; of x if there are two
+  /// vectors. 0: every period ends in the mean; below 1: ranks converge. Cost: n^3.
   double contraction() const;
 
   struct OURO_HIDDEN State;
@@ -100,34 +102,34 @@ struct TopologyInfo {
   bool by_peers = false;  ///< reads TopologyOptions::peers
   bool by_rows = false;   ///< reads TopologyOptions::rows
 };
-/// Built-in ones first, then registered ones in their order.
+/// Built-in topologies first, then registered ones in the order of registration.
 OURO_API std::vector<TopologyInfo> topologies();
 
 /// Makes the rounds of a topology for n ranks.
 using TopologyRule = std::function<Result<std::vector<Round>>(int n, const TopologyOptions&)>;
-/// Adds a name of the user's for the rest of the process. Errors: invalid (empty or taken name, no rule).
-/// From any thread; the rule runs in whoever calls `make`.
+/// Adds a user-defined name for the rest of the process. Errors: invalid (empty or taken name, no rule).
+/// Callable from any thread; the rule runs in the thread that calls `make`.
 OURO_API Status register_topology(std::string name, TopologyRule rule);
 
 /// @defgroup mixing Training: mixing with neighbours
-/// Collective over the group, as the operations of ouro.hpp: blocking, or on a stream. Vectors of half,
-/// bfloat16, float or double on the host, of one length on all ranks; 16-bit types are summed up in float and
-/// rounded once. The rows of the ranks belong together: who is named in `in` names this rank in `out`. Where
-/// they do not, ranks wait for each other until the deadline, or a later operation finds what was left:
-/// `deadline` or `mismatch`, naming the peer.
+/// Collective over the group, like the operations of ouro.hpp: blocking, or on a stream. Vectors are half,
+/// bfloat16, float or double, on the host, of equal length on all ranks; 16-bit types are accumulated in
+/// float and rounded once. The rows of the ranks must be consistent: if rank a lists rank b in `in`, rank b
+/// lists rank a in `out`. Otherwise ranks wait for each other until the deadline, or a later operation finds
+/// the leftover message: `deadline` or `mismatch`, naming the peer.
 /// @{
 
-/// y = row.self * x + sum of weight * x of each rank of row.in: x itself first, then by rank. x may be y. One
-/// vector goes out to each rank of row.out and one comes in from each of row.in; a rank without neighbours
-/// waits for nobody. Where all weights are 1/n, as computed in double, y is the sum, divided by n once.
-/// Errors: invalid (row, types, lengths), unsupported (vectors on a GPU).
+/// y = row.self * x + sum of weight * x of each rank of row.in, in this order: x itself first, then by rank.
+/// x may be y. One vector is sent to each rank of row.out and one received from each of row.in; a rank
+/// without neighbours waits for nobody. If all weights are 1/n, as computed in double, y is the sum divided
+/// by n once. Errors: invalid (row, types, lengths), unsupported (vectors on a GPU).
 OURO_API Status mix(Group&, const Row&, CView x, View y);
 OURO_API Result<Work> mix(Group&, const Row&, CView x, View y, const Stream&);  ///< the same on a stream
-/// Push-sum, for rows of which only the columns sum to 1: mixes the vector and this rank's weight (1 at
-/// first) alike. What a rank believes the mean to be is y / weight.
+/// Push-sum, for rows of which only the columns sum to 1: mixes the vector and this rank's weight (initially
+/// 1) with the same row. y / weight is this rank's estimate of the mean.
 OURO_API Status push_sum(Group&, const Row&, CView x, View y, double& weight);
-/// One round of a topology of two vectors: x and y become what `row` says; z, as long as they are, is
-/// overwritten. Not inside group_start (invalid).
+/// One round of a topology of two vectors: updates x and y as `row` says; z, of the same length, is
+/// overwritten. Not allowed inside group_start (invalid).
 OURO_API Status mix_pair(Group&, const PairRow& row, View x, View y, View z);
 /// @}
 

@@ -1,4 +1,4 @@
-/// One-sided access to other ranks' arrays, for averaging that waits for nobody. For users.
+/// One-sided access to other ranks' arrays, for averaging without waiting. For users.
 /// @file
 #pragma once
 #include <cstdint>
@@ -10,36 +10,36 @@
 
 namespace ouro::train {
 
-/// Each rank of a group shows one array, alike in count and type. Others read, write and add to it while its
-/// owner does something else: no call but `create` and `fence` needs the other side. What is shown is the
-/// window's own copy, so that training goes on in private memory and nobody sees parameters that are half
-/// updated. Each array has a lock: a call sees, and leaves, whole arrays (or the part that it names). Ranks
-/// of one host, memory of the host. Calls are thread-safe. A call waits for the lock until the group's
-/// deadline (`deadline`), or until the group has failed (its error: who died may have held it). Errors of
-/// get, put and accumulate also: invalid (rank, type, a range that leaves the array, null), unsupported
-/// (memory of a GPU).
+/// Each rank of a group exposes one array; all have equal count and type. Other ranks read, write and add to
+/// it while its owner does something else: only `create` and `fence` need the other side. The exposed array
+/// is the window's own copy, so training continues in private memory and nobody sees half-updated parameters.
+/// Each array has a lock: a call sees, and leaves, whole arrays (or the range that it names). Only for ranks
+/// of one host and host memory. Calls are thread-safe. A call waits for the lock until the group's deadline
+/// (`deadline`) or until the group has failed (returns its error: a dead rank may have held the lock).
+/// Additional errors of get, put and accumulate: invalid (rank, type, a range outside the array, null),
+/// unsupported (GPU memory).
 class OURO_API Window {
  public:
-  /// Collective. Shows `initial`. Errors, on every rank: invalid (counts or types that differ, null),
-  /// unsupported (memory of a GPU), resource.
+  /// Collective. Exposes a copy of `initial`. Errors, on every rank: invalid (counts or types that differ,
+  /// null), unsupported (GPU memory), resource.
   static Result<Window> create(Group&, CView initial);
 
-  int rank() const;           ///< of the caller in the group
-  int size() const;           ///< ranks of the group
-  std::size_t count() const;  ///< elements of each array
-  DType dtype() const;        ///< of each element
+  int rank() const;           ///< the caller's rank in the group
+  int size() const;           ///< number of ranks in the group
+  std::size_t count() const;  ///< number of elements of each array
+  DType dtype() const;        ///< type of each element
 
-  /// Elements offset .. offset + out.count of that rank's array.
+  /// Reads elements offset .. offset + out.count of that rank's array.
   Status get(int rank, View out, std::size_t offset = 0) const;
   /// Replaces elements offset .. offset + in.count of that rank's array.
   Status put(int rank, CView in, std::size_t offset = 0) const;
-  /// there = there (op) in. Any reduction but avg; premulsum adds in * its factor.
+  /// array = array (op) in, from `offset`. Any reduction but avg; premulsum adds in * its factor.
   Status accumulate(int rank, CView in, ReduceOp = ReduceOp::sum, std::size_t offset = 0) const;
-  /// put to this rank's own array.
+  /// put() to this rank's own array.
   Status publish(CView in) const { return put(rank(), in); }
-  /// How often that rank's array was written.
+  /// How many times that rank's array has been written.
   Result<std::uint64_t> version(int rank) const;
-  /// Collective: all calls that any rank made before it are seen by all calls after it.
+  /// Collective: every call made before it on any rank is visible to all calls after it.
   Status fence() const;
 
   struct OURO_HIDDEN State;
@@ -50,11 +50,11 @@ class OURO_API Window {
   std::shared_ptr<State> state_;
 };
 
-/// x <- keep x + (1 - keep) sum of w_d x_d, weights normalised, in one pass: double for double, else float,
-/// rounded once. Donors' arrays are as one moment has them, and are not changed. A weight of 0 leaves its
-/// array out, whatever it holds; so does keep = 0. Errors: invalid (no donors, one twice or outside the
-/// group; weights that are not one a donor, negative, not finite or all 0; keep outside [0, 1]; params unlike
-/// the window), and those of Window.
+/// x <- keep x + (1 - keep) sum of w_d x_d, with normalised weights, in one pass: computed in double for
+/// double, else in float, rounded once. Donors' arrays are read as of one moment and not changed. An array
+/// with weight 0 is left out, whatever it holds; with keep = 0, so is x. Errors: invalid (no donors, one
+/// twice or outside the group; weights that are not one per donor, negative, not finite or all 0; keep
+/// outside [0, 1]; params of another count or type than the window), and those of Window.
 OURO_API Status average_donors(Window&, std::span<const int> donors, std::span<const double> weights,
                                View params, double keep = 0);
 
