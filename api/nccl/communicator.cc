@@ -1,4 +1,4 @@
-// The life of a communicator: open, failed, ended. See communicator.h.
+// The life cycle of a communicator: opening, failure, end. See communicator.h.
 #include "api/nccl/communicator.h"
 
 #include <chrono>
@@ -15,8 +15,8 @@ namespace ouro::nccl {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kPatience = 900ms;  // for calls to end by themselves; an abort returns within a second
-constexpr auto kStopped = 5s;      // for calls that were ended by force, which takes milliseconds
+constexpr auto kPatience = 900ms;  // for calls to end by themselves: an abort must return within a second
+constexpr auto kStopped = 5s;      // for calls that were stopped, which takes milliseconds
 constexpr std::size_t kQuarantine = 256;
 
 void quarantine(ncclComm_t comm) {
@@ -32,7 +32,7 @@ void quarantine(ncclComm_t comm) {
   gone->comms.pop_front();
 }
 
-/// Whether the calls and operations under way end in time.
+/// Waits until the calls and operations in progress have ended; false if they take longer than `patience`.
 bool await_calls(ncclComm_t comm, std::chrono::milliseconds patience) {
   for (const auto end = std::chrono::steady_clock::now() + patience;
        comm->inside.load(std::memory_order_seq_cst) > 0 ||
@@ -76,7 +76,7 @@ ncclResult_t refuse(const char* function, std::uint64_t magic) {
 ncclResult_t enter(ncclComm_t comm, const char* function, Needs needs) {
   if (!comm) [[unlikely]]
     return invalid_argument(nullptr, function, "the communicator is null");
-  // Looked at before anything is written: it may be no communicator at all.
+  // Read before anything is written, because it may not be a communicator at all.
   if (const std::uint64_t magic = comm->magic.load(std::memory_order_relaxed); magic != kAlive) [[unlikely]]
     return refuse(function, magic);
   if (comm->forks != forks()) [[unlikely]]
@@ -85,8 +85,8 @@ ncclResult_t enter(ncclComm_t comm, const char* function, Needs needs) {
         fmt::format("{}: the communicator was made before this process was forked, and belongs to the "
                     "parent alone; a child that needs one makes its own",
                     function));
-  // First counted, then looked at again, while who ends it first takes `magic`, then looks at the count
-  // (retire): one of the two sees the other.
+  // This side counts the call first, then checks `magic` again; the ending side takes `magic` first, then
+  // checks the count (retire). So at least one of the two sees the other.
   comm->inside.fetch_add(1, std::memory_order_seq_cst);
   ncclResult_t wrong = ncclSuccess;
   if (const std::uint64_t magic = comm->magic.load(std::memory_order_seq_cst); magic != kAlive) [[unlikely]]
@@ -152,7 +152,7 @@ ncclComm_t make_handle(const Config& config, int rank, int size, Device place) {
 
 namespace {
 
-/// How many ranks of one host stand together, if it is so for all; else 1.
+/// The number of consecutive ranks per host, if it is the same for all hosts; else 1.
 int ranks_together(const Context& context, std::span<const int> ranks) {
   const auto host = [&](std::size_t i) { return context.host(ranks[i]); };
   std::size_t many = 1;
@@ -196,7 +196,7 @@ bool retire(ncclComm_t comm) {
   if (!await_calls(comm, kPatience)) {
     stop(comm, "destroyed while calls on it were under way");
     if (!await_calls(comm, kStopped)) {
-      // A call that does not end keeps what it uses; nothing else is left of the communicator.
+      // A call that does not end keeps the resources it uses; the rest of the communicator is gone.
       OURO_WARN("a communicator of rank {} of {} has gone while a call on it did not end", comm->rank,
                 comm->size);
       return true;
@@ -205,7 +205,7 @@ bool retire(ncclComm_t comm) {
   comm->stream = Stream();
   comm->after_revoke = Group();
   if (comm->group.valid()) {
-    // A driver may wait for all work of the process when memory is given back to it.
+    // When memory is returned to a driver, it may wait for all work of the process.
     const bool aside = on_gpu(comm) || (comm->sent.load() && !comm->group.failed());
     leave(std::move(comm->family), std::move(comm->group), std::move(comm->streams), aside);
   }

@@ -13,9 +13,9 @@
 namespace ouro::nccl {
 namespace {
 
-constexpr std::size_t kSmallest = 24;  // of 2.14, which began with `blocking` alone
+constexpr std::size_t kSmallest = 24;  // size in 2.14, which had `blocking` as its only field
 
-/// X(field, since, lowest, highest): the integers, the version that brought each, and what it may be.
+/// X(field, since, lowest, highest): the integer fields, the version that introduced each, and its range.
 // clang-format off
 #define OURO_CONFIG_INTEGERS(X)                                                                            \
   X(blocking, 21400, 0, 1)             X(cgaClusterSize, 21700, 0, 8)       X(minCTAs, 21700, 1, INT_MAX)  \
@@ -26,7 +26,8 @@ constexpr std::size_t kSmallest = 24;  // of 2.14, which began with `blocking` a
   X(maxP2pPeers, 23003, 1, INT_MAX)    X(graphStreamOrdering, 23007, 0, 1)
 // clang-format on
 
-/// Versions of before 2.9 wrote four digits; none of them has configurations.
+/// The fields that the caller's version has; the others stay undefined. Versions before 2.9, which wrote four
+/// digits, have no configurations.
 ncclConfig_t known_part(const ncclConfig_t* from, std::size_t size, unsigned version) {
   ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
   std::memcpy(&c, from, std::min(size, sizeof c));
@@ -53,7 +54,7 @@ Config default_config() {
 ncclResult_t parse(const char* function, const ncclConfig_t* from, const Config& fallback, Config* out) {
   *out = fallback;
   if (!from) return ncclSuccess;
-  std::size_t size = 0;  // nothing beyond it is read before it is known to be there
+  std::size_t size = 0;  // nothing beyond `size` is read before it is known to exist
   std::memcpy(&size, from, sizeof size);
   if (size < kSmallest)
     return invalid_argument(nullptr, function,

@@ -1,5 +1,5 @@
-// What a communicator is made with: the fields of ncclConfig_t that mean something here. Used by all that
-// makes communicators.
+// The configuration of a communicator: the fields of ncclConfig_t that have an effect here. Used by
+// everything that makes communicators.
 #pragma once
 #include <string>
 
@@ -7,18 +7,18 @@
 
 namespace ouro::nccl {
 
-/// A configuration whose undefined fields have got their values.
+/// A configuration in which undefined fields have received their values.
 struct Config {
   bool blocking = true;
-  std::string name;  ///< "" if the user gave none
+  std::string name;  ///< "" if the user set none
 };
 
-/// Reads a configuration of any version of the interface: by its `size` what is there, by its `version` what
-/// counts. nullptr gives `fallback`. What is wrong is told as `function`'s error. Errors: ncclInvalidArgument
-/// (size, magic, a value out of its range).
+/// Reads a configuration of any version of the interface: `size` determines which fields are present,
+/// `version` which of them count. nullptr yields `fallback`. Errors, reported under the name `function`:
+/// ncclInvalidArgument (size, magic, a value out of its range).
 ncclResult_t parse(const char* function, const ncclConfig_t* from, const Config& fallback, Config* out);
 
-/// What every configuration starts from: the defaults, after NCCL_COMM_BLOCKING.
+/// The initial value of every configuration: the defaults, modified by NCCL_COMM_BLOCKING.
 Config default_config();
 
 }  // namespace ouro::nccl

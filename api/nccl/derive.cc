@@ -1,4 +1,4 @@
-// Communicators that come of others: split, shrink, grow. See nccl.h, section "Making communicators".
+// Communicators derived from others: split, shrink, grow. See nccl.h, section "Making communicators".
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -11,14 +11,14 @@
 namespace ouro::nccl {
 namespace {
 
-/// What the children of a communicator start from.
+/// The configuration of a child: that of its parent without the name, changed by `given`.
 ncclResult_t parse_child(const char* function, ncclComm_t parent, const ncclConfig_t* given, Config* config) {
   Config inherited = parent->config;
   inherited.name.clear();
   return parse(function, given, inherited, config);
 }
 
-/// The communicator `*out` on `group`; not before it is complete does the user see it.
+/// Makes the communicator `*out` on `group`; the user sees it only once it is complete.
 ncclResult_t hand_out(ncclComm_t parent, const Config& config, Group group, ncclComm_t* out) {
   const ncclComm_t child = make_handle(config, group.rank(), group.size(), parent->place);
   (void)open(child, parent->family, std::move(group));
@@ -26,16 +26,16 @@ ncclResult_t hand_out(ncclComm_t parent, const Config& config, Group group, nccl
   return ncclSuccess;
 }
 
-/// A name that groups of other parents do not have, however alike their members are.
+/// A name that groups of other parents do not have, even if their members are equal.
 std::string derived_name(const Group& parent, const char* what) {
   return fmt::format("{}/{}-{:x}", parent.name(), what, key_of(parent));
 }
 
-/// The members' group, or, of a revoked communicator, another of the same members, which is made on first
-/// need.
+/// The members' group or, for a revoked communicator, another group of the same members, which is made on
+/// first use.
 Result<Group> working_group(ncclComm_t comm) {
   if (comm->phase.load() != Phase::revoked) return comm->group;
-  std::lock_guard lock(comm->life);  // an abort reaches it as soon as it is there
+  std::lock_guard lock(comm->life);  // makes the new group visible to an abort as soon as it exists
   if (comm->cancelled->load()) return Status(Reason::revoked, "its communicator was aborted");
   if (!comm->after_revoke.valid()) {
     const auto ranks = comm->group.ranks();
@@ -66,7 +66,7 @@ ncclResult_t shrink(const char* function, ncclComm_t parent, const std::vector<i
   return hand_out(parent, config, std::move(*child), out);
 }
 
-/// The members agree on the id that one of them, or all, have been given; the new ranks have it already.
+/// The members agree on the id that was passed to one or to all of them; the new ranks already have it.
 Result<ncclUniqueId> agree_on_id(Group& group, const ncclUniqueId* given) {
   struct Word {
     std::uint64_t has;
@@ -151,7 +151,7 @@ OURO_NCCL(ncclResult_t, CommGetUniqueId, ncclComm_t comm, ncclUniqueId* uniqueId
 OURO_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank,
           ncclComm_t* newcomm, ncclConfig_t* config) {
   constexpr const char* me = "ncclCommGrow";
-  if (!comm) {  // a new rank: it joins as into any communicator
+  if (!comm) {  // a new rank: joins as it would join any communicator
     if (newcomm) *newcomm = nullptr;
     if (!uniqueId) return told(invalid_argument(nullptr, me, "a new rank without a unique id"));
     return pncclCommInitRankConfig(newcomm, nRanks, *uniqueId, rank, config);

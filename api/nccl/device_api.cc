@@ -1,5 +1,5 @@
-// Teams, which are arithmetic on what hosts the ranks are on, and the host's side of the device interface,
-// which is not there. See nccl.h.
+// Teams, which are computed from the hosts of the ranks, and the host side of the device interface, which is
+// not supported. See nccl.h.
 #include "api/nccl/group_calls.h"
 
 using namespace ouro::nccl;
@@ -9,7 +9,8 @@ namespace {
 constexpr const char* kWhy = "no kernel of the user's can reach another rank's memory through it";
 constexpr const char* kInstead = "use collectives and messages";
 
-/// The rank in the whole communicator of rank `rank` of `team`, which this rank is in; -1: there is none.
+/// The rank in the whole communicator of rank `rank` of `team`, which must contain this rank; -1: no
+/// such rank.
 int to_world(ncclComm_t comm, const char* function, ncclTeam_t team, int rank) {
   const Entry entry(comm, function);
   if (entry.wrong != ncclSuccess) return -1;
@@ -21,7 +22,7 @@ ncclResult_t refused(const char* function, const char* what) {
   return told(
       guarded(nullptr, function, [&] { return not_supported(nullptr, function, what, kWhy, kInstead); }));
 }
-/// Of a call on a communicator, which must be one.
+/// The same for a call on a communicator, which is checked first.
 ncclResult_t refused(ncclComm_t comm, const char* function, const char* what) {
   return told(guarded(nullptr, function, [&]() -> ncclResult_t {
     const Entry entry(comm, function);

@@ -25,9 +25,10 @@ struct Pair {
 constexpr Pair kLog[] = {{"NCCL_DEBUG", "OURO_DEBUG"},
                          {"NCCL_DEBUG_SUBSYS", "OURO_DEBUG_SUBSYS"},
                          {"NCCL_DEBUG_FILE", "OURO_DEBUG_FILE"}};
-/// With the same values in both.
+/// Variables with the same values in both.
 constexpr Pair kSame[] = {{"NCCL_SOCKET_IFNAME", "OURO_SOCKET_IFNAME"}, {"NCCL_HOSTID", "OURO_HOSTID"}};
-/// That have an effect of their own: here, in config.cc, or none because it is always so.
+/// Variables that this library interprets itself, here or in config.cc, or that have no effect because ouro
+/// always behaves so.
 constexpr std::string_view kOwn[] = {"NCCL_CONF_FILE",  "NCCL_COMM_BLOCKING", "NCCL_CHECK_POINTERS",
                                      "NCCL_WIN_ENABLE", "NCCL_P2P_DISABLE",   "NCCL_NET",
                                      "NCCL_COMM_ID",    "NCCL_SOCKET_FAMILY", "NCCL_SHM_DISABLE",
@@ -54,7 +55,7 @@ void supply(const char* parameter, std::string value, const char* origin) {
   if (!env::in_environment(parameter)) env::supply(parameter, std::move(value), origin);
 }
 
-/// The settings of the log, as they are now. Whether there are any.
+/// Applies the current log settings. Returns whether any are set.
 bool read_log_settings() {
   bool logs = false;
   for (const Pair& p : kLog) {
@@ -63,7 +64,7 @@ bool read_log_settings() {
       env::withdraw(p.ouro);
       continue;
     }
-    env::supply(p.ouro, &p == &kLog[0] ? in_case(*value, true) : *value, p.nccl);  // NCCL takes either case
+    env::supply(p.ouro, &p == &kLog[0] ? in_case(*value, true) : *value, p.nccl);  // NCCL accepts either case
     logs = true;
   }
   return logs;
@@ -87,7 +88,7 @@ Status read_network() {
   return {};
 }
 
-/// NCCL has eight slots in a buffer.
+/// NCCL divides a buffer into eight slots.
 Status read_buffers() {
   const auto value = variable("NCCL_BUFFSIZE");
   if (!value) return {};

@@ -12,10 +12,10 @@ namespace ouro::nccl {
 namespace {
 
 std::mutex g_error_mutex;
-/// A forked child can tell errors, too: no other thread of the parent holds the lock while it forks.
+/// Lets a forked child report errors, too: no other thread of the parent holds the lock during the fork.
 [[maybe_unused]] const int g_forks_unlocked = pthread_atfork(
     [] { g_error_mutex.lock(); }, [] { g_error_mutex.unlock(); }, [] { g_error_mutex.unlock(); });
-/// Of the process. Never destroyed: other threads may fail while the program ends.
+/// The last error of the process. Never destroyed: other threads may fail while the program ends.
 std::string& last() {
   static std::string& text = *new std::string;
   return text;

@@ -1,5 +1,5 @@
-// How a Status of the C++ interface becomes a result code, and what ncclGetLastError says. Used by all of
-// libnccl.
+// Conversion of a Status of the C++ interface to a result code, and the text for ncclGetLastError. Used by
+// all of libnccl.
 #pragma once
 #include <fmt/format.h>
 
@@ -10,9 +10,9 @@
 
 namespace ouro::nccl {
 
-/// The code of a failure: RemoteError for what others did or did not do (dead, silent, aborted, too late),
-/// InvalidUsage for calls that do not fit together, InvalidArgument, SystemError, UnhandledCudaError,
-/// InternalError.
+/// The code of a failure: RemoteError for actions or omissions of other ranks (dead, silent, aborted, too
+/// late), InvalidUsage for calls that do not fit together, InvalidArgument, SystemError,
+/// UnhandledCudaError, InternalError.
 ncclResult_t code_of(const Status&);
 
 /// The name of a code, as in nccl.h.
@@ -21,10 +21,10 @@ const char* name_of(ncclResult_t);
 /// The last error of a communicator.
 std::string last_error_of(ncclComm_t comm);
 
-/// Keeps `text` as the last error of the process and, if there is one, of `comm`, whose name it then begins
-/// with; returns `code`.
+/// Stores `text` as the last error of the process and, if `comm` is not null, of `comm`, prefixed with its
+/// name; returns `code`.
 ncclResult_t fail(ncclComm_t comm, ncclResult_t code, std::string text);
-/// The same for a Status: its code, and its message after the name of the function.
+/// The same for a Status: its code, and its message prefixed with the function's name.
 ncclResult_t fail(ncclComm_t comm, const char* function, const Status&);
 /// `fail` with ncclInvalidArgument.
 template <class... A>
@@ -37,11 +37,11 @@ template <class... A>
 ncclResult_t invalid_usage(ncclComm_t comm, const char* function, fmt::format_string<A...> f, A&&... a) {
   return fail(comm, ncclInvalidUsage, fmt::format("{}: {}", function, fmt::format(f, std::forward<A>(a)...)));
 }
-/// ncclInvalidUsage, and what is not there, why, and what to do instead.
+/// ncclInvalidUsage with a text that names what is missing, why, and what to do instead.
 ncclResult_t not_supported(ncclComm_t comm, const char* function, const char* what, const char* why,
                            const char* instead);
 
-/// Runs the body of a function; what it throws (no memory) becomes ncclSystemError.
+/// Runs the body of a function; an exception (no memory) becomes ncclSystemError.
 template <class F>
 ncclResult_t guarded(ncclComm_t comm, const char* function, F&& body) noexcept {
   try {

@@ -12,12 +12,12 @@
 namespace ouro::nccl {
 namespace {
 
-// Microseconds until another rank sees what was written: in memory, where ranks have to share cores, over a
-// network.
+// Microseconds until another rank sees written data: through memory; if ranks must share cores; over
+// a network.
 constexpr double kHandOver = 0.5, kSwitch = 4, kMessage = 30;
-constexpr double kNetwork = 1e3;  // bytes a microsecond between two hosts: 8 Gbit/s
+constexpr double kNetwork = 1e3;  // bytes per microsecond between two hosts: 8 Gbit/s
 
-/// Bytes a microsecond that one core copies from memory that is in no cache.
+/// Bytes per microsecond that one core copies from uncached memory.
 double copy_speed() {
   static const double speed = [] {
     const std::size_t bytes = 16 << 20;
@@ -35,18 +35,18 @@ double copy_speed() {
   return speed;
 }
 
-/// What one rank does: rounds in which ranks wait for each other, bytes that it reads or writes in memory,
+/// The work of one rank: rounds in which ranks wait for each other, bytes that it reads or writes in memory,
 /// bytes that leave or reach a host.
 struct Effort {
   double rounds = 0, moved = 0, sent = 0;
 };
 
 Effort effort_of(const Call& c, double n, double hosts) {
-  const double m = static_cast<double>(c.count * size_of(c.type));  // of one block
+  const double m = static_cast<double>(c.count * size_of(c.type));  // bytes of one block
   const double log = std::ceil(std::log2(std::max(n, 2.0)));
-  const double away = (hosts - 1) / hosts;  // of evenly spread data
+  const double away = (hosts - 1) / hosts;  // share of evenly spread data that is on other hosts
   switch (c.kind) {
-    case Kind::all_reduce:  // into shared memory, a part reduced, and all parts out of it
+    case Kind::all_reduce:  // into shared memory, one part reduced, all parts out of it
       return {.rounds = 2, .moved = 4 * m, .sent = 2 * away * m};
     case Kind::reduce:
       return {.rounds = log, .moved = (1 + n) * m, .sent = away * m};
@@ -82,7 +82,8 @@ double estimate(const std::vector<Call>& calls) {
       continue;
     }
     const double cores = std::max(1u, std::thread::hardware_concurrency());
-    const double turns = std::max(1.0, here / cores);  // in which the ranks of a host have the cores
+    const double turns =
+        std::max(1.0, here / cores);  // how often the ranks of a host take turns on the cores
     times[c.comm] += w.rounds * (here > cores ? kSwitch * turns : kHandOver) + turns * w.moved / copy_speed();
     if (hosts > 1) times[c.comm] += w.rounds * kMessage + here * w.sent / kNetwork;
   }

@@ -1,4 +1,4 @@
-// How long a group of operations would take. Used by ncclGroupSimulateEnd.
+// Estimates how long a group of operations would take. Used by ncclGroupSimulateEnd.
 #pragma once
 #include <vector>
 
@@ -6,9 +6,9 @@
 
 namespace ouro::nccl {
 
-/// Microseconds, of the communicator that takes longest. A model, not a measurement: steps that wait for each
-/// other, bytes that this machine's memory moves (its speed is measured once, which takes some milliseconds),
-/// and an assumed network between hosts.
+/// Microseconds, of the communicator that takes longest. A model, not a measurement: it counts steps in which
+/// ranks wait for each other, bytes moved in this machine's memory (whose speed is measured once, which takes
+/// some milliseconds), and bytes over an assumed network between hosts.
 double estimate(const std::vector<Call>& calls);
 
 }  // namespace ouro::nccl

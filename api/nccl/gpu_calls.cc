@@ -1,4 +1,4 @@
-// Operations on memory of GPUs. See gpu_calls.h.
+// Operations on GPU memory. See gpu_calls.h.
 #include "api/nccl/gpu_calls.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace ouro::nccl {
 namespace {
 
-/// The calls on one communicator: on which streams, the first of which carries them.
+/// The streams of the calls on one communicator; the first one executes all of them.
 struct Share {
   ncclComm_t comm;
   std::vector<Stream> streams;
@@ -29,7 +29,8 @@ Result<std::vector<Share>> shares_of(std::vector<Call>& calls) {
   return shares;
 }
 
-/// All are captured, a communicator's in one capture, or none is; and no stream waits for itself.
+/// Checks that all streams are captured (those of a communicator in one capture) or none is, and that no
+/// stream would wait for itself.
 Status check(const std::vector<Share>& shares) {
   std::optional<bool> all;
   for (const Share& share : shares) {
@@ -59,7 +60,7 @@ Status check(const std::vector<Share>& shares) {
   return {};
 }
 
-/// What is enqueued on `later` from now on starts after what is enqueued on `first` now.
+/// Makes later work on `later` start after everything enqueued on `first` so far.
 void follow(const Stream& first, const Stream& later) {
   Event here;
   here.record(first);
@@ -70,8 +71,8 @@ void follow(const Stream& first, const Stream& later) {
 
 namespace {
 
-/// Before the calls: each communicator's lead stream has to wait for what was called before and what is on
-/// the others.
+/// Before the calls: makes each communicator's lead stream wait for earlier calls and for the work on its
+/// other streams.
 Status prepare(const std::vector<Share>& shares) {
   OURO_TRY(check(shares));
   for (const Share& share : shares) {

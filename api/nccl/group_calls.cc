@@ -15,7 +15,7 @@
 namespace ouro::nccl {
 namespace {
 
-/// A batch of the C++ interface, which ends with this at the latest.
+/// A batch of the C++ interface; the destructor ends it if end() did not.
 class OpenBatch {
  public:
   OpenBatch() { group_start(); }
@@ -33,8 +33,8 @@ class OpenBatch {
   bool open_ = true;
 };
 
-/// The calls as one batch, and the outcome of each. A call with wrong arguments drops them all, and alone has
-/// an outcome that is not ok.
+/// Runs the calls as one batch and returns the outcome of each. A call with wrong arguments drops all of them
+/// and is the only one whose outcome is not ok.
 std::vector<Status> run_together(const std::vector<Call>& calls) {
   std::vector<Status> outcomes(calls.size());
   std::vector<Work> works(calls.size());
@@ -58,13 +58,13 @@ std::vector<Status> run_together(const std::vector<Call>& calls) {
   return outcomes;
 }
 
-/// The first that is not ok.
+/// The first outcome that is not ok.
 Status first_of(const std::vector<Status>& outcomes) {
   const auto wrong = std::find_if(outcomes.begin(), outcomes.end(), [](const Status& s) { return !s.ok(); });
   return wrong == outcomes.end() ? Status() : *wrong;
 }
 
-/// Of a non-blocking communicator, something that has been called and has not ended.
+/// Counts a call on a non-blocking communicator that has not ended.
 class Pending {
  public:
   explicit Pending(ncclComm_t comm) : comm_(comm) { comm_->pending.fetch_add(1, std::memory_order_relaxed); }
@@ -76,11 +76,11 @@ class Pending {
   const ncclComm_t comm_;
 };
 
-/// Runs `body` on the communicator's own stream; ncclCommGetAsyncError tells the end, and how it went.
+/// Runs `body` on the communicator's own stream; ncclCommGetAsyncError reports its end and outcome.
 ncclResult_t enqueue(ncclComm_t comm, std::function<Status()> body) {
   auto pending = std::make_shared<Pending>(comm);
   comm->stream.run(std::move(body)).then([comm, pending](const Status& s) {
-    if (!s.ok()) (void)note(comm, "a non-blocking call", s);  // also what it threw
+    if (!s.ok()) (void)note(comm, "a non-blocking call", s);  // includes exceptions it threw
   });
   return ncclInProgress;
 }
@@ -91,7 +91,7 @@ ncclResult_t enqueue(ncclComm_t comm, std::vector<Call> calls) {
   });
 }
 
-/// Here, or on the stream of its communicator.
+/// Runs the job here, or on the stream of its communicator.
 ncclResult_t run_job(Job& job) {
   const ncclComm_t comm = job.comm;
   return guarded(nullptr, "ncclGroupEnd", [&]() -> ncclResult_t {
@@ -156,7 +156,7 @@ ncclResult_t GroupCalls::simulate(float* microseconds) {
   return wrong;
 }
 
-/// The communicators with operations, in the order of their first ones.
+/// The communicators with operations, in the order of their first operations.
 std::vector<ncclComm_t> GroupCalls::communicators() const {
   std::vector<ncclComm_t> comms;
   for (const Call& c : calls_)
@@ -164,7 +164,8 @@ std::vector<ncclComm_t> GroupCalls::communicators() const {
   return comms;
 }
 
-/// Enters them all, as another thread may end one meanwhile, and checks what stands together.
+/// Enters all communicators, because another thread may end one meanwhile, and checks that the calls
+/// fit together.
 ncclResult_t GroupCalls::enter_all(std::deque<Entry>* entries) {
   for (const ncclComm_t comm : communicators())
     if (entries->emplace_back(comm, "ncclGroupEnd").wrong != ncclSuccess) refuse(entries->back().wrong);
@@ -214,7 +215,7 @@ ncclResult_t GroupCalls::run_all() {
   return calls != ncclSuccess && calls != ncclInProgress ? calls : jobs != ncclSuccess ? jobs : calls;
 }
 
-/// Each communicator keeps its own outcome; the first error is that of the whole.
+/// Each communicator keeps its own outcome; the first error is the result of the group.
 ncclResult_t GroupCalls::run_calls(const std::vector<ncclComm_t>& comms) {
   const bool gpus = on_gpu(comms.front());
   if (!comms.front()->config.blocking && !gpus) {
@@ -238,8 +239,8 @@ ncclResult_t GroupCalls::run_calls(const std::vector<ncclComm_t>& comms) {
   return first;
 }
 
-/// Those of one communicator run in order. Each communicator may wait for the others, so there is a thread
-/// for each.
+/// The jobs of one communicator run in order. Each communicator may wait for the others, so each has its
+/// own thread.
 ncclResult_t GroupCalls::run_jobs() {
   struct Line {
     ncclComm_t comm;

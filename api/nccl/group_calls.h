@@ -1,5 +1,5 @@
-// What a thread defers between ncclGroupStart and ncclGroupEnd: operations, and the making of communicators.
-// Used by every function that may stand in a group.
+// What a thread defers between ncclGroupStart and ncclGroupEnd: operations, and jobs that make, derive or end
+// communicators. Used by every function that may be called in a group.
 #pragma once
 #include <deque>
 #include <functional>
@@ -24,39 +24,40 @@ enum class Kind : std::uint8_t {
   recv
 };
 
-/// One operation with its arguments. Buffers stay the caller's.
+/// One operation with its arguments. The caller owns the buffers.
 struct Call {
   Kind kind;
   ncclComm_t comm;
   const void* in;
   void* out;
-  std::size_t count;  ///< elements, as nccl.h counts them
+  std::size_t count;  ///< in elements, with the meaning it has in nccl.h
   DType type;
   ReduceOp op = {};
   int root = 0;  ///< or the peer of a message
   Numerics numerics = Numerics::inherit;
-  const void* factor = nullptr;   ///< of a user's reduction, where it is to be read when the operation runs
-  cudaStream_t stream = nullptr;  ///< the user's; looked at on GPUs only
-  Stream on = {};                 ///< what carries the call on a GPU; in host mode "no stream"
+  const void* factor =
+      nullptr;  ///< address of a user-defined factor that must be read when the operation runs
+  cudaStream_t stream = nullptr;  ///< the user's stream; used on GPUs only
+  Stream on = {};                 ///< the stream that executes the call on a GPU; "no stream" in host mode
 };
 
-/// Runs one operation in host mode by the C++ interface.
+/// Runs one operation in host mode through the C++ interface.
 Status run(const Call&);
-/// Enqueues it on `on`, or defers it in the batch that is open; without a stream the work is done when the
+/// Enqueues the call on `on`, or defers it in the open batch. Without a stream, the work is complete when the
 /// batch has ended.
 Result<Work> enqueue_or_defer(const Call&);
 
-/// Runs the call now, or defers it: what an operation of nccl.h comes to once its arguments are checked.
+/// Runs the call now or defers it; every operation of nccl.h ends here once its arguments are checked.
 ncclResult_t submit(const char* function, const Call&);
 
-/// What makes, derives or ends communicators, to be run now, at the end of a group, or on the stream of a
-/// non-blocking communicator.
+/// A task that makes, derives or ends communicators; it runs at once, at the end of a group, or on the stream
+/// of a non-blocking communicator.
 struct Job {
-  ncclComm_t comm;                         ///< whose call it is; of joining, the communicator that is made
-  std::function<ncclResult_t()> run = {};  ///< while `comm` lives, but for `ends`
-  std::function<void()> drop = [] {};      ///< instead of run, where the group fails before it begins
-  bool makes = true;                       ///< a communicator: it must not share a group with operations
-  bool ends = false;  ///< the communicator: it runs in a thread of the caller's, not on the stream
+  ncclComm_t comm;                         ///< the communicator called on; for joining, the one being made
+  std::function<ncclResult_t()> run = {};  ///< runs while `comm` is alive, unless `ends` is set
+  std::function<void()> drop = [] {};      ///< called instead of run if the group fails before it begins
+  bool makes = true;  ///< it makes a communicator and must not share a group with operations
+  bool ends = false;  ///< it ends the communicator: runs in the caller's thread, not on the stream
 };
 
 /// The open group of the calling thread.
@@ -65,17 +66,18 @@ class GroupCalls {
   /// nullptr outside any group.
   static GroupCalls* current() { return t_current; }
   static void start();
-  /// Ends one level; the outermost runs everything. ncclInvalidUsage without a start.
+  /// Ends one level; the end of the outermost runs everything. ncclInvalidUsage without a start.
   static ncclResult_t end();
-  /// Ends one level; the outermost drops everything, and tells how long the operations would have taken.
+  /// Ends one level; the end of the outermost drops everything and reports how long the operations
+  /// would take.
   static ncclResult_t simulate(float* microseconds);
   void add(const Call& call) { calls_.push_back(call); }
   void add(Job job) { jobs_.push_back(std::move(job)); }
-  /// Remembers the first error, for which the group will be dropped.
+  /// Stores the first error, which makes the end of the group drop everything.
   void refuse(ncclResult_t code) {
     if (error_ == ncclSuccess) error_ = code;
   }
-  /// What was deferred on the communicator is dropped: its operations, and, where it `ends`, its jobs.
+  /// Drops the deferred operations of the communicator and, if it `ends`, its jobs.
   void forget(ncclComm_t, bool ends);
 
  private:
@@ -92,15 +94,15 @@ class GroupCalls {
   std::vector<Job> jobs_;
 };
 
-/// In a group, an error of one call is an error of the whole.
+/// Inside a group, an error of one call fails the whole group. Returns `code`.
 inline ncclResult_t told(ncclResult_t code) {
   if (GroupCalls* g = GroupCalls::current(); g && code != ncclSuccess && code != ncclInProgress)
     g->refuse(code);
   return code;
 }
 
-/// Runs the job here and now (blocking), on the communicator's own stream (non-blocking; its
-/// ncclCommGetAsyncError tells the end), or at the end of the group.
+/// Runs the job immediately (blocking), on the communicator's own stream (non-blocking; poll
+/// ncclCommGetAsyncError for the outcome), or at the end of the group.
 ncclResult_t begin(Job);
 
 }  // namespace ouro::nccl

@@ -33,10 +33,10 @@ ncclResult_t init(const char* function, ncclComm_t* out, int nranks, const ncclU
   };
   Job job{.comm = comm, .drop = drop};
   job.run = [=, meeting = *meeting] {
-    const Entry entry(comm, function);  // that may have been aborted before the group ended
+    const Entry entry(comm, function);  // it may have been aborted before the group ended
     return entry.wrong != ncclSuccess ? entry.wrong : join(function, comm, nranks, meeting, rank);
   };
-  if (config.blocking) {  // which disappears where it cannot be made; others tell their error when polled
+  if (config.blocking) {  // is retired if it cannot be made; non-blocking ones report their error when polled
     job.run = [=, joins = std::move(job.run)] {
       const ncclResult_t joined = joins();
       if (joined != ncclSuccess && !comm->cancelled->load()) drop();

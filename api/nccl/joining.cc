@@ -16,8 +16,7 @@
 namespace ouro::nccl {
 namespace {
 
-/// A port of this host that nobody else gets meanwhile: bound, and not listening, until the rendezvous
-/// listens there.
+/// Reserves a port of this host: bound, but not listening, until the rendezvous listens there.
 struct KeptPort {
   Fd socket;
   std::string place;
@@ -39,7 +38,7 @@ Result<KeptPort> keep_port() {
   return kept;
 }
 
-/// What the roll call says goes into the options: which ranks are on this host, and where the hosts meet.
+/// Puts the result of the roll call into the options: which ranks are on this host, and where the hosts meet.
 void place(const Roll& roll, int rank, InitOptions* o) {
   const HostKey& mine = roll.hosts[static_cast<std::size_t>(rank)];
   const auto here = std::count(roll.hosts.begin(), roll.hosts.end(), mine);
@@ -59,7 +58,7 @@ Result<Context> enter_job(ncclComm_t comm, int nranks, const Meeting& meeting, i
   Report report{.rank = rank, .world = nranks};
   std::memcpy(report.job.data(), meeting.job.bytes + 8, report.job.size());
   OURO_ASSIGN(report.host, own_host(rank));
-  const bool made_here = report.host == meeting.made_on;  // not where it is to count as another host
+  const bool made_here = report.host == meeting.made_on;  // false where this rank is to count as another host
   if (meeting.roll.places.empty())
     return made_here ? Context::create(o)
                      : unsupported("the unique id was made on another host, which has no network");

@@ -1,4 +1,4 @@
-// Leaving without being missed. See leaving.h.
+// Closes groups in the background. See leaving.h.
 #include "api/nccl/leaving.h"
 
 #include <atomic>
@@ -17,9 +17,9 @@ constexpr auto kExitPatience = 2s;
 /// A group and the membership that it needs.
 struct Leaver {
   std::shared_ptr<Family>
-      family;  // gone after the group, as members are destroyed from the last to the first
+      family;  // destroyed after the group: members are destroyed from the last to the first
   Group group;
-  UserStreams streams;  // what was called on them has to run before the group ends
+  UserStreams streams;  // earlier calls on them must run before the group ends
 
   void close() {
     if (group.failed()) return;
@@ -28,8 +28,8 @@ struct Leaver {
   }
 };
 
-/// The groups that end beside the program. One for the process, never destroyed; a forked child has another,
-/// as the threads are its parent's, and its lock may be held for ever.
+/// The groups that are closing in the background. One per process, never destroyed; a forked child has
+/// another, because the threads belong to its parent and the lock may be held forever.
 class Leaving {
  public:
   static Leaving& all() {
@@ -65,7 +65,7 @@ class Leaving {
  private:
   Leaving() = default;
   void end() {
-    if (forks_ != forks()) return;  // the threads are the parent's
+    if (forks_ != forks()) return;  // the threads belong to the parent
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kExitPatience, [this] { return busy_ == 0; });
   }
@@ -73,7 +73,7 @@ class Leaving {
   const unsigned forks_ = forks();
   std::mutex mutex_;
   std::condition_variable changed_;
-  int busy_ = 0;  // threads
+  int busy_ = 0;  // number of closing threads
 };
 
 }  // namespace

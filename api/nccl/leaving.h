@@ -1,4 +1,4 @@
-// How the group of a communicator ends when that ends. Used by communicator.cc.
+// Ends the group of a communicator that ends. Used by communicator.cc.
 #pragma once
 #include <memory>
 
@@ -6,9 +6,9 @@
 
 namespace ouro::nccl {
 
-/// Ends a group of a communicator without waiting for its peers. Where messages were sent, or memory of GPUs
-/// has to be given back, it is closed `aside`: beside the program, which waits for that, two seconds at most,
-/// when it exits.
+/// Ends a group of a communicator without waiting for its peers. If messages were sent, or GPU memory must be
+/// returned, the group is closed `aside`: in a background thread, for which the program waits two seconds at
+/// most when it exits.
 void leave(std::shared_ptr<Family>, Group, UserStreams, bool aside);
 
 }  // namespace ouro::nccl

@@ -1,4 +1,4 @@
-// Ending communicators. See nccl.h, section "Ending them".
+// Ending communicators. See nccl.h, section "Ending communicators".
 #include "api/nccl/group_calls.h"
 
 using namespace ouro::nccl;
@@ -20,8 +20,8 @@ OURO_NCCL(ncclResult_t, CommFinalize, ncclComm_t comm) {
               comm->streams.wait();
               if (ouro::Status s = comm->group.close(); !s.ok()) return note(comm, me, s);
               if (comm->group.failed())
-                return note(comm, me, comm->group.status());  // not all of it got there
-              comm->sent.store(false);                        // all of it has been taken
+                return note(comm, me, comm->group.status());  // not all data was delivered
+              comm->sent.store(false);                        // peers have taken all messages
               return ncclSuccess;
             },
             .drop =
@@ -53,7 +53,7 @@ OURO_NCCL(ncclResult_t, CommDestroy, ncclComm_t comm) {
             .makes = false,
             .ends = true};
     const ncclResult_t result = begin(std::move(job));
-    return result == ncclInProgress ? ncclSuccess : result;  // deferred: nothing is left to be polled
+    return result == ncclInProgress ? ncclSuccess : result;  // deferred: there is nothing left to poll
   }));
 }
 
@@ -67,7 +67,7 @@ OURO_NCCL(ncclResult_t, CommAbort, ncclComm_t comm) {
       if (GroupCalls* group = GroupCalls::current()) group->forget(comm, true);
       stop(comm, me);
     }
-    (void)retire(comm);  // or another thread does, from now on
+    (void)retire(comm);  // fails if another thread ends it at the same time
     return ncclSuccess;
   });
 }

@@ -1,4 +1,4 @@
-// Memory of the library's and registered memory of the user's. See nccl.h, section "Memory".
+// Memory allocated by the library and registered memory of the user. See nccl.h, section "Memory".
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -13,7 +13,7 @@
 #include "runtime/core/per_process.h"
 #include "runtime/core/segment.h"
 
-/// A registered buffer of the host.
+/// A registered host buffer.
 struct ncclWindow_vidmem {
   ncclComm_t comm;
   void* data;
@@ -27,7 +27,7 @@ struct Allocation {
   std::shared_ptr<device::Segment> on_host;
   gpu::Region on_gpu;
 };
-/// Memory and windows of this process; a child can use nothing of its parent's.
+/// Memory and windows of this process; a forked child cannot use its parent's.
 struct Known {
   std::mutex mutex;
   std::map<void*, Allocation> allocations;
@@ -35,7 +35,7 @@ struct Known {
 };
 constinit PerProcess<Known> g_known;
 
-/// Memory that the other ranks can map, of the host or of the calling thread's GPU.
+/// Allocates memory that the other ranks can map, on the host or on the calling thread's GPU.
 Result<void*> allocate(std::size_t size) {
   OURO_ASSIGN(const Device where, device_for({}));
   Allocation made;

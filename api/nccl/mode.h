@@ -1,4 +1,4 @@
-// Where buffers lie: on the host, or on GPUs. Used where communicators and memory are made.
+// Where buffers are located: on the host or on GPUs. Used where communicators and memory are made.
 #pragma once
 #include <optional>
 
@@ -7,12 +7,12 @@
 
 namespace ouro::nccl {
 
-/// Host mode: there is no GPU, or OURO_NCCL_HOST=1 says that they are not to be used.
+/// Host mode: there is no GPU, or OURO_NCCL_HOST=1 disables their use.
 bool host_mode();
-/// Tells the mode once. ncclInvalidUsage, with a text, where there are GPUs that this build cannot work on.
+/// Logs the mode once. Returns ncclInvalidUsage, with a text, if there are GPUs that this build cannot use.
 ncclResult_t check_mode(const char* function);
-/// Where a communicator's buffers lie: in host mode the host, with `asked` or 0 as its index; else GPU
-/// `asked`, or the calling thread's current one. Errors: invalid (no such GPU), device.
+/// The location of a communicator's buffers. In host mode: the host, with `asked` or 0 as its index; else GPU
+/// `asked`, or by default the calling thread's current one. Errors: invalid (no such GPU), device.
 Result<Device> device_for(std::optional<int> asked);
 
 }  // namespace ouro::nccl

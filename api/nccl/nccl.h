@@ -1,7 +1,7 @@
-/* nccl.h: the interface of NCCL 2.30.7 (and the per-call configuration of 2.31) as libnccl.so.2 of ouro
- * offers it. For programs written against NCCL; C99 and C++. Names, numbers and layouts are those of NCCL's
- * binary interface. Needs no CUDA toolkit; where there is one, its headers are included, as programs expect
- * it of nccl.h. docs/nccl.md says what each function does here and what is not there. */
+/* nccl.h: the interface of NCCL 2.30.7 (and the per-call configuration of 2.31) as ouro's libnccl.so.2
+ * implements it. For programs written against NCCL; C99 and C++. Names, numbers and layouts match NCCL's
+ * binary interface. Needs no CUDA toolkit; if there is one, its headers are included, as programs expect of
+ * nccl.h. docs/nccl.md describes what each function does here and what is missing. */
 #ifndef NCCL_H_
 #define NCCL_H_
 
@@ -9,8 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-/* CUDA's types where there are any: programs expect them from here. OURO_NCCL_WITHOUT_CUDA leaves them out.
- */
+/* CUDA's types, if available: programs expect them here. OURO_NCCL_WITHOUT_CUDA leaves them out. */
 #if defined(__has_include) && !defined(OURO_NCCL_WITHOUT_CUDA)
 #if __has_include(<cuda_runtime.h>) && __has_include(<cuda_bf16.h>)
 #include <cuda_bf16.h>
@@ -24,7 +23,7 @@
 #define NCCL_PATCH 7
 #define NCCL_SUFFIX ""
 #define NCCL_VERSION_CODE 23007
-/* Up to 2.8 a version is written with four digits, later with five. */
+/* Versions up to 2.8 are written with four digits, later ones with five. */
 #define NCCL_VERSION(X, Y, Z) (((X) > 2 || (Y) > 8) ? (X)*10000 + (Y)*100 + (Z) : (X)*1000 + (Y)*100 + (Z))
 
 #ifdef __cplusplus
@@ -41,7 +40,7 @@ typedef struct ncclParamHandle* ncclParamHandle_t;
 #define NCCL_COMM_NULL NULL
 
 #define NCCL_UNIQUE_ID_BYTES 128
-/* Names a communicator that is about to be made; opaque, passed by value. */
+/* Identifies a communicator that is about to be created; opaque, passed by value. */
 typedef struct {
   char internal[NCCL_UNIQUE_ID_BYTES];
 } ncclUniqueId;
@@ -55,7 +54,7 @@ typedef enum {
   ncclInvalidUsage = 5,
   ncclRemoteError = 6,
   ncclInProgress = 7,
-  ncclTimeout = 8, /* never returned here: programs of before 2.30 do not know it */
+  ncclTimeout = 8, /* never returned here: programs built against versions before 2.30 do not know it */
   ncclNumResults = 9
 } ncclResult_t;
 
@@ -73,8 +72,8 @@ typedef enum {
   ncclMax = 2,
   ncclMin = 3,
   ncclAvg = 4,
-  ncclNumOps = 5,           /* the first value of operations made by ncclRedOpCreatePreMulSum */
-  ncclMaxRedOp = 0x7fffffff /* the last */
+  ncclNumOps = 5,           /* the first value that ncclRedOpCreatePreMulSum returns */
+  ncclMaxRedOp = 0x7fffffff /* the last such value */
 } ncclRedOp_t;
 
 typedef enum {
@@ -95,19 +94,19 @@ typedef enum {
 #define NCCL_CTA_POLICY_EFFICIENCY 0x01
 #define NCCL_CTA_POLICY_ZERO 0x02
 
-/* ---- structures that carry their size and version --------------------------------------------- */
+/* ---- structures that contain their size and version ------------------------------------------- */
 
 #define NCCL_API_MAGIC 0xcafebeef
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_UNDEF_PTR NULL
 #define NCCL_UNDEF_FLOAT (-1.0f)
 
-/* How a communicator is made. Fill it by NCCL_CONFIG_INITIALIZER, then set what differs. */
+/* How a communicator is created. Fill it with NCCL_CONFIG_INITIALIZER, then set what differs. */
 typedef struct ncclConfig_v23007 {
   size_t size;
   unsigned int magic;
   unsigned int version;
-  int blocking;       /* 2.14: 0: calls return ncclInProgress, ncclCommGetAsyncError tells the end */
+  int blocking;       /* 2.14: 0: calls return ncclInProgress; poll ncclCommGetAsyncError for the outcome */
   int cgaClusterSize; /* 2.17 */
   int minCTAs;
   int maxCTAs;
@@ -134,7 +133,7 @@ typedef struct ncclConfig_v23007 {
         INT_MIN, INT_MIN                                                                                \
   }
 
-/* What ncclGroupSimulateEnd tells. */
+/* The result of ncclGroupSimulateEnd. */
 typedef struct ncclSimInfo_v22200 {
   size_t size;
   unsigned int magic;
@@ -144,7 +143,7 @@ typedef struct ncclSimInfo_v22200 {
 #define NCCL_SIM_INFO_INITIALIZER \
   { sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION_CODE, NCCL_UNDEF_FLOAT }
 
-/* One option of one library in the list of a ncclCollConfig_t. */
+/* One library-specific option in the list of a ncclCollConfig_t. */
 typedef struct ncclConfigExt {
   struct ncclConfigExt* next;
   struct {
@@ -158,7 +157,7 @@ typedef struct ncclConfigExt {
   } val;
 } ncclConfigExt_t;
 
-/* How one collective runs (2.31). */
+/* Configuration of one collective call (2.31). */
 typedef struct ncclCollConfig_v23100 {
   size_t size;
   unsigned int magic;
@@ -179,7 +178,7 @@ typedef struct ncclCollConfig_v23100 {
         NULL, 1, INT_MIN, 0                                                                                \
   }
 
-/* Options of ouro in `ext`; those of other vendors are skipped. */
+/* Identifies ouro's options in `ext`; options of other vendors are skipped. */
 #define OURO_NCCL_VENDOR 0x6F7572
 #define OURO_NCCL_OPTION_NUMERICS 2 /* val.i: 0 fast, 1 canonical */
 
@@ -191,7 +190,7 @@ typedef enum {
 typedef struct { int opCnt, peer, sigIdx, ctx; } ncclWaitSignalDesc_t;
 /* clang-format on */
 
-/* A team of ranks: rank i of it is rank first + i * stride of the communicator. */
+/* A team of ranks: its rank i is rank first + i * stride of the communicator. */
 typedef struct ncclTeam {
   int nRanks;
   int rank;
@@ -202,7 +201,7 @@ typedef struct ncclMultimemHandle {
   void* mcBasePtr;
 } ncclMultimemHandle_t;
 
-/* What a communicator can do. Fill it by NCCL_COMM_PROPERTIES_INITIALIZER; no more than `size` bytes are
+/* The capabilities of a communicator. Fill it with NCCL_COMM_PROPERTIES_INITIALIZER; at most `size` bytes are
  * written. */
 typedef struct ncclCommProperties {
   size_t size;
@@ -225,7 +224,7 @@ typedef struct ncclCommProperties {
         0                                                                                                   \
   }
 
-/* Of the device interface, which is not offered: only pointers to them are passed. */
+/* Types of the device interface, which is not supported: only pointers to them are passed. */
 struct ncclDevComm;
 struct ncclDevCommRequirements;
 struct ncclDevResourceRequirements;
@@ -235,7 +234,7 @@ struct ncclLLA2AHandle;
 
 /* ---- functions -------------------------------------------------------------------------------- */
 
-/* Each function exists twice, as ncclX (weak, for tools that stand in between) and as pncclX. */
+/* Each function exists twice, as ncclX (weak, so that tools can interpose) and as pncclX. */
 #define OURO_NCCL_DECLARE(type, name, args) \
   type nccl##name args;                     \
   type pnccl##name args
@@ -265,13 +264,13 @@ OURO_NCCL_DECLARE(ncclResult_t, CommGrow,
                   (ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank, ncclComm_t* newcomm,
                    ncclConfig_t* config));
 
-/* Ending them. */
+/* Ending communicators. */
 OURO_NCCL_DECLARE(ncclResult_t, CommFinalize, (ncclComm_t comm));
 OURO_NCCL_DECLARE(ncclResult_t, CommDestroy, (ncclComm_t comm));
 OURO_NCCL_DECLARE(ncclResult_t, CommAbort, (ncclComm_t comm));
 OURO_NCCL_DECLARE(ncclResult_t, CommRevoke, (ncclComm_t comm, int revokeFlags));
 
-/* Asking them. */
+/* Querying communicators. */
 OURO_NCCL_DECLARE(ncclResult_t, CommCount, (const ncclComm_t comm, int* count));
 OURO_NCCL_DECLARE(ncclResult_t, CommCuDevice, (const ncclComm_t comm, int* device));
 OURO_NCCL_DECLARE(ncclResult_t, CommUserRank, (const ncclComm_t comm, int* rank));
@@ -298,13 +297,13 @@ OURO_NCCL_DECLARE(ncclResult_t, GetLsaMultimemDevicePointer,
 OURO_NCCL_DECLARE(ncclResult_t, GetPeerDevicePointer,
                   (ncclWindow_t window, size_t offset, int peer, void** outPtr));
 
-/* Reductions of the user's. */
+/* User-defined reductions. */
 OURO_NCCL_DECLARE(ncclResult_t, RedOpCreatePreMulSum,
                   (ncclRedOp_t * op, void* scalar, ncclDataType_t datatype, ncclScalarResidence_t residence,
                    ncclComm_t comm));
 OURO_NCCL_DECLARE(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm));
 
-/* Collectives, and the same with a configuration of the one call. */
+/* Collectives, each also with a per-call configuration. */
 #define OURO_NCCL_DECLARE_COLLECTIVE(name, ...)                                               \
   OURO_NCCL_DECLARE(ncclResult_t, name, (__VA_ARGS__, ncclComm_t comm, cudaStream_t stream)); \
   OURO_NCCL_DECLARE(ncclResult_t, name##Config,                                               \
@@ -350,7 +349,7 @@ OURO_NCCL_DECLARE(ncclResult_t, GroupStart, (void));
 OURO_NCCL_DECLARE(ncclResult_t, GroupEnd, (void));
 OURO_NCCL_DECLARE(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t * simInfo));
 
-/* Teams, and the host's side of the device interface. */
+/* Teams, and the host side of the device interface. */
 OURO_NCCL_DECLARE(ncclTeam_t, TeamWorld, (ncclComm_t comm));
 OURO_NCCL_DECLARE(ncclTeam_t, TeamLsa, (ncclComm_t comm));
 OURO_NCCL_DECLARE(ncclTeam_t, TeamRail, (ncclComm_t comm));
@@ -373,7 +372,7 @@ OURO_NCCL_DECLARE(ncclResult_t, LLA2ACreateRequirement,
                    struct ncclDevResourceRequirements* outReq));
 OURO_NCCL_DECLARE(int, LLA2ACalcSlots, (int maxElts, int maxEltSize));
 
-/* Parameters: the settings of ouro by their names (OURO_...), as `ouro-info -c` prints them. */
+/* Parameters: the settings of ouro by name (OURO_...), as `ouro-info -c` prints them. */
 OURO_NCCL_DECLARE(ncclResult_t, ParamBind, (ncclParamHandle_t * out, const char* key));
 OURO_NCCL_DECLARE(ncclResult_t, ParamGetI8, (ncclParamHandle_t h, int8_t* out));
 OURO_NCCL_DECLARE(ncclResult_t, ParamGetI16, (ncclParamHandle_t h, int16_t* out));
@@ -389,8 +388,8 @@ OURO_NCCL_DECLARE(ncclResult_t, ParamGetParameter, (const char* key, const char*
 OURO_NCCL_DECLARE(ncclResult_t, ParamGetAllParameterKeys, (const char*** table, int* tableLen));
 OURO_NCCL_DECLARE(void, ParamDumpAll, (void));
 
-/* Which library this is: "ouro 0.1.0 /path/to/libnccl.so.2, NCCL interface 2.30.7". NVIDIA's has no such
- * name. */
+/* Identifies this library: "ouro 0.1.0 /path/to/libnccl.so.2, NCCL interface 2.30.7". NVIDIA's library has no
+ * symbol of this name. */
 const char* ouro_nccl_identity(void);
 
 #ifdef __cplusplus

@@ -5,7 +5,7 @@
 namespace ouro::nccl {
 namespace {
 
-/// What is common to all operations: the type, the root or peer.
+/// Checks what all operations share: the type, the root or peer.
 ncclResult_t check_call(const char* function, ncclComm_t comm, ncclDataType_t type, int root, DType* out) {
   const auto t = dtype_of(type);
   if (!t) return invalid_argument(comm, function, "type {} does not exist", static_cast<int>(type));
@@ -16,7 +16,7 @@ ncclResult_t check_call(const char* function, ncclComm_t comm, ncclDataType_t ty
   return ncclSuccess;
 }
 
-/// Checks, and submits: an operation without a reduction.
+/// Checks the arguments and submits an operation without a reduction.
 ncclResult_t move(const char* function, Kind kind, const void* in, void* out, std::size_t count,
                   ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream,
                   const ncclCollConfig_t* options = nullptr) {
@@ -35,7 +35,7 @@ ncclResult_t move(const char* function, Kind kind, const void* in, void* out, st
   }));
 }
 
-/// The same with a reduction.
+/// The same for an operation with a reduction.
 ncclResult_t reduce(const char* function, Kind kind, const void* in, void* out, std::size_t count,
                     ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream,
                     const ncclCollConfig_t* options = nullptr) {
@@ -60,8 +60,8 @@ ncclResult_t reduce(const char* function, Kind kind, const void* in, void* out, 
 
 namespace {
 
-/// `on` is nothing, which runs the operation in host mode (R is Status), or a stream, which enqueues it there
-/// or defers it in the open batch (R is Result<Work>).
+/// `on` is empty, which runs the operation in host mode (R is Status), or a stream, on which the operation is
+/// enqueued or, with an open batch, deferred (R is Result<Work>).
 template <class R, class... On>
 R hand_over(const Call& c, const On&... on) {
   Group& group = c.comm->group;
@@ -119,7 +119,7 @@ Result<Work> enqueue_or_defer(const Call& c) { return hand_over<Result<Work>>(c,
 
 using namespace ouro::nccl;
 
-// Of one collective both forms: X(name, (parameters), what they come to).
+// Defines both forms of a collective: X(name, body, parameters).
 #define OURO_NCCL_COLLECTIVE(name, body, ...)                                              \
   OURO_NCCL(ncclResult_t, name, __VA_ARGS__, ncclComm_t comm, cudaStream_t stream) {       \
     constexpr const char* me = "nccl" #name;                                               \

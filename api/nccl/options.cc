@@ -18,7 +18,7 @@ ncclResult_t set_options(const char* function, const ncclCollConfig_t* config, C
   if (config->magic != NCCL_API_MAGIC)
     return invalid_argument(comm, function, "the config's magic number is {:#x}; expected {:#x}",
                             config->magic, NCCL_API_MAGIC);
-  // The other fields tune kernels of NCCL: hints that are accepted and unused, like those of a communicator.
+  // The other fields tune NCCL's kernels: accepted and unused hints, like those of a communicator.
   for (const ncclConfigExt_t* option = config->ext; option; option = option->next) {
     if (option->key.vendorId != OURO_NCCL_VENDOR) continue;
     switch (option->key.optionId) {

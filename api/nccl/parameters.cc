@@ -1,4 +1,4 @@
-// The settings of ouro, by name, as nccl.h's parameters. See nccl.h, section "Parameters".
+// ouro's settings, by name, as nccl.h's parameters. See nccl.h, section "Parameters".
 #include <charconv>
 #include <cstring>
 #include <limits>
@@ -15,8 +15,8 @@ struct ncclParamHandle {
 namespace ouro::nccl {
 namespace {
 
-/// The handle of a parameter, with the value that it had when it was first asked for; nullptr: it does not
-/// exist.
+/// The handle of a parameter, with the value it had at the first query of any parameter; nullptr: no
+/// such parameter.
 ncclParamHandle_t find(const char* key) {
   using Handles = std::map<std::string, std::unique_ptr<ncclParamHandle>>;
   static constinit MadeOnce<const Handles> made;
@@ -90,7 +90,7 @@ OURO_NCCL(ncclResult_t, ParamGet, ncclParamHandle_t h, void* out, int maxLen, in
   constexpr const char* me = "ncclParamGet";
   return guarded(nullptr, me, [&]() -> ncclResult_t {
     if (!h || !out || !len) return invalid_argument(nullptr, me, "a null pointer");
-    const int needed = static_cast<int>(h->value.size()) + 1;  // with the final zero
+    const int needed = static_cast<int>(h->value.size()) + 1;  // including the terminating zero
     *len = needed;
     if (maxLen < needed)
       return invalid_argument(nullptr, me, "room for {} bytes; {} needs {}", maxLen, h->key, needed);
@@ -118,7 +118,7 @@ OURO_NCCL(ncclResult_t, ParamGetAllParameterKeys, const char*** table, int* tabl
     static auto& keys = *new std::vector<const char*>([] {
       std::vector<const char*> all;
       for (const ouro::env::Parameter& p : ouro::env::kParameters)
-        all.push_back(p.name.data());  // of literals
+        all.push_back(p.name.data());  // zero-terminated: a literal
       return all;
     }());
     *table = keys.data();

@@ -1,4 +1,4 @@
-// Looking at the program's mappings. See pointers.h.
+// Checks buffers against the process's memory mappings. See pointers.h.
 #include "api/nccl/pointers.h"
 
 #include <cinttypes>
@@ -11,7 +11,7 @@
 namespace ouro::nccl {
 namespace {
 
-/// The first address of [from, to) that is not mapped with that right; nullopt: all are.
+/// The first address of [from, to) that is not mapped with the required access; nullopt: all are.
 std::optional<std::uintptr_t> first_hole(std::uintptr_t from, std::uintptr_t to, bool write) {
   std::ifstream maps("/proc/self/maps");
   if (!maps) return std::nullopt;
@@ -44,7 +44,7 @@ ncclResult_t check(const char* function, const Call& c, const char* which, const
 ncclResult_t check_pointers(const char* function, const Call& c) {
   const auto n = static_cast<std::size_t>(c.comm->size);
   const bool root = c.root == c.comm->rank;
-  std::size_t in = 1, out = 1;  // blocks
+  std::size_t in = 1, out = 1;  // number of blocks of each buffer
   switch (c.kind) {
     case Kind::all_reduce:
       break;

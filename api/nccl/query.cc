@@ -1,4 +1,4 @@
-// What can be asked of the library and of communicators. See nccl.h, sections "Version" and "Asking them".
+// Queries of the library and of communicators. See nccl.h, sections "Version" and "Querying communicators".
 #include <dlfcn.h>
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// Element types, reductions of NCCL and of users. See arguments.h, and nccl.h, section "Reductions of the
-// user's".
+// Element types, and reductions of NCCL and of users. See arguments.h, and nccl.h, section
+// "User-defined reductions".
 #include <cstring>
 
 #include "api/nccl/arguments.h"

@@ -1,4 +1,4 @@
-// What a communicator holds, and giving it back for a while. See nccl.h, section "Asking them".
+// Resources of a communicator, and suspending it. See nccl.h, section "Querying communicators".
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -20,7 +20,7 @@ OURO_NCCL(ncclResult_t, CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, u
         if (on_gpu(comm))
           return not_supported(comm, me, "a count of the GPU's memory", "what is taken of it is not counted",
                                "ask the CUDA runtime for the memory that is left");
-        *value = 0;  // in host mode no memory of a GPU is taken
+        *value = 0;  // host mode uses no GPU memory
         return ncclSuccess;
       case ncclStatGpuMemSuspended:
         *value = comm->suspended.load() ? 1 : 0;
@@ -70,7 +70,7 @@ OURO_NCCL(ncclResult_t, CommQueryProperties, ncclComm_t comm, ncclCommProperties
     answer.rank = comm->rank, answer.nRanks = comm->size;
     answer.cudaDev = answer.nvmlDev = comm->place.index;
     answer.nLsaTeams = comm->size / comm->lsa;
-    // Newer versions have more fields: what is beyond these says no to everything.
+    // Newer versions have more fields: the fields beyond these are zeroed, which denies every capability.
     char* const to = reinterpret_cast<char*>(props);
     std::memset(to + kHead, 0, props->size - kHead);
     std::memcpy(to + kHead, reinterpret_cast<const char*>(&answer) + kHead,

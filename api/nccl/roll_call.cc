@@ -40,16 +40,16 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kSlice = 20ms, kAgain = 100ms;
-constexpr auto kReach = 5s;  // for one attempt to connect
-constexpr auto kSpare = 2s;  // for the answer that some have not come in time
+constexpr auto kReach = 5s;  // time limit of one connection attempt
+constexpr auto kSpare = 2s;  // extra time to receive the answer that some ranks are missing
 constexpr std::size_t kMostBytes = roll::kPlace + roll::kMostRanks * sizeof(HostKey);
 
-/// One conversation with the listener, which looks around while it waits.
+/// One conversation with the listener; checks for cancellation while it waits.
 class Caller {
  public:
   Caller(Clock::time_point end, const std::atomic<bool>& cancelled) : end_(end), cancelled_(cancelled) {}
 
-  /// Errors: peer-unresponsive, with `refused` where the address answers that nobody listens.
+  /// Errors: peer-unresponsive; sets `refused` if the host answers that nobody listens at the port.
   Status connect(const rt::NetAddress& to, bool* refused) {
     socket_ = Fd(::socket(to.at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket_) return {Reason::resource, fmt::format("no socket: {}", std::strerror(errno))};
@@ -111,7 +111,7 @@ class Caller {
   Fd socket_;
 };
 
-/// By the first place that answers. nullopt: at none does anybody listen.
+/// Connects to the first place that answers. nullopt: nobody listens at any of them.
 Result<std::optional<Caller>> reach(const RollId& id, Clock::time_point end,
                                     const std::atomic<bool>& cancelled) {
   Status last(Reason::peer_unresponsive, "the unique id has no address");
@@ -177,8 +177,8 @@ Result<std::optional<Roll>> call_roll(const RollId& id, const Report& report,
     OURO_TRY(wire::random_bytes(hello.random));
     OURO_ASSIGN(hello.mac, roll::mac_of(id, hello));
     said = converse(*caller, hello);
-    // Who listens at an address that everybody knows may not have made this id yet, and refuses it; and one
-    // that is besieged by strangers may have ended a connection that had yet to speak.
+    // A listener at a well-known address may not have made this id yet, and then refuses it; and a listener
+    // flooded by strangers may have closed a connection that had not identified itself yet.
     const bool too_early = id.waits && said.ok() && said->answer.reason != 0 && said->answer.bytes == 0;
     const bool ended = !said.ok() && said.status().reason() == Reason::peer_unresponsive;
     if ((!too_early && !ended) || Clock::now() >= end) break;

@@ -1,5 +1,6 @@
-// The roll call of a communicator's ranks, before they join: who is on which host, and where the hosts meet.
-// The process that made the unique id listens; each rank reports there and hears of all. Used by joining.cc.
+// The roll call of a communicator's ranks, before they join: which rank is on which host, and where the
+// hosts meet. The process that made the unique id listens; each rank reports there and receives the result.
+// Used by joining.cc.
 #pragma once
 #include <array>
 #include <atomic>
@@ -13,42 +14,43 @@
 
 namespace ouro::nccl {
 
-/// A host's name in 16 bytes: ranks with the same share memory.
+/// The identity of a host in 16 bytes: ranks with the same one share memory.
 using HostKey = std::array<std::uint8_t, 16>;
 
-/// What an id says of its roll call.
+/// The part of an id that concerns its roll call.
 struct RollId {
-  wire::Nonce nonce{};                 ///< of the id; of several ids the first one's
+  wire::Nonce nonce{};                 ///< of the id; of several ids, the first one's
   std::array<std::uint8_t, 16> key{};  ///< authenticates reports and answers
   std::vector<std::string> places;     ///< "ip:port", best first
-  bool waits = false;  ///< the listener may come later, with rank 0 (NCCL_COMM_ID), and is never given up
+  bool waits = false;  ///< the listener may start later, with rank 0 (NCCL_COMM_ID): callers keep trying
 };
 
-/// What one rank reports.
+/// The report of one rank.
 struct Report {
   wire::Nonce job{};
   int rank = 0, world = 1;
   HostKey host{};
-  std::string place;  ///< of rank 0: "ip:port", where the hosts will meet
+  std::string place;  ///< of rank 0: "ip:port" where the hosts will meet
 };
 
-/// What all have reported: the host of each rank, and rank 0's place.
+/// The result of all reports: the host of each rank, and rank 0's place.
 struct Roll {
   std::vector<HostKey> hosts;
   std::string place;
 };
 
-/// Listens in this process for the ranks of an id, for as long as it lives, at `place` ("ip:port", port 0 is
-/// one of the system's choice). Where it listens. Errors: resource, invalid.
+/// Starts listening in this process for the ranks of an id, for as long as the process lives, at
+/// `place` ("ip:port"; with port 0 the system chooses one). Returns the address it listens at. Errors:
+/// resource, invalid.
 Result<std::string> expect_ranks(const RollId&, const std::string& place);
 
-/// Reports, and waits until all ranks have. nullopt: nobody listens any more, because the process that made
-/// the id has ended. Errors: peer-unresponsive (no way there), never-joined (with the ranks that are
-/// missing), refused (a rank twice), mismatch (ranks that disagree about their number), revoked.
+/// Reports, and waits until all ranks have reported. nullopt: nobody listens any more, because the process
+/// that made the id has ended. Errors: peer-unresponsive (listener unreachable), never-joined (with the
+/// missing ranks), refused (a rank twice), mismatch (ranks that disagree about their number), revoked.
 Result<std::optional<Roll>> call_roll(const RollId&, const Report&, std::chrono::milliseconds deadline,
                                       const std::atomic<bool>& cancelled);
 
-namespace roll {  // what both ends send; all of it is fixed and little-endian
+namespace roll {  // the wire format of both ends: fixed-size and little-endian
 
 inline constexpr std::size_t kPlace = 64;
 inline constexpr std::uint32_t kMostRanks = 65'536;
@@ -59,13 +61,14 @@ struct Hello {
   std::uint32_t rank, world, patience_ms, spare;
   HostKey host;
   char place[kPlace];
-  wire::Key mac;  ///< HMAC of what precedes it
+  wire::Key mac;  ///< HMAC of all preceding bytes
 };
 static_assert(sizeof(Hello) == 8 + 3 * 16 + 16 + 16 + kPlace + 32);
 struct Answer {
   char magic[8];
-  std::uint32_t reason, bytes;  ///< Reason; what follows: a text, or kPlace bytes and a HostKey for each rank
-  wire::Key mac;                ///< HMAC of the hello's random bytes, magic, reason, bytes and what follows
+  std::uint32_t reason,
+      bytes;      ///< a Reason; size of what follows: a text, or kPlace bytes and a HostKey per rank
+  wire::Key mac;  ///< HMAC of the hello's random bytes, magic, reason, bytes and what follows
 };
 static_assert(sizeof(Answer) == 48);
 inline constexpr char kHello[8] = {'o', 'u', 'r', 'o', '-', 'r', 'o', '1'};

@@ -1,4 +1,4 @@
-// Holding the roll call: one listener of the process, for the ranks of all ids that it made. See roll_call.h.
+// Holds the roll call: one listener of the process, for the ranks of all ids that it made. See roll_call.h.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -32,11 +32,12 @@ namespace ouro::nccl {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kToSpeak = 10s;        // for a connection to say who it is
-constexpr auto kAtLeast = 1s;         // what it has of that where many wait to be accepted
-constexpr std::size_t kSilent = 256;  // connections that have yet to speak; more wait in the backlog
+constexpr auto kToSpeak = 10s;  // time for a connection to identify itself
+constexpr auto kAtLeast = 1s;   // its minimum, if many others wait to be accepted
+constexpr std::size_t kSilent =
+    256;  // maximum connections that have not identified themselves; further ones wait in the backlog
 using roll::kMostRanks;
-constexpr std::size_t kIds = 10'000;  // that are remembered
+constexpr std::size_t kIds = 10'000;  // number of ids that are remembered
 
 Result<Fd> listen_at(const std::string& place) {
   OURO_ASSIGN(const rt::NetAddress at, rt::parse_address(place));
@@ -50,10 +51,10 @@ Result<Fd> listen_at(const std::string& place) {
   return s;
 }
 
-/// A connection, from its first byte to its answer.
+/// A connection, from its first byte until it is answered.
 struct Line {
   Fd socket;
-  Clock::time_point until;  ///< it is given up, or its rank's patience ends
+  Clock::time_point until;  ///< the connection is given up, or its rank's patience ends
   roll::Hello hello{};
   std::size_t got = 0;
   bool known() const { return got == sizeof hello; }
@@ -65,7 +66,7 @@ struct Gathering {
   std::uint32_t world = 0;
 };
 
-/// The listener and its thread. One for the process; a forked child that needs one has its own.
+/// The listener and its thread. One per process; a forked child that needs one creates its own.
 class RollServer {
  public:
   static Result<RollServer*> make(const std::string& place) {
@@ -94,7 +95,7 @@ class RollServer {
     order_.pop_front();
   }
   const std::string& place() const { return place_; }
-  /// Ends the thread; who is being answered has the answer.
+  /// Ends the thread; an answer being sent is completed.
   void end() {
     ending_.store(true);
     (void)eventfd_write(stop_.get(), 1);
@@ -123,7 +124,7 @@ class RollServer {
     }
   }
 
-  /// Whether another connection can be accepted; perhaps in the place of one that has been silent for long.
+  /// Whether another connection can be accepted, perhaps in place of one that has been silent for long.
   bool room() const {
     return silent_.size() < kSilent || Clock::now() >= silent_.front().until - kToSpeak + kAtLeast;
   }
@@ -140,7 +141,7 @@ class RollServer {
     }
   }
 
-  /// Reads on; a line that has ended or talks too much loses its socket.
+  /// Reads more; a line that has ended or sends too much loses its socket.
   void hear(Line& l) {
     char beyond;
     void* const to = l.known() ? &beyond : reinterpret_cast<char*>(&l.hello) + l.got;
@@ -150,7 +151,7 @@ class RollServer {
     l.got += static_cast<std::size_t>(n);
   }
 
-  /// Moves who has spoken to where it belongs, and answers who is to be answered.
+  /// Moves identified connections to their gatherings, and answers gatherings that are complete or late.
   void settle() {
     const auto now = Clock::now();
     for (auto at = silent_.begin(); at != silent_.end();) {
@@ -164,7 +165,8 @@ class RollServer {
     }
     for (auto at = gatherings_.begin(); at != gatherings_.end();) {
       Gathering& g = at->second;
-      std::erase_if(g.ranks, [](const auto& r) { return !r.second.socket; });  // it went, and may come again
+      std::erase_if(g.ranks,
+                    [](const auto& r) { return !r.second.socket; });  // it disconnected and may report again
       const bool late =
           std::any_of(g.ranks.begin(), g.ranks.end(), [&](const auto& r) { return now >= r.second.until; });
       if (!g.ranks.empty() && g.ranks.size() < g.world && !late) {
@@ -191,7 +193,7 @@ class RollServer {
     const roll::Hello& h = line.hello;
     if (std::memcmp(h.magic, roll::kHello, sizeof h.magic) != 0) return;
     const std::optional<RollId> id = find(h.id);
-    if (!id) return refuse_unsigned(line);  // it is another's, or has yet to be made here
+    if (!id) return refuse_unsigned(line);  // another process's id, or one not yet made here
     const auto mac = roll::mac_of(*id, h);
     if (!mac.ok() || !wire::equal(*mac, h.mac)) return refuse_unsigned(line);
     if (h.world < 1 || h.world > kMostRanks || h.rank >= h.world) return;
@@ -210,7 +212,7 @@ class RollServer {
     g.ranks.emplace(h.rank, std::move(line));
   }
 
-  /// Who does not know the id, or knows one that is not known here, can be told nothing that it could check.
+  /// Sent to a rank with an unknown id or a wrong key: there is no shared key to authenticate an answer with.
   static void refuse_unsigned(const Line& l) {
     roll::Answer a{};
     std::memcpy(a.magic, roll::kAnswer, sizeof a.magic);
@@ -238,7 +240,7 @@ class RollServer {
   }
   static std::vector<std::uint8_t> text(const std::string& s) { return {s.begin(), s.end()}; }
 
-  /// The last word to a rank; it fits into what the kernel buffers.
+  /// The final message to a rank; it fits into the kernel's socket buffer.
   void answer(Line& l, Reason reason, const std::vector<std::uint8_t>& follows) {
     const std::optional<RollId> id = find(l.hello.id);
     roll::Answer a{};
@@ -267,21 +269,21 @@ class RollServer {
   Thread thread_;
   std::string place_;
   std::list<Line> silent_;
-  std::map<wire::Nonce, Gathering> gatherings_;  // by job
+  std::map<wire::Nonce, Gathering> gatherings_;  // key: job
   std::mutex mutex_;
   std::map<wire::Nonce, RollId> ids_;
-  std::deque<wire::Nonce> order_;  // of ids_, the oldest first
+  std::deque<wire::Nonce> order_;  // keys of ids_, oldest first
 };
 
-/// The servers of this process.
+/// The roll-call servers of this process.
 struct Servers {
   std::mutex mutex;
-  std::map<std::string, RollServer*> all;  // by place
+  std::map<std::string, RollServer*> all;  // key: place
 };
 constinit PerProcess<Servers> g_servers;
-std::atomic<bool> g_ends{false};  // end_servers has been told to come, which a child inherits
+std::atomic<bool> g_ends{false};  // end_servers is registered with atexit, which a child inherits
 
-/// As the process exits, or lets go of the library: what the threads use goes after it.
+/// Called when the process exits or unloads the library: objects that the threads use are destroyed after it.
 void end_servers() {
   Servers& servers = *g_servers;
   std::lock_guard lock(servers.mutex);
@@ -296,8 +298,8 @@ Result<std::string> expect_ranks(const RollId& id, const std::string& place) {
   std::lock_guard lock(servers.mutex);
   RollServer*& server = servers.all[place];
   if (!server) {
-    OURO_TRY(
-        roll::mac_of(id, roll::Hello{}).status());  // OpenSSL begins before end_servers, and so goes after it
+    OURO_TRY(roll::mac_of(id, roll::Hello{}).status());  // initialises OpenSSL before end_servers is
+                                                         // registered, so OpenSSL's cleanup runs after it
     if (!g_ends.exchange(true) && std::atexit(end_servers) != 0)
       return Status(Reason::resource, "no room for atexit");
     OURO_ASSIGN(server, RollServer::make(place));

@@ -1,5 +1,5 @@
-// What the environment says about this library: the version that it reports, and where buffers lie. See
-// version.h and mode.h.
+// Process-wide settings: the version that the library reports, and where buffers are located. See version.h
+// and mode.h.
 #include <dlfcn.h>
 
 #include <mutex>
@@ -22,8 +22,8 @@ int reported_version() {
 
 namespace {
 
-/// Whether the driver of this machine has GPUs. It is asked itself, as this library has nothing of CUDA's in
-/// it.
+/// Whether this machine's driver has GPUs. Queries the driver directly, because this library is not linked
+/// with CUDA.
 bool driver_has_gpus() {
   static constinit MadeOnce<const bool> answer;
   return answer.get([] {

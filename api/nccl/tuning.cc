@@ -19,7 +19,7 @@ constexpr std::string_view kProtocols[] = {"ll", "ll128", "simple"};
 
 struct Function {
   std::string_view nccl, ouro;
-  bool ring, tree;  ///< whether ouro has such an algorithm for it
+  bool ring, tree;  ///< whether ouro has this algorithm for the function
 };
 constexpr Function kFunctions[] = {{"allreduce", "all_reduce", true, true},
                                    {"broadcast", "broadcast", false, true},
@@ -41,7 +41,8 @@ std::vector<std::string> parts_of(const std::string& text, char separator) {
   return parts;
 }
 
-/// Calls `one` with each function that a part of the value names ("" for all) and the words that it leaves.
+/// Calls `one` with each function that a part of the value names ("" for all) and the words that remain
+/// for it.
 Status for_each_list(const char* variable, const std::string& value, std::span<const std::string_view> known,
                      const std::function<void(std::string_view function, const std::vector<std::string>& left,
                                               bool excludes)>& one) {

@@ -1,4 +1,4 @@
-// NCCL's words for algorithms and protocols, in ouro's. Used by environment.cc.
+// Translates NCCL's names of algorithms and protocols to ouro's. Used by environment.cc.
 #pragma once
 #include <string>
 
@@ -6,15 +6,17 @@
 
 namespace ouro::nccl {
 
-/// What a value of NCCL_ALGO comes to: rows of OURO_SELECT, or "" where it leaves the choice to the table.
-/// `declined`: what of it has no counterpart here. The form is [function:]a,b;function:^a. Words that nobody
-/// knows are skipped. Errors: invalid (a list that leaves nothing, a function that does not exist).
+/// The translation of a value of NCCL_ALGO: rows of OURO_SELECT, or "" if it leaves the choice to the table.
+/// `declined`: the functions for which the value has no counterpart here. The form is
+/// [function:]a,b;function:^a. Unknown words are skipped. Errors: invalid (a list that leaves nothing, an
+/// unknown function).
 struct Choice {
   std::string rows, declined;
 };
 Result<Choice> parse_algorithms(const std::string& value);
 
-/// The same of NCCL_PROTO, of which nothing has a counterpart: whether it could be NCCL's.
+/// Checks a value of NCCL_PROTO, which has no counterpart here: whether NCCL would accept it. Errors
+/// as above.
 Status check_protocols(const std::string& value);
 
 }  // namespace ouro::nccl

@@ -22,20 +22,20 @@
 namespace ouro::nccl {
 namespace {
 
-/// The 128 bytes: an ouro::UniqueId, then what is ours.
+/// The 128 bytes: an ouro::UniqueId, then fields of libnccl.
 struct Layout {
   char magic[8];
   wire::Nonce nonce;
   std::array<std::uint8_t, 16> secret;
   char protocol[8];
-  HostKey host;  ///< it was made on; zero: anywhere
+  HostKey host;  ///< where it was made; zero: anywhere
   std::uint8_t kind, spare[7];
-  char place[56];  ///< where ranks report
+  char place[56];  ///< address where ranks report
 };
 static_assert(sizeof(Layout) == sizeof(ncclUniqueId));
 constexpr char kProtocol[8] = {'n', 'c', 'c', 'l', '-', 'i', 'd', '2'};
 constexpr std::uint8_t kSeveral = 0, kProcess = 1, kFixed = 2;  // Layout::kind
-constexpr std::size_t kJobBytes = 40;                           // of an ouro::UniqueId
+constexpr std::size_t kJobBytes = 40;                           // size of the leading ouro::UniqueId part
 
 HostKey key_of(const std::string& text) {
   const XXH128_hash_t h = XXH3_128bits(text.data(), text.size());
@@ -48,7 +48,7 @@ wire::View bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
-/// The address that others reach this host by, of the family that NCCL_SOCKET_FAMILY asks for.
+/// The address by which others reach this host, of the family that NCCL_SOCKET_FAMILY names.
 Result<std::string> own_address() {
   const auto family = variable("NCCL_SOCKET_FAMILY");
   if (family && *family != "AF_INET" && *family != "AF_INET6")
@@ -68,7 +68,7 @@ RollId roll_of(const Layout& l) {
   return roll;
 }
 
-/// Of NCCL_COMM_ID: what every process makes of it alike. It has no secret.
+/// Fills in an id for NCCL_COMM_ID, which every process computes alike. It has no secret.
 Status make_fixed(const std::string& place, Layout* l) {
   if (auto wrong = rt::parse_address(place); !wrong.ok())
     return invalid(
@@ -119,7 +119,7 @@ Result<Meeting> meeting_of(const ncclUniqueId* ids, int count) {
   m.roll = roll_of(first);
   m.process_alone = first.kind == kProcess;
   m.made_on = first.kind == kSeveral ? first.host : HostKey{};
-  if (count > 1) {  // one name and secret of all of them; ids of NCCL_COMM_ID have none
+  if (count > 1) {  // derives one name and secret from all; ids of NCCL_COMM_ID have no secret
     const wire::View all(reinterpret_cast<const std::uint8_t*>(ids),
                          static_cast<std::size_t>(count) * sizeof *ids);
     const auto mixed = [&](const char* what, std::array<std::uint8_t, 16>* out) -> Status {

@@ -1,5 +1,5 @@
-// Unique ids: what ncclGetUniqueId hands out and ncclCommInitRank takes. Used by all that makes
-// communicators.
+// Unique ids: returned by ncclGetUniqueId, taken by ncclCommInitRank. Used by everything that
+// makes communicators.
 #pragma once
 #include "api/nccl/exports.h"
 #include "api/nccl/roll_call.h"
@@ -7,29 +7,30 @@
 
 namespace ouro::nccl {
 
-/// Whose ranks an id is for: `several` hosts perhaps, so that this process listens for them, or this process
-/// alone.
+/// The ranks an id is for: `several` processes, perhaps on several hosts, so that this process listens for
+/// them; or this process alone.
 enum class Reach : std::uint8_t { process, several };
 
-/// A new id: the name and secret of one job, and where its ranks report. With NCCL_COMM_ID the ids of all
-/// processes are the same, in the order in which they are made. Errors: resource (no random numbers, no
-/// socket), invalid (NCCL_COMM_ID, NCCL_SOCKET_FAMILY, no interface that can be used).
+/// Makes a new id: the name and secret of one job, and the address where its ranks report. With NCCL_COMM_ID,
+/// all processes make the same ids in the same order. Errors: resource (no random numbers, no socket),
+/// invalid (NCCL_COMM_ID, NCCL_SOCKET_FAMILY, no usable interface).
 Result<ncclUniqueId> make_unique_id(Reach);
 
-/// What is in an id.
+/// The decoded contents of an id.
 struct Meeting {
   UniqueId job;
   RollId roll;
-  bool process_alone = false;  ///< there is no roll call
-  HostKey made_on{};           ///< where an id of this host was made: if nobody listens, all ranks are there
+  bool process_alone = false;  ///< all ranks are in one process: no roll call
+  HostKey
+      made_on{};  ///< the host where the id was made: if nobody listens, all ranks are there; zero: unknown
 };
 
-/// Of an id, or of several, which then must be the same, in the same order, on all ranks. Errors: invalid
-/// (made by another library).
+/// Decodes one id, or several, which must be the same, in the same order, on all ranks. Errors: invalid (made
+/// by another library).
 Result<Meeting> meeting_of(const ncclUniqueId* ids, int count);
 
-/// The host that this process is on, for rank `rank`: OURO_HOSTID, or the kernel's boot id and network
-/// namespace; with NCCL_SHM_DISABLE=1 each rank is on a host of its own.
+/// The host of this process, for rank `rank`: OURO_HOSTID, or the kernel's boot id and network namespace.
+/// With NCCL_SHM_DISABLE=1, each rank counts as being on its own host.
 Result<HostKey> own_host(int rank);
 
 }  // namespace ouro::nccl

@@ -1,4 +1,4 @@
-// Streams of the user's. See user_streams.h.
+// The user's streams. See user_streams.h.
 #include "api/nccl/user_streams.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ Status UserStreams::follow(const Stream& s) {
 
 Status UserStreams::ran(const Stream& s, const Work& work) {
   OURO_ASSIGN(const std::uint64_t capture, capture_of(s));
-  if (capture != 0) return ran(s);  // the work of a captured operation has ended at once
+  if (capture != 0) return ran(s);  // the Work of a captured operation is complete immediately
   run_.end.record(work);
   run_.on = s;
   return {};

@@ -20,7 +20,7 @@ std::string trimmed(const std::string& s) {
   return first == std::string::npos ? "" : s.substr(first, last - first + 1);
 }
 
-/// Adds the KEY=VALUE lines of one file; what is there already stays.
+/// Adds the KEY=VALUE lines of one file; existing keys keep their value.
 void read_file(const std::string& path, Values* values) {
   std::ifstream in(path);
   std::string line;

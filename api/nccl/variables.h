@@ -1,4 +1,5 @@
-// The values of NCCL's variables, wherever they are set. Used by what the environment decides in libnccl.
+// The values of NCCL's variables, from the environment or from files. Used by the parts of libnccl that
+// depend on them.
 #pragma once
 #include <map>
 #include <optional>
@@ -6,11 +7,11 @@
 
 namespace ouro::nccl {
 
-/// The value of NCCL_X: of the environment, as it is now; else of the file that NCCL_CONF_FILE names, else of
-/// ~/.nccl.conf; else of /etc/nccl.conf. Files are read once. nullopt: not set, or empty.
+/// The value of NCCL_X, searched in this order: the current environment; the file that NCCL_CONF_FILE names,
+/// or else ~/.nccl.conf; /etc/nccl.conf. Files are read once. nullopt: not set, or empty.
 std::optional<std::string> variable(const std::string& name);
 
-/// Every NCCL_... that is set anywhere, with where it is from: "environment", or a path and a line.
+/// Every NCCL_... variable that is set anywhere, with its origin: "environment", or a path and a line.
 std::map<std::string, std::string> variables_set();
 
 }  // namespace ouro::nccl

@@ -1,4 +1,4 @@
-// Which version of NCCL's interface this library says that it is. Used by ncclGetVersion.
+// The version of NCCL's interface that this library reports. Used by ncclGetVersion.
 #pragma once
 
 namespace ouro::nccl {

@@ -127,8 +127,8 @@ OURO_API int ouro_group_abort(ouro_group_t group, const char* why);
 OURO_API int ouro_group_close(ouro_group_t group);
 /** Frees the handle; never waits for peers. Null is a no-op; a world group is invalid. */
 OURO_API int ouro_group_destroy(ouro_group_t group);
-/** Describes which algorithm would run, over which transport, and why. Writes at most `capacity` bytes of
- * text, zero-terminated. */
+/** Describes which algorithm would run, over which transport, and why. Writes zero-terminated text of at
+ * most `capacity` bytes; a capacity that is too small is OURO_CODE_INVALID. */
 OURO_API int ouro_group_explain(ouro_group_t group, ouro_collective_t collective, size_t count,
                                 ouro_dtype_t dtype, ouro_op_t op, char* text, size_t capacity);
 

@@ -1,4 +1,4 @@
-// The code of fmt, compiled in: libnccl.so.2 needs no libfmt. Part of libnccl.so.2 only.
+// The code of fmt, compiled in so that libnccl.so.2 needs no libfmt. Part of libnccl.so.2 only.
 #include <fmt/format-inl.h>
 
 #include <locale>

@@ -1,5 +1,5 @@
-// OpenSSL and hwloc, opened when the first function of theirs is called: libnccl.so.2 must load where they
-// are not, and OpenSSL linked in would be most of its size. Part of libnccl.so.2 only; x86-64.
+// OpenSSL and hwloc, opened when one of their functions is first called: libnccl.so.2 must load on machines
+// without them, and a linked-in OpenSSL would be most of its size. Part of libnccl.so.2 only; x86-64.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -8,9 +8,9 @@ namespace {
 
 enum Library : int { crypto, ssl, hwloc };
 
-/// A function of a library that may not be there.
+/// A function of a library that may be missing.
 struct Function {
-  std::atomic<void*> address;  ///< first: the stubs jump through it
+  std::atomic<void*> address;  ///< must be the first member: the stubs jump through it
   Library library;
   const char* name;
 };
@@ -20,14 +20,14 @@ extern "C" long ouro_nccl_absent_minus_one() { return -1; }
 
 void* open(Library library) {
   static constexpr const char* kNames[] = {"libcrypto.so.3", "libssl.so.3", "libhwloc.so.15"};
-  return ::dlopen(kNames[library], RTLD_NOW | RTLD_LOCAL);  // again and again gives the same
+  return ::dlopen(kNames[library], RTLD_NOW | RTLD_LOCAL);  // repeated calls return the same handle
 }
 
 }  // namespace
 
-/// The address of a function, or that of one which says that it failed: 0 of OpenSSL, -1 of hwloc. The
-/// callers check for both: without OpenSSL there are no random numbers to be had, without hwloc the machine
-/// counts as flat.
+/// Resolves a function; if it is missing, yields a stand-in that reports failure: 0 for OpenSSL, -1 for
+/// hwloc. The callers check for both: without OpenSSL no random numbers are available, without hwloc the
+/// machine counts as flat.
 extern "C" __attribute__((visibility("hidden"), used)) void* ouro_nccl_find(Function* f) {
   void* const library = open(f->library);
   void* address = library ? ::dlsym(library, f->name) : nullptr;
@@ -38,7 +38,7 @@ extern "C" __attribute__((visibility("hidden"), used)) void* ouro_nccl_find(Func
   return address;
 }
 
-// Keeps all registers that may hold arguments, as the dynamic linker does it for its own stubs.
+// Preserves all registers that may hold arguments, as the dynamic linker does in its own stubs.
 asm(R"(
   .text
   .type ouro_nccl_resolve, @function
@@ -98,7 +98,7 @@ ouro_nccl_resolve:
       "  test %r11, %r11\n  jz 1f\n  jmp *%r11\n1:\n  lea ouro_nccl_at_" #function                          \
       "(%rip), %r11\n  jmp ouro_nccl_resolve\n");
 
-// All that is used; the linker names what is missing here.
+// All functions that are used; the linker reports a missing entry.
 // clang-format off
 OURO_FOREIGN(crypto, BIO_clear_flags)        OURO_FOREIGN(crypto, BIO_free)
 OURO_FOREIGN(crypto, BIO_get_data)           OURO_FOREIGN(crypto, BIO_get_new_index)
