@@ -1,4 +1,4 @@
-// Making a block and looking at its parts. See block.h.
+// Allocation of a block, and views of its parts. See block.h.
 #include "api/train/buckets/block.h"
 
 #include <algorithm>

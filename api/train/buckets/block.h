@@ -1,4 +1,5 @@
-// Memory of one kind for a bucket's elements. Used by the parts of GossipTrainer and ShardedTrainer.
+// Memory of one type and device for a bucket's elements. Used by the parts of GossipTrainer
+// and ShardedTrainer.
 #pragma once
 #include <cstddef>
 
@@ -6,7 +7,7 @@
 
 namespace ouro::train {
 
-/// Zeroed memory for `count` elements, of the host or a device.
+/// Zeroed memory for `count` elements, on the host or a device.
 class Block {
  public:
   static Result<Block> make(DType, Device, std::size_t count);

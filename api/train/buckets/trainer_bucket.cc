@@ -1,4 +1,4 @@
-// Making what a bucket consists of. See trainer_bucket.h.
+// Makes the parts of a bucket. See trainer_bucket.h.
 #include "api/train/buckets/trainer_bucket.h"
 
 namespace ouro::train {

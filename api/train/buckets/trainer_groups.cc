@@ -1,4 +1,4 @@
-// Making and ending the groups of a trainer. See trainer_groups.h.
+// Makes and ends the groups of a trainer. See trainer_groups.h.
 #include "api/train/buckets/trainer_groups.h"
 
 namespace ouro::train {

@@ -1,5 +1,5 @@
-// The groups of a trainer: one for decisions, and lanes for buckets. Used by the parts of GossipTrainer and
-// ShardedTrainer.
+// The groups of a trainer: one for decisions, and lanes for buckets. Used by the parts of GossipTrainer
+// and ShardedTrainer.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,13 +9,13 @@
 namespace ouro::train {
 
 struct TrainerGroups {
-  Group control;             // for what all ranks decide, in the thread that trains
-  std::vector<Group> lanes;  // bucket b communicates in lane b mod their number, on the stream of that number
+  Group control;             // for decisions of all ranks, in the training thread
+  std::vector<Group> lanes;  // bucket b uses the lane and the stream with index b mod their number
 
-  /// Collective: all of them with the ranks of `group`.
+  /// Collective: makes all of them from the ranks of `group`.
   Status connect(Group& group);
   Group& lane_of(std::size_t bucket) { return lanes[bucket % lanes.size()]; }
-  void abort(const std::string& why);  // without effect on a group that has failed already
+  void abort(const std::string& why);  // no effect on a group that has already failed
   Status close();
 };
 

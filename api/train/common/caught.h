@@ -1,5 +1,5 @@
-// What a user's function throws within a trainer's call. Used by the parts of GossipTrainer and
-// ShardedTrainer.
+// Handles exceptions of user functions within a trainer's call. Used by the parts of GossipTrainer
+// and ShardedTrainer.
 #pragma once
 #include <fmt/format.h>
 
@@ -10,9 +10,9 @@
 
 namespace ouro::train {
 
-/// What f returns. What it throws becomes a status, which reaches the other ranks as any failure does: want
-/// of memory `resource`, all else `invalid`, since only functions of the user's (optimisers, schedules,
-/// pre_mix) throw anything else.
+/// Returns f's result. An exception becomes a status, which reaches the other ranks like any other failure:
+/// lack of memory is `resource`, everything else `invalid`, because only user functions (optimisers,
+/// schedules, pre_mix) throw anything else.
 template <class F>
 auto caught(F&& f, const char* no_memory = "no memory") -> decltype(f()) {
   try {

@@ -1,4 +1,4 @@
-// Digests, the reduction that compares them, and who it is that differs. See comparison.h.
+// Digests, the reduction that compares them, and the search for the rank that differs. See comparison.h.
 #include "api/train/common/comparison.h"
 
 #include <fmt/format.h>
@@ -36,11 +36,11 @@ Status differ(std::string_view call, const std::string& how) {
   return invalid(fmt::format("{}: the ranks differ: {}; expected all alike", call, how));
 }
 
-// ---- over one group, after a comparison has told all ranks that they differ ------------------------
+// ---- over one group, after a comparison has shown all ranks that they differ ----------------------
 
 int rank_of_job(const Group& g, std::size_t r) { return g.ranks()[r]; }
 
-/// Which claim it is, and of whom.
+/// Determines which claim differs, and on which rank.
 Status explain_claims(Group& g, std::string_view call, std::span<const Claim> claims) {
   const std::size_t n = claims.size();
   std::vector<std::uint64_t> mine, all(n * static_cast<std::size_t>(g.size()));
@@ -57,7 +57,7 @@ Status explain_claims(Group& g, std::string_view call, std::span<const Claim> cl
   return invalid(fmt::format("{}: the ranks differ", call));
 }
 
-/// Which parameter it is that the ranks have not in common.
+/// Determines which parameter differs between the ranks.
 Status explain_params(Group& g, std::string_view call, std::span<const Param> params) {
   std::uint64_t count = params.size();
   OURO_TRY(broadcast(g, std::span<const std::uint64_t>(&count, 1), std::span(&count, 1), 0, kAuto));
@@ -76,11 +76,11 @@ Status explain_params(Group& g, std::string_view call, std::span<const Param> pa
                             *worst, *worst < params.size() ? words_of(params[*worst]) : "none"));
 }
 
-/// Ok: the ranks have come and none refuses; `found` is what they have.
+/// Ok if all ranks have taken part and none refuses; `found` then holds the reduced words.
 Status gather_words(Group& g, std::string_view call, Comparison& found, const Status& mine) {
   const View words = found.view();
   Status exchanged = all_reduce(g, words, words, ReduceOp::max, kAuto);
-  if (!mine.ok()) return mine;  // of the two the one that can be mended here
+  if (!mine.ok()) return mine;  // this rank's own error is the one that can be fixed here
   OURO_TRY(exchanged);
   return found.refused(call);
 }

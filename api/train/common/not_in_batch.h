@@ -1,4 +1,4 @@
-// What calls of trainers refuse alike. Used by all of them.
+// An error that all trainer calls share. Used by all of them.
 #pragma once
 #include <string>
 #include <string_view>
@@ -7,8 +7,8 @@
 
 namespace ouro::train {
 
-/// `invalid` between group_start and group_end: a call that needs what it receives before it returns cannot
-/// be deferred.
+/// Returns `invalid` between group_start and group_end, for a call that cannot be deferred because it needs
+/// its result before it returns.
 inline Status not_in_batch(std::string_view call) {
   if (!in_batch()) return {};
   return invalid(std::string(call) + ": inside group_start, where nothing runs before group_end");

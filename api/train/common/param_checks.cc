@@ -22,7 +22,7 @@ Status check_type(std::string_view call, const Param& p, DType t) {
   return wrong(call, p, fmt::format("is of type {}; expected double, float, bfloat16 or half", name(t)));
 }
 
-/// Memory and shape of p's value or gradient.
+/// Checks memory and shape of p's value or gradient.
 Status check_array(std::string_view call, const Param& p, const View& v) {
   if (v.data == nullptr && v.count > 0) return wrong(call, p, "is a null pointer");
   if (const std::int64_t n = elements_of(p.shape);
@@ -35,14 +35,14 @@ Status check_array(std::string_view call, const Param& p, const View& v) {
   return {};
 }
 
-/// The memory of a list's arrays.
+/// The memory ranges of a list's arrays.
 class Ranges {
  public:
   void add(const Param& p, const View& v) {
     const auto at = reinterpret_cast<std::uintptr_t>(v.data);
     if (v.count > 0) ranges_.push_back({at, at + v.bytes(), &p});
   }
-  /// No byte of two arrays; `tied`: but two may be the same array.
+  /// No two arrays may share a byte; with `tied`, two entries may be the same array.
   Status check_apart(std::string_view call, bool tied) {
     std::sort(ranges_.begin(), ranges_.end(), [](const Range& a, const Range& b) {
       return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);

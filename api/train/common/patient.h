@@ -1,10 +1,10 @@
-// Groups whose members may come to meet long after each other. Used by layouts and roles.
+// Deadlines of groups whose members may arrive long after each other. Used by layouts and roles.
 #pragma once
 #include "ouro/ouro.hpp"
 
 namespace ouro::train {
 
-/// `deadline` where the user chose none, neither for the group nor for the context.
+/// Sets `deadline` if the user chose none, neither for the group nor for the context.
 GroupOptions patient(const Context&, GroupOptions, Milliseconds deadline);
 
 }  // namespace ouro::train

@@ -1,5 +1,5 @@
-// Saved states of trainers: numbers and runs of bytes one after the other, little-endian, without gaps; last
-// a checksum of all before it. Used by gossip_save.cc, outer_save.cc, shard_save.cc.
+// Saved states of trainers: numbers and byte runs, concatenated without gaps, little-endian; last a checksum
+// of everything before it. Used by gossip_save.cc, outer_save.cc, shard_save.cc.
 #pragma once
 #include <xxhash.h>
 
@@ -24,7 +24,7 @@ class Writer {
     number(static_cast<std::uint64_t>(b.size()));
     out_.insert(out_.end(), b.begin(), b.end());
   }
-  /// Closes the state with its checksum.
+  /// Appends the checksum and returns the state.
   Bytes take() {
     number(XXH3_64bits(out_.data(), out_.size()));
     return std::move(out_);
@@ -34,10 +34,10 @@ class Writer {
   Bytes out_;
 };
 
-/// Past the end every number is zero and every run of bytes empty, and `whole` is false.
+/// Beyond the end, every number is zero and every byte run empty, and `whole` is false.
 class Reader {
  public:
-  /// Of what Writer::take gave, without its checksum; none: it is too short for one, or damaged.
+  /// A reader of what Writer::take returned, without the checksum; none: it is too short or damaged.
   static std::optional<Reader> checked(CBytes in) {
     std::uint64_t sum = 0;
     if (in.size() < sizeof sum) return {};

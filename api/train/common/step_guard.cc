@@ -1,4 +1,4 @@
-// The turns of a training step, and the way of a failure to the other ranks. See step_guard.h.
+// The order of calls in a training step, and how a failure reaches the other ranks. See step_guard.h.
 #include "api/train/common/step_guard.h"
 
 #include <fmt/format.h>
@@ -9,11 +9,11 @@
 namespace ouro::train {
 namespace {
 
-// What a rank does wrong alone reaches the others as the end of their groups, with this in the text; and so
-// does the loss of a peer, which in a mesh only its own groups can see.
+// One rank's misuse reaches the others as an abort of their groups with this text; so does the loss of a
+// peer, which in a mesh only the peer's own groups can detect.
 constexpr std::string_view kMisuse = "misuse in training: ", kLost = "a peer of another rank was lost: ";
 
-/// A failure as its cause.
+/// Converts an abort by another rank into its cause.
 Status as_told(const Status& s) {
   if (s.reason() != Reason::revoked) return s;
   for (const bool lost : {false, true}) {
@@ -23,7 +23,7 @@ Status as_told(const Status& s) {
     Failure f = *s.failure();
     f.reason = lost ? Reason::peer_dead : Reason::mismatch;
     f.text = f.text.substr(lost ? at : at + mark.size());
-    if (lost) f.rank = -1, f.pid = 0, f.host.clear();  // they are those of the messenger
+    if (lost) f.rank = -1, f.pid = 0, f.host.clear();  // they describe the rank that passed the failure on
     return Status(std::move(f));
   }
   return s;
@@ -107,7 +107,8 @@ std::string StepGuard::keep(const Status& s) {
       return what.starts_with(kLost) ? what : fmt::format("{}{}", kLost, failure.message());
     case Code::invalid:
       if (s.code() == Code::invalid) return fmt::format("{}rank {}: {}", kMisuse, world_rank, what);
-      return fmt::format("{}{}", kMisuse, what);  // another's, passed on to groups that he is not in
+      return fmt::format("{}{}", kMisuse,
+                         what);  // another rank's misuse, passed on to groups that it is not in
     default:
       return what;
   }

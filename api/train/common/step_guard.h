@@ -1,5 +1,5 @@
-// Whose turn it is in a training step, and what a failure becomes. The states of GossipTrainer and
-// ShardedTrainer begin with it.
+// The order of calls in a training step, and the conversion of failures. Base of the states of GossipTrainer
+// and ShardedTrainer.
 #pragma once
 #include <span>
 #include <string>
@@ -16,31 +16,31 @@ struct StepGuard {
 
   const char* trainer;
   int world_rank = 0;
-  std::int64_t steps = 0;  // that were completed
+  std::int64_t steps = 0;  // completed steps
   bool accumulating = false, open = false, closed = false;
-  bool averaged = false;  // an Average is in force
-  Status failure;         // the first
+  bool averaged = false;  // an Average is in effect
+  Status failure;         // the first failure
 
-  // Of the step under way.
+  // Of the current step.
   std::vector<bool> ready;      // by parameter
-  std::vector<Event> events;    // by parameter: when its gradient is there
-  std::size_t ready_count = 0;  // gradients that are there
+  std::vector<Event> events;    // by parameter: passed when its gradient is complete
+  std::size_t ready_count = 0;  // number of complete gradients
 
   void expect(std::size_t parameters) { ready.resize(parameters), events.resize(parameters); }
 
-  // Calls in their turn: nothing is changed where one is refused.
+  // Checks of the order of calls: a refused call changes nothing.
   Status usable() const;
   Status begin_step(bool training);
-  /// Notes the gradient. False: it is only summed up.
+  /// Records the gradient. False: it is only accumulated.
   Result<bool> grad_ready(std::span<const Param>, int param, const Stream&);
-  Result<bool> end_backward() const;  ///< False: gradients are only summed up.
-  void end_step();                    ///< Counts it; the next one may begin.
-  /// For what must not be done within a step, or under an average.
+  Result<bool> end_backward() const;  ///< false: gradients are only accumulated
+  void end_step();                    ///< counts the step; the next one may begin
+  /// For calls that are not allowed within a step or while an average is in effect.
   Status between_steps(std::string_view call) const;
-  Status before_steps(std::string_view call) const;  ///< A state is loaded into a new trainer only.
+  Status before_steps(std::string_view call) const;  ///< for loading: only a new trainer accepts a state
 
-  /// Keeps the first failure, as its cause: misuse by one rank is `mismatch` on all. Returns with what the
-  /// groups are to be ended, so that no rank waits for this one and the others learn the cause.
+  /// Stores the first failure as its cause: misuse by one rank is `mismatch` on all others. Returns the text
+  /// with which to abort the groups, so that no rank waits for this one and the others learn the cause.
   std::string keep(const Status&);
 
  private:

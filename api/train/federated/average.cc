@@ -15,7 +15,7 @@
 namespace ouro::train {
 namespace {
 
-/// Each tensor becomes its mean, all in one submission.
+/// Replaces each tensor by its mean, all in one submission.
 Status mean_each(Group& g, std::span<const View> tensors, const Stream& stream) {
   group_start();
   Status first;
@@ -54,7 +54,7 @@ Status average(const char* call, Group& g, std::span<const Param> params, bool g
   return mean_each(g, tensors, stream);
 }
 
-/// What a rank's rows are, for all to see.
+/// The description of a rank's rows that all ranks exchange.
 struct RowsHeader {
   std::int64_t rows = 0, refuses = 0, root = 0, dtype = 0, row_digest = 0, device = 0;
 };
@@ -72,7 +72,7 @@ Status check_rows(CView rows, std::span<const std::int64_t> shape, int root, int
   return {};
 }
 
-/// The inputs in one new array; where there are no inputs to agree about, the error.
+/// Checks the inputs of a list: at least one, with one type and one device, and no null arrays.
 Status check_list(const char* call, std::span<const CView> inputs) {
   if (inputs.empty()) return invalid(fmt::format("{}: no inputs", call));
   for (const CView& v : inputs) {
@@ -129,13 +129,13 @@ Result<std::optional<Array>> gather_rows(Group& g, CView rows, std::span<const s
                               : nullptr;
     if (differs != nullptr) return invalid(fmt::format("gather_rows: ranks 0 and {} {}", r, differs));
   }
-  // An uneven all-to-all in which everything goes to the root: nothing is padded.
+  // An uneven all-to-all in which everything goes to the root, so nothing is padded.
   const auto width = static_cast<std::size_t>(elements_of(shape.subspan(1)));
   std::vector<std::size_t> to(n, 0), from(n, 0);
   to[static_cast<std::size_t>(root)] = rows.count;
   std::optional<Array> result;
   View out(nullptr, 0, rows.dtype, rows.device);
-  Status room;  // for all rows, at the root; nobody sends before it is there
+  Status room;  // result of allocating all rows at the root; nobody sends before
   if (static_cast<int>(me) == root) {
     std::vector<std::int64_t> total(shape.begin(), shape.end());
     total[0] = 0;
@@ -256,7 +256,7 @@ Result<Replacement> choose_replaced(std::span<const double> metric, double ratio
   if (rule == Averaging::reset_weights || r.replaced.size() == metric.size()) return r;
   r.donors.assign(order.begin() + many, order.end());
   if (rule == Averaging::best_only) {
-    // Among equals the lower rank, as everywhere here.
+    // Of equal metrics, the lower rank wins, as everywhere here.
     const double best = metric[static_cast<std::size_t>(r.donors.back())];
     std::erase_if(r.donors, [&](int d) { return metric[static_cast<std::size_t>(d)] != best; });
     r.donors.resize(1);

@@ -1,4 +1,4 @@
-// Planning of federated averages: buckets, checks, messages. See ouro/train/federation.hpp.
+// Plans federated averages: buckets, checks, messages. See ouro/train/federation.hpp.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace ouro::train {
 namespace {
 
 constexpr const char* kCall = "aggregate";
-/// Large enough that a collective runs at its bandwidth, small enough that the second stage starts early.
+/// Large enough for a collective to run at full bandwidth, small enough for the second stage to start early.
 constexpr std::size_t kChunkBytes = 1 << 20;
 
 struct Traits {
@@ -32,7 +32,7 @@ const Traits* traits_of(Strategy s) {
   return i < std::size(kStrategies) ? &kStrategies[i] : nullptr;
 }
 
-/// Sites' weights as this rank's own factor.
+/// Converts the sites' weights into this rank's own factor.
 Result<ReduceOp> weighting(const ParallelLayout& layout, const std::vector<double>& weights) {
   if (weights.empty()) return ReduceOp::avg;
   const std::size_t sites = layout.federation ? static_cast<std::size_t>(layout.federation->count) : 0;
@@ -51,7 +51,7 @@ Result<ReduceOp> weighting(const ParallelLayout& layout, const std::vector<doubl
   return ReduceOp::premul(weights[static_cast<std::size_t>(layout.federation->rank)] / sum);
 }
 
-/// The selected parameters, each array once.
+/// The selected parameters, with each array once.
 std::vector<Param> select(std::span<const Param> params, const std::function<bool(const Param&)>& filter) {
   std::vector<Param> selected;
   std::set<std::pair<const void*, std::size_t>> seen;
@@ -116,7 +116,7 @@ Status fill(AggregationLane& lane, const Bucket& bucket, std::span<const Param> 
   return {};
 }
 
-/// Whether a message passes two stages on some rank: then it is cut, on all ranks alike.
+/// Whether a message passes through two stages on some rank; if so, it is cut, on all ranks equally.
 bool two_stages(const ParallelLayout& l) {
   if (!l.federation || l.federation->count < 2 || !l.replica) return false;
   const std::vector<int>& replicas = l.replica->world_size;
@@ -163,7 +163,7 @@ Status build(AggregationPlan::State& s, const LayoutGroups& groups, std::span<co
   digest.add(o.streams);
   for (const double w : o.site_weights) digest.add(w);
   s.claims = tensor_claims(digest.value(), layers.size(), total);
-  if (layers.empty()) return {};  // the comparison is all that travels
+  if (layers.empty()) return {};  // only the comparison is communicated
 
   s.device = layers[0].value.device;
   s.buckets = buckets(o.strategy, elements, o.streams);

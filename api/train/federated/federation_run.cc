@@ -1,5 +1,5 @@
-// Carrying out a federated average: comparison of plans, then two stages a message, which overlap where there
-// are several. See ouro/train/federation.hpp.
+// Executes a federated average: comparison of plans, then two stages per message, which overlap if there are
+// several messages. See ouro/train/federation.hpp.
 #include <fmt/format.h>
 
 #include <condition_variable>
@@ -16,7 +16,7 @@ namespace {
 using State = AggregationPlan::State;
 constexpr const char* kRunCall = "aggregate";
 
-/// The parts of a message, submitted together. With no stream: done when this returns.
+/// Submits the parts of a message together. Without a stream, they are complete on return.
 template <class Operation>
 Status together(const AggregationMessage& m, Operation&& operation) {
   if (m.parts.size() == 1) return operation(m.parts[0]);
@@ -28,7 +28,7 @@ Status together(const AggregationMessage& m, Operation&& operation) {
   return first.ok() ? ended : first;
 }
 
-/// A site of weight 0 is left out, whatever it has: 0 times what is not a number is not 0.
+/// A site of weight 0 is left out, whatever its values: 0 times NaN is not 0.
 bool left_out(ReduceOp op) { return op.kind == OpKind::premulsum && op.scalar.real == 0; }
 
 Status mean_across(AggregationLane& lane, const AggregationMessage& m, ReduceOp op) {
@@ -40,8 +40,8 @@ Status mean_across(AggregationLane& lane, const AggregationMessage& m, ReduceOp 
 Status spread_inside(AggregationLane& lane, const AggregationMessage& m) {
   return together(m, [&](const View& v) { return broadcast(lane.inside, v, v, lane.root); });
 }
-/// Who waits for this rank in another group has no group with the culprit, and would wait until its deadline:
-/// it gets the cause instead. Nothing happens to the group that has failed already.
+/// A rank that waits for this one in another group shares no group with the culprit and would wait until its
+/// deadline; this gives it the cause instead. No effect on the group that has already failed.
 Status pass_on(Status why, std::initializer_list<Group*> groups) {
   for (Group* g : groups)
     if (g->valid()) g->abort("an aggregation failed on the other side of a rank: " + why.message());
@@ -51,7 +51,7 @@ Status pass_on(AggregationLane& lane, Status why) {
   return pass_on(std::move(why), {&lane.inside, &lane.across});
 }
 
-// ---- on the host: calls that block, in the caller or on streams ------------------------------------
+// ---- on the host: blocking calls, in the caller or on streams ---------------------------------------
 
 void gather_layers(AggregationLane& lane, bool back) {
   for (FlatCopy& c : lane.copies) {
@@ -75,7 +75,7 @@ Status run_lane(AggregationLane& lane, ReduceOp op) {
   return {};
 }
 
-/// How far the first stage of a lane has come. It ends by itself: its operations have deadlines.
+/// Progress of the first stage of a lane. That stage always ends, because its operations have deadlines.
 class Progress {
  public:
   void advance(const Status& s) {
@@ -86,7 +86,7 @@ class Progress {
       failed_ = s;
     changed_.notify_all();
   }
-  /// Until `count` messages are through, or the stage has failed.
+  /// Waits until `count` messages have passed the first stage, or it has failed.
   Status wait(std::size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_ >= count || !failed_.ok(); });
@@ -162,7 +162,7 @@ Status run_on_host(const std::shared_ptr<State>& state, const Stream& stream) {
   return {};
 }
 
-// ---- on a GPU: everything is enqueued, in stream order --------------------------------------------
+// ---- on a GPU: everything is enqueued, in stream order ---------------------------------------------
 
 Status copy_layers(AggregationLane& lane, const Stream& s, bool back) {
   const gpu::Stream raw{s.device().index, s.cuda_handle()};
@@ -228,14 +228,14 @@ Status run_on_gpu(const std::shared_ptr<State>& state, const Stream& stream) {
   }
   if (stream.valid()) return {};
   const Status first = own.synchronize();
-  const Status moved = AggregationPlan(state).wait();  // a device goes on after an operation that failed
+  const Status moved = AggregationPlan(state).wait();  // a device continues after an operation that failed
   return first.ok() ? moved : first;
 }
 
 }  // namespace
 
-// A rank's column has the ranks of its shard in all sites, its row one rank of each shard: what a column
-// knows after the first three reductions, all ranks know after the last.
+// A rank's column consists of the ranks of its shard in all sites, its row of one rank of each shard: what a
+// column knows after the first three reductions, all ranks know after the last.
 Status agree_on_layout(State& s, const Status& refused) {
   Comparison all = refused.ok() ? Comparison(s.claims) : Comparison::refusal(s.claims.size(), s.world_rank);
   const View words = all.view();
@@ -294,7 +294,7 @@ Status AggregationPlan::run(const Stream& stream) {
   OURO_TRY(not_in_batch(kRunCall));
   State& s = *state_;
   const bool host = s.device.kind == Device::Kind::host;
-  // In stream order, too: it uses the groups that what was enqueued before may be using.
+  // Compared in stream order, too: the comparison uses groups that earlier enqueued work may be using.
   if (host && stream.valid()) {
     if (!s.settled()) s.began(stream.run([state = state_] { return state->compare(); }));
   } else {
@@ -328,7 +328,7 @@ Status AggregationPlan::wait() {
 
 Result<double> mean_loss(Group& site, double loss, std::int64_t length, const Stream& stream) {
   OURO_TRY(not_in_batch("mean_loss"));
-  const bool wrong = length < 0;  // told to all: a length that cannot be poisons the sum
+  const bool wrong = length < 0;  // sent to all ranks, because an invalid length spoils the sum
   double sums[] = {loss, static_cast<double>(length), wrong ? 1.0 : 0.0};
   const View all = std::span<double>(sums);
   OURO_ASSIGN(const auto work, all_reduce(site, all, all, ReduceOp::sum, stream, kAuto));

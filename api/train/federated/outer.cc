@@ -1,4 +1,4 @@
-// The outer step: difference, optimiser, keep. See ouro/train/outer.hpp.
+// The outer step: difference, optimiser step, copy back. See ouro/train/outer.hpp.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -53,7 +53,7 @@ Status OuterOptimizer::State::difference(const Stream& stream) {
   for (Item& i : items) OURO_TRY(copy(i.delta.view(), i.param.value, s));
   if (&here != &s) OURO_TRY(s.synchronize());
   for (Item& i : items) {
-    const View g = i.delta.view();  // g <- x_o - g, and its message is g itself
+    const View g = i.delta.view();  // g <- x_o - g, and the message is g itself
     OURO_TRY(mix_and_pack(g, std::nullopt, Row{.self = -1}, i.before.view(), 1, g, here));
   }
   return {};
@@ -71,7 +71,7 @@ Status OuterOptimizer::State::apply(const Stream& stream) {
   StepOptions step;
   if (options.schedule) step.lr = options.schedule->lr();
   if (options.clip_norm > 0) {
-    double squares = 0;  // types of one list are one type, parameters' may differ
+    double squares = 0;  // one by one: a survey's list has one type, but parameters' types may differ
     for (const Param& p : params) {
       const CView g = p.grad;
       OURO_ASSIGN(auto survey, survey_gradients({&g, 1}, 1, here));
@@ -118,7 +118,7 @@ Result<OuterOptimizer> OuterOptimizer::create(std::span<const Param> params,
 Status OuterOptimizer::step(const Stream& stream) {
   OURO_TRY(state_->difference(stream));
   const Status applied = state_->apply(stream);
-  // What is enqueued uses its memory; devices keep theirs themselves.
+  // Enqueued host work uses memory of the state; devices keep theirs alive themselves.
   if (stream.valid() && stream.device().kind == Device::Kind::host)
     (void)stream.run([keep = state_] { return Status{}; });
   return applied;

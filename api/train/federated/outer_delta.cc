@@ -1,4 +1,4 @@
-// Local steps with one outer step now and then, and the forms in which its delta crosses the sites.
+// Local steps with an occasional outer step, and the formats in which sites exchange its delta.
 // See ouro/train/outer.hpp.
 #include <fmt/format.h>
 
@@ -15,10 +15,10 @@ namespace ouro::train {
 namespace {
 
 constexpr const char* kDeltaCall = "local steps";
-constexpr std::size_t kBlock = 256;  // elements of one scale
+constexpr std::size_t kBlock = 256;  // elements per scale
 
 std::size_t blocks(std::size_t count) { return (count + kBlock - 1) / kBlock; }
-/// Of one array: its scales, then its numbers.
+/// Packed size of one array: its scales, then its numbers.
 std::size_t packed_bytes(std::size_t count) { return blocks(count) * sizeof(float) + count; }
 
 template <class T>
@@ -33,7 +33,7 @@ void pack(const T* g, std::size_t count, std::byte* to) {
       finite = finite && std::isfinite(x);
       most = std::max(most, std::abs(x));
     }
-    // What is not finite stays so: the optimiser then leaves the block alone.
+    // Non-finite blocks stay non-finite, and the optimiser then leaves them unchanged.
     const float scale = finite ? static_cast<float>(most / 127) : std::numeric_limits<float>::quiet_NaN();
     std::memcpy(to + b * sizeof(float), &scale, sizeof scale);
     const double inverse = finite && scale > 0 ? 1 / static_cast<double>(scale) : 0;
@@ -45,7 +45,7 @@ void pack(const T* g, std::size_t count, std::byte* to) {
   }
 }
 
-/// g = sum over sites of weight * what the site packed; the sites' arrays begin `stride` bytes apart.
+/// g = sum over sites of weight * the site's packed values; the sites' arrays begin `stride` bytes apart.
 template <class T>
 void unpack(T* g, std::size_t count, const std::byte* from, std::size_t stride,
             std::span<const double> weights) {
@@ -53,7 +53,7 @@ void unpack(T* g, std::size_t count, const std::byte* from, std::size_t stride,
     for (std::size_t i = b * kBlock; i < std::min(count, (b + 1) * kBlock); ++i) {
       double sum = 0;
       for (std::size_t f = 0; f < weights.size(); ++f) {
-        if (weights[f] == 0) continue;  // whatever it is, it does not count
+        if (weights[f] == 0) continue;  // ignored, whatever the site sent
         const std::byte* at = from + f * stride;
         float scale;
         std::memcpy(&scale, at + b * sizeof(float), sizeof scale);
@@ -123,7 +123,7 @@ Status LocalSteps::State::round(const Stream& stream) {
   OuterOptimizer::State& o = *outer->state_;
   if (options.delta == DeltaFormat::exact) {
     OURO_TRY(plan->run(stream));
-    // A mean that failed must not become a step; a stream of a GPU goes on after one.
+    // A failed mean must not become a step, but a GPU stream continues after a failure.
     if (stream.valid()) OURO_TRY(stream.synchronize());
     OURO_TRY(plan->wait());
     OURO_TRY(outer->step(stream));

@@ -1,4 +1,4 @@
-// Server rules of federated training on memory of the host. See ouro/train/outer.hpp.
+// Server rules of federated training, on host memory. See ouro/train/outer.hpp.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,14 +13,14 @@
 namespace ouro::train {
 namespace {
 
-/// Families of saved states that follow those of gpu::Family.
+/// First family number of saved server rules, after those of gpu::Family.
 constexpr std::uint32_t kFirstFamily = 16;
-constexpr int kArrays = 2;  // m, v
+constexpr int kArrays = 2;  // m and v
 
 struct Rates {
   ServerRule rule;
   double lr, beta1, beta2, tau;
-  double clip;  // of the gradient, its scale included
+  double clip;  // factor for the gradient, including its scale
   bool first;
 };
 
@@ -94,7 +94,7 @@ class ServerOptimizer final : public Optimizer {
   ServerOptions options_;
   std::uint64_t digest_ = 0;  // of the options it was made with
   OptimizerState::Map states_;
-  Stream used_;  // where the last step was enqueued; the queue holds the states itself
+  Stream used_;  // stream of the last step; its queue keeps the states alive itself
 };
 
 Result<std::shared_ptr<OptimizerState>> ServerOptimizer::state_of(const Param& p) {

@@ -16,7 +16,7 @@ Status no_memory(const char* what) {
   return {Reason::resource, fmt::format("{}: no memory for the state", what)};
 }
 
-/// Of the list, and of the options that the saved state depends on.
+/// Digest of the list, and of the options that the saved state depends on.
 std::uint64_t digest_of(const OuterOptimizer::State& s) {
   Digest d;
   for (const auto& i : s.items) d.add(i.param);
@@ -31,7 +31,7 @@ Result<Bytes> write(OuterOptimizer::State& s) {
   w.number(digest_of(s));
   w.number(s.steps);
   w.number(s.options.schedule ? s.options.schedule->position() : std::int64_t{0});
-  auto optimizer = s.optimizer->save();  // which waits for the stream of the last step
+  auto optimizer = s.optimizer->save();  // also waits for the stream of the last step
   OURO_TRY(optimizer.status());
   w.bytes(*optimizer);
   for (const auto& i : s.items) {

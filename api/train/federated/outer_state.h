@@ -1,5 +1,5 @@
-// The parts of an outer step, for those who put something between them; the state of local steps; and loops
-// by element type. Used by outer*.cc, average.cc.
+// The parts of an outer step, for callers that insert something between them; the state of local steps; and
+// loops by element type. Used by outer*.cc, average.cc.
 #pragma once
 #include <optional>
 #include <string>
@@ -14,23 +14,23 @@ namespace ouro::train {
 
 struct OuterOptimizer::State {
   struct Item {
-    Param param;   // the model's
-    Array before;  // x_o, which the optimiser steps on
+    Param param;   // the model's parameter
+    Array before;  // x_o, the optimiser's parameter
     Array delta;   // g
   };
   std::vector<Item> items;
   std::unique_ptr<Optimizer> optimizer;
   OuterOptions options;
   std::int64_t steps = 0;
-  Stream own;  // of the GPU, for calls without one
+  Stream own;  // stream of the GPU, for calls without one
 
   /// g = x_o - x.
   Status difference(const Stream&);
-  /// One step of the optimiser with g on x_o; x <- x_o. A step that is refused changes nothing.
+  /// One step of the optimiser with g on x_o; then x <- x_o. A refused step changes nothing.
   Status apply(const Stream&);
-  /// Where optimiser and differences run, for a call with `stream`.
+  /// The stream on which optimiser and differences run, for a call with `stream`.
   const Stream& beside(const Stream& stream) const;
-  /// `stream`, or one of the parameters' device that is waited for by `settle`.
+  /// `stream`, or a stream of the parameters' device that `settle` waits for.
   const Stream& at(const Stream& stream) const { return stream.valid() ? stream : own; }
   Status settle(const Stream& stream) const { return stream.valid() ? Status{} : own.synchronize(); }
 };
@@ -40,26 +40,27 @@ struct LocalSteps::State {
   std::int64_t taken = 0;
   std::optional<OuterOptimizer> outer;
   std::optional<AggregationPlan>
-      plan;  // of parameters (exact), of `rounded` (bf16); int8: for the comparison
+      plan;  // of parameters (exact), of `rounded` (bf16); int8: only for the comparison
   std::vector<Array> rounded;
-  AggregationLane lane;         // int8
-  std::vector<double> weights;  // of the sites
+  AggregationLane lane;         // for int8
+  std::vector<double> weights;  // weights of the sites
   std::vector<std::byte> packed, gathered;
-  TensorClaims tensors;    // what the plan claims by itself
-  std::uint64_t rule = 0;  // digest of what all ranks must have alike besides
+  TensorClaims tensors;    // the claims of the plan itself
+  std::uint64_t rule = 0;  // digest of everything else that all ranks must have in common
 
-  /// The next round compares again: tensors, rule and rounds so far.
+  /// Makes the next round compare again: tensors, rule and number of rounds.
   void claim();
   Status round(const Stream&);
   Status exchange_rounded(const Stream&);
   Status exchange_packed();
 };
 
-/// Copies between arrays of a device, or of a GPU and the host, in the stream's order; without a stream at
-/// once.
+/// Copies between arrays of a device, or between a GPU and the host, in stream order; immediately without
+/// a stream.
 Status copy(const View& to, const CView& from, const Stream&);
 
-/// f(T{}) with T the element type: double, float, BFloat16 or Half; nothing for others, which checks refuse.
+/// Calls f(T{}) with T the element type: double, float, BFloat16 or Half; does nothing for others, which
+/// checks refuse.
 template <class F>
 void with_float_type(DType t, F&& f) {
   switch (t) {
@@ -75,7 +76,7 @@ void with_float_type(DType t, F&& f) {
       return;
   }
 }
-/// The type of sums: double for double, else float.
+/// Widens to the accumulation type: double for double, else float.
 template <class T>
 auto load_wide(T x) {
   if constexpr (arith::Format<T>::kSmall)

@@ -1,5 +1,5 @@
-// Windows: registered memory with a lock in front, mapped by all ranks of the group. See
-// ouro/train/window.hpp.
+// Windows: shared memory of each rank with a lock in front of the array, mapped by all ranks of the group.
+// See ouro/train/window.hpp.
 #include "ouro/train/window.hpp"
 
 #include <fmt/format.h>
@@ -20,15 +20,15 @@
 namespace ouro::train {
 namespace {
 
-/// In front of each array, in shared memory.
+/// Precedes each array in shared memory.
 struct alignas(128) Front {
-  std::uint32_t lock;  // kWriter, or the number of readers; kWaiting besides
+  std::uint32_t lock;  // kWriter, or the number of readers; possibly with kWaiting
   std::uint32_t unused;
   std::uint64_t version;  // written under the lock
 };
 constexpr std::uint32_t kWriter = 1u << 31;
-/// A writer found readers: no more of them are let in until one writer was, lest they take turns for ever.
-/// Other writers that wait set it again.
+/// Set by a writer that found readers: no further readers are admitted until one writer has had the lock,
+/// because readers could otherwise hold it in turn forever. Other waiting writers set it again.
 constexpr std::uint32_t kWaiting = 1u << 30;
 
 bool try_lock(Front& f, bool writes) {
@@ -42,7 +42,7 @@ bool try_lock(Front& f, bool writes) {
   return word.compare_exchange_strong(now, writes ? kWriter : now + 1, std::memory_order_acquire,
                                       std::memory_order_relaxed);
 }
-/// A writer that waits no longer; others that do say so again.
+/// For a writer that stops waiting; other waiting writers set the bit again.
 void give_up(Front& f) { std::atomic_ref(f.lock).fetch_and(~kWaiting, std::memory_order_relaxed); }
 void unlock(Front& f, bool writes) {
   const std::atomic_ref word(f.lock);
@@ -67,7 +67,7 @@ struct Window::State {
   std::size_t count = 0;
   DType dtype = DType::f32;
   std::vector<Memory> memory;
-  std::vector<Shown> shown;  // by rank, in `memory`
+  std::vector<Shown> shown;  // by rank; points into `memory`
 
   Status lock(int rank, bool writes) const;
   void unlock(int rank, bool writes) const {
@@ -116,7 +116,7 @@ Status Window::State::lock(int rank, bool writes) const {
 
 Status Window::State::check(int rank, const void* data, std::size_t elements, DType t, Device d,
                             std::size_t offset) const {
-  if (group.failed())  // the memory of a group that failed stays; in a forked child it is not mapped
+  if (group.failed())  // the memory of a failed group stays mapped, but not in a forked child
     if (Status s = group.status(); s.reason() == Reason::forked) return s;
   if (rank < 0 || rank >= group.size())
     return invalid(fmt::format("window: rank {} is not in the group (0..{})", rank, group.size() - 1));
@@ -148,7 +148,7 @@ Result<Window> Window::create(Group& g, CView initial) {
   }
   if (initial.bytes() > 0)
     std::memcpy(state->shown[static_cast<std::size_t>(g.rank())].data, initial.data, initial.bytes());
-  OURO_TRY(barrier(g, kAuto));  // all arrays are there
+  OURO_TRY(barrier(g, kAuto));  // all arrays are initialised
   return Window(std::move(state));
 }
 
@@ -216,7 +216,7 @@ Status average_donors(Window& window, std::span<const int> donors, std::span<con
   if (!applies(OpKind::premulsum, s.dtype) || !is_float(s.dtype))
     return invalid(fmt::format("{}: a window of {}; expected floating-point numbers", kCall, name(s.dtype)));
 
-  // Locks are taken in the order of ranks, by everybody.
+  // Everybody takes locks in rank order, which avoids deadlock.
   std::vector<std::size_t> order(donors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return donors[a] < donors[b]; });

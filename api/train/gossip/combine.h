@@ -1,4 +1,4 @@
-// A weighted sum of a few arrays of the host, in one pass. Used by mix.cc and gossip_update.cc.
+// A weighted sum of a few host arrays, in one pass. Used by mix.cc and gossip_update.cc.
 #pragma once
 #include <array>
 #include <cstring>
@@ -10,8 +10,8 @@
 
 namespace ouro::train {
 
-/// out = sum of factor * array, three terms at most; a factor of zero leaves its array out, whatever it
-/// holds.
+/// out = sum of factor * array, at most three terms; an array with factor zero is left out, whatever
+/// it holds.
 inline void combine(const View& out, std::initializer_list<std::pair<double, CView>> terms) {
   std::array<const void*, 3> arrays{};
   std::array<Scalar, 3> factors{};

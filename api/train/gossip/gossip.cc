@@ -1,5 +1,5 @@
-// Making, closing and asking a decentralised trainer; what ranks must agree on before the first step. See
-// gossip.hpp.
+// Creation, closing and queries of a decentralised trainer, and what ranks must agree on before the first
+// step. See gossip.hpp.
 #include "ouro/train/gossip.hpp"
 
 #include <fmt/format.h>
@@ -56,7 +56,7 @@ std::uint64_t digest_of(const Topology& t) {
   return d.value();
 }
 
-/// What must be equal on all ranks, but for parameters and topology.
+/// Digest of everything that must be equal on all ranks, except parameters and topology.
 std::uint64_t digest_of(const GossipOptions& o, std::span<const Buffer> buffers) {
   Digest d;
   const GradScaler s = o.scaler.value_or(GradScaler{});
@@ -111,7 +111,7 @@ Result<GossipTrainer> GossipTrainer::create(Group& group, std::vector<Param> par
 }
 
 GossipTrainer::State::~State() {
-  // The pool's threads wait for neighbours, and nobody should wait here.
+  // The pool's threads may be waiting for neighbours, and the destructor must not wait for them.
   for (const GossipBucket& b : buckets)
     if (!b.exchange.test())
       for (Group& lane : lanes) lane.abort("its trainer was destroyed");
@@ -123,7 +123,7 @@ Status GossipTrainer::close() {
   if (s.closed) return {};
   OURO_TRY(s.usable());
   if (Status done = s.settle(); !done.ok()) return s.fail(std::move(done));
-  OURO_TRY(barrier(s.control, kAuto));  // neighbours have what they want
+  OURO_TRY(barrier(s.control, kAuto));  // neighbours have received everything they need
   s.closed = true;
   return s.TrainerGroups::close();
 }
@@ -133,7 +133,7 @@ GossipTrainer::GossipTrainer(GossipTrainer&&) noexcept = default;
 GossipTrainer& GossipTrainer::operator=(GossipTrainer&&) noexcept = default;
 GossipTrainer::~GossipTrainer() = default;
 
-// ---- what it is asked -----------------------------------------------------------------------------
+// ---- queries --------------------------------------------------------------------------------------
 
 std::span<const Param> GossipTrainer::params() const { return state_->params; }
 std::span<const BucketLayout> GossipTrainer::buckets() const { return state_->layouts; }

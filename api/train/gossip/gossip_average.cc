@@ -1,4 +1,4 @@
-// The mean of all ranks' models, and the way back from it. See gossip.hpp.
+// The mean of all ranks' models, and its reversal. See gossip.hpp.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace ouro::train {
 namespace {
 
-/// Element i of host bytes.
+/// Element i of an array in host bytes.
 double number(CBytes bytes, DType t, std::size_t i) {
   const auto as = [&]<class T>(T) {
     T x;
@@ -34,7 +34,7 @@ double number(CBytes bytes, DType t, std::size_t i) {
 
 }  // namespace
 
-/// What an average replaced. `views` may be of memory of the trainer's.
+/// The values that an average replaced. `views` may refer to memory of the trainer.
 struct Average::Saved {
   std::shared_ptr<GossipTrainer::State> trainer;
   std::vector<View> views;
@@ -59,7 +59,8 @@ Average& Average::operator=(Average&& o) noexcept {
   return *this;
 }
 Average::~Average() {
-  if (saved_ && !saved_->keep) (void)revert().ok();  // nobody is left to tell; `revert` tells
+  if (saved_ && !saved_->keep)
+    (void)revert().ok();  // errors are lost here; an explicit revert() returns them
 }
 
 Status Average::revert() {
@@ -104,7 +105,7 @@ Result<Average> GossipTrainer::global_average(const GlobalAverageOptions& o) {
     replacing = true;
     group_start();
     for (const View& v : saved->views)
-      (void)all_reduce(s.control, v, v, ReduceOp::avg).ok();  // told by the end
+      (void)all_reduce(s.control, v, v, ReduceOp::avg).ok();  // group_end reports the error
     return group_end();
   };
   double squares = 0;
@@ -137,7 +138,7 @@ Result<Average> GossipTrainer::global_average(const GlobalAverageOptions& o) {
   };
   Status done = caught(all, "global_average: no memory for the values that the mean replaces");
   if (!done.ok()) {
-    // What the mean has replaced so far is written back: a model that is part mean, part own is nobody's.
+    // Restores the values replaced so far, because a partly averaged model is of no use.
     if (replacing) (void)saved->restore().ok();
     return s.fail(std::move(done));
   }

@@ -1,4 +1,4 @@
-// The saved form of a decentralised trainer: Head, then tagged fields in a fixed order, last a checksum.
+// The saved form of a decentralised trainer: magic number, then fields in a fixed order, last a checksum.
 // Little-endian, without gaps. See gossip.hpp.
 #include <fmt/format.h>
 
@@ -51,7 +51,7 @@ Result<Bytes> write(State& s) {
     w.number(s.options.scaler->clean_steps);
   }
   w.number(static_cast<std::uint64_t>(s.buckets.empty() ? 0 : s.trainable.size()));
-  for (const GossipBucket& b : s.buckets)  // the order in which buckets are made again
+  for (const GossipBucket& b : s.buckets)  // the order in which load makes the buckets again
     for (const int p : b.layout.params) w.number(p);
   if (s.buckets.empty())
     for (const int p : s.trainable) OURO_TRY(write_contents(w, s.params[static_cast<std::size_t>(p)].value));
@@ -70,7 +70,7 @@ Result<Bytes> write(State& s) {
   return w.take();
 }
 
-/// What a saved state holds, read in full beside the trainer, before that changes.
+/// The contents of a saved state, read completely into a separate object before the trainer changes.
 struct Loaded {
   explicit Loaded(const GossipOptions& o) : state(o) {}
   State state;
@@ -94,7 +94,7 @@ Result<std::unique_ptr<Loaded>> read(State& s, CBytes in) {
   State& made = loaded->state;
   made.params = s.params, made.trainable = s.trainable;
   made.expect(s.params.size());
-  made.lanes.resize(s.lanes.size());  // their number
+  made.lanes.resize(s.lanes.size());  // only their number matters
   made.steps = r.number<std::int64_t>();
   made.adaptive = r.number<double>();
   if (made.options.scaler) {

@@ -1,5 +1,5 @@
-// One training step as it is called: gradients become ready, the first step makes buckets; how a step fails.
-// See gossip.hpp.
+// The calls of one training step: gradients become ready, the first step makes the buckets; and how a step
+// fails. See gossip.hpp.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -22,7 +22,7 @@ using State = GossipTrainer::State;
 Status State::fail(Status s) {
   if (!failure.ok()) return failure;
   const std::string why = keep(s);
-  if (failure.code() != Code::peer_lost) abort(why);  // each rank finds that out by itself
+  if (failure.code() != Code::peer_lost) abort(why);  // each rank detects a lost peer by itself
   return failure;
 }
 
@@ -57,7 +57,7 @@ Status GossipTrainer::grad_ready(int param, CView grad, const Stream& stream) {
   const Result<bool> noted = s.grad_ready(s.params, param, stream);
   if (!noted.ok() || !*noted) return noted.status();
   s.elsewhere.emplace_back(param, s.params[i].grad.data);
-  s.point_gradient(param, const_cast<void*>(grad.data));  // updates do not write gradients
+  s.point_gradient(param, const_cast<void*>(grad.data));  // const_cast: updates do not write gradients
   return s.arrived(param);
 }
 
@@ -166,7 +166,7 @@ Status State::make_buckets(std::span<const int> order) {
   return {};
 }
 
-/// Of a bucket's memory only what it needs is made.
+/// Allocates only the memory that the bucket needs.
 Status State::fill(GossipBucket& b) {
   for (const int p : b.layout.params) b.params.push_back(params[static_cast<std::size_t>(p)]);
   OURO_TRY(b.make(b.message));

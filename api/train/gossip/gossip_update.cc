@@ -1,4 +1,4 @@
-// What a training step does to a bucket: scaling and clipping, mixing and updating, the next exchange. See
+// The work of a training step on a bucket: scaling and clipping, mixing and updating, the next exchange. See
 // gossip.hpp for the formulas.
 #include <algorithm>
 #include <cmath>
@@ -39,7 +39,7 @@ bool State::defers() const {
          (options.clip_norm > 0 && options.clip_scope == ClipScope::global);
 }
 
-/// One bucket's decision: that of ClipScope::bucket and of ScalerScope::local.
+/// The decision for one bucket, for ClipScope::bucket and ScalerScope::local.
 Result<StepScale> State::look(GossipBucket& b) {
   const bool clips = options.clip_norm > 0 && options.clip_scope == ClipScope::bucket;
   if (!clips && !options.scaler) return StepScale{};
@@ -73,7 +73,8 @@ Result<std::vector<StepScale>> State::survey_all() {
   return decided;
 }
 
-/// In the order of the list, type by type, so that not even the last bit of the norm depends on the buckets.
+/// Computed in the order of the list, type by type, so that even the last bit of the norm does not depend on
+/// the buckets.
 Result<GradientSurvey> State::survey_global() {
   std::vector<std::vector<CView>> kinds;
   for (const int i : trainable) {
@@ -109,7 +110,7 @@ Status State::advance(bool wait, std::span<const StepScale> decided) {
     for (const int p : b.layout.params) OURO_TRY(events[static_cast<std::size_t>(p)].synchronize());
     OURO_TRY(update(b, decided.empty() ? nullptr : &decided[k]));
     b.updated = true;
-    // In the order of buckets, which all ranks share.
+    // Launched in the order of buckets, which is the same on all ranks.
     for (; launched < buckets.size() && buckets[launched].updated; ++launched) OURO_TRY(launch(launched));
   }
   if (wait && options.scaler && options.scaler->scope == ScalerScope::all)
@@ -145,7 +146,8 @@ Status State::update(GossipBucket& b, const StepScale* decided) {
   return {};
 }
 
-/// Both vectors mix by the pair's row, then the increment of x, as far as its type can tell, is y's too.
+/// Mixes both vectors by the pair's row; then the increment of x, to the precision of its type, is added to
+/// y, too.
 Status State::update_pair(GossipBucket& b, const StepOptions& step, std::span<const Param> without_gradients,
                           bool skip) {
   const View z = b.message.view(), y = b.second.view();
@@ -160,7 +162,7 @@ Status State::update_pair(GossipBucket& b, const StepOptions& step, std::span<co
   exchange.row = &row;
   StepOptions mixing = step;
   mixing.exchange = &exchange;
-  OURO_TRY(b.optimizer->step(without_gradients, mixing));  // leaves Y_t in z, too
+  OURO_TRY(b.optimizer->step(without_gradients, mixing));  // also leaves Y_t in z
   if (skip) return {};
   StepOptions alone = step;
   alone.exchange = nullptr;
@@ -182,7 +184,7 @@ Status State::launch(std::size_t k) {
       OURO_TRY(copy_view(message[i], b.pair.send_x ? b.params[i].value : second[i]));
   }
   b.pending = true;
-  // A rank without neighbours takes part, too: all ranks count the operations of a lane alike.
+  // A rank without neighbours takes part, too, so that all ranks count the same operations of a lane.
   const Row neighbours{0, b.row.in, b.row.out};
   const View message = b.message.view();
   Group* lane = &lane_of(k);

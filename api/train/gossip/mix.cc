@@ -1,5 +1,5 @@
-// Weighted exchange among neighbours: a row of a topology becomes one operation of the group. See
-// ouro/train/topology.hpp.
+// Weighted exchange among neighbours: a row of a topology becomes one operation of the group.
+// See ouro/train/topology.hpp.
 #include "api/train/common/not_in_batch.h"
 #include "api/train/gossip/combine.h"
 #include "ouro/train/topology.hpp"

@@ -1,4 +1,4 @@
-// Meshes and parallel layouts: arithmetic on ranks, and the groups that follow. See layout.hpp.
+// Meshes and parallel layouts: arithmetic on ranks, and the resulting groups. See layout.hpp.
 #include "ouro/train/layout.hpp"
 #include "api/train/common/patient.h"
 
@@ -93,7 +93,7 @@ Status check_node(const LayoutOptions& o) {
   return {};
 }
 
-/// Checks, and says what hsdp comes to.
+/// Checks the options and returns the effective hsdp.
 Result<std::optional<int>> check(const LayoutOptions& o, std::span<const int> sizes) {
   if (o.rank < 0 || o.rank >= o.world_size)
     return invalid(fmt::format("rank {} of {}", o.rank, o.world_size));
@@ -188,7 +188,7 @@ std::vector<NamedRanks> group_plan(const ParallelLayout& layout) {
 
 namespace {
 
-/// Sites may train for long before they meet.
+/// Sites may train for a long time before they meet.
 constexpr Milliseconds kDeadline = std::chrono::hours(1);
 
 }  // namespace
@@ -267,7 +267,7 @@ Result<std::vector<int>> federation_sizes_from_env(int local_size) {
 
 Result<std::vector<int>> cell_sizes(std::span<const std::string> hosts, int cell_size) {
   if (cell_size < 1) return invalid(fmt::format("cells of {} hosts; expected at least 1", cell_size));
-  constexpr std::size_t kMostDigits = 18;  // of an int64
+  constexpr std::size_t kMostDigits = 18;  // so that an int64 holds the number
   std::vector<int> runs;
   std::int64_t last = 0;
   for (const std::string& host : hosts) {

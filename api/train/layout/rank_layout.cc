@@ -8,14 +8,14 @@
 namespace ouro::train {
 namespace {
 
-/// `total` in `parts`, the first ones one larger.
+/// Splits `total` into `parts` sizes; the first ones are larger by one.
 std::vector<int> split(int total, int parts) {
   std::vector<int> sizes;
   for (int k = 0; k < parts; ++k) sizes.push_back(total / parts + (k < total % parts ? 1 : 0));
   return sizes;
 }
 
-/// Ranks below `count` by host, hosts in the order of their first ranks.
+/// The ranks below `count` by host, with hosts in the order of their first ranks.
 std::vector<std::vector<int>> by_host(const std::vector<std::string>& hosts, int count) {
   std::vector<std::string> names;
   std::vector<std::vector<int>> ranks;
@@ -32,10 +32,10 @@ std::vector<std::vector<int>> by_host(const std::vector<std::string>& hosts, int
   return ranks;
 }
 
-/// Number of hosts, that of the coordinator included.
+/// The number of hosts, including the coordinator's.
 int hosts_of(const RankLayoutOptions& o) { return static_cast<int>(by_host(o.hosts, o.world_size).size()); }
 
-/// Each chunk's agents, then its buffer.
+/// The chunks: each one's training ranks, then its buffer.
 Result<std::vector<std::vector<int>>> chunks_of(const RankLayoutOptions& o, int training) {
   std::vector<std::vector<int>> chunks;
   const auto cut = [&chunks](const std::vector<int>& ranks, const std::vector<int>& sizes) {
@@ -46,7 +46,7 @@ Result<std::vector<std::vector<int>>> chunks_of(const RankLayoutOptions& o, int 
     }
   };
   const int hosts = hosts_of(o);
-  if (o.buffers % hosts != 0) {  // across hosts
+  if (o.buffers % hosts != 0) {  // chunks cross hosts
     std::vector<int> all, sizes = split(training, o.buffers);
     for (int r = 0; r < training + o.buffers; ++r) all.push_back(r);
     for (int& n : sizes) ++n;

@@ -1,4 +1,4 @@
-// Who plays which part: host names, layout, groups; and the replay service. See ouro/train/roles.hpp.
+// Roles of ranks: host names, layout, groups; and the replay service. See ouro/train/roles.hpp.
 #include "ouro/train/roles.hpp"
 
 #include <fmt/format.h>
@@ -59,7 +59,7 @@ Result<Roles> make_roles(Context& c, RankLayoutOptions options, GroupOptions gro
     if (options.hosts.empty()) options.hosts = hosts_of(c);
   }
   OURO_TRY(mine);
-  auto layout = RankLayout::make(options);  // from the same numbers, so that all ranks refuse or none
+  auto layout = RankLayout::make(options);  // all ranks use the same numbers, so all refuse or none
   OURO_TRY(layout.status());
   Roles roles{.layout = *layout, .train = {}, .agents = {}, .buffers = {}, .mail = {}};
   const auto join = [&](std::span<const int> ranks, const char* tag, std::optional<Group>* where) -> Status {
@@ -88,7 +88,7 @@ Result<ReplayReport> serve_replay(Mailbox& mail, int clients, const ReplayHandle
   ReplayReport report;
   std::vector<Work> answers;
   const auto answer = [&](CBytes data, int to, int tag) -> Status {
-    Status failed;  // of an answer that has ended
+    Status failed;  // status of a failed answer that has ended
     std::erase_if(answers, [&](const Work& w) {
       if (!w.test()) return false;
       if (failed.ok()) failed = w.status();
@@ -169,7 +169,8 @@ Result<std::optional<double>> ReplayClient::submit(CBytes data) {
   OURO_TRY(request(ReplayRequest::data, data));
   ++pending_;
   if (scoring_ == Scoring::synchronous) {
-    while (pending_ > 1) OURO_TRY(one().status());  // of submissions whose wait failed: scores come in order
+    while (pending_ > 1)
+      OURO_TRY(one().status());  // scores of submissions whose wait failed come first, in order
     return one();
   }
   if (scoring_ == Scoring::deferred) return before;

@@ -1,5 +1,5 @@
-// Whole messages over a group: what a thread finds it claims before another one looks. See
-// ouro/train/roles.hpp.
+// Whole messages over a group: a thread claims a message it finds before another thread can see it.
+// See ouro/train/roles.hpp.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace ouro::train {
 
 struct Mailbox::State {
   explicit State(Group g) : group(std::move(g)) {}
-  /// Nobody waits for a peer here: what is still under way ends, on all ranks.
+  /// Does not wait for peers: messages still in flight end, on all ranks.
   ~State() {
     const bool busy =
         std::any_of(outgoing.begin(), outgoing.end(), [](const auto& o) { return !o.second.last.test(); });
@@ -29,11 +29,11 @@ struct Mailbox::State {
   Group group;
   struct Outgoing {
     Stream stream;
-    Work last;  // that was enqueued there
+    Work last;  // most recent send enqueued there
   };
   std::mutex send_mutex;
   std::map<int, Outgoing>
-      outgoing;  // by destination, made by its first isend: keeps the order of its messages
+      outgoing;  // by destination; made by the first isend to it; keeps the order of messages
 
   Result<std::optional<Message>> take(int src, int tag, Milliseconds deadline);
 };
@@ -42,7 +42,7 @@ Result<Mailbox> Mailbox::create(Group g) {
   if (!g.valid()) return invalid("mailbox: the group is an empty handle");
   OURO_TRY(not_in_batch("mailbox"));
   auto state = std::make_shared<State>(std::move(g));
-  // Makes the links of all ranks, so that nobody's first message waits for a rank that only computes.
+  // Creates the links of all ranks now, so that a first message need not wait for a rank that is computing.
   OURO_TRY(ouro::probe(state->group, kAnySource).status());
   OURO_TRY(barrier(state->group, kAuto));
   return Mailbox(std::move(state));
@@ -59,7 +59,7 @@ Status Mailbox::send(CBytes data, int dst, int tag) {
     queued = state_->outgoing.contains(dst);
   }
   if (!queued) return ouro::send(state_->group, CView(data.data(), data.size(), DType::u8), dst, tag);
-  const auto work = isend(data, dst, tag);  // behind what is under way to that rank
+  const auto work = isend(data, dst, tag);  // queued after the messages in flight to that rank
   OURO_TRY(work.status());
   return work->wait();
 }
@@ -82,7 +82,7 @@ Result<Work> Mailbox::isend(CBytes data, int dst, int tag) {
     OURO_ASSIGN(auto stream, Stream::create(Priority::normal, fmt::format("mail to {}", dst)));
     to = state_->outgoing.emplace(dst, State::Outgoing{std::move(stream), Work()}).first;
   }
-  // The group, not the state: a state that ended on its own stream's thread would join it.
+  // Captures the group, not the state: a state destroyed on its own stream's thread would join that thread.
   to->second.last =
       to->second.stream.run([group = state_->group, bytes = std::move(bytes), dst, tag]() mutable {
         return ouro::send(group, CView(bytes.data(), bytes.size(), DType::u8), dst, tag);
@@ -97,7 +97,7 @@ Result<std::optional<Message>> Mailbox::State::take(int src, int tag, Millisecon
   m.source = found->about().source, m.tag = tag;
   try {
     m.data.resize(found->about().bytes);
-  } catch (const std::exception&) {  // its length is the sender's choice; it stays where it is
+  } catch (const std::exception&) {  // the sender chooses the length; the message stays in the queue
     return Status(Reason::resource, fmt::format("recv: no memory for a message of {} bytes from rank {}",
                                                 found->about().bytes, m.source));
   }

@@ -19,10 +19,10 @@ TensorList::~TensorList() {
 }
 
 Result<gpu::List> TensorList::freeze(const gpu::UpdateArgs& kind, std::span<const gpu::Tensor> tensors) {
-  // The graph's own, written now: its launches read it at every replay.
+  // The graph needs its own list, written now, because its launches read it at every replay.
   const std::size_t bytes = gpu::list_bytes(tensors);
   OURO_ASSIGN(auto home, ZeroedBytes::make(device_, bytes));
-  std::vector<gpu::Tensor> staging(bytes / sizeof(gpu::Tensor) + 1);  // for its alignment
+  std::vector<gpu::Tensor> staging(bytes / sizeof(gpu::Tensor) + 1);  // vector of tensors for the alignment
   auto* const copy = reinterpret_cast<std::byte*>(staging.data());
   OURO_ASSIGN(auto list, gpu::lay_out(kind, tensors, copy, home.data()));
   OURO_TRY(copy_and_wait(device_.index, home.data(), copy, bytes));
@@ -84,7 +84,7 @@ Result<std::int64_t> Cohort::count() const {
 }
 
 Result<TensorList::Staged> Cohort::stage(std::span<const Update> of, bool in_capture) {
-  if (of.size() == 1) return TensorList::Staged{};  // in the arguments of its launch
+  if (of.size() == 1) return TensorList::Staged{};  // one tensor is passed in the launch arguments
   std::vector<gpu::Tensor> tensors;
   for (const Update& u : of) tensors.push_back(tensor_of(u));
   return list_.stage(args_of(of[0], control()), std::move(tensors), in_capture);
@@ -93,7 +93,7 @@ Result<TensorList::Staged> Cohort::stage(std::span<const Update> of, bool in_cap
 Status Cohort::enqueue(std::span<const Update> of, const TensorList::Staged& staged,
                        std::optional<std::int64_t> begin, double lr, bool counts, gpu::Stream s) {
   if (begin) OURO_TRY(write_steps(control(), *begin, s));
-  // Each time: a graph that was replayed in between has left its own.
+  // Written each time, because a graph replayed in between has left its own rate.
   if (counts) OURO_TRY(write_rate(control(), lr, s));
   OURO_TRY(list_.send(staged, s));
   gpu::UpdateArgs args = args_of(of[0], control());

@@ -1,4 +1,4 @@
-// Optimiser steps on views: checks, and the way to the host's loops or to a device's kernel. See optim.hpp.
+// Optimiser steps on views: checks, and the calls of the host's loops or of a device's kernel. See optim.hpp.
 #include "ouro/train/optim.hpp"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ arith::AdamOptions adam_of(const Options& o) {
 }
 arith::GradientScale scale_of(const GradientScale& s) { return {s.inverse, s.clip}; }
 
-/// The run, before family and states are filled in.
+/// The update of a run, without family and states.
 Result<Update> update_of(const View& p, const CView& g, const std::optional<View>& master,
                          const GradientScale& scale) {
   OURO_TRY(check_run(p, g, master));
@@ -39,13 +39,13 @@ Status add_state(Update& u, int k, const char* what, const View& v) {
 
 double rate_of(const Update& u) { return u.family == gpu::Family::sgd ? u.recipe.sgd.lr : u.recipe.adam.lr; }
 
-/// Performs a complete update, with its step beside it.
+/// Executes a complete update, with its step count in a view.
 Status perform(const Update& u, const View& step, const Stream& stream) {
   OURO_TRY(check_like("step", step, 1, DType::i64, u.device));
   if (u.device.kind == Device::Kind::host) {
     if (reinterpret_cast<std::uintptr_t>(step.data) % alignof(std::int64_t) != 0)
       return invalid("step must be aligned to 8 bytes");
-    // The loops look at options first and at arrays only where there are elements.
+    // The loops check options first and access arrays only if there are elements.
     Update nothing = u;
     nothing.run.count = 0;
     std::int64_t none = 0;
@@ -161,7 +161,7 @@ Status sgd(View p, CView g, View momentum, const SgdOptions& o, const Stream& st
   if (u->device.kind == Device::Kind::host) {
     Update nothing = *u;
     nothing.run.count = 0;
-    std::int64_t later = 1;  // any step but the first reads the momentum
+    std::int64_t later = 1;  // every step but the first reads the momentum
     OURO_TRY(update_host(nothing, &later));
     return on_host(stream, [u = *u] {
       std::int64_t step = 1;
@@ -171,7 +171,7 @@ Status sgd(View p, CView g, View momentum, const SgdOptions& o, const Stream& st
   OURO_TRY(check_device(*u));
   OURO_ASSIGN(auto control, control_of(u->device.index, p.data));
   return on_device(u->device, stream, [u = *u, c = control](gpu::Stream s) {
-    // The low word of the count: the launch before left 2.
+    // Resets the low word of the count, which the previous launch left at 2.
     const gpu::MemOp later{gpu::MemOp::Kind::write, 1, &c->step};
     OURO_TRY(gpu::gpu().enqueue({&later, 1}, s));
     OURO_TRY(write_rate(c, rate_of(u), s));

@@ -1,5 +1,5 @@
-// Optimisers that own their state: created on first use, on the parameter's device, saved and restored bit
-// for bit; and the factories. See optim.hpp.
+// Optimisers that own their state: the state is created on first use, on the parameter's device, and saved
+// and restored bit for bit. Also the factories. See optim.hpp.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 using StateMap = OptimizerState::Map;
 
-/// One rule for all parameters, but for their decay.
+/// One rule for all parameters; only their decay differs.
 class RuleOptimizer final : public Optimizer {
  public:
   RuleOptimizer(gpu::Family family, const arith::Recipe& recipe, const GradientScale& scale,
@@ -40,8 +40,8 @@ class RuleOptimizer final : public Optimizer {
     digest_ = d.value();
   }
   ~RuleOptimizer() override {
-    // Queues of the host hold the state themselves; a device must be done with it before it is freed. What
-    // failed there is left for the user's own synchronize().
+    // Host queues keep the state alive themselves; a device must have finished with it before it is freed.
+    // Failures there are left for the user's own synchronize().
     for (const Used& u : used_) {
       if (u.stream.device().kind == Device::Kind::host) continue;
       Event mark;
@@ -64,8 +64,8 @@ class RuleOptimizer final : public Optimizer {
     return {static_cast<std::uint32_t>(prototype_.family),
             static_cast<std::uint32_t>(prototype_.recipe.accum_iter), static_cast<std::uint32_t>(arrays_)};
   }
-  /// Waits for the streams on which steps were enqueued since the last time, and for those that captured any,
-  /// where these may have been replayed.
+  /// Waits for the streams on which steps were enqueued since the last call, and for those that captured
+  /// steps, because graphs may have been replayed there.
   Status settle();
 
   OptimizerOptions options_;
@@ -97,7 +97,7 @@ Result<std::shared_ptr<OptimizerState>> RuleOptimizer::state_of(const Param& p, 
     const bool master = options_.master && size_of(p.value.dtype) == 2;
     OURO_ASSIGN(auto made, OptimizerState::make(p.value, arrays_, master));
     if (master) {
-      OURO_TRY(stream.synchronize());  // whatever writes the parameter
+      OURO_TRY(stream.synchronize());  // waits for work that may still write the parameter
       OURO_TRY(made->start_master(p.value));
     }
     states_[p.name] = slot = std::move(made);
@@ -126,7 +126,7 @@ Result<StepItem> RuleOptimizer::item_of(const Param& p, std::size_t index, const
     for (int k = 0; k < arrays_; ++k) u.state[k] = state->array(k);
     item.state = state;
   }
-  if (!item.updates) {  // the rule with no options and no state
+  if (!item.updates) {  // a rule without options and state
     u.family = gpu::Family::sgd;
     u.recipe = {};
   }
@@ -159,7 +159,7 @@ Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, 
   auto items = std::make_shared<std::vector<StepItem>>();
   std::vector<StepLaunch> launches;
   bool captured = false;
-  std::vector<std::string> begun;  // parameters whose state this step makes
+  std::vector<std::string> begun;  // parameters whose state this step creates
   const auto name_of = [&](const OptimizerState& s) {
     return std::find_if(states_.begin(), states_.end(),
                         [&](const auto& one) { return one.second.get() == &s; })
@@ -248,7 +248,7 @@ Status RuleOptimizer::load(CBytes bytes) {
   }
   for (const auto& [name, state] : states_) state->leave();
   states_ = std::move(read);
-  used_.clear();  // nothing that was captured may be replayed on these states
+  used_.clear();  // captured graphs may no longer be replayed on these states
   lr_ = lr;
   return {};
 }
@@ -256,7 +256,7 @@ Status RuleOptimizer::load(CBytes bytes) {
 Result<std::unique_ptr<Optimizer>> make(gpu::Family family, const arith::Recipe& recipe,
                                         const GradientScale& scale, const OptimizerOptions& o) {
   auto made = std::make_unique<RuleOptimizer>(family, recipe, scale, o);
-  // The loops check options before they look for elements.
+  // The loops check the options before they check for elements.
   Update nothing;
   nothing.family = family;
   nothing.recipe = recipe;

@@ -95,8 +95,8 @@ Status OptimizerState::write(std::int64_t step, CBytes contents) {
 }
 
 // ---- the saved form -------------------------------------------------------------------------------
-// Head, then for each parameter in the order of names: Entry, name, arrays, master; last a checksum of all
-// before it. Little-endian, without gaps.
+// Head; then for each parameter in the order of names: Entry, name, arrays, master; last a checksum of
+// everything before it. Little-endian, without gaps.
 
 namespace {
 

@@ -10,7 +10,7 @@
 namespace ouro::train {
 namespace {
 
-/// From `high` at 0 down to `low` at `of`.
+/// Falls from `high` at 0 to `low` at `of`.
 double cosine(double high, double low, double at, double of) {
   return low + (high - low) / 2 * (1 + std::cos(std::numbers::pi * at / of));
 }

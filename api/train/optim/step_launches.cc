@@ -1,4 +1,4 @@
-// Parts of a step that share a launch. See step_launches.h.
+// Groups the parameters of a step into shared launches. See step_launches.h.
 #include "api/train/optim/step_launches.h"
 
 #include <fmt/format.h>
@@ -28,14 +28,14 @@ std::vector<StepLaunches::Part> StepLaunches::parts_of(const std::vector<StepIte
   return parts;
 }
 
-/// Parts of one kin at the same step become one, but for what graphs count.
+/// Merges parts of one kin at the same step, except those whose steps a graph counts.
 void StepLaunches::merge(std::vector<Part>& parts) {
   const auto fixed = [](const Part& p) { return p.items.empty() || (p.cohort && p.cohort->captured); };
   for (std::size_t k = 0; k < parts.size(); ++k)
     for (std::size_t other = k + 1; other < parts.size(); ++other) {
       Part &p = parts[k], &q = parts[other];
       if (fixed(p) || fixed(q) || !(p.kin == q.kin) || p.steps != q.steps) continue;
-      if (!p.cohort) p.cohort = q.cohort;  // one goes on, if there is one
+      if (!p.cohort) p.cohort = q.cohort;  // keeps an existing cohort, if there is one
       p.items.insert(p.items.end(), q.items.begin(), q.items.end());
       q.items.clear();
     }
@@ -49,7 +49,8 @@ Result<std::shared_ptr<Cohort>> StepLaunches::counter(const Part& p, Queue queue
   };
   auto at = captured ? made_.end() : std::find_if(made_.begin(), made_.end(), idle);
   if (at == made_.end()) {
-    // A graph would set the count at each replay; it is set now. Else it is set in stream order.
+    // A graph would write the count at each replay, so it is written now; otherwise it is written in
+    // stream order.
     OURO_ASSIGN(auto made, Cohort::make(p.kin.device, captured ? p.steps : 0));
     at = made_.insert(made_.end(), std::move(made));
   }
@@ -108,10 +109,10 @@ Result<std::vector<StepLaunch>> StepLaunches::of(
                       "step all of them, or give an optimiser of its own to what steps apart",
                       p.cohort->members, p.items.size(), name(*p.items[0]->state)));
   for (Part& p : parts)
-    if (partial(p)) p.cohort.reset();  // they leave it for the one that they join below
+    if (partial(p)) p.cohort.reset();  // they leave the cohort for the one they join below
   merge(parts);
   auto launches = launches_of(parts, stream, captured);
-  if (!launches.ok()) {  // no device is told where the counts of these begin
+  if (!launches.ok()) {  // the device has not received the initial counts of these
     for (const StepItem& i : items)
       if (i.updates && i.state->cohort() && !i.state->cohort()->captured) i.state->leave();
     return launches.status();

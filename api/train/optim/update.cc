@@ -1,4 +1,4 @@
-// Checks of updates, and their way to the host's loops or to a device's kernel. See update.h.
+// Checks updates and passes them to the host's loops or to a device's kernel. See update.h.
 #include "api/train/optim/update.h"
 
 #include <fmt/format.h>
@@ -18,21 +18,21 @@ std::string words(Device d) {
   return d.kind == Device::Kind::host ? "the host" : fmt::format("GPU {}", d.index);
 }
 
-/// What the updates of a device need besides the parameters. Lives as long as the process: graphs may replay
-/// launches that refer to it.
+/// What the updates of a device need besides the parameters. Lives as long as the process, because graphs may
+/// replay launches that refer to it.
 struct DeviceScratch {
   int multiprocessors = 1;
   gpu::Stream stream;             // for calls without one of this device
-  std::uint32_t* skip = nullptr;  // holds 1
+  std::uint32_t* skip = nullptr;  // the word holds 1
   std::map<const void*, gpu::Control*> controls;
-  gpu::Control* free = nullptr;  // of the newest slab
+  gpu::Control* free = nullptr;  // next free control of the newest slab
   std::size_t left = 0;
   std::mutex survey_mutex;
-  ZeroedBytes survey;  // state and list of the survey under way
+  ZeroedBytes survey;  // state and list of the current survey
   std::size_t survey_bytes = 0;
-  std::vector<Upload> uploads;  // of nobody
+  std::vector<Upload> uploads;  // currently unused
 };
-constexpr std::size_t kSlab = 2048;  // controls
+constexpr std::size_t kSlab = 2048;  // number of controls
 
 Status make_scratch(int device, DeviceScratch& scratch) {
   OURO_ASSIGN(auto properties, gpu::gpu().properties(device));
@@ -64,7 +64,8 @@ Result<DeviceScratch*> scratch_of(int device) {
   return scratch.get();
 }
 
-/// By value, so that nothing has to outlive the call and a graph keeps its own: two words, low one first.
+/// Writes two words by value, the low one first, so that nothing has to outlive the call and a graph keeps
+/// its own copy.
 template <class T>
 Status write_words(T* to, T value, gpu::Stream s) {
   const auto half = std::bit_cast<std::array<std::uint32_t, 2>>(value);
@@ -181,8 +182,8 @@ Status mix_device(const Update& u, gpu::Control* control, gpu::Stream s) {
 
 Status on_host(const Stream& stream, std::function<Status()> f) {
   if (!stream.valid()) return f();
-  // What can be wrong with the arguments has been looked at: what fails now is told by Stream::synchronize,
-  // and here.
+  // The arguments have been checked already; Stream::synchronize reports later failures, and so does the log
+  // line here.
   (void)stream.run([f = std::move(f)] {
     Status s = f();
     if (!s.ok()) log_warning("an optimiser step on a stream failed: " + s.message());
@@ -275,7 +276,7 @@ Result<kernels::Survey> survey_device(std::span<const CView> gradients, double i
     OURO_ASSIGN(scratch.survey, ZeroedBytes::make({Device::Kind::cuda, s.device}, bytes));
     scratch.survey_bytes = bytes;
   }
-  std::vector<gpu::Tensor> staging(bytes / sizeof(gpu::Tensor) + 1);  // for its alignment
+  std::vector<gpu::Tensor> staging(bytes / sizeof(gpu::Tensor) + 1);  // vector of tensors for the alignment
   auto* const copy = reinterpret_cast<std::byte*>(staging.data());
   const gpu::SurveyState clean;
   std::memcpy(copy, &clean, sizeof clean);

@@ -1,4 +1,4 @@
-// What becomes of gradients that a step did not bring. Used by gossip_step.cc and shard_step.cc.
+// Handles gradients that are missing in a step. Used by gossip_step.cc and shard_step.cc.
 #pragma once
 #include <fmt/format.h>
 
@@ -10,8 +10,8 @@
 
 namespace ouro::train {
 
-/// Zeroes the gradients of `buckets` that are not `ready` (by parameter) and counts them as there. Errors:
-/// invalid unless `find_unused`, naming the first one.
+/// Zeroes the gradients of `buckets` that are not `ready` (indexed by parameter) and counts them as ready.
+/// Errors: invalid unless `find_unused`, naming the first one.
 template <class Bucket>
 Status zero_missing(std::span<Bucket> buckets, const std::vector<bool>& ready, bool find_unused,
                     std::int64_t step) {

@@ -1,5 +1,5 @@
-// Making, closing and asking a sharded trainer; what ranks must agree on before the first step. See
-// shard.hpp.
+// Creation, closing and queries of a sharded trainer, and what ranks must agree on before the first step.
+// See shard.hpp.
 #include "ouro/train/shard.hpp"
 
 #include <fmt/format.h>
@@ -62,8 +62,8 @@ Result<std::uint64_t> digest_of_rules(std::span<const ShardBucket> buckets) {
   return d.value();
 }
 
-/// First within the shard groups, then between them: a rank that nobody of its replica group could see differ
-/// has been seen by its shard group, all of whose members refuse then.
+/// Compares first within the shard groups, then between them: a difference that no member of a rank's replica
+/// group can see is seen by its shard group, all of whose members then refuse.
 Status compare_at_start(Group* shards, Group* replicas, const State& s, Status mine) {
   Result<std::uint64_t> rules = std::uint64_t{0};
   if (mine.ok()) rules = caught([&] { return digest_of_rules(s.buckets); });
@@ -84,7 +84,7 @@ Status broadcast_from_0(ShardSide& side, const View& v) {
 
 }  // namespace
 
-// ---- making ---------------------------------------------------------------------------------------
+// ---- creation -------------------------------------------------------------------------------------
 
 Result<ShardedTrainer> State::make(Group* shards, Group* replicas, std::vector<Param> params,
                                    ShardOptions options) {
@@ -108,7 +108,7 @@ Result<ShardedTrainer> State::make(Group* shards, Group* replicas, std::vector<P
   OURO_TRY(compare_at_start(shards, replicas, s, std::move(mine)));
   if (!s.shards.alone()) OURO_TRY(s.shards.connect(*shards));
   if (!s.replicas.alone()) OURO_TRY(s.replicas.connect(*replicas));
-  // Another rank may be through, and in trouble with its first step.
+  // Another rank may already be past this point and may have failed in its first step.
   if (Status taken = s.take_values_of_0(); !taken.ok()) return s.fail(std::move(taken));
   return ShardedTrainer(std::move(state));
 }
@@ -166,7 +166,8 @@ Status State::compare_all(std::string_view call, std::span<const Claim> claims, 
 Status State::take_values_of_0() {
   for (const Param& p : params) {
     if (frozen(p) && !options.sync_all) continue;
-    OURO_TRY(broadcast_from_0(replicas, p.value));  // those of shard rank 0 have it then, and give it on
+    OURO_TRY(broadcast_from_0(
+        replicas, p.value));  // afterwards the ranks with shard rank 0 have the values and send them on
     OURO_TRY(broadcast_from_0(shards, p.value));
   }
   return {};
@@ -187,7 +188,7 @@ Result<ShardedTrainer> ShardedTrainer::data_parallel(Group& replicas, std::vecto
 // ---- life -----------------------------------------------------------------------------------------
 
 State::~State() {
-  // The pool's threads wait for other ranks, and nobody should wait here.
+  // The pool's threads may be waiting for other ranks, and the destructor must not wait for them.
   if (std::any_of(buckets.begin(), buckets.end(), [](const ShardBucket& b) { return !b.work.test(); }))
     abort("its trainer was destroyed");
 }
@@ -211,7 +212,7 @@ ShardedTrainer::ShardedTrainer(ShardedTrainer&&) noexcept = default;
 ShardedTrainer& ShardedTrainer::operator=(ShardedTrainer&&) noexcept = default;
 ShardedTrainer::~ShardedTrainer() = default;
 
-// ---- what it is asked -----------------------------------------------------------------------------
+// ---- queries --------------------------------------------------------------------------------------
 
 std::span<const Param> ShardedTrainer::params() const { return state_->params; }
 std::span<const BucketLayout> ShardedTrainer::buckets() const { return state_->layouts; }

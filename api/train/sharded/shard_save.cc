@@ -1,4 +1,4 @@
-// The saved form of a sharded trainer, and its way back. See shard.hpp.
+// Saving and loading a sharded trainer. See shard.hpp.
 #include <fmt/format.h>
 
 #include "api/train/common/caught.h"
@@ -13,7 +13,7 @@ using State = ShardedTrainer::State;
 
 constexpr std::uint64_t kMagic = 0x32647261'6873756f;  // version 2
 
-/// What a state holds besides the values of the shard, which are only pointed at.
+/// The contents of a saved state; the shard's values are views into it.
 struct Saved {
   std::int64_t steps = 0;
   std::optional<GradScaler> scaler;

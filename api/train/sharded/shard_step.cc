@@ -1,5 +1,5 @@
 // One training step of a sharded trainer: gradients become ready, buckets are reduced, updated and gathered;
-// how a step fails. See shard.hpp.
+// and how a step fails. See shard.hpp.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ void State::abort(const std::string& why) {
 Status State::fail(Status s) {
   if (!failure.ok()) return failure;
   const std::string why = keep(s);
-  // Members of a group find a lost peer by themselves; those of the other side of the mesh cannot.
+  // Members of one group detect a lost peer by themselves; ranks on the other side of the mesh cannot.
   const bool one_group = shards.alone() || replicas.alone();
   if (failure.code() != Code::peer_lost || !one_group) abort(why);
   for (const ShardBucket& b : buckets) (void)b.work.wait().ok();
@@ -41,7 +41,7 @@ Status ShardedTrainer::grad_ready(int param, const Stream& stream) {
   const Result<bool> noted = s.grad_ready(s.params, param, stream);
   if (!noted.ok() || !*noted) return noted.status();
   --s.buckets[s.bucket_of[static_cast<std::size_t>(param)]].unready;
-  // In the order of buckets, which all ranks share.
+  // Launched in the order of buckets, which is the same on all ranks.
   const auto launch = [&]() -> Status {
     while (s.launched < s.buckets.size() && s.buckets[s.launched].unready == 0) s.launch(s.launched++);
     return {};
@@ -75,7 +75,7 @@ Status ShardedTrainer::end_backward(const Stream& stream) {
   return {};
 }
 
-// ---- in the thread that trains --------------------------------------------------------------------
+// ---- in the training thread -----------------------------------------------------------------------
 
 void State::launch(std::size_t k) {
   ShardBucket& b = buckets[k];
@@ -94,12 +94,12 @@ Status State::wait_for_buckets() const {
 }
 
 Result<State::Decision> State::decide() {
-  double sums[] = {0, 0};  // of squares; of buckets that are not finite
+  double sums[] = {0, 0};  // sum of squares; number of buckets that are not finite
   for (const ShardBucket& b : buckets) {
     sums[0] += b.survey.norm * b.survey.norm;
     sums[1] += b.survey.finite ? 0 : 1;
   }
-  // In rank order, so that replicas, which all have the same shards, decide alike to the last bit.
+  // Reduced in rank order, so that replicas, which all have the same shards, decide equally to the last bit.
   if (!shards.alone())
     OURO_TRY(all_reduce(shards.control, std::span<const double>(sums), std::span<double>(sums), ReduceOp::sum,
                         {.numerics = Numerics::canonical, .algorithm = kAuto.algorithm}));

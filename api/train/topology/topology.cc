@@ -22,7 +22,7 @@ Status check_size(int n) {
   return invalid(fmt::format("topology: {} ranks; expected 1 to {}", n, kMostRanks));
 }
 
-/// Checks a round and fills in which edge each rank is in; sorts the ranks of its edges.
+/// Checks a round and fills in the edge of each rank; sorts the ranks of each edge.
 Status finish_edges(int n, std::size_t round, State::Step& step) {
   step.edge_of.assign(at(n), -1);
   for (std::size_t e = 0; e < step.edges.size(); ++e) {
@@ -38,7 +38,7 @@ Status finish_edges(int n, std::size_t round, State::Step& step) {
         return invalid(fmt::format("topology: round {}: rank {} is named twice; expected once", round, r));
       step.edge_of[at(r)] = static_cast<int>(e);
     }
-    if (!(edge.weight >= 0 && edge.weight <= 1))  // NaN too
+    if (!(edge.weight >= 0 && edge.weight <= 1))  // also rejects NaN
       return invalid(fmt::format("topology: round {}: the edge of rank {} has weight {}; expected 0 to 1",
                                  round, edge.ranks[0], edge.weight));
     if (edge.ranks.size() == 1 && edge.weight != 1)
@@ -51,7 +51,7 @@ Status finish_edges(int n, std::size_t round, State::Step& step) {
   return {};
 }
 
-/// Sorts the neighbours, drops those of weight zero, and tells each sender.
+/// Sorts the neighbours, drops those of weight zero, and fills in the senders' `out`.
 void finish_rows(std::vector<Row>& rows) {
   for (Row& row : rows) row.out.clear();
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -62,7 +62,8 @@ void finish_rows(std::vector<Row>& rows) {
   }
 }
 
-/// Sets of ranks that hear of each other. What is balanced and joins two ranks joins them both ways.
+/// Sets of connected ranks. Because rounds are balanced, a connection between two ranks works in
+/// both directions.
 class Parts {
  public:
   explicit Parts(int n) : up_(at(n)) { std::iota(up_.begin(), up_.end(), 0); }
@@ -112,7 +113,7 @@ std::vector<double> apply(const State& s, const State::Step& step, const std::ve
   return y;
 }
 
-/// One round on the x and y of all ranks, each of n * columns.
+/// Applies one round to the x and y of all ranks, each of n * columns.
 void apply_pairs(const State& s, const State::Step& step, std::vector<double>& x, std::vector<double>& y,
                  int columns) {
   const std::vector<double> x_old = x, y_old = y;
@@ -192,7 +193,7 @@ Result<Topology> Topology::from_matrices(int n, std::span<const double> w) {
       double sum = 0;
       for (int j = 0; j < n; ++j) {
         const double entry = w[k * entries + at(i) * at(n) + at(j)];
-        if (!(entry >= 0))  // NaN too
+        if (!(entry >= 0))  // also rejects NaN
           return invalid(fmt::format("topology: round {}: rank {} takes {} from rank {}; expected 0 or more",
                                      k, i, entry, j));
         sum += entry;
@@ -262,7 +263,7 @@ double Topology::contraction() const {
     for (double& entry : x) entry -= 1.0 / n;
     return spectral_norm(x, n);
   }
-  // In a first period y may be anything: what is left of it counts too.
+  // y may be arbitrary in the first period, so its remaining influence counts, too.
   std::vector<double> y_of_x(x.size()), x_of_y(x.size()), y_of_y = x;
   for (const State::Step& step : state_->steps) {
     apply_pairs(*state_, step, x, y_of_x, n);

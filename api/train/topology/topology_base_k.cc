@@ -1,5 +1,5 @@
-// Rules of hypercuboid and base-k: exact averages with at most `peers` messages a rank and round. See
-// topology_state.h.
+// The rules of hypercuboid and base-k: exact averages with at most `peers` messages per rank and round.
+// See topology_state.h.
 //
 // base-k follows "Beyond Exponential Graph: Communication-Efficient Topologies for Decentralized Learning via
 // Finite-time Convergence" (Takezawa et al., NeurIPS 2023).
@@ -13,14 +13,14 @@
 namespace ouro::train {
 namespace {
 
-/// One rank joined to others: the centre keeps rest / whole, its partners take `share` / whole of it, and it
-/// of them.
+/// One rank connected to several others: each partner takes share / whole of the centre and the centre takes
+/// share / whole of each partner; the remaining weight is each rank's own.
 struct Star {
   int centre;
   std::vector<int> partners;
   int share, whole;
 };
-/// What some of the ranks do in one round; all others are idle.
+/// The actions of some ranks in one round; all others are idle.
 struct Actions {
   std::vector<std::vector<int>> means;
   std::vector<Star> stars;
@@ -36,8 +36,8 @@ std::vector<int> prime_factors(int n) {  // descending
   return factors;
 }
 
-/// The factors of n, merged where the product stays <= most, descending; empty: a prime factor is above
-/// `most`.
+/// The factors of n, merged while the product stays <= most, descending; empty: a prime factor
+/// exceeds `most`.
 std::vector<int> radices(int n, int most) {
   std::vector<int> merged;
   for (const int p : prime_factors(n)) {
@@ -58,8 +58,8 @@ Actions& round_at(Schedule& s, int round) {
   return s[static_cast<std::size_t>(round)];
 }
 
-/// From round `first` on, ranks[0], ranks[1], ... average along one digit a round; radices from the lowest
-/// digit up.
+/// From round `first` on, ranks[0], ranks[1], ... average along one digit per round; `digits` has the radices
+/// from the lowest digit up.
 void add_hypercuboid(Schedule& s, int first, const std::vector<int>& ranks, const std::vector<int>& digits) {
   const int n = static_cast<int>(ranks.size());
   int stride = 1;
@@ -100,11 +100,11 @@ std::vector<Set> split(int n, int base) {
 
 Schedule base_k(int n, int k);
 
-/// Where n has a prime factor above k + 1.
+/// For n with a prime factor above k + 1.
 Schedule base_k_by_sets(int n, int k) {
   const std::vector<Set> sets = split(n, k + 1);
   Schedule s;
-  int averaged = 0;  // rounds after which each set holds its own mean
+  int averaged = 0;  // number of rounds after which each set holds its own mean
   for (const Set& v : sets) {
     std::vector<int> digits(static_cast<std::size_t>(v.power), k + 1);
     if (v.blocks > 1) digits.push_back(v.blocks);
@@ -114,7 +114,8 @@ Schedule base_k_by_sets(int n, int k) {
   for (std::size_t l = 0; l + 1 < sets.size(); ++l) {
     const Set& v = sets[l];
     const int round = averaged + static_cast<int>(l), end = v.first + v.size(), left = n - v.first;
-    // After this, the mean of what follows is that of all, and so is the mean of each block of this set.
+    // After this round, the mean of the remaining ranks is that of all, and so is the mean of each block of
+    // this set.
     for (int q = 0; end + q < n; ++q) {
       Star star{end + q, {}, v.size(), v.blocks * left};
       for (int b = 0; b < v.blocks; ++b) star.partners.push_back(v.first + b * v.block + q);
@@ -141,7 +142,7 @@ Schedule base_k(int n, int k) {
     if (p <= k + 1) smooth *= p;
   const int rest = n / smooth;
   if (smooth == 1 || rest == 1) return by_sets;
-  // Means of consecutive sets first, then base-k among the ranks of equal position in them.
+  // First the means of consecutive sets, then base-k among the ranks of equal position in these sets.
   for (int set = 0; set < rest; ++set)
     add_hypercuboid(s, 0, ranks_between(set * smooth, (set + 1) * smooth), radices(smooth, k + 1));
   const int first = static_cast<int>(s.size());
@@ -164,7 +165,7 @@ Schedule base_k(int n, int k) {
   return s.size() < by_sets.size() ? s : by_sets;
 }
 
-/// By edges where no rank is joined to several others with different weights.
+/// Uses edges for a round unless a rank is connected to several others with different weights.
 Plan plan_of(int n, Schedule schedule) {
   Plan plan;
   if (schedule.empty()) schedule.emplace_back();

@@ -1,5 +1,5 @@
-// Rules of the topologies that are given by rows: exponential graphs, CECA, grids, the star. See
-// topology_state.h.
+// Rules of the topologies that are given by rows: exponential graphs, CECA, grids, the star.
+// See topology_state.h.
 #include <algorithm>
 #include <numeric>
 
@@ -8,8 +8,8 @@
 namespace ouro::train {
 namespace {
 
-/// 1 / (1 + max(degree_i, degree_j)) between neighbours, the rest to oneself; over a common denominator a
-/// rank, so that each weight is rounded once.
+/// Metropolis weights: 1 / (1 + max(degree_i, degree_j)) between neighbours, the rest for the rank itself.
+/// Computed over a common denominator per rank, so that each weight is rounded once.
 std::vector<Row> metropolis(const std::vector<std::vector<int>>& neighbours) {
   std::vector<Row> rows(neighbours.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -29,7 +29,7 @@ std::vector<Row> metropolis(const std::vector<std::vector<int>>& neighbours) {
   return rows;
 }
 
-/// `given` divides n, or is 0: the largest divisor not above sqrt(n).
+/// `given` rows, a divisor of n; 0: the largest divisor of n not above sqrt(n).
 Plan make_lattice(int n, int given, bool wrapped) {
   int rows = given;
   for (int d = 1; given == 0 && std::int64_t{d} * d <= n; ++d)
@@ -95,8 +95,8 @@ Result<Plan> make_star(int n, const TopologyOptions&) {
 }
 
 /// After "DSGD-CECA: Decentralized SGD with Communication-Optimal Exact Consensus Algorithm" (Ding et al.,
-/// ICML 2023). After rounds that spell c in binary, x is the mean of c + 1 ranks, this one first, and y of
-/// the c before it.
+/// ICML 2023). After rounds whose bits spell c in binary, x is the mean of c + 1 ranks, this one and the c
+/// before it, and y is the mean of those c.
 Result<Plan> make_ceca_2p(int n, const TopologyOptions&) {
   Plan plan;
   plan.vectors = 2;

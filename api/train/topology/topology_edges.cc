@@ -9,7 +9,7 @@
 namespace ouro::train {
 namespace {
 
-/// Ranks first .. first + size - 1 averaging among themselves.
+/// An edge in which these ranks average among themselves.
 Edge mean_of(std::vector<int> ranks) {
   const double weight = 1 / static_cast<double>(ranks.size());
   return {std::move(ranks), weight};
@@ -20,7 +20,7 @@ Round alone(int n) {
   return round;
 }
 
-/// Pairs (first, first + 1), (first + 2, first + 3), ...; who is left over stays alone.
+/// Pairs (first, first + 1), (first + 2, first + 3), ...; remaining ranks stay alone.
 Round pairs_from(int n, int first) {
   Round round;
   for (int r = first; r + 1 < n; r += 2) round.push_back(mean_of({r, r + 1}));
@@ -84,7 +84,7 @@ Result<Plan> make_alternating_exp_ring(int n, const TopologyOptions& o) {
     for (int r = 0; r < per_node; ++r) ranks.push_back(node * per_node + r);
   };
   Plan plan;
-  int count = 0;  // of pairs of nodes, over all distances
+  int count = 0;  // number of pairs of nodes so far, over all distances
   for (int distance = 1; distance < nodes; distance *= 2) {
     Round even, odd;
     for (int node = 0; node < nodes; ++node) {

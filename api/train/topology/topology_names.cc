@@ -1,5 +1,4 @@
-// The names of topologies: built-in ones in one table, and those that a user registers. See
-// ouro/train/topology.hpp.
+// The names of topologies: built-in ones in one table, and user-registered ones. See ouro/train/topology.hpp.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -71,7 +70,7 @@ Status check(std::string_view name, int n, const TopologyOptions& o) {
   return {};
 }
 
-/// The rule is the user's: what it throws ends here.
+/// Calls the user's rule and converts its exceptions.
 Result<std::vector<Round>> call(const TopologyRule& rule, std::string_view name, int n,
                                 const TopologyOptions& o) {
   try {

@@ -1,4 +1,4 @@
-// The spectral norm behind Topology::contraction. See topology_state.h.
+// The spectral norm for Topology::contraction. See topology_state.h.
 #include <algorithm>
 #include <cmath>
 
@@ -12,8 +12,7 @@ struct Tridiagonal {
   std::vector<double> diagonal, beside;  // beside[i] couples i and i + 1
 };
 
-/// Householder's reflections, column by column; `a` is symmetric and used up. All of it is read, so that the
-/// result is the same whichever half a caller thinks of.
+/// Householder reflections, column by column; `a` is symmetric and is overwritten. Reads both halves of `a`.
 Tridiagonal tridiagonalise(std::vector<double> a, std::size_t n) {
   Tridiagonal t{std::vector<double>(n), std::vector<double>(n)};
   std::vector<double> v(n), p(n);
@@ -43,7 +42,7 @@ Tridiagonal tridiagonalise(std::vector<double> a, std::size_t n) {
   return t;
 }
 
-/// Whether all eigenvalues lie below x (Sturm's sequence has no sign change).
+/// Whether all eigenvalues are below x (Sturm's sequence has no sign change).
 bool all_below(const Tridiagonal& t, double x) {
   double q = 1;
   for (std::size_t i = 0; i < t.diagonal.size(); ++i) {
@@ -61,7 +60,7 @@ double spectral_norm(const std::vector<double>& a, int size) {
   double largest = 0;
   for (const double entry : a) largest = std::max(largest, std::abs(entry));
   if (largest == 0) return 0;
-  std::vector<double> gram(n * n);  // of a / largest: no square underflows
+  std::vector<double> gram(n * n);  // of a / largest, so that no square underflows
   for (std::size_t k = 0; k < n; ++k) {
     for (std::size_t i = 0; i < n; ++i) {
       const double left = a[k * n + i] / largest;

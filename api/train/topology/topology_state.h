@@ -1,4 +1,4 @@
-// What a topology is made of, and the rules that make the built-in ones. Used by topology*.cc only.
+// The contents of a topology, and the rules that make the built-in ones. Used by topology*.cc only.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -11,7 +11,7 @@ namespace ouro::train {
 
 struct Topology::State {
   struct Step {
-    Round edges;               // empty: `rows` (or `pairs`) say it
+    Round edges;               // empty: `rows` (or `pairs`) define the round
     std::vector<int> edge_of;  // by rank
     std::vector<Row> rows;     // by rank
     std::vector<PairRow> pairs;
@@ -26,19 +26,20 @@ struct Topology::State {
   Row row(const Step&, int rank) const;
 };
 
-/// 1,048,576 ranks: ranks fit an int with room for arithmetic, and a typing error does not eat all memory.
+/// 1,048,576 ranks: an int holds a rank with room for arithmetic, and a mistyped number does not
+/// exhaust memory.
 inline constexpr int kMostRanks = 1 << 20;
 
 constexpr bool is_power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
-/// Smallest m with 2^m >= n.
+/// The smallest m with 2^m >= n.
 constexpr int ceil_log2(int n) {
   int m = 0;
   while ((std::int64_t{1} << m) < n) ++m;
   return m;
 }
 
-/// What a rule makes: rounds by edges, by rows (of all ranks, `out` left empty) or by pairs. Each rule is
-/// given n >= 1, options that were checked, and the name it goes by.
+/// The result of a rule: rounds given by edges, by rows (of all ranks, with `out` left empty) or by pairs.
+/// Each rule receives n >= 1 and checked options.
 struct Plan {
   std::vector<Topology::State::Step> steps;
   int vectors = 1;
@@ -62,7 +63,7 @@ Result<Plan> make_grid(int n, const TopologyOptions&);
 Result<Plan> make_torus(int n, const TopologyOptions&);
 Result<Plan> make_star(int n, const TopologyOptions&);
 
-/// Largest singular value of an n * n matrix, row-major.
+/// The largest singular value of an n * n matrix, row-major.
 double spectral_norm(const std::vector<double>& a, int n);
 
 }  // namespace ouro::train
