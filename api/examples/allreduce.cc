@@ -1,5 +1,5 @@
-// The smallest program: every rank contributes its number, every rank gets the sum.
-// Run it with: ouro-run -n 4 example-allreduce
+// The smallest program: every rank contributes its number, and every rank gets the sum. Run it with: ouro-run
+// -n 4 example-allreduce
 #include <iostream>
 
 #include "ouro/ouro.hpp"

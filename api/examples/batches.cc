@@ -1,5 +1,5 @@
-// Batches: many small operations are submitted together between group_start and group_end.
-// Run it with: ouro-run -n 4 example-batches
+// Batches: many small operations, called between group_start and group_end, are submitted together. Run it
+// with: ouro-run -n 4 example-batches
 #include <iostream>
 #include <vector>
 
@@ -13,13 +13,13 @@ ouro::Status run() {
   ouro::Group& world = context->world();
   const int rank = world.rank(), size = world.size();
 
-  // Sixty-four small tensors. Neighbours in a batch that differ in their buffers only run as one operation,
-  // without being packed into one buffer, so the batch pays for one start instead of sixty-four.
+  // Sixty-four small tensors. Consecutive operations in a batch that differ only in their buffers run as one
+  // operation, without being packed into one buffer, so the batch pays for one start instead of sixty-four.
   std::vector<std::vector<float>> tensors;
   for (std::size_t i = 0; i < 64; ++i) tensors.emplace_back(10 + i, static_cast<float>(rank));
   ouro::group_start();
   for (std::vector<float>& t : tensors) {
-    // Deferred: nothing has run yet, and the buffer has its old content until group_end returns.
+    // Deferred: nothing has run yet, and the buffer keeps its old content until group_end returns.
     if (const ouro::Status s = ouro::all_reduce(world, std::span(t), std::span(t)); !s) {
       (void)ouro::group_end();
       return s;
@@ -31,7 +31,7 @@ ouro::Status run() {
     for (const float value : t)
       if (value != expected) return {ouro::Reason::data_corrupt, "a sum is wrong"};
 
-  // With a stream group_end does not block, and every call returns the Work of its operation.
+  // With a stream, group_end does not block, and every call returns the Work of its operation.
   ouro::Result<ouro::Stream> stream = ouro::Stream::create();
   if (!stream) return stream.status();
   std::vector<int> left(1), right(1);

@@ -1,12 +1,12 @@
-/* The C interface from C99: a sum of all ranks, a broadcast on a stream, and an error put into words.
- * Run it with: ouro-run -n 3 example-c-interface */
+/* The C interface from C99: a sum of all ranks, a broadcast on a stream, and the text of an error. Run it
+ * with: ouro-run -n 3 example-c-interface */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ouro/ouro.h"
 
-/* Every call returns a code; ouro_last_error() has the words, for this thread. */
+/* Every call returns a code; ouro_last_error() returns the text of this thread's last error. */
 static void check(int code) {
   if (code == OURO_CODE_OK) return;
   fprintf(stderr, "%s\n", ouro_last_error());
@@ -19,7 +19,7 @@ int main(void) {
   ouro_group_t world; /* borrowed: it lives as long as the context */
   ouro_stream_t stream;
   ouro_work_t work;
-  ouro_call_options_t options = OURO_CALL_OPTIONS; /* initialised by its macro, never by hand */
+  ouro_call_options_t options = OURO_CALL_OPTIONS; /* always initialised by its macro */
   float in[COUNT], out[COUNT];
   char name[32] = "";
   int i, rank, size;
@@ -35,7 +35,7 @@ int main(void) {
   for (i = 0; i < COUNT; ++i)
     if (out[i] != (float)(size * (size - 1) / 2 + size * i)) return fprintf(stderr, "wrong sum\n"), 1;
 
-  /* On a stream: the call returns at once; the buffer must live until the work has ended. */
+  /* On a stream, the call returns immediately; the buffer must live until the work has ended. */
   if (rank == 0) strcpy(name, "ouro");
   check(ouro_stream_create(OURO_PRIORITY_NORMAL, "names", &stream));
   check(ouro_broadcast(world, name, name, sizeof name, OURO_DTYPE_U8, 0, NULL, stream, &work));
@@ -43,7 +43,7 @@ int main(void) {
   ouro_work_destroy(work);
   ouro_stream_destroy(stream);
 
-  /* A wrong argument is told at the call, nothing happens, and the group goes on. */
+  /* A wrong argument is reported by the call; nothing happens, and the group stays usable. */
   if (ouro_broadcast(world, name, name, sizeof name, OURO_DTYPE_U8, size, NULL, NULL, NULL) !=
       OURO_CODE_INVALID)
     return fprintf(stderr, "a root that does not exist was accepted\n"), 1;

@@ -1,5 +1,5 @@
-// Reproducible sums: under `canonical` the bits depend on the inputs and the number of ranks only, whatever
-// the algorithm, the buffers and the layout of ranks. Run it with: ouro-run -n 4 example-canonical-numerics
+// Reproducible sums: with `canonical`, the bits depend only on the inputs and the number of ranks, not on the
+// algorithm, the buffers or the layout of ranks. Run it with: ouro-run -n 4 example-canonical-numerics
 #include <cmath>
 #include <iostream>
 #include <string_view>
@@ -26,20 +26,21 @@ ouro::Status run() {
   ouro::Group& world = context->world();
   const std::vector<float> mine = numbers(world.rank());
 
-  // What canonical promises, computed by hand: rank 0 + rank 1 + ..., in this order, rounded to float.
+  // The result that canonical guarantees, computed by hand: rank 0 + rank 1 + ..., in this order, rounded
+  // to float.
   std::vector<float> expected = numbers(0);
   for (int r = 1; r < world.size(); ++r) {
     const std::vector<float> next = numbers(r);
     for (std::size_t i = 0; i < kCount; ++i) expected[i] += next[i];
   }
 
-  // Per call. GroupOptions, InitOptions and OURO_NUMERICS choose it for a group and for a job.
+  // Chosen per call here. GroupOptions, InitOptions and OURO_NUMERICS choose it for a group and for a job.
   std::vector<float> sum(kCount);
   const ouro::CallOptions canonical{.numerics = ouro::Numerics::canonical};
   OURO_TRY(ouro::all_reduce(world, std::span(mine), std::span(sum), ouro::ReduceOp::sum, canonical));
   if (sum != expected) return {ouro::Reason::data_corrupt, "all_reduce differs from rank order"};
 
-  // Another collective of the same sum, element by element, has the same bits.
+  // Another collective that computes the same sum has the same bits, element by element.
   std::vector<float> root(kCount);
   OURO_TRY(ouro::reduce(world, std::span(mine), std::span(root), ouro::ReduceOp::sum, 0, canonical));
   if (world.rank() == 0 && root != expected) return {ouro::Reason::data_corrupt, "reduce differs"};
@@ -51,7 +52,7 @@ ouro::Status run() {
   std::size_t different = 0;
   for (std::size_t i = 0; i < kCount; ++i) different += fast[i] != expected[i];
 
-  // Group::explain says what would run and why.
+  // Group::explain says what would run, and why.
   const auto why = world.explain(ouro::Collective::all_reduce, kCount, ouro::DType::f32, ouro::ReduceOp::sum,
                                  ouro::Numerics::canonical);
   if (!why) return why.status();

@@ -1,6 +1,6 @@
-// Federated averaging: two sites train on their own data, and meet after every ten steps. Inside a site the
-// gradients are averaged in each step, across sites only the parameters travel.
-// Run it with: ouro-run -n 4 example-federated-average
+// Federated averaging: two sites train on their own data and average after every ten steps. Inside a site,
+// the gradients are averaged in each step; across sites, only the parameters travel. Run it with: ouro-run -n
+// 4 example-federated-average
 #include <cmath>
 #include <iostream>
 #include <utility>
@@ -22,7 +22,7 @@ ouro::Status run() {
   const int size = context->world_size();
   if (size < 2 || size % 2 != 0) return ouro::invalid("this example needs an even number of ranks");
 
-  // Who is who follows from integers alone. hsdp = 1: each rank holds a whole model.
+  // The layout follows from integers alone. hsdp = 1: each rank holds a whole model.
   auto layout = train::ParallelLayout::make(
       {.rank = context->rank(), .world_size = size, .federations = {size / 2, size / 2}, .hsdp = 1});
   if (!layout) return layout.status();
@@ -34,7 +34,7 @@ ouro::Status run() {
   const std::vector<train::Param> params = {{"w", std::span(w), std::span(g), {kCount}}};
   auto inner = train::make_optimizer(train::SgdOptions{.lr = 0.2});
   if (!inner) return inner.status();
-  auto server = train::fed_avg();  // others: fed_adam, fed_yogi, diloco
+  auto server = train::fed_avg();  // alternatives: fed_adam, fed_yogi, diloco
   if (!server) return server.status();
   auto local = train::LocalSteps::create(*groups, params, std::move(*server),
                                          // Site 1 has three times as many samples as site 0.
@@ -42,13 +42,13 @@ ouro::Status run() {
   if (!local) return local.status();
 
   for (int step = 0; step < kRounds * kLocalSteps; ++step) {
-    // Site 0 pulls towards 0, site 1 towards 4; ranks of a site see noise that cancels out in their mean.
+    // Site 0 pulls towards 0, site 1 towards 4; the ranks of a site add noise that cancels out in their mean.
     const float noise = layout->federation->local_rank % 2 == 0 ? 0.5F : -0.5F;
     const float spread = size == 2 ? 0 : noise;
     for (std::size_t i = 0; i < kCount; ++i) g[i] = w[i] - 4 * static_cast<float>(site) + spread;
     OURO_TRY(train::average_gradients(*groups->replica, params));  // inside the site
     OURO_TRY((*inner)->step(params));
-    const ouro::Result<bool> met = local->step();  // true in every tenth call: the sites have met
+    const ouro::Result<bool> met = local->step();  // true in every tenth call: the sites have averaged
     if (!met) return met.status();
   }
 

@@ -1,6 +1,6 @@
-// Decentralised training: each rank has a model of its own and averages it with its neighbours' on a ring.
-// The exchange of the parameters runs while the next gradient is computed.
-// Run it with: ouro-run -n 4 example-gossip-training
+// Decentralised training: each rank has its own model and averages it with its neighbours' on a ring.
+// The exchange of the parameters overlaps the computation of the next gradient. Run it with: ouro-run -n
+// 4 example-gossip-training
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -15,7 +15,7 @@ namespace train = ouro::train;
 constexpr int kSteps = 200;
 constexpr std::size_t kCount = 1000;  // elements of the model
 
-/// Each rank's loss is |w - rank|^2 / 2, so the ranks together want the mean of all rank numbers.
+/// Each rank's loss is |w - rank|^2 / 2, so the mean of all rank numbers minimises their sum.
 ouro::Status train_model(ouro::Context& c) {
   std::vector<float> w(kCount, 1.0F), gradient(kCount);
   auto topology = train::Topology::make("ring", c.world_size());
@@ -27,14 +27,14 @@ ouro::Status train_model(ouro::Context& c) {
        }});
   OURO_TRY(trainer.status());
   for (int step = 0; step < kSteps; ++step) {
-    OURO_TRY(trainer->begin_step());  // the exchange of the parameters is under way
-    // Values may move into blocks of the trainer's own after the first step; params() says where they are.
+    OURO_TRY(trainer->begin_step());  // the exchange of the parameters is already running
+    // After the first step, values may have moved into blocks of the trainer; params() says where they are.
     const auto* x = static_cast<const float*>(trainer->params()[0].value.data);
     for (std::size_t i = 0; i < kCount; ++i) gradient[i] = x[i] - static_cast<float>(c.rank());
-    OURO_TRY(trainer->grad_ready(0));   // mixes and updates, as soon as the neighbours' values have arrived
-    OURO_TRY(trainer->end_backward());  // collective; the next exchange begins
+    OURO_TRY(trainer->grad_ready(0));   // mixes and updates as soon as the neighbours' values have arrived
+    OURO_TRY(trainer->end_backward());  // collective; starts the next exchange
   }
-  // The mean over all ranks, in force until `mean` goes out of scope or revert() is called.
+  // The mean over all ranks, in effect until `mean` goes out of scope or revert() is called.
   auto mean = trainer->global_average({.distance = true});
   OURO_TRY(mean.status());
   const float value = static_cast<const float*>(trainer->params()[0].value.data)[0];

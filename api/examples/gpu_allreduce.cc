@@ -1,5 +1,5 @@
-// All-reduce of GPU memory on a GPU stream. Without a GPU, OURO_FAKE_GPUS=1 makes one of host memory and
-// threads, to try it. Run it with: OURO_FAKE_GPUS=1 ouro-run -n 2 example-gpu-allreduce
+// All-reduce of GPU memory on a GPU stream. Without a GPU, OURO_FAKE_GPUS=1 emulates one with host memory and
+// threads. Run it with: OURO_FAKE_GPUS=1 ouro-run -n 2 example-gpu-allreduce
 #include <iostream>
 #include <vector>
 
@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::size_t kCount = 100'000;  // elements
 
-/// Copies between host and device memory by a message of this rank to itself. It stands for cudaMemcpy and
-/// for the kernels of a real program, so that this example needs no CUDA.
+/// Copies between host and device memory with a message of this rank to itself. It takes the place of
+/// cudaMemcpy and of the kernels of a real program, so that this example needs no CUDA.
 ouro::Status copy(ouro::Group& world, ouro::View to, ouro::CView from) {
   ouro::group_start();
   const auto receiving = ouro::recv(world, to, world.rank());
@@ -29,8 +29,8 @@ ouro::Status run() {
   if (gpu.kind == ouro::Device::Kind::host)
     return ouro::unsupported("this rank has no GPU; OURO_FAKE_GPUS=1 makes one of host memory");
 
-  // Memory of Context::alloc can be mapped by all ranks of the host, so operations on it run in place.
-  // Memory of cudaMalloc is accepted, too: View takes any address and the device that it is on.
+  // All ranks of the host can map memory of Context::alloc, so operations on it run in place. Memory of
+  // cudaMalloc works, too: a View takes any address together with its device.
   ouro::Result<ouro::Memory> memory = context->alloc(kCount * sizeof(float), gpu);
   if (!memory) return memory.status();
   const ouro::View buffer(memory->data(), kCount, ouro::DType::f32, gpu);
@@ -38,13 +38,13 @@ ouro::Status run() {
   std::vector<float> host(kCount, static_cast<float>(context->rank() + 1));
   OURO_TRY(copy(world, buffer, std::span(host)));
 
-  // A stream of the library's own. Stream::cuda(handle, gpu.index) takes the program's cudaStream_t instead;
-  // then the operation follows the kernels that are already enqueued there, and later kernels follow it.
+  // A stream of the library. Stream::cuda(handle, gpu.index) wraps the program's cudaStream_t instead; then
+  // the operation runs after the kernels already enqueued there, and before later kernels.
   ouro::Result<ouro::Stream> stream = ouro::Stream::create(gpu);
   if (!stream) return stream.status();
   ouro::Result<ouro::Work> work = ouro::all_reduce(world, buffer, buffer, ouro::ReduceOp::sum, *stream);
   if (!work) return work.status();
-  OURO_TRY(work->wait());  // a program that stays on the stream has no need to wait
+  OURO_TRY(work->wait());  // a program that stays on the stream need not wait
 
   OURO_TRY(copy(world, std::span(host), buffer));
   const int n = context->world_size();

@@ -22,7 +22,7 @@ ouro::Status run() {
   const int rank = context->rank(), size = context->world_size();
   if (size % 2 != 0) return ouro::invalid("this example needs an even number of ranks");
 
-  // 1. By list. Only members make the call, and it does not communicate.
+  // 1. By list. Only members make the call; it does not communicate.
   const std::vector<int> ends = {0, size - 1};
   if (rank == 0 || rank == size - 1) {
     ouro::Result<ouro::Group> group = context->group(ends, "ends");
@@ -33,21 +33,21 @@ ouro::Status run() {
     OURO_TRY(group->close());
   }
 
-  // 2. By color. All ranks of the parent make the call; equal colors come together, ordered by key.
+  // 2. By color. All ranks of the parent make the call; ranks with equal colors form a group, ordered by key.
   ouro::Result<ouro::Group> parity = context->world().split(rank % 2, rank);
   if (!parity) return parity.status();
   const auto same_parity = sum_of_ranks(*parity, rank);
   if (!same_parity) return same_parity.status();
 
-  // 3. A mesh. Two ranks hold the parts of one model, size / 2 such pairs work on different data.
+  // 3. A mesh. Two ranks hold the parts of one model; size / 2 such pairs work on different data.
   const std::vector<int> shape = {size / 2, 2};
   const std::vector<std::string> axes = {"data", "model"};
   auto mesh = ouro::train::make_mesh(shape, axes);
   if (!mesh) return mesh.status();
-  auto groups = ouro::train::create_groups(*context, *mesh);  // one a dimension, in the order of the axes
+  auto groups = ouro::train::create_groups(*context, *mesh);  // one per dimension, in the order of the axes
   if (!groups) return groups.status();
-  ouro::Group& data = (*groups)[0];   // the ranks with my part of the model
-  ouro::Group& model = (*groups)[1];  // the ranks that share my samples
+  ouro::Group& data = (*groups)[0];   // the ranks with this rank's part of the model
+  ouro::Group& model = (*groups)[1];  // the ranks that share this rank's samples
   const auto over_data = sum_of_ranks(data, rank);
   if (!over_data) return over_data.status();
   const auto over_model = sum_of_ranks(model, rank);

@@ -1,5 +1,5 @@
-// Messages between two ranks: rank 0 hands out tasks and takes results from whoever is ready.
-// Run it with: ouro-run -n 4 example-messages
+// Messages between two ranks: rank 0 hands out tasks and takes results from any worker that is ready. Run it
+// with: ouro-run -n 4 example-messages
 #include <cstdint>
 #include <iostream>
 #include <vector>
@@ -20,7 +20,7 @@ ouro::Status hand_out(ouro::Group& world) {
   for (int worker = 1; worker < world.size(); ++worker) OURO_TRY(send_task(worker));
   for (std::int64_t done = 0; done < kTasks; ++done) {
     std::int64_t result = 0;
-    // From any source. Received says who sent it, and how many bytes came.
+    // From any source. Received holds the sender and the number of bytes.
     ouro::Result<ouro::Received> from = ouro::recv(world, std::span(&result, 1), ouro::kAnySource, kResult);
     if (!from) return from.status();
     sum += result;
@@ -42,8 +42,8 @@ ouro::Status work(ouro::Group& world) {
   }
 }
 
-/// Everybody sends to the right and receives from the left. Blocking calls would wait for each other where
-/// the message is larger than what the library buffers; between group_start and group_end they go together.
+/// Each rank sends to its right neighbour and receives from its left one. Blocking calls would deadlock if
+/// the message exceeds the library's buffers; between group_start and group_end, both progress together.
 ouro::Status shift(ouro::Group& world) {
   const int rank = world.rank(), size = world.size();
   std::vector<float> mine(1 << 20, static_cast<float>(rank)), theirs(1 << 20);

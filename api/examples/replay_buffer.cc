@@ -1,6 +1,6 @@
-// A replay buffer that trainers fill: the last rank of each host's share keeps what the others find, and
-// scores it by how far it is from what it has. Run it with: ouro-run -n 5 example-replay-buffer
-// [synchronous|deferred|asynchronous]
+// A replay buffer that trainers fill: the last rank of each chunk stores the batches of the others
+// and scores each by its distance from what it has. Run it with: ouro-run -n 5
+// example-replay-buffer [synchronous|deferred|asynchronous]
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -15,14 +15,14 @@ namespace {
 namespace train = ouro::train;
 
 constexpr int kBatches = 50;
-constexpr std::size_t kBatch = 64, kCapacity = 500;  // numbers in a batch, batches in a buffer
+constexpr std::size_t kBatch = 64, kCapacity = 500;  // numbers per batch, batches per buffer
 
 int failed(const ouro::Status& s) {
   std::cerr << s.message() << '\n';
   return 1;
 }
 
-/// Keeps the newest batches, by their means.
+/// Keeps the means of the newest batches.
 class Store {
  public:
   double add(ouro::CBytes data) {
@@ -49,7 +49,7 @@ class Store {
 
 int serve(train::Mailbox& mail, int clients) {
   Store store;
-  std::size_t weights = 0;  // bytes of the newest model that a trainer has shown
+  std::size_t weights = 0;  // size in bytes of the newest model that a trainer has sent
   const auto report = train::serve_replay(
       mail, clients,
       {.store = [&](int, ouro::CBytes data) { return store.add(data); },
@@ -81,7 +81,7 @@ int collect(train::Mailbox& mail, int manager, train::Scoring scoring) {
   }
   const auto metadata = client.metadata();
   if (!metadata.ok()) return failed(metadata.status());
-  const auto left = client.leave(std::chrono::seconds(30));  // reads the scores that are still owed
+  const auto left = client.leave(std::chrono::seconds(30));  // reads the outstanding scores
   if (!left.ok()) return failed(left);
   return metadata->size() == sizeof(std::uint64_t) && client.pending() == 0 ? 0 : 1;
 }

@@ -1,6 +1,6 @@
 // Sharded data parallel training: gradients are reduce-scattered bucket by bucket during the backward pass,
-// each rank updates its shard, and all ranks gather the values. Then a checkpoint is saved and resumed.
-// Run it with: ouro-run -n 4 example-sharded-training
+// each rank updates its shard, and all ranks gather the values. Then a checkpoint is saved and resumed. Run
+// it with: ouro-run -n 4 example-sharded-training
 #include <cmath>
 #include <iostream>
 #include <utility>
@@ -25,7 +25,7 @@ struct Model {
 ouro::Result<train::ShardedTrainer> make_trainer(ouro::Group& world, Model& model) {
   return train::ShardedTrainer::create(world, model.params(),
                                        {.optimizer = train::optim_fn_adamw({.lr = 0.05, .weight_decay = 0.0}),
-                                        .bucket_mb = 0,  // one bucket a parameter
+                                        .bucket_mb = 0,  // one bucket per parameter
                                         .numerics = ouro::Numerics::canonical});
 }
 
@@ -37,7 +37,7 @@ ouro::Status steps(train::ShardedTrainer& trainer, int count, int rank) {
       const auto* x = static_cast<const float*>(p.value.data);
       auto* g = static_cast<float*>(p.grad.data);
       for (std::size_t e = 0; e < p.value.count; ++e) g[e] = x[e] - static_cast<float>(rank);
-      OURO_TRY(trainer.grad_ready(k));  // its reduction starts, beside the rest of the backward pass
+      OURO_TRY(trainer.grad_ready(k));  // starts its reduction, overlapped with the rest of the backward pass
     }
     OURO_TRY(trainer.end_backward());  // all values are final when this returns
   }

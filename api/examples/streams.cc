@@ -1,5 +1,5 @@
-// Overlap: all-reduce of one bucket of gradients runs on a stream while the next bucket is computed.
-// Run it with: ouro-run -n 4 example-streams
+// Overlap: the all-reduce of one bucket of gradients runs on a stream while the next bucket is computed. Run
+// it with: ouro-run -n 4 example-streams
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -10,9 +10,9 @@
 namespace {
 
 constexpr int kBuckets = 4;
-constexpr std::size_t kCount = 1 << 16;  // elements in a bucket
+constexpr std::size_t kCount = 1 << 16;  // elements per bucket
 
-/// Stands for the backward pass of one bucket.
+/// Takes the place of the backward pass of one bucket.
 void compute(std::vector<double>& gradients, int bucket, int rank) {
   for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] = bucket + rank + std::fmod(i, 3.0);
 }
@@ -22,8 +22,8 @@ ouro::Status run() {
   if (!context) return context.status();
   ouro::Group& world = context->world();
 
-  // A stream of the host is a queue with a thread of its own. A default-made Stream{} is no queue at all:
-  // operations on it run in the caller, so the code below also works without overlap.
+  // A host stream is a queue with its own thread. A default-made Stream{} is "no stream": operations on it
+  // run in the calling thread, so the code below also works without overlap.
   ouro::Result<ouro::Stream> stream = ouro::Stream::create();
   if (!stream) return stream.status();
 
@@ -33,14 +33,14 @@ ouro::Status run() {
   for (int b = 0; b < kBuckets; ++b) {
     std::vector<double>& bucket = buckets[b];
     compute(bucket, b, context->rank());
-    // Returns at once. Input and output are the same buffer: the operation runs in place.
+    // Returns immediately. Input and output are the same buffer, so the operation runs in place.
     ouro::Result<ouro::Work> work =
         ouro::all_reduce(world, std::span(bucket), std::span(bucket), ouro::ReduceOp::avg, *stream);
     if (!work) return work.status();  // a wrong argument; nothing was enqueued
     works.push_back(*work);
   }
 
-  // Host functions keep their place in the stream, too: this one runs after all four reductions.
+  // Host functions run in stream order, too: this one runs after all four reductions.
   double largest = 0;
   const ouro::Work last = stream->run([&] {
     for (const std::vector<double>& bucket : buckets)
@@ -51,12 +51,12 @@ ouro::Status run() {
   // Work::test never blocks; Work::wait blocks and returns the outcome of its operation.
   for (const ouro::Work& work : works) OURO_TRY(work.wait());
   OURO_TRY(last.wait());
-  OURO_TRY(stream->synchronize());  // nothing that ran on the stream has failed
+  OURO_TRY(stream->synchronize());  // ok: nothing that ran on the stream has failed
 
   const double mean_rank = (context->world_size() - 1) / 2.0;
   if (largest != kBuckets - 1 + 2 + mean_rank) return {ouro::Reason::data_corrupt, "the mean is wrong"};
   if (context->rank() == 0) std::cout << kBuckets << " buckets averaged, largest value " << largest << '\n';
-  return context->close();  // leaves in good order: waits for what is still queued
+  return context->close();  // leaves cleanly: waits for what is still queued
 }
 
 }  // namespace

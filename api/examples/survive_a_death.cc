@@ -1,6 +1,6 @@
-// A rank is killed in the middle of a loop; the survivors learn who died, shrink the group and go on.
-// Run it with: example-survive-a-death. It starts its four ranks by itself, because ouro-run ends the
-// whole job when one of its processes fails.
+// A rank is killed in the middle of a loop; the survivors learn which rank died, shrink the group and go on.
+// Run it with: example-survive-a-death. It starts its four ranks itself, because ouro-run ends the whole job
+// when one of its processes fails.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kRanks = 4, kVictim = 2, kSteps = 10, kLastStepOfVictim = 4;
 
-/// The sum over the group of the members' numbers, 1 for world rank 0 and so on.
+/// Sums over the members of the group: world rank 0 contributes 1, rank 1 contributes 2, and so on.
 ouro::Status step(ouro::Group& group, std::int64_t mine, std::int64_t& sum) {
   return ouro::all_reduce(group, std::span(&mine, 1), std::span(&sum, 1));
 }
@@ -29,7 +29,7 @@ ouro::Status run(int rank, const ouro::UniqueId& id) {
   ouro::Result<ouro::Context> context = ouro::Context::create(options);
   if (!context) return context.status();
 
-  ouro::Group survivors;  // empty until somebody has died
+  ouro::Group survivors;  // empty until a rank has died
   ouro::Group* group = &context->world();
   int first = 0;  // the step that was the first operation of *group
   for (int i = 0; i < kSteps; ++i) {
@@ -37,14 +37,13 @@ ouro::Status run(int rank, const ouro::UniqueId& id) {
     std::int64_t sum = 0;
     const ouro::Status outcome = step(*group, rank + 1, sum);
     if (outcome.reason() == ouro::Reason::peer_dead) {
-      // The error is sticky: all later calls on this group return it, and only shrink() and close() are
-      // valid.
+      // The error is sticky: all later calls on this group return it, except shrink() and close().
       if (rank == 0) std::cout << outcome.message() << '\n';
       ouro::ShrinkReport report;
       ouro::Result<ouro::Group> smaller = group->shrink(&report);
       if (!smaller) return smaller.status();
-      // One survivor may have completed a step that another has not. All of them resume with the first
-      // operation that anybody missed; a group counts its operations from 1.
+      // One survivor may have completed a step that another has not. All resume with the first operation that
+      // some survivor did not complete; a group counts its operations from 1.
       i = first + static_cast<int>(report.resume_seq) - 1;
       first = i--;
       survivors = std::move(*smaller);
@@ -70,7 +69,7 @@ ouro::Status run(int rank, const ouro::UniqueId& id) {
 int main() {
   const ouro::Result<ouro::UniqueId> id = ouro::UniqueId::create();  // names the job
   if (!id) return std::cerr << id.status().message() << '\n', 1;
-  // Processes are forked before any of them joins: a context does not survive fork().
+  // The processes are forked before any of them joins, because a context does not survive fork().
   for (int rank = 0; rank < kRanks; ++rank) {
     const pid_t child = fork();
     if (child < 0) return std::perror("fork"), 1;

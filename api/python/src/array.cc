@@ -1,5 +1,4 @@
-// Memory of Python objects, without copies: the buffer protocol for arrays of the host, DLPack for all
-// others.
+// Memory of Python objects, without copies: the buffer protocol for host arrays, DLPack for all others.
 #include <nanobind/stl/string.h>
 
 #include <cstring>
@@ -12,7 +11,7 @@
 namespace ouro::python {
 namespace {
 
-/// The element type of a format of the struct module; nothing: not one that ouro has.
+/// The element type of a format of the struct module; nullopt: ouro does not have it.
 std::optional<DType> dtype_of_format(std::string_view format, Py_ssize_t bytes) {
   if (format.size() == 2 && (format[0] == '@' || format[0] == '=' || format[0] == '<'))
     format.remove_prefix(1);
@@ -63,7 +62,7 @@ std::optional<DType> dtype_of_format(std::string_view format, Py_ssize_t bytes) 
   throw nb::python_error();
 }
 
-/// Raises a `type` that has the words with which the array's library does not lend its memory.
+/// Raises a `type` with the text with which the array's library refused to lend its memory.
 [[noreturn]] void not_lent(nb::python_error& said, PyObject* type, const char* name) {
   if (!said.matches(PyExc_Exception) || said.matches(PyExc_MemoryError)) {
     said.restore();
@@ -73,8 +72,8 @@ std::optional<DType> dtype_of_format(std::string_view format, Py_ssize_t bytes) 
   nb::raise_from(said, type, "%s: its library does not lend its memory: %s", name, words.c_str());
 }
 
-/// Element types of the ml_dtypes package by name, which neither protocol carries: NumPy refuses both for
-/// them.
+/// Element types of the ml_dtypes package, by name: neither protocol carries them, and NumPy refuses both for
+/// such arrays.
 std::optional<DType> extended_dtype(nb::handle object) {
   nb::object dtype = nb::getattr(object, "dtype", nb::none());
   nb::object name = nb::getattr(dtype, "name", nb::none());
@@ -102,7 +101,7 @@ bool Array::take_buffer(nb::handle object, const char* name, bool write) {
   if (!PyObject_CheckBuffer(object.ptr())) return false;
   std::unique_ptr<Py_buffer> raw(new Py_buffer);
   if (PyObject_GetBuffer(object.ptr(), raw.get(), PyBUF_FORMAT | PyBUF_STRIDES) != 0) {
-    nb::python_error said;  // takes what was raised, before Python is called again
+    nb::python_error said;  // clears the pending exception before Python is called again
     const auto extended = extended_dtype(object);
     if (!extended) not_lent(said, nb::hasattr(object, "dtype") ? PyExc_TypeError : PyExc_ValueError, name);
     *this = Array(object.attr("view")(size_of(*extended) == 2 ? "u2" : "u1"), name, write);
@@ -128,7 +127,7 @@ bool Array::take_buffer(nb::handle object, const char* name, bool write) {
 }
 
 void Array::take_dlpack(nb::handle object, const char* name, bool write) {
-  // What a GPU's producer has enqueued comes before what the legacy default stream gets from now on.
+  // Orders the work that a GPU's producer has enqueued before later work on the legacy default stream.
   nb::dict options;
   const int device = nb::cast<int>(nb::object(object.attr("__dlpack_device__")()[0]));
   const bool gpu = device == kDLCUDA || device == kDLCUDAManaged;
@@ -140,7 +139,7 @@ void Array::take_dlpack(nb::handle object, const char* name, bool write) {
     try {
       lend();
     } catch (nb::python_error& e) {
-      if (!e.matches(PyExc_TypeError)) throw;  // a library from before DLPack 1.0 does not know max_version
+      if (!e.matches(PyExc_TypeError)) throw;  // a library older than DLPack 1.0 does not know max_version
       PyObject_DelItemString(options.ptr(), "max_version");
       lend();
     }
@@ -189,13 +188,13 @@ nb::ndarray<nb::array_api> array_over(const View& v, const std::vector<std::size
 
 namespace {
 
-/// A call in flight whose Work nobody has any more, with its arrays, or its stream.
+/// An operation in flight whose Work Python no longer holds, with its arrays or its stream.
 struct Kept {
   Work work;
   Arrays arrays;
   Stream stream;
 };
-/// Under the GIL; never freed, so that nothing runs after the interpreter's end.
+/// Guarded by the GIL; never freed, so that nothing runs after the interpreter's end.
 auto& in_flight() {
   static auto* kept = new std::vector<Kept>;
   return *kept;
@@ -208,7 +207,8 @@ auto& of_batch() {
 }  // namespace
 
 void let_go() {
-  // What goes may call Python, and so this again: nothing goes while the list is changed.
+  // A destructor may call Python, and thereby this function again: nothing is destroyed while the
+  // list changes.
   std::vector<Kept> ended;
   auto& kept = in_flight();
   for (std::size_t i = 0; i < kept.size();) {

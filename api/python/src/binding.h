@@ -1,5 +1,5 @@
-// What the parts of the Python module ouro._ouro share: errors, and arrays of other libraries. Used by this
-// folder.
+// Shared by the parts of the Python module ouro._ouro: errors, and arrays of other libraries. Used by
+// this folder.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -16,7 +16,7 @@ namespace ouro::python {
 
 namespace nb = nanobind;
 
-/// Thrown for a Status that is not ok; becomes the exception of ouro.errors that its reason names.
+/// Thrown for a Status that is not ok; becomes the ouro.errors exception for its reason.
 struct Failed {
   Status status;
 };
@@ -29,16 +29,16 @@ T value_of(Result<T> r) {
   return std::move(r).value();
 }
 
-/// What `call` returns, called without the GIL.
+/// The result of `call`, called without the GIL.
 template <class Call>
 auto without_gil(Call&& call) {
   const nb::gil_scoped_release release;
   return std::forward<Call>(call)();
 }
 
-/// TypeError: what `argument` should be, and the type that it has.
+/// Throws a TypeError that names what `argument` should be, and its actual type.
 [[noreturn]] void wrong_type(const std::string& argument, const char* expected, nb::handle found);
-/// `value` as a T. Errors: as wrong_type.
+/// Converts `value` to a T. Errors: as wrong_type.
 template <class T>
 T typed(const std::string& argument, const char* expected, nb::handle value) {
   T out{};
@@ -46,19 +46,19 @@ T typed(const std::string& argument, const char* expected, nb::handle value) {
   return out;
 }
 
-/// Milliseconds of a number of seconds; nothing: `otherwise`. Errors: ValueError (negative, not a number).
+/// Converts seconds to milliseconds; nullopt yields `otherwise`. Errors: ValueError (negative, not a number).
 Milliseconds milliseconds(const char* argument, std::optional<double> seconds, Milliseconds otherwise);
-/// The same of a deadline. Errors: ValueError, 0 included, which is C++'s word for another one's deadline.
+/// The same for a deadline. Errors: also ValueError for 0, which in C++ means another object's deadline.
 Milliseconds deadline_of(const char* argument, std::optional<double> seconds, Milliseconds otherwise);
 
-/// Memory of a Python object: through DLPack or the buffer protocol, held until this goes, which needs the
-/// GIL.
+/// Memory of a Python object, through DLPack or the buffer protocol, held until this is destroyed, for which
+/// the GIL must be held.
 class Array {
  public:
   Array() = default;
-  /// `name` is the argument's, for messages. `write`: refuses what is for reading only. Errors: TypeError
-  /// (neither of the protocols, an element type that ouro has not), ValueError (with gaps, for reading only,
-  /// or its library does not lend its memory).
+  /// `name` is the argument's name for messages. `write`: refuses read-only memory. Errors: TypeError
+  /// (neither protocol, an element type that ouro lacks), ValueError (gaps, read-only, or its library does
+  /// not lend its memory).
   Array(nb::handle object, const char* name, bool write);
   Array(Array&&) noexcept = default;
   Array& operator=(Array&&) noexcept = default;
@@ -80,16 +80,16 @@ class Array {
   View view_;
 };
 
-/// The arrays of one call. Those of calls that go on after it has returned are kept until they have ended.
+/// The arrays of one call. If the operation outlives the call, they are kept until it has ended.
 using Arrays = std::vector<Array>;
 void keep_until_done(Work, Arrays, Stream = {});
-/// Lets those go that have ended.
+/// Releases the arrays of operations that have ended.
 void let_go();
-/// For calls between group_start and group_end without a stream: until the batch has run.
+/// For calls without a stream between group_start and group_end: keeps the arrays until the batch has run.
 void keep_until_batch_ends(Arrays);
 void batch_has_ended();
 
-/// A Work and what it works on.
+/// A Work and the arrays it works on.
 class PyWork {
  public:
   PyWork(Work work, Arrays arrays) : work_(std::move(work)), arrays_(std::move(arrays)) {}
@@ -104,10 +104,10 @@ class PyWork {
   Arrays arrays_;
 };
 
-/// Waits for `work` without the GIL, and lets signal handlers of Python run meanwhile.
+/// Waits for `work` without the GIL; runs Python's signal handlers meanwhile.
 Status wait_for(const Work& work, Milliseconds deadline);
 
-/// An array of Python's over memory that `owner` holds.
+/// A Python array over memory that `owner` keeps alive.
 nb::ndarray<nb::array_api> array_over(const View&, const std::vector<std::size_t>& shape,
                                       const nb::capsule& owner);
 

@@ -1,4 +1,5 @@
-// A bucket's optimiser that asks Python for its learning rates, or for the whole update. See bucket_rule.h.
+// A bucket's optimiser that queries Python for its learning rates, or lets Python do the whole update.
+// See bucket_rule.h.
 #include "api/python/src/bucket_rule.h"
 
 #include <nanobind/stl/pair.h>
@@ -16,7 +17,7 @@ using train::Optimizer;
 using train::Param;
 using train::StepOptions;
 
-/// Some of the parameters of a step, and of its exchange.
+/// Some of the parameters of a step, with their parts of its exchange.
 struct Part {
   std::vector<Param> params;
   std::vector<CView> neighbours;
@@ -68,7 +69,8 @@ class BucketOptimizer final : public Optimizer {
       parts.push_back(*std::move(one));
     }
     Status s = raised_->in_python([&] {
-      const auto bytes = nb::cast<nb::bytes>(object_->attr("save")());  // while they are looked at
+      const auto bytes =
+          nb::cast<nb::bytes>(object_->attr("save")());  // keeps the bytes alive while they are copied
       const CBytes saved = view_of(bytes);
       parts.emplace_back(saved.begin(), saved.end());
     });
@@ -106,7 +108,7 @@ class BucketOptimizer final : public Optimizer {
   BucketOptimizer(Held object, std::shared_ptr<Raised> raised)
       : object_(std::move(object)), raised_(std::move(raised)) {}
 
-  /// Each group with its rule, at the rate and with the other options that Python says.
+  /// Steps each group with its rule, at the rate and with the other options that Python supplies.
   Status own(std::span<const Param> params, const StepOptions& o, const Stream& stream) {
     std::vector<double> rates;
     std::vector<std::pair<std::size_t, Rule>> changed;
@@ -147,7 +149,7 @@ class BucketOptimizer final : public Optimizer {
     return {};
   }
 
-  /// Mixes, has the other library's optimiser update in place, and packs the next message.
+  /// Mixes, lets the other library's optimiser update in place, and packs the next message.
   Status foreign(std::span<const Param> params, const StepOptions& o, const Stream& stream, bool updates) {
     std::vector<Param> values(params.begin(), params.end());
     for (Param& p : values) p.grad.data = nullptr;
@@ -169,7 +171,7 @@ class BucketOptimizer final : public Optimizer {
   std::shared_ptr<Raised> raised_;
   std::map<std::string, std::size_t> group_of_;
   std::vector<std::unique_ptr<Optimizer>> inner_;
-  std::unique_ptr<Optimizer> mixing_;  // where Python updates
+  std::unique_ptr<Optimizer> mixing_;  // set if Python does the update
 };
 
 std::vector<std::string> names_of(std::span<const Param> params) {
@@ -208,7 +210,8 @@ train::OptimizerFactory factory_of(nb::object made, std::shared_ptr<Raised> rais
 train::ScheduleFactory schedules_of(nb::object made, std::shared_ptr<Raised> raised) {
   using train::Schedule;
   if (made.is_none()) return {};
-  // What a rate raises is raised again when the trainer, to which it is an error, has returned.
+  // If a rate function raises, the trainer fails; the exception is raised again when the trainer
+  // has returned.
   const auto heard = [raised](const Schedule& s) {
     const auto rate = [s, raised](std::int64_t update) {
       try {

@@ -26,8 +26,8 @@ constexpr auto kInit =
     "none.\n\n"
     "Raises JoinError, MismatchError (settings), InvalidError, PeerLostError.";
 
-/// Joins on a stream of its own, so that signal handlers run meanwhile; what one raises ends joining on all
-/// ranks.
+/// Joins on a separate stream, so that signal handlers run meanwhile; an exception from one cancels joining
+/// on all ranks.
 Result<Context> join(InitOptions options) {
   if (!in_main_thread()) return without_gil([&] { return Context::from_env(options); });
   const auto cancel = std::make_shared<std::atomic<bool>>(false);
@@ -83,7 +83,7 @@ GroupOptions group_options(std::optional<double> deadline, std::optional<std::st
   return {deadline_of("deadline", deadline, 0ms), numerics(std::move(numerics_name))};
 }
 
-/// Node-shared memory as an array that speaks DLPack and the buffer protocol.
+/// Memory shared within the host, as an array that supports DLPack and the buffer protocol.
 nb::ndarray<nb::array_api> array_of(const Memory& memory, const std::vector<std::size_t>& shape, DType t) {
   const nb::capsule owner(new Memory(memory), [](void* m) noexcept { delete static_cast<Memory*>(m); });
   return array_over({memory.data(), 0, t, memory.device()}, shape, owner);

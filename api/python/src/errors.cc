@@ -1,4 +1,4 @@
-// Failures as exceptions: the classes are in ouro/errors.py, this fills in what is known.
+// Failures as exceptions: the classes are in ouro/errors.py; this file fills in their attributes.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -92,7 +92,7 @@ void bind_errors(nb::module_&) {
         const nb::object e = exception(f.status);
         PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(e.ptr())), e.ptr());
       } catch (nb::python_error& raised) {
-        raised.restore();  // the handler of a signal that has come meanwhile runs in exception(): Ctrl-C
+        raised.restore();  // a signal handler that ran in exception() raised: Ctrl-C
       }
     } catch (const std::bad_cast&) {
       PyErr_SetString(PyExc_TypeError, "an argument, or an item of one, has a type that is not expected");

@@ -12,7 +12,7 @@ namespace {
 using namespace nb::literals;
 using namespace std::chrono_literals;
 
-/// C++'s 0 is the group's deadline; who does not want to wait waits for the shortest time there is.
+/// 0 means the group's deadline in C++, so a timeout of 0 becomes the shortest possible wait.
 Milliseconds timeout_of(std::optional<double> seconds) {
   return seconds ? std::max<Milliseconds>(milliseconds("timeout", seconds, 0ms), 1ms) : 0ms;
 }
@@ -54,7 +54,7 @@ nb::object recv_from(Group& g, nb::handle out, std::optional<int> src, int tag, 
   return nb::cast(got);
 }
 
-/// `with ouro.batch():` of one thread.
+/// `with ouro.batch():` in one thread.
 struct Batch {};
 
 }  // namespace

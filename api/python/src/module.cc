@@ -1,5 +1,4 @@
-// The Python module ouro._ouro: the C++ interface for Python. The package ouro imports it when it is first
-// used.
+// The Python module ouro._ouro: the C++ interface for Python. The package ouro imports it on first use.
 #include <nanobind/stl/string.h>
 
 #include "api/python/src/binding.h"
@@ -10,7 +9,7 @@ NB_MODULE(_ouro, m) {
   namespace nb = nanobind;
   using namespace nb::literals;
   namespace py = ouro::python;
-  // What the program still holds at its end is the system's to clear away, as in C++.
+  // The operating system reclaims what the program still holds at its end, as in C++.
   nb::set_leak_warnings(false);
   py::remember_main_thread();
   m.attr("__doc__") = "The compiled part of ouro; use it through the package.";

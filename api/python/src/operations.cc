@@ -12,7 +12,7 @@ using namespace nb::literals;
 using Counts = std::vector<std::size_t>;
 using Name = std::optional<std::string>;
 
-/// The keywords that all collectives have.
+/// The keyword arguments of all collectives.
 struct Call {
   Call(const Name& numerics_name, const Name& algorithm) : name(algorithm.value_or("")) {
     options.numerics = numerics(numerics_name);
@@ -23,7 +23,8 @@ struct Call {
   CallOptions options;
 };
 
-/// Input and output of a call. Without an output the input is that, too, where `in_place` allows it.
+/// Input and output of a call. Without an output, or with the same array, the operation works in place on
+/// the input.
 struct Pair {
   Pair(nb::handle in, nb::handle out) : result(nb::borrow(out.is_none() ? in : out)) {
     arrays.reserve(2);

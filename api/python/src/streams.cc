@@ -33,8 +33,8 @@ PyStream make_stream(const std::string& priority, std::optional<int> gpu, const 
   return PyStream(value_of(Stream::create(device, p, name)));
 }
 
-/// Waits in pieces, so that signal handlers run. `wait(piece)` says `timeout` until what it waits for has
-/// come.
+/// Waits in short pieces, so that signal handlers run. `wait(piece)` returns `timeout` until the awaited
+/// event has happened.
 template <class Wait>
 void wait_in_pieces(Wait wait, std::optional<double> timeout) {
   const auto end = std::chrono::steady_clock::now() + milliseconds("timeout", timeout, 100h * 24 * 365);

@@ -1,12 +1,12 @@
-// How an operation is called: in the caller, on a stream, or in a batch. Used by this folder.
+// Ways to call an operation: in the caller, on a stream, or in a batch. Used by this folder.
 #pragma once
 #include "api/python/src/binding.h"
 #include "api/python/src/waiting.h"
 
 namespace ouro::python {
 
-/// A stream as an argument of Python's. Its end does not wait: what is enqueued goes on, and holds the
-/// stream.
+/// A stream as a Python argument. Destroying it does not wait: enqueued work continues and keeps the
+/// stream alive.
 class PyStream {
  public:
   explicit PyStream(Stream stream) : stream_(std::move(stream)) {}
@@ -24,7 +24,7 @@ class PyStream {
 };
 using OptionalStream = const PyStream*;
 
-/// The Work of `call(stream)`, which holds `arrays`.
+/// Enqueues `call(stream)` and returns its Work, which keeps `arrays` alive.
 template <class Call>
 nb::object enqueue(Arrays arrays, const PyStream& stream, Call call) {
   Result<Work> work = without_gil([&] { return Result<Work>(call(stream.stream())); });
@@ -33,9 +33,9 @@ nb::object enqueue(Arrays arrays, const PyStream& stream, Call call) {
   return nb::cast(PyWork(*std::move(work), std::move(arrays)));
 }
 
-/// Runs `call()`, or `call(stream)`, with `arrays` held as long as the operation needs them. Returns
-/// `result`, or the Work of the stream. Arrays of a GPU go through its legacy default stream, in order with
-/// what their library put there.
+/// Runs `call()`, or `call(stream)`, and keeps `arrays` alive as long as the operation needs them. Returns
+/// `result`, or the stream's Work. GPU arrays go through the legacy default stream of their GPU, in order
+/// with the work that their library enqueued there.
 template <class Call>
 nb::object submit(Arrays arrays, nb::object result, OptionalStream stream, Call call) {
   if (stream) return enqueue(std::move(arrays), *stream, call);

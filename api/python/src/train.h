@@ -1,5 +1,5 @@
-// What the bindings of the trainers share: update rules, parameters, and calls of Python from a trainer. Used
-// by this folder's train_*.cc.
+// Shared by the bindings of the trainers: update rules, parameters, and calls from a trainer into Python.
+// Used by this folder's train_*.cc.
 #pragma once
 #include <exception>
 #include <functional>
@@ -18,22 +18,22 @@
 
 namespace ouro::python {
 
-/// How to make an optimiser, as often as it is wanted.
+/// A factory that can make any number of equal optimisers.
 struct Rule {
   std::string name;
   double lr = 0;
   std::function<Result<std::unique_ptr<train::Optimizer>>()> make;
 };
 
-/// A Python object that threads without the GIL may hold.
+/// A Python object that threads without the GIL may hold and release.
 using Held = std::shared_ptr<nb::object>;
 Held hold(nb::object);
 
-/// Where a trainer calls Python: what was raised there is kept, and raised again when the trainer has
-/// returned.
+/// Calls from a trainer into Python: stores their exceptions and raises them again when the trainer
+/// has returned.
 class Raised {
  public:
-  /// Runs `call` under the GIL; what it raises becomes `invalid`.
+  /// Runs `call` under the GIL; an exception becomes `invalid`.
   template <class Call>
   Status in_python(Call call) {
     nb::gil_scoped_acquire held;
@@ -47,13 +47,14 @@ class Raised {
       return invalid("its Python program raised " + first_line(e.what()));
     }
   }
-  /// Notes what a call that a trainer made has raised. Under the GIL.
+  /// Stores the first exception of a call that a trainer made. Needs the GIL.
   void keep(std::exception_ptr e) {
     if (!first_) first_ = std::move(e);
   }
-  /// Raises what was raised, else the failure, if there is one. Under the GIL.
+  /// Raises the stored exception, else the failure, if there is one. Needs the GIL.
   void check_status(const Status&);
-  /// What may wait, or call Python: call(trainer) without the GIL. Its value, or as check_status.
+  /// For calls that may wait or call Python: runs call(trainer) without the GIL. Returns its value, or raises
+  /// as check_status.
   template <class Trainer, class Call>
   auto run(Trainer& trainer, Call call) {
     auto result = [&] {
@@ -62,7 +63,7 @@ class Raised {
         return call(trainer);
       } catch (...) {
         nb::gil_scoped_acquire held;
-        first_ = nullptr;  // it is on its way already
+        first_ = nullptr;  // the current exception already propagates it
         throw;
       }
     }();
@@ -79,16 +80,16 @@ class Raised {
   std::exception_ptr first_;
 };
 
-/// (name, values, gradient or None[, shape[, channels last]]); `arrays` holds the memory. A gradient True,
-/// where it `may_come` later: one that each grad_ready brings along.
+/// A list of (name, values, gradient or None[, shape[, channels last]]); `arrays` keeps the memory alive.
+/// With `may_come`, the gradient may be True: each grad_ready then passes one.
 struct Params {
   std::vector<train::Param> list;
   Arrays arrays;
-  std::map<int, std::shared_ptr<void>> zeros;  // by parameter: memory of the host in such a gradient's place
+  std::map<int, std::shared_ptr<void>> zeros;  // by parameter: host memory in place of such a gradient
 };
 Params params_of(const nb::sequence&, bool may_come = false);
 
-/// One of `values` by its name; ValueError says what is expected.
+/// The one of `values` with this name; raises a ValueError that lists what is expected.
 template <class T>
 T one_of(const char* argument, std::string_view name,
          std::initializer_list<std::pair<const char*, T>> values) {
@@ -105,7 +106,7 @@ inline CBytes view_of(const nb::bytes& b) {
   return {reinterpret_cast<const std::byte*>(b.c_str()), b.size()};
 }
 
-/// save() and load() of a trainer that Python has as a `Py`, whose run() calls it.
+/// Binds save() and load() of a trainer whose Python class is `Py`; Py::run() calls the trainer.
 template <class Py>
 void bind_saved(nb::class_<Py>& trainer, const char* save, const char* load) {
   trainer

@@ -14,7 +14,7 @@ using namespace nb::literals;
 using train::LayoutGroups;
 using train::ParallelLayout;
 
-/// What a plan works on, and what its calls of Python raised.
+/// The object that a plan's calls work on, its parameters, and the exceptions of its calls into Python.
 template <class T>
 struct Working {
   explicit Working(Params p) : params(std::move(p)) {}

@@ -16,11 +16,11 @@ using namespace nb::literals;
 using train::GossipOptions;
 using train::GossipTrainer;
 
-/// A trainer with the memory of its model. Tensors of its blocks hold it.
+/// A trainer with the memory of its model. Arrays that view its blocks keep it alive.
 struct Trainer {
   Params params;
   Arrays buffers;
-  Arrays gradients;  // of the step under way
+  Arrays gradients;  // gradients of the current step
   std::shared_ptr<Raised> raised = std::make_shared<Raised>();
   std::optional<GossipTrainer> trainer;
   std::optional<train::Average> average;
@@ -32,7 +32,7 @@ class PyGossip {
   GossipTrainer& operator*() const { return *held_->trainer; }
   Trainer& held() const { return *held_; }
 
-  /// What may wait, or call Python.
+  /// For calls that may wait or call Python.
   template <class Call>
   auto run(Call call) const {
     return held_->raised->run(*held_->trainer, std::move(call));

@@ -26,7 +26,7 @@ train::OptimizerOptions options_of(const Name& decay_rule, bool master) {
   return o;
 }
 
-/// Options are checked at once, by making one.
+/// Checks the options immediately, by making one optimiser.
 Rule rule_of(const char* name, double lr, std::function<Result<std::unique_ptr<train::Optimizer>>()> make) {
   Rule r{name, lr, std::move(make)};
   (void)value_of(r.make());
@@ -112,7 +112,7 @@ void bind_makers(nb::module_& m) {
       "lr"_a = .7, nb::kw_only(), "momentum"_a = .9, "DiLoCo's server rule: SGD with Nesterov's momentum.");
 }
 
-/// An optimiser and the memory of the parameters of a step.
+/// An optimiser whose parameters are passed to each step.
 class PyOptimizer {
  public:
   explicit PyOptimizer(const Rule& r) : optimizer_(value_of(r.make())) {}
@@ -191,10 +191,10 @@ Held hold(nb::object o) {
 
 std::string Raised::first_line(std::string_view text) {
   while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
-  return std::string(text.substr(text.rfind('\n') + 1));  // of a traceback: the exception
+  return std::string(text.substr(text.rfind('\n') + 1));  // the last line of a traceback: the exception
 }
 void Raised::check_status(const Status& s) {
-  if (PyErr_Occurred()) throw nb::python_error();  // of a signal, which may have ended what waited
+  if (PyErr_Occurred()) throw nb::python_error();  // of a signal handler, which may have ended a wait
   if (first_) std::rethrow_exception(std::exchange(first_, nullptr));
   check(s);
 }
@@ -213,7 +213,7 @@ Params params_of(const nb::sequence& sequence, bool may_come) {
     if (const nb::handle grad = entry[2]; nb::isinstance<nb::bool_>(grad)) {
       if (nb::cast<bool>(grad)) {
         if (!may_come) throw nb::value_error("params: a gradient is an array, or None for what is frozen");
-        // Untouched pages of zeroed memory take no room.
+        // Untouched pages of zeroed memory take no space.
         p.grad = p.value;
         p.grad.data = std::calloc(p.value.bytes() + 1, 1);
         if (p.grad.data == nullptr) throw std::bad_alloc();

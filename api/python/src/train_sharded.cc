@@ -1,4 +1,4 @@
-// Sharded and plain data parallel: ouro::train::ShardedTrainer.
+// Sharded and plain data parallelism: ouro::train::ShardedTrainer.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -15,7 +15,7 @@ namespace {
 using namespace nb::literals;
 using train::ShardedTrainer;
 
-/// A trainer with the memory of its model. Views of its blocks hold it.
+/// A trainer with the memory of its model. Arrays that view its blocks keep it alive.
 struct Sharded {
   Params params;
   std::shared_ptr<Raised> raised = std::make_shared<Raised>();
@@ -27,7 +27,7 @@ class PySharded {
   explicit PySharded(std::shared_ptr<Sharded> s) : held_(std::move(s)) {}
   ShardedTrainer& operator*() const { return *held_->trainer; }
 
-  /// What may wait, or call Python.
+  /// For calls that may wait or call Python.
   template <class Call>
   auto run(Call call) const {
     return held_->raised->run(*held_->trainer, std::move(call));

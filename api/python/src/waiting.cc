@@ -1,4 +1,4 @@
-// Waiting without the GIL, and signals meanwhile.
+// Waiting without the GIL, and running signal handlers meanwhile.
 #include "api/python/src/waiting.h"
 
 #include <pthread.h>
@@ -8,11 +8,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Taking the GIL may last 5 ms where other threads compute; a tenth of a second is soon enough for a user.
+// Taking the GIL may last 5 ms while other threads compute; a tenth of a second is fast enough for a user.
 constexpr auto kSignalsEvery = 100ms;
 pthread_t main_thread;
 
-thread_local bool handling = false;  // a signal handler runs, below a call that waits
+thread_local bool handling = false;  // a signal handler is running inside a call that waits
 
 }  // namespace
 
@@ -48,7 +48,7 @@ void check_interrupted(const Status& s) {
 }
 
 Status wait_for(const Work& work, Milliseconds deadline) {
-  // A wait for a stream ends nothing but itself, so it may be cut into pieces.
+  // A wait for a stream can be cut into pieces, because ending the wait does not end the operation.
   if (work.test() || !in_main_thread()) return without_gil([&] { return work.wait(deadline); });
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {

@@ -1,4 +1,4 @@
-// How calls wait: without the GIL, and so that Ctrl-C ends them. Used by this folder.
+// Waiting without the GIL, such that Ctrl-C ends it. Used by this folder.
 #pragma once
 #include <chrono>
 #include <type_traits>
@@ -8,12 +8,12 @@
 
 namespace ouro::python {
 
-/// Remembers which thread is the interpreter's main one; called when the module is loaded.
+/// Records which thread is the interpreter's main one; called when the module is loaded.
 void remember_main_thread();
 bool in_main_thread();
 
-/// While it lives the GIL is released. In the main thread, handlers of signals run about ten times a second
-/// while an operation waits; what one of them raises ends the operation, and is raised by check_interrupted.
+/// Releases the GIL while it lives. In the main thread, signal handlers run about ten times a second while an
+/// operation waits; an exception from a handler ends the operation, and check_interrupted raises it.
 class Waiting {
  public:
   Waiting();
@@ -28,10 +28,10 @@ class Waiting {
   std::chrono::steady_clock::time_point next_;
 };
 
-/// Raises what a signal handler has raised during a call that failed; else the failure, if there is one.
+/// Raises the exception of a signal handler from a call that failed; otherwise the failure, if there is one.
 void check_interrupted(const Status& s);
 
-/// The value of what `call` returns, a Status or a Result, called without the GIL; or its failure is raised.
+/// Calls `call` without the GIL; it returns a Status or a Result. Returns the value, or raises the failure.
 template <class Call>
 auto waited(Call call) {
   auto result = [&] {

@@ -1,4 +1,4 @@
-// The life of the backend: how operations run, time-outs, the end. See backend.h.
+// The life cycle of the backend: how operations run, timeouts, the end. See backend.h.
 #include "backend.h"
 
 #include <c10/core/StreamGuard.h>
@@ -15,9 +15,9 @@ namespace {
 std::mutex alive_mutex;
 std::set<Backend*> alive;
 
-thread_local const Backend* running_for = nullptr;  // whose stream's thread this is
+thread_local const Backend* running_for = nullptr;  // the backend whose stream's thread this is
 
-/// A call of PyTorch that has a time-out of its own: the shorter of that and the group's.
+/// The limit of a PyTorch call with its own timeout: the shorter of that and the group's.
 std::optional<Milliseconds> limit_of(std::chrono::milliseconds timeout, std::chrono::milliseconds of_group,
                                      const Group& group) {
   const auto wanted = timeout.count() > 0 ? timeout : of_group;
@@ -43,7 +43,7 @@ Backend::Backend(std::shared_ptr<Job> job, Group group, c10::intrusive_ptr<Optio
 }
 
 Backend::~Backend() {
-  // What is in flight ends as revoked. Its callbacks may want Python, whose lock this thread may hold.
+  // Operations in flight end as revoked. Their callbacks may need the GIL, which this thread may hold.
   std::optional<pybind11::gil_scoped_release> unlocked;
   if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
   {
@@ -73,7 +73,7 @@ Status Backend::run(const Body& body, const Stream& over) {
   const at::AutoDispatchBelowADInplaceOrView plain;
   try {
     return body(over);
-  } catch (const c10::Error& e) {  // such as no memory for a copy: the others must not wait for this rank
+  } catch (const c10::Error& e) {  // such as no memory for a copy: the other ranks must not wait for this one
     group_.abort(e.what_without_backtrace());
   } catch (const std::exception& e) {
     group_.abort(e.what());
@@ -106,7 +106,7 @@ Backend::WorkPtr Backend::start(Call call, Body body) {
     const Status s = run(body);
     --pending_;
     work->complete(s);
-    return {};  // told by the work
+    return {};  // the Work reports failures
   });
   return work;
 }
@@ -126,7 +126,7 @@ Backend::WorkPtr Backend::start_on_device(Call call, const Body& body) {
 void Backend::submit(const std::vector<Deferred>& messages) {
   if (messages.empty()) return;
   std::vector<Status> outcomes(messages.size());
-  group_start();  // nothing may leave it open: all that this thread does later would be held back
+  group_start();  // must be closed on every path: an open batch would defer everything this thread does later
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const Deferred& m = messages[i];
     const c10::StreamGuard guard(m.current);
@@ -148,7 +148,7 @@ void Backend::submit(const std::vector<Deferred>& messages) {
 }
 
 void Backend::startCoalescing() {
-  std::vector<Deferred> left;  // by a batch that an exception has ended: PyTorch tells nobody
+  std::vector<Deferred> left;  // of a batch that an exception ended, which PyTorch does not report
   {
     const std::lock_guard lock(mutex_);
     coalescing_ = true;

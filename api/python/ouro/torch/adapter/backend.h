@@ -1,4 +1,5 @@
-// The backend of torch.distributed: c10d's operations as operations of a group of ouro. Used by module.cc.
+// The backend of torch.distributed: implements c10d's operations with those of an ouro group. Used
+// by module.cc.
 #pragma once
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -17,8 +18,8 @@
 
 namespace ouro::adapter {
 
-/// The job of a group that init_process_group or new_group has made. Groups split off share it; it is left
-/// with the last.
+/// The job of a group that init_process_group or new_group has made. Groups split off from it share the job;
+/// the last one leaves it.
 struct Job {
   explicit Job(Context c) : context(std::move(c)) {}
   Context context;
@@ -40,11 +41,11 @@ class Backend final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using Lists = std::vector<std::vector<at::Tensor>>;
 
-  /// `name`: whose groups these are in PyTorch: "ouro", or the backend for which it stands in.
+  /// `name`: the backend name in PyTorch: "ouro", or the backend for which it stands in.
   Backend(std::shared_ptr<Job>, Group, c10::intrusive_ptr<OptionsAsGloo>, std::string name);
   ~Backend() override;
-  /// Before the interpreter ends: what is in flight in any group of this process ends as revoked, and no
-  /// thread wants Python any more. The caller does not hold the GIL.
+  /// Call before the interpreter ends, without the GIL: operations in flight in any group of this process end
+  /// as revoked, and no thread needs Python any more.
   static void end_all();
 
   const std::string getBackendName() const override { return "ouro"; }
@@ -79,7 +80,7 @@ class Backend final : public c10d::Backend {
   WorkPtr recv(Tensors&, int from, int tag) override;
   WorkPtr recvAnysource(Tensors&, int tag) override;
 
-  // Since 2.15 under the first of each two names, before under the second.
+  // Since PyTorch 2.15 called under the first of each two names below, before that under the second.
   WorkPtr gathered(Tensors outputs, Tensors inputs, const c10d::AllgatherOptions&, c10d::OpType);
   WorkPtr scattered(Tensors outputs, Tensors inputs, const c10d::ReduceScatterOptions&, c10d::OpType);
   WorkPtr exchanged(Tensor& out, Tensor& in, const std::vector<std::int64_t>& out_sizes,
@@ -124,9 +125,9 @@ class Backend final : public c10d::Backend {
   }
 
  private:
-  /// What an operation does, over this stream; over none in the thread that calls it.
+  /// The work of an operation, on this stream; without a stream, in the calling thread.
   using Body = std::function<Status(const Stream&)>;
-  /// What c10d says about a call.
+  /// What c10d specifies for a call.
   struct Call {
     c10d::OpType op;
     const char* name;
@@ -135,33 +136,33 @@ class Backend final : public c10d::Backend {
     bool async;
   };
   c10::intrusive_ptr<Work> make_work(const Call&);
-  WorkPtr start(Call, Body);                   ///< a collective, in the order of calls
-  WorkPtr start_on_device(Call, const Body&);  ///< the same, of tensors on a GPU
-  /// Sends or receives: `body` over a stream, or in a lane over none; then `store`, behind it in the stream.
-  /// Tensors on a GPU go over a stream, but for a receive from any source.
+  WorkPtr start(Call, Body);                   ///< a collective, in call order
+  WorkPtr start_on_device(Call, const Body&);  ///< the same, for tensors on a GPU
+  /// Sends or receives: `body` runs on a stream, or without one in a lane; then `store`, after it in the
+  /// stream. Tensors on a GPU use a stream, except for a receive from any source.
   WorkPtr message(Call, const Lanes::Lane&, std::function<Status(const Stream&, Work&)> body,
                   std::function<void()> store);
   WorkPtr receive(Tensors&, int from, int tag, c10d::OpType, const char* name);
   void end(const char* why);
-  Group monitor();                                   ///< for the messages of monitoredBarrier
-  Status run(const Body&, const Stream& over = {});  ///< in this thread; what it throws ends the group
+  Group monitor();                                   ///< the group for the messages of monitoredBarrier
+  Status run(const Body&, const Stream& over = {});  ///< in this thread; an exception ends the group
   WorkPtr sparse_reduced(const at::Tensor&, const c10d::AllreduceOptions&);
-  Status as_long_as_roots(at::Tensor* in, int root);  ///< by zeros; collective
+  Status as_long_as_roots(at::Tensor* in, int root);  ///< pads with zeros to the root's length; collective
   WorkPtr all_reduced(const char* name, c10d::OpType, Tensors, const c10d::AllreduceOptions&);
   std::size_t ranks() const { return static_cast<std::size_t>(size_); }
 
   std::shared_ptr<Job> job_;
-  c10::intrusive_ptr<OptionsAsGloo> options_;  ///< PyTorch looks for it here: after one shared_ptr
+  c10::intrusive_ptr<OptionsAsGloo> options_;  ///< PyTorch expects it at this offset, after one shared_ptr
   Group group_, monitor_;
   std::string name_;
-  Stream stream_;     ///< made when first used
-  std::mutex mutex_;  ///< of what follows, and of submission
-  /// A message of tensors on a GPU between startCoalescing and endCoalescing. All are submitted together, as
-  /// in one stream a receive would wait behind a send that waits for its receiver.
+  Stream stream_;     ///< made on first use
+  std::mutex mutex_;  ///< guards the members below, and submission
+  /// A message of tensors on a GPU between startCoalescing and endCoalescing. All are submitted together,
+  /// because in one stream a receive would wait behind a send that waits for its receiver.
   struct Deferred {
     c10::intrusive_ptr<Work> work;
-    c10::Stream current;  ///< when it was called
-    Stream over;          ///< the same
+    c10::Stream current;  ///< the current stream at the call
+    Stream over;          ///< the same, as an ouro stream
     std::function<Status(const Stream&, Work&)> body;
     std::function<void()> store;
   };
@@ -169,10 +170,11 @@ class Backend final : public c10d::Backend {
   std::vector<WorkPtr> coalesced_;
   std::vector<Deferred> deferred_;
   bool coalescing_ = false;
-  std::atomic<int> pending_{0};                               ///< on stream_
-  std::atomic<int> messages_{0};                              ///< in lanes_
-  std::atomic<std::uint64_t> seq_{0}, barriers_{0};           ///< operations; monitored barriers among them
-  std::unique_ptr<Lanes> lanes_ = std::make_unique<Lanes>();  ///< ends before the group does
+  std::atomic<int> pending_{0};   ///< collectives on stream_
+  std::atomic<int> messages_{0};  ///< messages in lanes_
+  std::atomic<std::uint64_t> seq_{0},
+      barriers_{0};  ///< numbers of operations, and of monitored barriers among them
+  std::unique_ptr<Lanes> lanes_ = std::make_unique<Lanes>();  ///< destroyed before the group
 };
 
 }  // namespace ouro::adapter

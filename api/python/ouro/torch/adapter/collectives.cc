@@ -9,7 +9,7 @@ namespace {
 
 using Counts = std::vector<std::size_t>;
 
-/// Elements of ouro in each of the tensors.
+/// Number of ouro elements in each tensor.
 Counts counts_of(const std::vector<at::Tensor>& tensors, Use use = Use::move) {
   Counts counts;
   for (const at::Tensor& t : tensors) counts.push_back(view(t, use).count);
@@ -20,7 +20,7 @@ bool even(const Counts& c) {
   return std::adjacent_find(c.begin(), c.end(), std::not_equal_to<>()) == c.end();
 }
 
-/// Of dimension 0, in elements of ouro for each rank; no sizes: equal shares.
+/// The shares of dimension 0, in ouro elements per rank; empty `sizes`: equal shares.
 Counts shares(const char* what, const at::Tensor& t, const std::vector<std::int64_t>& sizes,
               std::size_t ranks) {
   const std::int64_t rows = t.dim() == 0 ? t.numel() : t.size(0);
@@ -143,7 +143,7 @@ Backend::WorkPtr Backend::allgather_coalesced(Lists& lists, Tensors& inputs,
   TORCH_CHECK_VALUE(lists.size() == ranks(), "ouro: all_gather_coalesced: ", lists.size(),
                     " lists of outputs, of ", size_, " ranks");
   TORCH_CHECK_VALUE(!inputs.empty(), "ouro: all_gather_coalesced: no tensors");
-  Tensors outs;  // rank 0's, then rank 1's, and so on, as they come if each rank sends its own as one
+  Tensors outs;  // rank by rank, in the order of arrival if each rank sends its tensors as one
   for (const Tensors& of_rank : lists) {
     TORCH_CHECK_VALUE(of_rank.size() == inputs.size(), "ouro: all_gather_coalesced: a list of ",
                       of_rank.size(), " outputs for ", inputs.size(), " inputs");
@@ -189,7 +189,7 @@ Status Backend::as_long_as_roots(at::Tensor* in, int root) {
   std::int64_t wanted = in->numel();
   const std::span<std::int64_t> word(&wanted, 1);
   OURO_TRY(ouro::broadcast(group_, word, word, root));
-  if (in->numel() >= wanted) return {};  // longer ones are refused by all ranks
+  if (in->numel() >= wanted) return {};  // all ranks refuse longer ones
   at::Tensor longer = at::zeros({wanted}, in->options());
   longer.narrow(0, 0, in->numel()).copy_(in->reshape({-1}));
   *in = std::move(longer);
@@ -210,7 +210,7 @@ Backend::WorkPtr Backend::gather(Lists& outputs, Tensors& inputs, const c10d::Ga
       [this, in, outs, root](const Stream& s) -> Status {
         const Packed packed(outs);
         at::Tensor from = to_read(in);
-        // gloo takes inputs shorter than root's, and fills up with zeros; torchgfn relies on that.
+        // gloo accepts inputs shorter than the root's and pads them with zeros; torchgfn relies on that.
         if (name_ == "gloo" && !in.is_cuda()) OURO_TRY(as_long_as_roots(&from, root));
         OURO_TRY(
             ouro::gather(group_, view(from), outs.empty() ? View() : view(packed.flat()), root, s).status());

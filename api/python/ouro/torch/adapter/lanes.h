@@ -1,5 +1,5 @@
-// Messages in the background: those of one lane one after the other, several lanes at the same time. Used by
-// backend.h.
+// Messages in the background: those of one lane run in sequence, several lanes run concurrently. Used
+// by backend.h.
 #pragma once
 #include <deque>
 #include <functional>
@@ -12,14 +12,13 @@
 
 namespace ouro::adapter {
 
-/// Streams of the host, as many as there have been busy lanes at once. Destroyed, it ends when all tasks
-/// have.
+/// Host streams, as many as there have been busy lanes at once. The destructor waits for all tasks.
 class Lanes {
  public:
-  /// Whether it is a receive, of which peer, with which tag: messages of one lane stay in order.
+  /// (is a receive, peer, tag): messages of one lane stay in order.
   using Lane = std::tuple<bool, int, int>;
 
-  /// Runs it after what this lane has. Errors: resource (no thread); then it is not run.
+  /// Runs the task after earlier tasks of this lane. Errors: resource (no thread); then the task is not run.
   Status add(const Lane& lane, std::function<void()> task) {
     const std::lock_guard lock(mutex_);
     auto& queue = tasks_[lane];
@@ -29,7 +28,7 @@ class Lanes {
       streams_.push_back(std::move(made));
     }
     queue.push_back(std::move(task));
-    if (queue.size() > 1) return {};  // whose stream goes on with this one
+    if (queue.size() > 1) return {};  // the stream of the earlier task also runs this one
     const std::size_t over = idle_.back();
     idle_.pop_back();
     (void)streams_[over].run([this, lane, over] { return run(lane, over); });
@@ -51,8 +50,8 @@ class Lanes {
   }
 
   std::mutex mutex_;
-  std::map<Lane, std::deque<std::function<void()>>> tasks_;  ///< the first of each runs
-  std::vector<std::size_t> idle_;                            ///< indices of streams_
+  std::map<Lane, std::deque<std::function<void()>>> tasks_;  ///< the first task of each lane is running
+  std::vector<std::size_t> idle_;                            ///< indices into streams_
   std::vector<Stream> streams_;
 };
 

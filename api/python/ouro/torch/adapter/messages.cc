@@ -1,4 +1,4 @@
-// Messages between two ranks, and the monitored barrier, which is made of them. See backend.h.
+// Messages between two ranks, and the monitored barrier, which is built on them. See backend.h.
 #include "backend.h"
 
 #include <c10/core/StreamGuard.h>
@@ -48,8 +48,9 @@ Backend::WorkPtr Backend::message(Call call, const Lanes::Lane& lane,
     const std::lock_guard lock(mutex_);
     if (coalescing_) coalesced_.push_back(work);
   }
-  // Who sends what may come from anybody is known when it is here, which a stream does not say. The lane
-  // starts behind what is in the stream now, and the work is over when the tensor may be used in any.
+  // The sender of a message from any source is known only when the message is here, which a stream cannot
+  // report. The lane starts after the work that is in the stream now, and the Work ends when the tensor may
+  // be used in any stream.
   std::shared_ptr<c10::Event> ready;
   if (any.front().is_cuda()) {
     ready = std::make_shared<c10::Event>(device.type());
@@ -84,7 +85,7 @@ Backend::WorkPtr Backend::send(Tensors& tensors, int to, int tag) {
   check("send", tensors);
   TORCH_CHECK_VALUE(to >= 0 && to < size_ && tag >= 0, "ouro: send: to rank ", to, " of a group of ", size_,
                     ", with tag ", tag);
-  const auto from = std::make_shared<at::Tensor>();  // until it is sent
+  const auto from = std::make_shared<at::Tensor>();  // keeps the tensor alive until it is sent
   return message(
       {c10d::OpType::SEND, "send", tensors, {}, {}, true}, {false, to, tag},
       [this, t, from, to, tag](const Stream& s, Work&) -> Status {
@@ -149,7 +150,7 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& o, bool wait_all_rank
     C10_THROW_ERROR(DistBackendError, "ouro: [Rank " + std::to_string(rank_) + "]: " + text);
   };
   const auto take = [&](int from, int tag, Clock::time_point until) -> Status {
-    for (;;) {  // what a barrier that failed has left behind does not count
+    for (;;) {  // skips messages that a failed barrier has left behind
       std::uint64_t theirs = 0;
       const auto left = std::chrono::duration_cast<Milliseconds>(until - Clock::now());
       OURO_TRY(ouro::recv(group, std::span(&theirs, 1), from, tag, std::max(left, Milliseconds(1))).status());

@@ -11,7 +11,7 @@
 namespace ouro::adapter {
 namespace {
 
-/// A failure while a group is made, as PyTorch's exception.
+/// Throws a failure while a group is made as PyTorch's exception.
 template <class T>
 T value_of(Result<T> r) {
   if (!r.ok()) std::rethrow_exception(exception_of(r.status()));
@@ -23,7 +23,7 @@ pybind11::bytes new_id() {
   return {reinterpret_cast<const char*>(id.bytes), sizeof id.bytes};
 }
 
-/// Joins on a stream of its own, so that Python's handlers of signals run meanwhile; what one raises ends
+/// Joins on a separate stream, so that Python's signal handlers run meanwhile; an exception from one cancels
 /// joining, on all ranks.
 Result<Context> interruptibly(InitOptions o) {
   const auto cancel = std::make_shared<std::atomic<bool>>(false);
@@ -70,7 +70,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "ouro's backend of torch.distributed; ouro.torch registers it";
   using ouro::adapter::Backend;
   pybind11::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(m, "Backend")
-#ifndef C10D_BACKEND_HAS_HOOKS  // before 2.15 only backends of PyTorch's own have these
+#ifndef C10D_BACKEND_HAS_HOOKS  // before 2.15, only PyTorch's own backends have these
       .def_property_readonly("options", &Backend::getBackendOptions)
       .def("_set_default_timeout", &Backend::setTimeout)
 #endif

@@ -9,9 +9,9 @@
 
 namespace ouro::adapter {
 
-/// Where ouro stands in for gloo, the log of DistributedDataParallel takes the group's backend for a
-/// ProcessGroupGloo and reads how many threads it has from its options. They lie where gloo's are, in
-/// PyTorch 2.9 to 2.15.
+/// If ouro stands in for gloo, the logger of DistributedDataParallel takes the group's backend for a
+/// ProcessGroupGloo and reads its number of threads from its options. These members are at the same offsets
+/// as gloo's in PyTorch 2.9 to 2.15.
 struct OptionsAsGloo final : c10d::Backend::Options {
   using Base = c10d::Backend::Options;
   OptionsAsGloo(std::chrono::milliseconds limit, std::string group) : Base("ouro", limit) {
@@ -22,7 +22,7 @@ struct OptionsAsGloo final : c10d::Backend::Options {
   c10::intrusive_ptr<Base> clone() const override { return c10::make_intrusive<OptionsAsGloo>(*this); }
 #endif
   std::vector<std::shared_ptr<void>> devices;
-  int threads = 2;  // gloo's own number, which it has by default
+  int threads = 2;  // gloo's default
 };
 
 }  // namespace ouro::adapter

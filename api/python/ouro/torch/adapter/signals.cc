@@ -1,4 +1,4 @@
-// Python's handlers of signals in a thread that waits. See signals.h.
+// Runs Python's signal handlers in a thread that waits. See signals.h.
 #include "signals.h"
 
 #include <pybind11/pybind11.h>
@@ -6,7 +6,7 @@
 namespace ouro::adapter {
 namespace {
 
-thread_local bool handling = false;  // a handler runs, below an operation that waits
+thread_local bool handling = false;  // a handler is running inside an operation that waits
 
 }  // namespace
 
@@ -19,7 +19,7 @@ void take_signals() {
   if (raised != 0) throw pybind11::error_already_set();
 }
 
-// Not before this: most operations are over by then, and need no clock for it.
+// next_ is set later, in ask(): most operations end before that and need not read the clock.
 TakingSignals::TakingSignals() : next_(), waits_(&TakingSignals::ask, this) {}
 
 Status TakingSignals::ask(void* self) {

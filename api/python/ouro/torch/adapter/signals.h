@@ -7,15 +7,15 @@
 
 namespace ouro::adapter {
 
-/// While it lives, Python's handlers of signals run about ten times a second while an operation of this
-/// thread waits for other ranks. What one of them raises (Ctrl-C: KeyboardInterrupt) ends the operation, and
-/// its group, on all ranks. A handler must not call operations of the group that waits.
+/// While it lives and an operation of this thread waits for other ranks, Python's signal handlers run about
+/// ten times a second. An exception from a handler (Ctrl-C: KeyboardInterrupt) ends the operation, and its
+/// group, on all ranks. A handler must not call operations of the waiting group.
 class TakingSignals {
  public:
   TakingSignals();
   TakingSignals(const TakingSignals&) = delete;
   TakingSignals& operator=(const TakingSignals&) = delete;
-  void rethrow() const {  ///< what a handler has raised
+  void rethrow() const {  ///< throws the exception of a handler
     if (raised_) std::rethrow_exception(raised_);
   }
 
@@ -26,8 +26,7 @@ class TakingSignals {
   InterruptibleWaits waits_;
 };
 
-/// Runs handlers of signals that have come, and throws what they raise. The caller does not wait for other
-/// ranks.
+/// Runs pending signal handlers and throws their exceptions. For callers that do not wait for other ranks.
 void take_signals();
 constexpr auto kSignalsEvery = std::chrono::milliseconds(100);
 

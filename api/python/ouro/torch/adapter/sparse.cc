@@ -13,7 +13,7 @@ Backend::WorkPtr Backend::sparse_reduced(const at::Tensor& t, const c10d::Allred
   const Call call{c10d::OpType::ALLREDUCE, "sparse_all_reduce", {t}, {t}, o.timeout, o.asyncOp};
   return start(call, [this, t](const Stream&) -> Status {
     const at::Tensor own = t.coalesce();
-    // How many entries each rank has, and what all must agree on.
+    // Exchanges the number of entries of each rank, and the shape, on which all must agree.
     std::vector<std::int64_t> shape{own._nnz(), own.sparse_dim()};
     shape.insert(shape.end(), own.sizes().begin(), own.sizes().end());
     std::vector<std::int64_t> shapes(shape.size() * ranks());

@@ -11,7 +11,7 @@
 namespace ouro::adapter {
 namespace {
 
-/// The type in ouro, and how many of them are one element; 0: ouro has none.
+/// The ouro type, and how many ouro elements form one element; 0: ouro lacks the type.
 struct Elements {
   DType dtype = DType::u8;
   std::size_t count = 0;
@@ -87,7 +87,7 @@ Stream current_stream(const at::Tensor& t) {
   const c10::Device device = t.device();
 #ifdef C10D_BACKEND_HAS_HOOKS  // 2.15
   void* const handle = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
-#else  // without CUDA's headers only Python tells it
+#else  // without CUDA's headers, only Python provides it
   const pybind11::gil_scoped_acquire held;
   const auto get = pybind11::module_::import("torch._C").attr("_cuda_getCurrentRawStream");
   void* const handle = PyLong_AsVoidPtr(get(static_cast<int>(device.index())).ptr());
@@ -168,7 +168,7 @@ at::Tensor to_read(const at::Tensor& t) { return t.contiguous(); }
 Packed::Packed(std::vector<at::Tensor> parts) : parts_(std::move(parts)) {
   if (parts_.empty()) return;
   std::int64_t count = 0;
-  const at::Tensor* first = nullptr;  // of those with elements: where an empty one lies says nothing
+  const at::Tensor* first = nullptr;  // first tensor with elements: the address of an empty one is irrelevant
   const void* next = nullptr;
   bool in_a_row = true;
   for (const at::Tensor& t : parts_) {

@@ -1,4 +1,4 @@
-// Work of PyTorch over operations of ouro. See work.h.
+// PyTorch's Work for operations of ouro. See work.h.
 #include "work.h"
 
 #include <ATen/core/ivalue.h>
@@ -13,7 +13,7 @@
 namespace ouro::adapter {
 
 std::exception_ptr exception_of(const Status& s) {
-  // Programs look for the word: c10d's backends have it.
+  // Programs look for the word "timeout", which the texts of c10d's backends contain.
   const char* const more = s.code() == Code::timeout ? "; the timeout of its process group or call" : "";
   return std::make_exception_ptr(c10::DistBackendError(
       {__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, c10::str(s.message(), more)));
@@ -32,7 +32,8 @@ Work::Work(int rank, c10d::OpType op, const std::string& title, std::vector<at::
 }
 
 Work::~Work() {
-  // Its tensors may go back to the stream in which they were made, which has not waited for the operation.
+  // Its tensors may be returned to the stream in which they were made, which has not waited for
+  // the operation.
   for (const auto& e : enqueued_) {
     if (e->waited) continue;
     const c10::impl::VirtualGuardImpl guard(e->over.device_type());
@@ -40,7 +41,7 @@ Work::~Work() {
       for (const at::Tensor& t : *tensors)
         if (t.device() == e->over.device()) try {
             guard.recordDataPtrOnStream(t.storage().data_ptr(), e->over);
-          } catch (const std::exception&) {  // the device is lost, and the tensor with it
+          } catch (const std::exception&) {  // the device is lost, and with it the tensor
           }
   }
 }
@@ -74,9 +75,9 @@ void Work::let_wait() {
 
 void Work::mark(c10::ivalue::Future& future) {
   std::vector<c10::Stream> streams;
-  for (const auto& e : enqueued_)  // each once: the guard would leave one that comes again current
+  for (const auto& e : enqueued_)  // each once: with duplicates, the guard would leave one of them current
     if (std::find(streams.begin(), streams.end(), e->over) == streams.end()) streams.push_back(e->over);
-  const c10::MultiStreamGuard guard(streams);  // whose end is the future's
+  const c10::MultiStreamGuard guard(streams);  // the future ends when these streams have passed
   future.markCompleted(c10::IValue(outputs_));
 }
 
@@ -92,7 +93,7 @@ void Work::complete(const Status& s) {
     status_ = s;
     after.swap(after_);
     future = future_, outcome = outcome_;
-    if (enqueued_.empty()) inputs_.clear();  // else they are kept until somebody waits
+    if (enqueued_.empty()) inputs_.clear();  // otherwise they are kept until somebody waits
     if (recordFunctionEndCallback_) {
       recordFunctionEndCallback_();
       recordFunctionEndCallback_ = nullptr;
@@ -131,7 +132,7 @@ bool Work::wait(std::chrono::milliseconds timeout) {
     if (until_) next = std::min(next, *until_);
     if (cv_.wait_until(lock, next, [this] { return completed_; })) break;
     const bool over = until_ && Clock::now() >= *until_;
-    if (over) until_.reset();  // one waiter ends it
+    if (over) until_.reset();  // only one waiter aborts
     lock.unlock();
     if (over) {
       group_.abort(c10::str(title_, " was not over after ", limit_->count(), " ms, its time-out"));
