@@ -1,4 +1,4 @@
-"""Handwritten digits, and two small networks for them: what the examples train."""
+"""Handwritten digits, and two small networks for them: the data and models of the examples."""
 import pathlib
 
 import torch
@@ -9,7 +9,7 @@ FILE = "tests/golden/data/digits.csv"  # of ouro's source tree
 
 
 def load(dtype=None):
-    """(pixels (1797, 1, 8, 8) from 0 to 1, labels (1797)), shuffled alike everywhere."""
+    """(pixels (1797, 1, 8, 8) from 0 to 1, labels (1797)), in the same shuffled order everywhere."""
     file = next((f for f in (HERE / "digits.csv", *(p / FILE for p in HERE.parents)) if f.exists()), None)
     if file is None:
         raise SystemExit(f"the digits are neither in {HERE} nor in a source tree around it: copy {FILE} there")
@@ -45,7 +45,7 @@ class Perceptron(torch.nn.Module):
 
 
 def batches(x, y, part, parts, size, steps):
-    """`steps` batches of `size` rows among every parts-th training row, from `part` on."""
+    """Yields `steps` batches of `size` rows from every parts-th training row, starting at `part`."""
     rows = torch.arange(part, TRAINING, parts)
     for t in range(steps):
         at = rows[torch.arange(size * t, size * (t + 1)) % len(rows)]
@@ -54,7 +54,7 @@ def batches(x, y, part, parts, size, steps):
 
 @torch.no_grad()
 def accuracy(model, x, y):
-    """The share of test rows whose digit is found."""
+    """The share of test rows whose digit is recognised."""
     model.eval()
     right = (model(x[TRAINING:]).argmax(1) == y[TRAINING:]).double().mean().item()
     model.train()

@@ -1,4 +1,4 @@
-"""NumPy arrays summed up over all ranks, without a copy.
+"""Sums NumPy arrays over all ranks, without a copy.
 
 Run: ouro-run -n 4 python numpy_all_reduce.py
 """
@@ -6,17 +6,17 @@ import numpy
 
 import ouro
 
-with ouro.init() as job:  # rank, size and how the ranks meet: from the launcher; one rank without one
+with ouro.init() as job:  # rank, size and rendezvous come from the launcher; without one, a single rank
     world = job.world
     x = numpy.full(1000, job.rank + 1, numpy.float32)
     world.all_reduce(x)  # in place
     assert (x == sum(range(1, job.world_size + 1))).all()
 
-    # Every rank's row, in a matrix on all ranks.
+    # Gathers each rank's row into a matrix on all ranks.
     rows = numpy.empty((job.world_size, 3))
     world.all_gather(numpy.array([job.rank, job.rank**2, job.rank**3], float), out=rows)
 
-    # Beside the program: on a stream, which has a thread of its own.
+    # Runs in the background: on a stream, which has its own thread.
     stream = ouro.Stream()
     y = numpy.ones(1 << 16)
     work = world.all_reduce(y, op="max", stream=stream)

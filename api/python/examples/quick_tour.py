@@ -1,4 +1,4 @@
-"""A quick tour of the package: groups, collectives, messages, streams, failures, a trainer. Needs NumPy alone.
+"""A quick tour of the package: groups, collectives, messages, streams, failures, a trainer. Needs only NumPy.
 
 Run: ouro-run -n 4 python quick_tour.py
 """
@@ -14,30 +14,30 @@ with ouro.init() as job:
         if rank == 0:
             print(text)
 
-    # Collectives work on arrays where they lie, and return them.
+    # Collectives work on arrays in place, and return them.
     tell(f"sum of the ranks: {world.all_reduce(np.array([rank]))[0]}")
     rows = world.all_gather(np.array([rank, rank**2], float), out=np.empty((size, 2)))
     tell(f"everybody's row: {rows.tolist()}")
 
-    # Groups: by colour, or named by their ranks; here the even and the odd ones.
+    # Groups: by colour, or by a list of ranks; here the even and the odd ranks.
     half = world.split(rank % 2)
     tell(f"largest among {half.ranks}: {half.all_reduce(np.array([rank]), op='max')[0]}")
 
-    # Messages: to a neighbour, and from anybody.
+    # Messages: to a neighbour, and from a neighbour.
     before, after = (rank - 1) % size, (rank + 1) % size
     world.send(np.full(3, rank), after)
     inbox = np.empty(3, int)
     world.recv(inbox, before)
     tell(f"rank {before} sent {inbox.tolist()}")
 
-    # Streams: operations beside the program, one after the other.
+    # Streams: operations in the background, one after the other.
     stream = ouro.Stream()
     work = world.all_reduce(np.ones(1 << 16), stream=stream)
     mean = np.mean(np.arange(1000))  # meanwhile
     work.wait()
 
-    # What is wrong in itself is refused at once, and the group goes on. Calls that differ between the ranks are a MismatchError on
-    # all of them, and end the group.
+    # A wrong argument is refused immediately, and the group stays usable. Calls that differ between the ranks
+    # are a MismatchError on all of them, and end the group.
     try:
         world.all_reduce(np.zeros(4), op="no such")
     except ValueError as mistake:

@@ -1,4 +1,4 @@
-"""Data parallel training over ouro: DistributedDataParallel, as over any other backend.
+"""Data parallel training over ouro with DistributedDataParallel, as over any other backend.
 
 Run: torchrun --nproc-per-node 4 torch_ddp.py
 """

@@ -1,4 +1,4 @@
-"""Decentralised training: each rank has its own model and averages it with one neighbour a step, as Decent-DP.
+"""Decentralised training as in Decent-DP: each rank has its own model and averages it with one neighbour per step.
 
 Run: torchrun --nproc-per-node 4 torch_decentralised.py
 """
@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 import ouro.torch
 
-dist.init_process_group("gloo")  # any backend: the trainer has a job of its own
+dist.init_process_group("gloo")  # any backend: the trainer has its own job
 rank, size = dist.get_rank(), dist.get_world_size()
-torch.manual_seed(rank)  # rank 0's parameters become everybody's
+torch.manual_seed(rank)  # all ranks start from rank 0's parameters
 x, y = digits.load()
 model = ouro.torch.GossipDataParallel(
     digits.Convolutional(), partial(ouro.torch.optim_fn_accum_adam, lr=4e-3), topology="ring",

@@ -1,4 +1,4 @@
-"""Federated training: two sites train by themselves, and take the mean of both now and then.
+"""Federated training: two sites train on their own, and average from time to time.
 
 Run: torchrun --nproc-per-node 4 torch_federated.py
 """

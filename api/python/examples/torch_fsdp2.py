@@ -1,4 +1,4 @@
-"""Sharded training over ouro: FSDP2, whose parameters, gradients and optimiser states are cut into parts, one a rank.
+"""Sharded training over ouro: FSDP2, which splits parameters, gradients and optimiser states into one part per rank.
 
 Run: torchrun --nproc-per-node 4 torch_fsdp2.py
 """

@@ -2,12 +2,12 @@
 
     import numpy, ouro
 
-    with ouro.init() as job:                       # the launcher's variables; one rank without a launcher
+    with ouro.init() as job:                       # reads the launcher's variables; one rank without a launcher
         x = numpy.full(1000, job.rank, numpy.float32)
         print(job.world.all_reduce(x)[0])
 
-The compiled part is loaded when something of it is first used, so that `import ouro` and `import ouro.torch` need no more
-than Python. So is `ouro.train`, and `ouro.torch`, which imports PyTorch. `ouro.nccl` acts when it is imported, and only then.
+The compiled part is loaded on first use, so that `import ouro` and `import ouro.torch` need nothing but Python. The same holds
+for `ouro.train` and for `ouro.torch`, which imports PyTorch. `ouro.nccl` takes effect only when it is imported.
 """
 import importlib
 
@@ -46,5 +46,6 @@ def __getattr__(name):
 
 
 def __dir__():
-    # Not "torch": who completes names asks for each, and PyTorch is slow to import, and before ouro.nccl too early.
+    # Not "torch", because completion of names accesses each, and PyTorch is slow to import and must not be
+    # imported before ouro.nccl.
     return sorted({*globals(), *__all__, "train"})

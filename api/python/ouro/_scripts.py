@@ -1,4 +1,4 @@
-"""The programs of ouro as console scripts of the package: each becomes the program of its own name."""
+"""The programs of ouro as console scripts of the package: each script executes the program of the same name."""
 import os
 import sys
 

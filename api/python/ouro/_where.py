@@ -1,8 +1,8 @@
-"""Where the parts of ouro are: its library, its headers, its programs.
+"""Locates the parts of ouro: its library, its headers, its programs.
 
 In an installed wheel they are inside the package. In a source tree they are in the build folder, which OURO_BUILD_DIR
-names (default: `build` in the root of the tree). OURO_HOME names a prefix into which ouro was installed by CMake. The
-variables come first, so that a tree can be tried with an installed package.
+names (default: `build` in the root of the tree). OURO_HOME names a prefix into which CMake installed ouro. These variables
+take precedence, so that a tree can be tried together with an installed package.
 """
 import functools
 import os
@@ -12,7 +12,7 @@ import sys
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 _LIBRARY = "libouro.so.0"
-# Of a prefix: where distributions put libraries.
+# The library folders of a prefix: where distributions put libraries.
 _LIBRARY_FOLDERS = ("lib", f"lib/{getattr(sys.implementation, '_multiarch', '')}", "lib64")
 
 
@@ -31,7 +31,7 @@ def _build():
 
 
 def _prefixes():
-    """Folders that have what an installation has, the first choice first."""
+    """Folders that are laid out like an installation, in order of preference."""
     if home := os.environ.get("OURO_HOME"):
         yield pathlib.Path(home).absolute()
     if build := _build():
@@ -62,21 +62,21 @@ def nccl_library():
 
 
 def compiled():
-    """Folders that have the compiled part beside the package's own: in a source tree, the build folder's."""
+    """Folders that have the compiled part, besides the package's own: in a source tree, the build folder's."""
     build = _build()
     return [str(build / "python/ouro")] if build else []
 
 
 def includes():
-    """Folders for the compiler's include path: `#include <ouro/ouro.hpp>` and what that includes are found there."""
+    """Folders for the compiler's include path, in which `#include <ouro/ouro.hpp>` and its own includes are found."""
     at = pathlib.Path(include())
-    # Headers of a tree name status.h and types.h from its root; installed ones lie together.
+    # Headers of a tree include status.h and types.h relative to its root; installed headers are in one place.
     return [str(at)] if (at / "ouro/runtime").is_dir() else [str(at), str(at.parent.parent)]
 
 
 @functools.cache
 def include():
-    """The folder that has ouro/*.hpp. Programs of a source tree need the tree's root, too: see includes()."""
+    """The folder that contains ouro/*.hpp. Programs in a source tree also need the tree's root: see includes()."""
     def places():
         if home := os.environ.get("OURO_HOME"):
             yield pathlib.Path(home).absolute() / "include"
@@ -95,7 +95,7 @@ def program(name):
 
 @functools.cache
 def version():
-    """The version of ouro, "0.1.0": of the tree or the package, without loading the library."""
+    """The version of ouro, "0.1.0", from the tree or the package, without loading the library."""
     if root := tree():
         return re.search(r"project\(ouro VERSION ([\d.]+)", (root / "CMakeLists.txt").read_text())[1]
     return (_PACKAGE / "VERSION").read_text().strip()

@@ -1,23 +1,23 @@
-"""Exceptions of ouro. Each says what happened, who did it, and what to do; `reason` has the word of the library's list.
+"""Exceptions of ouro. Each says what happened, which rank caused it, and what to do; `reason` is one of the library's reasons.
 
-What strikes a collective stays with its group: `Group.shrink()` and `Group.close()` are what is left. InvalidError and
-UnsupportedError do not; the group goes on.
+The failure of a collective is sticky in its group: only `Group.shrink()` and `Group.close()` remain usable. InvalidError and
+UnsupportedError are not sticky; the group stays usable.
 """
 
 
 class Error(RuntimeError):
     """A failure of ouro. Attributes that do not apply are None, "", 0 or empty.
 
-    reason:     why, such as "peer-dead", "deadline", "mismatch"
+    reason:     the cause, such as "peer-dead", "deadline", "mismatch"
     code:       its class, such as "peer-lost"
-    text:       what happened, without who and where
+    text:       what happened, without rank and place
     rank:       the culprit, as a rank of `group`
-    ranks:      all ranks that are known to have a part in it: the culprit, and those that are dead
-    dead:       ranks of the group that are known dead
-    host, pid:  the culprit's
-    group, generation, op, seq: the group, how often it has shrunk, the operation and its number
-    detector:   what noticed, such as "pidfd" or "deadline"
-    elapsed:    seconds from the start of the operation
+    ranks:      all ranks known to be involved: the culprit and the dead ones
+    dead:       ranks of the group that are known to be dead
+    host, pid:  those of the culprit
+    group, generation, op, seq: the group, how often it has been shrunk, the operation and its sequence number
+    detector:   the mechanism that detected it, such as "pidfd" or "deadline"
+    elapsed:    seconds since the start of the operation
     """
 
     reason = ""
@@ -40,19 +40,19 @@ class Error(RuntimeError):
 
 
 class InvalidError(Error, ValueError):
-    """A wrong argument. Nothing happened; mend the call."""
+    """A wrong argument. Nothing happened; correct the call."""
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """A legal call that this build or version has not."""
+    """A legal call that this build or version does not support."""
 
 
 class MismatchError(Error):
-    """Ranks differ in a call or in a setting; the text has both."""
+    """The ranks differ in a call or in a setting; the text has both values."""
 
 
 class DeadlineError(Error, TimeoutError):
-    """An operation was not over in time; `ranks` are late."""
+    """An operation did not end in time; `ranks` are late."""
 
 
 class PeerLostError(Error, ConnectionError):
@@ -60,19 +60,19 @@ class PeerLostError(Error, ConnectionError):
 
 
 class JoinError(Error):
-    """Ranks did not join in time, or one was turned away."""
+    """Some ranks did not join in time, or a rank was refused."""
 
 
 class AbortedError(Error):
-    """Closed, aborted, or the others went on without this rank."""
+    """Closed or aborted, or the other ranks went on without this one."""
 
 
 class ForkedError(Error):
-    """A child of fork() has used what is its parent's: join anew in the child."""
+    """A child of fork() has used an object of its parent; the child must join on its own."""
 
 
 class ResourceError(Error):
-    """No memory, thread, descriptor or file: raise the limit that is named."""
+    """No memory, thread, descriptor or file; raise the limit named in the text."""
 
 
 class CorruptError(Error):

@@ -1,7 +1,7 @@
-"""Puts ouro's libnccl.so.2 in place of NVIDIA's: `import ouro.nccl` before the first import of PyTorch, CuPy or JAX.
+"""Loads ouro's libnccl.so.2 in place of NVIDIA's: `import ouro.nccl` before the first import of PyTorch, CuPy or JAX.
 
-Programs that look for a library of the name libnccl.so.2 get the one that the process has already. So this has to come
-first; where another one is there, it is an ImportError, as the two would be mixed.
+A program that looks for a library named libnccl.so.2 gets the one that the process has already loaded, so this module must
+be imported first. If another one is loaded already, it raises ImportError, because the two would be mixed.
 """
 import ctypes
 import os
@@ -13,7 +13,7 @@ _NAME = "libnccl.so.2"
 
 
 def _mapped():
-    """The libraries of this name that the process has mapped."""
+    """The libraries of this name that are mapped into the process."""
     with open("/proc/self/maps") as maps:
         return sorted({line.split(None, 5)[5].strip() for line in maps if line.rstrip().endswith("/" + _NAME)})
 

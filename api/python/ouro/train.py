@@ -1,6 +1,6 @@
-"""Training: update rules, schedules, topologies, layouts and the trainers, on arrays of any library.
+"""Training: update rules, schedules, topologies, layouts and the trainers, for arrays of any library.
 
-For PyTorch modules see ouro.torch: GossipDataParallel, FederatedAverage, DiLoCo.
+For PyTorch modules, see ouro.torch: GossipDataParallel, FederatedAverage, DiLoCo.
 """
 from ouro._ouro import (AggregationPlan, Federation, GossipTrainer, LayoutGroups, LocalSteps, Mesh, Optimizer, ParallelLayout,
                         Replica, Row, Rule, Schedule, ShardedTrainer, Topology, Window, accum_adam, adam, cosine_with_warmup,

@@ -2,13 +2,13 @@
 
     torch.distributed.init_process_group("ouro")
 
-An installed package needs no import for that: PyTorch finds it by its entry point. `import ouro.torch` registers it, too.
-OURO_TORCH_AS=gloo (or nccl, or several with commas), or stand_in("gloo"), makes ouro carry the groups of that name.
+With an installed package, this needs no import: PyTorch finds the backend by its entry point. `import ouro.torch` registers it,
+too. OURO_TORCH_AS=gloo (or nccl, or several separated by commas), or stand_in("gloo"), makes ouro carry the groups of that name.
 
-GossipDataParallel trains a module decentralised (Decent-DP's DecentralizedDataParallel), FederatedAverage (xFFL's strategies) and
-DiLoCo train it site by site; all over ouro, beside any backend.
+GossipDataParallel trains a module with decentralised averaging (Decent-DP's DecentralizedDataParallel); FederatedAverage (xFFL's
+strategies) and DiLoCo train it site by site. All use ouro, next to any backend.
 
-The adapter to PyTorch is compiled when a group is first made (see ouro.torch.build), once for each version of PyTorch.
+The adapter to PyTorch is compiled when the first group is made (see ouro.torch.build), once for each version of PyTorch.
 """
 import importlib
 import os
@@ -16,7 +16,7 @@ import os
 _TRAINERS = {"GossipDataParallel": "gossip", "DecentralizedDataParallel": "gossip", "optim_fn_adam": "optim", "optim_fn_adamw": "optim",
              "optim_fn_accum_adam": "optim", "optim_fn_accum_adamw": "optim", "lr_scheduler_fn_cosine_with_warmup": "optim",
              "FederatedAverage": "federated", "DiLoCo": "federated"}
-_as = {}  # names of others for which ouro stands in, and what they were before
+_as = {}  # names of backends for which ouro stands in, and their previous entries
 
 
 def _creator(name):
@@ -28,7 +28,7 @@ def _creator(name):
 
 
 def register():
-    """Registers the backend, and what OURO_TORCH_AS says. Again: nothing happens."""
+    """Registers the backend, and the names in OURO_TORCH_AS. Idempotent."""
     import torch.distributed as dist
 
     if not dist.is_available():
@@ -40,7 +40,7 @@ def register():
 
 
 def autoload():
-    """For PyTorch, which calls it while it is imported. It never raises: `import torch` would fail."""
+    """Entry point that PyTorch calls while it is imported. Never raises, because `import torch` would then fail."""
     try:
         register()
     except Exception as e:  # noqa: BLE001
@@ -50,10 +50,10 @@ def autoload():
 
 
 def stand_in(name):
-    """From now on ouro carries the groups of this name, such as "gloo", that are made in this process.
+    """From now on, ouro carries the groups of this name, such as "gloo", that are made in this process.
 
-    torch.distributed goes on saying `name`; carrier() tells who carries. All ranks must do so. Raises ValueError for a name
-    that PyTorch does not have, and for nccl before PyTorch 2.15.
+    torch.distributed still reports `name`; carrier() tells which library carries a group. All ranks must call this. Raises
+    ValueError for a name that PyTorch does not have, and for nccl before PyTorch 2.15.
     """
     import torch
     import torch.distributed as dist
@@ -75,7 +75,7 @@ def stand_in(name):
 
 
 def carrier(group=None, device=None):
-    """Who carries a process group (None: the default one) for a device: "ouro", or the name that PyTorch has."""
+    """The carrier of a process group (None: the default one) for a device: "ouro", or the name that PyTorch has."""
     import torch
     import torch.distributed as dist
 

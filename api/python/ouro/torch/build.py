@@ -1,8 +1,9 @@
-"""The adapter between PyTorch and libouro: compiled for the PyTorch that is installed, once, and kept in a cache.
+"""The adapter between PyTorch and libouro: compiled once for the installed PyTorch, and kept in a cache.
 
-A wheel may hold compiled ones for some versions of PyTorch. The cache is OURO_TORCH_CACHE, or else ouro/torch in XDG_CACHE_HOME (~/.cache). A module in it is named by the versions and
-the ABI of PyTorch and Python, and by a hash of the adapter's sources and of ouro's headers and version: one that does not
-fit is never loaded. The compiler is CXX, else g++ or c++ or clang++; it must know C++20.
+A wheel may contain compiled adapters for some versions of PyTorch. The cache is OURO_TORCH_CACHE, or else ouro/torch in
+XDG_CACHE_HOME (~/.cache). The file name of a module contains the versions and the ABI of PyTorch and Python, and a hash of the
+adapter's sources and of ouro's headers and version: one that does not fit is never loaded. The compiler is CXX, else g++ or c++ or
+clang++; it must support C++20.
 """
 import atexit
 import fcntl
@@ -28,7 +29,7 @@ _NAME = "ouro_torch_adapter"
 
 
 class BuildError(RuntimeError):
-    """The adapter could not be made; the text says what is missing."""
+    """The adapter could not be built; the text says what is missing."""
 
 
 def _check_version():
@@ -57,7 +58,7 @@ def _headers():
 
 @functools.cache
 def key():
-    """What a compiled adapter depends on, in a name for a file."""
+    """Everything that a compiled adapter depends on, as a file name."""
     _check_version()
     digest = hashlib.sha256(ouro.version().encode())
     for path in [*sorted(_SOURCES.iterdir()), *_headers()]:
@@ -73,7 +74,7 @@ def cache():
 
 
 def _places():
-    """Where a compiled one may lie: beside this file, in a wheel; else in the cache."""
+    """The possible locations of a compiled adapter: next to this file, in a wheel; else in the cache."""
     name = f"{key()}{sysconfig.get_config_var('EXT_SUFFIX')}"
     return pathlib.Path(__file__).parent / "prebuilt" / name, cache() / name
 
@@ -95,7 +96,7 @@ def _compile(target):
              *(f"-isystem{folder}" for folder in folders)]
     libraries = pathlib.Path(torch.__file__).parent / "lib"
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
-        whole = pathlib.Path(work) / "adapter.cc"  # at once: most of the time goes into PyTorch's headers
+        whole = pathlib.Path(work) / "adapter.cc"  # one unit: most of the time is spent on PyTorch's headers
         whole.write_text("".join(f'#include "{source}"\n' for source in sorted(_SOURCES.glob("*.cc"))))
         _run([*compiler, *flags, "-shared", "-o", f"{work}/adapter.so", str(whole), ouro.library(), f"-L{libraries}", "-lc10",
               "-ltorch_cpu", "-ltorch_python"])
@@ -114,7 +115,7 @@ def _cached():
     cached = _places()[1]
     if not cached.exists():
         cached.parent.mkdir(parents=True, exist_ok=True)
-        with open(cached.with_suffix(".lock"), "w") as lock:  # the ranks of a host come here at the same time
+        with open(cached.with_suffix(".lock"), "w") as lock:  # the ranks of a host arrive here at the same time
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not cached.exists():
                 _compile(cached)
@@ -130,16 +131,16 @@ def _load(path):
 
 @functools.cache
 def adapter():
-    """The compiled module, made if there is none. Raises BuildError."""
+    """The compiled module; compiles it if there is none. Raises BuildError."""
     import ctypes
 
-    ctypes.CDLL(ouro.library(), mode=ctypes.RTLD_GLOBAL)  # which the module finds by its name, wherever it lies
+    ctypes.CDLL(ouro.library(), mode=ctypes.RTLD_GLOBAL)  # the module finds it by its name, wherever it is located
     prebuilt = _places()[0]
     try:
         module = _load(prebuilt) if prebuilt.exists() else _load(_cached())
-    except ImportError:  # made for a newer C++ library than this machine's
+    except ImportError:  # built for a newer C++ library than this machine's
         if not prebuilt.exists():
             raise
         module = _load(_cached())
-    atexit.register(module.end_all)  # a thread that wants Python after that would end the process
+    atexit.register(module.end_all)  # a thread that needed Python after that would end the process
     return module

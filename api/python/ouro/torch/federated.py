@@ -1,4 +1,4 @@
-"""Federated training of PyTorch modules: sites train by themselves, and average now and then."""
+"""Federated training of PyTorch modules: sites train on their own, and average from time to time."""
 import os
 
 import torch
@@ -8,30 +8,30 @@ from ouro.torch import job
 
 
 class FederatedAverage:
-    """Sites of ranks train a module each by itself; after every `every` steps its parameters become the mean of the sites.
+    """Each site of ranks trains its own module; after every `every` steps the parameters become the mean of the sites.
 
         average = ouro.torch.FederatedAverage(model, sites=2, every=50)      # sites of two ranks
         for x, y in data:
             ...; optimiser.step(); average.step()
 
-    Of a site, the ranks that hold the same shard must agree with each other (by DistributedDataParallel over the site, or FSDP2
-    with shards= its mesh): only one of them sends, so a site counts once, whatever its size, and all have equal bits afterwards.
+    The ranks of a site that hold the same shard must stay equal (by DistributedDataParallel over the site, or FSDP2 with shards=
+    its mesh): only one of them sends, so a site counts once, whatever its size, and all have equal bits afterwards.
 
-    module:        parameters may be DTensors, of which each rank's part takes part
-    sites:         ranks of each site, in order; a number: sites of so many ranks; None: XFFL_FEDERATED_LOCAL_WORLD_SIZE, which counts
-                   hosts, and without it each rank is a site
-    shards:        ranks over which a site shards the module; 1: each rank has it all
-    strategy:      one of ouro.train.strategies(): how layers are cut into messages; streams: how many travel at the same time
-    site_weights:  one a site, of any sum, such as samples seen
-    filter:        filter(name), whether a parameter takes part; the others stay each rank's own
-    server:        a rule of ouro.train for the outer step (fed_avg, server("adam"), diloco, ...); None: the mean as it is
-    delta:         what crosses sites, with a server: "exact", or the difference as "bf16" or "int8"
-    clip_norm:     of the difference, with a server; 0: none
+    module:        its parameters may be DTensors; then each rank's part is averaged
+    sites:         ranks of each site, in order; a number: sites of that many ranks; None: XFFL_FEDERATED_LOCAL_WORLD_SIZE, which
+                   counts hosts; if that is not set, each rank is a site
+    shards:        number of ranks over which a site shards the module; 1: each rank has all of it
+    strategy:      one of ouro.train.strategies(): how layers are grouped into messages; streams: how many travel concurrently
+    site_weights:  one per site, of any sum, such as the number of samples seen
+    filter:        filter(name) selects the parameters that take part; the others stay local to each rank
+    server:        a rule of ouro.train for the outer step (fed_avg, server("adam"), diloco, ...); None: the plain mean
+    delta:         what sites exchange, with a server: "exact", or the difference as "bf16" or "int8"
+    clip_norm:     norm limit of the difference, with a server; 0: none
     average_buffers: floating-point buffers become the mean of the sites, too
-    sync:          at the start all take rank 0's parameters and buffers; only where each rank has the whole module
-    group:         a process group of torch.distributed of any backend, or a job of ouro
+    sync:          all ranks start from rank 0's parameters and buffers; only if each rank has the whole module
+    group:         a process group of torch.distributed, of any backend, or a job of ouro
 
-    `groups` has the layout and its groups of ouro. Collective. Tensors are shared with ouro, not copied.
+    `groups` holds the layout and its ouro groups. Collective. Tensors are shared with ouro, not copied.
     """
 
     def __init__(self, module, sites=None, *, every=1, shards=1, strategy="bucket_optimized_coalesced", streams=1, site_weights=(),
@@ -71,7 +71,7 @@ class FederatedAverage:
 
     @torch.no_grad()
     def step(self):
-        """After each local step. In every `every`-th call the sites average, and it returns True; collective there."""
+        """Call after each local step. Every `every`-th call is collective, averages the sites, and returns True."""
         if self._server is None:
             self._steps += 1
             done = self._steps % self._every == 0
@@ -86,12 +86,12 @@ class FederatedAverage:
 
     @property
     def rounds(self):
-        """Averages so far."""
+        """Number of averages so far."""
         return self._rounds if self._server is None else self._plan.rounds
 
     @property
     def traffic(self):
-        """Bytes of this rank in a round: (given to the mean across sites, sent or received inside its site)."""
+        """Bytes of this rank per round: (contributed to the mean across sites, sent or received inside its site)."""
         return self._plan.traffic
 
     def mean_loss(self, loss, length):
@@ -99,13 +99,13 @@ class FederatedAverage:
         return train.mean_loss(self.groups.federation, float(loss), length)
 
     def state_dict(self):
-        """What the next rounds depend on besides the module."""
+        """The state that the next rounds depend on besides the module."""
         if self._server is None:
             return {"steps": self._steps, "rounds": self._rounds}
         return {"server": self._plan.save()}
 
     def load_state_dict(self, state):
-        """What state_dict gave; the module's state is loaded before."""
+        """Loads what state_dict returned; load the module's state first."""
         if (self._server is None) != ("server" not in state):
             raise ValueError("load_state_dict: the state of one with another server")
         if self._server is None:
@@ -114,13 +114,13 @@ class FederatedAverage:
             self._plan.load(state["server"])
 
     def close(self):
-        """Leaves the job that it made. May be called again."""
+        """Leaves the job that it made. Idempotent."""
         self._job.close()
 
 
 class DiLoCo(FederatedAverage):
-    """Sites train by themselves for `inner_steps` steps; then all step on the mean difference with Nesterov's momentum (Douillard et
-    al., 2023). Other arguments as of FederatedAverage, but for `every`, which is inner_steps here, and `server`."""
+    """Sites train on their own for `inner_steps` steps; then all step on the mean difference with Nesterov's momentum (Douillard et
+    al., 2023). Other arguments as in FederatedAverage, except `every`, which is inner_steps here, and `server`."""
 
     def __init__(self, module, sites=None, *, inner_steps=500, outer_lr=0.7, outer_momentum=0.9, **options):
         for name, here in ("every", "inner_steps"), ("server", "outer_lr and outer_momentum"):

@@ -11,26 +11,26 @@ from ouro.torch.optim import OfTorch
 
 
 class GossipDataParallel(torch.nn.Module):
-    """Each rank trains its own copy of a module and averages it with those of its neighbours, while it computes the next gradient.
+    """Each rank trains its own copy of a module and averages it with its neighbours' copies while it computes the next gradient.
 
-    It stands where DistributedDataParallel would: forward and backward as always, and no optimiser to call. Gradient hooks update
-    each bucket as soon as its gradients and its neighbours' values are there; after backward() parameters are those of the next
-    step, and gradients are None.
+    Use it in place of DistributedDataParallel: forward and backward as usual, without calling an optimiser. Gradient hooks update
+    each bucket as soon as its gradients and its neighbours' values have arrived; after backward() the parameters are those of the
+    next step, and gradients are None.
 
-    model:             a module; rank 0's parameters (sync_all: and buffers) become those of all ranks
-    optim_fn:          called once a bucket with [(name, parameter), ...]; returns a rule of ouro.train (fused), or an optimiser of
-                       torch.optim (SGD, Adam, AdamW and Decent-DP's own are fused, too)
-    lr_scheduler_fn:   called with what optim_fn returned; returns a Schedule of ouro.train, or a scheduler of torch.optim
+    model:             a module; all ranks take rank 0's parameters (sync_all: and buffers)
+    optim_fn:          called once per bucket with [(name, parameter), ...]; returns a rule of ouro.train (fused), or a torch.optim
+                       optimiser (SGD, Adam, AdamW and Decent-DP's own are fused, too)
+    lr_scheduler_fn:   called with the result of optim_fn; returns a Schedule of ouro.train, or a scheduler of torch.optim
     topology:          a name of ouro.topologies(), or a Topology
-    scaler:            a torch.amp.GradScaler, with which the loss is scaled; it takes over the scale that all ranks agree on
+    scaler:            the torch.amp.GradScaler that scales the loss; it receives the scale on which all ranks agree
     grad_clip_norm:    limit of the norm of a bucket's gradients; 0: none. clip_scope="global": of all gradients
     param_as_bucket_view, sync_buffer_in_global_avg, bucket_size_in_mb: as in Decent-DP
-    group:             a process group of torch.distributed of any backend, or a group of ouro
+    group:             a process group of torch.distributed, of any backend, or a group of ouro
     round_order:       "sequential", or "upstream" as Decent-DP counts rounds
-    find_unused:       a parameter without gradient in a step gets zeros; else it is an error on all ranks
-    peers:             messages of a rank in a round, at most (topologies hypercuboid and base-k)
+    find_unused:       a parameter without gradient in a step gets zeros; if False, it is an error on all ranks
+    peers:             maximum number of messages of a rank per round (topologies hypercuboid and base-k)
 
-    The state of a model is its state_dict(), under Decent-DP's names; what training depends on besides is save() and load().
+    The state of the model is its state_dict(), under Decent-DP's names; save() and load() handle the rest of the training state.
     Tensors are shared with ouro, not copied. Not for sparse gradients.
     """
 
@@ -50,10 +50,10 @@ class GossipDataParallel(torch.nn.Module):
         self._params = [p for _, p in named]
         self._by_name = dict(named)
         self._optim_fn, self._lr_scheduler_fn = optim_fn, lr_scheduler_fn
-        self._optims = {}  # by the names of a bucket's parameters
+        self._optims = {}  # key: names of a bucket's parameters
         self._in_bucket = param_as_bucket_view
         self._step, self._buckets = _Step(), []
-        # What the trainer calls must not hold this module, which holds the trainer.
+        # Objects that the trainer calls must not hold a reference to this module, which holds the trainer.
         this = weakref.ref(self)
         group, self._job = job.group_of(group)
         if isinstance(topology, str):
@@ -62,7 +62,7 @@ class GossipDataParallel(torch.nn.Module):
         entries = []
         for name, p in named:
             value, last = job.flat(p)
-            # Zeros stand in for gradients that do not come; memory of the host, which costs nothing, ouro has itself.
+            # Zeros for gradients that do not come; for host memory ouro provides them itself, at no cost.
             zeros = torch.zeros_like(value) if find_unused and p.is_cuda and p.requires_grad else p.requires_grad
             entries.append((name, value, zeros, list(p.shape), last))
         scale = self._scaler and {"scale": self._scaler.get_scale(), "growth": self._scaler.get_growth_factor(),
@@ -90,12 +90,12 @@ class GossipDataParallel(torch.nn.Module):
             try:
                 self._trainer.begin_step()
             except BaseException:
-                for p in self._params:  # or the next pass adds to what this one has left
+                for p in self._params:  # otherwise the next pass adds to the gradients of this one
                     p.grad = None
                 raise
             step.open, step.task = True, task
             Variable._execution_engine.queue_callback(self._end_backward)
-        elif step.task != task:  # PyTorch calls nothing at the end of a pass that raised
+        elif step.task != task:  # PyTorch calls no callback at the end of a pass that raised
             raise RuntimeError("ouro.torch.GossipDataParallel: the backward pass before this one did not end (it raised an error, or this "
                                "one runs within it); expected a new module, and load() of a saved state")
         step.arrived.append(i)
@@ -106,7 +106,7 @@ class GossipDataParallel(torch.nn.Module):
 
     @torch.no_grad()
     def _hand_over(self):
-        """The trainer gets the gradients that have arrived."""
+        """Passes the gradients that have arrived to the trainer."""
         arrived, self._step.arrived = self._step.arrived, []
         grads = []
         for i in arrived:
@@ -143,7 +143,7 @@ class GossipDataParallel(torch.nn.Module):
         return ouro.Stream.cuda(torch.cuda.current_stream(tensor.device).cuda_stream, tensor.device.index)
 
     def _bind(self):
-        """Once buckets are there: parameters become views of them."""
+        """Once the buckets exist, makes the parameters views of them."""
         if self._buckets:
             return
         self._buckets = self._trainer.buckets
@@ -179,12 +179,12 @@ class GossipDataParallel(torch.nn.Module):
         made = self._optims[names]
         if isinstance(made, train.Rule):
             return self._lr_scheduler_fn(made)
-        return train.Schedule(lambda _: this()._optims[names].rates()[0])  # PyTorch's scheduler is the optimiser's
+        return train.Schedule(lambda _: this()._optims[names].rates()[0])  # the scheduler sets the rate in PyTorch's optimiser
 
     # ---- as Decent-DP -----------------------------------------------------------------------------
 
     def set_accumulate_grad(self, enable=True):
-        """While on, gradients are only summed up. Turn it off before the last micro-batch."""
+        """While on, gradients are only accumulated. Turn it off before the last micro-batch."""
         self._step.accumulating = enable
 
     def train(self, mode=True):
@@ -198,7 +198,7 @@ class GossipDataParallel(torch.nn.Module):
         yield from self._model.parameters(recurse)
 
     def global_avg(self, will_revert=True, return_d2c=False):
-        """All parameters become the mean of all ranks. Returns this rank's distance to it, if wanted. Collective."""
+        """All parameters become the mean over all ranks. Returns this rank's distance from it, if requested. Collective."""
         distance = self._trainer.global_average(keep=not will_revert, distance=return_d2c)
         return distance if return_d2c else None
 
@@ -212,35 +212,35 @@ class GossipDataParallel(torch.nn.Module):
     def set_adaptive_factor(self, factor):
         self._trainer.set_adaptive_factor(factor)
 
-    # ---- its own ----------------------------------------------------------------------------------
+    # ---- additions to Decent-DP -------------------------------------------------------------------
 
     @property
     def steps(self):
-        """Training steps that were completed."""
+        """Number of completed training steps."""
         return self._trainer.steps
 
     def save(self):
-        """All that the next steps depend on, parameters included but not buffers, as bytes; of this rank."""
+        """This rank's state for the next steps, as bytes: includes parameters, but not buffers."""
         return self._trainer.save()
 
     def load(self, state):
-        """Collective: what save gave, into a module that was wrapped alike and has taken no step. The next steps have the same bits."""
+        """Collective: loads what save returned into a new, equally wrapped module. The next steps have the same bits."""
         self._trainer.load(state)
         self._bind()
 
     def close(self):
-        """Collective: waits until neighbours have what they want from this rank, and ends. May be called again."""
+        """Collective: waits until neighbours have received all they need from this rank, then ends. Idempotent."""
         self._trainer.close()
 
 
 class _Step:
-    """Where a step stands."""
+    """The state of a step."""
 
     def __init__(self):
         self.accumulating = self.open = False
-        self.task = None  # of the backward pass under way, by PyTorch's number
-        self.arrived = []  # parameters whose gradients the trainer has not got yet
-        self.bucket_of, self.left = {}, []  # by parameter; gradients that each bucket lacks
+        self.task = None  # PyTorch's number of the current backward pass
+        self.arrived = []  # parameters whose gradients have not been passed to the trainer yet
+        self.bucket_of, self.left = {}, []  # by parameter; number of missing gradients per bucket
 
 
 class _Hook:
@@ -249,12 +249,12 @@ class _Hook:
 
     def __call__(self, param):
         module = self.module()
-        if module is not None:  # or the model is used without it again
+        if module is not None:  # None: the model is used without this module again
             module._ready(self.i)
 
 
 class _Bucket:
-    """What the trainer holds of a bucket's optimiser: no parameter, which may hold the trainer."""
+    """The trainer's reference to a bucket's optimiser; it holds no parameter, which might hold the trainer."""
 
     def __init__(self, module, names, groups):
         self.groups, self._of = groups, lambda: module()._optims[names]

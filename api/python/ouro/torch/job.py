@@ -1,4 +1,4 @@
-"""The group of ouro over which a trainer works: one that is given, or a job of its own beside a process group of PyTorch."""
+"""The ouro group that a trainer uses: a given one, or the world of a separate job next to a PyTorch process group."""
 import collections
 import types
 
@@ -7,11 +7,11 @@ import torch.distributed as dist
 import ouro
 from ouro.torch import rendezvous
 
-_made = collections.Counter()  # by the name of the process group: all its members count alike
+_made = collections.Counter()  # key: name of the process group; all its members count equally
 
 
 def group_of(group=None):
-    """(group of ouro, what holds it) for a group or job of ouro, or as job_of."""
+    """(ouro group, the object that keeps it alive), for an ouro group or job, or a process group as in job_of."""
     if isinstance(group, ouro.Group):
         return group, None
     job = job_of(group)
@@ -19,9 +19,9 @@ def group_of(group=None):
 
 
 def job_of(group=None):
-    """A job of ouro beside a process group of torch.distributed (None: the default one); a job of ouro is given back.
+    """Makes an ouro job next to a process group of torch.distributed (None: the default one); returns an ouro job unchanged.
 
-    Collective over the process group, whatever its backend is; the ranks meet through its store.
+    Collective over the process group, whatever its backend; the ranks meet through its store.
     """
     if isinstance(group, ouro.Context):
         return group
@@ -45,8 +45,8 @@ def job_of(group=None):
 
 
 def flat(tensor):
-    """The tensor's elements as they lie in memory, in C order (of a channels_last one: of its permutation), and whether it is
-    channels_last. The tensor is shared. Raises ValueError for any other layout."""
+    """The tensor's elements in memory order, as a C-order tensor (for channels_last: of its permutation), and whether it is
+    channels_last. The memory is shared. Raises ValueError for any other layout."""
     import torch
 
     value = tensor.detach()

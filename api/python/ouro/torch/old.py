@@ -1,4 +1,4 @@
-"""Standing in for gloo in PyTorch before 2.15, which makes its own backends by name and asks no plug-in."""
+"""Standing in for gloo in PyTorch before 2.15, which makes its own backends by name and queries no plug-in."""
 import types
 
 import torch.distributed.distributed_c10d as c10d
@@ -7,7 +7,7 @@ from ouro.torch import build
 
 
 def stand_in_for_gloo(creator):
-    """From now on PyTorch makes a backend by `creator` where it would make a ProcessGroupGloo."""
+    """From now on, PyTorch calls `creator` wherever it would make a ProcessGroupGloo."""
     original = c10d.ProcessGroupGloo
 
     class Kind(type):

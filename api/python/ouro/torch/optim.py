@@ -1,4 +1,4 @@
-"""Optimisers of a bucket: ouro's own, by Decent-DP's names, and those of torch.optim, fused where ouro has the same rule."""
+"""Optimisers of a bucket: ouro's own, under Decent-DP's names, and those of torch.optim, fused if ouro has the same rule."""
 import operator
 import pickle
 import weakref
@@ -10,8 +10,8 @@ from ouro import train
 
 
 def optim_fn_adam(params, lr=1e-3, beta1=0.9, beta2=0.999, weight_decay=1.0 / 32768, eps=1e-8, decay_rule="standard"):
-    """Adam. `params` is not used: names that contain "bn" or "bias" do not decay; decay_rule="upstream_inverted": no others do, as
-    in Decent-DP. Change options with functools.partial."""
+    """Adam. Ignores `params`: parameters whose names contain "bn" or "bias" do not decay; with decay_rule="upstream_inverted" only
+    those do, as in Decent-DP. Change options with functools.partial."""
     return train.adam(lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, decay_rule=decay_rule)
 
 
@@ -34,13 +34,13 @@ def optim_fn_accum_adamw(params, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weig
 
 
 def lr_scheduler_fn_cosine_with_warmup(optimizer, t_max, t_warmup, cosine_eta_min=1e-6, warmup_decay=0.01):
-    """The schedule of this name of Decent-DP, for the optim_fn_ above."""
+    """Decent-DP's schedule of this name, for the optim_fn_ functions above."""
     return train.cosine_with_warmup(optimizer.lr, t_max, t_warmup, cosine_eta_min, warmup_decay, after="periodic")
 
 
 def _recipe(optimizer, group):
-    """How ouro's rule for a parameter group is made: a function of its rate, and the other options. None: ouro has none that is the
-    same."""
+    """How to make ouro's rule for a parameter group: a function of the learning rate, and the other options. None: ouro has no
+    equal rule."""
     name, g = type(optimizer).__name__, group
     if any(g.get(k) for k in ("amsgrad", "maximize", "differentiable")):
         return None
@@ -57,7 +57,7 @@ def _recipe(optimizer, group):
 
 
 def _beyond(optimizer):
-    """What an optimiser's own step would do besides its rule, or None."""
+    """What an optimiser's own step would do beyond its rule, or None."""
     if (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or _global_optimizer_pre_hooks
             or _global_optimizer_post_hooks):
         return "hooks of its step"
@@ -67,8 +67,8 @@ def _beyond(optimizer):
 class OfTorch:
     """An optimiser of torch.optim for the parameters of a bucket, and its schedule.
 
-    Where ouro has its rule the update is ouro's, fused with mixing; the optimiser says the options of each step, and its own state
-    stays empty. Else, and where it has state or hooks already, it updates by itself, between the mix and the next message.
+    If ouro has its rule, ouro does the update, fused with mixing; the optimiser supplies the options of each step, and its own
+    state stays empty. Otherwise, or if it already has state or hooks, it updates by itself, between the mix and the next message.
     """
 
     def __init__(self, optimizer, scheduler, names, before_step):
@@ -83,7 +83,7 @@ class OfTorch:
         self.groups = []
         if own:
             return
-        self._recipes = recipes  # as the rules are now
+        self._recipes = recipes  # the current rules
         self._options = operator.itemgetter(*(k for k in optimizer.defaults if k != "lr"))
         self._seen = [self._options(g) for g in optimizer.param_groups]
         self.groups = [(names, make(g["lr"], **options)) for names, (make, options), g in zip(held, recipes, optimizer.param_groups)]
@@ -92,13 +92,13 @@ class OfTorch:
         return [float(g["lr"]) for g in self.optimizer.param_groups]
 
     def changed(self):
-        """The rules of groups whose options, but for the rate, are others than at the last call: [(group, rule)]."""
+        """The rules of groups whose options, other than the rate, have changed since the last call: [(group, rule)]."""
         if beyond := _beyond(self.optimizer):
             raise NotImplementedError(f"ouro.torch: the optimiser has got {beyond}, of which the fused update knows nothing; expected them "
                                       "when optim_fn returns it")
         rules = []
         for k, (g, before) in enumerate(zip(self.optimizer.param_groups, self._recipes)):
-            if (seen := self._options(g)) == self._seen[k]:  # in all steps but few
+            if (seen := self._options(g)) == self._seen[k]:  # in almost all steps
                 continue
             now, self._seen[k] = _recipe(self.optimizer, g), seen
             if now == before:
@@ -123,7 +123,7 @@ class OfTorch:
     def stepped(self):
         if self.scheduler is not None:
             if self.groups:
-                self.optimizer._opt_called = True  # or PyTorch warns that the schedule comes first
+                self.optimizer._opt_called = True  # otherwise PyTorch warns that the schedule steps first
             self.scheduler.step()
 
     def save(self):

@@ -1,6 +1,6 @@
 """How the ranks of a process group find each other: through PyTorch's store, which carries the name and secret of ouro's job.
 
-Whoever can read the store can join. Between hosts the ranks then meet at a port of rank 0's host, which rank 0 chooses.
+Everyone who can read the store can join. Between hosts, the ranks then meet at a port of rank 0's host, which rank 0 chooses.
 """
 import datetime
 import hashlib
@@ -14,12 +14,12 @@ import torch.distributed as dist
 
 from ouro.torch import build
 
-_PAUSES = (0.001, 0.05)  # seconds between looks at the store: the first, and the longest
+_PAUSES = (0.001, 0.05)  # seconds between polls of the store: the first, and the longest
 _FOREVER = datetime.timedelta(days=365)
 
 
 def _host():
-    """Equal for ranks that share memory: OURO_HOSTID, or else this boot of this machine, in this network namespace."""
+    """The same text for ranks that share memory: OURO_HOSTID, or else this machine's boot id and network namespace."""
     if named := os.environ.get("OURO_HOSTID"):
         return named
     with open("/proc/sys/kernel/random/boot_id") as f:
@@ -32,7 +32,7 @@ def _loopback(address):
 
 
 def _address(store):
-    """The address of this host by which others reach it: the one by which it reaches the store's host, or its name's."""
+    """The address by which others reach this host: the local address of a route to the store's host, or to its own host name."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     candidates = [getattr(store, "host", None), socket.gethostname()]
@@ -50,7 +50,7 @@ def _address(store):
 
 
 def _named():
-    """Addresses for the host that OURO_RENDEZVOUS names; none of a loopback that is not itself what stands there."""
+    """Addresses for the host that OURO_RENDEZVOUS names; omits loopback addresses unless the variable itself has the address."""
     place = os.environ.get("OURO_RENDEZVOUS", "")
     host = place.rpartition(":")[0].strip("[]")
     if not host or place.startswith("file:"):
@@ -76,14 +76,14 @@ def _bind(family, address):
 
 
 def _keep_port(store):
-    """A port that nobody else gets meanwhile: bound, and not listening, until ouro listens there. It is at the address of
-    OURO_RENDEZVOUS where that is this host's; the port there is no more than one group's, which keeps it."""
+    """Reserves a port: bound, but not listening, until ouro listens there. It is at the address of OURO_RENDEZVOUS if that belongs
+    to this host. The port of OURO_RENDEZVOUS itself is not used, because only one group could have it."""
     for family, address in _named():
         try:
             kept = _bind(family, address)
             break
         except OSError:
-            continue  # it is another host's
+            continue  # it belongs to another host
     else:
         kept = _bind(*_address(store))
     address, port = kept.getsockname()[:2]
@@ -91,7 +91,7 @@ def _keep_port(store):
 
 
 def _wait(store, key):
-    """Handlers of signals run between looks: Ctrl-C ends it. Store.wait cannot be asked in pieces: what it raises differs by store."""
+    """Polls, so that signal handlers run in between and Ctrl-C works. Store.wait cannot be split: its errors differ by store."""
     end = time.monotonic() + store.timeout.total_seconds()
     pause, longest = _PAUSES
     while not store.check([key]):
@@ -102,7 +102,7 @@ def _wait(store, key):
 
 
 def _get(store, key, size):
-    """What the store has under a key, when it is there; in time, or an error that names the ranks that are missing."""
+    """The value of a key, once it is in the store; after the timeout, raises an error that names the missing ranks."""
     try:
         _wait(store, key)
         return store.get(key)
@@ -116,7 +116,7 @@ def _get(store, key, size):
 
 
 def _meet(adapter, store, rank, size):
-    """What all ranks must know: the id, the hosts of the ranks, where the hosts meet; and what to keep until they have."""
+    """What all ranks must know: the id, the ranks' hosts, where the hosts meet; and a socket to keep until they have met."""
     store.set(f"ouro/host/{rank}", _host())
     kept = None
     if rank == 0:
@@ -129,12 +129,12 @@ def _meet(adapter, store, rank, size):
 
 
 def _gpu():
-    """The GPU that is current, where PyTorch uses one; else None: ouro takes one by the rank on its host."""
+    """The current GPU, if PyTorch uses one; else None: ouro then chooses one by the local rank."""
     return torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
 
 def create(options, backend_options, name):
-    """PyTorch's creator of a backend: a c10d Backend for the options of init_process_group or new_group."""
+    """PyTorch's creator of a backend: returns a c10d Backend for the options of init_process_group or new_group."""
     adapter = build.adapter()
     rank, size = options.group_rank, options.group_size
     timeout = getattr(backend_options, "_timeout", None) or options.timeout or _FOREVER
