@@ -44,8 +44,8 @@ enum class Phase : std::uint8_t { initialising, open, revoked, finalized };
 /// detects a later use.
 struct ncclComm {
   std::atomic<std::uint64_t> magic{ouro::nccl::kAlive};
-  std::atomic<int> inside{
-      0};  ///< calls in progress; ending the communicator waits for those of other threads
+  /// Calls in progress; ending the communicator waits for those of other threads.
+  std::atomic<int> inside{0};
   std::atomic<int> pending{0};  ///< non-blocking communicators: number of calls that have not ended
   std::atomic<ncclResult_t> error{ncclSuccess};  ///< the first error of the communicator
   std::atomic<ouro::nccl::Phase> phase{ouro::nccl::Phase::initialising};
@@ -54,14 +54,14 @@ struct ncclComm {
   const unsigned forks = ouro::forks();          ///< the process that made it: a forked child has only a copy
   std::shared_ptr<std::atomic<bool>> cancelled;  ///< true cancels joining
   std::mutex life;                               ///< guards opening and ending the communicator
-  std::list<std::function<void(const char*)>>
-      ends_too;  ///< under `life`: callbacks for everything else that an abort must end
+  /// Under `life`: callbacks for everything else that an abort must end.
+  std::list<std::function<void(const char*)>> ends_too;
 
   int rank = 0, size = 0;
   int hosts = 1;  ///< number of hosts with ranks of this communicator
   int lsa = 1;    ///< ranks per host, if all hosts have the same number and they are consecutive; else 1
-  ouro::Device
-      place;  ///< where its buffers are: a GPU, or the host, with the index passed to ncclCommInitAll
+  /// Where its buffers are: a GPU, or the host, with the index passed to ncclCommInitAll.
+  ouro::Device place;
   ouro::nccl::Config config;
   std::shared_ptr<ouro::nccl::Family> family;
   ouro::Group group;

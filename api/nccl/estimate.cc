@@ -82,8 +82,8 @@ double estimate(const std::vector<Call>& calls) {
       continue;
     }
     const double cores = std::max(1u, std::thread::hardware_concurrency());
-    const double turns =
-        std::max(1.0, here / cores);  // how often the ranks of a host take turns on the cores
+    // How often the ranks of a host take turns on the cores.
+    const double turns = std::max(1.0, here / cores);
     times[c.comm] += w.rounds * (here > cores ? kSwitch * turns : kHandOver) + turns * w.moved / copy_speed();
     if (hosts > 1) times[c.comm] += w.rounds * kMessage + here * w.sent / kNetwork;
   }

@@ -35,8 +35,8 @@ struct Call {
   ReduceOp op = {};
   int root = 0;  ///< or the peer of a message
   Numerics numerics = Numerics::inherit;
-  const void* factor =
-      nullptr;  ///< address of a user-defined factor that must be read when the operation runs
+  /// Address of a user-defined factor that must be read when the operation runs.
+  const void* factor = nullptr;
   cudaStream_t stream = nullptr;  ///< the user's stream; used on GPUs only
   Stream on = {};                 ///< the stream that executes the call on a GPU; "no stream" in host mode
 };

@@ -66,8 +66,8 @@ struct Hello {
 static_assert(sizeof(Hello) == 8 + 3 * 16 + 16 + 16 + kPlace + 32);
 struct Answer {
   char magic[8];
-  std::uint32_t reason,
-      bytes;      ///< a Reason; size of what follows: a text, or kPlace bytes and a HostKey per rank
+  /// A Reason; size of what follows: a text, or kPlace bytes and a HostKey per rank.
+  std::uint32_t reason, bytes;
   wire::Key mac;  ///< HMAC of the hello's random bytes, magic, reason, bytes and what follows
 };
 static_assert(sizeof(Answer) == 48);

@@ -34,8 +34,8 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kToSpeak = 10s;  // time for a connection to identify itself
 constexpr auto kAtLeast = 1s;   // its minimum, if many others wait to be accepted
-constexpr std::size_t kSilent =
-    256;  // maximum connections that have not identified themselves; further ones wait in the backlog
+// Maximum connections that have not identified themselves; further ones wait in the backlog.
+constexpr std::size_t kSilent = 256;
 using roll::kMostRanks;
 constexpr std::size_t kIds = 10'000;  // number of ids that are remembered
 
@@ -165,8 +165,8 @@ class RollServer {
     }
     for (auto at = gatherings_.begin(); at != gatherings_.end();) {
       Gathering& g = at->second;
-      std::erase_if(g.ranks,
-                    [](const auto& r) { return !r.second.socket; });  // it disconnected and may report again
+      // It disconnected and may report again.
+      std::erase_if(g.ranks, [](const auto& r) { return !r.second.socket; });
       const bool late =
           std::any_of(g.ranks.begin(), g.ranks.end(), [&](const auto& r) { return now >= r.second.until; });
       if (!g.ranks.empty() && g.ranks.size() < g.world && !late) {

@@ -21,8 +21,8 @@ struct Meeting {
   UniqueId job;
   RollId roll;
   bool process_alone = false;  ///< all ranks are in one process: no roll call
-  HostKey
-      made_on{};  ///< the host where the id was made: if nobody listens, all ranks are there; zero: unknown
+  /// The host where the id was made: if nobody listens, all ranks are there; zero: unknown.
+  HostKey made_on{};
 };
 
 /// Decodes one id, or several, which must be the same, in the same order, on all ranks. Errors: invalid (made

@@ -287,8 +287,8 @@ Result<std::optional<Received>> probe(Group& g, int src, int tag) try {
 
 Result<std::optional<Matched>> match(Group& g, int src, int tag) try {
   if (!g.valid()) return empty_group();
-  const auto handle =
-      std::make_shared<rt::MatchedMessage>(g.impl());  // made first: its destructor undoes the match
+  // Made first: its destructor undoes the match.
+  const auto handle = std::make_shared<rt::MatchedMessage>(g.impl());
   OURO_ASSIGN(const auto found, g.impl()->match(src, tag));
   if (!found) return std::optional<Matched>();
   const auto& [e, key] = *found;

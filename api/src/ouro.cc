@@ -76,8 +76,8 @@ Result<std::vector<Memory>> Group::alloc_shared(std::size_t bytes) try {
     for (std::size_t r = 0; r < ranks().size(); ++r) {
       const std::uint64_t* const of = &all[std::size(words) * r];
       if (static_cast<int>(r) == rank() || of[2] == 0) {
-        shared.push_back(of[2] == 0 ? Memory()
-                                    : Memory(mine, mine->data(), bytes));  // its pages may be longer
+        // The allocation may be longer: whole pages.
+        shared.push_back(of[2] == 0 ? Memory() : Memory(mine, mine->data(), bytes));
         continue;
       }
       OURO_ASSIGN(auto at, context.host_memory().resolve(ranks()[r], {of[0], of[1]}, of[2]));

@@ -32,8 +32,8 @@ struct UniqueId {
 /// How a rank joins its job. OURO_JOIN_DEADLINE, OURO_DEADLINE and OURO_LATE (in seconds) in the environment
 /// override the three times below; in a parameter file (ouro.conf) they replace only the defaults.
 struct InitOptions {
-  std::optional<int> rank =
-      {};  ///< rank in the job; set together with world_size, or neither: then from the environment
+  /// Rank in the job; set together with world_size, or neither: then from the environment.
+  std::optional<int> rank = {};
   std::optional<int> world_size = {};  ///< number of ranks in the job
   std::optional<int> local_rank = {};  ///< rank among the ranks of this host; default: rank
   std::optional<int> local_size = {};  ///< number of ranks on this host; default: world_size
@@ -42,8 +42,8 @@ struct InitOptions {
   // hundred years.
   Milliseconds join_deadline = std::chrono::minutes(5);  ///< deadline for all ranks to join
   Milliseconds deadline = std::chrono::minutes(10);      ///< deadline of each operation
-  Milliseconds late_after = std::chrono::seconds(
-      10);  ///< after this time, ranks that are late for an operation are reported by name
+  /// After this time, ranks that are late for an operation are reported by name.
+  Milliseconds late_after = std::chrono::seconds(10);
   Numerics numerics = Numerics::inherit;  ///< numerics of the job; inherit: OURO_NUMERICS, else fast
   /// Any thread may set it to true to cancel joining on all ranks (`revoked`): on one host within a
   /// second; between hosts only while the ranks of this host are gathering. It has no effect once the rank
@@ -62,8 +62,8 @@ struct InitOptions {
   /// "file:PATH" on a file system that all hosts see. Local rank 0 of each host joins on behalf of its host.
   /// Default: OURO_RENDEZVOUS, else what the launcher provides. The job's secret comes from OURO_SECRET_FILE.
   std::string rendezvous = {};
-  std::string host_id =
-      {};  ///< ranks with equal host_id share memory; default: OURO_HOSTID, else this host's own identity
+  /// Ranks with equal host_id share memory; default: OURO_HOSTID, else this host's own identity.
+  std::string host_id = {};
   std::uint32_t generation = 0;  ///< number of restarts of the job; ranks of another generation are refused
 };
 

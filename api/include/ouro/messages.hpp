@@ -41,10 +41,10 @@ OURO_API Result<Received> recv(Group&, View out, int src, int tag = 0,
 OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&);  ///< the same on a stream
 /// How a message is received.
 struct RecvOptions {
-  Milliseconds deadline{
-      0};  ///< 0: the group's; must be 0 on a stream, where waiting for the Work takes a deadline
-  bool exact =
-      false;  ///< true: a message whose length differs from that of `out` is a `mismatch` and stays queued
+  /// 0: the group's; must be 0 on a stream, where waiting for the Work takes a deadline.
+  Milliseconds deadline{0};
+  /// true: a message whose length differs from that of `out` is a `mismatch` and stays queued.
+  bool exact = false;
 };
 OURO_API Result<Received> recv(Group&, View out, int src, int tag, const RecvOptions&);  ///< the same
 OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&,

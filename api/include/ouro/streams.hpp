@@ -92,10 +92,9 @@ class OURO_API Stream {
 class OURO_API Event {
  public:
   Event();
-  void record(const Stream&);  ///< sets the mark; replaces the previous one
-  void record(const Work&);    ///< sets the mark at the end of one operation
-  void wait_on(
-      const Stream&) const;  ///< work enqueued on the stream from now on starts after the mark is passed
+  void record(const Stream&);         ///< sets the mark; replaces the previous one
+  void record(const Work&);           ///< sets the mark at the end of one operation
+  void wait_on(const Stream&) const;  ///< work enqueued on the stream from now on waits for the mark
   /// Waits, and returns the outcome of the operation before the mark, as Work::wait does.
   Status synchronize(Milliseconds deadline = Milliseconds(-1)) const;
   bool query() const;  ///< whether the mark has been passed; true if nothing was recorded
@@ -113,10 +112,8 @@ class OURO_API StreamPool {
   Stream next();  ///< round-robin; "no stream" if the pool is default-made and therefore empty
   Stream by_key(std::uint64_t key) const;                         ///< the same stream for the same key
   int size() const { return static_cast<int>(streams_.size()); }  ///< number of streams
-  void after(
-      const Stream& s) const;  ///< all pool streams continue only after everything enqueued on `s` so far
-  void before(
-      const Stream& s) const;  ///< `s` continues only after everything enqueued on all pool streams so far
+  void after(const Stream& s) const;   ///< all pool streams wait for everything enqueued on `s` so far
+  void before(const Stream& s) const;  ///< `s` waits for everything enqueued on all pool streams so far
   Status synchronize() const;  ///< waits for all streams; returns the failure of the first one that has one
 
  private:

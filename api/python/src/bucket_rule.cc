@@ -69,8 +69,8 @@ class BucketOptimizer final : public Optimizer {
       parts.push_back(*std::move(one));
     }
     Status s = raised_->in_python([&] {
-      const auto bytes =
-          nb::cast<nb::bytes>(object_->attr("save")());  // keeps the bytes alive while they are copied
+      // Keeps the bytes alive while they are copied.
+      const auto bytes = nb::cast<nb::bytes>(object_->attr("save")());
       const CBytes saved = view_of(bytes);
       parts.emplace_back(saved.begin(), saved.end());
     });

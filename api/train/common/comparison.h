@@ -58,8 +58,8 @@ class Comparison {
   Status verdict(std::string_view call, std::span<const Claim> mine) const;
 
  private:
-  std::vector<std::uint64_t>
-      words_;  // (x, ~x) of each claim; last, ~(the lowest world rank that refuses), or 0
+  // (x, ~x) of each claim; last, ~(the lowest world rank that refuses), or 0.
+  std::vector<std::uint64_t> words_;
 };
 
 /// Collective over the group: ok, or `invalid` on every rank, naming the first claim and rank (of the

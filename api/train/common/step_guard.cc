@@ -107,8 +107,8 @@ std::string StepGuard::keep(const Status& s) {
       return what.starts_with(kLost) ? what : fmt::format("{}{}", kLost, failure.message());
     case Code::invalid:
       if (s.code() == Code::invalid) return fmt::format("{}rank {}: {}", kMisuse, world_rank, what);
-      return fmt::format("{}{}", kMisuse,
-                         what);  // another rank's misuse, passed on to groups that it is not in
+      // Another rank's misuse, passed on to groups that it is not in.
+      return fmt::format("{}{}", kMisuse, what);
     default:
       return what;
   }

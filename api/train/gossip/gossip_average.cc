@@ -59,8 +59,8 @@ Average& Average::operator=(Average&& o) noexcept {
   return *this;
 }
 Average::~Average() {
-  if (saved_ && !saved_->keep)
-    (void)revert().ok();  // errors are lost here; an explicit revert() returns them
+  // Errors are lost here; an explicit revert() returns them.
+  if (saved_ && !saved_->keep) (void)revert().ok();
 }
 
 Status Average::revert() {

@@ -49,8 +49,8 @@ struct GossipTrainer::State : StepGuard, TrainerGroups {
 
   // Of the current step.
   std::vector<int> traced;  // order in which gradients became ready
-  std::vector<std::pair<int, void*>>
-      elsewhere;             // parameters whose gradient is in other memory, and the address of their own
+  // Parameters whose gradient is in other memory, and the address of their own.
+  std::vector<std::pair<int, void*>> elsewhere;
   std::size_t launched = 0;  // number of buckets whose next exchange has been launched
 
   std::vector<GossipBucket> buckets;

@@ -169,8 +169,8 @@ Result<std::optional<double>> ReplayClient::submit(CBytes data) {
   OURO_TRY(request(ReplayRequest::data, data));
   ++pending_;
   if (scoring_ == Scoring::synchronous) {
-    while (pending_ > 1)
-      OURO_TRY(one().status());  // scores of submissions whose wait failed come first, in order
+    // Scores of submissions whose wait failed come first, in order.
+    while (pending_ > 1) OURO_TRY(one().status());
     return one();
   }
   if (scoring_ == Scoring::deferred) return before;

@@ -49,8 +49,8 @@ struct OptimizerState {
   std::size_t stride() const { return (array_bytes() + kAlign - 1) / kAlign * kAlign; }
   int all_arrays() const { return arrays + (master ? 1 : 0); }
   std::size_t bytes() const {
-    return std::max(kAlign,
-                    static_cast<std::size_t>(all_arrays()) * stride());  // avoids an allocation of zero bytes
+    // Avoids an allocation of zero bytes.
+    return std::max(kAlign, static_cast<std::size_t>(all_arrays()) * stride());
   }
   Status allocate(Device);
 

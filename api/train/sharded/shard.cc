@@ -166,8 +166,8 @@ Status State::compare_all(std::string_view call, std::span<const Claim> claims, 
 Status State::take_values_of_0() {
   for (const Param& p : params) {
     if (frozen(p) && !options.sync_all) continue;
-    OURO_TRY(broadcast_from_0(
-        replicas, p.value));  // afterwards the ranks with shard rank 0 have the values and send them on
+    // Afterwards the ranks with shard rank 0 have the values and send them on.
+    OURO_TRY(broadcast_from_0(replicas, p.value));
     OURO_TRY(broadcast_from_0(shards, p.value));
   }
   return {};

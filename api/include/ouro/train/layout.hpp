@@ -107,8 +107,8 @@ struct OURO_API ParallelLayout {
   std::optional<Mesh> hsdp;              ///< axes "replica", "shard": mesh_f[q][p] = o_f + qL + p
   bool is_sender = true;                 ///< r in S_f; FSDP: always
   std::optional<int> receive_from;       ///< S_f[p], if this rank is not a sender
-  std::vector<int>
-      federated_group;             ///< across sites, shard by shard; this rank alone if it does not take part
+  /// Across sites, shard by shard; this rank alone if it does not take part.
+  std::vector<int> federated_group;
   std::vector<int> replica_group;  ///< inside a site: the column mesh_f[:,p]; empty for FSDP
   std::vector<int> site;           ///< all ranks of this rank's federation
   int streams = 1;                 ///< number of copies of the groups across sites and replicas

@@ -92,8 +92,8 @@ struct LocalRank {
 /// Writes `text` and a newline to standard output, in one piece, on this rank only; without an active job it
 /// always writes. Returns whether it wrote.
 OURO_API bool print_on(const Context&, Rank, std::string_view text);
-OURO_API bool print_on(const Context&, LocalRank,
-                       std::string_view text);  ///< on this local rank of each host
+/// On this local rank of each host.
+OURO_API bool print_on(const Context&, LocalRank, std::string_view text);
 
 /// A barrier of the world group; a no-op without an active job.
 OURO_API Status safe_barrier(Context&);

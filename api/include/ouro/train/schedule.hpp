@@ -26,9 +26,7 @@ class OURO_API Schedule {
   /// training reaches them; kEvery for the schedules of this library.
   explicit Schedule(std::function<double(std::int64_t)> rate, std::int64_t known = 1)
       : rate_(std::make_shared<const std::function<double(std::int64_t)>>(std::move(rate))), known_(known) {}
-  double at(std::int64_t update) const {
-    return (*rate_)(update);
-  }                                                    ///< rate of any update for which `rate` is defined
+  double at(std::int64_t update) const { return (*rate_)(update); }  ///< of any update that `rate` covers
   std::int64_t known() const { return known_; }        ///< number of updates that may be queried on any rank
   double lr() const { return at(position_); }          ///< rate of the next update
   void step() { ++position_; }                         ///< call once after each update

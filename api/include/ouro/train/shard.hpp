@@ -23,8 +23,8 @@ struct ShardOptions {
   /// elements in one dimension; perhaps none), so that rules that select by name hold within a shard. Ranks
   /// compare the digest of the first bucket's optimiser.
   OptimizerFactory optimizer;
-  ScheduleFactory
-      schedule{};         ///< called once per bucket, with its parameters; none: the optimiser's own rate
+  /// Called once per bucket, with its parameters; none: the optimiser's own rate.
+  ScheduleFactory schedule{};
   double bucket_mb = 25;  ///< bucket size in MiB; 0: one bucket per parameter
   /// Order of parameters in buckets: indices into the list, each trainable parameter once, in the order in
   /// which gradients usually become ready. Empty: from the end of the list. A bucket's reduction starts only

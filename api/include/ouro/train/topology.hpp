@@ -27,8 +27,8 @@ using Round = std::vector<Edge>;  ///< each rank is in exactly one edge
 /// One row of a mixing matrix, and the ranks that need this rank's value.
 struct Row {
   double self = 1;  ///< weight of this rank's own value
-  std::vector<std::pair<int, double>>
-      in;                ///< rank and weight, sorted by rank; excludes this rank and zero weights
+  /// Rank and weight, sorted by rank; excludes this rank and zero weights.
+  std::vector<std::pair<int, double>> in;
   std::vector<int> out;  ///< ranks that need this rank's value, sorted
   friend bool operator==(const Row&, const Row&) = default;
 };
@@ -48,8 +48,8 @@ struct PairRow {
 /// Parameters of some topologies.
 struct TopologyOptions {
   int local_world_size = 1;  ///< ranks per host, consecutive; divides n (alternating-exp-ring)
-  int peers =
-      1;  ///< maximum number of messages that a rank sends and receives per round (hypercuboid, base-k)
+  /// Maximum number of messages that a rank sends and receives per round (hypercuboid, base-k).
+  int peers = 1;
   int rows = 0;  ///< divides n; 0: the largest divisor not above sqrt(n) (grid, torus)
 };
 

@@ -172,8 +172,8 @@ class Backend final : public c10d::Backend {
   bool coalescing_ = false;
   std::atomic<int> pending_{0};   ///< collectives on stream_
   std::atomic<int> messages_{0};  ///< messages in lanes_
-  std::atomic<std::uint64_t> seq_{0},
-      barriers_{0};  ///< numbers of operations, and of monitored barriers among them
+  /// Numbers of operations, and of monitored barriers among them.
+  std::atomic<std::uint64_t> seq_{0}, barriers_{0};
   std::unique_ptr<Lanes> lanes_ = std::make_unique<Lanes>();  ///< destroyed before the group
 };
 
