@@ -122,7 +122,7 @@ class OURO_API Context {
   static Result<std::vector<Context>> threads(int n, const InitOptions& = {});
 
   int rank() const;              ///< rank of this process (or thread) in the job
-  int world_size() const;        ///< ranks of the job
+  int world_size() const;        ///< number of ranks in the job
   int local_rank() const;        ///< rank among the ranks of this host
   int local_world_size() const;  ///< number of ranks on this host
   Device device() const;         ///< this rank's GPU, or the host if it has none

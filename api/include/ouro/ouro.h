@@ -74,7 +74,7 @@ OURO_API void ouro_context_destroy(ouro_context_t context);
 /* The following return the requested number, or -1 for a null handle (ouro_last_error then says so). */
 /** This rank in the job; -1 for a null handle. */
 OURO_API int ouro_context_rank(ouro_context_t context);
-/** Ranks of the job; -1 for a null handle. */
+/** Number of ranks in the job; -1 for a null handle. */
 OURO_API int ouro_context_size(ouro_context_t context);
 /** This rank among the ranks of its host; -1 for a null handle. */
 OURO_API int ouro_context_local_rank(ouro_context_t context);

@@ -22,7 +22,7 @@ struct StepGuard {
   Status failure;         // the first failure
 
   // Of the current step.
-  std::vector<bool> ready;      // by parameter
+  std::vector<bool> ready;      // by parameter: its gradient is complete
   std::vector<Event> events;    // by parameter: passed when its gradient is complete
   std::size_t ready_count = 0;  // number of complete gradients
 

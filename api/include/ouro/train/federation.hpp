@@ -47,7 +47,7 @@ struct Bucket {
 /// empty buckets.
 OURO_API std::vector<Bucket> buckets(Strategy, std::span<const std::size_t> elements, int streams);
 
-/// Options of an aggregation; all ranks have the same.
+/// Options of an aggregation; must be equal on all ranks.
 struct AggregateOptions {
   Strategy strategy = Strategy::bucket_optimized_coalesced;  ///< how layers are grouped into messages
   /// Needs a layout with at least as many (LayoutOptions::streams). 1: runs in the caller, or on its stream.

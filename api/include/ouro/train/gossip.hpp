@@ -32,7 +32,7 @@ enum class RoundOrder { sequential, upstream };
 /// Needs params_in_bucket. Not for topologies that keep two vectors.
 using PreMix = std::function<Status(int bucket, const Row& row, CView neighbours, View params)>;
 
-/// Options of a GossipTrainer; all ranks have the same.
+/// Options of a GossipTrainer; must be equal on all ranks.
 struct GossipOptions {
   Topology topology;                         ///< which ranks average in which step
   OptimizerFactory optimizer;                ///< called once per bucket, with its parameters

@@ -45,7 +45,7 @@ struct GradientScale {
 struct SgdOptions {
   double lr = 1e-3;          ///< learning rate
   double momentum = 0;       ///< 0: none
-  double dampening = 0;      ///< of the gradient in the momentum
+  double dampening = 0;      ///< damping of the gradient in the momentum
   double weight_decay = 0;   ///< in units of the parameter
   bool nesterov = false;     ///< the look-ahead form
   GradientScale scale = {};  ///< applied to the gradient first
@@ -252,7 +252,7 @@ struct FactoryOptions {
   bool master = false;                         ///< as OptimizerOptions::master
 };
 /// @{
-/// The factory of this name.
+/// Decent-DP's factory of this name.
 OURO_API OptimizerFactory optim_fn_adam(const FactoryOptions& = {});
 OURO_API OptimizerFactory optim_fn_adamw(const FactoryOptions& = {});
 OURO_API OptimizerFactory optim_fn_accum_adam(const FactoryOptions& = {});

@@ -100,7 +100,7 @@ OURO_API Status outer_step_from_models(std::span<const Param> base,
 /// strategy) and summed in site order; host memory only.
 enum class DeltaFormat : std::uint8_t { exact, bf16, int8 };
 
-/// Options of LocalSteps; all ranks have the same.
+/// Options of LocalSteps; must be equal on all ranks.
 struct LocalStepsOptions {
   std::int64_t inner_steps = 500;          ///< inner steps per outer step
   DeltaFormat delta = DeltaFormat::exact;  ///< what sites exchange

@@ -86,8 +86,8 @@ OURO_API Result<Roles> make_roles(Context&, RankLayoutOptions = {}, GroupOptions
 
 /// @}
 /// @defgroup replay Training: the replay service
-/// A request is one byte that says which, then its payload. DATA is answered with a score (a double) on tag
-/// 0, GET_METADATA with bytes on tag 1, the others not at all.
+/// A request is one byte that holds its kind (ReplayRequest), then its payload. DATA is answered with a score
+/// (a double) on tag 0, GET_METADATA with bytes on tag 1, the others not at all.
 /// @{
 
 /// The first byte of a request.

@@ -17,7 +17,7 @@
 
 namespace ouro::train {
 
-/// Options of a ShardedTrainer; all ranks have the same.
+/// Options of a ShardedTrainer; must be equal on all ranks.
 struct ShardOptions {
   /// Called once per bucket, with the parts of its parameters that this rank updates (their names, and
   /// elements in one dimension; perhaps none), so that rules that select by name hold within a shard. Ranks
