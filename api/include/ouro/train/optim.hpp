@@ -88,7 +88,7 @@ struct AccumAdamOptions {
   double weight_decay = 0;  ///< in units of the parameter
   int accum_iter = 4;       ///< K, 1 or more
   bool decoupled = false;   ///< decay as in AdamW
-  /// The last step of a window leaves the accumulator unwritten, and it counts as zero: 28 bytes of traffic
+  /// The last step of a window does not clear the accumulator, which then counts as zero: 28 bytes of traffic
   /// per parameter instead of 30 in f32 at K = 4. All other bits are the same. Must not change during the
   /// life of a state.
   bool lazy_zero = false;
