@@ -52,7 +52,7 @@ class MismatchError(Error):
 
 
 class DeadlineError(Error, TimeoutError):
-    """An operation did not end in time; `ranks` are late."""
+    """An operation did not end in time; `ranks` lists the late ranks."""
 
 
 class PeerLostError(Error, ConnectionError):
@@ -64,7 +64,7 @@ class JoinError(Error):
 
 
 class AbortedError(Error):
-    """Closed or aborted, or the other ranks went on without this one."""
+    """The group or context was closed or aborted, or the other ranks continued without this one."""
 
 
 class ForkedError(Error):
@@ -72,11 +72,11 @@ class ForkedError(Error):
 
 
 class ResourceError(Error):
-    """No memory, thread, descriptor or file; raise the limit named in the text."""
+    """No memory, thread, descriptor or file is available; raise the limit named in the text."""
 
 
 class CorruptError(Error):
-    """Damaged data."""
+    """Data from the network, or memory that ranks share, is damaged."""
 
 
 class DeviceError(Error):

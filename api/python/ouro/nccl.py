@@ -31,5 +31,4 @@ def _load():
     return library
 
 
-library = _load()
-"""The library, by ctypes."""
+library = _load()  # the loaded library, as a ctypes.CDLL

@@ -15,16 +15,26 @@ using namespace nb::literals;
 using namespace std::chrono_literals;
 
 constexpr auto kInit =
-    "Joins the job: one rank of it is in this process from now on.\n\n"
-    "Without arguments rank, size and how the ranks meet come from the launcher's variables (ouro-run, "
-    "torchrun, SLURM,\n"
-    "Open MPI, MPICH, Intel MPI); without a launcher the job is this one rank. Collective over the job. "
-    "Times are in\n"
-    "seconds. `address` and `port` are where rank 0 can be reached; `id` (128 bytes of unique_id()) names "
-    "the job instead.\n"
-    "`numerics`: 'fast' or 'canonical', the same bits whatever the algorithm. `gpu`: this rank's GPU, -1 for "
-    "none.\n\n"
-    "Raises JoinError, MismatchError (settings), InvalidError, PeerLostError.";
+    "Joins the job and returns its Context: from now on, this process holds one rank of the job.\n\n"
+    "Collective over the job. Without arguments, the rank, the size and the way the ranks meet\n"
+    "come from the launcher's variables (ouro-run, torchrun, SLURM, Open MPI, MPICH, Intel MPI);\n"
+    "without a launcher, the job consists of this one rank.\n\n"
+    "address, port: where rank 0 can be reached.\n"
+    "id: 128 bytes from unique_id() that name the job instead.\n"
+    "rendezvous: where the hosts of a job meet, \"HOST:PORT\" or \"file:PATH\".\n"
+    "host_id: ranks with the same host_id share memory.\n"
+    "join_deadline, deadline, late_after: in seconds, the time for all ranks to join (default\n"
+    "  300), the deadline of each operation (default 600), and the time after which late ranks\n"
+    "  are reported (default 10).\n"
+    "numerics: 'fast', or 'canonical' for the same bits whatever the algorithm.\n"
+    "gpu: index of this rank's GPU, -1 for none; None: local rank modulo the number of GPUs.\n"
+    "one_gpu_each: InvalidError if this process sees fewer GPUs than its host has ranks.\n"
+    "generation: number of restarts of the job; ranks of another generation are refused.\n\n"
+    "Releases the GIL while it waits. In the main thread, signal handlers run meanwhile, and an\n"
+    "exception from one cancels joining on all ranks.\n\n"
+    "Raises InvalidError, MismatchError (settings), JoinError, PeerLostError, CorruptError,\n"
+    "ResourceError, DeviceError, or ValueError (the length of `id`, `numerics`, a time that is\n"
+    "negative or, for a deadline, 0).";
 
 /// Joins on a separate stream, so that signal handlers run meanwhile; an exception from one cancels joining
 /// on all ranks.
@@ -120,24 +130,26 @@ void bind_contexts(nb::module_& m) {
         const UniqueId id = value_of(UniqueId::create());
         return nb::bytes(id.bytes, sizeof id.bytes);
       },
-      "128 bytes that name a job: made by one rank, handed to all others by any channel.");
-  nb::class_<Context>(
-      m, "Context",
-      "One rank's membership in a job, of init(). As a context manager: `with ouro.init() as job`.")
-      .def_prop_ro("rank", &Context::rank, "Of this process in the job.")
-      .def_prop_ro("world_size", &Context::world_size, "Ranks of the job.")
-      .def_prop_ro("local_rank", &Context::local_rank, "Among the ranks of this host.")
-      .def_prop_ro("local_world_size", &Context::local_world_size, "Ranks of this host.")
-      .def_prop_ro("hosts", &Context::hosts, "How many hosts the job is on.")
+      "Returns 128 bytes that name a job. One rank creates them and passes them to all others over\n"
+      "any channel.");
+  nb::class_<Context>(m, "Context",
+                      "One rank's membership in a job, as init() returns it.\n\n"
+                      "It is also a context manager: `with ouro.init() as job`.")
+      .def_prop_ro("rank", &Context::rank, "Rank of this process in the job.")
+      .def_prop_ro("world_size", &Context::world_size, "Number of ranks in the job.")
+      .def_prop_ro("local_rank", &Context::local_rank, "Rank among the ranks of this host.")
+      .def_prop_ro("local_world_size", &Context::local_world_size, "Number of ranks on this host.")
+      .def_prop_ro("hosts", &Context::hosts, "Number of hosts in the job.")
       .def("host", &Context::host, "rank"_a,
-           "On which of them a rank is: the one of rank 0 is 0; -1: no such rank.")
+           "Returns the index of the host of world rank `rank`: the host of rank 0 is 0, the others\n"
+           "follow in the order of their first ranks. -1: there is no such rank.")
       .def_prop_ro(
           "gpu",
           [](const Context& c) {
             return c.device().kind == Device::Kind::cuda ? nb::cast(c.device().index) : nb::none();
           },
-          "This rank's GPU, as its process counts them, or None.")
-      .def_prop_ro("active", &Context::active, "Joined, and not closed.")
+          "Index of this rank's GPU as seen by its process, or None.")
+      .def_prop_ro("active", &Context::active, "Whether this rank has joined and has not closed the context.")
       .def_prop_ro(
           "world", [](Context& c) { return Group(c.world()); }, nb::keep_alive<0, 1>(),
           "The group of all ranks.")
@@ -149,20 +161,27 @@ void bind_contexts(nb::module_& m) {
           },
           "ranks"_a, "tag"_a = "", nb::kw_only(), "deadline"_a = nb::none(), "numerics"_a = nb::none(),
           nb::keep_alive<0, 1>(),
-          "A group over the given world ranks, in that order. Members only call this; it does not "
-          "communicate.")
+          "Returns a group of the given world ranks, in that order. Only the members call this; it does\n"
+          "not communicate. Members match groups of equal ranks and tag by creation order. deadline:\n"
+          "deadline of each operation in seconds, None for the job's. numerics: 'fast' or 'canonical',\n"
+          "None for the job's. Raises InvalidError (no ranks, a rank twice or not in the job, the\n"
+          "caller not among them) or ResourceError.")
       .def("alloc", &alloc, "shape"_a, "dtype"_a = "float32", nb::kw_only(), "gpu"_a = false,
-           "Node-shared memory of this rank, filled with zeros, as an array that NumPy (numpy.asarray) and "
-           "all others take\n"
-           "over without a copy. Operations on it read and write it in place, without staging.")
+           "Returns zero-filled memory of this rank that all ranks of its host can map, as an array that\n"
+           "NumPy (numpy.asarray) and other libraries use without a copy. Operations on it read and\n"
+           "write it in place, without staging. gpu: on this rank's GPU, or on the host if it has none.\n"
+           "Raises ValueError (dtype, shape), InvalidError (no bytes, or more than 2^46), ResourceError\n"
+           "or DeviceError.")
       .def(
           "close", [](Context& c) { check(without_gil([&] { return c.close(); })); },
-          "Leaves the job in good order: drains the world group, then tells the peers. May be called again.")
+          "Leaves the job cleanly: drains the world group, then notifies the peers. Idempotent.\n"
+          "Releases the GIL.")
       .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
       .def(
           "__exit__", [](Context& c, nb::handle type, nb::handle, nb::handle) { leave(c, type); },
           "type"_a.none(), "value"_a.none(), "traceback"_a.none(),
-          "Closes it. With an exception, operations of the others end now, and name this rank.")
+          "Closes the context. If the block raised, first aborts the world group, so that operations of\n"
+          "the other ranks end at once with an error that names this rank.")
       .def("__repr__", [](const Context& c) {
         return c.active() ? "<ouro.Context: rank " + std::to_string(c.rank()) + " of " +
                                 std::to_string(c.world_size()) + ">"
@@ -184,28 +203,44 @@ void bind_contexts(nb::module_& m) {
         return out;
       },
       "n"_a, nb::kw_only(), "deadline"_a = nb::none(),
-      "n ranks in this process, a Context each, to be driven by n threads.");
+      "Creates n ranks in this process, 1 to 256, and returns a list with a Context for each. Drive\n"
+      "them from n threads. deadline: deadline of each operation in seconds. Raises as init().");
 }
 
 void bind_groups(nb::module_& m) {
   nb::class_<Group> group(
       m, "Group",
-      "An ordered set of ranks that communicate. Its operations run one after the other, in the order\n"
-      "in which they were called, which must be the same on all ranks.");
-  group.def_prop_ro("rank", &Group::rank, "Of the caller in this group.")
+      "An ordered set of ranks that communicate.\n\n"
+      "A group runs one operation at a time, in the order of the calls, which must be the same on\n"
+      "all ranks. Without `stream`, an operation blocks, without the GIL, and returns its result;\n"
+      "GPU arrays then go through the legacy default stream of their GPU. With `stream`, it is\n"
+      "enqueued there and returns a Work at once. Inside batch(), an operation without a stream is\n"
+      "deferred to the end of the block. In the main thread, signal handlers run while an\n"
+      "operation waits; if a handler raises, an operation on host arrays ends and the group fails\n"
+      "on all ranks.\n\n"
+      "Arrays are objects that support the buffer protocol or DLPack. TypeError: another object, or\n"
+      "an element type that ouro lacks. ValueError: an array that is not in C order without gaps,\n"
+      "or that is read-only and would be written.\n\n"
+      "numerics: 'fast' or 'canonical'; None: the group's.\n"
+      "algorithm: a name such as 'ring'; 'auto': selected by the library; None: OURO_ALGO if set,\n"
+      "  else selected.\n\n"
+      "InvalidError and UnsupportedError leave the group usable; all other errors of ouro are\n"
+      "sticky in it.");
+  group.def_prop_ro("rank", &Group::rank, "The caller's rank in this group.")
       .def_prop_ro("size", &Group::size, "Number of members.")
-      .def_prop_ro("name", &Group::name, "As it appears in messages.")
-      .def_prop_ro("generation", &Group::generation, "0, and one more after each shrink().")
+      .def_prop_ro("name", &Group::name, "The name of the group in messages and errors.")
+      .def_prop_ro("generation", &Group::generation, "0 at first, increased by one by each shrink().")
       .def_prop_ro(
           "ranks", [](const Group& g) { return std::vector<int>(g.ranks().begin(), g.ranks().end()); },
-          "World rank of each member.")
+          "List of the members' world ranks, in the order of their ranks in this group.")
       .def("from_global", &Group::from_global, "world_rank"_a,
-           "The rank here of a rank of the job; None: no member.")
-      .def_prop_ro("valid", &Group::valid, "False for the group of a rank that took no part in a split.")
-      .def_prop_ro("failed", &Group::failed, "Whether an error has struck the group.")
+           "Returns the rank in this group of a world rank, or None if it is not a member.")
+      .def_prop_ro("valid", &Group::valid,
+                   "False for the group that split() returns to a rank with color -1.")
+      .def_prop_ro("failed", &Group::failed, "Whether the group has an error, which check() raises.")
       .def(
           "check", [](const Group& g) { check(g.status()); },
-          "Raises the first error that has struck the group, if any.")
+          "Raises the first error of the group, if it has one. Never blocks.")
       .def(
           "split",
           [](Group& g, int color, int key, std::optional<double> deadline,
@@ -220,8 +255,10 @@ void bind_groups(nb::module_& m) {
           },
           "color"_a, "key"_a = 0, nb::kw_only(), "deadline"_a = nb::none(), "numerics"_a = nb::none(),
           nb::keep_alive<0, 1>(),
-          "Collective: members with the same color form a group, ordered by key, then rank. Color -1: none "
-          "(`valid` is False).")
+          "Collective: members with the same color form a group, ordered by key, then by rank.\n"
+          "Returns the caller's group; with color -1, one whose `valid` is False. deadline, numerics:\n"
+          "of the new group, as in Context.group. InvalidError: another negative color, or a call\n"
+          "inside batch().")
       .def(
           "shrink",
           [](Group& g) {
@@ -229,16 +266,18 @@ void bind_groups(nb::module_& m) {
             Group made = value_of(without_gil([&] { return g.shrink(&report); }));
             return nb::make_tuple(std::move(made), report.dead, report.resume_seq);
           },
-          "Collective over the survivors after a failure. Returns (group without the dead, ranks of this "
-          "group that are\n"
-          "gone, lowest sequence number that some survivor did not complete).")
+          "Collective over the survivors after a failure. Returns a tuple: the group without the dead\n"
+          "ranks, the list of ranks of this group that are dead, and the lowest sequence number that\n"
+          "some survivor did not complete. If this group has not failed, the call revokes it. Raises\n"
+          "DeadlineError if some survivors do not call it, AbortedError (fenced, no quorum),\n"
+          "InvalidError (this group has already been shrunk) or ResourceError.")
       .def(
           "abort", [](Group& g, const std::string& why) { without_gil([&] { g.abort(why); }); }, "why"_a = "",
-          "Ends all pending and later operations of this group on every rank within a second. From any "
-          "thread.")
+          "Ends all pending and later operations of this group on every rank within a second; `why` is\n"
+          "the reason in their errors. May be called from any thread.")
       .def(
           "close", [](Group& g) { check(without_gil([&] { return g.close(); })); },
-          "Drains what was submitted and leaves. May be called again.")
+          "Drains submitted operations and leaves the group. Idempotent. Releases the GIL.")
       .def(
           "alloc_shared",
           [](Group& g, const std::vector<std::size_t>& shape, const std::string& dtype) {
@@ -254,9 +293,11 @@ void bind_groups(nb::module_& m) {
             return out;
           },
           "shape"_a, "dtype"_a = "float32",
-          "Collective over ranks of one host: an array of each rank, filled with zeros, mapped by all of "
-          "them. Element r of\n"
-          "the list is rank r's. All ranks pass the same shape and dtype.")
+          "Collective over ranks of one host: allocates a zero-filled host array for each rank and\n"
+          "maps all of them in every rank. Returns a list whose element r is rank r's array. All\n"
+          "ranks pass the same shape and dtype. Raises ValueError (dtype, shape), UnsupportedError\n"
+          "(ranks of several hosts), InvalidError (more than 2^46 bytes, or a call inside batch())\n"
+          "or ResourceError.")
       .def(
           "explain",
           [](const Group& g, const std::string& collective, std::size_t count, const std::string& dtype,
@@ -266,8 +307,9 @@ void bind_groups(nb::module_& m) {
             return value_of(g.explain(*c, count, dtype_of(dtype), reduction(op)));
           },
           "collective"_a, "count"_a, "dtype"_a = "float32", "op"_a = "sum",
-          "What would run, over what, and why. `count` is of the array or, where the collective has blocks, "
-          "of one.")
+          "Returns a text that says which algorithm would run, over which transport, and why. count:\n"
+          "elements of the whole array or, for collectives with blocks, of one block. Raises ValueError\n"
+          "(an unknown name) or UnsupportedError (no algorithm serves the call).")
       .def("__repr__", [](const Group& g) {
         return g.valid() ? "<ouro.Group " + g.name() + ": rank " + std::to_string(g.rank()) + " of " +
                                std::to_string(g.size()) + ">"

@@ -60,32 +60,38 @@ struct Batch {};
 }  // namespace
 
 void bind_messages(nb::module_& m, nb::class_<Group>& group) {
-  nb::class_<Received>(m, "Received", "What was received, or would be.")
-      .def_ro("source", &Received::source, "Its rank in the group.")
-      .def_ro("tag", &Received::tag, "As it was sent.")
-      .def_ro("bytes", &Received::bytes, "Length of the message.")
+  nb::class_<Received>(m, "Received", "Describes a message that was received or is waiting.")
+      .def_ro("source", &Received::source, "Rank of the sender in the group.")
+      .def_ro("tag", &Received::tag, "The tag it was sent with.")
+      .def_ro("bytes", &Received::bytes, "Length of the message in bytes.")
       .def("__repr__", [](const Received& r) {
         return "<ouro.Received: " + std::to_string(r.bytes) + " bytes of rank " + std::to_string(r.source) +
                ", tag " + std::to_string(r.tag) + ">";
       });
   nb::class_<Matched>(
       m, "Matched",
-      "A message that match() has taken out of the queue: whoever holds it, and nobody else,\n"
-      "receives it, once. Where it goes before, the message is in the queue again.")
+      "A message that match() has taken out of the queue. Only a holder of this object can\n"
+      "receive it, once. If the object is destroyed before that, the message returns to its place\n"
+      "in the queue.")
       .def_prop_ro(
-          "about", [](const Matched& x) { return x.about(); }, "Where it comes from, and its length.");
+          "about", [](const Matched& x) { return x.about(); },
+          "A Received that describes the message: its sender, tag and length.");
   const auto none = nb::none();
   group
       .def("send", &send_to, "x"_a, "dst"_a, "tag"_a = 0, nb::kw_only(), "stream"_a = none,
-           "Sends all elements of x; returns once x may be used again. With a stream, at once, a Work.")
+           "Sends all elements of x to rank `dst`. Returns None once x may be reused; with a stream,\n"
+           "returns a Work at once. Tags are 0 to 2^31 - 1; messages with the same source, destination\n"
+           "and tag arrive in order.")
       .def("recv", &recv_from, "out"_a, "src"_a = none, "tag"_a = 0, nb::kw_only(), "timeout"_a = none,
            "exact"_a = false, "stream"_a = none,
-           "Receives one message of at most the bytes of `out`, from src (None: any rank). Returns Received; "
-           "with a stream a\n"
-           "Work. timeout: seconds for this call; one that passes before a message has begun leaves the "
-           "group usable; 0\n"
-           "takes what is there. exact: a message of another length is a MismatchError. Inside a batch the "
-           "result says nothing.")
+           "Receives one message of at most the size of `out` from rank `src`, or from any rank if it is\n"
+           "None. Returns a Received; with a stream, a Work at once. Inside batch(), the returned\n"
+           "Received is empty.\n\n"
+           "timeout: limit of this call in seconds; None: the group's deadline. If it passes before a\n"
+           "  message has begun, DeadlineError is raised and the group stays usable; 0 takes only a\n"
+           "  message that is already here. A stream and a timeout together are a ValueError.\n"
+           "exact: a message whose length differs from that of `out` raises MismatchError.\n\n"
+           "InvalidError: a longer message, which stays queued.")
       .def(
           "recv_matched",
           [](Group& g, const Matched& message, nb::handle out, std::optional<double> timeout) {
@@ -93,24 +99,29 @@ void bind_messages(nb::module_& m, nb::class_<Group>& group) {
             const Milliseconds deadline = timeout_of(timeout);
             return receive([&] { return recv(g, message, array.view(), deadline); });
           },
-          "message"_a, "out"_a, nb::kw_only(), "timeout"_a = none, "Receives a message that was matched.")
+          "message"_a, "out"_a, nb::kw_only(), "timeout"_a = none,
+          "Receives a message that match() returned into `out`. Returns a Received. timeout: as in\n"
+          "recv; if it passes, `message` still holds the message. InvalidError: a message of another\n"
+          "group, already received, or longer than `out`.")
       .def(
           "probe",
           [](Group& g, std::optional<int> src, int tag) { return value_of(probe(g, source_of(src), tag)); },
           "src"_a = none, "tag"_a = 0,
-          "The next message that recv(src, tag) would take, or None. Never waits.")
+          "Returns a Received that describes the next message that recv(src, tag) would take, or None\n"
+          "if none is here. Never blocks.")
       .def(
           "match",
           [](Group& g, std::optional<int> src, int tag) { return value_of(match(g, source_of(src), tag)); },
           "src"_a = none, "tag"_a = 0,
-          "The same, set aside for the caller: no other thread can take it before recv_matched.");
+          "Like probe, but takes the message out of the queue for the caller and returns a Matched, or\n"
+          "None: no other thread can receive it before recv_matched does. Never blocks.");
 
-  nb::class_<Batch>(m, "batch",
-                    "`with ouro.batch():` operations of this thread without a stream are deferred, and "
-                    "submitted together at\n"
-                    "its end: messages progress together, and operations of different groups too. With an "
-                    "exception in the\n"
-                    "block they are submitted as well, as other ranks wait for them.")
+  nb::class_<Batch>(
+      m, "batch",
+      "`with ouro.batch():` defers the operations that this thread calls in the block without a\n"
+      "stream, and submits them together at its end, which waits for them. Messages progress\n"
+      "together, and so do operations of different groups. They are submitted even if the block\n"
+      "raises, because other ranks wait for them; a wrong argument of one drops them all.")
       .def(nb::init<>())
       .def("__enter__",
            [](nb::handle self) {

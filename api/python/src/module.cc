@@ -12,13 +12,15 @@ NB_MODULE(_ouro, m) {
   // The operating system reclaims what the program still holds at its end, as in C++.
   nb::set_leak_warnings(false);
   py::remember_main_thread();
-  m.attr("__doc__") = "The compiled part of ouro; use it through the package.";
-  m.def("library_version", &ouro::version, "The version of libouro that is loaded, \"0.1.0\".");
+  m.attr("__doc__") = "The compiled part of ouro. Use it through the package `ouro`.";
+  m.def("library_version", &ouro::version, "Returns the version of the loaded libouro, such as \"0.1.0\".");
   m.def(
       "log_warning", [](const std::string& text) { ouro::log_warning(text); }, "text"_a,
-      "Writes a line of level WARN into the library's log (OURO_DEBUG, OURO_DEBUG_FILE).");
+      "Writes `text` as a line of level WARN to the library's log (see OURO_DEBUG\n"
+      "and OURO_DEBUG_FILE).");
   py::bind_errors(m);
-  nb::class_<ouro::ReduceOp>(m, "ReduceOp", "A reduction, of premul().");
+  nb::class_<ouro::ReduceOp>(m, "ReduceOp",
+                             "A reduction with a factor, as premul() returns it. Pass it as `op`.");
   m.def(
       "premul",
       [](nb::handle factor) {
@@ -28,8 +30,9 @@ NB_MODULE(_ouro, m) {
         return ouro::ReduceOp::premul(py::typed<double>("factor", "a number", factor));
       },
       "factor"_a,
-      "A reduction that multiplies this rank's input by `factor`, then sums. Ranks may have different "
-      "factors.");
+      "Returns a reduction that multiplies this rank's input by `factor` and then sums. Ranks may\n"
+      "pass different factors. TypeError: `factor` is not a number, or is an integer that does not\n"
+      "fit 64 bits.");
   py::bind_streams(m);
   py::bind_contexts(m);
   py::bind_groups(m);

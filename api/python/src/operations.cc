@@ -143,42 +143,57 @@ void bind_operations(nb::class_<Group>& group) {
   group
       .def("all_reduce", &all_reduce_of, "x"_a, "out"_a = none, "op"_a = "sum", nb::kw_only(),
            "stream"_a = none, "numerics"_a = none, "algorithm"_a = none,
-           "out[i] = x of rank 0 [i] (+) ... (+) x of the last rank [i]. Without `out` in place, in x.\n\n"
-           "x, out: arrays of one length and type. op: 'sum', 'prod', 'max', 'min', 'avg', premul(factor), "
-           "and for integers\n"
-           "'band', 'bor', 'bxor', 'land', 'lor', 'lxor'. Returns out; with a stream, at once, a Work.")
+           "Reduces elementwise over all ranks: out[i] = x of rank 0 [i] (+) ... (+) x of the last\n"
+           "rank [i].\n\n"
+           "x, out: arrays with the same number of elements and type; without `out`, the operation\n"
+           "works in place, in x. op: 'sum', 'prod', 'max', 'min', 'avg', premul(factor), and for\n"
+           "integers 'band', 'bor', 'bxor', 'land', 'lor', 'lxor'. Returns out (or x); with a stream, a\n"
+           "Work at once.")
       .def("reduce", &reduce_of, "x"_a, "out"_a = none, "root"_a = 0, "op"_a = "sum", nb::kw_only(),
            "stream"_a = none, "numerics"_a = none, "algorithm"_a = none,
-           "As all_reduce, but only `root` gets the result; `out` is ignored elsewhere. Without `out` in "
-           "place, in root's x.")
+           "As all_reduce, but only `root` receives the result; `out` is ignored on the other ranks.\n"
+           "Without `out`, the result is in root's x.")
       .def("broadcast", &broadcast_of, "x"_a, "root"_a = 0, nb::kw_only(), "stream"_a = none,
            "algorithm"_a = none,
-           "x of all ranks becomes that of `root`. Returns x; with a stream, at once, a Work.")
+           "Copies root's x into x of every rank. Returns x; with a stream, a Work at once.")
       .def("all_gather", &all_gather_of, "x"_a, "out"_a, "counts"_a = none, nb::kw_only(), "stream"_a = none,
            "algorithm"_a = none,
-           "Block r of out is x of rank r. out has size times the elements of x.\n\n"
-           "counts: uneven blocks, of counts[r] elements; the same on all ranks. x may be the caller's block "
-           "of out.")
+           "Gathers the x of all ranks on every rank: block r of out is x of rank r. out has as many\n"
+           "elements as the x of all ranks together.\n\n"
+           "counts: list with the number of elements of each block, if they differ; the same on all\n"
+           "ranks. x may be the caller's block of out. Returns out; with a stream, a Work at once.")
       .def("reduce_scatter", &reduce_scatter_of, "x"_a, "out"_a, "op"_a = "sum", "counts"_a = none,
            nb::kw_only(), "stream"_a = none, "numerics"_a = none, "algorithm"_a = none,
-           "out is block r of the reduction on rank r. x has size times the elements of out.\n\n"
-           "counts: uneven blocks, of counts[r] elements; the same on all ranks. out may be the caller's "
-           "block of x.")
+           "Reduces x over all ranks and scatters the result: out on rank r is block r of the reduction.\n"
+           "x has as many elements as the out of all ranks together.\n\n"
+           "op: as in all_reduce. counts: list with the number of elements of each block, if they\n"
+           "differ; the same on all ranks. out may be the caller's block of x. Returns out; with a\n"
+           "stream, a Work at once.")
       .def("gather", &gather_of, "x"_a, "out"_a.none() = none, "root"_a = 0, nb::kw_only(), "stream"_a = none,
-           "algorithm"_a = none, "Block r of root's out is x of rank r; out is ignored elsewhere.")
+           "algorithm"_a = none,
+           "Gathers the x of all ranks on `root`: block r of root's out, which has size times the\n"
+           "elements of x, is x of rank r. out is ignored on the other ranks, where it may be None.\n"
+           "Returns out; with a stream, a Work at once.")
       .def("scatter", &scatter_of, "x"_a.none(), "out"_a, "root"_a = 0, nb::kw_only(), "stream"_a = none,
            "algorithm"_a = none,
-           "out of rank r is block r of root's x; x is ignored elsewhere, and may be None.")
+           "Scatters root's x, which has size times the elements of out: out on rank r is block r of\n"
+           "it. x is ignored on the other ranks, where it may be None. Returns out; with a stream, a\n"
+           "Work at once.")
       .def("all_to_all", &all_to_all_of, "x"_a, "out"_a, "send_counts"_a = none, "recv_counts"_a = none,
            nb::kw_only(), "stream"_a = none, "algorithm"_a = none,
-           "Block j of x goes to rank j; block i of out comes from rank i.\n\n"
-           "send_counts, recv_counts: uneven blocks; send_counts[j] elements, in order, go to rank j.")
+           "Exchanges blocks: block j of x goes to rank j, and block i of out comes from rank i. Returns\n"
+           "out; with a stream, a Work at once.\n\n"
+           "send_counts, recv_counts: the numbers of elements of the blocks of x and of out, if they\n"
+           "differ; pass both or neither (ValueError). MismatchError: the counts of a pair of ranks\n"
+           "disagree. Without them, x and out have the same number of elements, a multiple of the\n"
+           "group's size.")
       .def(
           "barrier",
           [](Group& g, OptionalStream stream) {
             return submit({}, nb::none(), stream, [&](auto&&... s) { return barrier(g, s...); });
           },
-          nb::kw_only(), "stream"_a = none, "Returns on each rank after all ranks have entered.");
+          nb::kw_only(), "stream"_a = none,
+          "Returns on each rank after all ranks have entered. With a stream, returns a Work at once.");
 }
 
 }  // namespace ouro::python

@@ -52,22 +52,27 @@ void wait_in_pieces(Wait wait, std::optional<double> timeout) {
 }  // namespace
 
 void bind_streams(nb::module_& m) {
-  nb::class_<PyWork>(m, "Work", "An operation in flight. It holds its arrays until it has ended.")
+  nb::class_<PyWork>(
+      m, "Work",
+      "An operation in flight. It keeps the operation's arrays alive until the operation has ended.")
       .def("wait", &PyWork::wait, "timeout"_a = nb::none(),
-           "Returns when the operation has ended; raises what it failed with. DeadlineError after `timeout` "
-           "seconds, and the\n"
-           "operation goes on.")
+           "Blocks, without the GIL, until the operation has ended; raises its error if it failed.\n"
+           "timeout: limit in seconds; None: only the group's deadline applies. If it passes,\n"
+           "DeadlineError is raised and the operation goes on.")
       .def(
           "done", [](const PyWork& w) { return w.work().test(); },
-          "Whether it has ended, well or not. Never waits.")
+          "Returns whether the operation has ended, successfully or not. Never blocks.")
       .def(
           "check", [](const PyWork& w) { check(w.work().status()); },
-          "Raises what it failed with, if it has. Never waits.");
+          "Raises the operation's error if it has failed. Never blocks.");
 
   nb::class_<PyStream>(
       m, "Stream",
-      "An ordered queue of operations: of the host, run by a thread of its own, or of a GPU.\n\n"
-      "priority: 'low', 'normal' or 'high'. gpu: of this GPU; None: of the host.")
+      "An ordered queue of operations, either on the host, where the stream's own thread runs them,\n"
+      "or on a GPU. Destroying it does not wait: enqueued operations continue.\n\n"
+      "priority: 'low', 'normal' or 'high'.\n"
+      "gpu: index of the GPU; None: a host stream.\n"
+      "name: name of a host stream.")
       .def(
           "__init__",
           [](PyStream* self, const std::string& priority, std::optional<int> gpu, const std::string& name) {
@@ -80,33 +85,40 @@ void bind_streams(nb::module_& m) {
             return PyStream(value_of(Stream::cuda(reinterpret_cast<void*>(handle), gpu)));
           },
           "handle"_a, "gpu"_a,
-          "A stream of the user's own, by its cudaStream_t as a number (0: the legacy default stream).")
+          "Wraps a stream of the user's own. handle: its cudaStream_t as a number, 0 for the legacy\n"
+          "default stream; it must outlive this object. InvalidError: no such GPU.")
       .def(
           "synchronize",
           [](const PyStream& s, std::optional<double> timeout) {
             wait_in_pieces([&](Milliseconds piece) { return s.stream().synchronize(piece); }, timeout);
           },
           "timeout"_a = nb::none(),
-          "Waits for what is enqueued now; raises the first failure of anything that ran here.");
+          "Blocks, without the GIL, until everything enqueued so far has run; raises the first failure\n"
+          "of anything that ran here since the last call. timeout: limit in seconds, after which\n"
+          "DeadlineError is raised; None: no limit.");
 
   nb::class_<Event>(m, "Event", "A mark in a stream.")
       .def(nb::init<>())
       .def(
           "record", [](Event& e, const PyStream& s) { e.record(s.stream()); }, "stream"_a,
-          "Sets the mark after all that is enqueued now; replaces the one before.")
+          "Places the mark after everything that is enqueued now; replaces the previous mark.")
       .def(
           "record", [](Event& e, const PyWork& w) { e.record(w.work()); }, "work"_a,
-          "The same, at the end of one operation.")
+          "Places the mark at the end of one operation; replaces the previous mark.")
       .def(
           "wait_on", [](const Event& e, const PyStream& s) { e.wait_on(s.stream()); }, "stream"_a,
-          "What is enqueued on the stream from now on starts after the mark.")
+          "Makes work that is enqueued on the stream from now on wait for the mark.")
       .def(
           "synchronize",
           [](const Event& e, std::optional<double> timeout) {
             wait_in_pieces([&](Milliseconds piece) { return e.synchronize(piece); }, timeout);
           },
-          "timeout"_a = nb::none(), "Waits for the mark; raises what the operation before it failed with.")
-      .def("query", &Event::query, "Whether the mark has been passed. True if nothing was recorded.");
+          "timeout"_a = nb::none(),
+          "Blocks, without the GIL, until the mark has been passed; raises the error of the operation\n"
+          "before it, if that failed. timeout: limit in seconds, after which DeadlineError is raised;\n"
+          "None: no limit.")
+      .def("query", &Event::query,
+           "Returns whether the mark has been passed; True if nothing was recorded. Never blocks.");
 }
 
 }  // namespace ouro::python

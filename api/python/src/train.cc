@@ -23,10 +23,11 @@ Topology make_topology(const std::string& name, int n, int local_world_size, int
 
 using Matrix = std::vector<std::vector<double>>;
 constexpr auto kMatrices =
-    "A matrix for each round, as an array or nested lists of rounds, rows, columns: row i is what rank i "
-    "takes "
-    "from each\n"
-    "rank. Each row and each column sums to 1. InvalidError names the round and the row or column.";
+    "Makes a topology from a mixing matrix for each round, as an array or nested lists indexed by\n"
+    "round, row and column: row i holds the weights that rank i applies to each rank. Entries are\n"
+    "not negative; each row and each column sums to 1. InvalidError names the round and the row\n"
+    "or column that is wrong, or says that the rounds do not connect all ranks. ValueError:\n"
+    "matrices that are not square or differ in size.";
 
 Topology from_matrices(const std::vector<Matrix>& rounds) {
   const std::size_t n = rounds.empty() ? 0 : rounds.front().size();
@@ -80,7 +81,7 @@ double push_sum_of(Group& g, const Row& row, nb::handle x, double weight) {
 }  // namespace
 
 void bind_training(nb::module_& m, nb::class_<Group>& group) {
-  nb::class_<Row>(m, "Row", "One row of a mixing matrix, and who needs my value.")
+  nb::class_<Row>(m, "Row", "One row of a mixing matrix, and the ranks that need this rank's value.")
       .def(
           "__init__",
           [](Row* self, double own, std::vector<std::pair<int, double>> in, std::vector<int> out) {
@@ -88,12 +89,18 @@ void bind_training(nb::module_& m, nb::class_<Group>& group) {
           },
           "own"_a, "sources"_a, "targets"_a)
       .def_ro("own", &Row::self, "Weight of this rank's own value.")
-      .def_ro("sources", &Row::in, "(rank, weight) of those whose values are added, sorted.")
+      .def_ro("sources", &Row::in,
+              "List of (rank, weight) for the ranks whose values are added, sorted by rank.")
       .def_ro("targets", &Row::out, "Ranks that add this rank's value, sorted.");
   nb::class_<Topology>(
       m, "Topology",
-      "Who averages with whom in which round: by name, of topologies(), for n ranks.\n\n"
-      "local_world_size: ranks of a node; peers: messages of a rank in a round, at most; rows: of a grid.")
+      "Which ranks average with each other in each round.\n\n"
+      "name: one of topologies().\n"
+      "n: number of ranks.\n"
+      "local_world_size: ranks of a node, a divisor of n (alternating-exp-ring).\n"
+      "peers: maximum number of messages that a rank sends per round (hypercuboid, base-k).\n"
+      "rows: rows of the grid or torus, a divisor of n; 0: the largest divisor not above sqrt(n).\n\n"
+      "InvalidError: an unknown name, or options that do not fit n.")
       .def(
           "__init__",
           [](Topology* self, const std::string& name, int n, int local_world_size, int peers, int rows) {
@@ -103,16 +110,18 @@ void bind_training(nb::module_& m, nb::class_<Group>& group) {
       .def_static("from_matrices", &from_matrices, "matrices"_a, kMatrices)
       .def_static(
           "from_matrices", [](const Matrix& w) { return from_matrices({w}); }, "matrix"_a,
-          "The same with one round.")
+          "Makes a topology of one round from its mixing matrix.")
       .def_static(
           "from_rounds", &from_rounds, "n"_a, "rounds"_a,
-          "For n ranks, of rounds as lists of (ranks, weight): these ranks average among themselves, and "
-          "each keeps\n"
-          "the share `weight` of its own, None: all count alike. In a round each rank is in one of them.")
+          "Makes a topology for n ranks from a list of rounds, each a list of (ranks, weight): these\n"
+          "ranks average among themselves, and each keeps the share `weight` of its own value, 0 to 1;\n"
+          "None: all members count equally. In each round, each rank is in exactly one entry.\n"
+          "InvalidError names the round and the rank that is wrong.")
       .def_prop_ro("size", &Topology::size, "Number of ranks.")
-      .def_prop_ro("period", &Topology::period, "Number of rounds; that of step s is s modulo the period.")
-      .def_prop_ro("vectors", &Topology::vectors, "How many vectors a rank keeps, 1 or 2.")
-      .def("row", &Topology::row, "step"_a, "rank"_a, "What a rank does in a step, for Group.mix.")
+      .def_prop_ro("period", &Topology::period,
+                   "Number of rounds. The round of step s is s modulo the period.")
+      .def_prop_ro("vectors", &Topology::vectors, "Number of vectors that a rank keeps, 1 or 2.")
+      .def("row", &Topology::row, "step"_a, "rank"_a, "Returns the Row of `rank` in a step, for Group.mix.")
       .def(
           "matrix",
           [](const Topology& t, std::int64_t step) {
@@ -124,7 +133,9 @@ void bind_training(nb::module_& m, nb::class_<Group>& group) {
                                flat.begin() + static_cast<std::ptrdiff_t>((r + 1) * n));
             return out;
           },
-          "step"_a, "The mixing matrix of a step: row i is what rank i takes from each rank.")
+          "step"_a,
+          "Returns the mixing matrix of a step as nested lists: row i holds the weights that rank i\n"
+          "applies to each rank.")
       .def(
           "edge",
           [](const Topology& t, std::int64_t step, int rank) {
@@ -132,11 +143,12 @@ void bind_training(nb::module_& m, nb::class_<Group>& group) {
             return std::pair(std::move(e.ranks), e.weight);
           },
           "step"_a, "rank"_a,
-          "(ranks, weight) with whom a rank averages in a step, as of from_rounds. UnsupportedError where a "
-          "round is not\n"
-          "made of these.")
+          "Returns (ranks, weight): the ranks among which `rank` averages in a step, itself included,\n"
+          "and the share that each keeps, as in from_rounds. UnsupportedError: the round does not\n"
+          "consist of such sets.")
       .def("contraction", &Topology::contraction,
-           "How much of the ranks' differences one period leaves: 0 none, below 1 less. Cost: n^3.");
+           "Returns the factor by which one period reduces the differences between ranks: 0 if they are\n"
+           "equal afterwards, below 1 if ranks converge. The cost is proportional to n^3.");
   m.def(
       "topologies",
       [] {
@@ -144,17 +156,18 @@ void bind_training(nb::module_& m, nb::class_<Group>& group) {
         for (const train::TopologyInfo& t : train::topologies()) out[nb::str(t.name.c_str())] = t.about;
         return out;
       },
-      "Names that Topology accepts, with a line about each.");
+      "Returns a dict of the names that Topology accepts, with a one-line description of each.");
   group
       .def("mix", &mix_of, "row"_a, "x"_a, "out"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none(),
-           "out = row.own * x + the sum of weight * x of each source; in place without `out`. Collective; "
-           "the rows of the\n"
-           "ranks belong together, as those of a Topology do. x: half, bfloat16, float or double, on the "
-           "host.")
+           "Collective: out = row.own * x + the sum of weight * x of each source; without `out`, in\n"
+           "place, in x. The rows of the ranks must be consistent, as the rows of a Topology are. x,\n"
+           "out: float16, bfloat16, float32 or float64 on the host, with the same number of elements\n"
+           "on all ranks. Returns out (or x); with a stream, a Work at once. UnsupportedError: arrays\n"
+           "on a GPU.")
       .def("push_sum", &push_sum_of, "row"_a, "x"_a, "weight"_a,
-           "For rows of which only the columns sum to 1: mixes x, in place, and this rank's weight (1 at "
-           "first) alike.\n"
-           "Returns the new weight; what a rank believes the mean to be is x / weight.");
+           "Collective: mixes x, in place, and this rank's weight (1 at first) with the same row; for\n"
+           "rows of which only the columns sum to 1. Returns the new weight: x / weight is this rank's\n"
+           "estimate of the mean. Blocks, without the GIL. Arrays and errors are as in mix.");
 }
 
 }  // namespace ouro::python

@@ -94,22 +94,23 @@ void make_local_steps(PyLocalSteps* self, const LayoutGroups& groups, const nb::
 nb::tuple traffic_of(const train::AggregateTraffic& t) { return nb::make_tuple(t.across, t.inside); }
 
 void bind_layouts(nb::module_& m) {
-  nb::class_<train::Mesh>(m, "Mesh", "Ranks in a grid, row-major.")
+  nb::class_<train::Mesh>(m, "Mesh", "Ranks in a grid of any number of dimensions, row-major.")
       .def_ro("ranks", &train::Mesh::ranks)
-      .def_ro("shape", &train::Mesh::shape, "Places of each dimension.")
-      .def_ro("axes", &train::Mesh::axes, "A name each.");
+      .def_ro("shape", &train::Mesh::shape, "Number of places in each dimension.")
+      .def_ro("axes", &train::Mesh::axes, "Name of each dimension.");
   nb::class_<train::Replica>(m, "Replica", "A rank's place among the replicas of its site.")
-      .def_ro("local_rank", &train::Replica::local_rank, "Its shard.")
-      .def_ro("local_size", &train::Replica::local_size, "Shards of a replica.")
-      .def_ro("rank", &train::Replica::rank, "Its replica.")
-      .def_ro("world_size", &train::Replica::world_size, "Replicas of each site.");
+      .def_ro("local_rank", &train::Replica::local_rank, "Index of the rank's shard in its replica.")
+      .def_ro("local_size", &train::Replica::local_size, "Number of shards of a replica.")
+      .def_ro("rank", &train::Replica::rank, "Index of the rank's replica in its site.")
+      .def_ro("world_size", &train::Replica::world_size, "Number of replicas of each site.");
   nb::class_<train::Federation>(m, "Federation", "A rank's place among the sites.")
-      .def_ro("local_rank", &train::Federation::local_rank, "Within its site.")
-      .def_ro("sizes", &train::Federation::sizes, "Ranks of each site.")
-      .def_ro("rank", &train::Federation::rank, "Its site.")
-      .def_ro("count", &train::Federation::count, "How many sites there are.");
+      .def_ro("local_rank", &train::Federation::local_rank, "Rank within its site.")
+      .def_ro("sizes", &train::Federation::sizes, "Number of ranks of each site.")
+      .def_ro("rank", &train::Federation::rank, "Index of the rank's site.")
+      .def_ro("count", &train::Federation::count, "Number of sites.");
   nb::class_<ParallelLayout>(
-      m, "ParallelLayout", "Who is who in a sharded, replicated, federated job: a pure function of integers.")
+      m, "ParallelLayout",
+      "The role of each rank in a sharded, replicated, federated job: a pure function of integers.")
       .def(
           "__init__",
           [](ParallelLayout* self, int rank, int world_size, std::vector<int> federations,
@@ -131,37 +132,52 @@ void bind_layouts(nb::module_& m) {
           },
           "rank"_a, "world_size"_a, "federations"_a = std::vector<int>(), "hsdp"_a = nb::none(),
           nb::kw_only(), "streams"_a = 1, "groups"_a = "senders", "fallback"_a = "none",
-          "federations: ranks of each site, in order; none: no federation. hsdp: ranks of a replica; None: "
-          "each "
-          "site is one\n"
-          "group of shards. streams: how often the groups across sites exist.")
+          "federations: number of ranks of each site, in order; empty: no federation.\n"
+          "hsdp: number of ranks of a replica; None: each site is one group of shards.\n"
+          "streams: number of copies of the groups across sites and replicas.\n"
+          "groups: 'senders', or 'all_replicas', which connects every rank with its counterparts if all\n"
+          "  sites have the same size.\n"
+          "fallback: 'drop_hsdp' ignores hsdp if all sites have one size that it does not divide;\n"
+          "  'none' raises.\n\n"
+          "Does not communicate. InvalidError: numbers that do not fit together.")
       .def_ro("rank", &ParallelLayout::rank)
       .def_ro("world_size", &ParallelLayout::world_size)
       .def_ro("replica", &ParallelLayout::replica)
       .def_ro("federation", &ParallelLayout::federation)
-      .def_ro("fsdp", &ParallelLayout::fsdp, "The ranks of my site, along 'shard'.")
-      .def_ro("hsdp", &ParallelLayout::hsdp, "The ranks of my site, along 'replica' and 'shard'.")
-      .def_ro("is_sender", &ParallelLayout::is_sender, "Whether my values enter the mean of the sites.")
-      .def_ro("receive_from", &ParallelLayout::receive_from, "Who sends to me, where I am no sender.")
-      .def_ro("federated_group", &ParallelLayout::federated_group, "Across the sites.")
-      .def_ro("replica_group", &ParallelLayout::replica_group, "Who has my shard in my site.")
-      .def_ro("site", &ParallelLayout::site, "All ranks of my site.")
+      .def_ro("fsdp", &ParallelLayout::fsdp,
+              "Mesh of the ranks of this rank's site, with the axis 'shard'; None with hsdp.")
+      .def_ro("hsdp", &ParallelLayout::hsdp,
+              "Mesh of the ranks of this rank's site, with the axes 'replica' and 'shard'; None\n"
+              "without hsdp.")
+      .def_ro("is_sender", &ParallelLayout::is_sender,
+              "Whether this rank's values enter the mean of the sites.")
+      .def_ro("receive_from", &ParallelLayout::receive_from,
+              "The rank that sends the mean to this rank; None for a sender.")
+      .def_ro("federated_group", &ParallelLayout::federated_group,
+              "World ranks of the group across the sites; this rank alone if it does not take part.")
+      .def_ro("replica_group", &ParallelLayout::replica_group,
+              "World ranks of this site that hold this rank's shard; empty without hsdp.")
+      .def_ro("site", &ParallelLayout::site, "World ranks of this rank's site.")
       .def_ro("streams", &ParallelLayout::streams);
   m.def(
       "federation_sizes", [](int n, int k) { return value_of(train::federation_sizes(n, k)); }, "n"_a, "k"_a,
-      "n / k sites of k ranks.");
+      "Returns the sizes of n / k sites of k ranks. InvalidError unless k divides n and is smaller.");
   m.def(
       "federation_sizes_from_env",
       [](int local_size) { return value_of(train::federation_sizes_from_env(local_size)); }, "local_size"_a,
-      "Of XFFL_FEDERATED_LOCAL_WORLD_SIZE, which counts hosts of local_size ranks; unset: no sites.");
-  nb::class_<LayoutGroups>(m, "LayoutGroups",
-                           "The groups of a rank in its layout; None: it has no such group.")
+      "Returns the sizes of the sites from XFFL_FEDERATED_LOCAL_WORLD_SIZE, which counts\n"
+      "hosts of local_size ranks; an empty list if it is unset. InvalidError: not a list of\n"
+      "positive numbers.");
+  nb::class_<LayoutGroups>(
+      m, "LayoutGroups",
+      "The groups of a rank in its layout. A group that the layout lacks is None, or an empty list.")
       .def_ro("layout", &LayoutGroups::layout)
       .def_ro("replica", &LayoutGroups::replica)
       .def_ro("shard", &LayoutGroups::shard)
-      .def_ro("federation", &LayoutGroups::federation, "All ranks of my site.")
-      .def_ro("federated", &LayoutGroups::federated, "Across the sites, one a stream.")
-      .def_ro("replica_average", &LayoutGroups::replica_average, "Inside the site, one a stream.");
+      .def_ro("federation", &LayoutGroups::federation, "The group of all ranks of this site.")
+      .def_ro("federated", &LayoutGroups::federated, "List of groups across the sites, one per stream.")
+      .def_ro("replica_average", &LayoutGroups::replica_average,
+              "List of groups inside the site, one per stream.");
   m.def(
       "create_groups",
       [](Context& job, const ParallelLayout& layout, std::optional<double> deadline) {
@@ -169,7 +185,9 @@ void bind_layouts(nb::module_& m) {
             job, layout, {.deadline = deadline_of("deadline", deadline, Milliseconds(0))}));
       },
       "job"_a, "layout"_a, nb::kw_only(), "deadline"_a = nb::none(), nb::keep_alive<0, 1>(),
-      "Does not communicate. deadline: seconds; an hour where nothing says another.");
+      "Creates this rank's groups of a layout and returns a LayoutGroups. Does not communicate.\n"
+      "deadline: deadline of each operation of the groups in seconds; None: that of init() or\n"
+      "OURO_DEADLINE if one was set, else an hour.");
 }
 
 }  // namespace
@@ -187,46 +205,55 @@ void bind_federated(nb::module_& m) {
           names.emplace_back(train::name(static_cast<train::Strategy>(k)));
         return names;
       },
-      "How an average may be cut into messages, by xFFL's names.");
-  nb::class_<PyPlan>(
-      m, "AggregationPlan",
-      "The mean of the sites, again and again: each parameter of all ranks of a shard becomes the "
-      "mean of the senders'.")
+      "Returns the names of the strategies by which an average can be cut into messages, as\n"
+      "in xFFL.");
+  nb::class_<PyPlan>(m, "AggregationPlan",
+                     "Averages the same parameters over the sites repeatedly: on all ranks of a shard, each\n"
+                     "parameter is replaced by the mean of the senders' values.")
       .def("__init__", &make_plan, "groups"_a, "params"_a, nb::kw_only(), "strategy"_a = kStrategy,
            "streams"_a = 1, "site_weights"_a = alike, "filter"_a = none, nb::keep_alive<1, 2>(),
-           "params: a list of (name, values, None[, shape]), values an array that is used where it lies. "
-           "streams: of the\n"
-           "layout. site_weights: one a site, of any sum. filter: filter(name), whether a parameter takes "
-           "part.")
+           "params: a list of (name, values, None[, shape]); values is an array that is used in place.\n"
+           "streams: number of streams, at most that of the layout.\n"
+           "site_weights: one per site, with any sum; empty: all sites count equally.\n"
+           "filter: filter(name) returns whether a parameter takes part; None: all do.\n\n"
+           "Does not communicate. InvalidError: parameters or options that do not fit.")
       .def(
           "run", [](PyPlan& p) { p.run([](train::AggregationPlan& plan) { return plan.run(); }); },
-          "Collective over all ranks of the layout; blocks. The first run compares what the ranks have "
-          "planned.")
+          "Collective over all ranks of the layout; blocks, without the GIL. The first run compares the\n"
+          "ranks' plans and raises InvalidError on every rank if they differ.")
       .def_prop_ro(
           "traffic", [](const PyPlan& p) { return traffic_of(p.what->traffic()); },
-          "Bytes of a run: (given to the mean across sites, sent or received inside the site).");
+          "Bytes of one run on this rank: (contributed to the mean across sites, sent or received\n"
+          "inside the site).");
   nb::class_<PyLocalSteps> steps(
       m, "LocalSteps",
-      "The loop of FedAvg and DiLoCo: inner steps of each site by itself, then an outer step "
-      "of all.");
+      "The loop of FedAvg and DiLoCo: each site takes inner steps on its own, then all take one\n"
+      "outer step.");
   steps
       .def("__init__", &make_local_steps, "groups"_a, "params"_a, "rule"_a, nb::kw_only(),
            "inner_steps"_a = 500, "delta"_a = "exact", "clip_norm"_a = 0.0, "on_host"_a = false,
            "strategy"_a = kStrategy, "streams"_a = 1, "site_weights"_a = alike, "filter"_a = none,
            nb::keep_alive<1, 2>(),
-           "rule: of the outer step, such as diloco(), on the difference that a round has made. delta: what "
-           "crosses the\n"
-           "sites: 'exact', or the difference as 'bf16' or 'int8'. The rest as of AggregationPlan.")
+           "inner_steps: number of inner steps per outer step.\n"
+           "rule: the Rule of the outer step, such as diloco(), applied to the change that a round\n"
+           "  has made.\n"
+           "delta: what the sites exchange: 'exact' for the parameters, or the change as 'bf16'\n"
+           "  or 'int8'.\n"
+           "clip_norm: limit of the norm of the change; 0: none.\n"
+           "on_host: take the outer step of parameters on a GPU on the host.\n\n"
+           "The other arguments are as in AggregationPlan.")
       .def(
           "step", [](PyLocalSteps& s) { return s.run([](train::LocalSteps& l) { return l.step(); }); },
-          "After each inner step. Collective in every inner_steps-th call, which returns True and waits.")
+          "Call after each inner step. Every inner_steps-th call is collective, blocks without the GIL,\n"
+          "takes the outer step and returns True; the others return False.")
       .def_prop_ro(
-          "rounds", [](const PyLocalSteps& s) { return s.what->rounds(); }, "Outer steps so far.")
+          "rounds", [](const PyLocalSteps& s) { return s.what->rounds(); }, "Number of outer steps so far.")
       .def_prop_ro(
           "traffic", [](const PyLocalSteps& s) { return traffic_of(s.what->traffic()); },
-          "Bytes of a round, as of AggregationPlan.");
-  bind_saved(steps, "All that the next rounds depend on, but for the parameters.",
-             "What save gave, into one that was made alike.");
+          "Bytes of one round, as in AggregationPlan.traffic.");
+  bind_saved(steps, "Returns, as bytes, everything that the next rounds depend on except the parameters.",
+             "Loads what save returned into an object that was made with the same arguments. InvalidError:\n"
+             "a damaged state, or one of other parameters or options; nothing changes.");
   m.def(
       "mean_loss",
       [](Group& site, double loss, std::int64_t length) {
@@ -237,7 +264,9 @@ void bind_federated(nb::module_& m) {
         check_interrupted(mean.status());
         return *mean;
       },
-      "group"_a, "loss"_a, "length"_a, "Collective: sum of losses / sum of lengths over the group.");
+      "group"_a, "loss"_a, "length"_a,
+      "Collective: returns the sum of losses divided by the sum of lengths over the group.\n"
+      "InvalidError: a negative length, or a sum of 0.");
 }
 
 }  // namespace ouro::python

@@ -148,27 +148,31 @@ void bind_steps(nb::class_<PyGossip>& trainer) {
       .def(
           "begin_step",
           [](PyGossip& t, bool training) { t.run([&](GossipTrainer& g) { return g.begin_step(training); }); },
-          "training"_a = true, "Before the forward pass, or at the latest before the first gradient.")
+          "training"_a = true,
+          "Call before the forward pass or, at the latest, before the first gradient. training: False\n"
+          "for a pass without training, which does not count as a step.")
       .def("grad_ready", &PyGossip::grad_ready, "param"_a, "grad"_a = none, nb::kw_only(), "stream"_a = none,
-           "The gradient of parameter `param`, its place in the list, is complete. grad: where it lies in "
-           "this "
-           "step, an array\n"
-           "that is read, and held, until end_backward. stream: on which it is computed.")
+           "Announces that the gradient of parameter `param`, its index in the list, is complete. grad:\n"
+           "the array that holds it in this step, which is read and kept alive until end_backward; None:\n"
+           "the parameter's own gradient array. stream: the stream that computes it.")
       .def("grads_ready", &PyGossip::grads_ready, "params"_a, "grads"_a, nb::kw_only(), "stream"_a = none,
-           "grad_ready for several parameters, in this order.")
+           "Calls grad_ready for several parameters, in this order. ValueError: another number\n"
+           "of gradients.")
       .def("end_backward", &PyGossip::end_backward, nb::kw_only(), "stream"_a = none,
-           "Collective. Updates what is left; the parameters are those of the next step.")
+           "Collective. Updates the remaining buckets; the parameters are then those of the next step.\n"
+           "stream: work enqueued on it completes first.")
       .def(
           "set_accumulate", [](PyGossip& t, bool on) { (*t).set_accumulate(on); }, "on"_a,
-          "While on, steps, grad_ready and end_backward do nothing: gradients are only summed up.");
+          "While on, grad_ready and end_backward do nothing and steps are not counted: the caller\n"
+          "accumulates gradients. Turn it off before the last micro-batch.");
 }
 
 void bind_state(nb::class_<PyGossip>& trainer) {
   trainer
       .def("value", &PyGossip::value, "param"_a,
-           "The values of a parameter where they are now, flat, in its bucket after the first step. For "
-           "numpy.asarray,\n"
-           "torch.from_dlpack and the like; it is no array itself.")
+           "Returns the current values of parameter `param` as a flat view, which is in its bucket after\n"
+           "the first step. Pass it to numpy.asarray, torch.from_dlpack or the like; it is not an array\n"
+           "itself. IndexError: no such parameter.")
       .def_prop_ro(
           "buckets",
           [](const PyGossip& t) {
@@ -176,28 +180,37 @@ void bind_state(nb::class_<PyGossip>& trainer) {
             for (const auto& b : (*t).buckets()) list.push_back(b.params);
             return list;
           },
-          "Which parameters are in each bucket; empty before the end of the first step.")
+          "List of the parameters' indices in each bucket; empty before the end of the first step.")
       .def_prop_ro(
-          "steps", [](const PyGossip& t) { return (*t).steps(); }, "Training steps that were completed.")
+          "steps", [](const PyGossip& t) { return (*t).steps(); }, "Number of completed training steps.")
       .def_prop_ro(
           "lr",
           [](const PyGossip& t) { return t.run([](GossipTrainer& g) { return Result<double>(g.lr()); }); },
-          "Of the next update; 0 before the first.")
+          "Learning rate of the next update; 0 before the first.")
       .def_prop_ro(
-          "scale", [](const PyGossip& t) { return (*t).scale(); }, "What to multiply the loss with.")
+          "scale", [](const PyGossip& t) { return (*t).scale(); },
+          "Factor by which to multiply the loss; 1 without a scaler.")
       .def(
           "set_adaptive_factor", [](PyGossip& t, double a) { check((*t).set_adaptive_factor(a)); }, "a"_a,
-          "Of the mixes to come: (1 - a) of the rank's own values, a of the mix.")
+          "Sets the factor `a`, 0 to 1, of later mixes: (1 - a) times the rank's own values plus a\n"
+          "times the mix.")
       .def("global_average", &PyGossip::global_average, nb::kw_only(), "keep"_a = false, "distance"_a = false,
-           "Collective, between steps: all parameters become the mean of all ranks, until revert(), or for "
-           "good. Returns\n"
-           "the distance of this rank's to it, where it was asked for.")
-      .def("revert", &PyGossip::revert, "The values before global_average().")
+           "Collective, between steps: replaces all parameters by their mean over all ranks, until\n"
+           "revert(), or permanently with `keep`. Returns the distance of this rank's parameters\n"
+           "from the mean (L2 norm) if `distance` is True, else nan. UnsupportedError: `keep` with\n"
+           "16-bit parameters.")
+      .def("revert", &PyGossip::revert,
+           "Restores the values from before global_average(). InvalidError: there is nothing to restore.")
       .def(
           "close", [](PyGossip& t) { t.run([](GossipTrainer& g) { return g.close(); }); },
-          "Collective: waits until neighbours have what they want, and ends. May be called again.");
-  bind_saved(trainer, "All that the next steps depend on, values included; on each rank for itself.",
-             "Collective: what save gave, into a trainer that was made alike and has taken no step.");
+          "Collective: waits until the neighbours have received everything they still need from this\n"
+          "rank, then ends the trainer. Idempotent.");
+  bind_saved(trainer,
+             "Returns, as bytes, everything that the next steps depend on, including values. Each rank\n"
+             "saves on its own, between steps.",
+             "Collective: loads what save returned into a trainer that was made with the same arguments\n"
+             "and has taken no step. InvalidError, on all ranks, with nothing changed: a state that is\n"
+             "damaged or does not fit.");
 }
 
 }  // namespace
@@ -233,26 +246,36 @@ void bind_gossip(nb::module_& m) {
   const auto none = nb::none();
   nb::class_<PyGossip> trainer(
       m, "GossipTrainer",
-      "Decentralised data parallel: each rank trains its own copy of a model and averages it with those of "
-      "its neighbours,\n"
-      "while it computes the next gradient. For PyTorch modules: ouro.torch.GossipDataParallel.");
-  trainer.def(
-      "__init__", &make, "group"_a, "params"_a, "buffers"_a, "topology"_a, "optimizer"_a, nb::kw_only(),
-      "schedule"_a = none, "bucket_mb"_a = 25.0, "clip_norm"_a = 0.0, "clip_scope"_a = "bucket",
-      "params_in_bucket"_a = true, "average_buffers"_a = false, "sync_all"_a = true, "find_unused"_a = false,
-      "round_order"_a = "sequential", "scaler"_a = none, nb::keep_alive<1, 2>(),
-      "Collective over the group; all take rank 0's values.\n\n"
-      "params: a list of (name, values, gradient, shape, channels_last), the last two if wanted; values: an "
-      "array, used where\n"
-      "it lies; gradient: an array alike, True where grad_ready brings one along in each step, None: frozen. "
-      "buffers: a list\n"
-      "of (name, values). optimizer: a Rule, or a callable that returns one for the names of a bucket's "
-      "parameters.\n"
-      "schedule: a Schedule, or a callable alike. params_in_bucket: after the first step values are in "
-      "buckets, see value().\n"
-      "round_order: 'sequential', or 'upstream' as Decent-DP counts. scaler: a dict of scale, growth, "
-      "backoff, "
-      "interval, scope.");
+      "Decentralised data parallelism: each rank trains its own copy of a model and averages it\n"
+      "with its neighbours' copies while it computes the next gradient. For PyTorch modules,\n"
+      "see ouro.torch.GossipDataParallel.\n\n"
+      "A step is begin_step, the forward and backward pass with grad_ready for each gradient, and\n"
+      "end_backward. One thread drives a trainer. InvalidError for a wrong call changes nothing;\n"
+      "any other error, and any disagreement between ranks, ends the trainer on all ranks.");
+  trainer.def("__init__", &make, "group"_a, "params"_a, "buffers"_a, "topology"_a, "optimizer"_a,
+              nb::kw_only(), "schedule"_a = none, "bucket_mb"_a = 25.0, "clip_norm"_a = 0.0,
+              "clip_scope"_a = "bucket", "params_in_bucket"_a = true, "average_buffers"_a = false,
+              "sync_all"_a = true, "find_unused"_a = false, "round_order"_a = "sequential", "scaler"_a = none,
+              nb::keep_alive<1, 2>(),
+              "Collective over the group; all ranks take rank 0's values. The options must be the same on\n"
+              "all ranks.\n\n"
+              "params: a list of (name, values, gradient, shape, channels_last); the last two are optional.\n"
+              "values: an array that is used in place.\n"
+              "gradient: an array of the same type and size; True: grad_ready passes one in each step;\n"
+              "  None: the parameter is frozen.\n"
+              "buffers: a list of (name, values).\n"
+              "optimizer: a Rule, or a callable that takes the names of a bucket's parameters and\n"
+              "  returns one.\n"
+              "schedule: a Schedule, or such a callable that returns one.\n"
+              "bucket_mb: size of a bucket in MiB; 0: one bucket per parameter.\n"
+              "clip_norm: limit of the norm of the gradients of the bucket, or of all parameters with\n"
+              "  clip_scope 'global'; 0: none.\n"
+              "params_in_bucket: after the first step, values are in buckets, see value().\n"
+              "average_buffers: global_average includes floating-point buffers.\n"
+              "sync_all: rank 0 also sends its frozen parameters and buffers.\n"
+              "find_unused: a missing gradient counts as zero instead of as an error.\n"
+              "round_order: 'sequential', or 'upstream' to count rounds as Decent-DP does.\n"
+              "scaler: a dict with scale, growth, backoff, interval and scope for loss scaling.");
   bind_steps(trainer);
   bind_state(trainer);
 }

@@ -82,34 +82,39 @@ Rule server(const std::string& name, double lr, double beta1, double beta2, doub
 void bind_makers(nb::module_& m) {
   m.def("sgd", &sgd, "lr"_a = 1e-3, nb::kw_only(), "momentum"_a = 0.0, "dampening"_a = 0.0,
         "weight_decay"_a = 0.0, "nesterov"_a = false, "decay_rule"_a = nb::none(), "master"_a = false,
-        "Stochastic gradient descent with momentum, as PyTorch's.\n\n"
-        "decay_rule: 'standard' spares parameters whose name contains 'bn' or 'bias' the decay, "
-        "'upstream_inverted' all others;\n"
-        "None spares none. master: 16-bit parameters get a copy in float.");
+        "Returns the rule of stochastic gradient descent with momentum, as in PyTorch.\n\n"
+        "decay_rule: 'standard' exempts parameters whose name contains 'bn' or 'bias' from weight\n"
+        "  decay, 'upstream_inverted' exempts all others, None exempts none.\n"
+        "master: 16-bit parameters get a float32 copy, to which the updates apply.\n\n"
+        "InvalidError: options out of range.");
   m.def("adam", &adam, "lr"_a = 1e-3, nb::kw_only(), "beta1"_a = .9, "beta2"_a = .999, "eps"_a = 1e-8,
         "weight_decay"_a = 0.0, "decoupled"_a = false, "decay_rule"_a = nb::none(), "master"_a = false,
-        "Adam; decoupled: AdamW. decay_rule, master: as of sgd.");
+        "Returns the rule of Adam, or of AdamW with decoupled=True. decay_rule, master: as in sgd.");
   m.def("accum_adam", &accum_adam, "lr"_a = 1e-3, nb::kw_only(), "beta1"_a = .9, "beta2"_a = .999,
         "eps"_a = 1e-8, "weight_decay"_a = 0.0, "accum_iter"_a = 4, "decoupled"_a = false,
         "decay_rule"_a = nb::none(), "master"_a = false,
-        "Decent-DP's AccumAdam: moments are renewed once in accum_iter steps, by the mean gradient of these "
-        "steps.\n"
-        "decoupled: AccumAdamW. decay_rule, master: as of sgd.");
+        "Returns the rule of Decent-DP's AccumAdam, or of AccumAdamW with decoupled=True: the moments\n"
+        "are renewed once every accum_iter steps, by the mean gradient of these steps. decay_rule,\n"
+        "master: as in sgd.");
   m.def(
       "fed_avg",
       [](double lr, double momentum) {
         return rule_of("fed_avg", lr, [=] { return train::fed_avg(lr, momentum); });
       },
       "lr"_a = 1.0, nb::kw_only(), "momentum"_a = 0.0,
-      "A server's rule: the mean of the sites itself; with a momentum FedAvgM.");
+      "Returns the server's rule of FedAvg, which takes the mean of the sites; with a momentum,\n"
+      "of FedAvgM.");
   m.def("server", &server, "rule"_a, nb::kw_only(), "lr"_a = 1e-2, "beta1"_a = .9, "beta2"_a = .99,
-        "tau"_a = 1e-3, "FedAdagrad, FedAdam or FedYogi: rule is 'adagrad', 'adam' or 'yogi'.");
+        "tau"_a = 1e-3,
+        "Returns the server's rule of FedAdagrad, FedAdam or FedYogi: `rule` is 'adagrad', 'adam' or\n"
+        "'yogi'. For parameters on the host, or LocalSteps with on_host=True.");
   m.def(
       "diloco",
       [](double lr, double momentum) {
         return rule_of("diloco", lr, [=] { return train::diloco(lr, momentum); });
       },
-      "lr"_a = .7, nb::kw_only(), "momentum"_a = .9, "DiLoCo's server rule: SGD with Nesterov's momentum.");
+      "lr"_a = .7, nb::kw_only(), "momentum"_a = .9,
+      "Returns the server's rule of DiLoCo: SGD with Nesterov momentum.");
 }
 
 /// An optimiser whose parameters are passed to each step.
@@ -135,7 +140,7 @@ class PyOptimizer {
 
 void bind_schedules(nb::module_& m) {
   using train::Schedule;
-  nb::class_<Schedule>(m, "Schedule", "The learning rate of update 0, 1, 2, ...")
+  nb::class_<Schedule>(m, "Schedule", "The learning rate of each update 0, 1, 2, ...")
       .def(
           "__init__",
           [](Schedule* self, nb::object rate, std::int64_t known) {
@@ -147,11 +152,11 @@ void bind_schedules(nb::module_& m) {
             new (self) Schedule(call, known);
           },
           "rate"_a, nb::kw_only(), "known"_a = 1,
-          "rate(update) -> float. A trainer asks for updates 0, 1, 2, ... as it comes to them; besides for "
-          "some of the first\n"
-          "`known`, so that ranks whose schedules differ are told so. What it raises ends the trainer on all "
-          "ranks.")
-      .def("at", &Schedule::at, "update"_a, "Of any update that rate has.");
+          "rate(update) returns the learning rate of an update as a float. A trainer queries updates 0,\n"
+          "1, 2, ... as it reaches them, and also some of the first `known` to detect ranks whose\n"
+          "schedules differ. An exception from rate ends the trainer on all ranks.")
+      .def("at", &Schedule::at, "update"_a,
+           "Returns the learning rate of an update, any that `rate` covers.");
   m.def(
       "cosine_with_warmup",
       [](double lr, std::int64_t t_max, std::int64_t t_warmup, double eta_min, double warmup_decay,
@@ -162,9 +167,9 @@ void bind_schedules(nb::module_& m) {
             one_of<After>("after", after, {{"hold", After::hold}, {"periodic", After::periodic}})));
       },
       "lr"_a, "t_max"_a, "t_warmup"_a, "eta_min"_a = 1e-6, "warmup_decay"_a = 0.01, "after"_a = "hold",
-      "From lr * warmup_decay up to lr in t_warmup updates, then along a cosine down to eta_min in t_max; "
-      "then 'hold' or\n"
-      "'periodic'.");
+      "Returns a Schedule that rises from lr * warmup_decay to lr in t_warmup updates and then\n"
+      "follows a cosine down to eta_min in t_max updates. after: 'hold' keeps the end value,\n"
+      "'periodic' continues the cosine.");
   m.def(
       "warmup_cosine_decay",
       [](double peak, std::int64_t epochs, std::int64_t steps_per_epoch, std::int64_t accum,
@@ -177,7 +182,10 @@ void bind_schedules(nb::module_& m) {
                                                     .final_fraction = final_fraction}));
       },
       "peak"_a, "epochs"_a, "steps_per_epoch"_a, "accum"_a = 1, "warmup_fraction"_a = 0.01,
-      "final_fraction"_a = 0.01, "xFFL's schedule; accum: micro-batches of an update.");
+      "final_fraction"_a = 0.01,
+      "Returns xFFL's Schedule: a linear warm-up to `peak`, then a cosine down to final_fraction *\n"
+      "peak. steps_per_epoch: micro-batches of an epoch. accum: micro-batches of an update.\n"
+      "warmup_fraction: fraction of all updates.");
 }
 
 }  // namespace
@@ -233,21 +241,25 @@ Params params_of(const nb::sequence& sequence, bool may_come) {
 }
 
 void bind_rules(nb::module_& m) {
-  nb::class_<Rule>(m, "Rule", "An update rule with its options; trainers make their optimisers of it.")
-      .def_ro("lr", &Rule::lr, "The learning rate it was made with.")
+  nb::class_<Rule>(m, "Rule", "An update rule with its options, from which trainers make their optimisers.")
+      .def_ro("lr", &Rule::lr, "The learning rate that the rule was made with.")
       .def_ro("name", &Rule::name)
       .def("__repr__", [](const Rule& r) { return "<ouro.train.Rule " + r.name + ">"; });
   bind_makers(m);
   bind_schedules(m);
-  nb::class_<PyOptimizer>(m, "Optimizer", "A fused optimiser: its rule, and the state of each parameter.")
+  nb::class_<PyOptimizer>(m, "Optimizer", "A fused optimiser: a rule, and the state of each parameter.")
       .def(nb::init<const Rule&>(), "rule"_a)
       .def("step", &PyOptimizer::step, "params"_a, "lr"_a = nb::none(),
-           "Updates in place. params: a list of (name, values, gradient): arrays of float64, float32, "
-           "bfloat16 or\n"
-           "float16 of one shape, on one device. lr: of this step and those after it.")
-      .def_prop_ro("lr", &PyOptimizer::lr, "Of the next step.")
-      .def("save", &PyOptimizer::save, "All that its steps depend on, but for the parameters.")
-      .def("load", &PyOptimizer::load, "state"_a, "What save gave for the same rule.");
+           "Updates the values of the parameters in place; blocks, without the GIL. params: a list of\n"
+           "(name, values, gradient): arrays of float64, float32, bfloat16 or float16, both of the same\n"
+           "type and size and on the same device; a parameter whose gradient is None is not updated. lr:\n"
+           "learning rate of this step and later ones; None: unchanged.")
+      .def_prop_ro("lr", &PyOptimizer::lr, "Learning rate of the next step.")
+      .def("save", &PyOptimizer::save,
+           "Returns, as bytes, everything that the next steps depend on except the parameters.")
+      .def("load", &PyOptimizer::load, "state"_a,
+           "Replaces the state by one that save returned for the same rule. InvalidError: a state that\n"
+           "is damaged or of another rule; nothing changes.");
 }
 
 }  // namespace ouro::python

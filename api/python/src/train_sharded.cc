@@ -86,35 +86,42 @@ void bind_steps(nb::class_<PySharded>& trainer) {
           [](PySharded& t, bool training) {
             t.run([&](ShardedTrainer& s) { return s.begin_step(training); });
           },
-          "training"_a = true, "Before the forward pass.")
+          "training"_a = true,
+          "Call before the forward pass. training: False for a pass without training, which does not\n"
+          "count as a step.")
       .def(
           "grad_ready",
           [over](PySharded& t, int param, OptionalStream stream) {
             t.run([&](ShardedTrainer& s) { return s.grad_ready(param, over(stream)); });
           },
           "param"_a, nb::kw_only(), "stream"_a = none,
-          "The gradient of parameter `param`, its place in the list, is complete where it lies. stream: on "
-          "which it is computed.")
+          "Announces that the gradient of parameter `param`, its index in the list, is complete in its\n"
+          "array. stream: the stream that computes it.")
       .def(
           "end_backward",
           [over](PySharded& t, OptionalStream stream) {
             t.run([&](ShardedTrainer& s) { return s.end_backward(over(stream)); });
           },
-          nb::kw_only(), "stream"_a = none, "Collective. Updates what is left; values are final on return.")
+          nb::kw_only(), "stream"_a = none,
+          "Collective. Reduces and updates the remaining buckets; values are final on return. stream:\n"
+          "work enqueued on it completes first.")
       .def(
           "set_accumulate", [](PySharded& t, bool on) { (*t).set_accumulate(on); }, "on"_a,
-          "While on, grad_ready and end_backward do nothing: gradients are only summed up.");
+          "While on, grad_ready and end_backward do nothing and steps are not counted: the caller\n"
+          "accumulates gradients. Turn it off before the last micro-batch.");
 }
 
 void bind_state(nb::class_<PySharded>& trainer) {
   trainer
       .def(
           "value", [](const PySharded& t, int param) { return t.place(param, false); }, "param"_a,
-          "The values of a parameter where they are, whole and flat. For numpy.asarray,\n"
-          "torch.from_dlpack and the like; it is no array itself.")
+          "Returns all values of parameter `param`, where they are stored, as a flat view. Pass it to\n"
+          "numpy.asarray, torch.from_dlpack or the like; it is not an array itself. IndexError: no\n"
+          "such parameter.")
       .def(
           "gradient", [](const PySharded& t, int param) { return t.place(param, true); }, "param"_a,
-          "Where its gradient is to be, flat, as value(); None for what is frozen.")
+          "Returns the memory in which the gradient of parameter `param` must be stored, as a flat view\n"
+          "like value(); None for a frozen parameter.")
       .def_prop_ro(
           "shard",
           [](const PySharded& t) {
@@ -122,23 +129,29 @@ void bind_state(nb::class_<PySharded>& trainer) {
             for (const auto& p : (*t).shard()) names.push_back(p.name);
             return names;
           },
-          "Of which parameters this rank updates a part, bucket by bucket.")
+          "Names of the parameters of which this rank updates a part, bucket by bucket.")
       .def_prop_ro(
-          "steps", [](const PySharded& t) { return (*t).steps(); }, "Training steps that were completed.")
+          "steps", [](const PySharded& t) { return (*t).steps(); },
+          "Number of completed training steps, including skipped ones.")
       .def_prop_ro(
           "lr",
           [](const PySharded& t) { return t.run([](ShardedTrainer& g) { return Result<double>(g.lr()); }); },
-          "Of the next update.")
+          "Learning rate of the next update.")
       .def_prop_ro(
-          "scale", [](const PySharded& t) { return (*t).scale(); }, "What to multiply the loss with.")
+          "scale", [](const PySharded& t) { return (*t).scale(); },
+          "Factor by which to multiply the loss; 1 without a scaler.")
       .def_prop_ro(
           "grad_norm", [](const PySharded& t) { return (*t).grad_norm(); },
-          "Of the last step's mean gradient, before it was clipped; nan unless clip_norm is set.")
+          "L2 norm of the last step's mean gradient before clipping; nan unless clip_norm is set.")
       .def(
           "close", [](PySharded& t) { t.run([](ShardedTrainer& s) { return s.close(); }); },
-          "Collective: waits until no rank needs this one any more, and ends. May be called again.");
-  bind_saved(trainer, "All that the next steps depend on and this rank owns; on each rank for itself.",
-             "Collective: what save gave, into a trainer that was made alike and has taken no step.");
+          "Collective: waits until no rank needs this one any more, then ends the trainer. Idempotent.");
+  bind_saved(trainer,
+             "Returns, as bytes, everything that the next steps depend on and this rank owns. Each rank\n"
+             "saves on its own, between steps.",
+             "Collective: loads what save returned into a trainer that was made with the same arguments\n"
+             "and has taken no step. InvalidError, on all ranks, with nothing changed: a state that is\n"
+             "damaged or does not fit.");
 }
 
 }  // namespace
@@ -147,25 +160,36 @@ void bind_sharded(nb::module_& m) {
   const auto none = nb::none();
   nb::class_<PySharded> trainer(
       m, "ShardedTrainer",
-      "Sharded and plain data parallel: gradients are averaged bucket by bucket beside the backward pass, "
-      "each rank updates\n"
-      "its shard of the parameters, and all gather the result.");
-  trainer.def(
-      "__init__", &make, "params"_a, "optimizer"_a, nb::kw_only(), "shards"_a.none() = none,
-      "replicas"_a.none() = none, "schedule"_a = none, "bucket_mb"_a = 25.0, "order"_a = std::vector<int>(),
-      "clip_norm"_a = 0.0, "params_in_bucket"_a = true, "grads_in_bucket"_a = false, "sync_all"_a = true,
-      "scaler"_a = none, "numerics"_a = none, nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
-      "Collective over the groups; all ranks take rank 0's values.\n\n"
-      "shards: the group whose ranks update one shard each (FSDP); with replicas, the two groups of this "
-      "rank in a mesh\n"
-      "(HSDP); replicas alone: no shards (DDP). params: a list of (name, values, gradient, shape), the last "
-      "if wanted;\n"
-      "gradient: an array like the values, None: frozen. optimizer: a Rule, or a callable that returns one "
-      "for the names of\n"
-      "a bucket's parameters. schedule: a Schedule, or a callable alike. params_in_bucket, grads_in_bucket: "
-      "from now on\n"
-      "values, or gradients, are where value() and gradient() say. scaler: a dict of scale, growth, backoff, "
-      "interval.");
+      "Sharded and plain data parallelism: gradients are averaged bucket by bucket, overlapped\n"
+      "with the backward pass; each rank updates its shard of the parameters, and all ranks gather\n"
+      "the result.\n\n"
+      "A step is begin_step, the forward and backward pass with grad_ready for each gradient, and\n"
+      "end_backward. One thread drives a trainer. InvalidError for a wrong call changes nothing;\n"
+      "any other error, and any disagreement between ranks, ends the trainer on all ranks.");
+  trainer.def("__init__", &make, "params"_a, "optimizer"_a, nb::kw_only(), "shards"_a.none() = none,
+              "replicas"_a.none() = none, "schedule"_a = none, "bucket_mb"_a = 25.0,
+              "order"_a = std::vector<int>(), "clip_norm"_a = 0.0, "params_in_bucket"_a = true,
+              "grads_in_bucket"_a = false, "sync_all"_a = true, "scaler"_a = none, "numerics"_a = none,
+              nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
+              "Collective over the groups; all ranks take rank 0's values. The options must be the same on\n"
+              "all ranks.\n\n"
+              "shards: the group whose ranks update one shard each (FSDP). shards and replicas: the two\n"
+              "  groups of this rank in a mesh (HSDP). replicas alone: no shards (DDP). ValueError:\n"
+              "  neither group.\n"
+              "params: a list of (name, values, gradient, shape); shape is optional.\n"
+              "gradient: an array of the same type and size as values; None: the parameter is frozen.\n"
+              "optimizer: a Rule, or a callable that takes the names of a bucket's parameters and\n"
+              "  returns one.\n"
+              "schedule: a Schedule, or such a callable that returns one.\n"
+              "bucket_mb: size of a bucket in MiB; 0: one bucket per parameter.\n"
+              "order: indices of the trainable parameters in the order in which gradients usually become\n"
+              "  ready; empty: from the end of the list.\n"
+              "clip_norm: limit of the norm of the mean gradient; 0: none.\n"
+              "params_in_bucket, grads_in_bucket: from now on, values or gradients are stored where value()\n"
+              "  and gradient() say.\n"
+              "sync_all: rank 0 also sends its frozen parameters.\n"
+              "scaler: a dict with scale, growth, backoff and interval for loss scaling.\n"
+              "numerics: of the reductions, 'fast' or 'canonical'; None: the groups'.");
   bind_steps(trainer);
   bind_state(trainer);
 }

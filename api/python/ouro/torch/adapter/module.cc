@@ -67,7 +67,7 @@ c10::intrusive_ptr<c10d::Backend> join(const std::string& id, int rank, int size
 }  // namespace ouro::adapter
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  m.doc() = "ouro's backend of torch.distributed; ouro.torch registers it";
+  m.doc() = "ouro's backend for torch.distributed. ouro.torch registers it.";
   using ouro::adapter::Backend;
   pybind11::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(m, "Backend")
 #ifndef C10D_BACKEND_HAS_HOOKS  // before 2.15, only PyTorch's own backends have these
@@ -76,14 +76,17 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 #endif
       .def(
           "perform_nocolor_split", [](const Backend&, const pybind11::object&) {},
-          "Of a rank that is not in a new group, which only its members make: nothing to do.");
-  m.def("version", &ouro::version, "of the library that is loaded");
-  m.def("new_id", &ouro::adapter::new_id, "A new 128-byte name and secret of one job.");
+          "No-op. PyTorch calls it on ranks that are not members of a new group, which only its\n"
+          "members create.");
+  m.def("version", &ouro::version, "Returns the version of the loaded library.");
+  m.def("new_id", &ouro::adapter::new_id,
+        "Returns 128 new bytes that are the name and the secret of one job.");
   m.def("end_all", &ouro::adapter::Backend::end_all, pybind11::call_guard<pybind11::gil_scoped_release>(),
-        "Ends what is in flight in all groups, before the interpreter does.");
+        "Aborts the operations in flight in all groups, and ends the threads of the groups, before\n"
+        "the interpreter ends. Releases the GIL.");
   m.def("join", &ouro::adapter::join,
-        "Joins a job, of which all ranks have the same id, and returns a c10d Backend. Raises "
-        "DistBackendError.",
+        "Joins the job that `id`, the same on all ranks, names, and returns a c10d Backend. Releases\n"
+        "the GIL while it waits. Raises DistBackendError; ValueError if id is not 128 bytes.",
         pybind11::kw_only(), pybind11::arg("id"), pybind11::arg("rank"), pybind11::arg("size"),
         pybind11::arg("local_rank"), pybind11::arg("local_size"), pybind11::arg("gpu"), pybind11::arg("host"),
         pybind11::arg("rendezvous"), pybind11::arg("timeout_ms"), pybind11::arg("group"),
@@ -93,5 +96,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       [](const c10::intrusive_ptr<c10d::Backend>& b) {
         return dynamic_cast<const ouro::adapter::Backend*>(b.get()) != nullptr;
       },
-      "Whether a c10d Backend is one of ouro's.");
+      "Returns whether a c10d Backend is one of ouro's.");
 }
