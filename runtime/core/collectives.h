@@ -1,6 +1,6 @@
-// What each collective is: the shapes of its buffers, whose they are, what it adds up, which elements it
-// takes. Read by plans, executors, device code, the verifier and the simulator; a collective is added by a
-// row.
+// Properties of each collective: shapes and owners of its buffers, terms of its result, accepted element
+// types. Read by plans, executors, device code, the verifier and the simulator; a new collective needs a
+// row here.
 #pragma once
 #include <cstdint>
 
@@ -27,26 +27,27 @@ namespace ouro {
 // clang-format on
 
 struct CollectiveTraits {
-  /// Of a side, in units (unit_count of an operation): no buffer; one region, which flows cut as they like;
-  /// one block, that of this rank; a block for each rank, one after the other.
+  /// The buffer of a side, in units (unit_count of an operation): no buffer; one region, which flows cut as
+  /// they like; one block, this rank's; one block per rank, consecutively.
   enum class Shape : std::uint8_t { nothing, region, block, blocks };
-  /// On which ranks a side counts.
+  /// The ranks on which a side has a buffer.
   enum class Owner : std::uint8_t { all, root };
-  /// What a result is a sum of: nothing is added up; the inputs of all ranks; those that this rank's row
-  /// names, each with a weight. A *neighbour collective* has rows: they are data of the call and differ from
-  /// rank to rank, so that peers alone know who takes part in what, and no result is the same on all ranks.
+  /// The terms that are reduced to a result: none; the inputs of all ranks; the inputs that this rank's row
+  /// names, each with a weight. A collective with rows is a *neighbour collective*: rows are data of the call
+  /// and differ from rank to rank, so that only the peers concerned know which ranks take part, and results
+  /// differ between ranks.
   enum class Terms : std::uint8_t { none, ranks, row };
-  /// Which element types it is defined on: all; floats of 16 bits and more.
+  /// The element types on which it is defined: all; floating-point types of 16 bits and more.
   enum class Elements : std::uint8_t { any, wide_floats };
 
   struct Side {
     Shape shape = Shape::nothing;
     Owner owner = Owner::all;
-    /// Whether it counts on a rank.
+    /// Whether this side has a buffer on `rank`.
     OURO_HD constexpr bool counts(int rank, int root) const { return owner == Owner::all || rank == root; }
-    /// Whether it has a block for each rank.
+    /// Whether this side has one block per rank.
     OURO_HD constexpr bool many() const { return shape == Shape::blocks; }
-    /// Elements, where a region or block has `unit`.
+    /// Elements of this side if a region or block has `unit` elements.
     OURO_HD constexpr std::uint64_t elements(std::uint64_t unit, int ranks) const {
       if (shape == Shape::nothing) return 0;
       return many() ? unit * static_cast<std::uint64_t>(ranks) : unit;
@@ -57,24 +58,24 @@ struct CollectiveTraits {
   Terms terms = Terms::none;
   Elements elements = Elements::any;
 
-  /// Whether it adds up, so that a reduction is part of a call.
+  /// Whether the collective reduces, so that a reduction is part of its calls.
   OURO_HD constexpr bool reduces() const { return terms != Terms::none; }
   /// Whether every result is a reduction of the inputs of all ranks.
   OURO_HD constexpr bool reduces_all() const { return terms == Terms::ranks; }
   OURO_HD constexpr bool neighbours() const { return terms == Terms::row; }
   OURO_HD constexpr bool rooted() const { return in.owner == Owner::root || out.owner == Owner::root; }
-  /// Whether flows name blocks by chunk, not pieces of one region.
+  /// Whether the chunks of flows are blocks, not pieces of one region.
   OURO_HD constexpr bool blocks() const {
     return in.shape == Shape::block || in.shape == Shape::blocks || out.shape == Shape::block;
   }
-  /// Whether anything moves at all.
+  /// Whether any data moves.
   OURO_HD constexpr bool moves() const { return in.shape != Shape::nothing || out.shape != Shape::nothing; }
   constexpr bool takes(DType t) const {
     return elements == Elements::any || (is_float(t) && size_of(t) >= 2);
   }
 };
 
-/// The row of a collective; of a value that is none, that of `none`.
+/// The row of a collective; for a value that is not a Collective, the row of `none`.
 OURO_HD constexpr CollectiveTraits traits_of(Collective c) {
   using Traits = CollectiveTraits;
   switch (c) {

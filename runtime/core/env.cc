@@ -1,4 +1,5 @@
-// Where parameters come from: environment, then files, then defaults. Used through env.h by every layer.
+// Looks up parameters: environment, then supplied values, then files, then defaults. Used through env.h by
+// every layer.
 #include "runtime/core/env.h"
 
 #include <fmt/format.h>
@@ -34,7 +35,7 @@ namespace env {
 namespace {
 
 constexpr std::string_view kSecret = "OURO_SECRET", kDefault = "default", kEnvironment = "environment";
-// Read by the Python package and by tests, not here: no typing errors.
+// Variables that only the Python package and tests read, so they are not reported as typing errors.
 constexpr std::string_view kElsewhere[] = {"OURO_BUILD_DIR", "OURO_HOME", "OURO_TORCH_AS", "OURO_TORCH_CACHE",
                                            "OURO_TORCH_ENV"};
 
@@ -46,7 +47,7 @@ struct Value {
 struct Files {
   std::map<std::string, Value, std::less<>> values;
   std::vector<std::string> complaints;
-  bool named_is_missing = false;  // what OURO_CONF_FILE names
+  bool named_is_missing = false;  // the file that OURO_CONF_FILE names cannot be opened
 };
 
 const Parameter* find(std::string_view name) {
@@ -116,7 +117,7 @@ const Files& files() {
   return g_files.change([](Files& f) { f = read_files(); });
 }
 
-/// What a library on top has supplied in place of variables that are not set.
+/// Values that a library on top has supplied for variables that are not set (env_supply.h).
 using Supplied = std::map<std::string, Value, std::less<>>;
 constinit CopyOnWrite<Supplied> g_supplied;
 std::optional<Value> supplied(std::string_view key) {
@@ -246,7 +247,7 @@ Status check(const Parameter& p, const Value& v) {
   return {};
 }
 
-/// Levenshtein's distance.
+/// Levenshtein distance.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -303,7 +304,7 @@ Status valid() {
 }
 
 std::string_view nearest(std::string_view unknown) {
-  constexpr std::size_t kNear = 4;  // more changes than this are no typing error
+  constexpr std::size_t kNear = 4;  // more edits than this are not a typing error
   std::string_view best;
   std::size_t best_distance = kNear + 1;
   for (const Parameter& p : kParameters) {

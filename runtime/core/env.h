@@ -1,5 +1,6 @@
-// Every OURO_* parameter: one table, typed access, configuration files. Used by whatever can be configured
-// from outside; ouro-info prints the table. Read parameters when something is made, never on a hot path.
+// Every OURO_* parameter: one table, typed access, configuration files. Used by all code that can be
+// configured from outside; ouro-info prints the table. Read parameters when an object is made, never on a
+// hot path.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,7 +13,7 @@
 
 namespace ouro {
 
-/// A set of environment variables, so that what depends on them can be a pure function.
+/// A set of environment variables, so that functions of them can be pure.
 using Environment = std::map<std::string, std::string>;
 Environment process_environment();
 
@@ -26,7 +27,7 @@ struct Parameter {
   std::string_view fallback;  ///< "": no value unless set
   std::string_view accepts;   ///< text: "a|b" (empty: anything); numbers: "low..high"
   std::string_view doc;
-  std::string_view former = "";  ///< an older name, which is read where the name itself is not set
+  std::string_view former = "";  ///< an older name, read if `name` is not set
 };
 
 inline constexpr Parameter kParameters[] = {
@@ -143,14 +144,16 @@ struct Name {
   }
 };
 
-// Value in force: environment, else configuration file, else the table's default; nullopt if there is none.
-// An unreadable value is `invalid` and the text says where it came from and what is accepted.
+// The effective value: from the environment, else supplied by another library (env_supply.h), else from a
+// configuration file, else the table's default; nullopt if there is none. Errors: invalid, for a value that
+// cannot be parsed or is out of range; the text says where it came from and what is accepted.
 Result<std::optional<std::string>> text(Name<Type::text>);
 Result<std::optional<bool>> flag(Name<Type::flag>);                ///< 1/0, true/false, yes/no, on/off
 Result<std::optional<std::int64_t>> integer(Name<Type::integer>);  ///< decimal, binary suffix K, M or G
 Result<std::optional<double>> real(Name<Type::real>);
 
-/// Whether the environment has a value for a listed parameter; and whether it or a configuration file has.
+/// in_environment: whether the environment sets a listed parameter. chosen: whether any source other than the
+/// table's default does.
 bool in_environment(std::string_view name);
 bool chosen(std::string_view name);
 
@@ -158,24 +161,24 @@ struct Setting {
   const Parameter* parameter;
   std::optional<std::string> value;
   std::string origin;  ///< "environment", "/etc/ouro.conf:3", "default", or "" if there is no value
-  Status valid;        ///< of the value
+  Status valid;        ///< whether `value` can be used
 };
 /// All parameters, in the order of the table. The value of OURO_SECRET is not shown.
 std::vector<Setting> settings();
 
-/// Of every parameter, whether or not this process will read it: what is wrong with its value is said before
-/// a job has grown to where it counts. Errors: invalid, of the first value that cannot be used. Not of those
-/// of the log and of OURO_ISA, which fall back on something that works, with a warning.
+/// Checks the values of all parameters, whether or not this process will read them, so that an error shows
+/// before a job has grown to the size at which it matters. Errors: invalid, for the first value that cannot
+/// be used. Does not check the parameters of the log and OURO_ISA, which fall back to a working value with
+/// a warning.
 Status valid();
 
-/// Complaints about the surroundings, a line each: OURO_* variables that nobody reads, with the nearest name
-/// that exists, and lines of configuration files that cannot be understood.
+/// Complaints about the configuration, one line each: OURO_* variables that are unknown, with the nearest
+/// known name, and lines of configuration files that cannot be parsed.
 std::vector<std::string> complaints();
-/// Logs the complaints as one warning each, and the settings that were made as INFO lines; once in the life
-/// of the process.
+/// Logs each complaint as a warning and each setting that is not a default as an INFO line; once per process.
 void report();
 
-/// Reads the configuration files again. For tests: not while other threads read parameters.
+/// Reads the configuration files again. For tests; not while other threads read parameters.
 void reload();
 
 /// The known name nearest to `unknown`, or "" if none is near.

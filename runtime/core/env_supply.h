@@ -1,15 +1,14 @@
-// Values for parameters from another library's variables. Used by libnccl.so.2, which reads NCCL's.
+// Values for parameters from another library's variables. Used by libnccl.so.2, which reads those of NCCL.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace ouro::env {
 
-/// From now on parameter `name` has this value unless the environment has one of its own; files count less.
-/// `origin` is what messages say that it comes from. The log reads its settings again where `log::refresh` is
-/// called.
+/// Supplies a value for parameter `name`. It ranks below a value from the environment and above one from a
+/// file. Messages give `origin` as its source. The log reads its settings again only in `log::refresh`.
 void supply(std::string_view name, std::string value, std::string origin);
-/// From now on it has no such value.
+/// Removes the supplied value of parameter `name`.
 void withdraw(std::string_view name);
 
 }  // namespace ouro::env

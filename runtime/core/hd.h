@@ -1,4 +1,4 @@
-// OURO_HD: marks what runs on host and device alike. Used by runtime/flow and kernels/arith.
+// OURO_HD: marks functions that run on host and device. Used by kernels and by the traits of collectives.
 #pragma once
 #if defined(__CUDACC__)
 #define OURO_HD __host__ __device__ __forceinline__

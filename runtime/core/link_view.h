@@ -1,5 +1,5 @@
-// LinkView and StagingView: the waist between transports and executors. Plain data over memory that both
-// sides reach. Filled in by transports, used by the host executor (and by device executors later).
+// LinkView and StagingView: the interface between transports and executors. Plain data over memory that both
+// sides can access. Filled in by transports, used by the host executor.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace ouro {
 
-/// Where a message that is about to come goes in place of its slots, if it begins with chunk `first` of the
-/// link, has `tag`, and at most `capacity` bytes. Its chunks name the first of them as `seq`, and all but the
-/// last fill a slot.
+/// Memory into which an expected message is received directly instead of into slots. Applies to a message
+/// that begins with chunk `first` of the link, has tag `tag` and is at most `capacity` bytes long. All chunks
+/// of a message carry the number of its first chunk as `seq`, and all but the last are as large as a slot.
 struct PostedReceive {
   std::uint64_t first = 0;
   std::byte* to = nullptr;
@@ -20,8 +20,8 @@ struct PostedReceive {
   std::int32_t tag = 0;
 };
 
-/// What precedes the payload of each slot. `signature` and `seq` let the receiver see a disagreement at the
-/// first chunk; `bytes` is checked against what the receiver expects, never trusted as a bound.
+/// Precedes the payload in each slot. `signature` and `seq` let the receiver detect a mismatch at the first
+/// chunk; `bytes` is checked against what the receiver expects, never trusted as a bound.
 struct alignas(64) SlotHeader {
   std::uint64_t seq;
   std::uint64_t signature;
@@ -30,18 +30,18 @@ struct alignas(64) SlotHeader {
   std::int32_t tag;     // messages only
 };
 
-/// A bounded ring of slots in one direction, and two counters that only grow: `full` chunks were published by
-/// the sender, `freed` given back by the receiver. Chunk i lies in slot i mod slot_count.
-/// At least two slots: a forwarding hop holds its input slot until its output has room.
+/// A bounded one-way ring of slots with two monotonic counters: `full` counts the chunks that the sender has
+/// published, `freed` those that the receiver has released. Chunk i is in slot i mod slot_count. A link has
+/// at least two slots, because a forwarding hop holds its input slot until its output has room.
 struct LinkView {
   std::byte* slots = nullptr;    // slot_count times (SlotHeader, payload)
   std::uint32_t slot_bytes = 0;  // payload bytes of one slot, a multiple of 64
   std::uint32_t slot_count = 0;
   Counter* full = nullptr;
   Counter* freed = nullptr;
-  /// By slot: where its payload lies instead, or nullptr. Set by the producer before it publishes (and the
-  /// bytes stay there until the slot is given back), or by what brings the payload. No array: always in the
-  /// slot.
+  /// By slot: the address of its payload if that is not in the slot, else nullptr. Set by the producer before
+  /// it publishes (the bytes then stay valid until the slot is released), or by the transport that delivers
+  /// the payload. Without this array payloads are always in their slots.
   const std::byte** elsewhere = nullptr;
 
   SlotHeader& header(std::uint64_t i) const {
@@ -54,22 +54,23 @@ struct LinkView {
   }
 };
 
-/// Where a registered buffer lies: allocation `id` (0: not registered) of a rank, at `offset`.
+/// The location of a registered buffer: allocation `id` (0: not registered) of a rank, `offset` bytes
+/// into it.
 struct MemoryRef {
   std::uint64_t id;
   std::uint64_t offset;
 };
 
-/// What a rank says when it posts, one a round. A post is published by one release store of `word`, so that
-/// its reader learns of the arrival, sees a disagreement and, of small posts, has the payload with one cache
-/// miss.
+/// The record that a rank posts, one per round. One release store of `word` publishes the post, so that with
+/// a single cache miss its reader learns of the arrival, detects a mismatch and, for small posts, has
+/// the payload.
 struct alignas(128) Arrival {
   static constexpr std::size_t kInline = 56;
   /// Low half: the serial number 4 * round + Phase. High half: the tag of the operation (its signature and
   /// sequence number, folded).
   std::uint64_t word;
-  std::byte payload[kInline];  // of posts that fit; others lie in the slot
-  // The second line is written, and read, by operations that need it only.
+  std::byte payload[kInline];  // of posts that fit; others are in the slot
+  // The second cache line is written and read only by operations that need it.
   double premul_real;
   std::int64_t premul_integer;
   MemoryRef in, out;
@@ -77,22 +78,23 @@ struct alignas(128) Arrival {
 static_assert(sizeof(Arrival) == 128);
 
 /// A rank's staging buffer: slots that it writes and all ranks of the host read. Round k uses arrival record
-/// k mod kArrivals and, for what does not fit into it, slot k mod kSlots. Where a rank posts without waiting
-/// for others (rooted operations), small posts lie in eager slot k mod kArrivals instead, so that it can run
-/// further ahead. `done` is the number of rounds that this rank has finished reading.
+/// k mod kArrivals and, for what does not fit into it, slot k mod kSlots. If a rank posts without waiting for
+/// others (rooted operations), small posts use eager slot k mod kArrivals instead, so that the rank can run
+/// further ahead. `done` counts the rounds that this rank has finished reading.
 struct StagingView {
   static constexpr int kSlots = 4, kArrivals = 64;
   /// Rounds after which a rank renews the arrival records that it has not used: see renew().
   static constexpr std::uint64_t kRenewal = 1 << 20;
-  /// How far a rank has come in a round: it has said where its buffers lie; its input is in the staging
-  /// buffer; its result is, or it has come to a barrier; to a second one.
+  /// How far a rank has come in a round. kReferred: it has published where its buffers are. kPosted: its
+  /// input is in the staging buffer. kResult: its result is there, or it has reached a barrier.
+  /// kSecondBarrier: it has reached a second barrier.
   enum Phase : std::uint32_t { kReferred = 1, kPosted = 2, kResult = 3, kSecondBarrier = 4 };
   std::byte* slots = nullptr;
   std::size_t slot_bytes = 0, eager_bytes = 0;
   std::byte* eager_slots = nullptr;  // kArrivals of them
   Arrival* arrivals = nullptr;       // kArrivals of them
   Counter* done = nullptr;
-  std::uint32_t* sleepers = nullptr;  // those who wait for any of the arrival records
+  std::uint32_t* sleepers = nullptr;  // threads that sleep on any of the arrival records
 
   std::byte* slot(std::uint64_t round) const { return slots + (round % kSlots) * slot_bytes; }
   std::byte* eager(std::uint64_t round) const { return eager_slots + (round % kArrivals) * eager_bytes; }
@@ -106,13 +108,13 @@ struct StagingView {
                                 std::memory_order_release);
     if (std::atomic_ref(*sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers({&word, sleepers});
   }
-  /// Serial numbers come round after 2^30 rounds, and an arrival record that is half as old would look as if
-  /// its rank had come to a round ahead. A rank that only reads (whoever receives a broadcast, the root of a
-  /// reduce) writes no arrival record, so it makes those that were not used for more than a lap look as if
-  /// they were of the lap before. At the end of
-  /// every kRenewal-th round, the `round`-th; called by the owner. By then everybody has released what stood
-  /// on such an arrival record: each round has a rank that posts, which has waited for the one kArrivals
-  /// before.
+  /// Renews the arrival records that this rank has not used for more than a lap (kArrivals rounds): makes
+  /// them look as if they were of the lap before. Called by the owner at the end of every kRenewal-th round,
+  /// the `round`-th. Serial numbers wrap around after 2^30 rounds, and a record half as old would look as if
+  /// its rank had reached a later round. A rank that only reads (a receiver of a broadcast, the root of a
+  /// reduce) writes no records, so without renewal they would grow that old. By the time of the call all
+  /// ranks have released what such a record held: each round has a rank that posts, and that rank has waited
+  /// for the release of the round kArrivals before.
   void renew(std::uint64_t round) const {
     for (std::uint64_t i = 0; i < kArrivals; ++i) {
       const std::atomic_ref word(arrivals[i].word);

@@ -76,7 +76,8 @@ struct Sink {
   }
 };
 
-/// A setting that cannot be read must not silence the log: it falls back, and says so once the sink stands.
+/// Reads a setting. One that cannot be parsed must not silence the log: it falls back to `fallback` and adds
+/// the reason to `trouble`, which is logged once the sink exists.
 std::string read(env::Name<env::Type::text> parameter, std::string fallback, std::string& trouble) {
   Result<std::optional<std::string>> r = env::text(parameter);
   if (r.ok()) return r->value_or(fallback);
@@ -110,15 +111,15 @@ Sink::Sink() {
     plain("version", OURO_VERSION);
 }
 
-/// Level in bits 24..31, subsystem mask below; kUnread until the settings have been read, so that a line that
-/// is not wanted costs one load. Written where a sink is put in force, read by `enabled`; relaxed order is
-/// enough, as nothing else is read because of it.
+/// Level in bits 24..31, subsystem mask below; kUnread until the settings have been read. A line that is not
+/// wanted therefore costs one load. Written when a sink comes into force, read by `enabled`; relaxed order is
+/// enough, as no other data is read on its account.
 constexpr std::uint32_t kUnread = ~0u;
 std::atomic<std::uint32_t> wanted{kUnread};
 
 /// The sink in force, which is never destroyed at exit: other threads may still log.
 std::atomic<Sink*> g_sink{nullptr};
-std::atomic<int> g_writers{0};  // that may use it; none of its parent's goes on in a forked child
+std::atomic<int> g_writers{0};  // threads that may use it; reset in a forked child, where none of them runs
 [[maybe_unused]] const int g_forgets_writers = pthread_atfork(nullptr, nullptr, [] { g_writers.store(0); });
 
 void put_in_force(const Sink& s) {
@@ -137,8 +138,8 @@ void begin() {
   });
 }
 
-/// The sink, which stays as long as this lives: a writer counts itself, then looks at the sink, while
-/// `refresh` replaces the sink, then looks at the count.
+/// Access to the sink in force, which is not deleted while this object lives: a writer counts itself, then
+/// loads the sink, while `refresh` replaces the sink, then loads the count.
 class Writing {
  public:
   Writing() {
@@ -242,7 +243,7 @@ void refresh() {
   auto fresh = std::make_unique<Sink>();
   put_in_force(*fresh);
   Sink* const old = g_sink.exchange(fresh.release(), std::memory_order_seq_cst);
-  // A line takes microseconds. One that hangs, on a full pipe, keeps the old sink.
+  // Writing a line takes microseconds. If a write hangs on a full pipe, the old sink is leaked.
   for (int k = 0; k < 1000 && g_writers.load(std::memory_order_seq_cst) > 0; ++k)
     std::this_thread::sleep_for(1ms);
   if (g_writers.load(std::memory_order_seq_cst) == 0) delete old;

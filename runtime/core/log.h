@@ -1,5 +1,5 @@
-// Log lines: level, subsystem, one write each. Used by every layer; what is printed is set by OURO_DEBUG,
-// OURO_DEBUG_SUBSYS and OURO_DEBUG_FILE.
+// Log lines: each has a level and a subsystem and is printed by one write. Used by every layer; OURO_DEBUG,
+// OURO_DEBUG_SUBSYS and OURO_DEBUG_FILE control what is printed and where.
 #pragma once
 #include <fmt/core.h>
 
@@ -9,15 +9,16 @@
 
 namespace ouro::log {
 
-/// From quiet to loud. VERSION prints one line with the library's version, the others what the names say.
+/// From quiet to loud. VERSION prints one line with the library's version, the other levels print what their
+/// names say.
 enum class Level : std::uint8_t { version, warn, info, abort, trace };
 
 /// X(name): the one list of subsystems; INFO, ABORT and TRACE lines belong to one each. The names are those
-/// of NCCL_DEBUG_SUBSYS, so that settings carry over: INIT contexts, COLL errors of groups, P2P messages, SHM
-/// staging buffers and links, NET connections, GRAPH the machine, TUNING which algorithm a call takes, ENV
-/// settings that were made, ALLOC and REG memory that ouro gave and that others map, CALL each operation
-/// (TRACE), PROXY threads of streams and networks, BOOTSTRAP joining, RAS ranks that went, DESTROY what ends.
-/// PROFILE has no lines.
+/// of NCCL_DEBUG_SUBSYS, so that settings carry over. INIT: contexts. COLL: errors of groups. P2P: messages.
+/// SHM: staging buffers and links. NET: connections. GRAPH: the machine. TUNING: the algorithms that calls
+/// use. ENV: settings that are not defaults. ALLOC: memory that ouro allocates. REG: memory that other ranks
+/// map. CALL: each operation (TRACE). PROXY: threads of streams and networks. BOOTSTRAP: joining. RAS: lost
+/// ranks. DESTROY: groups and contexts that end. PROFILE has no lines.
 // clang-format off
 #define OURO_SUBSYSTEMS(X)                                                     \
   X(INIT) X(COLL) X(P2P) X(SHM) X(NET) X(GRAPH) X(TUNING) X(ENV) X(ALLOC)      \
@@ -30,7 +31,7 @@ enum class Subsystem : std::uint8_t {
 #undef OURO_X
 };
 
-/// Whether such a line would be printed: one relaxed load after the first call.
+/// Whether a line of this level and subsystem would be printed. Costs one relaxed load after the first call.
 bool enabled(Level, Subsystem);
 /// Prints one line: "host:pid:tid OURO INFO text".
 void write(Level, std::string_view text);
@@ -39,7 +40,8 @@ void warn(const char* file, int line, std::string_view text);
 /// The text of the last warning of this process, printed or not; "" if there was none.
 std::string last_warning();
 
-/// Of this host, as lines begin with it and peers are told; "localhost" where the system does not say.
+/// The name of this host, with which log lines begin and which peers receive; "localhost" if the system
+/// gives none.
 std::string host_name();
 
 /// A mask with bit s for each Subsystem s of a list such as "INIT,COLL" or "^COLL". A list that begins with
@@ -47,9 +49,9 @@ std::string host_name();
 std::uint32_t parse_subsystems(std::string_view list, std::string* unknown);
 /// Replaces %h by the host's name, %p by the process id and %% by %.
 std::string expand_file_name(std::string_view pattern);
-/// Reads the settings again. From any thread, while others log.
+/// Reads the settings again. Thread-safe, also while other threads log.
 void refresh();
-/// The same after the configuration files have been read again (env::reload). For tests.
+/// Reads the configuration files again (env::reload), then the settings. For tests.
 void reload();
 
 }  // namespace ouro::log

@@ -5,12 +5,12 @@ namespace ouro {
 namespace {
 
 const Status& made() {
-  // Never destroyed: programs call operations as they end.
+  // Never destroyed: programs may call operations while they end.
   static const Status& status =
       *new Status(Reason::resource, "no memory, or no thread, for an operation of this rank");
   return status;
 }
-[[maybe_unused]] const bool g_made = made().ok();  // when the library is loaded
+[[maybe_unused]] const bool g_made = made().ok();  // makes it when the library is loaded
 
 }  // namespace
 

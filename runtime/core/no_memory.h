@@ -1,10 +1,10 @@
-// The failure of whatever finds no memory and no thread. Used where an exception becomes a Status.
+// The failure of a call that gets no memory or no thread. Used where an exception becomes a Status.
 #pragma once
 #include "runtime/core/status.h"
 
 namespace ouro {
 
-/// `resource`. It was made beforehand: where there is no memory, there is none for a text either.
+/// A failure with reason `resource`. It is made in advance, as there would be no memory for its text either.
 Status no_memory() noexcept;
 
 }  // namespace ouro

@@ -1,5 +1,6 @@
-// State of a process that works in forked children, too: a child that is forked while another thread of its
-// parent is in the library finds locks that are held for ever and values that nobody finishes.
+// Process-wide state that stays usable in forked children. A child that is forked while another thread of its
+// parent is in the library finds locks that are never released and values that are never finished. Used for
+// all global state with a lock.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -10,9 +11,9 @@
 
 namespace ouro {
 
-/// One T for each process, made by its default constructor at the first use and never destroyed: threads may
-/// use it while the program ends. A forked child has another than its parent, whose is left alone. Several
-/// threads may each make one at the first use; one of them stays.
+/// One T per process, made by its default constructor at the first use and never destroyed, because threads
+/// may use it while the program ends. A forked child gets a T of its own; its copy of the parent's is left
+/// alone. At the first use several threads may each make one, of which one is kept.
 template <class T>
 class PerProcess {
  public:
@@ -36,13 +37,13 @@ class PerProcess {
     explicit Made(Made* parents) : before(parents) {}
     unsigned forks = ouro::forks();
     T value{};
-    Made* before;  // the parent's, kept in sight of leak checkers
+    Made* before;  // the parent's, kept reachable for leak checkers
   };
   std::atomic<Made*> newest_{nullptr};
 };
 
-/// A value that is made once, at the first use, and never destroyed. A forked child keeps the value that its
-/// parent had finished and makes one that was not finished anew.
+/// A value that is made once, at the first use, and never destroyed. A forked child keeps a value that its
+/// parent had finished making; an unfinished one it makes anew.
 template <class T>
 class MadeOnce {
  public:
@@ -68,8 +69,9 @@ class MadeOnce {
   PerProcess<std::mutex> making_;
 };
 
-/// A value that is read without a lock and replaced as a whole. What was replaced stays, as others may read
-/// it: for what changes a few times in the life of a process. A forked child keeps its parent's.
+/// A value that is read without a lock and replaced as a whole. Replaced versions are never freed, as other
+/// threads may still read them; only for values that change a few times in the life of a process. A forked
+/// child keeps its parent's value.
 template <class T>
 class CopyOnWrite {
  public:
@@ -77,12 +79,13 @@ class CopyOnWrite {
   CopyOnWrite(const CopyOnWrite&) = delete;
   CopyOnWrite& operator=(const CopyOnWrite&) = delete;
 
-  /// nullptr before the first change. Stays valid.
+  /// The current value; nullptr before the first change. The pointer stays valid.
   const T* get() const {
     const Version* const newest = newest_.load(std::memory_order_acquire);
     return newest == nullptr ? nullptr : &newest->value;
   }
-  /// Puts a copy in force after `change(copy)`, which runs again if another thread was faster.
+  /// Copies the value, calls `change(copy)` and publishes the copy. Starts again if another thread
+  /// was faster.
   template <class Change>
   const T& change(Change&& change) {
     const Version* before = newest_.load(std::memory_order_acquire);
@@ -97,7 +100,7 @@ class CopyOnWrite {
  private:
   struct Version {
     T value;
-    const Version* before;  // kept in sight of leak checkers
+    const Version* before;  // kept reachable for leak checkers
   };
   std::atomic<const Version*> newest_{nullptr};
 };

@@ -1,5 +1,5 @@
-// What nearly every file of the library includes, compiled once. Used by the build (ouro_room in
-// CMakeLists.txt); no file includes it, and every file includes what it needs.
+// The headers that nearly every file of the library includes, precompiled. Used by the build (ouro_room in
+// CMakeLists.txt); no file includes this one, and every file still includes what it needs.
 #pragma once
 #include <fmt/format.h>
 #include <fmt/ranges.h>

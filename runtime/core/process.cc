@@ -13,9 +13,9 @@
 namespace ouro {
 namespace {
 
-constexpr int kStatStart = 22;  // field of /proc/PID/stat: ticks from the boot of the system to the start
+constexpr int kStatStart = 22;  // field of /proc/PID/stat: ticks from boot to the start of the process
 
-/// /proc/PID/stat behind the name, which may hold anything: from field 3 on.
+/// /proc/PID/stat from field 3 on, that is, after the process name, which may contain any characters.
 std::istringstream stat_of(const std::string& pid) {
   std::string stat;
   std::getline(std::ifstream("/proc/" + pid + "/stat"), stat);
@@ -41,8 +41,7 @@ bool is_stopped(const Fd& pidfd) {
   std::string word, pid, state;
   while (info >> word)
     if (word == "Pid:") info >> pid;
-  if (pid.empty() || pid[0] == '-' || pid == "0")
-    return false;  // it has ended, or lives in another namespace
+  if (pid.empty() || pid[0] == '-' || pid == "0") return false;  // it has ended, or is in another namespace
   stat_of(pid) >> state;
   return state == "T";
 }

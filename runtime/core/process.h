@@ -1,5 +1,5 @@
-// Which process this is, and which host, for peers that watch it or tell it from an earlier one. Used where
-// ranks join.
+// Identity of this process and of its host, for peers that watch the process or distinguish it from an
+// earlier one. Used where ranks join.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace ouro {
 
-/// When this process began, in ticks since the system did; 0 where /proc does not say.
+/// The start time of this process, in clock ticks since boot; 0 if /proc does not give it.
 std::uint64_t process_start();
-/// A pidfd that this process passes around names this process, whatever PID namespace the receiver lives in.
+/// A pidfd of this process. A peer that receives it can watch this process from any PID namespace.
 Fd self_pidfd();
-/// Whether the process behind a pidfd stands still (SIGSTOP, Ctrl-Z), as far as /proc of this process's own
-/// namespace says; a debugger is no stop.
+/// Whether the process behind a pidfd is stopped (SIGSTOP, Ctrl-Z), as far as this process's /proc shows it;
+/// false if it has ended, is in another namespace, or is held by a debugger.
 bool is_stopped(const Fd& pidfd);
-/// What makes this host this one: processes that see the same can share memory. (The kernel's boot id and the
-/// network namespace.)
+/// The identity of this host: the kernel's boot id and the network namespace. Processes with equal ids can
+/// share memory.
 std::string own_host_id();
 
 }  // namespace ouro

@@ -1,4 +1,4 @@
-// Segments on memfd: create, seal, check, map once a process. Used through segment.h.
+// Segments on memfd: create, seal, check, map once per process. Used through segment.h.
 #include "runtime/core/segment.h"
 
 #include <fcntl.h>
@@ -56,7 +56,7 @@ std::size_t available_memory() {
     std::getline(in, id, ':'), std::getline(in, controllers, ':'), std::getline(in, path);
     const bool v2 = id == "0" && controllers.empty();
     if (!v2 && controllers.find("memory") == std::string::npos) continue;
-    for (;;) {  // ends: path gets shorter each time
+    for (;;) {  // terminates: path gets shorter each time
       const std::string base = (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory") + path;
       std::size_t limit = 0, used = 0;
       if (read_number(base + (v2 ? "/memory.max" : "/memory.limit_in_bytes"), limit) &&
@@ -79,7 +79,8 @@ Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes, const char* 
     return Status(Reason::resource,
                   fmt::format("{}: memfd_create failed: {} (a seccomp filter may forbid it)", what,
                               std::strerror(errno)));
-  // Reserves the pages now: a full memory file system is an error here, not a SIGBUS at the first write.
+  // Reserves the pages now, so that a full memory file system is an error here and not a SIGBUS at the
+  // first write.
   int error = EINTR;
   while (error == EINTR) error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
   if (error != 0)
@@ -112,7 +113,7 @@ Result<std::shared_ptr<Segment>> Segment::map(Fd fd, std::size_t bytes) {
   struct stat info {};
   if (fstat(fd.get(), &info) != 0)
     return Status(Reason::resource, fmt::format("fstat of shared memory failed: {}", std::strerror(errno)));
-  const auto segment = std::shared_ptr<Segment>(new Segment);  // it takes the lock where it goes
+  const auto segment = std::shared_ptr<Segment>(new Segment);  // before `lock`: its destructor locks, too
   Registry& r = *g_registry;
   std::lock_guard lock(r.mutex);
   auto& known = r.mapped[{info.st_dev, info.st_ino}];
@@ -121,7 +122,7 @@ Result<std::shared_ptr<Segment>> Segment::map(Fd fd, std::size_t bytes) {
   if (p == MAP_FAILED)
     return Status(Reason::resource,
                   fmt::format("cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno)));
-  // A forked child must not write into a live group; keys and data stay out of core dumps.
+  // A forked child must not write into a live group.
   madvise(p, bytes, MADV_DONTFORK);
   segment->fd_ = std::move(fd);
   segment->data_ = static_cast<std::byte*>(p);
@@ -131,7 +132,7 @@ Result<std::shared_ptr<Segment>> Segment::map(Fd fd, std::size_t bytes) {
 }
 
 Segment::~Segment() {
-  if (forks_ != forks()) return;  // its pages are not here; others may lie at their addresses by now
+  if (forks_ != forks()) return;  // a forked child has no such pages; others may be at their addresses by now
   Registry& r = *g_registry;
   std::lock_guard lock(r.mutex);
   struct stat info {};

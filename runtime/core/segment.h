@@ -10,15 +10,16 @@
 
 namespace ouro::device {
 
-/// A mapped segment. A process maps a segment once, however often its descriptor arrives (ranks that are
-/// threads then share addresses, and ThreadSanitizer sees them); the last owner unmaps. The pages are not
-/// mapped in a forked child: there the last owner of its copy only closes the descriptor.
+/// A mapped segment. A process maps a segment once, however often it receives the descriptor, so that ranks
+/// that are threads share addresses and ThreadSanitizer sees their accesses; the last owner unmaps it. The
+/// pages are not mapped in a forked child: there the last owner only closes the descriptor.
 class Segment {
  public:
-  /// New zero-filled memory, sealed against resizing. Errors: resource (needed and available bytes in the
-  /// text).
+  /// New zero-filled memory, sealed against resizing. Errors: resource (the text has the bytes needed
+  /// and available).
   static Result<std::shared_ptr<Segment>> create(std::size_t bytes, const char* what);
-  /// Maps what a peer passed. Checks seals, size and owner before it maps; takes the descriptor.
+  /// Maps a segment that a peer passed, after checks of its seals, size and owner. Takes ownership of the
+  /// descriptor. Errors: refused (a check failed), resource.
   static Result<std::shared_ptr<Segment>> attach(Fd fd, std::size_t bytes);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -37,7 +38,7 @@ class Segment {
   std::size_t bytes_ = 0;
 };
 
-/// Bytes that may still be taken before the tightest memory cgroup, or the machine, kills for it.
+/// Bytes that can still be allocated before the tightest memory cgroup or the machine runs out of memory.
 std::size_t available_memory();
 
 }  // namespace ouro::device

@@ -1,5 +1,5 @@
-/// Status and Result: how every call of ouro says whether it worked, and if not, who, what and why.
-/// Used by every layer and by users (it is installed with the public headers; standard library only).
+/// Status and Result: how every call of ouro reports success, or which rank failed, in what and why. Used by
+/// every layer and by users (it is installed with the public headers; standard library only).
 /// @file
 #pragma once
 #include <cstdint>
@@ -24,28 +24,28 @@ enum class Code : std::uint8_t {
   aborted       ///< closed, aborted, or the others went on without this rank
 };
 
-/// The closed list of reasons: the Code of each (`code_of`), who says it, what to do. `name` gives the
-/// printed form ("peer-dead"). What strikes a collective sticks in its group, which is of use for shrink()
-/// and close() only; `invalid` and `unsupported` do not.
+/// The closed list of reasons. Each line gives the Code (`code_of`), the meaning and the remedy; `name` gives
+/// the printed form ("peer-dead"). A failure of a collective is sticky: its group can then only shrink() and
+/// close(). The reasons `invalid` and `unsupported` are not sticky.
 enum class Reason : std::uint8_t {
-  none,               ///< ok
-  peer_dead,          ///< peer_lost: a process ended, or left the job too early. shrink(), or start it again
+  none,       ///< ok
+  peer_dead,  ///< peer_lost: a process ended, or left the job too early. Call shrink(), or restart the job
   peer_unresponsive,  ///< peer_lost: a rank of another host is silent (OURO_SILENT_FAIL). As above
-  link_lost,          ///< peer_lost: an interface is down, or no data gets across. Mend the network; as above
-  mismatch,           ///< invalid: ranks differ in a call or a setting; the text has both. Mend the program
-  deadline,           ///< timeout: not over in time. Look at the ranks that are named, or allow more time
-  data_corrupt,       ///< system: what came over the network fails its check. Look at network and memory
-  ring_corrupt,       ///< system: memory shared by ranks holds what none of them writes. Report it
-  refused,            ///< invalid: turned away when joining, or by a peer; the text says why. Mend the launch
-  never_joined,       ///< timeout: ranks that did not join in time. Look at what those that are named print
-  resource,           ///< system: no memory, thread, descriptor or file. Raise the limit that is named
-  forked,             ///< invalid: a child of fork() uses what is its parent's. Join anew in the child
-  fenced,             ///< aborted: the others have gone on without this rank. End its process
-  no_quorum,          ///< aborted: shrink() found too few ranks to go on. End them, start the job again
-  revoked,            ///< aborted: closed or destroyed here, or ended on all ranks by abort() or shrink()
-  invalid,            ///< invalid: a wrong argument; nothing happened, the group goes on. Mend the call
-  unsupported,        ///< unsupported: a legal call that this build or version has not; the group goes on
-  device,             ///< cuda: an error of the GPU or its driver. End the process, start the job again
+  link_lost,     ///< peer_lost: an interface is down, or no data gets across. Repair the network; as above
+  mismatch,      ///< invalid: ranks differ in a call or a setting; the text has both. Fix the program
+  deadline,      ///< timeout: not finished in time. Check the ranks that are named, or allow more time
+  data_corrupt,  ///< system: data from the network fails its checksum. Check network and memory
+  ring_corrupt,  ///< system: shared memory holds values that no rank writes. Report it as a bug
+  refused,       ///< invalid: rejected when joining, or by a peer; the text says why. Fix the launch
+  never_joined,  ///< timeout: some ranks did not join in time. Read the output of those that are named
+  resource,      ///< system: out of memory, threads, descriptors or files. Raise the limit that is named
+  forked,        ///< invalid: a forked child uses an object of its parent. Join anew in the child
+  fenced,        ///< aborted: the other ranks continued without this one. End this process
+  no_quorum,     ///< aborted: shrink() found too few ranks to continue. End them, restart the job
+  revoked,       ///< aborted: closed or destroyed here, or ended on all ranks by abort() or shrink()
+  invalid,       ///< invalid: a wrong argument; nothing happened, the group stays usable. Fix the call
+  unsupported,   ///< unsupported: a legal call that this build or version lacks; the group stays usable
+  device,        ///< cuda: an error of the GPU or its driver. End the process, restart the job
 };
 
 const char* name(Code);    ///< "peer-lost", ...
@@ -96,16 +96,16 @@ class [[nodiscard]] Status {
 
 /// A failure for a wrong argument.
 inline Status invalid(std::string text) { return {Reason::invalid, std::move(text)}; }
-/// A failure for a legal call that is not there.
+/// A failure for a legal call that is not implemented.
 inline Status unsupported(std::string text) { return {Reason::unsupported, std::move(text)}; }
 
 namespace detail {
-/// Prints `why` and ends the program. Nothing is thrown.
+/// Prints the message of `why` and aborts the program. Never throws.
 [[noreturn]] void no_value(const Status* why) noexcept;
 }  // namespace detail
 
-/// A T or the Status that says why there is none. Access to the value requires ok(): without, the program
-/// ends with the text of the Status on stderr.
+/// A T or the Status that says why there is none. Access to the value requires ok(); otherwise the program
+/// aborts with the text of the Status on stderr.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -117,7 +117,7 @@ class [[nodiscard]] Result {
   /// Whether there is a value.
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }  ///< ok()
-  /// Why there is no value; ok where there is one.
+  /// Why there is no value; ok if there is one.
   Status status() const { return ok() ? Status{} : std::get<1>(state_); }
   /// @{
   /// The value. Requires ok().
@@ -148,8 +148,8 @@ class [[nodiscard]] Result {
   } while (0)
 
 /// Gives `target` the value of a Result, or returns from the enclosing function with its Status:
-/// `OURO_ASSIGN(auto group, context.split(0, 1));`, `OURO_ASSIGN(known_->count, count());`. Several
-/// statements: it does not compile as the body of an `if` without braces.
+/// `OURO_ASSIGN(auto group, context.split(0, 1));`, `OURO_ASSIGN(known_->count, count());`. It expands to
+/// several statements, so as the body of an `if` it compiles only within braces.
 #define OURO_ASSIGN(target, ...) OURO_ASSIGN_NUMBERED(target, (__VA_ARGS__), __COUNTER__)
 /// @cond parts of OURO_ASSIGN
 #define OURO_ASSIGN_NUMBERED(target, expression, number) OURO_ASSIGN_TO(target, expression, number)

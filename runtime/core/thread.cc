@@ -15,10 +15,10 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kFirstPause = 10ms, kLastPause = 320ms;
-constexpr auto kCalm = 1s;  // without trouble: the next one is a new one
+constexpr auto kCalm = 1s;  // without a failure; then the next pause is the first again
 constexpr auto kTellAgain = 10s;
 
-/// Of an exception; a line of the log needs memory, too.
+/// Logs an exception. A log line needs memory, too: without it nothing is logged.
 void tell(const std::string& who, const std::exception& e) {
   try {
     OURO_WARN("{}: {}", who, e.what());

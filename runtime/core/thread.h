@@ -1,5 +1,5 @@
-// Threads of the library: they have a name, take none of the program's signals, and do not end the process by
-// what they throw. Used by whatever starts a thread; nothing else in the library does.
+// Threads of the library: they have names, receive none of the program's signals, and do not end the process
+// by an exception. Used wherever the library starts a thread; it starts none in any other way.
 #pragma once
 #include <signal.h>
 
@@ -9,10 +9,11 @@
 
 namespace ouro {
 
-/// While it lives, the calling thread blocks all signals but those of its own faults (SIGSEGV, SIGBUS,
-/// SIGFPE, SIGILL, SIGTRAP, SIGSYS), and so do the threads that it starts meanwhile, for good, whichever
-/// library starts them. A program that blocks a signal in its own threads, to wait for it with sigwait or
-/// signalfd, would otherwise get it in one of ours, where nothing is blocked, and end.
+/// While an object lives, the calling thread blocks all signals but those of its own faults (SIGSEGV, SIGBUS,
+/// SIGFPE, SIGILL, SIGTRAP, SIGSYS). Threads that it starts meanwhile, in whichever library, block them for
+/// their whole life. Without this, a signal that a program blocks in its own threads, to wait for it with
+/// sigwait or signalfd, would be delivered to a thread of the library, which does not block it, and end
+/// the process.
 class SignalsBlocked {
  public:
   SignalsBlocked();
@@ -24,11 +25,11 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-/// As std::thread; what the body throws is logged and ends the thread only.
+/// As std::thread, but an exception of the body is logged and ends only the thread.
 class Thread {
  public:
   Thread() = default;
-  /// `name` is cut at 15 bytes. Throws std::system_error if there is no thread to be had. Programs that the
+  /// `name` is cut at 15 bytes. Throws std::system_error if the system has no thread left. Programs that the
   /// body starts inherit the blocked signals.
   Thread(std::string name, std::function<void()> body);
   bool joinable() const { return thread_.joinable(); }
@@ -40,9 +41,9 @@ class Thread {
   std::thread thread_;
 };
 
-/// Calls `body` until it returns. What it throws (no memory, no room for another descriptor) costs what it
-/// was doing then: it is logged, at most once in 10 s, as trouble of `what`, and the body is called again
-/// after a pause of 10 ms, which doubles up to 320 ms as long as it fails again within a second.
+/// Calls `body` until it returns. If it throws (no memory, no free descriptor), its work at that moment is
+/// lost: the exception is logged under the name `what`, at most once in 10 s, and `body` is called again
+/// after a pause of 10 ms. The pause doubles, up to 320 ms, each time `body` fails again within a second.
 void persist(const char* what, const std::function<void()>& body);
 
 }  // namespace ouro

@@ -1,5 +1,5 @@
 // Names of the shared vocabulary and their parsers. The lists in types.h are the only source of the names;
-// here are the spellings that other tools use for the same types.
+// this file adds aliases, the spellings that other tools use.
 #include "runtime/core/types.h"
 
 #include <array>

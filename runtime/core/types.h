@@ -1,5 +1,5 @@
 /// Element types, reductions, views and devices: the vocabulary that every layer and every user shares.
-/// Installed with the public headers; standard library only.
+/// Installed with the public headers; depends on the standard library only.
 /// @file
 #pragma once
 #include <cstddef>
@@ -49,7 +49,7 @@ inline constexpr int kDTypes = 0 OURO_DTYPES(OURO_X);  ///< how many element typ
 inline constexpr int kOps = 0 OURO_OPS(OURO_X);        ///< how many kinds of reductions there are
 #undef OURO_X
 
-/// Bytes of one element; 0 for a value that is no DType.
+/// Bytes of one element; 0 for a value that is not a DType.
 constexpr std::size_t size_of(DType t) {
   switch (t) {
 #define OURO_X(e, b, n) \
@@ -62,8 +62,8 @@ constexpr std::size_t size_of(DType t) {
 }
 const char* name(DType);                             ///< as in the list: "float", "bfloat16", ...
 const char* name(OpKind);                            ///< as in the list: "sum", "avg", ...
-std::optional<DType> parse_dtype(std::string_view);  ///< by the names of the list
-std::optional<OpKind> parse_op(std::string_view);    ///< by the names of the list
+std::optional<DType> parse_dtype(std::string_view);  ///< by name or alias; nullopt if unknown
+std::optional<OpKind> parse_op(std::string_view);    ///< by name or alias; nullopt if unknown
 /// Whether it is a floating-point type, of 8 to 64 bits.
 constexpr bool is_float(DType t) {
   return t == DType::f64 || t == DType::f32 || t == DType::f16 || t == DType::bf16 || t == DType::f8e4m3 ||
@@ -81,8 +81,9 @@ constexpr bool applies(OpKind op, DType t) {
 struct Scalar {
   double real = 1;           ///< used for floating-point types
   std::int64_t integer = 1;  ///< used for integer types; uint64 scalars keep their bit pattern
-  /// The factor x for element types of either kind. Where x is no integer of 64 bits `integer` is the least
-  /// there is, and reductions of integer types are `invalid`.
+  /// The factor x for floating-point and integer element types. If x is not an integer that fits into 64
+  /// bits, signed or unsigned, `integer` is the smallest int64, and premulsum of integer types fails
+  /// with `invalid`.
   static constexpr Scalar of(double x) {
     constexpr double kHalf = 0x1p63;
     Scalar s{x, std::numeric_limits<std::int64_t>::min()};
@@ -92,26 +93,25 @@ struct Scalar {
       s.integer = static_cast<std::int64_t>(static_cast<std::uint64_t>(x));
     return s;
   }
-  /// Whether it is a factor of integers.
+  /// Whether the scalar can be a factor of integer types.
   constexpr bool whole() const {
     return integer != std::numeric_limits<std::int64_t>::min() || real == -0x1p63 || real == 0x1p63;
   }
 };
 
 /// A reduction: `ReduceOp::sum` and so on, one constant for each OpKind, or `ReduceOp::premul(x)`, which
-/// multiplies this rank's input by x first. avg divides by the number of ranks: in the accumulation type for
-/// floats, in 64 bits (128 for 64-bit types) toward zero for integers. min and max propagate NaN; max(+0,-0)
-/// = +0, min = -0. sum and prod of integers wrap modulo 2^bits.
+/// multiplies this rank's input by x first. avg divides the sum by the number of ranks: in the accumulation
+/// type for floating-point types; for integers in 64 bits (128 bits for 64-bit types), rounding toward zero.
+/// min and max propagate NaN; max(+0,-0) = +0, min = -0. sum and prod of integers wrap modulo 2^bits.
 struct ReduceOp {
-  OpKind kind = OpKind::sum;  ///< what is done
-  Scalar scalar = {};         ///< the factor of premulsum; else unused
+  OpKind kind = OpKind::sum;  ///< which reduction
+  Scalar scalar = {};         ///< the factor of premulsum; unused otherwise
   /// @cond
 #define OURO_X(e, n) static const ReduceOp e;
   OURO_OPS(OURO_X)
 #undef OURO_X
-  /// @endcond
-  /// Multiplies this rank's input by x, then sums. Ranks may have different factors. Of integer types x has
-  /// to be an integer, else the operation is `invalid`.
+  /// @endcond Multiplies this rank's input by x, then sums. Ranks may have different factors. For integer
+  /// element types x must be an integer, otherwise the operation fails with `invalid`.
   static ReduceOp premul(double x) { return {OpKind::premulsum, Scalar::of(x)}; }
   /// The same with a factor that is exact for 64-bit integers.
   static ReduceOp premul(std::int64_t x) { return {OpKind::premulsum, {static_cast<double>(x), x}}; }
@@ -122,9 +122,9 @@ OURO_OPS(OURO_X)
 #undef OURO_X
 /// @endcond
 
-/// fast: quickest algorithm; equal calls give equal bits, and every rank holds the same bits.
-/// canonical: reduced in rank order 0..n-1 in the accumulation type and rounded once; the bits depend on
-/// the inputs and the number of ranks only. inherit: what the group was made with.
+/// fast: quickest algorithm; equal calls give equal bits, and every rank holds the same bits. canonical:
+/// reduced in rank order 0..n-1 in the accumulation type and rounded once; the bits depend on the inputs and
+/// the number of ranks only. inherit: the setting of the group.
 enum class Numerics : std::uint8_t { inherit, fast, canonical };
 const char* name(Numerics);  ///< "inherit", "fast", "canonical"
 
@@ -135,12 +135,12 @@ struct Device {
     host,  ///< memory of the host, pinned or not
     cuda   ///< memory of a GPU
   };
-  Kind kind = Kind::host;  ///< which of the two
-  int index = 0;           ///< of the GPU, as this process counts them; 0 for the host
+  Kind kind = Kind::host;  ///< host or GPU
+  int index = 0;           ///< index of the GPU in this process; 0 for the host
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-/// The element type of a C++ type; specialised where there is one.
+/// Maps a C++ type to its element type; specialised for the types that have one.
 template <class T>
 struct DTypeOf;
 /// @cond
@@ -159,7 +159,7 @@ OURO_X(float, f32);         OURO_X(double, f64);         OURO_X(bool, boolean);
 #undef OURO_X
 /// @endcond
 
-/// Contiguous elements that somebody else owns. `count` is in elements. Any alignment is accepted.
+/// A view of contiguous elements that it does not own. Any alignment is accepted.
 struct View {
   void* data = nullptr;      ///< may be null where count is 0
   std::size_t count = 0;     ///< elements
@@ -173,7 +173,7 @@ struct View {
   View(std::span<T> s) : View(s.data(), s.size(), DTypeOf<T>::value) {}
   std::size_t bytes() const { return count * size_of(dtype); }  ///< of all elements
 };
-/// The same, for reading only.
+/// A read-only View.
 struct CView {
   const void* data = nullptr;  ///< may be null where count is 0
   std::size_t count = 0;       ///< elements
@@ -182,7 +182,7 @@ struct CView {
   CView() = default;
   /// `c` elements of type `t` at `d`, which is memory of `dev`.
   CView(const void* d, std::size_t c, DType t, Device dev = {}) : data(d), count(c), dtype(t), device(dev) {}
-  /// A view that may be written is also one that may be read.
+  /// Converts a writable view.
   CView(const View& v) : CView(v.data, v.count, v.dtype, v.device) {}
   /// Memory of the host, of a C++ type that DTypeOf knows.
   template <class T>
@@ -204,11 +204,11 @@ enum class Collective : std::uint8_t {
   barrier,         ///< ouro::barrier
   mix,             ///< weighted neighbours (ouro/train/topology.hpp)
 };
-inline constexpr int kCollectives = 11;                        ///< "none" included
+inline constexpr int kCollectives = 11;                        ///< including "none"
 const char* name(Collective);                                  ///< "all_reduce", ...
-std::optional<Collective> parse_collective(std::string_view);  ///< by name; "none" is none
+std::optional<Collective> parse_collective(std::string_view);  ///< by name or alias; nullopt for "none"
 
-/// Ranks of a job, by the width of the sets of ranks on control pages. Frames have room for more.
+/// Maximum number of ranks of a job; the width of rank sets on control pages. Frames have room for more.
 inline constexpr int kMaxRanks = 1024;
 
 }  // namespace ouro

@@ -15,28 +15,30 @@
 namespace ouro {
 namespace {
 
-// Each yield puts this thread a whole slice behind all others of its core, those of other programs and of the
-// lowest class included. After a few tens that is a debt of milliseconds, which everyone who waits for this
-// rank then pays.
+// Yields per wait before it sleeps. Each yield puts this thread a whole time slice behind all other threads
+// of its core, including those of other programs and of the lowest scheduling class. After some tens of
+// yields this adds up to milliseconds, and every rank that waits for this one is delayed by as much.
 constexpr int kYields = 50;
 constexpr int kTightPolls = 64;
 constexpr std::uint64_t kPausesPerClock = 32;  // a pause takes 10 to 50 ns
 constexpr long kParkNs = 1'000'000;            // one slice; bounds a missed wake-up
 
-// What another host sends comes later than a neighbour's, and sleeping on a socket costs 10 us and more.
+// Factor on the spin time of waits for another host: its data arrives later than a neighbour's, and sleeping
+// on a socket costs 10 us and more.
 constexpr int kFarther = 20;
 
 thread_local bool serves_stream = false;
 thread_local Question question;
 thread_local int asking = 0;
 std::atomic<int> cores_lent{0}, cores_borrowed{0};
-/// Those who lend and borrow are threads of the parent.
+/// Resets both in a forked child: the threads that lend and borrow are the parent's.
 [[maybe_unused]] const int forgets_cores =
     pthread_atfork(nullptr, nullptr, [] { cores_lent.store(0), cores_borrowed.store(0); });
 
-/// Whether a wait may keep a core busy. A thread of a stream that spins where its caller computes takes the
-/// core from it, and yielding takes turns with it, a slice each: it borrows the core of a caller that waits,
-/// or sleeps at once, and is then woken ahead of who computes.
+/// Decides whether a wait may keep a core busy. If cores are scarce, a stream thread that spins takes the
+/// core from a caller that computes, and one that yields takes turns with it, a time slice each. A stream
+/// thread therefore spins only while it can borrow the core of a waiting caller (LentCore). Otherwise it
+/// sleeps at once; when woken, it runs ahead of the thread that computes.
 class Busy {
  public:
   explicit Busy(bool crowded) : borrows_(crowded && serves_stream) {}
@@ -60,8 +62,8 @@ class Busy {
   bool has_ = false;
 };
 
-/// A futex has 32 bits. The kernel alone looks at this half of a word; all changes of a word that anybody
-/// waits for change it.
+/// The futex of a word: a futex has 32 bits. Only the kernel reads this half of a word alone; every change of
+/// a word that a thread waits for changes this half.
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half of a word comes first");
 void* low_half(std::uint64_t* word) { return word; }
 
@@ -81,7 +83,7 @@ void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("isb");  // "yield" takes one cycle where a core runs one thread; this, 10 to 40 ns
+  asm volatile("isb");  // "yield" takes one cycle on cores without SMT, "isb" 10 to 40 ns
 #endif
 }
 
@@ -135,7 +137,7 @@ template <class There>
 Status Waiter::climb(Signal s, There there) {
   std::atomic_ref word(*s.word);
   bool spinning = patience_.spin.count() > 0;
-  // Most waits are shorter than one pause, or than reading the clock.
+  // Most waits are shorter than one pause or one clock read.
   const auto here = [&] { return there(word.load(std::memory_order_acquire)); };
   if (spinning) {
     for (int i = kTightPolls; i > 0; --i)
@@ -160,7 +162,7 @@ Status Waiter::climb(Signal s, There there) {
     }
     const auto now = Clock::now();
     if (now >= next_look || abort.load(std::memory_order_acquire) != 0) {
-      // What was published before a death still counts.
+      // Data that a rank published before its death still counts.
       if (here()) return {};
       OURO_TRY(ask_and_look(now - start));
       next_look = now + kLookEvery;
@@ -214,7 +216,8 @@ Status Waiter::until_driven(Counter& c, std::uint64_t at_least, bool by_engine) 
     } else if (by_engine) {
       engine_->rest(std::chrono::microseconds(kParkNs / 1000));
     } else {
-      driving.stop();  // another rank of this host moves the counter, and the engine's own thread the rest
+      driving.stop();  // another rank of this host advances the counter, and the engine's own thread drives
+                       // the rest
       park(signal, seen);
     }
   }

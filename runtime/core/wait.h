@@ -1,5 +1,6 @@
 // Counters in shared memory and the one way to wait for them: spin, yield, park on a futex, always bounded.
-// Used by links, staging buffers, the host executor and messages. Plain data, so that a segment can hold it.
+// Used by links, staging buffers, the host executor and messages. Counters are plain data, so that a segment
+// can hold them.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -11,19 +12,20 @@ namespace ouro {
 
 using Clock = std::chrono::steady_clock;
 
-/// A count that only grows, written by one rank and read by others; two lines apart from its neighbours.
+/// A monotonic counter that one rank writes (with bump, several) and others read. It has two cache lines
+/// to itself.
 struct alignas(128) Counter {
   std::uint64_t value;
-  std::uint32_t sleepers;  // how many wait in the kernel; the writer wakes them only if there are any
+  std::uint32_t sleepers;  // threads asleep in the kernel; the writer wakes them only if there are any
 };
 
-/// Pairs with publish(): what was written before it is visible after this load.
+/// Acquire load. Pairs with publish(): everything written before the publish is visible after this load.
 inline std::uint64_t load(const Counter& c) {
   return std::atomic_ref(const_cast<std::uint64_t&>(c.value)).load(std::memory_order_acquire);
 }
 void wake_sleepers(Counter&);
-/// Pairs with load(). A sleeper that registers at this very moment may be missed: it sleeps in slices of 1
-/// ms, which is cheaper than a full fence on each publication.
+/// Release store; pairs with load(). It may miss a sleeper that registers at the same moment. Sleepers
+/// therefore sleep in slices of 1 ms, which is cheaper than a full fence on each publication.
 inline void publish(Counter& c, std::uint64_t v) {
   std::atomic_ref(c.value).store(v, std::memory_order_release);
   if (std::atomic_ref(c.sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers(c);
@@ -33,47 +35,52 @@ inline void bump(Counter& c) {
   if (std::atomic_ref(c.sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers(c);
 }
 
-/// A word whose low half is a serial number that somebody waits for, and the word that says whether anybody
-/// sleeps on it. Programs load and store it whole; only the kernel looks at 32 bits of it, to sleep on.
+/// A 64-bit word whose low half is a serial number that threads wait for, and the number of threads that
+/// sleep on it. Programs load and store the whole word; only the kernel reads the low 32 bits alone, as
+/// a futex.
 struct Signal {
   std::uint64_t* word;
   std::uint32_t* sleepers;
 };
-/// Serial numbers wrap: `now` has come to `at_least` if the difference, as a signed number, is not negative.
-/// Whoever compares them makes sure that they never lie 2^31 or more apart.
+/// Whether serial number `now` has reached `at_least`. Serial numbers wrap around, so the sign of their
+/// difference decides. Precondition: they are less than 2^31 apart.
 inline bool reached(std::uint32_t now, std::uint32_t at_least) {
   return static_cast<std::int32_t>(now - at_least) >= 0;
 }
-/// Pairs with an acquiring load of `word`, which the caller has stored to.
+/// Wakes all threads that sleep on the signal. Before this call the caller stores to `word` with release
+/// order, which pairs with the waiters' acquire load.
 void wake_sleepers(Signal);
 
-/// One pause of the processor, 10 to 50 ns, for loops that look at shared memory.
+/// One pause of the processor, 10 to 50 ns, for loops that poll shared memory.
 void relax();
 
-/// Waits for c >= at_least between threads of one process, where what is waited for ends by itself.
+/// Waits until c >= at_least, without a deadline or any check for failures. Only for waits between threads of
+/// one process for something that is certain to end.
 void wait_patiently(Counter& c, std::uint64_t at_least);
 
-/// What moves counters that no other thread or process moves by itself: those of links between hosts. Any
+/// Advances the counters of links between hosts, which no other thread or process advances by itself. Any
 /// thread may call it.
 class ProgressEngine {
  public:
   virtual ~ProgressEngine() = default;
-  /// Moves what can move, without waiting.
+  /// Makes all progress that is possible without waiting.
   virtual void progress() = 0;
-  /// Sleeps until something may move, `at_most` that long.
+  /// Sleeps until progress may be possible, for at most `at_most`.
   virtual void rest(std::chrono::microseconds at_most) = 0;
-  /// From now on, until it leaves, the caller moves things; a thread of the engine's own keeps out of its
-  /// way.
+  /// From enter() to leave() the calling thread drives the engine, and the engine's own thread keeps out of
+  /// its way.
   virtual void enter() = 0;
   virtual void leave() = 0;
 };
 
-/// From now on the calling thread is one of a stream's: it works beside callers who have work of their own.
+/// Marks the calling thread as a stream's thread: it runs beside callers that have work of their own.
 void serve_stream();
-/// Whether it is: what is queued on that stream does not begin before the caller returns.
+/// Whether the calling thread is a stream's thread. If so, no work queued on that stream begins before the
+/// current work returns.
 bool serving_stream();
 
-/// While it lives the calling thread waits for a stream: one thread of a stream may spin in its place.
+/// Exists while the calling thread waits for a stream or for its turn: one stream thread may spin in its
+/// place. No effect on stream threads.
 class LentCore {
  public:
   LentCore();
@@ -82,29 +89,30 @@ class LentCore {
   LentCore& operator=(const LentCore&) = delete;
 };
 
-/// What a thread is asked while it waits for others; a failure that it returns ends the wait.
+/// A callback that a thread runs while it waits for other ranks. A failure that it returns ends the wait.
 struct Question {
   Status (*ask)(void*) = nullptr;
   void* data = nullptr;
 };
-/// The question of the calling thread; returns the one before.
+/// Sets the question of the calling thread and returns the previous one.
 Question ask_while_waiting(Question);
-/// Whether the caller is called by such a question: below it on the stack an operation waits.
+/// Whether the caller runs inside a question, that is, while an operation further down the stack waits.
 bool inside_question();
 
-/// How long waiters keep a core before they give it to others.
+/// How long waiters keep a core before they give it up.
 struct Patience {
-  std::chrono::microseconds spin{0};  ///< before they yield; 0: they look `polls` times
-  /// Pauses. Ranks that share cores look a few times before they yield: a rank on another core answers within
-  /// a hand-off, and a context switch costs six of those. About 250 ns.
+  std::chrono::microseconds spin{0};  ///< before the first yield; 0: poll `polls` times instead
+  /// Polls, each followed by a pause; about 250 ns in total. Ranks that share cores poll a few times before
+  /// they yield: a rank on another core answers within one hand-off, and a context switch costs as much as
+  /// six hand-offs.
   int polls = 10;
-  bool crowded = false;  ///< there are too few cores for callers and streams to spin at the same time
-  /// Where each rank can have one.
+  bool crowded = false;  ///< too few cores for callers and streams to spin at the same time
+  /// For ranks that can have a core each.
   static constexpr Patience with_own_cores() { return {.spin = std::chrono::microseconds(50)}; }
 };
 
-/// How one operation waits. `look` is asked from time to time, and at once when the abort word is raised:
-/// a failure that it returns ends the wait. There is no wait without one.
+/// How operations wait for other ranks. A wait calls `look` periodically, and at once when the abort word is
+/// set; a failure that `look` returns ends the wait. No wait goes without these looks.
 class Waiter {
  public:
   Waiter(const std::uint32_t* abort, const Patience& patience) : abort_(abort), patience_(patience) {}
@@ -112,23 +120,23 @@ class Waiter {
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
 
-  /// Waits drive `engine` from now on; nullptr: there is nothing to drive.
+  /// Later waits drive `engine`; nullptr: there is nothing to drive.
   void drive(ProgressEngine* engine) { engine_ = engine; }
-  /// The waits that begin from now on. By whoever waits.
+  /// Sets the patience of later waits. Called by the waiting thread.
   void have(const Patience& patience) { patience_ = patience; }
 
-  /// Returns when c >= at_least, or with the failure that ended the wait. `by_engine`: what is waited for can
-  /// come through the progress engine only.
+  /// Waits until c >= at_least, or returns the failure that ended the wait. `by_engine`: only the progress
+  /// engine can advance c.
   Status until(Counter& c, std::uint64_t at_least, bool by_engine = false) {
     if (load(c) >= at_least) return {};
     if (engine_) return until_driven(c, at_least, by_engine);
     return until_counted(c, at_least);
   }
-  /// Returns when the low half of the word has come to `at_least`, or with the failure that ended the wait.
+  /// Waits until the low half of the word has reached `at_least`, or returns the failure that ended the wait.
   Status until(Signal, std::uint32_t at_least);
 
  protected:
-  /// Called about every kLookEvery of waiting, `elapsed` after this wait began.
+  /// Called about every kLookEvery during a wait, `elapsed` after the wait began.
   virtual Status look(Clock::duration elapsed) = 0;
   static constexpr std::chrono::milliseconds kLookEvery{4};
 
@@ -136,7 +144,7 @@ class Waiter {
   Status ask_and_look(Clock::duration elapsed);
   Status until_counted(Counter&, std::uint64_t at_least);
   Status until_driven(Counter&, std::uint64_t at_least, bool by_engine);
-  /// `there`: whether the word, as it was seen, is what is waited for.
+  /// Climbs the wait ladder (wait.cc) until `there`, called with the value of the word, returns true.
   template <class There>
   Status climb(Signal, There there);
   const std::uint32_t* abort_;
