@@ -9,10 +9,10 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr int kRankBits = 16;  // of a ballot: who made it, so that no two ranks make the same
+constexpr int kRankBits = 16;  // of a ballot: the rank that made it, so that no two ranks make the same
 constexpr auto kBackOff = 10ms;
 constexpr int kMaxDoublings = 6;
-constexpr int kImpatience = 8;  // of these parts of the patience each rank in turn waits before it takes over
+constexpr int kImpatience = 8;  // the k-th rank in turn takes over after k of so many parts of the patience
 
 int maker(std::uint64_t ballot) { return static_cast<int>(ballot & ((1u << kRankBits) - 1)); }
 
@@ -37,9 +37,9 @@ bool Agreement::is_quorum(const RankSet& voters, const RankSet& gone) const {
   return 2 * yes > all;
 }
 
-/// Proofs go into this rank's vote with the last votes of the dead, as if this rank had heard at once what
-/// they had: a promise is always allowed, and so is a vote for what somebody has proposed under the newest
-/// promise.
+/// Merges newly proven deaths and the last votes of the dead into this rank's vote, as if this rank had heard
+/// at once what the dead had heard. This is safe: a promise is always allowed, and so is a vote for a value
+/// that was proposed under the newest promised ballot.
 void Agreement::look_at_the_dead(const std::vector<Member>& members) {
   vote_.suspects = {};
   for (int r = 0; r < size_; ++r) {
@@ -54,7 +54,8 @@ void Agreement::look_at_the_dead(const std::vector<Member>& members) {
   }
 }
 
-/// Those who will never vote again, as far as that is proven and their last votes are in what is seen here.
+/// The members that will never vote again, as far as that is proven and their last votes are part of
+/// `members` or of this rank's vote.
 RankSet Agreement::find_gone(const std::vector<Member>& members) const {
   RankSet gone;
   for (int r = 0; r < size_; ++r) {
@@ -65,10 +66,10 @@ RankSet Agreement::find_gone(const std::vector<Member>& members) const {
   return gone;
 }
 
-/// With whom this rank would go on: all who are neither gone nor given up by it, less those who disturb most,
-/// until no two who are left have given each other up. Without this rank, if it is among them. Where only one
-/// has given up the other, it may just have heard first of a death: that settles itself, or else counts after
-/// the patience.
+/// The members with which this rank would go on: all that are neither gone nor given up by this rank, minus
+/// those with the most quarrels, until no two of the rest have given each other up. That may remove this
+/// rank, too. If only one of two members has given up the other, it may just be the first to have heard of a
+/// death: this settles itself, or else counts as a quarrel after the patience.
 RankSet Agreement::find_side(const std::vector<Member>& members, const RankSet& gone, Clock::time_point now) {
   RankSet side;
   for (int r = 0; r < size_; ++r)
@@ -93,7 +94,7 @@ void Agreement::vote_as_asked(const std::vector<Member>& members) {
     const Vote& v = vote_of(members, r);
     if (v.accepted <= vote_.accepted) continue;
     if (v.accepted < vote_.promised) continue;
-    vote_.accepted = v.accepted;  // not below the promise, so it is the one
+    vote_.accepted = v.accepted;  // not older than the promise, so it is that ballot
     vote_.promised = std::max(vote_.promised, v.accepted);
     vote_.value = v.value;
   }
@@ -108,7 +109,8 @@ void Agreement::propose(const std::vector<Member>& members, const RankSet& gone,
     if (v.accepted > newest->accepted) newest = &v;
     if (v.promised == vote_.promised) promises.add(r);
   }
-  // A value that may have been chosen needs nobody's consent any more; a new one needs all whom it keeps.
+  // A value that may have been chosen already needs no further consent; a new one needs that of all members
+  // that it keeps.
   const bool all_called = [&] {
     for (int r = 0; r < size_; ++r)
       if (side.has(r) && !members[static_cast<std::size_t>(r)].called) return false;
@@ -141,10 +143,10 @@ void Agreement::propose(const std::vector<Member>& members, const RankSet& gone,
     vote_.accepted = vote_.promised;
     return;
   }
-  // Whose turn is it? The lowest begins. Who is outbid waits, longer each time; if the maker of the newest
-  // ballot is gone nobody has to, the first time: two that have given each other up, and whom the others
-  // hear, would outbid each other for ever. The others wait for their turn in case that the lowest does not
-  // do its part.
+  // Turns: the lowest rank of the side begins. A rank that is outbid waits, longer each time. If the maker of
+  // the newest ballot is gone or suspected, the lowest rank need not wait, but only for its first ballot: two
+  // ranks that have given each other up, and that the others can hear, would otherwise outbid each other
+  // forever. The other ranks wait for their turn, in case the lowest does not do its part.
   const int turn = [&] {
     int before = 0;
     for (int r = 0; r < rank_; ++r) before += side.has(r);

@@ -1,4 +1,4 @@
-// Who goes on where some have given each other up. Pure. Used by the agreement.
+// Chooses the members that go on if some have given each other up. Pure. Used by the agreement.
 #pragma once
 #include <array>
 
@@ -6,12 +6,12 @@
 
 namespace ouro::rt {
 
-/// What is left of `side`, ranks below `size`, once no two who are left quarrel: those who quarrel with most
-/// of the others leave one by one, the highest first among equals. `quarrel(a, b)` is the same for (b, a),
-/// and is asked at most twice for each pair.
+/// Removes ranks from `side`, a set of ranks below `size`, until no two of the rest quarrel: one by one those
+/// that quarrel with most of the rest, the highest first among equals. `quarrel` is symmetric and is called
+/// at most twice for each pair.
 template <class Quarrel>
 RankSet without_quarrels(RankSet side, int size, const Quarrel& quarrel) {
-  std::array<int, kMaxRanks> quarrels{};  // of each who is left, with others who are
+  std::array<int, kMaxRanks> quarrels{};  // of each remaining rank, with other remaining ranks
   const auto of = [&](int r) -> int& { return quarrels[static_cast<std::size_t>(r)]; };
   for (int a = 0; a < size; ++a)
     for (int b = 0; b < a && side.has(a); ++b)

@@ -23,7 +23,7 @@ wire::Note note(NoteKind kind, std::uint64_t key = 0) {
 
 }  // namespace
 
-/// A GroupRecord as it travels (little-endian), each part of it whole.
+/// A GroupRecord in wire format (little-endian). Each part is consistent in itself.
 struct ReplicaPublisher::Record {
   std::uint32_t index, state = 0, error = 0, shrinking = 0, decided = 0, vote = 0;
   std::uint64_t key = 0, entered = 0, completed = 0, resume = 0;
@@ -38,7 +38,7 @@ ReplicaPublisher::~ReplicaPublisher() = default;
 
 ReplicaPublisher::Record ReplicaPublisher::read(const GroupRecord& r, std::uint32_t index) {
   Record now{index};
-  // What others are told to look at is read first, then what they will find there.
+  // Reads the words that announce others (state, error, decided, vote) first, then the announced ones.
   now.key = r.key.get();
   now.state = r.state.get();
   now.error = r.error.get();
@@ -55,9 +55,9 @@ ReplicaPublisher::Record ReplicaPublisher::read(const GroupRecord& r, std::uint3
     copy.tag = h.tag.get();
     copy.what = h.what.get();
     copy.count = h.count.get();
-    if (h.tag.get() != copy.tag) copy = {};  // it is being written: the next time, then
+    if (h.tag.get() != copy.tag) copy = {};  // it is being written: the next call sends it
   }
-  if (r.key.get() != now.key) now = Record{index};  // as is the whole record
+  if (r.key.get() != now.key) now = Record{index};  // the record is being reused: likewise
   return now;
 }
 
@@ -76,7 +76,7 @@ bool ReplicaPublisher::vote_changed(std::size_t index, wire::Note* out) {
   const VoteRegister& r = page_.votes[index];
   const std::uint64_t key = r.key.get();
   if (key == 0) return false;
-  // What cannot be read now is given to another group, or changes: the next time, then.
+  // A register that cannot be read now is being given to another group, or changes: the next call sends it.
   const auto vote = rt::read(r, key);
   if (!vote) return false;
   if (index >= told_votes_.size()) told_votes_.resize(index + 1);
@@ -102,7 +102,8 @@ void ReplicaPublisher::pack(const std::vector<Record>& records, std::vector<wire
 
 std::vector<wire::Note> ReplicaPublisher::changes() {
   std::vector<wire::Note> notes;
-  // Records first: an error or a state that they refer to is then surely seen below, and sent before them.
+  // Reads the records first, so that the errors and votes to which they refer are seen below and sent
+  // before them.
   std::vector<Record> changed;
   std::uint32_t used = kRecords;
   while (used > told_.size() && page_.groups[used - 1].key.get() == 0) --used;
@@ -115,15 +116,15 @@ std::vector<wire::Note> ReplicaPublisher::changes() {
   }
   const Head now = read_head();
   for (Record& r : changed)
-    if (r.error > now.errors_used) r.error = told_[r.index].error = 0;  // published in this very moment
+    if (r.error > now.errors_used) r.error = told_[r.index].error = 0;  // being published: sent next time
   for (std::uint32_t i = head_.errors_used; i < now.errors_used; ++i) notes.push_back(error_note(i));
-  // Votes after the records were read and before they are sent: with a record that says "for good" goes the
-  // last.
+  // Votes are read after the records and sent before them, so that a record with a final state follows the
+  // last vote.
   for (std::size_t i = 0; i < kVotes; ++i)
     if (wire::Note vote; vote_changed(i, &vote)) notes.push_back(std::move(vote));
   pack(changed, &notes);
-  // After everything else: the count of errors makes others look for what the records say of them, and a rank
-  // that has left has no more to say.
+  // The head is sent last: its error count makes readers look up errors through the records, and a rank whose
+  // state says that it has left sends nothing more.
   if (now != head_) {
     notes.push_back(note(NoteKind::head));
     put(&notes.back().body, &now, 1);
@@ -169,7 +170,7 @@ Status apply(const wire::Note& n, ControlPage& copy) {
     }
     case NoteKind::error: {
       if (n.body.size() != sizeof(ErrorRecord) || n.key >= kErrors) return wrong("not an error");
-      if (copy.errors_used.get() > n.key) return {};  // it is never written twice
+      if (copy.errors_used.get() > n.key) return {};  // an error is never written twice
       std::memcpy(&copy.errors[n.key], n.body.data(), sizeof(ErrorRecord));
       return {};
     }
@@ -185,8 +186,8 @@ Status apply(const wire::Note& n, ControlPage& copy) {
         GroupRecord& r = copy.groups[in.index];
         if (r.key.get() != in.key) {
           r.key.set(0), r.decided.set(0), r.state.set(0);
-          // Operations are numbered from 1 in each group: what the last one entered under a number is not
-          // what this one will.
+          // Each group numbers its operations from 1: the history of the record's previous group must not
+          // pass for this group's.
           for (auto& h : r.history) h.tag.set(0);
         }
         for (int i = 0; i < kHistory; ++i) {

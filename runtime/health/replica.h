@@ -1,6 +1,6 @@
-// Replicas: how the control page of a rank gets to ranks of other hosts. Its owner sends what has changed,
-// the others keep a copy that everything else reads as if it were the page. Pure but for the pages. Used by
-// network.
+// Replicas: copies of the control page of a rank on other hosts. The owner sends what has changed; the others
+// keep a copy that all other code reads as if it were the page. Accesses no state but the pages. Used
+// by network.
 #pragma once
 #include <vector>
 
@@ -9,16 +9,16 @@
 
 namespace ouro::rt {
 
-/// The owner's side: what has been sent of a page.
+/// The owner's side: knows what has been sent of a page.
 class ReplicaPublisher {
  public:
   explicit ReplicaPublisher(const ControlPage& page);
   ~ReplicaPublisher();
   ReplicaPublisher(const ReplicaPublisher&) = delete;
   ReplicaPublisher& operator=(const ReplicaPublisher&) = delete;
-  /// What has changed since the last call, in notes; what a note points to comes before it.
+  /// Notes of what has changed since the last call. A note follows those to which it refers.
   std::vector<wire::Note> changes();
-  /// All that a new reader has to know, as of the last call of changes().
+  /// Notes of everything that a new reader needs, as of the last call of changes().
   std::vector<wire::Note> everything() const;
 
  private:
@@ -31,7 +31,7 @@ class ReplicaPublisher {
   static Record read(const GroupRecord&, std::uint32_t index);
   Head read_head() const;
   wire::Note error_note(std::uint32_t index) const;
-  /// The vote of a register that has changed since it was told.
+  /// Whether the vote of a register has changed since it was last sent; if so, makes its note.
   bool vote_changed(std::size_t index, wire::Note*);
   wire::Note vote_note(std::size_t index) const;
   static void pack(const std::vector<Record>&, std::vector<wire::Note>*);
@@ -40,19 +40,20 @@ class ReplicaPublisher {
   const ControlPage& page_;
   std::uint64_t order_ = 0;
   Head head_{};
-  std::vector<Record> told_;  // by index, as far as records have been used
+  std::vector<Record> told_;  // as last sent, by index, up to the highest record in use
   struct ToldVote {
     std::uint64_t key = 0;
     Vote vote;
     friend bool operator==(const ToldVote&, const ToldVote&) = default;
   };
-  std::vector<ToldVote> told_votes_;  // by index
+  std::vector<ToldVote> told_votes_;  // as last sent, by index
 };
 
-/// The reader's side: one note into the copy. Errors: refused (it says what cannot be).
+/// The reader's side: applies a note to the copy. Errors: refused (the note has impossible contents).
 Status apply(const wire::Note&, ControlPage& copy);
 
-/// Kinds of notes on control lines. A filler says nothing: a sign of life as long as a packet of data.
+/// Kinds of notes on control lines. A filler has no contents: it is a sign of life as long as a packet
+/// of data.
 enum class NoteKind : std::uint16_t { head = 1, error, records, fenced, vote, filler };
 
 }  // namespace ouro::rt

@@ -9,8 +9,8 @@
 namespace ouro::rt {
 namespace {
 
-// A word says: the revision, whether it is in force, and from which look on; 0: nothing, or it was called
-// off.
+// A proposal word holds the revision, whether it is in force, and the look from which it is; 0: no proposal,
+// or a cancelled one.
 constexpr int kRevisionShift = 48;
 constexpr std::uint64_t kInForce = std::uint64_t{1} << 47, kLookMask = kInForce - 1;
 
@@ -24,12 +24,12 @@ std::optional<Calibration> look(GroupRecord& mine, RevisionRegister& first, std:
   for (bool in_force = false; !in_force;) {
     if (made >> kRevisionShift != revision || (made & kLookMask) > seq) return std::nullopt;
     in_force = (made & kInForce) != 0;
-    // If it is not decided yet, it is called off. Otherwise the word has become another.
+    // Cancels a proposal that is not decided yet. If that fails, the word has changed and is read again.
     if (!in_force && std::atomic_ref(word.value).compare_exchange_strong(made, 0)) return std::nullopt;
   }
   std::array<std::uint64_t, RevisionRegister::kWords> words;
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = first.records[revision % 2][i].get();
-  if (first.key.get() != key) return std::nullopt;  // it has gone to another group meanwhile
+  if (first.key.get() != key) return std::nullopt;  // the register now belongs to another group
   Calibration record;
   std::memcpy(&record, words.data(), sizeof record);
   return record;
@@ -47,7 +47,7 @@ std::uint64_t propose(RevisionRegister& r, std::uint64_t revision, std::uint64_t
   std::array<std::uint64_t, RevisionRegister::kWords> words{};
   std::memcpy(words.data(), &record, sizeof record);
   auto& half = r.records[revision % 2];
-  for (std::size_t i = 0; i < words.size(); ++i) half[i].set(words[i]);  // behind the key of its group
+  for (std::size_t i = 0; i < words.size(); ++i) half[i].set(words[i]);  // released after the group's key
   const std::uint64_t at = now.newest + 1;
   std::uint64_t made = revision << kRevisionShift | at;
   Shared<std::uint64_t>& word = r.made[revision % 2];

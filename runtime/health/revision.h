@@ -1,5 +1,5 @@
-// How the members of a group on one host take a record into use in mid-run, all with the same operation and
-// without waiting for each other. Used by group.
+// How the members of a group on one host adopt a calibration record in mid-run, all with the same operation
+// and without waiting for each other. Used by group.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -9,34 +9,39 @@
 
 namespace ouro::rt {
 
-// A *look* is an operation, the same on all of these members, at whose end each of them says on its page that
-// it has come so far, and then looks at the word of the revision that it has not got yet, on the page of the
-// first of them. Members may be any number of operations apart: a root runs ahead of its readers.
+// Some operations, the same on all of these members, are *looks*. At the end of a look each member publishes
+// on its page that it has reached this look, and then reads, on the page of the first member, the word of the
+// revision that it does not have yet. Members may be any number of operations apart: a root runs ahead of
+// its readers.
 //
-// The first member proposes revision k + 1 for the look after the newest that any member has come to, writes
-// that into the word, and only then looks again how far they are. If none has come to the look meanwhile, the
-// proposal is in force: whoever comes to it later says so before it reads the word, and both are sequentially
-// consistent, so one of the two sees what the other has written. A member that comes to the look while the
-// first has yet to decide calls the proposal off, by the same word, and goes on; the first tries again at its
-// next look. So with the look that the word names either all take the record or none does, and nobody waits.
+// The first member proposes revision k + 1 for the look after the newest one that any member has reached. It
+// writes the proposal into the word and only then checks again how far the members are. If none has reached
+// the proposed look meanwhile, the proposal comes into force: a member that reaches that look later publishes
+// this before it reads the word, and both are sequentially consistent, so one of the two sees what the other
+// has written. A member that reaches the look before the first member has decided cancels the proposal, in
+// the same word, and goes on; the first member tries again at its next look. So at the look that the word
+// names either all members take the record or none does, and no member waits.
 //
-// The first proposes k + 2 when all have come to the look of k + 1, so the word and the record of k + 1 stay
-// until nobody reads them.
+// The first member proposes k + 2 only when all have reached the look of k + 1, so a word and a record stay
+// until no member reads them any more.
 
-/// A member, at the end of look `seq` of group `key`, with its record `mine`; it has the revision before this
-/// one. `first`: where the first member proposes. nullopt: it is not to be taken now; or the register has
-/// gone to another group.
+/// Called by a member at the end of look `seq` of group `key`. `mine`: its group record. `first`: the
+/// register in which the first member proposes. `revision`: the one after the revision that the member has.
+/// Returns the record to adopt; nullopt: none is in force at this look, or the register now belongs to
+/// another group.
 std::optional<Calibration> look(GroupRecord& mine, RevisionRegister& first, std::uint64_t key,
                                 std::uint64_t revision, std::uint64_t seq);
 
-/// The newest looks that members have come to since they know the register; 0: one does not know it yet.
+/// The newest looks that the members have reached since they know the register: the oldest and the newest of
+/// these. 0: a member does not know the register yet.
 struct Looks {
   std::uint64_t oldest = ~std::uint64_t{0}, newest = 0;
 };
-/// Adds the member that has this record.
+/// Adds the member that owns this record.
 void add(Looks&, const GroupRecord&);
-/// The first member, which has the revision before this one since look `last` (0: it is the first revision).
-/// The look from which on the record is in force, or 0: not now, and it may be tried again at a later look.
+/// Called by the first member, which has had the revision before this one since look `last` (0: this is the
+/// first revision). `looks` reads how far the members are. Returns the look from which the record is in
+/// force, or 0 if it is not; the first member may then try again at a later look.
 std::uint64_t propose(RevisionRegister&, std::uint64_t revision, std::uint64_t last, const Calibration&,
                       const std::function<Looks()>& looks);
 
