@@ -47,9 +47,10 @@ class Agreement {
   struct Outcome {
     enum { going, decided, no_quorum } state = going;
     Verdict verdict;
-    std::uint64_t ballot = 0;  ///< decided: the ballot; 0 if another rank published the decision
-                               /// going: members that have yet to call shrink(), or else to vote; no_quorum:
-                               /// members out of reach
+    /// With `decided`: the ballot; 0 if another rank published the decision.
+    std::uint64_t ballot = 0;
+    /// With `going`: members that have yet to call shrink(), or else to vote; with `no_quorum`: members that
+    /// cannot be reached.
     std::vector<int> waiting;
   };
   /// Continues from `mine`, the previous vote of this rank. Gives up after `patience` without enough members
