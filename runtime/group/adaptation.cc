@@ -13,13 +13,13 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::uint64_t kStride = 64;   // operations from meeting to meeting
-constexpr std::uint64_t kNext = 17;     // after one that is no meeting; prime, as programs repeat themselves
-constexpr std::size_t kFrom = 4 << 10;  // bytes: below, nothing is chosen by a record
-constexpr int kMostRanks = 64;          // as rows_by_cost has it
-constexpr std::size_t kPartners = 3;    // of many members, spread over their ranks
-constexpr int kInVain = 16;             // then other work is on the processors
-constexpr std::uint64_t kMostRevisions = 256;  // their tables are kept as long as the group
+constexpr std::uint64_t kStride = 64;   // operations from look to look
+constexpr std::uint64_t kNext = 17;     // after one that is no look; prime, as programs repeat themselves
+constexpr std::size_t kFrom = 4 << 10;  // bytes; below, no choice depends on a record
+constexpr int kMostRanks = 64;          // the limit of rows_by_cost
+constexpr std::size_t kPartners = 3;    // at most; spread over the ranks of the members
+constexpr int kInVain = 16;             // then other work occupies the processors
+constexpr std::uint64_t kMostRevisions = 256;  // their tables are kept until the group ends
 constexpr std::size_t kKnown = 64;             // a power of two
 constexpr auto kToMeasure = std::chrono::microseconds(700), kToWake = std::chrono::microseconds(500);
 
@@ -28,7 +28,7 @@ bool depends_on_all(Collective c) {
          c == Collective::all_to_all;
 }
 
-/// Of the members on this host, without the first.
+/// The members of this host with which the first one measures.
 std::vector<int> partners_of(const Members& members) {
   std::vector<int> all;
   for (const int index : {members.here() - 1, members.here() / 2, 1}) {
@@ -40,9 +40,9 @@ std::vector<int> partners_of(const Members& members) {
   return all;
 }
 
-/// By the largest copy that both have.
+/// Compares the largest copies that the probes can measure, then the hand-offs.
 bool slower(const PairCosts& a, const PairCosts& b) {
-  constexpr std::size_t kBlock = 1;  // of kCopySizes: what a page has room for
+  constexpr std::size_t kBlock = 1;  // index in kCopySizes: as much as a probe page holds
   const auto best = [](const PairCosts& p) {
     std::uint32_t least = ~0u;
     for (const CopyCost& c : p.copies[kBlock])
@@ -67,7 +67,7 @@ Adaptation::Adaptation(Context& context, const Members& members, MemberRecords& 
   const bool measured = context.spec().calibration.kind == CalibrationMode::Kind::measured && record_.known();
   watches_ = serves && measured, next_ = kStride;
   covers_host_ = members.here() == context.spec().local_size;
-  // Whoever harms itself does so in any operation, so all of them are carried out with care.
+  // OURO_FAULT may harm any operation, so with it all are executed with care.
   due_ = context.faults() ? 0 : watches_ ? kStride : ~std::uint64_t{0};
   if (members.rank() == first_) partners_ = partners_of(members);
   asking_ = partners_.size();
@@ -94,7 +94,7 @@ Status Adaptation::after(const Plan& plan, std::uint64_t seq, std::chrono::nanos
     return no_memory();
   }
   const int rank = members_.rank();
-  try {  // without memory for it nothing is noticed, and nobody waits for that
+  try {  // without memory for it nothing is noticed, and no rank waits for that
     if (rank == first_)
       lead(plan, took), invite(seq + 1);
     else
@@ -120,7 +120,7 @@ void Adaptation::look(std::uint64_t seq) {
 }
 
 void Adaptation::lead(const Plan& plan, std::chrono::nanoseconds took) {
-  if (proposed_ > revision_) return;  // it is not sensible to judge by a record that is about to go
+  if (proposed_ > revision_) return;  // a record that is about to be replaced is no basis for a judgement
   if (asking_ < partners_.size())
     check_with(partners_[asking_]);
   else if (!proposal_)
@@ -147,7 +147,7 @@ Looks Adaptation::looks_of_all() {
 void Adaptation::leave(bool failed) {
   withdraw();
   if (members_.rank() != first_ || !register_) return;
-  // What this member has not taken nobody will: the look has not begun.
+  // A record that this member has not taken no member will take: its look has not begun.
   bool all = true;
   for (int r = 0; r < members_.size() && all && !failed && revision_ > 0 && revision_ == proposed_; ++r) {
     if (!records_.is_here(r) || records_.has_left(r) || records_.is_dead(r)) continue;
@@ -169,7 +169,8 @@ void Adaptation::sample(const Plan& plan, std::chrono::nanoseconds took) {
   asking_ = 0, in_vain_ = 0, wake_ = 0, slowest_.reset();
 }
 
-/// By the model, and of what that does not know, by the first times it took.
+/// The expected time in ns: by the model or, if that does not know, by the first times measured. 0: not
+/// known yet.
 double Adaptation::expected(const Plan& plan, double took) {
   known_.resize(kKnown);
   if (plan.id == 0) return planner_.predicted_ns(record_, plan.op, plan.choice);
@@ -238,9 +239,9 @@ void Adaptation::take(const Calibration& record, std::uint64_t seq) {
   if (!record.known()) return;
   known_.clear();
   for (Misses& m : misses_) m.record_changed();
-  // Between hosts no algorithm follows a record: the hosts have one each.
+  // Between hosts no algorithm follows a record, as each host has its own.
   if (members_.one_host()) planner_.reckon_with(context_, record_);
-  // They are the whole process's: what some near ranks find is not so for all.
+  // These settings are process-wide, and what a few ranks near each other find does not hold for all.
   if (covers_host_) {
     kernels::set_copy_kinds(copy_kinds_by(record_));
     context_.cores().reckon_with(record_);

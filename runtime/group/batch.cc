@@ -1,4 +1,4 @@
-// Groups of operations. See batch.h.
+// Batches of operations and messages. See batch.h.
 #include "runtime/group/batch.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace ouro::rt {
 namespace {
-constinit thread_local Batch* t_kept = nullptr;  // of the thread, open or not
+constinit thread_local Batch* t_kept = nullptr;  // the thread's batch, open or not
 }  // namespace
 
 Batch::~Batch() {
@@ -26,7 +26,8 @@ void Batch::start() {
     try {
       t_current = t_kept ? t_kept : make_for_thread(t_kept);
     } catch (
-        const std::exception&) {  // it is opened all the same: this call has no way to say that it was not
+        // The batch is opened all the same, as this call has no way to report an error.
+        const std::exception&) {
       alignas(Batch) static constinit thread_local std::byte t_room[sizeof(Batch)] = {};
       t_current = t_kept = new (t_room) Batch;
     }
@@ -38,11 +39,11 @@ Status Batch::end() {
   if (!t_current) return invalid("group_end() without group_start()");
   if (--t_current->depth_ > 0) return {};
   Batch batch = std::move(*t_current);
-  t_current = nullptr;  // what runs now is no longer deferred
+  t_current = nullptr;  // what is called from here on is not deferred
   Status outcome;
   try {
     outcome = batch.submit();
-  } catch (const std::exception&) {  // some may be under way, and members wait for the others
+  } catch (const std::exception&) {  // some may be in flight, and members wait for the others
     outcome = no_memory();
     for (const Item& i : batch.items_) (void)i.group->out_of_memory();
     for (const auto& w : batch.waits_) w->wait();  // until nothing uses the caller's buffers any more
@@ -96,9 +97,9 @@ Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::s
   }
 }
 
-/// What is decided here decides what all ranks put in their staging buffer, and a rank knows of the others
-/// only what they pass alike: the shapes of the operations of this group, in their order. Not what else is in
-/// its batch.
+/// The runs decide what all ranks put into their staging buffers, so they may depend only on what all ranks
+/// know alike: the shapes of the operations of this group, in their order. They must not depend on what else
+/// is in the batch.
 std::vector<Batch::Run> Batch::runs() const {
   std::vector<Run> all;
   std::vector<std::pair<const Group*, std::size_t>> latest;  // of each group, its last run
@@ -123,8 +124,8 @@ std::vector<Batch::Run> Batch::runs() const {
   return all;
 }
 
-/// Whether this rank can: they are on one stream, with nothing of another group between them there, and none
-/// needs what another of them writes.
+/// Whether this rank can run them as one: they are on one stream, with no operation of another group between
+/// them there, and none needs what another of them writes.
 bool Batch::can_run_as_one(const Run& run) const {
   const Item& first = items_[run.items.front()];
   std::vector<const Operation*> operations;
@@ -138,7 +139,7 @@ bool Batch::can_run_as_one(const Run& run) const {
   return !depend(operations, first.group->rank());
 }
 
-/// Messages of which some lie on a GPU, on its stream or one of the group's own.
+/// Runs messages of which some are in GPU memory, on `stream` if it is of that GPU, else on the group's own.
 Result<std::shared_ptr<WorkState>> Batch::run_on_gpu(Group& group, const std::shared_ptr<Stream>& stream,
                                                      const std::vector<std::shared_ptr<Message>>& messages,
                                                      std::vector<std::shared_ptr<WorkState>> promised) {
@@ -162,7 +163,7 @@ Result<std::shared_ptr<WorkState>> Batch::run_on_gpu(Group& group, const std::sh
   return work;
 }
 
-/// Ends what was promised with `work`, or, if there is none, with what submitting it returned.
+/// Ends the promised work with `work`, or, if there is none, with the status of its submission.
 void Batch::pass_on(const Status& submitted, const std::shared_ptr<WorkState>& work,
                     std::vector<std::shared_ptr<WorkState>> promised) {
   const auto keep = [promised = std::move(promised)](const Status& outcome) {
@@ -174,11 +175,11 @@ void Batch::pass_on(const Status& submitted, const std::shared_ptr<WorkState>& w
     keep(submitted);
 }
 
-/// Each group's share runs in the caller if it is the only one and has no stream, else on a stream of its
-/// own, so that one thread can drive several ranks. Within a share, messages progress together, before the
-/// collectives.
+/// Each group's share runs in the caller if it is the only one and has no stream, else on its stream or on
+/// one of its own, so that one thread can drive several ranks. Within a share, messages progress together,
+/// before the collectives.
 Status Batch::submit() {
-  if (!error_.ok()) {  // an argument error drops all
+  if (!error_.ok()) {  // an argument error drops everything
     for (Item& i : items_) i.promised->complete(error_);
     return error_;
   }

@@ -8,13 +8,13 @@
 
 namespace ouro::rt {
 
-/// The batch of the calling thread, if one is open.
+/// The deferred operations and messages of a thread, which has at most one open batch.
 class Batch {
  public:
   Batch() = default;
   Batch(Batch&&) = default;
   Batch& operator=(Batch&&) = delete;
-  ~Batch();  ///< what was deferred and not submitted has failed
+  ~Batch();  ///< fails what was deferred and not submitted
   static Batch* current() { return t_current; }
   static void start();
   /// Ends one level; the outermost submits everything.
@@ -25,7 +25,7 @@ class Batch {
                std::shared_ptr<WorkState>* work);
   Status defer(std::shared_ptr<Group>, std::unique_ptr<Message>, std::shared_ptr<Stream>,
                std::shared_ptr<WorkState>* work);
-  /// A call that cannot be deferred: as an argument error. Returns `why`.
+  /// Records a call that cannot be deferred, like an argument error. Returns `why`.
   Status refuse(const Status& why);
 
  private:
@@ -36,12 +36,12 @@ class Batch {
     std::shared_ptr<Message> message;
     std::shared_ptr<WorkState> promised;  // what the user waits on
   };
-  /// Operations of one group, by their index, that follow each other there and may run as one.
+  /// Operations of one group, by index, that follow each other in that group and may run as one.
   struct Run {
     std::vector<std::size_t> items;
     bool done = false;
   };
-  // Read on every call: no guard, no call to find it.
+  // Read on every call, so access needs neither a guard nor a function call.
   OURO_STATIC_TLS static inline constinit thread_local Batch* t_current = nullptr;
   Status submit();
   static Result<std::shared_ptr<WorkState>> run_on_gpu(Group&, const std::shared_ptr<Stream>&,
@@ -55,7 +55,7 @@ class Batch {
   int depth_ = 0;
   Status error_;
   std::vector<Item> items_;
-  std::vector<std::shared_ptr<WorkState>> waits_;  // of what runs aside, and is waited for by end()
+  std::vector<std::shared_ptr<WorkState>> waits_;  // for work on other threads, for which end() waits
 };
 
 }  // namespace ouro::rt

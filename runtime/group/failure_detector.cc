@@ -36,9 +36,9 @@ int FailureDetector::from_world(int world_rank) const {
   return -1;
 }
 
-/// Adds to an error what is known of the group, of the operation and of the rank that is named.
+/// Adds to an error what is known of the group, the operation and the rank that it names.
 void FailureDetector::complete(Failure* f, const InFlight* op) {
-  // What the context found out on a control socket names a rank of the job.
+  // An error that the context has found on a control socket names a rank of the job.
   if (f->detector == "socket" && f->rank >= 0) f->rank = from_world(f->rank);
   if (f->group.empty()) f->group = settings_.group;
   f->generation = settings_.generation;
@@ -61,7 +61,7 @@ Status FailureDetector::fail(Failure f, const InFlight* op, bool tell_peers) {
   const Collective collective = op ? op->plan->op.collective : Collective::none;
   Status first;
   try {
-    // Who left because of an error has said so first, and the error is the cause of what was found out here.
+    // A rank that leaves because of an error publishes it first, and that error is the cause of this failure.
     if (tell_peers && f.reason == Reason::peer_dead) adopt_errors();
     if (f.reason == Reason::resource && f.rank < 0) f.rank = members_.rank();
     complete(&f, op);
@@ -91,7 +91,7 @@ Status FailureDetector::keep(Status first, Collective collective, bool tell_peer
     try {
       f();
     } catch (const std::exception&) {
-      return;  // the beat of the lines, or the next look at a GPU, does it again
+      return;  // the next heartbeat of the lines, or the next look at a GPU, repeats it
     }
   };
   best_effort([&] {
@@ -121,11 +121,11 @@ void FailureDetector::adopt_errors() {
     if (i == 0 || i > kErrors) continue;
     const ErrorRecord& e = members_.page(r).errors[i - 1];
     Failure f;
-    // What lies there may be anything, and change. An error without a reason would be none.
+    // The page may hold anything, and change. An error without a reason would pass for success.
     const Reason said = e.reason;
     f.reason = said > Reason::none && said <= Reason::device ? said : Reason::ring_corrupt;
     f.rank = e.rank >= 0 && e.rank < members_.size() ? e.rank : -1;
-    if (f.rank < 0 && f.reason == Reason::resource) f.rank = r;  // which had no memory for more
+    if (f.rank < 0 && f.reason == Reason::resource) f.rank = r;  // rank r had no memory to say more
     f.seq = e.seq;
     if (e.op != Collective::none && static_cast<int>(e.op) < kCollectives) f.op = name(e.op);
     f.elapsed_s = e.elapsed_s;
@@ -150,7 +150,8 @@ void FailureDetector::on_losses(const std::vector<Loss>& losses) {
       f.seq = seq;
     }
   }
-  // On one host every member sees it by a pidfd of its own; between hosts some hear of it before others.
+  // On one host every member notices a death by its own pidfd; between hosts some members hear of it
+  // before others.
   (void)fail(std::move(f), nullptr, !settings_.one_host);
 }
 
@@ -211,8 +212,8 @@ Status FailureDetector::look(InFlight& op) {
       &op, true);
 }
 
-/// A rank that has entered the operation may leave as soon as it has done its part: what it has sent is here,
-/// or on its way for as long as a path may be silent.
+/// A rank that has entered the operation may leave as soon as it has done its part: its data has arrived, or
+/// may be in flight for as long as a path may be silent.
 Status FailureDetector::look_at_awaited(InFlight& op) {
   InFlight::Awaited& awaited = op.awaited;
   if (awaited.peer < 0 || !members_.has_closed(awaited.peer)) return {};
@@ -226,13 +227,14 @@ Status FailureDetector::look_at_awaited(InFlight& op) {
               &op, true);
 }
 
-/// The system answers for a process that stands still, so nothing else shows it on its own host.
+/// The kernel answers for a stopped process, so nothing else reveals the stop on its own host.
 Status FailureDetector::look_at_stopped(InFlight& op) {
   InFlight::Stopped& stopped = op.stopped;
   const auto now = Clock::now(), before = stopped.looked;
   if (now - before < kLookAtProcesses) return {};
   stopped.looked = now;
-  // After a stop of this process nobody else has stood still for long; nor where operations end.
+  // The time of a stop counts from anew if this process was itself stopped since the last look, and if
+  // operations have ended meanwhile.
   if (now - before > kStalled || stopped.seq != op.seq) stopped.rank = -1;
   stopped.seq = op.seq;
   int found = -1;
@@ -261,8 +263,8 @@ Status FailureDetector::look_for_mismatch(const InFlight& op) {
 Status FailureDetector::stick(Status outcome, const InFlight& op) {
   if (!ok()) return status();
   if (outcome.ok()) return outcome;
-  // A call that is wrong on its own leaves the group as it was; one that names a rank has been compared with
-  // that rank's, which waits.
+  // A call that is wrong in itself leaves the group usable. An error that names a rank comes from a
+  // comparison with that rank's call, and that rank waits.
   if ((outcome.reason() == Reason::invalid || outcome.reason() == Reason::unsupported) &&
       outcome.failure()->rank < 0)
     return outcome;
@@ -289,7 +291,7 @@ Status FailureDetector::resolve(const Failure& suspected, const InFlight& op) {
     OURO_TRY(status());
     OURO_TRY(look_for_mismatch(op));
   }
-  // Ranks that took part in different operations of which neither had to wait for the other find out later.
+  // Ranks that took part in different operations, in which neither had to wait for the other, find out later.
   for (std::uint64_t seq = op.seq - 1; seq > 0 && seq + kHistory > op.seq; --seq)
     if (const auto mine = entered_as(members_.mine(), seq)) {
       auto found = find_mismatch(members_, seq, *mine);
@@ -300,7 +302,7 @@ Status FailureDetector::resolve(const Failure& suspected, const InFlight& op) {
     }
   const GroupRecord* const record = members_.find_ours(with);
   const auto theirs = record ? entered_as(*record, op.seq) : std::nullopt;
-  // Ranks that have called the same have written the same, but for neighbours who skip each other.
+  // Ranks that made the same call have written the same signature, except neighbours that skip each other.
   if (theirs && *theirs == op.plan->signature && !op.plan->op.traits().neighbours())
     return fail({.reason = Reason::ring_corrupt,
                  .text = fmt::format("it is in the same operation as this rank, {}, and what it has written "

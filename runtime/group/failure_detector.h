@@ -1,4 +1,4 @@
-// How a group fails. Used by Group and its parts.
+// FailureDetector: how a group fails. Used by Group and its parts.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -15,26 +15,26 @@
 
 namespace ouro::rt {
 
-/// The first error of a group, and how it is found: by the look of a waiting rank (late, dead, departed and
-/// disagreeing members, errors of peers, the deadline), by the context's threads, or by whoever reports it.
-/// Thread-safe.
+/// Keeps the first error of a group and finds it: by the look of a waiting rank (late, dead, departed and
+/// disagreeing members, errors of peers, the deadline), by the context's threads, or from whoever reports
+/// it. Thread-safe.
 class FailureDetector final : public MemberObserver {
  public:
-  /// A rank leaves early because of an error, too: the cause gets this long to be seen before the leaver is
-  /// named.
+  /// A rank may leave early because of an error. The error gets this long to show before the leaving rank
+  /// is named.
   static constexpr std::chrono::milliseconds kCauseFirst{100};
   struct Settings {
     std::string group;  ///< its name, for messages
     std::uint64_t generation = 0;
     std::chrono::milliseconds deadline{0}, late_after{0};
-    std::chrono::milliseconds under_way{kCauseFirst};  ///< what a rank sent that has left may take so long
-    std::chrono::milliseconds silent_fail{5000};       ///< a process of this host may stand still so long
+    std::chrono::milliseconds under_way{kCauseFirst};  ///< how long data of departed ranks may be in flight
+    std::chrono::milliseconds silent_fail{5000};       ///< how long a process of this host may be stopped
     bool one_host = true;
   };
   FailureDetector(Context& context, MemberRecords& members, Settings settings)
       : context_(context), members_(members), settings_(std::move(settings)) {}
 
-  /// Whether the group is whole; one load.
+  /// Whether the group has not failed; one load.
   bool ok() const {
     return std::atomic_ref(const_cast<std::uint32_t&>(abort_word_)).load(std::memory_order_acquire) == 0;
   }
@@ -43,42 +43,44 @@ class FailureDetector final : public MemberObserver {
   const std::uint32_t* abort_word() const { return &abort_word_; }
   const Settings& settings() const { return settings_; }
 
-  /// The first error wins: completes it with what is known here and of `op`, if it belongs to one, keeps it,
-  /// and raises the abort word. Returns the error that the group has.
+  /// Completes a failure with what is known of the group and of `op` (nullptr: it belongs to no operation)
+  /// and makes it the group's error, unless there is one: the first error wins. Sets the abort word and, with
+  /// `tell_peers`, publishes the error. Returns the group's error.
   Status fail(Failure, const InFlight* op, bool tell_peers);
-  /// The same for a failure that belongs to no operation under way; peers are told.
+  /// The same for a failure that belongs to no operation in flight; peers are told.
   Status fail(const Status&);
-  /// This rank has no memory or no thread for what its members wait for.
+  /// The same if this rank has no memory or no thread for something that its members wait for.
   Status out_of_memory() { return keep(no_memory(), Collective::none, true); }
-  /// `release` is called with the first error, which may have come before; by one thread at a time.
+  /// Has `release` called with the first error, which may be there already; by one thread at a time. Empty:
+  /// removes it.
   void when_failed(std::function<void(const Status&)> release);
 
-  /// Asked from time to time while an operation waits. Errors: what has ended the group.
+  /// Called periodically while an operation waits. Errors: that of the group, which may be new.
   Status look(InFlight&);
-  /// The error of an operation becomes the group's, unless it leaves the group usable (invalid, unsupported).
+  /// Makes the error of an operation the group's, unless it leaves the group usable (invalid, unsupported).
   Status stick(Status outcome, const InFlight&);
-  /// The same for one that has taken no turn.
+  /// The same for an operation that has taken no turn.
   Status stick(const Status& outcome);
 
   // Called by the context, possibly from its threads.
   void on_losses(const std::vector<Loss>&) override;
   /// World rank `by` and others have gone on without this rank.
   void on_fenced(int by) override;
-  /// Takes over an error that a peer has published.
+  /// Adopts an error that a peer has published.
   void adopt_errors() override;
 
  private:
-  /// Finds out who disagrees with whom, where an executor suspects that a peer is in another operation.
+  /// Finds out which ranks disagree after an executor suspected that a peer is in another operation.
   Status resolve(const Failure& suspected, const InFlight&);
-  /// The error if the one rank that is waited for has left.
+  /// Fails if the one rank that is awaited has left.
   Status look_at_awaited(InFlight&);
-  /// The error if a process of this host has stood still for too long.
+  /// Fails if a process of this host has been stopped for too long.
   Status look_at_stopped(InFlight&);
-  /// The error if what the members entered as this operation differs.
+  /// Fails if the members have entered this operation with different signatures.
   Status look_for_mismatch(const InFlight&);
   void complete(Failure*, const InFlight*);
-  /// Makes `first` the group's error, unless it has one, ends all waits and tells peers. Throws nothing: what
-  /// there is no memory for is left out.
+  /// Makes `first` the group's error, unless it has one, ends all waits and tells peers. Skips steps for
+  /// which there is no memory.
   Status keep(Status first, Collective, bool tell_peers) noexcept;
   int from_world(int world_rank) const;  // or -1
 
@@ -92,7 +94,7 @@ class FailureDetector final : public MemberObserver {
   std::function<void(const Status&)> release_;
 };
 
-/// How an operation waits: the detector looks around in its place.
+/// How operations wait: their look is that of the detector.
 class OperationWaiter final : public Waiter {
  public:
   OperationWaiter(FailureDetector& detector, const CoreShare& cores)

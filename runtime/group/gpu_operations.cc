@@ -61,7 +61,7 @@ void GpuOperations::release(const Status& why) {
   if (const auto group = between()) group->give_up(why);
 }
 
-/// Nobody is asked: all ranks make theirs alike, each on its first operation on this path.
+/// Without communication: all ranks make the same groups, each on its first operation on this path.
 Result<std::shared_ptr<Group>> GpuOperations::make_between() {
   if (auto made = between()) return made;
   const flow::HostLayout ranks = members_.layout();
@@ -73,7 +73,7 @@ Result<std::shared_ptr<Group>> GpuOperations::make_between() {
   }
   spec.name = settings.group + "/between hosts";
   spec.generation = settings.generation;
-  constexpr std::uint64_t kBetween = 0x6265747765656e;  // tells it from groups that users make of this one
+  constexpr std::uint64_t kBetween = 0x6265747765656e;  // distinguishes it from groups that users derive
   spec.key = group_key(context_.spec().join.job, spec.ranks, spec.name, spec.generation, key_ ^ kBetween);
   spec.deadline = settings.deadline;
   spec.of_another = true;
@@ -82,7 +82,7 @@ Result<std::shared_ptr<Group>> GpuOperations::make_between() {
     std::lock_guard lock(mutex_);
     between_ = made;
   }
-  if (!detector_.ok()) made->give_up(detector_.status());  // it may have failed meanwhile
+  if (!detector_.ok()) made->give_up(detector_.status());  // the group may have failed meanwhile
   return made;
 }
 
@@ -92,8 +92,9 @@ Status GpuOperations::run_between_hosts(const Operation& op, const Plan& whole, 
   const auto begun = Clock::now();
   const Status outcome = group->run_parts(op, whole, next);
   if (outcome.ok()) return outcome;
-  // The ranks of another index know the cause where this one's partners have only given up, or the call that
-  // did not enqueue all of it. Who is late this group counts by its own ranks.
+  // If this rank's partners have only given up, the cause is known to the ranks of another index, or to the
+  // call that could not enqueue the whole operation. Late ranks are found by this group's look, which counts
+  // its own ranks.
   const bool given_up = outcome.reason() == Reason::revoked, late = outcome.reason() == Reason::deadline;
   const auto now = Clock::now(), until = now + (given_up ? 2s : FailureDetector::kCauseFirst);
   InFlight mine{.plan = &whole, .seq = waiter_.in_flight().seq, .start = late ? begun : now};
@@ -111,7 +112,7 @@ void GpuOperations::leave() {
 }
 
 bool GpuOperations::idle() {
-  GpuExecutor* const gpu = made();  // looking at operations may end them, and the group: not under the lock
+  GpuExecutor* const gpu = made();  // not under the lock: a check may end operations, and with them the group
   return !gpu || gpu->pending().idle();
 }
 
@@ -170,7 +171,7 @@ Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared
   OURO_ASSIGN(const GpuPath path, executor().path(plan->op, plan->choice));
   std::shared_ptr<WorkState> mine;
   if (!work) work = &mine;
-  *work = std::make_shared<WorkState>();  // what throws here has taken no ticket
+  *work = std::make_shared<WorkState>();  // if this throws, no ticket has been taken
   OURO_TRY(run(*plan, path, sequencer_.take_entry(), on, work));
   if (!wait) return {};
   (*work)->wait();
@@ -194,7 +195,7 @@ Status GpuOperations::submit(const Operation& op, Stream& host, std::shared_ptr<
   return {};
 }
 
-/// In its place among what enters streams. Where it fails its turn will be passed on all the same.
+/// Runs an operation in its place in the entry order. If that fails, its turn is passed on all the same.
 Status GpuOperations::run(const Plan& plan, GpuPath path, Sequencer::Entry entry,
                           const std::shared_ptr<GpuStream>& on, std::shared_ptr<WorkState>* work) {
   if (!sequencer_.entries().await(entry.place)) {
@@ -215,7 +216,7 @@ Status GpuOperations::run(const Plan& plan, GpuPath path, Sequencer::Entry entry
       outcome = no_memory();
     }
   }
-  // What is in the stream ends there, with its mark, even if the group has failed meanwhile.
+  // Work that is in the stream ends there, with its mark, even if the group has failed meanwhile.
   if (!outcome.ok()) outcome = detector_.stick(std::move(outcome), waiter_.in_flight());
   if (plan.idle || !outcome.ok()) (*work)->complete(outcome);
   sequencer_.entries().leave(entry.place);
@@ -223,8 +224,8 @@ Status GpuOperations::run(const Plan& plan, GpuPath path, Sequencer::Entry entry
   return outcome;
 }
 
-/// The host's part takes the turn when the device has come to it; or it never comes, and the turn is let go
-/// here.
+/// The host's part takes the turn when the device reaches it. If the device never will, the turn is passed
+/// on here.
 Status GpuOperations::submit_beside(const Plan& plan, GpuPath path, std::uint64_t ticket,
                                     const std::shared_ptr<GpuStream>& stream,
                                     std::shared_ptr<WorkState>* work) {
@@ -242,7 +243,7 @@ Status GpuOperations::submit_beside(const Plan& plan, GpuPath path, std::uint64_
           return host_.execute(
               whole, [&] { return run_between_hosts(staged, whole, next); }, ticket);
         Plan here;
-        Operation host = staged;  // the host's own, wherever its parts come from
+        Operation host = staged;  // in memory of the host, wherever its parts come from
         host.in.device = host.out.device = {};
         Status planned = planner_.make(host, &here);
         if (planned.ok()) return next ? host_.execute(here, next, ticket) : host_.execute(here, ticket);
@@ -252,16 +253,17 @@ Status GpuOperations::submit_beside(const Plan& plan, GpuPath path, std::uint64_
       });
     };
     if (enqueued.ok()) enqueued = executor_->run_beside(plan, path, ticket + 1, stream, on_host, work);
-    if (enqueued.ok())  // once the operation has begun its group may go, and the sequencer with it
+    if (enqueued.ok())  // once the operation has begun, its group may be destroyed, and the sequencer with it
       (*work)->then([sequencer = &sequencer_, begun, ticket](const Status& s) {
-        if (!s.ok() && !begun->exchange(true)) sequencer->forgo(ticket, 1, s);  // never reached
+        if (!s.ok() && !begun->exchange(true)) sequencer->forgo(ticket, 1, s);  // the stream never reached it
       });
   } catch (const std::exception&) {
     enqueued = no_memory();
   }
   if (enqueued.ok()) return {};
   if (!begun || !begun->exchange(true)) {
-    // What a rank of this host has called instead is found on the control pages, on which this one is, too.
+    // Enters the operation on the control page all the same, so that a rank of this host that has made
+    // another call is found there.
     if (hierarchy)
       return host_.execute(
           plan, [&] { return enqueued; }, ticket);
@@ -279,14 +281,14 @@ Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::
                                context_.spec().gpu));
   OURO_TRY(stream->check_thread());
   const auto on_device = std::make_shared<transport::OnDevice>();
-  for (const auto& m : messages) {  // before the first copy
+  for (const auto& m : messages) {  // all of them before the first copy
     if (!m->on_device || m->bytes == 0) continue;
     OURO_ASSIGN(m->pinned, take_pinned(m->bytes));
     m->data = static_cast<std::byte*>(m->pinned.get());
   }
   auto work = enqueue_messages(messages, on_device, stream, std::move(exchange));
   if (work.ok()) return work;
-  // What has been enqueued may still come to the pinned memory.
+  // Copies that have been enqueued may still access the pinned memory.
   const auto passed = mark_now(stream);
   if (passed.ok())
     (*passed)->then([on_device, keep = std::move(messages)](const Status&) { on_device->end(); });
@@ -305,10 +307,10 @@ Result<std::shared_ptr<WorkState>> GpuOperations::enqueue_messages(
     const std::byte* from;
     std::size_t bytes;
   };
-  std::vector<Back> received;  // messages are the stream's as soon as it has them
+  std::vector<Back> received;  // messages belong to the stream as soon as it has them
   for (const auto& m : messages) {
     if (!m->pinned) continue;
-    // For receives too: what the message does not fill comes back as it was.
+    // For receives, too: bytes that the message does not fill are copied back unchanged.
     OURO_TRY(gpu.copy(m->data, m->on_device, m->bytes, stream->get()));
     if (!m->sends) received.push_back({m->on_device, m->data, m->bytes});
   }
@@ -357,16 +359,16 @@ Result<std::string> GpuOperations::explain(const Operation& op) {
 
 void GpuOperations::look_at_gpu() {
   if (const auto group = detector_.ok() ? nullptr : between(); group && !group->failed())
-    group->give_up(detector_.status());  // release() found no memory for it
+    group->give_up(detector_.status());  // release() had no memory for it
   if (detector_.status().ok())
     if (auto fault = executor_->resident_fault()) (void)detector_.fail(std::move(*fault), nullptr, true);
   executor_->pending().with_oldest([this](GpuPending::Operation& p) {
     InFlight in_flight{&p.plan, p.seq, p.start, p.late_said, p.left_since};
-    (void)detector_.look(in_flight);  // a failure is the group's from then on, and releases the streams
+    (void)detector_.look(in_flight);  // a failure becomes the group's and releases the streams
     p.late_said = in_flight.late_said, p.left_since = in_flight.left_since;
   });
   sequencer_.look_at_streams();
-  // An operation that its device has not ended well: the others would wait for this rank.
+  // If the device has failed an operation, the others would wait for this rank.
   if (Status s = executor_->pending().failure(); !s.ok() && detector_.ok()) (void)detector_.fail(s);
 }
 

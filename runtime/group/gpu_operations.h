@@ -1,4 +1,4 @@
-// Operations on the memory of this rank's GPU. Used by Group.
+// GpuOperations: operations on the memory of this rank's GPU. Used by Group.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace ouro::rt {
 class Group;
 
 /// Puts a group's operations and messages on device memory into streams: finds the path, takes the turn, and
-/// looks after what is under way. The executor is made on first use.
+/// monitors what is in flight. The executor is made on first use.
 class GpuOperations final : public DeviceObserver {
  public:
   GpuOperations(Context& context, const Members& members, std::uint64_t key, const Planner& planner,
@@ -29,24 +29,25 @@ class GpuOperations final : public DeviceObserver {
   GpuOperations(const GpuOperations&) = delete;
   GpuOperations& operator=(const GpuOperations&) = delete;
 
-  /// That a call's buffers and stream are those of this rank's GPU. Errors: invalid.
+  /// Checks that a call's buffers and stream are those of this rank's GPU. Errors: invalid.
   Status check(const Operation&, Stream*) const;
-  /// Runs an operation in `stream`, or in one of the group's own (nullptr); `wait`: until it has ended.
-  /// *work, if it is asked for, ends with it.
+  /// Enqueues an operation in `stream`, or (nullptr) in the group's own; `wait`: returns when it has ended.
+  /// *work, unless `work` is null, ends with the operation.
   Status submit(const Operation&, GpuStream* stream, std::shared_ptr<WorkState>* work, bool wait);
-  /// The same in the order of a stream of the host, which waits for it. Its turn is that of this call.
+  /// The same in the order of a host stream, which waits for the operation. Takes the ticket in this call.
   Status submit(const Operation&, Stream& host, std::shared_ptr<WorkState>* work);
   Result<std::string> explain(const Operation&);
-  /// For work on this rank's GPU that was given no stream of it. Errors: invalid (it has none), resource.
+  /// The group's own stream of this rank's GPU, for work that was given none. Errors: invalid (there is no
+  /// GPU), resource.
   Result<std::shared_ptr<GpuStream>> own_stream();
-  /// How many operations this rank has enqueued on a path.
+  /// The number of operations that this rank has enqueued on a path.
   std::uint64_t ran(GpuPath);
-  /// In how many of them all ranks' kernels knew this rank's buffers, by the time of its call.
+  /// In how many of them the kernels of all ranks knew this rank's buffers by the time of its call.
   std::uint64_t named();
 
-  /// Moves messages, some of which lie on this rank's GPU, in stream order: through pinned memory, which is
-  /// filled before and emptied after. `exchange` is called on a thread of the stream's and moves them on the
-  /// host; the returned work ends when the device has the data, too.
+  /// Moves messages, of which some are in memory of this rank's GPU, in stream order: through pinned memory,
+  /// which is filled before and copied back after. `exchange` is called on a thread of the stream and moves
+  /// them on the host; the returned work ends when the device has the data, too.
   using Exchange = std::function<Status(const std::vector<Message*>&)>;
   Result<std::shared_ptr<WorkState>> run_messages(std::vector<std::shared_ptr<Message>>,
                                                   const std::shared_ptr<GpuStream>&, Exchange exchange) const;
@@ -54,9 +55,9 @@ class GpuOperations final : public DeviceObserver {
   bool idle();
   /// Returns when all operations have ended.
   void drain();
-  /// After that: no operation comes any more.
+  /// Called after drain(): no operation follows.
   void leave();
-  /// Called now and then from the watch thread: what streams wait for, the host looks after.
+  /// Called periodically by the watch thread, which monitors what the streams wait for.
   void look_at_gpu() override;
 
  private:
@@ -64,14 +65,15 @@ class GpuOperations final : public DeviceObserver {
   GpuExecutor* made();  ///< or nullptr, before the first use
   Status run(const Plan&, GpuPath, Sequencer::Entry, const std::shared_ptr<GpuStream>&,
              std::shared_ptr<WorkState>*);
-  /// After an error, what has been enqueued may still come to their pinned memory.
+  /// After an error, copies that have been enqueued may still access the pinned memory of the messages.
   Result<std::shared_ptr<WorkState>> enqueue_messages(const std::vector<std::shared_ptr<Message>>&,
                                                       const std::shared_ptr<transport::OnDevice>&,
                                                       const std::shared_ptr<GpuStream>&,
                                                       Exchange exchange) const;
   Status submit_beside(const Plan&, GpuPath, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
                        std::shared_ptr<WorkState>*);
-  /// The host's part of the path `hierarchy`: by the group of the ranks of this one's index on all hosts.
+  /// The host's part of the path `hierarchy`, run by the group of the ranks with this rank's index on
+  /// all hosts.
   Status run_between_hosts(const Operation&, const Plan& whole, const NextPart&);
   Result<std::shared_ptr<Group>> make_between();
   std::shared_ptr<Group> between();

@@ -1,4 +1,4 @@
-// Groups: what calls amount to, and the end of a group. See group.h.
+// Groups: how calls are submitted, and the end of a group. See group.h.
 #include "runtime/group/group.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,8 @@ transport::Fabric* fabric_of(const Context& context, const Members& members) {
   return members.one_host() ? nullptr : &context.network()->fabric();
 }
 
-/// Of an operation on the host, whose ticket is taken once: a graph would run it again and again.
+/// Refuses capture of an operation on the host: its ticket is taken once, but a graph would run
+/// it repeatedly.
 Status not_captured(Stream& stream) {
   GpuStream* const on = stream.gpu();
   if (!on) return {};
@@ -52,10 +53,10 @@ Result<std::shared_ptr<Group>> Group::create(std::shared_ptr<Context> context, G
   try {
     made.reset(new Group(context, std::move(spec), rank, std::move(hosts), *record, std::move(selector)));
   } catch (const std::exception&) {
-    record->state.set(static_cast<std::uint32_t>(GroupState::closed));  // another group may have it
+    record->state.set(static_cast<std::uint32_t>(GroupState::closed));  // another group may claim it
     return no_memory();
   }
-  try {  // from here on the group itself closes its record, once: the next moment it may be another's
+  try {  // from here on the group itself closes its record, only once: it may be another's right after
     std::shared_ptr<Group> group = std::move(made);
     context->observers().enrol(group->detector_);
     return group;
@@ -93,7 +94,7 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, std::ve
 }
 
 void Group::end(Group* g) {
-  if (g->context_->inherited()) return;  // what a child has of it cannot be taken apart there
+  if (g->context_->inherited()) return;  // a forked child cannot destroy its copy
   if (!g->would_wait_for_itself()) {
     delete g;
     return;
@@ -133,7 +134,7 @@ Status Group::ready() const {
 
 Status Group::gone() const { return {Reason::revoked, fmt::format("group '{}' is closed", spec_.name)}; }
 
-/// What this rank has no memory to plan, its members wait for.
+/// An error like a lack of memory fails the group, as its members wait for the operation.
 Status Group::plan(const Operation& op, Plan* made) {
   Status s = planner_.make(op, made);
   return s.ok() ? s : detector_.stick(s);
@@ -169,7 +170,7 @@ Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkSt
   *work = sequencer_.enqueue(
       1, *stream, [this, kept, plan](std::uint64_t ticket) { return host_.execute(plan, ticket); });
   return {};
-} catch (const std::exception&) {  // what had a turn by then has passed it on
+} catch (const std::exception&) {  // a turn that was taken by then has been passed on
   return detector_.out_of_memory();
 }
 
@@ -178,8 +179,8 @@ Status Group::submit(std::shared_ptr<const FusedOperation> fused, bool can, Stre
   OURO_TRY(ready());
   Plan plan;
   OURO_TRY(this->plan(fused->get(), &plan));
-  // One ticket for the agreement, and for them as one; one each for them one by one. The same on all ranks,
-  // so that sequence numbers stay alike.
+  // One ticket for the agreement and for the operations as one, and one for each of them one by one: the same
+  // number on all ranks, so that sequence numbers stay equal.
   const std::uint64_t tickets = can ? 1 + fused->parts().size() : 1;
   if (!stream) return host_.execute(*fused, plan, can, sequencer_.take_ticket(tickets));
   OURO_TRY(not_captured(*stream));
@@ -221,13 +222,13 @@ Status Group::exchange_held(const std::vector<Message*>& messages, std::chrono::
 
 Status Group::exchange_if_there(const std::weak_ptr<Group>& weak, const std::vector<Message*>& messages,
                                 std::chrono::milliseconds deadline) {
-  auto self = weak.lock();  // a graph that was captured does not keep its group
+  auto self = weak.lock();  // a captured graph does not keep its group alive
   if (!self) return {Reason::revoked, "the group of a message was destroyed before it moved"};
   Group& group = *self;
   const MessagesInFlight::One held(group.mailbox_.in_flight());
   if (!held) return group.gone();
-  // The last handle is a user's: with it goes what is in flight. A stream whose functions run in its caller's
-  // thread keeps it, as that thread cannot wait for itself.
+  // Drops this handle, so that the last one is a user's: when that goes, messages in flight end. A stream
+  // that runs its functions in the caller's thread keeps its handle, as that thread cannot wait for itself.
   if (serving_stream()) self.reset();
   return group.exchange_held(messages, deadline);
 }
@@ -329,14 +330,15 @@ void Group::leave() {
     std::lock_guard lock(own_stream_mutex_);
     own_stream_.reset();
   }
-  // It runs under the lock of the fabric, which the network owns: it must not be what ends the context.
+  // This runs under the lock of the fabric, which the network owns, so it must not hold the last reference to
+  // the context.
   const auto gone = [record = &record_, page = context_->members().peer(context_->rank()).control,
                      network = context_->network()](void*) {
     record->state.set(static_cast<std::uint32_t>(GroupState::closed));
     if (network) network->kick();
   };
   if (one_host()) return gone(nullptr);
-  // To others this rank has left when they have what it sent.
+  // Others see that this rank has left once they have received what it sent.
   const std::shared_ptr<void> after(nullptr, gone);
   if (status().ok()) {
     resources_.wiring.linger(after);
@@ -349,7 +351,7 @@ void Group::leave() {
 Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
   OURO_TRY(context_->usable());
   if (closed()) return Status(Reason::revoked, fmt::format("group '{}' is closed", spec_.name));
-  if (succeeded_.load())  // what was agreed on then may hold no longer, and its group has the next generation
+  if (succeeded_.load())  // that agreement may not hold any more, and its group has the next generation
     return invalid(
         fmt::format("group '{}' of generation {} has been shrunk before; expected shrink() of the "
                     "group that this returned",
@@ -373,7 +375,7 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
   std::vector<int> members;
   ShrinkOutcome result{{}, verdict.resume};
   for (int r = 0; r < size(); ++r) (verdict.dead.has(r) ? result.dead : members).push_back(r);
-  // Those that only seemed dead are told when they come back.
+  // Ranks that only seemed dead are told so when they come back.
   for (const int r : result.dead)
     if (context_->network()) context_->network()->fence(members_.world_rank(r));
   if (outcome) *outcome = std::move(result);

@@ -1,4 +1,5 @@
-// Groups. Used by the API (ouro::Group is a handle on one).
+// Group: an ordered set of ranks that call operations together. Used by the API (ouro::Group is a handle
+// to one).
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -31,8 +32,8 @@ struct ShrinkOutcome {
   std::uint64_t resume_seq = 0;
 };
 
-/// An ordered set of ranks that call operations together: it composes a sequencer, a failure detector, the
-/// wiring and what runs operations and messages, and is made, closed and shrunk as a whole.
+/// One rank's side of a group. Composes a sequencer, a failure detector, the wiring and the parts that run
+/// operations and messages, and is made, closed and shrunk as a whole.
 class Group final : public std::enable_shared_from_this<Group> {
   friend struct TestAccess;
 
@@ -51,17 +52,19 @@ class Group final : public std::enable_shared_from_this<Group> {
   Numerics numerics() const { return spec_.numerics; }
 
   /// Checks, orders and runs one operation: in the caller (stream == nullptr; *work stays untouched), or on
-  /// the stream. Errors of the arguments are returned at once and do not stick. Operations on device memory
-  /// go into a stream of that device: the one given, or one of the group's own, and somebody waits for it.
+  /// the stream. Errors of the arguments are returned at once and are not sticky. Operations on device memory
+  /// go into a stream of that device: into `stream` if it is one, else into the group's own, for which the
+  /// caller or the host stream `stream` then waits.
   Status submit(const Operation&, Stream* stream, std::shared_ptr<WorkState>* work);
-  /// For operations of a batch that may run as one, which all ranks know alike; they were checked. can: this
-  /// rank can do so, and runs them here, as one if all others can, too. Else it only tells the others, who
-  /// then run them one by one: they are submitted so, next.
+  /// Submits operations of a batch that may run as one. All ranks find the same such operations; they have
+  /// been checked. `can`: this rank can run them as one. This call then runs them, as one if all other ranks
+  /// can, too, else one by one. Without `can` it only tells the others that this rank cannot, and the caller
+  /// submits the operations one by one next.
   Status submit(std::shared_ptr<const FusedOperation>, bool can, Stream* stream,
                 std::shared_ptr<WorkState>* work);
   Result<std::string> explain(const Operation&);
-  /// For a group of which this one's members are a part: its operation `whole`, of which this one runs `op`,
-  /// in parts. Disagreements come out as those of `whole`.
+  /// Runs `op`, in parts, for operation `whole` of a larger group that contains this group's members. A
+  /// mismatch is reported as one of `whole`.
   Status run_parts(const Operation& op, const Plan& whole, const NextPart& next) {
     OURO_TRY(ready());
     Plan plan;
@@ -69,29 +72,30 @@ class Group final : public std::enable_shared_from_this<Group> {
     plan.signature = whole.signature, plan.folded = whole.folded;
     return host_.execute(plan, next, sequencer_.take_ticket());
   }
-  /// The group whose part this is has failed, and has told its members.
+  /// Fails this group because the larger group has failed, which has told its members.
   void give_up(const Status& why) {
     (void)detector_.fail({.reason = Reason::revoked, .text = why.message(), .detector = "group"}, nullptr,
                          false);
   }
 
   // Messages: see Mailbox.
-  /// Posts them and waits for them. 0: the group's deadline.
+  /// Posts messages and waits for them. `deadline` 0: the group's.
   Status exchange(const std::vector<Message*>&, std::chrono::milliseconds deadline);
-  /// The same when `on` comes to it, under the group's deadline. They are in flight from now on, and hold no
-  /// handle of the group: close() waits for them, and with the last handle they end as revoked. On a stream
-  /// of a device, which may never come to it or come again and again, they are in flight while it is there.
+  /// Returns a function that does the same when stream `on` reaches it, under the group's deadline. The
+  /// messages are in flight from now on and hold no handle to the group: close() waits for them, and when the
+  /// last handle goes they end as revoked. A device stream may never reach the function, or reach it
+  /// repeatedly (in a graph); there they are in flight only while it runs.
   std::function<Status()> submit(std::vector<std::shared_ptr<Message>>, Stream* on);
   Mailbox& mailbox() { return mailbox_; }
   Result<std::optional<Envelope>> probe(int source, int tag);
-  /// As probe; what is found is set aside. See Messages::match.
+  /// As probe, but sets the message that it finds aside. See Messages::match.
   Result<std::optional<Messages::Match>> match(int source, int tag);
   void put_back(std::uint64_t key) {
     if (!context_->inherited()) mailbox_.put_back(key);
   }
   Status check(const Message& m) const { return mailbox_.check(m); }
-  /// Posts and completes, in stream order, messages some of which lie on this rank's GPU (GpuOperations).
-  /// `stream`: of that GPU. `deadline` as in exchange, from when the stream comes to them.
+  /// Posts and completes, in stream order, messages of which some are in memory of this rank's GPU
+  /// (GpuOperations). `stream`: of that GPU. `deadline`: as in exchange, from when the stream reaches them.
   Result<std::shared_ptr<WorkState>> run_on_gpu(std::vector<std::shared_ptr<Message>> messages,
                                                 const std::shared_ptr<GpuStream>& stream,
                                                 std::chrono::milliseconds deadline = {});
@@ -99,28 +103,29 @@ class Group final : public std::enable_shared_from_this<Group> {
   Status status() const { return detector_.status(); }
   /// Whether status() is a failure: one load.
   bool failed() const { return !detector_.ok(); }
-  /// For whoever finds no memory for what members wait for. See FailureDetector.
+  /// Fails the group because there is no memory for something that its members wait for. See FailureDetector.
   Status out_of_memory() { return detector_.out_of_memory(); }
   void abort(const std::string& why);
   Status close();
-  /// Whether the caller is a thread of a stream, and operations are in flight: they may be queued behind the
-  /// caller, which thus must not wait for them.
+  /// Whether the caller is a stream's thread and operations are in flight: these may be queued behind the
+  /// caller, which therefore must not wait for them.
   bool would_wait_for_itself() { return serving_stream() && busy(); }
-  /// A destructor waits for no peer: what is still under way ends and, told so, on the other ranks too.
+  /// For destructors, which wait for no peer: aborts what is in flight, here and on the other ranks.
   void end_in_flight() {
     if (busy()) abort_in_flight();
   }
   Result<std::shared_ptr<Group>> shrink(ShrinkOutcome*);
-  /// A group of some of this group's members, given by their ranks here, in order; `salt` tells siblings
-  /// apart.
+  /// Makes a group of some of this group's members, given in order by their ranks here; `salt`
+  /// distinguishes siblings.
   Result<std::shared_ptr<Group>> derive(const std::vector<int>& members, const std::string& name,
                                         std::uint64_t salt, std::uint64_t generation,
                                         std::chrono::milliseconds deadline, Numerics);
-  /// For operations of a group_end() that several groups share: each goes on its own stream.
+  /// The group's own host stream: operations of a group_end() that involves several groups run on those of
+  /// the groups.
   HostStream& own_stream();
-  /// For work on this rank's GPU that was given no stream of it.
+  /// The group's own stream of this rank's GPU, for work that was given none.
   Result<std::shared_ptr<GpuStream>> own_gpu_stream() { return gpu_.own_stream(); }
-  /// How many operations on device memory this rank has enqueued on a path.
+  /// The number of operations on device memory that this rank has enqueued on a path.
   std::uint64_t gpu_ran(GpuPath path) { return gpu_.ran(path); }
   std::uint64_t gpu_named() { return gpu_.named(); }
 
@@ -128,32 +133,32 @@ class Group final : public std::enable_shared_from_this<Group> {
   Group(std::shared_ptr<Context>, GroupSpec, int rank, std::vector<int> hosts, GroupRecord&,
         std::unique_ptr<Selector>);
 
-  static void end(Group*);  ///< the last handle has gone
+  static void end(Group*);  ///< the last handle is gone
   static Status exchange_if_there(const std::weak_ptr<Group>&, const std::vector<Message*>&,
                                   std::chrono::milliseconds deadline);
-  bool busy();  ///< operations are in flight
+  bool busy();  ///< whether operations or messages are in flight
   void abort_in_flight();
-  Status ready() const;  ///< for operations and messages
-  Status gone() const;   ///< of what comes after close()
-  /// Of messages that are held in flight.
+  Status ready() const;  ///< whether operations and messages may begin
+  Status gone() const;   ///< the error of calls after close()
+  /// exchange() of messages that count as in flight already.
   Status exchange_held(const std::vector<Message*>&, std::chrono::milliseconds deadline);
   Status plan(const Operation&, Plan*);
   Status check_wait(const char* what);  ///< whether the caller may wait for what is in flight
   void await_rest();
-  void leave();  ///< close() without waiting for peers
+  void leave();  ///< close() without checks
 
   const std::shared_ptr<Context> context_;
   const GroupSpec spec_;
   const Members members_;
-  GroupRecord& record_;  // mine, on my control page
-  // One word, as every call looks at both.
+  GroupRecord& record_;  // this rank's, on its control page
+  // Both flags in one word, as every call checks both.
   static constexpr std::uint8_t kTraced = 1, kClosed = 2;
   std::atomic<std::uint8_t> unusual_{log::enabled(log::Level::trace, log::Subsystem::CALL) ? kTraced
                                                                                            : std::uint8_t{0}};
-  std::atomic<bool> succeeded_{false};  // shrink() has made the group that goes on
+  std::atomic<bool> succeeded_{false};  // shrink() has made the succeeding group
   bool closed() const { return (unusual_.load(std::memory_order_acquire) & kClosed) != 0; }
 
-  // In the order in which they rely on each other.
+  // In the order of their dependencies.
   MemberRecords records_;
   FailureDetector detector_;
   OperationWaiter waiter_;

@@ -1,4 +1,4 @@
-// What a group is made from. See group_spec.h.
+// The index and the key of a group. See group_spec.h.
 #include "runtime/group/group_spec.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What a group is made from. Used by Group and the API.
+// GroupSpec: the parameters from which a group is made. Used by Group and the API.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -18,11 +18,11 @@ struct GroupSpec {
   std::uint64_t key = 0;  ///< names this group on control pages; equal on all members, never 0
   std::chrono::milliseconds deadline{0};
   Numerics numerics = Numerics::fast;
-  bool of_another = false;  ///< its operations are parts of those of another group, and OURO_FAULT's there
+  bool of_another = false;  ///< its operations are parts of another group's, to which OURO_FAULT applies
 };
 
 /// The index of rank `self` of a job of `world` ranks among the members. Errors: invalid (no members, ranks
-/// that the job has not or that are named twice, `self` is not among them).
+/// that are not in the job or named twice, `self` is not among them).
 Result<int> index_in(const GroupSpec&, int self, int world);
 
 /// The key of a group over `ranks` called `name`.

@@ -10,7 +10,7 @@
 
 namespace ouro::rt {
 
-/// `next`: the ticket whose turn it is then.
+/// Ends the operation in flight with this outcome and passes the turn to ticket `next`.
 Status HostOperations::end(Status outcome, std::uint64_t next) {
   if (!outcome.ok() && Faults::is_damage(outcome)) outcome = run_damaged();
   if (outcome.ok())
@@ -22,7 +22,7 @@ Status HostOperations::end(Status outcome, std::uint64_t next) {
   } catch (const std::exception&) {
     outcome = detector_.out_of_memory();
   }
-  sequencer_.pass(next);  // whatever has happened: others wait for their turns
+  sequencer_.pass(next);  // in any case: others wait for their turns
   return outcome;
 }
 
@@ -43,13 +43,13 @@ inline Status HostOperations::carry_out(const Plan& plan) {
   }
 }
 
-/// Each part is a further round, or some, of the same operation: links and staging buffers see its number and
-/// its signature, so that what ranks disagree about comes out in the first.
+/// Each part is one or more further rounds of the same operation: links and staging buffers carry its number
+/// and its signature, so that a mismatch shows in the first part.
 Status HostOperations::carry_out(const Plan& whole, const NextPart& next, Status begun) {
   Plan part = whole;
   part.id = 0;
   const Operation* op = nullptr;
-  std::size_t planned = 0;  // elements that part.host is for
+  std::size_t planned = 0;  // elements for which part.host was made
   for (bool first = true;; first = false) {
     OURO_TRY(next(&op));
     if (!op) return {};
@@ -97,7 +97,7 @@ Status HostOperations::execute(const Plan& plan, std::uint64_t ticket) {
   if (outcome.ok() && !plan.idle) outcome = carry_out(plan);
   if (!outcome.ok() || resources_.wiring.settles()) [[unlikely]]
     return end(std::move(outcome), ticket + 1);
-  sequencer_.complete(ticket + 1);  // what is left of end()
+  sequencer_.complete(ticket + 1);  // all that is left of end()
   sequencer_.pass(ticket + 1);
   return outcome;
 }
@@ -106,12 +106,12 @@ Status HostOperations::execute_with_care(const Plan& made, std::uint64_t ticket,
   Plan again;
   const Plan* plan = &made;
   if (planner_.outdated(made)) {
-    const Operation op = made.op;  // `made` may be what is kept, in place of which `again` is kept
+    const Operation op = made.op;  // `made` may be the kept plan, which `again` replaces
     if (const Status planned = planner_.make(op, &again); !planned.ok())
       return end(detector_.fail(planned), ticket + 1);
     plan = &again;
   }
-  // What moves nothing may be on memory of a device on some ranks: it counts on none.
+  // An operation that moves nothing may be on device memory on some ranks, so it is a look on none.
   const bool looks = !plan->idle && adaptation_.looks(*plan, ticket);
   const auto begin = looks ? Clock::now() : Clock::time_point{};
   Status outcome = sequencer_.begin(*plan, ticket);
@@ -149,13 +149,13 @@ Status HostOperations::execute(const FusedOperation& fused, const Plan& plan, bo
       outcome = no_memory();
     }
   }
-  if (!can) return end(outcome, ticket + 1);  // the others follow on their own
+  if (!can) return end(outcome, ticket + 1);  // the operations follow one by one, with tickets of their own
   if (as_one || !outcome.ok()) return end(outcome, ticket + 1 + many);
   (void)end({}, ++ticket);
   for (std::uint64_t k = 0; k < many; ++k, ++ticket) {
     Plan part;
     Status planned = planner_.make(fused.parts()[k], &part);
-    // As one it has been planned, too; where that differs, the ranks have come apart.
+    // The operations could be planned as one. If one alone cannot, the ranks no longer match.
     Status ended = planned.ok() ? execute(part, ticket) : end(detector_.fail(planned), ticket + 1);
     if (outcome.ok()) outcome = ended;
   }

@@ -1,4 +1,4 @@
-// Operations on the host. Used by Group and GpuOperations.
+// HostOperations: operations on the host. Used by Group and GpuOperations.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -28,35 +28,35 @@ class HostOperations {
   }
 
   Status execute(const Plan&, std::uint64_t ticket);
-  /// In parts, whose buffers are those to use: as one operation of the group, with the signature of the
-  /// whole, by the flow that was selected for the whole.
+  /// Runs an operation in parts, on the buffers of the parts: as one operation of the group, with the
+  /// signature of `whole` and the algorithm that was selected for it.
   Status execute(const Plan& whole, const NextPart&, std::uint64_t ticket);
-  /// In its turn as any other, but carried out by `carry`, which moves nothing by this group.
+  /// Runs `carry` in the turn of an operation; `carry` moves no data by this group.
   Status execute(const Plan&, const std::function<Status()>& carry, std::uint64_t ticket);
-  /// Operations of a batch, as one if all ranks can. can: this one can, and `ticket` is the first of those of
-  /// them all.
+  /// Runs operations of a batch, as one if all ranks can. `can`: this rank can, and `ticket` is the first of
+  /// the tickets for all of them.
   Status execute(const FusedOperation&, const Plan&, bool can, std::uint64_t ticket);
 
  private:
   friend struct TestAccess;
   Status carry_out(const Plan&);
   Status carry_out(const Plan& whole, const NextPart&, Status begun);
-  /// What execute() compares with, again, after it may have changed.
+  /// Reads again the values that execute() compares with, after they may have changed.
   void look_again() { due_ = adaptation_.due(), table_ = planner_.table(); }
-  /// An operation at which the record is looked at, or one that was planned by another, or all of them where
-  /// OURO_FAULT has something to say.
+  /// Executes an operation that is a look (adaptation.h), or one that was planned by another selection table,
+  /// or, with OURO_FAULT, any operation.
   Status execute_with_care(const Plan&, std::uint64_t ticket, const NextPart* = nullptr);
   Status end(Status outcome, std::uint64_t next);
-  Status run_damaged();  ///< the operation in flight, for OURO_FAULT
+  Status run_damaged();  ///< runs the operation in flight, for OURO_FAULT
 
   const Planner& planner_;
   Adaptation& adaptation_;
   Sequencer& sequencer_;
   FailureDetector& detector_;
   OperationWaiter& waiter_;
-  HostResources& resources_;  // whose turn it is uses them
-  std::uint64_t due_ = 0;     // care is due from this ticket on,
-  std::uint32_t table_ = 0;   // and where a plan is of another table
+  HostResources& resources_;  // used by the thread whose turn it is
+  std::uint64_t due_ = 0;     // execute_with_care() is due from this ticket on,
+  std::uint32_t table_ = 0;   // and for a plan of another table
 };
 
 }  // namespace ouro::rt

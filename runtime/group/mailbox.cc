@@ -13,7 +13,7 @@
 
 namespace ouro::rt {
 
-/// How somebody waits for messages: the look is for errors of peers, and for those who have left.
+/// How a caller waits for messages: its look checks for errors of peers and for peers that have left.
 class Mailbox::MessageWaiter final : public Waiter {
  public:
   MessageWaiter(Mailbox& mailbox, Messages& engine, const std::vector<Message*>& messages,
@@ -67,7 +67,7 @@ Mailbox::Mailbox(const CoreShare& cores, MemberRecords& members, FailureDetector
 Result<Messages*> Mailbox::engine() {
   std::lock_guard lock(mutex_);
   if (!messages_) {
-    // Other members would take what a second one sends for what the first has begun.
+    // Other members would take messages of a second engine for the rest of what the first has begun.
     if (closed_)
       return Status(Reason::revoked, fmt::format("group '{}' is closed", detector_.settings().group));
     auto links = make_links_();
@@ -97,7 +97,7 @@ Status Mailbox::post(const std::vector<Message*>& messages) {
   Messages* engine = nullptr;
   const Message* at = nullptr;
   const auto hand_over = [&]() -> Status {
-    // Receives first: what a send of the same batch brings then lands where it belongs.
+    // Receives first, so that data of a send of the same batch goes directly to its receive.
     for (bool sends : {false, true})
       for (Message* m : messages)
         if (m->sends == sends) {
@@ -106,7 +106,7 @@ Status Mailbox::post(const std::vector<Message*>& messages) {
         }
     return {};
   };
-  const auto take_back = [&] {  // their memory is their callers' again
+  const auto take_back = [&] {  // their memory belongs to their callers again
     for (Message* m : messages)
       if (engine) (void)engine->withdraw(*m);
   };
@@ -134,7 +134,7 @@ Status Mailbox::left(const Message& m) {
                         nullptr, false);
 }
 
-/// What OURO_FAULT has to say of each of them.
+/// Applies OURO_FAULT to each message.
 Status Mailbox::strike(const std::vector<Message*>& messages, Messages& engine) {
   for (const Message* m : messages) {
     const Status s = faults_->strike(m->sends ? "send" : "recv");
@@ -151,7 +151,7 @@ Status Mailbox::strike(const std::vector<Message*>& messages, Messages& engine) 
 }
 
 Status Mailbox::complete(const std::vector<Message*>& messages, std::chrono::milliseconds deadline) {
-  Messages& engine = *messages_;  // by post(), and it stays while they are in flight
+  Messages& engine = *messages_;  // made by post(); it stays while they are in flight
   MessageWaiter waiter(*this, engine, messages,
                        deadline.count() > 0 ? deadline : detector_.settings().deadline);
   Status outcome;
@@ -162,7 +162,7 @@ Status Mailbox::complete(const std::vector<Message*>& messages, std::chrono::mil
       if (!outcome.ok()) break;
       if (std::all_of(messages.begin(), messages.end(), [&](const Message* m) { return engine.done(*m); }))
         break;
-      // Where no other member is on this host, the network alone rings the doorbell.
+      // If no other member is on this host, only the network rings the doorbell.
       outcome = waiter.until(engine.doorbell(), heard + 1, only_remote_);
       if (!outcome.ok()) break;
     }
@@ -176,8 +176,7 @@ Status Mailbox::complete(const std::vector<Message*>& messages, std::chrono::mil
   }
   if (outcome.reason() == Reason::deadline && all_done) outcome = {};
   if (!outcome.ok()) {
-    // A receive that nobody answered in time leaves the group as it was; a message cut in its middle does
-    // not.
+    // A message that misses a deadline of its own leaves the group usable, unless it was cut off halfway.
     if (outcome.reason() == Reason::deadline && !torn && deadline.count() > 0) return outcome;
     Status known = detector_.status();
     return known.ok() ? detector_.fail(outcome) : known;

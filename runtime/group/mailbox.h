@@ -1,4 +1,4 @@
-// Messages of a group as its callers see them. Used by Group and GpuOperations.
+// Mailbox: messages of a group as its callers see them. Used by Group and GpuOperations.
 #pragma once
 #include <functional>
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace ouro::rt {
 
-/// Posts messages and drives them to their end, by the message engine, which it makes on first use.
-/// Thread-safe.
+/// Posts messages and drives them to their end with the message engine (Messages), which it makes on first
+/// use. Thread-safe.
 class Mailbox {
   friend struct TestAccess;
 
@@ -25,31 +25,30 @@ class Mailbox {
   Mailbox(const CoreShare& cores, MemberRecords& members, FailureDetector& detector,
           transport::Fabric* fabric, Faults* faults, MakeLinks make_links);
 
-  /// What is wrong with a message's arguments. Errors: invalid.
+  /// Checks a message's arguments. Errors: invalid.
   Status check(const Message&) const;
-  /// What is posted is held in flight from before post() until complete() has returned.
+  /// Callers hold messages in flight from before post() until complete() has returned.
   MessagesInFlight& in_flight() { return in_flight_; }
   // All Message objects live until they are done or the call has returned.
-  /// Checks and hands over; does not wait.
+  /// Checks the messages and hands them to the engine; does not wait.
   Status post(const std::vector<Message*>&);
-  /// Drives traffic until all are done; those that are not when it fails are withdrawn. 0: the group's
-  /// deadline.
+  /// Drives traffic until all are done; on failure withdraws those that are not. `deadline` 0: the group's.
   Status complete(const std::vector<Message*>&, std::chrono::milliseconds deadline);
   Result<std::optional<Envelope>> probe(int source, int tag);
-  /// As probe; what is found is set aside. See Messages::match.
+  /// As probe, but sets the message that it finds aside. See Messages::match.
   Result<std::optional<Messages::Match>> match(int source, int tag);
   void put_back(std::uint64_t key);
 
-  /// `after` goes when others have what was sent to them (transport::Links).
+  /// `after` is released when the others have received what was sent to them (transport::Links).
   void linger(std::shared_ptr<void> after);
-  /// What is in flight ends, each message within its deadline; nothing begins any more.
+  /// Waits until all messages in flight have ended, each within its deadline; no new ones may begin.
   void drain();
-  /// After drain(): the links go.
+  /// Called after drain(): destroys the links.
   void close();
 
  private:
   class MessageWaiter;
-  /// A message's peer has gone, in good order, before it did its part.
+  /// Fails the group because a message's peer has left, in good order, before it did its part.
   Status left(const Message&);
   /// Errors: those of making its links; revoked (after close()).
   Result<Messages*> engine();

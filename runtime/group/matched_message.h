@@ -1,5 +1,5 @@
-// MatchedMessage: a message that is set aside for one receiver, until the last handle of it goes. Used by the
-// API.
+// MatchedMessage: a message that is set aside for one receiver, until the last handle to it goes. Used by
+// the API.
 #pragma once
 #include <memory>
 #include <utility>
@@ -11,7 +11,7 @@ namespace ouro::rt {
 class MatchedMessage {
  public:
   explicit MatchedMessage(std::weak_ptr<Group> group) : group_(std::move(group)) {}
-  /// `key`: of Group::match.
+  /// `key`: from Group::match.
   void hold(std::uint64_t key) { key_ = key; }
   MatchedMessage(const MatchedMessage&) = delete;
   MatchedMessage& operator=(const MatchedMessage&) = delete;

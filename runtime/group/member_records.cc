@@ -1,4 +1,4 @@
-// What the members of a group say of themselves. See member_records.h.
+// What the members of a group publish of themselves. See member_records.h.
 #include "runtime/group/member_records.h"
 
 namespace ouro::rt {

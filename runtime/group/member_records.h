@@ -1,4 +1,4 @@
-// What the members of a group say of themselves. Used by the parts of Group.
+// MemberRecords: what the members of a group publish of themselves. Used by the parts of Group.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -24,12 +24,12 @@ class MemberRecords {
   ControlPage& page(int r) const { return job_.page(world_rank(r)); }
   const Peer& peer(int r) const { return job_.peer(world_rank(r)); }
   bool is_here(int r) const { return members_.local(r) >= 0; }
-  bool has_closed(int r) const { return job_.has_closed(world_rank(r)); }  ///< its context
+  bool has_closed(int r) const { return job_.has_closed(world_rank(r)); }  ///< whether it closed its context
   bool is_dead(int r) const { return job_.is_dead(world_rank(r)); }
 
-  /// The record of rank r; nullptr while it has not made the group. It may have become another group's.
+  /// The record of rank r; nullptr while it has not made the group. It may belong to another group by now.
   GroupRecord* find(int r);
-  /// The same, or nullptr if it is another group's by now.
+  /// The same, or nullptr if it belongs to another group by now.
   GroupRecord* find_ours(int r);
   /// Whether rank r has left in good order: nothing more will come from it.
   bool has_left(int r) { return has_left(r, find(r)); }
@@ -41,7 +41,7 @@ class MemberRecords {
   const std::uint64_t key_;
   GroupRecord& mine_;
   std::mutex mutex_;
-  std::vector<GroupRecord*> found_;  // on demand
+  std::vector<GroupRecord*> found_;  // filled on demand
 };
 
 }  // namespace ouro::rt

@@ -12,11 +12,11 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::size_t kWorthPosting = 4096;  // telling the link costs less than copying so much
+constexpr std::size_t kWorthPosting = 4096;  // bytes from which posting to the link costs less than copying
 
 bool fits(const Message& m, const Envelope& e) { return m.exact ? e.bytes == m.bytes : e.bytes <= m.bytes; }
 
-/// What a receive ends with that a message does not fit.
+/// The outcome of a receive that a message does not fit.
 Status misfit(const Message& m, const Envelope& e) {
   if (m.exact)
     return Status(Failure{
@@ -67,7 +67,7 @@ Status Messages::post(Message& m) {
 Status Messages::reach(int to, std::unique_lock<std::mutex>& lock) {
   Outbound& o = out_[static_cast<std::size_t>(to)];
   if (o.reached) return {};
-  lock.unlock();  // others go on meanwhile
+  lock.unlock();  // other threads continue meanwhile
   OURO_TRY(links_->reach(to));
   lock.lock();
   o.link.view = links_->outbound(to);
@@ -75,13 +75,13 @@ Status Messages::reach(int to, std::unique_lock<std::mutex>& lock) {
   return {};
 }
 
-/// The receive that was posted first of those that want this message.
+/// The earliest of the posted receives that match this message.
 std::list<Message*>::iterator Messages::first_wanted(const Envelope& e) {
   return std::find_if(wanted_.begin(), wanted_.end(), [&](const Message* w) { return matches(*w, e); });
 }
 
-/// For a message that waits from now on: it goes to the first receive with room, if there is one. Those
-/// before it end. `a` may be gone after.
+/// Gives a message that waits from now on to the first matching receive that it fits, if there is one.
+/// Matching receives before that one end with an error. `a` may be destroyed afterwards.
 void Messages::offer(Arrival& a) {
   const Envelope e = a.envelope;
   for (bool taken = false; !taken;) {
@@ -96,7 +96,7 @@ void Messages::offer(Arrival& a) {
   }
 }
 
-/// Nothing is written any more to the memory of a receive that is in the queue no longer.
+/// Makes sure that nothing more is written to the memory of a receive that has left the queue.
 void Messages::recall(const Message& m) {
   for (std::size_t source = 0; source < in_.size(); ++source) {
     if (in_[source].expected != &m) continue;
@@ -105,8 +105,8 @@ void Messages::recall(const Message& m) {
   }
 }
 
-/// Matches a new receive against what has arrived, in order of arrival, or was set aside for it; else queues
-/// it.
+/// Matches a new receive with the message that was set aside for it, or with what has arrived, in order of
+/// arrival; else queues it.
 void Messages::claim(Message& m) {
   const auto found = std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& a) {
     return m.matched != 0 ? a.matched == m.matched : a.waits() && matches(m, a.envelope);
@@ -135,15 +135,16 @@ void Messages::take(Arrival& a, Message& m) {
   }
 }
 
-/// Tells the link where the next message of `source` goes if it is the one that is asked for first.
+/// Posts the first receive for `source` to the link, for the case that the next message of `source`
+/// matches it.
 void Messages::expect(int source) {
   Inbound& i = in_[static_cast<std::size_t>(source)];
   if (!i.link.view.elsewhere || i.within || i.expected) return;
   const auto first =
       std::find_if(wanted_.begin(), wanted_.end(), [&](const Message* w) { return w->peer == source; });
   if (first == wanted_.end() || (*first)->bytes < kWorthPosting) return;
-  // Whoever takes from anybody may take this message, or that of another source and leave this one to the
-  // next.
+  // An earlier receive from any source may take this message, or one of another source and leave this one to
+  // the next receive.
   const auto open = [&](const Message* w) { return w->peer == Message::kAny && w->tag == (*first)->tag; };
   if (std::any_of(wanted_.begin(), first, open)) return;
   i.expected = *first;
@@ -170,7 +171,7 @@ Status Messages::progress() {
   return {};
 }
 
-/// Senders whose message has been taken have their memory back.
+/// Ends lent sends that the receiver has taken: their memory belongs to their callers again.
 void Messages::give_back(Outbound& o) {
   for (; !o.lent.empty() && load(*o.link.view.freed) >= o.lent.front()->end; o.lent.pop_front())
     o.lent.front()->done = true;
@@ -180,7 +181,7 @@ Status Messages::damage_link(int to) {
   std::unique_lock lock(mutex_);
   OURO_TRY(reach(to, lock));
   Outbound& o = out_[static_cast<std::size_t>(to)];
-  // Where the link is full the next message brings on what it reads now: the number of its first slot.
+  // Does nothing if the link is full. Otherwise the slot bears a wrong number of its message's first slot.
   if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) return {};
   o.link.view.header(o.link.next) = {o.link.next ^ 1, 0, 0, 0, 0};
   publish(*o.link.view.full, ++o.link.next);
@@ -191,14 +192,14 @@ Status Messages::damage_link(int to) {
 void Messages::push(Outbound& o, int to) {
   give_back(o);
   bool rang = false;
-  const auto tell = [&] {  // once for all chunks at hand, so that they go together
+  const auto tell = [&] {  // once for all chunks at hand, so that they are sent together
     if (!rang) return;
     if (links_->remote(to)) links_->sent(to);
     bump(*links_->doorbell(to));
   };
   while (!o.queue.empty() && !o.torn) {
     Message& m = *o.queue.front();
-    // A long message waits for its receiver in any case: it need not be copied.
+    // A long message waits for its receiver in any case, so it need not be copied.
     const bool lends = o.link.view.elsewhere && m.bytes > kBuffered;
     do {
       if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) return tell();
@@ -240,8 +241,8 @@ Status Messages::pull(Inbound& i, int source) {
       i.arrival = arrivals_.end();
       auto wanted = first_wanted(i.envelope);
       for (; wanted != wanted_.end() && !fits(**wanted, i.envelope); wanted = first_wanted(i.envelope)) {
-        Message& w = **wanted;  // told so, and the message is for the next one
-        recall(w);              // its next slots may be under way to where the link was told
+        Message& w = **wanted;  // ends with an error; the message is for the next one
+        recall(w);              // its next slots may be in flight to the posted memory
         w.outcome = misfit(w, i.envelope);
         w.done = true;
         wanted_.erase(wanted);
@@ -279,7 +280,8 @@ Status Messages::pull(Inbound& i, int source) {
     if (!i.target) i.arrival->got = i.got;
     if (i.got < i.envelope.bytes) continue;
     i.within = false;
-    // Before the memory is its owner's again: a peer may have more under way for it than it has said.
+    // Before the memory belongs to the caller again: a peer may have more data in flight for it than it
+    // has announced.
     expect(source);
     if (!i.expected) post_receive(i, source, {});
     if (i.target) {
@@ -290,7 +292,7 @@ Status Messages::pull(Inbound& i, int source) {
       arrivals_.erase(i.arrival);
     }
   }
-  if (freed) bump(*links_->doorbell(source));  // a sender may wait for room
+  if (freed) bump(*links_->doorbell(source));  // a sender may be waiting for room
   return {};
 }
 
@@ -302,7 +304,7 @@ bool Messages::withdraw(Message& m) {
     std::erase(o.queue, &m);
     if (!m.begun) return true;
     links_->recall_outbound(m.peer);
-    if (std::erase(o.lent, &m) > 0) return m.done = true;  // all of it lies in slots now, and gets there
+    if (std::erase(o.lent, &m) > 0) return m.done = true;  // all of it is in slots now, and will arrive
     o.torn = true;
     return false;
   }
@@ -313,11 +315,11 @@ bool Messages::withdraw(Message& m) {
     a.claimed = nullptr;
     if (a.waits()) {
       offer(a);
-      break;  // `a` may be gone; a receive claims one message
+      break;  // `a` may be destroyed; a receive claims one message
     }
   }
   for (Inbound& i : in_)
-    if (i.within && i.target == &m) {  // the rest goes into a buffer of our own, with what has come already
+    if (i.within && i.target == &m) {  // the rest goes into a buffer here, with what has arrived already
       links_->recall_inbound(i.envelope.source);
       try {
         arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), i.got});
@@ -360,7 +362,7 @@ void Messages::put_back(std::uint64_t key) {
   for (Arrival& a : arrivals_) {
     if (a.matched != key) continue;
     a.matched = 0;
-    if (a.waits()) offer(a);  // else it is on its way to the receive that has claimed it
+    if (a.waits()) offer(a);  // else it goes to the receive that has claimed it
     return;
   }
 }

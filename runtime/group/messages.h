@@ -1,5 +1,5 @@
-// Messages: tagged point-to-point traffic of a group, matched at the receiver, with a queue of the
-// unexpected. Used by group. Whoever waits drives all traffic of its rank; no thread of its own.
+// Messages: tagged point-to-point traffic of a group, matched at the receiver, with a queue of unexpected
+// messages. Used by group. A waiting thread drives all traffic of its rank; there is no thread of its own.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -20,26 +20,27 @@ struct Envelope {
   std::size_t bytes = 0;
 };
 
-/// A send or a receive under way. Lives in the caller until it is done or withdrawn.
+/// A send or a receive in flight. The caller keeps it alive until it is done or withdrawn.
 struct Message {
   bool sends = false;
-  int peer = 0;  ///< destination, or source (kAny: whoever comes first)
+  int peer = 0;  ///< destination, or source (kAny: any)
   int tag = 0;
   std::byte* data = nullptr;  ///< read only for sends
-  std::size_t bytes = 0;      ///< of the message, or room for one
-  bool exact = false;         ///< receives: `bytes` is the length that is expected, not only the room
+  std::size_t bytes = 0;      ///< size of the message, or of the receive buffer
+  bool exact = false;         ///< receives: `bytes` is the expected length, not only the capacity
   static constexpr int kAny = -1;
   std::uint64_t matched =
-      0;  ///< receives: the key of the message that match() has set aside; 0: the next one
-  /// Where the message really lies, if on a GPU; `data` is then pinned memory that stands for it.
+      /// Receives: the key of the message that match() has set aside; 0: the next message.
+      0;
+  /// The address of a message in GPU memory; `data` is then pinned memory that stands in for it.
   void* on_device = nullptr;
   std::shared_ptr<void> pinned = nullptr;
 
   bool done = false;
   Status outcome = {};
   Envelope envelope = {};            // receives
-  std::size_t moved = 0;             // sends: bytes that have gone into slots, or are lent to the link
-  std::uint64_t first = 0, end = 0;  // sends: of the chunks of the link; end: if lent
+  std::size_t moved = 0;             // sends: bytes that are in slots, or lent to the link
+  std::uint64_t first = 0, end = 0;  // sends: range of its chunks on the link
   bool begun = false;
 };
 
@@ -48,16 +49,18 @@ class Messages {
   Messages(std::unique_ptr<transport::Links> links, int rank, int size);
   ~Messages();
 
-  /// Messages up to this are done with their memory once they lie in slots.
+  /// Sends of up to this many bytes are done with their memory once they are in slots.
   static constexpr std::size_t kBuffered = 128 << 10;
 
   /// Errors: those of transport::Links::reach; the message is in no queue then.
   Status post(Message&);
-  /// Moves what can move. Returns ring-corrupt if a peer wrote nonsense.
+  /// Makes all progress that is possible. Errors: ring-corrupt (a peer has written an impossible
+  /// slot), resource.
   Status progress();
-  /// Takes a message that is not done out of all queues; its memory is its caller's again. A send of which
-  /// all is on the link is done with that. False: half of it is on the link, which can carry no other any
-  /// more (sends only; a half-received message goes on into the unexpected queue).
+  /// Removes a message that is not done from all queues; its memory belongs to the caller again. A send that
+  /// is completely on the link is done thereby. False: a send is only partly on the link, which can carry no
+  /// other message any more. (A message that has been received in part goes on into the queue of
+  /// unexpected messages.)
   bool withdraw(Message&);
   bool done(const Message&) const;
   std::optional<Envelope> peek(int source, int tag) const;
@@ -66,19 +69,19 @@ class Messages {
     Envelope envelope;
     std::uint64_t key = 0;
   };
-  /// Sets aside what peek finds: only a receive with its key gets it.
+  /// Sets aside the message that peek finds: only a receive with its key gets it.
   std::optional<Match> match(int source, int tag);
-  /// What was set aside is in the queue again, at its place; nothing if it was received.
+  /// Returns a message that was set aside to its place in the queue; no-op if it has been received.
   void put_back(std::uint64_t key);
-  /// Puts a slot into the link to a rank of this host that no honest rank writes (OURO_FAULT).
+  /// Puts a slot that no correct rank writes into the link to a rank of this host (OURO_FAULT).
   Status damage_link(int to);
   /// See transport::Links.
   void linger(std::shared_ptr<void> after) { links_->linger(std::move(after)); }
-  /// What to wait on between two calls of progress(): read it before the call.
+  /// The counter to wait on between two calls of progress(): read it before the call.
   Counter& doorbell() { return *links_->doorbell(rank_); }
 
  private:
-  struct Arrival {  // a message that nobody had asked for when it began
+  struct Arrival {  // a message for which there was no receive when it began
     Envelope envelope;
     std::vector<std::byte> data;
     std::size_t got = 0;
@@ -91,25 +94,26 @@ class Messages {
     transport::LinkEnd link;
     bool within = false;  // between the first and the last slot of a message
     Envelope envelope;
-    std::uint64_t first = 0;  // of its slots
+    std::uint64_t first = 0;  // of the message's slots
     std::size_t got = 0;
     Message* target = nullptr;
-    bool posted = false;          // the link has been told of some memory
-    Message* expected = nullptr;  // the link has been told that the next message is probably for this one
+    bool posted = false;          // the link has memory to receive into
+    Message* expected = nullptr;  // the link expects that the next message is for this receive
     std::list<Arrival>::iterator arrival;
-    bool lost = false;  // there was no memory for the rest of a message that nobody waits for any more
+    bool lost = false;  // there was no memory for a message without a receive
   };
   struct Outbound {
     transport::LinkEnd link;
-    bool reached = false;  // its view is there
+    bool reached = false;  // link.view is set
     std::deque<Message*> queue;
-    std::deque<Message*> lent;  // sent out of their own memory, not taken yet
-    bool torn = false;          // a message was given up in its middle: nothing can follow
+    std::deque<Message*> lent;  // sent from their own memory, not taken by the receiver yet
+    bool torn = false;          // a message was given up halfway: nothing can follow
   };
   static bool matches(const Message& m, const Envelope& e) {
     return (m.peer == Message::kAny || m.peer == e.source) && m.tag == e.tag;
   }
-  /// The link to rank `to` is usable after; `lock` is let go of meanwhile. Errors: as post().
+  /// Makes the link to rank `to` usable. Releases `lock` meanwhile; after an error it stays released. Errors:
+  /// as post().
   Status reach(int to, std::unique_lock<std::mutex>& lock);
   Status pull(Inbound&, int source);
   void push(Outbound&, int to);
@@ -130,7 +134,7 @@ class Messages {
   std::vector<Outbound> out_;
   std::list<Message*> wanted_;   // posted receives, in order
   std::list<Arrival> arrivals_;  // in order of their first slot
-  std::uint64_t last_key_ = 0;   // of the messages that were set aside
+  std::uint64_t last_key_ = 0;   // of messages that were set aside
 };
 
 }  // namespace ouro::rt

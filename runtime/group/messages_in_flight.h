@@ -1,5 +1,5 @@
-// How many messages of a group were submitted and have not ended: while there are any, what they need stays.
-// Used by Group and Mailbox.
+// MessagesInFlight: counts the submissions of messages of a group that have not ended; while there are any,
+// the objects that they need stay. Used by Group and Mailbox.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -11,7 +11,7 @@ namespace ouro::rt {
 
 class MessagesInFlight {
  public:
-  /// One submission, until it ends or this goes. False: it came after close().
+  /// One submission, until end() or the end of this object. Converts to false if it came after close().
   class One {
    public:
     explicit One(MessagesInFlight& all) : all_(all.begin() ? &all : nullptr) {}
@@ -19,7 +19,7 @@ class MessagesInFlight {
     One& operator=(const One&) = delete;
     ~One() { end(); }
     explicit operator bool() const { return all_ != nullptr; }
-    /// The group may be gone after.
+    /// The group may be destroyed afterwards.
     void end() {
       if (MessagesInFlight* const all = std::exchange(all_, nullptr)) all->end();
     }
@@ -29,9 +29,9 @@ class MessagesInFlight {
   };
 
   bool any() const { return word_.load(std::memory_order_acquire) >= kOne; }
-  /// From now on none may begin.
+  /// No submission may begin from now on.
   void close() { word_.fetch_or(kClosed, std::memory_order_acq_rel); }
-  /// Each of them ends by itself, within its deadline.
+  /// Waits until all have ended; each does so by itself, within its deadline.
   void await_end() const {
     while (any()) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

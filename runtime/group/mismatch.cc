@@ -1,4 +1,4 @@
-// Disagreement about an operation. See mismatch.h.
+// Mismatch of an operation between ranks. See mismatch.h.
 #include "runtime/group/mismatch.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kGatherSignatures = 50ms;  // so that the message names every rank that is about to arrive
 
-/// Ranks that called the same.
+/// Ranks that made the same call.
 struct Side {
   Signature signature;
   std::vector<int> ranks;
@@ -60,7 +60,7 @@ std::optional<Failure> find_mismatch(MemberRecords& members, std::uint64_t seq, 
     gather();
   }
   const std::vector<Side> sides = sides_of(seen);
-  // Calls that say the same and are carried out differently: there the user has no call to mend.
+  // Equal calls that ranks would run in different ways: the user then has no call to fix.
   const bool same_calls = std::all_of(sides.begin(), sides.end(), [&](const Side& x) {
     return x.signature.text() == sides.front().signature.text();
   });

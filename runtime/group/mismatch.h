@@ -1,4 +1,4 @@
-// Disagreement about an operation, put into words. Used by FailureDetector.
+// Finds a mismatch of an operation between ranks and describes it. Used by FailureDetector.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -7,9 +7,9 @@
 
 namespace ouro::rt {
 
-/// Compares what all members entered as operation `seq`, of which this rank entered `mine`; both sides are in
-/// the text, and the minority is named. nullopt: as far as they have entered it they agree. Where they do
-/// not, it waits 50 ms for others that are about to enter.
+/// Compares what the members have entered as operation `seq`; this rank has entered `mine`. The text has all
+/// sides, and the failure names a rank of the smallest. nullopt: the members that have entered it agree. On a
+/// mismatch it waits 50 ms for others that are about to enter.
 std::optional<Failure> find_mismatch(MemberRecords&, std::uint64_t seq, const Signature& mine);
 
 }  // namespace ouro::rt

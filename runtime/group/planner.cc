@@ -23,8 +23,9 @@ namespace {
 
 std::atomic<std::uint64_t> g_tables{0};
 
-/// Touched by all ranks: from there on the outermost caches are not worth writing to. By those that the ranks
-/// of this host reach, if nobody has measured; ranks of other hosts touch other caches.
+/// Bytes touched by all ranks from which writing to the outermost caches does not pay. If the rules do not
+/// give a measured value, it is computed from the caches that the ranks of this host reach, and scaled by the
+/// number of ranks, as ranks of other hosts use other caches.
 std::size_t stream_bytes(const Context& context, const Calibration& record,
                          const std::vector<int>& world_ranks) {
   constexpr std::size_t kUnknownCache = 32 << 20;
@@ -59,7 +60,7 @@ std::unique_ptr<Selector> Planner::make_selector(const Context& context, const C
   Rules rules = context.spec().rules;
   const int size = static_cast<int>(world_ranks.size());
   const bool enough = context.cores().enough_for(world_ranks);
-  if (hosts == 1 && enough) {  // the record is that of this host, as all of its ranks read it
+  if (hosts == 1 && enough) {  // the record is that of this host, the same on all of its ranks
     const auto put = [&](const std::vector<Rule>& rows) {
       const auto before = rules.rows.begin() + static_cast<std::ptrdiff_t>(rules.chosen_rows);
       rules.rows.insert(before, rows.begin(), rows.end());
@@ -78,8 +79,8 @@ Planner::Planner(std::unique_ptr<Selector> selector, const Members& members, con
   select_by(std::move(selector));
 }
 
-/// The selector before its serial: who plans by an older one than the serial says is told that the plan is
-/// outdated; who plans by a newer one likewise.
+/// Stores the selector before its serial; work_out() loads the serial first. A plan made with a newer
+/// selector than its serial says therefore counts as outdated, and none is made with an older one.
 void Planner::select_by(std::unique_ptr<const Selector> selector) {
   selectors_.push_back(std::move(selector));
   selector_.store(selectors_.back().get(), std::memory_order_release);
@@ -101,7 +102,7 @@ Status Planner::make(const Operation& op, Plan* plan) const {
 
 Status Planner::work_out(const Operation& op, Plan* plan) const {
   const int rank = members_.rank(), size = members_.size();
-  const std::uint64_t serial = serial_.load(std::memory_order_acquire);  // before the selector is
+  const std::uint64_t serial = serial_.load(std::memory_order_acquire);  // loaded before the selector
   plan->table = static_cast<std::uint32_t>(serial);
   if (op.segments.empty()) OURO_TRY(check(op, rank, size));
   plan->op = op;
@@ -112,7 +113,7 @@ Status Planner::work_out(const Operation& op, Plan* plan) const {
   OURO_TRY(selector().select(op, rank, canonical, &plan->choice, tell ? &why : nullptr));
   plan->signature = signature(op, rank, size, canonical,
                               op.names_algorithm() ? static_cast<int>(plan->choice.algorithm) + 1 : 0);
-  // On a device the host's choice counts only where the call has named it.
+  // For device memory the host's choice counts only if the call names the algorithm.
   if (!on_device(op)) plan->signature = plan->signature.by(plan->choice.code());
   plan->folded = plan->signature.folded();
   plan->idle = moves_nothing(op, rank, size);
@@ -136,8 +137,8 @@ void Planner::each_prediction(const Calibration& c, const Operation& op, const C
                                          .ranks = members_.size(),
                                          .bytes = unit_bytes(op, members_.rank(), members_.size()),
                                          .staging_slot = host_.wiring.slot_bytes().staging,
-                                         // The rules choose pull for huge pages only; who forces it has
-                                         // the pages of the buffers at hand.
+                                         // The rules choose pull for huge pages only; if it is forced, the
+                                         // actual pages of the buffers count.
                                          .huge_pages = a != flow::Algorithm::pull || !choice.forced ||
                                                        PullExecutor::on_huge_pages(members_, op),
                                          .forced = choice.forced});

@@ -22,7 +22,7 @@ void Sequencer::skip_aside(std::uint64_t ticket) {
   }
 }
 
-/// Turns pass in the order of operations, so all before the oldest that is under way have ended.
+/// Turns pass in the order of operations, so all operations before the oldest one in flight have ended.
 void Sequencer::complete_beside(GpuPending& pending, std::uint64_t next) {
   pending.settle(next, [this](std::uint64_t all) {
     if (all > record_.completed.get()) record_.completed.set(all);

@@ -1,4 +1,4 @@
-// The order of a group's operations. Used by Group and its parts.
+// Sequencer: the order of a group's operations. Used by Group and its parts.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -34,7 +34,7 @@ class Sequencer {
   std::uint64_t take_ticket(std::uint64_t many = 1) {
     return tickets_.fetch_add(many, std::memory_order_acq_rel);
   }
-  /// A ticket, and the place at which its operation enters a stream of the device.
+  /// A ticket, and the place (EntryOrder) at which its operation enters a device stream.
   struct Entry {
     std::uint64_t ticket, place;
   };
@@ -44,62 +44,67 @@ class Sequencer {
     return {take_ticket(), place};
   }
   EntryOrder& entries() { return entries_; }
-  /// Operations run in the order of their tickets. Each one before this ends by itself, within its deadline.
+  /// Waits for the turn of `ticket`; operations run in the order of their tickets. Each operation before it
+  /// ends by itself, within its deadline.
   void await_turn(std::uint64_t ticket) {
     if (load(turn_) != ticket) await(ticket);
   }
-  /// In the ticket's turn: says on the control page what this rank begins. The group's error, if it has one.
+  /// Called in the ticket's turn: enters the operation on the control page, and strikes the faults of
+  /// OURO_FAULT. Returns the group's error, if it has one, or that of a fault.
   Status begin(const Plan& plan, std::uint64_t ticket) {
     return faults_ ? begin_with_care(plan, ticket) : begin_unharmed(plan, ticket);
   }
-  /// The same where OURO_FAULT says nothing.
+  /// The same without OURO_FAULT.
   Status begin_unharmed(const Plan& plan, std::uint64_t ticket) {
     if (!detector_.ok()) return begin_with_care(plan, ticket);
     waiter_.begin(plan, ticket + 1);
     enter(record_, ticket + 1, plan.signature);
     return {};
   }
-  /// All operations before ticket `next` have ended well, but for those that are under way in streams.
+  /// Publishes that all operations before ticket `next` have succeeded, except those in flight in streams.
   void complete(std::uint64_t next) {
     if (GpuPending* const pending = in_streams_.load(std::memory_order_relaxed)) [[unlikely]]
       return complete_beside(*pending, next);
     record_.completed.set(next);
   }
-  /// Where operations are that end in streams, before the first is; nullptr: none is left.
+  /// Sets the operations that end in streams, before the first of them; nullptr: none is left.
   void watch(GpuPending* pending) { in_streams_.store(pending, std::memory_order_relaxed); }
-  /// Takes note of those that have ended there.
+  /// Publishes which of them have ended.
   void look_at_streams() {
     if (GpuPending* const pending = in_streams_.load(std::memory_order_relaxed)) complete_beside(*pending, 0);
   }
-  /// The turn is that of ticket `next`.
+  /// Passes the turn to ticket `next`.
   void pass(std::uint64_t next) { publish(turn_, next); }
-  /// Passes the turn of tickets on, when it has come, without having used them.
+  /// Waits for the turn of `many` unused tickets from `ticket` on and passes it on.
   void skip(std::uint64_t ticket, std::uint64_t many = 1) {
     wait_patiently(turn_, ticket);
     pass(ticket + many);
   }
 
-  /// Skips a ticket whose turn may be long in coming. The group may not go before.
+  /// Skips a ticket whose turn may take long to come, on a thread of its own. The group outlives that
+  /// thread's work.
   void skip_aside(std::uint64_t ticket);
 
-  /// Says whether an operation that waits in a stream has begun, or never will.
+  /// Set by whichever comes first: an operation that waits in a stream begins, or is given up.
   using Begun = std::shared_ptr<std::atomic<bool>>;
-  /// Calls f() on a thread of a stream's: f passes a turn on, after which the group may go.
+  /// Calls f() on a stream's thread. f passes a turn on, after which the group may be closed; await_rest()
+  /// waits until f has returned.
   template <class F>
   Status inside(F&& f) {
     struct Count {
       std::atomic<int>& n;
       explicit Count(std::atomic<int>& c) : n(c) { n.fetch_add(1, std::memory_order_relaxed); }
       ~Count() { n.fetch_sub(1, std::memory_order_release); }  // pairs with await_rest()
-    } const count(inside_);  // before its ticket ends, which is a release; nothing here is touched after
+    } const count(inside_);  // before its ticket ends, which is a release; nothing of this is accessed after
     return f();
   }
-  /// What the host's part of an operation returns whose stream comes to it too late: its group may be gone.
+  /// The outcome of the host's part of an operation that its stream reaches too late: the group may be gone
+  /// by then.
   static Status given_up() {
     return {Reason::revoked, "the operation was given up before its stream came to it"};
   }
-  /// Of a stream that failed before it came to its operation: the turn is passed on, and the group fails,
-  /// since its members wait for this rank.
+  /// Called if a stream fails before it reaches an operation: passes the turn on and fails the group, since
+  /// its members wait for this rank.
   void forgo(std::uint64_t ticket, std::uint64_t many, const Status& why) {
     (void)inside([&] {
       (void)detector_.fail(why);
@@ -108,8 +113,8 @@ class Sequencer {
     });
   }
 
-  /// A ticket and a place on a stream of the host, taken together; the stream calls f with the entry, for an
-  /// operation that then enters a stream of the device.
+  /// Takes a ticket and a place and enqueues f on a host stream, as one step; the stream calls f with the
+  /// entry, for an operation that then enters a device stream.
   template <class F>
   std::shared_ptr<WorkState> enqueue_entry(Stream& host, F&& f) {
     std::lock_guard lock(submit_mutex_);
@@ -123,13 +128,14 @@ class Sequencer {
     }
   }
 
-  /// `many` tickets and a place on the stream, taken together; the stream calls f with the first ticket.
+  /// Takes `many` tickets and enqueues f on the stream, as one step; the stream calls f with the
+  /// first ticket.
   template <class F>
   std::shared_ptr<WorkState> enqueue(std::uint64_t many, Stream& stream, F&& f) {
-    // A stream of the host takes it or throws; one of a device may take it and never come to it.
+    // A host stream accepts the work or throws; a device stream may accept it and never reach it.
     const Begun begun = stream.gpu() ? std::make_shared<std::atomic<bool>>(false) : nullptr;
     std::lock_guard lock(submit_mutex_);
-    if (begun) entries_.await_calls();  // those with lower tickets go before it on this stream
+    if (begun) entries_.await_calls();  // operations with lower tickets enter this stream first
     const std::uint64_t ticket = take_ticket(many);
     std::shared_ptr<WorkState> work;
     try {
@@ -146,20 +152,20 @@ class Sequencer {
     try {
       stream.last()->then([this, begun, ticket, many, work](const Status& passed) {
         if (passed.ok()) return;
-        // Once it has begun its group may go, and this with it.
+        // Once the operation has begun, its group may be destroyed, and this object with it.
         if (!begun->exchange(true)) forgo(ticket, many, passed);
         work->complete(passed);
       });
-    } catch (const std::exception&) {  // nobody would hear of a stream that fails before it comes to it
+    } catch (const std::exception&) {  // no one would notice a stream that fails before it reaches the work
       if (!begun->exchange(true)) forgo(ticket, many, no_memory());
       throw;
     }
     return work;
   }
 
-  /// Whether tickets are out.
+  /// Whether some tickets are not done.
   bool busy() const { return load(turn_) != tickets_.load(std::memory_order_acquire); }
-  /// Returns when all tickets taken so far are done, and no stream is inside.
+  /// Returns when all tickets taken so far are done and no call of inside() is running.
   void await_rest() {
     wait_patiently(turn_, tickets_.load(std::memory_order_acquire));
     while (inside_.load(std::memory_order_acquire) > 0) std::this_thread::yield();
@@ -168,7 +174,7 @@ class Sequencer {
  private:
   void await(std::uint64_t ticket);
   void complete_beside(GpuPending&, std::uint64_t next);
-  /// begin() of a group that has failed, or where OURO_FAULT has something to say.
+  /// begin() of a group that has failed, or with OURO_FAULT.
   Status begin_with_care(const Plan&, std::uint64_t ticket);
 
   FailureDetector& detector_;
@@ -176,12 +182,12 @@ class Sequencer {
   GroupRecord& record_;
   Faults* const faults_;
   const bool parts_;
-  std::atomic<GpuPending*> in_streams_{nullptr};  // set before its first operation takes its turn
+  std::atomic<GpuPending*> in_streams_{nullptr};  // set before the first of them takes its turn
   std::mutex submit_mutex_;
   EntryOrder entries_;
   std::atomic<std::uint64_t> tickets_{0};
   Counter turn_{};              // tickets that are done
-  std::atomic<int> inside_{0};  // threads of streams that may still touch this after the end of their tickets
+  std::atomic<int> inside_{0};  // stream threads that may still access this after the end of their tickets
 };
 
 }  // namespace ouro::rt

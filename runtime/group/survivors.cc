@@ -1,4 +1,4 @@
-// Who is left after a failure. See survivors.h.
+// Agreement on the remaining ranks after a failure. See survivors.h.
 #include "runtime/group/survivors.h"
 
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ bool Survivors::fenced() const { return shrinking_of(members_.mine()) == Shrinki
 
 Result<Verdict> Survivors::agree(bool one_host) {
   GroupRecord& mine = members_.mine();
-  // The network's thread may say `fenced` at any time, which stays.
+  // The network thread may set `fenced` at any time, which must stay.
   auto no = static_cast<std::uint32_t>(Shrinking::no);
   std::atomic_ref(mine.shrinking.value)
       .compare_exchange_strong(no, static_cast<std::uint32_t>(Shrinking::called));
@@ -48,8 +48,8 @@ Result<Verdict> Survivors::agree(bool one_host) {
   return verdict;
 }
 
-/// A rank that was late until the deadline, or that stood still for as long as a rank may be silent. It is
-/// told when it comes, by the decision.
+/// A rank that was late until the deadline, or whose process was stopped for as long as a rank may be silent.
+/// When it comes, the decision tells it.
 bool Survivors::left_behind(int r, const GroupRecord* record) {
   if (r == members_.rank() || settings_.why.ok()) return false;
   const Failure& f = *settings_.why.failure();
@@ -66,9 +66,9 @@ Status Survivors::timed_out(const std::vector<int>& waiting, const char* for_wha
                         .op = "shrink"});
 }
 
-/// Pages outlive their writers: the lowest live rank decides once all live ranks have come to rest here, and
-/// writes the dead set with one release store. Who takes over after its death first adopts a decision that it
-/// may have left behind. All deaths on a node are proven (pidfd), so no quorum is asked for.
+/// Pages outlive their writers: the lowest live rank decides once all live ranks are at rest in shrink(), and
+/// publishes the dead set with one release store. A rank that takes over after its death first adopts a
+/// decision that it may have left behind. All deaths on one host are proven (pidfd), so no quorum is needed.
 Result<Verdict> Survivors::agree_here() {
   const auto end = deadline_after(settings_.deadline);
   std::vector<int> waiting;
@@ -76,7 +76,8 @@ Result<Verdict> Survivors::agree_here() {
     if (fenced()) return gone_on();
     waiting.clear();
     int lowest = -1;
-    // First who is gone, then who has decided: a decision that its author left behind is then surely seen.
+    // Reads first which ranks are gone, then whether one has decided: a decision that a dead rank left behind
+    // is then surely seen.
     std::vector<bool> gone;
     for (int r = 0; r < members_.size(); ++r) gone.push_back(members_.is_dead(r) || members_.has_left(r));
     for (int r = 0; r < members_.size(); ++r) {
@@ -85,7 +86,8 @@ Result<Verdict> Survivors::agree_here() {
       if (gone[static_cast<std::size_t>(r)]) continue;
       if (lowest < 0) lowest = r;
       if (record && shrinking_of(*record) == Shrinking::called) continue;
-      // Only who decides may leave somebody behind, and never the lowest, who alone decides when it comes.
+      // Only the deciding rank may leave a rank behind, and never the lowest, which alone decides when
+      // it comes.
       if (r != lowest && left_behind(r, record))
         gone[static_cast<std::size_t>(r)] = true;
       else
@@ -107,14 +109,14 @@ Result<Verdict> Survivors::agree_here() {
   }
 }
 
-/// What is to be seen of a member. First whether it will write no more, then what it wrote.
+/// Reads the state of a member: first whether it will write no more, then what it has written.
 void Survivors::look_at(int r, Agreement::Member* m) {
   using Standing = Agreement::Standing;
   const bool here = members_.is_here(r), lost = r != members_.rank() && members_.is_dead(r);
   GroupRecord* record = members_.find(r);
   bool ended = members_.has_closed(r) || (here && lost);
   if (!record && ended) record = members_.find(r);
-  if (record && record->key.get() != members_.key()) {  // another group's by now, with its last vote
+  if (record && record->key.get() != members_.key()) {  // record and last vote are another group's by now
     m->standing = Standing::lost;
     return;
   }

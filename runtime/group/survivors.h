@@ -1,4 +1,4 @@
-// Going on after a failure: who is left agrees on who is left. Used by Group::shrink.
+// Survivors: after a failure, the remaining ranks agree on which of them remain. Used by Group::shrink.
 #pragma once
 #include <chrono>
 #include <string>
@@ -10,22 +10,23 @@
 
 namespace ouro::rt {
 
-/// What the members of a group that has failed come to: who of them is dead, and where the others go on. On
-/// one host over pages that all see as they are, between hosts by Agreement.
+/// The agreement of the members of a failed group: which of them are dead, and where the others resume. On
+/// one host it uses the control pages, which all ranks see directly; between hosts, Agreement.
 class Survivors {
  public:
   struct Settings {
     std::string group;             ///< its name, for messages
     std::uint64_t generation = 0;  ///< likewise
     std::chrono::milliseconds deadline{0};
-    std::chrono::milliseconds patience{5000};  ///< with those because of whom the group failed, who live
+    std::chrono::milliseconds patience{5000};  ///< with live ranks because of which the group failed
     Status why = {};                           ///< the group's error
   };
   Survivors(Context& context, MemberRecords& members, Settings settings)
       : context_(context), members_(members), settings_(std::move(settings)) {}
 
-  /// Collective over those who are left; this rank's part of the group is at rest. Errors: fenced (the others
-  /// have gone on without this rank), deadline (who has not called, or voted), no-quorum, resource.
+  /// Collective over the remaining ranks. Precondition: this rank's part of the group is at rest. Errors:
+  /// fenced (the others have gone on without this rank), deadline (names the ranks that have not called, or
+  /// voted), no-quorum, resource.
   Result<Verdict> agree(bool one_host);
 
  private:
@@ -34,7 +35,7 @@ class Survivors {
   void look_at(int r, Agreement::Member*);
   Status timed_out(const std::vector<int>& waiting, const char* for_what) const;
   bool fenced() const;
-  /// Whether rank r lives, is the reason for the group's error, and has been waited for.
+  /// Whether rank r lives, but has caused the group's error and has been waited for long enough.
   bool left_behind(int r, const GroupRecord*);
 
   Context& context_;
