@@ -25,9 +25,8 @@ void Batch::start() {
   if (!t_current) {
     try {
       t_current = t_kept ? t_kept : make_for_thread(t_kept);
-    } catch (
-        // The batch is opened all the same, as this call has no way to report an error.
-        const std::exception&) {
+    } catch (const std::exception&) {
+      // The batch is opened all the same, as this call has no way to report an error.
       alignas(Batch) static constinit thread_local std::byte t_room[sizeof(Batch)] = {};
       t_current = t_kept = new (t_room) Batch;
     }

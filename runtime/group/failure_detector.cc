@@ -233,8 +233,8 @@ Status FailureDetector::look_at_stopped(InFlight& op) {
   const auto now = Clock::now(), before = stopped.looked;
   if (now - before < kLookAtProcesses) return {};
   stopped.looked = now;
-  // The time of a stop counts from anew if this process was itself stopped since the last look, and if
-  // operations have ended meanwhile.
+  // Times a stop anew if this process itself was stopped since the last look, or if operations have
+  // ended meanwhile.
   if (now - before > kStalled || stopped.seq != op.seq) stopped.rank = -1;
   stopped.seq = op.seq;
   int found = -1;

@@ -145,7 +145,7 @@ class Group final : public std::enable_shared_from_this<Group> {
   Status plan(const Operation&, Plan*);
   Status check_wait(const char* what);  ///< whether the caller may wait for what is in flight
   void await_rest();
-  void leave();  ///< close() without checks
+  void leave();  ///< close() without check_wait()
 
   const std::shared_ptr<Context> context_;
   const GroupSpec spec_;

@@ -29,9 +29,8 @@ struct Message {
   std::size_t bytes = 0;      ///< size of the message, or of the receive buffer
   bool exact = false;         ///< receives: `bytes` is the expected length, not only the capacity
   static constexpr int kAny = -1;
-  std::uint64_t matched =
-      /// Receives: the key of the message that match() has set aside; 0: the next message.
-      0;
+  /// Receives: the key of the message that match() has set aside; 0: the next message.
+  std::uint64_t matched = 0;
   /// The address of a message in GPU memory; `data` is then pinned memory that stands in for it.
   void* on_device = nullptr;
   std::shared_ptr<void> pinned = nullptr;
