@@ -120,8 +120,7 @@ class Group final : public std::enable_shared_from_this<Group> {
   Result<std::shared_ptr<Group>> derive(const std::vector<int>& members, const std::string& name,
                                         std::uint64_t salt, std::uint64_t generation,
                                         std::chrono::milliseconds deadline, Numerics);
-  /// The group's own host stream: operations of a group_end() that involves several groups run on those of
-  /// the groups.
+  /// The group's own host stream, on which its operations run if a group_end() involves several groups.
   HostStream& own_stream();
   /// The group's own stream of this rank's GPU, for work that was given none.
   Result<std::shared_ptr<GpuStream>> own_gpu_stream() { return gpu_.own_stream(); }

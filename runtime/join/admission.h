@@ -1,5 +1,5 @@
-// Admission: who may join a job, as a pure state machine without sockets or clocks. Rank 0's process
-// (bootstrap.cc) feeds it; tests drive it through every state.
+// Admission: which ranks may join a job, as a pure state machine without sockets or clocks. Used on rank 0 by
+// bootstrap.cc and rendezvous_server.cc; tests drive it through every state.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,26 +12,26 @@ namespace ouro::rt {
 class Admission {
  public:
   enum class Verdict {
-    admitted,   ///< the rank is in
-    turn_away,  ///< this one is refused, the job goes on forming
-    give_up,    ///< the job cannot form: everybody is told why
+    admitted,   ///< the rank has joined
+    turn_away,  ///< this rank is refused, the job continues to form
+    give_up,    ///< the job cannot form: all ranks are told why
   };
   struct Decision {
     Verdict verdict = Verdict::admitted;
     Status why;  ///< not ok unless admitted
   };
 
-  /// `host` and `pid` are rank 0's own; it is seated from the start.
+  /// `host` and `pid` are those of rank 0, which is admitted from the start.
   Admission(const wire::Nonce& job, int world, std::string settings, std::string host, int pid);
 
   Decision consider(const wire::Join&);
-  /// Takes an admission back: what came with the request was not usable after all.
+  /// Takes an admission back, as what came with the request is not usable after all.
   void vacate(int rank);
-  /// A seated rank ended before the job was complete.
+  /// The failure if an admitted rank ends before the job is complete.
   Status lost(int rank) const;
-  /// A rank that is missing has ended, as its launcher says.
+  /// The failure if a missing rank has ended, as its launcher says.
   Status absent(int rank, int code) const;
-  /// The time to join is over.
+  /// The failure when the time to join is over.
   Status expired(double seconds) const;
   bool complete() const { return admitted_ == static_cast<int>(entries_.size()); }
   int admitted() const { return admitted_; }

@@ -1,5 +1,5 @@
-// Joining: rank 0 is the root that gathers all ranks and hands the table out; the others ask. See
-// bootstrap.h.
+// Joining: rank 0 is the root that gathers all ranks and hands out the table; the others send requests.
+// See bootstrap.h.
 #include "runtime/join/bootstrap.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@
 namespace ouro::rt {
 namespace {
 
-// Beyond one's own deadline, for a verdict that says more.
+// Waited beyond a rank's own deadline, for a verdict that says more.
 constexpr std::chrono::milliseconds kPatience{1000};
 constexpr std::chrono::milliseconds kRollCall{200};
 constexpr std::chrono::milliseconds kLookAtCancel{100};
@@ -87,8 +87,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The same for each rank, though most need less than who gathers: so all of them hear of a limit that is too
-/// low, and nobody waits for the one that does.
+/// The same for each rank, though most need less than the gathering rank: then all of them report a limit
+/// that is too low, and none waits for the one that does.
 Status check_limits(const JoinOptions& o) {
   if (o.world == 1) return {};
   const int lines = !o.network                             ? 0
@@ -100,7 +100,7 @@ Status check_limits(const JoinOptions& o) {
 
 Status cancelled() { return {Reason::revoked, "joining was cancelled by the program"}; }
 
-/// The sockets around Admission.
+/// The sockets around Admission, on rank 0.
 class Hub {
  public:
   Hub(const JoinOptions& options, Fd listener, Peer self)
@@ -131,7 +131,7 @@ class Hub {
     if (!outcome_.ok()) {
       for (auto& line : lines_)
         if (line) listener_.refuse(line, outcome_);
-      // Who comes a moment later hears the same reason, not a hang-up.
+      // Ranks that come a moment later are told the same reason instead of being hung up on.
       const auto until =
           Clock::now() +
           (outcome_.reason() == Reason::never_joined || options_.cancelled() ? 0ms : kTellLatecomers);
@@ -144,7 +144,7 @@ class Hub {
  private:
   using Line = LocalListener::Line;
 
-  /// A rank that has ended will not come any more.
+  /// Fails if a missing rank has ended, as it will not come any more.
   void call_roll() {
     for (const int rank : admission_.missing())
       if (const auto code = options_.roll->code(rank)) {
@@ -187,7 +187,7 @@ class Hub {
   void member(int rank, const Line& line, Peer peer) {
     peers_[static_cast<std::size_t>(rank)] = std::move(peer);
     lines_[static_cast<std::size_t>(rank)] = line;
-    // Until the table goes out a rank has nothing to say: what comes now is its end.
+    // Until the table goes out a rank sends nothing: if its line becomes readable, the rank has ended.
     when_readable(*line, [this, rank](error_code e) {
       if (!e && outcome_.ok() && !admission_.complete()) outcome_ = admission_.lost(rank);
     });
@@ -212,10 +212,11 @@ class Hub {
 
 std::string host_of(const JoinOptions& o) { return o.network ? o.network->options().host_id : ""; }
 
-/// The way of every rank that does not gather: ask until somebody answers, then read the table.
+/// Joining for every rank that does not gather: repeats the request until it is answered, then reads
+/// the table.
 Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Join& join) {
   const auto end = deadline_after(options.deadline);
-  // The verdict of whoever gathers comes at his deadline, and that of another host has a way to go.
+  // The gathering rank gives its verdict at its own deadline, and that of another host takes time to arrive.
   const auto verdict_by = end + (options.network ? 3 : 1) * kPatience;
   const std::string hub_name = options.network ? "the first rank of this host" : "rank 0";
   const auto dead_root = [&](int pid) {
@@ -237,12 +238,12 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
   const Fd pidfd = self_pidfd();
   std::vector<int> fds{self.control->fd()};
   if (pidfd) fds.push_back(pidfd.get());
-  // Who gathers, as the launcher counts hosts.
+  // The gathering rank, by the launcher's count of hosts.
   const int gatherer = options.network && options.roll ? options.roll->first() : 0;
   Fd line;
-  int root = 0;  // pid, once it has listened
-  // A root that hangs up without a word has either ended, or become complete meanwhile: the next attempt
-  // tells.
+  int root = 0;  // pid of the gathering rank, once it has listened
+  // A root that hangs up without an answer has either ended or completed the job meanwhile: the next attempt
+  // shows which.
   std::optional<Incoming> first;
   for (auto pause = 1ms; !first; pause = std::min<std::chrono::milliseconds>(pause * 2, 20ms)) {
     line = connect_local(rendezvous_name(options.job, host_of(options)));

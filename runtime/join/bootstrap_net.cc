@@ -22,7 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kGatherPatience = 2s;
 
-/// The two ends of the rendezvous, seen from the first rank of a host.
+/// The rendezvous as the first rank of a host uses it: the server on rank 0, else a client.
 class HostRendezvous {
  public:
   static Result<HostRendezvous> open(Network& net, RendezvousOptions options) {
@@ -57,7 +57,7 @@ class HostRendezvous {
     else
       client_->async_table(std::move(f));
   }
-  /// It outlives the joining, as the network's affair.
+  /// Hands the rendezvous to the network, as it outlives joining.
   void hand_to(Network& net) {
     net.keep([s = server_, c = client_] { return s ? s->served() : c->served(); },
              [c = client_](Line line) {
@@ -84,7 +84,7 @@ class HostRoot {
     rendezvous_.hand_to(net_);
     std::optional<Result<std::vector<MemberRecord>>> table;
     rendezvous_.async_table([&](Result<std::vector<MemberRecord>> t) { table.emplace(std::move(t)); });
-    // The rendezvous has the deadline; a little patience beyond it, should its answer be on its way.
+    // The rendezvous keeps the deadline; waits a little longer in case its answer is in flight.
     const auto end = deadline_after(options_.deadline) + kGatherPatience;
     while (!table && Clock::now() < end) {
       net_.io().run_one_for(100ms);
@@ -103,7 +103,7 @@ class HostRoot {
  private:
   using Line = LocalListener::Line;
 
-  /// Ranks that have ended, each told once; the rendezvous knows who has joined.
+  /// Reports the ranks that have ended, each once; the rendezvous knows which ranks have joined.
   void call_roll() {
     if (!options_.roll || Clock::now() < next_call_) return;
     next_call_ = Clock::now() + 100ms;
@@ -128,8 +128,8 @@ class HostRoot {
     member(line, *join, std::move(*peer));
   }
 
-  /// What can be judged on this host. World sizes, settings and ranks out of range are judged by rank 0,
-  /// which tells all.
+  /// Checks what can be checked on this host. World sizes, settings and ranks out of range are checked by
+  /// rank 0, which tells all ranks.
   Status objection(const wire::Join& join) const {
     if (join.job != options_.job) return {Reason::refused, "wrong-job: another job is gathered here"};
     if (join.rank >= wire::kMaxWorld)
@@ -158,7 +158,7 @@ class HostRoot {
       guests_.erase(it);
     };
     rendezvous_.bring(std::move(member), std::move(refused), join.world);
-    // Until the table goes out a rank has nothing to say: what comes now is its end.
+    // Until the table goes out a rank sends nothing: if its line becomes readable, the rank has ended.
     when_readable(*line, [this, rank, alive = std::weak_ptr(alive_)](error_code e) {
       if (!e && !alive.expired() && guests_.contains(rank)) rendezvous_.lost(rank);
     });
@@ -204,10 +204,10 @@ class HostRoot {
   Peer self_;
   HostRendezvous rendezvous_;
   std::map<int, Guest> guests_;
-  Status outcome_;      // a failure that those hear who come now
-  std::set<int> told_;  // of whom the launcher says that they have ended
+  Status outcome_;      // a failure, which ranks that come from now on are told
+  std::set<int> told_;  // ranks of which the launcher says that they have ended
   Clock::time_point next_call_{};
-  // What is still to be called may come after this object.
+  // Callbacks may be called after the end of this object.
   std::shared_ptr<char> alive_ = std::make_shared<char>();
 };
 

@@ -1,5 +1,5 @@
-// What the two ways of joining share: on one host, and as the first rank of one of several. Used by
-// bootstrap.cc, bootstrap_net.cc and network_create.cc only.
+// Parts shared by the two ways of joining: on one host, and as the first rank of one of several hosts. Used
+// by bootstrap.cc, bootstrap_net.cc and network_create.cc only.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,16 +8,16 @@
 
 namespace ouro::rt {
 
-/// A rank of this host, from what came with its request or with the table.
+/// Makes the Peer of a rank of this host from what came with its request or with the table.
 Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, std::vector<Fd> fds,
                        std::size_t control_bytes);
-/// A rank of another host, with a copy of its control page that is still to be filled.
+/// Makes the Peer of a rank of another host, with a replica of its control page that is still to be filled.
 Result<Peer> make_remote(const wire::Member&, std::size_t control_bytes);
 /// Sends the table to one rank of this host: members of this host with their descriptors.
 Status send_table(int line, const std::vector<Peer>& peers, int self_rank);
 
-/// The first rank of a host, in a job over several: gathers the host's ranks and brings them to the
-/// rendezvous.
+/// Joining on the first rank of a host, in a job over several hosts: gathers the ranks of its host and brings
+/// them to the rendezvous.
 Result<Joined> gather_host(const JoinOptions&, Fd listener, Peer self);
 
 }  // namespace ouro::rt

@@ -22,22 +22,22 @@
 namespace ouro::rt {
 namespace {
 
-// Of a process: its listeners, what asio holds for each thread (a poller, an event, a timer), the first
-// groups' segments, strangers at the door.
+// Of a process: its listeners, those of asio for each thread (epoll, an event, a timer), the segments of the
+// first groups, connections of strangers.
 constexpr std::size_t kOwn = 32;
-constexpr std::size_t kRoom = 256;  // beyond what is needed, once the limit is raised
+constexpr std::size_t kRoom = 256;  // reserve beyond the need, when the limit is raised
 
 std::size_t open_now() {
   std::error_code e;
   const auto all = std::distance(std::filesystem::directory_iterator("/proc/self/fd", e),
                                  std::filesystem::directory_iterator());
-  if (!e && all > 0) return static_cast<std::size_t>(all - 1);  // one reads the folder
+  if (!e && all > 0) return static_cast<std::size_t>(all - 1);  // one of them reads the folder
   std::size_t open = 0;                                         // no /proc, or no descriptor left to read it
   for (int fd = 0; fd < 1 << 16; ++fd) open += fcntl(fd, F_GETFD) >= 0;
   return open;
 }
 
-std::atomic<int> g_provided{0};  // by threads of this process
+std::atomic<int> g_provided{0};  // how many Provided live in this process
 [[maybe_unused]] const int g_forgets_provided = pthread_atfork(nullptr, nullptr, [] { g_provided.store(0); });
 
 std::string text(rlim_t limit) { return limit == RLIM_INFINITY ? "unlimited" : std::to_string(limit); }
@@ -50,7 +50,8 @@ std::size_t descriptors_to_join(int world, bool network, int lines) {
 }
 
 std::size_t descriptors_of_threads(int world) {
-  // Each a page, two ends of its connection to rank 0, a listener, a request under way, and three of asio.
+  // For each rank a page, two ends of its connection to rank 0, a listener, a request in flight, and three
+  // of asio.
   return static_cast<std::size_t>(std::max(world, 0)) * 9 + kOwn;
 }
 

@@ -1,5 +1,5 @@
-// File descriptors: how many joining takes, whether they are to be had, and the words where they are not.
-// Used by bootstrap, local sockets and the context.
+// File descriptors: how many joining takes, whether they are available, and the error if they are not. Used
+// by bootstrap, local sockets and the context.
 #pragma once
 #include <cstddef>
 
@@ -7,23 +7,23 @@
 
 namespace ouro::rt {
 
-/// Most descriptors that a rank holds while a job of `world` ranks forms, beside those that the process has
-/// already: of each other rank its control page, its pidfd and, with who gathers, its connection; between
-/// hosts a copy of its page, two control lines while one is made anew, and `lines` of the fabric. Groups,
-/// streams and memory that others registered take more later, some of which is included.
+/// The most descriptors that a rank holds while a job of `world` ranks forms, beside those that are open
+/// already: for each other rank its control page, its pidfd and, on the gathering rank, its connection;
+/// between hosts a replica of its page, two control lines while one is replaced, and `lines` connections of
+/// the fabric. Groups, streams and memory that others registered take more later; some of these are included.
 std::size_t descriptors_to_join(int world, bool network, int lines);
-/// The same where all ranks are threads of this process, of all of them together: pages are shared, sockets
-/// are not.
+/// The same for all ranks together if they are threads of this process: pages are shared, sockets are not.
 std::size_t descriptors_of_threads(int world);
 
-/// Makes sure that this process can open `more` descriptors. Where the soft limit (`ulimit -Sn`) is too low
-/// it is raised, by what is missing and some, within the hard limit, with an INFO line; children inherit it.
-/// Whoever must not have descriptors above 1023, since he uses select(), sets the hard limit. Error resource:
-/// the hard limit is too low; says what for, how many are needed, open and allowed, and how to raise it.
+/// Makes sure that this process can open `more` descriptors. If the soft limit (`ulimit -Sn`) is too low,
+/// raises it by what is missing and a reserve, within the hard limit, and logs an INFO line; children inherit
+/// the limit. A program that uses select(), and thus must not have descriptors above 1023, sets the hard
+/// limit. Errors: resource (the hard limit is too low; the text says for what, how many are needed, open and
+/// allowed, and how to raise it).
 Status provide_descriptors(std::size_t more, const char* what_for);
 
-/// While it lives, provide_descriptors takes what has been provided as enough: ranks of one process that join
-/// together share what each would count as its own.
+/// While an object lives, provide_descriptors does nothing, as enough has been provided: ranks of one process
+/// that join together share descriptors that each of them would count as its own.
 struct Provided {
   Provided();
   ~Provided();
@@ -31,9 +31,9 @@ struct Provided {
   Provided& operator=(const Provided&) = delete;
 };
 
-/// Whether a call of the system failed for want of a descriptor.
+/// Whether `error`, an errno, means that no descriptor was left.
 bool descriptors_lack(int error);
-/// Error resource: `what` failed since no descriptor is left; with the numbers.
+/// The error `resource`: `what` failed because no descriptor is left; the text has the numbers.
 Status no_descriptor(const char* what);
 
 }  // namespace ouro::rt

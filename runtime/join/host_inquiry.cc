@@ -1,4 +1,4 @@
-// Attempts and what each says. See host_inquiry.h.
+// Attempts and their verdicts. See host_inquiry.h.
 #include "runtime/join/host_inquiry.h"
 
 #include <algorithm>
@@ -8,9 +8,9 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kAnswerTime = 2500ms;  // the system sends a SYN again after one second
+constexpr auto kAnswerTime = 2500ms;  // a SYN is retransmitted after 1 s
 constexpr auto kFirstRest = 50ms, kLongestRest = 1000ms;
-// Counted, since a process that has stood still knows nothing of the time in between.
+// Attempts are counted, not timed, as a process that was stopped knows nothing of the time in between.
 constexpr int kUnanswered = 2, kAttempts = 24;
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Asking a host whose line to rank 0 broke whether it lives. Used by the rendezvous server.
+// HostInquiry: finds out whether a host whose line to rank 0 broke still lives. Used by the
+// rendezvous server.
 #pragma once
 #include <functional>
 #include <memory>
@@ -8,15 +9,15 @@
 
 namespace ouro::rt {
 
-/// Dials the leader of the host, again and again, until that says something, or this object goes. A line that
-/// comes about is a sign of life and is closed again: the host itself makes a new one to rank 0, which may
-/// take seconds on a path that loses packets. Everything runs on the thread that runs the io_context.
+/// Dials the leader of the host repeatedly until there is a verdict, or this object is destroyed. A line that
+/// is made is a sign of life and is closed again: the host itself makes a new one to rank 0, which may take
+/// seconds on a path that loses packets. Everything runs on the thread that runs the io_context.
 class HostInquiry : public std::enable_shared_from_this<HostInquiry> {
  public:
   enum class Verdict : std::uint8_t {
-    dead,        ///< nobody listens there any more, or another program does
-    silent,      ///< two attempts of 2.5 s and some round trips had no answer
-    stays_away,  ///< it answers, or hangs up, and makes no new line for about 20 s
+    dead,        ///< nothing listens there any more, or another program does
+    silent,      ///< two attempts of 2.5 s and some round trips got no answer
+    stays_away,  ///< it answers, or hangs up, but makes no new line for about 20 s
   };
   /// `broken`: the line that broke. `done` is called once, never from inside start().
   HostInquiry(asio::io_context& io, std::string endpoint, Identity self, const Line& broken,

@@ -1,4 +1,4 @@
-// Who this process is in its job, by the variables of the launcher that has started it. See launch.h.
+// Which rank this process is, by the variables of the launcher that has started it. See launch.h.
 #include "runtime/join/launch.h"
 
 #include <fmt/format.h>
@@ -44,7 +44,7 @@ Status check(const Found& names, const Launch& l) {
   return {};
 }
 
-/// Rank, size and their local likes. Without local names all ranks are taken to be on one host.
+/// Reads rank, size and their local counterparts. Without local names all ranks are taken to be on one host.
 Result<Launch> read(const Variables& env, const Found& names) {
   Launch l;
   l.launcher = names.launcher;
@@ -78,7 +78,7 @@ Result<Launch> read(const Variables& env, const Found& names) {
   }
   OURO_TRY(check(names, l));
   const bool foreign =
-      names.node == "SLURM_NODEID" && !slurm::hosts(env, l.launcher);  // an allocation's shell has it
+      names.node == "SLURM_NODEID" && !slurm::hosts(env, l.launcher);  // an allocation's shell has it, too
   if (!names.node.empty() && !foreign && env.has(names.node)) {
     const Result<int> node = env.number(names.node);
     if (!node.ok()) return node.status();
@@ -94,7 +94,7 @@ Result<Launch> read(const Variables& env, const Found& names) {
   return l;
 }
 
-/// What the launcher says that all ranks see and no other job does; "" if it says nothing of the kind.
+/// A name from the launcher that all ranks of the job see and no other job has; "" if there is none.
 std::string key_of(const Variables& env, const std::string& launcher) {
   const std::string job = env.first({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"});
   if (launcher == "torchrun" && env.has("MASTER_ADDR") && env.has("MASTER_PORT")) {
@@ -106,7 +106,7 @@ std::string key_of(const Variables& env, const std::string& launcher) {
   return slurm::hosts(env, launcher) ? fmt::format("slurm:{}", slurm::step_name(env)) : "";
 }
 
-/// Where the hosts of the job meet, or "" if nobody says.
+/// Where the hosts of the job meet, or "" if that is not known.
 Result<std::string> rendezvous_of(const Variables& env, const Launch& l) {
   if (env.has("OURO_RENDEZVOUS")) return std::string(env.text("OURO_RENDEZVOUS"));
   if (l.launcher == "torchrun" && env.has("MASTER_ADDR") && env.has("MASTER_PORT")) {
@@ -122,7 +122,7 @@ Result<std::string> rendezvous_of(const Variables& env, const Launch& l) {
     if (!first.host.empty()) return rt::with_port(first.host, first.port);
     return invalid(fmt::format("{}={} names no host", first.list, env.text(first.list)));
   }
-  if (env.has("MASTER_ADDR") && env.has("MASTER_PORT")) {  // set by hand, for whoever meets there
+  if (env.has("MASTER_ADDR") && env.has("MASTER_PORT")) {  // set by hand
     const Result<int> port = env.number("MASTER_PORT");
     if (port.ok() && *port >= 1 && *port <= 65535) return rt::with_port(env.text("MASTER_ADDR"), *port);
     if (l.several_hosts())
@@ -131,7 +131,8 @@ Result<std::string> rendezvous_of(const Variables& env, const Launch& l) {
   return std::string();
 }
 
-/// What completes a job over several hosts, beside ranks and sizes.
+/// Checks what a job over several hosts needs beside ranks and sizes: a rendezvous, and a job key, which
+/// it completes.
 Status check_rendezvous(Launch& l) {
   if (l.rendezvous.empty()) {
     return invalid(fmt::format(
@@ -152,7 +153,8 @@ Status check_rendezvous(Launch& l) {
   return {};
 }
 
-/// Field 22 of /proc/PID/stat, in clock ticks since boot. The name in field 2 may hold blanks and brackets.
+/// Names a process by its id and start time: field 22 of /proc/PID/stat, in clock ticks since boot. The
+/// process name in field 2 may contain blanks and brackets.
 std::string name_of(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line, field;

@@ -1,4 +1,4 @@
-// The launchers that are known; one table row each. See launchers.h.
+// The known launchers, one table row each. See launchers.h.
 #include "runtime/join/launchers.h"
 
 #include <fmt/ranges.h>
@@ -11,7 +11,7 @@
 namespace ouro::launchers {
 namespace {
 
-/// What a launcher calls things; "" where it has no word. local_size of SLURM is a list and read apart.
+/// The variables of a launcher; "" if it has none. SLURM's local_size is a list and is read separately.
 struct Family {
   const char* launcher;
   const char* rank;
@@ -55,9 +55,10 @@ bool agree(const Variables& env, const Found& a, const Found& b) {
   return value(env, a.rank) == value(env, b.rank) && (one.empty() || other.empty() || one == other);
 }
 
-/// Whether `inner` is known to have been started by a rank of `outer`, so that what `outer` says is about its
-/// parent: ouro-run notes whose rank it was itself; torchrun marks its workers, and starts from a task of
-/// srun or mpirun for each node; mpirun starts its daemons by srun, one for each node.
+/// Whether `inner` is known to have been started by a rank of `outer`, so that the variables of `outer`
+/// describe its parent: ouro-run records the launchers of which it was a rank itself; torchrun marks its
+/// workers, and is started by one task of srun or mpirun per node; mpirun starts its daemons by srun, one
+/// per node.
 bool inside(const Variables& env, const Found& inner, const Found& outer) {
   if (inner.launcher == "ouro") {
     std::string_view list = env.text("OURO_OUTER_LAUNCHERS");
@@ -70,7 +71,7 @@ bool inside(const Variables& env, const Found& inner, const Found& outer) {
     return false;
   }
   if (inner.launcher == "torchrun") return env.has("TORCHELASTIC_RUN_ID");
-  // PMIx leaves the size to SLURM, which then has to mean the same job.
+  // PMIx leaves the size to SLURM, whose variables then must mean the same job.
   return outer.launcher == "slurm" && inner.launcher != "pmix";
 }
 

@@ -1,4 +1,4 @@
-// Launchers, and which of those that have left variables has started this process. Used by launch.cc.
+// Launchers: which of those whose variables are set has started this process. Used by launch.cc.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,17 +8,18 @@
 
 namespace ouro::launchers {
 
-/// The names that this environment really uses: PMIx names a rank and leaves the rest to its host launcher.
+/// The names of variables that this environment uses: PMIx names a rank and leaves the rest to its
+/// host launcher.
 struct Found {
   std::string launcher, rank, size, local_rank, local_size, node, restarts;
 };
 
-/// All launchers whose variables are there, in the order of the table.
+/// All launchers whose variables are set, in the order of the table.
 std::vector<Found> find(const Variables&);
-/// "slurm 3/4": whose rank this process is, as one launcher says.
+/// Rank and size of this process according to one launcher: "slurm 3/4".
 std::string claim(const Variables&, const Found&);
-/// Whose variables count. None: this process is alone. Errors: invalid (they disagree, or OURO_LAUNCHER names
-/// one that has left none).
+/// The launcher whose variables count; nullopt: this process is alone. Errors: invalid (launchers disagree,
+/// or OURO_LAUNCHER names one whose variables are not set).
 Result<std::optional<Found>> choose(const Variables&);
 
 }  // namespace ouro::launchers

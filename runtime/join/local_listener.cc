@@ -14,7 +14,7 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr int kHalfOpen = 128;  // connections that have not said anything yet
+constexpr int kHalfOpen = 128;  // connections that have not sent anything yet
 constexpr auto kFirstFrame = 1s;
 
 }  // namespace
@@ -48,7 +48,7 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
  private:
   using Descriptor = asio::posix::stream_descriptor;
 
-  /// Whatever happens, somebody listens again, and nobody is hung up on: peers wait for answers.
+  /// Whatever happens, accepting goes on, and no connection is hung up on: peers wait for answers.
   void accept_some() try {
     while (half_open_ < kHalfOpen && socket_.is_open()) {
       if (!next_)
@@ -65,10 +65,11 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
       }
     }
     accept();
-  } catch (const std::exception& e) {  // no memory, or the system watches no more descriptors
+  } catch (const std::exception& e) {  // no memory, or the system cannot watch more descriptors
     rest(e.what());
   }
-  /// Unlike strangers from a network nobody is sent away: who waits here is of this host, and can wait.
+  /// Pauses. Unlike with strangers from a network, no connection is dropped: the peers are on this host, and
+  /// can wait.
   void rest(const char* why = "no file descriptor is left; raise `ulimit -n`") {
     if (!shortage_.lasts()) OURO_WARN("a local connection has to wait: {}", why);
     rest_.expires_after(shortage_.rest());
@@ -106,7 +107,7 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
 
   asio::io_context& io_;
   Descriptor socket_;
-  Fd next_;  // taken, and still to be watched
+  Fd next_;  // accepted, and still to be watched
   asio::steady_timer rest_;
   Heard heard_;
   FdShortage shortage_;

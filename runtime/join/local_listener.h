@@ -1,5 +1,5 @@
-// Accepts on a local name, and hears the first frame of each who connects. Used by those who gather ranks
-// (bootstrap.cc, bootstrap_net.cc) and by the watch thread.
+// LocalListener: accepts connections on a local name and receives the first frame of each. Used by ranks that
+// gather others (bootstrap.cc, bootstrap_net.cc) and by the watch thread.
 #pragma once
 #include <functional>
 #include <memory>
@@ -10,13 +10,14 @@
 
 namespace ouro::rt {
 
-/// On the thread that runs the io_context; callbacks come from there, never from inside a call. At most 128
-/// wait to be heard, a second each; others stay in the kernel's queue, and so do all for a while where no
-/// file descriptor is left.
+/// Runs on the thread that runs the io_context; callbacks come from that thread, never from inside a call. At
+/// most 128 connections may wait to send their first frame, 1 s each; others stay in the kernel's queue, and
+/// so do all for a while if no file descriptor is left.
 class LocalListener {
  public:
   using Line = std::shared_ptr<asio::posix::stream_descriptor>;
-  /// Somebody of this user, and what he said first. The line is hung up when its last owner drops it.
+  /// Called with a connection from a process of this user and its first frame. The line is hung up when its
+  /// last owner drops it.
   using Heard = std::function<void(const Line&, Incoming)>;
 
   /// `socket` is from listen_local().
@@ -25,11 +26,11 @@ class LocalListener {
   LocalListener(const LocalListener&) = delete;
   LocalListener& operator=(const LocalListener&) = delete;
 
-  /// Says why, and counts.
+  /// Sends the reason to the peer and counts the refusal.
   void refuse(const Line&, const Status& why);
-  /// How many were refused, strangers included.
+  /// How many connections were refused, including strangers.
   int refused() const;
-  /// The socket, which goes on listening; nobody is heard here any more.
+  /// Gives up the socket, which continues to listen; nothing is accepted or received here any more.
   Fd release();
 
  private:

@@ -92,7 +92,7 @@ Status send_frame(int fd, const wire::Frame& frame, const std::vector<int>& fds)
       return {Reason::peer_dead, fmt::format("cannot send to the peer: {}", std::strerror(errno))};
     pollfd p{fd, POLLOUT, 0};
     if (errno == ETOOMANYREFS)
-      usleep(1000);  // too many descriptors in flight in this job: readers catch up
+      usleep(1000);  // too many descriptors in flight in this job: wait until readers catch up
     else
       poll(&p, 1, remaining_ms(deadline));
   }
@@ -127,7 +127,7 @@ Result<Incoming> recv_frame(int fd, Clock::time_point deadline) {
     }
   }
   if (n == 0) return Status(Reason::peer_dead, "the peer hung up");
-  // Cut off: by the room that was given for them, or since no more could be opened.
+  // Descriptors were cut off: there was no room for more, or no more could be opened.
   if ((message.msg_flags & MSG_CTRUNC) && fds.size() < kMaxFds)
     return no_descriptor("taking what a peer has passed");
   if (message.msg_flags & MSG_CTRUNC)

@@ -1,5 +1,5 @@
-// Local control sockets: abstract AF_UNIX SEQPACKET names, frames with descriptors, and the check of who is
-// at the other end. Used by bootstrap and by the context's watch thread.
+// Local control sockets: abstract AF_UNIX SEQPACKET names, frames with descriptors, and the check of the
+// peer's user. Used by bootstrap and by the context's watch thread.
 #pragma once
 #include <string>
 #include <vector>
@@ -16,10 +16,11 @@ struct Credentials {
   unsigned uid = 0;
 };
 
-/// A listening socket under an abstract name (no file, gone with its owner). Error refused: the name is
-/// taken.
+/// A listening socket under an abstract name (no file; it goes with its owner). Errors: refused (the name is
+/// taken), resource.
 Result<Fd> listen_local(const std::string& name);
-/// An invalid Fd if nobody listens (yet), or if there is no descriptor; errno says which.
+/// A connected socket; an invalid Fd if nothing listens (yet), or if there is no descriptor: errno
+/// says which.
 Fd connect_local(const std::string& name);
 /// The true identity of the peer (SO_PEERCRED).
 Credentials credentials(int fd);
@@ -33,9 +34,9 @@ struct Incoming {
   std::vector<Fd> fds;
 };
 inline constexpr int kMaxFds = 2;
-/// One frame; waits until `deadline`. Errors: peer-dead (hang-up), deadline, refused (a malformed frame, or
-/// more descriptors than expected: all of them are closed), resource (no descriptor is left here for those
-/// passed).
+/// Receives one frame; waits until `deadline`. Errors: peer-dead (hang-up), deadline, refused (a malformed
+/// frame, or more descriptors than expected: all of them are closed), resource (no descriptor is left here
+/// for those passed).
 Result<Incoming> recv_frame(int fd, Clock::time_point deadline);
 
 }  // namespace ouro::rt

@@ -1,5 +1,5 @@
-// The side of every other host's leader: dialling rank 0, bringing ranks, fetching and handing on the table.
-// See rendezvous.h.
+// The rendezvous on the leader of every other host: dialling rank 0, bringing ranks, fetching and handing on
+// the table. See rendezvous.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kAttempt = 20s;  // to connect and greet once: the system sends a SYN again after 1, 3, 7, 15 s
+constexpr auto kAttempt = 20s;  // per connection and handshake; a SYN is retransmitted after 1, 3, 7, 15 s
 constexpr auto kFetch = 5s;     // for the table from another host, before rank 0 is asked for it
-constexpr auto kVerdictPatience = 1s;  // beyond the deadline: rank 0's verdict says more than ours could
-constexpr auto kServe = 10s;           // for those who should fetch the table here
+constexpr auto kVerdictPatience = 1s;  // beyond the deadline: rank 0's verdict says more than this rank's
+constexpr auto kServe = 10s;           // for hosts that should fetch the table here
 constexpr auto kFirstPause = 10ms, kLongestPause = 200ms;
 
 }  // namespace
@@ -81,7 +81,7 @@ class RendezvousClient::State : public RendezvousSide {
     });
   }
   void root_absent(int code) {
-    post([this, code] {  // one that has been met is heard of by its line
+    post([this, code] {  // once rank 0 has been met, its line shows its end
       if (over() || met_) return;
       fail(Status(Failure{.reason = Reason::never_joined,
                           .text = fmt::format("it ended with exit code {} before all had joined", code),
@@ -143,7 +143,7 @@ class RendezvousClient::State : public RendezvousSide {
                                    .host = root_host_,
                                    .pid = root_pid_,
                                    .detector = "connection refused"}));
-      // A file may be an old one, whose port is somebody else's by now.
+      // A file may be an old one, whose port belongs to another program by now.
       const bool stale = in_file() && why.failure()->detector == wire::kForeign;
       const bool no_verdict =
           why.reason() == Reason::peer_unresponsive || why.reason() == Reason::data_corrupt;
@@ -166,7 +166,7 @@ class RendezvousClient::State : public RendezvousSide {
     pause_ = std::min<std::chrono::milliseconds>(pause_ * 2, kLongestPause);
     at(again_, wait, [this] { connect(); });
   }
-  /// While there is a line to rank 0, that says who is missing.
+  /// Warns that rank 0 is not reached. While there is a line to it, rank 0 says which ranks are missing.
   void tell_late() {
     if (!root_)
       OURO_WARN("rank {} waits for rank 0 at {}; {}", options_.identity.rank, options_.place, last_attempt_);
@@ -175,12 +175,12 @@ class RendezvousClient::State : public RendezvousSide {
   void broken(const Status& why) {
     root_.reset();
     if (over()) {
-      all_have_it_ = true;  // as far as we can ever know
+      all_have_it_ = true;  // as far as this host can know
       return;
     }
     last_attempt_ = "the line to rank 0 broke: " + why.failure()->text;
     if (why.reason() == Reason::refused) return fail(why);
-    // What it still owed us it will say again; a half of the table is of no use.
+    // Rank 0 sends again what has not arrived; a part of the table is of no use.
     if (asked_root_) start_over(), asked_root_ = false;
     try_again();
   }
@@ -216,7 +216,7 @@ class RendezvousClient::State : public RendezvousSide {
   void fetch(const wire::Source& from) {
     if (over() || asked_root_) return;
     children_expected_ = from.children;
-    if (from.rank == 0 || from.endpoint.empty()) return start_over();  // it follows on the line to rank 0
+    if (from.rank == 0 || from.endpoint.empty()) return start_over();  // the table follows on rank 0's line
     const auto patience = kFetch + 8 * round_trip_;
     at(patience_, patience, [this] { ask_root("no answer"); });
     dial(io_, from.endpoint, Purpose::table, options_.identity, static_cast<int>(from.rank),
@@ -239,7 +239,7 @@ class RendezvousClient::State : public RendezvousSide {
     if (root_) root_->send(wire::Want{});
   }
 
-  /// The table comes from rank 0 itself.
+  /// From here on the table comes from rank 0 itself.
   void start_over() {
     asked_root_ = true;
     patience_.cancel();
@@ -280,7 +280,7 @@ class RendezvousClient::State : public RendezvousSide {
 
   bool line_is_late(const std::shared_ptr<FrameStream>& child) {
     if (outcome_.ok() && !(complete_ && pieces_.empty())) return false;
-    child->close();  // it asks rank 0 then
+    child->close();  // the other host then asks rank 0
     return true;
   }
   void hand_on(FrameStream& child) {
@@ -311,7 +311,7 @@ class RendezvousClient::State : public RendezvousSide {
   std::shared_ptr<FrameStream> root_, source_;
   std::vector<std::shared_ptr<FrameStream>> children_;
   wire::TableReader reader_;
-  std::vector<FrameStream::Payload> pieces_;  // kept while others come for them
+  std::vector<FrameStream::Payload> pieces_;  // kept while others fetch them
   std::string last_attempt_ = "the first attempt has had no answer yet", root_host_;
   int root_pid_ = 0;
   std::minstd_rand jitter_;

@@ -1,5 +1,5 @@
-// What the two sides of the rendezvous share: work that ends with its owner, and the outcome that is told
-// once. Used by rendezvous_server.cc and rendezvous_client.cc only.
+// Parts shared by the two sides of the rendezvous: work that ends with its owner, and the outcome that is
+// delivered once. Used by rendezvous_server.cc and rendezvous_client.cc only.
 #pragma once
 #include <boost/asio/post.hpp>
 #include <memory>
@@ -26,8 +26,8 @@ class RendezvousSide : public std::enable_shared_from_this<RendezvousSide> {
   ~RendezvousSide() = default;
 
   bool over() const { return complete_ || !outcome_.ok(); }
-  /// What is posted or timed keeps this alive until it runs; what is handed out does not. None does anything
-  /// once this is closed.
+  /// Functions that are posted or timed keep this object alive until they run; those wrapped by while_open()
+  /// do not. None of them does anything once this object is closed.
   template <class F>
   void post(F f) {
     asio::post(io_, [self = shared_from_this(), f = std::move(f)]() mutable {
@@ -47,7 +47,7 @@ class RendezvousSide : public std::enable_shared_from_this<RendezvousSide> {
       if (const auto self = weak.lock(); self && !self->closed_) f(std::forward<decltype(said)>(said));
     };
   }
-  /// Tells the outcome, once there is one and somebody to hear it.
+  /// Delivers the outcome, once there is one and a callback to take it.
   void deliver() {
     if (!over() || !callback_) return;
     post([this] {

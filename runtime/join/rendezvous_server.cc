@@ -19,8 +19,8 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-// For a host whose line broke before it has said where it listens: it dials (three round trips), asks again,
-// and a packet may be sent twice.
+// How long a host has to come back whose line broke before it has said where it listens: it dials (three
+// round trips) and asks again, and a packet may be retransmitted.
 Clock::duration come_back(const Line& line) { return 400ms + 8 * line.round_trip; }
 
 std::string listed(const std::vector<int>& ranks) {
@@ -31,7 +31,7 @@ std::string listed(const std::vector<int>& ranks) {
   return ranks.size() > n ? fmt::format("{},... {} in all", some, ranks.size()) : some;
 }
 
-/// Readers see the old file or the new one, never half of one.
+/// Writes a file atomically: readers see the old one or the new one, never a part.
 Status publish_file(const std::string& path, const std::string& text) {
   const std::string part = fmt::format("{}.{}", path, getpid());
   ::unlink(part.c_str());
@@ -98,7 +98,7 @@ class RendezvousServer::State : public RendezvousSide {
       std::string line;
       std::ifstream in(file_);
       if (std::getline(in, line) && line == endpoint_)
-        ::unlink(file_.c_str());  // else it is another job's by now
+        ::unlink(file_.c_str());  // otherwise it is another job's by now
     }
   }
 
@@ -161,7 +161,7 @@ class RendezvousServer::State : public RendezvousSide {
   }
 
   void greet(Line line) {
-    if (line.purpose != Purpose::join) return;  // nothing else is served here; it hangs up
+    if (line.purpose != Purpose::join) return;  // nothing else is served here, so it is hung up
     if (Status s = watch_link(line.socket.get()); !s.ok()) OURO_INFO(BOOTSTRAP, "{}", s.failure()->text);
     auto host = std::make_shared<Host>();
     host->stream = std::make_shared<FrameStream>(io_, std::move(line), wire::kMaxControl);
@@ -201,7 +201,7 @@ class RendezvousServer::State : public RendezvousSide {
     const bool again = before != taken_.end() && before->second == host->stream->line().peer_started &&
                        table_[rank].pid == member.pid && table_[rank].host == member.host &&
                        table_[rank].host_id == member.host_id;
-    if (again) {  // its line broke and it has come back on a new one
+    if (again) {  // the host's line broke, and it has come back on a new one
       for (auto* list : {&hosts_, &limbo_})
         for (auto& other : *list) std::erase(other->ranks, member.rank);
       std::erase_if(limbo_, [](const auto& other) { return other->ranks.empty(); });
@@ -234,7 +234,8 @@ class RendezvousServer::State : public RendezvousSide {
     if (admission_.complete() && limbo_.empty() && !over()) spread();
   }
 
-  /// The host is the i-th of the tree; its children are those from arity * i + 1 on. The root is this host.
+  /// Spreads the table along a tree of hosts. The children of host i are those from arity * i + 1 on; the
+  /// root, host 0, is this one.
   void spread() {
     complete_ = true;
     deadline_.cancel(), late_.cancel();
@@ -265,8 +266,8 @@ class RendezvousServer::State : public RendezvousSide {
     deliver();
   }
 
-  /// Where the leader of a host listens; empty unless it has brought itself. The rank that it has said when
-  /// it greeted may be another's, or none of this job.
+  /// Where the leader of a host listens; empty unless it has brought its own record. The rank that it claimed
+  /// in the handshake may be another's, or none of this job.
   std::string endpoint_of_leader(const Host& host) const {
     const int leader = host.stream->line().peer_rank;
     const bool brought = std::find(host.ranks.begin(), host.ranks.end(), leader) != host.ranks.end();
@@ -279,7 +280,7 @@ class RendezvousServer::State : public RendezvousSide {
     for (const auto& piece : pieces_) host.stream->send(piece);
   }
 
-  /// Everybody has the table: nobody will come to fetch it from another.
+  /// When all hosts have the table, tells them so: none will fetch it from another any more.
   void all_served() {
     if (!complete_ || said_bye_ || !served()) return;
     said_bye_ = true;
@@ -292,7 +293,7 @@ class RendezvousServer::State : public RendezvousSide {
       OURO_WARN("the line of {} is cut: {}", host->stream->line().peer_address, why.failure()->text);
     if (complete_) return all_served();
     if (!outcome_.ok() || host->ranks.empty()) return;
-    // A lone reset is no death: it may come back under the same names.
+    // A single reset is no death: the host may come back under the same names.
     limbo_.push_back(host);
     const Line& line = host->stream->line();
     const std::string endpoint = endpoint_of_leader(*host);
@@ -309,7 +310,7 @@ class RendezvousServer::State : public RendezvousSide {
     host->inquiry->start();
   }
 
-  /// Its ranks have not all come back on another line.
+  /// Fails the job unless all ranks of the host have come back on another line.
   void stays_away(const HostPtr& host, HostInquiry::Verdict verdict) {
     std::erase(limbo_, host);
     if (over() || host->ranks.empty()) return after_admission();
@@ -348,9 +349,9 @@ class RendezvousServer::State : public RendezvousSide {
   Admission admission_;
   std::unique_ptr<LineListener> listener_;
   std::string endpoint_, file_;
-  std::map<int, std::uint64_t> taken_;  // of other hosts: when the process that brought it began
+  std::map<int, std::uint64_t> taken_;  // of other hosts, by rank: start time of the process that brought it
   std::vector<HostPtr> hosts_;
-  std::vector<HostPtr> limbo_;  // whose line broke a moment ago
+  std::vector<HostPtr> limbo_;  // hosts whose line has just broken
   std::vector<FrameStream::Payload> pieces_;
   Clock::time_point tell_until_{};
   bool said_bye_ = false;

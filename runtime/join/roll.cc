@@ -21,13 +21,13 @@ constexpr std::size_t kLongestJob = 64;  // bytes; ouro-run's ids are half of th
 
 }  // namespace
 
-/// As it lies in the segment. All but `codes` is written before any rank is started.
+/// The layout of the segment. All but `codes` is written before any rank is started.
 struct Roll::Page {
   char magic[sizeof kMagic];
   std::int32_t world, first;
   char job[kLongestJob];
-  std::atomic<std::uint16_t>
-      codes[kMaxRanks];  // exit code + 1; 0: it runs. Stands alone: no order is needed.
+  // Exit code + 1; 0: it runs. No other data depends on it, so relaxed order is enough.
+  std::atomic<std::uint16_t> codes[kMaxRanks];
 };
 
 Roll::Page& Roll::page() const { return *reinterpret_cast<Page*>(segment_->data()); }

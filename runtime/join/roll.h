@@ -1,5 +1,6 @@
-// Roll: which ranks have ended, as their launcher knows it, in memory that the ranks of its host can read.
-// Written by ouro-run and its agents; read while ranks join, so that nobody waits for one that will not come.
+// Roll: which ranks have ended, as their launcher knows, in memory that the ranks of its host can read.
+// Written by ouro-run and its agents; read while ranks join, so that none waits for a rank that will
+// not come.
 #pragma once
 #include <memory>
 #include <optional>
@@ -14,21 +15,22 @@ namespace ouro::rt {
 class Roll {
  public:
   // The launcher's side.
-  /// Of the job `job` of `world` ranks, for the host whose first rank is `first`. Errors: resource.
+  /// Makes the roll of job `job`, of `world` ranks, for the host whose first rank is `first`.
+  /// Errors: resource.
   static Result<std::shared_ptr<Roll>> create(std::string_view job, int world, int first);
-  /// Rank `rank` has ended with this exit code, which for ranks killed by a signal is 128 + its number.
+  /// Records that rank `rank` has ended with this exit code: 128 + the signal's number if a signal killed it.
   void ended(int rank, int code);
-  /// The value of OURO_ROLL for ranks of this host, good as long as this process and object live.
+  /// The value of OURO_ROLL for ranks of this host, valid as long as this process and object live.
   std::string place() const;
 
   // The side of a rank.
-  /// What OURO_ROLL names; nullptr where it is unset, or leads to no roll of this user (another PID
-  /// namespace, a launcher that has ended), since nothing but time is lost without it.
+  /// The roll that OURO_ROLL names; nullptr if it is unset, or leads to no roll of this user (another PID
+  /// namespace, a launcher that has ended). That is no error, since nothing but time is lost without a roll.
   static std::shared_ptr<const Roll> of_launcher();
   std::string job() const;
   int world() const;
   int first() const;
-  /// The exit code of a rank that has ended.
+  /// The exit code of a rank that has ended; nullopt while it runs.
   std::optional<int> code(int rank) const;
 
  private:

@@ -1,4 +1,4 @@
-// Variables of an environment, as text and numbers. Used by the files that find out what a launcher says.
+// Variables of an environment, as text and numbers. Used by the files that read the variables of launchers.
 #pragma once
 #include <charconv>
 #include <initializer_list>
