@@ -1,5 +1,5 @@
 // Parts shared by the two ways of joining: on one host, and as the first rank of one of several hosts. Used
-// by bootstrap.cc, bootstrap_net.cc and network_create.cc only.
+// by bootstrap.cc and bootstrap_net.cc only.
 #pragma once
 #include <string>
 #include <vector>

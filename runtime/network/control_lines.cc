@@ -15,19 +15,20 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kBeat = 250ms;
-constexpr auto kMissed = kBeat + kBeat / 2;  // the last beat of the other end has not come
-constexpr auto kStalled = 500ms;  // a beat so late says something about this process, not about its peers
-constexpr auto kBrief = 1s;       // a line that breaks sooner is not dialled again at once
-constexpr std::size_t kMostQueued = 4 << 20;  // on a line; on the next one everything is said anew
+constexpr auto kMissed = kBeat + kBeat / 2;   // the last beat of the other end is missing
+constexpr auto kStalled = 500ms;              // a beat this late is due to this process, not to its peers
+constexpr auto kBrief = 1s;                   // a line that breaks sooner is not dialled again at once
+constexpr std::size_t kMostQueued = 4 << 20;  // bytes on a line; the next line starts with everything
 
-/// Encoded once, for as many ranks as hear them.
+/// Encodes notes once, for all ranks to which they are sent.
 std::vector<FrameStream::Payload> payloads(const std::vector<wire::Note>& notes) {
   std::vector<FrameStream::Payload> all;
   for (const wire::Note& n : notes) all.push_back(FrameStream::payload(n));
   return all;
 }
 
-/// A sign of life that gets across only where whole packets do. Older than all news, so no news to anybody.
+/// Sends a sign of life that gets across only if whole packets do. It is older than all news, so it
+/// changes nothing.
 void fill(FrameStream& line) {
   line.send(wire::Note{static_cast<std::uint16_t>(NoteKind::filler), 0, 0, wire::Bytes(line.packet())});
 }
@@ -63,7 +64,8 @@ void ControlLines::dial_peer(RemotePeer& peer) {
          peer.attempts.note(line.status(), peer.who());
          if (line.ok()) return adopt(peer, std::move(*line), true);
          if (!peer.lines.empty() || peer.lost || peer.closed()) return;
-         // Nobody listens where it listened, or a stranger does: it has gone. No answer is left to the clock.
+         // If nothing listens where the rank did, or a stranger does, the rank is gone. A missing answer is
+         // left to the heartbeat.
          if (line.status().reason() == Reason::peer_dead)
            peers_.lose(peer.remote.rank, Reason::peer_dead, "its process ended without close (cause unknown)",
                        "connection refused");
@@ -89,8 +91,8 @@ void ControlLines::adopt(RemotePeer& peer, Line line, bool dialled) {
     frame.ok() ? heard(peer, *frame) : hung_up(peer, weak.lock(), frame.status());
   });
   if (peer.lost) {
-    // It does not know: that the others have gone on without it, or, where they have not agreed to that yet,
-    // with which error it was given up.
+    // Tells the rank what it does not know: that the others have gone on without it or, if they have not
+    // agreed on that yet, the error with which it was given up.
     if (peer.fenced)
       control->send(wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, 0, {}});
     else
@@ -100,8 +102,8 @@ void ControlLines::adopt(RemotePeer& peer, Line line, bool dialled) {
     return;
   }
   tell();
-  // Only the first is a sign of life by itself. Another may have been made because of a silence, by either
-  // end, and ends it when something comes.
+  // Only the first line is a sign of life by itself. A later one may have been made because of a silence, by
+  // either end; it ends the silence only when something arrives.
   if (!peer.met) peer.heard = Clock::now();
   peer.lines.push_back(control);
   if (peer.lines.size() > 2) {
@@ -120,7 +122,7 @@ void ControlLines::heard(RemotePeer& peer, const wire::NetFrame& frame) {
   const auto* note = std::get_if<wire::Note>(&frame);
   if (!note) return;
   if (note->kind == static_cast<std::uint16_t>(NoteKind::fenced)) return events_.fenced(peer.remote.rank);
-  if (note->order < peer.newest) return;  // of an older line: what came since says it all
+  if (note->order < peer.newest) return;  // from an older line: superseded by what has arrived since
   peer.newest = note->order;
   if (Status s = apply(*note, *peer.remote.copy); !s.ok()) {
     OURO_WARN("{} sent what cannot be: {}", peer.who(), s.failure()->text);
@@ -144,7 +146,7 @@ void ControlLines::hung_up(RemotePeer& peer, const std::shared_ptr<FrameStream>&
   if (peer.lost || peer.closed()) return;
   if (how.reason() != Reason::peer_unresponsive)
     OURO_WARN("the line to {} is cut: {}", peer.who(), how.failure()->text);
-  // What was on its way on the other is lost.
+  // What was in flight on the broken line is lost.
   if (!peer.lines.empty()) return peer.lines.back()->send(payloads(publisher_.everything()));
   OURO_INFO(NET, "the line to rank {} broke ({}); asking whether it lives", peer.remote.rank,
             how.failure()->text);
@@ -168,7 +170,7 @@ void ControlLines::kick() {
 
 void ControlLines::beat() {
   const auto now = Clock::now();
-  // After a stop of this process nobody else is dead.
+  // After a stop of this process the silence of others proves nothing.
   if (now - last_beat_ > kStalled + kBeat)
     for (auto& [rank, peer] : peers_.all()) peer->heard = now;
   last_beat_ = now;
@@ -194,7 +196,7 @@ void ControlLines::beat() {
 void ControlLines::judge_silence(RemotePeer& peer, Clock::time_point now) {
   const auto silent = now - peer.heard;
   const double seconds = std::chrono::duration<double>(silent).count();
-  // One that has not spoken yet may still be joining.
+  // A rank that has not sent anything yet may still be joining.
   const auto fail_after = peer.spoke ? options_.silent_fail : std::max(options_.silent_fail, options_.join);
   if (silent >= fail_after) {
     const bool link = !is_running(interface_);
@@ -210,7 +212,8 @@ void ControlLines::judge_silence(RemotePeer& peer, Clock::time_point now) {
                     : silence + (failed.empty() ? "" : "; connecting to it failed: " + failed),
                 "heartbeat");
   } else if (silent >= options_.silent_warn) {
-    // After a cut the system of the other end sends again later and later: a new line may be there before.
+    // After an interruption the other end's kernel retransmits at growing intervals: a new line may be
+    // there earlier.
     if (peer.lines.empty() || now - peer.lines.back()->since() > kBrief) dial_peer(peer);
     if (!std::exchange(peer.warned, true))
       OURO_WARN("{} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", peer.who(), seconds,
@@ -227,7 +230,7 @@ bool ControlLines::met_all() const {
 
 bool ControlLines::say_goodbye() {
   tell();
-  // With unread beats in it a socket that is closed takes back what was sent: it goes out before.
+  // If a socket is closed with unread beats in it, what was sent may be lost, so it is delivered before.
   return std::all_of(peers_.all().begin(), peers_.all().end(), [](const auto& entry) {
     const auto& lines = entry.second->lines;
     if (lines.empty()) return true;

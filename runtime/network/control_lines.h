@@ -11,37 +11,38 @@
 
 namespace ouro::rt {
 
-/// One authenticated line to each rank of another host. A heartbeat runs over it, what changes on this rank's
-/// control page is sent, and what others send is applied to the replicas of theirs. A rank is given up when
-/// its silence has lasted too long, or when nobody or somebody else listens where it did. A path may let
-/// small packets through and swallow large ones, of which data is made: where data is sent again or a sign of
-/// life is missed, and on a line that follows another, signs of life fill a packet.
+/// One authenticated line to each rank of another host. It carries a heartbeat and the changes of this rank's
+/// control page; what others send is applied to the replicas of their pages. A rank is given up when it has
+/// been silent for too long, or when nothing or another program listens where it did. A path may pass small
+/// packets and drop large ones, which carry the data. So signs of life fill a packet if data is being
+/// retransmitted or a sign of life is missing, and on a line that follows another.
 class ControlLines {
  public:
   struct Events {
     std::function<void()> news;       ///< a replica has changed
-    std::function<void(int)> fenced;  ///< this rank has gone on without us
+    std::function<void(int)> fenced;  ///< the given rank has gone on without this one
   };
-  /// `interface`: by which this host reaches the others, for what is said when it is down; "" if not known.
-  /// `mine`: the page that the others hear of.
+  /// `interface`: through which this host reaches the others, for the error when it is down; "" if not known.
+  /// `mine`: the page whose changes are sent.
   ControlLines(asio::io_context&, const NetworkOptions&, const Identity&, std::string interface, RemotePeers&,
                transport::Exchange&, const ControlPage& mine, Events);
   /// Dials the ranks below this one; the others dial.
   void start();
-  /// One heartbeat now, and one each 250 ms from then on.
+  /// Sends a heartbeat now, and one every 250 ms from then on.
   void beat();
   /// A line that a peer has dialled.
   void take(RemotePeer& peer, Line line) { adopt(peer, std::move(line), false); }
-  /// The others have agreed to go on without it: it is told so, now if it has a line, and whenever it comes
-  /// back.
+  /// Called when the others have agreed to go on without a rank. It is told so: now, if it has a line, and
+  /// whenever it comes back.
   void fence(RemotePeer& peer);
-  /// From now on nothing is said or heard, and nobody is dialled.
+  /// From now on nothing is sent or received, and no rank is dialled.
   void cut() { cut_ = true; }
-  /// From any thread: something on the page should be known to others soon.
+  /// Asks for what has changed on the page to be sent soon. Thread-safe.
   void kick();
-  /// Whether there has been a line to each rank that is still there: nobody else hears how this one leaves.
+  /// Whether there has been a line to each rank that is still there: without one, a rank does not hear how
+  /// this one leaves.
   bool met_all() const;
-  /// The last news and the end of all lines, called again and again; true once all has arrived.
+  /// Sends the last news and ends all lines. Called repeatedly; true once everything has arrived.
   bool say_goodbye();
 
  private:

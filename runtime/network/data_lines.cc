@@ -11,10 +11,10 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kIdle = 2s;      // control lines show a dead link before data connections do
+constexpr auto kIdle = 2s;      // longer than on control lines, which show a dead link first
 constexpr auto kAgain = 100ms;  // between attempts
-// A peer that has given this rank up hangs up on each connection at once, until it says so on a control line:
-// one every kEach, and kBurst / kEach at once for paths that cut many.
+// Limits the rate of connections, as a peer that has given this rank up hangs up on each one at once until it
+// says so on a control line: one every kEach, and kBurst / kEach at once for paths that cut many.
 constexpr auto kEach = 125ms, kBurst = 32 * kEach;
 
 }  // namespace
@@ -25,7 +25,7 @@ void DataLines::dial_peer(int rank) {
   Dialing& d = dialing_[rank];
   if (d.now) return;
   if (fabric_.wanted(rank) <= 0) {
-    d.failing_since = {};  // when it is wanted again it begins anew
+    d.failing_since = {};  // the time begins anew when a connection is wanted again
     return;
   }
   const auto now = Clock::now(), due = std::max(d.due, now);
@@ -47,7 +47,7 @@ void DataLines::dialled(int rank, Result<Line> line) {
     adopt(peer, std::move(*line), true);
     return dial_peer(rank);
   }
-  // Its control line may live on by a path that lets nothing new through.
+  // Its control line may live on over a path that lets no new connection through.
   if (d.failing_since == Clock::time_point{}) d.failing_since = Clock::now();
   if (Clock::now() - d.failing_since > 2 * options_.silent_fail)
     return peers_.lose(
@@ -69,8 +69,8 @@ void DataLines::dial_later(int rank, Clock::time_point when) {
   });
 }
 
-/// What the kernel cannot get across for seconds is dropped, made anew and sent again, though the control
-/// line lives: between the two there may be a firewall that has forgotten this connection.
+/// A connection over which the kernel gets nothing across for seconds is dropped and replaced, and its data
+/// sent again, even if the control line lives: a firewall on the path may have forgotten this connection.
 void DataLines::adopt(RemotePeer& peer, Line line, bool dialled) {
   (void)watch_link(line.socket.get(), kIdle).ok();
   fabric_.adopt(peer.remote.rank, std::move(line.socket), tls_end(options_.tls, dialled, line));

@@ -8,8 +8,8 @@
 
 namespace ouro::rt {
 
-/// Makes as many connections as the tcp fabric wants: of two ranks the higher dials, the other takes. A rank
-/// to which none can be made for twice the time of silence is given up, although its control line lives.
+/// Makes as many connections as the tcp fabric wants: of two ranks the higher dials, the other accepts. A
+/// rank to which none can be made for 2 * OURO_SILENT_FAIL is given up, even if its control line lives.
 class DataLines {
  public:
   DataLines(asio::io_context& io, const NetworkOptions& options, const Identity& identity, RemotePeers& peers,
@@ -20,14 +20,14 @@ class DataLines {
   void dial_peer(int rank);
   /// A line that a peer has dialled.
   void take(RemotePeer& peer, Line line) { adopt(peer, std::move(line), false); }
-  /// No line is made any more.
+  /// From now on no line is made.
   void cut() { cut_ = true; }
 
  private:
   struct Dialing {
-    bool now = false;                   // or soon
-    Clock::time_point failing_since{};  // no connection could be made
-    Clock::time_point due{};            // of the next one, were they kEach apart
+    bool now = false;                   // dials now, or soon
+    Clock::time_point failing_since{};  // since when no connection could be made
+    Clock::time_point due{};            // when the next one would be due if they were kEach apart
   };
   void dial_later(int rank, Clock::time_point when);
   void adopt(RemotePeer&, Line, bool dialled);

@@ -1,5 +1,5 @@
-// How long a listener rests where no file descriptor is left: who waits in its queue would wake it at once,
-// for ever. Used by both listeners, for other hosts and for this one.
+// FdShortage: how long a listener pauses when no file descriptor is left: connections in its queue would
+// otherwise wake it at once, forever. Used by both listeners, for other hosts and for this one.
 #pragma once
 #include <algorithm>
 #include <cerrno>
@@ -14,7 +14,7 @@ class FdShortage {
     return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
   }
   bool lasts() const { return rest_.count() != 0; }
-  /// Longer each time, up to a second.
+  /// The next pause: longer each time, from 10 ms up to 1 s.
   std::chrono::milliseconds rest() {
     using std::chrono::milliseconds;
     return rest_ = std::clamp(rest_ * 2, milliseconds(10), milliseconds(1000));

@@ -16,9 +16,9 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::size_t kPiece = 64 << 10;              // read, and sealed, at once
-constexpr int kWrites = 4;                            // in a row, then others on this thread have their turn
-constexpr int kPacket = 1500, kLargestPacket = 9000;  // of networks, the usual ones and large ones
+constexpr std::size_t kPiece = 64 << 10;              // bytes read, or sealed, at once
+constexpr int kWrites = 4;                            // in a row, then other work on this thread has its turn
+constexpr int kPacket = 1500, kLargestPacket = 9000;  // bytes; of usual networks, and of jumbo frames
 
 Status hung_up(const std::string& how) { return unresponsive("hung up: " + how, "hang-up"); }
 
@@ -50,12 +50,13 @@ void FrameStream::read() {
     if (e || !self->on_frame_) return;
     self->read_some();
     if (!self->on_frame_) return;
-    self->write();  // TLS may have to answer before it lets anything out
+    self->write();  // TLS may have to answer before it delivers anything
     self->read();
   });
 }
 
-/// One piece, then others on this thread have their turn; the socket would not tell of what the pipe keeps.
+/// Reads one piece from the socket, then other work on this thread has its turn. Also reads what the pipe
+/// keeps, of which the socket would not notify.
 void FrameStream::read_some() {
   using From = transport::Pipe::From;
   std::uint8_t bytes[kPiece];
@@ -162,7 +163,7 @@ void FrameStream::close() {
   queued_ = 0;
   linger_.cancel();
   if (!open()) return;
-  // With bytes left unread a close is a reset, which can overtake what was written last.
+  // Closing with unread bytes sends a reset, which can overtake what was written last.
   shutdown(descriptor_.native_handle(), SHUT_WR);
   std::uint8_t rest[4096];
   (void)!::read(descriptor_.native_handle(), rest, sizeof rest);
@@ -170,7 +171,8 @@ void FrameStream::close() {
   descriptor_.close(ignored);
 }
 
-/// The owner may be in the middle of a loop over such streams. What the other end said last is still read.
+/// Ends the stream later, as the owner may be in the middle of a loop over its streams. What the other end
+/// has sent last is still read.
 void FrameStream::end_later(Status why) {
   writing_ = true;
   asio::post(descriptor_.get_executor(), [self = shared_from_this(), why = std::move(why)] {

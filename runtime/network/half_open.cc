@@ -35,7 +35,8 @@ HalfOpenVerdict judge(std::span<const HalfOpen* const> half_open, const std::str
   const std::size_t mine = held[source];
   const bool crowded = mine >= kHalfOpenOfOne;
   if (!crowded && half_open.size() < kHalfOpenInAll) return {.admit = true, .evict = {}};
-  // Of two: who is rather sent away. In the order of arrival, so of equals the first.
+  // Whether `a` is evicted rather than `b`. Candidates come in the order of arrival, so among equals the
+  // first is.
   const auto rather = [&](const HalfOpen& a, const HalfOpen& b) {
     if (a.known != b.known) return b.known;
     return held[a.source] > held[b.source];

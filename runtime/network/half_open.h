@@ -1,5 +1,5 @@
-// Which strangers keep a place at a listener where more come than it hears at once: the policy, without
-// sockets or clocks. Used by net_line.cc.
+// Which strangers keep a place at a listener if more come than it serves at once: the policy, without sockets
+// or clocks. Used by net_line.cc.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace ouro::rt {
 
-/// Unfinished handshakes of one source and of all.
+/// The most unfinished handshakes of one source, and in all.
 inline constexpr std::size_t kHalfOpenOfOne = 16, kHalfOpenInAll = 128;
 
 /// One unfinished handshake.
@@ -22,29 +22,30 @@ struct HalfOpen {
   Clock::time_point spared_until{};
 };
 
-/// Whose connections are counted together: an IPv4 address, or the /64 network of an IPv6 one, since who has
-/// one address of such a network has all of them.
+/// The source under which connections are counted together: an IPv4 address, or the /64 network of an IPv6
+/// one, since a host that has one address of such a network has all of them.
 std::string source_of(const NetAddress&);
 
-/// How long nobody is sent away for another: two round trips, since an honest rank has proved itself after
-/// one; at least 4 ms, at most 2 s, since a stranger can pretend a slow path; 1 s where the system has not
-/// measured the path.
+/// How long a handshake is spared from eviction: two round trips, since an honest rank has authenticated
+/// itself after one; at least 4 ms; at most 2 s, since a stranger can feign a slow path; 1 s if the kernel
+/// has not measured the path.
 Clock::duration grace(std::chrono::microseconds round_trip);
 
 struct HalfOpenVerdict {
   bool admit = false;
-  std::optional<std::size_t> evict;  ///< who goes for it
+  std::optional<std::size_t> evict;  ///< index of the handshake that is evicted for it
 };
-/// Whether a newcomer is admitted, `half_open` being all that are there in the order of their arrival.
+/// Decides whether a newcomer is admitted. `half_open`: all unfinished handshakes in the order of
+/// their arrival.
 ///
-/// One source has at most its share. Within it, and where all places are taken, whoever's time is over goes,
-/// the oldest first; with all places taken that is one of the source that has most, and of one that is not
-/// known if there is such. What somebody has said so far does not count: a byte says nothing, and a whole
-/// first frame ends the handshake. While the time of nobody is over, only a source that has fewer places by
-/// more than one takes one from the source that has most, or a known source one from an unknown; the youngest
-/// of it goes, as the oldest has come furthest. Else the newcomer is turned away: those who are here get to
-/// an end, so places / grace handshakes a second do, and each newcomer, who may try again, has the same
-/// chance of being one of them.
+/// A source has at most its share of the places. If its share, or all places, are taken, a handshake that is
+/// no longer spared is evicted, the oldest first; if all places are taken, one of an unknown source if there
+/// is any, and of the source that has most places. What a peer has sent so far does not count: a byte proves
+/// nothing, and a whole first frame ends the handshake. While all are spared, a newcomer takes a place only
+/// if its source is known and the other's is not, or if its source has fewer places than the one that has
+/// most, by more than one; then the youngest handshake is evicted, as the oldest has come furthest. Otherwise
+/// the newcomer is turned away: those that are here come to an end, so places / grace handshakes do per
+/// second, and each newcomer, which may try again, has the same chance of being one of them.
 HalfOpenVerdict judge(std::span<const HalfOpen* const> half_open, const std::string& source, bool known,
                       Clock::time_point now);
 

@@ -1,5 +1,5 @@
-// The two ways to a line: a handshake on a socket that is connected, and dialling. See handshake_session.h,
-// net_line.h.
+// The two ways to open a line: a handshake on a connected socket, and dialling. See
+// handshake_session.h, net_line.h.
 #include "runtime/network/handshake_session.h"
 
 #include <fmt/format.h>
@@ -49,7 +49,8 @@ void HandshakeSession::read() {
   when_readable(descriptor_, [self = shared_from_this()](error_code e) {
     if (e || !self->done_) return;
     std::uint8_t bytes[wire::kMaxHandshake];
-    // A frame may come in pieces, so again until nothing is left; a hostile one has no more than its length.
+    // A frame may arrive in pieces, so this reads until nothing is left; a hostile frame gets no further than
+    // its length.
     while (self->done_) {
       const ssize_t n =
           ::read(self->descriptor_.native_handle(), bytes, std::min(self->handshake_.wants(), sizeof bytes));
@@ -91,7 +92,7 @@ void HandshakeSession::take(wire::View bytes) {
   finish({{}, {}, std::move(line)});
 }
 
-/// All of it at once: the buffer of a new connection holds more than a whole handshake.
+/// Sends everything at once: the buffer of a new connection holds more than a whole handshake.
 bool HandshakeSession::send(const wire::Bytes& bytes) {
   return bytes.empty() || ::send(descriptor_.native_handle(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
                               static_cast<ssize_t>(bytes.size());
@@ -100,7 +101,7 @@ bool HandshakeSession::send(const wire::Bytes& bytes) {
 void HandshakeSession::hang_up(const wire::Bytes& last_words) {
   if (!descriptor_.is_open()) return;
   if (!last_words.empty()) {
-    // What is left unread would turn the close into a reset, which can overtake the words.
+    // Unread bytes would turn the close into a reset, which can overtake the last words.
     std::uint8_t rest[wire::kMaxHandshake];
     (void)!::read(descriptor_.native_handle(), rest, sizeof rest);
     (void)send(last_words);
@@ -117,9 +118,9 @@ void HandshakeSession::finish(Outcome outcome) {
 
 namespace {
 
-constexpr auto kHandshake = 5s;  // and four round trips: two, and a packet that is sent again
+constexpr auto kHandshake = 5s;  // and four round trips: two, and a retransmitted packet
 
-/// One attempt to connect and greet.
+/// One attempt to connect and complete the handshake.
 struct Attempt : std::enable_shared_from_this<Attempt> {
   Attempt(asio::io_context& context, std::function<void(Result<Line>)> f)
       : io(context), timer(context), connecting(context), done(std::move(f)) {}
@@ -145,7 +146,7 @@ struct Attempt : std::enable_shared_from_this<Attempt> {
     });
   }
 
-  /// Keeps this alive: all that is called meanwhile only knows it weakly.
+  /// Ends the attempt at `end`. The timer keeps this object alive; other callbacks hold it only weakly.
   void expect_until(Clock::time_point end, const char* what) {
     timer.expires_at(end);
     timer.async_wait([self = shared_from_this(), what](error_code e) {
@@ -165,7 +166,7 @@ struct Attempt : std::enable_shared_from_this<Attempt> {
     own.length = peer.length = sizeof own.at;
     getsockname(fd, reinterpret_cast<sockaddr*>(&own.at), &own.length);
     getpeername(fd, reinterpret_cast<sockaddr*>(&peer.at), &peer.length);
-    // A port that nobody listens on can be one's own: TCP connects it to itself.
+    // If nothing listens on the port, it can be this socket's own: TCP then connects the socket to itself.
     if (to_string(own) == to_string(peer)) return finish(failure(ECONNREFUSED));
     expect_until(std::min<Clock::time_point>(deadline, Clock::now() + kHandshake + 4 * round_trip(fd)),
                  "handshake");

@@ -1,4 +1,5 @@
-// One handshake on one connected socket, of either side. Used by the listener and by dialling.
+// HandshakeSession: one handshake on one connected socket, on either side. Used by the listener and
+// by dialling.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,13 +20,13 @@ class HandshakeSession : public std::enable_shared_from_this<HandshakeSession> {
   };
   using Done = std::function<void(Outcome)>;
 
-  /// The socket is connected and non-blocking. Throws, and closes it, where it cannot be waited for.
+  /// `fd`: connected and non-blocking. Throws, and closes it, if it cannot be watched.
   HandshakeSession(asio::io_context& io, Fd fd, wire::Handshake handshake, Done done)
       : descriptor_(watched(io, fd)), handshake_(std::move(handshake)), done_(std::move(done)) {}
 
   void start(bool server);
   bool silent() const { return !handshake_.spoken(); }
-  /// Both end it without a call of `done`; the first says why to the other end.
+  /// Both end the handshake without a call of `done`; the first sends the reason to the other end.
   void close(wire::RefuseCode code, std::string_view why);
   void close();
 
@@ -41,10 +42,11 @@ class HandshakeSession : public std::enable_shared_from_this<HandshakeSession> {
   Done done_;
 };
 
-/// What the system has measured on a TCP connection; at most 5 s, whatever a stranger pretends.
+/// The round trip that the kernel has measured on a TCP connection; 0 if unknown, at most 5 s, whatever a
+/// stranger feigns.
 std::chrono::microseconds round_trip(int socket);
 
-/// peer-unresponsive, by `detector`.
+/// A failure `peer-unresponsive` with this detector.
 Status unresponsive(std::string text, const char* detector);
 
 }  // namespace ouro::rt

@@ -32,7 +32,7 @@ bool is_link_local(std::string_view address) {
 }
 bool is_loopback_address(std::string_view address) { return address.starts_with("127.") || address == "::1"; }
 
-/// NCCL's order: InfiniBand first; what only this host can reach last.
+/// NCCL's order: InfiniBand first; interfaces that only this host can reach last.
 int place(const Interface& i) {
   if (i.loopback) return 4;
   if (i.name.starts_with("ib")) return 0;
@@ -91,8 +91,7 @@ Result<std::string> choose_address(const std::vector<Interface>& all, const Addr
       fits = true;
       // An explicit list may well mean another network than the one that routes to the master.
       const bool routed = address == q.route && !filter.chooses();
-      // The system's own loopback is the surest where all ranks share this host, unless a list says
-      // otherwise.
+      // If all ranks share this host, its loopback is the safest, unless a list says otherwise.
       const int where = q.one_host && !filter.chooses() ? 4 - place(all[i]) : place(all[i]);
       Candidate c{{!routed, where, is_link_local(address), is_ipv6(address), i}, address};
       if (!best || c.order < best->order) best = std::move(c);
@@ -144,8 +143,8 @@ bool is_running(const std::string& interface) {
 Result<std::string> route_to(const std::string& address) {
   auto to = parse_address(address);
   if (!to.ok()) return to.status();
-  // A connected UDP socket sends nothing, but has the source address that the routing table gives it. The
-  // port only has to be one.
+  // A connected UDP socket sends nothing, but has the source address that the routing table gives it. Any
+  // port other than 0 will do.
   if (to->at.ss_family == AF_INET) reinterpret_cast<sockaddr_in*>(&to->at)->sin_port = htons(9);
   if (to->at.ss_family == AF_INET6) reinterpret_cast<sockaddr_in6*>(&to->at)->sin6_port = htons(9);
   const Fd fd(::socket(to->at.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -181,7 +180,7 @@ Result<std::string> local_address(const std::string& master, bool one_host) {
     q.one_host |= is_loopback_address(ip);
     (is_ipv6(ip) ? q.ipv6_only : q.ipv4_only) = true;
     auto route = route_to(ip);
-    // On the host of the master itself the route may be the loopback: of use to nobody else.
+    // On the master's own host the route may be the loopback, which other hosts cannot use.
     if (route.ok() && (q.one_host || !is_loopback_address(*route))) q.route = *route;
   }
   auto all = list_interfaces();
@@ -254,7 +253,7 @@ Result<std::string> rendezvous_address(const std::string& place, const Resolve& 
     return loopback;
   }
   OURO_INFO(NET, "rendezvous '{}' is {} here; other hosts reach this one as {}", place, loopback, *own);
-  return with_port(*own, std::stoi(port));  // a number, as check_rendezvous() has found
+  return with_port(*own, std::stoi(port));  // a number, by check_rendezvous()
 }
 
 }  // namespace ouro::rt

@@ -1,5 +1,5 @@
-// Which of this host's addresses other hosts should use. Used by whoever opens a listener for other hosts.
-// What the host's own name resolves to is not believed: many systems map it to a loopback address.
+// Chooses which of this host's addresses other hosts should use. Used where a listener for other hosts is
+// opened. Does not trust what the host's own name resolves to, as many systems map it to a loopback address.
 #pragma once
 #include <functional>
 #include <string>
@@ -17,15 +17,15 @@ struct Interface {
   bool up = true, loopback = false;
 };
 
-/// NCCL_SOCKET_IFNAME's grammar: a list of prefixes, comma-separated; "=" before the list asks for exact
-/// names,
-/// "^" excludes what matches, "^=" excludes exact names. NCCL also takes "=" before each name, and so do we.
-/// An empty list takes all.
+/// NCCL_SOCKET_IFNAME's grammar: a list of prefixes, comma-separated; "=" before the list means exact names,
+/// "^" excludes what matches, "^=" excludes exact names. Like NCCL, it also accepts "=" before each name. An
+/// empty list takes all.
 class NameFilter {
  public:
   explicit NameFilter(std::string_view list);
   bool takes(std::string_view interface) const;
-  /// Without a list, or with one that only excludes, the default order counts.
+  /// Whether the list selects interfaces. Without a list, or with one that excludes, the default
+  /// order applies.
   bool chooses() const { return !exclude_ && !patterns_.empty(); }
 
  private:
@@ -39,41 +39,43 @@ class NameFilter {
 
 struct AddressQuestion {
   std::string filter;      ///< in the grammar above; "" is none
-  std::string route;       ///< own address from which the system reaches the master; "" if unknown
+  std::string route;       ///< own address from which the kernel reaches the master; "" if unknown
   bool one_host = false;   ///< all ranks share this host, or the master is on a loopback address
   bool ipv6_only = false;  ///< the master has an IPv6 address
   bool ipv4_only = false;
 };
-/// The address, numeric. The interface that routes to the master wins if the filter takes it; else the first
-/// that the filter takes in the order ib*, others, docker*, virbr*, lo. IPv4 before IPv6, link-local last.
-/// Error invalid: none fits; the text lists all interfaces and why each was dropped. Pure.
+/// Chooses a numeric address. Unless the filter selects interfaces, the one that routes to the master wins;
+/// else the first that the filter takes in the order ib*, others, docker*, virbr*, lo (in reverse if all
+/// ranks share this host and the filter does not select). IPv4 before IPv6, link-local last. Error invalid:
+/// none fits; the text lists all interfaces and why each was dropped. Pure.
 Result<std::string> choose_address(const std::vector<Interface>&, const AddressQuestion&);
 
-/// Of this host. Error resource.
+/// The interfaces of this host. Errors: resource.
 Result<std::vector<Interface>> list_interfaces();
-/// Whether the interface is there, up, and has a carrier; "" is.
+/// Whether the interface exists, is up and has a carrier; true for "".
 bool is_running(const std::string& interface);
-/// The local address from which the system would reach `address` (numeric, a port is ignored). Nothing is
+/// The local address from which the kernel would reach `address` (numeric; a port is ignored). Nothing is
 /// sent. Errors: invalid, peer-unresponsive (no route).
 Result<std::string> route_to(const std::string& address);
 /// OURO_SOCKET_IFNAME, else NCCL_SOCKET_IFNAME, else "".
 Result<std::string> interface_filter();
-/// All of it: by interface_filter(); `master` is rank 0's numeric address, "" if it is not known.
+/// Chooses an address of this host by interface_filter() and the route to `master`, rank 0's numeric address
+/// ("" if not known).
 Result<std::string> local_address(const std::string& master, bool one_host);
-/// The address of this host that others reach it by; on a machine without a network the loopback, for its own
-/// ranks.
+/// The address at which other hosts reach this one; on a machine without a network the loopback, for its
+/// own ranks.
 Result<std::string> address_for_others();
 
-/// What a name means, best first. Error peer-unresponsive: nothing, so far.
+/// Resolves a name to addresses, best first. Errors: peer-unresponsive (it does not resolve, so far).
 using Resolve =
     std::function<Result<std::vector<NetAddress>>(const std::string& name, const std::string& port)>;
 Result<std::vector<NetAddress>> resolve(const std::string& name, const std::string& port);
-/// Whether that is a place where ranks of several hosts can meet: HOST:PORT or file:PATH. Nobody is asked for
-/// the name. Errors: invalid.
+/// Checks the form of a place where ranks of several hosts can meet: HOST:PORT or file:PATH. Resolves no
+/// name. Errors: invalid.
 Status check_rendezvous(const std::string& place);
-/// "HOST:PORT", where ranks of several hosts meet, in numbers. A name that leads to a loopback address (other
-/// than "localhost") is this host's own: then it is the address that other hosts use, if there is one.
-/// Errors: invalid.
+/// The numeric form of "HOST:PORT", where ranks of several hosts meet. A name (other than "localhost") that
+/// resolves to a loopback address is this host's own; the result is then the address that other hosts use, if
+/// there is one. Errors: invalid, and those of the resolver.
 Result<std::string> rendezvous_address(const std::string& place, const Resolve& = resolve);
 
 }  // namespace ouro::rt

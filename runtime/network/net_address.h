@@ -1,4 +1,5 @@
-// Numeric addresses of TCP, as text and back. Used by whoever listens, dials or chooses an interface.
+// Numeric TCP addresses, from text and to text. Used where the library listens, dials or chooses
+// an interface.
 #pragma once
 #include <sys/socket.h>
 
@@ -19,7 +20,7 @@ struct NetAddress {
 Result<NetAddress> parse_address(const std::string&);
 /// "ip:port", IPv6 in brackets; without port and brackets if `port` is false.
 std::string to_string(const NetAddress&, bool port = true);
-/// "HOST:PORT" of a name or an address; around one of IPv6 come brackets, unless it has them.
+/// "HOST:PORT" from a name or an address; an IPv6 address is put in brackets unless it has them.
 std::string with_port(std::string_view host, int port);
 
 }  // namespace ouro::rt

@@ -1,4 +1,4 @@
-// The listener, and what else belongs to lines. Dialling is in handshake_session.cc. See net_line.h.
+// The listener, keepalive and the job's secret. Dialling is in handshake_session.cc. See net_line.h.
 #include "runtime/network/net_line.h"
 
 #include <fcntl.h>
@@ -29,14 +29,14 @@ using namespace std::chrono_literals;
 using wire::Handshake, wire::RefuseCode;
 using Descriptor = asio::posix::stream_descriptor;
 
-// Strangers for whom there is no place yet, of one source and of all, and how long: a burst gets its turn,
-// and a host's descriptors are its own.
+// Strangers that wait for a place: how many in all and of one source, and how long. A burst gets its turn,
+// but cannot use up the descriptors.
 constexpr std::size_t kWaiting = 64;
 constexpr std::ptrdiff_t kWaitingOfOne = 32;
 constexpr auto kWait = 500ms, kLook = 4ms;
 constexpr const char* kBusy = "too many unfinished handshakes";
 constexpr auto kTellAgain = 10s;
-constexpr std::size_t kSources = 1024;  // whose log lines are counted apart, and who are remembered as known
+constexpr std::size_t kSources = 1024;  // with log lines of their own, and remembered as known
 constexpr int kAtOnce = 16;             // accepted before others on this thread get their turn
 
 void set(int fd, int level, int option, int value) {
@@ -123,7 +123,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     Clock::time_point since = Clock::now();
   };
 
-  /// Whatever happens, somebody listens again.
+  /// Whatever happens, accepting goes on.
   void accept_some() try {
     for (int i = 0; i < kAtOnce && !closed_; ++i) {
       Stranger s;
@@ -132,7 +132,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
                         SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!s.fd && FdShortage::caused(errno)) return shed();
       if (!s.fd && (errno == EAGAIN || errno == EBADF || errno == EINVAL)) break;
-      if (!s.fd) continue;  // that one has gone already
+      if (!s.fd) continue;  // that connection is gone already
       close_in_children(s.fd.get());
       shortage_.over();
       ++counts_.accepted;
@@ -144,12 +144,13 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       }
     }
     accept();
-  } catch (const std::exception& e) {  // no memory, or the system watches no more descriptors
+  } catch (const std::exception& e) {  // no memory, or the system cannot watch more descriptors
     if (!shortage_.lasts()) OURO_WARN("a connection to {} could not be taken: {}", endpoint_, e.what());
     after(shortage_.rest(), [this] { accept(); });
   }
 
-  /// No descriptor is left: the stranger at the head of the queue would wake us for ever, so it goes.
+  /// No descriptor is left: the stranger at the head of the queue would wake this thread forever, so it
+  /// is dropped.
   void shed() {
     spare_.reset();
     Fd(accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -167,9 +168,9 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     });
   }
 
-  /// Who comes behind others of its source waits its turn, a little. Who finds even that full may try again;
-  /// but on a fast path, where places are free again in a moment, it holds up all who come after it, in the
-  /// kernel: false.
+  /// Lets a stranger in, or lets it wait briefly, behind others of its source. If there is no room to wait,
+  /// it is turned away and may try again; but on a fast path, where places are soon free again, it holds up
+  /// all later ones, which wait in the kernel. Returns false in that case.
   bool enter(Stranger& s) {
     const auto of_its = [&](const Stranger& w) { return w.source == s.source; };
     const auto waiting = std::count_if(waiting_.begin(), waiting_.end(), of_its);
@@ -200,7 +201,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     }
     waiting_ = std::move(left);
     if (held_up_.fd && enter(held_up_)) held_up_ = {};
-    // Also where an exception has ended the one that was held up, the last time.
+    // Also if an exception has ended the stranger that was held up, the last time.
     if (!accepts_ && !held_up_.fd) {
       accept();
       accepts_ = true;
@@ -210,7 +211,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     OURO_WARN("a connection to {} could not be taken: {}", endpoint_, e.what());
     look_again(100ms);
   }
-  /// False: there is no place, and `s` is as it was.
+  /// False: there is no place, and `s` is unchanged.
   bool let_in(Stranger& s) {
     std::vector<const HalfOpen*> all;
     for (const auto& h : half_) all.push_back(h.get());
@@ -271,16 +272,17 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       if (known_.size() < kSources) known_.insert(h.source);
     } else {
       ++counts_.refused;
-      // With a code it is a program of ours, wrongly set up: somebody waits for it.
+      // With a code it is an ouro program with a wrong setup, for which a user may be waiting.
       tell(h.source, fmt::format("refused a connection from {}: {}", h.endpoint, o.status.failure()->text),
            o.code.has_value());
     }
-    std::erase_if(half_, [&](const auto& other) { return other.get() == &h; });  // h may be gone now
+    std::erase_if(half_, [&](const auto& other) { return other.get() == &h; });  // h may be destroyed now
     if (o.status.ok() && taken_) taken_(std::move(o.line));
     if (!waiting_.empty()) look_again(0ms);
   }
 
-  /// One line for each source every 10 s; the others are counted. `loud`: somebody may wait for it.
+  /// Logs one line for each source every 10 s and counts the others. `loud`: as a warning, as a user may
+  /// be waiting.
   void tell(const std::string& source, std::string text, bool loud) {
     const auto now = Clock::now();
     if (told_.size() >= kSources)
@@ -312,9 +314,9 @@ class LineListener::State : public std::enable_shared_from_this<State> {
   std::string endpoint_;
   std::vector<std::shared_ptr<Half>> half_;
   std::vector<Stranger> waiting_;  // in the order of their arrival
-  Stranger held_up_;               // behind these; until it is one of them nobody is accepted
-  bool accepts_ = true;            // somebody is accepted, or will be
-  std::set<std::string> known_;    // sources of which somebody has proved itself
+  Stranger held_up_;               // behind these; until it is one of them none is accepted
+  bool accepts_ = true;            // connections are accepted, or will be
+  std::set<std::string> known_;    // sources of peers that have authenticated themselves
   std::map<std::string, Told> told_;
   FdShortage shortage_;
   Counts counts_;

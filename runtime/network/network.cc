@@ -1,4 +1,5 @@
-// The network of a rank: its thread, and which part a line is for. See network.h; network_create.cc makes it.
+// The network of a rank: its thread, and the assignment of lines to parts. See network.h; network_create.cc
+// makes it.
 #include "runtime/network/network.h"
 
 #include <boost/asio/post.hpp>
@@ -14,7 +15,8 @@ namespace {
 using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kFirstLines = 1500ms, kLastWords = 500ms, kServe = 2s;
 
-/// Asks `idle` on the thread of `io` until it says so, for `at_most` so long. An exception says no.
+/// Calls `idle` on the thread of `io` until it returns true, for at most `at_most`. An exception counts
+/// as false.
 template <class F>
 void wait_for(asio::io_context& io, std::chrono::milliseconds at_most, F&& idle) {
   const auto end = Clock::now() + at_most;
@@ -26,7 +28,7 @@ void wait_for(asio::io_context& io, std::chrono::milliseconds at_most, F&& idle)
       try {
         is_idle = idle();
       } catch (const std::exception&) {
-        is_idle = false;  // no memory, perhaps: it is asked again
+        is_idle = false;  // no memory, perhaps: it is called again
       }
       answer.set_value(is_idle);
     });
@@ -42,7 +44,7 @@ Network::Network(NetworkOptions options) : options_(std::move(options)), work_(i
 Network::~Network() {
   io_.stop();
   if (thread_.joinable()) thread_.join();
-  fabric_.reset();  // what still lingers in it tells the control lines when it goes
+  fabric_.reset();  // what still lingers in it notifies the control lines when it goes
 }
 
 void Network::keep(std::function<bool()> served, std::function<void(Line)> table_line) {
@@ -80,7 +82,7 @@ void Network::take(Line line) {
     return;
   }
   if (line.purpose == Purpose::join)
-    return;  // rank 0 asks whether this rank lives: the handshake has said so
+    return;  // rank 0 asks whether this rank lives: the handshake is the answer
   if (!started_) {
     if (early_.size() < 4 * static_cast<std::size_t>(options_.world)) early_.push_back(std::move(line));
     return;

@@ -1,4 +1,5 @@
-// The network of a rank: made before the rank joins; used by bootstrap, context and groups.
+// Network: the connections of a rank to other hosts, made before the rank joins. Used by bootstrap, context
+// and groups.
 #pragma once
 #include <functional>
 #include <memory>
@@ -14,16 +15,15 @@
 
 namespace ouro::rt {
 
-/// Whether this build and this machine have a fabric, and it can be as secure as is asked. Errors:
-/// unsupported.
+/// Checks that this build and this machine have a fabric, with the required security. Errors: unsupported.
 Status fabric_usable(const std::string& fabric, bool tls);
 
 /// The connections of one rank to the ranks of other hosts: a listener, control lines, a fabric that carries
 /// the data, and the thread that serves them.
 class Network {
  public:
-  /// Errors: invalid (no secret, no usable interface, an address that makes no sense), peer-unresponsive (a
-  /// name that nobody knows, for a minute), unsupported (a fabric that this build lacks or that does not
+  /// Errors: invalid (no secret, no usable interface, a malformed address), peer-unresponsive (a name that
+  /// does not resolve for a minute), unsupported (a fabric that this build lacks or that does not
   /// encrypt), resource.
   static Result<std::unique_ptr<Network>> create(NetworkOptions);
   ~Network();
@@ -31,42 +31,42 @@ class Network {
   const NetworkOptions& options() const { return options_; }
   asio::io_context& io() { return io_; }
   const Identity& identity() const { return identity_; }
-  /// Where other hosts reach this rank, and what its fabric's address is.
+  /// Where other hosts reach this rank, and the address of its fabric.
   const std::string& endpoint() const { return listener_->endpoint(); }
   const wire::Bytes& address() const { return address_; }
-  /// Puts what else others should know of this rank before the fabric's address.
+  /// Prepends to the fabric's address bytes that others should know of this rank.
   void prepend(std::span<const std::uint8_t> bytes) {
     address_.insert(address_.begin(), bytes.begin(), bytes.end());
   }
   /// The rendezvous with names resolved: "ip:port" or "file:PATH".
   const std::string& rendezvous_place() const { return place_; }
-  /// What goes on running after the job has formed, to hand the table to others and to turn latecomers away:
-  /// whether all have it, and who takes lines that ask for it.
+  /// Keeps the rendezvous running after the job has formed, to hand the table to others and to turn
+  /// latecomers away. `served`: whether all have the table; `table_line`: takes lines that ask for it.
   void keep(std::function<bool()> served, std::function<void(Line)> table_line);
 
   struct Events {
-    std::function<void(std::vector<Loss>)> lost;  ///< on the network's thread, as all of these
-    std::function<void()> news;                   ///< a copy has changed
-    std::function<void(int)> fenced;              ///< this rank has gone on without us
+    std::function<void(std::vector<Loss>)> lost;  ///< called on the network's thread, like the others
+    std::function<void()> news;                   ///< a replica has changed
+    std::function<void(int)> fenced;              ///< the given rank has gone on without this one
   };
-  /// The job has formed: from here on a thread runs the lines.
+  /// Called when the job has formed: starts the thread that runs the lines.
   void start(const ControlPage& mine, std::vector<RemoteRank>, Events);
-  /// Something on the page of this rank should be known to others soon.
+  /// Asks for what has changed on this rank's page to be sent soon.
   void kick() {
     if (control_) control_->kick();
   }
-  /// The others have agreed to go on without `rank`: it is told so if it comes back.
+  /// Called when the others have agreed to go on without `rank`, which is told so, also if it comes back.
   void fence(int rank);
-  /// From now on nothing is said and nothing is heard on any line, and none ends (OURO_FAULT).
+  /// From now on nothing is sent or received on any line, and none ends (OURO_FAULT).
   void cut();
-  /// Tells the last news and hangs up.
+  /// Sends the last news and hangs up.
   void close();
   transport::Fabric& fabric() { return *fabric_; }
 
  private:
   explicit Network(NetworkOptions);
   Status make_fabric();
-  /// A line that the listener has taken.
+  /// Hands an accepted line to the part that it is for.
   void take(Line);
 
   NetworkOptions options_;

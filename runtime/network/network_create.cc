@@ -1,4 +1,4 @@
-// How a network comes to be: the job's secret, the interface, the listener, the fabric. See network.h.
+// Makes a network: the job's secret, the interface, the listener, the fabric. See network.h.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -30,7 +30,8 @@ std::string interface_of(const std::string& address) {
   return "";
 }
 
-/// Name services learn of a cluster's hosts as they start, so a name may come later than this rank.
+/// Name services learn of a cluster's hosts as these start, so a name may become known only after this rank
+/// has started.
 Result<std::string> rendezvous_in_time(const NetworkOptions& o) {
   const auto end = deadline_after(std::min(o.join, kNameComes));
   for (bool said = false;;) {
@@ -115,7 +116,7 @@ Status Network::make_fabric() {
   auto tcp = std::make_unique<transport::TcpFabric>(transport::TcpFabric::Options{
       .world = options_.world,
       .connections = options_.connections,
-      .checks = options_.checksums && !options_.tls,  // whose own are stronger
+      .checks = options_.checksums && !options_.tls,  // TLS has stronger ones
       .need = [this](int peer) { asio::post(io_, [this, peer] { data_->dial_peer(peer); }); },
       .failed = failed,
       .lost =

@@ -1,4 +1,4 @@
-// How a rank reaches other hosts, as its user has asked for it. Used by Network and its parts.
+// NetworkOptions: how a rank reaches other hosts, as its user wants it. Used by Network and its parts.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -14,13 +14,13 @@ struct NetworkOptions {
   std::uint32_t generation = 0;
   wire::Secret secret;         ///< of this job alone; none: that of the environment
   std::string rendezvous;      ///< "host:port", "ip:port" or "file:PATH"
-  std::string host_id;         ///< ranks with the same share memory
+  std::string host_id;         ///< ranks with the same id share memory
   std::string fabric = "tcp";  ///< or ucx
   bool tls = false;
   int connections = 1;  ///< of the tcp fabric, to each peer
   bool checksums = true;
   std::chrono::milliseconds silent_warn{1000}, silent_fail{5000};
-  std::chrono::milliseconds join{0};  ///< within which all ranks start
+  std::chrono::milliseconds join{0};  ///< time within which all ranks start
 };
 
 }  // namespace ouro::rt

@@ -12,10 +12,9 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kGather = 100ms;         // losses that come together are reported together
-constexpr auto kFirstAttempt = 1500ms;  // a first packet that is lost is sent again after a second
-constexpr auto kSlowest =
-    20s;  // of several that failed; who does not answer at all is given up sooner (dial)
+constexpr auto kGather = 100ms;         // losses that occur together are reported together
+constexpr auto kFirstAttempt = 1500ms;  // a lost first packet is retransmitted after 1 s
+constexpr auto kSlowest = 20s;          // after several failures; dial() gives up a silent peer sooner
 
 }  // namespace
 

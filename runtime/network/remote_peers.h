@@ -1,5 +1,5 @@
-// What this rank knows of the ranks on other hosts, and whom it has given up. Used by the parts of Network,
-// on its thread.
+// RemotePeers: what this rank knows of the ranks on other hosts, and which of them it has given up. Used by
+// the parts of Network, on its thread.
 #pragma once
 #include <functional>
 #include <map>
@@ -15,7 +15,7 @@
 
 namespace ouro::rt {
 
-/// A rank of another host, as the table of the job has it.
+/// A rank of another host, as in the table of the job.
 struct RemoteRank {
   int rank = 0;
   std::string endpoint;         ///< where it listens
@@ -30,13 +30,13 @@ struct Loss {
   std::string text, detector;
 };
 
-/// Attempts to connect to one rank, one after the other. Each may take longer than the one that failed before
-/// it, for paths that are slow.
+/// Successive attempts to connect to one rank. Each may take longer than the failed one before it, for
+/// slow paths.
 class Attempts {
  public:
-  /// When the next one is given up; none takes longer than `longest`, or 20 s if that is more.
+  /// When the next attempt is given up; none takes longer than `longest`, or 20 s if that is more.
   Clock::time_point end(std::chrono::milliseconds longest) const;
-  /// `who` is for the log: a lack of resources here is warned about, once.
+  /// Records the outcome of an attempt. `who`: for the log; a lack of resources here causes one warning.
   void note(const Status& outcome, const std::string& who);
   const std::string& last_failure() const { return last_failure_; }  ///< "" after a success
 
@@ -50,10 +50,10 @@ struct RemotePeer {
   RemoteRank remote;
   std::vector<std::shared_ptr<FrameStream>> lines;  ///< control lines; all are read, the newest is written to
   Clock::time_point heard{};
-  bool spoke = false;  ///< something has come since it started: from then on its silence means something
+  bool spoke = false;  ///< something has arrived since the rank started: from then on its silence counts
   bool warned = false, lost = false, fenced = false, dialing = false;
   bool met = false;          ///< there has been a line to it
-  std::uint64_t newest = 0;  ///< of its notes
+  std::uint64_t newest = 0;  ///< order of its newest note
   Attempts attempts;
   std::string who() const;        ///< "rank 3 (10.0.0.7:4711)"
   std::string_view host() const;  ///< "10.0.0.7"
@@ -61,7 +61,7 @@ struct RemotePeer {
   bool closed() const { return state() == ContextState::closed; }
 };
 
-/// All ranks of other hosts, and the one place where one of them is given up: losses that come together are
+/// All ranks of other hosts, and the only place where one of them is given up. Losses that occur together are
 /// reported together.
 class RemotePeers {
  public:
@@ -69,14 +69,15 @@ class RemotePeers {
 
   void add(RemoteRank);
   void when_lost(std::function<void(std::vector<Loss>)> report) { report_ = std::move(report); }
-  /// nullptr: it is on this host, or no rank of the job.
+  /// nullptr: the rank is on this host, or not in the job.
   RemotePeer* find(int rank);
   std::map<int, std::unique_ptr<RemotePeer>>& all() { return peers_; }
   /// Gives a rank up, for good: its lines are closed and its data is dropped.
   void lose(int rank, Reason, std::string text, std::string detector);
-  /// Hosts to which data is sent again, as nothing comes back for it: views of the peers' own.
+  /// Hosts to which data is being retransmitted because nothing comes back; views into the peers' endpoints.
   std::set<std::string_view> unanswered();
-  /// What the fabric has found out. A connection ends with a rank that has left in good order, too.
+  /// Handles a failure that the fabric has found, unless the rank has left in good order, which also
+  /// ends connections.
   void fabric_failed(int rank, const Status& why);
 
  private:
