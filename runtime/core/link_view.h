@@ -48,6 +48,7 @@ struct LinkView {
     return *reinterpret_cast<SlotHeader*>(slots + (i % slot_count) * (sizeof(SlotHeader) + slot_bytes));
   }
   std::byte* payload(std::uint64_t i) const { return reinterpret_cast<std::byte*>(&header(i) + 1); }
+  /// The payload of chunk i, in its slot or elsewhere.
   const std::byte* found(std::uint64_t i) const {
     const std::byte* const other = elsewhere ? elsewhere[i % slot_count] : nullptr;
     return other ? other : payload(i);
@@ -102,6 +103,7 @@ struct StagingView {
   static std::uint32_t serial(std::uint64_t round, Phase p) {
     return static_cast<std::uint32_t>(4 * round + p);
   }
+  /// Publishes with one release store that this rank has reached phase `p` of `round`, and wakes sleepers.
   [[gnu::always_inline]] inline void publish(std::uint64_t round, Phase p, std::uint32_t tag) const {
     std::uint64_t& word = arrival(round).word;
     std::atomic_ref(word).store(static_cast<std::uint64_t>(tag) << 32 | serial(round, p),

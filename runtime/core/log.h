@@ -13,7 +13,7 @@ namespace ouro::log {
 /// names say.
 enum class Level : std::uint8_t { version, warn, info, abort, trace };
 
-/// X(name): the one list of subsystems; INFO, ABORT and TRACE lines belong to one each. The names are those
+/// X(name): the only list of subsystems; INFO, ABORT and TRACE lines belong to one each. The names are those
 /// of NCCL_DEBUG_SUBSYS, so that settings carry over. INIT: contexts. COLL: errors of groups. P2P: messages.
 /// SHM: staging buffers and links. NET: connections. GRAPH: the machine. TUNING: the algorithms that calls
 /// use. ENV: settings that are not defaults. ALLOC: memory that ouro allocates. REG: memory that other ranks

@@ -13,7 +13,7 @@
 
 namespace ouro {
 
-/// X(enumerator, bytes, name): the one list of element types. `name` is what ouro-perf prints and accepts.
+/// X(enumerator, bytes, name): the only list of element types. `name` is what ouro-perf prints and accepts.
 // clang-format off
 #define OURO_DTYPES(X)                                                         \
   X(i8, 1, "int8")          X(u8, 1, "uint8")                                  \
@@ -24,7 +24,7 @@ namespace ouro {
   X(bf16, 2, "bfloat16")    X(f8e4m3, 1, "f8e4m3")    X(f8e5m2, 1, "f8e5m2")   \
   X(boolean, 1, "bool")
 
-/// X(enumerator, name): the one list of reductions. band..bxor are bitwise, land..lxor logical.
+/// X(enumerator, name): the only list of reductions. band..bxor are bitwise, land..lxor logical.
 #define OURO_OPS(X)                                                            \
   X(sum, "sum")      X(prod, "prod")    X(max, "max")      X(min, "min")       \
   X(avg, "avg")      X(premulsum, "mulsum")                                    \
@@ -161,7 +161,7 @@ OURO_X(float, f32);         OURO_X(double, f64);         OURO_X(bool, boolean);
 
 /// A view of contiguous elements that it does not own. Any alignment is accepted.
 struct View {
-  void* data = nullptr;      ///< may be null where count is 0
+  void* data = nullptr;      ///< may be null if count is 0
   std::size_t count = 0;     ///< elements
   DType dtype = DType::f32;  ///< of each element
   Device device = {};        ///< where `data` is
@@ -175,7 +175,7 @@ struct View {
 };
 /// A read-only View.
 struct CView {
-  const void* data = nullptr;  ///< may be null where count is 0
+  const void* data = nullptr;  ///< may be null if count is 0
   std::size_t count = 0;       ///< elements
   DType dtype = DType::f32;    ///< of each element
   Device device = {};          ///< where `data` is

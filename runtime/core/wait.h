@@ -12,7 +12,7 @@ namespace ouro {
 
 using Clock = std::chrono::steady_clock;
 
-/// A monotonic counter that one rank writes (with bump, several) and others read. It has two cache lines
+/// A monotonic counter that one rank publishes, or several bump, and others read. It has two cache lines
 /// to itself.
 struct alignas(128) Counter {
   std::uint64_t value;
@@ -30,6 +30,7 @@ inline void publish(Counter& c, std::uint64_t v) {
   std::atomic_ref(c.value).store(v, std::memory_order_release);
   if (std::atomic_ref(c.sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers(c);
 }
+/// Adds 1; otherwise as publish(). For counters that several ranks write.
 inline void bump(Counter& c) {
   std::atomic_ref(c.value).fetch_add(1, std::memory_order_release);
   if (std::atomic_ref(c.sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers(c);
@@ -112,7 +113,7 @@ struct Patience {
 };
 
 /// How operations wait for other ranks. A wait calls `look` periodically, and at once when the abort word is
-/// set; a failure that `look` returns ends the wait. No wait goes without these looks.
+/// set; a failure that `look` returns ends the wait. No wait runs without these checks.
 class Waiter {
  public:
   Waiter(const std::uint32_t* abort, const Patience& patience) : abort_(abort), patience_(patience) {}

@@ -94,7 +94,7 @@ Status Adaptation::after(const Plan& plan, std::uint64_t seq, std::chrono::nanos
     return no_memory();
   }
   const int rank = members_.rank();
-  try {  // without memory for it nothing is noticed, and no rank waits for that
+  try {  // without memory nothing is noticed; no rank waits for this part
     if (rank == first_)
       lead(plan, took), invite(seq + 1);
     else

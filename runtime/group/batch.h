@@ -16,6 +16,7 @@ class Batch {
   Batch& operator=(Batch&&) = delete;
   ~Batch();  ///< fails what was deferred and not submitted
   static Batch* current() { return t_current; }
+  /// Opens a batch, or one level more of the open one.
   static void start();
   /// Ends one level; the outermost submits everything.
   static Status end();

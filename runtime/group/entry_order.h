@@ -25,6 +25,7 @@ class EntryOrder {
   }
   /// Waits for a place. False: the group has failed first; neither this place nor a later one will come.
   bool await(std::uint64_t place);
+  /// Leaves a place, so that the next operation can enter.
   void leave(std::uint64_t place);
   /// Returns when all operations that calls enter themselves have entered, or the group has failed.
   void await_calls() { (void)await(calls_.load(std::memory_order_relaxed)); }

@@ -1,4 +1,4 @@
-// How a group fails. See failure_detector.h.
+// Detection of a group's first error. See failure_detector.h.
 #include "runtime/group/failure_detector.h"
 
 #include <fmt/format.h>

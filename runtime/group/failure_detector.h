@@ -51,8 +51,8 @@ class FailureDetector final : public MemberObserver {
   Status fail(const Status&);
   /// The same if this rank has no memory or no thread for something that its members wait for.
   Status out_of_memory() { return keep(no_memory(), Collective::none, true); }
-  /// Has `release` called with the first error, which may be there already; by one thread at a time. Empty:
-  /// removes it.
+  /// Registers `release`, which is called with the first error, at once if there is one already; by one
+  /// thread at a time. Empty: removes it.
   void when_failed(std::function<void(const Status&)> release);
 
   /// Called periodically while an operation waits. Errors: that of the group, which may be new.
@@ -63,6 +63,7 @@ class FailureDetector final : public MemberObserver {
   Status stick(const Status& outcome);
 
   // Called by the context, possibly from its threads.
+  /// Fails the group if members are among the lost ranks.
   void on_losses(const std::vector<Loss>&) override;
   /// World rank `by` and others have gone on without this rank.
   void on_fenced(int by) override;
@@ -82,7 +83,7 @@ class FailureDetector final : public MemberObserver {
   /// Makes `first` the group's error, unless it has one, ends all waits and tells peers. Skips steps for
   /// which there is no memory.
   Status keep(Status first, Collective, bool tell_peers) noexcept;
-  int from_world(int world_rank) const;  // or -1
+  int from_world(int world_rank) const;  // rank in the group, or -1
 
   Context& context_;
   MemberRecords& members_;

@@ -28,8 +28,8 @@
 namespace ouro::rt {
 
 struct ShrinkOutcome {
-  std::vector<int> dead;  // ranks of the old group
-  std::uint64_t resume_seq = 0;
+  std::vector<int> dead;         // ranks of the old group
+  std::uint64_t resume_seq = 0;  // lowest sequence number that a survivor did not complete
 };
 
 /// One rank's side of a group. Composes a sequencer, a failure detector, the wiring and the parts that run
@@ -38,6 +38,8 @@ class Group final : public std::enable_shared_from_this<Group> {
   friend struct TestAccess;
 
  public:
+  /// Makes this rank's side of a group, without communication; all members call it with equal specs. Errors:
+  /// invalid (the spec, OURO_ALGO), resource, those of Context::usable().
   static Result<std::shared_ptr<Group>> create(std::shared_ptr<Context>, GroupSpec);
   ~Group();
 
@@ -48,6 +50,7 @@ class Group final : public std::enable_shared_from_this<Group> {
   bool one_host() const { return members_.one_host(); }
   /// Whether OURO_ALGO names the algorithm of this collective.
   bool forces(const Operation& o) const { return planner_.forces(o); }
+  /// The rank in this group of a rank of the job; nullopt: it is not a member.
   std::optional<int> from_global(int world_rank) const { return members_.find(world_rank); }
   Numerics numerics() const { return spec_.numerics; }
 
@@ -62,6 +65,7 @@ class Group final : public std::enable_shared_from_this<Group> {
   /// submits the operations one by one next.
   Status submit(std::shared_ptr<const FusedOperation>, bool can, Stream* stream,
                 std::shared_ptr<WorkState>* work);
+  /// Says which algorithm or path an operation would use, and why.
   Result<std::string> explain(const Operation&);
   /// Runs `op`, in parts, for operation `whole` of a larger group that contains this group's members. A
   /// mismatch is reported as one of `whole`.
@@ -87,6 +91,8 @@ class Group final : public std::enable_shared_from_this<Group> {
   /// repeatedly (in a graph); there they are in flight only while it runs.
   std::function<Status()> submit(std::vector<std::shared_ptr<Message>>, Stream* on);
   Mailbox& mailbox() { return mailbox_; }
+  /// The earliest message from `source` (or Message::kAny) with this tag that has begun to arrive and has no
+  /// receive; nullopt: there is none.
   Result<std::optional<Envelope>> probe(int source, int tag);
   /// As probe, but sets the message that it finds aside. See Messages::match.
   Result<std::optional<Messages::Match>> match(int source, int tag);
@@ -105,7 +111,10 @@ class Group final : public std::enable_shared_from_this<Group> {
   bool failed() const { return !detector_.ok(); }
   /// Fails the group because there is no memory for something that its members wait for. See FailureDetector.
   Status out_of_memory() { return detector_.out_of_memory(); }
+  /// Fails the group with `revoked`, here and on the other ranks.
   void abort(const std::string& why);
+  /// Waits until what is in flight has ended, and leaves the group. Idempotent. Errors: invalid (the caller
+  /// would wait for itself).
   Status close();
   /// Whether the caller is a stream's thread and operations are in flight: these may be queued behind the
   /// caller, which therefore must not wait for them.
@@ -114,6 +123,9 @@ class Group final : public std::enable_shared_from_this<Group> {
   void end_in_flight() {
     if (busy()) abort_in_flight();
   }
+  /// Collective over the remaining ranks: agrees on which are dead (Survivors) and makes the group of the
+  /// others. Errors: those of Survivors::agree, revoked (closed), invalid (shrunk before, or the caller would
+  /// wait for itself).
   Result<std::shared_ptr<Group>> shrink(ShrinkOutcome*);
   /// Makes a group of some of this group's members, given in order by their ranks here; `salt`
   /// distinguishes siblings.

@@ -27,6 +27,7 @@ class HostOperations {
     look_again();
   }
 
+  /// Runs an operation in the turn of its ticket, and passes the turn on.
   Status execute(const Plan&, std::uint64_t ticket);
   /// Runs an operation in parts, on the buffers of the parts: as one operation of the group, with the
   /// signature of `whole` and the algorithm that was selected for it.

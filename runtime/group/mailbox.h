@@ -27,13 +27,15 @@ class Mailbox {
 
   /// Checks a message's arguments. Errors: invalid.
   Status check(const Message&) const;
-  /// Callers hold messages in flight from before post() until complete() has returned.
+  /// Counts messages in flight. Callers hold a MessagesInFlight::One from before post() until complete()
+  /// has returned.
   MessagesInFlight& in_flight() { return in_flight_; }
   // All Message objects live until they are done or the call has returned.
   /// Checks the messages and hands them to the engine; does not wait.
   Status post(const std::vector<Message*>&);
   /// Drives traffic until all are done; on failure withdraws those that are not. `deadline` 0: the group's.
   Status complete(const std::vector<Message*>&, std::chrono::milliseconds deadline);
+  /// Makes progress, then as Messages::peek.
   Result<std::optional<Envelope>> probe(int source, int tag);
   /// As probe, but sets the message that it finds aside. See Messages::match.
   Result<std::optional<Messages::Match>> match(int source, int tag);

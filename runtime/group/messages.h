@@ -57,11 +57,12 @@ class Messages {
   /// slot), resource.
   Status progress();
   /// Removes a message that is not done from all queues; its memory belongs to the caller again. A send that
-  /// is completely on the link is done thereby. False: a send is only partly on the link, which can carry no
+  /// is completely on the link becomes done. False: a send is only partly on the link, which can carry no
   /// other message any more. (A message that has been received in part goes on into the queue of
   /// unexpected messages.)
   bool withdraw(Message&);
   bool done(const Message&) const;
+  /// The earliest matching message that has begun to arrive and has no receive; nullopt: there is none.
   std::optional<Envelope> peek(int source, int tag) const;
   /// A message that was set aside, and the key by which it is received.
   struct Match {

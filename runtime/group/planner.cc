@@ -1,4 +1,4 @@
-// From calls to plans. See planner.h.
+// Turns calls into plans. See planner.h.
 #include "runtime/group/planner.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Planner: from calls to plans. Used by Group and its parts.
+// Planner: turns calls into plans. Used by Group and its parts.
 #pragma once
 #include <atomic>
 #include <cstdint>

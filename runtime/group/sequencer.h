@@ -49,8 +49,8 @@ class Sequencer {
   void await_turn(std::uint64_t ticket) {
     if (load(turn_) != ticket) await(ticket);
   }
-  /// Called in the ticket's turn: enters the operation on the control page, and strikes the faults of
-  /// OURO_FAULT. Returns the group's error, if it has one, or that of a fault.
+  /// Called in the ticket's turn: enters the operation on the control page, and applies OURO_FAULT. Returns
+  /// the group's error, if it has one, or that of a fault.
   Status begin(const Plan& plan, std::uint64_t ticket) {
     return faults_ ? begin_with_care(plan, ticket) : begin_unharmed(plan, ticket);
   }

@@ -49,7 +49,7 @@ Result<Verdict> Survivors::agree(bool one_host) {
 }
 
 /// A rank that was late until the deadline, or whose process was stopped for as long as a rank may be silent.
-/// When it comes, the decision tells it.
+/// It learns this from the decision when it comes.
 bool Survivors::left_behind(int r, const GroupRecord* record) {
   if (r == members_.rank() || settings_.why.ok()) return false;
   const Failure& f = *settings_.why.failure();

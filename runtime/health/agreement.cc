@@ -1,4 +1,4 @@
-// Paxos over votes that are read, not sent. See agreement.h for why quorums meet.
+// Paxos over votes that are read, not sent. See agreement.h for why quorums intersect.
 #include "runtime/health/agreement.h"
 
 #include <algorithm>

@@ -148,7 +148,7 @@ struct ProbePage {
   static constexpr std::size_t kBytes = 64 << 10;
   struct alignas(128) Question {
     Shared<std::uint64_t> serial;      // grows with each question; the words below are written before it
-    Shared<std::uint64_t> group, seq;  // the operation at whose end the peer answers; 0: nobody is asked
+    Shared<std::uint64_t> group, seq;  // the operation at whose end the peer answers; 0: no peer is asked
     Shared<std::uint32_t> rank;        // the peer that is asked, as a rank of the group
     Shared<std::uint32_t> task, bytes;
     Shared<std::uint64_t> from;  // address to read, in the asker's process
@@ -228,8 +228,10 @@ RevisionRegister* claim_revision(ControlPage& mine, GroupRecord&);
 /// The register in which the owner of the record proposes records to group `key`; nullptr: there is none yet,
 /// or the owner has left the group.
 RevisionRegister* find_revision(ControlPage& of_owner, const GroupRecord&, std::uint64_t key);
+/// Publishes a vote; called only by the owner of the page.
 void write(VoteRegister&, const Vote&);
-/// nullopt: the register now belongs to another group, or changes faster than it can be read.
+/// A consistent copy of the vote of group `key`; nullopt: the register now belongs to another group, or
+/// changes faster than it can be read.
 std::optional<Vote> read(const VoteRegister&, std::uint64_t key);
 
 }  // namespace ouro::rt

@@ -310,7 +310,7 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
 
 std::string rendezvous_name(const wire::Nonce& n, const std::string& host_id) {
   if (host_id.empty()) return "ouro/" + wire::hex(n);
-  wire::Nonce digest = n;  // a name holds 107 bytes
+  wire::Nonce digest = n;  // an abstract name holds at most 107 bytes
   for (std::size_t i = 0; i < host_id.size(); ++i)
     digest[i % digest.size()] = static_cast<std::uint8_t>(digest[i % digest.size()] * 31 + host_id[i]);
   return "ouro/" + wire::hex(n) + "/" + wire::hex(digest);

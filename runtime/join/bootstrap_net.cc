@@ -204,7 +204,7 @@ class HostRoot {
   Peer self_;
   HostRendezvous rendezvous_;
   std::map<int, Guest> guests_;
-  Status outcome_;      // a failure, which ranks that come from now on are told
+  Status outcome_;      // a failure, told to ranks that come from now on
   std::set<int> told_;  // ranks of which the launcher says that they have ended
   Clock::time_point next_call_{};
   // Callbacks may be called after the end of this object.

@@ -10,7 +10,7 @@
 namespace ouro::rt {
 
 /// Dials the leader of the host repeatedly until there is a verdict, or this object is destroyed. A line that
-/// is made is a sign of life and is closed again: the host itself makes a new one to rank 0, which may take
+/// opens is a sign of life and is closed again: the host itself makes a new one to rank 0, which may take
 /// seconds on a path that loses packets. Everything runs on the thread that runs the io_context.
 class HostInquiry : public std::enable_shared_from_this<HostInquiry> {
  public:

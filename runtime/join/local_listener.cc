@@ -48,7 +48,7 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
  private:
   using Descriptor = asio::posix::stream_descriptor;
 
-  /// Whatever happens, accepting goes on, and no connection is hung up on: peers wait for answers.
+  /// Whatever happens, accepting continues, and no connection is hung up on: peers wait for answers.
   void accept_some() try {
     while (half_open_ < kHalfOpen && socket_.is_open()) {
       if (!next_)

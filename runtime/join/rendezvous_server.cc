@@ -19,7 +19,7 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-// How long a host has to come back whose line broke before it has said where it listens: it dials (three
+// How long a host may take to come back if its line broke before it said where it listens: it dials (three
 // round trips) and asks again, and a packet may be retransmitted.
 Clock::duration come_back(const Line& line) { return 400ms + 8 * line.round_trip; }
 

@@ -20,7 +20,7 @@ std::string step_name(const Variables&);
 /// The first host of the step, and a port that all of its ranks compute alike and that two steps seldom
 /// share, below the ephemeral ports. `host` "": the list names none; `list` "": there is no list.
 struct FirstHost {
-  std::string list;  ///< the variable
+  std::string list;  ///< name of the variable with the list
   std::string host;
   int port = 0;
 };

@@ -30,7 +30,7 @@ class ControlLines {
   void start();
   /// Sends a heartbeat now, and one every 250 ms from then on.
   void beat();
-  /// A line that a peer has dialled.
+  /// Takes a line that a peer has dialled.
   void take(RemotePeer& peer, Line line) { adopt(peer, std::move(line), false); }
   /// Called when the others have agreed to go on without a rank. It is told so: now, if it has a line, and
   /// whenever it comes back.

@@ -18,7 +18,7 @@ class DataLines {
 
   /// Dials, if that is this rank's part and the fabric still wants a connection.
   void dial_peer(int rank);
-  /// A line that a peer has dialled.
+  /// Takes a line that a peer has dialled.
   void take(RemotePeer& peer, Line line) { adopt(peer, std::move(line), false); }
   /// From now on no line is made.
   void cut() { cut_ = true; }

@@ -48,6 +48,7 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
   bool delivered();
   /// Closes the stream once what was sent is written, within 1 s; nothing more is received.
   void finish();
+  /// Closes the connection at once, without a call of OnFrame.
   void close();
   bool open() const { return descriptor_.is_open(); }
   const Line& line() const { return line_; }  ///< without its socket

@@ -44,8 +44,8 @@ struct HalfOpenVerdict {
 /// nothing, and a whole first frame ends the handshake. While all are spared, a newcomer takes a place only
 /// if its source is known and the other's is not, or if its source has fewer places than the one that has
 /// most, by more than one; then the youngest handshake is evicted, as the oldest has come furthest. Otherwise
-/// the newcomer is turned away: those that are here come to an end, so places / grace handshakes do per
-/// second, and each newcomer, which may try again, has the same chance of being one of them.
+/// the newcomer is turned away: those that are here finish, so places / grace handshakes finish per second,
+/// and each newcomer, which may try again, has the same chance of being one of them.
 HalfOpenVerdict judge(std::span<const HalfOpen* const> half_open, const std::string& source, bool known,
                       Clock::time_point now);
 

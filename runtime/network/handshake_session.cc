@@ -49,8 +49,8 @@ void HandshakeSession::read() {
   when_readable(descriptor_, [self = shared_from_this()](error_code e) {
     if (e || !self->done_) return;
     std::uint8_t bytes[wire::kMaxHandshake];
-    // A frame may arrive in pieces, so this reads until nothing is left; a hostile frame gets no further than
-    // its length.
+    // A frame may arrive in pieces, so this reads until nothing is left; a hostile peer can send no more than
+    // a frame's length.
     while (self->done_) {
       const ssize_t n =
           ::read(self->descriptor_.native_handle(), bytes, std::min(self->handshake_.wants(), sizeof bytes));

@@ -89,7 +89,7 @@ Result<std::string> choose_address(const std::vector<Interface>& all, const Addr
       if ((q.ipv6_only && !is_ipv6(address)) || (q.ipv4_only && is_ipv6(address))) continue;
       if (is_loopback_address(address) && !q.one_host && !filter.chooses()) continue;
       fits = true;
-      // An explicit list may well mean another network than the one that routes to the master.
+      // An explicit list may mean a network other than the one that routes to the master.
       const bool routed = address == q.route && !filter.chooses();
       // If all ranks share this host, its loopback is the safest, unless a list says otherwise.
       const int where = q.one_host && !filter.chooses() ? 4 - place(all[i]) : place(all[i]);

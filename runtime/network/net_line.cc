@@ -123,7 +123,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     Clock::time_point since = Clock::now();
   };
 
-  /// Whatever happens, accepting goes on.
+  /// Accepts some connections. Whatever happens, accepting continues.
   void accept_some() try {
     for (int i = 0; i < kAtOnce && !closed_; ++i) {
       Stranger s;

@@ -44,7 +44,7 @@ Network::Network(NetworkOptions options) : options_(std::move(options)), work_(i
 Network::~Network() {
   io_.stop();
   if (thread_.joinable()) thread_.join();
-  fabric_.reset();  // what still lingers in it notifies the control lines when it goes
+  fabric_.reset();  // what still lingers in it notifies the control lines at its end
 }
 
 void Network::keep(std::function<bool()> served, std::function<void(Line)> table_line) {
