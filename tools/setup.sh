@@ -1,4 +1,4 @@
-# What quickstart and test share: packages, options, configuration. Sourced by both, from bash.
+# Code that quickstart and test share: packages, options, configuration. Sourced by both, from bash.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -28,7 +28,7 @@ parse_options() {
 
 is_installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
 
-# Installs those of the given packages that are missing, saying so first.
+# Installs those of the given packages that are missing, after printing their names.
 install_packages() {
   local missing=() package apt=(apt-get)
   command -v dpkg-query >/dev/null || { say "no dpkg here: taking the build dependencies for granted"; return; }
@@ -46,7 +46,7 @@ install_packages() {
 
 has_cuda_driver() { [[ -e /dev/nvidiactl ]] || [[ -e /dev/dxg ]]; }
 
-# configure OPTION...: the default preset with the given cache entries, ccache where there is one.
+# configure OPTION...: configures the default preset with the given cache entries, with ccache if it is installed.
 configure() {
   local launcher=()
   if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
@@ -56,7 +56,7 @@ configure() {
   cmake --preset default -Wno-dev "${launcher[@]}" "$@"
 }
 
-# At least two jobs, no more than there are cores, and 1.5 GiB of memory for each.
+# Prints the number of build jobs: at least two, at most the number of cores, with 1.5 GiB of memory for each.
 jobs() {
   local cores memory
   cores=$(nproc)

@@ -102,7 +102,7 @@ NAMES = ("algorithm array atomic chrono cstddef cstdint limits memory optional s
 
 
 def in_memory():
-    """Headers by name: those of the host, and one of ours without its constants, which would be device variables."""
+    """Headers by name: those of the host, and one of ouro without its constants, which would become device variables."""
     once = "#pragma once\n"
     headers = {"ouro_standard": once + STANDARD}
     headers |= {name: once + "#include <ouro_standard>\n" for name in NAMES}

@@ -1,9 +1,10 @@
 # The probe and the tests of a bundle. Read by gpu-check, which has say, row, not_run, attempt, out_of_time and reason.
 #
-# A test that hangs is told from what comes after it: the program goes on behind it, and the test is tried alone, first with
-# eager loading of kernels, then under a debugger.
+# A hanging test is separated from the tests after it: the program continues with those, and the hanging test is run alone,
+# first with eager loading of kernels, then under a debugger.
 
-# What the driver does, a process a question: an answer may be a hang, and is then one, too. Nothing here is a failure.
+# Probes the behaviour of the driver, with one process for each question: a hang is a valid answer, too. Nothing here is a
+# failure.
 probe() {
   say "probe"
   if ! program gpu_probe; then not_run "probe" "not in the bundle"; return; fi
@@ -25,10 +26,10 @@ ask() { # NAME TEXT [SUFFIX]
   row "probe: $2" 1 "$((code == 0))" 0 "$answer" "-"
 }
 
-# The test that a log ends in, if the program did not end it.
+# Prints the last test of a log if the program did not finish it.
 under_way() { awk '/^\[ RUN/ { t = $4 } /^\[       OK|^\[  FAILED|^\[  SKIPPED/ { t = "" } END { print t }' "$1"; }
 
-# Tries a test that hung alone, and adds to `hangs` of the caller what came out.
+# Runs a test that hung alone, and appends the result to `hangs` of the caller.
 examine() { # NAME FILE TEST
   local log=$1-hang-$((++hung)) code=0
   attempt "$log" 20 env CUDA_MODULE_LOADING=EAGER "$2" --gtest_filter="$3" || code=$?
@@ -49,8 +50,9 @@ examine() { # NAME FILE TEST
   hangs+=" (also alone: $log-stacks.log)"
 }
 
-# Runs the tests of one program into its log. Ranks that are processes are forked from one that has not used a GPU
-# yet: such tests have a process each, all others share one, until one of them hangs. Sets `hangs` of the caller.
+# Runs the tests of one program into its log. Ranks that are processes are forked from a process that has not used a GPU yet,
+# so each test of such ranks has a process of its own; all others share one, until one of them hangs. Sets `hangs` of the
+# caller.
 all_tests_of() { # NAME FILE
   local name=$1 file=$2 code=0 one part=0 own=() some='*' hung=0 log not worst=0
   local alone='processes|Sharing|GpuMessages|KilledInMid|GraphsReplay'
@@ -64,7 +66,7 @@ all_tests_of() { # NAME FILE
     own=("${own[@]:0:2}")
     case $name in
       test_gpu) some='GpuStreams.*:*all_reduce*_threads' ;;
-      # All reductions in all shapes are minutes of work for a processor that stands in for a GPU.
+      # All reductions in all shapes take minutes on a processor that emulates a GPU.
       test_collect_device) some='*Broadcast:*HopWeights:*KernelsLoad*' ;;
     esac
   fi
@@ -108,8 +110,8 @@ unit_tests() {
   done
 }
 
-# Collectives that a switch between the GPUs reduces and multicasts, over all that have multicast objects; and what an
-# all_reduce takes beside the kernels by pointer.
+# Runs the collectives that a switch between the GPUs reduces and multicasts, over all GPUs that have multicast objects, and
+# compares the time of an all_reduce with that of the kernels by pointer.
 switches() {
   say "nvls"
   local n kind code ran=0 passed=0 wrong='' why='' one good by
