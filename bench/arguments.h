@@ -1,4 +1,4 @@
-// Command lines of benches: --help, and whole numbers in a range. Used by the programs of this folder.
+// Command lines of benchmarks: --help, and whole numbers in a range. Used by the programs of this folder.
 #pragma once
 #include <charconv>
 #include <cstdio>
@@ -19,7 +19,7 @@ inline std::optional<int> number(int argc, char** argv, int i, int fallback, int
   return value;
 }
 
-/// The exit code, if the program is to end here: 0 after --help, 2 if `right` is false. Prints `usage`.
+/// Prints `usage` and returns the exit code if the program should end: 0 after --help, 2 if `right` is false.
 inline std::optional<int> help_or_refuse(int argc, char** argv, bool right, const char* usage) {
   const bool help = argc > 1 && (std::string_view(argv[1]) == "--help" || std::string_view(argv[1]) == "-h");
   if (right && !help) return std::nullopt;

@@ -1,5 +1,5 @@
-// What batching many small all-reduces is worth: one by one, in one group_start/group_end, both on a stream
-// too. Run by hand: bin/bench_batch [ranks ...] (threads; 2 and 4 unless given), or ouro-run -n 2
+// The gain of batching many small all-reduces: one by one, and in one group_start/group_end, each also on a
+// stream. Run by hand: bin/bench_batch [ranks ...] (threads; 2 and 4 unless given), or ouro-run -n 2
 // bin/bench_batch
 #include <fmt/format.h>
 
@@ -106,7 +106,8 @@ Status Bench::run() {
       const auto begin = Clock::now();
       OURO_TRY(go(static_cast<Way>(way)));
       const double us = us_since(begin);
-      OURO_TRY(barrier(group_));  // who checks its results must not hold up who still works on its core
+      OURO_TRY(
+          barrier(group_));  // a rank that checks its results must not delay one that still works on its core
       bad += static_cast<double>(wrong(seed));
       if (round >= 0) mine[static_cast<std::size_t>(way * kRounds + round)] = us;
     }

@@ -1,6 +1,6 @@
-// A decentralised training step against the greater of its computing and its communication; and the fused
-// mix, AccumAdamW and message against the same in passes. Run by hand: bin/bench_decentralised [ranks ...]
-// (threads; 2 unless given), or ouro-run -n 2 bin/bench_decentralised
+// Compares a decentralised training step with the greater of its computation and its communication, and the
+// fused mix, AccumAdamW and message with the same in separate passes. Run by hand: bin/bench_decentralised
+// [ranks ...] (threads; 2 unless given), or ouro-run -n 2 bin/bench_decentralised
 #include <fmt/format.h>
 #include <sys/prctl.h>
 
@@ -18,8 +18,8 @@ namespace {
 constexpr std::size_t kParameters = 16;
 constexpr int kRounds = 15, kWarmUp = 3;
 
-/// Forward and backward pass: two pieces for each parameter that together last a given time. On the caller's
-/// core, in its cache; or away, as on an accelerator: the caller sleeps until a piece is done.
+/// Forward and backward pass: two pieces for each parameter, which together last a given time. They run on
+/// the caller's core, in its cache; or "away", as on an accelerator: the caller sleeps until a piece is done.
 class Compute {
  public:
   Compute(double us, bool away) : away_(away), piece_us_(us / (2 * kParameters)) {
@@ -74,7 +74,7 @@ Status step(train::GossipTrainer& t, Compute& compute) {
   return t.end_backward();
 }
 
-/// `run` in all ranks at once, the slowest one's median.
+/// Runs `run` on all ranks at once. Returns the median of the slowest rank.
 template <class F>
 Result<double> time_of(Group& g, F&& run) {
   std::vector<double> us;
@@ -97,7 +97,7 @@ Result<train::GossipTrainer> trainer(Group& g, Model& model, const train::Topolo
                                        .bucket_mb = 4 * parameter_mb});  // four buckets
 }
 
-/// `work`: how many exchanges the passes last.
+/// `work`: duration of the passes, in exchanges.
 Status row(Group& g, const char* name, std::size_t bytes, bool away, int work) {
   const std::size_t count = bytes / kParameters / sizeof(float);
   const auto topology = train::Topology::make(name, g.size());

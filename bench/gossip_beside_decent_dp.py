@@ -81,7 +81,7 @@ def rank_main():
                 models[name].zero_grad()
             return loss.item()
 
-        # Not measured: buckets, connections. Decent-DP begins in its second step.
+        # Warm-up, not measured: makes buckets and connections. Decent-DP begins in its second step.
         losses = {name: [step(name) for _ in range(5)] for name in models}
         far = max(abs(a - b) for a, b in zip(losses["ouro"], losses["Decent-DP"]))
         assert far < 1e-4 < abs(losses["ouro"][-1] - losses["alone"][-1]), f"the two do not train alike: {losses}"

@@ -1,6 +1,6 @@
-// What one GPU can do at best, in this run: copies, launches, graphs, hand-offs between streams. What other
-// figures are divided by. Run by hand or by gpu-check: bin/bench_gpu_floor [--quick] [DEVICE]; a line is
-// "name value unit".
+// The best times of one GPU in this run: copies, launches, graphs, hand-offs between streams. Other figures
+// are divided by these. Run by hand or by gpu-check: bin/bench_gpu_floor [--quick] [DEVICE]; a line is "name
+// value unit".
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -82,8 +82,7 @@ class Floor {
   }
 
  private:
-  /// Waits for the stream, but not for ever: a device that hangs ends the program, not the machine's
-  /// patience.
+  /// Waits for the stream for a limited time: if the device hangs, the program ends.
   Status finish() {
     const Clock::time_point end = Clock::now() + kDeadline;
     for (const gpu::Stream s : {s_, other_}) {
@@ -98,7 +97,7 @@ class Floor {
     return {};
   }
 
-  /// A broadcast from the one to the other, in place at the root: reads `bytes` and writes as many.
+  /// A broadcast from one buffer to the other, in place at the root: reads `bytes` and writes as many.
   Status copy_by_kernel(std::size_t bytes, gpu::Stream s) {
     gpu::FusedArgs args;
     args.collective = Collective::broadcast;
@@ -113,8 +112,8 @@ class Floor {
   }
   Status smallest(gpu::Stream s) { return copy_by_kernel(16, s); }
 
-  /// Microseconds of what `work` enqueues on the first stream, as the device sees it. Gated: it begins when
-  /// all of it is there.
+  /// Microseconds, as measured by the device, of what `work` enqueues on the first stream. Gated: it begins
+  /// when all of it is enqueued.
   Result<double> device_us(const std::function<Status()>& work, bool gated = false) {
     std::vector<double> us;
     for (int i = 0; i <= rounds_; ++i) {  // the first warms up
@@ -133,7 +132,7 @@ class Floor {
     }
     return median(std::move(us));
   }
-  /// The same as the host sees it, until everything has ended.
+  /// The same, as measured by the host, until everything has ended.
   Result<double> host_us(const std::function<Status()>& work) {
     std::vector<double> us;
     for (int i = 0; i <= rounds_; ++i) {
@@ -150,7 +149,7 @@ class Floor {
     return {};
   }
 
-  /// Read and written bytes count. Small copies follow each other, so that marks cost nothing.
+  /// Counts bytes read and written. Small copies run back to back, so that marks cost nearly nothing.
   Status bandwidth(const char* name, std::size_t bytes, const std::function<Status()>& copy) {
     const int times = static_cast<int>(std::clamp<std::size_t>((std::size_t{256} << 20) / bytes, 1, 50));
     const Result<double> us = device_us([&]() -> Status {
@@ -181,7 +180,7 @@ class Floor {
     return g_.destroy_graph(*graph);
   }
 
-  /// There and back between two streams, each hop a smallest kernel.
+  /// Round trip between two streams, where each hop is a minimal kernel.
   Status event_hand_off() {
     return line("event_hand_off_with_launch", device_us([&]() -> Status {
                   for (int i = 0; i < kHops / 2; ++i) {
@@ -197,9 +196,9 @@ class Floor {
                 kHops);
   }
 
-  /// The same by words, without kernels: in device memory, and in the host's, where the leader's path has
-  /// them. All is enqueued behind a wait that the host ends last of all, or the host's calls would be
-  /// measured.
+  /// The same by words, without kernels: in device memory, and in host memory, where the leader's path has
+  /// its words. All is enqueued behind a wait that the host ends at the very end; otherwise the host's calls
+  /// would be measured.
   Status value_hand_off(const char* name, std::byte* words) {
     OURO_TRY(g_.set(a_, 0, kWordBytes, s_));
     OURO_TRY(finish());

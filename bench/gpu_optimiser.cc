@@ -1,5 +1,6 @@
-// Parameters a second of the optimiser kernels, beside a copy kernel of the same run. Run by hand or by
-// gpu-check: bin/bench_gpu_optimiser [--quick] [DEVICE]. On the fake it shows only that the program works.
+// Parameters a second of the optimiser kernels, compared with a copy kernel of the same run. Run by hand or
+// by gpu-check: bin/bench_gpu_optimiser [--quick] [DEVICE]. On the emulated device it shows only that the
+// program works.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,7 +60,7 @@ class Optimisers {
     Result<gpu::Properties> p = g_.properties(device_);
     OURO_TRY(p.status());
     multiprocessors_ = p->multiprocessors;
-    // 512 Mi elements: an array is 2 GiB of fp32. Six of them, or what the memory holds.
+    // 512 Mi elements: an array is 2 GiB of fp32. Six arrays, or as many elements as fit into the memory.
     count_ = quick_ ? std::uint64_t{1} << 20
                     : std::min<std::uint64_t>(std::uint64_t{512} << 20, p->memory_bytes / 40);
     count_ -= count_ % (8 * kTensors);
@@ -178,7 +179,7 @@ class Optimisers {
     sgd.family = gpu::Family::sgd, sgd.recipe.sgd = {.momentum = 0.9};
     OURO_TRY(add("SGD with momentum fp32, flat", 20, sgd));
 
-    // Large and small tensors by turns, as in a model of the llama kind.
+    // Large and small tensors alternate, as in a llama-like model.
     std::vector<Tensor> tensors;
     const std::uint64_t pair = count_ / (kTensors / 2), small = pair / 512 / 8 * 8;
     for (std::uint64_t t = 0; t < kTensors / 2; ++t) {
@@ -226,8 +227,8 @@ class Optimisers {
     return g_.launch(*launch.kernel, launch.shape, &args, stream_);
   }
 
-  /// Each case right after a copy; its step is set back, so that all rounds do the same. The first round
-  /// warms up.
+  /// Times each case directly after a copy; its step is reset, so that all rounds do the same. The first
+  /// round warms up.
   Status table() {
     fmt::print("{:<38} {:>9} {:>10} {:>10} {:>8}\n", "# case", "B/step", "Gparam/s", "GB/s", "of copy");
     std::vector<double> copies;

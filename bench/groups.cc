@@ -1,5 +1,5 @@
-// What groups cost before they are used: the 33 of a federated layout with 15 streams, and 1,000 sub-groups.
-// Run by hand: bin/bench_groups [ranks] (4 unless given)
+// The cost of groups before they are used: the 33 of a federated layout with 15 streams, and 1,000
+// sub-groups. Run by hand: bin/bench_groups [ranks] (4 unless given)
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kRounds = 9, kMany = 1000, kStreams = 15;
 
-/// Milliseconds that this rank took to create the groups; they are gone afterwards.
+/// Milliseconds that this rank took to create the groups; they are destroyed afterwards.
 Result<double> layout_ms(Context& c) {
   auto layout = train::ParallelLayout::make({.rank = c.rank(),
                                              .world_size = c.world_size(),
@@ -48,7 +48,7 @@ Result<double> many_ms(Context& c) {
 Status run(int ranks) {
   auto contexts = Context::threads(ranks);
   OURO_TRY(contexts.status());
-  // One kind after the other: what 1,000 groups leave behind when they go slows the next few down.
+  // One kind after the other: the destruction of 1,000 groups slows down the next few.
   const auto rounds = [&contexts](const auto& once) -> Result<std::vector<double>> {
     std::vector<double> ms;
     for (int k = 0; k < kRounds; ++k)

@@ -12,7 +12,7 @@
 namespace ouro::kernels {
 namespace {
 
-/// All ranks' inputs have `bytes` bytes each; the page offset keeps the arrays out of each other's cache
+/// The inputs of all ranks have `bytes` bytes each; the page offset places the arrays in different cache
 /// sets.
 void fold_sources(benchmark::State& state, const char* isa, DType type, std::size_t n, std::size_t bytes) {
   if (!use_instruction_set(isa)) return state.SkipWithError("not on this processor");

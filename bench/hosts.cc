@@ -28,7 +28,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// Of the whole host, since it was made; 0 where there is no such interface.
+/// Bytes of the whole host since this object was made; 0 if there is no such interface.
 std::uint64_t counted(const char* what) {
   const char* interface = std::getenv("HOSTS_INTERFACE");
   std::uint64_t bytes = 0;
@@ -39,14 +39,14 @@ std::uint64_t counted(const char* what) {
 
 using measure::median;
 
-/// What `once` does of ones has to give `want`.
+/// Times `once`, whose result for inputs of ones must be `want`.
 Status rounds_of(Context& c, std::size_t bytes, int rounds, float want,
                  const std::function<Status(CView in, View out)>& once) {
   Group& g = c.world();
   std::vector<float> in(bytes / sizeof(float), 1.0f), out(in.size());
   const CView from{std::span<const float>(in)};
   const View to{std::span<float>(out)};
-  for (int i = 0; i < 2; ++i) OURO_TRY(once(from, to));  // connections, memory
+  for (int i = 0; i < 2; ++i) OURO_TRY(once(from, to));  // makes connections, touches memory
   OURO_TRY(barrier(g));
   const std::uint64_t sent = counted("tx_bytes"), got = counted("rx_bytes");
   std::vector<double> each;
@@ -70,7 +70,7 @@ Status reduce_rounds(Context& c, std::size_t bytes, std::string_view algorithm, 
   });
 }
 
-/// Of two ranks: one peer, as in a round of decentralised training on a ring.
+/// A mix of two ranks: one peer, as in a round of decentralised training on a ring.
 Status mix_rounds(Context& c, std::size_t bytes, int rounds) {
   if (c.world_size() != 2)
     return invalid(fmt::format("mix is between 2 ranks, these are {}", c.world_size()));
@@ -80,7 +80,7 @@ Status mix_rounds(Context& c, std::size_t bytes, int rounds) {
                    [&](CView in, View out) { return train::mix(c.world(), row, in, out); });
 }
 
-/// There and back between the first rank and the last; prints half of it.
+/// Times a round trip between the first rank and the last; prints half of it.
 Status round_trips(Context& c, std::size_t bytes, int rounds) {
   Group& g = c.world();
   std::vector<std::byte> data(bytes);

@@ -1,4 +1,4 @@
-# Two hosts over a slow link, and over a fast one: all-reduces against the least bytes and the link's rate, messages.
+# Two hosts over a slow link, and over a fast one: all-reduces compared with the least bytes and the link's rate, messages.
 # Usage: hosts.py BIN [MIB [ROUNDS]]. Needs root, and what netlab needs; prints tables.
 import json
 import os
@@ -16,7 +16,7 @@ RANKS = 4     # of each host
 
 
 def inside(ranks, what, size, rounds):
-    """The lines of the hosts' first ranks, by rank, or why there are none."""
+    """The lines of the hosts' first ranks, by rank, or an error text."""
     hosts = ",".join(f"{h}:{ranks}" for h in os.environ["NETLAB_HOSTS"].split(","))
     command = [BIN / "ouro-run", "-H", hosts, "--launch-agent", os.environ["NETLAB_AGENT"], "--no-prefix",
                BIN / "bench_hosts", what, str(size), str(rounds)]
@@ -29,7 +29,7 @@ def inside(ranks, what, size, rounds):
 
 def slow():
     size = MIB << 20
-    least = size  # two hosts: what one has summed goes to the other, half of it each way twice
+    least = size  # two hosts: each sends half of the buffer twice, as a partial sum and as a result
     print(f"{MIB} MiB of float32, 2 hosts of {RANKS} ranks, 1 Gbit/s; median of {ROUNDS}")
     print(f"{'algorithm':16}{'seconds':>9}{'sent/least':>12}{'of the rate':>13}")
     for algorithm in ("hierarchy", "ring", "hierarchy_tree", "chain", "halving"):

@@ -1,4 +1,4 @@
-// How long a job of many hosts takes to come together: each host one rank, one listener and one client of the
+// How long a job of many hosts takes to join: each host has one rank, one listener and one client of the
 // rendezvous, spread over a few processes, all on the loopback. Usage: bench_join [hosts [processes [arity]]]
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -64,7 +64,7 @@ RendezvousOptions options(Node& node, asio::io_context& io, int rank, int world,
   return o;
 }
 
-/// "127.0.0.1:PORT" where nobody listens: known before the server is, and no file has to be left behind.
+/// "127.0.0.1:PORT" with a free port: it is known before the server starts, and needs no file.
 std::string free_place() {
   const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in at{};
@@ -77,7 +77,7 @@ std::string free_place() {
   return fmt::format("127.0.0.1:{}", ntohs(at.sin_port));
 }
 
-/// Seconds since a moment that all processes know.
+/// Seconds since a point in time that is common to all processes.
 double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 template <class Done>
@@ -89,7 +89,7 @@ void run(asio::io_context& io, Done done) {
   }
 }
 
-/// Joins as the ranks first, first + step, ...; writes when each had the table, or 0 for a failure.
+/// Joins as the ranks first, first + step, ...; writes the time at which each had the table; 0 if it failed.
 int client_process(int first, int step, int world, const std::string& place, int arity, int go, int report) {
   asio::io_context io;
   std::vector<Node> nodes(static_cast<std::size_t>((world - first + step - 1) / step));

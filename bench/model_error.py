@@ -23,12 +23,12 @@ import time
 ALGORITHMS = {"all_reduce": ("oneshot", "direct", "pull", "zerocopy"), "all_gather": ("direct", "pull", "zerocopy"),
               "reduce_scatter": ("direct", "pull", "zerocopy"), "broadcast": ("direct", "pull", "zerocopy")}
 
-# Ranks begin to count at different times, by about a microsecond: many operations where one takes no longer.
+# Ranks start their timing about a microsecond apart, so operations that take no longer are repeated many times.
 SIZES = (("-b", "4K", "-e", "64K", "-n", "300", "-w", "30"), ("-b", "256K", "-e", "4M", "-n", "30", "-w", "5"))
 
 
 class Host:
-    """Whether the processors are as near as they were: joining with a kept record asks that, too."""
+    """Whether the distance of the processors is unchanged; joining with a kept record checks the same."""
 
     def __init__(self, build, record):
         self.command = [build / "bin/ouro-info", "--calibration", "--json"]

@@ -1,5 +1,5 @@
-// bench_nccl: what a call of libnccl.so.2 in host mode costs beside the same call of the C++ interface, in
-// one process, in turn. Usage: bench_nccl [RANKS [ROUNDS]]; ranks are threads.
+// bench_nccl: the cost of a call of libnccl.so.2 in host mode compared with the same call of the C++
+// interface, in one process, in turn. Usage: bench_nccl [RANKS [ROUNDS]]; ranks are threads.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ constexpr Size kSizes[] = {{8, 2000}, {1 << 10, 2000}, {64 << 10, 300}, {1 << 20
   std::exit(1);
 }
 
-/// Nanoseconds a call of each, by rounds that alternate; of rank 0.
+/// Nanoseconds of a call of each interface, measured by rank 0 in alternating rounds.
 struct Times {
   std::vector<double> ouro, nccl;
 };
@@ -59,7 +59,7 @@ void run_rank(ouro::Group& group, ncclComm_t comm, const Size& size, int rounds,
       give_up(ncclGetLastError(comm));
   };
   for (int round = -2; round < rounds; ++round) {  // two to warm up
-    const bool first = round % 2 == 0;             // who comes first takes turns, too
+    const bool first = round % 2 == 0;             // the order alternates, too
     double a = 0, b = 0;
     if (first) a = time_of(size.calls, all, by_ouro);
     b = time_of(size.calls, all, by_nccl);

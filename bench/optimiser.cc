@@ -1,5 +1,5 @@
-// GB/s of the fused optimiser steps beside the limit, an in-place stream of the same reads and writes, and
-// beside the same steps as one pass an operation. Run by hand: bin/bench_optimiser [rounds] [million
+// GB/s of the fused optimiser steps compared with the limit, an in-place stream of the same reads and writes,
+// and with the same steps as one pass for each operation. Run by hand: bin/bench_optimiser [rounds] [million
 // elements]
 #include <pthread.h>
 #include <sched.h>
@@ -43,7 +43,7 @@ struct Part {
   explicit Part(std::size_t n) : count(n), p(n), g(n), m(n), v(n), a(n), comm(n), t(n), u(n), p16(n), g16(n) {
     std::minstd_rand random(7);
     for (std::size_t i = 0; i < n; ++i) {
-      // Moments stand near where these gradients keep them, far from the subnormals.
+      // The moments start near the values at which these gradients keep them, far from the subnormals.
       g[i] = 0.1f + static_cast<float>(random() % 4096) / 4096;
       p[i] = comm[i] = 1 + g[i];
       m[i] = g[i];
@@ -61,7 +61,7 @@ void must(const Result<Report>& r) {
   if (!r.ok() || !r->finite) std::abort();
 }
 
-// ---- the limits: in place, as many arrays read and written, one addition an element ---------------
+// ---- the limits: in place, as many arrays read and written, one addition for each element ----------
 
 template <class F>
 inline void each(std::size_t n, F&& f) {
@@ -87,7 +87,7 @@ void stream_5r4w(Part& x) {
   });
 }
 
-// ---- one pass an operation, as libraries without fused kernels do it ------------------------------
+// ---- one pass for each operation, as in libraries without fused kernels ----------------------------
 
 struct Passes {
   float decay, b1, b2, size, root2, eps;
@@ -215,8 +215,8 @@ class Team {
       });
     end_.arrive_and_wait();
   }
-  /// Repeated, up to three times more, while other programs took a core for over 3 % of the time; then the
-  /// quietest counts.
+  /// Repeats the sample up to three times while other programs take a core for over 3 % of the time; then the
+  /// least disturbed one counts.
   double time(void (*run)(Part&)) {
     double best = 0, quietest = INFINITY;
     for (int attempt = 0; attempt < 4 && quietest > 0.03; ++attempt) {
@@ -231,7 +231,7 @@ class Team {
     disturbed_ += quietest > 0.03;
     return best;
   }
-  int disturbed() const { return disturbed_; }  ///< samples that never were quiet
+  int disturbed() const { return disturbed_; }  ///< samples that were disturbed in every attempt
   ~Team() {
     run_ = nullptr;
     start_.arrive_and_wait();
@@ -258,7 +258,7 @@ std::vector<int> usable_cores() {
 
 bool select_isa(const char* isa) { return isa == nullptr || use_instruction_set(isa); }
 
-/// Every case once a round, the order turned each round; ratios are of the same round.
+/// Runs every case once in each round, in rotating order; ratios are within one round.
 void from_memory(std::size_t threads, std::size_t elements, int rounds, const std::vector<int>& cores) {
   constexpr std::size_t n = std::size(kCases);
   Team team(threads, elements, cores);
@@ -297,7 +297,7 @@ void from_memory(std::size_t threads, std::size_t elements, int rounds, const st
   }
 }
 
-/// One thread, 224 KiB for AdamW: what the arithmetic itself can do.
+/// One thread, 224 KiB for AdamW: the speed of the arithmetic itself.
 void from_cache(int rounds) {
   Part part(14 * 1024);
   std::printf("\n# from the second-level cache, one thread, %zu parameters\n", part.count);

@@ -1,4 +1,4 @@
-// How much of an all-reduce on a stream hides behind the caller's own work: in cache, or bound by memory.
+// How much of an all-reduce on a stream overlaps with the caller's own work, in cache or bound by memory.
 // Run by hand: bin/bench_overlap [ranks ...] (threads; 2 unless given), or ouro-run -n 2 bin/bench_overlap
 #include <fmt/format.h>
 
@@ -75,7 +75,7 @@ Status Bench::row(std::size_t bytes, bool memory) {
     const auto work = start();
     return work ? work->wait() : work.status();
   };
-  // Work that lasts as long as the collective: less could not hide it, more would hide it all the better.
+  // The work lasts as long as the collective: shorter work cannot hide it, longer work makes that easier.
   std::vector<double> first;
   for (int i = 0; i < kRounds; ++i) {
     OURO_TRY(barrier(group_));

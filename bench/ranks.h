@@ -1,5 +1,5 @@
-// Ranks of a bench: processes under ouro-run, else threads of this program; and the figures of all of them.
-// Used by bench_batch, bench_decentralised and bench_overlap.
+// Ranks of a benchmark: processes under ouro-run, else threads of this program; and reductions of figures
+// over all of them. Used by bench_batch, bench_decentralised and bench_overlap.
 #pragma once
 #include <fmt/format.h>
 #include <unistd.h>
@@ -27,8 +27,8 @@ inline double us_since(Clock::time_point t) {
   return std::chrono::duration<double, std::micro>(Clock::now() - t).count();
 }
 
-/// Element by element, what `pick` makes of the values of all ranks: std::max of the slowest, std::plus of a
-/// sum. Collective.
+/// Combines the values of all ranks element by element with `pick`: std::max gives those of the slowest rank,
+/// std::plus sums. Collective.
 template <class Pick>
 Result<std::vector<double>> combine(Group& g, const std::vector<double>& mine, Pick pick) {
   std::vector<double> all(mine.size() * static_cast<std::size_t>(g.size()));
@@ -44,7 +44,7 @@ inline Result<std::vector<double>> slowest(Group& g, const std::vector<double>& 
 
 inline int processors() { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
 
-/// Share of the processors that programs other than the ranks took since this was made.
+/// Share of the processors that programs other than the ranks have taken since this object was made.
 class Others {
  public:
   explicit Others(bool processes) : processes_(processes) {}

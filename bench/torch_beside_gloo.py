@@ -54,7 +54,7 @@ def rank_main():
         """{name: (median, least) seconds of one call}, the cases in turn in each round; the slowest rank's."""
         times = {name: [] for name in cases}
         for name, f in cases.items():
-            f()  # not measured: buffers, connections
+            f()  # warm-up, not measured: makes buffers and connections
         for _ in range(options.rounds):
             for name, f in cases.items():
                 dist.barrier()

@@ -1,4 +1,4 @@
-# Ranks with PyTorch that are processes of this host, for the benches with PyTorch in this folder.
+# Starts ranks with PyTorch as processes of this host, for the benchmarks with PyTorch in this folder.
 import os
 import pathlib
 import socket
@@ -11,7 +11,7 @@ import torch_place  # noqa: E402
 
 
 def run(script, arguments, ranks, *packages):
-    """`script` as so many ranks, with IN_RANK=1 and `packages` in the path, to their end; ends the bench if one of them fails."""
+    """Runs `script` on that many ranks, with IN_RANK=1 and `packages` in the path, until they end; exits if one of them fails."""
     with socket.create_server(("127.0.0.1", 0)) as s:
         port = s.getsockname()[1]
     job = os.environ | {"PYTHONPATH": ":".join(map(str, [TREE / "api/python", *packages])), "OMP_NUM_THREADS": "1", "IN_RANK": "1",

@@ -32,7 +32,7 @@ def bytes_of(text):
 
 
 class Filters:
-    """What --only leaves of each list."""
+    """The entries of each list that --only selects."""
 
     PARSE = {"ranks": int, "bytes": bytes_of}
     KNOWN = {"collective": points.COLLECTIVES, "dtype": points.DTYPES, "buffer": points.BUFFERS, "method": points.METHODS,
@@ -54,7 +54,7 @@ class Filters:
             self.wanted.setdefault(name, []).extend(found)
 
     def pick(self, name, given):
-        """Of `given`, in its order, what is wanted; sizes and ranks may be new ones."""
+        """The selected entries of `given`, in its order; sizes and ranks may also be new ones."""
         if name not in self.wanted:
             return list(given)
         return sorted(set(self.wanted[name])) if name in self.PARSE else [g for g in given if g in self.wanted[name]]
@@ -157,7 +157,7 @@ class Run:
         self.history = []
 
     def probe(self):
-        """Keeps, for each mode, the best that was seen: what disturbs a probe only makes it slower."""
+        """Keeps the best value for each mode: a disturbance only makes a probe slower."""
         found = machine.probe(self.args.build, self.cores)
         mode = machine.mode(found["handoff_ns"])
         self.history.append(found)
@@ -238,7 +238,7 @@ def collectives(args, argv):
         return 2
     launch.adopt_orphans()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it was ignored: in the background of a script
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the same clean way out as Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exits cleanly, as with Ctrl-C
     run = Run(args, cores)
     interrupted = False
     try:

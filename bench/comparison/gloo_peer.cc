@@ -1,5 +1,5 @@
-// compare_gloo: Gloo over TCP on the loopback interface, with the algorithms it has; ranks meet through
-// files. Started by bench/compare.
+// compare_gloo: Gloo over TCP on the loopback interface, with its own algorithms; ranks find each other
+// through files. Started by bench/compare.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
@@ -33,7 +33,7 @@ struct Bf16 {
   float value() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
   static Bf16 round(float f) {
     const auto x = std::bit_cast<std::uint32_t>(f);
-    return {static_cast<std::uint16_t>((x + 0x7fff + ((x >> 16) & 1)) >> 16)};  // no NaN comes here
+    return {static_cast<std::uint16_t>((x + 0x7fff + ((x >> 16) & 1)) >> 16)};  // NaN does not occur here
   }
   friend Bf16 operator+(Bf16 a, Bf16 b) { return round(a.value() + b.value()); }
 };
@@ -112,8 +112,8 @@ class GlooPeer : public Peer {
     std::unique_ptr<gloo::Algorithm> algorithm;
   };
 
-  /// False: there is no such operation. What is made lives as long as the context: a message that a peer sent
-  /// late to an object that has gone would block the connection for good.
+  /// False: there is no such operation. The algorithm object lives as long as the context: a late message of
+  /// a peer to a destroyed object would block the connection for ever.
   template <class T>
   bool prepare_as(const Call& c) {
     bound_ = nullptr;
@@ -129,8 +129,7 @@ class GlooPeer : public Peer {
     const int n = static_cast<int>(c.in_count);
     std::vector<T*> buffer{static_cast<T*>(c.out)};
     if (scatters) {
-      // Reduces in its input and leaves the result at the front of it: that is a copy, not the caller's
-      // input.
+      // Reduces in its input and leaves the result at its front, so the input is a copy, not the caller's.
       bound_->staged.resize(c.in_bytes());
       buffer[0] = reinterpret_cast<T*>(bound_->staged.data());
       const std::vector<int> blocks(static_cast<std::size_t>(context_->size), static_cast<int>(c.block));

@@ -219,7 +219,7 @@ Error Rank::allocate(const std::vector<Point>& points) {
   for (const Point& p : points) {
     const Call c = call_of(p, a_.ranks);
     Pair& b = buffers_[static_cast<int>(p.buffer)];
-    // In place the larger of the two roles is played by `out`.
+    // In place, `out` is the larger of the two buffers.
     b.in_bytes = std::max(b.in_bytes, p.in_place ? 0 : c.in_bytes());
     b.out_bytes = std::max({b.out_bytes, c.out_bytes(), p.in_place ? c.in_bytes() : 0});
   }
@@ -236,7 +236,7 @@ Error Rank::allocate(const std::vector<Point>& points) {
 }
 
 double Rank::handoff() {
-  // The probe needs both cores: rank 0 comes late, the others sleep.
+  // The probe needs both cores: the others sleep until rank 0 arrives.
   if (a_.rank == 0) last_handoff_ = handoff_ns(a_.cores);
   all_.barrier(Waiting::sleep);
   return last_handoff_;
@@ -309,7 +309,7 @@ void die_with_parent(unsigned seconds) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   signal(SIGALRM, SIG_DFL);
   alarm(seconds);
-  if (getppid() == 1) _exit(1);  // the parent had gone before it could be watched
+  if (getppid() == 1) _exit(1);  // the parent had ended before it could be watched
 }
 
 std::vector<int> parse_cores(const std::string& list) {
@@ -328,7 +328,7 @@ int run_harness(int argc, char** argv, Peer& peer) {
   }
   if (e.empty()) return 0;
   std::fprintf(stderr, "rank %d: %s\n", a.rank, e.c_str());
-  // Peers may sit in an operation with this rank: leave at once, bench/compare ends them.
+  // Peers may be blocked in an operation with this rank: exit at once; bench/compare ends them.
   _exit(1);
 }
 

@@ -1,5 +1,5 @@
-// One rank of one launch: reads a list of points, times each with its peer, prints one JSON line a point.
-// Used by the main() of each peer; started by bench/compare.
+// One rank of one launch: reads a list of points, times each with its peer, prints one JSON line for each
+// point. Used by the main() of each peer; started by bench/compare.
 #pragma once
 #include <string>
 #include <vector>

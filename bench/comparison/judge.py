@@ -7,7 +7,7 @@ import statistics
 from comparison import limits, points, settings, targets
 
 LEAST_RATIO = 0.97  # below this ouro is slower than the best peer; above, it may be noise
-OTHERS = 0.06  # of the processors; more, and a sample does not count
+OTHERS = 0.06  # share of the processors; if other programs took more, a sample does not count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Sample:
     peer: str
     buffer: str  # private or registered
     round: int
-    us: float  # not above 0: less than the noise of the loop that is subtracted; such a sample is not used
+    us: float  # 0 or less: below the noise of the subtracted loop; such a sample is not used
     p99_us: float
     modes: tuple  # before and after
     others: float = 0.0
@@ -53,7 +53,7 @@ def by_round(samples):
 
 
 def round_ratios(peer, ouro):
-    """peer / ouro of each round that has both; each is {round: us}."""
+    """Ratios peer / ouro of the rounds that have both; each argument is {round: us}."""
     return [peer[r] / ouro[r] for r in sorted(ouro) if r in peer and ouro[r] > 0]
 
 
@@ -68,12 +68,12 @@ def best(peers, ouro):
 
 
 def ours(buffer):
-    """Which samples are ouro's in a row: (peer, class of buffers)."""
+    """The key of ouro's samples in a row: (peer, class of buffers)."""
     return ("ouro-4k", "private") if buffer == "private-4k" else ("ouro", buffer)
 
 
 def rows(samples, probes, cores, l3):
-    """All rows, near and far apart, in the order of their keys. `probes`: mode -> what the machine could do in it."""
+    """All rows, with near and far separate, in the order of their keys. `probes`: mode -> limits of the machine in it."""
     of = collections.defaultdict(list)
     for s in samples:
         if s.us > 0 or s.wrong:

@@ -1,4 +1,4 @@
-# Starts the processes of one launch, reads their lines, and ends whatever is left of them, by id.
+# Starts the processes of one launch, reads their lines, and ends all that are left of them, by id.
 # Used by command.py.
 import ctypes
 import json
@@ -16,7 +16,7 @@ STALL_S = 60  # without a line: the slowest point takes a few seconds
 
 
 def adopt_orphans():
-    """Grandchildren whose parent goes become children of this process, so that they can be found and ended."""
+    """Makes this process a subreaper: grandchildren whose parent ends become its children, to be found and ended."""
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -55,7 +55,7 @@ def _end(processes):
     _signal_groups(processes, signal.SIGKILL)
     for p in processes:
         p.wait()
-    for _ in range(100):  # ranks of a launcher that is gone
+    for _ in range(100):  # ranks of a launcher that has ended
         left = children()
         if not left:
             return
@@ -70,8 +70,8 @@ def _end(processes):
 
 def run(make_commands, environment, lines, seconds, on_point):
     """One launch over the points in `lines`. make_commands(arguments) gives its processes; on_point(dict) is called
-    for each JSON line. Returns what went wrong, or None."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # pages of the meeting place never go to a disk
+    for each JSON line. Returns an error text, or None."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # keeps the pages of the shared mapping off the disk
     with tempfile.TemporaryDirectory(prefix="compare-", dir=base) as directory:
         place = pathlib.Path(directory)
         (place / "points").write_text("\n".join(lines) + "\n")
@@ -109,7 +109,7 @@ def _read(processes, ready, deadline, on_point):
         if now - last > STALL_S:
             return f"no point within {STALL_S} s"
         if any(p.poll() not in (None, 0) for p in processes):
-            # A rank failed: its peers would wait for it. What was printed before is in the pipe already.
+            # A rank failed, and its peers would wait for it. Earlier output is already in the pipe.
             deadline = min(deadline, now + 1)
         for key, _ in ready.select(timeout=0.5):
             chunk = os.read(key.fd, 1 << 16)

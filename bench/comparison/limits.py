@@ -1,4 +1,4 @@
-# What the machine allows: least bytes through memory, or the coherence bound, over bandwidths probed in the same run.
+# Limits of the machine: least bytes through memory, or the coherence bound, divided by bandwidths probed in the same run.
 # Used by judge.py; tested in tests/bench.
 from comparison import points
 
@@ -25,7 +25,7 @@ def memory_bytes(key):
 
 
 def mix(key):
-    """The probe whose reads and writes are most like those of the operation."""
+    """The probe whose mix of reads and writes is closest to that of the operation."""
     if key.collective == "all_reduce" and key.in_place:
         return "in_place_gbs"
     return {"reduce_scatter": "sum_gbs", "all_gather": "spread_gbs"}.get(key.collective, "copy_gbs")

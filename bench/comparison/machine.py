@@ -1,4 +1,4 @@
-# The machine as this run finds it: cores, caches, other programs' share, probes.
+# The state of the machine in this run: cores, caches, the share of other programs, probes.
 # Used by command.py.
 import json
 import os
@@ -28,7 +28,7 @@ def l3_bytes():
 
 
 class Load:
-    """Share of the processors that other programs (and the hypervisor) took since this object was made."""
+    """Share of the processors that other programs (and the hypervisor) have taken since this object was made."""
 
     def __init__(self):
         self.start = time.monotonic(), self._busy_s(), self._own_s()
@@ -52,7 +52,7 @@ class Load:
 
 
 def wait_quiet(seconds):
-    """Until no other program ran for 40 ms, at most so long."""
+    """Waits until no other program has run for 40 ms, for at most the given time."""
     until = time.monotonic() + seconds
     while True:
         load = Load()

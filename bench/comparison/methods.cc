@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::int64_t kLeastSamples = 15;
 constexpr int kLeastBlocks = 3;
-constexpr double kLongPoint = 8;  // longer than so many blocks of the wanted length: kLeastBlocks do
+constexpr double kLongPoint =
+    8;  // if a point takes longer than this many blocks of the wanted length, kLeastBlocks suffice
 
 /// Nearest rank.
 double percentile(std::vector<double> v, double p) {
@@ -39,7 +40,8 @@ class Clock {
  private:
   /// Nanoseconds of one loop of `calls`, the slowest rank's.
   double loop(std::int64_t calls, bool with_call, bool with_data);
-  /// Calls in a block: `wanted`, or what fits into the effort. Runs a few, so it warms up as well.
+  /// Number of calls in a block: `wanted`, or as many as fit into the effort. Makes a few calls, which also
+  /// warms up.
   std::int64_t fit(std::int64_t wanted, bool with_data);
   int blocks(double block_ns) const;
   std::vector<double> samples(std::int64_t n, bool with_call);
@@ -102,7 +104,7 @@ Timing Clock::application() {
     without.push_back(loop(calls, false, true) / static_cast<double>(calls) / 1000);
     if (b == 0) n = blocks(with[0] * static_cast<double>(calls) * 1000);
   }
-  // One rank's failure is everybody's.
+  // A failure of one rank is a failure of all.
   if (all_.sum(ok_ ? 0 : 1, how_)) return broken();
   const double bare = median(without);
   return {.us = median(with) - bare,
@@ -134,7 +136,7 @@ std::vector<double> Clock::samples(std::int64_t n, bool with_call) {
 Timing Clock::call_by_call() {
   constexpr auto kMost = static_cast<std::int64_t>(kMaxSamples);
   const double first = loop(1, true, false),
-               each = std::min(first, loop(4, true, false) / 4) + 500;  // + a meeting
+               each = std::min(first, loop(4, true, false) / 4) + 500;  // plus a barrier
   const auto n = std::clamp(static_cast<std::int64_t>(effort_.samples_ms * 1e6 / each), kLeastSamples, kMost);
   const std::vector<double> full = samples(n, true);
   const double empty = median(samples(std::min<std::int64_t>(n, 2000), false));

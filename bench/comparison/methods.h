@@ -18,10 +18,10 @@ struct Effort {
 };
 
 struct Timing {
-  double us = 0;           ///< of one call: median of blocks (A, C) or samples (B), less what is not the call
+  double us = 0;           ///< of one call: median of blocks (A, C) or samples (B), without `overhead_us`
   double p99_us = 0;       ///< 99th percentile of the same; of less than 100 blocks it is the worst
   double overhead_us = 0;  ///< what was subtracted: the loop without the call, the empty operation; 0 in C
-  std::int64_t calls = 0;  ///< in all
+  std::int64_t calls = 0;  ///< in total
   bool failed = false;
 };
 

@@ -1,4 +1,4 @@
-// What the library says of itself, its first words. See mpi_library.h.
+// The beginning of the library's version text. See mpi_library.h.
 #include "bench/comparison/mpi_library.h"
 
 #include <mpi.h>

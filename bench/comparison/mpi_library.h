@@ -5,7 +5,7 @@
 
 namespace ouro::compare {
 
-/// "Open MPI v4.1.4", "MPICH Version: 4.0.2"; before MPI_Init, too.
+/// "Open MPI v4.1.4", "MPICH Version: 4.0.2". May be called before MPI_Init.
 std::string mpi_library();
 
 }  // namespace ouro::compare

@@ -62,7 +62,7 @@ class Timer {
  public:
   Timer(Pair& pair, int rank, const Plan& plan) : pair_(pair), rank_(rank), plan_(plan) {}
 
-  /// One way, of the median round trip.
+  /// Time of one way: half of the median round trip.
   double latency(std::size_t bytes, long& wrong) {
     std::vector<unsigned char> mine(bytes, 7), got(bytes);
     std::vector<double> all;
@@ -85,7 +85,7 @@ class Timer {
     return rank_ == 0 ? median(all) : 0;
   }
 
-  /// A message of a stream one way, of the median block.
+  /// Time of one message of a one-way stream, from the median block.
   double stream(std::size_t bytes, long& wrong) {
     std::vector<unsigned char> data(bytes, static_cast<unsigned char>(rank_ + 1));
     const auto block = [&](int count) {
@@ -107,7 +107,7 @@ class Timer {
     return median(all);
   }
 
-  /// A call, of the median block.
+  /// Time of one call, from the median block.
   double all_reduce(std::size_t bytes, long& wrong) {
     const std::size_t n = std::max<std::size_t>(1, bytes / sizeof(float));
     std::vector<float> in(n), out(n);
@@ -133,7 +133,7 @@ class Timer {
   }
 
  private:
-  /// How often `call` fits into a block.
+  /// How many times `call` fits into a block.
   template <class Call>
   int calls(Call&& call) {
     for (int i = 0; i < 3; ++i) call();
@@ -141,7 +141,7 @@ class Timer {
     for (int i = 0; i < 3; ++i) call();
     return static_cast<int>(std::clamp(plan_.block_us * 3 / (now_us() - start), 1.0, 1e5));
   }
-  /// Rank 0's number on both.
+  /// Returns rank 0's number on both ranks.
   int agree(int mine) {
     std::int64_t n = mine;
     if (rank_ == 0)
@@ -192,7 +192,7 @@ int run_pair(int argc, char** argv, Pair& pair) {
       std::fprintf(stderr, "no such point: %s\n", what.c_str());
       return 2;
     }
-    // Both look at what they got.
+    // Both check what they have received.
     long theirs = 0;
     if (rank == 0)
       pair.recv(&theirs, sizeof theirs);

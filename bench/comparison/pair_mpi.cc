@@ -35,7 +35,7 @@ class MpiPair : public Pair {
     });
   }
   void recv_many(void* data, std::size_t bytes, int count) override {
-    // All into one buffer, as perf tests do: what it holds is looked at after the last.
+    // All go into one buffer, as in perf tests; its contents are checked after the last.
     many(count, [&](MPI_Request* r) {
       MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, peer_, 0, MPI_COMM_WORLD, r);
     });

@@ -1,4 +1,4 @@
-# bench/compare --transport: two ranks that share no memory, beside ucx_perftest, Open MPI over TCP and a raw stream.
+# bench/compare --transport: two ranks that share no memory, compared with ucx_perftest, Open MPI over TCP and a raw stream.
 # Used by command.py; the pure parts are tested in tests/bench.
 import dataclasses
 import os
@@ -91,7 +91,7 @@ def table(found):
 
 
 def perftest_us(text, what):
-    """Of the last line of ucx_perftest -f: the median one way, or the time a message by its overall bandwidth."""
+    """From the last line of ucx_perftest -f: the median one-way time, or the time of a message by the overall bandwidth."""
     for line in reversed(text.splitlines()):
         words = line.split()
         try:
@@ -117,7 +117,7 @@ class Bench:
         self.samples, self.failures, self.libraries = [], [], {}
 
     def peers(self):
-        """Names of what runs in a round, and a line for each that cannot."""
+        """Names of the cases of a round, and a line for each that cannot run."""
         names, missing = ["ouro"], []
         for name in OMPI:
             if shutil.which("mpirun.openmpi") and (self.bin / "compare_pair_ompi").exists():
@@ -164,7 +164,7 @@ class Bench:
         for kind, size in self.points:
             if kind != what:
                 continue
-            # About as long as the other side's blocks together, at 5 us or 4 GB/s.
+            # Takes about as long as all blocks of the other side, at 5 us or 4 GB/s.
             budget = self.args.blocks * self.args.block_ms * 1e3
             count = int(max(4, budget / (10 if what == LATENCY else size / 4e3)))
             command = ["ucx_perftest", "-p", str(free_port())]
@@ -195,7 +195,7 @@ class Bench:
             server.wait()
 
     def _two_way(self, round_):
-        """Least time of an all-reduce of two ranks: each sends and receives all of it, or its half twice."""
+        """Least time of an all-reduce of two ranks: each sends and receives the whole buffer, or half of it twice."""
         speeds = []
         size = 256 << 20
         commands = [[str(self.bin / "compare_raw_stream"), str(self.cores[0]), str(self.cores[-1]), str(size), "30"]]

@@ -8,7 +8,7 @@
 namespace ouro::compare {
 namespace {
 
-/// 0..15. Folds high bits down, so that pages or slices that change places show.
+/// 0..15. Folds high bits down, so that exchanged pages or slices are detected.
 std::uint32_t value(int rank, std::size_t i, std::uint32_t salt) {
   const auto x = static_cast<std::uint32_t>(i);
   return (x + (x >> 5) + (x >> 11) + (x >> 17) + (x >> 23) + 3U * static_cast<std::uint32_t>(rank) + salt) &
@@ -92,8 +92,8 @@ void clear(const Call& c) {
 }
 
 void rewrite(void* data, std::size_t bytes, unsigned turn) {
-  // 1 and 2 as bfloat16, just above them as float; not one repeated byte, or this would become a memset,
-  // which goes past the cache for large buffers.
+  // 1 and 2 as bfloat16, just above them as float; not one repeated byte, since that would become a memset,
+  // which bypasses the cache for large buffers.
   const std::uint32_t word = turn & 1 ? 0x40003f80U : 0x3f804000U;
   auto* p = static_cast<std::uint32_t*>(data);
   for (std::size_t i = 0; i < bytes / sizeof word; ++i) p[i] = word;

@@ -13,10 +13,10 @@ namespace ouro::compare {
 void fill(const Call&, int rank, std::uint32_t salt);
 /// Elements of this rank's output that differ from the exact result.
 std::int64_t wrong(const Call&, int rank, int ranks, std::uint32_t salt);
-/// All zero: repeated sums in place would run to infinity during timing.
+/// Sets all to zero: repeated sums in place would otherwise overflow to infinity during timing.
 void clear(const Call&);
 
-/// Writes the whole buffer with ordinary stores, another value in each turn.
+/// Writes the whole buffer with ordinary stores, a different value in each turn.
 void rewrite(void* data, std::size_t bytes, unsigned turn);
 /// Reads the whole buffer.
 std::uint64_t read(const void* data, std::size_t bytes);

@@ -1,4 +1,4 @@
-// What every library under comparison must do: one collective call, and buffers to do it on.
+// The interface of every library under comparison: one collective call, and buffers for it.
 // Implemented by ouro_peer.cc, mpi_peer.cc and gloo_peer.cc; called by harness.cc and methods.cc.
 #pragma once
 #include <cstddef>
@@ -12,12 +12,12 @@ enum class Collective : std::uint8_t { all_reduce, broadcast, all_gather, reduce
 enum class Element : std::uint8_t { float32, bfloat16 };
 enum class Buffer : std::uint8_t { private_memory, registered };
 
-/// Empty: all is well. Otherwise what went wrong, for a human.
+/// Empty on success; otherwise a readable error text.
 using Error = std::string;
 
 constexpr std::size_t size_of(Element e) { return e == Element::float32 ? 4 : 2; }
 
-/// One collective call of one rank. Broadcast is from rank 0 and in place, as MPI has it; sums elsewhere.
+/// One collective call of one rank. Broadcast is from rank 0 and in place, as in MPI; reductions are sums.
 struct Call {
   Collective collective = Collective::all_reduce;
   Element element = Element::float32;
@@ -32,7 +32,7 @@ struct Call {
   std::size_t out_bytes() const { return out_count * size_of(element); }
 };
 
-/// What the harness tells a peer about the launch that it is part of.
+/// Properties of a launch, which the harness passes to its peer.
 struct Launch {
   int rank = 0;
   int ranks = 1;
@@ -43,19 +43,19 @@ struct Launch {
 class Peer {
  public:
   virtual ~Peer() = default;
-  /// Name and version of the library that runs.
+  /// Name and version of the library in use.
   virtual std::string library() const = 0;
-  /// Whether the library's own threads do the work. Then ranks that wait for the harness sleep at once.
+  /// Whether the library's own threads do the work. If so, ranks that wait in the harness sleep at once.
   virtual bool needs_idle_cores() const { return false; }
-  /// On rank 0, before start(): what all other ranks must know to join.
+  /// Called on rank 0 before start(): returns the data that all other ranks need to join.
   virtual Error make_id(std::vector<std::byte>&) { return {}; }
   virtual Error start(const Launch&) = 0;
-  /// Memory that lives as long as the peer. Null: this peer has no such class of buffers.
+  /// Memory that lives as long as the peer. Null: this peer does not have this class of buffers.
   virtual void* allocate(Buffer, std::size_t bytes) = 0;
   /// Called by all ranks before a call is first made; connections and registrations belong here.
   /// `supported` becomes false where the library has no such operation; that is not an error.
   virtual Error prepare(const Call&, bool& supported) = 0;
-  /// The timed call. False: it failed, error() says how, and the launch ends.
+  /// The timed call. False: it failed, error() has the reason, and the launch ends.
   virtual bool run(const Call&) = 0;
   virtual Error error() const = 0;
   /// Collective; after it the peer is not used any more.

@@ -16,15 +16,15 @@ SERIES = (  # name, colour, dash
 
 
 def bus_bandwidth(key, us):
-    """GB/s as nccl-tests defines it: comparable with what one rank's links carry, whatever the collective."""
+    """GB/s as nccl-tests defines it: comparable with the rate of one rank's links, for any collective."""
     n = key.ranks
     factor = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0}.get(key.collective, (n - 1) / n)
     return factor * key.bytes / us / 1000
 
 
 def curves(rows):
-    """{(collective, in place, ranks): (mode, {series: [(key, us)]})} of the first method and type that are there, each in
-    the mode that has most of its rows; and what was chosen."""
+    """{(collective, in place, ranks): (mode, {series: [(key, us)]})} of the first method and type that exist, each in the
+    mode that has most of its rows; and the choice."""
     if not rows:
         return {}, ""
     method, dtype = min(r.key.method for r in rows), max(r.key.dtype for r in rows)
@@ -74,7 +74,7 @@ def power(n):
 
 
 def panel(x, y, lines, value, sizes, ticks_y):
-    """One diagram at (x, y): `lines` is {series: [(key, us)]}, value(key, us) what is drawn."""
+    """One diagram at (x, y): `lines` is {series: [(key, us)]}, value(key, us) the plotted value."""
     drawn = {s: [(k.bytes, value(k, us)) for k, us in line if us > 0] for s, line in lines.items()}
     values = [v for line in drawn.values() for _, v in line]
     out = [f'<rect x="{x}" y="{y}" width="{PANEL_W}" height="{PANEL_H}" fill="none" stroke="#9ca3af"/>']

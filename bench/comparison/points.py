@@ -1,4 +1,4 @@
-# What is measured: points, their order, and which of them a setting takes part in.
+# The points of a measurement, their order, and the points in which a setting takes part.
 # Used by command.py and judge.py.
 import dataclasses
 
@@ -25,12 +25,12 @@ class Key:
 
 
 def places(collective):
-    """In place and not, where both exist. MPI broadcasts in place, and so does everybody here."""
+    """In place and out of place, where both exist. MPI broadcasts in place, and so do all peers here."""
     return {"all_reduce": (False, True), "broadcast": (True,)}.get(collective, (False,))
 
 
 def keys(ranks, collectives, sizes, dtypes, methods):
-    """All of it, but bfloat16 in method A only: its one peer, Gloo, is hundreds of times away in any method."""
+    """All points, but bfloat16 in method A only: its only peer, Gloo, is hundreds of times slower in any method."""
     return [Key(c, ranks, b, d, m, p) for c in collectives for p in places(c) for b in sizes for d in dtypes for m in methods
             if d == "float32" or m == "A"]
 

@@ -49,7 +49,7 @@ class Region {
   void* at_;
 };
 
-/// r sources, w destinations; non-temporal stores, 64 bytes a turn.
+/// r sources, w destinations; non-temporal stores, 64 bytes in each iteration.
 template <int kReads, int kWrites>
 void stream(char* const* in, char* const* out, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 64) {
@@ -65,7 +65,7 @@ void stream(char* const* in, char* const* out, std::size_t bytes) {
   _mm_sfence();
 }
 
-/// Loads as wide as the machine has, independent of each other: reading must not be bound by the adds.
+/// Loads of the machine's full width, independent of each other: reading must not be bound by the additions.
 __attribute__((target("avx2"))) std::uint64_t read_avx2(const char* at, std::size_t bytes) {
   __m256i sums[8] = {};
   for (std::size_t i = 0; i < bytes; i += sizeof sums)
@@ -95,7 +95,8 @@ void rep_movsb(void* to, const void* from, std::size_t n) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
 }
 
-/// Runs f(thread) on both cores at once, `passes` times; best pass, bytes of both, GB/s.
+/// Runs f(thread) on both cores at once, `passes` times. Returns the GB/s of the best pass, counting the
+/// bytes of both.
 template <class F>
 double both(const std::vector<int>& cores, int passes, double bytes_each, F f) {
   std::barrier<> gate(2);
@@ -154,7 +155,7 @@ Memory memory_gbs(const std::vector<int>& cores) {
 
 Coherence coherence_gbs(const std::vector<int>& cores) {
   if (cores.size() < 2) return {};
-  const Region mine(3 * kHot), theirs(3 * kHot);  // each: a source, two staging buffers by turns
+  const Region mine(3 * kHot), theirs(3 * kHot);  // each: a source and two alternating staging buffers
   if (!mine.data() || !theirs.data()) return {};
   std::barrier<> gate(2);
   std::vector<std::int64_t> spent[2][3];  // of each core: copies in, reads, stores

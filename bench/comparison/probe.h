@@ -1,5 +1,5 @@
-// What the machine can do just now: hand-off of a cache line, caches' bandwidth between cores, memory's
-// bandwidth. Used by harness.cc (the hand-off, around each point) and probe_main.cc (everything).
+// The current limits of the machine: hand-off of a cache line, bandwidth between the caches of cores,
+// bandwidth of the memory. Used by harness.cc (the hand-off, around each point) and probe_main.cc (all).
 #pragma once
 #include <vector>
 

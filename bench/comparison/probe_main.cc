@@ -1,5 +1,5 @@
-// compare_probe: prints one JSON object of what the machine can do now. Started by bench/compare before and
-// after. Usage: compare_probe CORES, for example compare_probe 0,1
+// compare_probe: prints the current limits of the machine as one JSON object. Started by bench/compare before
+// and after. Usage: compare_probe CORES, for example compare_probe 0,1
 #include <cstdio>
 
 #include "bench/comparison/harness.h"

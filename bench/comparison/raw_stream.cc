@@ -1,5 +1,5 @@
-// compare_raw_stream: what two processes move over one TCP connection on the loopback in both directions at
-// once, with nothing in between. The limit in bench/compare --transport. Arguments: CORE CORE BYTES SECONDS.
+// compare_raw_stream: the rate of two processes over one bare TCP connection on the loopback, in both
+// directions at once. The limit in bench/compare --transport. Arguments: CORE CORE BYTES SECONDS.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ void need(bool ok, const char* what) {
   std::_Exit(1);
 }
 
-/// Sends and receives `bytes`; a process at each end does.
+/// Sends and receives `bytes`; called by the process at each end.
 void both_ways(int fd, std::size_t bytes) {
   std::vector<char> out(kPiece, 1), in(kPiece);
   std::size_t sent = 0, got = 0;

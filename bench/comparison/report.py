@@ -65,12 +65,12 @@ def csv_rows(rows):
 
 
 class Output:
-    """A file that is opened before the measuring, so that nothing is measured in vain, and written after it."""
+    """A file that is opened before the measurement, so that no measurement is lost, and written after it."""
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
         self.is_new = not self.path.exists()
-        self.file = open(path, "a", newline="")  # what was there stays until there is something better
+        self.file = open(path, "a", newline="")  # the old contents stay until there are new ones
 
     def write(self, text):
         if self.path.is_file():  # not a terminal or /dev/null

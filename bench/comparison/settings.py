@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 
-# Freed temporaries stay mapped and the heap lies on 2 MiB pages: without it a peer pays page faults in each large call.
+# Freed temporaries stay mapped and the heap uses 2 MiB pages: otherwise a peer pays page faults in each large call.
 KEEP = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
@@ -42,7 +42,7 @@ SETTINGS = (
     Setting("mpich", "mpich", False, crowded=False),
     Setting("mpich-posix", "mpich", False, POSIX, crowded=False),
     Setting("mpich-tuned", "mpich", True, POSIX, crowded=False, quick=True),
-    # Gloo's all-reduces have a launch each: after the older ones the newer ring takes 50 times its time, or hangs.
+    # Each of Gloo's all-reduces has a launch of its own: after the older ones the newer ring takes 50 times as long, or hangs.
     Setting("gloo-ring", "gloo", True, algorithm="ring"),
     Setting("gloo-ring-chunked", "gloo", True, algorithm="ring-chunked"),
     Setting("gloo-halving-doubling", "gloo", True, algorithm="halving-doubling", quick=True),
@@ -50,10 +50,10 @@ SETTINGS = (
     Setting("gloo", "gloo", True, quick=True),  # everything but all-reduce
 )
 
-# ouro of another build directory, to see what a change did.
+# ouro of another build directory, to measure the effect of a change.
 OTHER = Setting("other", "ouro", True)
 
-# What to install (Debian) where a family is missing.
+# Packages (Debian) to install if a family is missing.
 PACKAGES = {
     "ompi": "openmpi-bin libopenmpi-dev",
     "mpich": "mpich libmpich-dev",
@@ -73,7 +73,7 @@ def keeps(peer):
 
 
 def commands(setting, build, ranks, cores, arguments):
-    """The processes of one launch: a launcher, or one process a rank."""
+    """The processes of one launch: a launcher, or one process for each rank."""
     program = [str(pathlib.Path(build) / "bin" / f"compare_{setting.family}"), *arguments]
     crowded = ranks > len(cores)
     if setting.family == "ompi":

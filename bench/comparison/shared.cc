@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kSpinNs = 50'000, kYieldNs = 2'000'000;  // then a futex
 constexpr int kPausesPerLook = 64;
 constexpr timespec kSlice{0,
-                          20'000'000};  // a sleeper looks up now and then, whatever happened to its wake-up
+                          20'000'000};  // a sleeper checks at this interval, even if its wake-up was missed
 
 long futex(std::atomic<std::uint32_t>& word, int op, std::uint32_t value, const timespec* timeout) {
   return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), op, value, timeout, nullptr, 0);
@@ -73,10 +73,11 @@ void Shared::barrier(Waiting how) {
   Page& p = *page_;
   const std::uint32_t before = p.generation.load(std::memory_order_acquire);
   if (p.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(ranks_)) {
-    p.arrived.store(0, std::memory_order_relaxed);  // nobody can arrive again before the generation moves
+    p.arrived.store(0, std::memory_order_relaxed);  // no rank can arrive again before the generation changes
     p.released_ns = now_ns();
     p.generation.store(before + 1, std::memory_order_seq_cst);  // pairs with the loads below
-    // Sequentially consistent with the sleeper's own pair: either we see it, or it sees the new generation.
+    // Sequentially consistent with the sleeper's own pair: either this rank sees the sleeper, or the sleeper
+    // sees the new generation.
     if (p.sleepers.load(std::memory_order_seq_cst)) futex(p.generation, FUTEX_WAKE, kMaxRanks, nullptr);
     return;
   }

@@ -1,6 +1,6 @@
-# What is aimed at: best peer / ouro and share of the limit, by collective, ranks, size and class of buffers.
+# Targets: best peer / ouro and share of the limit, by collective, ranks, size and class of buffers.
 # Used by judge.py. Figures hold for method A, float32.
-ENOUGH_OF_LIMIT = 0.95  # whoever reaches this need not reach the ratio
+ENOUGH_OF_LIMIT = 0.95  # a row that reaches this need not reach the ratio
 
 SIZES = (8, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20)
 
@@ -16,7 +16,7 @@ RATIOS = {
     ("reduce_scatter", None, 2): ((2.0, 2.0, 1.5, 2.0, 1.6, 1.9), (2.0, 2.0, 2.5, 3.5, 2.3, 2.6)),
     ("reduce_scatter", None, 4): ((1.5, 1.5, 1.3, 1.4, 1.6, 2.0), (1.5, 1.5, 2.0, 3.5, 3.5, 3.0)),
 }
-# Without figures of its own: above 64 KiB at least this.
+# Collectives without figures of their own: above 64 KiB at least this.
 ALL_TO_ALL = {"private": 1.2, "registered": 1.5}
 
 # Two ranks, share of the limit by size (64 KiB, 1, 16, 128 MiB): private and registered.
@@ -29,7 +29,7 @@ SHARES = {
 
 
 def ratio(key, buffer):
-    """The ratio aimed at, or None."""
+    """The target ratio, or None."""
     if key.method != "A" or key.dtype != "float32" or buffer == "private-4k":
         return None
     if key.collective == "all_to_all":
@@ -41,7 +41,7 @@ def ratio(key, buffer):
 
 
 def share(key, buffer):
-    """The share of the limit aimed at, or None."""
+    """The target share of the limit, or None."""
     if key.method != "A" or key.dtype != "float32" or key.ranks != 2 or buffer == "private-4k":
         return None
     if key.collective not in SHARES or key.bytes not in SIZES[2:]:
