@@ -1,4 +1,4 @@
-// What arrival records say of buffers and batches. See by_reference.h.
+// Agreement on references and batches through arrival records. See by_reference.h.
 #include "runtime/exec/host/by_reference.h"
 
 #include <fmt/format.h>
@@ -9,9 +9,10 @@
 namespace ouro::rt {
 namespace {
 
-/// A rank with buffers that others can reach says where they lie and waits to hear it of all others. One
-/// without goes on at once: its first post of the staged flow, in this same round, says that there is nothing
-/// to refer to. *found: what all can do, or null.
+/// A rank whose buffers others can reach publishes references to them and waits for the records of all other
+/// ranks. A rank without such buffers goes on at once: its first post of the staged flow, in this same round,
+/// tells the others that there is nothing to refer to. *found: the flow that all ranks can run by reference,
+/// or null.
 Status ask(HostResources& h, const InFlight& f, const FlowPlan** found) {
   const Operation& op = f.plan->op;
   const ExecutionPlan& plan = *f.plan->host;
@@ -35,7 +36,7 @@ Status ask(HostResources& h, const InFlight& f, const FlowPlan** found) {
     all_registered &= id != kNoReference && id != kAddress;
     all_addresses &= id == kAddress;
   }
-  // Where some are registered and some are not, all go through staging buffers.
+  // If only some ranks have registered buffers, all ranks use staging buffers.
   if (all_addresses) *found = &plan.pull;
   if (all_registered) *found = &plan.zero_copy;
   return {};
@@ -65,8 +66,8 @@ Status run_by_reference(HostResources& h, InFlight& f) {
       fmt::format("{}: algorithm 'zerocopy' needs buffers from Context::alloc on every rank", collective));
 }
 
-/// Whether a batch's operations can run as one is a matter of each rank's buffers and streams. A rank that
-/// cannot need not hear what others say.
+/// Whether the operations of a batch can run as one depends on the buffers and streams of each rank. A rank
+/// that cannot does not wait for the records of the others.
 Status run_as_one(HostResources& h, InFlight& f, bool* can) {
   const ExecutionPlan& plan = *f.plan->host;
   StagingRounds& rounds = h.rounds;

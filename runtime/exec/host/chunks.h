@@ -1,5 +1,5 @@
-// Chunks: where the chunks of a running flow lie in the buffers of its caller, and what a rank does with them
-// alone. Used by the host executors.
+// Chunks: where the chunks of a running flow are in the caller's buffers, and the steps that involve no other
+// rank. Used by the host executors.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -14,8 +14,7 @@ inline void place(void* to, const void* from, std::size_t bytes) {
   if (to != from && !kernels::copy_few(to, from, bytes)) std::memcpy(to, from, bytes);
 }
 
-/// The elements of a caller's buffers that the chunks of a running flow name, and the way they are read and
-/// written.
+/// Maps the chunks of a running flow to elements of the caller's buffers, and reads and writes them.
 class Chunks {
  public:
   Chunks(const InFlight& f, const FlowPlan& flow, Scratch& scratch)
@@ -24,7 +23,7 @@ class Chunks {
   const Operation& op;
   const ExecutionPlan& plan;
   const Partition& cut;
-  int round = 0;  ///< of a flow that is called once a round
+  int round = 0;  ///< current round of a flow that is called once per round
 
   Extent in(int chunk) const { return cut.in(chunk, round); }
   Extent out(int chunk) const { return cut.out(chunk, round); }
@@ -32,8 +31,8 @@ class Chunks {
     return static_cast<const std::byte*>(op.in.data) + e.offset * plan.elem;
   }
   std::byte* out_at(Extent e) const { return static_cast<std::byte*>(op.out.data) + e.offset * plan.elem; }
-  /// Calls f(in, out, done, count) for each part of an extent that lies in one buffer; `done` elements
-  /// precede it.
+  /// Calls f(in, out, done, count) for each part of an extent that is contiguous in one buffer; `done`
+  /// elements of the extent precede it.
   template <class F>
   void parts(Extent e, F&& f) const {
     if (op.segments.empty()) return f(in_at(e), out_at(e), std::size_t{0}, e.count);
@@ -50,7 +49,7 @@ class Chunks {
     }
   }
 
-  /// A copy to the output, past the caches where the caller does not read it soon.
+  /// Copies to the output, with non-temporal stores if the plan streams its outputs.
   void deliver(void* to, const void* from, std::size_t bytes) const {
     if (to == from || bytes == 0) return;
     if (plan.streams)
@@ -58,9 +57,10 @@ class Chunks {
     else
       std::memcpy(to, from, bytes);
   }
-  /// Folds Scratch::sources into `out`, and moves them on by `count` elements if it goes past the caches.
+  /// Folds `count` elements of Scratch::sources into `out`. If the plan streams its outputs, it also advances
+  /// the sources by `count` elements.
   void fold(std::byte* out, std::size_t count) const;
-  /// A step with what this rank has: its input to its output.
+  /// Executes a step that involves no other rank: from this rank's input to its output.
   void local(const flow::Step&) const;
 
  private:

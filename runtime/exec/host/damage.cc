@@ -1,4 +1,4 @@
-// Damage on purpose. See damage.h.
+// Injects damage. See damage.h.
 #include "runtime/exec/host/damage.h"
 
 #include "runtime/exec/host/by_reference.h"
@@ -13,7 +13,7 @@ void damage_arrival_record(HostResources& h) {
   rounds.mine().publish(rounds.current(), StagingView::kSecondBarrier, rounds.tag() ^ kBit);
 }
 
-/// One slot for each rank of this host that has room for one.
+/// Writes one damaged slot to each rank of this host whose link has room.
 void damage_slots(HostResources& h, const InFlight& f) {
   LinkEnds& ends = h.wiring.links();
   for (std::size_t r = 0; r < ends.out.size(); ++r) {
@@ -39,7 +39,8 @@ Status run_damaged(HostResources& h, InFlight& f, bool* postponed) {
     transport::Exchange& exchange = h.context.network()->fabric().exchange();
     exchange.damage_next();
     const Status s = how.run(h, f);
-    if (s.ok() && exchange.spare_next()) faults.postpone_damage(true);  // others of this host speak for it
+    if (s.ok() && exchange.spare_next())
+      faults.postpone_damage(true);  // other ranks of this host send for it
     return s;
   }
   if (how.flow.stages || how.zero_copy.run || how.pull.run) {

@@ -1,4 +1,4 @@
-// Planning for the host: kernels, geometry, and what carries each flow. See execution_plan.h.
+// Planning for the host: the kernels, the geometry, and the executor of each flow. See execution_plan.h.
 #include "runtime/exec/host/execution_plan.h"
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::size_t kLine = 64;  // payloads are cut into whole lines
+constexpr std::size_t kLine = 64;  // bytes of a cache line; payloads are cut into whole lines
 
 std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 std::size_t whole_lines(std::size_t bytes) { return ceil_div(bytes, kLine) * kLine; }
 
-/// A mix whose weights are all 1/n, as computed in double: summed up and divided once. A product with a
-/// rounded 1/n each would not give ten times 1 the mean 1.
+/// Whether the weights of a mix all equal 1/n, computed in double. Then the values are summed and divided
+/// once: with products by a rounded 1/n, the mean of ten ones would not be 1.
 bool is_mean(const Operation& op) {
   if (!traits_of(op.collective).neighbours() || op.in_neighbours.empty()) return false;
   const double share = 1 / static_cast<double>(op.in_neighbours.size() + 1);
@@ -31,7 +31,7 @@ kernels::Reduction reduction_of(const Operation& op, DType t, int n) {
   return {t, op.reduces() ? op.op.kind : OpKind::sum, n, op.op.scalar};
 }
 
-/// Small posts lie in the arrival record itself; those of ranks that may run far ahead in eager slots.
+/// Small posts are stored in the arrival record itself, or, if ranks may run far ahead, in eager slots.
 StagingUse staging_use(const HostFlow& flow, std::size_t bytes, int n, const SlotBytes& slots) {
   StagingUse use;
   const auto posted = static_cast<std::size_t>(flow::input_pieces(flow.posts_others, n));
@@ -42,13 +42,13 @@ StagingUse staging_use(const HostFlow& flow, std::size_t bytes, int n, const Slo
     use.on = StagingUse::On::arrival, use.stride = bytes;
   else if (flow.rooted && whole_lines(bytes) <= slots.eager / posted)
     use.on = StagingUse::On::eager, use.stride = whole_lines(bytes);
-  else  // small ones side by side
+  else  // small pieces are adjacent
     use.stride = std::min(slots.staging / (posted + flow.posts_result) / kLine * kLine, whole_lines(bytes));
   if (use.on != StagingUse::On::slot) use.depth = StagingView::kArrivals;
   return use;
 }
 
-/// Decides how large a chunk is and how many rounds there are.
+/// Determines the size of chunks and the number of rounds.
 FlowPlan plan_flow(const Operation& op, flow::Algorithm algorithm, const ExecutionPlan& plan,
                    const Members& members, const SlotBytes& slots) {
   const HostFlow flow = host_flow(op, algorithm, members);
@@ -66,7 +66,8 @@ FlowPlan plan_flow(const Operation& op, flow::Algorithm algorithm, const Executi
   } else {
     capacity = slots.link / kLine * kLine / std::max(plan.elem, plan.acc_bytes);
   }
-  // Whole lines each, so that pieces of different ranks do not share one; and rounds of equal size.
+  // Chunks are whole cache lines, so that pieces of different ranks do not share a line, and rounds are of
+  // equal size.
   part.cut.cut(flow.chunks, std::max<std::size_t>(1, capacity), flow.pipelined,
                std::max<std::size_t>(1, kLine / plan.elem));
   if (flow.keeps)
@@ -75,7 +76,8 @@ FlowPlan plan_flow(const Operation& op, flow::Algorithm algorithm, const Executi
   return part;
 }
 
-/// Where the flow is registered for it, and the conditions hold under which it may run.
+/// Fills in `once` if a single round is registered for this flow (specialisations.h) and its conditions hold;
+/// else returns false.
 bool plan_single_round(const Operation& op, const Members& members, flow::Algorithm algorithm,
                        ExecutionPlan* plan) {
   const FlowPlan& part = plan->flow;

@@ -1,15 +1,15 @@
-// HostResources: what the operations of a group share on the host, one operation at a time. Owned by group,
-// passed to the host executors.
+// HostResources: what the operations of a group share on the host; one operation uses it at a time. Owned by
+// group, passed to the host executors.
 #pragma once
 #include "runtime/exec/host/staging_rounds.h"
 #include "runtime/exec/host/wiring.h"
 
 namespace ouro::rt {
 
-/// Memory that executors keep from operation to operation.
+/// Memory that executors reuse from one operation to the next.
 struct Scratch {
-  /// Bytes that are reduced at once on their way past the caches: so few that the processor has the next
-  /// reads under way during the writes.
+  /// Bytes that are reduced at a time before they are written with non-temporal stores: few enough that the
+  /// processor overlaps the next reads with the writes.
   static constexpr std::size_t kTile = 512;
   explicit Scratch(int ranks)
       : sources(static_cast<std::size_t>(ranks)),
@@ -21,14 +21,14 @@ struct Scratch {
     if (bytes.size() < size) bytes.resize(size);
     return bytes.data();
   }
-  std::vector<std::byte> bytes;              // accumulators, or what was pulled
-  std::vector<const void*> sources, posted;  // by rank: what is folded, and where its first part lies
-  std::vector<Scalar> factors;               // by rank, of premulsum
+  std::vector<std::byte> bytes;              // accumulators, or tiles of pulled data
+  std::vector<const void*> sources, posted;  // by rank: data to fold, and the start of its first part
+  std::vector<Scalar> factors;               // by rank; premulsum only
   std::vector<HostMemory::Resolved> inputs, outputs;  // by rank: registered buffers
-  alignas(64) std::byte tile[kTile];                  // what is reduced on its way past the caches
+  alignas(64) std::byte tile[kTile];                  // reduced data, before its non-temporal store
 };
 
-/// What an operation uses to run on the host; whose turn it is has all of it.
+/// What an operation uses to run on the host; the running operation has exclusive use of all of it.
 struct HostResources {
   HostResources(Context& c, const Members& m, std::uint64_t key, Waiter& w)
       : context(c),
@@ -43,7 +43,7 @@ struct HostResources {
   Wiring wiring;
   StagingRounds rounds;
   Scratch scratch;
-  /// Whether plans may run single rounds by hand. Tests clear it to compare it with the flow.
+  /// Whether plans may use single_round.h. Tests clear it to compare single rounds with their flows.
   bool single_rounds = true;
 };
 

@@ -7,8 +7,9 @@ namespace ouro::rt {
 
 using flow::Step;
 
-/// Whom this waits for is said where that rank alone knows whether it comes: the others may go on long after
-/// one has done its part and left, but what that one has not sent from another host never comes.
+/// Waits until `c` has reached `at_least`. `f_.awaited` names the awaited rank if only that rank knows
+/// whether it takes part. Other ranks may do their part and leave long before this rank needs them, but data
+/// that a departed rank of another host has not sent never arrives.
 Status LinkExecutor::await(const LinkEnd& link, Counter& c, std::uint64_t at_least, InFlight::Awaited whom) {
   if (load(c) >= at_least) return {};
   if (link.remote || traits_of(chunks.op.collective).neighbours()) f_.awaited = whom;
@@ -20,7 +21,8 @@ Status LinkExecutor::await(const LinkEnd& link, Counter& c, std::uint64_t at_lea
 Status LinkExecutor::await_message(LinkEnd& link, int from, std::size_t bytes, std::size_t total) {
   const bool mixes = traits_of(chunks.op.collective).neighbours();
   OURO_TRY(await(link, *link.view.full, link.next + 1, {from, true}));
-  const SlotHeader header = link.view.header(link.next);  // a copy: the peer could change it under us
+  const SlotHeader header =
+      link.view.header(link.next);  // a copy: the peer could change the original meanwhile
   const auto fault = [from](Reason reason, std::string text) {
     return Status(
         Failure{.reason = reason, .text = std::move(text), .rank = from, .detector = "slot header"});
@@ -70,7 +72,7 @@ Status LinkExecutor::receive(const Step& s) {
   const Extent in = s.verb & flow::kInput ? chunks.in(s.chunk) : Extent{};
   const Extent out = s.verb & (flow::kStore | flow::kResult) ? chunks.out(s.chunk) : Extent{};
   const bool wide = (s.verb & flow::kWideIn) != 0;
-  // A pure forward of a reduction neither stores nor has an output here: its size is the input's.
+  // A step that only forwards a reduction has no output on this rank: its size is that of the input.
   const std::size_t count = s.verb & flow::kStore   ? out.count
                             : s.verb & flow::kInput ? in.count
                                                     : chunks.in(s.chunk).count;

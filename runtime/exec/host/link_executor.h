@@ -1,10 +1,10 @@
-// The link executor: flows whose ranks pass messages on. Used through run_flow.h.
+// The link executor: runs flows whose ranks send and forward messages. Used through run_flow.h.
 #pragma once
 #include "runtime/exec/host/chunks.h"
 
 namespace ouro::rt {
 
-/// Carries out the hops of one operation over the slots of links; sums that are not done lie in accumulators.
+/// Executes the hops of one operation over the slots of links; partial sums are kept in accumulators.
 class LinkExecutor {
  public:
   LinkExecutor(HostResources& h, InFlight& f, const FlowPlan& flow)
@@ -30,10 +30,10 @@ class LinkExecutor {
   using LinkEnd = transport::LinkEnd;
   Status receive(const flow::Step&);
   Status send(const flow::Step&);
-  void accumulate(const flow::Step&);  ///< without a message
-  /// What has come, in its element type or a product: mine + weight * got.
+  void accumulate(const flow::Step&);  ///< a step that involves no message
+  /// Processes `got`, a received narrow value: mine + weight * got.
   void mix(const flow::Step&, Extent in, Extent out, const std::byte* got, std::size_t count);
-  /// What has come, in the accumulation type.
+  /// Processes `got`, a received wide value.
   void combine(const flow::Step&, Extent in, Extent out, const std::byte* got, std::byte* slot,
                std::size_t count);
   Status await_message(LinkEnd&, int from, std::size_t bytes, std::size_t total);
@@ -43,9 +43,11 @@ class LinkExecutor {
   std::size_t message_bytes(std::uint32_t wide, std::size_t count) const {
     return count * (wide ? chunks.plan.acc_bytes : chunks.plan.elem);
   }
-  /// Uneven pairs run for different numbers of rounds: both ends know that an empty piece does not travel.
+  /// Pairs of ranks with uneven lengths have different numbers of rounds: neither end sends or expects an
+  /// empty piece.
   bool skipped(std::size_t count) const { return pairs_ && chunks.round > 0 && count == 0; }
-  /// Pipelined flows share one: they end one chunk before they begin the next (kernels/flow/traits.h).
+  /// Accumulator of `chunk`. The chunks of pipelined flows share one: they finish a chunk before the
+  /// next (kernels/flow/traits.h).
   std::byte* accumulator(int chunk) {
     return h_.scratch.bytes.data() + (chunks.cut.pipelined() ? 0 : static_cast<std::size_t>(chunk)) *
                                          chunks.cut.capacity() * chunks.plan.acc_bytes;
@@ -53,7 +55,7 @@ class LinkExecutor {
 
   HostResources& h_;
   InFlight& f_;
-  const bool pairs_;  // uneven: each pair of ranks has a length of its own
+  const bool pairs_;  // uneven all_to_all: each pair of ranks has its own length
 };
 
 }  // namespace ouro::rt

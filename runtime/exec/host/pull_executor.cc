@@ -10,7 +10,7 @@ using flow::Step;
 
 namespace {
 
-/// Of a rank's input: whether others take anything out of it.
+/// Whether other ranks read this rank's input.
 bool gives(const Members& members, const Operation& o) {
   const flow::Buffers needs = flow::pull_buffers(o.collective);
   return needs.inputs && (!needs.root_input_only || members.rank() == o.root);
@@ -26,7 +26,7 @@ bool PullExecutor::on_huge_pages(const Members& members, const Operation& o) {
 bool PullExecutor::offer(Context& context, const Members& members, const Operation& o, bool forced,
                          Arrival& record) {
   if (o.collective == Collective::all_to_all && o.in.data == o.out.data) return false;
-  // Copying between processes pins every page that it touches: with small ones staging buffers are faster.
+  // Copying between processes pins every page that it touches: with small pages, staging buffers are faster.
   if (!forced && !on_huge_pages(members, o)) return false;
   if (!context.host_memory().reaches(members.world_ranks())) return false;
   record.in = {kAddress, reinterpret_cast<std::uint64_t>(o.in.data)};
@@ -34,7 +34,7 @@ bool PullExecutor::offer(Context& context, const Members& members, const Operati
   return true;
 }
 
-/// What a peer wrote on its record is used to read that peer only.
+/// The addresses in a peer's record are only used to read that peer's own memory.
 Status PullExecutor::bring(int from, bool result, std::size_t offset, void* to, std::size_t bytes) const {
   const Arrival& record = h_.rounds.of(from).arrival(h_.rounds.current());
   const std::uint64_t at = (result ? record.out : record.in).offset + offset;
@@ -57,7 +57,8 @@ Status PullExecutor::fetch(const Step& s) {
   return bring(s.from, (s.verb & flow::kResult) != 0, at.offset * elem, chunks.out_at(out), out.count * elem);
 }
 
-/// Tile by tile: the others' parts are copied to tiles that stay in the cache, and folded from there.
+/// Copies the parts of the other ranks, tile by tile, to tiles that stay in the cache, and folds them
+/// from there.
 Status PullExecutor::reduce(const Step& s) {
   constexpr std::size_t kTileBytes = 128 << 10;
   Scratch& scratch = h_.scratch;

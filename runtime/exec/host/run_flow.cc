@@ -1,5 +1,4 @@
-// Flows and their executors: each flow is compiled once, for the executor that its traits name. See
-// run_flow.h.
+// Instantiates each flow once, for the executor that its traits specify. See run_flow.h.
 #include "runtime/exec/host/run_flow.h"
 
 #include "runtime/exec/host/link_executor.h"
@@ -21,7 +20,7 @@ const FlowPlan& part_of(const ExecutionPlan& plan) {
   return Flow::kPulls ? plan.pull : Flow::kByReference ? plan.zero_copy : plan.flow;
 }
 
-/// A flow with its data.
+/// Constructs a flow from its run-time data.
 template <class Flow>
 Flow make(const Operation& op, const Members& members) {
   if constexpr (std::is_same_v<typename Flow::Data, flow::NoData>)
@@ -62,7 +61,7 @@ Status run_flow(HostResources& h, InFlight& f) {
 HostFlow host_flow(const Operation& op, flow::Algorithm algorithm, const Members& members) {
   HostFlow found;
   const auto describe = [&]<class Flow>(Flow) {
-    // What a switch between GPUs carries out never runs here.
+    // Flows that a switch between GPUs executes never run on the host.
     constexpr auto run = [] {
       if constexpr (Flow::kSwitched)
         return nullptr;

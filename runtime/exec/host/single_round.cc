@@ -1,4 +1,4 @@
-// Single rounds by hand. See single_round.h.
+// Single rounds, hand-written. See single_round.h.
 #include "runtime/exec/host/single_round.h"
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 namespace ouro::rt {
 namespace {
 
-/// One operation, whose parts are put together below. A call of 8 bytes takes little longer than the
-/// instructions around it, so what a plan settles is settled at compile time.
+/// The parts of one operation, which the functions below combine. The overhead of instructions dominates a
+/// call of 8 bytes, so what a plan has decided is resolved at compile time.
 struct Round {
   HostResources& h;
   const Operation& op;
@@ -25,7 +25,7 @@ struct Round {
 
   Round(HostResources& resources, const InFlight& f) : h(resources), op(f.plan->op), plan(*f.plan->host) {}
 
-  /// kOthers: a block for each of the others, in place of one for all.
+  /// kOthers: posts one block for each other rank, instead of one for all.
   template <bool kOthers>
   [[gnu::always_inline]] inline Status post(std::uint64_t round) {
     OURO_TRY(rounds.open(round));
@@ -46,7 +46,7 @@ struct Round {
   }
 };
 
-/// The root of a broadcast, and whoever only contributes to a reduce or a gather.
+/// For the root of a broadcast, and for the ranks of a reduce or a gather that are not the root.
 Status post_only(HostResources& h, InFlight& f) {
   Round r(h, f);
   OURO_TRY(r.rounds.begin(f, r.use));
@@ -56,7 +56,7 @@ Status post_only(HostResources& h, InFlight& f) {
   return {};
 }
 
-/// Whoever receives a broadcast.
+/// For the receivers of a broadcast.
 Status read_root(HostResources& h, InFlight& f) {
   Round r(h, f);
   OURO_TRY(r.rounds.begin(f, r.use));
@@ -68,7 +68,7 @@ Status read_root(HostResources& h, InFlight& f) {
   return {};
 }
 
-/// All others.
+/// For all other cases.
 template <bool kReduces, bool kOthers>
 Status meet(HostResources& h, InFlight& f) {
   Round r(h, f);

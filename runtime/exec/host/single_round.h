@@ -1,15 +1,15 @@
-// Single rounds: staged flows of one round without their flow. Chosen by execution_plan.cc; compared with the
-// flows by tests.
+// Single rounds: hand-written replacements of staged flows that have one round. Chosen by execution_plan.cc;
+// tests compare them with the flows.
 #pragma once
 #include "runtime/exec/host/execution_plan.h"
 
 namespace ouro::rt {
 
-/// What the steps of a staged flow come to in a single round of even blocks in one buffer: one post, one wait
-/// for each rank that posts too, a fold or copies. For the part that this rank has in it, once the plan's
-/// `flow`, `once` and `reduces` are known.
+/// The function that does what the steps of a staged flow amount to in a single round of even blocks in one
+/// buffer: one post, one wait for each rank that posts too, then a fold or copies. It depends on this rank's
+/// part in the operation. Precondition: `flow`, `once` and `reduces` of the plan are set.
 HostRun single_round(const Operation&, const ExecutionPlan&);
-/// Whether it is one of those.
+/// Whether `run` is one of these functions.
 bool is_single_round(HostRun);
 
 }  // namespace ouro::rt

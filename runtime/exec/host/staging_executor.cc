@@ -50,7 +50,7 @@ Status StagingExecutor::await_post(int from, const Step& s, const void** where) 
 Status StagingExecutor::fetch(const Step& s) {
   const void* source = nullptr;
   OURO_TRY(await_post(s.from, s, &source));
-  // A root that has run ahead has written the next line already: have it come while this one is copied.
+  // A root that has run ahead has already written the next arrival record: prefetches it during this copy.
   if (use_.on != StagingUse::On::slot) __builtin_prefetch(&rounds_.of(s.from).arrival(rounds_.current() + 1));
   const std::size_t elem = chunks.plan.elem;
   chunks.parts(chunks.out(s.chunk),
@@ -64,7 +64,7 @@ Status StagingExecutor::reduce(const Step& s) {
   const bool premul = chunks.plan.reduction.op == OpKind::premulsum;
   for (int r = 0; r < n_; ++r) {
     const auto i = static_cast<std::size_t>(r);
-    if (r == me_) {  // at hand, posted or not
+    if (r == me_) {  // read from its buffer, posted or not
       scratch_.sources[i] = chunks.in_at(chunks.in(s.at));
       scratch_.factors[i] = chunks.op.op.scalar;
       continue;

@@ -1,10 +1,11 @@
-// The staging executor: flows whose ranks read each other's staging buffers. Used through run_flow.h.
+// The staging executor: runs flows whose ranks read each other's staging buffers. Used through run_flow.h.
 #pragma once
 #include "runtime/exec/host/chunks.h"
 
 namespace ouro::rt {
 
-/// Carries out the steps of one operation by copies into this rank's staging buffer and reads of the others'.
+/// Executes the steps of one operation by copying into this rank's staging buffer and reading those of the
+/// other ranks.
 class StagingExecutor {
  public:
   StagingExecutor(HostResources& h, InFlight& f, const FlowPlan& flow)
@@ -17,7 +18,7 @@ class StagingExecutor {
   Chunks chunks;
 
   Status begin(const InFlight& f) { return rounds_.begin(f, use_); }
-  // Inlined into a flow, whose verbs are literals: what is left is one call.
+  // Inlined into a flow, whose verbs are literals, so that only one call per step remains.
   Status hop(const flow::Step& s) {
     if (s.verb & flow::kPost) return s.verb & flow::kResult ? post_result(s) : post(s);
     if (s.verb & flow::kRelease) return end_round();
@@ -36,7 +37,8 @@ class StagingExecutor {
   Status post_result(const flow::Step&);
   Status fetch(const flow::Step&);
   Status reduce(const flow::Step&);
-  /// Waits for what rank `from` has posted of chunk `s.at`.
+  /// Waits until rank `from` has posted chunk `s.at` (its result if `s.verb` has kResult). *where: the
+  /// posted data.
   Status await_post(int from, const flow::Step& s, const void** where);
   std::uint64_t round_of(int chunk) const {
     return rounds_.first() + chunks.cut.round_of(chunk, chunks.round);
@@ -48,7 +50,7 @@ class StagingExecutor {
   const int me_, n_;
 };
 
-/// Piece `position` of what a rank posts in a round.
+/// Address of piece `position` of a rank's post in round `round`; `v` is that rank's view.
 inline std::byte* piece_at(const StagingUse& use, const StagingView& v, std::uint64_t round,
                            std::size_t position) {
   std::byte* const first = use.on == StagingUse::On::slot      ? v.slot(round)

@@ -4,8 +4,9 @@
 namespace ouro::rt {
 namespace {
 
-/// Waits some 10 us for a root that has run as far ahead as it can to get room for many rounds: each look
-/// takes the line of the counter away from the reader, who needs it for each round.
+/// Polls `done` at long intervals, for some 10 us in total, until it reaches `at_least`. For a root that has
+/// run as far ahead as it can: it waits for room for many rounds at once, because each load takes the
+/// counter's cache line away from the reader, which writes it in each round.
 void look_seldom(const Counter& done, std::uint64_t at_least) {
   constexpr int kLooks = 16, kPauses = 32;
   for (int look = 0; look < kLooks && load(done) < at_least; ++look)

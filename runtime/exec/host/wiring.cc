@@ -1,4 +1,4 @@
-// Wiring of a group. See wiring.h.
+// Creates links and staging buffers. See wiring.h.
 #include "runtime/exec/host/wiring.h"
 
 #define XXH_INLINE_ALL
@@ -11,12 +11,13 @@ namespace ouro::rt {
 namespace {
 
 constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
-// Long messages go to the receiver's memory: more of their chunks under way fill no cache.
+// Long messages are written to the receiver's memory, so more chunks in flight do not fill a cache.
 constexpr transport::NetSlots kFarMessageSlots{128 << 10, 16};
 
-/// Two ranks have what they need in their caches with 128 KiB. More of them wait longer for each other in a
-/// round, so fewer and larger rounds pay (measured with four: 1 MiB in 0.7 of the time); of many, slots would
-/// fill memory.
+/// Bytes of a staging slot in a group of n ranks; `wanted`: the configured size, or 0. With 128 KiB, two
+/// ranks keep their working set in their caches. In a round, more ranks wait longer for each other, so fewer
+/// and larger rounds pay off (measured with four: 1 MiB in 0.7 of the time). With many ranks, slots of that
+/// size would use too much memory.
 std::size_t staging_bytes(std::size_t wanted, int n) {
   if (wanted > 0) return wanted;
   return n > 2 && n <= 16 ? 256 << 10 : 128 << 10;
@@ -90,8 +91,8 @@ Result<std::unique_ptr<transport::Links>> Wiring::make_message_links() {
   return make_links(kMessages, std::move(here), kFarMessageSlots);
 }
 
-/// The first rank of a host keeps the segment: it goes on when all others there have mapped it, so that it
-/// can leave at any time after.
+/// Increments this rank's counter `mark(rank)`. The first rank of a host, which owns the segment, then waits
+/// until all other ranks of the host have mapped the segment, so that it can leave at any time after that.
 template <class Mark>
 Status Wiring::await_all(Mark&& mark) {
   bump(*mark(members_.rank()));
@@ -104,7 +105,7 @@ Status Wiring::await_all(Mark&& mark) {
 Status Wiring::need_links() {
   if (ends_.links) return {};
   using transport::ShmLinkLayout;
-  // Slots of all links of a group have one size.
+  // All links of a group have slots of the same size.
   const auto whole = ShmLinkLayout::of(members_.size(), context_.spec().slot_bytes);
   std::unique_ptr<transport::Links> here;
   if (members_.here() > 1 || members_.one_host()) {

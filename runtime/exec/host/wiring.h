@@ -10,7 +10,7 @@
 
 namespace ouro::rt {
 
-/// The links of a group, and how far this rank has come on them.
+/// The links of a group, and this rank's position on each of them.
 struct LinkEnds {
   std::unique_ptr<transport::Links> links;
   std::vector<transport::LinkEnd> in, out;  ///< by rank
@@ -21,21 +21,21 @@ struct SlotBytes {
   std::size_t link = 0, staging = 0, eager = 0;
 };
 
-/// Of a group of so many ranks of one host.
+/// Slot sizes of a group of `ranks` ranks.
 SlotBytes slot_bytes(const Context&, int ranks);
 
 /// Makes the links and the staging buffers of a group when they are first used, and owns them.
 class Wiring {
  public:
-  /// `key` names the group's memory on all members; `waiter` is the one of their operations.
+  /// `key` identifies the group's memory on all members; `waiter` is that of the group's operations.
   Wiring(Context&, const Members&, std::uint64_t key, Waiter& waiter);
   ~Wiring();
   Wiring(const Wiring&) = delete;
   Wiring& operator=(const Wiring&) = delete;
 
   const SlotBytes& slot_bytes() const { return bytes_; }
-  /// Make what is asked for unless it is there. In the first operation that needs it, which is the same on
-  /// all members: they wait for each other.
+  /// Create the links or the staging buffers unless they exist. Called in the first operation that needs
+  /// them, which is the same on all members: members of one host wait for each other.
   Status need_links();
   Status need_staging();
   LinkEnds& links() { return ends_; }  ///< empty before need_links()
@@ -43,16 +43,17 @@ class Wiring {
     return views_;
   }  ///< by rank; empty before need_staging()
 
-  /// Links for messages. What is on its way to a rank lies in memory of that rank (of its host, the network's
-  /// buffers), so any two can begin at any time.
+  /// Makes links for messages. Data in flight to a rank is stored in memory of that rank (within its host; in
+  /// the network's buffers otherwise), so any two ranks can start exchanging messages at any time.
   Result<std::unique_ptr<transport::Links>> make_message_links();
 
-  /// An operation has ended: lets other hosts know what has been given back to them.
+  /// Called when an operation has ended: tells other hosts which slots have been given back to them.
   void settle() {
     if (settles()) ends_.links->settle();
   }
   bool settles() const { return ends_.links && !members_.one_host(); }
-  /// What other hosts have not taken yet still gets there when the links end; `after` is let go of then.
+  /// When the links are destroyed, data that other hosts have not taken yet is still delivered; `after` is
+  /// released then.
   void linger(const std::shared_ptr<void>& after) {
     if (ends_.links) ends_.links->linger(after);
   }
@@ -61,10 +62,10 @@ class Wiring {
  private:
   enum Purpose : std::uint64_t { kLinks = 1, kStaging = 2, kMessages = 3 };
   std::uint64_t segment_key(Purpose) const;
-  /// The segment that member `owner` keeps. Errors: those of HostMemory::segment, with ranks of the group.
+  /// The segment that member `owner` owns. Errors: those of HostMemory::segment, with ranks of the group.
   Result<std::shared_ptr<device::Segment>> segment(Purpose, std::size_t bytes, int owner);
-  /// Links to all members: those of `here` and, if there are members on other hosts, over the network with
-  /// slots as `far` says.
+  /// Makes links to all members: `here` for those on this host and, if there are members on other hosts,
+  /// links over the network with slots as `far` specifies.
   Result<std::unique_ptr<transport::Links>> make_links(Purpose, std::unique_ptr<transport::Links> here,
                                                        transport::NetSlots far);
   template <class Mark>

@@ -7,7 +7,7 @@ namespace ouro::rt {
 
 using flow::Step;
 
-// Bytes of a block that is reduced, then written to all outputs: what stays in the first-level cache.
+// Bytes of a block that is reduced, then written to all outputs: few enough to stay in the L1 cache.
 constexpr std::size_t kMulticastBytes = 32 << 10;
 
 bool ZeroCopyExecutor::offer(const Context& context, const Operation& o, int rank, Arrival& record) {
@@ -29,7 +29,8 @@ Status ZeroCopyExecutor::begin(const InFlight&) {
   const std::size_t in_bytes = traits.in.elements(chunks.cut.unit(), n_) * chunks.plan.elem;
   const std::size_t out_bytes = traits.out.elements(chunks.cut.unit(), n_) * chunks.plan.elem;
   for (int r = 0; r < n_; ++r) {
-    // References, not the record: its owner may come to the barrier, and say so, while this rank still looks.
+    // Copies only the references, not the whole record: its owner may reach the barrier and update the
+    // record's word while this rank still reads it.
     const Arrival& record = h_.rounds.of(r).arrival(h_.rounds.current());
     const MemoryRef in = record.in, out = record.out;
     const auto i = static_cast<std::size_t>(r);
@@ -59,7 +60,7 @@ void ZeroCopyExecutor::gather_sources(const Step& s, Extent at) {
   }
 }
 
-/// Block by block, so that what is written to all outputs is still in the first-level cache.
+/// Works block by block, so that the data written to all outputs is still in the L1 cache.
 Status ZeroCopyExecutor::multicast(const Step& s) {
   const ExecutionPlan& plan = chunks.plan;
   const Extent out = chunks.out(s.chunk);

@@ -1,31 +1,30 @@
-// The zero-copy executor: flows over registered buffers. Used through run_flow.h, after by_reference.h has
-// found that all ranks have them.
+// The zero-copy executor: runs flows over registered buffers. Used through run_flow.h, after by_reference.h
+// has established that all ranks have registered theirs.
 #pragma once
 #include "runtime/exec/host/chunks.h"
 
 namespace ouro::rt {
 
-/// Carries out the steps of one operation by reading and writing the registered buffers of all ranks where
-/// they lie.
+/// Executes the steps of one operation by reading and writing the registered buffers of all ranks in place.
 class ZeroCopyExecutor {
  public:
   ZeroCopyExecutor(HostResources& h, InFlight& f, const FlowPlan& flow)
       : chunks(f, flow, h.scratch), h_(h), scratch_(h.scratch), me_(h.members.rank()), n_(h.members.size()) {}
   ~ZeroCopyExecutor() {
-    scratch_.inputs.clear();  // they keep memory mapped
+    scratch_.inputs.clear();  // entries keep memory mapped
     scratch_.outputs.clear();
   }
   ZeroCopyExecutor(const ZeroCopyExecutor&) = delete;
   ZeroCopyExecutor& operator=(const ZeroCopyExecutor&) = delete;
   Chunks chunks;
 
-  /// Writes to this rank's arrival record where its buffers lie; false if they are not registered, or must
-  /// not be used in place.
+  /// Writes the references of this rank's buffers to its arrival record. Returns false if they are not
+  /// registered or must not be used in place.
   static bool offer(const Context&, const Operation&, int rank, Arrival&);
-  /// Finds the buffers that the records of the current round refer to.
+  /// Resolves the buffers that the arrival records of the current round refer to.
   Status begin(const InFlight&);
   Status hop(const flow::Step& s) {
-    if (s.verb & flow::kPost) return {};  // the arrival record has said it
+    if (s.verb & flow::kPost) return {};  // the arrival record already holds the references
     if (s.verb & flow::kBarrier) return barrier();
     if (s.verb & flow::kMulticast) return multicast(s);
     if (s.verb & flow::kPosted) return s.from == flow::kEveryone ? reduce(s) : fetch(s);
@@ -46,7 +45,7 @@ class ZeroCopyExecutor {
   const std::byte* input_of(int r, Extent at) const {
     return scratch_.inputs[static_cast<std::size_t>(r)].data + at.offset * chunks.plan.elem;
   }
-  /// Where chunk `s.at` of a peer's input lies.
+  /// The extent of chunk `s.at` in a peer's input.
   Extent source_of(const flow::Step& s) const {
     return chunks.op.blocks() ? chunks.in(s.at) : chunks.out(s.chunk);
   }
