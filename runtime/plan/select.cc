@@ -183,7 +183,7 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
   if (why) {
     *why = fmt::format("{} over {}: {} ranks on {}, {} bytes; {}", flow::name(choice->algorithm),
                        hosts_ > 1 ? "shared-memory and network" : "shared-memory", size_,
-                       hosts_ > 1 ? fmt::format("{} hosts", hosts_) : "one node", bytes, reason);
+                       hosts_ > 1 ? fmt::format("{} hosts", hosts_) : "one host", bytes, reason);
     if (choice->try_zero_copy)
       *why += fmt::format("; zerocopy where all buffers are registered{}",
                           registered && !registered->reason.empty() ? ": " + registered->reason : "");

@@ -224,7 +224,7 @@ class OURO_API Group {
   /// failure of the group itself is reported by its operations and by status().
   Status close();
   bool valid() const { return impl_ != nullptr; }  ///< false: an empty handle
-  /// Says what would run, over which transport, and why: "oneshot over shared-memory: 2 ranks on one node,
+  /// Says what would run, over which transport, and why: "oneshot over shared-memory: 2 ranks on one host,
   /// 1024 bytes; ...". `count` is that of the whole region or, for collectives with blocks, of one block. For
   /// buffers on `device`, names the GPU path. Errors: invalid (an empty handle), unsupported (no algorithm
   /// serves the call).
