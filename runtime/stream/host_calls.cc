@@ -1,4 +1,4 @@
-// Functions that streams of devices are to call. See host_calls.h.
+// The table of host functions enqueued on device streams. See host_calls.h.
 #include "runtime/stream/host_calls.h"
 
 #include <algorithm>
@@ -20,12 +20,12 @@ struct Kept {
 
 struct Table {
   std::mutex mutex;
-  std::uint64_t last = 0;  // no number is used twice
+  std::uint64_t last = 0;  // the last number assigned; numbers are never reused
   std::map<std::uint64_t, Kept> calls;
 };
 
 constinit PerProcess<Table> g_table;
-Table& table() { return *g_table; }  // for ever, as long as a driver may call
+Table& table() { return *g_table; }  // never destroyed: the driver may call at any time
 
 std::uint64_t keep(int device, std::shared_ptr<HostCall> call) {
   Table& t = table();
@@ -34,7 +34,7 @@ std::uint64_t keep(int device, std::shared_ptr<HostCall> call) {
   return t.last;
 }
 
-/// nullptr if somebody else has it.
+/// Removes a call from the table. nullptr: it has been removed already.
 std::shared_ptr<HostCall> take(std::uint64_t number) {
   Table& t = table();
   std::lock_guard lock(t.mutex);
@@ -51,7 +51,7 @@ void called(void* number) {
 Status call_later(const gpu::Stream& stream, std::shared_ptr<HostCall> call) {
   const std::uint64_t number = keep(stream.device, std::move(call));
   Status s = gpu::gpu().call_host(stream, &called, reinterpret_cast<void*>(number));
-  if (!s.ok()) (void)take(number);  // whether the driver has it or not, it finds nothing
+  if (!s.ok()) (void)take(number);  // if the driver has queued the call all the same, it finds nothing
   return s;
 }
 
@@ -66,7 +66,7 @@ void give_up_calls(int device, const Status& why) {
   }
   for (auto& call : given_up) {
     call->give_up(why);
-    call = nullptr;  // with what it holds, which may be the stream
+    call = nullptr;  // releases what it holds, which may be the stream
   }
 }
 

@@ -1,4 +1,4 @@
-// Host streams. See stream.h.
+// Host streams. See host_stream.h.
 #include "runtime/stream/host_stream.h"
 
 #include <sys/resource.h>
@@ -27,7 +27,7 @@ void WorkState::complete(Status outcome) {
   std::vector<std::function<void(const Status&)>> callbacks;
   {
     std::lock_guard lock(mutex_);
-    if (done_) return;  // two saw a mark passed
+    if (done_) return;  // two threads saw the mark passed
     outcome_ = outcome;
     done_ = true;
     callbacks.swap(callbacks_);
@@ -36,7 +36,7 @@ void WorkState::complete(Status outcome) {
   for (auto& f : callbacks) {
     try {
       f(outcome);
-    } catch (const std::exception& e) {  // the thread of a stream goes on with what is queued behind it
+    } catch (const std::exception& e) {  // a stream's thread goes on with its queue
       OURO_WARN("a callback of an operation threw: {}", e.what());
     }
   }
@@ -46,7 +46,8 @@ bool WorkState::wait_until(Clock::time_point until) {
   if (inherited()) return true;
   const LentCore lent;
   if (mark_) {
-    // Asking costs a microsecond, an operation on a device a few: ask closely at first, then now and then.
+    // A query takes a microsecond, an operation on a device a few: polls continuously at first, then
+    // at intervals.
     constexpr auto kClosely = std::chrono::microseconds(100), kNap = std::chrono::microseconds(50);
     const auto begin = Clock::now();
     for (auto now = begin; !done(); now = Clock::now()) {
@@ -62,7 +63,7 @@ bool WorkState::wait_until(Clock::time_point until) {
   return cv_.wait_until(lock, until, [&] { return done_; });
 }
 
-void WorkState::wait() {  // bounded: every operation ends by its own deadline
+void WorkState::wait() {  // bounded: every operation has a deadline
   if (inherited()) return;
   if (mark_) return (void)wait_until(Clock::time_point::max());
   const LentCore lent;
@@ -130,7 +131,7 @@ HostStream::~HostStream() {
   if (inherited()) {
     thread_.detach();
     new std::shared_ptr<Queue>(
-        std::move(queue_));  // its lock may be held, and its condition waited for, for ever
+        std::move(queue_));  // leaked: its mutex may stay locked, its condition awaited, for ever
     return;
   }
   {
@@ -212,7 +213,7 @@ void HostStream::loop(Queue& queue, Failures& failures, int nice) {
     } catch (const std::exception& e) {
       outcome = Status(Reason::resource, std::string("a function on a stream threw: ") + e.what());
     }
-    task.run = nullptr;  // releases what it captured before anybody is told
+    task.run = nullptr;  // releases its captures before waiters are notified
     failures.note(outcome);
     task.state->complete(std::move(outcome));
   }

@@ -1,5 +1,5 @@
-// Streams of the host: ordered queues run by one thread each; what all kinds of streams share, work states
-// and events. Used by groups (operations on a stream) and, through the public handles, by users.
+// Host streams: ordered queues, each run by a thread of its own; and what all kinds of streams share: work
+// states and events. Used by groups (operations on a stream) and, through the public handles, by users.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -19,30 +19,31 @@ namespace ouro::rt {
 
 class Stream;
 
-/// A point that a device has to pass before a work is done.
+/// A point in a device's stream that has to be passed before an operation is done.
 class Mark {
  public:
   virtual ~Mark() = default;
   virtual bool passed() = 0;     ///< never blocks
-  virtual Status outcome() = 0;  ///< once passed
+  virtual Status outcome() = 0;  ///< precondition: passed
   virtual gpu::Event event() const = 0;
-  /// A thread on which to wait for it and to call back.
+  /// A stream whose thread may wait for the mark and run callbacks.
   virtual class HostStream& watcher() = 0;
 };
 
-/// The outcome of one operation, to be waited for by anybody. To a forked child, those of its parent have
-/// ended, with `forked`.
+/// The outcome of one operation; any thread may wait for it. In a forked child, the states of its parent
+/// count as done, with outcome `forked`.
 struct WorkState : std::enable_shared_from_this<WorkState> {
   WorkState() = default;
-  /// Done when the mark is passed.
+  /// A state that is done once `mark` is passed.
   explicit WorkState(std::shared_ptr<Mark> mark) : mark_(std::move(mark)) {}
   void complete(Status outcome);
-  /// False if `until` passed first.
+  /// Returns false if `until` passes before the operation is done.
   bool wait_until(Clock::time_point until);
   void wait();
   bool done();
   Status outcome();
-  /// What f throws is logged, and nothing else comes of it.
+  /// Calls f with the outcome: at once if the operation is done, else on the thread that completes it.
+  /// Exceptions thrown by f in the latter case are logged and otherwise ignored.
   void then(std::function<void(const Status&)> f);
   const std::shared_ptr<Mark>& mark() const { return mark_; }
 
@@ -57,20 +58,21 @@ struct WorkState : std::enable_shared_from_this<WorkState> {
   std::vector<std::function<void(const Status&)>> callbacks_;
 };
 
-/// An ordered queue of work, of the host or of a GPU.
+/// An ordered queue of operations, on the host or on a GPU.
 class Stream {
  public:
   virtual ~Stream() = default;
-  /// Runs f on a thread of the host, in order; an exception becomes a `resource` failure.
+  /// Runs f on a host thread, in stream order; an exception becomes a `resource` failure.
   virtual std::shared_ptr<WorkState> enqueue(std::function<Status()> f) = 0;
-  virtual std::shared_ptr<WorkState> last() = 0;  ///< of what was enqueued so far; nullptr if nothing
-  /// What is enqueued from now on starts after `mark`.
+  virtual std::shared_ptr<WorkState> last() = 0;  ///< of the newest enqueue(); nullptr: none
+  /// Functions enqueued from now on start after `mark` is done.
   virtual void after(std::shared_ptr<WorkState> mark) = 0;
-  virtual class GpuStream* gpu() { return nullptr; }  ///< if it is one
-  /// Errors: forked, if this process is a child of the one that made it. What is enqueued ends with that.
+  virtual class GpuStream* gpu() { return nullptr; }  ///< nullptr: not a GPU stream
+  /// Errors: forked, if this process is a forked child of the stream's creator. Enqueued functions end with
+  /// that error.
   Status usable() const { return inherited() ? of_parent() : Status(); }
 
-  /// Keeps the first failure of what ran here until somebody takes it.
+  /// Stores the first failure of what ran on this stream until take_failure() clears it.
   void note(const Status& outcome) {
     if (!inherited()) failures_->note(outcome);
   }
@@ -79,10 +81,10 @@ class Stream {
  protected:
   bool inherited() const { return forks_ != forks(); }
   static Status of_parent();
-  /// What enqueue() and last() return then.
+  /// What enqueue() and last() return in a forked child.
   static std::shared_ptr<WorkState> refused();
 
-  /// Shared with those who tell of a failure, who may outlive the stream.
+  /// Shared with the code that reports failures, which may outlive the stream.
   class Failures {
    public:
     void note(const Status& outcome);
@@ -100,9 +102,9 @@ class Stream {
 
 class HostStream final : public Stream {
  public:
-  /// nice: how much the thread yields to others (0 normal; -5 needs a privilege and is best effort).
+  /// nice: nice value of the thread (0: normal; -5 needs a privilege and is best effort).
   HostStream(std::string name, int nice);
-  ~HostStream() override;  ///< runs what is queued, then joins; in a forked child nothing
+  ~HostStream() override;  ///< runs what is queued, then joins the thread; a no-op in a forked child
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
 
@@ -111,7 +113,7 @@ class HostStream final : public Stream {
   void after(std::shared_ptr<WorkState> mark) override;
 
  private:
-  // Shared with the thread: the last handle may be dropped by a callback that runs on that very thread.
+  // Shared with the thread: a callback that runs on that thread may release the last handle of the stream.
   struct Queue {
     struct Task {
       std::function<Status()> run;
@@ -128,15 +130,16 @@ class HostStream final : public Stream {
   Thread thread_;
 };
 
-/// Runs f on a thread of its own, for what waits for streams and is asked for by the thread of one. If there
-/// is no thread to be had, f never runs: a warning says so.
+/// Runs f on a new, detached thread. For work that waits for streams but is started by the thread of a
+/// stream. If no thread can be created, f never runs and a warning is logged.
 void run_aside(std::function<void()> f);
 
-/// The point of a stream that an event marks. In a forked child, events of its parent mark no other.
+/// The point of a stream that an event marks. In a forked child, set() on an event of the parent is a no-op,
+/// and get() returns a state that has ended with `forked`.
 class EventState {
  public:
   void set(std::shared_ptr<WorkState> mark);
-  std::shared_ptr<WorkState> get() const;  ///< nullptr: none
+  std::shared_ptr<WorkState> get() const;  ///< nullptr: never set
 
  private:
   const unsigned forks_ = forks();
