@@ -1,7 +1,7 @@
-# Chaos: one job after the other whose ranks are killed, stopped and cut off at random, until the time is over. Every
-# result is compared bit by bit by the ranks themselves (replay.cc); what they say of each other is judged here.
-# Usage: chaos.py BIN [--seconds S] [--seed S] [--kind host|hosts|both] [--keep FOLDER]. `hosts` needs root.
-# Exit code: 0 nothing found, 1 something found, 2 wrong usage, 77 it cannot be done here.
+# Chaos test: runs jobs one after the other, whose ranks are killed, stopped and cut off at random, until the time is
+# up. The ranks themselves verify every result bit by bit (replay.cc); this program judges the failures that they
+# report. Usage: chaos.py BIN [--seconds S] [--seed S] [--kind host|hosts|both] [--keep FOLDER]. `hosts` needs root.
+# Exit code: 0 nothing found, 1 something found, 2 wrong usage, 77 cannot run on this machine.
 import argparse
 import os
 import pathlib
@@ -16,7 +16,8 @@ import chaos_job
 import chaos_leaks
 
 HOSTS = 3
-# A job on one host takes a fraction of a second, one over hosts several, most of which it waits for the network.
+# A job on one host takes a fraction of a second; one over several hosts takes seconds, mostly waiting for
+# the network.
 TURNS = {"host": ("host",), "hosts": ("hosts",), "both": ("host", "host", "host", "hosts")}
 
 

@@ -1,4 +1,4 @@
-# The faults of a chaos job, drawn at random: deaths, pauses, and what a network does. Used by chaos.py.
+# The faults of a chaos job, drawn at random: deaths, pauses, and network faults. Used by chaos.py.
 import contextlib
 import signal
 import subprocess
@@ -8,11 +8,11 @@ import chaos_job
 import lab
 import sockets
 
-SHORT, LONG = 0.9, chaos_job.SILENT_FAIL + 1.0  # seconds: nobody notices; the silent are given up
+SHORT, LONG = 0.9, chaos_job.SILENT_FAIL + 1.0  # seconds: too short to be noticed; long enough that silent ranks are given up
 
 
 class Play:
-    """What is broken now, and when it is mended."""
+    """Injects faults, and repairs each when its time has come."""
 
     def __init__(self, job, draw, until):
         self.job, self.draw, self.until, self.mending = job, draw, until, []
@@ -39,7 +39,7 @@ class Play:
         for r in self.draw.sample(alive, min(len(alive) - 1, self.draw.randint(2, 3))):
             self.job.kill(r)
         if self.job.place_kind == "hosts":
-            self.job.disturbed = True  # all of a host may be gone, which others cannot prove
+            self.job.disturbed = True  # a whole host may be gone, which other hosts cannot prove
 
     def pause(self):
         r = self.draw.choice(self.job.alive())
@@ -88,7 +88,7 @@ class Play:
         self.broken(self.draw.uniform(0.2, 1.0), [f"* * loss={self.draw.choice([0.001, 0.01, 0.05])}"], ["* * loss=0"])
 
     def damage(self):
-        """Flips that pass TCP's checksum. Elsewhere the header says how the data is."""
+        """Bit flips that pass TCP's checksum, which the network recomputes."""
         self.broken(self.draw.uniform(0.2, 1.0), ["* * fixup=1", f"* * corrupt={self.draw.choice([0.0005, 0.005])}"],
                     ["* * corrupt=0"])
 
@@ -98,11 +98,11 @@ class Play:
                     ["* * delay=0 jitter=0 reorder=0 dup=0"])
 
     def reset(self):
-        """An RST to both ends of connections of a rank."""
+        """Sends an RST to both ends of one or more connections of a rank."""
         r = self.draw.choice(self.job.alive())
         self.job.tally.network += 1
         self.job.disturbed = True
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the rank has just ended
             ports = sockets.reset(r.pid, control=self.draw.random() < 0.5, many=self.draw.choice([1, 1, 100]))
             self.job.note(f"reset connections of rank {r.rank}: {ports}")
 
@@ -115,7 +115,7 @@ WEIGHTS = {"host": DEATHS,
 
 
 def play(job, draw, until):
-    """Faults until few ranks are left, or until the time is over; then all is mended."""
+    """Injects faults until few ranks are left or the time is up; then repairs everything."""
     p = Play(job, draw, until)
     if job.early:
         time.sleep(draw.uniform(0, 0.4))
@@ -127,7 +127,7 @@ def play(job, draw, until):
     try:
         while len(job.alive()) > few and time.monotonic() < until:
             draw.choices(faults, weights)[0](p)
-            if draw.random() < 0.3:  # one fault on the other
+            if draw.random() < 0.3:  # the next fault overlaps this one
                 time.sleep(draw.expovariate(1 / 0.03))
                 p.mend()
                 continue

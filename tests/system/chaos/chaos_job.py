@@ -1,4 +1,5 @@
-# A chaos job and its judge: which ranks live, whether they go on, what they may say. Used by chaos.py and chaos_faults.py.
+# A chaos job and its verdict: which ranks live, whether they make progress, which failures they may report. Used by
+# chaos.py and chaos_faults.py.
 import collections
 import contextlib
 import os
@@ -8,13 +9,13 @@ import time
 
 import lab
 
-HANG = 15.0  # seconds without a step: the slowest class of failures takes 5, and 10 more are no progress
+HANG = 15.0  # seconds without a step: the slowest class of failures takes 5; 10 more mean no progress
 SILENT_FAIL = 2.0
 PROGRAM = str(lab.BIN / "chaos_rank")
 SHAPES = {"host": [(8,), (6,), (4,), (3,), (2,)],
           "hosts": [(2, 2, 2), (3, 2, 1), (2, 2), (1, 1, 1), (3, 3), (2, 1, 2)]}
-# Why an operation may fail, and why a rank may end without the others: what only distance or silence can cause is
-# wrong on one host.
+# Allowed reasons for a failed operation, and for a rank that ends without the others. On one host, reasons that only
+# a network or silence can cause are not allowed.
 FAILED = {"host": {"peer-dead"},
           "hosts": {"peer-dead", "peer-unresponsive", "link-lost", "data-corrupt", "fenced", "no-quorum"}}
 ENDED = {"host": set(), "hosts": {"fenced", "no-quorum", "peer-unresponsive", "link-lost", "peer-dead"}}
@@ -57,7 +58,7 @@ class ChaosJob(lab.Job):
     def __init__(self, place, seed, draw, tally):
         self.seed, self.place_kind, self.tally, self.notes = seed, place, tally, []
         self.joined_all = self.asked_to_stop = self.disturbed = False
-        self.early = draw.random() < 0.1  # ranks die while they join
+        self.early = draw.random() < 0.1  # a rank dies while the ranks join
         shape = draw.choice(SHAPES[place])
         env = {"OURO_SILENT_WARN": "1", "OURO_SILENT_FAIL": str(SILENT_FAIL), "OURO_DEADLINE": "60"}
         if self.early:
@@ -79,7 +80,7 @@ class ChaosJob(lab.Job):
         return [r for r in self.ranks if r.lives()]
 
     def signal(self, rank, number):
-        """Of a process that this program has started and not yet waited for: the number is its own."""
+        """Signals a process that this program has started and not yet waited for, so its pid cannot have been reused."""
         self.note(f"rank {rank.rank} (pid {rank.pid}) gets {signal.Signals(number).name}")
         with contextlib.suppress(ProcessLookupError):
             os.kill(rank.pid, number)
@@ -94,12 +95,12 @@ class ChaosJob(lab.Job):
         self.note(f"FOUND {what}")
 
     def join(self):
-        """Until all have joined. False: somebody died before, and no job came of it, or it is one that hangs."""
+        """Waits until all ranks have joined. False: the job hangs, or no rank is left."""
         self.joined_all = self.wait(lambda r: r.first("joined"), "has not joined")
         return self.joined_all and bool(self.alive())
 
     def settle(self):
-        """Until each rank that lives has made a step since now in a group without those who were killed."""
+        """Waits until each living rank has completed a step after this call, in a group without the killed ranks."""
         since, dead = time.monotonic(), {r.rank for r in self.ranks if r.killed}
         return self.wait(lambda r: r.step_time > since and not (r.members or set()) & (dead if r.members else set())
                          and (r.members or not dead), "makes no progress")
@@ -127,7 +128,7 @@ class ChaosJob(lab.Job):
             self.notes.append(f"stacks of rank {rank.rank}:\n{done.stdout}")
 
     def finish(self):
-        """Tells the rest to stop, waits for the end, and judges what was said."""
+        """Tells the remaining ranks to stop, waits for their end, and judges what they reported."""
         self.asked_to_stop = True
         self.note("the ranks are told to stop")
         self.stop()
@@ -172,7 +173,7 @@ class ChaosJob(lab.Job):
             self.found(f"rank {r.rank} ended without being told to")
 
     def judge_membership(self):
-        """Never two groups of one generation, and never a rank in a group that it is no member of."""
+        """Checks that no generation has two groups, and that every rank is a member of its group."""
         groups = {}
         for r in self.ranks:
             for e in r.all("shrunk"):

@@ -1,5 +1,5 @@
-# What a job may leave behind outside of its own ranks: processes, descriptors of whoever started it, sockets with a
-# name. Used by chaos.py before and after each job.
+# What a job may leak outside of its ranks: processes, descriptors of the program that started it, named sockets. Used
+# by chaos.py before and after each job.
 import os
 import subprocess
 
@@ -12,7 +12,7 @@ class Surroundings:
         self.sockets, self.processes = set(), set()
         hosts = [i for i in range(8) if lab.NAME and os.path.exists(f"/run/netns/{lab.host(i)}")]
         for i in hosts:
-            # Its own processes only: the lab is nobody else's.
+            # No other program uses the lab, so all of these processes belong to the job.
             self.processes |= {f"process {p} on host {i}" for p in self.of(["ip", "netns", "pids", lab.host(i)])}
             self.sockets |= {s for s in self.of(lab.inside(i, "cat", "/proc/net/unix")) if s.startswith("@ouro/")}
         self.children = self.of(["ps", "-o", "pid=,comm=", "--ppid", str(os.getpid())])
@@ -22,7 +22,7 @@ class Surroundings:
         return subprocess.run(command, capture_output=True, text=True).stdout.split()
 
     def more_than(self, before):
-        """A line for each thing that there was not before."""
+        """Returns a line for each thing that did not exist in `before`."""
         lines = sorted(self.processes - before.processes) + sorted(self.sockets - before.sockets)
         if "chaos_rank" in self.children:
             lines.append("a rank is still there")

@@ -1,5 +1,5 @@
-// One rank of a chaos job: steps that are checked against a replay, until it is told to stop; where something
-// breaks the survivors shrink and go on. Says what happens in lines of JSON. Started by chaos.py.
+// One rank of a chaos job: runs steps and checks them against a replay until it is told to stop. When an
+// operation fails, the survivors shrink and continue. Reports events as lines of JSON. Started by chaos.py.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ void say_failure(const char* event, const Status& s) {
   say(event, f);
 }
 
-/// What a process must not have more of when it has left its job.
+/// Resources that a process must not have more of after it has left its job.
 struct Belongings {
   std::ptrdiff_t descriptors = 0, threads = 0, segments = 0;
 
@@ -53,7 +53,7 @@ class Survivor {
     members_.assign(group_.ranks().begin(), group_.ranks().end());
   }
 
-  /// 0: told to stop. 3: a wrong result. 4: no way to go on, which is said.
+  /// Returns the exit code. 0: told to stop. 3: a wrong result. 4: cannot continue, which is reported.
   int run() {
     for (bool stopped = false; !stopped;) {
       const Status s = step(&stopped);
@@ -68,7 +68,7 @@ class Survivor {
   }
 
  private:
-  /// One step; in a new group first the agreement on which.
+  /// Runs one step. In a new group the ranks first agree on its number.
   Status step(bool* stopped) {
     if (!agreed_) OURO_TRY(agree());
     const bool stop = group_.rank() == 0 && fs::exists(stop_file_);
@@ -79,8 +79,8 @@ class Survivor {
     return {};
   }
 
-  /// The survivors go on with the first step that one of them has not done, and resume_seq said which
-  /// operation that was: the one after the last that all have completed.
+  /// The survivors continue with the first step that one of them has not completed. Also reports what
+  /// resume_seq should have been: the operation after the last one that all have completed.
   Status agree() {
     const std::vector<std::uint64_t> mine = {step_.number, before_};
     std::vector<std::uint64_t> all(2 * members_.size());

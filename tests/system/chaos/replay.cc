@@ -1,4 +1,4 @@
-// See replay.h.
+// Draws the inputs and recomputes the outputs. See replay.h.
 #include "tests/system/chaos/replay.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ std::uint64_t mixed(std::uint64_t x) {  // SplitMix64's output function
 std::uint64_t drawn(const Step& s, std::uint64_t which, std::uint64_t i = 0) {
   return mixed(mixed(mixed(s.seed + 0x9e3779b97f4a7c15u) + s.number) + (which << 32) + i);
 }
-constexpr std::uint64_t kCount = 1 << 20, kOp = kCount + 1;  // beyond all ranks
+constexpr std::uint64_t kCount = 1 << 20, kOp = kCount + 1;  // indices beyond all ranks
 
 std::int64_t reduced(const Step& s, std::int64_t a, std::int64_t b) {
   if (s.maximum()) return std::max(a, b);
@@ -35,7 +35,7 @@ Status compare(const char* what, const Step& s, std::span<const T> got, std::spa
                       s.number, i, want.size(), got[i], want[i])};
 }
 
-/// Element i over all members, in rank order, rounded once a sum: what `canonical` promises.
+/// The sum of element i over all members as `canonical` specifies it: in rank order.
 float folded(const Step& s, std::span<const int> members, std::size_t i) {
   float sum = s.real(members[0], i);
   for (std::size_t m = 1; m < members.size(); ++m) sum += s.real(members[m], i);

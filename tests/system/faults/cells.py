@@ -1,5 +1,6 @@
-# One cell of the fault matrix: starts a job, does what its row says in its phase, and judges what every survivor has
-# seen: the rank, the reason, the time; that the survivors shrink and compute; that nothing is left. Used by matrix.py.
+# One cell of the fault matrix: starts a job, injects the fault of its row in its phase, and judges what every
+# survivor observes: the rank, the reason, the time; that the survivors shrink and compute; that nothing leaks. Used
+# by matrix.py.
 import dataclasses
 import os
 import pathlib
@@ -14,18 +15,18 @@ import lab  # noqa: E402
 import sockets  # noqa: E402
 
 RANK = str(lab.BIN / "faults_rank")
-SLACK = 0.5  # seconds that busy cores may add to a promised time
-SILENT = 1.5  # seconds of silence after which the jobs here give a rank up; the default of 5 is timed by row D2
+SLACK = 0.5  # seconds that busy cores may add to a time limit
+SILENT = 1.5  # seconds of silence after which jobs here give up a rank; row D2 times the default of 5
 L0, L1, L2, L3, R1, R2 = 1.0, 0.5, SILENT + 0.25, 1.0, 1.0, 2.0
 ENV = {"shm": {}, "tcp": {}, "ucx": {"OURO_FABRIC": "ucx"}, "tls": {"OURO_SECURITY": "tls"}}
 PHASES = ("init", "group", "running", "idle", "teardown")
-GROUP_OP = 3  # in the phase `group` the operations before are of the group of all
+GROUP_OP = 3  # first operation of the phase `group`; the ones before it are operations of the world group
 
 
 @dataclasses.dataclass
 class Row:
-    """A fault. `do` names what is done to a running job (a method of Cell), `env` and `odd` are variables of all ranks
-    and of the victim, `fault` is for OURO_FAULT, where {at} stands for the place in the phase."""
+    """A fault. `do` names the action on a running job (a method of Cell), `env` and `odd` are environment variables of all
+    ranks and of the victims, `fault` is the value of OURO_FAULT, where {at} stands for the position of the phase."""
     id: str
     title: str
     ways: str
@@ -35,20 +36,20 @@ class Row:
     env: dict = dataclasses.field(default_factory=dict)
     odd: dict = dataclasses.field(default_factory=dict)
     victims: tuple = (-1,)  # -1: the last rank
-    reasons: tuple = ()  # of the survivors; none: nobody notices anything
-    dead: bool = True  # the victims are not in the group after the shrink
+    reasons: tuple = ()  # that survivors may report; none: the fault must not be noticed
+    dead: bool = True  # the victims are excluded by the shrink
     within: float = L0
-    far: float = 0.0  # the same between hosts, if it differs
-    end: tuple = ()  # how a victim that lives ends
-    says: str = ""  # in a message or a warning of a survivor
-    shapes: dict = dataclasses.field(default_factory=dict)  # by way, where it is not the usual one
+    far: float = 0.0  # the same limit between hosts, if it differs
+    end: tuple = ()  # reasons with which a living victim may end
+    says: str = ""  # text in a message or a warning of a survivor
+    shapes: dict = dataclasses.field(default_factory=dict)  # ranks per host by transport, if not the usual ones
     network: str = "bridge"  # or emulated
     count: int = 1000
-    seconds: float = 0.0  # how long "nothing" is watched
-    short: bool = False  # it is in the part that runs with all tests
-    known: str = ""  # the limit because of which it is not met
-    loose: bool = False  # any of several ranks may be named: several went, or both sides blame each other
-    limits: dict = dataclasses.field(default_factory=dict)  # OURO_* beside the usual ones
+    seconds: float = 0.0  # how long a job that must notice nothing is watched
+    short: bool = False  # is in the subset that runs with all tests
+    known: str = ""  # the known limit that keeps the row from being met
+    loose: bool = False  # any rank may be named: several are gone, or both sides blame each other
+    limits: dict = dataclasses.field(default_factory=dict)  # OURO_* variables in addition to the usual ones
 
     def shape(self, way):
         return self.shapes.get(way) or self.shapes.get("net" if way != "shm" else "") or \
@@ -60,11 +61,11 @@ class Unmet(Exception):
 
 
 class Known(Unmet):
-    """A limit that docs/limits.md names."""
+    """Not met because of a limit that docs/limits.md names."""
 
 
 class Missing(Exception):
-    """It cannot be done here."""
+    """The cell cannot run on this machine."""
 
 
 class Cell:
@@ -98,7 +99,7 @@ class Cell:
                                          for v in (self.victims if "{v}" in f else [0]))
         return env
 
-    # ---- what is done to a running job ----
+    # ---- actions on a running job ----
 
     def kill(self, job):
         time.sleep(random.random() * 0.05)
@@ -136,7 +137,7 @@ class Cell:
         self.unplug(job, SILENT + 1.5)
 
     def clocks(self, job):
-        """They are apart from the beginning; the ranks say so."""
+        """The hosts' clocks differ from the start; verifies that with the times that the ranks report."""
         self.since = time.monotonic()
         said = [r.first("ready")["t"] for r in job.ranks]
         if max(said) - min(said) < int(self.row.env["FAULTS_CLOCK"]) / 2:
@@ -152,7 +153,7 @@ class Cell:
             time.sleep(0.4)
 
     def network(self, job):
-        """The emulated network becomes what the row says: env NET, semicolon-separated."""
+        """Changes the emulated network as the row's odd["NET"] says, a list separated by semicolons."""
         self.since = time.monotonic()
         for one in self.row.odd["NET"].split(";"):
             done = subprocess.run([lab.NETLAB, "ctl", lab.NAME, "set " + one], capture_output=True, text=True, timeout=20)
@@ -160,7 +161,7 @@ class Cell:
                 raise Unmet(done.stderr)
 
     def asks(self, job):
-        """A program that is no rank talks to the rendezvous: a web browser, a TLS client."""
+        """Programs that are no ranks talk to the rendezvous: a web client, a TLS client."""
         self.since = time.monotonic()
         where = f"{lab.address(0)}:{lab.PORT}"
         subprocess.run(lab.inside(1, "curl", "-s", "-m", "3", f"http://{where}/metrics"), capture_output=True, timeout=20)
@@ -202,8 +203,8 @@ class Cell:
         self.expect_survivors(job, survivors)
 
     def run_init(self, job):
-        """The victim dies while the others wait for one that has not come."""
-        last = next(r for r in range(1, job.size) if r not in self.victims)  # of another host than the victim
+        """The victim dies while the others wait for a rank that has not joined yet."""
+        last = next(r for r in range(1, job.size) if r not in self.victims)  # joins last; on another host than the victim
         job.start([r for r in range(job.size) if r != last])
         time.sleep(1.0)
         self.kill(job)
@@ -224,14 +225,14 @@ class Cell:
             raise Unmet(f"after {self.took:.2f} s\n" + job.story())
 
     def measure(self, job, survivors):
-        if self.since is None:  # the fault says when it happens
+        if self.since is None:  # the time is in the log or the events of a victim
             said = [t for v in self.victims if (t := (job[v].logged("OURO_FAULT: rank") or (None,))[0])]
             said += [e["t"] for v in self.victims for e in job[v].all("acts")]
             self.since = min(said) if said else None
         if self.since is None:
             raise Unmet("the fault did not happen:\n" + job.story())
         heard = [s.first("failed")["t"] for s in survivors if s.first("failed")]
-        self.took = max(heard) - self.since if heard else None  # nobody had to wait for it
+        self.took = max(heard) - self.since if heard else None  # None: no rank had to wait for a victim
         if heard and self.took > self.bound() + SLACK:
             raise Unmet(f"after {self.took:.2f} s\n" + job.story())
 
@@ -239,7 +240,7 @@ class Cell:
         for s in survivors:
             said = s.first("failed")
             if not said:
-                continue  # it had nothing to wait for any more
+                continue  # it had nothing left to wait for
             if said["reason"] not in self.row.reasons:
                 raise Unmet(f"rank {s.rank} says {said['message']}\n" + job.story())
             if not self.row.loose and said.get("rank") not in self.victims:
@@ -249,7 +250,7 @@ class Cell:
             raise Unmet(f"nobody says '{self.row.says}'\n" + job.story())
 
     def expect_survivors(self, job, survivors):
-        """They shrink within R2 of the failure, compute exactly, leave, and leave nothing behind."""
+        """The survivors shrink within R2 of the failure, compute exact results, leave, and leak nothing."""
         size = job.size - (len(self.victims) if self.row.dead else 0)
         together = survivors if self.row.dead else job.ranks
         if self.phase != "teardown":
@@ -273,7 +274,7 @@ class Cell:
 
     def expect_nothing(self, job):
         time.sleep(self.row.seconds)
-        if self.row.odd.get("NET"):  # what is at work stays so for a while
+        if self.row.odd.get("NET"):  # keeps the network fault active for a while
             lab.until(lambda: any(r.process.poll() is not None for r in job.ranks), max(2.0, self.row.seconds))
         job.stop()
         self.expect_end(job, job.ranks, 40)

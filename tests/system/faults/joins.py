@@ -1,5 +1,5 @@
-# Cells of the fault matrix in which ranks come together, or do not: who is refused, with which word, how soon. Used by
-# matrix.py.
+# Cells of the fault matrix in which ranks join or fail to join: which are refused, with which message, how soon. Used
+# by matrix.py.
 import re
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from cells import Cell, Missing, Unmet, lab
 
 
 class JoinCell(Cell):
-    """`do` names what is wrong; the row's `says` is in what each rank of `victims` and each survivor is told."""
+    """`do` names what is wrong; the row's `says` has to occur in the message of each rank that is refused."""
 
     def expected(self):
         if self.row.do.startswith("hosts_"):
@@ -22,7 +22,7 @@ class JoinCell(Cell):
         getattr(self, self.row.do)(job)
 
     def refused(self, job, ranks):
-        """Each of the ranks is refused for the row's reasons, in its time, with its words."""
+        """Checks that each of the ranks is refused for one of the row's reasons, within its time, with its text."""
         if not job.all_say("refused", ranks, self.bound() + 10):
             raise Unmet("not refused:\n" + job.story())
         self.took = max(r.first("refused")["t"] for r in ranks) - self.since
@@ -35,13 +35,13 @@ class JoinCell(Cell):
         job.end(10)
 
     def rest_joins(self, job, ranks):
-        """Whoever was not refused still gets its job, with the right rank in place of the wrong one."""
+        """Checks that the ranks that were not refused still wait for the right rank in place of the wrong one."""
         for r in ranks:
             if r.process.poll() is not None:
                 raise Unmet(f"rank {r.rank} did not wait for the right one:\n" + job.story())
 
     def differ(self, job):
-        """One rank has another setting: all ranks are told both values."""
+        """One rank has a different setting: all ranks are refused with a message that has the row's text."""
         job.start()
         self.refused(job, job.ranks)
 
@@ -57,7 +57,7 @@ class JoinCell(Cell):
         self.refused_alone(job, v)
 
     def start_version(self, job, step):
-        """The victim is of a build with another version of the protocol, the others of this one."""
+        """The victim runs a build with another version of the protocol, the others run this one."""
         v = self.victims[0]
         job.start([r for r in range(job.size) if r != v])
         time.sleep(0.3)
@@ -68,7 +68,7 @@ class JoinCell(Cell):
         return v
 
     def major(self, job):
-        """Both ends name both versions."""
+        """The next major version is refused; both ends name both versions."""
         v = self.start_version(job, "major")
         if not job.all_say("refused", [job[v]], self.bound() + 10):
             raise Unmet("not refused:\n" + job.story())
@@ -80,7 +80,7 @@ class JoinCell(Cell):
         self.refused_alone(job, v)
 
     def minor(self, job):
-        """They agree on what both speak."""
+        """The next minor version joins: both ends use what both support."""
         job.arguments[0] = "running"
         v = self.start_version(job, "minor")
         if not job.all_say("ready"):
@@ -111,7 +111,7 @@ class JoinCell(Cell):
         self.expect_end(job, job.ranks)
 
     def twice(self, job):
-        """Two processes say that they are the same rank."""
+        """Two processes claim the same rank."""
         v = self.victims[0]
         missing = (v + 1) % job.size
         job.start([r for r in range(job.size) if r != missing])
@@ -133,7 +133,7 @@ class JoinCell(Cell):
         self.expect_end(job, job.ranks)
 
     def late(self, job):
-        """All have joined; one more comes, as one of them."""
+        """After all ranks have joined, another process claims one of their ranks."""
         job.arguments[0] = "running"
         job.start()
         if not job.all_say("joined"):
@@ -159,7 +159,7 @@ class JoinCell(Cell):
         self.refused(job, job.ranks)
 
     def few_descriptors(self, job):
-        """One rank may open too few files, and not raise that."""
+        """One rank has a limit of too few descriptors, and may not raise it."""
         v = self.victims[0]
         job.start([r for r in range(job.size) if r != v])
         self.since = time.monotonic()
@@ -194,7 +194,7 @@ class JoinCell(Cell):
         self.hosts_test("Silent")
 
     def asked(self, job):
-        """Programs that are no rank ask at the rendezvous while rank 0 waits there."""
+        """Programs that are no ranks connect to the rendezvous while rank 0 waits there."""
         job.start([0])
         if not lab.until(lambda: f":{lab.PORT}" in lab.on(0, "ss", "-Htln")):
             raise Unmet(job.story())

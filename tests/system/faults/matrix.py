@@ -1,6 +1,6 @@
-# The fault matrix: runs its cells one after the other, prints a line each, and a table of them all. Usage:
+# The fault matrix: runs its cells one after the other, prints a line for each, and can write a table of all. Usage:
 # matrix.py BIN [--short] [--only REGEX] [--minutes M] [--markdown FILE]. Exit code 1 if a cell is not met, 77 if none
-# could be run here.
+# can run on this machine.
 import argparse
 import json
 import os
@@ -34,7 +34,7 @@ def network_of(cell):
 
 
 def processes_of(job):
-    """Of the job of this name, forked children included, other than this program's own zombies."""
+    """Processes of the job of this name, including forked children, without this program's own zombies."""
     found = []
     for environ in pathlib.Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -46,7 +46,7 @@ def processes_of(job):
 
 
 def run(cell):
-    """What came of it: met, not met, known, cannot; with a line."""
+    """Runs a cell. Returns its verdict (met, not met, known, cannot) with details."""
     before, begin, why = len(os.listdir("/proc/self/fd")), time.monotonic(), ""
     try:
         cell.run()
@@ -54,7 +54,7 @@ def run(cell):
         left = {"descriptors": n} if (n := len(os.listdir("/proc/self/fd")) - before) > 0 else {}
         if names := [n for n in os.listdir("/dev/shm") if cell.job and cell.job in n]:
             left["names in /dev/shm"] = names
-        # A child that was forked on purpose ends by itself soon.
+        # Children that were forked on purpose end by themselves soon.
         if cell.job and not lab.until(lambda: not processes_of(cell.job), 5):
             left["processes"] = processes_of(cell.job)
         if left:
@@ -87,7 +87,7 @@ def cells_of(network, options):
 
 
 def inside(options):
-    """In the lab, or on one host: runs the cells of one network, and hands on what came of them."""
+    """Runs the cells of one network, in the lab or on one host, and appends their results to options.results."""
     for cell in cells_of(options.network, options):
         if time.monotonic() > options.until:
             one = {"name": cell.name(), "title": cell.row.title, "expected": cell.expected(), "verdict": "no time", "took": None,
@@ -98,7 +98,7 @@ def inside(options):
         with open(options.results, "a") as file:
             file.write(json.dumps(one) + "\n")
         if cell.way != "shm" and network_of(cell) == "bridge":
-            for h in range(HOSTS):  # as the next one expects it
+            for h in range(HOSTS):  # restores what the next cell expects
                 lab.cable(h, "up")
         if network_of(cell) == "emulated":
             clean = "delay=0 jitter=0 loss=0 dup=0 reorder=0 corrupt=0 rate=0 cut=0 maxlen=0"
@@ -106,7 +106,7 @@ def inside(options):
 
 
 def table(results):
-    """In markdown: a line a fault, a column a transport and phase."""
+    """A Markdown table: one row per fault, one column per transport, phases within a cell."""
     ways = ("shm", "tcp", "ucx", "tls")
     lines = ["| fault | " + " | ".join(ways) + " |", "|---|" + "---|" * len(ways)]
     titles = {}

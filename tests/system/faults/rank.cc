@@ -1,6 +1,6 @@
-// One rank of a cell of the fault matrix: comes to a phase, lives through what is done to it there, shrinks
-// with those who are left, checks another all-reduce, leaves, and counts what it has left behind. Says so in
-// lines of JSON. Started by cells.py.
+// One rank of a cell of the fault matrix: runs to a phase, undergoes the fault, shrinks with the survivors,
+// checks another all-reduce, leaves, and counts leaked resources. Reports events as lines of JSON. Started
+// by cells.py.
 #include <signal.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -24,10 +24,10 @@ namespace {
 using namespace ouro;
 using nlohmann::json;
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;  // one for all namespaces of a machine
+using Clock = std::chrono::steady_clock;  // shared by all namespaces of a machine
 
-constexpr int kActs = 30;    // the round in which a rank does what FAULTS_ACT says
-constexpr int kEnough = 20;  // rounds after a shrink
+constexpr int kActs = 30;    // the round in which a rank performs FAULTS_ACT
+constexpr int kEnough = 20;  // number of rounds after a shrink
 
 double now() { return static_cast<double>(Clock::now().time_since_epoch().count()) / 1e9; }
 void say(const char* event, json fields = json::object()) {
@@ -61,7 +61,8 @@ struct Holdings {
   }
 };
 
-/// A child as a data loader forks it: it lives on for a while; "calls" also uses what it inherited.
+/// Forks a child as a data loader does: the child lives on for a while; with "calls" it uses the inherited
+/// context instead.
 void fork_a_child(const std::string& how, Context& context) {
   if (fork() != 0) return;
   int sum = 0;
@@ -72,7 +73,7 @@ void fork_a_child(const std::string& how, Context& context) {
   _exit(code);
 }
 
-/// What is different about one rank, in round kActs. True: it has left the loop.
+/// The deviant action of one rank in round kActs. Returns true if the rank leaves the loop.
 bool act(const std::string& what, Context& context, Group& group) {
   std::vector<float> in(64, 1), out(64);
   std::vector<std::int32_t> other(64, 1);
@@ -91,7 +92,7 @@ bool act(const std::string& what, Context& context, Group& group) {
     std::thread([&group] { group.abort("as asked"); }).join();
     return false;
   }
-  // Calls that the others do not make; what they return is seen at the next one.
+  // Calls that the other ranks do not make; the next call returns their failure.
   if (what == "dtype") (void)all_reduce(group, std::span<const std::int32_t>(other), std::span(other));
   if (what == "count") (void)all_reduce(group, from.first(63), to.first(63));
   if (what == "zero") (void)all_reduce(group, from.first(0), to.first(0));
@@ -100,7 +101,7 @@ bool act(const std::string& what, Context& context, Group& group) {
   if (what == "order") (void)barrier(group);
   return false;
 }
-/// The same round of the others, where one of them disagrees.
+/// The call of the other ranks in the round in which one rank deviates.
 void counterpart(const std::string& what, Group& group) {
   std::vector<float> in(64, 1), out(64);
   if (what == "root")
@@ -164,7 +165,7 @@ class Rank {
     return 0;
   }
 
-  /// False: the others have gone on without this rank, or there is no group.
+  /// Shrinks after a failure. False: the others have continued without this rank, or the shrink failed.
   bool recover(Status s) {
     say("failed", failure_of(s));
     if (s.reason() == Reason::fenced || ++shrinks_ > 4) return false;
@@ -200,14 +201,14 @@ class Rank {
 int main(int argc, char** argv) {
   if (argc != 4) return std::fputs("rank PHASE COUNT STOP_FILE\n", stderr), 2;
   const std::string phase = argv[1];
-  if (!variable("FAULTS_ALARM").empty()) {  // system calls are interrupted 10,000 times a second
+  if (!variable("FAULTS_ALARM").empty()) {  // interrupts system calls 10,000 times a second
     struct sigaction nothing {};
     nothing.sa_handler = [](int) {};
     sigaction(SIGALRM, &nothing, nullptr);
     const itimerval often{{0, 100}, {0, 100}};
     setitimer(ITIMER_REAL, &often, nullptr);
   }
-  OURO_INFO(INIT, "a rank of the fault matrix");  // opens the log's file
+  OURO_INFO(INIT, "a rank of the fault matrix");  // opens the log file
   const Holdings before = Holdings::now();
   int code = 0;
   {

@@ -1,5 +1,5 @@
-# The rows of the fault matrix. Which they are, and what must be seen, is the reliability specification's; F numbers are
-# its. Used by matrix.py.
+# The rows of the fault matrix. The reliability specification defines the rows, their F numbers and what ranks must
+# observe. Used by matrix.py.
 from cells import L1, L2, L3, R1, SILENT, Row
 
 ALL = "shm tcp ucx tls"
@@ -123,7 +123,7 @@ JOINS = [
         odd={"OURO_SOCKET_IFNAME": "=nowhere"}, reasons=("invalid",), says="nowhere"),
 ]
 
-# What is not done here, and why.
+# Faults that are not tested here, and why.
 NOT_DONE = {
     "F35": "nothing is pinned without RDMA hardware and GPUs: a limit of locked memory changes nothing",
     "F36, the wall clock": "libfaketime is not among the packages of the tests; the offset of the monotonic clock is a row",

@@ -1,5 +1,5 @@
-# How long it takes until each survivor has noticed, again and again: deaths on one host, and silence of another one.
-# Used by matrix.py.
+# Distribution of the time until each survivor has noticed a fault: deaths on one host, silence of another host. Used
+# by matrix.py.
 import statistics
 
 from cells import Cell, Row, Unmet
@@ -10,7 +10,7 @@ def share(sorted_values, p):
 
 
 class Sample(Cell):
-    """A cell that is run `times`; its note is the distribution over all survivors of all runs."""
+    """A cell that runs `times` times; its note is the distribution over all survivors of all runs."""
 
     def __init__(self, row, way, phase, times, limit):
         super().__init__(row, way, phase)
@@ -35,7 +35,7 @@ class Sample(Cell):
 
 class Once(Cell):
     def expect_survivors(self, job, survivors):
-        """Only the time counts: the rest is seen by other cells. Those who are left are ended with the job."""
+        """Records only the times: other cells check the rest. The remaining ranks are killed with the job."""
         self.each = [s.first("failed")["t"] - self.since for s in survivors]
 
 

@@ -1,5 +1,5 @@
-# How many bytes of an all-reduce cross the link between two hosts, by the counters of their interfaces, against the
-# least. No timing. Usage: bytes_test.py BIN CASE. Needs root; ctest shows it as skipped where there are no namespaces.
+# Compares the bytes of an all-reduce that cross the link between two hosts, by their interface counters, with the
+# minimum. No timing. Usage: bytes_test.py BIN CASE. Needs root; skipped if network namespaces are unavailable.
 import json
 import unittest
 
@@ -7,7 +7,7 @@ import lab
 
 SIZE = 8 << 20
 PER_HOST = 4
-MOST = 1.05  # times the least, headers of TCP and of frames, signs of life and acknowledgements included
+MOST = 1.05  # times the minimum, including headers of TCP and frames, signs of life and acknowledgements
 
 
 class Bytes(unittest.TestCase):
@@ -18,7 +18,7 @@ class Bytes(unittest.TestCase):
             self.skipTest("the benches are not built")
 
     def sent_a_round(self, algorithm):
-        """Bytes that each host sends in an all-reduce of SIZE bytes."""
+        """Bytes that each host sends in one all-reduce of SIZE bytes."""
         code, events, text = lab.ouro_run((PER_HOST, PER_HOST), lab.BIN / "bench_hosts", algorithm, SIZE, 4)
         self.assertEqual(code, 0, text)
         first_ranks = {rank: lines[0] for rank, lines in events.items()}
@@ -26,19 +26,19 @@ class Bytes(unittest.TestCase):
         return [line["sent"] for line in first_ranks.values()]
 
     def test_the_hierarchy_sends_little_more_than_the_least(self):
-        # What a host has summed has to get to the other: 2 (M-1)/M of the buffer each way, for M = 2 hosts.
+        # A host must send 2 (M-1)/M of the buffer, for M = 2 hosts: SIZE bytes.
         for algorithm in ("hierarchy", "hierarchy_tree"):
             sent = self.sent_a_round(algorithm)
             print(algorithm, [f"{s / SIZE:.3f}" for s in sent])
             if algorithm == "hierarchy":
                 for s in sent:
-                    self.assertGreater(s, 0.99 * SIZE)  # the counters count
+                    self.assertGreater(s, 0.99 * SIZE)  # the counters work
                     self.assertLess(s, MOST * SIZE)
 
     def test_a_flat_ring_sends_more(self):
         flat = max(self.sent_a_round("ring"))
         print("ring", f"{flat / SIZE:.3f}")
-        self.assertGreater(flat, 1.5 * SIZE)  # 2 (n-1)/n, over the one link that leaves each host
+        self.assertGreater(flat, 1.5 * SIZE)  # 2 (n-1)/n for n ranks, over the one link that leaves each host
 
 
 CASES = {"Bytes": Bytes}

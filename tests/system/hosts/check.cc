@@ -1,4 +1,4 @@
-// Exact checks among ranks of several hosts. See check.h.
+// Exact checks across ranks of several hosts. See check.h.
 #include "tests/system/hosts/check.h"
 
 #include <fmt/format.h>
@@ -68,7 +68,7 @@ std::vector<std::byte> expected(const Exchange& x, DType t, int rank) {
   return out;
 }
 
-/// One call, of which this rank checks all that it gets.
+/// Makes one call and checks all of this rank's output. Returns what is wrong, or "".
 std::string check_call(Group& g, const Exchange& x, DType t, const std::string& algorithm, bool in_place) {
   const int r = g.rank();
   const std::size_t width = size_of(t), in_count = x.in_count(r), out_count = x.out_count(r);
@@ -96,7 +96,7 @@ std::string check_call(Group& g, const Exchange& x, DType t, const std::string& 
   return where() + fmt::format("element {} of {} is wrong", at / width, out_count);
 }
 
-/// Algorithms that need no memory that all ranks share; "" is the selected one.
+/// Algorithms that do not need memory shared by all ranks; "" stands for the selected one.
 std::vector<std::string> algorithms(Collective c, int hosts) {
   std::vector<std::string> all{""};
   flow::for_each_flow([&](Collective of, flow::Algorithm a, auto f) {
@@ -105,7 +105,7 @@ std::vector<std::string> algorithms(Collective c, int hosts) {
   return all;
 }
 
-/// Numbers of many magnitudes and signs, the same on every run.
+/// Numbers of many magnitudes and both signs, the same in every run.
 double uneven_number(int rank, std::size_t i) {
   std::uint64_t h = (static_cast<std::uint64_t>(rank) << 40 | i) * 0x9e3779b97f4a7c15u;
   h = (h ^ h >> 29) * 0xbf58476d1ce4e5b9u;
@@ -126,7 +126,7 @@ std::string check_collectives(Context& c, int* calls) {
   int root = 0;
   const auto call = [&](Form form, DType t, std::size_t count, const std::string& algorithm, bool in_place) {
     if (in_place && form.uneven && form.collective == Collective::all_to_all)
-      return std::string();  // not legal
+      return std::string();  // not allowed
     ++*calls;
     root = (root + 1) % n;
     return check_call(g, {form, n, count, root}, t, algorithm, in_place);

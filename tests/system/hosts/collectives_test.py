@@ -1,5 +1,6 @@
-# Collectives over two, three and four hosts with uneven ranks, found through ouro-run, torchrun's variables and mpirun.
-# Usage: collectives_test.py BIN CASE. Needs root; ctest shows it as skipped where there are no network namespaces.
+# Collectives over two, three and four hosts with uneven numbers of ranks, started by ouro-run, with
+# torchrun's variables and by mpirun. Usage: collectives_test.py BIN CASE. Needs root; skipped if network
+# namespaces are unavailable.
 import os
 import shutil
 import subprocess
@@ -8,19 +9,19 @@ import unittest
 
 import lab
 
-# What carries the data, and how a build says that it cannot.
+# Ways to carry the data, and the message of a build that lacks one.
 WAYS = {"tcp": {}, "ucx": {"OURO_FABRIC": "ucx"}, "tls": {"OURO_SECURITY": "tls"},
         "four": {"OURO_TCP_CONNECTIONS": "4"}}
 CANNOT = {"ucx": "OURO_FABRIC=ucx: this build has no UCX"}
 
 
 def hashes(events):
-    """What each rank says of the bits of its canonical reductions."""
+    """The hash of its canonical reductions that each rank reports."""
     return {rank: e["hash"] for rank, all_of_it in events.items() for e in all_of_it if e["event"] == "checked"}
 
 
 class Shape(unittest.TestCase):
-    """All collectives over one placement of ranks, and the canonical bits against those of one host."""
+    """Checks all collectives over one placement of ranks, and compares the canonical bits with those of one host."""
     shape, way = None, "tcp"
 
     def test_exact_and_the_bits_of_one_host(self):
@@ -34,8 +35,8 @@ class Shape(unittest.TestCase):
         for rank in range(n):
             joined = next(e for e in events[rank] if e["event"] == "joined")
             self.assertEqual(joined["size"], n)
-            self.assertLess(joined["local_size"], n)  # it did not all run on one host
-            self.assertLess(events[rank][-1]["closing"], 5, text)  # who leaves waits for nobody but receivers
+            self.assertLess(joined["local_size"], n)  # the ranks are not all on one host
+            self.assertLess(events[rank][-1]["closing"], 5, text)  # a leaving rank waits only for receivers of its data
         code, alone, text = lab.ouro_run(self.shape, lab.RANK, "check", hosts=False)
         self.assertEqual(code, 0, text)
         self.assertEqual(found, hashes(alone))

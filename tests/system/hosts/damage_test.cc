@@ -1,6 +1,6 @@
-// The exchange over a wire that flips bits, drops connections and delivers all the rest: each chunk arrives
-// as it was sent, or somebody says that it did not. In memory, seeded; a link in each direction, every frame
-// in bytes.
+// The exchange over a wire that flips bits and drops connections, but delivers everything else: each chunk
+// arrives as it was sent, or an end reports damage. In memory, seeded; one link in each direction, frames
+// serialised to bytes.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -20,7 +20,7 @@ std::byte content(std::uint64_t index, std::size_t at) {
   return static_cast<std::byte>(index * 37 + at * 11 + (index >> 8));
 }
 
-/// One end: an exchange with one link, and what is on its way to it.
+/// One end: an exchange with one link, and the frames in flight to it.
 struct End {
   explicit End(bool checks)
       : exchange(2, checks, [this](int, std::string why) { damaged = std::move(why); }),
@@ -43,7 +43,8 @@ class Wire {
  public:
   Wire(unsigned seed, double flips, double breaks) : random_(seed), flip_(flips), break_(breaks) {}
 
-  /// Both ends send `chunks` chunks and take what comes. False: it stands still, or an end has given up.
+  /// Both ends send `chunks` chunks and receive those of the other. False: no progress, or an end has
+  /// reported damage.
   bool carry(std::uint64_t chunks) {
     for (int idle = 0; a_.taken < chunks || b_.taken < chunks;) {
       const std::uint64_t before = a_.taken + b_.taken + flips;
@@ -84,7 +85,7 @@ class Wire {
   }
   bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
 
-  /// Frames of `from` into bytes, some of them flipped, and out of them at `to`.
+  /// Serialises frames of `from`, with some bits flipped, and delivers frames to `to`.
   void move(End& from, End& to) {
     Exchange::Outgoing out;
     while (to.wire.size() < 4 && from.exchange.next(1, &out)) {
@@ -103,7 +104,7 @@ class Wire {
       NetHeader h;
       std::memcpy(&h, to.wire.front().data(), sizeof h);
       const auto place = to.exchange.place(1, h);
-      // What cannot be read, or is not as long as it says, leaves a stream that cannot be followed.
+      // After an unreadable header or a wrong length, the start of the next frame is unknown.
       if (!place.ok() || h.bytes != to.wire.front().size() - sizeof h) {
         if (place.ok()) to.exchange.abandon(1, h);
         return reconnect();

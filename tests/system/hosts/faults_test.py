@@ -1,5 +1,6 @@
-# What ranks see when a rank of another host dies or stops, or a network breaks: who is named, why, how soon; and what
-# they do not see. Usage: faults_test.py BIN CASE. Needs root; skipped, with a reason, where there are no namespaces.
+# What ranks observe when a rank of another host dies or stops, or a network breaks: which rank is named, the reason,
+# how soon; and what they must not notice. Usage: faults_test.py BIN CASE. Needs root; skipped if network namespaces
+# are unavailable.
 import os
 import pathlib
 import re
@@ -15,7 +16,7 @@ SHORT = {"OURO_SILENT_WARN": "1", "OURO_SILENT_FAIL": "1.5"}
 COUNT = 30_000  # 4-byte elements of an all-reduce: several chunks
 
 
-# What carries the data, where that may change what a fault looks like.
+# Ways to carry the data that may change how a fault appears.
 WAYS = {"ucx": {"OURO_FABRIC": "ucx"}, "tls": {"OURO_SECURITY": "tls"}}
 CANNOT = "OURO_FABRIC=ucx: this build has no UCX"
 
@@ -25,7 +26,7 @@ class Case(unittest.TestCase):
     way = {}
 
     def looping(self, shape=(2, 2), env=None, ranks=None):
-        """A job whose ranks go round in all-reduces."""
+        """Starts a job whose ranks run all-reduces in a loop."""
         job = self.enterContext(lab.Job(shape, ["loop", COUNT, 10**9, "STOP"], env={**SHORT, **self.way, **(env or {})}))
         job.start(ranks)
         told = job.all_say("round")
@@ -35,8 +36,8 @@ class Case(unittest.TestCase):
         return job
 
     def expect_failure(self, job, ranks, since, within, reasons, culprits):
-        """Every rank fails within the time, for one of the reasons, and names one of the culprits with its pid. The
-        latest time."""
+        """Checks that every rank fails within the time, for one of the reasons, and names one of the culprits with its pid.
+        Returns the latest time."""
         latest = 0.0
         self.assertTrue(job.all_say("failed", ranks, within + 10), job.story())
         for r in ranks:
@@ -58,7 +59,7 @@ class Case(unittest.TestCase):
         self.assertTrue(lab.until(lambda: all(len(r.all("round")) > 1 for r in ranks), 10), job.story())
 
     def expect_nothing(self, job, at_least_rounds=5):
-        """The job has seen nothing: it goes on, and ends when it is told to. The longest round."""
+        """Checks that the job noticed nothing: it goes on, and ends when it is told to. Returns the longest round."""
         job.stop()
         self.assertEqual(set(job.end(20).values()), {0}, job.story())
         for r in job.ranks:
@@ -98,7 +99,7 @@ class Kill(Case):
             os.kill(job[victim].pid, signal.SIGKILL)
         rest = job.but(3, 4)
         self.expect_failure(job, rest, since, 0.5, {"peer-dead"}, {3, 4})
-        # The death of one may be told before that of the other: then there is a second error, and a second shrink.
+        # The deaths may be reported one after the other: then there is a second error, and a second shrink.
         self.assertTrue(lab.until(lambda: all(r.all("shrunk") and r.all("shrunk")[-1]["size"] == 3 for r in rest), 15),
                         job.story())
         job.stop()
@@ -144,7 +145,7 @@ class Stop(Case):
         rest = job.but(3)
         self.expect_failure(job, rest, since, 1.75, {"peer-unresponsive"}, {3})
         for r in rest:
-            self.assertGreater(r.first("failed")["t"] - since, 1.2)  # not before its time
+            self.assertGreater(r.first("failed")["t"] - since, 1.2)  # not too early
         for r in job.on_host(0):
             warned = r.logged(r"rank 3 \([0-9.:]+\) has given no sign of life")
             self.assertIsNotNone(warned, job.story())
@@ -157,7 +158,7 @@ class Stop(Case):
         said = victim.all("failed")[-1]["reason"]
         end = (victim.first("unshrunk") or {}).get("reason", said)
         self.assertIn("fenced", {said, end}, job.story())
-        # The others have not noticed that it came back.
+        # The others do not notice that it has resumed.
         rounds = [len(r.all("failed")) for r in rest]
         job.stop()
         codes = job.end()
@@ -186,7 +187,7 @@ class LinkDown(Case):
 
 
 def spins(rank):
-    """Whether the thread of a rank that calls ouro runs all the time."""
+    """Whether the thread of a rank that calls ouro is always running."""
     states = []
     for _ in range(10):
         try:
@@ -235,7 +236,7 @@ class Flap(Case):
 
 class Reset(Case):
     def cut(self, job, rank, control, many):
-        """Resets connections of a rank; that they are gone is seen by their ports."""
+        """Resets connections of a rank, and verifies by their ports that they are gone."""
         try:
             ports = sockets.reset(job[rank].pid, control, many)
         except OSError as e:
@@ -245,7 +246,7 @@ class Reset(Case):
         self.assertTrue(lab.until(gone, 5), job.story())
 
     def until_there(self, job, rank, control):
-        """What was cut may still be on its way back."""
+        """Waits until connections of this kind exist again: the ones that were cut may still be reconnecting."""
         lab.until(lambda: any(c == control for _, c, _ in sockets.connections(job[rank].pid)), 5)
 
     def cut_again_and_again(self, control, count, env=None):
@@ -256,7 +257,7 @@ class Reset(Case):
         for rank in (0, 2, 3) if slow else (0, 2, 3, 0, 2) * 2:
             self.until_there(job, rank, control)
             self.cut(job, rank, control, 1)
-            if slow:  # UCX 1.13 ends the process if a connection goes that is still being made, and that begins after a second
+            if slow:  # UCX 1.13 ends the process if a connection breaks while it is being made, which starts after a second
                 time.sleep(1.5)
         time.sleep(0.5)
         print(f"longest round: {self.expect_nothing(job):.2f} s")

@@ -1,5 +1,5 @@
-# How ranks of several hosts come together where strangers, mistakes and other jobs are about. Usage: join_test.py BIN
-# CASE. Needs root; ctest shows it as skipped where there are no namespaces.
+# How ranks of several hosts join despite strangers, mistakes and other jobs. Usage: join_test.py BIN CASE. Needs
+# root; skipped if network namespaces are unavailable.
 import subprocess
 import sys
 import time
@@ -7,7 +7,7 @@ import unittest
 
 import lab
 
-# Connects MANY times and says something senseless, or nothing; prints how often, and the longest that one was kept.
+# Connects MANY times within a time limit, sends garbage or nothing on each connection, and prints how many it made.
 FLOOD = """
 import select, socket, sys, time
 where, many, words = (sys.argv[1], int(sys.argv[2])), int(sys.argv[3]), [
@@ -46,7 +46,8 @@ print(time.monotonic() - begin)
 """
 
 
-# Opens RATE connections a second for SECONDS, says one byte on each, and keeps it until it is hung up on. Prints how many.
+# Opens RATE connections per second for SECONDS, sends one byte on each, and keeps it until the peer closes it. Prints
+# how many.
 CROWD = """
 import selectors, socket, sys, time
 where, rate, seconds = (sys.argv[1], int(sys.argv[2])), float(sys.argv[3]), float(sys.argv[4])
@@ -96,7 +97,8 @@ class Garbage(Join):
                 job.start(range(1, 16))
                 codes = job.end(40)
                 self.assertEqual(set(codes.values()), {0}, job.story())
-                # The listener of rank 0 goes with the job; the rest of the strangers meet another rank's rendezvous.
+                # The listener of rank 0 ends with the job; the remaining strangers connect to the rendezvous of a
+                # second job.
                 with lab.Job((1, 1), ["join"]) as second:
                     second.start([0])
                     made = int(flood.communicate(timeout=60)[0])
@@ -126,8 +128,8 @@ class Silent(Join):
 
 
 class Crowd(Join):
-    """Strangers come over the same slow path, from the very address of a host that has to join: its first frame needs
-    a round trip, their single byte none."""
+    """Strangers connect over the same slow path, from the address of a host that has to join: its first frame needs a round
+    trip, their single byte does not."""
     network = ["--emulate", "seed=15", "delay=40"]
     rate, deadline = 800, 40
 
@@ -152,7 +154,7 @@ class Crowd(Join):
 
 class Refused(Join):
     def join_with(self, word, variables, arguments=("join",)):
-        """Rank 1 joins with other variables: it is refused at once; rank 0 says so too, and waits for the right one."""
+        """Rank 1 joins with other variables and is refused at once; rank 0 reports it too, and waits for the right rank 1."""
         with lab.Job((1, 1), list(arguments), env={"OURO_DEBUG": "INFO", "OURO_DEBUG_SUBSYS": "ALL"}) as job:
             other = job.folder / "other"
             job.write_secret(other)

@@ -1,5 +1,5 @@
-# Jobs over the hosts of a lab: starts ranks of hosts_rank in network namespaces, reads what they say, and ends them.
-# Used by the tests of this folder, which run inside `netlab run`.
+# Jobs over the hosts of a lab: starts ranks in network namespaces, reads their output, and ends them. Used by the
+# tests of this folder, which run inside `netlab run`.
 import contextlib
 import json
 import os
@@ -32,12 +32,12 @@ def address(i):
 
 
 def inside(i, *command):
-    """The command, as it is run on host i; where there is no lab, on this one."""
+    """The command line that runs the command on host i, or on this machine if there is no lab."""
     return ["ip", "netns", "exec", host(i), *command] if NAME else [*command]
 
 
 def on(i, *command):
-    """A command on host i, which has to succeed; what it prints."""
+    """Runs a command on host i, which must succeed. Returns its output."""
     return subprocess.run(inside(i, *command), check=True, capture_output=True, text=True).stdout
 
 
@@ -56,15 +56,15 @@ def until(what, seconds=20.0):
 
 
 class Rank:
-    """A process of a job; its events (JSON on its standard output) and its log (standard error) as they come."""
+    """A process of a job; collects its events (JSON on standard output) and its log (standard error) as they arrive."""
 
     def __init__(self, rank, where, command, env):
         self.rank, self.host, self.events, self.log = rank, where, [], []
-        if "FAULTS_CLOCK" in env:  # each host's monotonic clock is ahead by so many seconds more than the one before
+        if "FAULTS_CLOCK" in env:  # each host's monotonic clock is this many seconds ahead of the previous host's
             command = ["unshare", "-T", "--monotonic", str(int(env["FAULTS_CLOCK"]) * (where + 1)), *command]
         self.process = subprocess.Popen(inside(where, *command), env=env, text=True, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self.pid = self.process.pid  # `ip` becomes the command
+        self.pid = self.process.pid  # `ip` executes the command in its own process
         self.readers = [threading.Thread(target=self.read_events), threading.Thread(target=self.read_log)]
         for reader in self.readers:
             reader.start()
@@ -93,7 +93,7 @@ class Rank:
         return next(((t, line) for t, line in list(self.log) if re.search(pattern, line)), None)
 
     def end(self, seconds):
-        """Its exit code, negative of a signal; None: it had to be killed."""
+        """Waits for the end. Returns the exit code, negative for a signal; None: it had to be killed."""
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -113,8 +113,8 @@ class Rank:
 
 
 class Job:
-    """Ranks that are started one by one, so that one of them can come to harm without a launcher that ends the rest.
-    `shape` is how many ranks each host has. They know of each other what a user's own launcher would tell them."""
+    """Ranks that are started one by one, so that a fault of one does not make a launcher end the rest. `shape`: number of ranks
+    on each host. The ranks get the environment variables that a user's own launcher would set."""
     kind = Rank
 
     def __init__(self, shape, arguments, env=None, of_rank=None, launcher="ouro", program=RANK):
@@ -167,7 +167,7 @@ class Job:
         return [r for r in self.ranks if r.rank not in lost]
 
     def all_say(self, event, ranks=None, seconds=30.0):
-        """Until each of the ranks has said it, or one that should has ended."""
+        """Waits until each of the ranks has reported the event or has ended. Returns whether all have reported it."""
         some = self.ranks if ranks is None else ranks
         until(lambda: all(r.first(event) or r.process.poll() is not None for r in some), seconds)
         return until(lambda: all(r.first(event) for r in some), 0.2)
@@ -176,7 +176,7 @@ class Job:
         self.stop_file.touch()
 
     def end(self, seconds=15.0):
-        """Exit codes by rank."""
+        """Waits for the end of all ranks. Returns exit codes by rank."""
         limit = time.monotonic() + seconds
         return {r.rank: r.end(max(0.0, limit - time.monotonic())) for r in self.ranks}
 
@@ -198,7 +198,7 @@ class Job:
 
 
 def ouro_run(shape, *command, env=None, hosts=True, seconds=60):
-    """(exit code, events by rank, all text) of a job that ouro-run starts, over the hosts or on this one."""
+    """Runs a job with ouro-run, over the lab's hosts or on this machine. Returns (exit code, events by rank, all output)."""
     names = ",".join(f"{host(i)}:{n}" for i, n in enumerate(shape))
     where = ["-H", names, "--launch-agent", os.environ["NETLAB_AGENT"]]
     whole = [OURO_RUN, *(where if hosts else []), "--timeout", str(seconds), "-n", str(sum(shape)), *map(str, command)]
@@ -213,7 +213,7 @@ def ouro_run(shape, *command, env=None, hosts=True, seconds=60):
 
 
 def main(cases):
-    """Runs the case that the command line names (PROGRAM BIN CASE) in a lab of its own. 77: it cannot be run here."""
+    """Runs the case that the command line names (PROGRAM BIN CASE) in its own lab. Exit code 77: it cannot run here."""
     case = cases[sys.argv[2]]
     if not NAME:
         network = getattr(case, "network", [])

@@ -1,5 +1,6 @@
-# Collectives over bad networks: loss, delay, reordering, duplicates, damage that passes TCP's checksum, a black hole
-# one way. Right results, or an error that says what happened. Usage: network_test.py BIN CASE. Needs root and tapnet.
+# Collectives over bad networks: loss, delay, reordering, duplicates, damage that passes TCP's checksum, a one-way
+# black hole. Results must be right, or an error must say what happened. Usage: network_test.py BIN CASE. Needs root
+# and tapnet.
 import json
 import subprocess
 import unittest
@@ -42,7 +43,7 @@ class Delay(Network):
 
     def test_of_fifty_milliseconds(self):
         longest = self.rounds_are_right()
-        self.assertGreater(longest, 0.05)  # the delay was there
+        self.assertGreater(longest, 0.05)  # the delay was active
         print(f"longest round: {longest:.2f} s")
 
 
@@ -57,7 +58,7 @@ class Damage(Network):
     network = ["--emulate", "seed=14"]
 
     def flip(self, count, corrupt, seconds):
-        """Rounds over a network that flips bits and mends TCP's checksum: the job, its exit codes, how many flips."""
+        """Runs rounds over a network that flips bits and fixes TCP's checksum. Returns the job, its exit codes, the number of flips."""
         job = lab.Job((1, 2), ["loop", count, 10**9, "STOP"], env={"OURO_SILENT_FAIL": "3"})
         self.enterContext(job).start()
         self.assertTrue(job.all_say("round"), job.story())

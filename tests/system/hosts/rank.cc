@@ -1,5 +1,5 @@
-// One rank of a job on several hosts: checks collectives, or goes round in all-reduces until it is told to
-// stop or something breaks. Says what happens in lines of JSON. Started by the tests of this folder.
+// One rank of a job on several hosts: checks collectives, or runs all-reduces in a loop until it is told to
+// stop or cannot continue. Reports events as lines of JSON. Started by the tests of this folder.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using namespace ouro;
 using nlohmann::json;
-using Clock = std::chrono::steady_clock;  // one for all namespaces of a machine
+using Clock = std::chrono::steady_clock;  // shared by all namespaces of a machine
 
 void say(const char* event, json fields = json::object()) {
   fields["event"] = event;
@@ -44,8 +44,8 @@ int check(Context& c) {
   return 0;
 }
 
-/// Rounds until rank 0 finds the file `stop`, or for `limit` rounds. Where something breaks the survivors
-/// shrink and go on, but for those who are told that the others have gone on without them.
+/// Runs rounds until rank 0 finds the file `stop`, at most `limit`. After a failure the survivors shrink and
+/// continue, except ranks that learn that the others have continued without them.
 int loop(Context& c, std::size_t count, int limit, const std::string& stop) {
   Group* group = &c.world();
   Group survivors;
@@ -76,14 +76,15 @@ int loop(Context& c, std::size_t count, int limit, const std::string& stop) {
   return 0;
 }
 
-/// The n-th argument as a number.
+/// The n-th argument as a number, or `otherwise`.
 long number(int argc, char** argv, int n, long otherwise) {
   return n < argc ? std::atol(argv[n]) : otherwise;
 }
 
 }  // namespace
 
-/// A child as a data loader forks it, which outlives this process. It gives up its handles, as programs do.
+/// Forks a child as a data loader does, which outlives this process. The child destroys its inherited
+/// handles, as programs do.
 void fork_a_child(Context& context) {
   if (fork() != 0) return;
   context = Context();

@@ -1,5 +1,5 @@
-# The TCP connections of another process, cut as a firewall or a failing switch would cut them: by an RST to each end.
-# Used by the tests of this folder. Needs root and pidfd_getfd (Linux 5.6); nothing is attached to the process.
+# Cuts TCP connections of another process as a firewall or a failing switch would: by an RST to each end. Used by the
+# tests of this folder. Needs root and pidfd_getfd (Linux 5.6); no debugger is attached to the process.
 import ctypes
 import errno
 import os
@@ -13,8 +13,8 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def connections(pid):
-    """(socket, whether it is a control line, ports) of each established connection to another host. The sockets are
-    duplicates, and close with their last reference. Control lines are those that are asked for a sign of life after a second."""
+    """Returns (socket, whether it is a control line, ports) for each established connection to another host. The sockets are
+    duplicates, and close with their last reference. A control line has a user timeout and a keepalive idle time of 1 s."""
     all_found = []
     process = os.pidfd_open(pid)
     try:
@@ -46,13 +46,13 @@ def connections(pid):
 
 
 def reset(pid, control, many=1):
-    """Resets up to `many` control lines, or data connections, of a process; their ports."""
+    """Resets up to `many` control lines, or data connections, of a process. Returns their ports."""
     done = []
     for found, is_control, ports in connections(pid):
         with found:
             if is_control == control and len(done) < many:
                 done.append(ports)
-                # Connecting nowhere disconnects: the kernel sends an RST, and both ends get ECONNRESET.
+                # Connecting to AF_UNSPEC disconnects: the kernel sends an RST, and both ends get ECONNRESET.
                 name = struct.pack("=H14x", socket.AF_UNSPEC)
                 if LIBC.connect(found.fileno(), name, len(name)) != 0:
                     raise OSError(ctypes.get_errno(), "connect: " + os.strerror(ctypes.get_errno()))
