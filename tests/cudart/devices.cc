@@ -1,4 +1,4 @@
-// Devices: how many, what they are, which is current. Functions of the CUDA runtime of the tests.
+// Devices: their number, properties, and which is current. Functions of the tests' CUDA runtime.
 #include <cstdio>
 #include <cstring>
 
@@ -77,7 +77,7 @@ OURO_CUDART(cudaDeviceGetAttribute, int* value, cudaDeviceAttr attribute, int de
         *value = 1;
         return {};
       default:
-        *value = 0;  // of what else is asked for, these devices have nothing
+        *value = 0;  // these devices lack all other attributes
         return {};
     }
   });
@@ -89,7 +89,7 @@ OURO_CUDART(cudaDeviceSynchronize, void) {
     return g.synchronize(device);
   });
 }
-/// Ends what is under way. What was allocated stays: other libraries of the process use these devices, too.
+/// Waits for all work. Allocations stay valid: other libraries in the process use these devices, too.
 OURO_CUDART(cudaDeviceReset, void) { return cudaDeviceSynchronize(); }
 
 OURO_CUDART(cudaDeviceCanAccessPeer, int* can, int device, int peer) {

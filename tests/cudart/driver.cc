@@ -1,12 +1,11 @@
-// Functions of CUDA's driver, for programs that ask for libcuda.so.1 beside the runtime: which devices there
-// are, and contexts, one of each device. They stand in the library of the runtime, and libcuda.so.1 leads to
-// it.
+// Functions of the CUDA driver, for programs that use libcuda.so.1 in addition to the runtime: devices, and
+// one context per device. They are in the library of the runtime, which libcuda.so.1 links to.
 #include <cuda.h>
 #include <dlfcn.h>
 
 #include "world.h"
 
-/// Defines a function of CUDA's driver, by the name that programs ask for (with the version).
+/// Defines a function of the CUDA driver, by the name that programs look up (with the version).
 #define OURO_CU(name, ...) \
   extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI name(__VA_ARGS__)
 
@@ -15,12 +14,12 @@ using ouro::gpu::FakeGpu;
 
 namespace {
 
-CUresult code_of(cudaError_t error) { return static_cast<CUresult>(error); }  // their numbers are the same
+CUresult code_of(cudaError_t error) { return static_cast<CUresult>(error); }  // the values are the same
 
-/// Runs `body`, which returns a Status, on the world.
+/// Runs `body`, which returns a Status, on the devices.
 template <class Body>
 CUresult drive(const char* function, Body&& body) noexcept {
-  const cudaError_t before = cudaGetLastError();  // the runtime's, which errors of the driver do not touch
+  const cudaError_t before = cudaGetLastError();  // of the runtime; driver errors do not change it
   const cudaError_t now = serve(function, body);
   (void)cudaGetLastError();
   (void)keep(before);
@@ -30,7 +29,7 @@ CUresult drive(const char* function, Body&& body) noexcept {
 CUresult found(bool it) { return it ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE; }
 bool is_device(int device) { return world() && device >= 0 && device < world()->devices(); }
 
-/// The context of a device is its number, plus one.
+/// The context of a device is the device's number plus one.
 CUcontext context_of(int device) {
   return reinterpret_cast<CUcontext>(static_cast<std::intptr_t>(device) + 1);
 }
@@ -86,8 +85,8 @@ OURO_CU(cuMemGetAddressRange_v2, CUdeviceptr* base, size_t* bytes, CUdeviceptr p
   });
 }
 
-/// Of a function's versions the newest. What only answers that it is not there is found, too, and says so
-/// when called.
+/// Finds the newest version of a function. Also finds the functions that are missing here, which report that
+/// when they are called.
 OURO_CU(cuGetProcAddress_v2, const char* name, void** out, int, cuuint64_t,
         CUdriverProcAddressQueryResult* result) {
   *out = nullptr;

@@ -1,4 +1,4 @@
-// Capture and graphs. Functions of the CUDA runtime of the tests.
+// Capture and graphs. Functions of the tests' CUDA runtime.
 #include <atomic>
 #include <map>
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace {
 
-/// What graphs keep until they end, which a callback then releases; nobody but CUDA's users know what it is.
+/// A user object: opaque data that graphs retain until they are destroyed, when a callback releases it.
 struct UserObject {
   void* data;
   cudaHostFn_t destroy;
@@ -26,12 +26,12 @@ struct UserObject {
 };
 UserObject& object_of(cudaUserObject_t h) { return *reinterpret_cast<UserObject*>(h); }
 
-/// A graph that is being captured, is captured, or can be launched: with the fake the last two are one, which
-/// ends with the last handle.
+/// A graph that is being captured, has been captured, or can be launched. On emulated devices the last two
+/// are the same object, which is destroyed with its last handle.
 struct Content {
   ouro::gpu::FakeGpu& devices;
-  ouro::gpu::Stream captured;            ///< the origin of the capture, while it goes on
-  std::optional<ouro::gpu::Graph> made;  ///< when it has ended
+  ouro::gpu::Stream captured;            ///< the capture's origin stream, while capturing
+  std::optional<ouro::gpu::Graph> made;  ///< set when the capture has ended
   std::vector<std::pair<UserObject*, unsigned>> kept;
 
   Content(ouro::gpu::FakeGpu& of, ouro::gpu::Stream origin) : devices(of), captured(origin) {}
@@ -53,8 +53,7 @@ Graph& graph_of(Handle h) {
   return *reinterpret_cast<Graph*>(h);
 }
 
-/// The graphs of captures that go on, by their numbers: who asks for one is given the handle that the capture
-/// will end with.
+/// The graphs of ongoing captures, by capture id: a query returns the handle with which the capture will end.
 struct Growing {
   std::mutex mutex;
   std::map<unsigned long long, cudaGraph_t> graphs;
@@ -65,7 +64,7 @@ struct Growing {
     if (!graph) graph = handle_of<cudaGraph_t>(std::make_shared<Content>(devices, stream));
     return graph;
   }
-  /// nullptr if nobody has asked for it.
+  /// Removes and returns the graph of a capture; nullptr if no query has created it.
   cudaGraph_t take(unsigned long long capture) {
     const std::lock_guard lock(mutex);
     const auto node = graphs.extract(capture);
@@ -84,7 +83,7 @@ using ouro::Status;
 using ouro::gpu::FakeGpu;
 using ouro::gpu::Stream;
 
-/// Which calls of other threads break a capture differs by mode; here none does.
+/// In CUDA the mode decides which calls of other threads invalidate a capture; here none does.
 OURO_CUDART(cudaStreamBeginCapture, cudaStream_t stream, cudaStreamCaptureMode) {
   return serve("cudaStreamBeginCapture", stream, [](FakeGpu& g, Stream s) { return g.begin_capture(s); });
 }
@@ -114,7 +113,7 @@ OURO_CUDART(cudaStreamIsCapturing, cudaStream_t stream, cudaStreamCaptureStatus*
   return cudaStreamGetCaptureInfo(stream, out, nullptr, nullptr, nullptr, nullptr, nullptr);
 }
 
-/// What a capture contains so far is not told.
+/// Does not report the nodes that the capture contains so far.
 OURO_CUDART(cudaStreamGetCaptureInfo, cudaStream_t stream, cudaStreamCaptureStatus* out,
             unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
             const cudaGraphEdgeData** edges, size_t* count) {
@@ -135,7 +134,7 @@ OURO_CUDART(cudaStreamGetCaptureInfo, cudaStream_t stream, cudaStreamCaptureStat
   });
 }
 
-/// How many there are; which they are is not told.
+/// Returns the number of nodes; the nodes themselves are not supported.
 OURO_CUDART(cudaGraphGetNodes, cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count) {
   if (!graph || !count) return keep(cudaErrorInvalidValue);
   if (nodes) return not_supported("cudaGraphGetNodes", "to tell the nodes of a graph");

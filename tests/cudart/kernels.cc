@@ -1,4 +1,4 @@
-// Registration and launch of kernels. Functions of the CUDA runtime of the tests.
+// Registration and launch of kernels. Functions of the tests' CUDA runtime.
 #include "kernels.h"
 
 #include <cxxabi.h>
@@ -14,8 +14,8 @@
 namespace ouro::test::cudart {
 namespace {
 
-/// Kernels of the program, by the address that it launches them with. Programs register theirs before any
-/// constructor of this library may have run.
+/// Kernels of the program, by the address with which it launches them. Programs may register kernels before
+/// the constructors of this library have run.
 struct Registered {
   std::mutex mutex;
   std::map<const void*, std::string> names;
@@ -79,7 +79,7 @@ cudaError_t launch(const char* function, const void* kernel, void** args, cudaSt
                         : Body();
   if (!body) return not_supported(function, ("kernel " + mangled).c_str());
   return serve(function, stream, [&](gpu::FakeGpu& g, gpu::Stream s) {
-    // In a capture it may run many times, so it is never freed.
+    // A captured launch may run many times, so its body is never freed.
     const Launch l{new Body(body)};
     gpu::Kernel k;
     k.name = known->name;

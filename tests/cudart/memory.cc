@@ -1,4 +1,4 @@
-// Memory, copies and sets. Functions of the CUDA runtime of the tests.
+// Memory, copies and sets. Functions of the tests' CUDA runtime.
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -10,7 +10,7 @@ namespace {
 
 using gpu::MemoryKind;
 
-/// Registered memory of the host, and its address on the devices.
+/// Registered host memory, and its address on the devices.
 struct Registrations {
   std::mutex mutex;
   std::map<const void*, void*> on_devices;
@@ -20,7 +20,7 @@ Registrations& registrations() {
   return all;
 }
 
-/// A copy between the host's pageable memory and a device has ended when the call returns.
+/// Copies. A copy between pageable host memory and a device has finished when the call returns.
 Status copy(gpu::FakeGpu& g, void* to, const void* from, std::size_t bytes, gpu::Stream s, bool wait) {
   OURO_TRY(g.copy(to, from, bytes, s));
   for (const void* end : {static_cast<const void*>(to), from}) {

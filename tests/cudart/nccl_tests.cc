@@ -1,6 +1,6 @@
-// The kernels of nccl-tests: its data, what is expected of it, and the comparison. See kernels.h. The data is
+// The kernels of nccl-tests: input data, expected results, and the comparison. See kernels.h. The data is
 // this file's own. Every partial result is exact in its type in any order, and a result that misses a rank,
-// or counts one twice, shows.
+// or counts one twice, is detected.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -19,7 +19,7 @@ using arith::F8E4M3;
 using arith::F8E5M2;
 using arith::Half;
 
-/// Of every element: a number that looks random.
+/// A pseudo-random number for an element.
 std::uint64_t mixed(std::uint64_t seed, std::int64_t index) {
   std::uint64_t n = seed * 0x9e3779b97f4a7c15u ^ (static_cast<std::uint64_t>(index) + 0x632be59bd9b4e019u);
   n = (n ^ (n >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -29,19 +29,19 @@ std::uint64_t mixed(std::uint64_t seed, std::int64_t index) {
 
 enum class Op { nil, sum, product, largest, smallest, average, scaled };
 
-/// What all ranks know of one element.
+/// What all ranks know about one element.
 struct Place {
   Op op;
   int ranks;
   std::uint64_t random;
-  /// Which of the three ranks that contribute most `rank` is: 0, 1, 2; else 3.
+  /// Index of `rank` among the three ranks that contribute most: 0, 1 or 2; 3: none of them.
   int part(int rank) const {
     const auto n = static_cast<std::uint64_t>(ranks);
     const int at = static_cast<int>((static_cast<std::uint64_t>(rank) + n - random % n) % n);
     return at < 3 ? at : 3;
   }
   std::uint64_t bits(int which) const { return mixed(random, which); }
-  /// From -most to most.
+  /// A pseudo-random number from -most to most.
   std::int64_t small(int which, std::int64_t most) const {
     return static_cast<std::int64_t>(bits(which) % static_cast<std::uint64_t>(2 * most + 1)) - most;
   }
@@ -49,19 +49,20 @@ struct Place {
 
 std::int64_t factor(const Place& p, int rank) { return p.op == Op::scaled && rank % 2 != 0 ? 2 : 1; }
 
-/// Floats, by their value. `most`: three of them, one of them doubled, add up exactly.
+/// Input of a float type, by value. `most`: bound up to which three values, one of them doubled, add
+/// up exactly.
 double float_input(const Place& p, int rank, std::int64_t most) {
   const int part = p.part(rank);
   switch (p.op) {
     case Op::sum:
     case Op::scaled:
       return part == 3 ? 0 : static_cast<double>(p.small(part, most));
-    case Op::product:  // powers of two, and one that is none
+    case Op::product:  // powers of two, and one value that is not
       return part == 0   ? (p.bits(0) % 2 ? -1.5 : 1.25)
              : part == 1 ? (p.bits(1) % 2 ? 2 : 0.5)
              : part == 2 ? (p.bits(2) % 2 ? -2 : -1)
                          : 1;
-    case Op::average: {  // the same of all, but for two that differ from it by as much
+    case Op::average: {  // all ranks have the mean, except two that deviate from it by opposite amounts
       const auto mean = static_cast<double>(p.small(3, most));
       return part == 3 || p.ranks < 2 || part == 2 ? mean : mean + (part == 0 ? 1 : -1);
     }
@@ -82,7 +83,7 @@ double float_output(const Place& p, std::int64_t most) {
   return p.op == Op::average ? all / p.ranks : all;
 }
 
-/// Integers: any bits, as sums and products wrap; averages as those of floats.
+/// Input of an integer type: any bits, as sums and products wrap; averages as for floats.
 template <class T>
 T integer_input(const Place& p, int rank) {
   if (p.op == Op::average) {
@@ -122,7 +123,7 @@ T from_double(double x) {
     return arith::narrow<T>(static_cast<float>(x));
 }
 
-/// Any bits but those of infinities and what is no number: what is only moved must arrive as it is.
+/// For data that is only moved and must arrive unchanged: any bits except those of infinities and NaNs.
 template <class T>
 T moved(const Place& p) {
   std::uint64_t bits = p.bits(0);
@@ -168,7 +169,7 @@ Op op_named(const std::string& name) {
                                  : Op::nil;
 }
 
-/// Calls `f` with a value of the element type of that name; an empty body if there is none.
+/// Calls `f` with a value of the element type `name`; returns an empty body if there is no such type.
 template <class F>
 Body with_type(const std::string& name, const F& f) {
   if (name == "signed char" || name == "char") return f(std::int8_t());
@@ -209,7 +210,7 @@ Body prepare_expected(void** a, const std::vector<std::string>& types) {
   });
 }
 
-/// How many bit patterns lie between two.
+/// Distance of two values in bit patterns.
 template <class T>
 std::uint64_t distance(T a, T b) {
   std::uint64_t x = 0, y = 0;

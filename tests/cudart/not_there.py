@@ -1,4 +1,4 @@
-# Writes the functions of CUDA's runtime and driver that those of the tests have not: each says so by its name.
+# Writes stubs for all functions of CUDA's runtime and driver that the tests' versions lack: each reports its name.
 # Usage: not_there.py LIBCUDART CUDA_H OUTPUT SOURCE...
 import pathlib
 import re
@@ -16,7 +16,7 @@ for line in subprocess.run(["nm", "-D", "--defined-only", library], check=True, 
     name = line.split()[-1].split("@")[0]
     if name.startswith(("cuda", "__cuda")):
         names.add(name)
-# The driver's: as declared, and by the names with versions that macros give them.
+# Driver functions: as declared, and by the versioned names that macros give them.
 declared = pathlib.Path(header).read_text()
 names |= set(re.findall(r"^CUresult CUDAAPI\s+(cu[A-Z]\w*)\(", declared, re.M)) | set(re.findall(r"\b(cu[A-Z]\w*_v\d)\b", declared))
 lines = ["// Functions of CUDA that the runtime and the driver of the tests have not. Written by not_there.py.",

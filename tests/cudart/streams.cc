@@ -1,4 +1,4 @@
-// Streams, events and functions of the host. Functions of the CUDA runtime of the tests.
+// Streams, events and host functions. Functions of the tests' CUDA runtime.
 #include <map>
 #include <mutex>
 
@@ -8,7 +8,7 @@
 namespace ouro::test::cudart {
 namespace {
 
-/// What the fake's calls ask for and a handle of CUDA does not say: the device of a stream or of an event.
+/// The device of each stream and event, which calls to emulated devices need and a CUDA handle lacks.
 struct Owners {
   std::mutex mutex;
   std::map<const void*, int> devices;
@@ -41,7 +41,7 @@ Status make_stream(gpu::FakeGpu& g, cudaStream_t* out, unsigned flags, int prior
   return {};
 }
 
-/// cudaErrorNotReady says itself what it means: no text.
+/// Like keep(), but cudaErrorNotReady is not printed.
 cudaError_t ready(const char* function, const Result<bool>& r) {
   if (!r.ok()) return keep(function, r.status());
   return *r ? cudaSuccess : keep(cudaErrorNotReady);

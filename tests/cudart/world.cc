@@ -1,4 +1,4 @@
-// The one world of emulated devices in a process. See world.h.
+// The emulated devices of a process, shared by all of its libraries. See world.h.
 #include "world.h"
 
 #include <cstdio>
@@ -45,7 +45,7 @@ cudaError_t code_of(const Status& s) {
 }  // namespace
 
 gpu::FakeGpu* world() {
-  static gpu::FakeGpu* const devices = make_world();  // never destroyed: programs call CUDA while they end
+  static gpu::FakeGpu* const devices = make_world();  // never destroyed: programs call CUDA during exit
   return devices;
 }
 
@@ -69,7 +69,7 @@ cudaError_t not_supported(const char* function, const char* what) {
 
 using namespace ouro::test::cudart;
 
-/// How libraries of ouro in this process find the devices.
+/// The function through which ouro's libraries in this process find the devices.
 extern "C" __attribute__((visibility("default"))) ouro::gpu::Gpu* ouro_emulated_devices(const char* build) {
   if (std::strcmp(build, ouro::gpu::fake::shared_build()) != 0) {
     std::fprintf(stderr, "ouro's CUDA runtime: a library of ouro in this process is of another build\n");
@@ -78,7 +78,7 @@ extern "C" __attribute__((visibility("default"))) ouro::gpu::Gpu* ouro_emulated_
   return world();
 }
 
-/// For the functions of not_there.cc. An error of the driver's is not the runtime's last one.
+/// Called by the functions of not_there.cc. A driver error does not become the runtime's last error.
 extern "C" int ouro_cudart_not_there(const char* name) {
   const cudaError_t before = t_last;
   const cudaError_t error = not_supported(name, "");

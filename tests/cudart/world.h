@@ -1,33 +1,33 @@
-// The emulated devices of the process, and how their errors become CUDA's. Used by all of the CUDA runtime of
-// the tests.
+// The emulated devices of the process, and the mapping of their errors to CUDA's. Used by the whole CUDA
+// runtime of the tests.
 #pragma once
 #include <cuda_runtime_api.h>
 
 #include "kernels/device/fake/fake_gpu.h"
 
-/// Defines a function of CUDA's runtime.
+/// Defines a function of the CUDA runtime.
 #define OURO_CUDART(name, ...) \
   extern "C" __attribute__((visibility("default"))) cudaError_t CUDARTAPI name(__VA_ARGS__)
 
 namespace ouro::test::cudart {
 
-/// OURO_FAKE_GPUS of them, made when first asked for; nullptr: none.
+/// The emulated devices, OURO_FAKE_GPUS of them, created at the first call; nullptr: none.
 gpu::FakeGpu* world();
 
-/// Keeps `error` as the thread's last and returns it. cudaSuccess changes nothing.
+/// Stores `error` as the thread's last error and returns it. cudaSuccess changes nothing.
 cudaError_t keep(cudaError_t error);
-/// The same for a Status, whose text goes to standard error.
+/// The same for a Status, whose text is printed on standard error.
 cudaError_t keep(const char* function, const Status&);
-/// cudaErrorNotSupported, said by name on standard error.
+/// Stores and returns cudaErrorNotSupported, and names the function on standard error.
 cudaError_t not_supported(const char* function, const char* what);
 
-/// The stream that a handle names: where it is a default one, of the current device.
+/// The stream of a handle; for a default stream, that of the current device.
 Result<gpu::Stream> stream_of(gpu::FakeGpu&, cudaStream_t);
 gpu::Event event_of(cudaEvent_t);
 /// The device that an event was made on.
 int device_of(cudaEvent_t);
 
-/// Runs `body`, which returns a Status, on the world: cudaErrorNoDevice where there is none.
+/// Runs `body`, which returns a Status, on the devices; cudaErrorNoDevice if there are none.
 template <class Body>
 cudaError_t serve(const char* function, Body&& body) noexcept {
   gpu::FakeGpu* const devices = world();

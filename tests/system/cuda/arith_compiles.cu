@@ -1,5 +1,5 @@
-// The arithmetic and the flows are one source for host and device: this unit fails to compile when a function
-// in them cannot run on a device. Nothing runs it.
+// The arithmetic and the flows are one source for host and device: this unit fails to compile if one of their
+// functions cannot run on a device. It is never run.
 #include "kernels/arith/floats.h"
 #include "kernels/arith/reduce.h"
 #include "kernels/flow/list.h"
@@ -7,7 +7,7 @@
 namespace ouro {
 namespace {
 
-/// Folds `count` elements of two inputs, as a rank between two others does.
+/// Folds `count` elements of two inputs.
 template <class Reduction>
 __global__ void fold(typename Reduction::Element* out, const typename Reduction::Element* a,
                      const typename Reduction::Element* b, std::size_t count, int ranks) {
@@ -23,7 +23,7 @@ void instantiate() {
   fold<Op<T>><<<1, 32>>>(nullptr, nullptr, nullptr, 0, 1);
 }
 
-/// Adds up what a flow says, so that no part of it can be left out.
+/// Adds up all fields of a flow's steps, so that the compiler cannot remove any part of the flow.
 struct Count {
   unsigned* bits;
   __device__ void operator()(flow::Step s) const {

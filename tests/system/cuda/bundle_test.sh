@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs a bundle out of a build and runs its gpu-check on a fake GPU. Run by ctest: bundle_test.sh SOURCE BUILD.
+# Packs a bundle from a build and runs its gpu-check on an emulated GPU. Run by ctest: bundle_test.sh SOURCE BUILD.
 set -euo pipefail
 source=$1 build=$2
 place=$(mktemp -d)
@@ -27,7 +27,7 @@ for library in "$bundle"lib/*; do
 done
 [[ -e ${bundle}lib/libstdc++.so.6 ]] || fail "libstdc++ is missing"
 
-# Somewhere else, as on the other machine, from the tar file.
+# Unpacks the tar file in another place, as on another machine.
 mkdir elsewhere
 tar -C elsewhere -xzf ouro-gpu-*.tar.gz
 rm -rf "$bundle"
@@ -44,7 +44,7 @@ grep -qE '^\| copy_kernel \| 1 \| 1 \|' results/gpu-status.md || fail "no copy w
 grep -qE '^\| nvls \| 0 \| 0 .*not run: 1 GPUs with multicast objects' results/gpu-status.md || fail "nvls needs two GPUs"
 cat results/gpu-status.md
 
-# A test that hangs is named and tried alone, and those behind it run.
+# A test that hangs is named and retried alone, and the tests after it run.
 mkdir -p mock/bin
 cp -r "elsewhere/$bundle"{lib,gpu,gpu-check,bundle.txt} mock/
 cp "elsewhere/${bundle}bin/ouro-info" mock/bin/

@@ -1,5 +1,5 @@
-// The fused and hop kernels on a device: the cases that gpu_collect_test.cc runs on host threads, through
-// gpu(). Without a device all are skipped; OURO_FAKE_GPUS=1 runs them on the fake one.
+// The fused and hop kernels on a device: runs the cases of gpu_collect_test.cc, which uses host threads,
+// through gpu(). Without a device all are skipped; OURO_FAKE_GPUS=1 runs them on an emulated one.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -1,5 +1,5 @@
-// What kernels/device/gpu.h promises, asked of whatever implementation this process has: the same tests on a
-// fake GPU (OURO_FAKE_GPUS) and on a real one. Skipped where there is neither.
+// Checks the contract of kernels/device/gpu.h against the implementation of this process: the same tests on
+// an emulated GPU (OURO_FAKE_GPUS) and on a real one. Skipped if there is neither.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
@@ -31,7 +31,7 @@ std::vector<unsigned char> pattern(std::size_t bytes, int seed) {
   return v;
 }
 
-/// The value, or the test ends with why there is none.
+/// Returns the value, or ends the test with the error.
 template <class T>
 T must(Result<T> r, const char* what) {
   if (!r) throw std::runtime_error(std::string(what) + ": " + r.status().message());
@@ -158,7 +158,7 @@ TEST_F(GpuContract, ShareableMemoryIsTheSameThroughItsDescriptor) {
   OK(g.free_region(r));
 }
 
-/// In another process, which is this program again: the variable says what was exported.
+/// The other process runs this program again; the variable tells it what was exported.
 TEST_F(GpuContract, AnotherProcessMapsExportedMemory) {
   constexpr const char* kVariable = "GPU_CONTRACT_EXPORTED";
   const auto data = pattern(kBytes, 9), answer = pattern(kBytes, 10);
@@ -242,7 +242,7 @@ TEST_F(GpuContract, StreamsHandOverByValues) {
   OK(g.synchronize(s));
   EXPECT_EQ(last, 300u);
   const std::vector<MemOp> many(200,
-                                MemOp{MemOp::Kind::write, 7, words});  // more than the driver takes at once
+                                MemOp{MemOp::Kind::write, 7, words});  // more than the driver accepts at once
   OK(g.enqueue(many, s));
   const MemOp odd{MemOp::Kind::write, 1, words + 2};
   EXPECT_EQ(g.enqueue({&odd, 1}, s).reason(), Reason::invalid);
@@ -311,7 +311,7 @@ TEST_F(GpuKernels, CapturedWorkIsReplayed) {
   EXPECT_NE(MUST(g.capturing(s)), 0u);
   OK(g.set(args.out[0], 0xff, kCount * sizeof(float), s));
   OK(g.launch(*launch.kernel, launch.shape, &args, s));
-  void* aside = MUST(g.alloc(0, 64));  // a call that may wait, beside a capture
+  void* aside = MUST(g.alloc(0, 64));  // a call that may synchronise, during a capture
   const Graph graph = MUST(g.end_capture(s));
   OK(g.free(aside));
   EXPECT_EQ(MUST(g.capturing(s)), 0u);

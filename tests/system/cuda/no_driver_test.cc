@@ -1,4 +1,4 @@
-// CUDA's Gpu where there is no driver: no devices, and a typed error from every call, never a crash.
+// CUDA's Gpu without a driver: no devices, and a typed error from every call, never a crash.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Skips where CUDA works: what is tested here is its absence.
+/// Skips if CUDA works: these tests check its absence.
 class NoDriver : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -38,7 +38,7 @@ TEST_F(NoDriver, QueuesAreSetBeforeTheFirstCall) {
   ASSERT_NE(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), nullptr);
 }
 
-/// Cooperative grids may exclude each other, and wait until all of their blocks fit at once.
+/// Cooperative grids may exclude each other, and wait until all of their blocks fit at the same time.
 TEST(CudaTerms, WhatSpinsIsLaunchedAheadOfOthersButNotCooperatively) {
   const LaunchTerms spins = launch_terms({.name = "spins", .spins = true}, -5);
   ASSERT_EQ(spins.count, 1u);

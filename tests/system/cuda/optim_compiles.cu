@@ -1,5 +1,5 @@
-// The optimiser rules are one source for host and device: this unit fails to compile when one of them cannot
-// run on a device. Nothing runs it.
+// The optimiser rules are one source for host and device: this unit fails to compile if one of them cannot
+// run on a device. It is never run.
 #include "kernels/arith/optim.h"
 
 namespace ouro {
@@ -7,13 +7,13 @@ namespace {
 
 using namespace arith;
 
-/// One step over `count` parameters: what a fused kernel does for each of its elements.
+/// One step over `count` parameters: what a fused kernel does for each element.
 template <class C, template <class> class RuleOf>
 __global__ void update(Recipe recipe, const std::int64_t* step, GradientScale scaling, MixWeights weights,
                        C* param, const C* grad, C* const* state, C* message, std::size_t count,
                        int* strange) {
   using Rule = RuleOf<C>;
-  recipe.step = *step;  // in device memory, so that a captured launch counts on
+  recipe.step = *step;  // in device memory, so that replays of a captured launch advance it
   const Rule rule(recipe);
   const Scale<C> scale(scaling);
   const Mix<C> mix(weights);

@@ -1,6 +1,6 @@
-// The optimiser kernels as a device runs them, launched and replayed as graphs, against their host halves,
-// bit for bit. On the fake everywhere, which shows that the launches are right; on CUDA where there is a
-// device.
+// Compares the optimiser kernels on a device, launched and replayed as graphs, with their host versions,
+// bit for bit. Runs on the emulated device everywhere, which checks the launches, and on CUDA if there is
+// a device.
 #include <memory>
 
 #include "kernels/device/fake/fake_gpu.h"
@@ -40,7 +40,7 @@ class OptimDevice : public testing::TestWithParam<const char*> {
     release();
     must(g_->destroy_stream(stream_));
   }
-  /// Frees what `put` made.
+  /// Frees the memory that `put` allocated.
   void release() {
     must(g_->synchronize(stream_));
     for (void* p : owned_) must(g_->free(p));
@@ -60,7 +60,7 @@ class OptimDevice : public testing::TestWithParam<const char*> {
     if (bytes > 0) must(g_->copy(to, from, bytes, stream_));
     must(g_->synchronize(stream_));
   }
-  /// Arrays on the device, and back.
+  /// Copies of arrays on the device, which can be copied back.
   struct Copy {
     Arrays* home;
     std::vector<std::pair<Bytes*, std::byte*>> parts;
@@ -97,7 +97,7 @@ class OptimDevice : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Gpu, OptimDevice, testing::Values("fake", "cuda"),
                          [](const auto& info) { return std::string(info.param); });
 
-/// Three launches of every call, layout, form and alignment; states, reports and steps after them.
+/// Three launches of every call, layout, form and alignment; then compares states, reports and steps.
 TEST_P(OptimDevice, IsTheHostHalf) {
   for (const auto layout : kLayouts)
     for (const Call& call : all_calls())
@@ -142,7 +142,8 @@ TEST_P(OptimDevice, IsTheHostHalf) {
         }
 }
 
-/// Survey and update of a list in one graph, replayed: windows end, infinities skip, on the device alone.
+/// Survey and update of a list in one graph, replayed: the device alone ends windows and skips steps
+/// with infinities.
 TEST_P(OptimDevice, GraphsCountTheirSteps) {
   for (const auto layout : kLayouts) {
     std::vector<Arrays> want;
@@ -213,7 +214,7 @@ TEST_P(OptimDevice, GraphsCountTheirSteps) {
   }
 }
 
-/// More blocks than chains, all of them at once.
+/// More blocks than chains, all running at once.
 TEST_P(OptimDevice, LongSurveys) {
   const std::size_t count = std::size_t{arith::kSurveyBlock} * (arith::kSurveyChains + 77) + 13;
   std::vector<float> g(count);

@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// A word in pinned memory that streams wait for; it is let go of at the latest when this goes.
+/// A word in pinned memory that streams wait for; the destructor opens the gate at the latest.
 class Gate {
  public:
   static Result<std::unique_ptr<Gate>> make(Gpu& g) {
@@ -28,7 +28,7 @@ class Gate {
     std::atomic_ref(*gate->word_).store(0, std::memory_order_release);
     return gate;
   }
-  ~Gate() { open(); }  // the memory stays: a stream may still look at it
+  ~Gate() { open(); }  // the memory is leaked: a stream may still poll it
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
   void open() const { std::atomic_ref(*word_).store(1, std::memory_order_release); }
@@ -40,7 +40,7 @@ class Gate {
   std::uint32_t* const word_;
 };
 
-/// A stream that waits at a gate.
+/// Creates a stream that waits at a gate.
 Result<Stream> held(Gpu& g, int device, const Gate& gate) {
   OURO_ASSIGN(const Stream s, g.create_stream(device, 0));
   const MemOp wait = gate.wait();
@@ -48,7 +48,7 @@ Result<Stream> held(Gpu& g, int device, const Gate& gate) {
   return s;
 }
 
-/// Whether all that is in the stream ends within `patience`.
+/// Whether all work in the stream ends within `patience`.
 Result<bool> ends(Gpu& g, Stream s, milliseconds patience) {
   for (const auto end = Clock::now() + patience;;) {
     OURO_ASSIGN(const bool done, g.query(s));
@@ -65,7 +65,7 @@ Answer within(bool good, Clock::time_point begin, milliseconds patience) {
                      : fmt::format("no, not within {} ms", patience.count())};
 }
 
-/// Whether the call comes back while a stream waits.
+/// Whether the call returns while a stream waits at a gate.
 Result<Answer> beside_a_wait(Gpu& g, int device, milliseconds patience, auto&& call) {
   OURO_ASSIGN(const auto gate, Gate::make(g));
   OURO_TRY(held(g, device, *gate).status());
@@ -77,7 +77,7 @@ Result<Answer> beside_a_wait(Gpu& g, int device, milliseconds patience, auto&& c
   return answer;
 }
 
-/// A small kernel on a stream of its own.
+/// Launches a small kernel on `s`.
 Status start_kernel(Gpu& g, int device, Stream s, bool load_first, std::byte* memory) {
   FusedArgs args;
   args.collective = Collective::broadcast;
@@ -126,7 +126,7 @@ Result<Answer> unpinning(Gpu& g, int device, milliseconds patience) {
   return beside_a_wait(g, device, patience, [&g] { return g.unregister_host(memory.data()); });
 }
 
-/// How many streams can wait before the next one no longer gets ahead.
+/// How many streams can wait before another stream no longer makes progress.
 Result<Answer> waiting_streams(Gpu& g, int device, milliseconds patience) {
   constexpr int kMost = 64, kNeeded = 4;  // of a rank
   OURO_ASSIGN(const auto gate, Gate::make(g));
@@ -183,7 +183,7 @@ Result<Answer> spinning_kernels(Gpu& g, int device, milliseconds patience) {
   return within(together, begin, patience);
 }
 
-/// Whether words that a graph waits for and clears serve each replay.
+/// Whether words that a graph waits for and clears work in each replay.
 Result<Answer> captured_words(Gpu& g, int device, milliseconds patience) {
   OURO_ASSIGN(const auto gate, Gate::make(g));
   OURO_ASSIGN(const Stream s, g.create_stream(device, 0));
@@ -205,7 +205,7 @@ Result<Answer> captured_words(Gpu& g, int device, milliseconds patience) {
   return Answer{true, "yes, three replays"};
 }
 
-/// Whether the host that sees a word sees what the stream wrote before it.
+/// Whether a host that sees a word also sees what the stream wrote before it.
 Result<Answer> order_of_words(Gpu& g, int device, milliseconds patience) {
   constexpr std::uint32_t kTimes = 1000;
   OURO_ASSIGN(void* const memory, g.alloc_pinned(2 * 4096));

@@ -1,5 +1,5 @@
-// What a driver and a device do where no document promises it, and what ouro's paths on GPUs rest on. Asked
-// by gpu_probe, a process each, since an answer may be a hang.
+// Questions about undocumented behaviour of driver and device that ouro's GPU paths rely on. Asked by
+// gpu_probe, one process per question, since an answer may be a hang.
 #pragma once
 #include <chrono>
 #include <span>
@@ -9,16 +9,16 @@
 
 namespace ouro::gpu {
 
-/// What came out.
+/// The answer to a question.
 struct Answer {
-  bool good = false;  ///< ouro's paths can do as they do
-  std::string text;   ///< in words, with a time or a number
+  bool good = false;  ///< ouro's paths work as they are
+  std::string text;   ///< as text, with a time or a number
 };
 
 struct Question {
-  const char* name;  ///< of the command line
+  const char* name;  ///< on the command line
   const char* text;
-  /// Waits for `patience` at most before it lets go of what it holds up; a driver may still not come back.
+  /// Blocks streams for at most `patience` before it releases them; a driver call may still never return.
   Result<Answer> (*ask)(Gpu&, int device, std::chrono::milliseconds patience);
 };
 std::span<const Question> questions();

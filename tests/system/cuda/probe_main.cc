@@ -1,6 +1,6 @@
-// gpu_probe --list: a line "name text" a question. gpu_probe NAME: asks it on device 0, and prints the
-// answer. Run by gpu-check before everything else. Exit code: 0 good, 1 not as ouro would have it, 2 wrong
-// usage, 3 an error, 77 no GPU.
+// gpu_probe --list: prints a line "name text" per question. gpu_probe NAME: asks that question on device 0
+// and prints the answer. Run by gpu-check before everything else. Exit code: 0 good, 1 not as ouro needs it,
+// 2 wrong usage, 3 an error, 77 no GPU.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     const auto answer = q.ask(gpu(), 0, std::chrono::seconds(2));
     fmt::print("{}\n", answer.ok() ? answer->text : answer.status().message());
     std::fflush(stdout);
-    // What is in the streams of a device that held something up is not waited for.
+    // Exits without waiting for streams of the device, which may still be blocked.
     std::_Exit(!answer.ok() ? 3 : answer->good ? 0 : 1);
   }
   fmt::print(stderr, "gpu_probe: expected --list or the name of a question, got '{}'\n", name);

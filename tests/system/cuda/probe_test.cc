@@ -1,4 +1,4 @@
-// The probe on fake devices: a kind one, and harsh ones that make each answer another.
+// The probe on emulated devices: a benign one, and harsh ones, each of which changes an answer.
 #include "tests/system/cuda/probe.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace ouro::gpu {
 namespace {
 
-/// Asks a new device, which is never destroyed: what it holds up may still be there.
+/// Asks a new device, which is never destroyed because some of its streams may still be blocked.
 std::string ask(std::string_view name, FakeHarsh harsh, bool* good) {
   auto* const fake = new FakeGpu({.harsh = harsh});
   install(fake);
@@ -27,7 +27,7 @@ std::string ask(std::string_view name, FakeHarsh harsh, bool* good) {
 
 struct Case {
   const char* name;
-  FakeHarsh harsh;  ///< that makes the answer "no"
+  FakeHarsh harsh;  ///< the behaviour that makes the answer "no"
 };
 std::ostream& operator<<(std::ostream& os, const Case& c) { return os << c.name; }
 class Probe : public testing::TestWithParam<Case> {};
@@ -63,7 +63,7 @@ TEST(ProbeAlone, WhatNoFakeRefuses) {
   EXPECT_TRUE((ask("loaded-launch", {.lazy_loading = true}, &good), good)) << "it is loaded before";
 }
 
-/// As CUDA may: memory that is released waits for all work.
+/// Emulated devices wait for all work before memory is released, as CUDA may.
 TEST(ProbeAlone, WhatAllFakesWaitFor) {
   for (const char* name : {"release", "unpinning"}) {
     bool good = true;

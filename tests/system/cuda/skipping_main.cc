@@ -1,5 +1,5 @@
-// The main of programs that ctest runs whole: 77 where every test was skipped, so that a failure or a crash
-// after the first skip is never taken for one.
+// The main() of test programs that ctest runs as a whole: returns 77 if every test was skipped, so that a
+// failure or a crash after the first skip does not count as skipped.
 #include <gtest/gtest.h>
 
 int main(int argc, char** argv) {

@@ -1,12 +1,12 @@
-// A kernel that cannot do without local memory, and one that can: kernel-report must tell them apart. Nothing
-// runs them.
+// A kernel that needs local memory, and one that does not: kernel-report must tell them apart. They are
+// never run.
 
 namespace ouro {
 
 __global__ void indexes_an_array(float* values, int n) {
   float mine[64];
   for (int i = 0; i < 64; ++i) mine[i] = values[i * n];
-  for (int i = 0; i < n; ++i) values[i] = mine[i * 7 % 64];  // which one is known at run time only
+  for (int i = 0; i < n; ++i) values[i] = mine[i * 7 % 64];  // the index is known only at run time
 }
 
 __global__ void stays_in_registers(float* values) {

@@ -1,4 +1,4 @@
-// Each fuzz target over its corpus and some ten thousand mutations of it: what every build can run.
+// Runs each fuzz target over its corpus and some ten thousand mutations of it; works in every build.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ wire::Bytes mutate(wire::Bytes b, std::mt19937_64& random) {
   return b;
 }
 
-/// The files of the repository for a target, in the order of their names.
+/// The repository's corpus files of a target, sorted by name.
 std::vector<wire::Bytes> files_of(const char* target) {
   namespace fs = std::filesystem;
   std::vector<fs::path> paths;
@@ -62,7 +62,8 @@ TEST_P(Corpus, SeedsAndMutationsKeepTheParsersPromises) {
   auto seeds = entry.seeds();
   for (wire::Bytes& b : files_of(entry.name)) seeds.push_back(std::move(b));
   ASSERT_FALSE(seeds.empty());
-  // Cut off at some places, and changed: as many cases of each target, whatever its corpus.
+  // Truncations and changes of each seed: the same number of cases for each target, whatever the size of
+  // its corpus.
   const std::size_t cases = entry.slow ? 600 : 12'000, each = cases / seeds.size() + 1;
   for (const auto& seed : seeds) {
     entry.target(seed);
@@ -75,7 +76,7 @@ TEST_P(Corpus, SeedsAndMutationsKeepTheParsersPromises) {
 INSTANTIATE_TEST_SUITE_P(All, Corpus, testing::ValuesIn(entries().begin(), entries().end()),
                          [](const auto& info) { return info.param.name; });
 
-// Deeper than a stack: mutations do not get there.
+// Deeper than a stack allows; mutations do not reach this depth.
 TEST(Depth, DocumentsOfAnyDepthAreReadWithoutRecursion) {
   constexpr std::size_t kDepth = 200'000;
   const auto nested = [&](std::string_view before, std::string_view after) {

@@ -1,5 +1,6 @@
-# Lines of each parser (parsers.txt) that a run has reached, from what llvm-cov exports. Usage: coverage.py ROOT PARSERS
-# FUNCTIONS.json LINES.lcov [--missed]. --missed lists the lines that were not. Exit code 1: less than GOAL of a parser.
+# Computes the share of each parser's lines (parsers.txt) that a run has reached, from llvm-cov's exports. Usage:
+# coverage.py ROOT PARSERS FUNCTIONS.json LINES.lcov [--missed]. --missed lists the lines that were not reached. Exit
+# code 1: less than GOAL of a parser.
 import collections
 import json
 import pathlib
@@ -11,7 +12,7 @@ GOAL = 0.95
 
 
 def lines_of(lcov):
-    """Of each file, how often each line that has code was run."""
+    """By file: how often each line with code was executed."""
     files, now = {}, None
     for line in pathlib.Path(lcov).read_text().splitlines():
         if line.startswith("SF:"):
@@ -23,7 +24,7 @@ def lines_of(lcov):
 
 
 def functions_of(exported):
-    """Of each file, (name, first line, last line) of its functions."""
+    """By file: (name, first line, last line) of its functions."""
     found = collections.defaultdict(list)
     for f in json.loads(pathlib.Path(exported).read_text())["data"][0]["functions"]:
         first = f["regions"][0]

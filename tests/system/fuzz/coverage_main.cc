@@ -1,5 +1,5 @@
-// Each target over the files of the folders that are named, FOLDER/TARGET/*, and over its seeds: what is
-// counted by tools/gate fuzz --coverage.
+// Runs each target over the files FOLDER/TARGET/* of the given folders and over its seeds. Its coverage is
+// measured by tools/gate fuzz --coverage.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

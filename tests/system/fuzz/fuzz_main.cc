@@ -1,4 +1,4 @@
-// The libFuzzer program: OURO_FUZZ_TARGET in the environment names the function of targets.h. Run by
+// The libFuzzer program: the variable OURO_FUZZ_TARGET names the function of targets.h. Run by
 // tools/gate fuzz.
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return 0;
 }
 
-// With OURO_FUZZ_SEEDS set, the seeds are written into that folder before the run.
+// If OURO_FUZZ_SEEDS is set, writes the seeds into that folder before the run.
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
   const char* const name = std::getenv("OURO_FUZZ_TARGET");
   for (const auto& entry : ouro::fuzz::entries())

@@ -1,5 +1,5 @@
-// Fuzz targets of what ranks of one host and of others say once they are known: frames with descriptors,
-// streams of sealed frames, and memory that a peer has written. See targets.h.
+// Fuzz targets for data from authenticated ranks of this host and of others: frames with descriptors, streams
+// of sealed frames, and memory that a peer has written. See targets.h.
 #include <sys/socket.h>
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kSegment = 4096;
 
-/// Memory as a peer may pass it: right, without seals, of another size, or no memory at all.
+/// Memory as a peer may pass it: valid, without seals, of another size, or not memory at all.
 Fd passed(std::uint8_t kind) {
   if (kind % 4 == 3) return Fd(::open("/dev/null", O_RDWR | O_CLOEXEC));
   Fd fd(::memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -31,8 +31,8 @@ Fd passed(std::uint8_t kind) {
 
 }  // namespace
 
-/// One packet; the first byte says how many descriptors come with it, and of what kind. Or nothing comes, or
-/// what was given is no socket between ranks.
+/// One packet; the first byte gives the number and kind of its descriptors. Special values of it: no packet
+/// arrives, or the descriptor is not a socket between ranks.
 void local_socket(wire::View in) {
   if (in.empty()) return;
   const std::uint8_t first = in[0];
@@ -83,8 +83,8 @@ void local_socket(wire::View in) {
   if (theirs) require(rt::send_frame(mine.get(), got->frame).ok());
 }
 
-/// What comes over a control line. The first byte says how long the pieces are, and whether payloads, each
-/// after a byte that is its length, are sealed rightly.
+/// Data that arrives over a control line. The first byte gives the length of the pieces, and whether
+/// payloads, each preceded by a length byte, are sealed correctly.
 void frame_stream(wire::View in) {
   if (in.empty()) return;
   const std::uint8_t first = in[0];
@@ -128,9 +128,9 @@ void frame_stream(wire::View in) {
   io.poll();
 }
 
-/// A control page in shared memory that a peer writes: 11 bytes each say where (a part of the page and a u16)
-/// and what (a u64). Then what a reader does with it; and the remarks that a rank of another host makes of
-/// itself.
+/// A control page in shared memory written by a peer: each 11 bytes give an address (a part of the page and a
+/// u16) and a value (a u64). Then does what readers do with the page, and reads the input as the remarks of a
+/// rank of another host.
 void pages(wire::View in) {
   static const auto page = std::make_unique<rt::ControlPage>(), copy = std::make_unique<rt::ControlPage>();
   const auto clear = [](rt::ControlPage& p) { std::memset(static_cast<void*>(&p), 0, sizeof p); };

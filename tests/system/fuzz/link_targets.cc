@@ -1,5 +1,5 @@
-// Fuzz targets behind the lines between hosts: headers of chunks, and notes that change the copy of a control
-// page. See targets.h.
+// Fuzz targets for data received over lines between hosts: headers of chunks, and notes that update the
+// replica of a control page. See targets.h.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -20,14 +20,15 @@ using wire::View;
 constexpr std::uint32_t kSlotBytes = 256, kSlots = 4;
 constexpr std::uint64_t kLinkSet = 77;
 
-// What the first byte of a record asks for, and which of a header's fields are put right.
+// The first byte of a record: the action (its low three bits), and flags for the header fields that
+// are corrected.
 constexpr std::uint8_t kDeliver = 0, kAbandon = 1, kTake = 2, kPublish = 3, kRecall = 4, kReconnect = 5;
 constexpr std::uint8_t kKind = 8, kItsLinkSet = 16, kIndex = 32, kBytes = 64, kCheck = 128;
 
 }  // namespace
 
-/// A rank whose peer says whatever the input says: nothing is written but where there is room for it, and
-/// counters move as counters do.
+/// A rank whose peer sends what the input contains. Checks that data is only written where there is room for
+/// it, and that counters stay consistent.
 void chunks(View in) {
   Exchange exchange(2, true, [](int, const std::string&) {});
   Counter doorbell{};
@@ -131,8 +132,8 @@ std::vector<Bytes> chunks_seeds() {
     say(kDeliver, h);
     talk.push_back(kReconnect);
   }
-  // A message of three chunks and a half that was posted, two of them out of order and one cut off; all is
-  // recalled.
+  // A posted message of three and a half chunks, two of them out of order and one cut off; then everything
+  // is recalled.
   Bytes lent;
   std::swap(talk, lent);
   h = {};
@@ -149,7 +150,7 @@ std::vector<Bytes> chunks_seeds() {
        {kPublish | kKind, kPublish | 0, kPublish | kKind, kRecall | kItsLinkSet, kReconnect | 0})
     talk.push_back(static_cast<std::uint8_t>(act));
   std::swap(talk, lent);
-  // A chunk that does not fit, and one that comes damaged, twice.
+  // A chunk that does not fit, and one that arrives damaged twice.
   Bytes damaged;
   std::swap(talk, damaged);
   h = {};
@@ -164,8 +165,8 @@ std::vector<Bytes> chunks_seeds() {
   return {talk, helped, lent, damaged};
 }
 
-/// One note after the other into one copy: a byte for the kind, two for the key, two for the length, the
-/// body.
+/// Applies notes one after the other to one replica: a byte for the kind, two for the key, two for the
+/// length, then the body.
 void notes(View in) {
   static const auto copy = std::make_unique<rt::ControlPage>();
   while (in.size() >= 5) {

@@ -1,5 +1,5 @@
-// Fuzz targets of libnccl.so.2: unique ids and configurations as a program passes them, and both ends of the
-// roll call. See targets.h.
+// Fuzz targets for libnccl.so.2: unique ids and configurations passed by a program, and both ends of the roll
+// call. See targets.h.
 #include <sys/socket.h>
 
 #include <atomic>
@@ -35,8 +35,7 @@ Fd stream_to(const std::string& place) {
   return s;
 }
 
-/// Listens where a rank reports, and answers with what it is told to; a MAC is put right where that is
-/// wanted.
+/// Listens where a rank reports and sends a given answer, on request with a correct MAC.
 class Impostor {
  public:
   Impostor() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -96,8 +95,8 @@ void nccl_ids(wire::View in) {
   for (const std::string& place : m->roll.places) require(place.size() <= 56), (void)rt::parse_address(place);
 }
 
-/// A configuration as long as it says, up to the size of the input. A first byte that is odd puts size and
-/// magic right.
+/// A configuration with the length that it specifies, up to the size of the input. If the first byte is odd,
+/// size and magic are corrected.
 void nccl_config(wire::View in) {
   if (in.size() < 1 + 24) return;
   wire::Bytes all(in.begin() + 1, in.end());
@@ -109,7 +108,7 @@ void nccl_config(wire::View in) {
     std::memcpy(all.data(), &size, sizeof size);
   }
   std::memcpy(&size, all.data(), sizeof size);
-  if (size > all.size()) return;  // the caller promises that there are so many
+  if (size > all.size()) return;  // precondition of parse(): that many bytes exist
   alignas(ncclConfig_t) std::uint8_t given[4096];
   if (size > sizeof given) return;
   std::memcpy(given, all.data(), size);
@@ -121,9 +120,9 @@ void nccl_config(wire::View in) {
   require(r == ncclSuccess || r == ncclInvalidArgument);
 }
 
-/// What a stranger, or a rank (first byte odd), says to the listener of a roll call. Bits of the first byte:
-/// the world and the rank are put right (2, 4), it says so twice, as a rank of another world (8) or as the
-/// same one (16), and it waits for the others as long as it has the patience (32).
+/// What a stranger, or a rank (first byte odd), sends to the listener of a roll call. Bits of the first byte:
+/// the world (2) and the rank (4) are corrected; the report is sent twice, the second time as a rank of
+/// another world (8) or unchanged (16); the rank waits for the others as long as its patience lasts (32).
 void roll_hello(wire::View in) {
   static const std::string place = *nccl::expect_ranks(roll_id(""), "127.0.0.1:0");
   if (in.empty()) return;
@@ -154,12 +153,12 @@ void roll_hello(wire::View in) {
   ssize_t n = 0;
   while ((n = ::recv(s.get(), said.data(), said.size(), 0)) > 0)
     ;
-  require(n == 0 || errno != EAGAIN);  // it has ended the connection
+  require(n == 0 || errno != EAGAIN);  // the listener has closed the connection
 }
 
-/// What somebody answers to a rank that reports; where the first byte is odd, somebody who knows the id. Bits
-/// of the first byte: nobody listens (16), the rank waits for who will listen (32), it has been told to give
-/// up (64).
+/// The answer to a rank that reports; if the first byte is odd, from a listener that knows the id. Bits of
+/// the first byte: there is no listener (16), the rank waits for a listener (32), the rank has been told to
+/// give up (64).
 void roll_answer(wire::View in) {
   if (in.empty()) return;
   static auto& impostor = *new Impostor;
@@ -169,7 +168,7 @@ void roll_answer(wire::View in) {
   const bool nobody = in[0] & 16;
   auto id = roll_id(nobody ? "127.0.0.1:1" : impostor.place());
   id.waits = in[0] & 32;
-  // Where nothing but this byte is there, the rank also tries again; that takes time.
+  // If the input is only this byte, the rank may also retry, which takes time.
   const std::chrono::milliseconds deadline(in.size() == 1 && in[0] & 128 ? 150 : 0);
   const auto all =
       nccl::call_roll(id, {.job = {3}, .rank = 0, .world = world, .host = {4}}, deadline, cancelled);

@@ -1,4 +1,4 @@
-// What several fuzz targets share. Used by the files of targets only.
+// Helpers shared by fuzz targets. Used only by the files of targets.
 #pragma once
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 
 namespace ouro::fuzz {
 
-/// A promise of a parser. Where it is broken the program ends, which is what libFuzzer sees.
+/// Checks a promise of a parser. Traps if it is broken, which libFuzzer reports as a crash.
 inline void require(bool promise) {
   if (!promise) __builtin_trap();
 }
@@ -20,7 +20,7 @@ inline std::string_view text_of(wire::View in) {
   return {reinterpret_cast<const char*>(in.data()), in.size()};
 }
 
-/// Takes what stands before the next `end` off the input.
+/// Removes the text before the next `end` from the input, with that `end`, and returns it.
 inline std::string_view next(std::string_view* in, char end = '\n') {
   const std::size_t at = in->find(end);
   const std::string_view piece = in->substr(0, at);
@@ -28,7 +28,7 @@ inline std::string_view next(std::string_view* in, char end = '\n') {
   return piece;
 }
 
-/// A file that has a path and no name: for parsers that open what they read.
+/// An anonymous file that has a path, for parsers that open their input themselves.
 class MemoryFile {
  public:
   MemoryFile() : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) { require(fd_ >= 0); }

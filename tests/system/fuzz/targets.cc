@@ -1,5 +1,5 @@
-// The fuzz targets. The first byte of an input chooses how much of what guards a parser (header, checksum,
-// MAC) is put right, so that the fuzzer gets behind it. See targets.h.
+// The fuzz targets. The first byte of an input selects how much of what guards a parser (header, checksum,
+// MAC) is corrected, so that the fuzzer gets past it. See targets.h.
 #include "tests/system/fuzz/targets.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ struct Said {
   Handshake::Step last;
   Bytes all;
 };
-/// As a socket would, but never more than is wanted, and in pieces of `piece` bytes.
+/// Feeds the handshake as a socket would, in pieces of `piece` bytes, but never more than it wants.
 Said feed(Handshake& h, wire::View in, std::size_t piece) {
   Said said;
   while (!in.empty() && !h.over()) {
@@ -68,10 +68,10 @@ Said feed(Handshake& h, wire::View in, std::size_t piece) {
   return said;
 }
 
-/// The payload of a frame that an honest end has made.
+/// The payload of a valid frame.
 wire::View payload_of(const Bytes& frame) { return wire::View(frame).subspan(kHeaderBytes); }
 
-enum Mode : std::uint8_t { raw, header, mac };  // what is put right
+enum Mode : std::uint8_t { raw, header, mac };  // what is corrected
 Mode mode_of(std::uint8_t first) { return static_cast<Mode>(first % 3); }
 Bytes with(std::uint8_t first, wire::View rest) {
   Bytes b{first};
@@ -79,7 +79,7 @@ Bytes with(std::uint8_t first, wire::View rest) {
   return b;
 }
 
-/// The same payload once for each of `places`, with the byte there changed.
+/// Adds one seed for each of `places`: the payload with the byte at that offset changed.
 void add_changed(Mode mode, wire::View payload, std::initializer_list<std::size_t> places,
                  std::vector<Bytes>* seeds) {
   for (const std::size_t at : places) {
@@ -115,7 +115,7 @@ std::vector<Bytes> server_seeds() {
                            with(raw, refusal(RefuseCode::busy, "busy")),
                            with(raw, version_too_new),
                            with(raw, view("GET / HTTP/1.1\r\n"))};
-  // Another job, generation, version, rank, number of ranks, and rank that is looked for.
+  // Another job, generation, version, rank, number of ranks, and target rank.
   add_changed(mac, payload.first(payload.size() - 32), {32, 48, 53, 56, 60, 64}, &seeds);
   return seeds;
 }
@@ -131,7 +131,7 @@ std::vector<Bytes> client_seeds() {
   std::vector<Bytes> seeds{with(raw, both), with(header, payload_of(hello)),
                            with(mac, payload.first(payload.size() - 32)),
                            with(raw, refusal(RefuseCode::wrong_job, "no")), with(raw, framed(kRefuse, {}))};
-  // Another job, generation, secret, version, and rank that answers.
+  // Another job, generation, secret, version, and answering rank.
   add_changed(header, payload_of(hello), {32, 48, 52, 54, 55}, &seeds);
   add_changed(mac, payload.first(payload.size() - 32), {0}, &seeds);
   return seeds;
@@ -159,7 +159,7 @@ std::vector<Bytes> sealed_seeds() {
   return {stream, with(mac, view("\x03one\x00\x05three")), with(header, Bytes(40, 0))};
 }
 
-std::vector<Bytes> local_seeds() {  // frames as they are, and descriptors with them
+std::vector<Bytes> local_seeds() {  // plain frames, and frames with descriptors
   std::vector<Bytes> seeds;
   for (const Bytes& f : frames_seeds())
     if (f[0] == raw)
@@ -236,7 +236,7 @@ void handshake_server(wire::View in) {
     payload.insert(payload.end(), right.begin(), right.end());
   }
   const Said said = feed(server, framed(kProve, payload), 512);
-  // Whoever was let in has said nothing before that which must not be believed.
+  // The handshake cannot succeed on a payload shorter than its MAC.
   require(said.last.state != Handshake::State::done || payload.size() >= 32);
 }
 
@@ -281,7 +281,7 @@ void sealed(wire::View in) {
   constexpr std::size_t kMost = 4096;
   FrameOpener opener(Key{3}, kMost);
   Bytes stream(in.begin(), in.end());
-  if (mode_of(first) == mac) {  // payloads of the lengths that the input names, rightly sealed
+  if (mode_of(first) == mac) {  // payloads of the lengths given by the input, correctly sealed
     FrameSealer fresh(Key{3}), sealer = std::move(fresh);
     fresh = FrameSealer(Key{4});
     stream.clear();
@@ -291,7 +291,7 @@ void sealed(wire::View in) {
       in = in.subspan(1 + n);
     }
   }
-  FrameOpener moved = std::move(opener);  // as lines do that are handed on
+  FrameOpener moved = std::move(opener);  // as when a line is moved
   opener = std::move(moved);
   wire::View rest = stream;
   bool failed = false;

@@ -1,5 +1,5 @@
-// Fuzz targets of text that users and launchers write: variables, files of parameters, selection rules,
-// addresses, records of processors. See targets.h.
+// Fuzz targets for text written by users and launchers: variables, parameter files, selection rules,
+// addresses, calibration records. See targets.h.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -14,7 +14,7 @@
 
 namespace ouro::fuzz {
 
-/// Lines NAME=VALUE are the environment of a rank.
+/// The environment of a rank, as lines NAME=VALUE.
 void launch(wire::View in) {
   Environment env;
   for (std::string_view rest = text_of(in); !rest.empty();) {
@@ -32,7 +32,7 @@ void launch(wire::View in) {
   require(!found->job_key.empty() && (!found->several_hosts() || !found->rendezvous.empty()));
 }
 
-/// A file of parameters; lines that begin with '$' are variables.
+/// A parameter file; lines that begin with '$' are environment variables.
 void settings(wire::View in) {
   static const MemoryFile file;
   std::string text;
@@ -93,7 +93,8 @@ void tune(wire::View in) {
   require(again.ok() && again->digest() == rules->digest());
 }
 
-/// OURO_CALIBRATION, and what a rank has left on its control page. What is read is written and read again.
+/// The file of OURO_CALIBRATION, and the record on a rank's control page. A valid record is written and
+/// read again.
 void calibration(wire::View in) {
   static const MemoryFile file;
   file.fill(text_of(in));
@@ -111,8 +112,8 @@ void calibration(wire::View in) {
   }
 }
 
-/// The first line chooses an interface, the second is an address or a place; then come interfaces, a line
-/// each.
+/// The first line is an interface filter, the second an address or a place; the others are interfaces, one
+/// per line.
 void addresses(wire::View in) {
   std::string_view rest = text_of(in);
   const std::string filter(next(&rest)), place(next(&rest));

@@ -1,5 +1,6 @@
-// Fuzz targets of what programs read: lists of hosts, the pipes between ouro-run and its agents, descriptions
-// of clusters, results of earlier runs, states of trainings, and ELF files of other processes. See targets.h.
+// Fuzz targets for input of programs: host lists, pipes between ouro-run and its agents, cluster
+// descriptions, results of earlier runs, training checkpoints, and ELF files of other processes.
+// See targets.h.
 #include <xxhash.h>
 
 #include <nlohmann/json.hpp>
@@ -31,7 +32,7 @@ void placed(const Result<std::vector<run::Host>>& hosts, int ranks) {
 
 }  // namespace
 
-/// The first byte is a number of ranks, the rest a list, a file of hosts, and an agent.
+/// The first byte is a number of ranks; the rest is a host list, a host file, and an agent.
 void hosts(wire::View in) {
   if (in.empty()) return;
   const int ranks = 1 + in[0];
@@ -45,7 +46,7 @@ void hosts(wire::View in) {
   for (const std::string& word : run::agent_command(text, "host")) require(word.find("{host}") == word.npos);
 }
 
-/// What comes out of an agent's pipe, in pieces as long as the first byte says.
+/// Output of an agent's pipe, in pieces whose length the first byte gives.
 void agent(wire::View in) {
   if (in.empty()) return;
   const std::size_t piece = in[0] + 1u;
@@ -91,12 +92,12 @@ void agent(wire::View in) {
   require(shown_in_all <= in.size());
 }
 
-/// A description of a cluster in a file, or, after '@', a shape; after '!', a name.
+/// A cluster description in a file; after '@', a shape; after '!', a name.
 void cluster(wire::View in) {
   static const MemoryFile file;
   const std::string text(text_of(in));
   const bool shape = text.starts_with('@'), name = text.starts_with('!');
-  if (name && text.find('/') != text.npos) return;  // files of the system
+  if (name && text.find('/') != text.npos) return;  // would open a file of the system
   file.fill(text);
   const auto found = shape  ? sim::parse_shape(text.substr(1))
                      : name ? sim::find_cluster(text.substr(1))
@@ -109,7 +110,7 @@ void cluster(wire::View in) {
   (void)found->even();
 }
 
-/// The first byte chooses: the result of an earlier run, or words of the command line.
+/// The first byte selects: the result of an earlier run, or arguments of the command line.
 void results(wire::View in) {
   if (in.empty()) return;
   const std::string text(text_of(in.subspan(1)));
@@ -125,7 +126,7 @@ void results(wire::View in) {
     for (const int rank : {0, 1, 1023}) require(split->color(rank) >= 0);
 }
 
-/// A state of ouro-train; where the first byte is odd its checksum is put right.
+/// A checkpoint of ouro-train; if the first byte is odd, its checksum is corrected.
 void checkpoint(wire::View in) {
   using Json = nlohmann::ordered_json;
   if (in.empty()) return;
@@ -148,7 +149,7 @@ void checkpoint(wire::View in) {
           state->parts[0].size() + state->parts[1].size() < all.size());
 }
 
-/// A library or program as ouro-info --who finds it mapped.
+/// An ELF file, as ouro-info --who finds it mapped in other processes.
 void elf(wire::View in) {
   static const MemoryFile file;
   file.fill(text_of(in));

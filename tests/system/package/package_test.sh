@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs ouro, moves the prefix, and builds and runs a program against it by find_package and by pkg-config.
+# Installs ouro, moves the prefix, and builds and runs a program against it with find_package and with pkg-config.
 # Usage: package_test.sh CMAKE BUILD_DIR SOURCE_DIR CXX [FLAGS...]. Run by ctest.
 set -euo pipefail
 cmake=$1 build=$2 source=$3 cxx=$4
@@ -89,7 +89,7 @@ echo "-- tools and data"
 if [[ -x $prefix/bin/ouro-run ]]; then
   tools=$(sed -n 's/^| `\([a-z-]*\)` |.*/\1/p' "$source/README.md")
   [[ $(wc -w <<<"$tools") -ge 7 ]] || fail "the table of tools in the README was not understood: $tools"
-  # netlab's emulated networks need tapnet beside it; the README promises the names of nccl-tests, too.
+  # netlab's emulated networks need tapnet next to it; the README also promises the names of nccl-tests.
   for tool in $tools tapnet all_reduce_perf alltoall_perf; do
     [[ -x $prefix/bin/$tool ]] || fail "$tool is in the README and was not installed"
   done

@@ -1,5 +1,5 @@
-// A program that knows ouro only as an installed package. Built and run by
-// tests/system/package/package_test.sh.
+// A program that uses ouro only as an installed package. Built and run
+// by tests/system/package/package_test.sh.
 #include <cstdio>
 
 #include "ouro/ouro.hpp"
