@@ -1,5 +1,5 @@
-// What tests do to a group that nobody else may: years of rounds, other rules. Used by tests of sequences and
-// of choices.
+// Access for tests to the internals of a group: skips years of rounds, replaces rules. Used by tests of
+// sequences and of choices.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -17,8 +17,9 @@ namespace ouro::rt {
 
 struct TestAccess {
   static std::uint64_t round(const Group& g) { return g.resources_.rounds.round_; }
-  /// What is left of so many rounds in which this rank has posted nothing, when round `round` is next: their
-  /// number, and whatever the executor did at the end of a round of a certain number. All ranks, at rest.
+  /// Advances to round `round` as if this rank had posted nothing in the rounds before it: skips them,
+  /// but executes the releases at which arrival records are renewed. All ranks call it while no operation
+  /// is running.
   static Status only_read_until(Group& g, std::uint64_t round) {
     while (g.resources_.rounds.round_ < round) {
       const std::uint64_t renewed =
@@ -28,14 +29,15 @@ struct TestAccess {
     }
     return {};
   }
-  /// Whether staged flows of one round run by hand. All ranks alike, at rest; calls that name an algorithm,
-  /// since others are planned once.
+  /// Sets whether staged flows of one round may run as single rounds (single_round.h). All ranks call it
+  /// alike, while no operation is running. Takes effect for calls that name an algorithm; plans of other
+  /// calls are cached.
   static void single_rounds(Group& g, bool on) { g.resources_.single_rounds = on; }
   static bool runs_single_round(const Group& g, const Operation& op) {
     Plan plan;
     return g.planner_.make(op, &plan).ok() && plan.host && is_single_round(plan.host->run);
   }
-  /// Whether a call is carried out by the flow of this algorithm and by no other, as its plan has it.
+  /// Whether the plan of a call has the flow of this algorithm and no other.
   static bool carries_out(const Group& g, const Operation& op, flow::Algorithm algorithm) {
     Plan plan;
     if (!g.planner_.make(op, &plan).ok() || !plan.host) return false;
@@ -50,7 +52,7 @@ struct TestAccess {
     std::lock_guard lock(g.mailbox_.mutex_);
     return g.mailbox_.messages_ != nullptr;
   }
-  /// From now on this rank of the group selects by `rows` before those that are built in.
+  /// From now on this rank of the group selects by `rows`, which precede the built-in rows.
   static Status select_by(Group& g, std::string_view rows) {
     Rules rules = built_in_rules();
     const auto first = parse_rules(rows);
@@ -61,8 +63,8 @@ struct TestAccess {
     g.host_.look_again();
     return {};
   }
-  /// From now on this rank of the group reckons with `record`, watches its operations, and asks `probe` where
-  /// it would measure with another rank. All ranks alike, at rest.
+  /// From now on this rank of the group uses `record` as its cost model, watches its operations, and calls
+  /// `probe` instead of measuring with another rank. All ranks call it alike, while no operation is running.
   static Status adapt(Group& g, const Calibration& record,
                       std::function<std::optional<PairCosts>(int partner)> probe) {
     g.adaptation_.record_ = record;
@@ -72,15 +74,15 @@ struct TestAccess {
     g.host_.look_again();
     return {};
   }
-  /// As if this rank, the first, had taken a record that no other member has read yet.
+  /// Simulates that this rank, the first one, has adopted a new record that no other member has read yet.
   static RevisionRegister* take_alone(Group& g) {
     Adaptation& a = g.adaptation_;
     a.register_ = claim_revision(a.records_.page(a.first_), a.records_.mine());
     if (a.register_) a.register_->kept.set(1), a.revision_ = a.proposed_ = 1, a.last_ = 1'000'000;
     return a.register_;
   }
-  /// What is chosen where each rank has a core is chosen from now on: for groups that are made or adapt after
-  /// it. All ranks alike.
+  /// Pretends that each rank has its own core, for groups that are made or adapt after this call. All ranks
+  /// call it alike.
   static void pretend_cores(const Context& c) {
     auto& enough = const_cast<CoreShare&>(c.cores()).enough_;
     enough.assign(enough.size(), true);

@@ -29,11 +29,11 @@ TEST_P(Batches, ManyOperations) {
     OURO_RANK_CHECK(to[5] == -1, "{}", "nothing runs before the end");
     OURO_RANK_OK(group_end());
     for (int i = 0; i < kOps; ++i) OURO_RANK_CHECK(to[static_cast<std::size_t>(i)] == 6 * i, "{}", i);
-    // Each feeds the next: they run in the order in which they were called.
+    // Each operation reads the output of the previous one: they run in the order of the calls.
     int a = c.rank(), b = 0, d = 0;
     group_start();
     OURO_RANK_OK(all_reduce(c.world(), in(a), out(b)));
-    group_start();  // levels nest
+    group_start();  // batches nest
     OURO_RANK_OK(all_reduce(c.world(), in(b), out(d)));
     OURO_RANK_OK(group_end());
     OURO_RANK_CHECK(d == 0, "{}", "only the outermost end submits");
@@ -45,8 +45,8 @@ TEST_P(Batches, ManyOperations) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Sends and receives between all pairs, larger than any queue, sends first: without a group this would
-/// block.
+/// Sends and receives between all pairs, larger than any queue, sends first: without a batch this
+/// would block.
 TEST_P(Batches, AllPairsBothWays) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 4, [](Context& c) -> std::string {
@@ -72,7 +72,8 @@ TEST_P(Batches, AllPairsBothWays) {
   EXPECT_EQ(outcome, "");
 }
 
-/// One batch on two groups, and on streams: returns at once, and each Work says when.
+/// One batch on two groups and on streams: group_end() returns at once, and each Work tells when its
+/// operation is done.
 TEST_P(Batches, StreamsAndGroups) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
@@ -93,7 +94,7 @@ TEST_P(Batches, StreamsAndGroups) {
       OURO_RANK_OK((*work)->wait());
     }
     OURO_RANK_CHECK(sum == 6 && top == 3 && from == (c.rank() + 2) % 3 + 1, "{} {} {}", sum, top, from);
-    // The same, blocking.
+    // The same with blocking calls.
     sum = top = 0;
     group_start();
     OURO_RANK_OK(all_reduce(*other, in(mine), out(top), ReduceOp::max));
@@ -105,7 +106,7 @@ TEST_P(Batches, StreamsAndGroups) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Operations of one group keep the order of the calls, whichever streams each rank puts them on.
+/// Operations of one group keep the order of the calls, whichever streams each rank uses.
 TEST_P(Batches, OrderAcrossStreams) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
@@ -151,7 +152,7 @@ TEST(Batch, ArgumentErrorsDropAll) {
   EXPECT_EQ(outcome, "");
 }
 
-/// One thread is all ranks: possible because a batch submits to all groups before it waits for any.
+/// One thread drives all ranks, which works because a batch submits to all groups before it waits for any.
 TEST(Batch, OneThreadDrivesAllRanks) {
   auto contexts = Context::threads(3, quick_options());
   ASSERT_TRUE(contexts.ok()) << contexts.status().message();

@@ -1,5 +1,5 @@
-// All ranks of a group choose the same algorithm, whatever the hosts are that they run on; where they do not
-// in spite of that, both choices are told. Which row of the table serves a call is in select_test.cc.
+// All ranks of a group choose the same algorithm, whatever hosts they run on; if they do not, the error names
+// both choices. select_test.cc tests which row of the table serves a call.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 namespace ouro::test {
 namespace {
 
-/// A variable of the process while this lives.
+/// Sets an environment variable for the lifetime of this object.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
@@ -30,7 +30,7 @@ class Variable {
 };
 
 std::string explained(Group& g) {
-  static float in, out;  // where, but not read
+  static float in, out;  // only the addresses matter
   rt::Operation o;
   o.collective = Collective::all_reduce;
   o.in = {&in, 1000, DType::f32}, o.out = {&out, 1000, DType::f32};
@@ -38,8 +38,8 @@ std::string explained(Group& g) {
   return text.ok() ? *text : text.status().message();
 }
 
-/// A job over hosts that are names only: rank r is on host `hosts[r]`, whose ranks follow one another. All of
-/// it runs on one processor, so that only a host with a single rank has enough of them.
+/// A job over hosts that differ only in name: rank r is on host `hosts[r]`; the ranks of a host are
+/// consecutive. Everything runs on one processor, so only a host with a single rank has enough processors.
 Result<std::vector<Context>> on_hosts(const std::vector<int>& hosts, const std::string& rendezvous) {
   const auto id = UniqueId::create();
   if (!id.ok()) return id.status();
@@ -107,7 +107,7 @@ TEST(Choice, IsTheSameOnHostsWithAndWithoutEnoughCores) {
     std::vector<float> in(1000, static_cast<float>(c.rank() + 1)), out(1000);
     OURO_RANK_OK(all_reduce(c.world(), std::span(in), std::span(out)));
     OURO_RANK_CHECK(out.front() == 10 && out.back() == 10, "{} {}", out.front(), out.back());
-    // What counts are the hosts of the group: two that have enough, and the one that has not.
+    // Only the hosts of the group count: the two that have enough processors, or the one that does not.
     auto part = c.world().split(alone ? 0 : 1, c.rank());
     OURO_RANK_OK(part);
     const std::string how = explained(*part);
@@ -135,13 +135,13 @@ INSTANTIATE_TEST_SUITE_P(
              ", zerocopy where all buffers are registered", ""}),
     [](const auto& info) { return std::string(info.param.name); });
 
-/// Calls that are equal, on a rank that has been made to choose for itself.
+/// Equal calls, but one rank has been made to choose differently.
 TEST_P(Choices, ThatDifferAreAMismatchThatNamesBoth) {
   if (hosts_of(2) > 1) GTEST_SKIP() << "staging buffers need one host";
   const std::string outcome = run_threads(3, [](Context& c) -> std::string {
     Group& g = c.world();
     std::vector<float> in(8, 1.0f), out(8);
-    OURO_RANK_OK(all_reduce(g, std::span(in), std::span(out)));  // kept by its plan, and out of the way
+    OURO_RANK_OK(all_reduce(g, std::span(in), std::span(out)));  // its plan is cached before the rules change
     OURO_RANK_OK(
         rt::TestAccess::select_by(*g.impl(), c.rank() == 1 ? GetParam().other_rows : GetParam().rows));
     in.resize(9), out.resize(9);
@@ -159,7 +159,7 @@ TEST_P(Choices, ThatDifferAreAMismatchThatNamesBoth) {
 TEST(Choices, AreNoneOfTheUsersBusinessWhereCallsDiffer) {
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     std::vector<float> in(200'000, 1.0f), out(200'000);
-    const std::size_t count = c.rank() == 0 ? 4 : 200'000;  // by other algorithms, too
+    const std::size_t count = c.rank() == 0 ? 4 : 200'000;  // the algorithms differ as well
     const Status s = all_reduce(c.world(), std::span(in).first(count), std::span(out).first(count));
     OURO_RANK_CHECK(s.reason() == Reason::mismatch, "{}", s.message());
     OURO_RANK_CHECK(s.message().find("algorithm") == std::string::npos, "{}", s.message());
@@ -168,8 +168,8 @@ TEST(Choices, AreNoneOfTheUsersBusinessWhereCallsDiffer) {
   EXPECT_EQ(outcome, "");
 }
 
-/// The job's algorithm serves all calls of the collectives that have it, one by one in a batch too, and where
-/// it cannot serve one, that call fails on all ranks, and only that.
+/// The job's algorithm serves all calls of the collectives that have it, also within a batch. If it cannot
+/// serve a call, that call fails on all ranks, and only that call.
 TEST(JobAlgorithm, ServesOrSaysWhyNot) {
   if (hosts_of(2) > 1) GTEST_SKIP() << "staging buffers need one host";
   for (const char* algorithm : {"ring", "chain", "tree", "halving", "oneshot", "direct", "zerocopy"}) {

@@ -1,4 +1,4 @@
-// Every collective by every algorithm, over ranks as threads and as processes: sizes, roots, placement,
+// Every collective with every algorithm, with ranks as threads and as processes: sizes, roots, placement,
 // alignment, private and registered memory.
 #include <gtest/gtest.h>
 
@@ -15,12 +15,12 @@
 namespace ouro::test {
 namespace {
 
-// Several rounds of every lane: elements of a region, and of one block.
+// Large enough for several rounds of every lane: elements of a region, and of one block.
 constexpr std::size_t kLargeRegion = OURO_TEST_TSAN ? 70'003 : 200'003, kLargeBlock = 70'003;
 constexpr std::size_t kGuard = 64;  // bytes watched before and after a buffer
 constexpr std::byte kCanary{0xA5}, kUnwritten{0xCD};
 
-enum class Where { own, registered, mixed };  // mixed: odd ranks own, even ranks registered
+enum class Where { own, registered, mixed };  // mixed: own memory on odd ranks, registered on even ranks
 
 struct Layout {
   Where where;
@@ -30,7 +30,7 @@ struct Layout {
 
 struct Param {
   Form form;
-  std::string algorithm;  // "": selected
+  std::string algorithm;  // "": the selected one
   Mode mode;
 };
 
@@ -41,7 +41,7 @@ std::string label(const Param& p) {
 
 std::ostream& operator<<(std::ostream& o, const Param& p) { return o << label(p); }
 
-/// Room for one buffer with its guards, in memory of this rank and in registered memory.
+/// Space for one buffer with its guards, in the rank's own memory and in registered memory.
 class Arena {
  public:
   Status make(Context& c, std::size_t bytes) {
@@ -74,7 +74,7 @@ float load_float(const std::byte* p, std::size_t i) {
   return f;
 }
 
-/// Whether the plan of such a call has the flow of its algorithm, and no other.
+/// Whether the plan of the call has the flow of `algorithm`, and no other.
 bool carried_out(Group& g, const Exchange& x, const std::string& algorithm, const std::byte* in,
                  std::byte* out) {
   const auto sent = x.sent(g.rank()), received = x.received(g.rank());
@@ -88,7 +88,7 @@ bool carried_out(Group& g, const Exchange& x, const std::string& algorithm, cons
   return rt::TestAccess::carries_out(*g.impl(), o, *flow::parse_algorithm(algorithm));
 }
 
-/// One call with one layout, and everything about it that this rank can see.
+/// Makes one call with one layout and checks everything that this rank can observe.
 std::string check_call(Group& g, const Exchange& x, const std::string& algorithm, Layout layout, Arena& large,
                        Arena& small) {
   const int r = g.rank();
@@ -115,14 +115,14 @@ std::string check_call(Group& g, const Exchange& x, const std::string& algorithm
 
   const Status s = x.call(g, reads ? CView(in, in_count, DType::f32) : CView(),
                           writes ? View(out, out_count, DType::f32) : View(), {.algorithm = algorithm});
-  if ((algorithm == "zerocopy" || algorithm == "pull") && x.count > 0) {  // they ask something of the memory
+  if ((algorithm == "zerocopy" || algorithm == "pull") && x.count > 0) {  // these need suitable memory
     bool can = x.form.collective != Collective::all_to_all || !layout.in_place;
     const bool root_only = x.form.collective == Collective::scatter;
     for (int q = 0; x.n > 1 && q < x.n; ++q)
       can = can && (algorithm == "pull" || registered(q) || (root_only && q != x.root));
     if (!can) {
       OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
-      OURO_RANK_OK(g.status());  // it does not stick
+      OURO_RANK_OK(g.status());  // the error is not sticky
       return "";
     }
   }
@@ -139,7 +139,7 @@ std::string check_call(Group& g, const Exchange& x, const std::string& algorithm
                       load_float(out, i), expected[i]);
   }
   const std::byte* const out_end = writes ? out + 4 * out_count : out;
-  for (std::size_t i = 0; reads && i < in_count; ++i) {  // what is not output too is as it was
+  for (std::size_t i = 0; reads && i < in_count; ++i) {  // input that is not also output is unchanged
     if (in + 4 * i >= out && in + 4 * i < out_end) continue;
     OURO_RANK_CHECK(load_float(in, i) == Exchange::value(r, i), "input {} is now {}", i, load_float(in, i));
   }
@@ -164,7 +164,7 @@ TEST_P(Collectives, Exact) {
   if (OURO_TEST_TSAN) sizes.pop_back();
   if (p.mode == Mode::processes) sizes = {3};
   if (const auto a = flow::parse_algorithm(p.algorithm); a && flow::between_hosts(*a))
-    std::erase(sizes, 1);  // one rank is on one host
+    std::erase(sizes, 1);  // one rank cannot be on several hosts
   if (!serves_here(p.form.collective, p.algorithm))
     GTEST_SKIP() << p.algorithm << " is an algorithm of one host";
   for (int n : sizes) {
@@ -187,8 +187,8 @@ TEST_P(Collectives, Exact) {
             for (bool in_place : {false, true})
               for (std::size_t shift : {0, 1}) {
                 if (in_place && p.form.uneven && p.form.collective == Collective::all_to_all)
-                  continue;  // not legal
-                // Once for each value of each dimension is enough where a call takes milliseconds.
+                  continue;  // not allowed
+                // If a call takes milliseconds, each value of each dimension is covered only once.
                 const bool chosen = (where == Where::own && shift == 1) ||
                                     (where == Where::registered && shift == 0) ||
                                     (where == Where::mixed && !in_place && shift == 0);
@@ -206,8 +206,8 @@ TEST_P(Collectives, Exact) {
   }
 }
 
-/// The list of algorithms is the table: a new one is tested as soon as it is listed. The build gives those of
-/// several hosts only to runs that have them.
+/// Derived from the list of flows: a new algorithm is tested as soon as it is listed. CMake's filters limit
+/// algorithms between hosts to runs with several hosts.
 std::vector<Param> all_params() {
   std::vector<Param> all;
   std::set<Collective> seen;
@@ -215,7 +215,7 @@ std::vector<Param> all_params() {
     for (Mode mode : {Mode::threads, Mode::processes}) all.push_back({form, algorithm, mode});
   };
   flow::for_each_flow([&](Collective c, flow::Algorithm a, auto f) {
-    if (c == Collective::barrier || traits_of(c).neighbours() || f.kSwitched) return;  // tested apart
+    if (c == Collective::barrier || traits_of(c).neighbours() || f.kSwitched) return;  // tested elsewhere
     const bool has_uneven =
         c == Collective::reduce_scatter || c == Collective::all_gather || c == Collective::all_to_all;
     if (seen.insert(c).second) {
@@ -233,7 +233,7 @@ INSTANTIATE_TEST_SUITE_P(All, Collectives, testing::ValuesIn(all_params()),
 
 class Barriers : public testing::TestWithParam<Mode> {};
 
-/// Nobody leaves a barrier before everybody has come. The witness is the clock that all ranks share.
+/// No rank leaves a barrier before all ranks have entered it, as checked with the clock that all ranks share.
 TEST_P(Barriers, NobodyLeavesBeforeAllHaveCome) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };

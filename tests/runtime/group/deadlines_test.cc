@@ -1,4 +1,4 @@
-// The longest deadlines that can be written: each call that takes one waits, and does not time out at once.
+// The largest possible deadlines: each call that takes one waits instead of timing out at once.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr Milliseconds kMax = Milliseconds::max();
-constexpr auto kPause = 60ms;  // longer than anything that would time out at once
+constexpr auto kPause = 60ms;  // longer than a call that times out at once takes
 
 InitOptions longest() {
   InitOptions o;
@@ -26,7 +26,7 @@ InitOptions longest() {
   return o;
 }
 
-/// Work on a stream that ends after a pause.
+/// Enqueues work that ends after a pause.
 Work sleeper(const Stream& s) {
   return s.run([] {
     std::this_thread::sleep_for(kPause);
@@ -52,8 +52,8 @@ TEST(Deadlines, OfStreamsWorkAndEvents) {
   }
 }
 
-/// Rank 1 comes late to everything that rank 0 waits for; the deadlines are the job's, then the groups' own.
-/// Named for the lists of tests that run on several hosts.
+/// Rank 1 is late for everything that rank 0 waits for; the deadlines are those of the job, then of the
+/// groups. The name matches the filters of tests that run on several hosts.
 TEST(GroupsDeadlines, OfJobGroupsAndMessages) {
   const auto body = [](Context& c) -> std::string {
     auto made = c.world().split(0, c.rank(), {.deadline = kMax});
@@ -89,7 +89,7 @@ TEST(GroupsDeadlines, OfJobGroupsAndMessages) {
     auto again = made->shrink();
     OURO_RANK_OK(again);
     OURO_RANK_CHECK(again->size() == 2, "{}", again->size());
-    // A message on the way when the group closes: the sender waits until it has been taken.
+    // A message is in flight when the group closes: the sender waits until it has been taken.
     int word = 5;
     if (c.rank() == 0) OURO_RANK_OK(send(*again, CView(&word, 1, DType::i32), 1));
     if (c.rank() == 1) std::this_thread::sleep_for(kPause);
@@ -98,7 +98,7 @@ TEST(GroupsDeadlines, OfJobGroupsAndMessages) {
     return "";
   };
   EXPECT_EQ(run_threads(2, body, longest()), "");
-  InitOptions nearly = longest();  // just below what would overflow, in any unit that it is kept in
+  InitOptions nearly = longest();  // just below overflow, in every unit in which a deadline is stored
   nearly.deadline = nearly.join_deadline = nearly.late_after =
       std::chrono::duration_cast<Milliseconds>(std::chrono::nanoseconds::max());
   EXPECT_EQ(run_threads(2, body, nearly), "");
@@ -109,7 +109,7 @@ TEST(GroupsDeadlines, OfTheEnvironment) {
   const auto set_all = [&](const char* value) {
     for (const char* name : names) ASSERT_EQ(setenv(name, value, 1), 0);
   };
-  set_all("1e9");  // the most that they accept
+  set_all("1e9");  // the maximum that they accept
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     if (c.rank() == 1) std::this_thread::sleep_for(kPause);
     OURO_RANK_OK(barrier(c.world()));

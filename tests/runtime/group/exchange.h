@@ -1,5 +1,5 @@
-// Every collective as one callable form, with its shapes and its expected values: an independent reference
-// that knows nothing of algorithms. Used by the tests of collectives.
+// Every collective in one callable form, with shapes and expected values: an independent reference without
+// algorithms. Used by the tests of collectives.
 #pragma once
 #include <numeric>
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace ouro::test {
 
-/// A collective as the API offers it; `uneven` is its v-form.
+/// A collective of the API; `uneven` selects its v-form.
 struct Form {
   Collective collective;
   bool uneven = false;
@@ -22,8 +22,8 @@ struct Exchange {
   std::size_t count = 0;
   int root = 0;
 
-  /// What rank i has for rank j, in elements: for block collectives, of block j (all_gather_v: of block i).
-  /// The v-forms have blocks of many sizes, some empty.
+  /// Elements that rank i has for rank j: for block collectives, the size of block j (all_gather_v: of block
+  /// i). The v-forms have blocks of many sizes, some empty.
   std::size_t block(int i, int j) const {
     const auto a = static_cast<std::size_t>(i), b = static_cast<std::size_t>(j);
     if (!form.uneven || count == 0) return count;
@@ -65,19 +65,19 @@ struct Exchange {
     return blocks_out() ? before(received(rank), n) : block(rank, rank);
   }
 
-  /// In place, the small side lies this many elements into the large one.
+  /// In place, the small buffer begins this many elements into the large one.
   std::size_t in_place_at(int rank) const {
     if (form.collective == Collective::all_to_all) return 0;
     if (blocks_in()) return before(sent(rank), rank);
     return blocks_out() ? before(received(rank), rank) : 0;
   }
 
-  /// Small integers: sums of them are exact in any order.
+  /// Small integers, whose sums are exact in any order.
   static float value(int rank, std::size_t i) {
     return static_cast<float>((static_cast<std::size_t>(rank) * 5 + i * 3 + (i >> 7)) % 11) - 5;
   }
 
-  /// The whole output of `rank`.
+  /// The complete expected output of `rank`.
   std::vector<float> expected(int rank) const {
     std::vector<float> out;
     const auto sum_from = [&](std::size_t from, std::size_t many) {

@@ -1,4 +1,4 @@
-// Operations of one batch that run as one: the same results as one by one, whatever they are made of.
+// Operations of a batch that run as one give the same results as one by one, whatever their sizes and kinds.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ class Fused : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, Fused, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return name(info.param); });
 
-// Elements; empty ones and those that are too large to be fused among them. Together several rounds of the
+// Elements per tensor; some are empty, some too large to be fused. Together they take several rounds of the
 // staging buffers.
 const std::size_t kCounts[] = {1, 3, 0, 1000, 17, 5, 30'000, 64, 2, 20'011, 7, 40'000, 9, 13};
 
@@ -21,7 +21,7 @@ float value(int rank, std::size_t tensor, std::size_t i) {
   return static_cast<float>((static_cast<std::size_t>(rank) * 7 + tensor * 3 + i) % 1000);
 }
 
-/// One buffer a tensor, with a guard element behind it.
+/// One buffer per tensor, followed by a guard element.
 struct Tensors {
   std::vector<std::vector<float>> in, out;
   explicit Tensors(int rank) {
@@ -82,7 +82,7 @@ TEST_P(Fused, SameAsOneByOne) {
   }
 }
 
-/// What differs in more than its buffers stays apart, and the order is kept.
+/// Operations that differ in more than their buffers are not fused, and the order is kept.
 TEST_P(Fused, MixedKinds) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
@@ -97,7 +97,7 @@ TEST_P(Fused, MixedKinds) {
     OURO_RANK_OK(all_reduce(g, CView(&k, 1, DType::i32), View(&most, 1, DType::i32), ReduceOp::max));
     OURO_RANK_OK(all_reduce(g, CView(&k, 1, DType::i32), View(&all, 1, DType::i32)));
     OURO_RANK_OK(all_reduce(g, CView(&x, 1, DType::f32), View(&y, 1, DType::f32)));
-    OURO_RANK_OK(all_reduce(g, CView(&y, 1, DType::f32), View(&z, 1, DType::f32)));  // needs the one before
+    OURO_RANK_OK(all_reduce(g, CView(&y, 1, DType::f32), View(&z, 1, DType::f32)));  // reads y
     OURO_RANK_OK(all_gather(g, CView(&z, 1, DType::f32), View(gathered.data(), 3, DType::f32)));
     OURO_RANK_OK(
         all_reduce(g, CView(&x, 1, DType::f32), View(&scaled, 1, DType::f32), ReduceOp::premul(2.0)));
@@ -110,7 +110,7 @@ TEST_P(Fused, MixedKinds) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Ranks whose batches are cut differently are told, even where the sums of their lengths agree.
+/// Ranks whose batches are divided differently get an error, even if their total lengths agree.
 TEST(FusedThreads, DisagreementIsNamed) {
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     std::vector<float> x(8), y(8);

@@ -1,4 +1,4 @@
-// Groups: made by members, split by colour and key, many at once, driven by many threads.
+// Groups: made from members, split by colour and key, many at once, driven by many threads.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -14,7 +14,7 @@ class Groups : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, Groups, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return name(info.param); });
 
-/// Sum over the group of what each member contributes.
+/// Checks the sum over the group of each member's contribution.
 std::string expect_sum(Group& g, int mine, int expected) {
   int sum = 0;
   OURO_RANK_OK(all_reduce(g, CView(&mine, 1, DType::i32), View(&sum, 1, DType::i32)));
@@ -26,7 +26,7 @@ TEST_P(Groups, SplitByColourAndKey) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 5, [](Context& c) -> std::string {
     const int r = c.rank();
-    // Even ranks backwards, odd ranks by rank (equal keys).
+    // Even ranks in reverse order, odd ranks by rank (equal keys).
     auto g = c.world().split(r % 2, r % 2 == 0 ? -r : 7);
     OURO_RANK_OK(g);
     const std::vector<int> expected = r % 2 == 0 ? std::vector{4, 2, 0} : std::vector{1, 3};
@@ -45,7 +45,7 @@ TEST_P(Groups, SplitByColourAndKey) {
       return "";
     }
     if (std::string said = expect_sum(*some, 1 << r, 1 + 2 + 8 + 16); !said.empty()) return said;
-    // A split of a split, and the same split twice: groups of their own.
+    // A split of a split, and the same split twice: these are different groups.
     auto twice = some->split(0, 0), again = some->split(0, 0);
     OURO_RANK_OK(twice);
     OURO_RANK_OK(again);
@@ -62,7 +62,7 @@ TEST_P(Groups, MadeByMembersOnly) {
     auto g = c.group(members, "pair");
     if (c.rank() % 2 == 0) {
       OURO_RANK_CHECK(g.status().reason() == Reason::invalid, "{}", g.status().message());
-      return "";  // and these ranks leave, which is no business of the pair
+      return "";  // these ranks leave, which does not affect the pair
     }
     OURO_RANK_OK(g);
     OURO_RANK_CHECK(g->rank() == (c.rank() == 3 ? 0 : 1), "{}", g->rank());
@@ -77,7 +77,7 @@ TEST_P(Groups, MadeByMembersOnly) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Groups with equal ranks and tag pair up in the order in which they are made; others do not meet.
+/// Groups with equal ranks and tag pair up in the order in which they are made; others do not interact.
 TEST_P(Groups, TwoHundred) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
@@ -92,7 +92,7 @@ TEST_P(Groups, TwoHundred) {
       if (std::string said = expect_sum(groups[static_cast<std::size_t>(i)], i + c.rank(), 2 * i + 1);
           !said.empty())
         return said;
-    // One after the other, each used and dropped: what a group held is given back.
+    // One after the other, each used and dropped: the resources of a group are released.
     groups.clear();
     for (int i = 0; i < 200; ++i) {
       auto g = c.group(all, "short-lived");
@@ -105,7 +105,7 @@ TEST_P(Groups, TwoHundred) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Each of four groups has a thread on each rank; the groups do not wait for each other.
+/// Each of four groups has its own thread on each rank; the groups do not wait for each other.
 TEST_P(Groups, SeveralAtOnceFromSeveralThreads) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
@@ -156,7 +156,7 @@ TEST_P(Groups, RowsAndColumns) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Calls of one group from many threads take turns. Equal calls, since nothing says which comes first.
+/// Calls of one group from many threads take turns. The calls are equal, since their order is undefined.
 TEST(GroupThreads, OneGroupManyCallers) {
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     std::vector<std::string> said(4);

@@ -1,4 +1,4 @@
-// Messages among ranks of which some have left.
+// Messages among ranks some of which have left.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -22,8 +22,8 @@ INSTANTIATE_TEST_SUITE_P(All, MessagesWhenRanksLeave, testing::Values(Mode::thre
 CView in(const int& x) { return {&x, 1, DType::i32}; }
 View out(int& x) { return {&x, 1, DType::i32}; }
 
-/// Waits until rank `r` has closed its context, and with it what its process serves to others. In a job over
-/// several hosts it may still wait for others to take what it has sent.
+/// Waits until rank `r` has closed its context and no longer serves other ranks. In a job over several hosts
+/// it may still wait for others to take its messages.
 bool has_ended(const Context& c, int r) {
   for (const auto until = Clock::now() + std::chrono::seconds(10); Clock::now() < until;
        std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
@@ -35,7 +35,7 @@ bool has_ended(const Context& c, int r) {
   return false;
 }
 
-/// Two ranks begin when others have left, and what one of those sent before is there.
+/// Two ranks start exchanging messages after others have left, and receive what one of those has sent before.
 TEST_P(MessagesWhenRanksLeave, BeginAmongThoseThatStay) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 4, [](Context& c) -> std::string {
@@ -61,13 +61,13 @@ TEST_P(MessagesWhenRanksLeave, BeginAmongThoseThatStay) {
   EXPECT_EQ(outcome, "");
 }
 
-/// A message cannot begin towards a rank of this host that has left; between hosts it fails while it waits.
+/// A message to a rank of this host that has left fails at the start; between hosts it fails while it waits.
 TEST_P(MessagesWhenRanksLeave, ToARankThatHasLeftFail) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     if (c.rank() == 1) return "";
     OURO_RANK_CHECK(has_ended(c, 1), "rank 1 stays");
-    const std::vector<int> words(100'000);  // more than there is room for on the way
+    const std::vector<int> words(100'000);  // more than fits in flight
     const Status s = send(c.world(), CView(words.data(), words.size(), DType::i32), 1, 0);
     OURO_RANK_CHECK(s.reason() == Reason::peer_dead && s.failure()->rank == 1 &&
                         s.message().find("left the group before it took a message") != std::string::npos,
@@ -77,13 +77,14 @@ TEST_P(MessagesWhenRanksLeave, ToARankThatHasLeftFail) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Of both ranks, with a deadline that is not reached where something else ends a message.
+/// A group of both ranks. Its default deadline is not reached if something else ends a message.
 Result<Group> pair(Context& c, const char* name, Milliseconds deadline = 4 * kHang) {
   const int both[] = {0, 1};
   return c.group(both, name, {.deadline = deadline});
 }
 
-/// close() waits for what was submitted: on a stream, and by other threads. Nothing begins after it.
+/// close() waits for operations that were submitted, on a stream or by other threads. No operation starts
+/// after it.
 TEST_P(MessagesWhenRanksLeave, AreDrainedByClose) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
@@ -93,7 +94,7 @@ TEST_P(MessagesWhenRanksLeave, AreDrainedByClose) {
     OURO_RANK_OK(barrier(*g));
     if (c.rank() == 0) {
       std::this_thread::sleep_for(
-          std::chrono::milliseconds(50));  // until the other is in close(), most likely
+          std::chrono::milliseconds(50));  // most likely the other rank is in close() now
       for (int tag : {1, 2}) OURO_RANK_OK(send(*g, std::span<const int>(words), 1, tag));
       OURO_RANK_OK(g->close());
       return Status(barrier(c.world())).ok() ? "" : "barrier";
@@ -121,7 +122,7 @@ TEST_P(MessagesWhenRanksLeave, AreDrainedByClose) {
   EXPECT_EQ(outcome, "");
 }
 
-/// A receive that nobody answers holds close() up for its deadline, and no longer.
+/// An unmatched receive delays close() until its deadline, and no longer.
 TEST_P(MessagesWhenRanksLeave, HoldCloseUpForTheirDeadline) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
@@ -142,7 +143,7 @@ TEST_P(MessagesWhenRanksLeave, HoldCloseUpForTheirDeadline) {
   EXPECT_EQ(outcome, "");
 }
 
-/// The last handle of a group, and its context, end what is in flight, whatever its deadline.
+/// Destroying the last handle of a group, or its context, ends messages in flight, whatever their deadline.
 TEST_P(MessagesWhenRanksLeave, EndWithTheLastHandle) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
@@ -162,7 +163,7 @@ TEST_P(MessagesWhenRanksLeave, EndWithTheLastHandle) {
       *g = Group();
       OURO_RANK_CHECK(revoked(*work), "{}", work->wait(kHang).message());
     }
-    (void)barrier(c.world());  // which may end with what follows
+    (void)barrier(c.world());  // it may fail because of what follows
     if (c.rank() == 1) {
       const Group copy = c.world();
       auto work = recv(c.world(), out(word), 0, 1, *stream);

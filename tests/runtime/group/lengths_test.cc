@@ -1,4 +1,5 @@
-// Lengths that no address space holds, in each call that takes one: refused, and nothing sticks.
+// Lengths beyond any address space, in each call that takes one: they are refused, and the error is
+// not sticky.
 #include <gtest/gtest.h>
 
 #include "ouro/train/roles.hpp"
@@ -7,7 +8,7 @@
 namespace ouro::test {
 namespace {
 
-/// Just beyond an address, and so large that they wrap.
+/// Lengths just beyond the address space, and lengths so large that they wrap around.
 TEST(Lengths, OfMessages) {
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     Group& g = c.world();

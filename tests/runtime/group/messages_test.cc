@@ -1,4 +1,4 @@
-// Messages: matching, order, the queue of the unexpected, sizes, deadlines, many threads.
+// Messages: matching, order, unexpected messages, sizes, deadlines, many threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(All, MessagesOf, testing::Values(Mode::threads, Mode::p
 CView in(const int& x) { return {&x, 1, DType::i32}; }
 View out(int& x) { return {&x, 1, DType::i32}; }
 
-/// Polls, since a message travels while nobody waits for it. Gives up after 10 s.
+/// Polls until a message has arrived, since it may still be in flight. Gives up after 10 s.
 Result<Received> probe_until(Group& g, int source, int tag) {
   for (const auto until = Clock::now() + std::chrono::seconds(10); Clock::now() < until;
        std::this_thread::yield()) {
@@ -46,7 +46,7 @@ TEST_P(MessagesOf, TagsAndUnexpectedKeepOrder) {
           OURO_RANK_OK(send(g, in(word), 1, tag));
         }
     } else {
-      for (int tag : {2147483647, 0, 7})  // the last sent first: all others wait in the queue
+      for (int tag : {2147483647, 0, 7})  // the last sent is received first: all others wait in the queue
         for (int i = 0; i < kEach; ++i) {
           int word = -1;
           auto got = recv(g, out(word), 0, tag);
@@ -85,13 +85,13 @@ TEST_P(MessagesOf, AnySource) {
   EXPECT_EQ(outcome, "");
 }
 
-/// A message that is too long for its receiver is refused, kept, and taken by one with more room.
+/// A message that is too long for a receive is refused and kept, and taken by a receive with more room.
 TEST_P(MessagesOf, LongerThanTheRoom) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();
     for (std::size_t count : {std::size_t{10}, std::size_t{50'000}})
-      for (bool wait_first : {true, false}) {  // the receiver waits before, or the message does
+      for (bool wait_first : {true, false}) {  // either the receive or the message waits for the other
         std::vector<int> data(count);
         if (c.rank() == 0) {
           std::iota(data.begin(), data.end(), 3);
@@ -125,7 +125,7 @@ TEST_P(MessagesOf, ZeroLengthSelfAndProbe) {
     auto got = recv(g, View(), other, 3);
     OURO_RANK_OK(got);
     OURO_RANK_CHECK(got->bytes == 0 && got->source == other, "{}", got->bytes);
-    // To oneself: does not wait, whatever the size; order is kept.
+    // A send to oneself does not wait, whatever the size; order is kept.
     auto none = probe(g, c.rank(), 8);
     OURO_RANK_OK(none);
     OURO_RANK_CHECK(!none->has_value(), "{}", "nothing was sent");
@@ -172,10 +172,9 @@ TEST_P(MessagesOf, LargeBothWays) {
   EXPECT_EQ(outcome, "");
 }
 
-/// A receive that nobody answers in time is over; the group, and the message when it comes, are as before.
-/// Of all lengths, asked for before they come or after, from one source or from any, by receivers some of
-/// whom give up while theirs is on its way: what is received is what was sent, and memory that was given back
-/// is not written.
+/// Messages of many lengths, received before or after they arrive, from one source or from any; some
+/// receives give up while their message is in flight. Data arrives unchanged, and memory of a finished
+/// receive is not written.
 TEST_P(MessagesOf, LandWhereTheyAreWanted) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
@@ -224,7 +223,7 @@ TEST_P(MessagesOf, LandWhereTheyAreWanted) {
   EXPECT_EQ(outcome, "");
 }
 
-/// The memory of a long message is given back with its end, whatever is sent behind it.
+/// The memory of a long message is released when the message ends, whatever is sent after it.
 TEST_P(MessagesOf, AShortOneBehindALongOne) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
@@ -250,6 +249,8 @@ TEST_P(MessagesOf, AShortOneBehindALongOne) {
   EXPECT_EQ(outcome, "");
 }
 
+/// A receive without a message ends at its deadline; the group stays usable, and a message that arrives later
+/// is kept.
 TEST_P(MessagesOf, DeadlineOfAReceive) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
@@ -276,7 +277,7 @@ TEST_P(MessagesOf, DeadlineOfAReceive) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Threads of one rank receive and send at once; each gets what it asked for.
+/// Threads of one rank receive and send at the same time; each gets the message that it asked for.
 TEST_P(MessagesOf, ManyThreads) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
@@ -309,7 +310,7 @@ TEST_P(MessagesOf, ManyThreads) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Many threads wait for the same tag: each message is given to one of them, once.
+/// Many threads wait for the same tag: each message goes to exactly one of them.
 TEST_P(MessagesOf, ThreadsShareATag) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {

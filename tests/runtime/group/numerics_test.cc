@@ -1,5 +1,5 @@
-// The two contracts about bits: canonical (of inputs and ranks alone) and fast (repeatable, equal
-// everywhere).
+// The two contracts about bits: canonical (a function of inputs and ranks only) and fast (repeatable, equal
+// on all ranks).
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kCount = OURO_TEST_TSAN ? 40'001 : 150'001;
 
-/// Magnitudes far apart, so that another order of additions shows in the bits.
+/// Values of widely different magnitudes, so that another order of additions changes the bits.
 std::vector<float> values(int rank, std::size_t count = kCount) {
   std::mt19937 random(static_cast<unsigned>(rank) + 11);
   std::vector<float> v(count);
@@ -45,7 +45,7 @@ std::string same_bits(std::span<const float> got, std::span<const float> expecte
 
 class NumericsOf : public testing::TestWithParam<Mode> {};
 
-/// Sizes, offsets, algorithms, memory and modes differ; the bits are those of the serial sum.
+/// For all sizes, offsets, algorithms, kinds of memory and modes, the bits are those of the serial sum.
 TEST_P(NumericsOf, CanonicalIsTheSerialSum) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   for (int n : {2, 3, 5}) {
@@ -75,7 +75,7 @@ TEST_P(NumericsOf, CanonicalIsTheSerialSum) {
             std::string said = same_bits(out, std::span(expected).subspan(range.offset, range.count));
             if (!said.empty()) return fmt::format("n {} '{}' from {}: {}", n, algorithm, range.offset, said);
           }
-      // The other reductions say the same numbers.
+      // The other reductions give the same numbers.
       for (const char* algorithm : {"", "chain", "direct"}) {
         if (!serves_here(Collective::reduce, algorithm)) continue;
         OURO_RANK_OK(reduce(c.world(), std::span<const float>(in), std::span<float>(own), ReduceOp::sum,
@@ -95,7 +95,7 @@ TEST_P(NumericsOf, CanonicalIsTheSerialSum) {
   }
 }
 
-/// As an option of the job or of a group it holds for each call.
+/// As an option of the job or of a group, canonical applies to every call.
 TEST_P(NumericsOf, CanonicalByJobAndByGroup) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::vector<float> expected = serial_sum(3);
@@ -119,7 +119,7 @@ TEST_P(NumericsOf, CanonicalByJobAndByGroup) {
   }
 }
 
-/// A hundred times the same call, the same bits, on every rank.
+/// A hundred repetitions of a call give the same bits on every rank.
 TEST_P(NumericsOf, FastRepeatsItself) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {

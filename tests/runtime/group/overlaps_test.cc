@@ -1,5 +1,5 @@
-// Batches whose operations share buffers, in ways that differ from rank to rank: the memory of every rank
-// ends as after the same calls one by one.
+// Batches whose operations share buffers, in ways that differ from rank to rank: every rank's memory ends up
+// as after the same calls one by one.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace ouro::test {
 namespace {
 
-/// One call of a rank: where in its memory it reads and writes, in elements.
+/// One call of a rank: the offsets in its memory where it reads and writes, in elements.
 struct Call {
   Collective what;
   std::size_t count;
@@ -32,7 +32,8 @@ Result<Work> issue(Group& g, const Call& call, Memory* memory, const Stream& s) 
   return broadcast(g, in, out, call.root, s);
 }
 
-/// Makes the calls one by one in a copy of `memory`, then batched in another; "" if both end alike.
+/// Makes the calls one by one on a copy of `memory`, then batched on another copy; returns "" if the results
+/// are equal.
 std::string compare(Group& g, const std::vector<Call>& calls, const Memory& memory, On on) {
   Memory expected = memory, got = memory;
   for (const Call& call : calls) OURO_RANK_OK(issue(g, call, &expected, {}));
@@ -67,14 +68,14 @@ Memory filled(int rank, std::size_t elements, unsigned seed = 1) {
 
 constexpr Collective kKinds[] = {Collective::all_reduce, Collective::reduce, Collective::broadcast};
 constexpr std::size_t kCount = 100, kRoom = 16 * kCount;
-/// The n-th region of a rank's memory.
+/// Offset of the n-th region of a rank's memory.
 constexpr std::size_t at(std::size_t n) { return n * kCount; }
 
 class Overlaps : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, Overlaps, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return name(info.param); });
 
-/// The root, which is the rank whose buffers count in a rooted operation, is each rank in turn.
+/// Runs all kinds of collectives with each rank as root, the rank whose buffers count in a rooted operation.
 template <class F>
 std::string of_all_kinds(Context& c, F&& calls_of) {
   for (const Collective what : kKinds)
@@ -124,7 +125,7 @@ TEST_P(Overlaps, AnInputIsOverwrittenOnOneRank) {
       "");
 }
 
-/// Each rank has an overlap of its own, some by half a buffer, and one has none.
+/// Each rank has a different overlap, some by half a buffer, and one rank has none.
 TEST_P(Overlaps, ThreeWays) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ(run(GetParam(), 4,
@@ -134,9 +135,9 @@ TEST_P(Overlaps, ThreeWays) {
                     switch (c.rank()) {
                       case 0:  // a chain
                         return {call(at(0), at(2)), call(at(2), at(4)), call(at(4), at(6))};
-                      case 1:  // three results over one another
+                      case 1:  // three overlapping results
                         return {call(at(0), at(4)), call(at(1), at(4) + half), call(at(2), at(3) + half)};
-                      case 2:  // each overwrites what the one before has read
+                      case 2:  // each call overwrites what the previous one has read
                         return {call(at(0), at(6)), call(at(2), at(0) + half), call(at(4), at(2) + half)};
                       default:
                         return {call(at(0), at(3)), call(at(1), at(4)), call(at(2), at(5))};
@@ -146,7 +147,7 @@ TEST_P(Overlaps, ThreeWays) {
             "");
 }
 
-/// Shapes drawn alike on all ranks, places, streams and messages on each for itself.
+/// Shapes are drawn alike on all ranks; places, streams and messages are drawn by each rank for itself.
 TEST_P(Overlaps, DrawnAtRandom) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
@@ -175,7 +176,8 @@ TEST_P(Overlaps, DrawnAtRandom) {
   EXPECT_EQ(outcome, "");
 }
 
-/// What else a rank has in its batch is its own affair: messages, and other groups between two operations.
+/// Ranks may have other things in their batches: messages, and operations of other groups between
+/// two operations.
 TEST_P(Overlaps, MessagesAndOtherGroupsInBetween) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
@@ -187,7 +189,7 @@ TEST_P(Overlaps, MessagesAndOtherGroupsInBetween) {
     const auto view = [](std::int32_t& x) { return View(&x, 1, DType::i32); };
     for (const Stream& s : {*stream, Stream()}) {
       std::int32_t mine = c.rank() + 1, first = 0, between = 0, second = 0, sent = 7 + c.rank(), got = 0;
-      // On a stream the middle one needs the first, and the last one the middle one.
+      // On a stream the middle operation depends on the first, and the last on the middle one.
       const bool chained = paired && s.valid();
       group_start();
       auto a = all_reduce(c.world(), view(mine), view(first), ReduceOp::sum, s);

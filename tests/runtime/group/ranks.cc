@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kThreadsDeadline(100), kProcessesDeadline(60);
 
-/// Ranks of several hosts meet on the loopback interface. Before any thread begins.
+/// Ranks of several hosts join over the loopback interface. Set before any thread starts.
 [[maybe_unused]] const bool g_hosts = [] {
   const char* set = std::getenv("TEST_HOSTS");
   if (!set) return false;
@@ -54,7 +54,7 @@ std::string guarded(const Body& body, Context& c) {
   }
 }
 
-/// A name that nobody else uses, for rank 0 to write its address to.
+/// A unique file name, for rank 0 to write its address to.
 std::string new_rendezvous() {
   static std::atomic<int> count{0};
   return fmt::format("file:{}/ouro-test-{}-{}", std::filesystem::temp_directory_path().string(), ::getpid(),
@@ -105,7 +105,7 @@ std::string child_main(int rank, int n, const UniqueId& id, const Body& body, In
 std::size_t thread_count() {
   return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}));
 }
-/// One, and those of an emulator or a sanitizer that runs this program.
+/// One, plus threads of an emulator or a sanitizer that runs this program.
 const std::size_t g_first_threads = thread_count();
 
 struct Child {
@@ -114,7 +114,7 @@ struct Child {
   std::string said = {};
 };
 
-/// Reads what the child says until it ends or `until`; then how it ended.
+/// Reads the child's output until it ends or until `until`. Returns the output and how the child ended.
 std::string hear(Child& c, Clock::time_point until) {
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
@@ -155,7 +155,7 @@ void take_place(InitOptions* o, int rank, int n, const std::string& rendezvous) 
   const int hosts = hosts_of(n);
   if (hosts < 2) return;
   const bool in_turn = std::strchr(std::getenv("TEST_HOSTS"), 'i') != nullptr;
-  // The last host has all that is left over.
+  // The last host has all remaining ranks.
   const auto host_of = [&](int r) { return in_turn ? r % hosts : std::min(r / (n / hosts), hosts - 1); };
   o->local_rank = o->local_size = 0;
   for (int r = 0; r < n; ++r) {
@@ -200,8 +200,8 @@ std::string run_threads(int n, const Body& body, const InitOptions& o) {
 }
 
 std::string run_processes(int n, const Body& body, const InitOptions& o) {
-#if !defined(__SANITIZE_ADDRESS__)  // which may start a thread of its own later
-  // A thread that has been joined may be listed for a moment more.
+#if !defined(__SANITIZE_ADDRESS__)  // it may start its own thread later
+  // A joined thread may still be listed for a moment.
   for (int i = 0; i < 1000 && thread_count() > g_first_threads; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (const std::size_t t = thread_count(); t != g_first_threads)
@@ -217,14 +217,14 @@ std::string run_processes(int n, const Body& body, const InitOptions& o) {
   for (int r = 0; r < n; ++r) {
     int ends[2];
     const pid_t pid = ::pipe(ends) == 0 ? ::fork() : -1;
-    if (pid < 0) {  // those that exist would wait for the others in vain
+    if (pid < 0) {  // the existing children would wait for the missing ones
       for (const Child& c : children) ::kill(c.pid, SIGKILL);
       all += line(r, "no pipe or no process to be had");
       break;
     }
     if (pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != parent) ::_exit(2);  // died before the line above
+      if (::getppid() != parent) ::_exit(2);  // the parent died before the line above
       ::close(ends[0]);
       const std::string said = child_main(r, n, *id, body, o, rendezvous);
       for (std::size_t at = 0; at < said.size();) {

@@ -1,5 +1,5 @@
-// Ranks for tests: the same body run by n threads of this process or by n processes of their own.
-// Used by the tests of the runtime and of failures.
+// Ranks for tests: runs the same body on n threads of this process or in n processes. Used by the tests of
+// the runtime and of failures.
 #pragma once
 #include <fmt/format.h>
 
@@ -16,10 +16,10 @@
 
 namespace ouro::test {
 
-/// What one rank does. Returns what went wrong, or "".
+/// The code of one rank. Returns what went wrong, or "".
 using Body = std::function<std::string(Context&)>;
 
-/// Deadlines short enough that a hang becomes a failure that names who is missing.
+/// Deadlines short enough that a hang becomes a failure that names the missing ranks.
 inline InitOptions quick_options() {
   InitOptions o;
   o.join_deadline = Milliseconds(20'000);
@@ -27,24 +27,24 @@ inline InitOptions quick_options() {
   return o;
 }
 
-/// Where TEST_HOSTS is H, ranks are spread over H hosts that do not share memory, one after the other and
-/// unevenly, or in turn (Hi), over UCX (Hu), encrypted (Ht): gives rank r of n its place. `meeting` is the
-/// same for all.
+/// Places rank `rank` of `n` on a host. TEST_HOSTS=H spreads ranks over H hosts that do not share memory:
+/// consecutive ranks, unevenly; alternately with Hi; over UCX with Hu; encrypted with Ht. `rendezvous` is the
+/// same for all ranks.
 void take_place(InitOptions*, int rank, int n, const std::string& rendezvous);
-/// 1 if it is not set.
+/// Number of hosts that n ranks are spread over; 1 if TEST_HOSTS is not set.
 int hosts_of(int n);
 
-/// Whether an algorithm can serve where the ranks of this run are: those over staging buffers need memory
-/// that all share.
+/// Whether an algorithm can serve with this placement of ranks: algorithms over staging buffers need
+/// shared memory.
 bool serves_here(Collective, std::string_view algorithm);
 
-/// All that the ranks had to say, one line each; "" if all went well. Ends the program if the ranks do not
-/// end within 100 seconds: threads cannot be ended from outside.
+/// Returns what went wrong on each rank, one line each; "" if all went well. Aborts the program if the ranks
+/// do not end within 100 seconds, because threads cannot be killed.
 std::string run_threads(int n, const Body&, const InitOptions& = quick_options());
 
-/// The same with n children, forked while this process has one thread only. They die with this process, and
-/// those that have not ended within 60 seconds are killed, which is a failure. The body runs in the child:
-/// what it captures by reference is a copy there.
+/// The same with n child processes, forked while this process has only one thread. They die with this
+/// process; children that have not ended within 60 seconds are killed, which is a failure. The body runs in
+/// the child: what it captures by reference is a copy there.
 std::string run_processes(int n, const Body&, const InitOptions& = quick_options());
 
 enum class Mode { threads, processes };
@@ -53,7 +53,7 @@ inline std::string run(Mode mode, int n, const Body& body, const InitOptions& o 
   return mode == Mode::threads ? run_threads(n, body, o) : run_processes(n, body, o);
 }
 
-/// First statement of a test that may run processes.
+/// To be the first statement of a test that may run processes.
 #define OURO_SKIP_PROCESSES_UNDER_TSAN(mode)                     \
   if (OURO_TEST_TSAN && (mode) == ::ouro::test::Mode::processes) \
   GTEST_SKIP() << "the thread sanitizer does not see across processes, and does not like fork"
@@ -64,14 +64,14 @@ Status status_of(const Result<T>& r) {
   return r.status();
 }
 
-/// In a body: leaves it with the message of a Status or Result that is not ok.
+/// In a body: returns the message of a Status or Result that is not ok.
 #define OURO_RANK_OK(expression)                                                                   \
   do {                                                                                             \
     if (const ::ouro::Status rank_status = ::ouro::test::status_of(expression); !rank_status.ok()) \
       return fmt::format("{}:{}: {}", __FILE__, __LINE__, rank_status.message());                  \
   } while (0)
 
-/// In a body: leaves it where `condition` does not hold; what follows is the format of an explanation.
+/// In a body: returns an error if `condition` does not hold; the other arguments format an explanation.
 #define OURO_RANK_CHECK(condition, ...)                                                              \
   do {                                                                                               \
     if (!(condition))                                                                                \

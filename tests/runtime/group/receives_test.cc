@@ -1,4 +1,4 @@
-// Posted receives: which of them a message goes to, and whose memory it is written to.
+// Posted receives: which of them gets a message, and whose memory the message is written to.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,14 +21,14 @@ class MessagesPosted : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, MessagesPosted, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return name(info.param); });
 
-/// From rank 0.
+/// A receive from rank 0.
 rt::Message receive(Ints& to, bool exact = false) {
   return {.data = reinterpret_cast<std::byte*>(to.data()), .bytes = to.size() * sizeof(int), .exact = exact};
 }
 
 Status complete(Group& g, rt::Message& m) { return g.impl()->mailbox().complete({&m}, kHang); }
 
-/// Sets the next message of rank 0 aside: its key.
+/// Sets the next message from rank 0 aside and returns its key.
 Result<std::uint64_t> set_aside(Group& g) {
   using Clock = std::chrono::steady_clock;
   for (const auto until = Clock::now() + kHang; Clock::now() < until; std::this_thread::yield()) {
@@ -39,7 +39,8 @@ Result<std::uint64_t> set_aside(Group& g) {
   return Status(Reason::deadline, "no message from rank 0");
 }
 
-/// Between hosts the link has been told of the memory of who waits, and is told that it is its owner's again.
+/// Between hosts the link knows the memory of a waiting receive. When the receive has got a message that was
+/// put back, the link must not write to that memory any more.
 TEST_P(MessagesPosted, ThatGetWhatIsPutBackGetNothingElse) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
@@ -62,7 +63,7 @@ TEST_P(MessagesPosted, ThatGetWhatIsPutBackGetNothingElse) {
     OURO_RANK_CHECK(data == Ints(kOneSlot, 1), "{}", data[0]);
     std::fill(data.begin(), data.end(), 7);
     OURO_RANK_OK(barrier(g));
-    OURO_RANK_OK(set_aside(g));  // it has come, and there was nobody who waited
+    OURO_RANK_OK(set_aside(g));  // it has arrived, and no receive was waiting
     OURO_RANK_CHECK(data == Ints(kOneSlot, 7), "the next message was written there");
     g.impl()->put_back(*key + 1);
     OURO_RANK_OK(g.impl()->mailbox().post({&second}));
@@ -74,7 +75,7 @@ TEST_P(MessagesPosted, ThatGetWhatIsPutBackGetNothingElse) {
   EXPECT_EQ(outcome, "");
 }
 
-/// One that expects another length ends with the first slot: the rest is not written to its memory.
+/// A receive that expects another length fails at the first slot: the rest is not written to its memory.
 TEST_P(MessagesPosted, OfAnotherLengthEndBeforeTheRest) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
@@ -102,7 +103,8 @@ TEST_P(MessagesPosted, OfAnotherLengthEndBeforeTheRest) {
   EXPECT_EQ(outcome, "");
 }
 
-/// A message that does not fit the first goes to the next, in order, whether it comes or is put back.
+/// A message that does not fit the first receive goes to the next in order, whether it arrives or is
+/// put back.
 TEST_P(MessagesPosted, ThatAMessageDoesNotFitLeaveItToTheNext) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {

@@ -1,5 +1,5 @@
-// all_reduce of every element type by every reduction, against the second arithmetic of the kernels' tests;
-// NaN, averages and scalars that differ by rank.
+// all_reduce of every element type with every reduction, compared with the independent arithmetic of the
+// kernels' tests; NaN, averages, and scalars that differ by rank.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace ref = reference;
 constexpr int kRanks = 3;
 constexpr std::size_t kCount = 301;
 
-/// Elements for which the order of a reduction does not matter: few, small and never rounded.
+/// Elements for which the order of a reduction does not matter: small, and never rounded.
 std::vector<std::byte> exact_elements(DType t, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<std::byte> out(kCount * size_of(t));
@@ -71,7 +71,7 @@ TEST_P(Reductions, EveryTypeByEveryOp) {
           const auto& mine = sample.in[static_cast<std::size_t>(r)];
           for (const char* algorithm : {"inline", "oneshot", "direct", "pull", "chain", "ring"}) {
             if (!serves_here(Collective::all_reduce, algorithm)) continue;
-            if (!exact && std::string_view(algorithm) == "ring") continue;  // another order, other bits
+            if (!exact && std::string_view(algorithm) == "ring") continue;  // its order gives other bits
             const std::size_t count = std::string_view(algorithm) == "inline" ? 7 : kCount;
             std::fill(out.begin(), out.end(), std::byte{0xCD});
             OURO_RANK_OK(all_reduce(c.world(), CView(mine.data(), count, t), View(out.data(), count, t),
@@ -90,7 +90,7 @@ TEST_P(Reductions, EveryTypeByEveryOp) {
   EXPECT_EQ(outcome, "");
 }
 
-/// reduce and reduce_scatter take the same kernels another way.
+/// reduce and reduce_scatter use the same kernels on another path.
 TEST_P(Reductions, ReduceAndReduceScatterOfSmallFloats) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), kRanks, [](Context& c) -> std::string {
@@ -122,8 +122,7 @@ TEST_P(Reductions, ReduceAndReduceScatterOfSmallFloats) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Whichever rank holds the NaN, and whatever its bits: every rank gets the canonical one. Signed zeros
-/// order.
+/// Whichever rank has the NaN, and whatever its bits, every rank gets the canonical NaN. -0 orders before +0.
 TEST_P(Reductions, NanAndSignedZeros) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), kRanks, [](Context& c) -> std::string {

@@ -1,5 +1,5 @@
-// The selection table: rows as text and as a file, and what they refuse; which table is in force, and that
-// ranks that disagree on it are turned away. Which row serves a call is in select_test.cc.
+// The selection table: rows as text and as a file, and their errors; which table is in force; ranks that
+// disagree on it are refused. select_test.cc tests which row serves a call.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ using testing::HasSubstr;
 
 constexpr std::size_t kAny = ~std::size_t{0};
 
-/// A file that vanishes with the test.
+/// A file that is removed with this object.
 class File {
  public:
   explicit File(const std::string& content)
@@ -40,7 +40,7 @@ class File {
   std::string path_;
 };
 
-/// A variable of the process while this lives.
+/// Sets an environment variable for the lifetime of this object.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
@@ -103,7 +103,7 @@ TEST(RuleText, WhatIsWrongIsNamed) {
   EXPECT_THAT(refusal("mix:ring"), HasSubstr("'mix' is no collective"));
   EXPECT_THAT(refusal("all_reduce:rong"),
               AllOf(HasSubstr("all_reduce has no algorithm 'rong'"), HasSubstr("oneshot")));
-  EXPECT_THAT(refusal("all_reduce:nvls"),  // rows are for memory of the host
+  EXPECT_THAT(refusal("all_reduce:nvls"),  // rows are for host memory
               AllOf(HasSubstr("all_reduce has no algorithm 'nvls'"), HasSubstr("oneshot")));
   EXPECT_THAT(refusal("barrier:ring"),
               AllOf(HasSubstr("barrier has no algorithm 'ring'"), HasSubstr("dissemination")));
@@ -131,7 +131,7 @@ TEST(RuleText, WhatIsWrittenIsReadBack) {
 constexpr const char* kGoodRow =
     R"({"collective": "all_reduce", "buffers": "private", "cores": "enough", "ranks": [2, 4], "max_bytes": 4096, "algorithm": "ring"})";
 
-/// The good file with the text of `from` replaced.
+/// A valid file with the text `from` replaced by `to`.
 std::string changed(const std::string& from, const std::string& to) {
   std::string text = std::string(R"({"ouro_tune": 1, "stream_bytes": 77, "rules": [)") + kGoodRow + "]}";
   const std::size_t at = text.find(from);
@@ -260,11 +260,11 @@ TEST(RuleDigest, TellsEveryDifference) {
   EXPECT_EQ(renamed.digest(), base.digest()) << "what only explains is no difference";
 }
 
-// ---- as a user meets it -----------------------------------------------------------------------------
+// ---- from a user's perspective ----------------------------------------------------------------------
 
-/// What runs for an all-reduce of so many floats, out of place.
+/// explain() for an all-reduce of `count` floats, out of place.
 std::string explained(ouro::Group& g, std::size_t count) {
-  static float in, out;  // where, but not read
+  static float in, out;  // only the addresses matter
   Operation o;
   o.collective = Collective::all_reduce;
   o.in = {&in, count, DType::f32}, o.out = {&out, count, DType::f32};
@@ -286,7 +286,7 @@ TEST(RulesInForce, TheEnvironmentComesFirstThenTheFileThenTheTable) {
     OURO_RANK_CHECK(large.find("4097 bytes or more") != large.npos, "{}", large);
     OURO_RANK_CHECK(small.find("non-temporal") == small.npos, "{}", small);
     std::vector<float> in(1000, 1.0f), out(1000);
-    OURO_RANK_OK(all_reduce(c.world(), std::span(in), std::span(out)));  // by the ring of the file
+    OURO_RANK_OK(all_reduce(c.world(), std::span(in), std::span(out)));  // by the ring algorithm of the file
     OURO_RANK_CHECK(out.front() == 2 && out.back() == 2, "{} {}", out.front(), out.back());
     return "";
   };
@@ -305,7 +305,7 @@ TEST(RulesInForce, WhatIsWrongEndsTheJoin) {
   }
 }
 
-/// Ranks join one after the other, each under a table of its own; rank 0 waits for rank 1 meanwhile.
+/// Ranks join one after the other, each with its own table, while rank 0 waits for rank 1.
 TEST(RulesInForce, RanksWithOtherRulesAreRefused) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(test::Mode::processes);
   for (const bool differ : {true, false}) {

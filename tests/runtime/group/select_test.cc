@@ -1,5 +1,5 @@
-// Selection: which row of the table serves a call, what a caller or the job forces, and what is written past
-// the caches.
+// Selection: which row of the table serves a call, what a caller or the job forces, and which outputs are
+// written with non-temporal stores.
 #include "runtime/plan/select.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ std::vector<Rule> parsed(const std::string& text) {
   return rules.ok() ? *rules : std::vector<Rule>{};
 }
 
-/// A call of `bytes` (of the region, or of one block) on distinct buffers of n ranks.
+/// A call of `bytes` bytes (of the region, or of one block) on distinct buffers of n ranks.
 Operation operation(Collective c, std::size_t bytes, int n = 2) {
   alignas(8) static char in[1], out[1];
   const std::size_t count = bytes / 4, blocks = static_cast<std::size_t>(n);
@@ -42,12 +42,12 @@ Operation operation(Collective c, std::size_t bytes, int n = 2) {
 }
 
 struct Case {
-  std::string rows;  ///< in front of what is built in
+  std::string rows;  ///< before the built-in rows
   int ranks = 2;
   bool enough_cores = true;
   std::size_t stream_bytes = kAny;
   std::string job_algorithm = "";
-  std::vector<Rule> more = {};  ///< in front of `rows`
+  std::vector<Rule> more = {};  ///< before `rows`
 };
 
 struct Chosen {
@@ -136,7 +136,7 @@ TEST(Selection, WhatTheCallerForcesBeatsRows) {
   EXPECT_TRUE(x.choice.forced);
   EXPECT_FALSE(x.choice.try_zero_copy);
   EXPECT_THAT(x.why, AllOf(StartsWith("chain"), HasSubstr("forced by the caller")));
-  for (const char* wrong : {"rong", "pairwise", "inline"}) {  // 4096 bytes do not fit into a line
+  for (const char* wrong : {"rong", "pairwise", "inline"}) {  // 4096 bytes do not fit into an arrival record
     o.algorithm = wrong;
     x = choose({}, o);
     EXPECT_EQ(x.status.reason(), Reason::invalid);
@@ -166,7 +166,7 @@ TEST(Selection, TheJobsAlgorithmServesAllCollectivesThatHaveIt) {
   }
 }
 
-/// Not something else without a word.
+/// It must not be replaced silently by another algorithm.
 TEST(Selection, TheJobsAlgorithmThatCannotServeACallIsAnError) {
   const auto refused = [](const char* algorithm, const Operation& o, bool canonical = false, int ranks = 2) {
     const Chosen x = choose({"", ranks, true, kAny, algorithm}, o, canonical);
@@ -215,7 +215,7 @@ TEST(Selection, RowsThatCannotServeArePassedOver) {
   EXPECT_EQ(chosen({"all_to_all:direct"}, uneven), "pairwise");
   EXPECT_FALSE(choose({"all_to_all@registered:zerocopy"}, uneven).choice.try_zero_copy);
 
-  Operation aliased = operation(Collective::all_to_all, 4096);  // out of place for zerocopy alone
+  Operation aliased = operation(Collective::all_to_all, 4096);  // only zerocopy needs out of place
   aliased.in.data = aliased.out.data;
   aliased.algorithm = "zerocopy";
   EXPECT_EQ(choose({}, aliased).status.reason(), Reason::invalid);
@@ -224,7 +224,7 @@ TEST(Selection, RowsThatCannotServeArePassedOver) {
 }
 
 TEST(Selection, LargeOperationsAreStreamed) {
-  // 4096 bytes in and out on 2 ranks: 16384 are touched.
+  // 4096 bytes in and out on 2 ranks: 16384 bytes are touched.
   const Operation o = operation(Collective::all_reduce, 4096);
   EXPECT_TRUE(choose({"", 2, true, 16384}, o).choice.streams);
   EXPECT_FALSE(choose({"", 2, true, 16385}, o).choice.streams);

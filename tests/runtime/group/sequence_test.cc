@@ -1,5 +1,5 @@
-// Sequences of unlike operations: small and large ones, roots that run ahead and readers that lag share the
-// same staging buffers, and after billions of rounds their serial numbers come round.
+// Sequences of different operations: small and large ones, roots that run ahead and readers that lag share
+// the same staging buffers, whose serial numbers wrap around after billions of rounds.
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -13,12 +13,12 @@
 namespace ouro::test {
 namespace {
 
-/// Element `i` of what `rank` passes to operation `turn`: small, so that sums are exact.
+/// Element `i` of the input of `rank` in operation `turn`: small, so that sums are exact.
 float value(int turn, int rank, std::size_t i) {
   return static_cast<float>((turn * 7 + rank * 31 + static_cast<int>(i % 97)) % 101);
 }
 
-/// Runs one operation of blocks of `count` elements and says what is wrong with its result.
+/// Runs one operation with blocks of `count` elements. Returns what is wrong with its result, or "".
 std::string run_one(Group& g, int collective, int turn, int root, std::size_t count, std::vector<float>& in,
                     std::vector<float>& out) {
   const int n = g.size(), me = g.rank();
@@ -77,7 +77,7 @@ class Sequences : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, Sequences, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return std::string(name(info.param)); });
 
-/// Arrival records, notes and pages in turn, every root; each rank lags now and then.
+/// Alternates arrival records, eager slots and staging slots, with every root; each rank lags at times.
 TEST_P(Sequences, OfUnlikeOperations) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   for (const int n : {2, 3, 4}) {
@@ -86,10 +86,10 @@ TEST_P(Sequences, OfUnlikeOperations) {
       Group& g = c.world();
       const auto most = static_cast<std::size_t>(g.size()) * 9000 + 1;
       std::vector<float> in(most), out(most);
-      std::mt19937 same(5);  // what all ranks do
+      std::mt19937 same(5);  // for the operations, equal on all ranks
       std::mt19937 own(static_cast<unsigned>(100 + g.rank()));
       for (int turn = 0; turn < 1500; ++turn) {
-        // Half of all are broadcasts, so that there are long runs of them.
+        // Half of the operations are broadcasts, so that there are long runs of them.
         const int collective = static_cast<int>(same() % 16), root = static_cast<int>(same() % 64) % g.size();
         const std::size_t count = kCounts[same() % (turn % 300 < 250 ? 5 : 7)];
         if (own() % 100 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -101,8 +101,8 @@ TEST_P(Sequences, OfUnlikeOperations) {
   }
 }
 
-/// A root that does not wait for anybody fills all arrival records, and goes on when a reader that came late
-/// has made room.
+/// A root that waits for no other rank fills all arrival records, and continues when a late reader has
+/// made room.
 TEST_P(Sequences, OfBroadcastsThatRunAhead) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   for (const std::size_t count : {std::size_t{2}, std::size_t{256}}) {
@@ -119,21 +119,21 @@ TEST_P(Sequences, OfBroadcastsThatRunAhead) {
   }
 }
 
-/// 2^k: where the serial numbers of arrival records, four a round in 32 bits, come to a power of two, or
-/// round again.
+/// Round 2^k: where the serial numbers of arrival records, four per round in 32 bits, reach a power of two or
+/// wrap around.
 class Rounds : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Wrap, Rounds, testing::Values(20, 27, 28, 29, 30, 31, 32, 40));
 
-/// Arrival records that were written at the beginning, or never, must not look as if their rank had come.
+/// Arrival records that were written at the beginning, or never, must not look as if their rank had arrived.
 TEST_P(Rounds, ManyAreCountedByRanksThatOnlyRead) {
   if (hosts_of(2) > 1) GTEST_SKIP() << "hosts share no staging buffers";
   constexpr int kRanks = 3;
   const std::uint64_t around = std::uint64_t{1} << GetParam();
-  for (const int first :
-       {1, 70}) {  // rounds in which all post: some arrival records are never written, or none
+  // In the first rounds all ranks post: after 1 most arrival records are unwritten, after 70 none.
+  for (const int first : {1, 70}) {
     std::barrier<> rest(kRanks);
     const std::string outcome = run_threads(kRanks, [&](Context& c) -> std::string {
-      constexpr std::size_t kCounts[] = {3, 300, 30'000};  // arrival records, notes, pages
+      constexpr std::size_t kCounts[] = {3, 300, 30'000};  // arrival records, eager slots, staging slots
       Group& g = c.world();
       std::vector<float> in(kRanks * kCounts[2] + 1), out(in.size());
       std::string said;
@@ -144,11 +144,12 @@ TEST_P(Rounds, ManyAreCountedByRanksThatOnlyRead) {
         if (!said.empty()) said += fmt::format(" (at round {})", rt::TestAccess::round(*g.impl()));
       };
       runs(first, 0, 0, kCounts[0]);
-      rest.arrive_and_wait();  // nobody is in a round any more
+      rest.arrive_and_wait();  // no rank is in a round any more
       const Status jumped = rt::TestAccess::only_read_until(*g.impl(), around - 150);
       rest.arrive_and_wait();
       OURO_RANK_OK(jumped);
-      // Who has never posted since is waited for after the numbers have come round, and before.
+      // Ranks that have not posted since are waited for, both after the numbers have wrapped around
+      // and before.
       for (const int root : {0, 1, 2})
         for (const int collective : {7, 6, 4, 5}) {
           runs(14, collective, root, kCounts[0]);

@@ -1,5 +1,5 @@
-// Single rounds by hand against the flows that they stand for: every one that the list has, over shapes, both
-// ways, bit for bit.
+// Compares single rounds with the flows that they replace: every one in the list, over many shapes, bit
+// for bit.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,7 +19,7 @@ struct Named {
   flow::Algorithm algorithm;
 };
 
-/// All flows that have a single round by hand.
+/// All flows that have a hand-written single round.
 std::vector<Named> all_single_rounds() {
   std::vector<Named> all;
   flow::for_each_flow([&]<class Flow>(Collective c, flow::Algorithm a, Flow) {
@@ -42,7 +42,7 @@ Status call(Group& g, const Exchange& x, CView in, View out, ReduceOp op, const 
   }
 }
 
-/// What a call leaves in all memory that it could touch.
+/// Runs a call. *memory: afterwards, the content of all memory that it could touch.
 Status run_into(std::vector<float>* memory, bool* single, Group& g, const Exchange& x, bool in_place,
                 ReduceOp op, std::string_view algorithm) {
   const int r = g.rank();

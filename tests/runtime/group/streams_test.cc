@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Holds a stream up until it is opened.
+/// Blocks a stream until the gate is opened.
 struct Gate {
   std::promise<void> promise;
   std::shared_future<void> opened = promise.get_future().share();
@@ -102,7 +102,7 @@ TEST(Streams, TheLastHandleDrains) {
       });
   }
   EXPECT_EQ(ran, 10);
-  // The last handle may go inside a function that runs on the stream itself.
+  // The last handle may be destroyed by a function that runs on the stream itself.
   std::promise<void> done;
   auto* own = new Stream(made());
   Gate gate;
@@ -112,7 +112,7 @@ TEST(Streams, TheLastHandleDrains) {
     done.set_value();
     return Status{};
   });
-  gate.open();  // not before run() has returned: until then the handle is in use
+  gate.open();  // only after run() has returned: until then it uses the handle
   done.get_future().wait();
 }
 
@@ -135,7 +135,7 @@ TEST(Events, OrderStreams) {
     kept = first.load();
     return Status{};
   });
-  Gate later;  // what comes after the mark is not waited for
+  Gate later;  // the event does not wait for work after the mark
   (void)later.hold(a);
   EXPECT_FALSE(event.query());
   EXPECT_FALSE(second.test());
@@ -152,7 +152,7 @@ TEST(Events, OrderStreams) {
   EXPECT_TRUE(event.query());
 }
 
-/// Nothing is enqueued on "no stream", so there is nothing to wait for.
+/// "No stream" never has work, so there is nothing to wait for.
 TEST(Events, OfNoStreamHavePassed) {
   Event event;
   EXPECT_TRUE(event.query());
@@ -222,7 +222,7 @@ class StreamsOf : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, StreamsOf, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return name(info.param); });
 
-/// Operations of one group on two streams and in the caller: all in the order of the calls.
+/// Operations of one group on two streams and in the caller run in the order of the calls.
 TEST_P(StreamsOf, OneGroupOnTwoStreams) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
@@ -230,7 +230,7 @@ TEST_P(StreamsOf, OneGroupOnTwoStreams) {
     for (int turn = 0; turn < 20; ++turn) {
       std::vector<int> x(2000, c.rank() + turn);
       const std::span<int> s(x);
-      // Rank by rank the streams differ; the order of the calls does not.
+      // The streams differ from rank to rank; the order of the calls does not.
       const Stream& first = c.rank() == 1 ? b : a;
       const Stream& second = c.rank() == 2 ? first : b;
       auto one = all_reduce(c.world(), s, s, ReduceOp::sum, first);
@@ -248,7 +248,7 @@ TEST_P(StreamsOf, OneGroupOnTwoStreams) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Every operation in its form with a stream, pipelined one after the other, and one wait at the end.
+/// Every operation in its form with a stream, all enqueued without waiting, with one wait at the end.
 TEST_P(StreamsOf, EveryOperation) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
@@ -296,7 +296,7 @@ TEST_P(StreamsOf, EveryOperation) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Handles of streams, work and groups may go before what they name has run.
+/// Handles of streams, work and groups may be destroyed before their work has run.
 TEST_P(StreamsOf, HandlesGoEarly) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
