@@ -1,5 +1,5 @@
-// One run of the agreement in virtual time: hosts, a network, failures, and what must hold whatever happens.
-// Used by agreement_test.cc.
+// One run of the agreement in virtual time: hosts, a network, failures, and the invariants that must always
+// hold. Used by agreement_test.cc.
 #pragma once
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -27,7 +27,7 @@ using Time = std::chrono::steady_clock::time_point;
 inline constexpr Micros kPatience = 200ms, kSilence = 100ms, kPoll = 20ms, kHorizon = 10s;
 inline constexpr int kMaxEvents = 200'000;
 
-/// What a rank shows to others.
+/// What a rank publishes to others.
 struct Page {
   bool called = false, out = false;
   std::uint64_t completed = 0;
@@ -35,8 +35,9 @@ struct Page {
   Vote vote;
 };
 
-/// One run: ranks on hosts, whose pages others of the host read as they are and others elsewhere late, in
-/// order, or never; a plan of failures; what must hold whatever happens. `Agreement`: the one to be played.
+/// One run: ranks on hosts, a plan of failures, and the invariants. Ranks of the same host read a rank's page
+/// directly; ranks of other hosts receive its versions late, in order, or never. `Agreement`: the
+/// implementation under test.
 template <class Agreement>
 class Job {
  public:
@@ -46,7 +47,7 @@ class Job {
     const int hosts = std::min(n_, pick(1, 3));
     for (int r = 0; r < n_; ++r) {
       Rank& me = ranks_.emplace_back();
-      me.host = r < hosts ? r : pick(0, hosts - 1);  // every host has one
+      me.host = r < hosts ? r : pick(0, hosts - 1);  // every host has a rank
       me.page.completed = static_cast<std::uint64_t>(pick(5, 7));
     }
     std::shuffle(ranks_.begin(), ranks_.end(), random_);
@@ -91,17 +92,17 @@ class Job {
   struct Rank {
     int host = 0;
     bool alive = true, stopped = false, asleep = true, no_quorum = false, fenced = false;
-    int dies_at_write = -1;  // of its page
+    int dies_at_write = -1;  // number of writes to its page before it dies; -1: none
     Page page;
     std::optional<Agreement> agreement;
   };
-  /// What rank i has of rank j.
+  /// What rank i knows about rank j.
   struct Pair {
     Micros delay{0};
     Time last{};
-    Page copy;  // of another host
+    Page copy;  // of a rank on another host
     bool lost = false, known_dead = false;
-    std::deque<Page> held;  // while the network between them is cut
+    std::deque<Page> held;  // versions held back while the network between them is cut
   };
   struct Event {
     Time at;
@@ -121,7 +122,7 @@ class Job {
     return cut_ >= 0 && (ranks_[at(i)].host == cut_) != (ranks_[at(j)].host == cut_);
   }
 
-  /// The failures of this run.
+  /// Plans the failures of this run.
   void plan() {
     for (int r = 0; r < n_; ++r) after(upto(chance(80) ? 5ms : 150ms), [this, r] { call(r); });
     const int kind = pick(0, 7);
@@ -142,14 +143,14 @@ class Job {
     if (kind == 7) disturb(), quiet_ = false;
   }
   void disturb() {
-    if (chance(60)) {  // one host is cut off
+    if (chance(60)) {  // cuts one host off
       const int host = ranks_[at(pick(0, n_ - 1))].host;
       const Micros start = upto(30ms), length = chance(50) ? Micros(kHorizon) : upto(2 * kSilence);
       story_ += fmt::format("cut host {} for {} ms; ", host, length / 1ms);
       after(start, [this, host] { cut(host); });
       after(start + length, [this] { heal(); });
     }
-    for (int i = wild_ ? pick(2, 8) : pick(0, 3); i > 0; --i) {  // somebody gives up somebody who lives
+    for (int i = wild_ ? pick(2, 8) : pick(0, 3); i > 0; --i) {  // a rank gives up a living rank
       const int a = pick(0, n_ - 1), b = pick(0, n_ - 1);
       if (near(a, b)) continue;
       story_ += fmt::format("{} loses {}; ", a, b);
@@ -238,7 +239,7 @@ class Job {
         gone += !other.alive || other.page.out;
         if (in) resume = std::min(resume, other.page.completed + 1);
         if (in && !other.page.called) wrong_ = fmt::format("{} is kept and has not called", o);
-        // Who is more patient than deaths take to be noticed everywhere puts out nobody without cause.
+        // If ranks wait longer than it takes to notice a death everywhere, no rank is excluded without cause.
         if (!wild_ && !in && other.alive && !other.page.out && !blamed_.has(o))
           wrong_ = fmt::format("{} is out, and nothing happened to it", o);
       }
@@ -249,7 +250,7 @@ class Job {
     me.fenced = v.dead.has(r);
     if (!write(r)) return;
     if (chance(50))
-      after(upto(20ms), [this, r] {  // it closes the old group
+      after(upto(20ms), [this, r] {  // the rank closes the old group
         Rank& k = ranks_[at(r)];
         if (k.alive) k.page.out = true, write(r);
       });
@@ -261,7 +262,7 @@ class Job {
     return v;
   }
 
-  /// The page has changed. False if its rank has died in that moment.
+  /// Publishes the changed page of rank r. False if the rank died at that moment.
   bool write(int r) {
     Rank& me = ranks_[at(r)];
     const bool dies = me.dies_at_write >= 0 && me.dies_at_write-- == 0;
@@ -300,7 +301,7 @@ class Job {
         });
     }
   }
-  /// a gives b up; so does b when it has not heard of a for long.
+  /// Rank a gives up rank b; b gives up a after at most `most`.
   void lose(int a, int b, Micros most) {
     blamed_.add(a), blamed_.add(b);
     pair(a, b).lost = true;
@@ -335,7 +336,8 @@ class Job {
     for (int r = 0; r < n_; ++r)
       if (!ended(r)) wrong_ = fmt::format("rank {} goes on for ever", r);
     if (!quiet_ || !wrong_.empty()) return;
-    // Nothing but deaths: who is left goes on, if it is a quorum of those who are not proven dead.
+    // If there were only deaths, the survivors continue if they are a quorum of the ranks that are not
+    // proven dead.
     int all = 0, left = 0, first = -1;
     for (int r = 0; r < n_; ++r) {
       bool proven = false;
@@ -356,13 +358,13 @@ class Job {
 
   std::mt19937_64 random_;
   int n_ = 0, order_ = 0, cut_ = -1;
-  bool quiet_ = true, wild_ = false;  // wild: so slow, and so impatient, that several propose at a time
+  bool quiet_ = true, wild_ = false;  // wild: so slow and impatient that several ranks propose at once
   Time now_{};
   std::vector<Rank> ranks_;
   std::vector<Pair> pairs_;
   std::priority_queue<Event> events_;
   std::optional<Verdict> verdict_;
-  RankSet blamed_;  // to whom something happened
+  RankSet blamed_;  // ranks that something happened to
   std::string wrong_, story_;
 };
 

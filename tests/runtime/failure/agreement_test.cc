@@ -1,5 +1,5 @@
-// Agreement under simulated hosts, networks and failures: thousands of seeded runs in virtual time, and
-// planted flaws that they have to find.
+// The agreement under simulated hosts, networks and failures: thousands of seeded runs in virtual time, and
+// planted faults that they must find.
 #include "runtime/health/agreement.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ namespace {
 
 using played::Job;
 
-/// 0: TEST_SEEDS is no number of them.
+/// Number of runs; 0: TEST_SEEDS is not a valid number.
 int seeds() {
   const char* set = std::getenv("TEST_SEEDS");
   if (set == nullptr) return 20'000;
@@ -44,8 +44,9 @@ TEST(Agreement, HoldsUnderEverySeed) {
   }
 }
 
-/// Two of four hear nothing of each other, and the others hear both: each of the two proposes. All look at
-/// the same moments at what the others said at the last one, so that nobody is ahead by chance.
+/// Two of four members do not hear each other, while the others hear both: each of the two proposes. All
+/// members step at the same times, on what the others published in the previous step, so that none is ahead
+/// by chance.
 TEST(Agreement, TwoThatHaveGivenEachOtherUpDoNotOutbidEachOtherForEver) {
   using namespace std::chrono_literals;
   constexpr int kMembers = 4;
@@ -80,7 +81,7 @@ TEST(Agreement, TwoThatHaveGivenEachOtherUpDoNotOutbidEachOtherForEver) {
   EXPECT_EQ(decided[0]->dead.count(), 1);
 }
 
-/// Who leaves, found anew from all quarrels each time.
+/// Reference: removes the rank with most quarrels, one by one, recomputed each time.
 template <class Quarrel>
 RankSet leave_one_by_one(RankSet side, int size, const Quarrel& quarrel) {
   for (;;) {
@@ -114,7 +115,7 @@ TEST(Quarrels, ThoseWithMostLeave) {
   }
 }
 
-/// A cut that is not clean: two thirds have given each other up, and both hear the last.
+/// A partial cut: two of the thirds have given each other up, and both hear the last third.
 TEST(Quarrels, OfAThousandRanksAreLookedAtTwiceAtMost) {
   constexpr int kRanks = kMaxRanks, kThird = kRanks / 3;
   RankSet all;
@@ -128,7 +129,7 @@ TEST(Quarrels, OfAThousandRanksAreLookedAtTwiceAtMost) {
   EXPECT_LE(asked, kRanks * kRanks);
 }
 
-/// The faulty agreements are copies of the real one in which mutate_agreement.py has changed one rule each.
+/// The faulty agreements are copies of the real one, each with one rule changed by mutate_agreement.py.
 template <class Faulty>
 void expect_found() {
   for (int seed = 1; seed <= 20'000; ++seed) {

@@ -1,5 +1,5 @@
-// Arguments that are wrong on one rank: refused at the call, nothing sent, nothing sticks. And forked
-// children.
+// Wrong arguments on one rank: the call is refused, nothing is sent, and the error is not sticky. Also calls
+// in forked children.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -116,7 +116,7 @@ TEST(Arguments, AreRefusedAtTheCallAndNothingSticks) {
     Group& g = contexts[static_cast<std::size_t>(rank)].world();
     std::vector<float> buffer(64);
     for (const Wrong& w : wrong_calls()) {
-      if (rank == 0) {  // on one rank only: nobody waits for it
+      if (rank == 0) {  // on one rank only: no other rank waits for it
         EXPECT_THAT(w.call(g, buffer), Fails(w.reason)) << w.name;
       }
       EXPECT_TRUE(g.status().ok()) << w.name;
@@ -176,7 +176,7 @@ TEST(Arguments, TheLimitOfOpenGroupsIsAnError) {
   EXPECT_TRUE(exact_all_reduce(*g).ok());
 }
 
-/// What a forked child may not do, all of it: it gets `forked`, and its parent notices nothing.
+/// Everything that a forked child may not do: it gets `forked`, and its parent notices nothing.
 int child_of_a_rank(Context& c, Group& g, Memory& memory) {
   int value = 0;
   const int all[] = {0, 1};

@@ -1,5 +1,4 @@
-// Groups and contexts that end inside a callback, on the thread of the stream on which their operations are
-// queued.
+// Groups and contexts that end inside a callback, on the thread of the stream that has their operations.
 #include <future>
 #include <memory>
 #include <optional>
@@ -10,11 +9,11 @@
 namespace ouro::test {
 namespace {
 
-/// Rank 0 of two, of which rank 1 is another thread: one operation on a stream, whose callback is the test's,
-/// and two more behind it. All are queued before the first can run.
+/// Rank 0 of two; rank 1 is another thread. Rank 0 enqueues an operation with the test's callback on a
+/// stream, and two more after it. All are queued before the first can run.
 class Queued {
  public:
-  /// `make`: the group of a rank.
+  /// `group_of`: returns the group of a rank.
   explicit Queued(const std::function<Group&(int)>& group_of) {
     auto made = Stream::create();
     EXPECT_TRUE(made.ok());
@@ -37,7 +36,7 @@ class Queued {
       return outcomes;
     });
   }
-  /// Runs `f` in the callback, and returns the outcomes of rank 1. The operations have all ended by then.
+  /// Runs `f` in the callback and returns the outcomes on rank 1, after all operations have ended.
   std::vector<Status> then(std::function<void()> f) {
     works[0].then([this, f = std::move(f)](const Status& s) {
       EXPECT_TRUE(s.ok()) << s.message();
@@ -60,7 +59,7 @@ class Queued {
   std::future<std::vector<Status>> peer_;
 };
 
-/// What is queued behind the callback ends as revoked here and on the other rank, both within a second.
+/// Operations queued after the callback end as revoked here and on the other rank, within a second.
 void expect_revoked(Queued& q, const std::vector<Status>& theirs) {
   EXPECT_TRUE(q.works[0].status().ok());
   EXPECT_THAT(q.works[1].status(), Fails(Reason::revoked));
@@ -172,7 +171,8 @@ TEST(Callback, OfTheCInterfaceDestroys) {
   }
 }
 
-/// These would wait for what cannot begin before they return: they say so, and the group goes on.
+/// These calls would wait for operations that cannot start before they return: they are refused, and the
+/// group stays usable.
 TEST(Callback, ClosingOrShrinkingIsRefused) {
   Watchdog watchdog;
   Pair pair;
@@ -205,7 +205,7 @@ TEST(Callback, ClosingAContextIsRefused) {
   EXPECT_TRUE(pair.contexts[0].close().ok());
 }
 
-/// With nothing queued there is nothing to wait for.
+/// With nothing queued, there is nothing to wait for, so these calls succeed.
 TEST(Callback, OfTheLastOperationMayCloseAndDestroy) {
   Watchdog watchdog;
   for (const bool close : {true, false}) {
@@ -238,7 +238,7 @@ TEST(Callback, OfTheLastOperationMayCloseAndDestroy) {
   }
 }
 
-/// Destroyed by other threads at the moment when the last operation ends: for the sanitizers.
+/// Other threads destroy groups at the moment when the last operation ends; for the sanitizers.
 TEST(Callback, GroupGoesAsItsLastOperationEnds) {
   Watchdog watchdog(60s);
   auto contexts = thread_contexts(2);
@@ -253,7 +253,7 @@ TEST(Callback, GroupGoesAsItsLastOperationEnds) {
       auto work =
           all_reduce(*groups[r], CView(&x, 1, DType::f32), View(&x, 1, DType::f32), ReduceOp::sum, *stream);
       groups[r].reset();
-      if (!work.ok()) return;  // the other rank has ended the group already
+      if (!work.ok()) return;  // the other rank has already ended the group
       (void)work->wait(kHang);
       EXPECT_TRUE(work->test());
     });

@@ -1,4 +1,4 @@
-// Death of ranks that are processes: who is named, how soon, and that the error sticks.
+// Death of ranks that are processes: which rank is named, how soon, and that the error is sticky.
 #include <signal.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ struct Case {
 };
 std::ostream& operator<<(std::ostream& os, const Case& c) { return os << c.name; }
 
-/// A process of the victim that lives on, as a data loader would, and holds whatever it inherited.
+/// Forks a child of the victim that lives on, as a data loader would, with everything that it inherited.
 void leave_a_child(const Board& board) {
   if (fork() != 0) return;
   eventually([&] { return board.over.load(); }, 8s);
@@ -61,7 +61,7 @@ void survive(int rank, Board& board, const Case& c, const UniqueId& id) {
   EXPECT_EQ(s.failure()->dead, c.victims) << s.message();
   EXPECT_EQ(s.failure()->group, "world");
   EXPECT_FALSE(s.failure()->host.empty());
-  for (int i = 0; i < 3; ++i) {  // it sticks, unchanged
+  for (int i = 0; i < 3; ++i) {  // the error is sticky and unchanged
     EXPECT_THAT(exact_all_reduce(g), Fails(Reason::peer_dead, s.failure()->rank));
     EXPECT_THAT(barrier(g), Fails(Reason::peer_dead, s.failure()->rank));
     EXPECT_THAT(send(g, CView(&i, 1, DType::i32), (rank + 1) % 4),
@@ -80,7 +80,7 @@ TEST_P(TimedDeath, EverySurvivorNamesIt) {
   OURO_NEEDS_PROCESSES();
   Processes ranks(4, [&](int rank, Board& board) { survive(rank, board, c, id); });
   ASSERT_TRUE(ranks.all_reach(1));
-  std::this_thread::sleep_for(30ms);  // into the middle of it
+  std::this_thread::sleep_for(30ms);  // into the middle of an operation
   ranks.kill(c.victims);
   ranks.join(c.victims);
   std::int64_t first = INT64_MAX, last = 0;
@@ -92,7 +92,7 @@ TEST_P(TimedDeath, EverySurvivorNamesIt) {
   RecordProperty("first_us", std::to_string(first / 1000));
   RecordProperty("last_us", std::to_string(last / 1000));
   EXPECT_LT(std::chrono::nanoseconds(last), kHardBound);
-  EXPECT_LT(std::chrono::nanoseconds(first), 250ms);  // one survivor at least was not starved by other load
+  EXPECT_LT(std::chrono::nanoseconds(first), 250ms);  // at least one survivor was not starved by other load
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -141,7 +141,7 @@ TEST(Leaving, InGoodOrderIsAnErrorOnlyForThoseWhoNeedIt) {
       return;
     }
     ASSERT_TRUE(eventually([&] { return board.stage[2] == 1; }));
-    std::this_thread::sleep_for(150ms);  // it has ended too
+    std::this_thread::sleep_for(150ms);  // it has ended by now
     EXPECT_TRUE(g.status().ok()) << g.status().message();
     int value = 41 + rank;
     if (rank == 0) {
@@ -187,8 +187,7 @@ TEST(Leaving, ReceiveFromARankThatDiesOrLeaves) {
   }
 }
 
-/// The first operation of a group fetches memory from its first rank: that one's death must end the fetch as
-/// well.
+/// The first operation of a group fetches memory from its first rank: that rank's death must end the fetch.
 TEST(TimedDeathOfTheOwner, WhileMemoryIsFetchedFromARankWhoseChildLives) {
   Watchdog watchdog;
   const UniqueId id = new_id();
@@ -208,7 +207,7 @@ TEST(TimedDeathOfTheOwner, WhileMemoryIsFetchedFromARankWhoseChildLives) {
     EXPECT_THAT(s, Fails(Reason::peer_dead, 0));
   });
   ASSERT_TRUE(ranks.all_reach(1) && ranks.all_reach(2, {1}));
-  ::kill(ranks.pid(0), SIGSTOP);  // it does not answer...
+  ::kill(ranks.pid(0), SIGSTOP);  // rank 0 does not answer...
   ranks.board().stage[1] = 2;
   std::this_thread::sleep_for(100ms);
   ranks.kill({0});  // ...and dies with its listening socket held open by a child

@@ -1,5 +1,5 @@
-// Descriptor limits that are too low for a job: they are raised, or said in right words, by all ranks at
-// once.
+// Descriptor limits that are too low for a job: they are raised, or all ranks report them at once with a
+// clear message.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,13 +20,13 @@
 
 namespace {
 
-/// While not 0, nothing more is watched: as if fs.epoll.max_user_watches were reached.
+/// While not 0, epoll_ctl() refuses to add descriptors, as if fs.epoll.max_user_watches were reached.
 std::atomic<int> g_watch_no_more{0};
 std::atomic<int> g_refused{0};
 
 }  // namespace
 
-/// Stands before the system's own.
+/// Replaces the function of the C library.
 extern "C" int epoll_ctl(int poller, int op, int fd, struct epoll_event* event) {
   constexpr int kAdd = 1;
   if (op == kAdd && g_watch_no_more.load() > 0) {
@@ -42,7 +42,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// In a process of its own, with other limits; what it returns.
+/// Runs `body` in a child process with other limits. Returns its result.
 std::string with_limits(rlim_t soft, rlim_t hard, std::string (*body)()) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return "no pipe";
@@ -79,7 +79,8 @@ std::string forty_processes() {
   });
 }
 
-/// 2n + 32 = 112: what each rank holds once all have joined; who gathers them holds half as much again.
+/// 2n + 32 = 112 descriptors per rank once all have joined; the rank that gathers the others needs half as
+/// many more.
 TEST(Descriptors, ASoftLimitIsRaised) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   if (hard_limit() < 1000) GTEST_SKIP() << "the hard limit is " << hard_limit();
@@ -111,8 +112,8 @@ TEST(Descriptors, OfThreads) {
   EXPECT_THAT(with_limits(200, 200, join), testing::HasSubstr("200 available: raise the hard limit"));
 }
 
-/// The watch thread cannot watch the connections of those who ask for memory, for a while: they wait, and
-/// nothing ends.
+/// For a while the watch thread cannot watch connections of ranks that request memory: they wait, and
+/// nothing fails.
 TEST(Descriptors, TheWatchOutlivesAShortage) {
   auto contexts = Context::threads(3, quick_options());
   ASSERT_TRUE(contexts.ok()) << contexts.status().message();

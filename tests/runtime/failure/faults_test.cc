@@ -1,5 +1,5 @@
-// OURO_FAULT: its grammar, and that what it asks for happens to the rank that it names and is seen by the
-// others as it is when nobody asked for it.
+// OURO_FAULT: its grammar, and that the fault happens on the named rank and appears to the others like a
+// real one.
 #include "runtime/context/faults.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace {
 
 using rt::Fault;
 
-/// What ranks that join find in their environment.
+/// Sets an environment variable for ranks that join during its lifetime.
 class Setting {
  public:
   Setting(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
@@ -135,13 +135,14 @@ const Form kForms[] = {
     {"ring", [](Group& g) { return exact_all_reduce(g, 5000, {.algorithm = "ring"}); }},
     {"barrier", [](Group& g) { return barrier(g); }},
     {"reduce", [](Group& g) { return reduce_to(g, 0); }},
-    {"reduce_to_itself", [](Group& g) { return reduce_to(g, kVictim); }},  // it sends in the next one only
+    {"reduce_to_itself", [](Group& g) { return reduce_to(g, kVictim); }},  // the victim sends in the next one
     {"messages", pass_on},
 };
 
 class FaultOf : public testing::TestWithParam<Form> {
  protected:
-  /// Until it fails; what every rank has heard. Then all go on in a group of all.
+  /// Runs operations until one fails. Returns the status on every rank. Then all ranks continue in a group
+  /// of all.
   static std::vector<Status> hear(const std::string& faults) {
     const Setting setting("OURO_FAULT", faults);
     auto contexts = thread_contexts(kRanks);
@@ -204,7 +205,7 @@ TEST(FaultOfHosts, ACutRankIsSilentAndAlone) {
     EXPECT_THAT(s, Fails(Reason::peer_unresponsive, 1 - rank));
     EXPECT_EQ(s.failure()->detector, "heartbeat");
     const auto next = g.shrink();
-    EXPECT_EQ(next.ok(), rank == 0) << next.status().message();  // exactly half, with the lowest rank
+    EXPECT_EQ(next.ok(), rank == 0) << next.status().message();  // exactly half, with the lowest
     EXPECT_EQ(next.status().reason(), rank == 0 ? Reason::none : Reason::no_quorum);
   });
 }
@@ -240,14 +241,14 @@ TEST(FaultOfHosts, ChunksThatAreDamagedTwiceAreGivenUp) {
       Group& g = contexts[static_cast<std::size_t>(rank)].world();
       Status s;
       for (int i = 0; i < 20 && s.ok(); ++i) s = exact_all_reduce(g);
-      EXPECT_THAT(s, Fails(reason, 1)) << "rank " << rank;  // whose chunks were given up is told, too
+      EXPECT_THAT(s, Fails(reason, 1)) << "rank " << rank;  // rank 1, the sender, too
     });
   }
 }
 
 // ---- ranks as processes -----------------------------------------------------------------------------
 
-/// Ranks go round until something breaks, the survivors once more in what is left.
+/// Ranks run operations until one fails; the survivors run one more in the remaining group.
 void survive(int rank, Board& board, const UniqueId& id, const std::vector<int>& dead) {
   auto joined = Context::create(options(rank, 3, id));
   ASSERT_TRUE(joined.ok()) << joined.status().message();
@@ -274,7 +275,7 @@ TEST(FaultOfProcesses, KillsTheRanksThatItNames) {
   const UniqueId id = new_id();
   const Setting setting("OURO_FAULT", "kill:rank=2,op=100;kill:rank=0,at=shrink");
   Processes ranks(3, [&](int rank, Board& board) { survive(rank, board, id, {0, 2}); });
-  ranks.join({0, 2});  // by a signal
+  ranks.join({0, 2});  // killed by a signal
 }
 
 TEST(FaultOfProcesses, ExitsWithoutAWord) {
@@ -283,7 +284,7 @@ TEST(FaultOfProcesses, ExitsWithoutAWord) {
   const UniqueId id = new_id();
   const Setting setting("OURO_FAULT", "error:rank=1,op=100,what=exit");
   Processes ranks(3, [&](int rank, Board& board) { survive(rank, board, id, {1}); });
-  ranks.join();  // with code 0
+  ranks.join();  // all end with code 0
 }
 
 TEST(FaultOfProcesses, StopsUntilItIsContinued) {

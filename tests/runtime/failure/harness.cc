@@ -22,7 +22,7 @@ Watchdog::Watchdog(std::chrono::seconds limit)
         if (cv_.wait_for(lock, limit, [&] { return done_; })) return;
         std::fprintf(stderr, "watchdog: the test did not end within %lld s\n",
                      static_cast<long long>(limit.count()));
-        _exit(3);  // the children have asked to die with this process
+        _exit(3);  // the children die with this process (PDEATHSIG)
       }) {
   std::unique_lock lock(mutex_);
   cv_.wait(lock, [&] { return watching_; });
@@ -100,7 +100,7 @@ void Processes::join(const std::vector<int>& killed) {
     int status = 0;
     if (!eventually([&] { return waitpid(pid, &status, WNOHANG) == pid; })) {
       ADD_FAILURE() << "rank " << r << " did not end";
-      continue;  // the destructor ends it
+      continue;  // the destructor kills it
     }
     pid = -1;
     if (std::find(killed.begin(), killed.end(), r) != killed.end()) {

@@ -1,5 +1,5 @@
-// What the failure tests share: ranks as forked processes or as threads, a watchdog, an exact all-reduce.
-// Used by tests/failure only.
+// Shared code of the failure tests: ranks as forked processes or as threads, a watchdog, an exact all-reduce.
+// Used by tests/runtime/failure only.
 #pragma once
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,13 +21,13 @@ namespace ouro::test {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-inline constexpr auto kHardBound = 1000ms;  // no survivor may learn of a death, or of a disagreement, later
+inline constexpr auto kHardBound = 1000ms;  // the latest that a survivor may learn of a death or disagreement
 
-/// Ends the program, with a line that says so, if a test lasts too long: a hang is a failure, not a wait.
+/// Ends the program with a message if a test takes too long, so that a hang is a failure.
 class Watchdog {
  public:
-  /// Returns when its thread waits: a child that is forked while that thread takes memory would find
-  /// AddressSanitizer's allocator locked for ever.
+  /// Returns once its thread is waiting: in a child that is forked while that thread allocates memory,
+  /// AddressSanitizer's allocator would stay locked for ever.
   explicit Watchdog(std::chrono::seconds limit = 2 * kHang);
   ~Watchdog();
 
@@ -38,21 +38,21 @@ class Watchdog {
   std::thread thread_;
 };
 
-/// Memory that a test and the processes it forks all see. The steady clock is one for all of them.
+/// Memory shared by a test and the processes that it forks. They also share the steady clock.
 struct Board {
   static constexpr int kMax = 16;
   std::atomic<int> stage[kMax];
   std::atomic<int> pid[kMax];
-  std::atomic<std::int64_t> heard_ns[kMax];  // when a survivor got its first error
+  std::atomic<std::int64_t> heard_ns[kMax];  // when each survivor got its first error
   std::atomic<std::int64_t> killed_ns;
   std::atomic<std::uint64_t> completed[kMax];
   std::atomic<bool> over;
 };
 std::int64_t now_ns();
-/// False if it did not come true in time.
+/// Waits until f() is true. Returns false if that takes longer than `limit`.
 bool eventually(const std::function<bool()>& f, std::chrono::milliseconds limit = kHang);
 
-/// Skips a test that forks ranks where ThreadSanitizer is in: it sees nothing across processes, and its
+/// Skips a test that forks ranks if ThreadSanitizer is enabled: it sees nothing across processes, and its
 /// threads do not survive a fork.
 #if defined(__SANITIZE_THREAD__)
 #define OURO_NEEDS_PROCESSES() GTEST_SKIP() << "ranks are processes here, which ThreadSanitizer cannot follow"
@@ -60,12 +60,12 @@ bool eventually(const std::function<bool()>& f, std::chrono::milliseconds limit 
 #define OURO_NEEDS_PROCESSES() static_cast<void>(0)
 #endif
 
-/// Ranks as processes. A body's failed expectations, a throw or an unexpected end fail the test that joins
-/// it.
+/// Ranks as processes. Failed expectations or exceptions in a body, or an unexpected end, fail the test
+/// in join().
 class Processes {
  public:
   Processes(int n, std::function<void(int rank, Board&)> body);
-  ~Processes();  ///< kills and reaps what is left of its own children
+  ~Processes();  ///< kills and reaps its remaining children
   Processes(const Processes&) = delete;
   Processes& operator=(const Processes&) = delete;
 
@@ -73,7 +73,7 @@ class Processes {
   int pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
   void kill(const std::vector<int>& ranks);
   bool all_reach(int stage, const std::vector<int>& except = {});
-  /// Expects every rank but `killed` to end by itself and well.
+  /// Expects every rank except `killed` to end by itself, with success.
   void join(const std::vector<int>& killed = {});
 
  private:
@@ -83,13 +83,13 @@ class Processes {
 
 /// Runs f(rank) in n threads and joins them.
 void on_threads(int n, const std::function<void(int)>& f);
-/// n contexts in this process with deadlines that suit tests.
+/// Creates n contexts in this process, with deadlines suitable for tests.
 std::vector<Context> thread_contexts(int n, InitOptions = {});
 InitOptions options(int rank, int world, const UniqueId& id);
 UniqueId new_id();
 
-/// An all-reduce of integers whose result every rank checks exactly. The error, or `data-corrupt` where it is
-/// wrong.
+/// Runs an all-reduce of integers and checks the result exactly. Returns its error, or `data-corrupt` if the
+/// result is wrong.
 Status exact_all_reduce(Group&, std::size_t count = 1000, const CallOptions& = {});
 
 bool has(const std::string& text, const std::string& part);

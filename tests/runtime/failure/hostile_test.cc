@@ -1,5 +1,4 @@
-// A rank of the job that writes nonsense over all memory that it shares: its peers end with failures, not by
-// a crash.
+// A rank of the job that overwrites all shared memory with garbage: its peers get failures and do not crash.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -25,7 +24,7 @@
 namespace ouro::test {
 namespace {
 
-/// The words of all segments that this process may write.
+/// The words of all shared segments that this process may write.
 std::vector<std::span<std::uint64_t>> shared_words() {
   std::vector<std::span<std::uint64_t>> all;
   std::ifstream maps("/proc/self/maps");
@@ -41,7 +40,8 @@ std::vector<std::span<std::uint64_t>> shared_words() {
   return all;
 }
 
-/// Single words: small ones, huge ones, those of its neighbours. More at the beginnings, where counters are.
+/// Overwrites single words with small values, huge values, or neighbouring words; more often at the
+/// beginnings of segments, where counters are.
 void scribble(unsigned seed, const Board& board) {
   std::mt19937_64 random(seed);
   const auto memory = shared_words();
@@ -57,7 +57,7 @@ void scribble(unsigned seed, const Board& board) {
     }
 }
 
-/// Everything that reads what the other has written, until something has failed.
+/// Uses everything that reads what the other rank has written, until an operation fails.
 Status use(Context& c, Group& g, std::span<float> registered) {
   for (int i = 0; i < 40; ++i) {
     OURO_TRY(exact_all_reduce(g));
@@ -97,7 +97,7 @@ TEST(Hostile, WhoWritesNonsenseOverSharedMemoryCrashesNobody) {
       board.stage[rank] = 1;
       if (rank == 1) {
         scribble(seed, board);
-        _exit(0);  // what it would tidy up is what it has written over
+        _exit(0);  // cleaning up would use the data that it has overwritten
       }
       const Status s = use(*c, c->world(), registered);
       board.stage[0] = s.ok() ? 2 : 3;
@@ -113,9 +113,8 @@ TEST(Hostile, WhoWritesNonsenseOverSharedMemoryCrashesNobody) {
   EXPECT_GT(failed, 0) << "nothing that was written was of any concern";
 }
 
-/// Rank 1 takes part as it should, while a thread of it writes `value` over each word whose index modulo
-/// `line` is one of `places`, in segments other than control pages. Rank 0 has to end for the reason
-/// `expected`.
+/// Rank 1 takes part correctly, while one of its threads writes `value` to each word whose index modulo
+/// `line` is one of `places`, in segments other than control pages. Rank 0 must fail with reason `expected`.
 void strike(std::size_t line, const std::vector<std::size_t>& places, std::uint64_t value, Reason expected,
             const std::function<Status(Group&, std::span<float>)>& work) {
   Watchdog watchdog;
@@ -128,7 +127,7 @@ void strike(std::size_t line, const std::vector<std::size_t>& places, std::uint6
     const auto registered = memory->as<float>();
     Status s = work(c->world(), registered);
     ASSERT_TRUE(s.ok()) << s.message();
-    board.stage[rank] = 1;  // nothing is written before both have what they need
+    board.stage[rank] = 1;  // nothing is overwritten before both ranks have set up
     ASSERT_TRUE(eventually([&] { return board.stage[1 - rank] == 1; }));
     constexpr std::size_t kPageBytes = (sizeof(rt::ControlPage) + 4095) / 4096 * 4096;
     std::thread striker([&] {
@@ -149,7 +148,7 @@ void strike(std::size_t line, const std::vector<std::size_t>& places, std::uint6
   ranks.join();
 }
 
-/// Offsets of buffers in the arrival records of both ranks.
+/// Overwrites the offsets of buffers in arrival records.
 TEST(Hostile, ReferencesAreComparedWithWhatIsMapped) {
   OURO_NEEDS_PROCESSES();
   static_assert(offsetof(Arrival, in.offset) == 88 && offsetof(Arrival, out.offset) == 104);
@@ -159,7 +158,7 @@ TEST(Hostile, ReferencesAreComparedWithWhatIsMapped) {
          });
 }
 
-/// Sizes in the headers of slots, and tags.
+/// Overwrites sizes and tags in slot headers.
 TEST(Hostile, SizesAreComparedWithTheSlot) {
   OURO_NEEDS_PROCESSES();
   static_assert(offsetof(SlotHeader, bytes) == 24);
@@ -171,7 +170,7 @@ TEST(Hostile, SizesAreComparedWithTheSlot) {
   });
 }
 
-/// What a rank reads on its own page may have been written by another.
+/// Data that a rank reads from its own page may have been overwritten by another rank.
 TEST(Hostile, AnIndexOnTheOwnPageIsCompared) {
   const auto page = std::make_unique<rt::ControlPage>();
   rt::GroupRecord& record = page->groups[0];
@@ -181,7 +180,7 @@ TEST(Hostile, AnIndexOnTheOwnPageIsCompared) {
   EXPECT_TRUE(vote >= page->votes && vote < page->votes + rt::kVotes);
 }
 
-/// What a peer publishes as an error is one, whatever reason it gives.
+/// An error published by a peer counts as an error, whatever its reason.
 TEST(Hostile, AnErrorWithoutAReasonIsAnError) {
   Watchdog watchdog;
   for (const int reason : {0, 200}) {

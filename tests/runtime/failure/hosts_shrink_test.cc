@@ -1,5 +1,5 @@
-// Going on after failures between hosts: ranks are processes that take each other for ranks of other hosts,
-// over the loopback interface. Kills, a lost host, a kill during shrink, a rank that comes back.
+// Continuing after failures between hosts: ranks are processes that treat each other as ranks of other hosts,
+// over the loopback interface. Kills, a lost host, a kill during shrink, a rank that resumes.
 #include <signal.h>
 #include <unistd.h>
 
@@ -15,7 +15,8 @@ namespace {
 
 constexpr auto kShrinkBound = 2s;
 
-/// Where the ranks of a test are: `hosts[r]` of each; and a file by which they find each other.
+/// Placement of the ranks of a test: rank r is on host `hosts[r]`; and a file through which they find
+/// each other.
 class Hosts {
  public:
   explicit Hosts(std::vector<int> hosts) : hosts_(std::move(hosts)), id_(new_id()) {
@@ -59,8 +60,8 @@ Group all_of(Context& c, int size) {
   return g.ok() ? std::move(*g) : Group();
 }
 
-/// Operations until one fails, then shrinks until the group has `left` members and an operation of it is
-/// exact. How long the longest of these shrinks took.
+/// Runs operations until one fails, then shrinks until the group has `left` members and an operation is
+/// exact. Returns the duration of the longest shrink.
 Clock::duration go_on(Group& g, int left) {
   Clock::duration longest{};
   while (exact_all_reduce(g).ok()) {
@@ -80,8 +81,8 @@ Clock::duration go_on(Group& g, int left) {
   return longest;
 }
 
-/// All join and run; `victims` are killed at once; the others go on together, none of their shrinks longer
-/// than that.
+/// All ranks join and run; `victims` are killed at once; the others continue together. No shrink takes longer
+/// than `bound`.
 void kill_and_go_on(std::vector<int> hosts, const std::vector<int>& victims, Clock::duration bound = kHang) {
   Watchdog watchdog(40s);
   const Hosts places(std::move(hosts));
@@ -137,7 +138,7 @@ TEST(HostsShrink, TheHostOfOneAloneIsNoQuorum) {
   ranks.join({0, 1});
 }
 
-/// The second death comes while the agreement about the first is under way, of the rank that proposes.
+/// The proposing rank dies while the agreement about another death is in progress.
 TEST(HostsShrink, SurvivesADeathDuringShrink) {
   OURO_NEEDS_PROCESSES();
   for (int run = 0; run < 6; ++run) {
@@ -187,7 +188,7 @@ TEST(HostsShrink, WhoComesBackIsFenced) {
     }
     go_on(g, 2);
     board.stage[rank] = 2;
-    for (int i = 0; i < 200; ++i) {  // as many on both, while rank 2 comes back
+    for (int i = 0; i < 200; ++i) {  // the same number on both ranks, while rank 2 resumes
       ASSERT_TRUE(exact_all_reduce(g).ok()) << g.status().message();
       std::this_thread::sleep_for(5ms);
     }

@@ -1,4 +1,4 @@
-// Joining that goes wrong: who is named, how soon, and that strangers do not disturb a job.
+// Failing joins: which rank is named, how soon, and that strangers do not disturb a job.
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -20,7 +20,7 @@ std::string rendezvous_of(const UniqueId& id) {
   return rt::rendezvous_name(n);
 }
 
-/// All ranks join at once; their outcomes.
+/// All ranks join at once. Returns their outcomes.
 std::vector<Status> join_all(const std::vector<InitOptions>& all) {
   std::vector<Status> outcomes(all.size());
   on_threads(static_cast<int>(all.size()), [&](int i) {
@@ -44,7 +44,7 @@ TEST(Join, ArgumentsOutOfRange) {
   EXPECT_THAT(Context::create(o).status(), Fails(Reason::invalid));
   o = options(0, 2, id), o.deadline = 0ms;
   EXPECT_THAT(Context::create(o).status(), Fails(Reason::invalid));
-  o = options(0, 4, id), o.local_size = 2;  // and nothing says where the hosts meet
+  o = options(0, 4, id), o.local_size = 2;  // without a rendezvous for several hosts
   EXPECT_THAT(Context::create(o).status(), Fails(Reason::invalid));
   EXPECT_THAT(Context::threads(0).status(), Fails(Reason::invalid));
   EXPECT_THAT(Context::threads(257).status(), Fails(Reason::invalid));
@@ -62,7 +62,7 @@ TEST(TimedJoin, DuplicateRankNamesBothAndTheFirstStays) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   std::vector<Status> outcomes(4);
-  on_threads(4, [&](int i) {  // 3: a second rank 1, while rank 2 is still missing
+  on_threads(4, [&](int i) {  // thread 3 joins as a second rank 1 while rank 2 is still missing
     if (i == 3) std::this_thread::sleep_for(100ms);
     if (i == 2) std::this_thread::sleep_for(400ms);
     auto c = Context::create(options(i == 3 ? 1 : i, 3, id));
@@ -164,7 +164,7 @@ TEST(TimedJoin, ARankThatDiesWhileTheJobForms) {
       }).detach();
     }
     board.stage[rank] = 1;
-    const auto c = Context::create(options(rank, 4, id));  // rank 3 never comes
+    const auto c = Context::create(options(rank, 4, id));  // rank 3 never joins
     EXPECT_THAT(c.status(), Fails(Reason::peer_dead, 2));
     EXPECT_TRUE(has(c.status().message(), "while the job was forming")) << c.status().message();
     board.heard_ns[rank] = now_ns();
@@ -194,7 +194,7 @@ TEST(TimedJoin, TheHubDiesWhileTheJobForms) {
   EXPECT_LT(std::chrono::nanoseconds(ranks.board().heard_ns[1] - ranks.board().killed_ns), kHardBound);
 }
 
-/// Writes to the rendezvous whatever comes to mind, and holds connections without a word.
+/// Sends garbage to the rendezvous, and keeps silent connections open.
 void disturb(const std::string& name, const Board& board) {
   std::mt19937 random(11);
   std::vector<Fd> silent;
@@ -231,7 +231,7 @@ TEST(Join, StrangersDoNotDisturb) {
   OURO_NEEDS_PROCESSES();
   Processes ranks(5, [&](int rank, Board& board) {
     if (rank == 4) return disturb(rendezvous_of(id), board);
-    if (rank == 3) std::this_thread::sleep_for(500ms);  // the job forms under fire
+    if (rank == 3) std::this_thread::sleep_for(500ms);  // the job joins under attack
     auto c = Context::create(options(rank, 4, id));
     ASSERT_TRUE(c.ok()) << c.status().message();
     for (int i = 0; i < 50; ++i) EXPECT_TRUE(exact_all_reduce(c->world()).ok());
@@ -244,8 +244,8 @@ TEST(Join, StrangersDoNotDisturb) {
   ranks.join();
 }
 
-/// Abstract names belong to whoever comes first: another user can keep a job from forming, and gets no
-/// further.
+/// Abstract names belong to the first process that binds them: another user can keep a job from joining, but
+/// nothing more.
 TEST(Join, ANameThatAnotherUserHoldsIsNotJoined) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   OURO_NEEDS_PROCESSES();

@@ -1,4 +1,4 @@
-// Nothing is left behind: descriptors, threads, mappings and names after many jobs, good and failed ones.
+// No leaks of descriptors, threads, mappings and names after many jobs, successful and failed.
 #include <malloc.h>
 #include <unistd.h>
 
@@ -39,7 +39,7 @@ Holdings holdings() {
   return h;
 }
 
-/// One job with a bit of everything.
+/// Runs one job that uses a bit of everything.
 void cycle(bool fails) {
   auto contexts = thread_contexts(3);
   on_threads(3, [&](int rank) {
@@ -67,7 +67,7 @@ void cycle(bool fails) {
       EXPECT_TRUE(exact_all_reduce(*next).ok());
     }
     if (rank != 2) {
-      EXPECT_TRUE(c.close().ok());  // the last one just goes
+      EXPECT_TRUE(c.close().ok());  // the last rank ends without close()
     }
   });
 }
@@ -77,9 +77,9 @@ TEST(Leaks, NoneAfterFiftyJobs) {
   GTEST_SKIP() << "the sanitizer has threads and mappings of its own";
 #endif
   Watchdog watchdog(40s);
-  mallopt(M_ARENA_MAX, 1);  // so that the allocator's own mappings do not come and go
+  mallopt(M_ARENA_MAX, 1);  // so that the allocator's own mappings stay constant
   for (int i = 0; i < 5; ++i) cycle(i % 2 == 1);
-  // A thread that has been joined may be listed for a moment more.
+  // A joined thread may still be listed for a moment.
   Holdings before = holdings();
   EXPECT_TRUE(eventually([&] { return (before = holdings()).tasks == 2; }))
       << before;  // this one and the watchdog
@@ -90,11 +90,11 @@ TEST(Leaks, NoneAfterFiftyJobs) {
       << "before: " << before << "; after: " << after;
 }
 
-/// Killed at any moment, also while they join: no name is left, in a file system or of a socket.
+/// Ranks are killed at any moment, also while they join: no file name and no socket name is left.
 TEST(Leaks, NothingIsLeftOfKilledJobs) {
   OURO_NEEDS_PROCESSES();
   Watchdog watchdog;
-  const std::ptrdiff_t names = holdings().names;  // what others have left there is theirs
+  const std::ptrdiff_t names = holdings().names;  // names left by other programs do not count
   for (int i = 0; i < 12; ++i) {
     const UniqueId id = new_id();
     Processes ranks(3, [&](int rank, Board& board) {
@@ -104,7 +104,7 @@ TEST(Leaks, NothingIsLeftOfKilledJobs) {
         auto memory = c->alloc(1 << 16);
         while (exact_all_reduce(c->world()).ok()) board.stage[rank] = 2;
       }
-      for (;;) pause();  // it is killed, whatever it has heard of the death of others
+      for (;;) pause();  // it waits to be killed, whatever it has noticed of other deaths
     });
     EXPECT_TRUE(ranks.all_reach(i % 3 == 0 ? 1 : 2));
     std::this_thread::sleep_for(std::chrono::milliseconds(i));

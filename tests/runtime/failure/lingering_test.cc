@@ -1,4 +1,4 @@
-// The last words of ranks that leave: what they sent to other hosts arrives after they have gone.
+// Lingering data: what leaving ranks have sent to other hosts arrives after they have gone.
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -9,8 +9,9 @@
 namespace ouro::test {
 namespace {
 
-/// The sender drops its group and its context at once. Its context gives the receiver two seconds and goes
-/// while the message still lingers in its links: what lingers ends before what it tells of its end.
+/// The sender destroys its group and its context at once. The context waits two seconds for the receiver and
+/// ends while the message still lingers in its links: lingering data must end before the objects that it
+/// notifies of its end.
 TEST(Lingering, AMessageArrivesAfterItsSenderOnAnotherHostHasGone) {
   Watchdog watchdog(3 * kHang);
   const TwoHosts hosts;
@@ -34,7 +35,7 @@ TEST(Lingering, AMessageArrivesAfterItsSenderOnAnotherHostHasGone) {
       EXPECT_LT(Clock::now() - start, kHang) << "a destructor waits for who receives";
       gone = true;
     } else {
-      ASSERT_TRUE(probe(*group, 0).ok());  // its links are open: the message lies in them
+      ASSERT_TRUE(probe(*group, 0).ok());  // its links exist, so the message will be stored in them
       opened = true;
       ASSERT_TRUE(eventually([&] { return gone.load(); }, 2 * kHang));
       const auto got = recv(*group, std::span(words), 0);
@@ -44,8 +45,8 @@ TEST(Lingering, AMessageArrivesAfterItsSenderOnAnotherHostHasGone) {
   });
 }
 
-/// A rank may leave when it has done its part of an operation that others are still in. One that says so and
-/// has sent nothing is named once what it might have sent cannot be on its way any more, not at the deadline.
+/// A rank may leave when it has done its part of an operation that others are still in. A rank that has left
+/// without sending its part is named as soon as that data can no longer be in flight, not at the deadline.
 TEST(Lingering, ARankThatLeftWithoutSendingItsPartIsNamed) {
   Watchdog watchdog(3 * kHang);
   setenv("OURO_SILENT_FAIL", "1", 1);
@@ -63,7 +64,7 @@ TEST(Lingering, ARankThatLeftWithoutSendingItsPartIsNamed) {
       EXPECT_EQ(s.failure()->rank, 1);
       EXPECT_NE(s.message().find("it left, and what it had to send"), std::string::npos) << s.message();
       EXPECT_LT(Clock::now() - start, kHang);
-    } else {  // it says that it is in the same operation as rank 0, and leaves
+    } else {  // publishes that it is in the same operation as rank 0, and leaves
       const auto& members = context->impl()->members();
       const auto second = [](const rt::GroupRecord& r) { return r.entered.get() == 2; };
       const auto& theirs = members.page(0).groups;

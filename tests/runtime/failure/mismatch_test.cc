@@ -1,5 +1,5 @@
-// Ranks that disagree: every rank hears it within the bound, with both sides, and shrink() gives a working
-// group.
+// Ranks that disagree: every rank gets an error with both sides within the bound, and shrink() returns a
+// working group.
 #include <memory>
 
 #include "runtime/context/own_records.h"
@@ -21,7 +21,7 @@ struct Case {
   Call right, wrong;
   const char* said_right;
   const char* said_wrong;
-  bool zero = false;  // the odd one passes nothing: it may succeed at once, and hears of it at its next call
+  bool zero = false;  // the deviating rank passes nothing: its call may succeed, and its next call fails
 };
 std::ostream& operator<<(std::ostream& os, const Case& c) { return os << c.name; }
 
@@ -111,7 +111,7 @@ const std::vector<Case>& cases() {
 
 class TimedMismatch : public testing::TestWithParam<std::tuple<Case, int>> {};
 
-/// The first error: of the call, or, where this rank could finish, of the barrier after it.
+/// The first error: of the call, or, if this rank could finish it, of the barrier after it.
 Status outcome(const Call& f, Group& g, Buffers& b) {
   Status s = f(g, b);
   return s.ok() ? barrier(g) : s;
@@ -193,7 +193,7 @@ TEST(TimedMismatchOf, UnevenPairs) {
   }
 }
 
-/// Two roots wait for nobody, and those who receive wait for one of them: the next operation shows it.
+/// Two roots wait for no other rank, and receivers wait for one of them: the next operation detects it.
 TEST(TimedMismatchOf, TwoRoots) {
   Watchdog watchdog;
   auto contexts = thread_contexts(4);
@@ -211,7 +211,7 @@ TEST(TimedMismatchOf, TwoRoots) {
   });
 }
 
-/// The rank that disagrees comes late: the bound runs from its arrival.
+/// The rank that disagrees is late: the bound counts from its arrival.
 TEST(TimedMismatchOf, ALateArrival) {
   Watchdog watchdog;
   auto contexts = thread_contexts(3);
@@ -227,8 +227,8 @@ TEST(TimedMismatchOf, ALateArrival) {
   for (std::int64_t e : end) EXPECT_LT(std::chrono::nanoseconds(e - arrival), kHardBound);
 }
 
-/// A rank that has made as many groups as its page has records uses the first record again. Ranks of other
-/// hosts, who read a copy, do not take what the first group entered for what the new one has.
+/// A rank that has made as many groups as its page has records reuses the first record. Ranks of other hosts,
+/// which read a replica, do not mistake entries of the first group for those of the new one.
 TEST(MismatchOf, AGroupThatHasTheRecordOfAnother) {
   const auto page = std::make_unique<rt::ControlPage>(), copy = std::make_unique<rt::ControlPage>();
   rt::OwnRecords own(*page);

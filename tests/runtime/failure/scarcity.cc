@@ -10,13 +10,13 @@
 #include <new>
 
 #if defined(__SANITIZE_THREAD__)
-/// Fake devices live as long as the process, and so do their threads.
+/// Emulated devices live as long as the process, and so do their threads.
 extern "C" const char* __tsan_default_options() { return "report_thread_leaks=0"; }
 #endif
 
 namespace {
 
-thread_local constinit int t_left = -1;  // allocations until one is refused; negative: none is
+thread_local constinit int t_left = -1;  // allocations before the refused one; negative: none is refused
 thread_local constinit bool t_refused = false;
 thread_local constinit bool t_no_threads = false;
 std::atomic<bool> g_no_threads{false};

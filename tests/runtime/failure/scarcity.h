@@ -1,16 +1,16 @@
-// Memory and threads that run out where a test says so. Used by the tests of scarcity.
+// Makes memory or threads run out at a given point. Used by the tests of scarcity.
 #pragma once
 
 namespace ouro::test {
 
-/// From now on the n-th allocation of the calling thread throws std::bad_alloc, and those that follow
-/// succeed; n from 0. Until allow_memory() on the same thread.
+/// The n-th allocation of the calling thread from now on (n from 0) throws std::bad_alloc, and later ones
+/// succeed. In force until allow_memory() on the same thread.
 void refuse_memory(int n);
-/// Whether an allocation has been refused.
+/// Ends refuse_memory(). Returns whether an allocation has been refused.
 bool allow_memory();
-bool has_refused();  ///< the same, and it goes on
+bool has_refused();  ///< the same without ending it
 
-/// While it lives, the calling thread, or every one, can start no thread.
+/// During its lifetime, the calling thread, or every thread, cannot start threads.
 class NoThreads {
  public:
   enum class For { caller, all };
@@ -18,7 +18,7 @@ class NoThreads {
   ~NoThreads();
   NoThreads(const NoThreads&) = delete;
   NoThreads& operator=(const NoThreads&) = delete;
-  int refused() const;  ///< to the calling thread
+  int refused() const;  ///< number of threads refused to the calling thread
 };
 
 }  // namespace ouro::test

@@ -1,4 +1,4 @@
-// A listener that runs out of memory while strangers wait at it: it goes on to take others.
+// A listener that runs out of memory while strangers wait: it continues to accept others.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -13,11 +13,11 @@ namespace ouro::rt {
 namespace {
 
 constexpr int kMost = 200;  // allocations; there are far fewer
-// Places and queue of one source, and the one that is held up: those behind it are in the kernel.
+// The places and the queue of one source, plus the connection that is held up: later ones stay in the kernel.
 constexpr std::uint64_t kUpToHeldUp = 16 + 32 + 1;
 
 TEST(NoMemory, WhereStrangersWaitAtAListener) {
-  for (int n = 0; n < kMost; n += 2) {  // what is lost together takes more than one
+  for (int n = 0; n < kMost; n += 2) {  // by 2: what is lost together needs more than one allocation
     asio::io_context io;
     auto listener = LineListener::open(io, who(0), {.bind = "127.0.0.1"}, [](const Line&) {});
     ASSERT_TRUE(listener.ok()) << listener.status().message();
@@ -33,12 +33,12 @@ TEST(NoMemory, WhereStrangersWaitAtAListener) {
           io.restart();
           io.run_one_for(1ms);
         } catch (const std::exception&) {
-          continue;  // as the thread of the network does
+          continue;  // as the network thread does
         }
       return done();
     };
     ASSERT_TRUE(run(test::kHang, [&] { return (*listener)->counts().accepted >= kUpToHeldUp; }));
-    // First those who wait go, so that it is the turn of the one that is held up.
+    // First the waiting connections end, so that it is the turn of the one that is held up.
     test::refuse_memory(0);
     (void)run(test::kHang, [] { return test::has_refused(); });
     ASSERT_TRUE(test::allow_memory());
@@ -46,7 +46,7 @@ TEST(NoMemory, WhereStrangersWaitAtAListener) {
     const auto let_in = [&] { return (*listener)->counts().accepted > kUpToHeldUp; };
     ASSERT_TRUE(run(test::kHang, [&] { return test::has_refused() || let_in(); }));
     (void)test::allow_memory();
-    if (let_in()) {  // and with it those behind it, before anything was refused
+    if (let_in()) {  // it and those behind it were admitted before an allocation was refused
       EXPECT_GT(n, 10) << "it is let in with next to no memory";
       return;
     }

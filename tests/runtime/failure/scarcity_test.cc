@@ -1,4 +1,5 @@
-// A rank that runs out of memory or threads anywhere in a call: nobody waits for it, and it says `resource`.
+// A rank that runs out of memory or threads anywhere in a call: no other rank waits for it, and it
+// reports `resource`.
 #include "tests/runtime/failure/scarcity.h"
 
 #include <array>
@@ -14,15 +15,14 @@ namespace {
 
 constexpr int kMost = 2000;  // allocations in one call; there are far fewer
 
-/// What one rank does in a group; `starves`: for this rank, which runs out of memory at its n-th allocation.
-/// Returns the outcome, and whether an allocation was refused.
+/// The result of a call on one rank: the outcome, and whether an allocation was refused.
 struct Tried {
   Status outcome;
   bool refused = false;
 };
 using Try = std::function<Tried(Context&, Group&, int n)>;
 
-/// In the calling thread.
+/// Runs the call on the calling thread, which is refused its n-th allocation; n < 0: none.
 Tried starve(int n, const std::function<Status()>& call) {
   if (n >= 0) refuse_memory(n);
   Tried t;
@@ -36,9 +36,8 @@ Tried starve(int n, const std::function<Status()>& call) {
   return t;
 }
 
-/// Rank 1 is refused each allocation of the call in turn, each time in a group of its own, until the call
-/// makes fewer. Either the call ends well on both ranks, or it fails on both, soon, and, if it `sticks`, for
-/// good.
+/// Rank 1 is refused each allocation of the call in turn, each time in a new group, until the call makes
+/// fewer. Either the call succeeds on both ranks, or it fails on both soon; if `sticks`, the error is sticky.
 void each_allocation(const Try& call, bool sticks = true, bool two_hosts = false) {
   Watchdog watchdog(4 * kHang);
   InitOptions o;
@@ -47,7 +46,7 @@ void each_allocation(const Try& call, bool sticks = true, bool two_hosts = false
   auto contexts = join();
   int refusals = 0, failures = 0;
   for (int n = 0; n < kMost; ++n) {
-    if (n % 100 == 99) contexts = join();  // a rank publishes 128 errors in its life
+    if (n % 100 == 99) contexts = join();  // a rank can publish only 128 errors
     std::array<Tried, 2> tried;
     std::array<Status, 2> later;
     const auto start = Clock::now();
@@ -150,7 +149,7 @@ TEST(NoMemory, InABatchThatRunsAsOne) {
   });
 }
 
-/// Rank 1 cannot run them as one, so that they are planned again, one by one.
+/// Rank 1 cannot run the operations as one, so they are planned again, one by one.
 TEST(NoMemory, InABatchThatRunsOneByOne) {
   each_allocation([](Context&, Group& g, int n) {
     Words w;
@@ -163,7 +162,7 @@ TEST(NoMemory, InABatchThatRunsOneByOne) {
   });
 }
 
-/// A message that was not posted leaves no trace; after any other failure the group has failed.
+/// A message that could not be posted has no effect; any other failure fails the group.
 void starve_messages(bool two_hosts) {
   for (const bool starved_sends : {true, false}) {
     each_allocation(
@@ -175,7 +174,7 @@ void starve_messages(bool two_hosts) {
             return recv(g, std::span(words), 1 - g.rank(), 0, kHang).status();
           };
           Tried t = starve(n, message);
-          if (t.refused && !t.outcome.ok() && g.status().ok()) t.outcome = message();  // once more
+          if (t.refused && !t.outcome.ok() && g.status().ok()) t.outcome = message();  // retries
           return t;
         },
         true, two_hosts);
@@ -185,7 +184,7 @@ void starve_messages(bool two_hosts) {
 TEST(NoMemory, WithMessages) { starve_messages(false); }
 TEST(NoMemory, WithMessagesBetweenHosts) { starve_messages(true); }
 
-/// Groups and memory that ranks make together: no exception, and no rank that waits for one that has none.
+/// Groups and memory that ranks create together: no exception, and no rank waits for a rank without memory.
 TEST(NoMemory, WhereAGroupIsSplit) {
   each_allocation([](Context&, Group& g,
                      int n) { return starve(n, [&]() -> Status { return g.split(0, g.rank()).status(); }); },
@@ -229,7 +228,7 @@ TEST(NoMemory, WhereAMessageIsSetAside) {
       false);
 }
 
-/// On the way through the host, and where the GPU's own part has the group's turn.
+/// On the staged path through the host, and on a path where the GPU's own operation has the group's turn.
 class NoMemoryOnGpus : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -279,8 +278,7 @@ TEST_P(NoMemoryOnAStagedPath, OnTheHostsThreadOfTheStream) {
   });
 }
 
-/// A function that was enqueued in half does not disturb a stream that comes after, with whose functions it
-/// would share a word.
+/// A partly enqueued function does not disturb a later stream whose functions would share a word with it.
 TEST(NoMemoryOnAStream, LeavesLaterStreamsInOrder) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
   Watchdog watchdog;
@@ -301,7 +299,7 @@ TEST(NoMemoryOnAStream, LeavesLaterStreamsInOrder) {
       };
       refused = starve(n, enqueue).refused;
       ASSERT_TRUE(gpu::gpu().synchronize((*stream)->get()).ok());
-      std::this_thread::sleep_for(1ms);  // what runs all the same has run
+      std::this_thread::sleep_for(1ms);  // anything that runs all the same has run by now
     }
     auto stream = rt::GpuStream::create(0, 0);
     ASSERT_TRUE(stream.ok());
@@ -318,7 +316,7 @@ TEST(NoMemoryOnAStream, LeavesLaterStreamsInOrder) {
   }
 }
 
-/// A batch over two groups needs a thread for each. Rank 1 gets none.
+/// A batch over two groups needs a thread for each of them. Rank 1 cannot start any.
 TEST(NoThread, ForABatchOfTwoGroups) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
@@ -346,8 +344,8 @@ TEST(NoThread, ForABatchOfTwoGroups) {
   });
 }
 
-/// A group on a GPU that fails ends its streams' waits from a thread. Where there is none to be had, whoever
-/// waits for the group's end does it.
+/// A group on a GPU that fails releases its streams' waits from a thread. If none can be started, the caller
+/// that waits for the group's end does it.
 TEST(NoThread, ToEndTheWaitsOfStreams) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
   Watchdog watchdog;
@@ -360,7 +358,7 @@ TEST(NoThread, ToEndTheWaitsOfStreams) {
   auto stream = Stream::create(c.device());
   ASSERT_TRUE(memory.ok() && stream.ok());
   const View v(memory->data(), 1000, DType::f32, c.device());
-  auto work = all_reduce(*made, v, v, ReduceOp::max, *stream);  // rank 1 never comes
+  auto work = all_reduce(*made, v, v, ReduceOp::max, *stream);  // rank 1 never takes part
   ASSERT_TRUE(work.ok()) << work.status().message();
   {
     const NoThreads none(NoThreads::For::all);
@@ -371,7 +369,7 @@ TEST(NoThread, ToEndTheWaitsOfStreams) {
   EXPECT_TRUE(stream->synchronize().reason() == Reason::revoked);
 }
 
-/// A callback that throws does not end the thread of its stream, behind which operations are queued.
+/// A callback that throws does not end the thread of its stream, which has more operations queued.
 TEST(Callback, MayThrow) {
   Watchdog watchdog;
   auto stream = Stream::create();

@@ -1,4 +1,4 @@
-// Going on after deaths: agreement on who is left, exact results, where to resume.
+// Continuing after deaths: agreement on the survivors, exact results, where to resume.
 #include <signal.h>
 
 #include "tests/runtime/failure/harness.h"
@@ -6,7 +6,7 @@
 namespace ouro::test {
 namespace {
 
-/// Runs operations until one fails, then shrinks until one succeeds. What the last shrink said.
+/// Runs operations until one fails, then shrinks until one succeeds. Returns the report of the last shrink.
 ShrinkReport go_on(Group& g, Board& board, int rank) {
   std::uint64_t done = 0;
   while (exact_all_reduce(g, 20'000).ok()) ++done;
@@ -42,7 +42,7 @@ TEST(Shrink, FromFourToOne) {
       EXPECT_EQ(std::vector<int>(g.ranks().begin(), g.ranks().end()), left[round]);
       EXPECT_EQ(g.generation(), static_cast<std::uint64_t>(round));
       EXPECT_EQ(report.dead.size(), 1u);
-      // Before the loop of this generation came one operation, or two where go_on() had begun it.
+      // One operation preceded the loop of this generation, or two if go_on() had begun it.
       const std::uint64_t last = (round == 1 ? 1 : 3) + board.completed[rank];
       EXPECT_LE(report.resume_seq, last + 1);
       EXPECT_GE(report.resume_seq, last) << "ranks are at most one operation apart";
@@ -59,7 +59,7 @@ TEST(Shrink, FromFourToOne) {
   ranks.join(dead);
 }
 
-/// Every survivor gets the same number, and it is the first operation that one of them lacks.
+/// Every survivor gets the same number: that of the first operation that some survivor has not completed.
 TEST(Shrink, ResumeIsTheFirstThatSomebodyLacks) {
   Watchdog watchdog;
   auto contexts = thread_contexts(3);
@@ -68,7 +68,7 @@ TEST(Shrink, ResumeIsTheFirstThatSomebodyLacks) {
     Group& g = contexts[static_cast<std::size_t>(rank)].world();
     std::vector<float> data(16);
     const std::span<float> span(data);
-    ASSERT_TRUE(exact_all_reduce(g, 1000, {.algorithm = "ring"}).ok());  // the links are there
+    ASSERT_TRUE(exact_all_reduce(g, 1000, {.algorithm = "ring"}).ok());  // creates the links
     // The root of a small broadcast does not wait: it completes 2 and 3, the others stop at 1.
     if (rank == 0) {
       EXPECT_TRUE(broadcast(g, span, span, 0, {.algorithm = "tree"}).ok());
@@ -87,7 +87,7 @@ TEST(Shrink, ResumeIsTheFirstThatSomebodyLacks) {
   });
 }
 
-/// Ranks die at every moment of an agreement that another death began, the one that decides included.
+/// Ranks, including the deciding one, die at every moment of an agreement that another death has started.
 TEST(Shrink, SurvivesDeathsDuringShrink) {
   Watchdog watchdog(50s);
   for (int run = 0; run < 12; ++run) {
@@ -113,7 +113,7 @@ TEST(Shrink, SurvivesDeathsDuringShrink) {
         });
       (void)go_on(g, board, rank);
       if (rank == second) suicide.join();
-      // The second death may come after this agreement: then it is found by the next operation.
+      // The second death may occur after this agreement: then the next operation detects it.
       while (g.size() > 2) (void)go_on(g, board, rank);
       EXPECT_EQ(g.size(), 2);
       for (int r : g.ranks()) EXPECT_TRUE(r != 3 && r != second);
@@ -143,7 +143,7 @@ TEST(Shrink, OfAGroupThatHasBeenShrunkIsRefused) {
     Group& old = contexts[static_cast<std::size_t>(rank)].world();
     auto next = old.shrink();
     ASSERT_TRUE(next.ok()) << next.status().message();
-    const auto again = old.shrink();  // of the same generation, over the same memory, if it were made
+    const auto again = old.shrink();  // it would have the same generation and the same memory
     EXPECT_THAT(again.status(), Fails(Reason::invalid));
     EXPECT_TRUE(has(again.status().message(), "has been shrunk before")) << again.status().message();
     EXPECT_TRUE(exact_all_reduce(*next).ok());
@@ -162,7 +162,7 @@ TEST(Shrink, OldGroupsMayGoInAnyOrder) {
       const int all[] = {0, 1, 2};
       auto old = contexts[static_cast<std::size_t>(rank)].group(all, "g");
       ASSERT_TRUE(old.ok());
-      for (int i = 0; i < 10; ++i) {  // the old group goes at once on some ranks, while others still agree
+      for (int i = 0; i < 10; ++i) {  // some ranks destroy the old group at once while others still agree
         auto next = old->shrink();
         ASSERT_TRUE(next.ok()) << next.status().message();
         ASSERT_EQ(next->size(), 3);

@@ -1,4 +1,4 @@
-// Two ranks between hosts in one process. Used by the tests of last words and of scarcity.
+// Two ranks on different (simulated) hosts in one process. Used by the tests of lingering and of scarcity.
 #pragma once
 #include <unistd.h>
 
@@ -13,7 +13,7 @@
 
 namespace ouro::test {
 
-/// Two ranks of this process that take each other for ranks of other hosts, over the loopback interface.
+/// Two ranks of this process that treat each other as ranks of other hosts, over the loopback interface.
 class TwoHosts {
  public:
   TwoHosts() {
@@ -34,7 +34,7 @@ class TwoHosts {
     return Context::create(o);
   }
 
-  /// Both, joined; empty where they cannot, which fails the test.
+  /// Joins both ranks; a context is empty if its rank cannot join, which fails the test.
   static std::vector<Context> contexts() {
     const TwoHosts hosts;
     std::vector<Context> all(2);

@@ -1,4 +1,4 @@
-// Late ranks, deadlines, abort, and the end of groups and contexts in every order.
+// Late ranks, deadlines, abort, and the destruction of groups and contexts in every order.
 #include "runtime/core/log.h"
 #include "tests/runtime/failure/harness.h"
 
@@ -47,8 +47,8 @@ TEST(TimedDeadline, NamesWhoDidNotCome) {
   EXPECT_LT(std::chrono::nanoseconds(took[2]), 200ms) << "the error was known when it came";
 }
 
-/// What a rank asks while it waits: operations of a group of its own, of so many shapes that one of them
-/// takes the place of the plan of the operation that waits.
+/// The question that a rank runs while it waits: operations of another group, of so many shapes that one of
+/// their plans evicts the plan of the waiting operation.
 struct Aside {
   Group group;
   int asked = 0;
@@ -72,7 +72,7 @@ TEST(Question, MayCallOperationsOfAnotherGroup) {
     Context& c = contexts[static_cast<std::size_t>(rank)];
     std::vector<float> in(100, static_cast<float>(rank + 1)), out(100);
     const auto sum = [&] { return all_reduce(c.world(), std::span(in), std::span(out)); };
-    for (int i = 0; i < 3; ++i) ASSERT_TRUE(sum().ok());  // its plan is kept
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(sum().ok());  // its plan is cached
     std::fill(out.begin(), out.end(), 0.f);
     if (rank == 0) {
       EXPECT_TRUE(eventually([&] { return asked.load(); }));
@@ -122,7 +122,7 @@ TEST(Deadline, OfAReceiveDoesNotStick) {
   });
 }
 
-/// Where a receive cannot have a deadline of its own it is refused, and no message is lost.
+/// A receive with its own deadline is refused where that is unsupported, and no message is lost.
 TEST(Deadline, OfAReceiveIsRefusedWhereItCannotHold) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
@@ -166,7 +166,7 @@ TEST(TimedAbort, EndsEverythingEverywhere) {
     Group& g = groups[i];
     std::vector<std::int32_t> data(1000);
     Status s;
-    if (rank == 0) s = exact_all_reduce(g);  // rank 3 never comes
+    if (rank == 0) s = exact_all_reduce(g);  // rank 3 never takes part
     if (rank == 1) s = recv(g, View(data.data(), 10, DType::i32), 2).status();
     if (rank == 2) {
       auto stream = Stream::create();
@@ -184,7 +184,7 @@ TEST(TimedAbort, EndsEverythingEverywhere) {
     EXPECT_LT(std::chrono::nanoseconds(now_ns() - called), kHardBound) << "rank " << rank;
     EXPECT_THAT(s, Fails(Reason::revoked, 0));
     EXPECT_TRUE(has(s.message(), "aborted by rank 0: the user gave up")) << s.message();
-    g.abort("me too");  // the first error stays
+    g.abort("me too");  // the first error is sticky
     EXPECT_EQ(g.status().message(), s.message());
     EXPECT_THAT(barrier(g), Fails(Reason::revoked, 0));
     EXPECT_TRUE(exact_all_reduce(others[i]).ok()) << "another group is not touched";
@@ -262,7 +262,7 @@ TEST(Ending, ContextBeforeGroupsAndMemory) {
   }
 }
 
-/// Destruction never waits for peers: what is in flight ends with an error, on all ranks.
+/// Destruction never waits for peers: operations in flight end with an error, on all ranks.
 TEST(TimedEnding, DestructionWithAnOperationInFlight) {
   Watchdog watchdog;
   for (const bool context_first : {true, false}) {

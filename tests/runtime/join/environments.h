@@ -1,5 +1,6 @@
-// Variables as launchers set them. openmpi and hydra: recorded under Debian's openmpi-bin 4.1.4 and
-// mpich 4.0.2; torchrun and SLURM: as their documentation lists them. Used by the tests of rank discovery.
+// Environment variables as launchers set them. openmpi and hydra: recorded under Debian's openmpi-bin
+// 4.1.4 and mpich 4.0.2; torchrun and SLURM: as their documentation lists them. Used by the tests of
+// rank discovery.
 #pragma once
 #include "runtime/join/launch.h"
 
@@ -67,7 +68,7 @@ inline const Environment kSrun = {
     {"SLURM_JOB_NODELIST", "n[1-3]"},
 };
 
-/// `base` with changes; an empty value removes.
+/// `base` with changes; an empty value removes the variable.
 inline Environment with(Environment base, const Environment& changes) {
   for (const auto& [key, value] : changes) {
     if (value.empty()) {

@@ -1,5 +1,5 @@
-// Prints what this process learns from its launcher, a line: for mpirun_test.cc, which starts it under real
-// ones.
+// Prints one line with what this process learns from its launcher. Started by mpirun_test.cc under
+// real launchers.
 #include <fmt/format.h>
 
 #include <cstdio>

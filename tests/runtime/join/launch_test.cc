@@ -1,4 +1,4 @@
-// Rank discovery, from environments as launchers really set them.
+// Rank discovery from environments as real launchers set them.
 #include "runtime/join/launch.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Rank discovery under the real mpirun of Open MPI and of MPICH, where they are installed.
+// Rank discovery under the real mpirun of Open MPI and of MPICH, if they are installed.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ struct Outcome {
   std::multiset<std::string> lines;
 };
 
-/// `command` is shell text. A launcher that hangs is ended.
+/// Runs a shell command. A launcher that hangs is killed.
 Outcome run(const std::string& command) {
   const std::string whole =
       fmt::format("timeout -k 5 30 env -u OURO_JOB_ID -u OURO_RENDEZVOUS {} 2>&1", command);
@@ -43,8 +43,8 @@ bool installed(const char* program) {
   return std::system(fmt::format("command -v {} >/dev/null", program).c_str()) == 0;
 }
 
-/// The key of the lines "LAUNCHER r/size r/size key=... at=...", which must be those of all ranks of one
-/// host.
+/// Returns the common key of the lines "LAUNCHER r/size r/size key=... at=...". Checks that they are the
+/// lines of all ranks of one host.
 std::string common_key(const Outcome& o, const std::string& launcher, int size) {
   EXPECT_EQ(o.code, 0) << testing::PrintToString(o.lines);
   EXPECT_EQ(o.lines.size(), static_cast<std::size_t>(size)) << testing::PrintToString(o.lines);
@@ -92,7 +92,7 @@ TEST(Mpich, RanksOfOneHostKnowThemselvesAndTheirJob) {
   EXPECT_NE(first, second);
 }
 
-/// Two names of this machine are two hosts to it.
+/// MPICH treats two names of this machine as two hosts.
 constexpr const char* kTwoHosts = "mpirun.mpich -launcher fork -hosts localhost:1,127.0.0.1:1 -n 2";
 
 TEST(Mpich, RanksOfTwoHostsMeetWhereTheyAreTold) {

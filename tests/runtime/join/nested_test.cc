@@ -1,4 +1,4 @@
-// Rank discovery where several launchers left their variables: who counts, and when that is an error.
+// Rank discovery with variables of several launchers: which launcher counts, and when that is an error.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// `env` with what names a rank by hand, without a mark of torchrun.
+/// `env` with a rank set by hand, without torchrun's own variables.
 Environment by_hand(const Environment& env, const char* rank, const char* size) {
   return with(env, {{"RANK", rank}, {"WORLD_SIZE", size}});
 }
@@ -21,11 +21,11 @@ Environment of_ouro(const Environment& env, const char* rank, const char* size, 
 struct Nested {
   const char* what;
   Environment env;
-  const char* outcome;  ///< "torchrun 0/1", or the two that disagree, with their variables
+  const char* outcome;  ///< "torchrun 0/1", or the two launchers that disagree, with their variables
 };
 
 const Nested kNested[] = {
-    // Nothing says which is the inner one.
+    // It is unknown which launcher is the inner one.
     {"by hand under mpirun", by_hand(kOpenMpi, "0", "1"),
      "torchrun (RANK=0, WORLD_SIZE=1) and openmpi (OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=2)"},
     {"the same rank of another size", by_hand(kOpenMpi, "1", "4"),
@@ -49,13 +49,13 @@ const Nested kNested[] = {
      "ouro (OURO_RANK=0, OURO_WORLD_SIZE=1) and slurm"},
     {"torchrun in a rank of ouro-run", of_ouro(kTorchrun, "0", "1", "none"),
      "and torchrun (RANK=5, WORLD_SIZE=8)"},
-    // They agree.
+    // The launchers agree.
     {"by hand as srun says", by_hand(kSrun, "4", "5"), "torchrun 4/5"},
     {"by hand as mpirun says", by_hand(kOpenMpi, "1", "2"), "torchrun 1/2"},
     {"mpirun as srun says", with(kSrun, {{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "5"}}),
      "openmpi 4/5"},
     {"ouro-run and its own RANK", of_ouro(by_hand({}, "1", "2"), "1", "2", "none"), "ouro 1/2"},
-    // The inner one is known.
+    // The inner launcher is known.
     {"torchrun on each node of srun", with(kSrun, kTorchrun), "torchrun 5/8"},
     {"torchrun on each node of mpirun", with(kOpenMpi, kTorchrun), "torchrun 5/8"},
     {"torchrun on its own in the only task",
@@ -67,7 +67,7 @@ const Nested kNested[] = {
     {"hydra whose proxies srun started", with(kSrun, kHydra), "pmi 1/2"},
     {"an allocation's shell is no rank", by_hand(with(kSrun, {{"SLURM_STEP_ID", ""}}), "0", "1"),
      "torchrun 0/1"},
-    // The user knows.
+    // The user decides.
     {"OURO_LAUNCHER chooses the first", with(by_hand(kOpenMpi, "0", "1"), {{"OURO_LAUNCHER", "torchrun"}}),
      "torchrun 0/1"},
     {"OURO_LAUNCHER chooses the second", with(by_hand(kOpenMpi, "0", "1"), {{"OURO_LAUNCHER", "openmpi"}}),
@@ -81,7 +81,7 @@ const Nested kNested[] = {
 
 TEST(DiscoverNested, LaunchersThatDisagreeAreAnErrorUnlessTheInnerOneIsKnown) {
   for (const Nested& c : kNested) {
-    // One host is enough here.
+    // These variables serve jobs on several hosts; here one host would do.
     const Environment env = with(c.env, {{"OURO_RENDEZVOUS", "a:7000"}, {"OURO_JOB_ID", "x"}});
     const Result<Launch> got = discover(env, kWho);
     if (got.ok()) {

@@ -1,4 +1,4 @@
-// Connections for data that cannot be made, and a network that is closed while something goes wrong.
+// Data connections that cannot be made, and closing a network during a failure.
 #include "runtime/network/data_lines.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 namespace ouro::rt {
 namespace {
 
-/// Rank 1, whose connections to rank 0 are refused.
+/// A rank 1 whose connections to rank 0 are refused.
 class TimedDataLines : public testing::Test {
  protected:
   TimedDataLines() {
@@ -24,7 +24,7 @@ class TimedDataLines : public testing::Test {
     });
     peers_.add({.rank = 0, .endpoint = "127.0.0.1:1", .copy = page_.get()});
   }
-  /// Has links to rank 0 from now on, or no longer.
+  /// open() creates links to rank 0, close() removes them.
   void open(std::uint64_t key) {
     auto links = std::make_shared<transport::LinkSet>();
     links->key = key;
@@ -59,7 +59,7 @@ class TimedDataLines : public testing::Test {
   std::vector<std::string> lost_;
 };
 
-/// The time in which nobody wants a connection is none in which none could be made.
+/// Time during which no connection is wanted does not count as time without a connection.
 TEST_F(TimedDataLines, AFailureOfLongAgoIsNotHeldAgainstAPeer) {
   open(1);
   ASSERT_TRUE(run_until(io_, [&] { return has_failed(); }));
@@ -87,7 +87,7 @@ TEST(NetworkCloses, AlsoWhereAQuestionEndsInAnException) {
   (*network)->keep(served, nullptr);
   const auto page = std::make_unique<ControlPage>();
   (*network)->start(*page, {}, {});
-  (*network)->close();  // or it waits for ever
+  (*network)->close();  // must not wait for ever
   EXPECT_EQ(asked, 2);
 }
 

@@ -1,4 +1,4 @@
-// Sealed frames over a line: when the owner hears what.
+// Sealed frames over a line: what the owner is notified of, and when.
 #include "runtime/network/frame_stream.h"
 
 #include <gmock/gmock.h>
@@ -8,7 +8,7 @@
 namespace ouro::rt {
 namespace {
 
-/// A stream and the other end of its line, by hand.
+/// A stream, and the other end of its line, which the test drives itself.
 struct Pair {
   explicit Pair(asio::io_context& io) : sealer(wire::Key{2}) {
     int ends[2];

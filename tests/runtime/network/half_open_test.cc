@@ -1,4 +1,4 @@
-// Who keeps a place at a listener that is flooded: the policy, in a time of its own.
+// Which connections keep a place at a flooded listener: tests the policy in virtual time.
 #include "runtime/network/half_open.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ struct Places {
     for (const Held& h : all) v.push_back(&h);
     return v;
   }
-  /// Whether it was admitted.
+  /// A connection arrives. Returns whether it was admitted.
   bool come(const std::string& source, std::chrono::microseconds round_trip, int id = 0, bool known = false) {
     const HalfOpenVerdict v = judge(seen(), source, known, now);
     if (!v.admit) return false;
@@ -44,8 +44,8 @@ struct Places {
   }
 };
 
-/// How many attempts of an honest rank, one round trip each, it takes until one has its place for a round
-/// trip, with `rate` strangers a second of the sources that `source` names; at most 1000.
+/// Number of attempts of an honest rank, one round trip each, until one keeps its place for a round trip,
+/// while `rate` strangers per second arrive from the sources that `source` names; at most 1000.
 template <class Source>
 int attempts(std::chrono::microseconds round_trip, int rate, std::chrono::microseconds pretended,
              Source source, unsigned seed) {
@@ -103,7 +103,7 @@ TEST(HalfOpen, WhoIsARoundTripAwayGetsInAmongManyAddresses) {
   EXPECT_LT(all / 4, 100) << "128 places and 2 s: one in 31";
 }
 
-/// Few sources that hold all places have to share them at once.
+/// If few sources hold all places, they must share them at once.
 TEST(HalfOpen, FewSourcesKeepNobodyOut) {
   for (unsigned seed = 0; seed < 20; ++seed)
     EXPECT_EQ(attempts(
@@ -135,8 +135,8 @@ TEST(HalfOpen, TheYoungestOfTheLargestSourceMakesRoom) {
   for (int s = 0; s < 8; ++s) EXPECT_GE(p.of(fmt::format("{}", s)), 14u) << "equal shares";
 }
 
-/// A host that has been here before is not kept out by strangers from however many addresses; these cannot do
-/// the same.
+/// Strangers cannot keep out a host that has connected before, from however many addresses; strangers do not
+/// get that priority.
 TEST(HalfOpen, KnownSourcesGoBeforeStrangers) {
   Places p;
   for (int i = 0; i < 128; ++i) ASSERT_TRUE(p.come(fmt::format("{}", i), 1s, i));

@@ -1,5 +1,4 @@
-// The handshake: what two honest ends agree on, and everything else that may
-// come.
+// The handshake: what two honest ends agree on, and all kinds of invalid input.
 #include "transport/wire/handshake.h"
 
 #include <fmt/format.h>
@@ -19,7 +18,7 @@ using rt::secret, rt::who;
 using testing::HasSubstr;
 using State = Handshake::State;
 
-/// Random bytes that can be said again.
+/// Options with reproducible random bytes.
 HandshakeOptions seeded(std::uint8_t seed) {
   HandshakeOptions o;
   o.random = [seed](std::span<std::uint8_t> to) {
@@ -30,8 +29,8 @@ HandshakeOptions seeded(std::uint8_t seed) {
 }
 
 struct Outcome {
-  Handshake::Step server, client;  // the last of each
-  Bytes wire;                      // all that was said
+  Handshake::Step server, client;  // the last step of each end
+  Bytes wire;                      // all bytes sent
 };
 
 /// Carries bytes between the two ends in pieces of at most `piece`, until both are done.
@@ -139,7 +138,7 @@ TEST(HandshakeTest, RefusalsReachBothEnds) {
   }
 }
 
-/// Those who join are judged by Admission, which can name both sides.
+/// Admission judges joining ranks, since it can name both sides.
 TEST(HandshakeTest, JoiningLeavesWorldAndRankToAdmission) {
   auto server = Handshake::server(who(0)), client = Handshake::client(who(0, 9), Purpose::join, 0);
   EXPECT_EQ(talk(server, client).server.state, State::done);
@@ -186,20 +185,20 @@ TEST(HandshakeTest, AReplayedProofIsRefused) {
   const Bytes prove = step(client, hello).out;
   EXPECT_EQ(step(server, prove).state, State::done);
   int refused = 0;
-  for (int i = 0; i < 20'000; ++i) {  // each with a nonce of its own
+  for (int i = 0; i < 20'000; ++i) {  // each with a new nonce
     auto again = Handshake::server(who(2));
     (void)again.step({});
     const auto s = step(again, prove);
     refused += s.state == State::refused && s.code == RefuseCode::bad_mac;
   }
   EXPECT_EQ(refused, 20'000);
-  // And to another rank of the same job, by somebody in between who hands the HELLO on.
+  // Also to another rank of the same job, by a man in the middle who forwards the HELLO.
   auto other = Handshake::server(who(3));
   auto victim = Handshake::client(who(1), Purpose::data, 2);
   EXPECT_EQ(step(other, step(victim, other.step({}).out).out).code, RefuseCode::rank_range);
 }
 
-/// Every changed bit is noticed, nobody is talked into done, and damage is no verdict about anybody.
+/// Every changed bit is detected, no end completes the handshake, and damage does not count against any rank.
 TEST(HandshakeTest, EveryFlippedBitIsDamage) {
   const auto feed = [](Handshake& h, const Bytes& in) {
     Handshake::Step step;
@@ -215,14 +214,14 @@ TEST(HandshakeTest, EveryFlippedBitIsDamage) {
     for (std::size_t bit = 0; bit < 8 * size; ++bit) {
       auto server = Handshake::server(who(2), seeded(1)),
            client = Handshake::client(who(1), Purpose::data, 2, seeded(2));
-      Handshake::Step heard;  // by the end to which the damaged frame came
+      Handshake::Step heard;  // of the end that received the damaged frame
       Bytes b = server.step({}).out;
       for (int now = 0; now <= frame; ++now) {
         if (now == frame) size = b.size(), b[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
         heard = feed(now == 1 ? server : client, b);
         b = heard.out;
       }
-      const bool longer = bit / 8 >= 8 && bit / 8 < 12;  // it waits for what never comes
+      const bool longer = bit / 8 >= 8 && bit / 8 < 12;  // it waits for data that never arrives
       ASSERT_TRUE(heard.state == State::refused || (longer && heard.state == State::going))
           << frame << ": " << bit;
       if (heard.state == State::going) continue;
@@ -256,7 +255,7 @@ TEST(HandshakeTest, VersionZeroIsNone) {
   const Bytes hello = server.step({}).out;
   Bytes payload = step(client, hello).out;
   payload.erase(payload.begin(), payload.begin() + kHeaderBytes);
-  payload[53] = payload[54] = 0;  // behind the nonce, the job, the generation and the features
+  payload[53] = payload[54] = 0;  // after the nonce, the job, the generation and the features
   Writer id;
   id.raw(who(2).job), id.number(who(2).generation);
   const Key key = *hkdf(who(2).secret.bytes(), {view("ouro job"), id.bytes});

@@ -1,5 +1,5 @@
-// Joining over several hosts as a user sees it where it fails: ranks are threads that take each other for
-// ranks of other hosts, over the loopback interface.
+// Failing joins over several hosts as users see them: ranks are threads that treat each other as ranks of
+// other hosts, over the loopback interface.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ class HostsJoin : public testing::Test {
     std::filesystem::remove(file_, ignored);
     for (const char* name : {"OURO_INSECURE", "OURO_SOCKET_IFNAME"}) unsetenv(name);
   }
-  /// The `local`-th of `many` ranks on `host`.
+  /// Options of the `local`-th of `many` ranks on `host`.
   InitOptions rank(int rank, int world, const char* host, int local, int many) const {
     InitOptions o;
     o.rank = rank, o.world_size = world, o.id = id_;
@@ -64,14 +64,14 @@ class HostsJoin : public testing::Test {
   std::vector<std::thread> threads_;
 };
 
-/// Who comes a moment after the failure, to a host that gathered its ranks or as another host, hears the
-/// same.
+/// Ranks that arrive a moment after the failure, on a host that has gathered its ranks or on another host,
+/// get the same error.
 TEST_F(HostsJoin, LatecomersOfAFailedJobHearWhy) {
   const auto begin = std::chrono::steady_clock::now();
   InitOptions odd = rank(1, 5, "a", 1, 3);
   odd.numerics = Numerics::canonical;
   start(rank(0, 5, "a", 0, 3)), start(rank(3, 5, "b", 0, 1)), start(odd);
-  join(2);  // refused without delay
+  join(2);  // it is refused without delay
   start(rank(2, 5, "a", 2, 3)), start(rank(4, 5, "c", 0, 1));
   join_all();
   for (const Status& s : outcomes_) {

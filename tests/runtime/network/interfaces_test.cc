@@ -1,4 +1,4 @@
-// Which address a host uses: recorded lists of interfaces, the filter's grammar, and this host itself.
+// Which address a host uses: recorded lists of interfaces, the grammar of the filter, and this host itself.
 #include "runtime/network/interfaces.h"
 
 #include <fmt/format.h>
@@ -122,7 +122,7 @@ TEST(RendezvousAddress, NumbersStayAndNamesAreResolved) {
   EXPECT_EQ(rendezvous_address("no.such.name.invalid:1").status().reason(), Reason::peer_unresponsive);
 }
 
-/// Debian maps a host's own name to 127.0.1.1: rank 0 would listen where nobody else comes.
+/// Debian maps a host's own name to 127.0.1.1, where ranks of other hosts could not reach rank 0.
 TEST(RendezvousAddress, OnesOwnNameIsNoLoopback) {
   EXPECT_EQ(rendezvous("node7:29500", {"127.0.1.1", "10.0.0.7"}), "10.0.0.7:29500");
   EXPECT_EQ(rendezvous("localhost:29500", {"127.0.0.1"}), "127.0.0.1:29500") << "who writes it means it";

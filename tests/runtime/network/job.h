@@ -1,5 +1,5 @@
-// A job of many hosts in one thread: a rendezvous server and a client for each host. Used by the rendezvous
-// tests.
+// A job of many hosts in one thread: a rendezvous server and one client per host. Used by the
+// rendezvous tests.
 #pragma once
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ namespace ouro::rt {
 
 using Table = Result<std::vector<MemberRecord>>;
 
-/// A rank with its own listener; as the leader of a host it has a client, too.
+/// A rank with its own listener; the leader of a host also has a client.
 struct Node {
   Node(asio::io_context& io, Identity self, const std::string& settings = "A=1") : identity(std::move(self)) {
     auto opened = LineListener::open(io, identity, {.bind = "127.0.0.1"}, [this](Line line) {
@@ -69,7 +69,7 @@ class Job {
     server = std::move(*opened);
     server->async_table([this](Table t) { root->table = std::move(t); });
   }
-  /// Joins as the leader of its host.
+  /// Makes the rank join as the leader of its host.
   Node& join(Node& n) {
     n.client = std::make_unique<RendezvousClient>(io, options(n));
     n.client->bring(n.member);

@@ -1,4 +1,4 @@
-// Secrets, what is derived from them, and sealed frames.
+// Secrets, keys derived from them, and sealed frames.
 #include "transport/wire/keys.h"
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ TEST(Secrets, FilesAreTheirOwnersOnly) {
   EXPECT_FALSE(Secret::from_file(path).ok());
 }
 
-/// The words behind VmFlags of the mapping that holds an address: proc(5).
+/// The VmFlags of the mapping that contains an address; see proc(5).
 std::string flags_at(const void* address) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   std::ifstream maps("/proc/self/smaps");
@@ -139,7 +139,7 @@ TEST(Sealed, ReplaysLossesAndChangesAreRefused) {
   for (std::size_t at = 0; at < frames[0].size(); ++at) {
     Bytes b = frames[0];
     b[at] ^= 1;
-    if (at == 0) b.push_back(0), b.push_back(0);  // a longer frame needs more bytes to be judged
+    if (at == 0) b.push_back(0), b.push_back(0);  // a longer frame needs more bytes before it is checked
     EXPECT_EQ(outcome({b}, key).reason(), Reason::data_corrupt) << at;
   }
   Bytes huge = frames[0];

@@ -1,4 +1,5 @@
-// What the network tests share: identities, secrets, an io_context that runs until something has happened.
+// Shared code of the network tests: identities, secrets, and running an io_context until a condition holds.
+// Used by the tests of this folder.
 #pragma once
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -32,14 +33,14 @@ inline Identity who(int rank, int world = 4) {
           .secret = secret()};
 }
 
-/// Closes a connection by a reset, as the death of a machine's process does.
+/// Closes a connection with a reset, as when a process dies.
 inline void reset(Fd& socket) {
   const linger at_once{1, 0};
   (void)setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   socket.reset();
 }
 
-/// Runs the context until `done` or for at most `limit`; whether it was done.
+/// Runs the context until `done` or for at most `limit`. Returns whether it was done.
 inline bool run_until(asio::io_context& io, const std::function<bool()>& done,
                       std::chrono::milliseconds limit = test::kHang) {
   const auto end = Clock::now() + limit;

@@ -1,4 +1,4 @@
-// The listener on a local name: who is heard, who is told to go, and a shortage of descriptors.
+// The listener on a local name: which peers are served, which are refused, and a shortage of descriptors.
 #include "runtime/join/local_listener.h"
 
 #include <fcntl.h>
@@ -77,7 +77,7 @@ TEST(LocalListener, RefusesAnotherUserAndTakesNothingOfIt) {
     if (setresgid(65'534, 65'534, 65'534) != 0 || setresuid(65'534, 65'534, 65'534) != 0) _exit(2);
     const Fd line = connect_local(here);  // abstract names have no permissions
     if (!line) _exit(3);
-    (void)send_frame(line.get(), wire::Fetch{}, {0}).ok();  // which may come after the hang-up
+    (void)send_frame(line.get(), wire::Fetch{}, {0}).ok();  // may fail if the listener has already hung up
     const auto said = recv_frame(line.get(), Clock::now() + test::kHang);
     _exit(!said.ok() || std::holds_alternative<wire::Refuse>(said->frame) ? 0 : 4);
   }
@@ -89,7 +89,7 @@ TEST(LocalListener, RefusesAnotherUserAndTakesNothingOfIt) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-/// More descriptors than any frame carries: all that came are closed.
+/// More descriptors than any frame carries: all received descriptors are closed.
 TEST(LocalSocket, TakesNoDescriptorsThatNobodyExpects) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
@@ -153,7 +153,7 @@ TEST(LocalListener, OutOfDescriptorsItRestsAndKeepsEverybody) {
   EXPECT_EQ(door.listener.refused(), 0);
 }
 
-/// Descriptors that come while there is room for some of them only.
+/// Descriptors arrive while there is room for only some of them.
 TEST(LocalSocket, SaysThatItIsOutOfDescriptors) {
   for (const int room : {0, 1}) {
     int ends[2];

@@ -36,7 +36,7 @@ TEST(NetFrames, RoundTripAndEveryTruncation) {
     EXPECT_EQ(back->index(), f.index());
     EXPECT_EQ(encode_net(*back), b);
     const bool open_ended =
-        std::holds_alternative<TablePiece>(f);  // its member records are judged with the table
+        std::holds_alternative<TablePiece>(f);  // its member records are checked with the table
     for (std::size_t n = 0; n < b.size() && !open_ended; ++n)
       EXPECT_EQ(decode_net(View(b).first(n)).status().reason(), Reason::refused) << f.index() << " " << n;
     Bytes longer = b;

@@ -1,4 +1,4 @@
-// Listener and dialling: honest ends, and what strangers do to a port.
+// Listening and dialling: honest ends, and strangers that connect to the port.
 #include "runtime/network/net_line.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ struct Port {
   std::unique_ptr<LineListener> listener;
 };
 
-/// A TCP server that knows nothing of the protocol, and says nothing.
+/// A TCP server that does not speak the protocol and sends nothing.
 struct Listening {
   Listening() : socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     NetAddress at = *parse_address("127.0.0.1:0");
@@ -46,7 +46,7 @@ struct Listening {
   std::string endpoint;
 };
 
-/// A TCP client that knows nothing of the protocol.
+/// A TCP client that does not speak the protocol.
 Fd stranger(const std::string& endpoint, std::string_view says = {}) {
   const auto to = parse_address(endpoint);
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -140,7 +140,7 @@ TEST(NetLine, RefusedIsDeathAndSilenceIsNot) {
   const Status dead = dialled(io, endpoint).status();
   EXPECT_EQ(dead.reason(), Reason::peer_dead);
   EXPECT_EQ(dead.failure()->detector, "connection refused");
-  const Listening mute;  // the kernel answers, nobody speaks: a stopped process
+  const Listening mute;  // the kernel accepts, but nothing is sent, as by a stopped process
   const auto start = Clock::now();
   const Status silent = dialled(io, mute.endpoint, who(1), 2, 200ms).status();
   EXPECT_EQ(silent.reason(), Reason::peer_unresponsive);
@@ -198,7 +198,7 @@ TEST(NetLine, AnAttemptEndsWithItsContext) {
     asio::io_context io;
     dial(io, mute.endpoint, Purpose::data, who(1), 2, Clock::now() + 10s, [token](const Result<Line>&) {});
     EXPECT_FALSE(run_until(
-        io, [] { return false; }, 50ms));  // it has connected, and waits for the first word
+        io, [] { return false; }, 50ms));  // it has connected, and waits for the first frame
     EXPECT_EQ(token.use_count(), 2);
   }
   EXPECT_EQ(token.use_count(), 1) << "nothing keeps it alive";
@@ -260,10 +260,10 @@ TEST(NetLine, OutOfDescriptorsItShedsAndRests) {
   rlimit old{};
   getrlimit(RLIMIT_NOFILE, &old);
   rlimit low = old;
-  low.rlim_cur = static_cast<rlim_t>(clients.back().get()) + 1;  // not one more
+  low.rlim_cur = static_cast<rlim_t>(clients.back().get()) + 1;  // no further descriptor
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
   std::vector<Fd> holes;
-  for (int fd = 0; fd < 64; ++fd)  // close the gaps below it
+  for (int fd = 0; fd < 64; ++fd)  // fill the gaps below the limit
     if (Fd hole(fcntl(0, F_DUPFD_CLOEXEC, 0)); hole) holes.push_back(std::move(hole));
   int polls = 0;
   const auto end = Clock::now() + 300ms;

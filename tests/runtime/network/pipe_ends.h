@@ -1,5 +1,5 @@
-// Two ends of a stream socket, the keys of a line between them, and bytes that look like noise. Used by
-// tls_test and tcp_fabric_test.
+// Both ends of a stream socket, the keys of a line between them, and pseudo-random bytes. Used by tls_test
+// and tcp_fabric_test.
 #pragma once
 #include <gtest/gtest.h>
 #include <sys/socket.h>

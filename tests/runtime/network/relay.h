@@ -1,5 +1,5 @@
-// A TCP relay that damages one byte of each of its first connections, as a network whose checksum misses it
-// would. Used by the rendezvous tests.
+// A TCP relay that damages one byte in each of its first connections, like a network error that the checksum
+// misses. Used by the rendezvous tests.
 #pragma once
 #include <netinet/in.h>
 #include <poll.h>
@@ -18,10 +18,10 @@ namespace ouro::rt {
 class Relay {
  public:
   struct Flip {
-    bool down;       ///< of what the server says; else of what the client says
-    std::size_t at;  ///< the byte
+    bool down;       ///< damages the server's data; else the client's
+    std::size_t at;  ///< offset of the byte
   };
-  /// Connections beyond `flips` are left alone.
+  /// The n-th connection gets the n-th flip; later connections are not damaged.
   Relay(const std::string& to, std::vector<Flip> flips) : to_(*parse_address(to)), flips_(std::move(flips)) {
     NetAddress at = *parse_address("127.0.0.1:0");
     listener_ = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -41,7 +41,7 @@ class Relay {
  private:
   struct Pair {
     Fd client, server;
-    std::size_t up = 0, down = 0;  // bytes carried
+    std::size_t up = 0, down = 0;  // bytes relayed
     Flip flip{false, ~std::size_t{0}};
   };
 

@@ -1,4 +1,4 @@
-// The rendezvous where something goes wrong: who is refused, who is missing, what everybody hears, strangers.
+// Failures of the rendezvous: which ranks are refused or missing, the errors that all ranks get, strangers.
 #include <sys/resource.h>
 
 #include "runtime/core/log.h"
@@ -11,7 +11,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Cuts a TCP connection of this process to `endpoint`, as a flapping network would; how many there were.
+/// Cuts the TCP connections of this process to `endpoint`, as a flapping network would. Returns their number.
 int cut_lines_to(const std::string& endpoint) {
   int cut = 0;
   for (int fd = 3; fd < 4096; ++fd) {
@@ -90,7 +90,7 @@ TEST(TimedRendezvous, DisagreementIsToldToAllWithBothSides) {
     change(odd);
     job.join(odd);
     ASSERT_TRUE(job.all_told());
-    Node& late = job.join(3);  // a moment later: the same reason, not a hang-up
+    Node& late = job.join(3);  // arrives a moment later: gets the same reason, not just a closed connection
     ASSERT_TRUE(job.all_told());
     EXPECT_TRUE(late.table);
     for (const auto& n : job.nodes) {
@@ -203,8 +203,8 @@ TEST(TimedRendezvous, ABrokenLineIsNoDeath) {
   for (const auto& n : job.nodes) expect_whole(n->table, 4);
 }
 
-/// Who has said that it is a rank that no job has, or was refused as the rank that it says, and brings a rank
-/// of its host: its line breaks, and the rank comes back on another.
+/// A leader that claims a rank outside of the job, or is refused as the rank that it claims, brings another
+/// rank of its host. Its line breaks, and that rank may come back on a new line.
 TEST(TimedRendezvous, ALeaderThatHasNotBroughtItselfMayComeBack) {
   for (const int says : {60'000, 1}) {
     Job job(4);
@@ -237,7 +237,7 @@ TEST(TimedRendezvous, ALeaderThatHasNotBroughtItselfMayComeBack) {
   }
 }
 
-/// A path that loses a few packets lets nothing new through for seconds.
+/// After a few lost packets, TCP may deliver nothing new for seconds.
 TEST(TimedRendezvous, AHostThatLivesMayComeBackLate) {
   Job job(3);
   job.serve();
@@ -252,10 +252,10 @@ TEST(TimedRendezvous, AHostThatLivesMayComeBackLate) {
 }
 
 TEST(TimedRendezvous, AHostThatGivesNoAnswerIsGivenUp) {
-  Job job(4);  // one never comes
+  Job job(4);  // one host never joins
   job.serve();
   Node& victim = job.node(1);
-  // The system takes connections for a process that stands still.
+  // The kernel accepts connections for a process that is stopped.
   asio::io_context never_run;
   auto still = LineListener::open(never_run, victim.identity, {.bind = "127.0.0.1"}, [](const Line&) {});
   ASSERT_TRUE(still.ok());
@@ -279,8 +279,8 @@ TEST(Rendezvous, AParentThatDoesNotServeIsGoneAround) {
   for (const auto& n : job.nodes) expect_whole(n->table, 16);
 }
 
-/// F47: of one address, so that no more than 16 are greeted at a time, and many are turned away and try
-/// again.
+/// Row F47 of the fault matrix. All connect from one address, so at most 16 handshakes run at a time, and
+/// many are refused and retry.
 TEST(TimedRendezvous, TwoThousandHostsJoinAtOnce) {
   constexpr int kHosts = 2000;
   rlimit limit{};
@@ -307,7 +307,7 @@ TEST(TimedRendezvous, AFloodOfGarbageDelaysNobodyMuch) {
   const auto to = *parse_address(job.server->endpoint());
   std::vector<Fd> flood;
   std::size_t sent = 0;
-  const auto garbage = [&](int n) {  // connects and says something senseless
+  const auto garbage = [&](int n) {  // connects and sends garbage
     for (int i = 0; i < n; ++i, ++sent) {
       Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       (void)connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.at), to.length);

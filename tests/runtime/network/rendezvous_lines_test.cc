@@ -1,4 +1,5 @@
-// The rendezvous where lines break, are damaged or lead astray, and what is said while ranks are missing.
+// The rendezvous with lines that break, are damaged or lead to the wrong place, and messages while ranks
+// are missing.
 #include <filesystem>
 #include <fstream>
 
@@ -12,7 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// A file in which ranks find rank 0, gone with the test.
+/// A file in which ranks find rank 0; removed with this object.
 struct Rendezvous {
   Rendezvous() : path(std::filesystem::temp_directory_path() / fmt::format("ouro-stale-{}", getpid())) {}
   ~Rendezvous() {
@@ -55,7 +56,7 @@ TEST(TimedRendezvous, WhoCannotBeToldDoesNotKeepTheReasonFromOthers) {
   job.join(1), job.join(2);
   job.settle(100ms);
   for (Line& line : lost) reset(line.socket);
-  job.server->lost(0);  // told to all in one go, before any of the resets is heard of
+  job.server->lost(0);  // reported to all at once, before any of the resets is noticed
   ASSERT_TRUE(job.all_told());
   for (const auto& n : job.nodes)
     EXPECT_EQ(n->table->status().reason(), Reason::peer_dead) << n->identity.rank;
@@ -134,7 +135,7 @@ TEST(TimedRendezvous, WhoIsMissingIsSaidAgainAndAgain) {
   }
 }
 
-/// In containers a new process often has the old one's pid.
+/// In containers a new process often gets the pid of the old one.
 TEST(TimedRendezvous, ANewProcessWithAnOldPidHasNotComeBack) {
   Job job(3);
   job.serve();

@@ -1,4 +1,4 @@
-// The rendezvous where all goes well: the tree, ranks that come one by one, early clients, files.
+// The rendezvous without failures: the tree, ranks that arrive one by one, early clients, files.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -43,7 +43,7 @@ TEST(Rendezvous, RanksOfAHostComeOneByOne) {
   job.settle(50ms);
   leader.client->bring(two.member);
   job.settle(50ms);
-  job.server->bring(five.member);  // on rank 0's host
+  job.server->bring(five.member);  // rank 5 is on rank 0's host
   job.join(4);
   job.settle(50ms);
   EXPECT_FALSE(leader.table);
@@ -58,7 +58,7 @@ TEST(Rendezvous, ClientsMayComeFirst) {
   {
     asio::io_context other;
     auto probe = LineListener::open(other, who(0), {.bind = "127.0.0.1"}, [](Line) {});
-    job.place = (*probe)->endpoint();  // a port that is free in a moment
+    job.place = (*probe)->endpoint();  // a port that becomes free at the end of this block
   }
   job.join(1), job.join(2);
   job.settle(100ms);

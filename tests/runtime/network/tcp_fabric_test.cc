@@ -1,4 +1,4 @@
-// Two tcp fabrics with one link between them, over a stream socket, in clear and under TLS.
+// Two tcp fabrics with one link between them, over a stream socket, in plaintext and under TLS.
 #include "transport/net/tcp/tcp.h"
 
 #include <gmock/gmock.h>
@@ -20,8 +20,8 @@ using namespace std::chrono_literals;
 
 constexpr std::uint32_t kSlot = 70'016, kSlots = 8;
 
-/// Two ranks; whether their line is encrypted is the parameter. Rank 0 is driven, rank 1 left to its own
-/// thread.
+/// Two ranks; the parameter says whether their line is encrypted. The test drives rank 0; rank 1 is driven by
+/// its own thread.
 class TwoFabrics : public testing::TestWithParam<bool> {
  protected:
   struct End {
@@ -84,12 +84,12 @@ class TwoFabrics : public testing::TestWithParam<bool> {
   }
   std::mutex mutex_;
   std::vector<std::string> lost_;
-  End ends_[2];  // go first: their threads tell what is lost
+  End ends_[2];  // destroyed first: their threads write to lost_
 };
 INSTANTIATE_TEST_SUITE_P(Tcp, TwoFabrics, testing::Bool(),
                          [](const auto& p) { return p.param ? "tls" : "plain"; });
 
-/// Many chunks of all sizes in flight, both ways, through narrow sockets.
+/// Many chunks of all sizes in flight in both directions, through sockets with small buffers.
 TEST_P(TwoFabrics, CarryManyChunksBothWays) {
   constexpr int kChunks = 400;
   connect(16384);
@@ -119,9 +119,9 @@ TEST_P(TwoFabrics, CarryManyChunksBothWays) {
   for (End& e : ends_) EXPECT_EQ(e.taken, static_cast<std::uint64_t>(kChunks));
 }
 
-/// However many messages are on their way when the first of them is taken: each lands where its owner wants
-/// it, since the fabric waits for his word at the end of each. But for a turn that rank 0's own thread may
-/// have begun before it saw that the fabric is driven.
+/// However many messages are in flight when the first is received, each is written to its posted receive,
+/// since the fabric waits for the next receive at the end of each message. The exception is one pass that
+/// rank 0's own thread may have begun before it saw that the fabric is driven.
 TEST_P(TwoFabrics, MessagesInARowAllLandWhereTheyAreWanted) {
   constexpr int kMessages = 60;
   connect(1 << 20);
@@ -166,8 +166,9 @@ TEST_P(TwoFabrics, MessagesInARowAllLandWhereTheyAreWanted) {
   EXPECT_LE(in_slots, static_cast<int>(kSlots)) << "chunks that came to lie in a slot";
 }
 
-/// Chunks that had arrived when the connection broke go again on the next one; once the other side says that
-/// it has them, their owner frees their memory, and what is still to go of them is not read from there.
+/// Chunks that had arrived when the connection broke are retransmitted on the next one. Once the other side
+/// acknowledges them, their owner frees their memory, and the unsent rest of them is not read from that
+/// memory any more.
 TEST_P(TwoFabrics, WhatWasGivenBackIsNotReadAgain) {
   connect(16384);
   End &from = ends_[0], &to = ends_[1];
@@ -184,7 +185,7 @@ TEST_P(TwoFabrics, WhatWasGivenBackIsNotReadAgain) {
   ASSERT_TRUE(drive_until([&] { return load(*to.in().full) == kSlots; }));
   for (int r : {0, 1}) {
     Sockets s;
-    adopt(r, std::move(s.a));  // in place of the one they have, and its other end is closed at once
+    adopt(r, std::move(s.a));  // replaces the current connection; the other end is closed at once
   }
   ASSERT_TRUE(drive_until([&] { return lost() >= 2; }));
   publish(*to.in().freed, kSlots);
@@ -208,7 +209,7 @@ TEST_P(TwoFabrics, WhatWasGivenBackIsNotReadAgain) {
   lost_.clear();
 }
 
-/// A rank and its messages, and a peer that says what it likes.
+/// A rank with messages, and a peer that sends arbitrary frames.
 class AgainstAHostilePeer : public testing::Test {
  protected:
   static constexpr std::uint32_t kChunk = 128 << 10;
@@ -231,7 +232,7 @@ class AgainstAHostilePeer : public testing::Test {
   }
   void send(const void* bytes, std::size_t n) {
     ASSERT_EQ(::send(peer_.get(), bytes, n, MSG_NOSIGNAL), static_cast<ssize_t>(n));
-    // All of it is in its place, once the fabric has read it.
+    // Waits until the fabric has read everything.
     for (int waiting = 1; waiting > 0;) {
       fabric_.progress();
       std::lock_guard lock(fabric_.exchange().lock());
@@ -243,7 +244,7 @@ class AgainstAHostilePeer : public testing::Test {
   }
 
   Fd peer_;
-  int socket_ = -1;  // of the fabric
+  int socket_ = -1;  // the fabric's end
   std::vector<std::byte> memory_ = std::vector<std::byte>(8 * kChunk);
   TcpFabric fabric_{{.world = 2,
                      .need = [](int) {},
@@ -254,7 +255,7 @@ class AgainstAHostilePeer : public testing::Test {
                        0, 2};
 };
 
-/// A message that is over, by its first chunk, and whose second one says that it is longer.
+/// The first chunk completes the message; a second chunk claims that the message is longer.
 TEST_F(AgainstAHostilePeer, NothingComesToMemoryThatIsItsOwnersAgain) {
   rt::Message m;
   m.peer = 1, m.tag = 5, m.data = memory_.data(), m.bytes = memory_.size();
@@ -274,7 +275,7 @@ TEST_F(AgainstAHostilePeer, NothingComesToMemoryThatIsItsOwnersAgain) {
   EXPECT_FALSE(engine_.progress().ok()) << "what begins in the middle of a message is none";
 }
 
-/// Chunks that have been written in part are given back, and those behind them, too.
+/// Chunks that have been partly written to the socket are given back, and so are those after them.
 TEST_F(AgainstAHostilePeer, NothingIsReadFromMemoryThatIsItsOwnersAgain) {
   rt::Message m;
   m.sends = true, m.peer = 1, m.tag = 6, m.data = memory_.data(), m.bytes = memory_.size();

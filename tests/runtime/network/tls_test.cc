@@ -1,4 +1,4 @@
-// Lines under TLS: what is on the wire, what tampering and strangers come to, odd sizes and narrow sockets,
+// Lines under TLS: the data on the wire, tampering and strangers, odd sizes and sockets with small buffers,
 // and whole jobs.
 #include "transport/net/tls/pipe.h"
 
@@ -31,7 +31,7 @@ Pipe pipe_of(const Fd& socket, std::optional<TlsEnd> end) {
   EXPECT_TRUE(p.ok());
   return std::move(*p);
 }
-/// Moves `what` from one pipe to the other, both driven in turn by this thread; what has arrived.
+/// The result of moving data from one pipe to the other, with both driven alternately by this thread.
 struct Transfer {
   Status sender, receiver;
   Bytes arrived;
@@ -65,7 +65,7 @@ Transfer transfer(Pipe& from, Pipe& to, const Bytes& what, std::size_t piece = S
   return t;
 }
 
-/// What goes from one socket to another passes through here.
+/// Relays data from one socket to another.
 struct Tap {
   std::function<void(Bytes&)> change = [](Bytes&) {};
   Bytes seen;
@@ -83,14 +83,14 @@ struct Tap {
     }
   }
 };
-/// Two pipes with somebody on the path between them.
+/// Two pipes with a man in the middle.
 struct Path {
   explicit Path(std::optional<TlsEnd> client, std::optional<TlsEnd> server)
       : a(pipe_of(left.a, client)), b(pipe_of(right.b, server)) {}
   Sockets left, right;
   Pipe a, b;
   Tap up, down;
-  /// Sends a text from a to b; what came, or how it ended.
+  /// Sends a text from a to b. Returns what arrived, or the error.
   std::string say(const std::string& text, std::chrono::milliseconds limit = 5s) {
     const iovec out{const_cast<char*>(text.data()), text.size()};
     bool said = false;
@@ -165,7 +165,7 @@ TEST(Tls, AnotherKeyIsRefused) {
   EXPECT_THAT(bare.say("secret", 200ms), testing::Not(HasSubstr("secret")));
 }
 
-/// A server that shows a certificate of its own making and knows no key.
+/// A server with a self-signed certificate that does not know the key.
 TEST(Tls, ACertificateInsteadOfTheKeyIsRefused) {
   EVP_PKEY* key = EVP_EC_gen("P-256");
   X509* cert = X509_new();
@@ -256,7 +256,8 @@ TEST(Tls, KeysAreRenewed) {
   }
 }
 
-/// Whoever sleeps on the socket must have read what the pipe keeps; and reading that leaves the socket alone.
+/// Before a thread sleeps on the socket, it must read the data that the pipe has buffered; reading buffered
+/// data does not touch the socket.
 TEST(Tls, WhatIsKeptIsReadWithoutTheSocket) {
   Sockets s;
   Pipe a = pipe_of(s.a, end_of(Role::client)), b = pipe_of(s.b, end_of(Role::server));
@@ -277,9 +278,9 @@ TEST(Tls, WhatIsKeptIsReadWithoutTheSocket) {
   EXPECT_EQ(poll(&p, 1, 0), 1) << "what came later is still there";
 }
 
-/// The last words of the handshake and what was written behind them come together: who writes meanwhile must
-/// not take them from the socket, or whoever sleeps on it hears of them with what comes next, if anything
-/// does.
+/// The last handshake message and the data after it arrive together. A write in between must not take them
+/// from the socket; otherwise a thread that sleeps on the socket would not wake until more data arrives,
+/// if ever.
 TEST(Tls, WritingLeavesInTheSocketWhatHasCome) {
   Sockets s;
   Pipe a = pipe_of(s.a, end_of(Role::client)), b = pipe_of(s.b, end_of(Role::server));
@@ -295,7 +296,7 @@ TEST(Tls, WritingLeavesInTheSocketWhatHasCome) {
   EXPECT_EQ(*b.read({&in, 1}), text.size());
 }
 
-/// The environment of a job over simulated hosts, put back at the end.
+/// Sets the environment of a job over simulated hosts, and restores it at the end.
 class Jobs : public testing::Test {
  protected:
   void SetUp() override {
