@@ -1,9 +1,9 @@
-# Writes copies of the agreement with one safety rule changed in each, which agreement_test.cc has to find out.
-# Usage: mutate_agreement.py ROOT OUTPUT. Ends with 1 if a rule is not found exactly once in the source.
+# Writes copies of the agreement, each with one safety rule changed, which agreement_test.cc has to detect. Usage:
+# mutate_agreement.py ROOT OUTPUT. Ends with 1 if a rule is not found exactly once in the source.
 import pathlib
 import sys
 
-# namespace of the copy: what it gets wrong, the rule as the source has it, what takes its place
+# namespace of the copy: (its error, the rule in the source, the replacement)
 MUTANTS = {
     "half_is_quorum": ("any half is a quorum", "return first >= 0 && voters.has(first);", "return true;"),
     "forgets_accepted": (
@@ -31,7 +31,7 @@ OPEN, CLOSE = "namespace ouro::rt {", "}  // namespace ouro::rt"
 
 
 def body(path):
-    """The includes of a file, and what its namespace holds, with blanks and comments as one blank."""
+    """Returns the includes of a file, and the body of its namespace, with whitespace and comments collapsed to one blank."""
     text = path.read_text()
     includes = [line for line in text.splitlines() if line.startswith("#include") and path.stem not in line]
     inner = text[text.index(OPEN) + len(OPEN) : text.rindex(CLOSE)]

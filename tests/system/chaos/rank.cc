@@ -1,5 +1,5 @@
-// One rank of a chaos job: runs steps and checks them against a replay until it is told to stop. When an
-// operation fails, the survivors shrink and continue. Reports events as lines of JSON. Started by chaos.py.
+// One rank of a chaos job: runs steps and checks them against a replay until it is told to stop. After a
+// failed operation the survivors shrink and continue. Reports events as lines of JSON. Started by chaos.py.
 #include <fmt/format.h>
 #include <unistd.h>
 
