@@ -64,8 +64,8 @@ class Stream {
   virtual ~Stream() = default;
   /// Runs f on a host thread, in stream order; an exception becomes a `resource` failure.
   virtual std::shared_ptr<WorkState> enqueue(std::function<Status()> f) = 0;
-  virtual std::shared_ptr<WorkState> last() = 0;  ///< of the newest enqueue(); nullptr: none
-  /// Functions enqueued from now on start after `mark` is done.
+  virtual std::shared_ptr<WorkState> last() = 0;  ///< done after all work enqueued so far; nullptr: none
+  /// Work enqueued from now on starts after `mark` is done.
   virtual void after(std::shared_ptr<WorkState> mark) = 0;
   virtual class GpuStream* gpu() { return nullptr; }  ///< nullptr: not a GPU stream
   /// Errors: forked, if this process is a forked child of the stream's creator. Enqueued functions end with
